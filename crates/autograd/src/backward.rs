@@ -117,11 +117,11 @@ impl Tape {
     }
 }
 
-/// When weight halves run.
+/// The time at which weight halves run.
 enum Weights<'a> {
     /// Each directly after its input half.
     Now(&'a mut dyn GradientSink),
-    /// Later: they are kept in their order.
+    /// Later, in the same order.
     Later(&'a mut Vec<(Label, Box<dyn Rule>)>),
 }
 

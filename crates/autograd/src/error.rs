@@ -26,7 +26,7 @@ pub enum AutogradError {
         /// The operator that it was given to.
         operator: &'static str,
     },
-    /// Backward from something that no gradient can flow from.
+    /// Backward from a variable without a gradient path.
     #[error("backward needs a variable that this tape recorded; this one depends on no weight and no leaf")]
     NotRecorded,
     /// A sink has no target for a gradient.
@@ -40,7 +40,7 @@ pub enum AutogradError {
     /// A recomputed segment failed; the source names its operator.
     #[error("recomputation: {0}")]
     Recompute(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// A hook failed (the reduction that it started, for example).
+    /// A hook failed, for example one that starts a reduction.
     #[error("a gradient hook failed: {0}")]
     Hook(#[source] Box<dyn std::error::Error + Send + Sync>),
 }

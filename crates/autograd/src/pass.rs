@@ -2,13 +2,13 @@
 
 use tensor::Tensor;
 
-/// Settings that all calls of one pass of one micro-batch share, besides their operands. All stages of a
+/// Settings shared by all calls of one pass of one micro-batch, besides their operands. All stages of a
 /// pipeline, and the second run of a recomputed segment, have the same.
 #[derive(Clone, Debug, Default)]
 pub struct Pass {
-    /// Number of the micro-batch over all steps and ranks: random numbers are functions of it.
+    /// Number of the micro-batch over all steps and ranks, of which random numbers are functions.
     pub micro_batch: u64,
     /// The position in its sequence at which the document of each token begins, `[batch, time]` u32, never
-    /// falling along a sequence. `None`: every sequence is one document.
+    /// decreasing along a sequence. `None`: every sequence is one document.
     pub documents: Option<Tensor>,
 }

@@ -1,4 +1,4 @@
-//! Recomputation: a segment of a model keeps only its inputs, and runs again when backward reaches it.
+//! Recomputation: a segment of a model saves only its inputs, and runs again in backward.
 
 use std::rc::Rc;
 
@@ -18,12 +18,12 @@ pub trait Segment {
     type Error: From<AutogradError> + std::error::Error + Send + Sync + 'static;
 
     /// Computes the outputs from the inputs. Backward calls it again; it must make the same operator calls on
-    /// the same values, and draws the same random numbers, which are functions of counters. The second time,
+    /// the same values, and draws the same random numbers, which are functions of counters. In the second run
     /// the output of the last call may stay uncomputed, so only operators may read values here.
     fn run(&self, tape: &Tape, inputs: Vec<Var>) -> std::result::Result<Vec<Var>, Self::Error>;
 }
 
-/// Runs `segment` and keeps its inputs instead of its inner tensors: backward runs it again. The bits are
+/// Runs `segment` and saves its inputs instead of its inner tensors: backward runs it again. The bits are
 /// those without recomputation. On a tape that records nothing, the segment runs as usual.
 pub fn recompute<S: Segment + 'static>(
     tape: &Tape,
@@ -65,14 +65,14 @@ pub struct RecomputeRule<S> {
 /// The second run of a segment.
 struct Again {
     tape: Tape,
-    /// Leaves that stand for the inputs.
+    /// Leaves in place of the inputs.
     leaves: Vec<Source>,
-    /// Outputs that have a gradient, with it.
+    /// Outputs with a gradient, and the gradient.
     seeds: Vec<(Source, Tensor)>,
 }
 
 impl<S: Segment> RecomputeRule<S> {
-    /// Runs the segment again, consuming its kept inputs, on a tape of its own.
+    /// Runs the segment again on its own tape, consuming its saved inputs.
     fn again(&mut self, gradients: Vec<Option<Tensor>>, wanted: &[bool]) -> Result<Again> {
         let tape = Tape::replaying(&self.device, Rc::clone(&self.pass), self.calls);
         let inputs = std::mem::take(&mut self.inputs).into_iter().zip(wanted);

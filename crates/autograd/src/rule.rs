@@ -15,7 +15,7 @@ pub struct Saved<'a> {
 }
 
 impl<'a> Saved<'a> {
-    /// `tensor`, which the rule calls `name`.
+    /// Returns `tensor` under `name`.
     pub fn new(name: &'static str, tensor: &'a Tensor) -> Self {
         Saved { name, tensor }
     }
@@ -46,8 +46,8 @@ pub trait Rule {
         wanted: &[bool],
     ) -> Result<Vec<Option<Tensor>>>;
 
-    /// [`Rule::backward_input`] where the weight half follows directly. A rule made of rules may give weight
-    /// gradients to `sink` here, one by one, instead of holding them all.
+    /// [`Rule::backward_input`] directly followed by the weight half. A rule made of rules may give weight
+    /// gradients to `sink` here, one by one, instead of keeping them all.
     fn backward(
         &mut self,
         outputs: Vec<Option<Tensor>>,

@@ -52,7 +52,7 @@ impl Gradients {
         self.hooks.push(Box::new(hook));
     }
 
-    /// Drops all gradients: the next backward pass starts from nothing.
+    /// Drops all gradients.
     pub fn clear(&mut self) {
         self.tensors.clear();
     }

@@ -22,12 +22,12 @@ pub(crate) struct ValueId {
     pub(crate) index: u32,
 }
 
-/// Identity of a variable, without its tensor. Operators that overwrite their input keep this alone, and so
-/// does a pipeline stage that sends an output away and receives its gradient.
+/// Identity of a variable, without its tensor. Operators that overwrite their input keep only this, and so
+/// does a pipeline stage that sends an output and receives its gradient.
 #[derive(Clone, Copy, Debug)]
 pub struct Source(pub(crate) Option<ValueId>);
 
-/// A tensor on a tape. No gradient flows to a variable without an identity: a constant, or one of a tape that
+/// A tensor on a tape. A variable without an identity has no gradient: a constant, or one of a tape that
 /// records nothing.
 ///
 /// Operators take variables by value: pass a clone to keep one. A variable holds its tensor's memory.
@@ -48,12 +48,12 @@ impl Var {
         self.tensor
     }
 
-    /// Its identity.
+    /// The identity.
     pub fn source(&self) -> Source {
         Source(self.id)
     }
 
-    /// Returns whether backward can reach it.
+    /// Returns whether the variable has a gradient.
     pub fn wants_gradient(&self) -> bool {
         self.id.is_some()
     }
@@ -109,8 +109,8 @@ impl Tape {
         Self::with_records(device, mode, mode != Mode::Evaluate)
     }
 
-    /// The same tape for a pass of another micro-batch than number 0 without documents. Call it before any
-    /// operator.
+    /// Returns the same tape for a pass of another micro-batch than number 0 without documents. Call it
+    /// before any operator.
     #[must_use]
     pub fn of(self, pass: Pass) -> Self {
         Tape { pass: Rc::new(pass), ..self }
@@ -170,12 +170,12 @@ impl Tape {
         self.records
     }
 
-    /// A tensor that no gradient flows to.
+    /// Returns a variable without a gradient.
     pub fn constant(&self, tensor: Tensor) -> Var {
         Var { tensor, id: None }
     }
 
-    /// A tensor whose gradient backward returns (a stage's input, for example).
+    /// Returns a variable whose gradient backward returns, for example a stage's input.
     pub fn leaf(&self, tensor: Tensor) -> Var {
         if !self.records {
             return self.constant(tensor);
@@ -201,9 +201,9 @@ impl Tape {
         graph.nodes.iter().flat_map(|node| -> Vec<SavedBytes> { of_node(node) }).collect()
     }
 
-    /// Records a call: `rule` for `outputs` computed from `inputs`. A call without weights whose inputs want
-    /// no gradient is not kept. Operators outside this crate use it to join the tape. Errors: an input of
-    /// another tape.
+    /// Records a call: `rule` for `outputs` computed from `inputs`. A call without weights and without inputs
+    /// that have gradients is not kept. Operators outside this crate join the tape through it. Errors: an
+    /// input of another tape.
     pub fn record<R: Rule + 'static>(
         &self,
         inputs: &[Source],

@@ -1,8 +1,8 @@
-//! Parameters as operators take them: a tensor and the number of its use.
+//! Parameters as operands of operators: a tensor and the number of its use.
 
 use tensor::Tensor;
 
-/// One use of one parameter in a model, numbered in the order in which the model's layers were made. A
+/// One use of one parameter in a model, numbered in the order in which the model's layers were built. A
 /// parameter with two uses has two numbers, each with its own gradient until the reduction over ranks is
 /// done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,4 +1,4 @@
-//! General operators, composed: the values and gradients of what is fused.
+//! Compositions of general operators give the values and gradients of fused operators.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)] // a test panics to report a failure
 
 use autograd::{Gradients, Mode, Result, Tape, UseId, Var, Weight, ops};
@@ -52,7 +52,7 @@ fn compare(x_shape: [usize; 3], weight_shapes: &[&[usize]], composed: Layer<'_>,
             let values = match **shape {
                 [a] => tensor(&device, [a], number as u64 + 5),
                 [a, b] => tensor(&device, [a, b], number as u64 + 5),
-                _ => panic!("weights here are vectors and matrices"),
+                _ => panic!("weights of these tests are vectors and matrices"),
             };
             Weight::new(values, UseId(number as u32))
         };
@@ -72,7 +72,7 @@ fn compare(x_shape: [usize; 3], weight_shapes: &[&[usize]], composed: Layer<'_>,
 }
 
 #[test]
-fn an_rms_norm() {
+fn a_composed_rms_norm_matches_the_fused_one() {
     let composed = |tape: &Tape, x: Var, weights: &[Weight]| {
         let mean = ops::mean(tape, ops::pointwise(tape, x.clone(), Pointwise::Square)?, 2)?;
         let root =
@@ -86,7 +86,7 @@ fn an_rms_norm() {
 }
 
 #[test]
-fn a_linear_layer() {
+fn a_composed_linear_layer_matches_the_fused_one() {
     let composed = |tape: &Tape, x: Var, weights: &[Weight]| {
         let flat = ops::reshape(tape, x, [21, 20])?;
         let weight = ops::transpose(tape, ops::parameter(tape, &weights[0])?, 0, 1)?;
@@ -101,7 +101,7 @@ fn a_linear_layer() {
 }
 
 #[test]
-fn attention() {
+fn composed_attention_matches_the_fused_one() {
     const HEADS: usize = 2;
     const WIDTH: usize = 16;
     let heads = Heads::multi(HEADS, WIDTH);
@@ -129,7 +129,7 @@ fn attention() {
 }
 
 #[test]
-fn rows_of_a_table() {
+fn gathered_rows_match_an_embedding() {
     let tokens = |tape: &Tape| {
         let indices: Vec<u32> = (0..15).map(|i| i * i % 7).collect();
         Tensor::from_host(tape.device(), &indices, [3, 5], Category::Input)
@@ -145,9 +145,9 @@ fn rows_of_a_table() {
     compare([3, 5, 8], &[&[7, 8]], &composed, &fused);
 }
 
-/// log Σ e^x by way of maxima, sums and differences, joined from two halves, against its softmax.
+/// log Σ e^x from maxima, sums and differences of two halves, compared with softmax.
 #[test]
-fn a_logarithm_of_a_sum_has_the_softmax_as_gradient() {
+fn log_sum_exp_has_the_softmax_as_its_gradient() {
     let composed = |tape: &Tape, x: Var, _: &[Weight]| {
         let halves = [ops::slice(tape, x.clone(), 1, 0, 3)?, ops::slice(tape, x, 1, 3, 4)?];
         let joined = ops::concatenate(tape, &halves, 1)?;

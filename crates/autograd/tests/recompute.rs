@@ -17,11 +17,11 @@ const ROWS: usize = 4;
 enum Kind {
     Linear(Activation),
     FeedForward,
-    /// The input is also kept as the second value.
+    /// Keeps the input as the second value too.
     Fork,
-    /// The second value is added.
+    /// Adds the second value.
     Join,
-    /// The second value is added and the sum normalised; the sum is kept as the second value.
+    /// Adds the second value and normalises the sum, which becomes the second value.
     Normalise,
 }
 

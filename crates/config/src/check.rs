@@ -14,7 +14,7 @@ use crate::sections::{Data, Memory, ModelSection, Optim, Parallel, Precision, Tr
 /// The most micro-batches of a step.
 const MOST_MICRO_BATCHES: usize = 1 << 20;
 
-/// Refuses the first values that do not go together.
+/// Refuses the first values that contradict each other.
 pub(crate) fn check(given: &Given, config: &RunConfig) -> Result<(), Error> {
     check_model(given, config)?;
     check_data(given, config)?;
@@ -45,7 +45,7 @@ pub(crate) fn check(given: &Given, config: &RunConfig) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks the model's sizes, and that the data gives what it takes.
+/// Checks the model's sizes, and that the data has the kind of examples that it learns from.
 fn check_model(given: &Given, config: &RunConfig) -> Result<(), Error> {
     let (kind, is_files) = (config.data.kind.name(), config.data.kind != DataKind::Synthetic);
     match config.model.examples() {
@@ -154,13 +154,13 @@ fn check_lanes(given: &Given, config: &RunConfig) -> Result<(), Error> {
     Ok(())
 }
 
-/// `the 4 micro-batches of train.global_batch_size = 32`.
+/// Returns the micro-batches in words: `the 4 micro-batches of train.global_batch_size = 32`.
 fn micro_batches_in_words(config: &RunConfig) -> String {
     let (count, global) = (config.train.micro_batches(), config.train.global_batch_size);
     format!("the {count} micro-batches of train.global_batch_size = {global}")
 }
 
-/// Checks that the layers divide into stages, and that the schedule has room for every micro-batch.
+/// Checks that the layers divide into stages, and that the schedule accepts the number of micro-batches.
 fn check_pipeline(given: &Given, config: &RunConfig) -> Result<(), Error> {
     let (parallel, micro_batches) = (&config.parallel, config.train.micro_batches());
     if parallel.pipeline == 1 {

@@ -1,4 +1,4 @@
-//! Values that a key chooses among, where no crate below has them.
+//! Enumerations of keys' values that no crate below defines.
 
 use std::path::PathBuf;
 
@@ -28,20 +28,20 @@ macro_rules! names {
 }
 
 names! {
-    /// The origin of micro-batches.
+    /// The source of micro-batches.
     DataKind {
         /// Text files.
         Text = "text",
         /// Files of token numbers.
         Tokens = "tokens",
-        /// A random number generator.
+        /// A random number generator, for benchmarks and planning.
         Synthetic = "synthetic",
     }
 }
 
 names! {
-    /// The name of an optimizer. Its parameters are keys of their own, so that `optim::Kind`, which holds
-    /// them, is put together after all of them have been read.
+    /// The kind of an optimizer. Its parameters are separate keys, so `optim::Kind`, which holds them, is
+    /// built after all of them have been read.
     OptimKind {
         /// Adam with decoupled weight decay.
         AdamW = "adamw",
@@ -53,8 +53,8 @@ names! {
 names! {
     /// The time at which ranks sum gradients.
     Overlap {
-        /// The fastest: late in backward where GPUs of one host sum through peer access, or after backward if
-        /// the optimizer state is sharded there too; elsewhere as buckets fill.
+        /// The fastest of the others: late in backward if GPUs of one host sum through peer access, or after
+        /// backward if the optimizer state is sharded there too; otherwise as buckets fill.
         Auto = "auto",
         /// As each bucket fills.
         On = "on",
@@ -65,12 +65,12 @@ names! {
     }
 }
 
-/// How the layers of a model are distributed over the stages of a pipeline.
+/// The partition of a model's layers over the stages of a pipeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PartitionPolicy {
-    /// The slowest stage is as fast as it can be.
+    /// The partition with the fastest slowest stage.
     Fastest,
-    /// The largest peak is as low as it can be.
+    /// The partition with the lowest largest peak.
     Smallest,
     /// The number of layers in each stage.
     Layers(Vec<usize>),
@@ -100,16 +100,16 @@ impl PartitionPolicy {
     }
 }
 
-/// The layers that keep no activations and compute them again in backward.
+/// The layers that discard their activations and recompute them in backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecomputePolicy {
-    /// None of them.
+    /// No layer.
     None,
-    /// Each layer by itself.
+    /// Each layer separately.
     Block,
     /// The layers in this many segments.
     Segments(usize),
-    /// The cheapest that fits, which planning finds and a run then has in its place.
+    /// The cheapest choice that fits, which planning finds and which then replaces this value.
     Auto,
 }
 
@@ -150,7 +150,7 @@ impl Serialize for RecomputePolicy {
     }
 }
 
-/// Reads a string; the empty one is no path.
+/// Reads a string as a path; the empty string is none.
 pub(crate) fn read_path(value: &Value, _: &Takes) -> Reading<Option<PathBuf>> {
     match value {
         Value::Text(text) => Reading::Good(Some(PathBuf::from(text)).filter(|_| !text.is_empty())),

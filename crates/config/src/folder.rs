@@ -1,4 +1,4 @@
-//! The keys of `[model]` that follow from a folder of Hugging Face.
+//! The keys of `[model]` implied by a Hugging Face folder.
 
 use std::path::Path;
 
@@ -7,13 +7,13 @@ use nn::{Families, Family, FolderConfig};
 
 use crate::sections::ModelSection;
 
-/// The name of the configuration in a folder.
+/// The name of the configuration file in a folder.
 const CONFIG: &str = "config.json";
-/// The most bytes that it may have.
+/// The most bytes of that file.
 const MOST_CONFIG: u64 = 1 << 24;
 
-/// The family and the sizes that the folder of `model.from` implies. A configuration that has all of them
-/// written does not need the folder.
+/// Returns the family and sizes implied by the folder of `model.from`. A configuration in which all of them
+/// are written does not need the folder.
 pub(crate) fn implied(given: &Given, families: &Families) -> Result<Vec<Implied>, Error> {
     let from = given.text(ModelSection::from)?;
     if from.is_empty() || is_complete(given, families)? {
@@ -50,7 +50,7 @@ fn read(path: &Path) -> Result<FolderConfig, String> {
     FolderConfig::parse(&text)
 }
 
-/// Returns the family that computes the folder's model, with its translation.
+/// Returns the family that implements the folder's model, with its translation.
 fn family(
     config: &FolderConfig,
     families: &Families,

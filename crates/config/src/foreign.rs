@@ -1,6 +1,6 @@
-//! Names that keys have in other tools.
+//! Names of keys in other tools.
 
-/// Each name with the key that does the same here, or a sentence on what to use instead.
+/// Each foreign name with the equivalent key, or with a sentence about what to use instead.
 pub(crate) const FOREIGN: &[(&str, &str)] = &[
     ("lr", "optim.learning_rate"),
     ("max_lr", "optim.learning_rate"),

@@ -9,7 +9,7 @@ use crate::run_config::RunConfig;
 use crate::sections::{Data, Parallel, Train};
 use crate::table::table;
 
-/// A setting that decides bits and differs from the one that a checkpoint was written with.
+/// A bit-deciding setting that differs from the one in a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The setting, as `section.key`.
@@ -18,12 +18,12 @@ pub struct Change {
     pub from: Option<String>,
     /// Its value in the configuration, as TOML; `None` if it does not apply there.
     pub to: Option<String>,
-    /// Whether a run may be continued with another value.
+    /// Whether a resumed run may have another value.
     pub allowed: bool,
 }
 
 impl Change {
-    /// Both values: `64 here, 32 in the checkpoint`.
+    /// Returns both values: `64 here, 32 in the checkpoint`.
     #[must_use]
     pub fn values(&self) -> String {
         let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "absent".to_owned());
@@ -34,14 +34,14 @@ impl Change {
 impl RunConfig {
     /// Returns the settings that decide the losses and weights of a run, by `section.key`, as TOML.
     ///
-    /// The contents of the data have a hash of their own, so `data.paths` are not among the settings.
+    /// The contents of the data have their own hash, so `data.paths` are not among the settings.
     #[must_use]
     pub fn identity(&self) -> BTreeMap<String, String> {
         self.settings_where(|key| key.decides_bits)
     }
 
-    /// Returns the settings that differ from `there`, the identity that a checkpoint was written with, in the
-    /// order of their names. A setting that the version that wrote it did not have had its default there.
+    /// Returns the settings that differ from `there`, the identity of a checkpoint, in the order of their
+    /// names. A setting missing there, because an earlier version wrote it, has its default.
     #[must_use]
     pub fn changes_since(&self, there: &BTreeMap<String, String>) -> Vec<Change> {
         let (here, there) = (self.identity(), with_present_names(there.clone()));
@@ -57,8 +57,8 @@ impl RunConfig {
         paths.into_iter().filter_map(change).collect()
     }
 
-    /// Returns those of [`RunConfig::changes_since`] that make other weights of the same names useless: of
-    /// the model and the tokenizer, unless a run may be continued with them.
+    /// Returns those of [`RunConfig::changes_since`] with which other weights of the same names cannot be
+    /// used: settings of the model and the tokenizer that a resumed run may not change.
     #[must_use]
     pub fn model_changes_since(&self, there: &BTreeMap<String, String>) -> Vec<Change> {
         let of_model = |key: &str| key.starts_with("model.") || key == Data::tokenizer;
@@ -74,11 +74,11 @@ impl RunConfig {
         self.settings_where(|key| key.decides_times)
     }
 
-    /// Returns `sets`, each `section.key=value`, with `parallel.profile` unset if they change the times of a
-    /// layer.
+    /// Returns `sets`, each `section.key=value`, with `parallel.profile` unset if they change a layer's
+    /// times.
     ///
     /// # Errors
-    /// Values that are wrong or do not go together with the others.
+    /// Values that are wrong or contradict others.
     pub fn with_profile_of(&self, mut sets: Vec<String>) -> Result<Vec<String>, Error> {
         if self.parallel.profile.is_some() && self.with(&sets)?.timing() != self.timing() {
             sets.push(format!("{}=", Parallel::profile));
@@ -92,9 +92,8 @@ impl RunConfig {
     }
 }
 
-/// `key is a here and b there`, for each setting that differs; empty if none does. `there` may have been
-/// written by a version in which keys had other names, or which did not have a key yet that has its default
-/// here: defaults of new keys are what earlier versions did.
+/// Returns `key is a here and b there` for each setting that differs; empty if none does. `there` may be of a
+/// version with other names of keys, or without a key whose default here is what that version did.
 pub fn differences(here: &BTreeMap<String, String>, there: &BTreeMap<String, String>) -> String {
     let (there, table) = (&with_present_names(there.clone()), table(Families::standard()));
     let paths: BTreeSet<_> = here.keys().chain(there.keys()).collect();
@@ -107,8 +106,8 @@ pub fn differences(here: &BTreeMap<String, String>, there: &BTreeMap<String, Str
     all.collect::<Vec<_>>().join(", ")
 }
 
-/// Returns whether a setting has the same value, as TOML, here and there, however its number is written. One
-/// that is missing there is of a version without the key, which did what the default does.
+/// Returns whether a setting has the same value, as TOML, here and there, however its number is written. A
+/// missing one has its default.
 fn is_equal(key: Option<&Key>, here: Option<&str>, there: Option<&str>) -> bool {
     let default = key.and_then(|key| match key.default {
         Default::Literal(literal) => Some(literal),
@@ -123,8 +122,8 @@ fn is_equal(key: Option<&Key>, here: Option<&str>, there: Option<&str>) -> bool 
     }
 }
 
-/// Returns an identity under the present names of its keys. The renamed keys that decide bits are the sizes
-/// of batches: that of a step was counted in micro-batches.
+/// Returns an identity under the current names of its keys. The renamed bit-deciding keys are the batch
+/// sizes; that of a step was counted in micro-batches.
 fn with_present_names(mut identity: BTreeMap<String, String>) -> BTreeMap<String, String> {
     let count = |key: &str| identity.get(key).and_then(|value| value.parse::<u64>().ok());
     let (micro_batch, micro_batches) = (count("train.micro_batch"), count("train.micro_batches"));

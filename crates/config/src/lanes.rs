@@ -1,6 +1,6 @@
 //! Numbers of lanes: the powers of two that divide the micro-batches of a step.
 
-/// The most lanes that are chosen by default.
+/// The most lanes by default.
 const MOST_DEFAULT_LANES: u64 = 8;
 
 /// Returns the largest power of two, at most 8, that divides the micro-batches of a step.
@@ -19,7 +19,7 @@ pub(crate) fn is_power_of_two_divisor(lanes: usize, number: usize) -> bool {
     lanes.is_power_of_two() && number.is_multiple_of(lanes)
 }
 
-/// `1, 2 or 4`: the powers of two that divide `number`.
+/// Returns the powers of two that divide `number` in words: `1, 2 or 4`.
 pub(crate) fn alternatives(number: usize) -> String {
     let mut all: Vec<String> = power_of_two_divisors(number as u64).map(|power| power.to_string()).collect();
     match all.pop() {

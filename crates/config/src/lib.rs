@@ -1,14 +1,14 @@
-//! The configuration of a run: TOML and `--set` in, one validated value out, once.
+//! The configuration of a run: reads TOML and `--set`, and returns one validated value.
 //!
-//! The one idea: what follows need not check anything again. [`RunConfig`] is made in one place, from a
-//! file's text and the command line's overrides; each value has a type of its own, has its default filled in,
-//! and goes together with the others. What is wrong is refused before anything is allocated, in one sentence
+//! The one idea: no later code has to check a value again. [`RunConfig`] is built in one place, from a file's
+//! text and the command line's overrides; each value has its own type, defaults are filled in, and values
+//! have been checked against each other. Errors are reported before anything is allocated, in one sentence
 //! that names the key, the file and the line ([`ConfigError`]).
 //!
 //! Each key is one row of `sections.rs`: name, type, default, documentation, what it decides, how it is read
-//! and written. The crate `keys` makes of the rows the structs below, the suggestion for a misspelt key, the
-//! resolved text ([`RunConfig::to_toml`]) and the documentation's [`reference()`]. Checks between keys are in
-//! `check.rs`.
+//! and written. The crate `keys` derives from the rows the structs below, the suggestion for a misspelt key,
+//! the resolved text ([`RunConfig::to_toml`]) and the documentation's [`reference()`]. Checks between keys
+//! are in `check.rs`.
 //!
 //! ```
 //! use std::path::Path;
@@ -56,7 +56,7 @@ pub use sections::{Checkpoint, Data, Memory, ModelSection, Optim, Parallel, Prec
 
 use nn::Families;
 
-/// Every key as a Markdown table. Ends with a newline.
+/// Returns every key as a Markdown table, with a newline at the end.
 ///
 /// ```
 /// let table = config::reference();
@@ -67,7 +67,8 @@ pub fn reference() -> String {
     keys::reference(&table::table(Families::standard()))
 }
 
-/// Every key with its meaning and default, as a configuration file in which all of them are commented out.
+/// Returns every key with its meaning and default, as a configuration file in which all of them are commented
+/// out.
 #[must_use]
 pub fn defaults() -> String {
     keys::defaults(&table::table(Families::standard()))

@@ -1,4 +1,4 @@
-//! Reading a configuration: from a file, a text, or with other values.
+//! Reading a configuration: from a file, from text, or with other values.
 
 use std::path::{Path, PathBuf};
 
@@ -19,11 +19,11 @@ const MOST_BYTES: u64 = 4 << 20;
 const QUICKSTART: &str = "the built-in quickstart";
 
 impl RunConfig {
-    /// Reads a file. `overrides` are the arguments of `--set`, each `section.key=value`, the last of a key
-    /// winning.
+    /// Reads a file. `overrides` are the arguments of `--set`, each `section.key=value`; the last of a key
+    /// takes precedence.
     ///
     /// # Errors
-    /// Whatever is wrong, in one sentence.
+    /// The first error, in one sentence.
     pub fn load(path: &Path, overrides: &[String]) -> Result<Self, Error> {
         let unreadable = |source| Error::Unreadable { path: path.to_path_buf(), source };
         let text = system::input::read_text(path, MOST_BYTES).map_err(unreadable)?;
@@ -32,19 +32,19 @@ impl RunConfig {
         Self::parse(&text, &path.to_string_lossy(), directory, overrides)
     }
 
-    /// Reads the text of a file called `name`, which messages name, in the absolute `directory`, which the
-    /// data's paths are relative to.
+    /// Reads the text of a file called `name` in messages, in the absolute `directory`, to which the data's
+    /// paths are relative.
     ///
     /// # Errors
-    /// Whatever is wrong, in one sentence.
+    /// The first error, in one sentence.
     pub fn parse(text: &str, name: &str, directory: &Path, overrides: &[String]) -> Result<Self, Error> {
         Self::parse_with(Families::known(), text, name, directory, overrides)
     }
 
-    /// As [`RunConfig::parse`], with the models of `families`.
+    /// [`RunConfig::parse`] with the models of `families`.
     ///
     /// # Errors
-    /// Whatever is wrong, in one sentence.
+    /// The first error, in one sentence.
     pub fn parse_with(
         families: &'static Families,
         text: &str,
@@ -74,12 +74,12 @@ impl RunConfig {
         Ok(config)
     }
 
-    /// The built-in configuration: a small GPT on the text of Plimsoll itself, by bytes, over two ranks. The
-    /// paths are relative to the source tree it was built from; where that is not there, to the one that the
-    /// current directory is in, or else to the current directory.
+    /// Returns the built-in configuration: a small GPT on the text of Plimsoll itself, by bytes, over two
+    /// ranks. The paths are relative to the source tree from which it was built; if that does not exist, to
+    /// the source tree around the current directory, or else to the current directory.
     ///
     /// # Errors
-    /// An override that is wrong; a current directory that cannot be asked for.
+    /// A wrong override; a current directory that cannot be read.
     pub fn quickstart(overrides: &[String]) -> Result<Self, Error> {
         let text = include_str!("../../../launch/configs/quickstart.toml");
         let unreadable = |source| Error::Unreadable { path: PathBuf::from("."), source };
@@ -90,12 +90,12 @@ impl RunConfig {
         Self::parse(text, QUICKSTART, &root.join("launch/configs"), overrides)
     }
 
-    /// The same with other values for some keys, each as `section.key=value`.
+    /// Returns the configuration with other values for some keys, each as `section.key=value`.
     ///
     /// # Errors
-    /// Values that are wrong or do not go together with the others.
+    /// Values that are wrong or contradict others.
     pub fn with(&self, overrides: &[String]) -> Result<Self, Error> {
-        // What is resolved names its directory itself.
+        // A resolved configuration contains its directory.
         Self::parse_with(
             self.model.families(),
             &self.to_toml(),

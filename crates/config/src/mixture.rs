@@ -7,9 +7,9 @@ use keys::{Reading, Takes, Value};
 pub struct MixtureSource {
     /// Files and globs.
     pub paths: Vec<String>,
-    /// Files and globs that are held out; without one, the end of `paths` is.
+    /// Files and globs that are held out for validation; by default the end of `paths`.
     pub validation_paths: Vec<String>,
-    /// Share of the sequences, in proportion to those of other sources.
+    /// Share of the sequences, relative to the weights of other sources.
     pub weight: f64,
 }
 
@@ -30,7 +30,8 @@ impl MixtureSource {
         Reading::within(sources.iter().map(read).collect())
     }
 
-    /// `None`: a key that is unknown, missing or of another type; no path; a weight that is none.
+    /// Reads a source; `None` for a key that is unknown, missing or of another type, for no path, and for an
+    /// invalid weight.
     fn read(entries: &[(String, Value)]) -> Option<Self> {
         let mut source = Self { paths: Vec::new(), validation_paths: Vec::new(), weight: 1.0 };
         for (key, value) in entries {
@@ -61,7 +62,7 @@ pub(crate) fn value(sources: &Vec<MixtureSource>) -> Value {
     Value::List(sources.iter().map(MixtureSource::value).collect())
 }
 
-/// The weights alone: what decides the bits of a run, whose corpora have a hash of their own.
+/// Returns the weights alone, which decide the bits of a run; the corpora have their own hash.
 pub(crate) fn weights(sources: &[MixtureSource]) -> Value {
     Value::List(sources.iter().map(|source| source.weight.into()).collect())
 }

@@ -45,13 +45,13 @@ impl ModelConfig {
         self.family.name()
     }
 
-    /// The folder that initial weights come from; `None` if they are random.
+    /// The folder of the initial weights; `None` if they are random.
     #[must_use]
     pub fn weights(&self) -> Option<&Path> {
         self.section.from.as_deref().filter(|_| !self.section.from_config)
     }
 
-    /// The folder that the sizes come from.
+    /// The folder of the sizes.
     #[must_use]
     pub fn folder(&self) -> Option<&Path> {
         self.section.from.as_deref()
@@ -62,7 +62,7 @@ impl ModelConfig {
         &self.section
     }
 
-    /// The families that `model.kind` chooses among.
+    /// The families accepted by `model.kind`.
     pub(crate) fn families(&self) -> &'static Families {
         self.families
     }

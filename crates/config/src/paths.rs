@@ -17,7 +17,7 @@ pub(crate) fn value(path: &PathBuf) -> Value {
     path.to_string_lossy().into_owned().into()
 }
 
-/// The absolute directory of the data; empty for synthetic data.
+/// Returns the absolute directory of the data; empty for synthetic data.
 pub(crate) fn base(written: PathBuf, given: &Given, key: &str, is_files: bool) -> Result<PathBuf, Error> {
     if !is_files {
         return Ok(PathBuf::new());
@@ -30,7 +30,7 @@ pub(crate) fn base(written: PathBuf, given: &Given, key: &str, is_files: bool) -
     Ok(base)
 }
 
-/// The absolute path of the file or folder at `key`, if one is named; `what` it is, for errors.
+/// Returns the absolute path of the file or folder at `key`, if one is named; errors call it `what`.
 pub(crate) fn file(
     written: Option<PathBuf>,
     given: &Given,
@@ -43,7 +43,7 @@ pub(crate) fn file(
     Ok(Some(path))
 }
 
-/// The name of a tokenizer, or the absolute path of its file.
+/// Returns the name of a tokenizer, or the absolute path of its file.
 pub(crate) fn tokenizer(written: String, given: &Given, key: &str) -> Result<String, Error> {
     if Tokenizer::NAMES.contains(&written.as_str()) {
         return Ok(written);
@@ -53,7 +53,7 @@ pub(crate) fn tokenizer(written: String, given: &Given, key: &str) -> Result<Str
     Ok(path.to_string_lossy().into_owned())
 }
 
-/// Refuses a path that no text of a configuration can name.
+/// Refuses a path that cannot be written in a configuration.
 fn in_utf8(given: &Given, key: &str, what: &str, path: &Path) -> Result<(), Error> {
     match path.to_str() {
         Some(_) => Ok(()),
@@ -64,13 +64,13 @@ fn in_utf8(given: &Given, key: &str, what: &str, path: &Path) -> Result<(), Erro
     }
 }
 
-/// The path without `.` and `..`, as a shell's `cd` reads them: by name, whatever is on disk.
+/// Returns the path without `.` and `..`, resolved by name only, without following links.
 fn normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for part in path.components() {
         match part {
             Component::CurDir => {}
-            // At the root there is nothing above.
+            // The root has no parent.
             Component::ParentDir => drop(normal.pop()),
             part => normal.push(part),
         }

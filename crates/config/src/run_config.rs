@@ -15,7 +15,7 @@ use crate::table::table;
 
 /// A validated configuration with every default filled in.
 ///
-/// [`RunConfig::load`] and its like alone make it, and it is handed down unchanged.
+/// It is made only by [`RunConfig::load`] and similar functions, and never changed.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct RunConfig {
@@ -50,27 +50,26 @@ impl RunConfig {
         self.parallel.data * self.parallel.pipeline
     }
 
-    /// Layers of the model, which a pipeline's stages share.
+    /// Layers of the model, which are divided over a pipeline's stages.
     #[must_use]
     pub fn layers(&self) -> usize {
         self.model.layers()
     }
 
-    /// Stages of the model; one rank has all of it in one.
+    /// Stages of the model; one for a single rank.
     #[must_use]
     pub fn stages(&self) -> usize {
         let Parallel { pipeline, chunks, .. } = self.parallel;
         if pipeline == 1 { 1 } else { pipeline * chunks }
     }
 
-    /// The token that documents begin with, if there is one: `data.separator`, or the tokenizer's.
+    /// The token with which documents begin, if any: `data.separator`, or the tokenizer's.
     #[must_use]
     pub fn separator(&self) -> Option<u32> {
         self.data.separator.or_else(|| self.tokenizer.separator())
     }
 
-    /// The schedule that is run; on one rank each micro-batch ends before the next begins, which is 1F1B
-    /// there.
+    /// The schedule of a run; on one rank each micro-batch ends before the next begins, which is 1F1B there.
     #[must_use]
     pub fn schedule_kind(&self) -> ScheduleKind {
         match self.parallel.pipeline {
@@ -79,28 +78,28 @@ impl RunConfig {
         }
     }
 
-    /// The resolved configuration as TOML, every key that applies written out. It parses to an equal value in
-    /// any directory. Numbers are written as they were given, such as `3e-4`.
+    /// Returns the resolved configuration as TOML, with every key that applies. It parses to an equal value
+    /// in any directory. Numbers are written as given, such as `3e-4`.
     #[must_use]
     pub fn to_toml(&self) -> String {
         self.as_given(self.settings())
     }
 
-    /// The text of settings, with numbers as they were given.
+    /// Returns the text of settings, with numbers as given.
     fn as_given(&self, settings: Vec<(Key, Value)>) -> String {
         render(settings, |key, value| self.origins.as_given(key.path, value))
     }
 
-    /// The section `name` of [`RunConfig::to_toml`]: its heading and its keys.
+    /// Returns the section `name` of [`RunConfig::to_toml`]: its heading and its keys.
     #[must_use]
     pub fn section_toml(&self, name: &str) -> String {
         let settings = self.settings().into_iter().filter(|(key, _)| key.section == name);
         render(settings, |_, value| value.to_string())
     }
 
-    /// The SHA-256 of the resolved text in hexadecimal, without the paths of this machine (`data.base` and
-    /// `parallel.profile`): ranks on machines that keep files elsewhere have the same configuration. The data
-    /// has a fingerprint of its own, and the partition is compared by its stages.
+    /// Returns the SHA-256 of the resolved text in hexadecimal, without this machine's paths (`data.base` and
+    /// `parallel.profile`), so that ranks on machines with other paths have the same. The data has its own
+    /// fingerprint, and the partition is compared by its stages.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         let settings = self.portable_settings().into_iter().filter(|(key, _)| !key.is_local);
@@ -108,14 +107,14 @@ impl RunConfig {
         format!("{:x}", Sha256::digest(text))
     }
 
-    /// The resolved configuration as TOML with the tokenizer in the file `tokenizer` beside it.
+    /// Returns the resolved configuration as TOML, with the tokenizer in the file `tokenizer` beside it.
     #[must_use]
     pub fn to_toml_beside(&self, tokenizer: &str) -> String {
         self.as_given(self.settings_with_tokenizer(tokenizer.to_owned()))
     }
 
-    /// [`RunConfig::settings`] with the tokenizer's identity in place of its path, and of a mixture the
-    /// weights alone.
+    /// Returns [`RunConfig::settings`] with the tokenizer's identity in place of its path, and only the
+    /// weights of a mixture.
     pub(crate) fn portable_settings(&self) -> Vec<(Key, Value)> {
         let mut settings = self.settings_with_tokenizer(self.tokenizer.identity());
         for (_, value) in settings.iter_mut().filter(|(key, _)| key.path == Data::mixture) {
@@ -132,7 +131,7 @@ impl RunConfig {
         settings
     }
 
-    /// Every key that applies, with its value, in the order of the file.
+    /// Returns every key that applies, with its value, in the order of the file.
     pub(crate) fn settings(&self) -> Vec<(Key, Value)> {
         let mut values: BTreeMap<&str, Value> = BTreeMap::new();
         values.extend(pairs(self.model.section()));
@@ -156,7 +155,7 @@ fn pairs<S: Section>(section: &S) -> impl Iterator<Item = (&'static str, Value)>
     S::keys().into_iter().map(|key| key.path).zip(section.values())
 }
 
-/// The text of settings, each value as `show` writes it.
+/// Returns the text of settings, each value as `show` writes it.
 fn render(settings: impl IntoIterator<Item = (Key, Value)>, show: impl Fn(&Key, &Value) -> String) -> String {
     let mut text = String::new();
     let mut section = "";

@@ -17,7 +17,7 @@ use crate::paths;
 
 /// The largest integer that TOML guarantees.
 const MOST: u64 = i64::MAX as u64;
-/// The largest number of a token that a key takes.
+/// The largest token number that a key accepts.
 const MOST_TOKEN: u64 = u32::MAX as u64 - 1;
 /// The kinds of data that are read from files.
 const FILES: &[&str] = &[DataKind::Text.name(), DataKind::Tokens.name()];
@@ -160,7 +160,7 @@ section! {
         beta2: f64 = Row::number(Interval::Fraction).default("0.95").only(Optim::kind, &["adamw"]);
         /// Added to the denominator of the update.
         epsilon: f64 = Row::number(Interval::Positive).default("1e-8").only(Optim::kind, &["adamw"]);
-        /// The fraction of the last update's direction that stays.
+        /// The fraction of the velocity that an update keeps.
         momentum: f64 = Row::number(Interval::Fraction).default("0.9").only(Optim::kind, &["sgd"]);
     }
 }
@@ -300,7 +300,7 @@ section! {
     }
 }
 
-/// Reads the number of a token; the key's name for none is `None`.
+/// Reads a token number; the key's name for none is `None`.
 fn read_token(value: &Value, takes: &Takes) -> Reading<Option<u32>> {
     match value {
         Value::Text(name) => Reading::within(takes.names().contains(&name.as_str()).then_some(None)),
@@ -332,7 +332,7 @@ impl Checkpoint {
 }
 
 impl Parallel {
-    /// The axes of the grid of ranks with their sizes, the axis that varies slowest first.
+    /// The axes of the grid of ranks with their sizes, the slowest varying first.
     #[must_use]
     pub fn axes(&self) -> [(Axis, usize); 2] {
         [(Axis::Data, self.data), (Axis::Pipeline, self.pipeline)]
@@ -346,7 +346,7 @@ impl Parallel {
 }
 
 impl Precision {
-    /// Both types, for reports: `f32`, `bf16`, or `bf16 with bf16 gradients`.
+    /// Returns both types for reports: `f32`, `bf16`, or `bf16 with bf16 gradients`.
     #[must_use]
     pub fn name(&self) -> String {
         match self.gradients {

@@ -1,4 +1,4 @@
-//! A family of models that another crate defines.
+//! A model family defined by another crate.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 use std::path::Path;
@@ -113,7 +113,7 @@ fn its_keys_are_read_written_and_decide_the_bits() {
 }
 
 #[test]
-fn what_does_not_go_together_is_refused() {
+fn values_that_contradict_each_other_are_refused() {
     let table: [(&[&str], &str); 5] = [
         (
             &["model.kind=stac"],

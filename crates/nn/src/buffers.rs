@@ -6,11 +6,12 @@ use tensor::{Shape, Tensor};
 
 use crate::error::{NnError, Result};
 
-/// A named tensor of a model's state that is no parameter: a running mean, a counter, a table of positions.
+/// A named tensor of a model's state that is not a parameter: a running mean, a counter, a table of
+/// positions.
 ///
-/// It has no gradient, is not reduced over ranks, and is not part of `weights_sha256`. Checkpoints hold it by
-/// name, from the first data-parallel rank of its stage; every rank restores it. A buffer that training does
-/// not change is equal on all ranks. A clone refers to the same tensor.
+/// It has no gradient, is not reduced over ranks, and is not part of `weights_sha256`. Checkpoints store it
+/// by name, from the first data-parallel rank of its stage; every rank restores it. A buffer that training
+/// does not change is equal on all ranks. A clone refers to the same tensor.
 #[derive(Clone, Debug)]
 pub struct ModelBuffer {
     name: String,
@@ -18,7 +19,7 @@ pub struct ModelBuffer {
 }
 
 impl ModelBuffer {
-    /// Makes a buffer of `T`'s type with these initial values. Errors: out of memory, or a count that is not
+    /// Makes a buffer of `T`'s type with these initial values. Errors: out of memory, or a count other than
     /// the shape's.
     pub fn new<T: Element>(
         device: &Device,
@@ -34,20 +35,19 @@ impl ModelBuffer {
         Ok(ModelBuffer { name: name.to_owned(), tensor })
     }
 
-    /// Name in checkpoints, with the model's global layer numbers.
+    /// The name in checkpoints, with the model's global layer numbers.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The values, to be read.
+    /// The values, for reading.
     pub fn tensor(&self) -> &Tensor {
         &self.tensor
     }
 
-    /// Returns the tensor to write new values into, where `tape` belongs to a pass of a training step; `None`
-    /// in a rehearsal, a recomputation or an evaluation, which leave buffers as they are. What a layer writes
-    /// must not change what it returns for the same micro-batch, since a recomputation reads what was
-    /// written.
+    /// Returns the tensor to write new values into if `tape` belongs to a pass of a training step; `None` in
+    /// a rehearsal, a recomputation or an evaluation, which leave buffers unchanged. Values written must not
+    /// change a layer's output for the same micro-batch, because a recomputation reads them.
     pub fn to_update(&self, tape: &Tape) -> Option<&Tensor> {
         tape.mode().updates_buffers().then_some(&self.tensor)
     }

@@ -3,10 +3,10 @@
 use autograd::AutogradError;
 use tensor::TensorError;
 
-/// Result of building or running a model.
+/// Result type of models.
 pub type Result<T> = std::result::Result<T, NnError>;
 
-/// A refused or failed call.
+/// Error of building or running a model.
 #[derive(Debug, thiserror::Error)]
 pub enum NnError {
     /// An operator failed; `module` is the path of the layer that called it.
@@ -21,18 +21,18 @@ pub enum NnError {
     /// A recorded operator failed.
     #[error(transparent)]
     Autograd(#[from] AutogradError),
-    /// A tensor could not be made.
+    /// A tensor could not be allocated.
     #[error(transparent)]
     Tensor(#[from] TensorError),
-    /// A parameter or buffer that does not exist, or whose name is taken.
+    /// A parameter or buffer that does not exist, or whose name is used already.
     #[error("{name}: {problem}")]
     Parameter {
-        /// Its name.
+        /// The parameter's or buffer's name.
         name: String,
         /// The problem.
         problem: &'static str,
     },
-    /// Sizes that do not make a model.
+    /// Sizes of which no model can be built.
     #[error("{0}")]
     Sizes(String),
     /// An input of the wrong kind for a stage: tokens in the middle of a pipeline, for example.
@@ -44,7 +44,7 @@ pub enum NnError {
 }
 
 impl NnError {
-    /// Adds where in the model it happened.
+    /// Adds the name of the enclosing layer.
     pub(crate) fn inside(self, name: &str) -> Self {
         match self {
             NnError::Module { module, source } => {

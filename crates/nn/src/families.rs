@@ -5,10 +5,10 @@ use std::sync::{LazyLock, OnceLock};
 use crate::family::Family;
 use crate::models::{GPT, LLAMA, MLP};
 
-/// The families of this program, once they are known.
+/// The families of this program, set when they are first read.
 static KNOWN: OnceLock<Families> = OnceLock::new();
 
-/// The families that a program knows.
+/// The model families of a program.
 #[derive(Debug)]
 pub struct Families {
     list: Vec<&'static dyn Family>,
@@ -18,7 +18,7 @@ pub struct Families {
 }
 
 impl Families {
-    /// A registry of `list`, the first of which is the default of `model.kind`.
+    /// Returns a registry of `list`, whose first family is the default of `model.kind`.
     #[must_use]
     pub fn new(list: Vec<&'static dyn Family>) -> Self {
         let named = |family: &&'static dyn Family| family.name();
@@ -41,10 +41,10 @@ impl Families {
         KNOWN.get_or_init(|| Families::new(Self::standard().list.clone()))
     }
 
-    /// Adds families to those that the program knows, before it reads its first configuration.
+    /// Adds families to this program's, before it reads its first configuration.
     ///
     /// # Errors
-    /// A name that another family has; families that were asked for already.
+    /// A name that another family has; families that have been read already.
     pub fn register(own: Vec<&'static dyn Family>) -> std::result::Result<(), String> {
         let mut all = Self::standard().list.clone();
         for family in own {
@@ -64,13 +64,13 @@ impl Families {
         &self.list
     }
 
-    /// Their names.
+    /// The families' names.
     #[must_use]
     pub fn names(&self) -> &[&'static str] {
         &self.names
     }
 
-    /// The names of those that take tokens.
+    /// The names of families whose inputs are tokens.
     #[must_use]
     pub fn names_of_tokens(&self) -> &[&'static str] {
         &self.of_tokens

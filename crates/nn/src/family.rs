@@ -1,4 +1,4 @@
-//! Families of models: everything about a kind of model, in one record.
+//! Model families: one record holds everything about a kind of model.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use crate::hugging_face::{HuggingFaceConfig, HuggingFaceModel};
 use crate::model::{Model, Stage};
 use crate::recompute::Recompute;
 
-/// The largest extent of a tensor's axis that a key takes.
+/// The largest size of a tensor's dimension that a key accepts.
 pub const MOST_EXTENT: u64 = 1 << 24;
-/// The most layers of a model.
+/// The largest number of layers.
 pub const MOST_LAYERS: u64 = 10_000;
 
-/// A family of models: its name in the configuration, its keys, and how they are read.
+/// A model family: its name in the configuration, its keys, and how they are read.
 ///
 /// A new family is a file of its own in `models/` and a line in [`crate::Families::standard`].
 pub trait Family: Debug + Sync {
@@ -26,23 +26,24 @@ pub trait Family: Debug + Sync {
     /// The keys of `[model]` that belong to the family.
     fn keys(&self) -> Vec<&'static Key>;
 
-    /// Whether its models take tokens; otherwise they take numbers.
+    /// Returns whether its models take tokens instead of numbers.
     fn takes_tokens(&self) -> bool;
 
-    /// Reads the keys. `tokens` is the default size of a vocabulary: that of the configured tokenizer,
-    /// rounded up; 0 if there is none.
+    /// Reads the keys. `tokens` is the default vocabulary size: that of the configured tokenizer, rounded up;
+    /// 0 if there is none.
     ///
     /// # Errors
-    /// A value that its key does not take.
+    /// A value that its key does not accept.
     fn read(&self, given: &Given, tokens: usize) -> keys::Result<Arc<dyn ModelSpec>>;
 
-    /// How the keys follow from a `config.json` of Hugging Face; `None` for a family that they do not have.
+    /// The translation of Hugging Face's `config.json` into the family's keys; `None` if Hugging Face has no
+    /// such family.
     fn hugging_face(&self) -> Option<HuggingFaceConfig> {
         None
     }
 }
 
-/// A family behind a pointer, so that several kinds go into one list.
+/// A family behind a pointer, so that several families fit into one list.
 impl Family for Box<dyn Family> {
     fn name(&self) -> &'static str {
         (**self).name()
@@ -70,25 +71,25 @@ pub trait ModelSpec: Debug + Send + Sync {
     /// The values of the family's keys, in the order of [`Family::keys`].
     fn values(&self) -> Vec<Value>;
 
-    /// The number of layers, which a pipeline's stages share.
+    /// The number of layers, which are divided over pipeline stages.
     fn layers(&self) -> usize;
 
-    /// The path of the key that the number of layers follows from.
+    /// The path of the key that determines the number of layers.
     fn layers_key(&self) -> &'static str;
 
-    /// The examples that the model learns from.
+    /// The training examples of the model.
     fn examples(&self) -> Examples;
 
     /// Checks the sizes against each other and against `conditions`.
     ///
     /// # Errors
-    /// The first values that do not go together, named by their keys.
+    /// The first values that contradict each other, named by their keys.
     fn check(&self, given: &Given, conditions: &Conditions) -> keys::Result<()>;
 
     /// Builds the layers of `stage` on `device`, computing in `dtype`, with initial values from `seed`.
     ///
     /// # Errors
-    /// A stage that the model does not have, out of memory.
+    /// A stage that the model does not have; out of memory.
     fn build(
         &self,
         device: &Device,
@@ -98,39 +99,39 @@ pub trait ModelSpec: Debug + Send + Sync {
         recompute: Recompute,
     ) -> Result<Box<dyn Model>>;
 
-    /// The model as a folder of Hugging Face holds it; `None` for one that they do not have.
+    /// The model in Hugging Face's format; `None` if they have no such model.
     fn hugging_face(&self) -> Option<HuggingFaceModel> {
         None
     }
 
-    /// The family and the sizes in a few words.
+    /// A short description of family and sizes.
     fn summary(&self) -> String;
 
-    /// The keys whose largest value that fits `plan --largest` can search for.
+    /// The keys that `plan --largest` can search for the largest value that fits.
     fn searchable(&self) -> Vec<Searchable> {
         Vec::new()
     }
 
-    /// The settings, each as `section.key=value`, with which the same weights take sequences of `context`
+    /// The settings, each as `section.key=value`, with which the same weights accept sequences of `context`
     /// tokens.
     fn with_context(&self, context: usize) -> Vec<String> {
         vec![format!("model.context={context}")]
     }
 
-    /// A sentence about sizes that are slow in `compute`, with better ones.
+    /// A sentence about sizes that are slow in `compute`, with faster ones.
     fn advice(&self, _compute: DType) -> Option<String> {
         None
     }
 }
 
-/// The examples that a model learns from: their kind, and the sizes of one.
+/// The training examples of a model: their kind and sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Examples {
     /// Sequences of `context` tokens below `vocabulary`; each target is the token after its input.
     Tokens {
         /// Distinct tokens.
         vocabulary: usize,
-        /// Tokens in a sequence.
+        /// Tokens per sequence.
         context: usize,
     },
     /// Samples of `inputs` numbers; each target is `outputs` numbers.
@@ -143,7 +144,7 @@ pub enum Examples {
 }
 
 impl Examples {
-    /// Unit of speeds, as a title: tokens or samples.
+    /// The unit of speeds, as a title: tokens or samples.
     #[must_use]
     pub fn unit(&self) -> &'static str {
         match self {
@@ -162,7 +163,7 @@ impl Examples {
     }
 }
 
-/// The settings outside `[model]` that a model is checked against.
+/// The settings outside `[model]` against which a model is checked.
 #[derive(Clone, Copy, Debug)]
 pub struct Conditions<'a> {
     /// `precision.compute`.
@@ -178,10 +179,10 @@ pub struct Conditions<'a> {
 pub struct Searchable {
     /// The path of the key.
     pub key: &'static str,
-    /// Its value.
+    /// The key's configured value.
     pub value: usize,
-    /// The values that are tried are multiples of this.
+    /// Searched values are multiples of this.
     pub step: usize,
-    /// Other keys that follow from a value and the step, each as `section.key=value`.
+    /// Other keys that depend on a value and the step, each as `section.key=value`.
     pub follows: fn(value: usize, step: usize) -> Vec<String>,
 }

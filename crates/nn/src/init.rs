@@ -1,4 +1,4 @@
-//! Initial values: a pure function of (seed, parameter's name, element), the same on any grid of ranks.
+//! Initial values: a function of (seed, parameter's name, element), the same on any grid of ranks.
 
 use tensor::ops::{fill, random};
 use tensor::{Result, Tensor};
@@ -6,9 +6,9 @@ use tensor::{Result, Tensor};
 /// Initial values of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Init {
-    /// Every element the same.
+    /// The same value for every element.
     Constant(f32),
-    /// Normal around 0 with this standard deviation.
+    /// Normal with mean 0 and this standard deviation.
     Normal(f32),
     /// Uniform in ± this bound.
     Uniform(f32),
@@ -20,7 +20,7 @@ impl Init {
         Init::Uniform(1.0 / (inputs as f32).sqrt())
     }
 
-    /// Fills `tensor`, which is the elements of a parameter from `first` on.
+    /// Fills `tensor`, which holds the elements of a parameter from `first` on.
     pub(crate) fn fill(self, tensor: &Tensor, first: usize, seed: u64, name: &str) -> Result<()> {
         match self {
             Init::Constant(value) => fill::constant(tensor, value),

@@ -1,13 +1,13 @@
-//! Layers and models: what their parameters are and how they divide into pipeline stages. Not how they are
-//! trained.
+//! Layers and models: their parameters, and their division into pipeline stages. Training is in other crates.
 //!
 //! The one idea: **building a layer registers its parameters, and each *use* of one, in a [`Parameters`]
 //! list**, in a fixed order that everything downstream follows (gradient buckets, the norm, the optimizer,
 //! checkpoints). Running a layer is a plain function from variables to a variable on a tape.
 //!
-//! Layers in a [`layers::Stack`] may keep no activations and compute them again in backward ([`Recompute`]).
+//! Layers in a [`layers::Stack`] may discard their activations and recompute them in backward
+//! ([`Recompute`]).
 //!
-//! A model of one's own is a struct of layers:
+//! A user's own model is a struct of layers:
 //!
 //! ```
 //! use autograd::{Gradients, Mode, Tape, Var};

@@ -1,4 +1,4 @@
-//! The model as a trainer sees it.
+//! Models as the trainer uses them.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::buffers::ModelBuffer;
 use crate::error::Result;
 use crate::parameters::Parameters;
 
-/// The layers that one pipeline stage holds, in the model's global numbers.
+/// The layers of one pipeline stage, by the model's global numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stage {
     /// Layers of the stage.
@@ -19,17 +19,17 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// The whole model in one stage.
+    /// Returns the stage that holds the whole model.
     pub fn whole(layers: usize) -> Self {
         Stage { layers: 0..layers, of: layers }
     }
 
-    /// Returns whether the stage takes the batch.
+    /// Returns whether the stage's input is the batch.
     pub fn is_first(&self) -> bool {
         self.layers.start == 0
     }
 
-    /// Returns whether the stage gives the prediction.
+    /// Returns whether the stage's output is the prediction.
     pub fn is_last(&self) -> bool {
         self.layers.end == self.of
     }
@@ -38,23 +38,23 @@ impl Stage {
 /// Input of a stage.
 #[derive(Debug)]
 pub enum Input {
-    /// A micro-batch, into the first stage.
+    /// A micro-batch, the input of the first stage.
     Batch(Tensor),
-    /// The stage before's output, into any other.
+    /// The output of the stage before, the input of all others.
     Hidden(Var),
 }
 
 /// A model, or one stage of it.
 pub trait Model {
-    /// Its parameters and their uses.
+    /// The parameters and their uses.
     fn parameters(&self) -> &Parameters;
 
-    /// Its buffers, which are those of its parameters' list unless it makes some of its own.
+    /// The buffers: by default those registered with the parameters.
     fn buffers(&self) -> &[ModelBuffer] {
         self.parameters().buffers()
     }
 
-    /// From a stage's input to its output: the prediction, if it is the last.
+    /// Computes a stage's output, the prediction if it is the last, from its input.
     fn forward(&self, tape: &Tape, input: Input) -> Result<Var>;
 
     /// `scale` times the mean loss of a prediction.

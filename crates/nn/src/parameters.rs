@@ -1,4 +1,4 @@
-//! The parameters of a model, or of one stage of it, in the order in which its layers made them.
+//! The parameters of a model, or of one stage of it, in the order in which its layers were built.
 
 use std::collections::BTreeMap;
 
@@ -17,22 +17,22 @@ pub struct ParameterId(pub usize);
 /// One named parameter.
 #[derive(Clone, Debug)]
 pub struct Parameter {
-    /// Unique name, with the model's global layer numbers.
+    /// The unique name, with the model's global layer numbers.
     pub name: String,
     /// Values, in the compute dtype.
     pub tensor: Tensor,
-    /// Whether weight decay applies: to matrices, not to biases and normalisation.
+    /// Whether weight decay applies: to matrices, but not to biases and norms.
     pub decay: bool,
     /// Initial values.
     pub init: Init,
-    /// Whether another stage of the model holds it as well, with uses of its own there.
+    /// Whether another stage of the model also has the parameter, with its own uses.
     pub shared: bool,
 }
 
 /// One use of a parameter by one operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
-    /// Its number in gradient sinks.
+    /// The use's number in gradient sinks.
     pub id: UseId,
     /// The parameter.
     pub parameter: ParameterId,
@@ -51,7 +51,7 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// None yet; initial values will come from `seed`, rounded to `dtype`: f32 or bf16.
+    /// Returns an empty list; initial values will be generated from `seed`, rounded to `dtype`: f32 or bf16.
     pub fn new(device: &Device, seed: u64, dtype: DType) -> Self {
         Parameters {
             device: device.clone(),
@@ -64,7 +64,7 @@ impl Parameters {
         }
     }
 
-    /// Makes a parameter and its first use. Errors: out of memory, or a name that exists.
+    /// Makes a parameter and its first use. Errors: out of memory, a name that exists.
     pub fn create(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Weight> {
         let parameter = self.create_unused(name, shape, init)?;
         Ok(self.use_of(parameter))
@@ -86,14 +86,14 @@ impl Parameters {
         Ok(id)
     }
 
-    /// Another use of a parameter made before, with a gradient of its own. Errors: no such parameter.
+    /// Adds a use of an existing parameter, with its own gradient. Errors: no such parameter.
     pub fn reuse(&mut self, name: &str) -> Result<Weight> {
         let found = self.find(name);
         let missing = || NnError::Parameter { name: name.to_owned(), problem: "used before it is made" };
         Ok(self.use_of(found.ok_or_else(missing)?))
     }
 
-    /// Notes that another stage holds this parameter as well. Errors: no such parameter.
+    /// Records that another stage also has this parameter. Errors: no such parameter.
     pub fn share(&mut self, name: &str) -> Result<()> {
         let missing = || NnError::Parameter { name: name.to_owned(), problem: "shared before it is made" };
         let found = self.find(name).ok_or_else(missing)?;
@@ -101,7 +101,7 @@ impl Parameters {
         Ok(())
     }
 
-    /// Makes a buffer of `T`'s type with these initial values. Errors: out of memory, a count that is not the
+    /// Makes a buffer of `T`'s type with these initial values. Errors: out of memory, a count other than the
     /// shape's, or a name that exists.
     pub fn create_buffer<T: Element>(
         &mut self,
@@ -128,29 +128,29 @@ impl Parameters {
         Weight::new(self.list[parameter.0].tensor.clone(), id)
     }
 
-    /// Gives `target`, f32 or bf16 and as long as the parameter or a part of it, the parameter's initial
-    /// values from element `first` on: those of an f32 master are not rounded to the parameter's type.
+    /// Fills `target`, f32 or bf16, with the parameter's initial values from element `first` on; those of an
+    /// f32 master are not rounded to the parameter's type.
     pub fn fill_initial(&self, parameter: ParameterId, first: usize, target: &Tensor) -> Result<()> {
         let Parameter { name, init, .. } = &self.list[parameter.0];
         Ok(init.fill(target, first, self.seed, name)?)
     }
 
-    /// The seed of their initial values, and of the model's random numbers.
+    /// The seed of the initial values, and of the model's random numbers.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// The type of their values.
+    /// The type of the parameters' values.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The parameters in the order of their making.
+    /// The parameters in the order of creation.
     pub fn list(&self) -> &[Parameter] {
         &self.list
     }
 
-    /// The buffers in the order of their making.
+    /// The buffers in the order of creation.
     pub fn buffers(&self) -> &[ModelBuffer] {
         &self.buffers
     }
@@ -160,7 +160,7 @@ impl Parameters {
         &self.uses
     }
 
-    /// The parameter of this name.
+    /// The parameter named `name`.
     pub fn find(&self, name: &str) -> Option<ParameterId> {
         self.by_name.get(name).copied()
     }
@@ -170,7 +170,7 @@ impl Parameters {
         self.list.iter().map(|p| p.tensor.elements()).sum()
     }
 
-    /// The device that they live on.
+    /// The parameters' device.
     pub fn device(&self) -> &Device {
         &self.device
     }

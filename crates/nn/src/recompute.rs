@@ -1,22 +1,22 @@
-//! The choice of layers that keep no activations.
+//! The choice of layers that discard their activations.
 
 use std::ops::Range;
 
-/// Which layers of a model, or of a stage of one, compute their activations again in backward instead of
-/// keeping them, in which segments. Each segment keeps its input and the one that runs again all of its
-/// activations: a stack of n layers needs least with about √n segments.
+/// The layers of a model or stage that recompute their activations in backward, and their segments. Each
+/// segment keeps its input, and the one being recomputed all of its activations: a stack of n layers needs
+/// the least memory with about √n segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recompute {
     layers: usize,
     segments: usize,
 }
 
-/// Consecutive layers that are run in one way.
+/// Consecutive layers that either all recompute or all keep activations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Layers, in the stack's own numbers.
+    /// Layers, numbered within the stack.
     pub layers: Range<usize>,
-    /// Whether they are a segment that runs again; otherwise they keep what they compute.
+    /// Whether the layers are a recomputed segment; otherwise they keep their activations.
     pub again: bool,
 }
 
@@ -27,15 +27,15 @@ impl Recompute {
     /// Every layer is a segment of its own.
     pub const EACH: Recompute = Recompute { layers: usize::MAX, segments: usize::MAX };
 
-    /// The first `layers` of a stack, or all where it has fewer, in `segments` segments as long as each other
-    /// or one layer longer, the longer ones first; where there are fewer layers than that, each on its own.
-    /// No layers or no segments: [`Recompute::NONE`].
+    /// Recomputes the first `layers` of a stack, or all if it has fewer, in `segments` segments that differ
+    /// in length by at most one layer, the longer ones first; with more segments than layers, each layer is a
+    /// segment. No layers or no segments: [`Recompute::NONE`].
     #[must_use]
     pub fn first(layers: usize, segments: usize) -> Self {
         Recompute { layers, segments }
     }
 
-    /// A stack of `layers` layers, divided.
+    /// Divides a stack of `layers` layers.
     #[must_use]
     pub fn parts(self, layers: usize) -> Vec<Part> {
         let again = if self.segments == 0 { 0 } else { self.layers.min(layers) };
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stacks_are_divided() {
+    fn stacks_are_divided_into_segments() {
         let table: [(Recompute, usize, &[usize], usize); 10] = [
             (Recompute::NONE, 3, &[], 3),
             (Recompute::first(0, 4), 3, &[], 3),

@@ -1,4 +1,4 @@
-//! Buffers of a model: which passes may change them, and what they are counted as.
+//! Buffers of a model: the passes that may change them, and their category.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 use autograd::{Gradients, Mode, Tape, Var, ops};
@@ -9,7 +9,7 @@ use tensor::Tensor;
 
 const WIDTH: usize = 3;
 
-/// A linear layer that counts its training passes and keeps the first element that it has seen last.
+/// A linear layer that counts its training passes and stores the first element of the last input.
 struct Counting {
     linear: Linear,
     passes: ModelBuffer,
@@ -43,7 +43,7 @@ fn device() -> Device {
 }
 
 #[test]
-fn training_passes_alone_change_buffers_and_a_recomputed_layer_counts_once() {
+fn only_training_passes_change_buffers_and_recomputed_layers_count_once() {
     let device = device();
     let table = [
         (Mode::Train, Recompute::NONE, 1),
@@ -90,7 +90,7 @@ fn buffers_have_a_category_and_no_use() {
 }
 
 #[test]
-fn a_name_is_given_once_and_values_fill_the_shape() {
+fn names_are_unique_and_values_match_the_shape() {
     let device = device();
     let mut parameters = Parameters::new(&device, 1, DType::F32);
     parameters.create_buffer("mean", [2], &[0.0f32; 2]).unwrap();

@@ -15,7 +15,7 @@ const TIME: usize = 12;
 const VOCABULARY: usize = 11;
 const SIZES: &str = "[model]\nlayers = 2\nheads = 2\nwidth = 16\ncontext = 12\nvocabulary = 11\n";
 
-/// The models of the tests: a family, and its options.
+/// The tested models: a family, and its options.
 const MODELS: &[(&str, &[&str])] = &[
     ("gpt", &[]),
     ("gpt", &["model.positions=\"sinusoidal\"", "model.biases=false", "model.tied=false"]),
@@ -58,7 +58,7 @@ fn numbers(count: usize) -> Vec<u32> {
     (0..count).map(|at| (at * at + at / 3) as u32 % VOCABULARY as u32).collect()
 }
 
-/// Loss, and the gradients of all uses in training.
+/// The loss, and the gradients of all uses in training.
 fn step(model: &dyn Model, mode: Mode, pass: Pass) -> (u32, Vec<Vec<u32>>) {
     let device = model.parameters().device();
     let tape = Tape::new(device, mode).of(pass);
@@ -80,7 +80,7 @@ fn pass(micro_batch: u64) -> Pass {
 }
 
 #[test]
-fn dropout_follows_the_micro_batch_and_ends_with_training() {
+fn dropout_depends_on_the_micro_batch_and_is_absent_outside_training() {
     for (family, options) in MODELS {
         let device = device();
         let set = [&["model.dropout=0.3"], *options].concat();
@@ -100,7 +100,7 @@ fn dropout_follows_the_micro_batch_and_ends_with_training() {
 }
 
 #[test]
-fn documents_in_one_sequence_give_what_each_gives_alone() {
+fn packed_documents_give_the_same_results_as_each_alone() {
     for (family, options) in MODELS {
         let device = device();
         let model = model(&device, family, options, Recompute::NONE);
@@ -122,7 +122,7 @@ fn documents_in_one_sequence_give_what_each_gives_alone() {
 }
 
 #[test]
-fn names_tell_what_is_tied_and_what_is_a_buffer() {
+fn names_identify_tied_parameters_and_buffers() {
     let device = device();
     let names = |family, set: &[&str]| {
         let model = model(&device, family, set, Recompute::NONE);

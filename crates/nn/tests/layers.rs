@@ -1,4 +1,5 @@
-//! Layers in forms that no model uses yet: gradients by finite differences, and residual streams of any norm.
+//! Layers in forms that no model uses yet: gradients by finite differences, and residual streams with any
+//! norm.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 use autograd::{Gradients, Mode, Tape, Var, Weight, ops};
@@ -75,7 +76,7 @@ fn packed(parameters: &mut Parameters) -> Result<Forward> {
     Ok(Box::new(move |tape| layer.forward(tape, tape.constant(x.clone()))))
 }
 
-/// A loss with gradients of all parameters, in their order.
+/// Returns a loss with the gradients of all parameters, in order.
 fn loss(parameters: &Parameters, forward: impl Fn(&Tape) -> Result<Var>) -> (f64, Vec<Vec<f32>>) {
     let tape = Tape::new(parameters.device(), Mode::Train);
     let prediction = forward(&tape).unwrap();
@@ -89,7 +90,7 @@ fn loss(parameters: &Parameters, forward: impl Fn(&Tape) -> Result<Var>) -> (f64
 }
 
 #[test]
-fn gradients_are_those_of_finite_differences() {
+fn gradients_match_finite_differences() {
     let table: [(&str, Build); 6] = [
         ("linear without bias", linear_without_bias),
         ("tokens without positions", tokens_alone),
@@ -113,7 +114,7 @@ fn gradients_are_those_of_finite_differences() {
                 parameter.tensor.set(&moved).unwrap();
                 loss(&parameters, &forward).0
             };
-            // Fourth order, so that the step may be large enough for the rounding of f32 not to matter.
+            // Fourth order, so that the step is large enough for the rounding of f32 not to matter.
             let (near, far) = (at(STEP) - at(-STEP), at(2.0 * STEP) - at(-2.0 * STEP));
             parameter.tensor.set(&start).unwrap();
             let expected = (8.0 * near - far) / (12.0 * f64::from(STEP));
@@ -125,7 +126,7 @@ fn gradients_are_those_of_finite_differences() {
     }
 }
 
-/// A norm of one's own, which adds the branch in an operator of its own.
+/// A user-defined norm that adds the branch in a separate operator.
 struct TwoOperators {
     weight: Weight,
     bias: Weight,
@@ -141,7 +142,7 @@ impl Norm for TwoOperators {
     }
 }
 
-/// A block of another shape than GPT-2's: one branch after any norm.
+/// A block unlike GPT-2's: one branch after any norm.
 struct OneBranch<N> {
     norm: N,
     branch: Linear,
@@ -156,7 +157,7 @@ impl<N: Norm> Layer for OneBranch<N> {
     }
 }
 
-/// Loss and gradients of four blocks, cut where `recompute` says.
+/// Loss and gradients of four blocks, divided into segments by `recompute`.
 fn blocks<N: Norm + 'static>(
     norm: impl Fn(&mut Parameters, &str) -> Result<N>,
     recompute: Recompute,
@@ -173,7 +174,7 @@ fn blocks<N: Norm + 'static>(
 }
 
 #[test]
-fn streams_of_any_norm_may_be_cut_between_blocks() {
+fn streams_with_any_norm_may_be_cut_between_blocks() {
     let fused = |parameters: &mut Parameters, name: &str| LayerNorm::new(parameters, name, WIDTH);
     let apart = |parameters: &mut Parameters, name: &str| {
         let weight = parameters.create(&format!("{name}.weight"), [WIDTH], Init::Constant(1.0))?;
@@ -181,16 +182,16 @@ fn streams_of_any_norm_may_be_cut_between_blocks() {
         Ok(TwoOperators { weight, bias })
     };
     let (whole_fused, whole_apart) = (blocks(fused, Recompute::NONE), blocks(apart, Recompute::NONE));
-    assert_eq!(whole_fused.0, whole_apart.0, "a fused sum rounds as one apart");
+    assert_eq!(whole_fused.0, whole_apart.0, "a fused sum rounds like a separate one");
     for recompute in [Recompute::EACH, Recompute::first(4, 2), Recompute::first(3, 1)] {
         assert_eq!(blocks(fused, recompute), whole_fused, "fused, {recompute:?}");
         assert_eq!(blocks(apart, recompute), whole_apart, "apart, {recompute:?}");
     }
 }
 
-/// Blocks that change the shape, as those of a convolutional network do.
+/// Blocks that change the shape, as in a convolutional network.
 #[test]
-fn a_stream_takes_the_shape_that_each_block_gives_it() {
+fn blocks_may_change_the_shape_of_the_stream() {
     let mut parameters = parameters();
     let widths = [WIDTH, 20, 20, 6, 3];
     let layer = |(number, pair): (usize, &[usize])| {

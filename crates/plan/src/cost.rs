@@ -54,7 +54,7 @@ pub(crate) fn cost(config: &RunConfig, work: &Work, rates: &DeviceRates, stages:
     let flops = rates.efficiency * if half { rates.flops_bf16 } else { rates.flops_f32 };
     let forward = |stage: &Stage| samples * work.forward(stage) / flops;
     let again = |stage: &Stage| samples * work.again(stage, recomputed_layers(&config.memory)) / flops;
-    // Nanoseconds are fine enough for passes.
+    // Nanoseconds are precise enough for passes.
     let nanoseconds = |seconds: f64| (1e9 * seconds).round() as u64;
     let times = stages.iter().map(|stage| StageTimes {
         forward: nanoseconds(forward(stage)),
@@ -84,8 +84,7 @@ pub(crate) fn cost(config: &RunConfig, work: &Work, rates: &DeviceRates, stages:
     })
 }
 
-/// Returns the seconds of communication between data-parallel ranks that `hidden` seconds of backward do not
-/// hide.
+/// Returns the seconds of communication between data-parallel ranks beyond the `hidden` seconds of backward.
 fn exposed(config: &RunConfig, rates: &DeviceRates, parameters: f64, hidden: f64) -> f64 {
     let data = config.parallel.data as f64;
     if config.parallel.data == 1 {

@@ -20,7 +20,7 @@ pub struct Costs {
     layers: Vec<LayerCost>,
     /// Number of layers that backward recomputes in every stage, the first ones.
     recomputed: usize,
-    /// The profile that the costs were read from.
+    /// The profile from which the costs were read.
     profile: Option<PathBuf>,
 }
 
@@ -66,13 +66,13 @@ impl Costs {
         }
     }
 
-    /// The profile that the costs were read from; `None` if they were counted.
+    /// The profile from which the costs were read; `None` if they were counted.
     pub fn profile(&self) -> Option<&Path> {
         self.profile.as_deref()
     }
 }
 
-/// The number of layers of every stage that backward computes again, the first ones.
+/// The number of layers, from the first on, that backward recomputes in every stage.
 pub(crate) fn recomputed_layers(memory: &Memory) -> usize {
     match (memory.recompute, memory.recompute_layers) {
         (RecomputePolicy::None | RecomputePolicy::Auto, _) => 0,

@@ -47,14 +47,14 @@ pub fn without_effect(setup: &Setup) -> Vec<String> {
     sentences
 }
 
-/// Returns true if the first rank needs less where its layers are computed again.
+/// Returns whether the first rank needs less memory with recomputed layers.
 fn block_saves(setup: &Setup) -> bool {
     let again = Setup { passes_over_from: Some(0), ..setup.clone() };
     let mut kept = again.clone();
     Arc::make_mut(&mut kept.config).memory.recompute = RecomputePolicy::None;
     match (plan_one(&kept, 0), plan_one(&again, 0)) {
         (Ok(kept), Ok(again)) => again.statistics.peak_allocated() < kept.statistics.peak_allocated(),
-        // What does not fit without it needs it.
+        // A configuration that does not fit without it needs it.
         _ => true,
     }
 }

@@ -8,10 +8,10 @@ use parallel::ParallelError;
 use tensor::TensorError;
 use worker::{WorkerError, is_out_of_memory};
 
-/// Result of planning.
+/// Result type of planning.
 pub type Result<T> = std::result::Result<T, PlanError>;
 
-/// A plan that was refused, or that could not be made.
+/// Error of a plan that was refused, or that could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
     /// The configuration is wrong.
@@ -26,7 +26,8 @@ pub enum PlanError {
 }
 
 impl PlanError {
-    /// 2 where the command line, the configuration or the data is wrong, 1 where a rank failed.
+    /// Exit status of the program: 2 if the command line, the configuration or the data is wrong, 1 if a rank
+    /// failed.
     pub fn exit_status(&self) -> u8 {
         match self {
             PlanError::Config(_) | PlanError::Refused(_) => 2,
@@ -49,7 +50,7 @@ impl PlanError {
     }
 }
 
-/// Errors of the crates below the worker, as the worker has them.
+/// Converts errors of the crates below the worker by way of the worker's.
 macro_rules! from_below {
     ($($source:ty),* $(,)?) => {
         $(impl From<$source> for PlanError {

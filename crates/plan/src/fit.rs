@@ -48,10 +48,9 @@ pub struct Fit {
     pub needs: u64,
     /// Bytes that the rank reserves at its peak.
     pub most: u64,
-    /// The limit on the memory of the host, if the ranks compute there and it is not the machine itself.
+    /// The limit on the host's memory, if the ranks compute there and it is less than the machine's.
     pub bounded_by: Option<&'static str>,
-    /// Host memory of a process beside what allocators reserve; part of `needs` where ranks compute on the
-    /// host.
+    /// Host memory of a process besides its allocators'; part of `needs` if ranks compute on the host.
     pub host: HostUse,
     /// Number of ranks that share the device.
     pub shared_by: usize,
@@ -104,7 +103,7 @@ impl Fit {
         self.capacity.saturating_sub(self.overhead.iter().map(|part| part.bytes).sum())
     }
 
-    /// The configuration's limit, if that is why the run does not fit.
+    /// The configuration's limit, if it is the reason why the run does not fit.
     #[must_use]
     pub fn broken_limit(&self) -> Option<Limit> {
         self.limit.filter(|limit| !self.fits && limit.bytes < self.most)

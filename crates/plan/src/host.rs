@@ -1,4 +1,4 @@
-//! Host memory of a process of a run beside what its allocators reserve.
+//! Host memory of a run's process besides its allocators'.
 
 use config::{OptimKind, RunConfig};
 use device::DType;
@@ -7,21 +7,21 @@ use worker::Setup;
 
 use crate::roles::Plans;
 
-/// The program itself with its libraries, heap and thread pool, as measured on Linux.
+/// Bytes of the program with its libraries, heap and thread pool, measured on Linux.
 const PROGRAM: u64 = 15 << 20;
-/// A rank's own stacks, labels and lists.
+/// Bytes of a rank's stacks, labels and lists.
 const RANK: u64 = 1 << 20;
 
 /// A part of a process's host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostPart {
-    /// Name in words.
+    /// The part's name in words.
     pub name: &'static str,
     /// Number of bytes.
     pub bytes: u64,
 }
 
-/// Host memory of the process of rank 0, the one that needs most. What drivers of GPUs take is not in it.
+/// Host memory of the process of rank 0, which needs most, without the memory of GPU drivers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostUse {
     /// The parts that are not 0.
@@ -29,7 +29,7 @@ pub struct HostUse {
 }
 
 impl HostUse {
-    /// The host's part of a run whose ranks are threads of one process, or (`together` is false) processes.
+    /// Host memory of a run whose ranks are threads of one process or (if `together` is false) processes.
     pub fn of(setup: &Setup, plans: &Plans, together: bool) -> Self {
         let ranks = if together { plans.world_size() as u64 } else { 1 };
         let batch = setup.dataset.source.shape().bytes();
@@ -54,14 +54,14 @@ impl HostUse {
         self.parts.iter().map(|part| part.bytes).fold(0, u64::saturating_add)
     }
 
-    /// Under the keys of `plimsoll plan --json`.
+    /// Returns the parts under the keys of `plimsoll plan --json`.
     pub(crate) fn to_json(&self) -> Value {
         let part = |part: &HostPart| json!({"name": part.name, "bytes": part.bytes});
         json!({"bytes": self.bytes(), "parts": self.parts.iter().map(part).collect::<Vec<_>>()})
     }
 }
 
-/// The whole model's state, which rank 0 copies to the host for a checkpoint: master weights and the
+/// Bytes of the whole model's state, which rank 0 copies to the host for a checkpoint: master weights and the
 /// optimizer's moments, in f32.
 fn checkpoint_bytes(setup: &Setup) -> u64 {
     let RunConfig { checkpoint, optim, .. } = &*setup.config;

@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 use crate::error::{PlanError, Result};
 use crate::toml_file;
 
-/// The device that plans imitate on a host without a GPU.
+/// The description of the device that plans imitate on a host without a GPU.
 const SHIPPED: &str = include_str!("../../../launch/devices/h200.toml");
 const SHIPPED_NAME: &str = "the description that ships";
 /// Segments are multiples of this size, so the driver's granularity must divide it.
 const SEGMENTS: u64 = 2 << 20;
-/// A size far above any device's, and so far below 2⁶⁴ that no sum overflows.
+/// A size far above any device's, and far enough below 2⁶⁴ that no sum overflows.
 pub(crate) const MOST_BYTES: u64 = 1 << 56;
 
 /// A device that plans can imitate, as described in a file.

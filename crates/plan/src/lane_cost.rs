@@ -1,4 +1,4 @@
-//! The memory that lanes take, and the setting that takes less.
+//! The memory of lanes, and the setting that reduces it.
 
 use std::fmt;
 
@@ -29,7 +29,8 @@ pub struct LaneCost {
 }
 
 impl LaneCost {
-    /// The cost on the rank of `plan`; `None` if one set is enough. Errors: none of a checked configuration.
+    /// Returns the cost on the rank of `plan`; `None` if one set is enough. Errors: none for a checked
+    /// configuration.
     pub(crate) fn of(setup: &Setup, plan: &Plan) -> Result<Option<Self>> {
         let RunConfig { parallel, train, .. } = &*setup.config;
         let lanes = Lanes::new(parallel.lanes, train.micro_batches(), parallel.data);
@@ -44,7 +45,7 @@ impl LaneCost {
         Ok(Some(cost).filter(|cost| cost.sets > 1))
     }
 
-    /// Under the keys of `plimsoll plan --json`.
+    /// Returns the cost under the keys of `plimsoll plan --json`.
     pub(crate) fn to_json(self) -> Value {
         json!({
             "lanes": self.lanes,

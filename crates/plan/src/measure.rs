@@ -13,29 +13,28 @@ use worker::build::Dataset;
 use worker::parts;
 use worker::{blueprint, feed};
 
-/// Operations of matmuls in the time in which a device moves a byte, roughly: of an H200 in bf16, at the
-/// rates that `plimsoll bench step` measures there, which `benches/NOTES.md` has.
+/// FLOPs of matmuls in the time in which a device moves a byte, approximately: of an H200 in bf16, at the
+/// rates that `plimsoll bench step` measures there (see `benches/NOTES.md`).
 const GPU_BALANCE: u64 = 187;
-/// The same for one core of a CPU.
+/// [`GPU_BALANCE`] of one core of a CPU.
 const CPU_BALANCE: u64 = 10;
 
 /// FLOPs, bytes and memory of a layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LayerMeasure {
-    /// Shares of a micro-batch's forward pass, the input half of backward and the weights' half:
-    /// operations of its matmuls, and what else could be done in the time in which its operators move their
-    /// bytes.
+    /// Work of a micro-batch's forward pass, the input half of backward and the weight half: FLOPs of the
+    /// matmuls, plus the FLOPs possible in the time in which the operators move their bytes.
     pub passes: [u64; 3],
-    /// FLOPs of the same three parts: those of matmuls alone.
+    /// FLOPs of the matmuls of the same three parts.
     pub flops: [u64; 3],
     /// Bytes that the layer holds.
     pub bytes: HeldBytes,
-    /// The activation that it sends to the next layer.
+    /// The activation sent to the next layer.
     pub output: Option<Crossing>,
 }
 
-/// Every layer of the model, each alone as a stage: the first one with what comes before the layers, the last
-/// one with what comes after them.
+/// Measures every layer of the model, each as a stage: the first one with everything before the layers, the
+/// last one with everything after them.
 pub fn layers(config: &RunConfig, dataset: &Dataset, description: &Description) -> Result<Vec<LayerMeasure>> {
     let of = config.layers();
     let mut measures = Vec::with_capacity(of);
@@ -50,7 +49,7 @@ pub fn layers(config: &RunConfig, dataset: &Dataset, description: &Description) 
     Ok(measures)
 }
 
-/// One layer.
+/// Measures one layer.
 fn layer_alone(
     config: &RunConfig,
     dataset: &Dataset,
@@ -89,7 +88,7 @@ fn layer_alone(
     Ok(measure)
 }
 
-/// The start of backward: the loss, or the source of an output that is freed.
+/// The start of backward: the loss, or the identity of an output that has been freed.
 type Forward = (Tape, Option<Var>, Option<(Source, Crossing)>);
 
 fn passed_forward(
@@ -114,7 +113,7 @@ fn passed_forward(
     Ok((tape, None, Some((output.source(), cut))))
 }
 
-/// An activation that crosses stages, uninitialised.
+/// Allocates an activation that crosses stages, without values.
 pub fn tensor(device: &Device, cut: Crossing) -> Result<Tensor> {
     Ok(Tensor::empty(device, cut.shape, cut.dtype, Request::new(Category::Communication, "crossing"))?)
 }
@@ -123,8 +122,8 @@ fn held(device: &Device) -> u64 {
     device.statistics().allocated()
 }
 
-/// Operations of matmuls so far, and what could be done in the time in which bytes are moved. Every operator
-/// writes what it asks memory for, and reads about twice as much.
+/// FLOPs of matmuls so far, plus the FLOPs possible in the time of moving the bytes. An operator is assumed
+/// to write the bytes that it allocates and to read twice as many.
 fn work(device: &Device) -> u64 {
     let written = device.statistics().get("requested_bytes.all.allocated").unwrap_or(0);
     let moved = u64::try_from(written).unwrap_or(0).saturating_mul(3);

@@ -1,4 +1,4 @@
-//! `plimsoll plan --html`: what every rank will use, as one page.
+//! `plimsoll plan --html`: the planned memory of every rank on one page.
 
 use std::time::Instant;
 
@@ -19,8 +19,8 @@ use config::{RecomputePolicy, RunConfig};
 use worker::Placement;
 use worker::Setup;
 
-/// Plans the whole run, as [`plan_run`](crate::plan_run) does, for a page with this title. Of ranks with the
-/// same role it has the first. Errors: as there.
+/// Plans the whole run, as [`plan_run`](crate::plan_run) does, for a page with this title, with the first
+/// rank of each role. Errors: those of [`plan_run`](crate::plan_run).
 pub fn plan_page(config: RunConfig, options: &PlanOptions, title: &str) -> Result<Report> {
     let began = Instant::now();
     let device = options.target.device(options.capacity)?;

@@ -1,4 +1,4 @@
-//! Parts that the page of a plan and the page of a run have in common.
+//! Parts shared by the page of a plan and the page of a run.
 
 use config::RunConfig;
 use telemetry::report::{RankMemory, Tile};

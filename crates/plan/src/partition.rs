@@ -17,7 +17,7 @@ use worker::build::Dataset;
 pub fn stages(config: &RunConfig, dataset: &Dataset, description: &Description) -> Result<Vec<Stage>> {
     let (layers, stages) = (config.layers(), config.stages());
     if stages == 1 {
-        // A file of times that is named is of this run, also where nothing goes by it.
+        // A profile that the configuration names must be of this run, even if nothing uses it.
         if let Some(path) = &config.parallel.profile {
             Profile::of_run(path, config, description)?;
         }
@@ -41,7 +41,7 @@ pub fn stages(config: &RunConfig, dataset: &Dataset, description: &Description) 
     Ok(partition.map_err(refused)?.stages())
 }
 
-/// The policy that layers are partitioned by, in words.
+/// The policy of the partition, in words.
 pub fn in_words(config: &RunConfig) -> String {
     match (&config.parallel.partition, &config.parallel.profile) {
         (config::PartitionPolicy::Layers(_), _) => "as configured".to_owned(),

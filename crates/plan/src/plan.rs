@@ -21,20 +21,21 @@ use worker::{Calendar, Setup, Worker};
 pub struct Plan {
     /// The rank.
     pub rank: usize,
-    /// Every counter of its allocator after the last step.
+    /// Every counter of the rank's allocator after the last step.
     pub statistics: Statistics,
-    /// The same as statistics, with what is sent, and without times.
+    /// The same counters with the traffic, without times.
     pub counters: RankStatistics,
-    /// The allocator's events, part of the run by part, until they repeat.
+    /// The allocator's events, part by part of the run, until they repeat.
     pub parts: Arc<PlannedParts>,
     /// Traffic between ranks in a training step.
     pub step_traffic: OperationTraffic,
-    /// Whether the rank fits its device and limit. If not, the figures are those of a device without bounds.
+    /// Whether the rank fits its device and limit. If not, the figures are those of a device with unlimited
+    /// memory.
     pub fits: bool,
 }
 
 impl Plan {
-    /// Returns whether a rank that ran had the four planned figures, byte for byte.
+    /// Returns whether the four figures of a rank that ran equal the plan, byte for byte.
     pub fn agrees(&self, ran: &RankStatistics) -> bool {
         let planned = &self.statistics;
         [
@@ -48,8 +49,8 @@ impl Plan {
     }
 }
 
-/// The allocator's blocks, without counters: if they are equal before and after a step, the next steps like
-/// it change nothing.
+/// The allocator's blocks, without counters: if they are equal before and after a step, further equal steps
+/// change nothing.
 #[derive(PartialEq)]
 struct Layout {
     blocks: Vec<(u64, u64, bool)>,
@@ -70,17 +71,17 @@ impl Layout {
     }
 }
 
-/// Most plans that are made to find what a rank takes from its device at the start.
+/// Most plans made to find the memory that a rank reserves at the start.
 const ROUNDS: usize = 4;
 
-/// Runs rank `rank` of the configuration on Meta, to its end: steps that would change nothing are passed
-/// over. Errors: those of the run; out of memory where the run would be.
+/// Runs rank `rank` of the configuration on Meta to its end, skipping steps that would change nothing.
+/// Errors: those of the run; out of memory if the run would be.
 pub fn plan(setup: &Setup, rank: usize) -> Result<Plan> {
     let (mut planned, mut taken) = plan_once(setup, rank)?;
     if !setup.config.memory.preallocate {
         return Ok(planned);
     }
-    // Memory that is there from the start may be divided in another way, of which more is taken.
+    // Preallocated memory may be divided differently, so that more is needed.
     for _ in 1..ROUNDS {
         let preallocation = Arc::new(taken);
         let before = Setup { preallocation: Arc::clone(&preallocation), ..setup.clone() };
@@ -107,11 +108,11 @@ fn plan_once(setup: &Setup, rank: usize) -> Result<(Plan, Vec<Preallocation>)> {
     let mut parts = PlannedParts::default();
     parts.preallocation = preallocation;
     add(&mut parts, &worker, RunPart::Start, 0);
-    // Collection by age counts requests, so there passed-over steps would matter until all kinds of steps
-    // have settled.
+    // Garbage collection by age counts requests, so skipped steps would matter until all kinds of steps have
+    // settled.
     let (ages, mut aged) = (collects_by_age(&setup), 0);
     let mut before = Layout::of(worker.device());
-    // Whether a step without and one with a validation leave the layout as it is now.
+    // Whether a step without a validation, and one with, leave the layout unchanged.
     let mut settled = [false; 2];
     let mut step_traffic = OperationTraffic::default();
     let mut step = setup.first_step();
@@ -163,11 +164,11 @@ fn traffic(worker: &Worker) -> OperationTraffic {
     traffic
 }
 
-/// The number of allocations of a step from which repeated micro-batches are passed over. Shorter steps have
-/// all their events in the plan, to be compared with the run's.
+/// The number of allocations of a step from which repeated micro-batches are skipped. The plan of shorter
+/// steps has all their events, for comparison with the run's.
 const REPEATS_FROM: u64 = 1 << 16;
 
-/// Most steps that are run on Meta only because blocks grow older in them.
+/// Most steps that are run on Meta only because they age blocks.
 const MOST_AGED: u64 = 1 << 13;
 
 fn collects_by_age(setup: &Setup) -> bool {
@@ -176,7 +177,7 @@ fn collects_by_age(setup: &Setup) -> bool {
     limited && settings.garbage_collection_threshold > 0.0
 }
 
-/// Counts a step that is run only because blocks grow older in it. Errors: too many of them.
+/// Counts a step that is run only because it ages blocks. Errors: too many of them.
 fn check_passed(setup: &Setup, aged: &mut u64) -> Result<()> {
     *aged += 1;
     if *aged <= MOST_AGED {
@@ -190,12 +191,12 @@ fn check_passed(setup: &Setup, aged: &mut u64) -> Result<()> {
     )))
 }
 
-/// The properties that decide a rank's memory.
+/// The properties that determine a rank's memory.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Role {
     stage: usize,
     validations: u64,
-    /// Elements of its shards, where ranks own different ones.
+    /// Elements of the rank's shards, if they differ between ranks.
     shards: Vec<usize>,
 }
 
@@ -212,7 +213,7 @@ impl Role {
     }
 }
 
-/// Description of the run's device with practically unlimited memory.
+/// Returns a description of the run's device with practically unlimited memory.
 pub(crate) fn boundless(setup: &Setup) -> Description {
     Description { total_bytes: MOST_BYTES, taken_bytes: 0, ..setup.placement.description() }
 }

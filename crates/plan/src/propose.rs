@@ -1,5 +1,5 @@
-//! Configurations that fit a device, the fastest first: grids, schedules, ZeRO stage,
-//! recomputation and sizes of micro-batches, with the same samples in a step.
+//! Configurations that fit a device, the fastest first: grids, schedules, ZeRO stages, recomputation and
+//! micro-batch sizes, with the same number of samples in a step.
 
 use std::fmt::{self, Write};
 
@@ -19,7 +19,7 @@ use parallel::pipeline::ScheduleKind;
 use worker::Placement;
 use worker::build;
 
-/// Proposals that are made.
+/// Number of proposals.
 const PROPOSALS: usize = 12;
 
 /// A distribution of a step's work over ranks and micro-batches.
@@ -46,7 +46,7 @@ pub struct Proposal {
     pub needs: u64,
     /// Bytes that every device has for its allocator.
     pub available: u64,
-    /// Bytes that the rank that sends most sends in a step.
+    /// Bytes per step sent by the rank that sends most.
     pub sent: u64,
 }
 
@@ -63,17 +63,17 @@ pub struct Proposals {
     device_model: String,
     capacity: u64,
     ranks: usize,
-    /// Samples in a step of any of them.
+    /// Number of samples in a step, equal for all.
     samples: usize,
     tokens: u64,
-    /// Rates of the cost model that were not measured.
+    /// Rates of the cost model that were assumed, not measured.
     assumed: Vec<String>,
 }
 
 /// Plans configurations of `ranks` ranks that have the samples of `config` in a step, in the order of their
-/// costs, until enough of them fit. `heard` is told of each that does.
+/// costs, until enough of them fit. `heard` is called for each that fits.
 ///
-/// Errors: as for a plan; a number of ranks that no grid has.
+/// Errors: those of a plan; a number of ranks for which no grid exists.
 pub fn propose(
     config: RunConfig,
     options: &PlanOptions,
@@ -86,7 +86,7 @@ pub fn propose(
     let work = Work::count(&config, &build::dataset(&config)?, &description)?;
     let mut candidates = Vec::new();
     for layout in layouts(&config, ranks) {
-        // What the configuration refuses is no candidate.
+        // A refused configuration is no candidate.
         let Ok(sets) = config.with_profile_of(sets(&config, &layout)) else { continue };
         let Ok(changed) = config.with(&sets) else { continue };
         let Ok(cost) = cost(&changed, &work, &rates, &equal_stages(&changed)) else { continue };
@@ -111,7 +111,7 @@ pub fn propose(
         tokens: build::tokens_per_step(&config),
         assumed,
     };
-    // Of what does not fit, all that needs no less.
+    // Skip layouts that need no less than one that does not fit.
     let mut too_large: Vec<Layout> = Vec::new();
     for (layout, sets, _) in candidates {
         if too_large.iter().any(|other| needs_no_less(&layout, other)) {
@@ -134,7 +134,7 @@ pub fn propose(
         }
         let sent = plans.roles().iter().map(|plan| plan.step_traffic.bytes_sent).max().unwrap_or(0);
         let (needs, available) = (fit.needs, fit.available());
-        // With the layers where they are, and not where they were thought to be.
+        // The cost with the actual partition of the layers instead of the assumed one.
         let cost = cost(&setup.config, &work, &rates, &setup.blueprint.stages)?;
         let proposal = Proposal { sets, layout, cost, needs, available, sent };
         heard(&proposal);
@@ -157,7 +157,7 @@ fn needs_no_less(layout: &Layout, other: &Layout) -> bool {
 fn layouts(config: &RunConfig, ranks: usize) -> Vec<Layout> {
     let samples = config.train.global_batch_size;
     let powers = |number: usize| (0..=number.trailing_zeros()).map(|power| 1_usize << power);
-    // Twice as many of half the size, and so on: sizes that the kernels like stay such sizes.
+    // Halve the size and double the number, repeatedly: sizes suited to the kernels remain so.
     let smaller = powers(config.train.micro_batch_size).skip(1).map(|by| config.train.micro_batch_size / by);
     let larger = powers(config.train.micro_batches()).map(|by| config.train.micro_batch_size * by);
     let sizes: Vec<_> = smaller.chain(larger).collect();
@@ -185,7 +185,7 @@ fn layouts(config: &RunConfig, ranks: usize) -> Vec<Layout> {
     all
 }
 
-/// Schedules of a pipeline; one without a pipeline, where there is nothing to schedule.
+/// Schedules to try for a pipeline; one for a pipeline of one rank, where all are equal.
 fn schedules(pipeline: usize) -> Vec<ScheduleKind> {
     match pipeline {
         1 => vec![ScheduleKind::OneForwardOneBackward],
@@ -193,16 +193,16 @@ fn schedules(pipeline: usize) -> Vec<ScheduleKind> {
     }
 }
 
-/// The keys whose values turn a configuration into one with this layout.
+/// The keys that give a configuration this layout.
 fn sets(config: &RunConfig, layout: &Layout) -> Vec<String> {
     let Layout { data, pipeline, micro_batch, micro_batches, .. } = *layout;
     let (parallel, train, memory) = (&config.parallel, &config.train, &config.memory);
-    // The lanes stay, and with them the bits, where they can.
+    // The number of lanes, and with it the bits, is kept if possible.
     let kept = parallel.lanes;
     let keeps = micro_batches.is_multiple_of(kept) && kept.is_multiple_of(data);
     let lanes = if keeps { kept } else { data.max(1 << micro_batches.trailing_zeros().min(3)) };
     let number = |key: &str, new: usize, old: usize| (new != old).then(|| format!("{key}={new}"));
-    // There is nothing to schedule on one rank.
+    // One rank needs no schedule.
     let scheduled = pipeline > 1 && layout.schedule != parallel.schedule;
     let recompute = if layout.recomputed { RecomputePolicy::Block } else { RecomputePolicy::None };
     let recompute = (recompute != memory.recompute)
@@ -281,7 +281,7 @@ impl fmt::Display for Proposal {
 }
 
 impl Proposals {
-    /// One object: `proposals`, the fastest first, each with its figures and what to `set`.
+    /// Returns one object: `proposals`, the fastest first, each with its figures and the keys to `set`.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let proposals: Vec<_> = self.list.iter().map(|proposal| proposal.to_json(self.tokens)).collect();

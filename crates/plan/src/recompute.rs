@@ -1,8 +1,8 @@
-//! `memory.recompute = "auto"`: the cheapest recomputation that fits, found by planning and by no formula.
+//! `memory.recompute = "auto"`: the cheapest recomputation that fits, found by planning instead of a formula.
 //!
-//! Cheapest is what runs the fewest layers again; among equals, what has the most segments, whose last
-//! operators are not run again. What is chosen takes the place of `"auto"` in the configuration, so that all
-//! ranks, the files of the run and those who continue it have the same.
+//! The cheapest choice recomputes the fewest layers; among equals, it has the most segments, whose last
+//! operators are not recomputed. The choice replaces `"auto"` in the configuration, so that all ranks, the
+//! files of the run and resumed runs have the same.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::roles::{Plans, plan_within};
 use config::{Memory, RecomputePolicy};
 use worker::Setup;
 
-/// Steps after which memory has settled, for those whose run has no end.
+/// Steps planned for runs without a last step, after which memory has settled.
 const STEPS: u64 = 4;
 
-/// The first `layers` of a stage in `segments` segments.
+/// A choice: the first `layers` of a stage recomputed in `segments` segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Choice {
     layers: usize,
@@ -37,7 +37,7 @@ pub fn settle(setup: Setup) -> Result<Setup> {
     found.ok_or_else(|| search.refusal())
 }
 
-/// The same for a measurement, which has no last step.
+/// [`settle`] for a measurement, which has no last step.
 ///
 /// Errors: as for [`settle`].
 pub fn settle_soon(mut setup: Setup) -> Result<Setup> {
@@ -96,7 +96,7 @@ fn layers_of_a_stage(setup: &Setup) -> usize {
 }
 
 impl Choice {
-    /// `setup` with it, where a stage has `all` layers at most.
+    /// Returns `setup` with this choice; a stage has at most `all` layers.
     fn apply(self, setup: &Setup, all: usize) -> Result<Setup> {
         let recompute = match self {
             Choice { segments: 0, .. } => RecomputePolicy::None,
@@ -114,10 +114,10 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// The setup of a choice and its plans; `None` if it does not fit.
+    /// Returns the setup of a choice and its plans; `None` if it does not fit.
     fn plans(&self, choice: Choice) -> Result<Option<(Setup, Plans)>> {
         let setup = choice.apply(self.setup, self.layers)?;
-        // Only whether it fits is asked for, never what a run would be compared with.
+        // Only whether it fits matters: the run is not compared with this plan.
         match plan_within(&Setup { passes_over_from: Some(0), ..setup.clone() }) {
             Ok(plans) => Ok(Some((setup, plans))),
             Err(error) if error.is_out_of_memory() => Ok(None),
@@ -129,7 +129,7 @@ impl Search<'_> {
         Ok(self.plans(choice)?.map(|(setup, _)| setup))
     }
 
-    /// Layers in a segment, shortest first: 1, 2, 3, 4, 6, 8, 12, 16, …
+    /// Layers per segment to try, ascending: 1, 2, 3, 4, 6, 8, 12, 16, …
     fn lengths(&self) -> impl Iterator<Item = usize> + use<> {
         let layers = self.layers;
         let powers = (0..usize::BITS).map(|bit| 1_usize << bit).take_while(move |power| *power <= layers);
@@ -143,8 +143,8 @@ impl Search<'_> {
             .flatten()
     }
 
-    /// The fewest layers that are enough, with the shortest segments that manage with so few. That more
-    /// layers take no more memory decides only how few are found: what is returned has been planned.
+    /// Returns the fewest layers that fit, with the shortest segments that fit with so few. That recomputing
+    /// more layers needs no more memory is assumed by the search only: the result has been planned.
     fn cheapest(&self) -> Result<Option<Setup>> {
         let mut best: Option<(usize, Setup)> = None;
         for length in self.lengths() {
@@ -195,7 +195,7 @@ impl Search<'_> {
     }
 }
 
-/// The keys that say the same.
+/// The keys of the choice, in words.
 pub fn in_words(memory: &Memory) -> String {
     let recompute = match memory.recompute {
         RecomputePolicy::None => "\"none\"".to_owned(),

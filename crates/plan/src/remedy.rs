@@ -12,10 +12,10 @@ use crate::roles::plan_within;
 use config::{RecomputePolicy, RunConfig};
 use worker::Setup;
 
-/// Looking for something that fits ends after this long.
+/// Duration after which the search for a configuration that fits ends.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The beginning of a refusal for want of memory on the device.
+/// The beginning of a refusal for lack of device memory.
 pub(crate) const DOES_NOT_FIT: &str = "the run does not fit on this device: ";
 
 /// Keys with other values, with which the run fits.
@@ -27,7 +27,7 @@ pub struct Remedy {
     pub needs: u64,
 }
 
-/// The refusal of a run that does not fit: the figures, and the nearest thing that would.
+/// Returns the refusal of a run that does not fit: the figures, and the nearest configuration that would.
 pub fn refusal(setup: &Setup, fit: &Fit) -> PlanError {
     let text = match fit.broken_limit() {
         Some(Limit { setting, bytes }) => {
@@ -49,9 +49,9 @@ pub fn refusal(setup: &Setup, fit: &Fit) -> PlanError {
     PlanError::Refused(text + &advice)
 }
 
-/// The first that fits: with the optimizer's state sharded, which changes nothing else; with smaller
-/// micro-batches, and as many more of them; with activations computed again; with several of these; and with
-/// all of them on twice, four, eight times as many ranks of a pipeline.
+/// Returns the first configuration that fits: with sharded optimizer state, which changes nothing else; with
+/// more, smaller micro-batches; with recomputed activations; with several of these; and with all of them on
+/// twice, four, eight times as many pipeline ranks.
 pub fn nearest(setup: &Setup, fit: &Fit) -> Option<Remedy> {
     let began = Instant::now();
     let candidates = candidates(&setup.config);

@@ -88,7 +88,7 @@ pub struct PlanReport {
     pub pipeline: Option<PipelinePlan>,
     /// The comparison with the devices' memory.
     pub fit: Fit,
-    /// The memory of lanes, where they take more than one gradient set.
+    /// The memory of lanes, if they need more than one gradient set.
     pub lanes: Option<LaneCost>,
     /// Settings without effect, in sentences.
     pub without_effect: Vec<String>,

@@ -1,4 +1,4 @@
-//! The plans of all ranks: ranks with the same role in the run are planned once, whatever the world's size.
+//! The plans of all ranks: ranks with the same role are planned once, for any world size.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -14,17 +14,17 @@ use system::threads;
 use worker::Placement;
 use worker::Setup;
 
-/// A plan for every role that ranks have in the run, and who has which.
+/// The plan of every role of a run, and the role of every rank.
 #[derive(Clone, Debug, Default)]
 pub struct Plans {
-    /// One for each role, of the first rank that has it.
+    /// The plan of each role's first rank.
     roles: Vec<Plan>,
-    /// By rank, the index in that list.
+    /// Index in `roles` by rank.
     of: Vec<usize>,
 }
 
 impl Plans {
-    /// One for each role in the run, in the order of the first ranks that have them.
+    /// The plans of all roles, in the order of their first ranks.
     #[must_use]
     pub fn roles(&self) -> &[Plan] {
         &self.roles
@@ -36,13 +36,13 @@ impl Plans {
         self.of.len()
     }
 
-    /// The number of the role that `rank` has, if there is such a rank.
+    /// The role of `rank`, if there is such a rank.
     #[must_use]
     pub fn role_of(&self, rank: usize) -> Option<usize> {
         self.of.get(rank).copied()
     }
 
-    /// Every rank with the plan of its role, whose own rank may be another one.
+    /// Every rank with the plan of its role, which may be that of another rank.
     pub fn by_rank(&self) -> impl Iterator<Item = (usize, &Plan)> {
         self.of.iter().enumerate().map(|(rank, role)| (rank, &self.roles[*role]))
     }
@@ -52,7 +52,7 @@ impl Plans {
         self.of.iter().enumerate().filter(move |(_, other)| **other == role).map(|(rank, _)| rank)
     }
 
-    /// The plan that reserves most, the first of several.
+    /// The plan that reserves most; the first of equals.
     #[must_use]
     pub fn largest(&self) -> Option<&Plan> {
         self.roles.iter().rev().max_by_key(|plan| plan.statistics.peak_reserved())
@@ -65,20 +65,20 @@ impl Plans {
     }
 }
 
-/// Plans every rank on an imitation of what it would run on. A rank that does not fit there is planned on one
-/// without bounds, and says so.
+/// Plans every rank on an imitation of its device. A rank that does not fit is planned with unlimited memory,
+/// and marked.
 ///
 /// Errors: those of the run.
 pub fn plan_all(setup: &Setup) -> Result<Plans> {
     plan_roles(&imitation(setup)?, plan_or_measure)
 }
 
-/// The plan of one rank, as [`plan_all`] has it. Errors: those of the run.
+/// Plans one rank as [`plan_all`] does. Errors: those of the run.
 pub fn plan_one(setup: &Setup, rank: usize) -> Result<Plan> {
     plan(&imitation(setup)?, rank).map_err(refused)
 }
 
-/// The plans of a run that may not fit. Errors: that, as soon as a rank does not; those of the run.
+/// Plans a run that may not fit. Errors: the first rank that does not fit; those of the run.
 pub fn plan_within(setup: &Setup) -> Result<Plans> {
     plan_roles(&imitation(setup)?, plan)
 }
@@ -101,7 +101,7 @@ fn plan_roles(setup: &Setup, plan: impl Fn(&Setup, usize) -> Result<Plan> + Sync
     Ok(Plans { roles, of })
 }
 
-/// The run on Meta. A GPU that is there has less for the allocator than all.
+/// Returns the run on Meta. A present GPU has less memory for the allocator than its total.
 fn imitation(setup: &Setup) -> Result<Setup> {
     if setup.placement.is_meta() {
         return Ok(setup.clone());
@@ -111,8 +111,8 @@ fn imitation(setup: &Setup) -> Result<Setup> {
     Ok(Setup { placement: Placement::Meta(description), ..setup.clone() })
 }
 
-/// Returns the memory of a run's GPUs that is known not to be the allocator's, as it was measured on such a
-/// GPU. Errors: none, as a test of the shipped description shows.
+/// Returns the parts of a GPU's memory that the allocator cannot use, as measured on such a GPU. Errors:
+/// none, as a test of the shipped description shows.
 pub fn taken(setup: &Setup) -> Result<Vec<OverheadPart>> {
     let description = setup.placement.description();
     if setup.placement.is_meta() || description.kind != Kind::Cuda {
@@ -122,7 +122,7 @@ pub fn taken(setup: &Setup) -> Result<Vec<OverheadPart>> {
     Ok(parts.into_iter().filter(|part| part.measured).collect())
 }
 
-/// The plan of a rank; where it does not fit, what it would need.
+/// Plans a rank; if it does not fit, with unlimited memory.
 fn plan_or_measure(setup: &Setup, rank: usize) -> Result<Plan> {
     match plan(setup, rank) {
         Err(error) if error.is_out_of_memory() => {}
@@ -137,7 +137,7 @@ fn plan_or_measure(setup: &Setup, rank: usize) -> Result<Plan> {
     planned.map(|plan| Plan { fits: false, ..plan })
 }
 
-/// Turns an error of a plan into a refusal: nothing has been allocated yet.
+/// Turns an error of a plan into a refusal, because nothing has been allocated yet.
 fn refused(error: PlanError) -> PlanError {
     match error.is_out_of_memory() || error.exit_status() == 2 {
         true => error,
@@ -145,8 +145,8 @@ fn refused(error: PlanError) -> PlanError {
     }
 }
 
-/// `body` of each of `ranks`, in their order, on as many threads as there are processors. Errors: the first
-/// rank's that has one.
+/// Returns the results of `body` for each of `ranks`, in order, on as many threads as there are processors.
+/// Errors: those of the first rank that has one.
 fn on_threads(ranks: &[usize], body: impl Fn(usize) -> Result<Plan> + Sync) -> Result<Vec<Plan>> {
     let threads = threads::processors().min(ranks.len());
     if threads <= 1 {
@@ -158,7 +158,7 @@ fn on_threads(ranks: &[usize], body: impl Fn(usize) -> Result<Plan> + Sync) -> R
         while let Some(rank) = ranks.get(next.fetch_add(1, Ordering::Relaxed)) {
             let planned = body(*rank);
             if planned.is_err() {
-                // The ranks after it do not matter any more.
+                // The ranks after it no longer matter.
                 next.store(ranks.len(), Ordering::Relaxed);
             }
             done.push((*rank, planned));
@@ -167,9 +167,9 @@ fn on_threads(ranks: &[usize], body: impl Fn(usize) -> Result<Plan> + Sync) -> R
     };
     let mut done = thread::scope(|scope| {
         let running: Vec<_> = (1..threads).map_while(|_| threads::spawn_scoped(scope, work).ok()).collect();
-        // This thread does what no other one takes, also where the system allows none.
+        // This thread works too, so that the plan completes even if no thread can be started.
         let own = work();
-        // A panic goes on to whoever waits for the plan.
+        // A panic is passed on to the caller.
         let results = running
             .into_iter()
             .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));

@@ -1,4 +1,4 @@
-//! `plimsoll plan --schedule`: what every rank of a pipeline does in a step, and when.
+//! `plimsoll plan --schedule`: the actions of every pipeline rank in a step, over time.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,20 +15,20 @@ use config::RunConfig;
 use worker::Placement;
 use worker::Setup;
 
-/// Parts of a step that pictures tell apart.
+/// Resolution of pictures, in parts of a step.
 const PARTS: u64 = 1000;
 
-/// A step of a configuration's pipeline in time. Passes take what operations and bytes they were measured to
-/// have on Meta, or what the configuration's profile says; transfers are taken to be hidden.
+/// A step of a configuration's pipeline over time. Passes take the work counted on Meta, or the times of the
+/// configuration's profile; transfers are assumed to be hidden.
 #[derive(Clone, Debug)]
 pub struct PlannedSchedule {
     schedule: Arc<Schedule>,
-    /// In parts of the step.
+    /// The schedule, in parts of the step.
     timeline: Timeline,
     /// The shortest pass.
     shortest: u64,
     stages: Vec<PlannedStage>,
-    /// The profile that times of passes were read from.
+    /// The profile from which passes' times were read.
     profile: Option<PathBuf>,
 }
 
@@ -37,7 +37,7 @@ pub struct PlannedSchedule {
 struct PlannedStage {
     rank: usize,
     layers: String,
-    /// Share of the work of all stages.
+    /// The stage's share of the work of all stages.
     share: f64,
     activations: usize,
     weights: usize,
@@ -53,7 +53,7 @@ pub fn plan_schedule(config: RunConfig, options: &PlanOptions) -> Result<Planned
 }
 
 impl PlannedSchedule {
-    /// The schedule of a run. Errors: those of a layer on Meta.
+    /// Returns the schedule of a run. Errors: those of a layer on Meta.
     pub fn of(setup: &Setup) -> Result<Self> {
         let (config, blueprint) = (&setup.config, &setup.blueprint);
         let costs = Costs::of(config, &setup.dataset, &setup.placement.description())?;
@@ -84,7 +84,7 @@ impl PlannedSchedule {
         Ok(PlannedSchedule { stages: planned.collect(), timeline, shortest, schedule, profile })
     }
 
-    /// The share of the passes' time in which ranks wait for others.
+    /// The share of the passes' time in which ranks wait for each other.
     #[must_use]
     pub fn bubble(&self) -> f64 {
         self.timeline.bubble()

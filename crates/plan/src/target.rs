@@ -1,4 +1,4 @@
-//! The device that a plan is for.
+//! The device of a plan.
 
 use std::path::PathBuf;
 
@@ -8,19 +8,19 @@ use crate::error::{PlanError, Result};
 use crate::imitated::PlanDevice;
 use worker::placement::{DeviceChoice, describe};
 
-/// The device to plan for.
+/// Options of the device to plan for.
 #[derive(Clone, Debug)]
 pub struct PlanOptions {
     /// The device.
     pub target: PlanTarget,
-    /// Total bytes of the device, in place of its own.
+    /// Total bytes of the device that replace its own.
     pub capacity: Option<u64>,
 }
 
-/// The device that a plan is for.
+/// The device of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlanTarget {
-    /// The device at hand of that kind; for GPUs where there is none, the H200 that ships.
+    /// A present device of that kind; for GPUs on a host without one, the shipped H200.
     AtHand(DeviceChoice),
     /// The device that a file describes.
     File(PathBuf),
@@ -35,8 +35,8 @@ impl PlanTarget {
         }
     }
 
-    /// The device, with `capacity` bytes in place of its own if that is given. Errors: a file that is wrong,
-    /// a capacity that nothing is left of for a run, a GPU that does not answer.
+    /// Returns the device, with `capacity` total bytes if given. Errors: an invalid file, a capacity that
+    /// leaves nothing for a run, a GPU that does not answer.
     pub fn device(&self, capacity: Option<u64>) -> Result<PlanDevice> {
         let gpu = cuda::availability();
         let mut device = match self {

@@ -21,15 +21,15 @@ pub struct TimedPartition {
     pub name: String,
     /// Layers of each stage.
     pub layers: Vec<usize>,
-    /// Milliseconds for which each stage keeps its rank busy for a micro-batch, its part of the update among
-    /// them.
+    /// Milliseconds for which each stage occupies its rank per micro-batch, including its share of the
+    /// update.
     pub milliseconds: Vec<f64>,
 }
 
-/// Returns the partition of `config` without a profile, and with the profile in `path`; nothing for a model
-/// of one stage.
+/// Returns the partition of `config` without a profile, and with the profile in `path`; none for a model of
+/// one stage.
 ///
-/// Errors: as for a plan; a profile of another run.
+/// Errors: those of a plan; a profile of another run.
 pub fn timed_partitions(config: &RunConfig, path: &Path, target: &PlanTarget) -> Result<Vec<TimedPartition>> {
     if config.stages() == 1 {
         return Ok(Vec::new());

@@ -12,8 +12,8 @@ use crate::costs::with_recompute;
 use crate::error::Result;
 use crate::measure;
 
-/// The work of every layer for one sample. The first layer has what comes before the layers, the last one
-/// what comes after them.
+/// The work of every layer for one sample. The first layer includes everything before the layers, the last
+/// one everything after them.
 #[derive(Clone, Debug)]
 pub(crate) struct Work {
     layers: Vec<LayerWork>,
@@ -23,11 +23,11 @@ pub(crate) struct Work {
 struct LayerWork {
     /// FLOPs of the forward pass.
     forward: f64,
-    /// FLOPs that backward adds where it computes the layer again.
+    /// FLOPs added to backward if it recomputes the layer.
     again: f64,
     /// Elements of each parameter, by name: stages count a shared one once.
     parameters: Vec<(String, usize)>,
-    /// Values that go to the next layer.
+    /// Values sent to the next layer.
     output: f64,
 }
 
@@ -66,7 +66,7 @@ impl Work {
         self.of_stage(stage).iter().map(|layer| layer.forward).sum()
     }
 
-    /// FLOPs that backward adds for one sample where it computes the first `layers` of a stage again.
+    /// FLOPs for one sample added to backward if it recomputes the first `layers` of a stage.
     pub(crate) fn again(&self, stage: &Stage, layers: usize) -> f64 {
         self.of_stage(stage).iter().take(layers).map(|layer| layer.again).sum()
     }
@@ -78,7 +78,7 @@ impl Work {
         by_name.values().map(|elements| **elements as f64).sum()
     }
 
-    /// The most values that go from a layer to the next, for one sample.
+    /// The most values that a layer sends to the next, for one sample.
     pub(crate) fn crossing(&self) -> f64 {
         self.layers.iter().map(|layer| layer.output).fold(0.0, f64::max)
     }

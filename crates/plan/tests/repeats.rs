@@ -1,4 +1,4 @@
-//! The cost of a plan follows its distinct work, and passing over what repeats changes no figure.
+//! The cost of a plan depends on its distinct work, and skipping repeated work changes no figure.
 #![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
@@ -9,12 +9,12 @@ use plan::{Plan, plan};
 use telemetry::Statistic;
 use worker::{Placement, Setup};
 
-/// The plan of a rank that passes over what repeats in parts of `allocations` and more.
+/// The plan of a rank that skips repeated work in parts with at least this many allocations.
 fn planned(setup: &Setup, rank: usize, allocations: u64) -> Plan {
     plan(&Setup { passes_over_from: Some(allocations), ..setup.clone() }, rank).unwrap()
 }
 
-/// All that a plan says of a rank but the allocations of which it says nothing.
+/// All figures of a plan that skipping does not affect.
 fn figures(plan: &Plan) -> impl PartialEq + std::fmt::Debug {
     let statistics: Vec<u64> = [
         Statistic::AllocatedBytes,
@@ -33,7 +33,7 @@ fn figures(plan: &Plan) -> impl PartialEq + std::fmt::Debug {
 }
 
 #[test]
-fn passing_over_what_repeats_changes_no_figure() {
+fn skipping_repeated_work_changes_no_figure() {
     let many = "train.global_batch_size=1024";
     let table: &[&[&str]] = &[
         &[],
@@ -61,13 +61,13 @@ fn passing_over_what_repeats_changes_no_figure() {
                 assert_eq!(figures(&whole), figures(&short), "rank {rank} of {sets:?}");
                 let done = |plan: &Plan| plan.statistics.handed_out();
                 let shorter = done(&short) < done(&whole);
-                assert!(shorter || !sets.contains(&many), "nothing was passed over on {rank} of {sets:?}");
+                assert!(shorter || !sets.contains(&many), "nothing was skipped on {rank} of {sets:?}");
             }
         }
     }
 }
 
-/// Sizes that a configuration may have cost no more allocations than their distinct work.
+/// The largest accepted counts need no more allocations than their distinct work.
 #[test]
 fn large_counts_are_planned_with_few_allocations() {
     let table: &[(&[&str], u64)] = &[

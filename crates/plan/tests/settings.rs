@@ -1,4 +1,4 @@
-//! A plan's sentences on settings: memory taken at the start, the cost of lanes, keys without effect.
+//! A plan's sentences about settings: preallocated memory, the cost of lanes, keys without effect.
 #![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
@@ -8,7 +8,7 @@ use plan::{Plan, plan, plan_run, without_effect};
 use plan::{PlanOptions, PlanTarget};
 use telemetry::step_trace::TraceEvent;
 
-/// Bytes that a rank takes from its driver after the start.
+/// Bytes that a rank requests from its driver after the start.
 fn taken_later(plan: &Plan) -> u64 {
     let events = plan.parts.list().iter().skip(1).flat_map(|part| &part.trace.events);
     let taken = |event: &TraceEvent| match event {
@@ -19,7 +19,7 @@ fn taken_later(plan: &Plan) -> u64 {
 }
 
 #[test]
-fn preallocated_runs_ask_nothing_of_the_driver_after_the_start() {
+fn preallocated_runs_request_no_driver_memory_after_the_start() {
     let table: &[&[&str]] = &[
         &[],
         &["parallel.data=2", "parallel.zero_stage=1"],
@@ -68,7 +68,7 @@ fn settings_without_effect_are_named() {
 }
 
 #[test]
-fn what_lanes_cost_is_the_difference_to_one() {
+fn the_cost_of_lanes_is_the_difference_to_one_lane() {
     let report = |lanes: &str| {
         let config = (*setup(true, &[lanes]).config).clone();
         let target = PlanTarget::from_argument("cuda").unwrap();
@@ -81,7 +81,7 @@ fn what_lanes_cost_is_the_difference_to_one() {
     let live = |report: &plan::PlanReport| report.plans.roles()[0].statistics.allocated();
     assert_eq!(cost.extra_bytes(), live(&many) - live(&one));
     assert!(many.to_string().contains("parallel.lanes = 8: 4 gradient sets on a rank for its 8 lanes"));
-    // A lane of one micro-batch: its last gradients pass.
+    // A lane of one micro-batch: its last gradients pass through.
     let report = report("parallel.lanes=32");
     assert_eq!(report.lanes.unwrap().sets, 5);
 }

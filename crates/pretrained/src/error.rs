@@ -1,4 +1,4 @@
-//! Folders that cannot be read or written, or that hold another model.
+//! Errors of folders that cannot be read or written, or that contain another model.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use checkpoint::CheckpointError;
 use tensor::TensorError;
 
-/// Result of reading or writing a folder.
+/// Result type of reading or writing a folder.
 pub type Result<T> = std::result::Result<T, PretrainedError>;
 
-/// A folder that cannot be read or written, or that holds another model.
+/// Error of a folder that cannot be read or written, or that contains another model.
 #[derive(Debug, thiserror::Error)]
 pub enum PretrainedError {
     /// The operating system refused.
@@ -23,7 +23,7 @@ pub enum PretrainedError {
         #[source]
         source: io::Error,
     },
-    /// The folder or a file of it is not what it should be.
+    /// The folder or one of its files is invalid.
     #[error("{}: {what}", path.display())]
     Refused {
         /// The file or folder.
@@ -34,7 +34,7 @@ pub enum PretrainedError {
     /// The weights to be written could not be read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// A tensor could not be made or filled.
+    /// A tensor could not be allocated or filled.
     #[error(transparent)]
     Tensor(#[from] TensorError),
 }

@@ -1,4 +1,4 @@
-//! A folder: the tensors of its one file, or of the files that its index names.
+//! A folder: the tensors of one file, or of the files that its index names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::tensor_file::{StoredTensor, add_tensors};
 pub const CONFIG: &str = "config.json";
 /// The file of all tensors.
 pub(crate) const WEIGHTS: &str = "model.safetensors";
-/// The most bytes that an index may have.
+/// The most bytes of an index.
 const MOST_INDEX: u64 = 100_000_000;
 /// The index of several files of tensors.
 const INDEX: &str = "model.safetensors.index.json";
@@ -27,8 +27,8 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Reads the headers of a folder's files. Errors: no such files; headers that do not describe their
-    /// files byte for byte; an index that names other tensors than the files hold.
+    /// Reads the headers of a folder's files. Errors: no such files; headers that do not describe their files
+    /// byte for byte; an index that names other tensors than the files contain.
     pub fn open(path: &Path) -> Result<Self> {
         let mut tensors = BTreeMap::new();
         let (whole, index) = (path.join(WEIGHTS), path.join(INDEX));
@@ -63,14 +63,15 @@ impl Folder {
         &self.tensors
     }
 
-    /// Returns the tensor of a name, which in a folder of a model without its head lacks `prefix`.
+    /// Returns the tensor called `name`, without `prefix` in the folder of a model without its head.
     pub(crate) fn find(&self, name: &str, prefix: &str) -> Option<(&str, &StoredTensor)> {
         let short = || self.tensors.get_key_value(name.strip_prefix(prefix)?);
         let found = self.tensors.get_key_value(name).or_else(short);
         found.map(|(name, tensor)| (name.as_str(), tensor))
     }
 
-    /// SHA-256, in hexadecimal, of names, types and shapes of all tensors, and of the first elements of each.
+    /// Returns the SHA-256, in hexadecimal, of names, types and shapes of all tensors, and of the first
+    /// elements of each.
     pub(crate) fn fingerprint(&self) -> Result<String> {
         let mut digest = Sha256::new();
         for (name, tensor) in &self.tensors {

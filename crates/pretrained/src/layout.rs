@@ -1,4 +1,4 @@
-//! Comparison of a folder's tensors with those that a model has.
+//! Comparison of a folder's tensors with a model's.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,8 @@ use nn::HuggingFaceModel;
 use crate::error::{PretrainedError, Result};
 use crate::folder::Folder;
 
-/// Checks that a folder holds all tensors of a model in their shapes, and no others. Errors: the first that
-/// is missing, misshapen or unexpected, by name.
+/// Checks that a folder has all tensors of a model in their shapes, and no others. Errors: the first that is
+/// missing, of another shape or unexpected, by name.
 pub(crate) fn check(folder: &Folder, model: &HuggingFaceModel) -> Result<()> {
     let refused = |what: String| PretrainedError::refused(folder.path(), what);
     let (mut used, mut missing) = (BTreeSet::new(), Vec::new());

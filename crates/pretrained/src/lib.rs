@@ -1,11 +1,11 @@
-//! Folders of Hugging Face: weights in and out.
+//! Hugging Face folders: reading and writing weights.
 //!
-//! The one idea: **a tensor goes straight to where it is used**. A folder is opened by its headers alone;
-//! each rank then reads the rows of the tensors that its own parameters consist of, in pieces of bounded
-//! length, and writes go tensor by tensor. No process holds a whole model.
+//! The one idea: **a tensor is read directly into its destination**. A folder is opened by its headers alone;
+//! each rank then reads the rows that its own parameters need, in pieces of bounded length, and writing goes
+//! tensor by tensor. No process holds a whole model.
 //!
-//! Which tensors a model has, under which names and in which layout, its family says
-//! ([`nn::HuggingFaceModel`]). This crate reads and writes files.
+//! The model's family defines the tensors with their names and layouts ([`nn::HuggingFaceModel`]). This crate
+//! reads and writes files.
 //!
 //! ```no_run
 //! let folder = pretrained::Folder::open("models/gpt2".as_ref())?;

@@ -1,4 +1,4 @@
-//! Reading the tensors of a folder into parts of parameters.
+//! Reading the tensors of a folder into parameters or their shards.
 
 use std::fs::File;
 use std::ops::Range;
@@ -9,12 +9,12 @@ use nn::FolderTensor;
 use crate::error::{PretrainedError, Result};
 use crate::tensor_file::StoredTensor;
 
-/// Elements that are read at a time where the file has them in the parameter's order.
+/// Elements read at a time if the file has them in the parameter's order.
 const PIECE: usize = 1 << 18;
-/// Elements of a transposed matrix that are held at a time: few reads of long runs.
+/// Elements of a transposed matrix held at a time, for few reads of long runs.
 const BLOCK: usize = 1 << 22;
 
-/// Reads the part of `target` that `tensor` is, from `stored`.
+/// Reads the part of `target` that `tensor` covers from `stored`.
 pub(crate) fn load(tensor: &FolderTensor, stored: &StoredTensor, target: &Target) -> Result<()> {
     let [rows, columns] = tensor.rows_and_columns();
     let first = tensor.first_row * columns;
@@ -42,8 +42,8 @@ pub(crate) fn load(tensor: &FolderTensor, stored: &StoredTensor, target: &Target
     Ok(())
 }
 
-/// Passes a range of the elements of a matrix of `rows` by `columns`, which is stored as its transpose, to
-/// `put`, each piece with its first element.
+/// Passes a range of the elements of a matrix of `rows` by `columns`, stored as its transpose, to `put`, each
+/// piece with the index of its first element.
 fn transposed(
     stored: &StoredTensor,
     file: &File,

@@ -18,8 +18,8 @@ pub struct PretrainedModel {
 }
 
 impl PretrainedModel {
-    /// Opens the folder at `path` as `model`. Errors: those of [`Folder::open`]; a tensor that is missing,
-    /// misshapen or unexpected, by name.
+    /// Opens the folder at `path` as `model`. Errors: those of [`Folder::open`]; a tensor that is missing, of
+    /// another shape or unexpected, by name.
     pub fn open(path: &Path, model: HuggingFaceModel) -> Result<Self> {
         let folder = Folder::open(path)?;
         layout::check(&folder, &model)?;
@@ -33,13 +33,13 @@ impl PretrainedModel {
         &self.folder
     }
 
-    /// An identifier that follows from names, types, shapes and first elements of the tensors.
+    /// An identifier of names, types, shapes and first elements of the tensors.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Fills the targets that are parameters of the model, or parts of them, and leaves others. Errors: a
+    /// Fills the targets that are parameters of the model, or shards of them, and skips others. Errors: a
     /// file that cannot be read; a parameter of another shape.
     pub fn load(&self, targets: &mut dyn Iterator<Item = Target>) -> Result<()> {
         for target in targets {

@@ -1,4 +1,4 @@
-//! A file of safetensors: its header, checked against its length, and ranges of its tensors.
+//! A safetensors file: its header, checked against its length, and ranges of its tensors.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,9 +14,9 @@ use safetensors::tensor::Metadata;
 
 use crate::error::{PretrainedError, Result};
 
-/// The most bytes that a header may have: what other readers of the format allow.
+/// The most bytes of a header: the limit of other readers of the format.
 const MOST_HEADER: u64 = 100_000_000;
-/// Bytes of the header's length, before it.
+/// Bytes of the header's length at the start of the file.
 const LENGTH: u64 = 8;
 
 /// A tensor in a file.
@@ -30,24 +30,24 @@ pub struct StoredTensor {
 }
 
 impl StoredTensor {
-    /// The type of its elements: f32, f16 or bf16.
+    /// The type of the elements: f32, f16 or bf16.
     #[must_use]
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// Its shape.
+    /// The tensor's shape.
     #[must_use]
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// The file that holds it.
+    /// The file that contains the tensor.
     pub(crate) fn path(&self) -> &Path {
         &self.file
     }
 
-    /// Reads a range of elements, which lies within the tensor, into `values`, which is as long.
+    /// Reads a range of elements of the tensor into `values`, of the same length.
     pub(crate) fn read(&self, file: &File, elements: Range<usize>, values: &mut [f32]) -> Result<()> {
         let mut bytes = vec![0; self.dtype.bytes() * elements.len()];
         let start = self.start + (self.dtype.bytes() * elements.start) as u64;
@@ -55,7 +55,7 @@ impl StoredTensor {
         match self.dtype {
             DType::Bf16 => widen(&bytes, values, |word| bf16::from_le_bytes(word).to_f32()),
             DType::F16 => widen(&bytes, values, |word| Float::to_f32(f16::from_le_bytes(word))),
-            // The header was refused with any other type.
+            // A header with any other type was refused.
             DType::F32 | DType::U32 => widen(&bytes, values, f32::from_le_bytes),
         }
         Ok(())
@@ -67,7 +67,7 @@ fn widen<const N: usize>(bytes: &[u8], values: &mut [f32], of: impl Fn([u8; N]) 
 }
 
 /// Reads the header of the file at `path` and adds its tensors to `tensors`. Errors: a header that does not
-/// describe the file byte for byte; a type that is not read; a name that another file has too.
+/// describe the file byte for byte; an unsupported type; a name that another file has too.
 pub(crate) fn add_tensors(path: PathBuf, tensors: &mut BTreeMap<String, StoredTensor>) -> Result<()> {
     let (header, data) = read_header(&path)?;
     let path = Arc::new(path);

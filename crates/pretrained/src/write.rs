@@ -30,12 +30,12 @@ pub struct Export<'a> {
     pub dtype: DType,
     /// The text of the configuration, if the model came with one.
     pub config: Option<String>,
-    /// Files that are copied: of a tokenizer, for example.
+    /// Files to copy, for example of a tokenizer.
     pub files: Vec<PathBuf>,
 }
 
-/// Writes the folder `path`, which must not exist. It has its name only when it is complete. Errors: a folder
-/// that exists, a file that cannot be written, weights that cannot be read.
+/// Writes the folder `path`, which must not exist. It is renamed to `path` when it is complete. Errors: a
+/// folder that exists, a file that cannot be written, weights that cannot be read.
 pub fn write_folder(path: &Path, export: Export<'_>, load: Load<'_>) -> Result<()> {
     if path.exists() {
         return Err(PretrainedError::refused(path, "it exists: a folder is written whole, to a new path"));
@@ -47,7 +47,7 @@ pub fn write_folder(path: &Path, export: Export<'_>, load: Load<'_>) -> Result<(
         fs::rename(&temporary, path).map_err(PretrainedError::file(path, "rename it into place"))
     });
     if written.is_err() {
-        // The error that matters is the one above; there may be nothing to delete.
+        // The first error matters; there may be nothing to delete.
         let _ = fs::remove_dir_all(&temporary);
     }
     written
@@ -65,7 +65,7 @@ fn write_files(path: &Path, export: &Export<'_>, load: Load<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The configuration as transformers writes it: sorted, with an indent of two.
+/// Returns the configuration as transformers write it: sorted, with an indent of two.
 fn config_text(export: &Export<'_>) -> String {
     let mut config = export.model.config.clone();
     let name = match export.dtype {
@@ -75,7 +75,7 @@ fn config_text(export: &Export<'_>) -> String {
     };
     config.insert("dtype".to_owned(), json!(name));
     config.insert("torch_dtype".to_owned(), json!(name));
-    // A map of JSON values has a text.
+    // A map of JSON values can always be written.
     serde_json::to_string_pretty(&Value::Object(config)).unwrap_or_default() + "\n"
 }
 
@@ -100,7 +100,7 @@ struct LazyTensor<'a> {
     export: &'a Export<'a>,
     load: Load<'a>,
     device: &'a Device,
-    /// The first error, which the format's writer has no way to pass on.
+    /// The first error, which the format's writer cannot return.
     failure: &'a RefCell<Option<PretrainedError>>,
 }
 

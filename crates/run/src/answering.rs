@@ -1,4 +1,4 @@
-//! Waiting for a disk while the other ranks are answered: a rank that is silent is taken for dead.
+//! Waiting for a disk while answering the other ranks, which take a silent rank for dead.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use system::threads;
 
 use crate::error::{Result, RunError};
 
-/// The first and the longest time between two answers.
+/// The shortest and the longest time between two answers.
 const PAUSES: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(100)];
 
 /// Returns when `is_done` on all ranks, which all call this. Errors: those of the transport.
@@ -23,9 +23,8 @@ pub(crate) fn wait_together(control: &mut dyn ControlPlane, is_done: &mut dyn Fn
     }
 }
 
-/// Runs `work`, which may wait for a disk, on a thread of its own while this rank answers the others, which
-/// all call this, with work or without. Returns the result of `work`. Errors: those of the transport; no
-/// thread.
+/// Runs `work`, which may wait for a disk, on a separate thread while this rank answers the others, which all
+/// call this, with work or without. Returns the result of `work`. Errors: those of the transport; no thread.
 pub(crate) fn while_answering<T: Send + 'static>(
     control: &mut dyn ControlPlane,
     work: Option<impl FnOnce() -> T + Send + 'static>,
@@ -33,6 +32,6 @@ pub(crate) fn while_answering<T: Send + 'static>(
     let spawned = work.map(|work| threads::spawn("disk", work)).transpose();
     let thread = spawned.map_err(|error| RunError::Refused(format!("no thread to write files: {error}")))?;
     wait_together(control, &mut || thread.as_ref().is_none_or(std::thread::JoinHandle::is_finished))?;
-    // A panic goes on to whoever waits for the result.
+    // A panic is passed on to the caller.
     Ok(thread.map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))))
 }

@@ -9,12 +9,12 @@ use worker::{Setup, StepScalars};
 /// A completed step, as rank 0 reports it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StepReport {
-    /// Counted from 0.
+    /// The step, from 0.
     pub(crate) step: u64,
     pub(crate) scalars: StepScalars,
     pub(crate) learning_rate: f32,
     /// Time from the end of the step before to the end of this one; `None` for the first step, which warms
-    /// up, and on a GPU for a step after a validation or a checkpoint, which began idle.
+    /// up, and on a GPU for a step after a validation or a checkpoint, which began on an idle device.
     pub(crate) duration: Option<Duration>,
     /// Mean loss of the validation after the step, if there was one.
     pub(crate) validation_loss: Option<f64>,
@@ -38,34 +38,34 @@ impl fmt::Display for NonFinite {
     }
 }
 
-/// The history of a run's steps. Equal on all ranks but for times.
+/// The history of a run's steps, equal on all ranks except for times.
 #[derive(Debug, Default)]
 pub(crate) struct Course {
-    /// Steps that an earlier process completed.
+    /// Steps completed by earlier processes.
     pub(crate) first: u64,
-    /// Steps that were completed, those included.
+    /// Steps completed, including those of earlier processes.
     pub(crate) steps: u64,
     /// One loss per completed step.
     pub(crate) losses: Vec<f32>,
     /// The validations.
     pub(crate) validations: Validations,
-    /// Whether the last of them is of the last step, has the lowest loss, and is to be kept.
+    /// Whether the last validation is of the last step, has the lowest loss, and is to be kept.
     pub(crate) is_best: bool,
     /// Steps whose duration is known, and those durations.
     pub(crate) timed_steps: u64,
     pub(crate) seconds: f64,
     /// Whether the run was stopped before the last step.
     pub(crate) interrupted: bool,
-    /// Last successive steps with a loss or norm that is not finite.
+    /// Number of latest consecutive steps with a loss or norm that is not finite.
     nonfinite_steps: u64,
-    /// The number of them that ends the run.
+    /// The number of such steps that ends the run.
     most_nonfinite_steps: u64,
-    /// The step that ended the run, if its loss or norm did.
+    /// The step that ended the run because its loss or norm was not finite.
     pub(crate) lost: Option<NonFinite>,
 }
 
 impl Course {
-    /// Nothing yet, or what the run had come to when it was left.
+    /// Returns an empty history, or that of the checkpoint from which the run continues.
     pub(crate) fn begin(setup: &Setup) -> Self {
         // Meta computes no losses.
         let most_nonfinite_steps = match setup.placement.is_meta() {

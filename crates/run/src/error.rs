@@ -1,4 +1,4 @@
-//! Errors of a run: why it did not start, or did not end well.
+//! Errors of a run: why it did not start, or failed.
 
 use std::path::{Path, PathBuf};
 
@@ -15,10 +15,10 @@ use telemetry::TelemetryError;
 use tensor::TensorError;
 use worker::{WorkerError, is_out_of_memory};
 
-/// Result of what a run consists of.
+/// Result type of a run.
 pub type Result<T> = std::result::Result<T, RunError>;
 
-/// A run that was refused or that failed.
+/// Error of a run that was refused or that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The configuration is wrong.
@@ -41,10 +41,10 @@ pub enum RunError {
         /// Its error.
         reason: String,
     },
-    /// A rank failed, and with it the run: which, where and why, and what every rank was last seen to do.
+    /// A rank failed, and with it the run: which rank, where and why, and the last status of every rank.
     #[error("{0}")]
     Failed(String),
-    /// Another process of the job found what is wrong.
+    /// Another process of the job found the error.
     #[error("{text}")]
     Elsewhere {
         /// The exit status of that process.
@@ -52,10 +52,10 @@ pub enum RunError {
         /// The error, with its rank and host.
         text: String,
     },
-    /// Another process of the job says what is wrong: there is nothing to print.
+    /// Another process of the job prints the error, so that this one prints nothing.
     #[error("another rank says why")]
     Said {
-        /// The exit status of all.
+        /// The exit status of all processes.
         status: u8,
     },
     /// A rank's device ran out of memory.
@@ -70,15 +70,15 @@ pub enum RunError {
     /// A checkpoint is refused.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// Training is done, and its last checkpoint could not be written.
+    /// Training is done, but its last checkpoint could not be written.
     #[error("the last checkpoint was not written: {0}")]
     Unsaved(#[source] CheckpointError),
-    /// A loss or gradient norm was not finite in as many successive steps as are allowed.
+    /// A loss or gradient norm was not finite in the allowed number of consecutive steps.
     #[error("{lost}; {}", last_checkpoint(checkpoint.as_deref()))]
     NonFinite {
         /// The last of these steps.
         lost: NonFinite,
-        /// The last checkpoint, which is of a step before.
+        /// The last checkpoint, of an earlier step.
         checkpoint: Option<PathBuf>,
     },
     /// The run was stopped early, and its configuration keeps no weights.
@@ -86,7 +86,7 @@ pub enum RunError {
         "stopped after step {steps}, and no weights are kept: checkpoint.every and checkpoint.minutes are 0"
     )]
     NothingKept {
-        /// Steps that were done.
+        /// Steps done.
         steps: u64,
     },
     /// A file of the run could not be written or read.
@@ -119,7 +119,7 @@ impl RunError {
     }
 }
 
-/// An error that a process of a job can agree on with the others.
+/// An error on which the processes of a job can agree.
 pub trait JobError: std::fmt::Display + From<RunError> {
     /// Exit status of the program: 2 if the command line, configuration or data is wrong, 1 if something
     /// failed.
@@ -139,7 +139,7 @@ impl JobError for RunError {
     }
 }
 
-/// Errors of the crates below the worker, as the worker has them.
+/// Converts errors of the crates below the worker by way of the worker's.
 macro_rules! from_below {
     ($($source:ty),* $(,)?) => {
         $(impl From<$source> for RunError {

@@ -1,4 +1,4 @@
-//! The report of a run that failed: which rank, where and why, and the last status of every rank.
+//! The report of a failed run: which rank, where and why, and the last status of every rank.
 
 use std::any::Any;
 use std::fmt::{Display, Write as _};
@@ -15,7 +15,7 @@ use telemetry::units::bytes;
 
 use worker::status::{Record, State};
 
-/// The report in `logs`, which the one who made it prints.
+/// The file of the report in `logs`, which the rank that created it prints.
 pub const REPORT: &str = "failure.txt";
 
 /// A rank that failed.
@@ -23,14 +23,14 @@ pub const REPORT: &str = "failure.txt";
 pub struct Lost {
     /// The rank.
     pub rank: usize,
-    /// The rank's host, for when its status file is missing.
+    /// The rank's host, used if its status file is missing.
     pub host: String,
     /// The error.
     pub reason: String,
 }
 
 impl Lost {
-    /// A rank of this process.
+    /// Returns a failed rank of this process.
     pub fn here(rank: usize, reason: String) -> Self {
         Lost { rank, host: host_name(), reason }
     }
@@ -42,24 +42,24 @@ pub fn forget(logs: &Path) {
         let name = entry.file_name();
         let name = name.to_string_lossy();
         if name == REPORT || name.ends_with(".status") {
-            // Where it cannot be removed, it will not be written either, which is said then.
+            // A file that cannot be removed cannot be written either, which is reported then.
             let _ = std::fs::remove_file(entry.path());
         }
     }
 }
 
-/// Writes the report, unless another rank has; `None` then. The first line is one sentence.
+/// Writes the report, and returns it; `None` if another rank has written one. The first line is one sentence.
 pub fn report(logs: &Path, ranks: usize, lost: &Lost) -> Option<String> {
     let path = logs.join(REPORT);
-    // New, and so never through a link.
+    // `create_new` never follows a link.
     let file = match OpenOptions::new().write(true).create_new(true).open(&path) {
         Ok(file) => Some(file),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => return None,
-        // Then it is only printed, by everybody who comes here.
+        // A report that cannot be written is printed by every rank.
         Err(_) => None,
     };
     let text = describe(logs, ranks, lost);
-    // What cannot be written is printed all the same.
+    // An error of the write is ignored: the report is printed too.
     let _ = file.map(|mut file: File| file.write_all(text.as_bytes()));
     Some(text)
 }
@@ -90,7 +90,7 @@ fn describe(logs: &Path, ranks: usize, Lost { rank, host, reason }: &Lost) -> St
     text
 }
 
-/// A rank, with its stages where there are several.
+/// Returns a rank in words, with its stages if there are several.
 fn named(rank: usize, stage: &str) -> String {
     if stage.is_empty() { format!("rank {rank}") } else { format!("rank {rank} ({stage})") }
 }
@@ -115,9 +115,9 @@ fn line(record: &Record) -> String {
     )
 }
 
-/// Writes PyTorch's table and snapshot of the allocator of a rank that ran out of memory. Returns where they
-/// are, or why they could not be written; and how the rank had left its plan before, which explains the
-/// failure.
+/// Writes PyTorch's table and snapshot of the allocator of a rank that ran out of memory. Returns their
+/// paths, or why they could not be written; and the rank's earlier difference from its plan, which explains
+/// the failure.
 pub fn memory_of(device: &Device, rank: usize, logs: &Path, left_plan: Option<&Divergence>) -> String {
     let (table, snapshot) = device.with_allocator(|allocator| {
         let of = summarized(device, rank);
@@ -139,19 +139,19 @@ pub(crate) fn summarized(device: &Device, rank: usize) -> Summarized {
     if device.description().kind == Kind::Cuda { Summarized::Gpu(number) } else { Summarized::Host(number) }
 }
 
-/// The message of a panic.
+/// Returns the message of a panic.
 pub fn panic_text(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
     format!("panicked: {}", text.as_deref().unwrap_or("no message"))
 }
 
-/// An error as one line.
+/// Returns an error as one line.
 pub fn sentence(error: &impl Display) -> String {
     one_line(&error.to_string())
 }
 
-/// A text as one line.
+/// Returns a text as one line.
 pub fn one_line(text: &str) -> String {
     text.lines().map(str::trim).collect::<Vec<_>>().join("; ")
 }
@@ -164,7 +164,7 @@ mod tests {
     use worker::status::Status;
 
     #[test]
-    fn the_first_to_report_says_it_and_nobody_else() {
+    fn only_the_first_failed_rank_writes_the_report() {
         let directory = tempfile::tempdir().unwrap();
         let logs = directory.path().join("logs");
         let status = Status::create(&logs, 1, "stage 1 of 3");

@@ -1,4 +1,4 @@
-//! A clean early end: the step in flight is finished on all ranks, and its results are written.
+//! A clean early end: all ranks finish the current step, and its results are written.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use system::{terminal, threads};
 
 use crate::error::{Result, RunError};
 
-/// A request to stop, which a signal handler or another thread may raise. Clones share it.
+/// A request to stop, set by a signal handler or another thread. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
 
@@ -19,20 +19,20 @@ impl Interrupt {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether a stop was asked for.
+    /// Returns whether a stop was requested.
     pub fn is_raised(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Raises it at SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGUSR1, which Slurm's `--signal` and `mpirun` hand
-    /// on. `alone`: whether this process is no rank of a job; then the second signal ends it. A rank of a job
-    /// may get one signal from several sides, and one from a launcher that ends it since another has died: it
-    /// says nothing before all agree.
+    /// Sets the request at SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGUSR1, which Slurm's `--signal` and
+    /// `mpirun` forward. `alone`: whether this process is not a rank of a job; then a second signal ends it.
+    /// A rank of a job may get one signal from several senders, and one from a launcher that ends it because
+    /// another rank has died, so it prints nothing before all agree.
     ///
     /// Errors: the system refuses.
     pub(crate) fn on_signals(&self, alone: bool) -> Result<()> {
         let refused = |error| RunError::Refused(format!("signals cannot be handled: {error}"));
-        // Who starts the process with a signal ignored, as nohup does, wants it to stay so.
+        // A process started with a signal ignored, for example by nohup, keeps ignoring it.
         let ignored = ignored_signals();
         let heard = [SIGINT, SIGTERM, SIGHUP, SIGUSR1].into_iter().filter(|signal| !ignored.contains(signal));
         let mut signals = Signals::new(heard).map_err(refused)?;
@@ -53,15 +53,15 @@ impl Interrupt {
     }
 }
 
-/// Has a file that would exceed the limit of the process (`ulimit -f`) be an error of its write, with the
-/// file's name, instead of a signal that ends the process. Errors: the system refuses.
+/// Makes a write beyond the process's file size limit (`ulimit -f`) an error with the file's name instead of
+/// a signal that ends the process. Errors: the system refuses.
 pub fn heed_limits() -> Result<()> {
     let refused = |error| RunError::Refused(format!("signals cannot be handled: {error}"));
-    // A signal that is handled leaves the write to fail; nobody reads the flag.
+    // If the signal is handled, the write fails; the flag is unused.
     signal_hook::flag::register(SIGXFSZ, Arc::default()).map(drop).map_err(refused)
 }
 
-/// Signals that this process ignores since it was started so; none where the system does not tell.
+/// Returns the signals that this process has ignored since its start; none if the system does not tell.
 fn ignored_signals() -> Vec<i32> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -34,14 +34,14 @@ use worker::build;
 use worker::expected::Expected;
 use worker::{Setup, Start};
 
-/// Trains, in this process. Errors with exit status 2 come before anything is allocated or written; a rank's
-/// failure ends all.
+/// Trains in this process. Errors with exit status 2 occur before anything is allocated or written; a failed
+/// rank ends the run.
 pub fn train(config: RunConfig, options: RunOptions) -> Result<TrainReport> {
     train_as(Startup::alone(), config, options)?.ok_or(RunError::Said { status: 0 })
 }
 
-/// Trains, in this process as the rank of a job that it is. `None` on ranks other than 0, which has the
-/// report. Errors: as for [`train`]; one rank of a job has the error that is to be said.
+/// Trains in this process, which may be a rank of a job. `None` on ranks other than 0, which has the report.
+/// Errors: as for [`train`]; one rank of a job has the error to be printed.
 pub fn train_as(mut startup: Startup, config: RunConfig, options: RunOptions) -> Result<Option<TrainReport>> {
     let first = startup.rank() == 0;
     if let Some(log) = options.log.as_ref().filter(|_| startup.is_in_job()) {
@@ -90,8 +90,8 @@ pub fn train_as(mut startup: Startup, config: RunConfig, options: RunOptions) ->
     reported
 }
 
-/// Returns the report of the run that is to go on, if all its steps are done: then nothing is left to do, and
-/// its record stays as it is. Errors: what killed processes left cannot be deleted.
+/// Returns the report of the run to be resumed if all its steps are done, and leaves its record unchanged.
+/// Errors: files left by killed processes cannot be deleted.
 fn complete(setup: &Setup, options: &RunOptions) -> Result<Option<TrainReport>> {
     let Some(run_dir) = options.run_dir.as_deref() else { return Ok(None) };
     let Some(summary) = summary::of_complete_run(setup, run_dir) else { return Ok(None) };
@@ -112,10 +112,11 @@ fn plan_ranks(startup: &Startup, setup: &Setup) -> Result<(Plans, Expected)> {
     Ok((plans, expected))
 }
 
-/// The plan of every rank. Errors: those of the run; one that does not fit, with what would.
+/// Returns the plan of every rank. Errors: those of the run; a run that does not fit, with the nearest that
+/// would.
 fn plan_that_fits(startup: &Startup, setup: &Setup) -> Result<Plans> {
     let plans = plan_all(setup)?;
-    // What Meta counts takes nothing of the host, and the ranks of a job may be on several.
+    // On Meta no host memory is used, and the ranks of a job may be on several hosts.
     let together = matches!(setup.placement, Placement::Cpu) && !startup.is_in_job();
     let fit = Fit::of(setup, &plans, taken(setup)?, together);
     if !fit.fits {
@@ -127,7 +128,7 @@ fn plan_that_fits(startup: &Startup, setup: &Setup) -> Result<Plans> {
     Ok(plans)
 }
 
-/// Checks what a process can check by itself, and opens the data.
+/// Checks what a process can check alone, and opens the data.
 fn prepare(startup: &Startup, mut config: RunConfig, options: &RunOptions) -> Result<(Setup, Option<Found>)> {
     startup.check_ranks(config.parallel.data, config.parallel.pipeline, options.ranks)?;
     let Placed { placement, reason } = Placed::find(options.device, &mut config, startup, options.ranks)?;
@@ -162,8 +163,8 @@ fn open_directory(setup: &Setup, options: &RunOptions, found: Option<Found>) -> 
     Ok(directory)
 }
 
-/// Runs this process's rank or ranks to the end, each on a thread of its own if there are several, and hands
-/// their results to `conclude`.
+/// Runs this process's ranks to the end, each on its own thread if there are several, and passes their
+/// results to `conclude`.
 fn launch<T>(
     startup: Startup,
     setup: &Setup,
@@ -176,7 +177,7 @@ fn launch<T>(
     let outcomes = match startup.into_job() {
         Some(job) => {
             job.watch(&directory.logs())?;
-            // Results are written before MPI is finalized, where a rank can still be lost.
+            // Results are written before MPI is finalized, because a rank can fail there.
             let body = |communicator| {
                 run_rank(setup, communicator, options, directory).and_then(|outcome| conclude(vec![outcome]))
             };
@@ -209,7 +210,7 @@ fn launch<T>(
 fn lost_rank(directory: &RunDirectory, world_size: usize, in_job: bool, lost: &Lost) -> RunError {
     match failure::report(&directory.logs(), world_size, lost) {
         Some(report) if in_job => {
-            // At once: a launcher leaves the ranks of a job a second or so.
+            // At once: a launcher gives the ranks of a job about a second.
             terminal::say(&format!("plimsoll: {report}"));
             RunError::Said { status: 1 }
         }
@@ -218,7 +219,7 @@ fn lost_rank(directory: &RunDirectory, world_size: usize, in_job: bool, lost: &L
     }
 }
 
-/// Returns how the vocabulary follows from the tokenizer, if it has more tokens.
+/// Returns the relation of vocabulary and tokenizer in words, if the vocabulary is larger.
 fn vocabulary_in_words(config: &RunConfig) -> Option<String> {
     let Examples::Tokens { vocabulary, .. } = config.model.examples() else { return None };
     let (name, tokens) = (config.tokenizer.name(), config.tokenizer.vocabulary());
@@ -226,7 +227,7 @@ fn vocabulary_in_words(config: &RunConfig) -> Option<String> {
         .then(|| format!("vocabulary {vocabulary}: the {tokens} tokens of {name}, and some that no text has"))
 }
 
-/// Logs what the run will do and the memory that it will use.
+/// Logs the settings of the run and its planned memory.
 fn announce(setup: &Setup, directory: &RunDirectory, plans: &Plans) {
     let config = &setup.config;
     tracing::info!(ranks = config.world_size(), "computing on {}", setup.reason);

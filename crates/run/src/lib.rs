@@ -1,8 +1,7 @@
-//! A run from start to end: which device each rank gets, what all ranks agree on, the loop over steps,
-//! checkpoints, and what is left behind.
+//! A run from start to end: the ranks' devices, what all ranks agree on, the loop over steps, checkpoints,
+//! and the resulting files.
 //!
-//! The one idea: **there is one loop**. A run on one rank, on four threads and on the processes of a job goes
-//! the same way.
+//! The one idea: **there is one loop**. One rank, four threads and the processes of a job run the same one.
 //!
 //! ```no_run
 //! use config::RunConfig;

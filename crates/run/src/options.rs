@@ -20,24 +20,24 @@ pub struct RunOptions {
     pub resume: bool,
     /// Start with the weights of a checkpoint, or of a run's newest one.
     pub from: Option<PathBuf>,
-    /// The step of the checkpoint, instead of the newest: of `from`, or else of the run that continues.
+    /// The step of the checkpoint, instead of the newest: of `from` if given, otherwise of the resumed run.
     pub step: Option<u64>,
     /// Prefix of a new run directory's name.
     pub name: String,
-    /// Raised to end the run early.
+    /// Set to end the run early.
     pub interrupt: Interrupt,
     /// The process's log, which gets files in the run directory.
     pub log: Option<Log>,
     /// No progress on the terminal.
     pub quiet: bool,
-    /// Code of one's own around the model.
+    /// User code around the model.
     pub model_hook: Option<ModelHook>,
-    /// Start without a plan, and so without knowing that the run fits.
+    /// Start without a plan, and so without checking that the run fits.
     pub no_plan: bool,
 }
 
 impl RunOptions {
-    /// The options that all ranks of a job must have, as on the command line.
+    /// Returns the options that must be equal on all ranks of a job, as on the command line.
     pub(crate) fn shared(&self) -> String {
         let RunOptions { resume, no_plan, from, .. } = self;
         let given = [(*resume, "--resume"), (*no_plan, "--no-plan"), (from.is_some(), "--from")].into_iter();

@@ -1,4 +1,4 @@
-//! The choice of a device for each rank, from what is asked for and what there is.
+//! The choice of a device for each rank, from the request and the present devices.
 
 use device::Description;
 use device::cuda::{self, Found};
@@ -18,11 +18,11 @@ pub struct Placed {
 }
 
 impl Placed {
-    /// Finds a place for the ranks. With fewer GPUs than the configuration has ranks, and nobody who started
-    /// or asked for that many, one rank does the work of all on the one GPU, in the same lanes, and so with
-    /// the same bits.
+    /// Chooses the devices of the ranks. If there are fewer GPUs than configured ranks, and neither a
+    /// launcher nor `--ranks` set their number, one rank does all the work on one GPU, in the same lanes and
+    /// so with the same bits.
     ///
-    /// Errors: a device that was asked for by name and is not there; more ranks than GPUs.
+    /// Errors: a requested device that is absent; more ranks than GPUs.
     pub fn find(
         choice: DeviceChoice,
         config: &mut RunConfig,
@@ -57,7 +57,7 @@ impl Placed {
     }
 }
 
-/// The GPUs that are asked for.
+/// The request for GPUs.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     world_size: usize,
@@ -88,7 +88,7 @@ struct There {
 enum Choice {
     /// One for each.
     Each(Vec<usize>),
-    /// One rank does the work of all; why.
+    /// One rank does all the work, for this reason.
     One(&'static str),
 }
 
@@ -103,7 +103,7 @@ fn choose(asked: &Asked, there: &There) -> Result<Choice> {
     };
     match asked.job {
         Some(_) if !there.nccl => Err(without_nccl()),
-        // A launcher that shows each process its own GPU, as Slurm's --gpus-per-task does.
+        // Some launchers show each process only its own GPU, as Slurm's --gpus-per-task does.
         Some((_, local_size)) if there.gpus == 1 && local_size > 1 && there.shown_by_launcher => {
             Ok(Choice::Each(vec![0]))
         }
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_rank_has_a_gpu_or_one_rank_does_all_or_it_is_refused() {
+    fn every_rank_has_a_gpu_or_one_rank_does_all_or_the_run_is_refused() {
         let there = |gpus: usize| There { gpus, shown_by_launcher: false, nccl: true };
         let alone = |world_size: usize, threads: bool| Asked { world_size, job: None, threads };
         let job =
@@ -197,10 +197,10 @@ mod tests {
         assert!(matches!(one, Choice::One(why) if why.contains("NCCL")));
     }
 
-    /// From the launcher to the choice, on two hosts of two GPUs and two ranks each.
+    /// The choice by launched processes, on two hosts of two GPUs and two ranks each.
     #[cfg(feature = "mpi")]
     #[test]
-    fn ranks_of_each_host_begin_with_its_first_gpu() {
+    fn ranks_of_each_host_begin_at_its_first_gpu() {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/common/hosts");
         let mut command = std::process::Command::new(script);
         command.arg("2").arg(std::env::current_exe().unwrap());

@@ -28,14 +28,14 @@ use worker::{Setup, Worker};
 /// Number of tokens of the sample at the end of a run.
 const SAMPLE_TOKENS: usize = 320;
 
-/// Kernels that come from the cache take less.
+/// Longest preparation of kernels that is not logged; cached kernels take less.
 const QUIET_PREPARATION: Duration = Duration::from_millis(500);
 
 /// The results of a rank. All ranks have the same history; rank 0 also has the summary and the sample.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) course: Course,
-    /// On rank 0.
+    /// The summary, on rank 0.
     pub(crate) summary: Option<Summary>,
     pub(crate) sample: Option<(String, String)>,
     /// Differences of all ranks from their plans, on rank 0.
@@ -62,12 +62,12 @@ pub(crate) fn run_rank(
     let mut left_plan = None;
     let outcome =
         Worker::on(device.clone(), setup, communicator).map_err(RunError::from).and_then(|mut worker| {
-            // The data plane may be another one now.
+            // The data plane may have changed.
             worker.report_to(&status);
             let outcome = train_rank(&mut worker, options, directory);
             if let Err(error) = &outcome {
                 left_plan = worker.divergence().cloned();
-                // Before the connections go, so that no other rank waits for this one.
+                // Reported before the connections close, so that no other rank waits for this one.
                 worker.control().fail(&failure::sentence(error));
             }
             outcome
@@ -82,7 +82,7 @@ pub(crate) fn run_rank(
     })
 }
 
-/// Compiles the kernels that are not in the cache, and says how far that is where it takes a while.
+/// Compiles the kernels that are not cached, and logs the progress if it takes long.
 pub fn prepare_kernels(setup: &Setup) -> Result<()> {
     let Placement::Cuda(gpus) = &setup.placement else { return Ok(()) };
     let (began, first) = (Instant::now(), gpus.ordinals.first().copied().unwrap_or(0));
@@ -132,7 +132,7 @@ fn train_rank(worker: &mut Worker, options: &RunOptions, directory: &RunDirector
     Ok(Outcome { course, summary, sample, findings, unsaved })
 }
 
-/// Writes this rank's traces, and views of its memory if asked for. All ranks call this.
+/// Writes this rank's traces and, if configured, views of its memory. All ranks call this.
 fn write_views(worker: &mut Worker, directory: &RunDirectory) -> Result<()> {
     let wanted = worker.setup().config.memory.history > 0 && !worker.device().is_meta();
     let views = if wanted { views::of(worker) } else { Vec::new() };

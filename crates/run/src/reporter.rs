@@ -1,4 +1,4 @@
-//! Rank 0's part in the loop over steps: progress, metrics and checkpoints.
+//! Rank 0's part of the training loop: progress, metrics and checkpoints.
 
 use std::path::Path;
 use std::time::SystemTime;
@@ -19,7 +19,7 @@ use crate::sessions::Sessions;
 use crate::summary;
 use crate::utc::rfc3339;
 
-/// The files that rank 0 writes while it trains. None of them is waited for within a step.
+/// The files that rank 0 writes during training. No step waits for them.
 #[derive(Debug)]
 pub(crate) struct RunFiles {
     metrics: MetricsWriter,
@@ -28,8 +28,8 @@ pub(crate) struct RunFiles {
 }
 
 impl RunFiles {
-    /// Opens them: those of a run that goes on lose what is done again. Errors: a file or the data cannot be
-    /// read or written.
+    /// Opens the files; in a resumed run, lines of steps that are repeated are removed. Errors: a file or the
+    /// data cannot be read or written.
     pub(crate) fn open(setup: &Setup, run_dir: &Path) -> Result<Self> {
         let sessions = Sessions::begin(run_dir, setup)?;
         let metrics = MetricsWriter::resume(&run_dir.join("metrics.jsonl"), setup.first_step())?;
@@ -53,7 +53,7 @@ impl RunFiles {
     }
 }
 
-/// Rank 0's observer: progress for whoever watches, a line of `metrics.jsonl` for every step.
+/// Rank 0's observer: progress on the terminal, a line of `metrics.jsonl` for every step.
 pub(crate) struct Reporter {
     progress: Option<Progress>,
     files: RunFiles,
@@ -76,7 +76,7 @@ impl Reporter {
     }
 }
 
-/// Returns a validation loss in nats a byte, where a token is not one byte.
+/// Returns a validation loss in nats per byte, if a token is not one byte.
 fn loss_per_byte(worker: &Worker, loss: f64) -> Result<Option<f64>> {
     let Some(tokens) = &worker.setup().dataset.tokens else { return Ok(None) };
     let per_token = tokens.bytes_per_token()?.filter(|bytes| *bytes != 1.0);

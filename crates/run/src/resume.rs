@@ -1,5 +1,5 @@
-//! The origin of a run's first state: a checkpoint that it goes on from, or weights of another run. They are
-//! found and held against the configuration before anything is written or allocated.
+//! The source of a run's first state: a checkpoint from which it resumes, or weights of another run. They are
+//! found and compared with the configuration before anything is written or allocated.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use config::{Change, RunConfig};
 use device::Description;
 use worker::{Setup, Start};
 
-/// The checkpoint that `--resume` found in the run directory. Nothing has been changed there yet.
+/// The checkpoint found by `--resume` in the run directory, which is still unchanged.
 #[derive(Debug)]
 pub(crate) struct Found {
     /// `None` for a process that does not write the shared files, and for a directory that does not exist
@@ -23,8 +23,8 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Looks for the checkpoint to go on from, the newest or that of `--step`, verifies it and holds it
-    /// against `config`. `owns`: whether this process writes the run's shared files.
+    /// Finds the checkpoint from which to resume, the newest or that of `--step`, verifies it and compares it
+    /// with `config`. `owns`: whether this process writes the run's shared files.
     ///
     /// Errors: no directory given; one that is in use, or holds a run that ended without a checkpoint; a
     /// checkpoint that is damaged or of another run.
@@ -54,7 +54,7 @@ impl Found {
         Ok(Found { lock, point: Some(Arc::new(ResumePoint { checkpoint, losses })) })
     }
 
-    /// Makes `setup` continue from the checkpoint. Errors: other data; a device that computes nothing.
+    /// Makes `setup` resume from the checkpoint. Errors: other data; the device Meta.
     pub(crate) fn apply(&self, setup: &mut Setup) -> Result<()> {
         let Some(point) = &self.point else { return Ok(()) };
         if setup.placement.is_meta() {
@@ -73,7 +73,8 @@ impl Found {
     }
 }
 
-/// Errors: settings that may not change when a run goes on; fewer steps than the checkpoint has.
+/// Checks the settings of a resumed run. Errors: settings that may not change; fewer steps than the
+/// checkpoint has done.
 fn check_settings(config: &RunConfig, checkpoint: &Checkpoint) -> Result<()> {
     let mut changes = config.changes_since(checkpoint.configuration());
     changes.retain(|change| !change.allowed);
@@ -110,7 +111,7 @@ fn listed(changes: &[Change]) -> String {
     }
 }
 
-/// Returns the weights that `--from` names: a checkpoint, or a run with checkpoints. Errors: none there; one
+/// Returns the weights that `--from` names: a checkpoint, or a run with checkpoints. Errors: none found; one
 /// that is damaged or of another model.
 pub(crate) fn weights_from(path: &Path, step: Option<u64>, config: &RunConfig) -> Result<Start> {
     let checkpoint = checkpoint::find(path, step)?;
@@ -118,7 +119,7 @@ pub(crate) fn weights_from(path: &Path, step: Option<u64>, config: &RunConfig) -
     Ok(Start::Weights(Arc::new(checkpoint)))
 }
 
-/// Errors: settings of the model or tokenizer that differ from those of the weights.
+/// Checks the settings of the weights' model and tokenizer. Errors: some differ.
 pub(crate) fn check_model(config: &RunConfig, checkpoint: &Checkpoint) -> Result<()> {
     let changes = config.model_changes_since(checkpoint.configuration());
     if changes.is_empty() {
@@ -129,15 +130,15 @@ pub(crate) fn check_model(config: &RunConfig, checkpoint: &Checkpoint) -> Result
     Err(CheckpointError::OtherRun { path: checkpoint.path().to_owned(), what }.into())
 }
 
-/// Returns the bit-deciding settings that have changed since the checkpoint that a run goes on from.
+/// Returns the bit-deciding settings that have changed since the checkpoint of a resumed run.
 pub(crate) fn changes(setup: &Setup) -> Vec<Change> {
     setup
         .resumed()
         .map_or_else(Vec::new, |point| setup.config.changes_since(point.checkpoint.configuration()))
 }
 
-/// Returns the differences of program and libraries from those that wrote the checkpoint which a run goes on
-/// from, in sentences: bits may differ from there on.
+/// Returns, in sentences, the differences of program and libraries from those that wrote the checkpoint of a
+/// resumed run: bits may differ from there on.
 pub(crate) fn other_software(checkpoint: &Checkpoint, description: &Description) -> Vec<String> {
     let here = [("Plimsoll", env!("CARGO_PKG_VERSION")), ("the libraries", description.libraries.as_str())];
     let there = [Some(checkpoint.version()), checkpoint.libraries()];
@@ -149,10 +150,10 @@ pub(crate) fn other_software(checkpoint: &Checkpoint, description: &Description)
 }
 
 /// Returns whether the data is that of a checkpoint: of the same size, with the same hash of pieces, and of
-/// all of it where both have one. Files may have other times.
+/// the whole corpus if both have one. Modification times may differ.
 fn is_same_corpus(setup: &Setup, checkpoint: &Checkpoint) -> Result<bool> {
     let (Some(here), Some(there)) = (setup.dataset.mark()?, checkpoint.corpus()) else {
-        // Earlier versions hashed all of it.
+        // Earlier versions hashed the whole corpus.
         return Ok(setup.dataset.sha256()?.as_deref() == checkpoint.corpus_sha256());
     };
     let hashes = here.sha256.as_ref().zip(there.sha256.as_ref());
@@ -160,7 +161,8 @@ fn is_same_corpus(setup: &Setup, checkpoint: &Checkpoint) -> Result<bool> {
     Ok(here.tokens == there.tokens && same_hashes)
 }
 
-/// Returns a warning if files of the data have been modified since a checkpoint, in which no sample differs.
+/// Returns a warning if files of the data have been modified since the checkpoint although no hashed piece
+/// differs.
 pub(crate) fn other_times(setup: &Setup, checkpoint: &Checkpoint) -> Option<String> {
     let (here, there) = (setup.dataset.mark().ok()??, checkpoint.corpus()?);
     (here.modified != there.modified && here.sha256.is_none()).then(|| {
@@ -170,7 +172,7 @@ pub(crate) fn other_times(setup: &Setup, checkpoint: &Checkpoint) -> Option<Stri
     })
 }
 
-/// Logs where the run begins, and what has changed since.
+/// Logs the start of the run, and what has changed since the checkpoint.
 pub(crate) fn announce(setup: &Setup, options: &RunOptions, run_dir: &Path) {
     match &setup.start {
         Start::Resumed(point) => {

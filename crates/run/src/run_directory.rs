@@ -1,4 +1,4 @@
-//! The directory that a run leaves, in which one process at a time trains.
+//! The directory of a run, in which one process at a time trains.
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -18,8 +18,7 @@ pub(crate) const CONFIG: &str = "config.toml";
 /// The copy of the run's tokenizer there, if it is a file.
 const TOKENIZER: &str = "tokenizer.json";
 
-/// A run directory that this process may write to, until it is dropped or the process ends, however that
-/// happens.
+/// A lock on a run directory, held until it is dropped or the process ends in any way.
 #[derive(Debug)]
 pub(crate) struct RunLock {
     path: PathBuf,
@@ -27,7 +26,7 @@ pub(crate) struct RunLock {
 }
 
 impl RunLock {
-    /// Takes the directory `path`. Errors: another process has it.
+    /// Locks the directory `path`. Errors: another process holds the lock.
     pub(crate) fn take(path: &Path) -> Result<Self> {
         let unreadable = |error: std::io::Error| {
             RunError::Refused(format!("--run-dir {}: it cannot be opened: {error}", path.display()))
@@ -40,7 +39,7 @@ impl RunLock {
                 let text = format!("--run-dir {}: another process is training there", path.display());
                 return Err(RunError::Refused(text));
             }
-            // Some network file systems lock no directories. There one has to be as careful as without this.
+            // Some network file systems cannot lock directories; the run continues without a lock.
             Err(TryLockError::Error(_)) => None,
         };
         Ok(RunLock { path: path.to_owned(), _held: held })
@@ -51,7 +50,7 @@ impl RunLock {
     }
 }
 
-/// Errors: something that is no directory.
+/// Checks that `path` is a directory or does not exist. Errors: anything else.
 fn check_directory(path: &Path) -> Result<()> {
     if path.exists() && !path.is_dir() {
         return Err(RunError::Refused(format!("--run-dir {}: it is a file", path.display())));
@@ -59,8 +58,8 @@ fn check_directory(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes a directory below `runs` for a run called `name`, with the time in its name, and a number where
-/// another run began in the same second. Errors: it cannot be made.
+/// Creates a directory below `runs` for a run called `name`, with the time in its name, and a number if
+/// another run began in the same second. Errors: it cannot be created.
 fn new_directory(name: &str) -> Result<PathBuf> {
     let unusable = |path: &Path, error: std::io::Error| {
         RunError::Refused(format!("{}: the run's directory cannot be made: {error}", path.display()))
@@ -85,7 +84,8 @@ fn new_directory(name: &str) -> Result<PathBuf> {
 pub(crate) struct RunDirectory(Arc<RunLock>);
 
 impl RunDirectory {
-    /// Makes the directory and writes the resolved configuration. Errors: one that holds a run already.
+    /// Creates the directory and writes the resolved configuration. Errors: a directory that already holds a
+    /// run.
     pub(crate) fn create(config: &RunConfig, chosen: Option<PathBuf>, name: &str) -> Result<Self> {
         let Some(path) = chosen else { return Self::begin(config, RunLock::take(&new_directory(name)?)?) };
         check_directory(&path)?;
@@ -107,11 +107,11 @@ impl RunDirectory {
         Self::begin(config, RunLock::take(&path)?)
     }
 
-    /// Opens the directory of a run that goes on: what it came to is no longer true, what was half-written
-    /// goes.
+    /// Opens the directory of a resumed run, and removes outdated results and partly written files.
     pub(crate) fn reopen(setup: &Setup, lock: RunLock) -> Result<Self> {
         let path = lock.path().to_owned();
-        // After an earlier step than the newest, later checkpoints belong to another course of the run.
+        // When resuming from an earlier step than the newest, later checkpoints belong to the abandoned part
+        // of the run.
         let later = setup
             .resumed()
             .map(|point| checkpoint::Directory::of(&path).set_aside_after(point.checkpoint.step()));
@@ -128,14 +128,14 @@ impl RunDirectory {
         Self::begin(&setup.config, lock)
     }
 
-    /// The directory that rank 0, another process, has opened.
+    /// Returns the directory that rank 0, another process, has opened.
     pub(crate) fn of_rank_zero(path: PathBuf) -> Self {
         RunDirectory(Arc::new(RunLock { path, _held: None }))
     }
 
     fn begin(config: &RunConfig, lock: RunLock) -> Result<Self> {
         let text = match &config.tokenizer {
-            // The run keeps the tokenizer, wherever it came from.
+            // The run keeps a copy of the tokenizer.
             Tokenizer::File(file) => {
                 run_files::atomic_write(&lock.path().join(TOKENIZER), file.json())?;
                 config.to_toml_beside(TOKENIZER)
@@ -156,7 +156,7 @@ impl RunDirectory {
     }
 }
 
-/// Deletes what killed processes left in a run's directory, which this process holds.
+/// Deletes files that killed processes left in a run's directory, which this process has locked.
 pub(crate) fn tidy(setup: &Setup, run_dir: &Path) -> Result<()> {
     checkpoint::Directory::of(run_dir).tidy(setup.config.checkpoint.keep)?;
     for file in [CONFIG, TOKENIZER, "metrics.jsonl", "sessions.json", "summary.json"] {

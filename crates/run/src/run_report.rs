@@ -1,4 +1,4 @@
-//! `plimsoll report`: what a run directory holds, as one page.
+//! `plimsoll report`: the contents of a run directory on one page.
 
 use std::path::{Path, PathBuf};
 
@@ -20,15 +20,15 @@ use worker::watch;
 const FIGURES: [&str; 4] =
     ["allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "peak_reserved_bytes"];
 
-/// Reads what a run has left so far; a run that has not ended has no summary and no traces.
+/// Reads the files of a run so far; a run that has not ended has no summary and no traces.
 ///
-/// Errors: a directory that holds no run, a file in it that holds something else.
+/// Errors: a directory without a run, an invalid file in it.
 pub fn report_run(run_dir: &Path) -> Result<Report> {
     let config = configuration_of(run_dir, &[])?;
     let (mut history, seconds) = history(&run_dir.join("metrics.jsonl"))?;
     let summary = read(&run_dir.join("summary.json"))?.map(|text| parse(run_dir, &text)).transpose()?;
     if summary.as_ref().is_some_and(|summary| summary["device"] == "meta") {
-        // It computes no numbers.
+        // Meta computes no numbers.
         history.iter_mut().for_each(|point| point.is_finite = true);
     }
     let ranks = match &summary {
@@ -60,10 +60,10 @@ pub fn configuration_of(run_dir: &Path, overrides: &[String]) -> Result<RunConfi
     Ok(RunConfig::load(&path, overrides)?)
 }
 
-/// The most bytes of a file of a run: the metrics of some million steps.
+/// The most bytes of a file of a run: the metrics of about a million steps.
 const MOST_BYTES: u64 = 1 << 30;
 
-/// A file's text; `None` where there is no such file.
+/// Returns a file's text; `None` if there is no such file.
 fn read(path: &Path) -> Result<Option<String>> {
     match input::read_text(path, MOST_BYTES) {
         Ok(text) => Ok(Some(text)),
@@ -77,10 +77,10 @@ fn parse(run_dir: &Path, text: &str) -> Result<Value> {
     serde_json::from_str(text).map_err(broken)
 }
 
-/// Number of steps whose time is known, and the seconds that they took.
+/// Number of steps whose time is known, and their seconds.
 type Timed = (usize, f64);
 
-/// The lines of `metrics.jsonl`, and the time of the steps. A line that is cut short is not one.
+/// Reads the lines of `metrics.jsonl`, and the steps' time. Truncated lines are skipped.
 fn history(path: &Path) -> Result<(Vec<StepPoint>, Timed)> {
     let text = read(path)?.unwrap_or_default();
     let mut timed = (0, 0.0);
@@ -97,7 +97,7 @@ fn history(path: &Path) -> Result<(Vec<StepPoint>, Timed)> {
             tokens_per_second: number("tokens_per_second"),
             gradient_norm: number("gradient_norm"),
             learning_rate: number("learning_rate"),
-            // Such numbers are `null` in JSON.
+            // Numbers that are not finite are `null` in JSON.
             is_finite: !["loss", "gradient_norm"].iter().any(|key| line.get(key).is_some_and(Value::is_null)),
         })
     };
@@ -210,8 +210,8 @@ fn notices(ranks: &[RankMemory], history: &[StepPoint], summary: Option<&Value>)
     notices
 }
 
-/// The schedule of a pipeline, its passes of equal length: how long they took is not written, and data that
-/// tell their sizes may be gone. Errors: none of a configuration that was checked.
+/// The schedule of a pipeline with passes of equal length: their durations are not recorded. Errors: none for
+/// a checked configuration.
 fn schedule(config: &RunConfig) -> Result<Option<SchedulePicture>> {
     if config.parallel.pipeline == 1 {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! Taking the checkpoints of a run, on rank 0.
+//! Checkpoints during a run, on rank 0.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,15 +17,15 @@ pub(crate) struct Saver {
     writer: Writer,
     /// Longest time between two checkpoints; `None`: any.
     every: Option<Duration>,
-    /// When the last checkpoint, or the run, began.
+    /// The start of the last checkpoint, or of the run.
     last: Instant,
-    /// Whether the log says that a checkpoint was put off.
+    /// Whether the delay of a checkpoint has been logged.
     is_said: bool,
 }
 
 impl Saver {
-    /// The saver of the run in `run_dir`, whose metrics `metrics` brings to the disk; `None` if it keeps no
-    /// checkpoints, or computes nothing. Errors: data that cannot be read.
+    /// Returns the saver of the run in `run_dir`, which first syncs its metrics by `metrics`; `None` if the
+    /// run keeps no checkpoints, or computes nothing. Errors: data that cannot be read.
     pub(crate) fn new(setup: &Setup, run_dir: &Path, metrics: MetricsSync) -> Result<Option<Self>> {
         let config = &setup.config;
         if !(config.checkpoint.is_kept() || config.checkpoint.keep_best) || setup.placement.is_meta() {
@@ -35,12 +35,12 @@ impl Saver {
             keep: config.checkpoint.keep,
             configuration: config.identity(),
             libraries: setup.placement.description().libraries,
-            // A run that goes on expects the lines of all steps before.
+            // A resumed run expects the metrics of all earlier steps.
             before: Arc::new(move || metrics.sync().map_err(|error| error.to_string())),
             corpus: setup.dataset.mark()?.cloned(),
         };
         let seconds = 60.0 * config.checkpoint.minutes;
-        // An interval that no clock can count is none.
+        // An interval too long for the clock is never due.
         let every = Duration::try_from_secs_f64(seconds).ok().filter(|every| !every.is_zero());
         let writer = Writer::new(run_dir, contents);
         Ok(Some(Saver { writer, every, last: Instant::now(), is_said: false }))
@@ -56,7 +56,7 @@ impl Saver {
         self.writer.is_busy()
     }
 
-    /// Says once that a checkpoint which is due after `step` steps waits for the one that is being written.
+    /// Logs once that a checkpoint due after `step` steps waits for the one being written.
     pub(crate) fn put_off(&mut self, step: u64) {
         if !std::mem::replace(&mut self.is_said, true) {
             tracing::warn!(
@@ -67,7 +67,7 @@ impl Saver {
     }
 
     /// Copies the state of a run, of which `worker` is rank 0, and starts to write it. The checkpoint before
-    /// has been written; a failure of that one is a warning: this one takes its place. Errors: the device's.
+    /// has been written; if that failed, it is a warning, because this one replaces it. Errors: the device's.
     pub(crate) fn save(&mut self, worker: &mut Worker, course: &Course) -> Result<()> {
         let mut snapshot = self.writer.begin();
         worker.take_snapshot(&mut snapshot, &course.losses)?;
@@ -76,7 +76,7 @@ impl Saver {
         Ok(())
     }
 
-    /// Waits for the checkpoint in flight. Errors: why it could not be written.
+    /// Waits for the checkpoint being written. Errors: it could not be written.
     pub(crate) fn finish(&mut self) -> std::result::Result<(), CheckpointError> {
         self.writer.finish()
     }

@@ -1,4 +1,4 @@
-//! The loop over steps, as every rank runs it.
+//! The training loop of every rank.
 
 use std::time::{Duration, Instant};
 
@@ -23,25 +23,24 @@ pub(crate) trait Observer {
     /// Returns whether the last checkpoint is still being written.
     fn is_saving(&self) -> bool;
 
-    /// Learns that a checkpoint is put off since the last one is still being written.
+    /// Called when a checkpoint is delayed because the last one is still being written.
     fn put_off(&mut self, course: &Course);
 
-    /// Takes a checkpoint of what there is after the steps of `course`, or this rank's part in one.
+    /// Takes a checkpoint of the state after the steps of `course`, or sends this rank's part of it.
     fn save(&mut self, worker: &mut Worker, course: &Course) -> Result<()>;
 }
 
-/// Trains to the end of the calendar, to the step at which the ranks agree to stop, or to a loss that is not
-/// finite.
+/// Trains to the last step, to the step at which the ranks agree to stop, or to a loss that is not finite.
 pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn Observer) -> Result<Course> {
     let config = worker.setup().config.clone();
     let calendar = Calendar::new(&config);
     let mut course = Course::begin(worker.setup());
     worker.check_plan(RunPart::Start, 0)?;
     let mut clock = Clock::new(worker.device().backend() == Backend::Cuda);
-    // A step's scalars are read when the next one has been enqueued, so that the device never waits for the
+    // A step's scalars are read after the next one has been enqueued, so that the device never waits for the
     // host.
     let mut unread: Option<Unread> = None;
-    // Whether a checkpoint is due that has not been taken yet.
+    // Whether a checkpoint is due and has not been taken.
     let mut due = false;
     for step in course.first..calendar.steps {
         let span = step_span(step + 1).entered();
@@ -83,7 +82,7 @@ pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn
         if !saves && !course.is_best {
             unread = Some(done);
         } else {
-            // A checkpoint holds the loss of its last step too.
+            // A checkpoint includes the loss of its last step.
             done.read(worker, &mut course, observer)?;
             if course.lost.is_some() {
                 break;
@@ -105,7 +104,7 @@ pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn
     Ok(course)
 }
 
-/// Returns whether the validation loss has not fallen for as many validations as the run has patience for.
+/// Returns whether the validation loss has not fallen for `train.patience` validations.
 fn out_of_patience(worker: &Worker, calendar: &Calendar, course: &Course) -> bool {
     let since_best = course.validations.since_best;
     let has_ended = calendar.patience.is_some_and(|patience| since_best >= patience)
@@ -122,7 +121,7 @@ struct Clock {
     began: Instant,
     /// Whether the step in flight began on an idle device.
     is_idle: bool,
-    /// Whether the device is ahead of the host: it is still busy with a step that began idle.
+    /// Whether the device is still busy with a step that began on an idle device.
     is_ahead: bool,
 }
 
@@ -131,14 +130,14 @@ impl Clock {
         Clock { began: Instant::now(), is_idle: false, is_ahead }
     }
 
-    /// Ends a step and begins the next. Returns the duration, if it says anything.
+    /// Ends a step and begins the next. Returns the duration, if it is meaningful.
     fn lap(&mut self) -> Option<Duration> {
         let elapsed = std::mem::replace(&mut self.began, Instant::now()).elapsed();
         let idle = std::mem::replace(&mut self.is_idle, false);
         (!(idle && self.is_ahead)).then_some(elapsed)
     }
 
-    /// Begins a step after something else.
+    /// Begins a step after a validation or checkpoint.
     fn restart(&mut self) {
         (self.began, self.is_idle) = (Instant::now(), true);
     }
@@ -161,7 +160,7 @@ impl Unread {
     }
 }
 
-/// What all ranks agree on after a step: each holds if any of them says so.
+/// What all ranks agree on after a step: each is true if it is on any rank.
 struct Agreement {
     /// All ranks end after this step.
     stop: bool,

@@ -1,4 +1,4 @@
-//! `sessions.json` in a run directory: a record of each time that a process trained there.
+//! `sessions.json` in a run directory: a record of each process that trained there.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,28 +16,28 @@ use crate::{resume, utc};
 /// The most bytes of the file that are read.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// The outcome of a session.
+/// The outcome of a session: one process's part of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Ending {
-    /// It trains.
+    /// The process is training.
     Running,
     /// All steps are done.
     Complete,
-    /// It was asked to stop before the last step.
+    /// It was stopped before the last step.
     Interrupted,
     /// A loss or gradient norm was not finite.
     NonFinite,
     /// It ended with this error.
     Failed(String),
-    /// It ended without a word: killed, or the machine stopped.
+    /// It ended without recording its end: it was killed, or the machine stopped.
     Lost,
 }
 
 /// Results of a session that ended with a summary.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Results {
-    /// Steps that the run had done at the end, those of earlier sessions included.
+    /// Steps done at the end of the session, including those of earlier sessions.
     steps: u64,
     /// Tokens (or samples) per second over all ranks.
     tokens_per_second: f64,
@@ -48,7 +48,7 @@ struct Results {
     wall_seconds: f64,
 }
 
-/// A setting that decides bits and is another one since the session began.
+/// A bit-deciding setting whose value changed at the start of the session.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Changed {
     from: Option<String>,
@@ -66,18 +66,18 @@ struct Session {
     device_model: String,
     libraries: String,
     grid: Grid,
-    /// Steps that earlier sessions had done.
+    /// Steps done by earlier sessions.
     after_step: u64,
-    /// The checkpoint or folder whose weights the run began with.
+    /// The checkpoint or folder of the initial weights.
     weights_from: Option<PathBuf>,
-    /// Settings that decide bits and have changed, by key: bits may differ after `after_step`.
+    /// Bit-deciding settings that changed, by key: bits may differ after `after_step`.
     changed: BTreeMap<String, Changed>,
-    /// Differences from what wrote the checkpoint: bits may differ after `after_step`.
+    /// Differences from the software that wrote the checkpoint: bits may differ after `after_step`.
     warnings: Vec<String>,
     results: Option<Results>,
 }
 
-/// The records of a run directory, of which the last is that of this process.
+/// The records of a run directory, the last of which is this process's.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     path: PathBuf,
@@ -86,7 +86,7 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    /// Adds a record of the session that begins. Errors: the file cannot be read or written.
+    /// Adds a record of the starting session. Errors: the file cannot be read or written.
     pub(crate) fn begin(run_dir: &Path, setup: &Setup) -> Result<Self> {
         let path = run_dir.join("sessions.json");
         let mut all = read(&path)?;
@@ -162,7 +162,8 @@ impl Sessions {
     }
 }
 
-/// Completes the record of a session that failed. What cannot be recorded is not: the failure matters more.
+/// Completes the record of a failed session. An error of the write is ignored, because the failure is
+/// reported.
 pub(crate) fn fail(run_dir: &Path, error: &RunError) {
     let path = run_dir.join("sessions.json");
     let Ok(all) = read(&path) else { return };

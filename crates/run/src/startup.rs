@@ -1,7 +1,7 @@
-//! The start of a run: joining the job that a launcher started, and agreeing with its other processes.
+//! The start of a run: joining a launcher's job, and agreeing with its other processes.
 //!
-//! A mistake that all processes would find is said once, by rank 0, and all of them end with its status; one
-//! that only some find is said by rank 0 too, with the rank and host that found it.
+//! An error that all processes find is printed once, by rank 0, and all of them end with its status; an error
+//! that only some find is printed by rank 0 too, with the rank and host that found it.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -33,23 +33,23 @@ pub struct Startup {
 }
 
 impl Startup {
-    /// Joins the job that this process belongs to, if a launcher started it: `mpirun`, or `srun` with PMI. To
-    /// be called on the process's first thread, once.
+    /// Joins the job to which this process belongs, if a launcher started it: `mpirun`, or `srun` with PMI.
+    /// Called once, on the process's first thread.
     ///
-    /// Errors: a launcher, and no MPI in this build; MPI does not start, or joins others than the launcher
-    /// started.
+    /// Errors: a launcher, but a build without MPI; MPI does not start, or joins another number of processes
+    /// than the launcher started.
     pub fn begin() -> Result<Self> {
         let Some(processes) = launched(|name| std::env::var(name).ok()) else { return Ok(Self::alone()) };
         Ok(Startup { job: Job::join(processes)? })
     }
 
-    /// The number of processes that a launcher started as ranks of a job, if one started this process.
+    /// Returns the number of processes in this process's job, if a launcher started it.
     #[must_use]
     pub fn launched() -> Option<usize> {
         launched(|name| std::env::var(name).ok())
     }
 
-    /// A process that is all of its run.
+    /// Returns the startup of a process without a job.
     pub fn alone() -> Self {
         Startup { job: None }
     }
@@ -70,9 +70,10 @@ impl Startup {
         self.job.is_some()
     }
 
-    /// Calls `body` as this rank of the job, and ends with all others; for a process alone it does nothing.
+    /// Calls `body` as this rank of the job, and ends with all others; does nothing for a process without a
+    /// job.
     ///
-    /// Errors: what `body` says went wrong, here or on another rank.
+    /// Errors: those of `body`, here or on another rank.
     #[cfg(feature = "mpi")]
     pub fn run_job(
         self,
@@ -81,10 +82,10 @@ impl Startup {
         self.job.map_or(Ok(()), |job| job.run_plain(body))
     }
 
-    /// Runs `body` as this rank of the job, and ends with all others; `None` for a process alone, which does
-    /// not call it.
+    /// Runs `body` as this rank of the job, and ends with all others; `None`, without calling it, for a
+    /// process without a job.
     ///
-    /// Errors: the first rank's that failed.
+    /// Errors: those of the first rank that failed.
     pub fn run_in_job<T, E: Display>(
         self,
         timeout_seconds: u64,
@@ -95,18 +96,18 @@ impl Startup {
         job.run(timeout_seconds, body).map(Some).map_err(failed)
     }
 
-    /// Ends with all other ranks of the job. Errors: the first rank's that failed.
+    /// Ends with all other ranks of the job. Errors: those of the first rank that failed.
     pub(crate) fn finish(self) -> Result<()> {
         let failed = |Lost { rank, reason, .. }| RunError::Rank { rank, reason };
         self.job.map_or(Ok(()), |job| job.finish().map_err(failed))
     }
 
-    /// The communicator and the rest of the job; `None` for a process alone.
+    /// Returns the communicator and the rest of the job; `None` for a process without one.
     pub(crate) fn into_job(self) -> Option<Job> {
         self.job
     }
 
-    /// The run directory that rank 0 has opened, on all ranks.
+    /// Returns on all ranks the run directory that rank 0 has opened.
     pub(crate) fn share_directory(&mut self, opened: Option<RunDirectory>) -> Result<RunDirectory> {
         let absolute = |opened: &RunDirectory| std::path::absolute(opened.path()).ok();
         let path = opened.as_ref().and_then(absolute).map(|path| path.to_string_lossy().into_owned());
@@ -120,35 +121,35 @@ impl Startup {
         Ok(job.all(&mine)?.into_iter().next().unwrap_or_default())
     }
 
-    /// A wish to stop that signals express.
+    /// Returns the request to stop that signals set.
     ///
-    /// Errors: the system refuses to have signals handled.
+    /// Errors: the system refuses to handle signals.
     pub fn interrupt(&self) -> Result<Interrupt> {
         let interrupt = Interrupt::default();
         interrupt.on_signals(self.job.is_none())?;
         Ok(interrupt)
     }
 
-    /// Returns `mine` if no rank has an error. Errors: `mine` for a process alone; in a job, that some rank
-    /// has an error, which rank 0 has printed by then.
+    /// Returns `mine` if no rank has an error. Errors: `mine` for a process without a job; in a job, that
+    /// some rank has an error, which rank 0 has printed by then.
     pub fn agree<T, E: JobError>(&mut self, mine: std::result::Result<T, E>) -> std::result::Result<T, E> {
         let Some(job) = &mut self.job else { return mine };
         let (agreed, ends) = job.agree(mine);
         let Err(error) = agreed else { return agreed };
         let status = error.exit_status();
         if !error.is_said() {
-            // Before the others end, for then the launcher ends this one.
+            // Printed before the others end, because the launcher ends this process then.
             terminal::say(&format!("plimsoll: {error}"));
         }
         if ends && let Some(job) = self.job.take() {
-            // All ranks come here. That one does not changes nothing of what is said.
+            // All ranks call this; a rank that does not changes nothing in what is printed.
             let _ = job.finish();
         }
         Err(RunError::Said { status }.into())
     }
 
-    /// Checks that the job has the ranks that the configuration has. Errors: another number, or `--ranks`
-    /// besides.
+    /// Checks that the job has the configured number of ranks. Errors: another number, or `--ranks` in
+    /// addition.
     pub fn check_ranks(&self, data: usize, pipeline: usize, threads: Option<usize>) -> Result<()> {
         let world_size = data * pipeline;
         let grid = format!(
@@ -174,7 +175,7 @@ impl Startup {
 
     /// Checks that all ranks run the same program with the same `options` on the same configuration and data.
     ///
-    /// Errors: what differs, and on which rank and host.
+    /// Errors: the first difference, with its rank and host.
     pub fn check_same(&mut self, setup: &Setup, options: &str) -> Result<()> {
         let Some(job) = &mut self.job else { return Ok(()) };
         let own = Facts::of(setup, options)?;
@@ -205,7 +206,7 @@ struct Facts {
     fingerprint: String,
     /// Layers of every stage.
     partition: String,
-    /// The whole of it, to say what differs.
+    /// The whole configuration, to name the setting that differs.
     configuration: String,
 }
 
@@ -236,7 +237,7 @@ impl Facts {
         Facts { version, options, device, corpus, start, fingerprint, partition, configuration }
     }
 
-    /// Returns the first property that another rank has different.
+    /// Returns the first property that differs on another rank.
     fn difference(&self, other: &Facts) -> Option<String> {
         let is = |what: &str, mine: &str, theirs: &str| {
             (mine != theirs).then(|| format!("{what}, {theirs} and not {mine},"))
@@ -253,9 +254,9 @@ impl Facts {
             .or_else(|| is("partition into stages of layers", &self.partition, &other.partition))
     }
 
-    /// The first key that both configurations have with different values.
+    /// Returns the first key that has different values in the two configurations.
     fn different_line(&self, other: &Facts) -> String {
-        // Where files are may differ between hosts.
+        // Paths may differ between hosts.
         let place =
             |line: &&str| ["base =", "from =", "profile ="].iter().any(|start| line.starts_with(start));
         let lines = |facts: &'_ Facts| -> Vec<String> {
@@ -268,14 +269,14 @@ impl Facts {
     }
 }
 
-/// What tells a corpus from others on any host: files may have other times there.
+/// Identity of a corpus on any host, where modification times may differ.
 fn corpus_facts(mark: &CorpusMark) -> String {
     let hash = mark.sha256.as_ref().unwrap_or(&mark.samples_sha256);
     format!("of {} tokens, {hash}", mark.tokens)
 }
 
-/// The hardware and software that equal weights are promised for: the device's model and its libraries. Hosts
-/// without GPUs may differ.
+/// The hardware and software for which equal weights are promised: the device's model and its libraries.
+/// Hosts without GPUs may differ.
 fn device_facts(setup: &Setup) -> String {
     let description = setup.placement.description();
     match description.kind {
@@ -286,9 +287,9 @@ fn device_facts(setup: &Setup) -> String {
     }
 }
 
-/// Number of processes that a launcher started, if one did: Open MPI's, MPICH's and others with PMI, or
-/// Slurm's. Inside a Slurm job, whose steps have tasks of their own, the variables of an MPI launcher come
-/// first.
+/// Returns the number of processes that a launcher started, if one did: Open MPI's, MPICH's and others with
+/// PMI, or Slurm's. Inside a Slurm job, whose steps have their own tasks, the variables of an MPI launcher
+/// take precedence.
 fn launched(variable: impl Fn(&str) -> Option<String>) -> Option<usize> {
     let number = |name: &str| variable(name).and_then(|value| value.parse::<usize>().ok());
     number("OMPI_COMM_WORLD_SIZE").or_else(|| number("PMI_SIZE")).or_else(|| {
@@ -302,7 +303,7 @@ mod tests {
     use super::{Facts, launched};
 
     #[test]
-    fn the_first_difference_is_said() {
+    fn the_first_difference_is_reported() {
         let facts = |version: &str, corpus: &str, configuration: &str| Facts {
             version: version.to_owned(),
             options: "none".to_owned(),
@@ -337,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_launcher_is_seen_in_the_environment() {
+    fn a_launcher_is_recognised_by_environment_variables() {
         type Variables = &'static [(&'static str, &'static str)];
         let cases: [(Variables, Option<usize>); 9] = [
             (&[], None),
@@ -348,7 +349,7 @@ mod tests {
             (&[("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "2")], Some(2)),
             (&[("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "1")], None),
             (&[("PMI_SIZE", "two")], None),
-            // mpirun inside of a job of Slurm: the step is that of its daemons, one on each node.
+            // mpirun inside a Slurm job: the step is that of its daemons, one on each node.
             (
                 &[("OMPI_COMM_WORLD_SIZE", "8"), ("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "2")],
                 Some(8),

@@ -14,7 +14,7 @@ use crate::error::Result;
 /// Name of the file.
 const SUMMARY: &str = "summary.json";
 
-/// Returns the summary of a run that has come to `course`.
+/// Returns the summary of a run with the history `course`.
 pub(crate) fn summarize(
     setup: &Setup,
     course: &Course,
@@ -75,8 +75,7 @@ pub(crate) fn write(summary: &Summary, run_dir: &Path) -> Result<()> {
     Ok(summary.write(&run_dir.join(SUMMARY))?)
 }
 
-/// Returns the summary of the run that `setup` goes on with, if all its steps are done and it says so: then
-/// nothing is left to do.
+/// Returns the summary of the run that `setup` resumes, if all its steps are done and the summary records it.
 pub(crate) fn of_complete_run(setup: &Setup, run_dir: &Path) -> Option<Summary> {
     let point = setup.resumed()?;
     let steps = setup.config.train.steps;

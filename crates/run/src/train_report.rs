@@ -25,14 +25,14 @@ pub struct TrainReport {
     pub run_dir: PathBuf,
     /// Mean loss over the held-out data, at the end.
     pub validation_loss: Option<f64>,
-    /// Bytes of text for each validation target, where tokens are made of bytes.
+    /// Bytes of text per validation target, if tokens consist of bytes.
     pub bytes_per_token: Option<f64>,
     /// Loss of a smoothed bigram model on the same data, in nats per byte.
     pub bigram_entropy: Option<f64>,
-    /// Prompt and continuation.
+    /// Prompt and continuation of the sample.
     pub sample: Option<(String, String)>,
-    /// The ranks whose four figures are not those of the plan; `None` where there was none, or the run was
-    /// ended before it may have come to its peaks.
+    /// The ranks whose four figures differ from the plan; `None` without a plan, or if the run ended before
+    /// it may have reached its peaks.
     pub unplanned: Option<Vec<usize>>,
     /// The first difference of each rank's memory from its plan.
     pub divergences: Vec<Divergence>,
@@ -70,7 +70,7 @@ pub(crate) fn report(
         |ran: &&RankStatistics| plans.role_of(ran.rank).is_some_and(|role| !plans.roles()[role].agrees(ran));
     let compared = plans.world_size() > 0 && !course.interrupted;
     let unplanned = compared.then(|| summary.ranks.iter().filter(differ).map(|ran| ran.rank).collect());
-    // The run is complete: what cannot be compared with it is no failure.
+    // The run is complete: a missing comparison is no failure.
     let bigram_entropy = setup.dataset.tokens.as_ref().map(|tokens| tokens.bigram_entropy()).transpose();
     let bigram_entropy = bigram_entropy.unwrap_or_else(|error| {
         tracing::warn!("no figure of a bigram model: {error}");
@@ -97,7 +97,7 @@ pub(crate) fn report(
 }
 
 impl TrainReport {
-    /// The report of a run that was complete before, from its summary.
+    /// Returns the report of a run that was already complete, from its summary.
     pub(crate) fn of_record(summary: Summary, run_dir: PathBuf) -> Self {
         let entries = |key: &str| summary.more.get(key).cloned().unwrap_or_default();
         TrainReport {
@@ -135,7 +135,7 @@ impl fmt::Display for TrainReport {
         if let Some((prompt, text)) = &self.sample {
             writeln!(f, "\nA sample (the prompt is before the bar):\n\n{prompt}▌{text}\n")?;
         }
-        // Meta counts memory and computes no number.
+        // Meta counts memory and computes no numbers.
         let computes = self.summary.device != Backend::Meta.name();
         if let Some(loss) = self.validation_loss.filter(|_| computes) {
             write!(f, "Validation loss {loss:.4} nats")?;
@@ -149,7 +149,7 @@ impl fmt::Display for TrainReport {
         }
         let (steps, speed) = (self.summary.steps, self.summary.tokens_per_second);
         let ended = if self.interrupted { "stopped after" } else { "did" };
-        // Nothing was timed where a checkpoint had all steps done.
+        // Nothing was timed if the checkpoint had all steps done.
         let rate = if speed > 0.0 && computes {
             format!(" at {} tokens/s", grouped(speed.round() as u64))
         } else {

@@ -1,8 +1,8 @@
-//! Times of day in UTC, by the civil-from-days algorithm of H. Hinnant.
+//! Times of day in UTC, by H. Hinnant's civil-from-days algorithm.
 
 use std::time::{Duration, SystemTime};
 
-/// A time in UTC: year, month, day, hours, minutes and seconds.
+/// Returns a time in UTC: year, month, day, hours, minutes and seconds.
 fn civil(time: SystemTime) -> [i64; 6] {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
     let (days, seconds) = ((since / 86_400) as i64, (since % 86_400) as i64);
@@ -18,13 +18,13 @@ fn civil(time: SystemTime) -> [i64; 6] {
     [year, month, day, seconds / 3600, seconds % 3600 / 60, seconds % 60]
 }
 
-/// A time for a name, as `20261120-081500`.
+/// Formats a time for a name, as `20261120-081500`.
 pub(crate) fn compact(time: SystemTime) -> String {
     let [year, month, day, hours, minutes, seconds] = civil(time);
     format!("{year:04}{month:02}{day:02}-{hours:02}{minutes:02}{seconds:02}")
 }
 
-/// A time as RFC 3339 has it: `2026-11-20T08:15:00Z`.
+/// Formats a time as in RFC 3339: `2026-11-20T08:15:00Z`.
 pub(crate) fn rfc3339(time: SystemTime) -> String {
     let [year, month, day, hours, minutes, seconds] = civil(time);
     format!("{year:04}-{month:02}-{day:02}T{hours:02}:{minutes:02}:{seconds:02}Z")
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_those_of_the_calendar() {
+    fn times_match_the_calendar() {
         for (seconds, expected) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_399, "2000-02-28T23:59:59Z"),

@@ -1,4 +1,4 @@
-//! Views of a rank's memory for people and for PyTorch's viewers: `memory/rank-N.*` in the run directory.
+//! Views of a rank's memory for browsers and PyTorch's viewers: `memory/rank-N.*` in the run directory.
 
 use std::path::Path;
 

@@ -61,7 +61,7 @@ pack_documents = true
 document_mask = true
 "#;
 
-/// A directory with two texts, a tokenizer of them, and shards.
+/// A directory with two texts, a tokenizer trained on them, and shards.
 fn workplace() -> TempDir {
     let directory = TempDir::new().unwrap();
     let at = |name: &str| directory.path().join(name);
@@ -114,7 +114,7 @@ fn every_kind_of_data_gives_equal_bits_on_every_grid_and_after_a_resume() {
             let other = train_in(run_dir(grid[0]), config(place.path(), data, &grid), false);
             assert_eq!((bits(&other), other.unplanned), (bits(&one), Some(vec![])), "{name} {grid:?}");
         }
-        // As if the run had been killed after step 3.
+        // The directory now looks as if the run had been killed after step 3.
         fs::remove_dir_all(run_dir("1/checkpoints/step-000006")).unwrap();
         let resumed = train_in(run_dir("1"), config(place.path(), data, &["parallel.data=2"]), true);
         assert_eq!(bits(&resumed), bits(&one), "{name}");
@@ -143,7 +143,7 @@ fn the_checkpoint_with_the_lowest_validation_loss_is_kept_as_the_best() {
     let manifest = json(&fs::read_to_string(best.join("manifest.json")).unwrap());
     assert_eq!(manifest["validation_loss"].as_f64(), Some(lowest));
     assert_eq!(manifest["best_validation_loss"].as_f64(), Some(lowest));
-    // A link to a checkpoint of a step.
+    // `best` is a link to the checkpoint of a step.
     assert!(fs::read_link(&best).unwrap().to_str().unwrap().starts_with("step-"));
 }
 

@@ -1,9 +1,9 @@
-//! Points at which a test can hold a process, to kill it there, or slow it.
+//! Points at which a test can stop or delay a process, to kill it there.
 //!
-//! A kill that should hit the moment between two operations cannot be timed. With the environment variable
-//! [`VARIABLE`] set to `POINT:COUNT:FILE`, the thread that reaches the point for the `COUNT`-th time makes
-//! `FILE` and stays there until the process is killed. With [`SLOW`] set to `POINT:MILLISECONDS`, every
-//! thread that reaches the point sleeps so long: a disk that is slow.
+//! A kill between two particular operations cannot be timed. With the environment variable [`VARIABLE`] set
+//! to `POINT:COUNT:FILE`, the thread that reaches the point for the `COUNT`-th time creates `FILE` and waits
+//! there until the process is killed. With [`SLOW`] set to `POINT:MILLISECONDS`, every thread that reaches
+//! the point sleeps for that time, as with a slow disk.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -17,14 +17,14 @@ pub const VARIABLE: &str = "PLIMSOLL_HOLD";
 /// The environment variable that names a point and its delay.
 pub const SLOW: &str = "PLIMSOLL_SLOW";
 
-/// The point to hold at.
+/// The point at which to wait.
 struct Hold {
     point: String,
     count: u64,
     file: PathBuf,
 }
 
-/// A point in the work of a thread, named after what has just been done.
+/// Marks a point in a thread's work, named after the operation just done.
 pub fn reach(point: &str) {
     static HOLD: LazyLock<Option<Hold>> = LazyLock::new(|| parse(&std::env::var(VARIABLE).ok()?));
     static SLOWED: LazyLock<Option<(String, Duration)>> = LazyLock::new(|| slow(&std::env::var(SLOW).ok()?));

@@ -1,4 +1,4 @@
-//! Reading files: regular ones only, and no more than a bound.
+//! Reading files: regular files only, up to a size limit.
 
 use std::borrow::Cow;
 use std::fs::{File, FileType, Metadata, OpenOptions};
@@ -9,11 +9,11 @@ use std::path::Path;
 use flate2::read::MultiGzDecoder;
 use rustix::fs::OFlags;
 
-/// First bytes of a file that gzip wrote.
+/// First bytes of a gzip file.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// Opens a regular file for reading. Errors: the system's; something that is no regular file, such as a FIFO,
-/// which is not waited for.
+/// Opens a regular file for reading. Errors: the system's; a path that is no regular file, such as a FIFO, on
+/// which it does not wait.
 pub fn open(path: &Path) -> Result<File> {
     // Opening some devices has effects, so the type is checked before; it is checked again on the open file,
     // which may be another one.
@@ -33,7 +33,7 @@ pub fn read_text(path: &Path, most: u64) -> Result<String> {
     String::from_utf8(read(path, most)?).map_err(|_| Error::new(ErrorKind::InvalidData, "it is not UTF-8"))
 }
 
-/// Returns `bytes`, unpacked if gzip packed them, at most `most`. Errors: damaged data; more bytes.
+/// Returns `bytes`, decompressed if they are gzip data, at most `most`. Errors: damaged data; more bytes.
 pub fn unpack(bytes: &[u8], most: u64) -> Result<Cow<'_, [u8]>> {
     if !bytes.starts_with(&GZIP) {
         return Ok(Cow::Borrowed(bytes));
@@ -51,7 +51,7 @@ fn bounded(from: impl Read, most: u64, verb: &str) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Errors: the file is not a regular one.
+/// Checks that a file is regular. Errors: it is not.
 pub(crate) fn check_regular(metadata: &Metadata) -> Result<()> {
     let kind = metadata.file_type();
     if kind.is_file() {

@@ -1,11 +1,11 @@
-//! The operating system as the program meets it: files that may be anything, terminals, threads.
+//! The operating system's files, terminals and threads, with limits and checks.
 //!
-//! **Whatever comes from outside is bounded, and whatever goes out is whole.** A file that is read is a
-//! regular file of at most so many bytes ([`input`]), never a FIFO that is waited for. A file that is written
-//! has its old content or all of its new one, replaces nothing that somebody else wrote, and is not reached
-//! through a link ([`output`]); what is run must be this user's own ([`private`]). Text that reaches a
-//! terminal cannot steer it ([`terminal`]). Threads that cannot be started are an error with a sentence
-//! ([`threads`]). Tests hold a process where a kill is meant to hit it ([`fail_point`]).
+//! **Inputs are bounded, and outputs are written whole.** A file that is read is a regular file within a size
+//! limit ([`input`]); reading never waits on a FIFO. A file that is written has its old content or all of its
+//! new one, replaces no file of another origin, and is not reached through a link ([`output`]); files that
+//! are executed must be this user's own ([`private`]). Text printed to a terminal cannot control it
+//! ([`terminal`]). A thread that cannot be started is an error with a sentence ([`threads`]). Tests stop a
+//! process at the point where they kill it ([`fail_point`]).
 //!
 //! ```
 //! use system::output::{OutputFile, Replace};

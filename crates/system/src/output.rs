@@ -1,4 +1,4 @@
-//! Writing files: whole or not at all, over nothing that somebody else wrote, and not through links.
+//! Writing files: whole or not at all, without replacing files of another origin or following links.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -12,23 +12,23 @@ use rustix::fs::OFlags;
 use crate::fail_point;
 use crate::input::{self, check_regular};
 
-/// Bytes at the start of a file in which its writer's mark must stand.
+/// Bytes at the start of a file that must contain its writer's mark.
 const MARKED_WITHIN: u64 = 4096;
-/// Permissions of a new file, which the user's mask reduces.
+/// Permissions of a new file, before the umask.
 const MODE: u32 = 0o666;
 
 /// The files that an output may replace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replace {
-    /// None: the file must not exist.
+    /// No file: the path must not exist.
     Nothing,
-    /// A file with this text in its first 4096 bytes: one that the same command wrote.
+    /// A file with this text in its first 4096 bytes, written by the same command.
     Marked(&'static str),
-    /// Any regular file, or a symbolic link to one, which is replaced itself.
+    /// Any regular file, or a symbolic link to one; the link itself is replaced.
     Anything,
 }
 
-/// A file that a user names for a result: checked before the result is computed, written whole or not at all.
+/// A user-named result file: checked before the result is computed, written whole or not at all.
 #[derive(Debug)]
 pub struct OutputFile {
     path: PathBuf,
@@ -36,7 +36,8 @@ pub struct OutputFile {
 }
 
 impl OutputFile {
-    /// Checks that `path` can be written and that what is there may be replaced. Errors: why not.
+    /// Checks that `path` can be written and that an existing file may be replaced. Errors: the reason why
+    /// not.
     pub fn new(path: &Path, replace: Replace) -> Result<Self> {
         check_replaceable(path, replace)?;
         let temporary = Temporary::create(path, MODE)?;
@@ -50,7 +51,7 @@ impl OutputFile {
         &self.path
     }
 
-    /// Writes the file. Errors: the system's; a file that has come there meanwhile and may not be replaced.
+    /// Writes the file. Errors: the system's; a file created meanwhile that may not be replaced.
     pub fn write(self, bytes: &[u8]) -> Result<()> {
         let mut temporary = Temporary::create(&self.path, MODE)?;
         temporary.fill(bytes)?;
@@ -59,14 +60,14 @@ impl OutputFile {
     }
 }
 
-/// Writes a file of the program's own under a temporary name beside `path`, syncs it to the disk and renames
-/// it, so that `path` has either its previous content or all of `bytes`. A symbolic link at `path` is
-/// replaced, not followed. Errors: the system's; something that is no regular file.
+/// Writes one of the program's own files under a temporary name beside `path`, syncs it to the disk and
+/// renames it, so that `path` has either its previous content or all of `bytes`. A symbolic link at `path` is
+/// replaced, not followed. Errors: the system's; a path that is no regular file.
 pub fn write_own(path: &Path, bytes: &[u8]) -> Result<()> {
     write_with_mode(path, bytes, MODE)
 }
 
-/// As [`write_own`], with permissions that the user's mask may reduce.
+/// [`write_own`] with given permissions, before the umask.
 pub(crate) fn write_with_mode(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
     check_replaceable(path, Replace::Anything)?;
     let mut temporary = Temporary::create(path, mode)?;
@@ -74,15 +75,15 @@ pub(crate) fn write_with_mode(path: &Path, bytes: &[u8], mode: u32) -> Result<()
     temporary.rename(path)
 }
 
-/// Opens a file of the program's own as `options` say. Errors: the system's; a symbolic link; something that
-/// is no regular file, such as a FIFO, which is not waited for.
+/// Opens one of the program's own files with `options`. Errors: the system's; a symbolic link; a path that is
+/// no regular file, such as a FIFO, on which it does not wait.
 pub fn open_own(path: &Path, options: &mut OpenOptions) -> Result<File> {
     if fs::symlink_metadata(path).is_ok_and(|there| there.is_symlink()) {
         return Err(link());
     }
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = options.custom_flags(flags.bits() as i32).open(path).map_err(|error| {
-        // A link that came there since.
+        // A link created since the check.
         if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) { link() } else { error }
     })?;
     check_regular(&file.metadata()?)?;
@@ -112,7 +113,7 @@ pub fn remove_temporaries(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Errors: what is at `path` must stay.
+/// Checks that the file at `path` may be replaced. Errors: it may not.
 fn check_replaceable(path: &Path, replace: Replace) -> Result<()> {
     let there = match fs::symlink_metadata(path) {
         Ok(there) => there,
@@ -120,7 +121,7 @@ fn check_replaceable(path: &Path, replace: Replace) -> Result<()> {
         Err(error) => return Err(error),
     };
     if there.is_symlink() && replace == Replace::Anything {
-        // A link to nothing may go too.
+        // A dangling link may be replaced too.
         return fs::metadata(path).map_or(Ok(()), |target| check_regular(&target));
     }
     check_regular(&there)?;
@@ -136,11 +137,11 @@ fn check_replaceable(path: &Path, replace: Replace) -> Result<()> {
 fn is_marked(path: &Path, mark: &str) -> Result<bool> {
     let mut first = Vec::new();
     input::open(path)?.take(MARKED_WITHIN).read_to_end(&mut first)?;
-    // An empty file holds nothing to lose: mktemp makes one.
+    // An empty file has nothing to lose; mktemp creates one.
     Ok(first.is_empty() || first.windows(mark.len()).any(|window| window == mark.as_bytes()))
 }
 
-/// A new file beside another, which goes unless it is renamed.
+/// A new file beside another, removed unless it is renamed.
 #[derive(Debug)]
 struct Temporary {
     file: File,
@@ -149,20 +150,20 @@ struct Temporary {
 
 impl Temporary {
     fn create(beside: &Path, mode: u32) -> Result<Self> {
-        /// Tells the files of one process apart.
+        /// Distinguishes the temporary files of one process.
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let name = beside.file_name().ok_or_else(|| Error::from(ErrorKind::IsADirectory))?;
         let mut temporary = OsString::from(".");
         temporary.push(name);
         temporary.push(format!(".{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed)));
         let path = beside.with_file_name(temporary);
-        // A process of this number was killed here before: what it left goes.
+        // A killed process with the same number may have left its file.
         if let Err(error) = fs::remove_file(&path)
             && error.kind() != ErrorKind::NotFound
         {
             return Err(error);
         }
-        // New, and so never through a link.
+        // `create_new` never follows a link.
         let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&path)?;
         Ok(Temporary { file, path })
     }
@@ -172,7 +173,7 @@ impl Temporary {
         self.file.sync_all()
     }
 
-    /// Gives the file its name and syncs the directory, which makes that durable.
+    /// Renames the file and syncs the directory, which makes the new name durable.
     fn rename(self, to: &Path) -> Result<()> {
         fail_point::reach("output complete");
         fs::rename(&self.path, to)?;
@@ -183,7 +184,7 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // Once renamed it is gone; an error of the write is the one to report.
+        // After a rename the file is gone; otherwise the error of the write is the one to report.
         let _ = fs::remove_file(&self.path);
     }
 }

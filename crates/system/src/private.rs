@@ -9,16 +9,16 @@ use rustix::process::geteuid;
 
 use crate::{input, output};
 
-/// Reads a file of at most `most` bytes that nobody but this user can have written: the file and its
-/// directory belong to the user and are writable by nobody else. Errors: those of [`input::read`]; of kind
-/// `PermissionDenied`, what others could have written.
+/// Reads a file of at most `most` bytes that only this user can have written: the file and its directory
+/// belong to the user and are writable by nobody else. Errors: those of [`input::read`]; of kind
+/// `PermissionDenied`, a file that others could have written.
 pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
     check_directory(path)?;
     check(&fs::symlink_metadata(path)?, "the file")?;
     input::read(path, most)
 }
 
-/// Writes a file whole, in a directory that is made for this user alone where there is none. Errors: the
+/// Writes a file whole, in a directory that is created for this user alone if it does not exist. Errors: the
 /// system's; a directory that others can write to.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     if let Some(directory) = path.parent() {
@@ -38,7 +38,7 @@ fn check(metadata: &Metadata, what: &str) -> Result<()> {
     if metadata.uid() != geteuid().as_raw() {
         return denied("belongs to another user");
     }
-    // The bits of a link say nothing: it is writable by who can write to its directory.
+    // A link's own permissions have no meaning: whoever can write to its directory can replace it.
     if !metadata.is_symlink() && metadata.mode() & 0o022 != 0 {
         return denied("can be written by others (chmod go-w)");
     }

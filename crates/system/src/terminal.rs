@@ -1,22 +1,23 @@
-//! Standard output and standard error: failed writes are errors, and text cannot steer a terminal.
+//! Standard output and standard error: failed writes are errors, and text cannot control a terminal.
 
 use std::borrow::Cow;
 use std::io::{ErrorKind, IsTerminal, Result, Write};
 
 /// Writes `text` to standard output at once, with control characters made visible if that is a terminal.
 ///
-/// Errors: standard output cannot be written. A reader that has gone away is one of kind `BrokenPipe`.
+/// Errors: standard output cannot be written. A reader that has closed its end gives an error of kind
+/// `BrokenPipe`.
 pub fn print(text: &str) -> Result<()> {
     let shown = if std::io::stdout().is_terminal() { visible(text) } else { Cow::Borrowed(text) };
     write(&shown)
 }
 
-/// As [`print()`], and a reader that has gone away is no error: it has read what it wanted.
+/// [`print()`], without an error if the reader has closed its end.
 pub fn print_to_reader(text: &str) -> Result<()> {
     readers(print(text))
 }
 
-/// As [`print_to_reader`], for text of the program's own whose control characters are colours.
+/// [`print_to_reader`] for the program's own text, whose control characters are colours.
 pub fn print_as_is(text: &str) -> Result<()> {
     readers(write(text))
 }
@@ -36,7 +37,7 @@ fn readers(written: Result<()>) -> Result<()> {
 
 /// Writes a line to standard error, with control characters made visible.
 pub fn say(line: &str) {
-    // A closed standard error leaves nowhere to report the failure.
+    // If standard error is closed, the failure cannot be reported.
     let _ = std::io::stderr().write_all(format!("{}\n", visible(line)).as_bytes());
 }
 
@@ -50,7 +51,7 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     let mut shown = String::with_capacity(text.len() + 16);
     for character in text.chars() {
         match character {
-            // Unicode has a picture of each.
+            // Unicode has a symbol for each.
             '\0'..='\x1f' if is_hidden(character) => {
                 shown.extend(char::from_u32(0x2400 + u32::from(character)));
             }

@@ -1,27 +1,27 @@
-//! Threads: how many compute, and starting them.
+//! Threads: the number that compute, and starting them.
 
 use std::io::Result;
 use std::sync::OnceLock;
 use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 
-/// Environment variable with the number of threads that compute.
+/// Environment variable with the number of compute threads.
 pub const VARIABLE: &str = "RAYON_NUM_THREADS";
-/// The most ranks that are threads of one process: their queues grow with the square.
+/// Most ranks as threads of one process: their queues grow with the square.
 const MOST_RANKS: usize = 256;
-/// Bytes of each thread's stack, of which the system gives only what is used; the environment cannot make it
-/// less.
+/// Bytes of each thread's stack, of which the system allocates only the used pages; the environment cannot
+/// reduce it.
 const STACK_BYTES: usize = 8 << 20;
 
-/// Number of processors that this process may use.
+/// Number of processors available to this process.
 #[must_use]
 pub fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Starts the threads that compute, once in a process: as many as [`VARIABLE`] says, at most the processors,
-/// or the processors' share of each of `processes` on this host. Their number changes no result.
+/// Starts the compute threads, once per process: as many as [`VARIABLE`] says, at most the processors, or the
+/// processors' share of each of `processes` on this host. Their number affects no result.
 ///
-/// Returns a warning where the variable's number was not taken. Errors, in a sentence: the system refuses.
+/// Returns a warning if the variable's value was not used. Errors, in a sentence: the system refuses.
 pub fn start_computing(processes: usize) -> std::result::Result<Option<String>, String> {
     static STARTED: OnceLock<std::result::Result<Option<String>, String>> = OnceLock::new();
     STARTED.get_or_init(|| start(processes)).clone()
@@ -34,7 +34,7 @@ fn start(processes: usize) -> std::result::Result<Option<String>, String> {
         .num_threads(threads)
         .stack_size(STACK_BYTES)
         .thread_name(|index| format!("compute-{index}"));
-    // An error that says that there are threads already is as good: a program around this one has its own.
+    // The error that a pool exists already is ignored: a program that contains this one may have its own.
     match pool.build_global() {
         Err(error) if rayon_failed(&error) => Err(format!(
             "{threads} threads cannot be started: {error}; a limit of processes (ulimit -u) or memory is too low"
@@ -62,7 +62,7 @@ fn number(value: Option<&str>, processors: usize, processes: usize) -> (usize, O
     }
 }
 
-/// Errors: the ranks are too many for threads of one process, in a sentence.
+/// Checks the number of ranks as threads of one process. Errors, in a sentence: too many.
 pub fn check_ranks(ranks: usize) -> std::result::Result<(), String> {
     if ranks <= MOST_RANKS {
         return Ok(());
@@ -70,7 +70,7 @@ pub fn check_ranks(ranks: usize) -> std::result::Result<(), String> {
     Err(format!("{ranks} ranks as threads: one process has at most {MOST_RANKS}; mpirun starts more"))
 }
 
-/// Starts a thread. Errors: the system's, which allows no more.
+/// Starts a thread. Errors: the system's, if it allows no more threads.
 pub fn spawn<T: Send + 'static>(
     name: &str,
     body: impl FnOnce() -> T + Send + 'static,

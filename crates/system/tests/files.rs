@@ -1,4 +1,4 @@
-//! Files of every kind in every place: read within bounds, written whole, nothing of others replaced.
+//! Files of every kind in every place: reads are bounded, writes whole, and files of others are kept.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 use std::fs::{self, OpenOptions};
@@ -14,7 +14,7 @@ use system::input;
 use system::output::{OutputFile, Replace, open_own, remove_temporaries, write_own};
 use system::terminal::visible;
 
-/// A directory with a file of everything that is no regular file, and the words that refuse each.
+/// A directory with one path of each irregular kind, and the words of its refusal.
 fn irregular() -> (tempfile::TempDir, Vec<(PathBuf, &'static str)>) {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
@@ -59,7 +59,7 @@ fn only_regular_files_within_the_bound_are_read() {
 }
 
 #[test]
-fn what_is_packed_is_unpacked_up_to_the_bound() {
+fn packed_data_is_unpacked_up_to_the_bound() {
     let packed = |bytes: &[u8]| {
         let mut packer = GzEncoder::new(Vec::new(), Compression::best());
         packer.write_all(bytes).unwrap();
@@ -71,12 +71,12 @@ fn what_is_packed_is_unpacked_up_to_the_bound() {
     assert_eq!(error.kind(), ErrorKind::FileTooLarge);
     assert_eq!(input::unpack(&bomb, 10 << 20).unwrap().len(), 10 << 20);
     assert_eq!(*input::unpack(b"plain", 1).unwrap(), *b"plain");
-    // A second member counts too.
+    // All members of the file count.
     assert!(input::unpack(&[packed(&[1; 60]), packed(&[2; 60])].concat(), 100).is_err());
 }
 
 #[test]
-fn an_output_replaces_what_it_may_and_leaves_no_other_file() {
+fn an_output_replaces_only_allowed_files_and_leaves_no_temporary() {
     let mark = "<!-- Plimsoll -->";
     let (ours, theirs) = (format!("<svg>{mark}"), "thesis".to_owned());
     let table: [(Option<&str>, Replace, bool); 9] = [
@@ -102,7 +102,7 @@ fn an_output_replaces_what_it_may_and_leaves_no_other_file() {
         assert_eq!(fs::read_to_string(&path).ok().as_deref(), expected, "{before:?} {replace:?}");
         assert_eq!(names(directory.path()), ["page"]);
     }
-    // What comes there while the result is computed stays too.
+    // A file created while the result is computed is kept too.
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("page");
     let output = OutputFile::new(&path, Replace::Marked(mark)).unwrap();
@@ -116,7 +116,7 @@ fn an_output_replaces_what_it_may_and_leaves_no_other_file() {
 }
 
 #[test]
-fn an_output_is_never_anything_but_a_regular_file() {
+fn an_output_is_always_a_regular_file() {
     let (directory, all) = irregular();
     for (path, words) in all {
         for replace in [Replace::Anything, Replace::Marked("x")] {
@@ -162,7 +162,7 @@ fn links_are_replaced_and_not_followed() {
 }
 
 #[test]
-fn temporaries_of_a_killed_process_go_and_no_other_file() {
+fn temporaries_of_a_killed_process_are_removed_and_other_files_kept() {
     let directory = tempfile::tempdir().unwrap();
     let kept =
         ["summary.json", ".summary.json.backup", ".other.json.123", ".summary.json.", "summary.json.12"];

@@ -4,46 +4,46 @@ use device::{DType, DeviceError};
 
 use crate::Shape;
 
-/// Result of an operator.
+/// Result type of the operators.
 pub type Result<T> = std::result::Result<T, TensorError>;
 
-/// A refused or failed operator.
+/// Error of an operator that refused its operands or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TensorError {
-    /// Operands whose shapes do not go together.
+    /// Operands whose shapes do not agree.
     #[error("{operator}: {operand} has shape {found}, expected {expected}")]
     Shape {
         /// The operator.
         operator: &'static str,
         /// The operand that does not fit.
         operand: &'static str,
-        /// Its shape.
+        /// The operand's shape.
         found: Shape,
         /// The expected shape or value.
         expected: String,
     },
-    /// An operand of a type that the operator does not take.
+    /// An operand of another type than the operator requires.
     #[error("{operator}: {operand} is {found}, expected {expected}")]
     DType {
         /// The operator.
         operator: &'static str,
         /// The operand that does not fit.
         operand: &'static str,
-        /// Its type.
+        /// The operand's type.
         found: DType,
-        /// The expected shape or value.
+        /// The required type.
         expected: DType,
     },
-    /// An operand of an element type that the operator does not exist for.
+    /// An operand of an element type for which the operator has no implementation.
     #[error("{operator}: {operand} is {found}, expected {}", names(.supported))]
     Unsupported {
         /// The operator.
         operator: &'static str,
         /// The operand.
         operand: &'static str,
-        /// Its type.
+        /// The operand's type.
         found: DType,
-        /// The types that the operator exists for.
+        /// The types that the operator implements.
         supported: &'static [DType],
     },
     /// An index (a token, a class) outside its table.
@@ -53,11 +53,11 @@ pub enum TensorError {
         operator: &'static str,
         /// The index.
         index: u32,
-        /// One past the largest.
+        /// The number of entries of the table.
         limit: usize,
     },
-    /// Attention heads that do not divide: a count or width of 0, or query heads that are no multiple of key
-    /// and value heads.
+    /// Attention heads that do not divide: a count or width of 0, or query heads that are no multiple of the
+    /// key and value heads.
     #[error(
         "{operator}: {query} query heads and {key_value} key and value heads of width {width}, expected at least 1 \
          of each and query heads a multiple of key and value heads"
@@ -77,32 +77,32 @@ pub enum TensorError {
     HeadWidth {
         /// The operator.
         operator: &'static str,
-        /// The type computed in.
+        /// The compute type.
         dtype: DType,
-        /// Columns of a head.
+        /// Columns of one head.
         width: usize,
-        /// The widths that have one.
+        /// Head widths that have a kernel.
         supported: String,
     },
-    /// Another number of tensors than was prepared for.
+    /// A number of tensors other than the table was made for.
     #[error("{operator}: {found} tensors, expected {expected}")]
     Count {
         /// The operator.
         operator: &'static str,
-        /// Number given.
+        /// Number of tensors given.
         found: usize,
-        /// Number prepared for.
+        /// Number of tensors expected.
         expected: usize,
     },
-    /// An array that a kernel cannot count.
+    /// An array with more rows, columns or blocks than a kernel's 32-bit counters hold.
     #[error("{operator}: {size} is more than a kernel can count")]
     TooLarge {
         /// The operator.
         operator: &'static str,
-        /// Rows, columns or blocks.
+        /// The number of rows, columns or blocks.
         size: usize,
     },
-    /// The device refused.
+    /// An error of the device.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }

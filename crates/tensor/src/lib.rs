@@ -1,12 +1,13 @@
-//! Tensors and every operator on them, forward and backward, on every device. No history: that is autograd's.
+//! Tensors and every operator on them, forward and backward, on every device. Gradients are recorded by the
+//! crate `autograd`.
 //!
 //! The one idea: **an operator is a pair of plain functions over tensors** (`ops::linear::forward`,
 //! `ops::linear::backward_input`, …) that allocate their outputs, the same on each backend, and then compute
 //! on the backend at hand; [`Backend::Meta`] stops after allocating. What an operator allocates is a function
 //! of shapes and types alone.
 //!
-//! A [`Tensor`] is a dense row-major view into a reference-counted storage: when the last owner goes, the
-//! storage goes back to the caching allocator.
+//! A [`Tensor`] is a dense row-major view into a reference-counted storage; the last owner returns the
+//! storage to the caching allocator.
 //!
 //! ```
 //! use device::{Category, Device, DeviceOptions};

@@ -43,7 +43,7 @@ impl Shape {
         Some(self)
     }
 
-    /// Product of all sizes but the innermost: the array as a matrix has that many rows.
+    /// Product of all sizes but the innermost: the number of rows of the array as a matrix.
     pub fn rows(&self) -> usize {
         self.dims().split_last().map_or(1, |(_, outer)| outer.iter().product())
     }

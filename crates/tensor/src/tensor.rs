@@ -11,10 +11,10 @@ use device::{
 use crate::error::{Result, TensorError};
 use crate::shape::Shape;
 
-/// A dense row-major array: a view into a storage that it owns together with other views.
+/// A dense row-major array: a view into a storage shared with other views.
 ///
-/// Cloning copies no element. Writing goes through `&self`, because a storage may have several views
-/// (a gradient inside a bucket): [`Tensor::write`] refuses overlapping uses when they happen.
+/// Cloning copies no element. Writing takes `&self`, because a storage may have several views (a gradient
+/// inside a bucket); [`Tensor::write`] refuses overlapping uses at run time.
 #[derive(Clone)]
 pub struct Tensor {
     storage: Rc<Storage>,
@@ -26,12 +26,12 @@ pub struct Tensor {
 struct Storage {
     buffer: Buffer,
     device: Device,
-    /// Values that another stream is bringing.
+    /// A copy by another stream that fills the storage.
     arriving: RefCell<Option<Arrival>>,
 }
 
 impl Storage {
-    /// Whoever touches it from now on comes after what is being brought.
+    /// Makes the compute stream wait for a pending copy into the storage, once.
     fn settle(&self) {
         if let Some(arrival) = self.arriving.take() {
             self.device.await_arrival(&arrival);
@@ -40,14 +40,14 @@ impl Storage {
 }
 
 impl Drop for Storage {
-    /// Its memory is used again in the order of the compute stream.
+    /// Memory is reused in the order of the compute stream.
     fn drop(&mut self) {
         self.settle();
     }
 }
 
 impl Tensor {
-    /// A new tensor whose elements are whatever the memory held. Errors: out of memory.
+    /// Allocates a tensor with undefined elements. Errors: out of memory.
     pub fn empty(device: &Device, shape: impl Into<Shape>, dtype: DType, request: Request) -> Result<Self> {
         let shape = shape.into();
         let buffer = device.allocate(shape.elements() * dtype.bytes(), request)?;
@@ -55,22 +55,22 @@ impl Tensor {
         Ok(Tensor { storage, offset: 0, shape, dtype })
     }
 
-    /// A new tensor of zeros. Errors: out of memory.
+    /// Allocates a tensor of zeros. Errors: out of memory.
     pub fn zeros(device: &Device, shape: impl Into<Shape>, dtype: DType, request: Request) -> Result<Self> {
         let tensor = Self::empty(device, shape, dtype, request)?;
         tensor.zero()?;
         Ok(tensor)
     }
 
-    /// Scratch of `bytes` bytes, a multiple of 4, where calls take workspaces; elsewhere nothing. An operator
-    /// drops it when it returns. Errors: out of memory.
+    /// Allocates a workspace of `bytes` bytes, a multiple of 4, on devices whose operators take workspaces;
+    /// elsewhere it is empty. An operator drops it when it returns. Errors: out of memory.
     pub fn workspace(device: &Device, operator: &'static str, bytes: usize) -> Result<Self> {
         let words = if device.is_cuda_like() { bytes.div_ceil(DType::U32.bytes()) } else { 0 };
         Self::empty(device, [words], DType::U32, Request::new(Category::Workspace, operator))
     }
 
-    /// A new tensor with these elements, in row-major order. Errors: out of memory, or a count that is not
-    /// the shape's.
+    /// Allocates a tensor with these elements, in row-major order. Errors: out of memory, or a count other
+    /// than the shape's.
     pub fn from_host<T: Element>(
         device: &Device,
         values: &[T],
@@ -92,8 +92,8 @@ impl Tensor {
         Self::empty(device, shape, dtype, Request::new(category, "from_host"))
     }
 
-    /// `shape` elements of this tensor's storage, `offset` elements after this view's first.
-    /// Errors: a view that reaches beyond this one.
+    /// Returns a view of `shape` elements, `offset` elements after this view's first. Errors: a view that
+    /// reaches beyond this one.
     pub fn view(&self, offset: usize, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
         if offset + shape.elements() > self.elements() {
@@ -105,7 +105,7 @@ impl Tensor {
         Ok(Tensor { storage: Rc::clone(&self.storage), offset, shape, dtype: self.dtype })
     }
 
-    /// The same elements in another shape of as many elements.
+    /// Returns the same elements in another shape of as many elements.
     pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
         if shape.elements() != self.elements() {
@@ -115,17 +115,17 @@ impl Tensor {
         self.view(0, shape)
     }
 
-    /// The device that it lives on.
+    /// The tensor's device.
     pub fn device(&self) -> &Device {
         &self.storage.device
     }
 
-    /// Its sizes.
+    /// The tensor's shape.
     pub fn shape(&self) -> Shape {
         self.shape
     }
 
-    /// Its element type.
+    /// The tensor's element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
@@ -140,36 +140,35 @@ impl Tensor {
         self.elements() * self.dtype.bytes()
     }
 
-    /// True when no other tensor looks at the storage, so that an operator may write its result there.
+    /// Returns whether no other tensor views the storage, so that an operator may write its result there.
     pub fn is_unique(&self) -> bool {
         Rc::strong_count(&self.storage) == 1
     }
 
-    /// True when both look at one storage.
+    /// Returns whether both view one storage.
     pub fn shares_storage(&self, other: &Tensor) -> bool {
         Rc::ptr_eq(&self.storage, &other.storage)
     }
 
-    /// Another stream is filling its storage, up to `arrival`: whatever asks for bytes of it from now on, by
-    /// this view or another, has compute wait for that first. All ways to its elements lead through here:
-    /// nobody can forget to.
+    /// Records that another stream fills the storage, until `arrival`. The first access to its bytes, by this
+    /// or another view, makes the compute stream wait for that; every way to the elements checks it.
     pub fn arrives(&self, arrival: &Arrival) {
         self.storage.settle();
         *self.storage.arriving.borrow_mut() = Some(arrival.clone());
     }
 
-    /// Whether nobody has touched its storage since [`Tensor::arrives`].
+    /// Returns whether the storage has not been accessed since [`Tensor::arrives`].
     pub fn is_arriving(&self) -> bool {
         self.storage.arriving.borrow().is_some()
     }
 
-    /// Its bytes on the device, for work of the compute stream or of one that has waited for that.
+    /// The tensor's bytes on the device, for the compute stream or one that has waited for it.
     pub fn region(&self) -> Region<'_> {
         self.storage.settle();
         self.storage.buffer.region(self.offset, self.bytes())
     }
 
-    /// Its elements on the host side of a CPU device. Errors: another type, a device that is not the CPU, or
+    /// The elements on a CPU device, for reading. Errors: another type, a device that is not the CPU, or
     /// elements being written.
     pub fn read<T: Element>(&self) -> Result<ReadGuard<'_, T>> {
         self.check_type::<T>("read")?;
@@ -177,14 +176,14 @@ impl Tensor {
         Ok(self.storage.buffer.read(self.offset, self.elements())?)
     }
 
-    /// Its elements to write. Errors: as for [`Tensor::read`], or elements being read.
+    /// The elements on a CPU device, for writing. Errors: as for [`Tensor::read`], or elements being read.
     pub fn write<T: Element>(&self) -> Result<WriteGuard<'_, T>> {
         self.check_type::<T>("write")?;
         self.storage.settle();
         Ok(self.storage.buffer.write(self.offset, self.elements())?)
     }
 
-    /// Copies all elements to the host; zeros on Meta. Waits for the device.
+    /// Copies all elements to the host, zeros on Meta. Waits for the device.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         self.check_type::<T>("to_vec")?;
         let mut values = vec![T::zeroed(); self.elements()];
@@ -198,13 +197,13 @@ impl Tensor {
         Ok(self.device().copy_from_host(values, self.region())?)
     }
 
-    /// Copies the bytes of all elements, of any type, to the host; zeros on Meta. Waits for the device.
-    /// Errors: another count of bytes.
+    /// Copies the bytes of all elements, of any type, to the host, zeros on Meta. Waits for the device.
+    /// Errors: another number of bytes.
     pub fn read_bytes(&self, bytes: &mut [u8]) -> Result<()> {
         Ok(self.device().copy_bytes_to_host(self.region(), bytes)?)
     }
 
-    /// Overwrites all elements, of any type, with their bytes. Errors: another count of bytes.
+    /// Overwrites all elements, of any type, from bytes. Errors: another number of bytes.
     pub fn set_bytes(&self, bytes: &[u8]) -> Result<()> {
         Ok(self.device().copy_bytes_from_host(bytes, self.region())?)
     }
@@ -214,7 +213,7 @@ impl Tensor {
         self.copy_from_on(source, StreamKind::Compute)
     }
 
-    /// [`Tensor::copy_from`] on a stream of the caller's choice.
+    /// [`Tensor::copy_from`] on a given stream.
     pub fn copy_from_on(&self, source: &Tensor, stream: StreamKind) -> Result<()> {
         if source.dtype != self.dtype {
             return Err(self.wrong_type("copy_from", source.dtype));

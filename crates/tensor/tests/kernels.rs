@@ -1,4 +1,4 @@
-//! Every kernel compiles for every architecture that is served. Needs NVRTC and no GPU; with
+//! Compilation of every kernel for every supported architecture. Needs NVRTC and no GPU; with
 //! PLIMSOLL_NEED_NVRTC set, the absence of NVRTC is a failure.
 #![allow(
     clippy::unwrap_used,
@@ -11,7 +11,7 @@ use device::cuda::{architecture, compile, compiler_is_there};
 use device::{DType, Family};
 use tensor::ops::{DTYPES, FAMILIES};
 
-/// The compute capabilities that are served.
+/// The supported compute capabilities.
 const CHIPS: [(u32, u32); 3] = [(8, 0), (9, 0), (10, 0)];
 
 fn compiler_or_skip() -> bool {
@@ -51,7 +51,7 @@ fn every_kernel_compiles_for_every_architecture() {
     });
 }
 
-/// Names of the kernels in machine code: each has a section `.text.<name>`.
+/// Names of the kernels in machine code, each of which has a section `.text.<name>`.
 fn symbols(code: &[u8]) -> Vec<String> {
     const SECTION: &[u8] = b"\0.text.";
     let starts = code.windows(SECTION.len()).enumerate().filter(|(_, window)| *window == SECTION);
@@ -77,7 +77,7 @@ fn kernels_are_instantiated_for_the_types_that_operators_compute_with() {
 }
 
 #[test]
-fn architectures_have_their_own_instructions_where_the_chip_has_some() {
+fn hopper_kernels_use_hopper_instructions() {
     for (capability, name) in [((8, 0), "sm_80"), ((8, 9), "sm_89"), ((9, 0), "sm_90a"), ((10, 0), "sm_100")]
     {
         assert_eq!(architecture(capability), name);

@@ -1,15 +1,15 @@
-//! Memory that the driver reports as used on a rank's device, and what accounts for it.
+//! Memory that the driver reports as used on a rank's device, divided into its causes.
 
 use device::Device;
 use telemetry::DriverAccount;
 
 use crate::error::Result;
 
-/// Readings after the first two steps; during the first one, libraries still load what they need.
+/// Readings after each of the first two steps; during the first one, libraries still load modules.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
     steps: u32,
-    /// Bytes after the first step that neither context, modules nor the allocator explain.
+    /// Bytes used after the first step beyond context, modules and allocator.
     warm_up: i64,
     /// The same bytes after the second step.
     second: i64,
@@ -30,7 +30,7 @@ impl Account {
         Ok(())
     }
 
-    /// Returns the account now; all zeros where there is no driver.
+    /// Returns the current account; all zeros without a driver.
     pub(crate) fn close(&self, device: &Device) -> Result<DriverAccount> {
         let Some(ledger) = device.ledger()? else { return Ok(DriverAccount::default()) };
         let positive = |bytes: i64| u64::try_from(bytes).unwrap_or(0);

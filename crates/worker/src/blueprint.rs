@@ -1,5 +1,5 @@
-//! The whole model of a run, stage by stage, found by building every stage on Meta. Every rank knows all
-//! stages, and holds its own.
+//! The whole model of a run, stage by stage, determined by building every stage on Meta. Every rank knows all
+//! stages and holds its own.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,15 +26,15 @@ pub struct Entry {
     pub name: String,
     /// The parameter's shape.
     pub shape: Shape,
-    /// The stages that hold the parameter, each with the parameter's index there. The first one's copy is
-    /// used for hash, norm and checkpoints; a tied copy has uses of its own.
+    /// The stages that hold the parameter, each with the parameter's index there. Hash, norm and checkpoints
+    /// use the first one's copy; a tied copy has its own uses.
     pub holders: Vec<(usize, usize)>,
 }
 
 /// The model, divided into stages.
 #[derive(Clone, Debug)]
 pub struct Blueprint {
-    /// The grid, as rank 0 sees it.
+    /// The grid, for rank 0.
     grid: RankGrid,
     /// The layers of each stage.
     pub stages: Vec<Stage>,
@@ -44,17 +44,17 @@ pub struct Blueprint {
     pub parameters: Vec<Entry>,
     /// Every buffer, in the order of the stages.
     pub buffers: Vec<BufferEntry>,
-    /// By stage and the parameter's index there, its index in `parameters`.
+    /// Index in `parameters` of each parameter of each stage.
     places: Vec<Vec<usize>>,
     /// The activation that each stage sends to the next.
     pub crossings: Vec<Crossing>,
-    /// The parts of each stage's optimizer state that its data-parallel ranks own.
+    /// The shards of each stage's optimizer state over its data-parallel ranks.
     shards: Vec<OptimizerShards>,
 }
 
 impl Blueprint {
-    /// The model of a run on devices like `description`, with `hook` around it. Errors: sizes that make no
-    /// model, data that cannot be read, buffers of one name and different types or shapes.
+    /// Builds the model of a run on devices like `description`, with `hook` around it. Errors: sizes of which
+    /// no model can be built, data that cannot be read, buffers of one name with different types or shapes.
     pub fn new(
         config: &RunConfig,
         dataset: &Dataset,
@@ -103,23 +103,23 @@ impl Blueprint {
         Some((place, self.parameters.get(place)?.holders.first() == Some(&(stage, parameter))))
     }
 
-    /// The stages of a rank of the pipeline, first to last.
+    /// The stages of a rank of the pipeline, in order.
     pub fn stages_of(&self, rank: usize) -> impl Iterator<Item = usize> {
         self.layout().stages_of(rank)
     }
 
-    /// The ranks of the pipeline that hold the stages.
+    /// The assignment of stages to the pipeline's ranks.
     pub fn layout(&self) -> StageLayout {
         StageLayout { ranks: self.grid.size(Axis::Pipeline), stages: self.stages.len() }
     }
 
-    /// The stages of a rank of the world, first to last; none for a rank outside the grid.
+    /// The stages of a rank of the world, in order; none for a rank outside the grid.
     fn stages_of_world_rank(&self, rank: usize) -> impl Iterator<Item = usize> {
         let grid = self.grid.seen_from(rank).ok();
         grid.into_iter().flat_map(|grid| self.stages_of(grid.coordinate(Axis::Pipeline)))
     }
 
-    /// The stages of a rank of the world, in words; nothing where the model is one stage.
+    /// The stages of a rank of the world, in words; empty if the model is one stage.
     pub fn in_words(&self, rank: usize) -> String {
         let own: Vec<_> = self.stages_of_world_rank(rank).map(|stage| stage.to_string()).collect();
         match (&*own, self.stages.len()) {
@@ -149,16 +149,16 @@ impl Blueprint {
         self.parameters.iter().map(|entry| entry.shape.elements()).collect()
     }
 
-    /// The division of a stage's optimizer state over data-parallel ranks.
+    /// The shards of a stage's optimizer state over data-parallel ranks.
     pub fn shards(&self, stage: usize) -> &OptimizerShards {
         &self.shards[stage]
     }
 }
 
-/// More bytes than any model needs: whether a run fits is a question for the plan.
+/// More bytes than any model needs: here the model must not run out of memory.
 const PLENTY: u64 = 1 << 60;
 
-/// A Meta device like `description`, with more memory. Errors: the device's.
+/// Returns a Meta device like `description`, with more memory. Errors: the device's.
 pub fn meta(description: &Description) -> Result<Device> {
     let description = Description { total_bytes: PLENTY, ..description.clone() };
     Ok(Device::meta(0, description, &DeviceOptions::default())?)
@@ -195,7 +195,7 @@ fn divide(config: &RunConfig, model: &dyn Model) -> OptimizerShards {
     OptimizerShards::new(config.parallel.zero_stage, parameters, &layout, ranks, 0)
 }
 
-/// Returns the pipeline schedule of a configuration. Errors: none for a configuration that was checked.
+/// Returns the pipeline schedule of a configuration. Errors: none for a checked configuration.
 pub fn schedule(config: &RunConfig) -> Result<Schedule> {
     let parallel = &config.parallel;
     let shape = PipelineShape {
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn stages_have_the_parameters_of_the_whole_model_in_its_order() {
+    fn stages_have_the_parameters_of_the_whole_model_in_order() {
         let mlp = ["model.kind=mlp", "model.sizes=[3, 30, 30, 20, 7]"];
         for model in [&["model.width=32"][..], &mlp] {
             let whole = blueprint(model);
@@ -249,7 +249,7 @@ mod tests {
                     for (index, (stage, number)) in entry.holders.iter().enumerate() {
                         assert_eq!(divided.find(*stage, *number), Some((place, index == 0)));
                     }
-                    // The table of tokens is also where the model ends.
+                    // The tied token table is also in the last stage.
                     let last = divided.stages.len() - 1;
                     let tied = entry.name == "wte.weight";
                     assert_eq!(entry.holders.len(), if tied { 2 } else { 1 }, "{}", entry.name);

@@ -1,4 +1,4 @@
-//! The buffers of the whole model, which every rank knows and the ranks of a stage hold.
+//! The buffers of the whole model, known to every rank and held by the ranks of their stage.
 
 use std::collections::BTreeMap;
 
@@ -17,12 +17,12 @@ pub struct BufferEntry {
     pub dtype: DType,
     /// Shape.
     pub shape: Shape,
-    /// The stage whose buffer is saved, and its number there. Stages that have one of the same name hold
-    /// copies.
+    /// The stage whose buffer is saved, and the buffer's index there. Other stages with a buffer of this name
+    /// hold copies.
     pub holder: (usize, usize),
 }
 
-/// The buffers of stages that have been added, in the order of the stages.
+/// The buffers of the stages added so far, in the order of the stages.
 #[derive(Debug, Default)]
 pub(crate) struct BufferList {
     entries: Vec<BufferEntry>,
@@ -30,7 +30,7 @@ pub(crate) struct BufferList {
 }
 
 impl BufferList {
-    /// Adds the buffers of a stage. Errors: one whose name another stage gives to a buffer of another type or
+    /// Adds the buffers of a stage. Errors: a buffer whose name another stage uses with another type or
     /// shape.
     pub(crate) fn add(&mut self, stage: usize, model: &dyn Model) -> Result<()> {
         for (number, buffer) in model.buffers().iter().enumerate() {
@@ -54,7 +54,7 @@ impl BufferList {
         Ok(())
     }
 
-    /// The buffers. Errors: one that has a parameter's name.
+    /// Returns the buffers. Errors: one that has a parameter's name.
     pub(crate) fn finish(self, is_parameter: impl Fn(&str) -> bool) -> Result<Vec<BufferEntry>> {
         match self.entries.iter().find(|entry| is_parameter(&entry.name)) {
             Some(entry) => {

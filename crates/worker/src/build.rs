@@ -1,4 +1,4 @@
-//! From configuration to model, data source and optimizer.
+//! Construction of model, data source and optimizer from the configuration.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -16,7 +16,7 @@ use tokenize::Job;
 use crate::error::{Result, WorkerError};
 use config::{self, Data, DataKind, MixtureSource, OptimKind, RunConfig};
 
-/// The directory beside runs that keeps tokens of text.
+/// The directory beside runs that caches tokenized text.
 pub const CACHE: &str = ".tokens";
 
 /// The data of a run.
@@ -24,10 +24,10 @@ pub const CACHE: &str = ".tokens";
 pub struct Dataset {
     /// Source of micro-batches by index.
     pub source: Arc<dyn Source>,
-    /// The tokens; none for synthetic data.
+    /// The token source; `None` for synthetic data.
     pub tokens: Option<Arc<TokenSource>>,
     mark: Arc<OnceLock<CorpusMark>>,
-    /// Whether the mark has a hash of the whole corpus.
+    /// Whether the corpus mark contains a hash of the whole corpus.
     is_hashed: bool,
 }
 
@@ -42,7 +42,7 @@ impl Dataset {
         Dataset { source: Arc::new(source), tokens: None, mark: Arc::default(), is_hashed: false }
     }
 
-    /// Returns what tells the corpus from others; `None` for synthetic data. The first call reads a few
+    /// Returns the mark that identifies the corpus; `None` for synthetic data. The first call reads a few
     /// megabytes, with `data.full_hash` the whole corpus. Errors: a file that was changed or cannot be read.
     pub fn mark(&self) -> std::result::Result<Option<&CorpusMark>, data::Error> {
         let Some(tokens) = &self.tokens else { return Ok(None) };
@@ -55,8 +55,8 @@ impl Dataset {
         Ok(Some(self.mark.get_or_init(|| mark)))
     }
 
-    /// Returns the SHA-256 of the whole corpus, which is read; `None` for synthetic data. Errors: a file that
-    /// was changed or cannot be read.
+    /// Computes the SHA-256 of the whole corpus, which it reads; `None` for synthetic data. Errors: a file
+    /// that was changed or cannot be read.
     pub fn sha256(&self) -> std::result::Result<Option<String>, data::Error> {
         let Some(tokens) = &self.tokens else { return Ok(None) };
         let count = tokens.splits().map(|split| split.training.corpus.len()).sum();
@@ -65,7 +65,7 @@ impl Dataset {
     }
 }
 
-/// Opens the data of a configuration. Errors: what is wrong with the data, by name.
+/// Opens the data of a configuration. Errors: wrong data, with its key.
 pub fn dataset(config: &RunConfig) -> Result<Dataset> {
     let (data, train) = (&config.data, &config.train);
     let kind = match (data.kind, config.model.examples()) {
@@ -138,7 +138,7 @@ fn token_dataset(config: &RunConfig) -> Result<Dataset> {
     Ok(Dataset::of_tokens(source, data.full_hash))
 }
 
-/// Opens text files as tokens: their bytes, or what the tokenizer makes of them, once for the same contents.
+/// Opens text files as tokens: their bytes, or the tokenizer's output, which is cached by content.
 fn text_corpus(config: &RunConfig, patterns: &[String]) -> std::result::Result<Corpus, tokenize::Error> {
     let (data, tokenizer) = (&config.data, &config.tokenizer);
     let text = Corpus::open(&data.base, patterns)?;
@@ -171,7 +171,7 @@ pub fn bucket_bytes(config: &RunConfig) -> usize {
     usize::try_from(config.parallel.bucket_bytes).unwrap_or(usize::MAX)
 }
 
-/// The layers of a stage that are recomputed; none while `"auto"` is not settled.
+/// The layers of a stage that are recomputed; none while `"auto"` is unresolved.
 fn recompute(config: &RunConfig) -> Recompute {
     let layers = match config.memory.recompute_layers {
         0 => usize::MAX,
@@ -184,7 +184,7 @@ fn recompute(config: &RunConfig) -> Recompute {
     }
 }
 
-/// The rule that updates the parameters.
+/// The optimizer's update rule.
 pub fn update_rule(config: &RunConfig) -> UpdateRule {
     let optim = &config.optim;
     let weight_decay = optim.weight_decay as f32;
@@ -199,7 +199,7 @@ pub fn update_rule(config: &RunConfig) -> UpdateRule {
     }
 }
 
-/// The learning rate over the run.
+/// The learning-rate schedule.
 pub fn schedule(config: &RunConfig) -> Schedule {
     let optim = &config.optim;
     Schedule {
@@ -210,7 +210,7 @@ pub fn schedule(config: &RunConfig) -> Schedule {
     }
 }
 
-/// Tokens in a step, over all ranks; samples for a model that has no tokens.
+/// Tokens in a step, over all ranks; samples for a model without tokens.
 pub fn tokens_per_step(config: &RunConfig) -> u64 {
     (config.train.global_batch_size * config.model.examples().units()) as u64
 }

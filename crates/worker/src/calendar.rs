@@ -2,14 +2,14 @@
 
 use config::RunConfig;
 
-/// The steps of a run, and those that a validation or a checkpoint follows.
+/// The steps of a run, and those followed by a validation or a checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct Calendar {
     /// Number of steps.
     pub steps: u64,
     validate_every: u64,
     save_every: u64,
-    /// Validations without a lower loss after which the run ends; `None`: it does all steps.
+    /// Validations without a lower loss after which the run ends; `None`: it runs all steps.
     pub patience: Option<u64>,
 }
 
@@ -32,12 +32,12 @@ impl Calendar {
         due || step + 1 == self.steps
     }
 
-    /// Returns the first step after `step` that a validation follows, or that none does; `None` if there is
-    /// no such step.
+    /// Returns the first step after `step` that a validation follows (`validates`) or does not; `None` if
+    /// there is no such step.
     pub fn next(&self, step: u64, validates: bool) -> Option<u64> {
         let after = step.saturating_add(1);
         if !validates {
-            // Only at the end do validations follow two steps in turn, unless they follow all.
+            // Two consecutive steps are both validated only at the end, unless all are.
             let later = after..after.saturating_add(2).min(self.steps);
             return later.into_iter().find(|step| !self.validates_after(*step));
         }
@@ -46,7 +46,7 @@ impl Calendar {
         Some(due.map_or(last, |due| (due - 1).min(last)))
     }
 
-    /// Returns whether a checkpoint is due after step `step`, counted from 0, by the number of steps.
+    /// Returns whether a checkpoint by number of steps is due after step `step`, counted from 0.
     pub fn saves_after(&self, step: u64) -> bool {
         self.save_every > 0 && (step + 1).is_multiple_of(self.save_every)
     }

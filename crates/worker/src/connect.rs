@@ -12,8 +12,8 @@ use tensor::ops::tree;
 use crate::error::{Result, WorkerError};
 use config::RunConfig;
 
-/// Connects the GPUs of all ranks, and those along each axis of the grid. Ranks on the host are connected
-/// already.
+/// Connects the GPUs of all ranks, and those along each axis of the grid. Ranks on the host are already
+/// connected.
 pub(crate) fn connect(
     mut communicator: Communicator,
     device: &Device,
@@ -28,9 +28,8 @@ pub(crate) fn connect(
     device.connecting(|| Ok(Planes::new(communicator, grid)?))
 }
 
-/// Makes the connections for everything that a step does between ranks, so that nothing is connected or
-/// loaded later, and notes what they take of the device. `peer_access`: ranks along [`Axis::Data`] have
-/// access to each other's memory.
+/// Makes the connections for all communication of a step, so that nothing is connected or loaded later, and
+/// records their device memory. `peer_access`: whether ranks along [`Axis::Data`] access each other's memory.
 pub(crate) fn warm_up(
     planes: &mut Planes,
     device: &Device,
@@ -44,8 +43,8 @@ pub(crate) fn warm_up(
     device.connecting(|| Ok(planes.warm_up(world, &[data])?))
 }
 
-/// Gives the GPUs of one host that hold the same `parts` access to each other's memory, in which they then
-/// sum and gather. Logs why where they cannot. Returns true if they have access.
+/// Gives the GPUs of one host that hold the same `parts` access to each other's memory, through which they
+/// then sum and gather. Logs the reason if they cannot. Returns whether they have access.
 pub(crate) fn share(
     planes: &mut Planes,
     device: &Device,
@@ -58,7 +57,7 @@ pub(crate) fn share(
     if device.backend() != Backend::Cuda || regions.is_empty() {
         return Ok(false);
     }
-    // Mapping must not meet work under way.
+    // Memory is not mapped while work is running.
     device.synchronize()?;
     let sums = SumKernels { kernel: tree::kernel, blocks: tree::blocks, threads: tree::THREADS };
     let options = PeerAccessOptions { blocks: config.parallel.peer_blocks, method, sums: Some(sums) };

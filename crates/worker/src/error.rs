@@ -14,10 +14,10 @@ use tensor::TensorError;
 
 use config::Origin;
 
-/// Result of a worker's call.
+/// Result type of a worker.
 pub type Result<T> = std::result::Result<T, WorkerError>;
 
-/// A rank that was refused or that failed.
+/// Error of a rank that was refused or that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
     /// The data is wrong.

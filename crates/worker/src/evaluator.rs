@@ -1,4 +1,4 @@
-//! One rank that computes losses and trains nothing: its stages, and no gradients or optimizer.
+//! One rank that computes losses and does not train: its stages, without gradients and optimizer.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub struct Evaluator {
 
 impl Evaluator {
     /// Builds this rank's stages and reads their weights. Errors: out of memory, weights that cannot be read
-    /// or that belong to another model.
+    /// or belong to another model.
     pub fn new(setup: &Setup, communicator: Communicator, weights: &dyn Weights) -> Result<Self> {
         let (config, rank) = (&setup.config, communicator.rank());
         let grid = RankGrid::new(&config.parallel.axes(), rank)?;
@@ -62,7 +62,7 @@ impl Evaluator {
         losses::of_all(&mut self.planes, &own, self.setup.config.train.validation_micro_batches)
     }
 
-    /// The losses of this rank's micro-batches, where the model ends.
+    /// The losses of this rank's micro-batches, if it has the last stage.
     fn passes(&mut self) -> Result<Vec<f32>> {
         let (grid, config) = (self.grid, &self.setup.config);
         let own = grid.validation_micro_batches(config.train.validation_micro_batches) as usize;
@@ -75,7 +75,7 @@ impl Evaluator {
         Ok(feed.losses)
     }
 
-    /// Has the allocator reserve what the passes need before ranks wait for each other on their devices.
+    /// Makes the allocator reserve the passes' memory before ranks wait for each other on their devices.
     fn rehearse(&mut self) -> Result<()> {
         let grid = self.grid;
         if !self.device.is_cuda_like() || grid.world_size() == 1 {
@@ -91,7 +91,7 @@ impl Evaluator {
     }
 }
 
-/// The gradients of no parameters.
+/// Returns a reduction of no gradients.
 fn nothing_to_reduce(device: &Device) -> Result<GradientReduction> {
     let options = ReductionOptions {
         lanes: Lanes::new(1, 1, 1)?,

@@ -1,4 +1,4 @@
-//! The planned memory of a rank, part of the run by part, which the run is compared with.
+//! The planned memory of a rank, part by part, with which the run is compared.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use telemetry::step_trace::{Figures, LiveSet, Outlived, Peak, RunPart, StepTrace
 use crate::outlived::GraphCheck;
 use crate::preallocate::Preallocation;
 
-/// Most events of a part that a plan records; a part with more has no trace.
+/// Most events of a part that a plan records; a longer part has no trace.
 pub const PLANNED_EVENTS: usize = 1 << 24;
 
 /// Events that a run without a plan records.
 pub const UNPLANNED_EVENTS: usize = 1 << 17;
 
-/// Number of successive steps or validations that leave more behind each time, after which memory is taken to
-/// grow without end.
+/// Number of consecutive steps or validations with growing memory after which memory is assumed to grow
+/// without end.
 const GROWING: u32 = 4;
 
 /// A part of a planned run.
@@ -26,24 +26,23 @@ pub struct PlannedPart {
     pub part: RunPart,
     /// The step, from 1; for a validation, the step before it; 0 for the start.
     pub step: u64,
-    /// The allocator's counters after the part, and the number of its allocations.
+    /// The allocator's counters after the part, and its number of allocations.
     pub figures: Figures,
-    /// The allocator's events in the part. Parts that repeat one another share a trace, which has the step of
-    /// the first.
+    /// The allocator's events in the part. Repeated parts share a trace, which has the step of the first.
     pub trace: Arc<StepTrace>,
 }
 
-/// The planned parts of one rank's run: the start, and step after step until they repeat.
+/// The planned parts of one rank's run: the start, and the steps until they repeat.
 #[derive(Clone, Debug, Default)]
 pub struct PlannedParts {
     parts: Vec<PlannedPart>,
     handed_out: u64,
-    /// Allocations that the worker has passed over.
+    /// Allocations skipped by the worker because they repeat others.
     passed_over: u64,
-    /// The memory that the rank takes from its device before anything else.
+    /// The memory that the rank reserves before anything else.
     pub preallocation: Vec<Preallocation>,
     graph: GraphCheck,
-    /// By kind of part, the number of successive parts that left more behind than they found.
+    /// Number of consecutive parts, by kind, that left more memory allocated than before.
     growing: [u32; 3],
 }
 
@@ -53,7 +52,7 @@ pub type Expected = BTreeMap<usize, Arc<PlannedParts>>;
 /// The peak of a planned run.
 #[derive(Clone, Debug)]
 pub struct PlannedPeak {
-    /// The first part that reaches the peak; for a step that is rehearsed, the step.
+    /// The first part that reaches the peak; for a rehearsed step, the step.
     pub part: RunPart,
     /// The step, from 1; 0 for the start.
     pub step: u64,
@@ -65,7 +64,7 @@ pub struct PlannedPeak {
 
 impl PlannedParts {
     /// Adds the part that `device` has just completed, and restarts its history. `passed_over` is the number
-    /// of allocations so far that its worker has passed over.
+    /// of allocations skipped so far by its worker.
     pub fn add(&mut self, device: &Device, passed_over: u64, part: RunPart, step: u64) {
         let left_out = passed_over - std::mem::replace(&mut self.passed_over, passed_over);
         let before = self.handed_out;
@@ -92,17 +91,18 @@ impl PlannedParts {
         self.parts.push(PlannedPart { part, step, figures, trace });
     }
 
-    /// Every planned part; after the last of a kind, its figures repeat.
+    /// Every planned part; later parts of a kind repeat the figures of the last.
     pub fn list(&self) -> &[PlannedPart] {
         &self.parts
     }
 
-    /// Allocations of a step's graph that outlive the step, if there are any.
+    /// Allocations of a step's graph that outlive the step, if any.
     pub fn outlived(&self) -> Option<&Outlived> {
         self.graph.found()
     }
 
-    /// Returns whether steps leave more and more behind, so that no later step is like the last planned one.
+    /// Returns whether steps allocate more and more memory, so that no later step equals the last planned
+    /// one.
     pub fn grows(&self) -> bool {
         self.growing.iter().any(|parts| *parts >= GROWING)
     }
@@ -116,7 +116,7 @@ impl PlannedParts {
         if self.grows() {
             return None;
         }
-        // Peaks run on, also over parts of another kind.
+        // Peaks continue over parts of another kind.
         let latest = self.parts.iter().rev().find(|known| known.step <= step)?;
         Some((Figures { allocations: known.figures.allocations, ..latest.figures }, &known.trace))
     }
@@ -132,7 +132,7 @@ impl PlannedParts {
         let most = self.parts.last()?.figures.peak_allocated_bytes;
         let mut found =
             self.parts.iter().map(|known| (known, known.trace.peak())).filter(|(_, peak)| peak.bytes == most);
-        // A step that is rehearsed in the start comes to the same.
+        // A step rehearsed at the start reaches the same peak.
         let first = found.next()?;
         let (reached, peak) = match first.0.part {
             RunPart::Start => found.find(|(known, _)| known.part == RunPart::Step).unwrap_or(first),
@@ -142,7 +142,7 @@ impl PlannedParts {
         Some(PlannedPeak { part: reached.part, step: reached.step, peak, live })
     }
 
-    /// Bytes of the traces, which the process of a run keeps.
+    /// Bytes of the traces, which the run's process keeps.
     pub fn trace_bytes(&self) -> u64 {
         let mut traces: Vec<_> = self.parts.iter().map(|part| &part.trace).collect();
         traces.dedup_by(|later, earlier| Arc::ptr_eq(later, earlier));
@@ -150,7 +150,7 @@ impl PlannedParts {
         traces.iter().map(bytes).sum::<usize>() as u64
     }
 
-    /// Number of events that a run records so as to have all of any part, even if it has grown: an allocation
+    /// Number of events that a run must record to have all of any part, even if it has grown: an allocation
     /// is one event, a free two.
     pub fn events_to_keep(&self) -> usize {
         let events = |known: &PlannedPart| 2 * known.trace.events.len() + known.trace.marks.len();

@@ -26,7 +26,7 @@ pub(crate) fn upload(device: &Device, array: &HostArray, dtype: DType) -> Result
     })
 }
 
-/// Allocates an array as [`upload`] does, without the values: on Meta nothing reads them.
+/// Allocates an array as [`upload`] does, without the values, which Meta does not read.
 fn allocate(device: &Device, array: ArrayShape, dtype: DType) -> Result<Tensor> {
     let dtype = match (array.floats, dtype) {
         (false, _) => DType::U32,
@@ -43,7 +43,7 @@ pub struct Uploaded {
     pub inputs: Tensor,
     /// Targets.
     pub targets: Tensor,
-    /// What its passes share.
+    /// Settings shared by the micro-batch's passes.
     pub pass: Pass,
 }
 
@@ -61,20 +61,20 @@ pub fn first(dataset: &Dataset, device: &Device, dtype: DType) -> Result<Uploade
     Ok(Uploaded { inputs, targets, pass: pass(device, &batch, 0)? })
 }
 
-/// What the passes of micro-batch `number` share.
+/// Returns the settings shared by the passes of micro-batch `number`.
 fn pass(device: &Device, batch: &MicroBatch, number: u64) -> Result<Pass> {
     let documents = batch.documents.as_ref().map(|documents| upload(device, documents, DType::F32));
     Ok(Pass { micro_batch: number, documents: documents.transpose()? })
 }
 
-/// [`pass`] on Meta, of its shape.
+/// [`pass`] on Meta, with an array of the same shape.
 fn pass_of(device: &Device, dataset: &Dataset, number: u64) -> Result<Pass> {
     let shape = dataset.source.shape().inputs;
     let documents = dataset.source.packs_documents().then(|| allocate(device, shape, DType::F32));
     Ok(Pass { micro_batch: number, documents: documents.transpose()? })
 }
 
-/// The micro-batches that the executor goes through.
+/// The micro-batches of one pass through the schedule.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Numbers {
     /// Training: `step` is the index of the step's first micro-batch over all steps and ranks, `own` that of
@@ -139,7 +139,7 @@ impl Feed for WorkerFeed<'_> {
     fn enter(&mut self, action: Action, part: ActionPart) -> Result<()> {
         let before = self.at.replace(action);
         let Numbers::Training { .. } = self.numbers else { return Ok(()) };
-        // A transfer goes on beside compute, but not on a host.
+        // A transfer overlaps compute, but not on a host.
         if part == ActionPart::Moving && self.device.is_cuda_like() {
             return Ok(());
         }

@@ -16,7 +16,7 @@ const PIECE: usize = 1 << 18;
 /// name in UTF-8, then its f32 master weights, little-endian. All ranks call this and get the result. Copies
 /// to the host piece by piece, and allocates nothing on the device.
 ///
-/// Errors: weights that should be equal on several ranks differ; the first rank that differs.
+/// Errors: weights that should be equal on several ranks differ, named with the first such rank.
 pub fn agreed_hash(worker: &mut Worker) -> Result<String> {
     let masters = state::masters(worker);
     if masters.iter().all(Array::is_whole) {
@@ -24,7 +24,7 @@ pub fn agreed_hash(worker: &mut Worker) -> Result<String> {
         let own = weights_sha256(masters)?;
         return same_where_shared(worker, &[("weights", &own)]).map(|()| own);
     }
-    // Nobody has all masters; but all have the weights that follow from them, stage by stage.
+    // No rank has all masters, but every rank of a stage has the weights rounded from them.
     let in_use = || worker.models().flat_map(|model| model.parameters().list());
     let named = |parameter: &'_ nn::Parameter| (parameter.name.clone(), parameter.tensor.clone());
     let all: Vec<_> = in_use().map(named).collect();
@@ -73,7 +73,7 @@ fn weights_sha256<'a>(weights: impl Iterator<Item = (&'a str, &'a Tensor)>) -> R
     Ok(format!("{:x}", digest.finalize()))
 }
 
-/// Feeds the bytes of all elements, which are little-endian in memory as in checkpoints.
+/// Hashes the bytes of all elements, which are little-endian in memory as in checkpoints.
 fn feed(digest: &mut Sha256, tensor: &Tensor) -> Result<()> {
     let elements = tensor.elements();
     let mut bytes = Vec::new();
@@ -86,7 +86,7 @@ fn feed(digest: &mut Sha256, tensor: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// Returns the hash of master weights that are on several ranks; rank 0 collects one parameter at a time.
+/// Returns the hash of master weights spread over several ranks; rank 0 collects one parameter at a time.
 fn brought_sha256(worker: &mut Worker, mut masters: Vec<Array>) -> Result<String> {
     masters.sort_by(|a, b| a.name.as_bytes().cmp(b.name.as_bytes()));
     let mut digest = Sha256::new();
@@ -106,12 +106,12 @@ mod tests {
     use tensor::Tensor;
 
     #[test]
-    fn names_in_the_order_of_their_bytes_each_with_its_values() {
+    fn names_are_hashed_in_byte_order_each_with_its_values() {
         let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
         let tensor =
             |values: &[f32]| Tensor::from_host(&device, values, [values.len()], Category::Parameter).unwrap();
         let (second, first) = (tensor(&[-1.0]), tensor(&[0.5, 1.5, 2.5]));
-        // sha256 of "a", 0.5, 1.5, 2.5, "é", -1, as Python's hashlib and struct give it.
+        // sha256 of "a", 0.5, 1.5, 2.5, "é", -1, computed by Python's hashlib and struct.
         let expected = "e4802aa3a0ea12851d885f660946bd5f7924bdc37ad6ac417ec069b7b960721d";
         let weights = [("é", &second), ("a", &first)];
         assert_eq!(super::weights_sha256(weights.into_iter()).unwrap(), expected);

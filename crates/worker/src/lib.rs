@@ -1,7 +1,7 @@
-//! One rank of a run: its device, its stages of the model, its state, and what it does in a step.
+//! One rank of a run: its device, its stages of the model, its state, and its steps.
 //!
-//! The one idea: **there is one worker**. A rank of a run and the dry run on Meta that says beforehand what
-//! every rank will use are the same [`Worker`] over another device and another communicator.
+//! The one idea: **there is one worker**. A rank of a run, and the dry run on Meta that computes its memory
+//! beforehand, are the same [`Worker`] with another device and another communicator.
 //!
 //! ```no_run
 //! use collective::Communicator;

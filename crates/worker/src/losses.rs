@@ -1,11 +1,11 @@
-//! The losses of validation micro-batches, from the ranks that computed them.
+//! The losses of validation micro-batches, gathered from the ranks that computed them.
 
 use parallel::{Axis, Planes};
 
 use crate::error::Result;
 
 /// Returns the losses of all `count` validation micro-batches in order, on every rank. `own` are those of
-/// this rank's micro-batches, where it has the model's last stage.
+/// this rank's micro-batches, if it has the model's last stage.
 pub(crate) fn of_all(planes: &mut Planes, own: &[f32], count: u64) -> Result<Vec<f32>> {
     let bytes: Vec<u8> = own.iter().flat_map(|loss| loss.to_le_bytes()).collect();
     let all = planes.control().all_gather(&bytes)?;

@@ -1,16 +1,16 @@
-//! A check that nothing of a step's graph outlives the step, and a report of what does.
+//! A check that no tensor of a step's graph outlives the step, and its report.
 
 use device::Device;
 use memory::{Category, CategoryBytes};
 use telemetry::step_trace::{LiveSet, Outlived, RunPart, StepTrace};
 
-/// Categories of a step's graph.
+/// Memory categories of a step's graph.
 const GRAPH: [Category; 3] = [Category::Activation, Category::ActivationGradient, Category::Input];
 
-/// Counts the bytes of graphs that live after each part of a run.
+/// Counts the bytes of graphs that are alive after each part of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GraphCheck {
-    /// Bytes before the first step, which the model keeps for good.
+    /// Bytes before the first step, which the model keeps.
     before: u64,
     /// Bytes now.
     now: u64,
@@ -18,8 +18,8 @@ pub(crate) struct GraphCheck {
 }
 
 impl GraphCheck {
-    /// Checks after a part of the run, whose events are `trace`. Returns true the first time that something
-    /// is found.
+    /// Checks after a part of the run, whose events are `trace`. Returns true the first time that bytes have
+    /// remained.
     pub(crate) fn check(
         &mut self,
         device: &Device,
@@ -43,7 +43,7 @@ impl GraphCheck {
         false
     }
 
-    /// Bytes of graphs that lived after the last checked part.
+    /// Bytes of graphs that were alive after the last checked part.
     pub(crate) fn left(&self) -> u64 {
         self.now
     }

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::hook::ModelHook;
 use config::{Overlap, RunConfig};
 
-/// Fraction of backward after which late sums start.
+/// Fraction of backward after which `parallel.overlap = "late"` starts to sum gradients.
 const LATE: f64 = 0.6;
 
 /// Builds the models of `stages`, then their gradient buckets. `data_rank` is the rank among the
@@ -51,9 +51,9 @@ pub fn build(
     Ok(parts)
 }
 
-/// Fraction of backward at which ranks start to sum gradients. With peer access (`direct`), reducing late
-/// keeps the links between GPUs asleep until then (they stay awake for 50 ms after a transfer), which leaves
-/// power for matmuls; and a sum in peer memory takes from the matmuls about the time that it takes alone.
+/// Fraction of backward at which ranks start to sum gradients. With peer access (`direct`), a late start
+/// leaves the links between GPUs asleep (they stay awake for 50 ms after a transfer), which leaves power for
+/// matmuls; and a sum in peer memory delays the matmuls by about its own duration.
 pub fn reduce_from(config: &RunConfig, direct: bool) -> f64 {
     match config.parallel.overlap {
         Overlap::Auto if direct && config.parallel.shards_optimizer() => 1.0,
@@ -64,9 +64,9 @@ pub fn reduce_from(config: &RunConfig, direct: bool) -> f64 {
     }
 }
 
-/// Builds the optimizer of this rank's pieces of the parameters, stage by stage, with the initial master
-/// weights. Where the optimizer state is sharded, its first call updates the pieces of the group that the
-/// next forward pass needs first. Errors: out of memory.
+/// Builds the optimizer of this rank's shards of the parameters, stage by stage, with the initial master
+/// weights. If the optimizer state is sharded, its first call updates the shards of the group that the next
+/// forward pass needs first. Errors: out of memory.
 pub fn optimizer(device: &Device, config: &RunConfig, parts: &[StagePart]) -> Result<Optimizer> {
     let mut slots = Vec::new();
     for StagePart { model, reduction } in parts {
@@ -90,7 +90,7 @@ pub fn optimizer(device: &Device, config: &RunConfig, parts: &[StagePart]) -> Re
     Ok(optimizer)
 }
 
-/// Number of this rank's pieces up to the last one in the first group of weights to be gathered.
+/// Number of this rank's shards up to the last one in the first group of weights to be gathered.
 fn first_pieces(reduction: &GradientReduction) -> usize {
     let group = reduction.weight_groups().first().filter(|_| reduction.shards().is_sharded());
     let Some(last) = group.and_then(|group| group.iter().max()) else { return 0 };
@@ -100,16 +100,16 @@ fn first_pieces(reduction: &GradientReduction) -> usize {
 /// The norm of the whole model's gradient, of which a rank may hold a part.
 #[derive(Debug)]
 pub struct ModelNorm {
-    /// The norm, and the scale that clipping follows from.
+    /// The norm, and the scale for clipping.
     pub norm: GradientNorm,
     /// The gradients that this rank contributes; `None` if every rank has all of them.
     pub parts: Option<Vec<Tensor>>,
-    /// Whether this rank contributes to the sum: of ranks with equal gradients, only the first does.
+    /// Whether this rank contributes to the sum: among ranks with equal gradients, only the first does.
     pub counts: bool,
 }
 
 impl ModelNorm {
-    /// The norm for a rank of `grid` that holds `parts`. Errors: out of memory.
+    /// Returns the norm for a rank of `grid` that holds `parts`. Errors: out of memory.
     pub fn new(
         device: &Device,
         config: &RunConfig,
@@ -127,7 +127,7 @@ impl ModelNorm {
             for (owned, gradient) in reduction.shards().own().iter().zip(reduction.gradients()) {
                 let nn::Parameter { name, tensor, decay, .. } = &model.parameters().list()[owned.parameter];
                 slots.push(Slot { name: name.clone(), weight: owned.of(tensor)?, decay: *decay });
-                // A copy of another stage's parameter has that one's gradient.
+                // Only the first copy of a tied parameter counts.
                 if let Some((place, true)) = blueprint.find(stage, owned.parameter) {
                     places.push((place, owned.shard.range.start));
                     gradients.push(gradient.clone());

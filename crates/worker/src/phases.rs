@@ -1,5 +1,5 @@
-//! Times of the phases of a step, measured by marks in the device's work and read when the step is over, so
-//! that nothing waits.
+//! Times of the phases of a step, measured by marks in the device's work and read after the step, so that
+//! nothing waits.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,29 +11,29 @@ use telemetry::{Phase, PhaseCounter, PhaseTimes};
 
 use crate::error::Result;
 
-/// A step that has been enqueued: the phases that it entered, with the times, and its end.
+/// An enqueued step: the phases that it entered, with the times, and its end.
 type Enqueued = (Vec<(Phase, Mark)>, Mark);
 
 /// Times the phases of a worker's steps: [`Phases::begin`], [`Phases::enter`] for each phase in turn,
-/// [`Phases::end`]. On Meta nothing is timed. The first step, which warms up, is counted only as long as
-/// there is no other.
+/// [`Phases::end`]. Nothing is timed on Meta. The first step, which warms up, is counted only while there is
+/// no other.
 #[derive(Debug)]
 pub struct Phases {
     device: Device,
     /// The phase that is being enqueued.
     now: Option<Phase>,
-    /// The step being enqueued: each phase that it entered, and when.
+    /// The step being enqueued: each phase that it entered, with the time.
     current: Vec<(Phase, Mark)>,
-    /// Steps that are enqueued and not read yet.
+    /// Enqueued steps whose times have not been read.
     unread: VecDeque<Enqueued>,
-    /// Steps that were read, while somebody wants to see where their phases lay.
+    /// Steps that have been read, while their positions are kept.
     kept: Option<Vec<Enqueued>>,
     first: Option<PhaseCounter>,
     counter: PhaseCounter,
 }
 
 impl Phases {
-    /// Times of the steps of `device`'s worker.
+    /// Returns a timer of the steps of `device`'s worker.
     pub fn new(device: &Device) -> Self {
         Phases {
             device: device.clone(),
@@ -46,8 +46,8 @@ impl Phases {
         }
     }
 
-    /// Begins a step, in the phase of its inputs. Discards a step that did not end, and what was noted
-    /// between steps. Errors: the driver's.
+    /// Begins a step, in the phase of its inputs. Discards a step that did not end, and marks between steps.
+    /// Errors: the driver's.
     pub fn begin(&mut self) -> Result<()> {
         self.current.clear();
         self.now = None;
@@ -56,8 +56,8 @@ impl Phases {
         self.enter(Phase::Inputs)
     }
 
-    /// Enters `phase`, which a step may do several times, and marks it in the allocator's history. Errors:
-    /// the driver's.
+    /// Enters `phase`, which may occur several times in a step, and marks it in the allocator's history.
+    /// Errors: the driver's.
     pub fn enter(&mut self, phase: Phase) -> Result<()> {
         if self.now == Some(phase) {
             return Ok(());
@@ -71,8 +71,8 @@ impl Phases {
         Ok(())
     }
 
-    /// Marks the beginning of a stage in the allocator's history; before the first call, the first stage is
-    /// meant.
+    /// Marks the beginning of a stage in the allocator's history; before the first call, it is the first
+    /// stage.
     pub fn stage(&self, stage: usize) {
         self.device.with_allocator(|allocator| allocator.mark(STAGE, stage as u64));
     }
@@ -83,7 +83,7 @@ impl Phases {
         self.device.with_allocator(|allocator| allocator.mark(MICRO_BATCH, number as u64));
     }
 
-    /// Splits the phase where compute waited for weights that were still being gathered.
+    /// Splits the phase at the points where compute waited for weights still being gathered.
     fn note_waits(&mut self) {
         let Some(now) = self.now.filter(|_| !self.device.is_meta()) else { return };
         for (before, after) in self.device.take_waits() {
@@ -91,7 +91,7 @@ impl Phases {
         }
     }
 
-    /// Ends the step, which is enqueued. Errors: the driver's.
+    /// Ends the step being enqueued. Errors: the driver's.
     pub fn end(&mut self) -> Result<()> {
         self.note_waits();
         self.now = None;
@@ -107,7 +107,7 @@ impl Phases {
         *self = Phases { first: Some(PhaseCounter::default()), ..Phases::new(&self.device) };
     }
 
-    /// Returns the times of the steps so far. Waits for the device. Errors: what failed on it.
+    /// Returns the times of the steps so far. Waits for the device. Errors: the device's.
     pub fn times(&mut self) -> Result<PhaseTimes> {
         if !self.unread.is_empty() {
             self.device.synchronize()?;
@@ -121,7 +121,7 @@ impl Phases {
     }
 
     /// Keeps the position of every phase from now on, for [`Phases::spans`]. Waits for the device. Errors:
-    /// what failed on it.
+    /// the device's.
     pub fn keep(&mut self) -> Result<()> {
         self.device.synchronize()?;
         self.read()?;
@@ -130,7 +130,7 @@ impl Phases {
     }
 
     /// Returns begin and end of every phase since [`Phases::keep`], counted from `zero`. Waits for the
-    /// device. Errors: what failed on it.
+    /// device. Errors: the device's.
     pub fn spans(&mut self, zero: &Mark) -> Result<Vec<(Phase, Duration, Duration)>> {
         self.device.synchronize()?;
         self.read()?;
@@ -146,15 +146,14 @@ impl Phases {
         Ok(spans)
     }
 
-    /// Wraps `sink` so that its work counts as reduction if `reduces` says that it has any and the host does
-    /// that work itself. On a GPU, reduction overlaps backward, and only the exposed part is counted, after
-    /// backward.
+    /// Wraps `sink` so that its work counts as reduction if `reduces` is true and the host does that work
+    /// itself. On a GPU, reduction overlaps backward, and only the exposed part is counted, after backward.
     pub fn sink<'a, S: GradientSink>(&'a mut self, sink: S, reduces: bool) -> PhaseSink<'a, S> {
         let exposed = reduces && !self.device.is_cuda_like();
         PhaseSink { sink, phases: exposed.then_some(self) }
     }
 
-    /// Counts the steps that are over, in order.
+    /// Reads the times of the finished steps, in order.
     fn read(&mut self) -> Result<()> {
         while let Some((marks, end)) = self.unread.front() {
             let Some(step) = times(marks, end)? else { return Ok(()) };
@@ -170,10 +169,10 @@ impl Phases {
     }
 }
 
-/// Returns the time that a step spent in each phase; `None` if it is not over.
+/// Returns the time of a step in each phase; `None` if it has not finished.
 fn times(marks: &[(Phase, Mark)], end: &Mark) -> Result<Option<[Duration; Phase::ALL.len()]>> {
     let mut times = [Duration::ZERO; Phase::ALL.len()];
-    // The last part first: when its end is over, all is.
+    // The last part is read first: if it has ended, all have.
     let mut later = end;
     for (phase, mark) in marks.iter().rev() {
         let Some(time) = mark.until(later)? else { return Ok(None) };
@@ -221,11 +220,11 @@ mod tests {
     }
 
     #[test]
-    fn a_phase_is_timed_wherever_it_is_entered() {
+    fn a_phase_is_timed_each_time_it_is_entered() {
         let mut phases = Phases::new(&Device::cpu(0, &DeviceOptions::default()).unwrap());
         assert_eq!(phases.times().unwrap(), PhaseTimes::default());
         step(&mut phases, [90, 0, 0, 0]);
-        // The first step alone is better than nothing,
+        // The first step counts while there is no other.
         let first = phases.times().unwrap();
         assert_eq!((first.steps, first.median[Phase::Forward.index()] / 1000 >= 90), (1, true));
         step(&mut phases, [2, 4, 3, 1]);
@@ -233,15 +232,15 @@ mod tests {
         phases.begin().unwrap();
         phases.enter(Phase::Backward).unwrap();
         step(&mut phases, [2, 4, 3, 1]);
-        // and no part of what follows.
+        // The failed step is not part of the following times.
         let times = phases.times().unwrap();
         assert_eq!(times.steps, 2);
         let at_least = [0, 5000, 4000, 0, 0, 1000];
         for ((phase, median), least) in Phase::ALL.into_iter().zip(times.median).zip(at_least) {
-            // Sleep may be longer than asked, on a busy machine by much.
+            // Sleep may be longer than requested, on a busy machine by much.
             assert!((least..least + 60_000).contains(&median), "{phase:?}: {times:?}");
         }
-        // Of two steps the median is the longer one, which is no longer than its longest phases.
+        // The median of two steps is the longer one, which is no longer than the sum of its longest phases.
         assert!((10_000..=times.median.iter().sum::<u64>() + 5).contains(&times.median_step), "{times:?}");
         phases.restart();
         step(&mut phases, [1, 1, 1, 1]);
@@ -249,19 +248,19 @@ mod tests {
     }
 
     #[test]
-    fn a_phase_is_interrupted_where_compute_comes_to_what_is_on_its_way() {
+    fn a_phase_is_interrupted_while_compute_waits_for_weights() {
         let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
         let mut phases = Phases::new(&device);
         let comes = || device.arrival(StreamKind::Reduce).unwrap();
         let arrivals = [comes(), comes(), comes()];
-        // Between steps, nobody's phase is interrupted.
+        // Waits between steps interrupt no phase.
         device.await_arrival(&arrivals[0]);
         phases.keep().unwrap();
         let zero = device.mark().unwrap();
         for _ in 0..2 {
             phases.begin().unwrap();
             phases.enter(Phase::Forward).unwrap();
-            // Each is waited for once.
+            // Each wait counts once.
             arrivals.iter().for_each(|arrival| device.await_arrival(arrival));
             phases.enter(Phase::Update).unwrap();
             phases.end().unwrap();
@@ -276,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_timed_where_nothing_is_computed() {
+    fn nothing_is_timed_on_meta() {
         let meta = Device::meta(0, Description::host(), &DeviceOptions::default()).unwrap();
         let mut phases = Phases::new(&meta);
         step(&mut phases, [1, 1, 1, 1]);

@@ -5,10 +5,10 @@ use device::{Backend, Description, Device, DeviceOptions};
 
 use crate::error::{Result, WorkerError};
 
-/// The device that the user asks for.
+/// The device that the user requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceChoice {
-    /// GPUs if there are any, the CPU otherwise.
+    /// GPUs if there are any, otherwise the CPU.
     #[default]
     Auto,
     /// The CPU.
@@ -50,14 +50,14 @@ pub enum Placement {
 pub struct Gpus {
     /// The first rank of this process.
     pub first_rank: usize,
-    /// The GPU of each rank of this process, from that one on.
+    /// The GPU of each rank of this process, from the first on.
     pub ordinals: Vec<usize>,
     /// Description of the first GPU.
     pub description: Description,
 }
 
 impl Placement {
-    /// GPU `ordinal` for one rank. Errors: why there is none.
+    /// Returns GPU `ordinal` for one rank. Errors: the reason why it cannot be used.
     pub fn one_gpu(ordinal: usize) -> Result<Self> {
         Ok(Placement::Cuda(Gpus { first_rank: 0, ordinals: vec![ordinal], description: describe(ordinal)? }))
     }
@@ -73,7 +73,7 @@ impl Placement {
         })
     }
 
-    /// The same device for the only rank of a world of its own.
+    /// Returns the same device for the only rank of a world.
     pub fn alone(&self, rank: usize) -> Self {
         match self {
             Placement::Cuda(gpus) => {
@@ -83,7 +83,7 @@ impl Placement {
         }
     }
 
-    /// Description of the device that the ranks run on, or imitate.
+    /// Description of the ranks' device, or of the imitated one.
     pub fn description(&self) -> Description {
         match self {
             Placement::Cpu => Description::host(),
@@ -92,7 +92,7 @@ impl Placement {
         }
     }
 
-    /// Returns whether nothing is computed.
+    /// Returns whether ranks only count memory.
     pub fn is_meta(&self) -> bool {
         self.backend() == Backend::Meta
     }
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_devices() {
+    fn device_names_are_parsed() {
         for (name, choice) in [
             ("auto", DeviceChoice::Auto),
             ("cpu", DeviceChoice::Cpu),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_world_of_its_own_has_the_device_of_its_rank() {
+    fn a_world_of_one_rank_keeps_the_device_of_the_rank() {
         let gpus = |first_rank: usize, ordinals: &[usize]| {
             Placement::Cuda(Gpus {
                 first_rank,

@@ -1,7 +1,7 @@
-//! Memory that a rank takes from its device before anything else (`memory.preallocate`).
+//! Memory that a rank reserves before anything else (`memory.preallocate`).
 //!
-//! What is taken is what the plan has at its end, pool by pool and stream by stream, so that a run finds all
-//! it needs among its allocator's idle blocks and asks the driver for nothing more.
+//! It reserves what the plan holds at its end, pool by pool and stream by stream, so that a run finds all it
+//! needs among its allocator's idle blocks and requests nothing more from the driver.
 
 use device::{Category, DType, Device, Request, StreamKind};
 use memory::{PoolKind, SMALL_SIZE};
@@ -13,13 +13,13 @@ use crate::error::Result;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Preallocation {
     stream: StreamKind,
-    /// For blocks of up to [`SMALL_SIZE`].
+    /// Whether the segment is of the pool for blocks of up to [`SMALL_SIZE`].
     small: bool,
     bytes: u64,
 }
 
 impl Preallocation {
-    /// The segments of a device's allocator, in an order that does not depend on addresses.
+    /// The segments of a device's allocator, in an order independent of addresses.
     pub fn of(device: &Device) -> Vec<Self> {
         let snapshot = device.with_allocator(|allocator| allocator.snapshot());
         let taken = snapshot.segments.iter().filter_map(|segment| {
@@ -33,9 +33,9 @@ impl Preallocation {
     }
 }
 
-/// Makes the allocator take these segments from the driver, less what it has; they are idle afterwards, and
-/// the peaks start anew. On the host every page is written, since memory is taken when it is touched. Errors:
-/// out of memory.
+/// Makes the allocator reserve these segments, less those that it has; they are idle afterwards, and the
+/// peaks start anew. On the host every page is written, because the system allocates pages when they are
+/// written. Errors: out of memory.
 pub(crate) fn take(device: &Device, segments: &[Preallocation]) -> Result<()> {
     let mut held = Vec::new();
     for Preallocation { stream, small, bytes } in segments {

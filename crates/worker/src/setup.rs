@@ -31,25 +31,25 @@ pub struct Setup {
     pub dataset: Dataset,
     /// The model's stages.
     pub blueprint: Arc<Blueprint>,
-    /// The origin of the state before the first step.
+    /// The source of the state before the first step.
     pub start: Start,
     /// The hook around the model.
     pub hook: Option<ModelHook>,
     /// Least number of allocator events that every rank records.
     pub history: usize,
-    /// In a plan, the number of allocations of a part of the run from which micro-batches that repeat others
-    /// are passed over; `None` in a run.
+    /// In a plan, the number of allocations of a part of the run from which repeated micro-batches are
+    /// skipped; `None` in a run.
     pub passes_over_from: Option<u64>,
-    /// In a plan, the memory that its rank takes from the device before anything else.
+    /// In a plan, the memory that its rank reserves before anything else.
     pub preallocation: Arc<Vec<Preallocation>>,
-    /// The plans that ranks are compared with.
+    /// The plans with which ranks are compared.
     pub planned: Arc<Expected>,
 }
 
 impl Setup {
     /// Opens the data of a configuration, and calls `divide` to divide the layers into stages. Allocator
     /// settings come from the configuration, or else from the environment ([`memory::ENVIRONMENT`]). Errors:
-    /// wrong data or allocator settings, by name; those of `divide`.
+    /// wrong data or allocator settings, with their key; those of `divide`.
     pub fn new<E: From<WorkerError>>(
         mut config: RunConfig,
         placement: Placement,
@@ -95,15 +95,15 @@ impl Setup {
         Setup { hook, ..self }.partitioned(stages)
     }
 
-    /// Returns the setup with other stages. Errors: stages that make no model, buffers of one name and
-    /// different types or shapes.
+    /// Returns the setup with other stages. Errors: stages of which no model can be built, buffers of one
+    /// name with different types or shapes.
     pub fn partitioned(self, stages: Vec<Stage>) -> Result<Self> {
         let (description, hook) = (self.placement.description(), self.hook.as_ref());
         let blueprint = Blueprint::new(&self.config, &self.dataset, &description, stages, hook)?;
         Ok(Setup { blueprint: Arc::new(blueprint), ..self })
     }
 
-    /// Returns the setup with the plans that the ranks of this process are compared with.
+    /// Returns the setup with the plans with which the ranks of this process are compared.
     pub fn expecting(self, planned: Expected) -> Self {
         let events = planned.values().map(|parts| parts.events_to_keep()).max();
         Setup { history: events.unwrap_or(UNPLANNED_EVENTS), planned: Arc::new(planned), ..self }
@@ -114,7 +114,7 @@ impl Setup {
         self.resumed().map_or(0, |point| point.checkpoint.step())
     }
 
-    /// The checkpoint that the run continues from, if it does.
+    /// The checkpoint from which the run continues, if any.
     pub fn resumed(&self) -> Option<&ResumePoint> {
         match &self.start {
             Start::Resumed(point) => Some(point),
@@ -133,12 +133,12 @@ impl Setup {
     }
 }
 
-/// Allocator settings unless configured: those that reserve least beyond what is allocated, on every device
-/// (see `benches/NOTES.md`).
+/// Default allocator settings: those that reserve least beyond the allocated bytes, on every device (see
+/// `benches/NOTES.md`).
 pub const DEFAULT_ALLOCATOR: &str = "expandable_segments:True";
 
-/// Default allocator settings under a limit on address space, in which expandable segments would reserve more
-/// than all: segments of a fixed size.
+/// Default allocator settings under a limit on address space, which expandable segments would exceed:
+/// segments of a fixed size.
 const DEFAULT_IN_LITTLE_SPACE: &str = "expandable_segments:False";
 
 fn default_allocator(kind: Kind) -> &'static str {

@@ -1,4 +1,4 @@
-//! The origin of a run's state before its first step: the one place that says where weights come from.
+//! The source of a run's state before its first step; no other code decides it.
 
 use std::fmt;
 use std::path::Path;
@@ -9,9 +9,9 @@ use pretrained::PretrainedModel;
 
 use crate::error::{Result, WorkerError};
 
-/// Arrays of weights by name, outside of the run.
+/// Arrays of weights by name from outside the run.
 pub trait Weights: fmt::Debug + Send + Sync {
-    /// Returns an identifier that no other weights have. All ranks must have the same.
+    /// Returns an identifier of these weights, which must be equal on all ranks.
     fn id(&self) -> &str;
 
     /// Returns the path, for messages and records.
@@ -50,20 +50,20 @@ impl Weights for PretrainedModel {
     }
 }
 
-/// The origin of the state before the first step.
+/// The source of the state before the first step.
 #[derive(Clone, Debug, Default)]
 pub enum Start {
-    /// Weights are drawn from `train.seed`; the optimizer's state is 0.
+    /// Random initial weights from `train.seed`; the optimizer's state is 0.
     #[default]
     Drawn,
     /// Weights and buffers are read; everything else is as at the start of any run.
     Weights(Arc<dyn Weights>),
-    /// All state is that of a checkpoint of the same run.
+    /// All state is read from a checkpoint of the same run.
     Resumed(Arc<ResumePoint>),
 }
 
 impl Start {
-    /// Returns an identifier of the state, which must be equal on all ranks; empty where weights are drawn.
+    /// Returns an identifier of the state, which must be equal on all ranks; empty for random weights.
     pub fn id(&self) -> &str {
         match self {
             Start::Drawn => "",

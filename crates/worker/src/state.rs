@@ -1,7 +1,7 @@
 //! The state that steps change, as named arrays: the contents of a checkpoint, and the input of the weights'
 //! hash.
 //!
-//! Pipeline ranks hold the arrays of their own stages, and data-parallel ranks may each hold a part of an
+//! Pipeline ranks hold the arrays of their own stages, and data-parallel ranks may each hold a shard of an
 //! array. Rank 0 collects arrays on its host over the control plane, in messages of bounded length; nothing
 //! is allocated on a device.
 
@@ -36,11 +36,11 @@ pub struct Array {
     pub shape: Shape,
     /// The ranks that hold the array, each with its range of elements.
     sources: Vec<(usize, Range<usize>)>,
-    /// This rank's part, if it has one.
+    /// This rank's shard, if it has one.
     own: Option<Tensor>,
 }
 
-/// The tensors that this rank's optimizer keeps, by stage and name.
+/// The tensors of this rank's optimizer, by stage and name.
 type Kept = BTreeMap<(usize, String), Tensor>;
 
 /// Returns every parameter's master weights under the parameter's name, in the order of the whole model.
@@ -51,7 +51,7 @@ pub fn masters(worker: &Worker) -> Vec<Array> {
 fn masters_among(worker: &Worker, kept: &Kept) -> Vec<Array> {
     let whole = worker.setup().config.precision.compute == DType::F32;
     let entries = worker.blueprint().parameters.iter().enumerate();
-    // Weights in f32 are their own masters and whole on every rank of the stage.
+    // f32 weights are their own masters, whole on every rank of the stage.
     let master = entries.map(|(place, entry)| match whole {
         true => whole_weight(worker, place),
         false => array(worker, place, entry.name.clone(), kept),
@@ -59,7 +59,7 @@ fn masters_among(worker: &Worker, kept: &Kept) -> Vec<Array> {
     master.collect()
 }
 
-/// The masters, then the optimizer's other tensors.
+/// Returns the masters, then the optimizer's other tensors.
 pub(crate) fn arrays(worker: &Worker) -> Vec<Array> {
     let kept = kept(worker);
     let mut all = masters_among(worker, &kept);
@@ -81,7 +81,7 @@ fn holder(worker: &Worker, place: usize) -> (usize, usize) {
     worker.blueprint().parameters[place].holders.first().copied().unwrap_or_default()
 }
 
-/// The rank of the world that holds a stage in a replica.
+/// Returns the rank of the world that holds a stage in a replica.
 fn rank_of(worker: &Worker, replica: usize, stage: usize) -> usize {
     let stage_rank = worker.blueprint().layout().rank_of(stage);
     worker.grid().rank_at(&[(Axis::Data, replica), (Axis::Pipeline, stage_rank)])
@@ -94,7 +94,7 @@ fn whole_weight(worker: &Worker, place: usize) -> Array {
     Array { name: entry.name.clone(), dtype: DType::F32, shape: entry.shape, sources, own }
 }
 
-/// The array `name` that optimizers keep for a parameter.
+/// Returns the array `name` that optimizers keep for a parameter.
 fn array(worker: &Worker, place: usize, name: String, kept: &Kept) -> Array {
     let (entry, (stage, parameter)) = (&worker.blueprint().parameters[place], holder(worker, place));
     let shards = worker.blueprint().shards(stage);
@@ -105,8 +105,8 @@ fn array(worker: &Worker, place: usize, name: String, kept: &Kept) -> Array {
     Array { name: key.1, dtype: DType::F32, shape: entry.shape, sources, own }
 }
 
-/// Returns the tensors of this rank that a checkpoint is read into: everything that the rank holds, copies of
-/// tied weights included.
+/// Returns the tensors of this rank into which a checkpoint is read: everything that the rank holds, copies
+/// of tied weights included.
 fn targets(worker: &Worker) -> Vec<Target> {
     let whole = worker.setup().config.precision.compute == DType::F32;
     let mut targets = Vec::new();
@@ -122,7 +122,7 @@ fn targets(worker: &Worker) -> Vec<Target> {
     targets
 }
 
-/// Returns those of [`targets`] that are master weights or buffers.
+/// Returns the [`targets`] that are master weights or buffers.
 fn weight_targets(worker: &Worker) -> Vec<Target> {
     let parameters = worker.models().flat_map(|model| model.parameters().list());
     let buffers = worker.models().flat_map(|model| model.buffers());
@@ -133,19 +133,19 @@ fn weight_targets(worker: &Worker) -> Vec<Target> {
     all
 }
 
-/// Returns the weights of this rank that are roundings of their masters, each the target of its master.
+/// Returns the weights of this rank that are rounded copies of their masters, as targets of the masters.
 fn rounded_targets(worker: &Worker) -> Vec<Target> {
     let parameters = worker.models().flat_map(|model| model.parameters().list());
     let rounded = parameters.filter(|parameter| parameter.tensor.dtype() != DType::F32);
     rounded.map(whole_parameter).collect()
 }
 
-/// Reads a whole array of master weights into the parameter of its name.
+/// Returns a target that reads a whole array of master weights into the parameter of its name.
 fn whole_parameter(parameter: &nn::Parameter) -> Target {
     Target::whole(parameter.name.clone(), DType::F32, parameter.tensor.clone())
 }
 
-/// Reads a whole array into the buffer of its name.
+/// Returns a target that reads a whole array into the buffer of its name.
 fn whole_buffer(buffer: &nn::ModelBuffer) -> Target {
     let tensor = buffer.tensor().clone();
     Target::whole(buffer.name().to_owned(), tensor.dtype(), tensor)
@@ -165,16 +165,15 @@ pub fn buffers(worker: &Worker) -> Vec<Array> {
     all
 }
 
-/// Reads a model's parameters and buffers. Errors: weights that cannot be read, or that belong to another
-/// model.
+/// Reads a model's parameters and buffers. Errors: weights that cannot be read or belong to another model.
 pub fn load_model(model: &dyn Model, weights: &dyn Weights) -> Result<()> {
     let parameters = model.parameters().list().iter().map(whole_parameter);
     weights.load(&mut parameters.chain(model.buffers().iter().map(whole_buffer)))
 }
 
 impl Worker {
-    /// Copies the state to the host of rank 0, which this is, piece by piece; allocates nothing on the
-    /// device. The other ranks call [`Worker::contribute`]. Errors: those of the device and the transport.
+    /// Copies the state to the host of this rank, rank 0, piece by piece; allocates nothing on the device.
+    /// The other ranks call [`Worker::contribute`]. Errors: those of the device and the transport.
     pub fn take_snapshot(&mut self, snapshot: &mut Snapshot, losses: &[f32]) -> Result<()> {
         for array in arrays(self) {
             array.bring(self, snapshot.add(array.name.clone(), array.dtype, array.shape.dims()))?;
@@ -187,7 +186,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Sends this rank's parts while rank 0 takes a snapshot. Errors: as for [`Worker::take_snapshot`].
+    /// Sends this rank's shards while rank 0 takes a snapshot. Errors: as for [`Worker::take_snapshot`].
     pub fn contribute(&mut self) -> Result<()> {
         if self.device().is_meta() {
             return Ok(());
@@ -196,8 +195,8 @@ impl Worker {
         all.into_iter().try_for_each(|array| array.bring(self, &mut []))
     }
 
-    /// Brings in the state that the run starts with. Every rank reads its own part. Errors: weights that
-    /// cannot be read, or that belong to another model.
+    /// Loads the state with which the run starts. Every rank reads its own part. Errors: weights that cannot
+    /// be read or belong to another model.
     pub fn begin(&mut self) -> Result<()> {
         match self.setup().start.clone() {
             Start::Drawn => Ok(()),
@@ -212,7 +211,7 @@ impl Worker {
         self.set_updates(checkpoint.updates())
     }
 
-    /// Reads `targets`, and the weights in use where these are roundings of their masters.
+    /// Reads `targets`, and the compute weights that are rounded copies of their masters.
     fn take(&mut self, weights: &dyn Weights, targets: Vec<Target>) -> Result<()> {
         weights.load(&mut targets.into_iter())?;
         weights.load(&mut rounded_targets(self).into_iter())
@@ -235,8 +234,8 @@ impl Array {
         self.dtype.bytes() * self.shape.elements()
     }
 
-    /// Collects the bytes of all elements on the host of rank 0, in `whole`, which is not read or written on
-    /// other ranks. All ranks call this with the same arrays in the same order.
+    /// Collects the bytes of all elements on the host of rank 0, in `whole`, which other ranks neither read
+    /// nor write. All ranks call this with the same arrays in the same order.
     pub fn bring(&self, worker: &mut Worker, whole: &mut [u8]) -> Result<()> {
         let rank = worker.grid().rank();
         let part = self.sources.iter().find(|(source, _)| *source == rank);
@@ -255,7 +254,7 @@ impl Array {
         self.dtype.bytes() * elements.start..self.dtype.bytes() * elements.end
     }
 
-    /// Number of messages until the longest part has been sent.
+    /// Number of messages until the longest shard has been sent.
     fn rounds(&self) -> usize {
         let others = self.sources.iter().filter(|(rank, _)| *rank != 0);
         others.map(|(_, part)| self.range(part).len()).max().unwrap_or(0).div_ceil(PIECE)

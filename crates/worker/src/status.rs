@@ -1,8 +1,8 @@
-//! The status file of a rank, `logs/rank-N.status` in the run directory: what the rank was last seen to do.
+//! The status file of a rank, `logs/rank-N.status` in the run directory: the rank's last known activity.
 //!
-//! A rank that is killed says nothing. The others, and people, read here where it was. The file is one short
-//! text that is rewritten in place at every step and every call, straight into the system's cache of the
-//! file: it costs a system call, and what was written survives the process.
+//! A killed rank reports nothing, so the other ranks and users read its last activity here. The file is one
+//! short text that is rewritten in place at every step and every call, in the system's page cache: it costs a
+//! system call, and survives the process.
 
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
@@ -177,7 +177,7 @@ impl Status {
         record.seen = now();
         let mut text = record.text();
         text.truncate(BYTES - 1);
-        // Only the host's name could make it as long as that. A full disk must not end the training.
+        // Only a long host name could exceed the width. A full disk must not end the training.
         let _ = file.write_all_at(format!("{text:<width$}\n", width = BYTES - 1).as_bytes(), 0);
     }
 
@@ -191,7 +191,7 @@ impl Status {
         });
     }
 
-    /// Notes every call of a communicator.
+    /// Makes `communicator` record every call.
     pub fn observe(&self, communicator: &mut Communicator) {
         if let Some(observer) = self.observer() {
             communicator.control.observe(observer.clone());
@@ -199,7 +199,7 @@ impl Status {
         }
     }
 
-    /// Notes the calls it hears of; `None` where there is no record to note them in.
+    /// Returns an observer that records calls; `None` without a status file.
     pub(crate) fn observer(&self) -> Option<Observer> {
         let status = self.clone();
         let note = move |call: Call| status.change(|record| record.call = call.to_string());
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_last_is_read_back() {
+    fn the_last_record_is_read_back() {
         let logs = tempfile::tempdir().unwrap();
         let path = logs.path().to_owned();
         run(2, Options::default(), move |mut communicator| -> Result<(), String> {

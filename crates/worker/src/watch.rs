@@ -29,8 +29,8 @@ pub struct Findings {
 /// Most allocations that a report lists.
 const REPORTED: usize = 32;
 
-/// Compares one rank's run with its plan. For a part that is as planned, this reads the allocator's counters
-/// only.
+/// Compares one rank's run with its plan. For a part that matches the plan, this reads only the allocator's
+/// counters.
 #[derive(Debug, Default)]
 pub struct Watch {
     planned: Option<Arc<PlannedParts>>,
@@ -40,14 +40,14 @@ pub struct Watch {
     sample: u64,
     steady: Option<StepTrace>,
     diverged: Option<(Divergence, TracePair)>,
-    /// The rank, and the file that its traces are written to.
+    /// The rank, and the file of its traces.
     file: Option<(usize, PathBuf)>,
-    /// Whether the traces have been written or are being written.
+    /// Whether writing the traces has started.
     is_begun: bool,
     writing: Option<Writing>,
 }
 
-/// A write of traces to their file, on a thread of its own: no step waits for a disk. Dropping it waits.
+/// A write of traces to their file, on a separate thread so that no step waits for a disk. Dropping it waits.
 #[derive(Debug)]
 pub struct Writing(Option<JoinHandle<Result<()>>>);
 
@@ -88,16 +88,16 @@ impl Drop for Writing {
 }
 
 impl Watch {
-    /// A watch for a run from step `first`, counted from 0, to step number `steps`.
+    /// Returns a watch for a run from step `first`, counted from 0, to step number `steps`.
     pub fn new(planned: Option<Arc<PlannedParts>>, first: u64, steps: u64) -> Self {
         let steady = planned.as_ref().and_then(|planned| planned.steady()).map(|part| part.step);
-        // Without a plan, the third step is as good a guess as any.
+        // Without a plan, the trace is of the third step.
         let sample = steady.unwrap_or_else(|| (first + 3).min(steps));
         Watch { planned, sample, ..Watch::default() }
     }
 
-    /// Sets the file in the run directory that traces are written to at once, so that a run that is killed
-    /// leaves them.
+    /// Sets the file in the run directory to which traces are written as soon as they exist, so that a killed
+    /// run leaves them.
     pub fn write_to(&mut self, rank: usize, run_dir: &Path) {
         self.file = Some((rank, path(run_dir, rank)));
     }
@@ -144,12 +144,13 @@ impl Watch {
         Ok(())
     }
 
-    /// The first difference from the plan, if there is one.
+    /// The first difference from the plan, if any.
     pub fn divergence(&self) -> Option<&Divergence> {
         self.diverged.as_ref().map(|(divergence, _)| divergence)
     }
 
-    /// Starts to write the traces, unless there is no file or it has them already. Errors: no thread for it.
+    /// Starts to write the traces, unless there is no file or they are written already. Errors: no thread for
+    /// it.
     fn write(&mut self) -> Result<()> {
         let Some((rank, path)) = self.file.clone() else { return Ok(()) };
         let planned = self.planned.as_ref().and_then(|planned| planned.steady());
@@ -161,8 +162,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Returns the write of the traces, which it starts where none was needed so far; `None` without a file.
-    /// Errors: no thread for it.
+    /// Returns the write of the traces, started if it was not yet; `None` without a file. Errors: no thread
+    /// for it.
     pub fn written(&mut self) -> Result<Option<Writing>> {
         if !self.is_begun {
             self.write()?;
@@ -170,7 +171,7 @@ impl Watch {
         Ok(self.writing.take())
     }
 
-    /// Gathers the differences of all ranks on rank 0; nothing on the others. Errors: those of the transport.
+    /// Gathers the differences of all ranks on rank 0; the others get none. Errors: those of the transport.
     pub fn gather(&self, control: &mut dyn ControlPlane) -> Result<Vec<Findings>> {
         let mut outlived = self.graph.found().cloned();
         if let Some(outlived) = &mut outlived {

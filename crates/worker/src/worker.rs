@@ -1,4 +1,4 @@
-//! One rank: its device, its model, its buffers, and what it does in a step.
+//! One rank: its device, its model, its buffers, and its steps.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ mod step;
 
 pub use step::StepScalars;
 
-/// Loss and norm of a step, kept on the device until a step later.
+/// Loss and norm of a step, kept on the device until the next step.
 const SCALARS: usize = 2;
 
 /// One rank of a run.
@@ -47,7 +47,7 @@ pub struct Worker {
     /// The stages of this rank.
     parts: Vec<StagePart>,
     executor: Executor,
-    /// Totals of what the executor has passed over.
+    /// Totals of the micro-batches that the executor has skipped.
     passed_over: PassedOver,
     /// Gradients that the optimizer reads, stage by stage.
     gradients: Vec<Tensor>,
@@ -77,12 +77,12 @@ pub struct Worker {
 
 impl Worker {
     /// Allocates everything that a rank holds through a run: parameters, gradient buckets, optimizer state.
-    /// Errors: out of memory; a grid that is not the communicator's.
+    /// Errors: out of memory; a grid other than the communicator's.
     pub fn new(setup: &Setup, communicator: Communicator) -> Result<Self> {
         Self::on(setup.device(communicator.rank())?, setup, communicator)
     }
 
-    /// The same on a device that the caller keeps a handle of. Errors: as for [`Worker::new`].
+    /// [`Worker::new`] on a device of which the caller keeps a handle. Errors: as for [`Worker::new`].
     pub fn on(device: Device, setup: &Setup, communicator: Communicator) -> Result<Self> {
         let config = &setup.config;
         let parallel = &config.parallel;
@@ -159,12 +159,12 @@ impl Worker {
         &self.device
     }
 
-    /// The rank's place.
+    /// The grid, with the rank's coordinates.
     pub fn grid(&self) -> &RankGrid {
         &self.grid
     }
 
-    /// The model of a stage, if that is on this rank.
+    /// The model of a stage, if this rank has it.
     pub(crate) fn model(&self, stage: usize) -> Option<&dyn Model> {
         let place =
             self.blueprint.stages_of(self.grid.coordinate(Axis::Pipeline)).position(|own| own == stage);
@@ -201,12 +201,13 @@ impl Worker {
         })
     }
 
-    /// Updates that the optimizer has made: one for each step that was not skipped. Waits for the device.
+    /// Number of updates that the optimizer has made, one for each step that was not skipped. Waits for the
+    /// device.
     pub(crate) fn updates(&self) -> Result<u32> {
         Ok(self.norm.norm.state().updates()?)
     }
 
-    /// Continues as if the optimizer had made `updates` updates.
+    /// Sets the number of updates, from a checkpoint.
     pub(crate) fn set_updates(&self, updates: u32) -> Result<()> {
         Ok(self.norm.norm.state().set_updates(updates)?)
     }
@@ -216,7 +217,7 @@ impl Worker {
         self.blueprint.sizes().iter().sum()
     }
 
-    /// The rank's ends of the transports.
+    /// The rank's endpoints of the transports.
     pub fn communicator(&mut self) -> &mut Communicator {
         self.planes.communicator()
     }

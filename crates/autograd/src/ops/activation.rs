@@ -1,4 +1,4 @@
-//! An activation by itself; [`super::linear`] fuses it with a matmul.
+//! A separate activation; [`super::linear`] fuses it with a matmul.
 
 use tensor::Tensor;
 use tensor::ops::{self, Activation};
@@ -12,7 +12,7 @@ use crate::tape::{Tape, Var};
 #[derive(Debug)]
 pub struct ActivationRule {
     activation: Activation,
-    /// ReLU: the output. Others: the input.
+    /// The output for ReLU, the input for others.
     saved: Option<Tensor>,
 }
 

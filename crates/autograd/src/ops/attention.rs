@@ -36,8 +36,8 @@ impl AttentionSaved {
 }
 
 /// Attention over `qkv`, arrays of shape `[batch, time, columns]` with the columns that [`Heads`] states; the
-/// result is `[batch, time, heads.query · heads.width]`. Tokens see their own document, and in training
-/// `dropout` drops weights. Errors: as [`ops::attention::forward`].
+/// result is `[batch, time, heads.query · heads.width]`. Tokens see only their own document, and in training
+/// `dropout` drops attention weights. Errors: as [`ops::attention::forward`].
 pub fn attention(tape: &Tape, qkv: Qkv<Var>, heads: Heads, dropout: Option<&Dropout>) -> Result<Var> {
     let documents = tape.pass().documents.clone();
     let dropout = dropout.and_then(|dropout| dropout.mask(tape));

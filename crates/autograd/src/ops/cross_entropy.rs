@@ -14,8 +14,8 @@ pub struct CrossEntropyRule {
     gradient: Option<Tensor>,
 }
 
-/// `scale` times the mean over rows; `logits` is [.., classes], `targets` as many u32 as there are rows. The
-/// gradient is written over the logits if no other tensor shares their storage.
+/// `scale` times the mean over rows; `logits` is [.., classes], `targets` has one u32 per row. The gradient
+/// overwrites the logits if no other tensor shares their storage.
 pub fn cross_entropy(tape: &Tape, logits: Var, targets: &Tensor, scale: f32) -> Result<Var> {
     let source = logits.source();
     let with_gradient = tape.is_recording() && logits.wants_gradient();

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::tape::{Tape, Var};
 
-/// A place in a model where elements are dropped in training.
+/// A site in a model at which elements are dropped in training.
 #[derive(Clone, Debug)]
 pub struct Dropout {
     seed: u64,
@@ -19,26 +19,27 @@ pub struct Dropout {
 }
 
 impl Dropout {
-    /// A place called `site`, unique in the model, that drops elements with `probability`, 0 to below 1.
+    /// Returns a site named `site`, unique in the model, that drops elements with `probability`, 0 to below
+    /// 1.
     pub fn new(seed: u64, site: &str, probability: f64) -> Self {
         Dropout { seed, site: site.to_owned(), probability }
     }
 
-    /// The mask of the tape's micro-batch; `None` outside training, and where nothing is dropped.
+    /// The mask of the tape's micro-batch; `None` outside training, and if the probability is 0.
     pub(super) fn mask(&self, tape: &Tape) -> Option<Mask> {
         let drops = tape.mode().is_training() && self.probability > 0.0;
         drops.then(|| Mask::new(self.seed, &self.site, tape.pass().micro_batch, self.probability))
     }
 }
 
-/// Backward of [`dropout`]: nothing is kept but the mask's key.
+/// Backward of [`dropout`], which saves only the mask's key.
 #[derive(Debug)]
 pub struct DropoutRule {
     mask: Mask,
 }
 
-/// Drops elements of `x` and scales the others, over `x` if nothing else looks at its storage; `x` itself
-/// outside training. Errors: as [`ops::dropout::apply`].
+/// Drops elements of `x` and scales the others, in place if no other tensor views its storage; returns `x`
+/// itself outside training. Errors: as [`ops::dropout::apply`].
 pub fn dropout(tape: &Tape, x: Var, dropout: &Dropout) -> Result<Var> {
     let Some(mask) = dropout.mask(tape) else { return Ok(x) };
     let source = x.source();

@@ -1,8 +1,8 @@
-//! A gated feed-forward layer: `y = (activation(x · Wgᵀ) · (x · Wuᵀ)) · Wdᵀ`, with SiLU called SwiGLU and
-//! with GELU GeGLU.
+//! A gated feed-forward layer: `y = (activation(x · Wgᵀ) · (x · Wuᵀ)) · Wdᵀ`, called SwiGLU with SiLU and
+//! GeGLU with GELU.
 //!
-//! One rule for all matmuls, so that the product of gate and up is not kept: backward makes it again in the
-//! pass that makes its gradients, in memory that is there.
+//! One rule for all matmuls, so that gate · up is not saved: backward recomputes it in the pass that computes
+//! the gradients of gate and up, in memory that is already allocated.
 
 use tensor::Tensor;
 use tensor::ops::{self, Activation};
@@ -28,7 +28,7 @@ pub struct GatedFeedForwardWeights {
 #[derive(Debug)]
 pub struct GatedFeedForwardRule {
     x: Tensor,
-    /// x · Wg and x · Wu; the input half turns them into their gradients.
+    /// x · Wg and x · Wu; the input half replaces them by their gradients.
     gate_up: Tensor,
     activation: Activation,
     weights: GatedFeedForwardWeights,

@@ -18,8 +18,8 @@ pub struct GatherRule {
 }
 
 /// Row `indices[i, j]` of `table [rows, width]` for every u32 index of `indices [.., ..]`: `[.., .., width]`.
-/// Rows that are taken several times have the sum of the gradients, in the order of the indices. Errors: as
-/// [`embedding::forward`].
+/// The gradient of a row used several times is the sum of its gradients, in the order of the indices. Errors:
+/// as [`embedding::forward`].
 pub fn gather(tape: &Tape, table: Var, indices: &Tensor) -> Result<Var> {
     let output = named("gather", embedding::forward(indices, table.tensor(), None))?;
     let shape = table.tensor().shape();

@@ -39,9 +39,9 @@ pub fn layer_norm(tape: &Tape, x: Var, weight: &Weight, bias: Option<&Weight>, e
     tape.record_one(&[x.source()], output, rule)
 }
 
-/// The pair (sum, normalised): `sum = residual + branch`, or the residual itself without a branch, and its
+/// Returns (sum, normalised): `sum = residual + branch`, or the residual itself without a branch, and its
 /// normalisation. Later readers of the sum take it from this pair: the backward kernel then adds both
-/// gradients with one rounding, whether there was a branch or a pipeline cut in its place. Errors: as
+/// gradients with one rounding, whether the sum had a branch or was cut by a pipeline. Errors: as
 /// [`ops::layer_norm::forward_residual`].
 pub fn residual_layer_norm(
     tape: &Tape,
@@ -95,7 +95,7 @@ impl Rule for LayerNormRule {
     ) -> Result<Vec<Option<Tensor>>> {
         let normalised = outputs.pop().flatten();
         let sum = outputs.pop().flatten();
-        // Without a gradient of the normalised values, the sum's gradient passes through alone.
+        // Without a gradient of the normalised values, the input's gradient is the sum's.
         let Some(gradient) = normalised else { return Ok(wanted.iter().map(|_| sum.clone()).collect()) };
         let input = if wanted.contains(&true) {
             let (x, weight) = (&self.x, self.weight.tensor());

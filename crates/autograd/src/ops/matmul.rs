@@ -1,4 +1,4 @@
-//! Products of matrices, one for each of the outer dimensions.
+//! Matmuls of stacks of matrices.
 
 use device::Category;
 use tensor::Tensor;
@@ -12,7 +12,7 @@ use crate::tape::{Tape, Var};
 /// Backward of [`matmul`].
 #[derive(Debug)]
 pub struct MatmulRule {
-    /// The factors.
+    /// The operands.
     factors: Option<[Tensor; 2]>,
 }
 

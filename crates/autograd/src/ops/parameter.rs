@@ -1,4 +1,4 @@
-//! A parameter as a variable, for models that are composed of general operators.
+//! A parameter as a variable, for models composed of general operators.
 
 use tensor::{Tensor, ops};
 
@@ -16,7 +16,7 @@ pub struct ParameterRule {
     gradient: Option<Tensor>,
 }
 
-/// The values of `weight`, whose gradient is what flows back to the variable. Errors: none but the tape's.
+/// Returns the values of `weight`, whose gradient is the variable's. Errors: the tape's only.
 pub fn parameter(tape: &Tape, weight: &Weight) -> Result<Var> {
     let rule = || ParameterRule { weight: weight.clone(), gradient: None };
     tape.record_one(&[], weight.tensor().clone(), rule)

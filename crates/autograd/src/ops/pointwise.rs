@@ -49,12 +49,12 @@ pub struct PairRule {
     function: Pair,
     /// The operands' shapes.
     shapes: [Shape; 2],
-    /// The operands, of functions whose gradients need them.
+    /// The operands, for functions whose gradients need them.
     operands: Option<[Tensor; 2]>,
 }
 
-/// `function(a, b)` of every pair of elements; where a dimension of one operand has a single element, that
-/// goes with all of the other's. Errors: as [`pointwise::pair`].
+/// `function(a, b)` of every pair of elements; a dimension of one element broadcasts to the other operand's
+/// size. Errors: as [`pointwise::pair`].
 pub fn pair(tape: &Tape, a: Var, b: Var, function: Pair) -> Result<Var> {
     let output = named("pair", pointwise::pair(a.tensor(), b.tensor(), function))?;
     let (sources, shapes) = ([a.source(), b.source()], [a.tensor().shape(), b.tensor().shape()]);
@@ -81,7 +81,7 @@ pub fn divide(tape: &Tape, a: Var, b: Var) -> Result<Var> {
 }
 
 impl PairRule {
-    /// The gradient of operand 0 or 1 before it is summed over what was repeated.
+    /// The gradient of operand 0 or 1 before it is summed over broadcast dimensions.
     fn full(&self, gradient: &Tensor, operand: usize) -> tensor::Result<Tensor> {
         let scaled = |number| pointwise::forward(gradient, Pointwise::Scale(number));
         match (self.function, &self.operands, operand) {
@@ -100,7 +100,7 @@ impl PairRule {
     }
 }
 
-/// Sums dimensions that have one element in `shape`.
+/// Sums the dimensions that have one element in `shape`.
 fn summed_to(mut gradient: Tensor, shape: Shape) -> tensor::Result<Tensor> {
     for (axis, size) in shape.dims().iter().enumerate() {
         if *size == 1 && gradient.shape().dims()[axis] != 1 {

@@ -38,8 +38,8 @@ pub struct QkNormRule {
     sums: Option<(Tensor, DType)>,
 }
 
-/// Normalises every query and key head of packed `qkv [batch, time, heads.packed_columns()]` and turns it to
-/// its position. Errors: as [`ops::qk_norm::forward`].
+/// Normalises every query and key head of packed `qkv [batch, time, heads.packed_columns()]` and rotates it
+/// to its position. Errors: as [`ops::qk_norm::forward`].
 pub fn qk_norm(
     tape: &Tape,
     qkv: Var,

@@ -1,4 +1,4 @@
-//! Variables with their elements in other places: reshaped, transposed, sliced, joined.
+//! Rearranged variables: reshaped, transposed, sliced, joined.
 
 use tensor::ops::rearrange;
 use tensor::{Shape, Tensor};
@@ -15,7 +15,7 @@ pub enum RearrangeRule {
     Reshape(Shape),
     /// The dimensions, for [`transpose`].
     Transpose(usize, usize),
-    /// The place in the input, for [`slice()`].
+    /// The position in the input, for [`slice()`].
     Slice {
         /// The input's shape.
         shape: Shape,
@@ -24,7 +24,7 @@ pub enum RearrangeRule {
         /// The first element.
         start: usize,
     },
-    /// The places of the parts, for [`concatenate`].
+    /// The positions of the parts, for [`concatenate`].
     Concatenate {
         /// The dimension.
         axis: usize,
@@ -33,20 +33,20 @@ pub enum RearrangeRule {
     },
 }
 
-/// The same elements in another shape of as many: a view. Errors: another count.
+/// Returns a view of the same elements in another shape of as many. Errors: another count.
 pub fn reshape(tape: &Tape, x: Var, shape: impl Into<Shape>) -> Result<Var> {
     let output = named("reshape", x.tensor().reshape(shape))?;
     let before = x.tensor().shape();
     tape.record_one(&[x.source()], output, || RearrangeRule::Reshape(before))
 }
 
-/// Two dimensions exchanged. Errors: as [`rearrange::transpose`].
+/// Returns `x` with two dimensions exchanged. Errors: as [`rearrange::transpose`].
 pub fn transpose(tape: &Tape, x: Var, one: usize, other: usize) -> Result<Var> {
     let output = named("transpose", rearrange::transpose(x.tensor(), one, other))?;
     tape.record_one(&[x.source()], output, || RearrangeRule::Transpose(one, other))
 }
 
-/// Elements `start` to `start + length` of dimension `axis`; a view for the outermost. Errors: as
+/// Returns elements `start` to `start + length` of dimension `axis`; a view for the outermost. Errors: as
 /// [`rearrange::slice`].
 pub fn slice(tape: &Tape, x: Var, axis: usize, start: usize, length: usize) -> Result<Var> {
     let output = named("slice", rearrange::slice(x.tensor(), axis, start, length))?;
@@ -54,7 +54,7 @@ pub fn slice(tape: &Tape, x: Var, axis: usize, start: usize, length: usize) -> R
     tape.record_one(&[x.source()], output, || RearrangeRule::Slice { shape, axis, start })
 }
 
-/// Variables joined along dimension `axis`. Errors: as [`rearrange::concatenate`].
+/// Joins variables along dimension `axis`. Errors: as [`rearrange::concatenate`].
 pub fn concatenate(tape: &Tape, parts: &[Var], axis: usize) -> Result<Var> {
     let tensors: Vec<&Tensor> = parts.iter().map(Var::tensor).collect();
     let output = named("concatenate", rearrange::concatenate(&tensors, axis))?;

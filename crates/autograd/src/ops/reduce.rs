@@ -1,4 +1,4 @@
-//! Sums, means and maxima along one dimension, which stays with one element.
+//! Sums, means and maxima along one dimension, whose size becomes 1.
 
 use tensor::ops::pointwise::Pointwise;
 use tensor::ops::rearrange;
@@ -56,7 +56,7 @@ pub struct MaximumRule {
     saved: Option<[Tensor; 2]>,
 }
 
-/// The largest element along dimension `axis`; its gradient goes to the first of the largest. Errors: as
+/// The maximum along dimension `axis`, whose gradient goes to the first of the largest elements. Errors: as
 /// [`reduce::forward`].
 pub fn maximum(tape: &Tape, x: Var, axis: usize) -> Result<Var> {
     let output = named("maximum", reduce::forward(x.tensor(), axis, Reduction::Maximum))?;

@@ -9,12 +9,12 @@ use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::tape::{Tape, Var};
 
-/// The angles of positions, and the tokens' documents, as [`Angles`] has them.
+/// The angles of positions, and the tokens' documents, as in [`Angles`].
 #[derive(Clone, Debug)]
 pub struct Rotary {
     /// Cosines and sines, `[context, head width]` f32.
     pub table: Tensor,
-    /// Where the document of each token begins, `[batch, time]` u32; `None`: at 0.
+    /// The position at which the document of each token begins, `[batch, time]` u32; `None`: 0.
     pub documents: Option<Tensor>,
 }
 
@@ -31,8 +31,8 @@ pub struct RotaryRule {
     heads: usize,
 }
 
-/// Turns the first `heads` heads of `x [batch, time, columns]` to their positions, over `x` if nothing else
-/// looks at its storage. Errors: as [`ops::rotary::rotate`].
+/// Rotates the first `heads` heads of `x [batch, time, columns]` to their positions, in place if no other
+/// tensor views its storage. Errors: as [`ops::rotary::rotate`].
 pub fn rotary(tape: &Tape, x: Var, heads: usize, rotary: &Rotary) -> Result<Var> {
     let source = x.source();
     let turned = ops::rotary::rotate(x.into_tensor(), heads, rotary.angles(), Turn::Forward);

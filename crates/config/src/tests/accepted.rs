@@ -6,7 +6,7 @@ use nn::Examples;
 use std::collections::BTreeSet;
 
 #[test]
-fn overrides_win_and_the_last_of_them() {
+fn the_last_of_several_overrides_applies() {
     let config = parse(
         &format!("{LEAST}[train]\nsteps = 5\n"),
         &[
@@ -22,7 +22,7 @@ fn overrides_win_and_the_last_of_them() {
     assert_eq!((config.train.steps, config.optim.kind), (7, OptimKind::Sgd));
     assert_eq!(config.data.paths, ["x", "y"]);
     assert_eq!(config.data.base, Path::new("/base/z"));
-    // A string without quotes is a string, whatever it looks like.
+    // A string without quotes is a string, even if it looks like another value.
     assert_eq!(
         parse(LEAST, &["memory.allocator=expandable_segments:True"]).unwrap().memory.allocator,
         "expandable_segments:True"
@@ -30,7 +30,7 @@ fn overrides_win_and_the_last_of_them() {
 }
 
 #[test]
-fn a_kind_from_the_command_line_drops_what_the_file_says_of_another() {
+fn a_kind_from_the_command_line_drops_keys_of_another_kind() {
     let text = format!("{LEAST}[model]\nlayers = 2\n[optim]\nbeta1 = 0.5\n");
     let config = parse(&text, &["data.kind=synthetic", "model.kind=mlp", "optim.kind=sgd"]).unwrap();
     assert_eq!((config.data.kind, config.data.paths.len()), (DataKind::Synthetic, 0));
@@ -42,7 +42,7 @@ fn a_kind_from_the_command_line_drops_what_the_file_says_of_another() {
 }
 
 #[test]
-fn a_file_of_times_is_named_from_where_the_configuration_is() {
+fn the_path_of_a_profile_is_relative_to_the_configuration() {
     let named =
         |sets: &[&str]| parse(&format!("{LEAST}[parallel]\nprofile = \"a/../times.toml\"\n"), sets).unwrap();
     let config = named(&[]);
@@ -59,7 +59,7 @@ fn a_file_of_times_is_named_from_where_the_configuration_is() {
     ] {
         assert_eq!(named(&[none]).parallel.profile, None, "{none}");
     }
-    // Other layers have other times; the same layers elsewhere have not.
+    // Other layers have other times; the same layers on another grid have the same.
     for (set, kept) in
         [("model.width=64", false), ("train.micro_batch_size=4", false), ("parallel.pipeline=2", true)]
     {
@@ -71,7 +71,7 @@ fn a_file_of_times_is_named_from_where_the_configuration_is() {
 }
 
 #[test]
-fn defaults_that_follow_from_other_keys() {
+fn defaults_may_depend_on_other_keys() {
     for (micro_batches, lanes) in [(1, 1), (2, 2), (3, 1), (4, 4), (6, 2), (8, 8), (12, 4), (16, 8), (40, 8)]
     {
         let config = parse(LEAST, &[&format!("train.global_batch_size={}", 8 * micro_batches)]).unwrap();
@@ -89,7 +89,7 @@ fn defaults_that_follow_from_other_keys() {
 }
 
 #[test]
-fn files_are_read_and_their_faults_named() {
+fn files_are_read_and_their_errors_name_them() {
     let directory = tempfile::TempDir::new().unwrap();
     let path = directory.path().join("run.toml");
     std::fs::write(&path, LEAST).unwrap();
@@ -111,7 +111,7 @@ fn files_are_read_and_their_faults_named() {
 }
 
 #[test]
-fn the_configurations_that_come_with_the_source_are_good() {
+fn the_shipped_configurations_are_valid() {
     // Tests run in the folder of their package.
     let folder = std::env::current_dir().unwrap();
     let root = folder.ancestors().nth(2).unwrap();
@@ -122,7 +122,7 @@ fn the_configurations_that_come_with_the_source_are_good() {
         names.insert(path.file_stem().unwrap().to_string_lossy().into_owned());
         if path.ends_with("quickstart.toml") {
             let mut built_in = RunConfig::quickstart(&[]).unwrap();
-            // That of the tree it was built from, if that is still there.
+            // The directory of the source tree, if it still exists.
             assert!(built_in.data.base.join("crates").is_dir());
             built_in.data.base.clone_from(&config.data.base);
             assert_eq!(built_in, config, "one definition");
@@ -141,7 +141,7 @@ fn the_configurations_that_come_with_the_source_are_good() {
 }
 
 #[test]
-fn the_fingerprint_follows_all_but_where_the_data_is() {
+fn the_fingerprint_does_not_depend_on_the_directory_of_the_data() {
     let base = parse(LEAST, &[]).unwrap().fingerprint();
     assert_eq!(base.len(), 64);
     assert_eq!(parse(LEAST, &["data.base=/elsewhere"]).unwrap().fingerprint(), base);
@@ -154,13 +154,13 @@ fn the_fingerprint_follows_all_but_where_the_data_is() {
 fn the_documentation_lists_every_key_and_the_defaults_are_a_configuration() {
     let (table, listing) = (reference(), defaults());
     for key in all_keys() {
-        // Families may have keys of one name, each with a row of its own.
+        // Families may have keys of one name, each with its own row.
         let same = all_keys().iter().filter(|other| other.path == key.path).count();
         assert_eq!(table.matches(&format!("| `{}` |", key.path)).count(), same, "{}", key.path);
         assert!(table.lines().all(|line| line.matches('|').count() == 6), "{table}");
         if let keys::Default::Literal(literal) = key.default {
             assert!(listing.contains(&format!("\n# {} = {literal}\n", key.name)), "{}", key.path);
-            // The default is a value that the key takes.
+            // The default is a value that the key accepts.
             let kind = key.only.map(|only| format!("{}=\"{}\"", only.key, only.is[0]));
             let mut overrides: Vec<String> = kind.into_iter().collect();
             if overrides.iter().any(|kind| kind.contains("mlp")) {
@@ -190,7 +190,7 @@ fn the_resolved_configuration_has_every_key_that_applies() {
 }
 
 #[test]
-fn what_decides_the_bits_and_what_does_not() {
+fn every_key_is_known_to_decide_bits_or_not() {
     let mut free = BTreeSet::new();
     let mut deciding = BTreeSet::new();
     for kinds in
@@ -205,7 +205,7 @@ fn what_decides_the_bits_and_what_does_not() {
         assert_eq!(identity["train.seed"], "1");
     }
     assert!(free.is_disjoint(&deciding));
-    // A key that is added decides until it is put here, on purpose.
+    // A new key decides bits until it is listed here deliberately.
     let expected = [
         "checkpoint.every",
         "checkpoint.keep",
@@ -223,7 +223,7 @@ fn what_decides_the_bits_and_what_does_not() {
         "memory.preallocate",
         "memory.recompute",
         "memory.recompute_layers",
-        // They decide how a run starts; what it continues from says that itself.
+        // They decide how a run starts, which the checkpoint of a resumed run replaces.
         "model.from",
         "model.from_config",
         "parallel.bucket_bytes",
@@ -250,7 +250,7 @@ fn what_decides_the_bits_and_what_does_not() {
     assert_eq!(elsewhere.identity(), parse(LEAST, &[]).unwrap().identity());
 }
 
-/// A checkpoint of a version in which keys had other names is of the same run, and a change still shows.
+/// A checkpoint of a version with other names of keys belongs to the same run, and changes are still found.
 #[test]
 fn an_identity_under_earlier_names_of_keys_is_understood() {
     let sets = ["train.micro_batch_size=10", "train.global_batch_size=80"];
@@ -271,8 +271,8 @@ fn an_identity_under_earlier_names_of_keys_is_understood() {
     assert_eq!(earlier("20", "4"), ["train.micro_batch_size: 10 here, 20 in the checkpoint"]);
 }
 
-/// Steps, learning rate, weight decay and clipping may change when a run goes on; what the bits of every step
-/// follow from may not; a key that an earlier version did not have had its default.
+/// Steps, learning rate, weight decay and clipping may change when a run is resumed; settings that decide the
+/// bits of every step may not; a key missing in an earlier version has its default.
 #[test]
 fn some_keys_that_decide_bits_may_change() {
     let here = parse(LEAST, &[]).unwrap().identity();
@@ -306,7 +306,7 @@ fn numbers_are_written_as_they_were_given() {
     {
         assert!(written.lines().any(|written| written == line), "{line}: {written}");
     }
-    // They are the same settings however they are written.
+    // The settings are equal however their numbers are written.
     let plain = parse(&text.replace("3e-4", "0.0003"), &["optim.beta2=0.95"]).unwrap();
     assert_eq!(plain.fingerprint(), config.fingerprint());
     assert_eq!(plain.identity(), config.identity());

@@ -9,7 +9,7 @@ use keys::Key;
 use nn::Families;
 use std::path::Path;
 
-/// The smallest file that is a configuration.
+/// The smallest valid configuration file.
 const LEAST: &str = "[data]\npaths = [\"a.txt\"]\n";
 
 fn parse(text: &str, overrides: &[&str]) -> Result<RunConfig, ConfigError> {

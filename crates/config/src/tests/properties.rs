@@ -1,4 +1,4 @@
-//! Properties of every text and every configuration.
+//! Properties of all texts and configurations.
 
 use super::super::*;
 use super::*;
@@ -10,7 +10,7 @@ fn float() -> impl Strategy<Value = f64> {
 }
 
 prop_compose! {
-    /// Overrides that make a configuration.
+    /// Valid overrides.
     fn good()(
         gpt in any::<bool>(), text in any::<bool>(), sgd in any::<bool>(),
         layers in 1_usize..100, heads in 1_usize..20, head in 1_usize..100, context in 1_usize..2000,
@@ -93,7 +93,7 @@ proptest! {
 }
 
 #[test]
-fn deep_nesting_is_an_error_and_no_overflow_of_the_stack() {
+fn deep_nesting_is_an_error_and_no_stack_overflow() {
     for open in ["[", "{a=", "a."] {
         let text = format!("x = {}", open.repeat(100_000));
         assert!(refusal(&text, &[]).starts_with("quick.toml:1: "), "{open}");

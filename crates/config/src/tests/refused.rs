@@ -1,8 +1,8 @@
-//! Bad input: the exact sentence for each.
+//! Invalid input: the exact sentence for each.
 
 use super::*;
 
-/// Each text of a table is refused with the sentence beside it.
+/// Asserts that each text of a table is refused with the sentence beside it.
 fn assert_refused(table: &[(&str, &str)]) {
     for (text, expected) in table {
         assert_eq!(refusal(text, &[]), *expected);
@@ -46,7 +46,7 @@ fn unknown_names_are_refused_with_the_nearest_known() {
             "[[model]]\nwidth = 8\n",
             "quick.toml:1: model is a section, not a key: write [model] and its keys below",
         ),
-        // The earliest mistake in the file, not in the alphabet.
+        // The first mistake in the file is reported, not in the alphabet.
         (
             "[train]\nstep = 8\n[model]\nwitdh = 8\n",
             "quick.toml:2: unknown key train.step: did you mean train.steps?",
@@ -77,7 +77,7 @@ fn former_names_are_refused_with_the_new_ones() {
 }
 
 #[test]
-fn a_step_of_no_whole_number_of_micro_batches_is_refused() {
+fn a_step_that_is_no_whole_number_of_micro_batches_is_refused() {
     let table: [(&[&str], &str); 4] = [
         (
             &["train.global_batch_size=30"],
@@ -109,7 +109,7 @@ fn a_step_of_no_whole_number_of_micro_batches_is_refused() {
 }
 
 #[test]
-fn wrong_types_are_refused_with_what_is_allowed() {
+fn wrong_types_are_refused_with_the_allowed_values() {
     assert_refused(&[
         (
             "[model]\nwidth = \"big\"\n",
@@ -239,7 +239,7 @@ fn keys_of_another_kind_are_refused() {
 }
 
 #[test]
-fn values_that_do_not_go_together_are_refused() {
+fn values_that_contradict_each_other_are_refused() {
     assert_refused(&[
         (
             "[model]\nheads = 4\nwidth = 130\n",
@@ -275,7 +275,7 @@ fn values_that_do_not_go_together_are_refused() {
 }
 
 #[test]
-fn what_is_not_toml_is_refused_with_its_line() {
+fn text_that_is_not_toml_is_refused_with_its_line() {
     let table = [
         ("[model]\nwidth = 1 2\n", 2),
         ("[model]\n\nkind = \"gpt\n", 3),
@@ -291,7 +291,7 @@ fn what_is_not_toml_is_refused_with_its_line() {
 }
 
 #[test]
-fn grids_that_cannot_be_are_refused_with_those_that_can() {
+fn impossible_grids_are_refused_with_possible_ones() {
     let table = [
         (
             "global_batch_size = 96\n[parallel]\nlanes = 3\n",
@@ -324,7 +324,7 @@ fn grids_that_cannot_be_are_refused_with_those_that_can() {
 }
 
 #[test]
-fn pipelines_that_cannot_be_are_refused_by_name() {
+fn impossible_pipelines_are_refused_by_name() {
     let table: [(&[&str], &str); 8] = [
         (
             &["parallel.pipeline=5"],
@@ -378,7 +378,7 @@ fn pipelines_that_cannot_be_are_refused_by_name() {
 }
 
 #[test]
-fn recomputation_that_does_not_go_with_the_model_is_refused() {
+fn recomputation_that_does_not_suit_the_model_is_refused() {
     let table = [
         (
             "recompute = \"blocks\"\n",
@@ -421,7 +421,7 @@ fn recomputation_that_does_not_go_with_the_model_is_refused() {
 }
 
 #[test]
-fn what_is_not_built_yet_is_refused_by_name_and_its_default_is_not() {
+fn unsupported_values_are_refused_by_name_and_defaults_accepted() {
     let table = [("precision.compute=f16", "precision.compute = \"f16\": computing in f16 is not built yet")];
     let unbuilt = all_keys().iter().filter(|key| key.unbuilt.is_some()).count();
     assert_eq!(table.len(), unbuilt, "a case for each");
@@ -471,7 +471,7 @@ fn overrides_are_refused_with_the_argument() {
 }
 
 #[test]
-fn sizes_beyond_counting_are_refused_and_do_not_overflow() {
+fn sizes_too_large_to_count_are_refused_without_overflow() {
     let table: [(&[&str], &str); 4] = [
         (&["model.width=16777216", "model.vocabulary=2147483648"], "the token embedding"),
         (&["model.width=16777216", "model.layers=10000"], "the blocks' weights"),

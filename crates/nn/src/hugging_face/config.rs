@@ -1,4 +1,4 @@
-//! The `config.json` of a folder.
+//! The `config.json` of a Hugging Face folder.
 
 use serde_json::{Map, Value};
 
@@ -9,7 +9,7 @@ type Result<T> = std::result::Result<T, String>;
 pub struct FolderConfig(Map<String, Value>);
 
 impl FolderConfig {
-    /// Reads the text of the file. Errors: text that is no JSON object.
+    /// Parses the file's text. Errors: text that is no JSON object.
     pub fn parse(text: &str) -> Result<Self> {
         let map = serde_json::from_str(text).map_err(|error| format!("it is no JSON object: {error}"))?;
         Ok(FolderConfig(map))
@@ -25,39 +25,39 @@ impl FolderConfig {
         self.optional_count(key)?.ok_or_else(|| missing(key))
     }
 
-    /// The positive integer `key`, if it is there and not null.
+    /// The positive integer `key`, if present and not null.
     pub fn optional_count(&self, key: &str) -> Result<Option<usize>> {
         self.read(key, "a positive integer", |value| {
             value.as_u64().and_then(|count| usize::try_from(count).ok()).filter(|count| *count > 0)
         })
     }
 
-    /// The number `key`, if it is there and not null.
+    /// The number `key`, if present and not null.
     pub fn number(&self, key: &str) -> Result<Option<f64>> {
         self.read(key, "a number", Value::as_f64)
     }
 
-    /// The boolean `key`, if it is there and not null.
+    /// The boolean `key`, if present and not null.
     pub fn flag(&self, key: &str) -> Result<Option<bool>> {
         self.read(key, "true or false", Value::as_bool)
     }
 
-    /// The string `key`, if it is there and not null.
+    /// The string `key`, if present and not null.
     pub fn text<'a>(&'a self, key: &str) -> Result<Option<&'a str>> {
         self.read(key, "a string", Value::as_str)
     }
 
-    /// The object `key`, if it is there and not null.
+    /// The object `key`, if present and not null.
     pub fn object(&self, key: &str) -> Result<Option<FolderConfig>> {
         self.read(key, "an object", |value| value.as_object().cloned().map(FolderConfig))
     }
 
-    /// The strings of the list `key`, if it is there and not null.
+    /// The strings of the list `key`, if present and not null.
     pub fn texts(&self, key: &str) -> Result<Option<Vec<&str>>> {
         self.read(key, "a list of strings", |value| value.as_array()?.iter().map(Value::as_str).collect())
     }
 
-    /// Refuses a boolean `key` that is there and is not `built`.
+    /// Refuses a boolean `key` that is present and not `built`.
     pub fn only(&self, key: &str, built: bool) -> Result<()> {
         match self.flag(key)? {
             Some(found) if found != built => Err(format!("{key} = {found} is not built: {built} is")),

@@ -8,12 +8,12 @@ use super::{FolderConfig, FolderTensor, HuggingFaceConfig, HuggingFaceModel};
 
 pub(crate) const CONFIG: HuggingFaceConfig = HuggingFaceConfig { model_types: &["gpt2"], keys };
 
-/// The only epsilon of a layer normalisation.
+/// The only supported epsilon of a layer normalisation.
 const EPSILON: f64 = 1e-5;
-/// Hidden values of the feed-forward layers for each value of the width.
+/// Hidden width of the feed-forward layers as a multiple of the width.
 const EXPANSION: usize = 4;
 
-/// The names of the activation: ours, and theirs, the first of which is written.
+/// The names of the activations: ours, and Hugging Face's, the first of which is written.
 const ACTIVATIONS: [(&str, &[&str]); 5] = [
     ("gelu", &["gelu_new", "gelu_pytorch_tanh"]),
     ("gelu-erf", &["gelu"]),
@@ -22,7 +22,7 @@ const ACTIVATIONS: [(&str, &[&str]); 5] = [
     ("silu", &["silu", "swish"]),
 ];
 
-/// Sizes of a model as the folder's tensors follow from them.
+/// Sizes of a model that determine the folder's tensors.
 pub(crate) struct Sizes {
     pub(crate) layers: usize,
     pub(crate) heads: usize,
@@ -71,7 +71,7 @@ fn activation(config: &FolderConfig) -> Result<&'static str, String> {
     })
 }
 
-/// The model as a folder holds it; `None` for an activation that they do not have.
+/// The model in the folder's format; `None` for an activation that Hugging Face does not have.
 pub(crate) fn model(sizes: &Sizes) -> Option<HuggingFaceModel> {
     let mut tensors = vec![
         FolderTensor::whole(name("wte.weight"), "wte.weight".into(), &[sizes.vocabulary, sizes.width]),
@@ -81,7 +81,7 @@ pub(crate) fn model(sizes: &Sizes) -> Option<HuggingFaceModel> {
         tensors.extend(block(layer, sizes.width));
     }
     tensors.extend(norm("ln_f", sizes.width));
-    // Masks.
+    // Causal masks.
     let mut ignored = vec![".attn.bias", ".attn.masked_bias"];
     match sizes.tied {
         true => ignored.push(HEAD),
@@ -92,7 +92,7 @@ pub(crate) fn model(sizes: &Sizes) -> Option<HuggingFaceModel> {
     Some(HuggingFaceModel { config: config(sizes)?, prefix: PREFIX, tensors, ignored })
 }
 
-/// The head's weight, which a tied model may have as a copy of the table of tokens.
+/// The head's weight, which a tied model's folder may contain as a copy of the token table.
 const HEAD: &str = "lm_head.weight";
 
 const PREFIX: &str = "transformer.";

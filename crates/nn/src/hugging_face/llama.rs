@@ -1,6 +1,6 @@
-//! `llama`, `mistral`, `qwen2` and `qwen3`: the configurations and tensors of `LlamaForCausalLM` and its
-//! relatives. Their rotary halves are those of the family; queries, keys and values are rows of one
-//! parameter, and so are gate and up.
+//! `llama`, `mistral`, `qwen2` and `qwen3`: the configurations and tensors of `LlamaForCausalLM` and similar
+//! models. Rotary embeddings are half-split in both; queries, keys and values are rows of one parameter, and
+//! so are gate and up.
 
 use keys::Value;
 use serde_json::{Map, json};
@@ -13,10 +13,10 @@ pub(crate) const CONFIG: HuggingFaceConfig =
 
 type Keys = Vec<(&'static str, Value)>;
 
-/// The names of the feed-forward activation: ours, and theirs, the first of which is written.
+/// The names of the feed-forward activations: ours, and Hugging Face's, the first of which is written.
 const ACTIVATIONS: [(&str, &[&str]); 3] =
     [("silu", &["silu", "swish"]), ("gelu", &["gelu_pytorch_tanh", "gelu_new"]), ("gelu-erf", &["gelu"])];
-/// The width of heads where a `qwen3` does not state it.
+/// The head width of a `qwen3` that does not state it.
 const QWEN3_HEAD: usize = 128;
 const EPSILON: f64 = 1e-6;
 const THETA: f64 = 10_000.0;
@@ -49,7 +49,7 @@ fn keys(config: &FolderConfig) -> Result<Keys, String> {
     Ok(keys)
 }
 
-/// Refuses what no family computes.
+/// Refuses settings that no family implements.
 fn check(config: &FolderConfig) -> Result<(), String> {
     config.only("attention_bias", false)?;
     config.only("mlp_bias", false)?;
@@ -58,7 +58,7 @@ fn check(config: &FolderConfig) -> Result<(), String> {
     if let Some(other) = other {
         return Err(format!("layer_types has \"{other}\", which is not built: \"full_attention\" is"));
     }
-    // Where use_sliding_window exists, a window without it has no effect.
+    // A window has no effect if use_sliding_window exists and is false.
     let window = config.optional_count("sliding_window")?.filter(|_| config.model_type() == Ok("mistral"));
     let context = config.count("max_position_embeddings")?;
     match window.filter(|window| *window < context) {
@@ -78,7 +78,7 @@ fn activation(config: &FolderConfig) -> Result<&'static str, String> {
     })
 }
 
-/// The rotary frequencies: `rope_theta` and `rope_scaling`, or `rope_parameters` with all of it.
+/// The rotary frequencies: `rope_theta` and `rope_scaling`, or `rope_parameters` with both.
 fn rope(config: &FolderConfig) -> Result<Keys, String> {
     let parameters = config.object("rope_parameters")?;
     let theta = match &parameters {
@@ -120,7 +120,7 @@ fn rope(config: &FolderConfig) -> Result<Keys, String> {
     Ok(keys)
 }
 
-/// Sizes of a model as the folder follows from them.
+/// Sizes of a model that determine the folder.
 #[derive(Clone, Copy)]
 pub(crate) struct Sizes {
     pub(crate) layers: usize,
@@ -141,7 +141,8 @@ pub(crate) struct Sizes {
     pub(crate) rope_scaling: Scaling,
 }
 
-/// The model as a folder holds it; `None` if transformers have no such model: normalised queries with biases.
+/// The model in the folder's format; `None` if transformers have no such model: normalised queries with
+/// biases.
 pub(crate) fn model(sizes: &Sizes) -> Option<HuggingFaceModel> {
     let Sizes { width, vocabulary, tied, .. } = *sizes;
     let table = [vocabulary, width];
@@ -158,7 +159,7 @@ pub(crate) fn model(sizes: &Sizes) -> Option<HuggingFaceModel> {
     Some(HuggingFaceModel { config: config(sizes)?, prefix: "model.", tensors, ignored })
 }
 
-/// A tensor that is a parameter of its own name.
+/// A tensor with the same name as its parameter.
 fn same(name: &str, shape: &[usize]) -> FolderTensor {
     FolderTensor::whole(name.to_owned(), name.to_owned(), shape)
 }

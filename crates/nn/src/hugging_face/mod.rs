@@ -1,7 +1,7 @@
-//! Folders of Hugging Face: what a family reads from their `config.json`, and where each of their tensors
-//! lies among a model's parameters.
+//! Hugging Face folders: the translation of their `config.json`, and the positions of their tensors among a
+//! model's parameters.
 //!
-//! A family translates in both directions, and nothing else of the house knows a name of theirs.
+//! A family translates in both directions; no other code contains Hugging Face's names.
 
 mod config;
 pub(crate) mod gpt2;
@@ -18,53 +18,53 @@ pub type FolderKeys = Vec<(&'static str, Value)>;
 /// The translation of a `config.json` into keys of `[model]`.
 #[derive(Clone, Copy, Debug)]
 pub struct HuggingFaceConfig {
-    /// Values of `model_type` that the family computes.
+    /// Values of `model_type` that the family implements.
     pub model_types: &'static [&'static str],
-    /// Returns the keys that follow from a configuration. Errors: a
-    /// setting that the family does not compute, named with what there is.
+    /// Returns the keys that correspond to a configuration. Errors: an unsupported setting, named with the
+    /// supported ones.
     pub keys: fn(&FolderConfig) -> std::result::Result<FolderKeys, String>,
 }
 
-/// A model as a folder of Hugging Face holds it.
+/// A model in Hugging Face's format.
 #[derive(Clone, Debug)]
 pub struct HuggingFaceModel {
-    /// The `config.json`, without the type of the tensors and the version of the writer.
+    /// The `config.json`, without the tensors' type and the writer's version.
     pub config: Map<String, serde_json::Value>,
-    /// Prefix of the tensors' names, which folders of a model without its head leave out.
+    /// Prefix of the tensors' names, absent in folders of a model without its head.
     pub prefix: &'static str,
-    /// All tensors. Together they are all parameters of the model, each once.
+    /// All tensors. Together they contain each parameter of the model once.
     pub tensors: Vec<FolderTensor>,
-    /// Ends of the names of tensors that hold nothing to be learnt, or a copy, and that folders may have.
+    /// Suffixes of tensor names that folders may contain and that are not parameters: masks, copies.
     pub ignored: Vec<&'static str>,
 }
 
-/// A tensor of a folder, and the rows of a parameter that it is.
+/// A tensor of a folder, and the rows of a parameter that it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FolderTensor {
-    /// Its name in the folder.
+    /// The tensor's name in the folder.
     pub name: String,
-    /// Its shape in the folder.
+    /// The tensor's shape in the folder.
     pub shape: Vec<usize>,
     /// The parameter's name.
     pub parameter: String,
-    /// The first of its rows in the parameter.
+    /// The first of the tensor's rows in the parameter.
     pub first_row: usize,
-    /// Whether the parameter has the tensor's columns as its rows.
+    /// Whether the tensor is the transpose of the parameter.
     pub transposed: bool,
 }
 
 impl FolderTensor {
-    /// A tensor that is all of `parameter`, in its shape.
+    /// Returns a tensor that is all of `parameter`, in its shape.
     pub(crate) fn whole(name: String, parameter: String, shape: &[usize]) -> Self {
         FolderTensor { name, shape: shape.to_vec(), parameter, first_row: 0, transposed: false }
     }
 
-    /// A matrix that is all of `parameter`, transposed. `shape` is the parameter's.
+    /// Returns a matrix that is all of `parameter`, transposed. `shape` is the parameter's.
     pub(crate) fn transposed(name: String, parameter: String, [rows, columns]: [usize; 2]) -> Self {
         FolderTensor { name, shape: vec![columns, rows], parameter, first_row: 0, transposed: true }
     }
 
-    /// Its rows and columns as the parameter has them; the elements of a vector are rows of one column.
+    /// Rows and columns in the parameter; a vector has rows of one column.
     #[must_use]
     pub fn rows_and_columns(&self) -> [usize; 2] {
         let [rows, columns] = match self.shape[..] {

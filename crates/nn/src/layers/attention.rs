@@ -17,18 +17,19 @@ pub struct CausalSelfAttention {
 }
 
 impl CausalSelfAttention {
-    /// `qkv` gives the columns that `heads` states, and `projection` takes `heads.query · heads.width`.
+    /// Returns the layer. `qkv` gives the columns that `heads` states, and `projection` takes `heads.query ·
+    /// heads.width`.
     pub fn new(qkv: Qkv<Linear>, projection: Linear, heads: Heads) -> Self {
         CausalSelfAttention { qkv, projection, heads, dropout: Dropout::none() }
     }
 
-    /// The same layer with weights of attention that are dropped in training.
+    /// Returns the same layer with dropout of attention weights in training.
     #[must_use]
     pub fn dropping(self, dropout: Dropout) -> Self {
         CausalSelfAttention { dropout, ..self }
     }
 
-    /// `[batch, time, width]` to the same shape. Errors: operands that do not fit, out of memory.
+    /// Maps `[batch, time, width]` to the same shape. Errors: operands of a wrong shape, out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         let qkv = match &self.qkv {
             Qkv::Packed(layer) => Qkv::Packed(layer.forward(tape, x)?),

@@ -32,7 +32,7 @@ pub struct Block {
     attention: CausalSelfAttention,
     norm_2: LayerNorm,
     feed_forward: FeedForward,
-    /// Of the attention's branch and of the feed-forward branch.
+    /// Dropout of the attention branch and of the feed-forward branch.
     dropout: [Dropout; 2],
 }
 

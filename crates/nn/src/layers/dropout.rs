@@ -6,7 +6,7 @@ use super::within;
 use crate::error::Result;
 use crate::parameters::Parameters;
 
-/// A place where elements are dropped in training, or none.
+/// A site at which elements are dropped in training, or none.
 #[derive(Clone, Debug)]
 pub struct Dropout {
     site: Option<ops::Dropout>,
@@ -14,7 +14,7 @@ pub struct Dropout {
 
 impl Dropout {
     /// Drops elements with `probability`, 0 to below 1, by random numbers of the model's seed and of `site`,
-    /// a name that no other place has. 0: there is no dropout, and no operator is called.
+    /// a unique name. With 0 no operator is called.
     pub fn new(parameters: &Parameters, site: &str, probability: f64) -> Self {
         let drops = probability > 0.0;
         Dropout { site: drops.then(|| ops::Dropout::new(parameters.seed(), site, probability)) }
@@ -30,7 +30,7 @@ impl Dropout {
         self.site.as_ref()
     }
 
-    /// Any shape to the same. Errors: out of memory.
+    /// Drops elements of `x`, of any shape. Errors: out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         match &self.site {
             Some(site) => within(tape, "dropout", || Ok(ops::dropout(tape, x, site)?)),

@@ -12,7 +12,7 @@ use crate::init::Init;
 use crate::parameters::Parameters;
 
 /// The vector of each token, plus the vector of its position if there are positions. Positions count from the
-/// beginning of a token's document.
+/// start of a token's document.
 #[derive(Debug)]
 pub struct Embedding {
     tokens: Weight,
@@ -69,7 +69,7 @@ impl Embedding {
         self.tokens.tensor().shape().columns()
     }
 
-    /// u32 tokens `[batch, time]` to `[batch, time, width]`. Errors: a token outside the table, more
+    /// Maps u32 tokens `[batch, time]` to `[batch, time, width]`. Errors: a token outside the table, more
     /// positions than were registered, out of memory.
     pub fn forward(&self, tape: &Tape, tokens: &Tensor) -> Result<Var> {
         let positions = match &self.positions {

@@ -18,8 +18,8 @@ pub struct FeedForward {
 
 impl FeedForward {
     /// Registers the weights of `{prefix}.mlp_fc` and `{prefix}.mlp_proj`, and with `biases` their biases,
-    /// which start at zero. `init` is for the first, then the second. Errors: out of memory, a name that
-    /// exists.
+    /// which start at zero. `init` holds the initial values of the first weight, then the second. Errors: out
+    /// of memory, a name that exists.
     pub fn new(
         parameters: &mut Parameters,
         prefix: &str,
@@ -43,7 +43,7 @@ impl FeedForward {
         Ok(FeedForward { weights, activation })
     }
 
-    /// `[.., width]` to the same shape. Errors: another shape or type, out of memory.
+    /// Maps `[.., width]` to the same shape. Errors: another shape or type, out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         within(tape, "mlp", || Ok(ops::feed_forward(tape, x, &self.weights, self.activation)?))
     }

@@ -34,7 +34,7 @@ impl GatedFeedForward {
         Ok(GatedFeedForward { weights, activation })
     }
 
-    /// `[.., width]` to the same shape. Errors: another shape or type, out of memory.
+    /// Maps `[.., width]` to the same shape. Errors: another shape or type, out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         within(tape, "mlp", || Ok(ops::gated_feed_forward(tape, x, &self.weights, self.activation)?))
     }

@@ -1,4 +1,4 @@
-//! Layer normalisation with a weight, and with or without a bias.
+//! Layer normalisation with a weight and an optional bias.
 
 use autograd::{Tape, Var, Weight, ops};
 
@@ -8,10 +8,10 @@ use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
 
-/// Added to the variance; the value of GPT-2 and PyTorch.
+/// Epsilon added to the variance; the value of GPT-2 and PyTorch.
 const EPSILON: f32 = 1e-5;
 
-/// Normalises rows to mean 0 and variance 1, then applies the weight and the bias, if there is one.
+/// Normalises rows to mean 0 and variance 1, then applies the weight and the bias, if any.
 #[derive(Debug)]
 pub struct LayerNorm {
     name: String,
@@ -34,7 +34,7 @@ impl LayerNorm {
         Ok(LayerNorm { name: name.to_owned(), weight, bias: None })
     }
 
-    /// `[.., width]` to the same shape. Errors: another shape or type, out of memory.
+    /// Maps `[.., width]` to the same shape. Errors: another shape or type, out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         within(tape, short(&self.name), || {
             Ok(ops::layer_norm(tape, x, &self.weight, self.bias.as_ref(), EPSILON)?)

@@ -18,8 +18,8 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// Registers `{name}.weight` and `{name}.bias`. A uniform `init` also initialises the bias, as PyTorch
-    /// does; after any other the bias starts at zero, as in GPT-2. Errors: out of memory, a name that exists.
+    /// Registers `{name}.weight` and `{name}.bias`. A uniform `init` also initialises the bias, as in
+    /// PyTorch; otherwise the bias starts at zero, as in GPT-2. Errors: out of memory, a name that exists.
     pub fn new(
         parameters: &mut Parameters,
         name: &str,
@@ -57,7 +57,7 @@ impl Linear {
         Ok(Linear { name: name.to_owned(), weight, bias: None, activation: Activation::None })
     }
 
-    /// `[.., inputs]` to `[.., outputs]`. Errors: another shape or type, out of memory.
+    /// Maps `[.., inputs]` to `[.., outputs]`. Errors: another shape or type, out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         within(tape, short(&self.name), || {
             Ok(ops::linear(tape, x, &self.weight, self.bias.as_ref(), self.activation)?)
@@ -73,7 +73,7 @@ impl Layer for Linear {
     }
 }
 
-/// The last part of a dotted name; the enclosing scopes name the others.
+/// The last part of a dotted name; the enclosing scopes name the other parts.
 pub(super) fn short(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
 }

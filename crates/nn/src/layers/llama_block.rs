@@ -18,7 +18,7 @@ pub struct LlamaBlockSizes {
     pub width: usize,
     /// Attention heads.
     pub heads: Heads,
-    /// Values between the feed-forward layers.
+    /// Hidden width of the feed-forward layers.
     pub feed_forward: usize,
     /// The gate's activation.
     pub activation: Activation,
@@ -26,7 +26,7 @@ pub struct LlamaBlockSizes {
     pub qkv_bias: bool,
     /// Whether queries and keys are normalised.
     pub qk_norm: bool,
-    /// Added to mean squares in norms.
+    /// Epsilon added to mean squares in norms.
     pub epsilon: f32,
     /// Probability of dropout of attention weights and of both branches.
     pub dropout: f64,
@@ -40,15 +40,15 @@ pub struct LlamaBlock {
     attention: RotaryAttention,
     norm_2: RmsNorm,
     feed_forward: GatedFeedForward,
-    /// Of the attention's branch and of the feed-forward branch.
+    /// Dropout of the attention branch and of the feed-forward branch.
     dropout: [Dropout; 2],
 }
 
 impl LlamaBlock {
-    /// Registers the parameters of layer `index` as `model.layers.{index}.…`, as Hugging Face names them but
-    /// for two that are one matrix each: `self_attn.qkv_proj` has the rows of `q_proj`, `k_proj` and
-    /// `v_proj`, and `mlp.gate_up_proj` those of `gate_proj` and `up_proj`. `projection` initialises the
-    /// layers whose outputs are added to the residual stream. Errors: out of memory, a name that exists.
+    /// Registers the parameters of layer `index` as `model.layers.{index}.…`, named as by Hugging Face except
+    /// two fused matrices: `self_attn.qkv_proj` has the rows of `q_proj`, `k_proj` and `v_proj`, and
+    /// `mlp.gate_up_proj` those of `gate_proj` and `up_proj`. `projection` initialises the layers whose
+    /// outputs are added to the residual stream. Errors: out of memory, a name that exists.
     pub fn new(
         parameters: &mut Parameters,
         index: usize,

@@ -7,12 +7,12 @@ use crate::error::Result;
 
 /// A normalisation that adds the stream's pending branch in the same operator.
 ///
-/// An implementation gives the same bits whether the branch is added here or was added before
-/// ([`Stream::close`]), in both passes: it rounds the sum before it normalises, and adds the gradients of sum
-/// and normalised values with one rounding.
+/// An implementation gives the same bits whether the branch is added here or earlier by [`Stream::close`], in
+/// both passes: it rounds the sum before it normalises, and adds the gradients of sum and normalised values
+/// with one rounding.
 pub trait Norm {
-    /// Adds `branch`, if there is one, to `residual` and normalises the sum: (sum, normalised), both of the
-    /// residual's shape.
+    /// Adds `branch`, if any, to `residual` and normalises the sum: (sum, normalised), both of the residual's
+    /// shape.
     fn forward_residual(&self, tape: &Tape, residual: Var, branch: Option<Var>) -> Result<(Var, Var)>;
 }
 
@@ -24,12 +24,12 @@ pub struct Residual {
 }
 
 impl Residual {
-    /// A stream that starts with `sum`.
+    /// Returns a stream that starts with `sum`.
     pub fn new(sum: Var) -> Self {
         Residual { sum, branch: None }
     }
 
-    /// A stream of `sum + branch`, of the same shape, whose addition is pending.
+    /// Returns a stream of `sum + branch`, of the same shape, whose addition is pending.
     pub fn pending(sum: Var, branch: Var) -> Self {
         Residual { sum, branch: Some(branch) }
     }

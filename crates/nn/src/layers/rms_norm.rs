@@ -24,7 +24,7 @@ impl RmsNorm {
         Ok(RmsNorm { name: name.to_owned(), weight, epsilon })
     }
 
-    /// `[.., width]` to the same shape. Errors: another shape or type, out of memory.
+    /// Maps `[.., width]` to the same shape. Errors: another shape or type, out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         within(tape, short(&self.name), || Ok(ops::rms_norm(tape, x, &self.weight, self.epsilon)?))
     }

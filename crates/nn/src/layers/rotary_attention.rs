@@ -1,4 +1,4 @@
-//! Causal self-attention whose queries and keys are turned to their positions.
+//! Causal self-attention with rotary position embeddings.
 
 use autograd::ops::QkNormWeights;
 use autograd::{Tape, Var, ops};
@@ -12,8 +12,8 @@ use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
 
-/// Cosines and sines of the angles of all positions, which the layers of a stage share: `[context, head
-/// width]` f32. No buffer of the model's state, since it follows from the sizes.
+/// Cosines and sines of the angles of all positions, shared by the layers of a stage: `[context, head width]`
+/// f32. It is not a buffer of the model's state, because the sizes determine it.
 #[derive(Clone, Debug)]
 pub struct RotaryTable {
     table: Tensor,
@@ -49,8 +49,8 @@ impl QkNorm {
     }
 }
 
-/// Queries, keys and values by one linear layer; queries and keys turned, and normalised before that if so
-/// configured; attention over each head; and an output projection.
+/// Queries, keys and values by one linear layer; optional normalisation and rotation of queries and keys;
+/// attention over each head; and an output projection.
 #[derive(Debug)]
 pub struct RotaryAttention {
     qkv: Linear,
@@ -62,7 +62,8 @@ pub struct RotaryAttention {
 }
 
 impl RotaryAttention {
-    /// `qkv` gives the columns that `heads` states, and `projection` takes `heads.query · heads.width`.
+    /// Returns the layer. `qkv` gives the columns that `heads` states, and `projection` takes `heads.query ·
+    /// heads.width`.
     pub fn new(
         qkv: Linear,
         norm: Option<QkNorm>,
@@ -73,13 +74,13 @@ impl RotaryAttention {
         RotaryAttention { qkv, norm, projection, heads, table, dropout: Dropout::none() }
     }
 
-    /// The same layer with weights of attention that are dropped in training.
+    /// Returns the same layer with dropout of attention weights in training.
     #[must_use]
     pub fn dropping(self, dropout: Dropout) -> Self {
         RotaryAttention { dropout, ..self }
     }
 
-    /// `[batch, time, width]` to the same shape. Errors: operands that do not fit, out of memory.
+    /// Maps `[batch, time, width]` to the same shape. Errors: operands of a wrong shape, out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         let qkv = self.qkv.forward(tape, x)?;
         let rotary =

@@ -9,10 +9,10 @@ use autograd::{AutogradError, Segment, Tape, Var, recompute};
 use crate::error::{NnError, Result};
 use crate::recompute::Recompute;
 
-/// Values between two layers. Each layer decides the shape that it outputs, so that blocks may change it.
+/// The value between two layers. Each layer decides the shape of its output, so that blocks may change it.
 ///
-/// A cut between pipeline stages and the start of a recomputed segment carry a stream as one variable in the
-/// compute dtype ([`Stream::close`], [`Stream::open`]); the layers after it give the same bits as without it.
+/// Between pipeline stages and at the start of a recomputed segment a stream is one variable in the compute
+/// dtype ([`Stream::close`], [`Stream::open`]); the following layers give the same bits as without that.
 pub trait Stream: Sized {
     /// Turns the stream into one variable.
     fn close(self, tape: &Tape) -> Result<Var>;
@@ -23,7 +23,7 @@ pub trait Stream: Sized {
     /// All variables of the stream, as the outputs of a recomputed segment.
     fn into_variables(self) -> Vec<Var>;
 
-    /// The inverse of [`Stream::into_variables`]; `None` for another number of variables.
+    /// The inverse of [`Stream::into_variables`]; `None` for a wrong number of variables.
     fn from_variables(variables: Vec<Var>) -> Option<Self>;
 }
 
@@ -47,10 +47,10 @@ impl Stream for Var {
 
 /// A layer of a [`Stack`].
 pub trait Layer {
-    /// Its input and output.
+    /// Type of the layer's input and output.
     type Stream: Stream;
 
-    /// From the layer's input to its output.
+    /// Computes the layer's output from its input.
     fn forward(&self, tape: &Tape, stream: Self::Stream) -> Result<Self::Stream>;
 }
 
@@ -61,12 +61,13 @@ pub struct Stack<L> {
 }
 
 impl<L> Stack<L> {
-    /// A stack of `layers`, which keep all activations.
+    /// Returns a stack of `layers`, which keep all activations.
     pub fn new(layers: Vec<L>) -> Self {
         Stack { layers: layers.into(), recompute: Recompute::NONE }
     }
 
-    /// The same stack with the layers that `recompute` selects recomputing their activations in backward.
+    /// Returns the same stack, in which the layers that `recompute` selects recompute their activations in
+    /// backward.
     #[must_use]
     pub fn recomputing(self, recompute: Recompute) -> Self {
         Stack { recompute, ..self }

@@ -1,4 +1,4 @@
-//! Checks of sizes that families of language models share.
+//! Checks of sizes shared by the families of language models.
 
 use device::DType;
 use keys::Given;
@@ -6,25 +6,25 @@ use tensor::ops::{attention, lanes};
 
 use crate::family::Conditions;
 
-/// A multiple that vocabularies are commonly rounded up to, as 50257 to 50304.
+/// The multiple to which vocabularies are commonly rounded up, as 50257 to 50304.
 const VOCABULARY_PADDING: usize = 128;
-/// The most bytes that one group of tensors may have: far beyond any machine, and so far below 2⁶⁴ that sums
-/// of a few of them, and the allocator's rounding, cannot overflow.
+/// The most bytes of one group of tensors: far more than any machine has, and small enough that sums of a
+/// few, and the allocator's rounding, cannot overflow 2⁶⁴.
 const MOST_BYTES: u128 = 1 << 56;
 const BYTES_OF_F32: u128 = 4;
 
 /// The width of attention heads.
 pub(super) struct HeadWidth {
-    /// Values in a head.
+    /// Values per head.
     pub(super) value: usize,
-    /// The clause that states it, with the keys that it comes from.
+    /// The clause that states it, with the keys that determine it.
     pub(super) from: String,
-    /// Those keys.
+    /// The keys that determine it.
     pub(super) keys: &'static [&'static str],
 }
 
 impl HeadWidth {
-    /// Refuses a width that attention in the half type `compute` does not have.
+    /// Refuses a width that attention does not support in the half type `compute`.
     pub(super) fn check(self, given: &Given, compute: DType) -> keys::Result<()> {
         let widths = attention::widths(compute);
         if compute == DType::F32 || widths.has(self.value) {
@@ -38,7 +38,7 @@ impl HeadWidth {
     }
 }
 
-/// Refuses fewer tokens than the tokenizer has.
+/// Refuses a vocabulary smaller than the tokenizer's.
 pub(super) fn vocabulary(given: &Given, conditions: &Conditions, vocabulary: usize) -> keys::Result<()> {
     let Some((name, tokens)) = conditions.tokenizer.filter(|(_, tokens)| vocabulary < *tokens) else {
         return Ok(());
@@ -65,7 +65,7 @@ pub(super) fn vocabulary_advice(vocabulary: usize, compute: DType) -> Option<Str
 /// A group of tensors: its name, and its elements as a factor times the values of keys.
 pub(super) type Group<'a> = (&'a str, usize, &'a [(&'static str, usize)]);
 
-/// Keeps sizes within what can be counted; this is no estimate of memory.
+/// Refuses sizes whose bytes cannot be counted; this is no estimate of memory.
 pub(super) fn bytes(given: &Given, groups: &[Group<'_>]) -> keys::Result<()> {
     for (what, factor, settings) in groups {
         let start = BYTES_OF_F32.saturating_mul(*factor as u128);

@@ -1,4 +1,4 @@
-//! Llama and its relatives: Mistral without a window, Qwen2, Qwen3, SmolLM2.
+//! Llama and similar models: Mistral without a window, Qwen2, Qwen3, SmolLM2.
 
 mod model;
 mod sizes;
@@ -18,7 +18,7 @@ use crate::hugging_face::{HuggingFaceConfig, HuggingFaceModel, llama as folder};
 use crate::model::{Model, Stage};
 use crate::recompute::Recompute;
 
-/// Contexts are searched in multiples of this where the configured one is a multiple.
+/// Step of the search for a context, if the configured one is a multiple of it.
 const CONTEXT_STEP: usize = 64;
 
 /// The family `llama`.
@@ -153,13 +153,14 @@ impl LlamaSizes {
             return Err(given.conflict(&[Self::width, Self::heads], reason));
         }
         if !head_width.is_multiple_of(2) {
-            let reason = format!("model.head_width = {head_width} is odd, and its halves turn together");
+            let reason =
+                format!("model.head_width = {head_width} is odd; rotary embeddings need an even one");
             return Err(given.conflict(&[Self::head_width, Self::heads, Self::width], reason));
         }
         Ok(())
     }
 
-    /// Keeps sizes within what can be counted; this is no estimate of memory.
+    /// Refuses sizes whose bytes cannot be counted; this is no estimate of memory.
     fn check_bytes(&self, given: &Given, micro_batch: usize) -> keys::Result<()> {
         let of_layers = (Self::layers, self.layers);
         let [of_width, of_heads] = [(Self::width, self.width), (Self::heads, self.heads)];

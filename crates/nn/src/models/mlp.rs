@@ -29,7 +29,7 @@ section! {
     }
 }
 
-/// Sizes that a summary names one by one, at most.
+/// Most sizes that a summary lists.
 const MOST_NAMED: usize = 8;
 
 /// The family `mlp`.
@@ -124,7 +124,7 @@ impl Mlp {
         Ok(Mlp { parameters, layers: Stack::new(layers) })
     }
 
-    /// The same model, of whose layers those that `recompute` says compute their activations again in
+    /// Returns the same model, in which the layers that `recompute` selects recompute their activations in
     /// backward.
     #[must_use]
     pub fn recomputing(self, recompute: Recompute) -> Self {

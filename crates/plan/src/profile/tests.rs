@@ -179,7 +179,7 @@ fn counted_costs_include_recomputation() {
 /// The recomputation that `"auto"` chooses is written into the configuration, and the partition is the same
 /// as if it had been configured.
 #[test]
-fn a_chosen_recomputation_partitions_as_a_configured_one() {
+fn auto_recomputation_partitions_like_a_configured_one() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("times.toml");
     let sets = ["model.layers=8", "model.context=128", "parallel.pipeline=2", "train.global_batch_size=8"];

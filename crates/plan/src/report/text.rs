@@ -16,7 +16,7 @@ use crate::roles::Plans;
 use config::RecomputePolicy;
 use worker::expected::PlannedPeak;
 
-/// Most lines of the table by rank; further ones are only in the JSON.
+/// Most lines of the table by rank; the JSON has all ranks.
 const LINES: usize = 32;
 /// Most kinds of ranks whose peaks are shown side by side.
 const SIDE_BY_SIDE: usize = 8;

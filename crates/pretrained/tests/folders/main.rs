@@ -1,4 +1,4 @@
-//! Folders of Hugging Face: numbers against those of transformers, round trips, and folders that are refused.
+//! Hugging Face folders: comparison with transformers, round trips, and refused folders.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)] // a test panics to report a failure
 
 mod numbers;

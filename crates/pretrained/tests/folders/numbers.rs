@@ -1,4 +1,4 @@
-//! Loss, gradients and ten steps of the recorded models, against transformers in float64.
+//! Loss, gradients and ten steps of the recorded models, compared with transformers in float64.
 
 use device::{Backend, DType};
 use nn::{Input, Model};
@@ -21,7 +21,7 @@ fn distance(found: f64, expected: &Value) -> f64 {
 }
 
 #[test]
-fn losses_and_gradients_are_those_of_transformers() {
+fn losses_and_gradients_match_transformers() {
     for (name, device) in MODELS.iter().flat_map(|name| devices().into_iter().map(move |d| (name, d))) {
         let (expected, model) = (expected(name), load(&folder(name), &device, DType::F32));
         let (loss, gradients) = pass(&*model, &batch(name, &device));
@@ -42,7 +42,7 @@ fn losses_and_gradients_are_those_of_transformers() {
 }
 
 #[test]
-fn logits_are_those_of_transformers() {
+fn logits_match_transformers() {
     for (name, device) in MODELS.iter().flat_map(|name| devices().into_iter().map(move |d| (name, d))) {
         let (expected, model) = (expected(name), load(&folder(name), &device, DType::F32));
         let tape = autograd::Tape::new(&device, autograd::Mode::Evaluate);
@@ -67,7 +67,7 @@ fn logits_are_those_of_transformers() {
 }
 
 #[test]
-fn ten_steps_of_adamw_are_those_of_transformers() {
+fn ten_steps_of_adamw_match_transformers() {
     for (name, device) in MODELS.iter().flat_map(|name| devices().into_iter().map(move |d| (name, d))) {
         let (expected, model) = (expected(name), load(&folder(name), &device, DType::F32));
         let batch = batch(name, &device);
@@ -105,7 +105,7 @@ fn adamw(model: &dyn Model, batch: &[Tensor; 2], options: &Value) -> Vec<f32> {
 }
 
 #[test]
-fn losses_in_bf16_are_near() {
+fn losses_in_bf16_are_close() {
     for device in devices().iter().filter(|device| device.backend() == Backend::Cuda) {
         for name in MODELS {
             let model = load(&folder(name), device, DType::Bf16);

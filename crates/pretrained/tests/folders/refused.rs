@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use super::round_trip::shard;
 use super::support::{config, folder, open};
 
-/// A copy of the recorded `gpt2` with a changed configuration.
+/// Makes a copy of the recorded `gpt2` with a changed configuration.
 fn copy(to: &Path, change: impl FnOnce(&mut Value)) {
     copy_of("gpt2", to, change);
 }
 
-/// A copy of a recorded folder with a changed configuration.
+/// Makes a copy of a recorded folder with a changed configuration.
 fn copy_of(name: &str, to: &Path, change: impl FnOnce(&mut Value)) {
     let from = folder(name);
     fs::copy(from.join("model.safetensors"), to.join("model.safetensors")).unwrap();
@@ -25,7 +25,7 @@ fn copy_of(name: &str, to: &Path, change: impl FnOnce(&mut Value)) {
 }
 
 #[test]
-fn configurations_that_are_not_computed() {
+fn unsupported_configurations_are_refused() {
     let table: [(&str, Value, &str); 11] = [
         ("model_type", json!("bloom"), "model_type = \"bloom\" is not built: \"gpt2\""),
         ("model_type", Value::Null, "it has no model_type"),
@@ -56,7 +56,7 @@ fn configurations_that_are_not_computed() {
 }
 
 #[test]
-fn configurations_of_llamas_that_are_not_computed() {
+fn unsupported_configurations_of_llamas_are_refused() {
     let yarn = json!({ "rope_type": "yarn", "factor": 2.0 });
     let table: [(&str, &str, Value, &str); 9] = [
         (
@@ -102,7 +102,7 @@ fn configurations_of_llamas_that_are_not_computed() {
     );
 }
 
-/// `rope_theta`, `rope_scaling` and `torch_dtype`, or `rope_parameters` and `dtype`.
+/// `rope_theta`, `rope_scaling` and `torch_dtype` mean the same as `rope_parameters` and `dtype`.
 #[test]
 fn both_dialects_mean_the_same() {
     let values = |name: &str, change: fn(&mut Value)| {
@@ -134,7 +134,7 @@ fn both_dialects_mean_the_same() {
 }
 
 #[test]
-fn tensors_that_are_not_the_models() {
+fn tensors_of_another_model_are_refused() {
     type Change = fn(&mut Vec<(String, TensorView<'static>)>);
     let table: [(Change, &str); 5] = [
         (|tensors| tensors.retain(|(name, _)| !name.contains("wpe")), "it has no transformer.wpe.weight"),
@@ -187,7 +187,7 @@ fn zeros(dtype: Dtype, shape: &[usize]) -> TensorView<'static> {
 }
 
 #[test]
-fn files_that_are_damaged() {
+fn damaged_files_are_refused() {
     let whole = fs::read(folder("gpt2").join("model.safetensors")).unwrap();
     let huge = [&u64::MAX.to_le_bytes()[..], &whole[8..]].concat();
     let table: [(&[u8], &str); 6] = [
@@ -208,7 +208,7 @@ fn files_that_are_damaged() {
 }
 
 #[test]
-fn indices_that_are_wrong() {
+fn wrong_indices_are_refused() {
     type Change = fn(&mut Value);
     let table: [(Change, &str); 4] = [
         (|index| index["weight_map"] = json!(3), "it has no weight_map"),

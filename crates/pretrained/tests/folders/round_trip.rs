@@ -1,4 +1,4 @@
-//! Folders in and out.
+//! Reading and writing folders.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use tensor::{Shape, Tensor};
 
 use super::support::{MODELS, config, fill, folder, layout, load, open};
 
-/// Writes what is in the folder `from` to `to`.
+/// Writes the contents of the folder `from` to `to`.
 fn export(from: &Path, to: &Path, dtype: DType) {
     let config = config(from).unwrap();
     let weights = open(from).unwrap();
@@ -33,16 +33,16 @@ fn export(from: &Path, to: &Path, dtype: DType) {
 }
 
 #[test]
-fn in_then_out_is_byte_identical() {
+fn reading_then_writing_gives_the_same_bytes() {
     for name in MODELS {
         let directory = tempfile::tempdir().unwrap();
         let to = directory.path().join(name);
         export(&folder(name), &to, DType::F32);
         let [before, after] = [&folder(name), &to].map(|at| fs::read(at.join("model.safetensors")).unwrap());
         assert!(before == after, "{name}");
-        // What is written has a configuration that means the same model.
+        // The written configuration describes the same model.
         assert_eq!(config(&to).unwrap().model.values(), config(&folder(name)).unwrap().model.values());
-        // And so in half the bytes, out and in and out again.
+        // The same in half the bytes: written, read and written again.
         let [half, again] = ["half", "again"].map(|name| directory.path().join(name));
         export(&to, &half, DType::Bf16);
         export(&half, &again, DType::Bf16);
@@ -52,7 +52,7 @@ fn in_then_out_is_byte_identical() {
 }
 
 #[test]
-fn shards_and_every_type_give_the_same_weights() {
+fn shards_and_all_types_give_the_same_weights() {
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
     for name in MODELS {
         let whole = load(&folder(name), &device, DType::F32);
@@ -96,7 +96,7 @@ pub(crate) fn shard(from: &Path, to: &Path, count: usize) {
 }
 
 #[test]
-fn a_stage_and_a_part_of_a_parameter_read_their_own() {
+fn a_stage_and_a_shard_of_a_parameter_read_only_their_elements() {
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
     for name in MODELS {
         let (config, weights) = (config(&folder(name)).unwrap(), open(&folder(name)).unwrap());
@@ -130,7 +130,7 @@ fn a_stage_and_a_part_of_a_parameter_read_their_own() {
 }
 
 #[test]
-fn folders_of_a_model_without_its_head_and_with_masks_are_read() {
+fn folders_without_the_head_or_with_masks_are_read() {
     let directory = tempfile::tempdir().unwrap();
     let bytes = fs::read(folder("gpt2").join("model.safetensors")).unwrap();
     let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();

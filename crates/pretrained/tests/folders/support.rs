@@ -11,7 +11,7 @@ use pretrained::PretrainedModel;
 use serde_json::Value;
 use tensor::{Tensor, ops};
 
-/// The recorded models that there are families for.
+/// The recorded models of supported families.
 pub(crate) const MODELS: &[&str] = &["gpt2", "llama", "qwen2", "qwen3"];
 
 /// The folder of a recorded model.
@@ -19,12 +19,12 @@ pub(crate) fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/models").join(name)
 }
 
-/// What transformers computed in float64.
+/// The results of transformers in float64.
 pub(crate) fn expected(name: &str) -> Value {
     serde_json::from_slice(&std::fs::read(folder(name).join("expected.json")).unwrap()).unwrap()
 }
 
-/// The configuration that a folder implies.
+/// The configuration implied by a folder.
 pub(crate) fn config(folder: &Path) -> Result<RunConfig, String> {
     let text = format!("[model]\nfrom = {:?}\n[data]\nkind = \"synthetic\"\n", folder.display().to_string());
     RunConfig::parse(&text, "test.toml", Path::new("/"), &[]).map_err(|error| error.to_string())
@@ -34,7 +34,7 @@ pub(crate) fn layout(config: &RunConfig) -> HuggingFaceModel {
     config.model.hugging_face().unwrap()
 }
 
-/// Opens a folder as the model that its own configuration describes.
+/// Opens a folder as the model of its own configuration.
 pub(crate) fn open(folder: &Path) -> Result<PretrainedModel, String> {
     PretrainedModel::open(folder, layout(&config(folder)?)).map_err(|error| error.to_string())
 }
@@ -54,7 +54,7 @@ pub(crate) fn fill(model: &dyn Model, weights: &PretrainedModel) {
     weights.load(&mut model.parameters().list().iter().map(whole)).unwrap();
 }
 
-/// The tokens that transformers was given: a header of 1024 bytes, then words of 16 bits.
+/// The tokens given to transformers: a header of 1024 bytes, then 16-bit words.
 pub(crate) fn tokens(name: &str) -> Vec<u32> {
     let bytes = std::fs::read(folder(name).join("tokens.bin")).unwrap();
     bytes[1024..].as_chunks().0.iter().map(|word| u32::from(u16::from_le_bytes(*word))).collect()

@@ -1,4 +1,4 @@
-//! A build with MPI: this process as a rank of the job that a launcher started.
+//! A build with MPI: this process as a rank of its launcher's job.
 
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,13 +13,13 @@ use system::{terminal, threads};
 use crate::error::{JobError, Result, RunError};
 use crate::failure::{self, Lost};
 
-/// Seconds that the start may take, before the configured timeout is known, and the environment variable with
-/// another number.
+/// Seconds allowed for the start, before the configured timeout is known, and the environment variable that
+/// overrides them.
 const START_SECONDS: u64 = 60;
 const START_VARIABLE: &str = "PLIMSOLL_START_SECONDS";
 /// Interval at which the watching thread checks the processes of this host.
 const LOOK: Duration = Duration::from_millis(100);
-/// Time for a rank that finds another gone to report it and end by itself.
+/// Time for a rank that finds another one dead to report it and end by itself.
 const OWN_WORDS: Duration = Duration::from_millis(500);
 
 /// This process as a rank of its job.
@@ -30,7 +30,7 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Joins the job, which a launcher says has so many processes.
+    /// Joins the job, which has `processes` processes according to the launcher.
     pub(crate) fn join(processes: usize) -> Result<Option<Self>> {
         let seconds = std::env::var(START_VARIABLE).ok().and_then(|seconds| seconds.parse().ok());
         let timeout = Duration::from_secs(seconds.unwrap_or(START_SECONDS).clamp(1, 1_000_000_000));
@@ -38,7 +38,7 @@ impl Job {
             start(timeout).map_err(|error| RunError::Refused(format!("MPI does not start: {error}")))?;
         let joined = world.size();
         if joined != processes {
-            // Each of them alone would take itself for all.
+            // Otherwise each of them would run as the only process.
             let _ = world.finish();
             return Err(RunError::Refused(format!(
                 "a launcher started {processes} processes, and MPI joins this one to \
@@ -46,7 +46,7 @@ impl Job {
                  of the MPI library that this program was built with"
             )));
         }
-        // The number changes no result.
+        // The number of threads changes no result.
         let (_, neighbours) = world.local();
         if let Some(warning) = threads::start_computing(neighbours).map_err(RunError::Refused)? {
             terminal::say(&format!("plimsoll: {warning}"));
@@ -102,8 +102,8 @@ impl Job {
         (Err(error.into()), true)
     }
 
-    /// Starts a thread that ends this process when another one of this host is gone: the worker may be in a
-    /// long computation then, and a launcher waits a second or so only.
+    /// Starts a thread that ends this process when another one of this host has died: the worker may be in a
+    /// long computation, and a launcher waits only about a second.
     pub(crate) fn watch(&self, logs: &Path) -> Result<()> {
         let (processes, logs) = (self.world.processes(), logs.to_owned());
         let watch = move || {
@@ -147,7 +147,7 @@ impl Job {
         Err(lost(&world, world.failure().unwrap_or(own)))
     }
 
-    /// Runs what is no training. Errors: the first rank that failed.
+    /// Runs work other than training. Errors: the first rank that failed.
     pub(crate) fn run_plain(
         self,
         body: impl FnOnce(&World, Communicator) -> std::result::Result<(), String>,
@@ -189,7 +189,7 @@ mod tests {
 
     use super::*;
 
-    /// A rank that panics is a rank that failed, and the other hears its words.
+    /// A panicking rank fails, and the other ranks receive its message.
     #[test]
     fn a_panic_ends_the_job() {
         let mut command = Command::new("mpirun");
@@ -199,7 +199,7 @@ mod tests {
             command.env(variable, "1");
         }
         command.env("OMPI_MCA_rmaps_base_oversubscribe", "1").env("OMPI_MCA_plm", "isolated");
-        // Without a launcher there is nothing to test.
+        // The test needs a launcher.
         let Ok(output) = command.output() else {
             terminal::say("skipped: there is no mpirun");
             return;

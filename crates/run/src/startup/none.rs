@@ -8,12 +8,12 @@ use collective::Communicator;
 use crate::error::{JobError, Result, RunError};
 use crate::failure::Lost;
 
-/// There is none.
+/// The job of a process, which does not exist in this build.
 #[derive(Debug)]
 pub(crate) enum Job {}
 
 impl Job {
-    /// Refuses what another build could join. A launcher of one process starts a world of one.
+    /// Refuses a job that a build with MPI could join. A launcher of one process starts a world of one.
     pub(crate) fn join(processes: usize) -> Result<Option<Self>> {
         if processes == 1 {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! Values in another type.
+//! Conversion between element types.
 
 use device::parallel::{CHUNK, for_pieces};
 use device::{Backend, DType, Family, Float, Function, dispatch};
@@ -12,8 +12,8 @@ use crate::{Result, Tensor, TensorError};
 pub(super) static FAMILY: Family =
     family!("cast", headers: ["elementwise.cuh"], constants: elementwise::CONSTANTS);
 
-/// target = source, rounded to the nearest value of the target's type, ties to even: f32 to a half type, or a
-/// half type to f32 (which is exact). Of one shape. Errors: other types, shapes that do not agree.
+/// target = source, rounded to the nearest value of the target's type, ties to even: from f32 to a half type,
+/// or from a half type to f32 (exact). Both have one shape. Errors: other types, shapes that do not agree.
 pub fn into(source: &Tensor, target: &Tensor) -> Result<()> {
     const OPERATOR: &str = "cast.into";
     let from = check::computed(OPERATOR, &[("source", source)])?;

@@ -18,17 +18,16 @@ pub(crate) fn dtype(
     Err(TensorError::DType { operator, operand, found: tensor.dtype(), expected })
 }
 
-/// Refuses each named tensor that is not f32: statistics, states.
+/// Refuses each named tensor that is not f32, as statistics and optimizer states are.
 pub(crate) fn f32s(operator: &'static str, operands: &[(&'static str, &Tensor)]) -> Result<()> {
     operands.iter().try_for_each(|(operand, tensor)| dtype(operator, operand, tensor, DType::F32))
 }
 
-/// The element types that operators compute with: those of `FOR_EACH_TYPE` in `kernels/common.cuh`, f32
-/// first.
+/// The compute types of operators: those of `FOR_EACH_TYPE` in `kernels/common.cuh`, f32 first.
 pub const DTYPES: &[DType] = &[DType::F32, DType::Bf16];
 
-/// The one type of named operands. Refuses a type that operators do not compute with, and operands that do
-/// not agree with the first; f32 where there is none.
+/// Returns the common compute type of the named operands, f32 if there are none. Errors: a type that is no
+/// compute type, operands that do not agree with the first.
 pub(crate) fn computed(operator: &'static str, operands: &[(&'static str, &Tensor)]) -> Result<DType> {
     let Some((operand, first)) = operands.first() else { return Ok(DType::F32) };
     let expected = first.dtype();
@@ -39,12 +38,12 @@ pub(crate) fn computed(operator: &'static str, operands: &[(&'static str, &Tenso
     Ok(expected)
 }
 
-/// The error for an operand of a type that the operator does not exist for.
+/// The error for an operand of a type that the operator does not implement.
 pub(crate) fn unsupported(operator: &'static str, operand: &'static str, tensor: &Tensor) -> TensorError {
     TensorError::Unsupported { operator, operand, found: tensor.dtype(), supported: DTYPES }
 }
 
-/// The one type of gradients that are made already: all f32, or all bf16. Refuses others.
+/// Returns the common type of gradients: all f32, or all bf16. Errors: others.
 pub(crate) fn gradients<'a>(
     operator: &'static str,
     gradients: impl Iterator<Item = &'a Tensor>,
@@ -52,8 +51,8 @@ pub(crate) fn gradients<'a>(
     computed(operator, &gradients.map(|gradient| ("gradient", gradient)).collect::<Vec<_>>())
 }
 
-/// The one type that the gradients of weights have: f32, or `computed`, what they are computed from. Refuses
-/// targets of another type, and targets that do not agree with the first.
+/// Returns the common type of gradient targets: f32, or `computed`, the compute type. Errors: another type,
+/// or targets that do not agree with the first.
 pub(crate) fn targets(
     operator: &'static str,
     computed: DType,
@@ -82,7 +81,7 @@ pub(crate) fn shape(
     }
 }
 
-/// Refuses a tensor that is not an array of `rank` dimensions, none of them 0.
+/// Refuses a tensor that has not `rank` dimensions, or has one of size 0.
 pub(crate) fn rank(
     operator: &'static str,
     operand: &'static str,
@@ -95,7 +94,7 @@ pub(crate) fn rank(
     Err(wrong(operator, operand, tensor, format!("{rank} dimensions, none of them 0")))
 }
 
-/// Refuses a tensor without elements, of which there is no mean.
+/// Refuses a tensor without elements, whose mean is undefined.
 pub(crate) fn not_empty(operator: &'static str, operand: &'static str, tensor: &Tensor) -> Result<()> {
     if tensor.elements() > 0 {
         return Ok(());
@@ -103,7 +102,7 @@ pub(crate) fn not_empty(operator: &'static str, operand: &'static str, tensor: &
     Err(wrong(operator, operand, tensor, "at least one element".to_owned()))
 }
 
-/// The error for a tensor whose shape does not fit.
+/// The error for a tensor of a wrong shape.
 pub(crate) fn wrong(
     operator: &'static str,
     operand: &'static str,
@@ -113,7 +112,7 @@ pub(crate) fn wrong(
     TensorError::Shape { operator, operand, found: tensor.shape(), expected }
 }
 
-/// `shape` with another innermost size; a scalar becomes a vector.
+/// Returns `shape` with another innermost size; a scalar becomes a vector.
 pub(crate) fn with_columns(shape: Shape, columns: usize) -> Shape {
     match *shape.dims() {
         [a, _] => [a, columns].into(),
@@ -131,7 +130,7 @@ pub(crate) fn indices(operator: &'static str, indices: &[u32], limit: usize) -> 
     }
 }
 
-/// Refuses a tensor that has not `expected` elements, whatever its shape.
+/// Refuses a tensor that has not `expected` elements, of any shape.
 pub(crate) fn elements(
     operator: &'static str,
     operand: &'static str,
@@ -144,7 +143,7 @@ pub(crate) fn elements(
     Err(wrong(operator, operand, tensor, format!("{expected} elements")))
 }
 
-/// Refuses another number of tensors than `expected`.
+/// Refuses a number of tensors other than `expected`.
 pub(crate) fn count(operator: &'static str, found: usize, expected: usize) -> Result<()> {
     if found == expected {
         return Ok(());

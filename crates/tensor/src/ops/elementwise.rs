@@ -1,15 +1,15 @@
-//! Launches of kernels that are made of `kernels/elementwise.cuh`.
+//! Launches of the kernels of `kernels/elementwise.cuh`.
 
 use device::{Function, StreamKind};
 
 use super::gpu;
 use crate::{Result, Tensor};
 
-/// Vectors of one thread.
+/// Vectors per thread.
 pub(super) const UNROLL: u32 = 4;
-/// [`UNROLL`] as kernels are given it.
+/// [`UNROLL`] as a constant of the kernels.
 pub(super) const UNROLL_CONSTANT: (&str, u32) = ("UNROLL", UNROLL);
-/// Definitions that the kernels are compiled with.
+/// Constants with which the kernels are compiled.
 pub(super) const CONSTANTS: &[(&str, u32)] = &[gpu::THREADS_CONSTANT, UNROLL_CONSTANT];
 
 /// One kernel over all elements of `write`.
@@ -17,23 +17,23 @@ pub(super) const CONSTANTS: &[(&str, u32)] = &[gpu::THREADS_CONSTANT, UNROLL_CON
 pub(super) struct Each<'a> {
     /// The kernel, for the operands' element types.
     pub(super) kernel: Function,
-    /// Operands of as many elements, or of one.
+    /// Operands, each with as many elements as the result or one.
     pub(super) read: &'a [&'a Tensor],
     /// The result, which may be one of the operands.
     pub(super) write: &'a Tensor,
-    /// Whether the kernel reads the result's memory besides.
+    /// Whether the kernel also reads the result's memory.
     pub(super) updates: bool,
-    /// A number, where the kernel takes one.
+    /// A scalar argument, if the kernel takes one.
     pub(super) number: Option<f32>,
 }
 
 impl Each<'_> {
-    /// Enqueues it on the compute stream. Errors: the device's.
+    /// Enqueues the kernel on the compute stream. Errors: the device's.
     pub(super) fn launch(self) -> Result<()> {
         self.launch_on(StreamKind::Compute)
     }
 
-    /// Enqueues it. Errors: the device's.
+    /// Enqueues the kernel on a given stream. Errors: the device's.
     pub(super) fn launch_on(self, stream: StreamKind) -> Result<()> {
         let count = self.write.elements();
         if count == 0 {

@@ -1,8 +1,8 @@
-//! The kernel families of all operators, for a device to compile at start.
+//! The kernel families of all operators, which a device compiles at start.
 
 use device::cuda::Families;
 
-/// Every family that operators launch kernels of.
+/// All kernel families of operators.
 pub static FAMILIES: Families = &[
     &super::activation::FAMILY,
     &super::add::FAMILY,

@@ -1,9 +1,9 @@
 //! The two linear layers of a transformer block with an activation between them: y = activation(x · W1ᵀ + b1)
 //! · W2ᵀ + b2.
 //!
-//! One operator, so that the epilogues of two matmuls apply GELU's tanh form and its derivative: the first of
-//! the forward pass, and the one that computes the gradient of its result. The other backward functions are
-//! [`linear`]'s.
+//! One operator, because the epilogues of two matmuls apply GELU's tanh form and its derivative: the first
+//! matmul of the forward pass, and the one that computes the gradient of its result. The other backward
+//! functions are those of [`linear`].
 
 use device::{Backend, Epilogue};
 
@@ -21,9 +21,9 @@ pub struct Output {
     pub activated: Tensor,
 }
 
-/// `x [.., in]`, `w1 [hidden, in]`, `b1 [hidden]`, `w2 [out, hidden]`, `b2 [out]`, all f32 or all bf16, to
-/// `[.., out]`. Either bias may be absent. Allocates the pre-activation, then its activation, then the
-/// output. Errors: shapes or types that do not agree, out of memory.
+/// Computes both layers for `x [.., in]`, `w1 [hidden, in]`, `b1 [hidden]`, `w2 [out, hidden]`, `b2 [out]`,
+/// all f32 or all bf16, giving `[.., out]`. Either bias may be absent. Allocates the pre-activation, then its
+/// activation, then the output. Errors: shapes or types that do not agree, out of memory.
 pub fn forward(
     x: &Tensor,
     w1: &Tensor,
@@ -38,8 +38,8 @@ pub fn forward(
     Ok(Output { output, pre_activation, activated })
 }
 
-/// [`forward`] for recomputation, where nothing reads the output: allocates it and leaves it uncomputed.
-/// Errors: as [`forward`].
+/// [`forward`] for recomputation, which allocates the output and leaves it uncomputed because nothing reads
+/// it. Errors: as [`forward`].
 pub fn forward_again(
     x: &Tensor,
     w1: &Tensor,
@@ -54,7 +54,7 @@ pub fn forward_again(
     Ok(Output { output, pre_activation, activated })
 }
 
-/// The gradient of the pre-activation, `[.., hidden]`, from that of the output, `dy [.., out]`:
+/// Computes the gradient of the pre-activation, `[.., hidden]`, from the output's gradient `dy [.., out]`:
 /// (dy · w2) ∘ activation'(pre_activation). Errors: shapes or types that do not agree, out of memory.
 pub fn backward_input_hidden(
     dy: &Tensor,

@@ -12,7 +12,7 @@ use crate::{Result, Tensor};
 pub(super) static FAMILY: Family =
     family!("fill", headers: ["elementwise.cuh"], constants: elementwise::CONSTANTS);
 
-/// Values that are made on the host at a time: tasks enough for all of its processors.
+/// Elements computed on the host at a time, enough for tasks on all processors.
 pub(crate) const PIECE: usize = 1 << 20;
 
 /// Sets every element of an f32 or bf16 tensor to `value`. Errors: another type.
@@ -25,8 +25,8 @@ pub fn constant(target: &Tensor, value: f32) -> Result<()> {
     in_pieces(target, |_, values| values.fill(value))
 }
 
-/// Fills a tensor from the host, [`PIECE`] elements at a time: `make(first element, values)`, which are
-/// rounded to its type. Errors: a type that is not floating-point.
+/// Fills a tensor from the host, [`PIECE`] elements at a time: `make(first element, values)` computes values
+/// that are rounded to its type. Errors: a type that is not floating-point.
 pub(crate) fn in_pieces(target: &Tensor, make: impl Fn(usize, &mut [f32])) -> Result<()> {
     if target.device().is_meta() {
         return Ok(());

@@ -1,7 +1,8 @@
 //! The gate of a gated feed-forward layer (Shazeer, *GLU Variants Improve Transformer*, 2020): activation(g)
-//! · u for rows that hold the columns of g and then those of u.
+//! · u for rows that hold the columns of g, then those of u.
 //!
-//! Backward needs nothing but those rows: it makes the product again in the pass that makes its gradients.
+//! The backward pass needs only those rows: it recomputes the output in the pass that computes their
+//! gradients.
 
 use device::parallel::{for_pieces, for_tasks, simd};
 use device::{Backend, Category, Family, Function, Request};
@@ -16,8 +17,8 @@ use crate::{Result, Tensor};
 pub(super) static FAMILY: Family =
     family!("gate", headers: ["activation.cuh"], constants: elementwise::CONSTANTS);
 
-/// `activation(g) · u` for `pair [.., 2 · width]`, f32 or bf16, as `[.., width]`. Errors: another type, an
-/// odd number of columns, out of memory.
+/// Computes `activation(g) · u` of `pair [.., 2 · width]`, f32 or bf16, as `[.., width]`. Errors: another
+/// type, an odd number of columns, out of memory.
 pub fn forward(pair: &Tensor, activation: Activation) -> Result<Tensor> {
     const OPERATOR: &str = "gate.forward";
     let width = check_pair(OPERATOR, pair)?;
@@ -30,16 +31,16 @@ pub fn forward(pair: &Tensor, activation: Activation) -> Result<Tensor> {
     Ok(hidden)
 }
 
-/// [`forward`] for recomputation, where nothing reads the output: allocates it and leaves it uncomputed.
-/// Errors: as [`forward`].
+/// [`forward`] for recomputation, which allocates the output and leaves it uncomputed because nothing reads
+/// it. Errors: as [`forward`].
 pub fn forward_again(pair: &Tensor) -> Result<Tensor> {
     const OPERATOR: &str = "gate.forward";
     let width = check_pair(OPERATOR, pair)?;
     allocate(OPERATOR, pair, width, Category::Activation)
 }
 
-/// Turns `pair` into its gradient, and the output's gradient `hidden` into the output, both in place: the
-/// weight gradient of the next layer reads the output. Errors: shapes or types that do not agree.
+/// Replaces `pair` by its gradient, and the output's gradient `hidden` by the output, which the next layer's
+/// weight gradient reads. Errors: shapes or types that do not agree.
 pub fn backward(pair: &Tensor, hidden: &Tensor, activation: Activation) -> Result<()> {
     const OPERATOR: &str = "gate.backward";
     let width = check_pair(OPERATOR, pair)?;
@@ -69,7 +70,7 @@ fn allocate(operator: &'static str, pair: &Tensor, width: usize, category: Categ
     Tensor::empty(pair.device(), shape, pair.dtype(), Request::new(category, operator))
 }
 
-/// `moved` is how many times as many elements as `hidden` has the kernel moves.
+/// Launches a kernel that moves `moved` times as many elements as `hidden` has.
 fn launch(
     operator: &'static str,
     name: &'static str,

@@ -1,4 +1,4 @@
-//! Shared by the launches of several operators.
+//! Items shared by the launches of several operators.
 
 use device::DType;
 
@@ -6,13 +6,13 @@ use crate::{Result, Tensor, TensorError};
 
 /// Threads of a block of most kernels, which are compiled with [`THREADS_CONSTANT`].
 pub(crate) const THREADS: u32 = 256;
-/// [`THREADS`] as kernels are given it.
+/// [`THREADS`] as a constant of the kernels.
 pub(crate) const THREADS_CONSTANT: (&str, u32) = ("THREADS", THREADS);
 /// Bytes of the widest access of a thread.
 const ACCESS_BYTES: usize = 16;
 
-/// Elements of `dtype` in the widest access of a GPU's thread: rows that are no multiple of it are not
-/// aligned for such accesses.
+/// Elements of `dtype` in a thread's widest access. Rows of another multiple are not aligned for such
+/// accesses.
 pub fn lanes(dtype: DType) -> usize {
     ACCESS_BYTES / dtype.bytes()
 }
@@ -33,7 +33,7 @@ pub(crate) fn word(operator: &'static str, size: usize) -> Result<u32> {
     u32::try_from(size).map_err(|_| TensorError::TooLarge { operator, size })
 }
 
-/// Bytes that moving each of these once moves.
+/// Bytes moved by reading or writing each tensor once.
 pub(crate) fn bytes(tensors: &[&Tensor]) -> u64 {
     tensors.iter().map(|tensor| tensor.bytes() as u64).sum()
 }

@@ -1,10 +1,10 @@
-//! Forms of the kernels that are made of `kernels/held_rows.cuh`: layer norm and RMS norm.
+//! Forms of the kernels of `kernels/held_rows.cuh`: layer norm and RMS norm.
 
 use device::DType;
 
 use super::gpu;
 
-/// A form of the kernels, by the vectors of a row that its group of threads holds in registers.
+/// A form of the kernels, by the number of vectors of a row that a group of threads holds in registers.
 pub(super) struct Form {
     vectors: usize,
     pub(super) rows_per_block: usize,
@@ -33,7 +33,7 @@ static FORMS: [Form; 7] = [
     form!("block", 256, 4),
     form!("block", 256, 8),
 ];
-/// The widest form, which exists for f32 alone.
+/// The widest form, which only f32 has.
 static WIDEST: Form = form!("block", 256, 16);
 /// The form for rows of any width and alignment.
 static ANY: Form =

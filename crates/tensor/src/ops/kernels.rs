@@ -1,4 +1,4 @@
-//! The kernel families of all operators.
+//! Macros that declare kernel families.
 
 /// The text of a file of `kernels/`.
 macro_rules! kernel_file {
@@ -8,7 +8,7 @@ macro_rules! kernel_file {
 }
 
 /// The [`Family`](device::Family) of `kernels/<name>.cu`, with the headers that it includes beside
-/// `common.cuh`, constants that the host needs as well, and variants, each if it has any.
+/// `common.cuh`, constants that the host needs too, and variants, each optional.
 macro_rules! family {
     (
         $name:literal
@@ -30,7 +30,7 @@ macro_rules! family {
     };
 }
 
-/// The first expression, or the second where there is no first.
+/// The first expression, or the second if the first is absent.
 macro_rules! or_empty {
     (, $default:expr) => {
         $default

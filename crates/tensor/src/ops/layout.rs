@@ -1,14 +1,14 @@
-//! Arrays of up to four dimensions whose elements lie at strides in a dense storage.
+//! Arrays of up to four dimensions whose elements are at strides in a dense storage.
 
 use device::cuda::Launch;
 
 use super::gpu;
 use crate::{Result, Shape};
 
-/// The dimensions of an array; those that a shape does not have are 1.
+/// The dimensions of an array; missing dimensions are 1.
 pub(super) type Sizes = [usize; 4];
 
-/// The place of each element of an array: `offset` + Σ index · stride.
+/// The index of each element of an array in its storage: `offset` + Σ index · stride.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) offset: usize,
@@ -22,7 +22,7 @@ pub(super) fn sizes(shape: Shape) -> Sizes {
 }
 
 impl Layout {
-    /// Row-major without gaps.
+    /// Returns the row-major layout without gaps.
     pub(super) fn dense(shape: Shape) -> Self {
         let (mut strides, mut stride) = ([0; 4], 1);
         for (axis, size) in shape.dims().iter().enumerate().rev() {
@@ -32,8 +32,8 @@ impl Layout {
         Layout { offset: 0, strides }
     }
 
-    /// Row-major, with dimensions of one element repeated as often as `target` has elements there; `None`
-    /// if other sizes differ, or the number of dimensions.
+    /// Returns the row-major layout with dimensions of one element repeated to the sizes of `target`; `None`
+    /// if other sizes or the numbers of dimensions differ.
     pub(super) fn repeated(shape: Shape, target: Shape) -> Option<Self> {
         let mut layout = Self::dense(shape);
         if shape.dims().len() != target.dims().len() {
@@ -49,7 +49,7 @@ impl Layout {
         Some(layout)
     }
 
-    /// The place of the element with number `linear` in row-major order of an array of `sizes`.
+    /// Returns the storage index of element `linear`, in row-major order, of an array of `sizes`.
     pub(super) fn place(&self, sizes: &Sizes, mut linear: usize) -> usize {
         let mut place = self.offset;
         for axis in (0..4).rev() {
@@ -59,7 +59,7 @@ impl Layout {
         place
     }
 
-    /// Calls `visit` with the places of `count` elements from number `first` on, in order.
+    /// Calls `visit` with the storage indices of `count` elements from number `first` on, in order.
     pub(super) fn walk(&self, sizes: &Sizes, first: usize, count: usize, mut visit: impl FnMut(usize)) {
         let mut index = [0; 4];
         let mut linear = first;

@@ -1,14 +1,14 @@
-//! Elementary functions and sums in a form that the compiler turns into vector instructions.
+//! Elementary functions and sums that the compiler turns into vector instructions.
 //!
-//! Call these inside [`device::parallel::simd`]: all are inlined into its body. Sums run in [`LANES`] partial
-//! sums that are folded as a binary tree, so their order depends on the length alone.
+//! Call these inside [`device::parallel::simd`], into whose body all are inlined. Sums run in [`LANES`]
+//! partial sums that are folded as a binary tree, so their order depends on the length alone.
 
 /// Partial sums of a reduction.
 pub(crate) const LANES: usize = 32;
 
-/// Below it, e^x is not a normal f32 and [`exp`] gives 0.
+/// Argument below which e^x is not a normal f32 and [`exp`] gives 0.
 const LOWEST: f32 = -87.336_54;
-/// Largest argument of [`exp`] that gives its true value; larger ones saturate here.
+/// Largest argument of which [`exp`] is accurate; larger ones give the same value as this.
 pub(crate) const HIGHEST: f32 = 88.0;
 
 /// e^x with a relative error below 1e-7 for x in −87.3..88; 0 below, e^88 above, NaN for NaN.
@@ -17,7 +17,7 @@ pub(crate) const HIGHEST: f32 = 88.0;
 /// (truncated below 6e-9), and 2^n put together from its bits.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
-    /// Adding it rounds to an integer, which then stands in the lowest bits of the sum.
+    /// Number whose addition rounds to an integer, which is then in the lowest bits of the sum.
     const ROUND: f32 = 12_582_912.0;
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
@@ -70,7 +70,7 @@ pub(crate) fn sum2(x: &[f32], y: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 
     fold(lanes, |a, b| a + b)
 }
 
-/// Replaces every x by map(x) and gives the sum of the new values, in the order of [`sum`].
+/// Replaces every x by map(x) and returns the sum of the new values, in the order of [`sum`].
 #[inline(always)]
 pub(crate) fn map_and_sum(x: &mut [f32], map: impl Fn(f32) -> f32) -> f32 {
     let mut lanes = [0.0; LANES];
@@ -88,7 +88,7 @@ pub(crate) fn map_and_sum(x: &mut [f32], map: impl Fn(f32) -> f32) -> f32 {
     fold(lanes, |a, b| a + b)
 }
 
-/// The largest of `x`; −∞ of none. A NaN may or may not show.
+/// The largest of `x`, or −∞ if empty. A NaN may be ignored.
 #[inline(always)]
 pub(crate) fn max(x: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exp_is_within_1e7_of_the_true_value() {
+    fn exp_has_a_relative_error_below_1e7() {
         let mut worst = 0.0f64;
         for step in -87_300..=87_999 {
             let x = step as f32 * 1e-3;
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn exp_at_its_ends() {
+    fn exp_at_the_ends_of_its_range() {
         let table = [(0.0, 1.0), (-0.0, 1.0), (-88.0, 0.0), (f32::NEG_INFINITY, 0.0)];
         for (x, expected) in table {
             assert_eq!(exp(x), expected, "{x}");

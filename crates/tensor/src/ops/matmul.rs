@@ -1,33 +1,33 @@
-//! Products of matrices, one for each of the outer dimensions.
+//! Matmuls of stacks of matrices.
 
 use device::{Backend, Category, Epilogue, Matmul, MatrixRef, Operand, Request, gemm};
 
 use super::check;
 use crate::{Result, Shape, Tensor};
 
-/// A matrix, or a stack of them in its outer dimensions, as it is or transposed.
+/// A matrix, or a stack of them in the outer dimensions, optionally transposed.
 #[derive(Clone, Copy, Debug)]
 pub struct Factor<'a> {
     /// `[.., rows, columns]`.
     pub tensor: &'a Tensor,
-    /// Whether rows and columns are exchanged in the product.
+    /// Whether rows and columns are exchanged.
     pub transposed: bool,
 }
 
 impl<'a> Factor<'a> {
-    /// As it is.
+    /// Returns `tensor` as it is.
     #[must_use]
     pub fn plain(tensor: &'a Tensor) -> Self {
         Factor { tensor, transposed: false }
     }
 
-    /// Transposed.
+    /// Returns `tensor` transposed.
     #[must_use]
     pub fn transposed(tensor: &'a Tensor) -> Self {
         Factor { tensor, transposed: true }
     }
 
-    /// Matrices, and the rows and columns of one as the product has them.
+    /// Returns the number of matrices, and the rows and columns of each after transposition.
     fn sizes(&self, operator: &'static str, operand: &'static str) -> Result<[usize; 3]> {
         let shape = self.tensor.shape();
         let [outer @ .., rows, columns] = shape.dims() else {
@@ -46,9 +46,9 @@ impl<'a> Factor<'a> {
     }
 }
 
-/// `a [.., m, k]` · `b [.., k, n]` to `[.., m, n]`, both f32 or both bf16, of equal outer dimensions, added
-/// up in f32; `category` is that of the result's memory. Errors: shapes or types that do not agree, out of
-/// memory.
+/// Computes `a [.., m, k]` · `b [.., k, n]`, giving `[.., m, n]`, both f32 or both bf16, of equal outer
+/// dimensions, summed in f32; the result's memory has `category`. Errors: shapes or types that do not agree,
+/// out of memory.
 pub fn product(a: Factor<'_>, b: Factor<'_>, category: Category) -> Result<Tensor> {
     const OPERATOR: &str = "matmul.product";
     let dtype = check::computed(OPERATOR, &[("a", a.tensor), ("b", b.tensor)])?;
@@ -82,7 +82,7 @@ pub fn product(a: Factor<'_>, b: Factor<'_>, category: Category) -> Result<Tenso
     Ok(output)
 }
 
-/// The shape with two other innermost dimensions.
+/// Returns the shape with two other innermost dimensions.
 fn outer(shape: Shape, [rows, columns]: [usize; 2]) -> Option<Shape> {
     let rank = shape.dims().len();
     shape.with(rank.checked_sub(2)?, rows)?.with(rank - 1, columns)

@@ -1,9 +1,9 @@
 //! Every operator: plain functions that check, allocate their outputs and compute.
 //!
 //! Forward outputs are allocated as [`Category::Activation`], backward outputs as
-//! [`Category::ActivationGradient`], and on a GPU workspaces as [`Category::Workspace`] by the rule
-//! beside each operator. Nothing else is allocated: the CPU works in fixed-size tiles on the stack. A result
-//! depends on the operands alone, because loops are cut into pieces by shape and pieces are joined in order.
+//! [`Category::ActivationGradient`], and on a GPU workspaces as [`Category::Workspace`] by the rule beside
+//! each operator. Nothing else is allocated: the CPU works in fixed-size tiles on the stack. A result depends
+//! on the operands alone, because loops are divided by shape and pieces are joined in order.
 //!
 //! [`Category::Activation`]: device::Category::Activation
 //! [`Category::ActivationGradient`]: device::Category::ActivationGradient

@@ -19,19 +19,19 @@ pub(super) static FAMILY: Family = family!(
     constants: &[gpu::THREADS_CONSTANT, elementwise::UNROLL_CONSTANT, ("CHUNK", GPU_CHUNK)],
 );
 
-/// Number of partial sums of so many elements on a GPU.
+/// Number of partial sums of `elements` elements on a GPU.
 fn chunks(elements: usize) -> usize {
     elements.div_ceil(GPU_CHUNK as usize)
 }
 
-/// scale · mean of (prediction − target)², a scalar f32, for operands of one shape, both f32 or both bf16.
-/// Errors: shapes or types that do not agree, no element, out of memory.
+/// Computes scale · mean of (prediction − target)², a scalar f32, for operands of one shape, both f32 or both
+/// bf16. Errors: shapes or types that do not agree, no element, out of memory.
 pub fn forward(prediction: &Tensor, target: &Tensor, scale: f32) -> Result<Tensor> {
     const OPERATOR: &str = "mse.forward";
     check_operands(OPERATOR, prediction, target)?;
     let (device, count) = (prediction.device(), prediction.elements());
     let loss = Tensor::empty(device, [], DType::F32, Request::new(Category::Activation, OPERATOR))?;
-    // An f64 for every partial sum.
+    // One f64 per partial sum.
     let workspace = Tensor::workspace(device, OPERATOR, 8 * chunks(count))?;
     match device.backend() {
         Backend::Meta => {}
@@ -44,8 +44,8 @@ pub fn forward(prediction: &Tensor, target: &Tensor, scale: f32) -> Result<Tenso
     Ok(loss)
 }
 
-/// The gradient of [`forward`]'s result by `prediction`: 2 · scale · (prediction − target) / elements.
-/// Errors: as [`forward`].
+/// Computes the gradient of [`forward`]'s result with respect to `prediction`: 2 · scale · (prediction −
+/// target) / elements. Errors: as [`forward`].
 pub fn backward(prediction: &Tensor, target: &Tensor, scale: f32) -> Result<Tensor> {
     const OPERATOR: &str = "mse.backward";
     let dtype = check_operands(OPERATOR, prediction, target)?;
@@ -94,7 +94,7 @@ fn differences_on_host(a: &[f32], b: &[f32], factor: f32, out: &mut [f32]) {
     });
 }
 
-/// Launches of `kernels/mse.cu`.
+/// Launches the kernels of `kernels/mse.cu`.
 fn forward_on_gpu(
     operator: &'static str,
     operands: [&Tensor; 2],

@@ -1,9 +1,9 @@
 //! The Euclidean norm of many tensors and the factor that clips it, in two steps.
 //!
-//! [`measure`] does both for all tensors of a rank. First [`chunk_sums`] gives Σx² of every [`CHUNK`]
+//! [`measure`] does both for all tensors of a rank. First [`chunk_sums`] computes Σx² of every [`CHUNK`]
 //! elements counted from a tensor's start; then [`finish`] adds the sums in order. A part of a tensor that
-//! begins on a chunk has the sums of the whole, so the norm does not depend on how tensors are spread over
-//! ranks.
+//! begins on a chunk has the same sums as the whole, so the norm does not depend on the distribution of
+//! tensors over ranks.
 
 use device::parallel::{for_pieces, simd};
 use device::{Backend, Family, Function, dispatch};
@@ -14,11 +14,11 @@ use super::table::{Table, halves};
 use super::{StepState, check, gpu, rows};
 use crate::{Result, Tensor};
 
-/// Elements of one partial sum. Parts of a tensor are cut at its multiples.
+/// Elements of one partial sum. Shards of a tensor are cut at multiples of it.
 pub const CHUNK: usize = 4096;
 /// Partial sums of one task.
 const SUMS_PER_TASK: usize = 16;
-/// Partial sums of one block: a warp for each.
+/// Partial sums per block: one per warp.
 const SUMS_PER_BLOCK: u32 = gpu::THREADS / 32;
 
 /// `kernels/norm.cu`.
@@ -33,9 +33,9 @@ pub const fn chunks(elements: usize) -> usize {
     elements.div_ceil(CHUNK)
 }
 
-/// sums\[i\] = Σ of the squares of x's elements i·[`CHUNK`].. , added in f64 and rounded once. `x` is f32 or
-/// bf16 of any shape, `sums` f32 of exactly [`chunks`]`(x.elements())` elements. Errors: shapes or types that
-/// do not agree.
+/// Computes sums\[i\] = Σ of the squares of x's elements i·[`CHUNK`].. , added in f64 and rounded once. `x`
+/// is f32 or bf16 of any shape, `sums` f32 of exactly [`chunks`]`(x.elements())` elements. Errors: shapes or
+/// types that do not agree.
 pub fn chunk_sums(x: &Tensor, sums: &Tensor) -> Result<()> {
     const OPERATOR: &str = "norm.chunk_sums";
     check::computed(OPERATOR, &[("x", x)])?;
@@ -78,9 +78,9 @@ fn sums_on_host<T: Copy + Into<f64> + Sync>(x: &[T], sums: &mut [f32]) {
     });
 }
 
-/// Norm and clipping factor of `state`: √(Σ sums) times the gradient scale, added in f64 in an order that
-/// their number decides; and min(1, max_norm / (norm + 1e-6)), as PyTorch's `clip_grad_norm_`, or 1 where
-/// `max_norm` is 0. A norm that is NaN gives a factor that is. Errors: sums that are not f32.
+/// Computes norm and clipping factor of `state`: √(Σ sums) times the gradient scale, added in f64 in an order
+/// that depends on the number of sums only; and min(1, max_norm / (norm + 1e-6)), as PyTorch's
+/// `clip_grad_norm_`, or 1 if `max_norm` is 0. A NaN norm gives a NaN factor. Errors: sums that are not f32.
 pub fn finish(sums: &Tensor, max_norm: f32, state: &StepState) -> Result<()> {
     const OPERATOR: &str = "norm.finish";
     check::f32s(OPERATOR, &[("sums", sums)])?;
@@ -104,8 +104,8 @@ fn finish_on_host(sums: &Tensor, max_norm: f32, state: &StepState) -> Result<()>
     state.set_norm(norm as f32, if factor >= 1.0 { 1.0 } else { factor as f32 })
 }
 
-/// [`chunk_sums`] of all `gradients`, of one type, one after the other into `sums`, then [`finish`]; on a GPU
-/// in one launch. `table` was made for that many gradients. Errors: shapes, types or counts that do not
+/// Computes [`chunk_sums`] of all `gradients`, of one type, consecutively into `sums`, then [`finish`]; on a
+/// GPU in one launch. `table` was made for that many gradients. Errors: shapes, types or counts that do not
 /// agree.
 pub fn measure(
     table: &Table,
@@ -134,10 +134,10 @@ pub fn measure(
     finish(sums, max_norm, state)
 }
 
-/// [`chunk_sums`] of `parts` of one type, each a part of a longer tensor that begins on a chunk: part i's
-/// sums go into `sums` from `places[i]` on, and all other sums become 0. On a GPU in one launch. `table` was
-/// made by [`Table::of_parts`] for that many. Errors: shapes, types or counts that do not agree, a place
-/// outside `sums`.
+/// Computes [`chunk_sums`] of `parts` of one type, each a part of a longer tensor that begins on a chunk:
+/// part i's sums are stored in `sums` from `places[i]` on, and all other sums become 0. On a GPU in one
+/// launch. `table` was made by [`Table::of_parts`] for that many. Errors: shapes, types or counts that do not
+/// agree, a place outside `sums`.
 pub fn part_sums(table: &Table, parts: &[Tensor], places: &[usize], sums: &Tensor) -> Result<()> {
     const OPERATOR: &str = "norm.part_sums";
     table.check(OPERATOR, parts.len())?;
@@ -206,7 +206,7 @@ fn measure_on_gpu(
     if chunks == 0 {
         return finish(sums, max_norm, state);
     }
-    // The counter of blocks that are done, which every launch leaves at 0.
+    // The counter of finished blocks, which every launch resets to 0.
     words.push(0);
     let dtype = check::gradients(operator, gradients.iter())?;
     let kernel = Function::new(&FAMILY, "measure").of(dtype);

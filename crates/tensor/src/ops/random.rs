@@ -1,5 +1,5 @@
-//! Random values for initial weights: Philox keyed by (seed, name) and element, so that a value depends on
-//! nothing else: not on the device, nor on which rank makes it.
+//! Random values for initial weights: Philox keyed by (seed, name) and element index, so that a value is the
+//! same on every device and rank.
 
 use device::parallel::for_pieces;
 use philox::{key_of_name, normals, philox4x32};
@@ -16,7 +16,7 @@ pub fn normal(target: &Tensor, seed: u64, name: &str, mean: f32, deviation: f32)
     normal_part(target, 0, seed, name, mean, deviation)
 }
 
-/// [`normal`] of a part: the target's first element is element `first` of the stream.
+/// [`normal`] of a shard whose first element is element `first` of the stream.
 pub fn normal_part(
     target: &Tensor,
     first: usize,
@@ -29,13 +29,13 @@ pub fn normal_part(
     from_blocks(target, first, seed, name, |words| normals(words).map(|z| mean + deviation * z))
 }
 
-/// Fills an f32 or bf16 tensor with uniform values in `low..=high` (the upper end by rounding only), from the
-/// same blocks as [`normal`]. Errors: another type.
+/// Fills an f32 or bf16 tensor with uniform values in `low..=high` (`high` by rounding only), from the same
+/// blocks as [`normal`]. Errors: another type.
 pub fn uniform(target: &Tensor, seed: u64, name: &str, low: f32, high: f32) -> Result<()> {
     uniform_part(target, 0, seed, name, low, high)
 }
 
-/// [`uniform`] of a part: the target's first element is element `first` of the stream.
+/// [`uniform`] of a shard whose first element is element `first` of the stream.
 pub fn uniform_part(target: &Tensor, first: usize, seed: u64, name: &str, low: f32, high: f32) -> Result<()> {
     check::computed("random.uniform", &[("target", target)])?;
     let make = |words: [u32; 4]| words.map(|word| low + (high - low) * philox::uniform(word));

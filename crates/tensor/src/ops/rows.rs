@@ -1,13 +1,13 @@
-//! The division of arrays into tasks, by shape alone.
+//! Division of arrays into tasks, by shape alone.
 
 use device::parallel::CHUNK;
 
-/// Rows of one task, so that it has about [`CHUNK`] elements, and at least one row.
+/// Rows per task, so that a task has about [`CHUNK`] elements and at least one row.
 pub(crate) fn per_task(columns: usize) -> usize {
     (CHUNK / columns.max(1)).max(1)
 }
 
-/// The part of `x` that stands where piece `index` of pieces of `piece_len` elements stands.
+/// Returns piece `index` of `x`, in pieces of `piece_len` elements; the last may be shorter.
 pub(crate) fn piece<T>(x: &[T], index: usize, piece_len: usize) -> &[T] {
     let start = index * piece_len;
     &x[start..x.len().min(start + piece_len)]

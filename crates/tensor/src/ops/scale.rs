@@ -1,4 +1,4 @@
-//! A tensor times a number.
+//! Multiplication of a tensor by a number.
 
 use device::parallel::{CHUNK, for_pieces, simd};
 use device::{Backend, Family, Function};
@@ -25,8 +25,7 @@ pub fn in_place(tensor: &Tensor, factor: f32) -> Result<()> {
     }
 }
 
-/// tensor *= factor, a factor that is on the device: an f32 tensor of one element. Errors: another type or
-/// count.
+/// tensor *= factor, an f32 tensor of one element on the device. Errors: another type or count.
 pub fn by(tensor: &Tensor, factor: &Tensor) -> Result<()> {
     check::computed("scale.by", &[("tensor", tensor)])?;
     check::f32s("scale.by", &[("factor", factor)])?;

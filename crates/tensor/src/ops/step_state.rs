@@ -6,7 +6,7 @@ use device::{Category, DType, Device, ReadGuard, Region, Request, WriteGuard};
 
 use crate::{Result, Tensor};
 
-/// Places of the words of the tensor; `kernels/step_state.cuh` has the same.
+/// Indices of the words of the tensor; `kernels/step_state.cuh` has the same.
 const NORM: usize = 0;
 const CLIP_FACTOR: usize = 1;
 const LEARNING_RATE: usize = 2;
@@ -14,28 +14,28 @@ const GRADIENT_SCALE: usize = 3;
 const SKIP: usize = 4;
 const UPDATES: usize = 5;
 const COEFFICIENTS: usize = 8;
-/// Words of the tensor.
+/// Number of words of the tensor.
 const WORDS: usize = COEFFICIENTS + MOST_COEFFICIENTS;
-/// The most numbers that all elements of an update share.
+/// Most coefficients of an update.
 pub(crate) const MOST_COEFFICIENTS: usize = 8;
 
 /// Numbers of one update that all elements share, in the order that its rule defines.
 pub(crate) type Coefficients = [f32; MOST_COEFFICIENTS];
 
 /// Learning rate, gradient scale, gradient norm with its clipping factor, skip flag and number of updates,
-/// which operators read and write on the device, so that a step asks the host for nothing.
+/// which operators read and write on the device, so that a step needs no word from the host.
 ///
 /// Setters enqueue a copy on the compute stream and return; getters wait for the device, and give zeros on
 /// Meta. Every word is an f32 but the skip flag and the number of updates, which are the bits of a u32.
 #[derive(Debug)]
 pub struct StepState {
     words: Tensor,
-    /// The learning rate as last set: an equal one is not copied again.
+    /// The learning rate last set: setting an equal one copies nothing.
     learning_rate: Cell<f32>,
 }
 
 impl StepState {
-    /// The state before the first update: learning rate 0, gradient scale and clipping factor 1, not skipped.
+    /// The state before the first update: learning rate 0, gradient scale and clipping factor 1, no skip.
     /// Errors: out of memory.
     pub fn new(device: &Device) -> Result<Self> {
         let request = Request::new(Category::OptimizerState, "step_state");
@@ -66,12 +66,12 @@ impl StepState {
         self.get(CLIP_FACTOR)
     }
 
-    /// Updates made. One that is skipped does not count.
+    /// Number of updates made, without skipped ones.
     pub fn updates(&self) -> Result<u32> {
         Ok(self.get(UPDATES)?.to_bits())
     }
 
-    /// Sets the learning rate of the updates that follow.
+    /// Sets the learning rate of the following updates.
     pub fn set_learning_rate(&self, rate: f32) -> Result<()> {
         if self.learning_rate.get().to_bits() != rate.to_bits() {
             self.set(LEARNING_RATE, rate)?;
@@ -80,19 +80,18 @@ impl StepState {
         Ok(())
     }
 
-    /// Sets the factor of every gradient, 1 / loss scale; the norm that follows is that of the scaled
-    /// gradients.
+    /// Sets the factor of every gradient, 1 / loss scale; the next norm is that of the scaled gradients.
     pub fn set_gradient_scale(&self, scale: f32) -> Result<()> {
         self.set(GRADIENT_SCALE, scale)
     }
 
-    /// Sets whether the updates that follow leave everything as it is. An update by a gradient whose norm is
-    /// not finite does so anyway.
+    /// Sets whether the following updates are skipped. An update with a norm that is not finite is always
+    /// skipped.
     pub fn set_skip(&self, skip: bool) -> Result<()> {
         self.set(SKIP, f32::from_bits(u32::from(skip)))
     }
 
-    /// Continues from a saved number of updates.
+    /// Sets the number of updates, from a checkpoint.
     pub fn set_updates(&self, updates: u32) -> Result<()> {
         self.set(UPDATES, f32::from_bits(updates))
     }
@@ -110,17 +109,17 @@ impl StepState {
         self.words.view(word, [1])?.set(&[value])
     }
 
-    /// The words on the device, for kernels.
+    /// The words on the device, as an operand of kernels.
     pub(crate) fn region(&self) -> Region<'_> {
         self.words.region()
     }
 
-    /// The words on the CPU, to read.
+    /// The words on the CPU, for reading.
     pub(crate) fn read(&self) -> Result<Words<ReadGuard<'_, f32>>> {
         Ok(Words(self.words.read()?))
     }
 
-    /// The words on the CPU, to write.
+    /// The words on the CPU, for writing.
     pub(crate) fn write(&self) -> Result<Words<WriteGuard<'_, f32>>> {
         Ok(Words(self.words.write()?))
     }
@@ -138,12 +137,12 @@ impl<T: std::ops::Deref<Target = [f32]>> Words<T> {
         self.0[GRADIENT_SCALE]
     }
 
-    /// The factor of every gradient: what clips its norm, and the gradient scale.
+    /// The factor of every gradient: the clipping factor times the gradient scale.
     pub(crate) fn factor(&self) -> f32 {
         self.0[CLIP_FACTOR] * self.0[GRADIENT_SCALE]
     }
 
-    /// Whether the update leaves everything as it is.
+    /// Returns whether the update is skipped.
     pub(crate) fn skip(&self) -> bool {
         self.0[SKIP].to_bits() != 0 || !self.0[NORM].is_finite()
     }

@@ -1,4 +1,4 @@
-//! Addresses of many tensors on the device, for operators that work on all parameters in one launch.
+//! Addresses of many tensors on the device, for operators that process all parameters in one launch.
 
 use std::cell::RefCell;
 
@@ -7,24 +7,24 @@ use device::Device;
 use super::check;
 use crate::{Result, Tensor};
 
-/// Bytes of an optimizer's table: 56 for each tensor, and where its blocks begin; 0 for no tensor.
+/// Bytes of an optimizer's table: 56 per tensor and the index of its first block; 0 for no tensor.
 fn parameter_bytes(tensors: usize) -> usize {
     if tensors == 0 { 0 } else { 56 * tensors + 4 * (tensors + 1) }
 }
 
-/// Bytes of a norm's table: 16 for each tensor, where its chunks begin, and a counter.
+/// Bytes of a norm's table: 16 per tensor, the index of its first chunk, and a counter.
 fn gradient_bytes(tensors: usize) -> usize {
     16 * tensors + 4 * (tensors + 1) + 4
 }
 
-/// Bytes of the table of the parts that a norm's sums are of: 16 for each, where its chunks begin, and where
-/// its sums go.
+/// Bytes of the table of shards whose sums a norm adds: 16 per shard, the index of its first chunk, and the
+/// index of its first sum.
 fn part_bytes(parts: usize) -> usize {
     16 * parts + 4 * (parts + 1) + 4 * parts
 }
 
-/// A table of one operator's tensors, which stay where they are from call to call. It is written again when
-/// an address has changed since the last call. On the CPU it has no bytes.
+/// A table of one operator's tensors, whose addresses rarely change between calls. It is written again when
+/// one has. On the CPU it has no bytes.
 #[derive(Debug)]
 pub struct Table {
     words: Tensor,
@@ -43,7 +43,7 @@ impl Table {
         Self::new(device, "norm.table", tensors, gradient_bytes(tensors))
     }
 
-    /// A table for [`super::norm::part_sums`] of `parts` parts. Errors: out of memory.
+    /// A table for [`super::norm::part_sums`] of `parts` shards. Errors: out of memory.
     pub fn of_parts(device: &Device, parts: usize) -> Result<Self> {
         Self::new(device, "norm.table", parts, part_bytes(parts))
     }
@@ -53,12 +53,12 @@ impl Table {
         Ok(Table { words, tensors, written: RefCell::default() })
     }
 
-    /// Refuses another number of tensors than the table was made for.
+    /// Refuses a number of tensors other than the table was made for.
     pub(super) fn check(&self, operator: &'static str, tensors: usize) -> Result<()> {
         check::count(operator, tensors, self.tensors)
     }
 
-    /// Returns the table on the device, after it holds `words`.
+    /// Writes `words` into the table if they changed, and returns it.
     pub(super) fn holding(&self, words: Vec<u32>) -> Result<&Tensor> {
         if *self.written.borrow() != words {
             self.words.set(&words)?;
@@ -68,7 +68,7 @@ impl Table {
     }
 }
 
-/// The words of a 64-bit number in memory, as a kernel reads it.
+/// The two words of a 64-bit number in memory, as a kernel reads it.
 pub(super) fn halves(value: u64) -> [u32; 2] {
     [value as u32, (value >> 32) as u32]
 }

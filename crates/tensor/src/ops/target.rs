@@ -2,11 +2,11 @@
 
 use crate::Tensor;
 
-/// The tensor that a weight's gradient is written to, and how.
+/// The tensor that a weight's gradient is written to, and whether it is added.
 #[derive(Clone, Debug)]
 pub struct GradientTarget {
     /// A tensor of the weight's shape, often a view into a bucket.
     pub tensor: Tensor,
-    /// True: add to what is there. False: overwrite it.
+    /// Whether the gradient is added to the tensor instead of overwriting it.
     pub accumulate: bool,
 }

@@ -8,13 +8,13 @@ use crate::{Result, Tensor};
 
 /// Threads of a block of the kernels.
 pub const THREADS: u32 = 512;
-/// Vectors of 16 bytes that a thread has in flight.
+/// Loads of 16 bytes that a thread has in flight.
 const LOADS: u32 = 16;
 
 /// `kernels/tree.cu`.
 pub(super) static FAMILY: Family = family!("tree", constants: &[("THREADS", THREADS), ("LOADS", LOADS)]);
 
-/// The kernel that adds so many parts of a type; `None` if there is none.
+/// Returns the kernel that adds `parts` tensors of a type; `None` if there is none.
 pub fn kernel(dtype: DType, parts: usize) -> Option<Function> {
     let name = match parts {
         2 => "tree_2",
@@ -25,17 +25,15 @@ pub fn kernel(dtype: DType, parts: usize) -> Option<Function> {
     check::DTYPES.contains(&dtype).then(|| Function::new(&FAMILY, name).of(dtype))
 }
 
-/// Blocks of a launch of [`kernel`] over parts of so many vectors of 16 bytes: as many as they fill, at most
-/// `most`.
+/// Blocks of a launch of [`kernel`] over `vectors` vectors of 16 bytes per part, at most `most`.
 pub fn blocks(vectors: usize, parts: usize, most: u32) -> u32 {
     let block = (THREADS * LOADS) as usize / parts.max(1);
     vectors.div_ceil(block).clamp(1, most.max(1) as usize) as u32
 }
 
-/// target = the parts, added as a balanced binary tree in their order and rounded to their type at every
-/// node, on a stream of the caller's choice. Parts of one shape that do not overlap, all f32 or all bf16; the
-/// target is one of them, or apart. The parts may be overwritten. Errors: no parts, shapes or types that do
-/// not agree.
+/// target = the sum of parts, added as a balanced binary tree in their order and rounded to their type at
+/// every node, on a given stream. Parts have one shape and do not overlap, all f32 or all bf16; the target is
+/// one of them, or apart. The parts may be overwritten. Errors: no parts, shapes or types that do not agree.
 pub fn into_on(target: &Tensor, parts: &[Tensor], stream: StreamKind) -> Result<()> {
     const OPERATOR: &str = "tree.into";
     let Some(first) = parts.first() else {
@@ -61,8 +59,8 @@ pub fn into_on(target: &Tensor, parts: &[Tensor], stream: StreamKind) -> Result<
     target.copy_from_on(first, stream)
 }
 
-/// All of it in one pass, where there is a kernel for as many parts, and they lie and end where its accesses
-/// do.
+/// Adds all parts in one pass if a kernel for their number exists and they are aligned for its accesses;
+/// returns whether it did.
 fn on_gpu(target: &Tensor, parts: &[Tensor], stream: StreamKind) -> Result<bool> {
     let all: Vec<&Tensor> = parts.iter().chain([target]).collect();
     let whole = target.elements().is_multiple_of(gpu::lanes(target.dtype()));
@@ -74,7 +72,7 @@ fn on_gpu(target: &Tensor, parts: &[Tensor], stream: StreamKind) -> Result<bool>
     for part in parts {
         launch = launch.read(part.region());
     }
-    // The last argument: only there, and not into every part.
+    // The last argument, 0: the result goes to the target only, not into every part.
     launch = launch.write(target.region()).u64(vectors as u64).u32(0);
     launch = launch.cost(gpu::bytes(&all), (target.elements() * (parts.len() - 1)) as u64);
     launch.launch([blocks, 1, 1], THREADS)?;

@@ -19,7 +19,7 @@ fn activations_match_the_reference() {
 }
 
 #[test]
-fn smooth_activations_and_their_derivatives_are_accurate_over_their_whole_range() {
+fn smooth_activations_and_derivatives_are_accurate_over_their_range() {
     for device in devices().into_iter().filter(|case| case.dtype == DType::F32).map(|case| case.device) {
         let values: Vec<f32> = (-4000..=4000).map(|i| i as f32 * 0.003).collect();
         let x = tensor(&device, &values, [values.len()]);
@@ -61,7 +61,7 @@ fn gradients_match_finite_differences_in_place_and_apart() {
             let in_place = activation::backward(dy, &saved, kind).unwrap();
             assert_eq!(in_place.region().buffer.address(), address);
             assert_eq!(bits(&in_place), bits(&apart), "{kind:?} {length}");
-            // A difference across ReLU's corner is no derivative.
+            // The derivative is undefined at ReLU's corner.
             let smooth = |i: usize| kind != Activation::Relu || x_wide[i].abs() > 1e-2;
             let kept: Vec<usize> = (0..length).filter(|i| smooth(*i)).rev().take(100).collect();
             let point: Vec<f64> = kept.iter().map(|i| x_wide[*i]).collect();

@@ -18,7 +18,7 @@ fn sums_are_rounded_once() {
 }
 
 #[test]
-fn a_view_at_any_offset_is_written_and_nothing_beside_it() {
+fn only_the_view_is_written_at_any_offset() {
     for case in devices() {
         for (start, length) in [(1, 1), (1, 100), (2, 1001), (3, 4099), (4, 9000)] {
             let (all, before) = case.operand("all", [length + 10]);

@@ -1,4 +1,4 @@
-//! Values that another stream brings.
+//! Values that another stream copies.
 
 use device::{Category, Device, Request, StreamKind};
 use tensor::{DType, Tensor, ops};
@@ -10,7 +10,7 @@ fn tensor(device: &Device, elements: usize, value: f32) -> Tensor {
 }
 
 #[test]
-fn whoever_touches_them_waits_once() {
+fn the_first_access_waits_for_the_copy() {
     let touch: [fn(&Tensor); 6] = [
         |tensor| assert_eq!(tensor.region().bytes, 32),
         |tensor| assert_eq!(tensor.view(2, [3]).unwrap().region().bytes, 12),
@@ -28,7 +28,7 @@ fn whoever_touches_them_waits_once() {
             let arrival = device.arrival(StreamKind::Reduce).unwrap();
             first.arrives(&arrival);
             second.arrives(&arrival);
-            // What looks at no element does not wait, nor does what touches something else.
+            // Access to a shape or to another tensor does not wait.
             assert_eq!((first.shape().elements(), second.bytes()), (8, 32));
             touch(&other);
             assert!(first.is_arriving() && second.is_arriving() && device.take_waits().is_empty());
@@ -39,7 +39,7 @@ fn whoever_touches_them_waits_once() {
             touch(&second);
             assert!(!second.is_arriving() && device.take_waits().is_empty(), "they come together");
         }
-        // Memory that is given back is used again in the order of compute.
+        // Freed memory is reused in the order of the compute stream.
         let [gone, _] = pair();
         gone.arrives(&device.arrival(StreamKind::Reduce).unwrap());
         drop(gone);
@@ -47,8 +47,7 @@ fn whoever_touches_them_waits_once() {
     }
 }
 
-/// Copies of 256 MiB hold the other stream up for longer than compute would take to read what was there
-/// before: as many as that takes beside whatever else the machine does.
+/// Copies of 256 MiB delay the other stream for longer than compute would take to read the old values.
 #[test]
 fn a_gpu_computes_with_what_arrives() {
     const LARGE: usize = 64 << 20;

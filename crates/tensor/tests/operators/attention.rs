@@ -33,7 +33,7 @@ impl Size {
         reference::attention(qkv, self.batch, self.time, self.heads)
     }
 
-    /// The columns of queries, of keys and of values.
+    /// The columns of queries, keys and values.
     fn columns(&self) -> [usize; 3] {
         let Heads { query, key_value, width } = self.heads;
         [query * width, key_value * width, key_value * width]
@@ -60,7 +60,7 @@ const SIZES: [[usize; 5]; 16] = [
     [2, 70, 8, 6, 2],
     [1, 131, 4, 4, 1],
 ];
-/// More sizes for a GPU in f32: every variant that is compiled.
+/// Further sizes for a GPU in f32, which use every compiled variant.
 const WIDE_SIZES: [[usize; 5]; 9] = [
     [2, 67, 20, 2, 2],
     [1, 130, 33, 2, 2],
@@ -73,7 +73,7 @@ const WIDE_SIZES: [[usize; 5]; 9] = [
     [2, 50, 256, 4, 2],
 ];
 /// Batch, time, query heads, key and value heads for a GPU in bf16: times around the ends of tiles of 64, 128
-/// and 192, and many short heads, so that one block of threads takes several heads.
+/// and 192, and many short heads, so that one block processes several heads.
 const TIMES: [[usize; 4]; 21] = [
     [1, 1, 1, 1],
     [1, 5, 2, 2],
@@ -111,7 +111,7 @@ fn sizes(case: &Case) -> Vec<Size> {
     sizes.into_iter().map(Size::new).collect()
 }
 
-/// Both passes: output, log-sum-exp, and gradients in the layout of `qkv`.
+/// Runs both passes: output, log-sum-exp, and gradients in the layout of `qkv`.
 fn both(dy: &Tensor, qkv: &Qkv<Tensor>, heads: Heads) -> (Tensor, Tensor, Qkv<Tensor>) {
     let made = attention::forward(qkv, heads, Masks::default()).unwrap();
     let gradients =
@@ -126,7 +126,7 @@ fn packed(gradients: &Qkv<Tensor>) -> &Tensor {
     }
 }
 
-/// Columns `first..first + count` of rows of `columns`.
+/// Columns `first..first + count` of rows with `columns` columns.
 fn cut<T: Copy>(values: &[T], columns: usize, first: usize, count: usize) -> Vec<T> {
     values.chunks(columns).flat_map(|row| row[first..first + count].to_vec()).collect()
 }
@@ -138,7 +138,7 @@ fn split<T: Copy>(values: &[T], size: &Size) -> [Vec<T>; 3] {
         .map(|(first, count)| cut(values, all, first, count))
 }
 
-/// The gradient of Σ dy · output by packed queries, keys and values, in f64.
+/// The gradient of Σ dy · output with respect to packed queries, keys and values, in f64.
 fn gradient(size: &Size, qkv: &[f64], dy: &[f64], output: &[f64], logsumexp: &[f64]) -> Vec<f64> {
     let Size { time, heads, .. } = *size;
     let Heads { query: query_heads, width, .. } = heads;
@@ -190,8 +190,8 @@ fn backward_is_the_gradient_of_forward() {
             let expected = gradient(&size, &qkv_wide, &dy_wide, &output, &logsumexp);
             let found = read(packed(&gradients));
             case.close(&format!("dqkv {size:?}"), &found, &expected);
-            // With few positions, gradients of queries and keys are differences that the output's rounding
-            // changes.
+            // With few positions, gradients of queries and keys are differences that depend on the output's
+            // rounding.
             if size.time >= 32 {
                 let parts = split(&found, &size).into_iter().zip(split(&expected, &size));
                 for (name, (found, expected)) in ["dq", "dk", "dv"].iter().zip(parts) {
@@ -203,7 +203,7 @@ fn backward_is_the_gradient_of_forward() {
 }
 
 #[test]
-fn gradients_are_those_of_finite_differences() {
+fn gradients_match_finite_differences() {
     let device = cpu();
     for size in SIZES.map(Size::new) {
         let (qkv, qkv_wide) = operand(&device, "qkv", size.qkv_shape());
@@ -216,7 +216,7 @@ fn gradients_are_those_of_finite_differences() {
 }
 
 #[test]
-fn separate_operands_give_the_bits_of_packed_ones() {
+fn separate_operands_give_the_same_bits_as_packed_ones() {
     for case in devices() {
         for size in sizes(&case) {
             let values = case.normal("qkv", size.qkv_shape().iter().product());
@@ -238,9 +238,9 @@ fn separate_operands_give_the_bits_of_packed_ones() {
     }
 }
 
-/// Query heads that share a key and value head compute as if each had a copy of it.
+/// Query heads that share a key and value head give the same results as with a copy for each.
 #[test]
-fn shared_heads_give_the_bits_of_copied_ones() {
+fn shared_heads_give_the_same_bits_as_copied_ones() {
     for case in devices() {
         for size in sizes(&case).into_iter().filter(|size| size.heads.group() > 1) {
             let Heads { query, width, .. } = size.heads;
@@ -268,10 +268,10 @@ fn shared_heads_give_the_bits_of_copied_ones() {
     }
 }
 
-/// In another order the rounded sums would have other bits. On a GPU registers hold the sums of a whole
-/// group, which are not sums of each head's own.
+/// Rounded sums depend on the order. On a GPU registers hold the sums of a whole group, so there is no sum of
+/// each head to compare with.
 #[test]
-fn a_group_adds_its_query_heads_in_their_order() {
+fn gradients_of_a_group_add_its_query_heads_in_order() {
     let case = devices().into_iter().find(|case| case.device.backend() == Backend::Cpu).unwrap();
     let size = Size::new([2, 60, 8, 6, 2]);
     let Heads { query, width, .. } = size.heads;
@@ -282,7 +282,7 @@ fn a_group_adds_its_query_heads_in_their_order() {
         let (_, _, gradients) = both(&dy, &Qkv::Packed(qkv.clone()), size.heads);
         split(&packed(&gradients).to_vec::<f32>().unwrap(), &size)
     };
-    // The gradient by one head alone.
+    // The gradient of one head alone.
     let by_head = |head: usize| {
         let own = |column: usize| column / width % query == head;
         let dy: Vec<f32> = dy.iter().enumerate().map(|(at, dy)| if own(at) { *dy } else { 0.0 }).collect();
@@ -331,7 +331,7 @@ fn a_gpu_repeats_both_passes_to_the_bit() {
 }
 
 #[test]
-fn operands_that_begin_between_widest_accesses_give_the_same() {
+fn unaligned_operands_give_the_same_results() {
     let Some(device) = gpu() else { return };
     for size in [[1, 100, 64, 2, 2], [1, 100, 64, 4, 2]].map(Size::new) {
         let [_, time, columns] = size.qkv_shape();
@@ -392,7 +392,7 @@ fn scores_far_from_zero_neither_overflow_nor_vanish() {
     let (dy, dy_wide) = operand(&device, "dy", [1, 70, 4]);
     let (output, _, gradients) = both(&dy, &Qkv::Packed(tensor(&device, &values, [1, 70, 12])), heads);
     let [expected, _] = reference::attention(&wide(&values), 1, 70, heads);
-    // Scores of some thousands carry an absolute error of a few 1e-4, and so do weights.
+    // Scores of some thousands carry an absolute error of a few 1e-4, and so do the weights.
     let found = read(&output);
     let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
     assert!(worst < 0.2, "{worst}");
@@ -401,7 +401,7 @@ fn scores_far_from_zero_neither_overflow_nor_vanish() {
 }
 
 #[test]
-fn later_positions_do_not_reach_earlier_ones() {
+fn later_positions_do_not_affect_earlier_ones() {
     for case in devices() {
         let width = if case.dtype == DType::Bf16 { 64 } else { 2 };
         for size in [[1, 300, width, 2, 2], [1, 300, width, 2, 1]].map(Size::new) {

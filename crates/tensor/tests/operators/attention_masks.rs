@@ -29,7 +29,7 @@ fn sizes(case: &Case) -> Vec<(usize, usize, Heads)> {
     }
 }
 
-/// The factor of one weight, from its definition: pairs of positions 8 apart share a draw of four words.
+/// The factor of one weight by definition: positions 8 apart share a draw of four words.
 fn factor(line: usize, query: usize, key: usize) -> f64 {
     let site = philox::key_of_name(SEED, "site");
     let [a, b, ..] = philox::philox4x32(site, [MICRO_BATCH as u32, 0, 0, 0]);
@@ -40,7 +40,8 @@ fn factor(line: usize, query: usize, key: usize) -> f64 {
     if word < threshold { 0.0 } else { 1.0 / (1.0 - f64::from(threshold) / 4_294_967_296.0) }
 }
 
-/// Output and log-sum-exp where `first` has the first key of each token, and with dropout.
+/// Output and log-sum-exp where `first` is the first key of each token's document, and with dropout if
+/// `drops`.
 fn expected(x: &[f64], time: usize, heads: Heads, first: Option<&[u32]>, drops: bool) -> [Vec<f64>; 2] {
     let Heads { query, width, .. } = heads;
     let batch = x.len() / time / heads.packed_columns();
@@ -66,7 +67,7 @@ fn expected(x: &[f64], time: usize, heads: Heads, first: Option<&[u32]>, drops: 
 }
 
 #[test]
-fn results_and_gradients_are_those_of_plain_code() {
+fn results_and_gradients_match_the_reference() {
     for case in devices() {
         for (batch, time, heads) in sizes(&case) {
             for (packs, drops) in [(true, false), (false, true), (true, true)] {
@@ -96,8 +97,8 @@ fn check(case: &Case, batch: usize, time: usize, heads: Heads, packs: bool, drop
     });
 }
 
-/// Documents of one sequence give what each gives alone: to the bit where they begin at a tile of keys, as
-/// all sums then have one order.
+/// Packed documents give the same results as each document alone: the same bits if they begin at a tile of
+/// keys, because all sums then have one order.
 #[test]
 fn a_document_does_not_see_others() {
     for case in devices() {

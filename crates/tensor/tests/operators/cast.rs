@@ -5,7 +5,7 @@ use tensor::{DType, Tensor};
 use crate::support::{LENGTHS, bits, devices, normal, read, tensor, typed};
 
 #[test]
-fn casts_to_half_types_round_to_nearest_and_back_are_exact() {
+fn casts_round_to_nearest_and_back_are_exact() {
     let mut devices: Vec<_> = devices().into_iter().map(|case| case.device).collect();
     devices.dedup_by_key(|device| device.backend());
     let halves = || DTYPES.iter().copied().filter(|dtype| *dtype != DType::F32);

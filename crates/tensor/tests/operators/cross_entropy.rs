@@ -4,7 +4,7 @@ use tensor::{DType, Tensor};
 use crate::reference;
 use crate::support::{Case, bits, close, devices, read, tensor};
 
-/// Rows, vocab: short rows, odd ones, rows that a GPU's block holds, and longer ones.
+/// Rows, vocab: short rows, odd ones, rows that fit in a block's shared memory, and longer ones.
 const SIZES: [[usize; 2]; 10] = [
     [1, 2],
     [1, 33],
@@ -32,7 +32,7 @@ fn loss_and_gradient() {
             let (target, ids) = targets(&case, rows, vocab);
             let made = cross_entropy::forward(logits, &target, scale, true).unwrap();
             let value = |logits: &[f64]| f64::from(scale) * reference::cross_entropy(logits, &ids);
-            // The loss is f32 whatever the scores are.
+            // The loss is f32 for all types of scores.
             close(&format!("{what}, {}", case.name()), &read(&made.loss), &[value(&logits_wide)]);
             let gradient = read(&made.gradient.unwrap());
             let exact: Vec<f64> = gradient_of(&logits_wide, &ids, f64::from(scale));

@@ -5,7 +5,7 @@ use crate::support::{LENGTHS, bits, devices, read};
 
 const SEED: u64 = 3;
 
-/// Factors of `count` elements, from their definition.
+/// Factors of `count` elements, by definition.
 fn factors(site: &str, micro_batch: u64, probability: f64, count: usize) -> Vec<f64> {
     let key = philox::key_of_name(SEED, site);
     let [a, b, ..] = philox::philox4x32(key, [micro_batch as u32, (micro_batch >> 32) as u32, 0, 0]);
@@ -16,7 +16,7 @@ fn factors(site: &str, micro_batch: u64, probability: f64, count: usize) -> Vec<
 }
 
 #[test]
-fn elements_are_dropped_by_their_words_and_others_scaled() {
+fn elements_are_dropped_by_their_random_words_and_others_scaled() {
     for case in devices() {
         for (length, probability) in LENGTHS.into_iter().flat_map(|n| [(n, 0.1), (n, 0.5), (n, 0.9)]) {
             let what = format!("{length} {probability}");
@@ -40,7 +40,7 @@ fn elements_are_dropped_by_their_words_and_others_scaled() {
 }
 
 #[test]
-fn sites_micro_batches_and_seeds_have_masks_of_their_own() {
+fn sites_micro_batches_and_seeds_have_different_masks() {
     let factors = |seed, site: &str, micro_batch| {
         let case = &devices()[0];
         let ones = case.tensor(&[1.0; 256], [256]);
@@ -55,7 +55,7 @@ fn sites_micro_batches_and_seeds_have_masks_of_their_own() {
 }
 
 #[test]
-fn a_probability_of_nothing_keeps_all() {
+fn probability_0_keeps_all_elements() {
     for case in devices() {
         let (x, x_wide) = case.operand("x", [1000]);
         let kept = apply(x, Mask::new(SEED, "site", 0, 0.0), Category::Activation).unwrap();

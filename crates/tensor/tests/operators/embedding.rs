@@ -5,7 +5,7 @@ use crate::reference;
 use crate::support::{Case, bits, devices, dot, half_precision, read, tensor, wide};
 
 /// Batch, time, vocabulary, context, width: tokens that occur never, rarely, and more often than a warp has
-/// lanes.
+/// threads.
 const SIZES: [[usize; 5]; 8] = [
     [1, 1, 1, 1, 1],
     [2, 3, 5, 4, 33],
@@ -38,7 +38,7 @@ fn forward_adds_the_rows_of_its_tables() {
 }
 
 #[test]
-fn gradients_are_those_of_finite_differences() {
+fn gradients_match_finite_differences() {
     for case in devices() {
         for size in SIZES {
             [false, true].into_iter().for_each(|accumulate| gradients(&case, size, accumulate));
@@ -64,9 +64,9 @@ fn gradients(case: &Case, [batch, time, vocab, context, width]: [usize; 5], accu
     case.is_gradient("positions", &dpositions, &positions, |positions| value(&table, positions));
 }
 
-/// In another order the rounded sums would have other bits.
+/// Rounded sums depend on the order.
 #[test]
-fn every_row_adds_what_reaches_it_in_the_order_of_positions() {
+fn every_row_adds_its_gradients_in_the_order_of_positions() {
     for case in devices() {
         for ([batch, time, vocab, context, width], accumulate) in
             SIZES.into_iter().flat_map(|size| [(size, false), (size, true)])
@@ -100,9 +100,9 @@ fn every_row_adds_what_reaches_it_in_the_order_of_positions() {
 }
 
 #[test]
-fn a_row_adds_its_tokens_in_their_order() {
+fn a_row_adds_its_tokens_in_order() {
     for case in devices().into_iter().filter(|case| case.dtype == DType::F32) {
-        // In this order 1 is lost in 2^24 twice; in another it would not be.
+        // In this order 1 is rounded away at 2^24 twice; in another it would not be.
         let dy = case.tensor(&[16_777_216.0, 1.0, 1.0, -16_777_216.0], [2, 2, 1]);
         let tokens = tensor(&case.device, &[1u32, 1, 1, 1], [2, 2]);
         let table = case.target("", [3, 1], false);
@@ -112,7 +112,7 @@ fn a_row_adds_its_tokens_in_their_order() {
 }
 
 #[test]
-fn gradients_in_half_precision_are_those_in_single_precision_rounded() {
+fn gradients_in_half_precision_are_rounded_f32_gradients() {
     for case in half_precision() {
         for ([batch, time, vocab, context, width], accumulate) in
             SIZES.into_iter().flat_map(|size| [(size, false), (size, true)])

@@ -21,7 +21,7 @@ fn overwrite(tensor: &Tensor) -> GradientTarget {
     GradientTarget { tensor: tensor.clone(), accumulate: false }
 }
 
-/// A part of what a refusal must say, and the call.
+/// A part of the expected message, and the refused call.
 type Refusals = Vec<(&'static str, Result<(), TensorError>)>;
 
 fn check(table: Refusals) {
@@ -237,9 +237,9 @@ fn refusals_of_elementwise_operators_and_optimizers() {
     ]);
 }
 
-/// f16 is a type of buffers; until operators are instantiated for it, each says so.
+/// f16 is a type of buffers; operators without an implementation refuse it.
 #[test]
-fn operators_refuse_a_type_that_they_do_not_exist_for() {
+fn operators_refuse_types_that_they_do_not_implement() {
     let device = cpu();
     let f16 = |shape: &[usize]| match *shape {
         [a] => typed(&device, DType::F16, &vec![0.0; a], [a]),
@@ -278,7 +278,7 @@ fn operators_refuse_a_type_that_they_do_not_exist_for() {
 }
 
 #[test]
-fn a_refused_call_leaves_its_operands_alone() {
+fn a_refused_call_changes_no_operand() {
     let device = cpu();
     let scores = zeros(&device, [2, 3]);
     let kept = scores.view(0, [2, 3]).unwrap();

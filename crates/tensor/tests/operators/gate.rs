@@ -7,7 +7,7 @@ use crate::support::{devices, dot, read};
 const SIZES: [[usize; 2]; 5] = [[1, 1], [5, 33], [40, 64], [300, 352], [7, 4104]];
 
 #[test]
-fn results_and_gradients_are_those_of_plain_code() {
+fn results_and_gradients_match_the_reference() {
     for case in devices() {
         for ([rows, width], kind) in
             SIZES.into_iter().flat_map(|size| Activation::ALL.map(|kind| (size, kind)))
@@ -21,7 +21,7 @@ fn results_and_gradients_are_those_of_plain_code() {
             gate::backward(&pair, &dy, kind).unwrap();
             case.close(&what("made again"), &read(&dy), &truth);
             if kind == Activation::Relu {
-                // A difference across ReLU's corner is no derivative.
+                // The derivative is undefined at ReLU's corner.
                 continue;
             }
             let terms = dy_wide.iter().map(|dy| dy * dy).sum::<f64>().sqrt();

@@ -1,4 +1,4 @@
-//! General operators, against plain f64 code and finite differences.
+//! General operators, compared with plain f64 code and finite differences.
 
 use tensor::Tensor;
 use tensor::ops::matmul::{Factor, product};
@@ -8,7 +8,7 @@ use tensor::ops::{rearrange, softmax};
 
 use crate::support::{Case, devices, dot, read};
 
-/// Functions with f64 code, and a shift that brings operands where the function is smooth.
+/// A function, its f64 reference, and a shift of the operand to where the function is smooth.
 type Function = (Pointwise, fn(f64) -> f64, f32);
 const FUNCTIONS: [Function; 8] = [
     (Pointwise::Exp, f64::exp, 0.0),
@@ -157,7 +157,7 @@ fn softmax_and_its_gradient() {
 }
 
 #[test]
-fn products_of_matrices_as_they_are_and_transposed() {
+fn matmuls_of_plain_and_transposed_matrices() {
     for case in devices() {
         for (count, m, k, n) in [(1, 1, 1, 1), (3, 5, 7, 4), (2, 64, 48, 80), (4, 16, 33, 8), (6, 9, 16, 9)] {
             for (of_a, of_b) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -203,7 +203,7 @@ fn factors_begin_at_any_element() {
 }
 
 #[test]
-fn elements_move_and_stay_what_they_are() {
+fn rearranged_arrays_have_the_same_elements() {
     for case in devices() {
         for shape in [[3, 5, 7], [1, 2, 1], [40, 33, 65]] {
             let (x, wide) = case.operand("x", shape);
@@ -246,14 +246,14 @@ fn elements_move_and_stay_what_they_are() {
                 let repeated = rearrange::repeat(&one, shape.into()).unwrap();
                 assert_eq!(read(&repeated), each(shape).map(value).collect::<Vec<_>>(), "{axis}");
             }
-            // The outermost slice and a reshape take no memory.
+            // A slice of the outermost dimension and a reshape allocate no memory.
             assert!(rearrange::slice(&x, 0, 0, 1).unwrap().shares_storage(&x));
         }
     }
 }
 
 #[test]
-fn operands_that_do_not_go_together_are_refused() {
+fn operands_that_do_not_agree_are_refused() {
     for case in devices() {
         let (x, _) = case.operand("x", [2, 3]);
         let (y, _) = case.operand("y", [3, 2]);

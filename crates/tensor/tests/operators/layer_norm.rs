@@ -4,8 +4,8 @@ use tensor::ops::layer_norm;
 use crate::reference;
 use crate::support::{Case, bits, devices, dot, half_precision, read, wide};
 
-/// Rows, width: every form that a row is held in, and odd widths. A width of 1 is left to its own test: its
-/// true gradient is zero.
+/// Rows, width: every form of the kernels, and odd widths. Width 1 has its own test: its true gradient is
+/// zero.
 const SIZES: [[usize; 2]; 13] = [
     [40, 2],
     [1, 33],
@@ -42,7 +42,7 @@ fn forward_normalises_every_row() {
 }
 
 #[test]
-fn the_residual_form_is_the_sum_and_then_the_plain_form_to_the_bit() {
+fn the_residual_form_equals_the_sum_then_the_plain_form_to_the_bit() {
     for case in devices() {
         for [rows, width] in [[1, 1], [3, 33], [1200, 64], [7, 1600], [2, 5000]] {
             let (residual, residual_wide) = case.operand("residual", [rows, width]);
@@ -63,7 +63,7 @@ fn the_residual_form_is_the_sum_and_then_the_plain_form_to_the_bit() {
 }
 
 #[test]
-fn gradients_are_those_of_finite_differences() {
+fn gradients_match_finite_differences() {
     for case in devices() {
         for size in SIZES {
             [false, true].into_iter().for_each(|accumulate| gradients(&case, size, accumulate));
@@ -89,7 +89,7 @@ fn gradients(case: &Case, [rows, width]: [usize; 2], accumulate: bool) {
         let other = if accumulate { dot(&dsum_wide, x) } else { 0.0 };
         dot(&dy_wide, &reference::layer_norm(x, weight, bias, f64::from(EPSILON))[0]) + other
     };
-    // In a row of two elements the terms cancel all but epsilon's part: f32 cannot hold more.
+    // In a row of two elements the terms cancel up to epsilon, which f32 cannot resolve.
     if width > 2 {
         case.is_gradient(&what("dx"), &read(&dx), &x_wide, |x| value(x, &weight_wide, &bias_wide));
     }
@@ -122,7 +122,7 @@ fn gradients_of_parameters_over_many_rows() {
 }
 
 #[test]
-fn gradients_in_half_precision_are_those_in_single_precision_rounded() {
+fn gradients_in_half_precision_are_rounded_f32_gradients() {
     for case in half_precision() {
         for [rows, width] in SIZES.into_iter().chain([[9001, 24]]) {
             let (x, _) = case.operand("x", [rows, width]);
@@ -144,7 +144,7 @@ fn gradients_in_half_precision_are_those_in_single_precision_rounded() {
 }
 
 #[test]
-fn without_a_bias_the_results_are_those_of_a_bias_of_zeros() {
+fn without_a_bias_the_results_equal_those_with_a_zero_bias() {
     for case in devices() {
         for [rows, width] in SIZES {
             let (x, _) = case.operand("x", [rows, width]);
@@ -181,9 +181,9 @@ fn a_row_of_one_element_is_the_bias_and_has_no_gradient() {
 }
 
 #[test]
-fn a_large_common_offset_costs_no_accuracy_beyond_the_inputs_own() {
+fn a_large_common_offset_loses_no_accuracy() {
     for case in devices() {
-        // bf16 counts by fours at 1000, by quarters at 50.
+        // bf16 has a resolution of 4 at 1000 and of a quarter at 50.
         let offset = if case.dtype == tensor::DType::F32 { 1000.0 } else { 50.0 };
         let values: Vec<f32> = case.normal("x", 300).iter().map(|v| case.round(v + offset)).collect();
         let x = case.tensor(&values, [3, 100]);
@@ -193,9 +193,9 @@ fn a_large_common_offset_costs_no_accuracy_beyond_the_inputs_own() {
         let [output, ..] =
             reference::layer_norm(&wide(&values), &weight_wide, &bias_wide, f64::from(EPSILON));
         let worst = read(&made.output).iter().zip(&output).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-        // Half a unit in the last place of 1000 is 3e-5 of a deviation of 1, times weight, and one of a sum
-        // near 100,000 is a hundredth of 4e-3, at each of the few levels on which a GPU adds; a bf16 output
-        // near 8 has 2e-2.
+        // Half a unit in the last place of 1000 is 3e-5 of a standard deviation of 1, times weight, and one
+        // of a sum near 100,000 is a hundredth of 4e-3, at each of the few levels of a GPU's sum; a bf16
+        // output near 8 has 2e-2.
         let limit = match (case.dtype, case.device.backend()) {
             (tensor::DType::F32, Backend::Cpu) => 2e-4,
             (tensor::DType::F32, _) => 2e-3,

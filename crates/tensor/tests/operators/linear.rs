@@ -6,7 +6,7 @@ use crate::reference;
 use crate::support::{Case, bits, devices, dot, half_precision, read};
 
 const ACTIVATIONS: [Activation; 3] = [Activation::None, Activation::Relu, Activation::Gelu];
-/// Rows, inputs, outputs: odd ones, more than one tile and chunk of each, and whole vectors of them.
+/// Rows, inputs, outputs: odd ones, more than one tile and chunk of each, and whole vectors.
 const SIZES: [[usize; 3]; 8] = [
     [1, 1, 1],
     [1, 33, 5],
@@ -22,9 +22,8 @@ fn with_activation(pre: &[f64], activation: Activation) -> Vec<f64> {
     pre.iter().map(|x| reference::activation(*x, activation)).collect()
 }
 
-/// Whether a result has so few elements that its relative error says nothing: GELU and its derivative fall
-/// off so fast below 0 that rounding their argument to bf16 changes a single one of them by more than the
-/// tolerance.
+/// Returns whether a result has too few elements for a relative error: GELU and its derivative fall so fast
+/// below 0 that rounding their argument to bf16 changes a single element by more than the tolerance.
 fn too_few(case: &Case, elements: usize, activation: Activation) -> bool {
     case.dtype == DType::Bf16 && activation == Activation::Gelu && elements < 33
 }
@@ -73,7 +72,7 @@ fn leading_dimensions_are_rows() {
 }
 
 #[test]
-fn gradients_are_those_of_finite_differences() {
+fn gradients_match_finite_differences() {
     for case in devices() {
         for (size, (accumulate, activation)) in
             SIZES.into_iter().flat_map(|size| ACTIVATIONS.into_iter().enumerate().map(move |a| (size, a)))
@@ -100,21 +99,21 @@ fn gradients(case: &Case, [rows, inputs, outputs]: [usize; 3], activation: Activ
     let dbias = case.target("db", [outputs], accumulate);
     linear::backward_weight(&dpre, &x, &dweight, Some(&dbias)).unwrap();
 
-    // What is on which side of ReLU's corner, the device's own rounding decides.
+    // The device's own rounding decides which side of ReLU's corner a value is on.
     let here = match activation {
         Activation::Relu => read(&saved),
         _ => reference::linear(&x_wide, &weight_wide, Some(&bias_wide), inputs),
     };
     let value = |x: &[f64], w: &[f64], b: &[f64]| {
         let pre = reference::linear(x, w, Some(b), inputs);
-        // A step over ReLU's corner would be no derivative: it stays on the side where it started.
+        // A finite difference across ReLU's corner is no derivative: values stay on their side.
         let side = |(pre, here): (&f64, &f64)| match activation {
             Activation::Relu => pre * f64::from(u8::from(*here > 0.0)),
             other => reference::activation(*pre, other),
         };
         dot(&dy_wide, &pre.iter().zip(&here).map(side).collect::<Vec<_>>())
     };
-    // The terms of each sum, with the output's gradients for those of what was activated.
+    // The terms of each sum, with the output's gradients in place of the activation's.
     let by_row = |r: usize| dot(&dy_wide[r * outputs..][..outputs], &dy_wide[r * outputs..][..outputs]);
     let by_output = |o: usize| (0..rows).map(|r| dy_wide[r * outputs + o].powi(2)).sum::<f64>();
     let row = |w: &[f64], of: usize| dot(&w[of * inputs..][..inputs], &w[of * inputs..][..inputs]);
@@ -137,7 +136,7 @@ fn gradients(case: &Case, [rows, inputs, outputs]: [usize; 3], activation: Activ
 const PAIRS: [[usize; 4]; 4] = [[1, 1, 1, 1], [7, 5, 33, 6], [70, 24, 96, 24], [40, 64, 256, 64]];
 
 #[test]
-fn a_feed_forward_pair_is_its_layers_one_after_the_other() {
+fn a_feed_forward_pair_equals_its_two_layers() {
     for case in devices() {
         for ([rows, inputs, hidden, outputs], with_biases) in
             PAIRS.into_iter().flat_map(|sizes| [(sizes, true), (sizes, false)])
@@ -181,7 +180,7 @@ fn a_feed_forward_pair_is_its_layers_one_after_the_other() {
 }
 
 #[test]
-fn a_weight_gradient_may_go_without_a_bias() {
+fn a_weight_gradient_needs_no_bias() {
     for case in devices() {
         let (x, _) = case.operand("x", [9, 4]);
         let (dy, _) = case.operand("dy", [9, 6]);
@@ -198,7 +197,7 @@ fn a_weight_gradient_may_go_without_a_bias() {
 /// Rows and columns: fewer than a run of rows, more than the most runs, odd widths, more than a tile of
 /// vectors.
 #[test]
-fn bias_gradients_of_every_size_add_up() {
+fn bias_gradients_of_every_size() {
     for case in devices() {
         for [rows, outputs] in [[1, 3], [31, 8], [33, 264], [70, 257], [9000, 40]] {
             let (x, _) = case.operand("x", [rows, 1]);
@@ -217,11 +216,10 @@ fn bias_gradients_of_every_size_add_up() {
     }
 }
 
-/// The products may differ in their order of addition, and be rounded before they are added to what was
-/// there, so they agree within a unit in the last place of bf16, of both, and what f32 loses; sums of rows
-/// are the same.
+/// The matmuls may add in different orders, and round before they add to the target, so the results agree
+/// within a unit in the last place of bf16, of both, and the rounding of f32; sums of rows are equal.
 #[test]
-fn gradients_in_half_precision_are_those_in_single_precision_rounded() {
+fn gradients_in_half_precision_are_rounded_f32_gradients() {
     for case in half_precision() {
         for [rows, inputs, outputs] in SIZES.into_iter().chain([[9000, 24, 40], [2048, 256, 512]]) {
             let (x, _) = case.operand("x", [rows, inputs]);
@@ -255,8 +253,8 @@ fn gradients_in_half_precision_are_those_in_single_precision_rounded() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
-    fn any_sizes(rows in 1usize..150, inputs in 1usize..150, outputs in 1usize..150) {
-        // One device for all cases: to make one takes long where it is a GPU.
+    fn linear_layers_of_random_sizes(rows in 1usize..150, inputs in 1usize..150, outputs in 1usize..150) {
+        // One device for all cases: creating a GPU's takes long.
         thread_local!(static DEVICES: Vec<Case> = devices());
         DEVICES.with(|devices| for case in devices {
             let (x, x_wide) = case.operand("x", [rows, inputs]);

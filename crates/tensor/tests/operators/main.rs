@@ -1,4 +1,4 @@
-//! Every operator, through its public functions, against plain f64 code.
+//! Every operator, through its public functions, compared with plain f64 code.
 #![allow(missing_docs, clippy::expect_used, clippy::unwrap_used, clippy::print_stderr)]
 
 mod activation;

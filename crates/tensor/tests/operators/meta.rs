@@ -9,7 +9,7 @@ const F32_SIZES: [Sizes; 2] = [
     Sizes { batch: 2, time: 17, width: 12, heads: 3, vocab: 31, dtype: DType::F32, gradients: DType::F32 },
     Sizes { batch: 3, time: 70, width: 66, heads: 2, vocab: 1000, dtype: DType::F32, gradients: DType::F32 },
 ];
-/// Heads are of widths that attention has in bf16.
+/// Head widths have bf16 kernels.
 const BF16_SIZES: [Sizes; 3] = [
     Sizes { batch: 2, time: 17, width: 32, heads: 1, vocab: 31, dtype: DType::Bf16, gradients: DType::F32 },
     Sizes {
@@ -67,7 +67,7 @@ fn meta_allocates_what_a_gpu_does_operator_by_operator() {
 }
 
 #[test]
-fn a_gpu_takes_workspaces_and_a_host_none() {
+fn operators_use_workspaces_on_a_gpu_and_none_on_a_host() {
     let description = Description { kind: Kind::Cuda, ..Description::host() };
     let [host, imitated] = [Description::host(), description].map(|description| {
         let device = meta(&description);
@@ -78,13 +78,13 @@ fn a_gpu_takes_workspaces_and_a_host_none() {
         });
         last - before.unwrap_or(0)
     });
-    // Once for each call of cross-entropy (3), mse, linear's and layer norm's weights and embedding (2 each),
+    // One per call of cross-entropy (3), mse, the weights of linear and layer norm and embedding (2 each),
     // and of the two tables; attention adds its own.
     assert!(imitated >= host + 3 + 1 + 6 + 2, "{imitated}, {host}");
 }
 
 #[test]
-fn outputs_are_all_that_is_allocated() {
+fn operators_allocate_only_their_outputs() {
     let sizes = Sizes {
         batch: 2,
         time: 65,

@@ -8,7 +8,7 @@ fn single<const N: usize>(case: &Case, values: [f32; N]) -> Tensor {
     tensor(&case.device, &values, [N])
 }
 
-/// A state whose norm and factor are to be overwritten.
+/// A state with values that `finish` must overwrite.
 fn unmeasured(case: &Case) -> StepState {
     let state = StepState::new(&case.device).unwrap();
     state.set_norm(f32::NAN, f32::NAN).unwrap();
@@ -55,11 +55,11 @@ fn norm_and_factor_of_several_tensors() {
 }
 
 #[test]
-fn all_in_one_call_are_one_by_one_to_the_bit_and_again() {
+fn measuring_all_tensors_in_one_call_gives_the_same_bits_as_one_by_one() {
     for case in gradient_cases() {
         let table = Table::of_gradients(&case.device, LENGTHS.len()).unwrap();
         for round in 0..3 {
-            // Other addresses in every round.
+            // Every round has other addresses.
             let gradients = LENGTHS.map(|length| case.operand(&format!("{round}"), [length]).0);
             let [sums, apart] = [(); 2].map(|()| unwritten(&case, total()));
             let [state, expected] = [(); 2].map(|()| unmeasured(&case));
@@ -85,9 +85,9 @@ fn all_in_one_call_are_one_by_one_to_the_bit_and_again() {
 }
 
 #[test]
-fn a_part_that_begins_on_a_chunk_has_the_sums_of_the_whole() {
+fn a_part_that_begins_on_a_chunk_has_the_same_sums_as_the_whole() {
     for case in gradient_cases() {
-        // At an address that is no multiple of a vector, and at one that is.
+        // One address that is no multiple of a vector, and one that is.
         for start in [0, 1] {
             let (all, _) = case.operand("x", [50_000 + start]);
             let x = all.view(start, [50_000]).unwrap();
@@ -107,7 +107,7 @@ fn a_part_that_begins_on_a_chunk_has_the_sums_of_the_whole() {
 }
 
 #[test]
-fn sums_of_parts_go_to_their_places_and_the_rest_is_zero() {
+fn sums_of_parts_are_stored_at_their_places_and_the_rest_is_zero() {
     for case in gradient_cases() {
         let whole = LENGTHS.map(|length| case.operand("x", [length]).0);
         let all = unwritten(&case, total());
@@ -123,7 +123,7 @@ fn sums_of_parts_go_to_their_places_and_the_rest_is_zero() {
         let gradients = Table::of_gradients(&case.device, LENGTHS.len()).unwrap();
         norm::measure(&gradients, &whole, &expected, 1.0, &unmeasured(&case)).unwrap();
         assert_eq!(bits(&all), bits(&expected), "{}", case.name());
-        // The part of the longest one from its fourth chunk on, and another one whole.
+        // The part of the longest tensor from its fourth chunk on, and a whole other tensor.
         let table = Table::of_parts(&case.device, 2).unwrap();
         let cut = 3 * norm::CHUNK;
         let parts = [whole[4].view(cut, [LENGTHS[4] - cut]).unwrap(), whole[1].clone()];
@@ -144,7 +144,7 @@ fn sums_of_parts_go_to_their_places_and_the_rest_is_zero() {
 }
 
 #[test]
-fn a_norm_that_is_not_finite_shows() {
+fn a_norm_that_is_not_finite_is_reported() {
     for case in gradient_cases() {
         let state = unmeasured(&case);
         norm::finish(&single(&case, [1.0, f32::NAN]), 1.0, &state).unwrap();
@@ -155,7 +155,7 @@ fn a_norm_that_is_not_finite_shows() {
 }
 
 #[test]
-fn the_norm_is_that_of_scaled_gradients() {
+fn the_norm_includes_the_gradient_scale() {
     for case in gradient_cases() {
         let state = unmeasured(&case);
         state.set_gradient_scale(0.25).unwrap();

@@ -19,7 +19,7 @@ fn is_rounded(copy: &Tensor, weight: &Tensor) {
     assert_eq!(bits(copy), rounded.collect::<Vec<_>>());
 }
 
-/// A weight with its state, in f32, and its bf16 copy. The cases' types are those of the gradients.
+/// A weight with its state, in f32, and its bf16 copy. A case's type is that of the gradients.
 struct Parameter {
     weight: Tensor,
     states: Vec<Tensor>,
@@ -51,7 +51,7 @@ fn state(device: &Device, learning_rate: f32) -> StepState {
     state
 }
 
-/// One whole update.
+/// Makes one update.
 fn step(table: &Table, rule: &UpdateRule, items: &[Item<'_>], state: &StepState) {
     optimizer::begin(rule, state).unwrap();
     optimizer::update(table, rule, items, state).unwrap();
@@ -73,7 +73,7 @@ fn adamw_steps(case: &Case, clip: f32, scale: f32, copied: bool) {
     state.set_gradient_scale(scale).unwrap();
     let made = LENGTHS.map(|length| Parameter::new(case, &ADAMW, length, copied, 0.0));
     let mut expected = LENGTHS.map(|n| (case.single().operand("w", [n]).1, vec![0.0; n], vec![0.0; n]));
-    // What goes into the first moments, without signs.
+    // Absolute sums of the terms of the first moments.
     let mut added = LENGTHS.map(|n| vec![0.0; n]);
     let table = Table::of_parameters(&case.device, LENGTHS.len()).unwrap();
     for count in 1..=5u32 {
@@ -117,11 +117,11 @@ fn sgd_follows_the_published_formula_for_many_steps() {
 fn sgd_steps(case: &Case, rule: &UpdateRule, length: usize, copied: bool) {
     let (rate, mu, decay) = (0.1f32, 0.9f32, 0.01f32);
     let state = state(&case.device, rate);
-    // The first update overwrites the velocity, whatever it holds.
+    // The first update overwrites the velocity.
     let made = Parameter::new(case, rule, length, copied, f32::NAN);
     let mut expected = case.single().operand("w", [length]).1;
     let mut velocity = vec![0.0; length];
-    // What goes into both, without signs.
+    // Absolute sums of the terms of both.
     let mut added: Vec<_> = expected.iter().map(|w: &f64| (w.abs(), 0.0)).collect();
     let table = Table::of_parameters(&case.device, 1).unwrap();
     for count in 0..4 {
@@ -147,7 +147,7 @@ fn sgd_steps(case: &Case, rule: &UpdateRule, length: usize, copied: bool) {
 }
 
 #[test]
-fn decay_applies_to_the_items_that_ask_for_it() {
+fn decay_applies_only_to_items_that_request_it() {
     for case in gradient_cases() {
         for rule in [ADAMW, SGD, MOMENTUM] {
             let [decayed, plain] = [true, false].map(|decay| {
@@ -165,7 +165,7 @@ fn decay_applies_to_the_items_that_ask_for_it() {
 }
 
 #[test]
-fn many_parameters_in_one_call_are_as_one_by_one() {
+fn many_parameters_in_one_call_give_the_same_bits_as_one_by_one() {
     for case in gradient_cases() {
         for rule in [ADAMW, SGD, MOMENTUM] {
             many_and_one_by_one(&case, &rule);
@@ -174,7 +174,7 @@ fn many_parameters_in_one_call_are_as_one_by_one() {
 }
 
 fn many_and_one_by_one(case: &Case, rule: &UpdateRule) {
-    // A second moment is not negative. Parts of a longer tensor begin at any element.
+    // A second moment is not negative. Parts of a longer tensor may begin at any element.
     let view = |name: &str, dtype: DType, length: usize, start: usize| {
         let mut values = vec![0.0; start];
         values.extend(normal(name, length).iter().map(|v| v.abs()));
@@ -208,10 +208,10 @@ fn many_and_one_by_one(case: &Case, rule: &UpdateRule) {
 type Left = (Vec<Vec<u32>>, u32);
 
 #[test]
-fn a_skipped_update_changes_nothing_and_does_not_count() {
+fn a_skipped_update_changes_nothing_and_is_not_counted() {
     for case in gradient_cases() {
         for rule in [ADAMW, SGD, MOMENTUM] {
-            // Updates of which the marked ones are skipped: by the flag, or since the norm is not finite.
+            // Updates of which the marked ones are skipped, by the flag or by a norm that is not finite.
             let run = |skipped: &[bool], by_norm: Option<f32>| -> Vec<Left> {
                 let made = Parameter::new(&case, &rule, 40_001, true, 0.0);
                 let (gradient, _) = case.operand("g", [40_001]);
@@ -243,10 +243,10 @@ fn a_skipped_update_changes_nothing_and_does_not_count() {
 }
 
 #[test]
-fn a_gradient_scale_is_as_gradients_of_that_size() {
+fn a_gradient_scale_equals_scaled_gradients() {
     for case in gradient_cases() {
         for rule in [ADAMW, SGD, MOMENTUM] {
-            // A power of two rounds nothing.
+            // Scaling by a power of two rounds nothing.
             let [plain, scaled] = [(1.0f32, 1.0f32), (8.0, 0.125)].map(|(size, scale)| {
                 let made = Parameter::new(&case, &rule, 8192, true, 0.0);
                 let values: Vec<f32> = case.normal("g", 8192).iter().map(|g| g * size).collect();
@@ -263,7 +263,7 @@ fn a_gradient_scale_is_as_gradients_of_that_size() {
 }
 
 #[test]
-fn the_numbers_of_an_update_are_the_same_bits_on_every_device() {
+fn coefficients_have_the_same_bits_on_every_device() {
     let betas =
         [(0.9f32, 0.95f32), (0.9, 0.999), (0.0, 0.5), (0.99, 0.9999), (1e-30, 0.61237246), (0.8, 0.86)];
     let counts = (0..200).chain([999, 12_345, 99_999, 1_000_000, 1 << 30]);

@@ -23,7 +23,7 @@ const SIZES: [(usize, usize, Heads); 6] = [
     (2, 9, heads(4, 2, 128)),
 ];
 
-/// Queries and keys normalised and turned, values as they are.
+/// Queries and keys normalised and rotated, values unchanged.
 fn expected(x: &[f64], time: usize, heads: Heads, weights: [&[f64]; 2], first: Option<&[u32]>) -> Vec<f64> {
     let rows = x.chunks(heads.packed_columns()).enumerate();
     rows.flat_map(|(row, x)| {
@@ -44,7 +44,7 @@ fn expected(x: &[f64], time: usize, heads: Heads, weights: [&[f64]; 2], first: O
 }
 
 #[test]
-fn results_and_gradients_are_those_of_plain_code() {
+fn results_and_gradients_match_the_reference() {
     for case in devices() {
         for (batch, time, heads) in SIZES {
             [false, true].into_iter().for_each(|packed| check(&case, batch, time, heads, packed));
@@ -89,7 +89,7 @@ fn check(case: &Case, batch: usize, time: usize, heads: Heads, packed: bool) {
 }
 
 #[test]
-fn gradients_in_half_precision_are_those_in_single_precision_rounded() {
+fn gradients_in_half_precision_are_rounded_f32_gradients() {
     for case in half_precision() {
         let (batch, time, heads) = SIZES[3];
         let (qkv, _) = case.operand("qkv", [batch, time, heads.packed_columns()]);

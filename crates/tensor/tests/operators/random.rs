@@ -24,7 +24,7 @@ fn an_element_is_a_function_of_seed_name_and_its_index() {
 }
 
 #[test]
-fn a_part_has_the_values_of_the_whole() {
+fn a_part_has_the_same_values_as_the_whole() {
     let device = cpu();
     let whole = tensor(&device, &vec![f32::NAN; 60_000], [60_000]);
     for first in [0, 1, 3, 4, 4095, 4096, 20_001] {
@@ -40,7 +40,7 @@ fn a_part_has_the_values_of_the_whole() {
 }
 
 #[test]
-fn every_device_and_type_has_the_same_values_rounded() {
+fn every_device_and_type_has_the_same_rounded_values() {
     let (host, length) = (cpu(), 40_003);
     let expected = |make: &dyn Fn(&tensor::Tensor)| {
         let x = tensor(&host, &vec![f32::NAN; length], [length]);
@@ -60,7 +60,7 @@ fn every_device_and_type_has_the_same_values_rounded() {
 }
 
 #[test]
-fn moments_are_those_asked_for() {
+fn moments_have_the_requested_values() {
     let device = cpu();
     let count = 200_000;
     let x = tensor(&device, &vec![f32::NAN; count], [count]);

@@ -1,4 +1,4 @@
-//! The forward functions in f64, as plainly as they can be written.
+//! The forward functions in plain f64 code.
 
 use tensor::ops::Activation;
 use tensor::ops::attention::Heads;
@@ -126,7 +126,7 @@ pub(crate) fn rms_norm(x: &[f64], weight: &[f64], epsilon: f64) -> [Vec<f64>; 2]
     [output, rstds]
 }
 
-/// A head turned by the angles of `position`, half-split.
+/// A head rotated by the angles of `position`, half-split.
 pub(crate) fn turned(head: &[f64], position: usize, theta: f64) -> Vec<f64> {
     let half = head.len() / 2;
     let angle = |pair: usize| position as f64 * theta.powf(-2.0 * pair as f64 / head.len() as f64);
@@ -135,7 +135,7 @@ pub(crate) fn turned(head: &[f64], position: usize, theta: f64) -> Vec<f64> {
     low.chain(high).collect()
 }
 
-/// activation(gate) · up of rows that hold the columns of gate, then those of up.
+/// activation(gate) · up for rows that hold the columns of gate, then those of up.
 pub(crate) fn gate(pair: &[f64], width: usize, kind: Activation) -> Vec<f64> {
     let rows = pair.chunks(2 * width);
     rows.flat_map(|row| (0..width).map(|i| activation(row[i], kind) * row[width + i])).collect()

@@ -8,7 +8,7 @@ use crate::scenario::{Sizes, every_operator};
 use crate::support::{bits, gpu, operand, repeats};
 
 const TIMES: usize = 100;
-/// Several blocks of every kernel, tokens that are frequent and ones that are rare.
+/// Several blocks of every kernel, and both frequent and rare tokens.
 const SIZES: [Sizes; 4] = [
     Sizes { batch: 4, time: 160, width: 256, heads: 4, vocab: 700, dtype: DType::F32, gradients: DType::F32 },
     Sizes {
@@ -49,7 +49,7 @@ fn a_busy_gpu_gives_the_same_bits_every_time() {
     });
 }
 
-/// Products of sizes that leave multiprocessors to others now and then; how many there were.
+/// Runs matmuls that leave some multiprocessors idle, until `done`; returns their number.
 fn keep_busy(done: &AtomicBool) -> usize {
     let device = Device::cuda(1, 0, tensor::ops::FAMILIES, &DeviceOptions::default()).unwrap();
     let (x, _) = operand(&device, "x", [1024, 512]);

@@ -3,7 +3,7 @@ use tensor::ops::rms_norm;
 use crate::reference;
 use crate::support::{Case, bits, devices, dot, half_precision, read};
 
-/// Rows, width: every form that a row is held in, and odd widths.
+/// Rows, width: every form of the kernels, and odd widths.
 const SIZES: [[usize; 2]; 13] = [
     [40, 2],
     [1, 33],
@@ -37,7 +37,7 @@ fn forward_normalises_every_row() {
 }
 
 #[test]
-fn the_residual_form_is_the_sum_and_then_the_plain_form_to_the_bit() {
+fn the_residual_form_equals_the_sum_then_the_plain_form_to_the_bit() {
     for case in devices() {
         for [rows, width] in [[1, 1], [3, 33], [1200, 64], [7, 1600], [2, 5000]] {
             let (residual, residual_wide) = case.operand("residual", [rows, width]);
@@ -55,7 +55,7 @@ fn the_residual_form_is_the_sum_and_then_the_plain_form_to_the_bit() {
 }
 
 #[test]
-fn gradients_are_those_of_finite_differences() {
+fn gradients_match_finite_differences() {
     for case in devices() {
         for size in SIZES {
             [false, true].into_iter().for_each(|accumulate| gradients(&case, size, accumulate));
@@ -79,7 +79,7 @@ fn gradients(case: &Case, [rows, width]: [usize; 2], accumulate: bool) {
         let other = if accumulate { dot(&dsum_wide, x) } else { 0.0 };
         dot(&dy_wide, &reference::rms_norm(x, weight, f64::from(EPSILON))[0]) + other
     };
-    // In narrow rows the terms of dx nearly cancel: the tolerance is relative to what is added.
+    // In narrow rows the terms of dx nearly cancel: the tolerance is relative to the terms.
     let terms = dy_wide.iter().map(|dy| dy * dy).sum::<f64>().sqrt();
     case.is_gradient_of_terms(&what("dx"), terms, &read(&dx), &x_wide, |x| value(x, &weight_wide));
     let dweight = case.added(&dweight, "dweight");
@@ -87,7 +87,7 @@ fn gradients(case: &Case, [rows, width]: [usize; 2], accumulate: bool) {
 }
 
 #[test]
-fn gradients_in_half_precision_are_those_in_single_precision_rounded() {
+fn gradients_in_half_precision_are_rounded_f32_gradients() {
     for case in half_precision() {
         for [rows, width] in SIZES.into_iter().chain([[9001, 24]]) {
             let (x, _) = case.operand("x", [rows, width]);

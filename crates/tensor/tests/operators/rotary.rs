@@ -6,7 +6,7 @@ use crate::support::{Case, bits, devices, read, tensor};
 
 const THETA: f64 = 10_000.0;
 
-/// Batch, time, heads that turn, columns after them, width of a head: with and without whole vectors.
+/// Batch, time, rotated heads, further columns, head width: with and without whole vectors.
 const SIZES: [[usize; 5]; 6] = [
     [2, 5, 3, 4, 2],
     [1, 33, 2, 0, 6],
@@ -39,7 +39,7 @@ pub(crate) fn documents(case: &Case, batch: usize, time: usize) -> (Tensor, Vec<
 }
 
 #[test]
-fn heads_turn_to_their_positions_and_back() {
+fn heads_rotate_to_their_positions_and_back() {
     for case in devices() {
         for [batch, time, heads, rest, width] in SIZES {
             let columns = heads * width + rest;
@@ -63,7 +63,7 @@ fn heads_turn_to_their_positions_and_back() {
                 let in_place = rotate(x, heads, angles, Turn::Forward).unwrap();
                 assert_eq!(in_place.region().buffer.address(), address, "{what}");
                 assert_eq!(bits(&in_place), bits(&turned), "{what}");
-                // A rotation's gradient is the rotation back.
+                // The gradient of a rotation is the inverse rotation.
                 let back = rotate(in_place, heads, angles, Turn::Back).unwrap();
                 case.close(&what, &read(&back), &x_wide);
                 let kept = |tensor: &Tensor| -> Vec<f64> {
@@ -77,7 +77,7 @@ fn heads_turn_to_their_positions_and_back() {
 }
 
 #[test]
-fn scaled_frequencies_are_those_of_their_definitions() {
+fn scaled_frequencies_match_their_definitions() {
     let of = |scaling| Frequencies { width: 64, theta: 500_000.0, scaling }.table(2);
     let angle = |table: &[f32], pair: usize| f64::from(table[64 + 32 + pair]).asin();
     let plain = of(Scaling::None);

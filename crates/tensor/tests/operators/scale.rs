@@ -3,7 +3,7 @@ use tensor::ops::scale;
 use crate::support::{LENGTHS, devices, read, tensor};
 
 #[test]
-fn results_are_rounded_once_whether_the_factor_is_given_or_on_the_device() {
+fn results_are_rounded_once_for_factors_on_host_and_device() {
     for case in devices() {
         for length in LENGTHS {
             let (x, wide) = case.operand("x", [length]);

@@ -1,4 +1,5 @@
-//! One call of every operator, for tests that compare whole runs: on threads, and on Meta.
+//! One call of every operator, for tests that compare sequences of all operators on several threads and on
+//! Meta.
 
 use device::{Category, Device};
 use tensor::ops::attention::{Heads, Masks, Qkv};
@@ -19,7 +20,7 @@ pub(crate) struct Sizes {
     pub(crate) width: usize,
     pub(crate) heads: usize,
     pub(crate) vocab: usize,
-    /// Of activations and weights.
+    /// Type of activations and weights.
     pub(crate) dtype: DType,
     /// Type of the weights' gradients.
     pub(crate) gradients: DType,
@@ -46,7 +47,7 @@ struct Run<'a, F> {
     after: F,
 }
 
-/// Results of [`Run::forward`] that later parts need.
+/// Results of [`Run::forward`] for later operators.
 struct Saved {
     tokens: Tensor,
     gamma: Tensor,
@@ -176,7 +177,7 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
         }
     }
 
-    /// Queries and keys turned to their positions, with and without normalisation.
+    /// Rotates queries and keys to their positions, with and without normalisation.
     fn positions(&mut self) {
         let Sizes { batch, time, width, heads, dtype, .. } = *self.sizes;
         let heads = Heads { query: heads, key_value: 1, width: (width / heads).next_multiple_of(2) };
@@ -225,7 +226,7 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
         self.after("attention.backward masked", &[&gradients.arrays()[0]]);
     }
 
-    /// The head's weight, its input and the gradient of its output.
+    /// Returns the head's weight, its input and the gradient of its output.
     fn losses(&mut self, saved: &Saved) -> (Tensor, Tensor, Tensor) {
         let Sizes { width, vocab, .. } = *self.sizes;
         let Saved { tokens, x, sum, .. } = saved;

@@ -10,7 +10,7 @@ use tensor::{DType, Element, Tensor};
 pub(crate) const LENGTHS: [usize; 5] = [1, 33, 1000, 40_001, 65_536];
 /// Largest relative Euclidean norm of the difference between f32 results and f64 code.
 pub(crate) const TOLERANCE: f64 = 1e-5;
-/// The same for results of half types, whose operands were rounded to the type beforehand.
+/// [`TOLERANCE`] for half types, whose operands are rounded to the type beforehand.
 const ROUGH: f64 = 1e-2;
 /// Seed of operands on the host; operands on a GPU have a fresh seed.
 const SEED: u64 = 20;
@@ -22,8 +22,7 @@ pub(crate) struct Case {
     seed: u64,
 }
 
-/// The host in f32, and the GPU, if there is one, in every type that operators compute with, on fresh
-/// operands.
+/// The host in f32 and, if present, the GPU in every compute type, on fresh operands.
 pub(crate) fn devices() -> Vec<Case> {
     let mut cases = vec![Case { device: cpu(), dtype: DType::F32, seed: SEED }];
     if let Some(device) = gpu() {
@@ -33,7 +32,7 @@ pub(crate) fn devices() -> Vec<Case> {
     cases
 }
 
-/// The types that gradients of weights may have, on every device.
+/// The types of weight gradients, on every device.
 pub(crate) fn gradient_cases() -> Vec<Case> {
     let mut cases = devices();
     let halves = DTYPES.iter().filter(|dtype| **dtype != DType::F32);
@@ -41,12 +40,12 @@ pub(crate) fn gradient_cases() -> Vec<Case> {
     cases
 }
 
-/// Devices and half types that operators compute with there.
+/// Devices and their half compute types.
 pub(crate) fn half_precision() -> impl Iterator<Item = Case> {
     devices().into_iter().filter(|case| case.dtype != DType::F32)
 }
 
-/// The first GPU, with free memory that holds NaN; `None` if there is none, which is reported once.
+/// The first GPU, with free memory filled with NaN; `None` if there is none, which is reported once.
 pub(crate) fn gpu() -> Option<Device> {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     let available = AVAILABLE.get_or_init(|| {
@@ -59,7 +58,7 @@ pub(crate) fn gpu() -> Option<Device> {
     available.then(|| poisoned(Device::cuda(0, 0, tensor::ops::FAMILIES, &DeviceOptions::default()).unwrap()))
 }
 
-/// A CPU device whose free memory holds NaN, which shows in outputs that are not fully written.
+/// A CPU device whose free memory is filled with NaN, so that outputs not fully written are noticed.
 pub(crate) fn cpu() -> Device {
     poisoned(Device::cpu(0, &DeviceOptions::default()).unwrap())
 }
@@ -73,7 +72,7 @@ fn poisoned(device: Device) -> Device {
     let poison = |elements: usize| {
         let request = Request::new(Category::Other, "poison");
         let tensor = Tensor::empty(&device, [elements], DType::U32, request).unwrap();
-        // NaN in f32, and in both halves as a half type.
+        // NaN as f32, and as a half type in both halves.
         tensor.set(&vec![u32::MAX; elements]).unwrap();
         tensor
     };
@@ -94,8 +93,7 @@ fn fresh_seed() -> u64 {
     })
 }
 
-/// Repetitions of a test that repeats itself: `usual`, or PLIMSOLL_TEST_REPEATS under a tool that makes each
-/// slow.
+/// Repetitions of a test: `usual`, or PLIMSOLL_TEST_REPEATS under a slow tool.
 pub(crate) fn repeats(usual: usize) -> usize {
     let given = std::env::var("PLIMSOLL_TEST_REPEATS").ok().and_then(|given| given.parse().ok());
     given.unwrap_or(usual).max(1)
@@ -112,7 +110,7 @@ impl Case {
         dispatch!(self.dtype, T => T::from_f32(value).to_f32(), _ => value)
     }
 
-    /// A tensor of the case's type, of values that the type holds.
+    /// A tensor of the case's type from values that the type represents exactly.
     pub(crate) fn tensor<const N: usize>(&self, values: &[f32], shape: [usize; N]) -> Tensor {
         typed(&self.device, self.dtype, values, shape)
     }
@@ -133,7 +131,7 @@ impl Case {
         seeded_indices(self.seed, name, count, limit)
     }
 
-    /// An f32 gradient target; it holds NaN if it is to be overwritten.
+    /// An f32 gradient target, filled with NaN if it is to be overwritten.
     pub(crate) fn target<const N: usize>(
         &self,
         name: &str,
@@ -161,7 +159,7 @@ impl Case {
         })
     }
 
-    /// Asserts that the second of [`Case::targets`] was written with the rounded values of the first.
+    /// Asserts that the second of [`Case::targets`] has the rounded values of the first.
     pub(crate) fn is_rounded(&self, what: &str, [single, own]: &[GradientTarget; 2]) {
         let values = single.tensor.to_vec::<f32>().unwrap();
         let rounded: Vec<f64> = values.into_iter().map(|value| f64::from(self.round(value))).collect();
@@ -173,7 +171,7 @@ impl Case {
         Case { device: self.device.clone(), dtype: DType::F32, seed: self.seed }
     }
 
-    /// The values that were added to a target of [`Case::target`]`(name, …)`.
+    /// The values added to a target of [`Case::target`]`(name, …)`.
     pub(crate) fn added(&self, target: &GradientTarget, name: &str) -> Vec<f64> {
         let found = read(&target.tensor);
         let count = found.len();
@@ -202,7 +200,7 @@ impl Case {
     }
 
     /// [`Case::is_gradient`] for sums whose terms may cancel: the tolerance is relative to `terms`, the root
-    /// of the sum of their squares, if that is more than the gradient.
+    /// of the sum of their squares, if that is larger than the gradient.
     pub(crate) fn is_gradient_of_terms(
         &self,
         what: &str,
@@ -230,7 +228,7 @@ pub(crate) fn typed<const N: usize>(
     )
 }
 
-/// Standard normal values that are a function of `name` and their index.
+/// Standard normal values as a function of `name` and their index.
 pub(crate) fn normal(name: &str, count: usize) -> Vec<f32> {
     seeded(SEED, name, count)
 }
@@ -290,15 +288,15 @@ pub(crate) fn close(what: &str, found: &[f64], expected: &[f64]) {
     close_within((TOLERANCE, 0.0), what, found, expected);
 }
 
-/// [`close`] for sums, by what was added up without its sign: terms that cancel leave the error that they
-/// came with.
+/// [`close`] for sums, relative to `added`, the absolute sum of the terms, because terms that cancel keep
+/// their rounding errors.
 pub(crate) fn close_sums(what: &str, found: &[f64], expected: &[f64], added: &[f64]) {
     let size = added.iter().map(|v| v * v).sum::<f64>().sqrt();
     close_within((TOLERANCE, size), what, found, expected);
 }
 
-/// The difference is at most the tolerance times the larger of the expected values' norm and the second
-/// number.
+/// Asserts that the difference is at most `tolerance` times the larger of the expected values' norm and
+/// `least`.
 fn close_within((tolerance, least): (f64, f64), what: &str, found: &[f64], expected: &[f64]) {
     assert_eq!(found.len(), expected.len(), "{what}");
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
@@ -333,7 +331,7 @@ fn is_gradient_within(
         let at = |step: f64| {
             function(&point.iter().zip(&direction).map(|(p, d)| p + step * d).collect::<Vec<_>>())
         };
-        // Fourth order, so that the step may be large enough for rounding not to matter.
+        // Fourth order, so that the step is large enough for rounding not to matter.
         let (near, far) = (at(STEP) - at(-STEP), at(2.0 * STEP) - at(-2.0 * STEP));
         expected.push((8.0 * near - far) / (12.0 * STEP));
         found.push(gradient.iter().zip(&direction).map(|(g, d)| g * d).sum());
@@ -341,7 +339,7 @@ fn is_gradient_within(
     close_within(tolerance, what, &found, &expected);
 }
 
-/// Σ weights · values: a scalar function of an output whose gradient by the output is `weights`.
+/// Σ weights · values: a scalar function of an output whose gradient with respect to the output is `weights`.
 pub(crate) fn dot(weights: &[f64], values: &[f64]) -> f64 {
     weights.iter().zip(values).map(|(w, v)| w * v).sum()
 }

@@ -3,7 +3,7 @@ use tensor::DType;
 use crate::scenario::{Sizes, every_operator};
 use crate::support::{bits, cpu};
 
-/// Large enough that every operator has several tasks.
+/// Sizes for which every operator has several tasks.
 const SIZES: Sizes =
     Sizes { batch: 3, time: 133, width: 66, heads: 3, vocab: 301, dtype: DType::F32, gradients: DType::F32 };
 

@@ -4,8 +4,8 @@ use tensor::ops::tree;
 
 use crate::support::{Case, gradient_cases, read};
 
-/// Lengths, one that is no whole vectors of any type, and so many parts; the last takes all blocks of a GPU
-/// more than once.
+/// Lengths with a number of parts each: one that is no whole vectors of any type; the last uses all blocks of
+/// a GPU more than once.
 fn sizes() -> impl Iterator<Item = (usize, usize)> {
     [13, 4096].into_iter().flat_map(|length| (1..=8).map(move |count| (length, count))).chain([(1 << 20, 8)])
 }
@@ -42,7 +42,7 @@ fn parts_are_added_as_a_tree_into_one_of_them_or_elsewhere() {
 }
 
 #[test]
-fn parts_have_the_shape_of_their_sum() {
+fn parts_of_another_shape_are_refused() {
     for case in gradient_cases() {
         let (a, b) = (case.operand("a", [4]).0, case.operand("b", [8]).0);
         let sum = |parts: &[Tensor]| tree::into_on(&a, parts, StreamKind::Compute).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! A rank as seen from outside: its status, the comparison with its plan, and its times.
+//! A rank's status, comparison with its plan, and times.
 
 use std::path::Path;
 
@@ -30,7 +30,7 @@ impl Worker {
         self.planes.traffic()
     }
 
-    /// Totals of the micro-batches that were passed over because they repeat others
+    /// Totals of the micro-batches skipped because they repeat others
     /// ([`Setup::passes_over_from`](crate::Setup)).
     pub fn passed_over(&self) -> PassedOver {
         self.passed_over
@@ -44,8 +44,8 @@ impl Worker {
         }
     }
 
-    /// Sets the file in the run directory that memory traces are written to at once, so that a run that is
-    /// killed leaves them.
+    /// Sets the file in the run directory to which memory traces are written as soon as they exist, so that a
+    /// killed run leaves them.
     pub fn write_traces_to(&mut self, run_dir: &Path) {
         self.watch.write_to(self.grid.rank(), run_dir);
     }
@@ -66,7 +66,7 @@ impl Worker {
         self.watch.check(&self.device, part, step)
     }
 
-    /// Gathers the differences of all ranks from their plans on rank 0; nothing on the others. Errors: the
+    /// Gathers the differences of all ranks from their plans on rank 0; the others get none. Errors: the
     /// transport's.
     pub fn findings(&mut self) -> Result<Vec<Findings>> {
         self.watch.gather(self.planes.control())

@@ -1,9 +1,9 @@
 //! A rehearsal of a step before the first, with transports that only count.
 //!
 //! While ranks wait for each other on their devices, no driver may be called: with ranks as threads of one
-//! process, both could wait forever. So the allocator is made to reserve what a step needs beforehand: the
-//! passes of one step and one validation run on whatever the buffers hold that other ranks would fill. The
-//! results are discarded, and the parameters stay as they are.
+//! process, both could wait forever. Therefore the allocator reserves a step's memory beforehand: the passes
+//! of one step and one validation run on undefined values in the buffers that other ranks would fill. The
+//! results are discarded, and the parameters are unchanged.
 
 use autograd::Mode;
 use collective::Communicator;
@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::phases::Phases;
 
 impl Worker {
-    /// Rehearses a step if there are other ranks and a driver behind the allocator (or Meta imitates one).
+    /// Rehearses a step if there are other ranks and the allocator has a driver (or Meta imitates one).
     /// Errors: those of a step, out of memory included.
     pub(crate) fn rehearse(&mut self) -> Result<()> {
         let grid = self.grid;
@@ -32,7 +32,7 @@ impl Worker {
             .and_then(|()| self.validation_passes());
         (self.planes, self.phases) = real;
         ran?;
-        // Nobody begins while another still asks its driver.
+        // No rank begins while another one still calls its driver.
         self.device.synchronize()?;
         Ok(self.planes.control().barrier()?)
     }

@@ -25,8 +25,8 @@ pub struct StepScalars {
 }
 
 impl Worker {
-    /// Runs step `step`, counted from 0: this rank's micro-batches, the reduction, the update.
-    /// Nothing is read from the device: [`Worker::scalars`] does that later.
+    /// Runs step `step`, counted from 0: this rank's micro-batches, the reduction, the update. Nothing is
+    /// read from the device: [`Worker::scalars`] does that later.
     pub fn step(&mut self, step: u64) -> Result<()> {
         self.status.step(step, || self.device.statistics());
         self.begin_part(RunPart::Step, step + 1);
@@ -76,8 +76,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Completes the reduction and updates the parameters: each rank its own pieces, where the optimizer
-    /// state is sharded.
+    /// Completes the reduction and updates the parameters, with sharded optimizer state each rank its own
+    /// shards.
     fn update(&mut self, step: u64) -> Result<()> {
         self.phases.enter(Phase::Reduce)?;
         self.complete()?;
@@ -98,12 +98,12 @@ impl Worker {
         }
         norm.state().set_learning_rate(self.schedule.rate(step))?;
         self.optimizer.step_first(&self.gradients, norm.state())?;
-        // What the next forward pass needs first travels while the rest is updated.
+        // The weights that the next forward pass needs first are gathered while the rest is updated.
         self.give_weights(0, ..1)?;
         self.phases.enter(Phase::Update)?;
         self.optimizer.step_rest(&self.gradients, self.norm.norm.state())?;
         self.report(step)?;
-        // Last, since what compute would wait for on the same stream would wait for all weights.
+        // Last, because a wait of compute on the same stream would wait for all weights.
         for part in 0..self.parts.len() {
             self.give_weights(part, usize::from(part == 0)..)?;
         }

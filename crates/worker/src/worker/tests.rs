@@ -1,4 +1,4 @@
-//! State in parts, with masters that are not the weights in use.
+//! Sharded state, with masters that are not the compute weights.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ kind = "adamw"
 every = 1
 "#;
 
-/// Computing in bf16, which a host has no operators for; but all that this is about is there.
+/// A bf16 setup, whose operators a host does not have; the tests need only its state.
 fn setup(ranks: usize, sharded: bool) -> Setup {
     let overrides =
         [format!("parallel.data={ranks}"), format!("parallel.zero_stage={}", u8::from(sharded))].to_vec();
@@ -43,7 +43,7 @@ fn setup(ranks: usize, sharded: bool) -> Setup {
     setup
 }
 
-/// An update by gradients that are made up, and what it made of the weights.
+/// Updates by made-up gradients, and returns the resulting weights' hash.
 fn update(worker: &mut Worker) -> Result<String, WorkerError> {
     let part = &worker.parts[0];
     let (shards, gradients) = (part.reduction.shards(), part.reduction.gradients());
@@ -103,7 +103,7 @@ fn hashes(ranks: usize, sharded: bool, from: Option<&Path>, to: &Path) -> Vec<St
 }
 
 #[test]
-fn masters_in_parts_start_and_are_hashed_saved_and_restored_as_whole_ones() {
+fn sharded_masters_start_and_are_hashed_saved_and_restored_like_whole_ones() {
     let directory = |name: &str| tempfile::Builder::new().prefix(name).tempdir().unwrap();
     let state = |run_dir: &Path| {
         let newest = checkpoint::newest(run_dir).unwrap().unwrap();
@@ -124,7 +124,7 @@ fn masters_in_parts_start_and_are_hashed_saved_and_restored_as_whole_ones() {
 }
 
 #[test]
-fn a_skipped_step_is_a_step_of_the_run_and_no_update() {
+fn a_skipped_step_counts_as_a_step_but_not_as_an_update() {
     let directory = tempfile::tempdir().unwrap();
     let run_dir = directory.path();
     std::fs::write(run_dir.join("metrics.jsonl"), "").unwrap();

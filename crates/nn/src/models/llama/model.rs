@@ -15,7 +15,7 @@ use crate::model::{Input, Model, Stage};
 use crate::parameters::Parameters;
 use crate::recompute::Recompute;
 
-/// Name of the table of tokens, which a tied head uses too.
+/// Name of the token table, which a tied head also uses.
 const EMBEDDING: &str = "model.embed_tokens.weight";
 /// Name of an untied head, without `.weight`.
 const HEAD: &str = "lm_head";
@@ -37,8 +37,8 @@ struct Head {
 
 impl Llama {
     /// Builds the layers of `stage`, computing in `dtype`, with initial values from `seed`: normal with
-    /// deviation 0.02, and 0.02/√(2·layers) for what feeds the residual stream. Errors: sizes that make no
-    /// model, out of memory.
+    /// standard deviation 0.02, and 0.02/√(2·layers) for projections into the residual stream. Errors: sizes
+    /// of which no model can be built, out of memory.
     pub fn new(device: &Device, sizes: &LlamaSizes, stage: &Stage, seed: u64, dtype: DType) -> Result<Self> {
         let LlamaSizes { layers, width, context, vocabulary, tied, .. } = *sizes;
         if stage.of != layers || stage.layers.is_empty() || stage.layers.end > layers {
@@ -68,7 +68,7 @@ impl Llama {
         Ok(Llama { parameters, embedding, blocks: Stack::new(blocks), head })
     }
 
-    /// The same model, of whose blocks those that `recompute` says compute their activations again in
+    /// Returns the same model, in which the blocks that `recompute` selects recompute their activations in
     /// backward.
     #[must_use]
     pub fn recomputing(self, recompute: Recompute) -> Self {
@@ -85,7 +85,7 @@ impl Head {
             return Ok(Head { norm, output });
         }
         if !stage.is_first() {
-            // The last stage holds a copy of the tied table, which starts with the same values.
+            // The last stage has a copy of the tied table with the same initial values.
             parameters.create_unused(EMBEDDING, [vocabulary, width], init)?;
             parameters.share(EMBEDDING)?;
         }

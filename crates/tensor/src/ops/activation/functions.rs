@@ -1,12 +1,12 @@
-//! Functions of one element on the host, and their derivatives: those of `kernels/activation.cuh`.
+//! Element-wise functions and their derivatives on the host, equal to those of `kernels/activation.cuh`.
 
 use crate::ops::math::exp;
 
-/// A function of one element.
+/// A function of one element and its derivative.
 pub(crate) trait Elementary {
-    /// The function.
+    /// Returns the function at `x`.
     fn value(x: f32) -> f32;
-    /// `dy` times the derivative at `x`.
+    /// Returns `dy` times the derivative at `x`.
     fn gradient(dy: f32, x: f32) -> f32;
 }
 
@@ -34,7 +34,7 @@ impl Elementary for Relu {
         if x < 0.0 { 0.0 } else { x }
     }
 
-    /// `x` may be the output as well.
+    /// `x` may also be the output: both have the same sign.
     #[inline(always)]
     fn gradient(dy: f32, x: f32) -> f32 {
         if x > 0.0 { dy } else { 0.0 }
@@ -56,7 +56,8 @@ impl Elementary for ReluSquared {
     }
 }
 
-/// e^−x is cut off here, far beyond where it decides anything, so that no product with it overflows.
+/// Exponent at which e^−x is cut off, so that no matmul with it overflows; results do not depend on larger
+/// values.
 const STEEPEST: f32 = 87.0;
 
 /// e^−x.
@@ -118,7 +119,7 @@ impl Elementary for Gelu {
 pub(crate) struct GeluErf;
 
 impl GeluErf {
-    /// The probability. By erfc, so that it keeps its relative accuracy far below 0.
+    /// The probability, computed by erfc so that it keeps its relative accuracy far below 0.
     #[inline(always)]
     fn probability(x: f32) -> f32 {
         0.5 * libm::erfcf(-x * std::f32::consts::FRAC_1_SQRT_2)

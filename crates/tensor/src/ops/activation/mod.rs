@@ -22,10 +22,10 @@ pub(super) static FAMILY: Family = family!(
     constants: elementwise::CONSTANTS,
 );
 
-/// A function of each element of a layer's output.
+/// An element-wise function of a layer's output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Activation {
-    /// Nothing.
+    /// The identity.
     #[default]
     None,
     /// max(x, 0).
@@ -74,7 +74,7 @@ macro_rules! with_function {
 pub(crate) use with_function;
 
 impl Activation {
-    /// All of them.
+    /// All activations.
     pub const ALL: [Activation; 6] = [
         Activation::None,
         Activation::Relu,
@@ -96,8 +96,8 @@ impl Activation {
         }
     }
 
-    /// Returns whether its gradient is computed from its input; ReLU's is from the output, and there is
-    /// nothing to compute for none.
+    /// Returns whether the gradient is computed from the input. ReLU's is computed from the output, and the
+    /// identity needs neither.
     pub const fn needs_input(self) -> bool {
         !matches!(self, Activation::None | Activation::Relu)
     }
@@ -139,10 +139,9 @@ pub fn forward(x: &Tensor, activation: Activation) -> Result<Tensor> {
     Ok(output)
 }
 
-/// The gradient of what the activation was applied to: `dy · activation'`. `saved` is the output for ReLU and
-/// the input for all others, of `dy`'s shape and type. Written over `dy` when nothing else looks at its
-/// storage, else into a new tensor; `None` gives `dy` itself. Errors: shapes or types that do not agree, out
-/// of memory.
+/// The gradient of the activation's input: `dy · activation'`. `saved` is the output for ReLU and the input
+/// for all others, of `dy`'s shape and type. Written over `dy` if `dy` is the only view of its storage, else
+/// into a new tensor; `None` gives `dy` itself. Errors: shapes or types that do not agree, out of memory.
 pub fn backward(dy: Tensor, saved: &Tensor, activation: Activation) -> Result<Tensor> {
     const OPERATOR: &str = "activation.backward";
     let dtype = check::computed(OPERATOR, &[("dy", &dy), ("saved", saved)])?;
@@ -160,7 +159,7 @@ pub fn backward(dy: Tensor, saved: &Tensor, activation: Activation) -> Result<Te
     Ok(dx)
 }
 
-/// out = activation(x), in memory that is allocated.
+/// out = activation(x), into an allocated tensor.
 pub(super) fn apply(x: &Tensor, out: &Tensor, activation: Activation) -> Result<()> {
     match x.device().backend() {
         Backend::Meta => {}
@@ -174,7 +173,7 @@ pub(super) fn apply(x: &Tensor, out: &Tensor, activation: Activation) -> Result<
     Ok(())
 }
 
-/// out = (dy, or out where there is none) · activation'.
+/// out = dy · activation', where an absent `dy` is `out` itself.
 fn apply_gradient(dy: Option<&Tensor>, saved: &Tensor, out: &Tensor, activation: Activation) -> Result<()> {
     match out.device().backend() {
         Backend::Meta => {}

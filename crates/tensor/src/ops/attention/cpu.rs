@@ -1,8 +1,8 @@
-//! Attention on the host: one task for [`BLOCK`] positions of one sequence, which owns those rows of the
+//! Attention on the host: one task for each [`BLOCK`] positions of one sequence, which owns those rows of the
 //! result.
 //!
-//! The backward pass of a block makes the tiles whose queries it owns and the tiles whose keys it owns. Two
-//! tasks make each tile off the diagonal, but no two tasks write to one place.
+//! The backward pass of a block computes the tiles of its queries and the tiles of its keys. Two tasks
+//! compute each tile off the diagonal, and no two tasks write to the same memory.
 
 use device::parallel::{for_tasks, simd};
 
@@ -128,8 +128,8 @@ fn forward_block(
     }
 }
 
-/// Scales the scores, sets those that a query does not see to −∞ and brings each row's largest up to date.
-/// Hidden scores take the same instructions as others, so that all loops have one length.
+/// Scales the scores, sets scores of hidden keys to −∞ and updates each row's maximum. Hidden scores take the
+/// same instructions as others, so that all loops have one length.
 #[inline(always)]
 fn hide_and_scale(
     geometry: Geometry,
@@ -149,7 +149,7 @@ fn hide_and_scale(
     }
 }
 
-/// Turns scores into e^(score − largest of the row) and brings each row's sum up to date.
+/// Replaces scores by e^(score − maximum of the row) and updates each row's sum.
 #[inline(always)]
 fn exponentials(
     tile: &mut Tile,
@@ -167,7 +167,7 @@ fn exponentials(
     }
 }
 
-/// `largest`, or 0 for a row of which nothing was visible so far.
+/// `largest`, or 0 for a row without a visible score so far.
 #[inline(always)]
 fn finite(largest: f32) -> f32 {
     if largest == f32::NEG_INFINITY { 0.0 } else { largest }
@@ -188,10 +188,11 @@ fn drop_weights(geometry: Geometry, mask: Mask, queries: Block, keys: Block, til
     }
 }
 
-/// Positions between the two of a pair that share a draw of words.
+/// Distance between the two positions that share a draw of random words.
 const PAIR: usize = 8;
 
-/// The pairs of a block: their index among all pairs of a sequence, and the place of the first in the block.
+/// The pairs of a block: the index of each among all pairs of a sequence, and the row of its first position
+/// in the block.
 #[inline(always)]
 fn pairs(block: Block) -> impl Iterator<Item = (u32, usize)> {
     let first = (block.first / 2) as u32;
@@ -199,13 +200,13 @@ fn pairs(block: Block) -> impl Iterator<Item = (u32, usize)> {
         .map(move |pair| (first + pair, pair as usize / PAIR * 2 * PAIR + pair as usize % PAIR))
 }
 
-/// Number of `keys` that the query in `row` of its block sees.
+/// Number of `keys` visible to the query in `row` of its block.
 #[inline(always)]
 fn visible(queries: Block, row: usize, keys: Block) -> usize {
     (queries.first + row + 1 - keys.first).min(keys.len)
 }
 
-/// `gradients` are the arrays in the layout of `given.qkv`.
+/// Computes the gradients of queries, keys and values; `gradients` are arrays in the layout of `given.qkv`.
 pub(super) fn backward(geometry: Geometry, given: Given<'_>, gradients: Vec<&mut [f32]>) {
     let Geometry { batch, time, heads, .. } = geometry;
     let count = batch * geometry.blocks();
@@ -227,9 +228,9 @@ pub(super) fn backward(geometry: Geometry, given: Given<'_>, gradients: Vec<&mut
     });
 }
 
-/// The gradients of one block's queries, keys and values of one query head; `rows` are the block's rows of
-/// every array. Keys and values are overwritten by the first query head of their group, and added to by the
-/// others.
+/// The gradients of one block's queries, keys and values for one query head; `rows` are the block's rows of
+/// every array. The first query head of a group overwrites the gradients of keys and values, and the others
+/// add to them.
 #[inline(always)]
 fn backward_block(geometry: Geometry, given: Given<'_>, own: Block, rows: &mut [&mut [f32]]) {
     let mut tiles = Tiles::new();
@@ -245,7 +246,7 @@ fn backward_block(geometry: Geometry, given: Given<'_>, own: Block, rows: &mut [
         weighted(&tiles.slopes, own.len, k, causal, dq, place.stride, index > begin, &mut panel);
     }
     let begins = own.head.is_multiple_of(geometry.heads.group());
-    // The last tile made is the diagonal one.
+    // The last tile of the loop before is the diagonal one.
     for index in own.first / BLOCK..geometry.blocks() {
         let queries = geometry.block(own.batch, own.head, index);
         let causal = queries.first == own.first;
@@ -265,7 +266,7 @@ fn backward_block(geometry: Geometry, given: Given<'_>, own: Block, rows: &mut [
     }
 }
 
-/// One tile of attention weights, and of the gradients of its scores times the scale.
+/// One tile of attention weights, and of the scaled gradients of its scores.
 struct Tiles {
     weights: Tile,
     slopes: Tile,
@@ -279,7 +280,7 @@ impl Tiles {
         Tiles { weights: zeros, slopes: zeros, factors: zeros }
     }
 
-    /// Makes both tiles; they are zero where a query does not see a key.
+    /// Computes both tiles; hidden elements are zero.
     #[inline(always)]
     fn make(&mut self, geometry: Geometry, given: Given<'_>, queries: Block, keys: Block, panel: &mut Panel) {
         let (causal, scale) = (keys.first == queries.first, geometry.scale());

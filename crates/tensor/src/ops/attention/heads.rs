@@ -1,9 +1,9 @@
-//! The heads of an attention, and how its queries, keys and values lie in memory.
+//! The heads of attention, and the layout of queries, keys and values in memory.
 
 use crate::ops::check;
 use crate::{DType, Result, Tensor, TensorError};
 
-/// The heads of an attention.
+/// Numbers and width of attention heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heads {
     /// Query heads.
@@ -16,17 +16,17 @@ pub struct Heads {
 }
 
 impl Heads {
-    /// Multi-head attention: `count` query heads with one key and value head each.
+    /// Returns multi-head attention: `count` query heads with one key and value head each.
     pub fn multi(count: usize, width: usize) -> Self {
         Heads { query: count, key_value: count, width }
     }
 
-    /// Query heads of one key and value head.
+    /// Query heads for each key and value head.
     pub fn group(&self) -> usize {
         self.query / self.key_value.max(1)
     }
 
-    /// Columns of all query heads, and of the output.
+    /// Columns of all query heads, equal to the output's.
     pub fn query_columns(&self) -> usize {
         self.query * self.width
     }
@@ -53,14 +53,14 @@ impl Heads {
 /// Queries, keys and values, or their gradients.
 #[derive(Clone, Copy, Debug)]
 pub enum Qkv<T> {
-    /// One array: the columns of all query heads, then of all key heads, then of all value heads.
+    /// One array: the columns of all query heads, then all key heads, then all value heads.
     Packed(T),
-    /// Queries, keys and values apart.
+    /// Queries, keys and values as three arrays.
     Separate([T; 3]),
 }
 
 impl<T> Qkv<T> {
-    /// The arrays: one, or queries, keys and values.
+    /// The arrays: one if packed, else queries, keys and values.
     pub fn arrays(&self) -> &[T] {
         match self {
             Qkv::Packed(array) => std::slice::from_ref(array),
@@ -76,7 +76,7 @@ impl<T> Qkv<T> {
         }
     }
 
-    /// Applies `f` to each array.
+    /// Returns the results of `f` for each array.
     pub fn map<U>(self, mut f: impl FnMut(T) -> U) -> Qkv<U> {
         match self {
             Qkv::Packed(array) => Qkv::Packed(f(array)),
@@ -110,7 +110,7 @@ impl<T> Qkv<T> {
 }
 
 impl<T, E> Qkv<std::result::Result<T, E>> {
-    /// All arrays, or the first error.
+    /// Returns all arrays, or the first error.
     pub fn transpose(self) -> std::result::Result<Qkv<T>, E> {
         Ok(match self {
             Qkv::Packed(array) => Qkv::Packed(array?),
@@ -129,9 +129,9 @@ pub(super) const VALUE: usize = 2;
 pub(super) struct Part {
     /// Index into [`Qkv::arrays`].
     pub(super) array: usize,
-    /// First column there.
+    /// First column in the array.
     pub(super) first: usize,
-    /// Columns of a row there, from one row to the next.
+    /// Elements of the array from one row to the next.
     pub(super) stride: usize,
 }
 
@@ -141,12 +141,12 @@ pub(super) struct Geometry {
     pub(super) batch: usize,
     pub(super) time: usize,
     pub(super) heads: Heads,
-    /// Of queries, keys and values.
+    /// Layouts of queries, keys and values.
     pub(super) parts: [Part; 3],
 }
 
 impl Geometry {
-    /// Checks shapes and types; also returns the type computed in.
+    /// Checks shapes and types; also returns the compute type.
     pub(super) fn of(operator: &'static str, qkv: &Qkv<Tensor>, heads: Heads) -> Result<(Self, DType)> {
         let operands: Vec<_> = qkv.names().iter().copied().zip(qkv.arrays()).collect();
         let dtype = check::computed(operator, &operands)?;
@@ -174,12 +174,12 @@ impl Geometry {
         Ok((Geometry { batch, time, heads, parts }, dtype))
     }
 
-    /// FLOPs of `matmuls` matmuls of every query head over the causal half.
+    /// FLOPs of `matmuls` matmuls of every query head over the causal half of the scores.
     pub(super) fn flops(&self, matmuls: u64) -> u64 {
         matmuls * (self.batch * self.time * self.time * self.heads.query_columns()) as u64
     }
 
-    /// Factor of the scores.
+    /// Factor of the scores, 1/√width.
     pub(super) fn scale(&self) -> f32 {
         1.0 / (self.heads.width as f32).sqrt()
     }

@@ -1,10 +1,10 @@
-//! Masks on the host, and the blocks of positions that they hide.
+//! Attention masks on the host, and the blocks of positions that they hide.
 
 use super::heads::Geometry;
 use super::tile::BLOCK;
 use crate::ops::dropout::Mask;
 
-/// Some consecutive positions of one sequence, as one query head sees them.
+/// Consecutive positions of one sequence and query head.
 #[derive(Clone, Copy)]
 pub(super) struct Block {
     pub(super) batch: usize,
@@ -13,35 +13,35 @@ pub(super) struct Block {
     pub(super) len: usize,
 }
 
-/// What hides weights besides causality.
+/// Masks besides the causal one.
 #[derive(Clone, Copy)]
 pub(super) struct Hiding<'a> {
-    /// Where the document of every token begins in its sequence.
+    /// Position in its sequence at which each token's document begins.
     pub(super) documents: Option<&'a [u32]>,
     pub(super) dropout: Option<Mask>,
 }
 
 impl Hiding<'_> {
-    /// Where the document of a block's row begins in its sequence.
+    /// Position in its sequence at which the document of a block's row begins.
     #[inline(always)]
     fn document(&self, geometry: Geometry, block: Block, row: usize) -> usize {
         let token = block.batch * geometry.time + block.first + row;
         self.documents.map_or(0, |documents| documents[token] as usize)
     }
 
-    /// The first tile of keys that any of `queries` sees.
+    /// First tile of keys that any of `queries` sees.
     #[inline(always)]
     pub(super) fn first_tile(&self, geometry: Geometry, queries: Block) -> usize {
         self.document(geometry, queries, 0) / BLOCK
     }
 
-    /// Number of `keys` that lie before the document of the query in `row` of its block.
+    /// Number of `keys` before the document of the query in `row` of its block.
     #[inline(always)]
     pub(super) fn before(&self, geometry: Geometry, queries: Block, row: usize, keys: Block) -> usize {
         self.document(geometry, queries, row).saturating_sub(keys.first).min(keys.len)
     }
 
-    /// Returns whether no query of a block, nor of any after it, sees one of `keys`.
+    /// Returns whether no query of this block or a later one sees any of `keys`.
     #[inline(always)]
     pub(super) fn is_beyond(&self, geometry: Geometry, queries: Block, keys: Block) -> bool {
         self.document(geometry, queries, 0) >= keys.first + keys.len

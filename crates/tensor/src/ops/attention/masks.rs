@@ -1,4 +1,4 @@
-//! What hides attention weights besides causality.
+//! Attention masks besides the causal one.
 
 use device::DType;
 
@@ -7,23 +7,24 @@ use crate::ops::check;
 use crate::ops::dropout::Mask;
 use crate::{Result, Tensor};
 
-/// What hides attention weights besides causality.
+/// Attention masks besides the causal one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Masks<'a> {
     /// The position in its sequence at which the document of each token begins: `[batch, time]` u32, at most
-    /// the token's own, and never falling along a sequence. A position sees none before it. `None`: 0.
+    /// the token's own and never decreasing along a sequence. A position sees no position before it. `None`:
+    /// 0.
     pub documents: Option<&'a Tensor>,
-    /// Dropout of the weights after their softmax.
+    /// Dropout of the weights after the softmax.
     pub dropout: Option<Mask>,
 }
 
 impl Masks<'_> {
-    /// Returns whether there is none.
+    /// Returns whether no mask is set.
     pub(super) fn is_empty(&self) -> bool {
         self.documents.is_none() && self.dropout.is_none()
     }
 
-    /// Refuses documents that do not fit.
+    /// Refuses documents of a wrong shape or type.
     pub(super) fn check(&self, operator: &'static str, geometry: Geometry) -> Result<()> {
         let Some(documents) = self.documents else { return Ok(()) };
         check::dtype(operator, "documents", documents, DType::U32)?;

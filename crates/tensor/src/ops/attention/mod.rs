@@ -1,8 +1,8 @@
-//! Causal self-attention that never stores its matrix: multi-head, grouped-query or multi-query.
+//! Causal self-attention without a stored score matrix: multi-head, grouped-query or multi-query.
 //!
 //! softmax(q · kᵀ / √width, causal) · v for every query head, tile by tile with a running maximum and sum of
 //! every row (Milakov and Gimelshein, *Online normalizer calculation for softmax*, 2018; Dao and others,
-//! *FlashAttention*, 2022). The backward pass makes the tiles again from the saved log-sum-exp.
+//! *FlashAttention*, 2022). The backward pass recomputes the tiles from the saved log-sum-exp.
 
 mod cpu;
 pub(crate) mod cuda;
@@ -24,7 +24,7 @@ use super::rotary::check_documents;
 use crate::{Result, Tensor};
 use heads::Geometry;
 
-/// Returns the head widths that GPUs have kernels for in `dtype`. The CPU takes every width.
+/// Returns the head widths that have GPU kernels in `dtype`. The CPU takes every width.
 pub fn widths(dtype: DType) -> HeadWidths {
     cuda::widths(dtype)
 }
@@ -32,17 +32,17 @@ pub fn widths(dtype: DType) -> HeadWidths {
 /// Result of [`forward`].
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// `[batch, time, heads.query · heads.width]`, the query heads side by side.
+    /// `[batch, time, heads.query · heads.width]`, the columns of one query head after another.
     pub output: Tensor,
     /// ln Σ e^score of every row, `[batch, heads.query, time]` f32.
     pub logsumexp: Tensor,
 }
 
-/// Attention over queries, keys and values of shape `[batch, time, columns]`, all f32 or all bf16, with the
-/// columns that [`Heads`] states. Scores are scaled by 1/√width, and a position sees itself and earlier ones
-/// that `masks` do not hide.
-/// Packed and separate operands give the same bits. Errors: shapes or types that do not agree, heads that do
-/// not divide, a head width that is not in [`widths`] on a GPU, out of memory.
+/// Computes attention over queries, keys and values of shape `[batch, time, columns]`, all f32 or all bf16,
+/// with the columns that [`Heads`] states. Scores are scaled by 1/√width, and a position sees itself and the
+/// earlier ones that `masks` do not hide. Packed and separate operands give the same bits. Errors: shapes or
+/// types that do not agree, heads that do not divide, a head width that is not in [`widths`] on a GPU, out of
+/// memory.
 pub fn forward(qkv: &Qkv<Tensor>, heads: Heads, masks: Masks<'_>) -> Result<Output> {
     const OPERATOR: &str = "attention.forward";
     let (geometry, dtype) = Geometry::of(OPERATOR, qkv, heads)?;
@@ -71,9 +71,9 @@ pub fn forward(qkv: &Qkv<Tensor>, heads: Heads, masks: Masks<'_>) -> Result<Outp
     Ok(Output { output, logsumexp })
 }
 
-/// The gradients of `qkv`, in its layout, from the output's gradient `dy` and the operands and results of
-/// [`forward`], with the same masks. The gradient of a key or value head adds its query heads in their order,
-/// so that it repeats to the bit. Errors: as [`forward`].
+/// Computes the gradients of `qkv`, in its layout, from the output's gradient `dy` and the operands and
+/// results of [`forward`], with the same masks. The gradient of a key or value head adds its query heads in a
+/// fixed order, so that its bits repeat. Errors: as [`forward`].
 pub fn backward(
     dy: &Tensor,
     qkv: &Qkv<Tensor>,

@@ -1,8 +1,8 @@
 //! Small matmuls inside a tile, with all operands on the stack.
 //!
 //! The right operand is copied into a [`Panel`], so that the inner loop has fixed lengths and stays in
-//! registers; results beyond the operand's columns are not used. A matmul adds its terms one by one in the
-//! order of the depth.
+//! registers; results beyond the operand's columns are unused. A matmul adds its terms in the order of the
+//! depth.
 
 use std::ops::Range;
 
@@ -31,14 +31,14 @@ impl<'a> Matrix<'a> {
         &self.data[row * self.stride..][..self.columns]
     }
 
-    /// The columns `first..first + count`, or as many of them as there are.
+    /// Returns columns `first..first + count`, or as many of them as exist.
     #[inline(always)]
     fn part(&self, first: usize, count: usize) -> Self {
         Matrix { data: &self.data[first..], columns: count.min(self.columns - first), ..*self }
     }
 }
 
-/// At most [`BLOCK`] rows of [`WIDE`] columns of a right operand; elements beyond them are stale.
+/// At most [`BLOCK`] rows of [`WIDE`] columns of a right operand; other elements are stale.
 pub(super) struct Panel([[f32; WIDE]; BLOCK]);
 
 impl Panel {
@@ -59,7 +59,7 @@ impl Panel {
         }
     }
 
-    /// Copies the rows `first..` of `source`, at most [`WIDE`], as columns.
+    /// Copies at most [`WIDE`] rows of `source`, from `first` on, as columns.
     #[inline(always)]
     fn take_columns(&mut self, source: Matrix<'_>, first: usize) {
         for (column, row) in (first..source.rows.min(first + WIDE)).enumerate() {
@@ -90,7 +90,8 @@ pub(super) fn scores(a: Matrix<'_>, b: Matrix<'_>, causal: bool, tile: &mut Tile
     }
 }
 
-/// out (+)= tile · b, whose rows are the tile's columns; under `causal` a row takes those up to its own.
+/// out (+)= tile · b, where row i of b belongs to the tile's column i; with `causal`, a row of the tile uses
+/// columns up to its own.
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "a matmul is its operands and its target")]
 pub(super) fn weighted(
@@ -115,7 +116,8 @@ pub(super) fn weighted(
     }
 }
 
-/// out (+)= tileᵀ · b, whose rows are the tile's rows; under `causal` a column takes those from its own on.
+/// out (+)= tileᵀ · b, where row i of b belongs to the tile's row i; with `causal`, a column of the tile uses
+/// rows from its own on.
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "a matmul is its operands and its target")]
 pub(super) fn weighted_transposed(
@@ -141,7 +143,7 @@ pub(super) fn weighted_transposed(
 
 type Sums = [[f32; WIDE]; GROUP];
 
-/// Rows `first..first + GROUP` of a · panel over `depth`; a row beyond the last repeats it.
+/// Rows `first..first + GROUP` of a · panel over `depth`; indices beyond the last row repeat it.
 #[inline(always)]
 fn by_rows(a: Matrix<'_>, first: usize, depth: Range<usize>, panel: &Panel) -> Sums {
     let row = |offset: usize| &a.row((first + offset).min(a.rows - 1))[depth.clone()];
@@ -173,7 +175,7 @@ fn multiply_add(sums: &mut Sums, left: [f32; GROUP], right: &[f32; WIDE]) {
     }
 }
 
-/// Writes the first `columns` sums of the rows `first..` that exist.
+/// Writes the first `columns` sums of the rows from `first` on that exist.
 #[inline(always)]
 fn store(
     sums: &Sums,

@@ -1,8 +1,8 @@
-//! Head widths that GPUs have kernels for.
+//! Head widths that have attention kernels.
 
 use std::fmt;
 
-/// Head widths that GPUs have attention kernels for in one element type.
+/// Head widths that have attention kernels on a GPU in one element type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadWidths {
     /// Every width up to this one.
@@ -12,7 +12,7 @@ pub enum HeadWidths {
 }
 
 impl HeadWidths {
-    /// Returns whether there are kernels for heads of `width` columns.
+    /// Returns whether heads of `width` columns have a kernel.
     pub fn has(self, width: usize) -> bool {
         match self {
             HeadWidths::UpTo(widest) => width <= widest,
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn widths_are_listed_and_compared() {
+    fn widths_are_formatted_and_compared() {
         let table: [(HeadWidths, &str, &[usize], &[usize]); 4] = [
             (HeadWidths::UpTo(256), "up to 256", &[1, 256], &[257]),
             (HeadWidths::OneOf(&[32, 64, 128]), "32, 64 and 128", &[32, 64, 128], &[33, 256]),

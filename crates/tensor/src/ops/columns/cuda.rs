@@ -1,4 +1,4 @@
-//! Launches of kernels that are made of `kernels/columns.cuh`.
+//! Launches of the kernels of `kernels/columns.cuh`.
 
 use device::{Family, Function};
 
@@ -8,18 +8,18 @@ use crate::{Result, Tensor};
 
 /// Vectors of columns of one block.
 const TILE: u32 = 32;
-/// Definitions that the kernels are compiled with.
+/// Constants with which the kernels are compiled.
 pub(crate) const CONSTANTS: &[(&str, u32)] = &[gpu::THREADS_CONSTANT, ("TILE", TILE)];
 
-/// The division of a matrix into blocks.
+/// Grid of blocks over a matrix.
 pub(crate) struct Cut {
     pub(crate) rows: u32,
     pub(crate) width: u32,
     pub(crate) runs: u32,
     pub(crate) rows_per_run: u32,
-    /// Blocks side by side.
+    /// Blocks in a row of the grid.
     pub(crate) tiles: u32,
-    /// Whether a thread takes 16 bytes of a row at once.
+    /// Whether a thread reads 16 bytes of a row at once.
     pub(crate) vector: bool,
 }
 
@@ -40,7 +40,7 @@ impl Cut {
         })
     }
 
-    /// `runs` rows of partial sums of `width` columns, which were made already.
+    /// Grid over `runs` rows of partial sums, each with `width` columns.
     pub(crate) fn of_sums(operator: &'static str, runs: usize, width: usize) -> Result<Self> {
         let (runs, width) = (gpu::word(operator, runs)?, gpu::word(operator, width)?);
         Ok(Cut { rows: runs, width, runs, rows_per_run: 1, tiles: width.div_ceil(TILE), vector: false })
@@ -51,8 +51,8 @@ impl Cut {
     }
 }
 
-/// The second pass, a kernel of every family that includes the header: adds the runs' partial sums, which
-/// begin at byte `offset` of `workspace` and are `stride` elements apart.
+/// Launches the second pass, a kernel of every family that includes the header: adds the runs' partial sums,
+/// which begin at byte `offset` of `workspace` and are `stride` elements apart.
 pub(crate) fn finish(
     family: &'static Family,
     workspace: &Tensor,

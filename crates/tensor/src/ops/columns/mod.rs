@@ -1,4 +1,4 @@
-//! Sums over the rows of a matrix: gradients of biases and of a layer norm's parameters.
+//! Sums over the rows of a matrix: gradients of biases and of norms' parameters.
 
 pub(crate) mod cuda;
 pub(crate) mod workspace;
@@ -7,12 +7,12 @@ use device::parallel::{for_pieces, simd};
 
 /// Columns of one task: a few cache lines of every row.
 const WIDTH: usize = 64;
-/// Rows that are added up before their sum is added to the total, so that rounding grows with the number of
-/// such groups, not of rows.
+/// Rows whose sum is computed before it is added to the total, so that the rounding error grows with the
+/// number of groups instead of rows.
 const GROUP: usize = 64;
 
-/// out[c] (+)= Σ over rows r of `add(r, columns, partial)`'s contributions, where `add` adds row r's terms of
-/// `columns` to `partial`. Rows add in order, in groups of [`GROUP`].
+/// out[c] (+)= Σ over rows r of the terms of row r, where `add(r, columns, partial)` adds row r's terms of
+/// `columns` to `partial`. Rows are added in order, in groups of [`GROUP`].
 pub(crate) fn sum_rows(
     rows: usize,
     out: &mut [f32],

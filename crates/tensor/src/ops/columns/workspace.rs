@@ -5,7 +5,7 @@ const ROWS: usize = 32;
 /// Most runs of a matrix.
 const RUNS: usize = 256;
 
-/// Number of runs of rows that a sum over the rows of a matrix is cut into; at least 1.
+/// Number of runs of rows into which a sum over the rows of a matrix is divided; at least 1.
 pub(crate) fn runs(rows: usize) -> usize {
     rows.div_ceil(ROWS).clamp(1, RUNS)
 }

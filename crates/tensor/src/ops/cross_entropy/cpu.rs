@@ -5,7 +5,7 @@ use device::parallel::{for_tasks, map, simd};
 use crate::ops::math::{exp, map_and_sum, max, sum};
 use crate::ops::rows;
 
-/// A target whose row has no loss and no gradient.
+/// Target value of a row that contributes no loss and no gradient.
 pub const IGNORED: u32 = u32::MAX;
 
 /// Σ over rows of −ln softmax[target].
@@ -30,7 +30,7 @@ pub(super) fn losses(logits: &[f32], targets: &[u32], vocab: usize) -> f64 {
     partial.iter().sum()
 }
 
-/// The same, and every row of `logits` becomes weight · (softmax − one-hot).
+/// [`losses`]; also replaces every row of `logits` by weight · (softmax − one-hot).
 pub(super) fn losses_and_gradient(logits: &mut [f32], targets: &[u32], vocab: usize, weight: f32) -> f64 {
     let rows = rows::per_task(vocab);
     let mut partial = vec![0.0f64; targets.len().div_ceil(rows)];

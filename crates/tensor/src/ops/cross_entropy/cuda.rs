@@ -7,12 +7,12 @@ use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor};
 
-/// Rows of at most so many bytes wait in shared memory: what every chip from sm_80 on gives a block, less
-/// what the kernel has besides. One limit for all, so that a result does not depend on the chip's memory.
+/// Bytes of the longest row that is kept in shared memory: the limit of a block on every GPU from sm_80 on,
+/// less the kernel's other use. One limit for all GPUs, so that a result does not depend on the GPU's memory.
 const CACHED_BYTES: usize = 101_000;
-/// Room for a row's distance from a 16-byte boundary.
+/// Bytes reserved for a row's offset from a 16-byte boundary.
 const SLACK_BYTES: usize = 16;
-/// Vectors of a row for each thread, up to [`MOST_THREADS`].
+/// Vectors of a row per thread, up to [`MOST_THREADS`].
 const VECTORS_PER_THREAD: usize = 4;
 const MOST_THREADS: u32 = 512;
 const MEAN_THREADS: u32 = 1024;
@@ -27,7 +27,7 @@ pub(crate) static FAMILY: Family = family!(
     ],
 );
 
-/// loss = scale · mean −ln softmax\[target\]; with `gradient`, the scores become its gradient.
+/// loss = scale · mean −ln softmax\[target\]; with `gradient`, the scores are replaced by their gradient.
 pub(super) fn forward(
     operator: &'static str,
     scores: &Tensor,
@@ -46,7 +46,7 @@ pub(super) fn forward(
     let wanted = (vocab / gpu::lanes(dtype)).div_ceil(VECTORS_PER_THREAD).next_multiple_of(32);
     let threads = gpu::word(operator, wanted.clamp(32, MOST_THREADS as usize))?;
     let rows = gpu::word(operator, rows)?;
-    // The number of targets that count lies where the loss will.
+    // The count of targets that are not ignored is stored where the loss will be.
     let count = device.kernel(Function::new(&FAMILY, "count_targets")).read(targets.region());
     let count = count.write(loss.region()).u32(rows).cost(targets.bytes() as u64, u64::from(rows));
     count.launch([1, 1, 1], MEAN_THREADS)?;

@@ -1,7 +1,7 @@
 //! Softmax cross-entropy of class scores, with its gradient in the same pass.
 //!
-//! The gradient, scale · (softmax − one-hot) / rows, is written over the scores, so that no probabilities are
-//! ever stored beside them: the scores are the largest tensor of a language model.
+//! The gradient, scale · (softmax − one-hot) / rows, overwrites the scores, so that no probabilities are
+//! stored beside them: the scores are the largest tensor of a language model.
 
 mod cpu;
 pub(crate) mod cuda;
@@ -23,11 +23,11 @@ pub struct Output {
     pub gradient: Option<Tensor>,
 }
 
-/// `logits [.., vocab]` f32 or bf16 and `targets` u32 of the shape without `vocab`. With `with_gradient` the
-/// gradient is written over `logits` when nothing else looks at their storage, else into a new tensor. A row
-/// whose target is [`IGNORED`] has no loss and no gradient.
-/// Errors: shapes or types that do not agree, no row, a target outside 0..vocab (on a GPU it ends the
-/// process's use of the device), out of memory.
+/// Computes the loss of `logits [.., vocab]`, f32 or bf16, and `targets`, u32 of the shape without `vocab`.
+/// With `with_gradient` the gradient overwrites `logits` if they are the only view of their storage, else it
+/// is a new tensor. A row whose target is [`IGNORED`] has no loss and no gradient. Errors: shapes or types
+/// that do not agree, no row, a target outside 0..vocab (on a GPU it ends the process's use of the device),
+/// out of memory.
 pub fn forward(logits: Tensor, targets: &Tensor, scale: f32, with_gradient: bool) -> Result<Output> {
     const OPERATOR: &str = "cross_entropy.forward";
     let dtype = check::computed(OPERATOR, &[("logits", &logits)])?;

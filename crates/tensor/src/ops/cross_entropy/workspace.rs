@@ -1,6 +1,6 @@
 //! Workspace of cross-entropy.
 
-/// Bytes for the forward pass: an f32 loss for every row.
+/// Bytes of the forward pass: one f32 loss per row.
 pub(super) fn forward(rows: usize) -> usize {
     4 * rows
 }

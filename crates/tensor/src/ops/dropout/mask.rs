@@ -1,24 +1,24 @@
-//! Masks of dropout: functions of a key and an element.
+//! Dropout masks as functions of a key and an element index.
 
 use device::cuda::Launch;
 use philox::{key_of_name, philox4x32};
 
-/// What one use of dropout keeps in one micro-batch, and the factor of what it keeps.
+/// The dropout mask of one site in one micro-batch, and the scale of elements that are kept.
 ///
 /// The mask is a function of the seed, the site's name, the micro-batch's number over all steps, and the
-/// element: it is the same on every grid of ranks and when a segment is recomputed, and nothing is stored.
+/// element index. It is the same on every grid of ranks and when a segment is recomputed, and is not stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mask {
-    /// Key of the site and micro-batch.
+    /// Philox key of the site and micro-batch.
     pub(in crate::ops) key: [u32; 2],
-    /// An element whose word is below is dropped.
+    /// Elements whose random word is below this are dropped.
     pub(in crate::ops) threshold: u32,
     /// Factor of elements that are kept.
     pub(in crate::ops) scale: f32,
 }
 
 impl Mask {
-    /// The mask of a site called `name` in micro-batch `number`, which drops elements with `probability`,
+    /// Returns the mask of the site `name` in micro-batch `number`, which drops elements with `probability`,
     /// below 1, and divides the others by 1 − `probability`.
     #[must_use]
     pub fn new(seed: u64, name: &str, number: u64, probability: f64) -> Self {
@@ -36,8 +36,8 @@ impl Mask {
     }
 
     /// Factors of four attention weights of `line`, the index of a sequence and head: of queries q and q + 8
-    /// and keys k and k + 8, where `query` and `key` are their indices among the positions of which each pair
-    /// is one, as (q, k), (q, k + 8), (q + 8, k), (q + 8, k + 8). Threads of a GPU have such squares.
+    /// and keys k and k + 8, as (q, k), (q, k + 8), (q + 8, k), (q + 8, k + 8). `query` and `key` are the
+    /// indices of the pairs of positions. A GPU thread holds such squares.
     #[inline(always)]
     pub(in crate::ops) fn of_weights(&self, line: u32, query: u32, key: u32) -> [f32; 4] {
         self.factors([query, key, line, 0])

@@ -1,5 +1,5 @@
 //! Dropout (Srivastava and others, *Dropout: A Simple Way to Prevent Neural Networks from Overfitting*, 2014)
-//! by masks that are functions of counters.
+//! with counter-based masks.
 
 mod mask;
 
@@ -16,9 +16,9 @@ use crate::{Result, Tensor};
 pub(super) static FAMILY: Family =
     family!("dropout", headers: ["philox.cuh"], constants: elementwise::CONSTANTS);
 
-/// `x`, f32 or bf16 of any shape, times the factors of `mask`; also the gradient of `x` from that of the
-/// result. Over `x` if nothing else looks at its storage, else in a new tensor of `category`. Errors: another
-/// type, out of memory.
+/// Returns `x`, f32 or bf16 of any shape, times the factors of `mask`; also computes the gradient of `x` from
+/// that of the result. Overwrites `x` if it is the only view of its storage, else returns a new tensor of
+/// `category`. Errors: another type, out of memory.
 pub fn apply(x: Tensor, mask: Mask, category: Category) -> Result<Tensor> {
     const OPERATOR: &str = "dropout.apply";
     check::computed(OPERATOR, &[("x", &x)])?;

@@ -5,7 +5,7 @@ use device::parallel::{for_pieces, simd};
 use super::sizes::Sizes;
 use crate::ops::rows;
 
-/// Tasks, about, that a table's gradient is cut into; each reads all tokens.
+/// Approximate number of tasks into which a table's gradient is divided; each reads all tokens.
 const TABLE_TASKS: usize = 64;
 
 pub(super) fn forward(

@@ -8,14 +8,14 @@ use crate::ops::kernels::family;
 use crate::ops::{GradientTarget, gpu};
 use crate::{Result, Tensor};
 
-/// Rows that a block of warps takes.
+/// Rows per block of the kernels with one warp per row.
 const ROWS_PER_BLOCK: usize = gpu::THREADS as usize / WARP;
 const WARP: usize = 32;
-/// Threads of the blocks that see all tokens.
+/// Threads of a block of the kernels that read all tokens.
 const WIDE_THREADS: u32 = 1024;
-/// Blocks that take frequent tokens in turn.
+/// Most blocks of the kernel for frequent tokens, which take them in turn.
 const MOST_TURNS: usize = 256;
-/// Columns of a frequent token's row that a block adds up.
+/// Columns of a frequent token's row that a block sums.
 const COLUMNS: u32 = 64;
 
 /// `kernels/embedding.cu`.
@@ -120,7 +120,7 @@ pub(super) fn table_gradient(
     let launch = device.kernel(kernel).read(dy.region()).read(lists.starts).read(lists.frequent);
     let launch = launch.read(lists.lists).write(table.tensor.region()).u32(vocab).u32(width).u32(accumulate);
     let turns = word(workspace::most_frequent(rows).min(MOST_TURNS))?;
-    // How many tokens are frequent is on the device: the launch before stands for the bytes of both.
+    // The number of frequent tokens is known only on the device: the launch before counts the bytes of both.
     let launch = launch.cost(0, 0);
     Ok(launch.launch([turns, word(sizes.width.div_ceil(COLUMNS as usize))?, 1], gpu::THREADS)?)
 }

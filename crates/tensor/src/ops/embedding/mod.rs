@@ -12,10 +12,10 @@ use super::{GradientTarget, check};
 use crate::{Result, Tensor};
 use sizes::Sizes;
 
-/// `tokens [batch, time]` u32, `table [vocab, width]` and `positions [context, width]`, both f32 or both
-/// bf16, with time ≤ context, to `[batch, time, width]`. Without positions the result is the table's rows.
-/// Errors: shapes or types that do not agree, a token outside the table (on a GPU it ends the process's use
-/// of the device), out of memory.
+/// Looks up `tokens [batch, time]` u32 in `table [vocab, width]` and adds `positions [context, width]`, both
+/// f32 or both bf16, with time ≤ context, giving `[batch, time, width]`. Without positions the result is the
+/// table's rows. Errors: shapes or types that do not agree, a token outside the table (on a GPU it ends the
+/// process's use of the device), out of memory.
 pub fn forward(tokens: &Tensor, table: &Tensor, positions: Option<&Tensor>) -> Result<Tensor> {
     const OPERATOR: &str = "embedding.forward";
     let sizes = Sizes::of(OPERATOR, tokens, table, positions)?;
@@ -35,8 +35,9 @@ pub fn forward(tokens: &Tensor, table: &Tensor, positions: Option<&Tensor>) -> R
     Ok(output)
 }
 
-/// Positions of tokens in their documents, `[batch, time]` u32, from where those begin in their sequences, of
-/// the same shape. Errors: another type or shape, a document that begins after its token, out of memory.
+/// Returns positions of tokens in their documents, `[batch, time]` u32, from the positions at which those
+/// begin in their sequences, of the same shape. Errors: another type or shape, a document that begins after
+/// its token, out of memory.
 pub fn positions(documents: &Tensor) -> Result<Tensor> {
     const OPERATOR: &str = "embedding.positions";
     check::dtype(OPERATOR, "documents", documents, DType::U32)?;
@@ -58,10 +59,10 @@ pub fn positions(documents: &Tensor) -> Result<Tensor> {
     Ok(output)
 }
 
-/// The gradients of the tables from `dy [batch, time, width]`: every row adds its gradients in the order of
-/// (batch, time), in f32, and is rounded once. The targets are both f32 or both of the type of `dy`. Without
-/// `accumulate` a whole table is overwritten, rows that no token uses with zeros.
-/// Errors: as [`forward`].
+/// Computes the gradients of the tables from `dy [batch, time, width]`: every row adds its gradients in the
+/// order of (batch, time), in f32, and is rounded once. The targets are both f32 or both of the type of `dy`.
+/// Without `accumulate` a whole table is overwritten, rows of unused tokens with zeros. Errors: as
+/// [`forward`].
 pub fn backward_weight(
     dy: &Tensor,
     tokens: &Tensor,

@@ -29,7 +29,8 @@ pub(super) struct Saved<'a> {
     pub(super) rstd: &'a Tensor,
 }
 
-/// Normalises the rows of `x`; with `residual` (branch, sum), those of x + branch, which goes to `sum`.
+/// Normalises the rows of `x`; with `residual` (branch, sum), stores x + branch in `sum` and normalises its
+/// rows.
 pub(super) fn forward(
     operator: &'static str,
     x: &Tensor,
@@ -64,7 +65,7 @@ pub(super) fn forward(
     Ok(launch.cost(bytes, 8 * x.elements() as u64).launch([blocks, 1, 1], gpu::THREADS)?)
 }
 
-/// The input's gradient, plus `dsum`.
+/// Computes the input's gradient, plus `dsum`.
 pub(super) fn backward_input(
     operator: &'static str,
     dy: &Tensor,
@@ -91,7 +92,8 @@ pub(super) fn backward_input(
     Ok(launch.cost(bytes, 12 * x.elements() as u64).launch([blocks, 1, 1], gpu::THREADS)?)
 }
 
-/// weight (+)= Σ over rows of dy · (x − mean) · rstd and bias (+)= Σ over rows of dy, by way of `workspace`.
+/// weight (+)= Σ over rows of dy · (x − mean) · rstd and bias (+)= Σ over rows of dy, with partial sums in
+/// `workspace`.
 pub(super) fn backward_weight(
     operator: &'static str,
     dy: &Tensor,

@@ -34,9 +34,9 @@ pub fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, epsilon: f32)
     Ok(made)
 }
 
-/// `sum = residual + branch` and its normalised rows; the sum is rounded to its type before it is normalised,
-/// as where a pipeline is cut between the two. Both inputs are `[.., width]`; all operands have one type.
-/// Errors: as [`forward`].
+/// Computes `sum = residual + branch` and its normalised rows; the sum is rounded to its type before it is
+/// normalised, as if a pipeline were cut between the two. Both inputs are `[.., width]`; all operands have
+/// one type. Errors: as [`forward`].
 pub fn forward_residual(
     residual: &Tensor,
     branch: &Tensor,
@@ -68,8 +68,8 @@ pub fn forward_residual(
     Ok((sum, made))
 }
 
-/// The gradient of the input `x` from the output's gradient `dy`, plus `dsum` if given: the gradient that the
-/// residual sum gets from its other readers. All are `[.., width]`; `mean` and `rstd` are `[rows]`. Errors:
+/// Computes the gradient of the input `x` from the output's gradient `dy`, plus `dsum` if given, the gradient
+/// of the residual sum from its other readers. All are `[.., width]`; `mean` and `rstd` are `[rows]`. Errors:
 /// as [`forward`].
 pub fn backward_input(
     dy: &Tensor,
@@ -104,9 +104,9 @@ pub fn backward_input(
     Ok(dx)
 }
 
-/// Gradients of the parameters: weight `[width]` (+)= Σ over rows of dy · (x − mean) · rstd, and bias
-/// `[width]`, if there is one, (+)= Σ over rows of dy. The targets are both f32 or both of the type of `dy`
-/// and `x`; sums are in f32 and rounded once. Errors: as [`forward`].
+/// Computes the gradients of the parameters: weight `[width]` (+)= Σ over rows of dy · (x − mean) · rstd, and
+/// bias `[width]`, if any, (+)= Σ over rows of dy. The targets are both f32 or both of the type of `dy` and
+/// `x`; sums are in f32 and rounded once. Errors: as [`forward`].
 pub fn backward_weight(
     dy: &Tensor,
     x: &Tensor,

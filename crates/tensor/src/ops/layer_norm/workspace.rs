@@ -2,7 +2,7 @@
 
 use crate::ops::columns;
 
-/// Bytes for the gradients of weight and bias: partial sums of each.
+/// Bytes of the gradients of weight and bias: partial sums of each.
 pub(super) fn backward_weight(rows: usize, width: usize) -> usize {
     2 * columns::workspace::bytes(rows, width)
 }

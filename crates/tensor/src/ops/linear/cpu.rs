@@ -7,7 +7,7 @@ use crate::ops::activation::{Elementary, Relu};
 use crate::ops::{GradientTarget, columns};
 use crate::{Result, Tensor};
 
-/// out = x · Wᵀ + b, clipped from below by 0 where `clip`, in one pass over the output.
+/// out = x · Wᵀ + b, limited to at least 0 if `clip`, in one pass over the output.
 pub(super) fn affine(
     x: &Tensor,
     weight: &Tensor,

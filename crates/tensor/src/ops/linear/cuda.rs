@@ -1,4 +1,4 @@
-//! Linear layers on a GPU: one matmul each, with bias and GELU in its epilogue where the type has one.
+//! Linear layers on a GPU: one matmul each, with bias and GELU in its epilogue if the type has one.
 
 use device::{DType, Epilogue, Family, Function, Matmul, Operand};
 
@@ -15,7 +15,7 @@ fn operand(tensor: &Tensor) -> Operand<'_> {
     Operand::new(tensor.region(), tensor.dtype())
 }
 
-/// out = x · Wᵀ, and its epilogue.
+/// out = x · Wᵀ, and the epilogue.
 fn forward(x: &Tensor, weight: &Tensor, out: &Tensor, epilogue: Epilogue<'_>) -> Result<()> {
     let (m, n, k) = (out.shape().rows(), out.shape().columns(), x.shape().columns());
     if m * n == 0 {
@@ -29,18 +29,18 @@ fn bias_or_none(bias: Option<&Tensor>) -> Epilogue<'_> {
     bias.map_or(Epilogue::None, |bias| Epilogue::Bias(bias.region()))
 }
 
-/// True for types whose matmuls have epilogues for GELU and the gradient of a bias in cuBLASLt: half types.
+/// Returns whether matmuls of a type have cuBLASLt epilogues for GELU and a bias's gradient: half types.
 pub(crate) fn has_epilogues(dtype: DType) -> bool {
     dtype.is_float() && dtype != DType::F32
 }
 
-/// True if the epilogue of a matmul with this output can apply GELU's tanh form or its derivative: a half
-/// type, and rows of whole vectors of 16 bytes, as cuBLASLt requires of the pre-activation.
+/// Returns whether the epilogue of a matmul with this output can apply GELU's tanh form or its derivative: a
+/// half type, and rows of whole 16-byte vectors, as cuBLASLt requires of the pre-activation.
 pub(crate) fn has_gelu_epilogue(output: &Tensor) -> bool {
     has_epilogues(output.dtype()) && output.shape().columns().is_multiple_of(gpu::lanes(output.dtype()))
 }
 
-/// out = x · Wᵀ + b, clipped from below by 0 where `clip`.
+/// out = x · Wᵀ + b, limited to at least 0 if `clip`.
 pub(super) fn affine(
     x: &Tensor,
     weight: &Tensor,
@@ -75,7 +75,7 @@ pub(super) fn affine_activated(
     }
 }
 
-/// dx = dy · weight, and its epilogue.
+/// dx = dy · weight, and the epilogue.
 pub(super) fn backward_input(
     dy: &Tensor,
     weight: &Tensor,
@@ -104,7 +104,7 @@ pub(super) fn backward_weight(
     Ok(dy.device().matmul(&call)?)
 }
 
-/// bias (+)= Σ over rows of dy, by way of `workspace`.
+/// bias (+)= Σ over rows of dy, with partial sums in `workspace`.
 pub(super) fn sum_bias(
     operator: &'static str,
     dy: &Tensor,

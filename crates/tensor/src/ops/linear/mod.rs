@@ -14,13 +14,13 @@ use crate::{Result, Tensor};
 pub struct Output {
     /// `[.., out]`.
     pub output: Tensor,
-    /// x · Wᵀ + b of the same shape, for activations whose gradient needs it ([`Activation::needs_input`]).
+    /// x · Wᵀ + b of the same shape, if the activation's gradient needs it ([`Activation::needs_input`]).
     pub pre_activation: Option<Tensor>,
 }
 
-/// `x [.., in]`, `weight [out, in]`, `bias [out]`, all f32 or all bf16, to `[.., out]`. ReLU is applied in
-/// the output's own memory; activations that need their input in backward allocate it, then the output.
-/// Errors: shapes or types that do not agree, out of memory.
+/// Computes a linear layer and its activation for `x [.., in]`, `weight [out, in]`, `bias [out]`, all f32 or
+/// all bf16, giving `[.., out]`. ReLU is applied in the output's own memory; activations that need their
+/// input in backward allocate it, then the output. Errors: shapes or types that do not agree, out of memory.
 pub fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, activation: Activation) -> Result<Output> {
     const OPERATOR: &str = "linear.forward";
     if activation.needs_input() {
@@ -31,13 +31,13 @@ pub fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, activation: A
     Ok(Output { output, pre_activation: None })
 }
 
-/// [`forward`] without activation for recomputation, where nothing reads the output: allocates it and leaves
-/// it uncomputed. Errors: as [`forward`].
+/// [`forward`] without activation for recomputation, which allocates the output and leaves it uncomputed
+/// because nothing reads it. Errors: as [`forward`].
 pub fn forward_again(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Output> {
     Ok(Output { output: allocate("linear.forward", x, weight, bias)?, pre_activation: None })
 }
 
-/// x · Wᵀ + b, clipped from below by 0 where `clip`.
+/// x · Wᵀ + b, limited to at least 0 if `clip`.
 pub(super) fn plain(
     operator: &'static str,
     x: &Tensor,
@@ -94,15 +94,15 @@ pub(super) fn allocate(
     Tensor::empty(x.device(), shape, dtype, Request::new(Category::Activation, operator))
 }
 
-/// The gradient of the pre-activation from that of the output; `saved` is the output for ReLU, the
-/// pre-activation for all others. In place if `dy` is the only view of its storage, else in a new tensor.
-/// Errors: as [`activation::backward`].
+/// Computes the gradient of the pre-activation from that of the output; `saved` is the output for ReLU, the
+/// pre-activation for all others. Overwrites `dy` if it is the only view of its storage, else returns a new
+/// tensor. Errors: as [`activation::backward`].
 pub fn backward_activation(dy: Tensor, saved: &Tensor, activation: Activation) -> Result<Tensor> {
     activation::backward(dy, saved, activation)
 }
 
-/// dx `[.., in]` = dy `[.., out]` · weight `[out, in]`. Errors: shapes or types that do not agree, out of
-/// memory.
+/// Computes dx `[.., in]` = dy `[.., out]` · weight `[out, in]`. Errors: shapes or types that do not agree,
+/// out of memory.
 pub fn backward_input(dy: &Tensor, weight: &Tensor) -> Result<Tensor> {
     let dx = allocate_gradient("linear.backward_input", dy, weight)?;
     matmul_backward_input(dy, weight, &dx, Epilogue::None)?;
@@ -118,7 +118,7 @@ pub(super) fn allocate_gradient(operator: &'static str, dy: &Tensor, weight: &Te
     Tensor::empty(dy.device(), shape, dtype, Request::new(Category::ActivationGradient, operator))
 }
 
-/// dx = dy · weight; on a GPU with an epilogue.
+/// dx = dy · weight, with an epilogue on a GPU.
 pub(super) fn matmul_backward_input(
     dy: &Tensor,
     weight: &Tensor,
@@ -135,10 +135,9 @@ pub(super) fn matmul_backward_input(
     }
 }
 
-/// weight `[out, in]` (+)= dyᵀ · x and bias `[out]` (+)= Σ over rows of dy, for `dy [.., out]` and
+/// Computes weight `[out, in]` (+)= dyᵀ · x and bias `[out]` (+)= Σ over rows of dy, for `dy [.., out]` and
 /// `x [.., in]`. The targets are both f32 or both of the type of `dy` and `x`; sums are in f32 and rounded
-/// once.
-/// Errors: shapes or types that do not agree, out of memory.
+/// once. Errors: shapes or types that do not agree, out of memory.
 pub fn backward_weight(
     dy: &Tensor,
     x: &Tensor,
@@ -155,7 +154,7 @@ pub fn backward_weight(
     let mut workspace = None;
     if let Some(bias) = bias {
         check::shape(OPERATOR, "bias", &bias.tensor, [outputs])?;
-        // Also if the matmul's epilogue gives the bias: allocations do not depend on the path.
+        // Reserved even if the matmul's epilogue computes the bias: allocations do not depend on the path.
         let bytes = columns::workspace::bytes(rows, outputs);
         workspace = Some(Tensor::workspace(dy.device(), OPERATOR, bytes)?);
     }
@@ -163,7 +162,7 @@ pub fn backward_weight(
         Backend::Meta => count(dy, &weight.tensor),
         Backend::Cpu => cpu::backward_weight(dy, x, weight, bias)?,
         Backend::Cuda => {
-            // The epilogue overwrites its target, and so serves the first gradient only.
+            // The epilogue overwrites its target, so it is used for the first gradient only.
             let fused = bias.filter(|bias| !bias.accumulate && cuda::has_epilogues(dtype));
             cuda::backward_weight(dy, x, weight, fused)?;
             if let (None, Some(bias), Some(workspace)) = (fused, bias, &workspace) {
@@ -174,13 +173,13 @@ pub fn backward_weight(
     Ok(())
 }
 
-/// Counts the FLOPs of a matmul of `rows` and a weight, which Meta does not compute: two for each row and
+/// Counts the FLOPs of a matmul of `rows` with a weight, which Meta does not compute: two for each row and
 /// element.
 fn count(rows: &Tensor, weight: &Tensor) {
     rows.device().count_flops(2 * (rows.shape().rows() * weight.elements()) as u64);
 }
 
-/// Outputs and inputs of a weight.
+/// Returns a weight's numbers of outputs and inputs.
 fn matrix(operator: &'static str, weight: &Tensor) -> Result<(usize, usize)> {
     match *weight.shape().dims() {
         [outputs, inputs] => Ok((outputs, inputs)),

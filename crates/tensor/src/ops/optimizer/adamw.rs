@@ -6,7 +6,7 @@ use device::Float;
 use super::piece::Piece;
 use crate::ops::step_state::Coefficients;
 
-/// The rule's constants.
+/// Constants of the rule.
 #[derive(Clone, Copy)]
 pub(super) struct Constants {
     pub(super) beta1: f32,
@@ -15,8 +15,9 @@ pub(super) struct Constants {
     pub(super) weight_decay: f32,
 }
 
-/// Numbers of update `count`, from 1, computed in f64 and rounded once: factor, keep, take1, beta2, take2,
-/// root_correction, epsilon, step_size. `begin_adamw` of `kernels/optimizer.cu` computes the same bits.
+/// Returns the coefficients of update `count`, from 1, computed in f64 and rounded once: factor, keep, take1,
+/// beta2, take2, root_correction, epsilon, step_size. `begin_adamw` of `kernels/optimizer.cu` computes the
+/// same bits.
 pub(super) fn coefficients(c: Constants, learning_rate: f32, count: u32, factor: f32) -> Coefficients {
     let (rate, beta1, beta2) = (f64::from(learning_rate), f64::from(c.beta1), f64::from(c.beta2));
     let correction = |beta: f64| 1.0 - libm::pow(beta, f64::from(count));
@@ -32,7 +33,7 @@ pub(super) fn coefficients(c: Constants, learning_rate: f32, count: u32, factor:
     ]
 }
 
-/// Updates weights and both moments. The states: the running means of gradients and of squared gradients.
+/// Updates weights and both moments. The states are the running means of gradients and of squared gradients.
 #[inline(always)]
 pub(super) fn update<G: Float>(piece: Piece<'_, G>, c: &Coefficients) {
     let [factor, keep, take1, beta2, take2, root_correction, epsilon, step_size] = *c;

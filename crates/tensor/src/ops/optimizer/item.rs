@@ -1,18 +1,18 @@
-//! A parameter as an update takes it.
+//! Parameters as operands of an update.
 
 use crate::Tensor;
 
-/// One parameter, or a part of one, with its state; all tensors of as many elements.
+/// One parameter, or a part of one, with its state; all tensors have the same number of elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Item<'a> {
     /// The weight, f32, updated.
     pub weight: &'a Tensor,
-    /// Its gradient: f32 or bf16, as those of all items.
+    /// The weight's gradient: f32 or bf16, one type for all items.
     pub gradient: &'a Tensor,
     /// The tensors of [`UpdateRule::states`](super::UpdateRule::states), updated.
     pub states: &'a [Tensor],
-    /// The bf16 copy of the weight that is computed with, written along.
+    /// The bf16 copy of the weight for computing, updated too.
     pub compute: Option<&'a Tensor>,
-    /// Whether weight decay applies to it.
+    /// Whether weight decay applies to this parameter.
     pub decay: bool,
 }

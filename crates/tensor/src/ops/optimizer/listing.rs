@@ -19,10 +19,10 @@ pub(in crate::ops) static FAMILY: Family = family!(
     constants: &[gpu::THREADS_CONSTANT, ("CHUNK", CHUNK), ("MOST_STATES", MOST_STATES as u32)],
 );
 
-/// Words of a parameter: addresses of weight, gradient, states and bf16 copy, the number of elements, flags,
+/// Words per parameter: addresses of weight, gradient, states and bf16 copy, the number of elements, flags,
 /// padding.
 const WORDS: usize = 2 * (3 + MOST_STATES + 1) + 2;
-/// Bits of a parameter's flags.
+/// Flag of a parameter to which weight decay applies.
 const DECAY: u32 = 1;
 const ALIGNED: u32 = 2;
 
@@ -31,11 +31,11 @@ pub(super) struct Listing<'a> {
     pub(super) table: &'a Tensor,
     pub(super) count: u32,
     pub(super) blocks: u32,
-    /// Bytes that an update moves at least.
+    /// Least number of bytes that an update moves.
     pub(super) bytes: u64,
 }
 
-/// Writes `items` into the table, unless it holds them.
+/// Writes `items` into the table unless it already holds them.
 pub(super) fn list<'a>(operator: &'static str, table: &'a Table, items: &[Item<'_>]) -> Result<Listing<'a>> {
     let mut words: Vec<u32> = items.iter().flat_map(words).collect();
     let mut blocks = 0;

@@ -1,7 +1,7 @@
-//! Updates of parameters by their gradients, all parameters in one call, by one of several rules.
+//! Parameter updates from gradients, all parameters in one call, by one of several rules.
 //!
-//! [`begin`] counts an update and computes the numbers that all elements share; [`update`] follows, once or
-//! for some of the parameters at a time. Both read the learning rate, the factor of the gradients and the
+//! [`begin`] counts an update and computes the coefficients that all elements share; [`update`] follows, once
+//! or for some of the parameters at a time. Both read the learning rate, the factor of the gradients and the
 //! skip flag from a [`StepState`](super::StepState) on the device. A rule is a file here, a struct of
 //! `kernels/optimizer.cu`, and a variant of [`UpdateRule`].
 

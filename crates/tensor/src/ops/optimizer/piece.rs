@@ -1,13 +1,13 @@
-//! Some elements of one parameter, as a rule updates them on the CPU.
+//! Elements of one parameter that a rule updates on the CPU.
 
-/// The most tensors that a rule keeps for a parameter.
+/// Most state tensors of a rule.
 pub(super) const MOST_STATES: usize = 2;
 
-/// Slices of as many elements each.
+/// Slices of the same number of elements.
 pub(super) struct Piece<'a, G> {
     pub(super) weight: &'a mut [f32],
     pub(super) gradient: &'a [G],
-    /// The rule's tensors in its order; further ones are empty.
+    /// The rule's states in its order; unused ones are empty.
     pub(super) states: [&'a mut [f32]; MOST_STATES],
     /// Whether weight decay applies.
     pub(super) decay: bool,

@@ -1,4 +1,4 @@
-//! The rules by which parameters are updated.
+//! The rules of parameter updates.
 
 use device::{DType, Float};
 
@@ -6,7 +6,7 @@ use super::piece::Piece;
 use super::{adamw, sgd};
 use crate::ops::step_state::Coefficients;
 
-/// The update of a parameter from its gradient, with the rule's constants.
+/// An update rule with its constants.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum UpdateRule {
     /// Adam with decoupled weight decay (Loshchilov and Hutter 2019), as `torch.optim.AdamW` computes it.
@@ -17,29 +17,30 @@ pub enum UpdateRule {
         beta2: f32,
         /// Added to the root of the second moment.
         epsilon: f32,
-        /// Fraction of a weight, times the learning rate, that an update takes from it.
+        /// Fraction of a weight, times the learning rate, that an update subtracts from it.
         weight_decay: f32,
     },
     /// Stochastic gradient descent, as `torch.optim.SGD` computes it.
     Sgd {
-        /// Fraction of the velocity that an update keeps; 0: none is kept.
+        /// Fraction of the velocity that an update keeps; 0 needs no velocity.
         momentum: f32,
         /// Fraction of a weight that is added to its gradient.
         weight_decay: f32,
     },
 }
 
-/// A tensor that a rule keeps for every parameter, of as many elements; zeros before the first update.
+/// A state tensor that a rule keeps for every parameter, with as many elements; zeros before the first
+/// update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateTensor {
-    /// Its name, which does not change: `adamw.first`.
+    /// The tensor's stable name, such as `adamw.first`.
     pub name: &'static str,
-    /// Its element type.
+    /// The tensor's element type.
     pub dtype: DType,
 }
 
 impl UpdateRule {
-    /// The tensors that the rule keeps for every parameter.
+    /// The state tensors of the rule for every parameter.
     pub fn states(&self) -> &'static [StateTensor] {
         const fn f32s(name: &'static str) -> StateTensor {
             StateTensor { name, dtype: DType::F32 }
@@ -51,8 +52,8 @@ impl UpdateRule {
         }
     }
 
-    /// Whether weight decay applies to every parameter, also to those that ask for none, as in PyTorch's
-    /// rule.
+    /// Returns whether weight decay applies to every parameter, as in PyTorch's rule, also to those with
+    /// `decay: false`.
     pub fn decays_all(&self) -> bool {
         matches!(self, UpdateRule::Sgd { .. })
     }
@@ -65,7 +66,7 @@ impl UpdateRule {
         }
     }
 
-    /// The kernel that begins an update, and its constants in their order.
+    /// The kernel that begins an update, and its constants in order.
     pub(super) fn begin_kernel(&self) -> (&'static str, Vec<f32>) {
         match *self {
             UpdateRule::AdamW { beta1, beta2, epsilon, weight_decay } => {
@@ -75,7 +76,7 @@ impl UpdateRule {
         }
     }
 
-    /// The kernel that updates parameters, which is instantiated for the type of the gradients.
+    /// The kernel that updates parameters, instantiated for the gradients' types.
     pub(super) fn update_kernel(&self) -> &'static str {
         match self {
             UpdateRule::AdamW { .. } => "adamw",
@@ -84,7 +85,7 @@ impl UpdateRule {
         }
     }
 
-    /// Numbers of update `count`, from 1, on the CPU.
+    /// Coefficients of update `count`, from 1, on the CPU.
     pub(super) fn coefficients(&self, learning_rate: f32, count: u32, factor: f32) -> Coefficients {
         match *self {
             UpdateRule::AdamW { beta1, beta2, epsilon, weight_decay } => {

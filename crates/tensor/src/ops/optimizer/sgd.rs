@@ -6,8 +6,8 @@ use device::Float;
 use super::piece::Piece;
 use crate::ops::step_state::Coefficients;
 
-/// Numbers of update `count`, from 1: factor, learning_rate, momentum, weight_decay, first. The last is 1 at
-/// the first update, where the velocity becomes the gradient whatever it held, else 0.
+/// Coefficients of update `count`, from 1: factor, learning_rate, momentum, weight_decay, first. `first` is 1
+/// at the first update, where the velocity becomes the gradient, else 0.
 pub(super) fn coefficients(
     momentum: f32,
     weight_decay: f32,
@@ -29,7 +29,7 @@ pub(super) fn update<G: Float>(piece: Piece<'_, G>, c: &Coefficients) {
     }
 }
 
-/// Updates weights and the velocity, which is the one state.
+/// Updates weights and the velocity, the rule's only state.
 #[inline(always)]
 pub(super) fn update_with_momentum<G: Float>(piece: Piece<'_, G>, c: &Coefficients) {
     let [factor, learning_rate, momentum, weight_decay, first, ..] = *c;

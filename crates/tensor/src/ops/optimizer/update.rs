@@ -1,4 +1,4 @@
-//! An update of all parameters: the checks, the loop on the CPU and the launches.
+//! Updates of all parameters: checks, the loop on the CPU and the launches.
 
 use device::parallel::{CHUNK, for_tasks, simd};
 use device::{Backend, DType, Float, Function, ReadGuard, WriteGuard, dispatch};
@@ -10,8 +10,8 @@ use super::rule::UpdateRule;
 use crate::ops::{StepState, Table, cast, check, gpu};
 use crate::{Result, Tensor};
 
-/// Counts an update and computes the numbers that all elements share, from the learning rate and the factor
-/// of the gradients as `state` has them now; where it says to skip, does nothing.
+/// Counts an update and computes the coefficients that all elements share from the learning rate and gradient
+/// factor in `state`; does nothing if `state` says to skip.
 pub fn begin(rule: &UpdateRule, state: &StepState) -> Result<()> {
     let device = state.tensor().device();
     match device.backend() {
@@ -35,8 +35,8 @@ pub fn begin(rule: &UpdateRule, state: &StepState) -> Result<()> {
     }
 }
 
-/// Updates all items, of which `table` was made for that many, by the numbers of the last [`begin`]; where
-/// `state` says to skip, does nothing. Errors: shapes, types or counts that do not agree, tensors that
+/// Updates all items with the coefficients of the last [`begin`]; does nothing if `state` says to skip.
+/// `table` was made for that many items. Errors: shapes, types or counts that do not agree, tensors that
 /// overlap.
 pub fn update(table: &Table, rule: &UpdateRule, items: &[Item<'_>], state: &StepState) -> Result<()> {
     let operator = rule.operator();

@@ -1,4 +1,4 @@
-//! The functions, and their derivatives.
+//! Pointwise functions and their derivatives.
 
 /// A function of one element.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,7 +22,7 @@ pub enum Pointwise {
 }
 
 impl Pointwise {
-    /// Name of its kernel.
+    /// Name of the function's kernel.
     pub(super) fn name(self) -> &'static str {
         match self {
             Pointwise::Exp => "exp",
@@ -36,7 +36,7 @@ impl Pointwise {
         }
     }
 
-    /// Name of its derivative's kernel.
+    /// Name of the derivative's kernel.
     pub(super) fn slope_name(self) -> &'static str {
         match self {
             Pointwise::Exp => "exp_back",
@@ -50,7 +50,7 @@ impl Pointwise {
         }
     }
 
-    /// Its number; 0 for a function without one.
+    /// The function's scalar argument; 0 if it has none.
     pub(super) fn number(self) -> f32 {
         match self {
             Pointwise::Scale(number) | Pointwise::Shift(number) => number,
@@ -99,7 +99,7 @@ pub enum Pair {
 }
 
 impl Pair {
-    /// Name of its kernel.
+    /// Name of the function's kernel.
     pub(super) fn name(self) -> &'static str {
         match self {
             Pair::Add => "add",

@@ -12,7 +12,8 @@ use super::layout::{Layout, sizes};
 use super::{check, rows};
 use crate::{Result, Shape, Tensor};
 
-/// `function(x)` of every element, f32 or bf16, in a new tensor. Errors: another type, out of memory.
+/// Computes `function(x)` of every element, f32 or bf16, in a new tensor. Errors: another type, out of
+/// memory.
 pub fn forward(x: &Tensor, function: Pointwise) -> Result<Tensor> {
     const OPERATOR: &str = "pointwise.forward";
     let dtype = check::computed(OPERATOR, &[("x", x)])?;
@@ -31,8 +32,8 @@ pub fn forward(x: &Tensor, function: Pointwise) -> Result<Tensor> {
     Ok(output)
 }
 
-/// The gradient of the input of [`forward`]: `dy · function'(x)`, in a new tensor. Errors: shapes or types
-/// that do not agree, out of memory.
+/// Computes the gradient of the input of [`forward`]: `dy · function'(x)`, in a new tensor. Errors: shapes or
+/// types that do not agree, out of memory.
 pub fn backward(dy: &Tensor, x: &Tensor, function: Pointwise) -> Result<Tensor> {
     const OPERATOR: &str = "pointwise.backward";
     let dtype = check::computed(OPERATOR, &[("dy", dy), ("x", x)])?;
@@ -54,9 +55,9 @@ pub fn backward(dy: &Tensor, x: &Tensor, function: Pointwise) -> Result<Tensor> 
     Ok(dx)
 }
 
-/// `function(a, b)` of every pair of elements, both f32 or both bf16, in a new tensor. The operands have as
-/// many dimensions each; where one has a single element, it goes with all of the other's. Errors: shapes or
-/// types that do not agree, out of memory.
+/// Computes `function(a, b)` of every pair of elements, both f32 or both bf16, in a new tensor. The operands
+/// have the same number of dimensions; a dimension of one element broadcasts to the other operand's size.
+/// Errors: shapes or types that do not agree, out of memory.
 pub fn pair(a: &Tensor, b: &Tensor, function: Pair) -> Result<Tensor> {
     const OPERATOR: &str = "pointwise.pair";
     let dtype = check::computed(OPERATOR, &[("a", a), ("b", b)])?;
@@ -86,7 +87,7 @@ pub fn pair(a: &Tensor, b: &Tensor, function: Pair) -> Result<Tensor> {
     Ok(output)
 }
 
-/// The shape of a pair's result; `None` for shapes that do not go together.
+/// Returns the shape of a pair's result; `None` if the shapes do not broadcast.
 pub fn broadcast(a: Shape, b: Shape) -> Option<Shape> {
     if a.dims().len() != b.dims().len() {
         return None;

@@ -61,7 +61,7 @@ impl Rows<'_> {
         self.qkv.len() / self.heads.packed_columns()
     }
 
-    /// Rows of a run.
+    /// Rows per run.
     fn per_run(&self) -> usize {
         self.count().div_ceil(workspace::runs(self.count())).max(1)
     }
@@ -103,7 +103,7 @@ impl Rows<'_> {
         }
     }
 
-    /// `gradient` holds the output's gradient and gets the input's.
+    /// Replaces `gradient`, the output's gradient, by the input's.
     pub(super) fn backward(&self, rstd: &[f32], gradient: &mut [f32], sums: &mut [f32]) {
         let (columns, per_run) = (self.heads.packed_columns(), self.per_run());
         let mut pieces = gradient.chunks_mut(per_run * columns);

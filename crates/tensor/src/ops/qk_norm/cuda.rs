@@ -16,15 +16,15 @@ use crate::{DType, Result, Tensor};
 pub(crate) static FAMILY: Family =
     family!("qk_norm", headers: ["columns.cuh", "rotary.cuh"], constants: columns::CONSTANTS);
 
-/// Threads of a warp, the most of a head.
+/// Threads of a warp, the most that one head uses.
 const WARP: usize = 32;
-/// The widest head whose halves are not whole vectors.
+/// Columns of the widest head whose halves are not whole vectors.
 const WIDEST: usize = 256;
 
-/// The threads of a head.
+/// The threads of one head.
 struct Lanes {
     count: usize,
-    /// Whether each reads 16 bytes at once.
+    /// Whether each thread reads 16 bytes at once.
     vector: bool,
 }
 
@@ -64,7 +64,7 @@ pub(super) fn forward(
     Ok(launch.launch([word(threads.div_ceil(gpu::THREADS as usize))?, 1, 1], gpu::THREADS)?)
 }
 
-/// `gradient` holds the output's gradient and gets the input's.
+/// Replaces `gradient`, the output's gradient, by the input's.
 #[expect(clippy::too_many_arguments, reason = "the operands of the forward pass and its gradients")]
 pub(super) fn backward_input(
     operator: &'static str,

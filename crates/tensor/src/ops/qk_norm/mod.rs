@@ -1,8 +1,8 @@
 //! Normalisation of queries and keys: RMS norm of every query and key head, then its rotation to its
-//! position, in one pass. Values pass.
+//! position, in one pass. Values are copied.
 //!
-//! The rows are packed as [`Qkv::Packed`](super::attention::Qkv::Packed). One weight serves all query heads,
-//! another all key heads.
+//! Rows are packed as [`Qkv::Packed`](super::attention::Qkv::Packed). One weight is shared by all query
+//! heads, another by all key heads.
 
 mod cpu;
 pub(crate) mod cuda;
@@ -17,8 +17,8 @@ use super::{GradientTarget, check};
 use crate::{Result, Tensor};
 pub use operands::{Gradients, Output, Weights};
 
-/// Normalises and turns packed `qkv [batch, time, heads.packed_columns()]`; weights have its type. Errors:
-/// shapes or types that do not agree, more positions than the table has, out of memory.
+/// Normalises and rotates packed `qkv [batch, time, heads.packed_columns()]`; the weights have its type.
+/// Errors: shapes or types that do not agree, more positions than the table has, out of memory.
 pub fn forward(
     qkv: &Tensor,
     heads: Heads,
@@ -44,8 +44,9 @@ pub fn forward(
     Ok(made)
 }
 
-/// The gradients of `qkv` from those of the output, `dy`: over `dy` if nothing else looks at its storage,
-/// else in a new tensor. The other operands are those of [`forward`]. Errors: as [`forward`].
+/// Computes the gradients of `qkv` from those of the output, `dy`. Overwrites `dy` if it is the only view of
+/// its storage, else returns a new tensor. The other operands are those of [`forward`]. Errors: as
+/// [`forward`].
 pub fn backward_input(
     dy: Tensor,
     qkv: &Tensor,
@@ -84,7 +85,7 @@ pub fn backward_input(
     Ok(Gradients { input, sums })
 }
 
-/// The gradients of the weights of queries and keys, `[width]` each, from the partial sums of
+/// Computes the gradients of the weights of queries and keys, `[width]` each, from the partial sums of
 /// [`backward_input`]. The targets are both f32 or both of the type `computed` of the activations. Errors:
 /// shapes or types that do not agree.
 pub fn backward_weight(

@@ -2,7 +2,7 @@
 
 use crate::Tensor;
 
-/// The weights: of query heads and of key heads, each `[heads.width]`.
+/// The weights of query heads and of key heads, each `[heads.width]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Weights<'a> {
     /// Weight of query heads.

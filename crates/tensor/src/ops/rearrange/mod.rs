@@ -1,4 +1,4 @@
-//! Arrays with their elements in other places: transposed, sliced, repeated, joined.
+//! Rearranged copies of arrays: transposed, sliced, repeated, joined.
 //!
 //! A reshape and a slice of the outermost dimension are views ([`Tensor::reshape`], [`Tensor::view`]) and
 //! take no memory; the operators here copy.
@@ -12,7 +12,8 @@ use super::check;
 use super::layout::{Layout, Sizes, sizes};
 use crate::{Result, Shape, Tensor};
 
-/// `x` with two dimensions exchanged, f32 or bf16, in a new tensor. Errors: no such dimension, out of memory.
+/// Returns `x` with two dimensions exchanged, f32 or bf16, in a new tensor. Errors: no such dimension, out of
+/// memory.
 pub fn transpose(x: &Tensor, one: usize, other: usize) -> Result<Tensor> {
     const OPERATOR: &str = "rearrange.transpose";
     let missing = || check::wrong(OPERATOR, "x", x, format!("dimensions {one} and {other}"));
@@ -24,8 +25,8 @@ pub fn transpose(x: &Tensor, one: usize, other: usize) -> Result<Tensor> {
     Ok(output)
 }
 
-/// Elements `start` to `start + length` of dimension `axis` of `x`, f32 or bf16: a view for the outermost
-/// dimension, else a new tensor. Errors: no such elements, out of memory.
+/// Returns elements `start` to `start + length` of dimension `axis` of `x`, f32 or bf16: a view for the
+/// outermost dimension, else a new tensor. Errors: no such elements, out of memory.
 pub fn slice(x: &Tensor, axis: usize, start: usize, length: usize) -> Result<Tensor> {
     const OPERATOR: &str = "rearrange.slice";
     let (from, shape) = part(OPERATOR, x, axis, start, length)?;
@@ -37,7 +38,8 @@ pub fn slice(x: &Tensor, axis: usize, start: usize, length: usize) -> Result<Ten
     Ok(output)
 }
 
-/// The gradient of [`slice()`]: `dy` at its place in zeros of `shape`. Errors: as [`slice()`].
+/// Computes the gradient of [`slice()`]: `dy` at the slice's position in zeros of `shape`. Errors: as
+/// [`slice()`].
 pub fn slice_backward(dy: &Tensor, shape: Shape, axis: usize, start: usize) -> Result<Tensor> {
     const OPERATOR: &str = "rearrange.slice_backward";
     let dtype = check::computed(OPERATOR, &[("dy", dy)])?;
@@ -50,8 +52,8 @@ pub fn slice_backward(dy: &Tensor, shape: Shape, axis: usize, start: usize) -> R
     Ok(dx)
 }
 
-/// Arrays joined along dimension `axis`, f32 or bf16, whose other sizes agree. Errors: none, shapes that do
-/// not agree, out of memory.
+/// Joins arrays along dimension `axis`, f32 or bf16, whose other sizes agree. Errors: no arrays, shapes that
+/// do not agree, out of memory.
 pub fn concatenate(parts: &[&Tensor], axis: usize) -> Result<Tensor> {
     const OPERATOR: &str = "rearrange.concatenate";
     let first =
@@ -72,8 +74,8 @@ pub fn concatenate(parts: &[&Tensor], axis: usize) -> Result<Tensor> {
     Ok(joined)
 }
 
-/// `x` with its dimensions of one element repeated until its shape is `shape`. Errors: shapes that do not
-/// agree elsewhere, out of memory.
+/// Returns `x` with its dimensions of one element repeated until its shape is `shape`. Errors: other sizes
+/// that do not agree, out of memory.
 pub fn repeat(x: &Tensor, shape: Shape) -> Result<Tensor> {
     const OPERATOR: &str = "rearrange.repeat";
     let unequal = || check::wrong(OPERATOR, "x", x, format!("{shape}, or 1 where it is repeated"));
@@ -88,7 +90,7 @@ fn output(operator: &'static str, x: &Tensor, shape: Shape) -> Result<Tensor> {
     Tensor::empty(x.device(), shape, dtype, Request::new(Category::Activation, operator))
 }
 
-/// The layout in `x` of a part of dimension `axis`, and its shape.
+/// Returns the layout in `x` of a part of dimension `axis`, and its shape.
 fn part(
     operator: &'static str,
     x: &Tensor,

@@ -7,7 +7,7 @@ use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor};
 
-/// Lanes of a warp, which takes one result where its terms are neighbours.
+/// Threads of a warp, which computes one result if its terms are adjacent.
 const WARP: usize = 32;
 
 /// `kernels/reduce.cu`.

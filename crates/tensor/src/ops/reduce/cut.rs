@@ -3,16 +3,16 @@
 use crate::ops::check;
 use crate::{Result, Shape, Tensor};
 
-/// The value that replaces the elements along a dimension.
+/// The function that reduces the elements along a dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
-    /// Their sum, in f32, rounded once.
+    /// The sum, in f32, rounded once.
     Sum,
-    /// The largest.
+    /// The maximum.
     Maximum,
 }
 
-/// An array as `[outer, count, inner]`, of which `count` is reduced.
+/// An array viewed as `[outer, count, inner]`, reduced over `count`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
     pub(super) results: usize,
@@ -32,7 +32,7 @@ impl Cut {
         Ok((Cut { results: shape.elements(), count, inner }, shape))
     }
 
-    /// Returns the index of the first term of a result; the others follow at `inner`.
+    /// Returns the index of the first term of a result; the others follow at steps of `inner`.
     pub(super) fn first(&self, result: usize) -> usize {
         result / self.inner * self.count * self.inner + result % self.inner
     }

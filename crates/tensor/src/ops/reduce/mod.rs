@@ -1,4 +1,4 @@
-//! Sums and maxima along one dimension, which stays with one element.
+//! Sums and maxima along one dimension, whose size becomes 1.
 
 pub(super) mod cuda;
 mod cut;
@@ -40,8 +40,8 @@ pub fn forward(x: &Tensor, axis: usize, reduction: Reduction) -> Result<Tensor> 
     Ok(output)
 }
 
-/// The gradient of the input of a maximum: `dy` at the first of the largest elements, 0 elsewhere. `y` is the
-/// result. Errors: shapes or types that do not agree, out of memory.
+/// Computes the gradient of the input of a maximum: `dy` at the first of the largest elements, 0 elsewhere.
+/// `y` is the result. Errors: shapes or types that do not agree, out of memory.
 pub fn backward_maximum(dy: &Tensor, x: &Tensor, y: &Tensor, axis: usize) -> Result<Tensor> {
     const OPERATOR: &str = "reduce.backward_maximum";
     let dtype = check::computed(OPERATOR, &[("dy", dy), ("x", x), ("y", y)])?;

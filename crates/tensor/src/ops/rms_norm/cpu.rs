@@ -111,7 +111,7 @@ pub(super) fn backward_input(
     });
 }
 
-/// Turns the gradient of a row's output into that of its input: rstd · (g − x̂ · mean(g · x̂)) with g = dy ·
+/// Replaces the gradient of a row's output by that of its input: rstd · (g − x̂ · mean(g · x̂)) with g = dy ·
 /// weight and x̂ = x · rstd.
 #[inline(always)]
 pub(in crate::ops) fn row_gradient(x: &[f32], rstd: f32, weight: &[f32], dx: &mut [f32]) {

@@ -13,7 +13,8 @@ use crate::{Result, Tensor};
 pub(crate) static FAMILY: Family =
     family!("rms_norm", headers: ["columns.cuh", "held_rows.cuh"], constants: columns::CONSTANTS);
 
-/// Normalises the rows of `x`; with `residual` (branch, sum), those of x + branch, which goes to `sum`.
+/// Normalises the rows of `x`; with `residual` (branch, sum), stores x + branch in `sum` and normalises its
+/// rows.
 pub(super) fn forward(
     operator: &'static str,
     x: &Tensor,
@@ -43,7 +44,7 @@ pub(super) fn forward(
     Ok(launch.cost(bytes, 4 * x.elements() as u64).launch([blocks, 1, 1], gpu::THREADS)?)
 }
 
-/// The input's gradient, plus `dsum`.
+/// Computes the input's gradient, plus `dsum`.
 pub(super) fn backward_input(
     operator: &'static str,
     dy: &Tensor,
@@ -70,7 +71,7 @@ pub(super) fn backward_input(
     Ok(launch.cost(bytes, 8 * x.elements() as u64).launch([blocks, 1, 1], gpu::THREADS)?)
 }
 
-/// weight (+)= Σ over rows of dy · x · rstd, by way of `workspace`.
+/// weight (+)= Σ over rows of dy · x · rstd, with partial sums in `workspace`.
 pub(super) fn backward_weight(
     operator: &'static str,
     dy: &Tensor,

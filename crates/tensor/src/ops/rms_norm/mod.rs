@@ -14,8 +14,8 @@ use super::{GradientTarget, check};
 use crate::{Result, Tensor};
 pub use output::Output;
 
-/// Normalises the rows of `x [.., width]`; `weight` is `[width]`, of its type.
-/// Errors: shapes or types that do not agree, rows without elements, out of memory.
+/// Normalises the rows of `x [.., width]`; `weight` is `[width]`, of the type of `x`. Errors: shapes or types
+/// that do not agree, rows without elements, out of memory.
 pub fn forward(x: &Tensor, weight: &Tensor, epsilon: f32) -> Result<Output> {
     const OPERATOR: &str = "rms_norm.forward";
     check_operands(OPERATOR, x, weight)?;
@@ -32,9 +32,9 @@ pub fn forward(x: &Tensor, weight: &Tensor, epsilon: f32) -> Result<Output> {
     Ok(made)
 }
 
-/// `sum = residual + branch` and its normalised rows; the sum is rounded to its type before it is normalised,
-/// as where a pipeline is cut between the two. Both inputs are `[.., width]`; all operands have one type.
-/// Errors: as [`forward`].
+/// Computes `sum = residual + branch` and its normalised rows; the sum is rounded to its type before it is
+/// normalised, as if a pipeline were cut between the two. Both inputs are `[.., width]`; all operands have
+/// one type. Errors: as [`forward`].
 pub fn forward_residual(
     residual: &Tensor,
     branch: &Tensor,
@@ -61,8 +61,8 @@ pub fn forward_residual(
     Ok((sum, made))
 }
 
-/// The gradient of the input `x` from the output's gradient `dy`, plus `dsum` if given: the gradient that the
-/// residual sum gets from its other readers. All are `[.., width]`; `rstd` is `[rows]`. Errors: as
+/// Computes the gradient of the input `x` from the output's gradient `dy`, plus `dsum` if given, the gradient
+/// of the residual sum from its other readers. All are `[.., width]`; `rstd` is `[rows]`. Errors: as
 /// [`forward`].
 pub fn backward_input(
     dy: &Tensor,
@@ -93,8 +93,8 @@ pub fn backward_input(
     Ok(dx)
 }
 
-/// The gradient of the weight `[width]`: (+)= Σ over rows of dy · x · rstd. The target is f32 or of the type
-/// of `dy` and `x`; sums are in f32 and rounded once. Errors: as [`forward`].
+/// Computes the gradient of the weight: `[width]` (+)= Σ over rows of dy · x · rstd. The target is f32 or of
+/// the type of `dy` and `x`; sums are in f32 and rounded once. Errors: as [`forward`].
 pub fn backward_weight(dy: &Tensor, x: &Tensor, rstd: &Tensor, weight: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "rms_norm.backward_weight";
     check::not_empty(OPERATOR, "x", x)?;

@@ -2,7 +2,7 @@
 
 use crate::ops::columns;
 
-/// Bytes for the gradient of the weight: partial sums.
+/// Bytes of the gradient of the weight: partial sums.
 pub(super) fn backward_weight(rows: usize, width: usize) -> usize {
     columns::workspace::bytes(rows, width)
 }

@@ -5,26 +5,27 @@ use device::DType;
 use crate::ops::check;
 use crate::{Result, Tensor, TensorError};
 
-/// The angles of positions and heads, and the tokens' documents.
+/// The table of angles, and the documents of tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct Angles<'a> {
     /// Cosines of width/2 angles, then their sines, for every position: `[context, width]` f32.
     pub table: &'a Tensor,
-    /// The position in its sequence at which a token's document begins, where positions count from: `[batch,
-    /// time]` u32. `None`: 0.
+    /// The position in its sequence at which each token's document begins, from which its positions count:
+    /// `[batch, time]` u32. `None`: 0.
     pub documents: Option<&'a Tensor>,
 }
 
 /// The direction of a rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// By the angles: the forward pass.
+    /// Rotation by the angles: the forward pass.
     Forward,
-    /// Back: the gradient.
+    /// Rotation by the negative angles: the gradient.
     Back,
 }
 
-/// Returns the head width of the table. Errors: a table or documents that do not fit `x [batch, time, ..]`.
+/// Returns the head width of the table. Errors: a table or documents of a wrong shape for `x [batch, time,
+/// ..]`.
 pub(in crate::ops) fn check_angles(operator: &'static str, x: &Tensor, angles: Angles<'_>) -> Result<usize> {
     check::rank(operator, "x", x, 3)?;
     check::rank(operator, "table", angles.table, 2)?;
@@ -41,7 +42,7 @@ pub(in crate::ops) fn check_angles(operator: &'static str, x: &Tensor, angles: A
     Ok(width)
 }
 
-/// Refuses documents that begin after a token of theirs, where the host can see them.
+/// Refuses documents that begin after one of their tokens, on devices whose memory the host can read.
 pub(in crate::ops) fn check_documents(
     operator: &'static str,
     documents: Option<&[u32]>,

@@ -42,7 +42,7 @@ pub(super) fn rotate(x: &mut [f32], columns: usize, heads: usize, angles: Angles
     });
 }
 
-/// Turns one head by the angles of its position.
+/// Rotates one head by the angles of its position.
 #[inline(always)]
 pub(in crate::ops) fn rotate_head(head: &mut [f32], (cosines, sines): (&[f32], &[f32]), turn: Turn) {
     let (low, high) = head.split_at_mut(cosines.len());

@@ -12,7 +12,7 @@ use crate::{Result, Tensor};
 pub(crate) static FAMILY: Family =
     family!("rotary", headers: ["rotary.cuh"], constants: elementwise::CONSTANTS);
 
-/// Turns the first `heads` heads of the rows of `x`, in place.
+/// Rotates the first `heads` heads of the rows of `x`, in place.
 pub(super) fn rotate(
     operator: &'static str,
     x: &Tensor,

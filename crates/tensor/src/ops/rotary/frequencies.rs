@@ -2,10 +2,10 @@
 
 use std::f64::consts::TAU;
 
-/// Scaling of frequencies for contexts longer than those that a model was first trained on.
+/// Scaling of frequencies for contexts longer than the model was first trained on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scaling {
-    /// None.
+    /// No scaling.
     None,
     /// All frequencies are divided by `factor` (Chen and others, *Extending Context Window of Large Language
     /// Models via Positional Interpolation*, 2023).
@@ -14,20 +14,20 @@ pub enum Scaling {
         factor: f64,
     },
     /// As in Llama 3.1: frequencies with fewer than `low` turns in `context` tokens are divided by `factor`,
-    /// those with more than `high` stay, and those between change over.
+    /// those with more than `high` stay, and those between are interpolated.
     Llama3 {
         /// The divisor.
         factor: f64,
-        /// Turns up to which a frequency is divided.
+        /// Turns below which a frequency is divided.
         low: f64,
-        /// Turns from which it stays.
+        /// Turns above which a frequency is unchanged.
         high: f64,
         /// Tokens of the original context.
         context: usize,
     },
 }
 
-/// Frequencies of the angles of a head: θ^(−2i/width) for element i, scaled.
+/// Frequencies of the angles of a head: θ^(−2i/width) for pair i, scaled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Frequencies {
     /// Elements of a head, an even number.
@@ -39,8 +39,7 @@ pub struct Frequencies {
 }
 
 impl Frequencies {
-    /// Radians that a position adds to the angle of each of the width/2 pairs. In f32, as Hugging Face's
-    /// models compute them.
+    /// Radians per position of each of the width/2 pairs, in f32 as Hugging Face's models compute them.
     fn radians(self) -> impl Iterator<Item = f32> {
         (0..self.width / 2).map(move |pair| {
             let exponent = (2 * pair) as f32 / self.width as f32;
@@ -61,8 +60,7 @@ impl Frequencies {
         }
     }
 
-    /// Cosines of the angles of positions 0 to `context`, width/2 of each position, then their sines, as one
-    /// array of rows.
+    /// Rows for positions 0 to `context`: width/2 cosines, then as many sines.
     #[must_use]
     pub fn table(self, context: usize) -> Vec<f32> {
         let radians: Vec<f32> = self.radians().collect();

@@ -1,5 +1,5 @@
 //! Rotary position embeddings (Su and others, *RoFormer*, 2021), half-split as Hugging Face stores heads:
-//! elements i and i + width/2 of a head turn by the angle position · frequency(i).
+//! elements i and i + width/2 of a head rotate by the angle position · frequency(i).
 
 mod angles;
 pub(super) mod cpu;
@@ -15,9 +15,9 @@ use super::check;
 use crate::{Result, Tensor};
 pub(super) use angles::{check_angles, check_documents};
 
-/// Turns the first `heads` heads of the rows of `x [batch, time, columns]`, f32 or bf16. In place if nothing
-/// else looks at the storage of `x`, else in a new tensor. Errors: shapes or types that do not agree, more
-/// positions than the table has, an odd head width, out of memory.
+/// Rotates the first `heads` heads of the rows of `x [batch, time, columns]`, f32 or bf16. Overwrites `x` if
+/// it is the only view of its storage, else returns a new tensor. Errors: shapes or types that do not agree,
+/// more positions than the table has, an odd head width, out of memory.
 pub fn rotate(x: Tensor, heads: usize, angles: Angles<'_>, turn: Turn) -> Result<Tensor> {
     const OPERATOR: &str = "rotary.rotate";
     check::computed(OPERATOR, &[("x", &x)])?;

@@ -6,7 +6,7 @@ use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor};
 
-/// Lanes of a warp, which takes one row.
+/// Threads of a warp, which computes one row.
 const WARP: usize = 32;
 
 /// `kernels/softmax.cu`.

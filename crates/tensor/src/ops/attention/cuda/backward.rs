@@ -12,7 +12,7 @@ use crate::ops::attention::masks::Masks;
 use crate::ops::gpu;
 use crate::{Result, Tensor};
 
-/// Operands of the backward pass, and its workspace.
+/// Operands and workspace of the backward pass.
 pub(crate) struct Given<'a> {
     pub(crate) dy: &'a Tensor,
     pub(crate) qkv: &'a Qkv<Tensor>,
@@ -22,12 +22,12 @@ pub(crate) struct Given<'a> {
     pub(crate) workspace: &'a Tensor,
 }
 
-/// One of the two kernels of a backward pass; neither adds to what the other writes.
+/// The two kernels of a backward pass; they write to different arrays.
 #[derive(Clone, Copy)]
 enum Owner {
-    /// Owns queries, and writes their gradients.
+    /// The kernel that computes the gradients of queries.
     Query,
-    /// Owns keys and values.
+    /// The kernel that computes the gradients of keys and values.
     KeyValue,
 }
 
@@ -49,7 +49,7 @@ struct Backward<'a> {
     gradients: &'a Qkv<Tensor>,
 }
 
-/// The gradients of `qkv`: first the numbers that are the same along a row, then a kernel for each owner.
+/// Computes the gradients of `qkv`: first the statistics of each row, then one kernel per owner.
 pub(crate) fn backward(
     operator: &'static str,
     geometry: Geometry,
@@ -72,7 +72,7 @@ pub(crate) fn backward(
         Form::Hopper { variant, any } => {
             backward.statistics(any)?;
             backward.hopper(Owner::Query, variant)?;
-            // The Hopper kernel that owns keys meets one query head for each.
+            // The Hopper kernel for keys and values requires one query head for each key and value head.
             match geometry.heads.group() {
                 1 => backward.hopper(Owner::KeyValue, variant),
                 _ => backward.bf16(Owner::KeyValue, any),
@@ -82,7 +82,7 @@ pub(crate) fn backward(
 }
 
 impl<'a> Backward<'a> {
-    /// A kernel with its outputs, `dy`, queries, keys and values, and its cost: it reads all operands once.
+    /// Adds outputs, `dy`, queries, keys and values to a launch, with its cost: it reads all operands once.
     fn kernel(&self, owner: Owner, launch: Launch<'a>) -> Launch<'a> {
         let Backward { call, given, gradients } = self;
         let [dq, dk, dv] = call.regions(gradients);
@@ -98,7 +98,7 @@ impl<'a> Backward<'a> {
         launch.cost(read + written, call.geometry.flops(matmuls))
     }
 
-    /// Heads that a kernel's grid runs over.
+    /// Number of heads in a kernel's grid.
     fn grid_heads(&self, owner: Owner) -> u32 {
         match owner {
             Owner::Query => self.call.heads,
@@ -112,7 +112,7 @@ impl<'a> Backward<'a> {
         batch * time * heads.query
     }
 
-    /// Log-sum-exps in powers of two, and deltas.
+    /// Computes log-sum-exps in powers of two, and deltas.
     fn statistics(&self, variant: usize) -> Result<()> {
         let Backward { call, given, .. } = self;
         call.kernel(&FAMILY, variant, "statistics")
@@ -155,7 +155,7 @@ impl<'a> Backward<'a> {
         Ok(())
     }
 
-    /// The sum over every row of dy · output.
+    /// Computes delta, the sum of dy · output over every row.
     fn delta(&self, variant: usize) -> Result<()> {
         let Backward { call, given, .. } = self;
         call.kernel(&FAMILY_F32, variant, "delta")

@@ -9,20 +9,19 @@ use crate::ops::attention::masks::Masks;
 use crate::ops::gpu;
 use crate::{Result, Tensor, TensorError};
 
-/// Kernels of a call: a function of type, head width and device. Variants are indices into those of the
-/// families.
+/// Kernels of a call, chosen by type, head width and device. Variants are indices into those of the families.
 #[derive(Clone, Copy)]
 pub(super) enum Form {
-    /// In bf16 for any GPU.
+    /// Kernels in bf16 for any GPU.
     Bf16 { variant: usize },
-    /// In bf16 with Hopper's own matmuls; `any` is the variant for any GPU.
+    /// Kernels in bf16 with Hopper's warp-group matmuls; `any` is the variant for any GPU.
     Hopper { variant: usize, any: usize },
-    /// In f32.
+    /// Kernels in f32.
     F32 { variant: usize },
 }
 
 impl Form {
-    /// `None` where no kernel is compiled for the type and width.
+    /// Returns the kernels for a type and head width, or `None` if none is compiled.
     fn of(dtype: DType, width: usize, hopper: bool) -> Option<Self> {
         match dtype {
             DType::F32 => {
@@ -69,7 +68,8 @@ pub(super) struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// `tensors` are read and written by 16 bytes where they and `qkv` begin at a multiple of that.
+    /// Describes a call. `tensors` and `qkv` are read and written 16 bytes at a time if all of them are
+    /// aligned to 16 bytes.
     pub(super) fn new(
         operator: &'static str,
         geometry: Geometry,
@@ -81,7 +81,7 @@ impl<'a> Call<'a> {
         let Geometry { batch, time, heads, parts } = geometry;
         let (device, dtype) = (qkv.arrays()[0].device(), qkv.arrays()[0].dtype());
         let aligned = qkv.arrays().iter().all(|array| gpu::aligned(&[array])) && gpu::aligned(tensors);
-        // The Hopper kernels hide nothing but the future.
+        // The Hopper kernels support no mask but the causal one.
         let hopper = aligned && masks.is_empty() && device.description().compute_capability.0 == 9;
         Ok(Call {
             device,
@@ -103,7 +103,7 @@ impl<'a> Call<'a> {
         self.device.kernel(Function::new(family, name).of(self.dtype).variant(variant))
     }
 
-    /// Queries, keys and values, or their gradients: from the first element of each on.
+    /// Queries, keys and values, or their gradients, each from its first element on.
     pub(super) fn regions<'b>(&self, arrays: &'b Qkv<Tensor>) -> [Region<'b>; 3] {
         self.geometry.parts.map(|part| {
             let (whole, start) = (arrays.arrays()[part.array].region(), part.first * self.dtype.bytes());
@@ -134,12 +134,13 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// A block for every `rows` positions of each of `heads` heads.
+    /// Grid with a block for every `rows` positions of each of `heads` heads.
     pub(super) fn grid(&self, rows: u32, heads: u32) -> [u32; 3] {
         [self.time.div_ceil(rows), heads, self.batch]
     }
 
-    /// A block a multiprocessor, or one for every pair of row blocks of `heads` heads where those are fewer.
+    /// Grid with one block per multiprocessor, or one per pair of row blocks of `heads` heads if those are
+    /// fewer.
     pub(super) fn hopper_grid(&self, consumers: u32, heads: u32) -> [u32; 3] {
         let pairs = self.geometry.time.div_ceil((consumers * CONSUMER_ROWS) as usize).div_ceil(2);
         let items = pairs * self.geometry.batch * heads as usize;
@@ -148,7 +149,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Threads of a block of a Hopper kernel: one group brings tiles, each consumer is one more.
+/// Threads of a block of a Hopper kernel: one warp group loads tiles, and each consumer is one more.
 pub(super) fn hopper_threads(consumers: u32) -> u32 {
     128 * (1 + consumers)
 }

@@ -1,4 +1,4 @@
-//! The kernel families of attention, and the sizes that they are compiled with.
+//! The kernel families of attention, and the sizes with which they are compiled.
 
 use device::{DType, Family};
 
@@ -7,7 +7,7 @@ use crate::ops::kernels::family;
 
 /// Head widths of the bf16 kernels for any GPU, by variant.
 pub(super) const WIDTHS: [u32; 4] = [32, 64, 96, 128];
-/// Threads of a block of the kernels that add rows, and of the f32 kernels.
+/// Threads of a block of the kernels that sum rows, and of the f32 kernels.
 pub(super) const THREADS: u32 = 256;
 /// Warps of a block of the bf16 forward kernel, each with 16 positions.
 pub(super) const FORWARD_WARPS: u32 = 8;
@@ -18,7 +18,7 @@ pub(super) const BACKWARD_WARPS: u32 = 4;
 /// Positions of a tile of the bf16 backward kernels.
 pub(super) const BACKWARD_COLUMNS: u32 = 64;
 
-/// Attention in bf16 on tensor cores of any kind.
+/// Attention in bf16 for any GPU with tensor cores.
 pub(crate) static FAMILY: Family = family!(
     "attention",
     headers: ["attention_masks.cuh", "philox.cuh"],
@@ -42,7 +42,7 @@ pub(crate) static FAMILY: Family = family!(
 pub(super) struct F32Variant {
     /// Widest head.
     pub(super) width: u32,
-    /// Positions of a tile. Four tiles fit in the shared memory that every GPU from sm_80 on has.
+    /// Positions of a tile. Four tiles fit in the shared memory of every GPU from sm_80 on.
     pub(super) tile: u32,
 }
 
@@ -98,7 +98,7 @@ impl HopperForward {
     }
 }
 
-/// Forward attention in bf16 with Hopper's own matmuls; empty for other architectures.
+/// Forward attention in bf16 with Hopper's warp-group matmuls; empty for other architectures.
 pub(crate) static FAMILY_HOPPER_FORWARD: Family = family!(
     "attention_hopper_forward",
     headers: ["attention_hopper.cuh"],
@@ -134,7 +134,7 @@ impl HopperBackward {
     }
 }
 
-/// Backward attention in bf16 with Hopper's own matmuls; empty for other architectures.
+/// Backward attention in bf16 with Hopper's warp-group matmuls; empty for other architectures.
 pub(crate) static FAMILY_HOPPER_BACKWARD: Family = family!(
     "attention_hopper_backward",
     headers: ["attention_hopper.cuh"],
@@ -142,7 +142,7 @@ pub(crate) static FAMILY_HOPPER_BACKWARD: Family = family!(
     variants: &[&HOPPER_BACKWARD[0].macros(), &HOPPER_BACKWARD[1].macros()],
 );
 
-/// Returns the head widths that kernels exist for in a type.
+/// Returns the head widths that have kernels in a type.
 pub(crate) fn widths(dtype: DType) -> HeadWidths {
     match dtype {
         DType::F32 => HeadWidths::UpTo(F32[F32.len() - 1].width as usize),

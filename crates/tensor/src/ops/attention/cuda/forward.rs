@@ -10,7 +10,7 @@ use crate::ops::attention::masks::Masks;
 use crate::ops::gpu;
 use crate::{Result, Tensor};
 
-/// Output and log-sum-exp.
+/// Computes output and log-sum-exp.
 pub(crate) fn forward(
     operator: &'static str,
     geometry: Geometry,
