@@ -10,7 +10,7 @@ struct Identity {
 // NaN for NaN.
 struct Relu {
     __device__ static float value(float x) { return x < 0.0f ? 0.0f : x; }
-    // `x` may be the output as well.
+    // `x` may also be the output: both have the same sign.
     __device__ static float gradient(float dy, float x) { return x > 0.0f ? dy : 0.0f; }
 };
 
@@ -48,7 +48,7 @@ struct Gelu {
     }
 };
 
-// GELU as it is defined, x times the normal distribution's probability of less than x.
+// GELU by definition: x times the normal distribution's probability of less than x.
 struct GeluErf {
     __device__ static float value(float x) { return x * normcdff(x); }
     __device__ static float gradient(float dy, float x) {

@@ -1,9 +1,9 @@
-// Causal attention in bf16 on the tensor cores of any chip from sm_80 on (mma.sync, ldmatrix, cp.async).
+// Causal attention in bf16 on the tensor cores of any GPU from sm_80 on (mma.sync, ldmatrix, cp.async).
 //
 // Online softmax after Milakov and Gimelshein (2018); tiles after FlashAttention (Dao and others, 2022). The
-// matrix of scores lives in registers alone. The backward pass makes each tile twice, once in the block that
-// owns its keys (dK, dV) and once in the block that owns its queries (dQ): 7 matmuls instead of 5, but no two
-// blocks write to one place, so results repeat to the bit without waiting.
+// matrix of scores exists in registers only. The backward pass computes each tile twice, once in the block
+// that owns its keys (dK, dV) and once in the block that owns its queries (dQ): 7 matmuls instead of 5, but
+// no two blocks write to the same memory, so results repeat to the bit without waiting.
 //
 // HEAD_DIM is 32, 64, 96 or 128. Queries, keys and values have batch * time rows each, q_stride or kv_stride
 // elements apart: three arrays, or column ranges of one. Query head h is columns h * HEAD_DIM.. of a row, and
@@ -154,7 +154,7 @@ __device__ __forceinline__ void store_rows(bf16 *to, u64 stride, u32 row, u32 ti
 }
 
 // Calls f(n, i, factor of dropout) for the accumulators [n][i] of a tile of weights. Rows are queries and
-// columns keys, or with KEYS the other way round.
+// columns keys; with KEYS, rows are keys and columns queries.
 template <int N, bool KEYS, typename F>
 __device__ __forceinline__ void for_weights(const Masks &masks, u32 line, u32 row, u32 column, F f) {
 #pragma unroll
@@ -206,7 +206,7 @@ __device__ __forceinline__ void forward_tile(Rows &rows, const u32 (&q)[D / 16][
 #pragma unroll
         for (int n = 0; n < N; ++n) largest = fmaxf(largest, fmaxf(s[n][half * 2], s[n][half * 2 + 1]));
         largest = quad_max(largest);
-        // Where nothing was visible so far, any finite number serves.
+        // For rows without a visible score so far, any finite number can be used.
         const float base = masks.documents && largest == -INFINITE ? 0.0f : largest;
         const float shrink = exp2_fast((rows.largest[half] - base) * scale), offset = base * scale;
         rows.largest[half] = largest;
@@ -230,7 +230,7 @@ __device__ __forceinline__ void forward_tile(Rows &rows, const u32 (&q)[D / 16][
 
 // Grid [ceil(time / 128), heads, batch], 256 threads, shared (128 + 4 * 64) rows. A warp owns all columns of
 // 16 queries, so the softmax needs no other warp; keys and values of 64 positions are double buffered. Long
-// blocks of a head start first; the blocks of a head run together, so that L2 serves its keys and values.
+// blocks of a head start first; the blocks of a head run together, so that L2 holds its keys and values.
 // Floor: 2 matmuls, 2 * batch * heads * time^2 * HEAD_DIM FLOP (the causal half).
 KERNEL __launch_bounds__(FORWARD_WARPS *WARP, D >= 96 ? 1 : 2)
     forward_bf16(bf16 *__restrict__ out, float *__restrict__ logsumexp, const bf16 *__restrict__ q,
@@ -272,7 +272,7 @@ KERNEL __launch_bounds__(FORWARD_WARPS *WARP, D >= 96 ? 1 : 2)
         }
         const u32 here = stages + tile % 2 * 2 * STAGE, first_key = tile * FORWARD_KEYS;
         const u32 warp_first = first + threadIdx.x / WARP * 16;
-        // The last tile of a block lies wholly above the diagonal of its first warps.
+        // The last tile of a block is entirely above the diagonal of its first warps.
         if (first_key > warp_first + 15) continue;
         forward_tile(rows, own, here, here + STAGE, row, first_key, first_key + FORWARD_KEYS > warp_first + 1,
                      scale * LOG2E, masks, visible, blockIdx.z * heads + head);
@@ -289,8 +289,8 @@ KERNEL __launch_bounds__(FORWARD_WARPS *WARP, D >= 96 ? 1 : 2)
 }
 
 // statistics[0][batch, head, time] = logsumexp in powers of two, [1][..] = delta, the sum over a row of dy *
-// out. Grid [ceil(batch * time * heads / 32)], 256 threads: 8 threads a row, so that a warp reads 4 rows side
-// by side. Floor: 4 * batch * time * width bytes at memory speed.
+// out. Grid [ceil(batch * time * heads / 32)], 256 threads: 8 threads per row, so that a warp reads 4
+// consecutive rows. Floor: 4 * batch * time * width bytes at memory speed.
 KERNEL __launch_bounds__(ROW_THREADS)
     statistics_bf16(float *__restrict__ statistics, const bf16 *__restrict__ dy,
                          const bf16 *__restrict__ out, const float *__restrict__ logsumexp, u32 batch,

@@ -4,7 +4,7 @@
 #include "attention_masks.cuh"
 
 #define D HEAD_DIM
-// TILE: positions of a tile. Four tiles fit in 99 KiB of shared memory, which every chip from sm_80 on has.
+// TILE: positions of a tile. Four tiles fit in 99 KiB of shared memory, which every GPU from sm_80 on has.
 #define EACH \
     (TILE / 16)  // thread (y, x) of 16 by 16 makes rows y * EACH.., columns x + 16 * j of a tile of scores
 #define COLUMNS (D / 16)  // ... and of an output the same rows, columns x * VECTOR + 16 * VECTOR * j
@@ -141,7 +141,7 @@ KERNEL __launch_bounds__(THREADS)
                 here = fmaxf(here, s[i][j]);
             }
             here = row_max(here);
-            // Where nothing was visible so far, any finite number serves.
+            // For rows without a visible score so far, any finite number can be used.
             const float base = here == -__int_as_float(0x7f800000) ? 0.0f : here;
             const float shrink = expf(largest[i] - base);
             largest[i] = here;
@@ -177,7 +177,7 @@ KERNEL __launch_bounds__(THREADS)
 }
 
 // delta[batch, head, time] = sum over a row of dy * out. Grid [ceil(batch * time * heads / 8)], 256 threads:
-// a warp a row. Floor: 8 * batch * time * width bytes at memory speed.
+// a warp per row. Floor: 8 * batch * time * width bytes at memory speed.
 KERNEL __launch_bounds__(THREADS)
     delta_f32(float *__restrict__ delta, const float *__restrict__ dy, const float *__restrict__ out,
                     u32 batch, u32 time, u32 heads, u32 head_width) {

@@ -1,9 +1,9 @@
-// What hides attention weights besides causality: documents and dropout.
+// Attention masks besides the causal one: documents and dropout.
 #pragma once
 #include "philox.cuh"
 
 // `documents` is null, or has the position in its sequence at which each token's document begins, which never
-// falls along a sequence.
+// decreases along a sequence.
 struct Masks {
     const u32 *documents;
     Dropout dropout;
@@ -12,7 +12,7 @@ struct Masks {
     __device__ __forceinline__ u32 first_key(u32 sequence, u32 query, u32 time) const {
         return documents && query < time ? documents[u64(sequence) * time + query] : 0;
     }
-    // The end of the tiles of `step` queries from tile `begin` on, of which one sees a key before `end`.
+    // The end of the tiles of `step` queries, from tile `begin` on, in which a query sees a key before `end`.
     __device__ __forceinline__ u32 end_tile(u32 sequence, u32 begin, u32 step, u32 end, u32 time) const {
         const u32 tiles = (time + step - 1) / step;
         if (!documents) return tiles;

@@ -1,4 +1,4 @@
-// Sums over the rows of a matrix: gradients of biases, and of the weight and bias of a layer norm.
+// Sums over the rows of a matrix: gradients of biases, and of the weights and biases of norms.
 #pragma once
 #include "common.cuh"
 

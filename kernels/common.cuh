@@ -1,5 +1,5 @@
-// Shared by all kernel families. The run-time compiler is given this text and the family's own files, and no
-// header of CUDA's. Everything here works from sm_80 on.
+// Definitions shared by all kernel families. The run-time compiler is given this text and the family's own
+// files, and no CUDA header. Everything here works from sm_80 on.
 #pragma once
 
 typedef unsigned char u8;
@@ -25,7 +25,7 @@ struct bf16 {
 __device__ __forceinline__ float to_f32(float x) { return x; }
 __device__ __forceinline__ float to_f32(bf16 x) { return __uint_as_float(u32(x.bits) << 16); }
 
-// Rounded to nearest, ties to even; NaN stays NaN.
+// Rounds to nearest, ties to even; NaN stays NaN.
 __device__ __forceinline__ u32 pack_bf16(float low, float high) {
     u32 packed;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
@@ -74,7 +74,7 @@ template <int N, typename T> __device__ __forceinline__ void store(T *to, const 
     *reinterpret_cast<Vector<T, N> *>(to) = values;
 }
 
-// N values that are computed with.
+// N values to compute with.
 template <int N> struct Floats {
     float at[N];
 };
@@ -102,7 +102,7 @@ template <int N, typename T> __device__ __forceinline__ void write(T *to, const 
     }
 }
 
-// Sums and maxima over a warp in a fixed butterfly: every lane has the same result.
+// Sums and maxima over a warp in a fixed butterfly: every thread has the same result.
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll
     for (int offset = WARP / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(ALL_LANES, x, offset);

@@ -2,15 +2,15 @@
 // have no loss and no gradient, and the mean is over the others.
 #include "common.cuh"
 
-// The loss of an ignored row among losses, none of which is negative.
+// The loss of an ignored row; no other loss is negative.
 #define NO_LOSS -1.0f
 
-// Launch: a block for a row, up to MOST_THREADS threads (the host gives short rows fewer), rows as the grid.
+// Launch: a block per row, up to MOST_THREADS threads (the host gives short rows fewer), rows as the grid.
 // Rows of up to 101,000 bytes (50,304 bf16 scores have 100,608) are kept in shared memory, filled by
-// asynchronous copies, so that they are read once, and two blocks of an H100 fit beside each other: one loads
-// while the other computes. Longer rows are read twice, the second time mostly from L2. A row may begin at
-// any element: the scores before the first 16-byte boundary and after the last are taken one by one. Floor:
-// the scores in once, the gradient out once.
+// asynchronous copies, so that they are read once, and two blocks fit on a multiprocessor of an H100: one
+// loads while the other computes. Longer rows are read twice, the second time mostly from L2. A row may begin
+// at any element: the scores before the first 16-byte boundary and after the last are processed one by one.
+// Floor: the scores in once, the gradient out once.
 
 __device__ __forceinline__ void copy_16_bytes(void *shared, const void *global) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(u32(__cvta_generic_to_shared(shared))),
@@ -63,8 +63,8 @@ template <typename T> struct Cut {
         vectors = (columns - head) / N;
     }
     __device__ __forceinline__ u32 tail() const { return head + vectors * N; }
-    // Whole vectors by `vector(first score)`, the rest by `single(score)`; a thread's order depends on the
-    // cut alone.
+    // Calls `vector(first score)` for whole vectors and `single(score)` for the rest; a thread's order
+    // depends on the cut alone.
     template <typename Whole, typename Single>
     __device__ __forceinline__ void for_each(const Whole &whole, const Single &single) const {
         if (threadIdx.x < head) single(threadIdx.x);
@@ -92,7 +92,7 @@ __device__ __forceinline__ float block_sum(float x, float *shared) {
     return result;
 }
 
-// Copies the row to shared memory, at the same distance from a 16-byte boundary, and returns the copy.
+// Copies the row to shared memory, at the same offset from a 16-byte boundary, and returns the copy.
 template <typename T> __device__ __forceinline__ const T *fetch(const T *row, const Cut<T> &cut) {
     extern __shared__ __align__(16) unsigned char memory[];
     constexpr u32 N = Cut<T>::N;
@@ -139,7 +139,7 @@ __device__ __forceinline__ void cross_entropy(T *scores, const u32 *targets, con
             for (u32 i = 0; i < N; i++) total += exponential(values.at(i) - largest, T());
         },
         [&](u32 at) { total += exponential(to_f32(in[at]) - largest, T()); });
-    // Its barrier also stands between the reads of `score` and the first write of the row.
+    // Its barrier also separates the reads of `score` from the first write of the row.
     total = block_sum(total, sums);
 
     if (threadIdx.x == 0) losses[blockIdx.x] = float(log(double(total)) + (double(largest) - double(score)));
@@ -192,9 +192,8 @@ KERNEL __launch_bounds__(MEAN_THREADS)
     if (threadIdx.x == 0) *counted = counts[0];
 }
 
-// loss = scale * mean of the rows' losses, added in f64 in a fixed order; 0 where all are ignored. `loss`
-// holds the number of those that are not. Launch: one block of MEAN_THREADS threads; a few hundred KiB from
-// L2.
+// loss = scale * mean of the rows' losses, added in f64 in a fixed order; 0 if all are ignored. `loss` holds
+// the number of the other rows. Launch: one block of MEAN_THREADS threads; a few hundred KiB from L2.
 KERNEL __launch_bounds__(MEAN_THREADS)
     mean_loss(const float *__restrict__ losses, float *loss, u32 rows, float scale) {
     __shared__ double sums[MEAN_THREADS];

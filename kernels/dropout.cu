@@ -1,7 +1,7 @@
-// Dropout: out = x * factor, element by element; the gradient is the same of the gradient.
+// Dropout: out = x * factor for every element; the gradient is the same function of the output's gradient.
 #include "philox.cuh"
 
-// Launch: as elementwise.cuh says, four elements for each draw of words. Floor: x in, out out.
+// Launch: as in elementwise.cuh, four elements for each draw of words. Floor: x in, out out.
 template <int N, typename T>
 __device__ __forceinline__ void drop(const T *x, T *out, u64 count, const Dropout &dropout) {
     const u64 vectors = count / N, first = u64(blockIdx.x) * (THREADS * UNROLL) + threadIdx.x;
@@ -26,7 +26,7 @@ __device__ __forceinline__ void drop(const T *x, T *out, u64 count, const Dropou
     }
 }
 
-// One element: for arrays that are not aligned, and what is left of those that are.
+// One element: for unaligned arrays, and for the rest of aligned ones.
 template <typename T>
 __device__ __forceinline__ void drop_one(const T *x, T *out, u64 at, const Dropout &dropout) {
     const Words words = philox(dropout.key0, dropout.key1, u32(at / 4), u32(at / 4 >> 32), 0, 0);

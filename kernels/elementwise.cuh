@@ -1,12 +1,12 @@
-// Operators that look at one element at a time.
+// Element-wise operators.
 #pragma once
 #include "common.cuh"
 
 // Launch: THREADS threads; a block owns THREADS * UNROLL vectors of N elements, so every thread has UNROLL
 // loads of up to 16 bytes of each operand in flight before the first is used, and the grid covers the array
-// once. `vector` says that all pointers are 16-byte aligned; without it N is 1. Floor of all of these: every
-// operand once through memory. Calls `op.load` for all of a thread's vectors, then `op.store`: the result may
-// overwrite an operand. The last block takes the elements after the last whole vector.
+// once. `vector`: all pointers are 16-byte aligned; otherwise N is 1. Floor of all of these: every operand
+// once through memory. Calls `op.load` for all of a thread's vectors, then `op.store`: the result may
+// overwrite an operand. The last block processes the elements after the last whole vector.
 template <int N, typename Op> __device__ __forceinline__ void each(const Op &op, u64 count) {
     const u64 vectors = count / N;
     const u64 first = u64(blockIdx.x) * (THREADS * UNROLL) + threadIdx.x;

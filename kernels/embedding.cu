@@ -1,15 +1,15 @@
 // Token embedding, with or without learned positions, and the gradients of both tables without float atomics.
 #include "common.cuh"
 
-// RARE: whole blocks sort the list, and sum the row, of a token that occurs more often.
+// RARE: the list of a token that occurs more often is sorted, and its row summed, by whole blocks.
 
 template <int N> __device__ __forceinline__ void add(Floats<N> &sum, const Floats<N> &values) {
 #pragma unroll
     for (int i = 0; i < N; i++) sum.at[i] += values.at[i];
 }
 
-// out[row] = table[tokens[row]] + positions[row % time]; positions may be null. Launch: a warp for a row, 8
-// rows a block. Floor: a table row and the output row of every token; positions stay in L2.
+// out[row] = table[tokens[row]] + positions[row % time]; positions may be null. Launch: a warp per row, 8
+// rows per block. Floor: a table row and the output row of every token; positions stay in L2.
 template <int N, typename T>
 __device__ __forceinline__ void forward(const u32 *tokens, const T *table, const T *positions, T *out,
                                         u32 rows, u32 time, u32 vocab, u32 width) {
@@ -28,7 +28,7 @@ __device__ __forceinline__ void forward(const u32 *tokens, const T *table, const
     }
 }
 
-// Positions of tokens in their documents. Launch: a thread for a token.
+// Positions of tokens in their documents. Launch: a thread per token.
 KERNEL __launch_bounds__(THREADS)
     positions(const u32 *__restrict__ documents, u32 *__restrict__ out, u32 tokens, u32 time) {
     const u32 at = blockIdx.x * THREADS + threadIdx.x;
@@ -36,17 +36,17 @@ KERNEL __launch_bounds__(THREADS)
 }
 
 // The table's gradient: a counting sort lists the positions of every token, then each row of the table adds
-// the gradients at its positions in their order. Counts and lists are integers, so they do not depend on
+// the gradients at its positions in order. Counts and lists are integers, so they do not depend on
 // scheduling, except for the order inside the list of a rare token, which its reader sorts.
 
-// counts[token] += 1 for every token. Launch: a thread for a token.
+// counts[token] += 1 for every token. Launch: a thread per token.
 KERNEL __launch_bounds__(THREADS)
     count_tokens(const u32 *__restrict__ tokens, u32 *counts, u32 rows, u32 vocab) {
     const u32 row = blockIdx.x * THREADS + threadIdx.x;
     const bool present = row < rows;
     const u32 token = present ? tokens[row] : 0xffffffffu;
     if (present && token >= vocab) __trap();
-    // One addition for all lanes with the same token, so that frequent tokens do not queue.
+    // One addition for all threads of a warp with the same token, so that frequent tokens do not contend.
     const u32 same = __match_any_sync(ALL_LANES, token);
     if (present && (same & ((1u << (threadIdx.x % WARP)) - 1)) == 0) atomicAdd(counts + token, __popc(same));
 }
@@ -84,7 +84,7 @@ KERNEL __launch_bounds__(WIDE_THREADS) start_lists(const u32 *__restrict__ count
 }
 
 // Writes the positions of rare tokens into their lists, in any order; counts their counts down to 0. Launch:
-// a thread for a token.
+// a thread per token.
 KERNEL __launch_bounds__(THREADS) list_rare(const u32 *__restrict__ tokens, const u32 *__restrict__ starts,
                                             u32 *counts, u32 *__restrict__ lists, u32 rows) {
     const u32 row = blockIdx.x * THREADS + threadIdx.x;
@@ -95,8 +95,8 @@ KERNEL __launch_bounds__(THREADS) list_rare(const u32 *__restrict__ tokens, cons
 }
 
 // Writes the list of every frequent token in increasing order: blocks take frequent tokens in turn and scan
-// all tokens, and a vote in every warp gives the places. Launch: WIDE_THREADS threads, a block for each
-// frequent token that there can be, at most 1024. Tokens come from L2.
+// all tokens, and a vote in every warp gives the positions in the list. Launch: WIDE_THREADS threads, a block
+// for each possible frequent token, at most 1024. Tokens come from L2.
 KERNEL __launch_bounds__(WIDE_THREADS)
     list_frequent(const u32 *__restrict__ tokens, const u32 *__restrict__ starts,
                   const u32 *__restrict__ frequent, u32 *__restrict__ lists, u32 rows, u32 vocab) {
@@ -112,8 +112,8 @@ KERNEL __launch_bounds__(WIDE_THREADS)
             const bool mine = row < rows && tokens[row] == token;
             const u32 vote = __ballot_sync(ALL_LANES, mine);
             if (lane == 0) votes[turn][warp] = __popc(vote);
-            // Two buffers in turn: a warp that runs ahead meets this barrier before it can overwrite votes
-            // that others read.
+            // Two alternating buffers: a warp that runs ahead meets this barrier before it can overwrite
+            // votes that others read.
             __syncthreads();
             const u32 counted = votes[turn][lane];
             u32 before = lane < warp ? counted : 0, all = counted;
@@ -127,7 +127,7 @@ KERNEL __launch_bounds__(WIDE_THREADS)
 }
 
 // Gradients of rare tokens, and of tokens that do not occur. Launch: a warp for a row and a piece of WARP * N
-// columns, 8 rows a block, grid [rows / 8, pieces]. Floor: dy once, the table's gradient once.
+// columns, 8 rows per block, grid [rows / 8, pieces]. Floor: dy once, the table's gradient once.
 template <int N, typename T, typename Out>
 __device__ __forceinline__ void rare_rows(const T *dy, const u32 *starts, const u32 *lists, Out *table,
                                           u32 vocab, u32 width, u32 accumulate) {
@@ -137,7 +137,7 @@ __device__ __forceinline__ void rare_rows(const T *dy, const u32 *starts, const 
     const u32 start = starts[row];
     const u32 count = starts[row + 1] - start;
     if (count > RARE || (count == 0 && accumulate)) return;
-    // Every lane holds a position; `rank` is how many are before it.
+    // Every thread holds a position; `rank` is the number of smaller ones.
     const u32 position = lane < count ? lists[start + lane] : 0xffffffffu;
     u32 rank = 0;
     for (u32 other = 0; other < count; other++) rank += __shfl_sync(ALL_LANES, position, other) < position;
@@ -156,9 +156,9 @@ __device__ __forceinline__ void rare_rows(const T *dy, const u32 *starts, const 
 }
 
 // Gradients of frequent tokens. A block owns a row and COLUMNS columns: all threads load the next STAGE
-// positions into registers while one thread a column adds the previous ones, in order, from shared memory. So
-// thousands of positions cost a few cycles each instead of a memory latency. Launch: THREADS threads, grid
-// [frequent tokens at most, pieces].
+// positions into registers while one thread per column adds the previous ones, in order, from shared memory.
+// So each of thousands of positions costs a few cycles instead of a memory latency. Launch: THREADS threads,
+// grid [most frequent tokens, pieces].
 #define STAGE 128
 template <typename T, typename Out>
 __device__ __forceinline__ void frequent_rows(const T *dy, const u32 *starts, const u32 *frequent,
@@ -185,7 +185,7 @@ __device__ __forceinline__ void frequent_rows(const T *dy, const u32 *starts, co
         };
         fetch(0);
         for (u32 first = 0; first < count; first += STAGE) {
-            // Rows past the end are staged as well, but never added.
+            // Rows past the end are loaded as well, but never added.
 #pragma unroll
             for (u32 i = 0; i < STAGE / STRIDE; i++) staged[strand + i * STRIDE][lane] = to_f32(next[i]);
             __syncthreads();
@@ -202,7 +202,7 @@ __device__ __forceinline__ void frequent_rows(const T *dy, const u32 *starts, co
 }
 
 // positions[t] (+)= sum over the batch of dy[b][t], in the order of b; rows from `time` on add nothing.
-// Launch: a thread for N columns of a row of `positions`. Floor: dy once.
+// Launch: a thread per N columns of a row of `positions`. Floor: dy once.
 template <int N, typename T, typename Out>
 __device__ __forceinline__ void position_rows(const T *dy, Out *positions, u32 batch, u32 time, u32 context,
                                               u32 width, u32 accumulate) {

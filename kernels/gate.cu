@@ -1,4 +1,4 @@
-// Gated feed-forward: h = activation(gate) * up, where a row holds the gate's columns and then those of up.
+// Gated feed-forward: h = activation(gate) * up, where a row holds the gate's columns, then those of up.
 #include "activation.cuh"
 
 // Launch: THREADS threads; a thread has UNROLL items of N columns of h, all of whose operands are loaded

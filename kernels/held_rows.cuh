@@ -1,4 +1,4 @@
-// Rows that threads hold in registers: layer norm and RMS norm.
+// Kernels that hold rows in registers: layer norm and RMS norm.
 #pragma once
 #include "common.cuh"
 
@@ -12,7 +12,7 @@
 template <int GROUP> __device__ __forceinline__ float group_sum(float x) {
     x = warp_sum(x);
     if (GROUP == WARP) return x;
-    // The barrier before the write lets the sum before this one be read by all.
+    // The barrier before the write lets all threads read the previous sum.
     __shared__ float partial[THREADS / WARP];
     __syncthreads();
     if (threadIdx.x % WARP == 0) partial[threadIdx.x / WARP] = x;
@@ -23,7 +23,7 @@ template <int GROUP> __device__ __forceinline__ float group_sum(float x) {
     return total;
 }
 
-// 16 bytes of a row, kept as they lie in memory.
+// 16 bytes of a row, unconverted.
 template <typename T> struct Wide {
     static const int N = 16 / sizeof(T);
     Vector<u32, 4> words;
@@ -32,8 +32,8 @@ template <typename T> struct Wide {
         words = load<4>(reinterpret_cast<const u32 *>(from));
     }
     __device__ __forceinline__ void write(T *to) const { store<4>(reinterpret_cast<u32 *>(to), words); }
-    // Hides from the compiler that the words have not changed: it would keep their f32 values, which take
-    // twice the registers.
+    // Makes the compiler assume that the words have changed: otherwise it would keep their f32 values, which
+    // take twice the registers.
     __device__ __forceinline__ void forget() {
 #pragma unroll
         for (int i = 0; i < 4; i++) asm volatile("" : "+r"(words.at[i]));
@@ -74,8 +74,7 @@ template <typename T, int GROUP, int HELD> struct Row {
     }
 };
 
-// A thread's place: its row, its lane in the group that has the row, and the row's start and number of
-// vectors.
+// A thread's row, its lane in the row's group, and the row's start and number of vectors.
 template <typename T, int GROUP> struct Place {
     u32 lane, row, vectors;
     u64 start;

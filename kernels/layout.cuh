@@ -1,11 +1,11 @@
-// Arrays of up to four dimensions whose elements lie at strides.
+// Arrays of up to four dimensions with strided elements.
 #pragma once
 #include "common.cuh"
 
-// The place of each element: offset + sum of index * stride.
+// The index of each element in memory: offset + sum of index * stride.
 struct Layout {
     u64 offset, stride0, stride1, stride2, stride3;
-    // The place of element number `linear` in row-major order; sizes but the first.
+    // Returns the index of element number `linear` in row-major order; sizes without the first.
     __device__ __forceinline__ u64 place(u64 linear, u32 size1, u32 size2, u32 size3) const {
         const u64 i3 = linear % size3, rest = linear / size3;
         const u64 i2 = rest % size2, outer = rest / size2;

@@ -1,4 +1,4 @@
-// The gradient of a linear layer's bias; its matmuls are the library's.
+// The gradient of a linear layer's bias; cuBLASLt computes its matmuls.
 #include "columns.cuh"
 
 // partial[run][column] = sum of dy[row][column] over the run's rows.

@@ -41,9 +41,9 @@ template <typename T> __device__ __forceinline__ float chunk_sum(const T *x, u64
     return float(warp_sum_f64((sums[0] + sums[1]) + (sums[2] + sums[3])));
 }
 
-// Writes the norm, sqrt(sum of sums) times the gradient scale, added in f64 in an order that their number
-// decides, and the factor, min(1, max_norm / (norm + 1e-6)), 1 where max_norm is 0, NaN where the norm is.
-// For a whole block. The sums may have been written by other blocks of this launch: they are read from L2.
+// Writes the norm, sqrt(sum of sums) times the gradient scale, added in f64 in an order that depends on their
+// number only, and the factor, min(1, max_norm / (norm + 1e-6)), 1 if max_norm is 0, NaN if the norm is. For
+// a whole block. The sums may have been written by other blocks of this launch: they are read from L2.
 __device__ __forceinline__ void join(const float *sums, u32 count, float max_norm, StepState *state) {
     __shared__ double partial[THREADS];
     double total = 0.0;
@@ -79,9 +79,9 @@ __device__ __forceinline__ u32 owner_of(const u32 *firsts, u32 count, u32 chunk)
     return low;
 }
 
-// Measures all tensors of a table in one launch. The last block to finish, which an integer counter tells,
-// joins all sums; that block's number decides nothing. The table: the tensors, then for each (and one past
-// the last) its first chunk, then the counter, 0 between launches.
+// Measures all tensors of a table in one launch. The last block to finish, determined by an integer counter,
+// adds all sums; results do not depend on which block it is. The table: the tensors, then for each (and one
+// past the last) its first chunk, then the counter, 0 between launches.
 template <typename T>
 __device__ __forceinline__ void measure(Gradient *table, float *sums, StepState *state, u32 count,
                                         u32 chunks, float max_norm) {
@@ -98,7 +98,7 @@ __device__ __forceinline__ void measure(Gradient *table, float *sums, StepState 
     }
     __threadfence();
     __syncthreads();
-    // Wraps to 0 after the last block: ready for the next launch.
+    // Wraps to 0 after the last block, for the next launch.
     if (threadIdx.x == 0) last = atomicInc(counter, gridDim.x - 1) == gridDim.x - 1;
     __syncthreads();
     if (!last) return;
@@ -106,8 +106,8 @@ __device__ __forceinline__ void measure(Gradient *table, float *sums, StepState 
     join(sums, chunks, max_norm, state);
 }
 
-// Computes the sums alone, of tensors that are parts of longer ones, each from its own place on. The table:
-// the tensors, then for each (and one past the last) its first chunk, then the places of the parts' sums.
+// Computes only the sums, of tensors that are parts of longer ones, each from its own index on. The table:
+// the tensors, then for each (and one past the last) its first chunk, then the indices of the parts' sums.
 template <typename T>
 __device__ __forceinline__ void part_sums(const Gradient *table, float *sums, u32 count, u32 chunks) {
     const u32 *firsts = reinterpret_cast<const u32 *>(table + count);

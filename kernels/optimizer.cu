@@ -1,6 +1,6 @@
-// Updates of all parameters in one launch, by one of several rules. A rule is a struct: the numbers that all
-// elements share, the count of tensors that it keeps for a parameter, and the update of one element.
-// `begin_<rule>` computes the numbers, once for each update.
+// Updates of all parameters in one launch, by one of several rules. A rule is a struct: the coefficients that
+// all elements share, the number of states of a parameter, and the update of one element. `begin_<rule>`
+// computes the coefficients, once for each update.
 #include "common.cuh"
 #include "power.cuh"
 #include "step_state.cuh"
@@ -12,7 +12,7 @@
 // element (30 with a bf16 copy); SGD 12, with momentum 20. A bf16 gradient saves 2 of them.
 #define UNROLL 2
 
-// The addresses are 0 where there is none.
+// Absent tensors have the address 0.
 struct Parameter {
     u64 weight, gradient, states[MOST_STATES], compute;
     u64 elements;
@@ -63,7 +63,7 @@ __device__ __forceinline__ void put(T *to, u64 at, u64 end, bool aligned, const 
     }
 }
 
-// AdamW, as `crates/tensor/src/ops/optimizer/adamw.rs` has it.
+// AdamW, as in `crates/tensor/src/ops/optimizer/adamw.rs`.
 struct alignas(16) AdamW {
     static constexpr int STATES = 2;
     float factor, keep, take1, beta2, take2, root_correction, epsilon, step_size;
@@ -75,7 +75,7 @@ struct alignas(16) AdamW {
         const float v = beta2 * states[1] + take2 * g * g;
         const float root = sqrtf(v) / root_correction + epsilon;
         const float kept = decay ? keep : 1.0f, direction = m / root;
-        // Stated, because the compiler's choice of fused operations differs between a thread's vectors.
+        // Explicit, because the compiler would fuse different operations for different vectors of a thread.
         weight = vector == 0 ? __fmaf_rn(-direction, step_size, __fmul_rn(weight, kept))
                              : __fmaf_rn(weight, kept, -__fmul_rn(direction, step_size));
         states[0] = m;
@@ -83,10 +83,10 @@ struct alignas(16) AdamW {
     }
 };
 
-// SGD, as `crates/tensor/src/ops/optimizer/sgd.rs` has it; with momentum, a velocity is kept.
+// SGD, as in `crates/tensor/src/ops/optimizer/sgd.rs`; with momentum, it keeps a velocity.
 template <bool MOMENTUM> struct alignas(16) Sgd {
     static constexpr int STATES = MOMENTUM ? 1 : 0;
-    // `first`: 1 at the first update, where the velocity becomes the gradient whatever it held, else 0.
+    // `first`: 1 at the first update, where the velocity becomes the gradient, else 0.
     float factor, learning_rate, momentum, weight_decay, first;
 
     __device__ __forceinline__ void update(float gradient, float &weight, float (&states)[MOST_STATES],
@@ -100,7 +100,7 @@ template <bool MOMENTUM> struct alignas(16) Sgd {
     }
 };
 
-// Updates UNROLL vectors from `start` on: it loads all of them before it stores one.
+// Updates UNROLL vectors from `start` on: loads all of them before it stores one.
 template <typename Rule, typename G>
 __device__ __forceinline__ void update(const Parameter &parameter, u64 start, const Rule &rule) {
     const u64 end = parameter.elements;
@@ -154,12 +154,12 @@ __device__ __forceinline__ void update_chunk(const Parameter *parameters, const 
     }
 }
 
-// The factor of every gradient: what clips its norm, and the gradient scale.
+// The factor of every gradient: the clipping factor times the gradient scale.
 __device__ __forceinline__ float factor_of(const StepState &state) {
     return __fmul_rn(state.clip_factor, state.gradient_scale);
 }
 
-// Counts an update and computes its numbers, unless the step is skipped. Launch: one thread.
+// Counts an update and computes its coefficients, unless the step is skipped. Launch: one thread.
 KERNEL begin_adamw(StepState *state, float beta1, float beta2, float epsilon, float weight_decay) {
     if (skips(state)) return;
     state->updates += 1;

@@ -21,8 +21,8 @@ __device__ __forceinline__ Words philox(u32 key0, u32 key1, u32 c0, u32 c1, u32 
     return {{c0, c1, c2, c3}};
 }
 
-// What dropout keeps, and the factor of what it keeps: an element is dropped whose word is below the
-// threshold. A threshold of 0 drops nothing.
+// A dropout mask: an element is dropped if its word is below the threshold, and otherwise multiplied by the
+// scale. A threshold of 0 drops nothing.
 struct Dropout {
     u32 key0, key1, threshold;
     float scale;

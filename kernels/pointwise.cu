@@ -2,7 +2,7 @@
 #include "elementwise.cuh"
 #include "layout.cuh"
 
-// Each function with its derivative; `number` is its parameter where it has one.
+// Each function with its derivative; `number` is its parameter, if any.
 #define FUNCTION(NAME, VALUE, SLOPE)                                                \
     struct NAME {                                                                   \
         float number;                                                               \

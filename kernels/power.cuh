@@ -1,4 +1,4 @@
-// Powers in f64 to the bit as the host's `libm::pow` has them.
+// Powers in f64 with the same bits as the host's `libm::pow`.
 #pragma once
 #include "common.cuh"
 
@@ -16,7 +16,7 @@ __device__ __forceinline__ u32 high_word(Exact x) { return u32(__double2hiint(x.
 __device__ __forceinline__ u32 low_word(Exact x) { return u32(__double2loint(x.value)); }
 __device__ __forceinline__ Exact without_low_word(Exact x) { return from_words(high_word(x), 0); }
 
-// Returns x^y for 0 <= x < 1, x a normal number or 0, and y >= 1; 0 where the power is below 2^-1000. The
+// Returns x^y for 0 <= x < 1, x a normal number or 0, and y >= 1; 0 if the power is below 2^-1000. The
 // operations and their order are those of FreeBSD's e_pow.c:
 //
 // Copyright (C) 2004 by Sun Microsystems, Inc. All rights reserved. Permission to use, copy, modify, and
@@ -62,7 +62,7 @@ __device__ Exact power(Exact x, u32 y) {
     p_high = exponent_high * t1;
     Exact z = p_low + p_high;
     if (z.value < -1000.0) return {0.0};
-    // 2^(p_high + p_low): a whole power of two and a rest.
+    // 2^(p_high + p_low): a power of two times the power of the rest.
     const u32 magnitude = high_word(z) & 0x7fffffffu;
     int whole = 0;
     if (magnitude > 0x3fe00000u) {

@@ -1,13 +1,13 @@
-// RMS normalisation of every query and key head of packed rows, then the rotation to its position; values
-// pass. One pass each way.
+// RMS normalisation of every query and key head of packed rows, then the rotation to its position; values are
+// copied. One pass each way.
 #include "columns.cuh"
 #include "rotary.cuh"
 
 // Launch: THREADS threads. A head belongs to a group of `lanes` threads of one warp, a power of two; a thread
-// has PIECES times N elements of the head's first half and those of the second that belong to them, in
-// registers. Forward: a group for every head of every row. Backward: a block for every run of rows, whose
-// groups take its query and key heads in turn, and whose sums for the weights' gradients are joined in the
-// order of the groups. Floor forward: x in, y out. Floor backward: dy, x in, dx out.
+// holds PIECES times N elements of the head's first half and their partners in the second half in registers.
+// Forward: a group for every head of every row. Backward: a block for every run of rows, whose groups take
+// its query and key heads in turn, and whose sums for the weights' gradients are joined in the order of the
+// groups. Floor forward: x in, y out. Floor backward: dy, x in, dx out.
 
 template <typename T> struct Rows {
     u32 rows, time, query, key_value, width, lanes;
@@ -24,7 +24,7 @@ template <int N, int PIECES> struct Part {
     Floats<N> low[PIECES], high[PIECES];
 };
 
-// Calls f(piece, column in the half) for each of a thread's vectors that lies in the half.
+// Calls f(piece, column in the half) for each of a thread's vectors in the half.
 template <int N, int PIECES, typename F>
 __device__ __forceinline__ void for_pieces(u32 lane, u32 lanes, u32 half, F f) {
 #pragma unroll
@@ -62,7 +62,7 @@ __device__ __forceinline__ void forward(const T *x, const T *query_weight, const
             total = fmaf(part.low[piece].at[i], part.low[piece].at[i], total);
             total = fmaf(part.high[piece].at[i], part.high[piece].at[i], total);
         }
-    // All threads of a warp take part.
+    // All threads of the warp take part in the sum.
     const float rstd = 1.0f / sqrtf(group_sum(total, lanes) / shape.width + epsilon);
     if (!inside) return;
     if (head < normed) {
@@ -87,7 +87,7 @@ __device__ __forceinline__ void forward(const T *x, const T *query_weight, const
 }
 
 // dx = rstd * (g - normal * mean(g * normal)) with g = dz * weight, normal = x * rstd and dz the gradient
-// turned back; dx may be dy, and values keep theirs. partial[run][0][column] = sum over queries of dz *
+// rotated back; dx may be dy, and values keep theirs. partial[run][0][column] = sum over queries of dz *
 // normal, [1] over keys.
 template <int N, int PIECES, typename T>
 __device__ __forceinline__ void backward(const T *dy, const T *x, const float *rstds, const T *query_weight,

@@ -2,7 +2,7 @@
 #include "layout.cuh"
 
 // Launch: THREADS threads, one element each. Floor: every element in and out once; strides beyond a sector
-// cost whole sectors.
+// transfer whole sectors.
 #define FOR_TYPE(NAME, T)                                                                                  \
     KERNEL copy_##NAME(const T *x, T *out, u32 size1, u32 size2, u32 size3, LAYOUT(x), LAYOUT(out), \
                        u64 count) { \

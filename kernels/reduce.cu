@@ -1,8 +1,9 @@
 // Sums and maxima along one dimension of an array [outer, count, inner].
 #include "common.cuh"
 
-// Launch: THREADS threads. Where inner is 1, a warp takes one result: its lanes' terms in order, then a fixed
-// butterfly. Elsewhere a thread takes one, and neighbours read neighbours. Floor: the array in once.
+// Launch: THREADS threads. If inner is 1, a warp computes one result: its threads' terms in order, then a
+// fixed butterfly. Otherwise a thread computes one, and adjacent threads read adjacent elements. Floor: the
+// array in once.
 struct Sum {
     __device__ __forceinline__ static float start() { return 0.0f; }
     __device__ __forceinline__ static float join(float a, float b) { return a + b; }
@@ -33,7 +34,7 @@ __device__ __forceinline__ void reduce(const T *x, T *out, u64 results, u64 coun
     out[thread] = from_f32<T>(found);
 }
 
-// dx = dy at the first of the largest terms, 0 at all others. Launch: a thread for each result.
+// dx = dy at the first of the largest terms, 0 at all others. Launch: a thread per result.
 template <typename T>
 __device__ __forceinline__ void to_largest(const T *dy, const T *x, const T *y, T *dx, u64 results, u64 count,
                                            u64 inner) {

@@ -3,8 +3,8 @@
 #include "columns.cuh"
 #include "held_rows.cuh"
 
-// Launch: as held_rows.cuh says. Floor forward: x (and branch) in, y (and sum) out. Floor backward: dy, x
-// (and dsum) in, dx out.
+// Launch: as in held_rows.cuh. Floor forward: x (and branch) in, y (and sum) out. Floor backward: dy, x (and
+// dsum) in, dx out.
 
 template <typename T, int GROUP, int HELD>
 __device__ __forceinline__ void forward(const T *x, const T *branch, const T *weight, T *sum, T *y,
@@ -94,7 +94,7 @@ __device__ __forceinline__ void backward(const T *dy, const T *dsum, const T *x,
     }
 }
 
-// For any width. A thread visits the same elements in every pass, so it may read back the sum that it wrote.
+// For any width. A thread visits the same elements in every pass, so it may read the sum that it wrote.
 template <typename T>
 __device__ __forceinline__ void forward_any(const T *x, const T *branch, const T *weight, T *sum, T *y,
                                             float *rstds, u32 width, float epsilon) {

@@ -1,9 +1,9 @@
 // Rotary position embeddings of the first heads of rows, in place.
 #include "rotary.cuh"
 
-// Launch: THREADS threads; a thread has UNROLL items, each N elements of the first half of a head and those
-// of the second that belong to them, all loaded before the first is stored. The table of cosines and sines
-// stays in L2. Floor: the heads in and out once.
+// Launch: THREADS threads; a thread has UNROLL items, each N elements of the first half of a head and their
+// partners in the second half, all loaded before the first is stored. The table of cosines and sines stays in
+// L2. Floor: the heads in and out once.
 template <int N, bool BACK, typename T>
 __device__ __forceinline__ void turn(T *x, const float *table, const u32 *documents, u32 items, u32 time,
                                      u32 heads, u32 width, u32 stride) {

@@ -2,7 +2,7 @@
 #pragma once
 #include "common.cuh"
 
-// Turns elements i and i + width / 2 of a head by one angle, or back.
+// Rotates elements i and i + width / 2 of a head by one angle, or back.
 template <int N>
 __device__ __forceinline__ void rotate(Floats<N> &low, Floats<N> &high, const Floats<N> &cosines,
                                        const Floats<N> &sines) {
@@ -24,7 +24,7 @@ __device__ __forceinline__ void rotate_back(Floats<N> &low, Floats<N> &high, con
     }
 }
 
-// The row of the table for a token: its distance from the start of its document.
+// Returns the row of the table for a token: its distance from the start of its document.
 __device__ __forceinline__ u32 position(const u32 *documents, u32 row, u32 time) {
     const u32 at = row % time;
     return documents ? at - documents[row] : at;

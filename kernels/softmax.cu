@@ -1,8 +1,8 @@
 // Softmax of rows, and its gradient.
 #include "common.cuh"
 
-// Launch: THREADS threads; a warp takes a row, its lanes' columns in order, then a fixed butterfly. Floor:
-// the row in once and out once; a row that is longer than the caches is read three times.
+// Launch: THREADS threads; a warp computes a row, its threads' columns in order, then a fixed butterfly.
+// Floor: the row in once and out once; a row longer than the caches is read three times.
 template <typename T>
 __device__ __forceinline__ void softmax(const T *x, T *y, u64 rows, u64 columns) {
     const u64 row = (u64(blockIdx.x) * THREADS + threadIdx.x) / WARP;

@@ -4,21 +4,21 @@
 #include "common.cuh"
 
 struct StepState {
-    // Norm of the gradient before clipping, and the factor that clips it.
+    // Norm of the gradient before clipping, and the clipping factor.
     float norm, clip_factor;
     float learning_rate;
-    // Multiplies every gradient: 1 / loss scale.
+    // Factor of every gradient, 1 / loss scale.
     float gradient_scale;
-    // Not 0: the update changes nothing and does not count; so also where the norm is not finite.
+    // Not 0: the update changes nothing and does not count. The same holds for a norm that is not finite.
     u32 skip;
-    // Updates made, the current one included once it has begun.
+    // Updates made, including the current one once it has begun.
     u32 updates;
     u32 unused[2];
-    // Numbers of the current update that all elements share, in the order of its rule's fields.
+    // Coefficients of the current update, in the order of its rule's fields.
     float coefficients[8];
 };
 
-// Returns whether the update leaves everything as it is.
+// Returns whether the update is skipped.
 __device__ __forceinline__ bool skips(const StepState *state) {
     return state->skip != 0 || !isfinite(state->norm);
 }

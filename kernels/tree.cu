@@ -1,19 +1,18 @@
 // The sum of 2, 4 or 8 parts, as a balanced binary tree in their order with each node rounded to the type. A
-// part may lie in the memory of another GPU that this one reaches: then it is read over the link between
-// them.
+// part may be in the memory of another GPU, which is then read over the link between them.
 #include "common.cuh"
 
 // Launch: THREADS threads, any number of blocks: few blocks leave multiprocessors to other kernels, and
 // suffice to fill the links. A thread loads UNROLL vectors of every part before it uses the first, LOADS
 // loads of 16 bytes in all. All pointers are 16-byte aligned; elements are counted in vectors. Floor: every
-// part once through memory or over its link; with `everywhere`, the sum once into every part besides.
+// part once through memory or over its link; with `everywhere`, also the sum once into every part.
 
 // 16 bytes of one part.
 struct alignas(16) Words {
     u32 at[4];
 };
 
-// Loads past the first cache: parts are read once.
+// Loads without allocating in the first cache, because parts are read once.
 __device__ __forceinline__ Words load_once(const Words *from) {
     Words held;
     asm volatile("ld.relaxed.sys.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -33,8 +32,8 @@ template <typename T> __device__ __forceinline__ void add(Words &to, const Words
     for (int i = 0; i < 4; i++) to.at[i] = sum<T>(to.at[i], from.at[i]);
 }
 
-// Adds `vectors` vectors of the parts. One thread reads and writes each vector, all parts before the sum: the
-// sum may overwrite a part.
+// Adds `vectors` vectors of the parts. One thread reads and writes each vector, all parts before the sum, so
+// the sum may overwrite a part.
 template <typename T, int PARTS>
 __device__ __forceinline__ void tree(Words *const (&parts)[PARTS], Words *own, u64 vectors, u32 everywhere) {
     constexpr int UNROLL = LOADS / PARTS;

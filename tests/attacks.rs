@@ -1,5 +1,5 @@
-//! What an attacker or a bad day brings: outputs over other people's files, links, FIFOs, full disks, limits
-//! of the process, text that steers a terminal. Every command ends with a sentence and a status.
+//! Hostile files and environments: outputs over other files, links, FIFOs, full disks, limits of the process,
+//! text that controls a terminal. Every command ends with a sentence and a status.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
@@ -17,12 +17,12 @@ fn plimsoll(directory: &Path, arguments: &[&str]) -> Output {
     clean(program(), directory).args(arguments).output().unwrap()
 }
 
-/// Runs a line of a shell with the program as `$P`.
+/// Runs a shell command line with the program as `$P`.
 fn shell(directory: &Path, line: &str) -> Output {
     clean("bash", directory).args(["-c", line]).env("P", program()).output().unwrap()
 }
 
-/// Checks a status, one sentence, and its words.
+/// Asserts a status and one sentence with these words.
 #[track_caller]
 fn refused(output: &Output, status: i32, words: &[&str]) {
     let said = text(&output.stderr);
@@ -42,7 +42,7 @@ fn with_run() -> tempfile::TempDir {
     workplace
 }
 
-/// Each command that writes a file which a user names.
+/// Commands that write a user-named file.
 const OUTPUTS: [&[&str]; 5] = [
     &["report", "out", "--output", "FILE"],
     &["plan", "run.toml", "--html", "FILE"],
@@ -71,7 +71,7 @@ fn outputs_replace_only_what_plimsoll_wrote() {
             refused(&write(bad, &["--force"]), 2, &[bad]);
         }
         let mut written = vec![write("new", &[]), write("thesis", &["--force"]), write("link", &["--force"])];
-        // A page or a picture of ours is drawn again; what took long to measure is kept.
+        // Plimsoll's pages and pictures are replaced, but results that took long to measure are kept.
         let measured = command.iter().any(|word| ["--describe", "--profile"].contains(word));
         match measured {
             true => refused(&write("new", &[]), 2, &["new: it exists"]),
@@ -125,7 +125,7 @@ fn a_failed_write_to_standard_output_is_status_one() {
     for line in lines {
         let full = format!("{} > /dev/full", line.replace("$RECORDING", recording.to_str().unwrap()));
         refused(&shell(workplace.path(), &full), 1, &["standard output", "No space left"]);
-        // A reader that has seen enough is no failure.
+        // A reader that closes its end early is no failure.
         let read = format!("{} | true; exit ${{PIPESTATUS[0]}}", line.replace("other", "another"));
         let read = read.replace("$RECORDING", recording.to_str().unwrap());
         assert_eq!(shell(workplace.path(), &read).status.code(), Some(0), "{line}");
@@ -133,7 +133,7 @@ fn a_failed_write_to_standard_output_is_status_one() {
 }
 
 #[test]
-fn what_is_no_regular_file_is_not_waited_for() {
+fn reading_never_waits_on_irregular_files() {
     let workplace = with_run();
     let fifo = |path: &str| {
         let path = workplace.path().join(path);
@@ -168,7 +168,7 @@ fn what_is_no_regular_file_is_not_waited_for() {
 }
 
 #[test]
-fn limits_of_the_process_are_told_in_a_sentence() {
+fn limits_of_the_process_are_reported_in_a_sentence() {
     let workplace = workplace();
     let train = "$P train run.toml --run-dir out --set train.steps=1";
     let output = shell(workplace.path(), &format!("RAYON_NUM_THREADS=99999 {train}"));
@@ -181,7 +181,7 @@ fn limits_of_the_process_are_told_in_a_sentence() {
         let output = shell(workplace.path(), line);
         assert_eq!(output.status.code(), Some(0), "{line}: {words}: {}", text(&output.stderr));
     }
-    // A file that grows beyond the limit is an error with its name.
+    // A file that exceeds the limit is an error with its name.
     let output = shell(workplace.path(), &format!("ulimit -f 0; {}", train.replace("out", "four")));
     assert!(matches!(output.status.code(), Some(1 | 2)), "{:?}", output.status);
     assert!(text(&output.stderr).contains("File too large"), "{}", text(&output.stderr));
@@ -202,11 +202,11 @@ fn limits_of_the_process_are_told_in_a_sentence() {
     }
 }
 
-/// `ulimit -u` counts the processes of a user, and root's not at all.
+/// `ulimit -u` counts the processes of a user, but not root's.
 #[test]
-fn too_few_threads_are_told_in_a_sentence() {
+fn too_few_threads_are_reported_in_a_sentence() {
     let workplace = workplace();
-    // Cgroups that allow no more threads, and users, are not at hand everywhere: a preloaded limit is.
+    // Cgroups with a limit on threads, and other users, are not available everywhere.
     let line = "ulimit -u 1; exec setpriv --reuid 65534 --clear-groups $P plan run.toml";
     let output = shell(workplace.path(), line);
     if text(&output.stderr).contains("setpriv") {
@@ -223,7 +223,7 @@ fn too_few_threads_are_told_in_a_sentence() {
 }
 
 #[test]
-fn what_unpacks_to_too_much_is_refused_by_name() {
+fn input_that_unpacks_to_too_much_is_refused_by_name() {
     let workplace = workplace();
     let bomb =
         "python3 -c 'import gzip,sys; sys.stdout.buffer.write(gzip.compress(b\"[\" + b\"0,\"*60000000))'";
@@ -234,20 +234,20 @@ fn what_unpacks_to_too_much_is_refused_by_name() {
     }
     let small = fs::metadata(workplace.path().join("bomb.json.gz")).unwrap().len();
     assert!(small < 200_000, "{small}");
-    // Far below the 2.6 GB that it took: the text and a little.
+    // Far below the 2.6 GB that it once took: the text and a little more.
     let output = shell(workplace.path(), "ulimit -v 1000000; $P replay bomb.json.gz");
     refused(&output, 2, &["bomb.json.gz", "values, which is the limit"]);
 }
 
 #[test]
-fn text_cannot_steer_a_terminal() {
+fn text_cannot_control_a_terminal() {
     let workplace = workplace();
     fs::write(workplace.path().join("bad.toml"), "\"\u{1b}]0;owned\u{7}\" = 1\n").unwrap();
     let output = plimsoll(workplace.path(), &["plan", "bad.toml", "--set", "x.\u{1b}[31m=1"]);
     assert_eq!(output.status.code(), Some(2));
     let said = text(&output.stderr);
     assert!(!said.contains(['\u{1b}', '\u{7}']), "{said:?}");
-    // On a terminal a sample's characters are visible, in a file they are the model's.
+    // On a terminal a sample's control characters are made visible; in a file they are unchanged.
     let corpus = "\u{1b}[2J\u{7}\u{1b}]0;x\u{7}".repeat(2000);
     fs::write(workplace.path().join("corpus.txt"), corpus).unwrap();
     let train = "$P train run.toml --run-dir out --set train.steps=2 --set checkpoint.every=2 2>/dev/null";
@@ -265,9 +265,9 @@ fn text_cannot_steer_a_terminal() {
     assert!(shown.starts_with("␛[31mx") && !shown.contains('\u{1b}'), "{shown:?}");
 }
 
-/// Standard error that is closed or full ends no command.
+/// Closed or full standard error ends no command.
 #[test]
-fn a_closed_standard_error_ends_nothing() {
+fn a_closed_standard_error_ends_no_command() {
     let workplace = workplace();
     for line in ["$P plan run.toml 2> /dev/full", "$P plan run.toml 2>&-", "$P plan run.toml <&-"] {
         assert_eq!(shell(workplace.path(), line).status.code(), Some(0), "{line}");

@@ -40,7 +40,7 @@ const GRIDS: &[Row] = &[
     (GPT, &["parallel.data=2"], &[&["parallel.bucket_bytes=512"], &["parallel.bucket_bytes=100000000"]]),
     // SGD on the transformer, without clipping.
     (GPT, &["optim.kind=sgd", "optim.clip_norm=0"], &[&["parallel.data=1"], &["parallel.data=4"]]),
-    // Optimizer state whole and sharded; clipping makes the norm decide every update.
+    // Optimizer state whole and sharded; with clipping the norm affects every update.
     (
         GPT,
         &["optim.clip_norm=0.1", "model.width=64"],
@@ -115,7 +115,7 @@ const STAGES: &[Row] = &[
     ),
 ];
 
-/// Recomputed activations beside kept ones, on several grids.
+/// Recomputed and kept activations, on several grids.
 const COMPUTED_AGAIN: &[Row] = &[
     // Recomputation in segments of any length.
     (
@@ -162,7 +162,7 @@ const COMPUTED_AGAIN: &[Row] = &[
     (MLP, &["model.activation=gelu"], &[&["parallel.data=1"], &[BLOCK], &["memory.recompute=2"]]),
 ];
 
-/// Llama on every kind of grid, tied and not, recomputed and not.
+/// Llama on every kind of grid, tied or not, recomputed or not.
 const LLAMAS: &[Row] = &[
     (
         LLAMA,

@@ -1,5 +1,5 @@
-//! Buffers of a model through a run: saved by name, restored on other grids, planned, and changed by training
-//! alone.
+//! Buffers of a model through a run: saved by name, restored on other grids, planned, and changed only by
+//! training.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
@@ -21,8 +21,8 @@ use worker::{DeviceChoice, ModelHook, Placement};
 
 type Modes = Arc<Mutex<Vec<Mode>>>;
 
-/// A model with a running mean of the tokens that its first stage sees, a count of the passes of its last
-/// stage, and a table in every stage.
+/// A model with a running mean of the tokens in its first stage, a count of the passes of its last stage, and
+/// a table in every stage.
 struct Buffered {
     inner: Box<dyn Model>,
     buffers: Vec<ModelBuffer>,
@@ -95,15 +95,15 @@ fn train(directory: &Path, overrides: &[&str], hook: bool, one_step: bool) -> Tr
         ..RunOptions::default()
     };
     let report = run::train(config(GPT, &[&["checkpoint.every=1000"], overrides].concat()), options).unwrap();
-    // What buffers take is planned.
+    // The memory of buffers is planned.
     assert!(report.divergences.is_empty() && report.outlived.is_empty(), "{report}");
-    // A run that is stopped early is not compared as a whole.
+    // A run that stops early is not compared as a whole.
     assert_eq!(report.interrupted, one_step);
     assert!(one_step || report.unplanned.as_ref().is_some_and(Vec::is_empty), "{report}");
     report
 }
 
-/// The newest checkpoint's mean, as bits, and count.
+/// Returns the newest checkpoint's mean, as bits, and count.
 fn saved(directory: &Path) -> (u32, u32) {
     let checkpoint = checkpoint::newest(directory).unwrap().unwrap();
     let bytes = std::fs::read(checkpoint.path().join("state.safetensors")).unwrap();
@@ -122,7 +122,7 @@ fn saved(directory: &Path) -> (u32, u32) {
 const PASSES: u32 = 6 * 4;
 
 #[test]
-fn buffers_are_saved_and_continue_on_other_grids() {
+fn buffers_are_saved_and_restored_on_other_grids() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let bare = train(&path("bare"), &[], false, false);
@@ -152,7 +152,7 @@ fn buffers_are_saved_and_continue_on_other_grids() {
     }
 }
 
-/// The first of data-parallel ranks gives what is saved, and all of them continue from it.
+/// The first of the data-parallel ranks saves its buffer, and all of them restore it.
 #[test]
 fn the_first_replica_is_saved() {
     let directory = tempfile::tempdir().unwrap();
@@ -165,10 +165,9 @@ fn the_first_replica_is_saved() {
     assert_eq!(saved(&run_dir).1, 4 + 4 * 4);
 }
 
-/// Ranks on GPUs rehearse a step before the first, as the plan for one does; what they do then is not
-/// training.
+/// Ranks on GPUs rehearse a step before the first, as their plan does; these passes are not training.
 #[test]
-fn a_rehearsal_is_told_apart() {
+fn a_rehearsal_has_its_own_mode() {
     let description = PlanDevice::shipped().unwrap().description(true);
     let setup =
         prepare(config(GPT, &["parallel.data=2", "memory.recompute=block"]), Placement::Meta(description));
@@ -187,7 +186,7 @@ fn a_rehearsal_is_told_apart() {
 #[test]
 fn a_buffer_that_contradicts_another_is_refused() {
     let setup = || prepare(config(GPT, &["parallel.pipeline=2"]), Placement::Cpu).unwrap();
-    // As long as the stage has parameters, or of one element.
+    // As long as the stage has parameters, or one element.
     let hook = |name: &'static str, differs: bool| {
         ModelHook::new(move |inner| {
             let elements = if differs { inner.parameters().list().len() } else { 1 };

@@ -74,7 +74,7 @@ fn plans_equal_runs() {
         (GPT, &["parallel.data=1"]),
         (GPT, &["parallel.data=2"]),
         (GPT, &["parallel.data=4"]),
-        // Fewer validation micro-batches than ranks: their roles differ.
+        // Fewer validation micro-batches than ranks, so that their roles differ.
         (GPT, &["parallel.data=4", "train.validation_micro_batches=2"]),
         (GPT, &["parallel.data=2", "optim.kind=sgd", "train.steps=1"]),
         // Ranks own different shards of the optimizer state.
@@ -123,12 +123,12 @@ fn plans_equal_runs() {
         (LLAMA, &["model.tied=true", "memory.recompute=block", "parallel.data=4"]),
         (LLAMA, &["model.tied=true", "parallel.pipeline=2", "parallel.data=2"]),
         (LLAMA, &["model.qkv_bias=true", "parallel.pipeline=4", "parallel.schedule=zero-bubble"]),
-        // All memory from the start.
+        // Memory is preallocated.
         (GPT, &["memory.preallocate=true"]),
         (GPT, &["memory.preallocate=true", "parallel.data=2", SHARDED]),
         (GPT, &["memory.preallocate=true", "model.width=256", "memory.allocator=backend:native"]),
         (MLP, &["memory.preallocate=true", "memory.allocator='max_split_size_mb:20'", "parallel.pipeline=2"]),
-        // Last lanes whose buckets pass, in one bucket and in many, alone and sharded.
+        // Last lanes whose buckets pass through, in one bucket and in many, alone and sharded.
         (GPT, &["parallel.lanes=8", "train.global_batch_size=16"]),
         (GPT, &["parallel.lanes=8", "train.global_batch_size=16", "parallel.bucket_bytes=512"]),
         (GPT, &["parallel.lanes=8", "train.global_batch_size=16", "parallel.data=2", SHARDED]),
@@ -186,7 +186,7 @@ fn plans_equal_runs_with_every_allocator_setting() {
         let overrides = [&LARGE[..], &[&allocator], more].concat();
         let report = run(MLP, &overrides, DeviceChoice::Cpu);
         assert!(report.unplanned.is_some_and(|ranks| ranks.is_empty()), "{overrides:?}");
-        // The printed plan is the run's too.
+        // The printed plan equals the run too.
         let setup = prepare(config(MLP, &overrides), Placement::Cpu).unwrap();
         for ran in &report.ranks {
             let plan = plan(&setup, ran.rank).unwrap();
@@ -196,7 +196,7 @@ fn plans_equal_runs_with_every_allocator_setting() {
     }
 }
 
-/// On a GPU the plan, made on Meta, equals the run; the CPU differs from both in workspaces alone.
+/// On a GPU the plan, made on Meta, equals the run; the CPU differs from both in workspaces only.
 #[test]
 fn gpu_plans_equal_runs() {
     if !gpu() {
@@ -269,7 +269,7 @@ fn gpu_plans_equal_runs() {
 }
 
 #[test]
-fn zero_stage_1_divides_the_moments_and_nothing_else() {
+fn zero_stage_1_divides_only_the_moments() {
     // Every parameter has a multiple of 128 elements, so no tensor is rounded up.
     const MODEL: [&str; 4] =
         ["model.width=128", "model.context=64", "train.steps=1", "parallel.bucket_bytes=1000000"];
@@ -281,11 +281,11 @@ fn zero_stage_1_divides_the_moments_and_nothing_else() {
         let (whole, divided) = (of(&data, &[]), of(&data, &[SHARDED]));
         let elements = live(&whole[0], Category::Parameter) / 4;
         let state = |ran: &RankStatistics| live(ran, Category::OptimizerState);
-        // Beside two moments: the norm's sums (one per 4096 elements) and its result, equal on every rank.
+        // Besides two moments: the norm's sums (one per 4096 elements) and its result, equal on every rank.
         let norm = state(&whole[0]) - 8 * elements;
         assert_eq!(norm, (elements / 4096 * 4).next_multiple_of(512) + 512);
         assert_eq!(divided.iter().map(state).sum::<u64>(), 8 * elements + ranks * norm);
-        // Bytes of buckets beside gradients; the token embedding has two gradients.
+        // Bytes of buckets besides gradients; the token embedding has two gradients.
         let bucketed = live(&whole[0], Category::Gradient) / 4;
         let padding = bucketed - elements - 256 * 128;
         for (whole, divided) in whole.iter().zip(&divided) {
@@ -298,9 +298,9 @@ fn zero_stage_1_divides_the_moments_and_nothing_else() {
     }
 }
 
-/// Planned for a GPU that is not at hand.
+/// The plan is for a GPU that need not be present.
 #[test]
-fn bf16_gradients_halve_their_bytes_and_no_others() {
+fn bf16_gradients_halve_only_their_own_bytes() {
     const RANKS: u64 = 2;
     // One bucket per gradient and one for the loss: 128 f32 per rank.
     const LOSS: u64 = 4 * 128 * RANKS;
@@ -372,7 +372,7 @@ const DEEP: [&str; 8] = [
     "train.validation_micro_batches=1",
 ];
 
-/// Peak reserved bytes of a configuration; `None` if it does not fit.
+/// Returns the peak of reserved bytes of a configuration; `None` if it does not fit.
 fn reserved(overrides: &[&str]) -> Option<u64> {
     let setup = prepare(config(GPT, &[&DEEP, overrides].concat()), Placement::Cpu).unwrap();
     plan(&setup, 0).ok().map(|plan| plan.statistics.peak_reserved())
@@ -403,7 +403,7 @@ fn auto_recomputation_is_the_least_that_fits() {
         assert_ne!(chosen, "\"none\"");
         assert!(report.ranks[0].get(Statistic::PeakReservedBytes) <= limit);
         assert_eq!(report.summary.weights_sha256, plain.summary.weights_sha256);
-        // In fewer bytes nothing fits, with any segments.
+        // With fewer bytes nothing fits, with any segments.
         let limit = format!("memory.limit_bytes={limit}");
         for fewer in 1..layers {
             for segments in 1..=fewer {

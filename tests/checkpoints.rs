@@ -1,5 +1,5 @@
-//! Checkpoints in-process: a resumed run ends as an uninterrupted one, on any grid; damaged or foreign
-//! checkpoints are refused by name. `tests/kills.rs` does the same with processes.
+//! Checkpoints within one process: a resumed run gives the same result as an uninterrupted one, on any grid;
+//! damaged or foreign checkpoints are refused by name. `tests/kills.rs` does the same with processes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
@@ -14,7 +14,7 @@ use safetensors::{Dtype, SafeTensors};
 use sha2::{Digest, Sha256};
 use worker::DeviceChoice;
 
-/// Every checkpoint that is due is taken at its step.
+/// Every due checkpoint is taken at its step.
 const WAIT: &str = "checkpoint.wait=true";
 
 fn resume_with(
@@ -120,7 +120,7 @@ fn runs_stopped_after_any_step_continue_on_other_grids() {
 }
 
 #[test]
-fn sharded_and_whole_optimizer_state_make_equal_checkpoints() {
+fn sharded_and_whole_optimizer_state_give_equal_checkpoints() {
     const SHARDED: &str = "parallel.zero_stage=1";
     let table: [(&str, &[&str]); 3] = [
         (GPT, &["model.width=64", "optim.clip_norm=0.1"]),
@@ -132,7 +132,7 @@ fn sharded_and_whole_optimizer_state_make_equal_checkpoints() {
         let (whole, parts) = (directory.path().join("whole"), directory.path().join("parts"));
         let all = |more: &[&'static str]| [overrides, &["checkpoint.every=1000"], more].concat();
         let reference = full(&whole, text, &all(&["parallel.data=1"]));
-        // Sharded, whole, sharded otherwise.
+        // Sharded, whole, sharded differently.
         for grid in [&["parallel.data=4", SHARDED][..], &["parallel.data=2"], &["parallel.data=2", SHARDED]] {
             assert!(one_step(&parts, text, &all(grid)).interrupted);
         }
@@ -176,14 +176,15 @@ fn pipelines_write_the_checkpoints_of_one_rank() {
 
 #[test]
 fn checkpoints_change_nothing_and_the_newest_are_kept() {
-    // `checkpoint.every`, `checkpoint.keep`, `checkpoint.minutes`, and the steps that remain of six.
+    // `checkpoint.every`, `checkpoint.keep`, `checkpoint.minutes`, and the steps whose checkpoints remain
+    // after six.
     let table: [(u64, u64, f64, &[u64]); 7] = [
         (1, 2, 10.0, &[5, 6]),
         (2, 9, 10.0, &[2, 4, 6]),
         (4, 1, 0.0, &[6]),
         (4, 2, 10.0, &[4, 6]),
         (0, 1, 0.0, &[]),
-        // By default, and by a time that is over after every step.
+        // By default, and by a time that has passed after every step.
         (0, 9, 10.0, &[6]),
         (0, 9, 1e-9, &[1, 2, 3, 4, 5, 6]),
     ];
@@ -258,7 +259,7 @@ fn flip(path: &Path, place: impl Fn(usize) -> usize) {
 }
 
 #[test]
-fn damaged_checkpoints_are_refused_by_name_and_left_alone() {
+fn damaged_checkpoints_are_refused_by_name_and_unchanged() {
     const STATE: &str = "state.safetensors";
     const MANIFEST: &str = "manifest.json";
     let table: [(&str, &str, Damage); 12] = [
@@ -323,7 +324,7 @@ fn damaged_checkpoints_are_refused_by_name_and_left_alone() {
 }
 
 #[test]
-fn checkpoints_of_other_runs_are_refused_key_by_key() {
+fn checkpoints_of_other_runs_are_refused_by_key() {
     let table: [(&[&str], &str); 8] = [
         (&["model.width=64"], "model.width cannot change when a run goes on: 64 here, 32 in the checkpoint"),
         (
@@ -354,9 +355,9 @@ fn checkpoints_of_other_runs_are_refused_key_by_key() {
     }
 }
 
-/// Keys that may change when a run goes on: those that decide no bits, and those that decide them from there.
+/// Keys that may change when a run is resumed: those that decide no bits, and those that decide later ones.
 #[test]
-fn a_run_goes_on_with_other_steps_schedule_and_regularisation() {
+fn a_run_resumes_with_other_steps_schedule_and_regularisation() {
     let directory = tempfile::tempdir().unwrap();
     let run_dir = finished(directory.path());
     let reference = newest(&run_dir).unwrap().unwrap().losses().unwrap();
@@ -385,7 +386,7 @@ fn a_run_goes_on_with_other_steps_schedule_and_regularisation() {
 }
 
 #[test]
-fn a_run_goes_on_from_an_earlier_step() {
+fn a_run_resumes_from_an_earlier_step() {
     let directory = tempfile::tempdir().unwrap();
     let run_dir = finished(directory.path());
     let whole = bits(&full(&directory.path().join("whole"), GPT, &[]));
@@ -400,14 +401,14 @@ fn a_run_goes_on_from_an_earlier_step() {
     let report = go_on(2).unwrap();
     assert_eq!(report.summary.more["resumed_after_step"], 2);
     assert_eq!(bits(&report), whole);
-    // Nothing of the other course is lost, and nothing takes it for the run's.
+    // Checkpoints of the abandoned steps are kept, but not used by the run.
     let aside = run_dir.join("checkpoints/aside-1");
     assert!(Checkpoint::open(&aside.join("step-000004")).is_ok());
     assert!(Checkpoint::open(&aside.join("step-000006")).is_ok());
     assert_eq!(steps(&run_dir), [4, 6]);
 }
 
-/// `--from` takes weights only, on any grid, and says what does not fit before anything is written.
+/// `--from` uses only the weights, on any grid, and reports mismatches before anything is written.
 #[test]
 fn a_new_run_starts_with_the_weights_of_another() {
     let directory = tempfile::tempdir().unwrap();
@@ -422,7 +423,7 @@ fn a_new_run_starts_with_the_weights_of_another() {
     let first = start("a", &old, None, &other).unwrap();
     assert_eq!(first.summary.losses.len(), 3);
     assert!(!first.summary.more.contains_key("resumed_after_step"));
-    // The weights are those of the other run: the loss begins far below that of drawn ones.
+    // The weights are those of the other run: the loss begins far below that of random ones.
     let drawn = full(&directory.path().join("drawn"), GPT, &other);
     assert!(first.summary.losses[0] + 0.1 < drawn.summary.losses[0], "{:?}", first.summary.losses);
     let checkpoint = old.join("checkpoints/step-000006");
@@ -447,7 +448,7 @@ fn a_new_run_starts_with_the_weights_of_another() {
     }
 }
 
-/// A summary, as it was when a run ended.
+/// Reads the summary written at the end of a run.
 fn summary(run_dir: &Path) -> serde_json::Value {
     serde_json::from_slice(&std::fs::read(run_dir.join("summary.json")).unwrap()).unwrap()
 }
@@ -479,7 +480,7 @@ fn sessions_are_recorded() {
     assert_eq!((&results["steps"], &results["peak_allocated_bytes"]), (&6.into(), &peak));
     assert!(results["tokens_per_second"].as_f64().unwrap() > 0.0);
     assert!(results["wall_seconds"].as_f64().unwrap() > 0.0);
-    // Nothing left to do: the record stays, with other settings too.
+    // Nothing is left to do: the record is unchanged, with other settings too.
     let before = contents(&run_dir);
     let report = resume(&run_dir, GPT, &["parallel.data=2", "telemetry.every=1"]).unwrap();
     assert_eq!(report.summary.world_size, 1);
@@ -487,7 +488,7 @@ fn sessions_are_recorded() {
     assert!(contents(&run_dir) == before);
 }
 
-/// A loss that is not finite ends the run, keeps the checkpoints before, and says where they are.
+/// A loss that is not finite ends the run, which keeps its earlier checkpoints and names them.
 #[test]
 fn a_loss_that_is_not_finite_is_never_saved() {
     let wild = [
@@ -522,27 +523,29 @@ fn a_loss_that_is_not_finite_is_never_saved() {
     }
 }
 
-/// Rewrites a manifest, with the hash that it has of itself.
+/// Rewrites a manifest, with its own hash.
 fn rewrite_manifest(path: &Path, change: impl Fn(&str) -> String) {
     let text = change(&std::fs::read_to_string(path).unwrap());
     let (before, rest) = text.split_once("\"manifest_sha256\": \"").unwrap();
     let (_, after) = rest.split_once('"').unwrap();
     let with = |hash: &str| format!("{before}\"manifest_sha256\": \"{hash}\"{after}");
-    // The hash is that of the text without indentation, of which no value has a colon and a space.
+    // The hash is that of the text without indentation, in which no value contains a colon followed by a
+    // space.
     let bare = with("").lines().map(str::trim).collect::<String>().replace("\": ", "\":");
     std::fs::write(path, with(&format!("{:x}", Sha256::digest(bare)))).unwrap();
 }
 
-/// A checkpoint of another version of Plimsoll or its libraries goes on, and the record says so.
+/// A checkpoint of another version of Plimsoll or its libraries is resumed, and the record has a warning.
 #[test]
-fn checkpoints_of_other_versions_go_on_with_a_warning() {
+fn checkpoints_of_other_versions_are_resumed_with_a_warning() {
     let directory = tempfile::tempdir().unwrap();
     let corpus = directory.path().join("corpus.txt");
     let text = "The load line of a ship says how much she may carry, and in which waters.\n".repeat(100);
     std::fs::write(&corpus, &text).unwrap();
     let paths = format!("data.paths=['{}']", corpus.display());
     let version = format!("\"version\": \"{}\"", env!("CARGO_PKG_VERSION"));
-    // One of the next version, and one of a version that hashed the whole corpus and named no libraries.
+    // A checkpoint of the next version, and one of a version that hashed the whole corpus and named no
+    // libraries.
     let earlier = |text: &str| {
         let (before, rest) = text.split_once("  \"corpus\": {").unwrap();
         let (_, after) = rest.split_once("  },\n").unwrap();
@@ -571,10 +574,10 @@ fn checkpoints_of_other_versions_go_on_with_a_warning() {
     }
 }
 
-/// A corpus is told by its size and samples, or by all of it where that is asked for; files may have other
-/// times, which is recorded.
+/// A corpus is recognised by its size and samples, or by all of it if configured; other modification times
+/// are recorded.
 #[test]
-fn a_corpus_is_recognised_without_reading_all_of_it() {
+fn a_corpus_is_recognised_without_being_read_completely() {
     let directory = tempfile::tempdir().unwrap();
     let (corpus, run_dir) = (directory.path().join("corpus.txt"), directory.path().join("run"));
     let text: Vec<u8> = (0..1_500_000_u32).map(|index| b'a' + (index % 23) as u8).collect();
@@ -609,7 +612,7 @@ fn a_corpus_is_recognised_without_reading_all_of_it() {
 }
 
 #[test]
-fn runs_that_cannot_resume_say_why() {
+fn runs_that_cannot_resume_give_the_reason() {
     let directory = tempfile::tempdir().unwrap();
     let bare = directory.path().join("bare");
     full(&bare, GPT, &["checkpoint.minutes=0"]);
@@ -628,7 +631,7 @@ fn runs_that_cannot_resume_say_why() {
 }
 
 #[test]
-fn leftovers_of_killed_processes_are_removed_and_never_read() {
+fn files_of_killed_processes_are_removed_and_never_read() {
     let directory = tempfile::tempdir().unwrap();
     let run_dir = directory.path();
     one_step(run_dir, GPT, &["checkpoint.every=1"]);
@@ -651,7 +654,7 @@ fn an_unwritable_last_checkpoint_fails_the_run() {
         let directory = tempfile::tempdir().unwrap();
         let run_dir = directory.path().join("run");
         std::fs::create_dir_all(run_dir.join("checkpoints")).unwrap();
-        // A file stands where the writer makes its directory.
+        // A file has the name of the writer's directory.
         let name = format!("checkpoints/.step-{step:06}.tmp-{}", std::process::id());
         std::fs::write(run_dir.join(&name), "").unwrap();
         let ended = train_in(&run_dir, config(GPT, &["checkpoint.every=2", WAIT]), DeviceChoice::Cpu);
@@ -665,7 +668,7 @@ fn an_unwritable_last_checkpoint_fails_the_run() {
         }
         let left: Vec<u64> = [2, 4, 6].into_iter().filter(|there| *there != step).collect();
         assert_eq!(steps(&run_dir), left);
-        // The message says that training itself was complete.
+        // The training itself was complete.
         assert!(run_dir.join("summary.json").exists());
         assert_eq!(metrics(&run_dir).len(), 6);
     }

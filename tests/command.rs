@@ -12,7 +12,7 @@ use common::runs::GPT;
 
 fn plimsoll(directory: &Path) -> Command {
     let mut command = Command::new(common::program());
-    // These tests run on the CPU, also on hosts with a GPU.
+    // These tests use the CPU even on hosts with a GPU.
     command.current_dir(directory).env("CUDA_VISIBLE_DEVICES", "");
     for variable in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_ID", "PLIMSOLL_ALLOC_CONF"] {
         command.env_remove(variable);
@@ -124,7 +124,7 @@ fn matmul_benchmarks_need_a_gpu() {
 }
 
 #[test]
-fn errors_in_a_file_name_its_line() {
+fn an_error_in_a_file_names_its_line() {
     let workplace = workplace();
     let file = workplace.path().join("run.toml");
     let table: &[(&str, &str, &str)] = &[
@@ -202,7 +202,7 @@ fn a_run_writes_its_files_and_prints_memory_by_rank() {
         }
     }
 
-    // A second run in the directory is refused, and the first one is kept.
+    // A second run in the directory is refused, and the first one is unchanged.
     let again = run(&[]);
     assert_eq!(again.status.code(), Some(2));
     assert!(text(&again.stderr).contains("holds a run already"));
@@ -230,7 +230,7 @@ fn no_command_trains_the_quickstart() {
     let seen: Vec<String> = lines.by_ref().take_while(|line| !line.starts_with("step 10/500")).collect();
     assert!(seen.iter().any(|line| line.contains("planned:")), "{seen:?}");
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
-    // Read to the end, so that a full pipe never blocks the run.
+    // Read to the end, because a full pipe would block the run.
     let rest: Vec<String> = lines.collect();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{rest:?}");
@@ -277,7 +277,7 @@ fn an_interrupt_ends_the_run_with_a_summary() {
 }
 
 #[test]
-fn a_run_on_meta_says_that_it_computes_nothing() {
+fn a_run_on_meta_reports_that_it_computes_nothing() {
     let workplace = workplace();
     let output = plimsoll(workplace.path())
         .args(["train", "run.toml", "--run-dir", "out", "--device", "meta"])
@@ -289,7 +289,7 @@ fn a_run_on_meta_says_that_it_computes_nothing() {
 }
 
 #[test]
-fn collectives_are_measured_as_asked() {
+fn the_chosen_collectives_are_measured() {
     let bench = |arguments: &[&str]| {
         let always = ["bench", "collective", "--ranks", "2", "--milliseconds", "1"];
         plimsoll(Path::new(".")).args(always).args(arguments).output().unwrap()
@@ -355,7 +355,7 @@ fn the_printed_plan_equals_the_run() {
 }
 
 #[test]
-fn plans_for_a_gpu_need_none_and_refuse_what_does_not_fit() {
+fn plans_for_a_gpu_need_no_gpu_and_refuse_runs_that_do_not_fit() {
     let directory = workplace();
     let plan = |sets: &[&str]| {
         let sets = sets.iter().flat_map(|set| ["--set", set]);

@@ -1,4 +1,4 @@
-//! A run is compared with its plan event by event. Code that allocates or keeps memory beyond the plan is
+//! Comparison of a run with its plan, event by event: code that allocates or keeps memory beyond the plan is
 //! named, with the allocation, the rank and the step.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
@@ -19,10 +19,10 @@ use telemetry::step_trace::{DifferenceKind, Owner, RankTraces, RunPart};
 use tensor::Tensor;
 use worker::{DeviceChoice, ModelHook, Placement};
 
-/// A fault that a probe plants.
+/// A fault that a probe causes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
-    /// None: the probe only looks.
+    /// None.
     None,
     /// Keeps every prediction.
     KeepsActivations,
@@ -61,7 +61,7 @@ impl Probe {
         })
     }
 
-    /// Returns whether the probe shows `fault` in a pass of `mode`.
+    /// Returns whether the probe causes `fault` in a pass of `mode`.
     fn acts(&self, tape: &Tape, fault: Fault, mode: Mode) -> bool {
         let device = tape.device();
         let When { rank, from_step, planned } = self.when;
@@ -271,12 +271,12 @@ fn owners_of_unplanned_memory_are_named() {
             assert_eq!(only.blocks, blocks);
             assert_eq!(found.measured.allocated_bytes - found.planned.allocated_bytes, only.bytes);
         }
-        // A step that leaks its graph says so without a plan too.
+        // A step that leaks its graph is reported without a plan too.
         let outlives: Vec<_> =
             report.outlived.iter().map(|outlived| (outlived.rank, outlived.part, outlived.step)).collect();
         let expected = if kept.is_some() { vec![(rank, part, step)] } else { vec![] };
         assert_eq!(outlives, expected, "{fault:?}");
-        // The files and the printed words have all of it.
+        // The files and the printed text contain all of it.
         let words = report.to_string();
         assert!(
             words.contains(&format!("rank {rank} leaves its plan in")) && words.contains(owner.1),
@@ -293,9 +293,10 @@ fn owners_of_unplanned_memory_are_named() {
     }
 }
 
-/// Out of memory after a leak: the error says when the leak began, and with what.
+/// The error of a run that is out of memory after a leak says when the leak began, and names its first
+/// allocation.
 #[test]
-fn out_of_memory_names_the_divergence_before_it() {
+fn an_out_of_memory_error_names_the_divergence_before_it() {
     let needs = {
         let setup = prepare(config(GPT, &[]), Placement::Cpu).unwrap();
         plan(&setup, 0).unwrap().statistics.peak_reserved()
@@ -306,19 +307,19 @@ fn out_of_memory_names_the_divergence_before_it() {
         (Some(Probe::hook(Fault::KeepsLosses, when)), Some(directory.path().to_owned()));
     let options =
         RunOptions { device: DeviceChoice::Cpu, model_hook, run_dir, quiet: true, ..RunOptions::default() };
-    // Room for some steps of the leak.
+    // Memory for some steps of the leak.
     let limit = format!("memory.limit_bytes={}", needs + (2 << 20));
     let error = run::train(config(GPT, &[&limit, "train.steps=5000"]), options).unwrap_err().to_string();
     let words = ["out of memory", "before that, rank 0 leaves its plan in step 5", "embedding.forward"];
     assert!(words.iter().all(|word| error.contains(word)), "{error}");
-    // The run directory has the divergences all the same.
+    // The run directory has the divergences too.
     let traces = traces(directory.path(), 0);
     assert_eq!(traces.steady.planned(), traces.steady.measured.as_ref());
     assert_eq!(traces.diverged.unwrap().measured.unwrap().step, 5);
 }
 
 #[test]
-fn a_probe_that_only_looks_changes_nothing() {
+fn a_probe_without_a_fault_changes_nothing() {
     let when = When { rank: 0, from_step: 1, planned: true };
     let directory = tempfile::tempdir().unwrap();
     let [with, without] = [Some(Probe::hook(Fault::None, when)), None].map(|model_hook| {

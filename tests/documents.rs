@@ -1,5 +1,5 @@
-//! README and `docs/`: every command in them runs, every path and link exists, and the table of keys is the
-//! program's.
+//! README and `docs/`: every command in them runs, every path and link exists, and the table of keys equals
+//! the program's.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
@@ -9,10 +9,10 @@ use std::process::{Command, Stdio};
 
 use common::jobs::has_mpi;
 
-/// Needs of fenced blocks of commands that are not run here.
+/// Requirements of fenced commands that are not run here.
 const NEEDS: [&str; 4] = ["build", "gpu", "mpi", "slurm"];
 
-/// Fenced shell commands of a page: what they need, if anything, and the lines with continuations joined.
+/// Fenced shell commands of a page: their requirement, if any, and the lines with continuations joined.
 fn commands(text: &str) -> Vec<(Option<String>, Vec<String>)> {
     let mut blocks = Vec::new();
     let mut lines = text.lines();
@@ -34,7 +34,7 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// A directory that looks like the source tree and takes what commands write.
+/// Creates a directory that looks like the source tree, in which commands may write.
 fn scratch() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     for name in ["Cargo.toml", "benches", "crates", "kernels", "launch", "tests"] {
@@ -49,7 +49,7 @@ fn run(line: &str, directory: &Path, page: &Path) {
     let path = format!("{}:{}", directory.join("bin").display(), std::env::var("PATH").unwrap());
     let mut command = Command::new("bash");
     command.args(["-ec", line]).current_dir(directory).env("PATH", path).stdin(Stdio::null());
-    // `launch/mpirun` builds the program unless it is given one.
+    // `launch/mpirun` builds the program unless `PLIMSOLL` names one.
     let output = command.env("PLIMSOLL", common::program()).output().unwrap();
     let said = [output.stdout, output.stderr].concat();
     assert!(output.status.success(), "{}: {line}\n{}", page.display(), String::from_utf8_lossy(&said));
@@ -106,7 +106,7 @@ fn every_path_and_link_exists() {
 
 /// With PLIMSOLL_WRITE_DOCS=1 the table is written instead.
 #[test]
-fn the_table_of_keys_is_the_programs() {
+fn the_table_of_keys_equals_the_program() {
     let page = common::root().join("docs/configuration.md");
     let text = std::fs::read_to_string(&page).unwrap();
     let (before, rest) = text.split_once("<!-- keys: made by config::reference -->\n").unwrap();

@@ -1,5 +1,5 @@
 //! A rank that is killed, stopped, out of memory or has a broken corpus ends the run at once, with rank,
-//! host, step and reason. Ranks that are told to stop finish their step.
+//! host, step and reason. Ranks that are asked to stop finish their step.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
@@ -13,11 +13,11 @@ use common::jobs::{
 };
 use common::program;
 
-/// The most time from a rank's death to the end of the job, on however busy a machine: a job that hangs takes
-/// longer.
+/// The most time from a rank's death to the end of the job, generous for a busy machine: only a hanging job
+/// takes longer.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Checks the last lines of a failed run, and that its processes are gone.
+/// Asserts the last lines of a failed run, and that its processes are gone.
 fn failed(output: &Output, run_dir: &Path, ranks: usize, words: &[&str]) {
     let said = text(&output.stderr);
     assert!(!output.status.success(), "{said}");
@@ -71,7 +71,7 @@ fn a_killed_process_ends_the_job() {
     }
 }
 
-/// A dead pipeline stage is named as a stage.
+/// The report names a dead pipeline rank's stage.
 #[test]
 fn a_killed_stage_ends_the_job() {
     if !has_mpi() {
@@ -129,7 +129,7 @@ fn out_of_memory_writes_the_table_and_the_snapshot() {
         "model.sizes=[3, 8000, 10000, 2]",
         "data.kind=synthetic",
         "optim.kind=sgd",
-        // Under the limit the default is another, and ranks agree.
+        // The default differs under the limit, and ranks must agree.
         "memory.allocator=expandable_segments:False",
     ];
     for transport in Transport::all() {
@@ -159,7 +159,7 @@ fn out_of_memory_writes_the_table_and_the_snapshot() {
     }
 }
 
-/// Slurm's warning to every process or to one: all ranks end after the same step with status 0.
+/// Slurm's warning, to every process or to one: all ranks end after the same step with status 0.
 #[test]
 fn sigterm_ends_a_healthy_job_after_the_step() {
     for transport in Transport::all() {
@@ -201,10 +201,10 @@ fn a_signal_to_the_script_ends_its_job_after_the_step() {
     }
 }
 
-/// A slow disk delays checkpoints, never a step: peers go on to be answered, the next checkpoint is put off,
-/// which is said once, and every one that was begun is finished.
+/// A slow disk delays checkpoints but no step: ranks still answer each other, the next checkpoint is put off,
+/// which is logged once, and every checkpoint that was begun is finished.
 #[test]
-fn a_slow_disk_puts_checkpoints_off() {
+fn a_slow_disk_delays_only_checkpoints() {
     for transport in Transport::all() {
         let workplace = workplace();
         let sets =
@@ -225,9 +225,9 @@ fn a_slow_disk_puts_checkpoints_off() {
     }
 }
 
-/// `nohup` starts a process with SIGHUP ignored, which stays so; other signals still stop the run.
+/// `nohup` starts a process with SIGHUP ignored, which it keeps; other signals still stop the run.
 #[test]
-fn signals_that_were_ignored_stay_ignored() {
+fn ignored_signals_stay_ignored() {
     let workplace = workplace();
     let mut shell = Command::new("sh");
     shell.current_dir(workplace.path()).args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(program());
@@ -245,9 +245,9 @@ fn signals_that_were_ignored_stay_ignored() {
     ended_well(&running.end(LIMIT), &run_dir);
 }
 
-/// A run that is stopped and keeps no weights does not end as if nothing were lost.
+/// A run that is stopped and keeps no weights ends with an error.
 #[test]
-fn a_stopped_run_without_weights_says_so() {
+fn a_stopped_run_without_weights_is_an_error() {
     let workplace = workplace();
     let running = Running::start(Transport::Threads, workplace.path(), 2, &["checkpoint.minutes=0"]);
     signal("TERM", running.launcher());

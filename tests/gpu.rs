@@ -1,4 +1,4 @@
-//! The program on a GPU where there is one, and its refusal where there is none.
+//! The program on a GPU, and its refusal on hosts without one.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
@@ -104,8 +104,8 @@ fn two_runs_have_the_same_bits_and_one_rank_does_the_work_of_four() {
     }
 }
 
-/// In half precision, differently fused kernels would round differently: a cut closes the residual stream,
-/// and a recomputed segment leaves its last matmul out.
+/// In half precision, kernels fused differently round differently: a cut closes the residual stream, and a
+/// recomputed segment omits its last matmul.
 #[test]
 fn recomputation_keeps_the_bits() {
     if !gpu() {
@@ -131,7 +131,7 @@ fn recomputation_keeps_the_bits() {
 }
 
 #[test]
-fn bf16_learns_what_f32_learns() {
+fn bf16_learns_as_f32_does() {
     if !gpu() {
         return;
     }
@@ -171,7 +171,7 @@ fn a_resumed_run_ends_with_the_same_bits() {
 }
 
 #[test]
-fn every_device_byte_is_accounted_for_and_steady_steps_ask_the_driver_for_nothing() {
+fn every_device_byte_is_accounted_for_and_steady_steps_do_not_call_the_driver() {
     if !gpu() {
         return;
     }
@@ -266,7 +266,7 @@ fn on_gpus_under_mpirun(directory: &Path, ranks: usize) -> Command {
     command
 }
 
-/// World sizes 2 and 4 as far as there are GPUs; says so where there is one at most.
+/// Returns world sizes 2 and 4 as far as there are GPUs, and prints if there are fewer than two.
 fn world_sizes() -> Vec<usize> {
     let gpus = device::cuda::availability().map_or(0, |found| found.len());
     if gpus < 2 || !collective::nccl::is_there() {
@@ -310,8 +310,8 @@ fn several_gpus_have_the_bits_of_one() {
     }
 }
 
-/// Weights of a sharded optimizer that are large beside a step's compute are still in flight when the next
-/// pass, a validation or a checkpoint reads them.
+/// Weights of a sharded optimizer that are large compared with a step's compute are still in flight when the
+/// next pass, a validation or a checkpoint reads them.
 #[test]
 fn weights_in_flight_are_waited_for() {
     let Some(ranks) = world_sizes().pop() else { return };

@@ -1,4 +1,4 @@
-//! Ranks on two faked hosts: their places, their results, and the report of a lost rank.
+//! Ranks on two faked hosts: their devices, their results, and the report of a lost rank.
 #![cfg(feature = "mpi")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
@@ -38,7 +38,7 @@ fn two_hosts_give_the_bits_of_one() {
 }
 
 #[test]
-fn a_rank_that_is_killed_on_another_host_is_named() {
+fn a_rank_killed_on_another_host_is_named() {
     let directory = workplace();
     let Some(mut command) = two_hosts(directory.path(), 2) else { return };
     command.args(arguments(4, &["train.steps=1000000"]));
@@ -53,9 +53,10 @@ fn a_rank_that_is_killed_on_another_host_is_named() {
     assert!(report.contains("rank 3 on second"), "{report}");
 }
 
-/// With half of the GPUs on each host, every rank takes the GPU of its number there, and NCCL uses a network.
+/// With half of the GPUs on each host, every rank uses its host's GPU of its local number, and NCCL uses a
+/// network.
 #[test]
-fn every_host_gives_its_own_gpus() {
+fn ranks_use_the_gpus_of_their_host() {
     let gpus = device::cuda::availability().map_or(0, |found| found.len());
     if gpus < 2 || !collective::nccl::is_there() {
         let _ = writeln!(std::io::stderr(), "skipped: {gpus} GPUs, NCCL {}", collective::nccl::is_there());

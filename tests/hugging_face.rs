@@ -1,4 +1,4 @@
-//! Folders of Hugging Face through whole runs: weights in on every grid, losses, weights out.
+//! Hugging Face folders through whole runs: reading weights on every grid, losses, writing weights.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)] // a test panics to report a failure
 
 mod common;
@@ -12,7 +12,7 @@ use run::{EvaluateOptions, ExportOptions, RunError, Startup};
 use serde_json::Value;
 use worker::DeviceChoice;
 
-/// The recorded models that there are families for.
+/// The recorded models of supported families.
 const MODELS: &[&str] = &["gpt2", "llama", "qwen2", "qwen3"];
 
 const GRIDS: [&[&str]; 4] =
@@ -26,7 +26,7 @@ fn expected(name: &str) -> Value {
     serde_json::from_slice(&fs::read(folder(name).join("expected.json")).unwrap()).unwrap()
 }
 
-/// Ten steps on all sequences of a recorded model, as transformers made them.
+/// Configuration of ten steps on all sequences of a recorded model, as transformers made them.
 fn ten_steps(name: &str) -> String {
     let folder = folder(name);
     format!(
@@ -67,7 +67,7 @@ fn evaluate(options: EvaluateOptions) -> Result<run::Evaluation, RunError> {
 }
 
 #[test]
-fn ten_steps_from_a_folder_are_those_of_transformers_on_every_grid() {
+fn ten_steps_from_a_folder_match_transformers_on_every_grid() {
     for name in MODELS {
         let expected = &expected(name)["adamw"]["losses"];
         let mut hashes = Vec::new();
@@ -82,7 +82,7 @@ fn ten_steps_from_a_folder_are_those_of_transformers_on_every_grid() {
                 );
             }
             hashes.push(report.summary.weights_sha256);
-            // The run does not need the folder any more, and the trained weights go out and in again.
+            // The run no longer needs the folder, and the trained weights are written and read again.
             let evaluated =
                 |model: &Path| evaluate(EvaluateOptions { model: model.to_owned(), ..Default::default() });
             let of_run = evaluated(&run_dir).unwrap();
@@ -104,7 +104,7 @@ fn ten_steps_from_a_folder_are_those_of_transformers_on_every_grid() {
 }
 
 #[test]
-fn the_loss_of_a_folder_is_that_of_transformers_on_every_grid() {
+fn the_loss_of_a_folder_matches_transformers_on_every_grid() {
     for name in MODELS {
         let tokens = folder(name).join("tokens.bin").display().to_string();
         let mut losses = Vec::new();
@@ -126,7 +126,7 @@ fn the_loss_of_a_folder_is_that_of_transformers_on_every_grid() {
 }
 
 #[test]
-fn a_folder_goes_in_and_out_byte_by_byte() {
+fn a_folder_is_read_and_written_byte_by_byte() {
     for name in MODELS {
         let directory = tempfile::tempdir().unwrap();
         let out = directory.path().join("out");
@@ -142,17 +142,17 @@ fn a_folder_goes_in_and_out_byte_by_byte() {
 }
 
 #[test]
-fn sizes_alone_start_with_drawn_weights() {
+fn sizes_without_weights_start_with_random_weights() {
     let directory = tempfile::tempdir().unwrap();
     let text = ten_steps("gpt2");
     let sets = ["model.from_config=true", "train.steps=1", "checkpoint.every=0"];
     let report = train_in(&directory.path().join("run"), config(&text, &sets), DeviceChoice::Cpu).unwrap();
-    // Random weights of deviation 0.02 make near-uniform guesses.
+    // Random weights with standard deviation 0.02 give nearly uniform predictions.
     assert!((f64::from(report.summary.losses[0]) - (768_f64).ln()).abs() < 0.1);
 }
 
 #[test]
-fn what_is_wrong_is_refused_before_anything_is_written() {
+fn wrong_folders_are_refused_before_anything_is_written() {
     let directory = tempfile::tempdir().unwrap();
     let run_dir = directory.path().join("run");
     let broken = directory.path().join("broken");
@@ -203,7 +203,8 @@ fn what_is_wrong_is_refused_before_anything_is_written() {
     }
 }
 
-/// Python with transformers, from the environment's PLIMSOLL_PYTHON or the path; says so where there is none.
+/// Returns Python with transformers, from the environment's PLIMSOLL_PYTHON or the path; prints if there is
+/// none.
 fn python() -> Option<String> {
     let python = std::env::var("PLIMSOLL_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let tried = std::process::Command::new(&python).args(["-c", "import torch, transformers"]).output();
@@ -232,14 +233,14 @@ print(torch.nn.functional.cross_entropy(logits.double().flatten(0, 1), targets.f
 "#;
 
 #[test]
-fn transformers_load_what_is_exported() {
+fn transformers_load_an_exported_folder() {
     let Some(python) = python() else { return };
     for name in MODELS {
         let directory = tempfile::tempdir().unwrap();
         let run_dir = directory.path().join("run");
         train_in(&run_dir, config(&ten_steps(name), &[]), DeviceChoice::Cpu).unwrap();
         let of_run = evaluate(EvaluateOptions { model: run_dir.clone(), ..Default::default() }).unwrap();
-        // With the folder's own configuration, and with one of ours.
+        // With the folder's own configuration, and with a written one.
         let moved = directory.path().join("moved");
         fs::rename(&run_dir, &moved).unwrap();
         let text = fs::read_to_string(moved.join("config.toml")).unwrap();

@@ -1,4 +1,4 @@
-//! Checkpoints of processes that are killed at any moment, terminated, resumed and sampled from.
+//! Checkpoints of processes that are killed at any moment, terminated, resumed and sampled.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use checkpoint::{Checkpoint, list};
 use system::fail_point;
 
-/// A model so small that most of its time goes into checkpoints.
+/// A model so small that most of its time is spent in checkpoints.
 const TINY: &str = r#"
 [model]
 layers = 1
@@ -85,7 +85,7 @@ fn await_step(run_dir: &Path, step: u64) {
     }
 }
 
-/// The points of the program at which a kill is meant to hit, and how often a run reaches them at least.
+/// The points of the program at which processes are killed, and how often a run reaches each at least.
 const POINTS: [(&str, u64); 8] = [
     ("checkpoint directory made", 2),
     ("checkpoint piece written", 2),
@@ -97,7 +97,7 @@ const POINTS: [(&str, u64); 8] = [
     ("output complete", 2),
 ];
 
-/// Runs that are killed again and again.
+/// Runs that are killed repeatedly.
 struct Killed<'a> {
     workplace: &'a Workplace,
     run_dir: &'a str,
@@ -116,7 +116,7 @@ impl<'a> Killed<'a> {
         ["train", "run.toml", "--run-dir", self.run_dir, "--resume"]
     }
 
-    /// The grids take turns.
+    /// Returns the command of the next run; the grids alternate.
     fn command(&self) -> Command {
         let grid = ["parallel.data=1", "parallel.data=2", "parallel.data=4"][self.kills % 3];
         let mut command = self.workplace.plimsoll(&[&self.line()[..], &["--set", grid]].concat());
@@ -124,8 +124,7 @@ impl<'a> Killed<'a> {
         command
     }
 
-    /// Starts a run and kills it while it stands at `point` for the `count`-th time; false if it ended
-    /// before.
+    /// Starts a run and kills it while it waits at `point` for the `count`-th time; false if it ended before.
     fn at(&mut self, point: &str, count: u64) -> bool {
         let reached = self.workplace.path(&format!("{}-{}-reached", self.run_dir, self.kills));
         let hold = format!("{point}:{count}:{}", reached.display());
@@ -153,7 +152,7 @@ impl<'a> Killed<'a> {
         true
     }
 
-    /// Checks that no checkpoint was lost, and that each is whole.
+    /// Asserts that no checkpoint was lost, and that each is whole.
     fn check(&mut self) {
         let complete = list(&self.workplace.path(self.run_dir)).unwrap();
         for (step, checkpoint) in &complete {
@@ -203,7 +202,7 @@ fn a_kill_at_any_point_of_a_checkpoint_loses_none_and_changes_no_bit() {
     killed.ends_as(&whole);
 }
 
-/// Kills at random moments: `PLIMSOLL_LONG_TESTS` seconds of them.
+/// Kills at random moments for `PLIMSOLL_LONG_TESTS` seconds.
 #[test]
 fn kills_at_random_moments_lose_no_checkpoint_and_change_no_bit() {
     let workplace = Workplace::new();
@@ -263,7 +262,7 @@ fn a_terminated_run_saves_its_last_step_and_resumes_without_a_configuration() {
 }
 
 #[test]
-fn resuming_from_the_command_line() {
+fn a_run_is_resumed_from_the_command_line() {
     let workplace = Workplace::new();
     let refused = |arguments: &[&str], expected: &str| {
         let output = workplace.run(arguments);
@@ -273,7 +272,7 @@ fn resuming_from_the_command_line() {
     };
     refused(&["train", "run.toml", "--resume"], "--run-dir");
     refused(&["train", "--run-dir", "out", "--resume"], "there is no run in out");
-    // The same command starts a run and continues it, as a requeued job needs.
+    // The same command starts a run and resumes it, as a requeued job needs.
     let line = ["train", "run.toml", "--run-dir", "out", "--resume"];
     let first = workplace.run(&line);
     succeeded(&first);

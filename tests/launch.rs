@@ -1,4 +1,4 @@
-//! `launch/test` over stand-ins for its tools: it runs to its end and lists every failure.
+//! `launch/test` with stand-ins for its tools: it runs to its end and lists every failure.
 #![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
 use std::fs;
@@ -12,7 +12,7 @@ fn script(path: &Path, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// Runs the script beside a `cargo` whose body is `cargo`.
+/// Runs the script with `cargo` as the body of a stand-in for cargo.
 fn launch_test(cargo: &str) -> Output {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
@@ -40,7 +40,7 @@ fn every_failure_is_listed_at_the_end() {
     let listed = said.split("launch/test: FAILED").nth(1).unwrap_or_default();
     let names: Vec<&str> = listed.lines().skip(1).map(str::trim).collect();
     assert_eq!(&names[..5], ["format", "test three", "test two::breaks", "tests", "documents"], "{said}");
-    // What came after the failures ran too.
+    // The checks after the failures ran too.
     let printed = String::from_utf8_lossy(&failed.stdout).into_owned();
     assert!(printed.contains("== scripts") && printed.contains("== documents"), "{printed}");
 }

@@ -14,7 +14,7 @@ use tensor::ops::Activation;
 
 const MIB: usize = 1 << 20;
 
-/// A device and its bytes allocated and reserved at creation: the workspaces of a GPU.
+/// A device and its bytes allocated and reserved at creation, which are a GPU's workspaces.
 struct Fresh {
     device: Device,
     start: (u64, u64),

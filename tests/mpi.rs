@@ -1,4 +1,4 @@
-//! Ranks as processes: the bits of threads, one start-up for all, one sentence for a mistake.
+//! Ranks as processes: the same bits as threads, agreement at the start, one sentence for an error.
 #![cfg(feature = "mpi")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
@@ -82,7 +82,7 @@ fn stages_have_the_bits_of_one_rank() {
 }
 
 #[test]
-fn every_log_begins_with_the_ranks_place() {
+fn every_log_begins_with_the_rank_and_its_host() {
     if !has_mpi() {
         return;
     }
@@ -99,7 +99,7 @@ fn every_log_begins_with_the_ranks_place() {
     }
 }
 
-/// `benches/scaling/run` starts one job per run, jobs of independent processes included.
+/// `benches/scaling/run` starts one job per run, also of independent processes.
 #[test]
 fn the_scaling_suite_starts_jobs_in_turn() {
     if !has_mpi() {
@@ -143,14 +143,14 @@ fn the_scaling_suite_starts_jobs_in_turn() {
     }
 }
 
-/// The lines of Plimsoll's among the launcher's.
+/// Plimsoll's lines among the launcher's.
 fn said(output: &Output) -> Vec<String> {
     let lines = text(&output.stderr);
     lines.lines().filter(|line| line.starts_with("plimsoll: ")).map(str::to_owned).collect()
 }
 
 #[test]
-fn mistakes_are_told_once_with_status_two() {
+fn an_error_is_reported_once_with_status_two() {
     if !has_mpi() {
         return;
     }
@@ -177,7 +177,7 @@ fn mistakes_are_told_once_with_status_two() {
     }
 }
 
-/// Two ranks with different inputs: rank 0 names the one that differs before anything starts.
+/// Two ranks with different inputs: rank 0 names the first difference before anything starts.
 #[test]
 fn a_rank_that_differs_is_named() {
     if !has_mpi() {
@@ -212,7 +212,7 @@ fn a_rank_that_differs_is_named() {
         );
         assert!(!workplace.path().join("out").exists(), "{set}");
     }
-    // Equal configurations, but a corpus that differs on one rank.
+    // Equal configurations, but a different corpus on one rank.
     let workplace = workplace();
     let elsewhere = common::jobs::workplace();
     std::fs::write(elsewhere.path().join("corpus.txt"), "Another text.\n".repeat(520)).unwrap();

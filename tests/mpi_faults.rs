@@ -1,4 +1,5 @@
-//! Ranks that do not start, do not end, or are something else: a job ends within its deadline, and says why.
+//! Ranks that do not start, do not end, or run another command: a job ends within its deadline with the
+//! reason.
 #![cfg(feature = "mpi")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
@@ -12,7 +13,7 @@ use common::program;
 use common::random::{Budget, Random};
 use system::fail_point;
 
-/// Two ranks, of which the second is `other`, with these variables.
+/// Two ranks, of which the second runs `other`, with these variables.
 fn job(directory: &Path, variables: &[(&str, &str)], other: &[&str]) -> Command {
     let mut command = mpirun(directory);
     command.env("PLIMSOLL_START_SECONDS", "4").args(["-n", "1"]).arg(program());
@@ -28,13 +29,13 @@ fn rank() -> Vec<String> {
     all
 }
 
-/// Starts a job whose second rank stands still at `point`, and calls `then` with that rank's process.
+/// Starts a job whose second rank waits at `point`, and calls `then` with that rank's process.
 fn held(directory: &Path, point: &str, then: impl FnOnce(u32)) -> Output {
     let here = directory.join("here");
     let hold = format!("{point}:1:{}", here.display());
     let rank = rank();
     let other: Vec<&str> = rank.iter().map(String::as_str).collect();
-    // The process says its number before it becomes the rank.
+    // The shell writes its process id before it becomes the rank.
     let script = format!("echo $$ > {}; exec \"$@\"", directory.join("pid").display());
     let other = [&["bash", "-c", &script, "bash"], &other[..]].concat();
     let mut command = job(directory, &[(fail_point::VARIABLE, &hold)], &other);
@@ -77,7 +78,7 @@ fn a_rank_that_does_not_start_ends_the_job() {
 }
 
 #[test]
-fn a_command_of_one_process_is_no_rank() {
+fn a_command_of_one_process_cannot_be_a_rank() {
     if !has_mpi() {
         return;
     }
@@ -112,7 +113,7 @@ fn ranks_with_other_options_are_named() {
     }
 }
 
-/// The results are there when MPI is finalized.
+/// The results are written before MPI is finalized.
 #[test]
 fn a_rank_that_does_not_end_leaves_the_results() {
     if !has_mpi() {
@@ -128,7 +129,7 @@ fn a_rank_that_does_not_end_leaves_the_results() {
     }
 }
 
-/// Signals at random moments of a job: it ends, whatever was hit.
+/// Signals at random moments of a job, which must end.
 #[test]
 fn no_signal_at_any_moment_makes_a_job_hang() {
     if !has_mpi() {
@@ -146,7 +147,7 @@ fn no_signal_at_any_moment_makes_a_job_hang() {
         std::thread::sleep(std::time::Duration::from_millis(random.below(1500) as u64));
         let name = *random.one(&["STOP", "KILL", "TERM", "INT", "HUP"]);
         if let Ok(pid) = std::fs::read_to_string(workplace.path().join("pid")) {
-            // It may have ended.
+            // The process may have ended.
             let _ =
                 Command::new("kill").args([&format!("-{name}"), pid.trim()]).stderr(Stdio::null()).status();
         }

@@ -28,8 +28,8 @@ fn phases_add_up_to_the_step() {
             let of = |whole: fn(Phase) -> Statistic| Phase::ALL.map(|phase| rank.get(whole(phase)));
             let (whole, step) = (of(Statistic::WholeTime), rank.get(Statistic::WholeStepTime));
             assert!(step.abs_diff(whole.iter().sum()) <= 5, "{whole:?}, {step}");
-            // The phases lie within the steps of the loop, each of which rounds to a microsecond; how much of
-            // a step they are depends on what else the machine does between them.
+            // The phases are within the steps of the loop, each of which is rounded to a microsecond; their
+            // share of a step depends on the machine's other load.
             let microseconds = 1e6 * seconds;
             let own_clock = rank.rank == 0;
             assert!(!own_clock || step as f64 <= microseconds + 100.0, "{step} of {microseconds} µs");
@@ -71,10 +71,11 @@ fn a_dry_run_times_nothing() {
     assert_eq!(without(&meta.ranks), without(&cpu.ranks), "timing takes no memory");
 }
 
-/// One forward pass: rank, step, mode, weights in flight before and after it, and weights in all.
+/// One forward pass: rank, step, whether it trains, weights in flight before and after it, and number of
+/// weights.
 type Pass = (usize, u32, bool, [usize; 3]);
 
-/// A model whose weights a probe watches.
+/// A model whose weights are observed.
 struct Look {
     inner: Box<dyn Model>,
     seen: Arc<Mutex<Vec<Pass>>>,
@@ -109,7 +110,7 @@ impl Model for Look {
 }
 
 /// Weights of a sharded optimizer are in flight after a step was enqueued; the next pass, a step's or a
-/// validation's, waits for them where it reads them.
+/// validation's, waits for them when it reads them.
 #[test]
 fn new_weights_arrive_during_the_next_pass() {
     let sharded = "parallel.zero_stage=1";

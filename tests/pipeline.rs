@@ -1,4 +1,4 @@
-//! Pipelines on the command line: a schedule's picture, the benchmark of all schedules, partitions by
+//! Pipelines on the command line: a picture of the schedule, the benchmark of all schedules, partitions by
 //! measured times.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
@@ -80,7 +80,7 @@ fn the_benchmark_measures_every_schedule() {
     let partitions = said.lines().filter_map(|line| line.strip_prefix("layers of each stage: "));
     let partitions: Vec<_> = partitions.map(|line| line.split(", ").count() - 2).collect();
     assert_eq!(partitions, [2, 2, 4, 4], "{said}");
-    // A partition cannot follow both.
+    // A partition by measured times excludes these settings.
     for key in ["parallel.partition=smallest", "parallel.profile=times.toml"] {
         let set = format!("--set={key}");
         let said =
@@ -114,14 +114,14 @@ const DIVIDED: [&str; 5] = [
     "--set=parallel.lanes=2",
 ];
 
-/// Standard output of a successful call.
+/// Runs a command that must succeed, and returns its standard output.
 fn done(directory: &Path, arguments: &[&str]) -> String {
     let output = plimsoll(directory, arguments);
     assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
     text(&output.stdout)
 }
 
-/// The one sentence of a refused call.
+/// Runs a command that must be refused, and returns its one sentence.
 fn refused(directory: &Path, arguments: &[&str]) -> String {
     let output = plimsoll(directory, arguments);
     let said = text(&output.stderr);
@@ -130,7 +130,7 @@ fn refused(directory: &Path, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn measured_times_partition_plan_and_run_alike() {
+fn plans_and_runs_use_the_same_measured_times() {
     let directory = workplace();
     let directory = directory.path();
     let plan = [&["plan", "run.toml", "--device=cpu"], &DIVIDED[..]].concat();
@@ -146,9 +146,9 @@ fn measured_times_partition_plan_and_run_alike() {
         said.contains(": --set parallel.profile=/") && said.trim_end().ends_with("/times.toml"),
         "{said}"
     );
-    // An existing file stays as it is.
+    // An existing file is unchanged.
     assert!(refused(directory, &take).contains("--profile times.toml: it exists; --force replaces it"));
-    // The first layer is made to take longer than all others together.
+    // The first layer is changed to take longer than all others together.
     let file = directory.join("times.toml");
     let mut times: toml::Table = std::fs::read_to_string(&file).unwrap().parse().unwrap();
     let layers = times["layers"].as_array_mut().unwrap();
@@ -179,19 +179,19 @@ fn measured_times_partition_plan_and_run_alike() {
             assert_eq!(timed["ranks"][rank][key], planned["ranks"][rank][key], "rank {rank}, {key}");
         }
     }
-    // A resumed run finds its times, and says so where they are gone.
+    // A resumed run reads its times again, and reports if they are missing.
     let resume = ["train", "--device=cpu", "--run-dir", "timed", "--resume"];
     std::fs::rename(&file, directory.join("gone.toml")).unwrap();
     assert!(refused(directory, &resume).contains("times.toml cannot be read"));
     std::fs::rename(directory.join("gone.toml"), &file).unwrap();
     done(directory, &resume);
-    // A model of other layers needs other times.
+    // A model with other layers needs other times.
     let wide = "--set=model.width=64";
     let said = refused(directory, &[&plan[..], &[by_times, wide]].concat());
     assert!(said.contains("is of other layers: model.width is 64 here and 32 there"), "{said}");
     let said = done(directory, &[&plan[..], &[by_times, "--largest=layers", "--capacity=200MiB"]].concat());
     assert!(said.contains(" --set parallel.profile=)"), "{said}");
-    // One stage holds all layers, and the file must be of this run all the same.
+    // With one stage nothing is partitioned, but the file must still be of this run.
     let one = "--set=parallel.pipeline=1";
     done(directory, &[&plan[..], &[by_times, one]].concat());
     let train = [&["train", "run.toml", "--device=cpu", "--run-dir", "one"], &DIVIDED[..]].concat();
@@ -205,13 +205,13 @@ fn measured_times_partition_plan_and_run_alike() {
         }
         assert!(!directory.join("one").exists());
     }
-    // New times are taken whatever the old ones say.
+    // A new measurement ignores the old file.
     let gone = ["--set=parallel.profile=gone.toml", "--profile=new.toml"];
     done(directory, &[&plan[..], &gone].concat());
 }
 
 #[test]
-fn the_use_of_a_profile_is_told_as_a_command() {
+fn the_use_of_a_profile_is_printed_as_a_command() {
     let directory = workplace();
     let directory = directory.path();
     let plan = [&["plan", "run.toml", "--device=cpu"], &DIVIDED[..]].concat();
@@ -233,7 +233,7 @@ fn the_use_of_a_profile_is_told_as_a_command() {
     assert!(said.contains("there is nothing to partition"), "{said}");
 }
 
-/// On one GPU one rank does the work of both; on two or more it is a pipeline.
+/// With one GPU one rank does the work of both; with two or more it is a pipeline.
 #[test]
 fn a_gpu_times_layers_and_the_run_equals_its_plan() {
     if !gpu() {

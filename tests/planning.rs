@@ -1,4 +1,4 @@
-//! `plimsoll plan`: fits and refusals, remedies, proposals, and devices that are not at hand.
+//! `plimsoll plan`: fits and refusals, remedies, proposals, and devices that are not present.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
@@ -26,7 +26,7 @@ fn json(output: &Output) -> serde_json::Value {
 }
 
 #[test]
-fn a_plan_says_what_fits_and_what_would() {
+fn a_plan_reports_whether_it_fits_and_what_would() {
     let directory = workplace();
     let large =
         ["model.width=256", "model.context=64", "train.micro_batch_size=8", "train.global_batch_size=32"];
@@ -40,9 +40,9 @@ fn a_plan_says_what_fits_and_what_would() {
     let fit = &json(&short)["fit"];
     assert_eq!((&fit["fits"], &fit["needs_bytes"]), (&false.into(), &needs.into()));
     assert_eq!(fit["capacity_bytes"].as_u64(), Some(needs - 1));
-    // The advice is one sentence, and fits in as few bytes as it says.
+    // The advice is one sentence, and the advised configuration fits in as few bytes as it says.
     let refused = planned(directory.path(), &large, &["--capacity", &capacity]);
-    // The verdict is the last line of the text, and is said once.
+    // The verdict is the last line of the text, and is printed once.
     let (table, said) = (text(&refused.stdout), text(&refused.stderr));
     assert!(said.is_empty(), "{said}");
     let said = table.trim_end().lines().last().unwrap_or_default();
@@ -55,7 +55,7 @@ fn a_plan_says_what_fits_and_what_would() {
     assert_eq!(advised.status.code(), Some(0));
     let bytes = json(&advised)["fit"]["needs_bytes"].as_u64().unwrap();
     assert!(said.contains(&telemetry::units::grouped(bytes)), "{said}");
-    // `train` refuses alike under a limit.
+    // `train` refuses the run too under a limit.
     let limit = format!("memory.limit_bytes={}", reserved - 1);
     let train = |more: &[&str]| {
         let sets = [&large[..], &[limit.as_str()]].concat();
@@ -73,7 +73,7 @@ fn a_plan_says_what_fits_and_what_would() {
         "{said}"
     );
     assert!(!directory.path().join("out").exists());
-    // Without a plan it starts, and runs out of memory.
+    // Without a plan the run starts, and runs out of memory.
     let output = train(&["--no-plan"]);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("out of memory"), "{}", text(&output.stderr));
@@ -82,7 +82,7 @@ fn a_plan_says_what_fits_and_what_would() {
 }
 
 #[test]
-fn no_plan_prints_no_plan() {
+fn the_option_no_plan_prints_no_plan() {
     let directory = workplace();
     let output = plimsoll(directory.path()).args(["train", "run.toml", "--no-plan"]).output().unwrap();
     let said = text(&output.stdout) + &text(&output.stderr);
@@ -100,7 +100,7 @@ fn a_device_is_described_once_and_imitated_elsewhere() {
     let here = planned(directory.path(), &[], &["--json", "--device", "cpu"]);
     let there = planned(directory.path(), &[], &["--json", "--device", "here.toml"]);
     assert_eq!(json(&here), json(&there));
-    // An existing file stays as it is: it may be a configuration.
+    // An existing file is unchanged: it may be a configuration.
     assert_eq!(describe("run.toml").status.code(), Some(2));
     assert!(planned(directory.path(), &[], &[]).status.success());
     std::fs::write(directory.path().join("wrong.toml"), "kind = \"cuda\"\n").unwrap();
@@ -110,7 +110,7 @@ fn a_device_is_described_once_and_imitated_elsewhere() {
 }
 
 #[test]
-fn an_unwritable_file_leaves_nothing() {
+fn a_file_that_cannot_be_written_leaves_nothing() {
     let directory = workplace();
     let arguments = ["plan", "--device", "cpu", "--describe", "here.toml"];
     let mut limited = Command::new("sh");
@@ -156,7 +156,7 @@ fn micro_batches_of(size: usize) -> Vec<String> {
 }
 
 #[test]
-fn the_largest_that_fits_is_found_and_the_next_does_not_fit() {
+fn the_largest_value_that_fits_is_found_and_the_next_does_not_fit() {
     let directory = workplace();
     for (name, sets, unit) in [
         ("micro_batch_size", micro_batches_of, 1),
@@ -191,7 +191,7 @@ fn the_largest_that_fits_is_found_and_the_next_does_not_fit() {
 }
 
 #[test]
-fn proposals_fit_as_they_say() {
+fn proposals_fit_in_their_stated_bytes() {
     let directory = workplace();
     let large = [
         "model.width=256",
@@ -229,7 +229,7 @@ fn proposals_fit_as_they_say() {
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stdout));
 }
 
-/// A command with at most so many bytes of data and seconds of processor time, which are real but generous.
+/// Runs a command limited to this many bytes of data and seconds of processor time.
 fn bounded(directory: &Path, kibibytes: u64, seconds: u64, arguments: &[&str]) -> Output {
     let mut command = Command::new("bash");
     command
@@ -239,9 +239,9 @@ fn bounded(directory: &Path, kibibytes: u64, seconds: u64, arguments: &[&str]) -
     command.current_dir(directory).env("CUDA_VISIBLE_DEVICES", "").output().unwrap()
 }
 
-/// Counts inside of the allowed range are planned in 500 MB and little time, or refused with a reason.
+/// The largest accepted counts are planned in 500 MB and little time, or refused with a reason.
 #[test]
-fn plans_cost_what_their_distinct_work_does() {
+fn the_cost_of_a_plan_depends_on_its_distinct_work() {
     const SMALL: &str = "train.micro_batch_size=1";
     let table: &[(&[&str], Option<&str>)] = &[
         (&["train.steps=1099511627776"], None),
@@ -267,13 +267,13 @@ fn plans_cost_what_their_distinct_work_does() {
         let said = text(&output.stderr);
         match refused {
             Some(reason) => assert!(output.status.code() == Some(2) && said.contains(reason), "{said}"),
-            // What does not fit is planned too, and then refused.
+            // Configurations that do not fit are planned too, and then refused.
             None => assert!(json(&output)["ranks"].is_array(), "{sets:?}: {said}"),
         }
     }
 }
 
-/// Under `ulimit -v` that is the capacity, and no range of addresses is reserved that is larger.
+/// Under `ulimit -v` the limit is the capacity, and no larger range of addresses is reserved.
 #[test]
 fn a_limit_on_address_space_is_the_capacity() {
     let directory = workplace();
@@ -296,9 +296,9 @@ fn a_limit_on_address_space_is_the_capacity() {
     assert!(refused.status.code() == Some(2) && table.contains("the limit of ulimit -v"), "{table}");
 }
 
-/// Models whose buffers are written from end to end, so that what is reserved is resident.
+/// Models whose buffers are written from end to end, so that reserved memory is resident.
 #[test]
-fn the_host_part_is_what_a_run_takes() {
+fn the_planned_host_memory_matches_a_run() {
     const WIDE: [&str; 8] = [
         "model.kind=mlp",
         "model.sizes=[64, 2048, 2048, 64]",

@@ -1,4 +1,4 @@
-//! A two-layer GPT-2 and the five-layer MLP against recordings of PyTorch.
+//! A two-layer GPT-2 and the five-layer MLP, compared with recordings of PyTorch.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
@@ -60,7 +60,7 @@ fn without_keys(values: &[f32]) -> Vec<f32> {
 }
 
 #[test]
-fn logits_loss_and_every_gradient_of_the_gpt() {
+fn logits_loss_and_every_gradient_of_the_gpt_match_the_recording() {
     computing().iter().for_each(logits_loss_and_gradients);
 }
 
@@ -97,7 +97,7 @@ fn logits_loss_and_gradients(device: &Device) {
 }
 
 #[test]
-fn twenty_adamw_steps_of_the_gpt() {
+fn twenty_adamw_steps_of_the_gpt_match_the_recording() {
     computing().iter().for_each(twenty_adamw_steps);
 }
 
@@ -158,7 +158,7 @@ fn twenty_adamw_steps(device: &Device) {
 }
 
 #[test]
-fn ten_sgd_steps_of_the_mlp() {
+fn ten_sgd_steps_of_the_mlp_match_the_recording() {
     computing().iter().for_each(ten_sgd_steps);
 }
 

@@ -36,7 +36,7 @@ fn every_recording_matches() {
 }
 
 #[test]
-fn a_mismatch_is_shown_and_fails() {
+fn a_mismatch_is_printed_and_fails() {
     // Two operations, the second with a wrong counter.
     let recording = r#"{"total_memory": 1073741824, "alloc_conf": "",
         "limit_bytes": null, "limit_fraction": null,

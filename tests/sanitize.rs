@@ -1,4 +1,4 @@
-//! `launch/sanitize` over a stand-in for compute-sanitizer: a report counts by the owner of its kernels.
+//! `launch/sanitize` with a stand-in for compute-sanitizer: a report counts by the owner of its kernels.
 #![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
 use std::fs;
@@ -40,9 +40,9 @@ fn reports_count_by_the_owner_of_their_kernels() {
             "reports: 1  nvjet_sm90_tss_64x8_64x16_1x1_h_bx_splitK_NNT columns_f32\n",
             1,
         ),
-        ("racecheck", &[&[]], passed, "reports: 1  something that is no kernel\n", 1),
+        ("racecheck", &[&[]], passed, "reports: 1  not a kernel\n", 1),
         ("memcheck", &[&library], passed, "reports: 1  nvjet_sm90", 1),
-        ("memcheck", &[], passed, "memcheck: nothing to report of Plimsoll's kernels\n", 0),
+        ("memcheck", &[], passed, "memcheck: no reports on Plimsoll's kernels\n", 0),
         ("memcheck", &[], failed, "linear: failed (status 101, no tests passed)", 1),
         ("initcheck", &[], nothing, "linear: failed (status 0, 0 tests passed)", 1),
     ];
@@ -99,16 +99,16 @@ fn each_tool_has_its_groups_and_options() {
 }
 
 #[test]
-fn impossible_calls_are_refused_in_one_line() {
+fn invalid_calls_are_refused_in_one_line() {
     let cases: [(&[&str], &str); 6] = [
         (&[], "name a tool"),
-        (&["valgrind"], "there is no tool valgrind"),
-        (&["synccheck"], "there is no tool synccheck"),
-        (&["--quick", "memcheck"], "there is no --quick"),
+        (&["valgrind"], "unknown tool valgrind"),
+        (&["synccheck"], "unknown tool synccheck"),
+        (&["--quick", "memcheck"], "unknown option --quick"),
         (&["--bundle"], "--bundle needs a directory"),
-        (&["memcheck"], "compute-sanitizer, which comes with CUDA, is not there"),
+        (&["memcheck"], "compute-sanitizer, which comes with CUDA, is missing"),
     ];
-    // An environment without the sanitizer, whatever this machine has.
+    // An environment without the sanitizer, even if this machine has it.
     let tools = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink("/usr/bin/dirname", tools.path().join("dirname")).unwrap();
     for (arguments, said) in cases {

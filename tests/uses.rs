@@ -1,4 +1,4 @@
-//! Connections are made before the first step for exactly the operations that a step uses.
+//! Connections are made before the first step, for exactly the operations that a step uses.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;

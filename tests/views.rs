@@ -22,8 +22,8 @@ fn python(arguments: &[&str]) -> Option<Output> {
     Command::new(name).args(arguments).output().ok()
 }
 
-/// Checks what PyTorch's viewer relies on: the sizes of blocks add up, and every event's block lies in a
-/// segment that exists when the history is played backwards.
+/// Checks the assumptions of PyTorch's viewer: the sizes of blocks add up, and every event's block is in an
+/// existing segment when the history is played backwards.
 const CHECK: &str = r#"
 import pickle, sys
 top = pickle.load(open(sys.argv[1], 'rb'))

@@ -1,6 +1,6 @@
 //! `plimsoll bench allocator`.
 //!
-//! *Steady* allocates and frees one size again and again and times batches of 1000 pairs. *Replay* plays the
+//! *Steady* allocates and frees one size repeatedly and times batches of 1000 pairs. *Replay* runs the
 //! operations of a recording and times each call, so every figure includes reading the clock once.
 
 use std::hint::black_box;
@@ -53,7 +53,7 @@ fn quantiles(samples: &mut [f64]) -> Quantiles {
     Quantiles { median: at(0.5), p99: at(0.99) }
 }
 
-/// Measures and prints. Errors: a file that is not a recording; an allocation that failed.
+/// Measures and prints. Errors: a file that is not a recording; a failed allocation.
 pub(crate) fn run(args: &BenchAllocatorArgs) -> Result<(), CliError> {
     let mut named: Vec<(String, _)> =
         args.traces.iter().map(|path| (path.display().to_string(), replay::read(path))).collect();
@@ -145,7 +145,7 @@ fn replayed(
                 (Operation::Allocate { .. }, Ok(_)) => allocations.push(elapsed),
                 (Operation::Free(_), Ok(_)) => frees.push(elapsed),
                 (_, Ok(_)) => {}
-                // Recordings hold requests that fail too, which are not measured.
+                // Recordings include requests that fail, which are not measured.
                 (_, Err(memory::AllocationError::OutOfMemory(_))) => {}
                 (_, Err(error)) => return Err(error),
             }

@@ -1,9 +1,9 @@
 //! `plimsoll bench collective`, with the figures of nccl-tests.
 //!
-//! *Size* is that of the whole operand: what is reduced, gathered, scattered or sent. *Algorithm bandwidth*
-//! is size over time; *bus bandwidth* multiplies it by the bytes that each rank has to move for each byte of
-//! the operand, so that it compares with the hardware's for any number of ranks: 2(n−1)/n for all-reduce,
-//! (n−1)/n for reduce-scatter and all-gather, else 1.
+//! *Size* is that of the whole operand that is reduced, gathered, scattered or sent. *Algorithm bandwidth* is
+//! size over time; *bus bandwidth* multiplies it by the bytes that each rank has to move for each byte of the
+//! operand, so that it compares with the hardware's for any number of ranks: 2(n−1)/n for all-reduce, (n−1)/n
+//! for reduce-scatter and all-gather, else 1.
 
 mod choice;
 mod connect;
@@ -61,14 +61,14 @@ pub(crate) struct BenchCollectiveArgs {
 /// Transport between ranks that are threads, as printed.
 const THREADS: &str = "threads of one process";
 
-/// A measurement whose arguments are checked.
+/// A measurement with checked arguments.
 struct Asked {
     ranks: usize,
     on_gpus: bool,
     choice: Choice,
 }
 
-/// Measures and prints. Errors: arguments that do not go together; a collective that failed.
+/// Measures and prints. Errors: arguments that contradict each other; a failed collective.
 pub(crate) fn run(args: &BenchCollectiveArgs) -> Result<(), CliError> {
     let mut startup = Startup::begin()?;
     let asked = Asked::of(args, startup.is_in_job());
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &BenchCollectiveArgs) -> Result<(), CliError> {
 }
 
 impl Asked {
-    /// Errors: arguments that do not go together, or not with this host.
+    /// Checks the arguments. Errors: arguments that contradict each other or this host.
     fn of(args: &BenchCollectiveArgs, in_job: bool) -> Result<Self, CliError> {
         let gpus = gpus(DeviceChoice::from_name(&args.device)?)?;
         let allocator = memory::Settings::parse(&args.allocator)
@@ -118,7 +118,7 @@ fn gpus(device: DeviceChoice) -> Result<Option<usize>, CliError> {
     }
 }
 
-/// Returns the number of ranks as threads. Errors: a number that the launcher or the GPUs do not allow.
+/// Returns the number of ranks as threads. Errors: a number that contradicts the launcher or the GPUs.
 fn ranks(asked: Option<usize>, gpus: Option<usize>, in_job: bool) -> Result<usize, CliError> {
     let refused = |text: String| Err(CliError::Refused(text));
     match (asked, gpus) {

@@ -38,11 +38,11 @@ pub(crate) struct BenchMatmulArgs {
     write: Option<PathBuf>,
 }
 
-/// Measures, prints and writes. Errors: wrong arguments; no GPU; a run that failed.
+/// Measures, prints and writes. Errors: wrong arguments; no GPU; a failed run.
 pub(crate) fn run(args: &BenchMatmulArgs) -> Result<(), CliError> {
     let device = DeviceChoice::from_name(&args.step.device)?;
     let before = args.write.as_deref().map(read).transpose()?.flatten();
-    // It holds a table, whose choices are kept, or nothing.
+    // The file contains a table, whose other choices are kept, or nothing.
     let output = args.write.as_deref().map(output).transpose()?;
     let precision = args.step.precision.as_deref().unwrap_or("bf16");
     let text = BenchModel::named(&args.model)?.configuration(args.step.micro_batch_size, 1, precision)?;
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &BenchMatmulArgs) -> Result<(), CliError> {
     output.write(text.as_bytes()).map_err(|source| CliError::File { path, source })
 }
 
-/// Errors: `path` cannot be written.
+/// Checks that `path` can be written. Errors: it cannot.
 fn output(path: &Path) -> Result<OutputFile, CliError> {
     let refused = |error| CliError::Refused(format!("--write {}: {error}", path.display()));
     OutputFile::new(path, Replace::Anything).map_err(refused)

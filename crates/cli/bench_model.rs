@@ -1,4 +1,4 @@
-//! Models and arguments that the benchmarks of a training step share.
+//! Models and arguments shared by the benchmarks of a training step.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -116,7 +116,7 @@ pub(crate) struct BenchModel {
 }
 
 const MODELS: [BenchModel; 6] = [
-    // The sizes that are the defaults of the keys.
+    // The sizes that are the keys' defaults.
     BenchModel { name: "small", sizes: "[data]\nkind = \"synthetic\"\n", micro_batch_size: 32 },
     BenchModel {
         name: "gpt2-124m",

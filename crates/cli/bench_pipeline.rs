@@ -53,7 +53,7 @@ pub(crate) struct BenchPipelineArgs {
     json: bool,
 }
 
-/// Measures and prints. Errors: wrong arguments; a run that failed.
+/// Measures and prints. Errors: wrong arguments; a failed run.
 pub(crate) fn run(args: &BenchPipelineArgs) -> Result<(), CliError> {
     let (mut cases, options) = prepare(args)?;
     if let Some(path) = &args.profile {
@@ -82,7 +82,7 @@ pub(crate) fn run(args: &BenchPipelineArgs) -> Result<(), CliError> {
     if args.json { Ok(()) } else { print(&tables(args, &measures)) }
 }
 
-/// Times the layers into `path` and has every case partition its layers by these times.
+/// Writes the times of the layers to `path`, by which every case then partitions its layers.
 fn partition_by_times(
     cases: &mut [RunConfig],
     path: &Path,

@@ -14,7 +14,7 @@ pub(crate) use arguments::BenchScalingArgs;
 use crate::output::{note, plural, print};
 use crate::outputs::Kind;
 
-/// Measures or reports. Errors: wrong arguments; a file that holds no runs; a run that failed.
+/// Measures or reports. Errors: wrong arguments; a file without runs; a failed run.
 pub(crate) fn run(args: &BenchScalingArgs) -> Result<(), CliError> {
     if args.report.is_empty() { measure(args) } else { report(args) }
 }
@@ -50,7 +50,7 @@ fn round_of(
 ) -> Result<Vec<ScalingRun>, CliError> {
     let mut runs: Vec<ScalingRun> = Vec::new();
     for case in cases {
-        // On the largest number of ranks, strong and weak scaling are the same run.
+        // With the largest number of ranks, strong and weak scaling are the same run.
         let same = |other: &ScalingCase| {
             (other.scaling == Scaling::Alone) == (case.scaling == Scaling::Alone)
                 && other.config.to_toml() == case.config.to_toml()

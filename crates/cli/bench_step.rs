@@ -30,7 +30,7 @@ pub(crate) struct BenchStepArgs {
     json: bool,
 }
 
-/// Measures and prints. Errors: wrong arguments; a run that failed.
+/// Measures and prints. Errors: wrong arguments; a failed run.
 pub(crate) fn run(args: &BenchStepArgs) -> Result<(), CliError> {
     let device = DeviceChoice::from_name(&args.step.device)?;
     let on_gpu = device != DeviceChoice::Cpu && device::cuda::availability().is_ok();
@@ -109,13 +109,13 @@ fn summary(head: &str, found: &StepMeasure) -> String {
     )
 }
 
-/// The device's own rates and a row for each family of kernels; empty on the CPU.
+/// Returns the device's own rates and a row for each family of kernels; empty on the CPU.
 fn kernels(found: &StepMeasure) -> String {
     let (Some(rates), Some(utilisation)) = (found.rates, found.utilisation()) else { return String::new() };
     let mut rows = vec![["family", "launches", "ms", "floor ms", "ratio"].map(str::to_owned).to_vec()];
     let (mut launches, mut milliseconds, mut floor) = (0, 0.0, 0.0);
     for family in &found.families {
-        // A kernel of less than a microsecond takes the time of its launch.
+        // A kernel shorter than a microsecond takes the time of its launch.
         let ratio =
             (family.floor_milliseconds > 1e-3).then(|| family.milliseconds / family.floor_milliseconds);
         rows.push(kernel_row(

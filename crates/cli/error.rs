@@ -47,7 +47,7 @@ pub(crate) enum CliError {
         /// The underlying message.
         reason: String,
     },
-    /// The output above says what is wrong.
+    /// The command's output has already described the error.
     #[error("see above")]
     Shown {
         /// The exit status.

@@ -1,6 +1,6 @@
-//! The command line of a trainer of neural networks, with families of models of one's own.
+//! The command line of a trainer of neural networks, also for programs with their own model families.
 //!
-//! A program registers its families and has everything that the built-in ones have: ranks, grids, plans to
+//! A program registers its families and gets everything that the built-in ones have: ranks, grids, plans to
 //! the byte, checkpoints, resumption, pages and all commands.
 //!
 //! ```no_run
@@ -157,7 +157,7 @@ fn parse(given: impl IntoIterator<Item = OsString>) -> Result<Arguments, clap::E
     Arguments::from_arg_matches(&found)
 }
 
-/// The command and those below it, with negative numbers as values, which are refused for what they are.
+/// Makes the command and those below it accept negative numbers as values, which are then refused as values.
 fn with_negative_numbers(command: Definition) -> Definition {
     let command = command.mut_args(|argument| match argument.get_action().takes_values() {
         true => argument.allow_negative_numbers(true),
@@ -167,7 +167,7 @@ fn with_negative_numbers(command: Definition) -> Definition {
 }
 
 impl Command {
-    /// Returns whether the command's processes join the job that a launcher started.
+    /// Returns whether the command's processes join a launcher's job.
     fn joins_jobs(&self) -> bool {
         matches!(
             self,
@@ -176,8 +176,8 @@ impl Command {
     }
 }
 
-/// Runs the command that the process was started with, with `own` families beside the built-in ones, and ends
-/// the process with the command's exit status. To be called first, once.
+/// Runs the command of this process, with the families `own` beside the built-in ones, and ends the process
+/// with the command's exit status. Called first, and once.
 pub fn main<F: Family + 'static>(own: impl IntoIterator<Item = F>) -> ! {
     let leaked = |family: F| -> &'static dyn Family { Box::leak(Box::new(family)) };
     let registered = Families::register(own.into_iter().map(leaked).collect());

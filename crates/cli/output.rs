@@ -9,7 +9,7 @@ use system::terminal;
 
 /// Prints `text` to standard output and ends the line.
 ///
-/// Errors: standard output cannot be written to. A reader that has gone away is no error.
+/// Errors: standard output cannot be written. A reader that has closed its end is no error.
 pub(crate) fn print(text: &str) -> Result<(), CliError> {
     terminal::print_to_reader(&format!("{}\n", text.trim_end())).map_err(unwritable)
 }
@@ -39,22 +39,22 @@ pub(crate) fn exit_code(done: Result<(), CliError>) -> u8 {
     error.exit_status()
 }
 
-/// Prints the answer of the command line's parser, help or an error, and returns its exit status: that of a
-/// failed write where help could not be printed.
+/// Prints the answer of the command line's parser, help or an error, and returns its exit status, or that of
+/// a failed write if help could not be printed.
 pub(crate) fn answer(answer: &clap::Error) -> u8 {
     let text = answer.render();
     if answer.use_stderr() {
-        // With colours where standard error is a terminal.
+        // With colours if standard error is a terminal.
         let _ = answer.print();
         return 2;
     }
     let coloured = std::io::stdout().is_terminal();
-    // Colours are control characters, so that this text goes out as it is.
+    // Colours are control characters, so this text is printed unchanged.
     let text = if coloured { text.ansi().to_string() } else { text.to_string() };
     exit_code(terminal::print_as_is(&text).map_err(unwritable))
 }
 
-/// Rounds to `digits` decimals, for values in JSON that are not exact anyway.
+/// Rounds to `digits` decimals, for inexact values in JSON.
 pub(crate) fn rounded(value: f64, digits: i32) -> f64 {
     let scale = 10_f64.powi(digits);
     (value * scale).round() / scale

@@ -1,4 +1,4 @@
-//! Files that commands write their results to: checked before the result is computed, and written whole.
+//! Files of commands' results: checked before the result is computed, and written whole.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -8,7 +8,7 @@ use telemetry::report;
 
 use crate::error::CliError;
 
-/// The argument of commands that write files which a user names.
+/// The argument of commands that write user-named files.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub(crate) struct Force {
     /// Replace output files that Plimsoll did not write, and files of measurements.
@@ -16,14 +16,14 @@ pub(crate) struct Force {
     force: bool,
 }
 
-/// The contents of an output, which tell the files that Plimsoll wrote from others.
+/// The contents of an output, which distinguish the files that Plimsoll wrote from others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     /// An HTML page ([`report::Report`]).
     Page,
     /// An SVG.
     Picture,
-    /// Something that took long to measure and replaces no file.
+    /// A result that took long to measure and replaces no file.
     Measurement,
 }
 
@@ -38,9 +38,9 @@ pub(crate) struct Output {
 }
 
 impl Force {
-    /// Checks that `path` can be written, before anything is computed. `argument` names its option.
+    /// Checks that `path` can be written before anything is computed. `argument` names its option.
     ///
-    /// Errors: it cannot, or it is a file that must stay.
+    /// Errors: it cannot, or there is a file that may not be replaced.
     pub(crate) fn output(self, argument: &str, path: &Path, kind: Kind) -> Result<Output, CliError> {
         let replace = match kind {
             _ if self.force => Replace::Anything,

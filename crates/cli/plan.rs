@@ -114,7 +114,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), CliError> {
         print(&report.to_json()?)?;
         return refusal.map_or(Ok(()), |refusal| Err(refusal.into()));
     }
-    // The text ends with the verdict, which is not to be said twice.
+    // The text already ends with the verdict.
     print(&report.to_string())?;
     if refusal.is_some() { Err(CliError::Shown { status: 2 }) } else { Ok(()) }
 }
@@ -153,7 +153,7 @@ fn describe(target: &PlanTarget, file: Option<&Path>, force: Force) -> Result<()
     print(&format!("{0} describes this device: `plimsoll plan CONFIG --device {0}`", path.display()))
 }
 
-/// Writes the times of the layers to `path`, and prints them with the partitions that follow from them.
+/// Writes the times of the layers to `path`, and prints them with the resulting partitions.
 fn profile(config: &RunConfig, path: &Path, target: &PlanTarget, force: Force) -> Result<(), CliError> {
     print(&profile::take(config, path, target, force)?.to_string())?;
     for partition in timed_partitions(config, path, target)? {

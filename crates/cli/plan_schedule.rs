@@ -19,7 +19,7 @@ pub(crate) struct ScheduleArgs {
     svg: Option<PathBuf>,
 }
 
-/// Returns the schedule as text and writes its picture if asked to. Errors: those of a plan; a file that
+/// Returns the schedule as text and writes its picture if requested. Errors: those of a plan; a file that
 /// cannot be written.
 pub(crate) fn text(
     args: &ScheduleArgs,

@@ -5,16 +5,16 @@ use run::Startup;
 use crate::error::CliError;
 use crate::output::note;
 
-/// Has a file that would become too large be an error instead of the end of the process, and starts the
-/// threads that compute; a rank of a job starts them when it knows how many ranks share its host. `joins`:
-/// whether the command joins the job that a launcher started.
+/// Makes exceeding the file size limit an error instead of the end of the process, and starts the compute
+/// threads; a rank of a job starts them once it knows how many ranks share its host. `joins`: whether the
+/// command joins a launcher's job.
 ///
-/// Errors: a command of one process as several; the system refuses.
+/// Errors: several processes of a command that runs as one; the system refuses.
 pub(crate) fn prepare(joins: bool) -> Result<(), CliError> {
     run::heed_limits()?;
     match Startup::launched() {
         Some(_) if joins => return Ok(()),
-        // Others of the job would wait for this process.
+        // The other processes of the job would wait for this one.
         Some(processes) if processes > 1 => {
             let text =
                 format!("a launcher started {processes} processes, and this command is one: start it alone");

@@ -9,8 +9,8 @@ use plan::{PlanTarget, Profile};
 
 use crate::outputs::{Force, Kind};
 
-/// Times the layers into the file `path` and reads it back. Errors: those of the run; the file exists and is
-/// not to be replaced.
+/// Times the layers, writes them to the file `path` and reads it back. Errors: those of the run; a file that
+/// may not be replaced.
 pub(crate) fn take(
     config: &RunConfig,
     path: &Path,

@@ -23,7 +23,7 @@ pub(crate) struct ReportArgs {
     force: Force,
 }
 
-/// Writes the page. Errors: the directory holds no run, or a file that cannot be read; the page cannot be
+/// Writes the page. Errors: a directory without a run, or a file that cannot be read; the page cannot be
 /// written.
 pub(crate) fn run(args: &ReportArgs) -> Result<(), CliError> {
     let option = if args.output.is_some() { "--output" } else { "" };

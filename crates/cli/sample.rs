@@ -35,7 +35,7 @@ pub(crate) struct SampleArgs {
     seed: Option<u64>,
 }
 
-/// Prints the text. A reader that goes away ends it without an error.
+/// Prints the text. A reader that closes its end stops it without an error.
 pub(crate) fn run(args: &SampleArgs) -> Result<(), CliError> {
     let defaults = SampleOptions::default();
     let options = SampleOptions {

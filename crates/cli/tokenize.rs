@@ -81,7 +81,7 @@ pub(crate) struct TrainTokenizerArgs {
     text_key: String,
 }
 
-/// Tokenizes and prints what was made.
+/// Tokenizes and prints the counts.
 pub(crate) fn run(args: &TokenizeArgs) -> Result<(), CliError> {
     let tokenizer = Tokenizer::from_name(&args.tokenizer).map_err(refused("--tokenizer"))?;
     let separator = match &args.separator {

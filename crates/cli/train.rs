@@ -88,11 +88,11 @@ fn prepare(args: &TrainArgs, startup: &Startup) -> Result<(RunConfig, RunOptions
     Ok((config, options))
 }
 
-/// Reads the configuration that is given, or that of the run that goes on or whose weights are taken, or the
+/// Reads the given configuration, or that of the run that is resumed or whose weights are used, or the
 /// built-in one.
 fn configuration(args: &TrainArgs) -> Result<RunConfig, CliError> {
     let of_run = |run_dir: &Path| run::configuration_of(run_dir, &args.set);
-    // A run that is to go on may not have begun yet.
+    // The run to be resumed may not have started yet.
     let resumed = args.run_dir.as_deref().filter(|_| args.resume);
     let resumed = resumed.filter(|run_dir| args.from.is_none() || run_dir.join("config.toml").exists());
     Ok(match (&args.config, resumed, &args.from) {

@@ -1,10 +1,10 @@
-//! The statements of ARCHITECTURE.md, taken from its tables and lists.
+//! The statements of ARCHITECTURE.md, parsed from its tables and lists.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The heading of the table of crates.
 pub(crate) const MAP: &str = "The map";
-/// The heading of the table of what crates never contain.
+/// The heading of the table of words that crates never contain.
 pub(crate) const ABSENT: &str = "What is absent";
 
 /// A table's row: the name in its first cell, and the rest.
@@ -51,8 +51,8 @@ pub(crate) fn unsafe_files(document: &str) -> BTreeSet<&str> {
         .collect()
 }
 
-/// Everything that the document calls a path, each from the root. Those in a row of "The map" are below that
-/// crate's sources.
+/// Returns everything that the document calls a path, relative to the root. Those in a row of "The map" are
+/// below that crate's sources.
 pub(crate) fn paths(document: &str, sources_of: impl Fn(&str) -> String) -> BTreeSet<String> {
     let is_path = |token: &&str| {
         let ends = [".rs", ".md", ".toml", ".cu"].iter().any(|end| token.ends_with(end));
@@ -79,7 +79,7 @@ pub(crate) fn names(document: &str) -> BTreeSet<&str> {
     outside(document, ABSENT).flat_map(quoted).filter(is_name).collect()
 }
 
-/// The lines that are not below the heading `## title`.
+/// The lines outside the section with the heading `## title`.
 fn outside<'a>(document: &'a str, title: &str) -> impl Iterator<Item = &'a str> {
     let mut inside = false;
     document.lines().filter(move |line| {

@@ -1,4 +1,4 @@
-//! The house as it stands: its document, its crates, its files.
+//! The project's document, crates and files, as the checks read them.
 #![expect(clippy::panic, clippy::unwrap_used, reason = "a house that cannot be read fails its tests")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use toml::{Table, Value};
 
-/// A file and what is in it.
+/// A file and its text.
 pub(crate) struct File {
     /// Its path from the root, with `/`.
     pub(crate) path: String,
@@ -52,7 +52,7 @@ fn table(path: &str) -> Table {
     read(path).parse().unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The crates of the house that each manifest's `[dependencies]` name, those for some targets only included.
+/// The crates of the project in each manifest's `[dependencies]`, including those for some targets only.
 pub(crate) fn arrows_of(manifests: &BTreeMap<String, Table>) -> BTreeMap<String, BTreeSet<String>> {
     let nothing = Table::new();
     let shared = manifests.get(PROGRAM).and_then(|root| section(root, &["workspace", "dependencies"]));
@@ -76,8 +76,8 @@ fn section<'a>(table: &'a Table, keys: &[&str]) -> Option<&'a Table> {
     keys.iter().try_fold(table, |table, key| table.get(*key)?.as_table())
 }
 
-/// Every text file of the project: what git has or would add, or, in a copy that is no repository, what is in
-/// the house's folders.
+/// Returns every text file of the project: files that git tracks or would add, or, in a copy without a
+/// repository, the files in the project's folders.
 pub(crate) fn files() -> Vec<File> {
     let listing = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard", "-z"])

@@ -1,8 +1,8 @@
-//! ARCHITECTURE.md is held to what it says: every path, name, arrow, absence and `unsafe` file in it is
-//! checked against the code.
+//! Checks of ARCHITECTURE.md: every path, name, arrow, absence and `unsafe` file in it is compared with the
+//! code.
 //!
-//! A check is a function from the document and the house to complaints, so that each can also be shown a
-//! house that is wrong.
+//! A check is a function from the document and the project to complaints, so that a test can also give it a
+//! project with an error.
 
 mod document;
 mod house;
@@ -35,7 +35,7 @@ fn every_path_exists() {
 }
 
 #[test]
-fn a_path_that_is_gone_is_seen() {
+fn a_missing_path_is_reported() {
     let document = "In `a/b.rs`, `c.toml`, `a::b`, `not a/path`, `d/`.\n\
         ## The map\n| `one` | x `y.rs` |\n## Else\n| `two` | `z.md` |\n";
     let found = document::paths(document, sources_of);
@@ -63,7 +63,7 @@ fn every_name_is_in_the_code() {
 }
 
 #[test]
-fn a_name_that_is_gone_is_seen() {
+fn a_missing_name_is_reported() {
     let files = [file("crates/one/src/lib.rs", "pub struct Here; // and Gone")];
     assert_eq!(unknown_names("`Here`, `here::Here`, `Gone`, `README`, `a b`", &files).len(), 2);
 }
@@ -92,7 +92,7 @@ fn the_arrows_are_those_of_the_manifests() {
 }
 
 #[test]
-fn a_wrong_arrow_is_seen_in_both_directions() {
+fn a_wrong_arrow_is_reported_in_both_directions() {
     let written = |lines: &str| format!("## The arrows\n\n{lines}\n## Else\n    x → y\n");
     let found = document::arrows(&written("    a → b, c\n    b →\n    c →"));
     assert_eq!(wrong_arrows(&written("    a → b, c\n    b →\n    c →"), &found), [""; 0]);
@@ -113,7 +113,7 @@ fn wrong_map(document: &str, manifests: &BTreeMap<String, Table>) -> Vec<String>
     complaints
 }
 
-/// Each crate's folder is a member of the workspace and keeps its lints.
+/// Returns crates that are no member of the workspace or do not use its lints.
 fn outside_the_rules(manifests: &BTreeMap<String, Table>) -> Vec<String> {
     let at = |manifest: &Table, keys: [&str; 2]| manifest.get(keys[0])?.get(keys[1]).cloned();
     let members = manifests.get(PROGRAM).and_then(|root| at(root, ["workspace", "members"]));
@@ -134,14 +134,14 @@ fn outside_the_rules(manifests: &BTreeMap<String, Table>) -> Vec<String> {
 }
 
 #[test]
-fn every_crate_is_on_the_map_and_keeps_the_rules() {
+fn every_crate_is_on_the_map_and_follows_the_rules() {
     let manifests = house::manifests();
     assert_none(&wrong_map(&house::document(), &manifests));
     assert_none(&outside_the_rules(&manifests));
 }
 
 #[test]
-fn a_crate_outside_the_map_or_the_rules_is_seen() {
+fn a_crate_outside_the_map_or_the_rules_is_reported() {
     let root = "workspace.members = ['crates/one']\nlints.workspace = true";
     let manifests = |one: &str| {
         let of = |text: &str| text.parse::<Table>().unwrap();
@@ -172,12 +172,12 @@ fn wrong_unsafe(document: &str, files: &[File]) -> Vec<String> {
 }
 
 #[test]
-fn unsafe_is_where_the_list_says_and_nowhere_else() {
+fn unsafe_is_only_in_the_listed_files() {
     assert_none(&wrong_unsafe(&house::document(), &house::files()));
 }
 
 #[test]
-fn unsafe_in_another_file_is_seen() {
+fn unsafe_in_another_file_is_reported() {
     let document = "## Where `unsafe` is\n\n* `a.rs`: why\n";
     let files = |a: &str, b: &str| [file("a.rs", a), file("b.rs", b)];
     assert_eq!(wrong_unsafe(document, &files("unsafe {}", "// unsafe\nf(\"unsafe\")")), [""; 0]);
@@ -208,14 +208,14 @@ fn present_though_absent(document: &str, files: &[File]) -> Vec<String> {
 }
 
 #[test]
-fn what_is_to_be_absent_is_absent() {
+fn absent_words_are_absent() {
     let document = house::document();
     assert!(!document::rows(&document, ABSENT).is_empty());
     assert_none(&present_though_absent(&document, &house::files()));
 }
 
 #[test]
-fn what_is_to_be_absent_is_seen_when_it_is_there() {
+fn words_that_should_be_absent_are_reported() {
     let document = "## What is absent\n\n| `one` | `std::time`, `*cuda*` |\n| `none` | `x` |\n";
     let of = |text: &str| present_though_absent(document, &[file("crates/one/src/a.rs", text)]).len();
     let of_the_row_without_sources = 1;
@@ -223,7 +223,7 @@ fn what_is_to_be_absent_is_seen_when_it_is_there() {
     assert_eq!(of("use std::time::Instant; fn to_cuda() {}"), of_the_row_without_sources + 2);
 }
 
-/// Paths of the machine that something was written on, and of folders beside the project.
+/// Returns paths of the machine on which something was written, and of folders beside the project.
 fn foreign_paths(files: &[File]) -> Vec<String> {
     let foreign = [concat!("/wo", "rk/"), concat!("..", "/shared")];
     let is_foreign = |line: &str| {
@@ -248,7 +248,7 @@ fn nothing_names_a_path_outside_the_project() {
 }
 
 #[test]
-fn a_path_outside_the_project_is_seen() {
+fn a_path_outside_the_project_is_reported() {
     let of = |text: String| foreign_paths(&[file("a.md", &text)]).len();
     assert_eq!(of(format!("in {}main and\n({}/x)", concat!("/wo", "rk/"), concat!("..", "/shared"))), 2);
     assert_eq!(of(format!("frame{}, lanes/of{}x", "work/", concat!("/wo", "rk/"))), 0);
@@ -265,7 +265,7 @@ fn no_modules_of_a_crate_import_each_other() {
 /// The most columns of a line of code.
 const COLUMNS: usize = 110;
 
-/// Lines of code and comments that are too wide. The contents of literals do not count.
+/// Returns lines of code and comments that are too wide, without the contents of literals.
 fn wide_lines(files: &[File]) -> Vec<String> {
     let is_code = |file: &&File| [".rs", ".cu", ".cuh"].iter().any(|end| file.path.ends_with(end));
     let squeezed = |code: &str| code.split_whitespace().map(|word| word.chars().count() + 1).sum::<usize>();
@@ -283,7 +283,7 @@ fn wide_lines(files: &[File]) -> Vec<String> {
 }
 
 #[test]
-fn lines_of_code_fit() {
+fn lines_of_code_are_narrow_enough() {
     assert_none(&wide_lines(&house::files()));
     assert_eq!(
         wide_lines(&[file("a.rs", &"x".repeat(COLUMNS + 1)), file("a.md", &"x".repeat(200))]).len(),

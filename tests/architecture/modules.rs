@@ -1,4 +1,4 @@
-//! The modules of each crate and what they import, found from `use` paths and from paths that begin with
+//! The modules of each crate and their imports, found from `use` paths and from paths that begin with
 //! `crate`, `self` or `super`: the graph between them has no cycle.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,14 +9,15 @@ use crate::source::code_of;
 /// A module's path from its crate's root; the root's is empty.
 type Module = Vec<String>;
 
-/// The modules of one crate: their code, and the names that each re-exports with the path behind it.
+/// The modules of one crate: their code, and their re-exported names with the original paths.
 struct Modules {
     code: BTreeMap<Module, String>,
     exports: BTreeMap<Module, BTreeMap<String, Vec<String>>>,
 }
 
 impl Modules {
-    /// Modules of the crate with sources in `folder`, which ends with `/`; modules of tests are left out.
+    /// Returns the modules of the crate with sources in `folder`, which ends with `/`, without modules of
+    /// tests.
     fn of(folder: &str, files: &[File]) -> Self {
         let mut code = BTreeMap::new();
         for file in files {
@@ -37,7 +38,8 @@ impl Modules {
         Modules { code, exports }
     }
 
-    /// The module that a path named in `from` leads to, through re-exports; `None` for another crate's.
+    /// Returns the module to which a path named in `from` leads, through re-exports; `None` for another
+    /// crate's.
     fn target(&self, from: &Module, path: &[String], depth: usize) -> Option<Module> {
         let mut path = path;
         let mut at = from.clone();
@@ -132,8 +134,7 @@ fn expand(tree: &str) -> Vec<Vec<String>> {
     branches.map(|branch| [parts(head), branch].concat()).collect()
 }
 
-/// Paths outside of `use` that begin in this crate, or with a word in small letters, which may be a child
-/// module's.
+/// Paths outside `use` that begin in this crate, or with a lower-case word, which may be a child module.
 fn inline_paths(text: &str) -> Vec<Vec<String>> {
     let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
     let code: String = text.split(';').filter(|part| !part.trim_start().contains("use ")).collect();
@@ -169,7 +170,7 @@ pub(crate) fn cycles(folder: &str, files: &[File]) -> Vec<String> {
 }
 
 #[test]
-fn a_cycle_is_seen_through_parents_children_and_re_exports() {
+fn a_cycle_is_found_through_parents_children_and_re_exports() {
     let file = |path: &str, text: &str| File { path: format!("one/{path}"), text: text.to_owned() };
     let of = |files: &[File]| cycles("one/", files).len();
     let root = || file("lib.rs", "mod a;\nmod b;\npub use a::A;");

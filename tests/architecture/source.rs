@@ -1,7 +1,7 @@
-//! Rust source as the compiler's lexer sees it, as far as these checks need: what is code, and what is not.
+//! A lexer of Rust source for these checks, which separates code from comments and literals.
 
-/// The source with its comments and the contents of its literals replaced by spaces. Line breaks stay, and so
-/// line numbers do.
+/// Returns the source with comments and the contents of literals replaced by spaces. Line breaks, and so line
+/// numbers, stay.
 pub(crate) fn code_of(source: &str) -> String {
     let characters: Vec<char> = source.chars().collect();
     let mut code = String::with_capacity(source.len());
@@ -16,7 +16,7 @@ pub(crate) fn code_of(source: &str) -> String {
     code
 }
 
-/// Length in characters of the comment or literal at `at`; 0 where code is.
+/// Length in characters of the comment or literal at `at`; 0 for code.
 fn skipped(characters: &[char], at: usize) -> usize {
     let rest = &characters[at..];
     let inside_word = at > 0 && is_word(characters[at - 1]);
@@ -33,7 +33,7 @@ fn skipped(characters: &[char], at: usize) -> usize {
     .min(rest.len())
 }
 
-/// The number of characters before `end` holds, or all.
+/// Number of characters before the first for which `end` holds, or all.
 fn until(rest: &[char], end: impl Fn(&[char]) -> bool) -> usize {
     (0..rest.len()).find(|at| end(&rest[*at..])).unwrap_or(rest.len())
 }
@@ -53,7 +53,7 @@ fn block_comment(rest: &[char]) -> usize {
     at
 }
 
-/// To the end of a string whose opening quote is behind us, closing quote included.
+/// Length of a string after its opening quote, including the closing quote.
 fn quoted(rest: &[char]) -> usize {
     let mut at = 0;
     while at < rest.len() {
@@ -66,7 +66,7 @@ fn quoted(rest: &[char]) -> usize {
     at
 }
 
-/// A raw string whose prefix has `prefix` letters; 0 for a raw identifier.
+/// Length of a raw string whose prefix has `prefix` letters; 0 for a raw identifier.
 fn raw_string(rest: &[char], prefix: usize) -> usize {
     let hashes = until(&rest[prefix..], |rest| rest[0] != '#');
     let open = prefix + hashes;
@@ -82,8 +82,8 @@ fn is_word(character: char) -> bool {
     character.is_alphanumeric() || character == '_'
 }
 
-/// The number, from 1, of the first line of `code` that has `term`: as whole words, or anywhere if it is
-/// written `*term*`.
+/// Returns the number, from 1, of the first line of `code` that contains `term`: as whole words, or anywhere
+/// if it is written `*term*`.
 pub(crate) fn line_of(code: &str, term: &str) -> Option<usize> {
     let anywhere = term.strip_prefix('*').and_then(|term| term.strip_suffix('*'));
     let word = anywhere.unwrap_or(term);
@@ -97,7 +97,7 @@ pub(crate) fn line_of(code: &str, term: &str) -> Option<usize> {
 }
 
 #[test]
-fn only_code_is_left() {
+fn comments_and_literals_are_removed() {
     let table = [
         ("let a = 1; // unsafe", "let a = 1;"),
         ("/* a /* unsafe */ b */ f()", "f()"),

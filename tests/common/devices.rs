@@ -1,10 +1,10 @@
-//! The devices at hand: one test body runs on all of them.
+//! The devices of this machine, on which one test body runs.
 
 use std::io::Write;
 
 use device::{Description, Device, DeviceOptions};
 
-/// Returns whether there is a GPU; says so once where there is none.
+/// Returns whether there is a GPU, and prints once if there is none.
 pub(crate) fn gpu() -> bool {
     match device::cuda::availability() {
         Ok(_) => true,
@@ -15,7 +15,7 @@ pub(crate) fn gpu() -> bool {
     }
 }
 
-/// Devices that compute: the host, and a GPU where there is one.
+/// Devices that compute: the host, and a GPU if there is one.
 pub(crate) fn computing() -> Vec<Device> {
     let options = DeviceOptions::default();
     let mut devices = vec![Device::cpu(0, &options).unwrap()];

@@ -16,7 +16,7 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    /// The transports that can be tested here; says which cannot.
+    /// Returns the transports that can be tested here, and prints which cannot.
     pub(crate) fn all() -> Vec<Transport> {
         let mut all = vec![Transport::Threads];
         all.extend(has_mpi().then_some(Transport::Mpi));
@@ -50,7 +50,7 @@ pub(crate) fn workplace() -> tempfile::TempDir {
 /// A command in `directory` without environment variables of a launcher or a user.
 pub(crate) fn clean(program: impl AsRef<std::ffi::OsStr>, directory: &Path) -> Command {
     let mut command = Command::new(program);
-    // These tests use the CPU even where there is a GPU.
+    // These tests use the CPU even on hosts with a GPU.
     command.current_dir(directory).stdin(Stdio::null()).env("CUDA_VISIBLE_DEVICES", "");
     for variable in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_ID", "PLIMSOLL_ALLOC_CONF"] {
         command.env_remove(variable);
@@ -58,7 +58,7 @@ pub(crate) fn clean(program: impl AsRef<std::ffi::OsStr>, directory: &Path) -> C
     command
 }
 
-/// A command whose interrupts are not ignored, as they are where tests run in a shell's background.
+/// A command with interrupts enabled, which a shell disables for background processes.
 pub(crate) fn interruptible(program: impl AsRef<std::ffi::OsStr>, directory: &Path) -> Command {
     let mut command = clean("env", directory);
     command.arg("--default-signal=INT").arg(program);
@@ -76,7 +76,7 @@ pub(crate) fn mpirun(directory: &Path) -> Command {
 }
 
 /// [`mpirun`] over two faked hosts, `first` and `second`, with `ranks` on each; `None`, with the reason on
-/// standard error, where that is impossible.
+/// standard error, if that is impossible.
 pub(crate) fn two_hosts(directory: &Path, ranks: usize) -> Option<Command> {
     let script = super::root().join("tests/common/hosts");
     let can = has_mpi() && Command::new(&script).args(["1", "true"]).output().unwrap().status.success();
@@ -115,14 +115,14 @@ pub(crate) fn arguments(ranks: usize, sets: &[&str]) -> Vec<String> {
     arguments
 }
 
-/// A run that goes on until something happens to it.
+/// A run in progress.
 pub(crate) struct Running {
     child: Child,
     pub(crate) run_dir: PathBuf,
 }
 
 impl Running {
-    /// Starts it and waits until it has done some steps.
+    /// Starts the run and waits until it has done some steps.
     pub(crate) fn start(transport: Transport, directory: &Path, ranks: usize, sets: &[&str]) -> Self {
         Self::wait(train(transport, directory, ranks, &[&["train.steps=1000000"], sets].concat()), directory)
     }
@@ -135,7 +135,7 @@ impl Running {
         Self::wait(command, directory)
     }
 
-    /// Starts a command that trains in `directory`, and waits likewise.
+    /// Starts a command that trains in `directory`, and waits until it has done some steps.
     pub(crate) fn wait(mut command: Command, directory: &Path) -> Self {
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut running = Running { child, run_dir: directory.join("out") };
@@ -153,14 +153,14 @@ impl Running {
         metrics.map_or(0, |lines| lines.lines().count())
     }
 
-    /// The process of a rank, as its record says.
+    /// Returns the process id of a rank, from its status file.
     pub(crate) fn pid(&self, rank: usize) -> u32 {
         let record = std::fs::read_to_string(self.run_dir.join(format!("logs/rank-{rank}.status"))).unwrap();
         let pid = record.lines().find_map(|line| line.strip_prefix("pid = ")).unwrap();
         pid.trim().parse().unwrap()
     }
 
-    /// The process that was started: the launcher's, if there is one.
+    /// Returns the id of the started process: the launcher's, if there is one.
     pub(crate) fn launcher(&self) -> u32 {
         self.child.id()
     }

@@ -1,4 +1,4 @@
-//! Helpers that several test files share.
+//! Helpers shared by several test files.
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
@@ -14,7 +14,7 @@ use nn::Parameters;
 use safetensors::{Dtype, SafeTensors};
 use tensor::Tensor;
 
-/// The source tree: tests run in the folder of their package.
+/// Root of the source tree: tests run in the folder of their package.
 pub(crate) fn root() -> PathBuf {
     std::env::current_dir().unwrap()
 }
@@ -25,7 +25,7 @@ pub(crate) fn program() -> PathBuf {
         .map_or_else(|| env!("CARGO_BIN_EXE_plimsoll").into(), PathBuf::from)
 }
 
-/// A file of the recordings.
+/// Path of a recorded file.
 pub(crate) fn golden(name: &str) -> PathBuf {
     root().join("tests/golden").join(name)
 }
@@ -38,7 +38,7 @@ impl Recording {
         Recording(std::fs::read(golden("gpt_tiny.safetensors")).unwrap())
     }
 
-    /// A recorded array as f64, whatever its recorded type.
+    /// Returns a recorded array of any type as f64.
     pub(crate) fn values(&self, name: &str) -> Vec<f64> {
         let file = SafeTensors::deserialize(&self.0).unwrap();
         let view = file.tensor(name).unwrap_or_else(|e| panic!("{name}: {e}"));

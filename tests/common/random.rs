@@ -1,11 +1,11 @@
-//! Random inputs: numbers that repeat, and how long a fuzzer goes on.
+//! Repeatable random inputs, and the duration of fuzzers.
 
 use std::time::{Duration, Instant};
 
-/// Environment variable with the seconds that each fuzzer and fault driver has, instead of a moment.
+/// Environment variable with the seconds that each fuzzer and fault driver runs, instead of a short time.
 const VARIABLE: &str = "PLIMSOLL_LONG_TESTS";
 
-/// A generator of numbers (SplitMix64): the runs repeat.
+/// A generator of repeatable random numbers (SplitMix64).
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -21,7 +21,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`, which is at least 1.
+    /// Returns a number below `bound`, which is at least 1.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound.max(1) as u64) as usize
     }
@@ -30,12 +30,12 @@ impl Random {
         &all[self.below(all.len())]
     }
 
-    /// True once in `of` times.
+    /// Returns true once in `of` times on average.
     pub(crate) fn once_in(&mut self, of: usize) -> bool {
         self.below(of) == 0
     }
 
-    /// `bytes` with a few of them flipped, cut, repeated, or replaced by one of `pieces`.
+    /// Returns `bytes` with a few of them flipped, cut, repeated, or replaced by one of `pieces`.
     pub(crate) fn damaged(&mut self, bytes: &[u8], pieces: &[&[u8]]) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
         for _ in 0..=self.below(4) {
@@ -59,7 +59,7 @@ impl Random {
     }
 }
 
-/// How long a fuzzer goes on: a few rounds, or as many seconds as [`VARIABLE`] says.
+/// The duration of a fuzzer: a few rounds, or as many seconds as [`VARIABLE`] says.
 pub(crate) struct Budget(Option<Instant>);
 
 impl Budget {
@@ -68,12 +68,12 @@ impl Budget {
         Budget(seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds)))
     }
 
-    /// Returns whether another round is to come after `done`: three in a short run.
+    /// Returns whether another round follows `done` rounds: three in a short run.
     pub(crate) fn allows(&self, done: usize) -> bool {
         self.within(done, 3)
     }
 
-    /// As [`Budget::allows`], with `short` rounds in a short run.
+    /// [`Budget::allows`] with `short` rounds in a short run.
     pub(crate) fn within(&self, done: usize, short: usize) -> bool {
         self.0.map_or(done < short, |end| Instant::now() < end)
     }

@@ -34,7 +34,7 @@ fn damaged_checkpoints_are_refused_by_name() {
         fs::write(&files[which], &damaged).unwrap();
         let opened = catch_unwind(AssertUnwindSafe(|| Checkpoint::open(&path)));
         match opened.unwrap_or_else(|_| panic!("a panic in round {round}")) {
-            // What reads as the same values is not damaged: a space in the manifest.
+            // Damage that leaves the parsed values unchanged, such as a space in the manifest, is accepted.
             Ok(_) => assert!(which == 0 || damaged == whole[1], "round {round} was accepted"),
             Err(error) => {
                 let (text, name) = (error.to_string(), files[which].to_string_lossy().into_owned());

@@ -27,7 +27,7 @@ const INTEGERS: [&str; 14] = [
     "9223372036854775807",
     "18446744073709551616",
 ];
-/// Values of every type, and some of none.
+/// Values of every type, and invalid ones.
 const OTHERS: [&str; 22] = [
     "0.5",
     "1e-60",
@@ -52,7 +52,7 @@ const OTHERS: [&str; 22] = [
     "interleaved",
     "sgd",
 ];
-/// Keys that say how much is computed: they stay small, since what fits is planned in full.
+/// Keys that determine the amount of computing stay small, because valid configurations are planned in full.
 const SIZES: [&str; 12] = [
     "model.layers",
     "model.heads",
@@ -94,7 +94,7 @@ fn value(random: &mut Random, key: &str) -> String {
     random.one(&all).to_string()
 }
 
-/// Plans every configuration that is valid, with data that is there.
+/// Plans a configuration if it is valid, with existing data.
 fn try_one(text: &str, overrides: &[String]) -> Result<(), String> {
     let config =
         RunConfig::parse(text, "fuzz.toml", &root(), overrides).map_err(|error| error.to_string())?;

@@ -26,10 +26,10 @@ fn settings(random: &mut Random, layers: usize) -> Vec<String> {
     set
 }
 
-/// Settings that change where and when things are computed.
+/// Settings of the grid and schedule, which decide no bits.
 fn grid(random: &mut Random, lanes: usize, micro_batches: usize, layers: usize) -> Vec<String> {
     let data = 1 << random.below(lanes.ilog2() as usize + 1);
-    // Each rank's micro-batches must be enough for the schedule.
+    // The schedule needs enough micro-batches on each rank.
     let fits = |stages: &usize| micro_batches / data >= *stages;
     let mut stages: Vec<usize> = (1..=4.min(layers)).filter(fits).collect();
     if stages.is_empty() {
@@ -51,7 +51,7 @@ fn grid(random: &mut Random, lanes: usize, micro_batches: usize, layers: usize) 
     set
 }
 
-/// Losses, weights and validation loss, as bits; the plan of every rank was right to the byte.
+/// Returns losses, weights and validation loss as bits; the plan of every rank must be right to the byte.
 fn history(text: &str, set: &[String]) -> (Vec<u32>, String, Option<u64>) {
     let set: Vec<&str> = set.iter().map(String::as_str).collect();
     let report = train(text, &set);

@@ -1,5 +1,5 @@
-//! A program of its own: a transformer with parallel blocks (Wang and Komatsuzaki, *GPT-J*, 2021), whose RMS
-//! norm is composed of general operators.
+//! A program with its own model family: a transformer with parallel blocks (Wang and Komatsuzaki, *GPT-J*,
+//! 2021), whose RMS norm is composed of general operators.
 
 mod model;
 

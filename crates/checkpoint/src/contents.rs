@@ -1,4 +1,4 @@
-//! The facts that all checkpoints of a run share.
+//! The data that all checkpoints of a run share.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::corpus_mark::CorpusMark;
 
-/// Contents that all checkpoints of a run share.
+/// The data that all checkpoints of a run share.
 #[derive(Clone)]
 pub struct Contents {
     /// Number of checkpoints to keep, the newest ones.
@@ -15,8 +15,8 @@ pub struct Contents {
     pub configuration: BTreeMap<String, String>,
     /// Versions of the libraries that compute.
     pub libraries: String,
-    /// Called before each checkpoint, on the thread that writes it: brings to the disk what the run that goes
-    /// on from it expects there. Errors: why it cannot.
+    /// Called before each checkpoint, on the thread that writes it, to sync the files that a resumed run
+    /// expects. Errors: why it cannot.
     pub before: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
     /// The corpus; none for synthetic data.
     pub corpus: Option<CorpusMark>,

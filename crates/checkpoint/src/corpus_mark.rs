@@ -1,8 +1,8 @@
-//! The corpus of a run, as a manifest records it.
+//! The corpus of a run, as recorded in a manifest.
 
 use serde::{Deserialize, Serialize};
 
-/// Size, time and hashes of a corpus, by which it is told from others.
+/// Size, time and hashes that identify a corpus.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CorpusMark {
@@ -12,7 +12,7 @@ pub struct CorpusMark {
     pub modified: i64,
     /// SHA-256 of pieces at fixed places, in hexadecimal.
     pub samples_sha256: String,
-    /// SHA-256 of all of it, if that was asked for.
+    /// SHA-256 of the whole corpus, if configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
 }

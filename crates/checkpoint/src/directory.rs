@@ -1,4 +1,4 @@
-//! The directory of a run's checkpoints: names, what is in it, what goes.
+//! The directory of a run's checkpoints: names, listing, deletion.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -22,7 +22,7 @@ const BEST: &str = "best";
 pub struct Directory(PathBuf);
 
 impl Directory {
-    /// The directory of the run in `run_dir`, which need not be there.
+    /// Returns the directory of the run in `run_dir`, which need not exist.
     pub fn of(run_dir: &Path) -> Self {
         Directory(run_dir.join(CHECKPOINTS))
     }
@@ -41,12 +41,12 @@ impl Directory {
         self.0.join(format!("step-{step:06}"))
     }
 
-    /// Path of a checkpoint while it is written or deleted. Nothing reads there.
+    /// Path of a checkpoint while it is written or deleted. Nothing is read there.
     pub(crate) fn temporary(&self, step: u64) -> PathBuf {
         self.0.join(format!(".step-{step:06}.tmp-{}", std::process::id()))
     }
 
-    /// Returns every checkpoint with its step, oldest first; nothing if the directory is missing.
+    /// Returns every checkpoint with its step, oldest first; none if the directory is missing.
     pub(crate) fn list(&self) -> Result<Vec<(u64, PathBuf)>> {
         let mut found = Vec::new();
         for (name, path) in self.entries()? {
@@ -87,7 +87,7 @@ impl Directory {
         }
     }
 
-    /// Names the checkpoint after `step` steps the best: the link `best` leads to it.
+    /// Makes the link `best` point to the checkpoint after `step` steps.
     pub(crate) fn name_best(&self, step: u64) -> Result<()> {
         let (path, link) = (self.step(step), self.0.join(BEST));
         let temporary = self.temporary(step);
@@ -104,7 +104,7 @@ impl Directory {
         all.retain(|(_, path)| path.file_name() != best.as_deref().map(Path::as_os_str));
         let surplus = all.len().saturating_sub(usize::try_from(keep).unwrap_or(usize::MAX));
         for (step, path) in &all[..surplus] {
-            // A half-deleted checkpoint must not carry a complete one's name.
+            // A partly deleted checkpoint must not have a complete one's name.
             let temporary = self.temporary(*step);
             fs::rename(path, &temporary).map_err(CheckpointError::file(path, "rename it to delete it"))?;
             fail_point::reach("checkpoint renamed to be deleted");
@@ -113,8 +113,8 @@ impl Directory {
         Ok(())
     }
 
-    /// Moves the checkpoints of steps after `step` to a directory of their own in this one, where nothing
-    /// reads or deletes them. Returns that directory, unless there are none.
+    /// Moves the checkpoints of steps after `step` to a new directory in this one, where nothing reads or
+    /// deletes them. Returns that directory; `None` if there are none.
     pub fn set_aside_after(&self, step: u64) -> std::result::Result<Option<PathBuf>, CheckpointError> {
         let mut later = self.list()?;
         later.retain(|(there, _)| *there > step);
@@ -132,7 +132,7 @@ impl Directory {
         Ok(Some(aside))
     }
 
-    /// Deletes what killed processes left behind: temporary directories, and checkpoints beyond the newest
+    /// Deletes files that killed processes left: temporary directories, and checkpoints beyond the newest
     /// `keep`.
     pub fn tidy(&self, keep: u64) -> std::result::Result<(), CheckpointError> {
         self.remove_temporaries()?;
@@ -182,8 +182,8 @@ pub fn newest(run_dir: &Path) -> std::result::Result<Option<Checkpoint>, Checkpo
     Directory::of(run_dir).newest()
 }
 
-/// Returns a complete checkpoint, verified. `path` is the checkpoint itself, or a run, whose checkpoint of
-/// step `step` it is, or by default the newest.
+/// Returns a complete checkpoint, verified. `path` is the checkpoint itself, or a run, of which it returns
+/// the checkpoint of step `step`, by default the newest.
 ///
 /// # Errors
 /// There is no such checkpoint, or it is damaged.
@@ -204,7 +204,7 @@ pub fn find(path: &Path, step: Option<u64>) -> std::result::Result<Checkpoint, C
     }
 }
 
-/// Returns the directory of the run that a path of [`find`] belongs to.
+/// Returns the run directory to which a path of [`find`] belongs.
 pub fn run_of(path: &Path) -> PathBuf {
     let run = path.parent().filter(|parent| parent.file_name() == Some(OsStr::new(CHECKPOINTS)));
     let run = run.filter(|_| path.join(MANIFEST).exists()).and_then(Path::parent);

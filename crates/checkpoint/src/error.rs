@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-/// Result of reading or writing a checkpoint.
+/// Result type of reading or writing a checkpoint.
 pub(crate) type Result<T> = std::result::Result<T, CheckpointError>;
 
-/// A checkpoint that is refused, or that could not be written. Every message names the path.
+/// Error of a checkpoint that is refused, or that could not be written. Every message names the path.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// The checkpoint differs from what was written.
@@ -27,14 +27,14 @@ pub enum CheckpointError {
         /// The newest intact checkpoint.
         intact: Option<PathBuf>,
     },
-    /// A run has no checkpoint, or none of the step that was asked for.
+    /// A run has no checkpoint, or none of the requested step.
     #[error("{}: it holds no checkpoint{}", path.display(), advice_on_steps(*step, there))]
     Missing {
         /// The run or the checkpoint.
         path: PathBuf,
-        /// The step that was asked for.
+        /// The requested step.
         step: Option<u64>,
-        /// The steps of the checkpoints that it holds.
+        /// The steps of the existing checkpoints.
         there: Vec<u64>,
     },
     /// The checkpoint belongs to a run whose settings give other weights.
@@ -56,10 +56,10 @@ pub enum CheckpointError {
         #[source]
         source: std::io::Error,
     },
-    /// The thread that writes could not be started, or ended without an answer.
+    /// The writing thread could not be started, or panicked.
     #[error("{}: {what}", path.display())]
     Thread {
-        /// The checkpoint that the thread was to write.
+        /// The checkpoint to be written.
         path: PathBuf,
         /// The failure.
         what: String,

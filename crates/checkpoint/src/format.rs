@@ -1,5 +1,5 @@
-//! The file format of safetensors, as far as checkpoints need it: named arrays of any element type, written
-//! and read in pieces.
+//! The safetensors format, as far as checkpoints need it: named arrays of any element type, written and read
+//! in pieces.
 //!
 //! Eight bytes of header length, little-endian; a JSON object of name → type, shape and range of bytes,
 //! padded with spaces to a multiple of eight; the arrays, one after another, little-endian.
@@ -20,10 +20,10 @@ use crate::manifest::FileDigest;
 
 /// Bytes that are hashed, written or read at a time; a multiple of every element's size.
 const PIECE: usize = 1 << 18;
-/// The most bytes that a header may have: what other readers of the format allow.
+/// The most bytes of a header: the limit of other readers of the format.
 const MOST_HEADER: u64 = 100_000_000;
 
-// Arrays are copied as bytes between files, which are little-endian, and memory.
+// Arrays are copied as bytes between memory and files, which are little-endian.
 const _: () = assert!(cfg!(target_endian = "little"));
 
 /// An array in a file: its name, element type and shape, and its byte range, counted from the end of the
@@ -48,8 +48,8 @@ fn type_name(dtype: DType) -> String {
     dtype.name().to_uppercase()
 }
 
-/// Writes `bytes`, the arrays of all entries one after another, and syncs the file. Returns its digest,
-/// computed on the way.
+/// Writes `bytes`, the arrays of all entries one after another, and syncs the file. Returns the digest of the
+/// written bytes.
 pub(crate) fn write(path: &Path, entries: &[Entry], bytes: &[u8]) -> Result<FileDigest> {
     let failed = || CheckpointError::file(path, "write to it");
     let file = File::create_new(path).map_err(CheckpointError::file(path, "create it"))?;
@@ -107,7 +107,7 @@ impl<W: Write> Write for Hashing<W> {
     }
 }
 
-/// Returns the size and hash of a file, which is read once.
+/// Returns the size and hash of a file, which it reads once.
 pub(crate) fn digest_of(path: &Path) -> Result<FileDigest> {
     let mut file = input::open(path).map_err(CheckpointError::file(path, "open it"))?;
     let mut hashing = Hashing { out: io::sink(), digest: Sha256::new(), bytes: 0 };
@@ -115,7 +115,7 @@ pub(crate) fn digest_of(path: &Path) -> Result<FileDigest> {
     loop {
         match file.read(&mut piece) {
             Ok(0) => return Ok(hashing.finish().1),
-            // The sink takes everything.
+            // Writing to the sink cannot fail.
             Ok(count) => hashing.write_all(&piece[..count]).unwrap_or_default(),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(CheckpointError::file(path, "read it")(error)),
@@ -123,7 +123,7 @@ pub(crate) fn digest_of(path: &Path) -> Result<FileDigest> {
     }
 }
 
-/// Reads the header of a file: its arrays in the order of their bytes, and where those begin.
+/// Reads the header of a file: its arrays in the order of their bytes, and the position of the first.
 pub(crate) fn read_header(path: &Path) -> Result<(Vec<Entry>, u64)> {
     let mut file = input::open(path).map_err(CheckpointError::file(path, "open it"))?;
     let failed = || CheckpointError::file(path, "read its header");
@@ -142,7 +142,7 @@ pub(crate) fn read_header(path: &Path) -> Result<(Vec<Entry>, u64)> {
     Ok((entries, 8 + length))
 }
 
-/// The arrays that a header names in order, which must fill the `bytes` after it without gap or overlap.
+/// Returns the arrays of a header in order, which must fill the following `bytes` without gap or overlap.
 fn entries_of(header: &[u8], bytes: u64) -> std::result::Result<Vec<Entry>, String> {
     #[derive(serde::Deserialize)]
     struct Described {
@@ -243,7 +243,7 @@ mod tests {
             (&[("a", 1, [0, 4]), ("b", 1, [8, 12])], 12, Some("b begins at byte 8 and not at 4")),
             (&[("a", 2, [0, 8])], 12, Some("its arrays have 8 bytes, and 12 follow it")),
             (&[("a", 2, [0, 8])], 4, Some("its arrays have 8 bytes, and 4 follow it")),
-            // With the bytes before it, this one wraps around to the start of the file.
+            // Added to the preceding bytes, this range wraps around to the start of the file.
             (&[("a", 1, [END - 4, END])], 4, Some("a begins at byte")),
             (&[("a", 2, [8, 0])], 8, Some("a has not the bytes of its shape")),
         ];

@@ -1,14 +1,14 @@
-//! Checkpoints: what a run continues from, and what text is sampled from.
+//! Checkpoints: the state from which a run resumes and text is sampled.
 //!
 //! A checkpoint is a directory `RUN_DIR/checkpoints/step-NNNNNN` with two files:
 //!
 //! * `state.safetensors`: every parameter by its name, the optimizer's state as `adamw.first.<name>`,
 //!   `adamw.second.<name>` or `sgd.velocity.<name>`, and `run.losses`, a loss per step; all f32;
-//! * `manifest.json`: the step, the settings that decide the bits, what tells the corpus, and size and
+//! * `manifest.json`: the step, the settings that decide the bits, the identity of the corpus, and size and
 //!   SHA-256 of the other file and of itself.
 //!
-//! It is complete where it is present: it is written under a hidden name, brought to the disk, and renamed.
-//! Nothing else need be saved, because random numbers and the data's order are functions of the step.
+//! A checkpoint that exists is complete: it is written under a hidden name, synced to the disk, and renamed.
+//! No other state is needed, because random numbers and the data's order are functions of the step.
 //!
 //! ```no_run
 //! let run_dir = std::path::Path::new("runs/first");

@@ -1,4 +1,4 @@
-//! The file `manifest.json`: the settings that a checkpoint belongs to, and the hashes that verify it.
+//! The file `manifest.json`: the settings of a checkpoint's run, and the hashes that verify it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::corpus_mark::CorpusMark;
 use crate::error::{CheckpointError, Result};
 use crate::validations::Validations;
 
-/// The layout of checkpoints that this version writes and reads.
+/// The format of checkpoints that this version writes and reads.
 const FORMAT: u64 = 1;
 /// The most bytes of the file.
 const MOST_BYTES: u64 = 16 << 20;
@@ -48,7 +48,7 @@ pub(crate) struct Manifest {
     pub(crate) libraries: Option<String>,
     /// Number of steps done.
     pub(crate) step: u64,
-    /// Updates that the optimizer had made; absent where every step made one.
+    /// Updates that the optimizer had made; absent if every step made one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     updates: Option<u32>,
     /// The settings that decide the bits, each as TOML.
@@ -60,10 +60,10 @@ pub(crate) struct Manifest {
     pub(crate) corpus: Option<CorpusMark>,
     /// Mean loss of the last validation.
     validation_loss: Option<f64>,
-    /// The lowest loss of a validation; absent before the first one and in checkpoints of earlier versions.
+    /// The lowest validation loss; absent before the first validation and in checkpoints of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     best_validation_loss: Option<f64>,
-    /// Validations after that one; absent where that is.
+    /// Validations after that one; absent if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     validations_since_best: Option<u64>,
     /// Digests of the checkpoint's other files, by name.
@@ -103,7 +103,7 @@ impl Manifest {
     /// hash.
     fn digest(&self) -> String {
         let bare = Manifest { manifest_sha256: String::new(), ..self.clone() };
-        // Numbers, strings and maps of strings: expressing them does not fail.
+        // Serializing numbers, strings and maps of strings does not fail.
         format!("{:x}", Sha256::digest(serde_json::to_vec(&bare).unwrap_or_default()))
     }
 
@@ -149,7 +149,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Compares the file of arrays, whose digest is now `found`, with the digest in the manifest.
+    /// Compares the current digest of the file of arrays, `found`, with the one in the manifest.
     pub(crate) fn check_state(&self, path: &Path, found: &FileDigest) -> Result<()> {
         let Some(written) = self.files.get(STATE) else {
             return Err(CheckpointError::damaged(path, "its manifest does not name it"));
@@ -175,7 +175,7 @@ mod tests {
 
     use super::*;
 
-    /// Writes a manifest of 5 steps, and returns the number of updates that is read from it.
+    /// Writes a manifest of 5 steps, and returns the number of updates read from it.
     fn updates_read(written: Option<u32>) -> u64 {
         let state = FileDigest::new(0, Sha256::new());
         let contents = Contents {

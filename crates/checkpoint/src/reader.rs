@@ -1,4 +1,4 @@
-//! Reading a checkpoint: verified whole before anything of it is used.
+//! Reading a checkpoint, which is verified as a whole before any of it is used.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::validations::Validations;
 /// Name of the array of losses.
 pub(crate) const LOSSES: &str = "run.losses";
 
-/// The tensor that an array of a checkpoint, or the part of it from element `first` on, is read into.
+/// The tensor into which an array of a checkpoint, or its part from element `first` on, is read.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// The array's name.
@@ -24,21 +24,21 @@ pub struct Target {
     pub dtype: DType,
     /// Shape of the whole array.
     pub shape: Shape,
-    /// The first element that is taken.
+    /// The first element to read.
     pub first: usize,
-    /// The destination, as long as the part. The elements of an f32 array are rounded where the destination
-    /// is of another floating-point type.
+    /// The destination, as long as the part. The elements of an f32 array are rounded if the destination has
+    /// another floating-point type.
     pub tensor: Tensor,
 }
 
 impl Target {
-    /// All of the array `name`, of type `dtype`, goes to `tensor`.
+    /// Returns a target that reads all of the array `name`, of type `dtype`, into `tensor`.
     pub fn whole(name: String, dtype: DType, tensor: Tensor) -> Self {
         Target { name, dtype, shape: tensor.shape(), first: 0, tensor }
     }
 
-    /// Writes a piece of the array, of which `at` is the first element counted from [`Target::first`].
-    /// Errors: a piece beyond the tensor, types that do not convert.
+    /// Writes a piece of the array, where `at` is its first element counted from [`Target::first`]. Errors: a
+    /// piece beyond the tensor, types that do not convert.
     pub fn take(&self, at: usize, piece: &[u8]) -> std::result::Result<(), TensorError> {
         let target = self.tensor.view(at, [piece.len() / self.dtype.bytes()])?;
         if self.dtype == target.dtype() {
@@ -62,7 +62,7 @@ impl Target {
     }
 }
 
-/// A complete, verified checkpoint: every byte of it has been read and compared with its hash.
+/// A complete, verified checkpoint: every byte has been read and compared with its hash.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     path: PathBuf,
@@ -98,17 +98,17 @@ impl Checkpoint {
         &self.path
     }
 
-    /// An identifier that no other checkpoint has.
+    /// The checkpoint's unique identifier.
     pub fn id(&self) -> &str {
         self.manifest.id()
     }
 
-    /// Number of steps that were done when the checkpoint was taken.
+    /// Number of steps done when the checkpoint was taken.
     pub fn step(&self) -> u64 {
         self.manifest.step
     }
 
-    /// Updates that the optimizer had made: at most one for each step.
+    /// Updates that the optimizer had made, at most one per step.
     pub fn updates(&self) -> u32 {
         u32::try_from(self.manifest.updates()).unwrap_or(u32::MAX)
     }
@@ -139,13 +139,13 @@ impl Checkpoint {
         self.manifest.corpus_sha256.as_deref()
     }
 
-    /// Mean loss of the last validation before the checkpoint.
+    /// The validations of the run before the checkpoint.
     pub fn validations(&self) -> Validations {
         self.manifest.validations()
     }
 
-    /// The loss of every step before the checkpoint. Errors: the file cannot be read, or has another number
-    /// of losses.
+    /// Returns the loss of every step before the checkpoint. Errors: the file cannot be read, or has another
+    /// number of losses.
     pub fn losses(&self) -> std::result::Result<Vec<f32>, CheckpointError> {
         let mut losses = Vec::new();
         let entry = self.entry(LOSSES)?;
@@ -160,8 +160,8 @@ impl Checkpoint {
         Ok(losses)
     }
 
-    /// Reads arrays into the tensors of `targets`, piece by piece. Errors: an array is missing or has another
-    /// type or shape, which is found before its tensor is written; the file cannot be read.
+    /// Reads arrays into the tensors of `targets`, piece by piece. Errors: an array that is missing or has
+    /// another type or shape, found before its tensor is written; the file cannot be read.
     pub fn load<E: From<CheckpointError> + From<TensorError>>(
         &self,
         targets: impl Iterator<Item = Target>,

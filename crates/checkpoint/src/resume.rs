@@ -1,8 +1,8 @@
-//! The state that a run continues from.
+//! The state from which a run resumes.
 
 use crate::reader::Checkpoint;
 
-/// A checkpoint to continue from, with the losses that it holds.
+/// A checkpoint from which a run resumes, with its losses.
 #[derive(Clone, Debug)]
 pub struct ResumePoint {
     /// The checkpoint.

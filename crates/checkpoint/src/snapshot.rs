@@ -1,11 +1,11 @@
-//! A copy of a run's state on the host, which a checkpoint is written from.
+//! A copy of a run's state on the host, from which a checkpoint is written.
 
 use device::DType;
 
 use crate::format::Entry;
 use crate::reader::LOSSES;
 
-/// Named arrays on the host. Its memory is used again for the next snapshot.
+/// Named arrays on the host, whose memory is reused by the next snapshot.
 #[derive(Debug, Default)]
 pub struct Snapshot {
     pub(crate) entries: Vec<Entry>,
@@ -21,7 +21,7 @@ impl Snapshot {
         self.bytes.clear();
     }
 
-    /// Adds an array of zeros, and returns its bytes to be filled.
+    /// Adds an array of zeros, and returns its bytes for filling.
     pub fn add(&mut self, name: String, dtype: DType, shape: &[usize]) -> &mut [u8] {
         let start = self.bytes.len();
         self.bytes.resize(start + dtype.bytes() * shape.iter().product::<usize>(), 0);
@@ -30,8 +30,7 @@ impl Snapshot {
         &mut self.bytes[start..]
     }
 
-    /// Sets the number of updates that the optimizer has made. Equal to the number of steps unless some were
-    /// skipped.
+    /// Sets the number of updates that the optimizer has made; by default, the number of steps.
     pub fn set_updates(&mut self, updates: u32) {
         self.updates = updates;
     }

@@ -3,16 +3,16 @@
 /// The validations of a run up to some step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Validations {
-    /// Mean loss of the last one.
+    /// Mean loss of the last validation.
     pub last: Option<f64>,
-    /// The lowest of their losses.
+    /// The lowest validation loss.
     pub best: Option<f64>,
-    /// Number of validations after that one.
+    /// Number of validations after the one with the lowest loss.
     pub since_best: u64,
 }
 
 impl Validations {
-    /// Adds the loss of a validation and returns whether it is lower than all before.
+    /// Adds the loss of a validation and returns whether it is the lowest so far.
     pub fn add(&mut self, loss: f64) -> bool {
         self.last = Some(loss);
         let is_best = loss.is_finite() && self.best.is_none_or(|best| loss < best);

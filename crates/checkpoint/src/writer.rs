@@ -1,4 +1,4 @@
-//! Writing checkpoints while training goes on: one thread, one checkpoint in flight.
+//! Writing checkpoints during training: one thread, one checkpoint at a time.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -15,7 +15,7 @@ use crate::manifest::{MANIFEST, Manifest, STATE};
 use crate::snapshot::Snapshot;
 use crate::validations::Validations;
 
-/// The destination and the shared contents of a run's checkpoints.
+/// The destination and the shared data of a run's checkpoints.
 #[derive(Clone, Debug)]
 struct Job {
     directory: Directory,
@@ -29,7 +29,7 @@ struct InFlight {
     thread: JoinHandle<(Snapshot, Result<()>)>,
 }
 
-/// Writes the checkpoints of a run, each on a thread of its own.
+/// Writes the checkpoints of a run, each on a separate thread.
 #[derive(Debug)]
 pub struct Writer {
     job: Job,
@@ -41,23 +41,23 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// A writer for the run in `run_dir`.
+    /// Returns a writer for the run in `run_dir`.
     pub fn new(run_dir: &Path, contents: Contents) -> Self {
         let job = Job { directory: Directory::of(run_dir), contents };
-        // A process that was killed may have put a new one in place and not yet deleted the oldest.
+        // A killed process may have published a new checkpoint without deleting the oldest.
         if let Err(error) = job.directory.retain(job.contents.keep) {
             tracing::warn!("an old checkpoint is still there: {error}");
         }
         Writer { job, spare: Snapshot::default(), in_flight: None, unstarted: None }
     }
 
-    /// Returns whether a checkpoint is in flight. Waits for nothing.
+    /// Returns whether a checkpoint is being written, without waiting.
     pub fn is_busy(&self) -> bool {
         self.in_flight.as_ref().is_some_and(|in_flight| !in_flight.thread.is_finished())
     }
 
-    /// Waits for the checkpoint in flight and returns an empty snapshot to fill. A failure to write the
-    /// checkpoint in flight is a warning: the next one takes its place.
+    /// Waits for the checkpoint being written and returns an empty snapshot to fill. If that checkpoint
+    /// failed, it is a warning: the next one replaces it.
     pub fn begin(&mut self) -> Snapshot {
         if let Err(error) = self.finish() {
             tracing::warn!("a checkpoint was not written: {error}");
@@ -85,7 +85,7 @@ impl Writer {
         }
     }
 
-    /// Waits for the checkpoint in flight. Errors: why it could not be written.
+    /// Waits for the checkpoint being written. Errors: it could not be written.
     pub fn finish(&mut self) -> std::result::Result<(), CheckpointError> {
         if let Some(error) = self.unstarted.take() {
             return Err(error);
@@ -98,7 +98,7 @@ impl Writer {
     }
 }
 
-/// A run that fails still completes the checkpoint in flight.
+/// A failing run still completes the checkpoint being written.
 impl Drop for Writer {
     fn drop(&mut self) {
         if let Err(error) = self.finish() {
@@ -108,8 +108,8 @@ impl Drop for Writer {
 }
 
 impl Job {
-    /// Writes a checkpoint, renames it into place, names it the best if it is, and deletes the oldest beyond
-    /// `keep`.
+    /// Writes a checkpoint, renames it into place, links it as the best if it is, and deletes the oldest
+    /// beyond `keep`.
     fn write(&self, snapshot: &Snapshot, step: u64, validations: Validations, is_best: bool) -> Result<()> {
         let temporary = self.directory.temporary(step);
         let unready = |what| CheckpointError::Thread { path: self.directory.step(step), what };
@@ -117,7 +117,7 @@ impl Job {
         self.directory.make()?;
         let written = self.write_files(&temporary, snapshot, step, validations);
         if let Err(error) = written.and_then(|()| self.directory.publish(&temporary, step)) {
-            // The error that matters is the one above; there may be nothing to delete.
+            // The first error matters; there may be nothing to delete.
             let _ = fs::remove_dir_all(&temporary);
             return Err(error);
         }

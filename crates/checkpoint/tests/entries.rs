@@ -1,4 +1,4 @@
-//! Entries of checkpoints: any element type comes back as it was written, and what does not match is named.
+//! Entries of checkpoints: arrays of every element type are restored as written, and mismatches are named.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 use std::collections::BTreeMap;
@@ -75,7 +75,7 @@ fn load(checkpoint: &Checkpoint, target: &Target) -> Result<Vec<u8>, Failed> {
 #[test]
 fn every_element_type_is_restored_to_the_bit() {
     let halves = [bf16::NEG_INFINITY, bf16::from_bits(1), bf16::NAN];
-    // More than one piece of a file, and not a multiple of one.
+    // More than one piece of a file, and no multiple of one.
     let many: Vec<f32> = (0..200_003).map(|i| (i as f32).sin()).collect();
     let arrays = [
         written("mean", &[3], &[1.5f32, f32::NAN, -0.0]),
@@ -102,10 +102,10 @@ fn every_element_type_is_restored_to_the_bit() {
     assert_eq!(types, [Dtype::F32, Dtype::F32, Dtype::U32, Dtype::BF16, Dtype::F16]);
 }
 
-/// A part of an array goes to a tensor as long as that part, and f32 is rounded to a shorter floating-point
+/// A part of an array is read into a tensor of its length, and f32 is rounded to a shorter floating-point
 /// type.
 #[test]
-fn parts_are_taken_and_masters_are_rounded() {
+fn parts_are_read_and_masters_are_rounded() {
     let values = [1.0f32, 1.003_906_3, -2.5, 65_536.0];
     let directory = tempfile::tempdir().unwrap();
     let checkpoint = checkpoint(directory.path(), &[written("w", &[2, 2], &values)]);
@@ -117,7 +117,7 @@ fn parts_are_taken_and_masters_are_rounded() {
 }
 
 #[test]
-fn what_does_not_match_is_one_sentence_and_touches_nothing() {
+fn mismatches_are_one_sentence_and_change_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let checkpoint = checkpoint(directory.path(), &[written("mean", &[2, 3], &[0.5f32; 6])]);
     let table = [
@@ -144,7 +144,7 @@ fn what_does_not_match_is_one_sentence_and_touches_nothing() {
     }
 }
 
-/// Files of f32 arrays alone are what versions wrote that knew no other type.
+/// Earlier versions wrote files of f32 arrays only.
 #[test]
 fn f32_arrays_have_the_layout_of_earlier_versions() {
     let directory = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@ use tensor::ops::tree;
 
 use super::choice::Choice;
 
-/// Returns the number of GPUs. Errors: there are fewer than two, or NCCL cannot be opened.
+/// Returns the number of GPUs. Errors: fewer than two, or NCCL cannot be opened.
 pub(super) fn available() -> Result<usize, String> {
     let found = device::cuda::availability().map_err(|why| format!("--device cuda: {why}"))?.len();
     match found {
@@ -19,7 +19,7 @@ pub(super) fn available() -> Result<usize, String> {
     }
 }
 
-/// Errors: a job of `ranks` ranks, `local` of them on this host, that this host has too few GPUs for.
+/// Checks the number of GPUs for a job of `ranks` ranks, `local` of them on this host. Errors: too few.
 #[cfg(feature = "mpi")]
 pub(super) fn enough(ranks: usize, local: usize) -> Result<(), String> {
     let gpus = available()?;

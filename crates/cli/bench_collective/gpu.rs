@@ -1,11 +1,11 @@
 //! Collectives between GPUs, over NCCL.
 //!
-//! Calls are enqueued one behind the other and waited for at the end, as in a training step: the time of one
-//! is the time of all over their number, on the slowest rank. Beside the library's all-reduce stands the sum
-//! in Plimsoll's fixed order with the ratio of their times: `tree` is made of an exchange, additions and a
-//! gather over NCCL. With peer access, `tree N` is summed in peer memory by a kernel of N blocks that writes
-//! to all ranks; `tree N copied` lets copy engines distribute the sums; `tree engines` lets copy engines also
-//! fetch the addends.
+//! Calls are enqueued one after another and waited for at the end, as in a training step: the time of one is
+//! the time of all over their number, on the slowest rank. Beside the library's all-reduce is the sum in
+//! Plimsoll's fixed order with the ratio of their times: `tree` is an exchange, additions and a gather over
+//! NCCL. With peer access, `tree N` is summed in peer memory by a kernel of N blocks that writes to all
+//! ranks; `tree N copied` distributes the sums by copy engines; `tree engines` also fetches the addends by
+//! copy engines.
 
 use std::time::{Duration, Instant};
 
@@ -66,7 +66,7 @@ pub(super) struct GpuBench {
 }
 
 impl GpuBench {
-    /// Connects the rank on GPU `ordinal` for the operations that are measured.
+    /// Connects the rank on GPU `ordinal` for the measured operations.
     pub(super) fn new(communicator: Communicator, ordinal: usize, choice: Choice) -> Result<Self> {
         let options = DeviceOptions { settings: choice.allocator.clone(), ..DeviceOptions::default() };
         let device = Device::cuda(communicator.rank(), ordinal, tensor::ops::FAMILIES, &options)?;
@@ -80,7 +80,7 @@ impl GpuBench {
         Ok(GpuBench { communicator, device, choice, meeting_bytes, connection_bytes })
     }
 
-    /// Measures and prints every operation that is asked for.
+    /// Measures and prints every chosen operation.
     pub(super) fn run(&mut self, transport: &str) -> Result<()> {
         self.head(transport)?;
         for dtype in [DType::F32, DType::Bf16] {
@@ -106,7 +106,7 @@ impl GpuBench {
         self.print(&Measurement::barrier(self.ranks(), "", seconds), "")
     }
 
-    /// Sizes to measure `operation` at; empty if it is not asked for.
+    /// Sizes at which to measure `operation`; empty if it is not chosen.
     fn sizes(&self, operation: &str) -> Vec<usize> {
         if self.choice.wants(operation) { self.choice.sizes(&SIZES) } else { Vec::new() }
     }

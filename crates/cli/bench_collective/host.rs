@@ -1,4 +1,4 @@
-//! Collectives between ranks whose operands lie in host memory.
+//! Collectives between ranks with operands in host memory.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ const SIZES: [usize; 10] = [8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4
 const COMPARED: usize = 4 << 20;
 #[cfg(feature = "mpi")]
 const TURNS: usize = 5;
-/// Largest size on the control plane, which is for small messages.
+/// Largest size on the control plane, which carries small messages.
 const LARGEST_CONTROL: usize = 1 << 20;
 const WARM_UP: usize = 3;
 const ROUNDS: std::ops::RangeInclusive<u64> = 3..=10_000;
@@ -61,7 +61,7 @@ impl HostBench {
         Ok(HostBench { communicator, first, second, choice })
     }
 
-    /// Measures and prints every operation that is asked for.
+    /// Measures and prints every chosen operation.
     pub(super) fn run(&mut self, transport: &str) -> Result<()> {
         self.head(transport)?;
         for operation in OPERATIONS {
@@ -176,7 +176,7 @@ impl HostBench {
     pub(super) fn compare(&mut self, world: &collective::mpi::World) -> Result<()> {
         let (values, mut sums) = (vec![0f32; COMPARED / 4], vec![0f32; COMPARED / 4]);
         let (mut own, mut library) = (f64::INFINITY, f64::INFINITY);
-        // In turns, and the best of each, since other load on the host slows both alike.
+        // Alternating, with the best of each, because other load on the host slows both alike.
         for _ in 0..TURNS {
             own = own.min(self.seconds(|bench| bench.all_reduce(COMPARED))?);
             library = library.min(self.seconds(|_| {

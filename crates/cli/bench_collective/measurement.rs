@@ -1,4 +1,4 @@
-//! A measured collective: what is printed of it, and what can fail.
+//! A measured collective: its output and its errors.
 
 use collective::{CollectiveError, Communicator};
 use device::{DeviceError, StreamKind};

@@ -7,11 +7,11 @@ use crate::Error;
 pub enum HostData {
     /// Token numbers, class numbers.
     U32(Vec<u32>),
-    /// Measurements.
+    /// Real numbers, as of measurements.
     F32(Vec<f32>),
 }
 
-/// A dense array on the host. The values are as many as the product of `shape`, the last axis fastest.
+/// A dense array on the host, with as many values as the product of `shape`, the last axis fastest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostArray {
     /// Extents, outermost first.
@@ -65,7 +65,7 @@ impl HostArray {
         }
     }
 
-    /// As [`Self::reset_u32`], for `f32`.
+    /// [`Self::reset_u32`] for `f32`.
     pub(crate) fn reset_f32(&mut self, rows: usize, columns: usize) -> &mut [f32] {
         self.reset_shape(rows, columns);
         if !matches!(self.data, HostData::F32(_)) {
@@ -88,16 +88,16 @@ impl HostArray {
 
 /// Inputs and targets of one micro-batch, the first axis of both being its sequences or samples.
 ///
-/// Make one with `default()` and hand it to [`Source::train`](crate::Source::train) again and again: the
-/// vectors keep their memory.
+/// Make one with `default()` and pass it to [`Source::train`](crate::Source::train) repeatedly: the vectors
+/// keep their memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MicroBatch {
     /// Inputs of the model.
     pub inputs: HostArray,
     /// Targets.
     pub targets: HostArray,
-    /// Where sequences are packed with several documents: for each token the position in its sequence at
-    /// which its document begins, in the inputs' shape.
+    /// The position in its sequence at which each token's document begins, in the inputs' shape, if sequences
+    /// contain several documents.
     pub documents: Option<HostArray>,
 }
 
@@ -130,7 +130,7 @@ impl BatchShape {
     }
 }
 
-/// The number of values in a `rows` × `columns` array, if there can be such an array.
+/// Returns the number of values in a `rows` × `columns` array, if it fits in memory.
 pub(crate) fn checked_shape(rows: usize, columns: usize) -> Result<usize, Error> {
     rows.checked_mul(columns)
         .filter(|values| *values > 0 && *values <= isize::MAX as usize / size_of::<u32>())

@@ -1,4 +1,4 @@
-//! A bigram model of bytes: the bar that a language model must clear.
+//! A bigram model of bytes: the loss that a language model must beat.
 
 const BYTES: usize = 256;
 
@@ -7,13 +7,13 @@ const PRIOR: f64 = 1.0;
 
 /// Counts of each byte after each other byte in a text.
 ///
-/// The probability of byte b after byte a is interpolated between what followed a, and how frequent b is on
-/// its own, which in turn is smoothed by adding one to every count:
+/// The probability of byte b after byte a is interpolated between b's frequency after a and b's overall
+/// frequency, which is smoothed by adding one to every count:
 ///
 /// p(b | a) = (n(a b) + k · p(b)) / (n(a ·) + k), p(b) = (n(b) + 1) / (n + 256), k = 1
 ///
-/// where n(a b) counts the pair, n(a ·) all pairs that begin with a, n(b) the byte and n all bytes. So
-/// every pair has a probability and those of all b add up to 1. Source: D. MacKay, L. Peto, *A hierarchical
+/// where n(a b) counts the pair, n(a ·) all pairs that begin with a, n(b) the byte and n all bytes. Every
+/// pair has a probability, and those of all b add up to 1. Source: D. MacKay, L. Peto, *A hierarchical
 /// Dirichlet language model*, 1995, with a fixed k.
 ///
 /// ```
@@ -30,7 +30,7 @@ pub struct Bigrams {
     rows: Vec<u64>,
     bytes: Vec<u64>,
     total: u64,
-    /// The last byte that was counted.
+    /// The last counted byte.
     last: Option<u8>,
 }
 
@@ -42,7 +42,7 @@ impl Default for Bigrams {
 }
 
 impl Bigrams {
-    /// Counts the next bytes of a text: the pair across the border of two calls counts too.
+    /// Counts the next bytes of a text, including the pair across the border of two calls.
     pub fn count(&mut self, text: impl IntoIterator<Item = u8>) {
         for byte in text {
             if let Some(before) = self.last.replace(byte) {
@@ -54,7 +54,7 @@ impl Bigrams {
         }
     }
 
-    /// The probability of `byte` after `previous`: never 0.
+    /// The probability of `byte` after `previous`, never 0.
     #[must_use]
     pub fn probability(&self, previous: u8, byte: u8) -> f64 {
         let alone = (self.bytes[usize::from(byte)] as f64 + 1.0) / (self.total as f64 + BYTES as f64);

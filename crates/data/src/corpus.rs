@@ -8,14 +8,14 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Bytes of a file that are read at once where all of it is read.
+/// Bytes read at once when a file is read completely.
 const BLOCK: usize = 1 << 20;
 
 /// Files as one sequence of tokens: texts, each byte a token, or token shards.
 ///
 /// Files are read by position and never copied as a whole, so a corpus may be larger than memory, and opening
-/// it reads headers only. A file that is written to or cut short while the corpus is open is an error of the
-/// next read of it.
+/// it reads headers only. If a file is written or truncated while the corpus is open, the next read of it is
+/// an error.
 #[derive(Debug)]
 pub struct Corpus {
     parts: Vec<Part>,
@@ -62,12 +62,12 @@ impl Part {
 }
 
 impl Corpus {
-    /// Opens the text files that `patterns` name, relative to `base`: sorted by path whatever the order of
-    /// the patterns, each file once, concatenated with nothing between. Files without a byte are skipped, but
-    /// a pattern that names nothing else is an error.
+    /// Opens the text files that `patterns` name, relative to `base`: sorted by path for any order of the
+    /// patterns, each file once, concatenated without separators. Empty files are skipped, but a pattern that
+    /// matches only empty files is an error.
     ///
     /// # Errors
-    /// No pattern at all; a glob that is wrong or matches no file; a file that is missing, no regular file,
+    /// No pattern; a glob that is invalid or matches no file; a file that is missing, not regular or
     /// unreadable; a pattern whose files are all empty. Each names the pattern or the path.
     pub fn open(base: &Path, patterns: &[String]) -> Result<Self, Error> {
         let mut opened: HashMap<PathBuf, DataFile> = HashMap::new();
@@ -96,7 +96,7 @@ impl Corpus {
     }
 
     /// Opens the token shards that `patterns` name, as [`Corpus::open`] does texts. Each file's format is
-    /// told by its header.
+    /// determined by its header.
     ///
     /// # Errors
     /// Those of [`Corpus::open`]; [`Error::BadShard`] names a file with a wrong header, a wrong length, or no
@@ -110,10 +110,10 @@ impl Corpus {
         Self::join(parts.collect::<Result<Vec<_>, Error>>()?)
     }
 
-    /// A corpus of a text that is in memory already.
+    /// Returns a corpus of a text in memory.
     ///
     /// # Errors
-    /// [`Error::NoPaths`] if it has no byte.
+    /// [`Error::NoPaths`] if it is empty.
     pub fn in_memory(bytes: Vec<u8>) -> Result<Self, Error> {
         let (tokens, encoding) = (bytes.len() as u64, Encoding::Bytes);
         let part = (tokens > 0).then_some(Part { start: 0, tokens, encoding, bytes: Bytes::Owned(bytes) });
@@ -136,7 +136,7 @@ impl Corpus {
         self.length
     }
 
-    /// The files that hold at least one token, in corpus order.
+    /// The files with at least one token, in corpus order.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         self.parts.iter().filter_map(Part::path)
     }
@@ -159,7 +159,7 @@ impl Corpus {
     /// Fills `out` with the tokens from position `start`.
     ///
     /// # Errors
-    /// [`Error::BeyondCorpus`] if there are not as many; a file that was changed or cannot be read.
+    /// [`Error::BeyondCorpus`] if there are fewer; a file that was changed or cannot be read.
     pub fn read(&self, start: u64, out: &mut [u32]) -> Result<(), Error> {
         let mut buffer = Vec::new();
         let mut rest = out;
@@ -173,7 +173,7 @@ impl Corpus {
         Ok(())
     }
 
-    /// The file that holds the token at `position`, and the token's number in it.
+    /// Returns the file with the token at `position`, and the token's index in it.
     pub(crate) fn locate(&self, position: u64) -> (PathBuf, u64) {
         let after = self.parts.partition_point(|part| part.start <= position);
         match self.parts.get(after.saturating_sub(1)) {
@@ -192,8 +192,8 @@ impl Corpus {
             .map(move |part| (part, start.saturating_sub(part.start)..(end - part.start).min(part.tokens))))
     }
 
-    /// The SHA-256 in hexadecimal of all tokens in corpus order, as the files encode them. Names, headers and
-    /// borders of files do not enter: only what is read does. Reads the whole corpus once, in blocks.
+    /// Returns the SHA-256 in hexadecimal of all tokens in corpus order, as the files encode them, without
+    /// names, headers and borders of files. Reads the whole corpus once, in blocks.
     ///
     /// # Errors
     /// A file that was changed or cannot be read.
@@ -214,7 +214,7 @@ impl Corpus {
         Ok(format!("{:x}", hash.finalize()))
     }
 
-    /// Calls `see` with the tokens of `range`, in blocks, in order.
+    /// Calls `see` with the tokens of `range` in order, in blocks.
     ///
     /// # Errors
     /// Those of [`Corpus::read`].

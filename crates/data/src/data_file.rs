@@ -1,4 +1,4 @@
-//! Files that are read by position, with every read checked.
+//! Files read by position, with every read checked.
 
 use crate::Error;
 use std::fs::{self, File, Metadata};
@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Files that a process keeps open between reads. Others are opened for each read: a corpus may have more
-/// files than a process may have open (1,024 by default on Linux).
+/// files than a process may open (1,024 by default on Linux).
 const KEPT_OPEN: usize = 512;
 
 /// The number of files kept open now.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
-/// A regular file that must stay as it was when it was opened.
+/// A regular file that must not change after it was opened.
 ///
-/// A read beyond its end, or after it was written to, is an error. Nothing is mapped, so cutting the file
-/// short never ends the process.
+/// A read beyond its end, or after it was written, is an error. The file is not mapped, so truncating it
+/// cannot end the process.
 #[derive(Debug)]
 pub(crate) struct DataFile {
     path: PathBuf,
@@ -25,7 +25,7 @@ pub(crate) struct DataFile {
     kept: Option<Kept>,
 }
 
-/// Metadata that an unchanged file keeps.
+/// Metadata of an unchanged file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mark {
     inode: u64,
@@ -70,7 +70,7 @@ impl DataFile {
             io::ErrorKind::NotFound => Error::Missing { path: path.to_path_buf() },
             _ => Error::Unreadable { path: path.to_path_buf(), source },
         };
-        // Asked before opening: to open a pipe would wait for its writer.
+        // Checked before opening, because opening a pipe would wait for its writer.
         let metadata = fs::metadata(path).map_err(unreadable)?;
         if !metadata.is_file() {
             let what = if metadata.is_dir() { "a directory" } else { "a device, pipe or socket" };
@@ -98,7 +98,7 @@ impl DataFile {
     /// Fills `out` with the bytes from `offset`.
     ///
     /// # Errors
-    /// [`Error::Changed`] if the file is no longer as it was opened, or ends before; [`Error::Unreadable`].
+    /// [`Error::Changed`] if the file was changed after opening, or ends earlier; [`Error::Unreadable`].
     pub(crate) fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), Error> {
         let unreadable = |source| Error::Unreadable { path: self.path.clone(), source };
         let opened;

@@ -1,4 +1,4 @@
-//! The formats of files of tokens, told apart by their headers.
+//! The formats of token files, determined by their headers.
 
 use crate::Error;
 use crate::data_file::DataFile;
@@ -15,7 +15,7 @@ pub struct Header {
     pub version: u32,
 }
 
-/// How a file holds tokens, which are little-endian and follow each other without gaps.
+/// The encoding of tokens in a file: little-endian, without gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     /// Each byte of a text is a token.
@@ -39,7 +39,7 @@ impl Encoding {
         }
     }
 
-    /// The header that files begin with, if they have one.
+    /// The header with which files begin, if any.
     #[must_use]
     pub const fn header(self) -> Option<Header> {
         match self {
@@ -70,10 +70,10 @@ impl Encoding {
     }
 }
 
-/// The encoding of a file of tokens, and their number.
+/// Returns the encoding of a token file, and its number of tokens.
 ///
 /// # Errors
-/// A header of another format, a count that the length of the file does not fit, half a token, no token.
+/// A header of another format, a count that contradicts the file's length, half a token, no token.
 pub(crate) fn recognise(file: &DataFile) -> Result<(Encoding, u64), Error> {
     let refused = |reason: String| Error::BadShard { path: file.path().to_path_buf(), reason };
     let mut start = [0; 12];

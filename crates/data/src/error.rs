@@ -3,10 +3,10 @@
 use std::io;
 use std::path::PathBuf;
 
-/// An error of this crate. Its text is one sentence, and the cause is in it where there is one.
+/// Error of this crate. Its text is one sentence, which includes the cause if there is one.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No file or glob was named at all.
+    /// No file or glob was named.
     #[error("the corpus names no file")]
     NoPaths,
     /// A glob that cannot be parsed.
@@ -31,7 +31,7 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// A directory, a pipe, a device: only regular files have a length and are read by position.
+    /// A directory, a pipe or a device instead of a regular file.
     #[error("{path} is {what}, not a regular file")]
     NotAFile {
         /// The path.
@@ -83,7 +83,7 @@ pub enum Error {
         /// Number of tokens that exist.
         vocabulary: usize,
     },
-    /// Tokens were asked for that the corpus does not have.
+    /// Tokens beyond the end of the corpus were requested.
     #[error("the corpus has {tokens} tokens, not {count} from {start} on")]
     BeyondCorpus {
         /// The first token asked for.
@@ -102,7 +102,7 @@ pub enum Error {
     /// The corpus is larger than can be addressed.
     #[error("the corpus has more bytes than this machine can address")]
     TooLong,
-    /// A split of the corpus has not even one sequence.
+    /// A split of the corpus is shorter than one sequence.
     #[error(
         "the {split} split has {tokens} of the corpus's {total} tokens, and one sequence of context {context} \
          needs {needed}"
@@ -127,13 +127,13 @@ pub enum Error {
         /// Values in a row.
         columns: usize,
     },
-    /// The part held out is not a part.
+    /// The validation fraction is out of range.
     #[error("the validation fraction {fraction} is not between 0 and 1, both excluded")]
     BadFraction {
         /// The value as it was given.
         fraction: f64,
     },
-    /// A mixture without sources, or with a weight that is none.
+    /// A mixture without sources, or with an invalid weight.
     #[error(
         "the weights {weights:?} make no mixture: each is finite, above 0, and at least 1/65536 of their sum"
     )]
@@ -141,7 +141,7 @@ pub enum Error {
         /// The weights as they were given.
         weights: Vec<f64>,
     },
-    /// A vocabulary of no tokens, or of more than 32 bits can number.
+    /// A vocabulary of no tokens, or of more than 2³² tokens.
     #[error("a vocabulary of {vocabulary} tokens cannot be drawn from")]
     BadVocabulary {
         /// The value as it was given.
@@ -163,7 +163,7 @@ pub enum Error {
         /// Requested type.
         wanted: &'static str,
     },
-    /// A file that describes no tokenizer.
+    /// A file that is no tokenizer.
     #[error("{path} is no tokenizer.json: {reason}")]
     BadTokenizer {
         /// The file.
@@ -171,7 +171,7 @@ pub enum Error {
         /// The problem.
         reason: String,
     },
-    /// A text that a tokenizer makes no tokens of.
+    /// A text that a tokenizer cannot encode.
     #[error("the text cannot be tokenized: {reason}")]
     NotEncoded {
         /// The problem.

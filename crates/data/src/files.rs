@@ -1,4 +1,4 @@
-//! From paths and globs to a list of files, in the same order on every machine.
+//! Expansion of paths and globs to a list of files, in the same order on every machine.
 
 use crate::Error;
 use glob::{MatchOptions, Pattern};
@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// The files that paths and globs name, relative to `base`: sorted by path, each once.
+/// Returns the files that paths and globs name, relative to `base`: sorted by path, each once.
 ///
 /// # Errors
 /// No pattern; a glob that is wrong or matches no file.
@@ -21,11 +21,11 @@ pub fn files(base: &Path, patterns: &[String]) -> Result<Vec<PathBuf>, Error> {
     Ok(sorted_once(all))
 }
 
-/// The files that one pattern names: sorted, regular or not (mapping tells), at least one.
+/// Returns the files that one pattern names: sorted, of any type, at least one.
 ///
-/// A path that exists is taken as it is, also if it has `*`, `?` or `[` in its name. Otherwise those make
-/// it a glob, in which `**` spans directories and, as in a shell, a leading dot must be written.
-/// A glob never matches a name that is not UTF-8.
+/// An existing path is used as it is, even if it contains `*`, `?` or `[`. Otherwise these make it a glob, in
+/// which `**` spans directories and, as in a shell, a leading dot must be written. A glob never matches a
+/// name that is not UTF-8.
 pub(crate) fn matching(base: &Path, pattern: &str) -> Result<Vec<PathBuf>, Error> {
     let literal = base.join(pattern);
     if !pattern.contains(['*', '?', '[']) || fs::symlink_metadata(&literal).is_ok() {
@@ -36,7 +36,7 @@ pub(crate) fn matching(base: &Path, pattern: &str) -> Result<Vec<PathBuf>, Error
     let Some(directory) = base.to_str() else {
         return Err(bad(&format!("it is relative to {}, whose name is not UTF-8", base.display())));
     };
-    // The base directory is a name, not a part of the glob, whatever characters it has.
+    // The base directory is a literal name, not a part of the glob.
     let absolute = Path::new(&Pattern::escape(directory)).join(pattern);
     let absolute = absolute.to_string_lossy();
     let all = MatchOptions {
@@ -44,8 +44,8 @@ pub(crate) fn matching(base: &Path, pattern: &str) -> Result<Vec<PathBuf>, Error
         require_literal_separator: true,
         require_literal_leading_dot: false,
     };
-    // Hidden files are sifted out here: told to do it, `glob` never finds `.*` and panics on names that are
-    // not UTF-8.
+    // Hidden files are removed here: with its own option, `glob` never finds `.*` and panics on names that
+    // are not UTF-8.
     let visible = MatchOptions { require_literal_leading_dot: true, ..all };
     let compiled = Pattern::new(&absolute).map_err(|e| bad(&e))?;
     let mut files = Vec::new();
@@ -62,7 +62,7 @@ pub(crate) fn matching(base: &Path, pattern: &str) -> Result<Vec<PathBuf>, Error
     Ok(files)
 }
 
-/// All files, sorted by path, each once: the same file under two names keeps the first.
+/// Returns all files, sorted by path, each once: of two names of one file, the first is kept.
 pub(crate) fn sorted_once(mut files: Vec<PathBuf>) -> Vec<PathBuf> {
     files.sort_unstable();
     let mut seen = HashSet::new();
@@ -70,7 +70,7 @@ pub(crate) fn sorted_once(mut files: Vec<PathBuf>) -> Vec<PathBuf> {
     files
 }
 
-/// Without `.` components, so that `a.txt` and `./a.txt` sort as one.
+/// Returns the path without `.` components, so that `a.txt` and `./a.txt` are sorted as one.
 fn tidy(path: &Path) -> PathBuf {
     path.components().filter(|part| *part != Component::CurDir).collect()
 }

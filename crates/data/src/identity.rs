@@ -1,4 +1,4 @@
-//! The identity of a corpus, found without reading all of it.
+//! The identity of a corpus, computed without reading all of it.
 
 use sha2::{Digest, Sha256};
 
@@ -9,8 +9,8 @@ const SAMPLES: u64 = 64;
 /// Tokens in a piece.
 const SAMPLE: u64 = 16_384;
 
-/// The size of a corpus, when its files were modified, and a hash of pieces at fixed places: the start, the
-/// end and between them evenly. Of a corpus of at most 1,048,576 tokens, all is hashed.
+/// The size of a corpus, the modification time of its files, and a hash of pieces at fixed positions: the
+/// start, the end and evenly between them. A corpus of at most 1,048,576 tokens is hashed completely.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CorpusIdentity {
     /// Tokens in all files.
@@ -39,7 +39,7 @@ impl CorpusIdentity {
 }
 
 impl CorpusIdentity {
-    /// Reads the pieces of corpora, which in their order have one identity.
+    /// Reads the pieces of several corpora, which in their order have one identity.
     ///
     /// # Errors
     /// A file that was changed or cannot be read.
@@ -58,7 +58,7 @@ impl CorpusIdentity {
 }
 
 /// Start and length of at most `count` pieces of `size` among `all`, spread evenly from the first to the
-/// last; all of it in one piece where it is not longer than they are.
+/// last; one piece of all if it is not longer than they are.
 pub(crate) fn pieces(all: u64, count: u64, size: u64) -> Vec<(u64, u64)> {
     if all <= count * size {
         return vec![(0, all)];
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_in_a_piece_or_in_the_length_shows() {
+    fn a_change_in_a_piece_or_in_the_length_changes_the_identity() {
         let of = |bytes: Vec<u8>| CorpusIdentity::of(&Corpus::in_memory(bytes).unwrap()).unwrap();
         let text: Vec<u8> = (0..2_000_000_u32).map(|index| (index % 251) as u8).collect();
         let changed = |place: usize| {

@@ -1,19 +1,18 @@
 //! Training data: corpora, tokenizers, and micro-batches by number.
 //!
-//! The one idea: a micro-batch is a *pure function of its number*. Number 1,000,000 is computed
-//! directly, without having drawn the 999,999 before it, from the seed and the corpus alone. So every
-//! rank asks for just the micro-batches that are its own, whatever the grid; a restart needs no loader
-//! state; and two runs that disagree cannot blame the data.
+//! The one idea: a micro-batch is a *pure function of its number*. Number 1,000,000 is computed directly from
+//! the seed and the corpus, without the 999,999 before it. So every rank requests only its own micro-batches,
+//! on any grid; a restart needs no loader state; and a difference between two runs is never due to the data.
 //!
-//! Three parts make that so:
+//! Three parts implement this:
 //!
-//! * [`Corpus`] reads texts or token shards by position, as one long sequence of tokens, however large;
-//! * an order takes a sequence number to a window of those tokens: [`Shuffled`], in each epoch a keyed
-//!   permutation (a Feistel network) of all windows with no table and no state, or [`Sequential`];
+//! * [`Corpus`] reads texts or token shards of any size by position, as one long sequence of tokens;
+//! * an order maps a sequence number to a window of those tokens: [`Shuffled`], in each epoch a keyed
+//!   permutation (a Feistel network) of all windows without table or state, or [`Sequential`];
 //! * a [`Source`] fills a [`MicroBatch`] on the host. [`TokenSource`] reads a corpus,
 //!   [`SyntheticSource`] draws from a counter-based generator, for benchmarks and planning.
 //!
-//! This crate knows no model, no device and no rank. Arrays are on the host, in plain vectors that are
+//! This crate is independent of models, devices and ranks. Arrays are on the host, in plain vectors that are
 //! reused from one micro-batch to the next.
 //!
 //! ```

@@ -1,21 +1,21 @@
-//! Which source each sequence of a mixture comes from.
+//! The source of each sequence of a mixture.
 
 use crate::Error;
 use crate::permutation::Permutation;
 use philox::key_of_name;
 
-/// Sequences in which every source has its share exactly.
+/// Number of consecutive sequences in which every source has exactly its share.
 const BLOCK: u64 = 1 << 16;
 
 /// A mixture of sources by weight, as a pure function of the seed and a sequence's number.
 ///
-/// Of every 65,536 sequences each source gives its share, rounded by the largest remainder, in an order that
-/// a keyed permutation draws for each block. So a source's share of any longer stretch is its weight to
+/// Of every 65,536 sequences each source provides its share, rounded by the largest remainder, in an order
+/// that a keyed permutation determines for each block. So a source's share of a longer range is its weight to
 /// within 1/65,536 and the chance of one block.
 #[derive(Clone, Debug)]
 pub struct Mixture {
     key: [u32; 2],
-    /// Sequences of a block before those of each source, and all of them.
+    /// Sequences of a block before each source's, and the total.
     borders: Vec<u64>,
 }
 
@@ -23,7 +23,8 @@ impl Mixture {
     /// A mixture of sources with these weights.
     ///
     /// # Errors
-    /// [`Error::BadWeights`] unless all are finite and above 0, and none so small that a source never comes.
+    /// [`Error::BadWeights`] unless all are finite and above 0, and none so small that its source never
+    /// occurs.
     pub fn new(seed: u64, weights: &[f64]) -> Result<Self, Error> {
         let shares = shares(weights, BLOCK);
         let is_good = weights.iter().all(|weight| weight.is_finite() && *weight > 0.0);
@@ -52,7 +53,8 @@ impl Mixture {
     }
 }
 
-/// `total` divided by weights: whole numbers, the largest remainders rounded up, the first of equal ones.
+/// Divides `total` by weights into whole numbers: the largest remainders are rounded up, the first of equal
+/// ones.
 pub(crate) fn shares(weights: &[f64], total: u64) -> Vec<u64> {
     let sum: f64 = weights.iter().sum();
     let exact: Vec<f64> = weights.iter().map(|weight| weight / sum * total as f64).collect();
@@ -73,7 +75,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn every_sequence_of_a_source_comes_once_and_shares_are_the_weights() {
+    fn every_sequence_of_a_source_occurs_once_and_shares_match_the_weights() {
         let mixture = Mixture::new(1, &[0.7, 0.2, 0.1]).unwrap();
         let places: Vec<_> = (0..2 * u128::from(BLOCK)).map(|sequence| mixture.place(sequence)).collect();
         assert_eq!(places.iter().collect::<HashSet<_>>().len(), places.len());
@@ -83,13 +85,13 @@ mod tests {
             assert_eq!(*of.iter().max().unwrap() + 1, of.len() as u128, "without a gap");
             assert!((of.len() as f64 / places.len() as f64 - weight).abs() < 1e-4);
         }
-        // A short stretch is mixed too.
+        // A short range is mixed too.
         let early = places[..1000].iter().filter(|place| place.0 == 0).count();
         assert!((650..750).contains(&early), "{early}");
     }
 
     #[test]
-    fn seeds_differ_and_one_source_is_itself() {
+    fn seeds_give_other_orders_and_a_single_source_is_unchanged() {
         let places =
             |seed| (0..100).map(|n| Mixture::new(seed, &[1.0, 1.0]).unwrap().place(n)).collect::<Vec<_>>();
         assert_ne!(places(1), places(2));

@@ -4,13 +4,13 @@ use crate::permutation::Permutation;
 use philox::{key_of_name, philox4x32};
 use std::ops::Range;
 
-/// The counter word that the epoch's offset is drawn with; the permutation's rounds count from 0.
+/// The counter word from which the epoch's offset is drawn; the permutation's rounds count from 0.
 const OFFSET: u32 = u32::MAX;
 
 /// The names of orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OrderKind {
-    /// Every epoch in an order of its own.
+    /// Every epoch in a different random order.
     Shuffled,
     /// Every epoch from the first token to the last.
     Sequential,
@@ -37,32 +37,32 @@ pub struct Position {
     pub epoch: u64,
     /// Index of the sequence in this epoch, from 0.
     pub index: u64,
-    /// Position of the first token in what is trained on; it ends `context` tokens later, included.
+    /// Position of the window's first token in the training tokens; its last is `context` tokens later.
     pub start: u64,
 }
 
 /// The order in which the windows of a text are trained on, over all epochs, as a pure function.
 ///
-/// A window is `context` + 1 tokens: the inputs, and the same shifted by one as targets. Each epoch cuts
-/// the text into windows from a start offset of its own, each window beginning with the last token of the
-/// one before, and takes all of them in a permuted order of its own. Within an epoch no token is a target
-/// twice. An epoch leaves out at most 2·`context` tokens, others in each epoch.
+/// A window is `context` + 1 tokens: the inputs, and the same shifted by one as targets. Each epoch divides
+/// the text into windows from its own start offset, each window beginning with the last token of the one
+/// before, and takes all of them in its own permuted order. Within an epoch no token is a target twice. An
+/// epoch omits at most 2·`context` tokens, different ones in each epoch.
 #[derive(Clone, Copy, Debug)]
 pub struct Shuffled {
     key: [u32; 2],
     context: u64,
     windows: u64,
-    /// Tokens that an epoch leaves out, and the most by which its start is shifted.
+    /// Tokens that an epoch omits, and the largest shift of its start.
     slack: u64,
 }
 
 impl Shuffled {
-    /// The order of windows over `tokens` tokens. Without even one window (fewer than `context` + 1 tokens, a
-    /// context of 0) every position is 0.
+    /// Returns the order of windows over `tokens` tokens. Without a whole window (fewer than `context` + 1
+    /// tokens, a context of 0) every position is 0.
     #[must_use]
     pub fn new(seed: u64, tokens: u64, context: u64) -> Self {
         let context = context.max(1);
-        // One window fewer than would fit, if there are several, so that the start has room to move.
+        // One window fewer than would fit, if there are several, so that the start can be shifted.
         let windows = (tokens.saturating_sub(context) / context).max(1);
         let slack = tokens.saturating_sub(1).saturating_sub(windows.saturating_mul(context));
         Self { key: key_of_name(seed, "data.order"), context, windows, slack }
@@ -74,18 +74,18 @@ impl Shuffled {
         self.windows
     }
 
-    /// Place of sequence `sequence`, counted from 0 over all epochs.
+    /// Position of sequence `sequence`, counted from 0 over all epochs.
     #[must_use]
     pub fn position(&self, sequence: u128) -> Position {
         let windows = u128::from(self.windows);
-        // Beyond 2⁶⁴ epochs they would come again.
+        // After 2⁶⁴ epochs the orders repeat.
         let epoch = (sequence / windows) as u64;
         let index = (sequence % windows) as u64;
         let window = Permutation::new(self.windows, self.key, epoch).at(index);
         Position { epoch, index, start: self.offset(epoch) + window * self.context }
     }
 
-    /// Start of the first window of an epoch: uniform over the tokens that the windows leave free.
+    /// Start of the first window of an epoch: uniform over the tokens not covered by windows.
     fn offset(&self, epoch: u64) -> u64 {
         let words = philox4x32(self.key, [0, OFFSET, epoch as u32, (epoch >> 32) as u32]);
         let random = u64::from(words[0]) | u64::from(words[1]) << 32;
@@ -97,8 +97,8 @@ impl Shuffled {
 /// The order of llm.c and modded-nanogpt on one process: the micro-batches of each shard from its first token
 /// on, each as one run of tokens, shard by shard.
 ///
-/// A window begins with the last token of the one before. The tokens at the end of a shard that make no whole
-/// micro-batch are left out.
+/// A window begins with the last token of the one before. The tokens at the end of a shard that fill no whole
+/// micro-batch are omitted.
 #[derive(Clone, Debug)]
 pub struct Sequential {
     context: u64,
@@ -118,8 +118,8 @@ struct ShardRun {
 }
 
 impl Sequential {
-    /// The order over `shards`, ranges of positions, of micro-batches of `micro_batch` sequences. `None` if
-    /// no shard has a micro-batch: `micro_batch` · `context` + 1 tokens.
+    /// Returns the order over `shards`, ranges of positions, of micro-batches of `micro_batch` sequences.
+    /// `None` if no shard has a whole micro-batch: `micro_batch` · `context` + 1 tokens.
     #[must_use]
     pub fn new(shards: &[Range<u64>], context: u64, micro_batch: u64) -> Option<Self> {
         let tokens = context.checked_mul(micro_batch).filter(|tokens| *tokens > 0)?;
@@ -140,7 +140,7 @@ impl Sequential {
         self.micro_batches * self.micro_batch
     }
 
-    /// Place of sequence `sequence`, counted from 0 over all epochs.
+    /// Position of sequence `sequence`, counted from 0 over all epochs.
     #[must_use]
     pub fn position(&self, sequence: u128) -> Position {
         let windows = u128::from(self.windows());

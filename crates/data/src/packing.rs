@@ -24,7 +24,7 @@ pub struct PackingFigures {
     pub longer: u64,
     /// Sequences.
     pub sequences: u64,
-    /// Tokens in them, padding apart.
+    /// Tokens in the sequences, without padding.
     pub tokens: u64,
 }
 
@@ -39,9 +39,9 @@ impl Sum for PackingFigures {
     }
 }
 
-/// The packed sequences of a slice. A document begins with the separator; documents follow each other in a
-/// sequence while they fit in whole, and the rest of it is padding. One that is longer than a sequence fills
-/// sequences of its own, and its rest goes on as a document.
+/// The packed sequences of a slice. A document begins with the separator; a sequence contains consecutive
+/// documents as long as they fit whole, and then padding. A document longer than a sequence fills its own
+/// sequences, and its rest is treated as a document.
 #[derive(Clone, Debug)]
 pub(crate) struct Packing {
     key: [u32; 2],
@@ -91,13 +91,13 @@ impl Packing {
     }
 }
 
-/// A packing in the making.
+/// A packing under construction.
 #[derive(Debug)]
 struct Packer {
     context: u64,
     packs: Vec<Pack>,
     figures: PackingFigures,
-    /// Start of the pack in the making, and of the document in the making.
+    /// Start of the current pack, and of the current document.
     pack: u64,
     document: u64,
 }
@@ -108,7 +108,7 @@ impl Packer {
         Self { context, packs: Vec::new(), figures, pack: start, document: start }
     }
 
-    /// Puts the document that ends before `end` in the pack, or in a new one.
+    /// Adds the document that ends before `end` to the pack, or to a new one.
     fn end_document(&mut self, end: u64) {
         if end == self.document {
             return;
@@ -127,7 +127,7 @@ impl Packer {
         self.document = end;
     }
 
-    /// Ends the pack where the document in the making begins.
+    /// Ends the pack at the start of the current document.
     fn end_pack(&mut self) {
         if self.document > self.pack {
             self.packs.push(Pack { start: self.pack, tokens: (self.document - self.pack) as u32 });

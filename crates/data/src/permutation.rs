@@ -4,10 +4,10 @@ use philox::philox4x32;
 
 /// A pseudo-random permutation of the numbers below `count`, computed number by number.
 ///
-/// An alternating Feistel network over the smallest power of two that is not below `count`, with Philox
-/// as its round function; a result outside of the range goes through again until one is inside (cycle
-/// walking), which keeps it a bijection and takes fewer than two passes on average. Source: J. Black,
-/// P. Rogaway, *Ciphers with arbitrary finite domains*, CT-RSA 2002.
+/// An alternating Feistel network over the smallest power of two that is at least `count`, with Philox as its
+/// round function; a result out of range is mapped again until it is in range (cycle walking), which keeps it
+/// a bijection and takes fewer than two passes on average. Source: J. Black, P. Rogaway, *Ciphers with
+/// arbitrary finite domains*, CT-RSA 2002.
 #[derive(Clone, Copy, Debug)]
 pub struct Permutation {
     count: u64,
@@ -17,11 +17,11 @@ pub struct Permutation {
     tweak: u64,
 }
 
-/// Rounds that change a half, alternately. Four already hide the order statistically; eight are cheap.
+/// Rounds that change a half, alternately. Four already hide the order statistically, and eight cost little.
 const ROUNDS: u32 = 8;
 
 impl Permutation {
-    /// The permutation of 0..`count` that belongs to `key` and `tweak` (for instance the epoch).
+    /// The permutation of 0..`count` for `key` and `tweak`, for instance the epoch.
     #[must_use]
     pub fn new(count: u64, key: [u32; 2], tweak: u64) -> Self {
         let bits = u64::BITS - count.saturating_sub(1).leading_zeros();
@@ -34,7 +34,7 @@ impl Permutation {
         if index >= self.count {
             return index;
         }
-        // Ends, because the network permutes a finite set and `index`'s cycle comes back into the range.
+        // The loop ends, because the network permutes a finite set and `index`'s cycle returns to the range.
         let mut value = self.network(index);
         while value >= self.count {
             value = self.network(value);
@@ -61,7 +61,7 @@ impl Permutation {
     }
 }
 
-/// The lowest `bits` bits; at most 32 are asked for.
+/// The lowest `bits` bits, at most 32.
 const fn mask(bits: u32) -> u64 {
     (1 << bits) - 1
 }
@@ -73,7 +73,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_number_comes_exactly_once(count in 0_u64..3000, seed: u64, tweak: u64) {
+        fn every_number_occurs_exactly_once(count in 0_u64..3000, seed: u64, tweak: u64) {
             let permutation = Permutation::new(count, philox::key_of_seed(seed), tweak);
             let mut image: Vec<u64> = (0..count).map(|index| permutation.at(index)).collect();
             image.sort_unstable();
@@ -81,7 +81,7 @@ mod tests {
         }
 
         #[test]
-        fn large_ranges_stay_inside(count: u64, index: u64) {
+        fn large_ranges_stay_in_range(count: u64, index: u64) {
             prop_assume!(count > 0);
             let permutation = Permutation::new(count, [1, 2], 3);
             prop_assert!(permutation.at(index % count) < count);
@@ -89,9 +89,9 @@ mod tests {
     }
 
     #[test]
-    fn places_are_taken_evenly_over_the_tweaks() {
-        // Chi-squared of where 0 goes, over 8,000 permutations of 10: nine degrees of freedom, 99.99 % below
-        // 33.7.
+    fn positions_are_uniform_over_the_tweaks() {
+        // Chi-squared of the image of 0, over 8,000 permutations of 10: nine degrees of freedom, 99.99 %
+        // below 33.7.
         let mut hits = [0_u32; 10];
         for tweak in 0..8000 {
             hits[Permutation::new(10, [5, 6], tweak).at(0) as usize] += 1;
@@ -101,12 +101,12 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_part() {
+    fn neighbours_are_separated() {
         let permutation = Permutation::new(100_000, [1, 0], 0);
         let close = (0..10_000)
             .filter(|index| permutation.at(*index).abs_diff(permutation.at(index + 1)) < 100)
             .count();
-        // By chance 0.2 % of 10,000 pairs are as close as that.
+        // By chance 0.2 % of 10,000 pairs are this close.
         assert!(close < 60, "{close}");
     }
 }

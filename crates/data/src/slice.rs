@@ -1,4 +1,4 @@
-//! Ranges of corpora: what is trained on and what is held out.
+//! Ranges of corpora for training and validation.
 
 use crate::{Corpus, Error};
 use std::ops::Range;
@@ -14,7 +14,7 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// All of a corpus.
+    /// Returns all of a corpus.
     #[must_use]
     pub fn all(corpus: Arc<Corpus>) -> Self {
         let range = 0..corpus.len();
@@ -36,12 +36,12 @@ impl Slice {
     }
 }
 
-/// The tokens of training and those of validation.
+/// The tokens of training and validation.
 #[derive(Clone, Debug)]
 pub struct Split {
-    /// Trained on.
+    /// The training tokens.
     pub training: Slice,
-    /// Held out.
+    /// The validation tokens.
     pub validation: Slice,
 }
 

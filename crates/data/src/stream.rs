@@ -1,4 +1,4 @@
-//! One sequence of tokens that is cut into windows, in an order.
+//! One sequence of tokens divided into windows, in an order.
 
 use crate::Error;
 use crate::order::{OrderKind, Position, Sequential, Shuffled, validation_start};
@@ -31,7 +31,7 @@ enum Order {
 }
 
 impl Stream {
-    /// Cuts `slice`. Errors: no shard has a whole micro-batch; what packing cannot read.
+    /// Divides `slice`. Errors: no shard has a whole micro-batch; packing cannot read the data.
     pub(crate) fn new(slice: &Slice, options: &TokenOptions) -> Result<Self, Error> {
         let TokenOptions { context, micro_batch, seed, order, documents, .. } = *options;
         let order = match (order, documents) {
@@ -64,7 +64,7 @@ impl Stream {
         }
     }
 
-    /// Place of a sequence of training, counted over all epochs, and its tokens.
+    /// Position of a training sequence, counted over all epochs, and its tokens.
     pub(crate) fn training(&self, sequence: u128) -> (Position, Run) {
         let whole = |position: Position| (position, Run { start: position.start, tokens: self.context });
         match &self.order {
@@ -81,12 +81,12 @@ impl Stream {
     }
 
     /// The tokens of validation sequence `row` of `rows`: spread evenly over the slice, the same for every
-    /// seed; in sequential order one after the other from the first, as llm.c reads them.
+    /// seed; in sequential order consecutively from the first, as llm.c reads them.
     pub(crate) fn validation(&self, row: u64, rows: u64) -> Run {
         let (tokens, context) = (self.slice.tokens(), self.context as u64);
         let within = match &self.order {
             Order::Shuffled(_) => validation_start(row, rows, tokens, context),
-            // From the first again where there are more sequences than the slice has.
+            // From the first again if there are more sequences than the slice has.
             Order::Sequential(_) => row % ((tokens - 1) / context).max(1) * context,
             Order::Packed(packing) => {
                 let pack = packing.pack(validation_start(row, rows, packing.len() + 1, 1));

@@ -16,7 +16,7 @@ pub enum SyntheticKind {
         context: usize,
     },
     /// Independent standard normal inputs, and targets that are a smooth function of them, the same in every
-    /// run: target j = sin(x\[j mod n\] + x\[(j + 1) mod n\]). A model that learns loses less and less.
+    /// run: target j = sin(x\[j mod n\] + x\[(j + 1) mod n\]). A model can learn it.
     Regression {
         /// Values in an input, n.
         inputs: usize,
@@ -38,8 +38,8 @@ pub struct SyntheticOptions {
     pub validation_micro_batches: u64,
 }
 
-/// Micro-batches that are drawn from Philox by their number. Tokens are `u32` of shape \[micro_batch,
-/// context\]; a regression has `f32` of shapes \[micro_batch, inputs\] and \[micro_batch, outputs\].
+/// Micro-batches drawn from Philox by their number. Tokens are `u32` of shape \[micro_batch, context\]; a
+/// regression has `f32` of shapes \[micro_batch, inputs\] and \[micro_batch, outputs\].
 #[derive(Clone, Debug)]
 pub struct SyntheticSource {
     options: SyntheticOptions,

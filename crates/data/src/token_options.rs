@@ -2,7 +2,7 @@
 
 use crate::order::OrderKind;
 
-/// The target of a token that does not count in the loss.
+/// Target of a token that does not count in the loss.
 pub const IGNORED: u32 = u32::MAX;
 
 /// Options for cutting tokens into micro-batches.
@@ -16,23 +16,23 @@ pub struct TokenOptions {
     pub seed: u64,
     /// The order of training.
     pub order: OrderKind,
-    /// Validation micro-batches, spread over what is held out; more than fit once overlap.
+    /// Validation micro-batches, spread over the validation tokens; they overlap if there are more than fit.
     pub validation_micro_batches: u64,
-    /// Number of tokens that exist; all that are read are below.
+    /// The vocabulary size; all tokens are below it.
     pub vocabulary: usize,
-    /// How documents are treated; `None`: a corpus is one text.
+    /// The treatment of documents; `None`: a corpus is one text.
     pub documents: Option<Documents>,
     /// The token that does not count in the loss as a target.
     pub ignored: Option<u32>,
 }
 
-/// How documents are treated.
+/// The treatment of documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Documents {
-    /// The token that a document begins with.
+    /// The token with which a document begins.
     pub separator: u32,
     /// Whether sequences are filled with whole documents.
     pub packs: bool,
-    /// Whether micro-batches state where documents begin.
+    /// Whether micro-batches contain the starts of documents.
     pub masks: bool,
 }

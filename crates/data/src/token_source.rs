@@ -13,25 +13,25 @@ use crate::{ArrayShape, BatchShape, Error, MicroBatch, Source, Tokenizer};
 use sha2::{Digest, Sha256};
 use std::sync::OnceLock;
 
-/// Tokens at the start of a corpus that are held against the vocabulary when it is opened.
+/// Tokens at the start of a corpus that are compared with the vocabulary when it is opened.
 const LOOKED_AT: u64 = 4096;
 
 /// Pieces of the training split that the bigram model counts, and the tokens in each: a megabyte in all.
 const COUNTED: (u64, u64) = (64, 16_384);
-/// Most validation tokens that the bigram model is judged on.
+/// Most validation tokens on which the bigram model is evaluated.
 const JUDGED: u64 = 4 << 20;
 
 /// A source of a mixture.
 #[derive(Clone, Debug)]
 pub struct Component {
-    /// The tokens of training and of validation.
+    /// The tokens of training and validation.
     pub split: Split,
-    /// Its share, in proportion to those of others.
+    /// The source's share, relative to those of others.
     pub weight: f64,
 }
 
-/// Corpora as micro-batches: inputs and targets are `u32` of shape \[micro_batch, context\], a target being
-/// the token after its input.
+/// Corpora as micro-batches: inputs and targets are `u32` of shape \[micro_batch, context\], where a target
+/// is the token after its input.
 #[derive(Debug)]
 pub struct TokenSource {
     mixture: Mixture,
@@ -41,21 +41,21 @@ pub struct TokenSource {
     bytes_per_token: OnceLock<Option<f64>>,
 }
 
-/// A component that has been cut into sequences.
+/// A component divided into sequences.
 #[derive(Debug)]
 struct Cut {
     split: Split,
     training: Stream,
     validation: Stream,
-    /// The validation sequences before its own, and the number of those.
+    /// Number of validation sequences before its own, and of its own.
     validated: (u64, u64),
 }
 
 impl TokenSource {
-    /// Cuts corpora, of which packing reads all.
+    /// Divides corpora into sequences; packing reads all of them.
     ///
     /// # Errors
-    /// No component, or a weight that is none; a size that is zero or too large; a part too short for one
+    /// No component, or an invalid weight; a size that is zero or too large; a split too short for one
     /// sequence, or in sequential order for a micro-batch; a token beyond the vocabulary near the start.
     pub fn new(
         components: Vec<Component>,
@@ -88,7 +88,7 @@ impl TokenSource {
         &self.tokenizer
     }
 
-    /// The tokens of training and of validation of each component.
+    /// The tokens of training and validation of each component.
     pub fn splits(&self) -> impl Iterator<Item = &Split> {
         self.components.iter().map(|cut| &cut.split)
     }
@@ -97,7 +97,7 @@ impl TokenSource {
         self.splits().flat_map(|split| [&split.training, &split.validation])
     }
 
-    /// Figures of packing what is trained on, over all components; `None` if documents are not packed.
+    /// Figures of packing the training tokens, over all components; `None` if documents are not packed.
     #[must_use]
     pub fn packing(&self) -> Option<PackingFigures> {
         let figures = self.components.iter().map(|cut| cut.training.packing());
@@ -110,7 +110,7 @@ impl TokenSource {
         self.components.iter().map(|cut| cut.training.sequences()).sum()
     }
 
-    /// Component, and place in its training, of row `row` of micro-batch `number`.
+    /// Component, and position in its training, of row `row` of micro-batch `number`.
     #[must_use]
     pub fn position(&self, number: u64, row: usize) -> (usize, Position) {
         let (component, sequence) = self.mixture.place(self.sequence(number, row));
@@ -121,7 +121,7 @@ impl TokenSource {
         u128::from(number) * self.options.micro_batch as u128 + row as u128
     }
 
-    /// The identity of what is trained on.
+    /// The identity of the training tokens.
     ///
     /// # Errors
     /// A file that was changed or cannot be read.
@@ -129,7 +129,7 @@ impl TokenSource {
         CorpusIdentity::of_all(self.splits().map(|split| &*split.training.corpus))
     }
 
-    /// The SHA-256 of what is trained on. Reads all of it.
+    /// The SHA-256 of the training tokens, which it reads completely.
     ///
     /// # Errors
     /// A file that was changed or cannot be read.
@@ -143,9 +143,9 @@ impl TokenSource {
     }
 
     /// The entropy of the validation targets under a bigram model of the training split ([`Bigrams`]), in
-    /// nats a byte: what a model reaches that looks at one byte only, on the very targets that validation
-    /// uses. It counts the training split, or of a long one a megabyte spread evenly. `None` unless tokens
-    /// are bytes of one text, and where validation reads more than four megabytes.
+    /// nats per byte: the loss of a model that sees one byte only, on the targets of validation. It counts
+    /// the training split, or a megabyte spread evenly over a long one. `None` unless tokens are bytes of one
+    /// text, and if validation reads more than four megabytes.
     ///
     /// # Errors
     /// A file that was changed or cannot be read.
@@ -176,8 +176,8 @@ impl TokenSource {
         Ok(Some(sum / count as f64))
     }
 
-    /// Bytes of text for each validation target that counts, over all of them; `None` where tokens are not
-    /// made of bytes. The first call reads what validation does.
+    /// Mean bytes of text per validation target that counts; `None` if tokens do not consist of bytes. The
+    /// first call reads the validation data.
     ///
     /// # Errors
     /// A file that was changed or cannot be read.
@@ -190,7 +190,7 @@ impl TokenSource {
         for index in 0..self.options.validation_micro_batches {
             self.validation(index, &mut batch)?;
             for target in batch.targets.tokens()?.iter().filter(|target| **target != IGNORED) {
-                // Tokens that only fill the vocabulary up have no text.
+                // Tokens that only pad the vocabulary have no text.
                 bytes += lengths.get(*target as usize).map_or(0, |length| u64::from(*length));
                 count += 1;
             }
@@ -206,7 +206,7 @@ impl TokenSource {
         (cut, cut.validation.validation(row.saturating_sub(before), count))
     }
 
-    /// Fills `out` with the tokens from `start`. Errors: those of reading, and a token that does not exist.
+    /// Fills `out` with the tokens from `start`. Errors: those of reading, and a token beyond the vocabulary.
     fn read(&self, slice: &Slice, start: u64, out: &mut [u32]) -> Result<(), Error> {
         slice.corpus.read(start, out)?;
         let vocabulary = self.options.vocabulary;
@@ -219,8 +219,8 @@ impl TokenSource {
         }
     }
 
-    /// Fills the window of one row with the tokens of `run` and the one after them, as far as there are any,
-    /// then with the separator. Returns the number of inputs among them.
+    /// Fills the window of one row with the tokens of `run` and the following one, as far as they exist, then
+    /// with the separator. Returns the number of inputs among them.
     fn window(&self, slice: &Slice, run: Run, window: &mut [u32]) -> Result<usize, Error> {
         let inputs = run.tokens.min(window.len() - 1);
         let there = (inputs as u64 + 1).min(slice.range.end - run.start) as usize;
@@ -244,7 +244,7 @@ impl TokenSource {
             let (slice, run) = run_of_row(row);
             let count = self.window(slice, run, &mut window)?;
             input.copy_from_slice(&window[..context]);
-            // After the inputs of a packed sequence comes padding.
+            // The rest of a packed sequence is padding.
             input[count..].fill(window[context]);
             target[..count].copy_from_slice(&window[1..=count]);
             target[count..].fill(IGNORED);
@@ -255,7 +255,7 @@ impl TokenSource {
         self.mark_documents(out)
     }
 
-    /// Writes where the document of each token begins, if that is wanted.
+    /// Writes the start of each token's document, if requested.
     fn mark_documents(&self, out: &mut MicroBatch) -> Result<(), Error> {
         let TokenOptions { context, micro_batch, documents, .. } = self.options;
         let Some(Documents { separator, masks: true, .. }) = documents else {

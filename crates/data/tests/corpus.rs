@@ -1,4 +1,4 @@
-//! Corpora over real files.
+//! Corpora of real files.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -33,7 +33,7 @@ fn text(corpus: &Corpus) -> String {
 }
 
 #[test]
-fn files_come_sorted_and_once_whatever_names_them() {
+fn files_are_sorted_and_occur_once_under_any_names() {
     let directory = directory(&[
         ("b.txt", b"B"),
         ("a.txt", b"A"),
@@ -79,7 +79,7 @@ fn the_order_of_patterns_does_not_matter() {
 
 #[cfg(unix)]
 #[test]
-fn a_name_that_is_not_utf8_does_no_harm() {
+fn a_name_that_is_not_utf8_is_ignored() {
     use std::os::unix::ffi::OsStrExt;
     let directory = directory(&[("a.txt", b"A")]);
     fs::write(directory.path().join(std::ffi::OsStr::from_bytes(b"\xff.txt")), "B").unwrap();
@@ -93,7 +93,7 @@ fn a_base_directory_is_a_name_and_not_a_glob() {
 }
 
 #[test]
-fn a_corpus_that_cannot_be_is_refused_by_name() {
+fn invalid_corpora_are_refused_by_name() {
     let directory = directory(&[("file.txt", b"text"), ("empty.txt", b""), ("sub/other.txt", b"text")]);
     let base = directory.path();
     let at = base.display();
@@ -116,7 +116,7 @@ fn a_corpus_that_cannot_be_is_refused_by_name() {
 }
 
 #[test]
-fn the_fingerprint_is_the_sha256_of_the_text_however_it_is_divided() {
+fn the_fingerprint_is_the_sha256_of_the_text_for_any_division() {
     let whole = directory(&[("x", b"abc")]);
     let divided = directory(&[("1", b"a"), ("2", b""), ("3", b"bc")]);
     // FIPS 180-4's example for "abc".
@@ -126,9 +126,9 @@ fn the_fingerprint_is_the_sha256_of_the_text_however_it_is_divided() {
     }
 }
 
-/// 1 TiB of file in a few blocks of disk: opening and reading anywhere must take neither memory nor time.
+/// A sparse file of 1 TiB: opening and reading anywhere must take neither memory nor time.
 #[test]
-fn a_corpus_larger_than_memory_is_read_where_it_is_asked() {
+fn a_corpus_larger_than_memory_is_read_at_any_position() {
     use std::io::{Seek, SeekFrom, Write};
     const LENGTH: u64 = 1 << 40;
     let directory = TempDir::new().unwrap();
@@ -147,7 +147,7 @@ fn a_corpus_larger_than_memory_is_read_where_it_is_asked() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn a_range_is_of_the_concatenation(
+    fn a_range_is_read_across_files(
         files in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..20), 1..8),
         a in 0_u64..200, b in 0_u64..200,
     ) {
@@ -171,7 +171,7 @@ proptest! {
 }
 
 #[test]
-fn a_file_that_changes_while_it_is_read_is_an_error_that_names_it() {
+fn a_file_that_changes_while_it_is_open_is_an_error_that_names_it() {
     let directory = directory(&[("a.txt", b"abc"), ("b.txt", b"defg"), ("c.txt", b"hi")]);
     let corpus = open(directory.path(), &["*.txt"]).unwrap();
     assert_eq!(text(&corpus), "abcdefghi");
@@ -182,7 +182,7 @@ fn a_file_that_changes_while_it_is_read_is_an_error_that_names_it() {
     for (range, changed) in [(0..3, false), (2..4, true), (3..4, true), (6..7, true), (7..9, false)] {
         assert_eq!(read(&corpus, range.clone()).is_err(), changed, "{range:?}");
     }
-    // A new file of that name leaves the old one, which is open, as it is; so does none at all.
+    // A new file of that name, or none, leaves the open one unchanged.
     let corpus = open(directory.path(), &["*.txt"]).unwrap();
     fs::write(directory.path().join("new"), "more than before").unwrap();
     fs::rename(directory.path().join("new"), &path).unwrap();
@@ -201,7 +201,7 @@ fn a_corpus_may_have_thousands_of_files() {
     assert_eq!(corpus.files().count(), 3000);
     assert_eq!(read(&corpus, 4 * 1023..4 * 1025).unwrap(), b"10231024");
     assert_eq!(read(&corpus, 4 * 2999..4 * 3000).unwrap(), b"2999");
-    // One that is opened again is held against what it was.
+    // A file that is opened again is compared with its earlier state.
     fs::write(directory.path().join("new"), "2999").unwrap();
     fs::rename(directory.path().join("new"), directory.path().join("2999")).unwrap();
     assert!(matches!(read(&corpus, 4 * 2999..4 * 3000), Err(Error::Changed { .. })));

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// A header of llm.c: 256 integers of 32 bits, of which three say something.
+/// An llm.c header: 256 integers of 32 bits, three of which are used.
 fn header(magic: u32, version: u32, count: u32) -> Vec<u8> {
     let mut words = vec![0_u32; 256];
     words[..3].copy_from_slice(&[magic, version, count]);
@@ -53,7 +53,7 @@ fn options(order: OrderKind) -> TokenOptions {
 }
 
 #[test]
-fn formats_are_told_apart_by_their_headers_and_mixed() {
+fn formats_are_recognised_by_their_headers_and_may_be_mixed() {
     let directory = TempDir::new().unwrap();
     fs::write(directory.path().join("1.bin"), raw(0..100)).unwrap();
     fs::write(directory.path().join("2.bin"), shard16(100..200)).unwrap();
@@ -101,7 +101,7 @@ fn files_that_are_no_shards_are_refused_by_name() {
 }
 
 #[test]
-fn a_token_beyond_the_vocabulary_is_named_with_its_place() {
+fn a_token_beyond_the_vocabulary_is_named_with_its_position() {
     let directory = TempDir::new().unwrap();
     fs::write(directory.path().join("1.bin"), raw(0..100)).unwrap();
     let late = raw((0..10_000).map(|index| if index == 9000 { 1000 } else { 0 }));
@@ -117,18 +117,18 @@ fn a_token_beyond_the_vocabulary_is_named_with_its_place() {
     let expected =
         format!("{}: token 1000 at position 9000 is not below the vocabulary of 1000", path.display());
     assert_eq!(named(&source), expected);
-    // Near the start it is found before training.
+    // Near the start it is found when the source is made.
     let few = TokenOptions { vocabulary: 99, ..options(OrderKind::Sequential) };
     let refused = TokenSource::new(alone(split()), Tokenizer::None, &few).unwrap_err();
     assert!(refused.to_string().ends_with("token 99 at position 99 is not below the vocabulary of 99"));
 }
 
-/// llm.c's `dataloader_next_batch` on one process: rows of a batch follow each other, batches too, and what
-/// is left at the end of a shard is skipped.
+/// llm.c's `dataloader_next_batch` on one process: rows of a batch are consecutive, batches too, and the rest
+/// of a shard is skipped.
 #[test]
-fn sequential_order_is_that_of_llm_c() {
+fn sequential_order_matches_llm_c() {
     let directory = TempDir::new().unwrap();
-    // With 8 tokens in a micro-batch: 2 micro-batches and 3 tokens over; none; 1 micro-batch exactly.
+    // With 8 tokens in a micro-batch: 2 micro-batches and 3 tokens left; none; 1 micro-batch exactly.
     for (name, range) in [("a.bin", 0..20), ("b.bin", 100..108), ("c.bin", 200..209)] {
         fs::write(directory.path().join(name), shard16(range)).unwrap();
     }
@@ -155,7 +155,7 @@ fn sequential_order_is_that_of_llm_c() {
 }
 
 #[test]
-fn twenty_gigabytes_open_at_once() {
+fn twenty_gigabytes_open_without_being_read() {
     let directory = TempDir::new().unwrap();
     for shard in 0..100 {
         let path = directory.path().join(format!("{shard:03}.bin"));
@@ -167,18 +167,18 @@ fn twenty_gigabytes_open_at_once() {
     let split = Split::at_end(corpus.into(), 0.01).unwrap();
     let source = TokenSource::new(alone(split), Tokenizer::None, &options(OrderKind::Shuffled)).unwrap();
     source.train(123_456_789, &mut MicroBatch::default()).unwrap();
-    // To read them all takes longer on any disk.
+    // Reading them all takes longer on any disk.
     assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
     assert_eq!(source.splits().next().unwrap().training.tokens(), 9_900_000_000);
 }
 
-/// Documents of 1, 2, … tokens after their separator 0, each filled with its number, again and again.
+/// Documents of 1, 2, … tokens after the separator 0, each filled with its number, repeatedly.
 fn documents(count: u16) -> Vec<u8> {
     raw((1..=count).flat_map(|n| [0].into_iter().chain(std::iter::repeat_n(n % 9 + 1, usize::from(n % 7)))))
 }
 
 #[test]
-fn packed_sequences_are_whole_documents_and_say_where_each_begins() {
+fn packed_sequences_are_whole_documents_with_their_starts() {
     let directory = TempDir::new().unwrap();
     fs::write(directory.path().join("a.bin"), documents(500)).unwrap();
     let corpus = Arc::new(open(directory.path(), &["a.bin"]).unwrap());
@@ -228,7 +228,7 @@ fn an_ignored_token_is_no_target() {
 }
 
 #[test]
-fn a_mixture_takes_its_shares_from_each_source() {
+fn a_mixture_takes_the_shares_of_each_source() {
     let directory = TempDir::new().unwrap();
     for (name, token) in [("a.bin", 1), ("b.bin", 2), ("c.bin", 3)] {
         fs::write(directory.path().join(name), raw(std::iter::repeat_n(token, 5000))).unwrap();

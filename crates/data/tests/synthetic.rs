@@ -26,7 +26,7 @@ fn validation(options: SyntheticOptions, index: u64) -> MicroBatch {
 }
 
 #[test]
-fn every_number_has_its_own_micro_batch() {
+fn every_number_has_a_different_micro_batch() {
     for options in [TOKENS, REGRESSION] {
         let other_seed = SyntheticOptions { seed: 2, ..options };
         assert_eq!(train(options, 5), train(options, 5));
@@ -40,7 +40,7 @@ fn every_number_has_its_own_micro_batch() {
 }
 
 #[test]
-fn tokens_are_uniform_and_targets_come_after_their_inputs() {
+fn tokens_are_uniform_and_targets_follow_their_inputs() {
     let mut sum = 0.0;
     for number in 0..20 {
         let batch = train(TOKENS, number);
@@ -92,7 +92,7 @@ fn regression_targets_are_the_documented_function_of_normal_inputs() {
 }
 
 #[test]
-fn one_micro_batch_can_change_its_type() {
+fn a_micro_batch_can_change_its_type() {
     let mut batch = train(TOKENS, 0);
     SyntheticSource::new(REGRESSION).unwrap().train(0, &mut batch).unwrap();
     assert_eq!(batch, train(REGRESSION, 0));
@@ -100,7 +100,7 @@ fn one_micro_batch_can_change_its_type() {
 }
 
 #[test]
-fn what_cannot_be_drawn_is_refused() {
+fn invalid_options_are_refused() {
     let with = |kind| SyntheticOptions { kind, ..TOKENS };
     let table = [
         (

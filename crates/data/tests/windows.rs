@@ -20,7 +20,7 @@ const OPTIONS: TokenOptions = TokenOptions {
     ignored: None,
 };
 
-/// A text in which every run of a few bytes occurs once, so that a row tells where it comes from.
+/// A text in which every run of a few bytes occurs once, so that a row identifies its position.
 fn numbers(length: usize) -> Vec<u8> {
     let mut text: Vec<u8> = (0_u32..).flat_map(|n| format!("{n:04};").into_bytes()).take(length).collect();
     text.truncate(length);
@@ -73,7 +73,7 @@ fn rows_are_the_text_at_their_positions() {
 }
 
 #[test]
-fn a_micro_batch_does_not_depend_on_what_was_drawn_before() {
+fn a_micro_batch_does_not_depend_on_earlier_ones() {
     let source = source(&numbers(4000), OPTIONS);
     let in_order = train_rows(&source, 0..50);
     for number in [49, 3, 20] {
@@ -83,7 +83,7 @@ fn a_micro_batch_does_not_depend_on_what_was_drawn_before() {
 }
 
 #[test]
-fn the_sequences_do_not_depend_on_how_many_make_a_micro_batch() {
+fn the_sequences_do_not_depend_on_the_micro_batch_size() {
     let text = numbers(4000);
     let three = source(&text, OPTIONS);
     let five = source(&text, TokenOptions { micro_batch: 5, ..OPTIONS });
@@ -91,7 +91,7 @@ fn the_sequences_do_not_depend_on_how_many_make_a_micro_batch() {
 }
 
 #[test]
-fn seeds_and_epochs_have_orders_of_their_own() {
+fn seeds_and_epochs_have_different_orders() {
     let text = numbers(4000);
     let one = source(&text, OPTIONS);
     let two = source(&text, TokenOptions { seed: 2, ..OPTIONS });
@@ -114,7 +114,7 @@ fn seeds_and_epochs_have_orders_of_their_own() {
 }
 
 #[test]
-fn validation_is_spread_over_the_held_out_part_and_knows_no_seed() {
+fn validation_is_spread_over_the_validation_split_for_every_seed() {
     let text = numbers(4000);
     let source = source(&text, OPTIONS);
     let other = self::source(&text, TokenOptions { seed: 99, ..OPTIONS });
@@ -138,7 +138,7 @@ fn validation_is_spread_over_the_held_out_part_and_knows_no_seed() {
 }
 
 #[test]
-fn the_memory_of_a_micro_batch_is_used_again() {
+fn the_memory_of_a_micro_batch_is_reused() {
     let source = source(&numbers(4000), OPTIONS);
     let mut batch = MicroBatch::default();
     source.train(0, &mut batch).unwrap();
@@ -149,7 +149,7 @@ fn the_memory_of_a_micro_batch_is_used_again() {
 }
 
 #[test]
-fn what_cannot_be_cut_is_refused_with_the_figures() {
+fn splits_that_are_too_short_are_refused_with_the_figures() {
     let table: [(TokenOptions, f64, &str); 9] = [
         (
             TokenOptions { context: 30, ..OPTIONS },
@@ -192,7 +192,7 @@ fn what_cannot_be_cut_is_refused_with_the_figures() {
 }
 
 #[test]
-fn the_fingerprint_follows_the_tokens() {
+fn the_fingerprint_depends_on_the_tokens() {
     let text = numbers(4000);
     let mut changed = text.clone();
     changed[2000] ^= 1;
@@ -202,12 +202,12 @@ fn the_fingerprint_follows_the_tokens() {
 }
 
 #[test]
-fn bigrams_are_judged_on_the_targets_of_validation() {
+fn bigrams_are_evaluated_on_the_targets_of_validation() {
     let text = include_bytes!("windows.rs");
     let source = source(text, OPTIONS);
     let train = &text[..source.splits().next().unwrap().training.range.end as usize];
     let mut model = Bigrams::default();
-    // Calls of one byte: borders between calls must not lose pairs.
+    // Calls of one byte: pairs across calls must be counted.
     train.iter().for_each(|byte| model.count([*byte]));
     let (mut sum, mut count) = (0.0, 0.0);
     let mut batch = MicroBatch::default();
@@ -225,7 +225,7 @@ fn bigrams_are_judged_on_the_targets_of_validation() {
 }
 
 #[test]
-fn bigram_probabilities_are_those_of_the_formula() {
+fn bigram_probabilities_match_the_formula() {
     let mut model = Bigrams::default();
     model.count(*b"abab");
     model.count(*b"c");

@@ -1,4 +1,4 @@
-//! From units to tokens, on all cores.
+//! Encoding of units to tokens, on all cores.
 
 use crate::error::{Error, Result};
 use crate::job::{Format, Job};
@@ -15,11 +15,11 @@ pub(crate) struct Encoded {
     pub(crate) tokens: Vec<u32>,
     /// Bytes of its text.
     pub(crate) bytes: u64,
-    /// Whether something in it could not be tokenized and was left out.
+    /// Whether a part could not be tokenized and was omitted.
     pub(crate) is_skipped: bool,
 }
 
-/// Encodes units, in their order. Errors: the first that cannot be encoded, unless such are skipped.
+/// Encodes units, in order. Errors: the first that cannot be encoded, unless invalid ones are skipped.
 pub(crate) fn encode_all(job: &Job, units: &[Unit]) -> Result<Vec<Encoded>> {
     let encoded: Vec<Result<Encoded>> = units.par_iter().map(|unit| encode(job, unit)).collect();
     encoded.into_iter().collect()
@@ -38,7 +38,7 @@ fn encode(job: &Job, unit: &Unit) -> Result<Encoded> {
         },
         Content::Invalid(reason) => return invalid(reason.clone()),
     };
-    // nanoGPT's own scripts put none before a text file.
+    // nanoGPT's own scripts write no separator before a text file.
     let is_separated = unit.starts_document && (unit.line.is_some() || job.format == Format::LlmC);
     let mut tokens: Vec<u32> = job.separator.filter(|_| is_separated).into_iter().collect();
     match encode_text(&job.tokenizer, &text) {
@@ -56,7 +56,7 @@ fn encode_text(tokenizer: &Tokenizer, text: &[u8]) -> std::result::Result<Vec<u3
     tokenizer.encode(text).map_err(|error| error.to_string())
 }
 
-/// The string at `key` of a line of JSON.
+/// Returns the string at `key` of a line of JSON.
 pub(crate) fn text_of(line: &[u8], key: &str) -> std::result::Result<String, String> {
     let mut json = serde_json::Deserializer::from_slice(line);
     let text = TextAt(key).deserialize(&mut json).map_err(|error| error.to_string())?;
@@ -64,7 +64,7 @@ pub(crate) fn text_of(line: &[u8], key: &str) -> std::result::Result<String, Str
     text.ok_or_else(|| format!("it has no key \"{key}\""))
 }
 
-/// Finds one string in an object without keeping the rest of it.
+/// Finds one string in an object without storing the rest.
 struct TextAt<'a>(&'a str);
 
 impl<'de> DeserializeSeed<'de> for TextAt<'_> {

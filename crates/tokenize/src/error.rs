@@ -3,10 +3,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Result of tokenizing.
+/// Result type of tokenizing.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An error of this crate.
+/// Error of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The files or the tokenizer are wrong.
@@ -22,7 +22,7 @@ pub enum Error {
         /// The problem.
         reason: String,
     },
-    /// Options that do not go together.
+    /// Options that contradict each other.
     #[error("{0}")]
     Refused(String),
     /// An operation of the file system failed.
@@ -43,7 +43,7 @@ impl Error {
         move |source| Self::File { path: path.to_owned(), action, source }
     }
 
-    /// Returns whether the command line or the data is wrong, and not the machine.
+    /// Returns whether the error is due to the command line or the data instead of the machine.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         !matches!(self, Self::File { .. })

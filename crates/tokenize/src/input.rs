@@ -13,10 +13,10 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Bytes that are read ahead of decompression and of lines.
+/// Bytes read ahead of decompression and of lines.
 const BUFFER: usize = 1 << 18;
 
-/// What a file holds, by its name.
+/// The kind of a file, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Text,
@@ -47,11 +47,11 @@ fn extension(path: &Path) -> &str {
 pub(crate) struct Reader<'a> {
     job: &'a Job,
     read: &'a BytesRead,
-    /// Documents of JSON lines and Parquet so far.
+    /// Documents of JSON lines and Parquet read so far.
     documents: u64,
 }
 
-/// Takes units until it returns false.
+/// Receives units until it returns false.
 pub(crate) type Take<'a> = &'a mut dyn FnMut(Unit) -> bool;
 
 impl<'a> Reader<'a> {
@@ -125,7 +125,7 @@ impl<'a> Reader<'a> {
         Ok(true)
     }
 
-    /// Opens a file, decompressed by its name. Bytes of the file itself are counted in `read`.
+    /// Opens a file, decompressed according to its name. The file's own bytes are counted in `read`.
     fn open<'r>(&self, path: &Path, read: &'r BytesRead) -> Result<Box<dyn Read + 'r>> {
         let file = system::input::open(path).map_err(Error::file(path, "open it"))?;
         let buffered = BufReader::with_capacity(BUFFER, Counted { file, read });
@@ -154,7 +154,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// A whole document, held out if the generator draws it.
+    /// Returns a whole document, for validation if the generator draws it.
     fn document(&mut self, content: Content, path: &Arc<Path>, line: u64) -> Unit {
         let number = self.documents;
         self.documents += 1;

@@ -1,4 +1,4 @@
-//! What is to be tokenized, and how.
+//! A tokenizing job and its options.
 
 use crate::error::{Error, Result};
 use data::{Encoding, Tokenizer};
@@ -8,11 +8,11 @@ use std::fmt::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-/// Tokens of a shard unless told otherwise, as in llm.c's and modded-nanogpt's shards of FineWeb.
+/// Default number of tokens in a shard, as in llm.c's and modded-nanogpt's shards of FineWeb.
 const SHARD_TOKENS: u64 = 100_000_000;
 /// The most tokens that the header of a shard can count.
 const MOST_SHARD_TOKENS: u64 = i32::MAX as u64;
-/// The largest number of tokens that 16 bits can number.
+/// The largest vocabulary that 16 bits can represent.
 const MOST_OF_16_BITS: usize = 1 << 16;
 
 /// The format of the output.
@@ -27,24 +27,24 @@ pub enum Format {
 /// The part of the tokens that is held out for validation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub enum HeldOut {
-    /// None of them.
+    /// Nothing.
     Nothing,
-    /// This fraction: of a text its last characters, of other files documents that a generator draws.
+    /// A fraction: the last characters of a text, and of other files documents drawn by a generator.
     Fraction(f64),
-    /// The first tokens, this many.
+    /// This many tokens, the first ones.
     Tokens(u64),
     /// The first shard.
     Shard,
 }
 
-/// A corpus and how it is to be tokenized.
+/// A corpus and the options of its tokenization.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// The files, in the order of the tokens.
+    /// The files, in the order of their tokens.
     pub files: Vec<PathBuf>,
     /// The tokenizer.
     pub tokenizer: Tokenizer,
-    /// The directory that is made.
+    /// The directory to create.
     pub output: PathBuf,
     /// The format of the output.
     pub format: Format,
@@ -52,22 +52,22 @@ pub struct Job {
     pub shard_tokens: u64,
     /// The key of JSON lines, or the column of Parquet, that holds the text.
     pub text_key: String,
-    /// The part that is held out.
+    /// The part that is held out for validation.
     pub held_out: HeldOut,
     /// The token before each document.
     pub separator: Option<u32>,
-    /// The text that ends a document within a text file; without one, a file is a document.
+    /// The text that ends a document within a text file; without it, a file is a document.
     pub document_end: Option<String>,
-    /// Whether all files are plain text, whatever their names.
+    /// Whether all files are plain text, regardless of their names.
     pub is_plain_text: bool,
-    /// Whether what cannot be tokenized is counted and left out rather than refused.
+    /// Whether invalid input is counted and omitted instead of refused.
     pub skip_invalid: bool,
     /// Whether progress is shown on standard error.
     pub show_progress: bool,
 }
 
 impl Job {
-    /// A job with the defaults: llm.c's format, shards of 100 million tokens, nothing held out, the
+    /// Returns a job with the defaults: llm.c's format, shards of 100 million tokens, nothing held out, the
     /// tokenizer's own separator.
     ///
     /// # Errors
@@ -116,7 +116,7 @@ impl Job {
         Err(Error::Refused(reason))
     }
 
-    /// How the output encodes tokens.
+    /// The encoding of tokens in the output.
     pub(crate) fn encoding(&self) -> Encoding {
         match self.format {
             Format::NanoGpt => Encoding::Raw16,
@@ -125,8 +125,8 @@ impl Job {
         }
     }
 
-    /// A hexadecimal SHA-256 of everything that the output follows from, with the files by path, length and
-    /// time of change.
+    /// Returns a hexadecimal SHA-256 of everything that determines the output, with the files by path, length
+    /// and modification time.
     pub(crate) fn fingerprint(&self) -> Result<String> {
         let mut text = format!(
             "{} {:?} {} {:?} {:?} {:?} {:?} {} {}\n",

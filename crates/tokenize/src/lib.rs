@@ -1,8 +1,8 @@
-//! Tokenizing: from text in the formats that people have to shards of tokens.
+//! Tokenizing: converts text in common formats to shards of tokens.
 //!
-//! The one idea: a corpus is a sequence of *units*, pieces of documents whose borders follow from the input
-//! alone. Units are encoded on all cores and written in order, so the shards are the same bytes whatever the
-//! number of threads, and a killed run goes on after the last unit that it had written.
+//! The one idea: a corpus is a sequence of *units*, pieces of documents whose borders depend on the input
+//! alone. Units are encoded on all cores and written in order, so the shards have the same bytes with any
+//! number of threads, and a killed job continues after the last unit that it had written.
 //!
 //! Inputs are text, JSON lines and Parquet, each plain, `.gz` or `.zst`; a file is read as a stream, so a
 //! corpus may be larger than memory. Outputs are the formats of nanoGPT and llm.c, which `data::Corpus`

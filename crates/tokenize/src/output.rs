@@ -1,4 +1,4 @@
-//! The directory of a job's output: whole, or beside it in the making.
+//! The directory of a job's output, or of its unfinished output beside it.
 
 use crate::error::{Error, Result};
 use crate::job::{HeldOut, Job};
@@ -13,7 +13,7 @@ const RECORD: &str = "tokens.json";
 /// The copy of the tokenizer beside the tokens.
 const TOKENIZER: &str = "tokenizer.json";
 
-/// What a job has tokenized.
+/// Counts of a job's results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Tokens of training.
@@ -24,31 +24,31 @@ pub struct Counts {
     pub documents: u64,
     /// Bytes of text.
     pub bytes: u64,
-    /// Documents and pieces that were left out since they are invalid.
+    /// Documents and pieces omitted because they are invalid.
     pub skipped: u64,
 }
 
-/// How far a job has come, as its record says.
+/// The progress of a job, as recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
     /// [`Job::fingerprint`].
     job: String,
     /// The tokenizer's identity.
     tokenizer: String,
-    /// Units that are in the shards.
+    /// Number of units in the shards.
     units: u64,
     training: Reached,
     validation: Reached,
     counts: Counts,
 }
 
-/// A job's output in the making: the directory `OUTPUT.partial`, which one process at a time writes to.
+/// A job's unfinished output: the directory `OUTPUT.partial`, to which one process at a time writes.
 #[derive(Debug)]
 pub(crate) struct Output {
     directory: PathBuf,
     _lock: File,
     record: Record,
-    /// Tokens that go to validation first.
+    /// Number of first tokens that are held out.
     first: u64,
     training: Shards,
     validation: Shards,
@@ -57,15 +57,15 @@ pub(crate) struct Output {
 /// The state of a job's output.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// The job was done before.
+    /// The job was done earlier.
     Whole(Counts),
-    /// It is to be done, or to go on.
+    /// The job is to be started or continued.
     Partial(Box<Output>),
 }
 
 impl Output {
-    /// Opens the output of `job`, after another process at it has ended. Errors: a directory with something
-    /// else in it.
+    /// Opens the output of `job`, after waiting for another process with the same job. Errors: a directory
+    /// with other contents.
     pub(crate) fn open(job: &Job) -> Result<Found> {
         let fingerprint = job.fingerprint()?;
         if let Some(counts) = whole(job, &fingerprint)? {
@@ -74,7 +74,7 @@ impl Output {
         let directory = partial(&job.output);
         fs::create_dir_all(&directory).map_err(Error::file(&directory, "make the directory"))?;
         let lock = lock(&directory)?;
-        // Another process may have ended meanwhile.
+        // Another process may have finished meanwhile.
         if let Some(counts) = whole(job, &fingerprint)? {
             let _ = fs::remove_dir_all(&directory);
             return Ok(Found::Whole(counts));
@@ -96,7 +96,7 @@ impl Output {
         Ok(Found::Partial(Box::new(Self { directory, _lock: lock, record, first, training, validation })))
     }
 
-    /// Number of units that are in the shards already.
+    /// Number of units already in the shards.
     pub(crate) fn units(&self) -> u64 {
         self.record.units
     }
@@ -106,7 +106,7 @@ impl Output {
         self.training.reached().total + self.validation.reached().total
     }
 
-    /// Appends the tokens of a unit, of `bytes` bytes of text, in which a document began or not.
+    /// Appends the tokens of a unit of `bytes` bytes of text, and counts a document if one began in it.
     pub(crate) fn append(
         &mut self,
         tokens: &[u32],
@@ -126,13 +126,13 @@ impl Output {
         Ok(())
     }
 
-    /// Counts a unit that was left out.
+    /// Counts an omitted unit.
     pub(crate) fn skip(&mut self) {
         self.record.units += 1;
         self.record.counts.skipped += 1;
     }
 
-    /// Records how far the job has come, for one that goes on after a kill.
+    /// Records the progress, from which a killed job continues.
     pub(crate) fn save(&mut self) -> Result<()> {
         self.training.sync()?;
         self.validation.sync()?;
@@ -144,7 +144,7 @@ impl Output {
         write_atomically(&self.directory.join(RECORD), text.as_bytes())
     }
 
-    /// Gives the directory its name. Errors: no token at all.
+    /// Renames the directory to its final name. Errors: no tokens.
     pub(crate) fn publish(mut self, job: &Job) -> Result<Counts> {
         self.save()?;
         let counts = self.record.counts;
@@ -166,21 +166,21 @@ impl Output {
     }
 }
 
-/// The record before the first unit. Where the first shard is held out, training begins with the next number,
-/// as in llm.c's shards of FineWeb.
+/// Returns the record before the first unit. If the first shard is held out, training begins with the next
+/// number, as in llm.c's shards of FineWeb.
 fn start(job: &Job) -> Record {
     let shard = u64::from(job.held_out == HeldOut::Shard);
     Record { training: Reached { shard, ..Reached::default() }, ..Record::default() }
 }
 
-/// The directory in which `output` is made.
+/// Returns the directory of the unfinished `output`.
 fn partial(output: &Path) -> PathBuf {
     let mut name = output.as_os_str().to_owned();
     name.push(".partial");
     name.into()
 }
 
-/// The counts of the output if it is this job's. Errors: something else is there.
+/// Returns the counts of the output if it is this job's. Errors: other contents.
 fn whole(job: &Job, fingerprint: &str) -> Result<Option<Counts>> {
     let is_empty = match fs::read_dir(&job.output) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -199,7 +199,7 @@ fn whole(job: &Job, fingerprint: &str) -> Result<Option<Counts>> {
 /// The most bytes of a record.
 const MOST_RECORD: u64 = 64 << 20;
 
-/// The record in `directory`; `None` if there is none, or one that does not parse.
+/// Returns the record in `directory`; `None` if there is none, or if it cannot be parsed.
 fn read_record(directory: &Path) -> Result<Option<Record>> {
     let path = directory.join(RECORD);
     match system::input::read(&path, MOST_RECORD) {
@@ -210,8 +210,8 @@ fn read_record(directory: &Path) -> Result<Option<Record>> {
 
 fn lock(directory: &Path) -> Result<File> {
     let file = File::open(directory).map_err(Error::file(directory, "open it"))?;
-    // Another process at the same job makes this one wait, and find it done. Some network file systems lock
-    // no directories. There one has to be as careful as without this.
+    // Another process with the same job waits here, and then finds it done. Some network file systems cannot
+    // lock directories; the job continues without a lock.
     let _ = file.lock();
     Ok(file)
 }

@@ -1,4 +1,4 @@
-//! One column of text of a Parquet file.
+//! Reading one text column of a Parquet file.
 
 use crate::error::{Error, Result};
 use crate::progress::BytesRead;
@@ -11,7 +11,7 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use std::fs::File;
 use std::path::Path;
 
-/// Rows that are read at once.
+/// Rows read at once.
 const ROWS: usize = 256;
 
 /// Calls `take` with the column `name` of each row, until it returns false. A row without a value is invalid.
@@ -43,7 +43,7 @@ pub(crate) fn read(
     Ok(true)
 }
 
-/// The index of the column, and its definition level where there is a value.
+/// Returns the index of the column, and the definition level of present values.
 fn find(file: &SerializedFileReader<File>, name: &str) -> std::result::Result<(usize, i16), String> {
     let schema = file.metadata().file_metadata().schema_descr();
     let names = || schema.columns().iter().map(|column| format!("\"{}\"", column.path().string()));

@@ -1,17 +1,17 @@
-//! A bar of bytes read, with tokens a second and the time left.
+//! A progress bar of bytes read, with tokens per second and the remaining time.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// The progress of a job. Nothing is drawn where standard error is no terminal.
+/// The progress of a job, drawn only if standard error is a terminal.
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
     began: Instant,
 }
 
-/// Bytes of the input files that were read, counted by the thread that reads.
+/// Bytes read from the input files, counted by the reading thread.
 #[derive(Debug, Default)]
 pub(crate) struct BytesRead(AtomicU64);
 

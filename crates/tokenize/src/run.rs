@@ -1,4 +1,4 @@
-//! A job from start to end.
+//! Running a job.
 
 use crate::encode::encode_all;
 use crate::error::{Error, Result};
@@ -10,19 +10,19 @@ use crate::unit::Unit;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-/// Bytes of text that are encoded together, on all cores.
+/// Bytes of text encoded together, on all cores.
 const BATCH: usize = 8 << 20;
-/// Batches that are read ahead.
+/// Batches read ahead.
 const AHEAD: usize = 2;
-/// Time between two records of how far a job has come.
+/// Time between two records of the progress.
 const SAVE_EVERY: Duration = Duration::from_secs(5);
 
-/// Tokenizes the files of `job` into its output directory, or goes on where a killed process stopped. The
-/// directory appears when it is complete. If it is there and of the same job, nothing is done.
+/// Tokenizes the files of `job` into its output directory, or continues a killed process's work. The
+/// directory appears when it is complete. If it exists and belongs to the same job, nothing is done.
 ///
 /// # Errors
-/// Options that do not go together; an output directory that holds something else; files that are unreadable
-/// or hold what cannot be tokenized; no tokens.
+/// Options that contradict each other; an output directory with other contents; files that are unreadable or
+/// contain invalid input; no tokens.
 pub fn tokenize(job: &Job) -> Result<Counts> {
     job.check()?;
     let mut output = match Output::open(job)? {
@@ -37,7 +37,7 @@ pub fn tokenize(job: &Job) -> Result<Counts> {
         let reader = Reader::new(job, &read);
         let reading = scope.spawn(move || send(reader, skip, &sender));
         let written = receive(job, &receiver, &mut output, &|tokens| progress.update(&read, tokens));
-        // The reader ends when nobody receives.
+        // The reader ends when the receiver is dropped.
         drop(receiver);
         let read = reading.join();
         written?;
@@ -63,12 +63,12 @@ fn send(reader: Reader<'_>, skip: u64, batches: &SyncSender<Vec<Unit>>) -> Resul
         bytes = 0;
         batches.send(std::mem::take(&mut batch)).is_ok()
     })?;
-    // If nobody receives, that side has the error.
+    // If the receiver is gone, the receiving thread has the error.
     let _ = batches.send(batch);
     Ok(())
 }
 
-/// Encodes and writes batches as they come.
+/// Encodes and writes batches as they arrive.
 fn receive(
     job: &Job,
     batches: &Receiver<Vec<Unit>>,

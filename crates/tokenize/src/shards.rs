@@ -1,4 +1,4 @@
-//! Shards as they are written.
+//! Writing shards.
 
 use crate::error::{Error, Result};
 use crate::job::Format;
@@ -8,12 +8,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// The place where the shards of one split end.
+/// The end of one split's shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Reached {
-    /// Number of the last shard.
+    /// Index of the last shard.
     pub(crate) shard: u64,
-    /// Tokens in it.
+    /// Tokens in the last shard.
     pub(crate) tokens: u64,
     /// Tokens in all shards.
     pub(crate) total: u64,
@@ -33,7 +33,7 @@ pub(crate) struct Shards {
 }
 
 impl Shards {
-    /// The shards called `name` in `directory`, which go on at `reached`: what is there beyond is cut off.
+    /// Returns the shards called `name` in `directory`, continued at `reached`: anything beyond is truncated.
     pub(crate) fn resume(
         directory: &Path,
         name: &'static str,
@@ -85,7 +85,7 @@ impl Shards {
         Ok(())
     }
 
-    /// Appends tokens, beginning new shards as they fill.
+    /// Appends tokens, starting new shards as they fill.
     pub(crate) fn append(&mut self, mut tokens: &[u32]) -> Result<()> {
         while !tokens.is_empty() {
             if self.reached.tokens == self.limit {
@@ -110,7 +110,7 @@ impl Shards {
 
     fn write(&mut self, tokens: &[u32]) -> Result<()> {
         let bytes: Vec<u8> = match self.encoding.width() {
-            // Below 65536: the encoding was chosen by the vocabulary.
+            // The encoding was chosen by the vocabulary, so tokens are below 65536.
             2 => tokens.iter().flat_map(|token| (*token as u16).to_le_bytes()).collect(),
             _ => tokens.iter().flat_map(|token| token.to_le_bytes()).collect(),
         };
@@ -130,7 +130,7 @@ impl Shards {
         Ok(())
     }
 
-    /// Brings what was appended, and the header that counts it, to the disk.
+    /// Syncs the appended tokens, and the header that counts them, to the disk.
     pub(crate) fn sync(&mut self) -> Result<()> {
         let path = self.path(self.reached.shard);
         let (header, tokens) = (self.encoding.header(), self.reached.tokens);

@@ -1,17 +1,17 @@
-//! Texts as units: documents, and pieces of long ones.
+//! Division of texts into units: documents, and pieces of long ones.
 
 use crate::error::{Error, Result};
 use std::io::Read;
 use std::path::Path;
 
-/// Bytes that are read at once.
+/// Bytes read at once.
 const BLOCK: usize = 1 << 20;
-/// Bytes from which on a piece ends where it may.
+/// Length from which a piece ends at the next possible cut.
 pub(crate) const PIECE: usize = 1 << 18;
-/// Bytes at the end of what was read in which no place for a cut is looked for: a space and one character.
+/// Bytes at the end of the buffer in which no cut is searched: a space and one character.
 const TAIL: usize = 5;
 
-/// How a text is divided.
+/// The rules for dividing a text.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Division<'a> {
     /// The text that ends a document.
@@ -27,8 +27,8 @@ pub(crate) struct Piece {
     pub(crate) starts_document: bool,
 }
 
-/// Calls `take` with the pieces of what `input` gives up to `length` bytes; the borders do not depend on how
-/// it comes. Ends early if `take` returns false.
+/// Calls `take` with the pieces of `input` up to `length` bytes; the borders do not depend on the sizes of
+/// reads. Ends early if `take` returns false.
 pub(crate) fn divide(
     path: &Path,
     input: &mut dyn Read,
@@ -57,14 +57,14 @@ pub(crate) fn divide(
         pending.truncate(before + read);
         ended = read == 0;
     }
-    // As when splitting a string: after the last end comes one more document, which may be empty.
+    // As when splitting a string, the last end is followed by one more document, which may be empty.
     match starts_document || !pending.is_empty() {
         true => Ok(take(Piece { bytes: pending, starts_document })),
         false => Ok(true),
     }
 }
 
-/// Fills `out`, or as much of it as there is.
+/// Fills `out`, or as much of it as the input has.
 fn fill(input: &mut dyn Read, out: &mut [u8]) -> std::io::Result<usize> {
     let mut filled = 0;
     while filled < out.len() {
@@ -82,11 +82,11 @@ fn fill(input: &mut dyn Read, out: &mut [u8]) -> std::io::Result<usize> {
 #[derive(Clone, Copy, Debug)]
 struct Border {
     at: usize,
-    /// Whether the document ends there too.
+    /// Whether the document also ends there.
     ends: bool,
 }
 
-/// The first border in `text`, of which `searched` bytes are known to have none.
+/// Returns the first border in `text`, whose first `searched` bytes have none.
 fn border(text: &[u8], searched: &mut usize, division: Division<'_>) -> Option<Border> {
     let end = division.document_end.and_then(|end| {
         let from = searched.saturating_sub(end.len());
@@ -101,10 +101,10 @@ fn border(text: &[u8], searched: &mut usize, division: Division<'_>) -> Option<B
     }
 }
 
-/// The first place at or after `from` where a text may be cut: before a single space, or after a single line
-/// feed, between two characters that are no space.
+/// Returns the first position at or after `from` at which a text may be cut: before a single space, or after
+/// a single line feed, between two characters that are no space.
 fn cut(text: &[u8], from: usize) -> Option<usize> {
-    // The characters around must be there in full.
+    // The characters on both sides must be complete.
     let last = text.len().checked_sub(TAIL)?;
     (from..=last).find_map(|at| {
         let place = match text[at] {
@@ -133,8 +133,8 @@ fn char_after(text: &[u8], at: usize) -> Option<char> {
     (1..=after.len()).find_map(|count| std::str::from_utf8(&after[..count]).ok()?.chars().next())
 }
 
-/// The byte offset of character ⌊count · (1 − `fraction`)⌋ of a text; of its bytes if `in_bytes`. `open`
-/// opens the text from its start.
+/// Returns the byte offset of character ⌊count · (1 − `fraction`)⌋ of a text; of its bytes if `in_bytes`.
+/// `open` opens the text from its start.
 pub(crate) fn split_at<'a>(
     path: &Path,
     fraction: f64,
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_end_as_a_string_is_split() {
+    fn documents_are_split_like_a_string() {
         let table: [(&str, &[&str]); 5] = [
             ("a\n\nb\n\n\nc", &["a\n\n", "b\n\n", "\nc"]),
             ("a\n\n", &["a\n\n", ""]),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_have_the_tokens_of_the_whole() {
+    fn pieces_have_the_same_tokens_as_the_whole() {
         let line =
             "the quick  brown fox,\njumps\n\nover é\u{3000}世界 the lazy\tdog's 12 345 ...\r\n  and\n世界 ";
         let text = line.repeat(3 * PIECE / line.len() + 1);

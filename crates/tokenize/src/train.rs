@@ -17,16 +17,16 @@ use tokenizers::{AddedToken, Tokenizer as Trained};
 
 /// The token that goes before each document.
 const SEPARATOR: &str = "<|endoftext|>";
-/// The bytes, each of which is a token, and the separator.
+/// The smallest vocabulary: the bytes, each of which is a token, and the separator.
 const LEAST: usize = 257;
-/// A text at the start of every tokenizer, by which a file that may be replaced is known as one.
+/// A text at the start of every tokenizer file, which identifies a file that may be replaced.
 const MARK: &str = "\"truncation\"";
-/// Pieces of text that are read ahead.
+/// Pieces of text read ahead.
 const AHEAD: usize = 64;
 
-/// Trains a tokenizer of `vocabulary` tokens on the text of `files`, in GPT-2's way: pieces by its pattern,
-/// each byte a token, pairs merged by their frequency, and `<|endoftext|>`. Writes it to `output`, a
-/// `tokenizer.json`, and returns the number of its tokens, which is smaller where the text has fewer pairs.
+/// Trains a tokenizer of `vocabulary` tokens on the text of `files`, like GPT-2's: pieces by its pattern,
+/// each byte a token, pairs merged by frequency, and `<|endoftext|>`. Writes it to `output`, a
+/// `tokenizer.json`, and returns the number of its tokens, which is smaller if the text has fewer pairs.
 ///
 /// # Errors
 /// A vocabulary below 257; files that are unreadable or no text; a file that cannot be written.
@@ -42,7 +42,7 @@ pub fn train_tokenizer(
     }
     let refused = |error| Error::Refused(format!("{}: {error}", output.display()));
     let out = OutputFile::new(output, Replace::Marked(MARK)).map_err(refused)?;
-    // Bytes: what is read is the text itself, in pieces that end at spaces.
+    // The tokenizer of bytes, so that the reader returns the text itself, in pieces that end at spaces.
     let mut job = Job::new(files, Tokenizer::Bytes, PathBuf::new())?;
     text_key.clone_into(&mut job.text_key);
     let mut tokenizer = Trained::new(BPE::default());
@@ -62,13 +62,13 @@ pub fn train_tokenizer(
     Ok(tokenizer.get_vocab_size(true))
 }
 
-/// Hands the texts of `job` to `train` as they are read.
+/// Passes the texts of `job` to `train` as they are read.
 fn feed<E: ToString>(
     job: &Job,
     train: impl FnOnce(Box<dyn Iterator<Item = String> + Send>) -> std::result::Result<(), E>,
 ) -> Result<()> {
     let (sender, receiver) = sync_channel::<String>(AHEAD);
-    // An iterator cannot fail, so what is wrong with a file is kept here.
+    // An iterator cannot return an error, so it is stored here.
     let failed = Mutex::new(None);
     let failed = &failed;
     let keep = move |error| {

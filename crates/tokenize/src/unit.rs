@@ -1,4 +1,4 @@
-//! Units of text: what is encoded at once.
+//! Units of text, which are encoded at once.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ pub(crate) struct Unit {
     pub(crate) content: Content,
     /// The file.
     pub(crate) path: Arc<Path>,
-    /// The line of JSON lines, or the row of Parquet, from 1; none of a text.
+    /// The line of JSON lines, or the row of Parquet, from 1; `None` for text.
     pub(crate) line: Option<u64>,
     /// Whether a document begins here.
     pub(crate) starts_document: bool,
-    /// Whether it is held out.
+    /// Whether the unit is held out for validation.
     pub(crate) is_validation: bool,
 }
 
@@ -22,9 +22,9 @@ pub(crate) struct Unit {
 pub(crate) enum Content {
     /// The text itself.
     Text(Vec<u8>),
-    /// A line of JSON that holds it.
+    /// A line of JSON that contains the text.
     JsonLine(Vec<u8>),
-    /// Nothing that could be read: why.
+    /// The reason why the unit could not be read.
     Invalid(String),
 }
 

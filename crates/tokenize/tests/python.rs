@@ -1,4 +1,4 @@
-//! Comparisons with numpy and with the tokenizers package of Python, each skipped by name where it is not
+//! Comparisons with numpy and with the tokenizers package of Python, each skipped by name if it is not
 //! installed.
 
 #![allow(
@@ -14,7 +14,7 @@ use std::process::Command;
 use tempfile::TempDir;
 use tokenize::{Format, HeldOut, Job, tokenize, train_tokenizer};
 
-/// Runs `script` in `directory`; returns false, and says so, if Python does not have `module`.
+/// Runs `script` in `directory`; returns false, with a message, if Python does not have `module`.
 fn python(module: &str, directory: &Path, script: &str) -> bool {
     let has = Command::new("python3").args(["-c", &format!("import {module}")]).output();
     if !has.is_ok_and(|output| output.status.success()) {
@@ -32,7 +32,7 @@ fn text() -> String {
 
 /// The writers of nanoGPT (`prepare.py`) and llm.c (`data_common.py`), in a few lines.
 #[test]
-fn shards_equal_those_that_numpy_writes() {
+fn shards_equal_those_written_by_numpy() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("a.txt");
     fs::write(&path, text()).unwrap();

@@ -68,7 +68,7 @@ fn job(directory: &Path, files: &[(&str, Vec<u8>)]) -> Job {
     Job::new(files.iter().map(write).collect(), Tokenizer::Gpt2, directory.join("out")).unwrap()
 }
 
-/// The files of a directory by name, but the record of the job.
+/// The files of a directory by name, without the job's record.
 fn contents(directory: &Path) -> Vec<(String, Vec<u8>)> {
     let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<PathBuf> =
@@ -119,7 +119,7 @@ fn every_kind_of_file_gives_the_same_tokens() {
 }
 
 #[test]
-fn the_bytes_do_not_depend_on_threads() {
+fn the_bytes_do_not_depend_on_the_number_of_threads() {
     let documents = documents(1500);
     let files = [("a.jsonl", json_lines(&documents)), ("b.txt", documents.concat().repeat(4).into_bytes())];
     let table = [HeldOut::Nothing, HeldOut::Fraction(0.2), HeldOut::Tokens(5000), HeldOut::Shard];
@@ -137,9 +137,9 @@ fn the_bytes_do_not_depend_on_threads() {
     }
 }
 
-/// What a kill leaves: a record of the units that are in the shards, and shards that are longer.
+/// The state after a kill: a record of the units in the shards, and shards that are longer.
 #[test]
-fn a_killed_job_goes_on_after_its_record() {
+fn a_killed_job_continues_after_its_record() {
     const DONE: usize = 900;
     const SHARD: usize = 10_000;
     let documents = documents(1500);
@@ -155,7 +155,7 @@ fn a_killed_job_goes_on_after_its_record() {
     record["training"] = serde_json::json!({"shard": done / SHARD, "tokens": done % SHARD, "total": done});
     record["counts"]["documents"] = DONE.into();
     record["counts"]["bytes"] = documents[..DONE].iter().map(String::len).sum::<usize>().into();
-    // The first shard is marked, to see that it is not made again.
+    // The first shard is marked, so that writing it again would be noticed.
     whole[0].1[2000] ^= 1;
     let output = directory.path().join("killed");
     let partial = directory.path().join("killed.partial");
@@ -172,7 +172,7 @@ fn a_killed_job_goes_on_after_its_record() {
 }
 
 #[test]
-fn a_job_that_is_done_is_not_done_again_and_another_is_refused() {
+fn a_finished_job_is_not_repeated_and_another_is_refused() {
     let directory = TempDir::new().unwrap();
     let job = job(directory.path(), &[("a.txt", b"hello world".to_vec())]);
     let counts = tokenize(&job).unwrap();
@@ -187,7 +187,7 @@ fn a_job_that_is_done_is_not_done_again_and_another_is_refused() {
 }
 
 #[test]
-fn what_is_invalid_is_refused_by_name_or_counted() {
+fn invalid_input_is_refused_by_name_or_counted() {
     let good = r#"{"text": "fine"}"#;
     let table: [(&str, Vec<u8>, &str); 7] = [
         (
@@ -234,7 +234,7 @@ fn what_is_invalid_is_refused_by_name_or_counted() {
 
 /// The splits of nanoGPT's and llm.c's scripts for one text.
 #[test]
-fn one_text_is_split_as_the_projects_own_scripts_do() {
+fn one_text_is_split_as_by_nanogpt_and_llm_c() {
     let text = documents(900).join("\n\n");
     let encode = |text: &str| Tokenizer::Gpt2.encode(text).unwrap();
     let directory = TempDir::new().unwrap();
@@ -267,7 +267,7 @@ fn one_text_is_split_as_the_projects_own_scripts_do() {
 }
 
 #[test]
-fn a_trained_tokenizer_encodes_what_it_was_trained_on() {
+fn a_trained_tokenizer_encodes_its_training_text() {
     let directory = TempDir::new().unwrap();
     let text = documents(500).join("\n");
     fs::write(directory.path().join("a.txt"), &text).unwrap();
@@ -282,7 +282,7 @@ fn a_trained_tokenizer_encodes_what_it_was_trained_on() {
     assert_eq!(tokenizer.decode(&encoded), text);
     let lengths = tokenizer.byte_lengths().unwrap();
     assert_eq!(encoded.iter().map(|token| lengths[*token as usize] as usize).sum::<usize>(), text.len());
-    // Any byte has a token, and the same training the same file.
+    // Every byte has a token, and the same training gives the same file.
     assert_eq!(tokenizer.decode(&tokenizer.encode("🦀\u{0}").unwrap()), "🦀\u{0}");
     let again = directory.path().join("again.json");
     train_tokenizer(files(), 400, "text", &again).unwrap();

@@ -1,4 +1,4 @@
-//! The program of another crate, as its user starts it.
+//! A program with its own model family, as its user starts it.
 #![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Tokenizers that a `tokenizer.json` describes.
+//! Tokenizers described by a `tokenizer.json`.
 
 use crate::Error;
 use crate::data_file::DataFile;
@@ -6,11 +6,11 @@ use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The texts of tokens that commonly go before a document or end one, the likeliest first.
+/// Tokens that commonly precede or end a document, the likeliest first.
 const SEPARATORS: [&str; 8] =
     ["<|begin_of_text|>", "<|endoftext|>", "<s>", "<bos>", "</s>", "<|end_of_text|>", "<eos>", "[CLS]"];
 
-/// Tokenizers that this process has loaded: a configuration is read many times while a plan is searched for.
+/// Tokenizers that this process has loaded, because a plan reads a configuration many times.
 static LOADED: Mutex<Vec<Arc<FileTokenizer>>> = Mutex::new(Vec::new());
 
 /// A tokenizer of Hugging Face's library, read from its `tokenizer.json`.
@@ -33,7 +33,7 @@ impl PartialEq for FileTokenizer {
 }
 
 impl FileTokenizer {
-    /// Reads the file, or returns what an earlier call made of the same contents.
+    /// Reads the file, or returns the tokenizer of an earlier call for the same contents.
     ///
     /// # Errors
     /// A file that is missing or unreadable; [`Error::BadTokenizer`] if it is no tokenizer.
@@ -55,7 +55,7 @@ impl FileTokenizer {
         let bad = |reason: String| Error::BadTokenizer { path: path.to_path_buf(), reason };
         let mut tokenizer =
             tokenizers::Tokenizer::from_bytes(&json).map_err(|error| bad(error.to_string()))?;
-        // Text is text, also where it spells out a special token; and all of it counts.
+        // Text that spells out a special token is encoded as text, and nothing is truncated.
         tokenizer.set_encode_special_tokens(true);
         tokenizer.with_truncation(None).map_err(|error| bad(error.to_string()))?.with_padding(None);
         let largest = tokenizer.get_vocab(true).into_values().max();
@@ -104,7 +104,7 @@ impl FileTokenizer {
     pub(super) fn decode(&self, tokens: &[u32]) -> String {
         let unknown = |token: &u32| self.tokenizer.id_to_token(*token).is_none();
         let mut text = String::new();
-        // Runs of tokens that exist; what lies between them has no text.
+        // Runs of known tokens; the others have no text.
         for (index, run) in tokens.split(unknown).enumerate() {
             if index > 0 {
                 text.push(char::REPLACEMENT_CHARACTER);
@@ -122,7 +122,7 @@ impl FileTokenizer {
         let length = |token: u32| match added.get(&token) {
             Some(added) if added.special => 0,
             Some(added) => added.content.len() as u32,
-            // A character of a byte-level token stands for one byte.
+            // A character of a byte-level token represents one byte.
             None => self.tokenizer.id_to_token(token).map_or(0, |text| text.chars().count() as u32),
         };
         Some((0..self.vocabulary as u32).map(length).collect())
@@ -133,7 +133,7 @@ impl FileTokenizer {
     }
 }
 
-/// Returns whether a byte-level tokenizer splits at spaces, neither adds one before its text nor changes any.
+/// Returns whether a byte-level tokenizer splits at spaces, adds none before its text and changes none.
 fn splits_at_spaces(described: &serde_json::Value) -> bool {
     let (before, normalizer) = (&described["pre_tokenizer"], &described["normalizer"]);
     let by_pattern = contains(before, "\"use_regex\":true") || contains(before, "\"Split\"");

@@ -14,7 +14,7 @@ fn table() -> &'static CoreBPE {
 }
 
 pub(super) fn encode(text: &str) -> Result<Vec<u32>, Error> {
-    // The library panics where its regular expression gives up.
+    // The library panics if its regular expression gives up.
     let encoded = catch_unwind(AssertUnwindSafe(|| table().encode_ordinary(text)));
     encoded.map_err(|_| Error::NotEncoded { reason: "its regular expression gave up".to_owned() })
 }
@@ -32,7 +32,7 @@ pub(super) fn decode(tokens: &[u32]) -> String {
     for token in tokens {
         match table().decode_bytes(&[*token]) {
             Ok(text) => bytes.extend(text),
-            // 0xFF is in no UTF-8 text.
+            // 0xFF occurs in no UTF-8 text.
             Err(_) => bytes.push(0xFF),
         }
     }

@@ -1,4 +1,4 @@
-//! From text to token numbers and back.
+//! Conversion of text to token numbers and back.
 
 mod file;
 mod gpt2;
@@ -12,13 +12,13 @@ pub use file::FileTokenizer;
 /// Tokens of the vocabulary of bytes.
 const BYTES: usize = 256;
 
-/// A tokenizer. The numbers it gives are smaller than [`Tokenizer::vocabulary`].
+/// A tokenizer. Its token numbers are below [`Tokenizer::vocabulary`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Tokenizer {
-    /// The tokenizer of token shards that nobody has named: their tokens are numbers without a text.
+    /// The unknown tokenizer of token shards, whose tokens have no text.
     None,
-    /// Each byte is a token: a vocabulary of 256, and any file is a text.
+    /// Each byte is a token: a vocabulary of 256, for any file.
     Bytes,
     /// GPT-2's byte-level byte-pair encoding.
     Gpt2,
@@ -27,10 +27,10 @@ pub enum Tokenizer {
 }
 
 impl Tokenizer {
-    /// The names that are not those of files.
+    /// The names of built-in tokenizers.
     pub const NAMES: &'static [&'static str] = &["none", "bytes", "gpt2"];
 
-    /// The tokenizer called `name` in a configuration: one of [`Tokenizer::NAMES`], or the path of a
+    /// Returns the tokenizer called `name` in a configuration: one of [`Tokenizer::NAMES`], or the path of a
     /// `tokenizer.json`.
     ///
     /// # Errors
@@ -44,7 +44,7 @@ impl Tokenizer {
         }
     }
 
-    /// The name that [`Tokenizer::from_name`] knows it by.
+    /// The tokenizer's name for [`Tokenizer::from_name`].
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
@@ -55,7 +55,8 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the tokenizer's identity, wherever its file is: the name, or the SHA-256 of the file.
+    /// Returns the tokenizer's identity, independent of its file's location: the name, or the SHA-256 of the
+    /// file.
     #[must_use]
     pub fn identity(&self) -> String {
         match self {
@@ -75,8 +76,7 @@ impl Tokenizer {
         }
     }
 
-    /// The token that goes before a document, if there is a usual one: NUL for bytes, `<|endoftext|>` for
-    /// GPT-2.
+    /// The token that usually precedes a document, if any: NUL for bytes, `<|endoftext|>` for GPT-2.
     #[must_use]
     pub fn separator(&self) -> Option<u32> {
         match self {
@@ -87,7 +87,7 @@ impl Tokenizer {
         }
     }
 
-    /// The token that is written as `text`.
+    /// The token written as `text`.
     #[must_use]
     pub fn token(&self, text: &str) -> Option<u32> {
         match self {
@@ -98,8 +98,8 @@ impl Tokenizer {
         }
     }
 
-    /// The tokens of a text; none without a tokenizer. A special token that is spelled out in the text is
-    /// text.
+    /// Returns the tokens of a text; none for [`Tokenizer::None`]. A special token that is spelled out in the
+    /// text is encoded as text.
     ///
     /// # Errors
     /// [`Error::NotEncoded`] for a text that the tokenizer refuses.
@@ -112,14 +112,14 @@ impl Tokenizer {
         }
     }
 
-    /// The text of some tokens, for printing: what is not UTF-8, and tokens outside of the vocabulary,
-    /// become U+FFFD. Without a tokenizer, their numbers.
+    /// Returns the text of some tokens, for printing: invalid UTF-8, and tokens beyond the vocabulary, become
+    /// U+FFFD. [`Tokenizer::None`] returns their numbers.
     #[must_use]
     pub fn decode(&self, tokens: &[u32]) -> String {
         match self {
             Self::None => tokens.iter().map(|token| format!("<{token}>")).collect(),
             Self::Bytes => {
-                // 0xFF is in no UTF-8 text.
+                // 0xFF occurs in no UTF-8 text.
                 let bytes: Vec<u8> =
                     tokens.iter().map(|token| u8::try_from(*token).unwrap_or(0xFF)).collect();
                 String::from_utf8_lossy(&bytes).into_owned()
@@ -129,7 +129,7 @@ impl Tokenizer {
         }
     }
 
-    /// Bytes of text of every token, 0 for special ones; `None` if tokens are not made of bytes.
+    /// Bytes of text of every token, 0 for special ones; `None` if tokens do not consist of bytes.
     #[must_use]
     pub fn byte_lengths(&self) -> Option<Vec<u32>> {
         match self {
@@ -140,9 +140,8 @@ impl Tokenizer {
         }
     }
 
-    /// Returns whether a text may be cut before a single space between two visible characters, and its pieces
-    /// encoded apart, with the same tokens as the whole: so for tokenizers whose tokens are made of bytes and
-    /// that split a text at spaces first.
+    /// Returns whether a text may be cut before a single space between two visible characters without
+    /// changing its tokens, which holds for byte-level tokenizers that split a text at spaces first.
     #[must_use]
     pub fn splits_at_spaces(&self) -> bool {
         match self {
@@ -159,13 +158,13 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn decoding_is_lossy_where_it_must_be() {
+    fn decoding_replaces_invalid_text() {
         let table: [(Tokenizer, &[u32], &str); 6] = [
             (Tokenizer::Bytes, &[104, 105], "hi"),
             (Tokenizer::Bytes, &[0xC3, 0xA9], "é"),
             (Tokenizer::Bytes, &[104, 0xC3, 105], "h\u{FFFD}i"),
             (Tokenizer::Bytes, &[104, 256, u32::MAX], "h\u{FFFD}\u{FFFD}"),
-            // 127 is the byte 0xC3 there.
+            // Token 127 is the byte 0xC3.
             (Tokenizer::Gpt2, &[31373, 127, 31373, 50257], "hello\u{FFFD}hello\u{FFFD}"),
             (Tokenizer::None, &[1, 2], "<1><2>"),
         ];
@@ -175,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_found_again_and_others_are_files() {
+    fn names_give_their_tokenizers_and_others_are_files() {
         for name in Tokenizer::NAMES {
             assert_eq!(Tokenizer::from_name(name).unwrap().name(), *name);
         }
@@ -185,7 +184,7 @@ mod tests {
 
     /// Tokens of tiktoken's `get_encoding("gpt2")` in Python.
     #[test]
-    fn gpt2_has_its_tokens() {
+    fn gpt2_gives_the_tokens_of_tiktoken() {
         let table: [(&str, &[u32]); 4] = [
             ("hello world", &[31373, 995]),
             ("First Citizen:\nBefore we proceed", &[5962, 22307, 25, 198, 8421, 356, 5120]),
@@ -200,7 +199,7 @@ mod tests {
         assert_eq!(Tokenizer::Gpt2.byte_lengths().unwrap()[31373], 5);
     }
 
-    /// The longest runs that a regular expression might give up on.
+    /// The longest runs on which a regular expression might give up.
     #[test]
     fn gpt2_takes_any_text() {
         for character in [" ", "a", "é"] {
@@ -215,7 +214,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn text_comes_back(text in "\\PC{0,60}") {
+        fn decoding_inverts_encoding(text in "\\PC{0,60}") {
             for tokenizer in [Tokenizer::Bytes, Tokenizer::Gpt2] {
                 let tokens = tokenizer.encode(&text).unwrap();
                 let lengths = tokenizer.byte_lengths().unwrap();
@@ -226,7 +225,7 @@ mod tests {
         }
 
         #[test]
-        fn a_cut_before_a_space_changes_no_token(left in "[a-z0-9 é!\n']{0,20}", right in "[a-z0-9 é!\n']{0,20}") {
+        fn cutting_before_a_space_changes_no_token(left in "[a-z0-9 é!\n']{0,20}", right in "[a-z0-9 é!\n']{0,20}") {
             let (left, right) = (format!("{left}x"), format!(" y{right}"));
             let encode = |text: &str| Tokenizer::Gpt2.encode(text).unwrap();
             prop_assert_eq!([encode(&left), encode(&right)].concat(), encode(&format!("{left}{right}")));
