@@ -123,7 +123,21 @@ fn plans_equal_runs() {
         (LLAMA, &["model.tied=true", "memory.recompute=block", "parallel.data=4"]),
         (LLAMA, &["model.tied=true", "parallel.pipeline=2", "parallel.data=2"]),
         (LLAMA, &["model.qkv_bias=true", "parallel.pipeline=4", "parallel.schedule=zero-bubble"]),
-        // Memory is preallocated.
+        // Frozen parameters: of a stage, sharded, recomputed, biases alone.
+        (GPT, &["train.freeze=['w?e.*', 'h.0.*']", "parallel.pipeline=2", "parallel.data=2"]),
+        (GPT, &["train.freeze=['h.1.*', 'ln_f.*']", "parallel.data=4", SHARDED, "memory.recompute=block"]),
+        (LLAMA, &["train.freeze=['*.weight']", "model.qkv_bias=true", "parallel.data=2"]),
+        (
+            LLAMA,
+            &[
+                "train.freeze=['model.layers.[0-2].*']",
+                "parallel.pipeline=4",
+                "parallel.schedule=zero-bubble",
+                "checkpoint.every=2",
+            ],
+        ),
+        (MLP, &["train.freeze=['0.*', '4.*']", "parallel.pipeline=5"]),
+        // All memory from the start.
         (GPT, &["memory.preallocate=true"]),
         (GPT, &["memory.preallocate=true", "parallel.data=2", SHARDED]),
         (GPT, &["memory.preallocate=true", "model.width=256", "memory.allocator=backend:native"]),

@@ -85,9 +85,10 @@ fn copy(from: &Path, to: &Path) {
 
 #[test]
 fn runs_stopped_after_any_step_continue_on_other_grids() {
-    let table: [(&str, &[&str]); 4] = [
+    let table: [(&str, &[&str]); 5] = [
         (GPT, &[]),
         (MLP, &[]),
+        (GPT, &["train.freeze=['wpe.*', 'h.0.*']"]),
         (GPT, &["optim.kind=sgd", "optim.momentum=0"]),
         (MLP, &["optim.kind=adamw", "parallel.lanes=8"]),
     ];
@@ -122,8 +123,9 @@ fn runs_stopped_after_any_step_continue_on_other_grids() {
 #[test]
 fn sharded_and_whole_optimizer_state_give_equal_checkpoints() {
     const SHARDED: &str = "parallel.zero_stage=1";
-    let table: [(&str, &[&str]); 3] = [
+    let table: [(&str, &[&str]); 4] = [
         (GPT, &["model.width=64", "optim.clip_norm=0.1"]),
+        (GPT, &["train.freeze=['*.bias', 'h.1.*']"]),
         (MLP, &[]),
         (MLP, &["optim.kind=adamw", "parallel.bucket_bytes=512"]),
     ];

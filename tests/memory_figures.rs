@@ -7,7 +7,7 @@ use autograd::{Gradients, Mode, Tape};
 use common::devices::all;
 use device::{Category, DType, Description, Device, DeviceOptions, Request};
 use nn::models::{Mlp, MlpSizes};
-use nn::{Input, Model, Recompute, Stage};
+use nn::{Input, Model, Parameters, Recompute, Stage};
 use optim::{Optimizer, Slot, StepState, UpdateRule};
 use tensor::Tensor;
 use tensor::ops::Activation;
@@ -75,7 +75,7 @@ fn a_view_keeps_its_storage_alive() {
 
 fn five_layers(device: &Device) -> Mlp {
     let sizes = MlpSizes { sizes: vec![3, 300, 300, 400, 300, 100], activation: Activation::Relu };
-    Mlp::new(device, &sizes, &Stage::whole(5), 1, DType::F32).unwrap()
+    Mlp::new(Parameters::new(device, 1, DType::F32), &sizes, &Stage::whole(5)).unwrap()
 }
 
 fn batch(device: &Device) -> (Tensor, Tensor) {
@@ -163,7 +163,7 @@ impl Deep {
             1 => Recompute::NONE,
             segments => Recompute::first(layers, segments),
         };
-        let mlp = Mlp::new(device, &sizes, &Stage::whole(layers), 1, DType::F32).unwrap();
+        let mlp = Mlp::new(Parameters::new(device, 1, DType::F32), &sizes, &Stage::whole(layers)).unwrap();
         let mlp = mlp.recomputing(recompute);
         let request = Request::new(Category::Input, "test");
         let x = Tensor::zeros(device, [batch, width], DType::F32, request).unwrap();

@@ -30,7 +30,7 @@ const BATCH: usize = 3;
 const POSITIONS: usize = 16;
 
 fn tiny_gpt(device: &Device, recording: &Recording) -> Gpt {
-    let gpt = Gpt::new(device, SIZES, &Stage::whole(SIZES.layers), 1, DType::F32).unwrap();
+    let gpt = Gpt::new(Parameters::new(device, 1, DType::F32), SIZES, &Stage::whole(SIZES.layers)).unwrap();
     recording.load(gpt.parameters(), "init.");
     gpt
 }
@@ -166,7 +166,7 @@ fn ten_sgd_steps(device: &Device) {
     let tolerance = tolerance(device);
     let recording = Recording::open();
     let sizes = MlpSizes { sizes: vec![3, 300, 300, 400, 300, 100], activation: Activation::None };
-    let mlp = Mlp::new(device, &sizes, &Stage::whole(5), 1, DType::F32).unwrap();
+    let mlp = Mlp::new(Parameters::new(device, 1, DType::F32), &sizes, &Stage::whole(5)).unwrap();
     recording.load(mlp.parameters(), "mlp.init.");
     let slots = slots(mlp.parameters());
     let rule = UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.0 };
@@ -197,7 +197,7 @@ fn ten_sgd_steps(device: &Device) {
 #[test]
 fn uses_of_a_tied_weight_keep_separate_gradients() {
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
-    let gpt = Gpt::new(&device, SIZES, &Stage::whole(SIZES.layers), 1, DType::F32).unwrap();
+    let gpt = Gpt::new(Parameters::new(&device, 1, DType::F32), SIZES, &Stage::whole(SIZES.layers)).unwrap();
     let table = gpt.parameters().find("wte.weight").unwrap();
     let uses: Vec<UseId> =
         gpt.parameters().uses().iter().filter(|used| used.parameter == table).map(|used| used.id).collect();

@@ -7,7 +7,6 @@
 //! use std::sync::Arc;
 //!
 //! use plimsoll::autograd::{Tape, Var, ops};
-//! use plimsoll::device::{DType, Device};
 //! use plimsoll::keys::{self, Given, Key, Row, Section, Value, section};
 //! use plimsoll::nn::{self, Conditions, Examples, Family, Init, Input, Model, ModelSpec};
 //! use plimsoll::nn::{Parameters, Recompute, Stage};
@@ -43,9 +42,8 @@
 //!     fn examples(&self) -> Examples { Examples::Numbers { inputs: self.side, outputs: self.side } }
 //!     fn check(&self, _: &Given, _: &Conditions) -> keys::Result<()> { Ok(()) }
 //!     fn summary(&self) -> String { format!("{} layers of {}", self.layers, self.side) }
-//!     fn build(&self, device: &Device, stage: &Stage, seed: u64, dtype: DType, recompute: Recompute)
+//!     fn build(&self, mut parameters: Parameters, stage: &Stage, recompute: Recompute)
 //!         -> nn::Result<Box<dyn Model>> {
-//!         let mut parameters = Parameters::new(device, seed, dtype);
 //!         let (side, init) = (self.side, Init::uniform_fan_in(self.side));
 //!         // Only the layers of this stage, under the numbers that they have in the whole model.
 //!         let layer = |index: usize| {

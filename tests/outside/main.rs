@@ -6,9 +6,8 @@ mod model;
 use std::sync::Arc;
 
 use plimsoll::keys::{self, Given, Key, Row, Section, Value, section};
-use plimsoll::nn::{self, Conditions, Examples, Family, Model, ModelSpec, Recompute, Stage};
+use plimsoll::nn::{self, Conditions, Examples, Family, Model, ModelSpec, Parameters, Recompute, Stage};
 use plimsoll::tensor::ops::attention::Heads;
-use plimsoll::{device, tensor};
 
 section! {
     /// The sizes of the model.
@@ -85,13 +84,11 @@ impl ModelSpec for Sizes {
 
     fn build(
         &self,
-        device: &device::Device,
+        parameters: Parameters,
         stage: &Stage,
-        seed: u64,
-        dtype: tensor::DType,
         recompute: Recompute,
     ) -> nn::Result<Box<dyn Model>> {
-        Ok(Box::new(model::Transformer::new(device, *self, stage, (seed, dtype), recompute)?))
+        Ok(Box::new(model::Transformer::new(parameters, *self, stage, recompute)?))
     }
 
     fn summary(&self) -> String {

@@ -1,11 +1,10 @@
 //! The layers.
 
 use plimsoll::autograd::{Tape, Var, Weight, ops};
-use plimsoll::device::Device;
 use plimsoll::nn::layers::{Activation, Embedding, Layer, Linear, Qkv, Stack};
 use plimsoll::nn::{Init, Input, Model, NnError, Parameters, Recompute, Result, Stage};
+use plimsoll::tensor::Tensor;
 use plimsoll::tensor::ops::attention::Heads;
-use plimsoll::tensor::{DType, Tensor};
 
 use crate::Sizes;
 
@@ -80,13 +79,11 @@ pub(crate) struct Transformer {
 
 impl Transformer {
     pub(crate) fn new(
-        device: &Device,
+        mut parameters: Parameters,
         sizes: Sizes,
         stage: &Stage,
-        (seed, dtype): (u64, DType),
         recompute: Recompute,
     ) -> Result<Self> {
-        let mut parameters = Parameters::new(device, seed, dtype);
         let (init, table) = (Init::Normal(0.02), [sizes.vocabulary, sizes.width]);
         let embedding = match stage.is_first() {
             true => Some(Embedding::new(&mut parameters, "tokens", table, init)?.with_positions(

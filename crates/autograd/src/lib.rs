@@ -46,6 +46,6 @@ pub use mode::Mode;
 pub use pass::Pass;
 pub use recompute::{RecomputeRule, Segment, recompute};
 pub use rule::{Rule, Saved};
-pub use sink::{GradientSink, Gradients, Target};
+pub use sink::{GradientSink, Gradients, Target, ready, target};
 pub use tape::{SavedBytes, Source, Tape, Var};
 pub use weight::{UseId, Weight};

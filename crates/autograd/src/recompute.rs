@@ -35,12 +35,13 @@ pub fn recompute<S: Segment + 'static>(
     }
     let sources: Vec<_> = inputs.iter().map(Var::source).collect();
     let kept = inputs.iter().map(|input| input.tensor().clone()).collect();
-    let silent = tape.unrecorded();
+    let silent = tape.first_run();
     let constants = inputs.into_iter().map(|input| silent.constant(input.into_tensor())).collect();
     let outputs = segment.run(&silent, constants)?.into_iter().map(Var::into_tensor).collect();
     let rule = || RecomputeRule {
         segment,
         calls: silent.calls(),
+        has_weights: silent.has_weights(),
         device: tape.device().clone(),
         pass: tape.shared_pass(),
         inputs: kept,
@@ -55,6 +56,8 @@ pub struct RecomputeRule<S> {
     segment: S,
     /// Calls that the segment makes.
     calls: u32,
+    /// Whether the segment has weights that are trained.
+    has_weights: bool,
     device: Device,
     pass: Rc<Pass>,
     inputs: Vec<Tensor>,
@@ -100,7 +103,7 @@ impl<S: Segment> Rule for RecomputeRule<S> {
     }
 
     fn has_weights(&self) -> bool {
-        true
+        self.has_weights
     }
 
     fn backward(

@@ -14,12 +14,30 @@ pub type Target = GradientTarget;
 
 /// Provides a tensor for each weight gradient and is told when the gradient is complete.
 pub trait GradientSink {
-    /// Returns the target of this use's gradient: a tensor of the weight's shape, in f32 or in the weight's
+    /// Returns the target of the gradient of one use of `weight`: a tensor of its shape, in f32 or in its
     /// type, of the same type for all uses.
-    fn target(&mut self, weight: &Weight) -> Result<Target>;
+    fn target(&mut self, use_id: UseId, weight: &Tensor) -> Result<Target>;
 
     /// Called when the gradient of this use is complete for this backward pass.
     fn ready(&mut self, use_id: UseId) -> Result<()>;
+}
+
+/// Returns the target of a weight's gradient; `None` for a frozen weight. Errors: the sink's.
+pub fn target(sink: &mut dyn GradientSink, weight: &Weight) -> Result<Option<Target>> {
+    weight.use_id().map(|use_id| sink.target(use_id, weight.tensor())).transpose()
+}
+
+/// Tells `sink` that the gradient of a weight is complete, unless the weight is frozen. Errors: the sink's.
+pub fn ready(sink: &mut dyn GradientSink, weight: &Weight) -> Result<()> {
+    weight.use_id().map_or(Ok(()), |use_id| sink.ready(use_id))
+}
+
+/// Returns a target for a gradient that nobody takes, beside `taken`: for kernels that compute both. Errors:
+/// out of memory.
+pub(crate) fn discarded(weight: &Weight, taken: &Target) -> Result<Target> {
+    let (like, request) = (weight.tensor(), Request::new(Category::Gradient, "discarded_gradient"));
+    let tensor = Tensor::empty(like.device(), like.shape(), taken.tensor.dtype(), request)?;
+    Ok(Target { tensor, accumulate: false })
 }
 
 type Hook =
@@ -65,14 +83,13 @@ impl std::fmt::Debug for Gradients {
 }
 
 impl GradientSink for Gradients {
-    fn target(&mut self, weight: &Weight) -> Result<Target> {
-        if let Some(tensor) = self.tensors.get(&weight.use_id()) {
+    fn target(&mut self, use_id: UseId, like: &Tensor) -> Result<Target> {
+        if let Some(tensor) = self.tensors.get(&use_id) {
             return Ok(Target { tensor: tensor.clone(), accumulate: true });
         }
-        let like = weight.tensor();
         let request = Request::new(Category::Gradient, "gradient");
         let tensor = Tensor::empty(like.device(), like.shape(), DType::F32, request)?;
-        self.tensors.insert(weight.use_id(), tensor.clone());
+        self.tensors.insert(use_id, tensor.clone());
         Ok(Target { tensor, accumulate: false })
     }
 

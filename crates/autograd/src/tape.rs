@@ -97,6 +97,10 @@ pub struct Tape {
     records: bool,
     /// Calls of operators so far, recorded or not.
     calls: Cell<u32>,
+    /// Whether a call so far has weights that are trained, on a tape of a segment's first run.
+    has_weights: Cell<bool>,
+    /// Whether the tape records nothing because its segment is recomputed.
+    is_first_run: bool,
     /// Calls of the segment that is being recomputed, if one is.
     replayed: Option<u32>,
     pub(crate) graph: RefCell<Graph>,
@@ -116,9 +120,16 @@ impl Tape {
         Tape { pass: Rc::new(pass), ..self }
     }
 
-    /// Returns a tape of the same device, mode and pass that records nothing.
-    pub(crate) fn unrecorded(&self) -> Self {
-        Tape { pass: Rc::clone(&self.pass), ..Self::with_records(&self.device, self.mode, false) }
+    /// Returns a tape of the same device, mode and pass for the first run of a segment that is recomputed: it
+    /// records nothing but whether there are weights to train.
+    pub(crate) fn first_run(&self) -> Self {
+        let pass = Rc::clone(&self.pass);
+        Tape { pass, is_first_run: true, ..Self::with_records(&self.device, self.mode, false) }
+    }
+
+    /// Returns whether a call of a first run has weights that are trained.
+    pub(crate) fn has_weights(&self) -> bool {
+        self.has_weights.get()
     }
 
     /// Returns a tape that records the second run of a segment whose first run made `calls` calls.
@@ -129,8 +140,9 @@ impl Tape {
     fn with_records(device: &Device, mode: Mode, records: bool) -> Self {
         let id = NEXT_TAPE.fetch_add(1, Ordering::Relaxed);
         let (device, pass) = (device.clone(), Rc::default());
-        let (calls, replayed, graph) = (Cell::new(0), None, RefCell::default());
-        Tape { id, device, mode, pass, records, calls, replayed, graph }
+        let (calls, has_weights, replayed, graph) =
+            (Cell::new(0), Cell::new(false), None, RefCell::default());
+        Tape { id, device, mode, pass, records, calls, has_weights, is_first_run: false, replayed, graph }
     }
 
     /// Calls of operators so far.
@@ -213,6 +225,9 @@ impl Tape {
         self.calls.set(self.calls.get() + 1);
         let wanted = inputs.iter().any(|input| input.0.is_some());
         if !self.records {
+            if self.is_first_run && !self.has_weights.get() {
+                self.has_weights.set(rule().has_weights());
+            }
             return Ok(outputs.into_iter().map(|tensor| Var { tensor, id: None }).collect());
         }
         let rule = rule();

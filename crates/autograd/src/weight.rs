@@ -8,17 +8,22 @@ use tensor::Tensor;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UseId(pub u32);
 
-/// The tensor of a parameter, at one of its uses.
+/// The tensor of a parameter, at one of its uses. A frozen one has no gradient.
 #[derive(Clone, Debug)]
 pub struct Weight {
     tensor: Tensor,
-    use_id: UseId,
+    use_id: Option<UseId>,
 }
 
 impl Weight {
     /// Returns `tensor` at the use `use_id`.
     pub fn new(tensor: Tensor, use_id: UseId) -> Self {
-        Weight { tensor, use_id }
+        Weight { tensor, use_id: Some(use_id) }
+    }
+
+    /// Returns `tensor` as a weight that is not trained.
+    pub fn frozen(tensor: Tensor) -> Self {
+        Weight { tensor, use_id: None }
     }
 
     /// The values.
@@ -26,8 +31,13 @@ impl Weight {
         &self.tensor
     }
 
-    /// Number of the use.
-    pub fn use_id(&self) -> UseId {
+    /// Number of the use; `None` for a frozen weight.
+    pub fn use_id(&self) -> Option<UseId> {
         self.use_id
+    }
+
+    /// Returns whether backward computes its gradient.
+    pub fn is_trained(&self) -> bool {
+        self.use_id.is_some()
     }
 }

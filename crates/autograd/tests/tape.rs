@@ -132,8 +132,8 @@ struct Watching {
 }
 
 impl GradientSink for Watching {
-    fn target(&mut self, weight: &Weight) -> Result<Target> {
-        self.inner.target(weight)
+    fn target(&mut self, use_id: UseId, weight: &Tensor) -> Result<Target> {
+        self.inner.target(use_id, weight)
     }
 
     fn ready(&mut self, use_id: UseId) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use device::{DType, Float, dispatch};
+use device::{DType, Float, bf16, dispatch, f16};
 use tensor::{Shape, Tensor, TensorError};
 
 use crate::corpus_mark::CorpusMark;
@@ -26,8 +26,8 @@ pub struct Target {
     pub shape: Shape,
     /// The first element to read.
     pub first: usize,
-    /// The destination, as long as the part. The elements of an f32 array are rounded if the destination has
-    /// another floating-point type.
+    /// The destination, as long as the part. Elements are converted where it is of another floating-point
+    /// type.
     pub tensor: Tensor,
 }
 
@@ -50,16 +50,24 @@ impl Target {
             found: target.dtype(),
             expected: self.dtype,
         };
-        if self.dtype != DType::F32 {
-            return Err(wrong);
-        }
-        let values: Vec<f32> = piece.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)).collect();
+        let Some(values) = widened(self.dtype, piece) else { return Err(wrong) };
         dispatch!(target.dtype(), T => {
             let mut rounded = vec![<T as Float>::from_f32(0.0); values.len()];
             <T as Float>::round(&values, &mut rounded);
             target.set(&rounded)
         }, _ => Err(wrong))
     }
+}
+
+/// Returns the values of elements of type `dtype`; `None` for one that is no floating-point type.
+fn widened(dtype: DType, piece: &[u8]) -> Option<Vec<f32>> {
+    let words = || piece.as_chunks().0.iter();
+    Some(match dtype {
+        DType::F32 => piece.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)).collect(),
+        DType::Bf16 => words().map(|word| bf16::from_le_bytes(*word).to_f32()).collect(),
+        DType::F16 => words().map(|word| f16::from_le_bytes(*word).to_f32()).collect(),
+        DType::U32 => return None,
+    })
 }
 
 /// A complete, verified checkpoint: every byte has been read and compared with its hash.
@@ -160,8 +168,9 @@ impl Checkpoint {
         Ok(losses)
     }
 
-    /// Reads arrays into the tensors of `targets`, piece by piece. Errors: an array that is missing or has
-    /// another type or shape, found before its tensor is written; the file cannot be read.
+    /// Reads arrays into the tensors of `targets`, piece by piece. Arrays of half types are widened where f32
+    /// is asked for. Errors: an array that is missing or has another type or shape, found before its
+    /// tensor is written; the file cannot be read.
     pub fn load<E: From<CheckpointError> + From<TensorError>>(
         &self,
         targets: impl Iterator<Item = Target>,
@@ -170,14 +179,16 @@ impl Checkpoint {
         for target in targets {
             let Target { name, dtype, shape, first, tensor } = &target;
             let entry = self.entry(name)?;
-            if entry.dtype != *dtype || entry.shape != shape.dims() {
+            let widens = *dtype == DType::F32 && entry.dtype.is_float();
+            if !(widens || entry.dtype == *dtype) || entry.shape != shape.dims() {
                 let (there, there_shape) = (entry.dtype, &entry.shape);
                 let what =
                     format!("{name} is {there} {there_shape:?} there and {dtype} {shape} in this model");
                 return Err(CheckpointError::damaged(&self.state, what).into());
             }
             let elements = *first..first + tensor.elements();
-            arrays.read(entry, elements, |at, piece| target.take(at, piece).map_err(E::from))?;
+            let stored = Target { dtype: entry.dtype, ..target.clone() };
+            arrays.read(entry, elements, |at, piece| stored.take(at, piece).map_err(E::from))?;
         }
         Ok(())
     }

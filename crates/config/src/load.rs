@@ -1,10 +1,11 @@
 //! Reading a configuration: from a file, from text, or with other values.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use data::Tokenizer;
 use keys::{Error, Given, Section};
-use nn::Families;
+use nn::{Families, Tuning};
 
 use crate::check;
 use crate::folder;
@@ -57,11 +58,15 @@ impl RunConfig {
         let data = Data::read(&given)?;
         let tokenizer = Tokenizer::from_name(&data.tokenizer)
             .map_err(|error| given.conflict(&[Data::tokenizer], format!("{}: {error}", Data::tokenizer)))?;
+        let train = Train::read(&given)?;
+        let tuning = Tuning::new(&train.freeze)
+            .map_err(|reason| given.conflict(&[Train::freeze], format!("{}: {reason}", Train::freeze)))?;
         let config = Self {
             model: ModelConfig::read(&given, families, tokenizer.vocabulary())?,
             data,
             tokenizer,
-            train: Train::read(&given)?,
+            train,
+            tuning: Arc::new(tuning),
             optim: Optim::read(&given)?,
             parallel: Parallel::read(&given)?,
             precision: Precision::read(&given)?,

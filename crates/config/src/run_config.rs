@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::sync::Arc;
 
 use data::Tokenizer;
 use keys::{Key, Only, Origins, Section, Value};
+use nn::Tuning;
 use parallel::pipeline::ScheduleKind;
 use sha2::{Digest, Sha256};
 
@@ -27,6 +29,8 @@ pub struct RunConfig {
     pub tokenizer: Tokenizer,
     /// Length of the run, and its batches.
     pub train: Train,
+    /// The parameters that are trained, which follow from `train.freeze`.
+    pub tuning: Arc<Tuning>,
     /// The optimizer and its learning rate.
     pub optim: Optim,
     /// Distribution of the work over ranks.

@@ -123,6 +123,9 @@ section! {
         );
         /// The seed of initial weights and of the order of the data.
         seed: u64 = Row::integer(0, MOST).default("1");
+        /// Globs of the names of parameters that are not trained, such as "wte.*" or "h.[0-5].*": they have no
+        /// gradient, no master weight and no optimizer state.
+        freeze: Vec<String> = Row::texts().default("[]");
         /// Steps between validations; 0: only after the last step.
         validate_every: u64 = Row::integer(0, MOST).default("0").any_bits();
         /// Successive steps with a loss or gradient norm that is not finite after which a run ends. A

@@ -4,10 +4,9 @@
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
-use device::{DType, Device};
 use keys::{Given, Key, Row, Section, Value, section};
 use nn::models::{GPT, MLP, MlpSizes};
-use nn::{Conditions, Examples, Families, Family, Model, ModelSpec, Recompute, Stage};
+use nn::{Conditions, Examples, Families, Family, Model, ModelSpec, Parameters, Recompute, Stage};
 use tensor::ops::Activation;
 
 use config::RunConfig;
@@ -70,14 +69,12 @@ impl ModelSpec for StackSizes {
 
     fn build(
         &self,
-        device: &Device,
+        parameters: Parameters,
         stage: &Stage,
-        seed: u64,
-        dtype: DType,
         recompute: Recompute,
     ) -> nn::Result<Box<dyn Model>> {
         let sizes = MlpSizes { sizes: vec![self.side; self.layers + 1], activation: Activation::Relu };
-        sizes.build(device, stage, seed, dtype, recompute)
+        sizes.build(parameters, stage, recompute)
     }
 
     fn summary(&self) -> String {

@@ -62,6 +62,6 @@ pub use origins::Origins;
 pub use reference::{defaults, reference};
 pub use row::Row;
 pub use section::Section;
-pub use table::Table;
+pub use table::{Table, nearest};
 pub use takes::{Interval, Takes};
 pub use value::Value;

@@ -97,7 +97,7 @@ fn hint(found: Option<&str>) -> String {
 }
 
 /// Returns the most similar of some names, if any is similar.
-pub(crate) fn nearest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+pub fn nearest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     // The comparison takes time in proportion to the product of the lengths, so long names are cut.
     let name: String = name.chars().take(80).collect();
     let similarity = |other: &str| strsim::normalized_damerau_levenshtein(&name, other);

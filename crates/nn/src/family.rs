@@ -3,12 +3,13 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use device::{DType, Device};
+use device::DType;
 use keys::{Given, Key, Value};
 
 use crate::error::Result;
 use crate::hugging_face::{HuggingFaceConfig, HuggingFaceModel};
 use crate::model::{Model, Stage};
+use crate::parameters::Parameters;
 use crate::recompute::Recompute;
 
 /// The largest size of a tensor's dimension that a key accepts.
@@ -86,18 +87,12 @@ pub trait ModelSpec: Debug + Send + Sync {
     /// The first values that contradict each other, named by their keys.
     fn check(&self, given: &Given, conditions: &Conditions) -> keys::Result<()>;
 
-    /// Builds the layers of `stage` on `device`, computing in `dtype`, with initial values from `seed`.
+    /// Builds the layers of `stage`. `parameters`, which is empty, gives their device, type and initial
+    /// values.
     ///
     /// # Errors
-    /// A stage that the model does not have; out of memory.
-    fn build(
-        &self,
-        device: &Device,
-        stage: &Stage,
-        seed: u64,
-        dtype: DType,
-        recompute: Recompute,
-    ) -> Result<Box<dyn Model>>;
+    /// A stage that the model does not have, out of memory.
+    fn build(&self, parameters: Parameters, stage: &Stage, recompute: Recompute) -> Result<Box<dyn Model>>;
 
     /// The model in Hugging Face's format; `None` if they have no such model.
     fn hugging_face(&self) -> Option<HuggingFaceModel> {

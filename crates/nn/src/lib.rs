@@ -55,6 +55,7 @@ mod model;
 pub mod models;
 mod parameters;
 mod recompute;
+mod tuning;
 
 pub use buffers::ModelBuffer;
 pub use error::{NnError, Result};
@@ -65,3 +66,4 @@ pub use init::Init;
 pub use model::{Input, Model, Stage};
 pub use parameters::{Parameter, ParameterId, Parameters, Use};
 pub use recompute::{Part, Recompute};
+pub use tuning::Tuning;

@@ -1,6 +1,7 @@
 //! The parameters of a model, or of one stage of it, in the order in which its layers were built.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use autograd::{UseId, Weight};
 use device::{Category, DType, Device, Element, Request};
@@ -9,6 +10,7 @@ use tensor::{Shape, Tensor};
 use crate::buffers::ModelBuffer;
 use crate::error::{NnError, Result};
 use crate::init::Init;
+use crate::tuning::Tuning;
 
 /// Index into [`Parameters::list`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -27,6 +29,8 @@ pub struct Parameter {
     pub init: Init,
     /// Whether another stage of the model also has the parameter, with its own uses.
     pub shared: bool,
+    /// Whether it is trained. A frozen one has no gradient, no master and no optimizer state.
+    pub trained: bool,
 }
 
 /// One use of a parameter by one operator.
@@ -44,6 +48,7 @@ pub struct Parameters {
     device: Device,
     seed: u64,
     dtype: DType,
+    tuning: Arc<Tuning>,
     list: Vec<Parameter>,
     by_name: BTreeMap<String, ParameterId>,
     uses: Vec<Use>,
@@ -57,11 +62,18 @@ impl Parameters {
             device: device.clone(),
             seed,
             dtype,
+            tuning: Arc::default(),
             list: Vec::new(),
             by_name: BTreeMap::new(),
             uses: Vec::new(),
             buffers: Vec::new(),
         }
+    }
+
+    /// Returns the same list, in which only parameters that `tuning` trains will be trained.
+    #[must_use]
+    pub fn tuned(self, tuning: Arc<Tuning>) -> Self {
+        Parameters { tuning, ..self }
     }
 
     /// Makes a parameter and its first use. Errors: out of memory, a name that exists.
@@ -80,9 +92,10 @@ impl Parameters {
         drop(scope);
         init.fill(&tensor, 0, self.seed, name)?;
         let decay = shape.dims().len() >= 2;
-        self.list.push(Parameter { name: name.to_owned(), tensor, decay, init, shared: false });
+        let (name, trained) = (name.to_owned(), self.tuning.trains(name));
+        self.list.push(Parameter { name: name.clone(), tensor, decay, init, shared: false, trained });
         let id = ParameterId(self.list.len() - 1);
-        self.by_name.insert(name.to_owned(), id);
+        self.by_name.insert(name, id);
         Ok(id)
     }
 
@@ -122,10 +135,15 @@ impl Parameters {
         Ok(())
     }
 
+    /// The next use of a parameter; a frozen one has none.
     fn use_of(&mut self, parameter: ParameterId) -> Weight {
+        let Parameter { tensor, trained, .. } = &self.list[parameter.0];
+        if !trained {
+            return Weight::frozen(tensor.clone());
+        }
         let id = UseId(self.uses.len() as u32);
         self.uses.push(Use { id, parameter });
-        Weight::new(self.list[parameter.0].tensor.clone(), id)
+        Weight::new(tensor.clone(), id)
     }
 
     /// Fills `target`, f32 or bf16, with the parameter's initial values from element `first` on; those of an
@@ -155,7 +173,7 @@ impl Parameters {
         &self.buffers
     }
 
-    /// Every use, in order; entry i is `UseId(i)`.
+    /// Every use of a parameter that is trained, in order; entry i is `UseId(i)`.
     pub fn uses(&self) -> &[Use] {
         &self.uses
     }

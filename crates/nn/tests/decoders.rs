@@ -7,7 +7,7 @@ use autograd::{Gradients, Mode, Pass, Tape};
 use device::{Category, DType, Device, DeviceOptions};
 use keys::{Given, Key, Section, Table};
 use nn::models::{Gpt, GptSizes, Llama, LlamaSizes};
-use nn::{Input, Model, Recompute, Stage};
+use nn::{Input, Model, Parameters, Recompute, Stage};
 use tensor::Tensor;
 
 const BATCH: usize = 2;
@@ -37,11 +37,19 @@ fn model(device: &Device, family: &str, set: &[&str], recompute: Recompute) -> B
     match family {
         "gpt" => {
             let sizes = GptSizes::read(&given(GptSizes::keys(), set)).unwrap();
-            Box::new(Gpt::new(device, sizes, &stage, 1, DType::F32).unwrap().recomputing(recompute))
+            Box::new(
+                Gpt::new(Parameters::new(device, 1, DType::F32), sizes, &stage)
+                    .unwrap()
+                    .recomputing(recompute),
+            )
         }
         _ => {
             let sizes = LlamaSizes::read(&given(LlamaSizes::keys(), set)).unwrap();
-            Box::new(Llama::new(device, &sizes, &stage, 1, DType::F32).unwrap().recomputing(recompute))
+            Box::new(
+                Llama::new(Parameters::new(device, 1, DType::F32), &sizes, &stage)
+                    .unwrap()
+                    .recomputing(recompute),
+            )
         }
     }
 }

@@ -3,7 +3,7 @@
 
 mod direct;
 
-use autograd::{GradientSink, Weight};
+use autograd::{GradientSink, UseId, Weight};
 use collective::{Communicator, PeerAccessOptions, threads};
 use device::{Category, DType, Device, DeviceOptions, StreamKind};
 use half::bf16;
@@ -113,8 +113,8 @@ fn run(
         for micro_batch in rank * each..(rank + 1) * each {
             let mut sink = reduction.sink(&mut *communicator.data);
             for weight in uses.iter().rev() {
-                let id = weight.use_id();
-                let target = sink.target(weight).unwrap();
+                let id = weight.use_id().unwrap();
+                let target = sink.target(id, weight.tensor()).unwrap();
                 let mut values = gradient(id.0, micro_batch, weight.tensor().elements());
                 if target.accumulate {
                     let sum = read(&target.tensor)?;
@@ -313,9 +313,10 @@ fn missing_gradients_are_named() {
     let options = options(Lanes::new(1, 1, 1).unwrap(), &communicator, 512, ALL[0]);
     let mut reduction = GradientReduction::new(&device, &parameters, options).unwrap();
     let mut sink = reduction.sink(&mut *communicator.data);
-    for weight in uses.iter().filter(|weight| weight.use_id().0 != 2) {
-        sink.target(weight).unwrap().tensor.zero().unwrap();
-        sink.ready(weight.use_id()).unwrap();
+    for weight in uses.iter().filter(|weight| weight.use_id() != Some(UseId(2))) {
+        let id = weight.use_id().unwrap();
+        sink.target(id, weight.tensor()).unwrap().tensor.zero().unwrap();
+        sink.ready(id).unwrap();
     }
     let loss = Tensor::from_host(&device, &[0.0_f32], [1], Category::Activation).unwrap();
     reduction.end_micro_batch(Some(&loss)).unwrap();

@@ -38,6 +38,7 @@ mod schedule;
 mod target;
 mod timed_partitions;
 mod toml_file;
+mod tuning_cost;
 mod work;
 
 pub use cost::Cost;
@@ -60,3 +61,4 @@ pub use roles::Plans;
 pub use schedule::{PlannedSchedule, plan_schedule};
 pub use target::{PlanOptions, PlanTarget};
 pub use timed_partitions::{TimedPartition, timed_partitions};
+pub use tuning_cost::TuningCost;

@@ -69,12 +69,13 @@ fn layer_alone(
         let (activations, after_forward, flops_forward) =
             (held(device) - start, work(device), device.flops());
         let (leaves, pending) = match (loss, output) {
-            (Some(loss), _) => tape.backward_input(loss)?,
+            (Some(loss), _) if loss.wants_gradient() => tape.backward_input(loss)?,
             (None, Some((source, cut))) => {
                 measure.output = Some(cut);
-                tape.backward_input_from(vec![(source, tensor(device, cut)?)])?
+                let seed = cut.gradient.then(|| Ok((source, tensor(device, cut)?)));
+                tape.backward_input_from(seed.into_iter().collect::<Result<_>>()?)?
             }
-            (None, None) => continue,
+            _ => continue,
         };
         drop(leaves);
         let (weights, after_input, flops_input) = (held(device) - start, work(device), device.flops());
@@ -101,7 +102,8 @@ fn passed_forward(
     let feed::Uploaded { inputs, targets, pass } = feed::first(dataset, device, model.parameters().dtype())?;
     let tape = Tape::new(device, Mode::Rehearse).of(pass);
     let input = match before {
-        Some(cut) => Input::Hidden(tape.leaf(tensor(device, cut)?)),
+        Some(cut) if cut.gradient => Input::Hidden(tape.leaf(tensor(device, cut)?)),
+        Some(cut) => Input::Hidden(tape.constant(tensor(device, cut)?)),
         None => Input::Batch(inputs),
     };
     let output = model.forward(&tape, input)?;
@@ -109,7 +111,9 @@ fn passed_forward(
         let loss = model.loss(&tape, output, &targets, 1.0)?;
         return Ok((tape, Some(loss), None));
     }
-    let cut = Crossing { shape: output.tensor().shape(), dtype: output.tensor().dtype() };
+    let (shape, dtype, gradient) =
+        (output.tensor().shape(), output.tensor().dtype(), output.wants_gradient());
+    let cut = Crossing { shape, dtype, gradient };
     Ok((tape, None, Some((output.source(), cut))))
 }
 

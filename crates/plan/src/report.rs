@@ -20,6 +20,7 @@ use crate::remedy;
 use crate::roles::{Plans, plan_all};
 use crate::schedule::PlannedSchedule;
 use crate::target::PlanOptions;
+use crate::tuning_cost::TuningCost;
 use config::{Memory, RunConfig};
 use worker::Placement;
 use worker::Setup;
@@ -90,6 +91,8 @@ pub struct PlanReport {
     pub fit: Fit,
     /// The memory of lanes, if they need more than one gradient set.
     pub lanes: Option<LaneCost>,
+    /// The memory that frozen parameters save, where there are some.
+    pub tuning: Option<TuningCost>,
     /// Settings without effect, in sentences.
     pub without_effect: Vec<String>,
     /// Duration of planning.
@@ -117,6 +120,7 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
     let (name, pipeline) = (device.name(), PipelinePlan::of(&setup)?);
     let memory = setup.config.memory.clone();
     let lanes = plans.largest().map(|plan| LaneCost::of(&setup, plan)).transpose()?.flatten();
+    let tuning = plans.largest().map(|plan| TuningCost::of(&setup, plan)).transpose()?.flatten();
     let without_effect = without_effect(&setup);
     Ok(PlanReport {
         device_model: device.model,
@@ -128,6 +132,7 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
         pipeline,
         fit,
         lanes,
+        tuning,
         without_effect,
         took,
         refusal,
@@ -157,6 +162,7 @@ impl PlanReport {
             pipeline: self.pipeline.as_ref().map(PipelinePlan::to_json),
             fit: self.fit.to_json(),
             lanes: self.lanes.map(|cost| cost.to_json()),
+            tuning: self.tuning.map(TuningCost::to_json),
             without_effect: &self.without_effect,
             roles: self.roles(),
             ranks: RankEntries { plans: &self.plans, entries: &entries },
@@ -212,6 +218,7 @@ struct PlanJson<'a> {
     pipeline: Option<Value>,
     fit: Value,
     lanes: Option<Value>,
+    tuning: Option<Value>,
     without_effect: &'a [String],
     roles: Value,
     ranks: RankEntries<'a>,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use config::RunConfig;
 use device::{DType, Description};
-use nn::{Recompute, Stage};
+use nn::{Parameters, Recompute, Stage};
 use pretrained::{CONFIG, Export, PretrainedError, write_folder};
 use serde_json::Value;
 use tensor::Shape;
@@ -89,7 +89,8 @@ pub fn export(options: &ExportOptions) -> Result<()> {
 fn shapes(config: &RunConfig) -> Result<BTreeMap<String, Shape>> {
     let device = blueprint::meta(&Description::host())?;
     let stage = Stage::whole(config.layers());
-    let model = config.model.build(&device, &stage, config.train.seed, DType::F32, Recompute::NONE)?;
+    let parameters = Parameters::new(&device, config.train.seed, DType::F32);
+    let model = config.model.build(parameters, &stage, Recompute::NONE)?;
     let parameters = model.parameters().list().iter();
     Ok(parameters.map(|parameter| (parameter.name.clone(), parameter.tensor.shape())).collect())
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use autograd::{Mode, Tape};
+use checkpoint::Target;
 use data::{MicroBatch, Source, Tokenizer};
 use device::{Category, DType, Device, DeviceOptions};
 use nn::{Examples, Input, Model, Stage};
@@ -121,7 +122,7 @@ pub(crate) fn sample_of_run(worker: &mut Worker, count: usize) -> Result<Option<
     for (copy, array) in sampler.model.parameters().list().iter().zip(&trained) {
         let mut bytes = vec![0; array.bytes()];
         array.bring(worker, &mut bytes)?;
-        copy.tensor.set_bytes(&bytes)?;
+        Target::whole(array.name.clone(), array.dtype, copy.tensor.clone()).take(0, &bytes)?;
     }
     for array in &buffers {
         let mut bytes = vec![0; array.bytes()];

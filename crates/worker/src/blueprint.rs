@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use autograd::{Mode, Tape};
-use device::{Description, Device, DeviceOptions};
+use device::{DType, Description, Device, DeviceOptions};
 use nn::{Input, Model, Stage};
 use parallel::data::{BucketLayout, OptimizerShards};
 use parallel::pipeline::{Crossing, Schedule, Shape as PipelineShape, StageLayout};
@@ -26,6 +26,10 @@ pub struct Entry {
     pub name: String,
     /// The parameter's shape.
     pub shape: Shape,
+    /// Type of the values in use.
+    pub dtype: DType,
+    /// Whether it is trained.
+    pub trained: bool,
     /// The stages that hold the parameter, each with the parameter's index there. Hash, norm and checkpoints
     /// use the first one's copy; a tied copy has its own uses.
     pub holders: Vec<(usize, usize)>,
@@ -71,11 +75,17 @@ impl Blueprint {
             shards.push(divide(config, &*model));
             if !stage.is_last() {
                 let output = forward(dataset, &*model, hidden.take())?;
-                crossings.push(Crossing { shape: output.shape(), dtype: output.dtype() });
+                let gradient = parameters.iter().any(|entry: &Entry| entry.trained);
+                crossings.push(Crossing { shape: output.shape(), dtype: output.dtype(), gradient });
                 hidden = Some(output);
             }
             buffers.add(number, &*ModelHook::around(hook, model))?;
         }
+        let names = parameters.iter().map(|entry: &Entry| entry.name.as_str());
+        config.tuning.check(names).map_err(|reason| {
+            let place = config.origins.of(config::Train::freeze);
+            WorkerError::Refused(format!("{place}: {}: {reason}", config::Train::freeze))
+        })?;
         let buffers = buffers.finish(|name| by_name.contains_key(name))?;
         if let Some(entry) = parameters.iter().find(|entry: &&Entry| entry.holders.len() > 2) {
             let count = entry.holders.len();
@@ -149,6 +159,12 @@ impl Blueprint {
         self.parameters.iter().map(|entry| entry.shape.elements()).collect()
     }
 
+    /// Elements of every parameter's gradient, in order: 0 for one that is frozen.
+    pub fn gradient_sizes(&self) -> Vec<usize> {
+        let elements = |entry: &Entry| if entry.trained { entry.shape.elements() } else { 0 };
+        self.parameters.iter().map(elements).collect()
+    }
+
     /// The shards of a stage's optimizer state over data-parallel ranks.
     pub fn shards(&self, stage: usize) -> &OptimizerShards {
         &self.shards[stage]
@@ -181,8 +197,9 @@ fn add(parameters: &mut Vec<Entry>, by_name: &mut BTreeMap<String, usize>, stage
     for (number, parameter) in model.parameters().list().iter().enumerate() {
         let place = *by_name.entry(parameter.name.clone()).or_insert(parameters.len());
         if place == parameters.len() {
-            let (name, shape) = (parameter.name.clone(), parameter.tensor.shape());
-            parameters.push(Entry { name, shape, holders: Vec::new() });
+            let (name, tensor, trained) = (parameter.name.clone(), &parameter.tensor, parameter.trained);
+            let (shape, dtype) = (tensor.shape(), tensor.dtype());
+            parameters.push(Entry { name, shape, dtype, trained, holders: Vec::new() });
         }
         parameters[place].holders.push((stage, number));
     }

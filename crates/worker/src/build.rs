@@ -7,7 +7,7 @@ use checkpoint::CorpusMark;
 use data::{Component, Corpus, CorpusIdentity, Documents, Slice, Source, Split};
 use data::{SyntheticKind, SyntheticOptions, SyntheticSource, TokenOptions, TokenSource, Tokenizer};
 use device::{DType, Device};
-use nn::{Examples, Model, Recompute, Stage};
+use nn::{Examples, Model, Parameters, Recompute, Stage};
 use optim::{Schedule, UpdateRule};
 use sha2::{Digest, Sha256};
 use telemetry::units::grouped;
@@ -162,8 +162,8 @@ fn text_corpus(config: &RunConfig, patterns: &[String]) -> std::result::Result<C
 
 /// Builds the layers of `stage` on `device`, computing in `dtype`.
 pub fn model(config: &RunConfig, device: &Device, dtype: DType, stage: &Stage) -> Result<Box<dyn Model>> {
-    let (seed, recompute) = (config.train.seed, recompute(config));
-    Ok(config.model.build(device, stage, seed, dtype, recompute)?)
+    let parameters = Parameters::new(device, config.train.seed, dtype).tuned(Arc::clone(&config.tuning));
+    Ok(config.model.build(parameters, stage, recompute(config))?)
 }
 
 /// Bytes at which a bucket of gradients is full.

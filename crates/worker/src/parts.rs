@@ -138,7 +138,7 @@ impl ModelNorm {
             let norm = GradientNorm::new(device, &slots, max_norm)?;
             return Ok(ModelNorm { norm, parts: None, counts });
         }
-        let norm = GradientNorm::of_parts(device, &blueprint.sizes(), &places, max_norm)?;
+        let norm = GradientNorm::of_parts(device, &blueprint.gradient_sizes(), &places, max_norm)?;
         Ok(ModelNorm { norm, parts: Some(gradients), counts })
     }
 }

@@ -4,10 +4,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use autograd::{AutogradError, GradientSink, Target, UseId, Weight};
+use autograd::{AutogradError, GradientSink, Target, UseId};
 use device::{Device, Mark};
 use telemetry::step_trace::{MICRO_BATCH, STAGE};
 use telemetry::{Phase, PhaseCounter, PhaseTimes};
+use tensor::Tensor;
 
 use crate::error::Result;
 
@@ -189,8 +190,8 @@ pub struct PhaseSink<'a, S> {
 }
 
 impl<S: GradientSink> GradientSink for PhaseSink<'_, S> {
-    fn target(&mut self, weight: &Weight) -> autograd::Result<Target> {
-        self.sink.target(weight)
+    fn target(&mut self, use_id: UseId, weight: &Tensor) -> autograd::Result<Target> {
+        self.sink.target(use_id, weight)
     }
 
     fn ready(&mut self, use_id: UseId) -> autograd::Result<()> {

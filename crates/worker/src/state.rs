@@ -43,20 +43,25 @@ pub struct Array {
 /// The tensors of this rank's optimizer, by stage and name.
 type Kept = BTreeMap<(usize, String), Tensor>;
 
-/// Returns every parameter's master weights under the parameter's name, in the order of the whole model.
+/// Returns every parameter's master weights under the parameter's name, in the order of the whole model. A
+/// parameter that is frozen, or used in f32, is its own master.
 pub fn masters(worker: &Worker) -> Vec<Array> {
     masters_among(worker, &kept(worker))
 }
 
 fn masters_among(worker: &Worker, kept: &Kept) -> Vec<Array> {
-    let whole = worker.setup().config.precision.compute == DType::F32;
     let entries = worker.blueprint().parameters.iter().enumerate();
-    // f32 weights are their own masters, whole on every rank of the stage.
-    let master = entries.map(|(place, entry)| match whole {
+    // Weights that are their own masters are whole on every rank of the stage.
+    let master = entries.map(|(place, entry)| match is_own_master(entry.trained, entry.dtype) {
         true => whole_weight(worker, place),
         false => array(worker, place, entry.name.clone(), kept),
     });
     master.collect()
+}
+
+/// Returns whether the values in use are the ones that are saved.
+fn is_own_master(trained: bool, dtype: DType) -> bool {
+    !trained || dtype == DType::F32
 }
 
 /// Returns the masters, then the optimizer's other tensors.
@@ -64,7 +69,8 @@ pub(crate) fn arrays(worker: &Worker) -> Vec<Array> {
     let kept = kept(worker);
     let mut all = masters_among(worker, &kept);
     let rule = build::update_rule(&worker.setup().config);
-    for (place, entry) in worker.blueprint().parameters.iter().enumerate() {
+    let entries = worker.blueprint().parameters.iter().enumerate();
+    for (place, entry) in entries.filter(|(_, entry)| entry.trained) {
         let names = rule.states().iter().map(|state| optim::state_name(state, &entry.name));
         all.extend(names.map(|name| array(worker, place, name, &kept)));
     }
@@ -91,7 +97,7 @@ fn whole_weight(worker: &Worker, place: usize) -> Array {
     let (entry, (stage, parameter)) = (&worker.blueprint().parameters[place], holder(worker, place));
     let own = worker.model(stage).map(|model| model.parameters().list()[parameter].tensor.clone());
     let sources = vec![(rank_of(worker, 0, stage), 0..entry.shape.elements())];
-    Array { name: entry.name.clone(), dtype: DType::F32, shape: entry.shape, sources, own }
+    Array { name: entry.name.clone(), dtype: entry.dtype, shape: entry.shape, sources, own }
 }
 
 /// Returns the array `name` that optimizers keep for a parameter.
@@ -108,10 +114,10 @@ fn array(worker: &Worker, place: usize, name: String, kept: &Kept) -> Array {
 /// Returns the tensors of this rank into which a checkpoint is read: everything that the rank holds, copies
 /// of tied weights included.
 fn targets(worker: &Worker) -> Vec<Target> {
-    let whole = worker.setup().config.precision.compute == DType::F32;
     let mut targets = Vec::new();
-    for model in worker.models().filter(|_| whole) {
-        targets.extend(model.parameters().list().iter().map(whole_parameter));
+    for model in worker.models() {
+        let own = |of: &&nn::Parameter| is_own_master(of.trained, of.tensor.dtype());
+        targets.extend(model.parameters().list().iter().filter(own).map(whole_parameter));
     }
     targets.extend(worker.optimizer_state().filter_map(|(stage, owned, state)| {
         let parameter = &worker.model(stage)?.parameters().list()[owned.parameter];
@@ -136,7 +142,7 @@ fn weight_targets(worker: &Worker) -> Vec<Target> {
 /// Returns the weights of this rank that are rounded copies of their masters, as targets of the masters.
 fn rounded_targets(worker: &Worker) -> Vec<Target> {
     let parameters = worker.models().flat_map(|model| model.parameters().list());
-    let rounded = parameters.filter(|parameter| parameter.tensor.dtype() != DType::F32);
+    let rounded = parameters.filter(|of| !is_own_master(of.trained, of.tensor.dtype()));
     rounded.map(whole_parameter).collect()
 }
 
@@ -151,8 +157,7 @@ fn whole_buffer(buffer: &nn::ModelBuffer) -> Target {
     Target::whole(buffer.name().to_owned(), tensor.dtype(), tensor)
 }
 
-/// Returns the model's buffers, each held by the first data-parallel rank of the first stage that has it. The
-/// longest element types come first, which aligns every array of a file to its elements.
+/// Returns the model's buffers, each held by the first data-parallel rank of the first stage that has it.
 pub fn buffers(worker: &Worker) -> Vec<Array> {
     let array = |entry: &BufferEntry| {
         let (stage, number) = entry.holder;
@@ -160,9 +165,7 @@ pub fn buffers(worker: &Worker) -> Vec<Array> {
         let sources = vec![(rank_of(worker, 0, stage), 0..entry.shape.elements())];
         Array { name: entry.name.clone(), dtype: entry.dtype, shape: entry.shape, sources, own }
     };
-    let mut all: Vec<_> = worker.blueprint().buffers.iter().map(array).collect();
-    all.sort_by_key(|array| Reverse(array.dtype.bytes()));
-    all
+    worker.blueprint().buffers.iter().map(array).collect()
 }
 
 /// Reads a model's parameters and buffers. Errors: weights that cannot be read or belong to another model.
@@ -171,15 +174,27 @@ pub fn load_model(model: &dyn Model, weights: &dyn Weights) -> Result<()> {
     weights.load(&mut parameters.chain(model.buffers().iter().map(whole_buffer)))
 }
 
+/// Returns the arrays of a checkpoint: those in f32, which precede the losses, and all others, the longest
+/// element types first, which aligns every array of the file to its elements.
+fn saved(worker: &Worker) -> [Vec<Array>; 2] {
+    let (before, narrow): (Vec<_>, Vec<_>) =
+        arrays(worker).into_iter().partition(|array| array.dtype == DType::F32);
+    let mut after = buffers(worker);
+    after.extend(narrow);
+    after.sort_by_key(|array| Reverse(array.dtype.bytes()));
+    [before, after]
+}
+
 impl Worker {
     /// Copies the state to the host of this rank, rank 0, piece by piece; allocates nothing on the device.
     /// The other ranks call [`Worker::contribute`]. Errors: those of the device and the transport.
     pub fn take_snapshot(&mut self, snapshot: &mut Snapshot, losses: &[f32]) -> Result<()> {
-        for array in arrays(self) {
+        let [before, after] = saved(self);
+        for array in before {
             array.bring(self, snapshot.add(array.name.clone(), array.dtype, array.shape.dims()))?;
         }
         snapshot.add_losses(losses);
-        for array in buffers(self) {
+        for array in after {
             array.bring(self, snapshot.add(array.name.clone(), array.dtype, array.shape.dims()))?;
         }
         snapshot.set_updates(self.updates()?);
@@ -191,8 +206,7 @@ impl Worker {
         if self.device().is_meta() {
             return Ok(());
         }
-        let all = arrays(self).into_iter().chain(buffers(self));
-        all.into_iter().try_for_each(|array| array.bring(self, &mut []))
+        saved(self).into_iter().flatten().try_for_each(|array| array.bring(self, &mut []))
     }
 
     /// Loads the state with which the run starts. Every rank reads its own part. Errors: weights that cannot

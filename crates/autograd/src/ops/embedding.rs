@@ -6,7 +6,7 @@ use tensor::ops;
 use super::{add, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
-use crate::sink::GradientSink;
+use crate::sink::{GradientSink, ready, target};
 use crate::tape::{Tape, Var};
 use crate::weight::Weight;
 
@@ -92,7 +92,7 @@ impl Rule for EmbeddingRule {
     }
 
     fn has_weights(&self) -> bool {
-        true
+        self.table.is_trained() || self.positions.as_ref().is_some_and(Weight::is_trained)
     }
 
     fn backward_input(
@@ -106,12 +106,16 @@ impl Rule for EmbeddingRule {
 
     fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
         let Some(gradient) = &self.gradient else { return Ok(()) };
-        let table = sink.target(&self.table)?;
-        let positions = self.positions.as_ref().map(|positions| sink.target(positions)).transpose()?;
-        ops::embedding::backward_weight(gradient, &self.tokens, &table, positions.as_ref())?;
-        if let Some(positions) = &self.positions {
-            sink.ready(positions.use_id())?;
+        let table = target(sink, &self.table)?;
+        let positions = self.positions.as_ref().map_or(Ok(None), |positions| target(sink, positions))?;
+        match (&table, &positions) {
+            (Some(table), _) => {
+                ops::embedding::backward_weight(gradient, &self.tokens, table, positions.as_ref())?;
+            }
+            (None, Some(positions)) => ops::embedding::backward_positions(gradient, positions)?,
+            (None, None) => {}
         }
-        sink.ready(self.table.use_id())
+        self.positions.as_ref().map_or(Ok(()), |positions| ready(sink, positions))?;
+        ready(sink, &self.table)
     }
 }

@@ -7,6 +7,7 @@
 use tensor::Tensor;
 use tensor::ops::{self, Activation};
 
+use super::linear::backward_weight;
 use super::{named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
@@ -27,17 +28,28 @@ pub struct FeedForwardWeights {
     pub project_bias: Option<Weight>,
 }
 
+impl FeedForwardWeights {
+    /// Whether anything of the first and of the second layer is trained.
+    fn trained(&self) -> [bool; 2] {
+        [(&self.expand, &self.expand_bias), (&self.project, &self.project_bias)]
+            .map(|(weight, bias)| weight.is_trained() || bias.as_ref().is_some_and(Weight::is_trained))
+    }
+}
+
 /// Backward of [`feed_forward`].
 #[derive(Debug)]
 pub struct FeedForwardRule {
-    x: Tensor,
+    /// The input, if the first layer's weight is trained.
+    x: Option<Tensor>,
     /// Input of the activation; dropped as soon as its derivative is taken.
     pre_activation: Option<Tensor>,
-    activated: Tensor,
+    /// Input of the second layer, if its weight is trained.
+    activated: Option<Tensor>,
     activation: Activation,
     weights: FeedForwardWeights,
-    /// Gradients of the output and of the pre-activation, from the input half to the weight half.
-    gradients: Option<(Tensor, Tensor)>,
+    /// Gradients of the output and of the pre-activation, from the input half to the weight half; each only
+    /// for a layer that is trained.
+    gradients: [Option<Tensor>; 2],
 }
 
 /// `x` is `[.., in]`; the result is `[.., out]`. Errors: as [`ops::feed_forward::forward`].
@@ -58,12 +70,12 @@ pub fn feed_forward(
         forward(x.tensor(), expand.tensor(), expand_bias, project.tensor(), project_bias, activation);
     let ops::feed_forward::Output { output, pre_activation, activated } = named("feed_forward", forward)?;
     tape.record_one(&[x.source()], output, || FeedForwardRule {
-        x: x.tensor().clone(),
+        x: expand.is_trained().then(|| x.tensor().clone()),
         pre_activation: Some(pre_activation),
-        activated,
+        activated: project.is_trained().then_some(activated),
         activation,
         weights: weights.clone(),
-        gradients: None,
+        gradients: [None, None],
     })
 }
 
@@ -74,14 +86,12 @@ impl Rule for FeedForwardRule {
 
     fn saved(&self) -> Vec<Saved<'_>> {
         let pre_activation = self.pre_activation.iter().map(|t| Saved::new("pre_activation", t));
-        [Saved::new("x", &self.x), Saved::new("activated", &self.activated)]
-            .into_iter()
-            .chain(pre_activation)
-            .collect()
+        let x = self.x.iter().map(|t| Saved::new("x", t));
+        x.chain(self.activated.iter().map(|t| Saved::new("activated", t))).chain(pre_activation).collect()
     }
 
     fn has_weights(&self) -> bool {
-        true
+        self.weights.trained().contains(&true)
     }
 
     fn backward_input(
@@ -99,33 +109,17 @@ impl Rule for FeedForwardRule {
             true => Some(ops::linear::backward_input(&hidden, self.weights.expand.tensor())?),
             false => None,
         };
-        self.gradients = Some((gradient, hidden));
+        let [expand, project] = self.weights.trained();
+        self.gradients = [project.then_some(gradient), expand.then_some(hidden)];
         Ok(vec![input])
     }
 
     fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
-        let FeedForwardRule { x, activated, weights, gradients, .. } = *self;
-        let Some((gradient, hidden)) = gradients else { return Ok(()) };
+        let FeedForwardRule { x, activated, weights, gradients: [gradient, hidden], .. } = *self;
         let FeedForwardWeights { expand, expand_bias, project, project_bias } = weights;
-        layer(sink, gradient, activated, &project, project_bias.as_ref())?;
-        layer(sink, hidden, x, &expand, expand_bias.as_ref())
+        if let Some(gradient) = gradient {
+            backward_weight(sink, gradient, activated, &project, project_bias.as_ref())?;
+        }
+        hidden.map_or(Ok(()), |hidden| backward_weight(sink, hidden, x, &expand, expand_bias.as_ref()))
     }
-}
-
-/// The weight half of one layer.
-pub(super) fn layer(
-    sink: &mut dyn GradientSink,
-    gradient: Tensor,
-    x: Tensor,
-    weight: &Weight,
-    bias: Option<&Weight>,
-) -> Result<()> {
-    let target = sink.target(weight)?;
-    let bias_target = bias.map(|bias| sink.target(bias)).transpose()?;
-    ops::linear::backward_weight(&gradient, &x, &target, bias_target.as_ref())?;
-    drop((gradient, x));
-    if let Some(bias) = bias {
-        sink.ready(bias.use_id())?;
-    }
-    sink.ready(weight.use_id())
 }

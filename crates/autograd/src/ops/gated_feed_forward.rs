@@ -7,7 +7,7 @@
 use tensor::Tensor;
 use tensor::ops::{self, Activation};
 
-use super::feed_forward::layer;
+use super::linear::backward_weight;
 use super::{named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
@@ -27,12 +27,14 @@ pub struct GatedFeedForwardWeights {
 /// Backward of [`gated_feed_forward`].
 #[derive(Debug)]
 pub struct GatedFeedForwardRule {
-    x: Tensor,
+    /// The input, if the weight of gate and up is trained.
+    x: Option<Tensor>,
     /// x · Wg and x · Wu; the input half replaces them by their gradients.
     gate_up: Tensor,
     activation: Activation,
     weights: GatedFeedForwardWeights,
-    /// The output's gradient and the input of the last matmul, from the input half to the weight half.
+    /// The output's gradient and the input of the last matmul, from the input half to the weight half, if
+    /// anything is trained.
     down: Option<(Tensor, Tensor)>,
 }
 
@@ -59,7 +61,7 @@ pub fn gated_feed_forward(
     };
     let (gate_up, output) = named(OPERATOR, forward())?;
     tape.record_one(&[x.source()], output, || GatedFeedForwardRule {
-        x: x.tensor().clone(),
+        x: weights.gate_up.is_trained().then(|| x.tensor().clone()),
         gate_up,
         activation,
         weights: weights.clone(),
@@ -73,11 +75,12 @@ impl Rule for GatedFeedForwardRule {
     }
 
     fn saved(&self) -> Vec<Saved<'_>> {
-        vec![Saved::new("x", &self.x), Saved::new("gate_up", &self.gate_up)]
+        let x = self.x.iter().map(|t| Saved::new("x", t));
+        x.chain(std::iter::once(Saved::new("gate_up", &self.gate_up))).collect()
     }
 
     fn has_weights(&self) -> bool {
-        true
+        self.weights.gate_up.is_trained() || self.weights.down.is_trained()
     }
 
     fn backward_input(
@@ -88,7 +91,7 @@ impl Rule for GatedFeedForwardRule {
         let gradient = only(outputs)?;
         let hidden = ops::linear::backward_input(&gradient, self.weights.down.tensor())?;
         ops::gate::backward(&self.gate_up, &hidden, self.activation)?;
-        self.down = Some((gradient, hidden));
+        self.down = self.has_weights().then_some((gradient, hidden));
         let input = match wanted.contains(&true) {
             true => Some(ops::linear::backward_input(&self.gate_up, self.weights.gate_up.tensor())?),
             false => None,
@@ -99,7 +102,7 @@ impl Rule for GatedFeedForwardRule {
     fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
         let GatedFeedForwardRule { x, gate_up, weights, down, .. } = *self;
         let Some((gradient, hidden)) = down else { return Ok(()) };
-        layer(sink, gradient, hidden, &weights.down, None)?;
-        layer(sink, gate_up, x, &weights.gate_up, None)
+        backward_weight(sink, gradient, Some(hidden), &weights.down, None)?;
+        backward_weight(sink, gate_up, x, &weights.gate_up, None)
     }
 }

@@ -6,7 +6,7 @@ use tensor::ops;
 use super::named;
 use crate::error::{AutogradError, Result};
 use crate::rule::{Rule, Saved};
-use crate::sink::GradientSink;
+use crate::sink::{GradientSink, discarded, ready, target};
 use crate::tape::{Tape, Var};
 use crate::weight::Weight;
 
@@ -85,7 +85,7 @@ impl Rule for LayerNormRule {
     }
 
     fn has_weights(&self) -> bool {
-        true
+        self.weight.is_trained() || self.bias.as_ref().is_some_and(Weight::is_trained)
     }
 
     fn backward_input(
@@ -104,18 +104,21 @@ impl Rule for LayerNormRule {
         } else {
             None
         };
-        self.gradient = Some(gradient);
+        self.gradient = self.has_weights().then_some(gradient);
         Ok(wanted.iter().map(|wanted| input.clone().filter(|_| *wanted)).collect())
     }
 
     fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
         let Some(gradient) = &self.gradient else { return Ok(()) };
-        let weight = sink.target(&self.weight)?;
-        let bias = self.bias.as_ref().map(|bias| sink.target(bias)).transpose()?;
+        let weight = target(sink, &self.weight)?;
+        let bias = self.bias.as_ref().map_or(Ok(None), |bias| target(sink, bias))?;
+        let weight = match (weight, &bias) {
+            (Some(weight), _) => weight,
+            (None, Some(bias)) => discarded(&self.weight, bias)?,
+            (None, None) => return Ok(()),
+        };
         ops::layer_norm::backward_weight(gradient, &self.x, &self.mean, &self.rstd, &weight, bias.as_ref())?;
-        if let Some(bias) = &self.bias {
-            sink.ready(bias.use_id())?;
-        }
-        sink.ready(self.weight.use_id())
+        self.bias.as_ref().map_or(Ok(()), |bias| ready(sink, bias))?;
+        ready(sink, &self.weight)
     }
 }

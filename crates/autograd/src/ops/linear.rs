@@ -6,14 +6,15 @@ use tensor::ops::{self, Activation};
 use super::{named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
-use crate::sink::GradientSink;
+use crate::sink::{GradientSink, ready, target};
 use crate::tape::{Tape, Var};
 use crate::weight::Weight;
 
 /// Backward of [`linear`].
 #[derive(Debug)]
 pub struct LinearRule {
-    x: Tensor,
+    /// The input, for the gradient of a weight that is trained.
+    x: Option<Tensor>,
     /// The output for ReLU, the input of the activation for others.
     activated: Option<Tensor>,
     activation: Activation,
@@ -44,7 +45,7 @@ pub fn linear(
         _ => pre_activation,
     };
     tape.record_one(&[x.source()], output, || LinearRule {
-        x: x.tensor().clone(),
+        x: weight.is_trained().then(|| x.tensor().clone()),
         activated,
         activation,
         weight: weight.clone(),
@@ -59,12 +60,12 @@ impl Rule for LinearRule {
     }
 
     fn saved(&self) -> Vec<Saved<'_>> {
-        let activated = self.activated.iter().map(|t| Saved::new("activated", t));
-        std::iter::once(Saved::new("x", &self.x)).chain(activated).collect()
+        let x = self.x.iter().map(|t| Saved::new("x", t));
+        x.chain(self.activated.iter().map(|t| Saved::new("activated", t))).collect()
     }
 
     fn has_weights(&self) -> bool {
-        true
+        self.weight.is_trained() || self.bias.as_ref().is_some_and(Weight::is_trained)
     }
 
     fn backward_input(
@@ -81,20 +82,34 @@ impl Rule for LinearRule {
         } else {
             None
         };
-        self.gradient = Some(gradient);
+        self.gradient = self.has_weights().then_some(gradient);
         Ok(vec![input])
     }
 
     fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
-        let Some(gradient) = &self.gradient else { return Ok(()) };
-        let weight = sink.target(&self.weight)?;
-        let bias = self.bias.as_ref().map(|bias| sink.target(bias)).transpose()?;
-        ops::linear::backward_weight(gradient, &self.x, &weight, bias.as_ref())?;
-        drop(self.gradient);
-        drop(self.x);
-        if let Some(bias) = &self.bias {
-            sink.ready(bias.use_id())?;
-        }
-        sink.ready(self.weight.use_id())
+        let LinearRule { x, weight, bias, gradient, .. } = *self;
+        let Some(gradient) = gradient else { return Ok(()) };
+        backward_weight(sink, gradient, x, &weight, bias.as_ref())
     }
+}
+
+/// The weight half of a linear layer, for what of it is trained: without `x` the bias at most.
+pub(super) fn backward_weight(
+    sink: &mut dyn GradientSink,
+    gradient: Tensor,
+    x: Option<Tensor>,
+    weight: &Weight,
+    bias: Option<&Weight>,
+) -> Result<()> {
+    let weight_target = target(sink, weight)?;
+    let bias_target = bias.map_or(Ok(None), |bias| target(sink, bias))?;
+    match (&weight_target, &x) {
+        (Some(weight), Some(x)) => {
+            ops::linear::backward_weight(&gradient, x, weight, bias_target.as_ref())?;
+        }
+        _ => bias_target.map_or(Ok(()), |bias| ops::linear::backward_bias(&gradient, &bias))?,
+    }
+    drop((gradient, x));
+    bias.map_or(Ok(()), |bias| ready(sink, bias))?;
+    ready(sink, weight)
 }

@@ -5,7 +5,7 @@ use tensor::{Tensor, ops};
 use super::only;
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
-use crate::sink::GradientSink;
+use crate::sink::{GradientSink, ready, target};
 use crate::tape::{Tape, Var};
 use crate::weight::Weight;
 
@@ -32,7 +32,7 @@ impl Rule for ParameterRule {
     }
 
     fn has_weights(&self) -> bool {
-        true
+        self.weight.is_trained()
     }
 
     fn backward_input(
@@ -46,7 +46,7 @@ impl Rule for ParameterRule {
 
     fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
         let Some(gradient) = self.gradient else { return Ok(()) };
-        let target = sink.target(&self.weight)?;
+        let Some(target) = target(sink, &self.weight)? else { return Ok(()) };
         let own = if gradient.dtype() == target.tensor.dtype() {
             gradient
         } else {
@@ -60,6 +60,6 @@ impl Rule for ParameterRule {
             true => ops::add::into(&target.tensor, &own)?,
             false => target.tensor.copy_from(&own)?,
         }
-        sink.ready(self.weight.use_id())
+        ready(sink, &self.weight)
     }
 }

@@ -7,7 +7,7 @@ use tensor::{DType, Tensor};
 use super::{Rotary, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
-use crate::sink::GradientSink;
+use crate::sink::{GradientSink, discarded, ready, target};
 use crate::tape::{Tape, Var};
 use crate::weight::Weight;
 
@@ -70,7 +70,7 @@ impl Rule for QkNormRule {
     }
 
     fn has_weights(&self) -> bool {
-        true
+        self.weights.query.is_trained() || self.weights.key.is_trained()
     }
 
     fn backward_input(
@@ -82,16 +82,21 @@ impl Rule for QkNormRule {
         let Some((qkv, rstd)) = self.saved.take() else { return Ok(vec![None]) };
         let (weights, angles) = (self.weights.tensors(), self.rotary.angles());
         let made = ops::qk_norm::backward_input(gradient, &qkv, &rstd, self.heads, weights, angles)?;
-        self.sums = Some((made.sums, qkv.dtype()));
+        self.sums = self.has_weights().then(|| (made.sums, qkv.dtype()));
         Ok(vec![Some(made.input)])
     }
 
     fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
         let Some((sums, computed)) = &self.sums else { return Ok(()) };
         let QkNormWeights { query, key } = &self.weights;
-        let (query_target, key_target) = (sink.target(query)?, sink.target(key)?);
+        let (query_target, key_target) = match (target(sink, query)?, target(sink, key)?) {
+            (Some(query), Some(key)) => (query, key),
+            (Some(query), None) => (query.clone(), discarded(key, &query)?),
+            (None, Some(key)) => (discarded(query, &key)?, key),
+            (None, None) => return Ok(()),
+        };
         ops::qk_norm::backward_weight(sums, *computed, &query_target, &key_target)?;
-        sink.ready(key.use_id())?;
-        sink.ready(query.use_id())
+        ready(sink, key)?;
+        ready(sink, query)
     }
 }

@@ -6,7 +6,7 @@ use tensor::ops;
 use super::named;
 use crate::error::{AutogradError, Result};
 use crate::rule::{Rule, Saved};
-use crate::sink::GradientSink;
+use crate::sink::{GradientSink, ready, target};
 use crate::tape::{Tape, Var};
 use crate::weight::Weight;
 
@@ -73,7 +73,7 @@ impl Rule for RmsNormRule {
     }
 
     fn has_weights(&self) -> bool {
-        true
+        self.weight.is_trained()
     }
 
     fn backward_input(
@@ -91,14 +91,14 @@ impl Rule for RmsNormRule {
         } else {
             None
         };
-        self.gradient = Some(gradient);
+        self.gradient = self.has_weights().then_some(gradient);
         Ok(wanted.iter().map(|wanted| input.clone().filter(|_| *wanted)).collect())
     }
 
     fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
         let Some(gradient) = &self.gradient else { return Ok(()) };
-        let weight = sink.target(&self.weight)?;
+        let Some(weight) = target(sink, &self.weight)? else { return Ok(()) };
         ops::rms_norm::backward_weight(gradient, &self.x, &self.rstd, &weight)?;
-        sink.ready(self.weight.use_id())
+        ready(sink, &self.weight)
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use autograd::{Tape, Var, ops};
-use device::{DType, Device};
+use device::DType;
 use keys::{Given, Interval, Key, Row, Section, Value, choice, section};
 use tensor::Tensor;
 
@@ -152,15 +152,8 @@ impl ModelSpec for GptSizes {
         self.check_bytes(given, conditions.micro_batch_size)
     }
 
-    fn build(
-        &self,
-        device: &Device,
-        stage: &Stage,
-        seed: u64,
-        dtype: DType,
-        recompute: Recompute,
-    ) -> Result<Box<dyn Model>> {
-        Ok(Box::new(Gpt::new(device, *self, stage, seed, dtype)?.recomputing(recompute)))
+    fn build(&self, parameters: Parameters, stage: &Stage, recompute: Recompute) -> Result<Box<dyn Model>> {
+        Ok(Box::new(Gpt::new(parameters, *self, stage)?.recomputing(recompute)))
     }
 
     fn hugging_face(&self) -> Option<HuggingFaceModel> {
@@ -252,10 +245,10 @@ struct Head {
 }
 
 impl Gpt {
-    /// Builds the layers of `stage`, computing in `dtype`, with initial values from `seed`, as GPT-2 starts:
-    /// deviation 0.02, and 0.02/√(2·layers) for what feeds the residual stream. Errors: sizes that make no
-    /// model, out of memory.
-    pub fn new(device: &Device, sizes: GptSizes, stage: &Stage, seed: u64, dtype: DType) -> Result<Self> {
+    /// Builds the layers of `stage` in `parameters`, which are empty. Initial values are those of GPT-2:
+    /// standard deviation 0.02, and 0.02/√(2·layers) for projections into the residual stream. Errors: sizes
+    /// of which no model can be built, out of memory.
+    pub fn new(mut parameters: Parameters, sizes: GptSizes, stage: &Stage) -> Result<Self> {
         let GptSizes { layers, heads, width, vocabulary, .. } = sizes;
         if heads == 0 || width == 0 || !width.is_multiple_of(heads) {
             return Err(NnError::Sizes(format!("a width of {width} does not divide into {heads} heads")));
@@ -263,7 +256,6 @@ impl Gpt {
         if stage.of != layers || stage.layers.is_empty() || stage.layers.end > layers {
             return Err(NnError::Sizes(format!("layers {:?} are no stage of {layers} layers", stage.layers)));
         }
-        let mut parameters = Parameters::new(device, seed, dtype);
         let init = Init::Normal(0.02);
         let projection = Init::Normal(0.02 / ((2 * layers) as f32).sqrt());
         let embedding = match stage.is_first() {

@@ -8,7 +8,7 @@ pub use sizes::{LlamaSizes, RopeScaling};
 
 use std::sync::Arc;
 
-use device::{DType, Device};
+use device::DType;
 use keys::{Given, Key, Section, Value};
 
 use super::checks::{self, HeadWidth};
@@ -16,6 +16,7 @@ use crate::error::Result;
 use crate::family::{Conditions, Examples, Family, ModelSpec, Searchable};
 use crate::hugging_face::{HuggingFaceConfig, HuggingFaceModel, llama as folder};
 use crate::model::{Model, Stage};
+use crate::parameters::Parameters;
 use crate::recompute::Recompute;
 
 /// Step of the search for a context, if the configured one is a multiple of it.
@@ -86,15 +87,8 @@ impl ModelSpec for LlamaSizes {
         self.check_bytes(given, conditions.micro_batch_size)
     }
 
-    fn build(
-        &self,
-        device: &Device,
-        stage: &Stage,
-        seed: u64,
-        dtype: DType,
-        recompute: Recompute,
-    ) -> Result<Box<dyn Model>> {
-        Ok(Box::new(Llama::new(device, self, stage, seed, dtype)?.recomputing(recompute)))
+    fn build(&self, parameters: Parameters, stage: &Stage, recompute: Recompute) -> Result<Box<dyn Model>> {
+        Ok(Box::new(Llama::new(parameters, self, stage)?.recomputing(recompute)))
     }
 
     fn hugging_face(&self) -> Option<HuggingFaceModel> {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use autograd::{Tape, Var, ops};
-use device::{DType, Device};
 use keys::{Given, Key, Row, Section, Value, choice, section};
 use tensor::Tensor;
 use tensor::ops::Activation;
@@ -79,15 +78,8 @@ impl ModelSpec for MlpSizes {
         Ok(())
     }
 
-    fn build(
-        &self,
-        device: &Device,
-        stage: &Stage,
-        seed: u64,
-        dtype: DType,
-        recompute: Recompute,
-    ) -> Result<Box<dyn Model>> {
-        Ok(Box::new(Mlp::new(device, self, stage, seed, dtype)?.recomputing(recompute)))
+    fn build(&self, parameters: Parameters, stage: &Stage, recompute: Recompute) -> Result<Box<dyn Model>> {
+        Ok(Box::new(Mlp::new(parameters, self, stage)?.recomputing(recompute)))
     }
 
     fn summary(&self) -> String {
@@ -106,14 +98,13 @@ pub struct Mlp {
 }
 
 impl Mlp {
-    /// Builds the layers of `stage`, computing in `dtype`, with initial values from `seed`, uniform in ±
-    /// 1/√inputs.
-    pub fn new(device: &Device, sizes: &MlpSizes, stage: &Stage, seed: u64, dtype: DType) -> Result<Self> {
+    /// Builds the layers of `stage` in `parameters`, which are empty. Initial values are uniform in
+    /// ± 1/√inputs.
+    pub fn new(mut parameters: Parameters, sizes: &MlpSizes, stage: &Stage) -> Result<Self> {
         let count = sizes.sizes.len().saturating_sub(1);
         if count == 0 || stage.of != count || stage.layers.is_empty() || stage.layers.end > count {
             return Err(NnError::Sizes(format!("layers {:?} are no stage of {count} layers", stage.layers)));
         }
-        let mut parameters = Parameters::new(device, seed, dtype);
         let layer = |index: usize| {
             let (inputs, outputs) = (sizes.sizes[index], sizes.sizes[index + 1]);
             let activation = if index + 1 == count { Activation::None } else { sizes.activation };

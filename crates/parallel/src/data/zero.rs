@@ -47,7 +47,7 @@ impl ParameterShard {
     }
 }
 
-/// The shards of all data-parallel ranks, which together contain each parameter once. A rank has at most one
+/// The shards of all data-parallel ranks, which together contain each trained parameter once. A rank has at most one
 /// shard of a parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptimizerShards {
@@ -66,11 +66,15 @@ impl OptimizerShards {
         ranks: usize,
         rank: usize,
     ) -> Self {
-        let sizes = parameters.list().iter().map(|parameter| parameter.tensor.elements());
         if ranks == 1 || !shards_optimizer(zero_stage) {
-            let whole = |(parameter, elements)| ParameterShard { parameter, shard: Shard::whole(elements) };
-            return OptimizerShards { by_rank: vec![sizes.enumerate().map(whole).collect()], own: 0 };
+            let whole = |(parameter, of): (usize, &nn::Parameter)| ParameterShard {
+                parameter,
+                shard: Shard::whole(of.tensor.elements()),
+            };
+            let trained = parameters.list().iter().enumerate().filter(|(_, parameter)| parameter.trained);
+            return OptimizerShards { by_rank: vec![trained.map(whole).collect()], own: 0 };
         }
+        let sizes = parameters.list().iter().map(|parameter| parameter.tensor.elements());
         let placed: Vec<_> = layout.first_uses(parameters).into_iter().zip(sizes).enumerate().collect();
         let shards_of = |rank: usize| {
             let shard = |(parameter, (slot, elements)): &(usize, (Option<BucketSlot>, usize))| {

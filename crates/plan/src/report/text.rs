@@ -120,6 +120,9 @@ impl fmt::Display for PlanReport {
         if let Some(lanes) = &self.lanes {
             writeln!(f, "\n{lanes}")?;
         }
+        if let Some(tuning) = &self.tuning {
+            writeln!(f, "\n{tuning}")?;
+        }
         let host: Vec<_> =
             self.fit.host.parts.iter().map(|part| format!("{} {}", bytes(part.bytes), part.name)).collect();
         writeln!(f, "\nbeside that on the host {}: {}", bytes(self.fit.host.bytes()), host.join(", "))?;

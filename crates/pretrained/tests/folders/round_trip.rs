@@ -6,7 +6,7 @@ use std::path::Path;
 
 use checkpoint::Target;
 use device::{Category, DType, Device, DeviceOptions, Request};
-use nn::{Recompute, Stage};
+use nn::{Parameters, Recompute, Stage};
 use pretrained::{Export, Folder, PretrainedModel, write_folder};
 use serde_json::json;
 use tensor::{Shape, Tensor};
@@ -19,7 +19,7 @@ fn export(from: &Path, to: &Path, dtype: DType) {
     let weights = open(from).unwrap();
     let device = Device::meta(0, device::Description::host(), &DeviceOptions::default()).unwrap();
     let stage = Stage::whole(config.layers());
-    let model = config.model.build(&device, &stage, 1, DType::F32, Recompute::NONE).unwrap();
+    let model = config.model.build(Parameters::new(&device, 1, DType::F32), &stage, Recompute::NONE).unwrap();
     let shapes: BTreeMap<String, Shape> =
         model.parameters().list().iter().map(|p| (p.name.clone(), p.tensor.shape())).collect();
     let export = Export {
@@ -104,7 +104,8 @@ fn a_stage_and_a_shard_of_a_parameter_read_only_their_elements() {
         let of = config.layers();
         for layer in 0..of {
             let stage = Stage { layers: layer..layer + 1, of };
-            let model = config.model.build(&device, &stage, 1, DType::F32, Recompute::NONE).unwrap();
+            let model =
+                config.model.build(Parameters::new(&device, 1, DType::F32), &stage, Recompute::NONE).unwrap();
             fill(&*model, &weights);
             for parameter in model.parameters().list() {
                 let other = &whole.parameters().list()[whole.parameters().find(&parameter.name).unwrap().0];

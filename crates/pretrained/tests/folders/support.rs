@@ -6,7 +6,7 @@ use autograd::{Gradients, Mode, Tape};
 use checkpoint::Target;
 use config::RunConfig;
 use device::{Category, DType, Device, DeviceOptions};
-use nn::{HuggingFaceModel, Input, Model, Recompute, Stage};
+use nn::{HuggingFaceModel, Input, Model, Parameters, Recompute, Stage};
 use pretrained::PretrainedModel;
 use serde_json::Value;
 use tensor::{Tensor, ops};
@@ -43,7 +43,7 @@ pub(crate) fn open(folder: &Path) -> Result<PretrainedModel, String> {
 pub(crate) fn load(folder: &Path, device: &Device, dtype: DType) -> Box<dyn Model> {
     let config = config(folder).unwrap();
     let stage = Stage::whole(config.layers());
-    let model = config.model.build(device, &stage, 1, dtype, Recompute::NONE).unwrap();
+    let model = config.model.build(Parameters::new(device, 1, dtype), &stage, Recompute::NONE).unwrap();
     fill(&*model, &open(folder).unwrap());
     model
 }

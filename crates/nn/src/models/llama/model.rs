@@ -2,7 +2,6 @@
 //! layers, a final norm, and an output head.
 
 use autograd::{Tape, Var, ops};
-use device::{DType, Device};
 use tensor::Tensor;
 
 use super::sizes::LlamaSizes;
@@ -36,15 +35,14 @@ struct Head {
 }
 
 impl Llama {
-    /// Builds the layers of `stage`, computing in `dtype`, with initial values from `seed`: normal with
-    /// standard deviation 0.02, and 0.02/√(2·layers) for projections into the residual stream. Errors: sizes
-    /// of which no model can be built, out of memory.
-    pub fn new(device: &Device, sizes: &LlamaSizes, stage: &Stage, seed: u64, dtype: DType) -> Result<Self> {
+    /// Builds the layers of `stage` in `parameters`, which are empty. Initial values are normal with standard
+    /// deviation 0.02, and 0.02/√(2·layers) for projections into the residual stream. Errors: sizes of which
+    /// no model can be built, out of memory.
+    pub fn new(mut parameters: Parameters, sizes: &LlamaSizes, stage: &Stage) -> Result<Self> {
         let LlamaSizes { layers, width, context, vocabulary, tied, .. } = *sizes;
         if stage.of != layers || stage.layers.is_empty() || stage.layers.end > layers {
             return Err(NnError::Sizes(format!("layers {:?} are no stage of {layers} layers", stage.layers)));
         }
-        let mut parameters = Parameters::new(device, seed, dtype);
         let init = Init::Normal(0.02);
         let projection = Init::Normal(0.02 / ((2 * layers) as f32).sqrt());
         let embedding = match stage.is_first() {
@@ -57,7 +55,7 @@ impl Llama {
         if tied && stage.is_first() && !stage.is_last() {
             parameters.share(EMBEDDING)?;
         }
-        let table = RotaryTable::new(device, sizes.frequencies(), context)?;
+        let table = RotaryTable::new(parameters.device(), sizes.frequencies(), context)?;
         let block_sizes = sizes.block();
         let block = |index| LlamaBlock::new(&mut parameters, index, block_sizes, &table, [init, projection]);
         let blocks = stage.layers.clone().map(block).collect::<Result<Vec<_>>>()?;

@@ -1,7 +1,8 @@
 //! The sink to which backward passes the gradients of one micro-batch.
 
-use autograd::{AutogradError, GradientSink, Target, UseId, Weight};
+use autograd::{AutogradError, GradientSink, Target, UseId};
 use collective::DataPlane;
+use tensor::Tensor;
 
 use super::GradientReduction;
 use crate::data::buckets::BucketSlot;
@@ -37,9 +38,9 @@ impl MicroBatchSink<'_> {
 }
 
 impl GradientSink for MicroBatchSink<'_> {
-    fn target(&mut self, weight: &Weight) -> autograd::Result<Target> {
-        let BucketSlot { bucket, offset } = self.slot(weight.use_id())?;
-        let tensor = self.reduction.bucket(bucket)?.view(offset, weight.tensor().shape())?;
+    fn target(&mut self, use_id: UseId, weight: &Tensor) -> autograd::Result<Target> {
+        let BucketSlot { bucket, offset } = self.slot(use_id)?;
+        let tensor = self.reduction.bucket(bucket)?.view(offset, weight.shape())?;
         Ok(Target { tensor, accumulate: !self.reduction.first_of_lane() })
     }
 

@@ -31,7 +31,8 @@ impl ShardGradients {
         for (used, slot) in parameters.uses().iter().zip(&layout.slots) {
             uses_of[used.parameter.0].push(*slot);
         }
-        let unused = parameters.list().iter().zip(&uses_of).find(|(_, slots)| slots.is_empty());
+        let mut trained = parameters.list().iter().zip(&uses_of).filter(|(parameter, _)| parameter.trained);
+        let unused = trained.find(|(_, slots)| slots.is_empty());
         if let Some((parameter, _)) = unused {
             return Err(ParallelError::MissingGradient { parameter: parameter.name.clone() });
         }

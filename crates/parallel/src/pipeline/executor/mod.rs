@@ -57,6 +57,8 @@ pub struct Crossing {
     pub shape: Shape,
     /// Type of the elements.
     pub dtype: DType,
+    /// Whether the gradient is passed back: whether a stage before trains anything.
+    pub gradient: bool,
 }
 
 /// A part of an action, for timing.
@@ -249,11 +251,20 @@ impl<'a, F: Feed> Walk<'a, F> {
         }
     }
 
+    /// Returns whether gradients are passed over the cut after a stage, if there is one.
+    fn passes_gradient(&self, stage: Option<usize>) -> bool {
+        let crossing = stage.and_then(|stage| self.executor.crossings.get(stage));
+        crossing.is_some_and(|crossing| crossing.gradient)
+    }
+
     fn perform(&mut self, action: Action) -> std::result::Result<(), F::Error> {
         match action.kind {
             ActionKind::Forward => self.forward(action)?,
             ActionKind::Backward | ActionKind::BackwardInput => self.backward(action)?,
             ActionKind::BackwardWeight => self.backward_weight(action)?,
+            // Nothing before the cut is trained.
+            ActionKind::ReceiveBackward if !self.passes_gradient(Some(action.stage)) => return Ok(()),
+            ActionKind::SendBackward if !self.passes_gradient(action.stage.checked_sub(1)) => return Ok(()),
             ActionKind::ReceiveForward | ActionKind::ReceiveBackward => return self.receive(action),
             ActionKind::SendForward | ActionKind::SendBackward => return self.send(action),
             ActionKind::Reduce => {

@@ -27,9 +27,15 @@ impl<F: Feed> Walk<'_, F> {
             Some(batch) => (Input::Batch(batch), None),
             None => {
                 let arrived = self.queues[place].inputs.pop(action)?;
-                let leaf = tape.leaf(self.arrived(action, arrived)?);
-                let source = leaf.source();
-                (Input::Hidden(leaf), Some(source))
+                let arrived = self.arrived(action, arrived)?;
+                match self.passes_gradient(action.stage.checked_sub(1)) {
+                    true => {
+                        let leaf = tape.leaf(arrived);
+                        let source = leaf.source();
+                        (Input::Hidden(leaf), Some(source))
+                    }
+                    false => (Input::Hidden(tape.constant(arrived)), None),
+                }
             }
         };
         self.feed.enter(action, ActionPart::Computing)?;
@@ -71,16 +77,17 @@ impl<F: Feed> Walk<'_, F> {
         };
         let root = match root {
             Root::Loss(loss) => Ok(loss),
+            Root::Output(_) if !self.passes_gradient(Some(action.stage)) => Err(Vec::new()),
             Root::Output(output) => {
                 let arrived = self.queues[place].gradients.pop(action)?;
-                Err((output, self.arrived(action, arrived)?))
+                Err(vec![(output, self.arrived(action, arrived)?)])
             }
         };
         self.feed.enter(action, ActionPart::Computing)?;
         let mut leaves = if action.kind == ActionKind::BackwardInput {
             let halves = match root {
                 Ok(loss) => tape.backward_input(loss),
-                Err(seed) => tape.backward_input_from(vec![seed]),
+                Err(seeds) => tape.backward_input_from(seeds),
             };
             let (leaves, weights) = halves.map_err(ParallelError::from)?;
             self.queues[place].pending.push(action, Pending { weights, loss });
@@ -91,7 +98,7 @@ impl<F: Feed> Walk<'_, F> {
             let mut sink = self.feed.sink(reduction.sink(self.planes.along(Axis::Data)?), reduces);
             let ran = match root {
                 Ok(loss) => tape.backward(loss, &mut *sink),
-                Err(seed) => tape.backward_from(vec![seed], &mut *sink),
+                Err(seeds) => tape.backward_from(seeds, &mut *sink),
             };
             drop(sink);
             let leaves = ran.map_err(ParallelError::from)?;

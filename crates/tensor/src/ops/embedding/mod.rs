@@ -97,3 +97,21 @@ pub fn backward_weight(
     }
     Ok(())
 }
+
+/// The gradient of the positions alone, as [`backward_weight`] gives it, from `dy [batch, time, width]`.
+/// Errors: shapes or types that do not agree.
+pub fn backward_positions(dy: &Tensor, positions: &GradientTarget) -> Result<()> {
+    const OPERATOR: &str = "embedding.backward_positions";
+    let dtype = check::computed(OPERATOR, &[("dy", dy)])?;
+    check::targets(OPERATOR, dtype, &[("positions", positions)])?;
+    let sizes = Sizes::of_positions(OPERATOR, dy, &positions.tensor)?;
+    match dy.device().backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => {
+            let GradientTarget { tensor, accumulate } = positions;
+            cpu::position_gradient(&dy.read::<f32>()?, &mut tensor.write()?, *accumulate, sizes);
+            Ok(())
+        }
+        Backend::Cuda => cuda::position_gradient(OPERATOR, dy, positions, sizes),
+    }
+}

@@ -37,4 +37,16 @@ impl Sizes {
         }
         Ok(Sizes { batch, time, vocab: table.shape().rows(), width })
     }
+
+    /// Checks a gradient `[batch, time, width]` and a table of positions; there is no table of tokens.
+    pub(super) fn of_positions(operator: &'static str, dy: &Tensor, positions: &Tensor) -> Result<Self> {
+        check::rank(operator, "dy", dy, 3)?;
+        check::rank(operator, "positions", positions, 2)?;
+        let (time, width) = (dy.shape().dims()[1], dy.shape().columns());
+        if positions.shape().columns() != width || positions.shape().rows() < time {
+            let expected = format!("[at least {time}, {width}]");
+            return Err(check::wrong(operator, "positions", positions, expected));
+        }
+        Ok(Sizes { batch: dy.shape().dims()[0], time, vocab: 0, width })
+    }
 }

@@ -54,16 +54,21 @@ pub(super) fn backward_weight(
     bias: Option<&GradientTarget>,
 ) -> Result<()> {
     let (rows, outputs, inputs) = (dy.shape().rows(), dy.shape().columns(), x.shape().columns());
-    let (dy, x) = (dy.read()?, x.read()?);
-    let (dy, x): (&[f32], &[f32]) = (&dy, &x);
-    let dy_matrix = MatrixRef::new(dy, rows, outputs, outputs).transposed();
-    let x_matrix = MatrixRef::new(x, rows, inputs, inputs);
+    let (gradient, x) = (dy.read()?, x.read()?);
+    let dy_matrix = MatrixRef::new(&gradient, rows, outputs, outputs).transposed();
+    let x_matrix = MatrixRef::new(&x, rows, inputs, inputs);
     gemm(dy_matrix, x_matrix, &mut weight.tensor.write::<f32>()?, inputs, 1.0, weight.accumulate);
-    if let Some(bias) = bias {
-        columns::sum_rows(rows, &mut bias.tensor.write::<f32>()?, bias.accumulate, |row, columns, sum| {
-            let dy = &dy[row * outputs..][columns];
-            sum.iter_mut().zip(dy).for_each(|(sum, dy)| *sum += dy);
-        });
-    }
+    bias.map_or(Ok(()), |bias| backward_bias(dy, bias))
+}
+
+/// bias (+)= Σ over rows of dy.
+pub(super) fn backward_bias(dy: &Tensor, bias: &GradientTarget) -> Result<()> {
+    let (rows, outputs) = (dy.shape().rows(), dy.shape().columns());
+    let dy = dy.read::<f32>()?;
+    let dy: &[f32] = &dy;
+    columns::sum_rows(rows, &mut bias.tensor.write::<f32>()?, bias.accumulate, |row, columns, sum| {
+        let dy = &dy[row * outputs..][columns];
+        sum.iter_mut().zip(dy).for_each(|(sum, dy)| *sum += dy);
+    });
     Ok(())
 }

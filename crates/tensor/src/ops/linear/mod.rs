@@ -173,6 +173,23 @@ pub fn backward_weight(
     Ok(())
 }
 
+/// bias `[out]` (+)= Σ over rows of dy `[.., out]`, for a layer whose weight is not trained. Errors: shapes or
+/// types that do not agree, out of memory.
+pub fn backward_bias(dy: &Tensor, bias: &GradientTarget) -> Result<()> {
+    const OPERATOR: &str = "linear.backward_bias";
+    let dtype = check::computed(OPERATOR, &[("dy", dy)])?;
+    check::targets(OPERATOR, dtype, &[("bias", bias)])?;
+    let (rows, outputs) = (dy.shape().rows(), dy.shape().columns());
+    check::shape(OPERATOR, "bias", &bias.tensor, [outputs])?;
+    let bytes = columns::workspace::bytes(rows, outputs);
+    let workspace = Tensor::workspace(dy.device(), OPERATOR, bytes)?;
+    match dy.device().backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => cpu::backward_bias(dy, bias),
+        Backend::Cuda => cuda::sum_bias(OPERATOR, dy, &workspace, bias),
+    }
+}
+
 /// Counts the FLOPs of a matmul of `rows` with a weight, which Meta does not compute: two for each row and
 /// element.
 fn count(rows: &Tensor, weight: &Tensor) {

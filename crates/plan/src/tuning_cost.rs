@@ -1,0 +1,65 @@
+//! The memory that training a part of the parameters saves.
+
+use std::fmt;
+
+use config::Train;
+use serde_json::{Value, json};
+use telemetry::Statistic;
+use telemetry::units::{bytes, grouped};
+use worker::Setup;
+
+use crate::error::Result;
+use crate::plan::{Plan, plan};
+use crate::prepare::prepare;
+
+/// Parameters that are trained, and the peak beside that of training all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TuningCost {
+    /// Elements that are trained.
+    pub trained: u64,
+    /// Elements that are frozen.
+    pub frozen: u64,
+    /// Peak of the allocated bytes, on the rank that needs most.
+    pub peak: u64,
+    /// The same if all parameters were trained: planned, not estimated.
+    pub full_peak: u64,
+}
+
+impl TuningCost {
+    /// The cost on the rank of `largest`; `None` if all parameters are trained. Errors: those of planning.
+    pub(crate) fn of(setup: &Setup, largest: &Plan) -> Result<Option<Self>> {
+        if setup.config.tuning.trains_all() {
+            return Ok(None);
+        }
+        let trained: usize = setup.blueprint.gradient_sizes().iter().sum();
+        let all: usize = setup.blueprint.sizes().iter().sum();
+        let full = setup.config.with(&[format!("{}=[]", Train::freeze)])?;
+        let full = plan(&prepare(full, setup.placement.clone())?, largest.rank)?;
+        Ok(Some(TuningCost {
+            trained: trained as u64,
+            frozen: (all - trained) as u64,
+            peak: largest.counters.get(Statistic::PeakAllocatedBytes),
+            full_peak: full.counters.get(Statistic::PeakAllocatedBytes),
+        }))
+    }
+
+    /// Under the keys of `plimsoll plan --json`.
+    pub(crate) fn to_json(self) -> Value {
+        let TuningCost { trained, frozen, peak, full_peak } = self;
+        json!({"trained": trained, "frozen": frozen, "peak_bytes": peak, "peak_bytes_of_all": full_peak})
+    }
+}
+
+impl fmt::Display for TuningCost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TuningCost { trained, frozen, peak, full_peak } = *self;
+        write!(
+            f,
+            "{} of {} parameters are trained: {} at the peak, and {} if all were",
+            grouped(trained),
+            grouped(trained + frozen),
+            bytes(peak),
+            bytes(full_peak)
+        )
+    }
+}
