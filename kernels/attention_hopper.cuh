@@ -93,11 +93,13 @@ template <u32 SIZE> struct Ring {
         if (threadIdx.x % WARP == 0) arrive(full(place.index));
         place.next();
     }
-    // A copier: `copy` runs in the copier whose turn it is. All wait for every place: they empty in this
-    // order anyway, and the parity of a wait tells only two rounds apart.
+    // A copier: `copy` runs in the copier whose turn it is, which alone waits for the place. Nobody else can
+    // fill it, so that its parity cannot turn twice during the wait; and since SIZE is at least COPIERS, or 2
+    // more where consumers empty places out of order, the wait for the copier's last place covers the round
+    // before.
     template <typename F> __device__ __forceinline__ void fill(Place<SIZE> &place, u32 &turn, F copy) const {
-        wait(empty(place.index), place.phase ^ 1);
         if (turn == 0) {
+            wait(empty(place.index), place.phase ^ 1);
             copy(place.index);
             arrive_after_copies(copied(place.index));
         }
@@ -266,12 +268,14 @@ template <typename F> __device__ __forceinline__ void for_work(const Work &work,
     }
 }
 
-// Registers of a thread in producers and in consumers: together all of a multiprocessor.
-__device__ __forceinline__ void few_registers() {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(CONSUMERS == 2 ? 24 : 32));
+// Registers of a thread in producers, FEW, and in consumers: together all of a multiprocessor.
+template <int FEW> __device__ __forceinline__ void few_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(FEW));
 }
-__device__ __forceinline__ void many_registers() {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMERS == 2 ? 240 : 160));
+template <int FEW> __device__ __forceinline__ void many_registers() {
+    constexpr int ALL = CONSUMERS == 2 ? 504 : 512, MANY = (ALL - FEW) / CONSUMERS;
+    static_assert(FEW % 8 == 0 && MANY % 8 == 0 && FEW + CONSUMERS * MANY == ALL);
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MANY));
 }
 
 // Row of the block whose accumulators a consumer's thread has; it also has the row 8 further.

@@ -31,6 +31,8 @@ struct Operands {
     __device__ u64 kv_start(u32 head, u32 sequence) const {
         return u64(sequence) * time * kv_stride + head / group * D;
     }
+    // Query heads that one block of threads takes, one after the other.
+    template <bool OWN_KEYS> __device__ u32 members() const { return OWN_KEYS ? group : 1; }
     __device__ Source gradient(u32 head, u32 sequence) const {
         const u64 stride = u64(heads) * D;
         return {dy + u64(sequence) * time * stride + head * D, stride};
@@ -49,18 +51,19 @@ __device__ __forceinline__ void bring(const Memory &memory, const Operands &from
     u32 turn = warp;
     Place<OWN_TILES> own_place;
     Place<STAGES> place;
-    const u32 time = from.time;
-    for_work(Work(time, from.heads, from.batch), from.heads, [&](u32 block, u32 head, u32 sequence) {
+    const u32 time = from.time, members = from.members<OWN_KEYS>(), lines = from.heads / members;
+    for_work(Work(time, lines, from.batch), lines, [&](u32 block, u32 line, u32 sequence) {
         const u32 count = columns_met<OWN_KEYS>(block, time);
         if (warp == RELAY) {
             memory.own_ring.relay(own_place);
-            for (u32 step = 0; step < count; ++step) memory.ring.relay(place);
+            for (u32 step = 0; step < count * members; ++step) memory.ring.relay(place);
             return;
         }
+        u32 head = line * members;
         const u64 kv_start = from.kv_start(head, sequence);
-        const Source queries = {from.q + from.q_start(head, sequence), from.q_stride};
+        Source queries = {from.q + from.q_start(head, sequence), from.q_stride};
         const Source keys = {from.k + kv_start, from.kv_stride}, values = {from.v + kv_start, from.kv_stride};
-        const Source dy = from.gradient(head, sequence);
+        Source dy = from.gradient(head, sequence);
         const float *logsumexp = from.statistics + (u64(sequence) * from.heads + head) * time;
         const float *delta = logsumexp + u64(from.batch) * from.heads * time;
         memory.own_ring.fill_together(own_place, [&](u32 index) {
@@ -70,16 +73,22 @@ __device__ __forceinline__ void bring(const Memory &memory, const Operands &from
             if (!OWN_KEYS && warp == 0) copy_numbers<ROWS>(to + 2 * OWN_TILE, logsumexp, first, time);
             if (!OWN_KEYS && warp == 1) copy_numbers<ROWS>(to + 2 * OWN_TILE + 4 * ROWS, delta, first, time);
         });
-        for (u32 step = 0; step < count; ++step)
-            memory.ring.fill(place, turn, [&](u32 index) {
-                const u32 to = memory.stages + index * STAGE_BYTES;
-                const u32 first = (OWN_KEYS ? block * CONSUMERS + step : count - 1 - step) * COLUMNS;
-                copy_tile<COLUMNS>(to, OWN_KEYS ? queries : keys, first, time);
-                copy_tile<COLUMNS>(to + COLUMN_BYTES, OWN_KEYS ? dy : values, first, time);
-                // Past the end queries and dy are 0, and so is every contribution of such a query.
-                if (OWN_KEYS) copy_numbers<COLUMNS>(to + 2 * COLUMN_BYTES, logsumexp, first, time);
-                if (OWN_KEYS) copy_numbers<COLUMNS>(to + 2 * COLUMN_BYTES + 256, delta, first, time);
-            });
+        for (u32 member = 0; member < members; ++member) {
+            for (u32 step = 0; step < count; ++step)
+                memory.ring.fill(place, turn, [&](u32 index) {
+                    const u32 to = memory.stages + index * STAGE_BYTES;
+                    const u32 first = (OWN_KEYS ? block * CONSUMERS + step : count - 1 - step) * COLUMNS;
+                    copy_tile<COLUMNS>(to, OWN_KEYS ? queries : keys, first, time);
+                    copy_tile<COLUMNS>(to + COLUMN_BYTES, OWN_KEYS ? dy : values, first, time);
+                    // Past the end queries and dy are 0, and so is every contribution of such a query.
+                    if (OWN_KEYS) copy_numbers<COLUMNS>(to + 2 * COLUMN_BYTES, logsumexp, first, time);
+                    if (OWN_KEYS) copy_numbers<COLUMNS>(to + 2 * COLUMN_BYTES + 256, delta, first, time);
+                });
+            if (OWN_KEYS) {
+                queries.from += D, dy.from += D;
+                logsumexp += time, delta += time;
+            }
+        }
     });
     finish_copies();
 }
@@ -158,10 +167,11 @@ template <bool OWN_KEYS> struct Consumer {
         }
     }
 
-    // acc0 = sum of ds * first tiles, acc1 = sum of p * second tiles (OWN_KEYS), over `count` stages, the
-    // first of which is the diagonal tile of these rows. Other consumers run while this one waits.
-    __device__ __forceinline__ void block(u32 count, float (&acc0)[D / 2], float (&acc1)[D / 2]) {
-        float p[COLUMNS / 2], ds[COLUMNS / 2];
+    // acc0 = sum of ds * first tiles, acc1 = sum of p * second tiles (OWN_KEYS), over the stages of all
+    // members: of each, `others` are diagonal tiles of other consumers, and `count` follow, the first of
+    // which is the diagonal tile of these rows. Other consumers run while this one waits.
+    __device__ __forceinline__ void block(u32 members, u32 others, u32 count, float (&acc0)[D / 2],
+                                          float (&acc1)[D / 2]) {
         memory.own_ring.take(own_place);
         const u32 own = after(memory.own + own_place.index * OWN_BYTES);
         const u32 left = descriptor(own + group * 64 * 128, ROWS);
@@ -172,8 +182,21 @@ template <bool OWN_KEYS> struct Consumer {
                 logsumexp[half] = shared_number(at), delta[half] = shared_number(at + 4 * ROWS);
             }
         }
+        u32 add = 0;
+        do {
+            skip(others);
+            member(left, count, add, acc0, acc1);
+            add = 1;
+        } while (OWN_KEYS && --members > 0);
+        own_done();
+    }
+
+    // The stages of one member.
+    __device__ __forceinline__ void member(u32 left, u32 count, u32 add, float (&acc0)[D / 2],
+                                           float (&acc1)[D / 2]) {
+        float p[COLUMNS / 2], ds[COLUMNS / 2];
         memory.ring.take(place);
-        u32 here = place.index, add = 0;
+        u32 here = place.index, diagonal = 1;
         do {
             u32 packed_p[COLUMNS / 16][4], packed_ds[COLUMNS / 16][4];
             const u32 first = descriptor(memory.stages, COLUMNS) + here * AT(STAGE_BYTES),
@@ -193,7 +216,7 @@ template <bool OWN_KEYS> struct Consumer {
             }
             products_wait<1>();
             pin(p);
-            if (add == 0) mask(p);
+            if (OWN_KEYS ? diagonal : add == 0) mask(p);
             weights(p, base);
             if constexpr (OWN_KEYS) {
                 pack(packed_p, p);
@@ -218,30 +241,34 @@ template <bool OWN_KEYS> struct Consumer {
             pin(acc0);
             if constexpr (OWN_KEYS) pin(acc1);
             memory.ring.release(here);
-            here = next, add = 1;
+            here = next, add = 1, diagonal = 0;
         } while (--count > 0);
         place.next();
-        own_done();
     }
 };
 
 // Both: grid [min(multiprocessors, pairs * heads * batch)], 384 threads, shared 2 (HEAD_DIM 128: 1) times two
 // tiles of 128 rows and 1 KiB, 8 (4) stages of two tiles of 64 rows and 1 KiB, and 2 KiB. Floors: 4 matmuls
 // for keys and values, 3 for queries, each batch * heads * time^2 * HEAD_DIM FLOP (the causal half). first is
-// dq, or dk with OWN_KEYS; second is dv. They have the layout of q, k and v. OWN_KEYS needs a group of 1.
+// dq, or dk with OWN_KEYS; second is dv. They have the layout of q, k and v. With OWN_KEYS a block of threads
+// adds the query heads of its key and value head in their order.
 template <bool OWN_KEYS>
 __device__ __forceinline__ void backward(bf16 *first, bf16 *second, const Operands &from, float scale) {
+    // Producers keep their addresses, and consumers of keys two sums.
+    constexpr int FEW = !OWN_KEYS ? 56 : CONSUMERS == 2 ? 40 : 32;
     const Memory memory(shared_memory);
     const u32 warp = uniform(threadIdx.x / WARP), time = from.time;
     if (threadIdx.x == 0) memory.own_ring.init(COPIERS), memory.ring.init(1);
     __syncthreads();
     if (warp < GROUP / WARP) {
-        few_registers();
+        few_registers<FEW>();
         bring<OWN_KEYS>(memory, from, warp);
     } else {
-        many_registers();
+        many_registers<FEW>();
         Consumer<OWN_KEYS> consumer = {memory, scale * LOG2E, warp / 4 - 1};
-        for_work(Work(time, from.heads, from.batch), from.heads, [&](u32 block, u32 head, u32 sequence) {
+        const u32 members = from.members<OWN_KEYS>(), lines = from.heads / members;
+        for_work(Work(time, lines, from.batch), lines, [&](u32 block, u32 line, u32 sequence) {
+            const u32 head = line * members;
             const u32 row = block * ROWS + own_row(consumer.group);
             float acc0[D / 2], acc1[D / 2];
             const u32 count = columns_met<OWN_KEYS>(block, time),
@@ -250,13 +277,12 @@ __device__ __forceinline__ void backward(bf16 *first, bf16 *second, const Operan
                 // All 64 rows lie past the end.
                 memory.own_ring.take(consumer.own_place);
                 consumer.own_done();
-                consumer.skip(count);
+                consumer.skip(count * members);
                 return;
             }
             // The first tiles of the block are the diagonals of other consumers.
             const u32 others = OWN_KEYS ? consumer.group : count - 1 - diagonal;
-            consumer.skip(others);
-            consumer.block(count - others, acc0, acc1);
+            consumer.block(members, others, count - others, acc0, acc1);
             if constexpr (OWN_KEYS) {
                 const u64 start = from.kv_start(head, sequence);
                 store_rows(first + start, from.kv_stride, row, time, acc0, scale, scale);
@@ -281,7 +307,8 @@ KERNEL __launch_bounds__(BLOCK, 1) backward_query_bf16(bf16 *__restrict__ dq, BA
 
 KERNEL __launch_bounds__(BLOCK, 1)
     backward_key_value_bf16(bf16 *__restrict__ dk, bf16 *__restrict__ dv, BACKWARD_OPERANDS) {
-    backward<true>(dk, dv, {dy, q, k, v, statistics, batch, time, heads, 1, q_stride, kv_stride}, scale);
+    backward<true>(dk, dv, {dy, q, k, v, statistics, batch, time, heads, group, q_stride, kv_stride},
+                   scale);
 }
 
 #endif

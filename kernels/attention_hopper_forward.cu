@@ -170,7 +170,7 @@ KERNEL __launch_bounds__(BLOCK, 1)
     __syncthreads();
     const Work work(time, heads, batch);
     if (warp < GROUP / WARP) {
-        few_registers();
+        few_registers<24>();
         u32 turn = warp;
         Place<QUERY_TILES> query_place;
         Place<SLOTS> place;
@@ -195,7 +195,7 @@ KERNEL __launch_bounds__(BLOCK, 1)
         });
         finish_copies();
     } else {
-        many_registers();
+        many_registers<24>();
         Consumer consumer = {memory, scale * LOG2E, warp / 4 - 1};
         if (consumer.group == 1) turn_pass(1);
         for_work(work, heads, [&](u32 block, u32 head, u32 sequence) {

@@ -71,12 +71,7 @@ pub(crate) fn backward(
         }
         Form::Hopper { variant, any } => {
             backward.statistics(any)?;
-            backward.hopper(Owner::Query, variant)?;
-            // The Hopper kernel for keys and values requires one query head for each key and value head.
-            match geometry.heads.group() {
-                1 => backward.hopper(Owner::KeyValue, variant),
-                _ => backward.bf16(Owner::KeyValue, any),
-            }
+            Owner::ALL.into_iter().try_for_each(|owner| backward.hopper(owner, variant))
         }
     }
 }
