@@ -11,10 +11,10 @@ template <typename Function> struct Gradient {
 
 #define FOR_ACTIVATION(KIND, FUNCTION, NAME, T)                                                \
     KERNEL KIND##_##NAME(const T *x, T *out, u64 count, u32 vector) {                          \
-        unary(x, out, Value<FUNCTION>{}, count, vector);                                       \
+        unary(x, out, Value<FUNCTION<Exact>>{}, count, vector);                                       \
     }                                                                                          \
     KERNEL KIND##_gradient_##NAME(const T *dy, const T *saved, T *out, u64 count, u32 vector) { \
-        binary(dy, saved, out, Gradient<FUNCTION>{}, count, vector);                           \
+        binary(dy, saved, out, Gradient<FUNCTION<Exact>>{}, count, vector);                           \
     }
 #define FOR_TYPE(NAME, T) FOR_EACH_ACTIVATION(FOR_ACTIVATION, NAME, T)
 

@@ -1,33 +1,47 @@
-// Functions of one element, and their derivatives.
+// Functions of one element, and their derivatives, computed with Exact or Fast arithmetic.
 #pragma once
 #include "common.cuh"
 
-struct Identity {
+// Within a unit or two in the last place of f32.
+struct Exact {
+    __device__ __forceinline__ static float exponential(float x) { return expf(x); }
+    __device__ __forceinline__ static float quotient(float a, float b) { return a / b; }
+};
+// The hardware's approximations, within 2^-20 where x is at most 87 and b at most 2^126: far closer than a
+// half-precision result.
+struct Fast {
+    __device__ __forceinline__ static float exponential(float x) { return __expf(x); }
+    __device__ __forceinline__ static float quotient(float a, float b) { return __fdividef(a, b); }
+};
+
+template <typename Math> struct Identity {
     __device__ static float value(float x) { return x; }
     __device__ static float gradient(float dy, float) { return dy; }
 };
 
 // NaN for NaN.
-struct Relu {
+template <typename Math> struct Relu {
     __device__ static float value(float x) { return x < 0.0f ? 0.0f : x; }
     // `x` may also be the output: both have the same sign.
     __device__ static float gradient(float dy, float x) { return x > 0.0f ? dy : 0.0f; }
 };
 
-struct ReluSquared {
+template <typename Math> struct ReluSquared {
     __device__ static float value(float x) { return x < 0.0f ? 0.0f : x * x; }
     __device__ static float gradient(float dy, float x) { return x < 0.0f ? 0.0f : dy * 2.0f * x; }
 };
 
 // e^-x, limited far above every value that affects a result, so that no multiplication by it overflows.
-__device__ __forceinline__ float decay(float x) { return expf(-x > 87.0f ? 87.0f : -x); }
+template <typename Math> __device__ __forceinline__ float decay(float x) {
+    return Math::exponential(-x > 87.0f ? 87.0f : -x);
+}
 
-struct Silu {
-    __device__ static float value(float x) { return x / (1.0f + decay(x)); }
+template <typename Math> struct Silu {
+    __device__ static float value(float x) { return Math::quotient(x, 1.0f + decay<Math>(x)); }
     // sigma + x * sigma * (1 - sigma), with 1 - sigma as e^-x * sigma so that nothing cancels.
     __device__ static float gradient(float dy, float x) {
-        const float steep = decay(x);
-        const float sigma = 1.0f / (1.0f + steep);
+        const float steep = decay<Math>(x);
+        const float sigma = Math::quotient(1.0f, 1.0f + steep);
         return dy * fmaf(steep * sigma * sigma, x, sigma);
     }
 };
@@ -36,23 +50,25 @@ struct Silu {
 // is near -1.
 #define TWICE_ROOT 1.595769f
 #define CUBIC 0.044715f
-struct Gelu {
-    __device__ static float steepness(float x) { return decay(TWICE_ROOT * x * fmaf(CUBIC * x, x, 1.0f)); }
-    __device__ static float value(float x) { return x / (1.0f + steepness(x)); }
+template <typename Math> struct Gelu {
+    __device__ static float steepness(float x) {
+        return decay<Math>(TWICE_ROOT * x * fmaf(CUBIC * x, x, 1.0f));
+    }
+    __device__ static float value(float x) { return Math::quotient(x, 1.0f + steepness(x)); }
     // sigma + x * sigma * (1 - sigma) * 2u', with 1 - sigma as e^-2u * sigma so that nothing cancels.
     __device__ static float gradient(float dy, float x) {
         const float steep = steepness(x);
-        const float sigma = 1.0f / (1.0f + steep);
+        const float sigma = Math::quotient(1.0f, 1.0f + steep);
         const float slope = TWICE_ROOT * fmaf(3.0f * CUBIC * x, x, 1.0f);
         return dy * fmaf(steep * sigma * sigma * x, slope, sigma);
     }
 };
 
 // GELU by definition: x times the normal distribution's probability of less than x.
-struct GeluErf {
+template <typename Math> struct GeluErf {
     __device__ static float value(float x) { return x * normcdff(x); }
     __device__ static float gradient(float dy, float x) {
-        return dy * fmaf(x * 0.39894228f, expf(-0.5f * x * x), normcdff(x));
+        return dy * fmaf(x * 0.39894228f, Math::exponential(-0.5f * x * x), normcdff(x));
     }
 };
 

@@ -8,8 +8,8 @@
 // Launch: a block per row, up to MOST_THREADS threads (the host gives short rows fewer), rows as the grid.
 // Rows of up to 101,000 bytes (50,304 bf16 scores have 100,608) are kept in shared memory, filled by
 // asynchronous copies, so that they are read once, and two blocks fit on a multiprocessor of an H100: one
-// loads while the other computes. Longer rows are read twice, the second time mostly from L2. A row may begin
-// at any element: the scores before the first 16-byte boundary and after the last are processed one by one.
+// loads while the other computes. Longer rows are read twice, for their sum and for the gradient. A row may
+// begin at any element: the scores before the first 16-byte boundary and after the last are processed one by one.
 // Floor: the scores in once, the gradient out once.
 
 __device__ __forceinline__ void copy_16_bytes(void *shared, const void *global) {
@@ -103,6 +103,57 @@ template <typename T> __device__ __forceinline__ const T *fetch(const T *row, co
     return copy;
 }
 
+// The largest score of a row, and the sum of e^(score - largest).
+struct Normalizer {
+    float largest, total;
+};
+
+// For a row in shared memory.
+template <typename T>
+__device__ __forceinline__ Normalizer in_two_readings(const T *in, const Cut<T> &cut, float *maxima,
+                                                      float *sums) {
+    float largest = __uint_as_float(0xff800000u);
+    cut.for_each([&](u32 at) { largest = fmaxf(largest, Wide<T>(in + at).largest()); },
+                 [&](u32 at) { largest = fmaxf(largest, to_f32(in[at])); });
+    largest = block_max(largest, maxima);
+
+    float total = 0.0f;
+    cut.for_each(
+        [&](u32 at) {
+            const Wide<T> values(in + at);
+#pragma unroll
+            for (u32 i = 0; i < Cut<T>::N; i++) total += exponential(values.at(i) - largest, T());
+        },
+        [&](u32 at) { total += exponential(to_f32(in[at]) - largest, T()); });
+    return {largest, block_sum(total, sums)};
+}
+
+// For a row in memory: each thread's sum shrinks when its maximum grows (Milakov and Gimelshein, Online
+// normalizer calculation for softmax, 2018).
+template <typename T>
+__device__ __forceinline__ Normalizer in_one_reading(const T *in, const Cut<T> &cut, float *maxima,
+                                                     float *sums) {
+    // The least finite number, whose difference from an infinite score is no NaN.
+    float own = __uint_as_float(0xff7fffffu), total = 0.0f;
+    const auto raise = [&](float here) {
+        if (here > own) total *= exponential(own - here, T()), own = here;
+    };
+    cut.for_each(
+        [&](u32 at) {
+            const Wide<T> values(in + at);
+            raise(values.largest());
+#pragma unroll
+            for (u32 i = 0; i < Cut<T>::N; i++) total += exponential(values.at(i) - own, T());
+        },
+        [&](u32 at) {
+            const float here = to_f32(in[at]);
+            raise(here);
+            total += exponential(here - own, T());
+        });
+    const float largest = block_max(own, maxima);
+    return {largest, block_sum(total * exponential(own - largest, T()), sums)};
+}
+
 // CACHED: the row is kept in shared memory. Without `gradient` the scores are not overwritten.
 template <bool CACHED, typename T>
 __device__ __forceinline__ void cross_entropy(T *scores, const u32 *targets, const u32 *counted,
@@ -126,21 +177,10 @@ __device__ __forceinline__ void cross_entropy(T *scores, const u32 *targets, con
     if (CACHED) in = fetch<T>(row, cut);
     const float score = to_f32(in[target]);
 
-    float largest = __uint_as_float(0xff800000u);
-    cut.for_each([&](u32 at) { largest = fmaxf(largest, Wide<T>(in + at).largest()); },
-                 [&](u32 at) { largest = fmaxf(largest, to_f32(in[at])); });
-    largest = block_max(largest, maxima);
-
-    float total = 0.0f;
-    cut.for_each(
-        [&](u32 at) {
-            const Wide<T> values(in + at);
-#pragma unroll
-            for (u32 i = 0; i < N; i++) total += exponential(values.at(i) - largest, T());
-        },
-        [&](u32 at) { total += exponential(to_f32(in[at]) - largest, T()); });
-    // Its barrier also separates the reads of `score` from the first write of the row.
-    total = block_sum(total, sums);
+    // The barriers of both separate the reads of `score` from the first write of the row.
+    const Normalizer of_row =
+        CACHED ? in_two_readings(in, cut, maxima, sums) : in_one_reading(in, cut, maxima, sums);
+    const float largest = of_row.largest, total = of_row.total;
 
     if (threadIdx.x == 0) losses[blockIdx.x] = float(log(double(total)) + (double(largest) - double(score)));
     if (!gradient) return;

@@ -8,14 +8,13 @@ use device::parallel::{for_pieces, for_tasks, simd};
 use device::{Backend, Category, Family, Function, Request};
 
 use super::activation::{Activation, Elementary, with_function};
-use super::elementwise;
 use super::kernels::family;
 use super::{check, gpu, rows};
 use crate::{Result, Tensor};
 
 /// `kernels/gate.cu`.
 pub(super) static FAMILY: Family =
-    family!("gate", headers: ["activation.cuh"], constants: elementwise::CONSTANTS);
+    family!("gate", headers: ["activation.cuh"], constants: &[gpu::THREADS_CONSTANT]);
 
 /// Computes `activation(g) · u` of `pair [.., 2 · width]`, f32 or bf16, as `[.., width]`. Errors: another
 /// type, an odd number of columns, out of memory.
@@ -86,7 +85,7 @@ fn launch(
     let launch = launch.u32(gpu::word(operator, items)?).u32(gpu::word(operator, width)?);
     let launch = launch.u32(u32::from(vector));
     let launch = launch.cost(moved * hidden.bytes() as u64, 8 * hidden.elements() as u64);
-    let blocks = items.div_ceil((gpu::THREADS * elementwise::UNROLL) as usize);
+    let blocks = items.div_ceil(gpu::THREADS as usize);
     Ok(launch.launch([gpu::word(operator, blocks)?, 1, 1], gpu::THREADS)?)
 }
 
