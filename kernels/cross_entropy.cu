@@ -9,8 +9,8 @@
 // Rows of up to 101,000 bytes (50,304 bf16 scores have 100,608) are kept in shared memory, filled by
 // asynchronous copies, so that they are read once, and two blocks fit on a multiprocessor of an H100: one
 // loads while the other computes. Longer rows are read twice, for their sum and for the gradient. A row may
-// begin at any element: the scores before the first 16-byte boundary and after the last are processed one by one.
-// Floor: the scores in once, the gradient out once.
+// begin at any element: the scores before the first 16-byte boundary and after the last are processed one by
+// one. Floor: the scores in once, the gradient out once.
 
 __device__ __forceinline__ void copy_16_bytes(void *shared, const void *global) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(u32(__cvta_generic_to_shared(shared))),
