@@ -74,7 +74,7 @@ fn wrong_input_is_refused_in_one_sentence_and_leaves_no_file() {
             &["--set", "precision.gradients=bf16"],
             "precision.gradients = \"bf16\" needs precision.compute = \"bf16\", and it is \"f32\"",
         ),
-        (&["--set", "precision.compute=f16"], "computing in f16 is not built yet"),
+        (&["--set", "precision.compute=f16"], "computing in f16 is not supported yet"),
         (&["--ranks", "3"], "--ranks 3"),
         (&["--device", "cuda"], "--device cuda"),
         (&["--device", "tpu"], "--device tpu"),
@@ -110,7 +110,7 @@ fn matmul_benchmarks_need_a_gpu() {
     std::fs::write(workplace.path().join("table.txt"), "device X\n3x4x5 1-2\n").unwrap();
     let table: &[(&[&str], &str)] = &[
         (&[], "bench matmul needs a GPU"),
-        (&["--device", "cpu"], "bench matmul needs a GPU: the CPU, as asked"),
+        (&["--device", "cpu"], "bench matmul needs a GPU: the CPU, as requested"),
         (&["--write", "table.txt"], "--write table.txt: line 2: "),
         (&["--model", "gpt5"], "--model gpt5"),
         (&["--sustained-seconds=-1"], "a number of seconds from 0"),
@@ -284,7 +284,7 @@ fn a_run_on_meta_reports_that_it_computes_nothing() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    assert!(text(&output.stderr).contains("no number computed"));
+    assert!(text(&output.stderr).contains("memory is counted and nothing is computed"));
     assert!(text(&output.stdout).contains("Every rank used what was planned"));
 }
 

@@ -266,7 +266,7 @@ fn a_stopped_run_without_weights_is_an_error() {
 fn ended_well(output: &Output, run_dir: &Path) {
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains("asked to stop: step "), "{said}");
+    assert!(said.contains("stop requested: step "), "{said}");
     let summary = summary(run_dir);
     assert_eq!(summary["interrupted"], true);
     let steps = summary["steps"].as_u64().unwrap();

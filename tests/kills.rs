@@ -251,7 +251,7 @@ fn a_terminated_run_saves_its_last_step_and_resumes_without_a_configuration() {
     let output = workplace.run(&["train", "--run-dir", "out", "--resume", "--set", "parallel.data=1"]);
     succeeded(&output);
     let said = text(&output.stderr);
-    assert!(said.contains(&format!("going on after step {newest}")), "{said}");
+    assert!(said.contains(&format!("resuming after step {newest}")), "{said}");
     let mut whole = start("whole");
     assert!(whole.wait().unwrap().success());
     let (resumed, whole) = (workplace.summary("out"), workplace.summary("whole"));
@@ -284,7 +284,7 @@ fn a_run_is_resumed_from_the_command_line() {
     assert!(said.contains("nothing is left to do: all 100 steps are done"), "{said}");
     refused(
         &[&line[..], &["--set", "model.width=32"]].concat(),
-        "model.width cannot change when a run goes on: 32 here, 16",
+        "model.width cannot change when a run is resumed: 32 here, 16",
     );
     let state = workplace.path("out/checkpoints/step-000100/state.safetensors");
     std::fs::write(&state, &std::fs::read(&state).unwrap()[1..]).unwrap();

@@ -79,7 +79,7 @@ impl Writer {
         match threads::spawn("checkpoint", body) {
             Ok(thread) => self.in_flight = Some(InFlight { path, thread }),
             Err(error) => {
-                let what = format!("there is no thread to write it: {error}");
+                let what = format!("the thread to write it cannot be started: {error}");
                 self.unstarted = Some(CheckpointError::Thread { path, what });
             }
         }

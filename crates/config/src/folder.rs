@@ -60,6 +60,6 @@ fn family(
     all.clone().find(|(_, translation)| translation.model_types.contains(&model_type)).ok_or_else(|| {
         let built: Vec<_> = all.by_ref().flat_map(|(_, translation)| translation.model_types).collect();
         let names: Vec<_> = built.iter().map(|name| format!("\"{name}\"")).collect();
-        format!("model_type = \"{model_type}\" is not built: {} are", names.join(", "))
+        format!("model_type = \"{model_type}\" is not supported; supported: {}", names.join(", "))
     })
 }

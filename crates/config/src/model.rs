@@ -32,7 +32,7 @@ impl ModelConfig {
             return Err(given.conflict(&[ModelSection::from_config], reason));
         }
         let Some(family) = families.find(kind) else {
-            let reason = format!("{} = \"{kind}\" is no family of models", ModelSection::kind);
+            let reason = format!("{} = \"{kind}\" is not a model family", ModelSection::kind);
             return Err(given.conflict(&[ModelSection::kind], reason));
         };
         let vocabulary = tokens.next_multiple_of(VOCABULARY_MULTIPLE);

@@ -98,7 +98,7 @@ pub(crate) fn recognise(file: &DataFile) -> Result<(Encoding, u64), Error> {
         }
         None => (Encoding::Raw16, file.len() / 2),
     };
-    if tokens == 0 { Err(refused("it holds not one token".to_owned())) } else { Ok((encoding, tokens)) }
+    if tokens == 0 { Err(refused("it has no tokens".to_owned())) } else { Ok((encoding, tokens)) }
 }
 
 fn check_header(file: &DataFile, encoding: Encoding, version: u32, count: u32) -> Result<(), String> {

@@ -58,7 +58,7 @@ pub enum Error {
         now: u64,
     },
     /// A path or glob whose files are all empty.
-    #[error("'{pattern}' holds not one byte of text")]
+    #[error("'{pattern}' has no text")]
     Empty {
         /// The path or glob as it was given.
         pattern: String,
@@ -120,7 +120,7 @@ pub enum Error {
         needed: u64,
     },
     /// A size is zero, or a micro-batch would not fit in memory.
-    #[error("a micro-batch of {rows} rows of {columns} values cannot be made")]
+    #[error("a micro-batch of {rows} rows of {columns} values is invalid")]
     BadShape {
         /// Rows (sequences, samples) in a micro-batch.
         rows: usize,
@@ -142,7 +142,7 @@ pub enum Error {
         weights: Vec<f64>,
     },
     /// A vocabulary of no tokens, or of more than 2³² tokens.
-    #[error("a vocabulary of {vocabulary} tokens cannot be drawn from")]
+    #[error("a vocabulary of {vocabulary} tokens is invalid")]
     BadVocabulary {
         /// The value as it was given.
         vocabulary: usize,

@@ -87,8 +87,8 @@ fn files_that_are_no_shards_are_refused_by_name() {
             "its header counts 100 tokens, which take 1224 bytes, and it has 1226",
         ),
         (vec![1, 2, 3], "it has no header, and 3 bytes are no whole number of 16-bit tokens"),
-        (shard16(0..0), "it holds not one token"),
-        (Vec::new(), "it holds not one token"),
+        (shard16(0..0), "it has no tokens"),
+        (Vec::new(), "it has no tokens"),
     ];
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("a.bin");

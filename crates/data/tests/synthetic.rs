@@ -103,22 +103,16 @@ fn a_micro_batch_can_change_its_type() {
 fn invalid_options_are_refused() {
     let with = |kind| SyntheticOptions { kind, ..TOKENS };
     let table = [
-        (
-            with(SyntheticKind::Tokens { vocabulary: 0, context: 4 }),
-            "a vocabulary of 0 tokens cannot be drawn from",
-        ),
+        (with(SyntheticKind::Tokens { vocabulary: 0, context: 4 }), "a vocabulary of 0 tokens is invalid"),
         (
             with(SyntheticKind::Regression { inputs: 3, outputs: 0 }),
-            "a micro-batch of 9 rows of 0 values cannot be made",
+            "a micro-batch of 9 rows of 0 values is invalid",
         ),
         (
             with(SyntheticKind::Regression { inputs: usize::MAX, outputs: 1 }),
-            "a micro-batch of 9 rows of 18446744073709551615 values cannot be made",
+            "a micro-batch of 9 rows of 18446744073709551615 values is invalid",
         ),
-        (
-            SyntheticOptions { micro_batch: 0, ..TOKENS },
-            "a micro-batch of 0 rows of 127 values cannot be made",
-        ),
+        (SyntheticOptions { micro_batch: 0, ..TOKENS }, "a micro-batch of 0 rows of 127 values is invalid"),
     ];
     for (options, expected) in table {
         assert_eq!(SyntheticSource::new(options).unwrap_err().to_string(), expected);

@@ -240,7 +240,7 @@ fn a_table_chooses_the_algorithm() {
         device.set_matmul_table(empty.clone()).unwrap();
         check(&device, case, shape);
         let [planned] = device.planned_matmuls().unwrap()[..] else {
-            panic!("{case:?}: one matmul was asked for")
+            panic!("{case:?}: one matmul was requested")
         };
         assert_eq!((planned.calls, planned.from_table), (1, false));
         let choices = device.matmul_choices(planned.key, 8).unwrap();

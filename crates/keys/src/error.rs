@@ -112,7 +112,7 @@ pub enum Error {
         reason: String,
     },
     /// A value whose feature is not implemented yet.
-    #[error("{origin}: {key} = {value}: {what} not built yet")]
+    #[error("{origin}: {key} = {value}: {what} not supported yet")]
     Unbuilt {
         /// Where the value is written.
         origin: Origin,

@@ -41,7 +41,7 @@ impl Given {
     /// arguments of `--set`, of which the last for a key wins.
     ///
     /// # Errors
-    /// Text that is not TOML, names that do not exist, values that are not built yet, keys of another kind.
+    /// Text that is not TOML, names that do not exist, values that are not supported yet, keys of another kind.
     pub fn parse(table: &Table, text: &str, name: &str, directory: &Path, set: &[String]) -> Result<Self> {
         Self::parse_implied(table, text, name, directory, set, |_| Ok(Vec::new()))
     }
@@ -184,7 +184,7 @@ impl Given {
         Entry { shown: value.to_string(), value, origin: self.origin(&[]) }
     }
 
-    /// Refuses the first value that needs a feature which is not built.
+    /// Refuses the first value that needs an unsupported feature.
     fn refuse_unbuilt(&self) -> Result<()> {
         for key in self.table.keys() {
             let (Some(unbuilt), Some(entry)) = (key.unbuilt, self.entries.get(key.path)) else { continue };

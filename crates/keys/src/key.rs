@@ -66,7 +66,7 @@ pub struct Unbuilt {
     /// Returns whether a value needs the feature. Returns false for values that are invalid for another
     /// reason.
     pub needs: fn(&Value) -> bool,
-    /// The feature with its verb, printed before "not built yet".
+    /// The feature with its verb, printed before "not supported yet".
     pub what: &'static str,
 }
 

@@ -78,7 +78,7 @@ impl<T> Row<T> {
         self
     }
 
-    /// Refuses the values for which `needs` returns true, with "`what` not built yet".
+    /// Refuses the values for which `needs` returns true, with "`what` not supported yet".
     #[must_use]
     pub const fn unbuilt(mut self, what: &'static str, needs: fn(&Value) -> bool) -> Self {
         self.key.unbuilt = Some(Unbuilt { needs, what });

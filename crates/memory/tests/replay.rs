@@ -58,9 +58,9 @@ fn every_kind_of_difference_is_detected() {
         (
             "\"alloc\",2,5000000,0",
             "\"alloc\",2,5000000,7",
-            "was asked for where the recording has segment_alloc",
+            "was requested where the recording has segment_alloc",
         ),
-        ("8388608,20971520,0],[\"segment_free", "8388608,20971521,0],[\"segment_free", "was asked for where"),
+        ("8388608,20971520,0],[\"segment_free", "8388608,20971521,0],[\"segment_free", "was requested where"),
         (",[\"segment_free\",8388608,20971520,0]", "", "segment_free of 20971520 bytes at 0x800000"),
         (
             "20971520,0]]",

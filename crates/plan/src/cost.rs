@@ -12,7 +12,7 @@ use parallel::pipeline::{ActionTimes, ScheduleError, StageTimes, simulate};
 
 use crate::costs::recomputed_layers;
 use crate::error::{PlanError, Result};
-use crate::imitated::DeviceRates;
+use crate::rates::DeviceRates;
 use crate::work::Work;
 use config::{OptimKind, RunConfig};
 use worker::blueprint;

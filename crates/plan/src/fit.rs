@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use telemetry::units::{bytes, grouped};
 
 use crate::host::HostUse;
-use crate::imitated::OverheadPart;
+use crate::overhead::OverheadPart;
 use crate::roles::Plans;
 use worker::Setup;
 

@@ -6,6 +6,8 @@ use device::{Description, Kind};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{PlanError, Result};
+use crate::overhead::Overhead;
+use crate::rates::DeviceRates;
 use crate::toml_file;
 
 /// The description of the device that plans imitate on a host without a GPU.
@@ -62,90 +64,6 @@ mod kind_by_name {
         let name = String::deserialize(deserializer)?;
         let kind = Kind::ALL.into_iter().find(|kind| kind.name() == name);
         kind.ok_or_else(|| D::Error::unknown_variant(&name, &NAMES))
-    }
-}
-
-/// Bytes of a device that the allocator cannot use.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Overhead {
-    /// Bytes of the driver's context.
-    pub context: u64,
-    /// Bytes of kernels and library handles.
-    pub modules: u64,
-    /// Bytes that drivers and libraries load in the first step.
-    pub warm_up: u64,
-    /// Bytes of connections to other ranks; 0 without other ranks.
-    pub communicators: u64,
-    /// Keys above whose values were not measured on such a device.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub assumed: Vec<String>,
-}
-
-/// Rates of a device, for predicted times.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DeviceRates {
-    /// FLOP/s of large matmuls in bf16.
-    pub flops_bf16: f64,
-    /// FLOP/s of large matmuls in f32.
-    pub flops_f32: f64,
-    /// Bytes per second, read plus written, of a large copy on the device.
-    pub memory_bytes: f64,
-    /// Bytes per second that a rank sends to another rank.
-    pub link_bytes: f64,
-    /// FLOP/s of a whole step divided by FLOP/s of large matmuls.
-    pub efficiency: f64,
-    /// Keys above whose values were not measured on such a device.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub assumed: Vec<String>,
-}
-
-/// A part of the overhead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OverheadPart {
-    /// Key in description files.
-    pub name: &'static str,
-    /// Bytes that this part uses.
-    pub bytes: u64,
-    /// Whether the value was measured on such a device, rather than assumed.
-    pub measured: bool,
-}
-
-impl OverheadPart {
-    /// Name of the part in sentences.
-    #[must_use]
-    pub fn words(&self) -> &'static str {
-        match self.name {
-            "modules" => "kernels",
-            "warm_up" => "libraries",
-            "communicators" => "connections",
-            name => name,
-        }
-    }
-}
-
-impl Overhead {
-    /// Returns the parts of a rank's overhead; `connected` tells whether there are other ranks.
-    pub fn parts(&self, connected: bool) -> Vec<OverheadPart> {
-        let all = [
-            ("context", self.context),
-            ("modules", self.modules),
-            ("warm_up", self.warm_up),
-            ("communicators", if connected { self.communicators } else { 0 }),
-        ];
-        let part = |(name, bytes): (&'static str, u64)| OverheadPart {
-            name,
-            bytes,
-            measured: !self.assumed.iter().any(|assumed| assumed == name),
-        };
-        all.into_iter().filter(|(_, bytes)| *bytes > 0).map(part).collect()
-    }
-
-    /// Returns the same values marked as assumed, for another model of device.
-    fn elsewhere(mut self) -> Self {
-        self.assumed = ["context", "modules", "warm_up", "communicators"].map(str::to_owned).to_vec();
-        self
     }
 }
 
@@ -266,74 +184,5 @@ impl PlanDevice {
     }
 }
 
-impl Overhead {
-    /// Sum of all parts in bytes; `None` on overflow.
-    fn bytes(&self) -> Option<u64> {
-        let parts = [self.modules, self.warm_up, self.communicators];
-        parts.into_iter().try_fold(self.context, u64::checked_add)
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn descriptions_are_read_back() {
-        let shipped = PlanDevice::shipped().unwrap();
-        assert_eq!(PlanDevice::parse(&shipped.to_toml().unwrap(), "again").unwrap(), shipped);
-        let alone = shipped.description(false).taken_bytes;
-        assert_eq!(shipped.description(true).taken_bytes, alone + shipped.overhead.communicators);
-        let host = PlanDevice::host();
-        assert_eq!(PlanDevice::parse(&host.to_toml().unwrap(), "host").unwrap(), host);
-        assert_eq!(host.description(true), Description::host());
-        assert!(host.overhead.parts(true).is_empty() && !host.rates_or_shipped().unwrap().1.is_empty());
-        let other = Description { model: "another".to_owned(), ..shipped.description(false) };
-        let other = PlanDevice::gpu(&other).unwrap();
-        assert!(other.overhead.parts(true).iter().all(|part| !part.measured) && other.rates.is_none());
-    }
-
-    #[test]
-    fn descriptions_from_data_sheets_are_marked_as_assumed() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../launch/devices");
-        let mut names = Vec::new();
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            let device = PlanDevice::load(&path).unwrap();
-            names.push(path.file_stem().unwrap().to_string_lossy().into_owned());
-            let (rates, assumed) = device.rates_or_shipped().unwrap();
-            let all = [rates.assumed.len(), assumed.len(), device.overhead.assumed.len()];
-            match names.last().map(String::as_str) {
-                Some("h200") => assert!(device.assumed.is_empty() && all == [0, 0, 0]),
-                _ => assert!(!device.assumed.is_empty() && all == [5, 5, 4], "{path:?}"),
-            }
-            assert!(
-                device.overhead.parts(true).iter().all(|part| part.measured == device.assumed.is_empty())
-            );
-        }
-        names.sort();
-        let known = ["a100-40gb", "a100-80gb", "b200", "h100-80gb", "h200", "l40s", "rtx-4090"];
-        assert_eq!(names, known);
-    }
-
-    #[test]
-    fn invalid_descriptions_are_refused_with_their_line() {
-        let table = [
-            ("multiprocessors = 132", "processors = 132", ":9: unknown field"),
-            ("total_bytes = 150109880320", "total_bytes = \"all\"", ":6: invalid type"),
-            ("total_bytes = 150109880320", "total_bytes = 0", "above 0"),
-            ("granularity = 2097152", "granularity = 3000", "must divide 2097152"),
-            ("context = 554500096", "context = 150109880320", "leaves nothing"),
-            ("context = 554500096", "context = 9223372036854775807", "leaves nothing"),
-            ("flops_f32 = ", "flops_f32 = 0.0 # ", "above 0"),
-        ];
-        for (from, to, expected) in table {
-            let text = SHIPPED.replacen(from, to, 1);
-            assert_ne!(text, SHIPPED, "{from}");
-            let error = PlanDevice::parse(&text, "h.toml").unwrap_err();
-            let said = error.to_string();
-            assert!(said.starts_with("h.toml:") && said.contains(expected), "{said}");
-            assert_eq!((error.exit_status(), said.lines().count()), (2, 1));
-        }
-    }
-}
+mod tests;

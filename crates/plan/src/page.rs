@@ -57,7 +57,7 @@ pub fn plan_page(config: RunConfig, options: &PlanOptions, title: &str) -> Resul
     let took = began.elapsed().as_secs_f64();
     let model = setup.placement.description().model;
     let text = format!(
-        "Planned for {model}, in {took:.1} s, by running a rank of every kind with nothing behind its memory."
+        "Planned for {model}, in {took:.1} s, by running a rank of every role without device memory."
     );
     let verdict = fit.to_string();
     let (first, rest) = verdict.split_at(1);

@@ -46,7 +46,7 @@ pub fn in_words(config: &RunConfig) -> String {
     match (&config.parallel.partition, &config.parallel.profile) {
         (config::PartitionPolicy::Layers(_), _) => "as configured".to_owned(),
         (config::PartitionPolicy::Smallest, _) => "for the smallest peak".to_owned(),
-        (config::PartitionPolicy::Fastest, None) => "the fastest by operations and bytes".to_owned(),
+        (config::PartitionPolicy::Fastest, None) => "the fastest by FLOPs and bytes".to_owned(),
         (config::PartitionPolicy::Fastest, Some(path)) => {
             format!("the fastest by the times in {}", path.display())
         }

@@ -188,9 +188,9 @@ impl Search<'_> {
         };
         PlanError::Refused(match least {
             Some((bytes, rank, words)) => {
-                format!("{limit}, whatever is computed again: with {words}, rank {rank} needs {bytes} bytes")
+                format!("{limit} with any recomputation: with {words}, rank {rank} needs {bytes} bytes")
             }
-            None => format!("{limit}, whatever is computed again"),
+            None => format!("{limit} with any recomputation"),
         })
     }
 }

@@ -8,7 +8,8 @@ use std::thread;
 use device::{Description, Kind};
 
 use crate::error::{PlanError, Result};
-use crate::imitated::{OverheadPart, PlanDevice};
+use crate::imitated::PlanDevice;
+use crate::overhead::OverheadPart;
 use crate::plan::{Plan, Role, boundless, plan};
 use system::threads;
 use worker::Placement;

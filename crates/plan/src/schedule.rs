@@ -94,8 +94,8 @@ impl PlannedSchedule {
     #[must_use]
     pub fn times(&self) -> String {
         match &self.profile {
-            None => "as their operations and bytes are counted beforehand".to_owned(),
-            Some(path) => format!("as {} has them", path.display()),
+            None => "timed by counted FLOPs and bytes".to_owned(),
+            Some(path) => format!("timed by {}", path.display()),
         }
     }
 

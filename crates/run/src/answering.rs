@@ -30,7 +30,8 @@ pub(crate) fn while_answering<T: Send + 'static>(
     work: Option<impl FnOnce() -> T + Send + 'static>,
 ) -> Result<Option<T>> {
     let spawned = work.map(|work| threads::spawn("disk", work)).transpose();
-    let thread = spawned.map_err(|error| RunError::Refused(format!("no thread to write files: {error}")))?;
+    let thread = spawned
+        .map_err(|error| RunError::Refused(format!("a thread to write files cannot be started: {error}")))?;
     wait_together(control, &mut || thread.as_ref().is_none_or(std::thread::JoinHandle::is_finished))?;
     // A panic is passed on to the caller.
     Ok(thread.map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))))

@@ -53,7 +53,7 @@ pub enum RunError {
         text: String,
     },
     /// Another process of the job prints the error, so that this one prints nothing.
-    #[error("another rank says why")]
+    #[error("another rank prints the error")]
     Said {
         /// The exit status of all processes.
         status: u8,

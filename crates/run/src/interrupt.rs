@@ -45,7 +45,7 @@ impl Interrupt {
                     (false, _) => interrupt.raise(),
                 }
                 if alone {
-                    terminal::say("plimsoll: stopping after this step; once more to stop at once");
+                    terminal::say("plimsoll: stopping after this step; a second signal stops at once");
                 }
             }
         };

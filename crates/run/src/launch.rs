@@ -123,7 +123,7 @@ fn plan_that_fits(startup: &Startup, setup: &Setup) -> Result<Plans> {
         return Err(remedy::refusal(setup, &fit).into());
     }
     if fit.retries {
-        tracing::warn!("this run is at the edge of its device: {fit}");
+        tracing::warn!("this run nearly fills its device: {fit}");
     }
     Ok(plans)
 }
@@ -224,7 +224,7 @@ fn vocabulary_in_words(config: &RunConfig) -> Option<String> {
     let Examples::Tokens { vocabulary, .. } = config.model.examples() else { return None };
     let (name, tokens) = (config.tokenizer.name(), config.tokenizer.vocabulary());
     (tokens > 0 && vocabulary > tokens)
-        .then(|| format!("vocabulary {vocabulary}: the {tokens} tokens of {name}, and some that no text has"))
+        .then(|| format!("vocabulary {vocabulary}: the {tokens} tokens of {name}, padded"))
 }
 
 /// Logs the settings of the run and its planned memory.
@@ -238,7 +238,7 @@ fn announce(setup: &Setup, directory: &RunDirectory, plans: &Plans) {
         tracing::warn!("{sentence}");
     }
     if config.memory.preallocate && plans.roles().is_empty() {
-        tracing::warn!("memory.preallocate takes what is planned: without a plan it has no effect");
+        tracing::warn!("memory.preallocate has no effect without a plan");
     }
     if let Some(advice) = config.model.advice(config.precision.compute) {
         tracing::warn!("{advice}");
@@ -258,7 +258,7 @@ fn announce(setup: &Setup, directory: &RunDirectory, plans: &Plans) {
     }
     tracing::info!("run directory {}", directory.path().display());
     if config.memory.recompute != RecomputePolicy::None {
-        tracing::info!("activations are computed again in backward: {}", recompute::in_words(&config.memory));
+        tracing::info!("activations are recomputed in backward: {}", recompute::in_words(&config.memory));
     }
     if config.stages() > 1 {
         let layers = setup.blueprint.layers_of_stages();
@@ -268,7 +268,7 @@ fn announce(setup: &Setup, directory: &RunDirectory, plans: &Plans) {
         let both = |count: u64| format!("{} bytes ({})", grouped(count), bytes(count));
         let (allocated, reserved) = (plan.statistics.peak_allocated(), plan.statistics.peak_reserved());
         tracing::info!(
-            "planned: at the peak, no rank will have allocated more than {}, nor reserved more than {}",
+            "planned: every rank allocates at most {} and reserves at most {}",
             both(allocated),
             both(reserved)
         );

@@ -31,10 +31,10 @@ impl Placed {
     ) -> Result<Self> {
         let found = match choice {
             DeviceChoice::Cpu => {
-                return Ok(Placed { placement: Placement::Cpu, reason: "the CPU, as asked".to_owned() });
+                return Ok(Placed { placement: Placement::Cpu, reason: "the CPU, as requested".to_owned() });
             }
             DeviceChoice::Meta => {
-                let reason = "nothing: memory is counted and no number computed".to_owned();
+                let reason = "Meta: memory is counted and nothing is computed".to_owned();
                 return Ok(Placed { placement: Placement::Meta(Description::host()), reason });
             }
             DeviceChoice::Auto => match cuda::availability() {

@@ -30,7 +30,7 @@ impl Found {
     /// checkpoint that is damaged or of another run.
     pub(crate) fn look(config: &RunConfig, options: &RunOptions, owns: bool) -> Result<Self> {
         let Some(run_dir) = options.run_dir.as_deref() else {
-            return Err(RunError::Refused("--resume: which run to go on with, --run-dir says".to_owned()));
+            return Err(RunError::Refused("--resume needs --run-dir, the run to resume".to_owned()));
         };
         if !run_dir.exists() {
             return Ok(Found { lock: None, point: None });
@@ -58,7 +58,7 @@ impl Found {
     pub(crate) fn apply(&self, setup: &mut Setup) -> Result<()> {
         let Some(point) = &self.point else { return Ok(()) };
         if setup.placement.is_meta() {
-            let text = "--resume: --device meta computes nothing that could go on";
+            let text = "--resume: --device meta computes nothing and cannot resume a run";
             return Err(RunError::Refused(text.to_owned()));
         }
         if !is_same_corpus(setup, &point.checkpoint)? {
@@ -79,13 +79,13 @@ fn check_settings(config: &RunConfig, checkpoint: &Checkpoint) -> Result<()> {
     let mut changes = config.changes_since(checkpoint.configuration());
     changes.retain(|change| !change.allowed);
     if !changes.is_empty() {
-        let what = format!("{} when a run goes on: {}", cannot_change(&changes), listed(&changes));
+        let what = format!("{} when a run is resumed: {}", cannot_change(&changes), listed(&changes));
         return Err(CheckpointError::OtherRun { path: checkpoint.path().to_owned(), what }.into());
     }
     let (steps, done) = (config.train.steps, checkpoint.step());
     if steps < done {
         return Err(RunError::Refused(format!(
-            "{}: train.steps = {steps}: {} has done {done} steps already; --step goes on from an earlier one",
+            "{}: train.steps = {steps}: {} has done {done} steps already; --step resumes from an earlier one",
             config.origins.of("train.steps"),
             checkpoint.path().display()
         )));
@@ -177,7 +177,7 @@ pub(crate) fn announce(setup: &Setup, options: &RunOptions, run_dir: &Path) {
     match &setup.start {
         Start::Resumed(point) => {
             let (step, path) = (point.checkpoint.step(), point.checkpoint.path().display());
-            tracing::info!("going on after step {step}, from {path}");
+            tracing::info!("resuming after step {step}, from {path}");
             for change in changes(setup) {
                 tracing::info!("from step {} on, {}: {}", step + 1, change.key, change.values());
             }

@@ -62,7 +62,7 @@ fn check_directory(path: &Path) -> Result<()> {
 /// another run began in the same second. Errors: it cannot be created.
 fn new_directory(name: &str) -> Result<PathBuf> {
     let unusable = |path: &Path, error: std::io::Error| {
-        RunError::Refused(format!("{}: the run's directory cannot be made: {error}", path.display()))
+        RunError::Refused(format!("{}: the run's directory cannot be created: {error}", path.display()))
     };
     let (runs, name) = (Path::new("runs"), format!("{name}-{}", compact(SystemTime::now())));
     std::fs::create_dir_all(runs).map_err(|error| unusable(runs, error))?;
@@ -101,7 +101,7 @@ impl RunDirectory {
             return Err(RunError::Refused(text));
         }
         let unusable = |error: std::io::Error| {
-            RunError::Refused(format!("--run-dir {}: it cannot be made: {error}", path.display()))
+            RunError::Refused(format!("--run-dir {}: it cannot be created: {error}", path.display()))
         };
         std::fs::create_dir_all(&path).map_err(unusable)?;
         Self::begin(config, RunLock::take(&path)?)

@@ -58,7 +58,7 @@ pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn
         let agreed = Agreement::reach(worker.control(), interrupt, observer)?;
         course.interrupted = agreed.stop && step + 1 < calendar.steps;
         if course.interrupted && worker.grid().rank() == 0 {
-            tracing::info!("asked to stop: step {} is the last", course.steps);
+            tracing::info!("stop requested: step {} is the last", course.steps);
         }
         let mut validation_loss = None;
         course.is_best = false;

@@ -73,7 +73,7 @@ pub(crate) fn report(
     // The run is complete: a missing comparison is no failure.
     let bigram_entropy = setup.dataset.tokens.as_ref().map(|tokens| tokens.bigram_entropy()).transpose();
     let bigram_entropy = bigram_entropy.unwrap_or_else(|error| {
-        tracing::warn!("no figure of a bigram model: {error}");
+        tracing::warn!("the bigram model's loss is unknown: {error}");
         None
     });
     let bytes_per_token = setup.dataset.tokens.as_ref().map(|tokens| tokens.bytes_per_token()).transpose();

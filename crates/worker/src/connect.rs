@@ -65,7 +65,7 @@ pub(crate) fn share(
     let sharing = device.connecting(|| Ok::<_, WorkerError>(plane.share(&regions, options)?))?;
     match &sharing {
         PeerAccess::Denied(why) if plane.rank() == 0 => {
-            tracing::info!("gradients go over NCCL: GPUs do not reach each other's memory ({why})");
+            tracing::info!("gradients are summed over NCCL: GPUs cannot access each other's memory ({why})");
         }
         PeerAccess::Granted => tracing::debug!("GPUs sum gradients in each other's memory"),
         PeerAccess::Denied(_) => {}

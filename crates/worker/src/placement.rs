@@ -28,7 +28,7 @@ impl DeviceChoice {
             "cuda" => Ok(DeviceChoice::Cuda),
             "meta" => Ok(DeviceChoice::Meta),
             other => Err(WorkerError::Refused(format!(
-                "--device {other}: auto, cpu, cuda and meta are the devices"
+                "--device {other}: unknown device; the devices are auto, cpu, cuda and meta"
             ))),
         }
     }

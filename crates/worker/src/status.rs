@@ -163,7 +163,7 @@ impl Status {
                 status
             }
             Err(error) => {
-                tracing::warn!("{}: cannot be made: {error}", path.display());
+                tracing::warn!("{}: cannot be created: {error}", path.display());
                 Status(None)
             }
         }

@@ -16,7 +16,7 @@ fn table() -> &'static CoreBPE {
 pub(super) fn encode(text: &str) -> Result<Vec<u32>, Error> {
     // The library panics if its regular expression gives up.
     let encoded = catch_unwind(AssertUnwindSafe(|| table().encode_ordinary(text)));
-    encoded.map_err(|_| Error::NotEncoded { reason: "its regular expression gave up".to_owned() })
+    encoded.map_err(|_| Error::NotEncoded { reason: "its regular expression reached its limit".to_owned() })
 }
 
 pub(super) fn token(text: &str) -> Option<u32> {

@@ -88,7 +88,7 @@ impl Recorded {
 
     fn refuse<T>(&mut self, request: String) -> Result<T, RawError> {
         let expected = self.expected();
-        self.refused.push(format!("{request} was asked for where the recording has {expected}"));
+        self.refused.push(format!("{request} was requested where the recording has {expected}"));
         Err(RawError::OutOfMemory)
     }
 

@@ -60,7 +60,9 @@ impl FolderConfig {
     /// Refuses a boolean `key` that is present and not `built`.
     pub fn only(&self, key: &str, built: bool) -> Result<()> {
         match self.flag(key)? {
-            Some(found) if found != built => Err(format!("{key} = {found} is not built: {built} is")),
+            Some(found) if found != built => {
+                Err(format!("{key} = {found} is not supported; supported: {built}"))
+            }
             _ => Ok(()),
         }
     }

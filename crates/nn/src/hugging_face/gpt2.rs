@@ -40,10 +40,12 @@ pub(crate) struct Sizes {
 fn keys(config: &FolderConfig) -> Result<Vec<(&'static str, Value)>, String> {
     let (width, inner) = (config.count("n_embd")?, config.optional_count("n_inner")?);
     if let Some(inner) = inner.filter(|inner| *inner != EXPANSION * width) {
-        return Err(format!("n_inner = {inner} is not built: {EXPANSION} times n_embd = {width} is"));
+        return Err(format!(
+            "n_inner = {inner} is not supported; supported: {EXPANSION} times n_embd = {width}"
+        ));
     }
     if let Some(epsilon) = config.number("layer_norm_epsilon")?.filter(|epsilon| *epsilon != EPSILON) {
-        return Err(format!("layer_norm_epsilon = {epsilon:e} is not built: {EPSILON:e} is"));
+        return Err(format!("layer_norm_epsilon = {epsilon:e} is not supported; supported: {EPSILON:e}"));
     }
     config.only("scale_attn_weights", true)?;
     config.only("scale_attn_by_inverse_layer_idx", false)?;
@@ -67,7 +69,7 @@ fn activation(config: &FolderConfig) -> Result<&'static str, String> {
     let found = ACTIVATIONS.iter().find(|(_, names)| names.contains(&theirs));
     found.map(|(ours, _)| *ours).ok_or_else(|| {
         let built: Vec<_> = ACTIVATIONS.iter().map(|(_, names)| format!("\"{}\"", names[0])).collect();
-        format!("activation_function = \"{theirs}\" is not built: {} are", built.join(", "))
+        format!("activation_function = \"{theirs}\" is not supported; supported: {}", built.join(", "))
     })
 }
 

@@ -56,14 +56,16 @@ fn check(config: &FolderConfig) -> Result<(), String> {
     config.only("use_sliding_window", false)?;
     let other = config.texts("layer_types")?.and_then(|all| all.into_iter().find(|t| *t != "full_attention"));
     if let Some(other) = other {
-        return Err(format!("layer_types has \"{other}\", which is not built: \"full_attention\" is"));
+        return Err(format!(
+            "layer_types has \"{other}\", which is not supported; supported: \"full_attention\""
+        ));
     }
     // A window has no effect if use_sliding_window exists and is false.
     let window = config.optional_count("sliding_window")?.filter(|_| config.model_type() == Ok("mistral"));
     let context = config.count("max_position_embeddings")?;
     match window.filter(|window| *window < context) {
         Some(window) => Err(format!(
-            "sliding_window = {window} below max_position_embeddings = {context} is not built: null is"
+            "sliding_window = {window} below max_position_embeddings = {context} is not supported; supported: null"
         )),
         None => Ok(()),
     }
@@ -74,7 +76,7 @@ fn activation(config: &FolderConfig) -> Result<&'static str, String> {
     let found = ACTIVATIONS.iter().find(|(_, names)| names.contains(&theirs));
     found.map(|(ours, _)| *ours).ok_or_else(|| {
         let built: Vec<_> = ACTIVATIONS.iter().map(|(_, names)| format!("\"{}\"", names[0])).collect();
-        format!("hidden_act = \"{theirs}\" is not built: {} are", built.join(", "))
+        format!("hidden_act = \"{theirs}\" is not supported; supported: {}", built.join(", "))
     })
 }
 
@@ -96,7 +98,7 @@ fn rope(config: &FolderConfig) -> Result<Keys, String> {
     let number =
         |key: &str| scaling.number(key)?.ok_or_else(|| format!("rope_type = \"{kind}\" has no {key}"));
     if let Some(part) = scaling.number("partial_rotary_factor")?.filter(|part| *part != 1.0) {
-        return Err(format!("partial_rotary_factor = {part} is not built: 1 is"));
+        return Err(format!("partial_rotary_factor = {part} is not supported; supported: 1"));
     }
     match kind {
         "default" => {}
@@ -113,7 +115,7 @@ fn rope(config: &FolderConfig) -> Result<Keys, String> {
         ]),
         other => {
             return Err(format!(
-                "rope_type = \"{other}\" is not built: \"default\", \"linear\" and \"llama3\" are"
+                "rope_type = \"{other}\" is not supported; supported: \"default\", \"linear\" and \"llama3\""
             ));
         }
     }

@@ -27,24 +27,24 @@ fn copy_of(name: &str, to: &Path, change: impl FnOnce(&mut Value)) {
 #[test]
 fn unsupported_configurations_are_refused() {
     let table: [(&str, Value, &str); 11] = [
-        ("model_type", json!("bloom"), "model_type = \"bloom\" is not built: \"gpt2\""),
+        ("model_type", json!("bloom"), "model_type = \"bloom\" is not supported; supported: \"gpt2\""),
         ("model_type", Value::Null, "it has no model_type"),
         (
             "activation_function",
             json!("tanh"),
-            "activation_function = \"tanh\" is not built: \"gelu_new\", \"gelu\"",
+            "activation_function = \"tanh\" is not supported; supported: \"gelu_new\", \"gelu\"",
         ),
         ("n_layer", Value::Null, "it has no n_layer"),
         ("n_layer", json!(-1), "n_layer = -1 is not a positive integer"),
         ("n_layer", json!("two"), "n_layer = \"two\" is not a positive integer"),
         ("n_layer", json!(1_000_000_000), "model.layers = 1000000000 is not an integer from 1"),
         ("n_head", json!(3), "model.width = 128 is not a multiple of model.heads = 3"),
-        ("n_inner", json!(100), "n_inner = 100 is not built"),
-        ("add_cross_attention", json!(true), "add_cross_attention = true is not built"),
+        ("n_inner", json!(100), "n_inner = 100 is not supported"),
+        ("add_cross_attention", json!(true), "add_cross_attention = true is not supported"),
         (
             "scale_attn_by_inverse_layer_idx",
             json!(true),
-            "scale_attn_by_inverse_layer_idx = true is not built",
+            "scale_attn_by_inverse_layer_idx = true is not supported",
         ),
     ];
     for (key, value, expected) in table {
@@ -63,15 +63,15 @@ fn unsupported_configurations_of_llamas_are_refused() {
             "llama",
             "hidden_act",
             json!("relu"),
-            "hidden_act = \"relu\" is not built: \"silu\", \"gelu_pytorch_tanh\"",
+            "hidden_act = \"relu\" is not supported; supported: \"silu\", \"gelu_pytorch_tanh\"",
         ),
-        ("llama", "attention_bias", json!(true), "attention_bias = true is not built"),
-        ("llama", "mlp_bias", json!(true), "mlp_bias = true is not built"),
+        ("llama", "attention_bias", json!(true), "attention_bias = true is not supported"),
+        ("llama", "mlp_bias", json!(true), "mlp_bias = true is not supported"),
         (
             "llama",
             "rope_scaling",
             yarn,
-            "rope_type = \"yarn\" is not built: \"default\", \"linear\" and \"llama3\"",
+            "rope_type = \"yarn\" is not supported; supported: \"default\", \"linear\" and \"llama3\"",
         ),
         ("llama", "rope_scaling", json!({ "type": "linear" }), "rope_type = \"linear\" has no factor"),
         (
@@ -80,7 +80,7 @@ fn unsupported_configurations_of_llamas_are_refused() {
             json!(3),
             "model.key_value_heads = 3 does not divide model.heads = 4",
         ),
-        ("qwen2", "use_sliding_window", json!(true), "use_sliding_window = true is not built"),
+        ("qwen2", "use_sliding_window", json!(true), "use_sliding_window = true is not supported"),
         ("qwen3", "layer_types", json!(["sliding_attention"]), "layer_types has \"sliding_attention\""),
         ("qwen3", "rope_parameters", json!([1]), "rope_parameters = [1] is not an object"),
     ];
@@ -97,7 +97,7 @@ fn unsupported_configurations_of_llamas_are_refused() {
     });
     let error = config(directory.path()).unwrap_err();
     assert!(
-        error.contains("sliding_window = 256 below max_position_embeddings = 512 is not built"),
+        error.contains("sliding_window = 256 below max_position_embeddings = 512 is not supported"),
         "{error}"
     );
 }

@@ -122,7 +122,8 @@ impl Job {
                 std::process::exit(1);
             }
         };
-        let refused = |error| RunError::Refused(format!("no thread to watch other ranks: {error}"));
+        let refused =
+            |error| RunError::Refused(format!("a thread to watch other ranks cannot be started: {error}"));
         threads::spawn("watch", watch).map(drop).map_err(refused)
     }
 

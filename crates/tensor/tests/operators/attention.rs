@@ -1,3 +1,6 @@
+mod layouts;
+mod sizes;
+
 use device::{Description, Kind};
 use tensor::ops::attention::{self, Heads, Masks, Qkv};
 use tensor::{Backend, DType, Tensor, TensorError};
@@ -7,109 +10,7 @@ use crate::support::{
     Case, bits, cpu, devices, dot, gpu, is_gradient, meta, normal, operand, read, repeats, tensor, typed,
     wide,
 };
-
-/// The sizes of one call.
-#[derive(Clone, Copy, Debug)]
-struct Size {
-    batch: usize,
-    time: usize,
-    heads: Heads,
-}
-
-impl Size {
-    const fn new([batch, time, width, query, key_value]: [usize; 5]) -> Self {
-        Size { batch, time, heads: Heads { query, key_value, width } }
-    }
-
-    fn qkv_shape(&self) -> [usize; 3] {
-        [self.batch, self.time, self.heads.packed_columns()]
-    }
-
-    fn output_shape(&self) -> [usize; 3] {
-        [self.batch, self.time, self.heads.query_columns()]
-    }
-
-    fn reference(&self, qkv: &[f64]) -> [Vec<f64>; 2] {
-        reference::attention(qkv, self.batch, self.time, self.heads)
-    }
-
-    /// The columns of queries, keys and values.
-    fn columns(&self) -> [usize; 3] {
-        let Heads { query, key_value, width } = self.heads;
-        [query * width, key_value * width, key_value * width]
-    }
-}
-
-/// Batch, time, head width, query heads, key and value heads: odd sizes, sizes around the ends of a tile, and
-/// groups of one, some and all query heads.
-const SIZES: [[usize; 5]; 16] = [
-    [1, 1, 1, 1, 1],
-    [2, 2, 3, 1, 1],
-    [1, 5, 4, 2, 2],
-    [3, 7, 1, 3, 3],
-    [1, 33, 5, 3, 3],
-    [2, 63, 8, 1, 1],
-    [1, 64, 8, 2, 2],
-    [1, 65, 3, 1, 1],
-    [1, 70, 16, 2, 2],
-    [1, 131, 4, 1, 1],
-    [1, 1, 2, 2, 1],
-    [2, 5, 3, 4, 2],
-    [2, 33, 4, 6, 3],
-    [1, 65, 5, 3, 1],
-    [2, 70, 8, 6, 2],
-    [1, 131, 4, 4, 1],
-];
-/// Further sizes for a GPU in f32, which use every compiled variant.
-const WIDE_SIZES: [[usize; 5]; 9] = [
-    [2, 67, 20, 2, 2],
-    [1, 130, 33, 2, 2],
-    [2, 129, 64, 2, 2],
-    [1, 65, 100, 1, 1],
-    [1, 97, 128, 2, 2],
-    [1, 50, 256, 1, 1],
-    [2, 129, 64, 6, 2],
-    [1, 97, 128, 4, 1],
-    [2, 50, 256, 4, 2],
-];
-/// Batch, time, query heads, key and value heads for a GPU in bf16: times around the ends of tiles of 64, 128
-/// and 192, and many short heads, so that one block processes several heads.
-const TIMES: [[usize; 4]; 21] = [
-    [1, 1, 1, 1],
-    [1, 5, 2, 2],
-    [3, 7, 3, 3],
-    [1, 63, 2, 2],
-    [2, 64, 1, 1],
-    [1, 65, 1, 1],
-    [1, 127, 2, 2],
-    [2, 128, 2, 2],
-    [1, 129, 1, 1],
-    [2, 193, 3, 3],
-    [1, 320, 3, 3],
-    [1, 385, 2, 2],
-    [1, 1024, 1, 1],
-    [1, 1088, 1, 1],
-    [20, 64, 27, 27],
-    [40, 130, 7, 7],
-    [3, 7, 4, 2],
-    [1, 65, 3, 1],
-    [2, 193, 6, 2],
-    [1, 1088, 4, 1],
-    [20, 130, 28, 4],
-];
-
-fn sizes(case: &Case) -> Vec<Size> {
-    let sizes: Vec<[usize; 5]> = match (case.device.is_cuda_like(), case.dtype) {
-        (false, _) => SIZES.to_vec(),
-        (true, DType::Bf16) => {
-            let of =
-                |width| TIMES.map(|[batch, time, query, key_value]| [batch, time, width, query, key_value]);
-            [32, 64, 96, 128].into_iter().flat_map(of).collect()
-        }
-        (true, _) => SIZES.into_iter().chain(WIDE_SIZES).collect(),
-    };
-    sizes.into_iter().map(Size::new).collect()
-}
+use sizes::{SIZES, Size, sizes};
 
 /// Runs both passes: output, log-sum-exp, and gradients in the layout of `qkv`.
 fn both(dy: &Tensor, qkv: &Qkv<Tensor>, heads: Heads) -> (Tensor, Tensor, Qkv<Tensor>) {
@@ -216,91 +117,6 @@ fn gradients_match_finite_differences() {
 }
 
 #[test]
-fn separate_operands_give_the_same_bits_as_packed_ones() {
-    for case in devices() {
-        for size in sizes(&case) {
-            let values = case.normal("qkv", size.qkv_shape().iter().product());
-            let (dy, _) = case.operand("dy", size.output_shape());
-            let whole = Qkv::Packed(case.tensor(&values, size.qkv_shape()));
-            let [queries, keys, values] = split(&values, &size);
-            let [query, key_value, _] = size.columns();
-            let of = |values: &[f32], columns| case.tensor(values, [size.batch, size.time, columns]);
-            let apart = Qkv::Separate([of(&queries, query), of(&keys, key_value), of(&values, key_value)]);
-            let (output, logsumexp, gradients) = both(&dy, &whole, size.heads);
-            let (apart_output, apart_logsumexp, apart_gradients) = both(&dy, &apart, size.heads);
-            let what = format!("{size:?}, {}", case.name());
-            assert_eq!(bits(&apart_output), bits(&output), "{what}");
-            assert_eq!(bits(&apart_logsumexp), bits(&logsumexp), "{what}");
-            let expected = split(&bits(packed(&gradients)), &size);
-            let found: Vec<_> = apart_gradients.arrays().iter().map(bits).collect();
-            assert!(found == expected, "{what}");
-        }
-    }
-}
-
-/// Query heads that share a key and value head give the same results as with a copy for each.
-#[test]
-fn shared_heads_give_the_same_bits_as_copied_ones() {
-    for case in devices() {
-        for size in sizes(&case).into_iter().filter(|size| size.heads.group() > 1) {
-            let Heads { query, width, .. } = size.heads;
-            let all = Size { heads: Heads::multi(query, width), ..size };
-            let values = case.normal("qkv", size.qkv_shape().iter().product());
-            let mut copied = vec![0.0f32; all.qkv_shape().iter().product()];
-            for row in 0..size.batch * size.time {
-                for (part, head) in (0..3).flat_map(|part| (0..query).map(move |head| (part, head))) {
-                    let from = &values[at(size.heads, row, part, head)..][..width];
-                    copied[at(all.heads, row, part, head)..][..width].copy_from_slice(from);
-                }
-            }
-            let (dy, _) = case.operand("dy", size.output_shape());
-            let shared = Qkv::Packed(case.tensor(&values, size.qkv_shape()));
-            let copied = Qkv::Packed(case.tensor(&copied, all.qkv_shape()));
-            let (output, logsumexp, gradients) = both(&dy, &shared, size.heads);
-            let (all_output, all_logsumexp, all_gradients) = both(&dy, &copied, all.heads);
-            let what = format!("{size:?}, {}", case.name());
-            assert_eq!(bits(&output), bits(&all_output), "{what}");
-            assert_eq!(bits(&logsumexp), bits(&all_logsumexp), "{what}");
-            let [dq, ..] = split(&bits(packed(&gradients)), &size);
-            let [all_dq, ..] = split(&bits(packed(&all_gradients)), &all);
-            assert!(dq == all_dq, "{what}");
-        }
-    }
-}
-
-/// Rounded sums depend on the order. On a GPU registers hold the sums of a whole group, so there is no sum of
-/// each head to compare with.
-#[test]
-fn gradients_of_a_group_add_its_query_heads_in_order() {
-    let case = devices().into_iter().find(|case| case.device.backend() == Backend::Cpu).unwrap();
-    let size = Size::new([2, 60, 8, 6, 2]);
-    let Heads { query, width, .. } = size.heads;
-    let (qkv, _) = case.operand("qkv", size.qkv_shape());
-    let dy = case.normal("dy", size.output_shape().iter().product());
-    let all = |dy: &[f32]| {
-        let dy = case.tensor(dy, size.output_shape());
-        let (_, _, gradients) = both(&dy, &Qkv::Packed(qkv.clone()), size.heads);
-        split(&packed(&gradients).to_vec::<f32>().unwrap(), &size)
-    };
-    // The gradient of one head alone.
-    let by_head = |head: usize| {
-        let own = |column: usize| column / width % query == head;
-        let dy: Vec<f32> = dy.iter().enumerate().map(|(at, dy)| if own(at) { *dy } else { 0.0 }).collect();
-        all(&dy)
-    };
-    let mut sums = by_head(0);
-    for head in 1..query {
-        let heads = by_head(head);
-        for (sum, part) in sums.iter_mut().zip(heads) {
-            sum.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
-        }
-    }
-    let found = all(&dy);
-    assert_eq!(found[1], sums[1]);
-    assert_eq!(found[2], sums[2]);
-}
-
-#[test]
 fn a_gpu_repeats_both_passes_to_the_bit() {
     let Some(device) = gpu() else { return };
     for (dtype, size) in [
@@ -326,28 +142,6 @@ fn a_gpu_repeats_both_passes_to_the_bit() {
         let first = run();
         for _ in 0..repeats(20) {
             assert!(run() == first, "{dtype} {size:?}");
-        }
-    }
-}
-
-#[test]
-fn unaligned_operands_give_the_same_results() {
-    let Some(device) = gpu() else { return };
-    for size in [[1, 100, 64, 2, 2], [1, 100, 64, 4, 2]].map(Size::new) {
-        let [_, time, columns] = size.qkv_shape();
-        let values = normal("qkv", time * columns + 2);
-        let whole = typed(&device, DType::Bf16, &values, [values.len()]);
-        let shifted = whole.view(2, size.qkv_shape()).unwrap();
-        let plain = typed(&device, DType::Bf16, &values[2..], size.qkv_shape());
-        let dy = typed(&device, DType::Bf16, &normal("dy", time * size.columns()[0]), size.output_shape());
-        let run = |qkv| {
-            let (output, _, gradients) = both(&dy, &Qkv::Packed(qkv), size.heads);
-            [&output, packed(&gradients)].map(read)
-        };
-        for (a, b) in run(shifted).into_iter().zip(run(plain)) {
-            let length = dot(&b, &b).sqrt();
-            let error = a.iter().zip(&b).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt();
-            assert!(error <= 1e-2 * length, "{error} of {length}");
         }
     }
 }

@@ -93,7 +93,7 @@ pub(super) fn scores(a: Matrix<'_>, b: Matrix<'_>, causal: bool, tile: &mut Tile
 /// out (+)= tile · b, where row i of b belongs to the tile's column i; with `causal`, a row of the tile uses
 /// columns up to its own.
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "a matmul is its operands and its target")]
+#[expect(clippy::too_many_arguments, reason = "operands and target are distinct arguments")]
 pub(super) fn weighted(
     tile: &Tile,
     rows: usize,
@@ -119,7 +119,7 @@ pub(super) fn weighted(
 /// out (+)= tileᵀ · b, where row i of b belongs to the tile's row i; with `causal`, a column of the tile uses
 /// rows from its own on.
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "a matmul is its operands and its target")]
+#[expect(clippy::too_many_arguments, reason = "operands and target are distinct arguments")]
 pub(super) fn weighted_transposed(
     tile: &Tile,
     columns: usize,

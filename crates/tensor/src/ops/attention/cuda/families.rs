@@ -21,7 +21,7 @@ pub(super) const BACKWARD_COLUMNS: u32 = 64;
 /// Attention in bf16 for any GPU with tensor cores.
 pub(crate) static FAMILY: Family = family!(
     "attention",
-    headers: ["attention_masks.cuh", "philox.cuh"],
+    headers: ["attention_forward.cuh", "attention_masks.cuh", "attention_tiles.cuh", "philox.cuh"],
     constants: &[
         ("ROW_THREADS", THREADS),
         ("FORWARD_WARPS", FORWARD_WARPS),

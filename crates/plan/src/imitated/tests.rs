@@ -1,0 +1,60 @@
+//! Descriptions that are shipped, written and refused.
+
+use super::*;
+
+#[test]
+fn descriptions_are_read_back() {
+    let shipped = PlanDevice::shipped().unwrap();
+    assert_eq!(PlanDevice::parse(&shipped.to_toml().unwrap(), "again").unwrap(), shipped);
+    let alone = shipped.description(false).taken_bytes;
+    assert_eq!(shipped.description(true).taken_bytes, alone + shipped.overhead.communicators);
+    let host = PlanDevice::host();
+    assert_eq!(PlanDevice::parse(&host.to_toml().unwrap(), "host").unwrap(), host);
+    assert_eq!(host.description(true), Description::host());
+    assert!(host.overhead.parts(true).is_empty() && !host.rates_or_shipped().unwrap().1.is_empty());
+    let other = Description { model: "another".to_owned(), ..shipped.description(false) };
+    let other = PlanDevice::gpu(&other).unwrap();
+    assert!(other.overhead.parts(true).iter().all(|part| !part.measured) && other.rates.is_none());
+}
+
+#[test]
+fn descriptions_from_data_sheets_are_marked_as_assumed() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../launch/devices");
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let device = PlanDevice::load(&path).unwrap();
+        names.push(path.file_stem().unwrap().to_string_lossy().into_owned());
+        let (rates, assumed) = device.rates_or_shipped().unwrap();
+        let all = [rates.assumed.len(), assumed.len(), device.overhead.assumed.len()];
+        match names.last().map(String::as_str) {
+            Some("h200") => assert!(device.assumed.is_empty() && all == [0, 0, 0]),
+            _ => assert!(!device.assumed.is_empty() && all == [5, 5, 4], "{path:?}"),
+        }
+        assert!(device.overhead.parts(true).iter().all(|part| part.measured == device.assumed.is_empty()));
+    }
+    names.sort();
+    let known = ["a100-40gb", "a100-80gb", "b200", "h100-80gb", "h200", "l40s", "rtx-4090"];
+    assert_eq!(names, known);
+}
+
+#[test]
+fn invalid_descriptions_are_refused_with_their_line() {
+    let table = [
+        ("multiprocessors = 132", "processors = 132", ":9: unknown field"),
+        ("total_bytes = 150109880320", "total_bytes = \"all\"", ":6: invalid type"),
+        ("total_bytes = 150109880320", "total_bytes = 0", "above 0"),
+        ("granularity = 2097152", "granularity = 3000", "must divide 2097152"),
+        ("context = 554500096", "context = 150109880320", "leaves nothing"),
+        ("context = 554500096", "context = 9223372036854775807", "leaves nothing"),
+        ("flops_f32 = ", "flops_f32 = 0.0 # ", "above 0"),
+    ];
+    for (from, to, expected) in table {
+        let text = SHIPPED.replacen(from, to, 1);
+        assert_ne!(text, SHIPPED, "{from}");
+        let error = PlanDevice::parse(&text, "h.toml").unwrap_err();
+        let said = error.to_string();
+        assert!(said.starts_with("h.toml:") && said.contains(expected), "{said}");
+        assert_eq!((error.exit_status(), said.lines().count()), (2, 1));
+    }
+}

@@ -1,0 +1,96 @@
+//! Layouts of a step over ranks and micro-batches.
+
+use config::{RecomputePolicy, RunConfig};
+use parallel::pipeline::ScheduleKind;
+
+/// A distribution of a step's work over ranks and micro-batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub(super) data: usize,
+    pub(super) pipeline: usize,
+    pub(super) schedule: ScheduleKind,
+    pub(super) sharded: bool,
+    pub(super) recomputed: bool,
+    pub(super) micro_batch: usize,
+    pub(super) micro_batches: usize,
+}
+
+impl Layout {
+    /// Returns whether the layout differs from another only by larger micro-batches, and so needs no less
+    /// memory.
+    pub(super) fn needs_no_less_than(&self, other: &Layout) -> bool {
+        let alike = Layout { micro_batch: other.micro_batch, micro_batches: other.micro_batches, ..*self };
+        alike == *other && self.micro_batch >= other.micro_batch
+    }
+
+    /// Returns all layouts of the configuration's step over `ranks` ranks.
+    pub(super) fn all(config: &RunConfig, ranks: usize) -> Vec<Self> {
+        let samples = config.train.global_batch_size;
+        let powers = |number: usize| (0..=number.trailing_zeros()).map(|power| 1_usize << power);
+        // Halve the size and double the number, repeatedly: sizes suited to the kernels remain so.
+        let smaller =
+            powers(config.train.micro_batch_size).skip(1).map(|by| config.train.micro_batch_size / by);
+        let larger = powers(config.train.micro_batches()).map(|by| config.train.micro_batch_size * by);
+        let sizes: Vec<_> = smaller.chain(larger).collect();
+        let mut all = Vec::new();
+        for data in powers(ranks) {
+            let pipeline = ranks / data;
+            for micro_batch in sizes.iter().copied().filter(|size| (samples / size).is_multiple_of(data)) {
+                for schedule in schedules(pipeline) {
+                    let shard = [false, true].into_iter().filter(|sharded| !sharded || data > 1);
+                    for (sharded, recomputed) in shard.flat_map(|sharded| [(sharded, false), (sharded, true)])
+                    {
+                        let micro_batches = samples / micro_batch;
+                        all.push(Layout {
+                            data,
+                            pipeline,
+                            schedule,
+                            sharded,
+                            recomputed,
+                            micro_batch,
+                            micro_batches,
+                        });
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    /// Returns the keys that give a configuration this layout.
+    pub(super) fn sets(&self, config: &RunConfig) -> Vec<String> {
+        let Layout { data, pipeline, micro_batch, micro_batches, .. } = *self;
+        let (parallel, train, memory) = (&config.parallel, &config.train, &config.memory);
+        // The number of lanes, and with it the bits, is kept if possible.
+        let kept = parallel.lanes;
+        let keeps = micro_batches.is_multiple_of(kept) && kept.is_multiple_of(data);
+        let lanes = if keeps { kept } else { data.max(1 << micro_batches.trailing_zeros().min(3)) };
+        let number = |key: &str, new: usize, old: usize| (new != old).then(|| format!("{key}={new}"));
+        // One rank needs no schedule.
+        let scheduled = pipeline > 1 && self.schedule != parallel.schedule;
+        let recompute = if self.recomputed { RecomputePolicy::Block } else { RecomputePolicy::None };
+        let recompute = (recompute != memory.recompute)
+            .then(|| format!("memory.recompute={}", if self.recomputed { "block" } else { "none" }));
+        let all_layers = memory.recompute_layers != 0 && (self.recomputed || recompute.is_some());
+        let sets = [
+            number("parallel.data", data, parallel.data),
+            number("parallel.pipeline", pipeline, parallel.pipeline),
+            scheduled.then(|| format!("parallel.schedule={}", self.schedule.name())),
+            number("parallel.lanes", lanes, kept),
+            (self.sharded != parallel.shards_optimizer())
+                .then(|| format!("parallel.zero_stage={}", u8::from(self.sharded))),
+            recompute,
+            all_layers.then(|| "memory.recompute_layers=0".to_owned()),
+            number("train.micro_batch_size", micro_batch, train.micro_batch_size),
+        ];
+        sets.into_iter().flatten().collect()
+    }
+}
+
+/// Schedules to try for a pipeline; one for a pipeline of one rank, where all are equal.
+fn schedules(pipeline: usize) -> Vec<ScheduleKind> {
+    match pipeline {
+        1 => vec![ScheduleKind::OneForwardOneBackward],
+        _ => ScheduleKind::ALL.to_vec(),
+    }
+}

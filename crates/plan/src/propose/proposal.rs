@@ -1,0 +1,172 @@
+//! Proposals, as text and as JSON.
+
+use std::fmt::{self, Write};
+
+use serde_json::{Value, json};
+use telemetry::table::aligned;
+use telemetry::units::{bytes, grouped};
+
+use super::layout::Layout;
+use crate::cost::Cost;
+
+/// A configuration that fits.
+#[derive(Clone, Debug)]
+pub struct Proposal {
+    /// Keys to set, each as `section.key=value`.
+    pub sets: Vec<String>,
+    pub(super) layout: Layout,
+    /// Predicted time of a step.
+    pub cost: Cost,
+    /// Peak of reserved bytes of the rank that needs most.
+    pub needs: u64,
+    /// Bytes that every device has for its allocator.
+    pub available: u64,
+    /// Bytes per step sent by the rank that sends most.
+    pub sent: u64,
+}
+
+/// Configurations that fit, the fastest first.
+#[derive(Clone, Debug)]
+pub struct Proposals {
+    /// Configurations that fit.
+    pub list: Vec<Proposal>,
+    /// Number of configurations that were planned.
+    pub planned: usize,
+    /// Number of candidates in all.
+    pub candidates: usize,
+    /// The device's model.
+    pub(super) device_model: String,
+    pub(super) capacity: u64,
+    pub(super) ranks: usize,
+    /// Number of samples in a step, equal for all.
+    pub(super) samples: usize,
+    pub(super) tokens: u64,
+    /// Rates of the cost model that were assumed, not measured.
+    pub(super) assumed: Vec<String>,
+}
+
+impl Proposal {
+    fn row(&self, tokens: u64) -> Vec<String> {
+        let Layout { data, pipeline, micro_batch, micro_batches, .. } = self.layout;
+        let seconds = self.cost.seconds();
+        let yes = |flag: bool, word: &str| if flag { word.to_owned() } else { "-".to_owned() };
+        vec![
+            format!("{data} x {pipeline}"),
+            yes(pipeline > 1, self.layout.schedule.name()),
+            yes(self.layout.sharded, "yes"),
+            yes(self.layout.recomputed, "block"),
+            format!("{micro_batch} x {micro_batches}"),
+            format!("{:.1}", 1e3 * seconds),
+            grouped((tokens as f64 / seconds) as u64),
+            format!("{:.1} %", 100.0 * self.cost.bubble),
+            format!("{:.1}", 1e3 * self.cost.exposed),
+            bytes(self.needs),
+            bytes(self.available.saturating_sub(self.needs)),
+            bytes(self.sent),
+        ]
+    }
+
+    fn to_json(&self, tokens: u64) -> Value {
+        let (layout, cost) = (&self.layout, &self.cost);
+        json!({
+            "set": self.sets,
+            "grid": {"data": layout.data, "pipeline": layout.pipeline},
+            "schedule": layout.schedule.name(),
+            "zero_stage": u8::from(layout.sharded),
+            "recompute": layout.recomputed,
+            "micro_batch_size": layout.micro_batch,
+            "micro_batches": layout.micro_batches,
+            "step_seconds": cost.seconds(),
+            "tokens_per_second": tokens as f64 / cost.seconds(),
+            "bubble": cost.bubble,
+            "recomputed_seconds": cost.recomputed,
+            "exposed_seconds": cost.exposed,
+            "update_seconds": cost.update,
+            "peak_reserved_bytes": self.needs,
+            "available_bytes": self.available,
+            "step_bytes_sent": self.sent,
+        })
+    }
+}
+
+impl fmt::Display for Proposal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Layout { data, pipeline, schedule, sharded, recomputed, micro_batch, micro_batches } =
+            self.layout;
+        write!(f, "{data} x {pipeline}, {micro_batches} micro-batches of {micro_batch}")?;
+        if pipeline > 1 {
+            write!(f, ", {}", schedule.name())?;
+        }
+        f.write_str(if sharded { ", ZeRO-1" } else { "" })?;
+        f.write_str(if recomputed { ", recomputed blocks" } else { "" })?;
+        write!(f, ": {} at the peak", bytes(self.needs))
+    }
+}
+
+impl Proposals {
+    /// Returns one object: `proposals`, the fastest first, each with its figures and the keys to `set`.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let proposals: Vec<_> = self.list.iter().map(|proposal| proposal.to_json(self.tokens)).collect();
+        json!({
+            "device_model": self.device_model,
+            "capacity_bytes": self.capacity,
+            "ranks": self.ranks,
+            "samples_per_step": self.samples,
+            "candidates": self.candidates,
+            "planned": self.planned,
+            "assumed": self.assumed,
+            "proposals": proposals,
+        })
+    }
+}
+
+impl fmt::Display for Proposals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Proposals { ranks, samples, candidates, planned, .. } = self;
+        let (model, capacity) = (&self.device_model, bytes(self.capacity));
+        if self.list.is_empty() {
+            return write!(
+                f,
+                "nothing fits: {candidates} configurations of {ranks} ranks on {model} with {capacity}"
+            );
+        }
+        let titles = [
+            "data x pipeline",
+            "schedule",
+            "sharded",
+            "recompute",
+            "micro-batches",
+            "step, ms",
+            "tokens/s",
+            "bubble",
+            "exposed, ms",
+            "peak reserved",
+            "free",
+            "sent in a step",
+        ];
+        let mut rows = vec![titles.map(str::to_owned).to_vec()];
+        rows.extend(self.list.iter().map(|proposal| proposal.row(self.tokens)));
+        writeln!(
+            f,
+            "{ranks} ranks on {model} with {capacity}, {samples} samples a step, the fastest first\n"
+        )?;
+        write!(f, "{}", aligned(&rows, 4, &[1]))?;
+        let mut more = String::new();
+        if let Some(first) = self.list.first() {
+            let sets: Vec<_> = first.sets.iter().map(|set| format!("--set {set}")).collect();
+            let sets = if sets.is_empty() { "the configuration as it is".to_owned() } else { sets.join(" ") };
+            let _ = write!(more, "\nthe first: {sets}\n");
+        }
+        let assumed = match self.assumed.as_slice() {
+            [] => String::new(),
+            names => format!("; assumed, not measured: {}", names.join(", ")),
+        };
+        write!(
+            f,
+            "{more}\nPeaks are planned, to the byte ({planned} plans of {candidates} configurations); \
+             times are predicted: FLOPs at the measured rate of matmuls times a measured efficiency, the \
+             schedule's bubble, and communication beyond backward{assumed}."
+        )
+    }
+}

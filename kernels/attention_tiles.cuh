@@ -1,0 +1,165 @@
+// Tiles of attention in bf16: copies to shared memory, tensor-core matmuls, and dropout of weights.
+#pragma once
+#include "attention_masks.cuh"
+
+#define D HEAD_DIM
+#define LOG2E 1.4426950408889634f
+#define LN2 0.6931471805599453f
+#define CHUNKS (D / 8)  // pieces of 16 bytes in a row
+#define INFINITE __int_as_float(0x7f800000)
+
+__device__ __forceinline__ u32 shared_address(const void *p) { return u32(__cvta_generic_to_shared(p)); }
+
+__device__ __forceinline__ float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+__device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ void ldmatrix(u32 (&r)[4], u32 address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+__device__ __forceinline__ void ldmatrix_transposed(u32 (&r)[4], u32 address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+// Offset of piece `chunk` of `row` in a tile: permuted within 128 bytes so that 8 rows of one chunk hit all
+// banks.
+__device__ __forceinline__ u32 at(u32 row, u32 chunk) {
+    const u32 turn = D == 32 || D == 96 ? (row >> 1) & 3 : row & 7;
+    return row * (D * 2) + ((chunk ^ turn) << 4);
+}
+
+// Starts the copy of `ROWS` rows from `first` on; rows past the end are zeros. Unaligned operands are copied
+// by 4 bytes.
+template <int ROWS, int THREADS>
+__device__ __forceinline__ void load_tile(u32 tile, const bf16 *from, u64 stride, u32 first, u32 time,
+                                          bool aligned) {
+#pragma unroll
+    for (u32 step = 0; step < ROWS * CHUNKS / THREADS; ++step) {
+        const u32 index = step * THREADS + threadIdx.x, row = index / CHUNKS, chunk = index % CHUNKS;
+        const bool inside = first + row < time;
+        const bf16 *source = from + (inside ? u64(first + row) * stride : 0) + chunk * 8;
+        const u32 target = tile + at(row, chunk), bytes = inside ? 16 : 0;
+        if (aligned) {
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source),
+                         "r"(bytes)
+                         : "memory");
+        } else {
+            for (u32 word = 0; word < 4; ++word)
+                asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(target + word * 4),
+                             "l"(source + word * 2), "r"(bytes / 4)
+                             : "memory");
+        }
+    }
+}
+
+__device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING> __device__ __forceinline__ void wait_copies() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// Rows `row`..+16 of a tile as the left operand of a matmul over columns 16 * k..+16.
+__device__ __forceinline__ void left(u32 (&a)[4], u32 tile, u32 row, u32 k) {
+    const u32 lane = threadIdx.x % WARP;
+    ldmatrix(a, tile + at(row + lane % 16, 2 * k + lane / 16));
+}
+
+// acc[16, 8 * N] = a[16, D] * rows `row`.. of tile [.., D], transposed.
+template <int N>
+__device__ __forceinline__ void times_transposed(float (&acc)[N][4], const u32 (&a)[D / 16][4], u32 tile,
+                                                 u32 row) {
+    const u32 lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k)
+#pragma unroll
+        for (int n = 0; n < N; n += 2) {
+            u32 b[4];
+            ldmatrix(b, tile + at(row + n * 8 + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
+            mma(acc[n], a[k], b[0], b[1]);
+            mma(acc[n + 1], a[k], b[2], b[3]);
+        }
+}
+
+// acc[16, D] += a[16, 8 * N] * rows `row`.. of tile [.., D]; a is packed from accumulators.
+template <int N>
+__device__ __forceinline__ void times(float (&acc)[D / 8][4], const u32 (&a)[N / 2][4], u32 tile, u32 row) {
+    const u32 lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int k = 0; k < N / 2; ++k)
+#pragma unroll
+        for (int n = 0; n < D / 8; n += 2) {
+            u32 b[4];
+            ldmatrix_transposed(b, tile + at(row + k * 16 + lane % 16, n + lane / 16));
+            mma(acc[n], a[k], b[0], b[1]);
+            mma(acc[n + 1], a[k], b[2], b[3]);
+        }
+}
+
+// Packs the accumulators of a matmul as the left operand of the next.
+template <int N> __device__ __forceinline__ void pack(u32 (&a)[N / 2][4], const float (&x)[N][4]) {
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+        a[n / 2][n % 2 * 2] = pack_bf16(x[n][0], x[n][1]);
+        a[n / 2][n % 2 * 2 + 1] = pack_bf16(x[n][2], x[n][3]);
+    }
+}
+
+__device__ __forceinline__ float quad_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
+    return fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 2));
+}
+__device__ __forceinline__ float quad_sum(float x) {
+    x += __shfl_xor_sync(ALL_LANES, x, 1);
+    return x + __shfl_xor_sync(ALL_LANES, x, 2);
+}
+
+// Stores rows row and row + 8 of the 16 rows of a warp, each times a factor.
+__device__ __forceinline__ void store_rows(bf16 *to, u64 stride, u32 row, u32 time,
+                                           const float (&acc)[D / 8][4], float factor0, float factor1) {
+    const u32 column = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        if (row + half * 8 >= time) continue;
+        bf16 *line = to + u64(row + half * 8) * stride + column;
+        const float factor = half == 0 ? factor0 : factor1;
+#pragma unroll
+        for (int n = 0; n < D / 8; ++n)
+            *reinterpret_cast<u32 *>(line + n * 8) =
+                pack_bf16(acc[n][half * 2] * factor, acc[n][half * 2 + 1] * factor);
+    }
+}
+
+// Calls f(n, i, factor of dropout) for the accumulators [n][i] of a tile of weights. Rows are queries and
+// columns keys; with KEYS, rows are keys and columns queries.
+template <int N, bool KEYS, typename F>
+__device__ __forceinline__ void for_weights(const Masks &masks, u32 line, u32 row, u32 column, F f) {
+#pragma unroll
+    for (int n = 0; n < N; n += 2)
+#pragma unroll
+        for (int odd = 0; odd < 2; ++odd) {
+            const u32 c = column + n * 8 + threadIdx.x % 4 * 2 + odd;
+            const Floats<4> factors = KEYS ? masks.factors(line, c, row) : masks.factors(line, row, c);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int far_row = i / 2, far_column = i % 2;
+                f(n + far_column, far_row * 2 + odd,
+                  factors.at[KEYS ? far_column * 2 + far_row : far_row * 2 + far_column]);
+            }
+        }
+}

@@ -1,0 +1,74 @@
+//! Records of a run's sessions and of losses that are not finite.
+
+use super::*;
+
+/// Reads the summary written at the end of a run.
+fn summary(run_dir: &Path) -> serde_json::Value {
+    serde_json::from_slice(&std::fs::read(run_dir.join("summary.json")).unwrap()).unwrap()
+}
+
+/// Each process that trained in a directory has a record there, which later ones keep.
+#[test]
+fn sessions_are_recorded() {
+    let directory = tempfile::tempdir().unwrap();
+    let run_dir = directory.path().join("run");
+    assert!(one_step(&run_dir, GPT, &["parallel.data=2"]).interrupted);
+    let first = sessions(&run_dir);
+    assert_eq!(first.len(), 1);
+    assert_eq!((&first[0]["ending"], &first[0]["after_step"]), (&"interrupted".into(), &0.into()));
+    assert_eq!(first[0]["grid"], serde_json::json!({"data": 2, "pipeline": 1}));
+    assert_eq!(first[0]["results"]["steps"], 1);
+    resume(&run_dir, GPT, &["optim.clip_norm=0.5"]).unwrap();
+    let second = sessions(&run_dir);
+    assert_eq!((second.len(), &second[0]), (2, &first[0]));
+    assert_eq!((&second[1]["ending"], &second[1]["after_step"]), (&"complete".into(), &1.into()));
+    let changed = second[1]["changed"].as_object().unwrap();
+    assert_eq!(changed.keys().collect::<Vec<_>>(), ["optim.clip_norm"]);
+    assert_eq!(changed["optim.clip_norm"]["to"], "0.5");
+    let results = &second[1]["results"];
+    let peak = summary(&run_dir)["ranks"][0]["peak_allocated_bytes"].clone();
+    assert_eq!((&results["steps"], &results["peak_allocated_bytes"]), (&6.into(), &peak));
+    assert!(results["tokens_per_second"].as_f64().unwrap() > 0.0);
+    assert!(results["wall_seconds"].as_f64().unwrap() > 0.0);
+    // Nothing is left to do: the record is unchanged, with other settings too.
+    let before = contents(&run_dir);
+    let report = resume(&run_dir, GPT, &["parallel.data=2", "telemetry.every=1"]).unwrap();
+    assert_eq!(report.summary.world_size, 1);
+    assert!(report.to_string().contains("did 6 steps"), "{report}");
+    assert!(contents(&run_dir) == before);
+}
+
+/// A loss that is not finite ends the run, which keeps its earlier checkpoints and names them.
+#[test]
+fn a_loss_that_is_not_finite_is_never_saved() {
+    let wild = [
+        "optim.learning_rate=1e6",
+        "optim.warmup_steps=0",
+        "optim.clip_norm=0",
+        "train.steps=60",
+        "checkpoint.every=1",
+        WAIT,
+    ];
+    for (most, grid) in [(1, "parallel.data=1"), (1, "parallel.pipeline=2"), (3, "parallel.data=2")] {
+        let directory = tempfile::tempdir().unwrap();
+        let run_dir = directory.path().join("run");
+        let most_steps = format!("train.max_nonfinite_steps={most}");
+        let all = [&wild[..], &[grid, &most_steps]].concat();
+        let error = train_in(&run_dir, config(GPT, &all), DeviceChoice::Cpu).unwrap_err();
+        let text = error.to_string();
+        assert_eq!(error.exit_status(), 1, "{text}");
+        let summary = summary(&run_dir);
+        let last = summary["nonfinite"]["step"].as_u64().unwrap();
+        assert!(last < 60 && summary["steps"] == last, "{summary}");
+        let kept = newest(&run_dir).unwrap().unwrap();
+        assert_eq!(kept.step(), last - most, "{grid}");
+        assert!(kept.losses().unwrap().iter().all(|loss| loss.is_finite()));
+        let named = format!("the last good checkpoint is {}", kept.path().display());
+        assert!(text.starts_with(&format!("step {last}: the loss is ")), "{text}");
+        assert!(text.contains("and the gradient norm ") && text.ends_with(&named), "{text}");
+        assert_eq!(sessions(&run_dir)[0]["ending"], "non_finite");
+        let page = run::report_run(&run_dir).unwrap().to_html();
+        assert!(page.contains(&format!("This run ended after step {last}: its loss is ")));
+        assert!(page.contains("<path class=\"lost\""));
+    }
+}
