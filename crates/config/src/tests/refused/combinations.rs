@@ -51,7 +51,7 @@ fn values_that_contradict_each_other_are_refused() {
         ),
         (
             "[model]\nkind = \"llama\"\nhead_width = 33\n",
-            "quick.toml:3: model.head_width = 33 is odd, and its halves turn together",
+            "quick.toml:3: model.head_width = 33 is odd; rotary embeddings need an even one",
         ),
         (
             "[model]\nkind = \"llama\"\nrope_scaling = \"llama3\"\nrope_low_turns = 4\n",
