@@ -4,7 +4,7 @@
         [--device cuda|cpu] [--variants eager,compile] [--steps 20] [--warm-up 5]
         [--warm-up-seconds 5]
 
-A GPT-2 on random tokens, one micro-batch a step, AdamW (fused), clipping at 1.0. On a GPU both compute in bf16 with f32
+A GPT-2 on random tokens, with dropout if its configuration has it, one micro-batch a step, AdamW (fused), clipping at 1.0. On a GPU both compute in bf16 with f32
 master weights (PyTorch: autocast); on the CPU both in f32. Plimsoll is measured before and after PyTorch: the machine may
 have changed in between, and the slower of its two runs is the one that is compared.
 """
@@ -20,15 +20,17 @@ import time
 import tomllib
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "launch" / "configs"
-MICRO_BATCHES = {"small": 32, "gpt2-124m": 64, "gpt2-355m": 32, "gpt2-1558m": 16}  # as in `plimsoll bench step`
+# As in `plimsoll bench step`.
+MICRO_BATCHES = {"small": 32, "gpt2-124m": 64, "gpt2-355m": 32, "gpt2-1558m": 16, "gpt-shakespeare": 64}
 
 
 def sizes(model):
-    """Layers, heads, width, context and vocabulary; those of `small` are the defaults of the keys."""
+    """Layers, heads, width, context, vocabulary and dropout; those of `small` are the defaults of the keys."""
     if model == "small":
-        return 4, 4, 128, 128, 256
+        return 4, 4, 128, 128, 256, 0.0
     table = tomllib.loads((CONFIGS / f"{model}.toml").read_text())["model"]
-    return tuple(table[key] for key in ("layers", "heads", "width", "context", "vocabulary"))
+    whole = tuple(table[key] for key in ("layers", "heads", "width", "context", "vocabulary"))
+    return *whole, table.get("dropout", 0.0)
 
 
 def arguments():
@@ -57,9 +59,12 @@ def plimsoll(given):
     return answer["seconds"], answer
 
 
-def model(torch, layers, heads, width, context, vocabulary):
+def model(torch, layers, heads, width, context, vocabulary, dropout):
     from torch import nn
     from torch.nn import functional as F
+
+    def drop(x, training):
+        return F.dropout(x, dropout, training) if dropout else x
 
     class Block(nn.Module):
         def __init__(self):
@@ -74,9 +79,11 @@ def model(torch, layers, heads, width, context, vocabulary):
                 part.view(batch, time_, heads, width // heads).transpose(1, 2)
                 for part in self.attn_qkv(self.ln_1(x)).split(width, dim=2)
             )
-            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-            x = x + self.attn_proj(mixed.transpose(1, 2).reshape(batch, time_, width))
-            return x + self.mlp_proj(F.gelu(self.mlp_fc(self.ln_2(x)), approximate="tanh"))
+            dropped = dropout if self.training else 0.0
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropped)
+            x = x + drop(self.attn_proj(mixed.transpose(1, 2).reshape(batch, time_, width)), self.training)
+            hidden = F.gelu(self.mlp_fc(self.ln_2(x)), approximate="tanh")
+            return x + drop(self.mlp_proj(hidden), self.training)
 
     class Gpt(nn.Module):
         def __init__(self):
@@ -86,7 +93,7 @@ def model(torch, layers, heads, width, context, vocabulary):
             self.ln_f = nn.LayerNorm(width)
 
         def forward(self, tokens, targets):
-            x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
+            x = drop(self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device)), self.training)
             for block in self.blocks:
                 x = block(x)
             logits = F.linear(self.ln_f(x), self.wte.weight)
@@ -104,9 +111,9 @@ def pytorch(given, variant):
     """Seconds of the median step, and the peaks of its allocator."""
     import torch
 
-    layers, heads, width, context, vocabulary = sizes(given.model)
+    layers, heads, width, context, vocabulary, dropout = sizes(given.model)
     on_gpu = given.device == "cuda"
-    gpt = model(torch, layers, heads, width, context, vocabulary).to(given.device)
+    gpt = model(torch, layers, heads, width, context, vocabulary, dropout).to(given.device)
     run = torch.compile(gpt) if variant == "compile" else gpt
     optimizer = torch.optim.AdamW(gpt.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     wait = torch.cuda.synchronize if on_gpu else (lambda: None)

@@ -12,7 +12,7 @@ use worker::DeviceChoice;
 #[derive(Debug, clap::Args)]
 pub(crate) struct StepArgs {
     /// Sequences in a micro-batch [default: 64 for 124M, 32 for 355M, 16 for 1558M, 32 for small, 4 for
-    /// llama3-1b, 1 for llama3-8b]
+    /// llama3-1b, 1 for llama3-8b, 64 for gpt-shakespeare]
     #[arg(long)]
     pub(crate) micro_batch_size: Option<usize>,
     /// Compute dtype: f32 or bf16 [default: bf16 on a GPU, f32 otherwise]
@@ -115,7 +115,7 @@ pub(crate) struct BenchModel {
     pub(crate) micro_batch_size: usize,
 }
 
-const MODELS: [BenchModel; 6] = [
+const MODELS: [BenchModel; 7] = [
     // The sizes that are the keys' defaults.
     BenchModel { name: "small", sizes: "[data]\nkind = \"synthetic\"\n", micro_batch_size: 32 },
     BenchModel {
@@ -142,6 +142,11 @@ const MODELS: [BenchModel; 6] = [
         name: "llama3-8b",
         sizes: include_str!("../../launch/configs/llama3-8b.toml"),
         micro_batch_size: 1,
+    },
+    BenchModel {
+        name: "gpt-shakespeare",
+        sizes: include_str!("../../launch/configs/gpt-shakespeare.toml"),
+        micro_batch_size: 64,
     },
 ];
 
