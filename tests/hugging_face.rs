@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +14,7 @@ use serde_json::Value;
 use worker::DeviceChoice;
 
 /// The recorded models of supported families.
-const MODELS: &[&str] = &["gpt2", "llama", "qwen2", "qwen3"];
+const MODELS: &[&str] = &["gpt2", "llama", "mistral", "qwen2", "qwen3"];
 
 const GRIDS: [&[&str]; 4] =
     [&[], &["parallel.data=2"], &["parallel.pipeline=2"], &["parallel.data=2", "parallel.pipeline=2"]];
@@ -138,6 +139,119 @@ fn a_folder_is_read_and_written_byte_by_byte() {
         }
         let refused = run::export(&options).unwrap_err();
         assert!(refused.exit_status() == 2 && refused.to_string().contains("it exists"), "{refused}");
+    }
+}
+
+/// The tensors of a folder of one file or of several, by name.
+fn tensors(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut found = BTreeMap::new();
+    for file in files.filter(|file| file.extension().is_some_and(|end| end == "safetensors")) {
+        let bytes = fs::read(file).unwrap();
+        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        found.extend(tensors.iter().map(|(name, tensor)| (name.to_owned(), tensor.data().to_vec())));
+    }
+    found
+}
+
+#[test]
+fn large_models_are_cut_into_files_of_some_size() {
+    for (name, most_bytes) in [("gpt2", 300_000), ("mistral", 1)] {
+        let directory = tempfile::tempdir().unwrap();
+        let out = directory.path().join("out");
+        let options = ExportOptions {
+            model: folder(name),
+            output: out.clone(),
+            most_bytes: Some(most_bytes),
+            ..Default::default()
+        };
+        run::export(&options).unwrap();
+        assert!(!out.join("model.safetensors").exists());
+        let index: Value =
+            serde_json::from_slice(&fs::read(out.join("model.safetensors.index.json")).unwrap()).unwrap();
+        let (before, after) = (tensors(&folder(name)), tensors(&out));
+        assert_eq!(before, after, "{name}");
+        let total: usize = before.values().map(Vec::len).sum();
+        assert_eq!(index["metadata"]["total_size"], total);
+        assert_eq!(index["weight_map"].as_object().unwrap().len(), before.len());
+        let tokens = folder(name).join("tokens.bin").display().to_string();
+        let options =
+            EvaluateOptions { model: out, data: vec![tokens], context: Some(96), ..Default::default() };
+        let found = evaluate(options).unwrap();
+        assert!(near(found.loss, &expected(name)["loss"], 1e-6), "{name}: {found}");
+    }
+}
+
+/// A copy of a recorded folder, whose configuration has another value of a key.
+fn changed(name: &str, to: &Path, key: &str, value: Value) {
+    fs::create_dir(to).unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        fs::copy(folder(name).join(file), to.join(file)).unwrap();
+    }
+    let mut config: Value = serde_json::from_slice(&fs::read(to.join("config.json")).unwrap()).unwrap();
+    config[key] = value;
+    fs::write(to.join("config.json"), config.to_string()).unwrap();
+}
+
+#[test]
+fn dropout_is_that_of_the_folder() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path().join("folder");
+    changed("gpt2", &at, "attn_pdrop", 0.1.into());
+    let text = ten_steps("gpt2").replace(&folder("gpt2").display().to_string(), &at.display().to_string());
+    let parse = |sets: &[&str]| {
+        let sets: Vec<String> = sets.iter().map(ToString::to_string).collect();
+        config::RunConfig::parse(&text, "test.toml", Path::new("/"), &sets)
+    };
+    let refused = parse(&[]).unwrap_err().to_string();
+    assert!(
+        refused.contains("attn_pdrop = 0.1, embd_pdrop = 0 and resid_pdrop = 0 are not built"),
+        "{refused}"
+    );
+    let file = at.join("config.json");
+    let config = fs::read_to_string(&file).unwrap();
+    let config = config.replace("\"embd_pdrop\":0", "\"embd_pdrop\":0.1");
+    fs::write(&file, config.replace("\"resid_pdrop\":0", "\"resid_pdrop\":0.1")).unwrap();
+    let dropout = |sets: &[&str]| parse(sets).unwrap().to_toml();
+    assert!(dropout(&[]).contains("\ndropout = 0.1"));
+    assert!(dropout(&["model.dropout=0.0"]).contains("\ndropout = 0.0"));
+}
+
+#[test]
+fn a_tokenizer_and_its_last_token_go_with_a_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let vocabulary: serde_json::Map<_, _> =
+        (b'a'..=b'z').map(|c| (char::from(c).to_string(), (c - b'a').into())).collect();
+    let tokenizer = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "pre_tokenizer": null,
+        "post_processor": null, "decoder": null,
+        "added_tokens": [{
+            "id": 26, "content": "<|endoftext|>", "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true,
+        }],
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "vocab": vocabulary, "merges": [],
+        },
+    });
+    let file = directory.path().join("letters.json");
+    fs::write(&file, tokenizer.to_string()).unwrap();
+    fs::write(directory.path().join("text.txt"), "abcdefghijklmnopqrstuvwxyz".repeat(40)).unwrap();
+    let text = format!(
+        "[model]\nkind = \"llama\"\nlayers = 1\nwidth = 16\nheads = 2\ncontext = 8\nvocabulary = 27\n\
+         [data]\nkind = \"text\"\npaths = [{:?}]\ntokenizer = {:?}\n[train]\nsteps = 1\n\
+         micro_batch_size = 1\nglobal_batch_size = 1\n[checkpoint]\nevery = 1\n",
+        directory.path().join("text.txt"),
+        file
+    );
+    let run_dir = directory.path().join("run");
+    train_in(&run_dir, config(&text, &[]), DeviceChoice::Cpu).unwrap();
+    let out = directory.path().join("out");
+    run::export(&ExportOptions { model: run_dir, output: out.clone(), ..Default::default() }).unwrap();
+    assert_eq!(fs::read(out.join("tokenizer.json")).unwrap(), tokenizer.to_string().into_bytes());
+    for file in ["config.json", "generation_config.json"] {
+        let json: Value = serde_json::from_slice(&fs::read(out.join(file)).unwrap()).unwrap();
+        assert_eq!((&json["bos_token_id"], &json["eos_token_id"]), (&26.into(), &26.into()), "{file}");
     }
 }
 

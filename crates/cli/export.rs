@@ -7,11 +7,13 @@ use device::DType;
 use crate::error::CliError;
 use crate::output::print;
 use run::ExportOptions;
+use telemetry::units::parse_bytes;
 
 /// Write a model as a folder that Hugging Face's transformers load
 ///
-/// The folder has model.safetensors and config.json. If the model came from such a folder, its configuration
-/// and tokenizer go with it, and an untrained model is byte-identical.
+/// The folder has model.safetensors, or several files and their index, and config.json. If the model came from
+/// such a folder, its configuration and tokenizer go with it, and an untrained model is byte-identical. A
+/// tokenizer.json that a run was given goes with it too.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ExportArgs {
     /// A run, a checkpoint, or a folder of Hugging Face.
@@ -23,9 +25,18 @@ pub(crate) struct ExportArgs {
     /// else f32].
     #[arg(long, value_name = "TYPE", value_parser = ["f32", "bf16"])]
     dtype: Option<String>,
+    /// The most bytes of tensors in one file, as in 500MB; a larger model has several files and an index
+    /// [default: 5GB].
+    #[arg(long, value_name = "SIZE", value_parser = shard_size)]
+    max_shard_size: Option<u64>,
     /// The step of the run's checkpoint [default: the newest].
     #[arg(long, value_name = "N")]
     step: Option<u64>,
+}
+
+fn shard_size(text: &str) -> Result<u64, String> {
+    let size = parse_bytes(text).filter(|bytes| *bytes > 0);
+    size.ok_or_else(|| format!("{text:?} is no size such as 500MB, 5GB or 2GiB"))
 }
 
 /// Writes the folder and prints its path.
@@ -36,6 +47,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<(), CliError> {
         step: args.step,
         output: args.output.clone(),
         dtype,
+        most_bytes: args.max_shard_size,
     })?;
     print(&args.output.display().to_string())
 }

@@ -68,7 +68,7 @@ impl ModelConfig {
     }
 
     /// The keys of the family, each with its value.
-    pub(crate) fn pairs(&self) -> impl Iterator<Item = (&'static Key, Value)> {
+    pub fn pairs(&self) -> impl Iterator<Item = (&'static Key, Value)> {
         self.family.keys().into_iter().zip(self.spec.values())
     }
 }

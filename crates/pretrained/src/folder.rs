@@ -17,7 +17,7 @@ pub(crate) const WEIGHTS: &str = "model.safetensors";
 /// The most bytes of an index.
 const MOST_INDEX: u64 = 100_000_000;
 /// The index of several files of tensors.
-const INDEX: &str = "model.safetensors.index.json";
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
 /// A folder whose headers have been read.
 #[derive(Clone, Debug)]

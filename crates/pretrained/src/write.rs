@@ -11,11 +11,11 @@ use device::{Category, DType, Device, DeviceOptions, Float, Request, dispatch};
 use nn::{FolderTensor, HuggingFaceModel};
 use safetensors::Dtype;
 use safetensors::tensor::{View, serialize_to_file};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tensor::{Shape, Tensor};
 
 use crate::error::{PretrainedError, Result};
-use crate::folder::{CONFIG, WEIGHTS};
+use crate::folder::{CONFIG, INDEX, WEIGHTS};
 
 /// Reads the arrays of targets, under the names of the model's parameters.
 pub type Load<'a> = &'a dyn Fn(&mut dyn Iterator<Item = Target>) -> Result<()>;
@@ -32,6 +32,11 @@ pub struct Export<'a> {
     pub config: Option<String>,
     /// Files to copy, for example of a tokenizer.
     pub files: Vec<PathBuf>,
+    /// Names and contents of further files.
+    pub contents: Vec<(&'static str, Vec<u8>)>,
+    /// The most bytes of tensors in one file, unless a single tensor has more. A model of more bytes has
+    /// several files and an index.
+    pub most_bytes: u64,
 }
 
 /// Writes the folder `path`, which must not exist. It is renamed to `path` when it is complete. Errors: a
@@ -54,13 +59,17 @@ pub fn write_folder(path: &Path, export: Export<'_>, load: Load<'_>) -> Result<(
 }
 
 fn write_files(path: &Path, export: &Export<'_>, load: Load<'_>) -> Result<()> {
-    write_tensors(&path.join(WEIGHTS), export, load)?;
+    write_weights(path, export, load)?;
     let config = export.config.clone().unwrap_or_else(|| config_text(export));
     let file = path.join(CONFIG);
     fs::write(&file, config).map_err(PretrainedError::file(&file, "write it"))?;
     for from in &export.files {
         let to = path.join(from.file_name().unwrap_or_default());
         fs::copy(from, &to).map_err(PretrainedError::file(from, "copy it"))?;
+    }
+    for (name, contents) in &export.contents {
+        let file = path.join(name);
+        fs::write(&file, contents).map_err(PretrainedError::file(&file, "write it"))?;
     }
     Ok(())
 }
@@ -75,19 +84,74 @@ fn config_text(export: &Export<'_>) -> String {
     };
     config.insert("dtype".to_owned(), json!(name));
     config.insert("torch_dtype".to_owned(), json!(name));
-    // A map of JSON values can always be written.
-    serde_json::to_string_pretty(&Value::Object(config)).unwrap_or_default() + "\n"
+    pretty(Value::Object(config))
 }
 
-fn write_tensors(path: &Path, export: &Export<'_>, load: Load<'_>) -> Result<()> {
+/// Writes the tensors into one file, or into several and their index.
+fn write_weights(path: &Path, export: &Export<'_>, load: Load<'_>) -> Result<()> {
+    let shards = shards(export);
+    let [_, _, ..] = shards[..] else {
+        return write_tensors(
+            &path.join(WEIGHTS),
+            &export.model.tensors.iter().collect::<Vec<_>>(),
+            export,
+            load,
+        );
+    };
+    let mut files = Map::new();
+    for (number, tensors) in shards.iter().enumerate() {
+        let name = format!("model-{:05}-of-{:05}.safetensors", number + 1, shards.len());
+        write_tensors(&path.join(&name), tensors, export, load)?;
+        files.extend(tensors.iter().map(|tensor| (tensor.name.clone(), json!(name))));
+    }
+    let elements: usize = export.model.tensors.iter().map(elements).sum();
+    let metadata = json!({ "total_parameters": elements, "total_size": elements * export.dtype.bytes() });
+    let index = path.join(INDEX);
+    fs::write(&index, pretty(json!({ "metadata": metadata, "weight_map": files })))
+        .map_err(PretrainedError::file(&index, "write it"))
+}
+
+/// The tensors of each file, in their order.
+fn shards<'a>(export: &'a Export<'_>) -> Vec<Vec<&'a FolderTensor>> {
+    let (mut shards, mut bytes): (Vec<Vec<&FolderTensor>>, u64) = (Vec::new(), 0);
+    for tensor in &export.model.tensors {
+        let own = (elements(tensor) * export.dtype.bytes()) as u64;
+        match shards.last_mut().filter(|_| bytes.saturating_add(own) <= export.most_bytes) {
+            Some(shard) => shard.push(tensor),
+            None => {
+                shards.push(vec![tensor]);
+                bytes = 0;
+            }
+        }
+        bytes += own;
+    }
+    shards
+}
+
+fn elements(tensor: &FolderTensor) -> usize {
+    tensor.shape.iter().product()
+}
+
+/// The text of a JSON value with an indent of two.
+fn pretty(value: Value) -> String {
+    // A map of JSON values can always be written.
+    serde_json::to_string_pretty(&value).unwrap_or_default() + "\n"
+}
+
+fn write_tensors<'a>(
+    path: &Path,
+    tensors: &[&'a FolderTensor],
+    export: &'a Export<'a>,
+    load: Load<'a>,
+) -> Result<()> {
     let device = Device::cpu(0, &DeviceOptions::default()).map_err(tensor::TensorError::from)?;
     let failure = RefCell::new(None);
-    let view = |tensor| {
+    let view = |tensor: &'a FolderTensor| {
         let lazy = LazyTensor { tensor, export, load, device: &device, failure: &failure };
-        (&tensor.name, lazy)
+        (tensor.name.clone(), lazy)
     };
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    let written = serialize_to_file(export.model.tensors.iter().map(view), Some(metadata), path);
+    let written = serialize_to_file(tensors.iter().copied().map(view), Some(metadata), path);
     if let Some(error) = failure.take() {
         return Err(error);
     }
@@ -131,7 +195,7 @@ impl View for LazyTensor<'_> {
     }
 
     fn data_len(&self) -> usize {
-        self.tensor.shape.iter().product::<usize>() * self.export.dtype.bytes()
+        elements(self.tensor) * self.export.dtype.bytes()
     }
 }
 

@@ -1,9 +1,10 @@
 //! Writing a trained model as a folder of Hugging Face.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use config::RunConfig;
+use data::Tokenizer;
 use device::{DType, Description};
 use nn::{Parameters, Recompute, Stage};
 use pretrained::{CONFIG, Export, PretrainedError, write_folder};
@@ -18,10 +19,10 @@ use crate::trained::{Trained, files_in, folder_config};
 const BESIDE: &[&str] = &[
     "added_tokens.json",
     "chat_template.jinja",
-    "generation_config.json",
+    GENERATION,
     "merges.txt",
     "special_tokens_map.json",
-    "tokenizer.json",
+    TOKENIZER,
     "tokenizer.model",
     "tokenizer_config.json",
     "vocab.json",
@@ -32,6 +33,16 @@ const MOST_CONFIG: u64 = 1 << 24;
 
 /// Names of the element type in a folder's configuration, by version of transformers.
 const TYPE_KEYS: [&str; 2] = ["dtype", "torch_dtype"];
+
+/// The most bytes of tensors in one file, as transformers before 5 had it.
+const MOST_SHARD: u64 = 5_000_000_000;
+
+/// The tokenizer's file, and that of how text is generated.
+const TOKENIZER: &str = "tokenizer.json";
+const GENERATION: &str = "generation_config.json";
+
+/// Keys that change no weight and no output, and that a folder's configuration may have other values of.
+const OF_TRAINING: &[&str] = &["model.dropout", "model.loss_pieces"];
 
 /// Options of an export.
 #[derive(Clone, Debug, Default)]
@@ -44,6 +55,8 @@ pub struct ExportOptions {
     pub output: PathBuf,
     /// The type of the written elements; `None`: that of the folder which the model came from, or else f32.
     pub dtype: Option<DType>,
+    /// The most bytes of tensors in one file; `None`: 5 GB.
+    pub most_bytes: Option<u64>,
 }
 
 /// Writes a model as a folder of Hugging Face, tensor by tensor. If the model came from such a folder, its
@@ -53,7 +66,7 @@ pub struct ExportOptions {
 /// No model there; a family that such folders do not have; an output that exists or cannot be written.
 pub fn export(options: &ExportOptions) -> Result<()> {
     let Trained { config, weights } = Trained::find(&options.model, options.step, &[])?;
-    let Some(model) = config.model.hugging_face() else {
+    let Some(mut model) = config.model.hugging_face() else {
         let text = format!(
             "{}: transformers have no model like this model.kind = \"{}\"",
             options.model.display(),
@@ -61,7 +74,20 @@ pub fn export(options: &ExportOptions) -> Result<()> {
         );
         return Err(RunError::Refused(text));
     };
+    let separator = config.separator();
+    for key in ["bos_token_id", "eos_token_id"] {
+        model.config.insert(key.to_owned(), separator.into());
+    }
     let origin = Origin::of(&config);
+    let mut files = config.model.folder().map_or_else(Vec::new, |folder| files_in(folder, BESIDE));
+    let mut contents = Vec::new();
+    if let Tokenizer::File(file) = &config.tokenizer {
+        files.retain(|file| !file.ends_with(TOKENIZER));
+        contents.push((TOKENIZER, file.json().to_vec()));
+    }
+    if let Some(token) = separator.filter(|_| !files.iter().any(|file| file.ends_with(GENERATION))) {
+        contents.push((GENERATION, generation_config(token).into_bytes()));
+    }
     let dtype = options.dtype.or(origin.as_ref().and_then(Origin::dtype)).unwrap_or(DType::F32);
     let shapes = shapes(&config)?;
     let export = Export {
@@ -69,7 +95,9 @@ pub fn export(options: &ExportOptions) -> Result<()> {
         shape: &|name| shapes.get(name).copied(),
         dtype,
         config: origin.as_ref().map(|origin| origin.config_text(dtype)),
-        files: origin.map_or_else(Vec::new, |origin| files_in(&origin.folder, BESIDE)),
+        files,
+        contents,
+        most_bytes: options.most_bytes.unwrap_or(MOST_SHARD),
     };
     let load = |targets: &mut dyn Iterator<Item = checkpoint::Target>| {
         weights.load(targets).map_err(|error| match error {
@@ -85,6 +113,11 @@ pub fn export(options: &ExportOptions) -> Result<()> {
     Ok(write_folder(&options.output, export, &load)?)
 }
 
+/// How transformers generate text: it ends with the token between documents.
+fn generation_config(separator: u32) -> String {
+    format!("{{\n  \"bos_token_id\": {separator},\n  \"eos_token_id\": {separator}\n}}\n")
+}
+
 /// The shape of every parameter by its name.
 fn shapes(config: &RunConfig) -> Result<BTreeMap<String, Shape>> {
     let device = blueprint::meta(&Description::host())?;
@@ -97,7 +130,6 @@ fn shapes(config: &RunConfig) -> Result<BTreeMap<String, Shape>> {
 
 /// The folder that a model came from, if it is still there and still describes the model.
 struct Origin {
-    folder: PathBuf,
     text: String,
     config: serde_json::Map<String, Value>,
 }
@@ -107,12 +139,16 @@ impl Origin {
         let folder = config.model.folder()?;
         let context = config.model.with_context(config.model.examples().units());
         let there = folder_config(folder, &context).ok()?;
-        if there.model.kind() != config.model.kind() || there.model.values() != config.model.values() {
+        let values = |of: &RunConfig| {
+            let pairs = of.model.pairs().filter(|(key, _)| !OF_TRAINING.contains(&key.path));
+            pairs.map(|(_, value)| value).collect::<Vec<_>>()
+        };
+        if there.model.kind() != config.model.kind() || values(&there) != values(config) {
             return None;
         }
         let text = system::input::read_text(&folder.join(CONFIG), MOST_CONFIG).ok()?;
         let config = serde_json::from_str(&text).ok()?;
-        Some(Origin { folder: Path::to_owned(folder), text, config })
+        Some(Origin { text, config })
     }
 
     fn dtype(&self) -> Option<DType> {

@@ -13,6 +13,9 @@ const EPSILON: f64 = 1e-5;
 /// Hidden width of the feed-forward layers as a multiple of the width.
 const EXPANSION: usize = 4;
 
+/// The probability of dropout where a folder does not state it.
+const DROPOUT: f64 = 0.1;
+
 /// The names of the activations: ours, and Hugging Face's, the first of which is written.
 const ACTIVATIONS: [(&str, &[&str]); 5] = [
     ("gelu", &["gelu_new", "gelu_pytorch_tanh"]),
@@ -61,7 +64,22 @@ fn keys(config: &FolderConfig) -> Result<Vec<(&'static str, Value)>, String> {
         ("model.vocabulary", config.count("vocab_size")?.into()),
         ("model.tied", config.flag("tie_word_embeddings")?.unwrap_or(true).into()),
         ("model.activation", activation(config)?.into()),
+        ("model.dropout", dropout(config)?.into()),
     ])
+}
+
+/// The one probability of dropout. Errors: three that differ.
+fn dropout(config: &FolderConfig) -> Result<f64, String> {
+    let probability = |key: &str| Ok::<_, String>(config.number(key)?.unwrap_or(DROPOUT));
+    let all = [probability("attn_pdrop")?, probability("embd_pdrop")?, probability("resid_pdrop")?];
+    if all.iter().any(|one| *one != all[0]) {
+        let [attention, embedding, residual] = all;
+        return Err(format!(
+            "attn_pdrop = {attention}, embd_pdrop = {embedding} and resid_pdrop = {residual} are not built: \
+             one probability for all is"
+        ));
+    }
+    Ok(all[0])
 }
 
 fn activation(config: &FolderConfig) -> Result<&'static str, String> {

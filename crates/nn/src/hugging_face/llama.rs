@@ -60,6 +60,10 @@ fn check(config: &FolderConfig) -> Result<(), String> {
             "layer_types has \"{other}\", which is not supported; supported: \"full_attention\""
         ));
     }
+    // Theirs drops attention weights alone, ours the branches' results as well.
+    if let Some(dropout) = config.number("attention_dropout")?.filter(|dropout| *dropout != 0.0) {
+        return Err(format!("attention_dropout = {dropout} is not built: 0 is"));
+    }
     // A window has no effect if use_sliding_window exists and is false.
     let window = config.optional_count("sliding_window")?.filter(|_| config.model_type() == Ok("mistral"));
     let context = config.count("max_position_embeddings")?;

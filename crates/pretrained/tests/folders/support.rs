@@ -12,7 +12,7 @@ use serde_json::Value;
 use tensor::{Tensor, ops};
 
 /// The recorded models of supported families.
-pub(crate) const MODELS: &[&str] = &["gpt2", "llama", "qwen2", "qwen3"];
+pub(crate) const MODELS: &[&str] = &["gpt2", "llama", "mistral", "qwen2", "qwen3"];
 
 /// The folder of a recorded model.
 pub(crate) fn folder(name: &str) -> PathBuf {
