@@ -89,9 +89,9 @@ fn a_composed_rms_norm_matches_the_fused_one() {
 fn a_composed_linear_layer_matches_the_fused_one() {
     let composed = |tape: &Tape, x: Var, weights: &[Weight]| {
         let flat = ops::reshape(tape, x, [21, 20])?;
-        let weight = ops::transpose(tape, ops::parameter(tape, &weights[0])?, 0, 1)?;
+        let weight = ops::parameter(tape, &weights[0])?;
         let bias = ops::reshape(tape, ops::parameter(tape, &weights[1])?, [1, 12])?;
-        let sum = ops::pair(tape, ops::matmul(tape, flat, weight)?, bias, Pair::Add)?;
+        let sum = ops::pair(tape, ops::matmul_transposed(tape, flat, weight)?, bias, Pair::Add)?;
         ops::reshape(tape, sum, [3, 7, 12])
     };
     let fused = |tape: &Tape, x: Var, weights: &[Weight]| {

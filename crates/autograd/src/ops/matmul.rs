@@ -9,19 +9,31 @@ use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::tape::{Tape, Var};
 
-/// Backward of [`matmul`].
+/// Backward of [`matmul`] and [`matmul_transposed`].
 #[derive(Debug)]
 pub struct MatmulRule {
     /// The operands.
     factors: Option<[Tensor; 2]>,
+    /// Whether the second factor is transposed in the product.
+    transposed: bool,
 }
 
 /// `a [.., m, k]` · `b [.., k, n]` to `[.., m, n]`, of equal outer dimensions. Errors: as [`product`].
 pub fn matmul(tape: &Tape, a: Var, b: Var) -> Result<Var> {
+    multiply(tape, a, b, false)
+}
+
+/// `a [.., m, k]` · bᵀ for `b [.., n, k]` to `[.., m, n]`, of equal outer dimensions, without a copy of `b`:
+/// queries times keys, or a linear layer. Errors: as [`product`].
+pub fn matmul_transposed(tape: &Tape, a: Var, b: Var) -> Result<Var> {
+    multiply(tape, a, b, true)
+}
+
+fn multiply(tape: &Tape, a: Var, b: Var, transposed: bool) -> Result<Var> {
     let factors = [a.tensor().clone(), b.tensor().clone()];
-    let forward = product(Factor::plain(&factors[0]), Factor::plain(&factors[1]), Category::Activation);
-    let output = named("matmul", forward)?;
-    tape.record_one(&[a.source(), b.source()], output, || MatmulRule { factors: Some(factors) })
+    let second = Factor { tensor: &factors[1], transposed };
+    let output = named("matmul", product(Factor::plain(&factors[0]), second, Category::Activation))?;
+    tape.record_one(&[a.source(), b.source()], output, || MatmulRule { factors: Some(factors), transposed })
 }
 
 impl Rule for MatmulRule {
@@ -42,8 +54,14 @@ impl Rule for MatmulRule {
         let gradient = only(outputs)?;
         let Some([a, b]) = self.factors.take() else { return Ok(vec![None, None]) };
         let category = Category::ActivationGradient;
-        let left = || product(Factor::plain(&gradient), Factor::transposed(&b), category);
-        let right = || product(Factor::transposed(&a), Factor::plain(&gradient), category);
+        let left = || {
+            let other = Factor { tensor: &b, transposed: !self.transposed };
+            product(Factor::plain(&gradient), other, category)
+        };
+        let right = || match self.transposed {
+            false => product(Factor::transposed(&a), Factor::plain(&gradient), category),
+            true => product(Factor::transposed(&gradient), Factor::plain(&a), category),
+        };
         Ok(vec![if wanted[0] { Some(left()?) } else { None }, if wanted[1] { Some(right()?) } else { None }])
     }
 }
