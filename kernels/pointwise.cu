@@ -17,6 +17,7 @@ FUNCTION(Square, x *x, 2.0f * x)
 FUNCTION(Tanh, tanhf(x), 1.0f - tanhf(x) * tanhf(x))
 FUNCTION(Scale, x *number, number)
 FUNCTION(Shift, x + number, 1.0f)
+FUNCTION(SoftCap, number *tanhf(x / number), 1.0f - tanhf(x / number) * tanhf(x / number))
 
 template <typename F> struct Value {
     F function;
@@ -67,6 +68,7 @@ struct Divide {
     FOR_FUNCTION(NAME, T, Tanh, tanh)                  \
     FOR_FUNCTION(NAME, T, Scale, scale)                \
     FOR_FUNCTION(NAME, T, Shift, shift)                \
+    FOR_FUNCTION(NAME, T, SoftCap, soft_cap)           \
     FOR_PAIR(NAME, T, Add, add)                        \
     FOR_PAIR(NAME, T, Subtract, subtract)              \
     FOR_PAIR(NAME, T, Multiply, multiply)              \

@@ -240,9 +240,81 @@ fn frozen_parameters_keep_the_bits() {
     assert_equal_bits(FROZEN);
 }
 
+/// Families with dropout, other heads, and losses in pieces of the vocabulary.
+const OPTIONS: &[Row] = &[
+    (
+        GPT,
+        &["model.layers=4", "model.dropout=0.2", "train.steps=3"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", BLOCK],
+            &["parallel.data=4", SHARDED],
+            &["parallel.pipeline=2", ZERO_BUBBLE],
+            &["parallel.pipeline=2", "parallel.data=2", INTERLEAVED, SHARDED],
+        ],
+    ),
+    (
+        GPT,
+        &["model.tied=false", "model.biases=false", "model.positions=sinusoidal", "model.dropout=0.1"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=4", BLOCK],
+            &["parallel.pipeline=2"],
+            &["parallel.pipeline=2", "parallel.data=2", SHARDED],
+        ],
+    ),
+    (
+        LLAMA,
+        &["model.dropout=0.2", "model.key_value_heads=1", "train.steps=3"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", BLOCK],
+            &["parallel.data=4", SHARDED],
+            &["parallel.pipeline=2", ZERO_BUBBLE],
+            &["parallel.pipeline=2", "parallel.data=2", GPIPE, BLOCK],
+        ],
+    ),
+    // In zero-bubble schedules the halves of backward compute the scores once each.
+    (
+        LLAMA,
+        &["model.loss_pieces=3", "model.logit_soft_cap=4.0", "train.validation_micro_batches=2"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=4", SHARDED],
+            &["parallel.pipeline=2", ZERO_BUBBLE],
+            &["parallel.pipeline=2", "parallel.data=2", BLOCK],
+        ],
+    ),
+    (
+        GPT,
+        &["model.loss_pieces=2", "model.dropout=0.1"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", BLOCK],
+            &["parallel.pipeline=2", ZERO_BUBBLE],
+            &["parallel.pipeline=2", "parallel.data=2", SHARDED],
+        ],
+    ),
+    (
+        GPT,
+        &["model.tied=false", "model.loss_pieces=2", "train.freeze=['lm_head.*']", "train.steps=3"],
+        &[&["parallel.data=1"], &["parallel.data=2", BLOCK], &["parallel.pipeline=2", ZERO_BUBBLE]],
+    ),
+    (
+        GPT,
+        &["model.logit_soft_cap=4.0", "train.steps=3"],
+        &[&["parallel.data=1"], &["parallel.data=2"], &["parallel.pipeline=2", ZERO_BUBBLE]],
+    ),
+];
+
 #[test]
 fn llamas_have_equal_bits() {
     assert_equal_bits(LLAMAS);
+}
+
+#[test]
+fn options_of_families_have_equal_bits() {
+    assert_equal_bits(OPTIONS);
 }
 
 #[test]

@@ -137,6 +137,19 @@ fn plans_equal_runs() {
             ],
         ),
         (MLP, &["train.freeze=['0.*', '4.*']", "parallel.pipeline=5"]),
+        // Dropout, other heads, and losses in pieces of the vocabulary.
+        (GPT, &["model.dropout=0.2", "parallel.data=2", SHARDED]),
+        (GPT, &["model.dropout=0.2", "parallel.pipeline=2", "parallel.data=2", "memory.recompute=block"]),
+        (
+            GPT,
+            &["model.tied=false", "model.biases=false", "model.positions=sinusoidal", "parallel.pipeline=2"],
+        ),
+        (LLAMA, &["model.dropout=0.2", "model.key_value_heads=1", "memory.recompute=2"]),
+        (LLAMA, &["model.dropout=0.2", "parallel.pipeline=2", "parallel.schedule=zero-bubble"]),
+        (LLAMA, &["model.loss_pieces=3", "model.logit_soft_cap=4.0", "parallel.data=2"]),
+        (LLAMA, &["model.loss_pieces=3", "parallel.pipeline=2", "parallel.schedule=zero-bubble"]),
+        (GPT, &["model.loss_pieces=2", "model.vocabulary=1000", "parallel.data=4", SHARDED]),
+        (GPT, &["model.logit_soft_cap=4.0", "parallel.pipeline=2", "parallel.data=2"]),
         // All memory from the start.
         (GPT, &["memory.preallocate=true"]),
         (GPT, &["memory.preallocate=true", "parallel.data=2", SHARDED]),

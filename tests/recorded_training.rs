@@ -25,6 +25,8 @@ const SIZES: GptSizes = GptSizes {
     activation: Activation::Gelu,
     dropout: 0.0,
     vocabulary: 96,
+    logit_soft_cap: 0.0,
+    loss_pieces: 1,
 };
 const BATCH: usize = 3;
 const POSITIONS: usize = 16;

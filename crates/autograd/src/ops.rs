@@ -11,6 +11,7 @@ mod gated_feed_forward;
 mod gather;
 mod layer_norm;
 mod linear;
+mod linear_cross_entropy;
 mod matmul;
 mod mse;
 mod parameter;
@@ -33,7 +34,8 @@ pub use gated_feed_forward::{GatedFeedForwardRule, GatedFeedForwardWeights, gate
 pub use gather::{GatherRule, gather};
 pub use layer_norm::{LayerNormRule, layer_norm, residual_layer_norm};
 pub use linear::{LinearRule, linear};
-pub use matmul::{MatmulRule, matmul};
+pub use linear_cross_entropy::{LinearCrossEntropyRule, linear_cross_entropy};
+pub use matmul::{MatmulRule, matmul, matmul_transposed};
 pub use mse::{MseRule, mse};
 pub use parameter::{ParameterRule, parameter};
 pub use pointwise::{PairRule, PointwiseRule, divide, multiply, pair, pointwise, subtract};
@@ -43,6 +45,7 @@ pub use reduce::{MaximumRule, SumRule, maximum, mean, sum};
 pub use rms_norm::{RmsNormRule, residual_rms_norm, rms_norm};
 pub use rotary::{Rotary, RotaryRule, rotary};
 pub use softmax::{SoftmaxRule, softmax};
+pub use tensor::ops::linear_cross_entropy::Settings as LinearCrossEntropy;
 pub use tensor::ops::pointwise::{Pair, Pointwise};
 
 use tensor::Tensor;

@@ -13,6 +13,7 @@ mod residual;
 mod rms_norm;
 mod rotary_attention;
 mod stack;
+mod token_head;
 
 pub use attention::CausalSelfAttention;
 pub use block::{Block, BlockSizes};
@@ -30,6 +31,7 @@ pub use stack::{Layer, Stack, Stream};
 pub use tensor::ops::Activation;
 pub use tensor::ops::attention::{Heads, Qkv};
 pub use tensor::ops::rotary::{Frequencies, Scaling};
+pub use token_head::TokenHead;
 
 use autograd::Tape;
 

@@ -57,6 +57,12 @@ pub trait Model {
     /// Computes a stage's output, the prediction if it is the last, from its input.
     fn forward(&self, tape: &Tape, input: Input) -> Result<Var>;
 
+    /// The scores of all classes from the prediction. They are the prediction itself unless the loss computes
+    /// them in pieces, so that they are never whole; the prediction is then what they are computed from.
+    fn scores(&self, _tape: &Tape, prediction: Var) -> Result<Var> {
+        Ok(prediction)
+    }
+
     /// `scale` times the mean loss of a prediction.
     fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var>;
 }

@@ -24,6 +24,9 @@ const MODELS: &[(&str, &[&str])] = &[
     ("llama", &["model.key_value_heads=1"]),
     ("llama", &["model.tied=true", "model.qk_norm=true", "model.qkv_bias=true"]),
     ("llama", &["model.activation=\"gelu\"", "model.rope_scaling=\"linear\"", "model.head_width=6"]),
+    ("gpt", &["model.logit_soft_cap=0.5"]),
+    ("gpt", &["model.loss_pieces=2", "model.logit_soft_cap=0.5"]),
+    ("llama", &["model.tied=true", "model.loss_pieces=8"]),
 ];
 
 fn given(keys: Vec<&'static Key>, set: &[&str]) -> Given {
@@ -117,7 +120,8 @@ fn packed_documents_give_the_same_results_as_each_alone() {
             let documents = Some(tokens(&device, first, time));
             let tape = Tape::new(&device, Mode::Evaluate).of(Pass { micro_batch: 0, documents });
             let inputs = Input::Batch(tokens(&device, values, time));
-            model.forward(&tape, inputs).unwrap().tensor().to_vec::<f32>().unwrap()
+            let prediction = model.forward(&tape, inputs).unwrap();
+            model.scores(&tape, prediction).unwrap().tensor().to_vec::<f32>().unwrap()
         };
         let values = numbers(TIME);
         let together = logits(&values, &[0, 0, 0, 0, 0, 5, 5, 5, 5, 5, 5, 5]);

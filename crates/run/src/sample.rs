@@ -231,7 +231,8 @@ impl Unprinted {
 fn last_logits(device: &Device, model: &dyn Model, window: &[u32]) -> Result<Vec<f32>> {
     let tokens = Tensor::from_host(device, window, [1, window.len()], Category::Input)?;
     let tape = Tape::new(device, Mode::Evaluate);
-    let logits = model.forward(&tape, Input::Batch(tokens))?.into_tensor();
+    let prediction = model.forward(&tape, Input::Batch(tokens))?;
+    let logits = model.scores(&tape, prediction)?.into_tensor();
     let classes = logits.shape().columns();
     Ok(logits.view(logits.elements() - classes, [classes])?.to_vec::<f32>()?)
 }

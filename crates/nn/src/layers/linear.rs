@@ -57,6 +57,11 @@ impl Linear {
         Ok(Linear { name: name.to_owned(), weight, bias: None, activation: Activation::None })
     }
 
+    /// Its weight, `[outputs, inputs]`.
+    pub(super) fn weight(&self) -> &Weight {
+        &self.weight
+    }
+
     /// Maps `[.., inputs]` to `[.., outputs]`. Errors: another shape or type, out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         within(tape, short(&self.name), || {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use autograd::{Tape, Var, ops};
+use autograd::{Tape, Var};
 use device::DType;
 use keys::{Given, Interval, Key, Row, Section, Value, choice, section};
 use tensor::Tensor;
@@ -15,7 +15,7 @@ use crate::hugging_face::{HuggingFaceConfig, HuggingFaceModel, gpt2};
 use crate::init::Init;
 use crate::layers::{
     Activation, Block, BlockSizes, Dropout, Embedding, Heads, LayerNorm, Linear, Residual, Stack, Stream,
-    within,
+    TokenHead,
 };
 use crate::model::{Input, Model, Stage};
 use crate::parameters::Parameters;
@@ -75,6 +75,11 @@ section! {
         ).default("\"gelu\"");
         /// Probability of dropout in training: of embeddings, attention weights and residual branches.
         dropout: f64 = Row::number(Interval::Fraction).default("0.0");
+        /// Scores of tokens are capped by c·tanh(x/c) with this c, as in Gemma 2; 0: they are not.
+        logit_soft_cap: f64 = Row::number(Interval::NotNegative).default("0.0");
+        /// Pieces of the vocabulary that the loss computes scores in, one after another, so that they are never
+        /// whole: less memory for a large vocabulary, and the head is computed twice. 1: all at once.
+        loss_pieces: usize = Row::count(1, MOST_EXTENT).default("1");
         /// Tokens that exist; 0: as many as the tokenizer has, rounded up to a multiple of 128.
         vocabulary: usize = Row::count(0, 1 << 31).default("0");
     }
@@ -157,7 +162,7 @@ impl ModelSpec for GptSizes {
     }
 
     fn hugging_face(&self) -> Option<HuggingFaceModel> {
-        if !self.biases || self.positions != PositionKind::Learned {
+        if !self.biases || self.positions != PositionKind::Learned || self.logit_soft_cap > 0.0 {
             return None;
         }
         gpt2::model(&gpt2::Sizes {
@@ -241,7 +246,7 @@ pub struct Gpt {
 #[derive(Debug)]
 struct Head {
     norm: LayerNorm,
-    output: Linear,
+    output: TokenHead,
 }
 
 impl Gpt {
@@ -293,6 +298,11 @@ impl Gpt {
     pub fn recomputing(self, recompute: Recompute) -> Self {
         Gpt { blocks: self.blocks.recomputing(recompute), ..self }
     }
+
+    /// The head, which the last stage has.
+    fn head(&self) -> Result<&Head> {
+        self.head.as_ref().ok_or(NnError::NotLast)
+    }
 }
 
 impl Head {
@@ -304,7 +314,10 @@ impl Head {
             let init = Init::Normal(0.02);
             let output =
                 Linear::without_bias(parameters, "lm_head", width, vocabulary, init, Activation::None)?;
-            return Ok(Head { norm, output });
+            return Ok(Head {
+                norm,
+                output: TokenHead::new(output, sizes.logit_soft_cap, sizes.loss_pieces),
+            });
         }
         if !stage.is_first() {
             // The last stage holds a copy of the tied table, which starts with the same values.
@@ -312,7 +325,7 @@ impl Head {
             parameters.share("wte.weight")?;
         }
         let output = Linear::tied(parameters, "head", "wte.weight")?;
-        Ok(Head { norm, output })
+        Ok(Head { norm, output: TokenHead::new(output, sizes.logit_soft_cap, sizes.loss_pieces) })
     }
 }
 
@@ -343,7 +356,11 @@ impl Model for Gpt {
         }
     }
 
+    fn scores(&self, tape: &Tape, prediction: Var) -> Result<Var> {
+        self.head()?.output.scores(tape, prediction)
+    }
+
     fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var> {
-        within(tape, "loss", || Ok(ops::cross_entropy(tape, prediction, targets, scale)?))
+        self.head()?.output.loss(tape, prediction, targets, scale)
     }
 }

@@ -92,6 +92,9 @@ impl ModelSpec for LlamaSizes {
     }
 
     fn hugging_face(&self) -> Option<HuggingFaceModel> {
+        if self.logit_soft_cap > 0.0 {
+            return None;
+        }
         folder::model(&folder::Sizes {
             layers: self.layers,
             heads: self.heads,

@@ -18,6 +18,7 @@ pub static FAMILIES: Families = &[
     &super::gate::FAMILY,
     &super::layer_norm::cuda::FAMILY,
     &super::linear::cuda::FAMILY,
+    &super::linear_cross_entropy::cuda::FAMILY,
     &super::mse::FAMILY,
     &super::norm::FAMILY,
     &super::optimizer::FAMILY,

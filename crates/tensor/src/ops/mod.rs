@@ -29,6 +29,7 @@ mod kernels;
 pub mod layer_norm;
 mod layout;
 pub mod linear;
+pub mod linear_cross_entropy;
 mod math;
 pub mod matmul;
 pub mod mse;

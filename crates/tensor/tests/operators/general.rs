@@ -10,7 +10,7 @@ use crate::support::{Case, devices, dot, read};
 
 /// A function, its f64 reference, and a shift of the operand to where the function is smooth.
 type Function = (Pointwise, fn(f64) -> f64, f32);
-const FUNCTIONS: [Function; 8] = [
+const FUNCTIONS: [Function; 9] = [
     (Pointwise::Exp, f64::exp, 0.0),
     (Pointwise::Log, f64::ln, 6.0),
     (Pointwise::Sqrt, f64::sqrt, 6.0),
@@ -19,6 +19,7 @@ const FUNCTIONS: [Function; 8] = [
     (Pointwise::Tanh, f64::tanh, 0.0),
     (Pointwise::Scale(-1.5), |x| -1.5 * x, 0.0),
     (Pointwise::Shift(0.25), |x| x + 0.25, 0.0),
+    (Pointwise::SoftCap(1.5), |x| 1.5 * (x / 1.5).tanh(), 0.5),
 ];
 
 /// An operand around `shift`.

@@ -11,6 +11,7 @@ use tensor::ops::{
 };
 use tensor::{DType, Tensor};
 
+use crate::scenario_general;
 use crate::support::{indices, normal, tensor, typed};
 
 /// Sizes of a step; none is a multiple of a tile.
@@ -39,6 +40,19 @@ pub(crate) fn every_operator(device: &Device, sizes: &Sizes, after: impl FnMut(&
     let (head, added, dlogits) = run.losses(&saved);
     let dqkv = run.backward(&saved, &head, &added, &dlogits);
     run.update(&dqkv, &head);
+    let Run { mut after, .. } = run;
+    scenario_general::every_general_operator(device, sizes, &mut after);
+}
+
+/// A tensor of normal values.
+pub(crate) fn make(device: &Device, dtype: DType, name: &str, shape: &[usize]) -> Tensor {
+    let values = normal(name, shape.iter().product());
+    match *shape {
+        [a] => typed(device, dtype, &values, [a]),
+        [a, b] => typed(device, dtype, &values, [a, b]),
+        [a, b, c] => typed(device, dtype, &values, [a, b, c]),
+        _ => unreachable!("operands here have up to three dimensions"),
+    }
 }
 
 struct Run<'a, F> {
@@ -71,13 +85,7 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
     }
 
     fn make_as(&self, dtype: DType, name: &str, shape: &[usize]) -> Tensor {
-        let values = normal(name, shape.iter().product());
-        match *shape {
-            [a] => typed(self.device, dtype, &values, [a]),
-            [a, b] => typed(self.device, dtype, &values, [a, b]),
-            [a, b, c] => typed(self.device, dtype, &values, [a, b, c]),
-            _ => unreachable!("operands here have up to three dimensions"),
-        }
+        make(self.device, dtype, name, shape)
     }
 
     fn target(&self, name: &str, shape: &[usize], accumulate: bool) -> GradientTarget {

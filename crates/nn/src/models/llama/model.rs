@@ -1,14 +1,15 @@
 //! The model: token embeddings, pre-norm blocks with rotary positions, grouped heads and gated feed-forward
 //! layers, a final norm, and an output head.
 
-use autograd::{Tape, Var, ops};
+use autograd::{Tape, Var};
 use tensor::Tensor;
 
 use super::sizes::LlamaSizes;
 use crate::error::{NnError, Result};
 use crate::init::Init;
 use crate::layers::{
-    Activation, Dropout, Embedding, Linear, LlamaBlock, Residual, RmsNorm, RotaryTable, Stack, Stream, within,
+    Activation, Dropout, Embedding, Linear, LlamaBlock, Residual, RmsNorm, RotaryTable, Stack, Stream,
+    TokenHead,
 };
 use crate::model::{Input, Model, Stage};
 use crate::parameters::Parameters;
@@ -31,7 +32,7 @@ pub struct Llama {
 #[derive(Debug)]
 struct Head {
     norm: RmsNorm,
-    output: Linear,
+    output: TokenHead,
 }
 
 impl Llama {
@@ -72,6 +73,11 @@ impl Llama {
     pub fn recomputing(self, recompute: Recompute) -> Self {
         Llama { blocks: self.blocks.recomputing(recompute), ..self }
     }
+
+    /// The head, which the last stage has.
+    fn head(&self) -> Result<&Head> {
+        self.head.as_ref().ok_or(NnError::NotLast)
+    }
 }
 
 impl Head {
@@ -80,14 +86,18 @@ impl Head {
         let norm = RmsNorm::new(parameters, "model.norm", width, sizes.block().epsilon)?;
         if !tied {
             let output = Linear::without_bias(parameters, HEAD, width, vocabulary, init, Activation::None)?;
-            return Ok(Head { norm, output });
+            return Ok(Head {
+                norm,
+                output: TokenHead::new(output, sizes.logit_soft_cap, sizes.loss_pieces),
+            });
         }
         if !stage.is_first() {
             // The last stage has a copy of the tied table with the same initial values.
             parameters.create_unused(EMBEDDING, [vocabulary, width], init)?;
             parameters.share(EMBEDDING)?;
         }
-        Ok(Head { norm, output: Linear::tied(parameters, HEAD, EMBEDDING)? })
+        let output = Linear::tied(parameters, HEAD, EMBEDDING)?;
+        Ok(Head { norm, output: TokenHead::new(output, sizes.logit_soft_cap, sizes.loss_pieces) })
     }
 }
 
@@ -118,7 +128,11 @@ impl Model for Llama {
         }
     }
 
+    fn scores(&self, tape: &Tape, prediction: Var) -> Result<Var> {
+        self.head()?.output.scores(tape, prediction)
+    }
+
     fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var> {
-        within(tape, "loss", || Ok(ops::cross_entropy(tape, prediction, targets, scale)?))
+        self.head()?.output.loss(tape, prediction, targets, scale)
     }
 }

@@ -1,6 +1,6 @@
 //! Launches of `kernels/cross_entropy.cu`.
 
-use device::{Family, Function};
+use device::{DType, Family, Function};
 
 use super::cpu::IGNORED;
 use crate::ops::gpu;
@@ -14,12 +14,13 @@ const CACHED_BYTES: usize = 101_000;
 const SLACK_BYTES: usize = 16;
 /// Vectors of a row per thread, up to [`MOST_THREADS`].
 const VECTORS_PER_THREAD: usize = 4;
-const MOST_THREADS: u32 = 512;
+pub(in crate::ops) const MOST_THREADS: u32 = 512;
 const MEAN_THREADS: u32 = 1024;
 
 /// `kernels/cross_entropy.cu`.
 pub(crate) static FAMILY: Family = family!(
     "cross_entropy",
+    headers: ["scores.cuh"],
     constants: &[
         ("MOST_THREADS", MOST_THREADS),
         ("MEAN_THREADS", MEAN_THREADS),
@@ -43,13 +44,10 @@ pub(super) fn forward(
     let cached = row_bytes <= CACHED_BYTES;
     let kernel = Function::new(&FAMILY, if cached { "cached" } else { "streamed" }).of(dtype);
     let shared = if cached { row_bytes + SLACK_BYTES } else { 0 };
-    let wanted = (vocab / gpu::lanes(dtype)).div_ceil(VECTORS_PER_THREAD).next_multiple_of(32);
-    let threads = gpu::word(operator, wanted.clamp(32, MOST_THREADS as usize))?;
+    let threads = threads(operator, vocab, dtype)?;
     let rows = gpu::word(operator, rows)?;
     // The count of targets that are not ignored is stored where the loss will be.
-    let count = device.kernel(Function::new(&FAMILY, "count_targets")).read(targets.region());
-    let count = count.write(loss.region()).u32(rows).cost(targets.bytes() as u64, u64::from(rows));
-    count.launch([1, 1, 1], MEAN_THREADS)?;
+    count_targets(operator, targets, loss)?;
     let launch = device.kernel(kernel).write(scores.region()).read(targets.region());
     let launch = launch.read(loss.region()).write(workspace.region()).u32(gpu::word(operator, vocab)?);
     let launch = launch.f32(scale).u32(u32::from(gradient));
@@ -57,7 +55,32 @@ pub(super) fn forward(
     let passes = if gradient { 2 } else { 1 };
     let launch = launch.cost(passes * scores.bytes() as u64, 4 * scores.elements() as u64);
     launch.launch([rows, 1, 1], threads)?;
-    let mean = device.kernel(Function::new(&FAMILY, "mean_loss")).read(workspace.region());
-    let mean = mean.write(loss.region()).u32(rows).f32(scale).cost(workspace.bytes() as u64, u64::from(rows));
+    mean_loss(operator, workspace, loss, scale)
+}
+
+/// Threads of a block that takes a row of `columns` scores.
+pub(in crate::ops) fn threads(operator: &'static str, columns: usize, dtype: DType) -> Result<u32> {
+    let wanted = (columns / gpu::lanes(dtype)).div_ceil(VECTORS_PER_THREAD).next_multiple_of(32);
+    gpu::word(operator, wanted.clamp(32, MOST_THREADS as usize))
+}
+
+/// Writes the number of targets that are not ignored, in 32 bits, to `count`.
+pub(in crate::ops) fn count_targets(operator: &'static str, targets: &Tensor, count: &Tensor) -> Result<()> {
+    let rows = gpu::word(operator, targets.elements())?;
+    let launch = targets.device().kernel(Function::new(&FAMILY, "count_targets")).read(targets.region());
+    let launch = launch.write(count.region()).u32(rows).cost(targets.bytes() as u64, u64::from(rows));
+    Ok(launch.launch([1, 1, 1], MEAN_THREADS)?)
+}
+
+/// loss = scale · mean of the rows' losses, where `loss` holds the number of targets that are not ignored.
+pub(in crate::ops) fn mean_loss(
+    operator: &'static str,
+    losses: &Tensor,
+    loss: &Tensor,
+    scale: f32,
+) -> Result<()> {
+    let rows = gpu::word(operator, losses.elements())?;
+    let mean = losses.device().kernel(Function::new(&FAMILY, "mean_loss")).read(losses.region());
+    let mean = mean.write(loss.region()).u32(rows).f32(scale).cost(losses.bytes() as u64, u64::from(rows));
     Ok(mean.launch([1, 1, 1], MEAN_THREADS)?)
 }

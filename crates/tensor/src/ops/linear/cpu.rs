@@ -36,13 +36,13 @@ pub(super) fn affine(
     Ok(())
 }
 
-/// dx = dy · weight.
-pub(super) fn backward_input(dy: &Tensor, weight: &Tensor, dx: &Tensor) -> Result<()> {
+/// dx (+)= dy · weight.
+pub(super) fn backward_input(dy: &Tensor, weight: &Tensor, dx: &Tensor, accumulate: bool) -> Result<()> {
     let (rows, outputs, inputs) = (dy.shape().rows(), dy.shape().columns(), dx.shape().columns());
     let (dy, weight) = (dy.read()?, weight.read()?);
     let dy = MatrixRef::new(&dy, rows, outputs, outputs);
     let weight = MatrixRef::new(&weight, outputs, inputs, inputs);
-    gemm(dy, weight, &mut dx.write::<f32>()?, inputs, 1.0, false);
+    gemm(dy, weight, &mut dx.write::<f32>()?, inputs, 1.0, accumulate);
     Ok(())
 }
 

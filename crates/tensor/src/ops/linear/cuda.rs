@@ -75,11 +75,12 @@ pub(super) fn affine_activated(
     }
 }
 
-/// dx = dy · weight, and the epilogue.
+/// dx (+)= dy · weight, and the epilogue.
 pub(super) fn backward_input(
     dy: &Tensor,
     weight: &Tensor,
     dx: &Tensor,
+    accumulate: bool,
     epilogue: Epilogue<'_>,
 ) -> Result<()> {
     let (m, n, k) = (dx.shape().rows(), dx.shape().columns(), dy.shape().columns());
@@ -87,7 +88,7 @@ pub(super) fn backward_input(
         return Ok(());
     }
     let (a, b, out) = (operand(dy), operand(weight), operand(dx));
-    Ok(dy.device().matmul(&Matmul { m, n, k, a, b, out, accumulate: false, epilogue })?)
+    Ok(dy.device().matmul(&Matmul { m, n, k, a, b, out, accumulate, epilogue })?)
 }
 
 /// weight (+)= dyᵀ · x; `bias` = Σ over rows of dy in the same call.

@@ -130,8 +130,21 @@ pub(super) fn matmul_backward_input(
             count(dy, weight);
             Ok(())
         }
-        Backend::Cpu => cpu::backward_input(dy, weight, dx),
-        Backend::Cuda => cuda::backward_input(dy, weight, dx, epilogue),
+        Backend::Cpu => cpu::backward_input(dy, weight, dx, false),
+        Backend::Cuda => cuda::backward_input(dy, weight, dx, false, epilogue),
+    }
+}
+
+/// sum `[.., in]` (+)= dy `[.., out]` · weight `[out, in]`; the sum is f32 whatever the others are. Callers
+/// have checked the operands.
+pub(super) fn sum_backward_input(dy: &Tensor, weight: &Tensor, sum: &Tensor, accumulate: bool) -> Result<()> {
+    match dy.device().backend() {
+        Backend::Meta => {
+            count(dy, weight);
+            Ok(())
+        }
+        Backend::Cpu => cpu::backward_input(dy, weight, sum, accumulate),
+        Backend::Cuda => cuda::backward_input(dy, weight, sum, accumulate, Epilogue::None),
     }
 }
 
@@ -197,7 +210,7 @@ fn count(rows: &Tensor, weight: &Tensor) {
 }
 
 /// Returns a weight's numbers of outputs and inputs.
-fn matrix(operator: &'static str, weight: &Tensor) -> Result<(usize, usize)> {
+pub(super) fn matrix(operator: &'static str, weight: &Tensor) -> Result<(usize, usize)> {
     match *weight.shape().dims() {
         [outputs, inputs] => Ok((outputs, inputs)),
         _ => Err(check::wrong(operator, "weight", weight, "[out, in]".to_owned())),

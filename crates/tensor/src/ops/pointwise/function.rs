@@ -19,6 +19,8 @@ pub enum Pointwise {
     Scale(f32),
     /// x plus a number.
     Shift(f32),
+    /// c·tanh(x/c): values within ±c, nearly x where that is small beside c.
+    SoftCap(f32),
 }
 
 impl Pointwise {
@@ -33,6 +35,7 @@ impl Pointwise {
             Pointwise::Tanh => "tanh",
             Pointwise::Scale(_) => "scale",
             Pointwise::Shift(_) => "shift",
+            Pointwise::SoftCap(_) => "soft_cap",
         }
     }
 
@@ -47,13 +50,14 @@ impl Pointwise {
             Pointwise::Tanh => "tanh_back",
             Pointwise::Scale(_) => "scale_back",
             Pointwise::Shift(_) => "shift_back",
+            Pointwise::SoftCap(_) => "soft_cap_back",
         }
     }
 
     /// The function's scalar argument; 0 if it has none.
     pub(super) fn number(self) -> f32 {
         match self {
-            Pointwise::Scale(number) | Pointwise::Shift(number) => number,
+            Pointwise::Scale(number) | Pointwise::Shift(number) | Pointwise::SoftCap(number) => number,
             _ => 0.0,
         }
     }
@@ -68,6 +72,7 @@ impl Pointwise {
             Pointwise::Tanh => libm::tanhf(x),
             Pointwise::Scale(number) => x * number,
             Pointwise::Shift(number) => x + number,
+            Pointwise::SoftCap(cap) => soft_cap(x, cap),
         }
     }
 
@@ -81,8 +86,19 @@ impl Pointwise {
             Pointwise::Tanh => 1.0 - libm::tanhf(x) * libm::tanhf(x),
             Pointwise::Scale(number) => number,
             Pointwise::Shift(_) => 1.0,
+            Pointwise::SoftCap(cap) => soft_cap_slope(soft_cap(x, cap), cap),
         }
     }
+}
+
+/// cap·tanh(x/cap).
+pub(in crate::ops) fn soft_cap(x: f32, cap: f32) -> f32 {
+    cap * libm::tanhf(x / cap)
+}
+
+/// The derivative of [`soft_cap`] where it has the value `y`.
+pub(in crate::ops) fn soft_cap_slope(y: f32, cap: f32) -> f32 {
+    1.0 - (y / cap) * (y / cap)
 }
 
 /// A function of two elements.

@@ -4,6 +4,7 @@ pub(super) mod cuda;
 mod function;
 
 pub use function::{Pair, Pointwise};
+pub(super) use function::{soft_cap, soft_cap_slope};
 
 use device::parallel::{CHUNK, for_pieces};
 use device::{Backend, Category, Request};

@@ -1,0 +1,55 @@
+//! The output head of a language model, and its loss.
+
+use autograd::ops::{LinearCrossEntropy, Pointwise};
+use autograd::{Tape, Var, ops};
+use tensor::Tensor;
+
+use super::{Linear, within};
+use crate::error::Result;
+
+/// A score for every token of the vocabulary, and the cross-entropy of the scores.
+#[derive(Debug)]
+pub struct TokenHead {
+    output: Linear,
+    soft_cap: Option<f32>,
+    pieces: usize,
+}
+
+impl TokenHead {
+    /// A head whose scores are those of `output`, a layer without bias, capped where `soft_cap` is not 0: x
+    /// becomes c·tanh(x/c). With more than one of `pieces` the loss computes the scores of one piece of the
+    /// vocabulary at a time, in forward and again in backward.
+    pub fn new(output: Linear, soft_cap: f64, pieces: usize) -> Self {
+        let soft_cap = (soft_cap > 0.0).then_some(soft_cap as f32);
+        TokenHead { output, soft_cap, pieces }
+    }
+
+    /// From `[.., width]` to what [`TokenHead::loss`] takes: scores `[.., vocabulary]`, or `x` if the loss
+    /// computes them in pieces. Errors: another shape or type, out of memory.
+    pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
+        if self.pieces > 1 { Ok(x) } else { self.all(tape, x) }
+    }
+
+    /// From the result of [`TokenHead::forward`] to scores `[.., vocabulary]`. Errors: as there.
+    pub fn scores(&self, tape: &Tape, prediction: Var) -> Result<Var> {
+        if self.pieces > 1 { self.all(tape, prediction) } else { Ok(prediction) }
+    }
+
+    fn all(&self, tape: &Tape, x: Var) -> Result<Var> {
+        let scores = self.output.forward(tape, x)?;
+        let Some(cap) = self.soft_cap else { return Ok(scores) };
+        within(tape, "soft_cap", || Ok(ops::pointwise(tape, scores, Pointwise::SoftCap(cap))?))
+    }
+
+    /// `scale` times the mean cross-entropy of a result of [`TokenHead::forward`] against `targets`, tokens
+    /// as u32. Errors: other shapes, out of memory.
+    pub fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var> {
+        within(tape, "loss", || match self.pieces {
+            ..=1 => Ok(ops::cross_entropy(tape, prediction, targets, scale)?),
+            pieces => {
+                let settings = LinearCrossEntropy { scale, soft_cap: self.soft_cap, pieces };
+                Ok(ops::linear_cross_entropy(tape, prediction, self.output.weight(), targets, settings)?)
+            }
+        })
+    }
+}

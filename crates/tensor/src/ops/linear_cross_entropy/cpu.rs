@@ -1,0 +1,126 @@
+//! Pieces of scores on the host: one task for a block of rows.
+
+use device::parallel::{for_tasks, simd};
+
+use super::{IGNORED, Piece, Settings, Statistics};
+use crate::ops::math::{exp, max, sum};
+use crate::ops::pointwise::{soft_cap, soft_cap_slope};
+use crate::ops::{check, rows};
+use crate::{Result, Tensor};
+
+/// Counts the targets that are not ignored. Errors: one outside the vocabulary.
+pub(super) fn count(
+    operator: &'static str,
+    targets: &Tensor,
+    vocabulary: usize,
+    counted: &Tensor,
+) -> Result<()> {
+    let kept: Vec<u32> = targets.read::<u32>()?.iter().copied().filter(|t| *t != IGNORED).collect();
+    check::indices(operator, &kept, vocabulary)?;
+    counted.set(&[kept.len() as u32])
+}
+
+fn capped(x: f32, cap: f32) -> f32 {
+    if cap > 0.0 { soft_cap(x, cap) } else { x }
+}
+
+/// Joins a piece to the rows' statistics; the last piece turns the targets' scores into losses.
+pub(super) fn join(scores: &Tensor, targets: &Tensor, statistics: &Statistics, piece: Piece) -> Result<()> {
+    let Piece { first, classes, soft_cap: cap, .. } = piece;
+    let (scores, targets) = (scores.read::<f32>()?, targets.read::<u32>()?);
+    let mut state = statistics.rows.write::<f32>()?;
+    let all = targets.len();
+    let (maxima, rest) = state.split_at_mut(all);
+    let (sums, losses) = rest.split_at_mut(all);
+    let most = rows::per_task(classes);
+    let pieces = scores.chunks(most * classes).zip(targets.chunks(most));
+    let state = maxima.chunks_mut(most).zip(sums.chunks_mut(most)).zip(losses.chunks_mut(most));
+    let row = |scores: &[f32], target: u32, largest: &mut f32, total: &mut f32, loss: &mut f32| {
+        if target == IGNORED {
+            *loss = 0.0;
+            return;
+        }
+        let own = capped(max(scores), cap);
+        let of_piece = sum(scores, |x| exp(capped(x, cap) - own));
+        if first == 0 {
+            (*largest, *total) = (own, of_piece);
+        } else {
+            let both = largest.max(own);
+            *total = *total * exp(*largest - both) + of_piece * exp(own - both);
+            *largest = both;
+        }
+        if let Some(score) = (target as usize).checked_sub(first).and_then(|at| scores.get(at)) {
+            *loss = capped(*score, cap);
+        }
+        if piece.is_last() {
+            let loss_of_row = libm::log(f64::from(*total)) + (f64::from(*largest) - f64::from(*loss));
+            *loss = loss_of_row as f32;
+        }
+    };
+    for_tasks(pieces.zip(state).collect(), |((scores, targets), ((maxima, sums), losses))| {
+        simd(
+            #[inline(always)]
+            || {
+                let state = maxima.iter_mut().zip(sums.iter_mut()).zip(losses.iter_mut());
+                for ((scores, target), ((largest, total), loss)) in
+                    scores.chunks_exact(classes).zip(targets).zip(state)
+                {
+                    row(scores, *target, largest, total, loss);
+                }
+            },
+        );
+    });
+    Ok(())
+}
+
+/// loss = scale · mean of the rows' losses; 0 if all are ignored.
+pub(super) fn mean(statistics: &Statistics, scale: f32, loss: &Tensor) -> Result<()> {
+    let counted = statistics.counted.read::<u32>()?[0];
+    let total: f64 = statistics.part(2)?.read::<f32>()?.iter().map(|loss| f64::from(*loss)).sum();
+    let mean = if counted == 0 { 0.0 } else { f64::from(scale) * total / f64::from(counted) };
+    loss.set(&[mean as f32])
+}
+
+/// The gradient of factor · scale · mean loss by a piece's scores, over them.
+pub(super) fn gradient(
+    scores: &Tensor,
+    targets: &Tensor,
+    statistics: &Statistics,
+    piece: Piece,
+    settings: &Settings,
+    factor: &Tensor,
+) -> Result<()> {
+    let Piece { first, classes, soft_cap: cap, .. } = piece;
+    let counted = statistics.counted.read::<u32>()?[0];
+    let weight = settings.scale / counted as f32 * factor.reshape([1])?.read::<f32>()?[0];
+    let (maxima, sums) = (statistics.part(0)?, statistics.part(1)?);
+    let (targets, maxima, sums) = (targets.read::<u32>()?, maxima.read::<f32>()?, sums.read::<f32>()?);
+    let (targets, maxima, sums): (&[u32], &[f32], &[f32]) = (&targets, &maxima, &sums);
+    let most = rows::per_task(classes);
+    let mut scores = scores.write::<f32>()?;
+    for_tasks(scores.chunks_mut(most * classes).enumerate().collect(), |(task, scores)| {
+        simd(
+            #[inline(always)]
+            || {
+                for (row, scores) in scores.chunks_exact_mut(classes).enumerate() {
+                    let row = task * most + row;
+                    if targets[row] == IGNORED {
+                        scores.fill(0.0);
+                        continue;
+                    }
+                    let (largest, share) = (maxima[row], weight / sums[row]);
+                    let hot = (targets[row] as usize).checked_sub(first);
+                    for (at, x) in scores.iter_mut().enumerate() {
+                        let score = capped(*x, cap);
+                        let mut slope = exp(score - largest) * share;
+                        if hot == Some(at) {
+                            slope -= weight;
+                        }
+                        *x = if cap > 0.0 { slope * soft_cap_slope(score, cap) } else { slope };
+                    }
+                }
+            },
+        );
+    });
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! Launches of `kernels/linear_cross_entropy.cu`.
+
+use device::{Family, Function};
+
+use super::{IGNORED, Piece, Settings, Statistics};
+use crate::ops::cross_entropy::cuda::{MOST_THREADS, count_targets, mean_loss, threads};
+use crate::ops::gpu;
+use crate::ops::kernels::family;
+use crate::{Result, Tensor};
+
+/// `kernels/linear_cross_entropy.cu`.
+pub(crate) static FAMILY: Family = family!(
+    "linear_cross_entropy",
+    headers: ["scores.cuh"],
+    constants: &[("MOST_THREADS", MOST_THREADS), ("IGNORED", IGNORED)],
+);
+
+/// Joins a piece to the rows' statistics; the last piece turns the targets' scores into losses.
+pub(super) fn join(
+    operator: &'static str,
+    scores: &Tensor,
+    targets: &Tensor,
+    statistics: &Statistics,
+    piece: Piece,
+) -> Result<()> {
+    let [maxima, sums, losses] = [statistics.part(0)?, statistics.part(1)?, statistics.part(2)?];
+    let kernel = Function::new(&FAMILY, "join").of(scores.dtype());
+    let launch = scores.device().kernel(kernel).read(scores.region()).read(targets.region());
+    let launch = launch.write(maxima.region()).write(sums.region()).write(losses.region());
+    let [first, classes] = [gpu::word(operator, piece.first)?, gpu::word(operator, piece.classes)?];
+    let launch = launch.u32(first).u32(classes).u32(gpu::word(operator, piece.vocabulary)?);
+    let launch = launch.f32(piece.soft_cap).cost(scores.bytes() as u64, 2 * scores.elements() as u64);
+    let rows = gpu::word(operator, targets.elements())?;
+    Ok(launch.launch([rows, 1, 1], threads(operator, piece.classes, scores.dtype())?)?)
+}
+
+/// Counts the targets and takes the mean of the rows' losses.
+pub(super) fn mean(
+    operator: &'static str,
+    targets: &Tensor,
+    statistics: &Statistics,
+    scale: f32,
+    loss: &Tensor,
+) -> Result<()> {
+    count_targets(operator, targets, &statistics.counted)?;
+    // The mean reads the number where it writes the loss.
+    count_targets(operator, targets, loss)?;
+    mean_loss(operator, &statistics.part(2)?, loss, scale)
+}
+
+/// The gradient of factor · scale · mean loss by a piece's scores, over them.
+pub(super) fn gradient(
+    operator: &'static str,
+    scores: &Tensor,
+    targets: &Tensor,
+    statistics: &Statistics,
+    piece: Piece,
+    settings: &Settings,
+    factor: &Tensor,
+) -> Result<()> {
+    let (maxima, sums) = (statistics.part(0)?, statistics.part(1)?);
+    let kernel = Function::new(&FAMILY, "gradient").of(scores.dtype());
+    let launch = scores.device().kernel(kernel).write(scores.region()).read(targets.region());
+    let launch = launch.read(maxima.region()).read(sums.region()).read(statistics.counted.region());
+    let launch = launch.read(factor.region()).u32(gpu::word(operator, piece.first)?);
+    let launch = launch.u32(gpu::word(operator, piece.classes)?).f32(piece.soft_cap).f32(settings.scale);
+    let launch = launch.cost(2 * scores.bytes() as u64, 4 * scores.elements() as u64);
+    let rows = gpu::word(operator, targets.elements())?;
+    Ok(launch.launch([rows, 1, 1], threads(operator, piece.classes, scores.dtype())?)?)
+}

@@ -1,0 +1,106 @@
+// Softmax cross-entropy of scores whose columns are computed in pieces, one after another: statistics of each
+// row over all pieces, then each piece's gradient, written over its scores. A score may be capped: it is then
+// cap * tanh(x / cap).
+#include "scores.cuh"
+
+__device__ __forceinline__ float capped(float x, float cap) { return cap > 0.0f ? cap * tanhf(x / cap) : x; }
+
+// Launch of both kernels: a block for a row, up to MOST_THREADS threads, rows as the grid. `first` is the
+// piece's first class, `width` its number of classes, and `cap` is 0 for none. Floor: the piece once through
+// memory; the second reading is mostly from L2.
+
+// Joins a piece to the rows' largest scores and sums of e^(score - largest), and keeps the targets' scores in
+// `losses`, which the last piece turns into losses. Pieces come in the order of their classes.
+template <typename T>
+__device__ __forceinline__ void join(const T *scores, const u32 *targets, float *maxima, float *sums,
+                                     float *losses, u32 first, u32 width, u32 vocab, float cap) {
+    constexpr u32 N = Cut<T>::N;
+    __shared__ float of_warps[MOST_THREADS / WARP], sums_of_warps[MOST_THREADS / WARP];
+    const u32 at_row = blockIdx.x, target = targets[at_row];
+    const bool last = first + width == vocab;
+    if (target == IGNORED) {
+        if (threadIdx.x == 0 && last) losses[at_row] = NO_LOSS;
+        return;
+    }
+    if (target >= vocab) __trap();
+    const T *row = scores + u64(at_row) * width;
+    const Cut<T> cut(row, width);
+
+    float largest = __uint_as_float(0xff800000u);
+    cut.for_each([&](u32 at) { largest = fmaxf(largest, Wide<T>(row + at).largest()); },
+                 [&](u32 at) { largest = fmaxf(largest, to_f32(row[at])); });
+    largest = capped(block_max(largest, of_warps), cap);
+
+    float total = 0.0f;
+    cut.for_each(
+        [&](u32 at) {
+            const Wide<T> values(row + at);
+#pragma unroll
+            for (u32 i = 0; i < N; i++) total += exponential(capped(values.at(i), cap) - largest, T());
+        },
+        [&](u32 at) { total += exponential(capped(to_f32(row[at]), cap) - largest, T()); });
+    total = block_sum(total, sums_of_warps);
+    if (threadIdx.x != 0) return;
+
+    if (first != 0) {
+        const float before = maxima[at_row], both = fmaxf(before, largest);
+        total = sums[at_row] * expf(before - both) + total * expf(largest - both);
+        largest = both;
+    }
+    maxima[at_row] = largest;
+    sums[at_row] = total;
+    // A target in another piece is beyond the width, also if it is before the first class.
+    float score = losses[at_row];
+    if (target - first < width) score = capped(to_f32(row[target - first]), cap);
+    losses[at_row] = last ? float(log(double(total)) + (double(largest) - double(score))) : score;
+}
+
+// The gradient of factor * scale * mean loss, over the scores.
+template <typename T>
+__device__ __forceinline__ void gradient(T *scores, const u32 *targets, const float *maxima,
+                                         const float *sums, const u32 *counted, const float *factor,
+                                         u32 first, u32 width, float cap, float scale) {
+    constexpr u32 N = Cut<T>::N;
+    const u32 at_row = blockIdx.x, target = targets[at_row];
+    T *row = scores + u64(at_row) * width;
+    const Cut<T> cut(row, width);
+    if (target == IGNORED) {
+        cut.for_each([&](u32 at) { store<4>(reinterpret_cast<u32 *>(row + at), Vector<u32, 4>{}); },
+                     [&](u32 at) { row[at] = from_f32<T>(0.0f); });
+        return;
+    }
+    const float weight = __fdiv_rn(scale, __uint2float_rn(*counted)) * *factor;
+    const float largest = maxima[at_row], share = weight / sums[at_row];
+    const u32 hot = target - first;
+    const auto slope = [&](float x, u32 at) {
+        const float score = capped(x, cap), part = score / cap;
+        const float of_score = exponential(score - largest, T()) * share - (at == hot ? weight : 0.0f);
+        return cap > 0.0f ? of_score * (1.0f - part * part) : of_score;
+    };
+    cut.for_each(
+        [&](u32 at) {
+            Wide<T> values(row + at);
+            float slopes[N];
+#pragma unroll
+            for (u32 i = 0; i < N; i++) slopes[i] = slope(values.at(i), at + i);
+            values.write(row + at, slopes);
+        },
+        [&](u32 at) { row[at] = from_f32<T>(slope(to_f32(row[at]), at)); });
+}
+
+#define FOR_TYPE(NAME, T)                                                                                     \
+    KERNEL __launch_bounds__(MOST_THREADS)                                                                    \
+        join_##NAME(const T *__restrict__ scores, const u32 *__restrict__ targets, float *__restrict__ maxima, \
+                    float *__restrict__ sums, float *__restrict__ losses, u32 first, u32 width, u32 vocab,    \
+                    float cap) {                                                                              \
+        join(scores, targets, maxima, sums, losses, first, width, vocab, cap);                                \
+    }                                                                                                         \
+    KERNEL __launch_bounds__(MOST_THREADS)                                                                    \
+        gradient_##NAME(T *__restrict__ scores, const u32 *__restrict__ targets,                              \
+                        const float *__restrict__ maxima, const float *__restrict__ sums,                     \
+                        const u32 *__restrict__ counted, const float *__restrict__ factor, u32 first,         \
+                        u32 width, float cap, float scale) {                                                  \
+        gradient(scores, targets, maxima, sums, counted, factor, first, width, cap, scale);                   \
+    }
+
+FOR_EACH_TYPE(FOR_TYPE)
