@@ -28,6 +28,8 @@ fn export(from: &Path, to: &Path, dtype: DType) {
         dtype,
         config: None,
         files: Vec::new(),
+        contents: Vec::new(),
+        most_bytes: u64::MAX,
     };
     write_folder(to, export, &|targets| weights.load(targets)).unwrap();
 }

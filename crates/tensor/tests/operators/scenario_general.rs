@@ -31,8 +31,9 @@ pub(crate) fn every_general_operator(
 ) {
     let shape = [sizes.batch, sizes.time, sizes.width];
     let [x, y] = ["x", "y"].map(|name| make(device, sizes.dtype, name, &shape));
-    // Positive, so that all functions are defined.
-    let positive = pointwise::forward(&x, Pointwise::Exp).unwrap();
+    // Positive, so that all functions are defined, and small, so that all are finite.
+    let small = pointwise::forward(&x, Pointwise::Scale(0.5)).unwrap();
+    let positive = pointwise::forward(&small, Pointwise::Exp).unwrap();
     for function in FUNCTIONS {
         let made = pointwise::forward(&positive, function).unwrap();
         after("pointwise.forward", &[&made]);
