@@ -4,6 +4,7 @@
 mod common;
 
 use common::runs::{GPT, LLAMA, MLP, train};
+use common::runs::{MIXTURE, PACKED, SEQUENTIAL, SEQUENTIAL_MIXTURE, TOKENIZED, TOKENS};
 
 const SHARDED: &str = "parallel.zero_stage=1";
 const GPIPE: &str = "parallel.schedule=gpipe";
@@ -306,6 +307,62 @@ const OPTIONS: &[Row] = &[
         &[&["parallel.data=1"], &["parallel.data=2"], &["parallel.pipeline=2", ZERO_BUBBLE]],
     ),
 ];
+
+/// Data of every kind, read ahead and not.
+const SOURCES: &[Row] = &[
+    (
+        GPT,
+        &TOKENS,
+        &[
+            &["data.prefetch=0"],
+            &["data.prefetch=1"],
+            &["parallel.data=2"],
+            &["parallel.data=4", SHARDED],
+            &["parallel.pipeline=2", ZERO_BUBBLE],
+        ],
+    ),
+    (
+        LLAMA,
+        &SEQUENTIAL,
+        &[&["data.prefetch=0"], &["parallel.data=2"], &["parallel.data=4"], &["parallel.pipeline=2"]],
+    ),
+    (
+        GPT,
+        &PACKED,
+        &[
+            &["model.dropout=0.1", "data.prefetch=0"],
+            &["model.dropout=0.1", "parallel.data=2", BLOCK],
+            &["model.dropout=0.1", "parallel.data=4", SHARDED],
+            &["model.dropout=0.1", "parallel.pipeline=2", ZERO_BUBBLE],
+        ],
+    ),
+    (
+        LLAMA,
+        &PACKED,
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=4"],
+            &["parallel.pipeline=2", "parallel.data=2", INTERLEAVED],
+        ],
+    ),
+    (
+        GPT,
+        &MIXTURE,
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", SHARDED],
+            &["parallel.data=4"],
+            &["parallel.pipeline=2"],
+        ],
+    ),
+    (GPT, &SEQUENTIAL_MIXTURE, &[&["parallel.data=1"], &["parallel.data=2"], &["parallel.data=4"]]),
+    (GPT, &TOKENIZED, &[&["parallel.data=1"], &["parallel.data=2"], &["parallel.data=4"]]),
+];
+
+#[test]
+fn data_of_every_kind_has_equal_bits() {
+    assert_equal_bits(SOURCES);
+}
 
 #[test]
 fn llamas_have_equal_bits() {

@@ -5,6 +5,7 @@ mod common;
 
 use common::devices::gpu;
 use common::runs::{GPT, LLAMA, MLP, config, train_in};
+use common::runs::{MIXTURE, PACKED, SEQUENTIAL, SEQUENTIAL_MIXTURE, TOKENIZED, TOKENS};
 use memory::{Category, Statistics};
 use plan::{PlanDevice, plan, prepare};
 use run::TrainReport;
@@ -174,6 +175,24 @@ fn plans_equal_runs() {
     ];
     for (text, overrides) in table {
         compare(text, overrides);
+    }
+}
+
+/// Data of every kind, alone, sharded, recomputed and in a pipeline.
+#[test]
+fn plans_of_every_kind_of_data_equal_runs() {
+    let grids: [&[&str]; 4] = [
+        &[],
+        &["parallel.data=2", SHARDED],
+        &["parallel.pipeline=2"],
+        &["memory.recompute=block", "parallel.data=4", "data.prefetch=0"],
+    ];
+    for sources in [&TOKENS[..], &SEQUENTIAL, &PACKED, &MIXTURE, &SEQUENTIAL_MIXTURE, &TOKENIZED] {
+        for text in [GPT, LLAMA] {
+            for grid in grids {
+                compare(text, &[sources, grid, &["train.steps=2"]].concat());
+            }
+        }
     }
 }
 

@@ -13,7 +13,7 @@ mod resuming;
 use std::path::{Path, PathBuf};
 
 use checkpoint::{Checkpoint, list, newest};
-use common::runs::{GPT, MLP, config, train_in};
+use common::runs::{GPT, MIXTURE, MLP, PACKED, SEQUENTIAL_MIXTURE, TOKENS, config, train_in};
 use run::RunError;
 use run::{Interrupt, RunOptions, TrainReport};
 use safetensors::{Dtype, SafeTensors};
@@ -96,7 +96,11 @@ fn copy(from: &Path, to: &Path) {
 
 #[test]
 fn runs_stopped_after_any_step_continue_on_other_grids() {
-    let table: [(&str, &[&str]); 5] = [
+    let table: [(&str, &[&str]); 9] = [
+        (GPT, &TOKENS),
+        (GPT, &PACKED),
+        (GPT, &MIXTURE),
+        (GPT, &SEQUENTIAL_MIXTURE),
         (GPT, &[]),
         (MLP, &[]),
         (GPT, &["train.freeze=['wpe.*', 'h.0.*']"]),

@@ -227,6 +227,19 @@ fn a_slow_disk_delays_only_checkpoints() {
 
 /// `nohup` starts a process with SIGHUP ignored, which it keeps; other signals still stop the run.
 #[test]
+fn a_slow_read_is_reported_with_its_file() {
+    let workplace = workplace();
+    let sets = ["train.steps=1", "train.global_batch_size=2", "train.validation_micro_batches=1"];
+    let sets = [&sets[..], &["train.micro_batch_size=2", "parallel.lanes=1"]].concat();
+    let mut command = train(Transport::Threads, workplace.path(), 1, &sets);
+    let output = command.env("PLIMSOLL_SLOW", "micro-batch about to be read:2500").output().unwrap();
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let reported = said.lines().find(|line| line.contains("reading micro-batch 0 of training of /"));
+    assert!(reported.is_some_and(|line| line.contains(" has taken 2 s so far")), "{said}");
+}
+
+#[test]
 fn ignored_signals_stay_ignored() {
     let workplace = workplace();
     let mut shell = Command::new("sh");

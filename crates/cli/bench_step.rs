@@ -1,6 +1,6 @@
 //! `plimsoll bench step`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::error::CliError;
 use bench::{BenchOptions, StepMeasure, bench_step};
@@ -24,6 +24,9 @@ pub(crate) struct BenchStepArgs {
     model: String,
     #[command(flatten)]
     step: StepArgs,
+    /// Token shards to read from disk, or globs of them, in place of random tokens
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    data: Vec<PathBuf>,
     #[command(flatten)]
     trace: TraceArgs,
     /// Print one line of JSON instead of tables
@@ -37,11 +40,13 @@ pub(crate) fn run(args: &BenchStepArgs) -> Result<(), CliError> {
     let on_gpu = device != DeviceChoice::Cpu && device::cuda::availability().is_ok();
     let precision = args.step.precision.as_deref().unwrap_or(if on_gpu { "bf16" } else { "f32" });
     let text = BenchModel::named(&args.model)?.configuration(args.step.micro_batch_size, 1, precision)?;
-    let config = RunConfig::parse(&text, "bench step", Path::new("/"), &args.step.overrides)?;
+    let sets = [data_settings(&args.data)?, args.step.overrides.clone()].concat();
+    let config = RunConfig::parse(&text, "bench step", Path::new("/"), &sets)?;
     let options = BenchOptions { trace: args.trace.directory()?, ..args.step.options(device) };
     let shape = config.model.summary();
+    let tokens = if args.data.is_empty() { "random tokens" } else { "tokens from disk" };
     let head = format!(
-        "{}: {shape}, micro-batch {}, {} a step, {}, AdamW, clipping at {}",
+        "{}: {shape}, {tokens}, micro-batch {}, {} a step, {}, AdamW, clipping at {}",
         args.model,
         config.train.micro_batch_size,
         config.train.micro_batches(),
@@ -53,6 +58,22 @@ pub(crate) fn run(args: &BenchStepArgs) -> Result<(), CliError> {
         true => print_json(&StepLine::of(args, &found)),
         false => print(&format!("{}{}", summary(&head, &found), kernels(&found))),
     }
+}
+
+/// The settings of a configuration that reads token shards; none without any. Errors: a path that is not
+/// UTF-8, or a current directory that is gone.
+fn data_settings(files: &[PathBuf]) -> Result<Vec<String>, CliError> {
+    if files.is_empty() {
+        return Ok(Vec::new());
+    }
+    let absolute = |path: &PathBuf| {
+        let refused = |reason: String| CliError::Refused(format!("--data {}: {reason}", path.display()));
+        let path = std::path::absolute(path).map_err(|error| refused(error.to_string()))?;
+        path.into_os_string().into_string().map_err(|_| refused("its path is not UTF-8".to_owned()))
+    };
+    let paths = files.iter().map(absolute).collect::<Result<Vec<_>, _>>()?;
+    // A JSON list of strings is a TOML list.
+    Ok(vec!["data.kind=tokens".to_owned(), format!("data.paths={}", serde_json::Value::from(paths))])
 }
 
 /// The measured step: a line of JSON.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use data::Tokenizer;
+use telemetry::units::{counted, grouped};
 use tokenize::{Counts, Format, HeldOut, Job};
 
 use crate::error::CliError;
@@ -140,12 +141,15 @@ fn held_out(text: Option<&str>) -> Result<HeldOut, CliError> {
 fn in_words(counts: &Counts, output: &Path) -> String {
     let Counts { training_tokens, validation_tokens, documents, bytes, skipped } = counts;
     let mut text = format!(
-        "{training_tokens} training and {validation_tokens} validation tokens of {documents} documents \
-         ({bytes} bytes) in {}",
+        "{} training and {} validation tokens of {} ({} bytes) in {}",
+        grouped(*training_tokens),
+        grouped(*validation_tokens),
+        counted(*documents, "document"),
+        grouped(*bytes),
         output.display()
     );
     if *skipped > 0 {
-        text += &format!("; {skipped} invalid ones left out");
+        text += &format!("; {} left out as invalid", counted(*skipped, "piece"));
     }
     text
 }

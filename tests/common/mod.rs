@@ -6,6 +6,7 @@ pub(crate) mod devices;
 pub(crate) mod jobs;
 pub(crate) mod random;
 pub(crate) mod runs;
+pub(crate) mod token_files;
 
 use std::path::PathBuf;
 

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::token_files;
 use config::RunConfig;
 use run::RunError;
 use run::{RunOptions, TrainReport};
@@ -75,9 +76,52 @@ momentum = 0.9
 lanes = 4
 "#;
 
+/// Token shards in a shuffled order; [`token_files::fill`] has the files.
+pub(crate) const TOKENS: [&str; 4] = [
+    "data.kind=tokens",
+    "data.paths=['{files}/shards/train_*.bin']",
+    "data.validation_paths=['{files}/shards/val_*.bin']",
+    "data.tokenizer={files}/tokenizer.json",
+];
+
+/// Token shards from their first token on.
+pub(crate) const SEQUENTIAL: [&str; 4] = [
+    "data.kind=tokens",
+    "data.paths=['{files}/shards/*.bin']",
+    "data.order=sequential",
+    "model.vocabulary=512",
+];
+
+/// Packed documents with attention within each.
+pub(crate) const PACKED: [&str; 5] = [
+    "data.kind=tokens",
+    "data.paths=['{files}/shards/*.bin']",
+    "data.tokenizer={files}/tokenizer.json",
+    "data.pack_documents=true",
+    "data.document_mask=true",
+];
+
+/// Two texts of bytes.
+pub(crate) const MIXTURE: [&str; 2] = [
+    "data.paths=[]",
+    "data.mixture=[{paths=['ARCHITECTURE.md'],weight=3},{paths=['crates/tensor/src/*.rs'],weight=1}]",
+];
+
+/// Two sets of token shards, each from its first token on.
+pub(crate) const SEQUENTIAL_MIXTURE: [&str; 5] = [
+    "data.kind=tokens",
+    "data.paths=[]",
+    "data.mixture=[{paths=['{files}/shards/train_*.bin'],weight=2},{paths=['{files}/shards/val_*.bin']}]",
+    "data.order=sequential",
+    "model.vocabulary=512",
+];
+
+/// Text that a tokenizer of a file makes tokens of.
+pub(crate) const TOKENIZED: [&str; 2] = ["data.tokenizer={files}/tokenizer.json", "data.cache={files}/cache"];
+
 /// Parses a test's configuration, whose paths are relative to the source tree.
 pub(crate) fn config(text: &str, overrides: &[&str]) -> RunConfig {
-    let overrides: Vec<String> = overrides.iter().map(|o| (*o).to_owned()).collect();
+    let overrides: Vec<String> = overrides.iter().map(|setting| token_files::fill(setting)).collect();
     RunConfig::parse(text, "test.toml", &super::root(), &overrides).unwrap()
 }
 

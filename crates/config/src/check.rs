@@ -75,14 +75,10 @@ fn check_model(given: &Given, config: &RunConfig) -> Result<(), Error> {
 
 /// Checks that there are files, and that a text has a tokenizer.
 fn check_data(given: &Given, config: &RunConfig) -> Result<(), Error> {
-    let Data { paths, mixture, order, .. } = &config.data;
+    let Data { paths, mixture, .. } = &config.data;
     if !mixture.is_empty() && !paths.is_empty() {
         let reason = "data.paths and data.mixture are given, and a mixture names its own paths".to_owned();
         return Err(given.conflict(&[Data::mixture, Data::paths], reason));
-    }
-    if mixture.len() > 1 && *order == OrderKind::Sequential {
-        let reason = "data.order = \"sequential\" reads one source, not those of data.mixture".to_owned();
-        return Err(given.conflict(&[Data::order, Data::mixture], reason));
     }
     if config.data.kind != DataKind::Synthetic && paths.is_empty() && mixture.is_empty() {
         let reason = "data.paths names no file, such as data.paths = [\"corpus/*.txt\"]".to_owned();

@@ -105,6 +105,9 @@ section! {
         /// The order of training: every epoch shuffled, or file by file from the first token on, as llm.c and
         /// modded-nanogpt read.
         order: OrderKind = choice!(OrderKind, OrderKind::ALL).default("\"shuffled\"").only(Data::kind, FILES);
+        /// Micro-batches that each rank reads ahead of its step on a thread of its own; 0: it reads each when
+        /// the step needs it.
+        prefetch: usize = Row::count(0, 1024).default("4").any_bits();
     }
 }
 

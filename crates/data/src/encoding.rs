@@ -87,7 +87,7 @@ pub(crate) fn recognise(file: &DataFile) -> Result<(Encoding, u64), Error> {
             check_header(file, encoding, version, count).map_err(refused)?;
             (encoding, u64::from(count))
         }
-        None if is_magic(magic, version) => {
+        None if is_magic(magic, version) || is_counted(file.len(), count) => {
             let text = format!("its magic number {magic} (version {version}) is none of a token shard");
             return Err(refused(text));
         }
@@ -116,6 +116,13 @@ fn check_header(file: &DataFile, encoding: Encoding, version: u32, count: u32) -
         }
         _ => Ok(()),
     }
+}
+
+/// Returns whether a file of `length` bytes has `count` tokens after a header.
+fn is_counted(length: u64, count: u32) -> bool {
+    let tokens =
+        [Encoding::Shard16, Encoding::Shard32].map(|encoding| u64::from(count) * encoding.width() as u64);
+    tokens.into_iter().any(|bytes| bytes > 0 && length == HEADER_BYTES as u64 + bytes)
 }
 
 /// Returns whether two integers look like magic number and version of llm.c's files: a date of the years 2023

@@ -10,7 +10,8 @@
 //! * an order maps a sequence number to a window of those tokens: [`Shuffled`], in each epoch a keyed
 //!   permutation (a Feistel network) of all windows without table or state, or [`Sequential`];
 //! * a [`Source`] fills a [`MicroBatch`] on the host. [`TokenSource`] reads a corpus,
-//!   [`SyntheticSource`] draws from a counter-based generator, for benchmarks and planning.
+//!   [`SyntheticSource`] draws from a counter-based generator, for benchmarks and planning. A [`Prefetcher`]
+//!   reads on a thread of its own what comes next.
 //!
 //! This crate is independent of models, devices and ranks. Arrays are on the host, in plain vectors that are
 //! reused from one micro-batch to the next.
@@ -58,6 +59,7 @@ mod mixture;
 mod order;
 mod packing;
 mod permutation;
+mod prefetch;
 mod slice;
 mod source;
 mod stream;
@@ -77,8 +79,9 @@ pub use mixture::Mixture;
 pub use order::{OrderKind, Position, Sequential, Shuffled};
 pub use packing::PackingFigures;
 pub use permutation::Permutation;
+pub use prefetch::Prefetcher;
 pub use slice::{Slice, Split};
-pub use source::Source;
+pub use source::{MicroBatchId, Source};
 pub use synthetic::{SyntheticKind, SyntheticOptions, SyntheticSource};
 pub use token_options::{Documents, IGNORED, TokenOptions};
 pub use token_source::{Component, TokenSource};

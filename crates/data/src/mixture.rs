@@ -11,7 +11,7 @@ const BLOCK: u64 = 1 << 16;
 ///
 /// Of every 65,536 sequences each source provides its share, rounded by the largest remainder, in an order
 /// that a keyed permutation determines for each block. So a source's share of a longer range is its weight to
-/// within 1/65,536 and the chance of one block.
+/// within 1/65,536 and the chance of one block. Sources that are read in order alternate evenly instead.
 #[derive(Clone, Debug)]
 pub struct Mixture {
     key: [u32; 2],
@@ -51,6 +51,24 @@ impl Mixture {
         let (first, share) = (self.borders[source], self.borders[source + 1] - self.borders[source]);
         (source, block * u128::from(share) + u128::from(slot - first))
     }
+
+    /// Does [`Mixture::place`] for sources that are read in order: the numbers of each source increase, and
+    /// its sequences are spread evenly, without the seed.
+    #[must_use]
+    pub fn place_in_order(&self, sequence: u128) -> (usize, u128) {
+        // Each source takes its share of what the sources before it left.
+        let (mut number, mut total) = (sequence, u128::from(BLOCK));
+        let shares = self.borders.windows(2).map(|pair| u128::from(pair[1] - pair[0]));
+        for (source, share) in shares.enumerate() {
+            let before = number * share / total;
+            if (number + 1) * share / total > before {
+                return (source, before);
+            }
+            (number, total) = (number - before, total - share);
+        }
+        // The last source takes all that is left, above.
+        (self.borders.len().saturating_sub(2), number)
+    }
 }
 
 /// Divides `total` by weights into whole numbers: the largest remainders are rounded up, the first of equal
@@ -77,12 +95,20 @@ mod tests {
     #[test]
     fn every_sequence_of_a_source_occurs_once_and_shares_match_the_weights() {
         let mixture = Mixture::new(1, &[0.7, 0.2, 0.1]).unwrap();
-        let places: Vec<_> = (0..2 * u128::from(BLOCK)).map(|sequence| mixture.place(sequence)).collect();
+        let ways: [fn(&Mixture, u128) -> (usize, u128); 2] = [Mixture::place, Mixture::place_in_order];
+        for (way, place) in ways.into_iter().enumerate() {
+            check_places(&mixture, way == 1, place);
+        }
+    }
+
+    fn check_places(mixture: &Mixture, is_in_order: bool, place: fn(&Mixture, u128) -> (usize, u128)) {
+        let places: Vec<_> = (0..2 * u128::from(BLOCK)).map(|sequence| place(mixture, sequence)).collect();
         assert_eq!(places.iter().collect::<HashSet<_>>().len(), places.len());
         for (source, weight) in [0.7, 0.2, 0.1].into_iter().enumerate() {
             let of: Vec<u128> =
                 places.iter().filter(|place| place.0 == source).map(|place| place.1).collect();
             assert_eq!(*of.iter().max().unwrap() + 1, of.len() as u128, "without a gap");
+            assert_eq!(of.is_sorted(), is_in_order);
             assert!((of.len() as f64 / places.len() as f64 - weight).abs() < 1e-4);
         }
         // A short range is mixed too.

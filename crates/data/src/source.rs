@@ -1,6 +1,26 @@
 //! Sources of micro-batches.
 
 use crate::{BatchShape, Error, MicroBatch};
+use std::fmt;
+use std::path::PathBuf;
+
+/// The number of a micro-batch of a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MicroBatchId {
+    /// One of [`Source::train`].
+    Training(u64),
+    /// One of [`Source::validation`].
+    Validation(u64),
+}
+
+impl fmt::Display for MicroBatchId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Training(number) => write!(f, "micro-batch {number} of training"),
+            Self::Validation(number) => write!(f, "micro-batch {number} of validation"),
+        }
+    }
+}
 
 /// A source of micro-batches, each a pure function of its number. Shared by the ranks of a process.
 ///
@@ -20,6 +40,23 @@ pub trait Source: Send + Sync {
     /// # Errors
     /// [`Error::NoSuchValidation`] if `index` is not below [`Source::validation_micro_batches`].
     fn validation(&self, index: u64, out: &mut MicroBatch) -> Result<(), Error>;
+
+    /// Fills `out` with a micro-batch of training or of validation.
+    ///
+    /// # Errors
+    /// As for [`Source::train`] and [`Source::validation`].
+    fn read(&self, id: MicroBatchId, out: &mut MicroBatch) -> Result<(), Error> {
+        match id {
+            MicroBatchId::Training(number) => self.train(number, out),
+            MicroBatchId::Validation(index) => self.validation(index, out),
+        }
+    }
+
+    /// Returns the file that holds the first token of a micro-batch, if there are files.
+    fn file_of(&self, id: MicroBatchId) -> Option<PathBuf> {
+        let _ = id;
+        None
+    }
 
     /// Returns whether micro-batches contain the starts of documents ([`MicroBatch::documents`]).
     fn packs_documents(&self) -> bool {

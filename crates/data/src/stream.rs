@@ -80,6 +80,15 @@ impl Stream {
         }
     }
 
+    /// Sequences of a validation of the whole slice, without overlap.
+    pub(crate) fn validation_sequences(&self) -> u64 {
+        match &self.order {
+            Order::Shuffled(order) => order.windows(),
+            Order::Sequential(_) => ((self.slice.tokens() - 1) / self.context as u64).max(1),
+            Order::Packed(packing) => packing.len(),
+        }
+    }
+
     /// The tokens of validation sequence `row` of `rows`: spread evenly over the slice, the same for every
     /// seed; in sequential order consecutively from the first, as llm.c reads them.
     pub(crate) fn validation(&self, row: u64, rows: u64) -> Run {
@@ -87,7 +96,7 @@ impl Stream {
         let within = match &self.order {
             Order::Shuffled(_) => validation_start(row, rows, tokens, context),
             // From the first again if there are more sequences than the slice has.
-            Order::Sequential(_) => row % ((tokens - 1) / context).max(1) * context,
+            Order::Sequential(_) => row % self.validation_sequences() * context,
             Order::Packed(packing) => {
                 let pack = packing.pack(validation_start(row, rows, packing.len() + 1, 1));
                 return Run { start: pack.start, tokens: pack.tokens as usize };

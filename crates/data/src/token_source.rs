@@ -1,25 +1,22 @@
 //! Micro-batches of tokens.
 
+mod figures;
+
 use crate::batch::checked_shape;
-use crate::bigram::Bigrams;
-use crate::identity::{CorpusIdentity, pieces};
+use crate::identity::CorpusIdentity;
 use crate::mixture::{Mixture, shares};
-use crate::order::Position;
+use crate::order::{OrderKind, Position};
 use crate::packing::PackingFigures;
 use crate::slice::{Slice, Split};
 use crate::stream::{Run, Stream};
 use crate::token_options::{Documents, IGNORED, TokenOptions};
-use crate::{ArrayShape, BatchShape, Error, MicroBatch, Source, Tokenizer};
+use crate::{ArrayShape, BatchShape, Error, MicroBatch, MicroBatchId, Source, Tokenizer};
 use sha2::{Digest, Sha256};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
 /// Tokens at the start of a corpus that are compared with the vocabulary when it is opened.
 const LOOKED_AT: u64 = 4096;
-
-/// Pieces of the training split that the bigram model counts, and the tokens in each: a megabyte in all.
-const COUNTED: (u64, u64) = (64, 16_384);
-/// Most validation tokens on which the bigram model is evaluated.
-const JUDGED: u64 = 4 << 20;
 
 /// A source of a mixture.
 #[derive(Clone, Debug)]
@@ -39,6 +36,7 @@ pub struct TokenSource {
     tokenizer: Tokenizer,
     options: TokenOptions,
     bytes_per_token: OnceLock<Option<f64>>,
+    training_bytes_per_token: OnceLock<Option<f64>>,
 }
 
 /// A component divided into sequences.
@@ -73,11 +71,13 @@ impl TokenSource {
             Cut::new(component.split, (first, own), options)
         });
         let components = cuts.collect::<Result<Vec<_>, _>>()?;
+        let (options, bytes_per_token) = (*options, OnceLock::new());
+        let training_bytes_per_token = OnceLock::new();
         let source =
-            Self { mixture, components, tokenizer, options: *options, bytes_per_token: OnceLock::new() };
+            Self { mixture, components, tokenizer, options, bytes_per_token, training_bytes_per_token };
         for slice in source.slices() {
             let mut tokens = vec![0; slice.tokens().min(LOOKED_AT) as usize];
-            source.read(slice, slice.range.start, &mut tokens)?;
+            source.read_tokens(slice, slice.range.start, &mut tokens)?;
         }
         Ok(source)
     }
@@ -110,15 +110,27 @@ impl TokenSource {
         self.components.iter().map(|cut| cut.training.sequences()).sum()
     }
 
+    /// Sequences of the validation of each component, without overlap: in sequential order all that follow
+    /// each other.
+    #[must_use]
+    pub fn validation_sequences(&self) -> Vec<u64> {
+        self.components.iter().map(|cut| cut.validation.validation_sequences()).collect()
+    }
+
     /// Component, and position in its training, of row `row` of micro-batch `number`.
     #[must_use]
     pub fn position(&self, number: u64, row: usize) -> (usize, Position) {
-        let (component, sequence) = self.mixture.place(self.sequence(number, row));
+        let (component, sequence) = self.place(number, row);
         (component, self.components[component].training.training(sequence).0)
     }
 
-    fn sequence(&self, number: u64, row: usize) -> u128 {
-        u128::from(number) * self.options.micro_batch as u128 + row as u128
+    /// Component, and number of the sequence in it, of row `row` of micro-batch `number`.
+    fn place(&self, number: u64, row: usize) -> (usize, u128) {
+        let sequence = u128::from(number) * self.options.micro_batch as u128 + row as u128;
+        match self.options.order {
+            OrderKind::Shuffled => self.mixture.place(sequence),
+            OrderKind::Sequential => self.mixture.place_in_order(sequence),
+        }
     }
 
     /// The identity of the training tokens.
@@ -142,60 +154,11 @@ impl TokenSource {
         }
     }
 
-    /// The entropy of the validation targets under a bigram model of the training split ([`Bigrams`]), in
-    /// nats per byte: the loss of a model that sees one byte only, on the targets of validation. It counts
-    /// the training split, or a megabyte spread evenly over a long one. `None` unless tokens are bytes of one
-    /// text, and if validation reads more than four megabytes.
-    ///
-    /// # Errors
-    /// A file that was changed or cannot be read.
-    pub fn bigram_entropy(&self) -> Result<Option<f64>, Error> {
-        let ([cut], Tokenizer::Bytes, None) =
-            (self.components.as_slice(), &self.tokenizer, self.options.documents)
-        else {
-            return Ok(None);
-        };
-        if cut.validated.1.saturating_mul(self.options.context as u64) > JUDGED {
-            return Ok(None);
-        }
-        let mut model = Bigrams::default();
-        let Slice { corpus, range } = &cut.split.training;
-        for (start, count) in pieces(range.end - range.start, COUNTED.0, COUNTED.1) {
-            let piece = range.start + start..range.start + start + count;
-            corpus.scan(piece, |tokens| model.count(tokens.iter().map(|token| *token as u8)))?;
-        }
-        let mut window = vec![0; self.options.context + 1];
-        let (mut sum, mut count) = (0.0, 0_u64);
-        for row in 0..cut.validated.1 {
-            let run = cut.validation.validation(row, cut.validated.1);
-            self.read(&cut.split.validation, run.start, &mut window)?;
-            let bytes: Vec<u8> = window.iter().map(|token| *token as u8).collect();
-            sum += model.surprise(&bytes);
-            count += bytes.len() as u64 - 1;
-        }
-        Ok(Some(sum / count as f64))
-    }
-
-    /// Mean bytes of text per validation target that counts; `None` if tokens do not consist of bytes. The
-    /// first call reads the validation data.
-    ///
-    /// # Errors
-    /// A file that was changed or cannot be read.
-    pub fn bytes_per_token(&self) -> Result<Option<f64>, Error> {
-        if let Some(known) = self.bytes_per_token.get() {
-            return Ok(*known);
-        }
-        let Some(lengths) = self.tokenizer.byte_lengths() else { return Ok(None) };
-        let (mut batch, mut bytes, mut count) = (MicroBatch::default(), 0_u64, 0_u64);
-        for index in 0..self.options.validation_micro_batches {
-            self.validation(index, &mut batch)?;
-            for target in batch.targets.tokens()?.iter().filter(|target| **target != IGNORED) {
-                // Tokens that only pad the vocabulary have no text.
-                bytes += lengths.get(*target as usize).map_or(0, |length| u64::from(*length));
-                count += 1;
-            }
-        }
-        Ok(*self.bytes_per_token.get_or_init(|| (bytes > 0).then(|| bytes as f64 / count as f64)))
+    /// The component and the tokens of row `row` of training micro-batch `number`.
+    fn training_row(&self, number: u64, row: usize) -> (&Cut, Run) {
+        let (component, sequence) = self.place(number, row);
+        let cut = &self.components[component];
+        (cut, cut.training.training(sequence).1)
     }
 
     /// The validation sequence `row` over all components: the component, and the tokens in its corpus.
@@ -207,7 +170,7 @@ impl TokenSource {
     }
 
     /// Fills `out` with the tokens from `start`. Errors: those of reading, and a token beyond the vocabulary.
-    fn read(&self, slice: &Slice, start: u64, out: &mut [u32]) -> Result<(), Error> {
+    fn read_tokens(&self, slice: &Slice, start: u64, out: &mut [u32]) -> Result<(), Error> {
         slice.corpus.read(start, out)?;
         let vocabulary = self.options.vocabulary;
         match out.iter().position(|token| *token as usize >= vocabulary) {
@@ -224,7 +187,7 @@ impl TokenSource {
     fn window(&self, slice: &Slice, run: Run, window: &mut [u32]) -> Result<usize, Error> {
         let inputs = run.tokens.min(window.len() - 1);
         let there = (inputs as u64 + 1).min(slice.range.end - run.start) as usize;
-        self.read(slice, run.start, &mut window[..there])?;
+        self.read_tokens(slice, run.start, &mut window[..there])?;
         let padding = self.options.documents.map_or(0, |documents| documents.separator);
         window[there..].fill(padding);
         Ok(inputs)
@@ -290,9 +253,8 @@ impl Cut {
 impl Source for TokenSource {
     fn train(&self, number: u64, out: &mut MicroBatch) -> Result<(), Error> {
         self.fill(out, |row| {
-            let (component, sequence) = self.mixture.place(self.sequence(number, row));
-            let cut = &self.components[component];
-            (&cut.split.training, cut.training.training(sequence).1)
+            let (cut, run) = self.training_row(number, row);
+            (&cut.split.training, run)
         })
     }
 
@@ -306,6 +268,20 @@ impl Source for TokenSource {
             let (cut, run) = self.validation_row(first.saturating_add(row as u64));
             (&cut.split.validation, run)
         })
+    }
+
+    fn file_of(&self, id: MicroBatchId) -> Option<PathBuf> {
+        let (slice, run) = match id {
+            MicroBatchId::Training(number) => {
+                let (cut, run) = self.training_row(number, 0);
+                (&cut.split.training, run)
+            }
+            MicroBatchId::Validation(index) => {
+                let (cut, run) = self.validation_row(index.saturating_mul(self.options.micro_batch as u64));
+                (&cut.split.validation, run)
+            }
+        };
+        Some(slice.corpus.locate(run.start).0)
     }
 
     fn shape(&self) -> BatchShape {

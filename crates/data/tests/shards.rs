@@ -70,10 +70,16 @@ fn formats_are_recognised_by_their_headers_and_may_be_mixed() {
 
 #[test]
 fn files_that_are_no_shards_are_refused_by_name() {
-    let table: [(Vec<u8>, &str); 9] = [
+    let table: [(Vec<u8>, &str); 11] = [
         (header(20_240_520, 2, 0), "its version is 2, and this reads version 1"),
         (header(20_240_801, 1, 0), "its version is 1, and this reads version 7"),
         (header(20_240_326, 3, 0), "its magic number 20240326 (version 3) is none of a token shard"),
+        // Any other number before as many tokens as the header counts.
+        (
+            [header(7, 1, 100), raw(0..100)].concat(),
+            "its magic number 7 (version 1) is none of a token shard",
+        ),
+        ([header(0, 0, 50), raw(0..100)].concat(), "its magic number 0 (version 0) is none of a token shard"),
         (
             shard16(0..100)[..1100].to_vec(),
             "it is truncated: its header counts 100 tokens, which take 1224 bytes, and it has 1100",

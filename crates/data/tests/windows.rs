@@ -272,3 +272,33 @@ proptest! {
         prop_assert!(source.windows() * context as u64 + 2 * context as u64 >= end);
     }
 }
+
+/// Each source in its own order, whatever comes between.
+#[test]
+fn a_sequential_mixture_reads_each_source_in_order() {
+    let text = numbers(3000);
+    let component = |weight: f64| {
+        let corpus = Corpus::in_memory(text.clone()).unwrap();
+        Component { split: Split::at_end(corpus.into(), 0.25).unwrap(), weight }
+    };
+    let options = TokenOptions { order: OrderKind::Sequential, ..OPTIONS };
+    let mixed = TokenSource::new(vec![component(3.0), component(1.0)], Tokenizer::Bytes, &options).unwrap();
+    let mut next = [0, 0];
+    for place in (0..150).map(|n| mixed.position(n / 3, (n % 3) as usize)) {
+        let (component, position) = place;
+        assert_eq!((position.epoch, position.start), (0, next[component]));
+        next[component] += 8;
+    }
+    assert!(next[0] > 2 * next[1] && next[1] > 0, "{next:?}");
+}
+
+/// The mean length of training tokens, and sequences of a validation without overlap.
+#[test]
+fn texts_have_a_length_in_bytes_and_a_number_of_sequences() {
+    let text = numbers(4000);
+    let one = source(&text, OPTIONS);
+    assert_eq!(one.training_bytes_per_token().unwrap(), Some(1.0));
+    assert_eq!(one.bytes_per_token().unwrap(), Some(1.0));
+    let sequential = source(&text, TokenOptions { order: OrderKind::Sequential, ..OPTIONS });
+    assert_eq!(sequential.validation_sequences(), [(1000 - 1) / 8]);
+}

@@ -9,6 +9,7 @@ use keys::{Given, Key, Section, Table};
 use nn::models::{Gpt, GptSizes, Llama, LlamaSizes};
 use nn::{Input, Model, Parameters, Recompute, Stage};
 use tensor::Tensor;
+use tensor::ops::cross_entropy::IGNORED;
 
 const BATCH: usize = 2;
 const TIME: usize = 12;
@@ -130,6 +131,72 @@ fn packed_documents_give_the_same_results_as_each_alone() {
         assert!(worst < 1e-5, "{family} {options:?}: {worst}");
         let unpacked = logits(&values, &[0; TIME]);
         assert!(together.iter().zip(&unpacked).any(|(a, b)| (a - b).abs() > 1e-4), "{family} {options:?}");
+    }
+}
+
+/// Two packed sequences: the lengths of their documents, and padding of the second, whose targets are ignored.
+const PACKED: [&[usize]; BATCH] = [&[5, 7], &[4, 6]];
+
+/// Loss and gradients, in float64.
+type Learned = (f64, Vec<Vec<f64>>);
+
+/// Learns `values` and the target after each, with the document of each token beginning at `first`.
+fn learned(model: &dyn Model, time: usize, [values, targets, first]: [&[u32]; 3], scale: f32) -> Learned {
+    let device = model.parameters().device();
+    let documents = Some(tokens(device, first, time));
+    let tape = Tape::new(device, Mode::Train).of(Pass { micro_batch: 0, documents });
+    let prediction = model.forward(&tape, Input::Batch(tokens(device, values, time))).unwrap();
+    let loss = model.loss(&tape, prediction, &tokens(device, targets, time), scale).unwrap();
+    let value = f64::from(loss.tensor().to_vec::<f32>().unwrap()[0]);
+    let mut gradients = Gradients::default();
+    tape.backward(loss, &mut gradients).unwrap();
+    let values = |tensor: &Tensor| tensor.to_vec::<f32>().unwrap().into_iter().map(f64::from).collect();
+    (value, gradients.iter().map(|(_, gradient)| values(gradient)).collect())
+}
+
+#[test]
+fn a_packed_batch_learns_what_its_documents_teach_alone() {
+    let values = numbers(BATCH * TIME + 1);
+    let (mut targets, mut first) = (values[1..].to_vec(), Vec::new());
+    let mut documents = Vec::new();
+    for (row, lengths) in PACKED.into_iter().enumerate() {
+        for length in lengths {
+            let start = first.len();
+            documents.push(start..start + length);
+            first.resize(start + length, (start - row * TIME) as u32);
+        }
+        // A token of padding is a document of its own.
+        for padding in first.len()..(row + 1) * TIME {
+            first.push((padding - row * TIME) as u32);
+            targets[padding] = IGNORED;
+        }
+    }
+    let values = &values[..BATCH * TIME];
+    let counted: usize = documents.iter().map(ExactSizeIterator::len).sum();
+    for (family, options) in MODELS {
+        let (device, what) = (device(), format!("{family} {options:?}"));
+        let model = model(&device, family, options, Recompute::NONE);
+        let together = learned(&*model, TIME, [values, &targets, &first], 1.0);
+        let alone = documents.iter().map(|document| {
+            let scale = document.len() as f32 / counted as f32;
+            let own = [&values[document.clone()], &targets[document.clone()], &vec![0; document.len()]];
+            learned(&*model, document.len(), own, scale)
+        });
+        let add = |sum: Vec<Vec<f64>>, each: Vec<Vec<f64>>| {
+            let pairs = sum.into_iter().zip(each);
+            pairs.map(|(a, b)| a.iter().zip(b).map(|(a, b)| a + b).collect()).collect()
+        };
+        let summed = alone.reduce(|sum, each| (sum.0 + each.0, add(sum.1, each.1))).unwrap();
+        assert!((together.0 - summed.0).abs() < 1e-5 * summed.0, "{what}: {} {}", together.0, summed.0);
+        let largest = summed.1.concat().into_iter().map(f64::abs).fold(0.0, f64::max);
+        let worst = |learned: &Learned| {
+            let differences =
+                learned.1.concat().into_iter().zip(summed.1.concat()).map(|(a, b)| (a - b).abs());
+            differences.fold(0.0, f64::max) / largest
+        };
+        assert!(worst(&together) < 1e-5, "{what}: {}", worst(&together));
+        let open = learned(&*model, TIME, [values, &targets, &[0; BATCH * TIME]], 1.0);
+        assert!(worst(&open) > 1e-3, "{what}: borders make a difference of {} only", worst(&open));
     }
 }
 

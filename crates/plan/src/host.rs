@@ -32,14 +32,14 @@ impl HostUse {
     /// Host memory of a run whose ranks are threads of one process or (if `together` is false) processes.
     pub fn of(setup: &Setup, plans: &Plans, together: bool) -> Self {
         let ranks = if together { plans.world_size() as u64 } else { 1 };
-        let batch = setup.dataset.source.shape().bytes();
+        let batches = setup.dataset.micro_batch_bytes(setup.config.data.prefetch);
         let events = plans.roles().iter().map(|plan| plan.parts.events_to_keep()).max().unwrap_or(0) as u64;
         let history = (events.max(setup.config.memory.history)) * size_of::<memory::Event>() as u64;
         let traces = plans.roles().iter().map(|plan| plan.parts.trace_bytes()).sum();
         let parts = [
             ("the program", PROGRAM),
             ("its ranks", RANK * ranks),
-            ("micro-batches", batch.saturating_mul(ranks)),
+            ("micro-batches", batches.saturating_mul(ranks)),
             ("events of allocators", history * ranks),
             ("the plan", traces),
             ("the copy for checkpoints", checkpoint_bytes(setup)),

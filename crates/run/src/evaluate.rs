@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use collective::{Communicator, threads};
-use config::{DataKind, RunConfig};
+use config::{DataKind, MixtureSource, RunConfig};
+use data::{IGNORED, MicroBatch};
 use device::DType;
 use nn::Examples;
 use serde::Serialize;
-use worker::{DeviceChoice, Evaluator, Placement, Setup, Weights, build};
+use worker::{DeviceChoice, Evaluator, Placement, Setup, Weights, WorkerError, build};
 
 use crate::error::{Result, RunError};
 use crate::placement::Placed;
@@ -70,6 +71,7 @@ pub fn evaluate(mut startup: Startup, options: &EvaluateOptions) -> Result<Optio
     let (setup, weights) = startup.agree(prepared)?;
     let same = startup.check_same(&setup, "");
     startup.agree(same)?;
+    let counts = startup.agree(if first { counted_targets(&setup) } else { Ok(Vec::new()) })?;
     let (config, timeout) = (Arc::clone(&setup.config), setup.config.parallel.timeout_seconds);
     let body = move |communicator: Communicator| -> Result<Vec<f32>> {
         prepare_kernels(&setup)?;
@@ -88,9 +90,17 @@ pub fn evaluate(mut startup: Startup, options: &EvaluateOptions) -> Result<Optio
         };
         ran.map_err(failed)?.into_iter().next().unwrap_or_default()
     };
-    let tokens = (losses.len() * config.train.micro_batch_size * config.model.examples().units()) as u64;
-    let loss = losses.iter().map(|loss| f64::from(*loss)).sum::<f64>() / losses.len() as f64;
+    let tokens = counts.iter().sum();
+    let loss = mean(&losses, &counts);
     Ok(first.then(|| Evaluation { tokens, loss, perplexity: loss.exp() }))
+}
+
+/// The mean of the losses of micro-batches, of which each counts by its targets.
+fn mean(losses: &[f32], counts: &[u64]) -> f64 {
+    let most = counts.iter().copied().max().unwrap_or(0).max(1) as f64;
+    let weights: Vec<f64> = counts.iter().map(|count| *count as f64 / most).collect();
+    let sum: f64 = losses.iter().zip(&weights).map(|(loss, weight)| f64::from(*loss) * weight).sum();
+    sum / weights.iter().sum::<f64>()
 }
 
 /// Finds model and data, and cuts the data into micro-batches.
@@ -124,20 +134,50 @@ fn cut(config: RunConfig, options: &EvaluateOptions) -> Result<RunConfig> {
     sets.extend(sized(1));
     let single = config.with(&sets)?;
     let dataset = build::dataset(&single)?;
-    let held_out = dataset
-        .tokens
-        .as_ref()
-        .map_or(0, |tokens| tokens.splits().map(|split| split.validation.tokens()).sum::<u64>());
-    let sequences = held_out.saturating_sub(1) / single.model.examples().units() as u64;
+    let of_each = dataset.tokens.as_ref().map_or(Vec::new(), |tokens| tokens.validation_sequences());
+    let sequences: u64 = of_each.iter().sum();
     let size = (1..=MOST_SEQUENCES).rev().find(|size| sequences.is_multiple_of(*size)).unwrap_or(1);
-    let count = format!("train.validation_micro_batches={}", sequences / size);
-    Ok(single.with(&sized(size).into_iter().chain([count]).collect::<Vec<_>>())?)
+    let mut sets = sized(size).to_vec();
+    sets.push(format!("train.validation_micro_batches={}", sequences / size));
+    if !single.data.mixture.is_empty() {
+        sets.push(mixture_by_size(&single.data.mixture, &of_each));
+    }
+    Ok(single.with(&sets)?)
+}
+
+/// The setting of a mixture whose validation has every sequence of its sources once.
+fn mixture_by_size(sources: &[MixtureSource], sequences: &[u64]) -> String {
+    let source = |(source, sequences): (&MixtureSource, &u64)| {
+        // A JSON list of strings is a TOML list.
+        let list = |paths: &[String]| serde_json::Value::from(paths);
+        let (paths, held_out) = (list(&source.paths), list(&source.validation_paths));
+        format!("{{paths = {paths}, validation_paths = {held_out}, weight = {sequences}}}")
+    };
+    let sources: Vec<String> = sources.iter().zip(sequences).map(source).collect();
+    format!("data.mixture=[{}]", sources.join(", "))
+}
+
+/// Targets that count in each validation micro-batch. Errors: data that cannot be read.
+fn counted_targets(setup: &Setup) -> Result<Vec<u64>> {
+    let (config, source) = (&setup.config, &setup.dataset.source);
+    let count = config.train.validation_micro_batches as usize;
+    if config.data.ignore.is_none() && !config.data.pack_documents {
+        return Ok(vec![(config.train.micro_batch_size * config.model.examples().units()) as u64; count]);
+    }
+    let mut batch = MicroBatch::default();
+    let targets = (0..count as u64).map(|index| {
+        source.validation(index, &mut batch)?;
+        Ok(batch.targets.tokens()?.iter().filter(|target| **target != IGNORED).count() as u64)
+    });
+    targets.collect::<std::result::Result<_, data::Error>>().map_err(|error| WorkerError::from(error).into())
 }
 
 /// The settings of the data that is evaluated. Errors: none given for a model without data of its own; texts
 /// and token shards together.
 fn data_settings(config: &RunConfig, options: &EvaluateOptions) -> Result<Vec<String>> {
-    let in_order = "data.order=sequential".to_owned();
+    // Packed documents follow each other in validation whatever the order of training.
+    let order = if config.data.pack_documents { "shuffled" } else { "sequential" };
+    let in_order = format!("data.order={order}");
     if options.data.is_empty() {
         if config.data.kind == DataKind::Synthetic {
             let text = format!("{}: it has no data of its own: --data FILE", options.model.display());
@@ -157,6 +197,7 @@ fn data_settings(config: &RunConfig, options: &EvaluateOptions) -> Result<Vec<St
     let paths = serde_json::Value::from(options.data.clone());
     Ok(vec![
         format!("data.kind={}", kind.name()),
+        "data.mixture=[]".to_owned(),
         format!("data.paths={paths}"),
         format!("data.validation_paths={paths}"),
         format!("data.base={}", serde_json::Value::from(base.to_string_lossy())),

@@ -1,10 +1,12 @@
 //! Rank 0's part of the training loop: progress, metrics and checkpoints.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use checkpoint::CheckpointError;
 use config::RunConfig;
+use data::TokenSource;
 use telemetry::Progress;
 use telemetry::metrics::{MetricsWriter, StepMetrics};
 use telemetry::run_files::Summary;
@@ -58,13 +60,21 @@ pub(crate) struct Reporter {
     progress: Option<Progress>,
     files: RunFiles,
     tokens: f64,
+    /// Mean bytes per training token, if tokens consist of bytes; `None`: not read yet.
+    bytes_per_token: Option<Option<f64>>,
 }
 
 impl Reporter {
     pub(crate) fn new(config: &RunConfig, options: &RunOptions, files: RunFiles) -> Self {
         let progress = || Progress::new(0, config.train.steps, config.telemetry.every);
         let tokens = build::tokens_per_step(config) as f64;
-        Reporter { progress: (!options.quiet).then(progress), files, tokens }
+        Reporter { progress: (!options.quiet).then(progress), files, tokens, bytes_per_token: None }
+    }
+
+    /// Mean bytes per training token. Unreadable data is an error of the step that needs it, not of this.
+    fn bytes_per_token(&mut self, tokens: Option<&Arc<TokenSource>>) -> Option<f64> {
+        let read = || tokens.and_then(|tokens| tokens.training_bytes_per_token().ok().flatten());
+        *self.bytes_per_token.get_or_insert_with(read)
     }
 
     /// Ends the progress.
@@ -76,11 +86,9 @@ impl Reporter {
     }
 }
 
-/// Returns a validation loss in nats per byte, if a token is not one byte.
-fn loss_per_byte(worker: &Worker, loss: f64) -> Result<Option<f64>> {
-    let Some(tokens) = &worker.setup().dataset.tokens else { return Ok(None) };
-    let per_token = tokens.bytes_per_token()?.filter(|bytes| *bytes != 1.0);
-    Ok(per_token.map(|bytes| loss / bytes))
+/// Returns a loss in nats per byte, if a token has `bytes` bytes and not one.
+fn loss_per_byte(loss: f64, bytes: Option<f64>) -> Option<f64> {
+    bytes.filter(|bytes| *bytes != 1.0).map(|bytes| loss / bytes)
 }
 
 impl Observer for Reporter {
@@ -91,15 +99,19 @@ impl Observer for Reporter {
             let step = report.step + 1;
             tracing::warn!(step, "the loss is {loss} and the gradient norm {gradient_norm}");
         }
+        let tokens = worker.setup().dataset.tokens.as_ref().filter(|_| !worker.device().is_meta());
+        let training_per_byte = loss_per_byte(loss.into(), self.bytes_per_token(tokens));
         if let Some(progress) = &mut self.progress {
             // Meta computes no loss, and its speed is that of planning.
             let computes = !worker.device().is_meta();
             let (loss, speed) = (computes.then_some(loss), tokens_per_second.filter(|_| computes));
-            progress.step(report.step + 1, loss, speed);
+            progress.step(report.step + 1, loss, training_per_byte, speed);
         }
         let mut more = serde_json::Map::new();
+        more.extend(training_per_byte.map(|loss| ("loss_per_byte".to_owned(), loss.into())));
         if let Some(loss) = report.validation_loss {
-            let per_byte = loss_per_byte(worker, loss)?;
+            let bytes = tokens.map(|tokens| tokens.bytes_per_token()).transpose()?.flatten();
+            let per_byte = loss_per_byte(loss, bytes);
             if !worker.device().is_meta() {
                 let in_bytes = per_byte.map_or(String::new(), |loss| format!(" a token, {loss:.4} a byte"));
                 tracing::info!(step = report.step + 1, "validation loss {loss:.4}{in_bytes}");

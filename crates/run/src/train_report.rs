@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use data::TokenSource;
 use device::Backend;
 use telemetry::RankStatistics;
 use telemetry::run_files::Summary;
@@ -27,6 +28,8 @@ pub struct TrainReport {
     pub validation_loss: Option<f64>,
     /// Bytes of text per validation target, if tokens consist of bytes.
     pub bytes_per_token: Option<f64>,
+    /// Bytes of text for each training target, likewise.
+    pub training_bytes_per_token: Option<f64>,
     /// Loss of a smoothed bigram model on the same data, in nats per byte.
     pub bigram_entropy: Option<f64>,
     /// Prompt and continuation of the sample.
@@ -76,15 +79,18 @@ pub(crate) fn report(
         tracing::warn!("the bigram model's loss is unknown: {error}");
         None
     });
-    let bytes_per_token = setup.dataset.tokens.as_ref().map(|tokens| tokens.bytes_per_token()).transpose();
-    let bytes_per_token = bytes_per_token.unwrap_or_else(|error| {
-        tracing::warn!("no loss a byte: {error}");
-        None
-    });
+    let bytes = |per_token: fn(&TokenSource) -> std::result::Result<Option<f64>, data::Error>| {
+        let found = setup.dataset.tokens.as_ref().map(|tokens| per_token(tokens)).transpose();
+        found.unwrap_or_else(|error| {
+            tracing::warn!("no loss a byte: {error}");
+            None
+        })
+    };
     Ok(TrainReport {
         run_dir: directory.path().to_owned(),
         validation_loss: course.validations.last,
-        bytes_per_token: bytes_per_token.flatten(),
+        bytes_per_token: bytes(TokenSource::bytes_per_token).flatten(),
+        training_bytes_per_token: bytes(TokenSource::training_bytes_per_token).flatten(),
         bigram_entropy: bigram_entropy.flatten(),
         sample,
         unplanned,
@@ -104,6 +110,7 @@ impl TrainReport {
             run_dir,
             validation_loss: summary.more.get("validation_loss").and_then(serde_json::Value::as_f64),
             bytes_per_token: None,
+            training_bytes_per_token: None,
             bigram_entropy: None,
             sample: None,
             unplanned: None,
@@ -158,6 +165,9 @@ impl fmt::Display for TrainReport {
         write!(f, "{ended} {}{rate}", counted(steps, "step"))?;
         if let Some(loss) = self.summary.losses.last().filter(|_| computes) {
             write!(f, "; training loss {loss:.4}")?;
+            if let Some(bytes) = self.training_bytes_per_token.filter(|bytes| *bytes != 1.0) {
+                write!(f, " a token, {:.4} a byte", f64::from(*loss) / bytes)?;
+            }
         }
         if computes {
             write!(f, "; weights {}", self.summary.weights_sha256)?;

@@ -7,8 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use config::RunConfig;
-use data::Tokenizer;
-use run::{RunOptions, TrainReport};
+use data::{Corpus, Tokenizer};
+use run::{EvaluateOptions, Evaluation, RunOptions, Startup, TrainReport};
 use tempfile::TempDir;
 use tokenize::{HeldOut, Job, tokenize};
 use worker::DeviceChoice;
@@ -156,4 +156,92 @@ fn a_run_ends_when_the_validation_loss_no_longer_falls() {
     // The first validation, after step 2, is the lowest; the second and third are not lower.
     assert_eq!(report.summary.steps, 6);
     assert!(run_dir.join("checkpoints/step-000006").exists());
+}
+
+fn evaluated(model: &Path, sets: &[String]) -> Evaluation {
+    let device = DeviceChoice::Cpu;
+    let options =
+        EvaluateOptions { model: model.to_owned(), sets: sets.to_vec(), device, ..Default::default() };
+    run::evaluate(Startup::alone(), &options).unwrap().unwrap()
+}
+
+/// Every sequence that was held out once, whatever the weights of training.
+#[test]
+fn a_run_on_a_mixture_is_evaluated_on_all_that_its_sources_held_out() {
+    let place = workplace();
+    let run_dir = place.path().join("run");
+    train_in(run_dir.clone(), config(place.path(), MIXTURE, &["checkpoint.every=6"]), false);
+    let all = evaluated(&run_dir, &[]);
+    let each = ["a.txt", "b.txt"].map(|text| {
+        let set = format!("data.mixture=[{{paths=['{text}']}}]");
+        let found = evaluated(&run_dir, &[set]);
+        let held_out = fs::metadata(place.path().join(text)).unwrap().len() as f64 * 0.05;
+        assert_eq!(found.tokens, (held_out as u64 - 1) / 32 * 32, "{text}");
+        found
+    });
+    assert_eq!(all.tokens, each[0].tokens + each[1].tokens);
+    let sum: f64 = each.iter().map(|found| found.loss * found.tokens as f64).sum();
+    assert!((all.loss - sum / all.tokens as f64).abs() < 1e-5, "{all} {each:?}");
+}
+
+/// Padding does not count, and every token of a document does.
+#[test]
+fn a_run_on_packed_documents_is_evaluated_on_every_token_of_them() {
+    let place = workplace();
+    let run_dir = place.path().join("run");
+    let report = train_in(run_dir.clone(), config(place.path(), PACKED, &["checkpoint.every=6"]), false);
+    let corpus = Corpus::open_shards(place.path(), &["tokens/*.bin".to_owned()]).unwrap();
+    let found = evaluated(&run_dir, &[]);
+    assert_eq!(found.tokens, (corpus.len() as f64 * 0.05) as u64);
+    assert!((found.loss - report.validation_loss.unwrap()).abs() < 0.5, "{found} {report}");
+}
+
+/// Every step has its loss in nats a byte where tokens are made of several.
+#[test]
+fn training_losses_are_a_token_and_a_byte() {
+    let place = workplace();
+    let run_dir = place.path().join("run");
+    let report = train_in(run_dir.clone(), config(place.path(), TEXT, &[]), false);
+    let bytes = report.training_bytes_per_token.unwrap();
+    assert!(bytes > 1.5 && report.to_string().contains(" a byte; weights"), "{bytes} {report}");
+    let metrics = fs::read_to_string(run_dir.join("metrics.jsonl")).unwrap();
+    for line in metrics.lines() {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        let (token, byte) = (line["loss"].as_f64().unwrap(), line["loss_per_byte"].as_f64().unwrap());
+        assert!((token / bytes - byte).abs() < 1e-6, "{line}");
+    }
+    // A byte of text is a token of it.
+    let of_bytes = train_in(place.path().join("bytes"), config(place.path(), MIXTURE, &[]), false);
+    assert_eq!(of_bytes.training_bytes_per_token, Some(1.0));
+    let metrics = fs::read_to_string(place.path().join("bytes/metrics.jsonl")).unwrap();
+    assert!(!metrics.contains("loss_per_byte"));
+}
+
+/// Each recipe says what it reaches and where that is from, and trains on any text.
+#[test]
+fn recipes_say_what_they_reach_and_train() {
+    let place = workplace();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../launch/recipes");
+    let recipes = data::files(&root, &["*.toml".to_owned()]).unwrap();
+    assert_eq!(recipes.len(), 3);
+    for recipe in recipes {
+        let (name, text) = (recipe.display().to_string(), fs::read_to_string(&recipe).unwrap());
+        for part in ["# Reaches: ", "# Source: ", "# Data, once: ", "# Run: plimsoll train "] {
+            assert!(text.contains(part), "{name} has no {part}");
+        }
+        let (data, kind) = match text.contains("kind = \"tokens\"") {
+            true => ("tokens/train_*.bin", ["data.validation_paths=['tokens/val_*.bin']"]),
+            false => ("b.txt", ["data.validation_fraction=0.1"]),
+        };
+        // A narrow model, in the type that any device has.
+        let more =
+            ["model.width=48", "train.steps=2", "train.validation_micro_batches=1", "precision.compute=f32"];
+        let small = ["train.micro_batch_size=2", "train.global_batch_size=4", "model.context=64"];
+        let data = format!("data.paths=['{data}']");
+        let sets = [&[data.as_str()][..], &kind, &more, &small].concat();
+        let sets: Vec<String> = sets.into_iter().map(str::to_owned).collect();
+        let config = RunConfig::parse(&text, &name, place.path(), &sets).unwrap();
+        let run_dir = place.path().join(recipe.file_stem().unwrap());
+        assert_eq!(train_in(run_dir, config, false).summary.steps, 2, "{name}");
+    }
 }

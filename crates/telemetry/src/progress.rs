@@ -63,14 +63,22 @@ impl Progress {
         Progress { output, steps, every: every.max(1), first: None }
     }
 
-    /// Shows that step `step` (from 1) is done, with its loss and throughput if there are any.
-    pub fn step(&mut self, step: u64, loss: Option<f32>, tokens_per_second: Option<f64>) {
+    /// Shows that step `step` (from 1) is done, with its loss (a token and a byte of text) and throughput if
+    /// there are any.
+    pub fn step(
+        &mut self,
+        step: u64,
+        loss: Option<f32>,
+        loss_per_byte: Option<f64>,
+        tokens_per_second: Option<f64>,
+    ) {
         let now = Instant::now();
         let (first, since) = *self.first.get_or_insert((step, now));
         let per_step = (now - since).as_secs_f64() / step.saturating_sub(first) as f64;
         let left = per_step * self.steps.saturating_sub(step) as f64;
         let rate = tokens_per_second.map(|rate| format!("  {} tokens/s", grouped(rate as u64)));
-        let loss = loss.map(|loss| format!("loss {loss:.4}"));
+        let in_bytes = loss_per_byte.map_or(String::new(), |loss| format!(" ({loss:.4} a byte)"));
+        let loss = loss.map(|loss| format!("loss {loss:.4}{in_bytes}"));
         let rate = rate.unwrap_or_default();
         let message = format!("{}{rate}  eta {}", loss.unwrap_or_default(), duration(left));
         let line = format!("step {}/{}  {message}", grouped(step), grouped(self.steps));

@@ -155,7 +155,7 @@ fn progress_has_the_first_the_last_and_every_nth_step() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("progress");
     let mut progress = Progress::lines(Box::new(std::fs::File::create(&path).unwrap()), 25, 10);
-    (1..=25).for_each(|step| progress.step(step, Some(2.5), (step > 1).then_some(1_234_567.0)));
+    (1..=25).for_each(|step| progress.step(step, Some(2.5), None, (step > 1).then_some(1_234_567.0)));
     progress.finish();
     let text = std::fs::read_to_string(&path).unwrap();
     let lines: Vec<_> = text.lines().collect();

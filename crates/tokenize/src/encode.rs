@@ -58,10 +58,15 @@ fn encode_text(tokenizer: &Tokenizer, text: &[u8]) -> std::result::Result<Vec<u3
 
 /// Returns the string at `key` of a line of JSON.
 pub(crate) fn text_of(line: &[u8], key: &str) -> std::result::Result<String, String> {
-    let mut json = serde_json::Deserializer::from_slice(line);
-    let text = TextAt(key).deserialize(&mut json).map_err(|error| error.to_string())?;
-    json.end().map_err(|error| error.to_string())?;
+    let mut json = serde_json::Deserializer::from_slice(line.trim_ascii_end());
+    let text = TextAt(key).deserialize(&mut json).map_err(|error| within_line(&error))?;
+    json.end().map_err(|error| within_line(&error))?;
     text.ok_or_else(|| format!("it has no key \"{key}\""))
+}
+
+/// Returns the message of an error without its line, which is always 1.
+fn within_line(error: &serde_json::Error) -> String {
+    error.to_string().replace(" at line 1 column ", " at column ")
 }
 
 /// Finds one string in an object without storing the rest.

@@ -1,14 +1,22 @@
-//! A progress bar of bytes read, with tokens per second and the remaining time.
+//! Progress in bytes read, with tokens per second and the remaining time: a bar on a terminal, else lines.
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressStyle};
+use std::cell::Cell;
+use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-/// The progress of a job, drawn only if standard error is a terminal.
+/// Time between two lines where there is no terminal.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// The progress of a job, on standard error.
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
+    total_bytes: u64,
     began: Instant,
+    /// Time of the last line, where lines are written.
+    last_line: Option<Cell<Instant>>,
 }
 
 /// Bytes read from the input files, counted by the reading thread.
@@ -32,13 +40,24 @@ impl Progress {
         if let Ok(style) = style {
             bar.set_style(style);
         }
-        Self { bar, began: Instant::now() }
+        let began = Instant::now();
+        let last_line = (is_shown && !std::io::stderr().is_terminal()).then(|| Cell::new(began));
+        Self { bar, total_bytes, began, last_line }
     }
 
     pub(crate) fn update(&self, read: &BytesRead, tokens: u64) {
-        let speed = tokens as f64 / self.began.elapsed().as_secs_f64().max(1e-3);
-        self.bar.set_position(read.get());
-        self.bar.set_message(format!("{:.2} M tokens/s", speed / 1e6));
+        let (seconds, bytes) = (self.began.elapsed().as_secs_f64().max(1e-3), read.get());
+        let speed = format!("{:.2} M tokens/s", tokens as f64 / seconds / 1e6);
+        if let Some(last_line) = self.last_line.as_ref().filter(|last| last.get().elapsed() >= LINE_EVERY) {
+            last_line.set(Instant::now());
+            let left = seconds * self.total_bytes.saturating_sub(bytes) as f64 / bytes.max(1) as f64;
+            let left = HumanDuration(Duration::try_from_secs_f64(left).unwrap_or(Duration::MAX));
+            let (done, total) = (HumanBytes(bytes), HumanBytes(self.total_bytes));
+            // A closed standard error must not end the job.
+            let _ = writeln!(std::io::stderr(), "{done} of {total}, {speed}, {left} left");
+        }
+        self.bar.set_position(bytes);
+        self.bar.set_message(speed);
     }
 
     pub(crate) fn finish(&self) {

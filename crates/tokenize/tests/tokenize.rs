@@ -1,6 +1,10 @@
 //! Tokenizing files of every kind.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test may fail by panicking, and says what it skips"
+)]
 
 use data::{Corpus, Tokenizer};
 use flate2::Compression;
@@ -193,18 +197,18 @@ fn invalid_input_is_refused_by_name_or_counted() {
         (
             "a.jsonl",
             format!("{good}\n\n{{\"text\": 1}}\n").into(),
-            ":3: \"text\" is not a string at line 1 column 11",
+            ":3: \"text\" is not a string at column 11",
         ),
         (
             "a.jsonl",
             format!("{good}\n{{\"text\": \"a\"\n").into(),
-            ":2: EOF while parsing an object at line 2 column 0",
+            ":2: EOF while parsing an object at column 12",
         ),
         ("a.jsonl", format!("{good}\n{{\"body\": \"a\"}}").into(), ":2: it has no key \"text\""),
         (
             "a.jsonl",
             format!("{good}\n[1]").into(),
-            ":2: invalid type: sequence, expected an object at line 1 column 0",
+            ":2: invalid type: sequence, expected an object at column 0",
         ),
         (
             "a.txt",
@@ -264,6 +268,28 @@ fn one_text_is_split_as_by_nanogpt_and_llm_c() {
     let (val, train) = all.split_at(3000);
     let files = [("train_000000.bin".to_owned(), shard(train)), ("val_000000.bin".to_owned(), shard(val))];
     assert!(contents(&llmc.output) == files);
+}
+
+/// The counts of nanoGPT's `data/shakespeare/prepare.py` and llm.c's `dev/data/tinyshakespeare.py`, on the text
+/// that `PLIMSOLL_TINYSHAKESPEARE` names: it is not part of this project.
+#[test]
+fn tinyshakespeare_has_the_counts_of_the_projects_own_scripts() {
+    let Some(text) = std::env::var_os("PLIMSOLL_TINYSHAKESPEARE") else {
+        eprintln!("skipped: PLIMSOLL_TINYSHAKESPEARE names no file");
+        return;
+    };
+    let directory = TempDir::new().unwrap();
+    let output = |name: &str| directory.path().join(name);
+    let job = Job::new(vec![text.into()], Tokenizer::Gpt2, output("nanogpt")).unwrap();
+    let counts = |job: &Job| {
+        let counts = tokenize(job).unwrap();
+        (counts.training_tokens, counts.validation_tokens)
+    };
+    let nanogpt = Job { format: Format::NanoGpt, held_out: HeldOut::Fraction(0.1), ..job.clone() };
+    assert_eq!(counts(&nanogpt), (301_966, 36_059));
+    let (held_out, document_end) = (HeldOut::Tokens(32_768), Some("\n\n".to_owned()));
+    let llmc = Job { held_out, document_end, output: output("llmc"), ..job };
+    assert_eq!(counts(&llmc), (305_260, 32_768));
 }
 
 #[test]

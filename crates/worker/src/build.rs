@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use checkpoint::CorpusMark;
-use data::{Component, Corpus, CorpusIdentity, Documents, Slice, Source, Split};
+use data::{Component, Corpus, CorpusIdentity, Documents, Prefetcher, Slice, Source, Split};
 use data::{SyntheticKind, SyntheticOptions, SyntheticSource, TokenOptions, TokenSource, Tokenizer};
 use device::{DType, Device};
 use nn::{Examples, Model, Parameters, Recompute, Stage};
@@ -40,6 +40,15 @@ impl Dataset {
 
     fn synthetic(source: SyntheticSource) -> Self {
         Dataset { source: Arc::new(source), tokens: None, mark: Arc::default(), is_hashed: false }
+    }
+
+    /// Bytes of host memory for the micro-batches of a rank that prefetches `prefetch` of them, for training
+    /// and again for validation.
+    pub fn micro_batch_bytes(&self, prefetch: usize) -> u64 {
+        let arrays = self.source.shape().bytes();
+        // Borders of documents are an array like the inputs.
+        let bytes = if self.source.packs_documents() { arrays / 2 * 3 } else { arrays };
+        bytes.saturating_mul(2 * Prefetcher::micro_batches(prefetch) as u64)
     }
 
     /// Returns the mark that identifies the corpus; `None` for synthetic data. The first call reads a few

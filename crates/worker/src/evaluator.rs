@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use collective::Communicator;
-use data::MicroBatch;
+use data::Prefetcher;
 use device::{DType, Device};
 use nn::Parameters;
 use parallel::data::{GradientReduction, Lanes, ReductionOptions};
@@ -68,9 +68,12 @@ impl Evaluator {
         let own = grid.validation_micro_batches(config.train.validation_micro_batches) as usize;
         let (first, every) = (grid.coordinate(Axis::Data) as u64, grid.size(Axis::Data) as u64);
         let numbers = Numbers::Validation { first, every };
-        let (mut batch, mut phases) = (MicroBatch::default(), Phases::new(&self.device));
         let (dataset, dtype) = (&self.setup.dataset, config.precision.compute);
-        let mut feed = WorkerFeed::new(&self.device, dataset, dtype, numbers, &mut batch, &mut phases);
+        let mut data = Prefetcher::new(Arc::clone(&dataset.source), config.data.prefetch);
+        let order = self.executor.validation_data_order(own, dataset.source.packs_documents());
+        let mut phases = Phases::new(&self.device);
+        let mut feed =
+            WorkerFeed::new(&self.device, dataset, dtype, numbers, (&mut data, &order), &mut phases);
         self.executor.validate(&mut self.parts, &mut self.planes, own, &mut feed)?;
         Ok(feed.losses)
     }

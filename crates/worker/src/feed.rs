@@ -1,7 +1,7 @@
 //! The worker's side of a pipeline schedule: micro-batches on the device, and the phases of the step.
 
 use autograd::{GradientSink, Pass};
-use data::{ArrayShape, HostArray, HostData, MicroBatch};
+use data::{ArrayShape, HostArray, HostData, MicroBatch, MicroBatchId, Prefetcher};
 use device::{Category, DType, Device, Mark};
 use half::bf16;
 use parallel::data::MicroBatchSink;
@@ -74,14 +74,40 @@ fn pass_of(device: &Device, dataset: &Dataset, number: u64) -> Result<Pass> {
     Ok(Pass { micro_batch: number, documents: documents.transpose()? })
 }
 
-/// The micro-batches of one pass through the schedule.
+/// The numbers of the micro-batches of one pass through the schedule.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Numbers {
-    /// Training: `step` is the index of the step's first micro-batch over all steps and ranks, `own` that of
-    /// this replica's first one in the step.
-    Training { step: u64, own: u64 },
+    /// Training: `first` is this replica's first one in the step, `per_step` are in a step over all ranks, and
+    /// those of the run are below `end`.
+    Training { first: u64, per_step: u64, end: u64 },
     /// Validation: micro-batch `first`, and every `every`th after it.
     Validation { first: u64, every: u64 },
+}
+
+impl Numbers {
+    /// The number of micro-batch `micro_batch` of this replica.
+    fn id(self, micro_batch: usize) -> MicroBatchId {
+        match self {
+            Numbers::Training { first, .. } => MicroBatchId::Training(first + micro_batch as u64),
+            Numbers::Validation { first, every } => {
+                MicroBatchId::Validation(first + every * micro_batch as u64)
+            }
+        }
+    }
+
+    /// The numbers from place `place` of `order` on; in training, also those of later steps.
+    fn following(self, order: &[usize], place: usize) -> impl Iterator<Item = MicroBatchId> + '_ {
+        let this_step = order[place.min(order.len())..].iter().map(move |own| self.id(*own));
+        let later = move |step: u64| match self {
+            Numbers::Training { first, per_step, end } if !order.is_empty() => {
+                let first = first.saturating_add(per_step.saturating_mul(step));
+                (first < end).then_some(Numbers::Training { first, per_step, end })
+            }
+            Numbers::Training { .. } | Numbers::Validation { .. } => None,
+        };
+        let later = (1..).map_while(later);
+        this_step.chain(later.flat_map(move |numbers| order.iter().map(move |own| numbers.id(*own))))
+    }
 }
 
 /// The times at which the parts of a step's actions began.
@@ -93,7 +119,11 @@ pub(crate) struct WorkerFeed<'a> {
     pub(crate) dataset: &'a Dataset,
     pub(crate) dtype: DType,
     pub(crate) numbers: Numbers,
-    pub(crate) batch: &'a mut MicroBatch,
+    pub(crate) data: &'a mut Prefetcher,
+    /// The micro-batches that are loaded, in their order ([`Executor::data_order`]).
+    ///
+    /// [`Executor::data_order`]: parallel::pipeline::Executor::data_order
+    pub(crate) order: &'a [usize],
     pub(crate) phases: &'a mut Phases,
     /// Losses of a validation, in the order of this rank's micro-batches.
     pub(crate) losses: Vec<f32>,
@@ -101,8 +131,8 @@ pub(crate) struct WorkerFeed<'a> {
     pub(crate) at: Option<Action>,
     /// Times at which the parts of actions began, if a benchmark asks for them.
     pub(crate) marks: Option<&'a mut Marks>,
-    /// Index of the micro-batch in `batch`.
-    loaded: Option<usize>,
+    /// Number of micro-batches that were loaded.
+    loaded: usize,
 }
 
 impl<'a> WorkerFeed<'a> {
@@ -111,25 +141,20 @@ impl<'a> WorkerFeed<'a> {
         dataset: &'a Dataset,
         dtype: DType,
         numbers: Numbers,
-        batch: &'a mut MicroBatch,
+        (data, order): (&'a mut Prefetcher, &'a [usize]),
         phases: &'a mut Phases,
     ) -> Self {
-        let (losses, at, marks, loaded) = (Vec::new(), None, None, None);
-        WorkerFeed { device, dataset, dtype, numbers, batch, phases, losses, at, marks, loaded }
+        let (losses, at, marks, loaded) = (Vec::new(), None, None, 0);
+        WorkerFeed { device, dataset, dtype, numbers, data, order, phases, losses, at, marks, loaded }
     }
 
-    fn load(&mut self, micro_batch: usize) -> Result<()> {
-        if self.loaded == Some(micro_batch) {
-            return Ok(());
+    /// Returns a micro-batch, which was read ahead.
+    fn load(&mut self, micro_batch: usize) -> Result<&MicroBatch> {
+        let id = self.numbers.id(micro_batch);
+        if !self.data.holds(id) {
+            self.loaded += 1;
         }
-        let index = micro_batch as u64;
-        let source = &self.dataset.source;
-        match self.numbers {
-            Numbers::Training { step, own } => source.train(step + own + index, self.batch)?,
-            Numbers::Validation { first, every } => source.validation(first + every * index, self.batch)?,
-        }
-        self.loaded = Some(micro_batch);
-        Ok(())
+        Ok(self.data.get(id, self.numbers.following(self.order, self.loaded))?)
     }
 }
 
@@ -167,28 +192,26 @@ impl Feed for WorkerFeed<'_> {
         if self.device.is_meta() {
             return allocate(self.device, self.dataset.source.shape().inputs, self.dtype);
         }
-        self.load(micro_batch)?;
-        upload(self.device, &self.batch.inputs, self.dtype)
+        let (device, dtype) = (self.device, self.dtype);
+        upload(device, &self.load(micro_batch)?.inputs, dtype)
     }
 
     fn targets(&mut self, micro_batch: usize) -> Result<Tensor> {
         if self.device.is_meta() {
             return allocate(self.device, self.dataset.source.shape().targets, self.dtype);
         }
-        self.load(micro_batch)?;
-        upload(self.device, &self.batch.targets, self.dtype)
+        let (device, dtype) = (self.device, self.dtype);
+        upload(device, &self.load(micro_batch)?.targets, dtype)
     }
 
     fn pass(&mut self, micro_batch: usize) -> Result<Pass> {
-        let number = match self.numbers {
-            Numbers::Training { step, own } => step + own + micro_batch as u64,
-            Numbers::Validation { first, every } => first + every * micro_batch as u64,
-        };
+        let (MicroBatchId::Training(number) | MicroBatchId::Validation(number)) =
+            self.numbers.id(micro_batch);
         if !self.dataset.source.packs_documents() || self.device.is_meta() {
             return pass_of(self.device, self.dataset, number);
         }
-        self.load(micro_batch)?;
-        pass(self.device, self.batch, number)
+        let device = self.device;
+        pass(device, self.load(micro_batch)?, number)
     }
 
     fn sink<'s>(&'s mut self, sink: MicroBatchSink<'s>, reduces: bool) -> Box<dyn GradientSink + 's> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use collective::Communicator;
-use data::MicroBatch;
+use data::Prefetcher;
 use device::{Category, DType, Device, HostCopy, Mark, Request};
 use nn::Model;
 use optim::{NamedState, Optimizer, Schedule};
@@ -56,7 +56,10 @@ pub struct Worker {
     norm: ModelNorm,
     optimizer: Optimizer,
     schedule: Schedule,
-    batch: MicroBatch,
+    /// Micro-batches of training, which are read ahead.
+    data: Prefetcher,
+    /// The micro-batches of a step whose data this rank needs, in order.
+    data_order: Vec<usize>,
     /// Loss and gradient norm of the last two steps, by parity of the step.
     scalars: [Tensor; 2],
     /// Copies of `scalars` to the host that are in flight.
@@ -133,7 +136,6 @@ impl Worker {
             phases: Phases::new(&device),
             planes,
             tied: tied(&grid, &blueprint, &parts),
-            executor,
             passed_over: PassedOver::default(),
             blueprint,
             parts,
@@ -141,7 +143,8 @@ impl Worker {
             norm,
             optimizer,
             schedule: build::schedule(config),
-            batch: MicroBatch::default(),
+            data: Prefetcher::new(Arc::clone(&setup.dataset.source), config.data.prefetch),
+            data_order: executor.data_order(setup.dataset.source.packs_documents()),
             scalars,
             reading: [None, None],
             account: Account::default(),
@@ -149,6 +152,7 @@ impl Worker {
             passes_ended: None,
             status: Status::none(),
             device,
+            executor,
         };
         worker.rehearse()?;
         Ok(worker)

@@ -1,8 +1,10 @@
 //! One training step and one validation.
 
 use std::ops::RangeBounds;
+use std::sync::Arc;
 
 use autograd::Mode;
+use data::Prefetcher;
 use parallel::Axis;
 use parallel::data::{gather_sums, gather_weights};
 use parallel::pipeline::{StagePart, add_tied, share_from_last};
@@ -49,9 +51,11 @@ impl Worker {
         let first = self.grid.micro_batches(count).start as u64;
         let scale = 1.0 / count as f32;
         let (setup, dtype) = (&self.setup, self.setup.config.precision.compute);
-        let numbers = Numbers::Training { step: step * count as u64, own: first };
-        let (batch, phases) = (&mut self.batch, &mut self.phases);
-        let mut feed = WorkerFeed::new(&self.device, &setup.dataset, dtype, numbers, batch, phases);
+        let per_step = count as u64;
+        let end = setup.config.train.steps.saturating_mul(per_step);
+        let numbers = Numbers::Training { first: step * per_step + first, per_step, end };
+        let (data, phases) = ((&mut self.data, &*self.data_order), &mut self.phases);
+        let mut feed = WorkerFeed::new(&self.device, &setup.dataset, dtype, numbers, data, phases);
         feed.marks = self.marks.as_mut();
         let ran = self.executor.train(&mut self.parts, &mut self.planes, mode, scale, &mut feed);
         self.passed_over += ran.map_err(|source| WorkerError::Step {
@@ -168,8 +172,12 @@ impl Worker {
         let own = grid.validation_micro_batches(count) as usize;
         let (first, every) = (grid.coordinate(Axis::Data) as u64, grid.size(Axis::Data) as u64);
         let numbers = Numbers::Validation { first, every };
-        let (batch, phases) = (&mut self.batch, &mut self.phases);
-        let mut feed = WorkerFeed::new(&self.device, &self.setup.dataset, dtype, numbers, batch, phases);
+        let dataset = &self.setup.dataset;
+        // A prefetcher of its own: that of training goes on where it is.
+        let mut data = Prefetcher::new(Arc::clone(&dataset.source), config.data.prefetch);
+        let order = self.executor.validation_data_order(own, dataset.source.packs_documents());
+        let mut feed =
+            WorkerFeed::new(&self.device, dataset, dtype, numbers, (&mut data, &order), &mut self.phases);
         let scope = self.device.module("validation");
         self.passed_over += self.executor.validate(&mut self.parts, &mut self.planes, own, &mut feed)?;
         drop(scope);

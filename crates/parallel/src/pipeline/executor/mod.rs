@@ -158,6 +158,29 @@ impl Executor {
         self.schedule.stages_of(self.grid.coordinate(Axis::Pipeline))
     }
 
+    /// Returns the micro-batches of a step whose data this rank needs, in the order of its forward passes:
+    /// inputs on the first stage, targets on the last, with `documents` their borders on all.
+    pub fn data_order(&self, documents: bool) -> Vec<usize> {
+        self.data_order_of(&self.schedule.actions[self.grid.coordinate(Axis::Pipeline)], documents)
+    }
+
+    /// Does [`Executor::data_order`] for a validation of `micro_batches` micro-batches.
+    pub fn validation_data_order(&self, micro_batches: usize, documents: bool) -> Vec<usize> {
+        let rank = self.grid.coordinate(Axis::Pipeline);
+        self.data_order_of(&forward::actions(&self.schedule, rank, micro_batches), documents)
+    }
+
+    fn data_order_of(&self, actions: &[Action], documents: bool) -> Vec<usize> {
+        let needs_data = |action: &&Action| {
+            let is_outer = action.stage == 0 || action.stage + 1 == self.schedule.stages;
+            action.kind == ActionKind::Forward && (is_outer || documents)
+        };
+        let mut order: Vec<usize> =
+            actions.iter().filter(needs_data).map(|action| action.micro_batch).collect();
+        order.dedup();
+        order
+    }
+
     /// Runs the forward and backward passes of a step. `parts` are this rank's stages; the loss of each
     /// micro-batch is multiplied by `scale`; `mode` is [`Mode::Train`] or [`Mode::Rehearse`]. Sums of
     /// gradients over ranks have started when it returns; [`GradientReduction::finish`] completes them.

@@ -1,0 +1,96 @@
+//! Figures for comparison with losses: the entropy of a bigram model, bytes per token.
+
+use super::TokenSource;
+use crate::bigram::Bigrams;
+use crate::identity::pieces;
+use crate::slice::Slice;
+use crate::token_options::IGNORED;
+use crate::{Error, MicroBatch, MicroBatchId, Source, Tokenizer};
+use std::sync::OnceLock;
+
+/// Pieces of the training split that the bigram model counts, and the tokens in each: a megabyte in all.
+const COUNTED: (u64, u64) = (64, 16_384);
+/// Most validation tokens on which the bigram model is evaluated.
+const JUDGED: u64 = 4 << 20;
+/// Training tokens whose mean length is taken for that of all, and the most micro-batches of them.
+const SAMPLED: usize = 1 << 20;
+const MOST_SAMPLES: usize = 256;
+
+impl TokenSource {
+    /// The entropy of the validation targets under a bigram model of the training split ([`Bigrams`]), in
+    /// nats per byte: the loss of a model that sees one byte only, on the targets of validation. It counts
+    /// the training split, or a megabyte spread evenly over a long one. `None` unless tokens are bytes of one
+    /// text, and if validation reads more than four megabytes.
+    ///
+    /// # Errors
+    /// A file that was changed or cannot be read.
+    pub fn bigram_entropy(&self) -> Result<Option<f64>, Error> {
+        let ([cut], Tokenizer::Bytes, None) =
+            (self.components.as_slice(), &self.tokenizer, self.options.documents)
+        else {
+            return Ok(None);
+        };
+        if cut.validated.1.saturating_mul(self.options.context as u64) > JUDGED {
+            return Ok(None);
+        }
+        let mut model = Bigrams::default();
+        let Slice { corpus, range } = &cut.split.training;
+        for (start, count) in pieces(range.end - range.start, COUNTED.0, COUNTED.1) {
+            let piece = range.start + start..range.start + start + count;
+            corpus.scan(piece, |tokens| model.count(tokens.iter().map(|token| *token as u8)))?;
+        }
+        let mut window = vec![0; self.options.context + 1];
+        let (mut sum, mut count) = (0.0, 0_u64);
+        for row in 0..cut.validated.1 {
+            let run = cut.validation.validation(row, cut.validated.1);
+            self.read_tokens(&cut.split.validation, run.start, &mut window)?;
+            let bytes: Vec<u8> = window.iter().map(|token| *token as u8).collect();
+            sum += model.surprise(&bytes);
+            count += bytes.len() as u64 - 1;
+        }
+        Ok(Some(sum / count as f64))
+    }
+
+    /// Mean bytes of text per validation target that counts; `None` if tokens do not consist of bytes. The
+    /// first call reads the validation data.
+    ///
+    /// # Errors
+    /// A file that was changed or cannot be read.
+    pub fn bytes_per_token(&self) -> Result<Option<f64>, Error> {
+        let all = 0..self.options.validation_micro_batches;
+        self.bytes_per_target(&self.bytes_per_token, all.map(MicroBatchId::Validation))
+    }
+
+    /// Mean bytes of text per training target that counts, over the first micro-batches of training, about a
+    /// million tokens; `None` if tokens do not consist of bytes. The first call reads them.
+    ///
+    /// # Errors
+    /// A file that was changed or cannot be read.
+    pub fn training_bytes_per_token(&self) -> Result<Option<f64>, Error> {
+        let tokens = self.options.micro_batch.saturating_mul(self.options.context);
+        let count = (SAMPLED / tokens).clamp(1, MOST_SAMPLES) as u64;
+        self.bytes_per_target(&self.training_bytes_per_token, (0..count).map(MicroBatchId::Training))
+    }
+
+    /// Mean bytes of text per target of `ids` that counts, unless `known` already.
+    fn bytes_per_target(
+        &self,
+        known: &OnceLock<Option<f64>>,
+        ids: impl Iterator<Item = MicroBatchId>,
+    ) -> Result<Option<f64>, Error> {
+        if let Some(known) = known.get() {
+            return Ok(*known);
+        }
+        let Some(lengths) = self.tokenizer.byte_lengths() else { return Ok(None) };
+        let (mut batch, mut bytes, mut count) = (MicroBatch::default(), 0_u64, 0_u64);
+        for id in ids {
+            self.read(id, &mut batch)?;
+            for target in batch.targets.tokens()?.iter().filter(|target| **target != IGNORED) {
+                // Tokens that only pad the vocabulary have no text.
+                bytes += lengths.get(*target as usize).map_or(0, |length| u64::from(*length));
+                count += 1;
+            }
+        }
+        Ok(*known.get_or_init(|| (bytes > 0).then(|| bytes as f64 / count as f64)))
+    }
+}

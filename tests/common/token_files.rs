@@ -1,0 +1,38 @@
+//! Files of tokens for tests, made of the sources.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use data::Tokenizer;
+use tokenize::{HeldOut, Job, tokenize, train_tokenizer};
+
+/// The directory of the files, made anew by each test program.
+static FILES: LazyLock<PathBuf> = LazyLock::new(|| {
+    let kept = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let place = if kept.is_dir() { kept.to_owned() } else { std::env::temp_dir() };
+    let directory = place.join(concat!("plimsoll-", env!("CARGO_CRATE_NAME")));
+    let _ = fs::remove_dir_all(&directory);
+    make(&directory);
+    directory
+});
+
+/// A setting with the directory of the files for `{files}`: `tokenizer.json` of 512 tokens, and `shards`, of
+/// which the first is for validation.
+pub(crate) fn fill(setting: &str) -> String {
+    match setting.contains("{files}") {
+        true => setting.replace("{files}", FILES.to_str().unwrap()),
+        false => setting.to_owned(),
+    }
+}
+
+fn make(directory: &Path) {
+    fs::create_dir_all(directory).unwrap();
+    let texts =
+        data::files(&super::root(), &["crates/tensor/src/*.rs".to_owned(), "*.md".to_owned()]).unwrap();
+    let tokenizer = directory.join("tokenizer.json");
+    train_tokenizer(texts.clone(), 512, "text", &tokenizer).unwrap();
+    let tokenizer = Tokenizer::from_name(tokenizer.to_str().unwrap()).unwrap();
+    let job = Job::new(texts, tokenizer, directory.join("shards")).unwrap();
+    tokenize(&Job { shard_tokens: 8000, held_out: HeldOut::Shard, ..job }).unwrap();
+}
