@@ -236,6 +236,48 @@ const FROZEN: &[Row] = &[
     ),
 ];
 
+/// Low-rank adapters: of all layers, of some rows of packed ones, with dropout and activations.
+const ADAPTED: &[Row] = &[
+    (
+        LLAMA,
+        &["lora.rank=4", "lora.alpha=8", "optim.clip_norm=0.1"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2"],
+            &["parallel.data=4", SHARDED],
+            &["parallel.pipeline=2"],
+            &["parallel.pipeline=4", ZERO_BUBBLE],
+            &["parallel.pipeline=2", "parallel.data=2", INTERLEAVED, SHARDED],
+            &[BLOCK],
+            &["memory.recompute=2", "parallel.pipeline=2", GPIPE],
+        ],
+    ),
+    (
+        LLAMA,
+        &["lora.rank=2", "lora.targets=['q_proj', 'v_proj', 'down_proj']", "lora.dropout=0.2"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", BLOCK, SHARDED],
+            &["parallel.pipeline=2", ZERO_BUBBLE, BLOCK],
+        ],
+    ),
+    (
+        GPT,
+        &["lora.rank=3", "train.freeze=['*_proj.lora*', 'h.0.*']"],
+        &[&["parallel.data=1"], &["parallel.data=4", SHARDED], &["parallel.pipeline=2", BLOCK]],
+    ),
+    (
+        MLP,
+        &["lora.rank=2", "lora.alpha=1", "model.activation=gelu", "lora.targets=['1', '3']"],
+        &[&["parallel.data=1"], &["parallel.pipeline=5"], &["parallel.data=4", SHARDED], &[BLOCK]],
+    ),
+];
+
+#[test]
+fn adapters_keep_the_bits() {
+    assert_equal_bits(ADAPTED);
+}
+
 #[test]
 fn frozen_parameters_keep_the_bits() {
     assert_equal_bits(FROZEN);

@@ -151,6 +151,20 @@ fn plans_equal_runs() {
         (LLAMA, &["model.loss_pieces=3", "parallel.pipeline=2", "parallel.schedule=zero-bubble"]),
         (GPT, &["model.loss_pieces=2", "model.vocabulary=1000", "parallel.data=4", SHARDED]),
         (GPT, &["model.logit_soft_cap=4.0", "parallel.pipeline=2", "parallel.data=2"]),
+        // Low-rank adapters.
+        (LLAMA, &["lora.rank=4", "parallel.data=2", SHARDED]),
+        (LLAMA, &["lora.rank=4", "lora.dropout=0.1", "memory.recompute=block", "parallel.pipeline=2"]),
+        (
+            LLAMA,
+            &[
+                "lora.rank=2",
+                "lora.targets=['k_proj', 'down_proj']",
+                "parallel.pipeline=4",
+                "checkpoint.every=2",
+            ],
+        ),
+        (GPT, &["lora.rank=8", "lora.targets=['c_attn']", "parallel.data=4"]),
+        (MLP, &["lora.rank=2", "model.activation=gelu", "parallel.pipeline=5"]),
         // All memory from the start.
         (GPT, &["memory.preallocate=true"]),
         (GPT, &["memory.preallocate=true", "parallel.data=2", SHARDED]),

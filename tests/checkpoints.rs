@@ -96,12 +96,13 @@ fn copy(from: &Path, to: &Path) {
 
 #[test]
 fn runs_stopped_after_any_step_continue_on_other_grids() {
-    let table: [(&str, &[&str]); 9] = [
+    let table: [(&str, &[&str]); 10] = [
         (GPT, &TOKENS),
         (GPT, &PACKED),
         (GPT, &MIXTURE),
         (GPT, &SEQUENTIAL_MIXTURE),
         (GPT, &[]),
+        (GPT, &["lora.rank=2", "lora.dropout=0.1"]),
         (MLP, &[]),
         (GPT, &["train.freeze=['wpe.*', 'h.0.*']"]),
         (GPT, &["optim.kind=sgd", "optim.momentum=0"]),

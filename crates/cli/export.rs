@@ -21,6 +21,10 @@ pub(crate) struct ExportArgs {
     /// The folder to write, which must not exist.
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
+    /// Merge the adapters of a run with [lora] into its model. Without it they are written alone, as PEFT
+    /// loads them.
+    #[arg(long)]
+    merge: bool,
     /// Type of the written elements: f32 or bf16 [default: that of the folder which the model came from, or
     /// else f32].
     #[arg(long, value_name = "TYPE", value_parser = ["f32", "bf16"])]
@@ -46,6 +50,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<(), CliError> {
         model: args.model.clone(),
         step: args.step,
         output: args.output.clone(),
+        merge: args.merge,
         dtype,
         most_bytes: args.max_shard_size,
     })?;

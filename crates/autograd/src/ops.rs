@@ -1,6 +1,7 @@
 //! Operators on a tape: each calls the forward function of `tensor` and records its rule.
 
 mod activation;
+mod adapter;
 mod add;
 mod attention;
 mod cross_entropy;
@@ -24,6 +25,7 @@ mod rotary;
 mod softmax;
 
 pub use activation::{ActivationRule, activation};
+pub use adapter::{AdaptedLinearRule, Adapter, adapted_linear};
 pub use add::{AddRule, add};
 pub use attention::{AttentionRule, attention};
 pub use cross_entropy::{CrossEntropyRule, cross_entropy};

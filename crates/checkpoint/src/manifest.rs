@@ -60,6 +60,9 @@ pub(crate) struct Manifest {
     pub(crate) corpus: Option<CorpusMark>,
     /// Mean loss of the last validation.
     validation_loss: Option<f64>,
+    /// Identifier of the weights of frozen parameters, which are not in the checkpoint; absent where they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) base: Option<String>,
     /// The lowest validation loss; absent before the first validation and in checkpoints of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     best_validation_loss: Option<f64>,
@@ -89,6 +92,7 @@ impl Manifest {
             configuration: contents.configuration.clone(),
             corpus_sha256: None,
             corpus: contents.corpus.clone(),
+            base: contents.base.clone(),
             validation_loss: validations.last.filter(|loss| loss.is_finite()),
             best_validation_loss: validations.best,
             validations_since_best: validations.best.map(|_| validations.since_best),
@@ -182,6 +186,7 @@ mod tests {
             keep: 1,
             configuration: BTreeMap::new(),
             libraries: String::new(),
+            base: None,
             corpus: None,
             before: Arc::new(|| Ok(())),
         };

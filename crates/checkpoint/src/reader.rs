@@ -147,6 +147,16 @@ impl Checkpoint {
         self.manifest.corpus_sha256.as_deref()
     }
 
+    /// Identifier of the weights of frozen parameters, which are not in the checkpoint; `None` if they are.
+    pub fn base(&self) -> Option<&str> {
+        self.manifest.base.as_deref()
+    }
+
+    /// Returns whether there is an array of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.entries.contains_key(name)
+    }
+
     /// The validations of the run before the checkpoint.
     pub fn validations(&self) -> Validations {
         self.manifest.validations()

@@ -32,6 +32,7 @@ fn checkpoint(run_dir: &Path, arrays: &[Written]) -> Checkpoint {
         keep: 1,
         configuration: BTreeMap::new(),
         libraries: String::new(),
+        base: None,
         corpus: None,
         before: Arc::new(|| Ok(())),
     };

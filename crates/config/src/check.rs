@@ -9,7 +9,7 @@ use parallel::pipeline;
 use crate::choices::{DataKind, PartitionPolicy, RecomputePolicy};
 use crate::lanes::{alternatives, is_power_of_two_divisor};
 use crate::run_config::RunConfig;
-use crate::sections::{Data, Memory, ModelSection, Optim, Parallel, Precision, Train};
+use crate::sections::{Data, LoraSection, Memory, ModelSection, Optim, Parallel, Precision, Train};
 
 /// The most micro-batches of a step.
 const MOST_MICRO_BATCHES: usize = 1 << 20;
@@ -35,6 +35,10 @@ pub(crate) fn check(given: &Given, config: &RunConfig) -> Result<(), Error> {
             "precision.gradients = \"bf16\" needs precision.compute = \"bf16\", and it is \"{compute}\""
         );
         return Err(given.conflict(&[Precision::gradients, Precision::compute], reason));
+    }
+    if config.lora.rank == 0 && config.lora.from.is_some() {
+        let reason = "lora.from names adapters, and lora.rank = 0 is none".to_owned();
+        return Err(given.conflict(&[LoraSection::rank, LoraSection::from], reason));
     }
     check_batch(given, config)?;
     check_lanes(given, config)?;

@@ -1,14 +1,16 @@
-//! The keys of `[model]` implied by a Hugging Face folder.
+//! The keys of `[model]` and `[lora]` implied by a Hugging Face folder.
 
 use std::path::Path;
 
 use keys::{Error, Given, Implied};
-use nn::{Families, Family, FolderConfig};
+use nn::{AdapterConfig, Families, Family, FolderConfig};
 
-use crate::sections::ModelSection;
+use crate::sections::{LoraSection, ModelSection};
 
 /// The name of the configuration file in a folder.
 const CONFIG: &str = "config.json";
+/// The name of the configuration file in a folder of adapters.
+const ADAPTER_CONFIG: &str = "adapter_config.json";
 /// The most bytes of that file.
 const MOST_CONFIG: u64 = 1 << 24;
 
@@ -35,6 +37,25 @@ pub(crate) fn implied(given: &Given, families: &Families) -> Result<Vec<Implied>
     let file = path.to_string_lossy().into_owned();
     let implied = |(path, value): (&str, _)| Implied { path: path.to_owned(), value, file: file.clone() };
     Ok(std::iter::once(kind).chain(values).map(implied).collect())
+}
+
+/// Returns the keys of `[lora]` that the folder of `lora.from` implies.
+pub(crate) fn adapters_implied(given: &Given) -> Result<Vec<Implied>, Error> {
+    let from = given.text(LoraSection::from)?;
+    let keys = [LoraSection::rank, LoraSection::alpha, LoraSection::dropout, LoraSection::targets];
+    if from.is_empty() || keys.iter().all(|key| given.is_given(key)) {
+        return Ok(Vec::new());
+    }
+    let path = given.directory().join(from).join(ADAPTER_CONFIG);
+    let refused = |reason: String| {
+        given.conflict(&[LoraSection::from], format!("{}: {}: {reason}", LoraSection::from, path.display()))
+    };
+    let text = system::input::read_text(&path, MOST_CONFIG).map_err(|error| refused(error.to_string()))?;
+    let AdapterConfig { r, alpha, dropout, targets } = AdapterConfig::parse(&text).map_err(refused)?;
+    let values: [keys::Value; 4] = [r.into(), alpha.into(), dropout.into(), targets.as_slice().into()];
+    let file = path.to_string_lossy().into_owned();
+    let implied = |(path, value): (&str, _)| Implied { path: path.to_owned(), value, file: file.clone() };
+    Ok(keys.into_iter().zip(values).map(implied).collect())
 }
 
 fn is_complete(given: &Given, families: &Families) -> Result<bool, Error> {

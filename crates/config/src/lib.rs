@@ -52,7 +52,9 @@ pub use keys::{Error as ConfigError, Origin, Origins};
 pub use mixture::MixtureSource;
 pub use model::ModelConfig;
 pub use run_config::RunConfig;
-pub use sections::{Checkpoint, Data, Memory, ModelSection, Optim, Parallel, Precision, Telemetry, Train};
+pub use sections::{
+    Checkpoint, Data, LoraSection, Memory, ModelSection, Optim, Parallel, Precision, Telemetry, Train,
+};
 
 use nn::Families;
 

@@ -11,7 +11,7 @@ use crate::check;
 use crate::folder;
 use crate::model::ModelConfig;
 use crate::run_config::RunConfig;
-use crate::sections::{Checkpoint, Data, Memory, Optim, Parallel, Precision, Telemetry, Train};
+use crate::sections::{Checkpoint, Data, LoraSection, Memory, Optim, Parallel, Precision, Telemetry, Train};
 use crate::table::table;
 
 /// The most bytes of a configuration file.
@@ -53,7 +53,9 @@ impl RunConfig {
         directory: &Path,
         overrides: &[String],
     ) -> Result<Self, Error> {
-        let imply = |given: &Given| folder::implied(given, families);
+        let imply = |given: &Given| {
+            Ok([folder::implied(given, families)?, folder::adapters_implied(given)?].concat())
+        };
         let given = Given::parse_implied(&table(families), text, name, directory, overrides, imply)?;
         let data = Data::read(&given)?;
         let tokenizer = Tokenizer::from_name(&data.tokenizer)
@@ -61,11 +63,15 @@ impl RunConfig {
         let train = Train::read(&given)?;
         let tuning = Tuning::new(&train.freeze)
             .map_err(|reason| given.conflict(&[Train::freeze], format!("{}: {reason}", Train::freeze)))?;
+        let model = ModelConfig::read(&given, families, tokenizer.vocabulary())?;
+        let lora = LoraSection::read(&given)?;
+        let tuning = tuning.with_lora(lora.of(&model));
         let config = Self {
-            model: ModelConfig::read(&given, families, tokenizer.vocabulary())?,
+            model,
             data,
             tokenizer,
             train,
+            lora,
             tuning: Arc::new(tuning),
             optim: Optim::read(&given)?,
             parallel: Parallel::read(&given)?,

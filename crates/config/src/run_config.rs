@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use crate::mixture;
 use crate::model::ModelConfig;
-use crate::sections::{Checkpoint, Data, Memory, Optim, Parallel, Precision, Telemetry, Train};
+use crate::sections::{Checkpoint, Data, LoraSection, Memory, Optim, Parallel, Precision, Telemetry, Train};
 use crate::table::table;
 
 /// A validated configuration with every default filled in.
@@ -29,7 +29,9 @@ pub struct RunConfig {
     pub tokenizer: Tokenizer,
     /// Length of the run, and its batches.
     pub train: Train,
-    /// The parameters that are trained, which follow from `train.freeze`.
+    /// Low-rank adapters.
+    pub lora: LoraSection,
+    /// The parameters that are trained, which follow from `train.freeze` and `[lora]`.
     pub tuning: Arc<Tuning>,
     /// The optimizer and its learning rate.
     pub optim: Optim,
@@ -142,6 +144,7 @@ impl RunConfig {
         values.extend(self.model.pairs().map(|(key, value)| (key.path, value)));
         values.extend(pairs(&self.data));
         values.extend(pairs(&self.train));
+        values.extend(pairs(&self.lora));
         values.extend(pairs(&self.optim));
         values.extend(pairs(&self.parallel));
         values.extend(pairs(&self.precision));

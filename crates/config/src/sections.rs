@@ -6,13 +6,14 @@ use collective::PeerMethod;
 use data::OrderKind;
 use device::DType;
 use keys::{Interval, Reading, Row, Takes, Value, choice, section};
-use nn::{MOST_EXTENT, MOST_LAYERS};
+use nn::{Lora, MOST_EXTENT, MOST_LAYERS};
 use parallel::Axis;
 use parallel::data::Reduction;
 use parallel::pipeline::ScheduleKind;
 
 use crate::choices::{DataKind, OptimKind, Overlap, PartitionPolicy, RecomputePolicy, path_value, read_path};
 use crate::mixture::{self, MixtureSource};
+use crate::model::ModelConfig;
 use crate::paths;
 
 /// The largest integer that TOML guarantees.
@@ -138,6 +139,30 @@ section! {
         patience: u64 = Row::integer(0, MOST).default("0").any_bits();
         /// Micro-batches in a validation, over all ranks.
         validation_micro_batches: u64 = Row::integer(1, 1 << 20).default("8").any_bits();
+    }
+}
+
+section! {
+    /// `[lora]`: low-rank adapters, which alone are trained beside the frozen model.
+    pub struct LoraSection = "lora" {
+        /// A folder of adapters in PEFT's format, relative to the configuration: settings that are not written
+        /// come from its adapter_config.json, and the initial values from its safetensors.
+        from: Option<PathBuf> = Row::new(Takes::Text, read_path, path_value)
+            .default("\"\"")
+            .any_bits()
+            .local()
+            .finish(|path, given| paths::file(path, given, LoraSection::from, "folder of adapters"));
+        /// The rank of the adapters; 0: there are none.
+        rank: usize = Row::count(0, MOST_EXTENT).default("0");
+        /// The factor of an adapter is `alpha` / `rank`.
+        alpha: f64 = Row::number(Interval::NotNegative).derived("the rank", |given| {
+            Ok((given.integer(LoraSection::rank)? as f64).into())
+        });
+        /// The probability of dropout of an adapter's input.
+        dropout: f64 = Row::number(Interval::Fraction).default("0");
+        /// The linear layers with an adapter: names of modules or their ends, as PEFT takes them, such as
+        /// "q_proj" or "c_attn", globs of names, or "all-linear".
+        targets: Vec<String> = Row::texts().default("[\"all-linear\"]");
     }
 }
 
@@ -326,6 +351,15 @@ impl Train {
     #[must_use]
     pub fn micro_batches(&self) -> usize {
         self.global_batch_size / self.micro_batch_size
+    }
+}
+
+impl LoraSection {
+    /// The adapters of a model; `None` for rank 0.
+    pub(crate) fn of(&self, model: &ModelConfig) -> Option<Lora> {
+        let tensors = model.hugging_face().map_or_else(Vec::new, |model| model.tensors);
+        let LoraSection { rank, alpha, dropout, ref targets, .. } = *self;
+        (rank > 0).then(|| Lora::new(rank, alpha, dropout, targets, &tensors))
     }
 }
 

@@ -4,7 +4,9 @@ use keys::{Default, Key, Only, Section, Table, Takes};
 use nn::Families;
 
 use crate::foreign::FOREIGN;
-use crate::sections::{Checkpoint, Data, Memory, ModelSection, Optim, Parallel, Precision, Telemetry, Train};
+use crate::sections::{
+    Checkpoint, Data, LoraSection, Memory, ModelSection, Optim, Parallel, Precision, Telemetry, Train,
+};
 
 /// All keys, section by section.
 pub(crate) fn table(families: &'static Families) -> Table {
@@ -29,7 +31,8 @@ pub(crate) fn table(families: &'static Families) -> Table {
         Data::tokenizer => Key { only: Some(of_tokens), ..key },
         _ => key,
     }));
-    keys.extend(of::<Train>().chain(of::<Optim>()).chain(of::<Parallel>()).chain(of::<Precision>()));
+    keys.extend(of::<Train>().chain(of::<LoraSection>()).chain(of::<Optim>()));
+    keys.extend(of::<Parallel>().chain(of::<Precision>()));
     keys.extend(of::<Memory>().chain(of::<Telemetry>()).chain(of::<Checkpoint>()));
     Table::new(keys).with_foreign(FOREIGN)
 }

@@ -51,6 +51,7 @@ mod family;
 mod hugging_face;
 mod init;
 pub mod layers;
+mod lora;
 mod model;
 pub mod models;
 mod parameters;
@@ -61,8 +62,11 @@ pub use buffers::ModelBuffer;
 pub use error::{NnError, Result};
 pub use families::Families;
 pub use family::{Conditions, Examples, Family, MOST_EXTENT, MOST_LAYERS, ModelSpec, Searchable};
-pub use hugging_face::{FolderConfig, FolderKeys, FolderTensor, HuggingFaceConfig, HuggingFaceModel};
+pub use hugging_face::{
+    AdapterConfig, FolderConfig, FolderKeys, FolderTensor, HuggingFaceConfig, HuggingFaceModel,
+};
 pub use init::Init;
+pub use lora::Lora;
 pub use model::{Input, Model, Stage};
 pub use parameters::{Parameter, ParameterId, Parameters, Use};
 pub use recompute::{Part, Recompute};

@@ -1,15 +1,19 @@
 //! The parameters of a model, or of one stage of it, in the order in which its layers were built.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
+use autograd::ops::{self, Adapter};
 use autograd::{UseId, Weight};
 use device::{Category, DType, Device, Element, Request};
 use tensor::{Shape, Tensor};
 
 use crate::buffers::ModelBuffer;
 use crate::error::{NnError, Result};
+use crate::hugging_face::FolderTensor;
 use crate::init::Init;
+use crate::lora::Lora;
 use crate::tuning::Tuning;
 
 /// Index into [`Parameters::list`].
@@ -53,6 +57,7 @@ pub struct Parameters {
     by_name: BTreeMap<String, ParameterId>,
     uses: Vec<Use>,
     buffers: Vec<ModelBuffer>,
+    adapters: Vec<FolderTensor>,
 }
 
 impl Parameters {
@@ -67,6 +72,7 @@ impl Parameters {
             by_name: BTreeMap::new(),
             uses: Vec::new(),
             buffers: Vec::new(),
+            adapters: Vec::new(),
         }
     }
 
@@ -97,6 +103,31 @@ impl Parameters {
         let id = ParameterId(self.list.len() - 1);
         self.by_name.insert(name, id);
         Ok(id)
+    }
+
+    /// Makes the adapter of the linear layer `layer`, whose weight is `[outputs, inputs]`; `None` for a layer
+    /// without one. A starts like the weight of PyTorch's linear layers, B at zero. Errors: as for
+    /// [`Parameters::create`].
+    pub fn create_adapter(&mut self, layer: &str, [outputs, inputs]: [usize; 2]) -> Result<Option<Adapter>> {
+        let tuning = Arc::clone(&self.tuning);
+        let Some(lora) = tuning.lora() else { return Ok(None) };
+        let modules = lora.modules_of(layer, outputs);
+        if modules.is_empty() {
+            return Ok(None);
+        }
+        self.adapters.extend(lora.tensors(layer, inputs, &modules));
+        let parts: Vec<_> = modules.into_iter().map(|module| module.rows).collect();
+        let ([a, b], rows) = (Lora::names(layer), parts.iter().map(Range::len).sum::<usize>());
+        let a = self.create(&a, [parts.len() * lora.r, inputs], Init::uniform_fan_in(inputs))?;
+        let b = self.create(&b, [rows, lora.r], Init::Constant(0.0))?;
+        let site = format!("{layer}.lora_dropout");
+        let dropout = (lora.dropout > 0.0).then(|| ops::Dropout::new(self.seed, &site, lora.dropout));
+        Ok(Some(Adapter { a, b, parts, scale: lora.scale(), dropout }))
+    }
+
+    /// The matrices of all adapters in PEFT's format.
+    pub fn adapters(&self) -> &[FolderTensor] {
+        &self.adapters
     }
 
     /// Adds a use of an existing parameter, with its own gradient. Errors: no such parameter.

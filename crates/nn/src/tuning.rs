@@ -1,11 +1,15 @@
-//! The parameters of a model that are trained: all of them, or those that no pattern freezes.
+//! The parameters of a model that are trained: all of them, those that no pattern freezes, or adapters.
 
 use glob::Pattern;
+
+use crate::hugging_face::FolderTensor;
+use crate::lora::Lora;
 
 /// Decides which parameters of a model are trained. The default trains all.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tuning {
     frozen: Vec<Pattern>,
+    lora: Option<Lora>,
 }
 
 impl Tuning {
@@ -15,34 +19,56 @@ impl Tuning {
         let pattern = |glob: &String| {
             Pattern::new(glob).map_err(|error| format!("\"{glob}\" is no glob: {}", error.msg))
         };
-        Ok(Tuning { frozen: freeze.iter().map(pattern).collect::<Result<_, _>>()? })
+        Ok(Tuning { frozen: freeze.iter().map(pattern).collect::<Result<_, _>>()?, lora: None })
+    }
+
+    /// The same with adapters, which alone are trained.
+    #[must_use]
+    pub fn with_lora(self, lora: Option<Lora>) -> Self {
+        Tuning { lora, ..self }
+    }
+
+    /// The adapters, if there are some.
+    #[must_use]
+    pub fn lora(&self) -> Option<&Lora> {
+        self.lora.as_ref()
     }
 
     /// Returns whether the parameter `name` is trained.
     #[must_use]
     pub fn trains(&self, name: &str) -> bool {
-        !self.frozen.iter().any(|pattern| pattern.matches(name))
+        let is_frozen = self.lora.is_some() && !Lora::is_adapter(name);
+        !is_frozen && !self.frozen.iter().any(|pattern| pattern.matches(name))
     }
 
     /// Returns whether all parameters are trained.
     #[must_use]
     pub fn trains_all(&self) -> bool {
-        self.frozen.is_empty()
+        self.frozen.is_empty() && self.lora.is_none()
     }
 
-    /// Checks that every glob matches one of `names`, those of all parameters, and that something is left to
-    /// train. Errors: a sentence.
-    pub fn check<'a>(&self, names: impl Iterator<Item = &'a str> + Clone) -> Result<(), String> {
+    /// Checks that every glob matches one of `names`, those of all parameters, that every target of adapters
+    /// has one of `adapters`, their matrices, and that something is left to train. Errors: the key and a
+    /// sentence.
+    pub fn check<'a>(
+        &self,
+        names: impl Iterator<Item = &'a str> + Clone,
+        adapters: &[FolderTensor],
+    ) -> Result<(), (&'static str, String)> {
+        const FREEZE: &str = "train.freeze";
+        if let Some(lora) = &self.lora {
+            lora.check(adapters).map_err(|reason| ("lora.targets", reason))?;
+        }
         let idle = |pattern: &&Pattern| !names.clone().any(|name| pattern.matches(name));
         if let Some(pattern) = self.frozen.iter().find(idle) {
             let text = pattern.as_str();
             let near = keys::nearest(&text.replace(['*', '?'], ""), names.clone());
             let hint = near.or(names.clone().next()).unwrap_or("nothing");
-            return Err(format!("\"{text}\" matches no parameter, such as {hint}"));
+            return Err((FREEZE, format!("\"{text}\" matches no parameter, such as {hint}")));
         }
         match names.clone().any(|name| self.trains(name)) {
             true => Ok(()),
-            false => Err("every parameter is frozen, and nothing is left to train".to_owned()),
+            false => Err((FREEZE, "every parameter is frozen, and nothing is left to train".to_owned())),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use config::Train;
+use config::{LoraSection, Train};
 use serde_json::{Value, json};
 use telemetry::Statistic;
 use telemetry::units::{bytes, grouped};
@@ -33,7 +33,12 @@ impl TuningCost {
         }
         let trained: usize = setup.blueprint.gradient_sizes().iter().sum();
         let all: usize = setup.blueprint.sizes().iter().sum();
-        let full = setup.config.with(&[format!("{}=[]", Train::freeze)])?;
+        let sets = [
+            format!("{}=[]", Train::freeze),
+            format!("{}=0", LoraSection::rank),
+            format!("{}=", LoraSection::from),
+        ];
+        let full = setup.config.with(&sets)?;
         let full = plan(&prepare(full, setup.placement.clone())?, largest.rank)?;
         Ok(Some(TuningCost {
             trained: trained as u64,

@@ -12,6 +12,10 @@ use crate::tensor_file::{StoredTensor, add_tensors};
 
 /// The name of the configuration in a folder.
 pub const CONFIG: &str = "config.json";
+/// The name of the configuration in a folder of adapters.
+pub const ADAPTER_CONFIG: &str = "adapter_config.json";
+/// The file of all matrices of adapters.
+pub(crate) const ADAPTER_WEIGHTS: &str = "adapter_model.safetensors";
 /// The file of all tensors.
 pub(crate) const WEIGHTS: &str = "model.safetensors";
 /// The most bytes of an index.
@@ -48,6 +52,13 @@ impl Folder {
         } else {
             return Err(PretrainedError::refused(path, format!("it has no {WEIGHTS} and no {INDEX}")));
         }
+        Ok(Folder { path: path.to_owned(), tensors })
+    }
+
+    /// Reads the header of the file of a folder of adapters. Errors: as [`Folder::open`].
+    pub fn open_adapters(path: &Path) -> Result<Self> {
+        let mut tensors = BTreeMap::new();
+        add_tensors(path.join(ADAPTER_WEIGHTS), &mut tensors)?;
         Ok(Folder { path: path.to_owned(), tensors })
     }
 

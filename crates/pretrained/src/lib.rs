@@ -24,7 +24,7 @@ mod tensor_file;
 mod write;
 
 pub use error::{PretrainedError, Result};
-pub use folder::{CONFIG, Folder};
+pub use folder::{ADAPTER_CONFIG, CONFIG, Folder};
 pub use model::PretrainedModel;
 pub use tensor_file::StoredTensor;
-pub use write::{Export, Load, write_folder};
+pub use write::{Export, FolderKind, Load, write_folder};

@@ -21,7 +21,15 @@ impl PretrainedModel {
     /// Opens the folder at `path` as `model`. Errors: those of [`Folder::open`]; a tensor that is missing, of
     /// another shape or unexpected, by name.
     pub fn open(path: &Path, model: HuggingFaceModel) -> Result<Self> {
-        let folder = Folder::open(path)?;
+        Self::of(Folder::open(path)?, model)
+    }
+
+    /// Opens the folder of adapters at `path` as `adapters`. Errors: as [`PretrainedModel::open`].
+    pub fn open_adapters(path: &Path, adapters: HuggingFaceModel) -> Result<Self> {
+        Self::of(Folder::open_adapters(path)?, adapters)
+    }
+
+    fn of(folder: Folder, model: HuggingFaceModel) -> Result<Self> {
         layout::check(&folder, &model)?;
         let id = folder.fingerprint()?;
         Ok(PretrainedModel { folder, model, id })
@@ -37,6 +45,12 @@ impl PretrainedModel {
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// Returns whether the folder holds the parameter `name`.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.model.tensors.iter().any(|tensor| tensor.parameter == name)
     }
 
     /// Fills the targets that are parameters of the model, or shards of them, and skips others. Errors: a

@@ -15,13 +15,34 @@ use serde_json::{Map, Value, json};
 use tensor::{Shape, Tensor};
 
 use crate::error::{PretrainedError, Result};
-use crate::folder::{CONFIG, INDEX, WEIGHTS};
+use crate::folder::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, CONFIG, INDEX, WEIGHTS};
 
 /// Reads the arrays of targets, under the names of the model's parameters.
 pub type Load<'a> = &'a dyn Fn(&mut dyn Iterator<Item = Target>) -> Result<()>;
 
+/// What a folder holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FolderKind {
+    /// A whole model.
+    Model,
+    /// Low-rank adapters in PEFT's format.
+    Adapters,
+}
+
+impl FolderKind {
+    /// The names of the files of tensors and of the configuration.
+    fn names(self) -> [&'static str; 2] {
+        match self {
+            FolderKind::Model => [WEIGHTS, CONFIG],
+            FolderKind::Adapters => [ADAPTER_WEIGHTS, ADAPTER_CONFIG],
+        }
+    }
+}
+
 /// The contents of a folder to be written.
 pub struct Export<'a> {
+    /// What the folder holds.
+    pub kind: FolderKind,
     /// The tensors, and the configuration.
     pub model: HuggingFaceModel,
     /// The shape of a parameter.
@@ -60,8 +81,9 @@ pub fn write_folder(path: &Path, export: Export<'_>, load: Load<'_>) -> Result<(
 
 fn write_files(path: &Path, export: &Export<'_>, load: Load<'_>) -> Result<()> {
     write_weights(path, export, load)?;
+    let [_, config] = export.kind.names();
+    let file = path.join(config);
     let config = export.config.clone().unwrap_or_else(|| config_text(export));
-    let file = path.join(CONFIG);
     fs::write(&file, config).map_err(PretrainedError::file(&file, "write it"))?;
     for from in &export.files {
         let to = path.join(from.file_name().unwrap_or_default());
@@ -82,8 +104,10 @@ fn config_text(export: &Export<'_>) -> String {
         DType::F16 => "float16",
         DType::F32 | DType::U32 => "float32",
     };
-    config.insert("dtype".to_owned(), json!(name));
-    config.insert("torch_dtype".to_owned(), json!(name));
+    if export.kind == FolderKind::Model {
+        config.insert("dtype".to_owned(), json!(name));
+        config.insert("torch_dtype".to_owned(), json!(name));
+    }
     pretty(Value::Object(config))
 }
 
@@ -91,8 +115,9 @@ fn config_text(export: &Export<'_>) -> String {
 fn write_weights(path: &Path, export: &Export<'_>, load: Load<'_>) -> Result<()> {
     let shards = shards(export);
     let [_, _, ..] = shards[..] else {
+        let [weights, _] = export.kind.names();
         return write_tensors(
-            &path.join(WEIGHTS),
+            &path.join(weights),
             &export.model.tensors.iter().collect::<Vec<_>>(),
             export,
             load,

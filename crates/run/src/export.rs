@@ -1,19 +1,22 @@
 //! Writing a trained model as a folder of Hugging Face.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use checkpoint::Target;
 use config::RunConfig;
 use data::Tokenizer;
-use device::{DType, Description};
-use nn::{Parameters, Recompute, Stage};
-use pretrained::{CONFIG, Export, PretrainedError, write_folder};
+use device::DType;
+use nn::HuggingFaceModel;
+use pretrained::{CONFIG, Export, FolderKind, PretrainedError, write_folder};
 use serde_json::Value;
 use tensor::Shape;
-use worker::{WorkerError, blueprint};
+use worker::{Weights, WorkerError};
 
 use crate::error::{Result, RunError};
+use crate::merge::Adapters;
 use crate::trained::{Trained, files_in, folder_config};
+use crate::weights;
 
 /// Files beside the weights that go with a model: its tokenizer, and how it generates text.
 const BESIDE: &[&str] = &[
@@ -53,6 +56,8 @@ pub struct ExportOptions {
     pub step: Option<u64>,
     /// The folder to write, which must not exist.
     pub output: PathBuf,
+    /// Whether adapters are merged into the model; without it they are written alone.
+    pub merge: bool,
     /// The type of the written elements; `None`: that of the folder which the model came from, or else f32.
     pub dtype: Option<DType>,
     /// The most bytes of tensors in one file; `None`: 5 GB.
@@ -66,7 +71,7 @@ pub struct ExportOptions {
 /// No model there; a family that such folders do not have; an output that exists or cannot be written.
 pub fn export(options: &ExportOptions) -> Result<()> {
     let Trained { config, weights } = Trained::find(&options.model, options.step, &[])?;
-    let Some(mut model) = config.model.hugging_face() else {
+    let Some(model) = config.model.hugging_face() else {
         let text = format!(
             "{}: transformers have no model like this model.kind = \"{}\"",
             options.model.display(),
@@ -74,11 +79,78 @@ pub fn export(options: &ExportOptions) -> Result<()> {
         );
         return Err(RunError::Refused(text));
     };
+    let whole = weights::whole(&config)?;
+    let parameters = whole.parameters();
+    let shapes: BTreeMap<_, _> =
+        parameters.list().iter().map(|p| (p.name.as_str(), p.tensor.shape())).collect();
+    let shape = |name: &str| shapes.get(name).copied();
+    let adapters = match config.tuning.lora() {
+        Some(lora) if options.merge => Some(Adapters {
+            model: &model,
+            tensors: parameters.adapters(),
+            scale: lora.scale(),
+            shape: &shape,
+        }),
+        _ => None,
+    };
+    if options.merge && adapters.is_none() {
+        let text = format!("--merge: {} has no adapters", options.model.display());
+        return Err(RunError::Refused(text));
+    }
+    let folder = weights::adapters(&config, parameters.adapters()).filter(|_| !options.merge);
+    let export = match folder {
+        Some(model) => Export {
+            kind: FolderKind::Adapters,
+            model,
+            shape: &shape,
+            dtype: options.dtype.unwrap_or(DType::F32),
+            config: None,
+            files: Vec::new(),
+            contents: Vec::new(),
+            most_bytes: u64::MAX,
+        },
+        None => model_export(&config, model.clone(), options, &shape),
+    };
+    let load = |targets: &mut dyn Iterator<Item = Target>| {
+        let mut each = |target| load(target, &*weights, adapters.as_ref());
+        let loaded = targets.map(&mut each).collect::<Result<()>>();
+        loaded.map_err(|error| as_pretrained(error, weights.path()))
+    };
+    Ok(write_folder(&options.output, export, &load)?)
+}
+
+/// How transformers generate text: it ends with the token between documents.
+fn generation_config(separator: u32) -> String {
+    format!("{{\n  \"bos_token_id\": {separator},\n  \"eos_token_id\": {separator}\n}}\n")
+}
+
+/// Reads a target, with the term of its adapter.
+fn load(target: Target, weights: &dyn Weights, adapters: Option<&Adapters<'_>>) -> Result<()> {
+    weights.load(&mut std::iter::once(target.clone()))?;
+    adapters.map_or(Ok(()), |adapters| adapters.add_to(&target, weights))
+}
+
+fn as_pretrained(error: RunError, path: &Path) -> PretrainedError {
+    match error {
+        RunError::Worker(WorkerError::Pretrained(error)) => error,
+        RunError::Worker(WorkerError::Checkpoint(error)) => error.into(),
+        RunError::Worker(WorkerError::Tensor(error)) => error.into(),
+        other => PretrainedError::Refused { path: path.to_owned(), what: other.to_string() },
+    }
+}
+
+/// A whole model as a folder, with the configuration of the one that it came from and the tokenizer.
+fn model_export<'a>(
+    config: &RunConfig,
+    mut model: HuggingFaceModel,
+    options: &ExportOptions,
+    shape: &'a dyn Fn(&str) -> Option<Shape>,
+) -> Export<'a> {
     let separator = config.separator();
     for key in ["bos_token_id", "eos_token_id"] {
         model.config.insert(key.to_owned(), separator.into());
     }
-    let origin = Origin::of(&config);
+    let origin = Origin::of(config);
     let mut files = config.model.folder().map_or_else(Vec::new, |folder| files_in(folder, BESIDE));
     let mut contents = Vec::new();
     if let Tokenizer::File(file) = &config.tokenizer {
@@ -89,43 +161,16 @@ pub fn export(options: &ExportOptions) -> Result<()> {
         contents.push((GENERATION, generation_config(token).into_bytes()));
     }
     let dtype = options.dtype.or(origin.as_ref().and_then(Origin::dtype)).unwrap_or(DType::F32);
-    let shapes = shapes(&config)?;
-    let export = Export {
+    Export {
+        kind: FolderKind::Model,
         model,
-        shape: &|name| shapes.get(name).copied(),
+        shape,
         dtype,
         config: origin.as_ref().map(|origin| origin.config_text(dtype)),
         files,
         contents,
         most_bytes: options.most_bytes.unwrap_or(MOST_SHARD),
-    };
-    let load = |targets: &mut dyn Iterator<Item = checkpoint::Target>| {
-        weights.load(targets).map_err(|error| match error {
-            WorkerError::Pretrained(error) => error,
-            WorkerError::Checkpoint(error) => error.into(),
-            WorkerError::Tensor(error) => error.into(),
-            other => {
-                let path = weights.path().to_owned();
-                PretrainedError::Refused { path, what: other.to_string() }
-            }
-        })
-    };
-    Ok(write_folder(&options.output, export, &load)?)
-}
-
-/// How transformers generate text: it ends with the token between documents.
-fn generation_config(separator: u32) -> String {
-    format!("{{\n  \"bos_token_id\": {separator},\n  \"eos_token_id\": {separator}\n}}\n")
-}
-
-/// The shape of every parameter by its name.
-fn shapes(config: &RunConfig) -> Result<BTreeMap<String, Shape>> {
-    let device = blueprint::meta(&Description::host())?;
-    let stage = Stage::whole(config.layers());
-    let parameters = Parameters::new(&device, config.train.seed, DType::F32);
-    let model = config.model.build(parameters, &stage, Recompute::NONE)?;
-    let parameters = model.parameters().list().iter();
-    Ok(parameters.map(|parameter| (parameter.name.clone(), parameter.tensor.shape())).collect())
+    }
 }
 
 /// The folder that a model came from, if it is still there and still describes the model.

@@ -20,7 +20,7 @@ use crate::sessions;
 use crate::startup::Startup;
 use crate::summary;
 use crate::train_report::{TrainReport, report};
-use crate::trained;
+use crate::weights;
 use config::{RecomputePolicy, RunConfig};
 use data::Tokenizer;
 use nn::Examples;
@@ -144,10 +144,16 @@ fn prepare(startup: &Startup, mut config: RunConfig, options: &RunOptions) -> Re
     let start = match &options.from {
         _ if continues => Start::Drawn,
         Some(from) => resume::weights_from(from, options.step, &config)?,
-        None => trained::of_folder(&config)?,
+        None => weights::start(&config)?,
+    };
+    let point = found.as_ref().and_then(|found| found.point.as_deref());
+    let base = match (&options.from, point) {
+        (_, Some(point)) => weights::base_of(&point.checkpoint, &config)?,
+        (Some(_), None) => None,
+        (None, None) => weights::base(&config)?,
     };
     let setup = plan::prepare(config, placement)?.with_hook(options.model_hook.clone())?;
-    let mut setup = Setup { reason, start, ..setup };
+    let mut setup = Setup { reason, start, base, ..setup };
     if let Some(found) = &found {
         found.apply(&mut setup)?;
     }

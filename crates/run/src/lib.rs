@@ -20,6 +20,7 @@ mod export;
 pub mod failure;
 mod interrupt;
 mod launch;
+mod merge;
 mod options;
 mod placement;
 mod rank;
@@ -37,6 +38,7 @@ mod train_report;
 mod trained;
 mod utc;
 mod views;
+mod weights;
 
 pub use checkpoint::run_of;
 pub use course::NonFinite;

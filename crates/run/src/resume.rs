@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::error::{Result, RunError};
 use crate::options::RunOptions;
 use crate::run_directory::RunLock;
+use crate::weights;
 use checkpoint::{Checkpoint, CheckpointError, ResumePoint};
 use config::{Change, RunConfig};
 use device::Description;
@@ -116,7 +117,7 @@ fn listed(changes: &[Change]) -> String {
 pub(crate) fn weights_from(path: &Path, step: Option<u64>, config: &RunConfig) -> Result<Start> {
     let checkpoint = checkpoint::find(path, step)?;
     check_model(config, &checkpoint)?;
-    Ok(Start::Weights(Arc::new(checkpoint)))
+    Ok(Start::Weights(weights::complete(checkpoint, config)?))
 }
 
 /// Checks the settings of the weights' model and tokenizer. Errors: some differ.

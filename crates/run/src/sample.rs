@@ -13,6 +13,7 @@ use tensor::Tensor;
 use crate::error::{Result, RunError};
 use crate::resume::check_model;
 use crate::run_report::configuration_of;
+use crate::weights;
 use config::{self, DataKind, RunConfig};
 use worker::Worker;
 use worker::build;
@@ -80,7 +81,7 @@ pub fn sample(
     sampler.tokens = prompt_tokens(&options.prompt, &config.tokenizer, vocabulary)?;
     sampler.temperature = options.temperature;
     sampler.key = key(options.seed.unwrap_or(config.train.seed));
-    state::load_model(&*sampler.model, &checkpoint)?;
+    state::load_model(&*sampler.model, &*weights::complete(checkpoint, &config)?)?;
     let failed = |source| RunError::File { path: PathBuf::from("standard output"), source };
     print(&options.prompt).map_err(failed)?;
     sampler.run(options.tokens, None, &mut |text| print(text).map_err(failed))

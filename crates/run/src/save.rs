@@ -37,6 +37,7 @@ impl Saver {
             libraries: setup.placement.description().libraries,
             // A resumed run expects the metrics of all earlier steps.
             before: Arc::new(move || metrics.sync().map_err(|error| error.to_string())),
+            base: setup.base.as_ref().map(|base| base.id().to_owned()),
             corpus: setup.dataset.mark()?.cloned(),
         };
         let seconds = 60.0 * config.checkpoint.minutes;

@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use config::RunConfig;
-use pretrained::{CONFIG, PretrainedModel};
-use worker::{Start, Weights};
+use pretrained::CONFIG;
+use worker::Weights;
 
 use crate::error::{Result, RunError};
 use crate::resume::check_model;
 use crate::run_report::configuration_of;
+use crate::weights;
 
 /// A trained model.
 #[derive(Clone, Debug)]
@@ -38,12 +39,13 @@ impl Trained {
         let config = configuration_of(&checkpoint::run_of(path), sets)?;
         let checkpoint = checkpoint::find(path, step)?;
         check_model(&config, &checkpoint)?;
-        Ok(Trained { config, weights: Arc::new(checkpoint) })
+        let weights = weights::complete(checkpoint, &config)?;
+        Ok(Trained { config, weights })
     }
 
     fn of_folder(path: &Path, sets: &[String]) -> Result<Self> {
         let config = folder_config(path, sets)?;
-        let weights = open(path, &config)?;
+        let weights = weights::open(path, &config)?;
         Ok(Trained { config, weights: Arc::new(weights) })
     }
 }
@@ -60,26 +62,6 @@ pub(crate) fn folder_config(path: &Path, sets: &[String]) -> Result<RunConfig> {
     let from = serde_json::Value::from(name);
     let text = format!("[model]\nfrom = {from}\n[data]\nkind = \"synthetic\"\n");
     Ok(RunConfig::parse(&text, &path.join(CONFIG).to_string_lossy(), Path::new("/"), sets)?)
-}
-
-/// Opens a folder as the model of a configuration. Errors: a family that such folders do not have; tensors
-/// that are not those of the model.
-fn open(path: &Path, config: &RunConfig) -> Result<PretrainedModel> {
-    let Some(model) = config.model.hugging_face() else {
-        let text = format!("transformers have no model like this model.kind = \"{}\"", config.model.kind());
-        return Err(RunError::Refused(text));
-    };
-    Ok(PretrainedModel::open(path, model)?)
-}
-
-/// The weights that `model.from` names, if it does. Errors: those of reading the folder.
-pub(crate) fn of_folder(config: &RunConfig) -> Result<Start> {
-    let Some(path) = config.model.weights() else { return Ok(Start::Drawn) };
-    let weights = open(path, config).map_err(|error| {
-        let origin = config.origins.of("model.from");
-        RunError::Refused(format!("{origin}: model.from: {error}"))
-    })?;
-    Ok(Start::Weights(Arc::new(weights)))
 }
 
 /// Returns those of `names` that are files in `folder`.

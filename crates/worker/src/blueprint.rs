@@ -68,11 +68,13 @@ impl Blueprint {
     ) -> Result<Self> {
         let device = meta(description)?;
         let (mut parameters, mut shards, mut crossings) = (Vec::new(), Vec::new(), Vec::new());
+        let mut adapters = Vec::new();
         let (mut by_name, mut hidden, mut buffers) = (BTreeMap::new(), None, BufferList::default());
         for (number, stage) in stages.iter().enumerate() {
             let model = build::model(config, &device, config.precision.compute, stage)?;
             add(&mut parameters, &mut by_name, number, &*model);
             shards.push(divide(config, &*model));
+            adapters.extend_from_slice(model.parameters().adapters());
             if !stage.is_last() {
                 let output = forward(dataset, &*model, hidden.take())?;
                 let gradient = parameters.iter().any(|entry: &Entry| entry.trained);
@@ -82,9 +84,8 @@ impl Blueprint {
             buffers.add(number, &*ModelHook::around(hook, model))?;
         }
         let names = parameters.iter().map(|entry: &Entry| entry.name.as_str());
-        config.tuning.check(names).map_err(|reason| {
-            let place = config.origins.of(config::Train::freeze);
-            WorkerError::Refused(format!("{place}: {}: {reason}", config::Train::freeze))
+        config.tuning.check(names, &adapters).map_err(|(key, reason)| {
+            WorkerError::Refused(format!("{}: {key}: {reason}", config.origins.of(key)))
         })?;
         let buffers = buffers.finish(|name| by_name.contains_key(name))?;
         if let Some(entry) = parameters.iter().find(|entry: &&Entry| entry.holders.len() > 2) {

@@ -52,5 +52,5 @@ pub use hook::ModelHook;
 pub use phases::{PhaseSink, Phases};
 pub use placement::{DeviceChoice, Gpus, Placement};
 pub use setup::{DEFAULT_ALLOCATOR, Setup};
-pub use start::{Start, Weights};
+pub use start::{Layered, Start, Weights};
 pub use worker::{StepScalars, Worker};

@@ -14,7 +14,7 @@ use crate::expected::{Expected, UNPLANNED_EVENTS};
 use crate::hook::ModelHook;
 use crate::placement::Placement;
 use crate::preallocate::Preallocation;
-use crate::start::Start;
+use crate::start::{Start, Weights};
 
 /// The setup that all ranks of a run share.
 #[derive(Clone)]
@@ -33,6 +33,8 @@ pub struct Setup {
     pub blueprint: Arc<Blueprint>,
     /// The source of the state before the first step.
     pub start: Start,
+    /// The weights of frozen parameters, which checkpoints then leave out; `None` if these contain all.
+    pub base: Option<Arc<dyn Weights>>,
     /// The hook around the model.
     pub hook: Option<ModelHook>,
     /// Least number of allocator events that every rank records.
@@ -77,6 +79,7 @@ impl Setup {
             dataset,
             blueprint,
             start: Start::Drawn,
+            base: None,
             hook: None,
             history: 0,
             passes_over_from: None,

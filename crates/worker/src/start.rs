@@ -17,6 +17,9 @@ pub trait Weights: fmt::Debug + Send + Sync {
     /// Returns the path, for messages and records.
     fn path(&self) -> &Path;
 
+    /// Returns whether there is an array of this name.
+    fn has(&self, name: &str) -> bool;
+
     /// Reads the arrays of `targets`: this rank's part of every parameter and buffer of its stages, under the
     /// names of the model. Errors: an array that is missing or of another shape, by name; an unreadable file.
     fn load(&self, targets: &mut dyn Iterator<Item = Target>) -> Result<()>;
@@ -29,6 +32,10 @@ impl Weights for Checkpoint {
 
     fn path(&self) -> &Path {
         Checkpoint::path(self)
+    }
+
+    fn has(&self, name: &str) -> bool {
+        Checkpoint::has(self, name)
     }
 
     fn load(&self, targets: &mut dyn Iterator<Item = Target>) -> Result<()> {
@@ -45,8 +52,52 @@ impl Weights for PretrainedModel {
         self.folder().path()
     }
 
+    fn has(&self, name: &str) -> bool {
+        PretrainedModel::has(self, name)
+    }
+
     fn load(&self, targets: &mut dyn Iterator<Item = Target>) -> Result<()> {
         Ok(PretrainedModel::load(self, targets)?)
+    }
+}
+
+/// Weights in two places: adapters or other trained parameters, and the model that they belong to.
+#[derive(Clone, Debug)]
+pub struct Layered {
+    first: Arc<dyn Weights>,
+    base: Option<Arc<dyn Weights>>,
+    id: String,
+}
+
+impl Layered {
+    /// Takes arrays from `first`, and those that it lacks from `base`.
+    pub fn new(first: Arc<dyn Weights>, base: Option<Arc<dyn Weights>>) -> Self {
+        let ids = std::iter::once(&first).chain(&base).map(|weights| weights.id());
+        let id = ids.collect::<Vec<_>>().join("+");
+        Layered { first, base, id }
+    }
+}
+
+impl Weights for Layered {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn path(&self) -> &Path {
+        self.first.path()
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.first.has(name) || self.base.as_ref().is_some_and(|base| base.has(name))
+    }
+
+    fn load(&self, targets: &mut dyn Iterator<Item = Target>) -> Result<()> {
+        for target in targets {
+            let base =
+                self.base.as_ref().filter(|base| !self.first.has(&target.name) && base.has(&target.name));
+            base.unwrap_or(&self.first).load(&mut std::iter::once(target))?;
+        }
+        Ok(())
     }
 }
 

@@ -8,18 +8,19 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 use checkpoint::{Checkpoint, Snapshot, Target};
 use collective::ControlPlane;
 use device::DType;
-use nn::Model;
+use nn::{Lora, Model};
 use parallel::Axis;
 use tensor::{Shape, Tensor};
 
 use crate::buffers::BufferEntry;
 use crate::build;
 use crate::error::Result;
-use crate::start::{Start, Weights};
+use crate::start::{Layered, Start, Weights};
 use crate::worker::Worker;
 
 /// Largest number of bytes in a message and in a copy to the host; a multiple of every element's size.
@@ -177,8 +178,13 @@ pub fn load_model(model: &dyn Model, weights: &dyn Weights) -> Result<()> {
 /// Returns the arrays of a checkpoint: those in f32, which precede the losses, and all others, the longest
 /// element types first, which aligns every array of the file to its elements.
 fn saved(worker: &Worker) -> [Vec<Array>; 2] {
-    let (before, narrow): (Vec<_>, Vec<_>) =
-        arrays(worker).into_iter().partition(|array| array.dtype == DType::F32);
+    let mut all = arrays(worker);
+    if worker.setup().base.is_some() {
+        let frozen = worker.blueprint().parameters.iter().filter(|entry| !entry.trained);
+        let frozen: BTreeSet<_> = frozen.map(|entry| entry.name.as_str()).collect();
+        all.retain(|array| !frozen.contains(array.name.as_str()));
+    }
+    let (before, narrow): (Vec<_>, Vec<_>) = all.into_iter().partition(|array| array.dtype == DType::F32);
     let mut after = buffers(worker);
     after.extend(narrow);
     after.sort_by_key(|array| Reverse(array.dtype.bytes()));
@@ -214,21 +220,29 @@ impl Worker {
     pub fn begin(&mut self) -> Result<()> {
         match self.setup().start.clone() {
             Start::Drawn => Ok(()),
-            Start::Weights(weights) => self.take(&*weights, weight_targets(self)),
+            Start::Weights(weights) => {
+                // Adapters that are not there start as in any run.
+                let mut targets = weight_targets(self);
+                targets.retain(|target| weights.has(&target.name) || !Lora::is_adapter(&target.name));
+                self.take(&*weights, targets)
+            }
             Start::Resumed(point) => self.restore(&point.checkpoint),
         }
     }
 
     /// Restores all state from a checkpoint. Errors: as for [`Worker::begin`].
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
-        self.take(checkpoint, targets(self))?;
+        let weights = Layered::new(Arc::new(checkpoint.clone()), self.setup().base.clone());
+        self.take(&weights, targets(self))?;
         self.set_updates(checkpoint.updates())
     }
 
     /// Reads `targets`, and the compute weights that are rounded copies of their masters.
     fn take(&mut self, weights: &dyn Weights, targets: Vec<Target>) -> Result<()> {
         weights.load(&mut targets.into_iter())?;
-        weights.load(&mut rounded_targets(self).into_iter())
+        let rounded = rounded_targets(self).into_iter();
+        weights
+            .load(&mut rounded.filter(|target| weights.has(&target.name) || !Lora::is_adapter(&target.name)))
     }
 }
 

@@ -7,6 +7,7 @@
 use tensor::Tensor;
 use tensor::ops::{self, Activation};
 
+use super::adapter::{Adapter, Kept};
 use super::linear::backward_weight;
 use super::{named, only};
 use crate::error::Result;
@@ -22,6 +23,8 @@ pub struct GatedFeedForwardWeights {
     pub gate_up: Weight,
     /// `[out, hidden]`.
     pub down: Weight,
+    /// The adapters of both.
+    pub adapters: [Option<Adapter>; 2],
 }
 
 /// Backward of [`gated_feed_forward`].
@@ -33,6 +36,8 @@ pub struct GatedFeedForwardRule {
     gate_up: Tensor,
     activation: Activation,
     weights: GatedFeedForwardWeights,
+    /// What the adapters keep.
+    kept: [Option<Kept>; 2],
     /// The output's gradient and the input of the last matmul, from the input half to the weight half, if
     /// anything is trained.
     down: Option<(Tensor, Tensor)>,
@@ -47,24 +52,29 @@ pub fn gated_feed_forward(
     activation: Activation,
 ) -> Result<Var> {
     const OPERATOR: &str = "gated_feed_forward";
+    let [adapter, down_adapter] = &weights.adapters;
     let forward = || {
         let (gate_up, down) = (weights.gate_up.tensor(), weights.down.tensor());
         let gate_up = ops::linear::forward(x.tensor(), gate_up, None, Activation::None)?.output;
-        let output = match tape.reads_output() {
-            true => {
-                let hidden = ops::gate::forward(&gate_up, activation)?;
-                ops::linear::forward(&hidden, down, None, Activation::None)?
-            }
-            false => ops::linear::forward_again(&ops::gate::forward_again(&gate_up)?, down, None)?,
+        let kept = adapter.as_ref().map(|adapter| adapter.add(tape, x.tensor(), &gate_up)).transpose()?;
+        let hidden = match tape.reads_output() || down_adapter.is_some() {
+            true => ops::gate::forward(&gate_up, activation)?,
+            false => ops::gate::forward_again(&gate_up)?,
         };
-        Ok((gate_up, output.output))
+        let output = match tape.reads_output() {
+            true => ops::linear::forward(&hidden, down, None, Activation::None)?.output,
+            false => ops::linear::forward_again(&hidden, down, None)?.output,
+        };
+        let down_kept = down_adapter.as_ref().map(|adapter| adapter.forward(tape, &hidden, &output));
+        Ok((gate_up, output, [kept, down_kept.transpose()?]))
     };
-    let (gate_up, output) = named(OPERATOR, forward())?;
+    let (gate_up, output, kept) = named(OPERATOR, forward())?;
     tape.record_one(&[x.source()], output, || GatedFeedForwardRule {
-        x: weights.gate_up.is_trained().then(|| x.tensor().clone()),
+        x: (weights.gate_up.is_trained() || adapter.is_some()).then(|| x.tensor().clone()),
         gate_up,
         activation,
         weights: weights.clone(),
+        kept,
         down: None,
     })
 }
@@ -76,11 +86,14 @@ impl Rule for GatedFeedForwardRule {
 
     fn saved(&self) -> Vec<Saved<'_>> {
         let x = self.x.iter().map(|t| Saved::new("x", t));
-        x.chain(std::iter::once(Saved::new("gate_up", &self.gate_up))).collect()
+        let low = self.kept.iter().flatten().map(|kept| Saved::new("low", &kept.low));
+        x.chain(low).chain(std::iter::once(Saved::new("gate_up", &self.gate_up))).collect()
     }
 
     fn has_weights(&self) -> bool {
-        self.weights.gate_up.is_trained() || self.weights.down.is_trained()
+        let GatedFeedForwardWeights { gate_up, down, adapters } = &self.weights;
+        let adapted = adapters.iter().flatten().any(Adapter::is_trained);
+        gate_up.is_trained() || down.is_trained() || adapted
     }
 
     fn backward_input(
@@ -88,21 +101,36 @@ impl Rule for GatedFeedForwardRule {
         outputs: Vec<Option<Tensor>>,
         wanted: &[bool],
     ) -> Result<Vec<Option<Tensor>>> {
-        let gradient = only(outputs)?;
+        let (gradient, is_trained) = (only(outputs)?, self.has_weights());
+        let [adapter, down_adapter] = &self.weights.adapters;
+        let [kept, down_kept] = &mut self.kept;
         let hidden = ops::linear::backward_input(&gradient, self.weights.down.tensor())?;
+        if let (Some(adapter), Some(kept)) = (down_adapter, down_kept) {
+            adapter.backward_input(kept, &gradient, Some(&hidden))?;
+        }
         ops::gate::backward(&self.gate_up, &hidden, self.activation)?;
-        self.down = self.has_weights().then_some((gradient, hidden));
+        self.down = is_trained.then_some((gradient, hidden));
         let input = match wanted.contains(&true) {
             true => Some(ops::linear::backward_input(&self.gate_up, self.weights.gate_up.tensor())?),
             false => None,
         };
+        if let (Some(adapter), Some(kept)) = (adapter, kept) {
+            adapter.backward_input(kept, &self.gate_up, input.as_ref())?;
+        }
         Ok(vec![input])
     }
 
     fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
-        let GatedFeedForwardRule { x, gate_up, weights, down, .. } = *self;
+        let GatedFeedForwardRule { x, gate_up, weights, kept: [kept, down_kept], down, .. } = *self;
         let Some((gradient, hidden)) = down else { return Ok(()) };
+        let [adapter, down_adapter] = &weights.adapters;
+        if let (Some(adapter), Some(kept)) = (down_adapter, down_kept) {
+            adapter.backward_weight(sink, kept, &gradient, &hidden)?;
+        }
         backward_weight(sink, gradient, Some(hidden), &weights.down, None)?;
+        if let (Some(adapter), Some(kept), Some(x)) = (adapter, kept, &x) {
+            adapter.backward_weight(sink, kept, &gate_up, x)?;
+        }
         backward_weight(sink, gate_up, x, &weights.gate_up, None)
     }
 }

@@ -57,6 +57,16 @@ impl FolderConfig {
         self.read(key, "a list of strings", |value| value.as_array()?.iter().map(Value::as_str).collect())
     }
 
+    /// Returns whether `key` is absent, null, or an object or list without entries.
+    pub fn is_empty(&self, key: &str) -> bool {
+        match self.0.get(key) {
+            None | Some(Value::Null) => true,
+            Some(Value::Object(entries)) => entries.is_empty(),
+            Some(Value::Array(entries)) => entries.is_empty(),
+            Some(_) => false,
+        }
+    }
+
     /// Refuses a boolean `key` that is present and not `built`.
     pub fn only(&self, key: &str, built: bool) -> Result<()> {
         match self.flag(key)? {

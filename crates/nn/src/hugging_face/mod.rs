@@ -6,8 +6,10 @@
 mod config;
 pub(crate) mod gpt2;
 pub(crate) mod llama;
+mod peft;
 
 pub use config::FolderConfig;
+pub use peft::AdapterConfig;
 
 use keys::Value;
 use serde_json::Map;

@@ -4,7 +4,7 @@ use autograd::ops::FeedForwardWeights;
 use autograd::{Tape, Var, ops};
 use tensor::ops::Activation;
 
-use super::within;
+use super::{Linear, within};
 use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
@@ -12,8 +12,16 @@ use crate::parameters::Parameters;
 /// width → 4 · width with an activation → width.
 #[derive(Debug)]
 pub struct FeedForward {
-    weights: FeedForwardWeights,
+    layers: Layers,
     activation: Activation,
+}
+
+#[derive(Debug)]
+enum Layers {
+    /// One operator for both.
+    Fused(FeedForwardWeights),
+    /// One after the other, since one of them has an adapter.
+    Separate([Linear; 2]),
 }
 
 impl FeedForward {
@@ -29,22 +37,28 @@ impl FeedForward {
         activation: Activation,
     ) -> Result<Self> {
         let hidden = 4 * width;
+        let linear = if biases { Linear::new } else { Linear::without_bias };
         let name = |part: &str| format!("{prefix}.{part}");
-        let bias = |parameters: &mut Parameters, part: &str, size: usize| {
-            let zero = Init::Constant(0.0);
-            biases.then(|| parameters.create(&name(part), [size], zero)).transpose()
+        let expand = linear(parameters, &name("mlp_fc"), width, hidden, init, activation)?;
+        let project = linear(parameters, &name("mlp_proj"), hidden, width, projection, Activation::None)?;
+        let is_adapted = expand.adapter.is_some() || project.adapter.is_some();
+        let layers = match is_adapted {
+            true => Layers::Separate([expand, project]),
+            false => Layers::Fused(FeedForwardWeights {
+                expand: expand.weight,
+                expand_bias: expand.bias,
+                project: project.weight,
+                project_bias: project.bias,
+            }),
         };
-        let weights = FeedForwardWeights {
-            expand: parameters.create(&name("mlp_fc.weight"), [hidden, width], init)?,
-            expand_bias: bias(parameters, "mlp_fc.bias", hidden)?,
-            project: parameters.create(&name("mlp_proj.weight"), [width, hidden], projection)?,
-            project_bias: bias(parameters, "mlp_proj.bias", width)?,
-        };
-        Ok(FeedForward { weights, activation })
+        Ok(FeedForward { layers, activation })
     }
 
     /// Maps `[.., width]` to the same shape. Errors: another shape or type, out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        within(tape, "mlp", || Ok(ops::feed_forward(tape, x, &self.weights, self.activation)?))
+        within(tape, "mlp", || match &self.layers {
+            Layers::Fused(weights) => Ok(ops::feed_forward(tape, x, weights, self.activation)?),
+            Layers::Separate([expand, project]) => project.forward(tape, expand.forward(tape, x)?),
+        })
     }
 }

@@ -4,7 +4,7 @@ use autograd::ops::GatedFeedForwardWeights;
 use autograd::{Tape, Var, ops};
 use tensor::ops::Activation;
 
-use super::within;
+use super::{Linear, within};
 use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
@@ -26,10 +26,16 @@ impl GatedFeedForward {
         [init, projection]: [Init; 2],
         activation: Activation,
     ) -> Result<Self> {
-        let name = |part: &str| format!("{prefix}.{part}.weight");
+        let mut linear = |part: &str, inputs, outputs, init| {
+            let name = format!("{prefix}.{part}");
+            Linear::without_bias(parameters, &name, inputs, outputs, init, Activation::None)
+        };
+        let gate_up = linear("gate_up_proj", width, 2 * hidden, init)?;
+        let down = linear("down_proj", hidden, width, projection)?;
         let weights = GatedFeedForwardWeights {
-            gate_up: parameters.create(&name("gate_up_proj"), [2 * hidden, width], init)?,
-            down: parameters.create(&name("down_proj"), [width, hidden], projection)?,
+            gate_up: gate_up.weight,
+            down: down.weight,
+            adapters: [gate_up.adapter, down.adapter],
         };
         Ok(GatedFeedForward { weights, activation })
     }

@@ -1,5 +1,6 @@
 //! A linear layer with activation, with or without a bias.
 
+use autograd::ops::Adapter;
 use autograd::{Tape, Var, Weight, ops};
 use tensor::ops::Activation;
 
@@ -12,14 +13,16 @@ use crate::parameters::Parameters;
 #[derive(Debug)]
 pub struct Linear {
     name: String,
-    weight: Weight,
-    bias: Option<Weight>,
+    pub(super) weight: Weight,
+    pub(super) bias: Option<Weight>,
     activation: Activation,
+    pub(super) adapter: Option<Adapter>,
 }
 
 impl Linear {
-    /// Registers `{name}.weight` and `{name}.bias`. A uniform `init` also initialises the bias, as in
-    /// PyTorch; otherwise the bias starts at zero, as in GPT-2. Errors: out of memory, a name that exists.
+    /// Registers `{name}.weight`, an adapter if the layer has one, and `{name}.bias`. A uniform `init` also
+    /// initialises the bias, as in PyTorch; otherwise the bias starts at zero, as in GPT-2. Errors: out of
+    /// memory, a name that exists.
     pub fn new(
         parameters: &mut Parameters,
         name: &str,
@@ -37,7 +40,7 @@ impl Linear {
         Ok(Linear { bias, ..layer })
     }
 
-    /// Registers `{name}.weight` alone. Errors: as [`Linear::new`].
+    /// Registers the same without a bias. Errors: as [`Linear::new`].
     pub fn without_bias(
         parameters: &mut Parameters,
         name: &str,
@@ -47,14 +50,16 @@ impl Linear {
         activation: Activation,
     ) -> Result<Self> {
         let weight = parameters.create(&format!("{name}.weight"), [outputs, inputs], init)?;
-        Ok(Linear { name: name.to_owned(), weight, bias: None, activation })
+        let adapter = parameters.create_adapter(name, [outputs, inputs])?;
+        Ok(Linear { name: name.to_owned(), weight, bias: None, activation, adapter })
     }
 
     /// A layer without bias that uses another layer's weight, as a tied output head does. Errors: no such
     /// weight.
     pub fn tied(parameters: &mut Parameters, name: &str, weight: &str) -> Result<Self> {
         let weight = parameters.reuse(weight)?;
-        Ok(Linear { name: name.to_owned(), weight, bias: None, activation: Activation::None })
+        let (name, activation) = (name.to_owned(), Activation::None);
+        Ok(Linear { name, weight, bias: None, activation, adapter: None })
     }
 
     /// Its weight, `[outputs, inputs]`.
@@ -64,8 +69,16 @@ impl Linear {
 
     /// Maps `[.., inputs]` to `[.., outputs]`. Errors: another shape or type, out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        within(tape, short(&self.name), || {
-            Ok(ops::linear(tape, x, &self.weight, self.bias.as_ref(), self.activation)?)
+        let Linear { name, weight, bias, activation, adapter } = self;
+        within(tape, short(name), || match adapter {
+            None => Ok(ops::linear(tape, x, weight, bias.as_ref(), *activation)?),
+            Some(adapter) => {
+                let y = ops::adapted_linear(tape, x, weight, bias.as_ref(), adapter)?;
+                if *activation == Activation::None {
+                    return Ok(y);
+                }
+                Ok(ops::activation(tape, y, *activation)?)
+            }
         })
     }
 }

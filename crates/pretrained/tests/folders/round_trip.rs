@@ -7,7 +7,7 @@ use std::path::Path;
 use checkpoint::Target;
 use device::{Category, DType, Device, DeviceOptions, Request};
 use nn::{Parameters, Recompute, Stage};
-use pretrained::{Export, Folder, PretrainedModel, write_folder};
+use pretrained::{Export, Folder, FolderKind, PretrainedModel, write_folder};
 use serde_json::json;
 use tensor::{Shape, Tensor};
 
@@ -23,6 +23,7 @@ fn export(from: &Path, to: &Path, dtype: DType) {
     let shapes: BTreeMap<String, Shape> =
         model.parameters().list().iter().map(|p| (p.name.clone(), p.tensor.shape())).collect();
     let export = Export {
+        kind: FolderKind::Model,
         model: layout(&config),
         shape: &|name| shapes.get(name).copied(),
         dtype,

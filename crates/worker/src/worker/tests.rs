@@ -66,6 +66,7 @@ fn save(worker: &mut Worker, steps: u64, to: &Path) -> Result<(), WorkerError> {
         keep: 2,
         configuration,
         libraries: String::new(),
+        base: None,
         corpus: None,
         before: Arc::new(|| Ok(())),
     };

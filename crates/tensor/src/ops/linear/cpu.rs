@@ -36,6 +36,16 @@ pub(super) fn affine(
     Ok(())
 }
 
+/// out += x · Wᵀ.
+pub(super) fn add(x: &Tensor, weight: &Tensor, out: &Tensor) -> Result<()> {
+    let (rows, inputs, outputs) = (out.shape().rows(), x.shape().columns(), out.shape().columns());
+    let (x, weight) = (x.read()?, weight.read()?);
+    let x = MatrixRef::new(&x, rows, inputs, inputs);
+    let weight = MatrixRef::new(&weight, outputs, inputs, inputs).transposed();
+    gemm(x, weight, &mut out.write::<f32>()?, outputs, 1.0, true);
+    Ok(())
+}
+
 /// dx (+)= dy · weight.
 pub(super) fn backward_input(dy: &Tensor, weight: &Tensor, dx: &Tensor, accumulate: bool) -> Result<()> {
     let (rows, outputs, inputs) = (dy.shape().rows(), dy.shape().columns(), dx.shape().columns());

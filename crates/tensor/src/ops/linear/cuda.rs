@@ -16,13 +16,19 @@ fn operand(tensor: &Tensor) -> Operand<'_> {
 }
 
 /// out = x · Wᵀ, and the epilogue.
-fn forward(x: &Tensor, weight: &Tensor, out: &Tensor, epilogue: Epilogue<'_>) -> Result<()> {
+fn forward(
+    x: &Tensor,
+    weight: &Tensor,
+    out: &Tensor,
+    accumulate: bool,
+    epilogue: Epilogue<'_>,
+) -> Result<()> {
     let (m, n, k) = (out.shape().rows(), out.shape().columns(), x.shape().columns());
     if m * n == 0 {
         return Ok(());
     }
     let (a, b, out) = (operand(x), operand(weight).transposed(), operand(out));
-    Ok(x.device().matmul(&Matmul { m, n, k, a, b, out, accumulate: false, epilogue })?)
+    Ok(x.device().matmul(&Matmul { m, n, k, a, b, out, accumulate, epilogue })?)
 }
 
 fn bias_or_none(bias: Option<&Tensor>) -> Epilogue<'_> {
@@ -48,7 +54,7 @@ pub(super) fn affine(
     clip: bool,
     out: &Tensor,
 ) -> Result<()> {
-    forward(x, weight, out, bias_or_none(bias))?;
+    forward(x, weight, out, false, bias_or_none(bias))?;
     if clip {
         activation::apply(out, out, Activation::Relu)?;
     }
@@ -66,13 +72,18 @@ pub(super) fn affine_activated(
 ) -> Result<()> {
     match (bias, activation) {
         (Some(bias), Activation::Gelu) if has_gelu_epilogue(pre) => {
-            forward(x, weight, out, Epilogue::GeluBias { bias: bias.region(), pre: pre.region() })
+            forward(x, weight, out, false, Epilogue::GeluBias { bias: bias.region(), pre: pre.region() })
         }
         _ => {
-            forward(x, weight, pre, bias_or_none(bias))?;
+            forward(x, weight, pre, false, bias_or_none(bias))?;
             activation::apply(pre, out, activation)
         }
     }
+}
+
+/// out += x · Wᵀ.
+pub(super) fn add(x: &Tensor, weight: &Tensor, out: &Tensor) -> Result<()> {
+    forward(x, weight, out, true, Epilogue::None)
 }
 
 /// dx (+)= dy · weight, and the epilogue.

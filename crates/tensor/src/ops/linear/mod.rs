@@ -101,8 +101,44 @@ pub fn backward_activation(dy: Tensor, saved: &Tensor, activation: Activation) -
     activation::backward(dy, saved, activation)
 }
 
-/// Computes dx `[.., in]` = dy `[.., out]` · weight `[out, in]`. Errors: shapes or types that do not agree,
-/// out of memory.
+/// out `[.., out]` += x `[.., in]` · weightᵀ, without bias; sums are in f32 and rounded once. Errors: shapes
+/// or types that do not agree.
+pub fn add(x: &Tensor, weight: &Tensor, out: &Tensor) -> Result<()> {
+    const OPERATOR: &str = "linear.add";
+    check::computed(OPERATOR, &[("x", x), ("weight", weight), ("out", out)])?;
+    let (outputs, inputs) = matrix(OPERATOR, weight)?;
+    check::shape(OPERATOR, "x", x, check::with_columns(out.shape(), inputs))?;
+    check::shape(OPERATOR, "out", out, check::with_columns(x.shape(), outputs))?;
+    match x.device().backend() {
+        Backend::Meta => {
+            count(x, weight);
+            Ok(())
+        }
+        Backend::Cpu => cpu::add(x, weight, out),
+        Backend::Cuda => cuda::add(x, weight, out),
+    }
+}
+
+/// dx `[.., in]` += dy `[.., out]` · weight `[out, in]`; sums are in f32 and rounded once. Errors: shapes or
+/// types that do not agree.
+pub fn add_backward_input(dy: &Tensor, weight: &Tensor, dx: &Tensor) -> Result<()> {
+    const OPERATOR: &str = "linear.add_backward_input";
+    check::computed(OPERATOR, &[("dy", dy), ("weight", weight), ("dx", dx)])?;
+    let (outputs, inputs) = matrix(OPERATOR, weight)?;
+    check::shape(OPERATOR, "dy", dy, check::with_columns(dx.shape(), outputs))?;
+    check::shape(OPERATOR, "dx", dx, check::with_columns(dy.shape(), inputs))?;
+    match dy.device().backend() {
+        Backend::Meta => {
+            count(dy, weight);
+            Ok(())
+        }
+        Backend::Cpu => cpu::backward_input(dy, weight, dx, true),
+        Backend::Cuda => cuda::backward_input(dy, weight, dx, true, Epilogue::None),
+    }
+}
+
+/// dx `[.., in]` = dy `[.., out]` · weight `[out, in]`. Errors: shapes or types that do not agree, out of
+/// memory.
 pub fn backward_input(dy: &Tensor, weight: &Tensor) -> Result<Tensor> {
     let dx = allocate_gradient("linear.backward_input", dy, weight)?;
     matmul_backward_input(dy, weight, &dx, Epilogue::None)?;

@@ -1,0 +1,121 @@
+//! Low-rank adapters: which linear layers have one, and the names that PEFT gives them.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use glob::Pattern;
+
+use crate::hugging_face::FolderTensor;
+
+/// The target that stands for every linear layer of a model's blocks, as in PEFT.
+const ALL: &str = "all-linear";
+/// The ends of the names of an adapter's matrices.
+const MATRICES: [&str; 2] = [".lora_A.weight", ".lora_B.weight"];
+
+/// A module that a linear layer, or some rows of it, is in a folder of Hugging Face.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Module {
+    /// Its name there.
+    pub(crate) name: String,
+    /// The rows of the layer's weight that it is.
+    pub(crate) rows: Range<usize>,
+}
+
+/// Low-rank adapters of a model's linear layers: `y = Wx + alpha / r · B · A · dropout(x)`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Lora {
+    /// Rows of A and columns of B.
+    pub r: usize,
+    /// Numerator of the factor of the term.
+    pub alpha: f64,
+    /// Probability of dropout of the input.
+    pub dropout: f64,
+    /// Names of modules, or their ends, or globs of names.
+    pub targets: Vec<String>,
+    /// By name of a weight, the modules that it is.
+    modules: BTreeMap<String, Vec<Module>>,
+}
+
+impl Lora {
+    /// Adapters of the modules that `targets` names. `tensors` are those of the model's folder; without them
+    /// modules have the names of layers.
+    #[must_use]
+    pub fn new(r: usize, alpha: f64, dropout: f64, targets: &[String], tensors: &[FolderTensor]) -> Self {
+        let mut modules: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for tensor in tensors.iter().filter(|tensor| tensor.shape.len() == 2) {
+            let Some(name) = tensor.name.strip_suffix(".weight") else { continue };
+            let [rows, _] = tensor.rows_and_columns();
+            let module = Module { name: name.to_owned(), rows: tensor.first_row..tensor.first_row + rows };
+            modules.entry(tensor.parameter.clone()).or_default().push(module);
+        }
+        Lora { r, alpha, dropout, targets: targets.to_vec(), modules }
+    }
+
+    /// Returns whether a parameter of this name is a matrix of an adapter.
+    #[must_use]
+    pub fn is_adapter(name: &str) -> bool {
+        MATRICES.iter().any(|end| name.ends_with(end))
+    }
+
+    /// Factor of the term.
+    #[must_use]
+    pub fn scale(&self) -> f32 {
+        (self.alpha / self.r as f64) as f32
+    }
+
+    /// The modules of a layer with this many outputs that have an adapter.
+    pub(crate) fn modules_of(&self, layer: &str, outputs: usize) -> Vec<Module> {
+        let own = || vec![Module { name: layer.to_owned(), rows: 0..outputs }];
+        let modules = self.modules.get(&format!("{layer}.weight")).cloned();
+        let mut modules = modules.unwrap_or_else(own);
+        modules.retain(|module| self.targets.iter().any(|target| is_target(target, &module.name)));
+        modules
+    }
+
+    /// The names of a layer's matrices A and B.
+    pub(crate) fn names(layer: &str) -> [String; 2] {
+        MATRICES.map(|end| format!("{layer}{end}"))
+    }
+
+    /// The matrices of the modules of a layer with this many inputs as parts of the layer's matrices.
+    pub(crate) fn tensors(&self, layer: &str, inputs: usize, modules: &[Module]) -> Vec<FolderTensor> {
+        let ([a, b], mut rows) = (Self::names(layer), 0);
+        let of = |(index, module): (usize, &Module)| {
+            let [a_name, b_name] = Self::names(&module.name);
+            let whole = |name, parameter: &String, shape: [usize; 2]| {
+                FolderTensor::whole(name, parameter.clone(), &shape)
+            };
+            let first_row = rows;
+            rows += module.rows.len();
+            [
+                FolderTensor { first_row: index * self.r, ..whole(a_name, &a, [self.r, inputs]) },
+                FolderTensor { first_row, ..whole(b_name, &b, [module.rows.len(), self.r]) },
+            ]
+        };
+        modules.iter().enumerate().flat_map(of).collect()
+    }
+
+    /// Checks that every target is one of the modules with an adapter, whose matrices are `tensors`. Errors:
+    /// a sentence.
+    pub(crate) fn check(&self, tensors: &[FolderTensor]) -> Result<(), String> {
+        let names = || tensors.iter().filter_map(|tensor| tensor.name.strip_suffix(MATRICES[0]));
+        let idle = |target: &&String| !names().any(|name| is_target(target, name));
+        let Some(target) = self.targets.iter().find(idle) else { return Ok(()) };
+        let known = self.modules.values().flatten().map(|module| last_part(&module.name));
+        let hint = keys::nearest(target, known).map_or(String::new(), |near| format!(", such as {near}"));
+        Err(format!("\"{target}\" names no linear layer of the model{hint}"))
+    }
+}
+
+/// Returns whether `target` names a module: all of its name, the end, or a glob.
+fn is_target(target: &str, module: &str) -> bool {
+    let is_end = || module.strip_suffix(target).is_some_and(|rest| rest.ends_with('.'));
+    let is_numbered = || module.split('.').any(|part| part.parse::<usize>().is_ok());
+    let is_glob = || Pattern::new(target).is_ok_and(|pattern| pattern.matches(module));
+    (target == ALL && is_numbered()) || is_end() || is_glob()
+}
+
+/// The last part of a dotted name.
+fn last_part(name: &str) -> &str {
+    name.rsplit('.').next().unwrap_or(name)
+}

@@ -1,0 +1,55 @@
+//! Adding the terms of low-rank adapters to the weights that they belong to.
+
+use checkpoint::Target;
+use device::DType;
+use nn::{FolderTensor, HuggingFaceModel};
+use tensor::{Shape, Tensor, ops};
+use worker::Weights;
+
+use crate::error::Result;
+
+/// The adapters of a model, as parts of its parameters.
+pub(crate) struct Adapters<'a> {
+    /// The model's tensors.
+    pub(crate) model: &'a HuggingFaceModel,
+    /// The matrices, under the names of modules.
+    pub(crate) tensors: &'a [FolderTensor],
+    /// Factor of the terms.
+    pub(crate) scale: f32,
+    /// Shape of a parameter.
+    pub(crate) shape: &'a dyn Fn(&str) -> Option<Shape>,
+}
+
+impl Adapters<'_> {
+    /// Adds to `target`, an f32 tensor of the host that holds a tensor of the model, the term of its adapter,
+    /// if it has one: scale · B · A. Errors: matrices that cannot be read.
+    pub(crate) fn add_to(&self, target: &Target, weights: &dyn Weights) -> Result<()> {
+        let is_own = |tensor: &&FolderTensor| {
+            let [_, columns] = tensor.rows_and_columns();
+            tensor.parameter == target.name && tensor.first_row * columns == target.first
+        };
+        let Some(tensor) = self.model.tensors.iter().find(is_own) else { return Ok(()) };
+        let Some(module) = tensor.name.strip_suffix(".weight") else { return Ok(()) };
+        let [a, b] = ["lora_A", "lora_B"].map(|part| {
+            let name = format!("{module}.{part}.weight");
+            self.tensors.iter().find(|tensor| tensor.name == name)
+        });
+        let (Some(a), Some(b)) = (a, b) else { return Ok(()) };
+        let (a, b) = (self.read(a, target, weights)?, self.read(b, target, weights)?);
+        ops::scale::in_place(&b, self.scale)?;
+        let [rows, columns] = tensor.rows_and_columns();
+        Ok(ops::linear::add_backward_input(&b, &a, &target.tensor.reshape([rows, columns])?)?)
+    }
+
+    fn read(&self, tensor: &FolderTensor, like: &Target, weights: &dyn Weights) -> Result<Tensor> {
+        let [rows, columns] = tensor.rows_and_columns();
+        let shape = (self.shape)(&tensor.parameter).unwrap_or_else(|| [rows, columns].into());
+        let request = device::Request::new(device::Category::Parameter, "merge");
+        let matrix = Tensor::empty(like.tensor.device(), [rows, columns], DType::F32, request)?;
+        let name = tensor.parameter.clone();
+        let first = tensor.first_row * columns;
+        let target = Target { name, dtype: DType::F32, shape, first, tensor: matrix.clone() };
+        weights.load(&mut std::iter::once(target))?;
+        Ok(matrix)
+    }
+}

@@ -1,0 +1,102 @@
+//! The places that weights come from: folders of Hugging Face and of PEFT, and checkpoints.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use checkpoint::Checkpoint;
+use config::RunConfig;
+use device::{DType, Description};
+use nn::{FolderTensor, HuggingFaceModel, Model, Parameters, Recompute, Stage};
+use pretrained::PretrainedModel;
+use worker::{Layered, Start, Weights, blueprint};
+
+use crate::error::{Result, RunError};
+
+/// The start of a run that begins with no checkpoint: the folders of `model.from` and `lora.from`. Errors:
+/// those of reading the folders.
+pub(crate) fn start(config: &RunConfig) -> Result<Start> {
+    let (folder, adapters) = (of_folder(config)?, adapters_of_folder(config)?);
+    Ok(match (adapters, folder) {
+        (Some(adapters), folder) => Start::Weights(Arc::new(Layered::new(adapters, folder))),
+        (None, Some(folder)) => Start::Weights(folder),
+        (None, None) => Start::Drawn,
+    })
+}
+
+/// The weights of frozen parameters that checkpoints leave out: those of `model.from`. Errors: those of
+/// reading the folder.
+pub(crate) fn base(config: &RunConfig) -> Result<Option<Arc<dyn Weights>>> {
+    if config.tuning.trains_all() { Ok(None) } else { of_folder(config) }
+}
+
+/// The weights that a checkpoint leaves out. Errors: those of reading the folder; other weights there.
+pub(crate) fn base_of(checkpoint: &Checkpoint, config: &RunConfig) -> Result<Option<Arc<dyn Weights>>> {
+    let Some(id) = checkpoint.base() else { return Ok(None) };
+    let origin = config.origins.of("model.from");
+    let Some(base) = of_folder(config)? else {
+        let text = format!("{origin}: {} needs the folder of its model.from", checkpoint.path().display());
+        return Err(RunError::Refused(text));
+    };
+    if base.id() != id {
+        return Err(RunError::Refused(format!(
+            "{origin}: model.from: {} has other weights than the run of {} began with",
+            base.path().display(),
+            checkpoint.path().display()
+        )));
+    }
+    Ok(Some(base))
+}
+
+/// A checkpoint with the weights that it leaves out. Errors: as [`base_of`].
+pub(crate) fn complete(checkpoint: Checkpoint, config: &RunConfig) -> Result<Arc<dyn Weights>> {
+    Ok(match base_of(&checkpoint, config)? {
+        None => Arc::new(checkpoint),
+        Some(base) => Arc::new(Layered::new(Arc::new(checkpoint), Some(base))),
+    })
+}
+
+/// Opens a folder as the model of a configuration. Errors: a family that such folders do not have; tensors
+/// that are not those of the model.
+pub(crate) fn open(path: &Path, config: &RunConfig) -> Result<PretrainedModel> {
+    let Some(model) = config.model.hugging_face() else {
+        let text = format!("transformers have no model like this model.kind = \"{}\"", config.model.kind());
+        return Err(RunError::Refused(text));
+    };
+    Ok(PretrainedModel::open(path, model)?)
+}
+
+/// The weights that `model.from` names.
+fn of_folder(config: &RunConfig) -> Result<Option<Arc<dyn Weights>>> {
+    let Some(path) = config.model.weights() else { return Ok(None) };
+    let weights = open(path, config).map_err(|error| refused(config, "model.from", &error))?;
+    Ok(Some(Arc::new(weights)))
+}
+
+/// The adapters that `lora.from` names.
+fn adapters_of_folder(config: &RunConfig) -> Result<Option<Arc<dyn Weights>>> {
+    let Some(path) = &config.lora.from else { return Ok(None) };
+    let Some(model) = adapters(config, whole(config)?.parameters().adapters()) else { return Ok(None) };
+    let weights = PretrainedModel::open_adapters(path, model);
+    let weights = weights.map_err(|error| refused(config, "lora.from", &error.into()))?;
+    Ok(Some(Arc::new(weights)))
+}
+
+fn refused(config: &RunConfig, key: &str, error: &RunError) -> RunError {
+    RunError::Refused(format!("{}: {key}: {error}", config.origins.of(key)))
+}
+
+/// The adapters of a configuration, whose matrices are `tensors`, in PEFT's format; `None` without adapters.
+pub(crate) fn adapters(config: &RunConfig, tensors: &[FolderTensor]) -> Option<HuggingFaceModel> {
+    let base = config.model.folder().and_then(Path::to_str);
+    let model = config.model.hugging_face();
+    let is_transposed = model.is_some_and(|model| model.tensors.iter().any(|tensor| tensor.transposed));
+    Some(config.tuning.lora()?.folder(tensors, base, is_transposed))
+}
+
+/// The whole model on Meta, for names and shapes.
+pub(crate) fn whole(config: &RunConfig) -> Result<Box<dyn Model>> {
+    let device = blueprint::meta(&Description::host())?;
+    let parameters =
+        Parameters::new(&device, config.train.seed, DType::F32).tuned(Arc::clone(&config.tuning));
+    Ok(config.model.build(parameters, &Stage::whole(config.layers()), Recompute::NONE)?)
+}

@@ -1,0 +1,158 @@
+//! Low-rank adapters through whole runs: small checkpoints, folders in PEFT's format, merging.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)] // a test panics to report a failure
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::runs::{config, train_in};
+use common::{golden, root};
+use run::{EvaluateOptions, ExportOptions, RunOptions, Startup, TrainReport};
+use safetensors::SafeTensors;
+use worker::DeviceChoice;
+
+/// Recorded models: one whose linear layers are transposed, and one with packed layers and grouped heads.
+const MODELS: [&str; 2] = ["gpt2", "llama"];
+const LORA: [&str; 2] = ["lora.rank=4", "lora.alpha=16"];
+
+fn folder(name: &str) -> PathBuf {
+    golden("models").join(name)
+}
+
+/// Ten steps on all sequences of a recorded model, as fast as adapters learn.
+fn ten_steps(name: &str) -> String {
+    let (from, tokens) = (folder(name), folder(name).join("tokens.bin"));
+    let text = fs::read_to_string(root().join("tests/golden/adapters.toml")).unwrap();
+    text.replace("FOLDER", from.to_str().unwrap()).replace("TOKENS", tokens.to_str().unwrap())
+}
+
+fn train(name: &str, run_dir: &Path, overrides: &[&str]) -> TrainReport {
+    train_in(run_dir, config(&ten_steps(name), overrides), DeviceChoice::Cpu).unwrap()
+}
+
+/// The mean loss of a model on all of its recorded tokens.
+fn loss(name: &str, model: &Path, is_run: bool) -> f64 {
+    let tokens = folder(name).join("tokens.bin").display().to_string();
+    let options = EvaluateOptions {
+        model: model.to_owned(),
+        data: if is_run { Vec::new() } else { vec![tokens] },
+        context: (!is_run).then_some(96),
+        device: DeviceChoice::Cpu,
+        ..Default::default()
+    };
+    run::evaluate(Startup::alone(), &options).unwrap().unwrap().loss
+}
+
+fn export(model: &Path, output: PathBuf, merge: bool) -> PathBuf {
+    let options = ExportOptions { model: model.to_owned(), output, merge, ..Default::default() };
+    run::export(&options).unwrap();
+    options.output
+}
+
+fn names(file: &Path) -> BTreeSet<String> {
+    let bytes = fs::read(file).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    file.names().into_iter().map(str::to_owned).collect()
+}
+
+fn assert_near(found: f64, expected: f64, what: &str) {
+    assert!((found - expected).abs() <= 1e-5 * expected.abs(), "{what}: {found}, and {expected} is expected");
+}
+
+#[test]
+fn adapters_are_saved_alone_loaded_and_merged() {
+    for name in MODELS {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |part: &str| directory.path().join(part);
+        let report = train(name, &at("run"), &LORA);
+        let losses = &report.summary.losses;
+        assert!(losses[9] < 0.9 * losses[0], "{name}: {losses:?}");
+        // A checkpoint has the adapters and what the optimizer keeps for them, and nothing of the model.
+        let checkpoint = checkpoint::newest(&at("run")).unwrap().unwrap();
+        let saved = names(&checkpoint.path().join("state.safetensors"));
+        assert!(saved.iter().all(|name| name.contains(".lora_") || name == "run.losses"), "{saved:?}");
+        let trained = loss(name, &at("run"), true);
+        assert!(trained < f64::from(losses[9]), "{name}");
+
+        let merged = export(&at("run"), at("merged"), true);
+        assert_near(loss(name, &merged, false), trained, "merged");
+        assert_eq!(names(&merged.join("model.safetensors")), names(&folder(name).join("model.safetensors")));
+
+        // The folder of adapters says rank, factor and layers; the first loss is that of its weights.
+        let adapters = export(&at("run"), at("adapters"), false);
+        let from = format!("lora.from={}", adapters.display());
+        let again = train(name, &at("again"), &[&from, "train.steps=1"]);
+        assert_near(f64::from(again.summary.losses[0]), trained, "from adapters");
+        // A run goes on with the model from its folder, on another grid.
+        let from = format!("model.from={}", folder(name).display());
+        let resumed = |steps: &str, grid: &str| {
+            let config = config(&ten_steps(name), &[&LORA[..], &[&from, steps, grid]].concat());
+            let options = RunOptions {
+                run_dir: Some(at("parts")),
+                resume: true,
+                quiet: true,
+                device: DeviceChoice::Cpu,
+                ..RunOptions::default()
+            };
+            run::train(config, options).unwrap()
+        };
+        train(name, &at("parts"), &[&LORA[..], &["train.steps=4"]].concat());
+        let parts = resumed("train.steps=10", "parallel.data=2");
+        assert_eq!(parts.summary.weights_sha256, report.summary.weights_sha256, "{name}");
+    }
+}
+
+#[test]
+fn wrong_adapters_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let table: [(&[&str], &str); 4] = [
+        (
+            &["lora.rank=2", "lora.targets=['q_prj']"],
+            "\"q_prj\" names no linear layer of the model, such as q_proj",
+        ),
+        (&["lora.rank=2", "train.freeze=['*']"], "nothing is left to train"),
+        (&["train.freeze=['model.norms.*']"], "\"model.norms.*\" matches no parameter, such as model.norm"),
+        (&["lora.from=there", "lora.rank=2"], "adapter_config.json"),
+    ];
+    for (overrides, expected) in table {
+        let overrides: Vec<_> = overrides.iter().map(|set| (*set).to_owned()).collect();
+        let parsed = config::RunConfig::parse(&ten_steps("llama"), "test.toml", &root(), &overrides);
+        let refused = parsed.map_err(|error| error.to_string()).and_then(|config| {
+            let run_dir = Some(directory.path().join("run"));
+            let options = RunOptions { run_dir, quiet: true, ..RunOptions::default() };
+            run::train(config, options).map(drop).map_err(|error| error.to_string())
+        });
+        let text = refused.unwrap_err();
+        assert!(text.contains(expected), "{text}");
+    }
+}
+
+/// PEFT reads our adapters, computes what the merged model computes, and writes adapters that we read. Skipped
+/// where `PLIMSOLL_PYTHON` names no Python with peft and transformers.
+#[test]
+fn peft_reads_and_writes_the_same_adapters() {
+    let Some(python) = std::env::var_os("PLIMSOLL_PYTHON") else {
+        eprintln!("skipped: PLIMSOLL_PYTHON names no Python with peft and transformers");
+        return;
+    };
+    for name in MODELS {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |part: &str| directory.path().join(part);
+        train(name, &at("run"), &LORA);
+        let (adapters, merged) =
+            (export(&at("run"), at("adapters"), false), export(&at("run"), at("merged"), true));
+        let script = root().join("tests/peft_round_trip.py");
+        let arguments = [script, folder(name), adapters, merged, at("theirs")];
+        let output = Command::new(&python).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+        let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_near(loss(name, &at("run"), true), found["loss"].as_f64().unwrap(), "PEFT with our adapters");
+        let from = format!("lora.from={}", at("theirs").display());
+        let theirs = train(name, &at("again"), &[&from, "train.steps=1"]);
+        let expected = found["loss_of_theirs"].as_f64().unwrap();
+        assert_near(f64::from(theirs.summary.losses[0]), expected, "PEFT's adapters");
+    }
+}
