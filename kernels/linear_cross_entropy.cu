@@ -88,19 +88,19 @@ __device__ __forceinline__ void gradient(T *scores, const u32 *targets, const fl
         [&](u32 at) { row[at] = from_f32<T>(slope(to_f32(row[at]), at)); });
 }
 
-#define FOR_TYPE(NAME, T)                                                                                     \
-    KERNEL __launch_bounds__(MOST_THREADS)                                                                    \
-        join_##NAME(const T *__restrict__ scores, const u32 *__restrict__ targets, float *__restrict__ maxima, \
-                    float *__restrict__ sums, float *__restrict__ losses, u32 first, u32 width, u32 vocab,    \
-                    float cap) {                                                                              \
-        join(scores, targets, maxima, sums, losses, first, width, vocab, cap);                                \
-    }                                                                                                         \
-    KERNEL __launch_bounds__(MOST_THREADS)                                                                    \
-        gradient_##NAME(T *__restrict__ scores, const u32 *__restrict__ targets,                              \
-                        const float *__restrict__ maxima, const float *__restrict__ sums,                     \
-                        const u32 *__restrict__ counted, const float *__restrict__ factor, u32 first,         \
-                        u32 width, float cap, float scale) {                                                  \
-        gradient(scores, targets, maxima, sums, counted, factor, first, width, cap, scale);                   \
+#define FOR_TYPE(NAME, T)                                                                                 \
+    KERNEL __launch_bounds__(MOST_THREADS)                                                                \
+        join_##NAME(const T *__restrict__ scores, const u32 *__restrict__ targets,                        \
+                    float *__restrict__ maxima, float *__restrict__ sums, float *__restrict__ losses,     \
+                    u32 first, u32 width, u32 vocab, float cap) {                                         \
+        join(scores, targets, maxima, sums, losses, first, width, vocab, cap);                            \
+    }                                                                                                     \
+    KERNEL __launch_bounds__(MOST_THREADS)                                                                \
+        gradient_##NAME(T *__restrict__ scores, const u32 *__restrict__ targets,                          \
+                        const float *__restrict__ maxima, const float *__restrict__ sums,                 \
+                        const u32 *__restrict__ counted, const float *__restrict__ factor, u32 first,     \
+                        u32 width, float cap, float scale) {                                              \
+        gradient(scores, targets, maxima, sums, counted, factor, first, width, cap, scale);               \
     }
 
 FOR_EACH_TYPE(FOR_TYPE)

@@ -3,8 +3,10 @@
 
 mod common;
 
-use common::runs::{GPT, LLAMA, MLP, train};
+use common::devices::gpu;
+use common::runs::{GPT, LLAMA, MLP, config, train_in};
 use common::runs::{MIXTURE, PACKED, SEQUENTIAL, SEQUENTIAL_MIXTURE, TOKENIZED, TOKENS};
+use worker::DeviceChoice;
 
 const SHARDED: &str = "parallel.zero_stage=1";
 const GPIPE: &str = "parallel.schedule=gpipe";
@@ -20,7 +22,12 @@ struct History {
 }
 
 fn history(text: &str, overrides: &[&str]) -> History {
-    let report = train(text, overrides);
+    history_on(DeviceChoice::Cpu, text, overrides)
+}
+
+fn history_on(device: DeviceChoice, text: &str, overrides: &[&str]) -> History {
+    let directory = tempfile::tempdir().unwrap();
+    let report = train_in(&directory.path().join("run"), config(text, overrides), device).unwrap();
     History {
         losses: report.summary.losses.iter().map(|loss| loss.to_bits()).collect(),
         weights: report.summary.weights_sha256.clone(),
@@ -414,6 +421,38 @@ fn llamas_have_equal_bits() {
 #[test]
 fn options_of_families_have_equal_bits() {
     assert_equal_bits(OPTIONS);
+}
+
+/// On a GPU, twice alike and recomputed, in both types.
+#[test]
+fn options_of_families_have_equal_bits_on_a_gpu() {
+    if !gpu() {
+        return;
+    }
+    let table: &[(&str, &[&str])] = &[
+        (GPT, &["model.width=128", "model.dropout=0.2"]),
+        (GPT, &["model.width=128", "model.tied=false", "model.biases=false", "model.positions=sinusoidal"]),
+        (GPT, &["model.width=128", "model.loss_pieces=2", "model.dropout=0.1"]),
+        (LLAMA, &["model.width=256", "model.key_value_heads=1", "model.dropout=0.2"]),
+        (
+            LLAMA,
+            &["model.width=256", "model.qk_norm=true", "model.loss_pieces=3", "model.logit_soft_cap=4.0"],
+        ),
+        (LLAMA, &["model.width=256", "model.tied=true", "model.loss_pieces=2"]),
+    ];
+    for ((text, options), compute) in table.iter().flat_map(|row| ["f32", "bf16"].map(|c| (row, c))) {
+        let compute = format!("precision.compute={compute}");
+        let run = |more: &[&str]| {
+            let sets = [options, &["train.steps=3", &compute][..], more].concat();
+            history_on(DeviceChoice::Cuda, text, &sets)
+        };
+        let first = run(&[]);
+        for more in [&[][..], &[BLOCK], &["memory.recompute=2"]] {
+            let other = run(more);
+            assert_eq!(first.losses, other.losses, "{options:?} {compute} {more:?}");
+            assert_eq!(first.weights, other.weights, "{options:?} {compute} {more:?}");
+        }
+    }
 }
 
 #[test]

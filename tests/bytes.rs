@@ -302,6 +302,23 @@ fn gpu_plans_equal_runs() {
                 "memory.recompute=2",
             ],
         ),
+        (GPT, &["model.dropout=0.2"]),
+        (GPT, &["model.width=128", "model.dropout=0.2", "precision.compute=bf16", "memory.recompute=block"]),
+        (GPT, &["model.loss_pieces=2", "model.vocabulary=1000", "model.tied=false"]),
+        (GPT, &["model.width=128", "model.loss_pieces=2", "precision.compute=bf16"]),
+        (LLAMA, &["model.logit_soft_cap=4.0", "model.key_value_heads=1"]),
+        (LLAMA, &["model.width=256", "model.dropout=0.2", "model.qk_norm=true", "precision.compute=bf16"]),
+        (
+            LLAMA,
+            &[
+                "model.width=256",
+                "model.tied=true",
+                "model.loss_pieces=3",
+                "model.logit_soft_cap=4.0",
+                "precision.compute=bf16",
+                "precision.gradients=bf16",
+            ],
+        ),
     ];
     let half = ["model.width=256", "model.context=128", "model.heads=4", "precision.compute=bf16"];
     let with = |setting: &str| {

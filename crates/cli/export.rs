@@ -11,9 +11,9 @@ use telemetry::units::parse_bytes;
 
 /// Write a model as a folder that Hugging Face's transformers load
 ///
-/// The folder has model.safetensors, or several files and their index, and config.json. If the model came from
-/// such a folder, its configuration and tokenizer go with it, and an untrained model is byte-identical. A
-/// tokenizer.json that a run was given goes with it too.
+/// The folder has model.safetensors, or several files and their index, and config.json. If the model came
+/// from such a folder, its configuration and tokenizer go with it, and an untrained model is byte-identical.
+/// A tokenizer.json that a run was given goes with it too.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ExportArgs {
     /// A run, a checkpoint, or a folder of Hugging Face.

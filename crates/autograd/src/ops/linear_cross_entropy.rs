@@ -23,8 +23,8 @@ pub struct LinearCrossEntropyRule {
     whole: bool,
 }
 
-/// `scale` times the mean cross-entropy of the scores `x · weightᵀ` against `targets`: `x` is `[.., in]`, `weight`
-/// `[vocabulary, in]`, `targets` as many u32 as there are rows. Errors: as [`operator::forward`].
+/// `scale` times the mean cross-entropy of the scores `x · weightᵀ` against `targets`: `x` is `[.., in]`,
+/// `weight` `[vocabulary, in]`, `targets` as many u32 as there are rows. Errors: as [`operator::forward`].
 pub fn linear_cross_entropy(
     tape: &Tape,
     x: Var,

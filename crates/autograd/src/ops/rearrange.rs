@@ -1,7 +1,7 @@
 //! Rearranged variables: reshaped, transposed, sliced, joined.
 //!
 //! A reshape and a slice of the outermost dimension are views. A transpose and a slice of an inner dimension
-//! copy: tensors are dense, so that every operator takes every variable, and fused kernels read whole vectors.
+//! copy: tensors are dense, so that every operator takes every variable, and kernels read whole vectors.
 //! [`matmul_transposed`](super::matmul_transposed) and broadcasting [`pair`](super::pair) need no copy.
 
 use tensor::ops::rearrange;

@@ -2,7 +2,9 @@
 
 use device::parallel::{for_tasks, simd};
 
-use super::{IGNORED, Piece, Settings, Statistics};
+use super::piece::{Piece, Settings};
+use super::statistics::Statistics;
+use crate::ops::cross_entropy::IGNORED;
 use crate::ops::math::{exp, max, sum};
 use crate::ops::pointwise::{soft_cap, soft_cap_slope};
 use crate::ops::{check, rows};

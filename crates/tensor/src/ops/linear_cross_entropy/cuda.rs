@@ -2,7 +2,9 @@
 
 use device::{Family, Function};
 
-use super::{IGNORED, Piece, Settings, Statistics};
+use super::piece::{Piece, Settings};
+use super::statistics::Statistics;
+use crate::ops::cross_entropy::IGNORED;
 use crate::ops::cross_entropy::cuda::{MOST_THREADS, count_targets, mean_loss, threads};
 use crate::ops::gpu;
 use crate::ops::kernels::family;

@@ -6,28 +6,19 @@
 
 mod cpu;
 pub(crate) mod cuda;
+mod piece;
+mod statistics;
 
 use std::ops::Range;
 
 use device::{Backend, Category, DType, Request};
 
-use super::cross_entropy::IGNORED;
+pub use piece::Settings;
+use piece::pieces;
+pub use statistics::Statistics;
+
 use super::{Activation, GradientTarget, cast, check, linear};
 use crate::{Result, Tensor};
-
-/// Pieces begin at multiples of so many classes, so that rows of scores are aligned.
-const PIECE_STEP: usize = 64;
-
-/// What the loss is.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Settings {
-    /// The loss is so many times the mean over rows.
-    pub scale: f32,
-    /// c, where a score is c·tanh(x/c) instead of x.
-    pub soft_cap: Option<f32>,
-    /// Pieces that the vocabulary is cut into, at least 1; fewer where they would be less than 64 classes.
-    pub pieces: usize,
-}
 
 /// Operands of the loss.
 #[derive(Clone, Debug)]
@@ -36,7 +27,8 @@ pub struct Operands {
     pub x: Tensor,
     /// `[vocabulary, in]` of the same type.
     pub weight: Tensor,
-    /// Classes, u32, one for each row of `x`; a row of [`IGNORED`] has no loss and no gradient.
+    /// Classes, u32, one for each row of `x`; a row of
+    /// [`IGNORED`](super::cross_entropy::IGNORED) has no loss and no gradient.
     pub targets: Tensor,
 }
 
@@ -47,47 +39,6 @@ pub struct Output {
     pub loss: Tensor,
     /// What backward needs.
     pub statistics: Statistics,
-}
-
-/// Statistics of the scores.
-#[derive(Clone, Debug)]
-pub struct Statistics {
-    /// f32 `[3, rows]`: the largest score of each row, Σ e^(score − largest), and the row's loss.
-    pub rows: Tensor,
-    /// The number of rows that are not ignored, a u32.
-    pub counted: Tensor,
-}
-
-impl Statistics {
-    /// The largest scores, the sums, or the losses: part 0, 1 or 2.
-    fn part(&self, part: usize) -> Result<Tensor> {
-        let rows = self.rows.shape().columns();
-        self.rows.view(part * rows, [rows])
-    }
-}
-
-/// A piece of the vocabulary.
-#[derive(Clone, Copy, Debug)]
-struct Piece {
-    first: usize,
-    classes: usize,
-    /// Classes of all pieces.
-    vocabulary: usize,
-    /// 0 for none.
-    soft_cap: f32,
-}
-
-impl Piece {
-    fn is_last(&self) -> bool {
-        self.first + self.classes == self.vocabulary
-    }
-}
-
-fn pieces(vocabulary: usize, settings: &Settings) -> impl Iterator<Item = Piece> {
-    let most = vocabulary.div_ceil(settings.pieces.max(1)).next_multiple_of(PIECE_STEP);
-    let soft_cap = settings.soft_cap.unwrap_or(0.0);
-    let piece = move |first| Piece { first, classes: most.min(vocabulary - first), vocabulary, soft_cap };
-    (0..vocabulary).step_by(most).map(piece)
 }
 
 /// Rows of a matrix.

@@ -1,0 +1,40 @@
+//! Settings of the loss, and the pieces of the vocabulary that follow from them.
+
+/// Pieces begin at multiples of so many classes, so that rows of scores are aligned.
+const PIECE_STEP: usize = 64;
+
+/// What the loss is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// The loss is so many times the mean over rows.
+    pub scale: f32,
+    /// c, where a score is c·tanh(x/c) instead of x.
+    pub soft_cap: Option<f32>,
+    /// Pieces that the vocabulary is cut into, at least 1; fewer where they would be less than 64 classes.
+    pub pieces: usize,
+}
+
+/// A piece of the vocabulary.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    pub(super) first: usize,
+    pub(super) classes: usize,
+    /// Classes of all pieces.
+    pub(super) vocabulary: usize,
+    /// 0 for none.
+    pub(super) soft_cap: f32,
+}
+
+impl Piece {
+    pub(super) fn is_last(&self) -> bool {
+        self.first + self.classes == self.vocabulary
+    }
+}
+
+/// The pieces in the order of their classes.
+pub(super) fn pieces(vocabulary: usize, settings: &Settings) -> impl Iterator<Item = Piece> {
+    let most = vocabulary.div_ceil(settings.pieces.max(1)).next_multiple_of(PIECE_STEP);
+    let soft_cap = settings.soft_cap.unwrap_or(0.0);
+    let piece = move |first| Piece { first, classes: most.min(vocabulary - first), vocabulary, soft_cap };
+    (0..vocabulary).step_by(most).map(piece)
+}

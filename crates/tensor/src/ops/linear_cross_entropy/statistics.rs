@@ -1,0 +1,20 @@
+//! Statistics of the scores, which forward leaves for backward.
+
+use crate::{Result, Tensor};
+
+/// Statistics of the scores.
+#[derive(Clone, Debug)]
+pub struct Statistics {
+    /// f32 `[3, rows]`: the largest score of each row, Σ e^(score − largest), and the row's loss.
+    pub rows: Tensor,
+    /// The number of rows that are not ignored, a u32.
+    pub counted: Tensor,
+}
+
+impl Statistics {
+    /// The largest scores, the sums, or the losses: part 0, 1 or 2.
+    pub(super) fn part(&self, part: usize) -> Result<Tensor> {
+        let rows = self.rows.shape().columns();
+        self.rows.view(part * rows, [rows])
+    }
+}
