@@ -261,10 +261,11 @@ fn damaged_checkpoints_are_refused_by_name_and_unchanged() {
         assert!(text.contains(&advice), "{text}");
         assert!(contents(&copied) == before, "{text}");
         assert!(Checkpoint::open(&checkpoints.join("step-000004")).is_err());
-        let sampled =
-            run::sample(&run::SampleOptions { run_dir: copied.clone(), ..Default::default() }, &mut |_| {
-                Ok(())
-            });
+        let sampled = run::sample(
+            run::Startup::alone(),
+            &run::SampleOptions { model: copied.clone(), ..Default::default() },
+            std::sync::Arc::new(|_| Ok(())),
+        );
         assert_eq!(sampled.unwrap_err().to_string(), text);
         // The advice in the message works.
         for step in ["step-000006", "step-000004"] {

@@ -338,7 +338,7 @@ fn text_is_sampled_from_a_run() {
     };
     refused(&["sample", "out", "--prompt", ""], "--prompt");
     refused(&["sample", "out", "--temperature=-1"], "--temperature -1");
-    refused(&["sample", "missing"], "there is no run in missing");
+    refused(&["sample", "missing"], "missing: there is no such run, checkpoint or folder");
     let numbers = ["--set", "data.kind=synthetic", "--set", "model.kind=mlp"];
     succeeded(&workplace.run(&[&["train", "run.toml", "--run-dir", "mlp"], &set[..], &numbers[..]].concat()));
     refused(&["sample", "mlp"], "mlp: it trained no model of text");

@@ -8,19 +8,32 @@ use telemetry::log::Log;
 use worker::DeviceChoice;
 
 use crate::output::{print, print_json};
+use crate::outputs::{Force, Kind, Output};
 
-/// Compute the loss of a model on text or token shards
+/// Compute the loss of a model on text or token shards, or its answers to multiple choice
 ///
 /// Cuts the data into sequences that follow each other without overlap, and prints the number of predicted
-/// tokens, the mean loss of a token in nats, and the perplexity.
+/// tokens, the mean loss of a token in nats, and the perplexity. With --choices, prints the shares of questions
+/// whose right ending is the likeliest: by the sum of its log-probabilities, by their mean over its tokens (as
+/// llm.c scores HellaSwag), and over its bytes (acc_norm of lm-evaluation-harness). The figures do not depend on
+/// the grid.
 #[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  plimsoll eval runs/first\n  \
+    plimsoll eval llama/ --data 'books/*.txt' --context 2048 --json -o books.json\n  \
+    plimsoll eval runs/first --choices hellaswag_val.bin\n  \
+    plimsoll eval llama/ --choices questions.jsonl --set parallel.data=4\n\n\
+    A line of questions.jsonl: {\"context\": \"The sky is\", \"endings\": [\"blue\", \"flat\"], \"label\": 0}")]
 pub(crate) struct EvalArgs {
     /// A run, a checkpoint, or a folder of Hugging Face.
     model: PathBuf,
     /// Text files or token shards (.bin), or globs of them [default: what the run held out].
     #[arg(long, value_name = "FILE", num_args = 1..)]
     data: Vec<String>,
-    /// Tokens in a sequence [default: as the model was trained with].
+    /// File of questions with several endings: JSON lines with the keys context (or ctx), endings and label, or
+    /// an evaluation file of llm.c (.bin).
+    #[arg(long, value_name = "FILE", conflicts_with = "data")]
+    choices: Option<PathBuf>,
+    /// Tokens in a sequence [default: as the model was trained with, or the longest question].
     #[arg(long, value_name = "N")]
     context: Option<usize>,
     /// The step of the run's checkpoint [default: the newest].
@@ -36,36 +49,49 @@ pub(crate) struct EvalArgs {
     /// Device to compute on: cpu, cuda, or auto.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: String,
-    /// Print one JSON object with the keys tokens, loss and perplexity.
+    /// Print one JSON object with the keys model, data (what tells both from others), tokens, loss, perplexity
+    /// and, of multiple choice, questions, accuracy, accuracy_per_token and accuracy_per_byte.
     #[arg(long)]
     json: bool,
+    /// Write the JSON object to a file as well.
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    force: Force,
 }
 
 /// Evaluates and prints.
 pub(crate) fn run(args: &EvalArgs) -> Result<(), CliError> {
     let mut startup = Startup::begin()?;
     let prepared = options(args);
-    let options = startup.agree(prepared)?;
-    match run::evaluate(startup, &options)? {
-        Some(found) if args.json => print_json(&found),
-        Some(found) => print(&found.to_string()),
-        None => Ok(()),
+    let (options, output) = startup.agree(prepared)?;
+    let Some(found) = run::evaluate(startup, &options)? else { return Ok(()) };
+    if let Some(output) = output {
+        let text = serde_json::to_string_pretty(&found).unwrap_or_default() + "\n";
+        output.write(&text)?;
+    }
+    match args.json {
+        true => print_json(&found),
+        false => print(&found.to_string()),
     }
 }
 
-fn options(args: &EvalArgs) -> Result<EvaluateOptions, CliError> {
+fn options(args: &EvalArgs) -> Result<(EvaluateOptions, Option<Output>), CliError> {
     let device = DeviceChoice::from_name(&args.device)?;
     if device == DeviceChoice::Meta {
         return Err(CliError::Refused("--device meta computes no loss".to_owned()));
     }
     Log::new().install()?;
-    Ok(EvaluateOptions {
+    let output = args.output.as_deref().map(|path| args.force.output("-o", path, Kind::Measurement));
+    let options = EvaluateOptions {
         model: args.model.clone(),
         step: args.step,
         data: args.data.clone(),
+        choices: args.choices.clone(),
         context: args.context,
         sets: args.set.clone(),
         device,
         ranks: args.ranks,
-    })
+    };
+    Ok((options, output.transpose()?))
 }

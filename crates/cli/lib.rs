@@ -169,7 +169,10 @@ impl Command {
     fn joins_jobs(&self) -> bool {
         matches!(
             self,
-            Command::Train(_) | Command::Eval(_) | Command::Bench(Bench::Collective(_) | Bench::Scaling(_))
+            Command::Train(_)
+                | Command::Eval(_)
+                | Command::Sample(_)
+                | Command::Bench(Bench::Collective(_) | Bench::Scaling(_))
         )
     }
 }

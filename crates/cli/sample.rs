@@ -2,54 +2,173 @@
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::error::CliError;
-use run::RunError;
-use run::SampleOptions;
+use run::{Piece, RunError, SampleOptions, Sampled, Show, Startup};
+use telemetry::log::Log;
+use telemetry::units::grouped;
+use worker::DeviceChoice;
 
-use crate::output::print;
+use crate::output::{note, print, print_json};
 use system::terminal;
 
-/// Generate text from a checkpoint of a run
+/// Generate text with a trained model
 ///
-/// Continues the prompt token by token, on the CPU, and prints each token as it is drawn. The same
-/// checkpoint, prompt, temperature and seed always give the same text.
+/// Continues one or more prompts and prints them as they come, one after the other. The memory, with the cache
+/// of keys and values, is planned first. A prompt and its seed give the same text alone, beside other prompts,
+/// and on any grid.
 #[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  plimsoll sample runs/first --prompt \"pub fn \"\n  \
+    plimsoll sample runs/first --prompt A --prompt B --seed 1 --seed 1 --top-p 0.9\n  \
+    plimsoll sample llama/ --prompts questions.txt --greedy --stop $'\\n' --json\n  \
+    plimsoll sample llama/ --tokens 4096 --plan\n  \
+    plimsoll sample llama/ --prompts many.txt --set parallel.data=2 --set parallel.pipeline=2")]
 pub(crate) struct SampleArgs {
-    /// Directory of a run with checkpoints.
-    run_dir: PathBuf,
-    /// Step of the checkpoint [default: the newest].
+    /// A run, a checkpoint, or a folder of Hugging Face.
+    model: PathBuf,
+    /// The step of the run's checkpoint [default: the newest].
     #[arg(long, value_name = "N")]
     step: Option<u64>,
-    /// Text to continue [default: a line feed].
+    /// Text to continue; may be repeated [default: a line feed].
     #[arg(long, value_name = "TEXT")]
-    prompt: Option<String>,
-    /// Number of tokens to generate.
+    prompt: Vec<String>,
+    /// File with a prompt on each line.
+    #[arg(long, value_name = "FILE")]
+    prompts: Option<PathBuf>,
+    /// Tokens to continue, as in --prompt-tokens 5,17,9; may be repeated. For a model without a tokenizer.
+    #[arg(long, value_name = "TOKENS", value_parser = tokens)]
+    prompt_tokens: Vec<Tokens>,
+    /// Number of tokens to generate, at most. A text longer than the model's context goes on from the later
+    /// half of it.
     #[arg(long, value_name = "N", default_value_t = 320)]
     tokens: usize,
-    /// Sampling temperature; 0 always takes the likeliest token.
+    /// Sampling temperature, which divides the logits; 0 always takes the likeliest token.
     #[arg(long, value_name = "T", default_value_t = 0.8)]
     temperature: f64,
-    /// Seed of the draws [default: the run's seed].
+    /// Always take the likeliest token, as --temperature 0.
+    #[arg(long, conflicts_with = "temperature")]
+    greedy: bool,
+    /// Draw among the K likeliest tokens only; 0 among all. Tokens as likely as the last one count too.
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    top_k: u32,
+    /// Draw among the likeliest tokens only that together have this probability.
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    top_p: f64,
+    /// Divide the positive logits of tokens that the text has by this, and multiply the negative ones.
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    repetition_penalty: f64,
+    /// Seed of a prompt's draws; may be repeated, one for each prompt. Prompts after the last seed have the
+    /// next numbers [default: the run's seed].
     #[arg(long, value_name = "S")]
-    seed: Option<u64>,
+    seed: Vec<u64>,
+    /// Text that ends a text before it; may be repeated. A token that ends documents does so too.
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
+    /// Prompts at once on each replica of the model, at most 64 on a GPU and 8 on a CPU [default: as many].
+    #[arg(long, value_name = "N")]
+    batch: Option<usize>,
+    /// Print the planned memory, and generate nothing.
+    #[arg(long)]
+    plan: bool,
+    /// Override a key of the model's configuration, as in --set parallel.pipeline=2; may be repeated.
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    set: Vec<String>,
+    /// Number of ranks, as threads of this process; must equal parallel.data × parallel.pipeline, which is
+    /// the default.
+    #[arg(long, value_name = "N")]
+    ranks: Option<usize>,
+    /// Device to compute on: cpu, cuda, or auto.
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    device: String,
+    /// Print one JSON object with all texts and their tokens, and the memory of every rank, at the end.
+    #[arg(long)]
+    json: bool,
 }
 
-/// Prints the text. A reader that closes its end stops it without an error.
+/// The tokens of one prompt.
+#[derive(Clone, Debug)]
+struct Tokens(Vec<u32>);
+
+/// Parses numbers between commas.
+fn tokens(text: &str) -> Result<Tokens, String> {
+    let parsed: Result<_, _> = text.split(',').map(|token| token.trim().parse()).collect();
+    parsed.map(Tokens).map_err(|error| format!("numbers with commas between them: {error}"))
+}
+
+/// Prints the texts. A reader that closes its end stops it without an error.
 pub(crate) fn run(args: &SampleArgs) -> Result<(), CliError> {
-    let defaults = SampleOptions::default();
-    let options = SampleOptions {
-        run_dir: args.run_dir.clone(),
-        step: args.step,
-        prompt: args.prompt.clone().unwrap_or(defaults.prompt),
-        tokens: args.tokens,
-        temperature: args.temperature,
-        seed: args.seed,
-    };
+    let mut startup = Startup::begin()?;
+    let prepared = options(args);
+    let options = startup.agree(prepared)?;
+    let show: Show = if args.json { Arc::new(|_| Ok(())) } else { Arc::new(show) };
     let unread = |error: &std::io::Error| error.kind() == ErrorKind::BrokenPipe;
-    match run::sample(&options, &mut terminal::print) {
+    let sampled = match run::sample(startup, &options, show) {
         Err(RunError::File { source, .. }) if unread(&source) => return Ok(()),
         done => done?,
+    };
+    match sampled {
+        Some(sampled) if args.json => print_json(&sampled),
+        Some(sampled) if args.plan => print(&memory(&sampled)),
+        Some(sampled) => {
+            let rate = grouped((sampled.tokens as f64 / sampled.seconds).round() as u64);
+            note(&format!("{} tokens, {rate} tokens/s; {}", grouped(sampled.tokens), memory(&sampled)));
+            Ok(())
+        }
+        None => Ok(()),
     }
-    print("")
+}
+
+/// The memory of the ranks, which are listed where they differ.
+fn memory(sampled: &Sampled) -> String {
+    let lines: Vec<_> = sampled.memory.iter().map(run::RankMemory::in_words).collect();
+    match lines.as_slice() {
+        [first, others @ ..] if others.iter().all(|line| line == first) => match others.len() {
+            0 => first.clone(),
+            _ => format!("each rank: {first}"),
+        },
+        all => {
+            let rank = |(rank, line): (usize, &String)| format!("rank {rank}: {line}");
+            all.iter().enumerate().map(rank).collect::<Vec<_>>().join("\n")
+        }
+    }
+}
+
+/// Prints a piece. Several texts have a heading each.
+fn show(piece: Piece<'_>) -> std::io::Result<()> {
+    match piece {
+        Piece::Begin { of: 1, prompt, .. } => terminal::print(prompt),
+        Piece::Begin { number, of, seed, prompt } => {
+            terminal::print(&format!("── {} of {of}, seed {seed} ──\n{prompt}", number + 1))
+        }
+        Piece::More(text) => terminal::print(text),
+        Piece::End(_) => terminal::print("\n"),
+    }
+}
+
+fn options(args: &SampleArgs) -> Result<SampleOptions, CliError> {
+    let device = DeviceChoice::from_name(&args.device)?;
+    if device == DeviceChoice::Meta {
+        return Err(CliError::Refused("--device meta computes no text; --plan plans memory".to_owned()));
+    }
+    Log::new().install()?;
+    Ok(SampleOptions {
+        model: args.model.clone(),
+        step: args.step,
+        prompts: args.prompt.clone(),
+        prompt_file: args.prompts.clone(),
+        prompt_tokens: args.prompt_tokens.iter().map(|tokens| tokens.0.clone()).collect(),
+        tokens: args.tokens,
+        temperature: if args.greedy { 0.0 } else { args.temperature },
+        top_k: args.top_k,
+        top_p: args.top_p,
+        repetition_penalty: args.repetition_penalty,
+        seeds: args.seed.clone(),
+        stop: args.stop.clone(),
+        batch: args.batch,
+        sets: args.set.clone(),
+        device,
+        ranks: args.ranks,
+        plan_only: args.plan,
+    })
 }

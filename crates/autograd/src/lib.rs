@@ -43,7 +43,7 @@ mod weight;
 pub use backward::{LeafGradients, PendingWeights};
 pub use error::{AutogradError, Result};
 pub use mode::Mode;
-pub use pass::Pass;
+pub use pass::{CachedPass, Pass};
 pub use recompute::{RecomputeRule, Segment, recompute};
 pub use rule::{Rule, Saved};
 pub use sink::{GradientSink, Gradients, Target, ready, target};

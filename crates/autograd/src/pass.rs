@@ -1,6 +1,10 @@
 //! The micro-batch that a pass computes.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use tensor::Tensor;
+use tensor::ops::cached_attention::Cache;
 
 /// Settings shared by all calls of one pass of one micro-batch, besides their operands. All stages of a
 /// pipeline, and the second run of a recomputed segment, have the same.
@@ -9,6 +13,46 @@ pub struct Pass {
     /// Number of the micro-batch over all steps and ranks, of which random numbers are functions.
     pub micro_batch: u64,
     /// The position in its sequence at which the document of each token begins, `[batch, time]` u32, never
-    /// decreasing along a sequence. `None`: every sequence is one document.
+    /// decreasing along a sequence; negative, modulo 2³², where a cache holds its first tokens. `None`: every
+    /// sequence is one document.
     pub documents: Option<Tensor>,
+    /// The caches of a pass that generates text.
+    pub cache: Option<CachedPass>,
+}
+
+/// Caches of keys and values, as one pass uses them: the n-th call of attention has the n-th cache.
+#[derive(Clone, Debug)]
+pub struct CachedPass {
+    caches: Rc<[Cache]>,
+    fills: Option<usize>,
+    calls: Cell<usize>,
+}
+
+impl CachedPass {
+    /// A pass over one whole sequence, whose keys and values fill `slot`. A model leaves out its output head.
+    pub fn filling(caches: &Rc<[Cache]>, slot: usize) -> Self {
+        CachedPass { caches: Rc::clone(caches), fills: Some(slot), calls: Cell::new(0) }
+    }
+
+    /// A pass over the next token of every slot; the documents of the pass have minus the tokens' positions.
+    pub fn extending(caches: &Rc<[Cache]>) -> Self {
+        CachedPass { caches: Rc::clone(caches), fills: None, calls: Cell::new(0) }
+    }
+
+    /// The slot that the pass fills, if it does.
+    pub(crate) fn slot(&self) -> Option<usize> {
+        self.fills
+    }
+
+    /// The cache of the next call of attention, if there is one.
+    pub(crate) fn next(&self) -> Option<&Cache> {
+        self.caches.get(self.calls.replace(self.calls.get() + 1))
+    }
+}
+
+impl Pass {
+    /// Returns whether the pass only fills caches, so that nothing reads a prediction.
+    pub fn fills_cache(&self) -> bool {
+        self.cache.as_ref().is_some_and(|cache| cache.fills.is_some())
+    }
 }

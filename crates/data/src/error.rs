@@ -71,6 +71,16 @@ pub enum Error {
         /// The problem.
         reason: String,
     },
+    /// A question with several endings that is none.
+    #[error("{path}, question {place}: {reason}")]
+    BadQuestion {
+        /// The file.
+        path: PathBuf,
+        /// The line, or the number of the example, from 1.
+        place: usize,
+        /// The problem.
+        reason: String,
+    },
     /// A token that the vocabulary does not have.
     #[error("{path}: token {token} at position {position} is not below the vocabulary of {vocabulary}")]
     BeyondVocabulary {

@@ -49,6 +49,7 @@
 
 mod batch;
 mod bigram;
+mod choices;
 mod corpus;
 mod data_file;
 mod encoding;
@@ -60,6 +61,7 @@ mod order;
 mod packing;
 mod permutation;
 mod prefetch;
+mod sequences;
 mod slice;
 mod source;
 mod stream;
@@ -70,6 +72,7 @@ mod tokenizer;
 
 pub use batch::{ArrayShape, BatchShape, HostArray, HostData, MicroBatch};
 pub use bigram::Bigrams;
+pub use choices::{ChoiceSource, Ending, Question, Questions};
 pub use corpus::Corpus;
 pub use encoding::{Encoding, HEADER_BYTES, Header};
 pub use error::Error;
@@ -80,6 +83,7 @@ pub use order::{OrderKind, Position, Sequential, Shuffled};
 pub use packing::PackingFigures;
 pub use permutation::Permutation;
 pub use prefetch::Prefetcher;
+pub use sequences::Sequences;
 pub use slice::{Slice, Split};
 pub use source::{MicroBatchId, Source};
 pub use synthetic::{SyntheticKind, SyntheticOptions, SyntheticSource};

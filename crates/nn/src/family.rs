@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use device::DType;
 use keys::{Given, Key, Value};
+use tensor::ops::attention::Heads;
 
 use crate::error::Result;
 use crate::hugging_face::{HuggingFaceConfig, HuggingFaceModel};
@@ -93,6 +94,12 @@ pub trait ModelSpec: Debug + Send + Sync {
     /// # Errors
     /// A stage that the model does not have, out of memory.
     fn build(&self, parameters: Parameters, stage: &Stage, recompute: Recompute) -> Result<Box<dyn Model>>;
+
+    /// The heads of every layer's attention, if tokens see each other there alone, so that text is generated
+    /// with a cache of keys and values; `None` for a model that is run on all tokens again for each one.
+    fn cached_heads(&self) -> Option<Heads> {
+        None
+    }
 
     /// The model in Hugging Face's format; `None` if they have no such model.
     fn hugging_face(&self) -> Option<HuggingFaceModel> {

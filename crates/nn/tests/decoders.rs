@@ -2,13 +2,15 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 use std::path::Path;
+use std::rc::Rc;
 
-use autograd::{Gradients, Mode, Pass, Tape};
+use autograd::{CachedPass, Gradients, Mode, Pass, Tape};
 use device::{Category, DType, Device, DeviceOptions};
 use keys::{Given, Key, Section, Table};
 use nn::models::{Gpt, GptSizes, Llama, LlamaSizes};
-use nn::{Input, Model, Parameters, Recompute, Stage};
+use nn::{Input, Model, ModelSpec, Parameters, Recompute, Stage};
 use tensor::Tensor;
+use tensor::ops::cached_attention::Cache;
 use tensor::ops::cross_entropy::IGNORED;
 
 const BATCH: usize = 2;
@@ -58,6 +60,13 @@ fn model(device: &Device, family: &str, set: &[&str], recompute: Recompute) -> B
     }
 }
 
+fn spec(family: &str, set: &[&str]) -> Box<dyn ModelSpec> {
+    match family {
+        "gpt" => Box::new(GptSizes::read(&given(GptSizes::keys(), set)).unwrap()),
+        _ => Box::new(LlamaSizes::read(&given(LlamaSizes::keys(), set)).unwrap()),
+    }
+}
+
 fn device() -> Device {
     Device::cpu(0, &DeviceOptions::default()).unwrap()
 }
@@ -88,7 +97,7 @@ fn step(model: &dyn Model, mode: Mode, pass: Pass) -> (u32, Vec<Vec<u32>>) {
 }
 
 fn pass(micro_batch: u64) -> Pass {
-    Pass { micro_batch, documents: None }
+    Pass { micro_batch, ..Pass::default() }
 }
 
 #[test]
@@ -119,7 +128,7 @@ fn packed_documents_give_the_same_results_as_each_alone() {
         let logits = |values: &[u32], first: &[u32]| {
             let time = values.len();
             let documents = Some(tokens(&device, first, time));
-            let tape = Tape::new(&device, Mode::Evaluate).of(Pass { micro_batch: 0, documents });
+            let tape = Tape::new(&device, Mode::Evaluate).of(Pass { documents, ..Pass::default() });
             let inputs = Input::Batch(tokens(&device, values, time));
             let prediction = model.forward(&tape, inputs).unwrap();
             model.scores(&tape, prediction).unwrap().tensor().to_vec::<f32>().unwrap()
@@ -144,7 +153,7 @@ type Learned = (f64, Vec<Vec<f64>>);
 fn learned(model: &dyn Model, time: usize, [values, targets, first]: [&[u32]; 3], scale: f32) -> Learned {
     let device = model.parameters().device();
     let documents = Some(tokens(device, first, time));
-    let tape = Tape::new(device, Mode::Train).of(Pass { micro_batch: 0, documents });
+    let tape = Tape::new(device, Mode::Train).of(Pass { documents, ..Pass::default() });
     let prediction = model.forward(&tape, Input::Batch(tokens(device, values, time))).unwrap();
     let loss = model.loss(&tape, prediction, &tokens(device, targets, time), scale).unwrap();
     let value = f64::from(loss.tensor().to_vec::<f32>().unwrap()[0]);
@@ -218,4 +227,50 @@ fn names_identify_tied_parameters_and_buffers() {
     assert!(has(&untied, "lm_head.weight") && !has(&untied, "model.layers.0.self_attn.q_norm.weight"));
     assert!(!has(&tied, "lm_head.weight") && has(&tied, "model.layers.1.self_attn.k_norm.weight"));
     assert!(has(&tied, "model.layers.0.self_attn.qkv_proj.bias"));
+}
+
+#[test]
+fn a_cache_gives_what_the_whole_sequence_gives() {
+    for (family, options) in MODELS {
+        let (device, time) = (device(), 9);
+        let model = model(&device, family, options, Recompute::NONE);
+        let spec = spec(family, options);
+        let values = numbers(time);
+        let run = |pass: Pass, values: &[u32], time: usize| {
+            let tape = Tape::new(&device, Mode::Evaluate).of(pass);
+            model.forward(&tape, Input::Batch(tokens(&device, values, time))).unwrap().into_tensor()
+        };
+        let whole = run(Pass::default(), &values, time).to_vec::<f32>().unwrap();
+        let vocabulary = whole.len() / time;
+        let cache = |slots| {
+            let heads = spec.cached_heads().unwrap();
+            let one = |_| Cache::new(&device, slots, heads, time, DType::F32).unwrap();
+            (0..spec.layers()).map(one).collect::<Rc<[Cache]>>()
+        };
+        // The sequence alone, and in the last of three slots; four tokens at once, then one by one.
+        let mut all = Vec::new();
+        for (slots, slot) in [(1, 0), (3, 2)] {
+            let caches = cache(slots);
+            let filled = Pass { cache: Some(CachedPass::filling(&caches, slot)), ..Pass::default() };
+            let hidden = run(filled, &values[..4], 4);
+            assert_ne!(hidden.shape().columns(), vocabulary, "{family}: no head");
+            let mut rows = Vec::new();
+            for (position, value) in values.iter().enumerate().skip(4) {
+                let (mut next, mut documents) = (vec![0; 4], vec![0; 4]);
+                (next[slot], documents[slot]) = (*value, (position as u32).wrapping_neg());
+                let pass = Pass {
+                    documents: Some(tokens(&device, &documents, 1)),
+                    cache: Some(CachedPass::extending(&caches)),
+                    ..Pass::default()
+                };
+                let logits = run(pass, &next, 1).to_vec::<f32>().unwrap();
+                rows.extend_from_slice(&logits[slot * vocabulary..][..vocabulary]);
+            }
+            let wide = whole[4 * vocabulary..].iter().zip(&rows);
+            let worst = wide.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(worst < 1e-4, "{family} {options:?}: {worst}");
+            all.push(rows.iter().map(|value| value.to_bits()).collect::<Vec<_>>());
+        }
+        assert_eq!(all[0], all[1], "{family}: neither slots nor other rows change a bit");
+    }
 }

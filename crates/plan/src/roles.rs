@@ -102,8 +102,9 @@ fn plan_roles(setup: &Setup, plan: impl Fn(&Setup, usize) -> Result<Plan> + Sync
     Ok(Plans { roles, of })
 }
 
-/// Returns the run on Meta. A present GPU has less memory for the allocator than its total.
-fn imitation(setup: &Setup) -> Result<Setup> {
+/// Returns the run on Meta. A present GPU has less memory for the allocator than its total. Errors: those of
+/// [`taken`].
+pub fn imitation(setup: &Setup) -> Result<Setup> {
     if setup.placement.is_meta() {
         return Ok(setup.clone());
     }

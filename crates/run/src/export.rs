@@ -70,7 +70,7 @@ pub struct ExportOptions {
 /// # Errors
 /// No model there; a family that such folders do not have; an output that exists or cannot be written.
 pub fn export(options: &ExportOptions) -> Result<()> {
-    let Trained { config, weights } = Trained::find(&options.model, options.step, &[])?;
+    let Trained { config, weights, .. } = Trained::find(&options.model, options.step, &[])?;
     let Some(model) = config.model.hugging_face() else {
         let text = format!(
             "{}: transformers have no model like this model.kind = \"{}\"",

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use config::RunConfig;
+use data::Tokenizer;
 use pretrained::CONFIG;
 use worker::Weights;
 
@@ -19,7 +20,12 @@ pub(crate) struct Trained {
     pub(crate) config: RunConfig,
     /// Its weights.
     pub(crate) weights: Arc<dyn Weights>,
+    /// The folder of Hugging Face that it is.
+    own_folder: Option<PathBuf>,
 }
+
+/// The file of a folder's tokenizer.
+const TOKENIZER: &str = "tokenizer.json";
 
 impl Trained {
     /// Finds the model at `path`, with `sets` over its configuration. `step` picks a checkpoint of a run.
@@ -40,13 +46,46 @@ impl Trained {
         let checkpoint = checkpoint::find(path, step)?;
         check_model(&config, &checkpoint)?;
         let weights = weights::complete(checkpoint, &config)?;
-        Ok(Trained { config, weights })
+        Ok(Trained { config, weights, own_folder: None })
     }
 
     fn of_folder(path: &Path, sets: &[String]) -> Result<Self> {
         let config = folder_config(path, sets)?;
         let weights = weights::open(path, &config)?;
-        Ok(Trained { config, weights: Arc::new(weights) })
+        Ok(Trained { config, weights: Arc::new(weights), own_folder: Some(path.to_owned()) })
+    }
+
+    /// Returns whether it is a run or a checkpoint of one.
+    pub(crate) fn is_run(&self) -> bool {
+        self.own_folder.is_none()
+    }
+
+    /// The folder of Hugging Face that it is or came from, which may not be there any more.
+    pub(crate) fn folder(&self) -> Option<&Path> {
+        self.own_folder.as_deref().or_else(|| self.config.model.folder())
+    }
+
+    /// The file of its folder's tokenizer, if it is a folder that has one.
+    pub(crate) fn tokenizer_file(&self) -> Option<PathBuf> {
+        self.own_folder.as_ref().map(|folder| folder.join(TOKENIZER)).filter(|file| file.is_file())
+    }
+
+    /// The tokenizer of its texts: the configured one, or that of its folder. Errors: there is none, or it
+    /// cannot be read.
+    pub(crate) fn tokenizer(&self) -> Result<Tokenizer> {
+        let found = match self.tokenizer_file() {
+            Some(file) => Tokenizer::from_name(&file.to_string_lossy())?,
+            None if self.is_run() => self.config.tokenizer.clone(),
+            None => Tokenizer::None,
+        };
+        if found == Tokenizer::None {
+            let why = match &self.own_folder {
+                Some(folder) => format!("{}: it has no {TOKENIZER}", folder.display()),
+                None => "data.tokenizer = \"none\" makes no text of tokens".to_owned(),
+            };
+            return Err(RunError::Refused(why));
+        }
+        Ok(found)
     }
 }
 

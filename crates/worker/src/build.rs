@@ -38,8 +38,19 @@ impl Dataset {
         Dataset { source, tokens, mark: Arc::default(), is_hashed }
     }
 
+    /// The same corpus by other micro-batches.
+    #[must_use]
+    pub fn through(self, source: Arc<dyn Source>) -> Self {
+        Dataset { source, ..self }
+    }
+
+    /// Data that is neither tokens of a corpus nor told by a mark.
+    pub fn of_source(source: Arc<dyn Source>) -> Self {
+        Dataset { source, tokens: None, mark: Arc::default(), is_hashed: false }
+    }
+
     fn synthetic(source: SyntheticSource) -> Self {
-        Dataset { source: Arc::new(source), tokens: None, mark: Arc::default(), is_hashed: false }
+        Self::of_source(Arc::new(source))
     }
 
     /// Bytes of host memory for the micro-batches of a rank that prefetches `prefetch` of them, for training

@@ -32,9 +32,10 @@ pub struct Evaluator {
 }
 
 impl Evaluator {
-    /// Builds this rank's stages and reads their weights. Errors: out of memory, weights that cannot be read
-    /// or belong to another model.
-    pub fn new(setup: &Setup, communicator: Communicator, weights: &dyn Weights) -> Result<Self> {
+    /// Builds this rank's stages, has the allocator reserve what passes need, and reads the weights, if there
+    /// are any: a plan has none. Errors: out of memory, weights that cannot be read or that belong to another
+    /// model.
+    pub fn new(setup: &Setup, communicator: Communicator, weights: Option<&dyn Weights>) -> Result<Self> {
         let (config, rank) = (&setup.config, communicator.rank());
         let grid = RankGrid::new(&config.parallel.axes(), rank)?;
         let device = setup.device(rank)?;
@@ -43,7 +44,9 @@ impl Evaluator {
         let stages = blueprint.stages_of(grid.coordinate(Axis::Pipeline));
         let part = |stage: usize| -> Result<StagePart> {
             let model = build::model(config, &device, config.precision.compute, &blueprint.stages[stage])?;
-            state::load_model(&*model, weights)?;
+            if let Some(weights) = weights {
+                state::load_model(&*model, weights)?;
+            }
             Ok(StagePart { model, reduction: nothing_to_reduce(&device)? })
         };
         let parts = stages.map(part).collect::<Result<Vec<_>>>()?;
@@ -56,16 +59,31 @@ impl Evaluator {
     }
 
     /// Returns the mean loss of each validation micro-batch of the setup's data, in order; equal on every
-    /// rank.
-    pub fn losses(&mut self) -> Result<Vec<f32>> {
-        let own = self.passes()?;
+    /// rank. Calls `heard` with the number of this rank's losses so far, where it has the model's end.
+    pub fn losses(&mut self, heard: &mut dyn FnMut(usize)) -> Result<Vec<f32>> {
+        let own = self.passes(None, heard)?;
         losses::of_all(&mut self.planes, &own, self.setup.config.train.validation_micro_batches)
     }
 
-    /// The losses of this rank's micro-batches, if it has the last stage.
-    fn passes(&mut self) -> Result<Vec<f32>> {
+    /// Returns whether this rank has the model's end, and so losses.
+    pub fn has_losses(&self) -> bool {
+        self.grid.coordinate(Axis::Pipeline) + 1 == self.grid.size(Axis::Pipeline)
+    }
+
+    /// Number of micro-batches that this rank's replica runs.
+    pub fn own_micro_batches(&self) -> u64 {
+        self.grid.validation_micro_batches(self.setup.config.train.validation_micro_batches)
+    }
+
+    /// The device of this rank.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The losses of this rank's micro-batches, at most `most`, where the model ends.
+    fn passes(&mut self, most: Option<usize>, heard: &mut dyn FnMut(usize)) -> Result<Vec<f32>> {
         let (grid, config) = (self.grid, &self.setup.config);
-        let own = grid.validation_micro_batches(config.train.validation_micro_batches) as usize;
+        let own = (self.own_micro_batches() as usize).min(most.unwrap_or(usize::MAX));
         let (first, every) = (grid.coordinate(Axis::Data) as u64, grid.size(Axis::Data) as u64);
         let numbers = Numbers::Validation { first, every };
         let (dataset, dtype) = (&self.setup.dataset, config.precision.compute);
@@ -74,23 +92,28 @@ impl Evaluator {
         let mut phases = Phases::new(&self.device);
         let mut feed =
             WorkerFeed::new(&self.device, dataset, dtype, numbers, (&mut data, &order), &mut phases);
+        feed.heard = Some(heard);
         self.executor.validate(&mut self.parts, &mut self.planes, own, &mut feed)?;
         Ok(feed.losses)
     }
 
-    /// Makes the allocator reserve the passes' memory before ranks wait for each other on their devices.
+    /// Makes the allocator reserve the passes' memory before ranks wait for each other on their devices. In a
+    /// plan this is all.
     fn rehearse(&mut self) -> Result<()> {
         let grid = self.grid;
-        if !self.device.is_cuda_like() || grid.world_size() == 1 {
+        if !self.device.is_cuda_like() && !self.device.is_meta() {
             return Ok(());
         }
         let counted = Planes::new(Communicator::counted(grid.rank(), grid.world_size()), grid)?;
         let real = std::mem::replace(&mut self.planes, counted);
-        let ran = self.passes();
+        let ran = self.passes(Some(1), &mut |_| ());
         self.planes = real;
         ran?;
         self.device.synchronize()?;
-        Ok(self.planes.control().barrier()?)
+        match grid.world_size() {
+            1 => Ok(()),
+            _ => Ok(self.planes.control().barrier()?),
+        }
     }
 }
 

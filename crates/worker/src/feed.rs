@@ -64,14 +64,14 @@ pub fn first(dataset: &Dataset, device: &Device, dtype: DType) -> Result<Uploade
 /// Returns the settings shared by the passes of micro-batch `number`.
 fn pass(device: &Device, batch: &MicroBatch, number: u64) -> Result<Pass> {
     let documents = batch.documents.as_ref().map(|documents| upload(device, documents, DType::F32));
-    Ok(Pass { micro_batch: number, documents: documents.transpose()? })
+    Ok(Pass { micro_batch: number, documents: documents.transpose()?, cache: None })
 }
 
 /// [`pass`] on Meta, with an array of the same shape.
 fn pass_of(device: &Device, dataset: &Dataset, number: u64) -> Result<Pass> {
     let shape = dataset.source.shape().inputs;
     let documents = dataset.source.packs_documents().then(|| allocate(device, shape, DType::F32));
-    Ok(Pass { micro_batch: number, documents: documents.transpose()? })
+    Ok(Pass { micro_batch: number, documents: documents.transpose()?, cache: None })
 }
 
 /// The numbers of the micro-batches of one pass through the schedule.
@@ -131,6 +131,8 @@ pub(crate) struct WorkerFeed<'a> {
     pub(crate) at: Option<Action>,
     /// Times at which the parts of actions began, if a benchmark asks for them.
     pub(crate) marks: Option<&'a mut Marks>,
+    /// Called with the number of losses after each.
+    pub(crate) heard: Option<&'a mut dyn FnMut(usize)>,
     /// Number of micro-batches that were loaded.
     loaded: usize,
 }
@@ -144,8 +146,8 @@ impl<'a> WorkerFeed<'a> {
         (data, order): (&'a mut Prefetcher, &'a [usize]),
         phases: &'a mut Phases,
     ) -> Self {
-        let (losses, at, marks, loaded) = (Vec::new(), None, None, 0);
-        WorkerFeed { device, dataset, dtype, numbers, data, order, phases, losses, at, marks, loaded }
+        let (losses, at, marks, heard, loaded) = (Vec::new(), None, None, None, 0);
+        WorkerFeed { device, dataset, dtype, numbers, data, order, phases, losses, at, marks, heard, loaded }
     }
 
     /// Returns a micro-batch, which was read ahead.
@@ -220,6 +222,9 @@ impl Feed for WorkerFeed<'_> {
 
     fn loss(&mut self, _micro_batch: usize, loss: &Tensor) -> Result<()> {
         self.losses.push(loss.to_vec::<f32>()?.first().copied().unwrap_or(f32::NAN));
+        if let Some(heard) = &mut self.heard {
+            heard(self.losses.len());
+        }
         Ok(())
     }
 }

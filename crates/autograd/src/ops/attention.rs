@@ -6,7 +6,8 @@ use tensor::ops::attention::{Heads, Masks, Qkv};
 use tensor::ops::dropout::Mask;
 
 use super::{Dropout, named, only};
-use crate::error::Result;
+use crate::error::{AutogradError, Result};
+use crate::pass::CachedPass;
 use crate::rule::{Rule, Saved};
 use crate::tape::{Source, Tape, Var};
 
@@ -39,6 +40,9 @@ impl AttentionSaved {
 /// result is `[batch, time, heads.query · heads.width]`. Tokens see only their own document, and in training
 /// `dropout` drops attention weights. Errors: as [`ops::attention::forward`].
 pub fn attention(tape: &Tape, qkv: Qkv<Var>, heads: Heads, dropout: Option<&Dropout>) -> Result<Var> {
+    if let Some(pass) = &tape.pass().cache {
+        return cached(tape, pass, &qkv, heads);
+    }
     let documents = tape.pass().documents.clone();
     let dropout = dropout.and_then(|dropout| dropout.mask(tape));
     let masks = Masks { documents: documents.as_ref(), dropout };
@@ -48,6 +52,24 @@ pub fn attention(tape: &Tape, qkv: Qkv<Var>, heads: Heads, dropout: Option<&Drop
     let saved = AttentionSaved { qkv: tensors, output: output.clone(), logsumexp };
     let sources: Vec<Source> = qkv.arrays().iter().map(Var::source).collect();
     tape.record_one(&sources, output, || AttentionRule { saved: Some(saved), heads, documents, dropout })
+}
+
+/// [`attention`] of a pass with caches: of a whole sequence that fills them, or of the next token of every
+/// sequence in them. Nothing is recorded. Errors: more calls than caches; as [`ops::cached_attention`].
+fn cached(tape: &Tape, pass: &CachedPass, qkv: &Qkv<Var>, heads: Heads) -> Result<Var> {
+    let Some(cache) = pass.next() else { return Err(AutogradError::NoCache) };
+    let tensors = qkv.as_ref().map(|array| array.tensor().clone());
+    let output = match (pass.slot(), &tape.pass().documents) {
+        (Some(slot), _) => {
+            named("attention", ops::cached_attention::store(&tensors, heads, cache, slot))?;
+            named("attention", ops::attention::forward(&tensors, heads, Masks::default()))?.output
+        }
+        (None, Some(documents)) => {
+            named("attention", ops::cached_attention::forward(&tensors, heads, cache, documents))?
+        }
+        (None, None) => return Err(AutogradError::NoCache),
+    };
+    Ok(tape.constant(output))
 }
 
 impl Rule for AttentionRule {

@@ -161,6 +161,10 @@ impl ModelSpec for GptSizes {
         Ok(Box::new(Gpt::new(parameters, *self, stage)?.recomputing(recompute)))
     }
 
+    fn cached_heads(&self) -> Option<Heads> {
+        Some(Heads::multi(self.heads, self.width / self.heads))
+    }
+
     fn hugging_face(&self) -> Option<HuggingFaceModel> {
         if !self.biases || self.positions != PositionKind::Learned || self.logit_soft_cap > 0.0 {
             return None;
@@ -347,12 +351,12 @@ impl Model for Gpt {
         };
         let stream = self.blocks.forward(tape, Residual::new(start))?;
         match &self.head {
-            None => stream.close(tape),
-            Some(head) => {
+            Some(head) if !tape.pass().fills_cache() => {
                 let (sum, normalised) = stream.normalise(tape, &head.norm)?;
                 drop(sum);
                 head.output.forward(tape, normalised)
             }
+            _ => stream.close(tape),
         }
     }
 

@@ -15,6 +15,7 @@ use super::checks::{self, HeadWidth};
 use crate::error::Result;
 use crate::family::{Conditions, Examples, Family, ModelSpec, Searchable};
 use crate::hugging_face::{HuggingFaceConfig, HuggingFaceModel, llama as folder};
+use crate::layers::Heads;
 use crate::model::{Model, Stage};
 use crate::parameters::Parameters;
 use crate::recompute::Recompute;
@@ -89,6 +90,10 @@ impl ModelSpec for LlamaSizes {
 
     fn build(&self, parameters: Parameters, stage: &Stage, recompute: Recompute) -> Result<Box<dyn Model>> {
         Ok(Box::new(Llama::new(parameters, self, stage)?.recomputing(recompute)))
+    }
+
+    fn cached_heads(&self) -> Option<Heads> {
+        Some(self.block().heads)
     }
 
     fn hugging_face(&self) -> Option<HuggingFaceModel> {

@@ -12,8 +12,10 @@
 pub mod activation;
 pub mod add;
 pub mod attention;
+pub mod cached_attention;
 pub mod cast;
 mod check;
+pub mod choose;
 mod columns;
 pub mod cross_entropy;
 pub mod dropout;

@@ -119,12 +119,12 @@ impl Model for Llama {
         };
         let stream = self.blocks.forward(tape, Residual::new(start))?;
         match &self.head {
-            None => stream.close(tape),
-            Some(head) => {
+            Some(head) if !tape.pass().fills_cache() => {
                 let (sum, normalised) = stream.normalise(tape, &head.norm)?;
                 drop(sum);
                 head.output.forward(tape, normalised)
             }
+            _ => stream.close(tape),
         }
     }
 

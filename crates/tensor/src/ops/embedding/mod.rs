@@ -36,8 +36,8 @@ pub fn forward(tokens: &Tensor, table: &Tensor, positions: Option<&Tensor>) -> R
 }
 
 /// Returns positions of tokens in their documents, `[batch, time]` u32, from the positions at which those
-/// begin in their sequences, of the same shape. Errors: another type or shape, a document that begins after
-/// its token, out of memory.
+/// begin in their sequences, of the same shape; negative, modulo 2³², for a document that begins before its
+/// sequence. Errors: another type or shape, a document that begins after its token, out of memory.
 pub fn positions(documents: &Tensor) -> Result<Tensor> {
     const OPERATOR: &str = "embedding.positions";
     check::dtype(OPERATOR, "documents", documents, DType::U32)?;
@@ -51,7 +51,7 @@ pub fn positions(documents: &Tensor) -> Result<Tensor> {
             let documents = documents.read::<u32>()?;
             check_documents(OPERATOR, Some(&documents), time)?;
             for (row, (position, first)) in output.write::<u32>()?.iter_mut().zip(&*documents).enumerate() {
-                *position = (row % time) as u32 - first;
+                *position = ((row % time) as u32).wrapping_sub(*first);
             }
         }
         Backend::Cuda => cuda::positions(OPERATOR, documents, &output)?,

@@ -11,7 +11,7 @@ pub struct Angles<'a> {
     /// Cosines of width/2 angles, then their sines, for every position: `[context, width]` f32.
     pub table: &'a Tensor,
     /// The position in its sequence at which each token's document begins, from which its positions count:
-    /// `[batch, time]` u32. `None`: 0.
+    /// `[batch, time]` u32; negative, modulo 2³², for a document that begins before its sequence. `None`: 0.
     pub documents: Option<&'a Tensor>,
 }
 
@@ -48,7 +48,9 @@ pub(in crate::ops) fn check_documents(
     documents: Option<&[u32]>,
     time: usize,
 ) -> Result<()> {
-    let late = |(index, first): (usize, &u32)| (*first as usize > index % time).then_some(*first);
+    // As signed numbers: a document may begin before the sequence.
+    let late =
+        |(index, first): (usize, &u32)| (first.cast_signed() > (index % time) as i32).then_some(*first);
     match documents.and_then(|documents| documents.iter().enumerate().find_map(late)) {
         Some(index) => Err(TensorError::Index { operator, index, limit: time }),
         None => Ok(()),

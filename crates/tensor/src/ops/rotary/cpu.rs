@@ -20,8 +20,9 @@ impl<'a> Angles<'a> {
     /// Cosines and sines of a row.
     #[inline(always)]
     pub(in crate::ops) fn of(&self, row: usize) -> (&'a [f32], &'a [f32]) {
-        let first = self.documents.map_or(0, |documents| documents[row] as usize);
-        self.table[(row % self.time - first) * self.width..][..self.width].split_at(self.width / 2)
+        let first = self.documents.map_or(0, |documents| documents[row]);
+        let position = ((row % self.time) as u32).wrapping_sub(first) as usize;
+        self.table[position * self.width..][..self.width].split_at(self.width / 2)
     }
 }
 

@@ -1,0 +1,39 @@
+//! A question with several endings.
+
+/// A context and its endings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// Tokens before the endings, at least one.
+    pub context: Vec<u32>,
+    /// The endings, at least one.
+    pub endings: Vec<Ending>,
+    /// Index of the right one.
+    pub label: usize,
+}
+
+/// An ending.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ending {
+    /// Its tokens, at least one.
+    pub tokens: Vec<u32>,
+    /// Bytes of its text without a space before it, if the file has texts.
+    pub bytes: Option<usize>,
+}
+
+/// What is wrong, and the line or example from 1.
+pub(super) type Parsed = Result<Vec<Question>, (usize, String)>;
+
+/// Refuses a question that cannot be scored.
+pub(super) fn check(question: Question, place: usize) -> Result<Question, (usize, String)> {
+    let Question { context, endings, label } = &question;
+    if context.is_empty() {
+        return Err((place, "its context has no token".to_owned()));
+    }
+    if let Some(empty) = endings.iter().position(|ending| ending.tokens.is_empty()) {
+        return Err((place, format!("ending {empty} has no token")));
+    }
+    if *label >= endings.len() {
+        return Err((place, format!("its label is {label}, and it has {} endings", endings.len())));
+    }
+    Ok(question)
+}

@@ -1,0 +1,92 @@
+//! All tokens of some slices, for evaluation: sequences that follow each other, the last of each file as short
+//! as it is.
+
+use std::ops::Range;
+
+use crate::{ArrayShape, BatchShape, Error, IGNORED, MicroBatch, Slice, Source};
+
+/// Slices of corpora as validation micro-batches of whole sequences and their rests, which are filled up with
+/// targets that do not count.
+#[derive(Clone, Debug)]
+pub struct Sequences {
+    slices: Vec<Slice>,
+    /// By row: the slice, and the positions of its inputs.
+    rows: Vec<(usize, Range<u64>)>,
+    micro_batch: usize,
+    context: usize,
+    vocabulary: usize,
+}
+
+impl Sequences {
+    /// Sequences of `context` tokens below `vocabulary`, `micro_batch` in each. Errors: sizes of 0; slices
+    /// without a token and its target.
+    pub fn new(
+        slices: Vec<Slice>,
+        micro_batch: usize,
+        context: usize,
+        vocabulary: usize,
+    ) -> Result<Self, Error> {
+        if micro_batch == 0 || context == 0 {
+            return Err(Error::BadShape { rows: micro_batch, columns: context });
+        }
+        let of_slice = |(index, slice): (usize, &Slice)| {
+            let of_file = move |file: Range<u64>| {
+                // The last token is a target only.
+                let end = file.end.max(file.start + 1) - 1;
+                (file.start..end)
+                    .step_by(context)
+                    .map(move |start| (index, start..end.min(start + context as u64)))
+            };
+            slice.shards().into_iter().flat_map(of_file).collect::<Vec<_>>()
+        };
+        let rows: Vec<_> = slices.iter().enumerate().flat_map(of_slice).collect();
+        if rows.is_empty() {
+            let (tokens, needed) = (slices.iter().map(Slice::tokens).sum(), 2);
+            return Err(Error::TooShort { split: "validation", tokens, total: tokens, context: 1, needed });
+        }
+        Ok(Sequences { slices, rows, micro_batch, context, vocabulary })
+    }
+}
+
+impl Source for Sequences {
+    fn train(&self, number: u64, out: &mut MicroBatch) -> Result<(), Error> {
+        self.validation(number % self.validation_micro_batches(), out)
+    }
+
+    fn validation(&self, index: u64, out: &mut MicroBatch) -> Result<(), Error> {
+        let Sequences { micro_batch, context, vocabulary, .. } = *self;
+        let count = self.validation_micro_batches();
+        if index >= count {
+            return Err(Error::NoSuchValidation { index, count });
+        }
+        let first = index as usize * micro_batch;
+        let inputs = out.inputs.reset_u32(micro_batch, context);
+        let targets = out.targets.reset_u32(micro_batch, context);
+        inputs.fill(0);
+        targets.fill(IGNORED);
+        let mut window = vec![0; context + 1];
+        let rows = inputs.chunks_exact_mut(context).zip(targets.chunks_exact_mut(context));
+        for ((inputs, targets), (slice, range)) in rows.zip(&self.rows[first..]) {
+            let length = (range.end - range.start) as usize;
+            let (corpus, window) = (&self.slices[*slice].corpus, &mut window[..=length]);
+            corpus.read(range.start, window)?;
+            if let Some(place) = window.iter().position(|token| *token as usize >= vocabulary) {
+                let (path, position) = corpus.locate(range.start + place as u64);
+                return Err(Error::BeyondVocabulary { path, position, token: window[place], vocabulary });
+            }
+            inputs[..length].copy_from_slice(&window[..length]);
+            targets[..length].copy_from_slice(&window[1..]);
+        }
+        out.documents = None;
+        Ok(())
+    }
+
+    fn shape(&self) -> BatchShape {
+        let tokens = ArrayShape { rows: self.micro_batch, columns: self.context, floats: false };
+        BatchShape { inputs: tokens, targets: tokens }
+    }
+
+    fn validation_micro_batches(&self) -> u64 {
+        self.rows.len().div_ceil(self.micro_batch) as u64
+    }
+}

@@ -1,0 +1,95 @@
+//! Evaluation of a trained model on any grid: the loss on all tokens of some data, or multiple choice.
+
+mod choices;
+mod loss;
+mod options;
+mod prepare;
+
+pub use choices::Choices;
+pub use options::EvaluateOptions;
+
+use std::fmt;
+use std::sync::Arc;
+
+use collective::Communicator;
+use serde::Serialize;
+use telemetry::Progress;
+use worker::{Evaluator, Setup};
+
+use crate::error::{Result, RunError};
+use crate::rank::prepare_kernels;
+use crate::ranks::on_ranks;
+use crate::startup::Startup;
+use prepare::Prepared;
+
+/// The result of an evaluation. Equal models and data have equal ones, whatever the grid.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Evaluation {
+    /// What tells the model's weights from others.
+    pub model: String,
+    /// What tells the data from others: a SHA-256.
+    pub data: String,
+    /// Tokens that were predicted.
+    pub tokens: u64,
+    /// Mean loss of a token, in nats.
+    pub loss: f64,
+    /// The loss as a power of e.
+    pub perplexity: f64,
+    /// Of multiple choice: the shares of questions that were answered right.
+    #[serde(flatten)]
+    pub choices: Option<Choices>,
+}
+
+impl fmt::Display for Evaluation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Evaluation { tokens, loss, perplexity, choices, .. } = self;
+        if let Some(choices) = choices {
+            writeln!(f, "{choices}")?;
+        }
+        write!(f, "{tokens} tokens, loss {loss:.6} per token, perplexity {perplexity:.4}")
+    }
+}
+
+/// Evaluates a model: on sequences that follow each other without overlap, the last one as short as it is, or on
+/// questions with several endings. `None` on ranks of a job other than 0.
+///
+/// # Errors
+/// With status 2, before anything is allocated: no model there, data that is wrong, settings that do not go
+/// together, a model that does not fit. A rank's failure ends all.
+pub fn evaluate(mut startup: Startup, options: &EvaluateOptions) -> Result<Option<Evaluation>> {
+    let prepared = prepare::prepare(&startup, options);
+    let Prepared { setup, weights, questions, data } = startup.agree(prepared)?;
+    let same = startup.check_same(&setup, &data);
+    startup.agree(same)?;
+    let fits = check_fit(&setup, startup.rank());
+    startup.agree(fits)?;
+    let (source, shared, model) = (Arc::clone(&setup.dataset.source), setup.clone(), weights.id().to_owned());
+    let body = move |communicator: Communicator| -> Result<Vec<f32>> {
+        prepare_kernels(&setup)?;
+        let replica = communicator.rank() / setup.config.parallel.pipeline;
+        let mut evaluator = Evaluator::new(&setup, communicator, Some(&*weights))?;
+        // The first replica's progress stands for all.
+        let shows = usize::from(replica > 0 || !evaluator.has_losses());
+        let steps = evaluator.own_micro_batches();
+        let mut progress = Progress::new(shows, steps, (steps / 10).max(1));
+        let losses = evaluator.losses(&mut |done| progress.step(done as u64, None, None, None))?;
+        progress.finish();
+        Ok(losses)
+    };
+    let Some(losses) = on_ranks(startup, &shared, body)? else { return Ok(None) };
+    let counts = loss::counts(&*source)?;
+    let (tokens, loss) = loss::mean(&losses, &counts);
+    let choices = questions.map(|questions| choices::score(&questions, &losses, &counts));
+    Ok(Some(Evaluation { model, data, tokens, loss, perplexity: loss.exp(), choices }))
+}
+
+/// Runs one micro-batch of a rank on Meta, where memory is counted as on its device. Errors: it does not fit.
+fn check_fit(setup: &Setup, rank: usize) -> Result<()> {
+    let imitated = plan::roles::imitation(setup)?.on_meta();
+    let communicator = Communicator::counted(rank, setup.config.world_size());
+    let refused = |error: worker::WorkerError| match error.is_out_of_memory() {
+        true => RunError::Refused(format!("the evaluation does not fit: {error}")),
+        false => error.into(),
+    };
+    Evaluator::new(&imitated, communicator, None).map(drop).map_err(refused)
+}

@@ -1,0 +1,196 @@
+//! Model and data of an evaluation, cut into micro-batches.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use config::{DataKind, MixtureSource, RunConfig};
+use data::{ChoiceSource, Question, Questions, Sequences, Source};
+use device::{DType, Kind};
+use nn::Examples;
+use worker::build::{self, Dataset};
+use worker::{Setup, Weights};
+
+use super::options::EvaluateOptions;
+use crate::error::{Result, RunError};
+use crate::placement::Placed;
+use crate::startup::Startup;
+use crate::trained::Trained;
+
+/// Sequences in a micro-batch, at most.
+const MOST_SEQUENCES: u64 = 8;
+
+/// What all ranks know.
+pub(super) struct Prepared {
+    pub(super) setup: Setup,
+    pub(super) weights: Arc<dyn Weights>,
+    pub(super) questions: Option<Vec<Question>>,
+    /// What tells the data from others.
+    pub(super) data: String,
+}
+
+/// Finds model and data, and cuts the data into micro-batches.
+pub(super) fn prepare(startup: &Startup, options: &EvaluateOptions) -> Result<Prepared> {
+    let trained = Trained::find(&options.model, options.step, &options.sets)?;
+    let Examples::Tokens { vocabulary, context } = trained.config.model.examples() else {
+        return Err(RunError::Refused(format!("{}: it takes no tokens", options.model.display())));
+    };
+    let asked = options.choices.as_deref().map(|path| questions(path, &trained, vocabulary, context));
+    let asked = asked.transpose()?;
+    let mut config = match &asked {
+        Some(asked) => one_by_one(&trained.config, asked, options.context)?,
+        None => cut(&trained, options)?,
+    };
+    startup.check_ranks(config.parallel.data, config.parallel.pipeline, options.ranks)?;
+    let Placed { placement, reason } = Placed::find(options.device, &mut config, startup, options.ranks)?;
+    tracing::info!("computing on {reason}");
+    if placement.description().kind != Kind::Cuda {
+        // The host computes in f32, whatever the run computed in.
+        (config.precision.compute, config.precision.gradients) = (DType::F32, DType::F32);
+    }
+    let mut setup = plan::prepare(config, placement)?;
+    let (questions, data) = match asked {
+        Some(Questions { questions, sha256 }) => {
+            let source = ChoiceSource::new(questions.clone(), setup.config.model.examples().units())?;
+            setup.dataset = Dataset::of_source(Arc::new(source));
+            (Some(questions), sha256)
+        }
+        None => {
+            whole(&mut setup, vocabulary)?;
+            let mark = setup.dataset.mark()?;
+            let sha256 = mark.map(|mark| mark.sha256.as_ref().unwrap_or(&mark.samples_sha256));
+            (None, sha256.cloned().unwrap_or_default())
+        }
+    };
+    Ok(Prepared { setup, weights: trained.weights, questions, data })
+}
+
+/// Reads the questions. Errors: those that the model cannot answer.
+fn questions(path: &Path, trained: &Trained, vocabulary: usize, context: usize) -> Result<Questions> {
+    let tokenizer = match path.extension().is_some_and(|extension| extension == "bin") {
+        true => data::Tokenizer::None,
+        false => trained.tokenizer()?,
+    };
+    let read = Questions::read(path, &tokenizer)?;
+    if read.longest() > context + 1 {
+        return Err(RunError::Refused(format!(
+            "{}: a context with its ending has {} tokens, more than the model's {context} and one",
+            path.display(),
+            read.longest()
+        )));
+    }
+    let all = read.questions.iter().flat_map(|question| {
+        question.context.iter().chain(question.endings.iter().flat_map(|ending| &ending.tokens))
+    });
+    match all.copied().find(|token| *token as usize >= vocabulary) {
+        None => Ok(read),
+        Some(token) => Err(RunError::Refused(format!(
+            "{}: token {token} is not among the {vocabulary} of the model",
+            path.display()
+        ))),
+    }
+}
+
+/// The configuration with every ending as a micro-batch of one sequence.
+fn one_by_one(config: &RunConfig, asked: &Questions, context: Option<usize>) -> Result<RunConfig> {
+    let context = context.unwrap_or_else(|| asked.longest().saturating_sub(1).max(1));
+    let mut config = config.with(&config.model.with_context(context))?;
+    config.data.kind = DataKind::Synthetic;
+    config.train.micro_batch_size = 1;
+    config.train.validation_micro_batches =
+        asked.questions.iter().map(|question| question.endings.len() as u64).sum();
+    Ok(config)
+}
+
+/// Returns the configuration with all of the data as validation micro-batches of equal size.
+fn cut(trained: &Trained, options: &EvaluateOptions) -> Result<RunConfig> {
+    let config = &trained.config;
+    let mut sets = data_settings(trained, options)?;
+    if let Some(context) = options.context {
+        sets.extend(config.model.with_context(context));
+    }
+    let micro_batches = config.train.micro_batches();
+    let sized = |sequences: u64| {
+        let global = sequences * micro_batches as u64;
+        [format!("train.micro_batch_size={sequences}"), format!("train.global_batch_size={global}")]
+    };
+    sets.extend(sized(1));
+    let single = config.with(&sets)?;
+    let dataset = build::dataset(&single)?;
+    let of_each = dataset.tokens.as_ref().map_or(Vec::new(), |tokens| tokens.validation_sequences());
+    let sequences: u64 = of_each.iter().sum();
+    let size = (1..=MOST_SEQUENCES).rev().find(|size| sequences.is_multiple_of(*size)).unwrap_or(1);
+    let mut sets = sized(size).to_vec();
+    sets.push(format!("train.validation_micro_batches={}", sequences / size));
+    if !single.data.mixture.is_empty() {
+        sets.push(mixture_by_size(&single.data.mixture, &of_each));
+    }
+    Ok(single.with(&sets)?)
+}
+
+/// The setting of a mixture whose validation has every sequence of its sources once.
+fn mixture_by_size(sources: &[MixtureSource], sequences: &[u64]) -> String {
+    let source = |(source, sequences): (&MixtureSource, &u64)| {
+        // A JSON list of strings is a TOML list.
+        let list = |paths: &[String]| serde_json::Value::from(paths);
+        let (paths, held_out) = (list(&source.paths), list(&source.validation_paths));
+        format!("{{paths = {paths}, validation_paths = {held_out}, weight = {sequences}}}")
+    };
+    let sources: Vec<String> = sources.iter().zip(sequences).map(source).collect();
+    format!("data.mixture=[{}]", sources.join(", "))
+}
+
+/// Makes every held-out token a target, but the first of each file. Packed documents and ignored targets stay
+/// as in training, without the rest of a file.
+fn whole(setup: &mut Setup, vocabulary: usize) -> Result<()> {
+    let config = &setup.config;
+    let Some(tokens) = &setup.dataset.tokens else { return Ok(()) };
+    if config.data.pack_documents || config.data.document_mask || config.data.ignore.is_some() {
+        return Ok(());
+    }
+    let slices: Vec<_> = tokens.splits().map(|split| split.validation.clone()).collect();
+    let (rows, context) = (config.train.micro_batch_size, config.model.examples().units());
+    let source = Sequences::new(slices, rows, context, vocabulary)?;
+    let mut config = RunConfig::clone(config);
+    config.train.validation_micro_batches = source.validation_micro_batches();
+    setup.dataset = setup.dataset.clone().through(Arc::new(source));
+    setup.config = Arc::new(config);
+    Ok(())
+}
+
+/// The settings of the data that is evaluated. Errors: none given for a model without data of its own; texts
+/// and token shards together.
+fn data_settings(trained: &Trained, options: &EvaluateOptions) -> Result<Vec<String>> {
+    let config = &trained.config;
+    // Packed documents follow each other in validation whatever the order of training.
+    let order = if config.data.pack_documents { "shuffled" } else { "sequential" };
+    let in_order = format!("data.order={order}");
+    if options.data.is_empty() {
+        if config.data.kind == DataKind::Synthetic {
+            let text = format!("{}: it has no data of its own: --data FILE", options.model.display());
+            return Err(RunError::Refused(text));
+        }
+        return Ok(vec![in_order]);
+    }
+    let shards = options.data.iter().filter(|path| path.ends_with(".bin")).count();
+    let kind = match shards {
+        0 => DataKind::Text,
+        all if all == options.data.len() => DataKind::Tokens,
+        _ => return Err(RunError::Refused("--data: texts and token shards (.bin) do not mix".to_owned())),
+    };
+    let base =
+        std::env::current_dir().map_err(|source| RunError::File { path: PathBuf::from("."), source })?;
+    // A JSON list of strings is a TOML list, and a string a string.
+    let paths = serde_json::Value::from(options.data.clone());
+    let named = options.sets.iter().any(|set| set.starts_with("data.tokenizer"));
+    let own = trained.tokenizer_file().filter(|_| kind == DataKind::Text && !named);
+    let own = own.map(|file| format!("data.tokenizer={}", serde_json::Value::from(file.to_string_lossy())));
+    let settings = vec![
+        format!("data.kind={}", kind.name()),
+        "data.mixture=[]".to_owned(),
+        format!("data.paths={paths}"),
+        format!("data.validation_paths={paths}"),
+        format!("data.base={}", serde_json::Value::from(base.to_string_lossy())),
+        in_order,
+    ];
+    Ok(settings.into_iter().chain(own).collect())
+}

@@ -1,0 +1,32 @@
+//! The ranks of a job that trains nothing.
+
+use std::time::Duration;
+
+use collective::{Communicator, threads};
+use worker::Setup;
+
+use crate::error::{Result, RunError};
+use crate::startup::Startup;
+
+/// Runs `body` as every rank of a setup that is of this process, and returns the first rank's result; `None` on
+/// other processes than that of rank 0. Errors: the first rank's that failed.
+pub(crate) fn on_ranks<T: Send + 'static>(
+    startup: Startup,
+    setup: &Setup,
+    body: impl Fn(Communicator) -> Result<T> + Send + Sync + 'static,
+) -> Result<Option<T>> {
+    let (timeout, first) = (setup.config.parallel.timeout_seconds, startup.rank() == 0);
+    if startup.is_in_job() {
+        return Ok(startup.run_in_job(timeout, body)?.filter(|_| first));
+    }
+    if setup.config.world_size() == 1 {
+        return body(Communicator::solo()).map(Some);
+    }
+    let waits = threads::Options { timeout: Duration::from_secs(timeout), ..threads::Options::default() };
+    let failed = |error: threads::RunError<RunError>| RunError::Rank {
+        rank: error.rank,
+        reason: error.cause.to_string(),
+    };
+    let results = threads::run(setup.config.world_size(), waits, body).map_err(failed)?;
+    Ok(results.into_iter().next())
+}

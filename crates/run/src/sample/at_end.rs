@@ -1,0 +1,81 @@
+//! The sample at the end of a run, on the host: its weights on a device of their own, so that the run's figures
+//! stay.
+
+use std::time::Duration;
+
+use collective::Communicator;
+use config::RunConfig;
+use data::{MicroBatch, Source, Tokenizer};
+use nn::Examples;
+use worker::{Generator, GeneratorOptions, Placement, Worker, state};
+
+use super::generate::{Job, generate};
+use super::options::SampleOptions;
+use super::prepare::setup_of;
+use super::prompts::Prompt;
+use super::text::{Text, kept};
+use crate::error::Result;
+
+/// Tokens of the held-out text that the sample starts from.
+const PROMPT: usize = 24;
+/// Longest time that the sample takes.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Continues the opening of the held-out text by `count` tokens: (prompt, continuation). `None` for a model
+/// or data without text, and on ranks other than 0, which bring in what they keep of the weights. Tokens are
+/// drawn by the run's seed, so a model always says the same.
+pub(crate) fn sample_of_run(worker: &mut Worker, count: usize) -> Result<Option<(String, String)>> {
+    let setup = worker.setup().clone();
+    let (Some(source), Examples::Tokens { context, .. }) =
+        (&setup.dataset.tokens, setup.config.model.examples())
+    else {
+        return Ok(None);
+    };
+    if worker.device().is_meta() || *source.tokenizer() == Tokenizer::None {
+        return Ok(None);
+    }
+    let (trained, buffers) = (state::masters(worker), state::buffers(worker));
+    if worker.grid().rank() != 0 {
+        trained.iter().chain(&buffers).try_for_each(|array| array.bring(worker, &mut []))?;
+        return Ok(None);
+    }
+    let longest = PROMPT.min(context);
+    let capacity = context.min(longest + count);
+    let options = GeneratorOptions {
+        slots: 1,
+        capacity,
+        longest: longest.max(kept(capacity)),
+        choice: SampleOptions::default().choice()?,
+    };
+    let setup = setup_of(alone(&setup.config), Placement::Cpu, capacity)?;
+    let mut generator = Generator::new(&setup, Communicator::solo(), options, None)?;
+    for array in trained.iter().chain(&buffers) {
+        let mut bytes = vec![0; array.bytes()];
+        array.bring(worker, &mut bytes)?;
+        // Code around the model of the run may have buffers that the sampled model has not.
+        generator.set_array(&array.name, array.dtype, &bytes)?;
+    }
+    let mut batch = MicroBatch::default();
+    if let Err(error) = source.validation(0, &mut batch) {
+        // The run is complete without a sample.
+        tracing::warn!("no sample: {error}");
+        return Ok(None);
+    }
+    let tokens = batch.inputs.tokens()?[..longest].to_vec();
+    let tokenizer = source.tokenizer().clone();
+    let prompt = Prompt { text: tokenizer.decode(&tokens), tokens, seed: setup.config.train.seed };
+    tracing::info!("drawing a sample of at most {count} tokens, for at most {} s", LIMIT.as_secs());
+    let (stop, ends, limit) = (Vec::new(), Vec::new(), Some(LIMIT));
+    let job = Job { prompts: vec![prompt], tokens: count, stop, ends, tokenizer, limit };
+    let texts = generate(&mut generator, options, &job, &|_| Ok(()))?;
+    let sampled = texts.into_iter().next().map(Text::into_sampled);
+    Ok(sampled.map(|sampled| (sampled.prompt, sampled.text)))
+}
+
+/// The configuration on one rank, with all memory that there is.
+fn alone(config: &RunConfig) -> RunConfig {
+    let mut config = config.clone();
+    (config.parallel.data, config.parallel.pipeline) = (1, 1);
+    (config.memory.limit_bytes, config.memory.allocator) = (0, String::new());
+    config
+}

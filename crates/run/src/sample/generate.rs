@@ -1,0 +1,108 @@
+//! The loop over steps: which text each slot has, and what becomes of the tokens.
+//!
+//! Every rank follows all texts of all replicas, so that all agree on what comes next without a word.
+
+use std::time::{Duration, Instant};
+
+use data::Tokenizer;
+use parallel::Axis;
+use worker::{Generator, GeneratorOptions, Line};
+
+use super::prompts::Prompt;
+use super::shown::{Piece, Shown};
+use super::text::{End, Text};
+use crate::error::Result;
+
+/// Texts to generate.
+pub(super) struct Job {
+    pub(super) prompts: Vec<Prompt>,
+    /// Tokens to add to each, at most.
+    pub(super) tokens: usize,
+    /// Texts that end a text.
+    pub(super) stop: Vec<String>,
+    /// Tokens that end a text.
+    pub(super) ends: Vec<u32>,
+    pub(super) tokenizer: Tokenizer,
+    /// The most time; texts that have not ended by then end so. On one rank only.
+    pub(super) limit: Option<Duration>,
+}
+
+/// The key of a text's draws.
+fn key(seed: u64) -> [u32; 2] {
+    philox::key_of_name(seed, "sample")
+}
+
+/// The texts of a replica's slots, and those that wait for one.
+struct Queue {
+    slots: Vec<Option<usize>>,
+    waiting: std::vec::IntoIter<usize>,
+}
+
+impl Queue {
+    /// Gives free slots to the texts that wait.
+    fn fill(&mut self, texts: &[Text]) {
+        for slot in &mut self.slots {
+            if slot.is_none_or(|text| texts[text].end().is_some()) {
+                *slot = self.waiting.next();
+            }
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.slots.iter().all(Option::is_none)
+    }
+}
+
+/// Generates all texts, with text i on replica i modulo their number.
+pub(super) fn generate(
+    generator: &mut Generator,
+    options: GeneratorOptions,
+    job: &Job,
+    show: &dyn Fn(Piece<'_>) -> std::io::Result<()>,
+) -> Result<Vec<Text>> {
+    let (began, grid) = (Instant::now(), *generator.grid());
+    let (replicas, own) = (grid.size(Axis::Data), grid.coordinate(Axis::Data));
+    let mut texts: Vec<_> = job.prompts.iter().cloned().map(Text::new).collect();
+    if job.tokens == 0 {
+        texts.iter_mut().for_each(|text| text.finish(End::Length, &job.tokenizer));
+    }
+    let queue = |replica: usize| {
+        let all = (replica..texts.len()).step_by(replicas).filter(|text| texts[*text].end().is_none());
+        Queue { slots: vec![None; options.slots], waiting: all.collect::<Vec<_>>().into_iter() }
+    };
+    let mut queues: Vec<_> = (0..replicas).map(queue).collect();
+    let mut shown = Shown::default();
+    loop {
+        queues.iter_mut().for_each(|queue| queue.fill(&texts));
+        shown.update(&texts, show)?;
+        if queues.iter().all(Queue::is_done) {
+            return Ok(texts);
+        }
+        let line = |text: &Option<usize>| text.map(|text| line(&texts[text]));
+        let lines: Vec<_> = queues[own].slots.iter().map(line).collect();
+        let tokens = generator.step(&lines)?;
+        let is_late = job.limit.is_some_and(|limit| began.elapsed() >= limit);
+        for (queue, tokens) in queues.iter().zip(&tokens) {
+            for (text, token) in queue.slots.iter().zip(tokens) {
+                let Some(text) = text.map(|text| &mut texts[text]) else { continue };
+                text.add(*token, &job.tokenizer, &job.stop, &job.ends, options.capacity);
+                if text.drawn() == job.tokens {
+                    text.finish(End::Length, &job.tokenizer);
+                }
+                if is_late {
+                    text.finish(End::Time, &job.tokenizer);
+                }
+            }
+        }
+    }
+}
+
+fn line(text: &Text) -> Line<'_> {
+    Line {
+        tokens: text.window(),
+        is_new: text.is_new,
+        seen: (text.drawn() == 0).then(|| text.tokens()),
+        number: text.drawn() as u32,
+        key: key(text.prompt.seed),
+    }
+}

@@ -1,0 +1,78 @@
+//! The memory of sampling: planned on Meta before anything is allocated, and compared afterwards.
+
+use collective::Communicator;
+use parallel::{Axis, RankGrid};
+use serde::Serialize;
+use telemetry::units::bytes;
+use worker::{Generator, GeneratorBytes, GeneratorOptions, Setup};
+
+use crate::error::{Result, RunError};
+
+/// The memory of one rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RankMemory {
+    /// What was planned.
+    pub planned: GeneratorBytes,
+    /// What was used; of a plan, none.
+    pub used: Option<GeneratorBytes>,
+}
+
+/// Plans every rank: ranks of one pipeline stage are alike. Errors: a rank that does not fit.
+pub(super) fn plan(setup: &Setup, options: GeneratorOptions) -> Result<Vec<RankMemory>> {
+    let imitated = plan::roles::imitation(setup)?.on_meta();
+    let world_size = setup.config.world_size();
+    let mut by_stage: Vec<Option<GeneratorBytes>> = vec![None; setup.config.parallel.pipeline];
+    let rank = |rank: usize| -> Result<RankMemory> {
+        let grid = RankGrid::new(&setup.config.parallel.axes(), rank).map_err(worker::WorkerError::from)?;
+        let known = &mut by_stage[grid.coordinate(Axis::Pipeline)];
+        let planned = match *known {
+            Some(planned) => planned,
+            None => {
+                let made = Generator::new(&imitated, Communicator::counted(rank, world_size), options, None);
+                let made = made.map_err(|error| match error.is_out_of_memory() {
+                    true => RunError::Refused(format!("sampling does not fit: {error}")),
+                    false => error.into(),
+                })?;
+                *known.insert(made.bytes())
+            }
+        };
+        Ok(RankMemory { planned, used: None })
+    };
+    (0..world_size).map(rank).collect()
+}
+
+/// Adds what all ranks used to their plans, on every rank. Logs a difference.
+pub(super) fn compare(generator: &mut Generator, planned: &[RankMemory]) -> Result<Vec<RankMemory>> {
+    let used = serde_json::to_vec(&generator.bytes()).unwrap_or_default();
+    let all = generator.planes().control().all_gather(&used).map_err(worker::WorkerError::from)?;
+    let rank = |(planned, used): (&RankMemory, &Vec<u8>)| RankMemory {
+        used: serde_json::from_slice(used).ok(),
+        ..planned.clone()
+    };
+    let memory: Vec<_> = planned.iter().zip(&all).map(rank).collect();
+    for (rank, memory) in memory.iter().enumerate() {
+        if let Some(used) = memory.used.filter(|used| *used != memory.planned) {
+            tracing::warn!("rank {rank} used other memory than planned: {used:?}, not {:?}", memory.planned);
+        }
+    }
+    Ok(memory)
+}
+
+impl RankMemory {
+    /// The figures in a sentence.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let GeneratorBytes { weights, cache, peak_allocated, peak_reserved } = self.planned;
+        let used = match self.used {
+            Some(used) if used == self.planned => ", as planned",
+            Some(_) => ", not as planned",
+            None => ", planned",
+        };
+        let [weights, cache] = [weights, cache].map(bytes);
+        let shown = self
+            .used
+            .map_or([peak_allocated, peak_reserved], |used| [used.peak_allocated, used.peak_reserved]);
+        let [allocated, reserved] = shown.map(bytes);
+        format!("weights {weights}, cache {cache}, peak allocated {allocated}, reserved {reserved}{used}")
+    }
+}

@@ -1,0 +1,87 @@
+//! Model, prompts and sizes of sampling, checked before anything is allocated.
+
+use std::sync::Arc;
+
+use config::{DataKind, RunConfig};
+use data::Tokenizer;
+use device::{DType, Kind};
+use nn::Examples;
+use worker::{Generator, GeneratorOptions, Placement, Setup, Weights};
+
+use super::generate::Job;
+use super::options::SampleOptions;
+use super::text::kept;
+use super::{ends, prompts};
+use crate::error::{Result, RunError};
+use crate::placement::Placed;
+use crate::startup::Startup;
+use crate::trained::Trained;
+
+/// What all ranks know.
+pub(super) struct Prepared {
+    pub(super) setup: Setup,
+    pub(super) weights: Arc<dyn Weights>,
+    pub(super) job: Job,
+    pub(super) generator: GeneratorOptions,
+}
+
+impl Prepared {
+    pub(super) fn new(startup: &Startup, options: &SampleOptions) -> Result<Self> {
+        let choice = options.choice()?;
+        let trained = Trained::find(&options.model, options.step, &options.sets)?;
+        let refused = |what: &str| Err(RunError::Refused(format!("{}: {what}", options.model.display())));
+        let Examples::Tokens { vocabulary, context } = trained.config.model.examples() else {
+            return refused("it trained no model of text");
+        };
+        if trained.config.data.kind == DataKind::Synthetic && trained.is_run() {
+            return refused("it trained no model of text");
+        }
+        let tokenizer = match options.needs_tokenizer() {
+            true => trained.tokenizer()?,
+            false => trained.tokenizer().unwrap_or(Tokenizer::None),
+        };
+        let ends = ends::of(&trained, &tokenizer);
+        let prompts = prompts::read(options, &tokenizer, vocabulary, trained.config.train.seed)?;
+        prompts::check(&prompts, context)?;
+        let stop = options.stop.iter().filter(|stop| !stop.is_empty()).cloned().collect();
+        let Trained { mut config, weights, .. } = trained;
+        startup.check_ranks(config.parallel.data, config.parallel.pipeline, options.ranks)?;
+        let Placed { placement, reason } = Placed::find(options.device, &mut config, startup, options.ranks)?;
+        tracing::info!("computing on {reason}");
+        let is_gpu = placement.description().kind == Kind::Cuda;
+        let most = Generator::most_slots(is_gpu);
+        if options.batch.is_some_and(|batch| batch == 0 || batch > most) {
+            let text = format!("--batch: 1 to {most} prompts at once on each replica of the model");
+            return Err(RunError::Refused(text));
+        }
+        let each = prompts.len().div_ceil(config.parallel.data);
+        let slots = options.batch.unwrap_or(most).min(each).max(1);
+        let longest = prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(1);
+        let capacity = context.min(longest + options.tokens);
+        let generator = GeneratorOptions {
+            slots,
+            capacity,
+            longest: if longest + options.tokens > capacity { longest.max(kept(capacity)) } else { longest },
+            choice,
+        };
+        let setup = Setup { reason, ..setup_of(config, placement, capacity)? };
+        let job = Job { prompts, tokens: options.tokens, stop, ends, tokenizer, limit: None };
+        Ok(Prepared { setup, weights, job, generator })
+    }
+}
+
+/// The setup of a model that generates texts of at most `context` tokens: without data, and on the host in f32.
+pub(super) fn setup_of(config: RunConfig, placement: Placement, context: usize) -> Result<Setup> {
+    let shorter = match config.model.examples().units() > context {
+        true => config.with(&config.model.with_context(context)),
+        false => Ok(config.clone()),
+    };
+    let mut config = shorter.unwrap_or(config);
+    if placement.description().kind != Kind::Cuda {
+        (config.precision.compute, config.precision.gradients) = (DType::F32, DType::F32);
+    }
+    config.data.kind = DataKind::Synthetic;
+    config.train.micro_batch_size = 1;
+    config.train.validation_micro_batches = 0;
+    Ok(plan::prepare(config, placement)?)
+}

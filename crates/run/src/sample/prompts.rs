@@ -1,0 +1,118 @@
+//! Prompts, from the command line and from a file.
+
+use data::Tokenizer;
+
+use super::options::SampleOptions;
+use crate::error::{Result, RunError};
+
+/// A prompt that begins a text.
+#[derive(Clone, Debug)]
+pub(super) struct Prompt {
+    pub(super) text: String,
+    pub(super) tokens: Vec<u32>,
+    pub(super) seed: u64,
+}
+
+/// The prompt where none is given.
+const LINE_FEED: &str = "\n";
+/// The most bytes of a file of prompts.
+const MOST_BYTES: u64 = 1 << 26;
+
+/// The prompts of the options, with their tokens and seeds. Errors: a file that cannot be read; a prompt without
+/// tokens, or with some that the model does not have; more seeds than prompts.
+pub(super) fn read(
+    options: &SampleOptions,
+    tokenizer: &Tokenizer,
+    vocabulary: usize,
+    own_seed: u64,
+) -> Result<Vec<Prompt>> {
+    let mut texts = options.prompts.clone();
+    if let Some(path) = &options.prompt_file {
+        let unreadable = |source| RunError::File { path: path.clone(), source };
+        let file = system::input::read_text(path, MOST_BYTES).map_err(unreadable)?;
+        texts.extend(file.lines().filter(|line| !line.is_empty()).map(str::to_owned));
+        if texts.is_empty() {
+            return Err(RunError::Refused(format!("--prompts {}: it has no prompt", path.display())));
+        }
+    }
+    if texts.is_empty() && options.prompt_tokens.is_empty() {
+        texts.push(LINE_FEED.to_owned());
+    }
+    let prompts = texts.len() + options.prompt_tokens.len();
+    if options.seeds.len() > prompts {
+        let seeds = options.seeds.len();
+        return Err(RunError::Refused(format!("--seed: {seeds} seeds for {prompts} prompts")));
+    }
+    let seed = |place: usize| match options.seeds.last() {
+        None => own_seed.wrapping_add(place as u64),
+        Some(last) => options
+            .seeds
+            .get(place)
+            .copied()
+            .unwrap_or_else(|| last.wrapping_add((place + 1 - options.seeds.len()) as u64)),
+    };
+    let mut given = Vec::with_capacity(prompts);
+    for text in texts {
+        let tokens = tokenizer.encode(&text)?;
+        given.push((text, tokens));
+    }
+    given.extend(options.prompt_tokens.iter().map(|tokens| (tokenizer.decode(tokens), tokens.clone())));
+    let prompt = |(place, (text, tokens)): (usize, (String, Vec<u32>))| {
+        check_tokens(&tokens, vocabulary)?;
+        Ok(Prompt { text, tokens, seed: seed(place) })
+    };
+    given.into_iter().enumerate().map(prompt).collect()
+}
+
+fn check_tokens(tokens: &[u32], vocabulary: usize) -> Result<()> {
+    if tokens.is_empty() {
+        return Err(RunError::Refused("--prompt: a sample goes on from at least one token".to_owned()));
+    }
+    match tokens.iter().find(|token| **token as usize >= vocabulary) {
+        None => Ok(()),
+        Some(token) => Err(RunError::Refused(format!(
+            "--prompt: token {token} is not among the {vocabulary} of the model"
+        ))),
+    }
+}
+
+/// Refuses prompts that the model does not hold.
+pub(super) fn check(prompts: &[Prompt], context: usize) -> Result<()> {
+    match prompts.iter().position(|prompt| prompt.tokens.len() > context) {
+        None => Ok(()),
+        Some(place) => Err(RunError::Refused(format!(
+            "--prompt: number {} has {} tokens, more than the model's context of {context}",
+            place + 1,
+            prompts[place].tokens.len()
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_without_tokens_and_with_unknown_ones_are_refused() {
+        check_tokens(&[104, 105], 256).unwrap();
+        for (prompt, vocabulary) in [(&[][..], 256), (&[104, 105], 105)] {
+            let error = check_tokens(prompt, vocabulary).unwrap_err();
+            assert_eq!(error.exit_status(), 2);
+            assert!(error.to_string().contains("--prompt"), "{error}");
+        }
+    }
+
+    #[test]
+    fn every_prompt_has_a_seed() {
+        let seeds = |given: &[u64]| -> Vec<u64> {
+            let prompts = ["a", "b", "c"].map(str::to_owned).to_vec();
+            let options = SampleOptions { prompts, seeds: given.to_vec(), ..SampleOptions::default() };
+            let read = read(&options, &Tokenizer::Bytes, 256, 40).unwrap();
+            read.iter().map(|prompt| prompt.seed).collect()
+        };
+        assert_eq!(seeds(&[]), [40, 41, 42]);
+        assert_eq!(seeds(&[7]), [7, 8, 9]);
+        assert_eq!(seeds(&[7, 3]), [7, 3, 4]);
+        assert_eq!(seeds(&[7, 3, 7]), [7, 3, 7]);
+    }
+}

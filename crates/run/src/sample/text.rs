@@ -1,0 +1,233 @@
+//! One text: its tokens, what of it is certain, and where it ends.
+
+use data::Tokenizer;
+use serde::Serialize;
+
+use super::prompts::Prompt;
+
+/// Tokens from which a text goes on that is longer than `capacity`.
+pub(super) fn kept(capacity: usize) -> usize {
+    capacity.div_ceil(2)
+}
+
+/// Why a text ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    /// It has all tokens that were asked for.
+    Length,
+    /// The model drew a token that ends texts.
+    Token,
+    /// A stop text came.
+    Stop,
+    /// There was no time for more.
+    Time,
+}
+
+/// A text that was sampled.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SampledText {
+    /// The prompt.
+    pub prompt: String,
+    /// The continuation.
+    pub text: String,
+    /// The tokens of the prompt.
+    pub prompt_tokens: Vec<u32>,
+    /// The tokens of the continuation, with those of a stop text, without one that ended it.
+    pub tokens: Vec<u32>,
+    /// The seed of the draws.
+    pub seed: u64,
+    /// Why it ended.
+    pub end: End,
+}
+
+/// A text that is being generated.
+pub(super) struct Text {
+    pub(super) prompt: Prompt,
+    /// All tokens, the prompt's first.
+    tokens: Vec<u32>,
+    /// Tokens that were drawn, one that ends the text included.
+    drawn: usize,
+    /// First token that the model sees.
+    start: usize,
+    /// Whether the model has not seen the tokens from `start` on.
+    pub(super) is_new: bool,
+    unprinted: Unprinted,
+    /// Text of the drawn tokens, as far as it is known.
+    text: String,
+    /// Bytes of it that no stop text can take back.
+    certain: usize,
+    end: Option<End>,
+}
+
+impl Text {
+    pub(super) fn new(prompt: Prompt) -> Self {
+        let tokens = prompt.tokens.clone();
+        let unprinted = Unprinted::default();
+        let (text, certain, end) = (String::new(), 0, None);
+        Text { prompt, tokens, drawn: 0, start: 0, is_new: true, unprinted, text, certain, end }
+    }
+
+    /// Tokens that the model sees.
+    pub(super) fn window(&self) -> &[u32] {
+        &self.tokens[self.start..]
+    }
+
+    /// All tokens so far.
+    pub(super) fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Tokens that were drawn.
+    pub(super) fn drawn(&self) -> usize {
+        self.drawn
+    }
+
+    /// The continuation as far as it is certain.
+    pub(super) fn certain(&self) -> &str {
+        &self.text[..self.certain]
+    }
+
+    pub(super) fn end(&self) -> Option<End> {
+        self.end
+    }
+
+    /// Adds a token. A text as long as the model's context goes on from its later half.
+    pub(super) fn add(
+        &mut self,
+        token: u32,
+        tokenizer: &Tokenizer,
+        stops: &[String],
+        ends: &[u32],
+        capacity: usize,
+    ) {
+        self.drawn += 1;
+        self.is_new = false;
+        if ends.contains(&token) {
+            return self.finish(End::Token, tokenizer);
+        }
+        self.tokens.push(token);
+        if self.window().len() > capacity {
+            (self.start, self.is_new) = (self.tokens.len() - kept(capacity), true);
+        }
+        self.text += &self.unprinted.add(tokenizer, token);
+        self.cut(stops);
+    }
+
+    /// Ends the text for a reason, unless it has ended.
+    pub(super) fn finish(&mut self, end: End, tokenizer: &Tokenizer) {
+        if self.end.is_none() {
+            self.text += &self.unprinted.rest(tokenizer);
+            self.certain = self.text.len();
+            self.end = Some(end);
+        }
+    }
+
+    /// Ends the text before a stop text; what may begin one is not certain.
+    fn cut(&mut self, stops: &[String]) {
+        let found = stops.iter().filter_map(|stop| self.text[self.certain..].find(&**stop)).min();
+        if let Some(place) = found {
+            self.certain += place;
+            self.text.truncate(self.certain);
+            self.end = Some(End::Stop);
+            return;
+        }
+        let open = self.text[self.certain..].char_indices().map(|(place, _)| self.certain + place);
+        let may_begin = |place: &usize| stops.iter().any(|stop| stop.starts_with(&self.text[*place..]));
+        self.certain = open.into_iter().find(may_begin).unwrap_or(self.text.len());
+    }
+
+    pub(super) fn into_sampled(self) -> SampledText {
+        let prompt_tokens = self.prompt.tokens;
+        SampledText {
+            prompt: self.prompt.text,
+            text: self.text,
+            tokens: self.tokens[prompt_tokens.len()..].to_vec(),
+            prompt_tokens,
+            seed: self.prompt.seed,
+            end: self.end.unwrap_or(End::Length),
+        }
+    }
+}
+
+/// Tokens that were drawn, whose last text may not be certain yet: it may end inside of a character, which
+/// the next ones complete.
+#[derive(Default)]
+struct Unprinted {
+    tokens: Vec<u32>,
+    /// Number of bytes of their text that have been returned.
+    given: usize,
+}
+
+impl Unprinted {
+    /// Adds a token and returns the text that is now certain.
+    fn add(&mut self, tokenizer: &Tokenizer, token: u32) -> String {
+        self.tokens.push(token);
+        let text = tokenizer.decode(&self.tokens);
+        match text.strip_suffix(char::REPLACEMENT_CHARACTER) {
+            Some(certain) => {
+                let new = certain[self.given..].to_owned();
+                self.given = certain.len();
+                new
+            }
+            None => text[std::mem::replace(&mut self.given, text.len())..].to_owned(),
+        }
+    }
+
+    /// Returns the rest of the text when no more tokens come.
+    fn rest(&self, tokenizer: &Tokenizer) -> String {
+        tokenizer.decode(&self.tokens)[self.given..].to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_that_comes_in_pieces_is_the_text() {
+        let pieces: [&[u8]; 6] = [
+            b"abc",
+            "h\u{E9}\u{20AC}\u{1F600}!".as_bytes(),
+            &[0xE2, 0x82, 65],
+            &[0xFF, 0xFF, 0xC3, 0xA9],
+            &[0xC3],
+            &[],
+        ];
+        for bytes in pieces {
+            let tokens: Vec<u32> = bytes.iter().map(|byte| u32::from(*byte)).collect();
+            let mut unprinted = Unprinted::default();
+            let mut text = String::new();
+            for token in &tokens {
+                text += &unprinted.add(&Tokenizer::Bytes, *token);
+                assert!(Tokenizer::Bytes.decode(&tokens).starts_with(&text), "{bytes:?}");
+            }
+            text += &unprinted.rest(&Tokenizer::Bytes);
+            assert_eq!(text, Tokenizer::Bytes.decode(&tokens));
+        }
+    }
+
+    #[test]
+    fn a_stop_text_is_never_shown_in_part() {
+        let table: [(&str, &[&str], &str, Option<End>); 6] = [
+            ("abcdef", &["cd"], "ab", Some(End::Stop)),
+            ("abcdef", &["x", "ef"], "abcd", Some(End::Stop)),
+            ("ababac", &["abac"], "ab", Some(End::Stop)),
+            ("aé€b", &["€"], "aé", Some(End::Stop)),
+            ("abc", &["cd"], "ab", None),
+            ("abc", &[], "abc", None),
+        ];
+        for (drawn, stops, shown, end) in table {
+            let stops: Vec<String> = stops.iter().map(ToString::to_string).collect();
+            let prompt = Prompt { text: "p".to_owned(), tokens: vec![112], seed: 0 };
+            let mut text = Text::new(prompt);
+            for byte in drawn.bytes() {
+                if text.end().is_none() {
+                    text.add(u32::from(byte), &Tokenizer::Bytes, &stops, &[], 100);
+                    assert!(shown.starts_with(text.certain()), "{drawn} {stops:?}: {}", text.certain());
+                }
+            }
+            assert_eq!((text.certain(), text.end()), (shown, end), "{drawn} {stops:?}");
+        }
+    }
+}

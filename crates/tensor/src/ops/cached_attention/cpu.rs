@@ -1,0 +1,87 @@
+//! Attention over a cache on the host: one task for each row.
+
+use device::parallel::{for_pieces, simd};
+
+use super::cache::Cache;
+use crate::ops::attention::Heads;
+use crate::ops::math::{exp, sum2};
+use crate::{Result, Tensor, TensorError};
+
+/// First element of a head's positions in the cache; value heads come after key heads.
+fn place(slot: usize, head: usize, heads: Heads, capacity: usize) -> usize {
+    (slot * 2 * heads.key_value + head) * capacity * heads.width
+}
+
+/// Copies the keys and values of one row to a position.
+fn store_row(row: &[f32], heads: Heads, array: &mut [f32], slot: usize, capacity: usize, position: usize) {
+    for (head, values) in row[heads.query_columns()..].chunks_exact(heads.width).enumerate() {
+        let at = place(slot, head, heads, capacity) + position * heads.width;
+        array[at..at + heads.width].copy_from_slice(values);
+    }
+}
+
+pub(super) fn store(qkv: &Tensor, heads: Heads, cache: &Cache, slot: usize) -> Result<()> {
+    let (qkv, mut array) = (qkv.read::<f32>()?, cache.array.write::<f32>()?);
+    for (position, row) in qkv.chunks_exact(heads.packed_columns()).enumerate() {
+        store_row(row, heads, &mut array, slot, cache.capacity(), position);
+    }
+    Ok(())
+}
+
+pub(super) fn forward(
+    operator: &'static str,
+    qkv: &Tensor,
+    heads: Heads,
+    cache: &Cache,
+    documents: &Tensor,
+    output: &Tensor,
+) -> Result<()> {
+    let (slots, capacity, columns) = (cache.slots(), cache.capacity(), heads.packed_columns());
+    let (qkv, documents) = (qkv.read::<f32>()?, documents.read::<u32>()?);
+    let positions: Vec<usize> =
+        documents.iter().take(slots).map(|first| 0_u32.wrapping_sub(*first) as usize).collect();
+    if let Some(late) = positions.iter().find(|position| **position >= capacity) {
+        return Err(TensorError::Index { operator, index: *late as u32, limit: capacity });
+    }
+    {
+        let mut array = cache.array.write::<f32>()?;
+        for (slot, (row, position)) in qkv.chunks_exact(columns).zip(&positions).enumerate() {
+            store_row(row, heads, &mut array, slot, capacity, *position);
+        }
+    }
+    let (array, qkv): (_, &[f32]) = (cache.array.read::<f32>()?, &qkv);
+    let array: &[f32] = &array;
+    for_pieces(&mut output.write::<f32>()?, heads.query_columns(), |row, out| {
+        out.fill(0.0);
+        let Some(position) = positions.get(row) else { return };
+        let queries = qkv[row * columns..].chunks_exact(heads.width);
+        let mut weights = vec![0.0; position + 1];
+        for (head, (query, out)) in queries.zip(out.chunks_exact_mut(heads.width)).enumerate() {
+            let own = head / heads.group();
+            let of = |head| &array[place(row, head, heads, capacity)..][..(position + 1) * heads.width];
+            simd(
+                #[inline(always)]
+                || attend(query, of(own), of(heads.key_value + own), &mut weights, out),
+            );
+        }
+    });
+    Ok(())
+}
+
+/// One head's output, added to zeros.
+#[inline(always)]
+fn attend(query: &[f32], keys: &[f32], values: &[f32], weights: &mut [f32], out: &mut [f32]) {
+    let (width, scale) = (query.len(), 1.0 / (query.len() as f32).sqrt());
+    let mut largest = f32::NEG_INFINITY;
+    for (weight, key) in weights.iter_mut().zip(keys.chunks_exact(width)) {
+        *weight = sum2(query, key, |a, b| a * b) * scale;
+        largest = largest.max(*weight);
+    }
+    let mut total = 0.0;
+    for (weight, value) in weights.iter_mut().zip(values.chunks_exact(width)) {
+        *weight = exp(*weight - largest);
+        total += *weight;
+        out.iter_mut().zip(value).for_each(|(out, value)| *out = weight.mul_add(*value, *out));
+    }
+    out.iter_mut().for_each(|out| *out /= total);
+}

@@ -1,0 +1,60 @@
+//! Attention of one new token of each sequence over the keys and values of the tokens before it, which a cache
+//! keeps.
+//!
+//! Rows do not see each other, and a row's sums are cut by its own positions only, so that a row's result does
+//! not depend on the other rows, their number, or the cache's capacity. The order of its sums differs from
+//! that of [`attention`](super::attention), so results agree up to rounding.
+
+mod cache;
+mod cpu;
+pub(crate) mod cuda;
+mod workspace;
+
+pub use cache::Cache;
+
+use device::{Backend, Category, DType, Request};
+
+use super::attention::{Heads, Qkv};
+use super::check;
+use crate::{Result, Tensor};
+
+/// Copies the keys and values of a whole sequence `qkv [1, time, columns]` to positions 0 to time of `slot`.
+/// Errors: separate arrays, shapes or types that do not agree, a slot or a time that the cache does not have.
+pub fn store(qkv: &Qkv<Tensor>, heads: Heads, cache: &Cache, slot: usize) -> Result<()> {
+    const OPERATOR: &str = "cached_attention.store";
+    let (qkv, [rows, time]) = cache.check(OPERATOR, qkv, heads)?;
+    if rows != 1 || time > cache.capacity() || slot >= cache.slots() {
+        let expected = format!("[1, at most {}, _] and one of {} slots", cache.capacity(), cache.slots());
+        return Err(check::wrong(OPERATOR, "qkv", &qkv, expected));
+    }
+    match qkv.device().backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => cpu::store(&qkv, heads, cache, slot),
+        Backend::Cuda => cuda::store(OPERATOR, &qkv, heads, cache, slot),
+    }
+}
+
+/// Adds one token to the sequence of every slot and lets it attend: `qkv [rows, 1, columns]`, of which row i is
+/// the next token of slot i, to `[rows, 1, heads.query · heads.width]`. `documents [rows, 1]` u32 has minus the
+/// position of every row, modulo 2³², as rotary embeddings take it; rows beyond the slots give 0.
+/// Errors: separate arrays, shapes or types that do not agree, fewer rows than slots, a position that the cache
+/// does not have (on a GPU it ends the process's use of the device), out of memory.
+pub fn forward(qkv: &Qkv<Tensor>, heads: Heads, cache: &Cache, documents: &Tensor) -> Result<Tensor> {
+    const OPERATOR: &str = "cached_attention.forward";
+    let (qkv, [rows, time]) = cache.check(OPERATOR, qkv, heads)?;
+    if time != 1 || rows < cache.slots() {
+        return Err(check::wrong(OPERATOR, "qkv", &qkv, format!("[at least {}, 1, _]", cache.slots())));
+    }
+    check::dtype(OPERATOR, "documents", documents, DType::U32)?;
+    check::shape(OPERATOR, "documents", documents, [rows, 1])?;
+    let (device, request) = (qkv.device(), Request::new(Category::Activation, OPERATOR));
+    let output = Tensor::empty(device, [rows, 1, heads.query_columns()], qkv.dtype(), request)?;
+    let bytes = workspace::bytes(cache.slots(), heads, cache.capacity());
+    let workspace = Tensor::workspace(device, OPERATOR, bytes)?;
+    match device.backend() {
+        Backend::Meta => {}
+        Backend::Cpu => cpu::forward(OPERATOR, &qkv, heads, cache, documents, &output)?,
+        Backend::Cuda => cuda::forward(OPERATOR, &qkv, heads, cache, documents, &workspace, &output)?,
+    }
+    Ok(output)
+}

@@ -1,0 +1,104 @@
+//! The choice of tokens on the host: one task for each row.
+
+use device::parallel::for_pieces;
+
+use super::choice::Choice;
+use crate::{Result, Tensor};
+
+/// Units of a probability in sums, which are exact: their order does not matter.
+const UNITS: f64 = 4_294_967_296.0;
+
+pub(super) fn forward(
+    logits: &Tensor,
+    draws: &Tensor,
+    seen: Option<(&Tensor, &Tensor)>,
+    choice: Choice,
+    chosen: &Tensor,
+) -> Result<()> {
+    let (rows, vocabulary) = (logits.shape().rows(), logits.shape().columns());
+    let (logits, draws) = (logits.read::<f32>()?, draws.read::<u32>()?);
+    let (logits, draws): (&[f32], &[u32]) = (&logits, &draws);
+    if let Some((tokens, seen)) = seen {
+        let (tokens, words) = (tokens.read::<u32>()?, seen.shape().columns());
+        for (token, seen) in tokens.iter().zip(seen.write::<u32>()?.chunks_exact_mut(words)) {
+            if let Some(word) = seen.get_mut(*token as usize / 32) {
+                *word |= 1 << (token % 32);
+            }
+        }
+    }
+    let words = seen.map_or(0, |(_, seen)| seen.shape().columns());
+    let seen = seen.map(|(_, seen)| seen.read::<u32>()).transpose()?;
+    let seen = seen.as_deref();
+    for_pieces(&mut chosen.write::<u32>()?, 1, |row, chosen| {
+        let seen = seen.map(|seen| &seen[row * words..][..words]);
+        let scores = scores(&logits[row * vocabulary..][..vocabulary], seen, choice);
+        let draw = [0, 1, 2].map(|line| draws[line * rows + row]);
+        chosen[0] = choose(&scores, draw, choice);
+    });
+    Ok(())
+}
+
+/// Logits after penalty and temperature.
+fn scores(logits: &[f32], seen: Option<&[u32]>, choice: Choice) -> Vec<f32> {
+    let penalty = choice.repetition_penalty;
+    let scale = if choice.temperature > 0.0 { 1.0 / choice.temperature } else { 1.0 };
+    let score = |(token, logit): (usize, &f32)| {
+        let is_seen = seen.is_some_and(|seen| seen[token / 32] >> (token % 32) & 1 == 1);
+        let penalised = match is_seen {
+            true if *logit > 0.0 => logit / penalty,
+            true => logit * penalty,
+            false => *logit,
+        };
+        penalised * scale
+    };
+    logits.iter().enumerate().map(score).collect()
+}
+
+fn choose(scores: &[f32], [number, low, high]: [u32; 3], choice: Choice) -> u32 {
+    if choice.temperature <= 0.0 {
+        return largest(scores.iter().copied().enumerate());
+    }
+    let least = threshold(scores, choice);
+    let candidates = scores.iter().copied().enumerate().filter(|(_, score)| *score >= least);
+    let noisy = candidates.map(|(token, score)| {
+        let words = philox::philox4x32([low, high], [token as u32 / 4, number, 0, 0]);
+        (token, score + gumbel(words[token % 4]))
+    });
+    largest(noisy)
+}
+
+/// −ln(−ln u) for the uniform number of a word, in (0, 1).
+fn gumbel(word: u32) -> f32 {
+    let uniform = (f64::from(word) + 0.5) / UNITS;
+    -libm::log(-libm::log(uniform)) as f32
+}
+
+/// The index of the largest value, the first of several.
+fn largest(values: impl Iterator<Item = (usize, f32)>) -> u32 {
+    let start = (0, f32::NEG_INFINITY);
+    values.fold(start, |best, next| if next.1 > best.1 { next } else { best }).0 as u32
+}
+
+/// The least score of a token that may be drawn.
+fn threshold(scores: &[f32], choice: Choice) -> f32 {
+    let limited = choice.top_k > 0 && (choice.top_k as usize) < scores.len();
+    if !limited && choice.top_p >= 1.0 {
+        return f32::NEG_INFINITY;
+    }
+    let mut sorted = scores.to_vec();
+    sorted.sort_unstable_by(|a, b| b.total_cmp(a));
+    let least = if limited { sorted[choice.top_k as usize - 1] } else { f32::NEG_INFINITY };
+    if choice.top_p >= 1.0 {
+        return least;
+    }
+    let top = sorted.first().copied().unwrap_or_default();
+    let mass = |score: f32| (f64::from((score - top).exp()) * UNITS) as u64;
+    let candidates = || sorted.iter().copied().take_while(|score| *score >= least);
+    let wanted = (f64::from(choice.top_p) * candidates().map(mass).sum::<u64>() as f64).ceil() as u64;
+    let mut sum = 0;
+    let enough = candidates().find(|score| {
+        sum += mass(*score);
+        sum >= wanted
+    });
+    enough.unwrap_or(least)
+}

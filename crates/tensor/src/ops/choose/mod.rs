@@ -1,0 +1,61 @@
+//! The next token of each sequence: the likeliest, or one drawn by its probability.
+//!
+//! A token is drawn by the largest of score + Gumbel noise (Gumbel, *Statistical Theory of Extreme Values*,
+//! 1954): its probability is the softmax of the scores. The noise is a function of the row's key, the number of
+//! the draw and the token, so that a row's draws do not depend on other rows.
+
+mod choice;
+mod cpu;
+pub(crate) mod cuda;
+
+pub use choice::Choice;
+
+use device::{Backend, Category, DType, Request};
+
+use super::check;
+use crate::{Result, Tensor};
+
+/// Rows of the array that states draws: the number of the draw, and both words of the row's key.
+pub const DRAW_ROWS: usize = 3;
+
+/// Words of a row of `seen`, a bit for each token.
+#[must_use]
+pub fn seen_words(vocabulary: usize) -> usize {
+    vocabulary.div_ceil(32)
+}
+
+/// Chooses the token after each of the first `count` rows of `logits [rows, 1, vocabulary]`, f32 or bf16: u32
+/// `[count]`. `draws [3, rows]` u32 states the rows' draws. Where tokens are given, `tokens [rows, 1]` u32 are
+/// added to `seen [count, seen_words(vocabulary)]` u32 before the penalty applies to it.
+/// Errors: shapes or types that do not agree, out of memory.
+pub fn forward(
+    logits: &Tensor,
+    count: usize,
+    draws: &Tensor,
+    seen: Option<(&Tensor, &Tensor)>,
+    choice: Choice,
+) -> Result<Tensor> {
+    const OPERATOR: &str = "choose.forward";
+    check::computed(OPERATOR, &[("logits", logits)])?;
+    check::rank(OPERATOR, "logits", logits, 3)?;
+    let (rows, vocabulary) = (logits.shape().rows(), logits.shape().columns());
+    check::dtype(OPERATOR, "draws", draws, DType::U32)?;
+    check::shape(OPERATOR, "draws", draws, [DRAW_ROWS, rows])?;
+    if count > rows {
+        return Err(check::wrong(OPERATOR, "logits", logits, format!("at least {count} rows")));
+    }
+    if let Some((tokens, seen)) = seen {
+        check::dtype(OPERATOR, "tokens", tokens, DType::U32)?;
+        check::shape(OPERATOR, "tokens", tokens, [rows, 1])?;
+        check::dtype(OPERATOR, "seen", seen, DType::U32)?;
+        check::shape(OPERATOR, "seen", seen, [count, seen_words(vocabulary)])?;
+    }
+    let request = Request::new(Category::Activation, OPERATOR);
+    let chosen = Tensor::empty(logits.device(), [count], DType::U32, request)?;
+    match logits.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => cpu::forward(logits, draws, seen, choice, &chosen)?,
+        Backend::Cuda => cuda::forward(OPERATOR, logits, draws, seen, choice, &chosen)?,
+    }
+    Ok(chosen)
+}

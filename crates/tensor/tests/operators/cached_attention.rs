@@ -1,0 +1,94 @@
+use device::{Category, Device};
+use tensor::ops::attention::{self, Heads, Masks, Qkv};
+use tensor::ops::cached_attention::{Cache, forward, store};
+use tensor::{DType, Tensor};
+
+use crate::support::{Case, bits, cpu, devices, read, tensor};
+
+/// Query heads, key and value heads, width: with and without whole vectors, groups that do not divide by four.
+const HEADS: [Heads; 5] = [
+    Heads { query: 3, key_value: 3, width: 6 },
+    Heads { query: 6, key_value: 1, width: 32 },
+    Heads { query: 4, key_value: 4, width: 64 },
+    Heads { query: 8, key_value: 2, width: 64 },
+    Heads { query: 2, key_value: 2, width: 128 },
+];
+/// Tokens of a sequence: within a chunk of the GPU's kernel, its border, and some chunks.
+const TIMES: [usize; 4] = [1, 2, 65, 200];
+
+fn documents(device: &Device, positions: &[u32]) -> Tensor {
+    let negative: Vec<u32> = positions.iter().map(|position| position.wrapping_neg()).collect();
+    tensor(device, &negative, [positions.len(), 1])
+}
+
+/// The rows of `qkv [1, time, columns]` from `first` on.
+fn rows(qkv: &Tensor, first: usize, count: usize) -> Tensor {
+    let columns = qkv.shape().columns();
+    qkv.view(first * columns, [1, count, columns]).unwrap()
+}
+
+/// The output of the last token of `qkv`, in `slot` of `slots`, with another token in every other slot.
+fn last(case: &Case, qkv: &Tensor, heads: Heads, capacity: usize, slots: usize, slot: usize) -> Tensor {
+    let (time, columns) = (qkv.shape().dims()[1], qkv.shape().columns());
+    let cache = Cache::new(&case.device, slots, heads, capacity, case.dtype).unwrap();
+    if time > 1 {
+        store(&Qkv::Packed(rows(qkv, 0, time - 1)), heads, &cache, slot).unwrap();
+    }
+    let (others, _) = case.operand("others", [slots + 2, 1, columns]);
+    others.view(slot * columns, [1, columns]).unwrap().copy_from(&rows(qkv, time - 1, 1)).unwrap();
+    let mut positions = vec![0; slots + 2];
+    positions[slot] = time as u32 - 1;
+    let out = forward(&Qkv::Packed(others), heads, &cache, &documents(&case.device, &positions)).unwrap();
+    assert!(read(&out)[slots * heads.query_columns()..].iter().all(|value| *value == 0.0));
+    out.view(slot * heads.query_columns(), [heads.query_columns()]).unwrap()
+}
+
+#[test]
+fn the_last_token_attends_as_in_the_whole_sequence() {
+    for case in devices() {
+        for heads in HEADS {
+            if case.device.is_cuda_like() && !attention::widths(case.dtype).has(heads.width) {
+                continue;
+            }
+            for time in TIMES {
+                let what = format!("{heads:?}, {time} tokens");
+                let (qkv, _) = case.operand("qkv", [1, time, heads.packed_columns()]);
+                let whole = attention::forward(&Qkv::Packed(qkv.clone()), heads, Masks::default()).unwrap();
+                let columns = heads.query_columns();
+                let expected = whole.output.view((time - 1) * columns, [columns]).unwrap();
+                let alone = last(&case, &qkv, heads, time, 1, 0);
+                case.close(&what, &read(&alone), &read(&expected));
+                let beside = last(&case, &qkv, heads, time + 70, 3, 2);
+                assert_eq!(bits(&alone), bits(&beside), "{what}: other rows and capacity change no bit");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let (device, heads) = (cpu(), HEADS[0]);
+    let cache = Cache::new(&device, 2, heads, 4, DType::F32).unwrap();
+    let qkv = |rows: usize, time: usize| {
+        let zeros = vec![0.0f32; rows * time * heads.packed_columns()];
+        Qkv::Packed(
+            Tensor::from_host(&device, &zeros, [rows, time, heads.packed_columns()], Category::Input)
+                .unwrap(),
+        )
+    };
+    let table = [
+        (store(&qkv(1, 5), heads, &cache, 0).map(drop), "qkv has shape [1, 5, 54]"),
+        (store(&qkv(1, 4), heads, &cache, 2).map(drop), "one of 2 slots"),
+        (store(&qkv(2, 1), heads, &cache, 0).map(drop), "qkv has shape [2, 1, 54]"),
+        (forward(&qkv(1, 1), heads, &cache, &documents(&device, &[0])).map(drop), "at least 2"),
+        (
+            forward(&qkv(2, 1), heads, &cache, &documents(&device, &[0, 4])).map(drop),
+            "index 4 is outside 0..4",
+        ),
+        (forward(&qkv(2, 1), HEADS[1], &cache, &documents(&device, &[0, 0])).map(drop), "cache has shape"),
+    ];
+    for (refused, expected) in table {
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}

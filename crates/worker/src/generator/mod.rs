@@ -1,0 +1,218 @@
+//! One rank that generates text: its stages, their caches of keys and values, and the choice of tokens.
+//!
+//! A step computes the next token of every sequence. All arrays have sizes that do not depend on how many
+//! sequences there are, nor how long they are: a row's matmuls are those of any other number of rows, so that a
+//! text does not depend on what is generated beside it.
+
+mod lines;
+mod options;
+mod passes;
+mod stage;
+
+use std::sync::Arc;
+
+use checkpoint::Target;
+use collective::Communicator;
+use device::{Category, DType, Device, Request};
+use parallel::{Axis, Planes, RankGrid};
+use tensor::Tensor;
+use tensor::ops::choose::{self, DRAW_ROWS, seen_words};
+
+use crate::connect;
+use crate::error::{Result, WorkerError};
+use crate::setup::Setup;
+use crate::start::Weights;
+use crate::state;
+pub use lines::Line;
+pub use options::GeneratorOptions;
+use passes::Passes;
+use stage::OwnStage;
+
+/// Rows that a GPU computes in a step, of which each sequence has one. Its time is that of reading the weights.
+const GPU_ROWS: usize = 64;
+/// The same on a CPU.
+const CPU_ROWS: usize = 8;
+
+/// Bytes of what a [`Generator`] holds and of its peaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+pub struct GeneratorBytes {
+    /// Weights of this rank's stages.
+    pub weights: u64,
+    /// Keys and values of this rank's layers.
+    pub cache: u64,
+    /// The most that was allocated.
+    pub peak_allocated: u64,
+    /// The most that was reserved.
+    pub peak_reserved: u64,
+}
+
+/// One rank of a generation.
+pub struct Generator {
+    options: GeneratorOptions,
+    passes: Passes,
+    /// Tokens, documents and draws of a step: `[2 + DRAW_ROWS, rows]` u32.
+    state: Tensor,
+    /// Tokens that each slot's sequence has, a bit each, where a penalty asks for them.
+    seen: Option<Tensor>,
+}
+
+impl Generator {
+    /// Sequences that a replica on a device like this generates at once, at most.
+    pub fn most_slots(is_gpu: bool) -> usize {
+        if is_gpu { GPU_ROWS } else { CPU_ROWS }
+    }
+
+    /// Builds this rank's stages and caches, has the allocator reserve what generating needs, and reads the
+    /// weights, if there are any: a plan has none. Errors: a model that takes no tokens, out of memory, weights
+    /// that cannot be read or that belong to another model.
+    pub fn new(
+        setup: &Setup,
+        communicator: Communicator,
+        options: GeneratorOptions,
+        weights: Option<&dyn Weights>,
+    ) -> Result<Self> {
+        let (config, rank) = (&setup.config, communicator.rank());
+        let nn::Examples::Tokens { vocabulary, .. } = config.model.examples() else {
+            return Err(WorkerError::Refused("a model without tokens generates no text".to_owned()));
+        };
+        let grid = RankGrid::new(&config.parallel.axes(), rank)?;
+        let device = setup.device(rank)?;
+        let mut planes = connect::connect(communicator, &device, config, grid)?;
+        let blueprint = Arc::clone(&setup.blueprint);
+        let stages = blueprint.stages_of(grid.coordinate(Axis::Pipeline));
+        let stages =
+            stages.map(|stage| OwnStage::new(setup, &device, stage, options)).collect::<Result<_>>()?;
+        let rows = Self::most_slots(device.is_cuda_like());
+        let state = Tensor::for_host(&device, [2 + DRAW_ROWS, rows], DType::U32, Category::Input)?;
+        let request = Request::new(Category::Buffer, "seen_tokens");
+        let seen = match options.choice.repetition_penalty == 1.0 {
+            true => None,
+            false => {
+                let shape = [options.slots, seen_words(vocabulary)];
+                Some(Tensor::zeros(&device, shape, DType::U32, request)?)
+            }
+        };
+        connect::warm_up(&mut planes, &device, config, false)?;
+        let passes = Passes { setup: setup.clone(), vocabulary, grid, device, planes, stages };
+        let mut generator = Generator { options, passes, state, seen };
+        generator.rehearse()?;
+        if let Some(weights) = weights {
+            generator.passes.stages.iter().try_for_each(|stage| state::load_model(&*stage.model, weights))?;
+        }
+        Ok(generator)
+    }
+
+    /// Bytes so far.
+    pub fn bytes(&self) -> GeneratorBytes {
+        let statistics = self.passes.device.statistics();
+        let parameters = self.passes.stages.iter().flat_map(|stage| stage.model.parameters().list());
+        GeneratorBytes {
+            weights: parameters.map(|parameter| parameter.tensor.bytes() as u64).sum(),
+            cache: self.passes.stages.iter().map(OwnStage::cache_bytes).sum(),
+            peak_allocated: statistics.peak_allocated(),
+            peak_reserved: statistics.peak_reserved(),
+        }
+    }
+
+    /// The device of this rank.
+    pub fn device(&self) -> &Device {
+        &self.passes.device
+    }
+
+    /// The plane for messages between the hosts of all ranks.
+    pub fn planes(&mut self) -> &mut Planes {
+        &mut self.passes.planes
+    }
+
+    /// Computes the next token of every sequence of this replica: entry i of `lines` is that of slot i, `None`
+    /// for a slot without one. Returns the tokens of all replicas, on every rank, a list of slots each; those of
+    /// slots without a sequence mean nothing. All ranks call it as often; it waits for the device once, to read
+    /// four bytes for each slot. Errors: more lines than slots, a line longer than the capacity, a failure of a
+    /// rank or of the transport.
+    pub fn step(&mut self, lines: &[Option<Line<'_>>]) -> Result<Vec<Vec<u32>>> {
+        lines::check(lines, self.options)?;
+        let chosen = self.chosen(lines)?;
+        if self.passes.grid.world_size() == 1 {
+            return Ok(vec![chosen]);
+        }
+        let bytes: Vec<u8> = chosen.iter().flat_map(|token| token.to_le_bytes()).collect();
+        let all = self.passes.planes.control().all_gather(&bytes)?;
+        let last = (Axis::Pipeline, self.passes.grid.size(Axis::Pipeline) - 1);
+        let of_replica = |replica: usize| {
+            let bytes = all.get(self.passes.grid.rank_at(&[(Axis::Data, replica), last]));
+            let (words, _) = bytes.map_or(&[][..], Vec::as_slice).as_chunks::<4>();
+            words.iter().map(|word| u32::from_le_bytes(*word)).collect()
+        };
+        Ok((0..self.passes.grid.size(Axis::Data)).map(of_replica).collect())
+    }
+
+    /// The tokens of this replica's slots where this rank has the model's end; elsewhere none.
+    fn chosen(&mut self, lines: &[Option<Line<'_>>]) -> Result<Vec<u32>> {
+        let slots = self.options.slots;
+        let words = lines::state(lines, self.state.shape().columns());
+        self.state.set(&words)?;
+        self.see(lines)?;
+        let Some(logits) = self.passes.logits(&self.state, lines)? else { return Ok(Vec::new()) };
+        let rows = self.state.shape().columns();
+        let draws = self.state.view(2 * rows, [DRAW_ROWS, rows])?;
+        let tokens = self.state.view(0, [rows, 1])?;
+        let seen = self.seen.as_ref().map(|seen| (&tokens, seen));
+        let chosen = choose::forward(&logits, slots, &draws, seen, self.options.choice)?;
+        drop(logits);
+        Ok(chosen.to_vec::<u32>()?)
+    }
+
+    /// Marks the tokens of new sequences as seen.
+    fn see(&mut self, lines: &[Option<Line<'_>>]) -> Result<()> {
+        let Some(seen) = &self.seen else { return Ok(()) };
+        let words = seen.shape().columns();
+        for (slot, line) in lines.iter().enumerate() {
+            if let Some(line) = line.filter(|line| line.seen.is_some()) {
+                seen.view(slot * words, [words])?.set(&line.seen_bits(words))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the allocator reserve what any step needs, before ranks wait for each other on their devices and
+    /// before there are weights.
+    fn rehearse(&mut self) -> Result<()> {
+        let counted = Planes::new(
+            Communicator::counted(self.passes.grid.rank(), self.passes.grid.world_size()),
+            self.passes.grid,
+        )?;
+        let real = std::mem::replace(&mut self.passes.planes, counted);
+        let longest = vec![0; self.options.longest.clamp(1, self.options.capacity)];
+        let line = |slot: usize| {
+            Some(Line { tokens: &longest, is_new: slot == 0, seen: None, number: 0, key: [0, 0] })
+        };
+        let lines: Vec<_> = (0..self.options.slots).map(line).collect();
+        let ran = self.chosen(&lines);
+        self.passes.planes = real;
+        ran?;
+        self.passes.device.synchronize()?;
+        if self.passes.grid.world_size() > 1 {
+            self.passes.planes.control().barrier()?;
+        }
+        Ok(())
+    }
+
+    /// The grid of ranks.
+    pub fn grid(&self) -> &RankGrid {
+        &self.passes.grid
+    }
+
+    /// Overwrites the parameter or buffer `name` of this rank, of which there may be none, with the bytes of an
+    /// array of type `dtype`. Errors: types that do not convert.
+    pub fn set_array(&self, name: &str, dtype: DType, bytes: &[u8]) -> Result<()> {
+        for OwnStage { model, .. } in &self.passes.stages {
+            let parameters = model.parameters().list().iter().filter(|parameter| parameter.name == name);
+            let buffers = model.buffers().iter().filter(|buffer| buffer.name() == name);
+            let tensors = parameters.map(|parameter| &parameter.tensor);
+            for tensor in tensors.chain(buffers.map(|buffer| buffer.tensor())) {
+                Target::whole(name.to_owned(), dtype, tensor.clone()).take(0, bytes)?;
+            }
+        }
+        Ok(())
+    }
+}

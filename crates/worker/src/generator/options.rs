@@ -1,0 +1,16 @@
+//! What is generated.
+
+use tensor::ops::choose::Choice;
+
+/// What a [`Generator`](super::Generator) generates.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GeneratorOptions {
+    /// Sequences at once on each replica of the model, at most [`Generator::most_slots`](super::Generator::most_slots).
+    pub slots: usize,
+    /// Tokens of a sequence, at most the model's context.
+    pub capacity: usize,
+    /// Tokens of a sequence when it is first given, or given anew, at most.
+    pub longest: usize,
+    /// The choice of tokens.
+    pub choice: Choice,
+}

@@ -1,0 +1,49 @@
+//! A stage of this rank with its caches.
+
+use std::rc::Rc;
+
+use device::Device;
+use nn::Model;
+use tensor::ops::cached_attention::Cache;
+
+use super::options::GeneratorOptions;
+use crate::build;
+use crate::error::{Result, WorkerError};
+use crate::setup::Setup;
+
+/// A stage of this rank.
+pub(super) struct OwnStage {
+    pub(super) number: usize,
+    pub(super) model: Box<dyn Model>,
+    /// A cache for each layer; none for a model that cannot have them.
+    pub(super) caches: Rc<[Cache]>,
+}
+
+impl OwnStage {
+    pub(super) fn new(
+        setup: &Setup,
+        device: &Device,
+        number: usize,
+        options: GeneratorOptions,
+    ) -> Result<Self> {
+        let (config, stage) = (&setup.config, &setup.blueprint.stages[number]);
+        let model = build::model(config, device, config.precision.compute, stage)?;
+        let layers = config.model.cached_heads().map_or(0..0, |_| stage.layers.clone());
+        let cache = |layer: usize| -> Result<Cache> {
+            let _scope = device.module(&format!("cache.{layer}"));
+            let heads = config.model.cached_heads().ok_or_else(no_stage)?;
+            Ok(Cache::new(device, options.slots, heads, options.capacity, config.precision.compute)?)
+        };
+        let caches = layers.map(cache).collect::<Result<Rc<[Cache]>>>()?;
+        Ok(OwnStage { number, model, caches })
+    }
+
+    pub(super) fn cache_bytes(&self) -> u64 {
+        self.caches.iter().map(|cache| cache.bytes() as u64).sum()
+    }
+}
+
+/// The error of a stage without what it needs.
+pub(super) fn no_stage() -> WorkerError {
+    WorkerError::Refused("a stage has no input".to_owned())
+}

@@ -1,0 +1,195 @@
+// Attention of one new token of each sequence over a cache of keys and values: in chunks of CHUNK positions,
+// whose results are joined in order. What a block computes depends on its own row and chunk alone.
+#include "common.cuh"
+
+// LANES lanes share a key, each with N elements of every LANES * N; the other lanes of a warp take other keys.
+// QUERIES query heads are computed at once from one reading of a key or value.
+
+// Copies the keys and values of a sequence to the first positions of a slot. Launch: a thread for N elements.
+// `heads` counts key and value heads; a row of qkv has the columns of `query` heads before theirs.
+template <int N, typename T>
+__device__ __forceinline__ void store_rows(const T *qkv, T *slot, u32 items, u32 query, u32 heads, u32 width,
+                                           u32 capacity) {
+    const u32 item = blockIdx.x * THREADS + threadIdx.x;
+    if (item >= items) return;
+    const u32 each = width / N, column = item % each * N, head = item / each % heads;
+    const u32 row = item / each / heads;
+    const T *from = qkv + (u64(row) * (query + heads) + query + head) * width + column;
+    store<N>(slot + (u64(head) * capacity + row) * width + column, load<N>(from));
+}
+
+__device__ __forceinline__ float lanes_sum(float x) {
+#pragma unroll
+    for (int offset = LANES / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(ALL_LANES, x, offset);
+    return x;
+}
+
+// One chunk of one key and value head of one row, for the `group` query heads that share it: an output, the
+// largest score and the sum of the exponentials of each. The block whose chunk has the new token stores its
+// key and value first. Floor: the keys and values of the positions before the token, once.
+template <int N, typename T>
+__device__ __forceinline__ void chunk_of_row(const T *qkv, T *cache, const u32 *documents, float *partials,
+                                             u32 query, u32 group, u32 width, u32 capacity, float scale) {
+    extern __shared__ float shared[];
+    float *queries = shared, *scores = queries + group * width, *statistics = scores + group * CHUNK;
+    float *sums = statistics + 2 * group;
+    const u32 chunk = blockIdx.x, head = blockIdx.y, row = blockIdx.z, heads = query / group;
+    const u32 position = 0u - documents[row], first = chunk * CHUNK;
+    if (position >= capacity) __trap();
+    if (first > position) return;
+    const u32 keys = min(u32(CHUNK), position + 1 - first);
+    const T *own = qkv + u64(row) * (query + 2 * heads) * width;
+    T *all_keys = cache + (u64(row) * 2 * heads + head) * capacity * width;
+    T *all_values = all_keys + u64(heads) * capacity * width;
+    for (u32 i = threadIdx.x; i < group * width; i += STRANDS)
+        queries[i] = to_f32(own[u64(head) * group * width + i]);
+    if (position < first + CHUNK) {
+        const T *key = own + u64(query + head) * width, *value = key + u64(heads) * width;
+        for (u32 i = threadIdx.x; i < width; i += STRANDS) {
+            all_keys[u64(position) * width + i] = key[i];
+            all_values[u64(position) * width + i] = value[i];
+        }
+    }
+    __syncthreads();
+    const u32 lane = threadIdx.x % LANES, strand = threadIdx.x / LANES;
+    // All lanes of a warp take part in every round, so that sums meet in shuffles.
+    for (u32 g = 0; g < group; g += QUERIES) {
+        for (u32 start = 0; start < keys; start += STRANDS / LANES) {
+            const u32 key = start + strand;
+            float sum[QUERIES] = {};
+            if (key < keys) {
+                const T *from = all_keys + u64(first + key) * width;
+                for (u32 column = lane * N; column < width; column += LANES * N) {
+                    const Floats<N> values = read<N>(from + column);
+#pragma unroll
+                    for (u32 q = 0; q < QUERIES; q++)
+                        if (g + q < group)
+#pragma unroll
+                            for (int i = 0; i < N; i++)
+                                sum[q] = fmaf(values.at[i], queries[(g + q) * width + column + i], sum[q]);
+                }
+            }
+#pragma unroll
+            for (u32 q = 0; q < QUERIES; q++) {
+                const float score = lanes_sum(sum[q]) * scale;
+                if (lane == 0 && key < keys && g + q < group) scores[(g + q) * CHUNK + key] = score;
+            }
+        }
+    }
+    __syncthreads();
+    for (u32 g = threadIdx.x / WARP; g < group; g += STRANDS / WARP) {
+        float largest = __uint_as_float(0xff800000u), total = 0.0f;
+        for (u32 i = threadIdx.x % WARP; i < keys; i += WARP) largest = fmaxf(largest, scores[g * CHUNK + i]);
+        largest = warp_max(largest);
+        for (u32 i = threadIdx.x % WARP; i < keys; i += WARP) {
+            const float weight = expf(scores[g * CHUNK + i] - largest);
+            scores[g * CHUNK + i] = weight;
+            total += weight;
+        }
+        total = warp_sum(total);
+        if (threadIdx.x % WARP == 0) {
+            statistics[2 * g] = largest;
+            statistics[2 * g + 1] = total;
+        }
+    }
+    __syncthreads();
+    const u32 warp = threadIdx.x / WARP, chunks = gridDim.x;
+    for (u32 g = 0; g < group; g += QUERIES) {
+        // Every lane goes through all rounds; those whose columns are beyond the head have zeros.
+        for (u32 round = 0; round < width; round += LANES * N) {
+            const u32 column = round + lane * N;
+            Floats<N> sum[QUERIES] = {};
+            if (column < width)
+                for (u32 key = strand; key < keys; key += STRANDS / LANES) {
+                    const Floats<N> values = read<N>(all_values + u64(first + key) * width + column);
+#pragma unroll
+                    for (u32 q = 0; q < QUERIES; q++) {
+                        const float weight = g + q < group ? scores[(g + q) * CHUNK + key] : 0.0f;
+#pragma unroll
+                        for (int i = 0; i < N; i++) sum[q].at[i] = fmaf(weight, values.at[i], sum[q].at[i]);
+                    }
+                }
+#pragma unroll
+            for (u32 q = 0; q < QUERIES; q++)
+#pragma unroll
+                for (int i = 0; i < N; i++) {
+                    float x = sum[q].at[i];
+                    x += __shfl_xor_sync(ALL_LANES, x, LANES);
+                    x += __shfl_xor_sync(ALL_LANES, x, 2 * LANES);
+                    if (threadIdx.x % WARP < LANES) sums[((warp * QUERIES + q) * LANES + lane) * N + i] = x;
+                }
+            __syncthreads();
+            for (u32 at = threadIdx.x; at < QUERIES * LANES * N; at += STRANDS) {
+                const u32 q = at / (LANES * N), to = round + at % (LANES * N);
+                if (g + q < group && to < width) {
+                    float x = 0.0f;
+#pragma unroll
+                    for (u32 w = 0; w < STRANDS / WARP; w++) x += sums[w * QUERIES * LANES * N + at];
+                    const u64 line = (u64(row) * query + head * group + g + q) * chunks + chunk;
+                    partials[line * (width + 2) + to] = x;
+                }
+            }
+            __syncthreads();
+        }
+    }
+    for (u32 at = threadIdx.x; at < 2 * group; at += STRANDS) {
+        const u64 line = (u64(row) * query + head * group + at / 2) * chunks + chunk;
+        partials[line * (width + 2) + width + at % 2] = statistics[at];
+    }
+}
+
+// Joins the chunks of one query head of one row in their order; rows without a slot are 0. Launch: a block for
+// every head of every row.
+template <typename T>
+__device__ __forceinline__ void join_chunks(const float *partials, const u32 *documents, T *out, u32 slots,
+                                            u32 query, u32 width, u32 chunks) {
+    const u32 head = blockIdx.x, row = blockIdx.y;
+    T *to = out + (u64(row) * query + head) * width;
+    if (row >= slots) {
+        for (u32 i = threadIdx.x; i < width; i += STRANDS) to[i] = from_f32<T>(0.0f);
+        return;
+    }
+    const u32 used = (0u - documents[row]) / CHUNK + 1;
+    const float *own = partials + (u64(row) * query + head) * chunks * (width + 2);
+    float largest = __uint_as_float(0xff800000u), total = 0.0f;
+    for (u32 chunk = 0; chunk < used; chunk++) largest = fmaxf(largest, own[chunk * (width + 2) + width]);
+    for (u32 chunk = 0; chunk < used; chunk++) {
+        const float *statistics = own + chunk * (width + 2) + width;
+        total += statistics[1] * expf(statistics[0] - largest);
+    }
+    for (u32 i = threadIdx.x; i < width; i += STRANDS) {
+        float sum = 0.0f;
+        for (u32 chunk = 0; chunk < used; chunk++) {
+            const float *line = own + chunk * (width + 2);
+            sum = fmaf(line[i], expf(line[width] - largest), sum);
+        }
+        to[i] = from_f32<T>(sum / total);
+    }
+}
+
+#define FOR_TYPE(NAME, T)                                                                               \
+    KERNEL __launch_bounds__(THREADS)                                                                   \
+        store_##NAME(const T *__restrict__ qkv, T *__restrict__ slot, u32 items, u32 query, u32 heads,  \
+                     u32 width, u32 capacity, u32 vector) {                                             \
+        if (vector)                                                                                     \
+            store_rows<16 / sizeof(T)>(qkv, slot, items, query, heads, width, capacity);                \
+        else                                                                                            \
+            store_rows<1>(qkv, slot, items, query, heads, width, capacity);                             \
+    }                                                                                                   \
+    KERNEL __launch_bounds__(STRANDS)                                                                   \
+        chunks_##NAME(const T *__restrict__ qkv, T *cache, const u32 *__restrict__ documents,           \
+                      float *__restrict__ partials, u32 query, u32 group, u32 width, u32 capacity,      \
+                      float scale, u32 vector) {                                                        \
+        if (vector)                                                                                     \
+            chunk_of_row<16 / sizeof(T)>(qkv, cache, documents, partials, query, group, width, capacity, \
+                                         scale);                                                        \
+        else                                                                                            \
+            chunk_of_row<1>(qkv, cache, documents, partials, query, group, width, capacity, scale);     \
+    }                                                                                                   \
+    KERNEL __launch_bounds__(STRANDS)                                                                   \
+        join_##NAME(const float *__restrict__ partials, const u32 *__restrict__ documents,              \
+                    T *__restrict__ out, u32 slots, u32 query, u32 width, u32 chunks) {                 \
+        join_chunks(partials, documents, out, slots, query, width, chunks);                             \
+    }
+
+FOR_EACH_TYPE(FOR_TYPE)

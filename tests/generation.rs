@@ -1,0 +1,229 @@
+//! Text and multiple choice from whole models: equal on every grid, as planned, and as transformers have them.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)] // a test panics to report a failure
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use common::golden;
+use common::runs::{GPT, LLAMA, config, train_in};
+use run::{EvaluateOptions, Evaluation, ExportOptions, Piece, SampleOptions, Sampled, Show, Startup};
+use serde_json::Value;
+use worker::DeviceChoice;
+
+/// The recorded models.
+const MODELS: &[&str] = &["gpt2", "llama", "qwen2", "qwen3"];
+
+const GRIDS: [&[&str]; 5] = [
+    &[],
+    &["parallel.data=2"],
+    &["parallel.pipeline=2"],
+    &["parallel.data=2", "parallel.pipeline=2"],
+    &["parallel.data=4"],
+];
+
+fn folder(name: &str) -> PathBuf {
+    golden("models").join(name)
+}
+
+fn recorded(name: &str) -> Value {
+    serde_json::from_slice(&std::fs::read(folder(name).join("generation.json")).unwrap()).unwrap()
+}
+
+fn lists(value: &Value) -> Vec<Vec<u32>> {
+    serde_json::from_value(value.clone()).unwrap()
+}
+
+fn sets(grid: &[&str]) -> Vec<String> {
+    grid.iter().map(|set| (*set).to_owned()).collect()
+}
+
+fn sample(options: SampleOptions) -> Sampled {
+    let options = SampleOptions { device: DeviceChoice::Cpu, ..options };
+    run::sample(Startup::alone(), &options, Arc::new(|_| Ok(()))).unwrap().unwrap()
+}
+
+/// The same tokens as `sample` drew, as pieces that were shown.
+fn shown(options: SampleOptions) -> (Sampled, Vec<String>) {
+    let pieces = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&pieces);
+    let show: Show = Arc::new(move |piece| {
+        let mut heard = heard.lock().unwrap();
+        match piece {
+            Piece::Begin { prompt, .. } => heard.push(prompt.to_owned()),
+            Piece::More(text) => *heard.last_mut().unwrap() += text,
+            Piece::End(_) => {}
+        }
+        Ok(())
+    });
+    let options = SampleOptions { device: DeviceChoice::Cpu, ..options };
+    let sampled = run::sample(Startup::alone(), &options, show).unwrap().unwrap();
+    let texts = pieces.lock().unwrap().clone();
+    (sampled, texts)
+}
+
+fn greedy(model: &Path, prompts: Vec<Vec<u32>>) -> SampleOptions {
+    SampleOptions {
+        model: model.to_owned(),
+        prompt_tokens: prompts,
+        tokens: 64,
+        temperature: 0.0,
+        ..SampleOptions::default()
+    }
+}
+
+fn choices(model: &Path, grid: &[&str]) -> Evaluation {
+    let options = EvaluateOptions {
+        model: model.to_owned(),
+        choices: Some(golden("models").join("choices.bin")),
+        device: DeviceChoice::Cpu,
+        sets: sets(grid),
+        ..EvaluateOptions::default()
+    };
+    run::evaluate(Startup::alone(), &options).unwrap().unwrap()
+}
+
+#[test]
+fn greedy_tokens_are_those_of_transformers_on_every_grid() {
+    for name in MODELS {
+        let expected = recorded(name);
+        for grid in &GRIDS[..4] {
+            let options = greedy(&folder(name), lists(&expected["prompts"]));
+            let sampled = sample(SampleOptions { sets: sets(grid), ..options });
+            let tokens: Vec<_> = sampled.texts.into_iter().map(|text| text.tokens).collect();
+            assert_eq!(tokens, lists(&expected["tokens"]), "{name} {grid:?}");
+        }
+    }
+}
+
+#[test]
+fn multiple_choice_is_scored_as_by_transformers_on_every_grid() {
+    for name in MODELS {
+        let expected = recorded(name);
+        let first = choices(&folder(name), &[]);
+        let loss = expected["loss"].as_f64().unwrap();
+        assert!((first.loss - loss).abs() < 1e-5 * loss, "{name}: {} and {loss}", first.loss);
+        assert_eq!(first.tokens, expected["targets"].as_u64().unwrap(), "{name}");
+        let found = first.choices.unwrap();
+        assert_eq!(found.accuracy, expected["accuracy"].as_f64().unwrap(), "{name}");
+        assert_eq!(found.accuracy_per_token, expected["accuracy_per_token"].as_f64().unwrap(), "{name}");
+        assert_eq!((found.questions, found.accuracy_per_byte), (24, None));
+        for grid in &GRIDS[1..] {
+            assert_eq!(choices(&folder(name), grid), first, "{name} {grid:?}");
+        }
+    }
+}
+
+#[test]
+fn a_text_is_the_same_alone_beside_others_and_on_every_grid_and_memory_is_as_planned() {
+    let prompts = ["The load ", "é", "pub fn of(", "\n", "x", "Returns", "a b", "#", "//!", "let"];
+    let prompts: Vec<String> = prompts.iter().map(ToString::to_string).collect();
+    for text in [GPT, LLAMA] {
+        let directory = tempfile::tempdir().unwrap();
+        let model = directory.path().join("run");
+        train_in(&model, config(text, &[]), DeviceChoice::Cpu).unwrap();
+        // 50 tokens are more than the context of 32, and ten prompts more than the rows of a step.
+        let options = SampleOptions {
+            model,
+            prompts: prompts.clone(),
+            tokens: 50,
+            top_k: 40,
+            top_p: 0.95,
+            repetition_penalty: 1.2,
+            seeds: vec![7],
+            ..SampleOptions::default()
+        };
+        let first = sample(options.clone());
+        assert!(first.texts.iter().all(|text| text.tokens.len() == 50 && text.end == run::End::Length));
+        for grid in GRIDS {
+            let (sampled, shown) = shown(SampleOptions { sets: sets(grid), ..options.clone() });
+            assert_eq!(sampled.texts, first.texts, "{grid:?}");
+            let whole = sampled.texts.iter().map(|text| format!("{}{}", text.prompt, text.text));
+            assert_eq!(shown, whole.collect::<Vec<_>>(), "{grid:?}");
+            for rank in &sampled.memory {
+                assert_eq!(Some(rank.planned), rank.used, "{grid:?}");
+                assert!(rank.planned.cache > 0 && rank.planned.peak_allocated > rank.planned.weights);
+            }
+            let plan_only = SampleOptions { sets: sets(grid), plan_only: true, ..options.clone() };
+            let planned: Vec<_> = sample(plan_only).memory.iter().map(|rank| rank.planned).collect();
+            assert_eq!(planned, sampled.memory.iter().map(|rank| rank.planned).collect::<Vec<_>>());
+        }
+        for (place, expected) in first.texts.iter().enumerate() {
+            let alone = SampleOptions {
+                prompts: vec![prompts[place].clone()],
+                seeds: vec![7 + place as u64],
+                ..options.clone()
+            };
+            assert_eq!(sample(alone).texts, [expected.clone()]);
+        }
+        let batches = sample(SampleOptions { batch: Some(3), ..options.clone() });
+        assert_eq!(batches.texts, first.texts);
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_anything_is_allocated() {
+    let table: [(SampleOptions, &str); 6] = [
+        (
+            SampleOptions { prompts: vec!["a".to_owned()], ..greedy(&folder("gpt2"), vec![]) },
+            "no tokenizer.json",
+        ),
+        (greedy(&folder("gpt2"), vec![vec![1 << 20]]), "token 1048576 is not among"),
+        (greedy(&folder("gpt2"), vec![vec![1; 129]]), "129 tokens, more than the model's context of 128"),
+        (SampleOptions { top_p: 0.0, ..greedy(&folder("gpt2"), vec![vec![1]]) }, "--top-p 0"),
+        (SampleOptions { batch: Some(9), ..greedy(&folder("gpt2"), vec![vec![1]]) }, "--batch: 1 to 8"),
+        (
+            SampleOptions {
+                sets: vec!["memory.limit_bytes=65536".to_owned()],
+                ..greedy(&folder("gpt2"), vec![vec![1]])
+            },
+            "does not fit",
+        ),
+    ];
+    for (options, expected) in table {
+        let options = SampleOptions { device: DeviceChoice::Cpu, ..options };
+        let refused = run::sample(Startup::alone(), &options, Arc::new(|_| Ok(()))).unwrap_err();
+        assert!(refused.exit_status() == 2 && refused.to_string().contains(expected), "{refused}");
+    }
+}
+
+/// Generates from a folder, and scores questions.
+const GENERATE: &str = r#"
+import json, sys
+import torch, transformers
+folder, asked = sys.argv[1], json.loads(sys.argv[2])
+model = transformers.AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32)
+tokens = []
+for prompt in asked:
+    given = torch.tensor([prompt])
+    found = model.generate(given, attention_mask=torch.ones_like(given), max_new_tokens=64, min_new_tokens=64,
+                           do_sample=False, eos_token_id=None, pad_token_id=0)
+    tokens.append(found[0, len(prompt):].tolist())
+print(json.dumps(tokens))
+"#;
+
+#[test]
+fn transformers_generate_the_same_from_an_exported_folder() {
+    let python = std::env::var("PLIMSOLL_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let run = |arguments: &[&str]| std::process::Command::new(&python).args(arguments).output();
+    if !run(&["-c", "import torch, transformers"]).is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: {python} has no torch and transformers (pip install torch transformers)");
+        return;
+    }
+    for name in MODELS {
+        let directory = tempfile::tempdir().unwrap();
+        let out = directory.path().join("out");
+        let options = ExportOptions { model: folder(name), output: out.clone(), ..Default::default() };
+        run::export(&options).unwrap();
+        let prompts = lists(&recorded(name)["prompts"]);
+        let ours: Vec<_> =
+            sample(greedy(&out, prompts.clone())).texts.into_iter().map(|text| text.tokens).collect();
+        let asked = serde_json::to_string(&prompts).unwrap();
+        let output = run(&["-c", GENERATE, &out.display().to_string(), &asked]).unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let theirs = lists(&serde_json::from_str(said.lines().last().unwrap()).unwrap());
+        assert_eq!(ours, theirs, "{name}");
+    }
+}
