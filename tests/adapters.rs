@@ -108,7 +108,7 @@ fn adapters_are_saved_alone_loaded_and_merged() {
 #[test]
 fn wrong_adapters_are_refused() {
     let directory = tempfile::tempdir().unwrap();
-    let table: [(&[&str], &str); 4] = [
+    let table: [(&[&str], &str); 5] = [
         (
             &["lora.rank=2", "lora.targets=['q_prj']"],
             "\"q_prj\" names no linear layer of the model, such as q_proj",
@@ -116,6 +116,7 @@ fn wrong_adapters_are_refused() {
         (&["lora.rank=2", "train.freeze=['*']"], "nothing is left to train"),
         (&["train.freeze=['model.norms.*']"], "\"model.norms.*\" matches no parameter, such as model.norm"),
         (&["lora.from=there", "lora.rank=2"], "adapter_config.json"),
+        (&["lora.rank=2", "lora.targets=['lm_head']", "model.loss_pieces=2"], "model.loss_pieces = 2"),
     ];
     for (overrides, expected) in table {
         let overrides: Vec<_> = overrides.iter().map(|set| (*set).to_owned()).collect();

@@ -62,11 +62,6 @@ impl Linear {
         Ok(Linear { name, weight, bias: None, activation, adapter: None })
     }
 
-    /// Its weight, `[outputs, inputs]`.
-    pub(super) fn weight(&self) -> &Weight {
-        &self.weight
-    }
-
     /// Maps `[.., inputs]` to `[.., outputs]`. Errors: another shape or type, out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         let Linear { name, weight, bias, activation, adapter } = self;

@@ -5,7 +5,7 @@ use autograd::{Tape, Var, ops};
 use tensor::Tensor;
 
 use super::{Linear, within};
-use crate::error::Result;
+use crate::error::{NnError, Result};
 
 /// A score for every token of the vocabulary, and the cross-entropy of the scores.
 #[derive(Debug)]
@@ -18,10 +18,16 @@ pub struct TokenHead {
 impl TokenHead {
     /// A head whose scores are those of `output`, a layer without bias, capped where `soft_cap` is not 0: x
     /// becomes c·tanh(x/c). With more than one of `pieces` the loss computes the scores of one piece of the
-    /// vocabulary at a time, in forward and again in backward.
-    pub fn new(output: Linear, soft_cap: f64, pieces: usize) -> Self {
+    /// vocabulary at a time, in forward and again in backward. Errors: a layer with an adapter and several
+    /// pieces, whose scores are those of its weight alone.
+    pub fn new(output: Linear, soft_cap: f64, pieces: usize) -> Result<Self> {
+        if pieces > 1 && output.adapter.is_some() {
+            let text =
+                format!("model.loss_pieces = {pieces} has no adapter of the head, which lora.targets names");
+            return Err(NnError::Sizes(text));
+        }
         let soft_cap = (soft_cap > 0.0).then_some(soft_cap as f32);
-        TokenHead { output, soft_cap, pieces }
+        Ok(TokenHead { output, soft_cap, pieces })
     }
 
     /// From `[.., width]` to what [`TokenHead::loss`] takes: scores `[.., vocabulary]`, or `x` if the loss
@@ -48,7 +54,7 @@ impl TokenHead {
             ..=1 => Ok(ops::cross_entropy(tape, prediction, targets, scale)?),
             pieces => {
                 let settings = LinearCrossEntropy { scale, soft_cap: self.soft_cap, pieces };
-                Ok(ops::linear_cross_entropy(tape, prediction, self.output.weight(), targets, settings)?)
+                Ok(ops::linear_cross_entropy(tape, prediction, &self.output.weight, targets, settings)?)
             }
         })
     }

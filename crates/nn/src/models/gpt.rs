@@ -320,7 +320,7 @@ impl Head {
                 Linear::without_bias(parameters, "lm_head", width, vocabulary, init, Activation::None)?;
             return Ok(Head {
                 norm,
-                output: TokenHead::new(output, sizes.logit_soft_cap, sizes.loss_pieces),
+                output: TokenHead::new(output, sizes.logit_soft_cap, sizes.loss_pieces)?,
             });
         }
         if !stage.is_first() {
@@ -329,7 +329,7 @@ impl Head {
             parameters.share("wte.weight")?;
         }
         let output = Linear::tied(parameters, "head", "wte.weight")?;
-        Ok(Head { norm, output: TokenHead::new(output, sizes.logit_soft_cap, sizes.loss_pieces) })
+        Ok(Head { norm, output: TokenHead::new(output, sizes.logit_soft_cap, sizes.loss_pieces)? })
     }
 }
 

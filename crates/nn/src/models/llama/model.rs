@@ -88,7 +88,7 @@ impl Head {
             let output = Linear::without_bias(parameters, HEAD, width, vocabulary, init, Activation::None)?;
             return Ok(Head {
                 norm,
-                output: TokenHead::new(output, sizes.logit_soft_cap, sizes.loss_pieces),
+                output: TokenHead::new(output, sizes.logit_soft_cap, sizes.loss_pieces)?,
             });
         }
         if !stage.is_first() {
@@ -97,7 +97,7 @@ impl Head {
             parameters.share(EMBEDDING)?;
         }
         let output = Linear::tied(parameters, HEAD, EMBEDDING)?;
-        Ok(Head { norm, output: TokenHead::new(output, sizes.logit_soft_cap, sizes.loss_pieces) })
+        Ok(Head { norm, output: TokenHead::new(output, sizes.logit_soft_cap, sizes.loss_pieces)? })
     }
 }
 
