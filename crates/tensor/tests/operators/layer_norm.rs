@@ -1,102 +1,56 @@
-use tensor::Backend;
-use tensor::ops::layer_norm;
+use tensor::Tensor;
+use tensor::{Backend, ops::layer_norm};
 
+use crate::norms::{EPSILON, Norm, SIZES};
 use crate::reference;
-use crate::support::{Case, bits, devices, dot, half_precision, read, wide};
+use crate::support::{bits, devices, read, wide};
 
-/// Rows, width: every form of the kernels, and odd widths. Width 1 has its own test: its true gradient is
-/// zero.
-const SIZES: [[usize; 2]; 13] = [
-    [40, 2],
-    [1, 33],
-    [5, 7],
-    [70, 65],
-    [130, 32],
-    [3, 1000],
-    [9, 512],
-    [17, 768],
-    [5, 1600],
-    [2, 3000],
-    [3, 4104],
-    [2, 12_800],
-    [2, 12_801],
-];
-const EPSILON: f32 = 1e-5;
+const LAYER_NORM: Norm = Norm {
+    parameters: &["weight", "bias"],
+    forward: |x, parameters| {
+        made(layer_norm::forward(x, &parameters[0], Some(&parameters[1]), EPSILON).unwrap())
+    },
+    forward_residual: |residual, branch, parameters| {
+        let (weight, bias) = (&parameters[0], Some(&parameters[1]));
+        let (sum, output) = layer_norm::forward_residual(residual, branch, weight, bias, EPSILON).unwrap();
+        (sum, made(output))
+    },
+    backward_input: |dy, dsum, x, parameters, statistics| {
+        layer_norm::backward_input(dy, dsum, x, &parameters[0], &statistics[0], &statistics[1]).unwrap()
+    },
+    backward_weight: |dy, x, statistics, targets| {
+        let (mean, rstd) = (&statistics[0], &statistics[1]);
+        layer_norm::backward_weight(dy, x, mean, rstd, targets[0], Some(targets[1])).unwrap();
+    },
+    reference: |x, parameters| {
+        reference::layer_norm(x, &parameters[0], &parameters[1], f64::from(EPSILON)).to_vec()
+    },
+};
+
+fn made(output: layer_norm::Output) -> (Tensor, Vec<Tensor>) {
+    (output.output, vec![output.mean, output.rstd])
+}
 
 #[test]
 fn forward_normalises_every_row() {
-    for case in devices() {
-        for [rows, width] in SIZES {
-            let what = |name: &str| format!("{name} {rows}x{width}");
-            let (x, x_wide) = case.operand("x", [rows, width]);
-            let (weight, weight_wide) = case.operand("weight", [width]);
-            let (bias, bias_wide) = case.operand("bias", [width]);
-            let made = layer_norm::forward(&x, &weight, Some(&bias), EPSILON).unwrap();
-            let [output, mean, rstd] =
-                reference::layer_norm(&x_wide, &weight_wide, &bias_wide, f64::from(EPSILON));
-            case.close(&what("output"), &read(&made.output), &output);
-            case.close(&what("mean"), &read(&made.mean), &mean);
-            case.close(&what("rstd"), &read(&made.rstd), &rstd);
-        }
-    }
+    LAYER_NORM.forward_matches();
 }
 
 #[test]
 fn the_residual_form_equals_the_sum_then_the_plain_form_to_the_bit() {
-    for case in devices() {
-        for [rows, width] in [[1, 1], [3, 33], [1200, 64], [7, 1600], [2, 5000]] {
-            let (residual, residual_wide) = case.operand("residual", [rows, width]);
-            let (branch, branch_wide) = case.operand("branch", [rows, width]);
-            let (weight, _) = case.operand("weight", [width]);
-            let (bias, _) = case.operand("bias", [width]);
-            let (sum, fused) =
-                layer_norm::forward_residual(&residual, &branch, &weight, Some(&bias), EPSILON).unwrap();
-            let pairs = residual_wide.iter().zip(&branch_wide);
-            let exact: Vec<f64> = pairs.map(|(a, b)| f64::from(case.round((a + b) as f32))).collect();
-            assert_eq!(read(&sum), exact, "{rows}x{width}, {}", case.name());
-            let plain = layer_norm::forward(&sum, &weight, Some(&bias), EPSILON).unwrap();
-            assert_eq!(bits(&fused.output), bits(&plain.output), "{rows}x{width}, {}", case.name());
-            assert_eq!(bits(&fused.mean), bits(&plain.mean));
-            assert_eq!(bits(&fused.rstd), bits(&plain.rstd));
-        }
-    }
+    LAYER_NORM.residual_form_equals_the_plain_form();
+}
+
+/// In a row of two elements the terms of dx cancel up to epsilon, which f32 cannot resolve. Width 1 has its
+/// own test: its true gradient is zero.
+#[test]
+fn gradients_match_finite_differences() {
+    LAYER_NORM.gradients_match_finite_differences(3);
 }
 
 #[test]
-fn gradients_match_finite_differences() {
-    for case in devices() {
-        for size in SIZES {
-            [false, true].into_iter().for_each(|accumulate| gradients(&case, size, accumulate));
-        }
-    }
-}
-
-fn gradients(case: &Case, [rows, width]: [usize; 2], accumulate: bool) {
-    let what = |name: &str| format!("{name} {rows}x{width}");
-    let (x, x_wide) = case.operand("x", [rows, width]);
-    let (weight, weight_wide) = case.operand("weight", [width]);
-    let (bias, bias_wide) = case.operand("bias", [width]);
-    let (dy, dy_wide) = case.operand("dy", [rows, width]);
-    let (dsum, dsum_wide) = case.operand("dsum", [rows, width]);
-    let made = layer_norm::forward(&x, &weight, Some(&bias), EPSILON).unwrap();
-    let dsum = accumulate.then_some(&dsum);
-    let dx = layer_norm::backward_input(&dy, dsum, &x, &weight, &made.mean, &made.rstd).unwrap();
-    let dweight = case.target("dweight", [width], accumulate);
-    let dbias = case.target("dbias", [width], accumulate);
-    layer_norm::backward_weight(&dy, &x, &made.mean, &made.rstd, &dweight, Some(&dbias)).unwrap();
-
-    let value = |x: &[f64], weight: &[f64], bias: &[f64]| {
-        let other = if accumulate { dot(&dsum_wide, x) } else { 0.0 };
-        dot(&dy_wide, &reference::layer_norm(x, weight, bias, f64::from(EPSILON))[0]) + other
-    };
-    // In a row of two elements the terms cancel up to epsilon, which f32 cannot resolve.
-    if width > 2 {
-        case.is_gradient(&what("dx"), &read(&dx), &x_wide, |x| value(x, &weight_wide, &bias_wide));
-    }
-    let dweight = case.added(&dweight, "dweight");
-    case.is_gradient(&what("dweight"), &dweight, &weight_wide, |weight| value(&x_wide, weight, &bias_wide));
-    let dbias = case.added(&dbias, "dbias");
-    case.is_gradient(&what("dbias"), &dbias, &bias_wide, |bias| value(&x_wide, &weight_wide, bias));
+fn gradients_in_half_precision_are_rounded_f32_gradients() {
+    LAYER_NORM.half_gradients_are_rounded();
 }
 
 #[test]
@@ -118,28 +72,6 @@ fn gradients_of_parameters_over_many_rows() {
         }
         case.close("dweight", &read(&dweight.tensor), &weight);
         case.close("dbias", &read(&dbias.tensor), &bias);
-    }
-}
-
-#[test]
-fn gradients_in_half_precision_are_rounded_f32_gradients() {
-    for case in half_precision() {
-        for [rows, width] in SIZES.into_iter().chain([[9001, 24]]) {
-            let (x, _) = case.operand("x", [rows, width]);
-            let (weight, _) = case.operand("weight", [width]);
-            let (dy, _) = case.operand("dy", [rows, width]);
-            let made = layer_norm::forward(&x, &weight, Some(&weight), EPSILON).unwrap();
-            for accumulate in [false, true] {
-                let dweight = case.targets("dweight", [width], accumulate);
-                let dbias = case.targets("dbias", [width], accumulate);
-                for (dweight, dbias) in dweight.iter().zip(&dbias) {
-                    layer_norm::backward_weight(&dy, &x, &made.mean, &made.rstd, dweight, Some(dbias))
-                        .unwrap();
-                }
-                case.is_rounded(&format!("dweight {rows}x{width} {accumulate}"), &dweight);
-                case.is_rounded(&format!("dbias {rows}x{width} {accumulate}"), &dbias);
-            }
-        }
     }
 }
 

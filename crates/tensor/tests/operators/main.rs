@@ -22,6 +22,7 @@ mod linear_cross_entropy;
 mod meta;
 mod mse;
 mod norm;
+mod norms;
 mod optimizers;
 mod qk_norm;
 mod random;

@@ -1,12 +1,12 @@
 //! Launches of `kernels/layer_norm.cu`.
 
-use device::{DType, Family, Function};
+use device::Family;
 
 use super::output::Output;
-use crate::ops::columns::cuda::{self as columns, Cut};
-use crate::ops::held_rows::form;
+use crate::ops::GradientTarget;
+use crate::ops::columns::cuda as columns;
 use crate::ops::kernels::family;
-use crate::ops::{GradientTarget, gpu};
+use crate::ops::row_norm::cuda::{BackwardInput, BackwardWeight, Forward};
 use crate::{Result, Tensor};
 
 /// `kernels/layer_norm.cu`.
@@ -39,30 +39,17 @@ pub(super) fn forward(
     made: &Output,
 ) -> Result<()> {
     let Affine { weight, bias, epsilon } = affine;
-    let (rows, width) = (x.shape().rows(), x.shape().columns());
-    let more: Vec<&Tensor> = residual.iter().flat_map(|(branch, sum)| [*branch, *sum]).collect();
-    let parameters: Vec<&Tensor> = std::iter::once(weight).chain(bias).collect();
-    let aligned = gpu::aligned(&[x, &made.output]) && gpu::aligned(&parameters) && gpu::aligned(&more);
-    let form = form(width, x.dtype(), aligned);
-    let mut launch = x.device().kernel(Function::new(&FAMILY, form.forward).of(x.dtype())).read(x.region());
-    launch = match residual {
-        Some((branch, _)) => launch.read(branch.region()),
-        None => launch.null(),
-    };
-    launch = launch.read(weight.region());
-    launch = match bias {
-        Some(bias) => launch.read(bias.region()),
-        None => launch.null(),
-    };
-    launch = match residual {
-        Some((_, sum)) => launch.write(sum.region()),
-        None => launch.null(),
-    };
-    launch = launch.write(made.output.region()).write(made.mean.region()).write(made.rstd.region());
-    launch = launch.u32(gpu::word(operator, rows)?).u32(gpu::word(operator, width)?).f32(epsilon);
-    let bytes = gpu::bytes(&[x, &made.output, &made.mean, &made.rstd]) + gpu::bytes(&more);
-    let blocks = gpu::word(operator, rows.div_ceil(form.rows_per_block))?;
-    Ok(launch.cost(bytes, 8 * x.elements() as u64).launch([blocks, 1, 1], gpu::THREADS)?)
+    Forward {
+        family: &FAMILY,
+        x,
+        residual,
+        parameters: &[Some(weight), bias],
+        epsilon,
+        output: &made.output,
+        statistics: &[&made.mean, &made.rstd],
+        flops_per_element: 8,
+    }
+    .launch(operator)
 }
 
 /// Computes the input's gradient, plus `dsum`.
@@ -75,21 +62,9 @@ pub(super) fn backward_input(
     dx: &Tensor,
 ) -> Result<()> {
     let Saved { x, mean, rstd } = saved;
-    let (rows, width) = (x.shape().rows(), x.shape().columns());
-    let more: Vec<&Tensor> = dsum.into_iter().collect();
-    let aligned = gpu::aligned(&[dy, x, weight, dx]) && gpu::aligned(&more);
-    let form = form(width, x.dtype(), aligned);
-    let function = Function::new(&FAMILY, form.backward).of(x.dtype());
-    let mut launch = x.device().kernel(function).read(dy.region());
-    launch = match dsum {
-        Some(dsum) => launch.read(dsum.region()),
-        None => launch.null(),
-    };
-    launch = launch.read(x.region()).read(weight.region()).read(mean.region()).read(rstd.region());
-    launch = launch.write(dx.region()).u32(gpu::word(operator, rows)?).u32(gpu::word(operator, width)?);
-    let bytes = gpu::bytes(&[dy, x, dx, mean, rstd]) + gpu::bytes(&more);
-    let blocks = gpu::word(operator, rows.div_ceil(form.rows_per_block))?;
-    Ok(launch.cost(bytes, 12 * x.elements() as u64).launch([blocks, 1, 1], gpu::THREADS)?)
+    let statistics = &[mean, rstd];
+    BackwardInput { family: &FAMILY, dy, dsum, x, weight, statistics, dx, flops_per_element: 12 }
+        .launch(operator)
 }
 
 /// weight (+)= Σ over rows of dy · (x − mean) · rstd and bias (+)= Σ over rows of dy, with partial sums in
@@ -103,16 +78,16 @@ pub(super) fn backward_weight(
     bias: Option<&GradientTarget>,
 ) -> Result<()> {
     let Saved { x, mean, rstd } = saved;
-    let cut = Cut::of(operator, dy, gpu::aligned(&[dy, x]))?;
-    let kernel = Function::new(&FAMILY, "weight_sums").of(dy.dtype());
-    let launch = dy.device().kernel(kernel).read(dy.region()).read(x.region());
-    let launch = launch.read(mean.region()).read(rstd.region()).write(workspace.region());
-    let launch = launch.u32(cut.rows).u32(cut.width).u32(cut.rows_per_run).u32(u32::from(cut.vector));
-    launch.cost(gpu::bytes(&[dy, x]), 4 * dy.elements() as u64).launch(cut.grid(), gpu::THREADS)?;
-    let width = DType::F32.bytes() * weight.tensor.elements();
-    columns::finish(&FAMILY, workspace, 0, &cut, 2 * cut.width, weight)?;
-    match bias {
-        Some(bias) => columns::finish(&FAMILY, workspace, width, &cut, 2 * cut.width, bias),
-        None => Ok(()),
+    let targets: Vec<_> = std::iter::once(weight).chain(bias).collect();
+    BackwardWeight {
+        family: &FAMILY,
+        dy,
+        x,
+        statistics: &[mean, rstd],
+        workspace,
+        targets: &targets,
+        sums: 2,
+        flops_per_element: 4,
     }
+    .launch(operator)
 }

@@ -9,10 +9,12 @@ pub(crate) mod cuda;
 mod output;
 mod workspace;
 
-use device::{Backend, Category, DType, Request};
+use device::Backend;
 
+use super::row_norm::cpu::Outputs;
+use super::row_norm::{self, check_operands, check_saved};
 use super::{GradientTarget, check};
-use crate::{Result, Shape, Tensor};
+use crate::{Result, Tensor};
 pub use output::Output;
 
 /// Normalises the rows of `x [.., width]`; `weight` and `bias`, which may be absent, are `[width]`, all of
@@ -46,10 +48,7 @@ pub fn forward_residual(
 ) -> Result<(Tensor, Output)> {
     const OPERATOR: &str = "layer_norm.forward_residual";
     let dtype = check_operands(OPERATOR, residual, &parameters(weight, bias))?;
-    check::dtype(OPERATOR, "branch", branch, dtype)?;
-    check::shape(OPERATOR, "branch", branch, residual.shape())?;
-    let request = Request::new(Category::Activation, OPERATOR);
-    let sum = Tensor::empty(residual.device(), residual.shape(), dtype, request)?;
+    let sum = row_norm::allocate_sum(OPERATOR, residual, branch, dtype)?;
     let made = allocate(OPERATOR, residual)?;
     match residual.device().backend() {
         Backend::Meta => {}
@@ -58,7 +57,7 @@ pub fn forward_residual(
             let parameters = cpu::Affine { weight: &weight.read()?, bias: bias.as_deref(), epsilon };
             let (residual, branch, mut sum) = (residual.read()?, branch.read()?, sum.write()?);
             let mut writes = writes(&made)?;
-            cpu::forward_residual(&residual, &branch, parameters, &mut sum, outputs(&mut writes));
+            cpu::forward_residual([&residual, &branch], parameters, &mut sum, outputs(&mut writes));
         }
         Backend::Cuda => {
             let affine = cuda::Affine { weight, bias, epsilon };
@@ -81,13 +80,8 @@ pub fn backward_input(
 ) -> Result<Tensor> {
     const OPERATOR: &str = "layer_norm.backward_input";
     let dtype = check_operands(OPERATOR, x, &[("weight", weight)])?;
-    check_saved(OPERATOR, dy, x, mean, rstd)?;
-    if let Some(dsum) = dsum {
-        check::dtype(OPERATOR, "dsum", dsum, dtype)?;
-        check::shape(OPERATOR, "dsum", dsum, x.shape())?;
-    }
-    let request = Request::new(Category::ActivationGradient, OPERATOR);
-    let dx = Tensor::empty(x.device(), x.shape(), dtype, request)?;
+    check_saved(OPERATOR, dy, x, &[("mean", mean), ("rstd", rstd)])?;
+    let dx = row_norm::allocate_gradient(OPERATOR, x, dsum, dtype)?;
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
@@ -117,7 +111,7 @@ pub fn backward_weight(
 ) -> Result<()> {
     const OPERATOR: &str = "layer_norm.backward_weight";
     check::not_empty(OPERATOR, "x", x)?;
-    check_saved(OPERATOR, dy, x, mean, rstd)?;
+    check_saved(OPERATOR, dy, x, &[("mean", mean), ("rstd", rstd)])?;
     let targets: Vec<_> =
         [Some(("weight", weight)), bias.map(|bias| ("bias", bias))].into_iter().flatten().collect();
     check::targets(OPERATOR, x.dtype(), &targets)?;
@@ -150,36 +144,10 @@ fn parameters<'a>(weight: &'a Tensor, bias: Option<&'a Tensor>) -> Vec<(&'static
     std::iter::once(("weight", weight)).chain(bias.map(|bias| ("bias", bias))).collect()
 }
 
-/// Returns the type of `x` and `parameters`. Errors: shapes or types that do not agree.
-fn check_operands(
-    operator: &'static str,
-    x: &Tensor,
-    parameters: &[(&'static str, &Tensor)],
-) -> Result<DType> {
-    let dtype = check::computed(operator, &[("x", x)])?;
-    check::not_empty(operator, "x", x)?;
-    let width = x.shape().columns();
-    for (name, tensor) in parameters {
-        check::dtype(operator, name, tensor, dtype)?;
-        check::shape(operator, name, tensor, [width])?;
-    }
-    Ok(dtype)
-}
-
-fn check_saved(operator: &'static str, dy: &Tensor, x: &Tensor, mean: &Tensor, rstd: &Tensor) -> Result<()> {
-    check::computed(operator, &[("x", x), ("dy", dy)])?;
-    check::f32s(operator, &[("mean", mean), ("rstd", rstd)])?;
-    check::shape(operator, "dy", dy, x.shape())?;
-    check::shape(operator, "mean", mean, [x.shape().rows()])?;
-    check::shape(operator, "rstd", rstd, [x.shape().rows()])
-}
-
 fn allocate(operator: &'static str, x: &Tensor) -> Result<Output> {
-    let allocate = |shape: Shape, dtype: DType| {
-        Tensor::empty(x.device(), shape, dtype, Request::new(Category::Activation, operator))
-    };
-    let statistic = || allocate([x.shape().rows()].into(), DType::F32);
-    Ok(Output { output: allocate(x.shape(), x.dtype())?, mean: statistic()?, rstd: statistic()? })
+    let output = row_norm::allocate_output(operator, x)?;
+    let statistic = || row_norm::allocate_statistic(operator, x);
+    Ok(Output { output, mean: statistic()?, rstd: statistic()? })
 }
 
 type Write<'a> = device::WriteGuard<'a, f32>;
@@ -188,6 +156,6 @@ fn writes(made: &Output) -> Result<[Write<'_>; 3]> {
     Ok([made.output.write()?, made.mean.write()?, made.rstd.write()?])
 }
 
-fn outputs<'a>([output, mean, rstd]: &'a mut [Write<'_>; 3]) -> cpu::Outputs<'a> {
-    cpu::Outputs { output, mean, rstd }
+fn outputs<'a>([output, mean, rstd]: &'a mut [Write<'_>; 3]) -> Outputs<'a, 2> {
+    Outputs { output, statistics: [mean, rstd] }
 }

@@ -8,8 +8,10 @@ pub(crate) mod cuda;
 mod output;
 mod workspace;
 
-use device::{Backend, Category, DType, Request};
+use device::Backend;
 
+use super::row_norm::cpu::Outputs;
+use super::row_norm::{self, check_operands, check_saved};
 use super::{GradientTarget, check};
 use crate::{Result, Tensor};
 pub use output::Output;
@@ -18,13 +20,13 @@ pub use output::Output;
 /// that do not agree, rows without elements, out of memory.
 pub fn forward(x: &Tensor, weight: &Tensor, epsilon: f32) -> Result<Output> {
     const OPERATOR: &str = "rms_norm.forward";
-    check_operands(OPERATOR, x, weight)?;
+    check_operands(OPERATOR, x, &[("weight", weight)])?;
     let made = allocate(OPERATOR, x)?;
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
             let (mut output, mut rstd) = (made.output.write()?, made.rstd.write()?);
-            let outputs = cpu::Outputs { output: &mut output, rstd: &mut rstd };
+            let outputs = Outputs { output: &mut output, statistics: [&mut rstd] };
             cpu::forward(&x.read()?, &weight.read()?, epsilon, outputs);
         }
         Backend::Cuda => cuda::forward(OPERATOR, x, None, weight, epsilon, &made)?,
@@ -42,19 +44,16 @@ pub fn forward_residual(
     epsilon: f32,
 ) -> Result<(Tensor, Output)> {
     const OPERATOR: &str = "rms_norm.forward_residual";
-    let dtype = check_operands(OPERATOR, residual, weight)?;
-    check::dtype(OPERATOR, "branch", branch, dtype)?;
-    check::shape(OPERATOR, "branch", branch, residual.shape())?;
-    let request = Request::new(Category::Activation, OPERATOR);
-    let sum = Tensor::empty(residual.device(), residual.shape(), dtype, request)?;
+    let dtype = check_operands(OPERATOR, residual, &[("weight", weight)])?;
+    let sum = row_norm::allocate_sum(OPERATOR, residual, branch, dtype)?;
     let made = allocate(OPERATOR, residual)?;
     match residual.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
             let (mut output, mut rstd) = (made.output.write()?, made.rstd.write()?);
-            let outputs = cpu::Outputs { output: &mut output, rstd: &mut rstd };
+            let outputs = Outputs { output: &mut output, statistics: [&mut rstd] };
             let (residual, branch, mut sum) = (residual.read()?, branch.read()?, sum.write()?);
-            cpu::forward_residual(&residual, &branch, &weight.read()?, epsilon, &mut sum, outputs);
+            cpu::forward_residual([&residual, &branch], &weight.read()?, epsilon, &mut sum, outputs);
         }
         Backend::Cuda => cuda::forward(OPERATOR, residual, Some((branch, &sum)), weight, epsilon, &made)?,
     }
@@ -72,14 +71,9 @@ pub fn backward_input(
     rstd: &Tensor,
 ) -> Result<Tensor> {
     const OPERATOR: &str = "rms_norm.backward_input";
-    let dtype = check_operands(OPERATOR, x, weight)?;
-    check_saved(OPERATOR, dy, x, rstd)?;
-    if let Some(dsum) = dsum {
-        check::dtype(OPERATOR, "dsum", dsum, dtype)?;
-        check::shape(OPERATOR, "dsum", dsum, x.shape())?;
-    }
-    let request = Request::new(Category::ActivationGradient, OPERATOR);
-    let dx = Tensor::empty(x.device(), x.shape(), dtype, request)?;
+    let dtype = check_operands(OPERATOR, x, &[("weight", weight)])?;
+    check_saved(OPERATOR, dy, x, &[("rstd", rstd)])?;
+    let dx = row_norm::allocate_gradient(OPERATOR, x, dsum, dtype)?;
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
@@ -98,7 +92,7 @@ pub fn backward_input(
 pub fn backward_weight(dy: &Tensor, x: &Tensor, rstd: &Tensor, weight: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "rms_norm.backward_weight";
     check::not_empty(OPERATOR, "x", x)?;
-    check_saved(OPERATOR, dy, x, rstd)?;
+    check_saved(OPERATOR, dy, x, &[("rstd", rstd)])?;
     check::targets(OPERATOR, x.dtype(), &[("weight", weight)])?;
     let (rows, width) = (x.shape().rows(), x.shape().columns());
     check::shape(OPERATOR, "weight", &weight.tensor, [width])?;
@@ -115,24 +109,7 @@ pub fn backward_weight(dy: &Tensor, x: &Tensor, rstd: &Tensor, weight: &Gradient
     Ok(())
 }
 
-/// Returns the type of `x` and `weight`. Errors: shapes or types that do not agree.
-fn check_operands(operator: &'static str, x: &Tensor, weight: &Tensor) -> Result<DType> {
-    let dtype = check::computed(operator, &[("x", x), ("weight", weight)])?;
-    check::not_empty(operator, "x", x)?;
-    check::shape(operator, "weight", weight, [x.shape().columns()])?;
-    Ok(dtype)
-}
-
-fn check_saved(operator: &'static str, dy: &Tensor, x: &Tensor, rstd: &Tensor) -> Result<()> {
-    check::computed(operator, &[("x", x), ("dy", dy)])?;
-    check::f32s(operator, &[("rstd", rstd)])?;
-    check::shape(operator, "dy", dy, x.shape())?;
-    check::shape(operator, "rstd", rstd, [x.shape().rows()])
-}
-
 fn allocate(operator: &'static str, x: &Tensor) -> Result<Output> {
-    let request = Request::new(Category::Activation, operator);
-    let output = Tensor::empty(x.device(), x.shape(), x.dtype(), request)?;
-    let rstd = Tensor::empty(x.device(), [x.shape().rows()], DType::F32, request)?;
-    Ok(Output { output, rstd })
+    let output = row_norm::allocate_output(operator, x)?;
+    Ok(Output { output, rstd: row_norm::allocate_statistic(operator, x)? })
 }

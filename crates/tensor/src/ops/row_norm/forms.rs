@@ -1,8 +1,8 @@
-//! Forms of the kernels of `kernels/held_rows.cuh`: layer norm and RMS norm.
+//! Forms of the kernels of `kernels/held_rows.cuh`.
 
 use device::DType;
 
-use super::gpu;
+use crate::ops::gpu;
 
 /// A form of the kernels, by the number of vectors of a row that a group of threads holds in registers.
 pub(super) struct Form {

@@ -1,0 +1,96 @@
+//! The backward rule of layer norm and RMS norm.
+
+use tensor::Tensor;
+use tensor::ops;
+
+use crate::error::{AutogradError, Result};
+use crate::rule::{Rule, Saved};
+use crate::sink::{GradientSink, discarded, ready, target};
+use crate::tape::{Source, Tape, Var};
+use crate::weight::Weight;
+
+/// Backward of layer norm and of RMS norm, alone or fused with a residual addition.
+#[derive(Debug)]
+pub struct NormRule {
+    pub(super) operator: &'static str,
+    pub(super) x: Tensor,
+    /// Mean of each row; `None` for RMS norm.
+    pub(super) mean: Option<Tensor>,
+    pub(super) rstd: Tensor,
+    pub(super) weight: Weight,
+    pub(super) bias: Option<Weight>,
+    /// Gradient of the normalised values, from the input half to the weight half.
+    pub(super) gradient: Option<Tensor>,
+}
+
+/// Records a norm of a residual sum; returns (sum, normalised).
+pub(super) fn record_residual(
+    tape: &Tape,
+    sources: &[Source],
+    sum: Tensor,
+    output: Tensor,
+    rule: impl FnOnce() -> NormRule,
+) -> Result<(Var, Var)> {
+    let mut outputs = tape.record(sources, vec![sum, output], rule)?;
+    match (outputs.pop(), outputs.pop()) {
+        (Some(normalised), Some(sum)) => Ok((sum, normalised)),
+        _ => Err(AutogradError::NotRecorded),
+    }
+}
+
+impl Rule for NormRule {
+    fn operator(&self) -> &'static str {
+        self.operator
+    }
+
+    fn saved(&self) -> Vec<Saved<'_>> {
+        let mean = self.mean.iter().map(|mean| Saved::new("mean", mean));
+        let x = std::iter::once(Saved::new("x", &self.x));
+        x.chain(mean).chain([Saved::new("rstd", &self.rstd)]).collect()
+    }
+
+    fn has_weights(&self) -> bool {
+        self.weight.is_trained() || self.bias.as_ref().is_some_and(Weight::is_trained)
+    }
+
+    fn backward_input(
+        &mut self,
+        mut outputs: Vec<Option<Tensor>>,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let normalised = outputs.pop().flatten();
+        let sum = outputs.pop().flatten();
+        // Without a gradient of the normalised values, the input's gradient is the sum's.
+        let Some(gradient) = normalised else { return Ok(wanted.iter().map(|_| sum.clone()).collect()) };
+        let input = if wanted.contains(&true) {
+            let (x, weight) = (&self.x, self.weight.tensor());
+            let (sum, rstd) = (sum.as_ref(), &self.rstd);
+            Some(match &self.mean {
+                Some(mean) => ops::layer_norm::backward_input(&gradient, sum, x, weight, mean, rstd)?,
+                None => ops::rms_norm::backward_input(&gradient, sum, x, weight, rstd)?,
+            })
+        } else {
+            None
+        };
+        self.gradient = self.has_weights().then_some(gradient);
+        Ok(wanted.iter().map(|wanted| input.clone().filter(|_| *wanted)).collect())
+    }
+
+    fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
+        let Some(gradient) = &self.gradient else { return Ok(()) };
+        let weight = target(sink, &self.weight)?;
+        let bias = self.bias.as_ref().map_or(Ok(None), |bias| target(sink, bias))?;
+        let weight = match (weight, &bias) {
+            (Some(weight), _) => weight,
+            (None, Some(bias)) => discarded(&self.weight, bias)?,
+            (None, None) => return Ok(()),
+        };
+        let (x, rstd) = (&self.x, &self.rstd);
+        match &self.mean {
+            Some(mean) => ops::layer_norm::backward_weight(gradient, x, mean, rstd, &weight, bias.as_ref())?,
+            None => ops::rms_norm::backward_weight(gradient, x, rstd, &weight)?,
+        }
+        self.bias.as_ref().map_or(Ok(()), |bias| ready(sink, bias))?;
+        ready(sink, &self.weight)
+    }
+}

@@ -1,0 +1,126 @@
+//! Launches of kernels that are made of `kernels/held_rows.cuh`, which take equal arguments in equal order.
+
+use device::cuda::Launch;
+use device::{DType, Family, Function};
+
+use super::forms::form;
+use crate::ops::columns::cuda::{self as columns, Cut};
+use crate::ops::{GradientTarget, gpu};
+use crate::{Result, Tensor};
+
+/// The forward pass.
+pub(in crate::ops) struct Forward<'a> {
+    pub(in crate::ops) family: &'static Family,
+    pub(in crate::ops) x: &'a Tensor,
+    /// Branch and sum: the rows of x + branch are normalised, which goes to the sum.
+    pub(in crate::ops) residual: Option<(&'a Tensor, &'a Tensor)>,
+    /// The kernel's parameters in order; `None` for an absent one.
+    pub(in crate::ops) parameters: &'a [Option<&'a Tensor>],
+    pub(in crate::ops) epsilon: f32,
+    pub(in crate::ops) output: &'a Tensor,
+    pub(in crate::ops) statistics: &'a [&'a Tensor],
+    pub(in crate::ops) flops_per_element: u64,
+}
+
+/// The input's gradient, plus `dsum`.
+pub(in crate::ops) struct BackwardInput<'a> {
+    pub(in crate::ops) family: &'static Family,
+    pub(in crate::ops) dy: &'a Tensor,
+    pub(in crate::ops) dsum: Option<&'a Tensor>,
+    pub(in crate::ops) x: &'a Tensor,
+    pub(in crate::ops) weight: &'a Tensor,
+    pub(in crate::ops) statistics: &'a [&'a Tensor],
+    pub(in crate::ops) dx: &'a Tensor,
+    pub(in crate::ops) flops_per_element: u64,
+}
+
+/// The gradients of the parameters, with partial sums in `workspace`.
+pub(in crate::ops) struct BackwardWeight<'a> {
+    pub(in crate::ops) family: &'static Family,
+    pub(in crate::ops) dy: &'a Tensor,
+    pub(in crate::ops) x: &'a Tensor,
+    pub(in crate::ops) statistics: &'a [&'a Tensor],
+    pub(in crate::ops) workspace: &'a Tensor,
+    /// A target for each sum of the kernel, in order; those at the end may be absent.
+    pub(in crate::ops) targets: &'a [&'a GradientTarget],
+    /// Sums of each column.
+    pub(in crate::ops) sums: u32,
+    pub(in crate::ops) flops_per_element: u64,
+}
+
+impl Forward<'_> {
+    pub(in crate::ops) fn launch(&self, operator: &'static str) -> Result<()> {
+        let Self { x, output, statistics, .. } = self;
+        let more: Vec<&Tensor> = self.residual.iter().flat_map(|(branch, sum)| [*branch, *sum]).collect();
+        let parameters: Vec<&Tensor> = self.parameters.iter().copied().flatten().collect();
+        let aligned = gpu::aligned(&[x, output]) && gpu::aligned(&parameters) && gpu::aligned(&more);
+        let form = form(x.shape().columns(), x.dtype(), aligned);
+        let kernel = Function::new(self.family, form.forward).of(x.dtype());
+        let launch = x.device().kernel(kernel).read(x.region());
+        let launch = read_any(launch, self.residual.map(|(branch, _)| branch));
+        let launch = self.parameters.iter().fold(launch, |launch, parameter| read_any(launch, *parameter));
+        let launch = match self.residual {
+            Some((_, sum)) => launch.write(sum.region()),
+            None => launch.null(),
+        };
+        let launch = launch.write(output.region());
+        let launch = statistics.iter().fold(launch, |launch, statistic| launch.write(statistic.region()));
+        let launch = add_sizes(operator, launch, x)?.f32(self.epsilon);
+        let bytes = gpu::bytes(&[x, output]) + gpu::bytes(statistics) + gpu::bytes(&more);
+        let launch = launch.cost(bytes, self.flops_per_element * x.elements() as u64);
+        Ok(launch.launch(grid(operator, x, form.rows_per_block)?, gpu::THREADS)?)
+    }
+}
+
+impl BackwardInput<'_> {
+    pub(in crate::ops) fn launch(&self, operator: &'static str) -> Result<()> {
+        let Self { dy, x, weight, statistics, dx, .. } = self;
+        let more: Vec<&Tensor> = self.dsum.into_iter().collect();
+        let aligned = gpu::aligned(&[dy, x, weight, dx]) && gpu::aligned(&more);
+        let form = form(x.shape().columns(), x.dtype(), aligned);
+        let kernel = Function::new(self.family, form.backward).of(x.dtype());
+        let launch = x.device().kernel(kernel).read(dy.region());
+        let launch = read_any(launch, self.dsum).read(x.region()).read(weight.region());
+        let launch = statistics.iter().fold(launch, |launch, statistic| launch.read(statistic.region()));
+        let launch = add_sizes(operator, launch.write(dx.region()), x)?;
+        let bytes = gpu::bytes(&[dy, x, dx]) + gpu::bytes(statistics) + gpu::bytes(&more);
+        let launch = launch.cost(bytes, self.flops_per_element * x.elements() as u64);
+        Ok(launch.launch(grid(operator, x, form.rows_per_block)?, gpu::THREADS)?)
+    }
+}
+
+impl BackwardWeight<'_> {
+    pub(in crate::ops) fn launch(&self, operator: &'static str) -> Result<()> {
+        let Self { dy, x, statistics, workspace, .. } = self;
+        let cut = Cut::of(operator, dy, gpu::aligned(&[dy, x]))?;
+        let kernel = Function::new(self.family, "weight_sums").of(dy.dtype());
+        let launch = dy.device().kernel(kernel).read(dy.region()).read(x.region());
+        let launch = statistics.iter().fold(launch, |launch, statistic| launch.read(statistic.region()));
+        let launch = launch.write(workspace.region());
+        let launch = launch.u32(cut.rows).u32(cut.width).u32(cut.rows_per_run).u32(u32::from(cut.vector));
+        let launch = launch.cost(gpu::bytes(&[dy, x]), self.flops_per_element * dy.elements() as u64);
+        launch.launch(cut.grid(), gpu::THREADS)?;
+        let width = DType::F32.bytes() * x.shape().columns();
+        self.targets.iter().enumerate().try_for_each(|(index, target)| {
+            columns::finish(self.family, workspace, index * width, &cut, self.sums * cut.width, target)
+        })
+    }
+}
+
+/// Adds an operand to a launch, or a null pointer.
+fn read_any<'a>(launch: Launch<'a>, tensor: Option<&'a Tensor>) -> Launch<'a> {
+    match tensor {
+        Some(tensor) => launch.read(tensor.region()),
+        None => launch.null(),
+    }
+}
+
+/// Adds the numbers of rows and columns to a launch.
+fn add_sizes<'a>(operator: &'static str, launch: Launch<'a>, x: &Tensor) -> Result<Launch<'a>> {
+    let (rows, width) = (x.shape().rows(), x.shape().columns());
+    Ok(launch.u32(gpu::word(operator, rows)?).u32(gpu::word(operator, width)?))
+}
+
+fn grid(operator: &'static str, x: &Tensor, rows_per_block: usize) -> Result<[u32; 3]> {
+    Ok([gpu::word(operator, x.shape().rows().div_ceil(rows_per_block))?, 1, 1])
+}

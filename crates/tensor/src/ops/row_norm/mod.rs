@@ -1,0 +1,78 @@
+//! The parts that layer norm and RMS norm share: checks and allocations, loops over rows, and launches.
+
+pub(super) mod cpu;
+pub(super) mod cuda;
+mod forms;
+
+use device::{Category, DType, Request};
+
+use super::check;
+use crate::{Result, Tensor};
+
+/// Returns the type of `x` and `parameters`. Errors: shapes or types that do not agree.
+pub(super) fn check_operands(
+    operator: &'static str,
+    x: &Tensor,
+    parameters: &[(&'static str, &Tensor)],
+) -> Result<DType> {
+    let dtype = check::computed(operator, &[("x", x)])?;
+    check::not_empty(operator, "x", x)?;
+    let width = x.shape().columns();
+    for (name, tensor) in parameters {
+        check::dtype(operator, name, tensor, dtype)?;
+        check::shape(operator, name, tensor, [width])?;
+    }
+    Ok(dtype)
+}
+
+/// Checks the operands of a backward pass: the output's gradient, the input, and the rows' statistics.
+pub(super) fn check_saved(
+    operator: &'static str,
+    dy: &Tensor,
+    x: &Tensor,
+    statistics: &[(&'static str, &Tensor)],
+) -> Result<()> {
+    check::computed(operator, &[("x", x), ("dy", dy)])?;
+    check::f32s(operator, statistics)?;
+    check::shape(operator, "dy", dy, x.shape())?;
+    statistics.iter().try_for_each(|(name, of)| check::shape(operator, name, of, [x.shape().rows()]))
+}
+
+/// Checks the branch of a residual addition, and allocates the sum.
+pub(super) fn allocate_sum(
+    operator: &'static str,
+    residual: &Tensor,
+    branch: &Tensor,
+    dtype: DType,
+) -> Result<Tensor> {
+    check::dtype(operator, "branch", branch, dtype)?;
+    check::shape(operator, "branch", branch, residual.shape())?;
+    let request = Request::new(Category::Activation, operator);
+    Tensor::empty(residual.device(), residual.shape(), dtype, request)
+}
+
+/// Allocates the output of the forward pass.
+pub(super) fn allocate_output(operator: &'static str, x: &Tensor) -> Result<Tensor> {
+    Tensor::empty(x.device(), x.shape(), x.dtype(), Request::new(Category::Activation, operator))
+}
+
+/// Allocates a statistic of every row, `[rows]` f32.
+pub(super) fn allocate_statistic(operator: &'static str, x: &Tensor) -> Result<Tensor> {
+    let request = Request::new(Category::Activation, operator);
+    Tensor::empty(x.device(), [x.shape().rows()], DType::F32, request)
+}
+
+/// Checks the gradient of the residual sum, if there is one, and allocates the input's gradient.
+pub(super) fn allocate_gradient(
+    operator: &'static str,
+    x: &Tensor,
+    dsum: Option<&Tensor>,
+    dtype: DType,
+) -> Result<Tensor> {
+    if let Some(dsum) = dsum {
+        check::dtype(operator, "dsum", dsum, dtype)?;
+        check::shape(operator, "dsum", dsum, x.shape())?;
+    }
+    let request = Request::new(Category::ActivationGradient, operator);
+    Tensor::empty(x.device(), x.shape(), dtype, request)
+}
