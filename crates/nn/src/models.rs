@@ -1,10 +1,12 @@
 //! Whole models, one file each.
 
 mod checks;
+mod decoder;
 mod gpt;
 mod llama;
 mod mlp;
 
+pub use decoder::Decoder;
 pub use gpt::{GPT, Gpt, GptFamily, GptSizes, PositionKind};
 pub use llama::{LLAMA, Llama, LlamaFamily, LlamaSizes, RopeScaling};
 pub use mlp::{MLP, Mlp, MlpFamily, MlpSizes};

@@ -62,6 +62,14 @@ pub(super) fn vocabulary_advice(vocabulary: usize, compute: DType) -> Option<Str
     })
 }
 
+/// Step of the search for a context, if the configured one is a multiple of it; otherwise 1.
+const CONTEXT_STEP: usize = 64;
+
+/// Returns the step in which the largest context is searched.
+pub(super) fn context_step(context: usize) -> usize {
+    if context.is_multiple_of(CONTEXT_STEP) { CONTEXT_STEP } else { 1 }
+}
+
 /// A group of tensors: its name, and its elements as a factor times the values of keys.
 pub(super) type Group<'a> = (&'a str, usize, &'a [(&'static str, usize)]);
 

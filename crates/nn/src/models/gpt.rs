@@ -3,21 +3,16 @@
 
 use std::sync::Arc;
 
-use autograd::{Tape, Var};
 use device::DType;
 use keys::{Given, Interval, Key, Row, Section, Value, choice, section};
-use tensor::Tensor;
 
 use super::checks::{self, HeadWidth};
+use super::decoder::{self, Decoder, Ends};
 use crate::error::{NnError, Result};
 use crate::family::{Conditions, Examples, Family, MOST_EXTENT, MOST_LAYERS, ModelSpec, Searchable};
 use crate::hugging_face::{HuggingFaceConfig, HuggingFaceModel, gpt2};
-use crate::init::Init;
-use crate::layers::{
-    Activation, Block, BlockSizes, Dropout, Embedding, Heads, LayerNorm, Linear, Residual, Stack, Stream,
-    TokenHead,
-};
-use crate::model::{Input, Model, Stage};
+use crate::layers::{Activation, Block, BlockSizes, Embedding, Heads, LayerNorm};
+use crate::model::{Model, Stage};
 use crate::parameters::Parameters;
 use crate::recompute::Recompute;
 
@@ -84,9 +79,6 @@ section! {
         vocabulary: usize = Row::count(0, 1 << 31).default("0");
     }
 }
-
-/// Contexts are searched in multiples of this where the configured one is a multiple.
-const CONTEXT_STEP: usize = 64;
 
 /// The family `gpt`.
 #[derive(Debug)]
@@ -189,7 +181,7 @@ impl ModelSpec for GptSizes {
     fn searchable(&self) -> Vec<Searchable> {
         let alone = |_: usize, _: usize| Vec::new();
         let heads = |width: usize, head: usize| vec![format!("{}={}", GptSizes::heads, width / head)];
-        let tokens = if self.context.is_multiple_of(CONTEXT_STEP) { CONTEXT_STEP } else { 1 };
+        let tokens = checks::context_step(self.context);
         vec![
             Searchable { key: Self::layers, value: self.layers, step: 1, follows: alone },
             Searchable { key: Self::width, value: self.width, step: self.width / self.heads, follows: heads },
@@ -239,132 +231,51 @@ impl GptSizes {
 }
 
 /// The model, or one stage of it.
-#[derive(Debug)]
-pub struct Gpt {
-    parameters: Parameters,
-    embedding: Option<(Embedding, Dropout)>,
-    blocks: Stack<Block>,
-    head: Option<Head>,
-}
-
-#[derive(Debug)]
-struct Head {
-    norm: LayerNorm,
-    output: TokenHead,
-}
+pub type Gpt = Decoder<Block, LayerNorm>;
 
 impl Gpt {
     /// Builds the layers of `stage` in `parameters`, which are empty. Initial values are those of GPT-2:
     /// standard deviation 0.02, and 0.02/√(2·layers) for projections into the residual stream. Errors: sizes
     /// of which no model can be built, out of memory.
-    pub fn new(mut parameters: Parameters, sizes: GptSizes, stage: &Stage) -> Result<Self> {
-        let GptSizes { layers, heads, width, vocabulary, .. } = sizes;
+    pub fn new(parameters: Parameters, sizes: GptSizes, stage: &Stage) -> Result<Self> {
+        let GptSizes { layers, heads, width, biases, activation, dropout, .. } = sizes;
         if heads == 0 || width == 0 || !width.is_multiple_of(heads) {
             return Err(NnError::Sizes(format!("a width of {width} does not divide into {heads} heads")));
         }
-        if stage.of != layers || stage.layers.is_empty() || stage.layers.end > layers {
-            return Err(NnError::Sizes(format!("layers {:?} are no stage of {layers} layers", stage.layers)));
-        }
-        let init = Init::Normal(0.02);
-        let projection = Init::Normal(0.02 / ((2 * layers) as f32).sqrt());
-        let embedding = match stage.is_first() {
-            true => {
-                let embedding = Embedding::new(&mut parameters, "wte.weight", [vocabulary, width], init)?;
-                let rows = sizes.position_rows();
-                let embedding = match sizes.positions {
-                    PositionKind::Learned => {
-                        embedding.with_positions(&mut parameters, "wpe.weight", rows, init)?
-                    }
-                    PositionKind::Sinusoidal => embedding.with_sinusoids(&mut parameters, "wpe", rows)?,
-                };
-                Some((embedding, Dropout::new(&parameters, "embedding.dropout", sizes.dropout)))
+        let [init, projection] = decoder::initial(layers);
+        let positions = |parameters: &mut Parameters, embedding: Embedding| {
+            let rows = sizes.position_rows();
+            match sizes.positions {
+                PositionKind::Learned => embedding.with_positions(parameters, "wpe.weight", rows, init),
+                PositionKind::Sinusoidal => embedding.with_sinusoids(parameters, "wpe", rows),
             }
-            false => None,
         };
-        if sizes.tied && stage.is_first() && !stage.is_last() {
-            parameters.share("wte.weight")?;
-        }
-        let heads = Heads::multi(heads, width / heads);
-        let GptSizes { biases, activation, dropout, .. } = sizes;
-        let block_sizes = BlockSizes { width, heads, biases, activation, dropout };
-        let block = |index| Block::new(&mut parameters, index, block_sizes, [init, projection]);
-        let blocks = stage.layers.clone().map(block).collect::<Result<Vec<_>>>()?;
-        let head = match stage.is_last() {
-            true => Some(Head::new(&mut parameters, stage, sizes)?),
-            false => None,
+        let block_sizes =
+            BlockSizes { width, heads: Heads::multi(heads, width / heads), biases, activation, dropout };
+        let blocks = |parameters: &mut Parameters| {
+            let block = |index| Block::new(parameters, index, block_sizes, [init, projection]);
+            stage.layers.clone().map(block).collect()
         };
-        Ok(Gpt { parameters, embedding, blocks: Stack::new(blocks), head })
-    }
-
-    /// The same model, of whose blocks those that `recompute` says compute their activations again in
-    /// backward.
-    #[must_use]
-    pub fn recomputing(self, recompute: Recompute) -> Self {
-        Gpt { blocks: self.blocks.recomputing(recompute), ..self }
-    }
-
-    /// The head, which the last stage has.
-    fn head(&self) -> Result<&Head> {
-        self.head.as_ref().ok_or(NnError::NotLast)
+        let norm = |parameters: &mut Parameters| {
+            let norm = if biases { LayerNorm::new } else { LayerNorm::without_bias };
+            norm(parameters, "ln_f", width)
+        };
+        Decoder::build(parameters, sizes.ends(), stage, positions, blocks, norm)
     }
 }
 
-impl Head {
-    fn new(parameters: &mut Parameters, stage: &Stage, sizes: GptSizes) -> Result<Self> {
-        let norm = if sizes.biases { LayerNorm::new } else { LayerNorm::without_bias };
-        let norm = norm(parameters, "ln_f", sizes.width)?;
-        if !sizes.tied {
-            let GptSizes { width, vocabulary, .. } = sizes;
-            let init = Init::Normal(0.02);
-            let output =
-                Linear::without_bias(parameters, "lm_head", width, vocabulary, init, Activation::None)?;
-            return Ok(Head {
-                norm,
-                output: TokenHead::new(output, sizes.logit_soft_cap, sizes.loss_pieces)?,
-            });
+impl GptSizes {
+    fn ends(&self) -> Ends {
+        Ends {
+            layers: self.layers,
+            width: self.width,
+            vocabulary: self.vocabulary,
+            tied: self.tied,
+            dropout: self.dropout,
+            soft_cap: self.logit_soft_cap,
+            loss_pieces: self.loss_pieces,
+            table: "wte.weight",
+            head: if self.tied { "head" } else { "lm_head" },
         }
-        if !stage.is_first() {
-            // The last stage holds a copy of the tied table, which starts with the same values.
-            parameters.create_unused("wte.weight", [sizes.vocabulary, sizes.width], Init::Normal(0.02))?;
-            parameters.share("wte.weight")?;
-        }
-        let output = Linear::tied(parameters, "head", "wte.weight")?;
-        Ok(Head { norm, output: TokenHead::new(output, sizes.logit_soft_cap, sizes.loss_pieces)? })
-    }
-}
-
-impl Model for Gpt {
-    fn parameters(&self) -> &Parameters {
-        &self.parameters
-    }
-
-    fn forward(&self, tape: &Tape, input: Input) -> Result<Var> {
-        let start = match (&self.embedding, input) {
-            (Some((embedding, dropout)), Input::Batch(tokens)) => {
-                dropout.forward(tape, embedding.forward(tape, &tokens)?)?
-            }
-            (None, Input::Hidden(hidden)) => hidden,
-            (Some(_), Input::Hidden(_)) => return Err(NnError::StageInput { expected: "a batch of tokens" }),
-            (None, Input::Batch(_)) => {
-                return Err(NnError::StageInput { expected: "the stage before's output" });
-            }
-        };
-        let stream = self.blocks.forward(tape, Residual::new(start))?;
-        match &self.head {
-            Some(head) if !tape.pass().fills_cache() => {
-                let (sum, normalised) = stream.normalise(tape, &head.norm)?;
-                drop(sum);
-                head.output.forward(tape, normalised)
-            }
-            _ => stream.close(tape),
-        }
-    }
-
-    fn scores(&self, tape: &Tape, prediction: Var) -> Result<Var> {
-        self.head()?.output.scores(tape, prediction)
-    }
-
-    fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var> {
-        self.head()?.output.loss(tape, prediction, targets, scale)
     }
 }

@@ -20,9 +20,6 @@ use crate::model::{Model, Stage};
 use crate::parameters::Parameters;
 use crate::recompute::Recompute;
 
-/// Step of the search for a context, if the configured one is a multiple of it.
-const CONTEXT_STEP: usize = 64;
-
 /// The family `llama`.
 #[derive(Debug)]
 pub struct LlamaFamily;
@@ -130,7 +127,7 @@ impl ModelSpec for LlamaSizes {
 
     fn searchable(&self) -> Vec<Searchable> {
         let alone = |_: usize, _: usize| Vec::new();
-        let tokens = if self.context.is_multiple_of(CONTEXT_STEP) { CONTEXT_STEP } else { 1 };
+        let tokens = checks::context_step(self.context);
         vec![
             Searchable { key: Self::layers, value: self.layers, step: 1, follows: alone },
             Searchable { key: Self::context, value: self.context, step: tokens, follows: alone },

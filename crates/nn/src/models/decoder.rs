@@ -1,0 +1,170 @@
+//! Decoder-only language models: the part that the families share.
+
+use autograd::{Tape, Var};
+use tensor::Tensor;
+
+use crate::error::{NnError, Result};
+use crate::init::Init;
+use crate::layers::{
+    Activation, Dropout, Embedding, Layer, Linear, Norm, Residual, Stack, Stream, TokenHead,
+};
+use crate::model::{Input, Model, Stage};
+use crate::parameters::Parameters;
+use crate::recompute::Recompute;
+
+/// Standard deviation of the initial weights.
+const DEVIATION: f32 = 0.02;
+
+/// A decoder, or one stage of it: token embeddings in the first stage, blocks `B` on a residual stream, and
+/// in the last stage a final norm `N` with an output head.
+#[derive(Debug)]
+pub struct Decoder<B, N> {
+    parameters: Parameters,
+    embedding: Option<(Embedding, Dropout)>,
+    blocks: Stack<B>,
+    head: Option<Head<N>>,
+}
+
+#[derive(Debug)]
+struct Head<N> {
+    norm: N,
+    output: TokenHead,
+}
+
+/// Sizes of a decoder's embedding and head, and names of their parameters.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ends {
+    /// Layers of the whole model.
+    pub(super) layers: usize,
+    pub(super) width: usize,
+    pub(super) vocabulary: usize,
+    /// Whether the head uses the token table.
+    pub(super) tied: bool,
+    /// Probability of dropout of embeddings.
+    pub(super) dropout: f64,
+    pub(super) soft_cap: f64,
+    pub(super) loss_pieces: usize,
+    /// Name of the token table.
+    pub(super) table: &'static str,
+    /// Name of the head, without `.weight`.
+    pub(super) head: &'static str,
+}
+
+/// Returns the initial values of weights, and of projections into the residual stream.
+pub(super) fn initial(layers: usize) -> [Init; 2] {
+    [Init::Normal(DEVIATION), Init::Normal(DEVIATION / ((2 * layers) as f32).sqrt())]
+}
+
+impl<B, N> Decoder<B, N> {
+    /// Builds the layers of `stage` in `parameters`, which are empty: the token embedding, which `positions`
+    /// completes, then `blocks`, then `norm` and the head. Errors: a stage that the model does not have; those
+    /// of the layers.
+    pub(super) fn build(
+        mut parameters: Parameters,
+        ends: Ends,
+        stage: &Stage,
+        positions: impl FnOnce(&mut Parameters, Embedding) -> Result<Embedding>,
+        blocks: impl FnOnce(&mut Parameters) -> Result<Vec<B>>,
+        norm: impl FnOnce(&mut Parameters) -> Result<N>,
+    ) -> Result<Self>
+    where
+        B: Layer,
+    {
+        let Ends { layers, width, vocabulary, tied, table, .. } = ends;
+        if stage.of != layers || stage.layers.is_empty() || stage.layers.end > layers {
+            return Err(NnError::Sizes(format!("layers {:?} are no stage of {layers} layers", stage.layers)));
+        }
+        let embedding = match stage.is_first() {
+            true => {
+                let init = Init::Normal(DEVIATION);
+                let embedding = Embedding::new(&mut parameters, table, [vocabulary, width], init)?;
+                let embedding = positions(&mut parameters, embedding)?;
+                Some((embedding, Dropout::new(&parameters, "embedding.dropout", ends.dropout)))
+            }
+            false => None,
+        };
+        if tied && stage.is_first() && !stage.is_last() {
+            parameters.share(table)?;
+        }
+        let blocks = Stack::new(blocks(&mut parameters)?);
+        let head = match stage.is_last() {
+            true => {
+                let norm = norm(&mut parameters)?;
+                let output = output(&mut parameters, ends, stage)?;
+                Some(Head { norm, output: TokenHead::new(output, ends.soft_cap, ends.loss_pieces)? })
+            }
+            false => None,
+        };
+        Ok(Decoder { parameters, embedding, blocks, head })
+    }
+
+    /// Returns the same model, in which the blocks that `recompute` selects recompute their activations in
+    /// backward.
+    #[must_use]
+    pub fn recomputing(self, recompute: Recompute) -> Self
+    where
+        B: Layer,
+    {
+        Decoder { blocks: self.blocks.recomputing(recompute), ..self }
+    }
+
+    /// The head, which the last stage has.
+    fn head(&self) -> Result<&Head<N>> {
+        self.head.as_ref().ok_or(NnError::NotLast)
+    }
+}
+
+/// Registers the head's weight: a parameter of its own, or the token table.
+fn output(parameters: &mut Parameters, ends: Ends, stage: &Stage) -> Result<Linear> {
+    let Ends { width, vocabulary, tied, table, head, .. } = ends;
+    let init = Init::Normal(DEVIATION);
+    if !tied {
+        return Linear::without_bias(parameters, head, width, vocabulary, init, Activation::None);
+    }
+    if !stage.is_first() {
+        // The last stage has a copy of the tied table with the same initial values.
+        parameters.create_unused(table, [vocabulary, width], init)?;
+        parameters.share(table)?;
+    }
+    Linear::tied(parameters, head, table)
+}
+
+impl<B, N> Model for Decoder<B, N>
+where
+    B: Layer<Stream = Residual> + 'static,
+    N: Norm,
+{
+    fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    fn forward(&self, tape: &Tape, input: Input) -> Result<Var> {
+        let start = match (&self.embedding, input) {
+            (Some((embedding, dropout)), Input::Batch(tokens)) => {
+                dropout.forward(tape, embedding.forward(tape, &tokens)?)?
+            }
+            (None, Input::Hidden(hidden)) => hidden,
+            (Some(_), Input::Hidden(_)) => return Err(NnError::StageInput { expected: "a batch of tokens" }),
+            (None, Input::Batch(_)) => {
+                return Err(NnError::StageInput { expected: "the stage before's output" });
+            }
+        };
+        let stream = self.blocks.forward(tape, Residual::new(start))?;
+        match &self.head {
+            Some(head) if !tape.pass().fills_cache() => {
+                let (sum, normalised) = stream.normalise(tape, &head.norm)?;
+                drop(sum);
+                head.output.forward(tape, normalised)
+            }
+            _ => stream.close(tape),
+        }
+    }
+
+    fn scores(&self, tape: &Tape, prediction: Var) -> Result<Var> {
+        self.head()?.output.scores(tape, prediction)
+    }
+
+    fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var> {
+        self.head()?.output.loss(tape, prediction, targets, scale)
+    }
+}
