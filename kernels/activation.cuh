@@ -1,14 +1,14 @@
-// Functions of one element, and their derivatives, computed with Exact or Fast arithmetic.
+// Functions of one element, and their derivatives, in Exact or Fast arithmetic.
 #pragma once
 #include "common.cuh"
 
-// Within a unit or two in the last place of f32.
+// Accurate to a unit or two in the last place of f32.
 struct Exact {
     __device__ __forceinline__ static float exponential(float x) { return expf(x); }
     __device__ __forceinline__ static float quotient(float a, float b) { return a / b; }
 };
-// The hardware's approximations, within 2^-20 where x is at most 87 and b at most 2^126: far closer than a
-// half-precision result.
+// The hardware's approximations, within 2^-20 if x is at most 87 and b at most 2^126: far more accurate than
+// a half-precision result.
 struct Fast {
     __device__ __forceinline__ static float exponential(float x) { return __expf(x); }
     __device__ __forceinline__ static float quotient(float a, float b) { return __fdividef(a, b); }

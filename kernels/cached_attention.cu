@@ -2,8 +2,8 @@
 // whose results are joined in order. What a block computes depends on its own row and chunk alone.
 #include "common.cuh"
 
-// LANES lanes share a key, each with N elements of every LANES * N; the other lanes of a warp take other keys.
-// QUERIES query heads are computed at once from one reading of a key or value.
+// LANES lanes share a key, each with N elements of every LANES * N; the other lanes of a warp take other
+// keys. QUERIES query heads are computed at once from one reading of a key or value.
 
 // Copies the keys and values of a sequence to the first positions of a slot. Launch: a thread for N elements.
 // `heads` counts key and value heads; a row of qkv has the columns of `query` heads before theirs.
@@ -138,8 +138,8 @@ __device__ __forceinline__ void chunk_of_row(const T *qkv, T *cache, const u32 *
     }
 }
 
-// Joins the chunks of one query head of one row in their order; rows without a slot are 0. Launch: a block for
-// every head of every row.
+// Joins the chunks of one query head of one row in their order; rows without a slot are 0. Launch: a block
+// for every head of every row.
 template <typename T>
 __device__ __forceinline__ void join_chunks(const float *partials, const u32 *documents, T *out, u32 slots,
                                             u32 query, u32 width, u32 chunks) {

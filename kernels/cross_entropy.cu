@@ -56,7 +56,7 @@ __device__ __forceinline__ Normalizer in_two_readings(const T *in, const Cut<T> 
 template <typename T>
 __device__ __forceinline__ Normalizer in_one_reading(const T *in, const Cut<T> &cut, float *maxima,
                                                      float *sums) {
-    // The least finite number, whose difference from an infinite score is no NaN.
+    // The least finite number, whose difference from an infinite score is not NaN.
     float own = __uint_as_float(0xff7fffffu), total = 0.0f;
     const auto raise = [&](float here) {
         if (here > own) total *= exponential(own - here, T()), own = here;

@@ -1,7 +1,7 @@
 // Gated feed-forward: h = activation(gate) * up, where a row holds the gate's columns, then those of up.
 #include "activation.cuh"
 
-// Exact math would take longer than memory does where elements are of 2 bytes.
+// Exact arithmetic would take longer than memory for elements of 2 bytes.
 template <typename T> struct MathFor {
     typedef Fast Math;
 };
@@ -9,7 +9,7 @@ template <> struct MathFor<float> {
     typedef Exact Math;
 };
 
-// Launch: THREADS threads, each with one item of N columns of h: more items a thread take so many registers
+// Launch: THREADS threads, each with one item of N columns of h: more items per thread take so many registers
 // that fewer loads are in flight. Floor forward: gate and up in, h out. Floor backward: gate, up and dh in,
 // their gradients out in place, and h in place of dh, which the weight gradient of the next layer reads.
 template <int N, typename Function, typename T>

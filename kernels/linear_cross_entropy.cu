@@ -5,12 +5,12 @@
 
 __device__ __forceinline__ float capped(float x, float cap) { return cap > 0.0f ? cap * tanhf(x / cap) : x; }
 
-// Launch of both kernels: a block for a row, up to MOST_THREADS threads, rows as the grid. `first` is the
+// Launch of both kernels: a block per row, up to MOST_THREADS threads, rows as the grid. `first` is the
 // piece's first class, `width` its number of classes, and `cap` is 0 for none. Floor: the piece once through
 // memory; the second reading is mostly from L2.
 
-// Joins a piece to the rows' largest scores and sums of e^(score - largest), and keeps the targets' scores in
-// `losses`, which the last piece turns into losses. Pieces come in the order of their classes.
+// Adds a piece to the rows' largest scores and sums of e^(score - largest), and keeps the targets' scores in
+// `losses`, which the last piece turns into losses. Pieces are processed in the order of their classes.
 template <typename T>
 __device__ __forceinline__ void join(const T *scores, const u32 *targets, float *maxima, float *sums,
                                      float *losses, u32 first, u32 width, u32 vocab, float cap) {
@@ -49,13 +49,13 @@ __device__ __forceinline__ void join(const T *scores, const u32 *targets, float 
     }
     maxima[at_row] = largest;
     sums[at_row] = total;
-    // A target in another piece is beyond the width, also if it is before the first class.
+    // A target in another piece is beyond the width, even if it is before the first class.
     float score = losses[at_row];
     if (target - first < width) score = capped(to_f32(row[target - first]), cap);
     losses[at_row] = last ? float(log(double(total)) + (double(largest) - double(score))) : score;
 }
 
-// The gradient of factor * scale * mean loss, over the scores.
+// Replaces scores by the gradient of factor * scale * mean loss with respect to them.
 template <typename T>
 __device__ __forceinline__ void gradient(T *scores, const u32 *targets, const float *maxima,
                                          const float *sums, const u32 *counted, const float *factor,

@@ -131,8 +131,8 @@ fn wrong_adapters_are_refused() {
     }
 }
 
-/// PEFT reads our adapters, computes what the merged model computes, and writes adapters that we read. Skipped
-/// where `PLIMSOLL_PYTHON` names no Python with peft and transformers.
+/// PEFT reads our adapters, computes what the merged model computes, and writes adapters that we read.
+/// Skipped where `PLIMSOLL_PYTHON` names no Python with peft and transformers.
 #[test]
 fn peft_reads_and_writes_the_same_adapters() {
     let Some(python) = std::env::var_os("PLIMSOLL_PYTHON") else {

@@ -324,7 +324,7 @@ const OPTIONS: &[Row] = &[
             &["parallel.pipeline=2", "parallel.data=2", GPIPE, BLOCK],
         ],
     ),
-    // In zero-bubble schedules the halves of backward compute the scores once each.
+    // In zero-bubble schedules each half of backward computes the scores once.
     (
         LLAMA,
         &["model.loss_pieces=3", "model.logit_soft_cap=4.0", "train.validation_micro_batches=2"],

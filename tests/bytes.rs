@@ -165,7 +165,7 @@ fn plans_equal_runs() {
         ),
         (GPT, &["lora.rank=8", "lora.targets=['c_attn']", "parallel.data=4"]),
         (MLP, &["lora.rank=2", "model.activation=gelu", "parallel.pipeline=5"]),
-        // All memory from the start.
+        // Memory is preallocated.
         (GPT, &["memory.preallocate=true"]),
         (GPT, &["memory.preallocate=true", "parallel.data=2", SHARDED]),
         (GPT, &["memory.preallocate=true", "model.width=256", "memory.allocator=backend:native"]),

@@ -1,4 +1,5 @@
-//! Text and multiple choice from whole models: equal on every grid, as planned, and as transformers have them.
+//! Text and multiple choice from whole models: equal on every grid, as planned, and as transformers have
+//! them.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)] // a test panics to report a failure
 
 mod common;

@@ -13,10 +13,10 @@ use crate::outputs::{Force, Kind, Output};
 /// Compute the loss of a model on text or token shards, or its answers to multiple choice
 ///
 /// Cuts the data into sequences that follow each other without overlap, and prints the number of predicted
-/// tokens, the mean loss of a token in nats, and the perplexity. With --choices, prints the shares of questions
-/// whose right ending is the likeliest: by the sum of its log-probabilities, by their mean over its tokens (as
-/// llm.c scores HellaSwag), and over its bytes (acc_norm of lm-evaluation-harness). The figures do not depend on
-/// the grid.
+/// tokens, the mean loss of a token in nats, and the perplexity. With --choices, prints the shares of
+/// questions whose right ending is the likeliest: by the sum of its log-probabilities, by their mean over its
+/// tokens (as llm.c scores HellaSwag), and over its bytes (acc_norm of lm-evaluation-harness). The figures do
+/// not depend on the grid.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  plimsoll eval runs/first\n  \
     plimsoll eval llama/ --data 'books/*.txt' --context 2048 --json -o books.json\n  \
@@ -29,8 +29,8 @@ pub(crate) struct EvalArgs {
     /// Text files or token shards (.bin), or globs of them [default: what the run held out].
     #[arg(long, value_name = "FILE", num_args = 1..)]
     data: Vec<String>,
-    /// File of questions with several endings: JSON lines with the keys context (or ctx), endings and label, or
-    /// an evaluation file of llm.c (.bin).
+    /// File of questions with several endings: JSON lines with the keys context (or ctx), endings and label,
+    /// or an evaluation file of llm.c (.bin).
     #[arg(long, value_name = "FILE", conflicts_with = "data")]
     choices: Option<PathBuf>,
     /// Tokens in a sequence [default: as the model was trained with, or the longest question].
@@ -49,8 +49,8 @@ pub(crate) struct EvalArgs {
     /// Device to compute on: cpu, cuda, or auto.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: String,
-    /// Print one JSON object with the keys model, data (what tells both from others), tokens, loss, perplexity
-    /// and, of multiple choice, questions, accuracy, accuracy_per_token and accuracy_per_byte.
+    /// Print one JSON object with the keys model, data (what tells both from others), tokens, loss,
+    /// perplexity and, of multiple choice, questions, accuracy, accuracy_per_token and accuracy_per_byte.
     #[arg(long)]
     json: bool,
     /// Write the JSON object to a file as well.

@@ -15,9 +15,9 @@ use system::terminal;
 
 /// Generate text with a trained model
 ///
-/// Continues one or more prompts and prints them as they come, one after the other. The memory, with the cache
-/// of keys and values, is planned first. A prompt and its seed give the same text alone, beside other prompts,
-/// and on any grid.
+/// Continues one or more prompts and prints them as they come, one after the other. The memory, with the
+/// cache of keys and values, is planned first. A prompt and its seed give the same text alone, beside other
+/// prompts, and on any grid.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  plimsoll sample runs/first --prompt \"pub fn \"\n  \
     plimsoll sample runs/first --prompt A --prompt B --seed 1 --seed 1 --top-p 0.9\n  \

@@ -56,7 +56,7 @@ pub struct RecomputeRule<S> {
     segment: S,
     /// Calls that the segment makes.
     calls: u32,
-    /// Whether the segment has weights that are trained.
+    /// Whether the segment has trained weights.
     has_weights: bool,
     device: Device,
     pass: Rc<Pass>,

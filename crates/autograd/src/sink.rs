@@ -14,8 +14,8 @@ pub type Target = GradientTarget;
 
 /// Provides a tensor for each weight gradient and is told when the gradient is complete.
 pub trait GradientSink {
-    /// Returns the target of the gradient of one use of `weight`: a tensor of its shape, in f32 or in its
-    /// type, of the same type for all uses.
+    /// Returns the target of the gradient of one use of `weight`: a tensor of its shape, in f32 or in the
+    /// weight's type, of the same type for all uses.
     fn target(&mut self, use_id: UseId, weight: &Tensor) -> Result<Target>;
 
     /// Called when the gradient of this use is complete for this backward pass.
@@ -27,12 +27,12 @@ pub fn target(sink: &mut dyn GradientSink, weight: &Weight) -> Result<Option<Tar
     weight.use_id().map(|use_id| sink.target(use_id, weight.tensor())).transpose()
 }
 
-/// Tells `sink` that the gradient of a weight is complete, unless the weight is frozen. Errors: the sink's.
+/// Tells `sink` that a weight's gradient is complete, unless the weight is frozen. Errors: the sink's.
 pub fn ready(sink: &mut dyn GradientSink, weight: &Weight) -> Result<()> {
     weight.use_id().map_or(Ok(()), |use_id| sink.ready(use_id))
 }
 
-/// Returns a target for a gradient that nobody takes, beside `taken`: for kernels that compute both. Errors:
+/// Returns a target for a gradient that is discarded, like `taken`, for kernels that compute both. Errors:
 /// out of memory.
 pub(crate) fn discarded(weight: &Weight, taken: &Target) -> Result<Target> {
     let (like, request) = (weight.tensor(), Request::new(Category::Gradient, "discarded_gradient"));

@@ -97,9 +97,9 @@ pub struct Tape {
     records: bool,
     /// Calls of operators so far, recorded or not.
     calls: Cell<u32>,
-    /// Whether a call so far has weights that are trained, on a tape of a segment's first run.
+    /// Whether a call so far has trained weights, on a tape of a segment's first run.
     has_weights: Cell<bool>,
-    /// Whether the tape records nothing because its segment is recomputed.
+    /// Whether the tape records nothing because its segment will be recomputed.
     is_first_run: bool,
     /// Calls of the segment that is being recomputed, if one is.
     replayed: Option<u32>,
@@ -120,14 +120,14 @@ impl Tape {
         Tape { pass: Rc::new(pass), ..self }
     }
 
-    /// Returns a tape of the same device, mode and pass for the first run of a segment that is recomputed: it
-    /// records nothing but whether there are weights to train.
+    /// Returns a tape of the same device, mode and pass for the first run of a recomputed segment: it records
+    /// only whether there are trained weights.
     pub(crate) fn first_run(&self) -> Self {
         let pass = Rc::clone(&self.pass);
         Tape { pass, is_first_run: true, ..Self::with_records(&self.device, self.mode, false) }
     }
 
-    /// Returns whether a call of a first run has weights that are trained.
+    /// Returns whether a call of a first run has trained weights.
     pub(crate) fn has_weights(&self) -> bool {
         self.has_weights.get()
     }

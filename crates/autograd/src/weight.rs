@@ -8,7 +8,7 @@ use tensor::Tensor;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UseId(pub u32);
 
-/// The tensor of a parameter, at one of its uses. A frozen one has no gradient.
+/// The tensor of a parameter, at one of its uses. A frozen weight has no gradient.
 #[derive(Clone, Debug)]
 pub struct Weight {
     tensor: Tensor,
@@ -21,7 +21,7 @@ impl Weight {
         Weight { tensor, use_id: Some(use_id) }
     }
 
-    /// Returns `tensor` as a weight that is not trained.
+    /// Returns `tensor` as a frozen weight.
     pub fn frozen(tensor: Tensor) -> Self {
         Weight { tensor, use_id: None }
     }
@@ -36,7 +36,7 @@ impl Weight {
         self.use_id
     }
 
-    /// Returns whether backward computes its gradient.
+    /// Returns whether backward computes the weight's gradient.
     pub fn is_trained(&self) -> bool {
         self.use_id.is_some()
     }

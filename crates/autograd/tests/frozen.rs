@@ -1,4 +1,4 @@
-//! Frozen weights: backward computes what trained ones need, with the same bits, and no more.
+//! Frozen weights: backward computes only what trained weights need, with the same bits.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 use autograd::ops::{FeedForwardWeights, GatedFeedForwardWeights};
@@ -27,7 +27,7 @@ fn values(device: &Device, shape: &[usize], seed: usize) -> Tensor {
 }
 
 impl Layers {
-    /// Of the weights, those are trained whose bit of `mask` is set.
+    /// Builds the layers; weight i is trained if bit i of `mask` is set.
     fn new(device: &Device, mask: usize) -> Self {
         let hidden = 2 * WIDTH;
         let shapes: [&[usize]; WEIGHTS] = [
@@ -113,7 +113,7 @@ fn trained_weights_have_the_gradients_that_they_have_among_others() {
     let all = (1 << WEIGHTS) - 1;
     let (full, _) = gradients(&device, all, false);
     assert_eq!(full.len(), WEIGHTS);
-    // Each alone, all but each, each with the next, and patterns.
+    // Each weight alone, all but each, each with the next, and patterns.
     let alone = (0..WEIGHTS).flat_map(|bit| [1 << bit, all ^ (1 << bit), all & (3 << bit)]);
     for mask in alone.chain([0b10_1010_1010_1010, 0b01_0101_0101_0101]) {
         let expected: Vec<_> = full.iter().filter(|(id, _)| mask >> id & 1 == 1).cloned().collect();
@@ -130,10 +130,10 @@ fn nothing_is_kept_or_computed_below_the_first_trained_weight() {
     let kept = |mask| gradients(&device, mask, false).1;
     let recomputed = |mask| gradients(&device, mask, true).1;
     let all = (1 << WEIGHTS) - 1;
-    // With only the last weight trained, its own factors and the loss's.
+    // If only the last weight is trained, its own operands and the loss's are kept.
     assert!(kept(1 << (WEIGHTS - 1)) < kept(1 << 12) && kept(1 << 12) < kept(1) && kept(1) < kept(all));
     assert_eq!(kept(0), 0);
-    // A segment without trained weights, above and below which nothing is trained, is not recorded.
+    // A segment is not recorded if neither it nor anything before or after it is trained.
     assert_eq!(recomputed(0), 0);
 
     let meta = Device::meta(0, Description::host(), &DeviceOptions::default()).unwrap();
@@ -154,7 +154,7 @@ fn nothing_is_kept_or_computed_below_the_first_trained_weight() {
         tape.backward(loss, &mut Gradients::default()).unwrap();
         (meta.flops() - before) / (2 * 4 * 8 * 8)
     };
-    // Three forward matmuls, and in backward those of weights that are trained and of inputs above one.
+    // Three forward matmuls, and in backward those of trained weights and of the inputs that lead to them.
     assert_eq!([0b111, 0b001, 0b010, 0b100, 0b101].map(flops), [8, 6, 5, 4, 7]);
 }
 

@@ -60,7 +60,8 @@ pub(crate) struct Manifest {
     pub(crate) corpus: Option<CorpusMark>,
     /// Mean loss of the last validation.
     validation_loss: Option<f64>,
-    /// Identifier of the weights of frozen parameters, which are not in the checkpoint; absent where they are.
+    /// Identifier of the weights of frozen parameters, which are not in the checkpoint; absent where they
+    /// are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) base: Option<String>,
     /// The lowest validation loss; absent before the first validation and in checkpoints of earlier versions.

@@ -26,8 +26,7 @@ pub struct Target {
     pub shape: Shape,
     /// The first element to read.
     pub first: usize,
-    /// The destination, as long as the part. Elements are converted where it is of another floating-point
-    /// type.
+    /// The destination, as long as the part. Elements are converted if it has another floating-point type.
     pub tensor: Tensor,
 }
 
@@ -59,7 +58,7 @@ impl Target {
     }
 }
 
-/// Returns the values of elements of type `dtype`; `None` for one that is no floating-point type.
+/// Returns the values of elements of type `dtype`; `None` for a type that is not floating-point.
 fn widened(dtype: DType, piece: &[u8]) -> Option<Vec<f32>> {
     let words = || piece.as_chunks().0.iter();
     Some(match dtype {
@@ -178,9 +177,9 @@ impl Checkpoint {
         Ok(losses)
     }
 
-    /// Reads arrays into the tensors of `targets`, piece by piece. Arrays of half types are widened where f32
-    /// is asked for. Errors: an array that is missing or has another type or shape, found before its
-    /// tensor is written; the file cannot be read.
+    /// Reads arrays into the tensors of `targets`, piece by piece. Arrays of half types are widened for f32
+    /// targets. Errors: an array that is missing or has another type or shape, found before its tensor is
+    /// written; the file cannot be read.
     pub fn load<E: From<CheckpointError> + From<TensorError>>(
         &self,
         targets: impl Iterator<Item = Target>,

@@ -127,8 +127,8 @@ section! {
         );
         /// The seed of initial weights and of the order of the data.
         seed: u64 = Row::integer(0, MOST).default("1");
-        /// Globs of the names of parameters that are not trained, such as "wte.*" or "h.[0-5].*": they have no
-        /// gradient, no master weight and no optimizer state.
+        /// Globs of the names of parameters that are not trained, such as "wte.*" or "h.[0-5].*": they have
+        /// no gradient, no master weight and no optimizer state.
         freeze: Vec<String> = Row::texts().default("[]");
         /// Steps between validations; 0: only after the last step.
         validate_every: u64 = Row::integer(0, MOST).default("0").any_bits();
@@ -145,8 +145,8 @@ section! {
 section! {
     /// `[lora]`: low-rank adapters, which alone are trained beside the frozen model.
     pub struct LoraSection = "lora" {
-        /// A folder of adapters in PEFT's format, relative to the configuration: settings that are not written
-        /// come from its adapter_config.json, and the initial values from its safetensors.
+        /// A folder of adapters in PEFT's format, relative to the configuration: settings that are not
+        /// written come from its adapter_config.json, and the initial values from its safetensors.
         from: Option<PathBuf> = Row::new(Takes::Text, read_path, path_value)
             .default("\"\"")
             .any_bits()

@@ -1,5 +1,5 @@
-//! All tokens of some slices, for evaluation: sequences that follow each other, the last of each file as short
-//! as it is.
+//! All tokens of some slices, for evaluation: sequences that follow each other, the last of each file as
+//! short as it is.
 
 use std::ops::Range;
 

@@ -41,7 +41,8 @@ impl Given {
     /// arguments of `--set`, of which the last for a key wins.
     ///
     /// # Errors
-    /// Text that is not TOML, names that do not exist, values that are not supported yet, keys of another kind.
+    /// Text that is not TOML, names that do not exist, values that are not supported yet, keys of another
+    /// kind.
     pub fn parse(table: &Table, text: &str, name: &str, directory: &Path, set: &[String]) -> Result<Self> {
         Self::parse_implied(table, text, name, directory, set, |_| Ok(Vec::new()))
     }

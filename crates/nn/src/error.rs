@@ -41,7 +41,7 @@ pub enum NnError {
         /// The expected input.
         expected: &'static str,
     },
-    /// Scores or a loss asked of a stage that is not the last.
+    /// Scores or a loss were requested from a stage that is not the last.
     #[error("this stage has no output head: only the last one has")]
     NotLast,
 }

@@ -88,11 +88,11 @@ pub trait ModelSpec: Debug + Send + Sync {
     /// The first values that contradict each other, named by their keys.
     fn check(&self, given: &Given, conditions: &Conditions) -> keys::Result<()>;
 
-    /// Builds the layers of `stage`. `parameters`, which is empty, gives their device, type and initial
+    /// Builds the layers of `stage` in `parameters`, an empty list with their device, type and initial
     /// values.
     ///
     /// # Errors
-    /// A stage that the model does not have, out of memory.
+    /// A stage that the model does not have; out of memory.
     fn build(&self, parameters: Parameters, stage: &Stage, recompute: Recompute) -> Result<Box<dyn Model>>;
 
     /// The heads of every layer's attention, if tokens see each other there alone, so that text is generated

@@ -57,8 +57,8 @@ pub trait Model {
     /// Computes a stage's output, the prediction if it is the last, from its input.
     fn forward(&self, tape: &Tape, input: Input) -> Result<Var>;
 
-    /// The scores of all classes from the prediction. They are the prediction itself unless the loss computes
-    /// them in pieces, so that they are never whole; the prediction is then what they are computed from.
+    /// Returns the scores of all classes from the prediction. The prediction is the scores itself unless the
+    /// loss computes them in pieces; then it is the head's input.
     fn scores(&self, _tape: &Tape, prediction: Var) -> Result<Var> {
         Ok(prediction)
     }

@@ -33,7 +33,7 @@ pub struct Parameter {
     pub init: Init,
     /// Whether another stage of the model also has the parameter, with its own uses.
     pub shared: bool,
-    /// Whether it is trained. A frozen one has no gradient, no master and no optimizer state.
+    /// Whether the parameter is trained. A frozen one has no gradient, no master and no optimizer state.
     pub trained: bool,
 }
 
@@ -76,7 +76,7 @@ impl Parameters {
         }
     }
 
-    /// Returns the same list, in which only parameters that `tuning` trains will be trained.
+    /// Returns the same list, in which only parameters that `tuning` selects will be trained.
     #[must_use]
     pub fn tuned(self, tuning: Arc<Tuning>) -> Self {
         Parameters { tuning, ..self }
@@ -166,7 +166,7 @@ impl Parameters {
         Ok(())
     }
 
-    /// The next use of a parameter; a frozen one has none.
+    /// Adds a use of a parameter; a frozen one has none.
     fn use_of(&mut self, parameter: ParameterId) -> Weight {
         let Parameter { tensor, trained, .. } = &self.list[parameter.0];
         if !trained {
@@ -204,7 +204,7 @@ impl Parameters {
         &self.buffers
     }
 
-    /// Every use of a parameter that is trained, in order; entry i is `UseId(i)`.
+    /// Every use of a trained parameter, in order; entry i is `UseId(i)`.
     pub fn uses(&self) -> &[Use] {
         &self.uses
     }

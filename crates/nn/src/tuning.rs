@@ -5,7 +5,7 @@ use glob::Pattern;
 use crate::hugging_face::FolderTensor;
 use crate::lora::Lora;
 
-/// Decides which parameters of a model are trained. The default trains all.
+/// The choice of a model's trained parameters, by default all.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tuning {
     frozen: Vec<Pattern>,
@@ -13,8 +13,8 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    /// Freezes the parameters whose names one of the globs `freeze` matches. Errors: a text that is no glob,
-    /// in a sentence.
+    /// Freezes the parameters whose names match one of the globs `freeze`. Errors: an invalid glob, in a
+    /// sentence.
     pub fn new(freeze: &[String]) -> Result<Self, String> {
         let pattern = |glob: &String| {
             Pattern::new(glob).map_err(|error| format!("\"{glob}\" is no glob: {}", error.msg))

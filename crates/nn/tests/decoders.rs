@@ -143,7 +143,8 @@ fn packed_documents_give_the_same_results_as_each_alone() {
     }
 }
 
-/// Two packed sequences: the lengths of their documents, and padding of the second, whose targets are ignored.
+/// Two packed sequences: the lengths of their documents, and padding of the second, whose targets are
+/// ignored.
 const PACKED: [&[usize]; BATCH] = [&[5, 7], &[4, 6]];
 
 /// Loss and gradients, in float64.

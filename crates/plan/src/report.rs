@@ -91,7 +91,7 @@ pub struct PlanReport {
     pub fit: Fit,
     /// The memory of lanes, if they need more than one gradient set.
     pub lanes: Option<LaneCost>,
-    /// The memory that frozen parameters save, where there are some.
+    /// The memory that frozen parameters save, if there are any.
     pub tuning: Option<TuningCost>,
     /// Settings without effect, in sentences.
     pub without_effect: Vec<String>,

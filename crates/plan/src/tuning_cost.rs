@@ -1,4 +1,4 @@
-//! The memory that training a part of the parameters saves.
+//! The memory saved by training only some parameters.
 
 use std::fmt;
 
@@ -12,21 +12,22 @@ use crate::error::Result;
 use crate::plan::{Plan, plan};
 use crate::prepare::prepare;
 
-/// Parameters that are trained, and the peak beside that of training all.
+/// Trained and frozen parameters, and the peak compared with training all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TuningCost {
-    /// Elements that are trained.
+    /// Elements of trained parameters.
     pub trained: u64,
-    /// Elements that are frozen.
+    /// Elements of frozen parameters.
     pub frozen: u64,
-    /// Peak of the allocated bytes, on the rank that needs most.
+    /// Peak of allocated bytes, on the rank that needs most.
     pub peak: u64,
-    /// The same if all parameters were trained: planned, not estimated.
+    /// The peak if all parameters were trained, found by a plan.
     pub full_peak: u64,
 }
 
 impl TuningCost {
-    /// The cost on the rank of `largest`; `None` if all parameters are trained. Errors: those of planning.
+    /// Returns the cost on the rank of `largest`; `None` if all parameters are trained. Errors: those of
+    /// planning.
     pub(crate) fn of(setup: &Setup, largest: &Plan) -> Result<Option<Self>> {
         if setup.config.tuning.trains_all() {
             return Ok(None);
@@ -48,7 +49,7 @@ impl TuningCost {
         }))
     }
 
-    /// Under the keys of `plimsoll plan --json`.
+    /// Returns the cost under the keys of `plimsoll plan --json`.
     pub(crate) fn to_json(self) -> Value {
         let TuningCost { trained, frozen, peak, full_peak } = self;
         json!({"trained": trained, "frozen": frozen, "peak_bytes": peak, "peak_bytes_of_all": full_peak})

@@ -55,8 +55,8 @@ pub struct Export<'a> {
     pub files: Vec<PathBuf>,
     /// Names and contents of further files.
     pub contents: Vec<(&'static str, Vec<u8>)>,
-    /// The most bytes of tensors in one file, unless a single tensor has more. A model of more bytes has
-    /// several files and an index.
+    /// The most bytes of tensors in one file, unless a single tensor has more. A larger model has several
+    /// files and an index.
     pub most_bytes: u64,
 }
 
@@ -136,7 +136,7 @@ fn write_weights(path: &Path, export: &Export<'_>, load: Load<'_>) -> Result<()>
         .map_err(PretrainedError::file(&index, "write it"))
 }
 
-/// The tensors of each file, in their order.
+/// Returns the tensors of each file, in order.
 fn shards<'a>(export: &'a Export<'_>) -> Vec<Vec<&'a FolderTensor>> {
     let (mut shards, mut bytes): (Vec<Vec<&FolderTensor>>, u64) = (Vec::new(), 0);
     for tensor in &export.model.tensors {
@@ -157,7 +157,7 @@ fn elements(tensor: &FolderTensor) -> usize {
     tensor.shape.iter().product()
 }
 
-/// The text of a JSON value with an indent of two.
+/// Returns the text of a JSON value with an indent of two.
 fn pretty(value: Value) -> String {
     // A map of JSON values can always be written.
     serde_json::to_string_pretty(&value).unwrap_or_default() + "\n"

@@ -37,14 +37,14 @@ const MOST_CONFIG: u64 = 1 << 24;
 /// Names of the element type in a folder's configuration, by version of transformers.
 const TYPE_KEYS: [&str; 2] = ["dtype", "torch_dtype"];
 
-/// The most bytes of tensors in one file, as transformers before 5 had it.
+/// The most bytes of tensors in one file, the default of transformers before version 5.
 const MOST_SHARD: u64 = 5_000_000_000;
 
-/// The tokenizer's file, and that of how text is generated.
+/// The file of the tokenizer, and that of settings for generating text.
 const TOKENIZER: &str = "tokenizer.json";
 const GENERATION: &str = "generation_config.json";
 
-/// Keys that change no weight and no output, and that a folder's configuration may have other values of.
+/// Keys that affect neither weights nor outputs, and whose values a folder's configuration may differ in.
 const OF_TRAINING: &[&str] = &["model.dropout", "model.loss_pieces"];
 
 /// Options of an export.
@@ -119,7 +119,7 @@ pub fn export(options: &ExportOptions) -> Result<()> {
     Ok(write_folder(&options.output, export, &load)?)
 }
 
-/// How transformers generate text: it ends with the token between documents.
+/// Returns settings for generating text with transformers, which ends at the token between documents.
 fn generation_config(separator: u32) -> String {
     format!("{{\n  \"bos_token_id\": {separator},\n  \"eos_token_id\": {separator}\n}}\n")
 }

@@ -8,8 +8,8 @@ use worker::Setup;
 use crate::error::{Result, RunError};
 use crate::startup::Startup;
 
-/// Runs `body` as every rank of a setup that is of this process, and returns the first rank's result; `None` on
-/// other processes than that of rank 0. Errors: the first rank's that failed.
+/// Runs `body` as every rank of a setup that is of this process, and returns the first rank's result; `None`
+/// on other processes than that of rank 0. Errors: the first rank's that failed.
 pub(crate) fn on_ranks<T: Send + 'static>(
     startup: Startup,
     setup: &Setup,

@@ -270,8 +270,8 @@ fn one_text_is_split_as_by_nanogpt_and_llm_c() {
     assert!(contents(&llmc.output) == files);
 }
 
-/// The counts of nanoGPT's `data/shakespeare/prepare.py` and llm.c's `dev/data/tinyshakespeare.py`, on the text
-/// that `PLIMSOLL_TINYSHAKESPEARE` names: it is not part of this project.
+/// The counts of nanoGPT's `data/shakespeare/prepare.py` and llm.c's `dev/data/tinyshakespeare.py`, on the
+/// text that `PLIMSOLL_TINYSHAKESPEARE` names: it is not part of this project.
 #[test]
 fn tinyshakespeare_has_the_counts_of_the_projects_own_scripts() {
     let Some(text) = std::env::var_os("PLIMSOLL_TINYSHAKESPEARE") else {

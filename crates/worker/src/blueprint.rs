@@ -26,9 +26,9 @@ pub struct Entry {
     pub name: String,
     /// The parameter's shape.
     pub shape: Shape,
-    /// Type of the values in use.
+    /// Type of the compute weights.
     pub dtype: DType,
-    /// Whether it is trained.
+    /// Whether the parameter is trained.
     pub trained: bool,
     /// The stages that hold the parameter, each with the parameter's index there. Hash, norm and checkpoints
     /// use the first one's copy; a tied copy has its own uses.
@@ -160,7 +160,7 @@ impl Blueprint {
         self.parameters.iter().map(|entry| entry.shape.elements()).collect()
     }
 
-    /// Elements of every parameter's gradient, in order: 0 for one that is frozen.
+    /// Elements of every parameter's gradient, in order: 0 for a frozen one.
     pub fn gradient_sizes(&self) -> Vec<usize> {
         let elements = |entry: &Entry| if entry.trained { entry.shape.elements() } else { 0 };
         self.parameters.iter().map(elements).collect()

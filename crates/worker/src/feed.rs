@@ -77,8 +77,8 @@ fn pass_of(device: &Device, dataset: &Dataset, number: u64) -> Result<Pass> {
 /// The numbers of the micro-batches of one pass through the schedule.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Numbers {
-    /// Training: `first` is this replica's first one in the step, `per_step` are in a step over all ranks, and
-    /// those of the run are below `end`.
+    /// Training: `first` is this replica's first one in the step, `per_step` are in a step over all ranks,
+    /// and those of the run are below `end`.
     Training { first: u64, per_step: u64, end: u64 },
     /// Validation: micro-batch `first`, and every `every`th after it.
     Validation { first: u64, every: u64 },

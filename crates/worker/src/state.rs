@@ -60,7 +60,7 @@ fn masters_among(worker: &Worker, kept: &Kept) -> Vec<Array> {
     master.collect()
 }
 
-/// Returns whether the values in use are the ones that are saved.
+/// Returns whether the compute weights are the ones that are saved.
 fn is_own_master(trained: bool, dtype: DType) -> bool {
     !trained || dtype == DType::F32
 }

@@ -29,7 +29,7 @@ pub struct FeedForwardWeights {
 }
 
 impl FeedForwardWeights {
-    /// Whether anything of the first and of the second layer is trained.
+    /// Returns whether any parameter of the first and of the second layer is trained.
     fn trained(&self) -> [bool; 2] {
         [(&self.expand, &self.expand_bias), (&self.project, &self.project_bias)]
             .map(|(weight, bias)| weight.is_trained() || bias.as_ref().is_some_and(Weight::is_trained))
@@ -47,8 +47,8 @@ pub struct FeedForwardRule {
     activated: Option<Tensor>,
     activation: Activation,
     weights: FeedForwardWeights,
-    /// Gradients of the output and of the pre-activation, from the input half to the weight half; each only
-    /// for a layer that is trained.
+    /// Gradients of the output and of the pre-activation, from the input half to the weight half; only for
+    /// trained layers.
     gradients: [Option<Tensor>; 2],
 }
 

@@ -13,7 +13,7 @@ use crate::weight::Weight;
 /// Backward of [`linear`].
 #[derive(Debug)]
 pub struct LinearRule {
-    /// The input, for the gradient of a weight that is trained.
+    /// The input, if the weight is trained.
     x: Option<Tensor>,
     /// The output for ReLU, the input of the activation for others.
     activated: Option<Tensor>,
@@ -93,7 +93,8 @@ impl Rule for LinearRule {
     }
 }
 
-/// The weight half of a linear layer, for what of it is trained: without `x` the bias at most.
+/// Computes the weight half of a linear layer for its trained parameters; without `x`, only the bias's
+/// gradient.
 pub(super) fn backward_weight(
     sink: &mut dyn GradientSink,
     gradient: Tensor,

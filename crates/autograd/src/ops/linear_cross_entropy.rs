@@ -1,4 +1,5 @@
-//! The output head of a language model and its mean cross-entropy, with scores in pieces of the vocabulary.
+//! The output head of a language model with its mean cross-entropy, whose scores are computed in pieces of
+//! the vocabulary.
 
 use tensor::Tensor;
 use tensor::ops::linear_cross_entropy as operator;
@@ -19,12 +20,12 @@ pub struct LinearCrossEntropyRule {
     weight: Weight,
     /// Gradient of the loss, from the input half to the weight half.
     factor: Option<Tensor>,
-    /// Whether the input half also gave the weight's gradient.
+    /// Whether the input half also computed the weight's gradient.
     whole: bool,
 }
 
 /// `scale` times the mean cross-entropy of the scores `x · weightᵀ` against `targets`: `x` is `[.., in]`,
-/// `weight` `[vocabulary, in]`, `targets` as many u32 as there are rows. Errors: as [`operator::forward`].
+/// `weight` `[vocabulary, in]`, `targets` has one u32 per row. Errors: as [`operator::forward`].
 pub fn linear_cross_entropy(
     tape: &Tape,
     x: Var,
@@ -77,7 +78,7 @@ impl Rule for LinearCrossEntropyRule {
         Ok(vec![input])
     }
 
-    /// Gives the weight's gradient as well: each piece of the scores serves both.
+    /// Also computes the weight's gradient, because each piece of the scores serves both.
     fn backward(
         &mut self,
         outputs: Vec<Option<Tensor>>,

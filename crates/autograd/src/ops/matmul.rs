@@ -14,7 +14,7 @@ use crate::tape::{Tape, Var};
 pub struct MatmulRule {
     /// The operands.
     factors: Option<[Tensor; 2]>,
-    /// Whether the second factor is transposed in the product.
+    /// Whether the second operand is transposed.
     transposed: bool,
 }
 
@@ -23,8 +23,8 @@ pub fn matmul(tape: &Tape, a: Var, b: Var) -> Result<Var> {
     multiply(tape, a, b, false)
 }
 
-/// `a [.., m, k]` · bᵀ for `b [.., n, k]` to `[.., m, n]`, of equal outer dimensions, without a copy of `b`:
-/// queries times keys, or a linear layer. Errors: as [`product`].
+/// `a [.., m, k]` · bᵀ for `b [.., n, k]`, giving `[.., m, n]`, of equal outer dimensions, without a copy of
+/// `b`: queries times keys, or a linear layer. Errors: as [`product`].
 pub fn matmul_transposed(tape: &Tape, a: Var, b: Var) -> Result<Var> {
     multiply(tape, a, b, true)
 }

@@ -23,8 +23,8 @@ pub struct Questions {
 }
 
 impl Questions {
-    /// Reads an evaluation file of llm.c (`.bin`), whose tokens are those of GPT-2, or JSON lines with the keys
-    /// `context` or `ctx`, `endings` and `label`, whose endings follow the context after a space.
+    /// Reads an evaluation file of llm.c (`.bin`), whose tokens are those of GPT-2, or JSON lines with the
+    /// keys `context` or `ctx`, `endings` and `label`, whose endings follow the context after a space.
     ///
     /// # Errors
     /// A file that cannot be read; [`Error::BadQuestion`] names the line or example that is none.
@@ -52,8 +52,8 @@ impl Questions {
     }
 }
 
-/// Questions as validation micro-batches: each is one context with one ending, filled up to a length. Only the
-/// ending's tokens are targets.
+/// Questions as validation micro-batches: each is one context with one ending, filled up to a length. Only
+/// the ending's tokens are targets.
 #[derive(Clone, Debug)]
 pub struct ChoiceSource {
     questions: Vec<Question>,

@@ -13,7 +13,7 @@ const EPSILON: f64 = 1e-5;
 /// Hidden width of the feed-forward layers as a multiple of the width.
 const EXPANSION: usize = 4;
 
-/// The probability of dropout where a folder does not state it.
+/// The dropout probability of a folder that does not state it.
 const DROPOUT: f64 = 0.1;
 
 /// The names of the activations: ours, and Hugging Face's, the first of which is written.
@@ -68,7 +68,7 @@ fn keys(config: &FolderConfig) -> Result<Vec<(&'static str, Value)>, String> {
     ])
 }
 
-/// The one probability of dropout. Errors: three that differ.
+/// Returns the common dropout probability. Errors: three that differ.
 fn dropout(config: &FolderConfig) -> Result<f64, String> {
     let probability = |key: &str| Ok::<_, String>(config.number(key)?.unwrap_or(DROPOUT));
     let all = [probability("attn_pdrop")?, probability("embd_pdrop")?, probability("resid_pdrop")?];

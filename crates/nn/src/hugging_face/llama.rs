@@ -60,7 +60,7 @@ fn check(config: &FolderConfig) -> Result<(), String> {
             "layer_types has \"{other}\", which is not supported; supported: \"full_attention\""
         ));
     }
-    // Theirs drops attention weights alone, ours the branches' results as well.
+    // Hugging Face drops only attention weights, and this family also the branches' results.
     if let Some(dropout) = config.number("attention_dropout")?.filter(|dropout| *dropout != 0.0) {
         return Err(format!("attention_dropout = {dropout} is not built: 0 is"));
     }

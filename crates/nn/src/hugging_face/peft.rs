@@ -22,7 +22,8 @@ pub struct AdapterConfig {
 }
 
 impl AdapterConfig {
-    /// Reads the text of an `adapter_config.json`. Errors: text that is none; adapters of another kind, named.
+    /// Reads the text of an `adapter_config.json`. Errors: text that is none; adapters of another kind,
+    /// named.
     pub fn parse(text: &str) -> Result<Self, String> {
         let config = FolderConfig::parse(text)?;
         match config.text("peft_type")? {
@@ -59,7 +60,8 @@ impl AdapterConfig {
 
 impl Lora {
     /// The adapters, whose matrices are `tensors`, as a folder of PEFT has them. `base` is the folder of the
-    /// model that they belong to, and `is_transposed` says whether linear layers are `[inputs, outputs]` there.
+    /// model that they belong to, and `is_transposed` says whether linear layers are `[inputs, outputs]`
+    /// there.
     #[must_use]
     pub fn folder(
         &self,

@@ -47,8 +47,8 @@ impl ParameterShard {
     }
 }
 
-/// The shards of all data-parallel ranks, which together contain each trained parameter once. A rank has at most one
-/// shard of a parameter.
+/// The shards of all data-parallel ranks, which together contain each trained parameter once. A rank has at
+/// most one shard of a parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptimizerShards {
     /// Shards by rank; a single entry if every rank owns everything.

@@ -14,8 +14,8 @@ pub struct Choices {
     pub accuracy: f64,
     /// By their mean over the ending's tokens: what llm.c reports.
     pub accuracy_per_token: f64,
-    /// By their sum over the bytes of the ending's text: `acc_norm` of lm-evaluation-harness. Token files have
-    /// no texts.
+    /// By their sum over the bytes of the ending's text: `acc_norm` of lm-evaluation-harness. Token files
+    /// have no texts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accuracy_per_byte: Option<f64>,
 }

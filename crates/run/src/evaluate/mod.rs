@@ -50,8 +50,8 @@ impl fmt::Display for Evaluation {
     }
 }
 
-/// Evaluates a model: on sequences that follow each other without overlap, the last one as short as it is, or on
-/// questions with several endings. `None` on ranks of a job other than 0.
+/// Evaluates a model: on sequences that follow each other without overlap, the last one as short as it is, or
+/// on questions with several endings. `None` on ranks of a job other than 0.
 ///
 /// # Errors
 /// With status 2, before anything is allocated: no model there, data that is wrong, settings that do not go

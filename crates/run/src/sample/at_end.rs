@@ -1,5 +1,5 @@
-//! The sample at the end of a run, on the host: its weights on a device of their own, so that the run's figures
-//! stay.
+//! The sample at the end of a run, on the host: its weights on a device of their own, so that the run's
+//! figures stay.
 
 use std::time::Duration;
 

@@ -42,8 +42,8 @@ pub struct Sampled {
     pub seconds: f64,
 }
 
-/// Continues prompts with a trained model. Rank 0 hands their texts to `show` as they come, one after the other.
-/// `None` on ranks of a job other than 0.
+/// Continues prompts with a trained model. Rank 0 hands their texts to `show` as they come, one after the
+/// other. `None` on ranks of a job other than 0.
 ///
 /// # Errors
 /// With status 2, before anything is allocated: no model there, one without text, options or prompts that do

@@ -70,7 +70,8 @@ impl Prepared {
     }
 }
 
-/// The setup of a model that generates texts of at most `context` tokens: without data, and on the host in f32.
+/// The setup of a model that generates texts of at most `context` tokens: without data, and on the host in
+/// f32.
 pub(super) fn setup_of(config: RunConfig, placement: Placement, context: usize) -> Result<Setup> {
     let shorter = match config.model.examples().units() > context {
         true => config.with(&config.model.with_context(context)),

@@ -18,8 +18,8 @@ const LINE_FEED: &str = "\n";
 /// The most bytes of a file of prompts.
 const MOST_BYTES: u64 = 1 << 26;
 
-/// The prompts of the options, with their tokens and seeds. Errors: a file that cannot be read; a prompt without
-/// tokens, or with some that the model does not have; more seeds than prompts.
+/// The prompts of the options, with their tokens and seeds. Errors: a file that cannot be read; a prompt
+/// without tokens, or with some that the model does not have; more seeds than prompts.
 pub(super) fn read(
     options: &SampleOptions,
     tokenizer: &Tokenizer,

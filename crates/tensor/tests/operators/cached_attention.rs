@@ -5,7 +5,8 @@ use tensor::{DType, Tensor};
 
 use crate::support::{Case, bits, cpu, devices, read, tensor};
 
-/// Query heads, key and value heads, width: with and without whole vectors, groups that do not divide by four.
+/// Query heads, key and value heads, width: with and without whole vectors, groups that do not divide by
+/// four.
 const HEADS: [Heads; 5] = [
     Heads { query: 3, key_value: 3, width: 6 },
     Heads { query: 6, key_value: 1, width: 32 },

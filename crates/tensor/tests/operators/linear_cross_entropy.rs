@@ -1,4 +1,4 @@
-//! The loss of scores that are computed in pieces of the vocabulary.
+//! The loss of scores computed in pieces of the vocabulary.
 
 use tensor::ops::cross_entropy::IGNORED;
 use tensor::ops::linear_cross_entropy::{Operands, Settings, backward, forward};
@@ -7,8 +7,7 @@ use tensor::{DType, Tensor};
 use crate::reference;
 use crate::support::{Case, bits, devices, read, tensor};
 
-/// Rows, inputs, vocabulary, pieces: one piece, odd sizes, a last piece that is smaller, more pieces than
-/// there is room for.
+/// Rows, inputs, vocabulary, pieces: one piece, odd sizes, a smaller last piece, more pieces than fit.
 const SIZES: [([usize; 3], usize); 6] = [
     ([1, 8, 2], 1),
     ([3, 5, 33], 4),
@@ -99,7 +98,7 @@ fn loss_and_gradients() {
                 let found = found.unwrap().unwrap();
                 assert!(found.shape() == [rows, inputs].into() && found.dtype() == case.dtype);
                 case.close(&what("dx"), &read(&found), &dx);
-                // What was there before is larger than the gradient, and so is the rounding of their sum.
+                // The previous value is larger than the gradient, and so is the rounding of their sum.
                 let (sum, added) = (read(&target.tensor), case.added(&target, "dweight"));
                 let parts = sum.iter().zip(&added).zip(&dweight);
                 let expected: Vec<f64> = parts.map(|((sum, added), dw)| sum - added + dw).collect();

@@ -84,9 +84,9 @@ impl Norm {
         }
     }
 
-    /// Compares all gradients with finite differences, with and without a gradient of the sum to add. In narrow
-    /// rows the terms of dx nearly cancel: the tolerance is relative to the terms. Rows of fewer than `narrowest`
-    /// elements are left out of dx.
+    /// Compares all gradients with finite differences, with and without a gradient of the sum to add. In
+    /// narrow rows the terms of dx nearly cancel: the tolerance is relative to the terms. Rows of fewer than
+    /// `narrowest` elements are left out of dx.
     pub(crate) fn gradients_match_finite_differences(&self, narrowest: usize) {
         for case in devices() {
             for size in SIZES {

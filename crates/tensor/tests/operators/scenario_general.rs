@@ -31,7 +31,7 @@ pub(crate) fn every_general_operator(
 ) {
     let shape = [sizes.batch, sizes.time, sizes.width];
     let [x, y] = ["x", "y"].map(|name| make(device, sizes.dtype, name, &shape));
-    // Positive, so that all functions are defined, and small, so that all are finite.
+    // Positive, so that all functions are defined, and small, so that all results are finite.
     let small = pointwise::forward(&x, Pointwise::Scale(0.5)).unwrap();
     let positive = pointwise::forward(&small, Pointwise::Exp).unwrap();
     for function in FUNCTIONS {

@@ -1,8 +1,8 @@
 //! One rank that generates text: its stages, their caches of keys and values, and the choice of tokens.
 //!
 //! A step computes the next token of every sequence. All arrays have sizes that do not depend on how many
-//! sequences there are, nor how long they are: a row's matmuls are those of any other number of rows, so that a
-//! text does not depend on what is generated beside it.
+//! sequences there are, nor how long they are: a row's matmuls are those of any other number of rows, so that
+//! a text does not depend on what is generated beside it.
 
 mod lines;
 mod options;
@@ -28,7 +28,8 @@ pub use options::GeneratorOptions;
 use passes::Passes;
 use stage::OwnStage;
 
-/// Rows that a GPU computes in a step, of which each sequence has one. Its time is that of reading the weights.
+/// Rows that a GPU computes in a step, of which each sequence has one. Its time is that of reading the
+/// weights.
 const GPU_ROWS: usize = 64;
 /// The same on a CPU.
 const CPU_ROWS: usize = 8;
@@ -63,8 +64,8 @@ impl Generator {
     }
 
     /// Builds this rank's stages and caches, has the allocator reserve what generating needs, and reads the
-    /// weights, if there are any: a plan has none. Errors: a model that takes no tokens, out of memory, weights
-    /// that cannot be read or that belong to another model.
+    /// weights, if there are any: a plan has none. Errors: a model that takes no tokens, out of memory,
+    /// weights that cannot be read or that belong to another model.
     pub fn new(
         setup: &Setup,
         communicator: Communicator,
@@ -124,11 +125,11 @@ impl Generator {
         &mut self.passes.planes
     }
 
-    /// Computes the next token of every sequence of this replica: entry i of `lines` is that of slot i, `None`
-    /// for a slot without one. Returns the tokens of all replicas, on every rank, a list of slots each; those of
-    /// slots without a sequence mean nothing. All ranks call it as often; it waits for the device once, to read
-    /// four bytes for each slot. Errors: more lines than slots, a line longer than the capacity, a failure of a
-    /// rank or of the transport.
+    /// Computes the next token of every sequence of this replica: entry i of `lines` is that of slot i,
+    /// `None` for a slot without one. Returns the tokens of all replicas, on every rank, a list of slots
+    /// each; those of slots without a sequence mean nothing. All ranks call it as often; it waits for the
+    /// device once, to read four bytes for each slot. Errors: more lines than slots, a line longer than the
+    /// capacity, a failure of a rank or of the transport.
     pub fn step(&mut self, lines: &[Option<Line<'_>>]) -> Result<Vec<Vec<u32>>> {
         lines::check(lines, self.options)?;
         let chosen = self.chosen(lines)?;
@@ -202,8 +203,8 @@ impl Generator {
         &self.passes.grid
     }
 
-    /// Overwrites the parameter or buffer `name` of this rank, of which there may be none, with the bytes of an
-    /// array of type `dtype`. Errors: types that do not convert.
+    /// Overwrites the parameter or buffer `name` of this rank, of which there may be none, with the bytes of
+    /// an array of type `dtype`. Errors: types that do not convert.
     pub fn set_array(&self, name: &str, dtype: DType, bytes: &[u8]) -> Result<()> {
         for OwnStage { model, .. } in &self.passes.stages {
             let parameters = model.parameters().list().iter().filter(|parameter| parameter.name == name);

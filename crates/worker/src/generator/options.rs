@@ -5,7 +5,8 @@ use tensor::ops::choose::Choice;
 /// What a [`Generator`](super::Generator) generates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GeneratorOptions {
-    /// Sequences at once on each replica of the model, at most [`Generator::most_slots`](super::Generator::most_slots).
+    /// Sequences at once on each replica of the model, at most
+    /// [`Generator::most_slots`](super::Generator::most_slots).
     pub slots: usize,
     /// Tokens of a sequence, at most the model's context.
     pub capacity: usize,

@@ -33,8 +33,8 @@ pub(super) struct Passes {
 }
 
 impl Passes {
-    /// The logits after the last token of every line, `[rows, 1, vocabulary]`, where this rank has the model's
-    /// end. `state` is that of the lines.
+    /// The logits after the last token of every line, `[rows, 1, vocabulary]`, where this rank has the
+    /// model's end. `state` is that of the lines.
     pub(super) fn logits(&mut self, state: &Tensor, lines: &[Option<Line<'_>>]) -> Result<Option<Tensor>> {
         if self.setup.config.model.cached_heads().is_none() {
             return self.logits_of_all(state, lines);
@@ -79,8 +79,8 @@ impl Passes {
         Ok(Tensor::from_host(&self.device, tokens, [1, tokens.len()], Category::Input)?)
     }
 
-    /// One pass of `inputs [rows, time]` through all stages, of which each rank computes its own: the result of
-    /// the last one, where it is this rank's.
+    /// One pass of `inputs [rows, time]` through all stages, of which each rank computes its own: the result
+    /// of the last one, where it is this rank's.
     fn pass(&mut self, inputs: &Tensor, uses: Use<'_>) -> Result<Option<Tensor>> {
         let stages = self.setup.blueprint.stages.len();
         let layout = self.setup.blueprint.layout();
@@ -130,8 +130,8 @@ impl Passes {
         if is_end { Ok(model.scores(&tape, output)?) } else { Ok(output) }
     }
 
-    /// Room for what `stage` sends for `inputs [rows, time]`: its output for a training micro-batch, with as many
-    /// rows and as much time.
+    /// Room for what `stage` sends for `inputs [rows, time]`: its output for a training micro-batch, with as
+    /// many rows and as much time.
     fn empty_hidden(&self, stage: usize, inputs: &Tensor) -> Result<Tensor> {
         let crossing = self.setup.blueprint.crossings.get(stage).ok_or_else(no_stage)?;
         let [rows, time] = [inputs.shape().dims()[0], inputs.shape().dims()[1]];

@@ -57,7 +57,7 @@ pub struct Crossing {
     pub shape: Shape,
     /// Type of the elements.
     pub dtype: DType,
-    /// Whether the gradient is passed back: whether a stage before trains anything.
+    /// Whether the gradient is passed back, because an earlier stage has trained parameters.
     pub gradient: bool,
 }
 
@@ -274,7 +274,7 @@ impl<'a, F: Feed> Walk<'a, F> {
         }
     }
 
-    /// Returns whether gradients are passed over the cut after a stage, if there is one.
+    /// Returns whether gradients are passed to the stage before `stage`, if there is one.
     fn passes_gradient(&self, stage: Option<usize>) -> bool {
         let crossing = stage.and_then(|stage| self.executor.crossings.get(stage));
         crossing.is_some_and(|crossing| crossing.gradient)
@@ -285,7 +285,7 @@ impl<'a, F: Feed> Walk<'a, F> {
             ActionKind::Forward => self.forward(action)?,
             ActionKind::Backward | ActionKind::BackwardInput => self.backward(action)?,
             ActionKind::BackwardWeight => self.backward_weight(action)?,
-            // Nothing before the cut is trained.
+            // No stage before the cut is trained.
             ActionKind::ReceiveBackward if !self.passes_gradient(Some(action.stage)) => return Ok(()),
             ActionKind::SendBackward if !self.passes_gradient(action.stage.checked_sub(1)) => return Ok(()),
             ActionKind::ReceiveForward | ActionKind::ReceiveBackward => return self.receive(action),

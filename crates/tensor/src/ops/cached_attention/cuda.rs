@@ -80,7 +80,8 @@ pub(super) fn forward(
     let launch = launch.f32(1.0 / (heads.width as f32).sqrt()).u32(vector(heads, &[qkv, &cache.array]));
     // What is read depends on positions, which are on the device: at most all of the cache.
     let flops = 4 * (slots * capacity * heads.query_columns()) as u64;
-    // Queries, scores and statistics of a group, and a sum for each warp, query, lane and element of a vector.
+    // Queries, scores and statistics of a group, and a sum for each warp, query, lane and element of a
+    // vector.
     let sums = STRANDS / WARP * QUERIES * LANES * word(gpu::lanes(dtype))?;
     let shared = 4 * (group * (width + CHUNK as u32 + 2) + sums);
     let grid = [chunks, word(heads.key_value)?, word(slots)?];

@@ -1,9 +1,9 @@
-//! Attention of one new token of each sequence over the keys and values of the tokens before it, which a cache
-//! keeps.
+//! Attention of one new token of each sequence over the keys and values of the tokens before it, which a
+//! cache keeps.
 //!
-//! Rows do not see each other, and a row's sums are cut by its own positions only, so that a row's result does
-//! not depend on the other rows, their number, or the cache's capacity. The order of its sums differs from
-//! that of [`attention`](super::attention), so results agree up to rounding.
+//! Rows do not see each other, and a row's sums are cut by its own positions only, so that a row's result
+//! does not depend on the other rows, their number, or the cache's capacity. The order of its sums differs
+//! from that of [`attention`](super::attention), so results agree up to rounding.
 
 mod cache;
 mod cpu;
@@ -34,11 +34,11 @@ pub fn store(qkv: &Qkv<Tensor>, heads: Heads, cache: &Cache, slot: usize) -> Res
     }
 }
 
-/// Adds one token to the sequence of every slot and lets it attend: `qkv [rows, 1, columns]`, of which row i is
-/// the next token of slot i, to `[rows, 1, heads.query · heads.width]`. `documents [rows, 1]` u32 has minus the
-/// position of every row, modulo 2³², as rotary embeddings take it; rows beyond the slots give 0.
-/// Errors: separate arrays, shapes or types that do not agree, fewer rows than slots, a position that the cache
-/// does not have (on a GPU it ends the process's use of the device), out of memory.
+/// Adds one token to the sequence of every slot and lets it attend: `qkv [rows, 1, columns]`, of which row i
+/// is the next token of slot i, to `[rows, 1, heads.query · heads.width]`. `documents [rows, 1]` u32 has
+/// minus the position of every row, modulo 2³², as rotary embeddings take it; rows beyond the slots give 0.
+/// Errors: separate arrays, shapes or types that do not agree, fewer rows than slots, a position that the
+/// cache does not have (on a GPU it ends the process's use of the device), out of memory.
 pub fn forward(qkv: &Qkv<Tensor>, heads: Heads, cache: &Cache, documents: &Tensor) -> Result<Tensor> {
     const OPERATOR: &str = "cached_attention.forward";
     let (qkv, [rows, time]) = cache.check(OPERATOR, qkv, heads)?;

@@ -1,8 +1,8 @@
 //! The next token of each sequence: the likeliest, or one drawn by its probability.
 //!
 //! A token is drawn by the largest of score + Gumbel noise (Gumbel, *Statistical Theory of Extreme Values*,
-//! 1954): its probability is the softmax of the scores. The noise is a function of the row's key, the number of
-//! the draw and the token, so that a row's draws do not depend on other rows.
+//! 1954): its probability is the softmax of the scores. The noise is a function of the row's key, the number
+//! of the draw and the token, so that a row's draws do not depend on other rows.
 
 mod choice;
 mod cpu;
@@ -25,9 +25,9 @@ pub fn seen_words(vocabulary: usize) -> usize {
 }
 
 /// Chooses the token after each of the first `count` rows of `logits [rows, 1, vocabulary]`, f32 or bf16: u32
-/// `[count]`. `draws [3, rows]` u32 states the rows' draws. Where tokens are given, `tokens [rows, 1]` u32 are
-/// added to `seen [count, seen_words(vocabulary)]` u32 before the penalty applies to it.
-/// Errors: shapes or types that do not agree, out of memory.
+/// `[count]`. `draws [3, rows]` u32 states the rows' draws. Where tokens are given, `tokens [rows, 1]` u32
+/// are added to `seen [count, seen_words(vocabulary)]` u32 before the penalty applies to it. Errors: shapes
+/// or types that do not agree, out of memory.
 pub fn forward(
     logits: &Tensor,
     count: usize,

@@ -58,7 +58,7 @@ pub(super) fn forward(
     mean_loss(operator, workspace, loss, scale)
 }
 
-/// Threads of a block that takes a row of `columns` scores.
+/// Returns the threads of a block that computes a row of `columns` scores.
 pub(in crate::ops) fn threads(operator: &'static str, columns: usize, dtype: DType) -> Result<u32> {
     let wanted = (columns / gpu::lanes(dtype)).div_ceil(VECTORS_PER_THREAD).next_multiple_of(32);
     gpu::word(operator, wanted.clamp(32, MOST_THREADS as usize))

@@ -98,7 +98,7 @@ pub fn backward_weight(
     Ok(())
 }
 
-/// The gradient of the positions alone, as [`backward_weight`] gives it, from `dy [batch, time, width]`.
+/// Computes the gradient of the positions alone, as [`backward_weight`] does, from `dy [batch, time, width]`.
 /// Errors: shapes or types that do not agree.
 pub fn backward_positions(dy: &Tensor, positions: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "embedding.backward_positions";

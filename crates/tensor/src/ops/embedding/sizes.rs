@@ -38,7 +38,7 @@ impl Sizes {
         Ok(Sizes { batch, time, vocab: table.shape().rows(), width })
     }
 
-    /// Checks a gradient `[batch, time, width]` and a table of positions; there is no table of tokens.
+    /// Checks a gradient `[batch, time, width]` and a position table, without a token table.
     pub(super) fn of_positions(operator: &'static str, dy: &Tensor, positions: &Tensor) -> Result<Self> {
         check::rank(operator, "dy", dy, 3)?;
         check::rank(operator, "positions", positions, 2)?;

@@ -171,8 +171,8 @@ pub(super) fn matmul_backward_input(
     }
 }
 
-/// sum `[.., in]` (+)= dy `[.., out]` · weight `[out, in]`; the sum is f32 whatever the others are. Callers
-/// have checked the operands.
+/// Computes sum `[.., in]` (+)= dy `[.., out]` · weight `[out, in]`; the sum is f32 for all types of the
+/// others. Callers have checked the operands.
 pub(super) fn sum_backward_input(dy: &Tensor, weight: &Tensor, sum: &Tensor, accumulate: bool) -> Result<()> {
     match dy.device().backend() {
         Backend::Meta => {
@@ -222,8 +222,8 @@ pub fn backward_weight(
     Ok(())
 }
 
-/// bias `[out]` (+)= Σ over rows of dy `[.., out]`, for a layer whose weight is not trained. Errors: shapes or
-/// types that do not agree, out of memory.
+/// Computes bias `[out]` (+)= Σ over rows of dy `[.., out]`, for a layer with a frozen weight. Errors: shapes
+/// or types that do not agree, out of memory.
 pub fn backward_bias(dy: &Tensor, bias: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "linear.backward_bias";
     let dtype = check::computed(OPERATOR, &[("dy", dy)])?;

@@ -26,7 +26,7 @@ fn capped(x: f32, cap: f32) -> f32 {
     if cap > 0.0 { soft_cap(x, cap) } else { x }
 }
 
-/// Joins a piece to the rows' statistics; the last piece turns the targets' scores into losses.
+/// Adds a piece to the rows' statistics; the last piece turns the targets' scores into losses.
 pub(super) fn join(scores: &Tensor, targets: &Tensor, statistics: &Statistics, piece: Piece) -> Result<()> {
     let Piece { first, classes, soft_cap: cap, .. } = piece;
     let (scores, targets) = (scores.read::<f32>()?, targets.read::<u32>()?);
@@ -83,7 +83,7 @@ pub(super) fn mean(statistics: &Statistics, scale: f32, loss: &Tensor) -> Result
     loss.set(&[mean as f32])
 }
 
-/// The gradient of factor · scale · mean loss by a piece's scores, over them.
+/// Replaces a piece's scores by the gradient of factor · scale · mean loss with respect to them.
 pub(super) fn gradient(
     scores: &Tensor,
     targets: &Tensor,

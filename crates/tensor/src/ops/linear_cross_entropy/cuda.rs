@@ -17,7 +17,7 @@ pub(crate) static FAMILY: Family = family!(
     constants: &[("MOST_THREADS", MOST_THREADS), ("IGNORED", IGNORED)],
 );
 
-/// Joins a piece to the rows' statistics; the last piece turns the targets' scores into losses.
+/// Adds a piece to the rows' statistics; the last piece turns the targets' scores into losses.
 pub(super) fn join(
     operator: &'static str,
     scores: &Tensor,
@@ -36,7 +36,7 @@ pub(super) fn join(
     Ok(launch.launch([rows, 1, 1], threads(operator, piece.classes, scores.dtype())?)?)
 }
 
-/// Counts the targets and takes the mean of the rows' losses.
+/// Counts the targets and computes the mean of the rows' losses.
 pub(super) fn mean(
     operator: &'static str,
     targets: &Tensor,
@@ -45,12 +45,12 @@ pub(super) fn mean(
     loss: &Tensor,
 ) -> Result<()> {
     count_targets(operator, targets, &statistics.counted)?;
-    // The mean reads the number where it writes the loss.
+    // The mean reads the count from where it writes the loss.
     count_targets(operator, targets, loss)?;
     mean_loss(operator, &statistics.part(2)?, loss, scale)
 }
 
-/// The gradient of factor · scale · mean loss by a piece's scores, over them.
+/// Replaces a piece's scores by the gradient of factor · scale · mean loss with respect to them.
 pub(super) fn gradient(
     operator: &'static str,
     scores: &Tensor,

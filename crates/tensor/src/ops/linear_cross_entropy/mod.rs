@@ -1,8 +1,8 @@
 //! The output head of a language model and its softmax cross-entropy, with scores computed in pieces.
 //!
 //! Scores, `x · weightᵀ`, of a large vocabulary are the largest tensor of a language model. Here they exist
-//! for one piece of the vocabulary at a time: forward joins each piece to the largest score of every row and
-//! the sum of exponentials, and backward computes each piece a second time and writes its gradient over it.
+//! for one piece of the vocabulary at a time: forward adds each piece to the largest score of every row and
+//! the sum of exponentials, and backward computes each piece again and overwrites it with its gradient.
 
 mod cpu;
 pub(crate) mod cuda;
@@ -37,7 +37,7 @@ pub struct Operands {
 pub struct Output {
     /// scale · mean over rows that are not ignored of −ln softmax\[target\], a scalar f32; 0 if all are.
     pub loss: Tensor,
-    /// What backward needs.
+    /// Statistics for the backward pass.
     pub statistics: Statistics,
 }
 
@@ -47,8 +47,8 @@ fn rows_of(matrix: &Tensor, rows: Range<usize>) -> Result<Tensor> {
     matrix.view(rows.start * columns, [rows.len(), columns])
 }
 
-/// The loss of the scores `x · weightᵀ`. Errors: shapes or types that do not agree, no row, a target outside
-/// the vocabulary (on a GPU it ends the process's use of the device), out of memory.
+/// Computes the loss of the scores `x · weightᵀ`. Errors: shapes or types that do not agree, no row, a target
+/// outside the vocabulary (on a GPU it ends the process's use of the device), out of memory.
 pub fn forward(operands: &Operands, settings: &Settings) -> Result<Output> {
     const OPERATOR: &str = "linear_cross_entropy.forward";
     let (x, rows) = check(OPERATOR, operands)?;
@@ -80,9 +80,9 @@ pub fn forward(operands: &Operands, settings: &Settings) -> Result<Output> {
     Ok(Output { loss, statistics })
 }
 
-/// The gradients of [`forward`] where that of the loss is `factor`, a scalar f32: that of `x` where `input`,
-/// in its type after a sum in f32 over the pieces, and that of the weight into `weight`, f32 or of its type.
-/// Errors: as [`forward`].
+/// Computes the gradients of [`forward`] if the loss has the gradient `factor`, a scalar f32: that of `x` if
+/// `input` is true, in its type after an f32 sum over the pieces, and that of the weight into `weight`, f32
+/// or of its type. Errors: as [`forward`].
 pub fn backward(
     operands: &Operands,
     statistics: &Statistics,
@@ -105,7 +105,7 @@ pub fn backward(
         let classes = piece.first..piece.first + piece.classes;
         let matrix = rows_of(&operands.weight, classes.clone())?;
         let scores = match device.backend() {
-            // A second computation is no work of the model.
+            // The second computation does not count as the model's work.
             Backend::Meta => linear::forward_again(&x, &matrix, None)?.output,
             _ => linear::forward(&x, &matrix, None, Activation::None)?.output,
         };

@@ -19,7 +19,7 @@ pub enum Pointwise {
     Scale(f32),
     /// x plus a number.
     Shift(f32),
-    /// c·tanh(x/c): values within ±c, nearly x where that is small beside c.
+    /// c·tanh(x/c): values within ±c, nearly x if that is small compared with c.
     SoftCap(f32),
 }
 
@@ -96,7 +96,7 @@ pub(in crate::ops) fn soft_cap(x: f32, cap: f32) -> f32 {
     cap * libm::tanhf(x / cap)
 }
 
-/// The derivative of [`soft_cap`] where it has the value `y`.
+/// The derivative of [`soft_cap`] at the value `y`.
 pub(in crate::ops) fn soft_cap_slope(y: f32, cap: f32) -> f32 {
     1.0 - (y / cap) * (y / cap)
 }

@@ -88,8 +88,8 @@ pub fn repeat(x: &Tensor, shape: Shape) -> Result<Tensor> {
 }
 
 /// The rows of `x [rows, width]` as blocks of a matrix `[outputs, places.len() · width]` that is 0 elsewhere:
-/// the next `places[i].len()` rows lie at the rows `places[i]` and at the columns from `i · width` on. Errors:
-/// rows that `x` or the matrix does not have, out of memory.
+/// the next `places[i].len()` rows lie at the rows `places[i]` and at the columns from `i · width` on.
+/// Errors: rows that `x` or the matrix does not have, out of memory.
 pub fn spread_blocks(x: &Tensor, places: &[Range<usize>], outputs: usize) -> Result<Tensor> {
     const OPERATOR: &str = "rearrange.spread_blocks";
     let (dtype, width) = (check::computed(OPERATOR, &[("x", x)])?, x.shape().columns());
