@@ -201,11 +201,18 @@ fn plans_of_every_kind_of_data_equal_runs() {
         &["parallel.pipeline=2"],
         &["memory.recompute=block", "parallel.data=4", "data.prefetch=0"],
     ];
-    for sources in [&TOKENS[..], &SEQUENTIAL, &PACKED, &MIXTURE, &SEQUENTIAL_MIXTURE, &TOKENIZED] {
-        for text in [GPT, LLAMA] {
-            for grid in grids {
-                compare(text, &[sources, grid, &["train.steps=2"]].concat());
-            }
+    let table: [(&str, &[&str]); 7] = [
+        (GPT, &TOKENS),
+        (LLAMA, &SEQUENTIAL),
+        (GPT, &PACKED),
+        (LLAMA, &PACKED),
+        (GPT, &MIXTURE),
+        (LLAMA, &SEQUENTIAL_MIXTURE),
+        (GPT, &TOKENIZED),
+    ];
+    for (text, sources) in table {
+        for grid in grids {
+            compare(text, &[sources, grid, &["train.steps=2"]].concat());
         }
     }
 }

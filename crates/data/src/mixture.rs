@@ -95,14 +95,12 @@ mod tests {
     #[test]
     fn every_sequence_of_a_source_occurs_once_and_shares_match_the_weights() {
         let mixture = Mixture::new(1, &[0.7, 0.2, 0.1]).unwrap();
-        let ways: [fn(&Mixture, u128) -> (usize, u128); 2] = [Mixture::place, Mixture::place_in_order];
-        for (way, place) in ways.into_iter().enumerate() {
-            check_places(&mixture, way == 1, place);
-        }
+        check_places(|sequence| mixture.place(sequence), false);
+        check_places(|sequence| mixture.place_in_order(sequence), true);
     }
 
-    fn check_places(mixture: &Mixture, is_in_order: bool, place: fn(&Mixture, u128) -> (usize, u128)) {
-        let places: Vec<_> = (0..2 * u128::from(BLOCK)).map(|sequence| place(mixture, sequence)).collect();
+    fn check_places(place: impl Fn(u128) -> (usize, u128), is_in_order: bool) {
+        let places: Vec<_> = (0..2 * u128::from(BLOCK)).map(place).collect();
         assert_eq!(places.iter().collect::<HashSet<_>>().len(), places.len());
         for (source, weight) in [0.7, 0.2, 0.1].into_iter().enumerate() {
             let of: Vec<u128> =

@@ -143,8 +143,7 @@ fn packed_documents_give_the_same_results_as_each_alone() {
     }
 }
 
-/// Two packed sequences: the lengths of their documents, and padding of the second, whose targets are
-/// ignored.
+/// Two packed sequences: the lengths of their documents. The second has padding, whose targets are ignored.
 const PACKED: [&[usize]; BATCH] = [&[5, 7], &[4, 6]];
 
 /// Loss and gradients, in float64.
@@ -176,10 +175,9 @@ fn a_packed_batch_learns_what_its_documents_teach_alone() {
             first.resize(start + length, (start - row * TIME) as u32);
         }
         // A token of padding is a document of its own.
-        for padding in first.len()..(row + 1) * TIME {
-            first.push((padding - row * TIME) as u32);
-            targets[padding] = IGNORED;
-        }
+        let padding = first.len()..(row + 1) * TIME;
+        first.extend(padding.clone().map(|position| (position - row * TIME) as u32));
+        targets[padding].fill(IGNORED);
     }
     let values = &values[..BATCH * TIME];
     let counted: usize = documents.iter().map(ExactSizeIterator::len).sum();
