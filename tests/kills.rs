@@ -261,6 +261,65 @@ fn a_terminated_run_saves_its_last_step_and_resumes_without_a_configuration() {
     assert_eq!(resumed["validation_loss"], whole["validation_loss"]);
 }
 
+/// Starts a run that is held at `point`, calls `meanwhile` with its process and lets it go on.
+fn held(workplace: &Workplace, arguments: &[&str], point: &str, meanwhile: impl FnOnce(&Child)) -> Output {
+    let reached = workplace.path("reached");
+    let hold = format!("{point}:1:{}", reached.display());
+    let mut command = workplace.plimsoll(arguments);
+    command.env(fail_point::VARIABLE, hold).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    while !reached.exists() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before {point}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    meanwhile(&child);
+    std::fs::remove_file(&reached).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn terminate(child: &Child) {
+    let sent = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
+#[test]
+fn a_request_to_stop_during_the_start_ends_a_run_before_its_first_step() {
+    let workplace = Workplace::new();
+    for (run_dir, ranks) in [("one", "parallel.data=1"), ("two", "parallel.data=2")] {
+        let line = ["train", "run.toml", "--run-dir", run_dir, "--resume", "--set", ranks];
+        let output = held(&workplace, &line, "training about to begin", terminate);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.ends_with("plimsoll: stopped before the first step\n"), "{said}");
+        assert_eq!(std::fs::read(workplace.path(run_dir).join("metrics.jsonl")).unwrap(), b"");
+        // What a run has come to stays as it is.
+        let steps = [&line[..], &["--set", "train.steps=5"]].concat();
+        std::fs::remove_file(workplace.path(run_dir).join("summary.json")).unwrap();
+        succeeded(&workplace.run(&steps));
+        let before = workplace.summary(run_dir);
+        let output = held(&workplace, &line, "training about to begin", terminate);
+        succeeded(&output);
+        assert_eq!(workplace.summary(run_dir), before);
+        succeeded(&workplace.run(&line));
+        assert_eq!(workplace.summary(run_dir)["steps"], 100);
+    }
+}
+
+#[test]
+fn a_corpus_that_is_cut_after_the_last_step_costs_no_result() {
+    let workplace = Workplace::new();
+    let line = ["train", "run.toml", "--run-dir", "out", "--set", "train.steps=5"];
+    let output = held(&workplace, &line, "steps done", |_| {
+        let corpus = std::fs::OpenOptions::new().write(true).open(workplace.path("corpus.txt")).unwrap();
+        corpus.set_len(10).unwrap();
+    });
+    succeeded(&output);
+    let said = text(&output.stderr);
+    assert!(said.contains("corpus.txt was changed while it was read"), "{said}");
+    assert_eq!(workplace.summary("out")["steps"], 5);
+    assert_eq!(list(&workplace.path("out")).unwrap().pop().unwrap().0, 5);
+}
+
 #[test]
 fn a_run_is_resumed_from_the_command_line() {
     let workplace = Workplace::new();

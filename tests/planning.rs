@@ -33,7 +33,9 @@ fn a_plan_reports_whether_it_fits_and_what_would() {
     let fits = planned(directory.path(), &large, &["--json"]);
     let needs = json(&fits)["fit"]["needs_bytes"].as_u64().unwrap();
     let reserved = json(&fits)["ranks"][0]["peak_reserved_bytes"].as_u64().unwrap();
-    assert_eq!(reserved + json(&fits)["fit"]["host"]["bytes"].as_u64().unwrap(), needs);
+    // Pages that are reserved and that no block lies on take no memory of the host.
+    let held = needs - json(&fits)["fit"]["host"]["bytes"].as_u64().unwrap();
+    assert!(held <= reserved && held > reserved / 2, "{held} held, {reserved} reserved");
     let capacity = format!("{}", needs - 1);
     let short = planned(directory.path(), &large, &["--json", "--capacity", &capacity]);
     assert_eq!((fits.status.code(), short.status.code()), (Some(0), Some(2)));
@@ -296,27 +298,52 @@ fn a_limit_on_address_space_is_the_capacity() {
     assert!(refused.status.code() == Some(2) && table.contains("the limit of ulimit -v"), "{table}");
 }
 
-/// Models whose buffers are written from end to end, so that reserved memory is resident.
+/// What a plan says that a run takes of its host is what the system says that it took, within 5 %.
 #[test]
 fn the_planned_host_memory_matches_a_run() {
-    const WIDE: [&str; 8] = [
-        "model.kind=mlp",
-        "model.sizes=[64, 2048, 2048, 64]",
+    const WIDE: [&str; 3] =
+        ["model.kind=mlp", "model.sizes=[64, 2048, 2048, 64]", "parallel.bucket_bytes=1048576"];
+    const DEEP: [&str; 5] =
+        ["model.kind=gpt", "model.layers=12", "model.width=128", "model.heads=4", "model.context=64"];
+    const ALL: [&str; 5] = [
         "data.kind=synthetic",
         "train.steps=3",
         "train.micro_batch_size=4",
         "train.global_batch_size=16",
         "optim.warmup_steps=1",
-        "parallel.bucket_bytes=1048576",
     ];
     let directory = workplace();
-    std::fs::write(directory.path().join("wide.toml"), "[model]\n[parallel]\nlanes = 4\n").unwrap();
-    let table: &[&[&str]] = &[&["checkpoint.minutes=0"], &[]];
-    for (number, sets) in table.iter().enumerate() {
-        let run = format!("wide-{number}");
-        let sets: Vec<&str> = WIDE.iter().chain(*sets).flat_map(|set| ["--set", set]).collect();
-        let arguments =
-            |more: &[&'static str]| [&["wide.toml"][..], &sets, &["--device", "cpu"], more].concat();
+    std::fs::write(directory.path().join("host.toml"), "[model]\n").unwrap();
+    let without = &["checkpoint.minutes=0"][..];
+    let two = &["parallel.data=2"][..];
+    let zero = &["parallel.zero_stage=1"][..];
+    let pipeline = &["parallel.pipeline=2"][..];
+    let table: &[&[&[&str]]] = &[
+        &[&WIDE, without],
+        &[&WIDE],
+        &[&WIDE, two, without],
+        &[&WIDE, two, zero],
+        &[&WIDE, &["parallel.data=4"]],
+        &[&DEEP, without],
+        &[&DEEP],
+        &[&DEEP, two],
+        &[&DEEP, two, zero],
+        &[&DEEP, pipeline],
+        &[&DEEP, two, pipeline],
+    ];
+    for (number, parts) in table.iter().enumerate() {
+        let run = format!("host-{number}");
+        let sets: Vec<&str> = ALL.iter().chain(parts.iter().copied().flatten()).copied().collect();
+        let arguments = |more: &[&'static str]| {
+            let sets = sets.iter().flat_map(|set| ["--set", set]);
+            ["host.toml"]
+                .into_iter()
+                .chain(sets)
+                .chain(["--device", "cpu"])
+                .chain(more.iter().copied())
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
         let plan = plimsoll(directory.path()).arg("plan").args(arguments(&["--json"])).output().unwrap();
         let planned = json(&plan)["fit"]["needs_bytes"].as_u64().unwrap();
         let ran = plimsoll(directory.path())

@@ -111,7 +111,7 @@ fn summary(head: &str, found: &StepMeasure) -> String {
     let (allocated, reserved) = found.peaks;
     format!(
         "{}{separator}{}\n{head}\n{} parameters, on {}\n\nmedian step {:.2} ms ({:.2} to {:.2} over {}), \
-         {} tokens/s, last loss {:.4}\npeak allocated {} ({}), peak reserved {} ({}): reserved is {:.3} \
+         {} {}, last loss {:.4}\npeak allocated {} ({}), peak reserved {} ({}): reserved is {:.3} \
          of allocated\n",
         found.model,
         found.libraries,
@@ -122,6 +122,7 @@ fn summary(head: &str, found: &StepMeasure) -> String {
         1e3 * most,
         found.seconds.len(),
         grouped(found.tokens_per_second().round() as u64),
+        found.unit,
         found.loss,
         grouped(allocated),
         bytes(allocated),

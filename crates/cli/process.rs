@@ -11,6 +11,7 @@ use crate::output::note;
 ///
 /// Errors: several processes of a command that runs as one; the system refuses.
 pub(crate) fn prepare(joins: bool) -> Result<(), CliError> {
+    device::heap::return_large();
     run::heed_limits()?;
     match Startup::launched() {
         Some(_) if joins => return Ok(()),

@@ -54,6 +54,7 @@ pub(crate) struct TrainArgs {
 /// Trains and prints the report of the run.
 pub(crate) fn run(args: &TrainArgs) -> Result<(), CliError> {
     let mut startup = Startup::begin()?;
+    startup.begins("read its configuration");
     let prepared = prepare(args, &startup);
     let (config, options) = startup.agree(prepared)?;
     match run::train_as(startup, config, options)? {

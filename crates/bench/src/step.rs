@@ -44,8 +44,10 @@ pub struct StepMeasure {
     pub reason: String,
     /// Number of parameters, each counted once.
     pub parameters: usize,
-    /// Number of tokens in a step.
+    /// Number of tokens, or samples, in a step.
     pub tokens: u64,
+    /// Unit of the throughput: tokens/s or samples/s.
+    pub unit: &'static str,
     /// Seconds of each timed step.
     pub seconds: Vec<f64>,
     /// The loss of step `warm_up + steps`, counted from 1: the last step, unless the warm-up took more steps.
@@ -64,7 +66,7 @@ impl StepMeasure {
         median(&self.seconds)
     }
 
-    /// Tokens per second of the median step.
+    /// Tokens, or samples, per second of the median step.
     pub fn tokens_per_second(&self) -> f64 {
         self.tokens as f64 / self.median()
     }
@@ -104,6 +106,7 @@ pub fn bench_step(mut config: RunConfig, options: &BenchOptions) -> Result<StepM
         reason,
         parameters: worker.parameters(),
         tokens: build::tokens_per_step(&setup.config),
+        unit: setup.config.model.examples().rate(),
         seconds,
         loss,
         peaks: (statistics.peak_allocated(), statistics.peak_reserved()),

@@ -21,6 +21,11 @@ impl Snapshot {
         self.bytes.clear();
     }
 
+    /// Takes memory for `bytes` more bytes of arrays at once.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.bytes.reserve_exact(bytes);
+    }
+
     /// Adds an array of zeros, and returns its bytes for filling.
     pub fn add(&mut self, name: String, dtype: DType, shape: &[usize]) -> &mut [u8] {
         let start = self.bytes.len();

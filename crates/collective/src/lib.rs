@@ -65,5 +65,6 @@ pub use communicator::Communicator;
 pub use control::{ControlPlane, Observer, Watch};
 pub use data::{CollectiveUse, DataPlane};
 pub use error::{CollectiveError, Failure, Result};
+pub use payload::kept_bytes;
 pub use peer_access::{PeerAccess, PeerAccessOptions, PeerMethod, SharedSum, SumKernels};
 pub use traffic::{OperationTraffic, Traffic};

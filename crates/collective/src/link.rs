@@ -61,6 +61,9 @@ pub(crate) trait Link: Sized + 'static {
     /// the deadline has passed; it may return earlier.
     fn wait(&mut self, sends: &[usize], receives: &[usize], deadline: Instant);
 
+    /// Tells the user that a peer has been waited for, if the transport does.
+    fn slow(&self, _peer: usize) {}
+
     /// The first failure in the world.
     fn failure(&self) -> Option<Failure>;
 

@@ -3,7 +3,8 @@
 use memory::{Allocator, RawMemory, Settings};
 
 use crate::host::HostCapacity;
-use crate::raw::host::{PAGE, processor_model};
+use crate::host::PAGE;
+use crate::raw::host::processor_model;
 
 /// The caching allocator over the backend's driver.
 pub(crate) type DeviceAllocator = Allocator<Box<dyn RawMemory + Send>>;

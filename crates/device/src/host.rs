@@ -3,6 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// Bytes of a page of host memory.
+pub const PAGE: u64 = 4096;
+
 /// Bytes of physical memory where the system does not say.
 const UNKNOWN_TOTAL: u64 = 64 << 30;
 

@@ -22,7 +22,7 @@
 //! ```
 //!
 //! This crate knows nothing of autograd, models or ranks' relations. `unsafe` appears only in `access`,
-//! `blas`, `raw` and `cuda`.
+//! `blas`, `heap`, `raw` and `cuda`.
 
 mod access;
 mod arrival;
@@ -36,6 +36,7 @@ mod device;
 mod dtype;
 mod error;
 mod event;
+pub mod heap;
 pub mod host;
 mod kernels;
 mod marks;

@@ -155,6 +155,15 @@ impl Examples {
         }
     }
 
+    /// Unit of speeds, as after a number: tokens/s or samples/s.
+    #[must_use]
+    pub fn rate(&self) -> &'static str {
+        match self {
+            Self::Tokens { .. } => "tokens/s",
+            Self::Numbers { .. } => "samples/s",
+        }
+    }
+
     /// Units in one example: the tokens of a sequence; 1 for a sample.
     #[must_use]
     pub fn units(&self) -> usize {

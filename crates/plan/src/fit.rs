@@ -4,8 +4,9 @@ use device::host::HostCapacity;
 use serde_json::{Value, json};
 use telemetry::units::{bytes, grouped};
 
-use crate::host::HostUse;
+use crate::host::{HostUse, resident_bytes};
 use crate::overhead::OverheadPart;
+use crate::plan::Plan;
 use crate::roles::Plans;
 use worker::Setup;
 
@@ -44,7 +45,8 @@ pub struct Fit {
     pub limit: Option<Limit>,
     /// The rank with the highest peak.
     pub rank: usize,
-    /// Bytes reserved on the device; on the CPU, the sum over ranks with the host's part.
+    /// Bytes that the rank reserves on its device; on the CPU, those that are resident, of all ranks that share
+    /// the host and with the host's part.
     pub needs: u64,
     /// Bytes that the rank reserves at its peak.
     pub most: u64,
@@ -71,14 +73,16 @@ impl Fit {
         let host = HostUse::of(setup, plans, together);
         let beside = if on_host { host.bytes() } else { 0 };
         let together = together && on_host;
-        let (shared_by, reserved) = match together {
+        let resident = |plan: &Plan| resident_bytes(setup, plan);
+        let (shared_by, held) = match together {
             true => {
-                let sum = plans.by_rank().map(|(_, plan)| plan.statistics.peak_reserved());
+                let sum = plans.by_rank().map(|(_, plan)| resident(plan));
                 (plans.world_size(), sum.fold(0, u64::saturating_add))
             }
+            false if on_host => (1, plans.roles().iter().map(resident).max().unwrap_or(0)),
             false => (1, most),
         };
-        let needs = reserved.saturating_add(beside);
+        let needs = held.saturating_add(beside);
         let capacity = description.total_bytes;
         let process = HostCapacity::of_process();
         let bounded_by = process.limit.filter(|_| on_host && process.bytes == capacity);

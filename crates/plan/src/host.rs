@@ -1,16 +1,23 @@
 //! Host memory of a run's process besides its allocators'.
 
+use collective::kept_bytes;
 use config::{OptimKind, RunConfig};
-use device::DType;
+use device::{Category, DType};
+use parallel::pipeline::Crossing;
 use serde_json::{Value, json};
+use system::threads;
+use telemetry::Statistic;
 use worker::Setup;
 
+use crate::plan::Plan;
 use crate::roles::Plans;
 
 /// Bytes of the program with its libraries, heap and thread pool, measured on Linux.
-const PROGRAM: u64 = 15 << 20;
-/// Bytes of a rank's stacks, labels and lists.
-const RANK: u64 = 1 << 20;
+const PROGRAM: u64 = 31 << 19;
+/// Bytes of a rank's stacks, labels and lists, and of pieces of arrays in transit.
+const RANK: u64 = 2 << 20;
+/// Bytes of packed operands that a thread keeps for matmuls with large weights.
+const PACKED: u64 = 3 << 19;
 
 /// A part of a process's host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,11 +41,14 @@ impl HostUse {
         let ranks = if together { plans.world_size() as u64 } else { 1 };
         let batches = setup.dataset.micro_batch_bytes(setup.config.data.prefetch);
         let events = plans.roles().iter().map(|plan| plan.parts.events_to_keep()).max().unwrap_or(0) as u64;
-        let history = (events.max(setup.config.memory.history)) * size_of::<memory::Event>() as u64;
+        // The ring, and the copy that the trace of a step is made of.
+        let history = 2 * events.max(setup.config.memory.history) * size_of::<memory::Event>() as u64;
         let traces = plans.roles().iter().map(|plan| plan.parts.trace_bytes()).sum();
         let parts = [
             ("the program", PROGRAM),
             ("its ranks", RANK * ranks),
+            ("packed operands", packed_bytes(setup)),
+            ("messages", message_bytes(setup, plans) * ranks),
             ("micro-batches", batches.saturating_mul(ranks)),
             ("events of allocators", history * ranks),
             ("the plan", traces),
@@ -59,6 +69,29 @@ impl HostUse {
         let part = |part: &HostPart| json!({"name": part.name, "bytes": part.bytes});
         json!({"bytes": self.bytes(), "parts": self.parts.iter().map(part).collect::<Vec<_>>()})
     }
+}
+
+/// Bytes of host memory that a rank's allocator takes, if the rank computes on the host.
+pub(crate) fn resident_bytes(setup: &Setup, plan: &Plan) -> u64 {
+    let ranks = setup.config.parallel.data as u64;
+    // Of the scratch of a sum over ranks, a rank's own shard is never written.
+    let scratch = plan.counters.get(Statistic::LiveBytes(Category::Communication));
+    let unwritten = if ranks > 1 && !setup.config.memory.preallocate { scratch / ranks } else { 0 };
+    plan.parts.resident_bytes().saturating_sub(unwritten)
+}
+
+fn packed_bytes(setup: &Setup) -> u64 {
+    let largest = setup.blueprint.sizes().iter().max().copied().unwrap_or(0) as u64;
+    threads::processors() as u64 * PACKED.min(DType::F32.bytes() as u64 * largest)
+}
+
+/// Bytes of a rank's messages to others, on transports over host memory.
+fn message_bytes(setup: &Setup, plans: &Plans) -> u64 {
+    let crossing = |cut: &Crossing| (cut.shape.elements() * cut.dtype.bytes()) as u64;
+    let crossings = setup.blueprint.crossings.iter().map(crossing).max().unwrap_or(0);
+    let scratch = |plan: &Plan| plan.counters.get(Statistic::LiveBytes(Category::Communication));
+    let sums = plans.roles().iter().map(scratch).max().unwrap_or(0);
+    kept_bytes(crossings.max(sums))
 }
 
 /// Bytes of the whole model's state, which rank 0 copies to the host for a checkpoint: master weights and the

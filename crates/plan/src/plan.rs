@@ -72,7 +72,7 @@ impl Layout {
 }
 
 /// Most plans made to find the memory that a rank reserves at the start.
-const ROUNDS: usize = 4;
+const ROUNDS: usize = 16;
 
 /// Runs rank `rank` of the configuration on Meta to its end, skipping steps that would change nothing.
 /// Errors: those of the run; out of memory if the run would be.
@@ -87,17 +87,22 @@ pub fn plan(setup: &Setup, rank: usize) -> Result<Plan> {
         let before = Setup { preallocation: Arc::clone(&preallocation), ..setup.clone() };
         (planned, taken) = plan_once(&before, rank)?;
         if taken == *preallocation {
-            break;
+            return Ok(planned);
         }
     }
-    Ok(planned)
+    let place = setup.config.origins.of("memory.preallocate");
+    Err(PlanError::Refused(format!(
+        "{place}: what rank {rank} takes from its device beforehand still changes what it needs after {ROUNDS} \
+         plans, so memory.preallocate = true cannot keep its promise here: set it to false, or another \
+         memory.allocator"
+    )))
 }
 
 /// Plans a rank, and returns the segments that it holds at the end too.
 fn plan_once(setup: &Setup, rank: usize) -> Result<(Plan, Vec<Preallocation>)> {
     let setup = Setup {
         history: PLANNED_EVENTS,
-        passes_over_from: setup.passes_over_from.or(Some(REPEATS_FROM)),
+        passes_over_from: setup.passes_over_from.or(Some(repeats_from(1))),
         ..setup.on_meta()
     };
     let config = Arc::clone(&setup.config);
@@ -167,6 +172,15 @@ fn traffic(worker: &Worker) -> OperationTraffic {
 /// The number of allocations of a step from which repeated micro-batches are skipped. The plan of shorter
 /// steps has all their events, for comparison with the run's.
 const REPEATS_FROM: u64 = 1 << 16;
+
+/// The number of allocations in the steps of all roles together from which that is so.
+const REPEATS_FROM_OF_ALL: u64 = 1 << 18;
+
+/// The number of allocations of a step from which repeated micro-batches are passed over, in a plan of so many
+/// roles.
+pub(crate) fn repeats_from(roles: usize) -> u64 {
+    REPEATS_FROM.min(REPEATS_FROM_OF_ALL / roles.max(1) as u64)
+}
 
 /// Most steps that are run on Meta only because they age blocks.
 const MOST_AGED: u64 = 1 << 13;

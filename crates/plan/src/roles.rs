@@ -10,7 +10,7 @@ use device::{Description, Kind};
 use crate::error::{PlanError, Result};
 use crate::imitated::PlanDevice;
 use crate::overhead::OverheadPart;
-use crate::plan::{Plan, Role, boundless, plan};
+use crate::plan::{Plan, Role, boundless, plan, repeats_from};
 use system::threads;
 use worker::Placement;
 use worker::Setup;
@@ -98,7 +98,9 @@ fn plan_roles(setup: &Setup, plan: impl Fn(&Setup, usize) -> Result<Plan> + Sync
         };
         of.push(role);
     }
-    let roles = on_threads(&first_ranks, |rank| plan(setup, rank).map_err(refused))?;
+    let from = setup.passes_over_from.unwrap_or(repeats_from(first_ranks.len()));
+    let setup = Setup { passes_over_from: Some(from), ..setup.clone() };
+    let roles = on_threads(&first_ranks, |rank| plan(&setup, rank).map_err(refused))?;
     Ok(Plans { roles, of })
 }
 

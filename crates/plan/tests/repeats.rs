@@ -52,6 +52,7 @@ fn skipping_repeated_work_changes_no_figure() {
         &["model.layers=8", "parallel.pipeline=4", "parallel.schedule=zero-bubble", many],
         &["model.layers=8", "parallel.pipeline=2", "parallel.schedule=interleaved", many],
         &["model.layers=8", "parallel.pipeline=2", "parallel.data=2", many],
+        &["model.layers=16", "parallel.pipeline=8", "parallel.schedule=interleaved"],
     ];
     for gpu in [false, true] {
         for sets in table {

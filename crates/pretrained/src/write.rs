@@ -12,6 +12,7 @@ use nn::{FolderTensor, HuggingFaceModel};
 use safetensors::Dtype;
 use safetensors::tensor::{View, serialize_to_file};
 use serde_json::{Map, Value, json};
+use system::output::OutputFolder;
 use tensor::{Shape, Tensor};
 
 use crate::error::{PretrainedError, Result};
@@ -63,20 +64,10 @@ pub struct Export<'a> {
 /// Writes the folder `path`, which must not exist. It is renamed to `path` when it is complete. Errors: a
 /// folder that exists, a file that cannot be written, weights that cannot be read.
 pub fn write_folder(path: &Path, export: Export<'_>, load: Load<'_>) -> Result<()> {
-    if path.exists() {
-        return Err(PretrainedError::refused(path, "it exists: a folder is written whole, to a new path"));
-    }
-    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let temporary = path.with_file_name(format!(".{name}.tmp-{}", std::process::id()));
-    fs::create_dir_all(&temporary).map_err(PretrainedError::file(&temporary, "make the directory"))?;
-    let written = write_files(&temporary, &export, load).and_then(|()| {
-        fs::rename(&temporary, path).map_err(PretrainedError::file(path, "rename it into place"))
-    });
-    if written.is_err() {
-        // The first error matters; there may be nothing to delete.
-        let _ = fs::remove_dir_all(&temporary);
-    }
-    written
+    let write = |source| PretrainedError::file(path, "write it")(source);
+    let folder = OutputFolder::create(path).map_err(write)?;
+    write_files(folder.directory(), &export, load)?;
+    folder.publish().map_err(write)
 }
 
 fn write_files(path: &Path, export: &Export<'_>, load: Load<'_>) -> Result<()> {

@@ -12,6 +12,7 @@ use nn::NnError;
 use plan::PlanError;
 use pretrained::PretrainedError;
 use telemetry::TelemetryError;
+use telemetry::units::grouped;
 use tensor::TensorError;
 use worker::{WorkerError, is_out_of_memory};
 
@@ -81,10 +82,8 @@ pub enum RunError {
         /// The last checkpoint, of an earlier step.
         checkpoint: Option<PathBuf>,
     },
-    /// The run was stopped early, and its configuration keeps no weights.
-    #[error(
-        "stopped after step {steps}, and no weights are kept: checkpoint.every and checkpoint.minutes are 0"
-    )]
+    /// The run was stopped early, and no weights are kept: before the first step, or as configured.
+    #[error("{}", nothing_kept(*steps))]
     NothingKept {
         /// Steps done.
         steps: u64,
@@ -160,6 +159,16 @@ from_below!(
     TensorError,
     data::Error
 );
+
+fn nothing_kept(steps: u64) -> String {
+    match steps {
+        0 => "stopped before the first step".to_owned(),
+        steps => format!(
+            "stopped after step {}, and no weights are kept: checkpoint.every and checkpoint.minutes are 0",
+            grouped(steps)
+        ),
+    }
+}
 
 fn last_checkpoint(path: Option<&Path>) -> String {
     match path {

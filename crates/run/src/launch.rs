@@ -47,8 +47,10 @@ pub fn train_as(mut startup: Startup, config: RunConfig, options: RunOptions) ->
     if let Some(log) = options.log.as_ref().filter(|_| startup.is_in_job()) {
         log.set_rank(startup.rank());
     }
+    startup.begins("open its data and what it goes on from");
     let prepared = prepare(&startup, config, &options);
     let (setup, found) = startup.agree(prepared)?;
+    startup.begins("tell its data and settings");
     let same = startup.check_same(&setup, &options.shared());
     startup.agree(same)?;
     let complete = if first { complete(&setup, &options) } else { Ok(None) };
@@ -58,15 +60,20 @@ pub fn train_as(mut startup: Startup, config: RunConfig, options: RunOptions) ->
         startup.finish()?;
         return Ok(complete);
     }
+    startup.begins("choose what is computed again");
     let settled = if first { recompute::settle(setup) } else { Ok(setup) };
     let setup = startup.agree(settled.map_err(RunError::from))?;
     let mut setup = {
         let chosen = startup.of_rank_zero(recompute::encode(&setup.config.memory))?;
         recompute::adopt(setup, &chosen)?
     };
+    startup.begins("plan its memory");
     let planned = if options.no_plan { Ok(Default::default()) } else { plan_ranks(&startup, &setup) };
     let (plans, expected) = startup.agree(planned)?;
+    // Plans are made of many small allocations, which the run would otherwise keep.
+    device::heap::return_free_pages();
     setup = setup.expecting(expected);
+    startup.begins("open the run directory");
     let directory = if first { open_directory(&setup, &options, found).map(Some) } else { Ok(None) };
     let directory = startup.agree(directory)?;
     let directory = startup.share_directory(directory)?;
@@ -82,6 +89,9 @@ pub fn train_as(mut startup: Startup, config: RunConfig, options: RunOptions) ->
         if first { report(&setup, outcomes, directory.clone(), &plans).map(Some) } else { Ok(None) }
     };
     let reported = launch(startup, &setup, &options, &directory, conclude);
+    if let Some(log) = &options.log {
+        log.flush();
+    }
     if let Err(error) = reported.as_ref()
         && first
     {
@@ -97,7 +107,7 @@ fn complete(setup: &Setup, options: &RunOptions) -> Result<Option<TrainReport>> 
     let Some(summary) = summary::of_complete_run(setup, run_dir) else { return Ok(None) };
     run_directory::tidy(setup, run_dir)?;
     tracing::info!("nothing is left to do: all {} steps are done", setup.config.train.steps);
-    Ok(Some(TrainReport::of_record(summary, run_dir.to_owned())))
+    Ok(Some(TrainReport::of_record(setup, summary, run_dir.to_owned())))
 }
 
 /// Returns on rank 0 the plans of all ranks, and on every process the plans of its own ranks, found at the

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use collective::Communicator;
+use system::fail_point;
 use telemetry::host_name;
 use telemetry::log::rank_span;
 use telemetry::run_files::Summary;
@@ -104,6 +105,7 @@ fn train_rank(worker: &mut Worker, options: &RunOptions, directory: &RunDirector
     let (opened, run_dir) = (setup.clone(), directory.path().to_owned());
     let open = (rank == 0).then_some(move || RunFiles::open(&opened, &run_dir));
     let files = while_answering(worker.control(), open)?.transpose()?;
+    fail_point::reach("training about to begin");
     let (course, files) = match files {
         Some(files) => {
             let mut reporter = Reporter::new(&setup.config, options, files);
@@ -112,6 +114,7 @@ fn train_rank(worker: &mut Worker, options: &RunOptions, directory: &RunDirector
         }
         None => (session::run(worker, &options.interrupt, &mut Silent)?, None),
     };
+    fail_point::reach("steps done");
     write_views(worker, directory)?;
     let findings = worker.findings()?;
     let own = worker.statistics()?;
@@ -121,13 +124,14 @@ fn train_rank(worker: &mut Worker, options: &RunOptions, directory: &RunDirector
     if let Some(files) = files {
         let summary = summary::summarize(setup, &course, ranks, weights_sha256, &findings);
         let run_dir = directory.path().to_owned();
-        conclusion = Some(move || files.conclude(summary, &run_dir));
+        let advanced = course.steps > course.first;
+        conclusion = Some(move || files.conclude(summary, &run_dir, advanced));
     }
     let concluded = while_answering(worker.control(), conclusion)?.transpose()?;
     let (summary, unsaved) = concluded.map_or((None, None), |(summary, unsaved)| (Some(summary), unsaved));
     let sample = match course.lost {
-        None => sample_of_run(worker, SAMPLE_TOKENS)?,
-        Some(_) => None,
+        None if course.steps > course.first => sample_of_run(worker, SAMPLE_TOKENS)?,
+        _ => None,
     };
     Ok(Outcome { course, summary, sample, findings, unsaved })
 }

@@ -39,16 +39,20 @@ impl RunFiles {
         Ok(RunFiles { metrics, saver, sessions })
     }
 
-    /// Writes the summary and waits for the last checkpoint. Returns the summary, and the error of that
+    /// Writes the summary and waits for the last checkpoint. If the session has not `advanced` by a step, the
+    /// summary of the one before stays. Returns the summary, and the error of that
     /// checkpoint.
     pub(crate) fn conclude(
         self,
         summary: Summary,
         run_dir: &Path,
+        advanced: bool,
     ) -> Result<(Summary, Option<CheckpointError>)> {
         let RunFiles { metrics, saver, mut sessions } = self;
         sessions.end(&summary)?;
-        summary::write(&summary, run_dir)?;
+        if advanced || !summary::exists(run_dir) {
+            summary::write(&summary, run_dir)?;
+        }
         let unsaved = saver.and_then(|mut saver| saver.finish().err());
         metrics.finish()?;
         Ok((summary, unsaved))
@@ -67,8 +71,14 @@ pub(crate) struct Reporter {
 impl Reporter {
     pub(crate) fn new(config: &RunConfig, options: &RunOptions, files: RunFiles) -> Self {
         let progress = || Progress::new(0, config.train.steps, config.telemetry.every);
+        let unit = config.model.examples().rate();
         let tokens = build::tokens_per_step(config) as f64;
-        Reporter { progress: (!options.quiet).then(progress), files, tokens, bytes_per_token: None }
+        Reporter {
+            progress: (!options.quiet).then(|| progress().in_units(unit)),
+            files,
+            tokens,
+            bytes_per_token: None,
+        }
     }
 
     /// Mean bytes per training token. Unreadable data is an error of the step that needs it, not of this.

@@ -7,10 +7,11 @@ use serde_json::Value;
 use system::input;
 use telemetry::report::{Notice, RankMemory, Report, SchedulePicture, StepPoint, Tile};
 use telemetry::step_trace::{Divergence, Outlived, RankTraces};
-use telemetry::units::{bytes, duration, grouped};
+use telemetry::units::{bytes, counted, duration, grouped};
 
 use crate::error::{Result, RunError};
 use crate::run_directory::CONFIG;
+use crate::sessions;
 use config::RunConfig;
 use plan::{memory_tiles, subtitle};
 use worker::blueprint;
@@ -44,6 +45,7 @@ pub fn report_run(run_dir: &Path) -> Result<Report> {
         schedule: schedule(&config)?,
         unit: config.model.examples().unit(),
         configuration: config.to_toml(),
+        sessions: sessions::rows(run_dir, config.model.examples().rate()),
         history,
         ranks,
     })
@@ -177,7 +179,8 @@ fn notices(ranks: &[RankMemory], history: &[StepPoint], summary: Option<&Value>)
     let Some(summary) = summary else {
         let steps = history.last().map_or(0, |point| point.step);
         return vec![bad(format!(
-            "This run has no summary: it has not ended, or it failed. {steps} steps are written."
+            "This run has no summary: it has not ended, or it failed. {} are written.",
+            counted(steps, "step")
         ))];
     };
     let found = |key: &str| summary[key].as_array().cloned().unwrap_or_default();

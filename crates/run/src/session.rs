@@ -37,6 +37,13 @@ pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn
     let mut course = Course::begin(worker.setup());
     worker.check_plan(RunPart::Start, 0)?;
     let mut clock = Clock::new(worker.device().backend() == Backend::Cuda);
+    if Agreement::reach(worker.control(), interrupt, observer)?.stop && course.first < calendar.steps {
+        course.interrupted = true;
+        if worker.grid().rank() == 0 {
+            tracing::info!("asked to stop during the start: no step is done");
+        }
+        return Ok(course);
+    }
     // A step's scalars are read after the next one has been enqueued, so that the device never waits for the
     // host.
     let mut unread: Option<Unread> = None;

@@ -6,7 +6,9 @@ use std::time::{Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
 use system::input;
+use telemetry::report::SessionRow;
 use telemetry::run_files::{Grid, Summary, atomic_write};
+use telemetry::units::{bytes, duration, grouped};
 use telemetry::{Statistic, host_name};
 use worker::{Setup, Start};
 
@@ -75,6 +77,41 @@ struct Session {
     /// Differences from the software that wrote the checkpoint: bits may differ after `after_step`.
     warnings: Vec<String>,
     results: Option<Results>,
+}
+
+impl Session {
+    fn row(&self, unit: &str) -> SessionRow {
+        let ending = match &self.ending {
+            Ending::Running => "not ended".to_owned(),
+            Ending::Complete => "complete".to_owned(),
+            Ending::Interrupted => "stopped".to_owned(),
+            Ending::NonFinite => "not finite".to_owned(),
+            Ending::Failed(text) => format!("failed: {text}"),
+            Ending::Lost => "killed".to_owned(),
+        };
+        let from = grouped(self.after_step);
+        let of = |text: &dyn Fn(&Results) -> String| self.results.as_ref().map_or_else(String::new, text);
+        let steps = self.results.as_ref().map_or_else(
+            || format!("after {from}"),
+            |results| format!("{from} to {}", grouped(results.steps)),
+        );
+        let cells = [
+            ending,
+            steps,
+            format!("{} × {}", self.grid.data, self.grid.pipeline),
+            of(&|results| format!("{} {unit}", grouped(results.tokens_per_second.round() as u64))),
+            of(&|results| bytes(results.peak_allocated_bytes)),
+            of(&|results| duration(results.wall_seconds)),
+            self.host.clone(),
+        ];
+        let value = |value: &Option<String>| value.clone().unwrap_or_else(|| "none".to_owned());
+        let changed = self.changed.iter().map(|(key, Changed { from: before, to })| {
+            format!("{key} is {} and was {}: bits may differ after step {from}", value(to), value(before))
+        });
+        let weights = self.weights_from.iter().map(|path| format!("weights from {}", path.display()));
+        let notes = weights.chain(changed).chain(self.warnings.iter().cloned()).collect();
+        SessionRow { started: self.started.clone(), cells, notes }
+    }
 }
 
 /// The records of a run directory, the last of which is this process's.
@@ -172,6 +209,14 @@ pub(crate) fn fail(run_dir: &Path, error: &RunError) {
         let ending = Ending::Failed(text.lines().next().unwrap_or_default().to_owned());
         let _ = Sessions { path, all, began: Instant::now() }.close(ending, None);
     }
+}
+
+/// Returns the records of a run for its page; none of a file that is missing or cannot be read. `unit` is that
+/// of throughputs.
+pub(crate) fn rows(run_dir: &Path, unit: &str) -> Vec<SessionRow> {
+    let text = input::read(&run_dir.join("sessions.json"), MOST_BYTES).unwrap_or_default();
+    let all: Vec<Session> = serde_json::from_slice(&text).unwrap_or_default();
+    all.iter().map(|session| session.row(unit)).collect()
 }
 
 /// Reads the records; none if there is no file. A damaged file is moved aside with a warning.

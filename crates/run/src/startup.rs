@@ -115,6 +115,13 @@ impl Startup {
         Ok(opened.unwrap_or_else(|| RunDirectory::of_rank_zero(shared)))
     }
 
+    /// Has the user told which rank has not done this, as in `open its data`, where others wait for it.
+    pub fn begins(&self, doing: &'static str) {
+        if let Some(job) = &self.job {
+            job.set_doing(doing);
+        }
+    }
+
     /// Returns rank 0's text on all ranks. Errors: those of the job.
     pub(crate) fn of_rank_zero(&mut self, mine: String) -> Result<String> {
         let Some(job) = &mut self.job else { return Ok(mine) };
@@ -201,6 +208,8 @@ struct Facts {
     options: String,
     device: String,
     corpus: String,
+    /// Settings of the allocator, whose default follows from the limits of a process.
+    allocator: String,
     /// The state before the first step.
     start: String,
     fingerprint: String,
@@ -217,6 +226,7 @@ impl Facts {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             device: device_facts(setup),
             corpus: setup.dataset.mark()?.map_or_else(|| "none".to_owned(), corpus_facts),
+            allocator: setup.device.settings.text().to_owned(),
             start: setup.start.id().to_owned(),
             fingerprint: setup.config.fingerprint(),
             partition: setup.blueprint.layers_of_stages(),
@@ -225,16 +235,17 @@ impl Facts {
     }
 
     fn encode(&self) -> String {
-        let Facts { version, options, device, corpus, start, fingerprint, partition, configuration } = self;
-        [&**version, options, device, corpus, start, fingerprint, partition, configuration].join("\n")
+        let Facts { version, options, device, corpus, allocator, start, fingerprint, partition, .. } = self;
+        let first = [&**version, options, device, corpus, allocator, start, fingerprint, partition];
+        [first.join("\n"), self.configuration.clone()].join("\n")
     }
 
     fn decode(text: &str) -> Self {
-        let mut parts = text.splitn(8, '\n').map(str::to_owned);
+        let mut parts = text.splitn(9, '\n').map(str::to_owned);
         let mut next = || parts.next().unwrap_or_default();
-        let (version, options, device, corpus, start) = (next(), next(), next(), next(), next());
-        let (fingerprint, partition, configuration) = (next(), next(), next());
-        Facts { version, options, device, corpus, start, fingerprint, partition, configuration }
+        let (version, options, device, corpus, allocator) = (next(), next(), next(), next(), next());
+        let (start, fingerprint, partition, configuration) = (next(), next(), next(), next());
+        Facts { version, options, device, corpus, allocator, start, fingerprint, partition, configuration }
     }
 
     /// Returns the first property that differs on another rank.
@@ -250,6 +261,7 @@ impl Facts {
             })
             .or_else(|| is("kind of device", &self.device, &other.device))
             .or_else(|| is("corpus", &self.corpus, &other.corpus))
+            .or_else(|| is("default of memory.allocator (ulimit -v)", &self.allocator, &other.allocator))
             .or_else(|| is("checkpoint to start from", &self.start, &other.start))
             .or_else(|| is("partition into stages of layers", &self.partition, &other.partition))
     }
@@ -309,6 +321,7 @@ mod tests {
             options: "none".to_owned(),
             device: "CPU".to_owned(),
             corpus: corpus.to_owned(),
+            allocator: "expandable_segments:True".to_owned(),
             start: String::new(),
             partition: "2, 2".to_owned(),
             fingerprint: configuration.replace("base = 'b'", "base = 'a'").replace('\n', " "),
@@ -329,6 +342,11 @@ mod tests {
         for (other, difference) in table {
             assert_eq!(own.difference(&other).as_deref(), difference, "{other:?}");
         }
+        let limited =
+            Facts { allocator: "expandable_segments:False".to_owned(), ..Facts::decode(&own.encode()) };
+        let difference = "default of memory.allocator (ulimit -v), expandable_segments:False and not \
+                          expandable_segments:True,";
+        assert_eq!(own.difference(&limited).as_deref(), Some(difference));
         let elsewhere = Facts { start: "f00".to_owned(), ..Facts::decode(&own.encode()) };
         let difference = "checkpoint to start from, f00 and not ,";
         assert_eq!(own.difference(&elsewhere).as_deref(), Some(difference));

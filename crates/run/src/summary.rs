@@ -70,6 +70,11 @@ pub(crate) fn summarize(
     }
 }
 
+/// Returns whether the run has a summary.
+pub(crate) fn exists(run_dir: &Path) -> bool {
+    run_dir.join(SUMMARY).exists()
+}
+
 /// Writes the summary. Errors: the file cannot be written.
 pub(crate) fn write(summary: &Summary, run_dir: &Path) -> Result<()> {
     Ok(summary.write(&run_dir.join(SUMMARY))?)

@@ -45,6 +45,8 @@ pub struct TrainReport {
     pub ranks: Vec<RankStatistics>,
     /// Whether the run was stopped early.
     pub interrupted: bool,
+    /// Unit of its throughput: tokens/s or samples/s.
+    pub unit: &'static str,
 }
 
 /// Returns the report of a run on rank 0. Errors: a loss that was not finite, a last checkpoint that could
@@ -66,7 +68,8 @@ pub(crate) fn report(
     if let Some(error) = unsaved {
         return Err(RunError::Unsaved(error));
     }
-    if course.interrupted && !setup.config.checkpoint.is_kept() && !setup.placement.is_meta() {
+    let keeps = setup.config.checkpoint.is_kept() && course.steps > 0;
+    if course.interrupted && !keeps && !setup.placement.is_meta() {
         return Err(RunError::NothingKept { steps: course.steps });
     }
     let differ =
@@ -98,13 +101,14 @@ pub(crate) fn report(
         outlived: findings.iter().filter_map(|found| found.outlived.clone()).collect(),
         ranks: summary.ranks.clone(),
         interrupted: course.interrupted,
+        unit: setup.config.model.examples().rate(),
         summary,
     })
 }
 
 impl TrainReport {
     /// Returns the report of a run that was already complete, from its summary.
-    pub(crate) fn of_record(summary: Summary, run_dir: PathBuf) -> Self {
+    pub(crate) fn of_record(setup: &Setup, summary: Summary, run_dir: PathBuf) -> Self {
         let entries = |key: &str| summary.more.get(key).cloned().unwrap_or_default();
         TrainReport {
             run_dir,
@@ -118,6 +122,7 @@ impl TrainReport {
             outlived: serde_json::from_value(entries("outlived")).unwrap_or_default(),
             ranks: summary.ranks.clone(),
             interrupted: false,
+            unit: setup.config.model.examples().rate(),
             summary,
         }
     }
@@ -158,7 +163,7 @@ impl fmt::Display for TrainReport {
         let ended = if self.interrupted { "stopped after" } else { "did" };
         // Nothing was timed if the checkpoint had all steps done.
         let rate = if speed > 0.0 && computes {
-            format!(" at {} tokens/s", grouped(speed.round() as u64))
+            format!(" at {} {}", grouped(speed.round() as u64), self.unit)
         } else {
             String::new()
         };

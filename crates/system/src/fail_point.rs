@@ -2,8 +2,8 @@
 //!
 //! A kill between two particular operations cannot be timed. With the environment variable [`VARIABLE`] set
 //! to `POINT:COUNT:FILE`, the thread that reaches the point for the `COUNT`-th time creates `FILE` and waits
-//! there until the process is killed. With [`SLOW`] set to `POINT:MILLISECONDS`, every thread that reaches
-//! the point sleeps for that time, as with a slow disk.
+//! there until the process is killed or `FILE` is removed. With [`SLOW`] set to `POINT:MILLISECONDS`, every
+//! thread that reaches the point sleeps for that time, as with a slow disk.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -16,6 +16,9 @@ pub const VARIABLE: &str = "PLIMSOLL_HOLD";
 
 /// The environment variable that names a point and its delay.
 pub const SLOW: &str = "PLIMSOLL_SLOW";
+
+/// Interval at which a held thread looks whether it may go on.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// The point at which to wait.
 struct Hold {
@@ -34,8 +37,8 @@ pub fn reach(point: &str) {
     }
     let Some(hold) = HOLD.as_ref().filter(|hold| hold.point == point) else { return };
     if REACHED.fetch_add(1, Ordering::Relaxed) + 1 == hold.count && File::create_new(&hold.file).is_ok() {
-        loop {
-            std::thread::park();
+        while hold.file.exists() {
+            std::thread::sleep(LOOK);
         }
     }
 }

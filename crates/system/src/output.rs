@@ -60,6 +60,70 @@ impl OutputFile {
     }
 }
 
+/// A folder that a user names for a result, made under a temporary name beside it: it has its own name when all
+/// of it is on the disk. Dropping it unpublished removes it.
+#[derive(Debug)]
+pub struct OutputFolder {
+    path: PathBuf,
+    temporary: PathBuf,
+}
+
+impl OutputFolder {
+    /// Begins the folder `path`. Errors: something is there; the system's.
+    pub fn create(path: &Path) -> Result<Self> {
+        if fs::symlink_metadata(path).is_ok() {
+            let text = "it exists: a folder is written whole, to a new path";
+            return Err(Error::new(ErrorKind::AlreadyExists, text));
+        }
+        let name = path.file_name().ok_or_else(|| Error::from(ErrorKind::IsADirectory))?;
+        let mut temporary = OsString::from(".");
+        temporary.push(name);
+        temporary.push(format!(".tmp-{}", std::process::id()));
+        let temporary = path.with_file_name(temporary);
+        fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
+        // A process of this number was killed here before: what it left goes.
+        if let Err(error) = fs::remove_dir_all(&temporary)
+            && error.kind() != ErrorKind::NotFound
+        {
+            return Err(error);
+        }
+        // New, and so never through a link.
+        fs::create_dir(&temporary)?;
+        Ok(OutputFolder { path: path.to_owned(), temporary })
+    }
+
+    /// The directory that the files are to be written to.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.temporary
+    }
+
+    /// Brings all files to the disk and gives the folder its name. Errors: the system's; something has come
+    /// there meanwhile.
+    pub fn publish(self) -> Result<()> {
+        for entry in fs::read_dir(&self.temporary)? {
+            File::open(entry?.path())?.sync_all()?;
+        }
+        File::open(&self.temporary)?.sync_all()?;
+        fail_point::reach("output complete");
+        fs::rename(&self.temporary, &self.path)?;
+        sync_parent(&self.path)
+    }
+}
+
+impl Drop for OutputFolder {
+    fn drop(&mut self) {
+        // Once renamed it is gone; an error of the write is the one to report.
+        let _ = fs::remove_dir_all(&self.temporary);
+    }
+}
+
+/// Makes the name of a file or folder durable. Errors: the system's.
+pub fn sync_parent(path: &Path) -> Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(parent.unwrap_or(Path::new("."))).and_then(|directory| directory.sync_all())
+}
+
 /// Writes one of the program's own files under a temporary name beside `path`, syncs it to the disk and
 /// renames it, so that `path` has either its previous content or all of `bytes`. A symbolic link at `path` is
 /// replaced, not followed. Errors: the system's; a path that is no regular file.
@@ -177,8 +241,7 @@ impl Temporary {
     fn rename(self, to: &Path) -> Result<()> {
         fail_point::reach("output complete");
         fs::rename(&self.path, to)?;
-        let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty());
-        File::open(parent.unwrap_or(Path::new("."))).and_then(|directory| directory.sync_all())
+        sync_parent(to)
     }
 }
 

@@ -31,6 +31,7 @@
 
 mod error;
 pub mod log;
+mod log_files;
 pub mod memory_views;
 pub mod metrics;
 mod phase;

@@ -4,15 +4,11 @@
 //! every event inside, from any crate, is logged with them. A process that is one rank of a job sets its rank
 //! for events outside these spans ([`Log::set_rank`]).
 
-use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::fs::{File, OpenOptions};
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use system::output;
 use system::terminal::visible;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -26,6 +22,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry};
 
 use crate::error::{Result, TelemetryError};
+use crate::log_files::LogFiles;
 use crate::progress::write_beside_bars;
 
 /// Environment variable with the log filter, such as `debug` or `warn,collective=trace`.
@@ -52,28 +49,29 @@ pub struct Log(Arc<State>);
 struct State {
     began: Instant,
     terminal: bool,
-    files: Mutex<LogFiles>,
+    sinks: Mutex<Sinks>,
 }
 
-/// Files that lines are written to, in addition to standard error.
+/// Where lines go in addition to standard error.
 #[derive(Debug, Default)]
-struct LogFiles {
+struct Sinks {
     /// Rank of events outside a rank's span.
     rank: Option<usize>,
-    directory: Option<PathBuf>,
-    /// Files by rank; `None` for a file that could not be opened, which has been reported.
-    by_rank: HashMap<usize, Option<File>>,
+    files: Option<LogFiles>,
 }
+
+/// Longest time that the end of a run waits for the disk of its log.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Log {
     /// Creates a log that writes to standard error, and to files once [`Log::set_directory`] is called.
     pub fn new() -> Self {
-        Log(Arc::new(State { began: Instant::now(), terminal: true, files: Mutex::default() }))
+        Log(Arc::new(State { began: Instant::now(), terminal: true, sinks: Mutex::default() }))
     }
 
     /// Creates a log that writes to files only.
     pub fn files_only() -> Self {
-        Log(Arc::new(State { began: Instant::now(), terminal: false, files: Mutex::default() }))
+        Log(Arc::new(State { began: Instant::now(), terminal: false, sinks: Mutex::default() }))
     }
 
     /// Makes this the log of the process, filtered by [`VARIABLE`]; by default, level `info`. Errors: an
@@ -100,7 +98,7 @@ impl Log {
 
     /// Sets the rank of events outside a rank's span.
     pub fn set_rank(&self, rank: usize) {
-        self.files().rank = Some(rank);
+        self.sinks().rank = Some(rank);
     }
 
     /// Starts writing the lines of each rank to `directory/rank-N.log`. Errors: the directory cannot be
@@ -108,30 +106,37 @@ impl Log {
     pub fn set_directory(&self, directory: &Path) -> Result<()> {
         std::fs::create_dir_all(directory)
             .map_err(TelemetryError::file(directory, "create the directory"))?;
-        let mut files = self.files();
-        files.directory = Some(directory.to_owned());
-        files.by_rank.clear();
+        let files = LogFiles::start(directory.to_owned());
+        self.sinks().files =
+            Some(files.map_err(TelemetryError::file(directory, "start a thread to write it"))?);
         Ok(())
     }
 
-    fn files(&self) -> MutexGuard<'_, LogFiles> {
-        self.0.files.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Waits until the files have all lines so far; not for ever, where a disk does not answer.
+    pub fn flush(&self) {
+        let written = self.sinks().files.as_ref().map(LogFiles::flush);
+        // A line that is late is lost with the process; that changes no result.
+        let _ = written.map(|written| written.recv_timeout(PATIENCE));
+    }
+
+    fn sinks(&self) -> MutexGuard<'_, Sinks> {
+        self.0.sinks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn write(&self, level: Level, origin: Origin, text: &str) {
         let text = visible(text);
-        let mut files = self.files();
-        let rank = origin.rank.or(files.rank);
+        let sinks = self.sinks();
+        let rank = origin.rank.or(sinks.rank);
         let origin = Origin { rank, ..origin };
         if self.0.terminal && (rank.is_none_or(|rank| rank == 0) || level <= Level::WARN) {
             let seconds = self.0.began.elapsed().as_secs_f64();
             write_beside_bars(&format!("{seconds:9.3}s {level:>5} {origin}{text}\n"));
         }
-        if let Some(file) = rank.and_then(|rank| files.file(rank)) {
+        if let Some((rank, files)) = rank.zip(sinks.files.as_ref()) {
             let mut line = String::new();
-            // Writing to a string cannot fail, and a full disk must not end the run.
+            // Writing to a string cannot fail.
             let _ = SystemTime.format_time(&mut Writer::new(&mut line));
-            let _ = file.write_all(format!("{line} {level:>5} {origin}{text}\n").as_bytes());
+            files.write(rank, format!("{line} {level:>5} {origin}{text}\n"));
         }
     }
 }
@@ -139,20 +144,6 @@ impl Log {
 impl Default for Log {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-impl LogFiles {
-    fn file(&mut self, rank: usize) -> Option<&mut File> {
-        let path = self.directory.as_ref()?.join(format!("rank-{rank}.log"));
-        let open = || {
-            let file = output::open_own(&path, OpenOptions::new().create(true).append(true));
-            file.map_err(|error| {
-                write_beside_bars(&format!("{}: cannot open the log: {error}\n", path.display()))
-            })
-            .ok()
-        };
-        self.by_rank.entry(rank).or_insert_with(open).as_mut()
     }
 }
 

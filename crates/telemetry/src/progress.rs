@@ -32,6 +32,8 @@ pub struct Progress {
     output: Output,
     steps: u64,
     every: u64,
+    /// Unit of the throughput.
+    unit: &'static str,
     first: Option<(u64, Instant)>,
 }
 
@@ -60,7 +62,13 @@ impl Progress {
     }
 
     fn to(output: Output, steps: u64, every: u64) -> Self {
-        Progress { output, steps, every: every.max(1), first: None }
+        Progress { output, steps, every: every.max(1), unit: "tokens/s", first: None }
+    }
+
+    /// Returns the progress with another unit of throughput than tokens/s.
+    #[must_use]
+    pub fn in_units(self, unit: &'static str) -> Self {
+        Progress { unit, ..self }
     }
 
     /// Shows that step `step` (from 1) is done, with its loss (a token and a byte of text) and throughput if
@@ -70,13 +78,13 @@ impl Progress {
         step: u64,
         loss: Option<f32>,
         loss_per_byte: Option<f64>,
-        tokens_per_second: Option<f64>,
+        throughput: Option<f64>,
     ) {
         let now = Instant::now();
         let (first, since) = *self.first.get_or_insert((step, now));
         let per_step = (now - since).as_secs_f64() / step.saturating_sub(first) as f64;
         let left = per_step * self.steps.saturating_sub(step) as f64;
-        let rate = tokens_per_second.map(|rate| format!("  {} tokens/s", grouped(rate as u64)));
+        let rate = throughput.map(|rate| format!("  {} {}", grouped(rate as u64), self.unit));
         let in_bytes = loss_per_byte.map_or(String::new(), |loss| format!(" ({loss:.4} a byte)"));
         let loss = loss.map(|loss| format!("loss {loss:.4}{in_bytes}"));
         let rate = rate.unwrap_or_default();

@@ -37,6 +37,7 @@ fn each_rank_has_a_file_with_its_lines() {
         })
         .collect();
     ranks.into_iter().for_each(|rank| rank.join().unwrap());
+    log.flush();
     for rank in 0..2 {
         let text = read_to_string(logs.join(format!("rank-{rank}.log"))).unwrap();
         let lines: Vec<_> = text.lines().map(without_time).collect();
@@ -63,6 +64,7 @@ fn a_process_of_one_rank_needs_no_span() {
         log.set_rank(5);
         debug!("with one");
     });
+    log.flush();
     let names: Vec<_> =
         std::fs::read_dir(directory.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(names, ["rank-5.log"]);

@@ -7,6 +7,7 @@ use data::Tokenizer;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use system::output::sync_parent;
 
 /// The record of a job in its output.
 const RECORD: &str = "tokens.json";
@@ -158,10 +159,7 @@ impl Output {
             write_atomically(&self.directory.join(TOKENIZER), file.json())?;
         }
         fs::rename(&self.directory, &job.output).map_err(Error::file(&job.output, "put it in place"))?;
-        let parent = job.output.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let parent = parent.unwrap_or(Path::new("."));
-        let synced = File::open(parent).and_then(|directory| directory.sync_all());
-        synced.map_err(Error::file(parent, "bring it to the disk"))?;
+        sync_parent(&job.output).map_err(Error::file(&job.output, "bring it to the disk"))?;
         Ok(counts)
     }
 }

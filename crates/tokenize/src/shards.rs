@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use system::output::open_own;
 
 /// The end of one split's shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,7 +48,8 @@ impl Shards {
             Self { directory: directory.to_owned(), name, format, encoding, limit, reached, open: None };
         if reached.tokens > 0 {
             let path = shards.path(reached.shard);
-            let file = OpenOptions::new().write(true).open(&path).map_err(Error::file(&path, "open it"))?;
+            let file =
+                open_own(&path, OpenOptions::new().write(true)).map_err(Error::file(&path, "open it"))?;
             let length = shards.offset() + reached.tokens * encoding.width() as u64;
             file.set_len(length).map_err(Error::file(&path, "cut it"))?;
             shards.begin(file, length)?;
@@ -104,7 +106,8 @@ impl Shards {
 
     fn create(&mut self) -> Result<()> {
         let path = self.path(self.reached.shard);
-        let file = File::create(&path).map_err(Error::file(&path, "create it"))?;
+        let file = open_own(&path, OpenOptions::new().write(true).create(true).truncate(true));
+        let file = file.map_err(Error::file(&path, "create it"))?;
         self.begin(file, self.offset())
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use device::Device;
 use telemetry::step_trace::{Figures, LiveSet, Outlived, Peak, RunPart, StepTrace, TraceEvent};
 
+use crate::covered::CoveredPages;
 use crate::outlived::GraphCheck;
 use crate::preallocate::Preallocation;
 
@@ -42,6 +43,8 @@ pub struct PlannedParts {
     /// The memory that the rank reserves before anything else.
     pub preallocation: Vec<Preallocation>,
     graph: GraphCheck,
+    /// Where blocks have lain, on a rank that computes on the host.
+    covered: CoveredPages,
     /// Number of consecutive parts, by kind, that left more memory allocated than before.
     growing: [u32; 3],
 }
@@ -77,6 +80,9 @@ impl PlannedParts {
             (figures, handed_out, snapshot)
         });
         self.handed_out = handed_out;
+        if !device.is_cuda_like() {
+            self.covered.follow(&snapshot.events);
+        }
         let trace = StepTrace::read(&snapshot).unwrap_or_else(|| StepTrace::of_now(&snapshot, part, step));
         let trace = StepTrace { left_out, ..trace };
         let left = self.graph.left();
@@ -140,6 +146,13 @@ impl PlannedParts {
         };
         let live = reached.trace.live_after(peak.events);
         Some(PlannedPeak { part: reached.part, step: reached.step, peak, live })
+    }
+
+    /// The most bytes of host memory that the blocks of a rank take which computes on the host: those of the
+    /// pages on which blocks lie, or all that is taken beforehand.
+    pub fn resident_bytes(&self) -> u64 {
+        let taken = self.preallocation.iter().map(Preallocation::bytes).sum();
+        self.covered.peak().max(taken)
     }
 
     /// Bytes of the traces, which the run's process keeps.

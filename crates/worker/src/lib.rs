@@ -23,6 +23,7 @@ mod buffers;
 pub mod build;
 mod calendar;
 mod connect;
+mod covered;
 mod error;
 mod evaluator;
 pub mod expected;
@@ -40,6 +41,7 @@ mod setup;
 mod start;
 pub mod state;
 pub mod status;
+mod status_file;
 pub mod watch;
 mod worker;
 

@@ -19,6 +19,11 @@ pub struct Preallocation {
 }
 
 impl Preallocation {
+    /// Bytes of the segment.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// The segments of a device's allocator, in an order independent of addresses.
     pub fn of(device: &Device) -> Vec<Self> {
         let snapshot = device.with_allocator(|allocator| allocator.snapshot());

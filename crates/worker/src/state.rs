@@ -196,6 +196,8 @@ impl Worker {
     /// The other ranks call [`Worker::contribute`]. Errors: those of the device and the transport.
     pub fn take_snapshot(&mut self, snapshot: &mut Snapshot, losses: &[f32]) -> Result<()> {
         let [before, after] = saved(self);
+        let all: usize = before.iter().chain(&after).map(Array::bytes).sum();
+        snapshot.reserve(all + size_of_val(losses));
         for array in before {
             array.bring(self, snapshot.add(array.name.clone(), array.dtype, array.shape.dims()))?;
         }

@@ -1,20 +1,19 @@
 //! The status file of a rank, `logs/rank-N.status` in the run directory: the rank's last known activity.
 //!
 //! A killed rank reports nothing, so the other ranks and users read its last activity here. The file is one
-//! short text that is rewritten in place at every step and every call, in the system's page cache: it costs a
-//! system call, and survives the process.
+//! short text that is rewritten in place at every step and every call, by a thread of its own ([`StatusFile`]).
 
 use std::cell::RefCell;
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use collective::{Call, Communicator, Observer};
 use memory::Statistics;
-use system::{input, output};
+use system::input;
 use telemetry::host_name;
+
+use crate::status_file::StatusFile;
 
 /// Size of the file in bytes: constant, so that a shorter text leaves nothing of a longer one.
 const BYTES: usize = 1024;
@@ -81,6 +80,15 @@ impl Record {
         }
     }
 
+    /// The text of the file, padded to its constant size.
+    fn bytes(&self) -> Vec<u8> {
+        let mut text = self.text().into_bytes();
+        // Only the host's name could make it as long as that.
+        text.resize(BYTES - 1, b' ');
+        text.push(b'\n');
+        text
+    }
+
     fn text(&self) -> String {
         let Record { rank, stage, host, pid, state, step, call, seen, memory } = self;
         let mut text = format!(
@@ -141,7 +149,7 @@ fn now() -> Duration {
 
 /// A rank's own status, and its file. Clones share both.
 #[derive(Clone, Debug)]
-pub struct Status(Option<Rc<(File, RefCell<Record>)>>);
+pub struct Status(Option<Rc<(StatusFile, RefCell<Record>)>>);
 
 impl Status {
     /// A status without a file, for a dry run.
@@ -153,15 +161,10 @@ impl Status {
     /// rank goes on without it.
     pub fn create(logs: &Path, rank: usize, stage: &str) -> Self {
         let path = path(logs, rank);
-        let mut options = OpenOptions::new();
-        let options = options.write(true).create(true).truncate(true);
-        let made = std::fs::create_dir_all(logs).and_then(|()| output::open_own(&path, options));
+        let record = Record::new(rank, stage);
+        let made = std::fs::create_dir_all(logs).and_then(|()| StatusFile::create(&path, record.bytes()));
         match made {
-            Ok(file) => {
-                let status = Status(Some(Rc::new((file, RefCell::new(Record::new(rank, stage))))));
-                status.change(|_| ());
-                status
-            }
+            Ok(file) => Status(Some(Rc::new((file, RefCell::new(record))))),
             Err(error) => {
                 tracing::warn!("{}: cannot be created: {error}", path.display());
                 Status(None)
@@ -175,10 +178,7 @@ impl Status {
         let mut record = record.borrow_mut();
         change(&mut record);
         record.seen = now();
-        let mut text = record.text();
-        text.truncate(BYTES - 1);
-        // Only a long host name could exceed the width. A full disk must not end the training.
-        let _ = file.write_all_at(format!("{text:<width$}\n", width = BYTES - 1).as_bytes(), 0);
+        file.write(record.bytes());
     }
 
     /// Records that step `step`, counted from 0, begins with this memory.
@@ -206,9 +206,12 @@ impl Status {
         self.0.is_some().then(|| Observer::new(note))
     }
 
-    /// Records that the rank ends.
+    /// Records that the rank ends, and waits until the file says so.
     pub fn end(&self, state: State) {
         self.change(|record| record.state = state);
+        if let Some(shared) = &self.0 {
+            shared.0.finish();
+        }
     }
 }
 
@@ -234,7 +237,9 @@ mod tests {
                 status.step(step, Statistics::default);
                 communicator.data.barrier(StreamKind::Reduce).map_err(|error| error.to_string())?;
             }
-            communicator.control.barrier().map_err(|error| error.to_string())
+            communicator.control.barrier().map_err(|error| error.to_string())?;
+            status.end(State::Done);
+            Ok(())
         })
         .unwrap();
         for rank in 0..2 {

@@ -2,7 +2,7 @@
 
 mod ends;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use device::Region;
 
@@ -11,6 +11,9 @@ use crate::error::{CollectiveError, Failure, Result};
 use crate::link::{Absent, Closed, Link};
 use crate::payload::{Payload, PayloadPool};
 use ends::{Incoming, Outgoing, Sink, Source};
+
+/// Time after which the user is told who is waited for.
+const NOTICE: Duration = Duration::from_secs(5);
 
 /// Bytes of operands sent and received.
 #[derive(Clone, Copy, Debug, Default)]
@@ -82,6 +85,7 @@ impl<'a> Transfers<'a> {
         let (rank, timeout) = (link.world_rank(link.rank()), link.timeout());
         let mut moved = Moved::default();
         let mut deadline = Instant::now() + timeout;
+        let mut notice = Some(Instant::now() + NOTICE);
         loop {
             if let Some(failure) = link.failure() {
                 return Err(CollectiveError::failed(rank, self.call, failure));
@@ -107,6 +111,9 @@ impl<'a> Transfers<'a> {
                 return Err(error);
             } else {
                 let (sends, receives) = self.peers();
+                if notice.take_if(|notice| now >= *notice).is_some() {
+                    receives.first().or(sends.first()).into_iter().for_each(|peer| link.slow(*peer));
+                }
                 link.wait(&sends, &receives, deadline);
             }
         }

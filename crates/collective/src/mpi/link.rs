@@ -226,6 +226,10 @@ impl Link for MpiLink {
         self.world.idle(deadline);
     }
 
+    fn slow(&self, peer: usize) {
+        self.world.say_slow(self.members[peer]);
+    }
+
     fn failure(&self) -> Option<Failure> {
         self.world.failure()
     }

@@ -143,6 +143,12 @@ impl World {
         Arc::clone(&self.processes)
     }
 
+    /// Sets what all ranks are to do before their next calls, as in `open its data`: while one has not, the user
+    /// is told which. `None` once they train.
+    pub fn set_doing(&self, doing: Option<&'static str>) {
+        self.shared.doing.set(doing);
+    }
+
     /// Sets the longest time that a peer may be silent from now on.
     pub fn set_timeout(&self, timeout: Duration) {
         self.shared.timeout.set(timeout);

@@ -13,6 +13,7 @@ use crate::mpi::processes::Processes;
 use crate::mpi::raw::{Channel, Fault, Request};
 use crate::mpi::wire::{Header, NOTICE_BYTES, Notice};
 use crate::payload::PayloadPool;
+use system::terminal;
 
 /// Interval between checks of this host's processes.
 const LOOK: Duration = Duration::from_millis(100);
@@ -42,6 +43,8 @@ pub(super) struct Shared {
     pub(super) size: usize,
     pub(super) library: Rc<Library>,
     pub(super) timeout: Cell<Duration>,
+    /// What all ranks are to do now, if the user is told whom it waits for.
+    pub(super) doing: Cell<Option<&'static str>>,
     pub(super) processes: OnceCell<Arc<Processes>>,
     failure: RefCell<Option<Failure>>,
     incoming: RefCell<Option<Request>>,
@@ -67,6 +70,7 @@ impl Shared {
             size,
             library: Rc::new(library),
             timeout: Cell::new(timeout),
+            doing: Cell::new(None),
             processes: OnceCell::new(),
             failure: RefCell::default(),
             incoming: RefCell::default(),
@@ -226,6 +230,17 @@ impl Shared {
         let all = || self.answered.borrow().iter().all(Option::is_some);
         self.hear_until(ANSWER, || all() || self.failure.borrow().is_some());
         self.answered.borrow().clone()
+    }
+
+    /// Says once in a wait that a rank has not done what all are to do; of those who wait for it, the first.
+    pub(super) fn say_slow(&self, rank: usize) {
+        let Some(doing) = self.doing.get().filter(|_| self.rank == usize::from(rank == 0)) else { return };
+        let host = self.processes.get().and_then(|known| known.all().get(rank)).map(|p| p.host.as_str());
+        let host = host.unwrap_or("its host");
+        let seconds = self.timeout.get().as_secs();
+        terminal::say(&format!(
+            "plimsoll: waiting for rank {rank} on {host} to {doing}, {seconds} s at most"
+        ));
     }
 
     /// Records progress: the next wait polls again before it sleeps.

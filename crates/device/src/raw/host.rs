@@ -3,11 +3,8 @@
 
 use std::collections::HashMap;
 
-use memmap2::{MmapMut, MmapOptions, UncheckedAdvice};
+use memmap2::{Advice, MmapMut, MmapOptions, UncheckedAdvice};
 use memory::{Capacity, EventId, Placement, RawError, RawMemory, Stream};
-
-/// Granularity of host memory.
-pub(crate) const PAGE: u64 = 4096;
 
 /// The host's memory as a driver.
 #[derive(Debug)]
@@ -42,7 +39,10 @@ impl HostMemory {
     fn mapping(bytes: u64, options: &MmapOptions) -> Result<MmapMut, RawError> {
         let length = usize::try_from(bytes).map_err(|_| RawError::OutOfMemory)?;
         let mut options = options.clone();
-        options.len(length).map_anon().map_err(|_| RawError::OutOfMemory)
+        let mapping = options.len(length).map_anon().map_err(|_| RawError::OutOfMemory)?;
+        // With huge pages, more would be resident than blocks lie on. A kernel without them refuses.
+        let _ = mapping.advise(Advice::NoHugePage);
+        Ok(mapping)
     }
 }
 

@@ -65,6 +65,16 @@ impl LayerCosts {
         let own = self.layers.get(layers).unwrap_or_default();
         own.iter().chain(again).copied().fold(0, u64::saturating_add)
     }
+
+    /// Returns the time of a stage by its layers, as [`LayerCosts::of`] has it, in constant time a call.
+    fn by_range(&self) -> impl Fn(Range<usize>) -> u64 {
+        let (own, again) = (Sums::of(self.layers.iter()), Sums::of(self.again.iter()));
+        let recomputed = self.recomputed;
+        move |layers| {
+            let first = layers.start..layers.end.min(layers.start.saturating_add(recomputed));
+            clamped(own.of_range(layers) + again.of_range(first))
+        }
+    }
 }
 
 /// Bytes that one or several layers hold on the device.
@@ -130,7 +140,8 @@ impl Partition {
     /// # Errors
     /// 0 stages, or more stages than layers.
     pub fn fastest(costs: &LayerCosts, stages: usize) -> Result<Self, PartitionError> {
-        partition(costs.layers.len(), stages, |_, range| costs.of(range))
+        let cost = costs.by_range();
+        partition(costs.layers.len(), stages, |_, range| cost(range))
     }
 
     /// Finds the partition whose largest stage peak is smallest, for the loads of a schedule's stages
@@ -140,8 +151,15 @@ impl Partition {
     /// 0 stages, or more stages than layers.
     pub fn smallest(bytes: &LayerBytes, loads: &[Load]) -> Result<Self, PartitionError> {
         let levels: Vec<_> = loads.iter().map(Load::levels).collect();
+        let sums = |bytes_of: fn(&HeldBytes) -> &u64| Sums::of(bytes.layers.iter().map(bytes_of));
+        let parameters = sums(|layer| &layer.parameters);
+        let (activations, weights) = (sums(|layer| &layer.activations), sums(|layer| &layer.weights));
         partition(bytes.layers.len(), loads.len(), |stage, range| {
-            let held = bytes.layers[range].iter().copied().fold(HeldBytes::default(), add);
+            let held = HeldBytes {
+                parameters: clamped(parameters.of_range(range.clone())),
+                activations: clamped(activations.of_range(range.clone())),
+                weights: clamped(weights.of_range(range)),
+            };
             let in_flight = levels[stage].iter().map(|level| {
                 times(held.activations, level.activations).saturating_add(times(held.weights, level.weights))
             });
@@ -169,12 +187,27 @@ impl Partition {
     }
 }
 
-fn add(a: HeldBytes, b: HeldBytes) -> HeldBytes {
-    HeldBytes {
-        parameters: a.parameters.saturating_add(b.parameters),
-        activations: a.activations.saturating_add(b.activations),
-        weights: a.weights.saturating_add(b.weights),
+/// Sums of the first numbers of a list, for sums over ranges.
+struct Sums(Vec<u128>);
+
+impl Sums {
+    fn of<'a>(numbers: impl Iterator<Item = &'a u64>) -> Self {
+        let running = numbers.scan(0, |sum: &mut u128, number| {
+            *sum += u128::from(*number);
+            Some(*sum)
+        });
+        Sums(std::iter::once(0).chain(running).collect())
     }
+
+    /// Returns the sum over `range`; positions beyond the list count as 0.
+    fn of_range(&self, range: Range<usize>) -> u128 {
+        let before = |position: usize| self.0[position.min(self.0.len() - 1)];
+        before(range.end) - before(range.start)
+    }
+}
+
+fn clamped(sum: u128) -> u64 {
+    u64::try_from(sum).unwrap_or(u64::MAX)
 }
 
 fn times(bytes: u64, count: usize) -> u64 {
@@ -192,7 +225,8 @@ fn check(layers: usize, stages: usize) -> Result<(), PartitionError> {
 }
 
 /// Finds the partition with the smallest maximum cost. Ties go to the smallest sum of squares, then to the
-/// fewest layers in the earliest stages. Exact, by dynamic programming from the last stage to the first.
+/// fewest layers in the earliest stages. Exact, by dynamic programming from the last stage to the first, for a
+/// `cost` that does not fall as a stage grows at its end.
 fn partition(
     layers: usize,
     stages: usize,
@@ -221,7 +255,8 @@ fn partition(
 }
 
 /// Returns the best value, by first stage and first layer, of partitions of the remaining layers over the
-/// remaining stages.
+/// remaining stages. `join` of a stage's cost and 0 is a lower bound of every partition in which that stage is
+/// as long or longer, so those are not looked at once one of them is no better than what was found.
 fn tails(
     layers: usize,
     stages: usize,
@@ -231,10 +266,20 @@ fn tails(
     let mut tails = vec![vec![None; layers + 1]; stages + 1];
     tails[stages][layers] = Some(0);
     for stage in (0..stages).rev() {
-        for start in 0..layers {
-            let ends = start + 1..=layers;
-            let joined = ends.filter_map(|end| join(cost(stage, start..end), tails[stage + 1][end]?));
-            tails[stage][start] = joined.min();
+        // Every stage, before and after this one, has a layer.
+        let after = stages - stage - 1;
+        for start in stage..layers - after {
+            let mut best: Option<u128> = None;
+            for end in start + 1..=layers - after {
+                let own = cost(stage, start..end);
+                let Some(least) = join(own, 0) else { break };
+                if best.is_some_and(|best| least >= best) {
+                    break;
+                }
+                let joined = tails[stage + 1][end].and_then(|tail| join(own, tail));
+                best = [best, joined].into_iter().flatten().min();
+            }
+            tails[stage][start] = best;
         }
     }
     tails

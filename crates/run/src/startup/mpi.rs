@@ -71,6 +71,11 @@ impl Job {
         self.world.processes().all().get(rank).map_or_else(String::new, |process| process.host.clone())
     }
 
+    /// Has the user told which rank has not done this, where others wait for it.
+    pub(crate) fn set_doing(&self, doing: &'static str) {
+        self.world.set_doing(Some(doing));
+    }
+
     /// Gathers a text from every rank.
     pub(crate) fn all(&mut self, mine: &str) -> Result<Vec<String>> {
         let all = self.communicator.control.all_gather(mine.as_bytes())?;
@@ -135,6 +140,7 @@ impl Job {
     ) -> std::result::Result<T, Lost> {
         let Job { world, communicator } = self;
         world.set_timeout(Duration::from_secs(timeout_seconds));
+        world.set_doing(None);
         let reason = match catch_unwind(AssertUnwindSafe(|| body(communicator))) {
             Ok(Ok(value)) => match world.failure() {
                 None => return finish(world).map(|()| value),

@@ -24,6 +24,7 @@ mod page;
 mod panels;
 mod ranks;
 mod section;
+mod sessions;
 mod stacked;
 #[cfg(test)]
 mod tests;
@@ -49,6 +50,8 @@ pub struct Report {
     pub ranks: Vec<RankMemory>,
     /// Schedule of the pipeline, if any.
     pub schedule: Option<SchedulePicture>,
+    /// The processes that trained the run, in order.
+    pub sessions: Vec<SessionRow>,
     /// Completed steps, in order.
     pub history: Vec<StepPoint>,
     /// Unit of throughput: `Tokens` or `Samples`.
@@ -101,6 +104,17 @@ pub struct RankMemory {
     pub planned: Option<StepTrace>,
     /// Most bytes that the rank may reserve, if limited.
     pub limit: Option<u64>,
+}
+
+/// A process that trained the run.
+#[derive(Clone, Debug, Default)]
+pub struct SessionRow {
+    /// Time at which it began.
+    pub started: String,
+    /// How it ended, steps, grid, throughput, peak of allocated bytes, wall time, host.
+    pub cells: [String; 7],
+    /// Sentences about it, such as settings that have changed.
+    pub notes: Vec<String>,
 }
 
 /// A completed step.

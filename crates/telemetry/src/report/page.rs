@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::section::Section;
-use super::{MARK, Notice, Report, SchedulePicture, Tile, history, panels, ranks};
+use super::{MARK, Notice, Report, SchedulePicture, Tile, history, panels, ranks, sessions};
 use crate::svg::escape;
 
 const STYLE: &str = include_str!("page.css");
@@ -19,6 +19,7 @@ impl Report {
             ranks::section(&self.ranks),
             self.schedule_section(),
             history::section(&self.history, self.unit),
+            sessions::section(&self.sessions),
             self.configuration_section(),
         ]
         .into_iter()

@@ -55,6 +55,11 @@ fn page(ranks: Vec<RankMemory>) -> String {
             picture: "<svg id=\"schedule-picture\"/>".to_owned(),
             note: "so".to_owned(),
         }),
+        sessions: vec![SessionRow {
+            started: "2026-01-01T00:00:00Z".to_owned(),
+            cells: ["complete", "0 to 3", "1 × 1", "9 tokens/s", "1 KiB", "1 s", "host"].map(str::to_owned),
+            notes: vec!["train.steps is <3> and was 2".to_owned()],
+        }],
         history: history.collect(),
         unit: "Tokens",
         configuration: "[train]\nsteps = 3 # </pre><script>".to_owned(),

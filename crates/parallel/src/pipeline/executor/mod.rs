@@ -252,7 +252,7 @@ impl<'a, F: Feed> Walk<'a, F> {
             let traffic = self.planes.traffic().total();
             if let Some(found) = repeats.note(&executor.device, done, traffic) {
                 done += found.actions;
-                self.pass_over(&found);
+                self.pass_over(&found)?;
                 passed_over += found.totals;
             }
         }
@@ -266,12 +266,16 @@ impl<'a, F: Feed> Walk<'a, F> {
         place.map_or_else(SinkPhase::default, |place| self.parts[place].reduction.phase(action.micro_batch))
     }
 
-    /// Continues as if the actions of a repetition had been executed.
-    fn pass_over(&mut self, repetition: &Repetition) {
-        self.queues.iter_mut().for_each(|queues| queues.pass_over(repetition.micro_batches));
-        if self.mode != Mode::Evaluate {
-            self.parts.iter_mut().for_each(|part| part.reduction.pass_over(repetition.micro_batches));
+    /// Continues as if the actions of a repetition had been executed. The rank's other stages wait meanwhile.
+    fn pass_over(&mut self, repetition: &Repetition) -> Result<()> {
+        for action in &repetition.stages {
+            let place = self.place(*action)?;
+            self.queues[place].pass_over(repetition.micro_batches);
+            if self.mode != Mode::Evaluate {
+                self.parts[place].reduction.pass_over(repetition.micro_batches);
+            }
         }
+        Ok(())
     }
 
     /// Returns whether gradients are passed to the stage before `stage`, if there is one.

@@ -34,8 +34,10 @@ impl std::ops::AddAssign for PassedOver {
 pub(super) struct Repetition {
     /// Number of actions.
     pub(super) actions: usize,
-    /// Number of micro-batches, of every stage.
+    /// Number of micro-batches, of each stage that has an action among these.
     pub(super) micro_batches: usize,
+    /// An action of each of these stages.
+    pub(super) stages: Vec<Action>,
     pub(super) totals: PassedOver,
 }
 
@@ -137,7 +139,10 @@ impl<'a> Repeats<'a> {
         };
         let allocations = many * (end.allocations - middle.allocations);
         let totals = PassedOver { allocations, traffic };
-        Some(Repetition { actions: times * length, micro_batches: times * shift, totals })
+        let mut stages = self.actions[first.done..middle.done].to_vec();
+        stages.sort_unstable_by_key(|action| action.stage);
+        stages.dedup_by_key(|action| action.stage);
+        Some(Repetition { actions: times * length, micro_batches: times * shift, stages, totals })
     }
 }
 

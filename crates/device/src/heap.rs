@@ -1,0 +1,28 @@
+//! The heap of this process, which is the C library's: what it keeps of freed memory.
+#![allow(unsafe_code)] // the C library's allocator is told what to keep
+
+/// Size from which the heap takes an allocation from the system and returns it at once.
+#[cfg(target_env = "gnu")]
+const RETURNED_FROM: libc::c_int = 2 << 20;
+
+/// Has the heap return large allocations as soon as they are freed, so that the memory of a process follows
+/// from what it holds; glibc's own bounds grow with what was freed before. To be called once, at the start.
+/// Elsewhere than with glibc this does nothing.
+pub fn return_large() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the function sets numbers of the heap, which any thread may do at any time.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, RETURNED_FROM);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, RETURNED_FROM);
+    }
+}
+
+/// Returns the free pages of the heap to the system, so that memory of work that is done does not count for
+/// what follows. Elsewhere than with glibc this does nothing.
+pub fn return_free_pages() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the function takes the locks of the heap that it needs, and moves no allocation.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}

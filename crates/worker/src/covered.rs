@@ -1,0 +1,115 @@
+//! Pages of host memory on which blocks have lain.
+
+use std::collections::BTreeMap;
+
+use device::host::PAGE;
+use memory::{Action, Event};
+
+/// The pages of an allocator's segments on which blocks have lain since the pages were mapped. A segment's
+/// other pages are reserved and take no memory of the host.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CoveredPages {
+    /// The ends of disjoint ranges, by start.
+    ranges: BTreeMap<u64, u64>,
+    bytes: u64,
+    peak: u64,
+}
+
+impl CoveredPages {
+    /// Adds the blocks that `events` allocate, and removes the pages that they unmap.
+    pub(crate) fn follow(&mut self, events: &[Event]) {
+        for Event { action, address, size, .. } in events.iter().copied() {
+            match action {
+                Action::Alloc => {
+                    self.cover(address - address % PAGE, (address + size).next_multiple_of(PAGE))
+                }
+                Action::SegmentFree | Action::SegmentUnmap => self.uncover(address, address + size),
+                _ => {}
+            }
+        }
+        self.peak = self.peak.max(self.bytes);
+    }
+
+    /// The most bytes of pages that were covered at once.
+    pub(crate) fn peak(&self) -> u64 {
+        self.peak
+    }
+
+    fn cover(&mut self, start: u64, end: u64) {
+        let before = self.ranges.range(..=start).next_back().map(|(start, end)| (*start, *end));
+        if before.is_some_and(|(_, known)| end <= known) {
+            return;
+        }
+        let start = before.filter(|(_, known)| start <= *known).map_or(start, |(first, _)| first);
+        let end = self.remove(start, end).map_or(end, |last| last.max(end));
+        self.ranges.insert(start, end);
+        self.bytes += end - start;
+        self.peak = self.peak.max(self.bytes);
+    }
+
+    fn uncover(&mut self, start: u64, end: u64) {
+        // A range that begins before the pages keeps its beginning, and the last one its end.
+        let before = self.ranges.range(..start).next_back().map(|(start, end)| (*start, *end));
+        if let Some((first, known)) = before.filter(|(_, known)| start < *known) {
+            self.ranges.insert(first, start);
+            self.bytes -= known - start;
+            self.keep(end, known);
+        }
+        if let Some(last) = self.remove(start, end) {
+            self.keep(end, last);
+        }
+    }
+
+    /// Removes the ranges that begin from `start` up to and including `end`. Returns the end of the last one.
+    fn remove(&mut self, start: u64, end: u64) -> Option<u64> {
+        let mut last = None;
+        while let Some((first, known)) = self.ranges.range(start..=end).next().map(|(s, e)| (*s, *e)) {
+            self.ranges.remove(&first);
+            self.bytes -= known - first;
+            last = Some(known);
+        }
+        last
+    }
+
+    fn keep(&mut self, start: u64, end: u64) {
+        if start < end {
+            self.ranges.insert(start, end);
+            self.bytes += end - start;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CoveredPages, PAGE};
+
+    /// Ranges are in pages, positive to cover and negative to release.
+    #[test]
+    fn pages_count_once_until_they_are_released() {
+        type Steps = &'static [(bool, u64, u64)];
+        let table: [(Steps, &[(u64, u64)], u64); 8] = [
+            (&[(true, 0, 2)], &[(0, 2)], 2),
+            (&[(true, 0, 2), (true, 1, 2)], &[(0, 2)], 2),
+            (&[(true, 0, 2), (true, 2, 3)], &[(0, 3)], 3),
+            (&[(true, 4, 6), (true, 0, 1), (true, 1, 5)], &[(0, 6)], 6),
+            (&[(true, 4, 6), (true, 0, 1), (true, 2, 3)], &[(0, 1), (2, 3), (4, 6)], 4),
+            (&[(true, 0, 9), (false, 3, 5)], &[(0, 3), (5, 9)], 9),
+            (&[(true, 0, 3), (true, 5, 9), (false, 2, 6), (true, 2, 3)], &[(0, 3), (6, 9)], 7),
+            (&[(true, 1, 2), (true, 3, 4), (false, 0, 9)], &[], 2),
+        ];
+        for (steps, ranges, peak) in table {
+            let mut covered = CoveredPages::default();
+            for (covers, start, end) in steps {
+                match covers {
+                    true => covered.cover(start * PAGE, end * PAGE),
+                    false => covered.uncover(start * PAGE, end * PAGE),
+                }
+            }
+            let found: Vec<_> =
+                covered.ranges.iter().map(|(start, end)| (start / PAGE, end / PAGE)).collect();
+            assert_eq!(found, ranges, "{steps:?}");
+            assert_eq!(covered.peak(), peak * PAGE, "{steps:?}");
+            assert_eq!(covered.bytes, ranges.iter().map(|(start, end)| (end - start) * PAGE).sum::<u64>());
+        }
+    }
+}
