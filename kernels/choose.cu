@@ -34,7 +34,8 @@ template <typename T> struct Scores {
     float scale, penalty;
     __device__ __forceinline__ float at(u32 token) const {
         float logit = to_f32(logits[token]);
-        if (seen && seen[token / 32] >> (token % 32) & 1) logit = logit > 0.0f ? logit / penalty : logit * penalty;
+        const bool is_seen = seen && seen[token / 32] >> (token % 32) & 1;
+        if (is_seen) logit = logit > 0.0f ? logit / penalty : logit * penalty;
         return logit * scale;
     }
 };

@@ -24,6 +24,32 @@ const GRIDS: [&[&str]; 5] = [
     &["parallel.data=4"],
 ];
 
+/// Sizes whose heads have kernels in bf16.
+const GPT_WIDE: &str = r#"
+[model]
+layers = 2
+heads = 2
+width = 64
+context = 32
+[data]
+paths = ["ARCHITECTURE.md"]
+[train]
+steps = 6
+"#;
+const LLAMA_WIDE: &str = r#"
+[model]
+kind = "llama"
+layers = 2
+heads = 4
+key_value_heads = 1
+width = 256
+context = 32
+[data]
+paths = ["ARCHITECTURE.md"]
+[train]
+steps = 6
+"#;
+
 fn folder(name: &str) -> PathBuf {
     golden("models").join(name)
 }
@@ -160,6 +186,44 @@ fn a_text_is_the_same_alone_beside_others_and_on_every_grid_and_memory_is_as_pla
         }
         let batches = sample(SampleOptions { batch: Some(3), ..options.clone() });
         assert_eq!(batches.texts, first.texts);
+    }
+}
+
+#[test]
+fn on_a_gpu_a_text_is_the_same_alone_and_beside_others_and_memory_is_as_planned() {
+    if let Err(why) = device::cuda::availability() {
+        eprintln!("skipped on a GPU: {why}");
+        return;
+    }
+    for (text, precision) in [(GPT, "f32"), (LLAMA, "f32"), (GPT_WIDE, "bf16"), (LLAMA_WIDE, "bf16")] {
+        let directory = tempfile::tempdir().unwrap();
+        let model = directory.path().join("run");
+        let precision = format!("precision.compute={precision}");
+        let sets = [precision.as_str(), "parallel.data=1"];
+        train_in(&model, config(text, &sets), DeviceChoice::Cuda).unwrap();
+        let prompts: Vec<String> = (0..70).map(|at| format!("Text {at}{}", "x".repeat(at % 20))).collect();
+        let options = SampleOptions {
+            model,
+            prompts: prompts.clone(),
+            tokens: 40,
+            top_p: 0.95,
+            repetition_penalty: 1.2,
+            seeds: vec![7],
+            device: DeviceChoice::Cuda,
+            ..SampleOptions::default()
+        };
+        let sample = |options: &SampleOptions| {
+            run::sample(Startup::alone(), options, Arc::new(|_| Ok(()))).unwrap().unwrap()
+        };
+        let together = sample(&options);
+        for rank in &together.memory {
+            assert_eq!(Some(rank.planned), rank.used, "{text}");
+        }
+        for place in [0, 13, 63, 64, 69] {
+            let seeds = vec![7 + place as u64];
+            let alone = SampleOptions { prompts: vec![prompts[place].clone()], seeds, ..options.clone() };
+            assert_eq!(sample(&alone).texts, [together.texts[place].clone()], "{text} {place}");
+        }
     }
 }
 

@@ -15,6 +15,7 @@
 
 mod describe;
 mod error;
+mod generate;
 mod matmul;
 mod options;
 mod pipeline;
@@ -27,6 +28,7 @@ mod timeline;
 
 pub use describe::describe_device;
 pub use error::{BenchError, Result};
+pub use generate::{SampleBenchOptions, SampleMeasure, bench_sample};
 pub use matmul::{MatmulMeasure, MatmulOptions, MatmulTime, bench_matmul};
 pub use options::{BenchOptions, GPU_WARM_UP};
 pub use pipeline::{PipelineMeasure, PipelineRank, bench_pipeline};

@@ -115,6 +115,18 @@ impl Generator {
         }
     }
 
+    /// Bytes of weights that a step reads: all but a table of tokens that the head does not use.
+    pub fn weight_bytes_read(&self) -> u64 {
+        let vocabulary = self.passes.vocabulary;
+        let parameters = self.passes.stages.iter().flat_map(|stage| stage.model.parameters().list());
+        let of_tokens = |dims: &[usize]| matches!(dims, [rows, _] if *rows == vocabulary);
+        let tables: Vec<u64> = parameters
+            .filter(|parameter| of_tokens(parameter.tensor.shape().dims()))
+            .map(|parameter| parameter.tensor.bytes() as u64)
+            .collect();
+        self.bytes().weights - tables.iter().skip(1).sum::<u64>()
+    }
+
     /// The device of this rank.
     pub fn device(&self) -> &Device {
         &self.passes.device

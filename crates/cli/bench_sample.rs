@@ -1,0 +1,133 @@
+//! `plimsoll bench sample`.
+
+use std::path::Path;
+
+use bench::{SampleBenchOptions, SampleMeasure, bench_sample};
+use config::RunConfig;
+use serde::Serialize;
+use telemetry::units::{bytes, grouped, percent};
+use worker::DeviceChoice;
+
+use crate::bench_model::BenchModel;
+use crate::error::CliError;
+use crate::output::{print, print_json, rounded};
+
+/// Measure sampling with random weights: tokens/s, and the share of the memory bandwidth that steps reach
+#[derive(Debug, clap::Args)]
+pub(crate) struct BenchSampleArgs {
+    /// Model, as for bench step
+    #[arg(long, default_value = "llama3-1b")]
+    model: String,
+    /// Prompts at once, at most 64 on a GPU and 8 on a CPU
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    batch: usize,
+    /// Tokens of each prompt
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    prompt_tokens: usize,
+    /// Tokens that are drawn for each prompt
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    new_tokens: usize,
+    /// Whole generations, of which the median counts
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    rounds: usize,
+    /// Compute dtype: f32 or bf16 [default: bf16 on a GPU, f32 otherwise]
+    #[arg(long)]
+    precision: Option<String>,
+    /// Device: auto, cpu or cuda
+    #[arg(long, default_value = "auto")]
+    device: String,
+    /// Print one line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Measures and prints. Errors: wrong arguments; a generation that failed.
+pub(crate) fn run(args: &BenchSampleArgs) -> Result<(), CliError> {
+    let device = DeviceChoice::from_name(&args.device)?;
+    let on_gpu = device != DeviceChoice::Cpu && device::cuda::availability().is_ok();
+    let most = worker::Generator::most_slots(on_gpu);
+    if args.batch == 0 || args.batch > most || args.prompt_tokens == 0 || args.new_tokens < 2 {
+        let text = format!("--batch is 1 to {most} here, with at least 1 prompt token and 2 new ones");
+        return Err(CliError::Refused(text));
+    }
+    let precision = args.precision.as_deref().unwrap_or(if on_gpu { "bf16" } else { "f32" });
+    let text = BenchModel::named(&args.model)?.configuration(Some(1), 1, precision)?;
+    let config = RunConfig::parse(&text, "bench sample", Path::new("/"), &[])?;
+    let context = config.model.with_context(args.prompt_tokens + args.new_tokens);
+    let config = config.with(&context)?;
+    let found = bench_sample(
+        config,
+        &SampleBenchOptions {
+            device,
+            batch: args.batch,
+            prompt_tokens: args.prompt_tokens,
+            new_tokens: args.new_tokens,
+            rounds: args.rounds.max(1),
+        },
+    )?;
+    match args.json {
+        true => print_json(&SampleLine::of(args, &found)),
+        false => print(&summary(args, precision, &found)),
+    }
+}
+
+/// The measurement: a line of JSON.
+#[derive(Serialize)]
+struct SampleLine<'a> {
+    model: &'a str,
+    device: &'a str,
+    batch: usize,
+    seconds: f64,
+    tokens_per_second: f64,
+    step_seconds: f64,
+    prompt_seconds: f64,
+    step_bytes: u64,
+    bandwidth_share: Option<f64>,
+    peak_allocated_bytes: u64,
+}
+
+impl<'a> SampleLine<'a> {
+    fn of(args: &'a BenchSampleArgs, found: &'a SampleMeasure) -> Self {
+        SampleLine {
+            model: &args.model,
+            device: &found.model,
+            batch: args.batch,
+            seconds: found.seconds,
+            tokens_per_second: rounded(tokens_per_second(args, found), 1),
+            step_seconds: found.step_seconds,
+            prompt_seconds: found.prompt_seconds,
+            step_bytes: found.step_bytes,
+            bandwidth_share: share(found).map(|share| rounded(share, 4)),
+            peak_allocated_bytes: found.bytes.peak_allocated,
+        }
+    }
+}
+
+fn tokens_per_second(args: &BenchSampleArgs, found: &SampleMeasure) -> f64 {
+    (args.batch * args.new_tokens) as f64 / found.seconds
+}
+
+/// Share of the rate of a large copy.
+fn share(found: &SampleMeasure) -> Option<f64> {
+    Some(found.bytes_per_second() / found.rates?.bytes_per_second)
+}
+
+fn summary(args: &BenchSampleArgs, precision: &str, found: &SampleMeasure) -> String {
+    let BenchSampleArgs { model, batch, prompt_tokens, new_tokens, .. } = args;
+    let of_copy = share(found)
+        .map_or_else(String::new, |share| format!(", {} of the rate of a large copy", percent(share)));
+    format!(
+        "{}\n{model}, {precision}, {batch} prompts of {prompt_tokens} tokens, {new_tokens} new tokens each\n\n\
+         {} tokens/s with the prompts, {:.3} ms a step of {batch} tokens after {:.2} ms for the prompts\n\
+         {} read in a step: {:.3} TB/s{of_copy}\nweights {}, cache {}, peak allocated {}\n",
+        found.model,
+        grouped(tokens_per_second(args, found).round() as u64),
+        1e3 * found.step_seconds,
+        1e3 * found.prompt_seconds,
+        bytes(found.step_bytes),
+        found.bytes_per_second() / 1e12,
+        bytes(found.bytes.weights),
+        bytes(found.bytes.cache),
+        bytes(found.bytes.peak_allocated)
+    )
+}
