@@ -184,14 +184,15 @@ impl Command {
 pub fn main<F: Family + 'static>(own: impl IntoIterator<Item = F>) -> ! {
     let leaked = |family: F| -> &'static dyn Family { Box::leak(Box::new(family)) };
     let registered = Families::register(own.into_iter().map(leaked).collect());
-    let status = match registered {
+    let status = match process::check_stack().and(registered) {
         Ok(()) => run(),
         Err(refused) => output::exit_code(Err(CliError::Refused(refused))),
     };
     std::process::exit(status.into())
 }
 
-/// Runs the command of the process.
+/// Runs the command of the process. Its frame is not part of that of [`main`], which first checks the stack.
+#[inline(never)]
 fn run() -> u8 {
     let given = std::env::args_os();
     let parsed = match parse(given) {

@@ -5,6 +5,22 @@ use run::Startup;
 use crate::error::CliError;
 use crate::output::note;
 
+/// Least bytes of the first thread's stack.
+const LEAST_STACK: u64 = 128 << 10;
+
+/// Checks the limit on the first thread's stack (`ulimit -s`); other threads have stacks of their own size.
+/// Errors: too small a limit, in a sentence.
+pub(crate) fn check_stack() -> Result<(), String> {
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max stack size"));
+    match line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()) {
+        Some(bytes) if bytes < LEAST_STACK => {
+            Err(format!("a stack of {bytes} bytes (ulimit -s) is too small: {LEAST_STACK} are needed"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Makes exceeding the file size limit an error instead of the end of the process, and starts the compute
 /// threads; a rank of a job starts them once it knows how many ranks share its host. `joins`: whether the
 /// command joins a launcher's job.
