@@ -92,7 +92,12 @@ fn questions(path: &Path, trained: &Trained, vocabulary: usize, context: usize) 
 
 /// The configuration with every ending as a micro-batch of one sequence.
 fn one_by_one(config: &RunConfig, asked: &Questions, context: Option<usize>) -> Result<RunConfig> {
-    let context = context.unwrap_or_else(|| asked.longest().saturating_sub(1).max(1));
+    let needed = asked.longest().saturating_sub(1).max(1);
+    let context = context.unwrap_or(needed);
+    if context < needed {
+        let text = format!("--context {context}: the longest question with an ending needs {needed}");
+        return Err(RunError::Refused(text));
+    }
     let mut config = config.with(&config.model.with_context(context))?;
     config.data.kind = DataKind::Synthetic;
     config.train.micro_batch_size = 1;
