@@ -117,6 +117,14 @@ fn listed(changes: &[Change]) -> String {
 pub(crate) fn weights_from(path: &Path, step: Option<u64>, config: &RunConfig) -> Result<Start> {
     let checkpoint = checkpoint::find(path, step)?;
     check_model(config, &checkpoint)?;
+    let has_adapters = checkpoint.configuration().get("lora.rank").is_some_and(|rank| rank != "0");
+    if has_adapters && config.lora.rank == 0 {
+        let path = checkpoint.path().display();
+        return Err(RunError::Refused(format!(
+            "--from: {path} has adapters, and this run has no [lora]: `plimsoll export --merge` makes \
+             one model"
+        )));
+    }
     Ok(Start::Weights(weights::complete(checkpoint, config)?))
 }
 
