@@ -4,7 +4,7 @@
 mod common;
 
 use common::devices::gpu;
-use common::runs::{GPT, LLAMA, MLP, config, train_in};
+use common::runs::{CHAT, GPT, LLAMA, MLP, config, train_in};
 use common::runs::{MIXTURE, PACKED, SEQUENTIAL, SEQUENTIAL_MIXTURE, TOKENIZED, TOKENS};
 use worker::DeviceChoice;
 
@@ -279,6 +279,31 @@ const ADAPTED: &[Row] = &[
         &[&["parallel.data=1"], &["parallel.pipeline=5"], &["parallel.data=4", SHARDED], &[BLOCK]],
     ),
 ];
+
+/// Conversations, padded and packed, alone and with adapters.
+const CHATS: &[Row] = &[
+    (
+        CHAT,
+        &[],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2"],
+            &["parallel.data=4", SHARDED],
+            &["parallel.pipeline=2", "parallel.data=2"],
+            &["parallel.pipeline=4", BLOCK],
+        ],
+    ),
+    (
+        CHAT,
+        &["data.pack_documents=true", "data.document_mask=true", "lora.rank=2"],
+        &[&["parallel.data=1"], &["parallel.data=4", SHARDED], &["parallel.pipeline=2", ZERO_BUBBLE, BLOCK]],
+    ),
+];
+
+#[test]
+fn conversations_keep_the_bits() {
+    assert_equal_bits(CHATS);
+}
 
 #[test]
 fn adapters_keep_the_bits() {

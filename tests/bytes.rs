@@ -4,7 +4,7 @@
 mod common;
 
 use common::devices::gpu;
-use common::runs::{GPT, LLAMA, MLP, config, train_in};
+use common::runs::{CHAT, GPT, LLAMA, MLP, config, train_in};
 use common::runs::{MIXTURE, PACKED, SEQUENTIAL, SEQUENTIAL_MIXTURE, TOKENIZED, TOKENS};
 use memory::{Category, Statistics};
 use plan::{PlanDevice, plan, prepare};
@@ -151,6 +151,9 @@ fn plans_equal_runs() {
         (LLAMA, &["model.loss_pieces=3", "parallel.pipeline=2", "parallel.schedule=zero-bubble"]),
         (GPT, &["model.loss_pieces=2", "model.vocabulary=1000", "parallel.data=4", SHARDED]),
         (GPT, &["model.logit_soft_cap=4.0", "parallel.pipeline=2", "parallel.data=2"]),
+        // Conversations, padded and packed.
+        (CHAT, &["parallel.data=2", SHARDED]),
+        (CHAT, &["data.pack_documents=true", "data.document_mask=true", "parallel.pipeline=2"]),
         // Low-rank adapters.
         (LLAMA, &["lora.rank=4", "parallel.data=2", SHARDED]),
         (LLAMA, &["lora.rank=4", "lora.dropout=0.1", "memory.recompute=block", "parallel.pipeline=2"]),

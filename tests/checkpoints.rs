@@ -13,7 +13,7 @@ mod resuming;
 use std::path::{Path, PathBuf};
 
 use checkpoint::{Checkpoint, list, newest};
-use common::runs::{GPT, MIXTURE, MLP, PACKED, SEQUENTIAL_MIXTURE, TOKENS, config, train_in};
+use common::runs::{CHAT, GPT, MIXTURE, MLP, PACKED, SEQUENTIAL_MIXTURE, TOKENS, config, train_in};
 use run::RunError;
 use run::{Interrupt, RunOptions, TrainReport};
 use safetensors::{Dtype, SafeTensors};
@@ -96,11 +96,12 @@ fn copy(from: &Path, to: &Path) {
 
 #[test]
 fn runs_stopped_after_any_step_continue_on_other_grids() {
-    let table: [(&str, &[&str]); 10] = [
+    let table: [(&str, &[&str]); 11] = [
         (GPT, &TOKENS),
         (GPT, &PACKED),
         (GPT, &MIXTURE),
         (GPT, &SEQUENTIAL_MIXTURE),
+        (CHAT, &["train.steps=6"]),
         (GPT, &[]),
         (GPT, &["lora.rank=2", "lora.dropout=0.1"]),
         (MLP, &[]),

@@ -1,7 +1,7 @@
 """Loads adapters of Plimsoll in PEFT, compares them with the merged model, and writes adapters of PEFT.
 
-Arguments: the model's folder, our adapters, our merged model, and where to write adapters. Prints the mean loss on the
-recorded tokens with our adapters, and with the ones that were written, as JSON.
+Arguments: the model's folder, our adapters, our merged model, and where to write adapters. Prints the mean
+loss on the recorded tokens with our adapters, and with the ones that were written, as JSON.
 """
 
 import json
@@ -35,7 +35,8 @@ def loss(model):
 
 def greedy(model):
     with torch.no_grad():
-        return model.generate(input_ids=inputs[:1, :16], do_sample=False, max_new_tokens=64, min_new_tokens=64)
+        prompt = inputs[:1, :16]
+        return model.generate(input_ids=prompt, do_sample=False, max_new_tokens=64, min_new_tokens=64)
 
 
 adapted = PeftModel.from_pretrained(load(base), ours).eval()
@@ -45,7 +46,9 @@ assert difference < 1e-4, f"logits of merged and unmerged adapters differ by {di
 assert torch.equal(greedy(adapted), greedy(whole)), "greedy tokens of merged and unmerged adapters differ"
 
 torch.manual_seed(1)
-config = LoraConfig(r=3, lora_alpha=6, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False)
+config = LoraConfig(
+    r=3, lora_alpha=6, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False
+)
 other = get_peft_model(load(base), config).eval()
 other.save_pretrained(theirs)
 print(json.dumps({"loss": loss(adapted), "loss_of_theirs": loss(other)}))

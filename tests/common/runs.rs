@@ -57,6 +57,30 @@ lanes = 4
 bucket_bytes = 65536
 "#;
 
+/// A small GPT on the answers of made conversations.
+pub(crate) const CHAT: &str = r#"
+[model]
+kind = "gpt"
+layers = 4
+heads = 2
+width = 32
+context = 64
+[data]
+kind = "chat"
+paths = ["launch/recipes/chat/conversations.jsonl"]
+chat_template = "launch/recipes/chat/template.jinja"
+[train]
+steps = 4
+micro_batch_size = 2
+global_batch_size = 8
+validation_micro_batches = 3
+[optim]
+warmup_steps = 2
+[parallel]
+lanes = 4
+bucket_bytes = 65536
+"#;
+
 /// The five-layer MLP.
 pub(crate) const MLP: &str = r#"
 [model]

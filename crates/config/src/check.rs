@@ -88,7 +88,8 @@ fn check_data(given: &Given, config: &RunConfig) -> Result<(), Error> {
         let reason = "data.paths names no file, such as data.paths = [\"corpus/*.txt\"]".to_owned();
         return Err(given.conflict(&[Data::paths], reason));
     }
-    if (config.data.pack_documents || config.data.document_mask) && config.separator().is_none() {
+    let is_chat = config.data.kind == DataKind::Chat;
+    if (config.data.pack_documents || config.data.document_mask) && !is_chat && config.separator().is_none() {
         let reason =
             "data.pack_documents and data.document_mask need data.separator, the token that documents \
                       begin with"
@@ -100,8 +101,9 @@ fn check_data(given: &Given, config: &RunConfig) -> Result<(), Error> {
             "data.order = \"sequential\" reads tokens as they follow, and data.pack_documents does not";
         return Err(given.conflict(&[Data::order, Data::pack_documents], reason.to_owned()));
     }
-    if config.data.kind == DataKind::Text && config.tokenizer == Tokenizer::None {
-        let reason = "data.tokenizer = \"none\" makes no tokens of data.kind = \"text\"".to_owned();
+    if matches!(config.data.kind, DataKind::Text | DataKind::Chat) && config.tokenizer == Tokenizer::None {
+        let kind = config.data.kind.name();
+        let reason = format!("data.tokenizer = \"none\" makes no tokens of data.kind = \"{kind}\"");
         return Err(given.conflict(&[Data::tokenizer, Data::kind], reason));
     }
     Ok(())

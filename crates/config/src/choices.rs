@@ -34,6 +34,8 @@ names! {
         Text = "text",
         /// Files of token numbers.
         Tokens = "tokens",
+        /// Conversations in files of JSON lines.
+        Chat = "chat",
         /// A random number generator, for benchmarks and planning.
         Synthetic = "synthetic",
     }

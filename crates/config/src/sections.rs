@@ -21,7 +21,9 @@ const MOST: u64 = i64::MAX as u64;
 /// The largest token number that a key accepts.
 const MOST_TOKEN: u64 = u32::MAX as u64 - 1;
 /// The kinds of data that are read from files.
-const FILES: &[&str] = &[DataKind::Text.name(), DataKind::Tokens.name()];
+const FILES: &[&str] = &[DataKind::Text.name(), DataKind::Tokens.name(), DataKind::Chat.name()];
+/// Those of them that are read as one long sequence of tokens.
+const STREAMS: &[&str] = &[DataKind::Text.name(), DataKind::Tokens.name()];
 
 section! {
     /// The key of `[model]` that every family has.
@@ -43,9 +45,10 @@ section! {
 section! {
     /// `[data]`: the data that is trained on.
     pub struct Data = "data" {
-        /// Text files, token shards, or numbers from a generator for benchmarks and planning.
+        /// Text files, token shards, conversations, or numbers from a generator for benchmarks and planning.
         kind: DataKind = choice!(DataKind, DataKind::ALL).default("\"text\"");
-        /// Files and globs of text, or of token shards in nanoGPT's or llm.c's format; at least one.
+        /// Files and globs of text, of token shards in nanoGPT's or llm.c's format, or of conversations in JSON
+        /// lines; at least one.
         paths: Vec<String> = Row::texts().default("[]").only(Data::kind, FILES).any_bits();
         /// Files and globs that are held out for validation; without one, the end of `paths` is.
         validation_paths: Vec<String> = Row::texts().default("[]").only(Data::kind, FILES).any_bits();
@@ -54,7 +57,7 @@ section! {
         mixture: Vec<MixtureSource> =
             Row::new(Takes::Tables(MixtureSource::KEYS), MixtureSource::read_all, mixture::value)
                 .default("[]")
-                .only(Data::kind, FILES);
+                .only(Data::kind, STREAMS);
         /// The directory that paths are relative to; relative to its default itself.
         base: PathBuf = Row::new(Takes::Text, paths::read, paths::value)
             .derived("the configuration file's directory", |_| Ok("".into()))
@@ -73,9 +76,17 @@ section! {
                 Ok(if is_tokens { "none".into() } else { "bytes".into() })
             })
             .finish(|name, given| paths::tokenizer(name, given, Data::tokenizer));
+        /// The file of the chat template, relative to this file; by default chat_template.jinja beside the
+        /// tokenizer, or `chat_template` in its tokenizer_config.json.
+        chat_template: Option<PathBuf> = Row::new(Takes::Text, read_path, path_value)
+            .default("\"\"")
+            .only(Data::kind, &["chat"])
+            .any_bits()
+            .local()
+            .finish(|path, given| paths::file(path, given, Data::chat_template, "chat template"));
         /// Whether the corpus is told from others by a hash of all of it, which reads it once when a run
         /// starts, and not by its size and a hash of pieces.
-        full_hash: bool = Row::flag().default("false").only(Data::kind, FILES).any_bits();
+        full_hash: bool = Row::flag().default("false").only(Data::kind, STREAMS).any_bits();
         /// Whether sequences are filled with whole documents and padding, rather than with what follows in
         /// the text. All data is read once at the start. A document longer than a sequence is cut.
         pack_documents: bool = Row::flag().default("false").only(Data::kind, FILES);
@@ -86,13 +97,13 @@ section! {
             Takes::ChoiceOrInteger(&["tokenizer"], 0, MOST_TOKEN),
             read_token,
             |token| token.map_or("tokenizer".into(), |token| u64::from(token).into()),
-        ).default("\"tokenizer\"").only(Data::kind, FILES);
+        ).default("\"tokenizer\"").only(Data::kind, STREAMS);
         /// The token that does not count in the loss where it is a target, by its number.
         ignore: Option<u32> = Row::new(
             Takes::ChoiceOrInteger(&["none"], 0, MOST_TOKEN),
             read_token,
             |token| token.map_or("none".into(), |token| u64::from(token).into()),
-        ).default("\"none\"").only(Data::kind, FILES);
+        ).default("\"none\"").only(Data::kind, STREAMS);
         /// The directory in which tokens of text are kept between runs, relative to the current directory;
         /// empty: `.tokens` beside the run directory. Text of bytes needs none.
         cache: PathBuf = Row::new(Takes::Text, paths::read, paths::value)
@@ -105,7 +116,7 @@ section! {
         validation_fraction: f64 = Row::number(Interval::Inside).default("0.05").only(Data::kind, FILES);
         /// The order of training: every epoch shuffled, or file by file from the first token on, as llm.c and
         /// modded-nanogpt read.
-        order: OrderKind = choice!(OrderKind, OrderKind::ALL).default("\"shuffled\"").only(Data::kind, FILES);
+        order: OrderKind = choice!(OrderKind, OrderKind::ALL).default("\"shuffled\"").only(Data::kind, STREAMS);
         /// Micro-batches that each rank reads ahead of its step on a thread of its own; 0: it reads each when
         /// the step needs it.
         prefetch: usize = Row::count(0, 1024).default("4").any_bits();

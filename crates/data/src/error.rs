@@ -47,6 +47,36 @@ pub enum Error {
         /// The reason.
         source: io::Error,
     },
+    /// A chat template that cannot be used.
+    #[error("{path}: {reason}")]
+    Template {
+        /// Its file, or the folder that has none.
+        path: PathBuf,
+        /// The reason.
+        reason: String,
+    },
+    /// A line that is no conversation.
+    #[error("{path}:{line}: {reason}")]
+    BadConversation {
+        /// The file.
+        path: PathBuf,
+        /// Number of the line, from 1.
+        line: u64,
+        /// The reason.
+        reason: String,
+    },
+    /// Files without a conversation.
+    #[error("{path} has no conversation")]
+    NoConversations {
+        /// The first file.
+        path: PathBuf,
+    },
+    /// Conversations without an answer near enough to the start.
+    #[error("no conversation has an answer within the {context} tokens of a sequence")]
+    NoAnswers {
+        /// Tokens in a sequence.
+        context: usize,
+    },
     /// A file that was changed while it was in use.
     #[error("{path} was changed while it was read: it had {before} bytes and has {now}")]
     Changed {

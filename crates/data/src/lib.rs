@@ -49,6 +49,7 @@
 
 mod batch;
 mod bigram;
+mod chat;
 mod choices;
 mod corpus;
 mod data_file;
@@ -72,6 +73,7 @@ mod tokenizer;
 
 pub use batch::{ArrayShape, BatchShape, HostArray, HostData, MicroBatch};
 pub use bigram::Bigrams;
+pub use chat::{ChatOptions, ChatSource, ChatTemplate, Conversation, read_conversations};
 pub use choices::{ChoiceSource, Ending, Question, Questions};
 pub use corpus::Corpus;
 pub use encoding::{Encoding, HEADER_BYTES, Header};

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use checkpoint::CorpusMark;
-use data::{Component, Corpus, CorpusIdentity, Documents, Prefetcher, Slice, Source, Split};
+use data::{ChatOptions, ChatSource, ChatTemplate, Component, Corpus, CorpusIdentity, Documents};
+use data::{Prefetcher, Slice, Source, Split, read_conversations};
 use data::{SyntheticKind, SyntheticOptions, SyntheticSource, TokenOptions, TokenSource, Tokenizer};
 use device::{DType, Device};
 use nn::{Examples, Model, Parameters, Recompute, Stage};
@@ -49,6 +50,17 @@ impl Dataset {
         Dataset { source, tokens: None, mark: Arc::default(), is_hashed: false }
     }
 
+    fn of_chat(source: ChatSource) -> Self {
+        let (tokens, sha256) = source.identity();
+        let mark = CorpusMark { tokens, modified: 0, samples_sha256: sha256, sha256: None };
+        Dataset {
+            source: Arc::new(source),
+            tokens: None,
+            mark: Arc::new(OnceLock::from(mark)),
+            is_hashed: true,
+        }
+    }
+
     fn synthetic(source: SyntheticSource) -> Self {
         Self::of_source(Arc::new(source))
     }
@@ -65,10 +77,10 @@ impl Dataset {
     /// Returns the mark that identifies the corpus; `None` for synthetic data. The first call reads a few
     /// megabytes, with `data.full_hash` the whole corpus. Errors: a file that was changed or cannot be read.
     pub fn mark(&self) -> std::result::Result<Option<&CorpusMark>, data::Error> {
-        let Some(tokens) = &self.tokens else { return Ok(None) };
         if let Some(known) = self.mark.get() {
             return Ok(Some(known));
         }
+        let Some(tokens) = &self.tokens else { return Ok(None) };
         let CorpusIdentity { tokens: count, modified, samples_sha256 } = tokens.identity()?;
         let sha256 = if self.is_hashed { self.sha256()? } else { None };
         let mark = CorpusMark { tokens: count, modified, samples_sha256, sha256 };
@@ -96,6 +108,7 @@ pub fn dataset(config: &RunConfig) -> Result<Dataset> {
             SyntheticKind::Tokens { vocabulary, context }
         }
         (DataKind::Text | DataKind::Tokens, _) => return token_dataset(config),
+        (DataKind::Chat, _) => return chat_dataset(config),
     };
     Ok(Dataset::synthetic(SyntheticSource::new(SyntheticOptions {
         kind,
@@ -103,6 +116,52 @@ pub fn dataset(config: &RunConfig) -> Result<Dataset> {
         seed: train.seed,
         validation_micro_batches: train.validation_micro_batches,
     })?))
+}
+
+/// Reads files of conversations.
+fn chat_dataset(config: &RunConfig) -> Result<Dataset> {
+    let (data, train) = (&config.data, &config.train);
+    let at = |key: &'static str| {
+        let origin = config.origins.of(key);
+        move |source: data::Error| WorkerError::Data { origin, key, source: source.into() }
+    };
+    let template = match &data.chat_template {
+        Some(file) => ChatTemplate::of_file(file),
+        None => ChatTemplate::beside(Path::new(config.tokenizer.name())),
+    };
+    let template = template.map_err(at(Data::chat_template))?;
+    let Examples::Tokens { vocabulary, context } = config.model.examples() else {
+        return Err(WorkerError::Refused("data.kind = \"chat\" needs a model of tokens".to_owned()));
+    };
+    let read = |paths: &[String]| {
+        let files = data::files(&data.base, paths)?;
+        read_conversations(&files, &template, &config.tokenizer, vocabulary)
+    };
+    let mut training = read(&data.paths).map_err(at(Data::paths))?;
+    let validation = match data.validation_paths.is_empty() {
+        false => read(&data.validation_paths).map_err(at(Data::validation_paths))?,
+        true => {
+            let held_out = (training.len() as f64 * data.validation_fraction).ceil() as usize;
+            training.split_off(training.len() - held_out.min(training.len()))
+        }
+    };
+    let options = ChatOptions {
+        context,
+        micro_batch: train.micro_batch_size,
+        seed: train.seed,
+        validation_micro_batches: train.validation_micro_batches,
+        packs: data.pack_documents,
+        masks: data.document_mask,
+    };
+    let read = training.len();
+    let source = ChatSource::new(training, validation, options).map_err(at(Data::paths))?;
+    let (kept, sequences) = source.training();
+    if kept < read {
+        let left = read - kept;
+        tracing::warn!("{left} conversations have no answer within {context} tokens and are left out");
+    }
+    tracing::info!("{kept} conversations in {sequences} sequences");
+    Ok(Dataset::of_chat(source))
 }
 
 /// Opens files of text or tokens.

@@ -22,8 +22,7 @@ pub struct AdapterConfig {
 }
 
 impl AdapterConfig {
-    /// Reads the text of an `adapter_config.json`. Errors: text that is none; adapters of another kind,
-    /// named.
+    /// Reads the text of an `adapter_config.json`. Errors: other text; adapters of another kind.
     pub fn parse(text: &str) -> Result<Self, String> {
         let config = FolderConfig::parse(text)?;
         match config.text("peft_type")? {

@@ -1,0 +1,100 @@
+//! Conversations in files of JSON lines, as tokens.
+
+use super::template::ChatTemplate;
+use crate::{Error, Tokenizer};
+use serde_json::Value;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+/// The most bytes of a line.
+const MOST_LINE: u64 = 64 << 20;
+
+/// A conversation as tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Conversation {
+    /// All tokens.
+    pub tokens: Vec<u32>,
+    /// Whether each token belongs to an answer, and so counts in the loss as a target.
+    pub answers: Vec<bool>,
+}
+
+/// Reads the conversations of `files`: each line is a JSON object whose `messages` each have a `role` and a
+/// `content`. Tokens never join an answer with the text around it. Empty lines are skipped.
+///
+/// # Errors
+/// A line that is no conversation or that the template refuses, by file and line; one without an answer; a
+/// token beyond `vocabulary`; files without a conversation.
+pub fn read_conversations(
+    files: &[PathBuf],
+    template: &ChatTemplate,
+    tokenizer: &Tokenizer,
+    vocabulary: usize,
+) -> Result<Vec<Conversation>, Error> {
+    let mut conversations = Vec::new();
+    for path in files {
+        let unreadable = |source| Error::Unreadable { path: path.clone(), source };
+        let mut lines = BufReader::new(File::open(path).map_err(unreadable)?);
+        for number in 1_u64.. {
+            let mut line = Vec::new();
+            let read = lines.by_ref().take(MOST_LINE).read_until(b'\n', &mut line).map_err(unreadable)?;
+            if read == 0 {
+                break;
+            }
+            if line.trim_ascii().is_empty() {
+                continue;
+            }
+            let refused = |reason| Error::BadConversation { path: path.clone(), line: number, reason };
+            let conversation = conversation(&line, template, tokenizer).map_err(refused)?;
+            check(&conversation, vocabulary).map_err(refused)?;
+            conversations.push(conversation);
+        }
+    }
+    match conversations.is_empty() {
+        true => Err(Error::NoConversations {
+            path: files.first().cloned().unwrap_or_else(|| Path::new("").into()),
+        }),
+        false => Ok(conversations),
+    }
+}
+
+fn conversation(line: &[u8], template: &ChatTemplate, tokenizer: &Tokenizer) -> Result<Conversation, String> {
+    let value: Value = serde_json::from_slice(line).map_err(|error| format!("it is no JSON: {error}"))?;
+    let Some(messages) = value.get("messages").and_then(Value::as_array).filter(|all| !all.is_empty()) else {
+        return Err("it has no list \"messages\"".to_owned());
+    };
+    for (index, message) in messages.iter().enumerate() {
+        if !message["role"].is_string() {
+            return Err(format!("message {index} has no \"role\""));
+        }
+        if !message["content"].is_string() {
+            return Err(format!("message {index} has no text as its \"content\""));
+        }
+    }
+    let (text, answers) = template.render(messages)?;
+    let mut conversation = Conversation::default();
+    let mut add = |part: &str, is_answer: bool| -> Result<(), String> {
+        let tokens = tokenizer.encode(part).map_err(|error| error.to_string())?;
+        conversation.answers.resize(conversation.answers.len() + tokens.len(), is_answer);
+        conversation.tokens.extend(tokens);
+        Ok(())
+    };
+    let mut end = 0;
+    for answer in answers {
+        add(&text[end..answer.start], false)?;
+        end = answer.end;
+        add(&text[answer], true)?;
+    }
+    add(&text[end..], false)?;
+    Ok(conversation)
+}
+
+fn check(conversation: &Conversation, vocabulary: usize) -> Result<(), String> {
+    if !conversation.answers.contains(&true) {
+        return Err("it has no answer of the assistant".to_owned());
+    }
+    match conversation.tokens.iter().find(|token| **token as usize >= vocabulary) {
+        Some(token) => Err(format!("token {token} is not among the {vocabulary} of the model")),
+        None => Ok(()),
+    }
+}

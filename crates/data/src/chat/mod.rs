@@ -1,0 +1,10 @@
+//! Conversations: JSON lines of messages, rendered by a chat template, of which the answers are learnt.
+
+mod conversation;
+mod json;
+mod source;
+mod template;
+
+pub use conversation::{Conversation, read_conversations};
+pub use source::{ChatOptions, ChatSource};
+pub use template::ChatTemplate;

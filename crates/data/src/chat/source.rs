@@ -1,0 +1,245 @@
+//! Micro-batches of conversations.
+
+use super::conversation::Conversation;
+use crate::batch::checked_shape;
+use crate::permutation::Permutation;
+use crate::{ArrayShape, BatchShape, Error, IGNORED, MicroBatch, Source};
+use philox::key_of_name;
+use sha2::{Digest, Sha256};
+use std::ops::Range;
+
+/// Options for cutting conversations into micro-batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChatOptions {
+    /// Input tokens in a sequence.
+    pub context: usize,
+    /// Sequences in a micro-batch.
+    pub micro_batch: usize,
+    /// Seed of the order of training.
+    pub seed: u64,
+    /// Validation micro-batches.
+    pub validation_micro_batches: u64,
+    /// Whether a sequence holds as many whole conversations as fit, or one.
+    pub packs: bool,
+    /// Whether attention stays within a conversation.
+    pub masks: bool,
+}
+
+/// Conversations as micro-batches: a target is the token after its input where that belongs to an answer, and
+/// else [`IGNORED`]. Sequences are padded at the end; the end of a longer conversation is cut.
+#[derive(Debug)]
+pub struct ChatSource {
+    options: ChatOptions,
+    key: [u32; 2],
+    training: Rows,
+    validation: Rows,
+}
+
+/// Conversations with the sequences that consist of them.
+#[derive(Debug)]
+struct Rows {
+    conversations: Vec<Conversation>,
+    /// The conversations of each sequence.
+    rows: Vec<Range<usize>>,
+}
+
+impl ChatSource {
+    /// Cuts conversations into sequences. A conversation without an answer within `context` tokens is left
+    /// out.
+    ///
+    /// # Errors
+    /// Sizes that are zero or too large; a split of which nothing is left.
+    pub fn new(
+        training: Vec<Conversation>,
+        validation: Vec<Conversation>,
+        options: ChatOptions,
+    ) -> Result<Self, Error> {
+        checked_shape(options.micro_batch, options.context)?;
+        let key = key_of_name(options.seed, "data.order");
+        let (training, validation) = (Rows::new(training, options)?, Rows::new(validation, options)?);
+        Ok(Self { options, key, training, validation })
+    }
+
+    /// Number of training conversations, and of the sequences that they make.
+    #[must_use]
+    pub fn training(&self) -> (usize, usize) {
+        (self.training.conversations.len(), self.training.rows.len())
+    }
+
+    /// Number of training tokens, and SHA-256 of them and of which belong to answers.
+    #[must_use]
+    pub fn identity(&self) -> (u64, String) {
+        let (mut digest, mut tokens) = (Sha256::new(), 0);
+        for conversation in &self.training.conversations {
+            tokens += conversation.tokens.len() as u64;
+            for (token, is_answer) in conversation.tokens.iter().zip(&conversation.answers) {
+                digest.update(token.to_le_bytes());
+                digest.update([u8::from(*is_answer)]);
+            }
+            digest.update(u32::MAX.to_le_bytes());
+        }
+        (tokens, format!("{:x}", digest.finalize()))
+    }
+
+    /// Fills `out` with the sequences `row_of(0..micro_batch)` of `rows`.
+    fn fill(&self, rows: &Rows, out: &mut MicroBatch, row_of: impl Fn(usize) -> usize) {
+        let ChatOptions { context, micro_batch, masks, .. } = self.options;
+        let inputs = out.inputs.reset_u32(micro_batch, context).chunks_exact_mut(context);
+        let targets = out.targets.reset_u32(micro_batch, context).chunks_exact_mut(context);
+        let mut documents = masks.then(|| out.documents.take().unwrap_or_default());
+        let mut starts = documents.as_mut().map(|starts| starts.reset_u32(micro_batch, context));
+        for (row, (input, target)) in inputs.zip(targets).enumerate() {
+            let starts = starts.as_mut().map(|starts| &mut starts[row * context..(row + 1) * context]);
+            rows.fill(row_of(row), input, target, starts);
+        }
+        out.documents = documents;
+    }
+}
+
+impl Rows {
+    fn new(mut conversations: Vec<Conversation>, options: ChatOptions) -> Result<Self, Error> {
+        let window = options.context + 1;
+        for Conversation { tokens, answers } in &mut conversations {
+            tokens.truncate(window);
+            answers.truncate(window);
+        }
+        // The first token is no target.
+        conversations.retain(|conversation| conversation.answers.iter().skip(1).any(|is_answer| *is_answer));
+        let mut rows: Vec<Range<usize>> = Vec::new();
+        let mut filled = window;
+        for (index, conversation) in conversations.iter().enumerate() {
+            let tokens = conversation.tokens.len();
+            match rows.last_mut().filter(|_| options.packs && filled + tokens <= window) {
+                Some(row) => {
+                    row.end = index + 1;
+                    filled += tokens;
+                }
+                None => {
+                    rows.push(index..index + 1);
+                    filled = tokens;
+                }
+            }
+        }
+        if rows.is_empty() {
+            Err(Error::NoAnswers { context: options.context })
+        } else {
+            Ok(Self { conversations, rows })
+        }
+    }
+
+    /// Fills one sequence, and where each token's conversation begins.
+    fn fill(&self, row: usize, input: &mut [u32], target: &mut [u32], starts: Option<&mut [u32]>) {
+        let own = &self.conversations[self.rows[row].clone()];
+        let tokens = || own.iter().flat_map(|conversation| &conversation.tokens).copied();
+        let counts = own.iter().flat_map(|conversation| &conversation.answers);
+        input.fill(0);
+        target.fill(IGNORED);
+        input.iter_mut().zip(tokens()).for_each(|(input, token)| *input = token);
+        for (target, (token, counts)) in target.iter_mut().zip(tokens().zip(counts).skip(1)) {
+            *target = if *counts { token } else { IGNORED };
+        }
+        let Some(starts) = starts else { return };
+        let mut first = 0;
+        for conversation in own {
+            let end = (first + conversation.tokens.len()).min(starts.len());
+            starts[first.min(end)..].fill(first as u32);
+            first = end;
+        }
+    }
+}
+
+impl Source for ChatSource {
+    fn train(&self, number: u64, out: &mut MicroBatch) -> Result<(), Error> {
+        let count = self.training.rows.len() as u64;
+        let first = u128::from(number) * self.options.micro_batch as u128;
+        self.fill(&self.training, out, |row| {
+            let sequence = first + row as u128;
+            // After 2⁶⁴ epochs the orders repeat.
+            let (epoch, index) =
+                ((sequence / u128::from(count)) as u64, (sequence % u128::from(count)) as u64);
+            Permutation::new(count, self.key, epoch).at(index) as usize
+        });
+        Ok(())
+    }
+
+    fn validation(&self, index: u64, out: &mut MicroBatch) -> Result<(), Error> {
+        let count = self.options.validation_micro_batches;
+        if index >= count {
+            return Err(Error::NoSuchValidation { index, count });
+        }
+        let (rows, first) = (self.validation.rows.len(), index as usize * self.options.micro_batch);
+        self.fill(&self.validation, out, |row| (first + row) % rows);
+        Ok(())
+    }
+
+    fn shape(&self) -> BatchShape {
+        let ChatOptions { context: columns, micro_batch: rows, .. } = self.options;
+        let tokens = ArrayShape { rows, columns, floats: false };
+        BatchShape { inputs: tokens, targets: tokens }
+    }
+
+    fn packs_documents(&self) -> bool {
+        self.options.masks
+    }
+
+    fn validation_micro_batches(&self) -> u64 {
+        self.options.validation_micro_batches
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ChatOptions, ChatSource, Conversation};
+    use crate::{IGNORED, MicroBatch, Source};
+
+    /// A conversation of a question and an answer, with tokens that count up.
+    fn conversation(first: u32, question: usize, answer: usize) -> Conversation {
+        let count = question + answer;
+        let tokens = (first..).take(count).collect();
+        Conversation { tokens, answers: (0..count).map(|index| index >= question).collect() }
+    }
+
+    #[test]
+    fn answers_alone_are_targets_in_padded_and_packed_sequences() {
+        let all = vec![conversation(10, 2, 2), conversation(20, 1, 2), conversation(30, 9, 3)];
+        let options = |packs| ChatOptions {
+            context: 7,
+            micro_batch: 1,
+            seed: 1,
+            validation_micro_batches: 2,
+            packs,
+            masks: packs,
+        };
+        let mut batch = MicroBatch::default();
+        // The last one has no answer within the context.
+        let padded = ChatSource::new(all.clone(), all.clone(), options(false)).unwrap();
+        assert_eq!(padded.training(), (2, 2));
+        padded.validation(0, &mut batch).unwrap();
+        const NONE: u32 = IGNORED;
+        assert_eq!(batch.inputs.tokens().unwrap(), [10, 11, 12, 13, 0, 0, 0]);
+        assert_eq!(batch.targets.tokens().unwrap(), [NONE, 12, 13, NONE, NONE, NONE, NONE]);
+        assert!(batch.documents.is_none());
+        padded.validation(1, &mut batch).unwrap();
+        assert_eq!(batch.targets.tokens().unwrap(), [21, 22, NONE, NONE, NONE, NONE, NONE]);
+
+        let packed = ChatSource::new(all.clone(), all, options(true)).unwrap();
+        assert_eq!(packed.training(), (2, 1));
+        packed.train(5, &mut batch).unwrap();
+        assert_eq!(batch.inputs.tokens().unwrap(), [10, 11, 12, 13, 20, 21, 22]);
+        assert_eq!(batch.targets.tokens().unwrap(), [NONE, 12, 13, NONE, 21, 22, NONE]);
+        assert_eq!(batch.documents.as_ref().unwrap().tokens().unwrap(), [0, 0, 0, 0, 4, 4, 4]);
+        // Every epoch has each sequence once.
+        let seen = |epoch: u64| {
+            let mut first: Vec<_> = (0..2)
+                .map(|index| {
+                    let mut batch = MicroBatch::default();
+                    padded.train(2 * epoch + index, &mut batch).unwrap();
+                    batch.inputs.tokens().unwrap()[0]
+                })
+                .collect();
+            first.sort_unstable();
+            first
+        };
+        assert!((0..4).all(|epoch| seen(epoch) == [10, 20]));
+    }
+}
