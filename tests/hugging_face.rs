@@ -205,7 +205,7 @@ fn dropout_is_that_of_the_folder() {
     };
     let refused = parse(&[]).unwrap_err().to_string();
     assert!(
-        refused.contains("attn_pdrop = 0.1, embd_pdrop = 0 and resid_pdrop = 0 are not built"),
+        refused.contains("attn_pdrop = 0.1, embd_pdrop = 0 and resid_pdrop = 0 are not supported"),
         "{refused}"
     );
     let file = at.join("config.json");

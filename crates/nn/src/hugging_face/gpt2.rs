@@ -75,8 +75,8 @@ fn dropout(config: &FolderConfig) -> Result<f64, String> {
     if all.iter().any(|one| *one != all[0]) {
         let [attention, embedding, residual] = all;
         return Err(format!(
-            "attn_pdrop = {attention}, embd_pdrop = {embedding} and resid_pdrop = {residual} are not built: \
-             one probability for all is"
+            "attn_pdrop = {attention}, embd_pdrop = {embedding} and resid_pdrop = {residual} are not \
+             supported; supported: one probability for all"
         ));
     }
     Ok(all[0])

@@ -62,7 +62,7 @@ fn check(config: &FolderConfig) -> Result<(), String> {
     }
     // Hugging Face drops only attention weights, and this family also the branches' results.
     if let Some(dropout) = config.number("attention_dropout")?.filter(|dropout| *dropout != 0.0) {
-        return Err(format!("attention_dropout = {dropout} is not built: 0 is"));
+        return Err(format!("attention_dropout = {dropout} is not supported; supported: 0"));
     }
     // A window has no effect if use_sliding_window exists and is false.
     let window = config.optional_count("sliding_window")?.filter(|_| config.model_type() == Ok("mistral"));
