@@ -26,7 +26,7 @@ pub enum AutogradError {
         /// The operator that it was given to.
         operator: &'static str,
     },
-    /// A call of attention in a pass with caches that has none left for it.
+    /// A call of attention in a pass that has no cache left for it.
     #[error("attention: this pass has no cache for the call: a model states the heads of each of its layers")]
     NoCache,
     /// Backward from a variable without a gradient path.

@@ -39,12 +39,12 @@ impl CachedPass {
         CachedPass { caches: Rc::clone(caches), fills: None, calls: Cell::new(0) }
     }
 
-    /// The slot that the pass fills, if it does.
+    /// The slot that the pass fills, if any.
     pub(crate) fn slot(&self) -> Option<usize> {
         self.fills
     }
 
-    /// The cache of the next call of attention, if there is one.
+    /// The cache of the next call of attention, if any.
     pub(crate) fn next(&self) -> Option<&Cache> {
         self.caches.get(self.calls.replace(self.calls.get() + 1))
     }

@@ -18,7 +18,7 @@ pub struct Contents {
     /// Called before each checkpoint, on the thread that writes it, to sync the files that a resumed run
     /// expects. Errors: why it cannot.
     pub before: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
-    /// Identifier of the weights that frozen parameters have, if checkpoints leave these out.
+    /// Identifier of the frozen parameters' weights, if checkpoints omit them.
     pub base: Option<String>,
     /// The corpus; none for synthetic data.
     pub corpus: Option<CorpusMark>,

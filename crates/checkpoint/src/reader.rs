@@ -151,7 +151,7 @@ impl Checkpoint {
         self.manifest.base.as_deref()
     }
 
-    /// Returns whether there is an array of this name.
+    /// Returns whether there is an array called `name`.
     pub fn has(&self, name: &str) -> bool {
         self.entries.contains_key(name)
     }

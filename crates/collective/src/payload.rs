@@ -12,8 +12,8 @@ pub(crate) struct Payload {
     len: usize,
 }
 
-/// Bytes of messages that a rank keeps for reuse if its longest operand has `longest` bytes: one in the making
-/// and a full pool.
+/// Bytes of messages that a rank keeps for reuse if its longest operand has `longest` bytes: one in the
+/// making and a full pool.
 #[must_use]
 pub fn kept_bytes(longest: u64) -> u64 {
     (1 + KEPT as u64) * longest.min(PAYLOAD_BYTES as u64)

@@ -47,8 +47,8 @@ section! {
     pub struct Data = "data" {
         /// Text files, token shards, conversations, or numbers from a generator for benchmarks and planning.
         kind: DataKind = choice!(DataKind, DataKind::ALL).default("\"text\"");
-        /// Files and globs of text, of token shards in nanoGPT's or llm.c's format, or of conversations in JSON
-        /// lines; at least one.
+        /// Files and globs of text, of token shards in nanoGPT's or llm.c's format, or of conversations in
+        /// JSON lines; at least one.
         paths: Vec<String> = Row::texts().default("[]").only(Data::kind, FILES).any_bits();
         /// Files and globs that are held out for validation; without one, the end of `paths` is.
         validation_paths: Vec<String> = Row::texts().default("[]").only(Data::kind, FILES).any_bits();

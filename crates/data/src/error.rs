@@ -101,7 +101,7 @@ pub enum Error {
         /// The problem.
         reason: String,
     },
-    /// A question with several endings that is none.
+    /// An invalid question of multiple choice.
     #[error("{path}, question {place}: {reason}")]
     BadQuestion {
         /// The file.

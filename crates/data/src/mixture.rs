@@ -56,7 +56,7 @@ impl Mixture {
     /// its sequences are spread evenly, without the seed.
     #[must_use]
     pub fn place_in_order(&self, sequence: u128) -> (usize, u128) {
-        // Each source takes its share of what the sources before it left.
+        // Each source takes its share of what the earlier sources left.
         let (mut number, mut total) = (sequence, u128::from(BLOCK));
         let shares = self.borders.windows(2).map(|pair| u128::from(pair[1] - pair[0]));
         for (source, share) in shares.enumerate() {
@@ -66,7 +66,7 @@ impl Mixture {
             }
             (number, total) = (number - before, total - share);
         }
-        // The last source takes all that is left, above.
+        // The last source takes the rest.
         (self.borders.len().saturating_sub(2), number)
     }
 }

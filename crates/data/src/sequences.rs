@@ -31,7 +31,7 @@ impl Sequences {
         }
         let of_slice = |(index, slice): (usize, &Slice)| {
             let of_file = move |file: Range<u64>| {
-                // The last token is a target only.
+                // The last token is only a target.
                 let end = file.end.max(file.start + 1) - 1;
                 (file.start..end)
                     .step_by(context)

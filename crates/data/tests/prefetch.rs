@@ -84,7 +84,7 @@ fn reading_goes_ahead_as_far_as_it_may() {
         for number in 0..3 {
             prefetcher.get(Training(number), from(number + 1)).unwrap();
         }
-        // Without being asked for more.
+        // Reads ahead happen without further requests.
         let ahead: Vec<u64> = read.iter().take(3 + depth).collect();
         assert_eq!(ahead, (0..3 + depth as u64).collect::<Vec<_>>());
         drop(prefetcher);
@@ -114,7 +114,7 @@ fn dropping_does_not_wait_for_a_read() {
     let act = move |number| {
         sender.lock().unwrap().send(number).unwrap();
         if number > 0 {
-            // Until the test is over.
+            // Until the end of the test.
             let _ = held.lock().unwrap().recv();
         }
     };
@@ -125,7 +125,7 @@ fn dropping_does_not_wait_for_a_read() {
     drop(never);
 }
 
-/// A thread that ends does not take the data with it: the caller reads, and sees for itself.
+/// If the thread ends, the caller reads the data itself.
 #[test]
 fn a_thread_that_panics_leaves_reading_to_the_caller() {
     let act = |_| assert!(std::thread::current().name() != Some("data"), "on purpose");
@@ -160,7 +160,8 @@ fn tokens(path: &Path) -> Arc<TokenSource> {
     Arc::new(TokenSource::new(vec![component], Tokenizer::None, &options).unwrap())
 }
 
-/// An error comes when its micro-batch is needed, by name, and those before it are read.
+/// An error is returned when its micro-batch is needed, with the file's name, and earlier micro-batches are
+/// read.
 #[test]
 fn errors_come_where_the_micro_batch_is_needed() {
     let directory = tempfile::tempdir().unwrap();
@@ -183,7 +184,7 @@ fn errors_come_where_the_micro_batch_is_needed() {
         }
         assert!(prefetcher.get(Training(4), from(5)).is_ok());
     }
-    // Cut short while it is read.
+    // Truncated while it is read.
     let mut prefetcher = Prefetcher::new(source.clone(), 2);
     prefetcher.get(Training(0), from(1)).unwrap();
     shard(&path, &values[..9000]);

@@ -273,7 +273,7 @@ proptest! {
     }
 }
 
-/// Each source in its own order, whatever comes between.
+/// Each source is read in its own order, independent of the others.
 #[test]
 fn a_sequential_mixture_reads_each_source_in_order() {
     let text = numbers(3000);

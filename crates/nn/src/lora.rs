@@ -7,17 +7,17 @@ use glob::Pattern;
 
 use crate::hugging_face::FolderTensor;
 
-/// The target that stands for every linear layer of a model's blocks, as in PEFT.
+/// The target that means every linear layer of a model's blocks, as in PEFT.
 const ALL: &str = "all-linear";
 /// The ends of the names of an adapter's matrices.
 const MATRICES: [&str; 2] = [".lora_A.weight", ".lora_B.weight"];
 
-/// A module that a linear layer, or some rows of it, is in a folder of Hugging Face.
+/// The module of a Hugging Face folder that corresponds to a linear layer, or to some of its rows.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Module {
-    /// Its name there.
+    /// The module's name in the folder.
     pub(crate) name: String,
-    /// The rows of the layer's weight that it is.
+    /// The module's rows in the layer's weight.
     pub(crate) rows: Range<usize>,
 }
 
@@ -32,7 +32,7 @@ pub struct Lora {
     pub dropout: f64,
     /// Names of modules, or their ends, or globs of names.
     pub targets: Vec<String>,
-    /// By name of a weight, the modules that it is.
+    /// Modules by name of their weight.
     modules: BTreeMap<String, Vec<Module>>,
 }
 

@@ -22,13 +22,13 @@ impl Tuning {
         Ok(Tuning { frozen: freeze.iter().map(pattern).collect::<Result<_, _>>()?, lora: None })
     }
 
-    /// The same with adapters, which alone are trained.
+    /// Returns the choice with adapters, which alone are trained.
     #[must_use]
     pub fn with_lora(self, lora: Option<Lora>) -> Self {
         Tuning { lora, ..self }
     }
 
-    /// The adapters, if there are some.
+    /// The adapters, if any.
     #[must_use]
     pub fn lora(&self) -> Option<&Lora> {
         self.lora.as_ref()

@@ -45,8 +45,8 @@ pub struct Fit {
     pub limit: Option<Limit>,
     /// The rank with the highest peak.
     pub rank: usize,
-    /// Bytes that the rank reserves on its device; on the CPU, those that are resident, of all ranks that share
-    /// the host and with the host's part.
+    /// Bytes that the rank reserves on its device; on the CPU, those that are resident, of all ranks that
+    /// share the host and with the host's part.
     pub needs: u64,
     /// Bytes that the rank reserves at its peak.
     pub most: u64,

@@ -176,8 +176,8 @@ const REPEATS_FROM: u64 = 1 << 16;
 /// The number of allocations in the steps of all roles together from which that is so.
 const REPEATS_FROM_OF_ALL: u64 = 1 << 18;
 
-/// The number of allocations of a step from which repeated micro-batches are passed over, in a plan of so many
-/// roles.
+/// The number of allocations of a step from which repeated micro-batches are passed over, in a plan of so
+/// many roles.
 pub(crate) fn repeats_from(roles: usize) -> u64 {
     REPEATS_FROM.min(REPEATS_FROM_OF_ALL / roles.max(1) as u64)
 }

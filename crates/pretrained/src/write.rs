@@ -21,7 +21,7 @@ use crate::folder::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, CONFIG, INDEX, WEIGHTS};
 /// Reads the arrays of targets, under the names of the model's parameters.
 pub type Load<'a> = &'a dyn Fn(&mut dyn Iterator<Item = Target>) -> Result<()>;
 
-/// What a folder holds.
+/// The kind of a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FolderKind {
     /// A whole model.
@@ -42,7 +42,7 @@ impl FolderKind {
 
 /// The contents of a folder to be written.
 pub struct Export<'a> {
-    /// What the folder holds.
+    /// The folder's kind.
     pub kind: FolderKind,
     /// The tensors, and the configuration.
     pub model: HuggingFaceModel,

@@ -56,7 +56,7 @@ pub struct ExportOptions {
     pub step: Option<u64>,
     /// The folder to write, which must not exist.
     pub output: PathBuf,
-    /// Whether adapters are merged into the model; without it they are written alone.
+    /// Whether adapters are merged into the model; otherwise they are written separately.
     pub merge: bool,
     /// The type of the written elements; `None`: that of the folder which the model came from, or else f32.
     pub dtype: Option<DType>,
@@ -124,7 +124,7 @@ fn generation_config(separator: u32) -> String {
     format!("{{\n  \"bos_token_id\": {separator},\n  \"eos_token_id\": {separator}\n}}\n")
 }
 
-/// Reads a target, with the term of its adapter.
+/// Reads a target, plus the term of its adapter.
 fn load(target: Target, weights: &dyn Weights, adapters: Option<&Adapters<'_>>) -> Result<()> {
     weights.load(&mut std::iter::once(target.clone()))?;
     adapters.map_or(Ok(()), |adapters| adapters.add_to(&target, weights))

@@ -1,4 +1,4 @@
-//! Adding the terms of low-rank adapters to the weights that they belong to.
+//! Adding the terms of low-rank adapters to their weights.
 
 use checkpoint::Target;
 use device::DType;

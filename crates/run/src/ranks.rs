@@ -1,4 +1,4 @@
-//! The ranks of a job that trains nothing.
+//! The ranks of a job that does not train.
 
 use std::time::Duration;
 

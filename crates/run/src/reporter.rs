@@ -81,7 +81,7 @@ impl Reporter {
         }
     }
 
-    /// Mean bytes per training token. Unreadable data is an error of the step that needs it, not of this.
+    /// Returns the mean bytes per training token. Unreadable data is an error of the step that needs it.
     fn bytes_per_token(&mut self, tokens: Option<&Arc<TokenSource>>) -> Option<f64> {
         let read = || tokens.and_then(|tokens| tokens.training_bytes_per_token().ok().flatten());
         *self.bytes_per_token.get_or_insert_with(read)

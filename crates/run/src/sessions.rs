@@ -211,8 +211,8 @@ pub(crate) fn fail(run_dir: &Path, error: &RunError) {
     }
 }
 
-/// Returns the records of a run for its page; none of a file that is missing or cannot be read. `unit` is that
-/// of throughputs.
+/// Returns the records of a run for its page; none of a file that is missing or cannot be read. `unit` is
+/// that of throughputs.
 pub(crate) fn rows(run_dir: &Path, unit: &str) -> Vec<SessionRow> {
     let text = input::read(&run_dir.join("sessions.json"), MOST_BYTES).unwrap_or_default();
     let all: Vec<Session> = serde_json::from_slice(&text).unwrap_or_default();

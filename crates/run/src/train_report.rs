@@ -28,7 +28,7 @@ pub struct TrainReport {
     pub validation_loss: Option<f64>,
     /// Bytes of text per validation target, if tokens consist of bytes.
     pub bytes_per_token: Option<f64>,
-    /// Bytes of text for each training target, likewise.
+    /// Bytes of text per training target, if tokens consist of bytes.
     pub training_bytes_per_token: Option<f64>,
     /// Loss of a smoothed bigram model on the same data, in nats per byte.
     pub bigram_entropy: Option<f64>,

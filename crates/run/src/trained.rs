@@ -20,7 +20,7 @@ pub(crate) struct Trained {
     pub(crate) config: RunConfig,
     /// Its weights.
     pub(crate) weights: Arc<dyn Weights>,
-    /// The folder of Hugging Face that it is.
+    /// The Hugging Face folder, if the model is one.
     own_folder: Option<PathBuf>,
 }
 
@@ -55,23 +55,23 @@ impl Trained {
         Ok(Trained { config, weights: Arc::new(weights), own_folder: Some(path.to_owned()) })
     }
 
-    /// Returns whether it is a run or a checkpoint of one.
+    /// Returns whether the model is a run or a checkpoint of one.
     pub(crate) fn is_run(&self) -> bool {
         self.own_folder.is_none()
     }
 
-    /// The folder of Hugging Face that it is or came from, which may not be there any more.
+    /// The model's own or original Hugging Face folder, which may no longer exist.
     pub(crate) fn folder(&self) -> Option<&Path> {
         self.own_folder.as_deref().or_else(|| self.config.model.folder())
     }
 
-    /// The file of its folder's tokenizer, if it is a folder that has one.
+    /// The tokenizer file of the model's folder, if it has one.
     pub(crate) fn tokenizer_file(&self) -> Option<PathBuf> {
         self.own_folder.as_ref().map(|folder| folder.join(TOKENIZER)).filter(|file| file.is_file())
     }
 
-    /// The tokenizer of its texts: the configured one, or that of its folder. Errors: there is none, or it
-    /// cannot be read.
+    /// Returns the tokenizer of the model's texts: the configured one, or its folder's. Errors: there is
+    /// none, or it cannot be read.
     pub(crate) fn tokenizer(&self) -> Result<Tokenizer> {
         let found = match self.tokenizer_file() {
             Some(file) => Tokenizer::from_name(&file.to_string_lossy())?,

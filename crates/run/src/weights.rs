@@ -1,4 +1,4 @@
-//! The places that weights come from: folders of Hugging Face and of PEFT, and checkpoints.
+//! The sources of weights: Hugging Face folders, PEFT folders, and checkpoints.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use worker::{Layered, Start, Weights, blueprint};
 
 use crate::error::{Result, RunError};
 
-/// The start of a run that begins with no checkpoint: the folders of `model.from` and `lora.from`. Errors:
+/// Returns the start of a run without a checkpoint: the folders of `model.from` and `lora.from`. Errors:
 /// those of reading the folders.
 pub(crate) fn start(config: &RunConfig) -> Result<Start> {
     let (folder, adapters) = (of_folder(config)?, adapters_of_folder(config)?);
@@ -29,7 +29,7 @@ pub(crate) fn base(config: &RunConfig) -> Result<Option<Arc<dyn Weights>>> {
     if config.tuning.trains_all() { Ok(None) } else { of_folder(config) }
 }
 
-/// The weights that a checkpoint leaves out. Errors: those of reading the folder; other weights there.
+/// Returns the weights that a checkpoint omits. Errors: those of reading the folder; other weights there.
 pub(crate) fn base_of(checkpoint: &Checkpoint, config: &RunConfig) -> Result<Option<Arc<dyn Weights>>> {
     let Some(id) = checkpoint.base() else { return Ok(None) };
     let origin = config.origins.of("model.from");
@@ -47,7 +47,7 @@ pub(crate) fn base_of(checkpoint: &Checkpoint, config: &RunConfig) -> Result<Opt
     Ok(Some(base))
 }
 
-/// A checkpoint with the weights that it leaves out. Errors: as [`base_of`].
+/// Returns a checkpoint with the weights that it omits. Errors: as [`base_of`].
 pub(crate) fn complete(checkpoint: Checkpoint, config: &RunConfig) -> Result<Arc<dyn Weights>> {
     Ok(match base_of(&checkpoint, config)? {
         None => Arc::new(checkpoint),
@@ -55,8 +55,8 @@ pub(crate) fn complete(checkpoint: Checkpoint, config: &RunConfig) -> Result<Arc
     })
 }
 
-/// Opens a folder as the model of a configuration. Errors: a family that such folders do not have; tensors
-/// that are not those of the model.
+/// Opens a folder as the model of a configuration. Errors: a family without such folders; tensors of another
+/// model.
 pub(crate) fn open(path: &Path, config: &RunConfig) -> Result<PretrainedModel> {
     let Some(model) = config.model.hugging_face() else {
         let text = format!("transformers have no model like this model.kind = \"{}\"", config.model.kind());

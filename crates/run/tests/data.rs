@@ -165,7 +165,7 @@ fn evaluated(model: &Path, sets: &[String]) -> Evaluation {
     run::evaluate(Startup::alone(), &options).unwrap().unwrap()
 }
 
-/// Every token that was held out once, whatever the weights of training.
+/// Every held-out token counts once, for any weights of training.
 #[test]
 fn a_run_on_a_mixture_is_evaluated_on_all_that_its_sources_held_out() {
     let place = workplace();
@@ -196,7 +196,7 @@ fn a_run_on_packed_documents_is_evaluated_on_every_token_of_them() {
     assert!((found.loss - report.validation_loss.unwrap()).abs() < 0.5, "{found} {report}");
 }
 
-/// Every step has its loss in nats a byte where tokens are made of several.
+/// Every step has its loss in nats per byte if tokens have several bytes.
 #[test]
 fn training_losses_are_a_token_and_a_byte() {
     let place = workplace();
@@ -217,7 +217,7 @@ fn training_losses_are_a_token_and_a_byte() {
     assert!(!metrics.contains("loss_per_byte"));
 }
 
-/// Each recipe says what it reaches and where that is from, and trains on any text.
+/// Each recipe states its result and the source of it, and trains on any text.
 #[test]
 fn recipes_say_what_they_reach_and_train() {
     let place = workplace();

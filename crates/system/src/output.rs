@@ -60,8 +60,8 @@ impl OutputFile {
     }
 }
 
-/// A folder that a user names for a result, made under a temporary name beside it: it has its own name when all
-/// of it is on the disk. Dropping it unpublished removes it.
+/// A folder that a user names for a result, made under a temporary name beside it: it has its own name when
+/// all of it is on the disk. Dropping it unpublished removes it.
 #[derive(Debug)]
 pub struct OutputFolder {
     path: PathBuf,

@@ -16,8 +16,8 @@ use crate::sink::{GradientSink, Target, ready, target};
 use crate::tape::{Tape, Var};
 use crate::weight::Weight;
 
-/// A term that is added to a linear layer: `scale · B · A · dropout(x)`, or one for each of several parts of
-/// the output, with matrices of their own.
+/// A term added to a linear layer: `scale · B · A · dropout(x)`, or one for each of several parts of the
+/// output, with separate matrices.
 #[derive(Clone, Debug)]
 pub struct Adapter {
     /// The rows of each part's A, `[parts · rank, in]`.
@@ -70,7 +70,8 @@ impl Adapter {
         Ok(Kept { low, mask, gradient: None })
     }
 
-    /// The matrix from `low` to the output: each part's `scale · B` in its place, `[out, parts · rank]`.
+    /// Returns the matrix from `low` to the output: each part's `scale · B` at its rows and columns, `[out,
+    /// parts · rank]`.
     fn expansion(&self, output: &Tensor) -> tensor::Result<Tensor> {
         let matrix = ops::rearrange::spread_blocks(self.b.tensor(), &self.parts, output.shape().columns())?;
         if self.scale != 1.0 {
@@ -137,7 +138,7 @@ impl Adapter {
     }
 }
 
-/// The input after dropout: itself without a mask.
+/// Returns the input after dropout, unchanged without a mask.
 fn dropped(x: &Tensor, mask: Option<Mask>) -> tensor::Result<Tensor> {
     match mask {
         Some(mask) => ops::dropout::apply(x.clone(), mask, Category::Activation),

@@ -36,7 +36,7 @@ pub struct GatedFeedForwardRule {
     gate_up: Tensor,
     activation: Activation,
     weights: GatedFeedForwardWeights,
-    /// What the adapters keep.
+    /// The tensors that the adapters keep.
     kept: [Option<Kept>; 2],
     /// The output's gradient and the input of the last matmul, from the input half to the weight half, if
     /// anything is trained.

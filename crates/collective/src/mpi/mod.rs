@@ -143,8 +143,8 @@ impl World {
         Arc::clone(&self.processes)
     }
 
-    /// Sets what all ranks are to do before their next calls, as in `open its data`: while one has not, the user
-    /// is told which. `None` once they train.
+    /// Sets what all ranks are to do before their next calls, as in `open its data`: while one has not, the
+    /// user is told which. `None` once they train.
     pub fn set_doing(&self, doing: Option<&'static str>) {
         self.shared.doing.set(doing);
     }

@@ -5,10 +5,10 @@ use super::question::{Ending, Parsed, Question, check};
 const MAGIC: u32 = 20_240_522;
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 1024;
-/// The number that every example begins with.
+/// The number with which every example begins.
 const START: u16 = u16::MAX;
 
-/// The numbers of an example that are left.
+/// The unread numbers of an example.
 struct Rest<'a> {
     numbers: &'a [[u8; 2]],
     place: usize,
@@ -21,7 +21,7 @@ impl<'a> Rest<'a> {
         Ok(u16::from_le_bytes(*first))
     }
 
-    /// A count, and as many tokens.
+    /// Reads a count, and as many tokens.
     fn tokens(&mut self) -> Result<Vec<u32>, (usize, String)> {
         (0..self.number()?).map(|_| self.number().map(u32::from)).collect()
     }

@@ -18,7 +18,7 @@ fn question(line: &str, place: usize, tokenizer: &Tokenizer) -> Result<Question,
     let context = context.ok_or_else(|| wrong("it has no text \"context\" or \"ctx\""))?;
     let endings = value.get("endings").and_then(Value::as_array);
     let endings = endings.ok_or_else(|| wrong("it has no list \"endings\""))?;
-    // Some files have numbers as text.
+    // Some files contain numbers as text.
     let label = value.get("label").and_then(|label| match label {
         Value::String(text) => text.parse().ok(),
         number => number.as_u64(),

@@ -27,7 +27,7 @@ impl Questions {
     /// keys `context` or `ctx`, `endings` and `label`, whose endings follow the context after a space.
     ///
     /// # Errors
-    /// A file that cannot be read; [`Error::BadQuestion`] names the line or example that is none.
+    /// A file that cannot be read; [`Error::BadQuestion`] names the first invalid line or example.
     pub fn read(path: &Path, tokenizer: &Tokenizer) -> Result<Self, Error> {
         let file = DataFile::open(path)?;
         let mut bytes = vec![0; usize::try_from(file.len()).map_err(|_| Error::TooLong)?];

@@ -7,7 +7,7 @@ pub struct Question {
     pub context: Vec<u32>,
     /// The endings, at least one.
     pub endings: Vec<Ending>,
-    /// Index of the right one.
+    /// Index of the correct ending.
     pub label: usize,
 }
 
@@ -20,7 +20,7 @@ pub struct Ending {
     pub bytes: Option<usize>,
 }
 
-/// What is wrong, and the line or example from 1.
+/// Questions, or the error with its line or example from 1.
 pub(super) type Parsed = Result<Vec<Question>, (usize, String)>;
 
 /// Refuses a question that cannot be scored.

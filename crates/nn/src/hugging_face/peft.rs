@@ -58,9 +58,8 @@ impl AdapterConfig {
 }
 
 impl Lora {
-    /// The adapters, whose matrices are `tensors`, as a folder of PEFT has them. `base` is the folder of the
-    /// model that they belong to, and `is_transposed` says whether linear layers are `[inputs, outputs]`
-    /// there.
+    /// Returns the adapters, whose matrices are `tensors`, as a PEFT folder. `base` is the folder of their
+    /// model, and `is_transposed` whether linear layers are `[inputs, outputs]` there.
     #[must_use]
     pub fn folder(
         &self,
@@ -98,7 +97,7 @@ impl Lora {
     }
 }
 
-/// A whole number without a point, as PEFT writes it.
+/// Returns a whole number without a decimal point, as PEFT writes it.
 fn number(value: f64) -> serde_json::Value {
     if value.fract() == 0.0 && value.abs() < 1e15 { json!(value as i64) } else { json!(value) }
 }

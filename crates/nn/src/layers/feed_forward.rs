@@ -18,9 +18,9 @@ pub struct FeedForward {
 
 #[derive(Debug)]
 enum Layers {
-    /// One operator for both.
+    /// One operator for both layers.
     Fused(FeedForwardWeights),
-    /// One after the other, since one of them has an adapter.
+    /// Two operators, because one of the layers has an adapter.
     Separate([Linear; 2]),
 }
 

@@ -40,7 +40,7 @@ impl Linear {
         Ok(Linear { bias, ..layer })
     }
 
-    /// Registers the same without a bias. Errors: as [`Linear::new`].
+    /// Registers a layer without a bias. Errors: as [`Linear::new`].
     pub fn without_bias(
         parameters: &mut Parameters,
         name: &str,

@@ -225,8 +225,8 @@ fn check(layers: usize, stages: usize) -> Result<(), PartitionError> {
 }
 
 /// Finds the partition with the smallest maximum cost. Ties go to the smallest sum of squares, then to the
-/// fewest layers in the earliest stages. Exact, by dynamic programming from the last stage to the first, for a
-/// `cost` that does not fall as a stage grows at its end.
+/// fewest layers in the earliest stages. Exact, by dynamic programming from the last stage to the first, for
+/// a `cost` that does not fall as a stage grows at its end.
 fn partition(
     layers: usize,
     stages: usize,
@@ -255,8 +255,8 @@ fn partition(
 }
 
 /// Returns the best value, by first stage and first layer, of partitions of the remaining layers over the
-/// remaining stages. `join` of a stage's cost and 0 is a lower bound of every partition in which that stage is
-/// as long or longer, so those are not looked at once one of them is no better than what was found.
+/// remaining stages. `join` of a stage's cost and 0 is a lower bound of every partition in which that stage
+/// is as long or longer, so those are not looked at once one of them is no better than what was found.
 fn tails(
     layers: usize,
     stages: usize,

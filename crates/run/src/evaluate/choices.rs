@@ -5,14 +5,14 @@ use std::fmt;
 use data::{Ending, Question};
 use serde::Serialize;
 
-/// Shares of questions whose right ending had the best score. Of equal scores, the first is the best.
+/// Shares of questions whose correct ending had the best score. Of equal scores, the first is the best.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Choices {
     /// Questions.
     pub questions: usize,
-    /// By the sum of the logarithms of an ending's probabilities: `acc` of lm-evaluation-harness.
+    /// By the sum of the log probabilities of an ending's tokens: `acc` of lm-evaluation-harness.
     pub accuracy: f64,
-    /// By their mean over the ending's tokens: what llm.c reports.
+    /// By their mean over the ending's tokens, as reported by llm.c.
     pub accuracy_per_token: f64,
     /// By their sum over the bytes of the ending's text: `acc_norm` of lm-evaluation-harness. Token files
     /// have no texts.

@@ -4,7 +4,7 @@ use data::{IGNORED, MicroBatch, Source};
 
 use crate::error::Result;
 
-/// Targets of each validation micro-batch that count.
+/// Returns the number of targets that count in each validation micro-batch.
 pub(super) fn counts(source: &dyn Source) -> Result<Vec<u64>> {
     let mut batch = MicroBatch::default();
     let count = |index: u64| {
@@ -15,7 +15,7 @@ pub(super) fn counts(source: &dyn Source) -> Result<Vec<u64>> {
     (0..source.validation_micro_batches()).map(count).collect()
 }
 
-/// Tokens, and their mean loss: that of micro-batches, each weighted by its targets.
+/// Returns the number of tokens and their mean loss: that of micro-batches, weighted by their targets.
 pub(super) fn mean(losses: &[f32], counts: &[u64]) -> (u64, f64) {
     let most = counts.iter().copied().max().unwrap_or(0).max(1) as f64;
     let weights: Vec<f64> = counts.iter().map(|count| *count as f64 / most).collect();

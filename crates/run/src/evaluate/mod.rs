@@ -22,12 +22,12 @@ use crate::ranks::on_ranks;
 use crate::startup::Startup;
 use prepare::Prepared;
 
-/// The result of an evaluation. Equal models and data have equal ones, whatever the grid.
+/// The result of an evaluation, equal on every grid.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Evaluation {
-    /// What tells the model's weights from others.
+    /// Identity of the model's weights.
     pub model: String,
-    /// What tells the data from others: a SHA-256.
+    /// Identity of the data: a SHA-256.
     pub data: String,
     /// Tokens that were predicted.
     pub tokens: u64,
@@ -35,7 +35,7 @@ pub struct Evaluation {
     pub loss: f64,
     /// The loss as a power of e.
     pub perplexity: f64,
-    /// Of multiple choice: the shares of questions that were answered right.
+    /// For multiple choice: the shares of questions answered correctly.
     #[serde(flatten)]
     pub choices: Option<Choices>,
 }
@@ -68,7 +68,7 @@ pub fn evaluate(mut startup: Startup, options: &EvaluateOptions) -> Result<Optio
         prepare_kernels(&setup)?;
         let replica = communicator.rank() / setup.config.parallel.pipeline;
         let mut evaluator = Evaluator::new(&setup, communicator, Some(&*weights))?;
-        // The first replica's progress stands for all.
+        // Only the first replica shows progress.
         let shows = usize::from(replica > 0 || !evaluator.has_losses());
         let steps = evaluator.own_micro_batches();
         let mut progress = Progress::new(shows, steps, (steps / 10).max(1));

@@ -19,12 +19,12 @@ use crate::trained::Trained;
 /// Sequences in a micro-batch, at most.
 const MOST_SEQUENCES: u64 = 8;
 
-/// What all ranks know.
+/// The preparation that is equal on all ranks.
 pub(super) struct Prepared {
     pub(super) setup: Setup,
     pub(super) weights: Arc<dyn Weights>,
     pub(super) questions: Option<Vec<Question>>,
-    /// What tells the data from others.
+    /// Identity of the data.
     pub(super) data: String,
 }
 
@@ -166,7 +166,7 @@ fn whole(setup: &mut Setup, vocabulary: usize) -> Result<()> {
 /// and token shards together.
 fn data_settings(trained: &Trained, options: &EvaluateOptions) -> Result<Vec<String>> {
     let config = &trained.config;
-    // Packed documents follow each other in validation whatever the order of training.
+    // Packed documents are consecutive in validation for every order of training.
     let order = if config.data.pack_documents { "shuffled" } else { "sequential" };
     let in_order = format!("data.order={order}");
     if options.data.is_empty() {

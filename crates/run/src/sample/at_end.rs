@@ -52,7 +52,7 @@ pub(crate) fn sample_of_run(worker: &mut Worker, count: usize) -> Result<Option<
     for array in trained.iter().chain(&buffers) {
         let mut bytes = vec![0; array.bytes()];
         array.bring(worker, &mut bytes)?;
-        // Code around the model of the run may have buffers that the sampled model has not.
+        // Code around the run's model may have buffers that the sampled model does not have.
         generator.set_array(&array.name, array.dtype, &bytes)?;
     }
     let mut batch = MicroBatch::default();
@@ -72,7 +72,7 @@ pub(crate) fn sample_of_run(worker: &mut Worker, count: usize) -> Result<Option<
     Ok(sampled.map(|sampled| (sampled.prompt, sampled.text)))
 }
 
-/// The configuration on one rank, with all memory that there is.
+/// Returns the configuration on one rank, without a memory limit.
 fn alone(config: &RunConfig) -> RunConfig {
     let mut config = config.clone();
     (config.parallel.data, config.parallel.pipeline) = (1, 1);

@@ -1,6 +1,6 @@
-//! The loop over steps: which text each slot has, and what becomes of the tokens.
+//! The loop over steps: the text of each slot, and the treatment of chosen tokens.
 //!
-//! Every rank follows all texts of all replicas, so that all agree on what comes next without a word.
+//! Every rank follows all texts of all replicas, so that all make the same decisions without communication.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ pub(super) struct Job {
     /// Tokens that end a text.
     pub(super) ends: Vec<u32>,
     pub(super) tokenizer: Tokenizer,
-    /// The most time; texts that have not ended by then end so. On one rank only.
+    /// The longest time, after which unfinished texts end. Used on one rank only.
     pub(super) limit: Option<Duration>,
 }
 
@@ -32,14 +32,14 @@ fn key(seed: u64) -> [u32; 2] {
     philox::key_of_name(seed, "sample")
 }
 
-/// The texts of a replica's slots, and those that wait for one.
+/// The texts of a replica's slots, and the waiting texts.
 struct Queue {
     slots: Vec<Option<usize>>,
     waiting: std::vec::IntoIter<usize>,
 }
 
 impl Queue {
-    /// Gives free slots to the texts that wait.
+    /// Assigns waiting texts to free slots.
     fn fill(&mut self, texts: &[Text]) {
         for slot in &mut self.slots {
             if slot.is_none_or(|text| texts[text].end().is_some()) {

@@ -11,9 +11,9 @@ use crate::error::{Result, RunError};
 /// The memory of one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RankMemory {
-    /// What was planned.
+    /// The planned memory.
     pub planned: GeneratorBytes,
-    /// What was used; of a plan, none.
+    /// The memory that was used; `None` for a plan.
     pub used: Option<GeneratorBytes>,
 }
 
@@ -41,7 +41,7 @@ pub(super) fn plan(setup: &Setup, options: GeneratorOptions) -> Result<Vec<RankM
     (0..world_size).map(rank).collect()
 }
 
-/// Adds what all ranks used to their plans, on every rank. Logs a difference.
+/// Adds the memory used by all ranks to their plans, on every rank. Logs a difference.
 pub(super) fn compare(generator: &mut Generator, planned: &[RankMemory]) -> Result<Vec<RankMemory>> {
     let used = serde_json::to_vec(&generator.bytes()).unwrap_or_default();
     let all = generator.planes().control().all_gather(&used).map_err(worker::WorkerError::from)?;

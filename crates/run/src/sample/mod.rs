@@ -29,7 +29,7 @@ use crate::startup::Startup;
 use generate::generate;
 use prepare::Prepared;
 
-/// Texts, and what they took.
+/// Sampled texts, with their memory and time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sampled {
     /// The texts in the order of their prompts; none of a plan.

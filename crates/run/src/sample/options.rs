@@ -7,7 +7,7 @@ use worker::DeviceChoice;
 
 use crate::error::{Result, RunError};
 
-/// Probabilities are sharpened a little: the usual compromise between dull and wild.
+/// The default temperature, which sharpens probabilities a little.
 pub(super) const TEMPERATURE: f64 = 0.8;
 
 /// Options of sampling from a trained model.

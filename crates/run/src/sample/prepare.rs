@@ -17,7 +17,7 @@ use crate::placement::Placed;
 use crate::startup::Startup;
 use crate::trained::Trained;
 
-/// What all ranks know.
+/// The preparation that is equal on all ranks.
 pub(super) struct Prepared {
     pub(super) setup: Setup,
     pub(super) weights: Arc<dyn Weights>,

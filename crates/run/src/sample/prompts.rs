@@ -5,7 +5,7 @@ use data::Tokenizer;
 use super::options::SampleOptions;
 use crate::error::{Result, RunError};
 
-/// A prompt that begins a text.
+/// The prompt of a text.
 #[derive(Clone, Debug)]
 pub(super) struct Prompt {
     pub(super) text: String,
@@ -13,7 +13,7 @@ pub(super) struct Prompt {
     pub(super) seed: u64,
 }
 
-/// The prompt where none is given.
+/// The default prompt.
 const LINE_FEED: &str = "\n";
 /// The most bytes of a file of prompts.
 const MOST_BYTES: u64 = 1 << 26;
@@ -76,7 +76,7 @@ fn check_tokens(tokens: &[u32], vocabulary: usize) -> Result<()> {
     }
 }
 
-/// Refuses prompts that the model does not hold.
+/// Refuses prompts longer than the model's context.
 pub(super) fn check(prompts: &[Prompt], context: usize) -> Result<()> {
     match prompts.iter().position(|prompt| prompt.tokens.len() > context) {
         None => Ok(()),

@@ -1,14 +1,14 @@
-//! Texts as they come: one after the other, however many are generated at once.
+//! Showing texts in the order of their prompts, even if several are generated at once.
 
 use std::sync::Arc;
 
 use super::text::{End, Text};
 use crate::error::{Result, RunError};
 
-/// A piece of what is shown.
+/// A piece of output.
 #[derive(Clone, Copy, Debug)]
 pub enum Piece<'a> {
-    /// A text begins: its number from 0, how many there are, its seed, and its prompt.
+    /// A text begins, with its number from 0, the number of texts, its seed and its prompt.
     Begin {
         /// The number of the text.
         number: usize,
@@ -19,16 +19,16 @@ pub enum Piece<'a> {
         /// The prompt.
         prompt: &'a str,
     },
-    /// More of the text that began last.
+    /// More of the current text.
     More(&'a str),
-    /// The text that began last ends.
+    /// The current text ends.
     End(End),
 }
 
-/// Takes the pieces.
+/// A function that receives the pieces.
 pub type Show = Arc<dyn Fn(Piece<'_>) -> std::io::Result<()> + Send + Sync>;
 
-/// What has been shown so far: all of the texts before one, and a part of it.
+/// The position of the output: all texts before one, and a part of it.
 #[derive(Default)]
 pub(super) struct Shown {
     text: usize,
@@ -37,7 +37,7 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// Shows what is new.
+    /// Shows the new parts.
     pub(super) fn update(
         &mut self,
         texts: &[Text],

@@ -1,30 +1,30 @@
-//! One text: its tokens, what of it is certain, and where it ends.
+//! One text: its tokens, its certain part, and its end.
 
 use data::Tokenizer;
 use serde::Serialize;
 
 use super::prompts::Prompt;
 
-/// Tokens from which a text goes on that is longer than `capacity`.
+/// Returns the number of tokens with which a text longer than `capacity` continues.
 pub(super) fn kept(capacity: usize) -> usize {
     capacity.div_ceil(2)
 }
 
-/// Why a text ended.
+/// The reason why a text ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// It has all tokens that were asked for.
+    /// It has the requested number of tokens.
     Length,
     /// The model drew a token that ends texts.
     Token,
-    /// A stop text came.
+    /// A stop text occurred.
     Stop,
-    /// There was no time for more.
+    /// The time limit was reached.
     Time,
 }
 
-/// A text that was sampled.
+/// A sampled text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SampledText {
     /// The prompt.
@@ -37,7 +37,7 @@ pub struct SampledText {
     pub tokens: Vec<u32>,
     /// The seed of the draws.
     pub seed: u64,
-    /// Why it ended.
+    /// The reason for its end.
     pub end: End,
 }
 
@@ -123,7 +123,7 @@ impl Text {
         }
     }
 
-    /// Ends the text before a stop text; what may begin one is not certain.
+    /// Ends the text before a stop text; a possible beginning of one is not certain.
     fn cut(&mut self, stops: &[String]) {
         let found = stops.iter().filter_map(|stop| self.text[self.certain..].find(&**stop)).min();
         if let Some(place) = found {
@@ -150,8 +150,8 @@ impl Text {
     }
 }
 
-/// Tokens that were drawn, whose last text may not be certain yet: it may end inside of a character, which
-/// the next ones complete.
+/// Drawn tokens, whose last text may not be certain yet: it may end inside a character, which the next ones
+/// complete.
 #[derive(Default)]
 struct Unprinted {
     tokens: Vec<u32>,

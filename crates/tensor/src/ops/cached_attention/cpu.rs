@@ -7,7 +7,7 @@ use crate::ops::attention::Heads;
 use crate::ops::math::{exp, sum2};
 use crate::{Result, Tensor, TensorError};
 
-/// First element of a head's positions in the cache; value heads come after key heads.
+/// Returns the first element of a head's positions in the cache; value heads follow key heads.
 fn place(slot: usize, head: usize, heads: Heads, capacity: usize) -> usize {
     (slot * 2 * heads.key_value + head) * capacity * heads.width
 }

@@ -9,11 +9,11 @@ use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor};
 
-/// Threads of a block that takes a chunk.
+/// Threads of a block, which computes a chunk.
 const STRANDS: u32 = 128;
-/// Lanes that share a key.
+/// Threads that share a key.
 const LANES: u32 = 8;
-/// Query heads that are computed at once.
+/// Query heads computed at once.
 const QUERIES: u32 = 4;
 
 const WARP: u32 = 32;
@@ -78,7 +78,7 @@ pub(super) fn forward(
     let launch = kernel("chunks").read(qkv.region()).write(cache.array.region()).read(documents.region());
     let launch = launch.write(partials.region()).u32(query).u32(group).u32(width).u32(word(capacity)?);
     let launch = launch.f32(1.0 / (heads.width as f32).sqrt()).u32(vector(heads, &[qkv, &cache.array]));
-    // What is read depends on positions, which are on the device: at most all of the cache.
+    // The bytes read depend on positions, which are on the device: at most the whole cache.
     let flops = 4 * (slots * capacity * heads.query_columns()) as u64;
     // Queries, scores and statistics of a group, and a sum for each warp, query, lane and element of a
     // vector.

@@ -2,7 +2,7 @@
 
 use crate::ops::attention::Heads;
 
-/// Positions that a block of the GPU's kernel takes.
+/// Positions that a block of the GPU's kernel computes.
 pub(super) const CHUNK: usize = 64;
 
 /// Bytes of the partial outputs of every chunk: a row of the head's width, its largest score and its sum.

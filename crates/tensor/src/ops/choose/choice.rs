@@ -1,6 +1,6 @@
-//! How tokens are chosen.
+//! The choice of tokens.
 
-/// How tokens are chosen. Scores are logits after the penalty, divided by the temperature.
+/// The choice of tokens. Scores are logits after the penalty, divided by the temperature.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
     /// Divisor of the logits; 0: always the likeliest token, the first of several.

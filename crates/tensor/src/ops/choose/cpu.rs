@@ -5,7 +5,7 @@ use device::parallel::for_pieces;
 use super::choice::Choice;
 use crate::{Result, Tensor};
 
-/// Units of a probability in sums, which are exact: their order does not matter.
+/// Units of a probability in sums, which are exact, so that their order does not matter.
 const UNITS: f64 = 4_294_967_296.0;
 
 pub(super) fn forward(

@@ -7,7 +7,7 @@ use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor};
 
-/// Threads of the block that takes a row.
+/// Threads of a block, which computes a row.
 const ROW_THREADS: u32 = 1024;
 
 /// `kernels/choose.cu`.

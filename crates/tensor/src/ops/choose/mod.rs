@@ -15,7 +15,7 @@ use device::{Backend, Category, DType, Request};
 use super::check;
 use crate::{Result, Tensor};
 
-/// Rows of the array that states draws: the number of the draw, and both words of the row's key.
+/// Rows of the array of draws: the number of the draw, and both words of the row's key.
 pub const DRAW_ROWS: usize = 3;
 
 /// Words of a row of `seen`, a bit for each token.
