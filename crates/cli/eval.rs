@@ -50,7 +50,8 @@ pub(crate) struct EvalArgs {
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: String,
     /// Print one JSON object with the keys model, data (what tells both from others), tokens, loss,
-    /// perplexity and, of multiple choice, questions, accuracy, accuracy_per_token and accuracy_per_byte.
+    /// loss_per_byte, perplexity and, of multiple choice, questions, accuracy, accuracy_per_token and
+    /// accuracy_per_byte.
     #[arg(long)]
     json: bool,
     /// Write the JSON object to a file as well.

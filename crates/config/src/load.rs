@@ -65,7 +65,8 @@ impl RunConfig {
             .map_err(|reason| given.conflict(&[Train::freeze], format!("{}: {reason}", Train::freeze)))?;
         let model = ModelConfig::read(&given, families, tokenizer.vocabulary())?;
         let lora = LoraSection::read(&given)?;
-        let tuning = tuning.with_lora(lora.of(&model));
+        let tensors = model.hugging_face().map_or_else(Vec::new, |model| model.tensors);
+        let tuning = tuning.with_lora(lora.of(&tensors));
         let config = Self {
             model,
             data,

@@ -6,14 +6,13 @@ use collective::PeerMethod;
 use data::OrderKind;
 use device::DType;
 use keys::{Interval, Reading, Row, Takes, Value, choice, section};
-use nn::{Lora, MOST_EXTENT, MOST_LAYERS};
+use nn::{FolderTensor, Lora, MOST_EXTENT, MOST_LAYERS};
 use parallel::Axis;
 use parallel::data::Reduction;
 use parallel::pipeline::ScheduleKind;
 
 use crate::choices::{DataKind, OptimKind, Overlap, PartitionPolicy, RecomputePolicy, path_value, read_path};
 use crate::mixture::{self, MixtureSource};
-use crate::model::ModelConfig;
 use crate::paths;
 
 /// The largest integer that TOML guarantees.
@@ -366,11 +365,10 @@ impl Train {
 }
 
 impl LoraSection {
-    /// The adapters of a model; `None` for rank 0.
-    pub(crate) fn of(&self, model: &ModelConfig) -> Option<Lora> {
-        let tensors = model.hugging_face().map_or_else(Vec::new, |model| model.tensors);
+    /// The adapters of a model with these tensors in Hugging Face's format; `None` for rank 0.
+    pub(crate) fn of(&self, tensors: &[FolderTensor]) -> Option<Lora> {
         let LoraSection { rank, alpha, dropout, ref targets, .. } = *self;
-        (rank > 0).then(|| Lora::new(rank, alpha, dropout, targets, &tensors))
+        (rank > 0).then(|| Lora::new(rank, alpha, dropout, targets, tensors))
     }
 }
 

@@ -1,21 +1,36 @@
 //! The mean loss of tokens, from those of micro-batches.
 
-use data::{IGNORED, MicroBatch, Source};
+use data::{IGNORED, MicroBatch, Source, TokenSource};
 
 use crate::error::Result;
 
-/// Returns the number of targets that count in each validation micro-batch.
-pub(super) fn counts(source: &dyn Source) -> Result<Vec<u64>> {
-    let mut batch = MicroBatch::default();
-    let count = |index: u64| {
-        source.validation(index, &mut batch)?;
-        let targets = batch.targets.tokens()?.iter();
-        Ok(targets.filter(|target| **target != IGNORED).count() as u64)
-    };
-    (0..source.validation_micro_batches()).map(count).collect()
+/// The targets that count, of all validation micro-batches.
+pub(super) struct Targets {
+    /// Their number in each micro-batch.
+    pub(super) counts: Vec<u64>,
+    /// Bytes of their text; `None` if tokens do not consist of bytes.
+    pub(super) bytes: Option<u64>,
 }
 
-/// Returns the number of tokens and their mean loss: that of micro-batches, weighted by their targets.
+/// Reads the targets of all validation micro-batches of `source`. `tokens` knows the text of each.
+pub(super) fn targets(source: &dyn Source, tokens: Option<&TokenSource>) -> Result<Targets> {
+    let lengths = tokens.and_then(|tokens| tokens.tokenizer().byte_lengths());
+    let mut batch = MicroBatch::default();
+    let mut targets = Targets { counts: Vec::new(), bytes: lengths.as_ref().map(|_| 0) };
+    for index in 0..source.validation_micro_batches() {
+        source.validation(index, &mut batch)?;
+        let counted = || batch.targets.tokens().map(|all| all.iter().filter(|target| **target != IGNORED));
+        targets.counts.push(counted()?.count() as u64);
+        if let (Some(bytes), Some(lengths)) = (&mut targets.bytes, &lengths) {
+            // Tokens that only pad the vocabulary have no text.
+            let length = |target: &u32| lengths.get(*target as usize).copied().map_or(0, u64::from);
+            *bytes += counted()?.map(length).sum::<u64>();
+        }
+    }
+    Ok(targets)
+}
+
+/// Returns the number of tokens, and their mean loss: that of micro-batches, each weighted by its targets.
 pub(super) fn mean(losses: &[f32], counts: &[u64]) -> (u64, f64) {
     let most = counts.iter().copied().max().unwrap_or(0).max(1) as f64;
     let weights: Vec<f64> = counts.iter().map(|count| *count as f64 / most).collect();

@@ -9,7 +9,6 @@ pub use choices::Choices;
 pub use options::EvaluateOptions;
 
 use std::fmt;
-use std::sync::Arc;
 
 use collective::Communicator;
 use serde::Serialize;
@@ -20,6 +19,7 @@ use crate::error::{Result, RunError};
 use crate::rank::prepare_kernels;
 use crate::ranks::on_ranks;
 use crate::startup::Startup;
+use loss::Targets;
 use prepare::Prepared;
 
 /// The result of an evaluation, equal on every grid.
@@ -33,7 +33,9 @@ pub struct Evaluation {
     pub tokens: u64,
     /// Mean loss of a token, in nats.
     pub loss: f64,
-    /// The loss as a power of e.
+    /// Mean loss of a byte of text, in nats; `None` if tokens do not consist of bytes.
+    pub loss_per_byte: Option<f64>,
+    /// The loss of a token as a power of e.
     pub perplexity: f64,
     /// For multiple choice: the shares of questions answered correctly.
     #[serde(flatten)]
@@ -42,11 +44,15 @@ pub struct Evaluation {
 
 impl fmt::Display for Evaluation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Evaluation { tokens, loss, perplexity, choices, .. } = self;
+        let Evaluation { tokens, loss, loss_per_byte, perplexity, choices, .. } = self;
         if let Some(choices) = choices {
             writeln!(f, "{choices}")?;
         }
-        write!(f, "{tokens} tokens, loss {loss:.6} per token, perplexity {perplexity:.4}")
+        write!(f, "{tokens} tokens, loss {loss:.6} per token")?;
+        if let Some(loss) = loss_per_byte {
+            write!(f, " ({loss:.6} per byte)")?;
+        }
+        write!(f, ", perplexity {perplexity:.4}")
     }
 }
 
@@ -63,7 +69,7 @@ pub fn evaluate(mut startup: Startup, options: &EvaluateOptions) -> Result<Optio
     startup.agree(same)?;
     let fits = check_fit(&setup, startup.rank());
     startup.agree(fits)?;
-    let (source, shared, model) = (Arc::clone(&setup.dataset.source), setup.clone(), weights.id().to_owned());
+    let (dataset, shared, model) = (setup.dataset.clone(), setup.clone(), weights.id().to_owned());
     let body = move |communicator: Communicator| -> Result<Vec<f32>> {
         prepare_kernels(&setup)?;
         let replica = communicator.rank() / setup.config.parallel.pipeline;
@@ -77,10 +83,11 @@ pub fn evaluate(mut startup: Startup, options: &EvaluateOptions) -> Result<Optio
         Ok(losses)
     };
     let Some(losses) = on_ranks(startup, &shared, body)? else { return Ok(None) };
-    let counts = loss::counts(&*source)?;
+    let Targets { counts, bytes } = loss::targets(&*dataset.source, dataset.tokens.as_deref())?;
     let (tokens, loss) = loss::mean(&losses, &counts);
+    let loss_per_byte = bytes.filter(|bytes| *bytes > 0).map(|bytes| loss * tokens as f64 / bytes as f64);
     let choices = questions.map(|questions| choices::score(&questions, &losses, &counts));
-    Ok(Some(Evaluation { model, data, tokens, loss, perplexity: loss.exp(), choices }))
+    Ok(Some(Evaluation { model, data, tokens, loss, loss_per_byte, perplexity: loss.exp(), choices }))
 }
 
 /// Runs one micro-batch of a rank on Meta, where memory is counted as on its device. Errors: it does not fit.
