@@ -81,10 +81,7 @@ impl Model for Buffered {
 
 /// Trains to the end, or stops after one step.
 fn train(directory: &Path, overrides: &[&str], hook: bool, one_step: bool) -> TrainReport {
-    let interrupt = Interrupt::default();
-    if one_step {
-        interrupt.raise();
-    }
+    let interrupt = if one_step { Interrupt::after(1) } else { Interrupt::default() };
     let options = RunOptions {
         device: DeviceChoice::Cpu,
         run_dir: Some(directory.to_owned()),

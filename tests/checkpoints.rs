@@ -40,9 +40,7 @@ fn resume(directory: &Path, text: &str, overrides: &[&str]) -> Result<TrainRepor
 
 /// Trains one step and saves it.
 fn one_step(directory: &Path, text: &str, overrides: &[&str]) -> TrainReport {
-    let interrupt = Interrupt::default();
-    interrupt.raise();
-    resume_with(directory, text, overrides, interrupt).unwrap()
+    resume_with(directory, text, overrides, Interrupt::after(1)).unwrap()
 }
 
 fn full(directory: &Path, text: &str, overrides: &[&str]) -> TrainReport {

@@ -370,9 +370,7 @@ fn a_resumed_run_is_compared_with_the_plan_of_its_remainder() {
         run(directory.path(), GPT, &[grid, "checkpoint.every=1000"], options)
     };
     for grid in ["parallel.data=2", "parallel.data=1"] {
-        let interrupt = Interrupt::default();
-        interrupt.raise();
-        let report = go_on(grid, interrupt, None);
+        let report = go_on(grid, Interrupt::after(1), None);
         assert!(report.interrupted && report.divergences.is_empty() && report.outlived.is_empty());
     }
     let when = When { rank: 1, from_step: 4, planned: false };

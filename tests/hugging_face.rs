@@ -98,7 +98,8 @@ fn ten_steps_from_a_folder_match_transformers_on_every_grid() {
             let tokens = folder(name).join("tokens.bin").display().to_string();
             let options =
                 EvaluateOptions { model: out, data: vec![tokens], context: Some(96), ..Default::default() };
-            assert_eq!(evaluate(options).unwrap(), of_run);
+            let of_folder = evaluate(options).unwrap();
+            assert_eq!((of_folder.tokens, of_folder.loss), (of_run.tokens, of_run.loss));
         }
         assert!(hashes.iter().all(|hash| *hash == hashes[0]), "{name}: {hashes:?}");
     }

@@ -10,10 +10,11 @@ const RETURNED_FROM: libc::c_int = 2 << 20;
 /// Elsewhere than with glibc this does nothing.
 pub fn return_large() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: the function sets numbers of the heap, which any thread may do at any time.
-    unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, RETURNED_FROM);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, RETURNED_FROM);
+    for bound in [libc::M_MMAP_THRESHOLD, libc::M_TRIM_THRESHOLD] {
+        // SAFETY: the function sets a number of the heap, which any thread may do at any time.
+        unsafe {
+            libc::mallopt(bound, RETURNED_FROM);
+        }
     }
 }
 

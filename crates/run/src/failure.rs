@@ -169,6 +169,8 @@ mod tests {
         let logs = directory.path().join("logs");
         let status = Status::create(&logs, 1, "stage 1 of 3");
         status.step(16, Statistics::default);
+        // The last state is written before the thread that writes ends.
+        drop(status);
         let lost = Lost { rank: 1, host: "box".to_owned(), reason: "killed".to_owned() };
         let text = report(&logs, 3, &lost).unwrap();
         let first = text.lines().next().unwrap();

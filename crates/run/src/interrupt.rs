@@ -11,17 +11,31 @@ use crate::error::{Result, RunError};
 
 /// A request to stop, set by a signal handler or another thread. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct Interrupt(Arc<AtomicBool>);
+pub struct Interrupt {
+    raised: Arc<AtomicBool>,
+    after: Option<u64>,
+}
 
 impl Interrupt {
+    /// Returns a request that takes effect when a session has done `steps` steps.
+    #[must_use]
+    pub fn after(steps: u64) -> Self {
+        Interrupt { raised: Arc::default(), after: Some(steps) }
+    }
+
     /// Asks the run to stop after the current step.
     pub fn raise(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.raised.store(true, Ordering::Relaxed);
     }
 
     /// Returns whether a stop was requested.
     pub fn is_raised(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.raised.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether a session that has done `steps` steps is to stop.
+    pub(crate) fn is_due(&self, steps: u64) -> bool {
+        self.is_raised() || self.after.is_some_and(|after| steps >= after)
     }
 
     /// Sets the request at SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGUSR1, which Slurm's `--signal` and

@@ -37,7 +37,9 @@ pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn
     let mut course = Course::begin(worker.setup());
     worker.check_plan(RunPart::Start, 0)?;
     let mut clock = Clock::new(worker.device().backend() == Backend::Cuda);
-    if Agreement::reach(worker.control(), interrupt, observer)?.stop && course.first < calendar.steps {
+    if Agreement::reach(worker.control(), interrupt.is_due(0), observer)?.stop
+        && course.first < calendar.steps
+    {
         course.interrupted = true;
         if worker.grid().rank() == 0 {
             tracing::info!("asked to stop during the start: no step is done");
@@ -62,7 +64,8 @@ pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn
         }
         let duration = clock.lap().filter(|_| step > course.first);
         course.steps = step + 1;
-        let agreed = Agreement::reach(worker.control(), interrupt, observer)?;
+        let is_due = interrupt.is_due(step + 1 - course.first);
+        let agreed = Agreement::reach(worker.control(), is_due, observer)?;
         course.interrupted = agreed.stop && step + 1 < calendar.steps;
         if course.interrupted && worker.grid().rank() == 0 {
             tracing::info!("stop requested: step {} is the last", course.steps);
@@ -176,8 +179,8 @@ struct Agreement {
 }
 
 impl Agreement {
-    fn reach(control: &mut dyn ControlPlane, interrupt: &Interrupt, observer: &dyn Observer) -> Result<Self> {
-        let own = [interrupt.is_raised(), observer.is_save_due(), observer.is_saving()].map(u8::from);
+    fn reach(control: &mut dyn ControlPlane, stop: bool, observer: &dyn Observer) -> Result<Self> {
+        let own = [stop, observer.is_save_due(), observer.is_saving()].map(u8::from);
         let all = control.all_gather(&own)?;
         let any = |place: usize| all.iter().any(|said| said.get(place) == Some(&1));
         Ok(Agreement { stop: any(0), save_is_due: any(1), is_saving: any(2) })

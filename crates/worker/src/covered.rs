@@ -87,7 +87,8 @@ mod tests {
     #[test]
     fn pages_count_once_until_they_are_released() {
         type Steps = &'static [(bool, u64, u64)];
-        let table: [(Steps, &[(u64, u64)], u64); 8] = [
+        type Row = (Steps, &'static [(u64, u64)], u64);
+        let table: [Row; 8] = [
             (&[(true, 0, 2)], &[(0, 2)], 2),
             (&[(true, 0, 2), (true, 1, 2)], &[(0, 2)], 2),
             (&[(true, 0, 2), (true, 2, 3)], &[(0, 3)], 3),

@@ -1,8 +1,7 @@
 //! The status file of a rank, `logs/rank-N.status` in the run directory: the rank's last known activity.
 //!
 //! A killed rank reports nothing, so the other ranks and users read its last activity here. The file is one
-//! short text that is rewritten in place at every step and every call, by a thread of its own
-//! ([`StatusFile`]).
+//! short text that is rewritten in place at every step and every call, by a thread of its own.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};

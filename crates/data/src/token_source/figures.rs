@@ -86,8 +86,11 @@ impl TokenSource {
         for id in ids {
             self.read(id, &mut batch)?;
             for target in batch.targets.tokens()?.iter().filter(|target| **target != IGNORED) {
-                // Tokens that only pad the vocabulary have no text.
-                bytes += lengths.get(*target as usize).map_or(0, |length| u64::from(*length));
+                // Shards may be of another tokenizer than the configuration names.
+                let Some(length) = lengths.get(*target as usize) else {
+                    return Ok(*known.get_or_init(|| None));
+                };
+                bytes += u64::from(*length);
                 count += 1;
             }
         }

@@ -19,9 +19,9 @@ pub struct FeedForward {
 #[derive(Debug)]
 enum Layers {
     /// One operator for both layers.
-    Fused(FeedForwardWeights),
+    Fused(Box<FeedForwardWeights>),
     /// Two operators, because one of the layers has an adapter.
-    Separate([Linear; 2]),
+    Separate(Box<[Linear; 2]>),
 }
 
 impl FeedForward {
@@ -43,13 +43,13 @@ impl FeedForward {
         let project = linear(parameters, &name("mlp_proj"), hidden, width, projection, Activation::None)?;
         let is_adapted = expand.adapter.is_some() || project.adapter.is_some();
         let layers = match is_adapted {
-            true => Layers::Separate([expand, project]),
-            false => Layers::Fused(FeedForwardWeights {
+            true => Layers::Separate(Box::new([expand, project])),
+            false => Layers::Fused(Box::new(FeedForwardWeights {
                 expand: expand.weight,
                 expand_bias: expand.bias,
                 project: project.weight,
                 project_bias: project.bias,
-            }),
+            })),
         };
         Ok(FeedForward { layers, activation })
     }
@@ -58,7 +58,10 @@ impl FeedForward {
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         within(tape, "mlp", || match &self.layers {
             Layers::Fused(weights) => Ok(ops::feed_forward(tape, x, weights, self.activation)?),
-            Layers::Separate([expand, project]) => project.forward(tape, expand.forward(tape, x)?),
+            Layers::Separate(layers) => {
+                let [expand, project] = &**layers;
+                project.forward(tape, expand.forward(tape, x)?)
+            }
         })
     }
 }

@@ -270,13 +270,14 @@ fn tails(
         let after = stages - stage - 1;
         for start in stage..layers - after {
             let mut best: Option<u128> = None;
-            for end in start + 1..=layers - after {
+            let ends = tails[stage + 1].iter().enumerate().take(layers - after + 1).skip(start + 1);
+            for (end, tail) in ends {
                 let own = cost(stage, start..end);
                 let Some(least) = join(own, 0) else { break };
                 if best.is_some_and(|best| least >= best) {
                     break;
                 }
-                let joined = tails[stage + 1][end].and_then(|tail| join(own, tail));
+                let joined = tail.and_then(|tail| join(own, tail));
                 best = [best, joined].into_iter().flatten().min();
             }
             tails[stage][start] = best;

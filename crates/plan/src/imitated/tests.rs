@@ -41,8 +41,8 @@ fn descriptions_from_data_sheets_are_marked_as_assumed() {
 #[test]
 fn invalid_descriptions_are_refused_with_their_line() {
     let table = [
-        ("multiprocessors = 132", "processors = 132", ":9: unknown field"),
-        ("total_bytes = 150109880320", "total_bytes = \"all\"", ":6: invalid type"),
+        ("multiprocessors = 132", "processors = 132", ":10: unknown field"),
+        ("total_bytes = 150109880320", "total_bytes = \"all\"", ":7: invalid type"),
         ("total_bytes = 150109880320", "total_bytes = 0", "above 0"),
         ("granularity = 2097152", "granularity = 3000", "must divide 2097152"),
         ("context = 554500096", "context = 150109880320", "leaves nothing"),

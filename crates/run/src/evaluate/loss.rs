@@ -8,7 +8,7 @@ use crate::error::Result;
 pub(super) struct Targets {
     /// Their number in each micro-batch.
     pub(super) counts: Vec<u64>,
-    /// Bytes of their text; `None` if tokens do not consist of bytes.
+    /// Bytes of their text; `None` if tokens do not consist of bytes, or are not all of the tokenizer.
     pub(super) bytes: Option<u64>,
 }
 
@@ -21,11 +21,9 @@ pub(super) fn targets(source: &dyn Source, tokens: Option<&TokenSource>) -> Resu
         source.validation(index, &mut batch)?;
         let counted = || batch.targets.tokens().map(|all| all.iter().filter(|target| **target != IGNORED));
         targets.counts.push(counted()?.count() as u64);
-        if let (Some(bytes), Some(lengths)) = (&mut targets.bytes, &lengths) {
-            // Tokens that only pad the vocabulary have no text.
-            let length = |target: &u32| lengths.get(*target as usize).copied().map_or(0, u64::from);
-            *bytes += counted()?.map(length).sum::<u64>();
-        }
+        let length = |target: &u32| lengths.as_ref()?.get(*target as usize).copied().map(u64::from);
+        let here = counted()?.map(length).sum::<Option<u64>>();
+        targets.bytes = targets.bytes.zip(here).map(|(bytes, here)| bytes + here);
     }
     Ok(targets)
 }

@@ -71,9 +71,10 @@ impl Prepared {
 }
 
 /// The setup of a model that generates texts of at most `context` tokens: without data, and on the host in
-/// f32.
+/// f32. A model without a cache keeps its context, which its buffers may depend on.
 pub(super) fn setup_of(config: RunConfig, placement: Placement, context: usize) -> Result<Setup> {
-    let shorter = match config.model.examples().units() > context {
+    let caches = config.model.cached_heads().is_some();
+    let shorter = match caches && config.model.examples().units() > context {
         true => config.with(&config.model.with_context(context)),
         false => Ok(config.clone()),
     };
@@ -84,5 +85,7 @@ pub(super) fn setup_of(config: RunConfig, placement: Placement, context: usize) 
     config.data.kind = DataKind::Synthetic;
     config.train.micro_batch_size = 1;
     config.train.validation_micro_batches = 0;
+    // Times of layers in training say nothing about texts.
+    config.parallel.profile = None;
     Ok(plan::prepare(config, placement)?)
 }

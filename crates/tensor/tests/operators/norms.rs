@@ -26,17 +26,20 @@ pub(crate) const EPSILON: f32 = 1e-5;
 /// Output and statistics.
 type Made = (Tensor, Vec<Tensor>);
 
+/// The gradient of the input from dy, dsum, x, the parameters and the statistics.
+type BackwardInput = fn(&Tensor, Option<&Tensor>, &Tensor, &[Tensor], &[Tensor]) -> Tensor;
+/// Output and statistics of x and the parameters in f64.
+type Reference = fn(&[f64], &[Vec<f64>]) -> Vec<Vec<f64>>;
+
 /// A norm, with its parameters as a list.
 pub(crate) struct Norm {
     pub(crate) parameters: &'static [&'static str],
     pub(crate) forward: fn(&Tensor, &[Tensor]) -> Made,
     pub(crate) forward_residual: fn(&Tensor, &Tensor, &[Tensor]) -> (Tensor, Made),
-    /// The gradient of the input from dy, dsum, x, the parameters and the statistics.
-    pub(crate) backward_input: fn(&Tensor, Option<&Tensor>, &Tensor, &[Tensor], &[Tensor]) -> Tensor,
+    pub(crate) backward_input: BackwardInput,
     /// The gradients of the parameters from dy, x and the statistics.
     pub(crate) backward_weight: fn(&Tensor, &Tensor, &[Tensor], &[&GradientTarget]),
-    /// Output and statistics of x and the parameters in f64.
-    pub(crate) reference: fn(&[f64], &[Vec<f64>]) -> Vec<Vec<f64>>,
+    pub(crate) reference: Reference,
 }
 
 impl Norm {

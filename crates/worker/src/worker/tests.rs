@@ -40,7 +40,8 @@ fn setup(ranks: usize, sharded: bool) -> Setup {
     let mut setup =
         Setup::new(config, Placement::Cpu, |config, _, _| Ok::<_, WorkerError>(one(config))).unwrap();
     Arc::make_mut(&mut setup.config).precision.compute = DType::Bf16;
-    setup
+    let stages = one(&setup.config);
+    setup.partitioned(stages).unwrap()
 }
 
 /// Updates by made-up gradients, and returns the resulting weights' hash.
