@@ -182,7 +182,7 @@ fn a_text_is_the_same_alone_beside_others_and_on_every_grid_and_memory_is_as_pla
                 seeds: vec![7 + place as u64],
                 ..options.clone()
             };
-            assert_eq!(sample(alone).texts, [expected.clone()]);
+            assert_eq!(sample(alone).texts, std::slice::from_ref(expected));
         }
         let batches = sample(SampleOptions { batch: Some(3), ..options.clone() });
         assert_eq!(batches.texts, first.texts);

@@ -7,17 +7,19 @@ use parallel::pipeline::Crossing;
 use serde_json::{Value, json};
 use system::threads;
 use telemetry::Statistic;
+use telemetry::step_trace::{StepTrace, TraceEvent};
 use worker::Setup;
 
 use crate::plan::Plan;
+use crate::program;
 use crate::roles::Plans;
 
-/// Bytes of the program with its libraries, heap and thread pool, measured on Linux.
-const PROGRAM: u64 = 31 << 19;
 /// Bytes of a rank's stacks, labels and lists, and of pieces of arrays in transit.
 const RANK: u64 = 2 << 20;
-/// Bytes of packed operands that a thread keeps for matmuls with large weights.
+/// Most bytes of packed operands that a thread keeps for matmuls.
 const PACKED: u64 = 3 << 19;
+/// Bytes that compressing a rank's traces takes.
+const PACKER: u64 = 3 << 17;
 
 /// A part of a process's host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,13 +47,14 @@ impl HostUse {
         let history = 2 * events.max(setup.config.memory.history) * size_of::<memory::Event>() as u64;
         let traces = plans.roles().iter().map(|plan| plan.parts.trace_bytes()).sum();
         let parts = [
-            ("the program", PROGRAM),
+            ("the program", program::resident_bytes()),
             ("its ranks", RANK * ranks),
-            ("packed operands", packed_bytes(setup)),
+            ("packed operands", packed_bytes(setup, plans)),
             ("messages", message_bytes(setup, plans) * ranks),
             ("micro-batches", batches.saturating_mul(ranks)),
             ("events of allocators", history * ranks),
             ("the plan", traces),
+            ("traces of steps", written_bytes(plans) * ranks),
             ("the copy for checkpoints", checkpoint_bytes(setup)),
         ];
         let parts = parts.map(|(name, bytes)| HostPart { name, bytes });
@@ -80,9 +83,33 @@ pub(crate) fn resident_bytes(setup: &Setup, plan: &Plan) -> u64 {
     plan.parts.resident_bytes().saturating_sub(unwritten)
 }
 
-fn packed_bytes(setup: &Setup) -> u64 {
-    let largest = setup.blueprint.sizes().iter().max().copied().unwrap_or(0) as u64;
-    threads::processors() as u64 * PACKED.min(DType::F32.bytes() as u64 * largest)
+/// Bytes of packed operands: of a matmul a thread packs both, each a weight or a tensor of a step.
+fn packed_bytes(setup: &Setup, plans: &Plans) -> u64 {
+    let weights =
+        DType::F32.bytes() as u64 * setup.blueprint.sizes().iter().max().copied().unwrap_or(0) as u64;
+    let largest = traces(plans).flat_map(|trace| &trace.events).map(allocated).fold(weights, u64::max);
+    threads::processors() as u64 * PACKED.min(2 * largest)
+}
+
+fn allocated(event: &TraceEvent) -> u64 {
+    match event {
+        TraceEvent::Allocate { requested, .. } => *requested,
+        _ => 0,
+    }
+}
+
+/// The traces of all roles' parts after the start.
+fn traces(plans: &Plans) -> impl Iterator<Item = &StepTrace> {
+    plans.roles().iter().flat_map(|plan| plan.parts.list().iter().skip(1)).map(|part| &*part.trace)
+}
+
+/// Bytes of a rank's trace of a step while it is written: as it was read, as it is kept, and as text.
+fn written_bytes(plans: &Plans) -> u64 {
+    let bytes = |trace: &StepTrace| {
+        let StepTrace { owners, held, events, .. } = trace;
+        size_of_val(&**owners) + size_of_val(&**held) + size_of_val(&**events)
+    };
+    PACKER + 3 * traces(plans).map(bytes).max().unwrap_or(0) as u64
 }
 
 /// Bytes of a rank's messages to others, on transports over host memory.

@@ -30,6 +30,7 @@ pub mod partition;
 mod plan;
 mod prepare;
 mod profile;
+mod program;
 mod propose;
 mod rates;
 pub mod recompute;

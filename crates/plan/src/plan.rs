@@ -77,29 +77,38 @@ const ROUNDS: usize = 16;
 /// Runs rank `rank` of the configuration on Meta to its end, skipping steps that would change nothing.
 /// Errors: those of the run; out of memory if the run would be.
 pub fn plan(setup: &Setup, rank: usize) -> Result<Plan> {
-    let (mut planned, mut taken) = plan_once(setup, rank)?;
+    let mut round = plan_once(setup, rank)?;
     if !setup.config.memory.preallocate {
-        return Ok(planned);
+        return Ok(round.plan);
     }
-    // Preallocated memory may be divided differently, so that more is needed.
+    // Preallocated memory may be divided differently, so that more is needed. What a device holds from its
+    // creation is in `taken` too, so the list itself need never stop growing.
     for _ in 1..ROUNDS {
-        let preallocation = Arc::new(taken);
-        let before = Setup { preallocation: Arc::clone(&preallocation), ..setup.clone() };
-        (planned, taken) = plan_once(&before, rank)?;
-        if taken == *preallocation {
-            return Ok(planned);
+        let before = Setup { preallocation: Arc::new(round.taken), ..setup.clone() };
+        round = plan_once(&before, rank)?;
+        if !round.requests_later {
+            return Ok(round.plan);
         }
     }
     let place = setup.config.origins.of("memory.preallocate");
     Err(PlanError::Refused(format!(
-        "{place}: what rank {rank} takes from its device beforehand still changes what it needs after {ROUNDS} \
-         plans, so memory.preallocate = true cannot keep its promise here: set it to false, or another \
-         memory.allocator"
+        "{place}: after the start, rank {rank} still requests memory from its driver in each of {ROUNDS} \
+         plans, whatever it takes beforehand, so memory.preallocate = true cannot keep its promise here: set \
+         it to false, or another memory.allocator"
     )))
 }
 
-/// Plans a rank, and returns the segments that it holds at the end too.
-fn plan_once(setup: &Setup, rank: usize) -> Result<(Plan, Vec<Preallocation>)> {
+/// A plan, and what the next one needs to know of it.
+struct Round {
+    plan: Plan,
+    /// The segments that the rank holds at the end.
+    taken: Vec<Preallocation>,
+    /// Whether the rank requests memory from its driver after the start.
+    requests_later: bool,
+}
+
+/// Plans a rank with the setup's preallocation.
+fn plan_once(setup: &Setup, rank: usize) -> Result<Round> {
     let setup = Setup {
         history: PLANNED_EVENTS,
         passes_over_from: setup.passes_over_from.or(Some(repeats_from(1))),
@@ -113,6 +122,7 @@ fn plan_once(setup: &Setup, rank: usize) -> Result<(Plan, Vec<Preallocation>)> {
     let mut parts = PlannedParts::default();
     parts.preallocation = preallocation;
     add(&mut parts, &worker, RunPart::Start, 0);
+    let requests = worker.device().statistics().num_device_alloc;
     // Garbage collection by age counts requests, so skipped steps would matter until all kinds of steps have
     // settled.
     let (ages, mut aged) = (collects_by_age(&setup), 0);
@@ -156,7 +166,9 @@ fn plan_once(setup: &Setup, rank: usize) -> Result<(Plan, Vec<Preallocation>)> {
     let statistics = worker.device().statistics();
     let counters = worker.counters(PhaseTimes::default(), DriverAccount::default());
     let taken = Preallocation::of(worker.device());
-    Ok((Plan { rank, statistics, counters, parts: Arc::new(parts), step_traffic, fits: true }, taken))
+    let requests_later = statistics.num_device_alloc > requests;
+    let plan = Plan { rank, statistics, counters, parts: Arc::new(parts), step_traffic, fits: true };
+    Ok(Round { plan, taken, requests_later })
 }
 
 fn add(parts: &mut PlannedParts, worker: &Worker, part: RunPart, step: u64) {

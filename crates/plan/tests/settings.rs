@@ -37,6 +37,7 @@ fn preallocated_runs_request_no_driver_memory_after_the_start() {
                 assert_eq!(taken_later(&with), 0, "rank {rank} of {sets:?}");
                 let start = with.parts.list().first().unwrap().figures;
                 assert_eq!(start.reserved_bytes, with.statistics.peak_reserved(), "{sets:?}");
+                assert_eq!(with.statistics.peak_reserved(), without.statistics.peak_reserved(), "{sets:?}");
                 assert_eq!(with.statistics.peak_allocated(), without.statistics.peak_allocated(), "{sets:?}");
             }
         }

@@ -112,8 +112,9 @@ pub fn export(options: &ExportOptions) -> Result<()> {
         None => model_export(&config, model.clone(), options, &shape),
     };
     let load = |targets: &mut dyn Iterator<Item = Target>| {
-        let mut each = |target| load(target, &*weights, adapters.as_ref());
-        let loaded = targets.map(&mut each).collect::<Result<()>>();
+        let mut targets = targets;
+        let each = |target| load(target, &*weights, adapters.as_ref());
+        let loaded = (&mut targets).try_for_each(each);
         loaded.map_err(|error| as_pretrained(error, weights.path()))
     };
     Ok(write_folder(&options.output, export, &load)?)

@@ -38,15 +38,36 @@ impl Preallocation {
     }
 }
 
+/// Returns what the allocator lacks of these segments: those without an equal one that it holds, less the
+/// beginnings of expandable ones.
+fn lacking(device: &Device, segments: &[Preallocation]) -> Vec<Preallocation> {
+    let mut lacking = segments.to_vec();
+    let mut held = Preallocation::of(device);
+    held.retain(|held| match lacking.iter().position(|segment| segment == held) {
+        Some(equal) => {
+            lacking.remove(equal);
+            false
+        }
+        None => true,
+    });
+    for Preallocation { stream, small, bytes } in held {
+        let same = lacking.iter_mut().filter(|segment| (segment.stream, segment.small) == (stream, small));
+        if let Some(grown) = same.max_by_key(|segment| segment.bytes) {
+            grown.bytes = grown.bytes.saturating_sub(bytes);
+        }
+    }
+    lacking
+}
+
 /// Makes the allocator reserve these segments, less those that it has; they are idle afterwards, and the
 /// peaks start anew. On the host every page is written, because the system allocates pages when they are
 /// written. Errors: out of memory.
 pub(crate) fn take(device: &Device, segments: &[Preallocation]) -> Result<()> {
     let mut held = Vec::new();
-    for Preallocation { stream, small, bytes } in segments {
-        let block = if *small { SMALL_SIZE } else { *bytes };
+    for Preallocation { stream, small, bytes } in lacking(device, segments) {
+        let block = if small { SMALL_SIZE } else { bytes.max(1) };
         for _ in 0..bytes / block {
-            let request = Request::new(Category::Other, "preallocate").on(*stream);
+            let request = Request::new(Category::Other, "preallocate").on(stream);
             let words = (block / DType::F32.bytes() as u64) as usize;
             let idle = Tensor::empty(device, [words], DType::F32, request)?;
             if device.backend() == device::Backend::Cpu {
