@@ -298,7 +298,7 @@ fn a_limit_on_address_space_is_the_capacity() {
     assert!(refused.status.code() == Some(2) && table.contains("the limit of ulimit -v"), "{table}");
 }
 
-/// What a plan says that a run takes of its host is what the system says that it took, within 5 %.
+/// A plan's host memory is within 5 % of the peak that the system measures.
 #[test]
 fn the_planned_host_memory_matches_a_run() {
     const WIDE: [&str; 3] =

@@ -28,7 +28,7 @@ pub enum PretrainedError {
     Refused {
         /// The file or folder.
         path: PathBuf,
-        /// What is wrong, in a sentence.
+        /// The fault, in a sentence.
         what: String,
     },
     /// The weights to be written could not be read.

@@ -37,13 +37,8 @@ pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn
     let mut course = Course::begin(worker.setup());
     worker.check_plan(RunPart::Start, 0)?;
     let mut clock = Clock::new(worker.device().backend() == Backend::Cuda);
-    if Agreement::reach(worker.control(), interrupt.is_due(0), observer)?.stop
-        && course.first < calendar.steps
-    {
-        course.interrupted = true;
-        if worker.grid().rank() == 0 {
-            tracing::info!("asked to stop during the start: no step is done");
-        }
+    course.interrupted = stops_at_start(worker, &course, interrupt, observer)?;
+    if course.interrupted {
         return Ok(course);
     }
     // A step's scalars are read after the next one has been enqueued, so that the device never waits for the
@@ -114,6 +109,21 @@ pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn
     Ok(course)
 }
 
+/// Returns whether the ranks agree to stop before the first step, if any step is left.
+fn stops_at_start(
+    worker: &mut Worker,
+    course: &Course,
+    interrupt: &Interrupt,
+    observer: &dyn Observer,
+) -> Result<bool> {
+    let is_left = course.first < Calendar::new(&worker.setup().config).steps;
+    let stops = Agreement::reach(worker.control(), interrupt.is_due(0), observer)?.stop && is_left;
+    if stops && worker.grid().rank() == 0 {
+        tracing::info!("asked to stop during the start: no step is done");
+    }
+    Ok(stops)
+}
+
 /// Returns whether the validation loss has not fallen for `train.patience` validations.
 fn out_of_patience(worker: &Worker, calendar: &Calendar, course: &Course) -> bool {
     let since_best = course.validations.since_best;
@@ -170,7 +180,7 @@ impl Unread {
     }
 }
 
-/// What all ranks agree on after a step: each is true if it is on any rank.
+/// Agreement of all ranks after a step: each field is true if it is on any rank.
 struct Agreement {
     /// All ranks end after this step.
     stop: bool,

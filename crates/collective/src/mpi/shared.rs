@@ -43,7 +43,7 @@ pub(super) struct Shared {
     pub(super) size: usize,
     pub(super) library: Rc<Library>,
     pub(super) timeout: Cell<Duration>,
-    /// What all ranks are to do now, if the user is told whom it waits for.
+    /// The task of all ranks at present, if the user is told whom it waits for.
     pub(super) doing: Cell<Option<&'static str>>,
     pub(super) processes: OnceCell<Arc<Processes>>,
     failure: RefCell<Option<Failure>>,

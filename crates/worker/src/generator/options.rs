@@ -1,8 +1,8 @@
-//! What is generated.
+//! Options of generation.
 
 use tensor::ops::choose::Choice;
 
-/// What a [`Generator`](super::Generator) generates.
+/// Options of a [`Generator`](super::Generator).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GeneratorOptions {
     /// Sequences at once on each replica of the model, at most

@@ -11,7 +11,7 @@ use super::stage::{OwnStage, no_stage};
 use crate::error::Result;
 use crate::setup::Setup;
 
-/// What a pass does with the caches.
+/// Use of the caches by a pass.
 #[derive(Clone, Copy)]
 enum Use<'a> {
     /// Fills a slot.

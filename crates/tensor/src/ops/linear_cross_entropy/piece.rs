@@ -3,7 +3,7 @@
 /// Pieces begin at multiples of so many classes, so that rows of scores are aligned.
 const PIECE_STEP: usize = 64;
 
-/// What the loss is.
+/// Settings of the loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
     /// The loss is so many times the mean over rows.
