@@ -10,7 +10,8 @@ use std::process::Command;
 
 use common::runs::{config, train_in};
 use common::{golden, root};
-use run::{EvaluateOptions, ExportOptions, RunOptions, Startup, TrainReport};
+use inference::{EvaluateOptions, ExportOptions};
+use run::{RunOptions, Startup, TrainReport};
 use safetensors::SafeTensors;
 use worker::DeviceChoice;
 
@@ -43,12 +44,12 @@ fn loss(name: &str, model: &Path, is_run: bool) -> f64 {
         device: DeviceChoice::Cpu,
         ..Default::default()
     };
-    run::evaluate(Startup::alone(), &options).unwrap().unwrap().loss
+    inference::evaluate(Startup::alone(), &options).unwrap().unwrap().loss
 }
 
 fn export(model: &Path, output: PathBuf, merge: bool) -> PathBuf {
     let options = ExportOptions { model: model.to_owned(), output, merge, ..Default::default() };
-    run::export(&options).unwrap();
+    inference::export(&options).unwrap();
     options.output
 }
 

@@ -14,8 +14,7 @@ use std::path::{Path, PathBuf};
 
 use checkpoint::{Checkpoint, list, newest};
 use common::runs::{CHAT, GPT, MIXTURE, MLP, PACKED, SEQUENTIAL_MIXTURE, TOKENS, config, train_in};
-use run::RunError;
-use run::{Interrupt, RunOptions, TrainReport};
+use run::{Interrupt, RunError, RunOptions, TrainReport};
 use safetensors::{Dtype, SafeTensors};
 use sha2::{Digest, Sha256};
 use worker::DeviceChoice;
@@ -30,7 +29,9 @@ fn resume_with(
     interrupt: Interrupt,
 ) -> Result<TrainReport, RunError> {
     let run_dir = Some(directory.to_owned());
-    let options = RunOptions { run_dir, resume: true, interrupt, quiet: true, ..RunOptions::default() };
+    let sampler = Some(inference::sampler());
+    let options =
+        RunOptions { run_dir, resume: true, interrupt, quiet: true, sampler, ..RunOptions::default() };
     run::train(config(text, overrides), options)
 }
 
@@ -44,7 +45,9 @@ fn one_step(directory: &Path, text: &str, overrides: &[&str]) -> TrainReport {
 }
 
 fn full(directory: &Path, text: &str, overrides: &[&str]) -> TrainReport {
-    train_in(directory, config(text, overrides), DeviceChoice::Cpu).unwrap()
+    let report = resume(directory, text, overrides).unwrap();
+    assert!(report.divergences.is_empty() && report.outlived.is_empty(), "{report}");
+    report
 }
 
 /// Losses, weights and validation loss, which must be equal to the bit.
@@ -260,9 +263,9 @@ fn damaged_checkpoints_are_refused_by_name_and_unchanged() {
         assert!(text.contains(&advice), "{text}");
         assert!(contents(&copied) == before, "{text}");
         assert!(Checkpoint::open(&checkpoints.join("step-000004")).is_err());
-        let sampled = run::sample(
+        let sampled = inference::sample(
             run::Startup::alone(),
-            &run::SampleOptions { model: copied.clone(), ..Default::default() },
+            &inference::SampleOptions { model: copied.clone(), ..Default::default() },
             std::sync::Arc::new(|_| Ok(())),
         );
         assert_eq!(sampled.unwrap_err().to_string(), text);

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use common::golden;
 use common::runs::{GPT, LLAMA, config, train_in};
-use run::{EvaluateOptions, Evaluation, ExportOptions, Piece, SampleOptions, Sampled, Show, Startup};
+use inference::{EvaluateOptions, Evaluation, ExportOptions, Piece, SampleOptions, Sampled, Show};
+use run::Startup;
 use serde_json::Value;
 use worker::DeviceChoice;
 
@@ -68,7 +69,7 @@ fn sets(grid: &[&str]) -> Vec<String> {
 
 fn sample(options: SampleOptions) -> Sampled {
     let options = SampleOptions { device: DeviceChoice::Cpu, ..options };
-    run::sample(Startup::alone(), &options, Arc::new(|_| Ok(()))).unwrap().unwrap()
+    inference::sample(Startup::alone(), &options, Arc::new(|_| Ok(()))).unwrap().unwrap()
 }
 
 /// The same tokens as `sample` drew, as pieces that were shown.
@@ -85,7 +86,7 @@ fn shown(options: SampleOptions) -> (Sampled, Vec<String>) {
         Ok(())
     });
     let options = SampleOptions { device: DeviceChoice::Cpu, ..options };
-    let sampled = run::sample(Startup::alone(), &options, show).unwrap().unwrap();
+    let sampled = inference::sample(Startup::alone(), &options, show).unwrap().unwrap();
     let texts = pieces.lock().unwrap().clone();
     (sampled, texts)
 }
@@ -108,7 +109,7 @@ fn choices(model: &Path, grid: &[&str]) -> Evaluation {
         sets: sets(grid),
         ..EvaluateOptions::default()
     };
-    run::evaluate(Startup::alone(), &options).unwrap().unwrap()
+    inference::evaluate(Startup::alone(), &options).unwrap().unwrap()
 }
 
 #[test]
@@ -162,7 +163,7 @@ fn a_text_is_the_same_alone_beside_others_and_on_every_grid_and_memory_is_as_pla
             ..SampleOptions::default()
         };
         let first = sample(options.clone());
-        assert!(first.texts.iter().all(|text| text.tokens.len() == 50 && text.end == run::End::Length));
+        assert!(first.texts.iter().all(|text| text.tokens.len() == 50 && text.end == inference::End::Length));
         for grid in GRIDS {
             let (sampled, shown) = shown(SampleOptions { sets: sets(grid), ..options.clone() });
             assert_eq!(sampled.texts, first.texts, "{grid:?}");
@@ -213,7 +214,7 @@ fn on_a_gpu_a_text_is_the_same_alone_and_beside_others_and_memory_is_as_planned(
             ..SampleOptions::default()
         };
         let sample = |options: &SampleOptions| {
-            run::sample(Startup::alone(), options, Arc::new(|_| Ok(()))).unwrap().unwrap()
+            inference::sample(Startup::alone(), options, Arc::new(|_| Ok(()))).unwrap().unwrap()
         };
         let together = sample(&options);
         for rank in &together.memory {
@@ -248,7 +249,7 @@ fn what_does_not_fit_is_refused_before_anything_is_allocated() {
     ];
     for (options, expected) in table {
         let options = SampleOptions { device: DeviceChoice::Cpu, ..options };
-        let refused = run::sample(Startup::alone(), &options, Arc::new(|_| Ok(()))).unwrap_err();
+        let refused = inference::sample(Startup::alone(), &options, Arc::new(|_| Ok(()))).unwrap_err();
         assert!(refused.exit_status() == 2 && refused.to_string().contains(expected), "{refused}");
     }
 }
@@ -280,7 +281,7 @@ fn transformers_generate_the_same_from_an_exported_folder() {
         let directory = tempfile::tempdir().unwrap();
         let out = directory.path().join("out");
         let options = ExportOptions { model: folder(name), output: out.clone(), ..Default::default() };
-        run::export(&options).unwrap();
+        inference::export(&options).unwrap();
         let prompts = lists(&recorded(name)["prompts"]);
         let ours: Vec<_> =
             sample(greedy(&out, prompts.clone())).texts.into_iter().map(|text| text.tokens).collect();

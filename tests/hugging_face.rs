@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 
 use common::golden;
 use common::runs::{config, train_in};
-use run::{EvaluateOptions, ExportOptions, RunError, Startup};
+use inference::{EvaluateOptions, ExportOptions};
+use run::{RunError, Startup};
 use serde_json::Value;
 use worker::DeviceChoice;
 
@@ -62,9 +63,9 @@ fn near(found: f64, expected: &Value, tolerance: f64) -> bool {
     (found - expected).abs() <= tolerance * expected.abs()
 }
 
-fn evaluate(options: EvaluateOptions) -> Result<run::Evaluation, RunError> {
+fn evaluate(options: EvaluateOptions) -> Result<inference::Evaluation, RunError> {
     let device = DeviceChoice::Cpu;
-    run::evaluate(Startup::alone(), &EvaluateOptions { device, ..options }).map(Option::unwrap)
+    inference::evaluate(Startup::alone(), &EvaluateOptions { device, ..options }).map(Option::unwrap)
 }
 
 #[test]
@@ -90,7 +91,7 @@ fn ten_steps_from_a_folder_match_transformers_on_every_grid() {
             assert_eq!(of_run.tokens, 768);
             let out = directory.path().join("out");
             let options = ExportOptions { model: run_dir.clone(), output: out.clone(), ..Default::default() };
-            run::export(&options).unwrap();
+            inference::export(&options).unwrap();
             assert_eq!(
                 fs::read(out.join("config.json")).unwrap(),
                 fs::read(folder(name).join("config.json")).unwrap()
@@ -133,12 +134,12 @@ fn a_folder_is_read_and_written_byte_by_byte() {
         let directory = tempfile::tempdir().unwrap();
         let out = directory.path().join("out");
         let options = ExportOptions { model: folder(name), output: out.clone(), ..Default::default() };
-        run::export(&options).unwrap();
+        inference::export(&options).unwrap();
         for file in ["model.safetensors", "config.json", "generation_config.json"] {
             let [before, after] = [&folder(name), &out].map(|at| fs::read(at.join(file)).unwrap());
             assert!(before == after, "{name}: {file}");
         }
-        let refused = run::export(&options).unwrap_err();
+        let refused = inference::export(&options).unwrap_err();
         assert!(refused.exit_status() == 2 && refused.to_string().contains("it exists"), "{refused}");
     }
 }
@@ -166,7 +167,7 @@ fn large_models_are_cut_into_files_of_some_size() {
             most_bytes: Some(most_bytes),
             ..Default::default()
         };
-        run::export(&options).unwrap();
+        inference::export(&options).unwrap();
         assert!(!out.join("model.safetensors").exists());
         let index: Value =
             serde_json::from_slice(&fs::read(out.join("model.safetensors.index.json")).unwrap()).unwrap();
@@ -248,7 +249,7 @@ fn a_tokenizer_and_its_last_token_go_with_a_run() {
     let run_dir = directory.path().join("run");
     train_in(&run_dir, config(&text, &[]), DeviceChoice::Cpu).unwrap();
     let out = directory.path().join("out");
-    run::export(&ExportOptions { model: run_dir, output: out.clone(), ..Default::default() }).unwrap();
+    inference::export(&ExportOptions { model: run_dir, output: out.clone(), ..Default::default() }).unwrap();
     assert_eq!(fs::read(out.join("tokenizer.json")).unwrap(), tokenizer.to_string().into_bytes());
     for file in ["config.json", "generation_config.json"] {
         let json: Value = serde_json::from_slice(&fs::read(out.join(file)).unwrap()).unwrap();
@@ -363,7 +364,7 @@ fn transformers_load_an_exported_folder() {
             fs::write(moved.join("config.toml"), config).unwrap();
             let out = directory.path().join(format!("out-{number}"));
             let options = ExportOptions { model: moved.clone(), output: out.clone(), ..Default::default() };
-            run::export(&options).unwrap();
+            inference::export(&options).unwrap();
             let loaded =
                 std::process::Command::new(&python).args(["-c", LOAD]).arg(&out).arg(folder(name)).output();
             let loaded = loaded.unwrap();

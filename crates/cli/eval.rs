@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use crate::error::CliError;
-use run::{EvaluateOptions, Startup};
+use inference::EvaluateOptions;
+use run::Startup;
 use telemetry::log::Log;
 use worker::DeviceChoice;
 
@@ -66,7 +67,7 @@ pub(crate) fn run(args: &EvalArgs) -> Result<(), CliError> {
     let mut startup = Startup::begin()?;
     let prepared = options(args);
     let (options, output) = startup.agree(prepared)?;
-    let Some(found) = run::evaluate(startup, &options)? else { return Ok(()) };
+    let Some(found) = inference::evaluate(startup, &options)? else { return Ok(()) };
     if let Some(output) = output {
         let text = serde_json::to_string_pretty(&found).unwrap_or_default() + "\n";
         output.write(&text)?;

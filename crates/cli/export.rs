@@ -6,7 +6,7 @@ use device::DType;
 
 use crate::error::CliError;
 use crate::output::print;
-use run::ExportOptions;
+use inference::ExportOptions;
 use telemetry::units::parse_bytes;
 
 /// Write a model as a folder that Hugging Face's transformers load
@@ -46,7 +46,7 @@ fn shard_size(text: &str) -> Result<u64, String> {
 /// Writes the folder and prints its path.
 pub(crate) fn run(args: &ExportArgs) -> Result<(), CliError> {
     let dtype = args.dtype.as_deref().map(|name| if name == "bf16" { DType::Bf16 } else { DType::F32 });
-    run::export(&ExportOptions {
+    inference::export(&ExportOptions {
         model: args.model.clone(),
         step: args.step,
         output: args.output.clone(),

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::error::CliError;
-use run::{Piece, RunError, SampleOptions, Sampled, Show, Startup};
+use inference::{Piece, SampleOptions, Sampled, Show};
+use run::{RunError, Startup};
 use telemetry::log::Log;
 use telemetry::units::grouped;
 use worker::DeviceChoice;
@@ -103,7 +104,7 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), CliError> {
     let options = startup.agree(prepared)?;
     let show: Show = if args.json { Arc::new(|_| Ok(())) } else { Arc::new(show) };
     let unread = |error: &std::io::Error| error.kind() == ErrorKind::BrokenPipe;
-    let sampled = match run::sample(startup, &options, show) {
+    let sampled = match inference::sample(startup, &options, show) {
         Err(RunError::File { source, .. }) if unread(&source) => return Ok(()),
         done => done?,
     };
@@ -121,7 +122,7 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), CliError> {
 
 /// The memory of the ranks, which are listed where they differ.
 fn memory(sampled: &Sampled) -> String {
-    let lines: Vec<_> = sampled.memory.iter().map(run::RankMemory::in_words).collect();
+    let lines: Vec<_> = sampled.memory.iter().map(inference::RankMemory::in_words).collect();
     match lines.as_slice() {
         [first, others @ ..] if others.iter().all(|line| line == first) => match others.len() {
             0 => first.clone(),

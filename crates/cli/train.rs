@@ -83,6 +83,7 @@ fn prepare(args: &TrainArgs, startup: &Startup) -> Result<(RunConfig, RunOptions
         interrupt: startup.interrupt()?,
         log: Some(log),
         quiet: false,
+        sampler: Some(inference::sampler()),
         no_plan: args.no_plan,
         ..RunOptions::default()
     };

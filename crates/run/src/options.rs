@@ -6,6 +6,7 @@ use telemetry::log::Log;
 use worker::{DeviceChoice, ModelHook};
 
 use crate::interrupt::Interrupt;
+use crate::sampler::Sampler;
 
 /// Options of a run that are not configuration.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +31,8 @@ pub struct RunOptions {
     pub log: Option<Log>,
     /// No progress on the terminal.
     pub quiet: bool,
+    /// Draws the sample of the report; `None`: no sample.
+    pub sampler: Option<Sampler>,
     /// User code around the model.
     pub model_hook: Option<ModelHook>,
     /// Start without a plan, and so without checking that the run fits.

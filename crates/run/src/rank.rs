@@ -15,7 +15,7 @@ use crate::failure;
 use crate::options::RunOptions;
 use crate::reporter::{Reporter, RunFiles, Silent};
 use crate::run_directory::RunDirectory;
-use crate::sample::sample_of_run;
+use crate::sampler::Sample;
 use crate::session;
 use crate::summary;
 use crate::views;
@@ -26,9 +26,6 @@ use worker::status::{State, Status};
 use worker::watch::{Findings, Writing};
 use worker::{Setup, Worker};
 
-/// Number of tokens of the sample at the end of a run.
-const SAMPLE_TOKENS: usize = 320;
-
 /// Longest preparation of kernels that is not logged; cached kernels take less.
 const QUIET_PREPARATION: Duration = Duration::from_millis(500);
 
@@ -38,7 +35,7 @@ pub(crate) struct Outcome {
     pub(crate) course: Course,
     /// The summary, on rank 0.
     pub(crate) summary: Option<Summary>,
-    pub(crate) sample: Option<(String, String)>,
+    pub(crate) sample: Option<Sample>,
     /// Differences of all ranks from their plans, on rank 0.
     pub(crate) findings: Vec<Findings>,
     /// The error of the last checkpoint, if it could not be written.
@@ -129,8 +126,8 @@ fn train_rank(worker: &mut Worker, options: &RunOptions, directory: &RunDirector
     }
     let concluded = while_answering(worker.control(), conclusion)?.transpose()?;
     let (summary, unsaved) = concluded.map_or((None, None), |(summary, unsaved)| (Some(summary), unsaved));
-    let sample = match course.lost {
-        None if course.steps > course.first => sample_of_run(worker, SAMPLE_TOKENS)?,
+    let sample = match &options.sampler {
+        Some(sampler) if course.lost.is_none() && course.steps > course.first => sampler.draw(worker)?,
         _ => None,
     };
     Ok(Outcome { course, summary, sample, findings, unsaved })

@@ -129,7 +129,7 @@ pub(crate) fn weights_from(path: &Path, step: Option<u64>, config: &RunConfig) -
 }
 
 /// Checks the settings of the weights' model and tokenizer. Errors: some differ.
-pub(crate) fn check_model(config: &RunConfig, checkpoint: &Checkpoint) -> Result<()> {
+pub fn check_model(config: &RunConfig, checkpoint: &Checkpoint) -> Result<()> {
     let changes = config.model_changes_since(checkpoint.configuration());
     if changes.is_empty() {
         return Ok(());

@@ -97,7 +97,7 @@ impl Startup {
     }
 
     /// Ends with all other ranks of the job. Errors: those of the first rank that failed.
-    pub(crate) fn finish(self) -> Result<()> {
+    pub fn finish(self) -> Result<()> {
         let failed = |Lost { rank, reason, .. }| RunError::Rank { rank, reason };
         self.job.map_or(Ok(()), |job| job.finish().map_err(failed))
     }

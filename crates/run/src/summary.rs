@@ -14,7 +14,7 @@ use crate::error::Result;
 /// Name of the file.
 const SUMMARY: &str = "summary.json";
 
-/// Returns the summary of a run with the history `course`.
+/// Returns the summary of a run with its history.
 pub(crate) fn summarize(
     setup: &Setup,
     course: &Course,

@@ -14,6 +14,7 @@ use telemetry::units::{counted, grouped, ranges};
 use crate::error::{Result, RunError};
 use crate::rank::Outcome;
 use crate::run_directory::RunDirectory;
+use crate::sampler::Sample;
 use plan::Plans;
 use worker::Setup;
 
@@ -32,8 +33,8 @@ pub struct TrainReport {
     pub training_bytes_per_token: Option<f64>,
     /// Loss of a smoothed bigram model on the same data, in nats per byte.
     pub bigram_entropy: Option<f64>,
-    /// Prompt and continuation of the sample.
-    pub sample: Option<(String, String)>,
+    /// The sample, if the run has a sampler and its model makes text.
+    pub sample: Option<Sample>,
     /// The ranks whose four figures differ from the plan; `None` without a plan, or if the run ended before
     /// it may have reached its peaks.
     pub unplanned: Option<Vec<usize>>,

@@ -48,7 +48,7 @@ pub(crate) fn base_of(checkpoint: &Checkpoint, config: &RunConfig) -> Result<Opt
 }
 
 /// Returns a checkpoint with the weights that it omits. Errors: as [`base_of`].
-pub(crate) fn complete(checkpoint: Checkpoint, config: &RunConfig) -> Result<Arc<dyn Weights>> {
+pub fn complete(checkpoint: Checkpoint, config: &RunConfig) -> Result<Arc<dyn Weights>> {
     Ok(match base_of(&checkpoint, config)? {
         None => Arc::new(checkpoint),
         Some(base) => Arc::new(Layered::new(Arc::new(checkpoint), Some(base))),
@@ -57,7 +57,7 @@ pub(crate) fn complete(checkpoint: Checkpoint, config: &RunConfig) -> Result<Arc
 
 /// Opens a folder as the model of a configuration. Errors: a family without such folders; tensors of another
 /// model.
-pub(crate) fn open(path: &Path, config: &RunConfig) -> Result<PretrainedModel> {
+pub fn open(path: &Path, config: &RunConfig) -> Result<PretrainedModel> {
     let Some(model) = config.model.hugging_face() else {
         let text = format!("transformers have no model like this model.kind = \"{}\"", config.model.kind());
         return Err(RunError::Refused(text));
@@ -86,7 +86,7 @@ fn refused(config: &RunConfig, key: &str, error: &RunError) -> RunError {
 }
 
 /// The adapters of a configuration, whose matrices are `tensors`, in PEFT's format; `None` without adapters.
-pub(crate) fn adapters(config: &RunConfig, tensors: &[FolderTensor]) -> Option<HuggingFaceModel> {
+pub fn adapters(config: &RunConfig, tensors: &[FolderTensor]) -> Option<HuggingFaceModel> {
     let base = config.model.folder().and_then(Path::to_str);
     let model = config.model.hugging_face();
     let is_transposed = model.is_some_and(|model| model.tensors.iter().any(|tensor| tensor.transposed));
@@ -94,7 +94,7 @@ pub(crate) fn adapters(config: &RunConfig, tensors: &[FolderTensor]) -> Option<H
 }
 
 /// The whole model on Meta, for names and shapes.
-pub(crate) fn whole(config: &RunConfig) -> Result<Box<dyn Model>> {
+pub fn whole(config: &RunConfig) -> Result<Box<dyn Model>> {
     let device = blueprint::meta(&Description::host())?;
     let parameters =
         Parameters::new(&device, config.train.seed, DType::F32).tuned(Arc::clone(&config.tuning));

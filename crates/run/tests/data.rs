@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use config::RunConfig;
 use data::{Corpus, Tokenizer};
-use run::{EvaluateOptions, Evaluation, RunOptions, Startup, TrainReport};
+use inference::{EvaluateOptions, Evaluation};
+use run::{RunOptions, Startup, TrainReport};
 use tempfile::TempDir;
 use tokenize::{HeldOut, Job, tokenize};
 use worker::DeviceChoice;
@@ -162,7 +163,7 @@ fn evaluated(model: &Path, sets: &[String]) -> Evaluation {
     let device = DeviceChoice::Cpu;
     let options =
         EvaluateOptions { model: model.to_owned(), sets: sets.to_vec(), device, ..Default::default() };
-    run::evaluate(Startup::alone(), &options).unwrap().unwrap()
+    inference::evaluate(Startup::alone(), &options).unwrap().unwrap()
 }
 
 /// Every held-out token counts once, for any weights of training.

@@ -7,6 +7,7 @@ use collective::Communicator;
 use config::RunConfig;
 use data::{MicroBatch, Source, Tokenizer};
 use nn::Examples;
+use run::{Sample, Sampler};
 use worker::{Generator, GeneratorOptions, Placement, Worker, state};
 
 use super::generate::{Job, generate};
@@ -14,17 +15,25 @@ use super::options::SampleOptions;
 use super::prepare::setup_of;
 use super::prompts::Prompt;
 use super::text::{Text, kept};
-use crate::error::Result;
+use run::Result;
 
+/// Tokens of the continuation.
+const TOKENS: usize = 320;
 /// Tokens of the held-out text that the sample starts from.
 const PROMPT: usize = 24;
 /// Longest time that the sample takes.
 const LIMIT: Duration = Duration::from_secs(10);
 
+/// Returns a sampler that continues the opening of the held-out text, which takes at most ten seconds.
+#[must_use]
+pub fn sampler() -> Sampler {
+    Sampler::new(|worker| sample_of_run(worker, TOKENS))
+}
+
 /// Continues the opening of the held-out text by `count` tokens: (prompt, continuation). `None` for a model
 /// or data without text, and on ranks other than 0, which bring in what they keep of the weights. Tokens are
 /// drawn by the run's seed, so a model always says the same.
-pub(crate) fn sample_of_run(worker: &mut Worker, count: usize) -> Result<Option<(String, String)>> {
+fn sample_of_run(worker: &mut Worker, count: usize) -> Result<Option<Sample>> {
     let setup = worker.setup().clone();
     let (Some(source), Examples::Tokens { context, .. }) =
         (&setup.dataset.tokens, setup.config.model.examples())

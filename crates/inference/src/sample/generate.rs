@@ -11,7 +11,7 @@ use worker::{Generator, GeneratorOptions, Line};
 use super::prompts::Prompt;
 use super::shown::{Piece, Shown};
 use super::text::{End, Text};
-use crate::error::Result;
+use run::Result;
 
 /// Texts to generate.
 pub(super) struct Job {

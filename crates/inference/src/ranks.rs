@@ -5,8 +5,8 @@ use std::time::Duration;
 use collective::{Communicator, threads};
 use worker::Setup;
 
-use crate::error::{Result, RunError};
-use crate::startup::Startup;
+use run::Startup;
+use run::{Result, RunError};
 
 /// Runs `body` as every rank of a setup that is of this process, and returns the first rank's result; `None`
 /// on other processes than that of rank 0. Errors: the first rank's that failed.

@@ -12,10 +12,10 @@ use super::generate::Job;
 use super::options::SampleOptions;
 use super::text::kept;
 use super::{ends, prompts};
-use crate::error::{Result, RunError};
-use crate::placement::Placed;
-use crate::startup::Startup;
 use crate::trained::Trained;
+use run::Placed;
+use run::Startup;
+use run::{Result, RunError};
 
 /// The preparation that is equal on all ranks.
 pub(super) struct Prepared {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::text::{End, Text};
-use crate::error::{Result, RunError};
+use run::{Result, RunError};
 
 /// A piece of output.
 #[derive(Clone, Copy, Debug)]

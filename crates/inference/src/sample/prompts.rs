@@ -3,7 +3,7 @@
 use data::Tokenizer;
 
 use super::options::SampleOptions;
-use crate::error::{Result, RunError};
+use run::{Result, RunError};
 
 /// The prompt of a text.
 #[derive(Clone, Debug)]

@@ -8,10 +8,10 @@ use data::Tokenizer;
 use pretrained::CONFIG;
 use worker::Weights;
 
-use crate::error::{Result, RunError};
-use crate::resume::check_model;
-use crate::run_report::configuration_of;
-use crate::weights;
+use run::check_model;
+use run::configuration_of;
+use run::weights;
+use run::{Result, RunError};
 
 /// A trained model.
 #[derive(Clone, Debug)]

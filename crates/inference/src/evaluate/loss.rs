@@ -2,7 +2,7 @@
 
 use data::{IGNORED, MicroBatch, Source, TokenSource};
 
-use crate::error::Result;
+use run::Result;
 
 /// The targets that count, of all validation micro-batches.
 pub(super) struct Targets {

@@ -6,7 +6,7 @@ use serde::Serialize;
 use telemetry::units::bytes;
 use worker::{Generator, GeneratorBytes, GeneratorOptions, Setup};
 
-use crate::error::{Result, RunError};
+use run::{Result, RunError};
 
 /// The memory of one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

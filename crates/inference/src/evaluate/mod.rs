@@ -15,12 +15,12 @@ use serde::Serialize;
 use telemetry::Progress;
 use worker::{Evaluator, Setup};
 
-use crate::error::{Result, RunError};
-use crate::rank::prepare_kernels;
 use crate::ranks::on_ranks;
-use crate::startup::Startup;
 use loss::Targets;
 use prepare::Prepared;
+use run::Startup;
+use run::prepare_kernels;
+use run::{Result, RunError};
 
 /// The result of an evaluation, equal on every grid.
 #[derive(Clone, Debug, PartialEq, Serialize)]

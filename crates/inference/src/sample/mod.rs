@@ -10,7 +10,7 @@ mod prompts;
 mod shown;
 mod text;
 
-pub(crate) use at_end::sample_of_run;
+pub use at_end::sampler;
 pub use memory::RankMemory;
 pub use options::SampleOptions;
 pub use shown::{Piece, Show};
@@ -22,12 +22,12 @@ use collective::Communicator;
 use serde::Serialize;
 use worker::Generator;
 
-use crate::error::Result;
-use crate::rank::prepare_kernels;
 use crate::ranks::on_ranks;
-use crate::startup::Startup;
 use generate::generate;
 use prepare::Prepared;
+use run::Result;
+use run::Startup;
+use run::prepare_kernels;
 
 /// Sampled texts, with their memory and time.
 #[derive(Clone, Debug, PartialEq, Serialize)]

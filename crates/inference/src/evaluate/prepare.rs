@@ -11,10 +11,10 @@ use worker::build::{self, Dataset};
 use worker::{Setup, Weights};
 
 use super::options::EvaluateOptions;
-use crate::error::{Result, RunError};
-use crate::placement::Placed;
-use crate::startup::Startup;
 use crate::trained::Trained;
+use run::Placed;
+use run::Startup;
+use run::{Result, RunError};
 
 /// Sequences in a micro-batch, at most.
 const MOST_SEQUENCES: u64 = 8;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use tensor::ops::choose::Choice;
 use worker::DeviceChoice;
 
-use crate::error::{Result, RunError};
+use run::{Result, RunError};
 
 /// The default temperature, which sharpens probabilities a little.
 pub(super) const TEMPERATURE: f64 = 0.8;

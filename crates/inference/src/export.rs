@@ -13,10 +13,10 @@ use serde_json::Value;
 use tensor::Shape;
 use worker::{Weights, WorkerError};
 
-use crate::error::{Result, RunError};
 use crate::merge::Adapters;
 use crate::trained::{Trained, files_in, folder_config};
-use crate::weights;
+use run::weights;
+use run::{Result, RunError};
 
 /// Files beside the weights that go with a model: its tokenizer, and how it generates text.
 const BESIDE: &[&str] = &[

@@ -6,7 +6,7 @@ use nn::{FolderTensor, HuggingFaceModel};
 use tensor::{Shape, Tensor, ops};
 use worker::Weights;
 
-use crate::error::Result;
+use run::Result;
 
 /// The adapters of a model, as parts of its parameters.
 pub(crate) struct Adapters<'a> {
