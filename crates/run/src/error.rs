@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::course::NonFinite;
+use crate::history::NonFinite;
 use autograd::AutogradError;
 use checkpoint::CheckpointError;
 use collective::CollectiveError;

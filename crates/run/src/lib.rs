@@ -13,9 +13,9 @@
 //! ```
 
 mod answering;
-mod course;
 mod error;
 pub mod failure;
+mod history;
 mod interrupt;
 mod launch;
 mod options;
@@ -37,8 +37,8 @@ mod views;
 pub mod weights;
 
 pub use checkpoint::run_of;
-pub use course::NonFinite;
 pub use error::{JobError, Result, RunError};
+pub use history::NonFinite;
 pub use interrupt::{Interrupt, heed_limits};
 pub use launch::{train, train_as};
 pub use options::RunOptions;

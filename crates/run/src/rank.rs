@@ -9,9 +9,9 @@ use telemetry::log::rank_span;
 use telemetry::run_files::Summary;
 
 use crate::answering::while_answering;
-use crate::course::Course;
 use crate::error::{Result, RunError};
 use crate::failure;
+use crate::history::History;
 use crate::options::RunOptions;
 use crate::reporter::{Reporter, RunFiles, Silent};
 use crate::run_directory::RunDirectory;
@@ -32,7 +32,7 @@ const QUIET_PREPARATION: Duration = Duration::from_millis(500);
 /// The results of a rank. All ranks have the same history; rank 0 also has the summary and the sample.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    pub(crate) course: Course,
+    pub(crate) history: History,
     /// The summary, on rank 0.
     pub(crate) summary: Option<Summary>,
     pub(crate) sample: Option<Sample>,
@@ -103,11 +103,11 @@ fn train_rank(worker: &mut Worker, options: &RunOptions, directory: &RunDirector
     let open = (rank == 0).then_some(move || RunFiles::open(&opened, &run_dir));
     let files = while_answering(worker.control(), open)?.transpose()?;
     fail_point::reach("training about to begin");
-    let (course, files) = match files {
+    let (history, files) = match files {
         Some(files) => {
             let mut reporter = Reporter::new(&setup.config, options, files);
-            let course = session::run(worker, &options.interrupt, &mut reporter)?;
-            (course, Some(reporter.into_files()))
+            let history = session::run(worker, &options.interrupt, &mut reporter)?;
+            (history, Some(reporter.into_files()))
         }
         None => (session::run(worker, &options.interrupt, &mut Silent)?, None),
     };
@@ -119,18 +119,18 @@ fn train_rank(worker: &mut Worker, options: &RunOptions, directory: &RunDirector
     let weights_sha256 = agreed_hash(worker)?;
     let mut conclusion = None;
     if let Some(files) = files {
-        let summary = summary::summarize(setup, &course, ranks, weights_sha256, &findings);
+        let summary = summary::summarize(setup, &history, ranks, weights_sha256, &findings);
         let run_dir = directory.path().to_owned();
-        let advanced = course.steps > course.first;
+        let advanced = history.steps > history.first;
         conclusion = Some(move || files.conclude(summary, &run_dir, advanced));
     }
     let concluded = while_answering(worker.control(), conclusion)?.transpose()?;
     let (summary, unsaved) = concluded.map_or((None, None), |(summary, unsaved)| (Some(summary), unsaved));
     let sample = match &options.sampler {
-        Some(sampler) if course.lost.is_none() && course.steps > course.first => sampler.draw(worker)?,
+        Some(sampler) if history.lost.is_none() && history.steps > history.first => sampler.draw(worker)?,
         _ => None,
     };
-    Ok(Outcome { course, summary, sample, findings, unsaved })
+    Ok(Outcome { history, summary, sample, findings, unsaved })
 }
 
 /// Writes this rank's traces and, if configured, views of its memory. All ranks call this.

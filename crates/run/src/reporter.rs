@@ -12,8 +12,8 @@ use telemetry::metrics::{MetricsWriter, StepMetrics};
 use telemetry::run_files::Summary;
 use worker::{Setup, StepScalars, Worker, build};
 
-use crate::course::{Course, StepReport};
 use crate::error::Result;
+use crate::history::{History, StepReport};
 use crate::options::RunOptions;
 use crate::save::Saver;
 use crate::session::Observer;
@@ -155,15 +155,15 @@ impl Observer for Reporter {
         self.files.saver.as_ref().is_some_and(Saver::is_busy)
     }
 
-    fn put_off(&mut self, course: &Course) {
+    fn put_off(&mut self, history: &History) {
         if let Some(saver) = &mut self.files.saver {
-            saver.put_off(course.steps);
+            saver.put_off(history.steps);
         }
     }
 
-    fn save(&mut self, worker: &mut Worker, course: &Course) -> Result<()> {
+    fn save(&mut self, worker: &mut Worker, history: &History) -> Result<()> {
         let Some(saver) = &mut self.files.saver else { return Ok(()) };
-        saver.save(worker, course)
+        saver.save(worker, history)
     }
 }
 
@@ -183,9 +183,9 @@ impl Observer for Silent {
         false
     }
 
-    fn put_off(&mut self, _: &Course) {}
+    fn put_off(&mut self, _: &History) {}
 
-    fn save(&mut self, worker: &mut Worker, _: &Course) -> Result<()> {
+    fn save(&mut self, worker: &mut Worker, _: &History) -> Result<()> {
         Ok(worker.contribute()?)
     }
 }

@@ -8,8 +8,8 @@ use checkpoint::{CheckpointError, Contents, Writer};
 use telemetry::metrics::MetricsSync;
 use worker::{Setup, Worker};
 
-use crate::course::Course;
 use crate::error::Result;
+use crate::history::History;
 
 /// Takes and writes the checkpoints of a run.
 #[derive(Debug)]
@@ -69,10 +69,10 @@ impl Saver {
 
     /// Copies the state of a run, of which `worker` is rank 0, and starts to write it. The checkpoint before
     /// has been written; if that failed, it is a warning, because this one replaces it. Errors: the device's.
-    pub(crate) fn save(&mut self, worker: &mut Worker, course: &Course) -> Result<()> {
+    pub(crate) fn save(&mut self, worker: &mut Worker, history: &History) -> Result<()> {
         let mut snapshot = self.writer.begin();
-        worker.take_snapshot(&mut snapshot, &course.losses)?;
-        self.writer.write(snapshot, course.steps, course.validations, course.is_best);
+        worker.take_snapshot(&mut snapshot, &history.losses)?;
+        self.writer.write(snapshot, history.steps, history.validations, history.is_best);
         self.last = Instant::now();
         Ok(())
     }

@@ -8,8 +8,8 @@ use telemetry::log::step_span;
 use telemetry::step_trace::RunPart;
 
 use crate::answering::wait_together;
-use crate::course::{Course, StepReport};
 use crate::error::Result;
+use crate::history::{History, StepReport};
 use crate::interrupt::Interrupt;
 use worker::{Calendar, Worker};
 
@@ -24,77 +24,81 @@ pub(crate) trait Observer {
     fn is_saving(&self) -> bool;
 
     /// Called when a checkpoint is delayed because the last one is still being written.
-    fn put_off(&mut self, course: &Course);
+    fn put_off(&mut self, history: &History);
 
-    /// Takes a checkpoint of the state after the steps of `course`, or sends this rank's part of it.
-    fn save(&mut self, worker: &mut Worker, course: &Course) -> Result<()>;
+    /// Takes a checkpoint of the state after the steps of `history`, or sends this rank's part of it.
+    fn save(&mut self, worker: &mut Worker, history: &History) -> Result<()>;
 }
 
 /// Trains to the last step, to the step at which the ranks agree to stop, or to a loss that is not finite.
-pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn Observer) -> Result<Course> {
+pub(crate) fn run(
+    worker: &mut Worker,
+    interrupt: &Interrupt,
+    observer: &mut dyn Observer,
+) -> Result<History> {
     let config = worker.setup().config.clone();
     let calendar = Calendar::new(&config);
-    let mut course = Course::begin(worker.setup());
+    let mut history = History::begin(worker.setup());
     worker.check_plan(RunPart::Start, 0)?;
     let mut clock = Clock::new(worker.device().backend() == Backend::Cuda);
-    course.interrupted = stops_at_start(worker, &course, interrupt, observer)?;
-    if course.interrupted {
-        return Ok(course);
+    history.interrupted = stops_at_start(worker, &history, interrupt, observer)?;
+    if history.interrupted {
+        return Ok(history);
     }
     // A step's scalars are read after the next one has been enqueued, so that the device never waits for the
     // host.
     let mut unread: Option<Unread> = None;
     // Whether a checkpoint is due and has not been taken.
     let mut due = false;
-    for step in course.first..calendar.steps {
+    for step in history.first..calendar.steps {
         let span = step_span(step + 1).entered();
         worker.step(step)?;
         drop(span);
         worker.check_plan(RunPart::Step, step + 1)?;
         if let Some(unread) = unread.take() {
-            unread.read(worker, &mut course, observer)?;
-            if course.lost.is_some() {
+            unread.read(worker, &mut history, observer)?;
+            if history.lost.is_some() {
                 break;
             }
         }
-        let duration = clock.lap().filter(|_| step > course.first);
-        course.steps = step + 1;
-        let is_due = interrupt.is_due(step + 1 - course.first);
+        let duration = clock.lap().filter(|_| step > history.first);
+        history.steps = step + 1;
+        let is_due = interrupt.is_due(step + 1 - history.first);
         let agreed = Agreement::reach(worker.control(), is_due, observer)?;
-        course.interrupted = agreed.stop && step + 1 < calendar.steps;
-        if course.interrupted && worker.grid().rank() == 0 {
-            tracing::info!("stop requested: step {} is the last", course.steps);
+        history.interrupted = agreed.stop && step + 1 < calendar.steps;
+        if history.interrupted && worker.grid().rank() == 0 {
+            tracing::info!("stop requested: step {} is the last", history.steps);
         }
         let mut validation_loss = None;
-        course.is_best = false;
+        history.is_best = false;
         if calendar.validates_after(step) {
             let loss = worker.validate()?;
             validation_loss = Some(loss);
-            course.is_best = course.validations.add(loss) && config.checkpoint.keep_best;
+            history.is_best = history.validations.add(loss) && config.checkpoint.keep_best;
             worker.check_plan(RunPart::Validation, step + 1)?;
             clock.restart();
         }
         let done = Unread { step, duration, validation_loss };
-        let has_ended = course.interrupted || out_of_patience(worker, &calendar, &course);
+        let has_ended = history.interrupted || out_of_patience(worker, &calendar, &history);
         let is_last = has_ended || step + 1 == calendar.steps;
         let is_busy = agreed.is_saving && !config.checkpoint.wait;
         let newly_due = calendar.saves_after(step) || agreed.save_is_due && !due;
         due |= newly_due;
         if newly_due && is_busy && !is_last {
-            observer.put_off(&course);
+            observer.put_off(&history);
         }
         let saves = config.checkpoint.is_kept() && (is_last || due && !is_busy);
-        if !saves && !course.is_best {
+        if !saves && !history.is_best {
             unread = Some(done);
         } else {
             // A checkpoint includes the loss of its last step.
-            done.read(worker, &mut course, observer)?;
-            if course.lost.is_some() {
+            done.read(worker, &mut history, observer)?;
+            if history.lost.is_some() {
                 break;
             }
-            if course.is_finite() {
+            if history.is_finite() {
                 wait_together(worker.control(), &mut || !observer.is_saving())?;
-                observer.save(worker, &course)?;
+                observer.save(worker, &history)?;
                 due = false;
                 clock.restart();
             }
@@ -104,19 +108,19 @@ pub(crate) fn run(worker: &mut Worker, interrupt: &Interrupt, observer: &mut dyn
         }
     }
     if let Some(unread) = unread {
-        unread.read(worker, &mut course, observer)?;
+        unread.read(worker, &mut history, observer)?;
     }
-    Ok(course)
+    Ok(history)
 }
 
 /// Returns whether the ranks agree to stop before the first step, if any step is left.
 fn stops_at_start(
     worker: &mut Worker,
-    course: &Course,
+    history: &History,
     interrupt: &Interrupt,
     observer: &dyn Observer,
 ) -> Result<bool> {
-    let is_left = course.first < Calendar::new(&worker.setup().config).steps;
+    let is_left = history.first < Calendar::new(&worker.setup().config).steps;
     let stops = Agreement::reach(worker.control(), interrupt.is_due(0), observer)?.stop && is_left;
     if stops && worker.grid().rank() == 0 {
         tracing::info!("asked to stop during the start: no step is done");
@@ -125,13 +129,13 @@ fn stops_at_start(
 }
 
 /// Returns whether the validation loss has not fallen for `train.patience` validations.
-fn out_of_patience(worker: &Worker, calendar: &Calendar, course: &Course) -> bool {
-    let since_best = course.validations.since_best;
+fn out_of_patience(worker: &Worker, calendar: &Calendar, history: &History) -> bool {
+    let since_best = history.validations.since_best;
     let has_ended = calendar.patience.is_some_and(|patience| since_best >= patience)
-        && course.steps < calendar.steps
+        && history.steps < calendar.steps
         && !worker.device().is_meta();
     if has_ended && worker.grid().rank() == 0 {
-        tracing::info!("{since_best} validations without a lower loss: step {} is the last", course.steps);
+        tracing::info!("{since_best} validations without a lower loss: step {} is the last", history.steps);
     }
     has_ended
 }
@@ -171,11 +175,11 @@ struct Unread {
 }
 
 impl Unread {
-    fn read(self, worker: &Worker, course: &mut Course, observer: &mut dyn Observer) -> Result<()> {
+    fn read(self, worker: &Worker, history: &mut History, observer: &mut dyn Observer) -> Result<()> {
         let Unread { step, duration, validation_loss } = self;
         let (scalars, learning_rate) = (worker.scalars(step)?, worker.learning_rate(step));
         let report = StepReport { step, scalars, learning_rate, duration, validation_loss };
-        course.add(&report);
+        history.add(&report);
         observer.step(worker, &report)
     }
 }

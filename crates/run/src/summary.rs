@@ -8,8 +8,8 @@ use telemetry::run_files::{Grid, Summary};
 use worker::watch::Findings;
 use worker::{Setup, Start, build};
 
-use crate::course::Course;
 use crate::error::Result;
+use crate::history::History;
 
 /// Name of the file.
 const SUMMARY: &str = "summary.json";
@@ -17,13 +17,13 @@ const SUMMARY: &str = "summary.json";
 /// Returns the summary of a run with its history.
 pub(crate) fn summarize(
     setup: &Setup,
-    course: &Course,
+    history: &History,
     ranks: Vec<RankStatistics>,
     weights_sha256: String,
     findings: &[Findings],
 ) -> Summary {
     let config = &setup.config;
-    let timed = course.timed_steps * build::tokens_per_step(config);
+    let timed = history.timed_steps * build::tokens_per_step(config);
     let mut more = serde_json::Map::new();
     more.insert("version".to_owned(), env!("CARGO_PKG_VERSION").into());
     let description = setup.placement.description();
@@ -31,7 +31,7 @@ pub(crate) fn summarize(
     more.insert("capacity_bytes".to_owned(), description.total_bytes.into());
     more.insert("libraries".to_owned(), description.libraries.into());
     more.insert("configuration_sha256".to_owned(), config.fingerprint().into());
-    more.insert("interrupted".to_owned(), course.interrupted.into());
+    more.insert("interrupted".to_owned(), history.interrupted.into());
     if let Some(bytes) = device::host::peak_resident() {
         more.insert("host_peak_bytes".to_owned(), bytes.into());
     }
@@ -41,10 +41,10 @@ pub(crate) fn summarize(
             more.insert("weights_from".to_owned(), from.path().to_string_lossy().into());
         }
         Start::Resumed(_) => {
-            more.insert("resumed_after_step".to_owned(), course.first.into());
+            more.insert("resumed_after_step".to_owned(), history.first.into());
         }
     }
-    if let Some(lost) = &course.lost {
+    if let Some(lost) = &history.lost {
         // JSON has no numbers that are not finite.
         let (loss, norm) = (lost.loss.to_string(), lost.gradient_norm.to_string());
         let lost = json!({ "step": lost.step, "loss": loss, "gradient_norm": norm });
@@ -54,17 +54,17 @@ pub(crate) fn summarize(
     let outlived: Vec<_> = findings.iter().filter_map(|found| found.outlived.as_ref()).collect();
     more.insert("divergences".to_owned(), json!(divergences));
     more.insert("outlived".to_owned(), json!(outlived));
-    if let Some(loss) = course.validations.last {
+    if let Some(loss) = history.validations.last {
         more.insert("validation_loss".to_owned(), loss.into());
     }
     Summary {
         device: setup.placement.name().to_owned(),
         world_size: config.world_size(),
         grid: Grid { data: config.parallel.data, pipeline: config.parallel.pipeline },
-        steps: course.steps,
-        losses: course.losses.clone(),
+        steps: history.steps,
+        losses: history.losses.clone(),
         weights_sha256,
-        tokens_per_second: if course.seconds > 0.0 { timed as f64 / course.seconds } else { 0.0 },
+        tokens_per_second: if history.seconds > 0.0 { timed as f64 / history.seconds } else { 0.0 },
         ranks,
         more,
     }

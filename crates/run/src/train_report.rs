@@ -59,23 +59,23 @@ pub(crate) fn report(
     plans: &Plans,
 ) -> Result<TrainReport> {
     let first = outcomes.into_iter().next();
-    let Some(Outcome { course, summary: Some(summary), sample, findings, unsaved }) = first else {
+    let Some(Outcome { history, summary: Some(summary), sample, findings, unsaved }) = first else {
         return Err(RunError::Refused("a run has at least one rank".to_owned()));
     };
-    if let Some(lost) = course.lost {
+    if let Some(lost) = history.lost {
         let checkpoint = checkpoint::list(directory.path())?.pop().map(|(_, path)| path);
         return Err(RunError::NonFinite { lost, checkpoint });
     }
     if let Some(error) = unsaved {
         return Err(RunError::Unsaved(error));
     }
-    let keeps = setup.config.checkpoint.is_kept() && course.steps > 0;
-    if course.interrupted && !keeps && !setup.placement.is_meta() {
-        return Err(RunError::NothingKept { steps: course.steps });
+    let keeps = setup.config.checkpoint.is_kept() && history.steps > 0;
+    if history.interrupted && !keeps && !setup.placement.is_meta() {
+        return Err(RunError::NothingKept { steps: history.steps });
     }
     let differ =
         |ran: &&RankStatistics| plans.role_of(ran.rank).is_some_and(|role| !plans.roles()[role].agrees(ran));
-    let compared = plans.world_size() > 0 && !course.interrupted;
+    let compared = plans.world_size() > 0 && !history.interrupted;
     let unplanned = compared.then(|| summary.ranks.iter().filter(differ).map(|ran| ran.rank).collect());
     // The run is complete: a missing comparison is no failure.
     let bigram_entropy = setup.dataset.tokens.as_ref().map(|tokens| tokens.bigram_entropy()).transpose();
@@ -92,7 +92,7 @@ pub(crate) fn report(
     };
     Ok(TrainReport {
         run_dir: directory.path().to_owned(),
-        validation_loss: course.validations.last,
+        validation_loss: history.validations.last,
         bytes_per_token: bytes(TokenSource::bytes_per_token).flatten(),
         training_bytes_per_token: bytes(TokenSource::training_bytes_per_token).flatten(),
         bigram_entropy: bigram_entropy.flatten(),
@@ -101,7 +101,7 @@ pub(crate) fn report(
         divergences: findings.iter().filter_map(|found| found.divergence.clone()).collect(),
         outlived: findings.iter().filter_map(|found| found.outlived.clone()).collect(),
         ranks: summary.ranks.clone(),
-        interrupted: course.interrupted,
+        interrupted: history.interrupted,
         unit: setup.config.model.examples().rate(),
         summary,
     })

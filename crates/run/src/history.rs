@@ -40,7 +40,7 @@ impl fmt::Display for NonFinite {
 
 /// The history of a run's steps, equal on all ranks except for times.
 #[derive(Debug, Default)]
-pub(crate) struct Course {
+pub(crate) struct History {
     /// Steps completed by earlier processes.
     pub(crate) first: u64,
     /// Steps completed, including those of earlier processes.
@@ -64,7 +64,7 @@ pub(crate) struct Course {
     pub(crate) lost: Option<NonFinite>,
 }
 
-impl Course {
+impl History {
     /// Returns an empty history, or that of the checkpoint from which the run continues.
     pub(crate) fn begin(setup: &Setup) -> Self {
         // Meta computes no losses.
@@ -72,11 +72,11 @@ impl Course {
             true => u64::MAX,
             false => setup.config.train.max_nonfinite_steps,
         };
-        let fresh = Course { most_nonfinite_steps, ..Course::default() };
+        let fresh = History { most_nonfinite_steps, ..History::default() };
         let Some(point) = setup.resumed() else { return fresh };
         let step = point.checkpoint.step();
         let validations = point.checkpoint.validations();
-        Course { first: step, steps: step, losses: point.losses.clone(), validations, ..fresh }
+        History { first: step, steps: step, losses: point.losses.clone(), validations, ..fresh }
     }
 
     /// Adds a completed step.
