@@ -1,15 +1,18 @@
-//! Times of a step's phases, in real runs on the CPU.
+//! Times and memory of a step's phases, in real runs on the CPU.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
 
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use autograd::{Tape, Var};
 use common::runs::{GPT, MLP, config, train_in};
+use device::{Category, DType, Request};
 use nn::{Input, Model, NnError, Parameters};
 use run::RunOptions;
-use telemetry::{Phase, RankStatistics, Statistic, Unit};
+use serde_json::Value;
+use telemetry::{Phase, RankStatistics, RankStep, Statistic, Unit, VALIDATION};
 use tensor::Tensor;
 use worker::{DeviceChoice, ModelHook};
 
@@ -42,6 +45,117 @@ fn phases_add_up_to_the_step() {
         }
         let (said, lines) = (report.to_string(), ["time by phase, median of 7 steps", "reduce, exposed"]);
         assert!(lines.iter().all(|line| said.contains(line)), "{said}");
+    }
+}
+
+/// The lines of a run's `metrics.jsonl`.
+fn metrics(run_dir: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(run_dir.join("metrics.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// A step of the five-layer model with one micro-batch: two tensors of its batch, five activations and the
+/// loss, all of which are freed in the step.
+#[test]
+fn every_step_records_the_memory_of_its_phases() {
+    let directory = tempfile::tempdir().unwrap();
+    let one = ["train.global_batch_size=10", "parallel.lanes=1", "optim.momentum=0", "telemetry.every=2"];
+    let run_dir = directory.path().join("run");
+    train_in(&run_dir, config(MLP, &one), DeviceChoice::Cpu).unwrap();
+    let lines = metrics(&run_dir);
+    for line in &lines {
+        assert_eq!(line["allocated_bytes"], 3_027_968);
+        assert_eq!(line["step_peak_allocated_bytes"], 3_098_624);
+    }
+    let with_ranks: Vec<_> = lines.iter().filter(|line| line.get("ranks").is_some()).collect();
+    let steps: Vec<_> = with_ranks.iter().map(|line| line["step"].as_u64().unwrap()).collect();
+    assert_eq!(steps, [1, 2, 4, 5], "the first, every second, the last");
+    for line in with_ranks {
+        let [record] = line["ranks"].as_array().unwrap().as_slice() else { panic!("{line}") };
+        let record: RankStep = serde_json::from_value(record.clone()).unwrap();
+        let phase = |phase: Phase| &record.phases[phase.name()];
+        assert_eq!(record.step, line["step"].as_u64().unwrap(), "the latest of equal steps");
+        assert_eq!((record.allocated_bytes, record.step_peak_allocated_bytes), (3_027_968, 3_098_624));
+        let (inputs, forward, backward) =
+            (phase(Phase::Inputs), phase(Phase::Forward), phase(Phase::Backward));
+        assert_eq!((inputs.before_bytes, inputs.after_bytes), (3_027_968, 3_027_968 + 4_608));
+        assert_eq!(forward.after_bytes - forward.before_bytes, 57_344 + 512);
+        assert_eq!(backward.peak_allocated_bytes, 3_098_624);
+        assert_eq!(phase(Phase::Update).after_bytes, 3_027_968);
+        let timed = record.phases.iter().filter(|(name, _)| *name != VALIDATION);
+        assert!(timed.clone().all(|(_, figures)| figures.microseconds.is_some()), "{record:?}");
+        assert_eq!(record.phases.contains_key(VALIDATION), line.get("validation_loss").is_some());
+    }
+}
+
+/// A step that needs more memory than the others is the step of the next record, on its rank alone; neither
+/// the peak of the run nor later steps hide it.
+#[test]
+fn a_larger_step_is_not_hidden() {
+    const LARGE: u64 = 1 << 20;
+    let directory = tempfile::tempdir().unwrap();
+    let run_dir = directory.path().join("run");
+    let hook = ModelHook::new(|inner| Box::new(Swells { inner, step: 5, bytes: LARGE }));
+    let options = RunOptions {
+        device: DeviceChoice::Cpu,
+        model_hook: Some(hook),
+        run_dir: Some(run_dir.clone()),
+        quiet: true,
+        no_plan: true,
+        ..RunOptions::default()
+    };
+    let sets = ["parallel.data=2", "train.steps=12", "telemetry.every=4", "train.validate_every=6"];
+    run::train(config(MLP, &sets), options).unwrap();
+    let lines = metrics(&run_dir);
+    let records = |line: &Value| -> Vec<RankStep> { serde_json::from_value(line["ranks"].clone()).unwrap() };
+    let usual = lines[3]["step_peak_allocated_bytes"].as_u64().unwrap();
+    let own: Vec<_> = lines.iter().map(|line| line["step_peak_allocated_bytes"].as_u64().unwrap()).collect();
+    assert!(own.iter().all(|peak| *peak == usual), "rank 0 has no larger step: {own:?}");
+    let mut run_peak = usual;
+    for (line, steps) in [(0, [1, 1]), (3, [4, 4]), (7, [8, 5]), (11, [12, 12])] {
+        let records = records(&lines[line]);
+        assert_eq!(records.iter().map(|record| record.step).collect::<Vec<_>>(), steps);
+        for record in &records {
+            let phases = &record.phases;
+            // The model's output is there when the large tensor is allocated, but not the loss.
+            let large = phases["forward"].after_bytes - 512 + LARGE;
+            let peak = if record.step == 5 { large } else { usual };
+            assert_eq!(record.step_peak_allocated_bytes, peak, "{record:?}");
+            run_peak = run_peak.max(peak);
+            let own_peak = if record.rank == 1 { run_peak } else { usual };
+            assert_eq!(record.peak_allocated_bytes, own_peak);
+            assert_eq!(phases.contains_key(VALIDATION), [7, 11].contains(&line), "{record:?}");
+            // The phases add up: what a rank holds after one is there before the next.
+            assert_eq!(phases["optimizer"].after_bytes, record.allocated_bytes);
+        }
+    }
+}
+
+/// A model whose second rank needs more memory in one step.
+struct Swells {
+    inner: Box<dyn Model>,
+    step: u32,
+    bytes: u64,
+}
+
+impl Model for Swells {
+    fn parameters(&self) -> &Parameters {
+        self.inner.parameters()
+    }
+
+    fn forward(&self, tape: &Tape, input: Input) -> Result<Var, NnError> {
+        let device = tape.device();
+        let output = self.inner.forward(tape, input)?;
+        if device.step() == self.step && device.rank() == 1 && tape.mode().is_training() {
+            let request = Request::new(Category::Other, "test");
+            // More than the peak of other steps, which is in backward.
+            drop(Tensor::empty(device, [(self.bytes / 4) as usize], DType::F32, request)?);
+        }
+        Ok(output)
+    }
+
+    fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var, NnError> {
+        self.inner.loss(tape, prediction, targets, scale)
     }
 }
 

@@ -44,6 +44,7 @@ mod tag;
 
 pub use allocator::{
     Allocation, Allocator, BlockInfo, BlockState, Fragmentation, Snapshot, SnapshotBlock, SnapshotSegment,
+    Usage,
 };
 pub use block::BlockId;
 pub use error::{AllocationError, Bytes, OutOfMemory};

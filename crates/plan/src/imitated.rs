@@ -13,6 +13,16 @@ use crate::toml_file;
 /// The description of the device that plans imitate on a host without a GPU.
 const SHIPPED: &str = include_str!("../../../launch/devices/h200.toml");
 const SHIPPED_NAME: &str = "the description that ships";
+/// All descriptions in the repository.
+const KNOWN: [&str; 7] = [
+    SHIPPED,
+    include_str!("../../../launch/devices/a100-40gb.toml"),
+    include_str!("../../../launch/devices/a100-80gb.toml"),
+    include_str!("../../../launch/devices/b200.toml"),
+    include_str!("../../../launch/devices/h100-80gb.toml"),
+    include_str!("../../../launch/devices/l40s.toml"),
+    include_str!("../../../launch/devices/rtx-4090.toml"),
+];
 /// Segments are multiples of this size, so the driver's granularity must divide it.
 const SEGMENTS: u64 = 2 << 20;
 /// A size far above any device's, and far enough below 2⁶⁴ that no sum overflows.
@@ -72,6 +82,18 @@ impl PlanDevice {
     /// which a test excludes.
     pub fn shipped() -> Result<Self> {
         Self::parse(SHIPPED, SHIPPED_NAME)
+    }
+
+    /// Returns the description of a GPU with this name among those in the repository. Errors: an invalid
+    /// embedded file, which a test excludes.
+    pub(crate) fn known(model: &str) -> Result<Option<Self>> {
+        for text in KNOWN {
+            let device = Self::parse(text, SHIPPED_NAME)?;
+            if device.model == model {
+                return Ok(Some(device));
+            }
+        }
+        Ok(None)
     }
 
     /// Reads a description. Errors: a file that cannot be read or is invalid, in one sentence with the line.

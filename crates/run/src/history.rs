@@ -4,10 +4,11 @@ use std::fmt;
 use std::time::Duration;
 
 use checkpoint::Validations;
-use worker::{Setup, StepScalars};
+use telemetry::RankStep;
+use worker::{Setup, StepMemory, StepScalars};
 
 /// A completed step, as rank 0 reports it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct StepReport {
     /// The step, from 0.
     pub(crate) step: u64,
@@ -18,6 +19,10 @@ pub(crate) struct StepReport {
     pub(crate) duration: Option<Duration>,
     /// Mean loss of the validation after the step, if there was one.
     pub(crate) validation_loss: Option<f64>,
+    /// Memory of this rank.
+    pub(crate) memory: StepMemory,
+    /// Records of all ranks, on rank 0 after steps that are reported in full; otherwise none.
+    pub(crate) ranks: Vec<RankStep>,
 }
 
 /// A step with a loss or gradient norm that is not finite.

@@ -7,10 +7,12 @@ use std::time::SystemTime;
 use checkpoint::CheckpointError;
 use config::RunConfig;
 use data::TokenSource;
+use plan::StepWork;
 use telemetry::Progress;
 use telemetry::metrics::{MetricsWriter, StepMetrics};
+use telemetry::progress::StepFigures;
 use telemetry::run_files::Summary;
-use worker::{Setup, StepScalars, Worker, build};
+use worker::{Setup, StepMemory, StepScalars, Worker, build};
 
 use crate::error::Result;
 use crate::history::{History, StepReport};
@@ -27,6 +29,8 @@ pub(crate) struct RunFiles {
     metrics: MetricsWriter,
     saver: Option<Saver>,
     sessions: Sessions,
+    /// Work of a step, if the devices' rate is known.
+    work: Option<StepWork>,
 }
 
 impl RunFiles {
@@ -36,7 +40,11 @@ impl RunFiles {
         let sessions = Sessions::begin(run_dir, setup)?;
         let metrics = MetricsWriter::resume(&run_dir.join("metrics.jsonl"), setup.first_step())?;
         let saver = Saver::new(setup, run_dir, metrics.syncer())?;
-        Ok(RunFiles { metrics, saver, sessions })
+        let work = StepWork::of(setup).unwrap_or_else(|error| {
+            tracing::warn!("MFU is not reported: {error}");
+            None
+        });
+        Ok(RunFiles { metrics, saver, sessions, work })
     }
 
     /// Writes the summary and waits for the last checkpoint. If the session has not `advanced` by a step, the
@@ -48,7 +56,7 @@ impl RunFiles {
         run_dir: &Path,
         advanced: bool,
     ) -> Result<(Summary, Option<CheckpointError>)> {
-        let RunFiles { metrics, saver, mut sessions } = self;
+        let RunFiles { metrics, saver, mut sessions, .. } = self;
         sessions.end(&summary)?;
         if advanced || !summary::exists(run_dir) {
             summary::write(&summary, run_dir)?;
@@ -101,6 +109,17 @@ fn loss_per_byte(loss: f64, bytes: Option<f64>) -> Option<f64> {
     bytes.filter(|bytes| *bytes != 1.0).map(|bytes| loss / bytes)
 }
 
+/// Returns the bytes allocated after a step, and their peak in it, each of the rank with the most. Between
+/// records of all ranks, this is rank 0.
+fn most_memory(report: &StepReport) -> [u64; 2] {
+    let StepMemory { now, step_peak, .. } = report.memory;
+    let ranks = || report.ranks.iter();
+    [
+        ranks().map(|rank| rank.allocated_bytes).fold(now.allocated, u64::max),
+        ranks().map(|rank| rank.step_peak_allocated_bytes).fold(step_peak.allocated, u64::max),
+    ]
+}
+
 impl Observer for Reporter {
     fn step(&mut self, worker: &Worker, report: &StepReport) -> Result<()> {
         let StepScalars { loss, gradient_norm } = report.scalars;
@@ -111,11 +130,21 @@ impl Observer for Reporter {
         }
         let tokens = worker.setup().dataset.tokens.as_ref().filter(|_| !worker.device().is_meta());
         let training_per_byte = loss_per_byte(loss.into(), self.bytes_per_token(tokens));
+        let seconds = report.duration.map(|duration| duration.as_secs_f64());
+        let mfu = self.files.work.as_ref().and_then(|work| Some(work.mfu(seconds?)));
         if let Some(progress) = &mut self.progress {
             // Meta computes no loss, and its speed is that of planning.
             let computes = !worker.device().is_meta();
-            let (loss, speed) = (computes.then_some(loss), tokens_per_second.filter(|_| computes));
-            progress.step(report.step + 1, loss, training_per_byte, speed);
+            progress.step(
+                report.step + 1,
+                &StepFigures {
+                    loss: computes.then_some(loss),
+                    loss_per_byte: training_per_byte,
+                    throughput: tokens_per_second.filter(|_| computes),
+                    mfu,
+                    memory: Some(most_memory(report)),
+                },
+            );
         }
         let mut more = serde_json::Map::new();
         more.extend(training_per_byte.map(|loss| ("loss_per_byte".to_owned(), loss.into())));
@@ -129,19 +158,23 @@ impl Observer for Reporter {
             more.insert("validation_loss".to_owned(), loss.into());
             more.extend(per_byte.map(|loss| ("validation_loss_per_byte".to_owned(), loss.into())));
         }
-        let statistics = worker.device().statistics();
+        let StepMemory { now, peak, step_peak } = report.memory;
         self.files.metrics.write(&StepMetrics {
             step: report.step + 1,
             time: rfc3339(SystemTime::now()),
-            seconds: report.duration.map(|duration| duration.as_secs_f64()),
+            seconds,
             loss,
             learning_rate: report.learning_rate,
             gradient_norm,
             tokens_per_second,
-            allocated_bytes: statistics.allocated(),
-            reserved_bytes: statistics.reserved(),
-            peak_allocated_bytes: statistics.peak_allocated(),
-            peak_reserved_bytes: statistics.peak_reserved(),
+            allocated_bytes: now.allocated,
+            reserved_bytes: now.reserved,
+            peak_allocated_bytes: peak.allocated,
+            peak_reserved_bytes: peak.reserved,
+            step_peak_allocated_bytes: step_peak.allocated,
+            step_peak_reserved_bytes: step_peak.reserved,
+            mfu,
+            ranks: report.ranks.clone(),
             more,
         })?;
         Ok(())

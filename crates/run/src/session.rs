@@ -4,14 +4,16 @@ use std::time::{Duration, Instant};
 
 use collective::ControlPlane;
 use device::Backend;
+use telemetry::RankStep;
 use telemetry::log::step_span;
+use telemetry::progress::is_reported;
 use telemetry::step_trace::RunPart;
 
 use crate::answering::wait_together;
 use crate::error::Result;
 use crate::history::{History, StepReport};
 use crate::interrupt::Interrupt;
-use worker::{Calendar, Worker};
+use worker::{Calendar, StepMemory, Worker};
 
 /// An observer of training, on rank 0.
 pub(crate) trait Observer {
@@ -63,12 +65,7 @@ pub(crate) fn run(
         }
         let duration = clock.lap().filter(|_| step > history.first);
         history.steps = step + 1;
-        let is_due = interrupt.is_due(step + 1 - history.first);
-        let agreed = Agreement::reach(worker.control(), is_due, observer)?;
-        history.interrupted = agreed.stop && step + 1 < calendar.steps;
-        if history.interrupted && worker.grid().rank() == 0 {
-            tracing::info!("stop requested: step {} is the last", history.steps);
-        }
+        let memory = worker.memory();
         let mut validation_loss = None;
         history.is_best = false;
         if calendar.validates_after(step) {
@@ -78,7 +75,18 @@ pub(crate) fn run(
             worker.check_plan(RunPart::Validation, step + 1)?;
             clock.restart();
         }
-        let done = Unread { step, duration, validation_loss };
+        let is_due = interrupt.is_due(step + 1 - history.first);
+        let every = config.telemetry.every;
+        let record = match is_reported(step + 1, history.first + 1, calendar.steps, every) {
+            true => Some(worker.record()?),
+            false => None,
+        };
+        let agreed = Agreement::reach(worker.control(), is_due, observer, record)?;
+        history.interrupted = agreed.stop && step + 1 < calendar.steps;
+        if history.interrupted && worker.grid().rank() == 0 {
+            tracing::info!("stop requested: step {} is the last", history.steps);
+        }
+        let done = Unread { step, duration, validation_loss, memory, ranks: agreed.ranks };
         let has_ended = history.interrupted || out_of_patience(worker, &calendar, &history);
         let is_last = has_ended || step + 1 == calendar.steps;
         let is_busy = agreed.is_saving && !config.checkpoint.wait;
@@ -121,7 +129,7 @@ fn stops_at_start(
     observer: &dyn Observer,
 ) -> Result<bool> {
     let is_left = history.first < Calendar::new(&worker.setup().config).steps;
-    let stops = Agreement::reach(worker.control(), interrupt.is_due(0), observer)?.stop && is_left;
+    let stops = Agreement::reach(worker.control(), interrupt.is_due(0), observer, None)?.stop && is_left;
     if stops && worker.grid().rank() == 0 {
         tracing::info!("asked to stop during the start: no step is done");
     }
@@ -172,31 +180,55 @@ struct Unread {
     step: u64,
     duration: Option<Duration>,
     validation_loss: Option<f64>,
+    memory: StepMemory,
+    ranks: Vec<RankStep>,
 }
 
 impl Unread {
     fn read(self, worker: &Worker, history: &mut History, observer: &mut dyn Observer) -> Result<()> {
-        let Unread { step, duration, validation_loss } = self;
+        let Unread { step, duration, validation_loss, memory, ranks } = self;
         let (scalars, learning_rate) = (worker.scalars(step)?, worker.learning_rate(step));
-        let report = StepReport { step, scalars, learning_rate, duration, validation_loss };
+        let report = StepReport { step, scalars, learning_rate, duration, validation_loss, memory, ranks };
         history.add(&report);
         observer.step(worker, &report)
     }
 }
 
-/// Agreement of all ranks after a step: each field is true if it is on any rank.
+/// Agreement of all ranks after a step: each flag is true if it is on any rank.
 struct Agreement {
     /// All ranks end after this step.
     stop: bool,
     save_is_due: bool,
     is_saving: bool,
+    /// The records of all ranks, on rank 0 if they were given.
+    ranks: Vec<RankStep>,
 }
 
+/// Number of flags at the beginning of a message.
+const FLAGS: usize = 3;
+
 impl Agreement {
-    fn reach(control: &mut dyn ControlPlane, stop: bool, observer: &dyn Observer) -> Result<Self> {
-        let own = [stop, observer.is_save_due(), observer.is_saving()].map(u8::from);
+    /// Exchanges the flags of all ranks; their records, which either all ranks give or none, travel in the
+    /// same messages.
+    fn reach(
+        control: &mut dyn ControlPlane,
+        stop: bool,
+        observer: &dyn Observer,
+        record: Option<RankStep>,
+    ) -> Result<Self> {
+        let flags: [bool; FLAGS] = [stop, observer.is_save_due(), observer.is_saving()];
+        let mut own = flags.map(u8::from).to_vec();
+        let has_records = record.is_some();
+        if let Some(record) = record {
+            own.extend(record.encode()?);
+        }
         let all = control.all_gather(&own)?;
         let any = |place: usize| all.iter().any(|said| said.get(place) == Some(&1));
-        Ok(Agreement { stop: any(0), save_is_due: any(1), is_saving: any(2) })
+        let reads = has_records && control.rank() == 0;
+        let records = all.iter().enumerate().filter(|_| reads);
+        let read =
+            |(rank, said): (usize, &Vec<u8>)| RankStep::decode(rank, said.get(FLAGS..).unwrap_or_default());
+        let ranks = records.map(read).collect::<telemetry::Result<_>>()?;
+        Ok(Agreement { stop: any(0), save_is_due: any(1), is_saving: any(2), ranks })
     }
 }

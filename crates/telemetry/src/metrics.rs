@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use system::{input, output, threads};
 
 use crate::error::{Result, TelemetryError};
+use crate::rank_step::RankStep;
 use crate::run_files::{atomic_write, to_json};
 
 /// A request to the writing thread.
@@ -238,6 +239,16 @@ pub struct StepMetrics {
     pub peak_allocated_bytes: u64,
     /// See [`crate::Statistic::PeakReservedBytes`].
     pub peak_reserved_bytes: u64,
+    /// Peak of rank 0's allocated bytes in this step alone.
+    pub step_peak_allocated_bytes: u64,
+    /// Peak of rank 0's reserved bytes in this step alone.
+    pub step_peak_reserved_bytes: u64,
+    /// FLOPs of the model's matmuls as a fraction of what the devices' large matmuls reach in the same time;
+    /// `None` for the first step, and for devices whose rate is not known.
+    pub mfu: Option<f64>,
+    /// Memory and phases of every rank, after the first step, every `telemetry.every`-th and the last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<RankStep>,
     /// Additional values of this step, such as `validation_loss`.
     #[serde(flatten)]
     pub more: Map<String, Value>,

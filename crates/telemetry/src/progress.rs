@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-use crate::units::{duration, grouped};
+use crate::units::{bytes, duration, grouped, percent};
 
 /// Bars on this process's terminal. They are hidden while other output is written.
 static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
@@ -18,6 +18,27 @@ pub(crate) fn write_beside_bars(text: &str) {
         // A closed standard error leaves nowhere to report the failure.
         let _ = std::io::stderr().write_all(text.as_bytes());
     });
+}
+
+/// Figures of a completed step; those that are unknown or do not apply are `None`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StepFigures {
+    /// Mean loss of the step.
+    pub loss: Option<f32>,
+    /// The same loss in nats per byte of text.
+    pub loss_per_byte: Option<f64>,
+    /// Tokens (or samples) per second.
+    pub throughput: Option<f64>,
+    /// Model FLOPs utilization, as a fraction.
+    pub mfu: Option<f64>,
+    /// Bytes allocated after the step, and their peak in it, on the rank with the most.
+    pub memory: Option<[u64; 2]>,
+}
+
+/// Returns whether step `step`, from 1, is reported in full: the first of a process, the last, and every
+/// `every`-th.
+pub fn is_reported(step: u64, first: u64, last: u64, every: u64) -> bool {
+    step == first || step == last || step.is_multiple_of(every.max(1))
 }
 
 /// Destination of the progress.
@@ -71,26 +92,15 @@ impl Progress {
         Progress { unit, ..self }
     }
 
-    /// Shows that step `step` (from 1) is done, with its loss (a token and a byte of text) and throughput if
-    /// there are any.
-    pub fn step(
-        &mut self,
-        step: u64,
-        loss: Option<f32>,
-        loss_per_byte: Option<f64>,
-        throughput: Option<f64>,
-    ) {
+    /// Shows that step `step` (from 1) is done, with its figures.
+    pub fn step(&mut self, step: u64, figures: &StepFigures) {
         let now = Instant::now();
         let (first, since) = *self.first.get_or_insert((step, now));
         let per_step = (now - since).as_secs_f64() / step.saturating_sub(first) as f64;
         let left = per_step * self.steps.saturating_sub(step) as f64;
-        let rate = throughput.map(|rate| format!("  {} {}", grouped(rate as u64), self.unit));
-        let in_bytes = loss_per_byte.map_or(String::new(), |loss| format!(" ({loss:.4} a byte)"));
-        let loss = loss.map(|loss| format!("loss {loss:.4}{in_bytes}"));
-        let rate = rate.unwrap_or_default();
-        let message = format!("{}{rate}  eta {}", loss.unwrap_or_default(), duration(left));
+        let message = format!("{}eta {}", self.in_words(figures), duration(left));
         let line = format!("step {}/{}  {message}", grouped(step), grouped(self.steps));
-        let stays = step == first || step == self.steps || step.is_multiple_of(self.every);
+        let stays = is_reported(step, first, self.steps, self.every);
         match &mut self.output {
             Output::Bar(bar) => {
                 // The line is printed above the bar and stays when the bar is removed.
@@ -108,6 +118,19 @@ impl Progress {
             }
             Output::Nowhere => {}
         }
+    }
+
+    /// Returns the known figures, each followed by two spaces.
+    fn in_words(&self, figures: &StepFigures) -> String {
+        let StepFigures { loss, loss_per_byte, throughput, mfu, memory } = *figures;
+        let in_bytes = loss_per_byte.map_or(String::new(), |loss| format!(" ({loss:.4} a byte)"));
+        let words = [
+            loss.map(|loss| format!("loss {loss:.4}{in_bytes}  ")),
+            throughput.map(|rate| format!("{} {}  ", grouped(rate as u64), self.unit)),
+            mfu.map(|share| format!("MFU {}  ", percent(share))),
+            memory.map(|[now, peak]| format!("memory {}, peak {}  ", bytes(now), bytes(peak))),
+        ];
+        words.into_iter().flatten().collect()
     }
 
     /// Removes the bar.

@@ -1,6 +1,5 @@
 //! The statistics of one rank, and gathering them on rank 0.
 
-use bincode::config::{Configuration, Limit, LittleEndian, Varint};
 use collective::{ControlPlane, Traffic};
 use memory::{CategoryBytes, Metric, PoolKind, Statistics};
 use serde::{Deserialize, Serialize};
@@ -9,9 +8,8 @@ use serde_json::{Map, Value};
 use crate::error::{Result, TelemetryError};
 use crate::phase::PhaseTimes;
 use crate::statistic::Statistic;
+use crate::wire;
 
-/// Most bytes that decoding a message may use.
-const MESSAGE_LIMIT: usize = 1 << 16;
 /// Longest name of a host or device, in characters.
 const NAME_LIMIT: usize = 256;
 
@@ -110,24 +108,17 @@ impl RankStatistics {
 
     /// Encodes the statistics as a message (bincode).
     pub fn encode(&self) -> Result<Vec<u8>> {
-        bincode::serde::encode_to_vec(self, wire())
-            .map_err(|error| TelemetryError::Encode { rank: self.rank, reason: error.to_string() })
+        wire::encode(self.rank, self)
     }
 
     /// Decodes a message from rank `from`. Errors: a message that was not written by
     /// [`RankStatistics::encode`] of this version.
     pub fn decode(from: usize, message: &[u8]) -> Result<Self> {
-        let refuse = |reason: String| Err(TelemetryError::Decode { rank: from, reason });
-        let (statistics, read) = match bincode::serde::decode_from_slice::<Self, _>(message, wire()) {
-            Ok(decoded) => decoded,
-            Err(error) => return refuse(error.to_string()),
-        };
+        let statistics: Self = wire::decode(from, message)?;
         let (values, due) = (statistics.values.len(), Statistic::all().len());
-        if read != message.len() {
-            return refuse(format!("{} bytes are left over", message.len() - read));
-        }
         if values != due {
-            return refuse(format!("it has {values} values instead of {due}"));
+            let reason = format!("it has {values} values instead of {due}");
+            return Err(TelemetryError::Decode { rank: from, reason });
         }
         Ok(statistics)
     }
@@ -139,10 +130,6 @@ pub fn gather(control: &mut dyn ControlPlane, own: &RankStatistics) -> Result<Op
     let Some(messages) = control.gather(0, &own.encode()?)? else { return Ok(None) };
     let decoded = messages.iter().enumerate().map(|(rank, message)| RankStatistics::decode(rank, message));
     decoded.collect::<Result<_>>().map(Some)
-}
-
-fn wire() -> Configuration<LittleEndian, Varint, Limit<MESSAGE_LIMIT>> {
-    bincode::config::standard().with_limit::<MESSAGE_LIMIT>()
 }
 
 fn shortened(name: &str) -> String {

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 use telemetry::TelemetryError;
 use telemetry::metrics::{MetricsWriter, StepMetrics};
-use telemetry::progress::Progress;
+use telemetry::progress::{Progress, StepFigures};
 use telemetry::run_files::{Grid, Summary, atomic_write, remove_temporaries};
 
 /// Values that read back the same only if their decimal form is exact.
@@ -155,13 +155,24 @@ fn progress_has_the_first_the_last_and_every_nth_step() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("progress");
     let mut progress = Progress::lines(Box::new(std::fs::File::create(&path).unwrap()), 25, 10);
-    (1..=25).for_each(|step| progress.step(step, Some(2.5), None, (step > 1).then_some(1_234_567.0)));
+    for step in 1..=25 {
+        let warm = step > 1;
+        let figures = StepFigures {
+            loss: Some(2.5),
+            loss_per_byte: None,
+            throughput: warm.then_some(1_234_567.0),
+            mfu: warm.then_some(0.4125),
+            memory: warm.then_some([3 << 20, 5 << 29]),
+        };
+        progress.step(step, &figures);
+    }
     progress.finish();
     let text = std::fs::read_to_string(&path).unwrap();
     let lines: Vec<_> = text.lines().collect();
     let steps: Vec<_> = lines.iter().map(|line| line.split_whitespace().nth(1).unwrap()).collect();
     assert_eq!(steps, ["1/25", "10/25", "20/25", "25/25"]);
     assert!(lines[0].ends_with("loss 2.5000  eta unknown"), "{}", lines[0]);
-    assert!(lines[1].contains("loss 2.5000  1,234,567 tokens/s  eta "), "{}", lines[1]);
+    let figures = "loss 2.5000  1,234,567 tokens/s  MFU 41.2 %  memory 3.00 MiB, peak 2.50 GiB  eta ";
+    assert!(lines[1].contains(figures), "{}", lines[1]);
     assert!(lines[3].ends_with("eta 00:00:00"), "{}", lines[3]);
 }

@@ -1,16 +1,18 @@
-//! Times of the phases of a step, measured by marks in the device's work and read after the step, so that
-//! nothing waits.
+//! Times and memory of the phases of a step. Times are measured by marks in the device's work and read after
+//! the step, so that nothing waits.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use autograd::{AutogradError, GradientSink, Target, UseId};
 use device::{Device, Mark};
+use memory::Usage;
 use telemetry::step_trace::{MICRO_BATCH, STAGE};
-use telemetry::{Phase, PhaseCounter, PhaseTimes};
+use telemetry::{Phase, PhaseCounter, PhaseTimes, RankStep};
 use tensor::Tensor;
 
 use crate::error::Result;
+use crate::phase_memory::PhaseMemory;
 
 /// An enqueued step: the phases that it entered, with the times, and its end.
 type Enqueued = (Vec<(Phase, Mark)>, Mark);
@@ -31,6 +33,9 @@ pub struct Phases {
     kept: Option<Vec<Enqueued>>,
     first: Option<PhaseCounter>,
     counter: PhaseCounter,
+    /// Number of steps read since the last record, and the time of each phase in all of them.
+    recent: (u32, [Duration; Phase::ALL.len()]),
+    memory: PhaseMemory,
 }
 
 impl Phases {
@@ -44,6 +49,8 @@ impl Phases {
             kept: None,
             first: None,
             counter: PhaseCounter::default(),
+            recent: Default::default(),
+            memory: PhaseMemory::new(device),
         }
     }
 
@@ -54,6 +61,7 @@ impl Phases {
         self.now = None;
         self.device.take_waits();
         self.read()?;
+        self.memory.begin();
         self.enter(Phase::Inputs)
     }
 
@@ -65,6 +73,7 @@ impl Phases {
         }
         self.note_waits();
         self.now = Some(phase);
+        self.memory.enter(phase);
         self.device.with_allocator(|allocator| allocator.mark(phase.name(), 0));
         if !self.device.is_meta() {
             self.current.push((phase, self.device.mark()?));
@@ -96,11 +105,41 @@ impl Phases {
     pub fn end(&mut self) -> Result<()> {
         self.note_waits();
         self.now = None;
+        self.memory.end();
         if !self.current.is_empty() {
             let end = self.device.mark()?;
             self.unread.push_back((std::mem::take(&mut self.current), end));
         }
         Ok(())
+    }
+
+    /// Begins to measure the memory of a validation.
+    pub(crate) fn begin_validation(&mut self) {
+        self.memory.begin_validation();
+    }
+
+    /// Ends the measurement of a validation's memory.
+    pub(crate) fn end_validation(&mut self) {
+        self.memory.end_validation();
+    }
+
+    /// Peaks of allocated and reserved bytes in the last step.
+    pub(crate) fn last_peak(&self) -> Usage {
+        self.memory.last_peak()
+    }
+
+    /// Returns the record of the steps since the last call. Times are those of steps that the device has
+    /// finished. Errors: the driver's.
+    pub(crate) fn record(&mut self) -> Result<RankStep> {
+        self.read()?;
+        let mut record = self.memory.take();
+        let (steps, times) = std::mem::take(&mut self.recent);
+        for (phase, time) in Phase::ALL.into_iter().zip(times) {
+            if let Some(figures) = record.phases.get_mut(phase.name()).filter(|_| steps > 0) {
+                figures.microseconds = u64::try_from((time / steps).as_micros()).ok();
+            }
+        }
+        Ok(record)
     }
 
     /// Discards all times: the next step is the first that counts.
@@ -161,6 +200,8 @@ impl Phases {
             if let (Some(over), Some(kept)) = (self.unread.pop_front(), &mut self.kept) {
                 kept.push(over);
             }
+            self.recent.0 += 1;
+            self.recent.1.iter_mut().zip(step).for_each(|(sum, time)| *sum += time);
             match self.first {
                 None => self.first.insert(PhaseCounter::default()).add(step),
                 Some(_) => self.counter.add(step),

@@ -31,6 +31,7 @@ mod observed;
 mod rehearsal;
 mod step;
 
+pub use counters::StepMemory;
 pub use step::StepScalars;
 
 /// Loss and norm of a step, kept on the device until the next step.

@@ -13,6 +13,7 @@ use std::fmt;
 use collective::Communicator;
 use serde::Serialize;
 use telemetry::Progress;
+use telemetry::progress::StepFigures;
 use worker::{Evaluator, Setup};
 
 use crate::ranks::on_ranks;
@@ -78,7 +79,7 @@ pub fn evaluate(mut startup: Startup, options: &EvaluateOptions) -> Result<Optio
         let shows = usize::from(replica > 0 || !evaluator.has_losses());
         let steps = evaluator.own_micro_batches();
         let mut progress = Progress::new(shows, steps, (steps / 10).max(1));
-        let losses = evaluator.losses(&mut |done| progress.step(done as u64, None, None, None))?;
+        let losses = evaluator.losses(&mut |done| progress.step(done as u64, &StepFigures::default()))?;
         progress.finish();
         Ok(losses)
     };

@@ -170,7 +170,7 @@ impl<R: RawMemory> Allocator<R> {
         self.count_driver_allocation(request.pool);
         let kind = self.pools[request.pool as usize].kind;
         self.statistics.increase(Metric::Segment, kind, 1);
-        self.statistics.increase(Metric::ReservedBytes, kind, bytes);
+        self.count_reserved(kind, bytes);
         self.statistics.num_device_alloc += 1;
         if bytes >= self.settings.max_split_size {
             self.statistics.count_oversize_segment(1);
@@ -178,6 +178,12 @@ impl<R: RawMemory> Allocator<R> {
         self.trace_driver(Action::SegmentAlloc, address, bytes, request.stream, request.tag);
         let block = Block::new(address, bytes, placement.order, request.pool, request.stream);
         Ok(Some(self.blocks.insert(block)))
+    }
+
+    /// Counts bytes taken from the driver.
+    pub(super) fn count_reserved(&mut self, kind: PoolKind, bytes: u64) {
+        self.statistics.increase(Metric::ReservedBytes, kind, bytes);
+        self.recent.reserved = self.recent.reserved.max(self.statistics.reserved());
     }
 
     /// Returns whether a block of `found` bytes is split and its upper part returned to the pool.
@@ -268,6 +274,7 @@ impl<R: RawMemory> Allocator<R> {
             statistics.count_oversize_allocation(1);
         }
         self.at_peak |= statistics.metric(Metric::AllocatedBytes, PoolKind::All).peak > peak;
+        self.recent.allocated = self.recent.allocated.max(statistics.allocated());
         self.categories.0[request.tag.category.index()] += size;
     }
 

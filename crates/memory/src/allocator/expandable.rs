@@ -121,7 +121,7 @@ impl<R: RawMemory> Allocator<R> {
         self.merge(index, next);
         self.insert_idle(index);
         self.held += mapped;
-        self.statistics.increase(Metric::ReservedBytes, kind, mapped);
+        self.count_reserved(kind, mapped);
         self.statistics.num_device_alloc += 1;
         self.trace_driver(Action::SegmentMap, address, mapped, stream, tag);
         Ok(true)

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use serde::{Deserialize, Serialize};
+
 use crate::block::{BlockId, Slab};
 use crate::error::AllocationError;
 use crate::hash_order::Table;
@@ -44,6 +46,23 @@ impl Allocation {
     pub const EMPTY: Allocation = Allocation { block: BlockId::NULL, address: 0, size: 0 };
 }
 
+/// Bytes of allocated blocks, and bytes held from the driver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Bytes of allocated blocks.
+    pub allocated: u64,
+    /// Bytes held from the driver.
+    pub reserved: u64,
+}
+
+impl Usage {
+    /// Returns the larger of each.
+    #[must_use]
+    pub fn most(self, other: Self) -> Self {
+        Usage { allocated: self.allocated.max(other.allocated), reserved: self.reserved.max(other.reserved) }
+    }
+}
+
 /// A caching allocator over a driver. See the crate's documentation.
 #[derive(Debug)]
 pub struct Allocator<R: RawMemory> {
@@ -77,6 +96,7 @@ pub struct Allocator<R: RawMemory> {
     peak_categories: CategoryBytes,
     /// Allocated bytes are at their peak and `peak_categories` is out of date.
     at_peak: bool,
+    recent: Usage,
     history: History,
     labels: Labels,
 }
@@ -114,6 +134,7 @@ impl<R: RawMemory> Allocator<R> {
             categories: CategoryBytes::default(),
             peak_categories: CategoryBytes::default(),
             at_peak: true,
+            recent: Usage::default(),
             history: History::default(),
             labels: Labels::default(),
         };
@@ -180,6 +201,11 @@ impl<R: RawMemory> Allocator<R> {
         self.limit
     }
 
+    /// Bytes that may be held at most: the limit, or all of the device.
+    pub fn capacity(&self) -> u64 {
+        self.limit.map_or(self.total, |limit| limit.min(self.total))
+    }
+
     /// All counters.
     pub fn statistics(&self) -> &Statistics {
         &self.statistics
@@ -193,6 +219,18 @@ impl<R: RawMemory> Allocator<R> {
     /// Bytes by category at the moment when `allocated_bytes` reached its peak.
     pub fn peak_category_bytes(&self) -> CategoryBytes {
         if self.at_peak { self.categories } else { self.peak_categories }
+    }
+
+    /// Bytes allocated and reserved now.
+    pub fn usage(&self) -> Usage {
+        Usage { allocated: self.statistics.allocated(), reserved: self.statistics.reserved() }
+    }
+
+    /// Returns the peaks of allocated and reserved bytes since the last call, each at its own time. The next
+    /// call's begin at the current bytes. The peaks of [`Allocator::statistics`] are independent of this.
+    pub fn take_recent_peak(&mut self) -> Usage {
+        let now = self.usage();
+        std::mem::replace(&mut self.recent, now).most(now)
     }
 
     /// Resets every peak to its current value.

@@ -1,9 +1,21 @@
 //! A rank's statistics.
 
-use telemetry::{DriverAccount, PhaseTimes, RankStatistics, Sources, host_name};
+use memory::Usage;
+use telemetry::{DriverAccount, PhaseTimes, RankStatistics, RankStep, Sources, host_name};
 
 use super::Worker;
 use crate::error::Result;
+
+/// Memory of a rank after a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepMemory {
+    /// Bytes in use.
+    pub now: Usage,
+    /// Peaks since the device was opened.
+    pub peak: Usage,
+    /// Peaks of the step alone.
+    pub step_peak: Usage,
+}
 
 impl Worker {
     /// Returns the rank's statistics. Waits for the device. Errors: the device's.
@@ -27,6 +39,22 @@ impl Worker {
             };
             let device = &self.device.description().name;
             RankStatistics::take(self.grid.rank(), &host_name(), device, &sources)
+        })
+    }
+
+    /// Returns the rank's record of the steps since the last call, without waiting for the device. Errors:
+    /// the driver's.
+    pub fn record(&mut self) -> Result<RankStep> {
+        self.phases.record()
+    }
+
+    /// Memory after the last step. Does not wait for the device.
+    pub fn memory(&self) -> StepMemory {
+        let step_peak = self.phases.last_peak();
+        self.device.with_allocator(|allocator| {
+            let statistics = allocator.statistics();
+            let peak = Usage { allocated: statistics.peak_allocated(), reserved: statistics.peak_reserved() };
+            StepMemory { now: allocator.usage(), peak, step_peak }
         })
     }
 }

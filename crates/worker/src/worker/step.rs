@@ -158,9 +158,11 @@ impl Worker {
     /// every rank and every grid, since losses are added in order.
     pub fn validate(&mut self) -> Result<f64> {
         self.begin_part(RunPart::Validation, self.device.step().into());
+        self.phases.begin_validation();
         let own = self.validation_passes()?;
         let count = self.setup.config.train.validation_micro_batches;
         let losses = losses::of_all(&mut self.planes, &own, count)?;
+        self.phases.end_validation();
         let sum: f64 = losses.iter().map(|loss| f64::from(*loss)).sum();
         Ok(sum / count as f64)
     }

@@ -1,0 +1,82 @@
+//! The model FLOPs of a step, and the rate of its devices: the model FLOPs utilization (MFU).
+
+use config::{RecomputePolicy, RunConfig};
+use device::{DType, Description};
+use worker::build::Dataset;
+use worker::{Placement, Setup};
+
+use crate::costs::with_recompute;
+use crate::error::Result;
+use crate::imitated::PlanDevice;
+use crate::measure;
+use crate::rates::DeviceRates;
+
+/// The work of a step, against the rate of its devices.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepWork {
+    /// FLOPs of the matmuls and attention of the model's forward and backward passes over the global batch,
+    /// without recomputation.
+    pub flops: f64,
+    /// FLOP/s of large matmuls in the run's precision on all devices of the run together.
+    pub rate: f64,
+}
+
+impl StepWork {
+    /// Counts the work of a step on Meta; `None` for devices whose rate is not known, such as a CPU. Errors:
+    /// those of building and running the model on Meta.
+    pub fn of(setup: &Setup) -> Result<Option<Self>> {
+        let Placement::Cuda(gpus) = &setup.placement else { return Ok(None) };
+        let known = PlanDevice::known(&gpus.description.model)?;
+        let rates = known.and_then(|device| device.rates);
+        rates.map(|rates| Self::at(&setup.config, &setup.dataset, &gpus.description, &rates)).transpose()
+    }
+
+    /// Counts the work of a step of devices with these rates.
+    fn at(
+        config: &RunConfig,
+        dataset: &Dataset,
+        description: &Description,
+        rates: &DeviceRates,
+    ) -> Result<Self> {
+        let layers = measure::layers(&with_recompute(config, RecomputePolicy::None), dataset, description)?;
+        let micro_batch: u64 = layers.iter().flat_map(|layer| layer.flops).sum();
+        let rate = if config.precision.compute == DType::F32 { rates.flops_f32 } else { rates.flops_bf16 };
+        Ok(StepWork {
+            flops: micro_batch as f64 * config.train.micro_batches() as f64,
+            rate: rate * config.world_size() as f64,
+        })
+    }
+
+    /// Model FLOPs utilization of a step that takes `seconds`.
+    #[must_use]
+    pub fn mfu(&self, seconds: f64) -> f64 {
+        self.flops / (self.rate * seconds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use worker::build;
+
+    #[test]
+    fn the_work_of_a_step_is_that_of_its_matmuls() {
+        let text = include_str!("../../../launch/configs/gpt2-124m.toml");
+        let sets = ["parallel.data=2", "memory.recompute=block", "precision.compute=bf16"].map(str::to_owned);
+        let config = RunConfig::parse(text, "124m", std::path::Path::new("/"), &sets).unwrap();
+        let shipped = PlanDevice::known("NVIDIA H200").unwrap().unwrap();
+        let (rates, description) = (shipped.rates.clone().unwrap(), shipped.description(true));
+        let dataset = build::dataset(&config).unwrap();
+        let work = StepWork::at(&config, &dataset, &description, &rates).unwrap();
+        let [layers, width, context, vocabulary] = [12.0, 768.0, 1024.0, 50304.0];
+        let weights = 2.0 * (12.0 * layers * width * width + width * vocabulary);
+        // Causal attention computes about half of its matrix.
+        let attention = 2.0 * layers * context * width;
+        let tokens = (config.train.global_batch_size * 1024) as f64;
+        let expected = 3.0 * tokens * (weights + attention);
+        assert!((work.flops / expected - 1.0).abs() < 0.02, "{work:?}, {expected}");
+        assert_eq!(work.rate, 2.0 * 799.2e12);
+        assert!((work.mfu(work.flops / work.rate) - 1.0).abs() < 1e-12);
+        assert!(PlanDevice::known("another").unwrap().is_none());
+    }
+}
