@@ -261,25 +261,36 @@ fn a_terminated_run_saves_its_last_step_and_resumes_without_a_configuration() {
     assert_eq!(resumed["validation_loss"], whole["validation_loss"]);
 }
 
-/// Starts a run that is held at `point`, calls `meanwhile` with its process and lets it go on.
-fn held(workplace: &Workplace, arguments: &[&str], point: &str, meanwhile: impl FnOnce(&Child)) -> Output {
-    let reached = workplace.path("reached");
+/// Starts a run that is held at `point`, calls `meanwhile` with its process and the file of its error stream,
+/// and lets it go on.
+fn held(
+    workplace: &Workplace,
+    arguments: &[&str],
+    point: &str,
+    meanwhile: impl FnOnce(&Child, &Path),
+) -> Output {
+    let (reached, errors) = (workplace.path("reached"), workplace.path("stderr"));
     let hold = format!("{point}:1:{}", reached.display());
     let mut command = workplace.plimsoll(arguments);
-    command.env(fail_point::VARIABLE, hold).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
+    command.env(fail_point::VARIABLE, hold).stdout(Stdio::null());
+    let mut child = command.stderr(std::fs::File::create(&errors).unwrap()).spawn().unwrap();
     while !reached.exists() {
         assert!(child.try_wait().unwrap().is_none(), "it ended before {point}");
         std::thread::sleep(Duration::from_millis(5));
     }
-    meanwhile(&child);
+    meanwhile(&child, &errors);
     std::fs::remove_file(&reached).unwrap();
-    child.wait_with_output().unwrap()
+    let output = child.wait_with_output().unwrap();
+    Output { stderr: std::fs::read(errors).unwrap(), ..output }
 }
 
-fn terminate(child: &Child) {
+/// Asks a process to stop and waits until it says that it will.
+fn terminate(child: &Child, errors: &Path) {
     let sent = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
     assert!(sent.success());
+    while !std::fs::read_to_string(errors).unwrap().contains("stopping after this step") {
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]
@@ -313,7 +324,7 @@ fn a_request_to_stop_during_the_start_ends_a_run_before_its_first_step() {
 fn a_corpus_that_is_cut_after_the_last_step_costs_no_result() {
     let workplace = Workplace::new();
     let line = ["train", "run.toml", "--run-dir", "out", "--set", "train.steps=5"];
-    let output = held(&workplace, &line, "steps done", |_| {
+    let output = held(&workplace, &line, "steps done", |_, _| {
         let corpus = std::fs::OpenOptions::new().write(true).open(workplace.path("corpus.txt")).unwrap();
         corpus.set_len(10).unwrap();
     });

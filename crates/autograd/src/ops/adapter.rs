@@ -48,19 +48,36 @@ impl Adapter {
         self.a.is_trained() || self.b.is_trained()
     }
 
-    /// Adds the term to `y`, a call's output, unless nothing will read it.
-    pub(super) fn forward(&self, tape: &Tape, x: &Tensor, y: &Tensor) -> tensor::Result<Kept> {
-        match tape.reads_output() {
-            true => self.add(tape, x, y),
-            false => self.compress(tape, x),
+    /// Computes a layer's output `x · Wᵀ + b` plus the term, unless nothing will read it.
+    pub(super) fn forward(
+        &self,
+        tape: &Tape,
+        x: &Tensor,
+        weight: &Weight,
+        bias: Option<&Weight>,
+    ) -> tensor::Result<(Tensor, Kept)> {
+        if tape.reads_output() {
+            return self.compute(tape, x, weight, bias);
         }
+        let kept = self.compress(tape, x)?;
+        let output = ops::linear::forward_again(x, weight.tensor(), bias.map(Weight::tensor))?.output;
+        Ok((output, kept))
     }
 
-    /// Adds the term to `y`.
-    pub(super) fn add(&self, tape: &Tape, x: &Tensor, y: &Tensor) -> tensor::Result<Kept> {
+    /// Computes a layer's output `x · Wᵀ + b` plus the term. The term comes first, since the large matmul reads
+    /// what it adds to while it computes, and the narrow one would wait for it.
+    pub(super) fn compute(
+        &self,
+        tape: &Tape,
+        x: &Tensor,
+        weight: &Weight,
+        bias: Option<&Weight>,
+    ) -> tensor::Result<(Tensor, Kept)> {
         let kept = self.compress(tape, x)?;
-        ops::linear::add(&kept.low, &self.expansion(y)?, y)?;
-        Ok(kept)
+        let expansion = self.expansion(weight.tensor().shape().rows())?;
+        let output = ops::linear::forward(&kept.low, &expansion, None, Activation::None)?.output;
+        ops::linear::add(x, weight.tensor(), bias.map(Weight::tensor), &output)?;
+        Ok((output, kept))
     }
 
     fn compress(&self, tape: &Tape, x: &Tensor) -> tensor::Result<Kept> {
@@ -70,35 +87,42 @@ impl Adapter {
         Ok(Kept { low, mask, gradient: None })
     }
 
-    /// Returns the matrix from `low` to the output: each part's `scale · B` at its rows and columns, `[out,
-    /// parts · rank]`.
-    fn expansion(&self, output: &Tensor) -> tensor::Result<Tensor> {
-        let matrix = ops::rearrange::spread_blocks(self.b.tensor(), &self.parts, output.shape().columns())?;
-        if self.scale != 1.0 {
-            ops::scale::in_place(&matrix, self.scale)?;
-        }
-        Ok(matrix)
+    /// Returns whether the matrix from `low` to the output is B itself.
+    fn is_plain(&self, outputs: usize) -> bool {
+        self.scale == 1.0 && matches!(&self.parts[..], [all] if *all == (0..outputs))
     }
 
-    /// Adds the input's gradient to `dx`, if that is wanted.
+    /// Returns the matrix from `low` to the output: each part's `scale · B` at its rows and columns, `[out,
+    /// parts · rank]`.
+    fn expansion(&self, outputs: usize) -> tensor::Result<Tensor> {
+        match self.is_plain(outputs) {
+            true => Ok(self.b.tensor().clone()),
+            false => ops::blocks::spread(self.b.tensor(), &self.parts, outputs, self.scale),
+        }
+    }
+
+    /// The gradient of the layer's input, if that is wanted, from the output's.
     pub(super) fn backward_input(
         &self,
         kept: &mut Kept,
         dy: &Tensor,
-        dx: Option<&Tensor>,
-    ) -> tensor::Result<()> {
-        let low = ops::linear::backward_input(dy, &self.expansion(dy)?)?;
-        match (dx, kept.mask) {
-            (Some(dx), None) => ops::linear::add_backward_input(&low, self.a.tensor(), dx)?,
-            (Some(dx), Some(mask)) => {
-                let input = ops::linear::backward_input(&low, self.a.tensor())?;
-                let input = ops::dropout::apply(input, mask, Category::ActivationGradient)?;
-                ops::add::into(dx, &input)?;
+        weight: &Weight,
+        wanted: bool,
+    ) -> tensor::Result<Option<Tensor>> {
+        let low = ops::linear::backward_input(dy, &self.expansion(dy.shape().columns())?)?;
+        let dx = match (wanted, kept.mask) {
+            (true, None) => Some(ops::linear::backward_input(&low, self.a.tensor())?),
+            (true, Some(mask)) => {
+                let dx = ops::linear::backward_input(&low, self.a.tensor())?;
+                Some(ops::dropout::apply(dx, mask, Category::ActivationGradient)?)
             }
-            (None, _) => {}
-        }
+            (false, _) => None,
+        };
         kept.gradient = Some(low);
-        Ok(())
+        if let Some(dx) = &dx {
+            ops::linear::add_backward_input(dy, weight.tensor(), dx)?;
+        }
+        Ok(dx)
     }
 
     /// The gradients of B and A, from the output's gradient and the layer's input.
@@ -122,19 +146,16 @@ impl Adapter {
     }
 
     fn backward_b(&self, dy: &Tensor, low: &Tensor, target: &Target) -> tensor::Result<()> {
-        let shape = [dy.shape().columns(), low.shape().columns()];
+        let outputs = dy.shape().columns();
+        if self.is_plain(outputs) {
+            return ops::linear::backward_weight(dy, low, target, None);
+        }
+        let shape = [outputs, low.shape().columns()];
         let request = device::Request::new(Category::Gradient, "adapter.backward");
         let tensor = Tensor::empty(dy.device(), shape, target.tensor.dtype(), request)?;
         let all = Target { tensor, accumulate: false };
         ops::linear::backward_weight(dy, low, &all, None)?;
-        let own = ops::rearrange::gather_blocks(&all.tensor, &self.parts)?;
-        if self.scale != 1.0 {
-            ops::scale::in_place(&own, self.scale)?;
-        }
-        match target.accumulate {
-            true => ops::add::into(&target.tensor, &own),
-            false => target.tensor.copy_from(&own),
-        }
+        ops::blocks::gather(&all.tensor, &self.parts, self.scale, target)
     }
 }
 
@@ -168,16 +189,7 @@ pub fn adapted_linear(
     adapter: &Adapter,
 ) -> Result<Var> {
     const OPERATOR: &str = "adapted_linear";
-    let forward = || {
-        let (matrix, bias) = (weight.tensor(), bias.map(Weight::tensor));
-        let output = match tape.reads_output() {
-            true => ops::linear::forward(x.tensor(), matrix, bias, Activation::None)?.output,
-            false => ops::linear::forward_again(x.tensor(), matrix, bias)?.output,
-        };
-        let kept = adapter.forward(tape, x.tensor(), &output)?;
-        Ok((output, kept))
-    };
-    let (output, kept) = named(OPERATOR, forward())?;
+    let (output, kept) = named(OPERATOR, adapter.forward(tape, x.tensor(), weight, bias))?;
     tape.record_one(&[x.source()], output, || AdaptedLinearRule {
         x: x.tensor().clone(),
         weight: weight.clone(),
@@ -208,11 +220,7 @@ impl Rule for AdaptedLinearRule {
         wanted: &[bool],
     ) -> Result<Vec<Option<Tensor>>> {
         let gradient = only(outputs)?;
-        let input = match wanted[0] {
-            true => Some(ops::linear::backward_input(&gradient, self.weight.tensor())?),
-            false => None,
-        };
-        self.adapter.backward_input(&mut self.kept, &gradient, input.as_ref())?;
+        let input = self.adapter.backward_input(&mut self.kept, &gradient, &self.weight, wanted[0])?;
         self.gradient = Some(gradient);
         Ok(vec![input])
     }

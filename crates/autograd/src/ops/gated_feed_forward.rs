@@ -54,19 +54,30 @@ pub fn gated_feed_forward(
     const OPERATOR: &str = "gated_feed_forward";
     let [adapter, down_adapter] = &weights.adapters;
     let forward = || {
-        let (gate_up, down) = (weights.gate_up.tensor(), weights.down.tensor());
-        let gate_up = ops::linear::forward(x.tensor(), gate_up, None, Activation::None)?.output;
-        let kept = adapter.as_ref().map(|adapter| adapter.add(tape, x.tensor(), &gate_up)).transpose()?;
+        let (gate_up, kept) = match adapter {
+            Some(adapter) => {
+                let (output, kept) = adapter.compute(tape, x.tensor(), &weights.gate_up, None)?;
+                (output, Some(kept))
+            }
+            None => {
+                let matrix = weights.gate_up.tensor();
+                (ops::linear::forward(x.tensor(), matrix, None, Activation::None)?.output, None)
+            }
+        };
         let hidden = match tape.reads_output() || down_adapter.is_some() {
             true => ops::gate::forward(&gate_up, activation)?,
             false => ops::gate::forward_again(&gate_up)?,
         };
-        let output = match tape.reads_output() {
-            true => ops::linear::forward(&hidden, down, None, Activation::None)?.output,
-            false => ops::linear::forward_again(&hidden, down, None)?.output,
+        let down = weights.down.tensor();
+        let (output, down_kept) = match (down_adapter, tape.reads_output()) {
+            (Some(adapter), _) => {
+                let (output, kept) = adapter.forward(tape, &hidden, &weights.down, None)?;
+                (output, Some(kept))
+            }
+            (None, true) => (ops::linear::forward(&hidden, down, None, Activation::None)?.output, None),
+            (None, false) => (ops::linear::forward_again(&hidden, down, None)?.output, None),
         };
-        let down_kept = down_adapter.as_ref().map(|adapter| adapter.forward(tape, &hidden, &output));
-        Ok((gate_up, output, [kept, down_kept.transpose()?]))
+        Ok((gate_up, output, [kept, down_kept]))
     };
     let (gate_up, output, kept) = named(OPERATOR, forward())?;
     tape.record_one(&[x.source()], output, || GatedFeedForwardRule {
@@ -104,19 +115,12 @@ impl Rule for GatedFeedForwardRule {
         let (gradient, is_trained) = (only(outputs)?, self.has_weights());
         let [adapter, down_adapter] = &self.weights.adapters;
         let [kept, down_kept] = &mut self.kept;
-        let hidden = ops::linear::backward_input(&gradient, self.weights.down.tensor())?;
-        if let (Some(adapter), Some(kept)) = (down_adapter, down_kept) {
-            adapter.backward_input(kept, &gradient, Some(&hidden))?;
-        }
+        let hidden = input_gradient(down_adapter, down_kept, &gradient, &self.weights.down, true)?;
+        let Some(hidden) = hidden else { return Ok(vec![None]) };
         ops::gate::backward(&self.gate_up, &hidden, self.activation)?;
         self.down = is_trained.then_some((gradient, hidden));
-        let input = match wanted.contains(&true) {
-            true => Some(ops::linear::backward_input(&self.gate_up, self.weights.gate_up.tensor())?),
-            false => None,
-        };
-        if let (Some(adapter), Some(kept)) = (adapter, kept) {
-            adapter.backward_input(kept, &self.gate_up, input.as_ref())?;
-        }
+        let wanted = wanted.contains(&true);
+        let input = input_gradient(adapter, kept, &self.gate_up, &self.weights.gate_up, wanted)?;
         Ok(vec![input])
     }
 
@@ -132,5 +136,20 @@ impl Rule for GatedFeedForwardRule {
             adapter.backward_weight(sink, kept, &gate_up, x)?;
         }
         backward_weight(sink, gate_up, x, &weights.gate_up, None)
+    }
+}
+
+/// The gradient of the input of a matmul with or without an adapter, if it is wanted.
+fn input_gradient(
+    adapter: &Option<Adapter>,
+    kept: &mut Option<Kept>,
+    dy: &Tensor,
+    weight: &Weight,
+    wanted: bool,
+) -> tensor::Result<Option<Tensor>> {
+    match (adapter, kept) {
+        (Some(adapter), Some(kept)) => adapter.backward_input(kept, dy, weight, wanted),
+        _ if wanted => Ok(Some(ops::linear::backward_input(dy, weight.tensor())?)),
+        _ => Ok(None),
     }
 }

@@ -10,6 +10,7 @@ pub static FAMILIES: Families = &[
     &super::attention::cuda::FAMILY_F32,
     &super::attention::cuda::FAMILY_HOPPER_BACKWARD,
     &super::attention::cuda::FAMILY_HOPPER_FORWARD,
+    &super::blocks::cuda::FAMILY,
     &super::cached_attention::cuda::FAMILY,
     &super::cast::FAMILY,
     &super::choose::cuda::FAMILY,

@@ -12,6 +12,7 @@
 pub mod activation;
 pub mod add;
 pub mod attention;
+pub mod blocks;
 pub mod cached_attention;
 pub mod cast;
 mod check;

@@ -6,6 +6,7 @@ mod add;
 mod arriving;
 mod attention;
 mod attention_masks;
+mod blocks;
 mod cached_attention;
 mod cast;
 mod choose;

@@ -7,13 +7,14 @@ use crate::ops::activation::{Elementary, Relu};
 use crate::ops::{GradientTarget, columns};
 use crate::{Result, Tensor};
 
-/// out = x · Wᵀ + b, limited to at least 0 if `clip`, in one pass over the output.
+/// out (+)= x · Wᵀ + b, limited to at least 0 if `clip`, in one pass over the output.
 pub(super) fn affine(
     x: &Tensor,
     weight: &Tensor,
     bias: Option<&Tensor>,
     clip: bool,
     out: &Tensor,
+    accumulate: bool,
 ) -> Result<()> {
     let (rows, inputs, outputs) = (out.shape().rows(), x.shape().columns(), out.shape().columns());
     let (x, weight) = (x.read()?, weight.read()?);
@@ -21,7 +22,7 @@ pub(super) fn affine(
     let x_matrix = MatrixRef::new(&x, rows, inputs, inputs);
     let weight = MatrixRef::new(&weight, outputs, inputs, inputs).transposed();
     let bias: &[f32] = bias.as_deref().unwrap_or(&[]);
-    gemm_then(x_matrix, weight, &mut out.write::<f32>()?, outputs, 1.0, false, |finished| {
+    gemm_then(x_matrix, weight, &mut out.write::<f32>()?, outputs, 1.0, accumulate, |finished| {
         simd(|| {
             for row in finished.chunks_mut(outputs) {
                 match (bias.is_empty(), clip) {
@@ -33,16 +34,6 @@ pub(super) fn affine(
             }
         });
     });
-    Ok(())
-}
-
-/// out += x · Wᵀ.
-pub(super) fn add(x: &Tensor, weight: &Tensor, out: &Tensor) -> Result<()> {
-    let (rows, inputs, outputs) = (out.shape().rows(), x.shape().columns(), out.shape().columns());
-    let (x, weight) = (x.read()?, weight.read()?);
-    let x = MatrixRef::new(&x, rows, inputs, inputs);
-    let weight = MatrixRef::new(&weight, outputs, inputs, inputs).transposed();
-    gemm(x, weight, &mut out.write::<f32>()?, outputs, 1.0, true);
     Ok(())
 }
 

@@ -81,9 +81,9 @@ pub(super) fn affine_activated(
     }
 }
 
-/// out += x · Wᵀ.
-pub(super) fn add(x: &Tensor, weight: &Tensor, out: &Tensor) -> Result<()> {
-    forward(x, weight, out, true, Epilogue::None)
+/// out += x · Wᵀ + b.
+pub(super) fn add(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, out: &Tensor) -> Result<()> {
+    forward(x, weight, out, true, bias_or_none(bias))
 }
 
 /// dx (+)= dy · weight, and the epilogue.

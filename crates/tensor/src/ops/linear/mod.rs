@@ -48,7 +48,7 @@ pub(super) fn plain(
     let output = allocate(operator, x, weight, bias)?;
     match x.device().backend() {
         Backend::Meta => count(x, weight),
-        Backend::Cpu => cpu::affine(x, weight, bias, clip, &output)?,
+        Backend::Cpu => cpu::affine(x, weight, bias, clip, &output, false)?,
         Backend::Cuda => cuda::affine(x, weight, bias, clip, &output)?,
     }
     Ok(output)
@@ -68,7 +68,7 @@ pub(super) fn activated(
     match x.device().backend() {
         Backend::Meta => count(x, weight),
         Backend::Cpu => {
-            cpu::affine(x, weight, bias, false, &pre_activation)?;
+            cpu::affine(x, weight, bias, false, &pre_activation, false)?;
             activation::apply(&pre_activation, &output, activation)?;
         }
         Backend::Cuda => cuda::affine_activated(x, weight, bias, activation, &pre_activation, &output)?,
@@ -101,21 +101,25 @@ pub fn backward_activation(dy: Tensor, saved: &Tensor, activation: Activation) -
     activation::backward(dy, saved, activation)
 }
 
-/// out `[.., out]` += x `[.., in]` · weightᵀ, without bias; sums are in f32 and rounded once. Errors: shapes
-/// or types that do not agree.
-pub fn add(x: &Tensor, weight: &Tensor, out: &Tensor) -> Result<()> {
+/// out `[.., out]` += x `[.., in]` · weightᵀ + bias; sums are in f32 and rounded once. Errors: shapes or types
+/// that do not agree.
+pub fn add(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, out: &Tensor) -> Result<()> {
     const OPERATOR: &str = "linear.add";
-    check::computed(OPERATOR, &[("x", x), ("weight", weight), ("out", out)])?;
+    let dtype = check::computed(OPERATOR, &[("x", x), ("weight", weight), ("out", out)])?;
     let (outputs, inputs) = matrix(OPERATOR, weight)?;
     check::shape(OPERATOR, "x", x, check::with_columns(out.shape(), inputs))?;
     check::shape(OPERATOR, "out", out, check::with_columns(x.shape(), outputs))?;
+    if let Some(bias) = bias {
+        check::dtype(OPERATOR, "bias", bias, dtype)?;
+        check::shape(OPERATOR, "bias", bias, [outputs])?;
+    }
     match x.device().backend() {
         Backend::Meta => {
             count(x, weight);
             Ok(())
         }
-        Backend::Cpu => cpu::add(x, weight, out),
-        Backend::Cuda => cuda::add(x, weight, out),
+        Backend::Cpu => cpu::affine(x, weight, bias, false, out, true),
+        Backend::Cuda => cuda::add(x, weight, bias, out),
     }
 }
 

@@ -5,8 +5,6 @@
 
 pub(super) mod cuda;
 
-use std::ops::Range;
-
 use device::parallel::CHUNK;
 use device::{Backend, Category, Request};
 
@@ -85,58 +83,6 @@ pub fn repeat(x: &Tensor, shape: Shape) -> Result<Tensor> {
     let output = output(OPERATOR, x, shape)?;
     copy(OPERATOR, sizes(shape), (x, from), (&output, Layout::dense(shape)))?;
     Ok(output)
-}
-
-/// The rows of `x [rows, width]` as blocks of a matrix `[outputs, places.len() · width]` that is 0 elsewhere:
-/// the next `places[i].len()` rows lie at the rows `places[i]` and at the columns from `i · width` on.
-/// Errors: rows that `x` or the matrix does not have, out of memory.
-pub fn spread_blocks(x: &Tensor, places: &[Range<usize>], outputs: usize) -> Result<Tensor> {
-    const OPERATOR: &str = "rearrange.spread_blocks";
-    let (dtype, width) = (check::computed(OPERATOR, &[("x", x)])?, x.shape().columns());
-    check::shape(OPERATOR, "x", x, [places.iter().map(Range::len).sum(), width])?;
-    let shape = Shape::from([outputs, places.len() * width]);
-    let matrix = Tensor::zeros(x.device(), shape, dtype, Request::new(Category::Activation, OPERATOR))?;
-    for (block, rows, place) in blocks(OPERATOR, &matrix, places, width)? {
-        let from = Layout { offset: rows * width, ..Layout::dense([block[0], width].into()) };
-        copy(OPERATOR, block, (x, from), (&matrix, place))?;
-    }
-    Ok(matrix)
-}
-
-/// The blocks of a matrix that [`spread_blocks`] fills, `[rows, width]`. Errors: as [`spread_blocks`].
-pub fn gather_blocks(matrix: &Tensor, places: &[Range<usize>]) -> Result<Tensor> {
-    const OPERATOR: &str = "rearrange.gather_blocks";
-    check::rank(OPERATOR, "matrix", matrix, 2)?;
-    let width = matrix.shape().columns() / places.len().max(1);
-    let shape = Shape::from([places.iter().map(Range::len).sum(), width]);
-    let gathered = output(OPERATOR, matrix, shape)?;
-    for (block, rows, place) in blocks(OPERATOR, matrix, places, width)? {
-        let to = Layout { offset: rows * width, ..Layout::dense([block[0], width].into()) };
-        copy(OPERATOR, block, (matrix, place), (&gathered, to))?;
-    }
-    Ok(gathered)
-}
-
-/// For each block: its sizes, the number of rows in the blocks before, and its layout in the matrix.
-fn blocks(
-    operator: &'static str,
-    matrix: &Tensor,
-    places: &[Range<usize>],
-    width: usize,
-) -> Result<Vec<(Sizes, usize, Layout)>> {
-    let (outputs, columns) = (matrix.shape().rows(), matrix.shape().columns());
-    let mut before = 0;
-    let block = |(index, place): (usize, &Range<usize>)| {
-        if place.end > outputs || place.start > place.end {
-            return Err(check::wrong(operator, "matrix", matrix, format!("rows {place:?}")));
-        }
-        let offset = place.start * columns + index * width;
-        let layout = Layout { offset, ..Layout::dense([place.len(), columns].into()) };
-        let rows = before;
-        before += place.len();
-        Ok((sizes([place.len(), width].into()), rows, layout))
-    };
-    places.iter().enumerate().map(block).collect()
 }
 
 fn output(operator: &'static str, x: &Tensor, shape: Shape) -> Result<Tensor> {

@@ -1,0 +1,111 @@
+//! Packed rows as blocks of a matrix that is 0 elsewhere, each block in columns of its own: the matrix of all
+//! low-rank adapters of a packed layer.
+
+pub(super) mod cuda;
+
+use std::ops::Range;
+
+use device::{Backend, Category, Request};
+
+use super::{GradientTarget, check};
+use crate::{Result, Tensor};
+
+/// One block.
+#[derive(Clone, Copy, Debug)]
+struct Block<'a> {
+    /// The block's number, which selects its columns.
+    index: usize,
+    /// The block's rows in the matrix.
+    place: &'a Range<usize>,
+    /// Packed rows before those of the block.
+    before: usize,
+    /// Columns of a block.
+    width: usize,
+}
+
+/// `scale` times the rows of `packed [rows, width]` as blocks of a matrix `[outputs, places.len() · width]`:
+/// the next `places[i].len()` rows lie at rows `places[i]` and in columns from `i · width` on. A type that
+/// operators compute with. Errors: rows that `packed` or the matrix does not have, out of memory.
+pub fn spread(packed: &Tensor, places: &[Range<usize>], outputs: usize, scale: f32) -> Result<Tensor> {
+    const OPERATOR: &str = "blocks.spread";
+    let dtype = check::computed(OPERATOR, &[("packed", packed)])?;
+    let shape = [outputs, places.len() * packed.shape().columns()];
+    let request = Request::new(Category::Activation, OPERATOR);
+    let matrix = Tensor::empty(packed.device(), shape, dtype, request)?;
+    for block in blocks(OPERATOR, packed, &matrix, places)? {
+        match packed.device().backend() {
+            Backend::Meta => {}
+            Backend::Cuda => cuda::spread(OPERATOR, packed, &matrix, block, scale)?,
+            Backend::Cpu => spread_on_host(packed, &matrix, block, scale)?,
+        }
+    }
+    Ok(matrix)
+}
+
+/// Computes the gradient of [`spread`]: packed `[rows, width]` (+)= `scale` times the blocks of `matrix`. Both
+/// have one type. Errors: as [`spread`].
+pub fn gather(matrix: &Tensor, places: &[Range<usize>], scale: f32, packed: &GradientTarget) -> Result<()> {
+    const OPERATOR: &str = "blocks.gather";
+    check::computed(OPERATOR, &[("matrix", matrix), ("packed", &packed.tensor)])?;
+    check::rank(OPERATOR, "matrix", matrix, 2)?;
+    for block in blocks(OPERATOR, &packed.tensor, matrix, places)? {
+        match matrix.device().backend() {
+            Backend::Meta => {}
+            Backend::Cuda => cuda::gather(OPERATOR, matrix, packed, block, scale)?,
+            Backend::Cpu => gather_on_host(matrix, packed, block, scale)?,
+        }
+    }
+    Ok(())
+}
+
+/// Checks the shapes and returns the blocks.
+fn blocks<'a>(
+    operator: &'static str,
+    packed: &Tensor,
+    matrix: &Tensor,
+    places: &'a [Range<usize>],
+) -> Result<Vec<Block<'a>>> {
+    let (outputs, width) = (matrix.shape().rows(), packed.shape().columns());
+    check::shape(operator, "packed", packed, [places.iter().map(Range::len).sum(), width])?;
+    check::shape(operator, "matrix", matrix, [outputs, places.len() * width])?;
+    let mut before = 0;
+    let block = |(index, place): (usize, &'a Range<usize>)| {
+        if place.end > outputs || place.start > place.end {
+            return Err(check::wrong(operator, "matrix", matrix, format!("rows {place:?}")));
+        }
+        let block = Block { index, place, before, width };
+        before += place.len();
+        Ok(block)
+    };
+    places.iter().enumerate().map(block).collect()
+}
+
+fn spread_on_host(packed: &Tensor, matrix: &Tensor, block: Block<'_>, scale: f32) -> Result<()> {
+    let Block { index, place, before, width } = block;
+    let (packed, columns) = (packed.read::<f32>()?, matrix.shape().columns());
+    for (row, to) in matrix.write::<f32>()?.chunks_mut(columns).enumerate() {
+        let to = &mut to[index * width..][..width];
+        match place.contains(&row) {
+            true => {
+                let from = &packed[(before + row - place.start) * width..][..width];
+                to.iter_mut().zip(from).for_each(|(to, from)| *to = from * scale);
+            }
+            false => to.fill(0.0),
+        }
+    }
+    Ok(())
+}
+
+fn gather_on_host(matrix: &Tensor, packed: &GradientTarget, block: Block<'_>, scale: f32) -> Result<()> {
+    let Block { index, place, before, width } = block;
+    let (matrix, columns) = (matrix.read::<f32>()?, matrix.shape().columns());
+    let mut target = packed.tensor.write::<f32>()?;
+    for (offset, row) in place.clone().enumerate() {
+        let from = &matrix[row * columns + index * width..][..width];
+        let to = &mut target[(before + offset) * width..][..width];
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = if packed.accumulate { *to + scale * from } else { scale * from };
+        }
+    }
+    Ok(())
+}
