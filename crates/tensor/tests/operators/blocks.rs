@@ -6,12 +6,8 @@ use tensor::ops::blocks;
 use crate::support::{devices, read};
 
 /// Outputs and places: one block of all rows, packed ones, some rows only, an empty block.
-const LAYOUTS: [(usize, &[Range<usize>]); 4] = [
-    (5, &[0..5]),
-    (70, &[0..40, 40..55, 55..70]),
-    (300, &[7..140, 200..201]),
-    (9, &[3..3, 1..8]),
-];
+const LAYOUTS: [(usize, &[Range<usize>]); 4] =
+    [(5, &[0..5]), (70, &[0..40, 40..55, 55..70]), (300, &[7..140, 200..201]), (9, &[3..3, 1..8])];
 
 #[test]
 fn blocks_are_spread_and_gathered() {
@@ -22,7 +18,8 @@ fn blocks_are_spread_and_gathered() {
             let (packed, wide) = case.operand("packed", [rows, width]);
             let matrix = blocks::spread(&packed, places, *outputs, 0.5).unwrap();
             let mut expected = vec![0.0; outputs * columns];
-            let order = places.iter().enumerate().flat_map(|(i, place)| place.clone().map(move |row| (i, row)));
+            let order =
+                places.iter().enumerate().flat_map(|(i, place)| place.clone().map(move |row| (i, row)));
             for (from, (block, row)) in order.clone().enumerate() {
                 for column in 0..width {
                     expected[row * columns + block * width + column] = 0.5 * wide[from * width + column];
