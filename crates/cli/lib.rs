@@ -82,6 +82,7 @@ mod bench_pipeline;
 mod bench_sample;
 mod bench_scaling;
 mod bench_step;
+mod compare;
 mod error;
 mod eval;
 mod export;
@@ -131,6 +132,7 @@ enum Command {
     Eval(eval::EvalArgs),
     Export(export::ExportArgs),
     Report(report::ReportArgs),
+    Compare(compare::CompareArgs),
     Replay(replay::ReplayArgs),
     Tokenize(tokenize::TokenizeArgs),
     #[command(subcommand)]
@@ -213,6 +215,7 @@ fn run() -> u8 {
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Tokenizer(command) => tokenize::run_tokenizer(&command),
         Command::Report(args) => report::run(&args),
+        Command::Compare(args) => compare::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Bench(Bench::Allocator(args)) => bench_allocator::run(&args),
         Command::Bench(Bench::Collective(args)) => bench_collective::run(&args),

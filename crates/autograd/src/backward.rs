@@ -1,11 +1,14 @@
 //! Backward: the rules in reverse order, each dropped as soon as it has run.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use device::{Category, DType, Device, Label, Request};
 use tensor::{Tensor, ops};
 
 use crate::error::{AutogradError, Result};
+use crate::observer::{Call, Direction};
+use crate::pass::Pass;
 use crate::rule::Rule;
 use crate::sink::GradientSink;
 use crate::tape::{Node, Source, Tape, Var};
@@ -24,6 +27,7 @@ impl LeafGradients {
 /// Weight halves of rules whose input half has run, in the same order.
 pub struct PendingWeights {
     device: Device,
+    pass: Rc<Pass>,
     rules: Vec<(Label, Box<dyn Rule>)>,
 }
 
@@ -32,7 +36,7 @@ impl PendingWeights {
     pub fn backward_weight(self, sink: &mut dyn GradientSink) -> Result<()> {
         for (module, rule) in self.rules {
             let _scope = self.device.at_module(module);
-            weight_half(rule, sink)?;
+            weight_half(&self.pass, module, rule, sink)?;
         }
         Ok(())
     }
@@ -81,10 +85,10 @@ impl Tape {
         seeds: Vec<(Source, Tensor)>,
         root: Option<(u32, Var)>,
     ) -> Result<(LeafGradients, PendingWeights)> {
-        let device = self.device().clone();
+        let (device, pass) = (self.device().clone(), self.shared_pass());
         let mut rules = Vec::new();
         let leaves = self.run(seeds, root, &mut Weights::Later(&mut rules))?;
-        Ok((leaves, PendingWeights { device, rules }))
+        Ok((leaves, PendingWeights { device, pass, rules }))
     }
 
     fn run(
@@ -94,7 +98,7 @@ impl Tape {
         weights: &mut Weights<'_>,
     ) -> Result<LeafGradients> {
         let indices = seeds.iter().map(|(output, _)| self.index_of(*output)).collect::<Result<Vec<_>>>()?;
-        let device = self.device().clone();
+        let (device, pass) = (self.device().clone(), self.shared_pass());
         let graph = self.graph.take();
         let mut flowing: Vec<Option<Tensor>> = Vec::new();
         flowing.resize_with(graph.values as usize, || None);
@@ -104,13 +108,17 @@ impl Tape {
         let (mut root, loss) = root.unzip();
         for mut node in graph.nodes.into_iter().rev() {
             let _scope = device.at_module(node.module);
+            let call = of_rule(&pass, node.module, node.rule.operator(), Direction::Backward);
+            pass.observers.before(|| call)?;
             let gradients = match root.take_if(|root| *root == node.first_output) {
                 Some(_) => from_root(&mut node, loss.as_ref(), weights)?,
                 None => from_outputs(&mut node, &mut flowing, weights)?,
             };
+            let results = gradients.iter().flatten().map(Option::as_ref);
+            pass.observers.after(|| call, results)?;
             let Some(gradients) = gradients else { continue };
             pass_on(&node, gradients, &mut flowing)?;
-            weights.half(node.module, node.rule)?;
+            weights.half(&pass, node.module, node.rule)?;
         }
         let leaf = |index: u32| flowing[index as usize].take().map(|gradient| (index, gradient));
         Ok(LeafGradients(graph.leaves.into_iter().filter_map(leaf).collect()))
@@ -140,9 +148,9 @@ impl Weights<'_> {
         gradients.map_err(|e| name(e, node.rule.operator()))
     }
 
-    fn half(&mut self, module: Label, rule: Box<dyn Rule>) -> Result<()> {
+    fn half(&mut self, pass: &Pass, module: Label, rule: Box<dyn Rule>) -> Result<()> {
         match self {
-            Weights::Now(sink) => return weight_half(rule, *sink),
+            Weights::Now(sink) => return weight_half(pass, module, rule, *sink),
             Weights::Later(rules) if rule.has_weights() => rules.push((module, rule)),
             Weights::Later(_) => {}
         }
@@ -198,9 +206,19 @@ fn pass_on(node: &Node, gradients: InputGradients, flowing: &mut [Option<Tensor>
     Ok(())
 }
 
-fn weight_half(rule: Box<dyn Rule>, sink: &mut dyn GradientSink) -> Result<()> {
+fn weight_half(pass: &Pass, module: Label, rule: Box<dyn Rule>, sink: &mut dyn GradientSink) -> Result<()> {
     let operator = rule.operator();
-    rule.backward_weight(sink).map_err(|e| name(e, operator))
+    if !rule.has_weights() {
+        return rule.backward_weight(sink).map_err(|e| name(e, operator));
+    }
+    let call = || of_rule(pass, module, operator, Direction::BackwardWeight);
+    pass.observers.before(call)?;
+    rule.backward_weight(sink).map_err(|e| name(e, operator))?;
+    pass.observers.after(call, std::iter::empty())
+}
+
+fn of_rule(pass: &Pass, module: Label, operator: &'static str, direction: Direction) -> Call {
+    Call { direction, module, operator, micro_batch: pass.micro_batch }
 }
 
 fn name(error: AutogradError, operator: &'static str) -> AutogradError {

@@ -32,6 +32,7 @@
 mod backward;
 mod error;
 mod mode;
+mod observer;
 pub mod ops;
 mod pass;
 mod recompute;
@@ -43,8 +44,9 @@ mod weight;
 pub use backward::{LeafGradients, PendingWeights};
 pub use error::{AutogradError, Result};
 pub use mode::Mode;
+pub use observer::{Call, Direction, Observer, ObserverError, Observers};
 pub use pass::{CachedPass, Pass};
-pub use recompute::{RecomputeRule, Segment, recompute};
+pub use recompute::{RECOMPUTE, RecomputeRule, Segment, recompute};
 pub use rule::{Rule, Saved};
 pub use sink::{GradientSink, Gradients, Target, ready, target};
 pub use tape::{SavedBytes, Source, Tape, Var};

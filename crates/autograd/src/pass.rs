@@ -6,6 +6,8 @@ use std::rc::Rc;
 use tensor::Tensor;
 use tensor::ops::cached_attention::Cache;
 
+use crate::observer::Observers;
+
 /// Settings shared by all calls of one pass of one micro-batch, besides their operands. All stages of a
 /// pipeline, and the second run of a recomputed segment, have the same.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +20,8 @@ pub struct Pass {
     pub documents: Option<Tensor>,
     /// The caches of a pass that generates text.
     pub cache: Option<CachedPass>,
+    /// Observers of the pass's operators.
+    pub observers: Observers,
 }
 
 /// Caches of keys and values, as one pass uses them: the n-th call of attention has the n-th cache.

@@ -12,6 +12,9 @@ use crate::rule::{Rule, Saved};
 use crate::sink::GradientSink;
 use crate::tape::{Source, Tape, Var};
 
+/// Name of the operator whose backward runs a segment again; its forward is that of the segment's operators.
+pub const RECOMPUTE: &str = "recompute";
+
 /// A part of a model that can run again: its fields are parameters and sizes, never activations.
 pub trait Segment {
     /// Error of the segment.
@@ -95,7 +98,7 @@ impl<S: Segment> RecomputeRule<S> {
 
 impl<S: Segment> Rule for RecomputeRule<S> {
     fn operator(&self) -> &'static str {
-        "recompute"
+        RECOMPUTE
     }
 
     fn saved(&self) -> Vec<Saved<'_>> {

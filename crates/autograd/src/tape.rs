@@ -10,6 +10,7 @@ use tensor::Tensor;
 
 use crate::error::{AutogradError, Result};
 use crate::mode::Mode;
+use crate::observer::{Call, Direction};
 use crate::pass::Pass;
 use crate::rule::Rule;
 
@@ -97,6 +98,8 @@ pub struct Tape {
     records: bool,
     /// Calls of operators so far, recorded or not.
     calls: Cell<u32>,
+    /// The operator whose call has begun, if there are observers.
+    begun: Cell<Option<&'static str>>,
     /// Whether a call so far has trained weights, on a tape of a segment's first run.
     has_weights: Cell<bool>,
     /// Whether the tape records nothing because its segment will be recomputed.
@@ -140,9 +143,10 @@ impl Tape {
     fn with_records(device: &Device, mode: Mode, records: bool) -> Self {
         let id = NEXT_TAPE.fetch_add(1, Ordering::Relaxed);
         let (device, pass) = (device.clone(), Rc::default());
-        let (calls, has_weights, replayed, graph) =
-            (Cell::new(0), Cell::new(false), None, RefCell::default());
-        Tape { id, device, mode, pass, records, calls, has_weights, is_first_run: false, replayed, graph }
+        let (calls, begun, has_weights, replayed, graph) =
+            (Cell::new(0), Cell::new(None), Cell::new(false), None, RefCell::default());
+        let is_first_run = false;
+        Tape { id, device, mode, pass, records, calls, begun, has_weights, is_first_run, replayed, graph }
     }
 
     /// Calls of operators so far.
@@ -213,9 +217,35 @@ impl Tape {
         graph.nodes.iter().flat_map(|node| -> Vec<SavedBytes> { of_node(node) }).collect()
     }
 
+    /// Tells the observers of the pass that a call of `operator` begins, which [`Tape::record`] ends. They do not
+    /// see an operator that leaves this out. Errors: an observer's.
+    pub fn begin(&self, operator: &'static str) -> Result<()> {
+        let observers = &self.pass.observers;
+        if !observers.is_empty() {
+            self.begun.set(Some(operator));
+        }
+        observers.before(|| self.call(operator))
+    }
+
+    fn call(&self, operator: &'static str) -> Call {
+        let direction = match self.mode {
+            Mode::Recompute => Direction::Recompute,
+            _ => Direction::Forward,
+        };
+        Call { direction, module: self.device.current_module(), operator, micro_batch: self.pass.micro_batch }
+    }
+
+    /// Tells the observers that the call begun last has been enqueued.
+    fn end(&self, outputs: &[Tensor]) -> Result<()> {
+        match self.begun.take() {
+            Some(operator) => self.pass.observers.after(|| self.call(operator), outputs.iter().map(Some)),
+            None => Ok(()),
+        }
+    }
+
     /// Records a call: `rule` for `outputs` computed from `inputs`. A call without weights and without inputs
     /// that have gradients is not kept. Operators outside this crate join the tape through it. Errors: an
-    /// input of another tape.
+    /// input of another tape, an observer's.
     pub fn record<R: Rule + 'static>(
         &self,
         inputs: &[Source],
@@ -224,6 +254,7 @@ impl Tape {
     ) -> Result<Vec<Var>> {
         self.calls.set(self.calls.get() + 1);
         let wanted = inputs.iter().any(|input| input.0.is_some());
+        self.end(&outputs)?;
         if !self.records {
             if self.is_first_run && !self.has_weights.get() {
                 self.has_weights.set(rule().has_weights());

@@ -57,6 +57,22 @@ impl RunConfig {
         paths.into_iter().filter_map(change).collect()
     }
 
+    /// Returns the keys whose values differ from those of `other`, in the order of their names: each with
+    /// both values as TOML (`None` where the key does not apply), and whether it decides bits.
+    #[must_use]
+    pub fn differences_from(&self, other: &Self) -> Vec<(String, [Option<String>; 2], bool)> {
+        let mut keys: BTreeMap<&str, ([Option<String>; 2], bool)> = BTreeMap::new();
+        for (side, config) in [self, other].into_iter().enumerate() {
+            for (key, value) in config.settings() {
+                let (values, decides_bits) = keys.entry(key.path).or_default();
+                values[side] = Some(value.to_string());
+                *decides_bits |= key.decides_bits;
+            }
+        }
+        let differing = keys.into_iter().filter(|(_, (values, _))| values[0] != values[1]);
+        differing.map(|(path, (values, decides_bits))| (path.to_owned(), values, decides_bits)).collect()
+    }
+
     /// Returns those of [`RunConfig::changes_since`] with which other weights of the same names cannot be
     /// used: settings of the model and the tokenizer that a resumed run may not change.
     #[must_use]

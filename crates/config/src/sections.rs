@@ -320,6 +320,9 @@ section! {
     pub struct Telemetry = "telemetry" {
         /// Steps between lines of progress.
         every: u64 = Row::integer(1, MOST).default("10").any_bits();
+        /// Steps between steps whose arrays are hashed into `hashes.jsonl`, for `plimsoll compare`: weights,
+        /// optimizer state, every operator's outputs and gradients, summed gradients; 0: none.
+        hashes: u64 = Row::integer(0, MOST).default("0").any_bits();
     }
 }
 

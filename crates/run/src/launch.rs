@@ -163,6 +163,7 @@ fn prepare(startup: &Startup, mut config: RunConfig, options: &RunOptions) -> Re
         (None, None) => weights::base(&config)?,
     };
     let setup = plan::prepare(config, placement)?.with_hook(options.model_hook.clone())?;
+    let setup = Setup { tensor_hook: options.tensor_hook.clone(), ..setup };
     let mut setup = Setup { reason, start, base, ..setup };
     if let Some(found) = &found {
         found.apply(&mut setup)?;

@@ -13,6 +13,7 @@
 //! ```
 
 mod answering;
+mod compare;
 mod error;
 pub mod failure;
 mod history;
@@ -37,6 +38,8 @@ mod views;
 pub mod weights;
 
 pub use checkpoint::run_of;
+pub use compare::compare;
+pub use compare::{CompareOptions, ComparedRun, Comparison, Difference, MetricsParting, Rerun, RerunOptions};
 pub use error::{JobError, Result, RunError};
 pub use history::NonFinite;
 pub use interrupt::{Interrupt, heed_limits};

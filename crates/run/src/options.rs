@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use telemetry::log::Log;
-use worker::{DeviceChoice, ModelHook};
+use worker::{DeviceChoice, ModelHook, TensorHook};
 
 use crate::interrupt::Interrupt;
 use crate::sampler::Sampler;
@@ -35,6 +35,8 @@ pub struct RunOptions {
     pub sampler: Option<Sampler>,
     /// User code around the model.
     pub model_hook: Option<ModelHook>,
+    /// User code that sees every tensor of a step.
+    pub tensor_hook: Option<TensorHook>,
     /// Start without a plan, and so without checking that the run fits.
     pub no_plan: bool,
 }

@@ -9,6 +9,7 @@ use config::RunConfig;
 use data::TokenSource;
 use plan::StepWork;
 use telemetry::Progress;
+use telemetry::hashes::{self, HashedStep};
 use telemetry::metrics::{MetricsWriter, StepMetrics};
 use telemetry::progress::StepFigures;
 use telemetry::run_files::Summary;
@@ -27,6 +28,8 @@ use crate::utc::rfc3339;
 #[derive(Debug)]
 pub(crate) struct RunFiles {
     metrics: MetricsWriter,
+    /// The hashes of steps, if any are taken.
+    hashes: Option<MetricsWriter>,
     saver: Option<Saver>,
     sessions: Sessions,
     /// Work of a step, if the devices' rate is known.
@@ -39,12 +42,14 @@ impl RunFiles {
     pub(crate) fn open(setup: &Setup, run_dir: &Path) -> Result<Self> {
         let sessions = Sessions::begin(run_dir, setup)?;
         let metrics = MetricsWriter::resume(&run_dir.join("metrics.jsonl"), setup.first_step())?;
+        let hashed = (setup.config.telemetry.hashes > 0).then(|| run_dir.join(hashes::FILE));
+        let hashes = hashed.map(|path| MetricsWriter::resume(&path, setup.first_step())).transpose()?;
         let saver = Saver::new(setup, run_dir, metrics.syncer())?;
         let work = StepWork::of(setup).unwrap_or_else(|error| {
             tracing::warn!("MFU is not reported: {error}");
             None
         });
-        Ok(RunFiles { metrics, saver, sessions, work })
+        Ok(RunFiles { metrics, hashes, saver, sessions, work })
     }
 
     /// Writes the summary and waits for the last checkpoint. If the session has not `advanced` by a step, the
@@ -56,13 +61,14 @@ impl RunFiles {
         run_dir: &Path,
         advanced: bool,
     ) -> Result<(Summary, Option<CheckpointError>)> {
-        let RunFiles { metrics, saver, mut sessions, .. } = self;
+        let RunFiles { metrics, hashes, saver, mut sessions, .. } = self;
         sessions.end(&summary)?;
         if advanced || !summary::exists(run_dir) {
             summary::write(&summary, run_dir)?;
         }
         let unsaved = saver.and_then(|mut saver| saver.finish().err());
         metrics.finish()?;
+        hashes.map_or(Ok(()), MetricsWriter::finish)?;
         Ok((summary, unsaved))
     }
 }
@@ -180,6 +186,10 @@ impl Observer for Reporter {
         Ok(())
     }
 
+    fn hashes(&mut self, hashes: &HashedStep) -> Result<()> {
+        Ok(self.files.hashes.as_mut().map_or(Ok(()), |file| file.write(hashes))?)
+    }
+
     fn is_save_due(&self) -> bool {
         self.files.saver.as_ref().is_some_and(Saver::is_due)
     }
@@ -205,6 +215,10 @@ pub(crate) struct Silent;
 
 impl Observer for Silent {
     fn step(&mut self, _: &Worker, _: &StepReport) -> Result<()> {
+        Ok(())
+    }
+
+    fn hashes(&mut self, _: &HashedStep) -> Result<()> {
         Ok(())
     }
 

@@ -43,6 +43,8 @@ pub fn report_run(run_dir: &Path) -> Result<Report> {
         tiles: tiles(&config, &ranks, (&history, seconds), summary.as_ref()),
         notices: notices(&ranks, &history, summary.as_ref()),
         schedule: schedule(&config)?,
+        curves: Vec::new(),
+        differences: String::new(),
         unit: config.model.examples().unit(),
         configuration: config.to_toml(),
         sessions: sessions::rows(run_dir, config.model.examples().rate()),
@@ -80,10 +82,10 @@ fn parse(run_dir: &Path, text: &str) -> Result<Value> {
 }
 
 /// Number of steps whose time is known, and their seconds.
-type Timed = (usize, f64);
+pub(crate) type Timed = (usize, f64);
 
 /// Reads the lines of `metrics.jsonl`, and the steps' time. Truncated lines are skipped.
-fn history(path: &Path) -> Result<(Vec<StepPoint>, Timed)> {
+pub(crate) fn history(path: &Path) -> Result<(Vec<StepPoint>, Timed)> {
     let text = read(path)?.unwrap_or_default();
     let mut timed = (0, 0.0);
     let point = |line: &str| {

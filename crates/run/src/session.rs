@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use collective::ControlPlane;
 use device::Backend;
 use telemetry::RankStep;
+use telemetry::hashes::HashedStep;
 use telemetry::log::step_span;
 use telemetry::progress::is_reported;
 use telemetry::step_trace::RunPart;
@@ -18,6 +19,9 @@ use worker::{Calendar, StepMemory, Worker};
 /// An observer of training, on rank 0.
 pub(crate) trait Observer {
     fn step(&mut self, worker: &Worker, report: &StepReport) -> Result<()>;
+
+    /// Writes the hashes of a step.
+    fn hashes(&mut self, hashes: &HashedStep) -> Result<()>;
 
     /// Returns whether a checkpoint is due by time.
     fn is_save_due(&self) -> bool;
@@ -57,6 +61,9 @@ pub(crate) fn run(
         worker.step(step)?;
         drop(span);
         worker.check_plan(RunPart::Step, step + 1)?;
+        if let Some(hashes) = worker.take_hashes()? {
+            observer.hashes(&hashes)?;
+        }
         if let Some(unread) = unread.take() {
             unread.read(worker, &mut history, observer)?;
             if history.lost.is_some() {

@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::history::History;
 
 /// Name of the file.
-const SUMMARY: &str = "summary.json";
+pub(crate) const SUMMARY: &str = "summary.json";
 
 /// Returns the summary of a run with its history.
 pub(crate) fn summarize(

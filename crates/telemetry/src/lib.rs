@@ -30,6 +30,7 @@
 //! This crate knows nothing about training.
 
 mod error;
+pub mod hashes;
 pub mod log;
 mod log_files;
 pub mod memory_views;

@@ -101,6 +101,25 @@ pub fn parse_bytes(text: &str) -> Option<u64> {
     parse_size::parse_size(text.trim()).ok().filter(|bytes| *bytes < 1 << 63)
 }
 
+/// Returns values as a line of at most `columns` blocks whose heights are the means of stretches, between
+/// `least` and `most`.
+pub fn sparkline(values: &[f64], (least, most): (f64, f64), columns: usize) -> String {
+    const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let span = (most - least).max(f64::MIN_POSITIVE);
+    let block = |stretch: &[f64]| {
+        let mean = stretch.iter().sum::<f64>() / stretch.len() as f64;
+        // A float becomes the nearest integer of its range.
+        BLOCKS[((mean - least) / span * BLOCKS.len() as f64).clamp(0.0, 7.0) as usize]
+    };
+    let columns = columns.clamp(1, values.len().max(1));
+    let edge = |column: usize| column * values.len() / columns;
+    (0..columns)
+        .map(|column| &values[edge(column)..edge(column + 1)])
+        .filter(|s| !s.is_empty())
+        .map(block)
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

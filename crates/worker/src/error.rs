@@ -37,6 +37,9 @@ pub enum WorkerError {
     /// The command line, the environment or the machine does not allow this run.
     #[error("{0}")]
     Refused(String),
+    /// A hook of the caller failed.
+    #[error("a hook: {0}")]
+    Hook(Box<dyn std::error::Error + Send + Sync>),
     /// A rank failed, and with it the run.
     #[error("rank {rank} failed: {reason}")]
     Rank {

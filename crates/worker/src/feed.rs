@@ -1,6 +1,8 @@
 //! The worker's side of a pipeline schedule: micro-batches on the device, and the phases of the step.
 
-use autograd::{GradientSink, Pass};
+use std::rc::Rc;
+
+use autograd::{GradientSink, Observer, Observers, Pass};
 use data::{ArrayShape, HostArray, HostData, MicroBatch, MicroBatchId, Prefetcher};
 use device::{Category, DType, Device, Mark};
 use half::bf16;
@@ -12,6 +14,7 @@ use tensor::Tensor;
 use crate::build::Dataset;
 use crate::error::{Result, WorkerError};
 use crate::phases::Phases;
+use crate::tensor_hashes::TensorHashes;
 
 /// Copies an array of a micro-batch to the device, with floating-point values rounded to `dtype`.
 pub(crate) fn upload(device: &Device, array: &HostArray, dtype: DType) -> Result<Tensor> {
@@ -64,14 +67,14 @@ pub fn first(dataset: &Dataset, device: &Device, dtype: DType) -> Result<Uploade
 /// Returns the settings shared by the passes of micro-batch `number`.
 fn pass(device: &Device, batch: &MicroBatch, number: u64) -> Result<Pass> {
     let documents = batch.documents.as_ref().map(|documents| upload(device, documents, DType::F32));
-    Ok(Pass { micro_batch: number, documents: documents.transpose()?, cache: None })
+    Ok(Pass { micro_batch: number, documents: documents.transpose()?, ..Pass::default() })
 }
 
 /// [`pass`] on Meta, with an array of the same shape.
 fn pass_of(device: &Device, dataset: &Dataset, number: u64) -> Result<Pass> {
     let shape = dataset.source.shape().inputs;
     let documents = dataset.source.packs_documents().then(|| allocate(device, shape, DType::F32));
-    Ok(Pass { micro_batch: number, documents: documents.transpose()?, cache: None })
+    Ok(Pass { micro_batch: number, documents: documents.transpose()?, ..Pass::default() })
 }
 
 /// The numbers of the micro-batches of one pass through the schedule.
@@ -133,6 +136,10 @@ pub(crate) struct WorkerFeed<'a> {
     pub(crate) marks: Option<&'a mut Marks>,
     /// Called with the number of losses after each.
     pub(crate) heard: Option<&'a mut dyn FnMut(usize)>,
+    /// Observers of all operators.
+    pub(crate) observers: &'a [Rc<dyn Observer>],
+    /// Hashes of the operators' results.
+    pub(crate) hashes: Option<&'a TensorHashes>,
     /// Number of micro-batches that were loaded.
     loaded: usize,
 }
@@ -146,8 +153,22 @@ impl<'a> WorkerFeed<'a> {
         (data, order): (&'a mut Prefetcher, &'a [usize]),
         phases: &'a mut Phases,
     ) -> Self {
-        let (losses, at, marks, heard, loaded) = (Vec::new(), None, None, None, 0);
-        WorkerFeed { device, dataset, dtype, numbers, data, order, phases, losses, at, marks, heard, loaded }
+        WorkerFeed {
+            device,
+            dataset,
+            dtype,
+            numbers,
+            data,
+            order,
+            phases,
+            losses: Vec::new(),
+            at: None,
+            marks: None,
+            heard: None,
+            observers: &[],
+            hashes: None,
+            loaded: 0,
+        }
     }
 
     /// Returns a micro-batch, which was read ahead.
@@ -206,14 +227,16 @@ impl Feed for WorkerFeed<'_> {
         upload(device, &self.load(micro_batch)?.targets, dtype)
     }
 
-    fn pass(&mut self, micro_batch: usize) -> Result<Pass> {
+    fn pass(&mut self, action: Action) -> Result<Pass> {
         let (MicroBatchId::Training(number) | MicroBatchId::Validation(number)) =
-            self.numbers.id(micro_batch);
-        if !self.dataset.source.packs_documents() || self.device.is_meta() {
-            return pass_of(self.device, self.dataset, number);
-        }
+            self.numbers.id(action.micro_batch);
         let device = self.device;
-        pass(device, self.load(micro_batch)?, number)
+        let pass = match !self.dataset.source.packs_documents() || device.is_meta() {
+            true => pass_of(device, self.dataset, number)?,
+            false => pass(device, self.load(action.micro_batch)?, number)?,
+        };
+        let hashes = self.hashes.map(|hashes| hashes.of_stage(action.stage));
+        Ok(Pass { observers: Observers::new(self.observers.iter().cloned().chain(hashes)), ..pass })
     }
 
     fn sink<'s>(&'s mut self, sink: MicroBatchSink<'s>, reduces: bool) -> Box<dyn GradientSink + 's> {

@@ -43,6 +43,7 @@ mod start;
 pub mod state;
 pub mod status;
 mod status_file;
+mod tensor_hashes;
 pub mod watch;
 mod worker;
 
@@ -58,4 +59,5 @@ pub use phases::{PhaseSink, Phases};
 pub use placement::{DeviceChoice, Gpus, Placement};
 pub use setup::{DEFAULT_ALLOCATOR, Setup};
 pub use start::{Layered, Start, Weights};
+pub use tensor_hashes::{TensorHook, TensorSite};
 pub use worker::{StepMemory, StepScalars, Worker};

@@ -15,6 +15,7 @@ use crate::hook::ModelHook;
 use crate::placement::Placement;
 use crate::preallocate::Preallocation;
 use crate::start::{Start, Weights};
+use crate::tensor_hashes::TensorHook;
 
 /// The setup that all ranks of a run share.
 #[derive(Clone)]
@@ -37,6 +38,8 @@ pub struct Setup {
     pub base: Option<Arc<dyn Weights>>,
     /// The hook around the model.
     pub hook: Option<ModelHook>,
+    /// The hook that sees tensors.
+    pub tensor_hook: Option<TensorHook>,
     /// Least number of allocator events that every rank records.
     pub history: usize,
     /// In a plan, the number of allocations of a part of the run from which repeated micro-batches are
@@ -81,6 +84,7 @@ impl Setup {
             start: Start::Drawn,
             base: None,
             hook: None,
+            tensor_hook: None,
             history: 0,
             passes_over_from: None,
             preallocation: Arc::default(),

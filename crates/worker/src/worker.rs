@@ -1,7 +1,9 @@
 //! One rank: its device, its model, its buffers, and its steps.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
+use autograd::Observer;
 use collective::Communicator;
 use data::Prefetcher;
 use device::{Category, DType, Device, HostCopy, Mark, Request};
@@ -24,9 +26,11 @@ use crate::phases::Phases;
 use crate::preallocate;
 use crate::setup::Setup;
 use crate::status::Status;
+use crate::tensor_hashes::TensorHashes;
 use crate::watch::Watch;
 
 mod counters;
+mod hashes;
 mod observed;
 mod rehearsal;
 mod step;
@@ -77,6 +81,10 @@ pub struct Worker {
     status: Status,
     /// Compares the run with its plan.
     watch: Watch,
+    /// Observers of the operators of training steps.
+    observers: Vec<Rc<dyn Observer>>,
+    /// Hashes of the tensors of steps, if something looks at them.
+    hashes: Option<TensorHashes>,
 }
 
 impl Worker {
@@ -152,6 +160,8 @@ impl Worker {
             marks: None,
             passes_ended: None,
             status: Status::none(),
+            observers: Vec::new(),
+            hashes: TensorHashes::new(&device, config.telemetry.hashes, setup.tensor_hook.clone()),
             device,
             executor,
         };

@@ -18,6 +18,7 @@ pub struct ActivationRule {
 
 /// Applies `activation` to every element.
 pub fn activation(tape: &Tape, x: Var, activation: Activation) -> Result<Var> {
+    tape.begin("activation")?;
     let output = named("activation", ops::activation::forward(x.tensor(), activation))?;
     let saved = match activation {
         Activation::None => None,

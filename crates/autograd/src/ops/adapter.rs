@@ -189,6 +189,7 @@ pub fn adapted_linear(
     adapter: &Adapter,
 ) -> Result<Var> {
     const OPERATOR: &str = "adapted_linear";
+    tape.begin(OPERATOR)?;
     let (output, kept) = named(OPERATOR, adapter.forward(tape, x.tensor(), weight, bias))?;
     tape.record_one(&[x.source()], output, || AdaptedLinearRule {
         x: x.tensor().clone(),

@@ -14,6 +14,7 @@ pub struct AddRule;
 
 /// `a + b`. Errors: as [`ops::add::forward`].
 pub fn add(tape: &Tape, a: Var, b: Var) -> Result<Var> {
+    tape.begin("add")?;
     let output = named("add", ops::add::forward(a.tensor(), b.tensor()))?;
     tape.record_one(&[a.source(), b.source()], output, || AddRule)
 }

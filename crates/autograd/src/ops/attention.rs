@@ -43,6 +43,7 @@ pub fn attention(tape: &Tape, qkv: Qkv<Var>, heads: Heads, dropout: Option<&Drop
     if let Some(pass) = &tape.pass().cache {
         return cached(tape, pass, &qkv, heads);
     }
+    tape.begin("attention")?;
     let documents = tape.pass().documents.clone();
     let dropout = dropout.and_then(|dropout| dropout.mask(tape));
     let masks = Masks { documents: documents.as_ref(), dropout };

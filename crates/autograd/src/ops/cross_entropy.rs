@@ -17,6 +17,7 @@ pub struct CrossEntropyRule {
 /// `scale` times the mean over rows; `logits` is [.., classes], `targets` has one u32 per row. The gradient
 /// overwrites the logits if no other tensor shares their storage.
 pub fn cross_entropy(tape: &Tape, logits: Var, targets: &Tensor, scale: f32) -> Result<Var> {
+    tape.begin("cross_entropy")?;
     let source = logits.source();
     let with_gradient = tape.is_recording() && logits.wants_gradient();
     let forward = ops::cross_entropy::forward(logits.into_tensor(), targets, scale, with_gradient);

@@ -41,6 +41,7 @@ pub struct DropoutRule {
 /// Drops elements of `x` and scales the others, in place if no other tensor views its storage; returns `x`
 /// itself outside training. Errors: as [`ops::dropout::apply`].
 pub fn dropout(tape: &Tape, x: Var, dropout: &Dropout) -> Result<Var> {
+    tape.begin("dropout")?;
     let Some(mask) = dropout.mask(tape) else { return Ok(x) };
     let source = x.source();
     let kept = named("dropout", ops::dropout::apply(x.into_tensor(), mask, Category::Activation))?;

@@ -71,6 +71,7 @@ pub fn embedding(
 }
 
 fn lookup(tape: &Tape, tokens: &Tensor, table: &Weight, positions: Option<Positions<'_>>) -> Result<Var> {
+    tape.begin("embedding")?;
     let forward = ops::embedding::forward(tokens, table.tensor(), positions.map(Positions::tensor));
     let output = named("embedding", forward)?;
     let rule = || EmbeddingRule {

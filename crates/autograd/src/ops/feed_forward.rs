@@ -59,6 +59,7 @@ pub fn feed_forward(
     weights: &FeedForwardWeights,
     activation: Activation,
 ) -> Result<Var> {
+    tape.begin("feed_forward")?;
     let FeedForwardWeights { expand, expand_bias, project, project_bias } = weights;
     let forward = match tape.reads_output() {
         true => ops::feed_forward::forward,

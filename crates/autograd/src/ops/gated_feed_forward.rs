@@ -52,6 +52,7 @@ pub fn gated_feed_forward(
     activation: Activation,
 ) -> Result<Var> {
     const OPERATOR: &str = "gated_feed_forward";
+    tape.begin(OPERATOR)?;
     let [adapter, down_adapter] = &weights.adapters;
     let forward = || {
         let (gate_up, kept) = match adapter {

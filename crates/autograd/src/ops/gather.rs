@@ -21,6 +21,7 @@ pub struct GatherRule {
 /// The gradient of a row used several times is the sum of its gradients, in the order of the indices. Errors:
 /// as [`embedding::forward`].
 pub fn gather(tape: &Tape, table: Var, indices: &Tensor) -> Result<Var> {
+    tape.begin("gather")?;
     let output = named("gather", embedding::forward(indices, table.tensor(), None))?;
     let shape = table.tensor().shape();
     tape.record_one(&[table.source()], output, || GatherRule { indices: indices.clone(), shape })

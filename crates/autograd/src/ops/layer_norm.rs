@@ -11,6 +11,7 @@ use crate::weight::Weight;
 /// `x` is `[.., width]`; `weight` and `bias`, which may be absent, are `[width]`. Errors: as
 /// [`ops::layer_norm::forward`].
 pub fn layer_norm(tape: &Tape, x: Var, weight: &Weight, bias: Option<&Weight>, epsilon: f32) -> Result<Var> {
+    tape.begin("layer_norm")?;
     let forward = ops::layer_norm::forward(x.tensor(), weight.tensor(), bias.map(Weight::tensor), epsilon);
     let ops::layer_norm::Output { output, mean, rstd } = named("layer_norm", forward)?;
     let rule = || NormRule {
@@ -38,6 +39,7 @@ pub fn residual_layer_norm(
     epsilon: f32,
 ) -> Result<(Var, Var)> {
     const OPERATOR: &str = "residual_layer_norm";
+    tape.begin(OPERATOR)?;
     let (values, scale, shift) = (residual.tensor(), weight.tensor(), bias.map(Weight::tensor));
     let forward = match &branch {
         Some(branch) => ops::layer_norm::forward_residual(values, branch.tensor(), scale, shift, epsilon),

@@ -33,6 +33,7 @@ pub fn linear(
     bias: Option<&Weight>,
     activation: Activation,
 ) -> Result<Var> {
+    tape.begin("linear")?;
     let (values, matrix, bias_tensor) = (x.tensor(), weight.tensor(), bias.map(Weight::tensor));
     let forward = match activation {
         Activation::None if !tape.reads_output() => ops::linear::forward_again(values, matrix, bias_tensor),

@@ -33,6 +33,7 @@ pub fn linear_cross_entropy(
     targets: &Tensor,
     settings: operator::Settings,
 ) -> Result<Var> {
+    tape.begin("linear_cross_entropy")?;
     let source = x.source();
     let (x, matrix, targets) = (x.into_tensor(), weight.tensor().clone(), targets.clone());
     let operands = operator::Operands { x, weight: matrix, targets };

@@ -30,6 +30,7 @@ pub fn matmul_transposed(tape: &Tape, a: Var, b: Var) -> Result<Var> {
 }
 
 fn multiply(tape: &Tape, a: Var, b: Var, transposed: bool) -> Result<Var> {
+    tape.begin("matmul")?;
     let factors = [a.tensor().clone(), b.tensor().clone()];
     let second = Factor { tensor: &factors[1], transposed };
     let output = named("matmul", product(Factor::plain(&factors[0]), second, Category::Activation))?;

@@ -18,6 +18,7 @@ pub struct MseRule {
 
 /// `scale` times the mean over all elements of `(prediction − target)²`.
 pub fn mse(tape: &Tape, prediction: Var, target: &Tensor, scale: f32) -> Result<Var> {
+    tape.begin("mse")?;
     let loss = named("mse", ops::mse::forward(prediction.tensor(), target, scale))?;
     let rule = || MseRule { prediction: prediction.tensor().clone(), target: target.clone(), scale };
     tape.record_one(&[prediction.source()], loss, rule)

@@ -18,6 +18,7 @@ pub struct ParameterRule {
 
 /// Returns the values of `weight`, whose gradient is the variable's. Errors: the tape's only.
 pub fn parameter(tape: &Tape, weight: &Weight) -> Result<Var> {
+    tape.begin("parameter")?;
     let rule = || ParameterRule { weight: weight.clone(), gradient: None };
     tape.record_one(&[], weight.tensor().clone(), rule)
 }

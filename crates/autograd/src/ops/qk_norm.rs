@@ -48,6 +48,7 @@ pub fn qk_norm(
     rotary: &Rotary,
     epsilon: f32,
 ) -> Result<Var> {
+    tape.begin("qk_norm")?;
     let forward = ops::qk_norm::forward(qkv.tensor(), heads, weights.tensors(), rotary.angles(), epsilon);
     let ops::qk_norm::Output { output, rstd } = named("qk_norm", forward)?;
     tape.record_one(&[qkv.source()], output, || QkNormRule {

@@ -39,6 +39,7 @@ pub enum RearrangeRule {
 
 /// Returns a view of the same elements in another shape of as many. Errors: another count.
 pub fn reshape(tape: &Tape, x: Var, shape: impl Into<Shape>) -> Result<Var> {
+    tape.begin("reshape")?;
     let output = named("reshape", x.tensor().reshape(shape))?;
     let before = x.tensor().shape();
     tape.record_one(&[x.source()], output, || RearrangeRule::Reshape(before))
@@ -46,6 +47,7 @@ pub fn reshape(tape: &Tape, x: Var, shape: impl Into<Shape>) -> Result<Var> {
 
 /// Returns `x` with two dimensions exchanged. Errors: as [`rearrange::transpose`].
 pub fn transpose(tape: &Tape, x: Var, one: usize, other: usize) -> Result<Var> {
+    tape.begin("transpose")?;
     let output = named("transpose", rearrange::transpose(x.tensor(), one, other))?;
     tape.record_one(&[x.source()], output, || RearrangeRule::Transpose(one, other))
 }
@@ -53,6 +55,7 @@ pub fn transpose(tape: &Tape, x: Var, one: usize, other: usize) -> Result<Var> {
 /// Returns elements `start` to `start + length` of dimension `axis`; a view for the outermost. Errors: as
 /// [`rearrange::slice`].
 pub fn slice(tape: &Tape, x: Var, axis: usize, start: usize, length: usize) -> Result<Var> {
+    tape.begin("slice")?;
     let output = named("slice", rearrange::slice(x.tensor(), axis, start, length))?;
     let shape = x.tensor().shape();
     tape.record_one(&[x.source()], output, || RearrangeRule::Slice { shape, axis, start })
@@ -60,6 +63,7 @@ pub fn slice(tape: &Tape, x: Var, axis: usize, start: usize, length: usize) -> R
 
 /// Joins variables along dimension `axis`. Errors: as [`rearrange::concatenate`].
 pub fn concatenate(tape: &Tape, parts: &[Var], axis: usize) -> Result<Var> {
+    tape.begin("concatenate")?;
     let tensors: Vec<&Tensor> = parts.iter().map(Var::tensor).collect();
     let output = named("concatenate", rearrange::concatenate(&tensors, axis))?;
     let sources: Vec<Source> = parts.iter().map(Var::source).collect();

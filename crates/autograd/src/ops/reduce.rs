@@ -18,6 +18,7 @@ pub struct SumRule {
 
 /// The sum along dimension `axis`. Errors: as [`reduce::forward`].
 pub fn sum(tape: &Tape, x: Var, axis: usize) -> Result<Var> {
+    tape.begin("sum")?;
     let output = named("sum", reduce::forward(x.tensor(), axis, Reduction::Sum))?;
     let shape = x.tensor().shape();
     tape.record_one(&[x.source()], output, || SumRule { shape })
@@ -59,6 +60,7 @@ pub struct MaximumRule {
 /// The maximum along dimension `axis`, whose gradient goes to the first of the largest elements. Errors: as
 /// [`reduce::forward`].
 pub fn maximum(tape: &Tape, x: Var, axis: usize) -> Result<Var> {
+    tape.begin("maximum")?;
     let output = named("maximum", reduce::forward(x.tensor(), axis, Reduction::Maximum))?;
     let rule = || MaximumRule { axis, saved: Some([x.tensor().clone(), output.clone()]) };
     tape.record_one(&[x.source()], output.clone(), rule)

@@ -11,6 +11,7 @@ use crate::weight::Weight;
 /// `x` is `[.., width]`; `weight` is `[width]`. Errors: as [`ops::rms_norm::forward`].
 pub fn rms_norm(tape: &Tape, x: Var, weight: &Weight, epsilon: f32) -> Result<Var> {
     const OPERATOR: &str = "rms_norm";
+    tape.begin(OPERATOR)?;
     let forward = ops::rms_norm::forward(x.tensor(), weight.tensor(), epsilon);
     let ops::rms_norm::Output { output, rstd } = named(OPERATOR, forward)?;
     let rule = || NormRule {
@@ -37,6 +38,7 @@ pub fn residual_rms_norm(
     epsilon: f32,
 ) -> Result<(Var, Var)> {
     const OPERATOR: &str = "residual_rms_norm";
+    tape.begin(OPERATOR)?;
     let (values, scale) = (residual.tensor(), weight.tensor());
     let forward = match &branch {
         Some(branch) => ops::rms_norm::forward_residual(values, branch.tensor(), scale, epsilon),

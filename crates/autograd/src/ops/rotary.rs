@@ -34,6 +34,7 @@ pub struct RotaryRule {
 /// Rotates the first `heads` heads of `x [batch, time, columns]` to their positions, in place if no other
 /// tensor views its storage. Errors: as [`ops::rotary::rotate`].
 pub fn rotary(tape: &Tape, x: Var, heads: usize, rotary: &Rotary) -> Result<Var> {
+    tape.begin("rotary")?;
     let source = x.source();
     let turned = ops::rotary::rotate(x.into_tensor(), heads, rotary.angles(), Turn::Forward);
     let turned = named("rotary", turned)?;

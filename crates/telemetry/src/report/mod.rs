@@ -17,11 +17,13 @@
 //! ```
 
 mod chart;
+mod curves;
 mod history;
 mod kinds;
 mod live;
 mod page;
 mod panels;
+mod plot;
 mod ranks;
 mod section;
 mod sessions;
@@ -54,8 +56,12 @@ pub struct Report {
     pub sessions: Vec<SessionRow>,
     /// Completed steps, in order.
     pub history: Vec<StepPoint>,
+    /// Learning curves of several runs, drawn together.
+    pub curves: Vec<Curve>,
     /// Unit of throughput: `Tokens` or `Samples`.
     pub unit: &'static str,
+    /// Differences from another run, a line each.
+    pub differences: String,
     /// Resolved configuration, as TOML.
     pub configuration: String,
 }
@@ -104,6 +110,15 @@ pub struct RankMemory {
     pub planned: Option<StepTrace>,
     /// Most bytes that the rank may reserve, if limited.
     pub limit: Option<u64>,
+}
+
+/// The learning curve of one of several runs.
+#[derive(Clone, Debug, Default)]
+pub struct Curve {
+    /// Name of the run.
+    pub name: String,
+    /// Completed steps, in order.
+    pub history: Vec<StepPoint>,
 }
 
 /// A process that trained the run.

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::section::Section;
-use super::{MARK, Notice, Report, SchedulePicture, Tile, history, panels, ranks, sessions};
+use super::{MARK, Notice, Report, SchedulePicture, Tile, curves, history, panels, ranks, sessions};
 use crate::svg::escape;
 
 const STYLE: &str = include_str!("page.css");
@@ -18,9 +18,16 @@ impl Report {
             panels::peak_section(&self.ranks),
             ranks::section(&self.ranks),
             self.schedule_section(),
+            curves::section(&self.curves),
             history::section(&self.history, self.unit),
             sessions::section(&self.sessions),
-            self.configuration_section(),
+            text_section("differences", "Differences", "Settings, device and software.", &self.differences),
+            text_section(
+                "configuration",
+                "Configuration",
+                "The resolved configuration, with every default.",
+                &self.configuration,
+            ),
         ]
         .into_iter()
         .flatten()
@@ -68,15 +75,13 @@ impl Report {
         );
         Some(Section { id: "schedule", title: "Schedule", body })
     }
+}
 
-    fn configuration_section(&self) -> Option<Section> {
-        let text = escape(self.configuration.trim());
-        let body = format!(
-            "<p class=\"soft\">The resolved configuration, with every default.</p>\n\
-             <pre tabindex=\"0\"><code>{text}</code></pre>\n"
-        );
-        (!text.is_empty()).then_some(Section { id: "configuration", title: "Configuration", body })
-    }
+/// Returns a section of preformatted text; `None` if there is none.
+fn text_section(id: &'static str, title: &'static str, note: &str, text: &str) -> Option<Section> {
+    let text = escape(text.trim());
+    let body = format!("<p class=\"soft\">{note}</p>\n<pre tabindex=\"0\"><code>{text}</code></pre>\n");
+    (!text.is_empty()).then_some(Section { id, title, body })
 }
 
 /// The logo: a ship's load line.

@@ -60,6 +60,8 @@ fn page(ranks: Vec<RankMemory>) -> String {
             cells: ["complete", "0 to 3", "1 × 1", "9 tokens/s", "1 KiB", "1 s", "host"].map(str::to_owned),
             notes: vec!["train.steps is <3> and was 2".to_owned()],
         }],
+        curves: vec![Curve { name: "<script>other".to_owned(), history: history.clone().collect() }],
+        differences: "optim.seed: <1> and 2".to_owned(),
         history: history.collect(),
         unit: "Tokens",
         configuration: "[train]\nsteps = 3 # </pre><script>".to_owned(),

@@ -33,6 +33,7 @@ impl Worker {
         self.status.step(step, || self.device.statistics());
         self.begin_part(RunPart::Step, step + 1);
         self.phases.begin()?;
+        self.hash_state(step + 1)?;
         self.passes(step, Mode::Train)?;
         self.update(step)?;
         self.phases.end()?;
@@ -57,6 +58,9 @@ impl Worker {
         let (data, phases) = ((&mut self.data, &*self.data_order), &mut self.phases);
         let mut feed = WorkerFeed::new(&self.device, &setup.dataset, dtype, numbers, data, phases);
         feed.marks = self.marks.as_mut();
+        if mode == Mode::Train {
+            (feed.observers, feed.hashes) = (&self.observers, self.hashes.as_ref());
+        }
         let ran = self.executor.train(&mut self.parts, &mut self.planes, mode, scale, &mut feed);
         self.passed_over += ran.map_err(|source| WorkerError::Step {
             step,
@@ -85,6 +89,7 @@ impl Worker {
     fn update(&mut self, step: u64) -> Result<()> {
         self.phases.enter(Phase::Reduce)?;
         self.complete()?;
+        self.hash_gradients()?;
         self.phases.enter(Phase::Update)?;
         let ModelNorm { norm, parts, counts } = &self.norm;
         match parts {

@@ -89,8 +89,9 @@ pub trait Feed {
     /// Returns the targets of a micro-batch on the device; called on the rank of the last stage.
     fn targets(&mut self, micro_batch: usize) -> std::result::Result<Tensor, Self::Error>;
 
-    /// Returns what the passes of a micro-batch share, the same on every stage.
-    fn pass(&mut self, _micro_batch: usize) -> std::result::Result<Pass, Self::Error> {
+    /// Returns what the passes of a micro-batch through the stage of a forward `action` share; but for
+    /// observers, the same on every stage.
+    fn pass(&mut self, _action: Action) -> std::result::Result<Pass, Self::Error> {
         Ok(Pass::default())
     }
 

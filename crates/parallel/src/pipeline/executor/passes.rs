@@ -21,7 +21,7 @@ impl<F: Feed> Walk<'_, F> {
         }
         let batch = if first { Some(self.feed.inputs(action.micro_batch)?) } else { None };
         let targets = if last { Some(self.feed.targets(action.micro_batch)?) } else { None };
-        let pass = self.feed.pass(action.micro_batch)?;
+        let pass = self.feed.pass(action)?;
         let tape = Tape::new(&self.executor.device, self.mode).of(pass);
         let (input, leaf) = match batch {
             Some(batch) => (Input::Batch(batch), None),

@@ -1,0 +1,91 @@
+//! `plimsoll compare`.
+
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use crate::error::CliError;
+use run::{CompareOptions, Comparison, RerunOptions};
+
+use crate::output::{print, print_json};
+use crate::outputs::{Force, Kind};
+
+/// Tell whether two runs are the same computation, and if not, where they part
+///
+/// Compares settings, device and libraries, the hashes that `telemetry.hashes` took, losses, gradient norms
+/// and the weights at the end. Exit status: 0 if nothing compared differs in a bit, 1 if something does.
+#[derive(clap::Args, Debug)]
+pub(crate) struct CompareArgs {
+    /// Directories of two runs.
+    #[arg(value_names = ["RUN_A", "RUN_B"], num_args = 2, required = true)]
+    runs: Vec<PathBuf>,
+    /// Train both again from their nearest checkpoints to the step in which they differ, with hashes of every
+    /// step, to find the first operator
+    #[arg(long)]
+    rerun: bool,
+    /// Also write a page with the findings and both learning curves
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Print one line of JSON instead
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    force: Force,
+}
+
+/// Compares and prints. Errors: a directory without a run; a rerun that fails; runs that differ.
+pub(crate) fn run(args: &CompareArgs) -> Result<(), CliError> {
+    let [first, second] = args.runs.as_slice() else {
+        return Err(CliError::Refused("compare takes two run directories".to_owned()));
+    };
+    let page = args.html.as_ref().map(|path| args.force.output("--html", path, Kind::Page)).transpose()?;
+    let scratch = args.rerun.then(Scratch::create).transpose()?;
+    let rerun = scratch.as_ref().map(|scratch| RerunOptions { directory: scratch.0.clone() });
+    let found = run::compare([first, second], CompareOptions { rerun, ..CompareOptions::default() })?;
+    if let Some(page) = page {
+        page.write(&found.page().to_html())?;
+    }
+    match args.json {
+        true => print_json(&line(&found))?,
+        false => print(&found.to_string())?,
+    }
+    match found.is_same() {
+        true => Ok(()),
+        false => Err(CliError::Shown { status: 1 }),
+    }
+}
+
+fn line(found: &Comparison) -> serde_json::Value {
+    json!({
+        "same": found.is_same(),
+        "findings": found.findings(),
+        "settings": found.settings,
+        "software": found.software,
+        "hashes": found.hashes,
+        "metrics": found.metrics,
+        "steps": found.steps,
+        "weights_sha256": found.weights,
+        "rerun": found.rerun,
+    })
+}
+
+/// A temporary directory of reruns, deleted when it is dropped.
+#[derive(Debug)]
+struct Scratch(PathBuf);
+
+impl Scratch {
+    /// Creates the directory. Errors: it cannot be created.
+    fn create() -> Result<Self, CliError> {
+        let path = std::env::temp_dir().join(format!("plimsoll-compare-{}", std::process::id()));
+        let unwritable = |source| CliError::File { path: path.clone(), source };
+        std::fs::create_dir(&path).map_err(unwritable)?;
+        Ok(Scratch(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Links to checkpoints are deleted, not the checkpoints.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

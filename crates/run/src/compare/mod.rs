@@ -1,0 +1,259 @@
+//! `plimsoll compare`: whether two runs are the same computation, and where they part.
+
+mod rerun;
+mod settings;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use config::RunConfig;
+use serde::Serialize;
+use telemetry::hashes::{self, HashComparison, Parting};
+use telemetry::report::{Curve, Notice, Report, StepPoint};
+use telemetry::run_files::Summary;
+use telemetry::units::{counted, sparkline};
+use worker::TensorHook;
+
+use crate::error::Result;
+use crate::run_report::{configuration_of, history};
+use crate::summary::SUMMARY;
+pub use rerun::{Rerun, RerunOptions};
+pub use settings::Difference;
+
+/// Columns of a learning curve in a terminal.
+const COLUMNS: usize = 60;
+
+/// Options of [`compare`].
+#[derive(Clone, Debug, Default)]
+pub struct CompareOptions {
+    /// Train both runs again from their nearest checkpoints, with hashes of every step, to find the operator.
+    pub rerun: Option<RerunOptions>,
+    /// A hook for each rerun.
+    pub hooks: [Option<TensorHook>; 2],
+}
+
+/// The step in whose loss or gradient norm two runs first differ.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct MetricsParting {
+    /// The step, from 1.
+    pub step: u64,
+    /// The losses.
+    pub losses: [Option<f64>; 2],
+    /// The gradient norms.
+    pub gradient_norms: [Option<f64>; 2],
+}
+
+/// One of the compared runs.
+#[derive(Clone, Debug)]
+pub struct ComparedRun {
+    /// The run directory.
+    pub path: PathBuf,
+    /// Its configuration.
+    pub config: RunConfig,
+    /// Its summary, if it has ended.
+    pub summary: Option<Summary>,
+    /// Its steps.
+    pub history: Vec<StepPoint>,
+}
+
+/// The result of [`compare`].
+#[derive(Clone, Debug)]
+pub struct Comparison {
+    /// The runs.
+    pub runs: [ComparedRun; 2],
+    /// Settings that differ.
+    pub settings: Vec<Difference>,
+    /// Device, libraries and version, where they differ.
+    pub software: Vec<Difference>,
+    /// Comparison of hashes; `None` if no step is hashed in both runs.
+    pub hashes: Option<HashComparison>,
+    /// The first step with another loss or gradient norm.
+    pub metrics: Option<MetricsParting>,
+    /// The number of steps in both metrics.
+    pub steps: usize,
+    /// The hashes of all weights at the end; `None` if a run has not ended or has done more steps.
+    pub weights: Option<[String; 2]>,
+    /// The rerun, if asked for.
+    pub rerun: Option<Rerun>,
+}
+
+/// Compares the runs in two directories. Errors: a directory without a run, a file that cannot be read, those
+/// of a rerun.
+pub fn compare(directories: [&Path; 2], options: CompareOptions) -> Result<Comparison> {
+    let [first, second] = directories.map(ComparedRun::read);
+    let runs = [first?, second?];
+    let files = [0, 1].map(|run| hashes::read(&runs[run].path.join(hashes::FILE)));
+    let [first, second] = files;
+    let hashes = Some(hashes::compare(&first?, &second?)).filter(|found| found.steps > 0);
+    let (metrics, steps) = metrics(&runs);
+    let mut comparison = Comparison {
+        settings: settings::of_configurations([&runs[0].config, &runs[1].config]),
+        software: settings::of_software([&runs[0].summary, &runs[1].summary]),
+        weights: weights(&runs),
+        runs,
+        hashes,
+        metrics,
+        steps,
+        rerun: None,
+    };
+    if let Some(rerun) = options.rerun.filter(|_| !comparison.is_same()) {
+        comparison.rerun = Some(rerun::run(&comparison, &rerun, options.hooks)?);
+    }
+    Ok(comparison)
+}
+
+/// Returns the hashes of all weights of runs that have done as many steps.
+fn weights(runs: &[ComparedRun; 2]) -> Option<[String; 2]> {
+    let [first, second] = [runs[0].summary.as_ref()?, runs[1].summary.as_ref()?];
+    let of = |summary: &Summary| summary.weights_sha256.clone();
+    (first.steps == second.steps).then(|| [of(first), of(second)])
+}
+
+/// Returns the first step of both runs whose loss or gradient norm differs, and the number of steps in both.
+fn metrics(runs: &[ComparedRun; 2]) -> (Option<MetricsParting>, usize) {
+    let [first, second] = [&runs[0].history, &runs[1].history];
+    let pairs = || {
+        first.iter().filter_map(|point| {
+            let place = second.binary_search_by_key(&point.step, |other| other.step).ok()?;
+            Some([point, &second[place]])
+        })
+    };
+    let values = |point: &StepPoint| (point.loss, point.gradient_norm, point.is_finite);
+    let parting = pairs().find(|[a, b]| values(a) != values(b)).map(|[a, b]| MetricsParting {
+        step: a.step,
+        losses: [a.loss, b.loss],
+        gradient_norms: [a.gradient_norm, b.gradient_norm],
+    });
+    (parting, pairs().count())
+}
+
+impl ComparedRun {
+    fn read(path: &Path) -> Result<Self> {
+        let config = configuration_of(path, &[])?;
+        let (history, _) = history(&path.join("metrics.jsonl"))?;
+        let summary = Summary::read(&path.join(SUMMARY))?;
+        Ok(ComparedRun { path: path.to_owned(), config, summary, history })
+    }
+}
+
+impl Comparison {
+    /// Returns whether nothing that was compared differs in a bit.
+    #[must_use]
+    pub fn is_same(&self) -> bool {
+        let weights = self.weights.as_ref().is_none_or(|[first, second]| first == second);
+        self.parting().is_none() && self.metrics.is_none() && weights
+    }
+
+    /// The first array in which the runs differ, in the hashes of the runs.
+    #[must_use]
+    pub fn parting(&self) -> Option<&Parting> {
+        self.hashes.as_ref()?.parting.as_ref()
+    }
+
+    /// Returns the finding, in a sentence each.
+    #[must_use]
+    pub fn findings(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        match (&self.hashes, self.parting()) {
+            (None, _) => found.push(
+                "no step is hashed in both runs: `telemetry.hashes = 1` names the first array that differs"
+                    .to_owned(),
+            ),
+            (Some(all), None) => found.push(format!(
+                "all {} of {} are equal to the bit",
+                counted(all.arrays as u64, "hashed array"),
+                counted(all.steps as u64, "step")
+            )),
+            (Some(_), Some(parting)) => found.push(format!("they part in {parting}")),
+        }
+        let shown = |value: Option<f64>| value.map_or_else(|| "not finite".to_owned(), |v| v.to_string());
+        found.extend(self.hashes.as_ref().filter(|all| all.unmatched > 0).map(|all| {
+            let count = counted(all.unmatched as u64, "result");
+            format!("{count} of operators, fused differently in the two runs, have no counterpart")
+        }));
+        match &self.metrics {
+            _ if self.steps == 0 => found.push("no step is in both metrics".to_owned()),
+            None => found.push(format!(
+                "losses and gradient norms of all {} in both are equal",
+                counted(self.steps as u64, "step")
+            )),
+            Some(MetricsParting { step, losses: [a, b], gradient_norms: [c, d] }) => found.push(format!(
+                "from step {step} on, losses or gradient norms differ: loss {} and {}, norm {} and {}",
+                shown(*a),
+                shown(*b),
+                shown(*c),
+                shown(*d)
+            )),
+        }
+        found.extend(self.weights.as_ref().map(|[first, second]| match first == second {
+            true => format!("the weights at the end are equal: {}…", &first[..first.len().min(12)]),
+            false => "the weights at the end differ".to_owned(),
+        }));
+        found.extend(self.rerun.as_ref().map(ToString::to_string));
+        found
+    }
+
+    /// Returns a page with the findings, all differences and both learning curves.
+    #[must_use]
+    pub fn page(&self) -> Report {
+        let names = self.runs.each_ref().map(|run| run.path.display().to_string());
+        let notice = |text| Notice { good: self.is_same(), text };
+        let differences = self.settings.iter().chain(&self.software).map(|found| format!("{found}\n"));
+        let curve =
+            |(run, name): (&ComparedRun, &String)| Curve { name: name.clone(), history: run.history.clone() };
+        Report {
+            title: format!("{} and {}", names[0], names[1]),
+            subtitle: self.verdict().to_owned(),
+            notices: self.findings().into_iter().map(notice).collect(),
+            curves: self.runs.iter().zip(&names).map(curve).collect(),
+            differences: differences.collect(),
+            ..Report::default()
+        }
+    }
+
+    fn verdict(&self) -> &'static str {
+        match self.is_same() {
+            true => "the same computation, as far as both have recorded it",
+            false => "not the same computation",
+        }
+    }
+
+    /// Returns the learning curves of both runs, for a terminal.
+    #[must_use]
+    pub fn curves(&self) -> Vec<String> {
+        let losses = self
+            .runs
+            .each_ref()
+            .map(|run| run.history.iter().filter_map(|point| point.loss).collect::<Vec<_>>());
+        let ends = |wins: fn(f64, f64) -> f64| losses.iter().flatten().copied().reduce(wins);
+        let (Some(least), Some(most)) = (ends(f64::min), ends(f64::max)) else { return Vec::new() };
+        let line = |(run, losses): (&ComparedRun, &Vec<f64>)| {
+            let last = losses.last().map_or_else(String::new, |last| format!("{last:.4}"));
+            format!("{}  {last}  {}", sparkline(losses, (least, most), COLUMNS), run.path.display())
+        };
+        self.runs.iter().zip(&losses).map(line).collect()
+    }
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.verdict())?;
+        for text in self.findings() {
+            writeln!(f, "  {text}")?;
+        }
+        for (title, differences) in [("settings", &self.settings), ("device and software", &self.software)] {
+            match differences.is_empty() {
+                true => writeln!(f, "{title}: no difference")?,
+                false => writeln!(f, "{title}:")?,
+            }
+            for difference in differences {
+                writeln!(f, "  {difference}")?;
+            }
+        }
+        let curves = self.curves();
+        if !curves.is_empty() {
+            writeln!(f, "loss by step:")?;
+        }
+        curves.iter().try_for_each(|line| writeln!(f, "  {line}"))
+    }
+}

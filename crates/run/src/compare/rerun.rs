@@ -1,0 +1,133 @@
+//! Short reruns of two runs, with hashes of every step, to find the operator in which they part.
+
+use std::fmt;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use telemetry::hashes::{self, HashComparison};
+use telemetry::units::counted;
+use worker::{DeviceChoice, TensorHook};
+
+use super::{ComparedRun, Comparison};
+use crate::error::{Result, RunError};
+use crate::interrupt::Interrupt;
+use crate::launch::train;
+use crate::options::RunOptions;
+use crate::run_report::configuration_of;
+
+/// Settings of a rerun: everything is hashed, and nothing else is written.
+const SETTINGS: [&str; 5] = [
+    "telemetry.hashes=1",
+    "checkpoint.every=0",
+    "checkpoint.minutes=0",
+    "checkpoint.keep_best=false",
+    "memory.history=0",
+];
+
+/// Options of a rerun.
+#[derive(Clone, Debug)]
+pub struct RerunOptions {
+    /// An existing directory in which the reruns get directories `a` and `b`.
+    pub directory: PathBuf,
+}
+
+/// The result of two reruns.
+#[derive(Clone, Debug, Serialize)]
+pub struct Rerun {
+    /// Number of steps done before the first repeated step, in each run: the step of its checkpoint.
+    pub after: [u64; 2],
+    /// The last repeated step.
+    pub last: u64,
+    /// Comparison of all hashes.
+    pub hashes: HashComparison,
+}
+
+impl fmt::Display for Rerun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Rerun { after: [first, second], last, hashes } = self;
+        let from = match first == second {
+            true => format!("step {}", first + 1),
+            false => format!("steps {} and {}", first + 1, second + 1),
+        };
+        write!(f, "run again from {from} to {last}: ")?;
+        match &hashes.parting {
+            Some(parting) => write!(f, "they part in {parting}"),
+            None => write!(
+                f,
+                "{} are equal. What parted the runs does not repeat: a fault of the hardware, or another \
+                 program or library at the time",
+                counted(hashes.arrays as u64, "hashed array")
+            ),
+        }
+    }
+}
+
+/// Trains both runs again from their nearest checkpoints to the step in which they were seen to differ.
+/// Errors: those of a run; a directory that cannot be written.
+pub(super) fn run(
+    comparison: &Comparison,
+    options: &RerunOptions,
+    hooks: [Option<TensorHook>; 2],
+) -> Result<Rerun> {
+    let (equal, last) = range(comparison);
+    let mut after = [0; 2];
+    let mut hashed = Vec::new();
+    for ((place, run), hook) in comparison.runs.iter().enumerate().zip(hooks) {
+        let directory = options.directory.join(["a", "b"][place]);
+        after[place] = again(run, &directory, (equal, last), hook)?;
+        hashed.push(hashes::read(&directory.join(hashes::FILE))?);
+    }
+    Ok(Rerun { after, last, hashes: hashes::compare(&hashed[0], &hashed[1]) })
+}
+
+/// Returns the last step known to be equal, and the first known to differ or else the last of both runs.
+fn range(comparison: &Comparison) -> (u64, u64) {
+    let ends = comparison.runs.each_ref().map(|run| run.history.last().map_or(1, |point| point.step));
+    let end = ends[0].min(ends[1]);
+    let by_hashes = comparison.parting().map(|found| (found.last_equal.unwrap_or(0), found.step));
+    let by_metrics = comparison.metrics.map(|found| (found.step - 1, found.step));
+    let (equal, last) = [by_hashes, by_metrics]
+        .into_iter()
+        .flatten()
+        .fold((0, end), |(equal, last), (before, found)| (equal.max(before), last.min(found)));
+    // Losses may be equal beyond a difference that hashes show.
+    (equal.min(last.saturating_sub(1)), last)
+}
+
+/// Trains `run` again in `directory` from its newest checkpoint of at most `equal` steps to step `last`.
+/// Returns the steps of that checkpoint.
+fn again(
+    run: &ComparedRun,
+    directory: &Path,
+    (equal, last): (u64, u64),
+    tensor_hook: Option<TensorHook>,
+) -> Result<u64> {
+    let file = |source| RunError::File { path: directory.to_owned(), source };
+    let checkpoints = checkpoint::list(&run.path)?;
+    let nearest = checkpoints.into_iter().rev().find(|(step, _)| *step <= equal);
+    let after = nearest.as_ref().map_or(0, |(step, _)| *step);
+    if let Some((_, path)) = &nearest {
+        let target = directory.join("checkpoints");
+        fs::create_dir_all(&target).map_err(file)?;
+        let path = std::path::absolute(path).map_err(file)?;
+        symlink(&path, target.join(path.file_name().unwrap_or_default())).map_err(file)?;
+    }
+    let summary = run.summary.as_ref();
+    let device = summary.map_or(Ok(DeviceChoice::Auto), |summary| DeviceChoice::from_name(&summary.device));
+    let from = summary.and_then(|summary| summary.more.get("weights_from")?.as_str().map(PathBuf::from));
+    let options = RunOptions {
+        device: device?,
+        run_dir: Some(directory.to_owned()),
+        resume: nearest.is_some(),
+        from: from.filter(|_| nearest.is_none()),
+        interrupt: Interrupt::after(last - after),
+        quiet: true,
+        no_plan: true,
+        tensor_hook,
+        ..RunOptions::default()
+    };
+    train(configuration_of(&run.path, &SETTINGS.map(str::to_owned))?, options)?;
+    Ok(after)
+}

@@ -1,0 +1,47 @@
+//! Settings and software in which two runs differ.
+
+use std::fmt;
+
+use config::RunConfig;
+use serde::Serialize;
+use telemetry::run_files::Summary;
+
+/// A setting, or a fact about a run, that differs between two runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// Its name, as `section.key`.
+    pub name: String,
+    /// The values, if the run has one.
+    pub values: [Option<String>; 2],
+    /// Whether it decides losses and weights.
+    pub decides_bits: bool,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Difference { name, values, decides_bits } = self;
+        let [first, second] = values.each_ref().map(|value| value.as_deref().unwrap_or("absent"));
+        let means = if *decides_bits { "decides bits" } else { "decides no bit" };
+        write!(f, "{name}: {first} and {second} ({means})")
+    }
+}
+
+/// Returns the keys whose values differ.
+pub(super) fn of_configurations(configs: [&RunConfig; 2]) -> Vec<Difference> {
+    let found = configs[0].differences_from(configs[1]).into_iter();
+    found.map(|(name, values, decides_bits)| Difference { name, values, decides_bits }).collect()
+}
+
+/// Returns the differences of device, libraries, version and grid of runs that have a summary.
+pub(super) fn of_software(summaries: [&Option<Summary>; 2]) -> Vec<Difference> {
+    let [Some(first), Some(second)] = summaries else { return Vec::new() };
+    let text = |summary: &Summary, key: &str| summary.more.get(key)?.as_str().map(str::to_owned);
+    let grid = |summary: &Summary| Some(format!("{} × {}", summary.grid.data, summary.grid.pipeline));
+    let fact = |name: &str, values: [Option<String>; 2], decides_bits| {
+        let name = name.to_owned();
+        (values[0] != values[1]).then_some(Difference { name, values, decides_bits })
+    };
+    let named = ["device_model", "libraries", "version", "weights_from"];
+    let texts = named.iter().map(|key| fact(key, [text(first, key), text(second, key)], true));
+    texts.chain([fact("grid", [grid(first), grid(second)], false)]).flatten().collect()
+}

@@ -1,0 +1,259 @@
+//! Hashes of a step's arrays: `hashes.jsonl`, and the first array in which two runs differ.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use system::input;
+
+use crate::error::{Result, TelemetryError};
+
+/// Name of the file in a run directory.
+pub const FILE: &str = "hashes.jsonl";
+
+/// The parts of a step whose arrays are hashed, in the order in which they are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Section {
+    /// Weights before the step.
+    Weights,
+    /// Tensors of the optimizer before the step: moments and master weights.
+    Optimizer,
+    /// Outputs of operators.
+    Forward,
+    /// Gradients of operators' inputs.
+    Backward,
+    /// Gradients of weights, summed over all micro-batches and ranks, before clipping.
+    Gradients,
+}
+
+/// The hash of one array of a step. It depends on neither grid nor shards.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HashedArray {
+    /// Part of the step.
+    pub section: Section,
+    /// Number of the micro-batch in the run, for activations and their gradients.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub micro_batch: Option<u64>,
+    /// Path of the module.
+    pub module: String,
+    /// The operator that computed the array; empty for weights, gradients and optimizer state.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub operator: String,
+    /// Name of the array.
+    pub array: String,
+    /// The hash, in hexadecimal.
+    pub hash: String,
+}
+
+/// The hashes of a step, in the order in which its arrays are computed on one rank: a line of the file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HashedStep {
+    /// The step, from 1.
+    pub step: u64,
+    /// The arrays.
+    pub arrays: Vec<HashedArray>,
+}
+
+impl fmt::Display for HashedArray {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let HashedArray { section, micro_batch, module, operator, array, .. } = self;
+        match section {
+            Section::Weights => {
+                return write!(f, "the weight `{array}` (module `{module}`), before the step");
+            }
+            Section::Optimizer => {
+                return write!(f, "`{array}` of the optimizer (module `{module}`), before the step");
+            }
+            Section::Gradients => {
+                return write!(f, "the gradient of `{array}` (module `{module}`), summed over all ranks");
+            }
+            Section::Forward => write!(f, "forward: the {array} of operator `{operator}` in `{module}`")?,
+            Section::Backward => write!(f, "backward: the {array} of operator `{operator}` in `{module}`")?,
+        }
+        micro_batch.map_or(Ok(()), |number| write!(f, ", micro-batch {number}"))
+    }
+}
+
+/// The first difference between the hashes of two runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Parting {
+    /// The step, from 1.
+    pub step: u64,
+    /// The array.
+    pub array: HashedArray,
+    /// Whether only one of the runs has the array.
+    pub only_in_one: bool,
+    /// The last hashed step before, which is equal in both.
+    pub last_equal: Option<u64>,
+    /// Number of arrays of the step that differ, and of all.
+    pub counts: (usize, usize),
+}
+
+impl fmt::Display for Parting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Parting { step, array, only_in_one, last_equal, counts: (differ, all) } = self;
+        let only = if *only_in_one { " (in one run only)" } else { "" };
+        write!(f, "step {step}: {array}{only}; {differ} of the step's {all} arrays differ")?;
+        match last_equal {
+            Some(last) => write!(f, ", none of step {last}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The comparison of two runs' hashes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct HashComparison {
+    /// Number of steps that are hashed in both runs.
+    pub steps: usize,
+    /// Number of arrays that both runs have.
+    pub arrays: usize,
+    /// Number of operators' results that one run has, because it fuses others, as where a pipeline is cut.
+    pub unmatched: usize,
+    /// The first difference.
+    pub parting: Option<Parting>,
+}
+
+/// Compares the steps that are hashed in both runs, in order, up to the first difference.
+pub fn compare(first: &[HashedStep], second: &[HashedStep]) -> HashComparison {
+    let mut found = HashComparison { steps: 0, arrays: 0, unmatched: 0, parting: None };
+    let mut last_equal = None;
+    for one in first {
+        let Some(other) = second.iter().find(|other| other.step == one.step) else { continue };
+        found.steps += 1;
+        found.parting = found.add(one, other, last_equal);
+        if found.parting.is_some() {
+            break;
+        }
+        last_equal = Some(one.step);
+    }
+    found
+}
+
+impl HashComparison {
+    /// Adds a step. Returns its first difference.
+    fn add(&mut self, one: &HashedStep, other: &HashedStep, last_equal: Option<u64>) -> Option<Parting> {
+        let theirs: BTreeMap<_, _> = keys(&other.arrays).zip(&other.arrays).collect();
+        let (mut differing, mut matched): (Vec<(&HashedArray, bool)>, _) = (Vec::new(), 0);
+        // Operators may be fused differently; everything else must have a counterpart.
+        let is_fused = |array: &HashedArray| matches!(array.section, Section::Forward | Section::Backward);
+        for (key, array) in keys(&one.arrays).zip(&one.arrays) {
+            match theirs.get(&key) {
+                Some(there) => {
+                    matched += 1;
+                    differing.extend((array.hash != there.hash).then_some((array, false)));
+                }
+                None if is_fused(array) => self.unmatched += 1,
+                None => differing.push((array, true)),
+            }
+        }
+        let own: BTreeSet<_> = keys(&one.arrays).collect();
+        for (_, array) in keys(&other.arrays).zip(&other.arrays).filter(|(key, _)| !own.contains(key)) {
+            match is_fused(array) {
+                true => self.unmatched += 1,
+                false => differing.push((array, true)),
+            }
+        }
+        self.arrays += matched;
+        let (array, only_in_one) = differing.first().map(|(array, only)| ((*array).clone(), *only))?;
+        let counts = (differing.len(), matched.max(differing.len()));
+        Some(Parting { step: one.step, array, only_in_one, last_equal, counts })
+    }
+}
+
+/// Identity of an array in a step: its names, the module of the array before it, and its number among equals.
+/// The module before tells sums apart that the residual stream makes wherever a pipeline is cut.
+type Key<'a> = (Section, Option<u64>, [&'a str; 4], usize);
+
+fn keys(arrays: &[HashedArray]) -> impl Iterator<Item = Key<'_>> {
+    let (mut before, mut seen) = (None, BTreeMap::new());
+    arrays.iter().map(move |array| {
+        let HashedArray { section, micro_batch, module, operator, array, hash: _ } = array;
+        let place = (*section, *micro_batch);
+        let previous: Option<(_, &str)> = before.replace((place, module.as_str()));
+        let previous = previous.filter(|(at, _)| *at == place && !operator.is_empty());
+        let names = [module.as_str(), operator, array, previous.map_or("", |(_, module)| module)];
+        let count = seen.entry((place, names)).or_insert(0);
+        *count += 1;
+        (*section, *micro_batch, names, *count)
+    })
+}
+
+/// Reads the complete lines of a file of hashes; none if there is no such file. Errors: it cannot be read, or
+/// a line is not one of hashes.
+pub fn read(path: &Path) -> Result<Vec<HashedStep>> {
+    let file = match input::open(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        file => file.map_err(TelemetryError::file(path, "read it"))?,
+    };
+    let (mut reader, mut line, mut steps) = (BufReader::new(file), Vec::new(), Vec::new());
+    loop {
+        line.clear();
+        reader.read_until(b'\n', &mut line).map_err(TelemetryError::file(path, "read it"))?;
+        // A killed run may leave an incomplete last line.
+        if line.last() != Some(&b'\n') {
+            return Ok(steps);
+        }
+        let step = serde_json::from_slice(&line);
+        steps.push(step.map_err(|error| TelemetryError::file(path, "read a line")(error.into()))?);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn array(section: Section, module: &str, hash: &str) -> HashedArray {
+        HashedArray {
+            section,
+            micro_batch: None,
+            module: module.to_owned(),
+            operator: String::new(),
+            array: format!("{module}.weight"),
+            hash: hash.to_owned(),
+        }
+    }
+
+    fn step(step: u64, hashes: &[(&str, &str)]) -> HashedStep {
+        let arrays = hashes.iter().map(|(module, hash)| array(Section::Weights, module, hash)).collect();
+        HashedStep { step, arrays }
+    }
+
+    #[test]
+    fn the_first_array_that_differs_is_found() {
+        let run = [step(10, &[("a", "1"), ("b", "2")]), step(20, &[("a", "3"), ("b", "4"), ("c", "5")])];
+        let same = HashComparison { steps: 2, arrays: 5, unmatched: 0, parting: None };
+        assert_eq!(compare(&run, &run), same);
+        // Steps that only one run has hashed are left out.
+        assert_eq!(compare(&run, &run[1..]).steps, 1);
+        let other = [run[0].clone(), step(20, &[("a", "3"), ("b", "9"), ("c", "8")])];
+        let parting = compare(&run, &other).parting.unwrap();
+        assert_eq!((parting.step, parting.array.module.as_str(), parting.last_equal), (20, "b", Some(10)));
+        assert_eq!((parting.counts, parting.only_in_one), ((2, 3), false));
+        // Another weight, and a missing one.
+        for other in [step(10, &[("a", "1"), ("x", "2")]), step(10, &[("a", "1")])] {
+            let parting = compare(&run, &[other]).parting.unwrap();
+            assert_eq!((parting.array.module.as_str(), parting.only_in_one), ("b", true));
+        }
+    }
+
+    #[test]
+    fn sums_at_the_cuts_of_a_pipeline_have_no_counterpart() {
+        let forward = |modules: &[&str]| {
+            let array = |module: &&str| HashedArray {
+                operator: "op".to_owned(),
+                // The sum is a different one after each module.
+                hash: if *module == "residual" { modules.join(" ") } else { "1".to_owned() },
+                ..array(Section::Forward, module, "")
+            };
+            [HashedStep { step: 1, arrays: modules.iter().map(array).collect() }]
+        };
+        let (late, early) = (forward(&["a", "b", "residual", "c"]), forward(&["a", "residual", "b", "c"]));
+        let found = compare(&late, &early);
+        assert_eq!((found.arrays, found.unmatched, found.parting), (1, 6, None));
+        assert_eq!(compare(&late, &late).unmatched, 0);
+    }
+}

@@ -1,0 +1,351 @@
+//! Hashes of a step's tensors, for the comparison of runs, and a hook that sees each of these tensors.
+//!
+//! The hash of a tensor is a sum, modulo 2⁶⁴, of a mixture of each element's bits and its index in the whole
+//! tensor. So the hash of a sharded tensor is the sum over its shards, and any single changed bit changes it.
+//! Tensors are copied to the host where they are hashed: a hashed step waits for its device.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use autograd::{Call, Direction, Observer, ObserverError};
+use collective::ControlPlane;
+use device::{Device, Label, parallel};
+use serde::{Deserialize, Serialize};
+use telemetry::hashes::{HashedArray, HashedStep, Section};
+use tensor::Tensor;
+
+use crate::error::{Result, WorkerError};
+
+/// Largest number of bytes in a copy to the host; a multiple of every element's size.
+const PIECE: usize = 1 << 22;
+
+/// Elements whose terms one task adds.
+const CHUNK: usize = 1 << 16;
+
+/// A tensor of a step at the moment at which it has been computed.
+#[derive(Clone, Copy, Debug)]
+pub struct TensorSite<'a> {
+    /// The rank.
+    pub rank: usize,
+    /// The step, from 1.
+    pub step: u64,
+    /// Part of the step.
+    pub section: Section,
+    /// Number of the micro-batch in the run, for activations and their gradients.
+    pub micro_batch: Option<u64>,
+    /// Path of the module.
+    pub module: &'a str,
+    /// The operator; empty for weights, gradients and optimizer state.
+    pub operator: &'a str,
+    /// Name of the tensor.
+    pub name: &'a str,
+}
+
+type See = dyn Fn(&TensorSite<'_>, &Tensor) -> std::result::Result<(), ObserverError> + Send + Sync;
+
+/// A function that sees, in every training step, the tensors that `telemetry.hashes` hashes: weights and
+/// optimizer state before the step, outputs and input gradients of operators, summed gradients. It may change
+/// their values, as a fault of the hardware would; a hook that only reads changes no bit.
+#[derive(Clone)]
+pub struct TensorHook(Arc<See>);
+
+impl TensorHook {
+    /// Returns a hook that calls `see`, whose error ends the run.
+    pub fn new(
+        see: impl Fn(&TensorSite<'_>, &Tensor) -> std::result::Result<(), ObserverError> + Send + Sync + 'static,
+    ) -> Self {
+        TensorHook(Arc::new(see))
+    }
+}
+
+impl fmt::Debug for TensorHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TensorHook")
+    }
+}
+
+/// Position of an array among those of a step, on any grid: its section, micro-batch, stage and number there.
+type Order = (Section, u64, u64, u64);
+
+/// The hash of an array, or of a shard of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Part {
+    order: Order,
+    /// The array, without its hash.
+    array: HashedArray,
+    /// Index of the shard's first element.
+    start: usize,
+    hash: u64,
+}
+
+struct State {
+    device: Device,
+    /// Steps between hashed steps; 0: none is hashed.
+    every: u64,
+    hook: Option<TensorHook>,
+    /// The step, from 1.
+    step: Cell<u64>,
+    parts: RefCell<Vec<Part>>,
+    /// Paths of modules.
+    modules: RefCell<BTreeMap<Label, String>>,
+}
+
+/// Hashes the tensors of a worker's steps, and shows them to its hook.
+#[derive(Clone)]
+pub(crate) struct TensorHashes(Rc<State>);
+
+impl TensorHashes {
+    /// Returns the hashes of every `every`th step on `device`; `None` if nothing looks at tensors.
+    pub(crate) fn new(device: &Device, every: u64, hook: Option<TensorHook>) -> Option<Self> {
+        if device.is_meta() || (every == 0 && hook.is_none()) {
+            return None;
+        }
+        let (step, parts, modules) = Default::default();
+        Some(TensorHashes(Rc::new(State { device: device.clone(), every, hook, step, parts, modules })))
+    }
+
+    /// Begins step `step`, counted from 1.
+    pub(crate) fn begin(&self, step: u64) {
+        self.0.step.set(step);
+        self.0.parts.borrow_mut().clear();
+    }
+
+    fn is_hashed(&self) -> bool {
+        self.0.every > 0 && self.0.step.get().is_multiple_of(self.0.every)
+    }
+
+    /// Returns an observer of a pass through `stage`.
+    pub(crate) fn of_stage(&self, stage: usize) -> Rc<dyn Observer> {
+        let calls = [Cell::new(0), Cell::new(0)];
+        Rc::new(StageHashes { hashes: self.clone(), stage: stage as u64, calls })
+    }
+
+    /// Hashes an array named `name` of the parameter `of`: `tensor` is the part from element `start` on.
+    /// `place` orders the arrays of a section.
+    pub(crate) fn array(
+        &self,
+        section: Section,
+        (place, name, of): (usize, &str, &str),
+        start: usize,
+        tensor: &Tensor,
+    ) -> Result<()> {
+        let module = of.rsplit_once('.').map_or("", |(module, _)| module);
+        let array = array(section, None, module, "", name);
+        self.see((section, 0, 0, place as u64), array, start, tensor).map_err(WorkerError::Hook)
+    }
+
+    /// Shows a tensor to the hook, and hashes it in a hashed step.
+    fn see(
+        &self,
+        order: Order,
+        array: HashedArray,
+        start: usize,
+        tensor: &Tensor,
+    ) -> std::result::Result<(), ObserverError> {
+        if let Some(TensorHook(see)) = &self.0.hook {
+            let site = TensorSite {
+                rank: self.0.device.rank(),
+                step: self.0.step.get(),
+                section: array.section,
+                micro_batch: array.micro_batch,
+                module: &array.module,
+                operator: &array.operator,
+                name: &array.array,
+            };
+            see(&site, tensor)?;
+        }
+        if self.is_hashed() {
+            let hash = hash(tensor, start)?;
+            self.0.parts.borrow_mut().push(Part { order, array, start, hash });
+        }
+        Ok(())
+    }
+
+    fn module(&self, label: Label) -> String {
+        let name = || self.0.device.with_allocator(|allocator| allocator.labels().name(label).to_owned());
+        self.0.modules.borrow_mut().entry(label).or_insert_with(name).clone()
+    }
+
+    /// Returns the hashes of the step that has just run, on rank 0, if it is a hashed one. All ranks call
+    /// this. Errors: the transport's.
+    pub(crate) fn gather(&self, control: &mut dyn ControlPlane) -> Result<Option<HashedStep>> {
+        if !self.is_hashed() {
+            return Ok(None);
+        }
+        let (step, own) = (self.0.step.get(), self.0.parts.take());
+        let unreadable = |rank, error: serde_json::Error| WorkerError::Rank {
+            rank,
+            reason: format!("its hashes cannot be read: {error}"),
+        };
+        let own = serde_json::to_vec(&own).map_err(|error| unreadable(control.rank(), error))?;
+        let Some(all) = control.gather(0, &own)? else { return Ok(None) };
+        let decode = |(rank, bytes): (usize, &Vec<u8>)| -> Result<Vec<Part>> {
+            serde_json::from_slice(bytes).map_err(|error| unreadable(rank, error))
+        };
+        let ranks = all.iter().enumerate().map(decode).collect::<Result<Vec<_>>>()?;
+        Ok(Some(HashedStep { step, arrays: joined(step, ranks) }))
+    }
+}
+
+/// Joins the shards of all ranks' arrays, in the order of the computation. Copies of a shard that differ from
+/// the first rank's are logged, and change the array's hash.
+fn joined(step: u64, ranks: Vec<Vec<Part>>) -> Vec<HashedArray> {
+    let mut arrays: BTreeMap<Order, (HashedArray, BTreeMap<usize, u64>)> = BTreeMap::new();
+    for (rank, parts) in ranks.into_iter().enumerate() {
+        for Part { order, array, start, hash } in parts {
+            let (known, shards) = arrays.entry(order).or_insert_with(|| (array, BTreeMap::new()));
+            let first = *shards.entry(start).or_insert(hash);
+            if first != hash {
+                tracing::warn!("step {step}: rank {rank} has other bits than the ranks before it in {known}");
+                shards.insert(start, first.wrapping_add(mixed(rank as u64, hash)));
+            }
+        }
+    }
+    let whole = |(array, shards): (HashedArray, BTreeMap<usize, u64>)| {
+        let sum = shards.into_values().fold(0_u64, u64::wrapping_add);
+        HashedArray { hash: format!("{sum:016x}"), ..array }
+    };
+    arrays.into_values().map(whole).collect()
+}
+
+/// Hashes of the passes of one micro-batch through one stage.
+struct StageHashes {
+    hashes: TensorHashes,
+    stage: u64,
+    /// Number of tensors seen in forward and in backward.
+    calls: [Cell<u64>; 2],
+}
+
+impl StageHashes {
+    /// Returns the section of a call and its position; `None` for a call whose results are those of others.
+    fn order(&self, call: &Call) -> Option<(Section, Order)> {
+        // Backward passes through the stages in reverse.
+        let (section, calls, stage) = match call.direction {
+            Direction::Forward => (Section::Forward, &self.calls[0], self.stage),
+            Direction::Backward if call.operator != autograd::RECOMPUTE => {
+                (Section::Backward, &self.calls[1], u64::MAX - self.stage)
+            }
+            Direction::Recompute | Direction::Backward | Direction::BackwardWeight => return None,
+        };
+        let number = calls.replace(calls.get() + 1);
+        Some((section, (section, call.micro_batch, stage, number)))
+    }
+}
+
+impl Observer for StageHashes {
+    fn before(&self, _: &Call) -> std::result::Result<(), ObserverError> {
+        Ok(())
+    }
+
+    fn after(&self, call: &Call, results: &[Option<&Tensor>]) -> std::result::Result<(), ObserverError> {
+        let kind = if call.direction == Direction::Forward { "output" } else { "gradient of input" };
+        for (number, tensor) in results.iter().enumerate() {
+            let (Some(tensor), Some((section, order))) = (tensor, self.order(call)) else { continue };
+            let name = if results.len() > 1 { format!("{kind} {number}") } else { kind.to_owned() };
+            let module = self.hashes.module(call.module);
+            let array = array(section, Some(call.micro_batch), &module, call.operator, &name);
+            self.hashes.see(order, array, 0, tensor)?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns an array without its hash.
+fn array(
+    section: Section,
+    micro_batch: Option<u64>,
+    module: &str,
+    operator: &str,
+    name: &str,
+) -> HashedArray {
+    HashedArray {
+        section,
+        micro_batch,
+        module: module.to_owned(),
+        operator: operator.to_owned(),
+        array: name.to_owned(),
+        hash: String::new(),
+    }
+}
+
+/// Returns the hash of a tensor that begins at element `start` of its whole. Waits for the device.
+fn hash(tensor: &Tensor, start: usize) -> tensor::Result<u64> {
+    let (size, elements) = (tensor.dtype().bytes(), tensor.elements());
+    let (mut sum, mut bytes) = (0_u64, Vec::new());
+    for first in (0..elements).step_by(PIECE / size) {
+        let piece = tensor.view(first, [(PIECE / size).min(elements - first)])?;
+        bytes.resize(piece.bytes(), 0);
+        piece.read_bytes(&mut bytes)?;
+        let chunks: Vec<_> = bytes.chunks(CHUNK * size).collect();
+        let sums = parallel::map(chunks.len(), |chunk| {
+            sum_of(chunks[chunk], size, (start + first + chunk * CHUNK) as u64)
+        });
+        sum = sums.into_iter().fold(sum, u64::wrapping_add);
+    }
+    Ok(sum)
+}
+
+/// Returns the sum over the elements of `size` bytes, of which the first has index `first`.
+fn sum_of(bytes: &[u8], size: usize, first: u64) -> u64 {
+    let value = |element: &[u8]| element.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte));
+    let terms = bytes.chunks_exact(size).zip(first..).map(|(element, index)| mixed(index, value(element)));
+    terms.fold(0, u64::wrapping_add)
+}
+
+/// Returns a mixture of an index and a value, different for all values at one index: SplitMix64.
+fn mixed(index: u64, value: u64) -> u64 {
+    let x = value.wrapping_add(index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ x >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use device::{Category, DeviceOptions};
+
+    use super::*;
+
+    #[test]
+    fn shards_add_up_and_every_bit_counts() {
+        let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
+        let values: Vec<f32> = (0..200_001).map(|number| number as f32 * 0.37).collect();
+        let whole = Tensor::from_host(&device, &values, [values.len()], Category::Parameter).unwrap();
+        let sum = hash(&whole, 0).unwrap();
+        let shards = [0..7, 7..131_072, 131_072..200_001]
+            .map(|range| hash(&whole.view(range.start, [range.len()]).unwrap(), range.start).unwrap());
+        assert_eq!(shards.into_iter().fold(0, u64::wrapping_add), sum);
+        for (element, bit) in [(0, 0), (7, 31), (131_071, 17), (200_000, 5)] {
+            let mut changed = values.clone();
+            changed[element] = f32::from_bits(changed[element].to_bits() ^ 1 << bit);
+            whole.set(&changed).unwrap();
+            assert_ne!(hash(&whole, 0).unwrap(), sum, "bit {bit} of element {element}");
+        }
+        // Exchanged elements count too.
+        let mut exchanged = values.clone();
+        exchanged.swap(3, 4);
+        whole.set(&exchanged).unwrap();
+        assert_ne!(hash(&whole, 0).unwrap(), sum);
+        // SplitMix64's first output for the seed 0.
+        assert_eq!(mixed(0, 0), 0xe220_a839_7b1d_cdaf);
+    }
+
+    #[test]
+    fn shards_of_all_ranks_are_joined() {
+        let part = |place: u64, start, hash| Part {
+            order: (Section::Weights, 0, 0, place),
+            array: array(Section::Weights, None, "m", "", "m.weight"),
+            start,
+            hash,
+        };
+        let hashes = |ranks| joined(1, ranks).into_iter().map(|array| array.hash).collect::<Vec<_>>();
+        let sharded = hashes(vec![vec![part(1, 0, 5), part(0, 0, 1)], vec![part(1, 8, 6)]]);
+        assert_eq!(sharded, ["0000000000000001", "000000000000000b"]);
+        let copies = hashes(vec![vec![part(0, 0, 1)], vec![part(0, 0, 1)]]);
+        assert_eq!(copies, ["0000000000000001"]);
+        assert_ne!(hashes(vec![vec![part(0, 0, 1)], vec![part(0, 0, 2)]]), copies);
+    }
+}

@@ -1,0 +1,66 @@
+//! The hashes of a rank's weights, optimizer state and gradients.
+
+use parallel::Axis;
+use parallel::data::ParameterShard;
+use telemetry::hashes::{HashedStep, Section};
+
+use super::Worker;
+use crate::error::Result;
+
+/// Places of arrays in the order of hashes that one parameter takes.
+const PLACES: usize = 16;
+
+impl Worker {
+    /// Returns the hashes of the step that has just run, on rank 0, if `telemetry.hashes` selects it. All ranks
+    /// call this. Errors: the transport's.
+    pub fn take_hashes(&mut self) -> Result<Option<HashedStep>> {
+        match self.hashes.clone() {
+            Some(hashes) => hashes.gather(self.planes.control()),
+            None => Ok(None),
+        }
+    }
+
+    /// Hashes weights and optimizer state before step `step`, counted from 1, if it is a hashed one.
+    pub(super) fn hash_state(&self, step: u64) -> Result<()> {
+        let Some(hashes) = &self.hashes else { return Ok(()) };
+        hashes.begin(step);
+        for (part, stage) in self.parts.iter().zip(self.stages()) {
+            for (parameter, weight) in part.model.parameters().list().iter().enumerate() {
+                let Some((place, _)) = self.blueprint.find(stage, parameter) else { continue };
+                hashes.array(Section::Weights, (PLACES * place, &weight.name, &weight.name), 0, &weight.tensor)?;
+            }
+        }
+        let mut number = 0;
+        let mut last = None;
+        for (stage, owned, state) in self.optimizer_state() {
+            let Some((place, _)) = self.blueprint.find(stage, owned.parameter) else { continue };
+            number = if last.replace((stage, place)) == Some((stage, place)) { number + 1 } else { 0 };
+            let weight = self.model(stage).map(|model| &model.parameters().list()[owned.parameter]);
+            let of = weight.map_or("", |weight| weight.name.as_str());
+            let named = (PLACES * place + number, state.name.as_str(), of);
+            hashes.array(Section::Optimizer, named, owned.shard.range.start, state.tensor)?;
+        }
+        Ok(())
+    }
+
+    /// Hashes the summed gradients that this rank owns, if the step is a hashed one.
+    pub(super) fn hash_gradients(&self) -> Result<()> {
+        let Some(hashes) = &self.hashes else { return Ok(()) };
+        let shards = self.parts.iter().zip(self.stages()).flat_map(|(part, stage)| {
+            let own = part.reduction.shards().own().iter();
+            own.map(move |owned: &ParameterShard| (part, stage, owned))
+        });
+        for ((part, stage, owned), gradient) in shards.zip(&self.gradients) {
+            let Some((place, _)) = self.blueprint.find(stage, owned.parameter) else { continue };
+            let name = &part.model.parameters().list()[owned.parameter].name;
+            let start = owned.shard.range.start;
+            hashes.array(Section::Gradients, (PLACES * place, name, name), start, gradient)?;
+        }
+        Ok(())
+    }
+
+    /// The stages of this rank, in order.
+    fn stages(&self) -> impl Iterator<Item = usize> {
+        self.blueprint.stages_of(self.grid.coordinate(Axis::Pipeline))
+    }
+}
