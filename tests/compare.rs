@@ -85,7 +85,7 @@ fn runs_on_different_grids_compare_as_equal() {
         &["parallel.data=2"],
         &["parallel.data=2", "parallel.zero_stage=1"],
         &["parallel.pipeline=2", "memory.recompute=block"],
-        &["parallel.data=2", "parallel.pipeline=2", "parallel.schedule=zero_bubble"],
+        &["parallel.data=2", "parallel.pipeline=2", "parallel.schedule=zero-bubble"],
         &["model.dropout=0.1"],
         &["model.dropout=0.1", "parallel.pipeline=2", "parallel.data=2"],
     ];
@@ -153,6 +153,7 @@ fn reruns_find_the_operator_between_hashed_steps() {
         "telemetry.hashes=4",
         "checkpoint.every=2",
         "checkpoint.keep=9",
+        "checkpoint.wait=true",
         "train.validate_every=8",
     ];
     let [clean, other] = ["clean", "other"].map(|name| directory.path().join(name));

@@ -13,9 +13,9 @@ use telemetry::units::{bytes, grouped, percent};
 use worker::DeviceChoice;
 
 use crate::bench_model::{BenchModel, StepArgs};
+use crate::layer_profile;
 use crate::output::{note, print, print_json, rounded};
 use crate::outputs::Force;
-use crate::profile;
 
 /// Names of all schedules.
 const SCHEDULES: [&str; 4] = {
@@ -93,7 +93,7 @@ fn partition_by_times(
     let target = PlanTarget::AtHand(options.device);
     let path =
         std::path::absolute(path).map_err(|source| CliError::File { path: path.to_owned(), source })?;
-    note(&profile::take(config, &path, &target, force)?.to_string());
+    note(&layer_profile::take(config, &path, &target, force)?.to_string());
     let mut told = Vec::new();
     for config in &*cases {
         if told.contains(&config.stages()) {

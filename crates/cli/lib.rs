@@ -86,6 +86,7 @@ mod compare;
 mod error;
 mod eval;
 mod export;
+mod layer_profile;
 mod output;
 mod outputs;
 mod plan;
@@ -134,6 +135,7 @@ enum Command {
     Report(report::ReportArgs),
     Compare(compare::CompareArgs),
     Replay(replay::ReplayArgs),
+    Profile(profile::ProfileArgs),
     Tokenize(tokenize::TokenizeArgs),
     #[command(subcommand)]
     Tokenizer(tokenize::TokenizerCommand),
@@ -217,6 +219,7 @@ fn run() -> u8 {
         Command::Report(args) => report::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Profile(args) => profile::run(&args),
         Command::Bench(Bench::Allocator(args)) => bench_allocator::run(&args),
         Command::Bench(Bench::Collective(args)) => bench_collective::run(&args),
         Command::Bench(Bench::Matmul(args)) => bench_matmul::run(&args),

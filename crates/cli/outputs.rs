@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use system::output::{OutputFile, Replace};
-use telemetry::report;
+use telemetry::{report, timeline};
 
 use crate::error::CliError;
 
@@ -23,6 +23,8 @@ pub(crate) enum Kind {
     Page,
     /// An SVG.
     Picture,
+    /// A Chrome trace.
+    Trace,
     /// A result that took long to measure and replaces no file.
     Measurement,
 }
@@ -46,6 +48,7 @@ impl Force {
             _ if self.force => Replace::Anything,
             Kind::Page => Replace::Marked(report::MARK),
             Kind::Picture => Replace::Marked(PICTURE),
+            Kind::Trace => Replace::Marked(timeline::MARK),
             Kind::Measurement => Replace::Nothing,
         };
         let file = OutputFile::new(path, replace).map_err(|error| {

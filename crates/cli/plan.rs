@@ -11,10 +11,10 @@ use plan::{
 };
 use telemetry::units::parse_bytes;
 
+use crate::layer_profile;
 use crate::output::{note, print};
 use crate::outputs::{Force, Kind};
 use crate::plan_schedule::{self, ScheduleArgs};
-use crate::profile;
 
 /// Print what each rank of a run will use, to the byte, without running it
 ///
@@ -155,7 +155,7 @@ fn describe(target: &PlanTarget, file: Option<&Path>, force: Force) -> Result<()
 
 /// Writes the times of the layers to `path`, and prints them with the resulting partitions.
 fn profile(config: &RunConfig, path: &Path, target: &PlanTarget, force: Force) -> Result<(), CliError> {
-    print(&profile::take(config, path, target, force)?.to_string())?;
+    print(&layer_profile::take(config, path, target, force)?.to_string())?;
     for partition in timed_partitions(config, path, target)? {
         print(&partition.to_string())?;
     }

@@ -16,6 +16,9 @@ use crate::outputs::{Force, Kind};
 pub(crate) struct ReportArgs {
     /// The run's directory.
     run_dir: PathBuf,
+    /// Directories of runs whose learning curves are drawn together with its own.
+    #[arg(value_name = "RUN_DIR")]
+    others: Vec<PathBuf>,
     /// File of the page [default: report.html in the run's directory].
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -28,7 +31,7 @@ pub(crate) struct ReportArgs {
 pub(crate) fn run(args: &ReportArgs) -> Result<(), CliError> {
     let option = if args.output.is_some() { "--output" } else { "" };
     let path = args.output.clone().unwrap_or_else(|| args.run_dir.join("report.html"));
-    let report = report_run(&args.run_dir)?;
+    let report = report_run(&args.run_dir, &args.others)?;
     args.force.output(option, &path, Kind::Page)?.write(&report.to_html())?;
     print(&path.display().to_string())
 }

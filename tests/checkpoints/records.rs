@@ -67,7 +67,7 @@ fn a_loss_that_is_not_finite_is_never_saved() {
         assert!(text.starts_with(&format!("step {last}: the loss is ")), "{text}");
         assert!(text.contains("and the gradient norm ") && text.ends_with(&named), "{text}");
         assert_eq!(sessions(&run_dir)[0]["ending"], "non_finite");
-        let page = run::report_run(&run_dir).unwrap().to_html();
+        let page = run::report_run(&run_dir, &[]).unwrap().to_html();
         assert!(page.contains(&format!("This run ended after step {last}: its loss is ")));
         assert!(page.contains("<path class=\"lost\""));
     }

@@ -1,7 +1,8 @@
 //! Best rates of a device, measured with large matmuls and copies.
 
 use crate::error::Result;
-use device::{Category, DType, Device, Matmul, Operand, Request};
+use device::{Backend, Category, DType, Device, Matmul, Operand, Request};
+use tensor::ops::{Activation, linear};
 use tensor::{Tensor, ops};
 
 use crate::options::median;
@@ -15,8 +16,10 @@ pub struct Rates {
     pub bytes_per_second: f64,
 }
 
-/// Rows and columns of the matmuls that are timed.
+/// Rows and columns of the matmuls that are timed on a GPU.
 const SIDE: usize = 8192;
+/// Rows and columns of the matmuls that are timed on a CPU.
+const HOST_SIDE: usize = 1024;
 /// Elements of the copies that are timed: 2 GiB.
 const COPIED: usize = 1 << 29;
 const ROUNDS: usize = 10;
@@ -36,6 +39,9 @@ pub(crate) fn rates(device: &Device) -> Result<Rates> {
 
 /// Returns the FLOP/s of large matmuls of random values of this dtype.
 pub(crate) fn matmul_flops_per_second(device: &Device, dtype: DType) -> Result<f64> {
+    if device.backend() == Backend::Cpu {
+        return host_flops_per_second(device);
+    }
     let request = Request::new(Category::Other, "rates");
     let square = |name: &str| -> Result<Tensor> {
         let matrix = Tensor::empty(device, [SIDE, SIDE], dtype, request)?;
@@ -57,11 +63,31 @@ pub(crate) fn matmul_flops_per_second(device: &Device, dtype: DType) -> Result<f
     Ok(2.0 * (SIDE as f64).powi(3) / seconds)
 }
 
+/// Returns the FLOP/s of large f32 matmuls of random values on the host.
+fn host_flops_per_second(device: &Device) -> Result<f64> {
+    let square = |name: &str| -> Result<Tensor> {
+        let request = Request::new(Category::Other, "rates");
+        let matrix = Tensor::empty(device, [HOST_SIDE, HOST_SIDE], DType::F32, request)?;
+        ops::random::uniform(&matrix, 1, name, -1.0, 1.0)?;
+        Ok(matrix)
+    };
+    let (a, b) = (square("a")?, square("b")?);
+    let matmul = || Ok(drop(linear::forward(&a, &b, None, Activation::None)?));
+    Ok(2.0 * (HOST_SIDE as f64).powi(3) / timed(device, matmul)?)
+}
+
 /// Returns the seconds of one call on the device, the median of several.
 fn timed(device: &Device, run: impl Fn() -> Result<()>) -> Result<f64> {
     run()?;
-    device.begin_profile();
-    (0..ROUNDS).try_for_each(|_| run())?;
-    let times: Vec<_> = device.end_profile()?.iter().map(|call| f64::from(call.milliseconds)).collect();
-    Ok(median(&times) / 1e3)
+    let mut marks = vec![device.mark()?];
+    for _ in 0..ROUNDS {
+        run()?;
+        marks.push(device.mark()?);
+    }
+    device.synchronize()?;
+    let mut times = Vec::with_capacity(ROUNDS);
+    for pair in marks.windows(2) {
+        times.push(pair[0].until(&pair[1])?.unwrap_or_default().as_secs_f64());
+    }
+    Ok(median(&times))
 }

@@ -1,5 +1,5 @@
-//! A timeline of two steps of every rank, which shows overlap between steps. These steps run after the timed
-//! ones, because events surround their calls.
+//! Timelines of a few steps of every rank: operators, phases and work of streams, with overlap between steps.
+//! These steps run after the timed ones, because events surround their calls.
 
 use std::path::Path;
 
@@ -12,23 +12,56 @@ use crate::error::Result;
 use crate::steps::control;
 use worker::Worker;
 
+/// Steps of a benchmark's timeline.
+const STEPS: u64 = 2;
+
+/// The detail of a timeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Detail {
+    /// Operators and phases.
+    Operators,
+    /// Also every kernel, matmul and copy, with events of its own.
+    Kernels,
+}
+
 /// Runs `step` and the next step on all ranks, or on all worlds `beside` each other, and the first writes
-/// their work to `file`. They begin together, to the precision of a message between hosts. Errors: those of a
-/// step; writing the file.
+/// their work to `file`. Errors: those of a step; writing the file.
 pub(super) fn write(
     worker: &mut Worker,
     beside: &mut Option<Communicator>,
     step: u64,
     file: &Path,
 ) -> Result<()> {
+    let own = record(worker, beside, (step, STEPS), Detail::Kernels)?;
+    if let Some(ranks) = gather(control(worker, beside), &own)? {
+        timeline::write(file, &ranks)?;
+    }
+    Ok(())
+}
+
+/// Runs `count` steps from step `first` on and returns this rank's timeline. All ranks begin together, to the
+/// precision of a message between hosts. Errors: those of a step.
+pub(super) fn record(
+    worker: &mut Worker,
+    beside: &mut Option<Communicator>,
+    (first, count): (u64, u64),
+    detail: Detail,
+) -> Result<RankTimeline> {
     worker.phases().keep()?;
     control(worker, beside).barrier()?;
     let zero = worker.device().mark()?;
-    worker.device().begin_profile();
-    worker.step(step)?;
-    worker.step(step + 1)?;
-    let calls = worker.device().end_profile()?;
-    let mut spans: Vec<Span> = calls
+    if detail == Detail::Kernels {
+        worker.device().begin_profile();
+    }
+    let timer = worker.time_operators();
+    for step in first..first + count {
+        worker.step(step)?;
+    }
+    worker.end_timing();
+    let (operators, memory) = timer.take(&zero)?;
+    let mut spans: Vec<Span> = worker
+        .device()
+        .end_profile()?
         .iter()
         .map(|call| Span {
             row: row(call.stream),
@@ -46,12 +79,8 @@ pub(super) fn write(
         let category = "phase".to_owned();
         spans.push(Span { row: Row::Phases, name, category, begin, length: end - begin, exposed });
     }
-    let control = control(worker, beside);
-    let own = RankTimeline { rank: control.rank(), host: host_name(), spans };
-    if let Some(ranks) = gather(control, &own)? {
-        timeline::write(file, &ranks)?;
-    }
-    Ok(())
+    let rank = control(worker, beside).rank();
+    Ok(RankTimeline { rank, host: host_name(), spans, operators, memory })
 }
 
 fn row(stream: StreamKind) -> Row {

@@ -39,7 +39,7 @@ struct State {
     description: Description,
     allocator: Arc<Mutex<DeviceAllocator>>,
     context: Context,
-    /// FLOPs of the matmuls that Meta did not compute.
+    /// FLOPs of the matmuls so far.
     flops: Cell<u64>,
     events: [Cell<u64>; StreamKind::ALL.len()],
 }
@@ -184,12 +184,12 @@ impl Device {
         self.0.context.step.set(step);
     }
 
-    /// Adds the FLOPs of a matmul that Meta does not compute.
+    /// Adds the FLOPs of a matmul.
     pub fn count_flops(&self, flops: u64) {
         self.0.flops.set(self.0.flops.get().saturating_add(flops));
     }
 
-    /// FLOPs of all matmuls and attention calls that Meta did not compute, from their operands' sizes.
+    /// FLOPs of all matmuls and attention calls so far, from their operands' sizes.
     pub fn flops(&self) -> u64 {
         self.0.flops.get()
     }

@@ -44,6 +44,7 @@ mod matmul;
 pub mod matmul_table;
 mod module_scope;
 mod moment;
+pub mod nvtx;
 pub mod parallel;
 mod raw;
 mod stream;

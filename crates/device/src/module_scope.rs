@@ -3,12 +3,15 @@
 use memory::Label;
 
 use crate::device::Device;
+use crate::nvtx;
 
 /// A guard that labels allocations with a module path. Dropping it restores the outer path.
 #[derive(Debug)]
 pub struct ModuleScope {
     device: Device,
     outer: Label,
+    /// Whether the scope is a range of a tool.
+    is_range: bool,
 }
 
 impl ModuleScope {
@@ -19,13 +22,20 @@ impl ModuleScope {
 
     pub(crate) fn at(device: &Device, module: Label) -> Self {
         let outer = device.context().module.replace(module);
-        ModuleScope { device: device.clone(), outer }
+        let is_range = nvtx::is_attached();
+        if is_range {
+            device.with_allocator(|allocator| nvtx::push(allocator.labels().name(module)));
+        }
+        ModuleScope { device: device.clone(), outer, is_range }
     }
 }
 
 impl Drop for ModuleScope {
     fn drop(&mut self) {
         self.device.context().module.set(self.outer);
+        if self.is_range {
+            nvtx::pop();
+        }
     }
 }
 

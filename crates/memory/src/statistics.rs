@@ -205,6 +205,12 @@ impl Statistics {
         self.metric(Metric::AllocatedBytes, PoolKind::All).current as u64
     }
 
+    /// Bytes of all blocks allocated since the start.
+    #[must_use]
+    pub const fn allocated_in_total(&self) -> u64 {
+        self.metric(Metric::AllocatedBytes, PoolKind::All).allocated as u64
+    }
+
     /// Bytes held from the driver.
     #[must_use]
     pub const fn reserved(&self) -> u64 {

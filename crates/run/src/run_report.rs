@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use parallel::pipeline::{self, ActionTimes, simulate};
 use serde_json::Value;
 use system::input;
-use telemetry::report::{Notice, RankMemory, Report, SchedulePicture, StepPoint, Tile};
+use telemetry::Phase;
+use telemetry::operators::{self, OperatorProfile};
+use telemetry::report::{Curve, Notice, PhaseRow, RankMemory, Report, SchedulePicture, StepPoint, Tile};
 use telemetry::step_trace::{Divergence, Outlived, RankTraces};
 use telemetry::units::{bytes, counted, duration, grouped};
 
@@ -21,10 +23,13 @@ use worker::watch;
 const FIGURES: [&str; 4] =
     ["allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "peak_reserved_bytes"];
 
-/// Reads the files of a run so far; a run that has not ended has no summary and no traces.
+/// Reads the files of a run so far; a run that has not ended has no summary and no traces. With `others`, the
+/// page also has the learning curves of all runs.
 ///
 /// Errors: a directory without a run, an invalid file in it.
-pub fn report_run(run_dir: &Path) -> Result<Report> {
+pub fn report_run(run_dir: &Path, others: &[PathBuf]) -> Result<Report> {
+    let all = std::iter::once(run_dir).chain(others.iter().map(PathBuf::as_path));
+    let curves = if others.is_empty() { Vec::new() } else { all.map(curve).collect::<Result<_>>()? };
     let config = configuration_of(run_dir, &[])?;
     let (mut history, seconds) = history(&run_dir.join("metrics.jsonl"))?;
     let summary = read(&run_dir.join("summary.json"))?.map(|text| parse(run_dir, &text)).transpose()?;
@@ -36,14 +41,15 @@ pub fn report_run(run_dir: &Path) -> Result<Report> {
         Some(summary) => ranks(run_dir, &config, summary)?,
         None => Vec::new(),
     };
-    let name = run_dir.file_name().map_or_else(|| run_dir.to_string_lossy(), |name| name.to_string_lossy());
     Ok(Report {
-        title: name.into_owned(),
+        title: name_of(run_dir),
         subtitle: subtitle(&config, summary.as_ref().map(device)),
         tiles: tiles(&config, &ranks, (&history, seconds), summary.as_ref()),
         notices: notices(&ranks, &history, summary.as_ref()),
         schedule: schedule(&config)?,
-        curves: Vec::new(),
+        curves,
+        operators: OperatorProfile::read(&run_dir.join(operators::FILE))?,
+        phases: summary.as_ref().map(phases).unwrap_or_default(),
         differences: String::new(),
         unit: config.model.examples().unit(),
         configuration: config.to_toml(),
@@ -51,6 +57,30 @@ pub fn report_run(run_dir: &Path) -> Result<Report> {
         history,
         ranks,
     })
+}
+
+fn name_of(run_dir: &Path) -> String {
+    run_dir.file_name().unwrap_or(run_dir.as_os_str()).to_string_lossy().into_owned()
+}
+
+/// Returns the learning curve of a run.
+fn curve(run_dir: &Path) -> Result<Curve> {
+    configuration_of(run_dir, &[])?;
+    let (history, _) = history(&run_dir.join("metrics.jsonl"))?;
+    Ok(Curve { name: name_of(run_dir), history })
+}
+
+/// Returns the median times of each rank's phases, and of its step.
+fn phases(summary: &Value) -> Vec<PhaseRow> {
+    let ranks = summary["ranks"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let time = |entry: &Value, name: &str| entry[format!("median_{name}_microseconds")].as_u64();
+    let row = |(place, entry): (usize, &Value)| {
+        let step = ("step".to_owned(), time(entry, "step").filter(|time| *time > 0)?);
+        let phases =
+            Phase::ALL.iter().filter_map(|phase| Some((phase.name().to_owned(), time(entry, phase.name())?)));
+        Some(PhaseRow { rank: place, microseconds: phases.chain([step]).collect() })
+    };
+    ranks.iter().enumerate().filter_map(row).collect()
 }
 
 /// Returns the configuration of the run in `run_dir`, with `overrides` as for [`RunConfig::load`]. Errors:

@@ -35,6 +35,7 @@ pub mod log;
 mod log_files;
 pub mod memory_views;
 pub mod metrics;
+pub mod operators;
 mod phase;
 pub mod progress;
 mod rank_statistics;

@@ -9,12 +9,15 @@ use serde_json::{Value, json};
 use system::output::{OutputFile, Replace};
 
 use crate::error::{Result, TelemetryError};
+use crate::operators::OperatorSpan;
 
 /// The row of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Row {
     /// Phases of each step, on the compute stream.
     Phases,
+    /// Operators, with their modules and bytes, on the compute stream.
+    Operators,
     /// Kernels, matmuls and copies on the compute stream.
     Compute,
     /// Work on the reduce stream.
@@ -24,11 +27,12 @@ pub enum Row {
 }
 
 impl Row {
-    const ALL: [Row; 4] = [Row::Phases, Row::Compute, Row::Reduce, Row::Transfer];
+    const ALL: [Row; 5] = [Row::Phases, Row::Operators, Row::Compute, Row::Reduce, Row::Transfer];
 
     const fn name(self) -> &'static str {
         match self {
             Row::Phases => "phases",
+            Row::Operators => "operators",
             Row::Compute => "compute",
             Row::Reduce => "reduce",
             Row::Transfer => "transfer",
@@ -62,6 +66,10 @@ pub struct RankTimeline {
     pub host: String,
     /// Spans, in any order.
     pub spans: Vec<Span>,
+    /// Operators, if they were timed.
+    pub operators: Vec<OperatorSpan>,
+    /// Bytes in use and reserved, each at a time in microseconds.
+    pub memory: Vec<(f64, [u64; 2])>,
 }
 
 /// Gathers the timelines of all ranks on rank 0, in rank order; returns `None` on the other ranks. All ranks
@@ -86,12 +94,12 @@ pub fn write(path: &Path, ranks: &[RankTimeline]) -> Result<()> {
 }
 
 /// Text near the start of every trace, by which existing traces are recognised.
-const MARK: &str = r#""writer":"plimsoll""#;
+pub const MARK: &str = r#""writer":"plimsoll""#;
 
 /// Returns the timelines as a trace in JSON. Spans of a row must not overlap; work on one stream never does.
 fn chrome_trace(ranks: &[RankTimeline]) -> String {
     let mut events = Vec::new();
-    for RankTimeline { rank, host, spans } in ranks {
+    for RankTimeline { rank, host, spans, operators, memory } in ranks {
         let name = |what: &str, row: usize, name: String| {
             let arguments = json!({"name": name});
             json!({"ph": "M", "pid": rank, "tid": row, "name": what, "args": arguments})
@@ -104,7 +112,13 @@ fn chrome_trace(ranks: &[RankTimeline]) -> String {
                 json!({"ph": "M", "pid": rank, "tid": number, "name": "thread_sort_index", "args": order}),
             );
             events.extend(spans.iter().filter(|span| span.row == row).map(|span| event(*rank, number, span)));
+            let own = operators.iter().filter(|_| row == Row::Operators);
+            events.extend(own.map(|operator| operator_event(*rank, number, operator)));
         }
+        events.extend(memory.iter().map(|(at, [in_use, reserved])| {
+            let bytes = json!({"allocated": in_use, "reserved": reserved});
+            json!({"ph": "C", "pid": rank, "name": "memory (bytes)", "ts": at, "args": bytes})
+        }));
     }
     // Keys are sorted by name, so the mark comes before the events.
     json!({"displayTimeUnit": "ms", "otherData": {"writer": "plimsoll"}, "traceEvents": events}).to_string()
@@ -120,6 +134,23 @@ fn event(rank: usize, row: usize, span: &Span) -> Value {
         event["args"] = json!({"exposed": true});
     }
     event
+}
+
+/// Returns the event of a call, or of a stretch of a phase outside calls. `own` time excludes calls inside it.
+fn operator_event(rank: usize, row: usize, span: &OperatorSpan) -> Value {
+    let OperatorSpan { module, operator, pass, begin, end, .. } = span;
+    json!({
+        "ph": "X", "pid": rank, "tid": row, "name": operator, "cat": pass, "ts": begin, "dur": end - begin,
+        "args": {
+            "module": module,
+            "pass": pass,
+            "own_device_us": span.device_microseconds,
+            "own_host_us": span.host_microseconds,
+            "allocated_bytes": span.allocated,
+            "kept_bytes": span.kept,
+            "flops": span.flops,
+        }
+    })
 }
 
 #[cfg(test)]
@@ -142,18 +173,22 @@ mod tests {
             rank,
             host: "h".to_owned(),
             spans: vec![span(Row::Reduce, "all-reduce", 1.0, false), span(Row::Phases, "reduce", 4.0, true)],
+            operators: vec![OperatorSpan { module: "h.<0>".to_owned(), end: 2.0, ..OperatorSpan::default() }],
+            memory: vec![(1.0, [512, 2048])],
         };
         let trace: Value = serde_json::from_str(&chrome_trace(&[rank(0), rank(1)])).unwrap();
         let events = trace["traceEvents"].as_array().unwrap();
         let of = |kind: &str| events.iter().filter(|event| event["ph"] == kind).collect::<Vec<_>>();
         assert_eq!(of("M").iter().filter(|event| event["args"]["name"] == "rank 1 on h").count(), 1);
         let spans = of("X");
-        assert_eq!(spans.len(), 4);
+        assert_eq!(spans.len(), 6);
+        assert!(spans.iter().any(|span| span["tid"] == 1 && span["args"]["module"] == "h.<0>"));
+        assert!(of("C").iter().all(|point| point["args"]["reserved"] == 2048));
         let exposed: Vec<_> = spans.iter().filter(|span| span["args"]["exposed"] == true).collect();
         assert_eq!(exposed.len(), 2);
         assert!(exposed.iter().all(|span| span["tid"] == 0 && span["ts"] == 4.0 && span["dur"] == 2.5));
         assert!(
-            spans.iter().any(|span| span["tid"] == 2 && span["pid"] == 1 && span["name"] == "all-reduce")
+            spans.iter().any(|span| span["tid"] == 3 && span["pid"] == 1 && span["name"] == "all-reduce")
         );
     }
 }

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use autograd::{AutogradError, GradientSink, Target, UseId};
+use device::nvtx::Range;
 use device::{Device, Mark};
 use memory::Usage;
 use telemetry::step_trace::{MICRO_BATCH, STAGE};
@@ -12,6 +13,7 @@ use telemetry::{Phase, PhaseCounter, PhaseTimes, RankStep};
 use tensor::Tensor;
 
 use crate::error::Result;
+use crate::operator_timer::OperatorTimer;
 use crate::phase_memory::PhaseMemory;
 
 /// An enqueued step: the phases that it entered, with the times, and its end.
@@ -33,6 +35,10 @@ pub struct Phases {
     kept: Option<Vec<Enqueued>>,
     first: Option<PhaseCounter>,
     counter: PhaseCounter,
+    /// The timer of operators, if they are timed, which times each phase outside them.
+    timer: Option<OperatorTimer>,
+    /// The phase as a range of a tool, if one is attached. It may begin inside an operator.
+    range: Option<Range>,
     /// Number of steps read since the last record, and the time of each phase in all of them.
     recent: (u32, [Duration; Phase::ALL.len()]),
     memory: PhaseMemory,
@@ -49,9 +55,16 @@ impl Phases {
             kept: None,
             first: None,
             counter: PhaseCounter::default(),
+            timer: None,
+            range: None,
             recent: Default::default(),
             memory: PhaseMemory::new(device),
         }
+    }
+
+    /// Tells `timer` of every phase from now on; `None`: no longer.
+    pub(crate) fn set_timer(&mut self, timer: Option<OperatorTimer>) {
+        self.timer = timer;
     }
 
     /// Begins a step, in the phase of its inputs. Discards a step that did not end, and marks between steps.
@@ -73,10 +86,16 @@ impl Phases {
         }
         self.note_waits();
         self.now = Some(phase);
+        // The last phase's range ends before the next begins.
+        self.range = None;
+        self.range = Range::start(phase.name());
         self.memory.enter(phase);
         self.device.with_allocator(|allocator| allocator.mark(phase.name(), 0));
         if !self.device.is_meta() {
             self.current.push((phase, self.device.mark()?));
+        }
+        if let Some(timer) = &self.timer {
+            timer.phase(Some(phase))?;
         }
         Ok(())
     }
@@ -105,10 +124,14 @@ impl Phases {
     pub fn end(&mut self) -> Result<()> {
         self.note_waits();
         self.now = None;
+        self.range = None;
         self.memory.end();
         if !self.current.is_empty() {
             let end = self.device.mark()?;
             self.unread.push_back((std::mem::take(&mut self.current), end));
+        }
+        if let Some(timer) = &self.timer {
+            timer.phase(None)?;
         }
         Ok(())
     }

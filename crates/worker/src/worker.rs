@@ -24,6 +24,7 @@ use crate::feed::Marks;
 use crate::parts::{self, ModelNorm};
 use crate::phases::Phases;
 use crate::preallocate;
+use crate::ranges::OperatorRanges;
 use crate::setup::Setup;
 use crate::status::Status;
 use crate::tensor_hashes::TensorHashes;
@@ -160,7 +161,7 @@ impl Worker {
             marks: None,
             passes_ended: None,
             status: Status::none(),
-            observers: Vec::new(),
+            observers: ranges(),
             hashes: TensorHashes::new(&device, config.telemetry.hashes, setup.tensor_hook.clone()),
             device,
             executor,
@@ -236,6 +237,12 @@ impl Worker {
     pub fn communicator(&mut self) -> &mut Communicator {
         self.planes.communicator()
     }
+}
+
+/// Returns the observer that makes operators ranges of a tool, if one is attached.
+fn ranges() -> Vec<Rc<dyn Observer>> {
+    let ranges = device::nvtx::is_attached().then(|| Rc::new(OperatorRanges) as Rc<dyn Observer>);
+    ranges.into_iter().collect()
 }
 
 /// The gradients of this rank whose weight another stage has too.

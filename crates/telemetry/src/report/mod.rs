@@ -21,8 +21,10 @@ mod curves;
 mod history;
 mod kinds;
 mod live;
+mod operators;
 mod page;
 mod panels;
+mod phases;
 mod plot;
 mod ranks;
 mod section;
@@ -32,6 +34,7 @@ mod stacked;
 mod tests;
 mod treemap;
 
+use crate::operators::OperatorProfile;
 use crate::step_trace::StepTrace;
 
 /// Text near the start of every page, by which existing pages are recognised.
@@ -60,6 +63,10 @@ pub struct Report {
     pub curves: Vec<Curve>,
     /// Unit of throughput: `Tokens` or `Samples`.
     pub unit: &'static str,
+    /// Measured operators of a step.
+    pub operators: Option<OperatorProfile>,
+    /// Median milliseconds of each rank's phases.
+    pub phases: Vec<PhaseRow>,
     /// Differences from another run, a line each.
     pub differences: String,
     /// Resolved configuration, as TOML.
@@ -110,6 +117,15 @@ pub struct RankMemory {
     pub planned: Option<StepTrace>,
     /// Most bytes that the rank may reserve, if limited.
     pub limit: Option<u64>,
+}
+
+/// Times of a rank's phases.
+#[derive(Clone, Debug, Default)]
+pub struct PhaseRow {
+    /// The rank.
+    pub rank: usize,
+    /// Names of phases with their median microseconds, in the order of a step; then those of the step.
+    pub microseconds: Vec<(String, u64)>,
 }
 
 /// The learning curve of one of several runs.

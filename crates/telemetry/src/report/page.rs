@@ -3,7 +3,9 @@
 use std::fmt::Write;
 
 use super::section::Section;
-use super::{MARK, Notice, Report, SchedulePicture, Tile, curves, history, panels, ranks, sessions};
+use super::{
+    MARK, Notice, Report, SchedulePicture, Tile, curves, history, operators, panels, phases, ranks, sessions,
+};
 use crate::svg::escape;
 
 const STYLE: &str = include_str!("page.css");
@@ -17,6 +19,8 @@ impl Report {
             panels::memory_section(&self.ranks),
             panels::peak_section(&self.ranks),
             ranks::section(&self.ranks),
+            phases::section(&self.phases),
+            operators::section(self.operators.as_ref()),
             self.schedule_section(),
             curves::section(&self.curves),
             history::section(&self.history, self.unit),

@@ -62,6 +62,8 @@ fn page(ranks: Vec<RankMemory>) -> String {
         }],
         curves: vec![Curve { name: "<script>other".to_owned(), history: history.clone().collect() }],
         differences: "optim.seed: <1> and 2".to_owned(),
+        operators: None,
+        phases: vec![PhaseRow { rank: 0, microseconds: vec![("<forward>".to_owned(), 1500)] }],
         history: history.collect(),
         unit: "Tokens",
         configuration: "[train]\nsteps = 3 # </pre><script>".to_owned(),

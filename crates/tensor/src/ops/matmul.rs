@@ -61,8 +61,8 @@ pub fn product(a: Factor<'_>, b: Factor<'_>, category: Category) -> Result<Tenso
     let shape = shape.ok_or_else(|| check::wrong(OPERATOR, "a", a.tensor, "a matrix".to_owned()))?;
     let device = a.tensor.device();
     let output = Tensor::empty(device, shape, dtype, Request::new(category, OPERATOR))?;
-    if device.backend() == Backend::Meta {
-        device.count_flops(2 * (count * m * n * k) as u64);
+    device.count_flops(2 * (count * m * n * k) as u64);
+    if device.is_meta() {
         return Ok(output);
     }
     for index in 0..count {

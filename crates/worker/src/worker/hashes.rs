@@ -27,7 +27,12 @@ impl Worker {
         for (part, stage) in self.parts.iter().zip(self.stages()) {
             for (parameter, weight) in part.model.parameters().list().iter().enumerate() {
                 let Some((place, _)) = self.blueprint.find(stage, parameter) else { continue };
-                hashes.array(Section::Weights, (PLACES * place, &weight.name, &weight.name), 0, &weight.tensor)?;
+                hashes.array(
+                    Section::Weights,
+                    (PLACES * place, &weight.name, &weight.name),
+                    0,
+                    &weight.tensor,
+                )?;
             }
         }
         let mut number = 0;

@@ -1,6 +1,7 @@
 //! A rank's status, comparison with its plan, and times.
 
 use std::path::Path;
+use std::rc::Rc;
 
 use collective::{ControlPlane, Traffic};
 use device::Mark;
@@ -10,6 +11,7 @@ use telemetry::step_trace::{Divergence, RunPart};
 use super::Worker;
 use crate::error::Result;
 use crate::feed::Marks;
+use crate::operator_timer::OperatorTimer;
 use crate::phases::Phases;
 use crate::status::Status;
 use crate::watch::{Findings, Writing};
@@ -75,6 +77,20 @@ impl Worker {
     /// Times of the phases of the rank's steps.
     pub fn phases(&mut self) -> &mut Phases {
         &mut self.phases
+    }
+
+    /// Times the operators of the steps from now on; [`Worker::end_timing`] ends it.
+    pub fn time_operators(&mut self) -> OperatorTimer {
+        let timer = OperatorTimer::new(&self.device);
+        self.phases.set_timer(Some(timer.clone()));
+        self.observers.push(Rc::new(timer.clone()));
+        timer
+    }
+
+    /// Ends the timing of operators.
+    pub fn end_timing(&mut self) {
+        self.phases.set_timer(None);
+        self.observers.pop();
     }
 
     /// Runs step `step`. Returns the times at which the parts of its actions began, and at which the last of

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use autograd::Mode;
 use data::Prefetcher;
+use device::nvtx::Range;
 use parallel::Axis;
 use parallel::data::{gather_sums, gather_weights};
 use parallel::pipeline::{StagePart, add_tied, share_from_last};
@@ -30,6 +31,7 @@ impl Worker {
     /// Runs step `step`, counted from 0: this rank's micro-batches, the reduction, the update. Nothing is
     /// read from the device: [`Worker::scalars`] does that later.
     pub fn step(&mut self, step: u64) -> Result<()> {
+        let _range = Range::start(&format!("step {}", step + 1));
         self.status.step(step, || self.device.statistics());
         self.begin_part(RunPart::Step, step + 1);
         self.phases.begin()?;

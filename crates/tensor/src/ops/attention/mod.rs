@@ -55,8 +55,9 @@ pub fn forward(qkv: &Qkv<Tensor>, heads: Heads, masks: Masks<'_>) -> Result<Outp
     let request = Request::new(Category::Activation, OPERATOR);
     let output = Tensor::empty(device, [batch, time, heads.query_columns()], dtype, request)?;
     let logsumexp = Tensor::empty(device, [batch, heads.query, time], DType::F32, request)?;
+    device.count_flops(geometry.flops(2));
     match device.backend() {
-        Backend::Meta => device.count_flops(geometry.flops(2)),
+        Backend::Meta => {}
         Backend::Cpu => {
             let arrays = qkv.as_ref().map(Tensor::read::<f32>).transpose()?;
             let sources = arrays.as_ref().map(|array| &**array);
@@ -101,8 +102,9 @@ pub fn backward(
     let gradients = qkv.as_ref().map(gradient).transpose()?;
     let bytes = workspace::backward(dtype, batch, heads.query, time);
     let workspace = Tensor::workspace(device, OPERATOR, bytes)?;
+    device.count_flops(geometry.flops(5));
     match device.backend() {
-        Backend::Meta => device.count_flops(geometry.flops(5)),
+        Backend::Meta => {}
         Backend::Cpu => {
             let arrays = qkv.as_ref().map(Tensor::read::<f32>).transpose()?;
             let sources = arrays.as_ref().map(|array| &**array);

@@ -46,8 +46,9 @@ pub(super) fn plain(
     clip: bool,
 ) -> Result<Tensor> {
     let output = allocate(operator, x, weight, bias)?;
+    count(x, weight);
     match x.device().backend() {
-        Backend::Meta => count(x, weight),
+        Backend::Meta => {}
         Backend::Cpu => cpu::affine(x, weight, bias, clip, &output, false)?,
         Backend::Cuda => cuda::affine(x, weight, bias, clip, &output)?,
     }
@@ -65,8 +66,9 @@ pub(super) fn activated(
     let pre_activation = allocate(operator, x, weight, bias)?;
     let request = Request::new(Category::Activation, operator);
     let output = Tensor::empty(x.device(), pre_activation.shape(), pre_activation.dtype(), request)?;
+    count(x, weight);
     match x.device().backend() {
-        Backend::Meta => count(x, weight),
+        Backend::Meta => {}
         Backend::Cpu => {
             cpu::affine(x, weight, bias, false, &pre_activation, false)?;
             activation::apply(&pre_activation, &output, activation)?;
@@ -113,11 +115,9 @@ pub fn add(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, out: &Tensor) -> 
         check::dtype(OPERATOR, "bias", bias, dtype)?;
         check::shape(OPERATOR, "bias", bias, [outputs])?;
     }
+    count(x, weight);
     match x.device().backend() {
-        Backend::Meta => {
-            count(x, weight);
-            Ok(())
-        }
+        Backend::Meta => Ok(()),
         Backend::Cpu => cpu::affine(x, weight, bias, false, out, true),
         Backend::Cuda => cuda::add(x, weight, bias, out),
     }
@@ -131,11 +131,9 @@ pub fn add_backward_input(dy: &Tensor, weight: &Tensor, dx: &Tensor) -> Result<(
     let (outputs, inputs) = matrix(OPERATOR, weight)?;
     check::shape(OPERATOR, "dy", dy, check::with_columns(dx.shape(), outputs))?;
     check::shape(OPERATOR, "dx", dx, check::with_columns(dy.shape(), inputs))?;
+    count(dy, weight);
     match dy.device().backend() {
-        Backend::Meta => {
-            count(dy, weight);
-            Ok(())
-        }
+        Backend::Meta => Ok(()),
         Backend::Cpu => cpu::backward_input(dy, weight, dx, true),
         Backend::Cuda => cuda::backward_input(dy, weight, dx, true, Epilogue::None),
     }
@@ -165,11 +163,9 @@ pub(super) fn matmul_backward_input(
     dx: &Tensor,
     epilogue: Epilogue<'_>,
 ) -> Result<()> {
+    count(dy, weight);
     match dy.device().backend() {
-        Backend::Meta => {
-            count(dy, weight);
-            Ok(())
-        }
+        Backend::Meta => Ok(()),
         Backend::Cpu => cpu::backward_input(dy, weight, dx, false),
         Backend::Cuda => cuda::backward_input(dy, weight, dx, false, epilogue),
     }
@@ -178,11 +174,9 @@ pub(super) fn matmul_backward_input(
 /// Computes sum `[.., in]` (+)= dy `[.., out]` · weight `[out, in]`; the sum is f32 for all types of the
 /// others. Callers have checked the operands.
 pub(super) fn sum_backward_input(dy: &Tensor, weight: &Tensor, sum: &Tensor, accumulate: bool) -> Result<()> {
+    count(dy, weight);
     match dy.device().backend() {
-        Backend::Meta => {
-            count(dy, weight);
-            Ok(())
-        }
+        Backend::Meta => Ok(()),
         Backend::Cpu => cpu::backward_input(dy, weight, sum, accumulate),
         Backend::Cuda => cuda::backward_input(dy, weight, sum, accumulate, Epilogue::None),
     }
@@ -211,8 +205,9 @@ pub fn backward_weight(
         let bytes = columns::workspace::bytes(rows, outputs);
         workspace = Some(Tensor::workspace(dy.device(), OPERATOR, bytes)?);
     }
+    count(dy, &weight.tensor);
     match dy.device().backend() {
-        Backend::Meta => count(dy, &weight.tensor),
+        Backend::Meta => {}
         Backend::Cpu => cpu::backward_weight(dy, x, weight, bias)?,
         Backend::Cuda => {
             // The epilogue overwrites its target, so it is used for the first gradient only.
@@ -243,8 +238,7 @@ pub fn backward_bias(dy: &Tensor, bias: &GradientTarget) -> Result<()> {
     }
 }
 
-/// Counts the FLOPs of a matmul of `rows` with a weight, which Meta does not compute: two for each row and
-/// element.
+/// Counts the FLOPs of a matmul of `rows` with a weight: two for each row and element.
 fn count(rows: &Tensor, weight: &Tensor) {
     rows.device().count_flops(2 * (rows.shape().rows() * weight.elements()) as u64);
 }

@@ -1,0 +1,104 @@
+//! The operators of a configuration's step, timed on all its ranks, which are threads of this process.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use collective::{Communicator, threads};
+use telemetry::operators::OperatorProfile;
+use telemetry::timeline::{self, RankTimeline};
+
+use crate::error::{BenchError, Result};
+use crate::options::{BenchOptions, median};
+use crate::rates::matmul_flops_per_second;
+use crate::steps::{TimedSteps, timed_steps};
+use crate::timeline::{Detail, record};
+use config::RunConfig;
+use plan::recompute;
+use plan::roles::plan_within;
+use run::Placed;
+use run::Startup;
+use run::failure;
+use worker::DeviceChoice;
+use worker::{Setup, Worker};
+
+/// Options of [`profile_operators`].
+#[derive(Clone, Debug)]
+pub struct OperatorOptions {
+    /// The device.
+    pub device: DeviceChoice,
+    /// Number of measured steps.
+    pub steps: u64,
+    /// Minimum duration of the steps before them.
+    pub warm_up: Duration,
+    /// File for the Chrome trace of the measured steps.
+    pub trace: Option<PathBuf>,
+}
+
+/// Steps that are timed without measuring operators.
+const PLAIN_STEPS: u64 = 5;
+/// Fewest steps before anything is timed.
+const WARM_UP_STEPS: u64 = 1;
+
+/// Measures the operators of a few steps of `config` on all ranks, and writes their trace if asked. Errors:
+/// those of a run; a refusal if it does not fit; the trace cannot be written.
+pub fn profile_operators(mut config: RunConfig, options: &OperatorOptions) -> Result<OperatorProfile> {
+    if options.device == DeviceChoice::Meta {
+        let text = "--device meta: nothing is computed there, so no times can be measured".to_owned();
+        return Err(BenchError::Refused(text));
+    }
+    config.train.steps = u64::MAX;
+    let ranks = Some(config.world_size());
+    let Placed { placement, .. } = Placed::find(options.device, &mut config, &Startup::alone(), ranks)?;
+    let setup = recompute::settle_soon(plan::prepare(config, placement)?)?;
+    // The plan shows whether the run fits before it starts.
+    plan_within(&setup)?;
+    let timeout = Duration::from_secs(setup.config.parallel.timeout_seconds);
+    let waits = threads::Options { timeout, ..threads::Options::default() };
+    let (shared, options) = (setup.clone(), options.clone());
+    let measured = threads::run(setup.config.world_size(), waits, move |communicator| {
+        measure(&shared, communicator, &options)
+    });
+    let failed = |error: threads::RunError<BenchError>| BenchError::Rank {
+        rank: error.rank,
+        reason: failure::one_line(&error.cause.to_string()),
+    };
+    let first = measured.map_err(failed)?.into_iter().next().flatten();
+    first.ok_or_else(|| BenchError::Refused("a run has at least one rank".to_owned()))
+}
+
+/// Measures one rank. Returns the profile of all on rank 0.
+fn measure(
+    setup: &Setup,
+    communicator: Communicator,
+    options: &OperatorOptions,
+) -> Result<Option<OperatorProfile>> {
+    run::prepare_kernels(setup)?;
+    let mut worker = Worker::new(setup, communicator)?;
+    let plain = BenchOptions {
+        device: options.device,
+        steps: PLAIN_STEPS,
+        warm_up: WARM_UP_STEPS,
+        warm_up_time: options.warm_up,
+        trace: None,
+    };
+    let TimedSteps { seconds, next, .. } = timed_steps(&mut worker, &mut None, &plain)?;
+    let detail = if options.trace.is_some() { Detail::Kernels } else { Detail::Operators };
+    let own = record(&mut worker, &mut None, (next, options.steps), detail)?;
+    let flops_per_second = matmul_flops_per_second(worker.device(), setup.config.precision.compute)?;
+    let Some(ranks) = timeline::gather(worker.control(), &own)? else { return Ok(None) };
+    if let Some(path) = &options.trace {
+        write(path, &ranks)?;
+    }
+    let spans = ranks.iter().flat_map(|rank| &rank.operators);
+    Ok(Some(OperatorProfile {
+        device: setup.placement.description().model,
+        ranks: ranks.len(),
+        step_milliseconds: 1e3 * median(&seconds),
+        flops_per_second,
+        ..OperatorProfile::new(spans, options.steps)
+    }))
+}
+
+fn write(path: &Path, ranks: &[RankTimeline]) -> Result<()> {
+    Ok(timeline::write(path, ranks)?)
+}
