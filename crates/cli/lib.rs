@@ -95,6 +95,7 @@ mod process;
 mod profile;
 mod replay;
 mod report;
+mod runs;
 mod sample;
 mod tokenize;
 mod train;
@@ -134,6 +135,7 @@ enum Command {
     Export(export::ExportArgs),
     Report(report::ReportArgs),
     Compare(compare::CompareArgs),
+    Runs(runs::RunsArgs),
     Replay(replay::ReplayArgs),
     Profile(profile::ProfileArgs),
     Tokenize(tokenize::TokenizeArgs),
@@ -218,6 +220,7 @@ fn run() -> u8 {
         Command::Tokenizer(command) => tokenize::run_tokenizer(&command),
         Command::Report(args) => report::run(&args),
         Command::Compare(args) => compare::run(&args),
+        Command::Runs(args) => runs::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Bench(Bench::Allocator(args)) => bench_allocator::run(&args),

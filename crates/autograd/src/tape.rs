@@ -217,8 +217,8 @@ impl Tape {
         graph.nodes.iter().flat_map(|node| -> Vec<SavedBytes> { of_node(node) }).collect()
     }
 
-    /// Tells the observers of the pass that a call of `operator` begins, which [`Tape::record`] ends. They do not
-    /// see an operator that leaves this out. Errors: an observer's.
+    /// Tells the observers of the pass that a call of `operator` begins, which [`Tape::record`] ends. They do
+    /// not see an operator that leaves this out. Errors: an observer's.
     pub fn begin(&self, operator: &'static str) -> Result<()> {
         let observers = &self.pass.observers;
         if !observers.is_empty() {

@@ -36,6 +36,8 @@ pub struct OperatorOptions {
 
 /// Steps that are timed without measuring operators.
 const PLAIN_STEPS: u64 = 5;
+/// More steps than a profile takes, whatever the warm-up; numbers of micro-batches stay in range.
+const MOST_STEPS: u64 = 1 << 32;
 /// Fewest steps before anything is timed.
 const WARM_UP_STEPS: u64 = 1;
 
@@ -46,7 +48,7 @@ pub fn profile_operators(mut config: RunConfig, options: &OperatorOptions) -> Re
         let text = "--device meta: nothing is computed there, so no times can be measured".to_owned();
         return Err(BenchError::Refused(text));
     }
-    config.train.steps = u64::MAX;
+    config.train.steps = MOST_STEPS;
     let ranks = Some(config.world_size());
     let Placed { placement, .. } = Placed::find(options.device, &mut config, &Startup::alone(), ranks)?;
     let setup = recompute::settle_soon(plan::prepare(config, placement)?)?;

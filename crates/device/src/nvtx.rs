@@ -100,7 +100,7 @@ extern "C" fn module_functions(module: c_int, table: *mut *const *const Slot, si
     1
 }
 
-/// Returns whether a tool takes ranges. The first call loads the tool's library, if the environment names one.
+/// Returns whether a tool takes ranges. The first call loads the tool's library that the environment names.
 pub fn is_attached() -> bool {
     static ATTACHED: OnceLock<bool> = OnceLock::new();
     *ATTACHED.get_or_init(|| std::env::var_os(VARIABLE).is_some_and(|path| attach(&path).is_ok()))

@@ -9,6 +9,7 @@ use collective::{Communicator, threads};
 use system::terminal;
 use telemetry::units::{bytes, grouped};
 
+use crate::endpoint;
 use crate::error::{Result, RunError};
 use crate::failure::{self, Lost};
 use crate::options::RunOptions;
@@ -141,6 +142,9 @@ fn plan_that_fits(startup: &Startup, setup: &Setup) -> Result<Plans> {
 /// Checks what a process can check alone, and opens the data.
 fn prepare(startup: &Startup, mut config: RunConfig, options: &RunOptions) -> Result<(Setup, Option<Found>)> {
     startup.check_ranks(config.parallel.data, config.parallel.pipeline, options.ranks)?;
+    if startup.rank() == 0 {
+        endpoint::check(&config)?;
+    }
     let Placed { placement, reason } = Placed::find(options.device, &mut config, startup, options.ranks)?;
     if let Some(runs) = options.run_dir.as_deref().and_then(Path::parent)
         && config.data.cache.as_os_str().is_empty()

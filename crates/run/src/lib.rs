@@ -14,6 +14,7 @@
 
 mod answering;
 mod compare;
+mod endpoint;
 mod error;
 pub mod failure;
 mod history;
@@ -26,6 +27,7 @@ mod reporter;
 mod resume;
 mod run_directory;
 mod run_report;
+mod runs;
 mod sampler;
 mod save;
 mod session;
@@ -49,6 +51,7 @@ pub use placement::Placed;
 pub use rank::prepare_kernels;
 pub use resume::check_model;
 pub use run_report::{configuration_of, report_run};
+pub use runs::{ListedRun, list_runs};
 pub use sampler::{Sample, Sampler};
 pub use startup::Startup;
 pub use train_report::TrainReport;

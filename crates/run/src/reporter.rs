@@ -12,9 +12,12 @@ use telemetry::Progress;
 use telemetry::hashes::{self, HashedStep};
 use telemetry::metrics::{MetricsWriter, StepMetrics};
 use telemetry::progress::StepFigures;
+use telemetry::prometheus::Endpoint;
 use telemetry::run_files::Summary;
+use telemetry::tensorboard::TensorBoardWriter;
 use worker::{Setup, StepMemory, StepScalars, Worker, build};
 
+use crate::endpoint;
 use crate::error::Result;
 use crate::history::{History, StepReport};
 use crate::options::RunOptions;
@@ -30,6 +33,9 @@ pub(crate) struct RunFiles {
     metrics: MetricsWriter,
     /// The hashes of steps, if any are taken.
     hashes: Option<MetricsWriter>,
+    tensorboard: Option<TensorBoardWriter>,
+    /// Serves figures to Prometheus.
+    endpoint: Option<Endpoint>,
     saver: Option<Saver>,
     sessions: Sessions,
     /// Work of a step, if the devices' rate is known.
@@ -44,12 +50,19 @@ impl RunFiles {
         let metrics = MetricsWriter::resume(&run_dir.join("metrics.jsonl"), setup.first_step())?;
         let hashed = (setup.config.telemetry.hashes > 0).then(|| run_dir.join(hashes::FILE));
         let hashes = hashed.map(|path| MetricsWriter::resume(&path, setup.first_step())).transpose()?;
+        let tensorboard = setup
+            .config
+            .telemetry
+            .tensorboard
+            .then(|| TensorBoardWriter::resume(run_dir, setup.first_step(), setup.config.world_size()));
+        let endpoint = endpoint::open(&setup.config, run_dir)?;
         let saver = Saver::new(setup, run_dir, metrics.syncer())?;
         let work = StepWork::of(setup).unwrap_or_else(|error| {
             tracing::warn!("MFU is not reported: {error}");
             None
         });
-        Ok(RunFiles { metrics, hashes, saver, sessions, work })
+        let tensorboard = tensorboard.transpose()?;
+        Ok(RunFiles { metrics, hashes, tensorboard, endpoint, saver, sessions, work })
     }
 
     /// Writes the summary and waits for the last checkpoint. If the session has not `advanced` by a step, the
@@ -61,7 +74,7 @@ impl RunFiles {
         run_dir: &Path,
         advanced: bool,
     ) -> Result<(Summary, Option<CheckpointError>)> {
-        let RunFiles { metrics, hashes, saver, mut sessions, .. } = self;
+        let RunFiles { metrics, hashes, tensorboard, saver, mut sessions, .. } = self;
         sessions.end(&summary)?;
         if advanced || !summary::exists(run_dir) {
             summary::write(&summary, run_dir)?;
@@ -69,6 +82,7 @@ impl RunFiles {
         let unsaved = saver.and_then(|mut saver| saver.finish().err());
         metrics.finish()?;
         hashes.map_or(Ok(()), MetricsWriter::finish)?;
+        tensorboard.map_or(Ok(()), TensorBoardWriter::finish)?;
         Ok((summary, unsaved))
     }
 }
@@ -165,7 +179,7 @@ impl Observer for Reporter {
             more.extend(per_byte.map(|loss| ("validation_loss_per_byte".to_owned(), loss.into())));
         }
         let StepMemory { now, peak, step_peak } = report.memory;
-        self.files.metrics.write(&StepMetrics {
+        let metrics = StepMetrics {
             step: report.step + 1,
             time: rfc3339(SystemTime::now()),
             seconds,
@@ -182,8 +196,12 @@ impl Observer for Reporter {
             mfu,
             ranks: report.ranks.clone(),
             more,
-        })?;
-        Ok(())
+        };
+        self.files.metrics.write(&metrics)?;
+        if let Some(endpoint) = &mut self.files.endpoint {
+            endpoint.set(&metrics);
+        }
+        Ok(self.files.tensorboard.as_mut().map_or(Ok(()), |file| file.write(&metrics))?)
     }
 
     fn hashes(&mut self, hashes: &HashedStep) -> Result<()> {

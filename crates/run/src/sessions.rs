@@ -21,7 +21,7 @@ const MOST_BYTES: u64 = 64 << 20;
 /// The outcome of a session: one process's part of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Ending {
+pub(crate) enum Ending {
     /// The process is training.
     Running,
     /// All steps are done.
@@ -59,10 +59,10 @@ struct Changed {
 
 /// A record of one session.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Session {
-    started: String,
+pub(crate) struct Session {
+    pub(crate) started: String,
     ended: Option<String>,
-    ending: Ending,
+    pub(crate) ending: Ending,
     host: String,
     version: String,
     device_model: String,
@@ -79,15 +79,25 @@ struct Session {
     results: Option<Results>,
 }
 
+impl Ending {
+    /// The name of a session's end; a session without one was killed, unless its process still trains.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Ending::Running | Ending::Lost => "killed",
+            Ending::Complete => "complete",
+            Ending::Interrupted => "stopped",
+            Ending::NonFinite => "not finite",
+            Ending::Failed(_) => "failed",
+        }
+    }
+}
+
 impl Session {
     fn row(&self, unit: &str) -> SessionRow {
         let ending = match &self.ending {
             Ending::Running => "not ended".to_owned(),
-            Ending::Complete => "complete".to_owned(),
-            Ending::Interrupted => "stopped".to_owned(),
-            Ending::NonFinite => "not finite".to_owned(),
             Ending::Failed(text) => format!("failed: {text}"),
-            Ending::Lost => "killed".to_owned(),
+            ended => ended.name().to_owned(),
         };
         let from = grouped(self.after_step);
         let of = |text: &dyn Fn(&Results) -> String| self.results.as_ref().map_or_else(String::new, text);
@@ -214,9 +224,13 @@ pub(crate) fn fail(run_dir: &Path, error: &RunError) {
 /// Returns the records of a run for its page; none of a file that is missing or cannot be read. `unit` is
 /// that of throughputs.
 pub(crate) fn rows(run_dir: &Path, unit: &str) -> Vec<SessionRow> {
+    all(run_dir).iter().map(|session| session.row(unit)).collect()
+}
+
+/// Returns the records of a run; none of a file that is missing or cannot be read.
+pub(crate) fn all(run_dir: &Path) -> Vec<Session> {
     let text = input::read(&run_dir.join("sessions.json"), MOST_BYTES).unwrap_or_default();
-    let all: Vec<Session> = serde_json::from_slice(&text).unwrap_or_default();
-    all.iter().map(|session| session.row(unit)).collect()
+    serde_json::from_slice(&text).unwrap_or_default()
 }
 
 /// Reads the records; none if there is no file. A damaged file is moved aside with a warning.

@@ -20,7 +20,8 @@ pub enum Section {
     /// Weights before the step.
     Weights,
     /// Tensors of the optimizer before the step: moments and master weights.
-    Optimizer,
+    #[serde(rename = "optimizer")]
+    OptimizerState,
     /// Outputs of operators.
     Forward,
     /// Gradients of operators' inputs.
@@ -64,7 +65,7 @@ impl fmt::Display for HashedArray {
             Section::Weights => {
                 return write!(f, "the weight `{array}` (module `{module}`), before the step");
             }
-            Section::Optimizer => {
+            Section::OptimizerState => {
                 return write!(f, "`{array}` of the optimizer (module `{module}`), before the step");
             }
             Section::Gradients => {

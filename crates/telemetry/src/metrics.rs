@@ -73,7 +73,7 @@ impl MetricsWriter {
         Self::start(path, file)
     }
 
-    fn start(path: &Path, file: File) -> Result<Self> {
+    pub(crate) fn start(path: &Path, file: File) -> Result<Self> {
         let (requests, received) = channel();
         let thread = threads::spawn("metrics", move || serve(file, &received));
         let thread = thread.map_err(TelemetryError::file(path, "start a thread to write it"))?;
@@ -85,7 +85,12 @@ impl MetricsWriter {
     pub fn write(&mut self, line: &impl Serialize) -> Result<()> {
         let mut text = to_json(&self.path, serde_json::to_vec(line))?;
         text.push(b'\n');
-        if self.requests.send(Request::Line(text)).is_ok() {
+        self.write_bytes(text)
+    }
+
+    /// Passes bytes to the writing thread, as [`MetricsWriter::write`] a line.
+    pub(crate) fn write_bytes(&mut self, bytes: Vec<u8>) -> Result<()> {
+        if self.requests.send(Request::Line(bytes)).is_ok() {
             return Ok(());
         }
         self.end()

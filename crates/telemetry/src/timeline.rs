@@ -136,7 +136,7 @@ fn event(rank: usize, row: usize, span: &Span) -> Value {
     event
 }
 
-/// Returns the event of a call, or of a stretch of a phase outside calls. `own` time excludes calls inside it.
+/// Returns the event of a call, or of a stretch of a phase outside calls. Own time excludes calls inside.
 fn operator_event(rank: usize, row: usize, span: &OperatorSpan) -> Value {
     let OperatorSpan { module, operator, pass, begin, end, .. } = span;
     json!({

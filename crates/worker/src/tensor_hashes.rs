@@ -44,7 +44,8 @@ pub struct TensorSite<'a> {
     pub name: &'a str,
 }
 
-type See = dyn Fn(&TensorSite<'_>, &Tensor) -> std::result::Result<(), ObserverError> + Send + Sync;
+type Seen = std::result::Result<(), ObserverError>;
+type See = dyn Fn(&TensorSite<'_>, &Tensor) -> Seen + Send + Sync;
 
 /// A function that sees, in every training step, the tensors that `telemetry.hashes` hashes: weights and
 /// optimizer state before the step, outputs and input gradients of operators, summed gradients. It may change
@@ -54,9 +55,7 @@ pub struct TensorHook(Arc<See>);
 
 impl TensorHook {
     /// Returns a hook that calls `see`, whose error ends the run.
-    pub fn new(
-        see: impl Fn(&TensorSite<'_>, &Tensor) -> std::result::Result<(), ObserverError> + Send + Sync + 'static,
-    ) -> Self {
+    pub fn new(see: impl Fn(&TensorSite<'_>, &Tensor) -> Seen + Send + Sync + 'static) -> Self {
         TensorHook(Arc::new(see))
     }
 }

@@ -1,12 +1,12 @@
 //! `plimsoll compare`: whether two runs are the same computation, and where they part.
 
+mod compared;
 mod rerun;
 mod settings;
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use config::RunConfig;
 use serde::Serialize;
 use telemetry::hashes::{self, HashComparison, Parting};
 use telemetry::report::{Curve, Notice, Report, StepPoint};
@@ -15,8 +15,7 @@ use telemetry::units::{counted, sparkline};
 use worker::TensorHook;
 
 use crate::error::Result;
-use crate::run_report::{configuration_of, history};
-use crate::summary::SUMMARY;
+pub use compared::ComparedRun;
 pub use rerun::{Rerun, RerunOptions};
 pub use settings::Difference;
 
@@ -41,19 +40,6 @@ pub struct MetricsParting {
     pub losses: [Option<f64>; 2],
     /// The gradient norms.
     pub gradient_norms: [Option<f64>; 2],
-}
-
-/// One of the compared runs.
-#[derive(Clone, Debug)]
-pub struct ComparedRun {
-    /// The run directory.
-    pub path: PathBuf,
-    /// Its configuration.
-    pub config: RunConfig,
-    /// Its summary, if it has ended.
-    pub summary: Option<Summary>,
-    /// Its steps.
-    pub history: Vec<StepPoint>,
 }
 
 /// The result of [`compare`].
@@ -97,7 +83,8 @@ pub fn compare(directories: [&Path; 2], options: CompareOptions) -> Result<Compa
         rerun: None,
     };
     if let Some(rerun) = options.rerun.filter(|_| !comparison.is_same()) {
-        comparison.rerun = Some(rerun::run(&comparison, &rerun, options.hooks)?);
+        comparison.rerun =
+            Some(rerun::run(&comparison.runs, comparison.parted_within(), &rerun, options.hooks)?);
     }
     Ok(comparison)
 }
@@ -127,15 +114,6 @@ fn metrics(runs: &[ComparedRun; 2]) -> (Option<MetricsParting>, usize) {
     (parting, pairs().count())
 }
 
-impl ComparedRun {
-    fn read(path: &Path) -> Result<Self> {
-        let config = configuration_of(path, &[])?;
-        let (history, _) = history(&path.join("metrics.jsonl"))?;
-        let summary = Summary::read(&path.join(SUMMARY))?;
-        Ok(ComparedRun { path: path.to_owned(), config, summary, history })
-    }
-}
-
 impl Comparison {
     /// Returns whether nothing that was compared differs in a bit.
     #[must_use]
@@ -148,6 +126,19 @@ impl Comparison {
     #[must_use]
     pub fn parting(&self) -> Option<&Parting> {
         self.hashes.as_ref()?.parting.as_ref()
+    }
+
+    /// Returns the last step known to be equal, and the first known to differ, or else the last of both runs.
+    fn parted_within(&self) -> (u64, u64) {
+        let ends = self.runs.each_ref().map(|run| run.history.last().map_or(1, |point| point.step));
+        let by_hashes = self.parting().map(|found| (found.last_equal.unwrap_or(0), found.step));
+        let by_metrics = self.metrics.map(|found| (found.step - 1, found.step));
+        let found = [by_hashes, by_metrics].into_iter().flatten();
+        let (equal, last) = found.fold((0, ends[0].min(ends[1])), |(equal, last), (before, found)| {
+            (equal.max(before), last.min(found))
+        });
+        // Losses may be equal beyond a difference that hashes show.
+        (equal.min(last.saturating_sub(1)), last)
     }
 
     /// Returns the finding, in a sentence each.

@@ -10,7 +10,7 @@ use telemetry::hashes::{self, HashComparison};
 use telemetry::units::counted;
 use worker::{DeviceChoice, TensorHook};
 
-use super::{ComparedRun, Comparison};
+use super::compared::ComparedRun;
 use crate::error::{Result, RunError};
 use crate::interrupt::Interrupt;
 use crate::launch::train;
@@ -18,12 +18,14 @@ use crate::options::RunOptions;
 use crate::run_report::configuration_of;
 
 /// Settings of a rerun: everything is hashed, and nothing else is written.
-const SETTINGS: [&str; 5] = [
+const SETTINGS: [&str; 7] = [
     "telemetry.hashes=1",
     "checkpoint.every=0",
     "checkpoint.minutes=0",
     "checkpoint.keep_best=false",
     "memory.history=0",
+    "telemetry.tensorboard=false",
+    "telemetry.listen=",
 ];
 
 /// Options of a rerun.
@@ -64,36 +66,22 @@ impl fmt::Display for Rerun {
     }
 }
 
-/// Trains both runs again from their nearest checkpoints to the step in which they were seen to differ.
+/// Trains both runs again, from their nearest checkpoints of at most `equal` steps to step `last`.
 /// Errors: those of a run; a directory that cannot be written.
 pub(super) fn run(
-    comparison: &Comparison,
+    runs: &[ComparedRun; 2],
+    (equal, last): (u64, u64),
     options: &RerunOptions,
     hooks: [Option<TensorHook>; 2],
 ) -> Result<Rerun> {
-    let (equal, last) = range(comparison);
     let mut after = [0; 2];
     let mut hashed = Vec::new();
-    for ((place, run), hook) in comparison.runs.iter().enumerate().zip(hooks) {
+    for ((place, run), hook) in runs.iter().enumerate().zip(hooks) {
         let directory = options.directory.join(["a", "b"][place]);
         after[place] = again(run, &directory, (equal, last), hook)?;
         hashed.push(hashes::read(&directory.join(hashes::FILE))?);
     }
     Ok(Rerun { after, last, hashes: hashes::compare(&hashed[0], &hashed[1]) })
-}
-
-/// Returns the last step known to be equal, and the first known to differ or else the last of both runs.
-fn range(comparison: &Comparison) -> (u64, u64) {
-    let ends = comparison.runs.each_ref().map(|run| run.history.last().map_or(1, |point| point.step));
-    let end = ends[0].min(ends[1]);
-    let by_hashes = comparison.parting().map(|found| (found.last_equal.unwrap_or(0), found.step));
-    let by_metrics = comparison.metrics.map(|found| (found.step - 1, found.step));
-    let (equal, last) = [by_hashes, by_metrics]
-        .into_iter()
-        .flatten()
-        .fold((0, end), |(equal, last), (before, found)| (equal.max(before), last.min(found)));
-    // Losses may be equal beyond a difference that hashes show.
-    (equal.min(last.saturating_sub(1)), last)
 }
 
 /// Trains `run` again in `directory` from its newest checkpoint of at most `equal` steps to step `last`.

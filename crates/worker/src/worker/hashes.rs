@@ -11,8 +11,8 @@ use crate::error::Result;
 const PLACES: usize = 16;
 
 impl Worker {
-    /// Returns the hashes of the step that has just run, on rank 0, if `telemetry.hashes` selects it. All ranks
-    /// call this. Errors: the transport's.
+    /// Returns the hashes of the step that has just run, on rank 0, if `telemetry.hashes` selects it. All
+    /// ranks call this. Errors: the transport's.
     pub fn take_hashes(&mut self) -> Result<Option<HashedStep>> {
         match self.hashes.clone() {
             Some(hashes) => hashes.gather(self.planes.control()),
@@ -43,7 +43,7 @@ impl Worker {
             let weight = self.model(stage).map(|model| &model.parameters().list()[owned.parameter]);
             let of = weight.map_or("", |weight| weight.name.as_str());
             let named = (PLACES * place + number, state.name.as_str(), of);
-            hashes.array(Section::Optimizer, named, owned.shard.range.start, state.tensor)?;
+            hashes.array(Section::OptimizerState, named, owned.shard.range.start, state.tensor)?;
         }
         Ok(())
     }

@@ -1,0 +1,33 @@
+//! One of two compared runs.
+
+use std::path::{Path, PathBuf};
+
+use config::RunConfig;
+use telemetry::report::StepPoint;
+use telemetry::run_files::Summary;
+
+use crate::error::Result;
+use crate::run_report::{configuration_of, history};
+use crate::summary::SUMMARY;
+
+/// One of the compared runs.
+#[derive(Clone, Debug)]
+pub struct ComparedRun {
+    /// The run directory.
+    pub path: PathBuf,
+    /// Its configuration.
+    pub config: RunConfig,
+    /// Its summary, if it has ended.
+    pub summary: Option<Summary>,
+    /// Its steps.
+    pub history: Vec<StepPoint>,
+}
+
+impl ComparedRun {
+    pub(super) fn read(path: &Path) -> Result<Self> {
+        let config = configuration_of(path, &[])?;
+        let (history, _) = history(&path.join("metrics.jsonl"))?;
+        let summary = Summary::read(&path.join(SUMMARY))?;
+        Ok(ComparedRun { path: path.to_owned(), config, summary, history })
+    }
+}

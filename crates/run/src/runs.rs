@@ -1,0 +1,116 @@
+//! The runs below a directory: `plimsoll runs`.
+
+use std::fs::{self, File, TryLockError};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use telemetry::Statistic;
+use telemetry::run_files::Summary;
+
+use crate::error::{Result, RunError};
+use crate::run_directory::CONFIG;
+use crate::run_report::{configuration_of, history};
+use crate::sessions::{self, Ending};
+use crate::summary::SUMMARY;
+
+/// The state and results of a run so far.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ListedRun {
+    /// Its directory.
+    pub path: PathBuf,
+    /// How its last session ended: `complete`, `stopped`, `failed`, `killed`, `not finite`; `running`; or
+    /// `not begun`.
+    pub state: &'static str,
+    /// Time at which its first session began, in UTC.
+    pub started: Option<String>,
+    /// Steps done.
+    pub steps: u64,
+    /// Steps of its configuration.
+    pub of_steps: u64,
+    /// Loss of the last step, if finite.
+    pub loss: Option<f64>,
+    /// The lowest validation loss.
+    pub best_validation_loss: Option<f64>,
+    /// Tokens (or samples) per second: of the last session, or of the last step of one that has not ended.
+    pub tokens_per_second: Option<f64>,
+    /// The largest peak of the allocated bytes of a rank.
+    pub peak_allocated_bytes: Option<u64>,
+    /// Data-parallel ranks × pipeline ranks.
+    pub grid: String,
+    /// SHA-256 of the weights after the last step of a session that has ended.
+    pub weights_sha256: Option<String>,
+    /// The reason why its files cannot be read.
+    pub error: Option<String>,
+}
+
+/// Returns the runs in `directory`: itself if it is a run, or else those directly below it, by name. Errors:
+/// it cannot be listed. A run whose files cannot be read is listed with the reason.
+pub fn list_runs(directory: &Path) -> Result<Vec<ListedRun>> {
+    let unreadable = |error: std::io::Error| {
+        RunError::Refused(format!("{}: it cannot be listed: {error}", directory.display()))
+    };
+    if directory.join(CONFIG).exists() {
+        return Ok(vec![listed(directory)]);
+    }
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(directory).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        paths.extend(path.join(CONFIG).exists().then_some(path));
+    }
+    paths.sort();
+    Ok(paths.iter().map(|path| listed(path)).collect())
+}
+
+fn listed(path: &Path) -> ListedRun {
+    read(path).unwrap_or_else(|error| ListedRun {
+        path: path.to_owned(),
+        state: "unreadable",
+        error: Some(error.to_string()),
+        ..ListedRun::default()
+    })
+}
+
+fn read(path: &Path) -> Result<ListedRun> {
+    let config = configuration_of(path, &[])?;
+    let (history, _) = history(&path.join("metrics.jsonl"))?;
+    let summary = Summary::read(&path.join(SUMMARY))?;
+    let sessions = sessions::all(path);
+    let last = sessions.last();
+    let state = match last.map(|session| &session.ending) {
+        None => "not begun",
+        Some(Ending::Running) if is_locked(path) => "running",
+        Some(ending) => ending.name(),
+    };
+    let summary = summary.filter(|_| state != "running");
+    let peak =
+        |summary: &Summary| summary.ranks.iter().map(|rank| rank.get(Statistic::PeakAllocatedBytes)).max();
+    let validations = history.iter().filter_map(|point| point.validation_loss);
+    let newest = history.last();
+    Ok(ListedRun {
+        path: path.to_owned(),
+        state,
+        started: sessions.first().map(|session| session.started.clone()),
+        steps: newest.map_or(0, |point| point.step),
+        of_steps: config.train.steps,
+        loss: newest.and_then(|point| point.loss),
+        best_validation_loss: validations.reduce(f64::min),
+        tokens_per_second: match &summary {
+            Some(summary) => Some(summary.tokens_per_second).filter(|speed| *speed > 0.0),
+            None => newest.and_then(|point| point.tokens_per_second),
+        },
+        peak_allocated_bytes: summary.as_ref().and_then(peak),
+        grid: format!("{} × {}", config.parallel.data, config.parallel.pipeline),
+        weights_sha256: summary.map(|summary| summary.weights_sha256),
+        error: None,
+    })
+}
+
+/// Returns whether a process trains in the directory.
+fn is_locked(path: &Path) -> bool {
+    let Ok(directory) = File::open(path) else { return false };
+    match directory.try_lock_shared() {
+        // A file system without locks does not tell.
+        Err(TryLockError::WouldBlock | TryLockError::Error(_)) => true,
+        Ok(()) => false,
+    }
+}

@@ -1,0 +1,252 @@
+//! A Prometheus endpoint: the figures of the last step over HTTP, in the text format 0.0.4.
+
+use std::fmt::Write as _;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use system::threads;
+
+use crate::metrics::StepMetrics;
+
+/// Longest time that a client may take to send its request or read the answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Largest request in bytes.
+const MOST: usize = 8192;
+
+/// Serves the last step's figures until it is dropped. No step waits for a client.
+#[derive(Debug)]
+pub struct Endpoint {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    thread: Option<JoinHandle<()>>,
+    /// Labels of the run.
+    run: String,
+    last: StepMetrics,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    text: Mutex<Arc<str>>,
+    ended: AtomicBool,
+}
+
+impl Endpoint {
+    /// Listens on `address` for the run named `run`. Errors: the address is in use or not of this host.
+    pub fn listen(address: SocketAddr, run: &str) -> io::Result<Self> {
+        let listener = TcpListener::bind(address)?;
+        let (address, shared) = (listener.local_addr()?, Arc::new(Shared::default()));
+        let served = Arc::clone(&shared);
+        let thread = threads::spawn("prometheus", move || serve(&listener, &served))?;
+        let run = format!("run=\"{}\"", label(run));
+        let endpoint = Endpoint { shared, address, thread: Some(thread), run, last: StepMetrics::default() };
+        endpoint.show();
+        Ok(endpoint)
+    }
+
+    /// The address that it listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Shows the figures of a step from now on. Records of all ranks stay until the next.
+    pub fn set(&mut self, metrics: &StepMetrics) {
+        let ranks = match metrics.ranks.is_empty() {
+            true => std::mem::take(&mut self.last.ranks),
+            false => metrics.ranks.clone(),
+        };
+        let validation = self.last.more.remove("validation_loss");
+        self.last = StepMetrics { ranks, ..metrics.clone() };
+        if let Some(loss) = validation {
+            self.last.more.entry("validation_loss").or_insert(loss);
+        }
+        self.show();
+    }
+
+    fn show(&self) {
+        let text = text(&self.last, &self.run).into();
+        *self.shared.text.lock().unwrap_or_else(PoisonError::into_inner) = text;
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::Relaxed);
+        // A connection wakes the thread.
+        let mut own = self.address;
+        if own.ip().is_unspecified() {
+            own.set_ip(match own {
+                SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+                SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+            });
+        }
+        if TcpStream::connect_timeout(&own, PATIENCE).is_ok()
+            && let Some(thread) = self.thread.take()
+        {
+            // It holds nothing whose loss matters.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve(listener: &TcpListener, shared: &Shared) {
+    for client in listener.incoming() {
+        if shared.ended.load(Ordering::Relaxed) {
+            return;
+        }
+        match client {
+            // A client that goes away or is too slow gets nothing.
+            Ok(client) => drop(answer(client, shared)),
+            // For example, too many open files: not asked again at once.
+            Err(_) => std::thread::sleep(Duration::from_millis(100)),
+        }
+    }
+}
+
+fn answer(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
+    client.set_read_timeout(Some(PATIENCE))?;
+    client.set_write_timeout(Some(PATIENCE))?;
+    let (mut request, mut piece) = (Vec::new(), [0; 1024]);
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < MOST {
+        match client.read(&mut piece)? {
+            0 => break,
+            bytes => request.extend(&piece[..bytes]),
+        }
+    }
+    let line = request.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    let mut words = line.split(|byte| *byte == b' ');
+    let path = words.nth(1).map(|path| path.split(|byte| *byte == b'?').next().unwrap_or_default());
+    let (status, text) = match (line.starts_with(b"GET "), path) {
+        (true, Some(b"/metrics")) => {
+            ("200 OK", Arc::clone(&shared.text.lock().unwrap_or_else(PoisonError::into_inner)))
+        }
+        (true, _) => ("404 Not Found", "the figures are at /metrics\n".into()),
+        (false, _) => ("405 Method Not Allowed", "only GET is answered\n".into()),
+    };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n",
+        text.len()
+    );
+    client.write_all(head.as_bytes())?;
+    client.write_all(text.as_bytes())
+}
+
+/// Escapes a label's value.
+fn label(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// Returns the figures in the text format.
+fn text(metrics: &StepMetrics, run: &str) -> String {
+    let mut out = String::new();
+    let validation = metrics.more.get("validation_loss").and_then(serde_json::Value::as_f64);
+    let started = metrics.step > 0;
+    let of_step = |value: f32| started.then(|| f64::from(value));
+    let figures = [
+        ("step", "Completed steps.", Some(metrics.step as f64)),
+        ("loss", "Mean loss over the micro-batches of the last step.", of_step(metrics.loss)),
+        ("validation_loss", "Loss of the last validation.", validation),
+        ("gradient_norm", "Gradient norm of the last step before clipping.", of_step(metrics.gradient_norm)),
+        ("learning_rate", "Learning rate of the last step.", of_step(metrics.learning_rate)),
+        ("step_seconds", "Duration of the last step.", metrics.seconds),
+        ("tokens_per_second", "Tokens or samples per second of the last step.", metrics.tokens_per_second),
+        ("mfu_ratio", "Model FLOPs utilization of the last step.", metrics.mfu),
+    ];
+    // Writing to a string cannot fail, here and below.
+    for (name, help, value) in figures {
+        let Some(value) = value else { continue };
+        head(&mut out, name, help);
+        let _ = writeln!(out, "plimsoll_{name}{{{run}}} {}", number(value));
+    }
+    let of_ranks: [(&str, &str, fn(&crate::RankStep) -> u64); 5] = [
+        ("allocated_bytes", "Bytes allocated.", |rank| rank.allocated_bytes),
+        ("reserved_bytes", "Bytes reserved.", |rank| rank.reserved_bytes),
+        ("capacity_bytes", "Bytes that the rank may reserve.", |rank| rank.capacity_bytes),
+        ("peak_allocated_bytes", "Peak of the allocated bytes.", |rank| rank.peak_allocated_bytes),
+        ("peak_reserved_bytes", "Peak of the reserved bytes.", |rank| rank.peak_reserved_bytes),
+    ];
+    for (name, help, value) in of_ranks.into_iter().filter(|_| !metrics.ranks.is_empty()) {
+        head(&mut out, name, help);
+        for rank in &metrics.ranks {
+            let _ = writeln!(out, "plimsoll_{name}{{{run},rank=\"{}\"}} {}", rank.rank, value(rank));
+        }
+    }
+    if metrics.ranks.iter().any(|rank| !rank.phases.is_empty()) {
+        head(&mut out, "phase_seconds", "Mean time of each phase of the last steps.");
+    }
+    for rank in &metrics.ranks {
+        for (phase, figures) in &rank.phases {
+            let Some(time) = figures.microseconds else { continue };
+            let (rank, seconds) = (rank.rank, time as f64 / 1e6);
+            let labels = format!("{run},rank=\"{rank}\",phase=\"{}\"", label(phase));
+            let _ = writeln!(out, "plimsoll_phase_seconds{{{labels}}} {seconds}");
+        }
+    }
+    out
+}
+
+fn head(out: &mut String, name: &str, help: &str) {
+    let _ = writeln!(out, "# HELP plimsoll_{name} {help}\n# TYPE plimsoll_{name} gauge");
+}
+
+/// Returns a number as the format has it.
+fn number(value: f64) -> String {
+    match value {
+        value if value.is_nan() => "NaN".to_owned(),
+        value if value.is_infinite() => if value > 0.0 { "+Inf" } else { "-Inf" }.to_owned(),
+        value => value.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{PhaseFigures, RankStep};
+
+    fn ask(endpoint: &Endpoint, request: &str) -> String {
+        let mut client = TcpStream::connect(endpoint.address()).unwrap();
+        client.write_all(request.as_bytes()).unwrap();
+        let mut text = String::new();
+        client.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    #[test]
+    fn the_last_step_is_served_and_other_requests_are_refused() {
+        let mut endpoint = Endpoint::listen("127.0.0.1:0".parse().unwrap(), "a \"run\"\\").unwrap();
+        let get = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+        let first = ask(&endpoint, get);
+        assert!(first.contains("plimsoll_step{run=\"a \\\"run\\\"\\\\\"} 0\n") && !first.contains("_loss"));
+        let phases =
+            [("forward".to_owned(), PhaseFigures { microseconds: Some(1500), ..Default::default() })];
+        let rank = RankStep { rank: 1, allocated_bytes: 512, phases: phases.into(), ..RankStep::default() };
+        endpoint.set(&StepMetrics { step: 7, loss: 2.5, ranks: vec![rank], ..StepMetrics::default() });
+        endpoint.set(&StepMetrics { step: 8, loss: f32::NAN, seconds: Some(0.25), ..StepMetrics::default() });
+        let text = ask(&endpoint, get);
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200 OK") && head.contains("version=0.0.4"), "{head}");
+        assert!(head.contains(&format!("Content-Length: {}", body.len())));
+        for line in [
+            "# TYPE plimsoll_loss gauge",
+            "plimsoll_loss{run=\"a \\\"run\\\"\\\\\"} NaN",
+            "plimsoll_step_seconds{run=\"a \\\"run\\\"\\\\\"} 0.25",
+            "plimsoll_allocated_bytes{run=\"a \\\"run\\\"\\\\\",rank=\"1\"} 512",
+            "plimsoll_phase_seconds{run=\"a \\\"run\\\"\\\\\",rank=\"1\",phase=\"forward\"} 0.0015",
+        ] {
+            assert!(body.lines().any(|found| found == line), "{line}: {body}");
+        }
+        assert!(ask(&endpoint, "GET / HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 404"));
+        assert!(ask(&endpoint, "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
+        assert!(ask(&endpoint, &"x".repeat(MOST)).starts_with("HTTP/1.1 405"));
+        // The port is free again when the endpoint is gone, also beside a client that says nothing.
+        let address = endpoint.address();
+        let idle = TcpStream::connect(address).unwrap();
+        drop(endpoint);
+        drop(idle);
+        drop(TcpListener::bind(address).unwrap());
+    }
+}

@@ -1,0 +1,221 @@
+//! TensorBoard event files: the scalars of every step, under torchtitan's names.
+//!
+//! A file is a sequence of records: length, its checksum, an `Event` in protobuf's encoding, its checksum.
+
+use std::fs::OpenOptions;
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use system::{input, output};
+
+use crate::error::{Result, TelemetryError};
+use crate::metrics::{MetricsWriter, StepMetrics};
+
+/// Directory of event files in a run directory.
+pub const DIRECTORY: &str = "tensorboard";
+/// Name of the file; TensorBoard looks for `tfevents` in it.
+const FILE: &str = "events.out.tfevents.0.plimsoll";
+/// Contents of the first record.
+const VERSION: &str = "brain.Event:2";
+/// Bytes of a GiB.
+const GIB: f64 = (1_u64 << 30) as f64;
+
+/// Writes an event file on a separate thread, so that no step waits for a disk.
+#[derive(Debug)]
+pub struct TensorBoardWriter {
+    file: MetricsWriter,
+    world_size: f64,
+}
+
+impl TensorBoardWriter {
+    /// Continues the file in `run_dir` after the records of step `step`, removing later and incomplete
+    /// ones; begins a file if there is none. Errors: the file cannot be read or written.
+    pub fn resume(run_dir: &Path, step: u64, world_size: usize) -> Result<Self> {
+        let directory = run_dir.join(DIRECTORY);
+        std::fs::create_dir_all(&directory).map_err(TelemetryError::file(&directory, "create it"))?;
+        let path: PathBuf = directory.join(FILE);
+        let before = match input::read(&path, u64::MAX) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            bytes => bytes.map_err(TelemetryError::file(&path, "read it"))?,
+        };
+        let kept = kept(&before, step);
+        let mut options = OpenOptions::new();
+        let file = output::open_own(&path, options.write(true).create(true).truncate(false));
+        let mut file = file.map_err(TelemetryError::file(&path, "open it"))?;
+        let begin = if kept == 0 { record(&version()) } else { Vec::new() };
+        let ready = file
+            .set_len(kept as u64)
+            .and_then(|()| file.seek(SeekFrom::End(0)))
+            .and_then(|_| file.write_all(&begin));
+        ready.map_err(TelemetryError::file(&path, "continue it"))?;
+        Ok(TensorBoardWriter { file: MetricsWriter::start(&path, file)?, world_size: world_size as f64 })
+    }
+
+    /// Adds the scalars of a step without waiting. Errors: an earlier record could not be written.
+    pub fn write(&mut self, metrics: &StepMetrics) -> Result<()> {
+        self.file.write_bytes(record(&event(metrics.step, &scalars(metrics, self.world_size))))
+    }
+
+    /// Waits until all records are in the file. Errors: a record could not be written.
+    pub fn finish(self) -> Result<()> {
+        self.file.finish()
+    }
+}
+
+/// Returns the scalars of a step. Throughput is that of a rank; memory is the most of any rank, between
+/// records of all ranks rank 0's. "Active" bytes are allocated ones: nothing is freed late.
+fn scalars(metrics: &StepMetrics, world_size: f64) -> Vec<(&'static str, f64)> {
+    let most = |own: u64, of: fn(&crate::RankStep) -> u64| metrics.ranks.iter().map(of).fold(own, u64::max);
+    let active = most(metrics.step_peak_allocated_bytes, |rank| rank.step_peak_allocated_bytes);
+    let reserved = most(metrics.step_peak_reserved_bytes, |rank| rank.step_peak_reserved_bytes);
+    let capacity = metrics.ranks.iter().map(|rank| rank.capacity_bytes).min().filter(|bytes| *bytes > 0);
+    let of_capacity = |bytes: u64| capacity.map(|capacity| 100.0 * bytes as f64 / capacity as f64);
+    let validation = metrics.more.get("validation_loss").and_then(serde_json::Value::as_f64);
+    let all = [
+        ("loss_metrics/global_avg_loss", Some(metrics.loss.into())),
+        ("grad_norm", Some(metrics.gradient_norm.into())),
+        ("lr", Some(metrics.learning_rate.into())),
+        ("throughput(tps)", metrics.tokens_per_second.map(|speed| speed / world_size)),
+        ("mfu(%)", metrics.mfu.map(|mfu| 100.0 * mfu)),
+        ("time_metrics/end_to_end(s)", metrics.seconds),
+        ("memory/max_active(GiB)", Some(active as f64 / GIB)),
+        ("memory/max_active(%)", of_capacity(active)),
+        ("memory/max_reserved(GiB)", Some(reserved as f64 / GIB)),
+        ("memory/max_reserved(%)", of_capacity(reserved)),
+        ("validation_metrics/loss", validation),
+    ];
+    all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
+/// Returns an event's bytes: time (field 1), step (2), a summary (5) of values, each with a tag (1) and a
+/// number (2).
+fn event(step: u64, scalars: &[(&str, f64)]) -> Vec<u8> {
+    let mut event = time();
+    event.push(2 << 3);
+    varint(&mut event, step);
+    let mut summary = Vec::new();
+    for (tag, value) in scalars {
+        let mut entry = Vec::new();
+        field(&mut entry, 1, tag.as_bytes());
+        entry.push(2 << 3 | 5);
+        // TensorBoard's numbers are f32.
+        entry.extend((*value as f32).to_le_bytes());
+        field(&mut summary, 1, &entry);
+    }
+    field(&mut event, 5, &summary);
+    event
+}
+
+/// Returns the first event's bytes: the version (field 3).
+fn version() -> Vec<u8> {
+    let mut event = time();
+    field(&mut event, 3, VERSION.as_bytes());
+    event
+}
+
+/// Returns the field of the time in seconds, with which every event begins.
+fn time() -> Vec<u8> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64());
+    let mut event = vec![1 << 3 | 1];
+    event.extend(now.to_le_bytes());
+    event
+}
+
+/// Adds a field of bytes.
+fn field(out: &mut Vec<u8>, number: u8, bytes: &[u8]) {
+    out.push(number << 3 | 2);
+    varint(out, bytes.len() as u64);
+    out.extend(bytes);
+}
+
+fn varint(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        // The lowest seven bits.
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+/// Returns a record's bytes.
+fn record(event: &[u8]) -> Vec<u8> {
+    let length = (event.len() as u64).to_le_bytes();
+    let mut record = Vec::with_capacity(event.len() + 16);
+    record.extend(length);
+    record.extend(masked_crc32c(&length).to_le_bytes());
+    record.extend(event);
+    record.extend(masked_crc32c(event).to_le_bytes());
+    record
+}
+
+/// Returns the bytes of the intact records up to step `step`.
+fn kept(bytes: &[u8], step: u64) -> usize {
+    let mut at = 0;
+    while let Some(event) = event_at(bytes, at) {
+        if step_of(event).is_none_or(|own| own > step) {
+            break;
+        }
+        at += event.len() + 16;
+    }
+    at
+}
+
+/// Returns the event of the record that begins at `at`, if it is complete and intact.
+fn event_at(bytes: &[u8], at: usize) -> Option<&[u8]> {
+    let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    let length = bytes.get(at..at + 8)?;
+    let event = usize::try_from(u64::from_le_bytes(length.try_into().ok()?)).ok()?;
+    let end = (at + 12).checked_add(event)?;
+    let body = bytes.get(at + 12..end)?;
+    (word(at + 8)? == masked_crc32c(length) && word(end)? == masked_crc32c(body)).then_some(body)
+}
+
+/// Returns the step of an event that this module wrote; 0 for the first one.
+fn step_of(event: &[u8]) -> Option<u64> {
+    let rest = event.get(9..)?;
+    let (tag, digits) = rest.split_first()?;
+    if *tag != 2 << 3 {
+        return Some(0);
+    }
+    let end = digits.iter().position(|byte| byte & 0x80 == 0)?;
+    digits
+        .get(..=end)?
+        .iter()
+        .rev()
+        .try_fold(0_u64, |step, byte| step.checked_mul(128).map(|step| step | u64::from(byte & 0x7f)))
+}
+
+/// Returns the CRC-32C of `bytes`, rotated and offset as in TensorFlow's records.
+fn masked_crc32c(bytes: &[u8]) -> u32 {
+    let crc = !bytes.iter().fold(!0, |crc: u32, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| crc >> 1 ^ (0x82f6_3b78 & (crc & 1).wrapping_neg()))
+    });
+    crc.rotate_right(15).wrapping_add(0xa282_ead8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_have_checksums_and_end_at_a_step() {
+        // The CRC-32C of "123456789" is e3069283 (RFC 3720's check value).
+        assert_eq!(masked_crc32c(b"123456789"), 0xe306_9283_u32.rotate_right(15).wrapping_add(0xa282_ead8));
+        let mut file = record(&version());
+        let mut ends = vec![file.len()];
+        for step in [1, 2, 300, 70_000] {
+            file.extend(record(&event(step, &[("lr", 0.5)])));
+            ends.push(file.len());
+        }
+        for (step, end) in [(0, 0), (1, 1), (2, 2), (299, 2), (300, 3), (80_000, 4)] {
+            assert_eq!(kept(&file, step), ends[end], "{step}");
+        }
+        // An incomplete or damaged record is cut off with all after it.
+        assert_eq!(kept(&file[..file.len() - 1], 80_000), ends[3]);
+        let place = ends[1] + 20;
+        file[place] ^= 1;
+        assert_eq!(kept(&file, 80_000), ends[1]);
+        assert_eq!(kept(b"text", 5), 0);
+    }
+}
