@@ -208,10 +208,10 @@ fn a_slow_disk_delays_only_checkpoints() {
     for transport in Transport::all() {
         let workplace = workplace();
         let sets =
-            ["train.steps=30", "checkpoint.every=2", "checkpoint.keep=9", "parallel.timeout_seconds=1"];
+            ["train.steps=30", "checkpoint.every=2", "checkpoint.keep=9", "parallel.timeout_seconds=3"];
         let mut command = train(transport, workplace.path(), 2, &sets);
         // At its end the run waits for the disk longer than ranks wait for each other.
-        let output = command.env("PLIMSOLL_SLOW", "checkpoint manifest written:2500").output().unwrap();
+        let output = command.env("PLIMSOLL_SLOW", "checkpoint manifest written:4500").output().unwrap();
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{transport:?}: {said}");
         assert_eq!(said.matches("is put off until the last one is on the disk").count(), 1, "{said}");
@@ -225,7 +225,30 @@ fn a_slow_disk_delays_only_checkpoints() {
     }
 }
 
-/// `nohup` starts a process with SIGHUP ignored, which it keeps; other signals still stop the run.
+/// Rank 1 reads its checkpoint for longer than ranks wait for each other, and answers meanwhile.
+#[test]
+fn a_rank_that_reads_slowly_is_not_taken_for_dead() {
+    if !has_mpi() {
+        return;
+    }
+    let workplace = workplace();
+    let sets = ["train.steps=2", "parallel.timeout_seconds=3"];
+    let first = train(Transport::Mpi, workplace.path(), 2, &sets).output().unwrap();
+    assert_eq!(first.status.code(), Some(0), "{}", text(&first.stderr));
+    let sets = ["train.steps=4", "parallel.timeout_seconds=3"];
+    let rank = [&arguments(2, &sets)[..], &["--resume".to_owned()]].concat();
+    let mut command = mpirun(workplace.path());
+    command.args(["-n", "1"]).arg(program()).args(&rank);
+    // A checkpoint of this model has about a hundred pieces.
+    let slow = "PLIMSOLL_SLOW=checkpoint piece about to be read:60";
+    command.args([":", "-n", "1", "env", slow]).arg(program()).args(&rank);
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert_eq!(summary(&workplace.path().join("out"))["steps"], 4);
+}
+
+/// A read that lasts is reported.
 #[test]
 fn a_slow_read_is_reported_with_its_file() {
     let workplace = workplace();
@@ -239,6 +262,7 @@ fn a_slow_read_is_reported_with_its_file() {
     assert!(reported.is_some_and(|line| line.contains(" has taken 2 s so far")), "{said}");
 }
 
+/// `nohup` starts a process with SIGHUP ignored, which it keeps; other signals still stop the run.
 #[test]
 fn ignored_signals_stay_ignored() {
     let workplace = workplace();

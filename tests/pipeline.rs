@@ -147,7 +147,7 @@ fn plans_and_runs_use_the_same_measured_times() {
         "{said}"
     );
     // An existing file is unchanged.
-    assert!(refused(directory, &take).contains("--profile times.toml: it exists; --force replaces it"));
+    assert!(refused(directory, &take).contains("--profile times.toml: it exists: --force replaces it"));
     // The first layer is changed to take longer than all others together.
     let file = directory.join("times.toml");
     let mut times: toml::Table = std::fs::read_to_string(&file).unwrap().parse().unwrap();

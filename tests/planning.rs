@@ -253,6 +253,20 @@ fn the_cost_of_a_plan_depends_on_its_distinct_work() {
         (&["train.micro_batch_size=16777216", "train.global_batch_size=16777216", "parallel.lanes=1"], None),
         (&["model.layers=64", "memory.recompute=auto", "memory.limit_bytes=90000000"], None),
         (
+            &[
+                "model.layers=64",
+                "parallel.pipeline=4",
+                "memory.recompute=auto",
+                "memory.limit_bytes=90000000",
+            ],
+            None,
+        ),
+        (&["model.layers=64", "parallel.pipeline=64", SMALL, "train.global_batch_size=512"], None),
+        (
+            &["model.layers=1000", "parallel.pipeline=64", SMALL, "train.global_batch_size=1024"],
+            Some("do not within 4,194,304 allocations"),
+        ),
+        (
             &["model.layers=1000", "parallel.pipeline=1000", SMALL, "train.global_batch_size=4096"],
             Some("use fewer, larger micro-batches"),
         ),
@@ -292,6 +306,23 @@ fn a_limit_on_address_space_is_the_capacity() {
     let train = ["train", "run.toml", "--device", "cpu", "--run-dir", "limited", "--set", "train.steps=2"];
     let output = limited(4_000_000, &train);
     assert!(output.status.success(), "{}", text(&output.stderr));
+    // In little space a run trains to its end, or is refused before it begins.
+    let mut endings = Vec::new();
+    for (number, kibibytes) in [120_000, 150_000, 200_000, 250_000, 300_000].into_iter().enumerate() {
+        let run = format!("little-{number}");
+        let output = limited(kibibytes, &[&train[..5], &[&*run], &train[6..]].concat());
+        let (said, begun) =
+            (text(&output.stderr), directory.path().join(&run).join("metrics.jsonl").exists());
+        let ending = output.status.code();
+        assert_eq!(
+            (ending == Some(0), ending),
+            (begun, Some(if begun { 0 } else { 2 })),
+            "{kibibytes}: {said}"
+        );
+        assert!(!said.contains("not written"), "{kibibytes}: {said}");
+        endings.push(begun);
+    }
+    assert!(endings.is_sorted() && endings[4], "{endings:?}");
     let wide = ["--set", "model.width=4096", "--set", "model.layers=8"];
     let refused = limited(4_000_000, &[&["plan", "run.toml", "--device", "cpu"][..], &wide].concat());
     let table = text(&refused.stdout);

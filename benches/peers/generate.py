@@ -9,10 +9,12 @@ compiles. Plimsoll is measured before and after; the slower of its two runs is t
 """
 
 import argparse
+import importlib.util
 import json
 import pathlib
 import statistics
 import subprocess
+import sys
 import time
 import tomllib
 
@@ -90,6 +92,9 @@ def peer(given):
 
 def main():
     given = arguments()
+    for module, package in [("torch", "PyTorch"), ("transformers", "transformers")]:
+        if importlib.util.find_spec(module) is None:
+            sys.exit(f"generate.py: {package} is not installed for {sys.executable}: pip install {module}")
     batches = [int(batch) for batch in given.batch.split(",")]
     before = {batch: plimsoll(given, batch) for batch in batches} if given.plimsoll else {}
     seconds = peer(given)

@@ -11,7 +11,9 @@ each GPU watts and MHz.
 import argparse
 import ctypes
 import glob
+import importlib.util
 import subprocess
+import sys
 import threading
 import time
 
@@ -85,6 +87,8 @@ def main():
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement [default: 2]")
     parser.add_argument("--turns", type=int, default=2, help="of all of them [default: 2]")
     given = parser.parse_args()
+    if importlib.util.find_spec("torch") is None:
+        sys.exit(f"links.py: PyTorch is not installed for {sys.executable}: pip install torch")
     import torch
 
     cudart, gpus = runtime(torch), [Gpu(torch, index) for index in range(2)]

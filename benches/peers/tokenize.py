@@ -9,13 +9,19 @@ this process may use. Tokens are compared first.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import pathlib
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
+
+for module in ["numpy", "tokenizers"]:
+    if importlib.util.find_spec(module) is None:
+        sys.exit(f"tokenize.py: {module} is not installed for {sys.executable}: pip install {module}")
 
 import numpy
 import tokenizers

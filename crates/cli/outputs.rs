@@ -52,7 +52,8 @@ impl Force {
             Kind::Measurement => Replace::Nothing,
         };
         let file = OutputFile::new(path, replace).map_err(|error| {
-            let way_out = if error.kind() == ErrorKind::AlreadyExists { "; --force replaces it" } else { "" };
+            let exists = error.kind() == ErrorKind::AlreadyExists;
+            let way_out = if exists { ": --force replaces it" } else { "" };
             let argument = if argument.is_empty() { String::new() } else { format!("{argument} ") };
             CliError::Refused(format!("{argument}{}: {error}{way_out}", path.display()))
         })?;

@@ -1,6 +1,8 @@
 //! This process before a command starts: the signals of its limits, and its threads.
 
 use run::Startup;
+use system::numbers::grouped;
+use telemetry::log::Log;
 
 use crate::error::CliError;
 use crate::output::note;
@@ -15,7 +17,8 @@ pub(crate) fn check_stack() -> Result<(), String> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max stack size"));
     match line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()) {
         Some(bytes) if bytes < LEAST_STACK => {
-            Err(format!("a stack of {bytes} bytes (ulimit -s) is too small: {LEAST_STACK} are needed"))
+            let (found, needed) = (grouped(bytes), grouped(LEAST_STACK));
+            Err(format!("a stack of {found} bytes (ulimit -s) is too small: {needed} are needed"))
         }
         _ => Ok(()),
     }
@@ -25,9 +28,13 @@ pub(crate) fn check_stack() -> Result<(), String> {
 /// threads; a rank of a job starts them once it knows how many ranks share its host. `joins`: whether the
 /// command joins a launcher's job.
 ///
-/// Errors: several processes of a command that runs as one; the system refuses.
+/// Errors: an invalid filter of the log; several processes of a command that runs as one; the system refuses.
 pub(crate) fn prepare(joins: bool) -> Result<(), CliError> {
+    Log::check_variable().map_err(|error| CliError::Refused(error.to_string()))?;
     device::heap::return_large();
+    if device::host::address_space().is_some() {
+        device::heap::share_arena();
+    }
     run::heed_limits()?;
     match Startup::launched() {
         Some(_) if joins => return Ok(()),

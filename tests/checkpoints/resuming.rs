@@ -79,7 +79,7 @@ fn a_run_resumes_from_an_earlier_step() {
         run::train(config(GPT, &["checkpoint.every=2", WAIT]), options)
     };
     let text = go_on(3).unwrap_err().to_string();
-    assert!(text.ends_with("it holds no checkpoint of step 3; there is one of step 2, 4, 6"), "{text}");
+    assert!(text.ends_with("it holds no checkpoint of step 3; there are those of steps 2, 4, 6"), "{text}");
     let report = go_on(2).unwrap();
     assert_eq!(report.summary.more["resumed_after_step"], 2);
     assert_eq!(bits(&report), whole);
@@ -121,7 +121,7 @@ fn a_new_run_starts_with_the_weights_of_another() {
     assert_ne!(earlier.summary.losses, first.summary.losses);
     for (from, step, overrides, expected) in [
         (&old, None, &["model.width=64"][..], "it is of another model: model.width: 64 here, 32 in the"),
-        (&old, Some(5), &[], "it holds no checkpoint of step 5; there is one of step 2, 4, 6"),
+        (&old, Some(5), &[], "it holds no checkpoint of step 5; there are those of steps 2, 4, 6"),
         (&directory.path().to_owned(), None, &[], "it holds no checkpoint; set checkpoint.every"),
     ] {
         let refused = start("f", from, step, overrides).unwrap_err();

@@ -91,7 +91,8 @@ fn advice_on_steps(step: Option<u64>, there: &[u64]) -> String {
         (Some(step), []) => format!(" of step {step}, nor any other"),
         (Some(step), _) => {
             let steps: Vec<_> = there.iter().map(u64::to_string).collect();
-            format!(" of step {step}; there is one of step {}", steps.join(", "))
+            let there = if steps.len() == 1 { "there is one of step" } else { "there are those of steps" };
+            format!(" of step {step}; {there} {}", steps.join(", "))
         }
     }
 }

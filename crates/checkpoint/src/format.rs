@@ -13,6 +13,7 @@ use std::path::Path;
 use device::DType;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
+use system::numbers::grouped;
 use system::{fail_point, input};
 
 use crate::error::{CheckpointError, Result};
@@ -132,6 +133,7 @@ pub(crate) fn read_header(path: &Path) -> Result<(Vec<Entry>, u64)> {
     let length = u64::from_le_bytes(length);
     let bytes = file.metadata().map_err(failed())?.len();
     if length > MOST_HEADER || length > bytes.saturating_sub(8) {
+        let [bytes, length] = [bytes, length].map(grouped);
         let what = format!("it has {bytes} bytes, and its header says that it has {length} itself");
         return Err(CheckpointError::damaged(path, what));
     }
@@ -178,6 +180,7 @@ fn entries_of(header: &[u8], bytes: u64) -> std::result::Result<Vec<Entry>, Stri
         end = own.end;
     }
     if end != bytes {
+        let [end, bytes] = [end, bytes].map(grouped);
         return Err(format!("its header: its arrays have {end} bytes, and {bytes} follow it"));
     }
     Ok(entries)
@@ -211,6 +214,7 @@ impl<'a> Arrays<'a> {
         self.file.seek(SeekFrom::Start(start)).map_err(CheckpointError::file(self.path, "seek in it"))?;
         for first in (0..elements.len()).step_by(PIECE / size) {
             self.bytes.resize((size * (elements.len() - first)).min(PIECE), 0);
+            fail_point::reach("checkpoint piece about to be read");
             self.file.read_exact(&mut self.bytes).map_err(CheckpointError::file(self.path, "read it"))?;
             take(first, &self.bytes)?;
         }

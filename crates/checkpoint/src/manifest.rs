@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use system::input;
+use system::numbers::grouped;
 
 use crate::contents::Contents;
 use crate::corpus_mark::CorpusMark;
@@ -161,10 +162,9 @@ impl Manifest {
         };
         if found.bytes != written.bytes {
             let what = if found.bytes < written.bytes { "truncated" } else { "longer than it was" };
-            return Err(CheckpointError::damaged(
-                path,
-                format!("it is {what}: it has {} bytes and was written with {}", found.bytes, written.bytes),
-            ));
+            let [found, written] = [found.bytes, written.bytes].map(grouped);
+            let text = format!("it is {what}: it has {found} bytes and was written with {written}");
+            return Err(CheckpointError::damaged(path, text));
         }
         if found.sha256 != written.sha256 {
             let what = "it is corrupted: its SHA-256 is not the one that was written";

@@ -5,6 +5,7 @@ use device::DType;
 use keys::{Error, Given};
 use nn::{Conditions, Examples};
 use parallel::pipeline;
+use system::numbers::grouped;
 
 use crate::choices::{DataKind, PartitionPolicy, RecomputePolicy};
 use crate::lanes::{alternatives, is_power_of_two_divisor};
@@ -158,8 +159,8 @@ fn check_lanes(given: &Given, config: &RunConfig) -> Result<(), Error> {
 
 /// Returns the micro-batches in words: `the 4 micro-batches of train.global_batch_size = 32`.
 fn micro_batches_in_words(config: &RunConfig) -> String {
-    let (count, global) = (config.train.micro_batches(), config.train.global_batch_size);
-    format!("the {count} micro-batches of train.global_batch_size = {global}")
+    let count = grouped(config.train.micro_batches() as u64);
+    format!("the {count} micro-batches of train.global_batch_size = {}", config.train.global_batch_size)
 }
 
 /// Checks that the layers divide into stages, and that the schedule accepts the number of micro-batches.

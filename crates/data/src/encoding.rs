@@ -1,5 +1,9 @@
 //! The formats of token files, determined by their headers.
 
+use std::cmp::Ordering;
+
+use system::numbers::grouped;
+
 use crate::Error;
 use crate::data_file::DataFile;
 
@@ -92,8 +96,10 @@ pub(crate) fn recognise(file: &DataFile) -> Result<(Encoding, u64), Error> {
             return Err(refused(text));
         }
         None if !file.len().is_multiple_of(2) => {
-            let text =
-                format!("it has no header, and {} bytes are no whole number of 16-bit tokens", file.len());
+            let text = format!(
+                "it has no header, and {} bytes are no whole number of 16-bit tokens",
+                grouped(file.len())
+            );
             return Err(refused(text));
         }
         None => (Encoding::Raw16, file.len() / 2),
@@ -107,15 +113,15 @@ fn check_header(file: &DataFile, encoding: Encoding, version: u32, count: u32) -
         return Err(format!("its version is {version}, and this reads version {expected}"));
     }
     let needed = encoding.offset() + u64::from(count) * encoding.width() as u64;
-    match file.len() {
-        length if length < needed => Err(format!(
-            "it is truncated: its header counts {count} tokens, which take {needed} bytes, and it has {length}"
-        )),
-        length if length > needed => {
-            Err(format!("its header counts {count} tokens, which take {needed} bytes, and it has {length}"))
-        }
-        _ => Ok(()),
-    }
+    let truncated = match file.len().cmp(&needed) {
+        Ordering::Less => "it is truncated: ",
+        Ordering::Equal => return Ok(()),
+        Ordering::Greater => "",
+    };
+    let [count, needed, length] = [u64::from(count), needed, file.len()].map(grouped);
+    Err(format!(
+        "{truncated}its header counts {count} tokens, which take {needed} bytes, and it has {length}"
+    ))
 }
 
 /// Returns whether a file of `length` bytes has `count` tokens after a header.

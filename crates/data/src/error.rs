@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use system::numbers::grouped;
+
 /// Error of this crate. Its text is one sentence, which includes the cause if there is one.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -78,7 +80,7 @@ pub enum Error {
         context: usize,
     },
     /// A file that was changed while it was in use.
-    #[error("{path} was changed while it was read: it had {before} bytes and has {now}")]
+    #[error("{path} was changed while it was read: it had {} bytes and has {}", grouped(*before), grouped(*now))]
     Changed {
         /// The file.
         path: PathBuf,
@@ -124,7 +126,7 @@ pub enum Error {
         vocabulary: usize,
     },
     /// Tokens beyond the end of the corpus were requested.
-    #[error("the corpus has {tokens} tokens, not {count} from {start} on")]
+    #[error("the corpus has {} tokens, not {count} from {} on", grouped(*tokens), grouped(*start))]
     BeyondCorpus {
         /// The first token asked for.
         start: u64,
@@ -144,8 +146,10 @@ pub enum Error {
     TooLong,
     /// A split of the corpus is shorter than one sequence.
     #[error(
-        "the {split} split has {tokens} of the corpus's {total} tokens, and one sequence of context {context} \
-         needs {needed}"
+        "the {split} split has {} of the corpus's {} tokens, and one sequence of context {context} needs {}",
+        grouped(*tokens),
+        grouped(*total),
+        grouped(*needed)
     )]
     TooShort {
         /// `training` or `validation`.

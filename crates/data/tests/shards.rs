@@ -82,15 +82,15 @@ fn files_that_are_no_shards_are_refused_by_name() {
         ([header(0, 0, 50), raw(0..100)].concat(), "its magic number 0 (version 0) is none of a token shard"),
         (
             shard16(0..100)[..1100].to_vec(),
-            "it is truncated: its header counts 100 tokens, which take 1224 bytes, and it has 1100",
+            "it is truncated: its header counts 100 tokens, which take 1,224 bytes, and it has 1,100",
         ),
         (
             shard16(0..100)[..12].to_vec(),
-            "it is truncated: its header counts 100 tokens, which take 1224 bytes, and it has 12",
+            "it is truncated: its header counts 100 tokens, which take 1,224 bytes, and it has 12",
         ),
         (
             [shard16(0..100), vec![0; 2]].concat(),
-            "its header counts 100 tokens, which take 1224 bytes, and it has 1226",
+            "its header counts 100 tokens, which take 1,224 bytes, and it has 1,226",
         ),
         (vec![1, 2, 3], "it has no header, and 3 bytes are no whole number of 16-bit tokens"),
         (shard16(0..0), "it has no tokens"),

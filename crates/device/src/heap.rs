@@ -18,6 +18,17 @@ pub fn return_large() {
     }
 }
 
+/// Has all threads share one arena of the heap; an arena of a thread's own reserves 64 MiB of addresses. For
+/// processes with a limit on these. To be called before other threads start. Elsewhere than with glibc this
+/// does nothing.
+pub fn share_arena() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the function sets a number of the heap, which any thread may do at any time.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
+}
+
 /// Returns the free pages of the heap to the system, so that memory of work that is done does not count for
 /// what follows. Elsewhere than with glibc this does nothing.
 pub fn return_free_pages() {

@@ -47,6 +47,13 @@ pub fn address_space() -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
+/// Returns the bytes of addresses that this process has reserved, with or without memory; `None` where the
+/// system does not say.
+#[must_use]
+pub fn reserved_addresses() -> Option<u64> {
+    kibibytes(&fs::read_to_string("/proc/self/status").ok()?, "VmSize:")
+}
+
 /// Returns the most physical memory that this process has had so far, in bytes; `None` where the system does
 /// not say.
 #[must_use]

@@ -13,7 +13,7 @@ pub struct Table {
 }
 
 /// Smallest similarity of a suggested name.
-const NEAR: f64 = 0.5;
+const NEAR: f64 = 0.55;
 
 impl Table {
     /// Creates a table of `keys`; the keys of a section must be adjacent.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use system::numbers::grouped;
+
 /// The values that a key accepts. Messages and the reference print its `Display` text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Takes {
@@ -83,7 +85,7 @@ impl Interval {
 impl fmt::Display for Takes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Integer(least, most) => write!(f, "an integer from {least} to {most}"),
+            Self::Integer(least, most) => write!(f, "an integer {}", bounds(*least, *most)),
             Self::Number(Interval::NotNegative) => f.write_str("0 or a positive number in the range of f32"),
             Self::Number(Interval::Positive) => f.write_str("a positive number in the range of f32"),
             Self::Number(Interval::Fraction) => f.write_str("a number from 0 to below 1"),
@@ -91,19 +93,23 @@ impl fmt::Display for Takes {
             Self::Flag => f.write_str("true or false"),
             Self::Choice(names) => f.write_str(&quoted(names)),
             Self::ChoiceOrIntegers(names, least, most) => {
-                write!(f, "{}, or a list of integers from {least} to {most}", quoted(names))
+                write!(f, "{}, or a list of integers {}", quoted(names), bounds(*least, *most))
             }
             Self::ChoiceOrInteger(names, least, most) => {
-                write!(f, "{} or an integer from {least} to {most}", quoted(names))
+                write!(f, "{} or an integer {}", quoted(names), bounds(*least, *most))
             }
             Self::Text => f.write_str("a string"),
             Self::Texts => f.write_str("a list of strings"),
             Self::Tables(keys) => write!(f, "a list of tables with {}", keys.join(", ")),
             Self::Integers(count, least, most) => {
-                write!(f, "a list of {count} or more integers from {least} to {most}")
+                write!(f, "a list of {count} or more integers {}", bounds(*least, *most))
             }
         }
     }
+}
+
+fn bounds(least: u64, most: u64) -> String {
+    format!("from {} to {}", grouped(least), grouped(most))
 }
 
 /// Formats as `"a" or "b"`.

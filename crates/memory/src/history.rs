@@ -84,9 +84,14 @@ pub(crate) struct History {
 const ROOM: usize = 1 << 17;
 
 impl History {
-    /// Clears the ring and makes room for `capacity` events; 0 stops recording.
+    /// Clears the ring, whose memory is used again, and makes room for `capacity` events; 0 stops recording.
     pub(crate) fn set_capacity(&mut self, capacity: usize) {
-        let events = VecDeque::with_capacity(capacity.min(ROOM));
+        let mut events = std::mem::take(&mut self.events);
+        events.clear();
+        match capacity {
+            0 => events = VecDeque::new(),
+            _ => events.reserve(capacity.min(ROOM)),
+        }
         *self = History { capacity, events, ..History::default() };
     }
 
@@ -152,8 +157,8 @@ impl History {
     }
 
     /// The recorded events, oldest first.
-    pub(crate) fn events(&self) -> Vec<Event> {
-        self.events.iter().copied().collect()
+    pub(crate) fn events(&mut self) -> &[Event] {
+        self.events.make_contiguous()
     }
 }
 

@@ -36,6 +36,12 @@ pub enum ParallelError {
         /// The action without input.
         action: Action,
     },
+    /// Passes of a plan that did not repeat within the allocations that it may make.
+    #[error("its passes had not repeated after {most} allocations")]
+    PlanWork {
+        /// Most allocations of a rank.
+        most: u64,
+    },
     /// A stage failed.
     #[error(transparent)]
     Model(#[from] NnError),

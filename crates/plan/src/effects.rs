@@ -6,7 +6,7 @@ use config::{PartitionPolicy, RecomputePolicy, RunConfig};
 use parallel::pipeline::ScheduleKind;
 use worker::Setup;
 
-use crate::roles::plan_one;
+use crate::roles::{plan_one, skipping};
 
 /// Returns a sentence for each setting that differs from its default and changes nothing in this run.
 pub fn without_effect(setup: &Setup) -> Vec<String> {
@@ -49,7 +49,7 @@ pub fn without_effect(setup: &Setup) -> Vec<String> {
 
 /// Returns whether the first rank needs less memory with recomputed layers.
 fn block_saves(setup: &Setup) -> bool {
-    let again = Setup { passes_over_from: Some(0), ..setup.clone() };
+    let again = skipping(setup);
     let mut kept = again.clone();
     Arc::make_mut(&mut kept.config).memory.recompute = RecomputePolicy::None;
     match (plan_one(&kept, 0), plan_one(&again, 0)) {

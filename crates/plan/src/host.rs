@@ -2,7 +2,8 @@
 
 use collective::kept_bytes;
 use config::{OptimKind, RunConfig};
-use device::{Category, DType};
+use device::host::{HostCapacity, address_space, reserved_addresses};
+use device::{Category, DType, Kind};
 use parallel::pipeline::Crossing;
 use serde_json::{Value, json};
 use system::threads;
@@ -18,6 +19,9 @@ use crate::roles::Plans;
 const RANK: u64 = 2 << 20;
 /// Most bytes of packed operands that a thread keeps for matmuls.
 const PACKED: u64 = 3 << 19;
+/// Threads that a run starts besides those of its ranks, and those of each rank, at most.
+const THREADS: u64 = 2;
+const THREADS_OF_RANK: u64 = 6;
 /// Bytes that compressing a rank's traces takes.
 const PACKER: u64 = 3 << 17;
 
@@ -56,6 +60,7 @@ impl HostUse {
             ("the plan", traces),
             ("traces of steps", written_bytes(plans) * ranks),
             ("the copy for checkpoints", checkpoint_bytes(setup)),
+            ("addresses of threads and files", address_bytes(setup, ranks)),
         ];
         let parts = parts.map(|(name, bytes)| HostPart { name, bytes });
         HostUse { parts: parts.into_iter().filter(|part| part.bytes > 0).collect() }
@@ -119,6 +124,16 @@ fn message_bytes(setup: &Setup, plans: &Plans) -> u64 {
     let scratch = |plan: &Plan| plan.counters.get(Statistic::LiveBytes(Category::Communication));
     let sums = plans.roles().iter().map(scratch).max().unwrap_or(0);
     kept_bytes(crossings.max(sums))
+}
+
+/// Bytes of addresses that a run on the host reserves beyond its memory, if they are what limits it.
+fn address_bytes(setup: &Setup, ranks: u64) -> u64 {
+    let capacity = HostCapacity::of_process().bytes;
+    if setup.placement.description().kind != Kind::Cpu || address_space() != Some(capacity) {
+        return 0;
+    }
+    let now = reserved_addresses().unwrap_or(0).saturating_sub(program::resident_bytes());
+    now + (THREADS + THREADS_OF_RANK * ranks) * threads::STACK_BYTES as u64
 }
 
 /// Bytes of the whole model's state, which rank 0 copies to the host for a checkpoint: master weights and the

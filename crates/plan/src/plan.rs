@@ -5,6 +5,7 @@ use std::sync::Arc;
 use collective::{Communicator, OperationTraffic};
 use device::{Description, Device, DeviceOptions};
 use memory::Statistics;
+use parallel::pipeline::PlanWork;
 use parallel::{Axis, RankGrid};
 use telemetry::step_trace::RunPart;
 use telemetry::units::grouped;
@@ -62,7 +63,7 @@ impl Layout {
         device.with_allocator(|allocator| {
             let statistics = allocator.statistics();
             let driver_calls = (statistics.num_device_alloc, statistics.num_device_free);
-            let snapshot = allocator.snapshot();
+            let snapshot = allocator.snapshot_of_blocks();
             let blocks = snapshot.segments.iter().flat_map(|segment| &segment.blocks);
             let blocks =
                 blocks.map(|b| (b.address, b.size, b.state == memory::BlockState::Inactive)).collect();
@@ -77,7 +78,12 @@ const ROUNDS: usize = 16;
 /// Runs rank `rank` of the configuration on Meta to its end, skipping steps that would change nothing.
 /// Errors: those of the run; out of memory if the run would be.
 pub fn plan(setup: &Setup, rank: usize) -> Result<Plan> {
-    let mut round = plan_once(setup, rank)?;
+    plan_recording(setup, rank, PLANNED_EVENTS)
+}
+
+/// [`plan`] that records at most `events` events of a part of the run; a longer part has no trace.
+pub(crate) fn plan_recording(setup: &Setup, rank: usize, events: usize) -> Result<Plan> {
+    let mut round = plan_once(setup, rank, events)?;
     if !setup.config.memory.preallocate {
         return Ok(round.plan);
     }
@@ -85,7 +91,7 @@ pub fn plan(setup: &Setup, rank: usize) -> Result<Plan> {
     // creation is in `taken` too, so the list itself need never stop growing.
     for _ in 1..ROUNDS {
         let before = Setup { preallocation: Arc::new(round.taken), ..setup.clone() };
-        round = plan_once(&before, rank)?;
+        round = plan_once(&before, rank, events)?;
         if !round.requests_later {
             return Ok(round.plan);
         }
@@ -108,12 +114,9 @@ struct Round {
 }
 
 /// Plans a rank with the setup's preallocation.
-fn plan_once(setup: &Setup, rank: usize) -> Result<Round> {
-    let setup = Setup {
-        history: PLANNED_EVENTS,
-        passes_over_from: setup.passes_over_from.or(Some(repeats_from(1))),
-        ..setup.on_meta()
-    };
+fn plan_once(setup: &Setup, rank: usize, events: usize) -> Result<Round> {
+    let plan_work = Some(setup.plan_work.unwrap_or(work_of_each(1)));
+    let setup = Setup { history: events, plan_work, ..setup.on_meta() };
     let config = Arc::clone(&setup.config);
     let communicator = Communicator::counted(rank, config.world_size());
     let mut worker = Worker::new(&setup, communicator)?;
@@ -121,7 +124,10 @@ fn plan_once(setup: &Setup, rank: usize) -> Result<Round> {
     let preallocation = setup.preallocation.to_vec();
     let mut parts = PlannedParts::default();
     parts.preallocation = preallocation;
-    add(&mut parts, &worker, RunPart::Start, 0);
+    let add = |part: RunPart, step: u64, parts: &mut PlannedParts, worker: &Worker| {
+        parts.add(worker.device(), worker.passed_over().allocations, part, step, events);
+    };
+    add(RunPart::Start, 0, &mut parts, &worker);
     let requests = worker.device().statistics().num_device_alloc;
     // Garbage collection by age counts requests, so skipped steps would matter until all kinds of steps have
     // settled.
@@ -146,10 +152,10 @@ fn plan_once(setup: &Setup, rank: usize) -> Result<Round> {
         let sent = traffic(&worker);
         worker.step(step)?;
         step_traffic = traffic(&worker) - sent;
-        add(&mut parts, &worker, RunPart::Step, step + 1);
+        add(RunPart::Step, step + 1, &mut parts, &worker);
         if validates {
             worker.validate()?;
-            add(&mut parts, &worker, RunPart::Validation, step + 1);
+            add(RunPart::Validation, step + 1, &mut parts, &worker);
         }
         if parts.grows() {
             break;
@@ -171,10 +177,6 @@ fn plan_once(setup: &Setup, rank: usize) -> Result<Round> {
     Ok(Round { plan, taken, requests_later })
 }
 
-fn add(parts: &mut PlannedParts, worker: &Worker, part: RunPart, step: u64) {
-    parts.add(worker.device(), worker.passed_over().allocations, part, step);
-}
-
 fn traffic(worker: &Worker) -> OperationTraffic {
     let mut traffic = worker.traffic().total();
     traffic += worker.passed_over().traffic;
@@ -188,10 +190,13 @@ const REPEATS_FROM: u64 = 1 << 16;
 /// The number of allocations in the steps of all roles together from which that is so.
 const REPEATS_FROM_OF_ALL: u64 = 1 << 18;
 
-/// The number of allocations of a step from which repeated micro-batches are passed over, in a plan of so
-/// many roles.
-pub(crate) fn repeats_from(roles: usize) -> u64 {
-    REPEATS_FROM.min(REPEATS_FROM_OF_ALL / roles.max(1) as u64)
+/// Most allocations of all roles together: they take about two seconds on two cores.
+pub(crate) const MOST_ALLOCATIONS: u64 = 1 << 22;
+
+/// The limits of the work of each role in a plan of so many.
+pub(crate) fn work_of_each(roles: usize) -> PlanWork {
+    let roles = roles.max(1) as u64;
+    PlanWork { skips_from: REPEATS_FROM.min(REPEATS_FROM_OF_ALL / roles), most: MOST_ALLOCATIONS / roles }
 }
 
 /// Most steps that are run on Meta only because they age blocks.

@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use crate::error::{PlanError, Result};
 use crate::partition;
-use crate::roles::{Plans, plan_within};
+use crate::roles::{Plans, count_within};
 use config::{Memory, RecomputePolicy};
+use telemetry::units::grouped;
 use worker::Setup;
 
 /// Steps planned for runs without a last step, after which memory has settled.
@@ -118,7 +119,7 @@ impl Search<'_> {
     fn plans(&self, choice: Choice) -> Result<Option<(Setup, Plans)>> {
         let setup = choice.apply(self.setup, self.layers)?;
         // Only whether it fits matters: the run is not compared with this plan.
-        match plan_within(&Setup { passes_over_from: Some(0), ..setup.clone() }) {
+        match count_within(&setup) {
             Ok(plans) => Ok(Some((setup, plans))),
             Err(error) if error.is_out_of_memory() => Ok(None),
             Err(error) => Err(error),
@@ -182,13 +183,16 @@ impl Search<'_> {
         let limit = match self.setup.device.limit_bytes {
             Some(limit) => {
                 let place = self.setup.config.origins.of("memory.limit_bytes");
-                format!("{place}: memory.limit_bytes = {limit} is too small")
+                format!("{place}: memory.limit_bytes = {} is too small", grouped(limit))
             }
             None => "the run does not fit on this device".to_owned(),
         };
         PlanError::Refused(match least {
             Some((bytes, rank, words)) => {
-                format!("{limit} with any recomputation: with {words}, rank {rank} needs {bytes} bytes")
+                format!(
+                    "{limit} with any recomputation: with {words}, rank {rank} needs {} bytes",
+                    grouped(bytes)
+                )
             }
             None => format!("{limit} with any recomputation"),
         })

@@ -10,10 +10,12 @@ use device::{Description, Kind};
 use crate::error::{PlanError, Result};
 use crate::imitated::PlanDevice;
 use crate::overhead::OverheadPart;
-use crate::plan::{Plan, Role, boundless, plan, repeats_from};
+use crate::plan::{MOST_ALLOCATIONS, Plan, Role, boundless, plan, plan_recording, work_of_each};
+use parallel::ParallelError;
+use parallel::pipeline::PlanWork;
 use system::threads;
-use worker::Placement;
-use worker::Setup;
+use telemetry::units::grouped;
+use worker::{Placement, Setup, WorkerError};
 
 /// The plan of every role of a run, and the role of every rank.
 #[derive(Clone, Debug, Default)]
@@ -84,6 +86,17 @@ pub fn plan_within(setup: &Setup) -> Result<Plans> {
     plan_roles(&imitation(setup)?, plan)
 }
 
+/// [`plan_within`] for a search: without traces and resident bytes, and all repeated micro-batches skipped.
+pub(crate) fn count_within(setup: &Setup) -> Result<Plans> {
+    plan_roles(&skipping(&imitation(setup)?), |setup, rank| plan_recording(setup, rank, 0))
+}
+
+/// Returns `setup` for a plan that is not compared with a run, and so skips all repeated micro-batches.
+pub(crate) fn skipping(setup: &Setup) -> Setup {
+    let work = PlanWork { skips_from: 0, ..work_of_each(1) };
+    Setup { plan_work: Some(work), ..setup.clone() }
+}
+
 fn plan_roles(setup: &Setup, plan: impl Fn(&Setup, usize) -> Result<Plan> + Sync) -> Result<Plans> {
     let mut known: BTreeMap<Role, usize> = BTreeMap::new();
     let (mut of, mut first_ranks) = (Vec::new(), Vec::new());
@@ -98,9 +111,14 @@ fn plan_roles(setup: &Setup, plan: impl Fn(&Setup, usize) -> Result<Plan> + Sync
         };
         of.push(role);
     }
-    let from = setup.passes_over_from.unwrap_or(repeats_from(first_ranks.len()));
-    let setup = Setup { passes_over_from: Some(from), ..setup.clone() };
-    let roles = on_threads(&first_ranks, |rank| plan(&setup, rank).map_err(refused))?;
+    let work = work_of_each(first_ranks.len());
+    let skips_from = setup.plan_work.map_or(work.skips_from, |given| given.skips_from);
+    let setup = Setup { plan_work: Some(PlanWork { skips_from, ..work }), ..setup.clone() };
+    let roles = on_threads(&first_ranks, |rank| plan(&setup, rank));
+    let roles = roles.map_err(|error| match is_too_long(&error) {
+        true => too_long(&setup, first_ranks.len()),
+        false => refused(error),
+    })?;
     Ok(Plans { roles, of })
 }
 
@@ -139,6 +157,30 @@ fn plan_or_measure(setup: &Setup, rank: usize) -> Result<Plan> {
         false => error,
     });
     planned.map(|plan| Plan { fits: false, ..plan })
+}
+
+/// Returns whether a rank needs more work than a plan may do.
+fn is_too_long(error: &PlanError) -> bool {
+    let PlanError::Worker(error) = error else { return false };
+    let error = match error {
+        WorkerError::Step { source, .. } => source,
+        other => other,
+    };
+    matches!(error, WorkerError::Parallel(ParallelError::PlanWork { .. }))
+}
+
+fn too_long(setup: &Setup, roles: usize) -> PlanError {
+    let place = setup.config.origins.of("train.global_batch_size");
+    let different = match roles {
+        1 => "the rank".to_owned(),
+        roles => format!("{} ranks with different work", grouped(roles as u64)),
+    };
+    PlanError::Refused(format!(
+        "{place}: a plan runs the passes of a step until they repeat, and those of {different} do not within \
+         {} allocations: use fewer, larger micro-batches or fewer stages (`plimsoll train --no-plan` trains \
+         without a plan)",
+        grouped(MOST_ALLOCATIONS)
+    ))
 }
 
 /// Turns an error of a plan into a refusal, because nothing has been allocated yet.

@@ -6,6 +6,7 @@ use device::cuda;
 
 use crate::error::{PlanError, Result};
 use crate::imitated::PlanDevice;
+use telemetry::units::grouped;
 use worker::placement::{DeviceChoice, describe};
 
 /// Options of the device to plan for.
@@ -50,7 +51,9 @@ impl PlanTarget {
             let taken = device.description(true).taken_bytes;
             if capacity <= taken {
                 return Err(PlanError::Refused(format!(
-                    "--capacity: of {capacity} bytes a run takes {taken} before it allocates anything"
+                    "of a capacity of {} bytes a run takes {} before it allocates anything",
+                    grouped(capacity),
+                    grouped(taken)
                 )));
             }
             device.total_bytes = capacity;

@@ -5,13 +5,16 @@ mod common;
 
 use common::setup;
 use device::Description;
+use parallel::pipeline::PlanWork;
+use plan::roles::plan_all;
 use plan::{Plan, plan};
 use telemetry::Statistic;
 use worker::{Placement, Setup};
 
 /// The plan of a rank that skips repeated work in parts with at least this many allocations.
 fn planned(setup: &Setup, rank: usize, allocations: u64) -> Plan {
-    plan(&Setup { passes_over_from: Some(allocations), ..setup.clone() }, rank).unwrap()
+    let work = PlanWork { skips_from: allocations, most: u64::MAX };
+    plan(&Setup { plan_work: Some(work), ..setup.clone() }, rank).unwrap()
 }
 
 /// All figures of a plan that skipping does not affect.
@@ -88,5 +91,41 @@ fn large_counts_are_planned_with_few_allocations() {
         let plan = planned(&setup, 0, 0);
         let done = plan.statistics.handed_out();
         assert!(done < *most, "{done} allocations for {sets:?}");
+    }
+}
+
+/// Allocations of all ranks with different work that a plan makes at most.
+const MOST_ALLOCATIONS: u64 = 1 << 22;
+
+/// Plans of pipelines are made within the limit, or refused before they exceed it.
+#[test]
+fn a_plan_that_does_not_repeat_is_refused() {
+    let table: &[(usize, usize, usize, bool)] = &[
+        (64, 64, 128, true),
+        (64, 64, 4096, false),
+        (1000, 64, 1024, false),
+        (256, 256, 1024, false),
+        (4, 4, 65536, true),
+    ];
+    for (layers, stages, micro_batches, planned) in table {
+        let sets = [
+            format!("model.layers={layers}"),
+            format!("parallel.pipeline={stages}"),
+            "train.micro_batch_size=1".to_owned(),
+            "parallel.lanes=1".to_owned(),
+            format!("train.global_batch_size={micro_batches}"),
+        ];
+        let setup = setup(true, &sets.each_ref().map(String::as_str));
+        match plan_all(&setup) {
+            Ok(plans) => {
+                let done: u64 = plans.roles().iter().map(|plan| plan.statistics.handed_out()).sum();
+                assert!(*planned && done <= MOST_ALLOCATIONS, "{done} allocations for {sets:?}");
+            }
+            Err(error) => {
+                let said = error.to_string();
+                assert!(!planned && error.is_refused(), "{sets:?}: {said}");
+                assert!(said.contains("use fewer, larger micro-batches or fewer stages"), "{said}");
+            }
+        }
     }
 }

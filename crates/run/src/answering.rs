@@ -1,27 +1,10 @@
 //! Waiting for a disk while answering the other ranks, which take a silent rank for dead.
 
-use std::time::Duration;
-
 use collective::ControlPlane;
 use system::threads;
+use worker::answering::wait_together;
 
 use crate::error::{Result, RunError};
-
-/// The shortest and the longest time between two answers.
-const PAUSES: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(100)];
-
-/// Returns when `is_done` on all ranks, which all call this. Errors: those of the transport.
-pub(crate) fn wait_together(control: &mut dyn ControlPlane, is_done: &mut dyn FnMut() -> bool) -> Result<()> {
-    let mut pause = PAUSES[0];
-    loop {
-        let all = control.all_gather(&[u8::from(is_done())])?;
-        if all.iter().all(|done| done.first() == Some(&1)) {
-            return Ok(());
-        }
-        std::thread::sleep(pause);
-        pause = (2 * pause).min(PAUSES[1]);
-    }
-}
 
 /// Runs `work`, which may wait for a disk, on a separate thread while this rank answers the others, which all
 /// call this, with work or without. Returns the result of `work`. Errors: those of the transport; no thread.

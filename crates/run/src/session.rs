@@ -10,10 +10,10 @@ use telemetry::log::step_span;
 use telemetry::progress::is_reported;
 use telemetry::step_trace::RunPart;
 
-use crate::answering::wait_together;
 use crate::error::Result;
 use crate::history::{History, StepReport};
 use crate::interrupt::Interrupt;
+use worker::answering::wait_together;
 use worker::{Calendar, StepMemory, Worker};
 
 /// An observer of training, on rank 0.

@@ -9,6 +9,8 @@ use std::path::Path;
 use flate2::read::MultiGzDecoder;
 use rustix::fs::OFlags;
 
+use crate::numbers::grouped;
+
 /// First bytes of a gzip file.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
@@ -45,7 +47,7 @@ fn bounded(from: impl Read, most: u64, verb: &str) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
-        let text = format!("{verb} more than {most} bytes, which is the limit");
+        let text = format!("{verb} more than {} bytes, which is the limit", grouped(most));
         return Err(Error::new(ErrorKind::FileTooLarge, text));
     }
     Ok(bytes)

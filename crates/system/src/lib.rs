@@ -4,8 +4,9 @@
 //! limit ([`input`]); reading never waits on a FIFO. A file that is written has its old content or all of its
 //! new one, replaces no file of another origin, and is not reached through a link ([`output`]); files that
 //! are executed must be this user's own ([`private`]). Text printed to a terminal cannot control it
-//! ([`terminal`]). A thread that cannot be started is an error with a sentence ([`threads`]). Tests stop a
-//! process at the point where they kill it ([`fail_point`]).
+//! ([`terminal`]), and long numbers in it have grouped digits ([`numbers`]). A thread that cannot be started
+//! is an error with a sentence ([`threads`]). Tests stop a process at the point where they kill it
+//! ([`fail_point`]).
 //!
 //! ```
 //! use system::output::{OutputFile, Replace};
@@ -21,6 +22,7 @@
 
 pub mod fail_point;
 pub mod input;
+pub mod numbers;
 pub mod output;
 pub mod private;
 pub mod terminal;

@@ -194,7 +194,7 @@ fn check_replaceable(path: &Path, replace: Replace) -> Result<()> {
         Replace::Anything => Ok(()),
         Replace::Nothing => Err(kept("it exists")),
         Replace::Marked(mark) if is_marked(path, mark)? => Ok(()),
-        Replace::Marked(_) => Err(kept("it exists, and Plimsoll did not write it: --force replaces it")),
+        Replace::Marked(_) => Err(kept("it exists, and Plimsoll did not write it")),
     }
 }
 

@@ -10,7 +10,7 @@ pub const VARIABLE: &str = "RAYON_NUM_THREADS";
 const MOST_RANKS: usize = 256;
 /// Bytes of each thread's stack, of which the system allocates only the used pages; the environment cannot
 /// reduce it.
-const STACK_BYTES: usize = 8 << 20;
+pub const STACK_BYTES: usize = 8 << 20;
 
 /// Number of processors available to this process.
 #[must_use]

@@ -82,6 +82,11 @@ impl Log {
         subscriber.try_init().map_err(|_| TelemetryError::SecondLog)
     }
 
+    /// Checks the filter of [`VARIABLE`]. Errors: an invalid one.
+    pub fn check_variable() -> Result<()> {
+        Self::files_only().subscriber(&std::env::var(VARIABLE).unwrap_or_default()).map(drop)
+    }
+
     /// Returns the log as a subscriber with `filter`; an empty filter is `info`. Errors: an invalid filter.
     pub fn subscriber(&self, filter: &str) -> Result<impl Subscriber + Send + Sync + use<>> {
         let wanted = if filter.is_empty() { "info" } else { filter };

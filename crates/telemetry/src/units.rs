@@ -2,16 +2,12 @@
 
 use std::time::Duration;
 
-use indicatif::{BinaryBytes, FormattedDuration, HumanCount};
+use indicatif::{BinaryBytes, FormattedDuration};
+pub use system::numbers::grouped;
 
 /// Formats bytes with two decimals in the largest binary unit that gives at least 1, as in `1.39 MiB`.
 pub fn bytes(bytes: u64) -> String {
     BinaryBytes(bytes).to_string()
-}
-
-/// Formats a count with its digits in groups of three, as in `1,457,152`.
-pub fn grouped(number: u64) -> String {
-    HumanCount(number).to_string()
 }
 
 /// Formats a count with its noun, as in `1 step`, `1,200 steps` and `2 micro-batches`.

@@ -10,7 +10,7 @@ use crate::covered::CoveredPages;
 use crate::outlived::GraphCheck;
 use crate::preallocate::Preallocation;
 
-/// Most events of a part that a plan records; a longer part has no trace.
+/// Most events of a part that a plan records by default; a longer part has no trace.
 pub const PLANNED_EVENTS: usize = 1 << 24;
 
 /// Events that a run without a plan records.
@@ -66,24 +66,26 @@ pub struct PlannedPeak {
 }
 
 impl PlannedParts {
-    /// Adds the part that `device` has just completed, and restarts its history. `passed_over` is the number
-    /// of allocations skipped so far by its worker.
-    pub fn add(&mut self, device: &Device, passed_over: u64, part: RunPart, step: u64) {
+    /// Adds the part that `device` has just completed, and restarts its history of `most` events.
+    /// `passed_over` is the number of allocations skipped so far by its worker.
+    pub fn add(&mut self, device: &Device, passed_over: u64, part: RunPart, step: u64, most: usize) {
         let left_out = passed_over - std::mem::replace(&mut self.passed_over, passed_over);
         let before = self.handed_out;
-        let (figures, handed_out, snapshot) = device.with_allocator(|allocator| {
+        let covered = (!device.is_cuda_like()).then_some(&mut self.covered);
+        let (figures, handed_out, trace) = device.with_allocator(|allocator| {
             let statistics = allocator.statistics();
             let (mut figures, handed_out) = (Figures::of(statistics, before), statistics.handed_out());
             figures.allocations += left_out;
-            let snapshot = allocator.snapshot();
-            allocator.record_history(PLANNED_EVENTS);
-            (figures, handed_out, snapshot)
+            let snapshot = allocator.snapshot_of_blocks();
+            let events = allocator.events();
+            if let Some(covered) = covered {
+                covered.follow(events);
+            }
+            let trace = StepTrace::read_events(&snapshot, events);
+            allocator.record_history(most);
+            (figures, handed_out, trace.unwrap_or_else(|| StepTrace::of_now(&snapshot, part, step)))
         });
         self.handed_out = handed_out;
-        if !device.is_cuda_like() {
-            self.covered.follow(&snapshot.events);
-        }
-        let trace = StepTrace::read(&snapshot).unwrap_or_else(|| StepTrace::of_now(&snapshot, part, step));
         let trace = StepTrace { left_out, ..trace };
         let left = self.graph.left();
         self.graph.check(device, part, step, || trace.clone());

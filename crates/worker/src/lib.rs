@@ -18,6 +18,7 @@
 //! ```
 
 mod account;
+pub mod answering;
 pub mod blueprint;
 mod buffers;
 pub mod build;

@@ -16,6 +16,7 @@ use crate::placement::Placement;
 use crate::preallocate::Preallocation;
 use crate::start::{Start, Weights};
 use crate::tensor_hashes::TensorHook;
+use parallel::pipeline::PlanWork;
 
 /// The setup that all ranks of a run share.
 #[derive(Clone)]
@@ -42,9 +43,8 @@ pub struct Setup {
     pub tensor_hook: Option<TensorHook>,
     /// Least number of allocator events that every rank records.
     pub history: usize,
-    /// In a plan, the number of allocations of a part of the run from which repeated micro-batches are
-    /// skipped; `None` in a run.
-    pub passes_over_from: Option<u64>,
+    /// Limits of a plan's work; `None` in a run.
+    pub plan_work: Option<PlanWork>,
     /// In a plan, the memory that its rank reserves before anything else.
     pub preallocation: Arc<Vec<Preallocation>>,
     /// The plans with which ranks are compared.
@@ -86,7 +86,7 @@ impl Setup {
             hook: None,
             tensor_hook: None,
             history: 0,
-            passes_over_from: None,
+            plan_work: None,
             preallocation: Arc::default(),
             planned: Arc::default(),
         })

@@ -17,6 +17,7 @@ use nn::{Lora, Model};
 use parallel::Axis;
 use tensor::{Shape, Tensor};
 
+use crate::answering::Answers;
 use crate::buffers::BufferEntry;
 use crate::build;
 use crate::error::Result;
@@ -25,6 +26,9 @@ use crate::worker::Worker;
 
 /// Largest number of bytes in a message and in a copy to the host; a multiple of every element's size.
 pub(crate) const PIECE: usize = 1 << 18;
+
+/// Most elements that are read between two answers to other ranks.
+const LOADED: usize = 1 << 22;
 
 /// An array of a run's state, held by one or more ranks.
 #[derive(Clone, Debug)]
@@ -147,6 +151,16 @@ fn rounded_targets(worker: &Worker) -> Vec<Target> {
     rounded.map(whole_parameter).collect()
 }
 
+/// Returns targets that read what `target` does, part by part.
+fn pieces(target: &Target) -> Result<Vec<Target>> {
+    let elements = target.tensor.elements();
+    let piece = |at: usize| {
+        let tensor = target.tensor.view(at, [LOADED.min(elements - at)])?;
+        Ok(Target { first: target.first + at, tensor, ..target.clone() })
+    };
+    (0..elements).step_by(LOADED).map(piece).collect()
+}
+
 /// Returns a target that reads a whole array of master weights into the parameter of its name.
 fn whole_parameter(parameter: &nn::Parameter) -> Target {
     Target::whole(parameter.name.clone(), DType::F32, parameter.tensor.clone())
@@ -239,12 +253,15 @@ impl Worker {
         self.set_updates(checkpoint.updates())
     }
 
-    /// Reads `targets`, and the compute weights that are rounded copies of their masters.
-    fn take(&mut self, weights: &dyn Weights, targets: Vec<Target>) -> Result<()> {
-        weights.load(&mut targets.into_iter())?;
+    /// Reads `targets`, and the compute weights that are rounded copies of their masters. Answers the other
+    /// ranks meanwhile, whose disks may be faster.
+    fn take(&mut self, weights: &dyn Weights, mut targets: Vec<Target>) -> Result<()> {
         let rounded = rounded_targets(self).into_iter();
-        weights
-            .load(&mut rounded.filter(|target| weights.has(&target.name) || !Lora::is_adapter(&target.name)))
+        targets.extend(rounded.filter(|target| weights.has(&target.name) || !Lora::is_adapter(&target.name)));
+        let pieces = targets.iter().map(pieces).collect::<Result<Vec<_>>>()?;
+        let mut answers = Answers::new(self.control());
+        weights.load(&mut pieces.into_iter().flatten().inspect(|_| answers.answer()))?;
+        answers.finish()
     }
 }
 

@@ -136,8 +136,8 @@ impl Worker {
         ];
         let schedule = Arc::clone(&blueprint.schedule);
         let mut executor = Executor::new(&device, grid, schedule, blueprint.crossings.clone())?;
-        if let Some(allocations) = setup.passes_over_from {
-            executor.pass_over_repeats(allocations);
+        if let Some(work) = setup.plan_work {
+            executor.limit_work(work);
         }
         let mut worker = Worker {
             watch: Watch::new(planned, setup.first_step(), config.train.steps),

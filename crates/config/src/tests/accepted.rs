@@ -97,7 +97,7 @@ fn files_are_read_and_their_errors_name_them() {
 
     std::fs::write(&path, "[model]\nlayers = 0\n").unwrap();
     let refused = RunConfig::load(&path, &[]).unwrap_err().to_string();
-    assert_eq!(refused, format!("{}:2: model.layers = 0 is not an integer from 1 to 10000", path.display()));
+    assert_eq!(refused, format!("{}:2: model.layers = 0 is not an integer from 1 to 10,000", path.display()));
 
     std::fs::write(&path, b"\xff").unwrap();
     let refused = RunConfig::load(&path, &[]).unwrap_err().to_string();

@@ -43,6 +43,7 @@ fn unknown_names_are_refused_with_the_nearest_known() {
         ("[train]\nxylophone = 1\n", "quick.toml:2: unknown key train.xylophone"),
         ("[zebra]\nx = 1\n", "quick.toml:1: unknown section [zebra]"),
         ("width = 8\n", "quick.toml:1: unknown key width: did you mean model.width?"),
+        ("foo = 8\n", "quick.toml:1: unknown key foo"),
         ("model = 8\n", "quick.toml:1: model is a section, not a key: write [model] and its keys below"),
         (
             "[[model]]\nwidth = 8\n",
@@ -83,11 +84,11 @@ fn wrong_types_are_refused_with_the_allowed_values() {
     assert_refused(&[
         (
             "[model]\nwidth = \"big\"\n",
-            "quick.toml:2: model.width takes an integer from 1 to 16777216, not the string \"big\"",
+            "quick.toml:2: model.width takes an integer from 1 to 16,777,216, not the string \"big\"",
         ),
         (
             "[model]\nwidth = 8.0\n",
-            "quick.toml:2: model.width takes an integer from 1 to 16777216, not the float 8.0",
+            "quick.toml:2: model.width takes an integer from 1 to 16,777,216, not the float 8.0",
         ),
         (
             "[model]\nkind = 1\n",
@@ -95,7 +96,7 @@ fn wrong_types_are_refused_with_the_allowed_values() {
         ),
         (
             "[model.width]\nx = 1\n",
-            "quick.toml:1: model.width takes an integer from 1 to 16777216, not the table [model.width]",
+            "quick.toml:1: model.width takes an integer from 1 to 16,777,216, not the table [model.width]",
         ),
         (
             "[data]\npaths = \"a.txt\"\n",
@@ -112,7 +113,7 @@ fn wrong_types_are_refused_with_the_allowed_values() {
         ),
         (
             "[train]\nseed = 2026-11-20\n",
-            "quick.toml:2: train.seed takes an integer from 0 to 9223372036854775807, not the date \
+            "quick.toml:2: train.seed takes an integer from 0 to 9,223,372,036,854,775,807, not the date \
              2026-11-20",
         ),
     ]);
@@ -121,20 +122,20 @@ fn wrong_types_are_refused_with_the_allowed_values() {
 #[test]
 fn values_out_of_range_are_refused() {
     assert_refused(&[
-        ("[model]\nlayers = 0\n", "quick.toml:2: model.layers = 0 is not an integer from 1 to 10000"),
-        ("[model]\nlayers = -4\n", "quick.toml:2: model.layers = -4 is not an integer from 1 to 10000"),
+        ("[model]\nlayers = 0\n", "quick.toml:2: model.layers = 0 is not an integer from 1 to 10,000"),
+        ("[model]\nlayers = -4\n", "quick.toml:2: model.layers = -4 is not an integer from 1 to 10,000"),
         (
             "[train]\nmicro_batch_size = 0\n",
-            "quick.toml:2: train.micro_batch_size = 0 is not an integer from 1 to 16777216",
+            "quick.toml:2: train.micro_batch_size = 0 is not an integer from 1 to 16,777,216",
         ),
         (
             "[train]\nseed = 99999999999999999999999999999999999999999999\n",
             "quick.toml:2: train.seed = 99999999999999999999999999999999999999999999 is not an integer from \
-             0 to 9223372036854775807",
+             0 to 9,223,372,036,854,775,807",
         ),
         (
             "[parallel]\nbucket_bytes = 511\n",
-            "quick.toml:2: parallel.bucket_bytes = 511 is not an integer from 512 to 1099511627776",
+            "quick.toml:2: parallel.bucket_bytes = 511 is not an integer from 512 to 1,099,511,627,776",
         ),
         (
             "[optim]\nlearning_rate = inf\n",
@@ -171,11 +172,11 @@ fn values_out_of_range_are_refused() {
         ),
         (
             "[model]\nkind = \"mlp\"\nsizes = [3]\n[data]\nkind = \"synthetic\"",
-            "quick.toml:3: model.sizes = [3] is not a list of 2 or more integers from 1 to 16777216",
+            "quick.toml:3: model.sizes = [3] is not a list of 2 or more integers from 1 to 16,777,216",
         ),
         (
             "[model]\nkind = \"mlp\"\nsizes = [3, 0]\n[data]\nkind = \"synthetic\"",
-            "quick.toml:3: model.sizes = [3, 0] is not a list of 2 or more integers from 1 to 16777216",
+            "quick.toml:3: model.sizes = [3, 0] is not a list of 2 or more integers from 1 to 16,777,216",
         ),
     ]);
 }
@@ -250,7 +251,7 @@ fn overrides_are_refused_with_the_argument() {
         (&["steps=3"], "--set steps=3: unknown key steps: did you mean train.steps?"),
         (
             &["train.steps=many"],
-            "--set train.steps=many: train.steps takes an integer from 1 to 1099511627776, not the string \
+            "--set train.steps=many: train.steps takes an integer from 1 to 1,099,511,627,776, not the string \
              \"many\"",
         ),
         (&["model.heads=3"], "--set model.heads=3: model.width = 128 is not a multiple of model.heads = 3"),
@@ -261,7 +262,7 @@ fn overrides_are_refused_with_the_argument() {
         (
             &["memory.limit_bytes=-1"],
             "--set memory.limit_bytes=-1: memory.limit_bytes = -1 is not an integer from 0 to \
-             9223372036854775807",
+             9,223,372,036,854,775,807",
         ),
     ];
     for (overrides, expected) in table {

@@ -109,6 +109,17 @@ pub struct Snapshot {
 impl<R: RawMemory> Allocator<R> {
     /// Copies segments, blocks and history, and records the snapshot as an event.
     pub fn snapshot(&mut self) -> Snapshot {
+        let events = self.events().to_vec();
+        Snapshot { events, ..self.snapshot_of_blocks() }
+    }
+
+    /// The recorded events, oldest first.
+    pub fn events(&mut self) -> &[Event] {
+        self.history.events()
+    }
+
+    /// Copies segments and blocks, without the events, and records the snapshot as an event.
+    pub fn snapshot_of_blocks(&mut self) -> Snapshot {
         self.history.tick();
         let heads = self.blocks.iter().filter(|(_, b)| b.mapped && !self.follows_mapped(b));
         let mut segments: Vec<_> = heads.map(|(index, _)| self.snapshot_segment(index)).collect();
@@ -116,7 +127,7 @@ impl<R: RawMemory> Allocator<R> {
         let snapshot = Snapshot {
             device: self.device,
             segments,
-            events: self.history.events(),
+            events: Vec::new(),
             labels: self.labels.clone(),
             settings: self.settings.clone(),
         };

@@ -1,5 +1,7 @@
 //! Generation of schedules by kind and shape.
 
+use system::numbers::grouped;
+
 use crate::pipeline::error::{Result, ScheduleError};
 use crate::pipeline::kind::ScheduleKind;
 use crate::pipeline::schedule::Schedule;
@@ -46,9 +48,12 @@ impl Schedule {
         let passes = ranks.saturating_mul(chunks).saturating_mul(micro_batches);
         if ranks > 1 && passes > MOST_PASSES {
             return refuse(format!(
-                "{micro_batches} micro-batches through {} stages are {passes} forward passes, and what holds \
-                 and plans them one by one takes at most {MOST_PASSES}: use fewer, larger micro-batches",
-                ranks.saturating_mul(chunks)
+                "{} micro-batches through {} stages are {} forward passes, and a list of them holds at most {}: \
+                 use fewer, larger micro-batches",
+                grouped(micro_batches as u64),
+                grouped(ranks.saturating_mul(chunks) as u64),
+                grouped(passes as u64),
+                grouped(MOST_PASSES as u64)
             ));
         }
         match kind {

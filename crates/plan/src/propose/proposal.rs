@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use serde_json::{Value, json};
 use telemetry::table::aligned;
-use telemetry::units::{bytes, grouped};
+use telemetry::units::{bytes, counted, grouped};
 
 use super::layout::Layout;
 use crate::cost::Cost;
@@ -123,12 +123,14 @@ impl Proposals {
 
 impl fmt::Display for Proposals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Proposals { ranks, samples, candidates, planned, .. } = self;
+        let Proposals { samples, candidates, planned, .. } = self;
+        let ranks = counted(self.ranks as u64, "rank");
         let (model, capacity) = (&self.device_model, bytes(self.capacity));
         if self.list.is_empty() {
             return write!(
                 f,
-                "nothing fits: {candidates} configurations of {ranks} ranks on {model} with {capacity}"
+                "nothing fits: {} of {ranks} on {model} with {capacity}",
+                counted(*candidates as u64, "configuration")
             );
         }
         let titles = [
@@ -147,10 +149,8 @@ impl fmt::Display for Proposals {
         ];
         let mut rows = vec![titles.map(str::to_owned).to_vec()];
         rows.extend(self.list.iter().map(|proposal| proposal.row(self.tokens)));
-        writeln!(
-            f,
-            "{ranks} ranks on {model} with {capacity}, {samples} samples a step, the fastest first\n"
-        )?;
+        let samples = counted(*samples as u64, "sample");
+        writeln!(f, "{ranks} on {model} with {capacity}, {samples} a step, the fastest first\n")?;
         write!(f, "{}", aligned(&rows, 4, &[1]))?;
         let mut more = String::new();
         if let Some(first) = self.list.first() {

@@ -1,8 +1,7 @@
 //! Reads traces from snapshots with a history.
 
-use std::collections::HashMap;
-
 use memory::{Action, BlockState, Category, Event, Label, Snapshot, Stream, Tag};
+use rustc_hash::FxHashMap;
 
 use super::{Held, Mark, Owner, RunPart, StepTrace, TraceEvent};
 
@@ -19,36 +18,44 @@ impl StepTrace {
     /// Returns a trace without events, of the blocks alive in `snapshot`.
     #[must_use]
     pub fn of_now(snapshot: &Snapshot, part: RunPart, step: u64) -> StepTrace {
-        let mut reader = Reader { snapshot, owners: Vec::new(), indices: HashMap::new() };
-        reader.trace(part, step, &[])
+        Reader::new(snapshot).trace(part, step, &[])
     }
 
     /// Returns the trace since the last mark of a [`RunPart`]; `None` if the history does not contain such a
     /// mark.
     #[must_use]
     pub fn read(snapshot: &Snapshot) -> Option<StepTrace> {
+        Self::read_events(snapshot, &snapshot.events)
+    }
+
+    /// [`StepTrace::read`] of events that the snapshot does not contain.
+    #[must_use]
+    pub fn read_events(snapshot: &Snapshot, events: &[Event]) -> Option<StepTrace> {
         let begins = |event: &Event| match event.action {
             Action::Mark => RunPart::of_mark(event.tag.operator),
             _ => None,
         };
-        let found = snapshot.events.iter().enumerate().rev();
+        let found = events.iter().enumerate().rev();
         let (start, part) = found.into_iter().find_map(|(at, event)| Some((at, begins(event)?)))?;
-        let step = snapshot.events.get(start)?.address;
-        let mut reader = Reader { snapshot, owners: Vec::new(), indices: HashMap::new() };
-        Some(reader.trace(part, step, &snapshot.events[start + 1..]))
+        let step = events.get(start)?.address;
+        Some(Reader::new(snapshot).trace(part, step, &events[start + 1..]))
     }
 }
 
 struct Reader<'a> {
     snapshot: &'a Snapshot,
     owners: Vec<Owner>,
-    indices: HashMap<OwnerKey, usize>,
+    indices: FxHashMap<OwnerKey, usize>,
 }
 
 /// An owner, by the snapshot's labels.
 type OwnerKey = (Category, Label, &'static str, Stream);
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    fn new(snapshot: &'a Snapshot) -> Self {
+        Reader { snapshot, owners: Vec::new(), indices: FxHashMap::default() }
+    }
+
     fn trace(&mut self, part: RunPart, step: u64, events: &[Event]) -> StepTrace {
         let (alive, reserved) = self.at_the_beginning(events);
         let (held, mut numbers) = self.number(alive);
@@ -95,8 +102,8 @@ impl Reader<'_> {
     }
 
     /// Returns the live blocks by address and the reserved bytes before `events`, by undoing the events.
-    fn at_the_beginning(&self, events: &[Event]) -> (HashMap<u64, Alive>, u64) {
-        let mut alive = HashMap::new();
+    fn at_the_beginning(&self, events: &[Event]) -> (FxHashMap<u64, Alive>, u64) {
+        let mut alive = FxHashMap::default();
         let mut reserved: u64 = 0;
         for segment in &self.snapshot.segments {
             reserved += segment.total_size;
@@ -124,14 +131,14 @@ impl Reader<'_> {
 
     /// Numbers the blocks in an order that does not depend on addresses. Returns the blocks, and the number
     /// of each address.
-    fn number(&mut self, alive: HashMap<u64, Alive>) -> (Vec<Held>, HashMap<u64, usize>) {
+    fn number(&mut self, alive: FxHashMap<u64, Alive>) -> (Vec<Held>, FxHashMap<u64, usize>) {
         let mut sorted: Vec<(u64, Alive)> = alive.into_iter().collect();
         let name = |tag: &Tag| self.snapshot.labels.name(tag.module);
         sorted.sort_unstable_by_key(|(address, Alive { tag, stream, requested, bytes })| {
             let who = (tag.category, name(tag), tag.operator, *stream);
             (who, *requested, *bytes, tag.step, *address)
         });
-        let (mut held, mut numbers) = (Vec::new(), HashMap::new());
+        let (mut held, mut numbers) = (Vec::new(), FxHashMap::default());
         for (address, Alive { tag, stream, requested, bytes }) in sorted {
             numbers.insert(address, held.len());
             held.push(Held { owner: self.owner(tag, stream), requested, bytes, since: u64::from(tag.step) });

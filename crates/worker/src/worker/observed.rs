@@ -33,7 +33,7 @@ impl Worker {
     }
 
     /// Totals of the micro-batches skipped because they repeat others
-    /// ([`Setup::passes_over_from`](crate::Setup)).
+    /// ([`Setup::plan_work`](crate::Setup)).
     pub fn passed_over(&self) -> PassedOver {
         self.passed_over
     }

@@ -24,7 +24,7 @@ fn a_step_that_is_no_whole_number_of_micro_batches_is_refused() {
         (
             &["train.global_batch_size=0"],
             "--set train.global_batch_size=0: train.global_batch_size = 0 is not an integer from 1 to \
-             17592186044416",
+             17,592,186,044,416",
         ),
     ];
     for (overrides, expected) in table {
@@ -122,7 +122,7 @@ fn impossible_pipelines_are_refused_by_name() {
             &["parallel.pipeline=2", "parallel.partition=[4, 0]"],
             "--set parallel.partition=[4, 0]: parallel.partition = [4, 0] is not \"fastest\" or \
              \"smallest\", or a list of \
-             integers from 1 to 10000",
+             integers from 1 to 10,000",
         ),
         (
             &["parallel.pipeline=2", "parallel.partition=[1, 2]"],
@@ -138,7 +138,7 @@ fn impossible_pipelines_are_refused_by_name() {
             &["parallel.partition=fast"],
             "--set parallel.partition=fast: parallel.partition = \"fast\" is not \"fastest\" or \
              \"smallest\", or a list of \
-             integers from 1 to 10000: did you mean \"fastest\"?",
+             integers from 1 to 10,000: did you mean \"fastest\"?",
         ),
         (
             &["parallel.pipeline=2", "parallel.schedule=interleaved", "train.global_batch_size=24"],
@@ -163,16 +163,16 @@ fn recomputation_that_does_not_suit_the_model_is_refused() {
         (
             "recompute = \"blocks\"\n",
             "2: memory.recompute = \"blocks\" is not \"none\" or \"block\" or \"auto\" or an integer from 1 \
-             to 10000: did \
+             to 10,000: did \
              you mean \"block\"?",
         ),
         (
             "recompute = 0\n",
-            "2: memory.recompute = 0 is not \"none\" or \"block\" or \"auto\" or an integer from 1 to 10000",
+            "2: memory.recompute = 0 is not \"none\" or \"block\" or \"auto\" or an integer from 1 to 10,000",
         ),
         (
             "recompute = true\n",
-            "2: memory.recompute takes \"none\" or \"block\" or \"auto\" or an integer from 1 to 10000, not \
+            "2: memory.recompute takes \"none\" or \"block\" or \"auto\" or an integer from 1 to 10,000, not \
              the boolean true",
         ),
         ("recompute = 5\n", "2: memory.recompute = 5 is more segments than the model's 4 layers make"),

@@ -31,7 +31,7 @@ use crate::grid::{Axis, RankGrid};
 use crate::pipeline::action::{Action, ActionKind};
 use crate::pipeline::schedule::Schedule;
 use crate::planes::Planes;
-pub use repeats::PassedOver;
+pub use repeats::{PassedOver, PlanWork};
 use repeats::{Repeats, Repetition};
 use transit::{InTransit, Queues};
 
@@ -114,8 +114,8 @@ pub struct Executor {
     grid: RankGrid,
     schedule: Arc<Schedule>,
     crossings: Vec<Crossing>,
-    /// Number of allocations of a walk from which on repeated micro-batches are skipped.
-    passes_over_from: Option<u64>,
+    /// Limits of a plan's work.
+    plan_work: Option<PlanWork>,
 }
 
 impl Executor {
@@ -140,13 +140,12 @@ impl Executor {
                 grid.size(Axis::Pipeline)
             )));
         }
-        Ok(Executor { device: device.clone(), grid, schedule, crossings, passes_over_from: None })
+        Ok(Executor { device: device.clone(), grid, schedule, crossings, plan_work: None })
     }
 
-    /// Skips micro-batches that repeat earlier ones, in walks of about `allocations` allocations or more.
-    /// Only for plans, in which nothing depends on values.
-    pub fn pass_over_repeats(&mut self, allocations: u64) {
-        self.passes_over_from = Some(allocations);
+    /// Limits the work of a plan: skips micro-batches that repeat earlier ones, and refuses too many others.
+    pub fn limit_work(&mut self, work: PlanWork) {
+        self.plan_work = Some(work);
     }
 
     /// The schedule.
@@ -243,15 +242,15 @@ impl<'a, F: Feed> Walk<'a, F> {
     fn run(mut self, actions: &[Action]) -> std::result::Result<PassedOver, F::Error> {
         let executor = self.executor;
         let mut repeats = executor
-            .passes_over_from
-            .map(|least| Repeats::new(&executor.device, least, actions, |action| self.phase(action)));
+            .plan_work
+            .map(|work| Repeats::new(&executor.device, work, actions, |action| self.phase(action)));
         let (mut done, mut passed_over) = (0, PassedOver::default());
         while let Some(action) = actions.get(done) {
             self.perform(*action)?;
             done += 1;
             let Some(repeats) = repeats.as_mut().filter(|_| action.kind.is_compute()) else { continue };
             let traffic = self.planes.traffic().total();
-            if let Some(found) = repeats.note(&executor.device, done, traffic) {
+            if let Some(found) = repeats.note(&executor.device, done, traffic)? {
                 done += found.actions;
                 self.pass_over(&found)?;
                 passed_over += found.totals;

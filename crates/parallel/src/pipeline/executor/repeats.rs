@@ -12,7 +12,17 @@ use collective::OperationTraffic;
 use device::Device;
 
 use crate::data::SinkPhase;
+use crate::error::{ParallelError, Result};
 use crate::pipeline::action::Action;
+
+/// Limits of the work of a plan, in allocations of one rank. Nothing in a plan depends on values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlanWork {
+    /// Allocations of a walk over a schedule from which micro-batches that repeat earlier ones are skipped.
+    pub skips_from: u64,
+    /// Most allocations, from the start of the rank on.
+    pub most: u64,
+}
 
 /// Totals of the skipped actions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,8 +66,7 @@ pub(super) struct Repeats<'a> {
     actions: &'a [Action],
     /// Gradient phase of each action, which decides how its gradients are added.
     phases: Vec<SinkPhase>,
-    /// Fewest allocations of a walk in which actions are skipped.
-    least: u64,
+    work: PlanWork,
     /// Allocations before the walk.
     before: u64,
     stretches: Vec<Stretch>,
@@ -68,32 +77,37 @@ pub(super) struct Repeats<'a> {
 impl<'a> Repeats<'a> {
     pub(super) fn new(
         device: &Device,
-        least: u64,
+        work: PlanWork,
         actions: &'a [Action],
         phase: impl Fn(&Action) -> SinkPhase,
     ) -> Self {
         device.with_allocator(|allocator| allocator.start_digest());
         let (phases, before) = (actions.iter().map(phase).collect(), allocations(device));
-        Repeats { actions, phases, least, before, stretches: Vec::new(), latest: BTreeMap::new() }
+        Repeats { actions, phases, work, before, stretches: Vec::new(), latest: BTreeMap::new() }
     }
 
     /// Records a pass after which `done` actions are done. Returns the following actions if they repeat
-    /// earlier ones.
+    /// earlier ones. Errors: more allocations than the plan may make.
     pub(super) fn note(
         &mut self,
         device: &Device,
         done: usize,
         traffic: OperationTraffic,
-    ) -> Option<Repetition> {
+    ) -> Result<Option<Repetition>> {
         let allocations = allocations(device);
+        if allocations > self.work.most {
+            return Err(ParallelError::PlanWork { most: self.work.most });
+        }
         let foreseen = (allocations - self.before).saturating_mul(self.actions.len() as u64) / done as u64;
         let digest = device.with_allocator(|allocator| allocator.take_digest());
-        if foreseen < self.least {
-            return None;
+        if foreseen < self.work.skips_from {
+            return Ok(None);
         }
         let now = self.stretches.len();
         self.stretches.push(Stretch { done, digest, allocations, traffic });
-        let period = now - self.latest.insert(digest, now)?;
+        let Some(period) = self.latest.insert(digest, now).map(|before| now - before) else {
+            return Ok(None);
+        };
         let found = (0..usize::BITS)
             .map_while(|power| period.checked_mul(1 << power))
             .take_while(|period| 2 * period <= now)
@@ -103,7 +117,7 @@ impl<'a> Repeats<'a> {
             self.stretches.clear();
             self.latest.clear();
         }
-        found
+        Ok(found)
     }
 
     /// Returns the whole periods of `period` stretches that follow, if the last two are equal.

@@ -1,0 +1,30 @@
+//! Numbers in words.
+
+/// Formats a count with its digits in groups of three, as in `1,457,152`.
+#[must_use]
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::grouped;
+
+    #[test]
+    fn digits_are_grouped_from_the_end() {
+        let table =
+            [(0, "0"), (999, "999"), (1_000, "1,000"), (12_345, "12,345"), (123_456_789, "123,456,789")];
+        for (number, text) in table {
+            assert_eq!(grouped(number), text);
+        }
+        assert_eq!(grouped(u64::MAX), "18,446,744,073,709,551,615");
+    }
+}
