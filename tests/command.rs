@@ -276,6 +276,26 @@ fn an_interrupt_ends_the_run_with_a_summary() {
     assert_eq!(summary["losses"].as_array().unwrap().len() as u64, steps);
 }
 
+/// The loss of a perceptron is a mean square, which has no unit.
+#[test]
+fn losses_of_tokens_alone_are_in_nats() {
+    let workplace = workplace();
+    for (number, (kind, words)) in [("gpt", " nats"), ("mlp", "\ndid 2 steps ")].into_iter().enumerate() {
+        let kind = format!("model.kind={kind}");
+        std::fs::write(workplace.path().join("any.toml"), "[model]\n[data]\nkind = \"synthetic\"\n").unwrap();
+        let sets = [&*kind, "train.steps=2", "train.micro_batch_size=1", "train.global_batch_size=4"];
+        let sets = sets.iter().flat_map(|set| ["--set", set]);
+        let run_dir = format!("out-{number}");
+        let mut command = plimsoll(workplace.path());
+        command.args(["train", "any.toml", "--run-dir", &run_dir, "--device", "cpu"]).args(sets);
+        let output = command.output().unwrap();
+        let said = text(&output.stdout);
+        let rest = said.split("Validation loss ").nth(1).unwrap_or_default();
+        let after = rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+        assert!(after.starts_with(words), "{kind}: {said}{}", text(&output.stderr));
+    }
+}
+
 #[test]
 fn a_run_on_meta_reports_that_it_computes_nothing() {
     let workplace = workplace();

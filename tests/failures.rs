@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -36,7 +37,7 @@ fn failed(output: &Output, run_dir: &Path, ranks: usize, words: &[&str]) {
             let pid = record.lines().find_map(|line| line.strip_prefix("pid = ")).unwrap();
             let pid = pid.trim().parse().unwrap();
             // The launcher may end before the system has reaped a killed process.
-            let deadline = Instant::now() + Duration::from_secs(5);
+            let deadline = Instant::now() + LIMIT;
             while is_alive(pid) {
                 assert!(Instant::now() < deadline, "rank {rank} is still there");
                 std::thread::sleep(Duration::from_millis(10));
@@ -93,15 +94,15 @@ fn a_stopped_process_ends_the_job_after_the_timeout() {
         return;
     }
     let workplace = workplace();
-    let running = Running::start(Transport::Mpi, workplace.path(), 4, &["parallel.timeout_seconds=2"]);
+    let running = Running::start(Transport::Mpi, workplace.path(), 4, &["parallel.timeout_seconds=5"]);
     let (pid, run_dir) = (running.pid(1), running.run_dir.clone());
     signal("STOP", pid);
-    let output = running.end(LIMIT + Duration::from_secs(2));
+    let output = running.end(LIMIT);
     failed(
         &output,
         &run_dir,
         4,
-        &["rank 1 on ", "failed in step ", "last call ", "did not answer rank ", "within 2.0 s"],
+        &["rank 1 on ", "failed in step ", "last call ", "did not answer rank ", "within 5.0 s"],
     );
 }
 
@@ -255,11 +256,20 @@ fn a_slow_read_is_reported_with_its_file() {
     let sets = ["train.steps=1", "train.global_batch_size=2", "train.validation_micro_batches=1"];
     let sets = [&sets[..], &["train.micro_batch_size=2", "parallel.lanes=1"]].concat();
     let mut command = train(Transport::Threads, workplace.path(), 1, &sets);
-    let output = command.env("PLIMSOLL_SLOW", "micro-batch about to be read:2500").output().unwrap();
-    let said = text(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    let reported = said.lines().find(|line| line.contains("reading micro-batch 0 of training of /"));
-    assert!(reported.is_some_and(|line| line.contains(" has taken 2 s so far")), "{said}");
+    let held = workplace.path().join("held");
+    let hold = format!("micro-batch about to be read:1:{}", held.display());
+    let command = command.env("PLIMSOLL_HOLD", hold).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut reported = Vec::new();
+    for line in lines.filter(|line| line.contains("reading micro-batch 0 of training of /")) {
+        // The read goes on once it has been reported.
+        let _ = std::fs::remove_file(&held);
+        reported.push(line);
+    }
+    assert!(child.wait().unwrap().success(), "{reported:?}");
+    let words = |line: &String| line.contains(" has taken ") && line.contains(" s so far");
+    assert!(!reported.is_empty() && reported.iter().all(words), "{reported:?}");
 }
 
 /// `nohup` starts a process with SIGHUP ignored, which it keeps; other signals still stop the run.

@@ -32,6 +32,41 @@ fn history(transport: Transport, ranks: usize, sets: &[&str]) -> (Vec<u64>, Stri
     (losses.collect(), summary["weights_sha256"].as_str().unwrap().to_owned())
 }
 
+/// The planned host memory of a process is within 5 % of the peak that the system measures.
+#[test]
+fn the_planned_memory_of_a_process_matches_a_run() {
+    if !has_mpi() {
+        return;
+    }
+    const WIDE: &[&str] =
+        &["model.kind=mlp", "model.sizes=[64, 2048, 2048, 64]", "parallel.bucket_bytes=1048576"];
+    const DEEP: &[&str] =
+        &["model.kind=gpt", "model.layers=12", "model.width=128", "model.heads=4", "model.context=64"];
+    const ALL: &[&str] = &["data.kind=synthetic", "train.steps=3", "train.micro_batch_size=4"];
+    let table: [&[&[&str]]; 4] = [
+        &[WIDE, &["parallel.data=2", "checkpoint.minutes=0"]],
+        &[WIDE, &["parallel.data=2"]],
+        &[DEEP, &["parallel.data=2"]],
+        &[DEEP, &["parallel.pipeline=2"]],
+    ];
+    for parts in table {
+        let workplace = workplace();
+        std::fs::write(workplace.path().join("host.toml"), "[model]\n").unwrap();
+        let sets: Vec<&str> = ALL.iter().chain(parts.iter().copied().flatten()).copied().collect();
+        let sets = [&sets[..], &["train.global_batch_size=16", "optim.warmup_steps=1"]].concat();
+        let mut command = mpirun(workplace.path());
+        command.args(["-n", "2"]).arg(program()).args(["train", "host.toml", "--run-dir", "out"]);
+        let output = command.args(sets.iter().flat_map(|set| ["--set", set])).output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        let planned = said.split("planned: rank 0 needs ").nth(1).and_then(|rest| rest.split(' ').next());
+        let planned: f64 = planned.unwrap_or_else(|| panic!("{said}")).replace(',', "").parse().unwrap();
+        let measured = summary(&workplace.path().join("out"))["host_peak_bytes"].as_f64().unwrap();
+        let off = 100.0 * (planned / measured - 1.0);
+        assert!(off.abs() < 5.0, "{off:.1} % off: {planned} planned, {measured} measured, {sets:?}");
+    }
+}
+
 #[test]
 fn processes_threads_and_one_rank_alone_give_the_same_bits() {
     if !has_mpi() {

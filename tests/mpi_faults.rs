@@ -13,11 +13,16 @@ use common::program;
 use common::random::{Budget, Random};
 use system::fail_point;
 
+/// Longest silence of a rank, so long that no rank is late on a busy machine.
+const SILENCE: &str = "parallel.timeout_seconds=8";
+/// Longest time of a start in which a rank does not start.
+const START: (&str, &str) = ("PLIMSOLL_START_SECONDS", "8");
+
 /// Two ranks, of which the second runs `other`, with these variables.
 fn job(directory: &Path, variables: &[(&str, &str)], other: &[&str]) -> Command {
     let mut command = mpirun(directory);
-    command.env("PLIMSOLL_START_SECONDS", "4").args(["-n", "1"]).arg(program());
-    command.args(arguments(2, &["parallel.timeout_seconds=3"])).args([":", "-n", "1", "env"]);
+    command.args(["-n", "1"]).arg(program());
+    command.args(arguments(2, &[SILENCE])).args([":", "-n", "1", "env"]);
     command.args(variables.iter().map(|(name, value)| format!("{name}={value}"))).args(other);
     command
 }
@@ -25,12 +30,13 @@ fn job(directory: &Path, variables: &[(&str, &str)], other: &[&str]) -> Command 
 /// The arguments of a second rank that trains like the first.
 fn rank() -> Vec<String> {
     let mut all = vec![program().to_string_lossy().into_owned()];
-    all.extend(arguments(2, &["parallel.timeout_seconds=3"]));
+    all.extend(arguments(2, &[SILENCE]));
     all
 }
 
-/// Starts a job whose second rank waits at `point`, and calls `then` with that rank's process.
-fn held(directory: &Path, point: &str, then: impl FnOnce(u32)) -> Output {
+/// Starts a job with `environment` whose second rank waits at `point`, and calls `then` with that rank's
+/// process.
+fn held(directory: &Path, environment: Option<(&str, &str)>, point: &str, then: impl FnOnce(u32)) -> Output {
     let here = directory.join("here");
     let hold = format!("{point}:1:{}", here.display());
     let rank = rank();
@@ -39,7 +45,8 @@ fn held(directory: &Path, point: &str, then: impl FnOnce(u32)) -> Output {
     let script = format!("echo $$ > {}; exec \"$@\"", directory.join("pid").display());
     let other = [&["bash", "-c", &script, "bash"], &other[..]].concat();
     let mut command = job(directory, &[(fail_point::VARIABLE, &hold)], &other);
-    let mut child: Child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child: Child =
+        command.envs(environment).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     while !here.exists() {
         assert!(child.try_wait().unwrap().is_none(), "{point} was not reached");
         std::thread::sleep(std::time::Duration::from_millis(5));
@@ -64,16 +71,23 @@ fn a_rank_that_does_not_start_ends_the_job() {
     if !has_mpi() {
         return;
     }
-    let late = "the ranks of the job did not all start within 4 s: ";
-    let workplace_of = workplace;
-    let workplace = workplace_of();
-    let stopped = held(workplace.path(), "MPI about to start", |pid| signal("STOP", pid));
+    let late = "the ranks of the job did not all start within 8 s: ";
+    let with = |other: &[&str]| {
+        let workplace = workplace();
+        job(workplace.path(), &[], other).env(START.0, START.1).output().unwrap()
+    };
+    // Each waits for the end of its start.
+    let [stopped, other, gone] = std::thread::scope(|scope| {
+        let stopped = || {
+            let workplace = workplace();
+            held(workplace.path(), Some(START), "MPI about to start", |pid| signal("STOP", pid))
+        };
+        let jobs =
+            [scope.spawn(stopped), scope.spawn(|| with(&["sleep", "600"])), scope.spawn(|| with(&["true"]))];
+        jobs.map(|job| job.join().unwrap())
+    });
     ended(&stopped, &[late, "rank 1, process ", "has stopped"]);
-    let workplace = workplace_of();
-    let other = job(workplace.path(), &[], &["sleep", "600"]).output().unwrap();
     ended(&other, &[late, "rank 1, process ", "is another program, ", "sleep"]);
-    let workplace = workplace_of();
-    let gone = job(workplace.path(), &[], &["true"]).output().unwrap();
     ended(&gone, &[late, "of which 1 can be seen: another has ended"]);
 }
 
@@ -121,7 +135,7 @@ fn a_rank_that_does_not_end_leaves_the_results() {
     }
     for signal_name in ["STOP", "KILL"] {
         let workplace = workplace();
-        let output = held(workplace.path(), "MPI about to end", |pid| signal(signal_name, pid));
+        let output = held(workplace.path(), None, "MPI about to end", |pid| signal(signal_name, pid));
         assert_eq!(summary(&workplace.path().join("out"))["steps"], 6, "{}", text(&output.stderr));
         if signal_name == "STOP" {
             ended(&output, &["all ranks had done their work, and rank 1, which has stopped, did not end"]);
@@ -142,8 +156,9 @@ fn no_signal_at_any_moment_makes_a_job_hang() {
         let other: Vec<&str> = rank.iter().map(String::as_str).collect();
         let script = format!("echo $$ > {}; exec \"$@\"", workplace.path().join("pid").display());
         let other = [&["bash", "-c", &script, "bash"], &other[..]].concat();
-        let child = job(workplace.path(), &[], &other).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
-        let child = child.unwrap();
+        let mut command = job(workplace.path(), &[], &other);
+        command.env(START.0, START.1).stdout(Stdio::null()).stderr(Stdio::piped());
+        let child = command.spawn().unwrap();
         std::thread::sleep(std::time::Duration::from_millis(random.below(1500) as u64));
         let name = *random.one(&["STOP", "KILL", "TERM", "INT", "HUP"]);
         if let Ok(pid) = std::fs::read_to_string(workplace.path().join("pid")) {

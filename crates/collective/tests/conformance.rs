@@ -213,7 +213,7 @@ mod mpi {
     #[test]
     #[ignore = "one process of a job that over_mpi starts"]
     fn one_rank() {
-        let (world, mut communicator) = collective::mpi::start(std::time::Duration::from_secs(30)).unwrap();
+        let (world, mut communicator) = collective::mpi::start(std::time::Duration::from_secs(600)).unwrap();
         let device = common::cpu(world.rank());
         for (name, check) in CHECKS {
             check(&mut communicator, &device).unwrap_or_else(|error| panic!("{name}: {error}"));

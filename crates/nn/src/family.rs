@@ -164,6 +164,15 @@ impl Examples {
         }
     }
 
+    /// Unit of losses, with a space before it: nats for tokens; none for other numbers.
+    #[must_use]
+    pub fn loss_unit(&self) -> &'static str {
+        match self {
+            Self::Tokens { .. } => " nats",
+            Self::Numbers { .. } => "",
+        }
+    }
+
     /// Units in one example: the tokens of a sequence; 1 for a sample.
     #[must_use]
     pub fn units(&self) -> usize {

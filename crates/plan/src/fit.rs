@@ -56,6 +56,8 @@ pub struct Fit {
     pub host: HostUse,
     /// Number of ranks that share the device.
     pub shared_by: usize,
+    /// Whether all ranks are threads of one process.
+    pub together: bool,
     /// Whether all ranks fit.
     pub fits: bool,
     /// Whether a rank fits only if its allocator releases cached memory and retries.
@@ -72,9 +74,8 @@ impl Fit {
         let on_host = description.kind == device::Kind::Cpu;
         let host = HostUse::of(setup, plans, together);
         let beside = if on_host { host.bytes() } else { 0 };
-        let together = together && on_host;
         let resident = |plan: &Plan| resident_bytes(setup, plan);
-        let (shared_by, held) = match together {
+        let (shared_by, held) = match together && on_host {
             true => {
                 let sum = plans.by_rank().map(|(_, plan)| resident(plan));
                 (plans.world_size(), sum.fold(0, u64::saturating_add))
@@ -96,6 +97,7 @@ impl Fit {
             bounded_by,
             host,
             shared_by,
+            together,
             fits: plans.fit() && (!on_host || needs <= capacity),
             retries: plans.roles().iter().any(|plan| plan.statistics.num_alloc_retries > 0),
         }

@@ -133,6 +133,9 @@ fn plan_that_fits(startup: &Startup, setup: &Setup) -> Result<Plans> {
     if !fit.fits {
         return Err(remedy::refusal(setup, &fit).into());
     }
+    if matches!(setup.placement, Placement::Cpu) {
+        tracing::info!("planned: {}", fit.figures());
+    }
     if fit.retries {
         tracing::warn!("this run nearly fills its device: {fit}");
     }

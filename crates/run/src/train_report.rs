@@ -48,6 +48,8 @@ pub struct TrainReport {
     pub interrupted: bool,
     /// Unit of its throughput: tokens/s or samples/s.
     pub unit: &'static str,
+    /// Unit of its losses, with a space before it; empty if they have none.
+    pub loss_unit: &'static str,
 }
 
 /// Returns the report of a run on rank 0. Errors: a loss that was not finite, a last checkpoint that could
@@ -103,6 +105,7 @@ pub(crate) fn report(
         ranks: summary.ranks.clone(),
         interrupted: history.interrupted,
         unit: setup.config.model.examples().rate(),
+        loss_unit: setup.config.model.examples().loss_unit(),
         summary,
     })
 }
@@ -124,6 +127,7 @@ impl TrainReport {
             ranks: summary.ranks.clone(),
             interrupted: false,
             unit: setup.config.model.examples().rate(),
+            loss_unit: setup.config.model.examples().loss_unit(),
             summary,
         }
     }
@@ -151,7 +155,7 @@ impl fmt::Display for TrainReport {
         // Meta counts memory and computes no numbers.
         let computes = self.summary.device != Backend::Meta.name();
         if let Some(loss) = self.validation_loss.filter(|_| computes) {
-            write!(f, "Validation loss {loss:.4} nats")?;
+            write!(f, "Validation loss {loss:.4}{}", self.loss_unit)?;
             match (self.bigram_entropy, self.bytes_per_token) {
                 (Some(entropy), _) => {
                     writeln!(f, " a byte; a smoothed bigram model has {entropy:.4} on the same text")?
