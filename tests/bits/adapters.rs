@@ -1,0 +1,98 @@
+//! Models of which a part is trained: frozen parameters and low-rank adapters.
+
+use super::{BLOCK, GPIPE, INTERLEAVED, Row, SHARDED, ZERO_BUBBLE, assert_equal_bits};
+use crate::common::runs::{GPT, LLAMA, MLP};
+
+/// Frozen parameters: whole stages at the start, in the middle and at the end, a tied table, biases alone.
+const FROZEN: &[Row] = &[
+    (
+        GPT,
+        &["model.layers=4", "optim.clip_norm=0.1", "train.freeze=['w?e.*', 'h.[01].*']"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2"],
+            &["parallel.data=4", SHARDED],
+            &["parallel.pipeline=2"],
+            &["parallel.pipeline=4", ZERO_BUBBLE],
+            &["parallel.pipeline=2", "parallel.data=2", INTERLEAVED, SHARDED],
+            &["parallel.pipeline=4", GPIPE, BLOCK],
+            &["memory.recompute=2", "parallel.data=2"],
+        ],
+    ),
+    (
+        GPT,
+        &["model.layers=4", "train.freeze=['h.[23].*', 'ln_f.*', '*.weight']"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", SHARDED, BLOCK],
+            &["parallel.pipeline=4"],
+            &["parallel.pipeline=2", "parallel.data=2", ZERO_BUBBLE, SHARDED],
+        ],
+    ),
+    (
+        GPT,
+        &["model.tied=false", "train.freeze=['wte.*', '*.bias']"],
+        &[&["parallel.data=1"], &["parallel.data=4", SHARDED], &["parallel.pipeline=2", BLOCK]],
+    ),
+    (
+        LLAMA,
+        &["model.qk_norm=true", "train.freeze=['*norm*', '*.mlp.down_proj.*', '*k_norm*']"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", BLOCK],
+            &["parallel.pipeline=2", "parallel.data=2", SHARDED, ZERO_BUBBLE],
+        ],
+    ),
+    (
+        MLP,
+        &["train.freeze=['[13].*']"],
+        &[&["parallel.data=1"], &["parallel.pipeline=5"], &["parallel.data=4", SHARDED], &[BLOCK]],
+    ),
+];
+
+/// Low-rank adapters: of all layers, of some rows of packed ones, with dropout and activations.
+const ADAPTED: &[Row] = &[
+    (
+        LLAMA,
+        &["lora.rank=4", "lora.alpha=8", "optim.clip_norm=0.1"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2"],
+            &["parallel.data=4", SHARDED],
+            &["parallel.pipeline=2"],
+            &["parallel.pipeline=4", ZERO_BUBBLE],
+            &["parallel.pipeline=2", "parallel.data=2", INTERLEAVED, SHARDED],
+            &[BLOCK],
+            &["memory.recompute=2", "parallel.pipeline=2", GPIPE],
+        ],
+    ),
+    (
+        LLAMA,
+        &["lora.rank=2", "lora.targets=['q_proj', 'v_proj', 'down_proj']", "lora.dropout=0.2"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", BLOCK, SHARDED],
+            &["parallel.pipeline=2", ZERO_BUBBLE, BLOCK],
+        ],
+    ),
+    (
+        GPT,
+        &["lora.rank=3", "train.freeze=['*_proj.lora*', 'h.0.*']"],
+        &[&["parallel.data=1"], &["parallel.data=4", SHARDED], &["parallel.pipeline=2", BLOCK]],
+    ),
+    (
+        MLP,
+        &["lora.rank=2", "lora.alpha=1", "model.activation=gelu", "lora.targets=['1', '3']"],
+        &[&["parallel.data=1"], &["parallel.pipeline=5"], &["parallel.data=4", SHARDED], &[BLOCK]],
+    ),
+];
+
+#[test]
+fn frozen_parameters_keep_the_bits() {
+    assert_equal_bits(FROZEN);
+}
+
+#[test]
+fn adapters_keep_the_bits() {
+    assert_equal_bits(ADAPTED);
+}

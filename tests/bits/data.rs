@@ -1,0 +1,86 @@
+//! Data of every kind, conversations included.
+
+use super::{BLOCK, INTERLEAVED, Row, SHARDED, ZERO_BUBBLE, assert_equal_bits};
+use crate::common::runs::{CHAT, GPT, LLAMA};
+use crate::common::runs::{MIXTURE, PACKED, SEQUENTIAL, SEQUENTIAL_MIXTURE, TOKENIZED, TOKENS};
+
+/// Data of every kind, read ahead and not.
+const SOURCES: &[Row] = &[
+    (
+        GPT,
+        &TOKENS,
+        &[
+            &["data.prefetch=0"],
+            &["data.prefetch=1"],
+            &["parallel.data=2"],
+            &["parallel.data=4", SHARDED],
+            &["parallel.pipeline=2", ZERO_BUBBLE],
+        ],
+    ),
+    (
+        LLAMA,
+        &SEQUENTIAL,
+        &[&["data.prefetch=0"], &["parallel.data=2"], &["parallel.data=4"], &["parallel.pipeline=2"]],
+    ),
+    (
+        GPT,
+        &PACKED,
+        &[
+            &["model.dropout=0.1", "data.prefetch=0"],
+            &["model.dropout=0.1", "parallel.data=2", BLOCK],
+            &["model.dropout=0.1", "parallel.data=4", SHARDED],
+            &["model.dropout=0.1", "parallel.pipeline=2", ZERO_BUBBLE],
+        ],
+    ),
+    (
+        LLAMA,
+        &PACKED,
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=4"],
+            &["parallel.pipeline=2", "parallel.data=2", INTERLEAVED],
+        ],
+    ),
+    (
+        GPT,
+        &MIXTURE,
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", SHARDED],
+            &["parallel.data=4"],
+            &["parallel.pipeline=2"],
+        ],
+    ),
+    (GPT, &SEQUENTIAL_MIXTURE, &[&["parallel.data=1"], &["parallel.data=2"], &["parallel.data=4"]]),
+    (GPT, &TOKENIZED, &[&["parallel.data=1"], &["parallel.data=2"], &["parallel.data=4"]]),
+];
+
+/// Conversations, padded and packed, alone and with adapters.
+const CHATS: &[Row] = &[
+    (
+        CHAT,
+        &[],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2"],
+            &["parallel.data=4", SHARDED],
+            &["parallel.pipeline=2", "parallel.data=2"],
+            &["parallel.pipeline=4", BLOCK],
+        ],
+    ),
+    (
+        CHAT,
+        &["data.pack_documents=true", "data.document_mask=true", "lora.rank=2"],
+        &[&["parallel.data=1"], &["parallel.data=4", SHARDED], &["parallel.pipeline=2", ZERO_BUBBLE, BLOCK]],
+    ),
+];
+
+#[test]
+fn data_of_every_kind_has_equal_bits() {
+    assert_equal_bits(SOURCES);
+}
+
+#[test]
+fn conversations_keep_the_bits() {
+    assert_equal_bits(CHATS);
+}

@@ -1,0 +1,151 @@
+//! Grids of ranks: data parallel, pipelines, recomputed activations.
+
+use super::{BLOCK, GPIPE, INTERLEAVED, LIBRARY, Row, SHARDED, ZERO_BUBBLE, assert_equal_bits};
+use crate::common::runs::{GPT, MLP};
+
+/// Data-parallel ranks: lanes, buckets, ZeRO stages 0 and 1, sums by the transport.
+const GRIDS: &[Row] = &[
+    (GPT, &[], &[&["parallel.data=1"], &["parallel.data=2"], &["parallel.data=4"]]),
+    (MLP, &[], &[&["parallel.data=1"], &["parallel.data=2"], &["parallel.data=4"]]),
+    // Several micro-batches a lane.
+    (GPT, &["parallel.lanes=2"], &[&["parallel.data=1"], &["parallel.data=2"]]),
+    // Buckets of one gradient each, and one bucket for all.
+    (GPT, &["parallel.data=2"], &[&["parallel.bucket_bytes=512"], &["parallel.bucket_bytes=100000000"]]),
+    // SGD on the transformer, without clipping.
+    (GPT, &["optim.kind=sgd", "optim.clip_norm=0"], &[&["parallel.data=1"], &["parallel.data=4"]]),
+    // Optimizer state whole and sharded; with clipping the norm affects every update.
+    (
+        GPT,
+        &["optim.clip_norm=0.1", "model.width=64"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=1", SHARDED],
+            &["parallel.data=2", SHARDED],
+            &["parallel.data=4", SHARDED],
+            &["parallel.data=4", SHARDED, "parallel.bucket_bytes=512"],
+            &["parallel.data=2", SHARDED, "parallel.bucket_bytes=100000000"],
+        ],
+    ),
+    (MLP, &[], &[&["parallel.data=1"], &["parallel.data=2", SHARDED], &["parallel.data=4", SHARDED]]),
+    (
+        MLP,
+        &["optim.kind=adamw", "parallel.lanes=8"],
+        &[&["parallel.data=1"], &["parallel.data=8"], &["parallel.data=8", SHARDED]],
+    ),
+    // Between threads the transport's own sum uses the same tree.
+    (
+        GPT,
+        &["parallel.data=4"],
+        &[&["parallel.reduction=tree"], &[LIBRARY], &[LIBRARY, SHARDED], &[LIBRARY, "parallel.data=2"]],
+    ),
+];
+
+/// Pipelines with every schedule.
+const STAGES: &[Row] = &[
+    // The first and the last stage both hold the tied token embedding.
+    (
+        GPT,
+        &["model.layers=4", "optim.clip_norm=0.1"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.pipeline=2"],
+            &["parallel.pipeline=4"],
+            &["parallel.pipeline=2", "parallel.data=2"],
+            &["parallel.pipeline=2", "parallel.data=2", SHARDED],
+            &["parallel.pipeline=2", "parallel.partition=[3, 1]"],
+            &["parallel.pipeline=2", "parallel.partition=smallest"],
+            &["parallel.pipeline=2", GPIPE],
+            &["parallel.pipeline=4", GPIPE, "train.validation_micro_batches=3"],
+            &["parallel.pipeline=2", "parallel.data=2", GPIPE, SHARDED],
+            &["parallel.pipeline=2", INTERLEAVED],
+            &["parallel.pipeline=2", "parallel.data=2", INTERLEAVED, SHARDED],
+            &["parallel.pipeline=2", ZERO_BUBBLE],
+            &["parallel.pipeline=4", ZERO_BUBBLE],
+            &["parallel.pipeline=2", "parallel.data=2", ZERO_BUBBLE],
+        ],
+    ),
+    (
+        MLP,
+        &[],
+        &[
+            &["parallel.data=1"],
+            &["parallel.pipeline=5"],
+            &["parallel.pipeline=2", GPIPE],
+            &["parallel.pipeline=2", INTERLEAVED],
+            &["parallel.pipeline=2", "parallel.data=2", ZERO_BUBBLE, SHARDED],
+        ],
+    ),
+    // Several micro-batches a lane and in flight.
+    (
+        GPT,
+        &["parallel.lanes=2", "train.global_batch_size=16"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.pipeline=2"],
+            &["parallel.pipeline=2", ZERO_BUBBLE],
+            &["parallel.pipeline=2", "parallel.data=2", GPIPE],
+        ],
+    ),
+];
+
+/// Recomputed and kept activations, on several grids.
+const COMPUTED_AGAIN: &[Row] = &[
+    // Recomputation in segments of any length.
+    (
+        GPT,
+        &["model.layers=5"],
+        &[
+            &["parallel.data=1"],
+            &[BLOCK],
+            &["memory.recompute=2"],
+            &["memory.recompute=1", "parallel.data=2"],
+            &["memory.recompute=2", "memory.recompute_layers=3", "parallel.data=4", SHARDED],
+            &[BLOCK, "memory.recompute_layers=4", "parallel.data=2"],
+            &["memory.recompute=auto"],
+        ],
+    ),
+    // Several micro-batches a lane.
+    (
+        GPT,
+        &["parallel.lanes=2", "train.global_batch_size=16", "train.steps=3"],
+        &[&["parallel.data=1"], &[BLOCK], &[BLOCK, "parallel.data=2"]],
+    ),
+    // Each stage recomputes in its own segments.
+    (
+        GPT,
+        &["model.layers=5", "train.steps=3"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.pipeline=2", BLOCK],
+            &["parallel.pipeline=2", "parallel.data=2", "memory.recompute=2", SHARDED],
+            &["parallel.pipeline=2", "memory.recompute=2", ZERO_BUBBLE],
+            &["parallel.pipeline=2", "memory.recompute=2", "memory.recompute_layers=2", INTERLEAVED],
+        ],
+    ),
+    (
+        MLP,
+        &[],
+        &[
+            &["parallel.data=1"],
+            &[BLOCK],
+            &["memory.recompute=2", "parallel.data=2"],
+            &["memory.recompute=3"],
+        ],
+    ),
+    (MLP, &["model.activation=gelu"], &[&["parallel.data=1"], &[BLOCK], &["memory.recompute=2"]]),
+];
+
+#[test]
+fn data_parallel_grids_have_equal_bits() {
+    assert_equal_bits(GRIDS);
+}
+
+#[test]
+fn pipelines_have_equal_bits() {
+    assert_equal_bits(STAGES);
+}
+
+#[test]
+fn recomputation_keeps_the_bits() {
+    assert_equal_bits(COMPUTED_AGAIN);
+}

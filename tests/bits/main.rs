@@ -1,0 +1,76 @@
+//! Equal bits: the same losses and weights on every grid of ranks and with any number of threads.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
+
+mod adapters;
+#[path = "../common/mod.rs"]
+mod common;
+mod data;
+mod grids;
+mod models;
+
+use common::runs::{GPT, config, train_in};
+use worker::DeviceChoice;
+
+const SHARDED: &str = "parallel.zero_stage=1";
+const GPIPE: &str = "parallel.schedule=gpipe";
+const INTERLEAVED: &str = "parallel.schedule=interleaved";
+const ZERO_BUBBLE: &str = "parallel.schedule=zero-bubble";
+const BLOCK: &str = "memory.recompute=block";
+const LIBRARY: &str = "parallel.reduction=nccl";
+
+struct History {
+    losses: Vec<u32>,
+    weights: String,
+    validation: Option<u64>,
+}
+
+fn history(text: &str, overrides: &[&str]) -> History {
+    history_on(DeviceChoice::Cpu, text, overrides)
+}
+
+fn history_on(device: DeviceChoice, text: &str, overrides: &[&str]) -> History {
+    let directory = tempfile::tempdir().unwrap();
+    let report = train_in(&directory.path().join("run"), config(text, overrides), device).unwrap();
+    History {
+        losses: report.summary.losses.iter().map(|loss| loss.to_bits()).collect(),
+        weights: report.summary.weights_sha256.clone(),
+        validation: report.validation_loss.map(f64::to_bits),
+    }
+}
+
+/// One row: a configuration, overrides of all its runs, and variants that must not change a bit.
+type Row = (&'static str, &'static [&'static str], &'static [&'static [&'static str]]);
+
+/// Asserts that all variants of a row have the losses, weights and validation loss of its first.
+fn assert_equal_bits(table: &[Row]) {
+    for (row, (text, common, variants)) in table.iter().enumerate() {
+        let all = |variant: &[&'static str]| [*common, variant].concat();
+        let reference = history(text, &all(variants[0]));
+        assert!(reference.losses.iter().all(|loss| f32::from_bits(*loss).is_finite()));
+        for variant in &variants[1..] {
+            let other = history(text, &all(variant));
+            assert_eq!(reference.losses, other.losses, "losses of row {row}, {variant:?}");
+            assert_eq!(reference.weights, other.weights, "weights of row {row}, {variant:?}");
+            assert_eq!(reference.validation, other.validation, "validation of row {row}, {variant:?}");
+        }
+    }
+}
+
+#[test]
+fn keys_that_decide_bits_change_them() {
+    let reference = history(GPT, &[]);
+    for different in ["train.seed=2", "parallel.lanes=1", "optim.learning_rate=2e-3"] {
+        assert_ne!(reference.weights, history(GPT, &[different]).weights, "{different}");
+    }
+}
+
+#[test]
+fn thread_counts_have_equal_bits() {
+    let hash = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| history(GPT, &["parallel.data=1"]).weights)
+    };
+    let one = hash(1);
+    assert_eq!(one, hash(2));
+    assert_eq!(one, hash(5));
+}

@@ -1,0 +1,142 @@
+//! Families of models with their options.
+
+use worker::DeviceChoice;
+
+use super::{BLOCK, GPIPE, INTERLEAVED, Row, SHARDED, ZERO_BUBBLE, assert_equal_bits, history_on};
+use crate::common::devices::gpu;
+use crate::common::runs::{GPT, LLAMA};
+
+/// Llama on every kind of grid, tied or not, recomputed or not.
+const LLAMAS: &[Row] = &[
+    (
+        LLAMA,
+        &["model.qk_norm=true"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", BLOCK],
+            &["parallel.data=4", SHARDED],
+            &["parallel.pipeline=2", ZERO_BUBBLE],
+            &["parallel.pipeline=2", "parallel.data=2", INTERLEAVED, SHARDED],
+            &["memory.recompute=2", "parallel.pipeline=2", GPIPE],
+        ],
+    ),
+    (
+        LLAMA,
+        &["model.tied=true", "model.qkv_bias=true", "parallel.lanes=2"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", SHARDED],
+            &["parallel.pipeline=4"],
+            &["parallel.pipeline=2", "parallel.data=2", BLOCK],
+        ],
+    ),
+];
+
+/// Families with dropout, other heads, and losses in pieces of the vocabulary.
+const OPTIONS: &[Row] = &[
+    (
+        GPT,
+        &["model.layers=4", "model.dropout=0.2", "train.steps=3"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", BLOCK],
+            &["parallel.data=4", SHARDED],
+            &["parallel.pipeline=2", ZERO_BUBBLE],
+            &["parallel.pipeline=2", "parallel.data=2", INTERLEAVED, SHARDED],
+        ],
+    ),
+    (
+        GPT,
+        &["model.tied=false", "model.biases=false", "model.positions=sinusoidal", "model.dropout=0.1"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=4", BLOCK],
+            &["parallel.pipeline=2"],
+            &["parallel.pipeline=2", "parallel.data=2", SHARDED],
+        ],
+    ),
+    (
+        LLAMA,
+        &["model.dropout=0.2", "model.key_value_heads=1", "train.steps=3"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", BLOCK],
+            &["parallel.data=4", SHARDED],
+            &["parallel.pipeline=2", ZERO_BUBBLE],
+            &["parallel.pipeline=2", "parallel.data=2", GPIPE, BLOCK],
+        ],
+    ),
+    // In zero-bubble schedules each half of backward computes the scores once.
+    (
+        LLAMA,
+        &["model.loss_pieces=3", "model.logit_soft_cap=4.0", "train.validation_micro_batches=2"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=4", SHARDED],
+            &["parallel.pipeline=2", ZERO_BUBBLE],
+            &["parallel.pipeline=2", "parallel.data=2", BLOCK],
+        ],
+    ),
+    (
+        GPT,
+        &["model.loss_pieces=2", "model.dropout=0.1"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", BLOCK],
+            &["parallel.pipeline=2", ZERO_BUBBLE],
+            &["parallel.pipeline=2", "parallel.data=2", SHARDED],
+        ],
+    ),
+    (
+        GPT,
+        &["model.tied=false", "model.loss_pieces=2", "train.freeze=['lm_head.*']", "train.steps=3"],
+        &[&["parallel.data=1"], &["parallel.data=2", BLOCK], &["parallel.pipeline=2", ZERO_BUBBLE]],
+    ),
+    (
+        GPT,
+        &["model.logit_soft_cap=4.0", "train.steps=3"],
+        &[&["parallel.data=1"], &["parallel.data=2"], &["parallel.pipeline=2", ZERO_BUBBLE]],
+    ),
+];
+
+#[test]
+fn llamas_have_equal_bits() {
+    assert_equal_bits(LLAMAS);
+}
+
+#[test]
+fn options_of_families_have_equal_bits() {
+    assert_equal_bits(OPTIONS);
+}
+
+/// On a GPU, twice alike and recomputed, in both types.
+#[test]
+fn options_of_families_have_equal_bits_on_a_gpu() {
+    if !gpu() {
+        return;
+    }
+    let table: &[(&str, &[&str])] = &[
+        (GPT, &["model.width=128", "model.dropout=0.2"]),
+        (GPT, &["model.width=128", "model.tied=false", "model.biases=false", "model.positions=sinusoidal"]),
+        (GPT, &["model.width=128", "model.loss_pieces=2", "model.dropout=0.1"]),
+        (LLAMA, &["model.width=256", "model.key_value_heads=1", "model.dropout=0.2"]),
+        (
+            LLAMA,
+            &["model.width=256", "model.qk_norm=true", "model.loss_pieces=3", "model.logit_soft_cap=4.0"],
+        ),
+        (LLAMA, &["model.width=256", "model.tied=true", "model.loss_pieces=2"]),
+    ];
+    for ((text, options), compute) in table.iter().flat_map(|row| ["f32", "bf16"].map(|c| (row, c))) {
+        let compute = format!("precision.compute={compute}");
+        let run = |more: &[&str]| {
+            let sets = [options, &["train.steps=3", &compute][..], more].concat();
+            history_on(DeviceChoice::Cuda, text, &sets)
+        };
+        let first = run(&[]);
+        for more in [&[][..], &[BLOCK], &["memory.recompute=2"]] {
+            let other = run(more);
+            assert_eq!(first.losses, other.losses, "{options:?} {compute} {more:?}");
+            assert_eq!(first.weights, other.weights, "{options:?} {compute} {more:?}");
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Data of every kind, conversations included.
+
+use super::{SHARDED, compare, compare_all};
+use crate::common::runs::{CHAT, GPT, LLAMA};
+use crate::common::runs::{MIXTURE, PACKED, SEQUENTIAL, SEQUENTIAL_MIXTURE, TOKENIZED, TOKENS};
+
+/// Data of every kind, alone, sharded, recomputed and in a pipeline.
+#[test]
+fn plans_of_every_kind_of_data_equal_runs() {
+    let grids: [&[&str]; 4] = [
+        &[],
+        &["parallel.data=2", SHARDED],
+        &["parallel.pipeline=2"],
+        &["memory.recompute=block", "parallel.data=4", "data.prefetch=0"],
+    ];
+    let table: [(&str, &[&str]); 7] = [
+        (GPT, &TOKENS),
+        (LLAMA, &SEQUENTIAL),
+        (GPT, &PACKED),
+        (LLAMA, &PACKED),
+        (GPT, &MIXTURE),
+        (LLAMA, &SEQUENTIAL_MIXTURE),
+        (GPT, &TOKENIZED),
+    ];
+    for (text, sources) in table {
+        for grid in grids {
+            compare(text, &[sources, grid, &["train.steps=2"]].concat());
+        }
+    }
+}
+
+/// Conversations, padded and packed.
+#[test]
+fn plans_of_conversations_equal_runs() {
+    let table: &[(&str, &[&str])] = &[
+        (CHAT, &["parallel.data=2", SHARDED]),
+        (CHAT, &["data.pack_documents=true", "data.document_mask=true", "parallel.pipeline=2"]),
+    ];
+    compare_all(table);
+}
