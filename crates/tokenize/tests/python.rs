@@ -16,12 +16,13 @@ use tokenize::{Format, HeldOut, Job, tokenize, train_tokenizer};
 
 /// Runs `script` in `directory`; returns false, with a message, if Python does not have `module`.
 fn python(module: &str, directory: &Path, script: &str) -> bool {
-    let has = Command::new("python3").args(["-c", &format!("import {module}")]).output();
+    let python = std::env::var("PLIMSOLL_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let has = Command::new(&python).args(["-c", &format!("import {module}")]).output();
     if !has.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: python3 has no module {module}");
+        eprintln!("skipped: {python} has no module {module}");
         return false;
     }
-    let ran = Command::new("python3").args(["-c", script]).current_dir(directory).output().unwrap();
+    let ran = Command::new(&python).args(["-c", script]).current_dir(directory).output().unwrap();
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
     true
 }

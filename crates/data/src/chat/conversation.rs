@@ -5,6 +5,7 @@ use crate::{Error, Tokenizer};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// The most bytes of a line.
@@ -20,7 +21,8 @@ pub struct Conversation {
 }
 
 /// Reads the conversations of `files`: each line is a JSON object whose `messages` each have a `role` and a
-/// `content`. Tokens never join an answer with the text around it. Empty lines are skipped.
+/// `content`. Tokens are those of the whole text, special ones where the template writes them; one that joins an
+/// answer with the text around it belongs to the answer. Empty lines are skipped.
 ///
 /// # Errors
 /// A line that is no conversation or that the template refuses, by file and line; one without an answer; a
@@ -72,21 +74,13 @@ fn conversation(line: &[u8], template: &ChatTemplate, tokenizer: &Tokenizer) -> 
         }
     }
     let (text, answers) = template.render(messages)?;
-    let mut conversation = Conversation::default();
-    let mut add = |part: &str, is_answer: bool| -> Result<(), String> {
-        let tokens = tokenizer.encode(part).map_err(|error| error.to_string())?;
-        conversation.answers.resize(conversation.answers.len() + tokens.len(), is_answer);
-        conversation.tokens.extend(tokens);
-        Ok(())
-    };
-    let mut end = 0;
-    for answer in answers {
-        add(&text[end..answer.start], false)?;
-        end = answer.end;
-        add(&text[answer], true)?;
-    }
-    add(&text[end..], false)?;
-    Ok(conversation)
+    let spans = tokenizer.encode_spans(&text).map_err(|error| error.to_string())?;
+    let is_answer =
+        |span: &Range<usize>| answers.iter().any(|answer| span.start < answer.end && answer.start < span.end);
+    Ok(Conversation {
+        answers: spans.iter().map(|(_, span)| is_answer(span)).collect(),
+        tokens: spans.into_iter().map(|(token, _)| token).collect(),
+    })
 }
 
 fn check(conversation: &Conversation, vocabulary: usize) -> Result<(), String> {

@@ -4,6 +4,7 @@ use super::json::python_json;
 use crate::Error;
 use minijinja::value::{Kwargs, Value};
 use minijinja::{Environment, ErrorKind, context};
+use serde_json::json;
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -110,11 +111,35 @@ impl ChatTemplate {
         Ok((text, answers))
     }
 
+    /// Returns the text of a user's message, after which the assistant answers.
+    ///
+    /// # Errors
+    /// As for [`ChatTemplate::render`].
+    pub fn question(&self, content: &str) -> Result<String, String> {
+        let text = self.text(&[json!({"role": "user", "content": content})], true)?;
+        Ok(without_marks(&text).0)
+    }
+
+    /// Returns the text that ends an answer, without the white space around it; `None` if the template writes
+    /// nothing there, or refuses a short conversation.
+    #[must_use]
+    pub fn answer_end(&self) -> Option<String> {
+        const ANSWER: &str = "answer";
+        let user = json!({"role": "user", "content": "question"});
+        let text = self.text(&[user, json!({"role": "assistant", "content": ANSWER})], false).ok()?;
+        let text = without_marks(&text).0;
+        let end = text[text.rfind(ANSWER)? + ANSWER.len()..].trim();
+        (!end.is_empty()).then(|| end.to_owned())
+    }
+
     fn text(&self, messages: &[serde_json::Value], prompts: bool) -> Result<String, String> {
         let special = Value::from_iter(self.special.iter().cloned());
         let values = context! {
             messages => Value::from_serialize(messages),
             add_generation_prompt => prompts,
+            // As transformers pass them; templates ask whether they are none.
+            tools => (),
+            documents => (),
             ..special
         };
         let template = self.environment.get_template(NAME).map_err(|error| error.to_string())?;

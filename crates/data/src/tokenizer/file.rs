@@ -2,13 +2,21 @@
 
 use crate::Error;
 use crate::data_file::DataFile;
+use serde_json::Value;
 use sha2::{Digest, Sha256};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Tokens that commonly precede or end a document, the likeliest first.
 const SEPARATORS: [&str; 8] =
     ["<|begin_of_text|>", "<|endoftext|>", "<s>", "<bos>", "</s>", "<|end_of_text|>", "<eos>", "[CLS]"];
+
+/// Files beside a tokenizer that belong to it: its special tokens, and its chat template.
+const BESIDE: [&str; 2] = ["tokenizer_config.json", "chat_template.jinja"];
+
+/// The most bytes of such a file.
+const MOST_BESIDE: u64 = 16 << 20;
 
 /// Tokenizers that this process has loaded, because a plan reads a configuration many times.
 static LOADED: Mutex<Vec<Arc<FileTokenizer>>> = Mutex::new(Vec::new());
@@ -20,7 +28,12 @@ pub struct FileTokenizer {
     name: String,
     json: Vec<u8>,
     sha256: String,
+    /// The files of [`BESIDE`] that exist.
+    beside: Vec<(&'static str, Vec<u8>)>,
+    /// Takes special tokens that a text spells out for text.
     tokenizer: tokenizers::Tokenizer,
+    /// Knows them, and adds nothing to a text.
+    with_special: OnceLock<tokenizers::Tokenizer>,
     vocabulary: usize,
     is_byte_level: bool,
     splits_at_spaces: bool,
@@ -60,19 +73,37 @@ impl FileTokenizer {
         tokenizer.with_truncation(None).map_err(|error| bad(error.to_string()))?.with_padding(None);
         let largest = tokenizer.get_vocab(true).into_values().max();
         let vocabulary = largest.ok_or_else(|| bad("it has no token".to_owned()))? as usize + 1;
-        let described: serde_json::Value =
-            serde_json::from_slice(&json).map_err(|error| bad(error.to_string()))?;
+        let described: Value = serde_json::from_slice(&json).map_err(|error| bad(error.to_string()))?;
         let is_byte_level =
             ["pre_tokenizer", "decoder"].iter().all(|part| contains(&described[part], "\"ByteLevel\""));
         let splits_at_spaces = is_byte_level && splits_at_spaces(&described);
+        let beside = files_beside(path)?;
         let (path, name) = (path.to_path_buf(), path.to_string_lossy().into_owned());
-        Ok(Self { path, name, json, sha256, tokenizer, vocabulary, is_byte_level, splits_at_spaces })
+        let with_special = OnceLock::new();
+        Ok(Self {
+            path,
+            name,
+            json,
+            sha256,
+            beside,
+            tokenizer,
+            with_special,
+            vocabulary,
+            is_byte_level,
+            splits_at_spaces,
+        })
     }
 
     /// The bytes of the file.
     #[must_use]
     pub fn json(&self) -> &[u8] {
         &self.json
+    }
+
+    /// The files that belong to the tokenizer and were beside it, by name.
+    #[must_use]
+    pub fn beside(&self) -> &[(&'static str, Vec<u8>)] {
+        &self.beside
     }
 
     pub(super) fn name(&self) -> &str {
@@ -96,9 +127,32 @@ impl FileTokenizer {
     }
 
     pub(super) fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
-        let encoded = self.tokenizer.encode_fast(text, false);
-        let encoded = encoded.map_err(|error| Error::NotEncoded { reason: error.to_string() })?;
+        let encoded = self.tokenizer.encode_fast(text, false).map_err(not_encoded)?;
         Ok(encoded.get_ids().to_vec())
+    }
+
+    pub(super) fn encode_spans(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>, Error> {
+        let encoded = self.encode_special(text)?;
+        let spans = encoded.get_offsets().iter().map(|(start, end)| *start..*end);
+        Ok(encoded.get_ids().iter().copied().zip(spans).collect())
+    }
+
+    pub(super) fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, Error> {
+        // As transformers do, whatever tokenizer_config.json says about them.
+        let encoded = self.encode_special(text)?;
+        let processed = self.tokenizer.post_process(encoded, None, true).map_err(not_encoded)?;
+        Ok(processed.get_ids().to_vec())
+    }
+
+    /// Encodes a text in which special tokens may be spelled out, with the bytes of each token.
+    fn encode_special(&self, text: &str) -> Result<tokenizers::Encoding, Error> {
+        let tokenizer = self.with_special.get_or_init(|| {
+            let mut tokenizer = self.tokenizer.clone();
+            tokenizer.set_encode_special_tokens(false);
+            tokenizer.with_post_processor(None::<tokenizers::PostProcessorWrapper>);
+            tokenizer
+        });
+        tokenizer.encode(text, false).map_err(not_encoded)
     }
 
     pub(super) fn decode(&self, tokens: &[u32]) -> String {
@@ -133,14 +187,37 @@ impl FileTokenizer {
     }
 }
 
+fn not_encoded(error: tokenizers::Error) -> Error {
+    Error::NotEncoded { reason: error.to_string() }
+}
+
+/// Reads the files of [`BESIDE`] that exist beside a tokenizer.
+fn files_beside(path: &Path) -> Result<Vec<(&'static str, Vec<u8>)>, Error> {
+    let mut found = Vec::new();
+    for name in BESIDE {
+        let path = path.with_file_name(name);
+        if path.is_file() {
+            let file = DataFile::open(&path)?;
+            if file.len() > MOST_BESIDE {
+                let reason = format!("it has more than {MOST_BESIDE} bytes");
+                return Err(Error::BadTokenizer { path, reason });
+            }
+            let mut text = vec![0; usize::try_from(file.len()).map_err(|_| Error::TooLong)?];
+            file.read_at(0, &mut text)?;
+            found.push((name, text));
+        }
+    }
+    Ok(found)
+}
+
 /// Returns whether a byte-level tokenizer splits at spaces, adds none before its text and changes none.
-fn splits_at_spaces(described: &serde_json::Value) -> bool {
+fn splits_at_spaces(described: &Value) -> bool {
     let (before, normalizer) = (&described["pre_tokenizer"], &described["normalizer"]);
     let by_pattern = contains(before, "\"use_regex\":true") || contains(before, "\"Split\"");
     let keeps_spaces = normalizer.is_null() || normalizer["type"] == "NFC";
     by_pattern && keeps_spaces && !contains(before, "\"add_prefix_space\":true")
 }
 
-fn contains(part: &serde_json::Value, text: &str) -> bool {
+fn contains(part: &Value, text: &str) -> bool {
     part.to_string().contains(text)
 }

@@ -1,6 +1,7 @@
 //! GPT-2's tokenizer, whose table is part of the program.
 
 use crate::Error;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tiktoken_rs::{CoreBPE, r50k_base_singleton};
 
@@ -8,6 +9,7 @@ use tiktoken_rs::{CoreBPE, r50k_base_singleton};
 pub(super) const VOCABULARY: usize = 50_257;
 /// The token `<|endoftext|>`, the last.
 pub(super) const END_OF_TEXT: u32 = 50_256;
+const SEPARATOR: &str = "<|endoftext|>";
 
 fn table() -> &'static CoreBPE {
     r50k_base_singleton()
@@ -19,9 +21,27 @@ pub(super) fn encode(text: &str) -> Result<Vec<u32>, Error> {
     encoded.map_err(|_| Error::NotEncoded { reason: "its regular expression reached its limit".to_owned() })
 }
 
+/// Encodes a text in which `<|endoftext|>` may be spelled out, with the bytes of each token.
+pub(super) fn encode_spans(text: &str) -> Result<Vec<(u32, Range<usize>)>, Error> {
+    let mut spans: Vec<(u32, Range<usize>)> = Vec::new();
+    for (index, part) in text.split(SEPARATOR).enumerate() {
+        let mut add = |token: u32, bytes: usize| {
+            let start = spans.last().map_or(0, |(_, span)| span.end);
+            spans.push((token, start..start + bytes));
+        };
+        if index > 0 {
+            add(END_OF_TEXT, SEPARATOR.len());
+        }
+        for token in encode(part)? {
+            add(token, bytes_of(token));
+        }
+    }
+    Ok(spans)
+}
+
 pub(super) fn token(text: &str) -> Option<u32> {
     match (text, encode(text).ok()?.as_slice()) {
-        ("<|endoftext|>", _) => Some(END_OF_TEXT),
+        (SEPARATOR, _) => Some(END_OF_TEXT),
         (_, [token]) => Some(*token),
         _ => None,
     }
@@ -40,6 +60,9 @@ pub(super) fn decode(tokens: &[u32]) -> String {
 }
 
 pub(super) fn byte_lengths() -> Vec<u32> {
-    let length = |token: u32| table().decode_bytes(&[token]).map_or(0, |bytes| bytes.len() as u32);
-    (0..END_OF_TEXT).map(length).chain([0]).collect()
+    (0..END_OF_TEXT).map(|token| bytes_of(token) as u32).chain([0]).collect()
+}
+
+fn bytes_of(token: u32) -> usize {
+    table().decode_bytes(&[token]).map_or(0, |bytes| bytes.len())
 }

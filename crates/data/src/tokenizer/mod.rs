@@ -4,6 +4,7 @@ mod file;
 mod gpt2;
 
 use crate::Error;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -109,6 +110,32 @@ impl Tokenizer {
             Self::Bytes => Ok(text.bytes().map(u32::from).collect()),
             Self::Gpt2 => gpt2::encode(text),
             Self::File(file) => file.encode(text),
+        }
+    }
+
+    /// Returns the tokens of a text that a model is to continue, as transformers encode it: with the tokens
+    /// that the tokenizer puts around a text, and special tokens where the text spells them out.
+    ///
+    /// # Errors
+    /// As for [`Tokenizer::encode`].
+    pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, Error> {
+        match self {
+            Self::File(file) => file.encode_prompt(text),
+            _ => Ok(self.encode_spans(text)?.into_iter().map(|(token, _)| token).collect()),
+        }
+    }
+
+    /// Returns the tokens of a text in which special tokens may be spelled out, as in a chat template, and
+    /// the bytes of the text that each stands for.
+    ///
+    /// # Errors
+    /// As for [`Tokenizer::encode`].
+    pub fn encode_spans(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>, Error> {
+        match self {
+            Self::None => Ok(Vec::new()),
+            Self::Bytes => Ok(text.bytes().enumerate().map(|(at, byte)| (byte.into(), at..at + 1)).collect()),
+            Self::Gpt2 => gpt2::encode_spans(text),
+            Self::File(file) => file.encode_spans(text),
         }
     }
 
