@@ -7,10 +7,11 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
 use common::runs::{config, train_in};
 use common::{golden, root};
-use inference::{EvaluateOptions, ExportOptions};
+use inference::{EvaluateOptions, ExportOptions, SampleOptions};
 use run::{RunOptions, Startup, TrainReport};
 use safetensors::SafeTensors;
 use worker::DeviceChoice;
@@ -152,6 +153,21 @@ fn peft_reads_and_writes_the_same_adapters() {
         assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
         let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_near(loss(name, &at("run"), true), found["loss"].as_f64().unwrap(), "PEFT with our adapters");
+        // The run samples what PEFT generates.
+        let sampled = |model: PathBuf| {
+            let options = SampleOptions {
+                model,
+                prompt_tokens: vec![serde_json::from_value(found["prompt"].clone()).unwrap()],
+                tokens: 64,
+                temperature: 0.0,
+                device: DeviceChoice::Cpu,
+                ..SampleOptions::default()
+            };
+            let sampled = inference::sample(Startup::alone(), &options, Arc::new(|_| Ok(())));
+            serde_json::json!(sampled.unwrap().unwrap().texts[0].tokens)
+        };
+        assert_eq!(sampled(at("run")), found["tokens"], "{name}");
+        assert_eq!(sampled(at("merged")), found["tokens"], "{name}");
         let from = format!("lora.from={}", at("theirs").display());
         let theirs = train(name, &at("again"), &[&from, "train.steps=1"]);
         let expected = found["loss_of_theirs"].as_f64().unwrap();

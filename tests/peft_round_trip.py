@@ -1,7 +1,7 @@
 """Loads adapters of Plimsoll in PEFT, compares them with the merged model, and writes adapters of PEFT.
 
 Arguments: the model's folder, our adapters, our merged model, and where to write adapters. Prints the mean
-loss on the recorded tokens with our adapters, and with the ones that were written, as JSON.
+loss on the recorded tokens with our adapters, and with the ones that were written, and greedy tokens, as JSON.
 """
 
 import json
@@ -36,7 +36,8 @@ def loss(model):
 def greedy(model):
     with torch.no_grad():
         prompt = inputs[:1, :16]
-        return model.generate(input_ids=prompt, do_sample=False, max_new_tokens=64, min_new_tokens=64)
+        return model.generate(input_ids=prompt, attention_mask=torch.ones_like(prompt), do_sample=False,
+                              max_new_tokens=64, min_new_tokens=64, eos_token_id=None, pad_token_id=0)
 
 
 adapted = PeftModel.from_pretrained(load(base), ours).eval()
@@ -51,4 +52,5 @@ config = LoraConfig(
 )
 other = get_peft_model(load(base), config).eval()
 other.save_pretrained(theirs)
-print(json.dumps({"loss": loss(adapted), "loss_of_theirs": loss(other)}))
+tokens = greedy(adapted)[0].tolist()
+print(json.dumps({"loss": loss(adapted), "loss_of_theirs": loss(other), "prompt": tokens[:16], "tokens": tokens[16:]}))

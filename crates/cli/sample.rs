@@ -23,6 +23,7 @@ use system::terminal;
 #[command(after_help = "Examples:\n  plimsoll sample runs/first --prompt \"pub fn \"\n  \
     plimsoll sample runs/first --prompt A --prompt B --seed 1 --seed 1 --top-p 0.9\n  \
     plimsoll sample llama/ --prompts questions.txt --greedy --stop $'\\n' --json\n  \
+    plimsoll sample runs/chat --chat --prompt \"How are you?\"\n  \
     plimsoll sample llama/ --tokens 4096 --plan\n  \
     plimsoll sample llama/ --prompts many.txt --set parallel.data=2 --set parallel.pipeline=2")]
 pub(crate) struct SampleArgs {
@@ -34,6 +35,10 @@ pub(crate) struct SampleArgs {
     /// Text to continue; may be repeated [default: a line feed].
     #[arg(long, value_name = "TEXT")]
     prompt: Vec<String>,
+    /// Take prompts as messages of a user: the model's chat template surrounds them, and its end of an answer
+    /// ends a text.
+    #[arg(long)]
+    chat: bool,
     /// File with a prompt on each line.
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
@@ -66,7 +71,8 @@ pub(crate) struct SampleArgs {
     /// Text that ends a text before it; may be repeated. A token that ends documents does so too.
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
-    /// Prompts at once on each replica of the model, at most 64 on a GPU and 8 on a CPU [default: as many].
+    /// Prompts at once on each replica of the model, at most 64 on a GPU and 8 on a CPU; more are continued in
+    /// turns [default: as many].
     #[arg(long, value_name = "N")]
     batch: Option<usize>,
     /// Print the planned memory, and generate nothing.
@@ -102,7 +108,8 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), CliError> {
     let mut startup = Startup::begin()?;
     let prepared = options(args);
     let options = startup.agree(prepared)?;
-    let show: Show = if args.json { Arc::new(|_| Ok(())) } else { Arc::new(show) };
+    let chat = args.chat;
+    let show: Show = if args.json { Arc::new(|_| Ok(())) } else { Arc::new(move |piece| show(piece, chat)) };
     let unread = |error: &std::io::Error| error.kind() == ErrorKind::BrokenPipe;
     let sampled = match inference::sample(startup, &options, show) {
         Err(RunError::File { source, .. }) if unread(&source) => return Ok(()),
@@ -135,12 +142,13 @@ fn memory(sampled: &Sampled) -> String {
     }
 }
 
-/// Prints a piece. Several texts have a heading each.
-fn show(piece: Piece<'_>) -> std::io::Result<()> {
+/// Prints a piece. Several texts have a heading each, and an answer has a line of its own.
+fn show(piece: Piece<'_>, is_answer: bool) -> std::io::Result<()> {
+    let end = if is_answer { "\n" } else { "" };
     match piece {
-        Piece::Begin { of: 1, prompt, .. } => terminal::print(prompt),
+        Piece::Begin { of: 1, prompt, .. } => terminal::print(&format!("{prompt}{end}")),
         Piece::Begin { number, of, seed, prompt } => {
-            terminal::print(&format!("── {} of {of}, seed {seed} ──\n{prompt}", number + 1))
+            terminal::print(&format!("── {} of {of}, seed {seed} ──\n{prompt}{end}", number + 1))
         }
         Piece::More(text) => terminal::print(text),
         Piece::End(_) => terminal::print("\n"),
@@ -158,6 +166,7 @@ fn options(args: &SampleArgs) -> Result<SampleOptions, CliError> {
         step: args.step,
         prompts: args.prompt.clone(),
         prompt_file: args.prompts.clone(),
+        chat: args.chat,
         prompt_tokens: args.prompt_tokens.iter().map(|tokens| tokens.0.clone()).collect(),
         tokens: args.tokens,
         temperature: if args.greedy { 0.0 } else { args.temperature },

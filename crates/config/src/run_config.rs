@@ -113,26 +113,31 @@ impl RunConfig {
         format!("{:x}", Sha256::digest(text))
     }
 
-    /// Returns the resolved configuration as TOML, with the tokenizer in the file `tokenizer` beside it.
+    /// Returns the resolved configuration as TOML, with tokenizer and chat template in files beside it where
+    /// they are given.
     #[must_use]
-    pub fn to_toml_beside(&self, tokenizer: &str) -> String {
-        self.as_given(self.settings_with_tokenizer(tokenizer.to_owned()))
+    pub fn to_toml_beside(&self, tokenizer: Option<&str>, chat_template: Option<&str>) -> String {
+        let files = [(Data::tokenizer, tokenizer), (Data::chat_template, chat_template)];
+        let mut settings = self.settings();
+        for (key, value) in &mut settings {
+            let beside = files.iter().find_map(|(path, file)| file.filter(|_| key.path == *path));
+            if let Some(file) = beside {
+                *value = file.to_owned().into();
+            }
+        }
+        self.as_given(settings)
     }
 
     /// Returns [`RunConfig::settings`] with the tokenizer's identity in place of its path, and only the
     /// weights of a mixture.
     pub(crate) fn portable_settings(&self) -> Vec<(Key, Value)> {
-        let mut settings = self.settings_with_tokenizer(self.tokenizer.identity());
-        for (_, value) in settings.iter_mut().filter(|(key, _)| key.path == Data::mixture) {
-            *value = mixture::weights(&self.data.mixture);
-        }
-        settings
-    }
-
-    fn settings_with_tokenizer(&self, tokenizer: String) -> Vec<(Key, Value)> {
         let mut settings = self.settings();
-        for (_, value) in settings.iter_mut().filter(|(key, _)| key.path == Data::tokenizer) {
-            *value = tokenizer.clone().into();
+        for (key, value) in &mut settings {
+            if key.path == Data::tokenizer {
+                *value = self.tokenizer.identity().into();
+            } else if key.path == Data::mixture {
+                *value = mixture::weights(&self.data.mixture);
+            }
         }
         settings
     }

@@ -27,7 +27,7 @@ const BESIDE: &[&str] = &[
     "special_tokens_map.json",
     TOKENIZER,
     "tokenizer.model",
-    "tokenizer_config.json",
+    TOKENIZER_CONFIG,
     "vocab.json",
 ];
 
@@ -40,8 +40,9 @@ const TYPE_KEYS: [&str; 2] = ["dtype", "torch_dtype"];
 /// The most bytes of tensors in one file, the default of transformers before version 5.
 const MOST_SHARD: u64 = 5_000_000_000;
 
-/// The file of the tokenizer, and that of settings for generating text.
+/// The files of the tokenizer, and that of settings for generating text.
 const TOKENIZER: &str = "tokenizer.json";
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 const GENERATION: &str = "generation_config.json";
 
 /// Keys that affect neither weights nor outputs, and whose values a folder's configuration may differ in.
@@ -154,9 +155,14 @@ fn model_export<'a>(
     let origin = Origin::of(config);
     let mut files = config.model.folder().map_or_else(Vec::new, |folder| files_in(folder, BESIDE));
     let mut contents = Vec::new();
-    if let Tokenizer::File(file) = &config.tokenizer {
-        files.retain(|file| !file.ends_with(TOKENIZER));
-        contents.push((TOKENIZER, file.json().to_vec()));
+    if let Some(template) = &config.data.chat_template {
+        files.retain(|file| file.file_name() != template.file_name());
+        files.push(template.clone());
+    }
+    let has_config = files.iter().any(|file| file.ends_with(TOKENIZER_CONFIG));
+    for (name, text) in tokenizer_files(config, has_config) {
+        files.retain(|file| !file.ends_with(name));
+        contents.push((name, text));
     }
     if let Some(token) = separator.filter(|_| !files.iter().any(|file| file.ends_with(GENERATION))) {
         contents.push((GENERATION, generation_config(token).into_bytes()));
@@ -172,6 +178,34 @@ fn model_export<'a>(
         contents,
         most_bytes: options.most_bytes.unwrap_or(MOST_SHARD),
     }
+}
+
+/// Returns the files of a run's tokenizer; none of an unknown one, and none of bytes, the default, for a model
+/// that came from a folder.
+fn tokenizer_files(config: &RunConfig, has_config: bool) -> Vec<(&'static str, Vec<u8>)> {
+    let tokenizer = &config.tokenizer;
+    let beside = match tokenizer {
+        Tokenizer::File(file) => file.beside().to_vec(),
+        Tokenizer::Bytes if config.model.folder().is_some() => return Vec::new(),
+        _ => Vec::new(),
+    };
+    let Some(json) = tokenizer.json() else { return Vec::new() };
+    let mut files = vec![(TOKENIZER, json)];
+    if !has_config && !beside.iter().any(|(name, _)| *name == TOKENIZER_CONFIG) {
+        // Without it, transformers would take the class of tokenizers that usually goes with the model.
+        let mut written = serde_json::Map::new();
+        written.insert("tokenizer_class".to_owned(), "PreTrainedTokenizerFast".into());
+        written.insert("clean_up_tokenization_spaces".to_owned(), false.into());
+        let text = config.separator().and_then(|token| tokenizer.spelling(token));
+        for key in ["bos_token", "eos_token"] {
+            written.extend(text.iter().map(|text| (key.to_owned(), text.clone().into())));
+        }
+        // A map of JSON values has a text.
+        let text = serde_json::to_string_pretty(&Value::Object(written)).unwrap_or_default() + "\n";
+        files.push((TOKENIZER_CONFIG, text.into_bytes()));
+    }
+    files.extend(beside);
+    files
 }
 
 /// The folder that a model came from, if it is still there and still describes the model.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use config::RunConfig;
-use data::Tokenizer;
+use data::{ChatTemplate, Tokenizer};
 use pretrained::CONFIG;
 use worker::Weights;
 
@@ -20,8 +20,9 @@ pub(crate) struct Trained {
     pub(crate) config: RunConfig,
     /// Its weights.
     pub(crate) weights: Arc<dyn Weights>,
-    /// The Hugging Face folder, if the model is one.
-    own_folder: Option<PathBuf>,
+    /// The folder of Hugging Face, or the directory of the run.
+    home: PathBuf,
+    is_run: bool,
 }
 
 /// The file of a folder's tokenizer.
@@ -42,32 +43,33 @@ impl Trained {
                 path.display()
             )));
         }
-        let config = configuration_of(&checkpoint::run_of(path), sets)?;
+        let home = checkpoint::run_of(path);
+        let config = configuration_of(&home, sets)?;
         let checkpoint = checkpoint::find(path, step)?;
         check_model(&config, &checkpoint)?;
         let weights = weights::complete(checkpoint, &config)?;
-        Ok(Trained { config, weights, own_folder: None })
+        Ok(Trained { config, weights, home, is_run: true })
     }
 
     fn of_folder(path: &Path, sets: &[String]) -> Result<Self> {
         let config = folder_config(path, sets)?;
         let weights = weights::open(path, &config)?;
-        Ok(Trained { config, weights: Arc::new(weights), own_folder: Some(path.to_owned()) })
+        Ok(Trained { config, weights: Arc::new(weights), home: path.to_owned(), is_run: false })
     }
 
     /// Returns whether the model is a run or a checkpoint of one.
     pub(crate) fn is_run(&self) -> bool {
-        self.own_folder.is_none()
+        self.is_run
     }
 
     /// The model's own or original Hugging Face folder, which may no longer exist.
     pub(crate) fn folder(&self) -> Option<&Path> {
-        self.own_folder.as_deref().or_else(|| self.config.model.folder())
+        if self.is_run { self.config.model.folder() } else { Some(&self.home) }
     }
 
     /// The tokenizer file of the model's folder, if it has one.
     pub(crate) fn tokenizer_file(&self) -> Option<PathBuf> {
-        self.own_folder.as_ref().map(|folder| folder.join(TOKENIZER)).filter(|file| file.is_file())
+        Some(self.home.join(TOKENIZER)).filter(|file| !self.is_run && file.is_file())
     }
 
     /// Returns the tokenizer of the model's texts: the configured one, or its folder's. Errors: there is
@@ -79,13 +81,23 @@ impl Trained {
             None => Tokenizer::None,
         };
         if found == Tokenizer::None {
-            let why = match &self.own_folder {
-                Some(folder) => format!("{}: it has no {TOKENIZER}", folder.display()),
-                None => "data.tokenizer = \"none\" makes no text of tokens".to_owned(),
+            let why = match self.is_run {
+                false => format!("{}: it has no {TOKENIZER}", self.home.display()),
+                true => "data.tokenizer = \"none\" makes no text of tokens".to_owned(),
             };
             return Err(RunError::Refused(why));
         }
         Ok(found)
+    }
+
+    /// Returns the chat template: the one that the run was given, or that of its model's folder. Errors:
+    /// there is none, or it cannot be read.
+    pub(crate) fn chat_template(&self) -> Result<ChatTemplate> {
+        let own = ChatTemplate::beside(&self.home.join(TOKENIZER));
+        match (own, self.folder().filter(|_| self.is_run)) {
+            (Err(_), Some(folder)) => Ok(ChatTemplate::beside(&folder.join(TOKENIZER))?),
+            (own, _) => Ok(own?),
+        }
     }
 }
 

@@ -17,6 +17,12 @@ use worker::Setup;
 pub(crate) const CONFIG: &str = "config.toml";
 /// The copy of the run's tokenizer there, if it is a file.
 const TOKENIZER: &str = "tokenizer.json";
+/// The configuration of the tokenizer there.
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+/// The chat template there.
+const CHAT_TEMPLATE: &str = "chat_template.jinja";
+/// The most bytes of a chat template.
+const MOST_TEMPLATE: u64 = 16 << 20;
 
 /// A lock on a run directory, held until it is dropped or the process ends in any way.
 #[derive(Debug)]
@@ -134,14 +140,24 @@ impl RunDirectory {
     }
 
     fn begin(config: &RunConfig, lock: RunLock) -> Result<Self> {
-        let text = match &config.tokenizer {
-            // The run keeps a copy of the tokenizer.
-            Tokenizer::File(file) => {
-                run_files::atomic_write(&lock.path().join(TOKENIZER), file.json())?;
-                config.to_toml_beside(TOKENIZER)
+        let write = |name: &str, contents: &[u8]| run_files::atomic_write(&lock.path().join(name), contents);
+        let (mut tokenizer, mut chat_template) = (None, None);
+        // The run keeps copies of the tokenizer, of what belongs to it, and of the template of its texts.
+        if let Tokenizer::File(file) = &config.tokenizer {
+            write(TOKENIZER, file.json())?;
+            file.beside().iter().try_for_each(|(name, contents)| write(name, contents))?;
+            tokenizer = Some(TOKENIZER);
+        }
+        if let Some(path) = &config.data.chat_template {
+            write(CHAT_TEMPLATE, &read(path)?)?;
+            // The special tokens that it may name.
+            let names = path.with_file_name(TOKENIZER_CONFIG);
+            if names.is_file() {
+                write(TOKENIZER_CONFIG, &read(&names)?)?;
             }
-            _ => config.to_toml(),
-        };
+            chat_template = Some(CHAT_TEMPLATE);
+        }
+        let text = config.to_toml_beside(tokenizer, chat_template);
         run_files::atomic_write(&lock.path().join(CONFIG), text.as_bytes())?;
         Ok(RunDirectory(Arc::new(lock)))
     }
@@ -156,10 +172,16 @@ impl RunDirectory {
     }
 }
 
+fn read(path: &Path) -> Result<Vec<u8>> {
+    let unreadable = |source| RunError::File { path: path.to_owned(), source };
+    system::input::read(path, MOST_TEMPLATE).map_err(unreadable)
+}
+
 /// Deletes files that killed processes left in a run's directory, which this process has locked.
 pub(crate) fn tidy(setup: &Setup, run_dir: &Path) -> Result<()> {
     checkpoint::Directory::of(run_dir).tidy(setup.config.checkpoint.keep)?;
-    for file in [CONFIG, TOKENIZER, "metrics.jsonl", "sessions.json", "summary.json"] {
+    let copies = [TOKENIZER, TOKENIZER_CONFIG, CHAT_TEMPLATE];
+    for file in [CONFIG, "metrics.jsonl", "sessions.json", "summary.json"].into_iter().chain(copies) {
         run_files::remove_temporaries(&run_dir.join(file))?;
     }
     Ok(())

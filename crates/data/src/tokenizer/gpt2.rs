@@ -9,7 +9,7 @@ use tiktoken_rs::{CoreBPE, r50k_base_singleton};
 pub(super) const VOCABULARY: usize = 50_257;
 /// The token `<|endoftext|>`, the last.
 pub(super) const END_OF_TEXT: u32 = 50_256;
-const SEPARATOR: &str = "<|endoftext|>";
+pub(super) const SEPARATOR: &str = "<|endoftext|>";
 
 fn table() -> &'static CoreBPE {
     r50k_base_singleton()
@@ -33,7 +33,7 @@ pub(super) fn encode_spans(text: &str) -> Result<Vec<(u32, Range<usize>)>, Error
             add(END_OF_TEXT, SEPARATOR.len());
         }
         for token in encode(part)? {
-            add(token, bytes_of(token));
+            add(token, bytes_of(token).len());
         }
     }
     Ok(spans)
@@ -60,9 +60,10 @@ pub(super) fn decode(tokens: &[u32]) -> String {
 }
 
 pub(super) fn byte_lengths() -> Vec<u32> {
-    (0..END_OF_TEXT).map(|token| bytes_of(token) as u32).chain([0]).collect()
+    (0..END_OF_TEXT).map(|token| bytes_of(token).len() as u32).chain([0]).collect()
 }
 
-fn bytes_of(token: u32) -> usize {
-    table().decode_bytes(&[token]).map_or(0, |bytes| bytes.len())
+/// Returns the bytes of a token; none of an unknown one.
+pub(super) fn bytes_of(token: u32) -> Vec<u8> {
+    table().decode_bytes(&[token]).unwrap_or_default()
 }

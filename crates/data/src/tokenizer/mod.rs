@@ -1,5 +1,6 @@
 //! Conversion of text to token numbers and back.
 
+mod described;
 mod file;
 mod gpt2;
 
@@ -63,6 +64,26 @@ impl Tokenizer {
         match self {
             Self::File(file) => format!("sha256:{}", file.sha256()),
             _ => self.name().to_owned(),
+        }
+    }
+
+    /// The tokenizer's `tokenizer.json`, as it was read or for a built-in one; `None` for an unknown one.
+    #[must_use]
+    pub fn json(&self) -> Option<Vec<u8>> {
+        match self {
+            Self::None => None,
+            Self::Bytes => Some(described::bytes().to_string().into_bytes()),
+            Self::Gpt2 => Some(described::gpt2().to_string().into_bytes()),
+            Self::File(file) => Some(file.json().to_vec()),
+        }
+    }
+
+    /// The text of a token, as a file of special tokens names it.
+    #[must_use]
+    pub fn spelling(&self, token: u32) -> Option<String> {
+        match self {
+            Self::None | Self::Bytes => None,
+            Self::Gpt2 | Self::File(_) => Some(self.decode(&[token])),
         }
     }
 

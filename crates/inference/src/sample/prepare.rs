@@ -41,21 +41,23 @@ impl Prepared {
             false => trained.tokenizer().unwrap_or(Tokenizer::None),
         };
         let ends = ends::of(&trained, &tokenizer);
-        let prompts = prompts::read(options, &tokenizer, vocabulary, trained.config.train.seed)?;
+        let chat = options.chat.then(|| trained.chat_template()).transpose()?;
+        let seed = trained.config.train.seed;
+        let prompts = prompts::read(options, &tokenizer, chat.as_ref(), vocabulary, seed)?;
         prompts::check(&prompts, context)?;
-        let stop = options.stop.iter().filter(|stop| !stop.is_empty()).cloned().collect();
+        let mut stop: Vec<_> = options.stop.iter().filter(|stop| !stop.is_empty()).cloned().collect();
+        stop.extend(chat.and_then(|template| template.answer_end()));
         let Trained { mut config, weights, .. } = trained;
         startup.check_ranks(config.parallel.data, config.parallel.pipeline, options.ranks)?;
         let Placed { placement, reason } = Placed::find(options.device, &mut config, startup, options.ranks)?;
         tracing::info!("computing on {reason}");
         let is_gpu = placement.description().kind == Kind::Cuda;
         let most = Generator::most_slots(is_gpu);
-        if options.batch.is_some_and(|batch| batch == 0 || batch > most) {
-            let text = format!("--batch: 1 to {most} prompts at once on each replica of the model");
-            return Err(RunError::Refused(text));
+        if options.batch == Some(0) {
+            return Err(RunError::Refused("--batch 0: at least one prompt is continued at once".to_owned()));
         }
         let each = prompts.len().div_ceil(config.parallel.data);
-        let slots = options.batch.unwrap_or(most).min(each).max(1);
+        let slots = options.batch.unwrap_or(most).min(most).min(each).max(1);
         let longest = prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(1);
         let capacity = context.min(longest + options.tokens);
         let generator = GeneratorOptions {

@@ -1,6 +1,6 @@
 //! Prompts, from the command line and from a file.
 
-use data::Tokenizer;
+use data::{ChatTemplate, Tokenizer};
 
 use super::options::SampleOptions;
 use run::{Result, RunError};
@@ -23,6 +23,7 @@ const MOST_BYTES: u64 = 1 << 26;
 pub(super) fn read(
     options: &SampleOptions,
     tokenizer: &Tokenizer,
+    chat: Option<&ChatTemplate>,
     vocabulary: usize,
     own_seed: u64,
 ) -> Result<Vec<Prompt>> {
@@ -36,6 +37,9 @@ pub(super) fn read(
         }
     }
     if texts.is_empty() && options.prompt_tokens.is_empty() {
+        if chat.is_some() {
+            return Err(RunError::Refused("--chat: it needs a message: --prompt".to_owned()));
+        }
         texts.push(LINE_FEED.to_owned());
     }
     let prompts = texts.len() + options.prompt_tokens.len();
@@ -53,7 +57,13 @@ pub(super) fn read(
     };
     let mut given = Vec::with_capacity(prompts);
     for text in texts {
-        let tokens = tokenizer.encode(&text)?;
+        let tokens = match chat {
+            None => tokenizer.encode_prompt(&text)?,
+            Some(template) => {
+                let question = template.question(&text).map_err(RunError::Refused)?;
+                tokenizer.encode_spans(&question)?.into_iter().map(|(token, _)| token).collect()
+            }
+        };
         given.push((text, tokens));
     }
     given.extend(options.prompt_tokens.iter().map(|tokens| (tokenizer.decode(tokens), tokens.clone())));
@@ -107,7 +117,7 @@ mod tests {
         let seeds = |given: &[u64]| -> Vec<u64> {
             let prompts = ["a", "b", "c"].map(str::to_owned).to_vec();
             let options = SampleOptions { prompts, seeds: given.to_vec(), ..SampleOptions::default() };
-            let read = read(&options, &Tokenizer::Bytes, 256, 40).unwrap();
+            let read = read(&options, &Tokenizer::Bytes, None, 256, 40).unwrap();
             read.iter().map(|prompt| prompt.seed).collect()
         };
         assert_eq!(seeds(&[]), [40, 41, 42]);

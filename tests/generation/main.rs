@@ -2,14 +2,17 @@
 //! them.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)] // a test panics to report a failure
 
+mod chat;
+#[path = "../common/mod.rs"]
 mod common;
+mod transformers;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use common::golden;
 use common::runs::{GPT, LLAMA, config, train_in};
-use inference::{EvaluateOptions, Evaluation, ExportOptions, Piece, SampleOptions, Sampled, Show};
+use inference::{EvaluateOptions, Evaluation, Piece, SampleOptions, Sampled, Show};
 use run::Startup;
 use serde_json::Value;
 use worker::DeviceChoice;
@@ -185,8 +188,11 @@ fn a_text_is_the_same_alone_beside_others_and_on_every_grid_and_memory_is_as_pla
             };
             assert_eq!(sample(alone).texts, std::slice::from_ref(expected));
         }
-        let batches = sample(SampleOptions { batch: Some(3), ..options.clone() });
-        assert_eq!(batches.texts, first.texts);
+        // More than a step computes are continued in turns.
+        for batch in [3, 100] {
+            let batches = sample(SampleOptions { batch: Some(batch), ..options.clone() });
+            assert_eq!(batches.texts, first.texts);
+        }
     }
 }
 
@@ -230,7 +236,7 @@ fn on_a_gpu_a_text_is_the_same_alone_and_beside_others_and_memory_is_as_planned(
 
 #[test]
 fn what_does_not_fit_is_refused_before_anything_is_allocated() {
-    let table: [(SampleOptions, &str); 6] = [
+    let table: [(SampleOptions, &str); 7] = [
         (
             SampleOptions { prompts: vec!["a".to_owned()], ..greedy(&folder("gpt2"), vec![]) },
             "no tokenizer.json",
@@ -238,7 +244,8 @@ fn what_does_not_fit_is_refused_before_anything_is_allocated() {
         (greedy(&folder("gpt2"), vec![vec![1 << 20]]), "token 1048576 is not among"),
         (greedy(&folder("gpt2"), vec![vec![1; 129]]), "129 tokens, more than the model's context of 128"),
         (SampleOptions { top_p: 0.0, ..greedy(&folder("gpt2"), vec![vec![1]]) }, "--top-p 0"),
-        (SampleOptions { batch: Some(9), ..greedy(&folder("gpt2"), vec![vec![1]]) }, "--batch: 1 to 8"),
+        (SampleOptions { batch: Some(0), ..greedy(&folder("gpt2"), vec![vec![1]]) }, "--batch 0"),
+        (SampleOptions { chat: true, ..greedy(&folder("gpt2"), vec![vec![1]]) }, "no chat_template.jinja"),
         (
             SampleOptions {
                 sets: vec!["memory.limit_bytes=65536".to_owned()],
@@ -251,45 +258,5 @@ fn what_does_not_fit_is_refused_before_anything_is_allocated() {
         let options = SampleOptions { device: DeviceChoice::Cpu, ..options };
         let refused = inference::sample(Startup::alone(), &options, Arc::new(|_| Ok(()))).unwrap_err();
         assert!(refused.exit_status() == 2 && refused.to_string().contains(expected), "{refused}");
-    }
-}
-
-/// Generates from a folder, and scores questions.
-const GENERATE: &str = r#"
-import json, sys
-import torch, transformers
-folder, asked = sys.argv[1], json.loads(sys.argv[2])
-model = transformers.AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32)
-tokens = []
-for prompt in asked:
-    given = torch.tensor([prompt])
-    found = model.generate(given, attention_mask=torch.ones_like(given), max_new_tokens=64, min_new_tokens=64,
-                           do_sample=False, eos_token_id=None, pad_token_id=0)
-    tokens.append(found[0, len(prompt):].tolist())
-print(json.dumps(tokens))
-"#;
-
-#[test]
-fn transformers_generate_the_same_from_an_exported_folder() {
-    let python = std::env::var("PLIMSOLL_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let run = |arguments: &[&str]| std::process::Command::new(&python).args(arguments).output();
-    if !run(&["-c", "import torch, transformers"]).is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: {python} has no torch and transformers (pip install torch transformers)");
-        return;
-    }
-    for name in MODELS {
-        let directory = tempfile::tempdir().unwrap();
-        let out = directory.path().join("out");
-        let options = ExportOptions { model: folder(name), output: out.clone(), ..Default::default() };
-        inference::export(&options).unwrap();
-        let prompts = lists(&recorded(name)["prompts"]);
-        let ours: Vec<_> =
-            sample(greedy(&out, prompts.clone())).texts.into_iter().map(|text| text.tokens).collect();
-        let asked = serde_json::to_string(&prompts).unwrap();
-        let output = run(&["-c", GENERATE, &out.display().to_string(), &asked]).unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        let theirs = lists(&serde_json::from_str(said.lines().last().unwrap()).unwrap());
-        assert_eq!(ours, theirs, "{name}");
     }
 }
