@@ -1,12 +1,13 @@
 """The same training step in Plimsoll and in PyTorch, one after the other on one machine, and the ratios.
 
     python3 benches/peers/step.py --plimsoll target/release/plimsoll [--model gpt2-124m] [--micro-batch-size 64]
-        [--device cuda|cpu] [--variants eager,compile] [--steps 20] [--warm-up 5]
+        [--device cuda|cpu] [--gpus N] [--variants eager,compile] [--steps 20] [--warm-up 5]
         [--warm-up-seconds 5]
 
-A GPT-2 on random tokens, with dropout if its configuration has it, one micro-batch a step, AdamW (fused), clipping at 1.0. On a GPU both compute in bf16 with f32
-master weights (PyTorch: autocast); on the CPU both in f32. Plimsoll is measured before and after PyTorch: the machine may
-have changed in between, and the slower of its two runs is the one that is compared.
+A GPT-2 or a Llama on random tokens, with dropout if its configuration has it, one micro-batch a step and GPU, AdamW (fused),
+clipping at 1.0. On a GPU both compute in bf16 with f32 master weights (PyTorch: autocast); on the CPU both in f32. Several GPUs
+are for a Llama, in PyTorch with FSDP2 (llama.py), here with the optimizer sharded and gradients in bf16. Plimsoll is measured
+before and after PyTorch: the machine may have changed in between, and the slower of its two runs is the one that is compared.
 """
 
 import argparse
@@ -19,9 +20,12 @@ import sys
 import time
 import tomllib
 
+import llama
+
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "launch" / "configs"
 # As in `plimsoll bench step`.
 MICRO_BATCHES = {"small": 32, "gpt2-124m": 64, "gpt2-355m": 32, "gpt2-1558m": 16, "gpt-shakespeare": 64}
+LLAMAS = {"llama3-1b": 4, "llama3-8b": 1}
 
 
 def sizes(model):
@@ -33,12 +37,19 @@ def sizes(model):
     return *whole, table.get("dropout", 0.0)
 
 
+def llama_sizes(given):
+    own = {key.removeprefix("model."): int(value) for key, value in (size.split("=") for size in given.set)}
+    return llama.sizes(CONFIGS / f"{given.model}.toml") | own
+
+
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plimsoll", help="the program; without it PyTorch is measured alone")
-    parser.add_argument("--model", choices=MICRO_BATCHES, default="gpt2-124m")
+    parser.add_argument("--model", choices=MICRO_BATCHES | LLAMAS, default="gpt2-124m")
     parser.add_argument("--micro-batch-size", type=int)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--gpus", type=int, default=1)
+    parser.add_argument("--set", action="append", default=[], metavar="model.KEY=N", help="another size of a Llama in both")
     parser.add_argument("--variants", default="eager,compile")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--warm-up", type=int, default=5)
@@ -46,17 +57,27 @@ def arguments():
     given = parser.parse_args()
     if given.warm_up_seconds is None:
         given.warm_up_seconds = 5.0 if given.device == "cuda" else 0.0
-    given.micro_batch_size = given.micro_batch_size or MICRO_BATCHES[given.model]
+    given.micro_batch_size = given.micro_batch_size or (MICRO_BATCHES | LLAMAS)[given.model]
+    if given.gpus > 1 and given.model not in LLAMAS:
+        parser.error("--gpus: several GPUs are for a Llama; `plimsoll bench scaling` measures GPT-2")
     return given
 
 
 def plimsoll(given):
     """Seconds of the median step, and the whole answer."""
-    command = [given.plimsoll, "bench", "step", "--json", "--model", given.model, "--device", given.device]
+    command = [given.plimsoll, "bench", "step" if given.gpus == 1 else "scaling", "--json", "--model", given.model]
+    if given.gpus > 1:
+        command += ["--weak", "--ranks", str(given.gpus), "--reduction", "tree", "--shard", "--set", "precision.gradients=bf16"]
+    for size in given.set:
+        command += ["--set", size]
+    command += ["--device", given.device]
     command += ["--micro-batch-size", str(given.micro_batch_size), "--steps", str(given.steps), "--warm-up", str(given.warm_up)]
     command += ["--warm-up-seconds", str(given.warm_up_seconds)]
-    answer = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    return answer["seconds"], answer
+    answer = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+    if given.gpus == 1:
+        return answer["seconds"], answer
+    peaks = {key: max(rank[key] for rank in answer["by_rank"]) for key in ("peak_allocated_bytes", "peak_reserved_bytes")}
+    return answer["step_seconds"], {"device": answer["device_model"]} | peaks
 
 
 def model(torch, layers, heads, width, context, vocabulary, dropout):
@@ -109,6 +130,8 @@ def model(torch, layers, heads, width, context, vocabulary, dropout):
 
 def pytorch(given, variant):
     """Seconds of the median step, and the peaks of its allocator."""
+    if given.model in LLAMAS:
+        return llama.pytorch(given, variant, llama_sizes(given))
     import torch
 
     layers, heads, width, context, vocabulary, dropout = sizes(given.model)
@@ -144,7 +167,8 @@ def main():
     given = arguments()
     if importlib.util.find_spec("torch") is None:
         sys.exit(f"step.py: PyTorch is not installed for {sys.executable}: pip install torch")
-    tokens = given.micro_batch_size * sizes(given.model)[3]
+    context = llama_sizes(given)["context"] if given.model in LLAMAS else sizes(given.model)[3]
+    tokens = given.gpus * given.micro_batch_size * context
 
     def line(name, seconds, allocated, reserved, ours=None):
         text = f"{name:<28} {1e3 * seconds:9.2f} ms {tokens / seconds:11,.0f} tokens/s"
@@ -162,13 +186,13 @@ def main():
 
     if given.plimsoll:
         answer = own("before")
-        print(f"on {answer['device']}: {given.model}, micro-batch {given.micro_batch_size}", flush=True)
+        print(f"on {answer['device']}: {given.model}, micro-batch {given.micro_batch_size}, {given.gpus} of them", flush=True)
     theirs = []
     for variant in filter(None, given.variants.split(",")):
         # Each in a process of its own: its memory is then its own too.
         command = [sys.executable, "-c", CHILD.format(path=__file__)]
         found = subprocess.run(
-            command, input=json.dumps([vars(given), variant]), check=True, capture_output=True, text=True
+            command, input=json.dumps([vars(given), variant]), check=True, stdout=subprocess.PIPE, text=True
         ).stdout.splitlines()[-1]
         theirs.append((variant, *json.loads(found)))
     if given.plimsoll:
@@ -178,7 +202,8 @@ def main():
 
 
 CHILD = """
-import argparse, importlib.util, json, sys
+import argparse, importlib.util, json, pathlib, sys
+sys.path.insert(0, str(pathlib.Path("{path}").parent))
 specification = importlib.util.spec_from_file_location("step", "{path}")
 step = importlib.util.module_from_spec(specification)
 specification.loader.exec_module(step)

@@ -54,7 +54,7 @@ fn conversations_and_adapters_are_learnt() {
     let [first, last] = train(&at("twice"), "lora.toml", &[&from]);
     assert!(last < 0.1 * first, "{first} {last}");
     let messages = ["twice keel", "twice wind"];
-    for grid in GRIDS {
+    for grid in &GRIDS[..4] {
         assert_eq!(answers(&at("twice"), &messages, grid), ["KEEL KEEL", "WIND WIND"], "{grid:?}");
     }
     export("twice", "merged", true);

@@ -94,10 +94,11 @@ impl Trained {
     /// there is none, or it cannot be read.
     pub(crate) fn chat_template(&self) -> Result<ChatTemplate> {
         let own = ChatTemplate::beside(&self.home.join(TOKENIZER));
-        match (own, self.folder().filter(|_| self.is_run)) {
-            (Err(_), Some(folder)) => Ok(ChatTemplate::beside(&folder.join(TOKENIZER))?),
-            (own, _) => Ok(own?),
-        }
+        let found = match (own, self.folder().filter(|_| self.is_run)) {
+            (Err(_), Some(folder)) => ChatTemplate::beside(&folder.join(TOKENIZER)),
+            (own, _) => own,
+        };
+        found.map_err(|error| RunError::Refused(error.to_string()))
     }
 }
 

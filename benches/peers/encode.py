@@ -1,6 +1,6 @@
 """Tokenizing the same documents with Plimsoll and with Python's tokenizers, in turn on one machine, and the ratio.
 
-    python3 benches/peers/tokenize.py --plimsoll target/release/plimsoll [--tokenizer FILE.json | --vocabulary 16384]
+    python3 benches/peers/encode.py --plimsoll target/release/plimsoll [--tokenizer FILE.json | --vocabulary 16384]
         [--rounds 5] [--megabytes 100] FILE...
 
 Files are text; a document is some paragraphs of one, of 4 kB or more. `encode_batch` is timed alone, on documents in

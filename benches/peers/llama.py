@@ -1,0 +1,166 @@
+"""A Llama in PyTorch for step.py: the step of `plimsoll bench step --model llama3-1b` with FSDP2 and torch.compile.
+
+Parameters are f32 masters, computed with in bf16: by autocast on one GPU, by FSDP2's mixed precision on several, which reduces
+gradients in f32. Each block is compiled by itself, and so is the loss. Random tokens, AdamW (fused), clipping at 1.0.
+"""
+
+import os
+import statistics
+import time
+import tomllib
+
+# The sizes that a configuration may leave out.
+DEFAULTS = {"rope_theta": 10000.0, "norm_epsilon": 1e-5}
+
+
+def sizes(path):
+    return DEFAULTS | tomllib.loads(path.read_text())["model"]
+
+
+def model(torch, size):
+    from torch import nn
+    from torch.nn import functional as F
+
+    width, heads, kv_heads = size["width"], size["heads"], size["key_value_heads"]
+    head = width // heads
+
+    def linear(inputs, outputs):
+        return nn.Linear(inputs, outputs, bias=False)
+
+    def norm():
+        return nn.RMSNorm(width, size["norm_epsilon"])
+
+    def rotated(x, cos, sin):
+        left, right = x.chunk(2, dim=-1)
+        return x * cos + torch.cat((-right, left), dim=-1) * sin
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention_norm, self.mlp_norm = norm(), norm()
+            self.query, self.out = linear(width, heads * head), linear(heads * head, width)
+            self.key, self.value = linear(width, kv_heads * head), linear(width, kv_heads * head)
+            self.gate, self.up = linear(width, size["feed_forward"]), linear(width, size["feed_forward"])
+            self.down = linear(size["feed_forward"], width)
+
+        def forward(self, x, cos, sin):
+            rows, columns, _ = x.shape
+            normed = self.attention_norm(x)
+            query, key, value = (
+                project(normed).view(rows, columns, -1, head).transpose(1, 2)
+                for project in (self.query, self.key, self.value)
+            )
+            query, key = rotated(query, cos, sin), rotated(key, cos, sin)
+            mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+            x = x + self.out(mixed.transpose(1, 2).reshape(rows, columns, -1))
+            normed = self.mlp_norm(x)
+            return x + self.down(F.silu(self.gate(normed)) * self.up(normed))
+
+    class Llama(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(size["vocabulary"], width)
+            self.blocks = nn.ModuleList(Block() for _ in range(size["layers"]))
+            self.norm, self.head = norm(), linear(width, size["vocabulary"])
+
+        def make_tables(self, context, device, dtype):
+            frequencies = size["rope_theta"] ** (-torch.arange(0, head, 2, device=device, dtype=torch.float32) / head)
+            angles = torch.outer(torch.arange(context, device=device, dtype=torch.float32), frequencies)
+            angles = torch.cat((angles, angles), dim=-1)
+            self.cos, self.sin = angles.cos().to(dtype), angles.sin().to(dtype)
+
+        def forward(self, tokens):
+            x = self.embedding(tokens)
+            for block in self.blocks:
+                x = block(x, self.cos, self.sin)
+            return self.head(self.norm(x))
+
+    return Llama()
+
+
+def sharded(llama, torch, ranks):
+    """FSDP2 over the ranks: parameters are gathered in bf16, and gradients reduced in f32."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    mesh = init_device_mesh("cuda", (ranks,))
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for block in llama.blocks:
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(llama, mesh=mesh, mp_policy=policy)
+
+
+def rank(number, ranks, given, variant, size, answers):
+    """One rank: puts the median step's seconds and the allocator's peaks into `answers`."""
+    import torch
+    from torch.nn import functional as F
+
+    on_gpu = given.device == "cuda"
+    if ranks > 1:
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29533", "RANK": str(number), "WORLD_SIZE": str(ranks)}
+        os.environ["LOCAL_RANK"] = str(number)
+        torch.cuda.set_device(number)
+        torch.distributed.init_process_group("nccl")
+    with torch.device("meta"):
+        llama = model(torch, size)
+    compiled = variant == "compile"
+    if compiled:
+        for block in llama.blocks:
+            block.compile(fullgraph=True)
+    if ranks > 1:
+        sharded(llama, torch, ranks)
+    llama.to_empty(device=given.device)
+    with torch.no_grad():
+        for parameter in llama.parameters():
+            parameter.normal_(0, 0.02) if parameter.dim() > 1 else parameter.fill_(1)
+    llama.make_tables(size["context"], given.device, torch.bfloat16 if on_gpu else torch.float32)
+    optimizer = torch.optim.AdamW(llama.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+
+    def cross_entropy(logits, targets):
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+    loss_of = torch.compile(cross_entropy) if compiled else cross_entropy
+    wait = torch.cuda.synchronize if on_gpu else (lambda: None)
+
+    def step():
+        tokens = torch.randint(size["vocabulary"], (given.micro_batch_size, size["context"] + 1), device=given.device)
+        with torch.autocast(given.device, torch.bfloat16, enabled=on_gpu and ranks == 1):
+            logits = llama(tokens[:, :-1].contiguous())
+        loss = loss_of(logits, tokens[:, 1:].contiguous())
+        del logits
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(llama.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    times, warmed, warm_up = [], 0.0, given.warm_up
+    while len(times) < warm_up + given.steps:
+        wait()
+        began = time.perf_counter()
+        step()
+        wait()
+        # All ranks decide by the slowest one's time.
+        seconds = torch.tensor(time.perf_counter() - began, device=given.device, dtype=torch.float64)
+        if ranks > 1:
+            torch.distributed.all_reduce(seconds, torch.distributed.ReduceOp.MAX)
+        times.append(seconds.item())
+        warmed += times[-1] if len(times) > 1 else 0.0
+        if warmed < given.warm_up_seconds:
+            warm_up = max(warm_up, len(times))
+    peaks = (torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()) if on_gpu else (0, 0)
+    answers.put((statistics.median(times[warm_up:]), *peaks))
+    if ranks > 1:
+        torch.distributed.destroy_process_group()
+
+
+def pytorch(given, variant, size):
+    """Seconds of the median step, and the largest peaks of the ranks' allocators."""
+    import torch.multiprocessing as processes
+
+    answers = processes.get_context("spawn").SimpleQueue()
+    if given.gpus == 1:
+        rank(0, 1, given, variant, size, answers)
+    else:
+        processes.spawn(rank, args=(given.gpus, given, variant, size, answers), nprocs=given.gpus)
+    found = [answers.get() for _ in range(given.gpus)]
+    return found[0][0], (max(peaks[1] for peaks in found), max(peaks[2] for peaks in found))
