@@ -116,6 +116,38 @@ fn stages_have_the_bits_of_one_rank() {
     }
 }
 
+/// A grid of processes samples and evaluates as one rank, as threads and from the command line.
+#[test]
+fn processes_sample_and_evaluate_as_one_rank() {
+    if !has_mpi() {
+        return;
+    }
+    let workplace = workplace();
+    let trained = train(Transport::Threads, workplace.path(), 1, &["checkpoint.every=100"]).output().unwrap();
+    assert_eq!(trained.status.code(), Some(0), "{}", text(&trained.stderr));
+    let sample = ["sample", "out", "--prompt", "The load", "--prompt", "line", "--seed=3", "--tokens=40"];
+    for command in [&sample[..], &["eval", "out"]] {
+        let said = |ranks: usize, sets: &[&str]| {
+            let mut launched = mpirun(workplace.path());
+            launched.args(["-n", &ranks.to_string()]).arg(program()).args(command).arg("--json");
+            launched.args(sets.iter().flat_map(|set| ["--set", set]));
+            let output = launched.output().unwrap();
+            assert_eq!(output.status.code(), Some(0), "{sets:?}: {}", text(&output.stderr));
+            // One rank prints one object.
+            let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            for rank in said["memory"].as_array().into_iter().flatten() {
+                assert_eq!(rank["planned"], rank["used"], "{sets:?}");
+            }
+            [&said["texts"], &said["loss"], &said["tokens"], &said["data"]].map(Clone::clone)
+        };
+        let alone = said(1, &["parallel.data=1"]);
+        assert!(alone[2].as_u64().is_some_and(|tokens| tokens > 50), "{alone:?}");
+        for grid in [&["parallel.data=2"][..], &["parallel.data=1", "parallel.pipeline=2"]] {
+            assert_eq!(said(2, grid), alone, "{grid:?}");
+        }
+    }
+}
+
 #[test]
 fn every_log_begins_with_the_rank_and_its_host() {
     if !has_mpi() {

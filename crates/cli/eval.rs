@@ -5,9 +5,8 @@ use std::path::PathBuf;
 use crate::error::CliError;
 use inference::EvaluateOptions;
 use run::Startup;
-use telemetry::log::Log;
-use worker::DeviceChoice;
 
+use crate::model::ModelArgs;
 use crate::output::{print, print_json};
 use crate::outputs::{Force, Kind, Output};
 
@@ -25,8 +24,8 @@ use crate::outputs::{Force, Kind, Output};
     plimsoll eval llama/ --choices questions.jsonl --set parallel.data=4\n\n\
     A line of questions.jsonl: {\"context\": \"The sky is\", \"endings\": [\"blue\", \"flat\"], \"label\": 0}")]
 pub(crate) struct EvalArgs {
-    /// A run, a checkpoint, or a folder of Hugging Face.
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelArgs,
     /// Text files or token shards (.bin), or globs of them [default: what the run held out].
     #[arg(long, value_name = "FILE", num_args = 1..)]
     data: Vec<String>,
@@ -37,19 +36,6 @@ pub(crate) struct EvalArgs {
     /// Tokens in a sequence [default: as the model was trained with, or the longest question].
     #[arg(long, value_name = "N")]
     context: Option<usize>,
-    /// The step of the run's checkpoint [default: the newest].
-    #[arg(long, value_name = "N")]
-    step: Option<u64>,
-    /// Override a key of the model's configuration, as in --set parallel.pipeline=2; may be repeated.
-    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
-    set: Vec<String>,
-    /// Number of ranks, as threads of this process; must equal parallel.data × parallel.pipeline, which is
-    /// the default.
-    #[arg(long, value_name = "N")]
-    ranks: Option<usize>,
-    /// Device to compute on: cpu, cuda, or auto.
-    #[arg(long, value_name = "DEVICE", default_value = "auto")]
-    device: String,
     /// Print one JSON object with the keys model, data (what tells both from others), tokens, loss,
     /// loss_per_byte, perplexity and, of multiple choice, questions, accuracy, accuracy_per_token and
     /// accuracy_per_byte.
@@ -79,21 +65,18 @@ pub(crate) fn run(args: &EvalArgs) -> Result<(), CliError> {
 }
 
 fn options(args: &EvalArgs) -> Result<(EvaluateOptions, Option<Output>), CliError> {
-    let device = DeviceChoice::from_name(&args.device)?;
-    if device == DeviceChoice::Meta {
-        return Err(CliError::Refused("--device meta computes no loss".to_owned()));
-    }
-    Log::new().install()?;
+    let device = args.model.device("computes no loss")?;
+    let ModelArgs { model, step, set, ranks, .. } = &args.model;
     let output = args.output.as_deref().map(|path| args.force.output("-o", path, Kind::Measurement));
     let options = EvaluateOptions {
-        model: args.model.clone(),
-        step: args.step,
+        model: model.clone(),
+        step: *step,
         data: args.data.clone(),
         choices: args.choices.clone(),
         context: args.context,
-        sets: args.set.clone(),
+        sets: set.clone(),
         device,
-        ranks: args.ranks,
+        ranks: *ranks,
     };
     Ok((options, output.transpose()?))
 }

@@ -87,6 +87,7 @@ mod error;
 mod eval;
 mod export;
 mod layer_profile;
+mod model;
 mod output;
 mod outputs;
 mod plan;

@@ -7,10 +7,9 @@ use std::sync::Arc;
 use crate::error::CliError;
 use inference::{Piece, SampleOptions, Sampled, Show};
 use run::{RunError, Startup};
-use telemetry::log::Log;
 use telemetry::units::grouped;
-use worker::DeviceChoice;
 
+use crate::model::ModelArgs;
 use crate::output::{note, print, print_json};
 use system::terminal;
 
@@ -27,11 +26,8 @@ use system::terminal;
     plimsoll sample llama/ --tokens 4096 --plan\n  \
     plimsoll sample llama/ --prompts many.txt --set parallel.data=2 --set parallel.pipeline=2")]
 pub(crate) struct SampleArgs {
-    /// A run, a checkpoint, or a folder of Hugging Face.
-    model: PathBuf,
-    /// The step of the run's checkpoint [default: the newest].
-    #[arg(long, value_name = "N")]
-    step: Option<u64>,
+    #[command(flatten)]
+    model: ModelArgs,
     /// Text to continue; may be repeated [default: a line feed].
     #[arg(long, value_name = "TEXT")]
     prompt: Vec<String>,
@@ -78,16 +74,6 @@ pub(crate) struct SampleArgs {
     /// Print the planned memory, and generate nothing.
     #[arg(long)]
     plan: bool,
-    /// Override a key of the model's configuration, as in --set parallel.pipeline=2; may be repeated.
-    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
-    set: Vec<String>,
-    /// Number of ranks, as threads of this process; must equal parallel.data × parallel.pipeline, which is
-    /// the default.
-    #[arg(long, value_name = "N")]
-    ranks: Option<usize>,
-    /// Device to compute on: cpu, cuda, or auto.
-    #[arg(long, value_name = "DEVICE", default_value = "auto")]
-    device: String,
     /// Print one JSON object with all texts and their tokens, and the memory of every rank, at the end.
     #[arg(long)]
     json: bool,
@@ -156,14 +142,11 @@ fn show(piece: Piece<'_>, is_answer: bool) -> std::io::Result<()> {
 }
 
 fn options(args: &SampleArgs) -> Result<SampleOptions, CliError> {
-    let device = DeviceChoice::from_name(&args.device)?;
-    if device == DeviceChoice::Meta {
-        return Err(CliError::Refused("--device meta computes no text; --plan plans memory".to_owned()));
-    }
-    Log::new().install()?;
+    let device = args.model.device("computes no text; --plan plans memory")?;
+    let ModelArgs { model, step, set, ranks, .. } = &args.model;
     Ok(SampleOptions {
-        model: args.model.clone(),
-        step: args.step,
+        model: model.clone(),
+        step: *step,
         prompts: args.prompt.clone(),
         prompt_file: args.prompts.clone(),
         chat: args.chat,
@@ -176,9 +159,9 @@ fn options(args: &SampleArgs) -> Result<SampleOptions, CliError> {
         seeds: args.seed.clone(),
         stop: args.stop.clone(),
         batch: args.batch,
-        sets: args.set.clone(),
+        sets: set.clone(),
         device,
-        ranks: args.ranks,
+        ranks: *ranks,
         plan_only: args.plan,
     })
 }

@@ -1,7 +1,7 @@
 //! Errors of data; each names the pattern, the path or the figures.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use system::numbers::grouped;
 
@@ -20,7 +20,7 @@ pub enum Error {
         reason: String,
     },
     /// A glob that matches no file (directories do not count).
-    #[error("the glob '{pattern}' matches no file in {base}")]
+    #[error("the glob '{pattern}' matches no file in {}", if base.as_os_str().is_empty() { Path::new(".") } else { base }.display())]
     NoMatch {
         /// The pattern as it was given.
         pattern: String,

@@ -46,6 +46,12 @@ impl Error {
     /// Returns whether the error is due to the command line or the data instead of the machine.
     #[must_use]
     pub fn is_refused(&self) -> bool {
-        !matches!(self, Self::File { .. })
+        use io::ErrorKind::{IsADirectory, NotADirectory, NotFound, PermissionDenied};
+        match self {
+            Self::File { source, .. } => {
+                [IsADirectory, NotADirectory, NotFound, PermissionDenied].contains(&source.kind())
+            }
+            _ => true,
+        }
     }
 }

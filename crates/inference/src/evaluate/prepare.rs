@@ -187,8 +187,15 @@ fn data_settings(trained: &Trained, options: &EvaluateOptions) -> Result<Vec<Str
     // A JSON list of strings is a TOML list, and a string a string.
     let paths = serde_json::Value::from(options.data.clone());
     let named = options.sets.iter().any(|set| set.starts_with("data.tokenizer"));
-    let own = trained.tokenizer_file().filter(|_| kind == DataKind::Text && !named);
-    let own = own.map(|file| format!("data.tokenizer={}", serde_json::Value::from(file.to_string_lossy())));
+    let own = match (kind, trained.tokenizer_file()) {
+        _ if named || trained.is_run() => None,
+        // The tokens of a folder's model may be fewer than bytes, the default.
+        (DataKind::Tokens, _) => Some("data.tokenizer=none".to_owned()),
+        (_, Some(file)) => {
+            Some(format!("data.tokenizer={}", serde_json::Value::from(file.to_string_lossy())))
+        }
+        (_, None) => None,
+    };
     let settings = vec![
         format!("data.kind={}", kind.name()),
         "data.mixture=[]".to_owned(),

@@ -1,7 +1,9 @@
 //! Hugging Face folders through whole runs: reading weights on every grid, losses, writing weights.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)] // a test panics to report a failure
 
+#[path = "../common/mod.rs"]
 mod common;
+mod transformers;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -316,61 +318,5 @@ fn wrong_folders_are_refused_before_anything_is_written() {
     for (options, expected) in table {
         let refused = evaluate(options).unwrap_err();
         assert!(refused.exit_status() == 2 && refused.to_string().contains(expected), "{refused}");
-    }
-}
-
-/// Returns Python with transformers, from the environment's PLIMSOLL_PYTHON or the path; prints if there is
-/// none.
-fn python() -> Option<String> {
-    let python = std::env::var("PLIMSOLL_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let tried = std::process::Command::new(&python).args(["-c", "import torch, transformers"]).output();
-    let found = tried.is_ok_and(|output| output.status.success());
-    if !found {
-        eprintln!("skipped: {python} has no torch and transformers (pip install torch transformers)");
-    }
-    found.then_some(python)
-}
-
-/// Loads a folder strictly, and prints the loss of the recorded tokens.
-const LOAD: &str = r#"
-import json, sys
-import numpy, torch, transformers
-folder, recorded = sys.argv[1:]
-model, info = transformers.AutoModelForCausalLM.from_pretrained(
-    folder, output_loading_info=True, torch_dtype=torch.float32)
-assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"], info
-sizes = json.load(open(recorded + "/expected.json"))
-tokens = torch.from_numpy(numpy.fromfile(recorded + "/tokens.bin", numpy.uint16, offset=1024).astype(numpy.int64))
-rows, columns = sizes["sequences"], sizes["context"]
-inputs, targets = (tokens[at:at + rows * columns].view(rows, columns) for at in (0, 1))
-with torch.no_grad():
-    logits = model(inputs).logits
-print(torch.nn.functional.cross_entropy(logits.double().flatten(0, 1), targets.flatten()).item())
-"#;
-
-#[test]
-fn transformers_load_an_exported_folder() {
-    let Some(python) = python() else { return };
-    for name in MODELS {
-        let directory = tempfile::tempdir().unwrap();
-        let run_dir = directory.path().join("run");
-        train_in(&run_dir, config(&ten_steps(name), &[]), DeviceChoice::Cpu).unwrap();
-        let of_run = evaluate(EvaluateOptions { model: run_dir.clone(), ..Default::default() }).unwrap();
-        // With the folder's own configuration, and with a written one.
-        let moved = directory.path().join("moved");
-        fs::rename(&run_dir, &moved).unwrap();
-        let text = fs::read_to_string(moved.join("config.toml")).unwrap();
-        for (number, config) in [text.clone(), text.replace("/models/", "/gone/")].iter().enumerate() {
-            fs::write(moved.join("config.toml"), config).unwrap();
-            let out = directory.path().join(format!("out-{number}"));
-            let options = ExportOptions { model: moved.clone(), output: out.clone(), ..Default::default() };
-            inference::export(&options).unwrap();
-            let loaded =
-                std::process::Command::new(&python).args(["-c", LOAD]).arg(&out).arg(folder(name)).output();
-            let loaded = loaded.unwrap();
-            assert!(loaded.status.success(), "{}", String::from_utf8_lossy(&loaded.stderr));
-            let loss: f64 = String::from_utf8_lossy(&loaded.stdout).trim().parse().unwrap();
-            assert!((loss - of_run.loss).abs() < 1e-5 * of_run.loss, "{name}: {loss} and {of_run}");
-        }
     }
 }

@@ -1,0 +1,40 @@
+//! The arguments of commands that use a trained model.
+
+use std::path::PathBuf;
+
+use telemetry::log::Log;
+use worker::DeviceChoice;
+
+use crate::error::CliError;
+
+/// A model, and the ranks and devices to compute on.
+#[derive(clap::Args, Debug)]
+pub(crate) struct ModelArgs {
+    /// A run, a checkpoint, or a folder of Hugging Face.
+    pub(crate) model: PathBuf,
+    /// The step of the run's checkpoint [default: the newest].
+    #[arg(long, value_name = "N")]
+    pub(crate) step: Option<u64>,
+    /// Override a key of the model's configuration, as in --set parallel.pipeline=2; may be repeated.
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Number of ranks, as threads of this process; must equal parallel.data × parallel.pipeline, which is
+    /// the default.
+    #[arg(long, value_name = "N")]
+    pub(crate) ranks: Option<usize>,
+    /// Device to compute on: cpu, cuda, or auto.
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    device: String,
+}
+
+impl ModelArgs {
+    /// Returns the device, and begins to log. Errors: an unknown device; Meta, for the reason `of_meta`.
+    pub(crate) fn device(&self, of_meta: &str) -> Result<DeviceChoice, CliError> {
+        let device = DeviceChoice::from_name(&self.device)?;
+        if device == DeviceChoice::Meta {
+            return Err(CliError::Refused(format!("--device meta {of_meta}")));
+        }
+        Log::new().install()?;
+        Ok(device)
+    }
+}

@@ -1,0 +1,99 @@
+//! Comparisons with transformers, skipped by name without Python's torch and transformers.
+
+use std::fs;
+use std::process::Command;
+
+use inference::{EvaluateOptions, ExportOptions};
+use serde_json::Value;
+use worker::DeviceChoice;
+
+use super::{MODELS, evaluate, folder, near, ten_steps};
+use crate::common::root;
+use crate::common::runs::{config, train_in};
+
+/// Returns Python with transformers, from the environment's PLIMSOLL_PYTHON or the path; prints if there is
+/// none.
+fn python() -> Option<String> {
+    let python = std::env::var("PLIMSOLL_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let tried = Command::new(&python).args(["-c", "import torch, transformers"]).output();
+    let found = tried.is_ok_and(|output| output.status.success());
+    if !found {
+        eprintln!("skipped: {python} has no torch and transformers (pip install torch transformers)");
+    }
+    found.then_some(python)
+}
+
+/// Loads a folder strictly, and prints the loss of the recorded tokens.
+const LOAD: &str = r#"
+import json, sys
+import numpy, torch, transformers
+folder, recorded = sys.argv[1:]
+model, info = transformers.AutoModelForCausalLM.from_pretrained(
+    folder, output_loading_info=True, torch_dtype=torch.float32)
+assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"], info
+sizes = json.load(open(recorded + "/expected.json"))
+tokens = torch.from_numpy(numpy.fromfile(recorded + "/tokens.bin", numpy.uint16, offset=1024).astype(numpy.int64))
+rows, columns = sizes["sequences"], sizes["context"]
+inputs, targets = (tokens[at:at + rows * columns].view(rows, columns) for at in (0, 1))
+with torch.no_grad():
+    logits = model(inputs).logits
+print(torch.nn.functional.cross_entropy(logits.double().flatten(0, 1), targets.flatten()).item())
+"#;
+
+#[test]
+fn transformers_load_an_exported_folder() {
+    let Some(python) = python() else { return };
+    for name in MODELS {
+        let directory = tempfile::tempdir().unwrap();
+        let run_dir = directory.path().join("run");
+        train_in(&run_dir, config(&ten_steps(name), &[]), DeviceChoice::Cpu).unwrap();
+        let of_run = evaluate(EvaluateOptions { model: run_dir.clone(), ..Default::default() }).unwrap();
+        // With the folder's own configuration, and with a written one.
+        let moved = directory.path().join("moved");
+        fs::rename(&run_dir, &moved).unwrap();
+        let text = fs::read_to_string(moved.join("config.toml")).unwrap();
+        for (number, config) in [text.clone(), text.replace("/models/", "/gone/")].iter().enumerate() {
+            fs::write(moved.join("config.toml"), config).unwrap();
+            let out = directory.path().join(format!("out-{number}"));
+            let options = ExportOptions { model: moved.clone(), output: out.clone(), ..Default::default() };
+            inference::export(&options).unwrap();
+            let loaded = Command::new(&python).args(["-c", LOAD]).arg(&out).arg(folder(name)).output();
+            let loaded = loaded.unwrap();
+            assert!(loaded.status.success(), "{}", String::from_utf8_lossy(&loaded.stderr));
+            let loss: f64 = String::from_utf8_lossy(&loaded.stdout).trim().parse().unwrap();
+            assert!((loss - of_run.loss).abs() < 1e-5 * of_run.loss, "{name}: {loss} and {of_run}");
+        }
+    }
+}
+
+/// Models of every family with other sizes than the recorded ones are read, computed and written as they are.
+#[test]
+fn random_models_of_transformers_go_in_and_out_unchanged() {
+    let Some(python) = python() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let script = root().join("tests/hugging_face/sizes.py");
+    let made = Command::new(&python).arg(script).arg(directory.path()).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let said = String::from_utf8_lossy(&made.stdout).into_owned();
+    let losses: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+    let losses = losses.as_object().unwrap();
+    assert!(losses.len() > 8);
+    for (name, loss) in losses {
+        let at = directory.path().join(name);
+        let tokens = directory.path().join("tokens.bin").display().to_string();
+        let options = EvaluateOptions {
+            model: at.clone(),
+            data: vec![tokens],
+            context: Some(24),
+            ..Default::default()
+        };
+        let found = evaluate(options).unwrap();
+        assert!(near(found.loss, loss, 1e-5), "{name}: {found}, and {loss} is expected");
+        let out = directory.path().join(format!("{name}-out"));
+        let options = ExportOptions { model: at.clone(), output: out.clone(), ..Default::default() };
+        inference::export(&options).unwrap();
+        for file in ["model.safetensors", "config.json"] {
+            assert!(fs::read(at.join(file)).unwrap() == fs::read(out.join(file)).unwrap(), "{name}: {file}");
+        }
+    }
+}
