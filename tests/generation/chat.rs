@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use inference::{End, ExportOptions, SampleOptions};
+use inference::{End, EvaluateOptions, ExportOptions, SampleOptions};
+use run::Startup;
 use worker::DeviceChoice;
 
 use super::{GRIDS, sample, sets};
@@ -45,6 +46,18 @@ fn conversations_and_adapters_are_learnt() {
     };
     let [first, last] = train(&at("chat"), "chat.toml", &["train.steps=150"]);
     assert!(last < 0.1 * first, "{first} {last}");
+    // All conversations that were held out, or those of a file.
+    let loss = |data: Vec<String>, grid: &[&str]| {
+        let (model, device) = (at("chat"), DeviceChoice::Cpu);
+        let options = EvaluateOptions { model, data, device, sets: sets(grid), ..Default::default() };
+        inference::evaluate(Startup::alone(), &options).unwrap().unwrap()
+    };
+    let held_out = loss(Vec::new(), &[]);
+    assert!(held_out.loss < 0.5 && held_out.tokens > 100, "{held_out}");
+    assert_eq!(loss(Vec::new(), &["parallel.data=2"]), held_out);
+    let file = root().join("launch/recipes/chat/conversations.jsonl").display().to_string();
+    let all = loss(vec![file], &[]);
+    assert!(all.tokens > 10 * held_out.tokens && all.loss < 0.5, "{all}");
     let messages = ["shout keel", "shout wind sail"];
     assert_eq!(answers(&at("chat"), &messages, &[]), ["KEEL", "WIND SAIL"]);
     export("chat", "model", false);

@@ -66,6 +66,11 @@ pub trait Source: Send + Sync {
     /// Shapes of every micro-batch, which a plan needs. Reads no data.
     fn shape(&self) -> BatchShape;
 
+    /// Sequences of the held-out data; `None` if they are not counted.
+    fn held_out_sequences(&self) -> Option<u64> {
+        None
+    }
+
     /// Number of validation micro-batches.
     fn validation_micro_batches(&self) -> u64;
 }

@@ -178,6 +178,10 @@ impl Source for ChatSource {
         BatchShape { inputs: tokens, targets: tokens }
     }
 
+    fn held_out_sequences(&self) -> Option<u64> {
+        Some(self.validation.rows.len() as u64)
+    }
+
     fn packs_documents(&self) -> bool {
         self.options.masks
     }

@@ -122,7 +122,7 @@ fn cut(trained: &Trained, options: &EvaluateOptions) -> Result<RunConfig> {
     let single = config.with(&sets)?;
     let dataset = build::dataset(&single)?;
     let of_each = dataset.tokens.as_ref().map_or(Vec::new(), |tokens| tokens.validation_sequences());
-    let sequences: u64 = of_each.iter().sum();
+    let sequences = dataset.source.held_out_sequences().unwrap_or_else(|| of_each.iter().sum());
     let size = (1..=MOST_SEQUENCES).rev().find(|size| sequences.is_multiple_of(*size)).unwrap_or(1);
     let mut sets = sized(size).to_vec();
     sets.push(format!("train.validation_micro_batches={}", sequences / size));
@@ -174,10 +174,12 @@ fn data_settings(trained: &Trained, options: &EvaluateOptions) -> Result<Vec<Str
             let text = format!("{}: it has no data of its own: --data FILE", options.model.display());
             return Err(RunError::Refused(text));
         }
-        return Ok(vec![in_order]);
+        let has_order = config.data.kind != DataKind::Chat;
+        return Ok(has_order.then_some(in_order).into_iter().collect());
     }
     let shards = options.data.iter().filter(|path| path.ends_with(".bin")).count();
     let kind = match shards {
+        0 if config.data.kind == DataKind::Chat => DataKind::Chat,
         0 => DataKind::Text,
         all if all == options.data.len() => DataKind::Tokens,
         _ => return Err(RunError::Refused("--data: texts and token shards (.bin) do not mix".to_owned())),
@@ -196,13 +198,14 @@ fn data_settings(trained: &Trained, options: &EvaluateOptions) -> Result<Vec<Str
         }
         (_, None) => None,
     };
-    let settings = vec![
+    let mut settings = vec![
         format!("data.kind={}", kind.name()),
-        "data.mixture=[]".to_owned(),
         format!("data.paths={paths}"),
         format!("data.validation_paths={paths}"),
         format!("data.base={}", serde_json::Value::from(base.to_string_lossy())),
-        in_order,
     ];
+    if kind != DataKind::Chat {
+        settings.extend(["data.mixture=[]".to_owned(), in_order]);
+    }
     Ok(settings.into_iter().chain(own).collect())
 }
