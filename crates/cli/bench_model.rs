@@ -31,8 +31,8 @@ pub(crate) struct StepArgs {
     /// 0 otherwise]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     warm_up_seconds: Option<Duration>,
-    /// Override a key of the configuration, as in --set parallel.bucket_bytes=1048576 or, for low-rank adapters,
-    /// --set lora.rank=16
+    /// Override a key of the configuration, as in --set parallel.bucket_bytes=1048576 or, for low-rank
+    /// adapters, --set lora.rank=16
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     pub(crate) overrides: Vec<String>,
 }

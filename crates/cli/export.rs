@@ -13,7 +13,7 @@ use telemetry::units::parse_bytes;
 ///
 /// The folder has model.safetensors, or several files and their index, and config.json. If the model came
 /// from such a folder, its configuration and tokenizer go with it, and an untrained model is byte-identical.
-/// A tokenizer.json that a run was given goes with it too.
+/// The tokenizer of a run goes with it too, also a built-in one, with its chat template.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ExportArgs {
     /// A run, a checkpoint, or a folder of Hugging Face.

@@ -67,8 +67,8 @@ pub(crate) struct SampleArgs {
     /// Text that ends a text before it; may be repeated. A token that ends documents does so too.
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
-    /// Prompts at once on each replica of the model, at most 64 on a GPU and 8 on a CPU; more are continued in
-    /// turns [default: as many].
+    /// Prompts at once on each replica of the model, at most 64 on a GPU and 8 on a CPU; more are continued
+    /// in turns [default: as many].
     #[arg(long, value_name = "N")]
     batch: Option<usize>,
     /// Print the planned memory, and generate nothing.

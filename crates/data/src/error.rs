@@ -20,7 +20,7 @@ pub enum Error {
         reason: String,
     },
     /// A glob that matches no file (directories do not count).
-    #[error("the glob '{pattern}' matches no file in {}", if base.as_os_str().is_empty() { Path::new(".") } else { base }.display())]
+    #[error("the glob '{pattern}' matches no file in {}", shown(base))]
     NoMatch {
         /// The pattern as it was given.
         pattern: String,
@@ -221,4 +221,9 @@ pub enum Error {
         /// The problem.
         reason: String,
     },
+}
+
+/// A directory as a message names it; an empty path is the current directory.
+fn shown(directory: &Path) -> std::path::Display<'_> {
+    if directory.as_os_str().is_empty() { Path::new(".").display() } else { directory.display() }
 }

@@ -180,8 +180,8 @@ fn model_export<'a>(
     }
 }
 
-/// Returns the files of a run's tokenizer; none of an unknown one, and none of bytes, the default, for a model
-/// that came from a folder.
+/// Returns the files of a run's tokenizer; none of an unknown one, and none of bytes, the default, for a
+/// model that came from a folder.
 fn tokenizer_files(config: &RunConfig, has_config: bool) -> Vec<(&'static str, Vec<u8>)> {
     let tokenizer = &config.tokenizer;
     let beside = match tokenizer {

@@ -72,13 +72,16 @@ impl Trained {
         Some(self.home.join(TOKENIZER)).filter(|file| !self.is_run && file.is_file())
     }
 
-    /// Returns the tokenizer of the model's texts: the configured one, or its folder's. Errors: there is
+    /// Returns the tokenizer of the model's texts: the run's, or that of the model's folder. Errors: there is
     /// none, or it cannot be read.
     pub(crate) fn tokenizer(&self) -> Result<Tokenizer> {
-        let found = match self.tokenizer_file() {
-            Some(file) => Tokenizer::from_name(&file.to_string_lossy())?,
-            None if self.is_run() => self.config.tokenizer.clone(),
-            None => Tokenizer::None,
+        let configured = Some(&self.config.tokenizer).filter(|own| self.is_run && **own != Tokenizer::None);
+        let file = || self.folder().map(|folder| folder.join(TOKENIZER)).filter(|file| file.is_file());
+        let found = match configured {
+            Some(configured) => configured.clone(),
+            None => {
+                file().map_or(Ok(Tokenizer::None), |file| Tokenizer::from_name(&file.to_string_lossy()))?
+            }
         };
         if found == Tokenizer::None {
             let why = match self.is_run {

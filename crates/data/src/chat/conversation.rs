@@ -21,8 +21,8 @@ pub struct Conversation {
 }
 
 /// Reads the conversations of `files`: each line is a JSON object whose `messages` each have a `role` and a
-/// `content`. Tokens are those of the whole text, special ones where the template writes them; one that joins an
-/// answer with the text around it belongs to the answer. Empty lines are skipped.
+/// `content`. Tokens are those of the whole text, special ones where the template writes them; one that joins
+/// an answer with the text around it belongs to the answer. Empty lines are skipped.
 ///
 /// # Errors
 /// A line that is no conversation or that the template refuses, by file and line; one without an answer; a

@@ -13,7 +13,8 @@ use std::process::Command;
 use data::{ChatTemplate, Tokenizer, read_conversations};
 use serde_json::{Value, json};
 
-/// Makes tokenizers, templates and the expected tokens in `directory`; `None`, with a message, without Python.
+/// Makes tokenizers, templates and the expected tokens in `directory`; `None`, with a message, without
+/// Python.
 fn expected(directory: &Path, conversations: &Path) -> Option<Value> {
     let python = std::env::var("PLIMSOLL_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let has = Command::new(&python).args(["-c", "import jinja2, tokenizers, transformers"]).output();

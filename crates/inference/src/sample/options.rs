@@ -21,8 +21,8 @@ pub struct SampleOptions {
     pub prompts: Vec<String>,
     /// A file with a prompt on each line, after `prompts`.
     pub prompt_file: Option<PathBuf>,
-    /// Whether prompts are messages of a user, which the model's chat template surrounds and whose answers end
-    /// as it says.
+    /// Whether prompts are messages of a user, which the model's chat template surrounds and whose answers
+    /// end as it says.
     pub chat: bool,
     /// Prompts as tokens, after all texts: those of a model without a tokenizer.
     pub prompt_tokens: Vec<Vec<u32>>,
@@ -41,8 +41,8 @@ pub struct SampleOptions {
     pub seeds: Vec<u64>,
     /// Texts that end a text, which are not part of it.
     pub stop: Vec<String>,
-    /// Prompts at once on each replica of the model, at most as many as a step computes anyway; `None`: as many.
-    /// The others follow.
+    /// Prompts at once on each replica of the model, at most as many as a step computes anyway; `None`: as
+    /// many. The others follow.
     pub batch: Option<usize>,
     /// Settings over the model's configuration, each as `section.key=value`.
     pub sets: Vec<String>,
