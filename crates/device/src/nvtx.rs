@@ -89,13 +89,11 @@ extern "C" fn module_functions(module: c_int, table: *mut *const *const Slot, si
     if table.is_null() {
         return 0;
     }
-    // SAFETY: the tool passes places for the table's address and, unless null, for its length.
-    unsafe {
-        table.write(ADDRESSES.0[module].as_ptr());
-        if !size.is_null() {
-            // At most 16.
-            size.write(SIZES[module] as c_uint);
-        }
+    // SAFETY: the tool passes a place for the table's address.
+    unsafe { table.write(ADDRESSES.0[module].as_ptr()) };
+    if !size.is_null() {
+        // At most 16. SAFETY: the tool passes a place for the table's length.
+        unsafe { size.write(SIZES[module] as c_uint) };
     }
     1
 }
@@ -103,22 +101,18 @@ extern "C" fn module_functions(module: c_int, table: *mut *const *const Slot, si
 /// Returns whether a tool takes ranges. The first call loads the tool's library that the environment names.
 pub fn is_attached() -> bool {
     static ATTACHED: OnceLock<bool> = OnceLock::new();
-    *ATTACHED.get_or_init(|| std::env::var_os(VARIABLE).is_some_and(|path| attach(&path).is_ok()))
+    *ATTACHED.get_or_init(|| std::env::var_os(VARIABLE).is_some_and(|path| attach(&path).unwrap_or(false)))
 }
 
-fn attach(path: &std::ffi::OsStr) -> Result<(), libloading::Error> {
+/// Loads a tool's library and gives it the tables. Returns whether it takes ranges.
+fn attach(path: &std::ffi::OsStr) -> Result<bool, libloading::Error> {
     // SAFETY: the user names a tool's library in the environment; it stays loaded until the process ends.
     let library = unsafe { libloading::Library::new(path) }?;
     // SAFETY: the function of this name takes the function that returns tables, by NVTX's definition.
-    let initialized = unsafe {
-        let initialize = library.get::<unsafe extern "C" fn(GetExportTable) -> c_int>(INITIALIZE)?;
-        initialize(export_table)
-    };
+    let initialize = unsafe { library.get::<extern "C" fn(GetExportTable) -> c_int>(INITIALIZE) }?;
+    let takes = initialize(export_table) != 0;
     std::mem::forget(library);
-    if initialized == 0 {
-        SLOTS.iter().flatten().for_each(|slot| slot.store(ptr::null_mut(), Ordering::Release));
-    }
-    Ok(())
+    Ok(takes)
 }
 
 /// Returns the tool's function, if it has set it.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use system::threads;
 
 use crate::metrics::StepMetrics;
+use crate::rank_step::RankStep;
 
 /// Longest time that a client may take to send its request or read the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -162,7 +163,8 @@ fn text(metrics: &StepMetrics, run: &str) -> String {
         head(&mut out, name, help);
         let _ = writeln!(out, "plimsoll_{name}{{{run}}} {}", number(value));
     }
-    let of_ranks: [(&str, &str, fn(&crate::RankStep) -> u64); 5] = [
+    type Figure = (&'static str, &'static str, fn(&RankStep) -> u64);
+    let of_ranks: [Figure; 5] = [
         ("allocated_bytes", "Bytes allocated.", |rank| rank.allocated_bytes),
         ("reserved_bytes", "Bytes reserved.", |rank| rank.reserved_bytes),
         ("capacity_bytes", "Bytes that the rank may reserve.", |rank| rank.capacity_bytes),
@@ -205,7 +207,7 @@ fn number(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{PhaseFigures, RankStep};
+    use crate::PhaseFigures;
 
     fn ask(endpoint: &Endpoint, request: &str) -> String {
         let mut client = TcpStream::connect(endpoint.address()).unwrap();

@@ -33,8 +33,9 @@ pub(super) fn section(profile: Option<&OperatorProfile>) -> Option<Section> {
             format!("<tr>{cells}</tr>\n")
         };
         let rows: String = cells.into_iter().map(row).collect();
+        let gap = if by == By::Module { "<p class=\"soft\">By module:</p>\n" } else { "" };
         body += &format!(
-            "<div class=\"scroll\" tabindex=\"0\"><table>\n<thead><tr>{header}</tr></thead>\n<tbody>\n{rows}\
+            "{gap}<div class=\"scroll\" tabindex=\"0\"><table>\n<thead><tr>{header}</tr></thead>\n<tbody>\n{rows}\
              </tbody>\n</table></div>\n"
         );
     }
