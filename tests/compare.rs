@@ -148,7 +148,7 @@ fn a_flipped_bit_is_found_where_it_was_flipped() {
 fn reruns_find_the_operator_between_hashed_steps() {
     let directory = tempfile::tempdir().unwrap();
     let sets = [
-        "train.steps=8",
+        "train.steps=9",
         "telemetry.hashes=4",
         "checkpoint.every=2",
         "checkpoint.keep=9",

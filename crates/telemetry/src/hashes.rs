@@ -98,7 +98,11 @@ impl fmt::Display for Parting {
         let Parting { step, array, only_in_one, last_equal, counts: (differ, all) } = self;
         let only = if *only_in_one { " (in one run only)" } else { "" };
         write!(f, "step {step}: {array}{only}; {differ} of the step's {all} arrays differ")?;
+        let before_step = matches!(array.section, Section::Weights | Section::OptimizerState);
         match last_equal {
+            Some(last) if before_step && last + 1 == *step => {
+                write!(f, ", none of step {last}: its update differs, or the state changed after it")
+            }
             Some(last) => write!(f, ", none of step {last}"),
             None => Ok(()),
         }

@@ -114,8 +114,8 @@ fn a_page_is_self_contained_and_escapes_text() {
 fn hover_values_are_those_of_the_run() {
     let page = page(vec![rank(0, Some(2 << 20), Some(2 << 20))]);
     let hovers = hovers(&page);
-    // Memory, loss and throughput; other values have no chart.
-    assert_eq!(hovers.len(), 3);
+    // Memory, two charts of learning curves, loss and throughput; other values have no chart.
+    assert_eq!(hovers.len(), 5);
     let memory = &hovers[0];
     let values = |name: &str| -> Vec<f64> {
         let row = memory["rows"].as_array().unwrap().iter().find(|row| row["name"] == name).unwrap();
@@ -151,7 +151,7 @@ fn equal_ranks_share_a_drawing() {
     let page = page(ranks);
     assert!(page.contains(">ranks 0–1, 3</label>") && page.contains(">rank 2</label>"));
     assert_eq!(page.matches("class=\"plan-line\"").count(), 1);
-    assert_eq!(hovers(&page).len(), 2 + 2);
+    assert_eq!(hovers(&page).len(), 2 + 4);
     // Ranks with equal figures share a row.
     assert!(page.contains("<th scope=\"row\">0–3</th>"));
 }
