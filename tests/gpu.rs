@@ -270,7 +270,8 @@ fn on_gpus_under_mpirun(directory: &Path, ranks: usize) -> Command {
 fn world_sizes() -> Vec<usize> {
     let gpus = device::cuda::availability().map_or(0, |found| found.len());
     if gpus < 2 || !collective::nccl::is_there() {
-        let _ = writeln!(std::io::stderr(), "skipped: {gpus} GPUs, NCCL {}", collective::nccl::is_there());
+        let nccl = if collective::nccl::is_there() { "NCCL" } else { "no NCCL" };
+        let _ = writeln!(std::io::stderr(), "skipped: it needs 2 GPUs and NCCL; here are {gpus} and {nccl}");
     }
     [2, 4].into_iter().filter(|ranks| *ranks <= gpus && collective::nccl::is_there()).collect()
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use system::numbers::grouped;
+
 use crate::raw::{RawError, Stream};
 use crate::settings::SettingsError;
 use crate::tag::Category;
@@ -13,7 +15,7 @@ pub enum AllocationError {
     #[error("{0}")]
     OutOfMemory(Box<OutOfMemory>),
     /// A request for more than any device has. No counter changes.
-    #[error("a request for {bytes} bytes, more than an exbibyte, cannot be served by any device")]
+    #[error("a request for {} bytes, more than an exbibyte, cannot be served by any device", grouped(*bytes))]
     RequestTooLarge {
         /// Requested bytes.
         bytes: u64,

@@ -61,7 +61,7 @@ fn every_kind_of_difference_is_detected() {
             "was requested where the recording has segment_alloc",
         ),
         ("8388608,20971520,0],[\"segment_free", "8388608,20971521,0],[\"segment_free", "was requested where"),
-        (",[\"segment_free\",8388608,20971520,0]", "", "segment_free of 20971520 bytes at 0x800000"),
+        (",[\"segment_free\",8388608,20971520,0]", "", "segment_free of 20,971,520 bytes at 0x800000"),
         (
             "20971520,0]]",
             "20971520,0],[\"segment_alloc\",1,2,0]]",

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use system::numbers::grouped;
+
 use super::recording::SegmentEvent;
 use crate::raw::{Capacity, EventId, Placement, RawError, RawMemory, Stream};
 
@@ -64,7 +66,13 @@ impl Recorded {
     fn expected(&self) -> String {
         match self.left().first() {
             Some(e) => {
-                format!("{} of {} bytes at {:#x} on stream {:#x}", e.action, e.bytes, e.address, e.stream.0)
+                format!(
+                    "{} of {} bytes at {:#x} on stream {:#x}",
+                    e.action,
+                    grouped(e.bytes),
+                    e.address,
+                    e.stream.0
+                )
             }
             None => "nothing more".to_owned(),
         }
@@ -95,8 +103,10 @@ impl Recorded {
     fn give_back(&mut self, action: &str, address: u64, bytes: u64) {
         if self.advance(|e| e.action == action && e.address == address && e.bytes == bytes).is_none() {
             let expected = self.expected();
-            self.problems
-                .push(format!("{action} of {bytes} bytes at {address:#x}, the recording has {expected}"));
+            self.problems.push(format!(
+                "{action} of {} bytes at {address:#x}, the recording has {expected}",
+                grouped(bytes)
+            ));
         }
     }
 
@@ -110,7 +120,7 @@ impl RawMemory for Recorded {
         match self.advance_granted(|e| e.action == "segment_alloc" && e.bytes == bytes && e.stream == stream)
         {
             Some(address) => Ok(Placement { address, order: address }),
-            None => self.refuse(format!("a segment of {bytes} bytes on stream {:#x}", stream.0)),
+            None => self.refuse(format!("a segment of {} bytes on stream {:#x}", grouped(bytes), stream.0)),
         }
     }
 
@@ -128,7 +138,7 @@ impl RawMemory for Recorded {
                 self.ranges.insert(address, bytes);
                 Ok(Placement { address, order: address })
             }
-            None => self.refuse(format!("a range of {bytes} bytes on stream {:#x}", stream.0)),
+            None => self.refuse(format!("a range of {} bytes on stream {:#x}", grouped(bytes), stream.0)),
         }
     }
 
@@ -143,7 +153,11 @@ impl RawMemory for Recorded {
         };
         match self.advance_granted(is_it) {
             Some(_) => Ok(()),
-            None => self.refuse(format!("a map of {bytes} bytes at {address:#x} on stream {:#x}", stream.0)),
+            None => self.refuse(format!(
+                "a map of {} bytes at {address:#x} on stream {:#x}",
+                grouped(bytes),
+                stream.0
+            )),
         }
     }
 

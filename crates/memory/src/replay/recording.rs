@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use system::numbers::grouped;
+
 use crate::pool::PoolId;
 use crate::raw::Stream;
 
@@ -146,7 +148,7 @@ impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Operation::Allocate { id, bytes, stream, .. } => {
-                write!(f, "allocation {id} of {bytes} bytes on stream {}", stream.0)
+                write!(f, "allocation {id} of {} bytes on stream {}", grouped(*bytes), stream.0)
             }
             Operation::Free(id) => write!(f, "free of allocation {id}"),
             Operation::RecordStream(id, stream) => {
@@ -159,7 +161,7 @@ impl fmt::Display for Operation {
             Operation::ResetAccumulated => write!(f, "reset of sums"),
             Operation::Configure(settings) => write!(f, "settings {settings}"),
             Operation::MemoryFraction(share) => write!(f, "limit of {share} of the device"),
-            Operation::Others(bytes) => write!(f, "{bytes} bytes of the device for others"),
+            Operation::Others(bytes) => write!(f, "{} bytes of the device for others", grouped(*bytes)),
             Operation::BeginPool(pool, _) => write!(f, "begin of pool {pool}"),
             Operation::EndPool(pool) => write!(f, "end of pool {pool}"),
             Operation::ReleasePool(pool) => write!(f, "release of pool {pool}"),
@@ -171,7 +173,7 @@ impl fmt::Display for Operation {
 impl fmt::Display for SegmentEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let SegmentEvent { action, address, bytes, stream } = self;
-        write!(f, "{action} of {bytes} bytes at {address:#x} on stream {}", stream.0)
+        write!(f, "{action} of {} bytes at {address:#x} on stream {}", grouped(*bytes), stream.0)
     }
 }
 
