@@ -278,6 +278,10 @@ fn owners_of_unplanned_memory_are_named() {
         assert_eq!(outlives, expected, "{fault:?}");
         // The files and the printed text contain all of it.
         let words = report.to_string();
+        if let Some((owner, Some(_))) = kept {
+            let still = format!("activations of `{}` (", owner.0);
+            assert!(words.contains(&still) && words.contains("were still alive"), "{words}");
+        }
         assert!(
             words.contains(&format!("rank {rank} leaves its plan in")) && words.contains(owner.1),
             "{words}"
@@ -308,9 +312,18 @@ fn an_out_of_memory_error_names_the_divergence_before_it() {
     let options =
         RunOptions { device: DeviceChoice::Cpu, model_hook, run_dir, quiet: true, ..RunOptions::default() };
     // Memory for some steps of the leak.
-    let limit = format!("memory.limit_bytes={}", needs + (2 << 20));
+    let limit = format!("memory.limit_bytes={}", needs + (6 << 20));
     let error = run::train(config(GPT, &[&limit, "train.steps=5000"]), options).unwrap_err().to_string();
-    let words = ["out of memory", "before that, rank 0 leaves its plan in step 5", "embedding.forward"];
+    // The leak is told as a person would: what was kept, since when, and how much more every step.
+    let words = [
+        "out of memory",
+        "before that, rank 0 leaves its plan in step 5",
+        "embedding.forward",
+        "outside the step it holds ",
+        "before that, rank 0: activations of `",
+        " from step 5 were still alive at step ",
+        " a step)",
+    ];
     assert!(words.iter().all(|word| error.contains(word)), "{error}");
     // The run directory has the divergences too.
     let traces = traces(directory.path(), 0);

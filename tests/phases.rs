@@ -10,11 +10,11 @@ use autograd::{Tape, Var};
 use common::runs::{GPT, MLP, config, train_in};
 use device::{Category, DType, Request};
 use nn::{Input, Model, NnError, Parameters};
-use run::RunOptions;
+use run::{RunOptions, TrainReport};
 use serde_json::Value;
 use telemetry::{Phase, RankStatistics, RankStep, Statistic, Unit, VALIDATION};
 use tensor::Tensor;
-use worker::{DeviceChoice, ModelHook};
+use worker::{DeviceChoice, ModelHook, StepHook};
 
 #[test]
 fn phases_add_up_to_the_step() {
@@ -157,6 +157,81 @@ impl Model for Swells {
     fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var, NnError> {
         self.inner.loss(tape, prediction, targets, scale)
     }
+}
+
+/// What a hook heard: the moment's name, its module or gradient, step, pass, and bytes allocated.
+type Heard = (String, u64, Option<(usize, usize)>, u64);
+
+/// Trains the five-layer model on one rank, with a hook that notes every moment or without.
+fn heard(run_dir: &Path, sets: &[&str], listens: bool) -> (TrainReport, Vec<Heard>) {
+    let heard: Arc<Mutex<Vec<Heard>>> = Arc::default();
+    let of_hook = Arc::clone(&heard);
+    let hook = StepHook::new(move |at| {
+        if at.rank == 0 {
+            let note = (format!("{:?}", at.moment), at.step, at.pass, at.counters.allocated());
+            of_hook.lock().unwrap().push(note);
+        }
+    });
+    let options = RunOptions {
+        device: DeviceChoice::Cpu,
+        step_hook: listens.then_some(hook),
+        run_dir: Some(run_dir.to_owned()),
+        quiet: true,
+        ..RunOptions::default()
+    };
+    let report = run::train(config(MLP, sets), options).unwrap();
+    let heard = std::mem::take(&mut *heard.lock().unwrap());
+    (report, heard)
+}
+
+#[test]
+fn a_hook_sees_every_moment_and_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let one = ["train.global_batch_size=10", "parallel.lanes=1", "optim.momentum=0", "train.steps=3"];
+    let two = ["parallel.data=2", "parallel.zero_stage=1", "train.steps=3"];
+    for (number, sets) in [&one[..], &two[..]].into_iter().enumerate() {
+        let run = |listens: bool| {
+            let name = format!("{number}-{listens}");
+            heard(&directory.path().join(name), sets, listens)
+        };
+        let ((with, moments), (without, none)) = (run(true), run(false));
+        assert!(none.is_empty() && !moments.is_empty());
+        assert_eq!(with.summary.weights_sha256, without.summary.weights_sha256);
+        assert_eq!(counts(&with.ranks), counts(&without.ranks));
+        assert!(with.divergences.is_empty() && with.outlived.is_empty(), "{with}");
+        assert_eq!(with.unplanned.as_deref(), Some(&[][..]));
+        let steps: Vec<u64> = moments.iter().map(|heard| heard.1).collect();
+        assert!(steps.is_sorted() && steps.first() == Some(&1) && steps.last() == Some(&3));
+    }
+    let (_, moments) = heard(&directory.path().join("order"), &one, true);
+    let last: Vec<_> = moments.iter().filter(|heard| heard.1 == 3).collect();
+    let at = |moment: &str| {
+        let found = last.iter().position(|heard| heard.0 == moment);
+        found.unwrap_or_else(|| panic!("{moment} is not among {last:?}"))
+    };
+    let outer = [
+        "BeforeForward",
+        "BeforeModule(\"0\")",
+        "AfterModule(\"0\")",
+        "BeforeModule(\"4\")",
+        "AfterForward",
+        "BeforeBackward",
+        "Gradient(\"4.weight\")",
+        "Gradient(\"0.weight\")",
+        "AfterBackward",
+        "BeforeUpdate",
+        "AfterUpdate",
+    ];
+    let places = outer.map(at);
+    assert!(places.is_sorted(), "{places:?} of {last:?}");
+    let bytes = |moment: &str| last[at(moment)].3;
+    assert_eq!(bytes("AfterForward") - bytes("BeforeForward"), 57_344 + 512);
+    let loss = last.iter().position(|heard| heard.0 == "BeforeModule(\"loss\")").unwrap();
+    assert_eq!(last[loss].3 - bytes("BeforeForward"), 57_344);
+    assert_eq!((bytes("BeforeUpdate"), bytes("AfterUpdate")), (3_027_968, 3_027_968));
+    assert_eq!((last[places[0]].2, last[places[9]].2), (Some((0, 0)), None));
+    let gradients = last.iter().filter(|heard| heard.0.starts_with("Gradient"));
+    assert_eq!(gradients.count(), 10, "a weight and a bias of each layer");
 }
 
 /// Every statistic that does not count time.

@@ -87,6 +87,7 @@ mod error;
 mod eval;
 mod export;
 mod layer_profile;
+mod memory;
 mod model;
 mod output;
 mod outputs;
@@ -100,6 +101,7 @@ mod runs;
 mod sample;
 mod tokenize;
 mod train;
+mod watch;
 
 pub use {autograd, device, keys, nn, tensor};
 
@@ -137,6 +139,8 @@ enum Command {
     Report(report::ReportArgs),
     Compare(compare::CompareArgs),
     Runs(runs::RunsArgs),
+    Watch(watch::WatchArgs),
+    Memory(memory::MemoryArgs),
     Replay(replay::ReplayArgs),
     Profile(profile::ProfileArgs),
     Tokenize(tokenize::TokenizeArgs),
@@ -222,6 +226,8 @@ fn run() -> u8 {
         Command::Report(args) => report::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Runs(args) => runs::run(&args),
+        Command::Watch(args) => watch::run(&args),
+        Command::Memory(args) => memory::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Bench(Bench::Allocator(args)) => bench_allocator::run(&args),

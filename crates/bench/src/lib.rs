@@ -16,6 +16,7 @@
 mod describe;
 mod error;
 mod generate;
+mod listings;
 mod matmul;
 mod operators;
 mod options;
@@ -30,6 +31,7 @@ mod timeline;
 pub use describe::describe_device;
 pub use error::{BenchError, Result};
 pub use generate::{SampleBenchOptions, SampleMeasure, bench_sample};
+pub use listings::{ListedFigure, Listing, memory_listings};
 pub use matmul::{MatmulMeasure, MatmulOptions, MatmulTime, bench_matmul};
 pub use operators::{OperatorOptions, profile_operators};
 pub use options::{BenchOptions, GPU_WARM_UP};

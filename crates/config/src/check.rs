@@ -10,7 +10,9 @@ use system::numbers::grouped;
 use crate::choices::{DataKind, PartitionPolicy, RecomputePolicy};
 use crate::lanes::{alternatives, is_power_of_two_divisor};
 use crate::run_config::RunConfig;
-use crate::sections::{Data, LoraSection, Memory, ModelSection, Optim, Parallel, Precision, Train};
+use crate::sections::{
+    Checkpoint, Data, LoraSection, Memory, ModelSection, Optim, Parallel, Precision, Train,
+};
 
 /// The most micro-batches of a step.
 const MOST_MICRO_BATCHES: usize = 1 << 20;
@@ -42,6 +44,7 @@ pub(crate) fn check(given: &Given, config: &RunConfig) -> Result<(), Error> {
         return Err(given.conflict(&[LoraSection::rank, LoraSection::from], reason));
     }
     check_batch(given, config)?;
+    check_repetition(given, config)?;
     check_lanes(given, config)?;
     check_pipeline(given, config)?;
     check_recompute(given, config)?;
@@ -133,6 +136,26 @@ fn check_batch(given: &Given, config: &RunConfig) -> Result<(), Error> {
         return Ok(());
     };
     Err(given.conflict(&[Train::global_batch_size, Train::micro_batch_size], reason))
+}
+
+/// Checks that a step which runs out of memory can be repeated with smaller micro-batches of the same samples.
+fn check_repetition(given: &Given, config: &RunConfig) -> Result<(), Error> {
+    if !config.train.halves_micro_batches() {
+        return Ok(());
+    }
+    let (other, why) = if config.parallel.pipeline > 1 {
+        (Parallel::pipeline, "needs parallel.pipeline = 1: stages wait for each other within a step")
+    } else if config.data.kind == DataKind::Synthetic {
+        (Data::kind, "needs other data than \"synthetic\", whose samples depend on the micro-batch size")
+    } else if config.data.order == OrderKind::Sequential {
+        (Data::order, "needs data.order = \"shuffled\": the other depends on the micro-batch size")
+    } else if !config.checkpoint.is_kept() {
+        (Checkpoint::minutes, "needs checkpoints, from which the step is repeated: set checkpoint.minutes")
+    } else {
+        return Ok(());
+    };
+    let reason = format!("train.on_out_of_memory = \"halve_micro_batch\" {why}");
+    Err(given.conflict(&[Train::on_out_of_memory, other], reason))
 }
 
 fn check_lanes(given: &Given, config: &RunConfig) -> Result<(), Error> {

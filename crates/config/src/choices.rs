@@ -67,6 +67,16 @@ names! {
     }
 }
 
+names! {
+    /// What a run does after a step for which a device's memory did not suffice.
+    OnOutOfMemory {
+        /// It ends.
+        Stop = "stop",
+        /// It halves the micro-batches and repeats the step.
+        HalveMicroBatch = "halve_micro_batch",
+    }
+}
+
 /// The partition of a model's layers over the stages of a pipeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PartitionPolicy {

@@ -46,7 +46,7 @@ mod run_config;
 mod sections;
 mod table;
 
-pub use choices::{DataKind, OptimKind, Overlap, PartitionPolicy, RecomputePolicy};
+pub use choices::{DataKind, OnOutOfMemory, OptimKind, Overlap, PartitionPolicy, RecomputePolicy};
 pub use identity::{Change, differences};
 pub use keys::{Error as ConfigError, Origin, Origins};
 pub use mixture::MixtureSource;

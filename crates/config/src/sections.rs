@@ -11,7 +11,9 @@ use parallel::Axis;
 use parallel::data::Reduction;
 use parallel::pipeline::ScheduleKind;
 
-use crate::choices::{DataKind, OptimKind, Overlap, PartitionPolicy, RecomputePolicy, path_value, read_path};
+use crate::choices::{
+    DataKind, OnOutOfMemory, OptimKind, Overlap, PartitionPolicy, RecomputePolicy, path_value, read_path,
+};
 use crate::mixture::{self, MixtureSource};
 use crate::paths;
 
@@ -147,6 +149,11 @@ section! {
         max_nonfinite_steps: u64 = Row::integer(1, MOST).default("1").any_bits();
         /// Validations without a lower loss after which the run ends; 0: it does all steps.
         patience: u64 = Row::integer(0, MOST).default("0").any_bits();
+        /// After a step that runs out of memory: "stop" ends the run; "halve_micro_batch" halves
+        /// `micro_batch_size`, doubles the number of micro-batches, and repeats the step with the same
+        /// samples. Ranks of one process, without a pipeline; gradients are summed after backward.
+        on_out_of_memory: OnOutOfMemory =
+            choice!(OnOutOfMemory, OnOutOfMemory::ALL).default("\"stop\"").any_bits();
         /// Micro-batches in a validation, over all ranks.
         validation_micro_batches: u64 = Row::integer(1, 1 << 20).default("8").any_bits();
     }
@@ -318,7 +325,7 @@ section! {
 section! {
     /// `[telemetry]`: reports of progress.
     pub struct Telemetry = "telemetry" {
-        /// Steps between lines of progress.
+        /// Steps between lines of progress, and between records of the memory of all ranks in metrics.jsonl.
         every: u64 = Row::integer(1, MOST).default("10").any_bits();
         /// Steps between steps whose arrays are hashed into `hashes.jsonl`, for `plimsoll compare`: weights,
         /// optimizer state, every operator's outputs and gradients, summed gradients; 0: none.
@@ -371,6 +378,12 @@ impl Train {
     #[must_use]
     pub fn micro_batches(&self) -> usize {
         self.global_batch_size / self.micro_batch_size
+    }
+
+    /// Returns whether a step that runs out of memory is repeated with smaller micro-batches.
+    #[must_use]
+    pub fn halves_micro_batches(&self) -> bool {
+        self.on_out_of_memory == OnOutOfMemory::HalveMicroBatch
     }
 }
 

@@ -1,8 +1,10 @@
 //! The context of a memory request: category, module, operator and step.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::rc::Rc;
 
-use memory::{Category, Label};
+use memory::{Category, Label, Statistics};
 
 use crate::stream::StreamKind;
 
@@ -34,4 +36,41 @@ impl Request {
 pub(crate) struct Context {
     pub(crate) module: Cell<Label>,
     pub(crate) step: Cell<u32>,
+    pub(crate) observer: RefCell<Option<ModuleObserver>>,
+}
+
+/// The host enters or leaves a module.
+#[derive(Clone, Copy, Debug)]
+pub struct ModuleEvent<'a> {
+    /// Path of the module.
+    pub path: &'a str,
+    /// Whether the host enters it.
+    pub enters: bool,
+    /// The device's rank.
+    pub rank: usize,
+    /// The step that labels allocations.
+    pub step: u32,
+    /// Counters of the device's allocator.
+    pub counters: &'a Statistics,
+}
+
+/// A callback whenever the host enters or leaves a module.
+#[derive(Clone)]
+pub struct ModuleObserver(Rc<dyn Fn(&ModuleEvent<'_>)>);
+
+impl ModuleObserver {
+    /// Creates an observer from a callback, which may allocate nothing.
+    pub fn new(hear: impl Fn(&ModuleEvent<'_>) + 'static) -> Self {
+        ModuleObserver(Rc::new(hear))
+    }
+
+    pub(crate) fn hear(&self, event: &ModuleEvent<'_>) {
+        (self.0)(event);
+    }
+}
+
+impl fmt::Debug for ModuleObserver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ModuleObserver")
+    }
 }

@@ -152,6 +152,16 @@ impl Device {
         }
     }
 
+    /// The identifier of a GPU in NVIDIA's tools, such as `GPU-8f6c…`; `None` for other devices, and if the
+    /// driver does not tell it.
+    pub fn uuid(&self) -> Option<String> {
+        let bytes = self.gpu()?.context.uuid().ok()?.bytes;
+        let hexadecimal: String = bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
+        let part = |range: std::ops::Range<usize>| hexadecimal.get(range).unwrap_or_default();
+        let parts = [part(0..8), part(8..12), part(12..16), part(16..20), part(20..32)];
+        Some(format!("GPU-{}", parts.join("-")))
+    }
+
     /// The allocator's current counters.
     pub fn statistics(&self) -> Statistics {
         self.allocator().statistics().clone()

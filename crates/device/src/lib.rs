@@ -55,7 +55,7 @@ pub use access::{ReadGuard, WriteGuard};
 pub use arrival::Arrival;
 pub use blas::{MatrixRef, gemm, gemm_then};
 pub use buffer::{Buffer, Region};
-pub use context::Request;
+pub use context::{ModuleEvent, ModuleObserver, Request};
 pub use description::{Backend, Description, DeviceOptions, Kind};
 pub use device::Device;
 pub use dtype::{DType, Element, Float};

@@ -2,6 +2,7 @@
 
 use memory::Label;
 
+use crate::context::{ModuleEvent, ModuleObserver};
 use crate::device::Device;
 use crate::nvtx;
 
@@ -22,6 +23,7 @@ impl ModuleScope {
 
     pub(crate) fn at(device: &Device, module: Label) -> Self {
         let outer = device.context().module.replace(module);
+        device.tell_module(module, true);
         let is_range = nvtx::is_attached();
         if is_range {
             device.with_allocator(|allocator| nvtx::push(allocator.labels().name(module)));
@@ -32,7 +34,8 @@ impl ModuleScope {
 
 impl Drop for ModuleScope {
     fn drop(&mut self) {
-        self.device.context().module.set(self.outer);
+        let module = self.device.context().module.replace(self.outer);
+        self.device.tell_module(module, false);
         if self.is_range {
             nvtx::pop();
         }
@@ -40,6 +43,21 @@ impl Drop for ModuleScope {
 }
 
 impl Device {
+    /// Calls `observer` whenever the host enters or leaves a module; `None` ends that.
+    pub fn observe_modules(&self, observer: Option<ModuleObserver>) {
+        *self.context().observer.borrow_mut() = observer;
+    }
+
+    fn tell_module(&self, module: Label, enters: bool) {
+        // Cloned, so that the observer may itself enter modules.
+        let Some(observer) = self.context().observer.borrow().clone() else { return };
+        let (path, counters) = self.with_allocator(|allocator| {
+            (allocator.labels().name(module).to_owned(), allocator.statistics().clone())
+        });
+        let (rank, step) = (self.rank(), self.step());
+        observer.hear(&ModuleEvent { path: &path, enters, rank, step, counters: &counters });
+    }
+
     /// Labels allocations with `name`, inside the current module path, until the guard is dropped.
     pub fn module(&self, name: &str) -> ModuleScope {
         ModuleScope::enter(self, name)

@@ -88,6 +88,14 @@ pub enum RunError {
         /// Steps done.
         steps: u64,
     },
+    /// A step ran out of memory; [`train`](crate::train) repeats it with smaller micro-batches.
+    #[error("{reason}")]
+    Repeatable {
+        /// The run directory.
+        run_dir: PathBuf,
+        /// The error of the step.
+        reason: String,
+    },
     /// A file of the run could not be written or read.
     #[error("{path}: {source}")]
     File {

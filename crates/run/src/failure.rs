@@ -10,7 +10,7 @@ use device::{Device, Kind};
 use telemetry::host_name;
 use telemetry::memory_views::{Summarized, memory_summary, snapshot_pickle};
 use telemetry::run_files::atomic_write;
-use telemetry::step_trace::Divergence;
+use telemetry::step_trace::{RunPart, StepTrace};
 use telemetry::units::bytes;
 
 use worker::status::{Record, State};
@@ -115,10 +115,10 @@ fn line(record: &Record) -> String {
     )
 }
 
-/// Writes PyTorch's table and snapshot of the allocator of a rank that ran out of memory. Returns their
-/// paths, or why they could not be written; and the rank's earlier difference from its plan, which explains
-/// the failure.
-pub fn memory_of(device: &Device, rank: usize, logs: &Path, left_plan: Option<&Divergence>) -> String {
+/// Writes PyTorch's table and snapshot of the allocator of a rank that ran out of memory. Returns in words
+/// what it holds beside the step that was given up, their paths or why they could not be written, and what
+/// was found `before`, which explains the failure.
+pub fn memory_of(device: &Device, rank: usize, logs: &Path, before: &[String]) -> String {
     let (table, snapshot) = device.with_allocator(|allocator| {
         let of = summarized(device, rank);
         (memory_summary(allocator.statistics(), of, false), allocator.snapshot())
@@ -130,7 +130,11 @@ pub fn memory_of(device: &Device, rank: usize, logs: &Path, left_plan: Option<&D
         Ok(()) => format!("its memory is in {} and .pickle", file("oom.txt").display()),
         Err(error) => error.to_string(),
     };
-    left_plan.map_or(left.clone(), |divergence| format!("{left}; before that, {divergence}"))
+    let trace = StepTrace::of_now(&snapshot, RunPart::Step, device.step().into());
+    let used = trace.live_after(usize::MAX).in_words();
+    let before: String = before.iter().map(|found| format!("; before that, {found}")).collect();
+    let used = if used.is_empty() { String::new() } else { format!("outside the step it holds {used}; ") };
+    format!("{used}{left}{before}")
 }
 
 /// The name of a rank's device in the allocator's table.

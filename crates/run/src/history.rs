@@ -61,6 +61,8 @@ pub(crate) struct History {
     pub(crate) seconds: f64,
     /// Whether the run was stopped before the last step.
     pub(crate) interrupted: bool,
+    /// Why the step after `steps` is to be repeated with smaller micro-batches.
+    pub(crate) repeats: Option<String>,
     /// Number of latest consecutive steps with a loss or norm that is not finite.
     nonfinite_steps: u64,
     /// The number of such steps that ends the run.

@@ -15,6 +15,7 @@ use crate::failure::{self, Lost};
 use crate::options::RunOptions;
 use crate::placement::Placed;
 use crate::rank::{Outcome, run_rank};
+use crate::repetition;
 use crate::resume::{self, Found};
 use crate::run_directory::{self, RunDirectory};
 use crate::sessions;
@@ -43,18 +44,40 @@ pub fn train(config: RunConfig, options: RunOptions) -> Result<TrainReport> {
 
 /// Trains in this process, which may be a rank of a job. `None` on ranks other than 0, which has the report.
 /// Errors: as for [`train`]; one rank of a job has the error to be printed.
-pub fn train_as(mut startup: Startup, config: RunConfig, options: RunOptions) -> Result<Option<TrainReport>> {
+pub fn train_as(
+    startup: Startup,
+    mut config: RunConfig,
+    mut options: RunOptions,
+) -> Result<Option<TrainReport>> {
+    if startup.is_in_job() && config.train.halves_micro_batches() {
+        let place = config.origins.of("train.on_out_of_memory");
+        let text =
+            "train.on_out_of_memory = \"halve_micro_batch\" is for ranks of one process, as with --ranks";
+        return Err(RunError::Refused(format!("{place}: {text}")));
+    }
+    let mut startup = Some(startup);
+    loop {
+        let trained = train_once(startup.take().unwrap_or_else(Startup::alone), config.clone(), &options);
+        let Err(RunError::Repeatable { run_dir, reason }) = trained else { return trained };
+        config = repetition::halved(&config, &reason)?;
+        options = RunOptions { resume: true, run_dir: Some(run_dir), step: None, ..options };
+    }
+}
+
+/// Trains until the end of the run, or until a step is to be repeated with smaller micro-batches
+/// ([`RunError::Repeatable`]).
+fn train_once(mut startup: Startup, config: RunConfig, options: &RunOptions) -> Result<Option<TrainReport>> {
     let first = startup.rank() == 0;
     if let Some(log) = options.log.as_ref().filter(|_| startup.is_in_job()) {
         log.set_rank(startup.rank());
     }
     startup.begins("open its data and what it goes on from");
-    let prepared = prepare(&startup, config, &options);
+    let prepared = prepare(&startup, config, options);
     let (setup, found) = startup.agree(prepared)?;
     startup.begins("tell its data and settings");
     let same = startup.check_same(&setup, &options.shared());
     startup.agree(same)?;
-    let complete = if first { complete(&setup, &options) } else { Ok(None) };
+    let complete = if first { complete(&setup, options) } else { Ok(None) };
     let complete = startup.agree(complete)?;
     let is_complete = complete.as_ref().map_or("", |_| "complete").to_owned();
     if !startup.of_rank_zero(is_complete)?.is_empty() {
@@ -75,26 +98,30 @@ pub fn train_as(mut startup: Startup, config: RunConfig, options: RunOptions) ->
     device::heap::return_free_pages();
     setup = setup.expecting(expected);
     startup.begins("open the run directory");
-    let directory = if first { open_directory(&setup, &options, found).map(Some) } else { Ok(None) };
+    let directory = if first { open_directory(&setup, options, found).map(Some) } else { Ok(None) };
     let directory = startup.agree(directory)?;
     let directory = startup.share_directory(directory)?;
     if first {
         announce(&setup, &directory, &plans);
-        resume::announce(&setup, &options, directory.path());
+        resume::announce(&setup, options, directory.path());
     }
     if let Some(log) = &options.log {
         log.set_directory(&directory.logs())?;
     }
     let run_dir = directory.path().to_owned();
     let conclude = |outcomes: Vec<Outcome>| {
+        if let Some(reason) = outcomes.iter().find_map(|outcome| outcome.history.repeats.clone()) {
+            return Err(RunError::Repeatable { run_dir: directory.path().to_owned(), reason });
+        }
         if first { report(&setup, outcomes, directory.clone(), &plans).map(Some) } else { Ok(None) }
     };
-    let reported = launch(startup, &setup, &options, &directory, conclude);
+    let reported = launch(startup, &setup, options, &directory, conclude);
     if let Some(log) = &options.log {
         log.flush();
     }
     if let Err(error) = reported.as_ref()
         && first
+        && !matches!(error, RunError::Repeatable { .. })
     {
         sessions::fail(&run_dir, error);
     }
@@ -170,8 +197,8 @@ fn prepare(startup: &Startup, mut config: RunConfig, options: &RunOptions) -> Re
         (None, None) => weights::base(&config)?,
     };
     let setup = plan::prepare(config, placement)?.with_hook(options.model_hook.clone())?;
-    let setup = Setup { tensor_hook: options.tensor_hook.clone(), ..setup };
-    let mut setup = Setup { reason, start, base, ..setup };
+    let (tensor_hook, step_hook) = (options.tensor_hook.clone(), options.step_hook.clone());
+    let mut setup = Setup { reason, start, base, tensor_hook, step_hook, ..setup };
     if let Some(found) = &found {
         found.apply(&mut setup)?;
     }

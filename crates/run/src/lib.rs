@@ -23,6 +23,7 @@ mod launch;
 mod options;
 mod placement;
 mod rank;
+mod repetition;
 mod reporter;
 mod resume;
 mod run_directory;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use telemetry::log::Log;
-use worker::{DeviceChoice, ModelHook, TensorHook};
+use worker::{DeviceChoice, ModelHook, StepHook, TensorHook};
 
 use crate::interrupt::Interrupt;
 use crate::sampler::Sampler;
@@ -37,6 +37,9 @@ pub struct RunOptions {
     pub model_hook: Option<ModelHook>,
     /// User code that sees every tensor of a step.
     pub tensor_hook: Option<TensorHook>,
+    /// User code that sees every step: before and after the passes, the update, every module, and every
+    /// gradient.
+    pub step_hook: Option<StepHook>,
     /// Start without a plan, and so without checking that the run fits.
     pub no_plan: bool,
 }

@@ -57,14 +57,18 @@ pub(crate) fn run_rank(
     status.observe(&mut communicator);
     prepare_kernels(setup)?;
     let device = setup.device(rank)?;
-    let mut left_plan = None;
+    let mut left = None;
     let outcome =
         Worker::on(device.clone(), setup, communicator).map_err(RunError::from).and_then(|mut worker| {
             // The data plane may have changed.
             worker.report_to(&status);
             let outcome = train_rank(&mut worker, options, directory);
             if let Err(error) = &outcome {
-                left_plan = worker.divergence().cloned();
+                // Before the worker is dropped, and with it what it holds.
+                if error.is_out_of_memory() {
+                    let found = worker.found_in_words();
+                    left = Some(failure::memory_of(&device, rank, &directory.logs(), &found));
+                }
                 // Reported before the connections close, so that no other rank waits for this one.
                 worker.control().fail(&failure::sentence(error));
             }
@@ -74,7 +78,7 @@ pub(crate) fn run_rank(
     outcome.map_err(|error| match error.is_out_of_memory() {
         false => error,
         true => RunError::OutOfMemory {
-            left: failure::memory_of(&device, rank, &directory.logs(), left_plan.as_ref()),
+            left: left.unwrap_or_else(|| failure::memory_of(&device, rank, &directory.logs(), &[])),
             source: Box::new(error),
         },
     })
@@ -111,6 +115,11 @@ fn train_rank(worker: &mut Worker, options: &RunOptions, directory: &RunDirector
         }
         None => (session::run(worker, &options.interrupt, &mut Silent)?, None),
     };
+    if history.repeats.is_some() {
+        let close = files.map(|files| move || files.leave());
+        while_answering(worker.control(), close)?.transpose()?;
+        return Ok(Outcome { history, summary: None, sample: None, findings: Vec::new(), unsaved: None });
+    }
     fail_point::reach("steps done");
     write_views(worker, directory)?;
     let findings = worker.findings()?;

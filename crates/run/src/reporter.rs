@@ -65,6 +65,16 @@ impl RunFiles {
         Ok(RunFiles { metrics, hashes, tensorboard, endpoint, saver, sessions, work })
     }
 
+    /// Waits for the checkpoint from which a step is repeated. Errors: a file cannot be written.
+    pub(crate) fn leave(self) -> Result<()> {
+        let RunFiles { metrics, hashes, tensorboard, saver, mut sessions, .. } = self;
+        sessions.leave()?;
+        if let Some(mut saver) = saver {
+            saver.finish()?;
+        }
+        finish(metrics, hashes, tensorboard)
+    }
+
     /// Writes the summary and waits for the last checkpoint. If the session has not `advanced` by a step, the
     /// summary of the one before stays. Returns the summary, and the error of that
     /// checkpoint.
@@ -80,11 +90,20 @@ impl RunFiles {
             summary::write(&summary, run_dir)?;
         }
         let unsaved = saver.and_then(|mut saver| saver.finish().err());
-        metrics.finish()?;
-        hashes.map_or(Ok(()), MetricsWriter::finish)?;
-        tensorboard.map_or(Ok(()), TensorBoardWriter::finish)?;
+        finish(metrics, hashes, tensorboard)?;
         Ok((summary, unsaved))
     }
+}
+
+/// Waits until the figures of all steps are written. Errors: a file cannot be written.
+fn finish(
+    metrics: MetricsWriter,
+    hashes: Option<MetricsWriter>,
+    tensorboard: Option<TensorBoardWriter>,
+) -> Result<()> {
+    metrics.finish()?;
+    hashes.map_or(Ok(()), MetricsWriter::finish)?;
+    Ok(tensorboard.map_or(Ok(()), TensorBoardWriter::finish)?)
 }
 
 /// Rank 0's observer: progress on the terminal, a line of `metrics.jsonl` for every step.

@@ -9,7 +9,7 @@ use crate::options::RunOptions;
 use crate::run_directory::RunLock;
 use crate::weights;
 use checkpoint::{Checkpoint, CheckpointError, ResumePoint};
-use config::{Change, RunConfig};
+use config::{Change, RunConfig, Train};
 use device::Description;
 use worker::{Setup, Start};
 
@@ -78,7 +78,9 @@ impl Found {
 /// checkpoint has done.
 fn check_settings(config: &RunConfig, checkpoint: &Checkpoint) -> Result<()> {
     let mut changes = config.changes_since(checkpoint.configuration());
-    changes.retain(|change| !change.allowed);
+    let may_halve =
+        |change: &Change| config.train.halves_micro_batches() && change.key == Train::micro_batch_size;
+    changes.retain(|change| !change.allowed && !may_halve(change));
     if !changes.is_empty() {
         let what = format!("{} when a run is resumed: {}", cannot_change(&changes), listed(&changes));
         return Err(CheckpointError::OtherRun { path: checkpoint.path().to_owned(), what }.into());

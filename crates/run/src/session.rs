@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::history::{History, StepReport};
 use crate::interrupt::Interrupt;
 use worker::answering::wait_together;
-use worker::{Calendar, StepMemory, Worker};
+use worker::{Calendar, StepMemory, Worker, WorkerError};
 
 /// An observer of training, on rank 0.
 pub(crate) trait Observer {
@@ -58,7 +58,14 @@ pub(crate) fn run(
     let mut due = false;
     for step in history.first..calendar.steps {
         let span = step_span(step + 1).entered();
-        worker.step(step)?;
+        match worker.step(step) {
+            Err(error @ WorkerError::Repeatable { .. }) => {
+                drop(span);
+                leave_to_repeat(worker, &mut history, unread, observer, error)?;
+                return Ok(history);
+            }
+            stepped => stepped?,
+        }
         drop(span);
         worker.check_plan(RunPart::Step, step + 1)?;
         if let Some(hashes) = worker.take_hashes()? {
@@ -126,6 +133,29 @@ pub(crate) fn run(
         unread.read(worker, &mut history, observer)?;
     }
     Ok(history)
+}
+
+/// Saves the state before a step that ran out of memory, from which the run continues with smaller
+/// micro-batches. Errors: `error` if that state is not finite, so that it may not be saved.
+fn leave_to_repeat(
+    worker: &mut Worker,
+    history: &mut History,
+    unread: Option<Unread>,
+    observer: &mut dyn Observer,
+    error: WorkerError,
+) -> Result<()> {
+    if let Some(unread) = unread {
+        unread.read(worker, history, observer)?;
+    }
+    if !history.is_finite() {
+        return Err(error.into());
+    }
+    history.repeats = Some(error.to_string());
+    if history.steps > history.first {
+        wait_together(worker.control(), &mut || !observer.is_saving())?;
+        observer.save(worker, history)?;
+    }
+    Ok(())
 }
 
 /// Returns whether the ranks agree to stop before the first step, if any step is left.

@@ -30,6 +30,8 @@ pub(crate) enum Ending {
     Interrupted,
     /// A loss or gradient norm was not finite.
     NonFinite,
+    /// A step ran out of memory; the next session repeats it with smaller micro-batches.
+    OutOfMemory,
     /// It ended with this error.
     Failed(String),
     /// It ended without recording its end: it was killed, or the machine stopped.
@@ -87,6 +89,7 @@ impl Ending {
             Ending::Complete => "complete",
             Ending::Interrupted => "stopped",
             Ending::NonFinite => "not finite",
+            Ending::OutOfMemory => "out of memory",
             Ending::Failed(_) => "failed",
         }
     }
@@ -188,6 +191,12 @@ impl Sessions {
             (false, _) => Ending::Complete,
         };
         self.close(ending, Some(results))
+    }
+
+    /// Completes the record of a session whose last step is repeated by the next one. Errors: the file cannot
+    /// be written.
+    pub(crate) fn leave(&mut self) -> Result<()> {
+        self.close(Ending::OutOfMemory, None)
     }
 
     fn close(&mut self, ending: Ending, results: Option<Results>) -> Result<()> {

@@ -30,6 +30,7 @@
 //! This crate knows nothing about training.
 
 mod error;
+mod gpu;
 pub mod hashes;
 pub mod log;
 mod log_files;
@@ -54,6 +55,7 @@ pub mod units;
 mod wire;
 
 pub use error::{Result, TelemetryError};
+pub use gpu::{GpuLoad, GpuMonitor};
 pub use phase::{Phase, PhaseCounter, PhaseTimes};
 pub use progress::Progress;
 pub use rank_statistics::{DriverAccount, RankStatistics, Sources, gather, host_name};

@@ -7,6 +7,7 @@ use memory::Usage;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
+use crate::gpu::GpuLoad;
 use crate::wire;
 
 /// Key of the validation among a step's phases.
@@ -79,6 +80,8 @@ pub struct RankStep {
     /// Figures of the phases of that step by name, and of [`VALIDATION`] if there was one since the record
     /// before. Phases that the step did not enter are absent.
     pub phases: BTreeMap<String, PhaseFigures>,
+    /// The load of the rank's GPU; `None` on a CPU, and on hosts without NVIDIA's management library.
+    pub gpu: Option<GpuLoad>,
 }
 
 impl RankStep {

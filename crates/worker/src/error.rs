@@ -59,6 +59,16 @@ pub enum WorkerError {
         #[source]
         source: Box<WorkerError>,
     },
+    /// Memory did not suffice for a step, and no rank has changed its state: the step can be repeated.
+    #[error("step {}, rank {rank}: {reason}", step + 1)]
+    Repeatable {
+        /// The step, from 0; the message counts from 1.
+        step: u64,
+        /// The first rank that ran out of memory.
+        rank: usize,
+        /// Its error.
+        reason: String,
+    },
     /// The model could not be built or run.
     #[error(transparent)]
     Model(#[from] NnError),

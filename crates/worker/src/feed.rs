@@ -1,5 +1,6 @@
 //! The worker's side of a pipeline schedule: micro-batches on the device, and the phases of the step.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use autograd::{GradientSink, Observer, Observers, Pass};
@@ -13,6 +14,7 @@ use tensor::Tensor;
 
 use crate::build::Dataset;
 use crate::error::{Result, WorkerError};
+use crate::hook::{HeardSink, Moment, Moments};
 use crate::phases::Phases;
 use crate::tensor_hashes::TensorHashes;
 
@@ -116,6 +118,18 @@ impl Numbers {
 /// The times at which the parts of a step's actions began.
 pub type Marks = Vec<(Action, ActionPart, Mark)>;
 
+/// A rank's hook, and the names of its parameters by stage and use.
+#[derive(Clone, Copy)]
+pub(crate) struct HeardBy<'a> {
+    pub(crate) moments: &'a Moments,
+    pub(crate) names: &'a BTreeMap<usize, Vec<String>>,
+}
+
+/// Returns stage and micro-batch of an action.
+fn pass_of_action(action: Option<Action>) -> Option<(usize, usize)> {
+    action.map(|action| (action.stage, action.micro_batch))
+}
+
 /// The worker's side of one pass through the schedule.
 pub(crate) struct WorkerFeed<'a> {
     pub(crate) device: &'a Device,
@@ -134,6 +148,8 @@ pub(crate) struct WorkerFeed<'a> {
     pub(crate) at: Option<Action>,
     /// Times at which the parts of actions began, if a benchmark asks for them.
     pub(crate) marks: Option<&'a mut Marks>,
+    /// The hook that sees every step, if there is one.
+    pub(crate) heard_by: Option<HeardBy<'a>>,
     /// Called with the number of losses after each.
     pub(crate) heard: Option<&'a mut dyn FnMut(usize)>,
     /// Observers of all operators.
@@ -164,6 +180,7 @@ impl<'a> WorkerFeed<'a> {
             losses: Vec::new(),
             at: None,
             marks: None,
+            heard_by: None,
             heard: None,
             observers: &[],
             hashes: None,
@@ -205,9 +222,23 @@ impl Feed for WorkerFeed<'_> {
             _ => Phase::Backward,
         };
         match part {
-            ActionPart::Inputs => self.phases.enter(Phase::Inputs),
-            ActionPart::Waiting | ActionPart::Moving => self.phases.enter(Phase::Pipeline),
-            ActionPart::Computing => self.phases.enter(computing),
+            ActionPart::Inputs => self.phases.enter(Phase::Inputs)?,
+            ActionPart::Waiting | ActionPart::Moving => self.phases.enter(Phase::Pipeline)?,
+            ActionPart::Computing => self.phases.enter(computing)?,
+        }
+        if let (Some(HeardBy { moments, .. }), ActionPart::Computing) = (&self.heard_by, part) {
+            let is_forward = computing == Phase::Forward;
+            let moment = if is_forward { Moment::BeforeForward } else { Moment::BeforeBackward };
+            moments.at(moment, pass_of_action(Some(action)));
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, action: Action) {
+        if let Some(HeardBy { moments, .. }) = &self.heard_by {
+            let is_forward = action.kind == ActionKind::Forward;
+            let moment = if is_forward { Moment::AfterForward } else { Moment::AfterBackward };
+            moments.at(moment, pass_of_action(Some(action)));
         }
     }
 
@@ -240,7 +271,15 @@ impl Feed for WorkerFeed<'_> {
     }
 
     fn sink<'s>(&'s mut self, sink: MicroBatchSink<'s>, reduces: bool) -> Box<dyn GradientSink + 's> {
-        Box::new(self.phases.sink(sink, reduces))
+        let pass = pass_of_action(self.at);
+        let sink: Box<dyn GradientSink + 's> = Box::new(self.phases.sink(sink, reduces));
+        match &self.heard_by {
+            None => sink,
+            Some(HeardBy { moments, names }) => {
+                let names = pass.and_then(|(stage, _)| names.get(&stage));
+                Box::new(HeardSink { sink, moments, names: names.map_or(&[], Vec::as_slice), pass })
+            }
+        }
     }
 
     fn loss(&mut self, _micro_batch: usize, loss: &Tensor) -> Result<()> {

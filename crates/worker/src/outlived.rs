@@ -14,12 +14,14 @@ pub(crate) struct GraphCheck {
     before: u64,
     /// Bytes now.
     now: u64,
+    /// Bytes after the first part that left some.
+    first: u64,
     found: Option<Outlived>,
 }
 
 impl GraphCheck {
     /// Checks after a part of the run, whose events are `trace`. Returns true the first time that bytes have
-    /// remained.
+    /// remained, and again when the next part shows whether they grow.
     pub(crate) fn check(
         &mut self,
         device: &Device,
@@ -31,12 +33,20 @@ impl GraphCheck {
         match (part, &mut self.found) {
             (RunPart::Start, _) => self.before = self.now,
             _ if self.now <= self.before => {}
-            (_, Some(found)) => found.parts += 1,
+            (_, Some(found)) => {
+                found.parts += 1;
+                found.last_step = step;
+                found.growth_bytes = self.now.saturating_sub(self.first) / (found.parts - 1);
+                return found.parts == 2;
+            }
             (_, None) => {
+                self.first = self.now;
                 let rank = device.rank();
                 let mut kept = trace().kept().holdings;
                 kept.retain(|holding| GRAPH.contains(&holding.owner.category));
-                self.found = Some(Outlived { rank, part, step, kept: LiveSet { holdings: kept }, parts: 1 });
+                let kept = LiveSet { holdings: kept };
+                self.found =
+                    Some(Outlived { rank, part, step, kept, parts: 1, last_step: step, growth_bytes: 0 });
                 return true;
             }
         }

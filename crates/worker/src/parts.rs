@@ -55,6 +55,10 @@ pub fn build(
 /// leaves the links between GPUs asleep (they stay awake for 50 ms after a transfer), which leaves power for
 /// matmuls; and a sum in peer memory delays the matmuls by about its own duration.
 pub fn reduce_from(config: &RunConfig, direct: bool) -> f64 {
+    if config.train.halves_micro_batches() {
+        // Ranks agree that memory suffices before they communicate.
+        return 1.0;
+    }
     match config.parallel.overlap {
         Overlap::Auto if direct && config.parallel.shards_optimizer() => 1.0,
         Overlap::Auto if direct => LATE,

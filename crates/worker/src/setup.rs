@@ -11,7 +11,7 @@ use crate::blueprint::Blueprint;
 use crate::build::{self, Dataset};
 use crate::error::{Result, WorkerError};
 use crate::expected::{Expected, UNPLANNED_EVENTS};
-use crate::hook::ModelHook;
+use crate::hook::{ModelHook, StepHook};
 use crate::placement::Placement;
 use crate::preallocate::Preallocation;
 use crate::start::{Start, Weights};
@@ -41,6 +41,8 @@ pub struct Setup {
     pub hook: Option<ModelHook>,
     /// The hook that sees tensors.
     pub tensor_hook: Option<TensorHook>,
+    /// The hook that sees every step.
+    pub step_hook: Option<StepHook>,
     /// Least number of allocator events that every rank records.
     pub history: usize,
     /// Limits of a plan's work; `None` in a run.
@@ -85,6 +87,7 @@ impl Setup {
             base: None,
             hook: None,
             tensor_hook: None,
+            step_hook: None,
             history: 0,
             plan_work: None,
             preallocation: Arc::default(),

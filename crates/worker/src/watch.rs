@@ -149,6 +149,11 @@ impl Watch {
         self.diverged.as_ref().map(|(divergence, _)| divergence)
     }
 
+    /// Allocations of a step's graph that outlived the step, if any.
+    pub fn outlived(&self) -> Option<&Outlived> {
+        self.graph.found()
+    }
+
     /// Starts to write the traces, unless there is no file or they are written already. Errors: no thread for
     /// it.
     fn write(&mut self) -> Result<()> {

@@ -12,6 +12,7 @@ use optim::{NamedState, Optimizer, Schedule};
 use parallel::data::ParameterShard;
 use parallel::pipeline::{Executor, PassedOver, StagePart, TiedGradient};
 use parallel::{Axis, Planes, RankGrid};
+use telemetry::GpuMonitor;
 use telemetry::step_trace::RunPart;
 use tensor::Tensor;
 
@@ -21,6 +22,7 @@ use crate::build;
 use crate::connect;
 use crate::error::{Result, WorkerError};
 use crate::feed::Marks;
+use crate::hook::Moments;
 use crate::parts::{self, ModelNorm};
 use crate::phases::Phases;
 use crate::preallocate;
@@ -78,6 +80,10 @@ pub struct Worker {
     marks: Option<Marks>,
     /// The time at which the last of these parts ended.
     passes_ended: Option<Mark>,
+    /// Calls the hook that sees every step.
+    moments: Moments,
+    /// Reads the load of the rank's GPU.
+    gpu: Option<GpuMonitor>,
     /// The rank's status file.
     status: Status,
     /// Compares the run with its plan.
@@ -160,6 +166,8 @@ impl Worker {
             account: Account::default(),
             marks: None,
             passes_ended: None,
+            moments: Moments::new(setup.step_hook.clone(), &device),
+            gpu: device.uuid().and_then(|uuid| GpuMonitor::start(&uuid)),
             status: Status::none(),
             observers: ranges(),
             hashes: TensorHashes::new(&device, config.telemetry.hashes, setup.tensor_hook.clone()),

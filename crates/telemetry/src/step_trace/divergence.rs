@@ -5,8 +5,8 @@ use std::fmt;
 use memory::Statistics;
 use serde::{Deserialize, Serialize};
 
-use super::{Difference, Holding, LiveSet, RunPart};
-use crate::units::grouped;
+use super::{Difference, LiveSet, RunPart};
+use crate::units::{bytes, grouped};
 
 /// Counters of an allocator that are compared with the plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,7 +78,9 @@ impl fmt::Display for Divergence {
             format!("{} {name} instead of {}", grouped(measured), grouped(planned))
         });
         write!(f, "{}", told.collect::<Vec<_>>().join(", "))?;
-        write_kept(f, "; alive at its end, and not in the plan: ", &self.kept)?;
+        if !self.kept.holdings.is_empty() {
+            write!(f, "; {} were still alive after it, and in the plan they are not", self.kept.in_words())?;
+        }
         if let Some(first) = &self.first {
             write!(f, "; the first difference: {first}")?;
         }
@@ -100,27 +102,27 @@ pub struct Outlived {
     pub kept: LiveSet,
     /// Number of such parts, including this one.
     pub parts: u64,
+    /// The latest such part's step.
+    #[serde(default)]
+    pub last_step: u64,
+    /// Bytes that each part since the first has left behind in addition, on average.
+    #[serde(default)]
+    pub growth_bytes: u64,
 }
 
 impl fmt::Display for Outlived {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = self.part.of_step(self.step);
-        write!(f, "rank {}: something of the graph of {place} outlives it", self.rank)?;
-        write_kept(f, ": ", &self.kept)
-    }
-}
-
-/// Largest number of holdings listed in a message; the others are counted.
-const TOLD: usize = 3;
-
-fn write_kept(f: &mut fmt::Formatter<'_>, begin: &str, kept: &LiveSet) -> fmt::Result {
-    if kept.holdings.is_empty() {
-        return Ok(());
-    }
-    let told = kept.holdings.iter().take(TOLD).map(Holding::to_string).collect::<Vec<_>>();
-    write!(f, "{begin}{}", told.join("; "))?;
-    match kept.holdings.len().saturating_sub(TOLD) {
-        0 => Ok(()),
-        more => write!(f, "; and {more} more"),
+        let kept = match self.kept.in_words().as_str() {
+            "" => "tensors".to_owned(),
+            words => words.to_owned(),
+        };
+        write!(f, "rank {}: {kept} from {place} were still alive ", self.rank)?;
+        match (self.last_step > self.step, self.growth_bytes) {
+            (false, 0) => write!(f, "after it"),
+            (false, growth) => write!(f, "after it (+{} since)", bytes(growth)),
+            (true, 0) => write!(f, "at step {}, and no more since", grouped(self.last_step)),
+            (true, growth) => write!(f, "at step {} (+{} a step)", grouped(self.last_step), bytes(growth)),
+        }
     }
 }

@@ -2,10 +2,14 @@
 
 use std::collections::HashMap;
 
-use memory::CategoryBytes;
+use memory::{Category, CategoryBytes};
 use serde::{Deserialize, Serialize};
 
 use super::{Owner, StepTrace, TraceEvent};
+use crate::units::bytes;
+
+/// Largest number of owners listed in a sentence; the others are counted.
+const TOLD: usize = 3;
 
 /// The live blocks of one owner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,6 +78,29 @@ impl StepTrace {
     }
 }
 
+impl Owner {
+    /// Returns the owner's kind of memory and module: `activations of `h.3.mlp``.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let plural = match self.category {
+            Category::Parameter => "parameters",
+            Category::Buffer => "buffers",
+            Category::Gradient => "gradients",
+            Category::OptimizerState => "optimizer state",
+            Category::Activation => "activations",
+            Category::ActivationGradient => "gradients of activations",
+            Category::Workspace => "workspaces",
+            Category::Communication => "communication buffers",
+            Category::Input => "inputs",
+            Category::Other => "other memory",
+        };
+        match self.module.as_str() {
+            "" => plural.to_owned(),
+            module => format!("{plural} of `{module}`"),
+        }
+    }
+}
+
 impl LiveSet {
     /// Sorts holdings by descending bytes.
     pub(super) fn of(mut holdings: Vec<Holding>) -> Self {
@@ -101,6 +128,28 @@ impl LiveSet {
     #[must_use]
     pub fn without_layers(&self) -> LiveSet {
         self.merged(|owner| Owner { module: without_numbers(&owner.module), ..owner.clone() })
+    }
+
+    /// Merges operators and streams: one holding for each category and module.
+    #[must_use]
+    pub fn by_owner(&self) -> LiveSet {
+        self.merged(|owner| Owner { operator: String::new(), stream: 0, ..owner.clone() })
+    }
+
+    /// Returns the holdings in words, the largest first: `activations of `h.3.mlp` (12.00 MiB) and 3 more`.
+    /// Empty without holdings.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let all = self.by_owner().holdings;
+        let told: Vec<String> = all
+            .iter()
+            .take(TOLD)
+            .map(|holding| format!("{} ({})", holding.owner.in_words(), bytes(holding.bytes)))
+            .collect();
+        match all.len().saturating_sub(TOLD) {
+            0 => told.join(", "),
+            more => format!("{} and {more} more", told.join(", ")),
+        }
     }
 
     /// Merges layers, operators and streams: one holding for each category and module.

@@ -1,7 +1,7 @@
 //! A rank's statistics.
 
 use memory::Usage;
-use telemetry::{DriverAccount, PhaseTimes, RankStatistics, RankStep, Sources, host_name};
+use telemetry::{DriverAccount, GpuMonitor, PhaseTimes, RankStatistics, RankStep, Sources, host_name};
 
 use super::Worker;
 use crate::error::Result;
@@ -45,7 +45,8 @@ impl Worker {
     /// Returns the rank's record of the steps since the last call, without waiting for the device. Errors:
     /// the driver's.
     pub fn record(&mut self) -> Result<RankStep> {
-        self.phases.record()
+        let gpu = self.gpu.as_ref().and_then(GpuMonitor::latest);
+        Ok(RankStep { gpu, ..self.phases.record()? })
     }
 
     /// Memory after the last step. Does not wait for the device.

@@ -62,6 +62,13 @@ impl Worker {
         self.watch.divergence()
     }
 
+    /// Returns, in sentences, when the rank's memory first differed from its plan, and which tensors outlived
+    /// their step.
+    pub fn found_in_words(&self) -> Vec<String> {
+        let outlived = self.watch.outlived().map(ToString::to_string);
+        self.watch.divergence().map(ToString::to_string).into_iter().chain(outlived).collect()
+    }
+
     /// Compares the part that the rank has just completed with the plan; `step` counts from 1. Errors: a file
     /// that cannot be written.
     pub fn check_plan(&mut self, part: RunPart, step: u64) -> Result<()> {

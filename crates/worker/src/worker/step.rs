@@ -1,5 +1,6 @@
 //! One training step and one validation.
 
+use std::collections::BTreeMap;
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
@@ -14,7 +15,8 @@ use telemetry::step_trace::RunPart;
 
 use super::Worker;
 use crate::error::{Result, WorkerError};
-use crate::feed::{Numbers, WorkerFeed};
+use crate::feed::{HeardBy, Numbers, WorkerFeed};
+use crate::hook::Moment;
 use crate::losses;
 use crate::parts::ModelNorm;
 
@@ -36,10 +38,32 @@ impl Worker {
         self.begin_part(RunPart::Step, step + 1);
         self.phases.begin()?;
         self.hash_state(step + 1)?;
-        self.passes(step, Mode::Train)?;
+        self.moments.train(true);
+        let passed = self.passes(step, Mode::Train);
+        self.agree_on_memory(step, passed)?;
         self.update(step)?;
         self.phases.end()?;
+        self.moments.train(false);
         self.account.after_step(&self.device)
+    }
+
+    /// If the step may be repeated, returns [`WorkerError::Repeatable`] on all ranks if one ran out of memory
+    /// in its passes. The gradients so far are then without meaning, and nothing else has changed. Errors:
+    /// those of `passed`, and of the transport.
+    fn agree_on_memory(&mut self, step: u64, passed: Result<()>) -> Result<()> {
+        if !self.setup.config.train.halves_micro_batches() {
+            return passed;
+        }
+        let own = match passed {
+            Err(error) if error.is_out_of_memory() => error.to_string(),
+            Err(error) => return Err(error),
+            Ok(()) => String::new(),
+        };
+        let all = self.planes.control().all_gather(own.as_bytes())?;
+        let Some(rank) = all.iter().position(|said| !said.is_empty()) else { return Ok(()) };
+        self.device.empty_cache()?;
+        let reason = String::from_utf8_lossy(&all[rank]).into_owned();
+        Err(WorkerError::Repeatable { step, rank, reason })
     }
 
     /// Marks the beginning of a part of the run in the allocator's history.
@@ -57,12 +81,14 @@ impl Worker {
         let per_step = count as u64;
         let end = setup.config.train.steps.saturating_mul(per_step);
         let numbers = Numbers::Training { first: step * per_step + first, per_step, end };
+        let names = self.moments.is_heard().then(|| self.names_by_use());
         let (data, phases) = ((&mut self.data, &*self.data_order), &mut self.phases);
         let mut feed = WorkerFeed::new(&self.device, &setup.dataset, dtype, numbers, data, phases);
         feed.marks = self.marks.as_mut();
         if mode == Mode::Train {
             (feed.observers, feed.hashes) = (&self.observers, self.hashes.as_ref());
         }
+        feed.heard_by = names.as_ref().map(|names| HeardBy { moments: &self.moments, names });
         let ran = self.executor.train(&mut self.parts, &mut self.planes, mode, scale, &mut feed);
         self.passed_over += ran.map_err(|source| WorkerError::Step {
             step,
@@ -73,6 +99,17 @@ impl Worker {
             self.passes_ended = Some(self.device.mark()?);
         }
         Ok(())
+    }
+
+    /// Names of the parameters of each of the rank's stages, by use.
+    fn names_by_use(&self) -> BTreeMap<usize, Vec<String>> {
+        let stages = self.blueprint.stages_of(self.grid.coordinate(Axis::Pipeline));
+        let names = |model: &dyn nn::Model| {
+            let parameters = model.parameters();
+            let name = |used: &nn::Use| parameters.list()[used.parameter.0].name.clone();
+            parameters.uses().iter().map(name).collect()
+        };
+        stages.zip(&self.parts).map(|(stage, part)| (stage, names(&*part.model))).collect()
     }
 
     /// Completes the sums of gradients over ranks and over the stages of a tied weight.
@@ -93,6 +130,7 @@ impl Worker {
         self.complete()?;
         self.hash_gradients()?;
         self.phases.enter(Phase::Update)?;
+        self.moments.at(Moment::BeforeUpdate, None);
         let ModelNorm { norm, parts, counts } = &self.norm;
         match parts {
             None => norm.measure(&self.gradients)?,
@@ -118,6 +156,7 @@ impl Worker {
         for part in 0..self.parts.len() {
             self.give_weights(part, usize::from(part == 0)..)?;
         }
+        self.moments.at(Moment::AfterUpdate, None);
         Ok(())
     }
 

@@ -83,6 +83,9 @@ pub trait Feed {
     /// Called before work of `part` of `action` is enqueued.
     fn enter(&mut self, action: Action, part: ActionPart) -> std::result::Result<(), Self::Error>;
 
+    /// Called after a pass of `action` has been enqueued.
+    fn leave(&mut self, _action: Action) {}
+
     /// Returns the inputs of a micro-batch on the device; called on the rank of the first stage.
     fn inputs(&mut self, micro_batch: usize) -> std::result::Result<Tensor, Self::Error>;
 
@@ -299,6 +302,7 @@ impl<'a, F: Feed> Walk<'a, F> {
                 return Ok(self.parts[place].reduction.check_complete()?);
             }
         }
+        self.feed.leave(action);
         self.transit.note_release()?;
         self.let_go(action)
     }

@@ -1,0 +1,175 @@
+//! What the files of a run say about it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use run::{RunError, configuration_of};
+use serde::Deserialize;
+use serde_json::Value;
+use system::input;
+use telemetry::RankStep;
+use telemetry::step_trace::{Divergence, Outlived};
+use worker::status::Record;
+
+use crate::tail::Tail;
+
+/// Most bytes of `sessions.json` and `summary.json` that are read.
+const MOST_BYTES: u64 = 1 << 30;
+/// Records of each rank that are kept, to see whether its memory grows.
+const KEPT: usize = 6;
+
+/// A line of `metrics.jsonl`.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct StepLine {
+    pub(crate) step: u64,
+    pub(crate) seconds: Option<f64>,
+    pub(crate) loss: Option<f64>,
+    pub(crate) learning_rate: Option<f64>,
+    pub(crate) tokens_per_second: Option<f64>,
+    #[serde(default)]
+    pub(crate) mfu: Option<f64>,
+    #[serde(default)]
+    pub(crate) validation_loss: Option<f64>,
+    #[serde(default)]
+    ranks: Vec<RankStep>,
+}
+
+/// The figures of a step that are drawn over time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Point {
+    pub(crate) step: u64,
+    pub(crate) loss: Option<f64>,
+    pub(crate) learning_rate: Option<f64>,
+}
+
+/// A run as its directory shows it.
+#[derive(Debug)]
+pub struct RunView {
+    run_dir: PathBuf,
+    pub(crate) title: String,
+    pub(crate) steps: u64,
+    pub(crate) unit: &'static str,
+    pub(crate) world_size: usize,
+    metrics: Tail,
+    pub(crate) points: Vec<Point>,
+    pub(crate) last: Option<StepLine>,
+    pub(crate) validation_loss: Option<f64>,
+    /// The latest records of each rank with the steps of their lines, the newest last.
+    pub(crate) records: BTreeMap<usize, VecDeque<(u64, RankStep)>>,
+    /// The last known activity of each rank.
+    pub(crate) statuses: Vec<Option<Record>>,
+    /// The state of the run's last session.
+    pub(crate) state: State,
+    /// Differences from the plan and growth, once the run has ended.
+    pub(crate) findings: Vec<String>,
+}
+
+/// The state of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// No session has begun.
+    Unknown,
+    Running,
+    /// The last session has ended, in words.
+    Ended(String),
+}
+
+impl RunView {
+    /// Opens the run in `run_dir`, of which nothing but the configuration is read yet. Errors: there is no
+    /// run; those of its configuration.
+    pub fn open(run_dir: &Path) -> Result<Self, RunError> {
+        let config = configuration_of(run_dir, &[])?;
+        let name = run_dir.file_name().unwrap_or(run_dir.as_os_str());
+        Ok(RunView {
+            title: name.to_string_lossy().into_owned(),
+            steps: config.train.steps,
+            unit: config.model.examples().rate(),
+            world_size: config.world_size(),
+            metrics: Tail::new(run_dir.join("metrics.jsonl")),
+            points: Vec::new(),
+            last: None,
+            validation_loss: None,
+            records: BTreeMap::new(),
+            statuses: Vec::new(),
+            state: State::Unknown,
+            findings: Vec::new(),
+            run_dir: run_dir.to_owned(),
+        })
+    }
+
+    /// Reads what has been written since the last call. Errors: a file that cannot be read.
+    pub fn refresh(&mut self) -> Result<(), RunError> {
+        let path = self.run_dir.join("metrics.jsonl");
+        let text = self.metrics.read().map_err(|source| RunError::File { path, source })?;
+        // A line that a killed process has damaged is skipped.
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).for_each(|line| self.add(line));
+        let logs = self.run_dir.join("logs");
+        self.statuses = (0..self.world_size).map(|rank| Record::read(&logs, rank)).collect();
+        self.state = state(&self.read_json("sessions.json")?);
+        if matches!(self.state, State::Ended(_)) {
+            self.findings = findings(&self.read_json("summary.json")?);
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, mut line: StepLine) {
+        let StepLine { step, loss, learning_rate, .. } = line;
+        // A resumed run repeats steps.
+        self.points.truncate(self.points.partition_point(|point| point.step < step));
+        self.points.push(Point { step, loss, learning_rate });
+        for record in std::mem::take(&mut line.ranks) {
+            let records = self.records.entry(record.rank).or_default();
+            records.retain(|(before, _)| *before < step);
+            records.push_back((step, record));
+            if records.len() > KEPT {
+                records.pop_front();
+            }
+        }
+        self.validation_loss = line.validation_loss.or(self.validation_loss);
+        self.last = Some(line);
+    }
+
+    /// Returns a file's JSON; null if it does not exist or is being replaced.
+    fn read_json(&self, name: &str) -> Result<Value, RunError> {
+        let path = self.run_dir.join(name);
+        match input::read(&path, MOST_BYTES) {
+            Ok(text) => Ok(serde_json::from_slice(&text).unwrap_or_default()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Value::Null),
+            Err(source) => Err(RunError::File { path, source }),
+        }
+    }
+
+    /// The latest record of each rank.
+    pub(crate) fn ranks(&self) -> impl Iterator<Item = &RankStep> {
+        self.records.values().filter_map(|records| records.back().map(|(_, record)| record))
+    }
+
+    /// Seconds until the last step at the pace of the last one; `None` if it is not known or the run has
+    /// ended.
+    pub(crate) fn seconds_left(&self) -> Option<f64> {
+        let last = self.last.as_ref().filter(|_| self.state == State::Running)?;
+        Some(last.seconds? * self.steps.saturating_sub(last.step) as f64)
+    }
+}
+
+/// Returns the state of the last session in `sessions.json`.
+fn state(sessions: &Value) -> State {
+    let Some(last) = sessions.as_array().and_then(|all| all.last()) else { return State::Unknown };
+    match (&last["ending"], last["ending"]["failed"].as_str()) {
+        (Value::String(ending), _) if ending == "running" => State::Running,
+        (Value::String(ending), _) => State::Ended(ending.replace('_', " ")),
+        (_, Some(reason)) => State::Ended(format!("failed: {reason}")),
+        (_, None) => State::Unknown,
+    }
+}
+
+/// Returns what a summary found about the run's memory, in sentences.
+fn findings(summary: &Value) -> Vec<String> {
+    let entries = |key: &str| summary[key].as_array().cloned().unwrap_or_default().into_iter();
+    let divergences =
+        entries("divergences").filter_map(|entry| serde_json::from_value::<Divergence>(entry).ok());
+    let outlived = entries("outlived").filter_map(|entry| serde_json::from_value::<Outlived>(entry).ok());
+    let divergences = divergences.map(|found| found.to_string());
+    divergences.chain(outlived.map(|found| found.to_string())).collect()
+}

@@ -1,0 +1,137 @@
+//! Steps that run out of memory are repeated with smaller micro-batches.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
+
+mod common;
+
+use std::path::Path;
+
+use autograd::{Tape, Var};
+use common::runs::{GPT, MLP, config};
+use device::{Category, DType, Request};
+use nn::{Input, Model, NnError, Parameters};
+use run::{Interrupt, RunError, RunOptions, TrainReport};
+use serde_json::Value;
+use tensor::Tensor;
+use worker::{DeviceChoice, ModelHook};
+
+const HALVES: &str = "train.on_out_of_memory=halve_micro_batch";
+
+/// A model that needs a gibibyte more in one step on one rank, if its micro-batches have more than `rows`
+/// rows.
+struct Hungry {
+    inner: Box<dyn Model>,
+    rank: usize,
+    step: u32,
+    rows: usize,
+}
+
+impl Model for Hungry {
+    fn parameters(&self) -> &Parameters {
+        self.inner.parameters()
+    }
+
+    fn forward(&self, tape: &Tape, input: Input) -> Result<Var, NnError> {
+        let device = tape.device();
+        let rows = match &input {
+            Input::Batch(batch) => batch.elements() / 32,
+            Input::Hidden(_) => 0,
+        };
+        let here = device.rank() == self.rank && device.step() == self.step && !device.is_meta();
+        let output = self.inner.forward(tape, input)?;
+        if here && tape.mode().is_training() && rows > self.rows {
+            drop(Tensor::empty(device, [1 << 28], DType::F32, Request::new(Category::Activation, "hungry"))?);
+        }
+        Ok(output)
+    }
+
+    fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var, NnError> {
+        self.inner.loss(tape, prediction, targets, scale)
+    }
+}
+
+/// Trains in `run_dir`, where rank 1 runs out of memory in step `step` unless its micro-batches have one row.
+fn train(run_dir: &Path, step: u32, sets: &[&str], options: RunOptions) -> Result<TrainReport, RunError> {
+    let hook = ModelHook::new(move |inner| Box::new(Hungry { inner, rank: 1, step, rows: 1 }));
+    let limit = "memory.limit_bytes=200000000";
+    let sets = [&["parallel.data=2", limit], sets].concat();
+    let options = RunOptions {
+        device: DeviceChoice::Cpu,
+        run_dir: Some(run_dir.to_owned()),
+        quiet: true,
+        model_hook: Some(hook),
+        ..options
+    };
+    run::train(config(GPT, &sets), options)
+}
+
+fn sessions(run_dir: &Path) -> Vec<Value> {
+    serde_json::from_slice(&std::fs::read(run_dir.join("sessions.json")).unwrap()).unwrap()
+}
+
+/// The sizes of the test's configuration, and their halves, with the lanes of the former.
+const HALVED: [&str; 2] = ["train.micro_batch_size=1", "train.validation_micro_batches=6"];
+
+#[test]
+fn a_run_that_would_fail_finishes() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    // Without the option, the run ends with status 1.
+    let error = train(&path("stops"), 4, &[], RunOptions::default()).unwrap_err();
+    assert_eq!(error.exit_status(), 1);
+    assert!(error.to_string().contains("out of memory"), "{error}");
+    // With it, it does all steps.
+    let report = train(&path("halves"), 4, &[HALVES], RunOptions::default()).unwrap();
+    assert_eq!((report.summary.steps, report.summary.losses.len()), (6, 6));
+    let all = sessions(&path("halves"));
+    let endings: Vec<_> = all.iter().map(|session| session["ending"].as_str().unwrap()).collect();
+    assert_eq!(endings, ["out_of_memory", "complete"]);
+    assert_eq!(all[1]["after_step"], 3);
+    assert_eq!(all[1]["changed"]["train.micro_batch_size"]["from"], "2");
+    assert_eq!(all[1]["changed"]["train.micro_batch_size"]["to"], "1");
+    // The bits are those of a run that is stopped after the same step and resumed with half the size.
+    let until = RunOptions { interrupt: Interrupt::after(3), ..RunOptions::default() };
+    assert!(train(&path("by hand"), 99, &[HALVES], until).unwrap().interrupted);
+    let resumed = RunOptions { resume: true, ..RunOptions::default() };
+    let sets = [&[HALVES], &HALVED[..]].concat();
+    let by_hand = train(&path("by hand"), 99, &sets, resumed).unwrap();
+    assert_eq!(report.summary.weights_sha256, by_hand.summary.weights_sha256);
+    // Every step has one line.
+    let metrics = std::fs::read_to_string(path("halves").join("metrics.jsonl")).unwrap();
+    let steps: Vec<u64> = metrics
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["step"].as_u64().unwrap())
+        .collect();
+    assert_eq!(steps, [1, 2, 3, 4, 5, 6]);
+}
+
+#[test]
+fn the_first_step_is_repeated_from_the_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let report = train(&path("halves"), 1, &[HALVES], RunOptions::default()).unwrap();
+    // The bits are those of a run with the smaller micro-batches.
+    let small = train(&path("small"), 1, &HALVED, RunOptions::default()).unwrap();
+    assert_eq!(report.summary.losses, small.summary.losses);
+    assert_eq!(report.summary.weights_sha256, small.summary.weights_sha256);
+    // The option alone changes no bit.
+    let plain = train(&path("plain"), 99, &[], RunOptions::default()).unwrap();
+    let ready = train(&path("ready"), 99, &[HALVES], RunOptions::default()).unwrap();
+    assert_eq!(plain.summary.weights_sha256, ready.summary.weights_sha256);
+}
+
+#[test]
+fn configurations_without_equal_samples_are_refused() {
+    let refused = |text: &str, sets: &[&str]| {
+        let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+        let error = config::RunConfig::parse(text, "test.toml", &common::root(), &sets).unwrap_err();
+        error.to_string()
+    };
+    for (text, sets, word) in [
+        (GPT, &[HALVES, "parallel.pipeline=2"][..], "parallel.pipeline = 1"),
+        (MLP, &[HALVES], "synthetic"),
+        (GPT, &[HALVES, "checkpoint.minutes=0"], "checkpoint.minutes"),
+    ] {
+        let said = refused(text, sets);
+        assert!(said.contains("train.on_out_of_memory") && said.contains(word), "{said}");
+    }
+}
