@@ -1,27 +1,16 @@
 //! Packed rows as blocks of a matrix that is 0 elsewhere, each block in columns of its own: the matrix of all
 //! low-rank adapters of a packed layer.
 
+mod block;
 pub(super) mod cuda;
 
 use std::ops::Range;
 
 use device::{Backend, Category, Request};
 
+use self::block::Block;
 use super::{GradientTarget, check};
 use crate::{Result, Tensor};
-
-/// One block.
-#[derive(Clone, Copy, Debug)]
-struct Block<'a> {
-    /// The block's number, which selects its columns.
-    index: usize,
-    /// The block's rows in the matrix.
-    place: &'a Range<usize>,
-    /// Packed rows before those of the block.
-    before: usize,
-    /// Columns of a block.
-    width: usize,
-}
 
 /// `scale` times the rows of `packed [rows, width]` as blocks of a matrix `[outputs, places.len() · width]`:
 /// the next `places[i].len()` rows lie at rows `places[i]` and in columns from `i · width` on. A type that

@@ -1,0 +1,16 @@
+//! The position of one block in the matrix and in the packed rows.
+
+use std::ops::Range;
+
+/// One block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Block<'a> {
+    /// The block's number, which selects its columns.
+    pub(super) index: usize,
+    /// The block's rows in the matrix.
+    pub(super) place: &'a Range<usize>,
+    /// Packed rows before those of the block.
+    pub(super) before: usize,
+    /// Columns of a block.
+    pub(super) width: usize,
+}
