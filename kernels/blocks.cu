@@ -1,4 +1,5 @@
-// The matrix of all low-rank adapters of a packed layer: blocks of rows, each in columns of its own, and zeros.
+// The matrix of all low-rank adapters of a packed layer: blocks of rows, each in columns of its own, and
+// zeros.
 #include "common.cuh"
 
 // Launch: THREADS threads, one element each. `width` is the blocks' columns, `block` the number of the block,

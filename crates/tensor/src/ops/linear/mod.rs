@@ -103,8 +103,8 @@ pub fn backward_activation(dy: Tensor, saved: &Tensor, activation: Activation) -
     activation::backward(dy, saved, activation)
 }
 
-/// out `[.., out]` += x `[.., in]` · weightᵀ + bias; sums are in f32 and rounded once. Errors: shapes or types
-/// that do not agree.
+/// out `[.., out]` += x `[.., in]` · weightᵀ + bias; sums are in f32 and rounded once. Errors: shapes or
+/// types that do not agree.
 pub fn add(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, out: &Tensor) -> Result<()> {
     const OPERATOR: &str = "linear.add";
     let dtype = check::computed(OPERATOR, &[("x", x), ("weight", weight), ("out", out)])?;
