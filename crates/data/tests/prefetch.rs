@@ -190,6 +190,6 @@ fn errors_come_where_the_micro_batch_is_needed() {
     shard(&path, &values[..9000]);
     let cut = (6..8).map(|number| prefetcher.get(Training(number), from(number + 1)).map(drop));
     let expected =
-        format!("{} was changed while it was read: it had 40000 bytes and has 18000", path.display());
+        format!("{} was changed while it was read: it had 40,000 bytes and has 18,000", path.display());
     assert!(cut.into_iter().all(|read| read.unwrap_err().to_string() == expected));
 }

@@ -130,8 +130,9 @@ fn train_rank(worker: &mut Worker, options: &RunOptions, directory: &RunDirector
     if let Some(files) = files {
         let summary = summary::summarize(setup, &history, ranks, weights_sha256, &findings);
         let run_dir = directory.path().to_owned();
-        let advanced = history.steps > history.first;
-        conclusion = Some(move || files.conclude(summary, &run_dir, advanced));
+        // A session without a step leaves the record of the steps that were done.
+        let earlier = directory.earlier_summary().filter(|_| history.steps == history.first);
+        conclusion = Some(move || files.conclude(summary, earlier.as_ref().map(|text| &text[..]), &run_dir));
     }
     let concluded = while_answering(worker.control(), conclusion)?.transpose()?;
     let (summary, unsaved) = concluded.map_or((None, None), |(summary, unsaved)| (Some(summary), unsaved));

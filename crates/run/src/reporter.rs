@@ -75,19 +75,19 @@ impl RunFiles {
         finish(metrics, hashes, tensorboard)
     }
 
-    /// Writes the summary and waits for the last checkpoint. If the session has not `advanced` by a step, the
-    /// summary of the one before stays. Returns the summary, and the error of that
-    /// checkpoint.
+    /// Writes the summary, or the text `earlier` in its place, and waits for the last checkpoint. Returns the
+    /// summary, and the error of that checkpoint.
     pub(crate) fn conclude(
         self,
         summary: Summary,
+        earlier: Option<&[u8]>,
         run_dir: &Path,
-        advanced: bool,
     ) -> Result<(Summary, Option<CheckpointError>)> {
         let RunFiles { metrics, hashes, tensorboard, saver, mut sessions, .. } = self;
         sessions.end(&summary)?;
-        if advanced || !summary::exists(run_dir) {
-            summary::write(&summary, run_dir)?;
+        match earlier {
+            Some(text) => summary::write_again(text, run_dir)?,
+            None => summary::write(&summary, run_dir)?,
         }
         let unsaved = saver.and_then(|mut saver| saver.finish().err());
         finish(metrics, hashes, tensorboard)?;

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use telemetry::run_files;
 
 use crate::error::{Result, RunError};
+use crate::summary;
 use crate::utc::compact;
 use config::RunConfig;
 use data::Tokenizer;
@@ -87,7 +88,11 @@ fn new_directory(name: &str) -> Result<PathBuf> {
 
 /// The files of a run.
 #[derive(Clone, Debug)]
-pub(crate) struct RunDirectory(Arc<RunLock>);
+pub(crate) struct RunDirectory {
+    lock: Arc<RunLock>,
+    /// The summary of the resumed step, which stays that of the run if no step is added.
+    earlier_summary: Option<Arc<Vec<u8>>>,
+}
 
 impl RunDirectory {
     /// Creates the directory and writes the resolved configuration. Errors: a directory that already holds a
@@ -125,18 +130,14 @@ impl RunDirectory {
             tracing::info!("later checkpoints are now in {}", aside.display());
         }
         tidy(setup, &path)?;
-        let summary = path.join("summary.json");
-        if let Err(source) = std::fs::remove_file(&summary)
-            && source.kind() != std::io::ErrorKind::NotFound
-        {
-            return Err(RunError::File { path: summary, source });
-        }
-        Self::begin(&setup.config, lock)
+        let earlier_summary = summary::of_step(setup.first_step(), &path).map(Arc::new);
+        summary::remove(&path)?;
+        Ok(RunDirectory { earlier_summary, ..Self::begin(&setup.config, lock)? })
     }
 
     /// Returns the directory that rank 0, another process, has opened.
     pub(crate) fn of_rank_zero(path: PathBuf) -> Self {
-        RunDirectory(Arc::new(RunLock { path, _held: None }))
+        RunDirectory { lock: Arc::new(RunLock { path, _held: None }), earlier_summary: None }
     }
 
     fn begin(config: &RunConfig, lock: RunLock) -> Result<Self> {
@@ -159,11 +160,16 @@ impl RunDirectory {
         }
         let text = config.to_toml_beside(tokenizer, chat_template);
         run_files::atomic_write(&lock.path().join(CONFIG), text.as_bytes())?;
-        Ok(RunDirectory(Arc::new(lock)))
+        Ok(RunDirectory { lock: Arc::new(lock), earlier_summary: None })
     }
 
     pub(crate) fn path(&self) -> &Path {
-        self.0.path()
+        self.lock.path()
+    }
+
+    /// Returns the text of the summary that the resumed step had, if there is one.
+    pub(crate) fn earlier_summary(&self) -> Option<Arc<Vec<u8>>> {
+        self.earlier_summary.clone()
     }
 
     /// The directory of the logs.

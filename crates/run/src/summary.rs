@@ -4,11 +4,11 @@ use std::path::Path;
 
 use serde_json::json;
 use telemetry::RankStatistics;
-use telemetry::run_files::{Grid, Summary};
+use telemetry::run_files::{self, Grid, Summary};
 use worker::watch::Findings;
 use worker::{Setup, Start, build};
 
-use crate::error::Result;
+use crate::error::{Result, RunError};
 use crate::history::History;
 
 /// Name of the file.
@@ -70,9 +70,25 @@ pub(crate) fn summarize(
     }
 }
 
-/// Returns whether the run has a summary.
-pub(crate) fn exists(run_dir: &Path) -> bool {
-    run_dir.join(SUMMARY).exists()
+/// Returns the text of the run's summary if it was written after `step` steps.
+pub(crate) fn of_step(step: u64, run_dir: &Path) -> Option<Vec<u8>> {
+    let path = run_dir.join(SUMMARY);
+    let summary = Summary::read(&path).ok().flatten()?;
+    (summary.steps == step).then(|| std::fs::read(path).ok()).flatten()
+}
+
+/// Removes the summary, which a run in progress does not have. Errors: it cannot be removed.
+pub(crate) fn remove(run_dir: &Path) -> Result<()> {
+    let path = run_dir.join(SUMMARY);
+    match std::fs::remove_file(&path) {
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(RunError::File { path, source }),
+        _ => Ok(()),
+    }
+}
+
+/// Writes the text of an earlier summary. Errors: the file cannot be written.
+pub(crate) fn write_again(text: &[u8], run_dir: &Path) -> Result<()> {
+    Ok(run_files::atomic_write(&run_dir.join(SUMMARY), text)?)
 }
 
 /// Writes the summary. Errors: the file cannot be written.

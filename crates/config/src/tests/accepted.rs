@@ -241,7 +241,13 @@ fn every_key_is_known_to_decide_bits_or_not() {
         "parallel.timeout_seconds",
         "parallel.zero_stage",
         "telemetry.every",
+        "telemetry.hashes",
+        "telemetry.listen",
+        "telemetry.listen_publicly",
+        "telemetry.tensorboard",
         "train.max_nonfinite_steps",
+        // It decides nothing until a step runs out of memory; the session's record has both sizes.
+        "train.on_out_of_memory",
         "train.patience",
         "train.validate_every",
         "train.validation_micro_batches",

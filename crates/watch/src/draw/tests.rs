@@ -67,7 +67,7 @@ fn a_run_in_progress_has_a_row_for_every_rank() {
     for part in [
         "running",
         "step 5/100",
-        "loss 2.5000   learning rate 2.000e-3   24,690 tokens/s   MFU 50.0 %   250.0 ms a step   eta 00:00:24",
+        "loss 2.5000   learning rate 2.000e-3   24,690 samples/s   MFU 50.0 %   250.0 ms a step   eta 00:00:24",
         "rank memory",
         "   0 ██████▒▒▒▒··········   3.00 MiB   6.00 MiB  12.00 MiB   5.00 MiB",
         "97 %   690/700 W  1320 MHz",
