@@ -138,7 +138,8 @@ fn check_batch(given: &Given, config: &RunConfig) -> Result<(), Error> {
     Err(given.conflict(&[Train::global_batch_size, Train::micro_batch_size], reason))
 }
 
-/// Checks that a step which runs out of memory can be repeated with smaller micro-batches of the same samples.
+/// Checks that a step which runs out of memory can be repeated with smaller micro-batches of the same
+/// samples.
 fn check_repetition(given: &Given, config: &RunConfig) -> Result<(), Error> {
     if !config.train.halves_micro_batches() {
         return Ok(());

@@ -64,8 +64,8 @@ impl Adapter {
         Ok((output, kept))
     }
 
-    /// Computes a layer's output `x · Wᵀ + b` plus the term. The term comes first: the large matmul reads what
-    /// it adds to while it computes, and the narrow one would wait for it.
+    /// Computes a layer's output `x · Wᵀ + b` plus the term. The term comes first: the large matmul reads
+    /// what it adds to while it computes, and the narrow one would wait for it.
     pub(super) fn compute(
         &self,
         tape: &Tape,

@@ -31,8 +31,8 @@ pub fn spread(packed: &Tensor, places: &[Range<usize>], outputs: usize, scale: f
     Ok(matrix)
 }
 
-/// Computes the gradient of [`spread`]: packed `[rows, width]` (+)= `scale` times the blocks of `matrix`, of the
-/// same type. Errors: as [`spread`].
+/// Computes the gradient of [`spread`]: packed `[rows, width]` (+)= `scale` times the blocks of `matrix`, of
+/// the same type. Errors: as [`spread`].
 pub fn gather(matrix: &Tensor, places: &[Range<usize>], scale: f32, packed: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "blocks.gather";
     check::computed(OPERATOR, &[("matrix", matrix), ("packed", &packed.tensor)])?;
