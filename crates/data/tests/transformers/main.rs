@@ -68,7 +68,7 @@ fn prompts_and_conversations_have_the_tokens_of_transformers() {
         for (title, chats) in expected["chats"].as_object().unwrap() {
             let at = directory.path().join(format!("{name}-{title}/tokenizer.json"));
             let template = ChatTemplate::beside(&at).unwrap();
-            let found = read_conversations(&[file.clone()], &template, &tokenizer, 1000).unwrap();
+            let found = read_conversations(std::slice::from_ref(&file), &template, &tokenizer, 1000).unwrap();
             for ((found, line), expected) in found.iter().zip(&lines).zip(chats.as_array().unwrap()) {
                 let messages = line["messages"].as_array().unwrap();
                 let (text, answers) = template.render(messages).unwrap();
