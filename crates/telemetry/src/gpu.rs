@@ -70,15 +70,15 @@ pub struct GpuMonitor {
 }
 
 impl GpuMonitor {
-    /// Starts to read the GPU with this identifier, such as `GPU-8f6c…`. `None` if there is no library, no
-    /// such GPU or no thread.
+    /// Starts to read the GPU with this identifier, such as `GPU-8f6c…`. Without the library or the GPU there
+    /// are no readings. `None` if there is no thread.
     pub fn start(uuid: &str) -> Option<Self> {
-        let nvml = Nvml::init().ok()?;
-        nvml.device_by_uuid(uuid).ok()?;
         let (uuid, latest) = (uuid.to_owned(), Arc::new(Mutex::new(None)));
         let (stop, stopped) = channel::<()>();
         let shared = Arc::clone(&latest);
         let read = move || {
+            // Opening the library takes a good part of a second, for which no start waits.
+            let Ok(nvml) = Nvml::init() else { return };
             let Ok(gpu) = nvml.device_by_uuid(uuid.as_str()) else { return };
             loop {
                 let load = GpuLoad::read(&gpu);
@@ -114,6 +114,8 @@ mod tests {
 
     #[test]
     fn a_gpu_that_is_not_there_has_no_load() {
-        assert!(GpuMonitor::start("GPU-00000000-0000-0000-0000-000000000000").is_none());
+        let mut monitor = GpuMonitor::start("GPU-00000000-0000-0000-0000-000000000000").unwrap();
+        monitor.thread.take().unwrap().join().unwrap();
+        assert_eq!(monitor.latest(), None);
     }
 }

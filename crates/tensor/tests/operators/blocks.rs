@@ -1,3 +1,5 @@
+#![expect(clippy::single_range_in_vec_init, reason = "a matrix may have one block")]
+
 use std::ops::Range;
 
 use tensor::TensorError;
