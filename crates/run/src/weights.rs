@@ -47,7 +47,8 @@ pub(crate) fn base_of(checkpoint: &Checkpoint, config: &RunConfig) -> Result<Opt
     Ok(Some(base))
 }
 
-/// Returns a checkpoint with the weights that it omits. Errors: as [`base_of`].
+/// Returns a checkpoint with the weights that it omits. Errors: those of reading the folder; other weights
+/// there.
 pub fn complete(checkpoint: Checkpoint, config: &RunConfig) -> Result<Arc<dyn Weights>> {
     Ok(match base_of(&checkpoint, config)? {
         None => Arc::new(checkpoint),
