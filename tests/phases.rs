@@ -159,7 +159,7 @@ impl Model for Swells {
     }
 }
 
-/// What a hook heard: the moment's name, its module or gradient, step, pass, and bytes allocated.
+/// A moment that a hook heard: its name, its module or gradient, step, pass, and bytes allocated.
 type Heard = (String, u64, Option<(usize, usize)>, u64);
 
 /// Trains the five-layer model on one rank, with a hook that notes every moment or without.

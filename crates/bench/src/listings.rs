@@ -17,7 +17,7 @@ const GRAPHS: usize = 4;
 /// A figure of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedFigure {
-    /// What is measured.
+    /// Name of the figure.
     pub what: String,
     /// Bytes in PyTorch on a GPU; `None` if the figure is not in its listing.
     pub known: Option<u64>,

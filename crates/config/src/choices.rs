@@ -68,7 +68,7 @@ names! {
 }
 
 names! {
-    /// What a run does after a step for which a device's memory did not suffice.
+    /// Reaction of a run to a step for which a device's memory did not suffice.
     OnOutOfMemory {
         /// It ends.
         Stop = "stop",

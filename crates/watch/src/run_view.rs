@@ -1,4 +1,4 @@
-//! What the files of a run say about it.
+//! The state of a run, read from its files.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
