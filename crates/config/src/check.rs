@@ -57,9 +57,13 @@ pub(crate) fn check(given: &Given, config: &RunConfig) -> Result<(), Error> {
 fn check_model(given: &Given, config: &RunConfig) -> Result<(), Error> {
     let (kind, is_files) = (config.data.kind.name(), config.data.kind != DataKind::Synthetic);
     match config.model.examples() {
-        Examples::Numbers { .. } if is_files => {
+        Examples::Numbers { .. } | Examples::Images { .. } if is_files => {
+            let takes = match config.model.examples() {
+                Examples::Images { .. } => "images",
+                _ => "numbers",
+            };
             let reason = format!(
-                "data.kind = \"{kind}\" gives tokens and model.kind = \"{}\" takes numbers: use \
+                "data.kind = \"{kind}\" gives tokens and model.kind = \"{}\" takes {takes}: use \
                  data.kind = \"synthetic\"",
                 config.model.kind()
             );

@@ -49,44 +49,52 @@ impl HostArray {
         }
     }
 
-    /// Makes this a `rows` × `columns` array of `u32`, keeping the memory if it is one already, and
-    /// returns its values (not cleared). The product must have been checked.
-    pub(crate) fn reset_u32(&mut self, rows: usize, columns: usize) -> &mut [u32] {
-        self.reset_shape(rows, columns);
+    /// Makes this an array of `u32` with these extents, keeping the memory if it is one already, and returns
+    /// its values (not cleared). The product must have been checked.
+    pub(crate) fn reset_u32(&mut self, extents: &[usize]) -> &mut [u32] {
+        let values = self.reset_shape(extents);
         if !matches!(self.data, HostData::U32(_)) {
             self.data = HostData::U32(Vec::new());
         }
         match &mut self.data {
-            HostData::U32(values) => {
-                values.resize(rows * columns, 0);
-                values
+            HostData::U32(held) => {
+                held.resize(values, 0);
+                held
             }
             HostData::F32(_) => &mut [],
         }
     }
 
     /// [`Self::reset_u32`] for `f32`.
-    pub(crate) fn reset_f32(&mut self, rows: usize, columns: usize) -> &mut [f32] {
-        self.reset_shape(rows, columns);
+    pub(crate) fn reset_f32(&mut self, extents: &[usize]) -> &mut [f32] {
+        let values = self.reset_shape(extents);
         if !matches!(self.data, HostData::F32(_)) {
             self.data = HostData::F32(Vec::new());
         }
         match &mut self.data {
-            HostData::F32(values) => {
-                values.resize(rows * columns, 0.0);
-                values
+            HostData::F32(held) => {
+                held.resize(values, 0.0);
+                held
             }
             HostData::U32(_) => &mut [],
         }
     }
 
-    fn reset_shape(&mut self, rows: usize, columns: usize) {
+    /// Sets the extents and returns their product.
+    fn reset_shape(&mut self, extents: &[usize]) -> usize {
         self.shape.clear();
-        self.shape.extend([rows, columns]);
+        self.shape.extend(extents);
+        extents.iter().product()
     }
 }
 
 /// Inputs and targets of one micro-batch, the first axis of both being its sequences or samples.
+///
+/// | examples | inputs | targets |
+/// | --- | --- | --- |
+/// | tokens | u32 \[sequences, context\] | u32 of the same shape |
+/// | numbers | f32 \[samples, inputs\] | f32 \[samples, outputs\] |
+/// | images | f32 \[images, height, width, channels\] | u32 \[images\], the classes |
 ///
 /// Make one with `default()` and pass it to [`Source::train`](crate::Source::train) repeatedly: the vectors
 /// keep their memory.
@@ -101,19 +109,31 @@ pub struct MicroBatch {
     pub documents: Option<HostArray>,
 }
 
-/// Rows and columns of an array of every micro-batch of a source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Extents and type of an array of every micro-batch of a source.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArrayShape {
-    /// Sequences or samples.
-    pub rows: usize,
-    /// Values of one.
-    pub columns: usize,
+    /// Extents, outermost first: sequences or samples, then those of one.
+    pub extents: Vec<usize>,
     /// True for measurements (`f32`), false for token and class numbers (`u32`).
     pub floats: bool,
 }
 
+impl ArrayShape {
+    /// An array of token or class numbers.
+    #[must_use]
+    pub fn of_u32(extents: impl Into<Vec<usize>>) -> Self {
+        Self { extents: extents.into(), floats: false }
+    }
+
+    /// An array of measurements.
+    #[must_use]
+    pub fn of_f32(extents: impl Into<Vec<usize>>) -> Self {
+        Self { extents: extents.into(), floats: true }
+    }
+}
+
 /// Shapes of the arrays of every micro-batch of a source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchShape {
     /// Shape of the inputs.
     pub inputs: ArrayShape,
@@ -125,8 +145,10 @@ impl BatchShape {
     /// Bytes of both arrays, whose values have 4 bytes each.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        let values = |array: ArrayShape| (array.rows as u64).saturating_mul(array.columns as u64);
-        values(self.inputs).saturating_add(values(self.targets)).saturating_mul(size_of::<u32>() as u64)
+        let values = |array: &ArrayShape| {
+            array.extents.iter().fold(1_u64, |values, extent| values.saturating_mul(*extent as u64))
+        };
+        values(&self.inputs).saturating_add(values(&self.targets)).saturating_mul(size_of::<u32>() as u64)
     }
 }
 

@@ -191,6 +191,12 @@ pub enum Error {
         /// The value as it was given.
         vocabulary: usize,
     },
+    /// No class, or more than 2³² of them.
+    #[error("{classes} classes of images are invalid")]
+    BadClasses {
+        /// The value as it was given.
+        classes: usize,
+    },
     /// A validation micro-batch that does not exist.
     #[error("there is no validation micro-batch {index}: there are {count}")]
     NoSuchValidation {

@@ -57,6 +57,7 @@ mod encoding;
 mod error;
 mod files;
 mod identity;
+mod images;
 mod mixture;
 mod order;
 mod packing;

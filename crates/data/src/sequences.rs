@@ -60,8 +60,8 @@ impl Source for Sequences {
             return Err(Error::NoSuchValidation { index, count });
         }
         let first = index as usize * micro_batch;
-        let inputs = out.inputs.reset_u32(micro_batch, context);
-        let targets = out.targets.reset_u32(micro_batch, context);
+        let inputs = out.inputs.reset_u32(&[micro_batch, context]);
+        let targets = out.targets.reset_u32(&[micro_batch, context]);
         inputs.fill(0);
         targets.fill(IGNORED);
         let mut window = vec![0; context + 1];
@@ -82,8 +82,8 @@ impl Source for Sequences {
     }
 
     fn shape(&self) -> BatchShape {
-        let tokens = ArrayShape { rows: self.micro_batch, columns: self.context, floats: false };
-        BatchShape { inputs: tokens, targets: tokens }
+        let tokens = ArrayShape::of_u32([self.micro_batch, self.context]);
+        BatchShape { inputs: tokens.clone(), targets: tokens }
     }
 
     fn validation_micro_batches(&self) -> u64 {

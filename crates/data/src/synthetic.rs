@@ -1,6 +1,7 @@
 //! Micro-batches from a random number generator: for benchmarks, plans and tests.
 
 use crate::batch::checked_shape;
+use crate::images::pattern::{Pattern, fill_pattern};
 use crate::{ArrayShape, BatchShape, Error, MicroBatch, Source};
 use philox::{key_of_name, normals, philox4x32};
 
@@ -23,6 +24,16 @@ pub enum SyntheticKind {
         /// Values in a target.
         outputs: usize,
     },
+    /// Square images of classes, each a wave of its own under noise, which a model can learn. An image is a
+    /// function of its number, so it does not depend on the size of micro-batches.
+    Images {
+        /// Values of a pixel.
+        channels: usize,
+        /// Height and width.
+        size: usize,
+        /// Number of classes.
+        classes: usize,
+    },
 }
 
 /// Options of synthetic micro-batches.
@@ -39,7 +50,8 @@ pub struct SyntheticOptions {
 }
 
 /// Micro-batches drawn from Philox by their number. Tokens are `u32` of shape \[micro_batch, context\]; a
-/// regression has `f32` of shapes \[micro_batch, inputs\] and \[micro_batch, outputs\].
+/// regression has `f32` of shapes \[micro_batch, inputs\] and \[micro_batch, outputs\]; images are `f32`
+/// \[micro_batch, size, size, channels\] and their classes `u32` \[micro_batch\].
 #[derive(Clone, Debug)]
 pub struct SyntheticSource {
     options: SyntheticOptions,
@@ -64,6 +76,13 @@ impl SyntheticSource {
                 checked_shape(options.micro_batch, inputs)?;
                 checked_shape(options.micro_batch, outputs)?;
             }
+            SyntheticKind::Images { channels, size, classes } => {
+                let columns = size.saturating_mul(size).saturating_mul(channels);
+                checked_shape(options.micro_batch, columns)?;
+                if classes == 0 || u32::try_from(classes).is_err() {
+                    return Err(Error::BadClasses { classes });
+                }
+            }
         }
         Ok(Self {
             options,
@@ -80,6 +99,10 @@ impl SyntheticSource {
             }
             SyntheticKind::Regression { inputs, outputs } => {
                 fill_regression(blocks, self.options.micro_batch, inputs, outputs, out);
+            }
+            SyntheticKind::Images { channels, size, classes } => {
+                let pattern = Pattern { key, channels, size, classes: classes as u64 };
+                fill_pattern(pattern, number, self.options.micro_batch, out);
             }
         }
     }
@@ -103,8 +126,8 @@ fn fill_tokens(blocks: Blocks, vocabulary: u64, rows: usize, context: usize, out
     let mut words = blocks.iter().flatten();
     // The high word of the product scales 32 random bits to the vocabulary.
     let mut draw = || words.next().map_or(0, |word| ((u64::from(word) * vocabulary) >> 32) as u32);
-    let inputs = out.inputs.reset_u32(rows, context).chunks_exact_mut(context);
-    let targets = out.targets.reset_u32(rows, context).chunks_exact_mut(context);
+    let inputs = out.inputs.reset_u32(&[rows, context]).chunks_exact_mut(context);
+    let targets = out.targets.reset_u32(&[rows, context]).chunks_exact_mut(context);
     for (input, target) in inputs.zip(targets) {
         let mut token = draw();
         for (slot, next) in input.iter_mut().zip(target) {
@@ -116,11 +139,11 @@ fn fill_tokens(blocks: Blocks, vocabulary: u64, rows: usize, context: usize, out
 }
 
 fn fill_regression(blocks: Blocks, rows: usize, inputs: usize, outputs: usize, out: &mut MicroBatch) {
-    let x = out.inputs.reset_f32(rows, inputs);
+    let x = out.inputs.reset_f32(&[rows, inputs]);
     for (slots, words) in x.chunks_mut(4).zip(blocks.iter()) {
         slots.copy_from_slice(&normals(words)[..slots.len()]);
     }
-    let y = out.targets.reset_f32(rows, outputs);
+    let y = out.targets.reset_f32(&[rows, outputs]);
     for (sample, target) in x.chunks_exact(inputs).zip(y.chunks_exact_mut(outputs)) {
         for (j, value) in target.iter_mut().enumerate() {
             let sum = f64::from(sample[j % inputs]) + f64::from(sample[(j + 1) % inputs]);
@@ -145,15 +168,19 @@ impl Source for SyntheticSource {
     }
 
     fn shape(&self) -> BatchShape {
-        let array = |columns, floats| ArrayShape { rows: self.options.micro_batch, columns, floats };
-        match self.options.kind {
+        let rows = self.options.micro_batch;
+        let (inputs, targets) = match self.options.kind {
             SyntheticKind::Tokens { context, .. } => {
-                BatchShape { inputs: array(context, false), targets: array(context, false) }
+                (ArrayShape::of_u32([rows, context]), ArrayShape::of_u32([rows, context]))
             }
             SyntheticKind::Regression { inputs, outputs } => {
-                BatchShape { inputs: array(inputs, true), targets: array(outputs, true) }
+                (ArrayShape::of_f32([rows, inputs]), ArrayShape::of_f32([rows, outputs]))
             }
-        }
+            SyntheticKind::Images { channels, size, .. } => {
+                (ArrayShape::of_f32([rows, size, size, channels]), ArrayShape::of_u32([rows]))
+            }
+        };
+        BatchShape { inputs, targets }
     }
 
     fn validation_micro_batches(&self) -> u64 {

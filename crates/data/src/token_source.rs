@@ -200,8 +200,8 @@ impl TokenSource {
         run_of_row: impl Fn(usize) -> (&'a Slice, Run),
     ) -> Result<(), Error> {
         let TokenOptions { context, micro_batch, ignored, .. } = self.options;
-        let inputs = out.inputs.reset_u32(micro_batch, context).chunks_exact_mut(context);
-        let targets = out.targets.reset_u32(micro_batch, context).chunks_exact_mut(context);
+        let inputs = out.inputs.reset_u32(&[micro_batch, context]).chunks_exact_mut(context);
+        let targets = out.targets.reset_u32(&[micro_batch, context]).chunks_exact_mut(context);
         let mut window = vec![0; context + 1];
         for (row, (input, target)) in inputs.zip(targets).enumerate() {
             let (slice, run) = run_of_row(row);
@@ -225,7 +225,7 @@ impl TokenSource {
             out.documents = None;
             return Ok(());
         };
-        let starts = out.documents.get_or_insert_default().reset_u32(micro_batch, context);
+        let starts = out.documents.get_or_insert_default().reset_u32(&[micro_batch, context]);
         let rows = out.inputs.tokens()?.chunks_exact(context);
         for (input, starts) in rows.zip(starts.chunks_exact_mut(context)) {
             let mut first = 0;
@@ -286,8 +286,8 @@ impl Source for TokenSource {
 
     fn shape(&self) -> BatchShape {
         let TokenOptions { context: columns, micro_batch: rows, .. } = self.options;
-        let tokens = ArrayShape { rows, columns, floats: false };
-        BatchShape { inputs: tokens, targets: tokens }
+        let tokens = ArrayShape::of_u32([rows, columns]);
+        BatchShape { inputs: tokens.clone(), targets: tokens }
     }
 
     fn packs_documents(&self) -> bool {

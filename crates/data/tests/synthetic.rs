@@ -13,6 +13,12 @@ const TOKENS: SyntheticOptions = SyntheticOptions {
 const REGRESSION: SyntheticOptions =
     SyntheticOptions { kind: SyntheticKind::Regression { inputs: 3, outputs: 5 }, micro_batch: 7, ..TOKENS };
 
+const IMAGES: SyntheticOptions = SyntheticOptions {
+    kind: SyntheticKind::Images { channels: 3, size: 12, classes: 4 },
+    micro_batch: 6,
+    ..TOKENS
+};
+
 fn train(options: SyntheticOptions, number: u64) -> MicroBatch {
     let mut batch = MicroBatch::default();
     SyntheticSource::new(options).unwrap().train(number, &mut batch).unwrap();
@@ -27,7 +33,7 @@ fn validation(options: SyntheticOptions, index: u64) -> MicroBatch {
 
 #[test]
 fn every_number_has_a_different_micro_batch() {
-    for options in [TOKENS, REGRESSION] {
+    for options in [TOKENS, REGRESSION, IMAGES] {
         let other_seed = SyntheticOptions { seed: 2, ..options };
         assert_eq!(train(options, 5), train(options, 5));
         assert_ne!(train(options, 5), train(options, 6));
@@ -92,6 +98,50 @@ fn regression_targets_are_the_documented_function_of_normal_inputs() {
 }
 
 #[test]
+fn an_image_is_a_function_of_its_number() {
+    let pairs = SyntheticOptions { micro_batch: 2, ..IMAGES };
+    let six = train(IMAGES, 1);
+    assert_eq!(six.inputs.shape, [6, 12, 12, 3]);
+    assert_eq!(six.targets.shape, [6]);
+    for place in 0..3 {
+        let two = train(pairs, 3 + place as u64);
+        let image = 12 * 12 * 3;
+        let (from, to) = (2 * place * image, (2 * place + 2) * image);
+        assert_eq!(two.inputs.floats().unwrap(), &six.inputs.floats().unwrap()[from..to]);
+        assert_eq!(two.targets.tokens().unwrap(), &six.targets.tokens().unwrap()[2 * place..2 * place + 2]);
+    }
+}
+
+/// The nearest mean of training images, over each class, finds the class of most validation images.
+#[test]
+fn classes_of_synthetic_images_can_be_told_apart() {
+    let (classes, image) = (4, 12 * 12 * 3);
+    let mut means = vec![vec![0.0_f32; image]; classes];
+    let mut counts = vec![0.0_f32; classes];
+    for number in 0..100 {
+        let batch = train(IMAGES, number);
+        let images = batch.inputs.floats().unwrap().chunks_exact(image);
+        for (pixels, class) in images.zip(batch.targets.tokens().unwrap()) {
+            let class = *class as usize;
+            counts[class] += 1.0;
+            let count = counts[class];
+            means[class].iter_mut().zip(pixels).for_each(|(mean, pixel)| *mean += (pixel - *mean) / count);
+        }
+    }
+    assert!(counts.iter().all(|count| *count > 100.0), "{counts:?}");
+    let distance = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f32>();
+    for index in 0..3 {
+        let batch = validation(IMAGES, index);
+        let images = batch.inputs.floats().unwrap().chunks_exact(image);
+        for (pixels, class) in images.zip(batch.targets.tokens().unwrap()) {
+            let nearest = (0..classes)
+                .min_by(|a, b| distance(&means[*a], pixels).total_cmp(&distance(&means[*b], pixels)));
+            assert_eq!(nearest, Some(*class as usize));
+        }
+    }
+}
+
+#[test]
 fn a_micro_batch_can_change_its_type() {
     let mut batch = train(TOKENS, 0);
     SyntheticSource::new(REGRESSION).unwrap().train(0, &mut batch).unwrap();
@@ -111,6 +161,14 @@ fn invalid_options_are_refused() {
         (
             with(SyntheticKind::Regression { inputs: usize::MAX, outputs: 1 }),
             "a micro-batch of 9 rows of 18446744073709551615 values is invalid",
+        ),
+        (
+            with(SyntheticKind::Images { channels: 3, size: 12, classes: 0 }),
+            "0 classes of images are invalid",
+        ),
+        (
+            with(SyntheticKind::Images { channels: 0, size: 12, classes: 2 }),
+            "a micro-batch of 9 rows of 0 values is invalid",
         ),
         (SyntheticOptions { micro_batch: 0, ..TOKENS }, "a micro-batch of 0 rows of 127 values is invalid"),
     ];

@@ -143,42 +143,53 @@ pub enum Examples {
         /// Numbers in a target.
         outputs: usize,
     },
+    /// Square images, \[images, size, size, channels\] in the type of compute; each target is a class.
+    Images {
+        /// Values of a pixel.
+        channels: usize,
+        /// Height and width in pixels.
+        size: usize,
+        /// Number of classes.
+        classes: usize,
+    },
 }
 
 impl Examples {
-    /// The unit of speeds, as a title: tokens or samples.
+    /// The unit of speeds, as a title: tokens, samples or images.
     #[must_use]
     pub fn unit(&self) -> &'static str {
         match self {
             Self::Tokens { .. } => "Tokens",
             Self::Numbers { .. } => "Samples",
+            Self::Images { .. } => "Images",
         }
     }
 
-    /// Unit of speeds, as after a number: tokens/s or samples/s.
+    /// Unit of speeds, as after a number: tokens/s, samples/s or images/s.
     #[must_use]
     pub fn rate(&self) -> &'static str {
         match self {
             Self::Tokens { .. } => "tokens/s",
             Self::Numbers { .. } => "samples/s",
+            Self::Images { .. } => "images/s",
         }
     }
 
-    /// Unit of losses, with a space before it: nats for tokens; none for other numbers.
+    /// Unit of losses, with a space before it: nats for tokens and classes; none for other numbers.
     #[must_use]
     pub fn loss_unit(&self) -> &'static str {
         match self {
-            Self::Tokens { .. } => " nats",
+            Self::Tokens { .. } | Self::Images { .. } => " nats",
             Self::Numbers { .. } => "",
         }
     }
 
-    /// Units in one example: the tokens of a sequence; 1 for a sample.
+    /// Units in one example: the tokens of a sequence; 1 for a sample or an image.
     #[must_use]
     pub fn units(&self) -> usize {
         match self {
             Self::Tokens { context, .. } => *context,
-            Self::Numbers { .. } => 1,
+            Self::Numbers { .. } | Self::Images { .. } => 1,
         }
     }
 }

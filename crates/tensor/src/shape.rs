@@ -10,6 +10,13 @@ pub struct Shape {
 }
 
 impl Shape {
+    /// The shape of these sizes; `None` if there are more than four.
+    pub fn of(dims: &[usize]) -> Option<Self> {
+        let mut sizes = [1; 4];
+        sizes.get_mut(..dims.len())?.copy_from_slice(dims);
+        Some(Shape { sizes, rank: dims.len() as u8 })
+    }
+
     /// The sizes, outermost first.
     pub fn dims(&self) -> &[usize] {
         &self.sizes[..usize::from(self.rank)]

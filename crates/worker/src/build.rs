@@ -107,6 +107,9 @@ pub fn dataset(config: &RunConfig) -> Result<Dataset> {
         (DataKind::Synthetic, Examples::Tokens { vocabulary, context }) => {
             SyntheticKind::Tokens { vocabulary, context }
         }
+        (DataKind::Synthetic, Examples::Images { channels, size, classes }) => {
+            SyntheticKind::Images { channels, size, classes }
+        }
         (DataKind::Text | DataKind::Tokens, _) => return token_dataset(config),
         (DataKind::Chat, _) => return chat_dataset(config),
     };
@@ -197,7 +200,7 @@ fn token_dataset(config: &RunConfig) -> Result<Dataset> {
     };
     let vocabulary = match config.model.examples() {
         Examples::Tokens { vocabulary, .. } => vocabulary,
-        Examples::Numbers { .. } => config.tokenizer.vocabulary(),
+        Examples::Numbers { .. } | Examples::Images { .. } => config.tokenizer.vocabulary(),
     };
     let options = TokenOptions {
         context: config.model.examples().units(),

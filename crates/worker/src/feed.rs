@@ -10,7 +10,7 @@ use half::bf16;
 use parallel::data::MicroBatchSink;
 use parallel::pipeline::{Action, ActionKind, ActionPart, Feed};
 use telemetry::Phase;
-use tensor::Tensor;
+use tensor::{Shape, Tensor};
 
 use crate::build::Dataset;
 use crate::error::{Result, WorkerError};
@@ -20,7 +20,7 @@ use crate::tensor_hashes::TensorHashes;
 
 /// Copies an array of a micro-batch to the device, with floating-point values rounded to `dtype`.
 pub(crate) fn upload(device: &Device, array: &HostArray, dtype: DType) -> Result<Tensor> {
-    let shape = [array.shape.first().copied().unwrap_or(0), array.shape.get(1).copied().unwrap_or(1)];
+    let shape = shape_of(&array.shape)?;
     Ok(match &array.data {
         HostData::U32(values) => Tensor::from_host(device, values, shape, Category::Input)?,
         HostData::F32(values) if dtype == DType::Bf16 => {
@@ -32,13 +32,19 @@ pub(crate) fn upload(device: &Device, array: &HostArray, dtype: DType) -> Result
 }
 
 /// Allocates an array as [`upload`] does, without the values, which Meta does not read.
-fn allocate(device: &Device, array: ArrayShape, dtype: DType) -> Result<Tensor> {
+fn allocate(device: &Device, array: &ArrayShape, dtype: DType) -> Result<Tensor> {
     let dtype = match (array.floats, dtype) {
         (false, _) => DType::U32,
         (true, DType::Bf16) => DType::Bf16,
         (true, _) => DType::F32,
     };
-    Ok(Tensor::for_host(device, [array.rows, array.columns], dtype, Category::Input)?)
+    Ok(Tensor::for_host(device, shape_of(&array.extents)?, dtype, Category::Input)?)
+}
+
+/// The extents of an array of the data as a shape of tensors.
+fn shape_of(extents: &[usize]) -> Result<Shape> {
+    Shape::of(extents)
+        .ok_or_else(|| WorkerError::Refused(format!("an array of {} dimensions is no tensor", extents.len())))
 }
 
 /// A micro-batch on a device.
@@ -56,8 +62,8 @@ pub struct Uploaded {
 pub fn first(dataset: &Dataset, device: &Device, dtype: DType) -> Result<Uploaded> {
     if device.is_meta() {
         let shape = dataset.source.shape();
-        let inputs = allocate(device, shape.inputs, dtype)?;
-        let targets = allocate(device, shape.targets, dtype)?;
+        let inputs = allocate(device, &shape.inputs, dtype)?;
+        let targets = allocate(device, &shape.targets, dtype)?;
         return Ok(Uploaded { inputs, targets, pass: pass_of(device, dataset, 0)? });
     }
     let mut batch = MicroBatch::default();
@@ -74,8 +80,8 @@ fn pass(device: &Device, batch: &MicroBatch, number: u64) -> Result<Pass> {
 
 /// [`pass`] on Meta, with an array of the same shape.
 fn pass_of(device: &Device, dataset: &Dataset, number: u64) -> Result<Pass> {
-    let shape = dataset.source.shape().inputs;
-    let documents = dataset.source.packs_documents().then(|| allocate(device, shape, DType::F32));
+    let packs = dataset.source.packs_documents();
+    let documents = packs.then(|| allocate(device, &dataset.source.shape().inputs, DType::F32));
     Ok(Pass { micro_batch: number, documents: documents.transpose()?, ..Pass::default() })
 }
 
@@ -244,7 +250,7 @@ impl Feed for WorkerFeed<'_> {
 
     fn inputs(&mut self, micro_batch: usize) -> Result<Tensor> {
         if self.device.is_meta() {
-            return allocate(self.device, self.dataset.source.shape().inputs, self.dtype);
+            return allocate(self.device, &self.dataset.source.shape().inputs, self.dtype);
         }
         let (device, dtype) = (self.device, self.dtype);
         upload(device, &self.load(micro_batch)?.inputs, dtype)
@@ -252,7 +258,7 @@ impl Feed for WorkerFeed<'_> {
 
     fn targets(&mut self, micro_batch: usize) -> Result<Tensor> {
         if self.device.is_meta() {
-            return allocate(self.device, self.dataset.source.shape().targets, self.dtype);
+            return allocate(self.device, &self.dataset.source.shape().targets, self.dtype);
         }
         let (device, dtype) = (self.device, self.dtype);
         upload(device, &self.load(micro_batch)?.targets, dtype)

@@ -84,10 +84,10 @@ impl ChatSource {
     /// Fills `out` with the sequences `row_of(0..micro_batch)` of `rows`.
     fn fill(&self, rows: &Rows, out: &mut MicroBatch, row_of: impl Fn(usize) -> usize) {
         let ChatOptions { context, micro_batch, masks, .. } = self.options;
-        let inputs = out.inputs.reset_u32(micro_batch, context).chunks_exact_mut(context);
-        let targets = out.targets.reset_u32(micro_batch, context).chunks_exact_mut(context);
+        let inputs = out.inputs.reset_u32(&[micro_batch, context]).chunks_exact_mut(context);
+        let targets = out.targets.reset_u32(&[micro_batch, context]).chunks_exact_mut(context);
         let mut documents = masks.then(|| out.documents.take().unwrap_or_default());
-        let mut starts = documents.as_mut().map(|starts| starts.reset_u32(micro_batch, context));
+        let mut starts = documents.as_mut().map(|starts| starts.reset_u32(&[micro_batch, context]));
         for (row, (input, target)) in inputs.zip(targets).enumerate() {
             let starts = starts.as_mut().map(|starts| &mut starts[row * context..(row + 1) * context]);
             rows.fill(row_of(row), input, target, starts);
@@ -174,8 +174,8 @@ impl Source for ChatSource {
 
     fn shape(&self) -> BatchShape {
         let ChatOptions { context: columns, micro_batch: rows, .. } = self.options;
-        let tokens = ArrayShape { rows, columns, floats: false };
-        BatchShape { inputs: tokens, targets: tokens }
+        let tokens = ArrayShape::of_u32([rows, columns]);
+        BatchShape { inputs: tokens.clone(), targets: tokens }
     }
 
     fn held_out_sequences(&self) -> Option<u64> {

@@ -94,10 +94,10 @@ impl Source for ChoiceSource {
         let row = usize::try_from(index).ok().filter(|row| *row < self.rows.len());
         let row = row.ok_or(Error::NoSuchValidation { index, count })?;
         let first = self.questions[self.rows[row].0].context.len() - 1;
-        let inputs = out.inputs.reset_u32(1, self.context);
+        let inputs = out.inputs.reset_u32(&[1, self.context]);
         inputs.fill(0);
         inputs.iter_mut().zip(self.tokens(row)).for_each(|(input, token)| *input = token);
-        let targets = out.targets.reset_u32(1, self.context);
+        let targets = out.targets.reset_u32(&[1, self.context]);
         targets.fill(IGNORED);
         let shifted = targets.iter_mut().zip(self.tokens(row).skip(1));
         shifted.skip(first).for_each(|(target, token)| *target = token);
@@ -106,8 +106,8 @@ impl Source for ChoiceSource {
     }
 
     fn shape(&self) -> BatchShape {
-        let tokens = ArrayShape { rows: 1, columns: self.context, floats: false };
-        BatchShape { inputs: tokens, targets: tokens }
+        let tokens = ArrayShape::of_u32([1, self.context]);
+        BatchShape { inputs: tokens.clone(), targets: tokens }
     }
 
     fn validation_micro_batches(&self) -> u64 {

@@ -1,0 +1,3 @@
+//! Images and their classes.
+
+pub(crate) mod pattern;

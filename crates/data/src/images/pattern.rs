@@ -1,0 +1,104 @@
+//! Synthetic images: each class is a wave of its own, each image adds noise.
+
+use philox::{key_of_name, philox4x32};
+
+use crate::MicroBatch;
+
+/// Values of a channel of a pixel.
+const LEVELS: usize = 256;
+/// The most periods of a wave over an image, in each direction.
+const MOST_PERIODS: u32 = 4;
+/// The bits of noise in a value, and of the wave.
+const NOISE: u8 = 0x7f;
+
+/// Synthetic images of one stream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pattern {
+    /// Key of the stream: training or validation.
+    pub(crate) key: [u32; 2],
+    pub(crate) channels: usize,
+    /// Height and width.
+    pub(crate) size: usize,
+    pub(crate) classes: u64,
+}
+
+impl Pattern {
+    /// Returns the class of image `number`.
+    pub(crate) fn class(&self, number: u64) -> u32 {
+        let [word, ..] = philox4x32(self.key, [u32::MAX, u32::MAX, number as u32, (number >> 32) as u32]);
+        // The high word of the product scales 32 random bits to the number of classes.
+        ((u64::from(word) * self.classes) >> 32) as u32
+    }
+
+    /// Fills `pixels`, size × size × channels, with image `number`: half the range for the wave of its class,
+    /// half for noise.
+    pub(crate) fn draw(&self, number: u64, pixels: &mut [u8]) {
+        let number_words = [number as u32, (number >> 32) as u32];
+        for (block, values) in (0_u32..).zip(pixels.chunks_mut(16)) {
+            let words = philox4x32(self.key, [block, 0, number_words[0], number_words[1]]);
+            for (value, noise) in values.iter_mut().zip(words.iter().flat_map(|word| word.to_le_bytes())) {
+                *value = noise & NOISE;
+            }
+        }
+        let wave = Wave::new(self.class(number), self.size);
+        let rows = pixels.chunks_exact_mut(self.size * self.channels);
+        for (y, row) in rows.enumerate() {
+            for (x, pixel) in row.chunks_exact_mut(self.channels).enumerate() {
+                for (channel, value) in pixel.iter_mut().enumerate() {
+                    *value += wave.at(x, y, channel);
+                }
+            }
+        }
+    }
+}
+
+/// The wave of a class, the same in every stream and run.
+struct Wave {
+    /// One period.
+    sine: [u8; LEVELS],
+    /// Advance along a row and along a column, in steps of the period modulo [`LEVELS`].
+    across: usize,
+    down: usize,
+    /// Offset of each channel modulo four.
+    phases: [u8; 4],
+}
+
+impl Wave {
+    fn new(class: u32, size: usize) -> Self {
+        let key = key_of_name(0, "data.synthetic.classes");
+        let [x, y, phases, _] = philox4x32(key, [class, 0, 0, 0]);
+        let period = |word: u32| (word % (MOST_PERIODS + 1)) as usize * LEVELS / size;
+        let level = |at: usize| {
+            let angle = std::f64::consts::TAU * at as f64 / LEVELS as f64;
+            ((libm::sin(angle) + 1.0) * f64::from(NOISE) / 2.0) as u8
+        };
+        Self {
+            sine: std::array::from_fn(level),
+            across: period(x),
+            down: period(y),
+            phases: phases.to_le_bytes(),
+        }
+    }
+
+    fn at(&self, x: usize, y: usize, channel: usize) -> u8 {
+        let phase = usize::from(self.phases[channel % 4]);
+        self.sine[(self.across * x + self.down * y + phase) % LEVELS]
+    }
+}
+
+/// Fills `out` with micro-batch `number`, whose first image is number · `rows`.
+pub(crate) fn fill_pattern(pattern: Pattern, number: u64, rows: usize, out: &mut MicroBatch) {
+    let Pattern { channels, size, .. } = pattern;
+    let first = number.wrapping_mul(rows as u64);
+    let mut pixels = vec![0; size * size * channels];
+    let inputs = out.inputs.reset_f32(&[rows, size, size, channels]).chunks_exact_mut(pixels.len());
+    let targets = out.targets.reset_u32(&[rows]);
+    for (image, (input, target)) in (0..).zip(inputs.zip(targets)) {
+        let image = first.wrapping_add(image);
+        *target = pattern.class(image);
+        pattern.draw(image, &mut pixels);
+        for (value, pixel) in input.iter_mut().zip(&pixels) {
+            *value = (f32::from(*pixel) - f32::from(NOISE)) / 64.0;
+        }
+    }
+}
