@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
+use common::python::python_with;
 use common::runs::{config, train_in};
 use common::{golden, root};
 use inference::{EvaluateOptions, ExportOptions, SampleOptions};
@@ -134,13 +135,10 @@ fn wrong_adapters_are_refused() {
 }
 
 /// PEFT reads our adapters, computes what the merged model computes, and writes adapters that we read.
-/// Skipped where `PLIMSOLL_PYTHON` names no Python with peft and transformers.
+/// Skipped where Python has no peft and transformers.
 #[test]
 fn peft_reads_and_writes_the_same_adapters() {
-    let Some(python) = std::env::var_os("PLIMSOLL_PYTHON") else {
-        eprintln!("skipped: PLIMSOLL_PYTHON names no Python with peft and transformers");
-        return;
-    };
+    let Some(python) = python_with(&["peft", "transformers"]) else { return };
     for name in MODELS {
         let directory = tempfile::tempdir().unwrap();
         let at = |part: &str| directory.path().join(part);

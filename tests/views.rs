@@ -8,6 +8,7 @@ mod common;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use common::python::python_with;
 use common::runs::{GPT, config, train_in};
 use run::TrainReport;
 use telemetry::Unit;
@@ -17,9 +18,8 @@ fn run(directory: &Path, overrides: &[&str]) -> TrainReport {
     train_in(directory, config(GPT, overrides), DeviceChoice::Cpu).unwrap()
 }
 
-fn python(arguments: &[&str]) -> Option<Output> {
-    let name = std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    Command::new(name).args(arguments).output().ok()
+fn output_of(python: &str, arguments: &[&str]) -> Output {
+    Command::new(python).args(arguments).output().unwrap()
 }
 
 /// Checks the assumptions of PyTorch's viewer: the sizes of blocks add up, and every event's block is in an
@@ -68,10 +68,8 @@ fn views_agree_with_statistics() {
         let page = std::fs::read_to_string(path("html")).unwrap();
         assert!(page.contains("<svg") && page.contains("h.*.mlp") && !page.contains("http"));
         let pickle = path("pickle");
-        let Some(output) = python(&["-c", CHECK, pickle.to_str().unwrap()]) else {
-            println!("skipped: python3 is not installed");
-            return;
-        };
+        let Some(python) = python_with(&["pickle"]) else { return };
+        let output = output_of(&python, &["-c", CHECK, pickle.to_str().unwrap()]);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let allocated: u64 = String::from_utf8_lossy(&output.stdout).trim().parse().unwrap();
         assert_eq!(allocated, rank.get(telemetry::Statistic::AllocatedBytes));
@@ -80,20 +78,17 @@ fn views_agree_with_statistics() {
 }
 
 fn rendered_by_pytorch(pickle: &Path, directory: &Path) {
-    if !python(&["-c", "import torch"]).is_some_and(|output| output.status.success()) {
-        println!("skipped: PyTorch is not installed");
-        return;
-    }
+    let Some(python) = python_with(&["torch"]) else { return };
     for plot in ["trace_plot", "segment_plot"] {
         let page = directory.join(format!("{plot}.html"));
         let arguments =
             ["-m", "torch.cuda._memory_viz", plot, pickle.to_str().unwrap(), "-o", page.to_str().unwrap()];
-        let output = python(&arguments).unwrap();
+        let output = output_of(&python, &arguments);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         assert!(std::fs::metadata(&page).unwrap().len() > 1000);
     }
     // PyTorch asserts that the sizes of all blocks add up.
-    let output = python(&["-m", "torch.cuda._memory_viz", "stats", pickle.to_str().unwrap()]).unwrap();
+    let output = output_of(&python, &["-m", "torch.cuda._memory_viz", "stats", pickle.to_str().unwrap()]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 

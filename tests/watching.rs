@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use common::python::python_with;
 use common::runs::{GPT, MLP, config};
 use common::{program, root};
 use run::{Interrupt, RunOptions};
@@ -49,15 +50,7 @@ print(json.dumps({tag: [[e.step, e.value] for e in events.Scalars(tag)] for tag 
 
 #[test]
 fn tensorboard_reads_the_scalars_of_a_resumed_run() {
-    let python = std::env::var("PLIMSOLL_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let has = Command::new(&python).args(["-c", "import tensorboard"]).output();
-    if !has.is_ok_and(|output| output.status.success()) {
-        eprintln!(
-            "tensorboard_reads_the_scalars_of_a_resumed_run: skipped, {python} has no tensorboard \
-             (pip install tensorboard)"
-        );
-        return;
-    }
+    let Some(python) = python_with(&["tensorboard"]) else { return };
     let directory = tempfile::tempdir().unwrap();
     let run_dir = directory.path().join("run");
     let sets = ["train.steps=6", "telemetry.tensorboard=true", "checkpoint.every=2", "checkpoint.wait=true"];

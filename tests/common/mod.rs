@@ -4,6 +4,7 @@
 
 pub(crate) mod devices;
 pub(crate) mod jobs;
+pub(crate) mod python;
 pub(crate) mod random;
 pub(crate) mod runs;
 pub(crate) mod token_files;

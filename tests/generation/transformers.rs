@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use worker::DeviceChoice;
 
 use super::{MODELS, folder, greedy, lists, recorded, sample};
+use crate::common::python::python_with;
 use crate::common::root;
 use crate::common::runs::{GPT, LLAMA, config, train_in};
 
@@ -28,18 +29,6 @@ for prompt in asked:
 print(json.dumps(tokens))
 "#;
 
-/// Returns Python with transformers, from the environment's PLIMSOLL_PYTHON or the path; prints if there is
-/// none.
-fn python() -> Option<String> {
-    let python = std::env::var("PLIMSOLL_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let tried = Command::new(&python).args(["-c", "import torch, transformers"]).output();
-    let found = tried.is_ok_and(|output| output.status.success());
-    if !found {
-        eprintln!("skipped: {python} has no torch and transformers (pip install torch transformers)");
-    }
-    found.then_some(python)
-}
-
 /// Runs a script, and returns the JSON on the last line of its output.
 fn run(python: &str, script: &str, arguments: &[&str]) -> Value {
     let output = Command::new(python).args(["-c", script]).args(arguments).output().unwrap();
@@ -50,7 +39,7 @@ fn run(python: &str, script: &str, arguments: &[&str]) -> Value {
 
 #[test]
 fn transformers_generate_the_same_from_an_exported_folder() {
-    let Some(python) = python() else { return };
+    let Some(python) = python_with(&["torch", "transformers"]) else { return };
     for name in MODELS {
         let directory = tempfile::tempdir().unwrap();
         let out = directory.path().join("out");
@@ -94,7 +83,7 @@ print(json.dumps([share / questions for share in right] + [sum(losses) / len(los
 
 #[test]
 fn questions_in_json_lines_are_scored_as_by_transformers() {
-    let Some(python) = python() else { return };
+    let Some(python) = python_with(&["torch", "transformers"]) else { return };
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("questions.jsonl");
     let words: Vec<&str> =
@@ -145,7 +134,7 @@ print(json.dumps([tokens, [tokenizer.decode(one) for one in tokens]]))
 /// A run's own tokenizer goes with it, its vocabulary padded or not.
 #[test]
 fn transformers_load_tokenizers_of_exported_runs() {
-    let Some(python) = python() else { return };
+    let Some(python) = python_with(&["torch", "transformers"]) else { return };
     let texts = ["pub fn of()", "h\u{E9}  \u{20AC} 12\n\n don't", " <|endoftext|>x"];
     let table: [(&str, &[&str]); 4] = [
         (GPT, &["data.tokenizer=gpt2"]),

@@ -8,20 +8,9 @@ use serde_json::Value;
 use worker::DeviceChoice;
 
 use super::{MODELS, evaluate, folder, near, ten_steps};
+use crate::common::python::python_with;
 use crate::common::root;
 use crate::common::runs::{config, train_in};
-
-/// Returns Python with transformers, from the environment's PLIMSOLL_PYTHON or the path; prints if there is
-/// none.
-fn python() -> Option<String> {
-    let python = std::env::var("PLIMSOLL_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let tried = Command::new(&python).args(["-c", "import torch, transformers"]).output();
-    let found = tried.is_ok_and(|output| output.status.success());
-    if !found {
-        eprintln!("skipped: {python} has no torch and transformers (pip install torch transformers)");
-    }
-    found.then_some(python)
-}
 
 /// Loads a folder strictly, and prints the loss of the recorded tokens.
 const LOAD: &str = r#"
@@ -42,7 +31,7 @@ print(torch.nn.functional.cross_entropy(logits.double().flatten(0, 1), targets.f
 
 #[test]
 fn transformers_load_an_exported_folder() {
-    let Some(python) = python() else { return };
+    let Some(python) = python_with(&["torch", "transformers"]) else { return };
     for name in MODELS {
         let directory = tempfile::tempdir().unwrap();
         let run_dir = directory.path().join("run");
@@ -69,7 +58,7 @@ fn transformers_load_an_exported_folder() {
 /// Models of every family with other sizes than the recorded ones are read, computed and written as they are.
 #[test]
 fn random_models_of_transformers_go_in_and_out_unchanged() {
-    let Some(python) = python() else { return };
+    let Some(python) = python_with(&["torch", "transformers"]) else { return };
     let directory = tempfile::tempdir().unwrap();
     let script = root().join("tests/hugging_face/sizes.py");
     let made = Command::new(&python).arg(script).arg(directory.path()).output().unwrap();

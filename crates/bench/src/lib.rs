@@ -22,6 +22,7 @@ mod operators;
 mod options;
 mod pipeline;
 mod profile;
+mod ranks;
 mod rates;
 mod scaling;
 mod step;

@@ -3,23 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use collective::{Communicator, threads};
 use telemetry::operators::OperatorProfile;
 use telemetry::timeline::{self, RankTimeline};
 
-use crate::error::{BenchError, Result};
+use crate::error::Result;
 use crate::options::{BenchOptions, median};
+use crate::ranks::measure_ranks;
 use crate::rates::matmul_flops_per_second;
 use crate::steps::{TimedSteps, timed_steps};
 use crate::timeline::{Detail, record};
 use config::RunConfig;
-use plan::recompute;
-use plan::roles::plan_within;
-use run::Placed;
-use run::Startup;
-use run::failure;
-use worker::DeviceChoice;
-use worker::{Setup, Worker};
+use worker::{DeviceChoice, Worker};
 
 /// Options of [`profile_operators`].
 #[derive(Clone, Debug)]
@@ -44,38 +38,14 @@ const WARM_UP_STEPS: u64 = 1;
 /// Measures the operators of a few steps of `config` on all ranks, and writes their trace if asked. Errors:
 /// those of a run; a refusal if it does not fit; the trace cannot be written.
 pub fn profile_operators(mut config: RunConfig, options: &OperatorOptions) -> Result<OperatorProfile> {
-    if options.device == DeviceChoice::Meta {
-        let text = "--device meta: nothing is computed there, so no times can be measured".to_owned();
-        return Err(BenchError::Refused(text));
-    }
     config.train.steps = MOST_STEPS;
-    let ranks = Some(config.world_size());
-    let Placed { placement, .. } = Placed::find(options.device, &mut config, &Startup::alone(), ranks)?;
-    let setup = recompute::settle_soon(plan::prepare(config, placement)?)?;
-    // The plan shows whether the run fits before it starts.
-    plan_within(&setup)?;
-    let timeout = Duration::from_secs(setup.config.parallel.timeout_seconds);
-    let waits = threads::Options { timeout, ..threads::Options::default() };
-    let (shared, options) = (setup.clone(), options.clone());
-    let measured = threads::run(setup.config.world_size(), waits, move |communicator| {
-        measure(&shared, communicator, &options)
-    });
-    let failed = |error: threads::RunError<BenchError>| BenchError::Rank {
-        rank: error.rank,
-        reason: failure::one_line(&error.cause.to_string()),
-    };
-    let first = measured.map_err(failed)?.into_iter().next().flatten();
-    first.ok_or_else(|| BenchError::Refused("a run has at least one rank".to_owned()))
+    let shared = options.clone();
+    let (_, profile) = measure_ranks(config, options.device, move |worker| measure(worker, &shared))?;
+    Ok(profile)
 }
 
 /// Measures one rank. Returns the profile of all on rank 0.
-fn measure(
-    setup: &Setup,
-    communicator: Communicator,
-    options: &OperatorOptions,
-) -> Result<Option<OperatorProfile>> {
-    run::prepare_kernels(setup)?;
-    let mut worker = Worker::new(setup, communicator)?;
+fn measure(worker: &mut Worker, options: &OperatorOptions) -> Result<Option<OperatorProfile>> {
     let plain = BenchOptions {
         device: options.device,
         steps: PLAIN_STEPS,
@@ -83,17 +53,17 @@ fn measure(
         warm_up_time: options.warm_up,
         trace: None,
     };
-    let TimedSteps { seconds, next, .. } = timed_steps(&mut worker, &mut None, &plain)?;
+    let TimedSteps { seconds, next, .. } = timed_steps(worker, &mut None, &plain)?;
     let detail = if options.trace.is_some() { Detail::Kernels } else { Detail::Operators };
-    let own = record(&mut worker, &mut None, (next, options.steps), detail)?;
-    let flops_per_second = matmul_flops_per_second(worker.device(), setup.config.precision.compute)?;
+    let own = record(worker, &mut None, (next, options.steps), detail)?;
+    let flops_per_second = matmul_flops_per_second(worker.device(), worker.setup().config.precision.compute)?;
     let Some(ranks) = timeline::gather(worker.control(), &own)? else { return Ok(None) };
     if let Some(path) = &options.trace {
         write(path, &ranks)?;
     }
     let spans = ranks.iter().flat_map(|rank| &rank.operators);
     Ok(Some(OperatorProfile {
-        device: setup.placement.description().model,
+        device: worker.setup().placement.description().model,
         ranks: ranks.len(),
         step_milliseconds: 1e3 * median(&seconds),
         flops_per_second,

@@ -1,9 +1,8 @@
 //! The pipeline benchmark: a step of the real workers, with each action timed on its own device, compared
 //! with a simulation from these times.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use collective::{Communicator, threads};
 use device::{Category, Mark, Request, StreamKind};
 use parallel::pipeline::{ActionKind, ActionPart, ActionTimes, Schedule, StageTimes, simulate};
 use serde::{Deserialize, Serialize};
@@ -12,17 +11,10 @@ use tensor::Tensor;
 
 use crate::error::{BenchError, Result};
 use crate::options::{BenchOptions, median};
+use crate::ranks::measure_ranks;
 use crate::steps::{TimedSteps, timed_steps};
 use config::RunConfig;
-use plan::recompute;
-use plan::roles::plan_within;
-use run::Placed;
-use run::Startup;
-use run::failure;
-use worker::DeviceChoice;
-use worker::blueprint;
-use worker::build;
-use worker::{Setup, Worker};
+use worker::{Setup, Worker, blueprint, build};
 
 /// Number of steps whose actions are timed.
 const RECORDED: u64 = 3;
@@ -101,29 +93,10 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
 
 /// Measures the step of a configuration with a pipeline; its ranks are threads of this process. Errors: those
 /// of a run; a refusal if it does not fit.
-pub fn bench_pipeline(mut config: RunConfig, options: &BenchOptions) -> Result<PipelineMeasure> {
-    if options.device == DeviceChoice::Meta {
-        let text = "--device meta: nothing is computed there, so no times can be measured".to_owned();
-        return Err(BenchError::Refused(text));
-    }
-    let ranks = Some(config.world_size());
-    let Placed { placement, .. } = Placed::find(options.device, &mut config, &Startup::alone(), ranks)?;
-    let setup = recompute::settle_soon(plan::prepare(config, placement)?)?;
-    // The plan shows whether the run fits before it starts.
-    plan_within(&setup)?;
-    let timeout = Duration::from_secs(setup.config.parallel.timeout_seconds);
-    let waits = threads::Options { timeout, ..threads::Options::default() };
-    let (shared, options) = (setup.clone(), options.clone());
-    let measured = threads::run(setup.config.world_size(), waits, move |communicator| {
-        measure(&shared, communicator, &options)
-    });
-    let failed = |error: threads::RunError<BenchError>| BenchError::Rank {
-        rank: error.rank,
-        reason: failure::one_line(&error.cause.to_string()),
-    };
-    let first = measured.map_err(failed)?.into_iter().next().flatten();
-    let nobody = || BenchError::Refused("a run has at least one rank".to_owned());
-    conclude(&setup, first.ok_or_else(nobody)?)
+pub fn bench_pipeline(config: RunConfig, options: &BenchOptions) -> Result<PipelineMeasure> {
+    let shared = options.clone();
+    let (setup, measured) = measure_ranks(config, options.device, move |worker| measure(worker, &shared))?;
+    conclude(&setup, measured)
 }
 
 /// Times of one rank's step, in nanoseconds.
@@ -147,20 +120,18 @@ struct Measured {
     parameters: usize,
 }
 
-fn measure(setup: &Setup, communicator: Communicator, options: &BenchOptions) -> Result<Option<Measured>> {
-    run::prepare_kernels(setup)?;
-    let mut worker = Worker::new(setup, communicator)?;
-    let TimedSteps { seconds, loss, next, .. } = timed_steps(&mut worker, &mut None, options)?;
+fn measure(worker: &mut Worker, options: &BenchOptions) -> Result<Option<Measured>> {
+    let TimedSteps { seconds, loss, next, .. } = timed_steps(worker, &mut None, options)?;
     let own = worker.statistics()?;
     let statistics = telemetry::gather(worker.control(), &own)?;
     let mut steps = Vec::new();
     for step in 0..RECORDED {
-        let own = recorded_step(&mut worker, next + step)?;
+        let own = recorded_step(worker, next + step)?;
         let text = serde_json::to_vec(&own).unwrap_or_default();
         let all = worker.communicator().control.gather(0, &text)?.unwrap_or_default();
         steps.push(all.iter().filter_map(|text| serde_json::from_slice(text).ok()).collect());
     }
-    let transfer = time_transfer(&mut worker)?;
+    let transfer = time_transfer(worker)?;
     let parameters = worker.parameters();
     Ok(statistics.map(|statistics| Measured { seconds, loss, steps, statistics, transfer, parameters }))
 }

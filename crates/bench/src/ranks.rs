@@ -1,0 +1,46 @@
+//! All ranks of a configuration as threads of this process, to be measured.
+
+use std::time::Duration;
+
+use collective::{Communicator, threads};
+use config::RunConfig;
+use plan::recompute;
+use plan::roles::plan_within;
+use run::{Placed, Startup, failure};
+use worker::{DeviceChoice, Setup, Worker};
+
+use crate::error::{BenchError, Result};
+
+/// Runs `measure` on the worker of every rank of `config`, and returns rank 0's result with the setup.
+///
+/// # Errors
+/// `measure`'s on any rank; a refusal if the device computes nothing, or if the run does not fit.
+pub(crate) fn measure_ranks<T: Send + 'static>(
+    mut config: RunConfig,
+    device: DeviceChoice,
+    measure: impl Fn(&mut Worker) -> Result<Option<T>> + Send + Sync + 'static,
+) -> Result<(Setup, T)> {
+    if device == DeviceChoice::Meta {
+        let text = "--device meta: nothing is computed there, so no times can be measured".to_owned();
+        return Err(BenchError::Refused(text));
+    }
+    let ranks = Some(config.world_size());
+    let Placed { placement, .. } = Placed::find(device, &mut config, &Startup::alone(), ranks)?;
+    let setup = recompute::settle_soon(plan::prepare(config, placement)?)?;
+    // The plan shows whether the run fits before it starts.
+    plan_within(&setup)?;
+    let timeout = Duration::from_secs(setup.config.parallel.timeout_seconds);
+    let waits = threads::Options { timeout, ..threads::Options::default() };
+    let shared = setup.clone();
+    let measured = threads::run(setup.config.world_size(), waits, move |communicator: Communicator| {
+        run::prepare_kernels(&shared)?;
+        measure(&mut Worker::new(&shared, communicator)?)
+    });
+    let failed = |error: threads::RunError<BenchError>| BenchError::Rank {
+        rank: error.rank,
+        reason: failure::one_line(&error.cause.to_string()),
+    };
+    let first = measured.map_err(failed)?.into_iter().next().flatten();
+    let nobody = || BenchError::Refused("a run has at least one rank".to_owned());
+    Ok((setup, first.ok_or_else(nobody)?))
+}
