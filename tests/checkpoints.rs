@@ -97,7 +97,7 @@ fn copy(from: &Path, to: &Path) {
 
 #[test]
 fn runs_stopped_after_any_step_continue_on_other_grids() {
-    let table: [(&str, &[&str]); 11] = [
+    let table: [(&str, &[&str]); 12] = [
         (GPT, &TOKENS),
         (GPT, &PACKED),
         (GPT, &MIXTURE),
@@ -109,6 +109,7 @@ fn runs_stopped_after_any_step_continue_on_other_grids() {
         (GPT, &["train.freeze=['wpe.*', 'h.0.*']"]),
         (GPT, &["optim.kind=sgd", "optim.momentum=0"]),
         (MLP, &["optim.kind=adamw", "parallel.lanes=8"]),
+        (GPT, &["precision.compute=bf16", "model.width=64"]),
     ];
     for (text, overrides) in table {
         let directory = tempfile::tempdir().unwrap();

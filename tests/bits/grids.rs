@@ -32,6 +32,23 @@ const GRIDS: &[Row] = &[
         &["optim.kind=adamw", "parallel.lanes=8"],
         &[&["parallel.data=1"], &["parallel.data=8"], &["parallel.data=8", SHARDED]],
     ),
+    // Half precision, whose sums are in f32 or in the half type itself.
+    (
+        GPT,
+        &["precision.compute=bf16", "model.width=64"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", BLOCK],
+            &["parallel.data=4"],
+            &["parallel.data=2", SHARDED],
+            &["parallel.data=4", SHARDED, "parallel.bucket_bytes=512"],
+        ],
+    ),
+    (
+        MLP,
+        &["precision.compute=bf16", "precision.gradients=bf16"],
+        &[&["parallel.data=1"], &["parallel.data=2", SHARDED], &["parallel.data=4"]],
+    ),
     // Between threads the transport's own sum uses the same tree.
     (
         GPT,
@@ -73,6 +90,17 @@ const STAGES: &[Row] = &[
             &["parallel.pipeline=2", GPIPE],
             &["parallel.pipeline=2", INTERLEAVED],
             &["parallel.pipeline=2", "parallel.data=2", ZERO_BUBBLE, SHARDED],
+        ],
+    ),
+    (
+        GPT,
+        &["precision.compute=bf16", "model.width=64", "model.layers=4"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.pipeline=2"],
+            &["parallel.pipeline=4", GPIPE],
+            &["parallel.pipeline=2", "parallel.data=2", ZERO_BUBBLE, SHARDED],
+            &["parallel.pipeline=2", INTERLEAVED, BLOCK],
         ],
     ),
     // Several micro-batches a lane and in flight.

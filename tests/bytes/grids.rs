@@ -54,6 +54,26 @@ fn data_parallel_plans_equal_runs() {
     compare_all(table);
 }
 
+/// Half precision: copies of the weights, gradients in both types, pipelines, recomputation.
+#[test]
+fn plans_in_half_precision_equal_runs() {
+    for compute in ["bf16"] {
+        let (compute, gradients) =
+            (format!("precision.compute={compute}"), format!("precision.gradients={compute}"));
+        let table: [&[&str]; 5] = [
+            &["parallel.data=2"],
+            &["parallel.data=4", SHARDED, "parallel.bucket_bytes=512", &gradients],
+            &["parallel.pipeline=2", "parallel.schedule=zero-bubble"],
+            &["parallel.pipeline=2", "parallel.data=2", SHARDED, "memory.recompute=block"],
+            &["optim.kind=sgd", "checkpoint.every=2", "model.loss_pieces=2", &gradients],
+        ];
+        for more in table {
+            compare(GPT, &[&["model.width=64", "train.steps=2", &compute][..], more].concat());
+        }
+        compare(MLP, &["parallel.data=2", &compute, &gradients]);
+    }
+}
+
 /// Several lanes on a rank, and several micro-batches in a lane.
 #[test]
 fn plans_of_many_lanes_equal_runs() {

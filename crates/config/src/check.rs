@@ -11,7 +11,7 @@ use crate::choices::{DataKind, PartitionPolicy, RecomputePolicy};
 use crate::lanes::{alternatives, is_power_of_two_divisor};
 use crate::run_config::RunConfig;
 use crate::sections::{
-    Checkpoint, Data, LoraSection, Memory, ModelSection, Optim, Parallel, Precision, Train,
+    Checkpoint, Data, LoraSection, Memory, ModelSection, Optim, Parallel, Precision, Scaler, Train,
 };
 
 /// The most micro-batches of a step.
@@ -32,13 +32,7 @@ pub(crate) fn check(given: &Given, config: &RunConfig) -> Result<(), Error> {
         );
         return Err(given.conflict(&[Optim::min_learning_rate, Optim::learning_rate], reason));
     }
-    if config.precision.gradients == DType::Bf16 && config.precision.compute != DType::Bf16 {
-        let compute = config.precision.compute.name();
-        let reason = format!(
-            "precision.gradients = \"bf16\" needs precision.compute = \"bf16\", and it is \"{compute}\""
-        );
-        return Err(given.conflict(&[Precision::gradients, Precision::compute], reason));
-    }
+    check_precision(given, config)?;
     if config.lora.rank == 0 && config.lora.from.is_some() {
         let reason = "lora.from names adapters, and lora.rank = 0 is none".to_owned();
         return Err(given.conflict(&[LoraSection::rank, LoraSection::from], reason));
@@ -50,6 +44,28 @@ pub(crate) fn check(given: &Given, config: &RunConfig) -> Result<(), Error> {
     check_recompute(given, config)?;
     memory::Settings::parse(&config.memory.allocator)
         .map_err(|error| given.conflict(&[Memory::allocator], format!("{}: {error}", Memory::allocator)))?;
+    Ok(())
+}
+
+/// Checks that the types of values go together, and that the loss scale can grow and shrink.
+fn check_precision(given: &Given, config: &RunConfig) -> Result<(), Error> {
+    let (Precision { compute, gradients, .. }, scaler) = (&config.precision, &config.scaler);
+    if *gradients != DType::F32 && gradients != compute {
+        let reason = format!(
+            "precision.gradients = \"{gradients}\" needs precision.compute = \"{gradients}\", and it is \
+             \"{compute}\""
+        );
+        return Err(given.conflict(&[Precision::gradients, Precision::compute], reason));
+    }
+    let (growth, backoff) = (scaler.growth_factor, scaler.backoff_factor);
+    if growth <= 1.0 {
+        let reason = format!("precision.scaler.growth_factor = {growth} is not above 1");
+        return Err(given.conflict(&[Scaler::growth_factor], reason));
+    }
+    if backoff >= 1.0 {
+        let reason = format!("precision.scaler.backoff_factor = {backoff} is not below 1");
+        return Err(given.conflict(&[Scaler::backoff_factor], reason));
+    }
     Ok(())
 }
 

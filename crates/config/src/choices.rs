@@ -68,6 +68,16 @@ names! {
 }
 
 names! {
+    /// The type of the weights that operators hold.
+    WeightType {
+        /// The compute type; half types have f32 masters beside them.
+        Compute = "compute",
+        /// f32, cast where an operator computes in half precision.
+        F32 = "f32",
+    }
+}
+
+names! {
     /// Reaction of a run to a step for which a device's memory did not suffice.
     OnOutOfMemory {
         /// It ends.

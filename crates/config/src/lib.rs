@@ -53,7 +53,7 @@ pub use mixture::MixtureSource;
 pub use model::ModelConfig;
 pub use run_config::RunConfig;
 pub use sections::{
-    Checkpoint, Data, LoraSection, Memory, ModelSection, Optim, Parallel, Precision, Telemetry, Train,
+    Checkpoint, Data, LoraSection, Memory, ModelSection, Optim, Parallel, Precision, Scaler, Telemetry, Train,
 };
 
 use nn::Families;

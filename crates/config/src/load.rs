@@ -11,7 +11,9 @@ use crate::check;
 use crate::folder;
 use crate::model::ModelConfig;
 use crate::run_config::RunConfig;
-use crate::sections::{Checkpoint, Data, LoraSection, Memory, Optim, Parallel, Precision, Telemetry, Train};
+use crate::sections::{
+    Checkpoint, Data, LoraSection, Memory, Optim, Parallel, Precision, Scaler, Telemetry, Train,
+};
 use crate::table::table;
 
 /// The most bytes of a configuration file.
@@ -77,6 +79,7 @@ impl RunConfig {
             optim: Optim::read(&given)?,
             parallel: Parallel::read(&given)?,
             precision: Precision::read(&given)?,
+            scaler: Scaler::read(&given)?,
             memory: Memory::read(&given)?,
             telemetry: Telemetry::read(&given)?,
             checkpoint: Checkpoint::read(&given)?,

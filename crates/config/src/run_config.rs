@@ -12,7 +12,9 @@ use sha2::{Digest, Sha256};
 
 use crate::mixture;
 use crate::model::ModelConfig;
-use crate::sections::{Checkpoint, Data, LoraSection, Memory, Optim, Parallel, Precision, Telemetry, Train};
+use crate::sections::{
+    Checkpoint, Data, LoraSection, Memory, Optim, Parallel, Precision, Scaler, Telemetry, Train,
+};
 use crate::table::table;
 
 /// A validated configuration with every default filled in.
@@ -39,6 +41,8 @@ pub struct RunConfig {
     pub parallel: Parallel,
     /// The types of values.
     pub precision: Precision,
+    /// The loss scale of f16.
+    pub scaler: Scaler,
     /// The caching allocator, and the activations that are kept for backward.
     pub memory: Memory,
     /// Reports of progress.
@@ -153,6 +157,7 @@ impl RunConfig {
         values.extend(pairs(&self.optim));
         values.extend(pairs(&self.parallel));
         values.extend(pairs(&self.precision));
+        values.extend(pairs(&self.scaler));
         values.extend(pairs(&self.memory));
         values.extend(pairs(&self.telemetry));
         values.extend(pairs(&self.checkpoint));

@@ -12,7 +12,8 @@ use parallel::data::Reduction;
 use parallel::pipeline::ScheduleKind;
 
 use crate::choices::{
-    DataKind, OnOutOfMemory, OptimKind, Overlap, PartitionPolicy, RecomputePolicy, path_value, read_path,
+    DataKind, OnOutOfMemory, OptimKind, Overlap, PartitionPolicy, RecomputePolicy, WeightType, path_value,
+    read_path,
 };
 use crate::mixture::{self, MixtureSource};
 use crate::paths;
@@ -287,12 +288,40 @@ section! {
 section! {
     /// `[precision]`: the types of values.
     pub struct Precision = "precision" {
-        /// The type of activations and their gradients. bf16 needs a GPU and keeps master weights,
-        /// statistics, sums and the loss in f32.
-        compute: DType = choice!(DType, [DType::F32, DType::Bf16]).default("\"f32\"").decides_times()
-            .unbuilt("computing in f16 is", |value| *value == "f16".into());
-        /// The type of the weights' gradients and of every sum of them; bf16 needs `compute = "bf16"`.
-        gradients: DType = choice!(DType, [DType::F32, DType::Bf16]).default("\"f32\"").decides_times();
+        /// The type of activations and their gradients. Half precision keeps master weights, statistics, sums
+        /// and the loss in f32; f16 has a dynamic loss scale (`[precision.scaler]`).
+        compute: DType = choice!(DType, [DType::F32, DType::Bf16, DType::F16]).default("\"f32\"")
+            .decides_times();
+        /// The type of the weights that operators hold: the compute type, beside f32 masters that the
+        /// optimizer updates, or f32 alone, cast wherever an operator computes in half precision (PyTorch's
+        /// autocast).
+        weights: WeightType = choice!(WeightType, WeightType::ALL).default("\"compute\"").decides_times()
+            .unbuilt("f32 weights beside half-precision operators are", |value| *value == "f32".into());
+        /// The type of the weights' gradients and of every sum of them; a half type needs `compute` of the
+        /// same type.
+        gradients: DType = choice!(DType, [DType::F32, DType::Bf16, DType::F16]).default("\"f32\"")
+            .decides_times();
+        /// Whether matmuls of f32 round their operands to TF32 on GPUs that have it (sm_80 and later).
+        tf32: bool = Row::flag().default("false").decides_times();
+    }
+}
+
+/// The values of `precision.compute` that have a loss scale.
+const SCALED: &[&str] = &[DType::F16.name()];
+
+section! {
+    /// `[precision.scaler]`: the factor of the loss whose gradients are in f16, as PyTorch's `GradScaler`
+    /// adapts it.
+    pub struct Scaler = "precision.scaler" {
+        /// The first factor of the loss.
+        init_scale: f64 = Row::number(Interval::Positive).default("65536").only(Precision::compute, SCALED);
+        /// The factor of the scale after `growth_interval` steps in a row with finite gradients.
+        growth_factor: f64 = Row::number(Interval::Positive).default("2").only(Precision::compute, SCALED);
+        /// The factor of the scale after a step with an infinity or NaN in a gradient, which is skipped.
+        backoff_factor: f64 = Row::number(Interval::Positive).default("0.5").only(Precision::compute, SCALED);
+        /// The number of steps after which the scale grows.
+        growth_interval: u64 = Row::integer(1, u32::MAX as u64).default("2000")
+            .only(Precision::compute, SCALED);
     }
 }
 

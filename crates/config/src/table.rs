@@ -5,7 +5,7 @@ use nn::Families;
 
 use crate::foreign::FOREIGN;
 use crate::sections::{
-    Checkpoint, Data, LoraSection, Memory, ModelSection, Optim, Parallel, Precision, Telemetry, Train,
+    Checkpoint, Data, LoraSection, Memory, ModelSection, Optim, Parallel, Precision, Scaler, Telemetry, Train,
 };
 
 /// All keys, section by section.
@@ -32,7 +32,7 @@ pub(crate) fn table(families: &'static Families) -> Table {
         _ => key,
     }));
     keys.extend(of::<Train>().chain(of::<LoraSection>()).chain(of::<Optim>()));
-    keys.extend(of::<Parallel>().chain(of::<Precision>()));
+    keys.extend(of::<Parallel>().chain(of::<Precision>()).chain(of::<Scaler>()));
     keys.extend(of::<Memory>().chain(of::<Telemetry>()).chain(of::<Checkpoint>()));
     Table::new(keys).with_foreign(FOREIGN)
 }

@@ -28,15 +28,34 @@ pub(crate) fn entries(table: &Table, text: &str, name: &str) -> Result<BTreeMap<
             (None, DeValue::Table(_)) => return Err(table.unknown_section(origin, section.get_ref())),
             (None, _) => return Err(table.unknown_key(origin, section.get_ref())),
         };
-        for (key, value) in in_order(written) {
-            let origin = file(key.span().start);
-            let path = format!("{}.{}", section.get_ref(), key.get_ref());
-            let Some(key) = table.find(&path) else { return Err(table.unknown_key(origin, &path)) };
-            let shown = shorten(text.get(value.span()).unwrap_or_default());
-            entries.insert(key.path, Entry { value: Value::from_toml(value.get_ref()), shown, origin });
-        }
+        section_entries(table, (text, name), section.get_ref(), written, &mut entries)?;
     }
     Ok(entries)
+}
+
+/// Adds the entries of the section called `section`, and of sections within it, to `entries`.
+fn section_entries(
+    table: &Table,
+    (text, name): (&str, &str),
+    section: &str,
+    written: &DeTable<'_>,
+    entries: &mut BTreeMap<&'static str, Entry>,
+) -> Result<()> {
+    for (key, value) in in_order(written) {
+        let origin = Origin::File { name: name.to_owned(), line: Some(line_at(text, key.span().start)) };
+        let path = format!("{section}.{}", key.get_ref());
+        if table.section(&path).is_some() {
+            let DeValue::Table(inner) = value.get_ref() else {
+                return Err(table.unknown_key(origin, &path));
+            };
+            section_entries(table, (text, name), &path, inner, entries)?;
+            continue;
+        }
+        let Some(key) = table.find(&path) else { return Err(table.unknown_key(origin, &path)) };
+        let shown = shorten(text.get(value.span()).unwrap_or_default());
+        entries.insert(key.path, Entry { value: Value::from_toml(value.get_ref()), shown, origin });
+    }
+    Ok(())
 }
 
 /// Returns the entries of a table in file order, so that the first mistake is reported.

@@ -21,6 +21,7 @@
 //! ```
 
 mod error;
+mod host_values;
 pub mod ops;
 mod shape;
 mod tensor;

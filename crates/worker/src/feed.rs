@@ -5,8 +5,7 @@ use std::rc::Rc;
 
 use autograd::{GradientSink, Observer, Observers, Pass};
 use data::{ArrayShape, HostArray, HostData, MicroBatch, MicroBatchId, Prefetcher};
-use device::{Category, DType, Device, Mark};
-use half::bf16;
+use device::{Category, DType, Device, Float, Mark, dispatch};
 use parallel::data::MicroBatchSink;
 use parallel::pipeline::{Action, ActionKind, ActionPart, Feed};
 use telemetry::Phase;
@@ -23,21 +22,20 @@ pub(crate) fn upload(device: &Device, array: &HostArray, dtype: DType) -> Result
     let shape = shape_of(&array.shape)?;
     Ok(match &array.data {
         HostData::U32(values) => Tensor::from_host(device, values, shape, Category::Input)?,
-        HostData::F32(values) if dtype == DType::Bf16 => {
-            let rounded: Vec<bf16> = values.iter().map(|value| bf16::from_f32(*value)).collect();
-            Tensor::from_host(device, &rounded, shape, Category::Input)?
-        }
-        HostData::F32(values) => Tensor::from_host(device, values, shape, Category::Input)?,
+        HostData::F32(values) => dispatch!(
+            dtype,
+            T => {
+                let rounded: Vec<T> = values.iter().map(|value| T::from_f32(*value)).collect();
+                Tensor::from_host(device, &rounded, shape, Category::Input)?
+            },
+            _ => Tensor::from_host(device, values, shape, Category::Input)?,
+        ),
     })
 }
 
 /// Allocates an array as [`upload`] does, without the values, which Meta does not read.
 fn allocate(device: &Device, array: &ArrayShape, dtype: DType) -> Result<Tensor> {
-    let dtype = match (array.floats, dtype) {
-        (false, _) => DType::U32,
-        (true, DType::Bf16) => DType::Bf16,
-        (true, _) => DType::F32,
-    };
+    let dtype = if array.floats { dtype } else { DType::U32 };
     Ok(Tensor::for_host(device, shape_of(&array.extents)?, dtype, Category::Input)?)
 }
 

@@ -62,9 +62,9 @@ impl Setup {
         placement: Placement,
         divide: impl FnOnce(&RunConfig, &Dataset, &Description) -> std::result::Result<Vec<Stage>, E>,
     ) -> std::result::Result<Self, E> {
-        if config.precision.compute == DType::Bf16 && placement.description().kind != Kind::Cuda {
+        if config.precision.compute == DType::F16 {
             let place = config.origins.of("precision.compute");
-            let text = "precision.compute = \"bf16\" needs a GPU: use \"f32\" on the CPU";
+            let text = "precision.compute = \"f16\" is not supported yet";
             return Err(WorkerError::Refused(format!("{place}: {text}")).into());
         }
         let dataset = build::dataset(&config)?;

@@ -2,7 +2,7 @@
 
 use autograd::ops::Positions;
 use autograd::{Tape, Var, Weight, ops};
-use device::{DType, bf16};
+use device::{Float, dispatch};
 use tensor::Tensor;
 
 use super::within;
@@ -55,13 +55,14 @@ impl Embedding {
     pub fn with_sinusoids(self, parameters: &mut Parameters, name: &str, context: usize) -> Result<Self> {
         let width = self.width();
         let values = (0..context * width).map(|i| sinusoid(i / width, i % width, width));
-        let buffer = match parameters.dtype() {
-            DType::Bf16 => {
-                let values: Vec<bf16> = values.map(bf16::from_f32).collect();
+        let buffer = dispatch!(
+            parameters.dtype(),
+            T => {
+                let values: Vec<T> = values.map(T::from_f32).collect();
                 parameters.create_buffer(name, [context, width], &values)?
-            }
+            },
             _ => parameters.create_buffer(name, [context, width], &values.collect::<Vec<f32>>())?,
-        };
+        );
         Ok(Embedding { positions: Table::Fixed(buffer), ..self })
     }
 

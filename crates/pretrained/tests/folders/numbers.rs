@@ -1,6 +1,6 @@
 //! Loss, gradients and ten steps of the recorded models, compared with transformers in float64.
 
-use device::{Backend, DType};
+use device::DType;
 use nn::{Input, Model};
 use optim::{GradientNorm, Optimizer, Slot, UpdateRule};
 use serde_json::Value;
@@ -12,7 +12,7 @@ use super::support::{MODELS, batch, by_parameter, config, devices, expected, fol
 const LOSS: f64 = 1e-6;
 const NORM: f64 = 1e-4;
 const LATER: f64 = 1e-4;
-/// Largest relative distance of a loss in bf16.
+/// Largest relative distance of a loss in half precision.
 const ROUGH: f64 = 1e-2;
 
 fn distance(found: f64, expected: &Value) -> f64 {
@@ -105,13 +105,13 @@ fn adamw(model: &dyn Model, batch: &[Tensor; 2], options: &Value) -> Vec<f32> {
 }
 
 #[test]
-fn losses_in_bf16_are_close() {
-    for device in devices().iter().filter(|device| device.backend() == Backend::Cuda) {
-        for name in MODELS {
-            let model = load(&folder(name), device, DType::Bf16);
-            let (loss, _) = pass(&*model, &batch(name, device));
+fn losses_in_half_precision_are_close() {
+    for (name, device) in MODELS.iter().flat_map(|name| devices().into_iter().map(move |d| (name, d))) {
+        for dtype in [DType::Bf16, DType::F16] {
+            let model = load(&folder(name), &device, dtype);
+            let (loss, _) = pass(&*model, &batch(name, &device));
             let error = distance(loss.into(), &expected(name)["loss"]);
-            assert!(error < ROUGH, "{name}: loss {loss}, {error}");
+            assert!(error < ROUGH, "{name} in {dtype} on {device:?}: loss {loss}, {error}");
         }
     }
 }

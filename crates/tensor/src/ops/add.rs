@@ -21,7 +21,7 @@ pub fn forward(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let output = Tensor::empty(a.device(), a.shape(), dtype, Request::new(Category::Activation, OPERATOR))?;
     match a.device().backend() {
         Backend::Meta => {}
-        Backend::Cpu => forward_on_host(&a.read()?, &b.read()?, &mut output.write()?),
+        Backend::Cpu => forward_on_host(&a.values()?, &b.values()?, &mut output.values_mut()?),
         Backend::Cuda => on_gpu(a, b, &output, StreamKind::Compute)?,
     }
     Ok(output)

@@ -24,7 +24,7 @@ pub(crate) fn f32s(operator: &'static str, operands: &[(&'static str, &Tensor)])
 }
 
 /// The compute types of operators: those of `FOR_EACH_TYPE` in `kernels/common.cuh`, f32 first.
-pub const DTYPES: &[DType] = &[DType::F32, DType::Bf16];
+pub const DTYPES: &[DType] = &[DType::F32, DType::Bf16, DType::F16];
 
 /// Returns the common compute type of the named operands, f32 if there are none. Errors: a type that is no
 /// compute type, operands that do not agree with the first.
@@ -43,7 +43,7 @@ pub(crate) fn unsupported(operator: &'static str, operand: &'static str, tensor:
     TensorError::Unsupported { operator, operand, found: tensor.dtype(), supported: DTYPES }
 }
 
-/// Returns the common type of gradients: all f32, or all bf16. Errors: others.
+/// Returns the common type of gradients: all f32, or all of one half type. Errors: others.
 pub(crate) fn gradients<'a>(
     operator: &'static str,
     gradients: impl Iterator<Item = &'a Tensor>,

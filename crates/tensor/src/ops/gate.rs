@@ -24,7 +24,7 @@ pub fn forward(pair: &Tensor, activation: Activation) -> Result<Tensor> {
     let hidden = allocate(OPERATOR, pair, width, Category::Activation)?;
     match pair.device().backend() {
         Backend::Meta => {}
-        Backend::Cpu => forward_on_host(&pair.read()?, &mut hidden.write()?, width, activation),
+        Backend::Cpu => forward_on_host(&pair.values()?, &mut hidden.values_mut()?, width, activation),
         Backend::Cuda => launch(OPERATOR, activation.name_of_kernel(), pair, &hidden, 3)?,
     }
     Ok(hidden)
@@ -48,7 +48,7 @@ pub fn backward(pair: &Tensor, hidden: &Tensor, activation: Activation) -> Resul
     match pair.device().backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => {
-            backward_on_host(&mut pair.write()?, &mut hidden.write()?, width, activation);
+            backward_on_host(&mut pair.values_mut()?, &mut hidden.values_mut()?, width, activation);
             Ok(())
         }
         Backend::Cuda => launch(OPERATOR, activation.name_of_gradient(), pair, hidden, 6),

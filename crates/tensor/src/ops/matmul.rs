@@ -89,13 +89,13 @@ fn outer(shape: Shape, [rows, columns]: [usize; 2]) -> Option<Shape> {
 }
 
 fn on_host(a: (&Tensor, bool), b: (&Tensor, bool), out: &Tensor) -> Result<()> {
-    let (left, right) = (a.0.read::<f32>()?, b.0.read::<f32>()?);
+    let (left, right) = (a.0.values()?, b.0.values()?);
     let matrix = |values, tensor: &Tensor, transposed: bool| {
         let (rows, columns) = (tensor.shape().rows(), tensor.shape().columns());
         let matrix = MatrixRef::new(values, rows, columns, columns);
         if transposed { matrix.transposed() } else { matrix }
     };
     let (left, right) = (matrix(&left, a.0, a.1), matrix(&right, b.0, b.1));
-    gemm(left, right, &mut out.write::<f32>()?, out.shape().columns(), 1.0, false);
+    gemm(left, right, &mut out.values_mut()?, out.shape().columns(), 1.0, false);
     Ok(())
 }

@@ -36,7 +36,7 @@ pub fn forward(prediction: &Tensor, target: &Tensor, scale: f32) -> Result<Tenso
     match device.backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let total = total_on_host(&prediction.read()?, &target.read()?);
+            let total = total_on_host(&prediction.values()?, &target.values()?);
             loss.set(&[(f64::from(scale) * total / count as f64) as f32])?;
         }
         Backend::Cuda => forward_on_gpu(OPERATOR, [prediction, target], &workspace, scale, &loss)?,
@@ -55,7 +55,12 @@ pub fn backward(prediction: &Tensor, target: &Tensor, scale: f32) -> Result<Tens
     match prediction.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            differences_on_host(&prediction.read()?, &target.read()?, factor, &mut gradient.write()?);
+            differences_on_host(
+                &prediction.values()?,
+                &target.values()?,
+                factor,
+                &mut gradient.values_mut()?,
+            );
         }
         Backend::Cuda => {
             let kernel = Function::new(&FAMILY, "backward").of(dtype);

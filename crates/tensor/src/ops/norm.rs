@@ -97,7 +97,7 @@ pub fn finish(sums: &Tensor, max_norm: f32, state: &StepState) -> Result<()> {
 }
 
 fn finish_on_host(sums: &Tensor, max_norm: f32, state: &StepState) -> Result<()> {
-    let total: f64 = sums.read::<f32>()?.iter().map(|sum| f64::from(*sum)).sum();
+    let total: f64 = sums.values()?.iter().map(|sum| f64::from(*sum)).sum();
     let scale = f64::from(state.read()?.gradient_scale());
     let norm = total.sqrt() * scale;
     let factor = if max_norm == 0.0 { 1.0 } else { f64::from(max_norm) / (norm + 1e-6) };

@@ -33,7 +33,7 @@ pub fn by(tensor: &Tensor, factor: &Tensor) -> Result<()> {
     match tensor.device().backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => {
-            let factor = factor.read::<f32>()?[0];
+            let factor = factor.values()?[0];
             multiply(tensor, factor)
         }
         Backend::Cuda => {
@@ -44,7 +44,7 @@ pub fn by(tensor: &Tensor, factor: &Tensor) -> Result<()> {
 }
 
 fn multiply(tensor: &Tensor, factor: f32) -> Result<()> {
-    for_pieces(&mut tensor.write::<f32>()?, CHUNK, |_, piece| {
+    for_pieces(&mut tensor.values_mut()?, CHUNK, |_, piece| {
         simd(|| piece.iter_mut().for_each(|value| *value *= factor));
     });
     Ok(())

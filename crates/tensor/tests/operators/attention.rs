@@ -197,7 +197,7 @@ fn scores_far_from_zero_neither_overflow_nor_vanish() {
 #[test]
 fn later_positions_do_not_affect_earlier_ones() {
     for case in devices() {
-        let width = if case.dtype == DType::Bf16 { 64 } else { 2 };
+        let width = if case.dtype != DType::F32 { 64 } else { 2 };
         for size in [[1, 300, width, 2, 2], [1, 300, width, 2, 1]].map(Size::new) {
             let (columns, out) = (size.heads.packed_columns(), size.heads.query_columns());
             let (x, values) = case.operand("qkv", size.qkv_shape());

@@ -9,8 +9,9 @@ const F32_SIZES: [Sizes; 2] = [
     Sizes { batch: 2, time: 17, width: 12, heads: 3, vocab: 31, dtype: DType::F32, gradients: DType::F32 },
     Sizes { batch: 3, time: 70, width: 66, heads: 2, vocab: 1000, dtype: DType::F32, gradients: DType::F32 },
 ];
-/// Head widths have bf16 kernels.
-const BF16_SIZES: [Sizes; 3] = [
+/// Head widths have kernels in half precision.
+const HALF_SIZES: [Sizes; 4] = [
+    Sizes { batch: 2, time: 17, width: 32, heads: 1, vocab: 31, dtype: DType::F16, gradients: DType::F16 },
     Sizes { batch: 2, time: 17, width: 32, heads: 1, vocab: 31, dtype: DType::Bf16, gradients: DType::F32 },
     Sizes {
         batch: 3,
@@ -49,9 +50,11 @@ fn figures(device: &Device, sizes: &[Sizes]) -> Figures {
 
 #[test]
 fn meta_allocates_what_the_cpu_does_operator_by_operator() {
-    let cpu = figures(&Device::cpu(0, &DeviceOptions::default()).unwrap(), &F32_SIZES);
-    assert_eq!(cpu, figures(&meta(&Description::host()), &F32_SIZES));
-    assert!(cpu.iter().all(|(_, bytes, count)| bytes[0] > 0 && count.is_some_and(|count| count > 0)));
+    for sizes in [&F32_SIZES[..], &HALF_SIZES] {
+        let cpu = figures(&Device::cpu(0, &DeviceOptions::default()).unwrap(), sizes);
+        assert_eq!(cpu, figures(&meta(&Description::host()), sizes));
+        assert!(cpu.iter().all(|(_, bytes, count)| bytes[0] > 0 && count.is_some_and(|count| count > 0)));
+    }
 }
 
 #[test]
@@ -59,7 +62,7 @@ fn meta_allocates_what_a_gpu_does_operator_by_operator() {
     if gpu().is_none() {
         return;
     }
-    for sizes in [&F32_SIZES[..], &BF16_SIZES] {
+    for sizes in [&F32_SIZES[..], &HALF_SIZES] {
         let device = Device::cuda(0, 0, tensor::ops::FAMILIES, &DeviceOptions::default()).unwrap();
         let imitated = meta(device.description());
         assert_eq!(figures(&device, sizes), figures(&imitated, sizes));

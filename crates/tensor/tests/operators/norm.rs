@@ -1,7 +1,7 @@
 use tensor::Tensor;
 use tensor::ops::{StepState, Table, norm};
 
-use crate::support::{Case, bits, gradient_cases, read, repeats, tensor};
+use crate::support::{Case, bits, devices, read, repeats, tensor};
 
 /// An f32 tensor of sums.
 fn single<const N: usize>(case: &Case, values: [f32; N]) -> Tensor {
@@ -32,7 +32,7 @@ fn total() -> usize {
 
 #[test]
 fn norm_and_factor_of_several_tensors() {
-    for case in gradient_cases() {
+    for case in devices() {
         let sums = unwritten(&case, total());
         let (mut first, mut squares) = (0, 0.0);
         for length in LENGTHS {
@@ -56,7 +56,7 @@ fn norm_and_factor_of_several_tensors() {
 
 #[test]
 fn measuring_all_tensors_in_one_call_gives_the_same_bits_as_one_by_one() {
-    for case in gradient_cases() {
+    for case in devices() {
         let table = Table::of_gradients(&case.device, LENGTHS.len()).unwrap();
         for round in 0..3 {
             // Every round has other addresses.
@@ -86,7 +86,7 @@ fn measuring_all_tensors_in_one_call_gives_the_same_bits_as_one_by_one() {
 
 #[test]
 fn a_part_that_begins_on_a_chunk_has_the_same_sums_as_the_whole() {
-    for case in gradient_cases() {
+    for case in devices() {
         // One address that is no multiple of a vector, and one that is.
         for start in [0, 1] {
             let (all, _) = case.operand("x", [50_000 + start]);
@@ -108,7 +108,7 @@ fn a_part_that_begins_on_a_chunk_has_the_same_sums_as_the_whole() {
 
 #[test]
 fn sums_of_parts_are_stored_at_their_places_and_the_rest_is_zero() {
-    for case in gradient_cases() {
+    for case in devices() {
         let whole = LENGTHS.map(|length| case.operand("x", [length]).0);
         let all = unwritten(&case, total());
         let table = Table::of_parts(&case.device, LENGTHS.len()).unwrap();
@@ -145,7 +145,7 @@ fn sums_of_parts_are_stored_at_their_places_and_the_rest_is_zero() {
 
 #[test]
 fn a_norm_that_is_not_finite_is_reported() {
-    for case in gradient_cases() {
+    for case in devices() {
         let state = unmeasured(&case);
         norm::finish(&single(&case, [1.0, f32::NAN]), 1.0, &state).unwrap();
         assert!(measured(&state).iter().all(|v| v.is_nan()));
@@ -156,7 +156,7 @@ fn a_norm_that_is_not_finite_is_reported() {
 
 #[test]
 fn the_norm_includes_the_gradient_scale() {
-    for case in gradient_cases() {
+    for case in devices() {
         let state = unmeasured(&case);
         state.set_gradient_scale(0.25).unwrap();
         norm::finish(&single(&case, [9.0, 16.0]), 1.0, &state).unwrap();

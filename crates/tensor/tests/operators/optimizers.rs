@@ -1,10 +1,10 @@
 use device::Device;
-use half::bf16;
+use device::{Float, dispatch};
 use tensor::ops::optimizer::{self, Item, UpdateRule};
 use tensor::ops::{StepState, Table};
 use tensor::{DType, Tensor};
 
-use crate::support::{Case, bits, close, close_sums, cpu, gradient_cases, normal, read, tensor, typed};
+use crate::support::{Case, bits, close, close_sums, cpu, devices, normal, read, tensor, typed};
 
 /// One element, an odd length, more than one piece and block.
 const LENGTHS: [usize; 4] = [1, 33, 40_001, 8192];
@@ -15,11 +15,14 @@ const MOMENTUM: UpdateRule = UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.01
 
 /// Asserts that `copy` is `weight` rounded.
 fn is_rounded(copy: &Tensor, weight: &Tensor) {
-    let rounded = weight.to_vec::<f32>().unwrap().into_iter().map(|w| u32::from(bf16::from_f32(w).to_bits()));
-    assert_eq!(bits(copy), rounded.collect::<Vec<_>>());
+    let values = weight.to_vec::<f32>().unwrap().into_iter();
+    let rounded: Vec<f64> =
+        dispatch!(copy.dtype(), T => values.map(|w| T::from_f32(w).into()).collect(), _ => Vec::new());
+    assert_eq!(read(copy), rounded);
 }
 
-/// A weight with its state, in f32, and its bf16 copy. A case's type is that of the gradients.
+/// A weight with its state, in f32, and its copy in a half type, f16 for gradients in f16. A case's type is
+/// that of the gradients.
 struct Parameter {
     weight: Tensor,
     states: Vec<Tensor>,
@@ -30,7 +33,8 @@ impl Parameter {
     /// A parameter whose state holds `initial`.
     fn new(case: &Case, rule: &UpdateRule, length: usize, copied: bool, initial: f32) -> Self {
         let state = || tensor(&case.device, &vec![initial; length], [length]);
-        let compute = copied.then(|| typed(&case.device, DType::Bf16, &vec![f32::NAN; length], [length]));
+        let half = if case.dtype == DType::F16 { DType::F16 } else { DType::Bf16 };
+        let compute = copied.then(|| typed(&case.device, half, &vec![f32::NAN; length], [length]));
         let states = rule.states().iter().map(|_| state()).collect();
         Parameter { weight: case.single().operand("w", [length]).0, states, compute }
     }
@@ -59,7 +63,7 @@ fn step(table: &Table, rule: &UpdateRule, items: &[Item<'_>], state: &StepState)
 
 #[test]
 fn adamw_follows_the_published_formula_for_many_steps() {
-    for case in gradient_cases() {
+    for case in devices() {
         for (clip, scale, copied) in [(1.0, 1.0, false), (0.5, 1.0, true), (0.5, 0.25, false)] {
             adamw_steps(&case, clip, scale, copied);
         }
@@ -107,7 +111,7 @@ fn adamw_steps(case: &Case, clip: f32, scale: f32, copied: bool) {
 
 #[test]
 fn sgd_follows_the_published_formula_for_many_steps() {
-    for case in gradient_cases() {
+    for case in devices() {
         for (rule, copied) in [(SGD, true), (MOMENTUM, false), (MOMENTUM, true)] {
             LENGTHS.into_iter().for_each(|length| sgd_steps(&case, &rule, length, copied));
         }
@@ -148,7 +152,7 @@ fn sgd_steps(case: &Case, rule: &UpdateRule, length: usize, copied: bool) {
 
 #[test]
 fn decay_applies_only_to_items_that_request_it() {
-    for case in gradient_cases() {
+    for case in devices() {
         for rule in [ADAMW, SGD, MOMENTUM] {
             let [decayed, plain] = [true, false].map(|decay| {
                 let made = Parameter::new(&case, &rule, 33, false, 0.0);
@@ -166,7 +170,7 @@ fn decay_applies_only_to_items_that_request_it() {
 
 #[test]
 fn many_parameters_in_one_call_give_the_same_bits_as_one_by_one() {
-    for case in gradient_cases() {
+    for case in devices() {
         for rule in [ADAMW, SGD, MOMENTUM] {
             many_and_one_by_one(&case, &rule);
         }
@@ -209,7 +213,7 @@ type Left = (Vec<Vec<u32>>, u32);
 
 #[test]
 fn a_skipped_update_changes_nothing_and_is_not_counted() {
-    for case in gradient_cases() {
+    for case in devices() {
         for rule in [ADAMW, SGD, MOMENTUM] {
             // Updates of which the marked ones are skipped, by the flag or by a norm that is not finite.
             let run = |skipped: &[bool], by_norm: Option<f32>| -> Vec<Left> {
@@ -244,7 +248,7 @@ fn a_skipped_update_changes_nothing_and_is_not_counted() {
 
 #[test]
 fn a_gradient_scale_equals_scaled_gradients() {
-    for case in gradient_cases() {
+    for case in devices() {
         for rule in [ADAMW, SGD, MOMENTUM] {
             // Scaling by a power of two rounds nothing.
             let [plain, scaled] = [(1.0f32, 1.0f32), (8.0, 0.125)].map(|(size, scale)| {
@@ -268,7 +272,7 @@ fn coefficients_have_the_same_bits_on_every_device() {
         [(0.9f32, 0.95f32), (0.9, 0.999), (0.0, 0.5), (0.99, 0.9999), (1e-30, 0.61237246), (0.8, 0.86)];
     let counts = (0..200).chain([999, 12_345, 99_999, 1_000_000, 1 << 30]);
     let counts: Vec<u32> = counts.collect();
-    for case in gradient_cases() {
+    for case in devices() {
         let host = cpu();
         let [found, expected] = [&case.device, &host].map(|device| state(device, 0.003));
         let same = |rule: &UpdateRule, count: u32| {

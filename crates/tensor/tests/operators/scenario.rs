@@ -324,8 +324,7 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
         let (weight, gradient) = (self.make_f32("table", &shape), &gradients[0]);
         let (first, second) = (self.make_f32("m", &shape), self.make_f32("v", &shape));
         fill::constant(&second, 0.25).unwrap();
-        // On the host everything is f32.
-        let compute = (self.sizes.dtype == DType::Bf16).then_some(head);
+        let compute = (self.sizes.dtype != DType::F32).then_some(head);
         if let Some(compute) = compute {
             cast::into(&weight, compute).unwrap();
             self.after("cast.into", &[compute]);

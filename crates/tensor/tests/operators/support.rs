@@ -22,22 +22,13 @@ pub(crate) struct Case {
     seed: u64,
 }
 
-/// The host in f32 and, if present, the GPU in every compute type, on fresh operands.
+/// Every device in every compute type: the host, and the GPU, if present, on fresh operands.
 pub(crate) fn devices() -> Vec<Case> {
-    let mut cases = vec![Case { device: cpu(), dtype: DType::F32, seed: SEED }];
-    if let Some(device) = gpu() {
-        let seed = fresh_seed();
-        cases.extend(DTYPES.iter().map(|dtype| Case { device: device.clone(), dtype: *dtype, seed }));
-    }
-    cases
-}
-
-/// The types of weight gradients, on every device.
-pub(crate) fn gradient_cases() -> Vec<Case> {
-    let mut cases = devices();
-    let halves = DTYPES.iter().filter(|dtype| **dtype != DType::F32);
-    cases.extend(halves.map(|dtype| Case { device: cpu(), dtype: *dtype, seed: SEED }));
-    cases
+    let on = |(device, seed): (Device, u64)| {
+        DTYPES.iter().map(move |dtype| Case { device: device.clone(), dtype: *dtype, seed })
+    };
+    let gpu = gpu().map(|device| (device, fresh_seed()));
+    [(cpu(), SEED)].into_iter().chain(gpu).flat_map(on).collect()
 }
 
 /// Devices and their half compute types.

@@ -2,7 +2,7 @@ use device::StreamKind;
 use tensor::Tensor;
 use tensor::ops::tree;
 
-use crate::support::{Case, gradient_cases, read};
+use crate::support::{Case, devices, read};
 
 /// Lengths with a number of parts each: one that is no whole vectors of any type; the last uses all blocks of
 /// a GPU more than once.
@@ -25,7 +25,7 @@ fn expected(case: &Case, parts: &[Vec<f64>], index: usize) -> f64 {
 
 #[test]
 fn parts_are_added_as_a_tree_into_one_of_them_or_elsewhere() {
-    for case in gradient_cases() {
+    for case in devices() {
         for (length, count) in sizes() {
             let targets = if length > 4096 { vec![count - 1] } else { (0..=count).collect() };
             for target in targets {
@@ -43,7 +43,7 @@ fn parts_are_added_as_a_tree_into_one_of_them_or_elsewhere() {
 
 #[test]
 fn parts_of_another_shape_are_refused() {
-    for case in gradient_cases() {
+    for case in devices() {
         let (a, b) = (case.operand("a", [4]).0, case.operand("b", [8]).0);
         let sum = |parts: &[Tensor]| tree::into_on(&a, parts, StreamKind::Compute).unwrap_err().to_string();
         assert!(sum(&[a.clone(), b]).contains("part"));

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use checkpoint::{Contents, Validations, Writer};
 use collective::{Communicator, threads};
-use device::DType;
 use nn::Stage;
 use parallel::data::gather_weights;
 
@@ -27,21 +26,19 @@ steps = 9
 global_batch_size = 32
 [optim]
 kind = "adamw"
+[precision]
+compute = "bf16"
 [checkpoint]
 every = 1
 "#;
 
-/// A bf16 setup, whose operators a host does not have; the tests need only its state.
+/// A bf16 setup; the tests need only its state.
 fn setup(ranks: usize, sharded: bool) -> Setup {
     let overrides =
         [format!("parallel.data={ranks}"), format!("parallel.zero_stage={}", u8::from(sharded))].to_vec();
     let config = RunConfig::parse(TEXT, "test.toml", Path::new("/"), &overrides).unwrap();
     let one = |config: &RunConfig| vec![Stage::whole(config.layers())];
-    let mut setup =
-        Setup::new(config, Placement::Cpu, |config, _, _| Ok::<_, WorkerError>(one(config))).unwrap();
-    Arc::make_mut(&mut setup.config).precision.compute = DType::Bf16;
-    let stages = one(&setup.config);
-    setup.partitioned(stages).unwrap()
+    Setup::new(config, Placement::Cpu, |config, _, _| Ok::<_, WorkerError>(one(config))).unwrap()
 }
 
 /// Updates by made-up gradients, and returns the resulting weights' hash.

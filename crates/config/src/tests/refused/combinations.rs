@@ -35,6 +35,40 @@ fn a_step_that_is_no_whole_number_of_micro_batches_is_refused() {
 }
 
 #[test]
+fn types_of_values_that_do_not_go_together_are_refused() {
+    let scaler = "precision.scaler";
+    let table: [(&[&str], &str); 4] = [
+        (
+            &["precision.gradients=f16", "precision.compute=bf16"],
+            "--set precision.gradients=f16: precision.gradients = \"f16\" needs precision.compute = \"f16\", \
+             and it is \"bf16\"",
+        ),
+        (
+            &["precision.scaler.init_scale=2"],
+            "--set precision.scaler.init_scale=2: precision.scaler.init_scale belongs to \
+             precision.compute = \"f16\", and precision.compute is \"f32\"",
+        ),
+        (
+            &["precision.compute=f16", "model.width=256", "precision.scaler.growth_factor=1"],
+            "--set precision.scaler.growth_factor=1: precision.scaler.growth_factor = 1 is not above 1",
+        ),
+        (
+            &["precision.compute=f16", "model.width=256", "precision.scaler.backoff_factor=1"],
+            "--set precision.scaler.backoff_factor=1: precision.scaler.backoff_factor = 1 is not below 1",
+        ),
+    ];
+    for (overrides, expected) in table {
+        assert_eq!(refusal(LEAST, overrides), expected);
+    }
+    let text = format!("{LEAST}[precision]\ncompute = \"f16\"\n[{scaler}]\ninit_scale = 8\n");
+    let config = parse(&text, &["model.width=256"]).unwrap();
+    assert_eq!((config.scaler.init_scale, config.scaler.growth_interval), (8.0, 2000));
+    assert_eq!(parse(&config.to_toml(), &[]).unwrap().scaler, config.scaler);
+    let missing = refusal(&format!("{LEAST}[{scaler}]\ngrowth = 8\n"), &[]);
+    assert!(missing.contains("unknown key precision.scaler.growth: did you mean precision.scaler.growth"));
+}
+
+#[test]
 fn values_that_contradict_each_other_are_refused() {
     assert_refused(&[
         (

@@ -163,7 +163,7 @@ pub fn backward(dy: Tensor, saved: &Tensor, activation: Activation) -> Result<Te
 pub(super) fn apply(x: &Tensor, out: &Tensor, activation: Activation) -> Result<()> {
     match x.device().backend() {
         Backend::Meta => {}
-        Backend::Cpu => apply_on_host(&x.read()?, &mut out.write::<f32>()?, activation),
+        Backend::Cpu => apply_on_host(&x.values()?, &mut out.values_mut()?, activation),
         Backend::Cuda if activation == Activation::None => out.copy_from(x)?,
         Backend::Cuda => {
             let kernel = Function::new(&FAMILY, activation.name_of_kernel()).of(out.dtype());
@@ -178,8 +178,8 @@ fn apply_gradient(dy: Option<&Tensor>, saved: &Tensor, out: &Tensor, activation:
     match out.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let dy = dy.map(Tensor::read::<f32>).transpose()?;
-            gradient_on_host(dy.as_deref(), &saved.read()?, &mut out.write::<f32>()?, activation);
+            let dy = dy.map(Tensor::values).transpose()?;
+            gradient_on_host(dy.as_deref(), &saved.values()?, &mut out.values_mut()?, activation);
         }
         Backend::Cuda => {
             let kernel = Function::new(&FAMILY, activation.name_of_gradient()).of(out.dtype());

@@ -4,11 +4,13 @@
 //! The backward pass of a block computes the tiles of its queries and the tiles of its keys. Two tasks
 //! compute each tile off the diagonal, and no two tasks write to the same memory.
 
+use device::DType;
 use device::parallel::{for_tasks, simd};
 
 use super::heads::{Geometry, KEY, QUERY, VALUE};
 use super::hiding::{Block, Hiding};
 use super::tile::{BLOCK, Matrix, Panel, Tile, scores, weighted, weighted_transposed};
+use crate::host_values::round_to;
 use crate::ops::dropout::Mask;
 use crate::ops::math::{exp, map_and_sum, max, sum2};
 
@@ -112,6 +114,7 @@ fn forward_block(
         if let Some(mask) = hiding.dropout {
             drop_weights(geometry, mask, queries, keys, &mut tile);
         }
+        round_to(geometry.dtype, &mut tile);
         if index > begin {
             for (row, (before, largest)) in before.iter().zip(&largest).enumerate().take(queries.len) {
                 let shrink = exp(before - finite(*largest));
@@ -284,6 +287,8 @@ impl Tiles {
     #[inline(always)]
     fn make(&mut self, geometry: Geometry, given: Given<'_>, queries: Block, keys: Block, panel: &mut Panel) {
         let (causal, scale) = (keys.first == queries.first, geometry.scale());
+        // The gradients of half types are rounded before they are scaled.
+        let (inside, after) = if geometry.dtype == DType::F32 { (scale, 1.0) } else { (1.0, scale) };
         let (q, k) = (geometry.operand(given.qkv, queries, QUERY), geometry.operand(given.qkv, keys, KEY));
         scores(q, k, causal, &mut self.weights, panel);
         let (dy, output) = (geometry.plain(given.dy, queries), geometry.plain(given.output, queries));
@@ -304,11 +309,16 @@ impl Tiles {
             slopes[visible..].fill(0.0);
             for (weight, slope) in weights.iter_mut().zip(slopes) {
                 *weight = exp(*weight * scale - logsumexp);
-                *slope = *weight * (*slope - delta) * scale;
+                *slope = *weight * (*slope - delta) * inside;
             }
         }
         if given.hiding.dropout.is_some() {
             self.weights.iter_mut().zip(&self.factors).for_each(|(weight, factor)| *weight *= factor);
+        }
+        if geometry.dtype != DType::F32 {
+            round_to(geometry.dtype, &mut self.weights);
+            round_to(geometry.dtype, &mut self.slopes);
+            self.slopes.iter_mut().for_each(|slope| *slope *= after);
         }
     }
 }

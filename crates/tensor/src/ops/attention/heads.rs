@@ -143,6 +143,8 @@ pub(super) struct Geometry {
     pub(super) heads: Heads,
     /// Layouts of queries, keys and values.
     pub(super) parts: [Part; 3],
+    /// The operands' type, to which weights are rounded before they are multiplied.
+    pub(super) dtype: DType,
 }
 
 impl Geometry {
@@ -171,7 +173,7 @@ impl Geometry {
         for ((name, tensor), columns) in operands.iter().zip(columns) {
             check::shape(operator, name, tensor, [batch, time, *columns])?;
         }
-        Ok((Geometry { batch, time, heads, parts }, dtype))
+        Ok((Geometry { batch, time, heads, parts, dtype }, dtype))
     }
 
     /// FLOPs of `matmuls` matmuls of every query head over the causal half of the scores.

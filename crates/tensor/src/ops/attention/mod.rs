@@ -59,12 +59,12 @@ pub fn forward(qkv: &Qkv<Tensor>, heads: Heads, masks: Masks<'_>) -> Result<Outp
     match device.backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let arrays = qkv.as_ref().map(Tensor::read::<f32>).transpose()?;
+            let arrays = qkv.as_ref().map(Tensor::values).transpose()?;
             let sources = arrays.as_ref().map(|array| &**array);
             let documents = masks.documents.map(Tensor::read::<u32>).transpose()?;
             check_documents(OPERATOR, documents.as_deref(), time)?;
             let hiding = hiding::Hiding { documents: documents.as_deref(), dropout: masks.dropout };
-            let (mut output, mut logsumexp) = (output.write()?, logsumexp.write()?);
+            let (mut output, mut logsumexp) = (output.values_mut()?, logsumexp.values_mut()?);
             cpu::forward(geometry, sources.arrays(), hiding, &mut output, &mut logsumexp);
         }
         Backend::Cuda => cuda::forward(OPERATOR, geometry, qkv, masks, &output, &logsumexp)?,
@@ -106,14 +106,14 @@ pub fn backward(
     match device.backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let arrays = qkv.as_ref().map(Tensor::read::<f32>).transpose()?;
+            let arrays = qkv.as_ref().map(Tensor::values).transpose()?;
             let sources = arrays.as_ref().map(|array| &**array);
-            let (dy, output, logsumexp) = (dy.read()?, output.read()?, logsumexp.read()?);
+            let (dy, output, logsumexp) = (dy.values()?, output.values()?, logsumexp.values()?);
             let documents = masks.documents.map(Tensor::read::<u32>).transpose()?;
             let hiding = hiding::Hiding { documents: documents.as_deref(), dropout: masks.dropout };
             let qkv = sources.arrays();
             let given = cpu::Given { dy: &dy, qkv, output: &output, logsumexp: &logsumexp, hiding };
-            let mut targets = gradients.as_ref().map(Tensor::write::<f32>).transpose()?;
+            let mut targets = gradients.as_ref().map(Tensor::values_mut).transpose()?;
             cpu::backward(geometry, given, targets.as_mut().map(|target| &mut **target).into_vec());
         }
         Backend::Cuda => {

@@ -71,8 +71,8 @@ fn blocks<'a>(
 
 fn spread_on_host(packed: &Tensor, matrix: &Tensor, block: Block<'_>, scale: f32) -> Result<()> {
     let Block { index, place, before, width } = block;
-    let (packed, columns) = (packed.read::<f32>()?, matrix.shape().columns());
-    for (row, to) in matrix.write::<f32>()?.chunks_mut(columns).enumerate() {
+    let (packed, columns) = (packed.values()?, matrix.shape().columns());
+    for (row, to) in matrix.values_mut()?.chunks_mut(columns).enumerate() {
         let to = &mut to[index * width..][..width];
         match place.contains(&row) {
             true => {
@@ -87,8 +87,8 @@ fn spread_on_host(packed: &Tensor, matrix: &Tensor, block: Block<'_>, scale: f32
 
 fn gather_on_host(matrix: &Tensor, packed: &GradientTarget, block: Block<'_>, scale: f32) -> Result<()> {
     let Block { index, place, before, width } = block;
-    let (matrix, columns) = (matrix.read::<f32>()?, matrix.shape().columns());
-    let mut target = packed.tensor.write::<f32>()?;
+    let (matrix, columns) = (matrix.values()?, matrix.shape().columns());
+    let mut target = packed.tensor.values_mut()?;
     for (offset, row) in place.clone().enumerate() {
         let from = &matrix[row * columns + index * width..][..width];
         let to = &mut target[(before + offset) * width..][..width];

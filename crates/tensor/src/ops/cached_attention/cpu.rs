@@ -21,7 +21,7 @@ fn store_row(row: &[f32], heads: Heads, array: &mut [f32], slot: usize, capacity
 }
 
 pub(super) fn store(qkv: &Tensor, heads: Heads, cache: &Cache, slot: usize) -> Result<()> {
-    let (qkv, mut array) = (qkv.read::<f32>()?, cache.array.write::<f32>()?);
+    let (qkv, mut array) = (qkv.values()?, cache.array.values_mut()?);
     for (position, row) in qkv.chunks_exact(heads.packed_columns()).enumerate() {
         store_row(row, heads, &mut array, slot, cache.capacity(), position);
     }
@@ -37,21 +37,21 @@ pub(super) fn forward(
     output: &Tensor,
 ) -> Result<()> {
     let (slots, capacity, columns) = (cache.slots(), cache.capacity(), heads.packed_columns());
-    let (qkv, documents) = (qkv.read::<f32>()?, documents.read::<u32>()?);
+    let (qkv, documents) = (qkv.values()?, documents.read::<u32>()?);
     let positions: Vec<usize> =
         documents.iter().take(slots).map(|first| 0_u32.wrapping_sub(*first) as usize).collect();
     if let Some(late) = positions.iter().find(|position| **position >= capacity) {
         return Err(TensorError::Index { operator, index: *late as u32, limit: capacity });
     }
     {
-        let mut array = cache.array.write::<f32>()?;
+        let mut array = cache.array.values_mut()?;
         for (slot, (row, position)) in qkv.chunks_exact(columns).zip(&positions).enumerate() {
             store_row(row, heads, &mut array, slot, capacity, *position);
         }
     }
-    let (array, qkv): (_, &[f32]) = (cache.array.read::<f32>()?, &qkv);
+    let (array, qkv): (_, &[f32]) = (cache.array.values()?, &qkv);
     let array: &[f32] = &array;
-    for_pieces(&mut output.write::<f32>()?, heads.query_columns(), |row, out| {
+    for_pieces(&mut output.values_mut()?, heads.query_columns(), |row, out| {
         out.fill(0.0);
         let Some(position) = positions.get(row) else { return };
         let queries = qkv[row * columns..].chunks_exact(heads.width);

@@ -16,7 +16,7 @@ pub(super) fn forward(
     chosen: &Tensor,
 ) -> Result<()> {
     let (rows, vocabulary) = (logits.shape().rows(), logits.shape().columns());
-    let (logits, draws) = (logits.read::<f32>()?, draws.read::<u32>()?);
+    let (logits, draws) = (logits.values()?, draws.read::<u32>()?);
     let (logits, draws): (&[f32], &[u32]) = (&logits, &draws);
     if let Some((tokens, seen)) = seen {
         let (tokens, words) = (tokens.read::<u32>()?, seen.shape().columns());

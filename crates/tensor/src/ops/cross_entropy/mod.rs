@@ -57,13 +57,13 @@ pub fn forward(logits: Tensor, targets: &Tensor, scale: f32, with_gradient: bool
             check::indices(OPERATOR, &counted, vocab)?;
             let counted = counted.len();
             let total = match &gradient {
-                None => cpu::losses(&logits.read()?, &targets, vocab),
+                None => cpu::losses(&logits.values()?, &targets, vocab),
                 Some(gradient) => {
                     if !in_place {
                         gradient.copy_from(&logits)?;
                     }
                     let weight = scale / counted as f32;
-                    cpu::losses_and_gradient(&mut gradient.write::<f32>()?, &targets, vocab, weight)
+                    cpu::losses_and_gradient(&mut gradient.values_mut()?, &targets, vocab, weight)
                 }
             };
             let mean = if counted == 0 { 0.0 } else { f64::from(scale) * total / counted as f64 };

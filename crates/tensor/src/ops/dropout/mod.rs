@@ -32,7 +32,7 @@ pub fn apply(x: Tensor, mask: Mask, category: Category) -> Result<Tensor> {
             if !out.shares_storage(&x) {
                 out.copy_from(&x)?;
             }
-            on_host(&mut out.write()?, mask);
+            on_host(&mut out.values_mut()?, mask);
         }
         Backend::Cuda => launch(OPERATOR, &x, &out, mask)?,
     }

@@ -27,8 +27,8 @@ pub fn forward(tokens: &Tensor, table: &Tensor, positions: Option<&Tensor>) -> R
         Backend::Cpu => {
             let tokens = tokens.read::<u32>()?;
             check::indices(OPERATOR, &tokens, sizes.vocab)?;
-            let positions = positions.map(Tensor::read::<f32>).transpose()?;
-            cpu::forward(&tokens, &table.read()?, positions.as_deref(), &mut output.write()?, sizes);
+            let positions = positions.map(Tensor::values).transpose()?;
+            cpu::forward(&tokens, &table.values()?, positions.as_deref(), &mut output.values_mut()?, sizes);
         }
         Backend::Cuda => cuda::forward(OPERATOR, tokens, table, positions, &output, sizes)?,
     }
@@ -81,11 +81,11 @@ pub fn backward_weight(
     match dy.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let (dy, tokens) = (dy.read::<f32>()?, tokens.read::<u32>()?);
+            let (dy, tokens) = (dy.values()?, tokens.read::<u32>()?);
             check::indices(OPERATOR, &tokens, sizes.vocab)?;
-            cpu::table_gradient(&dy, &tokens, &mut table.tensor.write()?, table.accumulate, sizes);
+            cpu::table_gradient(&dy, &tokens, &mut table.tensor.values_mut()?, table.accumulate, sizes);
             if let Some(GradientTarget { tensor, accumulate }) = positions {
-                cpu::position_gradient(&dy, &mut tensor.write()?, *accumulate, sizes);
+                cpu::position_gradient(&dy, &mut tensor.values_mut()?, *accumulate, sizes);
             }
         }
         Backend::Cuda => {
@@ -109,7 +109,7 @@ pub fn backward_positions(dy: &Tensor, positions: &GradientTarget) -> Result<()>
         Backend::Meta => Ok(()),
         Backend::Cpu => {
             let GradientTarget { tensor, accumulate } = positions;
-            cpu::position_gradient(&dy.read::<f32>()?, &mut tensor.write()?, *accumulate, sizes);
+            cpu::position_gradient(&dy.values()?, &mut tensor.values_mut()?, *accumulate, sizes);
             Ok(())
         }
         Backend::Cuda => cuda::position_gradient(OPERATOR, dy, positions, sizes),

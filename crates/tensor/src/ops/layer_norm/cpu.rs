@@ -1,5 +1,7 @@
 //! Layer normalisation of a row on the host.
 
+use device::DType;
+
 use crate::ops::columns;
 use crate::ops::math::{sum, sum2};
 use crate::ops::row_norm::cpu::{self as rows, Outputs};
@@ -33,7 +35,7 @@ pub(super) fn forward(x: &[f32], affine: Affine<'_>, out: Outputs<'_, 2>) {
 pub(super) fn forward_residual(
     inputs: [&[f32]; 2],
     affine: Affine<'_>,
-    sum: &mut [f32],
+    sum: (&mut [f32], DType),
     out: Outputs<'_, 2>,
 ) {
     rows::forward_residual(

@@ -14,6 +14,7 @@ use device::Backend;
 use super::row_norm::cpu::Outputs;
 use super::row_norm::{self, check_operands, check_saved};
 use super::{GradientTarget, check};
+use crate::host_values::ValuesMut;
 use crate::{Result, Tensor};
 pub use output::Output;
 
@@ -27,9 +28,9 @@ pub fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, epsilon: f32)
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let bias = bias.map(Tensor::read::<f32>).transpose()?;
-            let parameters = cpu::Affine { weight: &weight.read()?, bias: bias.as_deref(), epsilon };
-            cpu::forward(&x.read()?, parameters, outputs(&mut writes(&made)?));
+            let bias = bias.map(Tensor::values).transpose()?;
+            let parameters = cpu::Affine { weight: &weight.values()?, bias: bias.as_deref(), epsilon };
+            cpu::forward(&x.values()?, parameters, outputs(&mut writes(&made)?));
         }
         Backend::Cuda => cuda::forward(OPERATOR, x, None, cuda::Affine { weight, bias, epsilon }, &made)?,
     }
@@ -53,11 +54,11 @@ pub fn forward_residual(
     match residual.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let bias = bias.map(Tensor::read::<f32>).transpose()?;
-            let parameters = cpu::Affine { weight: &weight.read()?, bias: bias.as_deref(), epsilon };
-            let (residual, branch, mut sum) = (residual.read()?, branch.read()?, sum.write()?);
+            let bias = bias.map(Tensor::values).transpose()?;
+            let parameters = cpu::Affine { weight: &weight.values()?, bias: bias.as_deref(), epsilon };
+            let (residual, branch, mut sum) = (residual.values()?, branch.values()?, sum.values_mut()?);
             let mut writes = writes(&made)?;
-            cpu::forward_residual([&residual, &branch], parameters, &mut sum, outputs(&mut writes));
+            cpu::forward_residual([&residual, &branch], parameters, (&mut sum, dtype), outputs(&mut writes));
         }
         Backend::Cuda => {
             let affine = cuda::Affine { weight, bias, epsilon };
@@ -85,10 +86,16 @@ pub fn backward_input(
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let (x, mean, rstd) = (x.read()?, mean.read()?, rstd.read()?);
-            let dsum = dsum.map(Tensor::read::<f32>).transpose()?;
+            let (x, mean, rstd) = (x.values()?, mean.values()?, rstd.values()?);
+            let dsum = dsum.map(Tensor::values).transpose()?;
             let saved = cpu::Saved { x: &x, mean: &mean, rstd: &rstd };
-            cpu::backward_input(&dy.read()?, dsum.as_deref(), saved, &weight.read()?, &mut dx.write()?);
+            cpu::backward_input(
+                &dy.values()?,
+                dsum.as_deref(),
+                saved,
+                &weight.values()?,
+                &mut dx.values_mut()?,
+            );
         }
         Backend::Cuda => {
             let saved = cuda::Saved { x, mean, rstd };
@@ -124,11 +131,11 @@ pub fn backward_weight(
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let (dy, x, mean, rstd) = (dy.read()?, x.read()?, mean.read()?, rstd.read()?);
+            let (dy, x, mean, rstd) = (dy.values()?, x.values()?, mean.values()?, rstd.values()?);
             let saved = cpu::Saved { x: &x, mean: &mean, rstd: &rstd };
-            cpu::backward_weight(&dy, saved, &mut weight.tensor.write()?, weight.accumulate);
+            cpu::backward_weight(&dy, saved, &mut weight.tensor.values_mut()?, weight.accumulate);
             if let Some(bias) = bias {
-                cpu::backward_bias(&dy, &mut bias.tensor.write()?, bias.accumulate, mean.len());
+                cpu::backward_bias(&dy, &mut bias.tensor.values_mut()?, bias.accumulate, mean.len());
             }
         }
         Backend::Cuda => {
@@ -150,10 +157,10 @@ fn allocate(operator: &'static str, x: &Tensor) -> Result<Output> {
     Ok(Output { output, mean: statistic()?, rstd: statistic()? })
 }
 
-type Write<'a> = device::WriteGuard<'a, f32>;
+type Write<'a> = ValuesMut<'a>;
 
 fn writes(made: &Output) -> Result<[Write<'_>; 3]> {
-    Ok([made.output.write()?, made.mean.write()?, made.rstd.write()?])
+    Ok([made.output.values_mut()?, made.mean.values_mut()?, made.rstd.values_mut()?])
 }
 
 fn outputs<'a>([output, mean, rstd]: &'a mut [Write<'_>; 3]) -> Outputs<'a, 2> {

@@ -17,12 +17,12 @@ pub(super) fn affine(
     accumulate: bool,
 ) -> Result<()> {
     let (rows, inputs, outputs) = (out.shape().rows(), x.shape().columns(), out.shape().columns());
-    let (x, weight) = (x.read()?, weight.read()?);
-    let bias = bias.map(Tensor::read::<f32>).transpose()?;
+    let (x, weight) = (x.values()?, weight.values()?);
+    let bias = bias.map(Tensor::values).transpose()?;
     let x_matrix = MatrixRef::new(&x, rows, inputs, inputs);
     let weight = MatrixRef::new(&weight, outputs, inputs, inputs).transposed();
     let bias: &[f32] = bias.as_deref().unwrap_or(&[]);
-    gemm_then(x_matrix, weight, &mut out.write::<f32>()?, outputs, 1.0, accumulate, |finished| {
+    gemm_then(x_matrix, weight, &mut out.values_mut()?, outputs, 1.0, accumulate, |finished| {
         simd(|| {
             for row in finished.chunks_mut(outputs) {
                 match (bias.is_empty(), clip) {
@@ -40,10 +40,10 @@ pub(super) fn affine(
 /// dx (+)= dy · weight.
 pub(super) fn backward_input(dy: &Tensor, weight: &Tensor, dx: &Tensor, accumulate: bool) -> Result<()> {
     let (rows, outputs, inputs) = (dy.shape().rows(), dy.shape().columns(), dx.shape().columns());
-    let (dy, weight) = (dy.read()?, weight.read()?);
+    let (dy, weight) = (dy.values()?, weight.values()?);
     let dy = MatrixRef::new(&dy, rows, outputs, outputs);
     let weight = MatrixRef::new(&weight, outputs, inputs, inputs);
-    gemm(dy, weight, &mut dx.write::<f32>()?, inputs, 1.0, accumulate);
+    gemm(dy, weight, &mut dx.values_mut()?, inputs, 1.0, accumulate);
     Ok(())
 }
 
@@ -55,19 +55,19 @@ pub(super) fn backward_weight(
     bias: Option<&GradientTarget>,
 ) -> Result<()> {
     let (rows, outputs, inputs) = (dy.shape().rows(), dy.shape().columns(), x.shape().columns());
-    let (gradient, x) = (dy.read()?, x.read()?);
+    let (gradient, x) = (dy.values()?, x.values()?);
     let dy_matrix = MatrixRef::new(&gradient, rows, outputs, outputs).transposed();
     let x_matrix = MatrixRef::new(&x, rows, inputs, inputs);
-    gemm(dy_matrix, x_matrix, &mut weight.tensor.write::<f32>()?, inputs, 1.0, weight.accumulate);
+    gemm(dy_matrix, x_matrix, &mut weight.tensor.values_mut()?, inputs, 1.0, weight.accumulate);
     bias.map_or(Ok(()), |bias| backward_bias(dy, bias))
 }
 
 /// bias (+)= Σ over rows of dy.
 pub(super) fn backward_bias(dy: &Tensor, bias: &GradientTarget) -> Result<()> {
     let (rows, outputs) = (dy.shape().rows(), dy.shape().columns());
-    let dy = dy.read::<f32>()?;
+    let dy = dy.values()?;
     let dy: &[f32] = &dy;
-    columns::sum_rows(rows, &mut bias.tensor.write::<f32>()?, bias.accumulate, |row, columns, sum| {
+    columns::sum_rows(rows, &mut bias.tensor.values_mut()?, bias.accumulate, |row, columns, sum| {
         let dy = &dy[row * outputs..][columns];
         sum.iter_mut().zip(dy).for_each(|(sum, dy)| *sum += dy);
     });

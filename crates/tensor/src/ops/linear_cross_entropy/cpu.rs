@@ -29,8 +29,8 @@ fn capped(x: f32, cap: f32) -> f32 {
 /// Adds a piece to the rows' statistics; the last piece turns the targets' scores into losses.
 pub(super) fn join(scores: &Tensor, targets: &Tensor, statistics: &Statistics, piece: Piece) -> Result<()> {
     let Piece { first, classes, soft_cap: cap, .. } = piece;
-    let (scores, targets) = (scores.read::<f32>()?, targets.read::<u32>()?);
-    let mut state = statistics.rows.write::<f32>()?;
+    let (scores, targets) = (scores.values()?, targets.read::<u32>()?);
+    let mut state = statistics.rows.values_mut()?;
     let all = targets.len();
     let (maxima, rest) = state.split_at_mut(all);
     let (sums, losses) = rest.split_at_mut(all);
@@ -78,7 +78,7 @@ pub(super) fn join(scores: &Tensor, targets: &Tensor, statistics: &Statistics, p
 /// loss = scale · mean of the rows' losses; 0 if all are ignored.
 pub(super) fn mean(statistics: &Statistics, scale: f32, loss: &Tensor) -> Result<()> {
     let counted = statistics.counted.read::<u32>()?[0];
-    let total: f64 = statistics.part(2)?.read::<f32>()?.iter().map(|loss| f64::from(*loss)).sum();
+    let total: f64 = statistics.part(2)?.values()?.iter().map(|loss| f64::from(*loss)).sum();
     let mean = if counted == 0 { 0.0 } else { f64::from(scale) * total / f64::from(counted) };
     loss.set(&[mean as f32])
 }
@@ -94,12 +94,12 @@ pub(super) fn gradient(
 ) -> Result<()> {
     let Piece { first, classes, soft_cap: cap, .. } = piece;
     let counted = statistics.counted.read::<u32>()?[0];
-    let weight = settings.scale / counted as f32 * factor.reshape([1])?.read::<f32>()?[0];
+    let weight = settings.scale / counted as f32 * factor.reshape([1])?.values()?[0];
     let (maxima, sums) = (statistics.part(0)?, statistics.part(1)?);
-    let (targets, maxima, sums) = (targets.read::<u32>()?, maxima.read::<f32>()?, sums.read::<f32>()?);
+    let (targets, maxima, sums) = (targets.read::<u32>()?, maxima.values()?, sums.values()?);
     let (targets, maxima, sums): (&[u32], &[f32], &[f32]) = (&targets, &maxima, &sums);
     let most = rows::per_task(classes);
-    let mut scores = scores.write::<f32>()?;
+    let mut scores = scores.values_mut()?;
     for_tasks(scores.chunks_mut(most * classes).enumerate().collect(), |(task, scores)| {
         simd(
             #[inline(always)]

@@ -7,11 +7,11 @@ use crate::Tensor;
 pub struct Item<'a> {
     /// The weight, f32, updated.
     pub weight: &'a Tensor,
-    /// The weight's gradient: f32 or bf16, one type for all items.
+    /// The weight's gradient: f32 or a half type, one type for all items.
     pub gradient: &'a Tensor,
     /// The tensors of [`UpdateRule::states`](super::UpdateRule::states), updated.
     pub states: &'a [Tensor],
-    /// The bf16 copy of the weight for computing, updated too.
+    /// The copy of the weight in a half type for computing, updated too.
     pub compute: Option<&'a Tensor>,
     /// Whether weight decay applies to this parameter.
     pub decay: bool,

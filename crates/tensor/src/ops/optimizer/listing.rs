@@ -1,6 +1,6 @@
 //! The table of parameters that `kernels/optimizer.cu` reads.
 
-use device::Family;
+use device::{DType, Family};
 
 use super::item::Item;
 use super::piece::MOST_STATES;
@@ -19,12 +19,14 @@ pub(in crate::ops) static FAMILY: Family = family!(
     constants: &[gpu::THREADS_CONSTANT, ("CHUNK", CHUNK), ("MOST_STATES", MOST_STATES as u32)],
 );
 
-/// Words per parameter: addresses of weight, gradient, states and bf16 copy, the number of elements, flags,
-/// padding.
+/// Words per parameter: addresses of weight, gradient, states and half-precision copy, the number of
+/// elements, flags, padding.
 const WORDS: usize = 2 * (3 + MOST_STATES + 1) + 2;
 /// Flag of a parameter to which weight decay applies.
 const DECAY: u32 = 1;
 const ALIGNED: u32 = 2;
+/// Flag of a parameter whose copy is in f16, not bf16.
+const COPY_IN_F16: u32 = 4;
 
 /// All parameters of a launch.
 pub(super) struct Listing<'a> {
@@ -63,7 +65,9 @@ fn words(item: &Item<'_>) -> [u32; WORDS] {
     for (words, number) in words.chunks_exact_mut(2).zip(numbers) {
         words.copy_from_slice(&halves(number));
     }
-    words[WORDS - 2] = aligned | if item.decay { DECAY } else { 0 };
+    let copy = item.compute.map(Tensor::dtype);
+    let flag = |is: bool, flag: u32| if is { flag } else { 0 };
+    words[WORDS - 2] = aligned | flag(item.decay, DECAY) | flag(copy == Some(DType::F16), COPY_IN_F16);
     words
 }
 

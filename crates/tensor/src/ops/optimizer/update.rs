@@ -8,7 +8,7 @@ use super::listing::{self, FAMILY};
 use super::piece::Piece;
 use super::rule::UpdateRule;
 use crate::ops::{StepState, Table, cast, check, gpu};
-use crate::{Result, Tensor};
+use crate::{Result, Tensor, TensorError};
 
 /// Counts an update and computes the coefficients that all elements share from the learning rate and gradient
 /// factor in `state`; does nothing if `state` says to skip.
@@ -65,7 +65,10 @@ fn check_item(rule: &UpdateRule, item: &Item<'_>) -> Result<()> {
         check::elements(operator, state.name, tensor, elements)?;
     }
     let Some(compute) = item.compute else { return Ok(()) };
-    check::dtype(operator, "compute", compute, DType::Bf16)?;
+    if compute.dtype() == DType::F32 || !check::DTYPES.contains(&compute.dtype()) {
+        let (found, supported) = (compute.dtype(), &check::DTYPES[1..]);
+        return Err(TensorError::Unsupported { operator, operand: "compute", found, supported });
+    }
     check::elements(operator, "compute", compute, elements)
 }
 

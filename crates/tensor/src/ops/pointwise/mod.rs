@@ -23,8 +23,8 @@ pub fn forward(x: &Tensor, function: Pointwise) -> Result<Tensor> {
         Backend::Meta => {}
         Backend::Cuda => cuda::forward(x, &output, function)?,
         Backend::Cpu => {
-            let x: &[f32] = &x.read()?;
-            for_pieces(&mut output.write::<f32>()?, CHUNK, |index, out| {
+            let x: &[f32] = &x.values()?;
+            for_pieces(&mut output.values_mut()?, CHUNK, |index, out| {
                 let x = rows::piece(x, index, CHUNK);
                 out.iter_mut().zip(x).for_each(|(out, x)| *out = function.value(*x));
             });
@@ -45,9 +45,9 @@ pub fn backward(dy: &Tensor, x: &Tensor, function: Pointwise) -> Result<Tensor> 
         Backend::Meta => {}
         Backend::Cuda => cuda::backward(dy, x, &dx, function)?,
         Backend::Cpu => {
-            let (dy, x) = (dy.read::<f32>()?, x.read::<f32>()?);
+            let (dy, x) = (dy.values()?, x.values()?);
             let (dy, x): (&[f32], &[f32]) = (&dy, &x);
-            for_pieces(&mut dx.write::<f32>()?, CHUNK, |index, out| {
+            for_pieces(&mut dx.values_mut()?, CHUNK, |index, out| {
                 let both = rows::piece(dy, index, CHUNK).iter().zip(rows::piece(x, index, CHUNK));
                 out.iter_mut().zip(both).for_each(|(out, (dy, x))| *out = dy * function.slope(*x));
             });
@@ -71,9 +71,9 @@ pub fn pair(a: &Tensor, b: &Tensor, function: Pair) -> Result<Tensor> {
         Backend::Meta => {}
         Backend::Cuda => cuda::pair(OPERATOR, (a, of_a), (b, of_b), &output, function)?,
         Backend::Cpu => {
-            let (a, b, sizes) = (a.read::<f32>()?, b.read::<f32>()?, sizes(shape));
+            let (a, b, sizes) = (a.values()?, b.values()?, sizes(shape));
             let (a, b): (&[f32], &[f32]) = (&a, &b);
-            for_pieces(&mut output.write::<f32>()?, CHUNK, |index, out| {
+            for_pieces(&mut output.values_mut()?, CHUNK, |index, out| {
                 let mut left = out.iter_mut();
                 of_a.walk(&sizes, index * CHUNK, left.len(), |place| {
                     left.next().into_iter().for_each(|out| *out = a[place]);

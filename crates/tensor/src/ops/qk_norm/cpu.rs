@@ -5,6 +5,7 @@ use device::parallel::{for_tasks, simd};
 
 use super::operands::Weights;
 use super::workspace;
+use crate::host_values::Values;
 use crate::ops::attention::Heads;
 use crate::ops::rms_norm::cpu::{row_gradient, rstd as reciprocal};
 use crate::ops::rotary::{self, Turn, cpu::rotate_head};
@@ -12,9 +13,9 @@ use crate::{Result, Tensor};
 
 /// Operands in the host's memory.
 pub(super) struct Operands<'a> {
-    qkv: ReadGuard<'a, f32>,
-    weights: [ReadGuard<'a, f32>; 2],
-    table: ReadGuard<'a, f32>,
+    qkv: Values<'a>,
+    weights: [Values<'a>; 2],
+    table: Values<'a>,
     documents: Option<ReadGuard<'a, u32>>,
     heads: Heads,
     time: usize,
@@ -28,9 +29,9 @@ impl<'a> Operands<'a> {
         angles: rotary::Angles<'a>,
     ) -> Result<Self> {
         Ok(Operands {
-            qkv: qkv.read()?,
-            weights: [weights.query.read()?, weights.key.read()?],
-            table: angles.table.read()?,
+            qkv: qkv.values()?,
+            weights: [weights.query.values()?, weights.key.values()?],
+            table: angles.table.values()?,
             documents: angles.documents.map(Tensor::read).transpose()?,
             heads,
             time: qkv.shape().dims()[1],

@@ -36,7 +36,7 @@ pub fn forward(
         Backend::Meta => {}
         Backend::Cpu => {
             let operands = cpu::Operands::read(qkv, heads, weights, angles)?;
-            let (mut output, mut rstd) = (made.output.write()?, made.rstd.write()?);
+            let (mut output, mut rstd) = (made.output.values_mut()?, made.rstd.values_mut()?);
             operands.rows(OPERATOR)?.forward(epsilon, &mut output, &mut rstd);
         }
         Backend::Cuda => cuda::forward(OPERATOR, qkv, heads, weights, angles, epsilon, &made)?,
@@ -78,7 +78,7 @@ pub fn backward_input(
         Backend::Cpu => {
             let operands = cpu::Operands::read(qkv, heads, weights, angles)?;
             let rows = operands.rows(OPERATOR)?;
-            rows.backward(&rstd.read()?, &mut input.write()?, &mut sums.write()?);
+            rows.backward(&rstd.values()?, &mut input.values_mut()?, &mut sums.values_mut()?);
         }
         Backend::Cuda => cuda::backward_input(OPERATOR, qkv, rstd, heads, weights, angles, &input, &sums)?,
     }
@@ -105,9 +105,9 @@ pub fn backward_weight(
     match sums.device().backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => {
-            let sums = sums.read()?;
-            cpu::finish(&sums, 0, &mut query.tensor.write()?, query.accumulate);
-            cpu::finish(&sums, 1, &mut key.tensor.write()?, key.accumulate);
+            let sums = sums.values()?;
+            cpu::finish(&sums, 0, &mut query.tensor.values_mut()?, query.accumulate);
+            cpu::finish(&sums, 1, &mut key.tensor.values_mut()?, key.accumulate);
             Ok(())
         }
         Backend::Cuda => cuda::backward_weight(OPERATOR, sums, [query, key]),

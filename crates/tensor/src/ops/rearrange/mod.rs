@@ -112,7 +112,7 @@ fn copy(operator: &'static str, sizes: Sizes, x: (&Tensor, Layout), out: (&Tenso
         Backend::Meta => Ok(()),
         Backend::Cuda => cuda::copy(operator, sizes, x, out),
         Backend::Cpu => {
-            let (values, mut target) = (x.0.read::<f32>()?, out.0.write::<f32>()?);
+            let (values, mut target) = (x.0.values()?, out.0.values_mut()?);
             let count: usize = sizes.iter().product();
             let mut held = Vec::with_capacity(CHUNK.min(count));
             for first in (0..count).step_by(CHUNK) {

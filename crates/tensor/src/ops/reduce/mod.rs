@@ -23,9 +23,9 @@ pub fn forward(x: &Tensor, axis: usize, reduction: Reduction) -> Result<Tensor> 
         Backend::Meta => {}
         Backend::Cuda => cuda::forward(OPERATOR, x, &output, cut, reduction)?,
         Backend::Cpu => {
-            let x: &[f32] = &x.read()?;
+            let x: &[f32] = &x.values()?;
             let per_task = rows::per_task(cut.count);
-            for_pieces(&mut output.write::<f32>()?, per_task, |index, out| {
+            for_pieces(&mut output.values_mut()?, per_task, |index, out| {
                 for (at, out) in out.iter_mut().enumerate() {
                     let terms =
                         x[cut.first(index * per_task + at)..].iter().step_by(cut.inner).take(cut.count);
@@ -54,8 +54,8 @@ pub fn backward_maximum(dy: &Tensor, x: &Tensor, y: &Tensor, axis: usize) -> Res
         Backend::Meta => {}
         Backend::Cuda => cuda::backward_maximum(OPERATOR, [dy, x, y], &dx, cut)?,
         Backend::Cpu => {
-            let (dy, x, y) = (dy.read::<f32>()?, x.read::<f32>()?, y.read::<f32>()?);
-            let mut dx = dx.write::<f32>()?;
+            let (dy, x, y) = (dy.values()?, x.values()?, y.values()?);
+            let mut dx = dx.values_mut()?;
             dx.fill(0.0);
             for result in 0..cut.results {
                 let places = (0..cut.count).map(|term| cut.first(result) + term * cut.inner);

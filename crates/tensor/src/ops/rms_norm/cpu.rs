@@ -1,5 +1,7 @@
 //! RMS normalisation of a row on the host.
 
+use device::DType;
+
 use crate::ops::math::{sum, sum2};
 use crate::ops::row_norm::cpu::{self as rows, Outputs};
 
@@ -24,7 +26,7 @@ pub(super) fn forward_residual(
     inputs: [&[f32]; 2],
     weight: &[f32],
     epsilon: f32,
-    sum: &mut [f32],
+    sum: (&mut [f32], DType),
     out: Outputs<'_, 1>,
 ) {
     rows::forward_residual(

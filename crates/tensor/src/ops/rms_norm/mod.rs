@@ -25,9 +25,9 @@ pub fn forward(x: &Tensor, weight: &Tensor, epsilon: f32) -> Result<Output> {
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let (mut output, mut rstd) = (made.output.write()?, made.rstd.write()?);
+            let (mut output, mut rstd) = (made.output.values_mut()?, made.rstd.values_mut()?);
             let outputs = Outputs { output: &mut output, statistics: [&mut rstd] };
-            cpu::forward(&x.read()?, &weight.read()?, epsilon, outputs);
+            cpu::forward(&x.values()?, &weight.values()?, epsilon, outputs);
         }
         Backend::Cuda => cuda::forward(OPERATOR, x, None, weight, epsilon, &made)?,
     }
@@ -50,10 +50,11 @@ pub fn forward_residual(
     match residual.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let (mut output, mut rstd) = (made.output.write()?, made.rstd.write()?);
+            let (mut output, mut rstd) = (made.output.values_mut()?, made.rstd.values_mut()?);
             let outputs = Outputs { output: &mut output, statistics: [&mut rstd] };
-            let (residual, branch, mut sum) = (residual.read()?, branch.read()?, sum.write()?);
-            cpu::forward_residual([&residual, &branch], &weight.read()?, epsilon, &mut sum, outputs);
+            let (residual, branch, mut sum) = (residual.values()?, branch.values()?, sum.values_mut()?);
+            let (inputs, sum) = ([&*residual, &*branch], (&mut *sum, dtype));
+            cpu::forward_residual(inputs, &weight.values()?, epsilon, sum, outputs);
         }
         Backend::Cuda => cuda::forward(OPERATOR, residual, Some((branch, &sum)), weight, epsilon, &made)?,
     }
@@ -77,10 +78,16 @@ pub fn backward_input(
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let (x, rstd) = (x.read()?, rstd.read()?);
-            let dsum = dsum.map(Tensor::read::<f32>).transpose()?;
+            let (x, rstd) = (x.values()?, rstd.values()?);
+            let dsum = dsum.map(Tensor::values).transpose()?;
             let saved = cpu::Saved { x: &x, rstd: &rstd };
-            cpu::backward_input(&dy.read()?, dsum.as_deref(), saved, &weight.read()?, &mut dx.write()?);
+            cpu::backward_input(
+                &dy.values()?,
+                dsum.as_deref(),
+                saved,
+                &weight.values()?,
+                &mut dx.values_mut()?,
+            );
         }
         Backend::Cuda => cuda::backward_input(OPERATOR, dy, dsum, x, rstd, weight, &dx)?,
     }
@@ -100,9 +107,9 @@ pub fn backward_weight(dy: &Tensor, x: &Tensor, rstd: &Tensor, weight: &Gradient
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let (dy, x, rstd) = (dy.read()?, x.read()?, rstd.read()?);
+            let (dy, x, rstd) = (dy.values()?, x.values()?, rstd.values()?);
             let saved = cpu::Saved { x: &x, rstd: &rstd };
-            cpu::backward_weight(&dy, saved, &mut weight.tensor.write()?, weight.accumulate);
+            cpu::backward_weight(&dy, saved, &mut weight.tensor.values_mut()?, weight.accumulate);
         }
         Backend::Cuda => cuda::backward_weight(OPERATOR, dy, x, rstd, &workspace, weight)?,
     }

@@ -32,9 +32,9 @@ pub fn rotate(x: Tensor, heads: usize, angles: Angles<'_>, turn: Turn) -> Result
             let time = x.shape().dims()[1];
             let documents = angles.documents.map(Tensor::read::<u32>).transpose()?;
             check_documents(OPERATOR, documents.as_deref(), time)?;
-            let table = angles.table.read()?;
+            let table = angles.table.values()?;
             let read = cpu::Angles { table: &table, documents: documents.as_deref(), time, width };
-            cpu::rotate(&mut x.write()?, x.shape().columns(), heads, read, turn);
+            cpu::rotate(&mut x.values_mut()?, x.shape().columns(), heads, read, turn);
         }
         Backend::Cuda => cuda::rotate(OPERATOR, &x, heads, angles, turn)?,
     }

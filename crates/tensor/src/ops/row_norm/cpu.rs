@@ -3,6 +3,9 @@
 
 use device::parallel::{for_pieces, for_tasks, simd};
 
+use device::DType;
+
+use crate::host_values::round_to;
 use crate::ops::{columns, rows};
 
 /// Results of the forward pass: the output, and `S` statistics of every row.
@@ -38,10 +41,10 @@ pub(in crate::ops) fn forward<const S: usize>(
     });
 }
 
-/// [`forward`] of the rows of residual + branch, which it stores in `sum`.
+/// [`forward`] of the rows of residual + branch, which it rounds to `dtype` and stores in `sum`.
 pub(in crate::ops) fn forward_residual<const S: usize>(
     [residual, branch]: [&[f32]; 2],
-    sum: &mut [f32],
+    (sum, dtype): (&mut [f32], DType),
     width: usize,
     out: Outputs<'_, S>,
     row: impl Fn(&[f32], &mut [f32]) -> [f32; S] + Sync,
@@ -58,6 +61,7 @@ pub(in crate::ops) fn forward_residual<const S: usize>(
                 for ((sum, a), b) in sum.iter_mut().zip(residual).zip(branch) {
                     *sum = a + b;
                 }
+                round_to(dtype, sum);
                 normalise(sum, width, out, &row);
             },
         );

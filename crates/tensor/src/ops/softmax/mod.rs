@@ -20,9 +20,9 @@ pub fn forward(x: &Tensor) -> Result<Tensor> {
         Backend::Meta => {}
         Backend::Cuda => cuda::forward(OPERATOR, x, &y)?,
         Backend::Cpu => {
-            let (columns, x) = (x.shape().columns(), x.read::<f32>()?);
+            let (columns, x) = (x.shape().columns(), x.values()?);
             let (x, per_task): (&[f32], _) = (&x, rows::per_task(columns) * columns);
-            for_pieces(&mut y.write::<f32>()?, per_task, |index, y| {
+            for_pieces(&mut y.values_mut()?, per_task, |index, y| {
                 let x = rows::piece(x, index, per_task);
                 simd(|| {
                     for (y, x) in y.chunks_exact_mut(columns).zip(x.chunks_exact(columns)) {
@@ -50,10 +50,10 @@ pub fn backward(dy: &Tensor, y: &Tensor) -> Result<Tensor> {
         Backend::Meta => {}
         Backend::Cuda => cuda::backward(OPERATOR, dy, y, &dx)?,
         Backend::Cpu => {
-            let (columns, dy, y) = (dy.shape().columns(), dy.read::<f32>()?, y.read::<f32>()?);
+            let (columns, dy, y) = (dy.shape().columns(), dy.values()?, y.values()?);
             let (dy, y): (&[f32], &[f32]) = (&dy, &y);
             let per_task = rows::per_task(columns) * columns;
-            for_pieces(&mut dx.write::<f32>()?, per_task, |index, dx| {
+            for_pieces(&mut dx.values_mut()?, per_task, |index, dx| {
                 let (dy, y) = (rows::piece(dy, index, per_task), rows::piece(y, index, per_task));
                 simd(|| {
                     let operands = dy.chunks_exact(columns).zip(y.chunks_exact(columns));

@@ -66,8 +66,8 @@ pub(super) const WIDE_SIZES: [[usize; 5]; 9] = [
     [1, 97, 128, 4, 1],
     [2, 50, 256, 4, 2],
 ];
-/// Batch, time, query heads, key and value heads for a GPU in bf16: times around the ends of tiles of 64, 128
-/// and 192, and many short heads, so that one block processes several heads.
+/// Batch, time, query heads, key and value heads for a GPU in half precision: times around the ends of tiles
+/// of 64, 128 and 192, and many short heads, so that one block processes several heads.
 pub(super) const TIMES: [[usize; 4]; 21] = [
     [1, 1, 1, 1],
     [1, 5, 2, 2],
@@ -95,7 +95,7 @@ pub(super) const TIMES: [[usize; 4]; 21] = [
 pub(super) fn sizes(case: &Case) -> Vec<Size> {
     let sizes: Vec<[usize; 5]> = match (case.device.is_cuda_like(), case.dtype) {
         (false, _) => SIZES.to_vec(),
-        (true, DType::Bf16) => {
+        (true, DType::Bf16 | DType::F16) => {
             let of =
                 |width| TIMES.map(|[batch, time, query, key_value]| [batch, time, width, query, key_value]);
             [32, 64, 96, 128].into_iter().flat_map(of).collect()

@@ -78,7 +78,7 @@ impl<'a> Call<'a> {
         tensors: &[&Tensor],
     ) -> Result<Self> {
         let word = |size| gpu::word(operator, size);
-        let Geometry { batch, time, heads, parts } = geometry;
+        let Geometry { batch, time, heads, parts, .. } = geometry;
         let (device, dtype) = (qkv.arrays()[0].device(), qkv.arrays()[0].dtype());
         let aligned = qkv.arrays().iter().all(|array| gpu::aligned(&[array])) && gpu::aligned(tensors);
         // The Hopper kernels support no mask but the causal one.

@@ -146,7 +146,7 @@ pub(crate) static FAMILY_HOPPER_BACKWARD: Family = family!(
 pub(crate) fn widths(dtype: DType) -> HeadWidths {
     match dtype {
         DType::F32 => HeadWidths::UpTo(F32[F32.len() - 1].width as usize),
-        DType::Bf16 => HeadWidths::OneOf(&WIDTHS),
-        DType::F16 | DType::U32 => HeadWidths::OneOf(&[]),
+        DType::Bf16 | DType::F16 => HeadWidths::OneOf(&WIDTHS),
+        _ => HeadWidths::OneOf(&[]),
     }
 }
