@@ -1,5 +1,6 @@
 //! Python with what a comparison needs.
 
+use std::io::Write;
 use std::process::Command;
 
 /// Returns Python with all of `modules`, from the environment's PLIMSOLL_PYTHON or the path; prints that the
@@ -10,7 +11,8 @@ pub(crate) fn python_with(modules: &[&str]) -> Option<String> {
     let found = tried.is_ok_and(|output| output.status.success());
     if !found {
         let all = modules.join(" and ");
-        eprintln!("skipped: {python} has no {all} (pip install {})", modules.join(" "));
+        let _ =
+            writeln!(std::io::stderr(), "skipped: {python} has no {all} (pip install {})", modules.join(" "));
     }
     found.then_some(python)
 }
