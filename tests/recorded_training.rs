@@ -9,7 +9,7 @@ use common::{Recording, relative, tokens};
 use device::{Backend, Category, DType, Device, DeviceOptions};
 use nn::models::{Gpt, GptSizes, Mlp, MlpSizes, PositionKind};
 use nn::{Input, Model, Parameters, Stage};
-use optim::{GradientNorm, Optimizer, Schedule, Slot, StepState, UpdateRule};
+use optim::{Decay, GradientNorm, Optimizer, Schedule, Slot, StepState, UpdateRule};
 use tensor::Tensor;
 use tensor::ops::{self, Activation};
 
@@ -116,7 +116,8 @@ fn twenty_adamw_steps(device: &Device) {
     let rule = UpdateRule::AdamW { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
     let optimizer = Optimizer::new(device, &slots, rule).unwrap();
     let norm = GradientNorm::new(device, &slots, 1.0).unwrap();
-    let schedule = Schedule { peak: 1e-3, minimum: 1e-4, warmup_steps: 5, steps: 20 };
+    let schedule =
+        Schedule { peak: 1e-3, warmup_steps: 5, decay: Decay::Cosine { minimum: 1e-4, steps: 20 } };
     let count = BATCH * POSITIONS;
     let (all_inputs, all_targets) = (recording.integers("tokens"), recording.integers("targets"));
     let (mut losses, mut norms) = (Vec::new(), Vec::new());

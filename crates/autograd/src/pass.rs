@@ -18,6 +18,8 @@ pub struct Pass {
     /// decreasing along a sequence; negative, modulo 2³², where a cache holds its first tokens. `None`: every
     /// sequence is one document.
     pub documents: Option<Tensor>,
+    /// The part of each target's probability that is spread over all classes, as PyTorch's `label_smoothing`.
+    pub label_smoothing: f32,
     /// The caches of a pass that generates text.
     pub cache: Option<CachedPass>,
     /// Observers of the pass's operators.

@@ -7,6 +7,7 @@ use nn::{Conditions, Examples};
 use parallel::pipeline;
 use system::numbers::grouped;
 
+use crate::check_images::{check_images, check_schedule};
 use crate::choices::{DataKind, PartitionPolicy, RecomputePolicy};
 use crate::lanes::{alternatives, is_power_of_two_divisor};
 use crate::run_config::RunConfig;
@@ -21,6 +22,8 @@ const MOST_MICRO_BATCHES: usize = 1 << 20;
 pub(crate) fn check(given: &Given, config: &RunConfig) -> Result<(), Error> {
     check_model(given, config)?;
     check_data(given, config)?;
+    check_images(given, config)?;
+    check_schedule(given, config)?;
     if config.train.patience > 0 && config.train.validate_every == 0 {
         let reason = "train.patience needs train.validate_every, which is 0".to_owned();
         return Err(given.conflict(&[Train::patience], reason));
@@ -72,15 +75,22 @@ fn check_precision(given: &Given, config: &RunConfig) -> Result<(), Error> {
 /// Checks the model's sizes, and that the data has the kind of examples that it learns from.
 fn check_model(given: &Given, config: &RunConfig) -> Result<(), Error> {
     let (kind, is_files) = (config.data.kind.name(), config.data.kind != DataKind::Synthetic);
+    let images = config.data.kind == DataKind::Images;
+    let takes = match config.model.examples() {
+        Examples::Tokens { .. } => "tokens",
+        Examples::Numbers { .. } => "numbers",
+        Examples::Images { .. } => "images",
+    };
+    let gives = if images { "images" } else { "tokens" };
     match config.model.examples() {
-        Examples::Numbers { .. } | Examples::Images { .. } if is_files => {
-            let takes = match config.model.examples() {
-                Examples::Images { .. } => "images",
-                _ => "numbers",
+        _ if is_files && takes != gives => {
+            let other = match takes {
+                "images" => "\"images\" or \"synthetic\"",
+                _ => "\"synthetic\"",
             };
             let reason = format!(
-                "data.kind = \"{kind}\" gives tokens and model.kind = \"{}\" takes {takes}: use \
-                 data.kind = \"synthetic\"",
+                "data.kind = \"{kind}\" gives {gives} and model.kind = \"{}\" takes {takes}: use \
+                 data.kind = {other}",
                 config.model.kind()
             );
             return Err(given.conflict(&[Data::kind, ModelSection::kind], reason));
@@ -96,7 +106,7 @@ fn check_model(given: &Given, config: &RunConfig) -> Result<(), Error> {
     let conditions = Conditions {
         compute: config.precision.compute,
         micro_batch_size: config.train.micro_batch_size,
-        tokenizer: is_files.then(|| (config.tokenizer.name(), config.tokenizer.vocabulary())),
+        tokenizer: (is_files && !images).then(|| (config.tokenizer.name(), config.tokenizer.vocabulary())),
     };
     config.model.check(given, &conditions)
 }

@@ -36,6 +36,8 @@ names! {
         Tokens = "tokens",
         /// Conversations in files of JSON lines.
         Chat = "chat",
+        /// Images and their classes.
+        Images = "images",
         /// A random number generator, for benchmarks and planning.
         Synthetic = "synthetic",
     }
@@ -49,6 +51,16 @@ names! {
         AdamW = "adamw",
         /// Stochastic gradient descent with momentum.
         Sgd = "sgd",
+    }
+}
+
+names! {
+    /// The decay of the learning rate after the warm-up.
+    ScheduleName {
+        /// Half a cosine.
+        Cosine = "cosine",
+        /// A factor at some steps.
+        Step = "step",
     }
 }
 

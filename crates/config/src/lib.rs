@@ -33,6 +33,7 @@
 //! ```
 
 mod check;
+mod check_images;
 mod choices;
 mod folder;
 mod foreign;
@@ -46,7 +47,9 @@ mod run_config;
 mod sections;
 mod table;
 
-pub use choices::{DataKind, OnOutOfMemory, OptimKind, Overlap, PartitionPolicy, RecomputePolicy};
+pub use choices::{
+    DataKind, OnOutOfMemory, OptimKind, Overlap, PartitionPolicy, RecomputePolicy, ScheduleName,
+};
 pub use identity::{Change, differences};
 pub use keys::{Error as ConfigError, Origin, Origins};
 pub use mixture::MixtureSource;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use collective::PeerMethod;
-use data::OrderKind;
+use data::{Crop, OrderKind};
 use device::DType;
 use keys::{Interval, Reading, Row, Takes, Value, choice, section};
 use nn::{FolderTensor, Lora, MOST_EXTENT, MOST_LAYERS};
@@ -12,8 +12,8 @@ use parallel::data::Reduction;
 use parallel::pipeline::ScheduleKind;
 
 use crate::choices::{
-    DataKind, OnOutOfMemory, OptimKind, Overlap, PartitionPolicy, RecomputePolicy, WeightType, path_value,
-    read_path,
+    DataKind, OnOutOfMemory, OptimKind, Overlap, PartitionPolicy, RecomputePolicy, ScheduleName, WeightType,
+    path_value, read_path,
 };
 use crate::mixture::{self, MixtureSource};
 use crate::paths;
@@ -23,7 +23,11 @@ const MOST: u64 = i64::MAX as u64;
 /// The largest token number that a key accepts.
 const MOST_TOKEN: u64 = u32::MAX as u64 - 1;
 /// The kinds of data that are read from files.
-const FILES: &[&str] = &[DataKind::Text.name(), DataKind::Tokens.name(), DataKind::Chat.name()];
+const FILES: &[&str] = &[DataKind::Text.name(), DataKind::Tokens.name(), DataKind::Chat.name(), IMAGES[0]];
+/// The kind of data that is images.
+const IMAGES: &[&str] = &[DataKind::Images.name()];
+/// Those of them with documents.
+const DOCUMENTS: &[&str] = &[DataKind::Text.name(), DataKind::Tokens.name(), DataKind::Chat.name()];
 /// Those of them that are read as one long sequence of tokens.
 const STREAMS: &[&str] = &[DataKind::Text.name(), DataKind::Tokens.name()];
 
@@ -47,12 +51,15 @@ section! {
 section! {
     /// `[data]`: the data that is trained on.
     pub struct Data = "data" {
-        /// Text files, token shards, conversations, or numbers from a generator for benchmarks and planning.
+        /// Text files, token shards, conversations, images of classes, or examples from a generator for
+        /// benchmarks and planning.
         kind: DataKind = choice!(DataKind, DataKind::ALL).default("\"text\"");
         /// Files and globs of text, of token shards in nanoGPT's or llm.c's format, or of conversations in
-        /// JSON lines; at least one.
+        /// JSON lines; folders of images with a subfolder for each class, or CIFAR's binary files or their
+        /// folder; at least one.
         paths: Vec<String> = Row::texts().default("[]").only(Data::kind, FILES).any_bits();
-        /// Files and globs that are held out for validation; without one, the end of `paths` is.
+        /// Files and globs that are held out for validation; without one, the end of `paths` is, or for
+        /// images CIFAR's test file, or the subfolder `val` beside `train`.
         validation_paths: Vec<String> = Row::texts().default("[]").only(Data::kind, FILES).any_bits();
         /// Sources in place of `paths`, each with its share of the sequences: `[[data.mixture]]` with
         /// `paths`, `weight` and, if need be, `validation_paths`.
@@ -91,9 +98,9 @@ section! {
         full_hash: bool = Row::flag().default("false").only(Data::kind, STREAMS).any_bits();
         /// Whether sequences are filled with whole documents and padding, rather than with what follows in
         /// the text. All data is read once at the start. A document longer than a sequence is cut.
-        pack_documents: bool = Row::flag().default("false").only(Data::kind, FILES);
+        pack_documents: bool = Row::flag().default("false").only(Data::kind, DOCUMENTS);
         /// Whether attention and positions stay within a document.
-        document_mask: bool = Row::flag().default("false").only(Data::kind, FILES);
+        document_mask: bool = Row::flag().default("false").only(Data::kind, DOCUMENTS);
         /// The token that documents begin with, by its number; by default the tokenizer's.
         separator: Option<u32> = Row::new(
             Takes::ChoiceOrInteger(&["tokenizer"], 0, MOST_TOKEN),
@@ -113,12 +120,32 @@ section! {
             .only(Data::kind, &["text"])
             .any_bits()
             .local();
-        /// The fraction of the text, at its end, that is held out for validation if `validation_paths` names
-        /// nothing.
+        /// The fraction of the text, at its end, or of the images, at random, that is held out for validation
+        /// if `validation_paths` names nothing.
         validation_fraction: f64 = Row::number(Interval::Inside).default("0.05").only(Data::kind, FILES);
         /// The order of training: every epoch shuffled, or file by file from the first token on, as llm.c and
         /// modded-nanogpt read.
         order: OrderKind = choice!(OrderKind, OrderKind::ALL).default("\"shuffled\"").only(Data::kind, STREAMS);
+        /// The part of a training image that a sample shows: "padded", a window of the model's size in the
+        /// image with a black border; "resized", a random rectangle, scaled; "center"; or "auto": "padded"
+        /// for images of the model's size, "resized" for others.
+        crop: Crop = choice!(Crop, Crop::ALL).default("\"auto\"").only(Data::kind, IMAGES);
+        /// Pixels of the border of `crop = "padded"`.
+        crop_padding: usize = Row::count(0, 1024).default("4").only(Data::kind, IMAGES);
+        /// Whether half of the training samples are mirrored.
+        flip: bool = Row::flag().default("true").only(Data::kind, IMAGES);
+        /// The mean that is subtracted from each channel of values from 0 to 1: one number, or one for each.
+        mean: Vec<f64> =
+            Row::numbers(Interval::NotNegative).default("[0.485, 0.456, 0.406]").only(Data::kind, IMAGES);
+        /// The standard deviation that each channel is then divided by.
+        deviation: Vec<f64> =
+            Row::numbers(Interval::Positive).default("[0.229, 0.224, 0.225]").only(Data::kind, IMAGES);
+        /// α of the Beta(α, α) distribution by which mixup mixes each sample with another one, and their
+        /// classes; 0: it does not.
+        mixup: f64 = Row::number(Interval::NotNegative).default("0").only(Data::kind, IMAGES);
+        /// Whether an image that cannot be decoded is named, counted and replaced by the next one, rather
+        /// than refused.
+        skip_invalid: bool = Row::flag().default("false").only(Data::kind, IMAGES);
         /// Micro-batches that each rank reads ahead of its step on a thread of its own; 0: it reads each when
         /// the step needs it.
         prefetch: usize = Row::count(0, 1024).default("4").any_bits();
@@ -130,16 +157,19 @@ section! {
     pub struct Train = "train" {
         /// Optimizer steps.
         steps: u64 = Row::integer(1, 1 << 40).default("300").may_change();
-        /// Sequences (samples of an MLP) in one micro-batch.
+        /// Sequences, samples or images in one micro-batch.
         micro_batch_size: usize = Row::count(1, MOST_EXTENT).default("8").decides_times()
             .renamed("train.micro_batch", "");
-        /// Sequences (samples of an MLP) in one step, over all ranks: a multiple of `micro_batch_size`.
+        /// Sequences, samples or images in one step, over all ranks: a multiple of `micro_batch_size`.
         global_batch_size: usize = Row::count(1, MOST_EXTENT << 20).default("32").renamed(
             "train.micro_batches",
             ", in sequences or samples: train.micro_batches × train.micro_batch",
         );
         /// The seed of initial weights and of the order of the data.
         seed: u64 = Row::integer(0, MOST).default("1");
+        /// The part of each target's probability that is spread evenly over all classes in training, as
+        /// PyTorch's `label_smoothing`; for images.
+        label_smoothing: f64 = Row::number(Interval::Fraction).default("0");
         /// Globs of the names of parameters that are not trained, such as "wte.*" or "h.[0-5].*": they have
         /// no gradient, no master weight and no optimizer state.
         freeze: Vec<String> = Row::texts().default("[]");
@@ -155,7 +185,7 @@ section! {
         /// samples. Ranks of one process, without a pipeline; gradients are summed after backward.
         on_out_of_memory: OnOutOfMemory =
             choice!(OnOutOfMemory, OnOutOfMemory::ALL).default("\"stop\"").any_bits();
-        /// Micro-batches in a validation, over all ranks.
+        /// Micro-batches in a validation, over all ranks. Of images, those beyond the last are empty.
         validation_micro_batches: u64 = Row::integer(1, 1 << 20).default("8").any_bits();
     }
 }
@@ -191,16 +221,36 @@ section! {
         kind: OptimKind = choice!(OptimKind, OptimKind::ALL).default("\"adamw\"").decides_times();
         /// The highest learning rate, at the end of warm-up.
         learning_rate: f64 = Row::number(Interval::Positive).default("1e-3").may_change();
+        /// The decay of the learning rate: along half a cosine, or by `gamma` at some steps.
+        schedule: ScheduleName =
+            choice!(ScheduleName, ScheduleName::ALL).default("\"cosine\"").may_change();
+        /// Steps after which the learning rate is multiplied by `gamma`, in increasing order.
+        milestones: Vec<usize> = Row::counts(0, 1, MOST)
+            .default("[]")
+            .only(Optim::schedule, &["step"])
+            .may_change();
+        /// Steps between multiplications by `gamma`, in place of `milestones`; 0: there are milestones.
+        step_size: u64 = Row::integer(0, MOST).default("0").only(Optim::schedule, &["step"]).may_change();
+        /// The factor of the learning rate.
+        gamma: f64 =
+            Row::number(Interval::Inside).default("0.1").only(Optim::schedule, &["step"]).may_change();
         /// The learning rate of the last step, reached along a cosine.
         min_learning_rate: f64 = Row::number(Interval::NotNegative)
             .derived("a tenth of `learning_rate`", |given| {
                 Ok((given.number(Optim::learning_rate)? / 10.0).into())
             })
+            .only(Optim::schedule, &["cosine"])
             .may_change();
         /// Steps in which the learning rate rises linearly.
         warmup_steps: u64 = Row::integer(0, MOST).default("20").may_change();
-        /// Decoupled weight decay.
+        /// Weight decay: decoupled in AdamW, added to the gradient in SGD.
         weight_decay: f64 = Row::number(Interval::NotNegative).default("0.1").may_change();
+        /// Whether weight decay applies to norms and biases too.
+        decay_norms: bool = Row::flag()
+            .derived("true for SGD, as in PyTorch; else false", |given| {
+                Ok((given.text(Optim::kind)? == OptimKind::Sgd.name()).into())
+            })
+            .may_change();
         /// The norm that the gradient is clipped to; 0: no clipping.
         clip_norm: f64 = Row::number(Interval::NotNegative).default("1.0").may_change();
         /// Decay of the gradient's running mean.

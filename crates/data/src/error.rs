@@ -191,6 +191,57 @@ pub enum Error {
         /// The value as it was given.
         vocabulary: usize,
     },
+    /// Paths that name no images.
+    #[error("{path}: {reason}")]
+    BadImages {
+        /// The file or folder.
+        path: PathBuf,
+        /// The problem.
+        reason: String,
+    },
+    /// An image that cannot be decoded, or whose class the model does not have.
+    #[error("{name} is no image that can be used: {reason}")]
+    BadImage {
+        /// The file, and the record in it if it has several.
+        name: String,
+        /// The problem.
+        reason: String,
+    },
+    /// A split without images.
+    #[error("no image is left for {what}")]
+    NoImages {
+        /// `training` or `validation`.
+        what: &'static str,
+    },
+    /// An image that a set does not have.
+    #[error("there is no image {index}: there are {count}")]
+    NoSuchImage {
+        /// The number asked for.
+        index: u64,
+        /// Number of images, counted from 0.
+        count: u64,
+    },
+    /// More classes than the model has.
+    #[error("the images have {found} folders of classes, and the model has {classes} classes")]
+    TooManyClasses {
+        /// Folders.
+        found: usize,
+        /// Classes of the model.
+        classes: usize,
+    },
+    /// Channels that images do not have, or means and deviations for others.
+    #[error(
+        "images have 1 or 3 channels with a mean and a deviation for each, not {channels} with {mean} means \
+         and {deviation} deviations"
+    )]
+    BadChannels {
+        /// Channels of the model.
+        channels: usize,
+        /// Number of means.
+        mean: usize,
+        /// Number of deviations.
+        deviation: usize,
+    },
     /// No class, or more than 2³² of them.
     #[error("{classes} classes of images are invalid")]
     BadClasses {

@@ -9,9 +9,9 @@
 //! * [`Corpus`] reads texts or token shards of any size by position, as one long sequence of tokens;
 //! * an order maps a sequence number to a window of those tokens: [`Shuffled`], in each epoch a keyed
 //!   permutation (a Feistel network) of all windows without table or state, or [`Sequential`];
-//! * a [`Source`] fills a [`MicroBatch`] on the host. [`TokenSource`] reads a corpus,
-//!   [`SyntheticSource`] draws from a counter-based generator, for benchmarks and planning. A [`Prefetcher`]
-//!   reads on a thread of its own what comes next.
+//! * a [`Source`] fills a [`MicroBatch`] on the host. [`TokenSource`] reads a corpus, [`ImageSource`] decodes
+//!   images, [`SyntheticSource`] draws from a counter-based generator, for benchmarks and planning. A
+//!   [`Prefetcher`] reads on a thread of its own what comes next.
 //!
 //! This crate is independent of models, devices and ranks. Arrays are on the host, in plain vectors that are
 //! reused from one micro-batch to the next.
@@ -81,6 +81,7 @@ pub use encoding::{Encoding, HEADER_BYTES, Header};
 pub use error::Error;
 pub use files::files;
 pub use identity::CorpusIdentity;
+pub use images::{Crop, ImageOptions, ImageSource, ImageSplit, SHARES};
 pub use mixture::Mixture;
 pub use order::{OrderKind, Position, Sequential, Shuffled};
 pub use packing::PackingFigures;

@@ -66,8 +66,14 @@ pub trait Source: Send + Sync {
     /// Shapes of every micro-batch, which a plan needs. Reads no data.
     fn shape(&self) -> BatchShape;
 
-    /// Sequences of the held-out data; `None` if they are not counted.
+    /// Sequences or images of the held-out data; `None` if they are not counted.
     fn held_out_sequences(&self) -> Option<u64> {
+        None
+    }
+
+    /// Returns the number of classes if each target is the class of a whole sample, whose share of correct
+    /// predictions validation counts.
+    fn classes(&self) -> Option<usize> {
         None
     }
 

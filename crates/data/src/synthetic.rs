@@ -183,6 +183,13 @@ impl Source for SyntheticSource {
         BatchShape { inputs, targets }
     }
 
+    fn classes(&self) -> Option<usize> {
+        match self.options.kind {
+            SyntheticKind::Images { classes, .. } => Some(classes),
+            SyntheticKind::Tokens { .. } | SyntheticKind::Regression { .. } => None,
+        }
+    }
+
     fn validation_micro_batches(&self) -> u64 {
         self.options.validation_micro_batches
     }

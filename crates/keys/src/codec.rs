@@ -76,9 +76,23 @@ pub(crate) fn number(value: &Value, takes: &Takes) -> Reading<f64> {
         Value::Integer(number) => *number as f64,
         _ => return Reading::WrongType,
     };
-    let good = matches!(takes, Takes::Number(interval) if interval.contains(number));
+    let (Takes::Number(interval) | Takes::Numbers(interval)) = takes else { return Reading::OutOfRange };
+    let good = interval.contains(number);
     // A negative zero would be printed as a different configuration text.
     Reading::within(good.then_some(number + 0.0))
+}
+
+pub(crate) fn numbers(value: &Value, takes: &Takes) -> Reading<Vec<f64>> {
+    let Value::List(values) = value else { return Reading::WrongType };
+    let mut numbers = Vec::with_capacity(values.len());
+    for value in values {
+        match number(value, takes) {
+            Reading::Good(number) => numbers.push(number),
+            Reading::OutOfRange => return Reading::OutOfRange,
+            Reading::WrongType => return Reading::WrongType,
+        }
+    }
+    Reading::within((!numbers.is_empty()).then_some(numbers))
 }
 
 pub(crate) fn flag(value: &Value, _: &Takes) -> Reading<bool> {

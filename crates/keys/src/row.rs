@@ -214,6 +214,14 @@ impl Row<Vec<usize>> {
     }
 }
 
+impl Row<Vec<f64>> {
+    /// Creates a row for a list of at least one number in an interval.
+    #[must_use]
+    pub const fn numbers(interval: Interval) -> Self {
+        Self::new(Takes::Numbers(interval), codec::numbers, |numbers| numbers.as_slice().into())
+    }
+}
+
 /// Creates a row for the names of some values of an enumeration.
 ///
 /// `Row::choice!(Type, VALUES)`: `VALUES` is a constant slice or array, and `Type::name` a `const fn` that

@@ -27,6 +27,8 @@ pub enum Takes {
     Tables(&'static [&'static str]),
     /// A list of at least the given number of integers, each within the bounds.
     Integers(usize, u64, u64),
+    /// A list of at least one number in an interval.
+    Numbers(Interval),
 }
 
 /// The interval of a number.
@@ -104,6 +106,7 @@ impl fmt::Display for Takes {
             Self::Integers(count, least, most) => {
                 write!(f, "a list of {count} or more integers {}", bounds(*least, *most))
             }
+            Self::Numbers(interval) => write!(f, "a list, each of {}", Self::Number(*interval)),
         }
     }
 }

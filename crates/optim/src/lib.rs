@@ -30,7 +30,7 @@ mod slot;
 
 pub use norm::GradientNorm;
 pub use optimizer::{NamedState, Optimizer, state_name};
-pub use schedule::Schedule;
+pub use schedule::{Decay, Schedule};
 pub use slot::Slot;
 pub use tensor::ops::StepState;
 pub use tensor::ops::optimizer::{StateTensor, UpdateRule};

@@ -110,7 +110,7 @@ impl Optimizer {
             gradient,
             states: &kept.kept,
             compute: kept.is_copied(slot).then_some(&slot.weight),
-            decay: slot.decay || self.rule.decays_all(),
+            decay: slot.decay,
         });
         optimizer::update(table, &self.rule, &items.collect::<Vec<_>>(), state)
     }

@@ -2,41 +2,79 @@
 
 use std::f64::consts::PI;
 
-/// Linear warm-up, then half a cosine that would reach the minimum one step after the last.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Linear warm-up, then a decay.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Schedule {
     /// The highest rate, reached at the end of the warm-up.
     pub peak: f64,
-    /// The rate that the cosine would reach one step after the last.
-    pub minimum: f64,
     /// Number of warm-up steps.
     pub warmup_steps: u64,
-    /// Total number of steps.
-    pub steps: u64,
+    /// The decay after the warm-up.
+    pub decay: Decay,
+}
+
+/// The decay of the rate from its peak.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Decay {
+    /// Half a cosine over `steps` steps, warm-up included, that would reach `minimum` one step after the
+    /// last.
+    Cosine {
+        /// The rate one step after the last.
+        minimum: f64,
+        /// Total number of steps.
+        steps: u64,
+    },
+    /// A factor of `gamma` at each of these steps, counted from 0, as PyTorch's `MultiStepLR`.
+    Milestones {
+        /// The steps.
+        steps: Vec<u64>,
+        /// The factor.
+        gamma: f64,
+    },
+    /// A factor of `gamma` after every `step_size` steps, as PyTorch's `StepLR`.
+    Every {
+        /// Steps between factors, at least 1.
+        step_size: u64,
+        /// The factor.
+        gamma: f64,
+    },
 }
 
 impl Schedule {
     /// Returns the rate of step `step`, counted from 0. The first of w warm-up steps has peak / w; the first
     /// step after them has the peak.
     pub fn rate(&self, step: u64) -> f32 {
-        let rate = if step < self.warmup_steps {
-            self.peak * (step + 1) as f64 / self.warmup_steps as f64
-        } else {
-            let length = self.steps.saturating_sub(self.warmup_steps).max(1) as f64;
-            let done = ((step - self.warmup_steps) as f64 / length).min(1.0);
-            self.minimum + (self.peak - self.minimum) * 0.5 * (1.0 + (PI * done).cos())
+        if step < self.warmup_steps {
+            return (self.peak * (step + 1) as f64 / self.warmup_steps as f64) as f32;
+        }
+        let rate = match &self.decay {
+            Decay::Cosine { minimum, steps } => {
+                let length = steps.saturating_sub(self.warmup_steps).max(1) as f64;
+                let done = ((step - self.warmup_steps) as f64 / length).min(1.0);
+                minimum + (self.peak - minimum) * 0.5 * (1.0 + (PI * done).cos())
+            }
+            Decay::Milestones { steps, gamma } => {
+                self.peak * power(*gamma, steps.iter().filter(|milestone| **milestone <= step).count() as u64)
+            }
+            Decay::Every { step_size, gamma } => self.peak * power(*gamma, step / (*step_size).max(1)),
         };
         rate as f32
     }
 }
 
+/// `gamma` to a power, 0 where that is below every f32.
+fn power(gamma: f64, count: u64) -> f64 {
+    gamma.powi(i32::try_from(count).unwrap_or(i32::MAX))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Schedule;
+    use super::{Decay, Schedule};
 
     #[test]
     fn rate_rises_then_falls_towards_the_minimum() {
-        let schedule = Schedule { peak: 1e-3, minimum: 1e-4, warmup_steps: 5, steps: 20 };
+        let schedule =
+            Schedule { peak: 1e-3, warmup_steps: 5, decay: Decay::Cosine { minimum: 1e-4, steps: 20 } };
         let close =
             |step: u64, expected: f64| assert!((f64::from(schedule.rate(step)) - expected).abs() < 1e-9);
         close(0, 2e-4);
@@ -49,7 +87,26 @@ mod tests {
 
     #[test]
     fn equal_peak_and_minimum_give_a_constant_rate() {
-        let schedule = Schedule { peak: 0.5, minimum: 0.5, warmup_steps: 0, steps: 1 };
+        let schedule =
+            Schedule { peak: 0.5, warmup_steps: 0, decay: Decay::Cosine { minimum: 0.5, steps: 1 } };
         assert_eq!([schedule.rate(0), schedule.rate(7)], [0.5, 0.5]);
+    }
+
+    /// The rates of `torch.optim.lr_scheduler.MultiStepLR` and `StepLR`.
+    #[test]
+    fn steps_multiply_the_rate() {
+        let milestones = Decay::Milestones { steps: vec![3, 6], gamma: 0.1 };
+        let every = Decay::Every { step_size: 4, gamma: 0.5 };
+        let table = [
+            (milestones, [0.05, 0.1, 0.1, 0.01, 0.01, 0.01, 0.001, 0.001, 0.001]),
+            (every, [0.05, 0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.05, 0.025]),
+        ];
+        for (decay, rates) in table {
+            let schedule = Schedule { peak: 0.1, warmup_steps: 2, decay };
+            for (step, rate) in (0..).zip(rates) {
+                assert!((f64::from(schedule.rate(step)) - rate).abs() < 1e-8, "{schedule:?} {step}");
+            }
+            assert!(schedule.rate(u64::MAX) >= 0.0);
+        }
     }
 }

@@ -9,6 +9,6 @@ pub struct Slot {
     pub name: String,
     /// The values, f32 or bf16, updated in place.
     pub weight: Tensor,
-    /// Whether weight decay applies. SGD decays every parameter, as PyTorch's does.
+    /// Whether weight decay applies.
     pub decay: bool,
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use checkpoint::Validations;
 use telemetry::RankStep;
-use worker::{Setup, StepMemory, StepScalars};
+use worker::{Accuracy, Setup, StepMemory, StepScalars, Validation};
 
 /// A completed step, as rank 0 reports it.
 #[derive(Clone, Debug)]
@@ -17,8 +17,8 @@ pub(crate) struct StepReport {
     /// Time from the end of the step before to the end of this one; `None` for the first step, which warms
     /// up, and on a GPU for a step after a validation or a checkpoint, which began on an idle device.
     pub(crate) duration: Option<Duration>,
-    /// Mean loss of the validation after the step, if there was one.
-    pub(crate) validation_loss: Option<f64>,
+    /// The validation after the step, if there was one.
+    pub(crate) validation: Option<Validation>,
     /// Memory of this rank.
     pub(crate) memory: StepMemory,
     /// Records of all ranks, on rank 0 after steps that are reported in full; otherwise none.
@@ -54,6 +54,8 @@ pub(crate) struct History {
     pub(crate) losses: Vec<f32>,
     /// The validations.
     pub(crate) validations: Validations,
+    /// The accuracy of the last validation in this session, of images.
+    pub(crate) accuracy: Option<Accuracy>,
     /// Whether the last validation is of the last step, has the lowest loss, and is to be kept.
     pub(crate) is_best: bool,
     /// Steps whose duration is known, and those durations.

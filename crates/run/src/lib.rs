@@ -12,6 +12,7 @@
 //! # Ok::<(), run::RunError>(())
 //! ```
 
+mod accuracy;
 mod answering;
 mod compare;
 mod endpoint;

@@ -15,8 +15,9 @@ use telemetry::progress::StepFigures;
 use telemetry::prometheus::Endpoint;
 use telemetry::run_files::Summary;
 use telemetry::tensorboard::TensorBoardWriter;
-use worker::{Setup, StepMemory, StepScalars, Worker, build};
+use worker::{Setup, StepMemory, StepScalars, Validation, Worker, build};
 
+use crate::accuracy::percentages;
 use crate::endpoint;
 use crate::error::Result;
 use crate::history::{History, StepReport};
@@ -187,12 +188,19 @@ impl Observer for Reporter {
         }
         let mut more = serde_json::Map::new();
         more.extend(training_per_byte.map(|loss| ("loss_per_byte".to_owned(), loss.into())));
-        if let Some(loss) = report.validation_loss {
+        if let Some(Validation { loss, accuracy }) = report.validation {
             let bytes = tokens.map(|tokens| tokens.bytes_per_token()).transpose()?.flatten();
             let per_byte = loss_per_byte(loss, bytes);
             if !worker.device().is_meta() {
                 let in_bytes = per_byte.map_or(String::new(), |loss| format!(" a token, {loss:.4} a byte"));
-                tracing::info!(step = report.step + 1, "validation loss {loss:.4}{in_bytes}");
+                let found = accuracy.map_or(String::new(), |accuracy| {
+                    format!(", {}", percentages([accuracy.top_1(), accuracy.top_5()]))
+                });
+                tracing::info!(step = report.step + 1, "validation loss {loss:.4}{in_bytes}{found}");
+            }
+            if let Some(accuracy) = accuracy {
+                more.insert("validation_top_1".to_owned(), accuracy.top_1().into());
+                more.insert("validation_top_5".to_owned(), accuracy.top_5().into());
             }
             more.insert("validation_loss".to_owned(), loss.into());
             more.extend(per_byte.map(|loss| ("validation_loss_per_byte".to_owned(), loss.into())));

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::history::{History, StepReport};
 use crate::interrupt::Interrupt;
 use worker::answering::wait_together;
-use worker::{Calendar, StepMemory, Worker, WorkerError};
+use worker::{Calendar, StepMemory, Validation, Worker, WorkerError};
 
 /// An observer of training, on rank 0.
 pub(crate) trait Observer {
@@ -80,12 +80,12 @@ pub(crate) fn run(
         let duration = clock.lap().filter(|_| step > history.first);
         history.steps = step + 1;
         let memory = worker.memory();
-        let mut validation_loss = None;
+        let mut validation = None;
         history.is_best = false;
         if calendar.validates_after(step) {
-            let loss = worker.validate()?;
-            validation_loss = Some(loss);
-            history.is_best = history.validations.add(loss) && config.checkpoint.keep_best;
+            let found = worker.validate()?;
+            (validation, history.accuracy) = (Some(found), found.accuracy);
+            history.is_best = history.validations.add(found.loss) && config.checkpoint.keep_best;
             worker.check_plan(RunPart::Validation, step + 1)?;
             clock.restart();
         }
@@ -100,7 +100,7 @@ pub(crate) fn run(
         if history.interrupted && worker.grid().rank() == 0 {
             tracing::info!("stop requested: step {} is the last", history.steps);
         }
-        let done = Unread { step, duration, validation_loss, memory, ranks: agreed.ranks };
+        let done = Unread { step, duration, validation, memory, ranks: agreed.ranks };
         let has_ended = history.interrupted || out_of_patience(worker, &calendar, &history);
         let is_last = has_ended || step + 1 == calendar.steps;
         let is_busy = agreed.is_saving && !config.checkpoint.wait;
@@ -216,16 +216,16 @@ impl Clock {
 struct Unread {
     step: u64,
     duration: Option<Duration>,
-    validation_loss: Option<f64>,
+    validation: Option<Validation>,
     memory: StepMemory,
     ranks: Vec<RankStep>,
 }
 
 impl Unread {
     fn read(self, worker: &Worker, history: &mut History, observer: &mut dyn Observer) -> Result<()> {
-        let Unread { step, duration, validation_loss, memory, ranks } = self;
+        let Unread { step, duration, validation, memory, ranks } = self;
         let (scalars, learning_rate) = (worker.scalars(step)?, worker.learning_rate(step));
-        let report = StepReport { step, scalars, learning_rate, duration, validation_loss, memory, ranks };
+        let report = StepReport { step, scalars, learning_rate, duration, validation, memory, ranks };
         history.add(&report);
         observer.step(worker, &report)
     }

@@ -57,6 +57,10 @@ pub(crate) fn summarize(
     if let Some(loss) = history.validations.last {
         more.insert("validation_loss".to_owned(), loss.into());
     }
+    if let Some(accuracy) = history.accuracy {
+        more.insert("validation_top_1".to_owned(), accuracy.top_1().into());
+        more.insert("validation_top_5".to_owned(), accuracy.top_5().into());
+    }
     Summary {
         device: setup.placement.name().to_owned(),
         world_size: config.world_size(),

@@ -11,6 +11,7 @@ use telemetry::step_trace::{Divergence, Outlived};
 use telemetry::table::{device_table, memory_table, phase_table};
 use telemetry::units::{counted, grouped, ranges};
 
+use crate::accuracy::percentages;
 use crate::error::{Result, RunError};
 use crate::rank::Outcome;
 use crate::run_directory::RunDirectory;
@@ -27,6 +28,8 @@ pub struct TrainReport {
     pub run_dir: PathBuf,
     /// Mean loss over the held-out data, at the end.
     pub validation_loss: Option<f64>,
+    /// Shares of validation images whose class was the best, and among the best five.
+    pub validation_accuracy: Option<[f64; 2]>,
     /// Bytes of text per validation target, if tokens consist of bytes.
     pub bytes_per_token: Option<f64>,
     /// Bytes of text per training target, if tokens consist of bytes.
@@ -95,6 +98,7 @@ pub(crate) fn report(
     Ok(TrainReport {
         run_dir: directory.path().to_owned(),
         validation_loss: history.validations.last,
+        validation_accuracy: history.accuracy.map(|accuracy| [accuracy.top_1(), accuracy.top_5()]),
         bytes_per_token: bytes(TokenSource::bytes_per_token).flatten(),
         training_bytes_per_token: bytes(TokenSource::training_bytes_per_token).flatten(),
         bigram_entropy: bigram_entropy.flatten(),
@@ -113,10 +117,14 @@ pub(crate) fn report(
 impl TrainReport {
     /// Returns the report of a run that was already complete, from its summary.
     pub(crate) fn of_record(setup: &Setup, summary: Summary, run_dir: PathBuf) -> Self {
+        let share = |key: &str| summary.more.get(key).and_then(serde_json::Value::as_f64);
         let entries = |key: &str| summary.more.get(key).cloned().unwrap_or_default();
         TrainReport {
             run_dir,
-            validation_loss: summary.more.get("validation_loss").and_then(serde_json::Value::as_f64),
+            validation_loss: share("validation_loss"),
+            validation_accuracy: share("validation_top_1")
+                .zip(share("validation_top_5"))
+                .map(<[f64; 2]>::from),
             bytes_per_token: None,
             training_bytes_per_token: None,
             bigram_entropy: None,
@@ -156,6 +164,9 @@ impl fmt::Display for TrainReport {
         let computes = self.summary.device != Backend::Meta.name();
         if let Some(loss) = self.validation_loss.filter(|_| computes) {
             write!(f, "Validation loss {loss:.4}{}", self.loss_unit)?;
+            if let Some(accuracy) = self.validation_accuracy {
+                write!(f, ", {}", percentages(accuracy))?;
+            }
             match (self.bigram_entropy, self.bytes_per_token) {
                 (Some(entropy), _) => {
                     writeln!(f, " a byte; a smoothed bigram model has {entropy:.4} on the same text")?

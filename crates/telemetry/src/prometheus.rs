@@ -59,10 +59,12 @@ impl Endpoint {
             true => std::mem::take(&mut self.last.ranks),
             false => metrics.ranks.clone(),
         };
-        let validation = self.last.more.remove("validation_loss");
+        let validation = VALIDATION.map(|(key, _)| (key, self.last.more.remove(key)));
         self.last = StepMetrics { ranks, ..metrics.clone() };
-        if let Some(loss) = validation {
-            self.last.more.entry("validation_loss").or_insert(loss);
+        for (key, value) in validation {
+            if let Some(value) = value {
+                self.last.more.entry(key).or_insert(value);
+            }
         }
         self.show();
     }
@@ -136,6 +138,13 @@ fn answer(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
     client.write_all(text.as_bytes())
 }
 
+/// Figures of the last validation, with their help.
+const VALIDATION: [(&str, &str); 3] = [
+    ("validation_loss", "Loss of the last validation."),
+    ("validation_top_1", "Share of validation images whose class had the highest score."),
+    ("validation_top_5", "Share of validation images whose class had one of the five highest scores."),
+];
+
 /// Escapes a label's value.
 fn label(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
@@ -144,13 +153,16 @@ fn label(text: &str) -> String {
 /// Returns the figures in the text format.
 fn text(metrics: &StepMetrics, run: &str) -> String {
     let mut out = String::new();
-    let validation = metrics.more.get("validation_loss").and_then(serde_json::Value::as_f64);
+    let validation =
+        VALIDATION.map(|(key, help)| (key, help, metrics.more.get(key).and_then(serde_json::Value::as_f64)));
     let started = metrics.step > 0;
     let of_step = |value: f32| started.then(|| f64::from(value));
     let figures = [
         ("step", "Completed steps.", Some(metrics.step as f64)),
         ("loss", "Mean loss over the micro-batches of the last step.", of_step(metrics.loss)),
-        ("validation_loss", "Loss of the last validation.", validation),
+        validation[0],
+        validation[1],
+        validation[2],
         ("gradient_norm", "Gradient norm of the last step before clipping.", of_step(metrics.gradient_norm)),
         ("learning_rate", "Learning rate of the last step.", of_step(metrics.learning_rate)),
         ("step_seconds", "Duration of the last step.", metrics.seconds),

@@ -5,17 +5,18 @@ use std::sync::{Arc, OnceLock};
 
 use checkpoint::CorpusMark;
 use data::{ChatOptions, ChatSource, ChatTemplate, Component, Corpus, CorpusIdentity, Documents};
-use data::{Prefetcher, Slice, Source, Split, read_conversations};
+use data::{ImageSource, Prefetcher, Slice, Source, Split, read_conversations};
 use data::{SyntheticKind, SyntheticOptions, SyntheticSource, TokenOptions, TokenSource, Tokenizer};
 use device::{DType, Device};
 use nn::{Examples, Model, Parameters, Recompute, Stage};
-use optim::{Schedule, UpdateRule};
+use optim::{Decay, Schedule, UpdateRule};
 use sha2::{Digest, Sha256};
 use telemetry::units::grouped;
 use tokenize::Job;
 
 use crate::error::{Result, WorkerError};
-use config::{self, Data, DataKind, MixtureSource, OptimKind, RunConfig};
+use crate::image_source;
+use config::{self, Data, DataKind, MixtureSource, OptimKind, RunConfig, ScheduleName};
 
 /// The directory beside runs that caches tokenized text.
 pub const CACHE: &str = ".tokens";
@@ -59,6 +60,13 @@ impl Dataset {
             mark: Arc::new(OnceLock::from(mark)),
             is_hashed: true,
         }
+    }
+
+    fn of_images(source: ImageSource) -> Self {
+        let split = source.split();
+        let images = split.training_images() + split.validation_images();
+        let mark = CorpusMark { tokens: images, modified: 0, samples_sha256: split.identity(), sha256: None };
+        Dataset { mark: Arc::new(OnceLock::from(mark)), ..Self::of_source(Arc::new(source)) }
     }
 
     fn synthetic(source: SyntheticSource) -> Self {
@@ -112,6 +120,7 @@ pub fn dataset(config: &RunConfig) -> Result<Dataset> {
         }
         (DataKind::Text | DataKind::Tokens, _) => return token_dataset(config),
         (DataKind::Chat, _) => return chat_dataset(config),
+        (DataKind::Images, _) => return Ok(Dataset::of_images(image_source::open(config)?)),
     };
     Ok(Dataset::synthetic(SyntheticSource::new(SyntheticOptions {
         kind,
@@ -284,12 +293,17 @@ pub fn update_rule(config: &RunConfig) -> UpdateRule {
 /// The learning-rate schedule.
 pub fn schedule(config: &RunConfig) -> Schedule {
     let optim = &config.optim;
-    Schedule {
-        peak: optim.learning_rate,
-        minimum: optim.min_learning_rate,
-        warmup_steps: optim.warmup_steps,
-        steps: config.train.steps,
-    }
+    let decay = match (optim.schedule, optim.step_size) {
+        (ScheduleName::Cosine, _) => {
+            Decay::Cosine { minimum: optim.min_learning_rate, steps: config.train.steps }
+        }
+        (ScheduleName::Step, 0) => {
+            let steps = optim.milestones.iter().map(|step| *step as u64).collect();
+            Decay::Milestones { steps, gamma: optim.gamma }
+        }
+        (ScheduleName::Step, step_size) => Decay::Every { step_size, gamma: optim.gamma },
+    };
+    Schedule { peak: optim.learning_rate, warmup_steps: optim.warmup_steps, decay }
 }
 
 /// Tokens in a step, over all ranks; samples for a model without tokens.

@@ -15,11 +15,11 @@ use crate::build;
 use crate::connect;
 use crate::error::Result;
 use crate::feed::{Numbers, WorkerFeed};
-use crate::losses;
 use crate::phases::Phases;
 use crate::setup::Setup;
 use crate::start::Weights;
 use crate::state;
+use crate::validation::{self, Losses};
 
 /// One rank of an evaluation.
 pub struct Evaluator {
@@ -58,11 +58,11 @@ impl Evaluator {
         Ok(evaluator)
     }
 
-    /// Returns the mean loss of each validation micro-batch of the setup's data, in order; equal on every
-    /// rank. Calls `heard` with the number of this rank's losses so far, where it has the model's end.
-    pub fn losses(&mut self, heard: &mut dyn FnMut(usize)) -> Result<Vec<f32>> {
+    /// Returns the result of each validation micro-batch of the setup's data, in order; equal on every rank.
+    /// Calls `heard` with the number of this rank's losses so far, where it has the model's end.
+    pub fn losses(&mut self, heard: &mut dyn FnMut(usize)) -> Result<Losses> {
         let own = self.passes(None, heard)?;
-        losses::of_all(&mut self.planes, &own, self.setup.config.train.validation_micro_batches)
+        validation::of_all(&mut self.planes, &own, self.setup.config.train.validation_micro_batches)
     }
 
     /// Returns whether this rank has the model's end, and so losses.
@@ -80,8 +80,8 @@ impl Evaluator {
         &self.device
     }
 
-    /// The losses of this rank's micro-batches, at most `most`, where the model ends.
-    fn passes(&mut self, most: Option<usize>, heard: &mut dyn FnMut(usize)) -> Result<Vec<f32>> {
+    /// The results of this rank's micro-batches, at most `most`, where the model ends.
+    fn passes(&mut self, most: Option<usize>, heard: &mut dyn FnMut(usize)) -> Result<Losses> {
         let (grid, config) = (self.grid, &self.setup.config);
         let own = (self.own_micro_batches() as usize).min(most.unwrap_or(usize::MAX));
         let (first, every) = (grid.coordinate(Axis::Data) as u64, grid.size(Axis::Data) as u64);
@@ -94,7 +94,7 @@ impl Evaluator {
             WorkerFeed::new(&self.device, dataset, dtype, numbers, (&mut data, &order), &mut phases);
         feed.heard = Some(heard);
         self.executor.validate(&mut self.parts, &mut self.planes, own, &mut feed)?;
-        Ok(feed.losses)
+        Ok(feed.results)
     }
 
     /// Makes the allocator reserve the passes' memory before ranks wait for each other on their devices. In a

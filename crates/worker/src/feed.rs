@@ -9,6 +9,7 @@ use device::{Category, DType, Device, Float, Mark, dispatch};
 use parallel::data::MicroBatchSink;
 use parallel::pipeline::{Action, ActionKind, ActionPart, Feed};
 use telemetry::Phase;
+use tensor::ops::accuracy;
 use tensor::{Shape, Tensor};
 
 use crate::build::Dataset;
@@ -16,6 +17,7 @@ use crate::error::{Result, WorkerError};
 use crate::hook::{HeardSink, Moment, Moments};
 use crate::phases::Phases;
 use crate::tensor_hashes::TensorHashes;
+use crate::validation::Losses;
 
 /// Copies an array of a micro-batch to the device, with floating-point values rounded to `dtype`.
 pub(crate) fn upload(device: &Device, array: &HostArray, dtype: DType) -> Result<Tensor> {
@@ -146,8 +148,12 @@ pub(crate) struct WorkerFeed<'a> {
     /// [`Executor::data_order`]: parallel::pipeline::Executor::data_order
     pub(crate) order: &'a [usize],
     pub(crate) phases: &'a mut Phases,
-    /// Losses of a validation, in the order of this rank's micro-batches.
-    pub(crate) losses: Vec<f32>,
+    /// Results of a validation, in the order of this rank's micro-batches.
+    pub(crate) results: Losses,
+    /// The counts of the prediction whose loss comes next.
+    counted: Option<Tensor>,
+    /// The label smoothing of training.
+    pub(crate) label_smoothing: f32,
     /// The last action that began.
     pub(crate) at: Option<Action>,
     /// Times at which the parts of actions began, if a benchmark asks for them.
@@ -181,7 +187,9 @@ impl<'a> WorkerFeed<'a> {
             data,
             order,
             phases,
-            losses: Vec::new(),
+            results: Losses { losses: Vec::new(), counts: dataset.source.classes().map(|_| Vec::new()) },
+            counted: None,
+            label_smoothing: 0.0,
             at: None,
             marks: None,
             heard_by: None,
@@ -271,7 +279,8 @@ impl Feed for WorkerFeed<'_> {
             false => pass(device, self.load(action.micro_batch)?, number)?,
         };
         let hashes = self.hashes.map(|hashes| hashes.of_stage(action.stage));
-        Ok(Pass { observers: Observers::new(self.observers.iter().cloned().chain(hashes)), ..pass })
+        let observers = Observers::new(self.observers.iter().cloned().chain(hashes));
+        Ok(Pass { observers, label_smoothing: self.label_smoothing, ..pass })
     }
 
     fn sink<'s>(&'s mut self, sink: MicroBatchSink<'s>, reduces: bool) -> Box<dyn GradientSink + 's> {
@@ -286,10 +295,20 @@ impl Feed for WorkerFeed<'_> {
         }
     }
 
+    fn predicted(&mut self, prediction: &Tensor, targets: &Tensor) -> Result<()> {
+        if self.results.counts.is_some() {
+            self.counted = Some(accuracy::count(prediction, targets)?);
+        }
+        Ok(())
+    }
+
     fn loss(&mut self, _micro_batch: usize, loss: &Tensor) -> Result<()> {
-        self.losses.push(loss.to_vec::<f32>()?.first().copied().unwrap_or(f32::NAN));
+        self.results.losses.push(loss.to_vec::<f32>()?.first().copied().unwrap_or(f32::NAN));
+        if let (Some(counts), Some(counted)) = (&mut self.results.counts, self.counted.take()) {
+            counts.push(counted.to_vec::<u32>()?.try_into().unwrap_or_default());
+        }
         if let Some(heard) = &mut self.heard {
-            heard(self.losses.len());
+            heard(self.results.losses.len());
         }
         Ok(())
     }

@@ -76,7 +76,8 @@ pub fn optimizer(device: &Device, config: &RunConfig, parts: &[StagePart]) -> Re
     for StagePart { model, reduction } in parts {
         for owned in reduction.shards().own() {
             let nn::Parameter { name, tensor, decay, .. } = &model.parameters().list()[owned.parameter];
-            slots.push(Slot { name: name.clone(), weight: owned.of(tensor)?, decay: *decay });
+            let decay = *decay || config.optim.decay_norms;
+            slots.push(Slot { name: name.clone(), weight: owned.of(tensor)?, decay });
         }
     }
     let first = parts.first().map_or(0, |part| first_pieces(&part.reduction));

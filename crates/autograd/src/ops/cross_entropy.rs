@@ -14,13 +14,18 @@ pub struct CrossEntropyRule {
     gradient: Option<Tensor>,
 }
 
-/// `scale` times the mean over rows; `logits` is [.., classes], `targets` has one u32 per row. The gradient
-/// overwrites the logits if no other tensor shares their storage.
+/// `scale` times the mean over rows; `logits` is [.., classes], `targets` has one u32 per row, or for
+/// mixtures of classes [`MIXED`](ops::soft_cross_entropy::MIXED). The pass's label smoothing applies. The
+/// gradient overwrites the logits if no other tensor shares their storage.
 pub fn cross_entropy(tape: &Tape, logits: Var, targets: &Tensor, scale: f32) -> Result<Var> {
     tape.begin("cross_entropy")?;
     let source = logits.source();
     let with_gradient = tape.is_recording() && logits.wants_gradient();
-    let forward = ops::cross_entropy::forward(logits.into_tensor(), targets, scale, with_gradient);
+    let (logits, smoothing) = (logits.into_tensor(), tape.pass().label_smoothing);
+    let forward = match smoothing > 0.0 || ops::soft_cross_entropy::is_mixed(targets, logits.shape().rows()) {
+        true => ops::soft_cross_entropy::forward(logits, targets, smoothing, scale, with_gradient),
+        false => ops::cross_entropy::forward(logits, targets, scale, with_gradient),
+    };
     let ops::cross_entropy::Output { loss, gradient } = named("cross_entropy", forward)?;
     tape.record_one(&[source], loss, || CrossEntropyRule { gradient })
 }

@@ -14,7 +14,7 @@ use collective::Communicator;
 use serde::Serialize;
 use telemetry::Progress;
 use telemetry::progress::StepFigures;
-use worker::{Evaluator, Setup};
+use worker::{Evaluator, Losses, Setup, Validation};
 
 use crate::ranks::on_ranks;
 use loss::Targets;
@@ -30,9 +30,9 @@ pub struct Evaluation {
     pub model: String,
     /// Identity of the data: a SHA-256.
     pub data: String,
-    /// Tokens that were predicted.
+    /// Tokens that were predicted, or images of a model of images.
     pub tokens: u64,
-    /// Mean loss of a token, in nats.
+    /// Mean loss of a token or an image, in nats.
     pub loss: f64,
     /// Mean loss of a byte of text, in nats; `None` if tokens do not consist of bytes.
     pub loss_per_byte: Option<f64>,
@@ -41,6 +41,12 @@ pub struct Evaluation {
     /// For multiple choice: the shares of questions answered correctly.
     #[serde(flatten)]
     pub choices: Option<Choices>,
+    /// Of images, the share whose class had the highest score, from 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_1: Option<f64>,
+    /// Of images, the share whose class had one of the five highest scores, from 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_5: Option<f64>,
 }
 
 impl fmt::Display for Evaluation {
@@ -48,6 +54,10 @@ impl fmt::Display for Evaluation {
         let Evaluation { tokens, loss, loss_per_byte, perplexity, choices, .. } = self;
         if let Some(choices) = choices {
             writeln!(f, "{choices}")?;
+        }
+        if let (Some(first), Some(among)) = (self.top_1, self.top_5) {
+            let (first, among) = (100.0 * first, 100.0 * among);
+            return write!(f, "{tokens} images, loss {loss:.6}, top-1 {first:.2} %, top-5 {among:.2} %");
         }
         write!(f, "{tokens} tokens, loss {loss:.6} per token")?;
         if let Some(loss) = loss_per_byte {
@@ -71,7 +81,7 @@ pub fn evaluate(mut startup: Startup, options: &EvaluateOptions) -> Result<Optio
     let fits = check_fit(&setup, startup.rank());
     startup.agree(fits)?;
     let (dataset, shared, model) = (setup.dataset.clone(), setup.clone(), weights.id().to_owned());
-    let body = move |communicator: Communicator| -> Result<Vec<f32>> {
+    let body = move |communicator: Communicator| -> Result<Losses> {
         prepare_kernels(&setup)?;
         let replica = communicator.rank() / setup.config.parallel.pipeline;
         let mut evaluator = Evaluator::new(&setup, communicator, Some(&*weights))?;
@@ -83,12 +93,36 @@ pub fn evaluate(mut startup: Startup, options: &EvaluateOptions) -> Result<Optio
         progress.finish();
         Ok(losses)
     };
-    let Some(losses) = on_ranks(startup, &shared, body)? else { return Ok(None) };
+    let Some(all) = on_ranks(startup, &shared, body)? else { return Ok(None) };
+    if let Validation { loss, accuracy: Some(accuracy) } = Validation::of(&all) {
+        return Ok(Some(Evaluation {
+            model,
+            data,
+            tokens: accuracy.images,
+            loss,
+            loss_per_byte: None,
+            perplexity: loss.exp(),
+            choices: None,
+            top_1: Some(accuracy.top_1()),
+            top_5: Some(accuracy.top_5()),
+        }));
+    }
+    let losses = all.losses;
     let Targets { counts, bytes } = loss::targets(&*dataset.source, dataset.tokens.as_deref())?;
     let (tokens, loss) = loss::mean(&losses, &counts);
     let loss_per_byte = bytes.filter(|bytes| *bytes > 0).map(|bytes| loss * tokens as f64 / bytes as f64);
     let choices = questions.map(|questions| choices::score(&questions, &losses, &counts));
-    Ok(Some(Evaluation { model, data, tokens, loss, loss_per_byte, perplexity: loss.exp(), choices }))
+    Ok(Some(Evaluation {
+        model,
+        data,
+        tokens,
+        loss,
+        loss_per_byte,
+        perplexity: loss.exp(),
+        choices,
+        top_1: None,
+        top_5: None,
+    }))
 }
 
 /// Runs one micro-batch of a rank on Meta, where memory is counted as on its device. Errors: it does not fit.

@@ -31,8 +31,13 @@ pub(super) struct Prepared {
 /// Finds model and data, and cuts the data into micro-batches.
 pub(super) fn prepare(startup: &Startup, options: &EvaluateOptions) -> Result<Prepared> {
     let trained = Trained::find(&options.model, options.step, &options.sets)?;
-    let Examples::Tokens { vocabulary, context } = trained.config.model.examples() else {
-        return Err(RunError::Refused(format!("{}: it takes no tokens", options.model.display())));
+    let (vocabulary, context) = match trained.config.model.examples() {
+        Examples::Tokens { vocabulary, context } => (vocabulary, context),
+        Examples::Images { .. } => return prepare_images(startup, options, trained),
+        Examples::Numbers { .. } => {
+            let text = format!("{}: it takes neither tokens nor images", options.model.display());
+            return Err(RunError::Refused(text));
+        }
     };
     let asked = options.choices.as_deref().map(|path| questions(path, &trained, vocabulary, context));
     let asked = asked.transpose()?;
@@ -40,14 +45,7 @@ pub(super) fn prepare(startup: &Startup, options: &EvaluateOptions) -> Result<Pr
         Some(asked) => one_by_one(&trained.config, asked, options.context)?,
         None => cut(&trained, options)?,
     };
-    startup.check_ranks(config.parallel.data, config.parallel.pipeline, options.ranks)?;
-    let Placed { placement, reason } = Placed::find(options.device, &mut config, startup, options.ranks)?;
-    tracing::info!("computing on {reason}");
-    if placement.description().kind != Kind::Cuda {
-        // The host computes in f32, whatever the run computed in.
-        (config.precision.compute, config.precision.gradients) = (DType::F32, DType::F32);
-    }
-    let mut setup = plan::prepare(config, placement)?;
+    let mut setup = placed(startup, options, &mut config)?;
     let (questions, data) = match asked {
         Some(Questions { questions, sha256 }) => {
             let source = ChoiceSource::new(questions.clone(), setup.config.model.examples().units())?;
@@ -62,6 +60,49 @@ pub(super) fn prepare(startup: &Startup, options: &EvaluateOptions) -> Result<Pr
         }
     };
     Ok(Prepared { setup, weights: trained.weights, questions, data })
+}
+
+/// Places the ranks of an evaluation. Errors: ranks or a device that are not there.
+fn placed(startup: &Startup, options: &EvaluateOptions, config: &mut RunConfig) -> Result<Setup> {
+    startup.check_ranks(config.parallel.data, config.parallel.pipeline, options.ranks)?;
+    let Placed { placement, reason } = Placed::find(options.device, config, startup, options.ranks)?;
+    tracing::info!("computing on {reason}");
+    if placement.description().kind != Kind::Cuda {
+        // The host computes in f32, whatever the run computed in.
+        (config.precision.compute, config.precision.gradients) = (DType::F32, DType::F32);
+    }
+    Ok(plan::prepare(config.clone(), placement)?)
+}
+
+/// Finds the images of an evaluation: those that the run held out, or all that `--data` names.
+fn prepare_images(startup: &Startup, options: &EvaluateOptions, trained: Trained) -> Result<Prepared> {
+    if options.choices.is_some() || options.context.is_some() {
+        let text = format!("{}: --choices and --context are for models of tokens", options.model.display());
+        return Err(RunError::Refused(text));
+    }
+    let mut sets = Vec::new();
+    if !options.data.is_empty() {
+        let base =
+            std::env::current_dir().map_err(|source| RunError::File { path: PathBuf::from("."), source })?;
+        let whole: Vec<_> = options.data.iter().map(|path| base.join(path)).collect();
+        // A JSON list of strings is a TOML list.
+        let paths = serde_json::json!(whole);
+        sets.push(format!("data.validation_paths={paths}"));
+        if trained.config.data.kind == DataKind::Synthetic {
+            sets.extend(["data.kind=images".to_owned(), format!("data.paths={paths}")]);
+        }
+    }
+    let config = trained.config.with(&sets)?;
+    let rows = config.train.micro_batch_size as u64;
+    let mut config = match build::dataset(&config)?.source.held_out_sequences() {
+        Some(images) => {
+            config.with(&[format!("train.validation_micro_batches={}", images.div_ceil(rows))])?
+        }
+        None => config,
+    };
+    let setup = placed(startup, options, &mut config)?;
+    let data = setup.dataset.mark()?.map_or_else(String::new, |mark| mark.samples_sha256.clone());
+    Ok(Prepared { setup, weights: trained.weights, questions: None, data })
 }
 
 /// Reads the questions. Errors: those that the model cannot answer.

@@ -4,6 +4,7 @@ use device::cuda::Families;
 
 /// All kernel families of operators.
 pub static FAMILIES: Families = &[
+    &super::accuracy::cuda::FAMILY,
     &super::activation::FAMILY,
     &super::add::FAMILY,
     &super::attention::cuda::FAMILY,
@@ -32,6 +33,7 @@ pub static FAMILIES: Families = &[
     &super::rms_norm::cuda::FAMILY,
     &super::rotary::cuda::FAMILY,
     &super::scale::FAMILY,
+    &super::soft_cross_entropy::cuda::FAMILY,
     &super::softmax::cuda::FAMILY,
     &super::tree::FAMILY,
 ];

@@ -9,6 +9,7 @@
 //! [`Category::ActivationGradient`]: device::Category::ActivationGradient
 //! [`Category::Workspace`]: device::Category::Workspace
 
+pub mod accuracy;
 pub mod activation;
 pub mod add;
 pub mod attention;
@@ -47,6 +48,7 @@ pub mod rotary;
 mod row_norm;
 mod rows;
 pub mod scale;
+pub mod soft_cross_entropy;
 pub mod softmax;
 mod step_state;
 mod table;

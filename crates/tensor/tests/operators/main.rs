@@ -1,6 +1,7 @@
 //! Every operator, through its public functions, compared with plain f64 code.
 #![allow(missing_docs, clippy::expect_used, clippy::unwrap_used, clippy::print_stderr)]
 
+mod accuracy;
 mod activation;
 mod add;
 mod arriving;
@@ -34,6 +35,7 @@ mod rotary;
 mod scale;
 mod scenario;
 mod scenario_general;
+mod soft_cross_entropy;
 mod support;
 mod threads;
 mod tree;

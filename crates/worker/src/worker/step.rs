@@ -17,8 +17,8 @@ use super::Worker;
 use crate::error::{Result, WorkerError};
 use crate::feed::{HeardBy, Numbers, WorkerFeed};
 use crate::hook::Moment;
-use crate::losses;
 use crate::parts::ModelNorm;
+use crate::validation::{self, Losses, Validation};
 
 /// Results of a step, read from the device one step later.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -84,6 +84,7 @@ impl Worker {
         let names = self.moments.is_heard().then(|| self.names_by_use());
         let (data, phases) = ((&mut self.data, &*self.data_order), &mut self.phases);
         let mut feed = WorkerFeed::new(&self.device, &setup.dataset, dtype, numbers, data, phases);
+        feed.label_smoothing = setup.config.train.label_smoothing as f32;
         feed.marks = self.marks.as_mut();
         if mode == Mode::Train {
             (feed.observers, feed.hashes) = (&self.observers, self.hashes.as_ref());
@@ -200,21 +201,20 @@ impl Worker {
         Ok(StepScalars { loss: value(0), gradient_norm: value(1) })
     }
 
-    /// Returns the mean loss over the validation micro-batches, which the data-parallel ranks share; equal on
-    /// every rank and every grid, since losses are added in order.
-    pub fn validate(&mut self) -> Result<f64> {
+    /// Returns the mean loss over the validation micro-batches, which the data-parallel ranks share, and of
+    /// images the accuracy; equal on every rank and every grid, since losses are added in order.
+    pub fn validate(&mut self) -> Result<Validation> {
         self.begin_part(RunPart::Validation, self.device.step().into());
         self.phases.begin_validation();
         let own = self.validation_passes()?;
         let count = self.setup.config.train.validation_micro_batches;
-        let losses = losses::of_all(&mut self.planes, &own, count)?;
+        let all = validation::of_all(&mut self.planes, &own, count)?;
         self.phases.end_validation();
-        let sum: f64 = losses.iter().map(|loss| f64::from(*loss)).sum();
-        Ok(sum / count as f64)
+        Ok(Validation::of(&all))
     }
 
-    /// Returns the losses of this rank's validation micro-batches on ranks with the last stage.
-    pub(crate) fn validation_passes(&mut self) -> Result<Vec<f32>> {
+    /// Returns the results of this rank's validation micro-batches on ranks with the last stage.
+    pub(crate) fn validation_passes(&mut self) -> Result<Losses> {
         let (grid, config) = (self.grid, &self.setup.config);
         let (count, dtype) = (config.train.validation_micro_batches, config.precision.compute);
         let own = grid.validation_micro_batches(count) as usize;
@@ -229,6 +229,6 @@ impl Worker {
         let scope = self.device.module("validation");
         self.passed_over += self.executor.validate(&mut self.parts, &mut self.planes, own, &mut feed)?;
         drop(scope);
-        Ok(feed.losses)
+        Ok(feed.results)
     }
 }

@@ -106,6 +106,12 @@ pub trait Feed {
         reduces: bool,
     ) -> Box<dyn autograd::GradientSink + 'a>;
 
+    /// Receives the prediction of an evaluated micro-batch before its loss is computed; called on the rank of
+    /// the last stage.
+    fn predicted(&mut self, _prediction: &Tensor, _targets: &Tensor) -> std::result::Result<(), Self::Error> {
+        Ok(())
+    }
+
     /// Receives the loss of an evaluated micro-batch; called on the rank of the last stage.
     fn loss(&mut self, micro_batch: usize, loss: &Tensor) -> std::result::Result<(), Self::Error>;
 }

@@ -42,6 +42,9 @@ impl<F: Feed> Walk<'_, F> {
         let model = &self.parts[place].model;
         let output = model.forward(&tape, input).map_err(ParallelError::from)?;
         let Some(targets) = targets else { return self.pass_on(action, tape, output, leaf) };
+        if self.mode == Mode::Evaluate {
+            self.feed.predicted(output.tensor(), &targets)?;
+        }
         let loss = model.loss(&tape, output, &targets, self.scale).map_err(ParallelError::from)?;
         drop(targets);
         if self.mode == Mode::Evaluate {

@@ -15,7 +15,7 @@ const SLACK_BYTES: usize = 16;
 /// Vectors of a row per thread, up to [`MOST_THREADS`].
 const VECTORS_PER_THREAD: usize = 4;
 pub(in crate::ops) const MOST_THREADS: u32 = 512;
-const MEAN_THREADS: u32 = 1024;
+pub(in crate::ops) const MEAN_THREADS: u32 = 1024;
 
 /// `kernels/cross_entropy.cu`.
 pub(crate) static FAMILY: Family = family!(

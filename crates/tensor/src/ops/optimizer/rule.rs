@@ -52,12 +52,6 @@ impl UpdateRule {
         }
     }
 
-    /// Returns whether weight decay applies to every parameter, as in PyTorch's rule, also to those with
-    /// `decay: false`.
-    pub fn decays_all(&self) -> bool {
-        matches!(self, UpdateRule::Sgd { .. })
-    }
-
     /// The operator's name in errors.
     pub(super) fn operator(&self) -> &'static str {
         match self {

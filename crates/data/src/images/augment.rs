@@ -1,0 +1,92 @@
+//! The part of an image that a sample shows, drawn by the sample's number.
+
+use philox::{philox4x32, uniform};
+
+use super::options::{Crop, ImageOptions};
+use super::picture::{Picture, Window};
+use super::resize::scaled;
+
+/// Rectangles that are drawn before the largest in the centre is taken.
+const ATTEMPTS: u32 = 10;
+/// Area of a random rectangle, as a fraction of the image.
+const AREA: [f64; 2] = [0.08, 1.0];
+/// Width over height of a random rectangle.
+const RATIO: [f64; 2] = [3.0 / 4.0, 4.0 / 3.0];
+/// The part of an image's shorter side that validation shows.
+const CENTER: f64 = 224.0 / 256.0;
+
+/// Random words of one sample.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Draws {
+    pub(super) key: [u32; 2],
+    /// Number of the sample over all epochs.
+    pub(super) sample: u64,
+}
+
+impl Draws {
+    /// Block `block` of four words.
+    pub(super) fn words(&self, block: u32) -> [u32; 4] {
+        philox4x32(self.key, [block, 0, self.sample as u32, (self.sample >> 32) as u32])
+    }
+
+    /// A number below `count` from one word.
+    fn below(word: u32, count: usize) -> usize {
+        // The high word of the product scales 32 random bits to the count.
+        ((u64::from(word) * count as u64) >> 32) as usize
+    }
+}
+
+/// Returns the sample of a training image; `None` if it cannot be scaled.
+pub(super) fn training(image: Picture, options: &ImageOptions, draws: Draws) -> Option<Picture> {
+    let size = options.size;
+    let crop = match options.crop {
+        Crop::Auto if image.is_square(size) => Crop::Padded,
+        Crop::Auto => Crop::Resized,
+        crop => crop,
+    };
+    let [flip, left, top, _] = draws.words(0);
+    let mut sample = match crop {
+        Crop::Center => centered(image, size)?,
+        Crop::Resized => scaled(&image, rectangle(&image, draws), size, size)?,
+        Crop::Padded | Crop::Auto => {
+            let padding = options.crop_padding;
+            let place = |word| Draws::below(word, 2 * padding + 1);
+            centered(image, size)?.padded_window(size, padding, place(left), place(top))
+        }
+    };
+    if options.flip && flip >> 31 == 1 {
+        sample.mirror();
+    }
+    Some(sample)
+}
+
+/// Returns the centre of an image: all of one that has the size; else the shorter side is scaled to 256/224
+/// of the size. `None` if it cannot be scaled.
+pub(super) fn centered(image: Picture, size: usize) -> Option<Picture> {
+    if image.is_square(size) {
+        return Some(image);
+    }
+    let side = ((image.width.min(image.height) as f64 * CENTER).round() as usize).max(1);
+    let (left, top) = ((image.width - side) / 2, (image.height - side) / 2);
+    scaled(&image, Window { left, top, width: side, height: side }, size, size)
+}
+
+/// Draws the rectangle of torchvision's `RandomResizedCrop`.
+fn rectangle(image: &Picture, draws: Draws) -> Window {
+    let (width, height) = (image.width, image.height);
+    let between = |[least, most]: [f64; 2], word| least + (most - least) * f64::from(uniform(word));
+    for attempt in 1..=ATTEMPTS {
+        let [area, ratio, left, top] = draws.words(attempt);
+        let area = (width * height) as f64 * between(AREA, area);
+        let ratio = libm::exp(between(RATIO.map(libm::log), ratio));
+        let (w, h) = ((area * ratio).sqrt().round() as usize, (area / ratio).sqrt().round() as usize);
+        if (1..=width).contains(&w) && (1..=height).contains(&h) {
+            let (left, top) = (Draws::below(left, width - w + 1), Draws::below(top, height - h + 1));
+            return Window { left, top, width: w, height: h };
+        }
+    }
+    let ratio = (width as f64 / height as f64).clamp(RATIO[0], RATIO[1]);
+    let w = width.min((height as f64 * ratio).round() as usize).max(1);
+    let h = height.min((width as f64 / ratio).round() as usize).max(1);
+    Window { left: (width - w) / 2, top: (height - h) / 2, width: w, height: h }
+}

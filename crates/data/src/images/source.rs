@@ -1,0 +1,260 @@
+//! Micro-batches of images.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use philox::key_of_name;
+use rayon::prelude::*;
+
+use super::augment::{Draws, centered, training};
+use super::mixup::{self, SHARES};
+use super::options::ImageOptions;
+use super::picture::{Picture, invalid};
+use super::split::{ImageSplit, Part};
+use crate::batch::checked_shape;
+use crate::{ArrayShape, BatchShape, Error, IGNORED, MicroBatch, MicroBatchId, Permutation, Source};
+
+/// Values of a channel of a pixel.
+const LEVELS: usize = 256;
+
+/// Micro-batches of images, decoded on all cores. Inputs are `f32` \[images, size, size, channels\]; targets
+/// `u32` \[images\], or \[images, 3\] with mixup: the class, the other class, and the first one's share of
+/// [`SHARES`].
+#[derive(Debug)]
+pub struct ImageSource {
+    split: ImageSplit,
+    options: ImageOptions,
+    /// Normalised values, \[channels\] of all levels.
+    normalised: Vec<[f32; LEVELS]>,
+    order_key: [u32; 2],
+    augment_key: [u32; 2],
+    /// Names of the images that were skipped.
+    skipped: Mutex<BTreeSet<String>>,
+}
+
+/// A sample: its pixels, \[size, size, channels\], and its targets.
+struct Sample {
+    pixels: Vec<u8>,
+    target: u32,
+}
+
+impl ImageSource {
+    /// A source of the images of `split`.
+    ///
+    /// # Errors
+    /// Options that contradict each other or the images: sizes of 0, more classes than the model has.
+    pub fn new(split: ImageSplit, options: ImageOptions) -> Result<Self, Error> {
+        let ImageOptions { channels, size, classes, .. } = options;
+        checked_shape(options.micro_batch, size.saturating_mul(size).saturating_mul(channels))?;
+        let fits = |values: &[f64]| values.len() == channels || values.len() == 1;
+        if ![1, 3].contains(&channels) || !fits(&options.mean) || !fits(&options.deviation) {
+            let (mean, deviation) = (options.mean.len(), options.deviation.len());
+            return Err(Error::BadChannels { channels, mean, deviation });
+        }
+        if split.classes() > classes {
+            return Err(Error::TooManyClasses { found: split.classes(), classes });
+        }
+        let of = |values: &[f64], channel: usize| values[channel % values.len()];
+        let normalised = (0..channels).map(|channel| {
+            let (mean, deviation) = (of(&options.mean, channel), of(&options.deviation, channel));
+            std::array::from_fn(|level| ((level as f64 / 255.0 - mean) / deviation) as f32)
+        });
+        Ok(Self {
+            normalised: normalised.collect(),
+            order_key: key_of_name(options.seed, "data.images.order"),
+            augment_key: key_of_name(options.seed, "data.images.augment"),
+            split,
+            options,
+            skipped: Mutex::default(),
+        })
+    }
+
+    /// The images.
+    #[must_use]
+    pub fn split(&self) -> &ImageSplit {
+        &self.split
+    }
+
+    /// Number of images that were skipped so far because they could not be decoded.
+    #[must_use]
+    pub fn skipped(&self) -> usize {
+        self.skipped.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Index in the training images of sample `sample`, counted over all epochs.
+    fn index(&self, sample: u64) -> u64 {
+        let count = self.split.training.len();
+        Permutation::new(count, self.order_key, sample / count).at(sample % count)
+    }
+
+    /// Returns sample `sample` before it is mixed. Errors: those of reading it.
+    fn training_sample(&self, sample: u64) -> Result<Sample, Error> {
+        let draws = Draws { key: self.augment_key, sample };
+        self.sample(&self.split.training, self.index(sample), |image| training(image, &self.options, draws))
+    }
+
+    /// Returns validation image `index`; beyond the last, a black image with an ignored target. Errors: those
+    /// of reading it.
+    fn validation_sample(&self, index: u64) -> Result<Sample, Error> {
+        let ImageOptions { channels, size, .. } = self.options;
+        if index >= self.split.validation.len() {
+            return Ok(Sample { pixels: vec![0; size * size * channels], target: IGNORED });
+        }
+        self.sample(&self.split.validation, index, |image| centered(image, size))
+    }
+
+    /// Reads an image, or the next one that can be decoded if invalid ones are skipped. Errors: those of
+    /// reading it.
+    fn sample(
+        &self,
+        part: &Part,
+        index: u64,
+        show: impl Fn(Picture) -> Option<Picture>,
+    ) -> Result<Sample, Error> {
+        let ImageOptions { channels, classes, .. } = self.options;
+        let mut tried = 0;
+        loop {
+            let index = (index + tried) % part.len();
+            let read = part.read(index, channels, classes).and_then(|(image, target)| match show(image) {
+                Some(shown) => Ok(Sample { pixels: shown.pixels, target }),
+                None => {
+                    let path = part.path(index).unwrap_or_default();
+                    Err(invalid(&path.display().to_string(), "it cannot be scaled"))
+                }
+            });
+            tried += 1;
+            match read {
+                Err(error @ Error::BadImage { .. }) if self.options.skip_invalid && tried < part.len() => {
+                    self.note(&error);
+                }
+                read => return read,
+            }
+        }
+    }
+
+    /// Names an invalid image once.
+    fn note(&self, error: &Error) {
+        let text = error.to_string();
+        let mut skipped = self.skipped.lock().unwrap_or_else(PoisonError::into_inner);
+        if skipped.insert(text.clone()) {
+            tracing::warn!("{text}: skipped, {} so far", skipped.len());
+        }
+    }
+
+    /// Number of targets of an image.
+    fn targets(&self) -> usize {
+        if self.options.mixup > 0.0 { 3 } else { 1 }
+    }
+
+    /// Extents of the targets.
+    fn target_extents(&self) -> Vec<usize> {
+        let rows = self.options.micro_batch;
+        if self.options.mixup > 0.0 { vec![rows, self.targets()] } else { vec![rows] }
+    }
+
+    /// Writes the samples, of which `share` gives each one's share and partner.
+    fn write(&self, samples: &[(Sample, u32, u32)], out: &mut MicroBatch) {
+        let ImageOptions { channels, size, micro_batch, .. } = self.options;
+        let inputs = out.inputs.reset_f32(&[micro_batch, size, size, channels]);
+        inputs.par_chunks_exact_mut(size * size * channels).zip(samples).for_each(|(input, (sample, ..))| {
+            let pixels = input.chunks_exact_mut(channels).zip(sample.pixels.chunks_exact(channels));
+            for (values, pixel) in pixels {
+                for ((value, level), table) in values.iter_mut().zip(pixel).zip(&self.normalised) {
+                    *value = table[usize::from(*level)];
+                }
+            }
+        });
+        let targets = out.targets.reset_u32(&self.target_extents());
+        for (target, (sample, other, share)) in targets.chunks_exact_mut(self.targets()).zip(samples) {
+            target.copy_from_slice(&[sample.target, *other, *share][..target.len()]);
+        }
+    }
+
+    /// Mixes each sample of `range` with its partner.
+    fn mixed(&self, first: u64, count: u64) -> Result<Vec<(Sample, u32, u32)>, Error> {
+        // Whole pairs, of which those at the ends may reach beyond the micro-batch.
+        let begin = first & !1;
+        let end = (first + count).next_multiple_of(2);
+        let whole = read_all(begin..end, |sample| self.training_sample(sample))?;
+        let mixed = (first..first + count).into_par_iter().map(|sample| {
+            let at = |sample: u64| &whole[(sample - begin) as usize];
+            let (own, other) = (at(sample), at(mixup::partner(sample)));
+            let share = mixup::share(self.options.mixup, Draws { key: self.augment_key, sample });
+            let mut pixels = own.pixels.clone();
+            mixup::mix(&mut pixels, &other.pixels, share);
+            (Sample { pixels, target: own.target }, other.target, share)
+        });
+        Ok(mixed.collect())
+    }
+}
+
+/// Reads samples on all cores. Errors: that of the first sample that has one.
+fn read_all(
+    samples: std::ops::Range<u64>,
+    read: impl Fn(u64) -> Result<Sample, Error> + Sync + Send,
+) -> Result<Vec<Sample>, Error> {
+    let read: Vec<_> = samples.into_par_iter().map(read).collect();
+    read.into_iter().collect()
+}
+
+/// Samples that are not mixed.
+fn whole(samples: Vec<Sample>) -> Vec<(Sample, u32, u32)> {
+    let alone = |sample: Sample| {
+        let target = sample.target;
+        (sample, target, SHARES)
+    };
+    samples.into_iter().map(alone).collect()
+}
+
+impl Source for ImageSource {
+    fn train(&self, number: u64, out: &mut MicroBatch) -> Result<(), Error> {
+        let count = self.options.micro_batch as u64;
+        let first = number.wrapping_mul(count);
+        let samples = match self.options.mixup > 0.0 {
+            true => self.mixed(first, count)?,
+            false => whole(read_all(first..first + count, |sample| self.training_sample(sample))?),
+        };
+        self.write(&samples, out);
+        Ok(())
+    }
+
+    fn validation(&self, index: u64, out: &mut MicroBatch) -> Result<(), Error> {
+        let (count, rows) = (self.options.validation_micro_batches, self.options.micro_batch as u64);
+        if index >= count {
+            return Err(Error::NoSuchValidation { index, count });
+        }
+        let first = index * rows;
+        let samples = read_all(first..first + rows, |sample| self.validation_sample(sample))?;
+        self.write(&whole(samples), out);
+        Ok(())
+    }
+
+    fn file_of(&self, id: MicroBatchId) -> Option<PathBuf> {
+        let rows = self.options.micro_batch as u64;
+        match id {
+            MicroBatchId::Training(number) => self.split.training.path(self.index(number.wrapping_mul(rows))),
+            MicroBatchId::Validation(index) => self.split.validation.path(index * rows),
+        }
+    }
+
+    fn shape(&self) -> BatchShape {
+        let ImageOptions { channels, size, micro_batch, .. } = self.options;
+        BatchShape {
+            inputs: ArrayShape::of_f32([micro_batch, size, size, channels]),
+            targets: ArrayShape::of_u32(self.target_extents()),
+        }
+    }
+
+    fn held_out_sequences(&self) -> Option<u64> {
+        Some(self.split.validation_images())
+    }
+
+    fn classes(&self) -> Option<usize> {
+        Some(self.options.classes)
+    }
+
+    fn validation_micro_batches(&self) -> u64 {
+        self.options.validation_micro_batches
+    }
+}

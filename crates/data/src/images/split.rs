@@ -1,0 +1,184 @@
+//! Training and validation images.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use philox::key_of_name;
+use sha2::{Digest, Sha256};
+
+use super::picture::Picture;
+use super::set::ImageSet;
+use super::{cifar, folders};
+use crate::files::matching;
+use crate::{Error, Permutation};
+
+/// Names of subfolders that hold validation images beside a folder `train`.
+const HELD_OUT: [&str; 3] = ["val", "validation", "test"];
+
+/// Training and validation images, none in both.
+#[derive(Debug)]
+pub struct ImageSplit {
+    pub(super) training: Part,
+    pub(super) validation: Part,
+    classes: usize,
+}
+
+/// Some images of a set, in a fixed random order, so that few of them show all classes.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    set: Arc<ImageSet>,
+    order: Permutation,
+    first: u64,
+    count: u64,
+}
+
+/// The paths of a set.
+enum Paths {
+    Cifar { training: Vec<PathBuf>, validation: Vec<PathBuf> },
+    Folders { training: Vec<PathBuf>, validation: Vec<PathBuf> },
+}
+
+impl ImageSplit {
+    /// Opens the images that `paths` name, relative to `base`: CIFAR's files, a folder of them, or folders
+    /// with a subfolder for each class, which may stand in a subfolder `train` beside `val`. Validation
+    /// images are those of `validation_paths`; else those that the folder has apart; else `fraction` of all.
+    ///
+    /// # Errors
+    /// Paths without images; files that cannot be read; fewer than one image for training or validation.
+    pub fn open(
+        base: &Path,
+        paths: &[String],
+        validation_paths: &[String],
+        fraction: f64,
+    ) -> Result<Self, Error> {
+        let mut names = Vec::new();
+        let (training, beside) = opened(named(base, paths)?, &mut names)?;
+        let beside = match validation_paths.is_empty() {
+            true => beside,
+            false => Some(opened(named(base, validation_paths)?, &mut names)?.0),
+        };
+        let all = training.len();
+        let training = Arc::new(training);
+        let (training, validation) = match beside {
+            Some(validation) => {
+                let count = validation.len();
+                (Part::new(training, 0, all), Part::new(Arc::new(validation), 0, count))
+            }
+            None => {
+                let held_out = ((all as f64 * fraction).ceil() as u64).min(all);
+                let rest = all - held_out;
+                (Part::new(Arc::clone(&training), 0, rest), Part::new(training, rest, held_out))
+            }
+        };
+        for (part, what) in [(&training, "training"), (&validation, "validation")] {
+            if part.count == 0 {
+                return Err(Error::NoImages { what });
+            }
+        }
+        Ok(Self { training, validation, classes: names.len() })
+    }
+
+    /// Number of training images.
+    #[must_use]
+    pub fn training_images(&self) -> u64 {
+        self.training.count
+    }
+
+    /// Number of validation images.
+    #[must_use]
+    pub fn validation_images(&self) -> u64 {
+        self.validation.count
+    }
+
+    /// Number of classes that have a folder; 0 for CIFAR's files, which have numbers.
+    #[must_use]
+    pub fn classes(&self) -> usize {
+        self.classes
+    }
+
+    /// Returns a SHA-256 over the names, classes and sizes of all images, in hexadecimal.
+    #[must_use]
+    pub fn identity(&self) -> String {
+        let mut hash = Sha256::new();
+        for part in [&self.training, &self.validation] {
+            part.set.hash(&mut hash);
+            hash.update(format!("{} {}", part.first, part.count));
+        }
+        format!("{:x}", hash.finalize())
+    }
+}
+
+/// Sorts paths into files of CIFAR and folders. Errors: both, or a path that does not exist.
+fn named(base: &Path, patterns: &[String]) -> Result<Paths, Error> {
+    let mut all = Vec::new();
+    for pattern in patterns {
+        all.extend(matching(base, pattern)?);
+    }
+    if let Some(missing) = all.iter().find(|path| !path.exists()) {
+        return Err(Error::Missing { path: missing.clone() });
+    }
+    let (files, folders): (Vec<PathBuf>, Vec<PathBuf>) = all.into_iter().partition(|path| !path.is_dir());
+    match (files.is_empty(), folders.as_slice()) {
+        (false, [folder, ..]) => {
+            let reason = "it is a folder, and other paths are files of CIFAR".to_owned();
+            Err(Error::BadImages { path: folder.clone(), reason })
+        }
+        (false, []) => Ok(Paths::Cifar { training: files, validation: Vec::new() }),
+        (true, [folder]) => of_folder(folder),
+        (true, _) => Ok(Paths::Folders { training: folders, validation: Vec::new() }),
+    }
+}
+
+/// Returns the paths of one folder.
+fn of_folder(folder: &Path) -> Result<Paths, Error> {
+    if let Some((training, validation)) = cifar::in_folder(folder) {
+        return Ok(Paths::Cifar { training, validation });
+    }
+    let inner = folders::subfolders(folder)?;
+    if !inner.iter().any(|name| name == "train") {
+        return Ok(Paths::Folders { training: vec![folder.to_path_buf()], validation: Vec::new() });
+    }
+    let held_out = HELD_OUT.into_iter().find(|name| inner.iter().any(|inner| inner == name));
+    let validation = held_out.map(|name| folder.join(name)).into_iter().collect();
+    Ok(Paths::Folders { training: vec![folder.join("train")], validation })
+}
+
+/// Opens the images of training and, if they are apart, of validation. Errors: those of the files.
+fn opened(paths: Paths, names: &mut Vec<String>) -> Result<(ImageSet, Option<ImageSet>), Error> {
+    let apart = |paths: &[PathBuf], open: &mut dyn FnMut(&[PathBuf]) -> Result<ImageSet, Error>| {
+        Some(paths).filter(|paths| !paths.is_empty()).map(open).transpose()
+    };
+    match paths {
+        Paths::Cifar { training, validation } => {
+            let set = ImageSet::of_cifar(&training)?;
+            Ok((set, apart(&validation, &mut |paths| ImageSet::of_cifar(paths))?))
+        }
+        Paths::Folders { training, validation } => {
+            let mut files = |paths: &[PathBuf]| Ok(ImageSet::Files(folders::files(paths, names)?));
+            let set = files(&training)?;
+            Ok((set, apart(&validation, &mut files)?))
+        }
+    }
+}
+
+impl Part {
+    fn new(set: Arc<ImageSet>, first: u64, count: u64) -> Self {
+        let order = Permutation::new(set.len(), key_of_name(0, "data.images.split"), 0);
+        Self { set, order, first, count }
+    }
+
+    /// Number of images.
+    pub(super) fn len(&self) -> u64 {
+        self.count
+    }
+
+    /// Returns the file that holds image `index`.
+    pub(super) fn path(&self, index: u64) -> Option<PathBuf> {
+        self.set.path(self.order.at(self.first + index)).map(Path::to_path_buf)
+    }
+
+    /// Reads image `index`. Errors: those of [`ImageSet::read`].
+    pub(super) fn read(&self, index: u64, channels: usize, classes: usize) -> Result<(Picture, u32), Error> {
+        self.set.read(self.order.at(self.first + index), channels, classes)
+    }
+}

@@ -1,0 +1,83 @@
+//! Softmax cross-entropy against a distribution over classes: label smoothing, and mixtures of two classes.
+//!
+//! A row's distribution is (1 − smoothing) · (share · one-hot(class) + (1 − share) · one-hot(other)) +
+//! smoothing / classes, as PyTorch's `cross_entropy` with `label_smoothing`. The gradient overwrites the
+//! scores as in [`cross_entropy`](super::cross_entropy).
+
+mod cpu;
+pub(crate) mod cuda;
+mod targets;
+
+pub use targets::{MIXED, SHARES, is_mixed};
+
+use device::{Backend, Category, DType, Request, dispatch};
+
+use super::check;
+use super::cross_entropy::Output;
+use crate::{Result, Tensor};
+
+/// Computes scale · the mean cross-entropy of `logits [.., classes]`, f32 or a half type, and its gradient,
+/// as [`cross_entropy::forward`](super::cross_entropy::forward). `targets` are u32, one class per row or
+/// [`MIXED`] values. Ignored rows have no loss and no gradient. Errors: shapes or types that do not agree, no
+/// row, a class outside 0..classes (on a GPU it ends the process's use of the device), out of memory.
+pub fn forward(
+    logits: Tensor,
+    targets: &Tensor,
+    smoothing: f32,
+    scale: f32,
+    with_gradient: bool,
+) -> Result<Output> {
+    const OPERATOR: &str = "soft_cross_entropy.forward";
+    let dtype = check::computed(OPERATOR, &[("logits", &logits)])?;
+    check::dtype(OPERATOR, "targets", targets, DType::U32)?;
+    check::not_empty(OPERATOR, "logits", &logits)?;
+    let (rows, classes) = (logits.shape().rows(), logits.shape().columns());
+    let each = if is_mixed(targets, rows) { MIXED } else { 1 };
+    if targets.elements() != each * rows {
+        let expected = format!("{rows} or {MIXED} · {rows} elements");
+        return Err(check::wrong(OPERATOR, "targets", targets, expected));
+    }
+    let device = logits.device().clone();
+    let loss = Tensor::empty(&device, [], DType::F32, Request::new(Category::Activation, OPERATOR))?;
+    let in_place = logits.is_unique();
+    let gradient = match (with_gradient, in_place) {
+        (false, _) => None,
+        (true, true) => Some(logits.clone()),
+        (true, false) => {
+            let request = Request::new(Category::ActivationGradient, OPERATOR);
+            Some(Tensor::empty(&device, logits.shape(), dtype, request)?)
+        }
+    };
+    // One f32 loss per row.
+    let workspace = Tensor::workspace(&device, OPERATOR, 4 * rows)?;
+    if let Some(gradient) = gradient.as_ref().filter(|_| !in_place && device.backend() != Backend::Meta) {
+        gradient.copy_from(&logits)?;
+    }
+    match device.backend() {
+        Backend::Meta => {}
+        Backend::Cpu => {
+            let targets = targets::Targets::new(&targets.read::<u32>()?, each);
+            check::indices(OPERATOR, &targets.classes(), classes)?;
+            let weight = scale / targets.counted() as f32;
+            let total = dispatch!(
+                dtype,
+                T => match &gradient {
+                    None => cpu::losses::<T>(&logits.read::<T>()?, &targets, classes, smoothing),
+                    Some(gradient) => cpu::losses_and_gradient::<T>(
+                        &mut gradient.write::<T>()?, &targets, classes, smoothing, weight,
+                    ),
+                },
+                _ => 0.0,
+            );
+            let counted = targets.counted();
+            let mean = if counted == 0 { 0.0 } else { f64::from(scale) * total / counted as f64 };
+            loss.set(&[mean as f32])?;
+        }
+        Backend::Cuda => {
+            let scores = gradient.as_ref().unwrap_or(&logits);
+            let call = cuda::Call { each, smoothing, scale, gradient: gradient.is_some() };
+            cuda::forward(OPERATOR, scores, targets, call, &workspace, &loss)?;
+        }
+    }
+    Ok(Output { loss, gradient })
+}
