@@ -1,4 +1,4 @@
-// Causal attention in bf16 on the tensor cores of any GPU from sm_80 on (mma.sync, ldmatrix, cp.async).
+// Causal attention in half precision on the tensor cores of any GPU (mma.sync, ldmatrix).
 //
 // Online softmax after Milakov and Gimelshein (2018); tiles after FlashAttention (Dao and others, 2022). The
 // matrix of scores exists in registers only. The backward pass computes each tile twice, once in the block
@@ -8,15 +8,18 @@
 // HEAD_DIM is 32, 64, 96 or 128. Queries, keys and values have batch * time rows each, q_stride or kv_stride
 // elements apart: three arrays, or column ranges of one. Query head h is columns h * HEAD_DIM.. of a row, and
 // reads key and value head h / group. Gradients have the layout of their operands.
-#include "attention_forward.cuh"
 #include "attention_tiles.cuh"
+
+// bf16 exists from sm_80 on.
+#if __CUDA_ARCH__ >= 800 || defined(HALF_IS_F16)
+#include "attention_forward.cuh"
 
 // statistics[0][batch, head, time] = logsumexp in powers of two, [1][..] = delta, the sum over a row of dy *
 // out. Grid [ceil(batch * time * heads / 32)], 256 threads: 8 threads per row, so that a warp reads 4
 // consecutive rows. Floor: 4 * batch * time * width bytes at memory speed.
 KERNEL __launch_bounds__(ROW_THREADS)
-    statistics_bf16(float *__restrict__ statistics, const bf16 *__restrict__ dy,
-                         const bf16 *__restrict__ out, const float *__restrict__ logsumexp, u32 batch,
+    OF_HALF(statistics)(float *__restrict__ statistics, const Half *__restrict__ dy,
+                         const Half *__restrict__ out, const float *__restrict__ logsumexp, u32 batch,
                          u32 time, u32 heads, u32 aligned) {
     constexpr u32 PART = D / 8;
     const u64 row = u64(blockIdx.x) * (ROW_THREADS / 8) + threadIdx.x / 8, rows = u64(batch) * time * heads;
@@ -48,7 +51,7 @@ KERNEL __launch_bounds__(ROW_THREADS)
 // Operands of one head: the block owns rows of `rows` and loops over those of `columns`; [0] are queries or
 // keys, [1] are dy or values.
 struct Operands {
-    const bf16 *rows[2], *columns[2];
+    const Half *rows[2], *columns[2];
     u64 row_stride[2], column_stride[2];
     const float *logsumexp, *delta;  // the first in powers of two
 };
@@ -140,7 +143,7 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][D / 8][4], u
         load_tile<BACKWARD_ROWS, THREADS>(own_tiles + i * BACKWARD_ROWS * D * 2, from.rows[i],
                                           from.row_stride[i], first, time, aligned);
     start_tile(begin);
-    commit();
+    commit_copies();
     float own[2][2] = {};
     if (!KEYS)
         for (u32 half = 0; half < 2; ++half) {
@@ -155,7 +158,7 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][D / 8][4], u
         wait_copies<0>();
         __syncthreads();
         if (tile + 1 < tiles) start_tile(tile + 1);
-        commit();
+        commit_copies();
         if (tile == begin) {
 #pragma unroll
             for (int i = 0; i < 2; ++i)
@@ -175,14 +178,14 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][D / 8][4], u
 // Floors: 4 matmuls for keys and values, 3 for queries, each batch * heads * time^2 * HEAD_DIM FLOP (the
 // causal half).
 #define BACKWARD_OPERANDS                                                                                 \
-    const bf16 *__restrict__ dy, const bf16 *__restrict__ q, const bf16 *__restrict__ k,                  \
-        const bf16 *__restrict__ v, const float *__restrict__ statistics, u32 time, u32 heads, u32 group, \
+    const Half *__restrict__ dy, const Half *__restrict__ q, const Half *__restrict__ k,                  \
+        const Half *__restrict__ v, const float *__restrict__ statistics, u32 time, u32 heads, u32 group, \
         u32 q_stride, u32 kv_stride, float scale, u32 aligned, MASKS_PARAMETERS
 
 // Grid [ceil(time / 64), heads / group, batch]: a block adds the query heads of its key and value head in
 // their order.
 KERNEL __launch_bounds__(BACKWARD_WARPS *WARP, 2)
-    backward_key_value_bf16(bf16 *__restrict__ dk, bf16 *__restrict__ dv, BACKWARD_OPERANDS) {
+    OF_HALF(backward_key_value)(Half *__restrict__ dk, Half *__restrict__ dv, BACKWARD_OPERANDS) {
     extern __shared__ __align__(128) u8 memory[];
     const u32 first = blockIdx.x * BACKWARD_ROWS, width = heads * D;
     const u64 sequence = u64(blockIdx.z) * time, start = sequence * kv_stride + blockIdx.y * D;
@@ -208,7 +211,7 @@ KERNEL __launch_bounds__(BACKWARD_WARPS *WARP, 2)
 
 // Grid [ceil(time / 64), heads, batch].
 KERNEL __launch_bounds__(BACKWARD_WARPS *WARP, 2)
-    backward_query_bf16(bf16 *__restrict__ dq, BACKWARD_OPERANDS) {
+    OF_HALF(backward_query)(Half *__restrict__ dq, BACKWARD_OPERANDS) {
     extern __shared__ __align__(128) u8 memory[];
     const u32 head = blockIdx.y, first = (gridDim.x - 1 - blockIdx.x) * BACKWARD_ROWS, width = heads * D;
     const u64 sequence = u64(blockIdx.z) * time;
@@ -226,3 +229,5 @@ KERNEL __launch_bounds__(BACKWARD_WARPS *WARP, 2)
     const u32 row = first + threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
     store_rows(dq + start, q_stride, row, time, acc[0], scale, scale);
 }
+
+#endif

@@ -1,4 +1,4 @@
-// The forward pass of attention in bf16. Operands as in attention.cu.
+// The forward pass of attention in half precision. Operands as in attention.cu.
 #pragma once
 #include "attention_tiles.cuh"
 
@@ -63,8 +63,8 @@ __device__ __forceinline__ void forward_tile(Rows &rows, const u32 (&q)[D / 16][
 // blocks of a head start first; the blocks of a head run together, so that L2 holds its keys and values.
 // Floor: 2 matmuls, 2 * batch * heads * time^2 * HEAD_DIM FLOP (the causal half).
 KERNEL __launch_bounds__(FORWARD_WARPS *WARP, D >= 96 ? 1 : 2)
-    forward_bf16(bf16 *__restrict__ out, float *__restrict__ logsumexp, const bf16 *__restrict__ q,
-                      const bf16 *__restrict__ k, const bf16 *__restrict__ v, u32 time, u32 heads, u32 group,
+    OF_HALF(forward)(Half *__restrict__ out, float *__restrict__ logsumexp, const Half *__restrict__ q,
+                      const Half *__restrict__ k, const Half *__restrict__ v, u32 time, u32 heads, u32 group,
                       u32 q_stride, u32 kv_stride, float scale, u32 aligned, MASKS_PARAMETERS) {
     extern __shared__ __align__(128) u8 memory[];
     const Masks masks = MASKS;
@@ -72,7 +72,7 @@ KERNEL __launch_bounds__(FORWARD_WARPS *WARP, D >= 96 ? 1 : 2)
     const u32 block = gridDim.x - 1 - blockIdx.x, head = blockIdx.y, first = block * FORWARD_ROWS,
               width = heads * D;
     const u64 sequence = u64(blockIdx.z) * time, kv_start = sequence * kv_stride + head / group * D;
-    const bf16 *queries = q + sequence * q_stride + head * D, *keys = k + kv_start, *values = v + kv_start;
+    const Half *queries = q + sequence * q_stride + head * D, *keys = k + kv_start, *values = v + kv_start;
     const u32 q_tile = shared_address(memory), stages = q_tile + FORWARD_ROWS * D * 2;
     const u32 row = first + threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
     const u32 end = min(first + FORWARD_ROWS, time), tiles = (end + FORWARD_KEYS - 1) / FORWARD_KEYS;
@@ -84,7 +84,7 @@ KERNEL __launch_bounds__(FORWARD_WARPS *WARP, D >= 96 ? 1 : 2)
     const u32 begin_stage = stages + begin % 2 * 2 * STAGE, begin_key = begin * FORWARD_KEYS;
     load_tile<FORWARD_KEYS, THREADS>(begin_stage, keys, kv_stride, begin_key, time, aligned);
     load_tile<FORWARD_KEYS, THREADS>(begin_stage + STAGE, values, kv_stride, begin_key, time, aligned);
-    commit();
+    commit_copies();
     Rows rows = {{}, {-INFINITE, -INFINITE}, {}};
     u32 own[D / 16][4];
     for (u32 tile = begin; tile < tiles; ++tile) {
@@ -95,7 +95,7 @@ KERNEL __launch_bounds__(FORWARD_WARPS *WARP, D >= 96 ? 1 : 2)
             load_tile<FORWARD_KEYS, THREADS>(next, keys, kv_stride, key, time, aligned);
             load_tile<FORWARD_KEYS, THREADS>(next + STAGE, values, kv_stride, key, time, aligned);
         }
-        commit();
+        commit_copies();
         if (tile == begin) {
 #pragma unroll
             for (int i = 0; i < D / 16; ++i) left(own[i], q_tile, threadIdx.x / WARP * 16, i);
@@ -109,7 +109,7 @@ KERNEL __launch_bounds__(FORWARD_WARPS *WARP, D >= 96 ? 1 : 2)
     }
     rows.total[0] = quad_sum(rows.total[0]);
     rows.total[1] = quad_sum(rows.total[1]);
-    bf16 *to = out + sequence * width + head * D;
+    Half *to = out + sequence * width + head * D;
     store_rows(to, width, row, time, rows.out, 1.0f / rows.total[0], 1.0f / rows.total[1]);
     float *line = logsumexp + (u64(blockIdx.z) * heads + head) * time;
     if (threadIdx.x % 4 == 0) {

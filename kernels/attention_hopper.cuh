@@ -1,6 +1,6 @@
-// Causal attention in bf16 with Hopper's warpgroup matmuls (wgmma, sm_90a), for HEAD_DIM 64 and 128: code
-// shared by the forward and the backward kernels. For other architectures both are empty and attention.cu is
-// used: the same algorithm, with results that differ by rounding only. Operands as there.
+// Causal attention in half precision with Hopper's warpgroup matmuls (wgmma, sm_90a), for HEAD_DIM 64 and
+// 128: code shared by the forward and the backward kernels. For other architectures both are empty and
+// attention.cu is used: the same algorithm, with results that differ by rounding only. Operands as there.
 //
 // A block is one producer warpgroup and CONSUMERS (2 or 3) consumer warpgroups, which multiply 64 rows each.
 // Three warps of the producer copy every third tile each and the fourth relays: copies count as ordinary
@@ -156,29 +156,30 @@ __device__ __forceinline__ u32 descriptor(u32 address, u32 rows) { return addres
 __device__ __forceinline__ void product(float (&d)[32], u32 a, u32 b, int add) {
     asm volatile(
         "{.reg .pred p; .reg .b64 a, b; setp.ne.b32 p, %34, 0;\n"
-        "mov.b64 a, {%32, 0x40000040}; mov.b64 b, {%33, 0x40000040};\n" WGMMA "m64n64k16.f32.bf16.bf16 {" LOW
-        "}, a, b, p, 1, 1, 0, 0;}"
+        "mov.b64 a, {%32, 0x40000040}; mov.b64 b, {%33, 0x40000040};\n" WGMMA
+        "m64n64k16.f32." HALF_TYPE "." HALF_TYPE " {" LOW "}, a, b, p, 1, 1, 0, 0;}"
         : F32(d, 0)
         : "r"(a), "r"(b), "r"(add));
 }
 __device__ __forceinline__ void product(float (&d)[64], u32 a, u32 b, int add) {
     asm volatile(
         "{.reg .pred p; .reg .b64 a, b; setp.ne.b32 p, %66, 0;\n"
-        "mov.b64 a, {%64, 0x40000040}; mov.b64 b, {%65, 0x40000040};\n" WGMMA "m64n128k16.f32.bf16.bf16 {" LOW
-        "," HIGH "}, a, b, p, 1, 1, 0, 0;}"
+        "mov.b64 a, {%64, 0x40000040}; mov.b64 b, {%65, 0x40000040};\n" WGMMA
+        "m64n128k16.f32." HALF_TYPE "." HALF_TYPE " {" LOW "," HIGH "}, a, b, p, 1, 1, 0, 0;}"
         : F32(d, 0), F32(d, 32)
         : "r"(a), "r"(b), "r"(add));
 }
 // The same with a in registers and b with rows along the depth.
 __device__ __forceinline__ void product(float (&d)[32], const u32 (&a)[4], u32 b, int add) {
     asm volatile("{.reg .pred p; .reg .b64 b; setp.ne.b32 p, %37, 0; mov.b64 b, {%36, 0x40000040};\n" WGMMA
-                 "m64n64k16.f32.bf16.bf16 {" LOW "}, {%32,%33,%34,%35}, b, p, 1, 1, 1;}"
+                 "m64n64k16.f32." HALF_TYPE "." HALF_TYPE " {" LOW "}, {%32,%33,%34,%35}, b, p, 1, 1, 1;}"
                  : F32(d, 0)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
 }
 __device__ __forceinline__ void product(float (&d)[64], const u32 (&a)[4], u32 b, int add) {
     asm volatile("{.reg .pred p; .reg .b64 b; setp.ne.b32 p, %69, 0; mov.b64 b, {%68, 0x40000040};\n" WGMMA
-                 "m64n128k16.f32.bf16.bf16 {" LOW "," HIGH "}, {%64,%65,%66,%67}, b, p, 1, 1, 1;}"
+                 "m64n128k16.f32." HALF_TYPE "." HALF_TYPE " {" LOW "," HIGH
+                 "}, {%64,%65,%66,%67}, b, p, 1, 1, 1;}"
                  : F32(d, 0), F32(d, 32)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
 }
@@ -201,14 +202,14 @@ __device__ __forceinline__ void times(float (&d)[D / 2], const u32 (&a)[K][4], u
 // Packs the accumulators of one matmul as the left operand of the next.
 template <int N> __device__ __forceinline__ void pack(u32 (&a)[N / 8][4], const float (&x)[N]) {
 #pragma unroll
-    for (int i = 0; i < N / 2; ++i) a[i / 4][i % 4] = pack_bf16(x[2 * i], x[2 * i + 1]);
+    for (int i = 0; i < N / 2; ++i) a[i / 4][i % 4] = pack_half(x[2 * i], x[2 * i + 1]);
 }
 
 // ---- copies
 
 // Queries, keys, values or dy of one head of one sequence.
 struct Source {
-    const bf16 *from;
+    const Half *from;
     u64 stride;
 };
 
@@ -218,12 +219,12 @@ template <int N, int PARTS = 1>
 __device__ __forceinline__ void copy_tile(u32 tile, Source source, u32 first, u32 time, u32 part = 0) {
     const u32 row = threadIdx.x % 8, chunk = threadIdx.x % WARP / 8;
     const u32 to = tile + row * 128 + ((chunk ^ row) << 4);
-    const bf16 *from = source.from + u64(first + row + part * 8) * source.stride + chunk * 8;
+    const Half *from = source.from + u64(first + row + part * 8) * source.stride + chunk * 8;
     const bool whole = first + N <= time;
 #pragma unroll 4
     for (u32 i = part * 8; i < N; i += 8 * PARTS) {
         const u32 bytes = whole || first + row + i < time ? 16 : 0;
-        const bf16 *here = bytes ? from : source.from;
+        const Half *here = bytes ? from : source.from;
 #pragma unroll
         for (u32 four = 0; four < D / 32; ++four)
             asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((to ^ four % 2 * 64) +
@@ -285,20 +286,20 @@ __device__ __forceinline__ u32 own_row(u32 group) {
 
 // Stores row and row + 8 of 64 rows, each times its factor. A quad swaps its parts so that each thread stores
 // 16 bytes.
-__device__ __forceinline__ void store_rows(bf16 *to, u64 stride, u32 row, u32 time, const float (&acc)[D / 2],
+__device__ __forceinline__ void store_rows(Half *to, u64 stride, u32 row, u32 time, const float (&acc)[D / 2],
                                            float factor0, float factor1) {
     const u32 quad = threadIdx.x % 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const float factor = half == 0 ? factor0 : factor1;
-        bf16 *line = to + u64(row + half * 8) * stride + quad * 8;
+        Half *line = to + u64(row + half * 8) * stride + quad * 8;
 #pragma unroll
         for (int n = 0; n < D / 8; n += 4) {
             u32 x[4];
 #pragma unroll
             for (int i = 0; i < 4; ++i)
                 x[i] =
-                    pack_bf16(acc[(n + i) * 4 + half * 2] * factor, acc[(n + i) * 4 + half * 2 + 1] * factor);
+                    pack_half(acc[(n + i) * 4 + half * 2] * factor, acc[(n + i) * 4 + half * 2 + 1] * factor);
             // Transposes 4 by 4 among the quad, in two rounds.
             const u32 a = __shfl_xor_sync(ALL_LANES, quad & 1 ? x[0] : x[1], 1);
             const u32 b = __shfl_xor_sync(ALL_LANES, quad & 1 ? x[2] : x[3], 1);

@@ -21,7 +21,7 @@ struct Memory {
 };
 
 struct Operands {
-    const bf16 *dy, *q, *k, *v;
+    const Half *dy, *q, *k, *v;
     const float *statistics;  // log-sum-exps in powers of two, then deltas, each [batch, heads, time]
     u32 batch, time, heads, group, q_stride, kv_stride;
     // Offset of a sequence's first row in query head `head`, and in the key and value head that it reads.
@@ -253,7 +253,7 @@ template <bool OWN_KEYS> struct Consumer {
 // dq, or dk with OWN_KEYS; second is dv. They have the layout of q, k and v. With OWN_KEYS a block of threads
 // adds the query heads of its key and value head in their order.
 template <bool OWN_KEYS>
-__device__ __forceinline__ void backward(bf16 *first, bf16 *second, const Operands &from, float scale) {
+__device__ __forceinline__ void backward(Half *first, Half *second, const Operands &from, float scale) {
     // Producers keep their addresses, and consumers of keys two sums.
     constexpr int FEW = !OWN_KEYS ? 56 : CONSUMERS == 2 ? 40 : 32;
     const Memory memory(shared_memory);
@@ -296,17 +296,17 @@ __device__ __forceinline__ void backward(bf16 *first, bf16 *second, const Operan
 }
 
 #define BACKWARD_OPERANDS                                                                                 \
-    const bf16 *__restrict__ dy, const bf16 *__restrict__ q, const bf16 *__restrict__ k,                  \
-        const bf16 *__restrict__ v, const float *__restrict__ statistics, u32 batch, u32 time, u32 heads, \
+    const Half *__restrict__ dy, const Half *__restrict__ q, const Half *__restrict__ k,                  \
+        const Half *__restrict__ v, const float *__restrict__ statistics, u32 batch, u32 time, u32 heads, \
         u32 group, u32 q_stride, u32 kv_stride, float scale
 
-KERNEL __launch_bounds__(BLOCK, 1) backward_query_bf16(bf16 *__restrict__ dq, BACKWARD_OPERANDS) {
+KERNEL __launch_bounds__(BLOCK, 1) OF_HALF(backward_query)(Half *__restrict__ dq, BACKWARD_OPERANDS) {
     backward<false>(dq, nullptr, {dy, q, k, v, statistics, batch, time, heads, group, q_stride, kv_stride},
                     scale);
 }
 
 KERNEL __launch_bounds__(BLOCK, 1)
-    backward_key_value_bf16(bf16 *__restrict__ dk, bf16 *__restrict__ dv, BACKWARD_OPERANDS) {
+    OF_HALF(backward_key_value)(Half *__restrict__ dk, Half *__restrict__ dv, BACKWARD_OPERANDS) {
     backward<true>(dk, dv, {dy, q, k, v, statistics, batch, time, heads, group, q_stride, kv_stride},
                    scale);
 }

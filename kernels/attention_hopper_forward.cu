@@ -24,7 +24,7 @@ __device__ __forceinline__ u32 last_tile(u32 block, u32 time) {
 }
 
 // Calls f(array, tile) for keys and values of each tile, from the last back: the order of the copies.
-template <typename F> __device__ __forceinline__ void for_tiles(const bf16 *k, const bf16 *v, u32 last, F f) {
+template <typename F> __device__ __forceinline__ void for_tiles(const Half *k, const Half *v, u32 last, F f) {
     for (u32 left = last + 1; left > 0; --left) {
         f(k, left - 1);
         f(v, left - 1);
@@ -160,9 +160,9 @@ struct Consumer {
 // weights and the output. Floor: 2 matmuls, 2 * batch * heads * time^2 * HEAD_DIM FLOP (the causal half); at
 // HEAD_DIM 64 the exponentials take as long.
 KERNEL __launch_bounds__(BLOCK, 1)
-    forward_bf16(bf16 *__restrict__ out, float *__restrict__ logsumexp,
-                             const bf16 *__restrict__ q, const bf16 *__restrict__ k,
-                             const bf16 *__restrict__ v, u32 batch, u32 time, u32 heads, u32 group,
+    OF_HALF(forward)(Half *__restrict__ out, float *__restrict__ logsumexp,
+                             const Half *__restrict__ q, const Half *__restrict__ k,
+                             const Half *__restrict__ v, u32 batch, u32 time, u32 heads, u32 group,
                              u32 q_stride, u32 kv_stride, float scale) {
     const Memory memory(shared_memory);
     const u32 width = heads * D, warp = uniform(threadIdx.x / WARP);
@@ -177,16 +177,16 @@ KERNEL __launch_bounds__(BLOCK, 1)
         for_work(work, heads, [&](u32 block, u32 head, u32 sequence) {
             if (warp == RELAY) {
                 memory.query_ring.relay(query_place);
-                for_tiles(k, v, last_tile(block, time), [&](const bf16 *, u32) { memory.ring.relay(place); });
+                for_tiles(k, v, last_tile(block, time), [&](const Half *, u32) { memory.ring.relay(place); });
                 return;
             }
-            const bf16 *queries = q + u64(sequence) * time * q_stride + head * D;
+            const Half *queries = q + u64(sequence) * time * q_stride + head * D;
             memory.query_ring.fill_together(query_place, [&](u32 index) {
                 copy_tile<ROWS, COPIERS>(memory.queries + index * OWN_TILE, {queries, q_stride}, block * ROWS,
                                          time, warp);
             });
             const u64 start = u64(sequence) * time * kv_stride + head / group * D;
-            for_tiles(k, v, last_tile(block, time), [&](const bf16 *array, u32 tile) {
+            for_tiles(k, v, last_tile(block, time), [&](const Half *array, u32 tile) {
                 memory.ring.fill(place, turn, [&](u32 index) {
                     copy_tile<KEYS>(memory.tiles + index * KEY_TILE, {array + start, kv_stride}, tile * KEYS,
                                     time);

@@ -1,4 +1,4 @@
-// Tiles of attention in bf16: copies to shared memory, tensor-core matmuls, and dropout of weights.
+// Tiles of attention in half precision: copies to shared memory, tensor-core matmuls, and dropout of weights.
 #pragma once
 #include "attention_masks.cuh"
 
@@ -17,11 +17,22 @@ __device__ __forceinline__ float exp2_fast(float x) {
 }
 
 __device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+#if __CUDA_ARCH__ >= 800
     asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-        "{%0,%1,%2,%3};"
+        "mma.sync.aligned.m16n8k16.row.col.f32." HALF_TYPE "." HALF_TYPE
+        ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+    const u32 b[2] = {b0, b1};
+#pragma unroll
+    for (int k = 0; k < 2; ++k)
+        asm volatile(
+            "mma.sync.aligned.m16n8k8.row.col.f32." HALF_TYPE "." HALF_TYPE
+            ".f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[2 * k]), "r"(a[2 * k + 1]), "r"(b[k]));
+#endif
 }
 
 __device__ __forceinline__ void ldmatrix(u32 (&r)[4], u32 address) {
@@ -48,30 +59,21 @@ __device__ __forceinline__ u32 at(u32 row, u32 chunk) {
 // Starts the copy of `ROWS` rows from `first` on; rows past the end are zeros. Unaligned operands are copied
 // by 4 bytes.
 template <int ROWS, int THREADS>
-__device__ __forceinline__ void load_tile(u32 tile, const bf16 *from, u64 stride, u32 first, u32 time,
+__device__ __forceinline__ void load_tile(u32 tile, const Half *from, u64 stride, u32 first, u32 time,
                                           bool aligned) {
 #pragma unroll
     for (u32 step = 0; step < ROWS * CHUNKS / THREADS; ++step) {
         const u32 index = step * THREADS + threadIdx.x, row = index / CHUNKS, chunk = index % CHUNKS;
         const bool inside = first + row < time;
-        const bf16 *source = from + (inside ? u64(first + row) * stride : 0) + chunk * 8;
+        const Half *source = from + (inside ? u64(first + row) * stride : 0) + chunk * 8;
         const u32 target = tile + at(row, chunk), bytes = inside ? 16 : 0;
         if (aligned) {
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source),
-                         "r"(bytes)
-                         : "memory");
+            copy_async<16>(target, source, bytes);
         } else {
             for (u32 word = 0; word < 4; ++word)
-                asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(target + word * 4),
-                             "l"(source + word * 2), "r"(bytes / 4)
-                             : "memory");
+                copy_async<4>(target + word * 4, source + word * 2, bytes / 4);
         }
     }
-}
-
-__device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int PENDING> __device__ __forceinline__ void wait_copies() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
 // Rows `row`..+16 of a tile as the left operand of a matmul over columns 16 * k..+16.
@@ -115,8 +117,8 @@ __device__ __forceinline__ void times(float (&acc)[D / 8][4], const u32 (&a)[N /
 template <int N> __device__ __forceinline__ void pack(u32 (&a)[N / 2][4], const float (&x)[N][4]) {
 #pragma unroll
     for (int n = 0; n < N; ++n) {
-        a[n / 2][n % 2 * 2] = pack_bf16(x[n][0], x[n][1]);
-        a[n / 2][n % 2 * 2 + 1] = pack_bf16(x[n][2], x[n][3]);
+        a[n / 2][n % 2 * 2] = pack_half(x[n][0], x[n][1]);
+        a[n / 2][n % 2 * 2 + 1] = pack_half(x[n][2], x[n][3]);
     }
 }
 
@@ -130,18 +132,18 @@ __device__ __forceinline__ float quad_sum(float x) {
 }
 
 // Stores rows row and row + 8 of the 16 rows of a warp, each times a factor.
-__device__ __forceinline__ void store_rows(bf16 *to, u64 stride, u32 row, u32 time,
+__device__ __forceinline__ void store_rows(Half *to, u64 stride, u32 row, u32 time,
                                            const float (&acc)[D / 8][4], float factor0, float factor1) {
     const u32 column = threadIdx.x % 4 * 2;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         if (row + half * 8 >= time) continue;
-        bf16 *line = to + u64(row + half * 8) * stride + column;
+        Half *line = to + u64(row + half * 8) * stride + column;
         const float factor = half == 0 ? factor0 : factor1;
 #pragma unroll
         for (int n = 0; n < D / 8; ++n)
             *reinterpret_cast<u32 *>(line + n * 8) =
-                pack_bf16(acc[n][half * 2] * factor, acc[n][half * 2 + 1] * factor);
+                pack_half(acc[n][half * 2] * factor, acc[n][half * 2 + 1] * factor);
     }
 }
 

@@ -9,19 +9,15 @@
 // begin at any element: the scores before the first 16-byte boundary and after the last are processed one by
 // one. Floor: the scores in once, the gradient out once.
 
-__device__ __forceinline__ void copy_16_bytes(void *shared, const void *global) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(u32(__cvta_generic_to_shared(shared))),
-                 "l"(global)
-                 : "memory");
-}
-
 // Copies the row to shared memory, at the same offset from a 16-byte boundary, and returns the copy.
 template <typename T> __device__ __forceinline__ const T *fetch(const T *row, const Cut<T> &cut) {
     extern __shared__ __align__(16) unsigned char memory[];
     constexpr u32 N = Cut<T>::N;
     T *copy = reinterpret_cast<T *>(memory) + (N - cut.head) % N;
-    cut.for_each([&](u32 at) { copy_16_bytes(copy + at, row + at); }, [&](u32 at) { copy[at] = row[at]; });
-    asm volatile("cp.async.wait_all;" ::: "memory");
+    cut.for_each([&](u32 at) { copy_async<16>(u32(__cvta_generic_to_shared(copy + at)), row + at); },
+                 [&](u32 at) { copy[at] = row[at]; });
+    commit_copies();
+    wait_copies<0>();
     __syncthreads();
     return copy;
 }
@@ -77,10 +73,12 @@ __device__ __forceinline__ Normalizer in_one_reading(const T *in, const Cut<T> &
     return {largest, block_sum(total * exponential(own - largest, T()), sums)};
 }
 
-// CACHED: the row is kept in shared memory. Without `gradient` the scores are not overwritten.
+// CACHED: the row is kept in shared memory. Without `gradient` the scores are not overwritten; `loss_scale`,
+// if not null, is a factor of the gradient.
 template <bool CACHED, typename T>
 __device__ __forceinline__ void cross_entropy(T *scores, const u32 *targets, const u32 *counted,
-                                              float *losses, u32 vocab, float scale, u32 gradient) {
+                                              float *losses, u32 vocab, float scale, u32 gradient,
+                                              const float *loss_scale) {
     constexpr u32 N = Cut<T>::N;
     __shared__ float maxima[MOST_THREADS / WARP], sums[MOST_THREADS / WARP];
     T *row = scores + u64(blockIdx.x) * vocab;
@@ -95,7 +93,8 @@ __device__ __forceinline__ void cross_entropy(T *scores, const u32 *targets, con
         return;
     }
     if (target >= vocab) __trap();
-    const float weight = __fdiv_rn(scale, __uint2float_rn(*counted));
+    float weight = __fdiv_rn(scale, __uint2float_rn(*counted));
+    if (loss_scale) weight = __fmul_rn(weight, *loss_scale);
     const T *in = row;
     if (CACHED) in = fetch<T>(row, cut);
     const float score = to_f32(in[target]);
@@ -130,13 +129,14 @@ __device__ __forceinline__ void cross_entropy(T *scores, const u32 *targets, con
     KERNEL __launch_bounds__(MOST_THREADS, 2)                                                              \
         cached_##NAME(T *__restrict__ scores, const u32 *__restrict__ targets,                             \
                       const u32 *__restrict__ counted, float *__restrict__ losses, u32 vocab, float scale, \
-                      u32 gradient) {                                                                      \
-        cross_entropy<true>(scores, targets, counted, losses, vocab, scale, gradient);                     \
+                      u32 gradient, const float *__restrict__ loss_scale) {                                \
+        cross_entropy<true>(scores, targets, counted, losses, vocab, scale, gradient, loss_scale);         \
     }                                                                                                      \
     KERNEL __launch_bounds__(MOST_THREADS, 2)                                                              \
         streamed_##NAME(T *scores, const u32 *__restrict__ targets, const u32 *__restrict__ counted,       \
-                        float *__restrict__ losses, u32 vocab, float scale, u32 gradient) {                \
-        cross_entropy<false>(scores, targets, counted, losses, vocab, scale, gradient);                    \
+                        float *__restrict__ losses, u32 vocab, float scale, u32 gradient,                  \
+                        const float *__restrict__ loss_scale) {                                            \
+        cross_entropy<false>(scores, targets, counted, losses, vocab, scale, gradient, loss_scale);        \
     }
 
 FOR_EACH_TYPE(FOR_TYPE)

@@ -117,8 +117,8 @@ KERNEL __launch_bounds__(WIDE_THREADS)
             __syncthreads();
             const u32 counted = votes[turn][lane];
             u32 before = lane < warp ? counted : 0, all = counted;
-            before = __reduce_add_sync(ALL_LANES, before);
-            all = __reduce_add_sync(ALL_LANES, all);
+            before = warp_sum_u32(before);
+            all = warp_sum_u32(all);
             if (mine) lists[place + before + __popc(vote & ((1u << lane) - 1))] = row;
             place += all;
         }

@@ -40,6 +40,10 @@ __device__ __forceinline__ void chunk(const T *a, const T *b, double *partial, u
     }                                                                                                 \
     KERNEL backward_##NAME(const T *a, const T *b, T *out, float factor, u64 count, u32 vector) {     \
         binary(a, b, out, Difference{factor}, count, vector);                                         \
+    }                                                                                                 \
+    KERNEL backward_scaled_##NAME(const T *a, const T *b, const float *by, T *out, float factor,      \
+                              u64 count, u32 vector) {                                                \
+        binary(a, b, out, Difference{__fmul_rn(factor, *by)}, count, vector);                         \
     }
 
 FOR_EACH_TYPE(FOR_TYPE)

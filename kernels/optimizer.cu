@@ -9,18 +9,20 @@
 // works on it. A block finds its parameter by bisection and owns CHUNK elements of it. Launch: THREADS
 // threads, a block for every chunk of every parameter; every thread has UNROLL vectors of each array in
 // flight. Floor: AdamW reads gradient, weight and both moments and writes all but the gradient, 28 bytes an
-// element (30 with a bf16 copy); SGD 12, with momentum 20. A bf16 gradient saves 2 of them.
+// element (30 with a copy in half precision); SGD 12, with momentum 20. A gradient in half precision saves 2.
 #define UNROLL 2
 
 // Absent tensors have the address 0.
 struct Parameter {
     u64 weight, gradient, states[MOST_STATES], compute;
     u64 elements;
-    // DECAY: weight decay applies. ALIGNED: every address is a multiple of 16.
+    // DECAY: weight decay applies. ALIGNED: every address is a multiple of 16. COPY_IN_F16: the copy is in
+    // f16, else in bf16.
     u32 flags, unused;
 };
 #define DECAY 1u
 #define ALIGNED 2u
+#define COPY_IN_F16 4u
 
 // Returns the last parameter that begins at or before this block.
 __device__ __forceinline__ u32 parameter_of(const u32 *blocks, u32 count, u32 block) {
@@ -61,6 +63,18 @@ __device__ __forceinline__ void put(T *to, u64 at, u64 end, bool aligned, const 
             if (at + i < end) to[at + i] = from_f32<T>(values.at[i]);
         }
     }
+}
+
+// Rounds weights into the copy for computing.
+__device__ __forceinline__ void put_copy(const Parameter &parameter, u64 at, u64 end, bool aligned,
+                                         const Four &weights) {
+#if __CUDA_ARCH__ >= 800
+    if (!(parameter.flags & COPY_IN_F16)) {
+        put(reinterpret_cast<bf16 *>(parameter.compute), at, end, aligned, weights);
+        return;
+    }
+#endif
+    put(reinterpret_cast<f16 *>(parameter.compute), at, end, aligned, weights);
 }
 
 // AdamW, as in `crates/tensor/src/ops/optimizer/adamw.rs`.
@@ -106,7 +120,6 @@ __device__ __forceinline__ void update(const Parameter &parameter, u64 start, co
     const u64 end = parameter.elements;
     const bool aligned = parameter.flags & ALIGNED, decay = parameter.flags & DECAY;
     float *weights = reinterpret_cast<float *>(parameter.weight);
-    bf16 *computes = reinterpret_cast<bf16 *>(parameter.compute);
     float *arrays[MOST_STATES];
     Four weight[UNROLL], gradient[UNROLL], states[MOST_STATES][UNROLL];
 #pragma unroll
@@ -134,7 +147,7 @@ __device__ __forceinline__ void update(const Parameter &parameter, u64 start, co
         put(weights, at, end, aligned, weight[i]);
 #pragma unroll
         for (int s = 0; s < Rule::STATES; s++) put(arrays[s], at, end, aligned, states[s][i]);
-        if (computes) put(computes, at, end, aligned, weight[i]);
+        if (parameter.compute) put_copy(parameter, at, end, aligned, weight[i]);
     }
 }
 

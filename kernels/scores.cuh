@@ -6,9 +6,9 @@
 #define NO_LOSS -1.0f
 
 // e^x for x up to 0, by the type of the scores: the library's for f32, the hardware's power of two (within
-// 2^-22) for bf16.
+// 2^-22) for half types.
 __device__ __forceinline__ float exponential(float x, float) { return expf(x); }
-__device__ __forceinline__ float exponential(float x, bf16) {
+template <typename T> __device__ __forceinline__ float exponential(float x, T) {
     float power;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 1.44269504f));
     return power;

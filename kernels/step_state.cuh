@@ -13,7 +13,9 @@ struct StepState {
     u32 skip;
     // Updates made, including the current one once it has begun.
     u32 updates;
-    u32 unused[2];
+    // Factor of the loss, and updates since it last changed; 0 without a loss scale.
+    float loss_scale;
+    u32 good_steps;
     // Coefficients of the current update, in the order of its rule's fields.
     float coefficients[8];
 };

@@ -70,7 +70,17 @@ fn wrong_input_is_refused_in_one_sentence_and_leaves_no_file() {
             &["--set", "precision.gradients=bf16"],
             "precision.gradients = \"bf16\" needs precision.compute = \"bf16\", and it is \"f32\"",
         ),
-        (&["--set", "precision.compute=f16", "--set", "model.heads=1"], "\"f16\" is not supported yet"),
+        (
+            &[
+                "--set",
+                "precision.gradients=f16",
+                "--set",
+                "precision.compute=bf16",
+                "--set",
+                "model.heads=1",
+            ],
+            "precision.gradients = \"f16\" needs precision.compute = \"f16\", and it is \"bf16\"",
+        ),
         (&["--ranks", "3"], "--ranks 3"),
         (&["--device", "cuda"], "--device cuda"),
         (&["--device", "tpu"], "--device tpu"),

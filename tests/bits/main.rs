@@ -6,6 +6,7 @@ mod adapters;
 mod common;
 mod data;
 mod grids;
+mod loss_scale;
 mod models;
 
 use common::runs::{GPT, config, train_in};

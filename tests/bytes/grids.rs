@@ -57,7 +57,7 @@ fn data_parallel_plans_equal_runs() {
 /// Half precision: copies of the weights, gradients in both types, pipelines, recomputation.
 #[test]
 fn plans_in_half_precision_equal_runs() {
-    for compute in ["bf16"] {
+    for compute in ["bf16", "f16"] {
         let (compute, gradients) =
             (format!("precision.compute={compute}"), format!("precision.gradients={compute}"));
         let table: [&[&str]; 5] = [

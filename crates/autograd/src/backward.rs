@@ -49,7 +49,7 @@ impl std::fmt::Debug for PendingWeights {
 }
 
 impl Tape {
-    /// Runs backward from a scalar loss, whose gradient is 1, and consumes tape and loss. Weight gradients go
+    /// Runs backward from a scalar loss, whose gradient is 1 or the pass's loss scale, and consumes tape and loss. Weight gradients go
     /// to `sink`; gradients of leaves are returned. Errors: a loss that this tape did not record, an
     /// operator's error, or the sink's.
     pub fn backward(self, loss: Var, sink: &mut dyn GradientSink) -> Result<LeafGradients> {
@@ -111,7 +111,7 @@ impl Tape {
             let call = of_rule(&pass, node.module, node.rule.operator(), Direction::Backward);
             pass.observers.before(|| call)?;
             let gradients = match root.take_if(|root| *root == node.first_output) {
-                Some(_) => from_root(&mut node, loss.as_ref(), weights)?,
+                Some(_) => from_root(&mut node, loss.as_ref(), &pass, weights)?,
                 None => from_outputs(&mut node, &mut flowing, weights)?,
             };
             let results = gradients.iter().flatten().map(Option::as_ref);
@@ -164,6 +164,7 @@ type InputGradients = Vec<Option<Tensor>>;
 fn from_root(
     node: &mut Node,
     loss: Option<&Var>,
+    pass: &Pass,
     weights: &mut Weights<'_>,
 ) -> Result<Option<InputGradients>> {
     let wanted = wanted(node);
@@ -173,7 +174,10 @@ fn from_root(
     }
     let Some(loss) = loss else { return Ok(None) };
     let one = Tensor::empty(loss.tensor.device(), loss.tensor.shape(), DType::F32, gradient_request())?;
-    ops::fill::constant(&one, 1.0)?;
+    match &pass.loss_scale {
+        Some(factor) => one.copy_from(&factor.scale)?,
+        None => ops::fill::constant(&one, 1.0)?,
+    }
     weights.input_half(node, vec![Some(one)], &wanted).map(Some)
 }
 

@@ -45,7 +45,7 @@ pub use backward::{LeafGradients, PendingWeights};
 pub use error::{AutogradError, Result};
 pub use mode::Mode;
 pub use observer::{Call, Direction, Observer, ObserverError, Observers};
-pub use pass::{CachedPass, Pass};
+pub use pass::{CachedPass, LossScale, Pass};
 pub use recompute::{RECOMPUTE, RecomputeRule, Segment, recompute};
 pub use rule::{Rule, Saved};
 pub use sink::{GradientSink, Gradients, Target, ready, target};

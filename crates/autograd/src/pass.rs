@@ -3,9 +3,11 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use tensor::Tensor;
+use device::{Category, Request};
 use tensor::ops::cached_attention::Cache;
+use tensor::{Tensor, ops};
 
+use crate::error::Result;
 use crate::observer::Observers;
 
 /// Settings shared by all calls of one pass of one micro-batch, besides their operands. All stages of a
@@ -22,8 +24,35 @@ pub struct Pass {
     pub label_smoothing: f32,
     /// The caches of a pass that generates text.
     pub cache: Option<CachedPass>,
+    /// The factor of the loss, for gradients in a type of few exponents; the loss itself is not multiplied.
+    pub loss_scale: Option<LossScale>,
     /// Observers of the pass's operators.
     pub observers: Observers,
+}
+
+/// A factor of all gradients of a pass, on the device.
+#[derive(Clone, Debug)]
+pub struct LossScale {
+    /// The factor, f32 \[1\].
+    pub scale: Tensor,
+    /// Its reciprocal, f32 \[1\].
+    pub inverse: Tensor,
+}
+
+impl LossScale {
+    /// Divides `gradient`, a scalar f32, by the factor. Errors: out of memory.
+    pub(crate) fn removed_from(&self, gradient: Tensor) -> Result<Tensor> {
+        let own = if gradient.is_unique() {
+            gradient
+        } else {
+            let request = Request::new(Category::ActivationGradient, "loss_scale");
+            let own = Tensor::empty(gradient.device(), gradient.shape(), gradient.dtype(), request)?;
+            own.copy_from(&gradient)?;
+            own
+        };
+        ops::scale::by(&own, &self.inverse)?;
+        Ok(own)
+    }
 }
 
 /// Caches of keys and values, as one pass uses them: the n-th call of attention has the n-th cache.

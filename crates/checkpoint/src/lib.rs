@@ -34,6 +34,7 @@ pub use contents::Contents;
 pub use corpus_mark::CorpusMark;
 pub use directory::{Directory, find, list, newest, run_of};
 pub use error::CheckpointError;
+pub use manifest::LossScale;
 pub use reader::{Checkpoint, Target};
 pub use resume::ResumePoint;
 pub use snapshot::Snapshot;

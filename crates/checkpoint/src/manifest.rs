@@ -37,6 +37,16 @@ impl FileDigest {
     }
 }
 
+/// A dynamic loss scale, to the bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LossScale {
+    /// The bits of the scale, an f32.
+    pub scale_bits: u32,
+    /// Updates since the scale last changed.
+    pub good_steps: u32,
+}
+
 /// The contents of `manifest.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -52,6 +62,9 @@ pub(crate) struct Manifest {
     /// Updates that the optimizer had made; absent if every step made one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     updates: Option<u32>,
+    /// The loss scale; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) loss_scale: Option<LossScale>,
     /// The settings that decide the bits, each as TOML.
     pub(crate) configuration: BTreeMap<String, String>,
     /// SHA-256 of the whole corpus, in checkpoints of versions before the corpus mark.
@@ -80,7 +93,7 @@ pub(crate) struct Manifest {
 impl Manifest {
     pub(crate) fn new(
         step: u64,
-        updates: u32,
+        (updates, loss_scale): (u32, Option<LossScale>),
         contents: &Contents,
         validations: Validations,
         state: FileDigest,
@@ -91,6 +104,7 @@ impl Manifest {
             libraries: Some(contents.libraries.clone()),
             step,
             updates: Some(updates),
+            loss_scale,
             configuration: contents.configuration.clone(),
             corpus_sha256: None,
             corpus: contents.corpus.clone(),
@@ -191,7 +205,7 @@ mod tests {
             corpus: None,
             before: Arc::new(|| Ok(())),
         };
-        let mut manifest = Manifest::new(5, 0, &contents, Validations::default(), state);
+        let mut manifest = Manifest::new(5, (0, None), &contents, Validations::default(), state);
         manifest.updates = written;
         manifest.manifest_sha256 = manifest.digest();
         let directory = tempfile::tempdir().unwrap();

@@ -9,7 +9,7 @@ use tensor::{Shape, Tensor, TensorError};
 use crate::corpus_mark::CorpusMark;
 use crate::error::{CheckpointError, Result};
 use crate::format::{self, Arrays, Entry};
-use crate::manifest::{Manifest, STATE};
+use crate::manifest::{LossScale, Manifest, STATE};
 use crate::validations::Validations;
 
 /// Name of the array of losses.
@@ -118,6 +118,11 @@ impl Checkpoint {
     /// Updates that the optimizer had made, at most one per step.
     pub fn updates(&self) -> u32 {
         u32::try_from(self.manifest.updates()).unwrap_or(u32::MAX)
+    }
+
+    /// The loss scale; `None` if the run had none.
+    pub fn loss_scale(&self) -> Option<LossScale> {
+        self.manifest.loss_scale
     }
 
     /// The version of Plimsoll that wrote the checkpoint.

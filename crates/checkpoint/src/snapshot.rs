@@ -3,6 +3,7 @@
 use device::DType;
 
 use crate::format::Entry;
+use crate::manifest::LossScale;
 use crate::reader::LOSSES;
 
 /// Named arrays on the host, whose memory is reused by the next snapshot.
@@ -12,6 +13,7 @@ pub struct Snapshot {
     /// The arrays one after another.
     pub(crate) bytes: Vec<u8>,
     pub(crate) updates: u32,
+    pub(crate) loss_scale: Option<LossScale>,
 }
 
 impl Snapshot {
@@ -38,6 +40,11 @@ impl Snapshot {
     /// Sets the number of updates that the optimizer has made; by default, the number of steps.
     pub fn set_updates(&mut self, updates: u32) {
         self.updates = updates;
+    }
+
+    /// Sets the loss scale of a run that has one.
+    pub fn set_loss_scale(&mut self, scale: Option<LossScale>) {
+        self.loss_scale = scale;
     }
 
     /// Adds the loss of every step so far.

@@ -137,7 +137,8 @@ impl Job {
         fs::create_dir(temporary).map_err(CheckpointError::file(temporary, "make the directory"))?;
         fail_point::reach("checkpoint directory made");
         let state = format::write(&temporary.join(STATE), &snapshot.entries, &snapshot.bytes)?;
-        let manifest = Manifest::new(step, snapshot.updates, &self.contents, validations, state);
+        let manifest =
+            Manifest::new(step, (snapshot.updates, snapshot.loss_scale), &self.contents, validations, state);
         let path = temporary.join(MANIFEST);
         let mut file = File::create_new(&path).map_err(CheckpointError::file(&path, "create it"))?;
         file.write_all(&manifest.to_text()).map_err(CheckpointError::file(&path, "write to it"))?;

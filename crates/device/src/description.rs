@@ -96,11 +96,13 @@ impl Description {
     }
 }
 
-/// Options of a device's allocator.
+/// Options of a device: its allocator, and its matmuls.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceOptions {
     /// The caching allocator's settings.
     pub settings: Settings,
     /// The most bytes to take from the driver; `None` for the whole device.
     pub limit_bytes: Option<u64>,
+    /// Whether a GPU rounds the operands of f32 matmuls to TF32, if it has it.
+    pub tf32: bool,
 }

@@ -56,7 +56,7 @@ impl Device {
     /// settings that the allocator refuses, a driver error, kernels that do not compile.
     pub fn cuda(rank: usize, ordinal: usize, families: Families, options: &DeviceOptions) -> Result<Self> {
         let named = |source| DeviceError::Cuda { rank, device: format!("cuda:{ordinal}"), source };
-        let (cuda, description) = Cuda::new(ordinal, families).map_err(named)?;
+        let (cuda, description) = Cuda::new(ordinal, families, options.tf32).map_err(named)?;
         let raw = Box::new(CudaMemory::new(&cuda.context, &cuda.streams, &cuda.given));
         Self::new(Backend::Cuda, rank, description, raw, Some(cuda), options)
     }

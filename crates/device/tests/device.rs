@@ -139,7 +139,7 @@ fn modules_label_allocations_and_streams_have_their_own_blocks() {
 #[test]
 fn expandable_segments_hold_real_memory() {
     let settings = memory::Settings::parse("expandable_segments:True").unwrap();
-    let device = Device::cpu(0, &DeviceOptions { settings, limit_bytes: None }).unwrap();
+    let device = Device::cpu(0, &DeviceOptions { settings, ..DeviceOptions::default() }).unwrap();
     let first = device.allocate(30 << 20, request()).unwrap();
     device.copy_from_host(&vec![1.5_f32; 30 << 18], first.region(0, 30 << 20)).unwrap();
     assert_eq!(first.read::<f32>((30 << 20) - 4, 1).unwrap()[0], 1.5);

@@ -33,4 +33,5 @@ pub use optimizer::{NamedState, Optimizer, state_name};
 pub use schedule::{Decay, Schedule};
 pub use slot::Slot;
 pub use tensor::ops::StepState;
+pub use tensor::ops::loss_scale::{ScaleRule, adapt as adapt_loss_scale};
 pub use tensor::ops::optimizer::{StateTensor, UpdateRule};

@@ -203,7 +203,7 @@ pub(crate) fn work_of_each(roles: usize) -> PlanWork {
 const MOST_AGED: u64 = 1 << 13;
 
 fn collects_by_age(setup: &Setup) -> bool {
-    let DeviceOptions { settings, limit_bytes } = &setup.device;
+    let DeviceOptions { settings, limit_bytes, .. } = &setup.device;
     let limited = limit_bytes.is_some() || settings.per_process_memory_fraction < 1.0;
     limited && settings.garbage_collection_threshold > 0.0
 }

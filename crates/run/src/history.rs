@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use checkpoint::Validations;
 use telemetry::RankStep;
-use worker::{Accuracy, Setup, StepMemory, StepScalars, Validation};
+use worker::{Accuracy, Setup, StepMemory, StepScalars, Validation, build};
 
 /// A completed step, as rank 0 reports it.
 #[derive(Clone, Debug)]
@@ -19,6 +19,8 @@ pub(crate) struct StepReport {
     pub(crate) duration: Option<Duration>,
     /// The validation after the step, if there was one.
     pub(crate) validation: Option<Validation>,
+    /// Steps of the run so far whose update was skipped; `None` without a loss scale.
+    pub(crate) skipped_steps: Option<u64>,
     /// Memory of this rank.
     pub(crate) memory: StepMemory,
     /// Records of all ranks, on rank 0 after steps that are reported in full; otherwise none.
@@ -65,7 +67,10 @@ pub(crate) struct History {
     pub(crate) interrupted: bool,
     /// Why the step after `steps` is to be repeated with smaller micro-batches.
     pub(crate) repeats: Option<String>,
-    /// Number of latest consecutive steps with a loss or norm that is not finite.
+    /// Steps whose update was skipped to try a smaller loss scale, including those of earlier processes; `None`
+    /// without a loss scale.
+    pub(crate) skipped_steps: Option<u64>,
+    /// Number of latest consecutive steps with a loss or norm that is not finite, without skipped ones.
     nonfinite_steps: u64,
     /// The number of such steps that ends the run.
     most_nonfinite_steps: u64,
@@ -81,29 +86,45 @@ impl History {
             true => u64::MAX,
             false => setup.config.train.max_nonfinite_steps,
         };
-        let fresh = History { most_nonfinite_steps, ..History::default() };
+        let is_scaled = build::scale_rule(&setup.config).is_some();
+        let fresh =
+            History { most_nonfinite_steps, skipped_steps: is_scaled.then_some(0), ..History::default() };
         let Some(point) = setup.resumed() else { return fresh };
         let step = point.checkpoint.step();
+        let skipped_steps = is_scaled.then(|| step.saturating_sub(point.checkpoint.updates().into()));
         let validations = point.checkpoint.validations();
-        History { first: step, steps: step, losses: point.losses.clone(), validations, ..fresh }
+        History {
+            first: step,
+            steps: step,
+            losses: point.losses.clone(),
+            validations,
+            skipped_steps,
+            ..fresh
+        }
+    }
+
+    /// Returns the number of skipped steps including a step with `scalars`.
+    pub(crate) fn skipped_with(&self, scalars: &StepScalars) -> Option<u64> {
+        self.skipped_steps.map(|steps| steps + u64::from(scalars.is_skipped()))
     }
 
     /// Adds a completed step.
     pub(crate) fn add(&mut self, report: &StepReport) {
-        let StepScalars { loss, gradient_norm } = report.scalars;
+        let StepScalars { loss, gradient_norm, .. } = report.scalars;
         self.losses.push(loss);
+        self.skipped_steps = report.skipped_steps;
         self.timed_steps += u64::from(report.duration.is_some());
         self.seconds += report.duration.map_or(0.0, |duration| duration.as_secs_f64());
-        match loss.is_finite() && gradient_norm.is_finite() {
-            true => self.nonfinite_steps = 0,
-            false => self.nonfinite_steps += 1,
+        match report.scalars.is_lost() {
+            false => self.nonfinite_steps = 0,
+            true => self.nonfinite_steps += 1,
         }
         if self.nonfinite_steps == self.most_nonfinite_steps {
             self.lost = Some(NonFinite { step: report.step + 1, loss, gradient_norm });
         }
     }
 
-    /// Returns whether loss and norm of the last step are finite, so that the state may be saved.
+    /// Returns whether loss and norm of the last step are finite, or its update was skipped, so that the state may be saved.
     pub(crate) fn is_finite(&self) -> bool {
         self.nonfinite_steps == 0
     }

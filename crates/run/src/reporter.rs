@@ -162,11 +162,13 @@ fn most_memory(report: &StepReport) -> [u64; 2] {
 
 impl Observer for Reporter {
     fn step(&mut self, worker: &Worker, report: &StepReport) -> Result<()> {
-        let StepScalars { loss, gradient_norm } = report.scalars;
+        let StepScalars { loss, gradient_norm, loss_scale } = report.scalars;
         let tokens_per_second = report.duration.map(|duration| self.tokens / duration.as_secs_f64());
-        if !(worker.device().is_meta() || loss.is_finite() && gradient_norm.is_finite()) {
-            let step = report.step + 1;
+        let step = report.step + 1;
+        if report.scalars.is_lost() && !worker.device().is_meta() {
             tracing::warn!(step, "the loss is {loss} and the gradient norm {gradient_norm}");
+        } else if let Some(scale) = loss_scale.filter(|_| report.scalars.is_skipped()) {
+            tracing::debug!(step, "skipped: the gradient norm is {gradient_norm} at loss scale {scale}");
         }
         let tokens = worker.setup().dataset.tokens.as_ref().filter(|_| !worker.device().is_meta());
         let training_per_byte = loss_per_byte(loss.into(), self.bytes_per_token(tokens));
@@ -183,10 +185,13 @@ impl Observer for Reporter {
                     throughput: tokens_per_second.filter(|_| computes),
                     mfu,
                     memory: Some(most_memory(report)),
+                    skipped: report.skipped_steps.filter(|_| computes),
                 },
             );
         }
         let mut more = serde_json::Map::new();
+        more.extend(loss_scale.map(|scale| ("loss_scale".to_owned(), scale.into())));
+        more.extend(report.skipped_steps.map(|steps| ("skipped_steps".to_owned(), steps.into())));
         more.extend(training_per_byte.map(|loss| ("loss_per_byte".to_owned(), loss.into())));
         if let Some(Validation { loss, accuracy }) = report.validation {
             let bytes = tokens.map(|tokens| tokens.bytes_per_token()).transpose()?.flatten();

@@ -225,7 +225,17 @@ impl Unread {
     fn read(self, worker: &Worker, history: &mut History, observer: &mut dyn Observer) -> Result<()> {
         let Unread { step, duration, validation, memory, ranks } = self;
         let (scalars, learning_rate) = (worker.scalars(step)?, worker.learning_rate(step));
-        let report = StepReport { step, scalars, learning_rate, duration, validation, memory, ranks };
+        let skipped_steps = history.skipped_with(&scalars);
+        let report = StepReport {
+            step,
+            scalars,
+            learning_rate,
+            duration,
+            validation,
+            skipped_steps,
+            memory,
+            ranks,
+        };
         history.add(&report);
         observer.step(worker, &report)
     }

@@ -44,6 +44,9 @@ pub(crate) fn summarize(
             more.insert("resumed_after_step".to_owned(), history.first.into());
         }
     }
+    if let Some(steps) = history.skipped_steps {
+        more.insert("skipped_steps".to_owned(), steps.into());
+    }
     if let Some(lost) = &history.lost {
         // JSON has no numbers that are not finite.
         let (loss, norm) = (lost.loss.to_string(), lost.gradient_norm.to_string());

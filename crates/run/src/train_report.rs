@@ -175,6 +175,11 @@ impl fmt::Display for TrainReport {
                 (None, None) => writeln!(f)?,
             }
         }
+        let skipped = self.summary.more.get("skipped_steps").and_then(serde_json::Value::as_u64);
+        if let Some(skipped) = skipped.filter(|_| computes) {
+            let which = "for gradients that are not finite at their loss scale";
+            writeln!(f, "Skipped the update of {} {which}.", counted(skipped, "step"))?;
+        }
         let (steps, speed) = (self.summary.steps, self.summary.tokens_per_second);
         let ended = if self.interrupted { "stopped after" } else { "did" };
         // Nothing was timed if the checkpoint had all steps done.

@@ -33,6 +33,8 @@ pub struct StepFigures {
     pub mfu: Option<f64>,
     /// Bytes allocated after the step, and their peak in it, on the rank with the most.
     pub memory: Option<[u64; 2]>,
+    /// Steps so far whose update was skipped; `None` without a loss scale.
+    pub skipped: Option<u64>,
 }
 
 /// Returns whether step `step`, from 1, is reported in full: the first of a process, the last, and every
@@ -122,12 +124,13 @@ impl Progress {
 
     /// Returns the known figures, each followed by two spaces.
     fn in_words(&self, figures: &StepFigures) -> String {
-        let StepFigures { loss, loss_per_byte, throughput, mfu, memory } = *figures;
+        let StepFigures { loss, loss_per_byte, throughput, mfu, memory, skipped } = *figures;
         let in_bytes = loss_per_byte.map_or(String::new(), |loss| format!(" ({loss:.4} a byte)"));
         let words = [
             loss.map(|loss| format!("loss {loss:.4}{in_bytes}  ")),
             throughput.map(|rate| format!("{} {}  ", grouped(rate as u64), self.unit)),
             mfu.map(|share| format!("MFU {}  ", percent(share))),
+            skipped.filter(|steps| *steps > 0).map(|steps| format!("skipped {}  ", grouped(steps))),
             memory.map(|[now, peak]| format!("memory {}, peak {}  ", bytes(now), bytes(peak))),
         ];
         words.into_iter().flatten().collect()

@@ -14,7 +14,7 @@ use device::{DType, Family};
 use tensor::ops::{DTYPES, FAMILIES};
 
 /// The supported compute capabilities.
-const CHIPS: [(u32, u32); 3] = [(8, 0), (9, 0), (10, 0)];
+const CHIPS: [(u32, u32); 7] = [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)];
 
 fn compiler_or_skip() -> bool {
     let there = compiler_is_there();
@@ -74,10 +74,12 @@ fn kernels_are_instantiated_for_the_types_that_operators_compute_with() {
     }
     for name in ["activation", "add", "cast", "embedding", "layer_norm", "linear", "mse", "scale", "tree"] {
         let family = FAMILIES.iter().find(|family| family.name == name).unwrap();
-        let symbols = symbols(&machine_code(family, 0, CHIPS[0]));
-        let has = |dtype: &DType| symbols.iter().any(|symbol| symbol.ends_with(&format!("_{dtype}")));
-        let found: Vec<DType> = DType::ALL.iter().copied().filter(has).collect();
-        assert_eq!(found, DTYPES, "{name} has {symbols:?}");
+        for (chip, expected) in [((8, 0), DTYPES), ((7, 5), &[DType::F32, DType::F16])] {
+            let symbols = symbols(&machine_code(family, 0, chip));
+            let has = |dtype: &DType| symbols.iter().any(|symbol| symbol.ends_with(&format!("_{dtype}")));
+            let found: Vec<DType> = DType::ALL.iter().copied().filter(has).collect();
+            assert_eq!(found, expected, "{name} for {chip:?} has {symbols:?}");
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use data::{ImageSource, Prefetcher, Slice, Source, Split, read_conversations};
 use data::{SyntheticKind, SyntheticOptions, SyntheticSource, TokenOptions, TokenSource, Tokenizer};
 use device::{DType, Device};
 use nn::{Examples, Model, Parameters, Recompute, Stage};
-use optim::{Decay, Schedule, UpdateRule};
+use optim::{Decay, ScaleRule, Schedule, UpdateRule};
 use sha2::{Digest, Sha256};
 use telemetry::units::grouped;
 use tokenize::Job;
@@ -288,6 +288,16 @@ pub fn update_rule(config: &RunConfig) -> UpdateRule {
         },
         OptimKind::Sgd => UpdateRule::Sgd { momentum: optim.momentum as f32, weight_decay },
     }
+}
+
+/// The rule of the loss scale; `None` for types that need none.
+pub fn scale_rule(config: &RunConfig) -> Option<ScaleRule> {
+    let config::Scaler { growth_factor, backoff_factor, growth_interval, .. } = config.scaler;
+    (config.precision.compute == DType::F16).then(|| ScaleRule {
+        growth: growth_factor as f32,
+        backoff: backoff_factor as f32,
+        interval: u32::try_from(growth_interval).unwrap_or(u32::MAX),
+    })
 }
 
 /// The learning-rate schedule.

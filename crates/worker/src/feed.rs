@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use autograd::{GradientSink, Observer, Observers, Pass};
+use autograd::{GradientSink, LossScale, Observer, Observers, Pass};
 use data::{ArrayShape, HostArray, HostData, MicroBatch, MicroBatchId, Prefetcher};
 use device::{Category, DType, Device, Float, Mark, dispatch};
 use parallel::data::MicroBatchSink;
@@ -166,6 +166,8 @@ pub(crate) struct WorkerFeed<'a> {
     pub(crate) observers: &'a [Rc<dyn Observer>],
     /// Hashes of the operators' results.
     pub(crate) hashes: Option<&'a TensorHashes>,
+    /// The factor of the loss in training, if there is one.
+    pub(crate) loss_scale: Option<LossScale>,
     /// Number of micro-batches that were loaded.
     loaded: usize,
 }
@@ -196,6 +198,7 @@ impl<'a> WorkerFeed<'a> {
             heard: None,
             observers: &[],
             hashes: None,
+            loss_scale: None,
             loaded: 0,
         }
     }
@@ -280,7 +283,8 @@ impl Feed for WorkerFeed<'_> {
         };
         let hashes = self.hashes.map(|hashes| hashes.of_stage(action.stage));
         let observers = Observers::new(self.observers.iter().cloned().chain(hashes));
-        Ok(Pass { observers, label_smoothing: self.label_smoothing, ..pass })
+        let (label_smoothing, loss_scale) = (self.label_smoothing, self.loss_scale.clone());
+        Ok(Pass { observers, label_smoothing, loss_scale, ..pass })
     }
 
     fn sink<'s>(&'s mut self, sink: MicroBatchSink<'s>, reduces: bool) -> Box<dyn GradientSink + 's> {

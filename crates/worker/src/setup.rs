@@ -62,9 +62,14 @@ impl Setup {
         placement: Placement,
         divide: impl FnOnce(&RunConfig, &Dataset, &Description) -> std::result::Result<Vec<Stage>, E>,
     ) -> std::result::Result<Self, E> {
-        if config.precision.compute == DType::F16 {
-            let place = config.origins.of("precision.compute");
-            let text = "precision.compute = \"f16\" is not supported yet";
+        let capability = placement.description().compute_capability;
+        let is_old = placement.description().kind == Kind::Cuda && capability < (8, 0);
+        if is_old && config.precision.compute == DType::Bf16 {
+            let (place, (major, minor)) = (config.origins.of("precision.compute"), capability);
+            let text = format!(
+                "precision.compute = \"bf16\" needs a GPU of compute capability 8.0 or more, and this one has \
+                 {major}.{minor}: use \"f16\""
+            );
             return Err(WorkerError::Refused(format!("{place}: {text}")).into());
         }
         let dataset = build::dataset(&config)?;
@@ -72,7 +77,7 @@ impl Setup {
             allocator_settings(&config, placement.description().kind, |name| std::env::var(name).ok())?;
         settings.text().clone_into(&mut config.memory.allocator);
         let limit_bytes = Some(config.memory.limit_bytes).filter(|limit| *limit > 0);
-        let device = DeviceOptions { settings, limit_bytes };
+        let device = DeviceOptions { settings, limit_bytes, tf32: config.precision.tf32 };
         let description = placement.description();
         let stages = divide(&config, &dataset, &description)?;
         let blueprint = Arc::new(Blueprint::new(&config, &dataset, &description, stages, None)?);

@@ -220,6 +220,7 @@ impl Worker {
             array.bring(self, snapshot.add(array.name.clone(), array.dtype, array.shape.dims()))?;
         }
         snapshot.set_updates(self.updates()?);
+        snapshot.set_loss_scale(self.loss_scale()?);
         Ok(())
     }
 
@@ -250,6 +251,7 @@ impl Worker {
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
         let weights = Layered::new(Arc::new(checkpoint.clone()), self.setup().base.clone());
         self.take(&weights, targets(self))?;
+        checkpoint.loss_scale().map_or(Ok(()), |scale| self.set_loss_scale(scale))?;
         self.set_updates(checkpoint.updates())
     }
 

@@ -4,11 +4,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use autograd::Observer;
+use checkpoint::LossScale;
 use collective::Communicator;
 use data::Prefetcher;
 use device::{Category, DType, Device, HostCopy, Mark, Request};
 use nn::Model;
-use optim::{NamedState, Optimizer, Schedule};
+use optim::{NamedState, Optimizer, ScaleRule, Schedule};
 use parallel::data::ParameterShard;
 use parallel::pipeline::{Executor, PassedOver, StagePart, TiedGradient};
 use parallel::{Axis, Planes, RankGrid};
@@ -41,7 +42,7 @@ mod step;
 pub use counters::StepMemory;
 pub use step::StepScalars;
 
-/// Loss and norm of a step, kept on the device until the next step.
+/// Loss and norm of a step, kept on the device until the next step; with a loss scale, also that.
 const SCALARS: usize = 2;
 
 /// One rank of a run.
@@ -64,11 +65,13 @@ pub struct Worker {
     norm: ModelNorm,
     optimizer: Optimizer,
     schedule: Schedule,
+    /// The rule of the loss scale, if there is one.
+    scale_rule: Option<ScaleRule>,
     /// Micro-batches of training, which are read ahead.
     data: Prefetcher,
     /// The micro-batches of a step whose data this rank needs, in order.
     data_order: Vec<usize>,
-    /// Loss and gradient norm of the last two steps, by parity of the step.
+    /// Loss, gradient norm and loss scale of the last two steps, by parity of the step.
     scalars: [Tensor; 2],
     /// Copies of `scalars` to the host that are in flight.
     reading: [Option<HostCopy<f32>>; 2],
@@ -135,10 +138,15 @@ impl Worker {
         let optimizer = parts::optimizer(&device, config, &parts)?;
         let norm = ModelNorm::new(&device, config, &grid, &blueprint, &parts)?;
         let gradients = parts.iter().flat_map(|part| part.reduction.gradients()).cloned().collect();
+        let scale_rule = build::scale_rule(config);
+        if scale_rule.is_some() {
+            norm.norm.state().set_loss_scale(config.scaler.init_scale as f32, 0)?;
+        }
         let request = Request::new(Category::Other, "step_scalars");
+        let count = SCALARS + usize::from(scale_rule.is_some());
         let scalars = [
-            Tensor::zeros(&device, [SCALARS], DType::F32, request)?,
-            Tensor::zeros(&device, [SCALARS], DType::F32, request)?,
+            Tensor::zeros(&device, [count], DType::F32, request)?,
+            Tensor::zeros(&device, [count], DType::F32, request)?,
         ];
         let schedule = Arc::clone(&blueprint.schedule);
         let mut executor = Executor::new(&device, grid, schedule, blueprint.crossings.clone())?;
@@ -159,6 +167,7 @@ impl Worker {
             norm,
             optimizer,
             schedule: build::schedule(config),
+            scale_rule,
             data: Prefetcher::new(Arc::clone(&setup.dataset.source), config.data.prefetch),
             data_order: executor.data_order(setup.dataset.source.packs_documents()),
             scalars,
@@ -234,6 +243,21 @@ impl Worker {
     /// Sets the number of updates, from a checkpoint.
     pub(crate) fn set_updates(&self, updates: u32) -> Result<()> {
         Ok(self.norm.norm.state().set_updates(updates)?)
+    }
+
+    /// The loss scale, if there is one. Waits for the device.
+    pub(crate) fn loss_scale(&self) -> Result<Option<LossScale>> {
+        let of_state = |_| {
+            let (scale, good_steps) = self.norm.norm.state().loss_scale()?;
+            Ok(LossScale { scale_bits: scale.to_bits(), good_steps })
+        };
+        self.scale_rule.map(of_state).transpose()
+    }
+
+    /// Sets the loss scale, from a checkpoint.
+    pub(crate) fn set_loss_scale(&self, of: LossScale) -> Result<()> {
+        let scale = f32::from_bits(of.scale_bits);
+        Ok(self.norm.norm.state().set_loss_scale(scale, of.good_steps)?)
     }
 
     /// Parameters of the whole model, each counted once.

@@ -5,6 +5,7 @@ use tensor::ops;
 
 use super::{named, only};
 use crate::error::Result;
+use crate::pass::LossScale;
 use crate::rule::{Rule, Saved};
 use crate::tape::{Tape, Var};
 
@@ -12,6 +13,9 @@ use crate::tape::{Tape, Var};
 #[derive(Debug)]
 pub struct CrossEntropyRule {
     gradient: Option<Tensor>,
+    loss_scale: Option<LossScale>,
+    /// Whether the gradient has the loss scale.
+    is_scaled: bool,
 }
 
 /// `scale` times the mean over rows; `logits` is [.., classes], `targets` has one u32 per row, or for
@@ -21,13 +25,16 @@ pub fn cross_entropy(tape: &Tape, logits: Var, targets: &Tensor, scale: f32) -> 
     tape.begin("cross_entropy")?;
     let source = logits.source();
     let with_gradient = tape.is_recording() && logits.wants_gradient();
-    let (logits, smoothing) = (logits.into_tensor(), tape.pass().label_smoothing);
-    let forward = match smoothing > 0.0 || ops::soft_cross_entropy::is_mixed(targets, logits.shape().rows()) {
+    let (loss_scale, smoothing) = (tape.pass().loss_scale.clone(), tape.pass().label_smoothing);
+    let logits = logits.into_tensor();
+    let is_soft = smoothing > 0.0 || ops::soft_cross_entropy::is_mixed(targets, logits.shape().rows());
+    let factor = loss_scale.as_ref().map(|factor| &factor.scale);
+    let forward = match is_soft {
         true => ops::soft_cross_entropy::forward(logits, targets, smoothing, scale, with_gradient),
-        false => ops::cross_entropy::forward(logits, targets, scale, with_gradient),
+        false => ops::cross_entropy::forward_scaled(logits, targets, scale, with_gradient, factor),
     };
     let ops::cross_entropy::Output { loss, gradient } = named("cross_entropy", forward)?;
-    tape.record_one(&[source], loss, || CrossEntropyRule { gradient })
+    tape.record_one(&[source], loss, || CrossEntropyRule { gradient, loss_scale, is_scaled: !is_soft })
 }
 
 impl Rule for CrossEntropyRule {
@@ -44,7 +51,11 @@ impl Rule for CrossEntropyRule {
         outputs: Vec<Option<Tensor>>,
         _wanted: &[bool],
     ) -> Result<Vec<Option<Tensor>>> {
-        let factor = only(outputs)?;
+        let factor = match &self.loss_scale {
+            // The gradient has the loss scale already, and so has the factor.
+            Some(scale) if self.is_scaled => scale.removed_from(only(outputs)?)?,
+            _ => only(outputs)?,
+        };
         if let Some(gradient) = &self.gradient {
             ops::scale::by(gradient, &factor)?;
         }
@@ -52,6 +63,9 @@ impl Rule for CrossEntropyRule {
     }
 
     fn backward_root(&mut self, _wanted: &[bool]) -> Result<Option<Vec<Option<Tensor>>>> {
+        if let (Some(gradient), Some(scale), false) = (&self.gradient, &self.loss_scale, self.is_scaled) {
+            ops::scale::by(gradient, &scale.scale)?;
+        }
         Ok(Some(vec![self.gradient.take()]))
     }
 }

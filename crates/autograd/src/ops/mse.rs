@@ -5,6 +5,7 @@ use tensor::ops;
 
 use super::{named, only};
 use crate::error::Result;
+use crate::pass::LossScale;
 use crate::rule::{Rule, Saved};
 use crate::tape::{Tape, Var};
 
@@ -14,19 +15,23 @@ pub struct MseRule {
     prediction: Tensor,
     target: Tensor,
     scale: f32,
+    loss_scale: Option<LossScale>,
 }
 
 /// `scale` times the mean over all elements of `(prediction − target)²`.
 pub fn mse(tape: &Tape, prediction: Var, target: &Tensor, scale: f32) -> Result<Var> {
     tape.begin("mse")?;
     let loss = named("mse", ops::mse::forward(prediction.tensor(), target, scale))?;
-    let rule = || MseRule { prediction: prediction.tensor().clone(), target: target.clone(), scale };
+    let loss_scale = tape.pass().loss_scale.clone();
+    let rule =
+        || MseRule { prediction: prediction.tensor().clone(), target: target.clone(), scale, loss_scale };
     tape.record_one(&[prediction.source()], loss, rule)
 }
 
 impl MseRule {
-    fn gradient(&self) -> Result<Tensor> {
-        Ok(ops::mse::backward(&self.prediction, &self.target, self.scale)?)
+    /// The gradient of the prediction, times `factor` before it is rounded.
+    fn gradient(&self, factor: Option<&Tensor>) -> Result<Tensor> {
+        Ok(ops::mse::backward_scaled(&self.prediction, &self.target, self.scale, factor)?)
     }
 }
 
@@ -44,12 +49,17 @@ impl Rule for MseRule {
         outputs: Vec<Option<Tensor>>,
         _wanted: &[bool],
     ) -> Result<Vec<Option<Tensor>>> {
-        let gradient = self.gradient()?;
-        ops::scale::by(&gradient, &only(outputs)?)?;
+        let factor = only(outputs)?;
+        if self.loss_scale.is_some() {
+            return Ok(vec![Some(self.gradient(Some(&factor))?)]);
+        }
+        let gradient = self.gradient(None)?;
+        ops::scale::by(&gradient, &factor)?;
         Ok(vec![Some(gradient)])
     }
 
     fn backward_root(&mut self, _wanted: &[bool]) -> Result<Option<Vec<Option<Tensor>>>> {
-        Ok(Some(vec![Some(self.gradient()?)]))
+        let factor = self.loss_scale.as_ref().map(|factor| &factor.scale);
+        Ok(Some(vec![Some(self.gradient(factor)?)]))
     }
 }

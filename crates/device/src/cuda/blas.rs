@@ -1,7 +1,8 @@
 //! Matmuls by cuBLASLt. A plan is created once for each shape, type, epilogue and alignment, and kept.
 //!
 //! The algorithm comes from the repository's table, or else is the library's first choice (`choice.rs`). It
-//! is a function of shapes, types, device and library version, never of a timing. TF32 is not used.
+//! is a function of shapes, types, device and library version, never of a timing. f32 matmuls use TF32 only if the device's
+//! options say so.
 #![allow(unsafe_code)] // cuBLASLt's handles and untyped attributes
 
 use std::cell::RefCell;
@@ -45,14 +46,24 @@ pub(crate) struct Blas {
     pub(super) handle: sys::cublasLtHandle_t,
     pub(super) plans: RefCell<HashMap<MatmulKey, Plan>>,
     pub(super) table: RefCell<MatmulTable>,
+    /// Whether f32 operands are rounded to TF32.
+    tf32: bool,
 }
 
 impl Blas {
     /// Creates a handle on the current context's device, of model `model`.
-    pub(crate) fn new(model: &str) -> Result<Self> {
+    pub(crate) fn new(model: &str, tf32: bool) -> Result<Self> {
         let handle = result::create_handle().named("cublasLtCreate")?;
         let table = RefCell::new(MatmulTable::embedded(model, version()));
-        Ok(Blas { handle, plans: RefCell::default(), table })
+        Ok(Blas { handle, plans: RefCell::default(), table, tf32 })
+    }
+
+    /// Returns how a matmul computes: by TF32 if the device does and both operands are f32.
+    pub(super) fn compute_type(&self, key: &MatmulKey) -> sys::cublasComputeType_t {
+        match self.tf32 && key.types[..2] == [DType::F32; 2] {
+            true => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
+            false => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+        }
     }
 }
 
@@ -83,8 +94,8 @@ pub(super) fn multiply(
         Entry::Occupied(known) => known.into_mut(),
         Entry::Vacant(place) => {
             let named = |error: CudaError| CudaError { text: format!("{} for {key}", error.text), ..error };
-            let mut plan = Plan::new(key).map_err(named)?;
-            plan.choose(blas.handle, &key, &blas.table.borrow()).map_err(named)?;
+            let mut plan = Plan::new(key, blas.compute_type(&key)).map_err(named)?;
+            plan.choose(blas, &key).map_err(named)?;
             place.insert(plan)
         }
     };
@@ -122,10 +133,9 @@ pub(super) fn multiply(
 impl Plan {
     /// Creates a plan. The library is column-major, so it computes the transposed matmul with exchanged
     /// operands.
-    pub(super) fn new(key: MatmulKey) -> Result<Self> {
+    pub(super) fn new(key: MatmulKey, compute: sys::cublasComputeType_t) -> Result<Self> {
         let [m, n, k] = key.sizes;
         let epilogue = library_epilogue(key.epilogue);
-        let compute = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
         let description = result::create_matmul_desc(compute, sys::cudaDataType_t::CUDA_R_32F)
             .named("cublasLtMatmulDescCreate")?;
         let mut plan = Plan {

@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 
 use cudarc::cublaslt::{result, sys};
 
-use super::blas::Plan;
+use super::blas::{Blas, Plan};
 use super::error::{CudaError, Named, Result};
 use crate::device::Device;
 use crate::matmul::WORKSPACE_BYTES;
@@ -55,7 +55,7 @@ impl Device {
     /// device is not a GPU, the library does not have the matmul.
     pub fn matmul_choices(&self, key: MatmulKey, most: usize) -> crate::Result<Vec<Choice>> {
         let blas = &self.gpu_or_refuse("matmul_choices")?.blas;
-        let found = Plan::new(key)
+        let found = Plan::new(key, blas.compute_type(&key))
             .and_then(|plan| plan.library_choices(blas.handle, &key, most))
             .map_err(|error| self.cuda_error(error))?;
         let choice = |algorithm| Choice { note: described(&algorithm), algorithm: algorithm.data };
@@ -65,20 +65,17 @@ impl Device {
 
 impl Plan {
     /// Sets the plan's algorithm.
-    pub(super) fn choose(
-        &mut self,
-        handle: sys::cublasLtHandle_t,
-        key: &MatmulKey,
-        table: &MatmulTable,
-    ) -> Result<()> {
-        if let Some(choice) = table.choices.get(key) {
+    pub(super) fn choose(&mut self, blas: &Blas, key: &MatmulKey) -> Result<()> {
+        // The table is measured without TF32.
+        let measured = blas.compute_type(key) == sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
+        if let Some(choice) = blas.table.borrow().choices.get(key).filter(|_| measured) {
             let algorithm = sys::cublasLtMatmulAlgo_t { data: choice.algorithm };
-            if self.is_possible(handle, &algorithm) {
+            if self.is_possible(blas.handle, &algorithm) {
                 (self.algorithm, self.from_table) = (algorithm, true);
                 return Ok(());
             }
         }
-        let found = self.library_choices(handle, key, 1)?;
+        let found = self.library_choices(blas.handle, key, 1)?;
         let missing = || CudaError {
             call: "cublasLtMatmulAlgoGetHeuristic",
             code: sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED as i64,

@@ -70,8 +70,9 @@ pub(crate) struct Cuda {
 }
 
 impl Cuda {
-    /// Creates the context of GPU `ordinal`, and loads the kernels of `families`.
-    pub(crate) fn new(ordinal: usize, families: Families) -> Result<(Self, Description)> {
+    /// Creates the context of GPU `ordinal`, and loads the kernels of `families`; `tf32` says whether f32
+    /// matmuls round their operands to TF32.
+    pub(crate) fn new(ordinal: usize, families: Families, tf32: bool) -> Result<(Self, Description)> {
         let context = CudaContext::new(ordinal).named("cuDevicePrimaryCtxRetain")?;
         let after_context = account::used(&context)?;
         let streams = Arc::new(Streams::new(&context)?);
@@ -80,7 +81,7 @@ impl Cuda {
         let description = describe(ordinal)?;
         let modules =
             modules::Modules::load(&context, families, &architecture(description.compute_capability))?;
-        let blas = blas::Blas::new(&description.model)?;
+        let blas = blas::Blas::new(&description.model, tf32)?;
         let staging = staging::Staging::new(&context, &events)?;
         let fetches = staging::Fetches::new(&context, &events);
         let after_modules = account::used(&context)?;

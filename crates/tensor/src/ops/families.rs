@@ -23,6 +23,7 @@ pub static FAMILIES: Families = &[
     &super::layer_norm::cuda::FAMILY,
     &super::linear::cuda::FAMILY,
     &super::linear_cross_entropy::cuda::FAMILY,
+    &super::loss_scale::FAMILY,
     &super::mse::FAMILY,
     &super::norm::FAMILY,
     &super::optimizer::FAMILY,

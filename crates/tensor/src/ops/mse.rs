@@ -47,31 +47,40 @@ pub fn forward(prediction: &Tensor, target: &Tensor, scale: f32) -> Result<Tenso
 /// Computes the gradient of [`forward`]'s result with respect to `prediction`: 2 · scale · (prediction −
 /// target) / elements. Errors: as [`forward`].
 pub fn backward(prediction: &Tensor, target: &Tensor, scale: f32) -> Result<Tensor> {
+    backward_scaled(prediction, target, scale, None)
+}
+
+/// [`backward`] times `factor`, a scalar f32 on the device, before it is rounded. Errors: as [`forward`].
+pub fn backward_scaled(
+    prediction: &Tensor,
+    target: &Tensor,
+    scale: f32,
+    factor: Option<&Tensor>,
+) -> Result<Tensor> {
     const OPERATOR: &str = "mse.backward";
     let dtype = check_operands(OPERATOR, prediction, target)?;
+    if let Some(factor) = factor {
+        check::f32s(OPERATOR, &[("factor", factor)])?;
+        check::elements(OPERATOR, "factor", factor, 1)?;
+    }
     let request = Request::new(Category::ActivationGradient, OPERATOR);
     let gradient = Tensor::empty(prediction.device(), prediction.shape(), dtype, request)?;
-    let factor = (2.0 * f64::from(scale) / prediction.elements() as f64) as f32;
+    let number = (2.0 * f64::from(scale) / prediction.elements() as f64) as f32;
     match prediction.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            differences_on_host(
-                &prediction.values()?,
-                &target.values()?,
-                factor,
-                &mut gradient.values_mut()?,
-            );
+            let mut number = number;
+            if let Some(factor) = factor {
+                number *= factor.values()?[0];
+            }
+            let (prediction, target) = (prediction.values()?, target.values()?);
+            differences_on_host(&prediction, &target, number, &mut gradient.values_mut()?);
         }
         Backend::Cuda => {
-            let kernel = Function::new(&FAMILY, "backward").of(dtype);
-            Each {
-                kernel,
-                read: &[prediction, target],
-                write: &gradient,
-                updates: false,
-                number: Some(factor),
-            }
-            .launch()?;
+            let name = if factor.is_some() { "backward_scaled" } else { "backward" };
+            let kernel = Function::new(&FAMILY, name).of(dtype);
+            let read: Vec<&Tensor> = [prediction, target].into_iter().chain(factor).collect();
+            Each { kernel, read: &read, write: &gradient, updates: false, number: Some(number) }.launch()?;
         }
     }
     Ok(gradient)

@@ -13,6 +13,8 @@ const LEARNING_RATE: usize = 2;
 const GRADIENT_SCALE: usize = 3;
 const SKIP: usize = 4;
 const UPDATES: usize = 5;
+const LOSS_SCALE: usize = 6;
+const GOOD_STEPS: usize = 7;
 const COEFFICIENTS: usize = 8;
 /// Number of words of the tensor.
 const WORDS: usize = COEFFICIENTS + MOST_COEFFICIENTS;
@@ -22,11 +24,11 @@ pub(crate) const MOST_COEFFICIENTS: usize = 8;
 /// Numbers of one update that all elements share, in the order that its rule defines.
 pub(crate) type Coefficients = [f32; MOST_COEFFICIENTS];
 
-/// Learning rate, gradient scale, gradient norm with its clipping factor, skip flag and number of updates,
-/// which operators read and write on the device, so that a step needs no word from the host.
+/// Learning rate, gradient scale, gradient norm with its clipping factor, skip flag, number of updates and
+/// loss scale, which operators read and write on the device, so that a step needs no word from the host.
 ///
 /// Setters enqueue a copy on the compute stream and return; getters wait for the device, and give zeros on
-/// Meta. Every word is an f32 but the skip flag and the number of updates, which are the bits of a u32.
+/// Meta. Every word is an f32 but the skip flag and the numbers of updates, which are the bits of a u32.
 #[derive(Debug)]
 pub struct StepState {
     words: Tensor,
@@ -83,6 +85,28 @@ impl StepState {
     /// Sets the factor of every gradient, 1 / loss scale; the next norm is that of the scaled gradients.
     pub fn set_gradient_scale(&self, scale: f32) -> Result<()> {
         self.set(GRADIENT_SCALE, scale)
+    }
+
+    /// The factor of the loss, and the number of updates since it last changed; zeros without a loss scale.
+    pub fn loss_scale(&self) -> Result<(f32, u32)> {
+        Ok((self.get(LOSS_SCALE)?, self.get(GOOD_STEPS)?.to_bits()))
+    }
+
+    /// The factor of the loss, f32 \[1\].
+    pub fn loss_scale_tensor(&self) -> Result<Tensor> {
+        self.words.view(LOSS_SCALE, [1])
+    }
+
+    /// The factor of every gradient, 1 / loss scale, f32 \[1\].
+    pub fn gradient_scale_tensor(&self) -> Result<Tensor> {
+        self.words.view(GRADIENT_SCALE, [1])
+    }
+
+    /// Sets the factor of the loss with the number of updates since it last changed, and the factor of every
+    /// gradient to its reciprocal.
+    pub fn set_loss_scale(&self, scale: f32, good_steps: u32) -> Result<()> {
+        self.words.view(LOSS_SCALE, [2])?.set(&[scale, f32::from_bits(good_steps)])?;
+        self.set_gradient_scale(1.0 / scale)
     }
 
     /// Sets whether the following updates are skipped. An update with a norm that is not finite is always
@@ -144,7 +168,20 @@ impl<T: std::ops::Deref<Target = [f32]>> Words<T> {
 
     /// Returns whether the update is skipped.
     pub(crate) fn skip(&self) -> bool {
-        self.0[SKIP].to_bits() != 0 || !self.0[NORM].is_finite()
+        self.0[SKIP].to_bits() != 0 || !self.is_finite()
+    }
+
+    /// Returns whether the norm is finite.
+    pub(crate) fn is_finite(&self) -> bool {
+        self.0[NORM].is_finite()
+    }
+
+    pub(crate) fn loss_scale(&self) -> f32 {
+        self.0[LOSS_SCALE]
+    }
+
+    pub(crate) fn good_steps(&self) -> u32 {
+        self.0[GOOD_STEPS].to_bits()
     }
 
     pub(crate) fn updates(&self) -> u32 {
@@ -159,6 +196,11 @@ impl<T: std::ops::Deref<Target = [f32]>> Words<T> {
 impl<T: std::ops::DerefMut<Target = [f32]>> Words<T> {
     pub(crate) fn count_update(&mut self) {
         self.0[UPDATES] = f32::from_bits(self.updates() + 1);
+    }
+
+    pub(crate) fn set_loss_scale(&mut self, scale: f32, good_steps: u32) {
+        (self.0[LOSS_SCALE], self.0[GOOD_STEPS]) = (scale, f32::from_bits(good_steps));
+        self.0[GRADIENT_SCALE] = 1.0 / scale;
     }
 
     pub(crate) fn set_coefficients(&mut self, coefficients: &Coefficients) {

@@ -21,6 +21,7 @@ mod general;
 mod layer_norm;
 mod linear;
 mod linear_cross_entropy;
+mod loss_scale;
 mod meta;
 mod mse;
 mod norm;

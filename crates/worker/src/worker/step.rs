@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-use autograd::Mode;
+use autograd::{LossScale, Mode};
 use data::Prefetcher;
 use device::nvtx::Range;
 use parallel::Axis;
@@ -27,6 +27,26 @@ pub struct StepScalars {
     pub loss: f32,
     /// Norm of the summed gradient before clipping.
     pub gradient_norm: f32,
+    /// Factor of the loss in the step; `None` without a loss scale.
+    pub loss_scale: Option<f32>,
+}
+
+impl StepScalars {
+    /// Returns whether the update was skipped to try a smaller loss scale.
+    #[must_use]
+    pub fn is_skipped(&self) -> bool {
+        self.loss_scale.is_some() && !self.gradient_norm.is_finite()
+    }
+
+    /// Returns whether loss or norm is not finite, and a smaller loss scale cannot be the remedy: the loss
+    /// itself is not finite, or the scale is below 1 already.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        if self.is_skipped() && self.loss_scale.is_some_and(|scale| scale >= 1.0) {
+            return !self.loss.is_finite();
+        }
+        !(self.loss.is_finite() && self.gradient_norm.is_finite())
+    }
 }
 
 impl Worker {
@@ -82,10 +102,12 @@ impl Worker {
         let end = setup.config.train.steps.saturating_mul(per_step);
         let numbers = Numbers::Training { first: step * per_step + first, per_step, end };
         let names = self.moments.is_heard().then(|| self.names_by_use());
+        let loss_scale = self.loss_factor()?;
         let (data, phases) = ((&mut self.data, &*self.data_order), &mut self.phases);
         let mut feed = WorkerFeed::new(&self.device, &setup.dataset, dtype, numbers, data, phases);
         feed.label_smoothing = setup.config.train.label_smoothing as f32;
         feed.marks = self.marks.as_mut();
+        feed.loss_scale = loss_scale;
         if mode == Mode::Train {
             (feed.observers, feed.hashes) = (&self.observers, self.hashes.as_ref());
         }
@@ -100,6 +122,15 @@ impl Worker {
             self.passes_ended = Some(self.device.mark()?);
         }
         Ok(())
+    }
+
+    /// The factor of the loss on the device, if there is a loss scale.
+    fn loss_factor(&self) -> Result<Option<LossScale>> {
+        let state = self.norm.norm.state();
+        let factor = |_| -> Result<LossScale> {
+            Ok(LossScale { scale: state.loss_scale_tensor()?, inverse: state.gradient_scale_tensor()? })
+        };
+        self.scale_rule.map(factor).transpose()
     }
 
     /// Names of the parameters of each of the rank's stages, by use.
@@ -171,7 +202,7 @@ impl Worker {
         Ok(gather_weights(self.planes.along(Axis::Data)?, reduction, model.parameters(), groups)?)
     }
 
-    /// Starts to copy loss and norm to the host.
+    /// Starts to copy loss, norm and loss scale to the host, and adapts the loss scale.
     fn report(&mut self, step: u64) -> Result<()> {
         let scalars = &self.scalars[(step % 2) as usize];
         let loss = scalars.view(0, [1])?;
@@ -180,7 +211,13 @@ impl Worker {
                 loss.copy_from(&sum)?;
             }
         }
-        scalars.view(1, [1])?.copy_from(&self.norm.norm.state().norm_tensor()?)?;
+        let state = self.norm.norm.state();
+        scalars.view(1, [1])?.copy_from(&state.norm_tensor()?)?;
+        if let Some(rule) = &self.scale_rule {
+            scalars.view(2, [1])?.copy_from(&state.loss_scale_tensor()?)?;
+            // After the update, whose factor is the old scale's.
+            optim::adapt_loss_scale(rule, state)?;
+        }
         if self.grid.size(Axis::Pipeline) > 1 {
             self.phases.enter(Phase::Reduce)?;
             share_from_last(&mut self.planes, &loss)?;
@@ -190,7 +227,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Returns loss and norm of step `step`, which is the last one or the one before. Waits for that step
+    /// Returns loss, norm and loss scale of step `step`, which is the last one or the one before. Waits for that step
     /// only.
     pub fn scalars(&self, step: u64) -> Result<StepScalars> {
         let values = match &self.reading[(step % 2) as usize] {
@@ -198,7 +235,8 @@ impl Worker {
             None => Vec::new(),
         };
         let value = |index: usize| values.get(index).copied().unwrap_or(f32::NAN);
-        Ok(StepScalars { loss: value(0), gradient_norm: value(1) })
+        let loss_scale = self.scale_rule.map(|_| value(2));
+        Ok(StepScalars { loss: value(0), gradient_norm: value(1), loss_scale })
     }
 
     /// Returns the mean loss over the validation micro-batches, which the data-parallel ranks share, and of

@@ -8,8 +8,10 @@ use crate::ops::kernels::family;
 use crate::{Result, Tensor};
 
 /// Bytes of the longest row that is kept in shared memory: the limit of a block on every GPU from sm_80 on,
-/// less the kernel's other use. One limit for all GPUs, so that a result does not depend on the GPU's memory.
+/// less the kernel's other use. One limit for these GPUs, so that a result does not depend on the GPU's memory.
 const CACHED_BYTES: usize = 101_000;
+/// The same for GPUs before sm_80, whose blocks have 64 KiB.
+const CACHED_BYTES_BEFORE_SM_80: usize = 64_000;
 /// Bytes reserved for a row's offset from a 16-byte boundary.
 const SLACK_BYTES: usize = 16;
 /// Vectors of a row per thread, up to [`MOST_THREADS`].
@@ -28,12 +30,18 @@ pub(crate) static FAMILY: Family = family!(
     ],
 );
 
+/// The gradient that replaces the scores.
+pub(super) struct Slope<'a> {
+    /// A factor on the device.
+    pub(super) loss_scale: Option<&'a Tensor>,
+}
+
 /// loss = scale · mean −ln softmax\[target\]; with `gradient`, the scores are replaced by their gradient.
 pub(super) fn forward(
     operator: &'static str,
     scores: &Tensor,
     targets: &Tensor,
-    gradient: bool,
+    gradient: Option<Slope<'_>>,
     scale: f32,
     workspace: &Tensor,
     loss: &Tensor,
@@ -41,7 +49,8 @@ pub(super) fn forward(
     let (device, dtype) = (scores.device(), scores.dtype());
     let (rows, vocab) = (scores.shape().rows(), scores.shape().columns());
     let row_bytes = vocab * dtype.bytes();
-    let cached = row_bytes <= CACHED_BYTES;
+    let is_old = device.description().compute_capability < (8, 0);
+    let cached = row_bytes <= if is_old { CACHED_BYTES_BEFORE_SM_80 } else { CACHED_BYTES };
     let kernel = Function::new(&FAMILY, if cached { "cached" } else { "streamed" }).of(dtype);
     let shared = if cached { row_bytes + SLACK_BYTES } else { 0 };
     let threads = threads(operator, vocab, dtype)?;
@@ -50,9 +59,13 @@ pub(super) fn forward(
     count_targets(operator, targets, loss)?;
     let launch = device.kernel(kernel).write(scores.region()).read(targets.region());
     let launch = launch.read(loss.region()).write(workspace.region()).u32(gpu::word(operator, vocab)?);
-    let launch = launch.f32(scale).u32(u32::from(gradient));
+    let launch = launch.f32(scale).u32(u32::from(gradient.is_some()));
+    let launch = match gradient.as_ref().and_then(|gradient| gradient.loss_scale) {
+        Some(factor) => launch.read(factor.region()),
+        None => launch.null(),
+    };
     let launch = launch.shared(gpu::word(operator, shared)?);
-    let passes = if gradient { 2 } else { 1 };
+    let passes = if gradient.is_some() { 2 } else { 1 };
     let launch = launch.cost(passes * scores.bytes() as u64, 4 * scores.elements() as u64);
     launch.launch([rows, 1, 1], threads)?;
     mean_loss(operator, workspace, loss, scale)

@@ -29,10 +29,26 @@ pub struct Output {
 /// that do not agree, no row, a target outside 0..vocab (on a GPU it ends the process's use of the device),
 /// out of memory.
 pub fn forward(logits: Tensor, targets: &Tensor, scale: f32, with_gradient: bool) -> Result<Output> {
+    forward_scaled(logits, targets, scale, with_gradient, None)
+}
+
+/// [`forward`] with a gradient that is multiplied by `loss_scale`, a scalar f32 on the device, before it is
+/// rounded. Errors: as [`forward`].
+pub fn forward_scaled(
+    logits: Tensor,
+    targets: &Tensor,
+    scale: f32,
+    with_gradient: bool,
+    loss_scale: Option<&Tensor>,
+) -> Result<Output> {
     const OPERATOR: &str = "cross_entropy.forward";
     let dtype = check::computed(OPERATOR, &[("logits", &logits)])?;
     check::dtype(OPERATOR, "targets", targets, DType::U32)?;
     check::not_empty(OPERATOR, "logits", &logits)?;
+    if let Some(factor) = loss_scale {
+        check::f32s(OPERATOR, &[("loss_scale", factor)])?;
+        check::elements(OPERATOR, "loss_scale", factor, 1)?;
+    }
     let (rows, vocab) = (logits.shape().rows(), logits.shape().columns());
     if targets.elements() != rows {
         return Err(check::wrong(OPERATOR, "targets", targets, format!("{rows} elements")));
@@ -62,19 +78,23 @@ pub fn forward(logits: Tensor, targets: &Tensor, scale: f32, with_gradient: bool
                     if !in_place {
                         gradient.copy_from(&logits)?;
                     }
-                    let weight = scale / counted as f32;
+                    let mut weight = scale / counted as f32;
+                    if let Some(factor) = loss_scale {
+                        weight *= factor.values()?[0];
+                    }
                     cpu::losses_and_gradient(&mut gradient.values_mut()?, &targets, vocab, weight)
                 }
             };
             let mean = if counted == 0 { 0.0 } else { f64::from(scale) * total / counted as f64 };
             loss.set(&[mean as f32])?;
         }
-        (Backend::Cuda, None) => cuda::forward(OPERATOR, &logits, targets, false, scale, &workspace, &loss)?,
+        (Backend::Cuda, None) => cuda::forward(OPERATOR, &logits, targets, None, scale, &workspace, &loss)?,
         (Backend::Cuda, Some(gradient)) => {
             if !in_place {
                 gradient.copy_from(&logits)?;
             }
-            cuda::forward(OPERATOR, gradient, targets, true, scale, &workspace, &loss)?;
+            let slope = cuda::Slope { loss_scale };
+            cuda::forward(OPERATOR, gradient, targets, Some(slope), scale, &workspace, &loss)?;
         }
     }
     Ok(Output { loss, gradient })

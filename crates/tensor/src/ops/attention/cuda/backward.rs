@@ -2,7 +2,7 @@
 
 use device::cuda::Launch;
 
-use super::call::{Call, Form, array_bytes, f32_shared, hopper_threads};
+use super::call::{Call, Form, after_bf16, array_bytes, f32_shared, hopper_threads};
 use super::families::{
     BACKWARD_COLUMNS, BACKWARD_WARPS, COLUMNS, CONSUMER_ROWS, F32, FAMILY, FAMILY_F32,
     FAMILY_HOPPER_BACKWARD, HOPPER_BACKWARD, HopperBackward, THREADS,
@@ -65,13 +65,13 @@ pub(crate) fn backward(
             backward.delta(variant)?;
             Owner::ALL.into_iter().try_for_each(|owner| backward.f32(owner, variant))
         }
-        Form::Bf16 { variant } => {
+        Form::Half { variant } => {
             backward.statistics(variant)?;
-            Owner::ALL.into_iter().try_for_each(|owner| backward.bf16(owner, variant))
+            Owner::ALL.into_iter().try_for_each(|owner| backward.half(owner, variant))
         }
-        Form::Hopper { variant, any } => {
+        Form::Hopper { index, any } => {
             backward.statistics(any)?;
-            Owner::ALL.into_iter().try_for_each(|owner| backward.hopper(owner, variant))
+            Owner::ALL.into_iter().try_for_each(|owner| backward.hopper(owner, index))
         }
     }
 }
@@ -124,7 +124,7 @@ impl<'a> Backward<'a> {
         Ok(())
     }
 
-    fn bf16(&self, owner: Owner, variant: usize) -> Result<()> {
+    fn half(&self, owner: Owner, variant: usize) -> Result<()> {
         let (call, rows) = (&self.call, 16 * BACKWARD_WARPS);
         let launch = self.kernel(owner, call.kernel(&FAMILY, variant, owner.name()));
         let launch = call.layout(launch.read(self.given.workspace.region()).u32(call.time));
@@ -135,9 +135,10 @@ impl<'a> Backward<'a> {
         Ok(())
     }
 
-    fn hopper(&self, owner: Owner, variant: usize) -> Result<()> {
+    fn hopper(&self, owner: Owner, index: usize) -> Result<()> {
         let call = &self.call;
-        let HopperBackward { width, consumers, own_tiles, stages } = HOPPER_BACKWARD[variant];
+        let HopperBackward { width, consumers, own_tiles, stages } = HOPPER_BACKWARD[index];
+        let variant = index + after_bf16(call.dtype, HOPPER_BACKWARD.len());
         let rows = CONSUMER_ROWS * consumers;
         let own = 2 * rows * width * 2 + (8 * rows).next_multiple_of(1024);
         let shared = own_tiles * own + stages * (2 * COLUMNS * width * 2 + 1024) + 2048;

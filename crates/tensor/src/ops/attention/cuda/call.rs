@@ -12,10 +12,11 @@ use crate::{Result, Tensor, TensorError};
 /// Kernels of a call, chosen by type, head width and device. Variants are indices into those of the families.
 #[derive(Clone, Copy)]
 pub(super) enum Form {
-    /// Kernels in bf16 for any GPU.
-    Bf16 { variant: usize },
-    /// Kernels in bf16 with Hopper's warp-group matmuls; `any` is the variant for any GPU.
-    Hopper { variant: usize, any: usize },
+    /// Kernels in half precision for any GPU.
+    Half { variant: usize },
+    /// Kernels in half precision with Hopper's warp-group matmuls, by index into [`HOPPER_FORWARD`]; `any` is
+    /// the variant for any GPU.
+    Hopper { index: usize, any: usize },
     /// Kernels in f32.
     F32 { variant: usize },
 }
@@ -28,17 +29,22 @@ impl Form {
                 let variant = F32.iter().position(|variant| width <= variant.width as usize)?;
                 Some(Form::F32 { variant })
             }
-            DType::Bf16 => {
+            DType::Bf16 | DType::F16 => {
                 let any = WIDTHS.iter().position(|compiled| *compiled as usize == width)?;
                 let own = HOPPER_FORWARD.iter().position(|variant| variant.width as usize == width);
                 Some(match own.filter(|_| hopper) {
-                    Some(variant) => Form::Hopper { variant, any },
-                    None => Form::Bf16 { variant: any },
+                    Some(index) => Form::Hopper { index, any: any + after_bf16(dtype, WIDTHS.len()) },
+                    None => Form::Half { variant: any + after_bf16(dtype, WIDTHS.len()) },
                 })
             }
             _ => None,
         }
     }
+}
+
+/// Returns the index of the first variant in `dtype`, where `count` variants in bf16 precede those in f16.
+pub(super) fn after_bf16(dtype: DType, count: usize) -> usize {
+    if dtype == DType::F16 { count } else { 0 }
 }
 
 /// Refuses a type and head width without a kernel.

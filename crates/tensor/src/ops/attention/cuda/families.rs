@@ -5,20 +5,20 @@ use device::{DType, Family};
 use crate::ops::attention::widths::HeadWidths;
 use crate::ops::kernels::family;
 
-/// Head widths of the bf16 kernels for any GPU, by variant.
+/// Head widths of the half-precision kernels for any GPU, by variant; those of f16 follow those of bf16.
 pub(super) const WIDTHS: [u32; 4] = [32, 64, 96, 128];
 /// Threads of a block of the kernels that sum rows, and of the f32 kernels.
 pub(super) const THREADS: u32 = 256;
-/// Warps of a block of the bf16 forward kernel, each with 16 positions.
+/// Warps of a block of the half-precision forward kernel, each with 16 positions.
 pub(super) const FORWARD_WARPS: u32 = 8;
-/// Keys of a tile of the bf16 forward kernel.
+/// Keys of a tile of the half-precision forward kernel.
 pub(super) const FORWARD_KEYS: u32 = 64;
-/// Warps of a block of the bf16 backward kernels, each with 16 positions.
+/// Warps of a block of the half-precision backward kernels, each with 16 positions.
 pub(super) const BACKWARD_WARPS: u32 = 4;
-/// Positions of a tile of the bf16 backward kernels.
+/// Positions of a tile of the half-precision backward kernels.
 pub(super) const BACKWARD_COLUMNS: u32 = 64;
 
-/// Attention in bf16 for any GPU with tensor cores.
+/// Attention in half precision for any GPU with tensor cores; before sm_80, the variants of bf16 are empty.
 pub(crate) static FAMILY: Family = family!(
     "attention",
     headers: ["attention_forward.cuh", "attention_masks.cuh", "attention_tiles.cuh", "philox.cuh"],
@@ -34,8 +34,15 @@ pub(crate) static FAMILY: Family = family!(
         &[("HEAD_DIM", WIDTHS[1])],
         &[("HEAD_DIM", WIDTHS[2])],
         &[("HEAD_DIM", WIDTHS[3])],
+        &[("HEAD_DIM", WIDTHS[0]), IN_F16],
+        &[("HEAD_DIM", WIDTHS[1]), IN_F16],
+        &[("HEAD_DIM", WIDTHS[2]), IN_F16],
+        &[("HEAD_DIM", WIDTHS[3]), IN_F16],
     ],
 );
+
+/// Macro of the variants in f16.
+const IN_F16: (&str, u32) = ("HALF_IS_F16", 1);
 
 /// Variant of the f32 kernels.
 #[derive(Clone, Copy)]
@@ -96,14 +103,24 @@ impl HopperForward {
     const fn macros(&self) -> [(&'static str, u32); 3] {
         [("HEAD_DIM", self.width), ("CONSUMERS", self.consumers), ("SLOTS", self.slots)]
     }
+
+    const fn macros_in_f16(&self) -> [(&'static str, u32); 4] {
+        let [width, consumers, slots] = self.macros();
+        [width, consumers, slots, IN_F16]
+    }
 }
 
-/// Forward attention in bf16 with Hopper's warp-group matmuls; empty for other architectures.
+/// Forward attention in half precision with Hopper's warp-group matmuls; empty for other architectures.
 pub(crate) static FAMILY_HOPPER_FORWARD: Family = family!(
     "attention_hopper_forward",
     headers: ["attention_hopper.cuh"],
     constants: &[("CONSUMER_ROWS", CONSUMER_ROWS), ("KEYS", KEYS), ("QUERY_TILES", QUERY_TILES)],
-    variants: &[&HOPPER_FORWARD[0].macros(), &HOPPER_FORWARD[1].macros()],
+    variants: &[
+        &HOPPER_FORWARD[0].macros(),
+        &HOPPER_FORWARD[1].macros(),
+        &HOPPER_FORWARD[0].macros_in_f16(),
+        &HOPPER_FORWARD[1].macros_in_f16(),
+    ],
 );
 
 /// Variant of the Hopper backward kernels.
@@ -132,14 +149,24 @@ impl HopperBackward {
             ("STAGES", self.stages),
         ]
     }
+
+    const fn macros_in_f16(&self) -> [(&'static str, u32); 5] {
+        let [width, consumers, own_tiles, stages] = self.macros();
+        [width, consumers, own_tiles, stages, IN_F16]
+    }
 }
 
-/// Backward attention in bf16 with Hopper's warp-group matmuls; empty for other architectures.
+/// Backward attention in half precision with Hopper's warp-group matmuls; empty for other architectures.
 pub(crate) static FAMILY_HOPPER_BACKWARD: Family = family!(
     "attention_hopper_backward",
     headers: ["attention_hopper.cuh"],
     constants: &[("CONSUMER_ROWS", CONSUMER_ROWS), ("COLUMNS", COLUMNS)],
-    variants: &[&HOPPER_BACKWARD[0].macros(), &HOPPER_BACKWARD[1].macros()],
+    variants: &[
+        &HOPPER_BACKWARD[0].macros(),
+        &HOPPER_BACKWARD[1].macros(),
+        &HOPPER_BACKWARD[0].macros_in_f16(),
+        &HOPPER_BACKWARD[1].macros_in_f16(),
+    ],
 );
 
 /// Returns the head widths that have kernels in a type.

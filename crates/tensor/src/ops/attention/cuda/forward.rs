@@ -1,6 +1,6 @@
 //! Launches of the forward pass.
 
-use super::call::{Call, Form, array_bytes, f32_shared, hopper_threads};
+use super::call::{Call, Form, after_bf16, array_bytes, f32_shared, hopper_threads};
 use super::families::{
     CONSUMER_ROWS, F32, FAMILY, FAMILY_F32, FAMILY_HOPPER_FORWARD, FORWARD_KEYS, FORWARD_WARPS,
     HOPPER_FORWARD, HopperForward, KEYS, QUERY_TILES, THREADS,
@@ -27,15 +27,16 @@ pub(crate) fn forward(
         call.read(launch, qkv).cost(bytes, geometry.flops(2))
     };
     match call.form {
-        Form::Bf16 { variant } => {
+        Form::Half { variant } => {
             let rows = 16 * FORWARD_WARPS;
             let launch = call.layout(kernel(&FAMILY, variant, "forward").u32(call.time));
             call.masked(launch.f32(scale).u32(u32::from(call.aligned)))
                 .shared((rows + 4 * FORWARD_KEYS) * width * 2)
                 .launch(call.grid(rows, call.heads), 32 * FORWARD_WARPS)?;
         }
-        Form::Hopper { variant, .. } => {
-            let HopperForward { consumers, slots, .. } = HOPPER_FORWARD[variant];
+        Form::Hopper { index, .. } => {
+            let HopperForward { consumers, slots, .. } = HOPPER_FORWARD[index];
+            let variant = index + after_bf16(call.dtype, HOPPER_FORWARD.len());
             let rows = QUERY_TILES * CONSUMER_ROWS * consumers + slots * KEYS;
             let launch = kernel(&FAMILY_HOPPER_FORWARD, variant, "forward");
             call.layout(launch.u32(call.batch).u32(call.time))
