@@ -381,6 +381,38 @@ fn the_printed_plan_equals_the_run() {
 }
 
 #[test]
+fn the_precision_of_every_operator_is_planned() {
+    let directory = workplace();
+    let plan = |sets: &[&str]| {
+        let sets = sets.iter().flat_map(|set| ["--set", set]);
+        let output = plimsoll(directory.path())
+            .args(["plan", "run.toml", "--device", "cpu", "--precision"])
+            .args(sets)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let wide = ["model.width=128", "model.heads=2"];
+    let half = plan(&[&wide[..], &["precision.compute=f16", "model.dropout=0.1"]].concat());
+    let line = |of: &str, name: &str| {
+        let found = of.lines().find(|line| line.split_whitespace().next() == Some(name));
+        found.unwrap_or_else(|| panic!("{name}: {of}")).to_owned()
+    };
+    assert!(half.starts_with("activations in f16, gradients of weights in f32"), "{half}");
+    assert!(half.contains("with a dynamic loss scale"), "{half}");
+    assert!(line(&half, "cross_entropy").contains("f32                      f32       f16"), "{half}");
+    assert!(line(&half, "attention").contains("half operands, f32 sums  f16       f16"), "{half}");
+    assert!(line(&half, "residual_layer_norm").ends_with("mean, rstd"), "{half}");
+    let pieces = ["model.loss_pieces=2", "precision.compute=bf16", "lora.rank=2"];
+    let other = plan(&[&wide[..], &pieces].concat());
+    for said in [&half, &other, &plan(&["parallel.pipeline=2"])] {
+        assert!(!said.contains("not in the table"), "{said}");
+    }
+    assert!(!plan(&[]).contains("half"));
+}
+
+#[test]
 fn plans_for_a_gpu_need_no_gpu_and_refuse_runs_that_do_not_fit() {
     let directory = workplace();
     let plan = |sets: &[&str]| {

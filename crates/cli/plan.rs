@@ -3,11 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use crate::error::CliError;
+use autograd::precision::PrecisionTable;
 use bench::describe_device;
 use clap::builder::RangedU64ValueParser;
 use config::{PartitionPolicy, RunConfig};
 use plan::{
-    PlanOptions, PlanTarget, Proposal, Try, plan_page, plan_run, propose, search_largest, timed_partitions,
+    PlanOptions, PlanTarget, Proposal, Try, plan_page, plan_precision, plan_run, propose, search_largest,
+    timed_partitions,
 };
 use telemetry::units::parse_bytes;
 
@@ -35,6 +37,10 @@ pub(crate) struct PlanArgs {
     /// Bytes of the device, instead of its own, as in 80GiB.
     #[arg(long, value_name = "BYTES")]
     capacity: Option<String>,
+    /// Print the operators of a step instead: the types of their results and gradients, and which of them
+    /// compute in half precision and which in f32.
+    #[arg(long, conflicts_with_all = ["json", "html", "schedule", "largest", "fit", "describe", "profile"])]
+    precision: bool,
     /// Print one JSON object, with the keys of summary.json.
     #[arg(long)]
     json: bool,
@@ -98,6 +104,9 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), CliError> {
     let options = PlanOptions { target, capacity };
     if args.schedule.schedule {
         return print(&plan_schedule::text(&args.schedule, args.force, config, &options)?);
+    }
+    if args.precision {
+        return print(&plan_precision(config, &options, PrecisionTable::default())?.to_string());
     }
     if let Some(path) = &args.html {
         return page(args, config, &options, path);

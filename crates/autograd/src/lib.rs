@@ -35,6 +35,7 @@ mod mode;
 mod observer;
 pub mod ops;
 mod pass;
+pub mod precision;
 mod recompute;
 mod rule;
 mod sink;

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::rc::Rc;
 
+use autograd::Observer;
 use collective::{ControlPlane, Traffic};
 use device::Mark;
 use parallel::pipeline::PassedOver;
@@ -84,6 +85,11 @@ impl Worker {
     /// Times of the phases of the rank's steps.
     pub fn phases(&mut self) -> &mut Phases {
         &mut self.phases
+    }
+
+    /// Adds an observer of the operators of the steps from now on.
+    pub fn observe(&mut self, observer: Rc<dyn Observer>) {
+        self.observers.push(observer);
     }
 
     /// Times the operators of the steps from now on; [`Worker::end_timing`] ends it.

@@ -1,0 +1,134 @@
+//! `plimsoll plan --precision`: the types and the arithmetic of every operator of a step.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::rc::Rc;
+
+use autograd::precision::PrecisionTable;
+use autograd::{Call, Direction, Observer, ObserverError, RECOMPUTE};
+use collective::Communicator;
+use config::RunConfig;
+use device::DType;
+use tensor::Tensor;
+use worker::{Placement, Setup, Worker};
+
+use crate::error::Result;
+use crate::plan::work_of_each;
+use crate::prepare::prepare;
+use crate::target::PlanOptions;
+
+/// Calls of an operator in a step, and the types of its results and of the gradients that it computes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OperatorTypes {
+    /// Forward calls of the planned ranks in one step.
+    pub calls: u64,
+    /// Types of its results.
+    pub results: BTreeSet<DType>,
+    /// Types of its inputs' gradients.
+    pub gradients: BTreeSet<DType>,
+}
+
+/// The operators of a configuration's step with their types.
+#[derive(Clone, Debug)]
+pub struct PlannedPrecision {
+    /// The compute type, the gradients' and whether matmuls of f32 use TF32, in words.
+    summary: String,
+    operators: BTreeMap<&'static str, OperatorTypes>,
+    table: PrecisionTable,
+}
+
+/// Returns the types with which a configuration computes: the worker of each pipeline rank runs a step on
+/// Meta, and every operator is observed. `table` has the operators' arithmetic. Errors: those of a plan.
+pub fn plan_precision(
+    config: RunConfig,
+    options: &PlanOptions,
+    table: PrecisionTable,
+) -> Result<PlannedPrecision> {
+    let device = options.target.device(options.capacity)?;
+    let description = device.description(config.world_size() > 1);
+    let setup = prepare(config, Placement::Meta(description))?;
+    let seen = Rc::new(Seen::default());
+    for rank in 0..setup.config.parallel.pipeline {
+        let setup = Setup { plan_work: Some(work_of_each(1)), ..setup.on_meta() };
+        let communicator = Communicator::counted(rank, setup.config.world_size());
+        let mut worker = Worker::new(&setup, communicator)?;
+        worker.observe(Rc::<Seen>::clone(&seen));
+        worker.step(setup.first_step())?;
+    }
+    let precision = &setup.config.precision;
+    let scale = if precision.compute == DType::F16 { ", with a dynamic loss scale" } else { "" };
+    let tf32 = if precision.tf32 { ", f32 matmuls in TF32" } else { "" };
+    let masters = if precision.compute == DType::F32 { "" } else { "; master weights in f32" };
+    let summary = format!(
+        "activations in {}, gradients of weights in {}{masters}{scale}{tf32}",
+        precision.compute, precision.gradients
+    );
+    Ok(PlannedPrecision { summary, operators: seen.0.take(), table })
+}
+
+/// Notes the types of all results.
+#[derive(Default)]
+struct Seen(RefCell<BTreeMap<&'static str, OperatorTypes>>);
+
+impl Observer for Seen {
+    fn before(&self, _: &Call) -> std::result::Result<(), ObserverError> {
+        Ok(())
+    }
+
+    fn after(&self, call: &Call, results: &[Option<&Tensor>]) -> std::result::Result<(), ObserverError> {
+        if call.operator == RECOMPUTE {
+            return Ok(());
+        }
+        let mut seen = self.0.borrow_mut();
+        let operator = seen.entry(call.operator).or_default();
+        let types = results.iter().flatten().map(|tensor| tensor.dtype());
+        match call.direction {
+            Direction::Forward => {
+                operator.calls += 1;
+                operator.results.extend(types);
+            }
+            Direction::Recompute => {}
+            Direction::Backward | Direction::BackwardWeight => operator.gradients.extend(types),
+        }
+        Ok(())
+    }
+}
+
+impl PlannedPrecision {
+    /// The operators by name.
+    #[must_use]
+    pub fn operators(&self) -> &BTreeMap<&'static str, OperatorTypes> {
+        &self.operators
+    }
+}
+
+/// Joins the names of types; a dash if there are none.
+fn names(types: &BTreeSet<DType>) -> String {
+    let names: Vec<&str> = types.iter().map(|dtype| dtype.name()).collect();
+    if names.is_empty() { "-".to_owned() } else { names.join(", ") }
+}
+
+impl fmt::Display for PlannedPrecision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}\n", self.summary)?;
+        let header = ["operator", "calls", "arithmetic", "results", "gradients", "always in f32"];
+        let [operator, calls, arithmetic, results, gradients, in_f32] = header;
+        write!(f, "{operator:<22} {calls:>7}  {arithmetic:<24} {results:<9} {gradients:<9} {in_f32}")?;
+        for (name, types) in &self.operators {
+            let row = self.table.find(name);
+            let single = types.results.iter().chain(&types.gradients).all(|dtype| *dtype == DType::F32);
+            let arithmetic = match row {
+                _ if single => "f32",
+                Some(row) => row.arithmetic.name(),
+                None => "not in the table",
+            };
+            let in_f32 = row.map_or("", |row| row.in_f32);
+            let (calls, results, gradients) = (types.calls, names(&types.results), names(&types.gradients));
+            let line =
+                format!("{name:<22} {calls:>7}  {arithmetic:<24} {results:<9} {gradients:<9} {in_f32}");
+            write!(f, "\n{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
