@@ -229,7 +229,7 @@ template <bool OWN_KEYS> struct Consumer {
             if constexpr (OWN_KEYS)
                 slopes(ds, base, [&](int i) {  // rounded weights take fewer registers
                     const u32 pair = packed_p[i / 8][i / 2 % 4];
-                    return __uint_as_float(i % 2 ? pair & 0xffff0000u : pair << 16);
+                    return i % 2 ? Word<Half>::last(pair) : Word<Half>::first(pair);
                 });
             else
                 slopes(ds, base, [&](int i) { return p[i]; });

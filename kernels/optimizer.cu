@@ -2,6 +2,7 @@
 // all elements share, the number of states of a parameter, and the update of one element. `begin_<rule>`
 // computes the coefficients, once for each update.
 #include "common.cuh"
+#include "philox.cuh"
 #include "power.cuh"
 #include "step_state.cuh"
 
@@ -18,11 +19,16 @@ struct Parameter {
     u64 elements;
     // DECAY: weight decay applies. ALIGNED: every address is a multiple of 16. COPY_IN_F16: the copy is in
     // f16, else in bf16.
-    u32 flags, unused;
+    // Above FIRST_CHUNK: the index of the first element in the whole parameter, in units of STREAM_CHUNK.
+    u32 flags;
+    // The stream of random numbers that round states in bf16.
+    u32 stream;
 };
 #define DECAY 1u
 #define ALIGNED 2u
 #define COPY_IN_F16 4u
+#define FIRST_CHUNK 8
+#define STREAM_KEY 0x73746174u
 
 // Returns the last parameter that begins at or before this block.
 __device__ __forceinline__ u32 parameter_of(const u32 *blocks, u32 count, u32 block) {
@@ -114,16 +120,45 @@ template <bool MOMENTUM> struct alignas(16) Sgd {
     }
 };
 
-// Updates UNROLL vectors from `start` on: loads all of them before it stores one.
-template <typename Rule, typename G>
-__device__ __forceinline__ void update(const Parameter &parameter, u64 start, const Rule &rule) {
+// Stores four values of state `s`; bf16 is rounded stochastically, as in
+// `crates/tensor/src/ops/optimizer/rounding.rs`.
+__device__ __forceinline__ void put_state(float *to, const Parameter &, u64 at, u64 end, bool aligned,
+                                          const Four &values, u32, u32) {
+    put(to, at, end, aligned, values);
+}
+__device__ __forceinline__ void put_state(bf16 *to, const Parameter &parameter, u64 at, u64 end, bool aligned,
+                                          const Four &values, u32 s, u32 update) {
+    const u64 block = (u64(parameter.flags >> FIRST_CHUNK) * STREAM_CHUNK + at) / 4;
+    const Words words = philox(parameter.stream, STREAM_KEY, u32(block), u32(block >> 32), update, s);
+    Vector<bf16, 4> rounded;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const u32 bits = __float_as_uint(values.at[i]);
+        const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
+        // NaN keeps a bit of its mantissa.
+        const u32 kept = (bits & 0x007fffffu) && !finite ? bits | 0x00400000u : bits;
+        rounded.at[i].bits = u16((finite ? bits + (words.at[i] & 0xffffu) : kept) >> 16);
+    }
+    if (aligned && at + 4 <= end) {
+        store<4>(to + at, rounded);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (at + i < end) to[at + i] = rounded.at[i];
+        }
+    }
+}
+
+// Updates UNROLL vectors from `start` on: loads all of them before it stores one. S: the type of states.
+template <typename Rule, typename G, typename S>
+__device__ __forceinline__ void update(const Parameter &parameter, u64 start, const Rule &rule, u32 number) {
     const u64 end = parameter.elements;
     const bool aligned = parameter.flags & ALIGNED, decay = parameter.flags & DECAY;
     float *weights = reinterpret_cast<float *>(parameter.weight);
-    float *arrays[MOST_STATES];
+    S *arrays[MOST_STATES];
     Four weight[UNROLL], gradient[UNROLL], states[MOST_STATES][UNROLL];
 #pragma unroll
-    for (int s = 0; s < Rule::STATES; s++) arrays[s] = reinterpret_cast<float *>(parameter.states[s]);
+    for (int s = 0; s < Rule::STATES; s++) arrays[s] = reinterpret_cast<S *>(parameter.states[s]);
 #pragma unroll
     for (int i = 0; i < UNROLL; i++) {
         const u64 at = start + i * THREADS * 4;
@@ -146,13 +181,14 @@ __device__ __forceinline__ void update(const Parameter &parameter, u64 start, co
         }
         put(weights, at, end, aligned, weight[i]);
 #pragma unroll
-        for (int s = 0; s < Rule::STATES; s++) put(arrays[s], at, end, aligned, states[s][i]);
+        for (int s = 0; s < Rule::STATES; s++)
+            put_state(arrays[s], parameter, at, end, aligned, states[s][i], s, number);
         if (parameter.compute) put_copy(parameter, at, end, aligned, weight[i]);
     }
 }
 
 // Updates this block's chunk, unless the step is skipped.
-template <typename Rule, typename G>
+template <typename Rule, typename G, typename S>
 __device__ __forceinline__ void update_chunk(const Parameter *parameters, const StepState *state, u32 count) {
     const bool skip = skips(state);
     const Rule rule = *reinterpret_cast<const Rule *>(state->coefficients);
@@ -163,7 +199,7 @@ __device__ __forceinline__ void update_chunk(const Parameter *parameters, const 
     const u64 first = u64(blockIdx.x - blocks[index]) * CHUNK;
 #pragma unroll 1
     for (u32 piece = 0; piece < CHUNK; piece += THREADS * 4 * UNROLL) {
-        update<Rule, G>(parameter, first + piece + threadIdx.x * 4, rule);
+        update<Rule, G, S>(parameter, first + piece + threadIdx.x * 4, rule, state->updates);
     }
 }
 
@@ -198,16 +234,18 @@ KERNEL begin_sgd(StepState *state, float momentum, float weight_decay) {
     *reinterpret_cast<Sgd<true> *>(state->coefficients) = rule;
 }
 
-#define UPDATE(NAME, RULE, G)                                                                                \
+#define UPDATE(NAME, RULE, G, S)                                                                             \
     KERNEL __launch_bounds__(THREADS)                                                                        \
         NAME(const Parameter *__restrict__ parameters, const StepState *__restrict__ state, u32 count) {     \
-        update_chunk<RULE, G>(parameters, state, count);                                                     \
+        update_chunk<RULE, G, S>(parameters, state, count);                                                  \
     }
 
 // By the type of the gradients.
 #define FOR_TYPE(NAME, G)                                                                                    \
-    UPDATE(adamw_##NAME, AdamW, G)                                                                           \
-    UPDATE(sgd_##NAME, Sgd<false>, G)                                                                        \
-    UPDATE(sgd_momentum_##NAME, Sgd<true>, G)
+    UPDATE(adamw_##NAME, AdamW, G, float)                                                                    \
+    UPDATE(adamw_rounded_##NAME, AdamW, G, bf16)                                                             \
+    UPDATE(sgd_##NAME, Sgd<false>, G, float)                                                                 \
+    UPDATE(sgd_momentum_##NAME, Sgd<true>, G, float)                                                         \
+    UPDATE(sgd_momentum_rounded_##NAME, Sgd<true>, G, bf16)
 
 FOR_EACH_TYPE(FOR_TYPE)

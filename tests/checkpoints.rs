@@ -97,7 +97,7 @@ fn copy(from: &Path, to: &Path) {
 
 #[test]
 fn runs_stopped_after_any_step_continue_on_other_grids() {
-    let table: [(&str, &[&str]); 13] = [
+    let table: [(&str, &[&str]); 14] = [
         (GPT, &TOKENS),
         (GPT, &PACKED),
         (GPT, &MIXTURE),
@@ -110,6 +110,7 @@ fn runs_stopped_after_any_step_continue_on_other_grids() {
         (GPT, &["optim.kind=sgd", "optim.momentum=0"]),
         (MLP, &["optim.kind=adamw", "parallel.lanes=8"]),
         (GPT, &["precision.compute=bf16", "model.width=64"]),
+        (GPT, &["optim.state=bf16"]),
         (GPT, &["precision.compute=f16", "model.width=64", "precision.scaler.init_scale=3e7"]),
     ];
     for (text, overrides) in table {

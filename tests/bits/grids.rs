@@ -49,6 +49,17 @@ const GRIDS: &[Row] = &[
         &["precision.compute=bf16", "precision.gradients=bf16"],
         &[&["parallel.data=1"], &["parallel.data=2", SHARDED], &["parallel.data=4"]],
     ),
+    // Optimizer state in bf16, rounded at random.
+    (
+        GPT,
+        &["optim.state=bf16"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", SHARDED],
+            &["parallel.data=4", SHARDED, "parallel.bucket_bytes=512"],
+            &["parallel.pipeline=2"],
+        ],
+    ),
     // Between threads the transport's own sum uses the same tree.
     (
         GPT,

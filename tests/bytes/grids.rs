@@ -63,7 +63,7 @@ fn plans_in_half_precision_equal_runs() {
         let table: [&[&str]; 5] = [
             &["parallel.data=2"],
             &["parallel.data=4", SHARDED, "parallel.bucket_bytes=512", &gradients],
-            &["parallel.pipeline=2", "parallel.schedule=zero-bubble"],
+            &["parallel.pipeline=2", "parallel.schedule=zero-bubble", "optim.state=bf16"],
             &["parallel.pipeline=2", "parallel.data=2", SHARDED, "memory.recompute=block"],
             &["optim.kind=sgd", "checkpoint.every=2", "model.loss_pieces=2", &gradients],
         ];

@@ -65,6 +65,16 @@ names! {
 }
 
 names! {
+    /// The type of an optimizer's moments and velocities.
+    StateType {
+        /// f32.
+        F32 = "f32",
+        /// bf16, rounded stochastically.
+        Bf16 = "bf16",
+    }
+}
+
+names! {
     /// The time at which ranks sum gradients.
     Overlap {
         /// The fastest of the others: late in backward if GPUs of one host sum through peer access, or after

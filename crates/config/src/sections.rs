@@ -12,8 +12,8 @@ use parallel::data::Reduction;
 use parallel::pipeline::ScheduleKind;
 
 use crate::choices::{
-    DataKind, OnOutOfMemory, OptimKind, Overlap, PartitionPolicy, RecomputePolicy, ScheduleName, WeightType,
-    path_value, read_path,
+    DataKind, OnOutOfMemory, OptimKind, Overlap, PartitionPolicy, RecomputePolicy, ScheduleName, StateType,
+    WeightType, path_value, read_path,
 };
 use crate::mixture::{self, MixtureSource};
 use crate::paths;
@@ -219,6 +219,9 @@ section! {
     pub struct Optim = "optim" {
         /// AdamW, or stochastic gradient descent with momentum.
         kind: OptimKind = choice!(OptimKind, OptimKind::ALL).default("\"adamw\"").decides_times();
+        /// The type of moments and velocity. bf16 takes half the bytes; each update rounds it up or down at
+        /// random, with the same random numbers on every grid. Master weights stay f32.
+        state: StateType = choice!(StateType, StateType::ALL).default("\"f32\"").decides_times();
         /// The highest learning rate, at the end of warm-up.
         learning_rate: f64 = Row::number(Interval::Positive).default("1e-3").may_change();
         /// The decay of the learning rate: along half a cosine, or by `gamma` at some steps.

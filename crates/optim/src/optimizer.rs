@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use device::{Category, DType, Device, Request};
-use tensor::ops::optimizer::{self, Item, StateTensor, UpdateRule};
+use tensor::ops::optimizer::{self, Item, StateTensor, Stream, UpdateRule};
 use tensor::ops::{StepState, Table};
 use tensor::{Result, Tensor};
 
@@ -25,6 +25,24 @@ pub struct NamedState<'a> {
     pub tensor: &'a Tensor,
 }
 
+/// How the tensors of [`UpdateRule::states`] are kept.
+#[derive(Clone, Debug)]
+pub struct StateOptions {
+    /// f32, or bf16, which each update rounds stochastically.
+    pub dtype: DType,
+    /// The seed of the random numbers of rounding.
+    pub seed: u64,
+    /// Index of each slot's first element in its whole parameter; 0 for slots that are not listed.
+    pub firsts: Vec<usize>,
+}
+
+impl Default for StateOptions {
+    /// f32.
+    fn default() -> Self {
+        StateOptions { dtype: DType::F32, seed: 0, firsts: Vec::new() }
+    }
+}
+
 /// The optimizer's tensors for one slot.
 #[derive(Debug)]
 struct SlotState {
@@ -34,6 +52,8 @@ struct SlotState {
     master: Tensor,
     /// The tensors of [`UpdateRule::states`].
     kept: Vec<Tensor>,
+    /// Random numbers that round them.
+    stream: Stream,
 }
 
 /// Updates parameters in place.
@@ -58,21 +78,34 @@ impl Optimizer {
     /// Does the same, but gives the first `first` slots a call of their own, [`Optimizer::step_first`].
     /// Results do not depend on it.
     pub fn in_two_calls(device: &Device, slots: &[Slot], rule: UpdateRule, first: usize) -> Result<Self> {
+        Self::with_states(device, slots, rule, first, &StateOptions::default())
+    }
+
+    /// [`Optimizer::in_two_calls`] with the rule's tensors kept as `options` say. Errors: out of memory.
+    pub fn with_states(
+        device: &Device,
+        slots: &[Slot],
+        rule: UpdateRule,
+        first: usize,
+        options: &StateOptions,
+    ) -> Result<Self> {
         let first = first.min(slots.len());
         let zeros = |slot: &Slot, operator: &'static str, dtype: DType| {
             let _scope = device.module(&slot.name);
             let request = Request::new(Category::OptimizerState, operator);
             Tensor::zeros(device, slot.weight.shape(), dtype, request)
         };
-        let state = |slot: &Slot| -> Result<SlotState> {
+        let state = |(index, slot): (usize, &Slot)| -> Result<SlotState> {
             let master = match slot.weight.dtype() {
                 DType::F32 => slot.weight.clone(),
                 _ => zeros(slot, "optimizer.master", DType::F32)?,
             };
-            let kept = rule.states().iter().map(|state| zeros(slot, state.name, state.dtype));
-            Ok(SlotState { master, kept: kept.collect::<Result<_>>()? })
+            let kept = rule.states().iter().map(|state| zeros(slot, state.name, options.dtype));
+            let start = options.firsts.get(index).copied().unwrap_or(0);
+            let stream = Stream::new(options.seed, &slot.name, start);
+            Ok(SlotState { master, kept: kept.collect::<Result<_>>()?, stream })
         };
-        let states = slots.iter().map(state).collect::<Result<Vec<_>>>()?;
+        let states = slots.iter().enumerate().map(state).collect::<Result<Vec<_>>>()?;
         let table = |slots| Table::of_parameters(device, slots);
         let tables = [table(first)?, table(slots.len() - first)?];
         Ok(Optimizer { rule, slots: slots.to_vec(), states, first, tables })
@@ -111,6 +144,7 @@ impl Optimizer {
             states: &kept.kept,
             compute: kept.is_copied(slot).then_some(&slot.weight),
             decay: slot.decay,
+            stream: kept.stream,
         });
         optimizer::update(table, &self.rule, &items.collect::<Vec<_>>(), state)
     }

@@ -67,8 +67,8 @@ pub(crate) struct History {
     pub(crate) interrupted: bool,
     /// Why the step after `steps` is to be repeated with smaller micro-batches.
     pub(crate) repeats: Option<String>,
-    /// Steps whose update was skipped to try a smaller loss scale, including those of earlier processes; `None`
-    /// without a loss scale.
+    /// Steps whose update was skipped to try a smaller loss scale, including those of earlier processes;
+    /// `None` without a loss scale.
     pub(crate) skipped_steps: Option<u64>,
     /// Number of latest consecutive steps with a loss or norm that is not finite, without skipped ones.
     nonfinite_steps: u64,
@@ -124,7 +124,8 @@ impl History {
         }
     }
 
-    /// Returns whether loss and norm of the last step are finite, or its update was skipped, so that the state may be saved.
+    /// Returns whether loss and norm of the last step are finite, or its update was skipped, so that the
+    /// state may be saved.
     pub(crate) fn is_finite(&self) -> bool {
         self.nonfinite_steps == 0
     }

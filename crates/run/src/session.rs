@@ -226,16 +226,8 @@ impl Unread {
         let Unread { step, duration, validation, memory, ranks } = self;
         let (scalars, learning_rate) = (worker.scalars(step)?, worker.learning_rate(step));
         let skipped_steps = history.skipped_with(&scalars);
-        let report = StepReport {
-            step,
-            scalars,
-            learning_rate,
-            duration,
-            validation,
-            skipped_steps,
-            memory,
-            ranks,
-        };
+        let report =
+            StepReport { step, scalars, learning_rate, duration, validation, skipped_steps, memory, ranks };
         history.add(&report);
         observer.step(worker, &report)
     }

@@ -290,6 +290,14 @@ pub fn update_rule(config: &RunConfig) -> UpdateRule {
     }
 }
 
+/// The type of the tensors that the optimizer's rule keeps.
+pub fn state_dtype(config: &RunConfig) -> DType {
+    match config.optim.state {
+        config::StateType::F32 => DType::F32,
+        config::StateType::Bf16 => DType::Bf16,
+    }
+}
+
 /// The rule of the loss scale; `None` for types that need none.
 pub fn scale_rule(config: &RunConfig) -> Option<ScaleRule> {
     let config::Scaler { growth_factor, backoff_factor, growth_interval, .. } = config.scaler;

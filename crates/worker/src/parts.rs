@@ -2,7 +2,7 @@
 
 use device::Device;
 use nn::{Model, ParameterId, Stage};
-use optim::{GradientNorm, Optimizer, Slot};
+use optim::{GradientNorm, Optimizer, Slot, StateOptions};
 use parallel::data::{GradientReduction, Lanes, ReductionOptions};
 use parallel::pipeline::StagePart;
 use parallel::{Axis, RankGrid};
@@ -72,16 +72,18 @@ pub fn reduce_from(config: &RunConfig, direct: bool) -> f64 {
 /// weights. If the optimizer state is sharded, its first call updates the shards of the group that the next
 /// forward pass needs first. Errors: out of memory.
 pub fn optimizer(device: &Device, config: &RunConfig, parts: &[StagePart]) -> Result<Optimizer> {
-    let mut slots = Vec::new();
+    let (mut slots, mut firsts) = (Vec::new(), Vec::new());
     for StagePart { model, reduction } in parts {
         for owned in reduction.shards().own() {
+            firsts.push(owned.shard.range.start);
             let nn::Parameter { name, tensor, decay, .. } = &model.parameters().list()[owned.parameter];
             let decay = *decay || config.optim.decay_norms;
             slots.push(Slot { name: name.clone(), weight: owned.of(tensor)?, decay });
         }
     }
     let first = parts.first().map_or(0, |part| first_pieces(&part.reduction));
-    let optimizer = Optimizer::in_two_calls(device, &slots, build::update_rule(config), first)?;
+    let options = StateOptions { dtype: build::state_dtype(config), seed: config.train.seed, firsts };
+    let optimizer = Optimizer::with_states(device, &slots, build::update_rule(config), first, &options)?;
     let mut masters = slots.iter().zip(optimizer.masters());
     for StagePart { model, reduction } in parts {
         for (owned, (slot, master)) in reduction.shards().own().iter().zip(&mut masters) {

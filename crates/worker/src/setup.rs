@@ -67,8 +67,8 @@ impl Setup {
         if is_old && config.precision.compute == DType::Bf16 {
             let (place, (major, minor)) = (config.origins.of("precision.compute"), capability);
             let text = format!(
-                "precision.compute = \"bf16\" needs a GPU of compute capability 8.0 or more, and this one has \
-                 {major}.{minor}: use \"f16\""
+                "precision.compute = \"bf16\" needs a GPU of compute capability 8.0 or more, and this one \
+                 has {major}.{minor}: use \"f16\""
             );
             return Err(WorkerError::Refused(format!("{place}: {text}")).into());
         }

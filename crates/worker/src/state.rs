@@ -59,7 +59,7 @@ fn masters_among(worker: &Worker, kept: &Kept) -> Vec<Array> {
     // Weights that are their own masters are whole on every rank of the stage.
     let master = entries.map(|(place, entry)| match is_own_master(entry.trained, entry.dtype) {
         true => whole_weight(worker, place),
-        false => array(worker, place, entry.name.clone(), kept),
+        false => array(worker, place, (entry.name.clone(), DType::F32), kept),
     });
     master.collect()
 }
@@ -73,11 +73,12 @@ fn is_own_master(trained: bool, dtype: DType) -> bool {
 pub(crate) fn arrays(worker: &Worker) -> Vec<Array> {
     let kept = kept(worker);
     let mut all = masters_among(worker, &kept);
-    let rule = build::update_rule(&worker.setup().config);
+    let config = &worker.setup().config;
+    let (rule, dtype) = (build::update_rule(config), build::state_dtype(config));
     let entries = worker.blueprint().parameters.iter().enumerate();
     for (place, entry) in entries.filter(|(_, entry)| entry.trained) {
         let names = rule.states().iter().map(|state| optim::state_name(state, &entry.name));
-        all.extend(names.map(|name| array(worker, place, name, &kept)));
+        all.extend(names.map(|name| array(worker, place, (name, dtype), &kept)));
     }
     all
 }
@@ -106,14 +107,14 @@ fn whole_weight(worker: &Worker, place: usize) -> Array {
 }
 
 /// Returns the array `name` that optimizers keep for a parameter.
-fn array(worker: &Worker, place: usize, name: String, kept: &Kept) -> Array {
+fn array(worker: &Worker, place: usize, (name, dtype): (String, DType), kept: &Kept) -> Array {
     let (entry, (stage, parameter)) = (&worker.blueprint().parameters[place], holder(worker, place));
     let shards = worker.blueprint().shards(stage);
     let source = |replica| (rank_of(worker, replica, stage), shards.range(replica, parameter));
     let sources = (0..shards.by_rank().len()).map(source).filter(|(_, part)| !part.is_empty());
     let (sources, key) = (sources.collect(), (stage, name));
     let own = kept.get(&key).cloned();
-    Array { name: key.1, dtype: DType::F32, shape: entry.shape, sources, own }
+    Array { name: key.1, dtype, shape: entry.shape, sources, own }
 }
 
 /// Returns the tensors of this rank into which a checkpoint is read: everything that the rank holds, copies
@@ -127,7 +128,8 @@ fn targets(worker: &Worker) -> Vec<Target> {
     targets.extend(worker.optimizer_state().filter_map(|(stage, owned, state)| {
         let parameter = &worker.model(stage)?.parameters().list()[owned.parameter];
         let (shape, first) = (parameter.tensor.shape(), owned.shard.range.start);
-        Some(Target { name: state.name, dtype: DType::F32, shape, first, tensor: state.tensor.clone() })
+        let dtype = state.tensor.dtype();
+        Some(Target { name: state.name, dtype, shape, first, tensor: state.tensor.clone() })
     }));
     targets.extend(worker.models().flat_map(|model| model.buffers()).map(whole_buffer));
     targets

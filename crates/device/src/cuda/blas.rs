@@ -1,8 +1,8 @@
 //! Matmuls by cuBLASLt. A plan is created once for each shape, type, epilogue and alignment, and kept.
 //!
 //! The algorithm comes from the repository's table, or else is the library's first choice (`choice.rs`). It
-//! is a function of shapes, types, device and library version, never of a timing. f32 matmuls use TF32 only if the device's
-//! options say so.
+//! is a function of shapes, types, device and library version, never of a timing. f32 matmuls use TF32 only
+//! if the device's options say so.
 #![allow(unsafe_code)] // cuBLASLt's handles and untyped attributes
 
 use std::cell::RefCell;

@@ -1,6 +1,6 @@
 use device::Device;
 use device::{Float, dispatch};
-use tensor::ops::optimizer::{self, Item, UpdateRule};
+use tensor::ops::optimizer::{self, Item, Stream, UpdateRule};
 use tensor::ops::{StepState, Table};
 use tensor::{DType, Tensor};
 
@@ -40,7 +40,14 @@ impl Parameter {
     }
 
     fn item<'a>(&'a self, gradient: &'a Tensor, decay: bool) -> Item<'a> {
-        Item { weight: &self.weight, gradient, states: &self.states, compute: self.compute.as_ref(), decay }
+        Item {
+            weight: &self.weight,
+            gradient,
+            states: &self.states,
+            compute: self.compute.as_ref(),
+            decay,
+            stream: Stream::default(),
+        }
     }
 
     /// The bits of all its tensors.
@@ -185,7 +192,7 @@ fn many_and_one_by_one(case: &Case, rule: &UpdateRule) {
         typed(&case.device, dtype, &values, [length + start]).view(start, [length]).unwrap()
     };
     let parameter = |length: usize, start: usize| {
-        let states = rule.states().iter().map(|state| view(state.name, state.dtype, length, start));
+        let states = rule.states().iter().map(|state| view(state.name, DType::F32, length, start));
         let weight = view("w", DType::F32, length, start);
         let made = Parameter { weight, states: states.collect(), compute: None };
         (made, view("g", case.dtype, length, start))
@@ -289,6 +296,59 @@ fn coefficients_have_the_same_bits_on_every_device() {
                 same(&UpdateRule::AdamW { beta1, beta2, epsilon: 1e-8, weight_decay: 0.1 }, count);
             }
             [SGD, MOMENTUM].iter().for_each(|rule| same(rule, count));
+        }
+    }
+}
+
+/// States in bf16 are those in f32, rounded up or down, with the same random numbers on every device and for
+/// a part of a parameter.
+#[test]
+fn states_in_bf16_are_rounded_at_random_by_name_element_and_update() {
+    const LENGTH: usize = 12_288;
+    // A part of a parameter begins on a chunk of the norm.
+    const FIRST: usize = tensor::ops::norm::CHUNK;
+    for case in devices().iter().filter(|case| case.dtype == DType::F32) {
+        for rule in [ADAMW, MOMENTUM] {
+            let gradients: Vec<Tensor> =
+                (0..3).map(|step| case.operand(&format!("g{step}"), [LENGTH]).0).collect();
+            let run = |range: std::ops::Range<usize>, dtype: DType| {
+                let length = range.len();
+                let state = state(&case.device, 0.01);
+                let weight = case.operand("w", [LENGTH]).0;
+                let zeros = || typed(&case.device, dtype, &vec![0.0; length], [length]);
+                let states: Vec<Tensor> = rule.states().iter().map(|_| zeros()).collect();
+                let weight = weight.view(range.start, [length]).unwrap();
+                let table = Table::of_parameters(&case.device, 1).unwrap();
+                for gradient in &gradients {
+                    let gradient = gradient.view(range.start, [length]).unwrap();
+                    let stream = Stream::new(1, "w", range.start);
+                    let (weight, states) = (&weight, &states[..]);
+                    let item =
+                        Item { weight, gradient: &gradient, states, compute: None, decay: true, stream };
+                    step(&table, &rule, &[item], &state);
+                }
+                states
+            };
+            let (whole, exact) = (run(0..LENGTH, DType::Bf16), run(0..LENGTH, DType::F32));
+            for (rounded, exact) in whole.iter().zip(&exact) {
+                let (rounded, exact) = (read(rounded), read(exact));
+                // Three roundings of at most a unit in the last place, 2^-7 of the value, and of sums.
+                let limit = exact.iter().fold(0.0f64, |most, value| most.max(value.abs())) / 32.0;
+                let off = rounded.iter().zip(&exact).map(|(a, b)| a - b);
+                assert!(off.clone().all(|off| off.abs() <= limit), "{}", case.name());
+                let (up, down) =
+                    (off.clone().filter(|off| *off > 0.0).count(), off.filter(|o| *o < 0.0).count());
+                assert!(up > LENGTH / 4 && down > LENGTH / 4, "{up} up, {down} down, {}", case.name());
+            }
+            let part = run(FIRST..2 * FIRST, DType::Bf16);
+            for (whole, part) in whole.iter().zip(&part) {
+                assert_eq!(bits(&whole.view(FIRST, [FIRST]).unwrap()), bits(part), "{}", case.name());
+            }
+            if rule == MOMENTUM {
+                continue;
+            }
+            let again = run(0..LENGTH, DType::Bf16).iter().map(bits).collect::<Vec<_>>();
+            assert_eq!(whole.iter().map(bits).collect::<Vec<_>>(), again);
         }
     }
 }

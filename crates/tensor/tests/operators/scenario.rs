@@ -3,7 +3,7 @@
 
 use device::{Category, Device};
 use tensor::ops::attention::{Heads, Masks, Qkv};
-use tensor::ops::optimizer::{self, Item, UpdateRule};
+use tensor::ops::optimizer::{self, Item, Stream, UpdateRule};
 use tensor::ops::{
     Activation, GradientTarget, StepState, Table, activation, add, attention, cast, cross_entropy, dropout,
     embedding, feed_forward, fill, gate, layer_norm, linear, mse, norm, qk_norm, random, rms_norm, rotary,
@@ -337,7 +337,8 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
         let sgd = UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.1 };
         for (name, rule) in [("adamw.step", adamw), ("sgd.step", sgd)] {
             let states = &states[..rule.states().len()];
-            let item = Item { weight: &weight, gradient, states, compute, decay: true };
+            let item =
+                Item { weight: &weight, gradient, states, compute, decay: true, stream: Stream::default() };
             optimizer::begin(&rule, &state).unwrap();
             optimizer::update(&table, &rule, &[item], &state).unwrap();
             self.after(name, &[&weight, &states[0], head, state.tensor()]);

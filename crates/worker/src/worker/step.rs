@@ -227,8 +227,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Returns loss, norm and loss scale of step `step`, which is the last one or the one before. Waits for that step
-    /// only.
+    /// Returns loss, norm and loss scale of step `step`, which is the last one or the one before. Waits for
+    /// that step only.
     pub fn scalars(&self, step: u64) -> Result<StepScalars> {
         let values = match &self.reading[(step % 2) as usize] {
             Some(coming) => coming.wait()?,

@@ -8,7 +8,7 @@ use crate::ops::kernels::family;
 use crate::{Result, Tensor};
 
 /// Bytes of the longest row that is kept in shared memory: the limit of a block on every GPU from sm_80 on,
-/// less the kernel's other use. One limit for these GPUs, so that a result does not depend on the GPU's memory.
+/// less the kernel's other use. One limit for these GPUs, so that a result does not depend on their memory.
 const CACHED_BYTES: usize = 101_000;
 /// The same for GPUs before sm_80, whose blocks have 64 KiB.
 const CACHED_BYTES_BEFORE_SM_80: usize = 64_000;

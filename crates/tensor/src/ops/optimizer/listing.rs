@@ -4,9 +4,9 @@ use device::{DType, Family};
 
 use super::item::Item;
 use super::piece::MOST_STATES;
-use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::ops::table::{Table, halves};
+use crate::ops::{gpu, norm};
 use crate::{Result, Tensor};
 
 /// Elements of one block of the kernels.
@@ -15,18 +15,25 @@ const CHUNK: u32 = 4096;
 /// `kernels/optimizer.cu`.
 pub(in crate::ops) static FAMILY: Family = family!(
     "optimizer",
-    headers: ["power.cuh", "step_state.cuh"],
-    constants: &[gpu::THREADS_CONSTANT, ("CHUNK", CHUNK), ("MOST_STATES", MOST_STATES as u32)],
+    headers: ["philox.cuh", "power.cuh", "step_state.cuh"],
+    constants: &[
+        gpu::THREADS_CONSTANT,
+        ("CHUNK", CHUNK),
+        ("MOST_STATES", MOST_STATES as u32),
+        ("STREAM_CHUNK", norm::CHUNK as u32),
+    ],
 );
 
 /// Words per parameter: addresses of weight, gradient, states and half-precision copy, the number of
-/// elements, flags, padding.
+/// elements, flags, the stream of random numbers.
 const WORDS: usize = 2 * (3 + MOST_STATES + 1) + 2;
 /// Flag of a parameter to which weight decay applies.
 const DECAY: u32 = 1;
 const ALIGNED: u32 = 2;
 /// Flag of a parameter whose copy is in f16, not bf16.
 const COPY_IN_F16: u32 = 4;
+/// Place of the number of the first chunk in the flags' word, above the flags.
+const FIRST_CHUNK: u32 = 8;
 
 /// All parameters of a launch.
 pub(super) struct Listing<'a> {
@@ -68,7 +75,16 @@ fn words(item: &Item<'_>) -> [u32; WORDS] {
     let copy = item.compute.map(Tensor::dtype);
     let flag = |is: bool, flag: u32| if is { flag } else { 0 };
     words[WORDS - 2] = aligned | flag(item.decay, DECAY) | flag(copy == Some(DType::F16), COPY_IN_F16);
+    if is_rounded(item) {
+        words[WORDS - 2] |= item.stream.first_chunk << FIRST_CHUNK;
+        words[WORDS - 1] = item.stream.id;
+    }
     words
+}
+
+/// Returns whether an item has states in bf16.
+pub(super) fn is_rounded(item: &Item<'_>) -> bool {
+    item.states.first().is_some_and(|state| state.dtype() == DType::Bf16)
 }
 
 fn bytes(item: &Item<'_>) -> u64 {

@@ -9,11 +9,13 @@ mod adamw;
 mod item;
 mod listing;
 mod piece;
+mod rounding;
 mod rule;
 mod sgd;
 mod update;
 
 pub use item::Item;
 pub(super) use listing::FAMILY;
+pub use rounding::Stream;
 pub use rule::{StateTensor, UpdateRule};
 pub use update::{begin, update};

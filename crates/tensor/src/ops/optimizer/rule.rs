@@ -1,6 +1,6 @@
 //! The rules of parameter updates.
 
-use device::{DType, Float};
+use device::Float;
 
 use super::piece::Piece;
 use super::{adamw, sgd};
@@ -35,20 +35,18 @@ pub enum UpdateRule {
 pub struct StateTensor {
     /// The tensor's stable name, such as `adamw.first`.
     pub name: &'static str,
-    /// The tensor's element type.
-    pub dtype: DType,
 }
 
 impl UpdateRule {
     /// The state tensors of the rule for every parameter.
     pub fn states(&self) -> &'static [StateTensor] {
-        const fn f32s(name: &'static str) -> StateTensor {
-            StateTensor { name, dtype: DType::F32 }
+        const fn named(name: &'static str) -> StateTensor {
+            StateTensor { name }
         }
         match self {
-            UpdateRule::AdamW { .. } => const { &[f32s("adamw.first"), f32s("adamw.second")] },
+            UpdateRule::AdamW { .. } => const { &[named("adamw.first"), named("adamw.second")] },
             UpdateRule::Sgd { momentum: 0.0, .. } => &[],
-            UpdateRule::Sgd { .. } => const { &[f32s("sgd.velocity")] },
+            UpdateRule::Sgd { .. } => const { &[named("sgd.velocity")] },
         }
     }
 
@@ -71,11 +69,14 @@ impl UpdateRule {
     }
 
     /// The kernel that updates parameters, instantiated for the gradients' types.
-    pub(super) fn update_kernel(&self) -> &'static str {
-        match self {
-            UpdateRule::AdamW { .. } => "adamw",
-            UpdateRule::Sgd { momentum: 0.0, .. } => "sgd",
-            UpdateRule::Sgd { .. } => "sgd_momentum",
+    /// With `rounded`, the one for states in bf16.
+    pub(super) fn update_kernel(&self, rounded: bool) -> &'static str {
+        match (self, rounded) {
+            (UpdateRule::AdamW { .. }, false) => "adamw",
+            (UpdateRule::AdamW { .. }, true) => "adamw_rounded",
+            (UpdateRule::Sgd { momentum: 0.0, .. }, _) => "sgd",
+            (UpdateRule::Sgd { .. }, false) => "sgd_momentum",
+            (UpdateRule::Sgd { .. }, true) => "sgd_momentum_rounded",
         }
     }
 

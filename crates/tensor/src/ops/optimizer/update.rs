@@ -1,7 +1,7 @@
 //! Updates of all parameters: checks, the loop on the CPU and the launches.
 
 use device::parallel::{CHUNK, for_tasks, simd};
-use device::{Backend, DType, Float, Function, ReadGuard, WriteGuard, dispatch};
+use device::{Backend, DType, Float, Function, ReadGuard, WriteGuard, bf16, dispatch};
 
 use super::item::Item;
 use super::listing::{self, FAMILY};
@@ -48,7 +48,10 @@ pub fn update(table: &Table, rule: &UpdateRule, items: &[Item<'_>], state: &Step
         Backend::Meta => Ok(()),
         Backend::Cpu => dispatch!(
             dtype,
-            G => on_host::<G>(rule, items, state),
+            G => match listing::is_rounded(first) {
+                false => on_host::<G>(rule, items, state),
+                true => on_host_rounded::<G>(rule, items, state),
+            },
             _ => Err(check::unsupported(operator, "gradient", first.gradient)),
         ),
         Backend::Cuda => on_gpu(table, rule, dtype, items, state),
@@ -61,7 +64,9 @@ fn check_item(rule: &UpdateRule, item: &Item<'_>) -> Result<()> {
     check::elements(operator, "gradient", item.gradient, elements)?;
     check::count(operator, item.states.len(), rule.states().len())?;
     for (tensor, state) in item.states.iter().zip(rule.states()) {
-        check::dtype(operator, state.name, tensor, state.dtype)?;
+        if tensor.dtype() != DType::Bf16 {
+            check::dtype(operator, state.name, tensor, DType::F32)?;
+        }
         check::elements(operator, state.name, tensor, elements)?;
     }
     let Some(compute) = item.compute else { return Ok(()) };
@@ -81,7 +86,8 @@ fn on_gpu(
     state: &StepState,
 ) -> Result<()> {
     let listing = listing::list(rule.operator(), table, items)?;
-    let kernel = Function::new(&FAMILY, rule.update_kernel()).of(gradients);
+    let rounded = items.first().is_some_and(listing::is_rounded);
+    let kernel = Function::new(&FAMILY, rule.update_kernel(rounded)).of(gradients);
     let launch = state.tensor().device().kernel(kernel);
     let launch = launch.read(listing.table.region()).read(state.region()).u32(listing.count);
     Ok(launch.cost(listing.bytes, 0).launch([listing.blocks, 1, 1], gpu::THREADS)?)
@@ -111,6 +117,43 @@ fn on_host<G: Float>(rule: &UpdateRule, items: &[Item<'_>], state: &StepState) -
         );
     });
     drop(guards);
+    copy_weights(items)
+}
+
+/// [`on_host`] for states in bf16.
+fn on_host_rounded<G: Float>(rule: &UpdateRule, items: &[Item<'_>], state: &StepState) -> Result<()> {
+    let words = state.read()?;
+    if words.skip() {
+        return Ok(());
+    }
+    let (coefficients, update) = (words.coefficients(), words.updates());
+    for item in items {
+        let (decay, stream) = (item.decay, item.stream);
+        let (mut weight, gradient) = (item.weight.write::<f32>()?, item.gradient.read::<G>()?);
+        let mut states = item.states.iter().map(Tensor::write::<bf16>).collect::<Result<Vec<_>>>()?;
+        let mut pieces: Vec<_> = states.iter_mut().map(|state| state.chunks_mut(CHUNK)).collect();
+        let values = weight.chunks_mut(CHUNK).zip(gradient.chunks(CHUNK)).enumerate();
+        let tasks = values.map(|(index, (weight, gradient))| {
+            let states: Vec<_> = pieces.iter_mut().map(|state| state.next().unwrap_or_default()).collect();
+            (index * CHUNK, weight, gradient, states)
+        });
+        type Task<'a, G> = (usize, &'a mut [f32], &'a [G], Vec<&'a mut [bf16]>);
+        for_tasks(tasks.collect(), |(start, weight, gradient, mut states): Task<'_, G>| {
+            let widened = |state: &&mut [bf16]| state.iter().map(|value| value.to_f32()).collect();
+            let mut wide: Vec<Vec<f32>> = states.iter().map(widened).collect();
+            let mut kept = wide.iter_mut().map(Vec::as_mut_slice);
+            let kept = std::array::from_fn(|_| kept.next().unwrap_or_default());
+            rule.update(Piece { weight, gradient, states: kept, decay }, &coefficients);
+            for (number, (wide, rounded)) in wide.iter().zip(&mut states).enumerate() {
+                stream.round(wide, rounded, start, number, update);
+            }
+        });
+    }
+    copy_weights(items)
+}
+
+/// Rounds the weights into their copies for computing.
+fn copy_weights(items: &[Item<'_>]) -> Result<()> {
     let copies = items.iter().filter_map(|item| Some((item.weight, item.compute?)));
     copies.into_iter().try_for_each(|(weight, compute)| {
         cast::into(&weight.reshape([weight.elements()])?, &compute.reshape([weight.elements()])?)
