@@ -40,17 +40,10 @@ pub(crate) fn check_images(given: &Given, config: &RunConfig) -> Result<(), Erro
 
 /// Checks the steps at which the learning rate changes.
 pub(crate) fn check_schedule(given: &Given, config: &RunConfig) -> Result<(), Error> {
-    let Optim { schedule, milestones, step_size, .. } = &config.optim;
-    if *schedule != ScheduleName::Step {
+    let Optim { schedule, milestones, .. } = &config.optim;
+    if *schedule != ScheduleName::Step || milestones.is_sorted_by(|one, next| one < next) {
         return Ok(());
     }
-    let reason = match (milestones.is_empty(), *step_size) {
-        (true, 0) => "optim.schedule = \"step\" needs optim.milestones or optim.step_size",
-        (false, 1..) => "optim.milestones and optim.step_size are given, and one is enough",
-        _ if !milestones.is_sorted_by(|one, next| one < next) => {
-            "optim.milestones are not in increasing order"
-        }
-        _ => return Ok(()),
-    };
-    Err(given.conflict(&[Optim::milestones, Optim::step_size, Optim::schedule], reason.to_owned()))
+    let reason = format!("optim.milestones = {milestones:?} are not in increasing order");
+    Err(given.conflict(&[Optim::milestones], reason))
 }

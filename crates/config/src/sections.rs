@@ -228,12 +228,15 @@ section! {
         schedule: ScheduleName =
             choice!(ScheduleName, ScheduleName::ALL).default("\"cosine\"").may_change();
         /// Steps after which the learning rate is multiplied by `gamma`, in increasing order.
-        milestones: Vec<usize> = Row::counts(0, 1, MOST)
-            .default("[]")
+        milestones: Vec<usize> =
+            Row::counts(0, 1, MOST).default("[]").only(Optim::schedule, &["step"]).may_change();
+        /// Steps between multiplications by `gamma`, if there are no `milestones`.
+        step_size: u64 = Row::integer(1, MOST)
+            .derived("a third of `train.steps`, rounded up", |given| {
+                Ok(given.integer(Train::steps)?.div_ceil(3).into())
+            })
             .only(Optim::schedule, &["step"])
             .may_change();
-        /// Steps between multiplications by `gamma`, in place of `milestones`; 0: there are milestones.
-        step_size: u64 = Row::integer(0, MOST).default("0").only(Optim::schedule, &["step"]).may_change();
         /// The factor of the learning rate.
         gamma: f64 =
             Row::number(Interval::Inside).default("0.1").only(Optim::schedule, &["step"]).may_change();

@@ -311,15 +311,13 @@ pub fn scale_rule(config: &RunConfig) -> Option<ScaleRule> {
 /// The learning-rate schedule.
 pub fn schedule(config: &RunConfig) -> Schedule {
     let optim = &config.optim;
-    let decay = match (optim.schedule, optim.step_size) {
-        (ScheduleName::Cosine, _) => {
-            Decay::Cosine { minimum: optim.min_learning_rate, steps: config.train.steps }
-        }
-        (ScheduleName::Step, 0) => {
+    let decay = match optim.schedule {
+        ScheduleName::Cosine => Decay::Cosine { minimum: optim.min_learning_rate, steps: config.train.steps },
+        ScheduleName::Step if !optim.milestones.is_empty() => {
             let steps = optim.milestones.iter().map(|step| *step as u64).collect();
             Decay::Milestones { steps, gamma: optim.gamma }
         }
-        (ScheduleName::Step, step_size) => Decay::Every { step_size, gamma: optim.gamma },
+        ScheduleName::Step => Decay::Every { step_size: optim.step_size, gamma: optim.gamma },
     };
     Schedule { peak: optim.learning_rate, warmup_steps: optim.warmup_steps, decay }
 }
