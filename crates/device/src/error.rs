@@ -99,6 +99,11 @@ pub enum DeviceError {
         /// Name of the device.
         device: String,
     },
+    /// A convolution without the library that computes it.
+    #[error(
+        "convolutions on a GPU need cuDNN, which cannot be opened: install cuDNN 9 or set LD_LIBRARY_PATH"
+    )]
+    NoCudnn,
     /// Host access to memory that is not on the host.
     #[error("{device} has no memory that the host can read or write")]
     NotOnHost {

@@ -1,6 +1,7 @@
 //! Errors of the driver and its libraries.
 
 use cudarc::cublaslt::result::CublasError;
+use cudarc::cudnn::result::CudnnError;
 use cudarc::driver::DriverError;
 use cudarc::nvrtc::result::NvrtcError;
 
@@ -37,6 +38,12 @@ impl<T> Named<T> for std::result::Result<T, DriverError> {
 }
 
 impl<T> Named<T> for std::result::Result<T, NvrtcError> {
+    fn named(self, call: &'static str) -> Result<T> {
+        self.map_err(|error| CudaError { call, code: error.0 as i64, text: format!("{:?}", error.0) })
+    }
+}
+
+impl<T> Named<T> for std::result::Result<T, CudnnError> {
     fn named(self, call: &'static str) -> Result<T> {
         self.map_err(|error| CudaError { call, code: error.0 as i64, text: format!("{:?}", error.0) })
     }

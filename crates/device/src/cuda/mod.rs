@@ -1,4 +1,4 @@
-//! NVIDIA GPUs: one context, three streams, loaded kernels, cuBLASLt, and host memory for copies.
+//! NVIDIA GPUs: one context, three streams, loaded kernels, cuBLASLt, cuDNN, and host memory for copies.
 //!
 //! The libraries are opened at run time, so the program builds and starts without them.
 #![allow(unsafe_code)] // driver queries about a device
@@ -8,7 +8,10 @@ mod availability;
 mod blas;
 mod choice;
 mod compile;
+mod convolution;
 mod copy;
+mod dnn;
+mod dnn_choice;
 mod error;
 mod launch;
 mod ledger;
@@ -22,7 +25,7 @@ mod staging;
 mod streams;
 mod timing;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
@@ -59,6 +62,8 @@ pub(crate) struct Cuda {
     pub(crate) fetches: Rc<staging::Fetches>,
     pub(crate) modules: RefCell<modules::Modules>,
     pub(crate) blas: blas::Blas,
+    /// cuDNN, from the first convolution on.
+    dnn: OnceCell<dnn::Dnn>,
     pub(crate) events: Rc<EventPool>,
     /// Pool of the streams' events.
     pub(crate) marks: Rc<EventPool>,
@@ -92,6 +97,7 @@ impl Cuda {
             fetches,
             modules: RefCell::new(modules),
             blas,
+            dnn: OnceCell::new(),
             events,
             marks,
             streams,

@@ -2,8 +2,9 @@
 //!
 //! Forward outputs are allocated as [`Category::Activation`], backward outputs as
 //! [`Category::ActivationGradient`], and on a GPU workspaces as [`Category::Workspace`] by the rule beside
-//! each operator. Nothing else is allocated: the CPU works in fixed-size tiles on the stack. A result depends
-//! on the operands alone, because loops are divided by shape and pieces are joined in order.
+//! each operator. Nothing else is allocated: the CPU works in fixed-size tiles on the stack, and a
+//! convolution in a workspace of its own. A result depends on the operands alone, because loops are divided
+//! by shape and pieces are joined in order.
 //!
 //! [`Category::Activation`]: device::Category::Activation
 //! [`Category::ActivationGradient`]: device::Category::ActivationGradient
@@ -13,12 +14,14 @@ pub mod accuracy;
 pub mod activation;
 pub mod add;
 pub mod attention;
+pub mod batch_norm;
 pub mod blocks;
 pub mod cached_attention;
 pub mod cast;
 mod check;
 pub mod choose;
 mod columns;
+pub mod convolution;
 pub mod cross_entropy;
 pub mod dropout;
 mod elementwise;
@@ -40,6 +43,7 @@ pub mod mse;
 pub mod norm;
 pub mod optimizer;
 pub mod pointwise;
+pub mod pooling;
 pub mod qk_norm;
 pub mod random;
 pub mod rearrange;
@@ -48,6 +52,7 @@ pub mod rms_norm;
 pub mod rotary;
 mod row_norm;
 mod rows;
+pub mod running_average;
 pub mod scale;
 pub mod soft_cross_entropy;
 pub mod softmax;

@@ -11,8 +11,8 @@ use tensor::ops::{
 };
 use tensor::{DType, Tensor};
 
-use crate::scenario_general;
 use crate::support::{indices, normal, tensor, typed};
+use crate::{scenario_general, scenario_images};
 
 /// Sizes of a step; none is a multiple of a tile.
 pub(crate) struct Sizes {
@@ -42,6 +42,7 @@ pub(crate) fn every_operator(device: &Device, sizes: &Sizes, after: impl FnMut(&
     run.update(&dqkv, &head);
     let Run { mut after, .. } = run;
     scenario_general::every_general_operator(device, sizes, &mut after);
+    scenario_images::every_image_operator(device, sizes, &mut after);
 }
 
 /// A tensor of normal values.
@@ -51,7 +52,8 @@ pub(crate) fn make(device: &Device, dtype: DType, name: &str, shape: &[usize]) -
         [a] => typed(device, dtype, &values, [a]),
         [a, b] => typed(device, dtype, &values, [a, b]),
         [a, b, c] => typed(device, dtype, &values, [a, b, c]),
-        _ => unreachable!("operands here have up to three dimensions"),
+        [a, b, c, d] => typed(device, dtype, &values, [a, b, c, d]),
+        _ => unreachable!("operands have up to four dimensions"),
     }
 }
 

@@ -1,0 +1,160 @@
+//! Batch normalisation, with an optional residual addition and ReLU in the same pass.
+
+use tensor::ops::{self, batch_norm::Affine};
+use tensor::{DType, Tensor};
+
+use super::{named, only};
+use crate::error::Result;
+use crate::rule::{Rule, Saved};
+use crate::sink::{GradientSink, discarded, ready, target};
+use crate::tape::{Tape, Var};
+use crate::weight::Weight;
+
+const OPERATOR: &str = "batch_norm";
+
+/// Parameters of the layer, at their uses, and what follows the normalisation.
+#[derive(Clone, Debug)]
+pub struct BatchNorm {
+    /// `[channels]`.
+    pub weight: Weight,
+    /// `[channels]`.
+    pub bias: Weight,
+    /// Number that is added to the variance.
+    pub epsilon: f32,
+    /// Whether ReLU follows, after the residual addition.
+    pub relu: bool,
+}
+
+impl BatchNorm {
+    fn affine(&self) -> Affine<'_> {
+        let BatchNorm { weight, bias, epsilon, relu } = self;
+        Affine { weight: weight.tensor(), bias: bias.tensor(), epsilon: *epsilon, relu: *relu }
+    }
+}
+
+/// Statistics by which [`batch_norm`] normalises.
+#[derive(Clone, Copy, Debug)]
+pub enum Statistics<'a> {
+    /// Those of the batch, which are also written to `record`, `[2, channels]` f32, if given.
+    Batch {
+        /// Receives mean and unbiased variance.
+        record: Option<&'a Tensor>,
+    },
+    /// Running averages of mean and variance, `[channels]` f32. The output then has no gradient.
+    Running([&'a Tensor; 2]),
+}
+
+/// Backward of [`batch_norm`].
+#[derive(Debug)]
+pub struct BatchNormRule {
+    /// The input; dropped when its gradient has been computed.
+    x: Option<Tensor>,
+    /// The output, if ReLU made it.
+    output: Option<Tensor>,
+    mean: Tensor,
+    rstd: Tensor,
+    norm: BatchNorm,
+    dtype: DType,
+    with_residual: bool,
+    /// Gradients of weight and bias, from the input half to the weight half.
+    sums: Option<Tensor>,
+}
+
+/// Normalises each channel of `x [.., channels]`, adds `residual` and applies ReLU. Errors: as
+/// [`ops::batch_norm::forward`].
+pub fn batch_norm(
+    tape: &Tape,
+    x: Var,
+    residual: Option<Var>,
+    norm: &BatchNorm,
+    statistics: Statistics<'_>,
+) -> Result<Var> {
+    tape.begin(OPERATOR)?;
+    let (values, added) = (x.tensor(), residual.as_ref().map(Var::tensor));
+    let record = match statistics {
+        Statistics::Batch { record } => record,
+        Statistics::Running(averages) => {
+            let output = ops::batch_norm::evaluate(values, added, norm.affine(), averages);
+            return tape.record_one(&[], named(OPERATOR, output)?, || Evaluated);
+        }
+    };
+    let forward = ops::batch_norm::forward(values, added, norm.affine(), record);
+    let ops::batch_norm::Output { output, mean, rstd } = named(OPERATOR, forward)?;
+    let sources: Vec<_> = std::iter::once(&x).chain(&residual).map(Var::source).collect();
+    tape.record_one(&sources, output.clone(), || BatchNormRule {
+        x: Some(values.clone()),
+        output: norm.relu.then_some(output),
+        mean,
+        rstd,
+        norm: norm.clone(),
+        dtype: values.dtype(),
+        with_residual: residual.is_some(),
+        sums: None,
+    })
+}
+
+impl Rule for BatchNormRule {
+    fn operator(&self) -> &'static str {
+        OPERATOR
+    }
+
+    fn saved(&self) -> Vec<Saved<'_>> {
+        let x = self.x.iter().map(|x| Saved::new("x", x));
+        let output = self.output.iter().map(|output| Saved::new("output", output));
+        x.chain(output).chain([Saved::new("mean", &self.mean), Saved::new("rstd", &self.rstd)]).collect()
+    }
+
+    fn has_weights(&self) -> bool {
+        self.norm.weight.is_trained() || self.norm.bias.is_trained()
+    }
+
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let Some(x) = self.x.take() else { return Ok(wanted.iter().map(|_| None).collect()) };
+        let output = self.output.take();
+        let (mean, rstd) = (&self.mean, &self.rstd);
+        let saved = ops::batch_norm::Saved { x: &x, output: output.as_ref(), mean, rstd };
+        let with_residual = self.with_residual && wanted.get(1) == Some(&true);
+        let weight = self.norm.weight.tensor();
+        let made = ops::batch_norm::backward_input(only(outputs)?, saved, weight, with_residual)?;
+        let ops::batch_norm::Gradients { input, residual, sums } = made;
+        self.sums = self.has_weights().then_some(sums);
+        let gradients = [Some(input), residual].into_iter().zip(wanted);
+        Ok(gradients.map(|(gradient, wanted)| gradient.filter(|_| *wanted)).collect())
+    }
+
+    fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
+        let BatchNormRule { norm: BatchNorm { weight, bias, .. }, sums, dtype, .. } = *self;
+        let Some(sums) = sums else { return Ok(()) };
+        let (weight_target, bias_target) = match (target(sink, &weight)?, target(sink, &bias)?) {
+            (Some(weight), Some(bias)) => (weight, bias),
+            (Some(taken), None) => (taken.clone(), discarded(&bias, &taken)?),
+            (None, Some(taken)) => (discarded(&weight, &taken)?, taken),
+            (None, None) => return Ok(()),
+        };
+        ops::batch_norm::backward_weight(&sums, dtype, &weight_target, &bias_target)?;
+        ready(sink, &bias)?;
+        ready(sink, &weight)
+    }
+}
+
+/// The rule of an output without a gradient.
+#[derive(Debug)]
+struct Evaluated;
+
+impl Rule for Evaluated {
+    fn operator(&self) -> &'static str {
+        OPERATOR
+    }
+
+    fn saved(&self) -> Vec<Saved<'_>> {
+        Vec::new()
+    }
+
+    fn backward_input(&mut self, _: Vec<Option<Tensor>>, wanted: &[bool]) -> Result<Vec<Option<Tensor>>> {
+        Ok(wanted.iter().map(|_| None).collect())
+    }
+}

@@ -1,0 +1,81 @@
+//! Two-dimensional convolutions of channels-last images.
+
+use tensor::Tensor;
+use tensor::ops::{self, convolution::ConvolutionOptions};
+
+use super::{named, only};
+use crate::error::Result;
+use crate::rule::{Rule, Saved};
+use crate::sink::{GradientSink, ready, target};
+use crate::tape::{Tape, Var};
+use crate::weight::Weight;
+
+/// Backward of [`convolution`].
+#[derive(Debug)]
+pub struct ConvolutionRule {
+    /// The input, if the weight is trained.
+    x: Option<Tensor>,
+    /// Height and width of the input.
+    size: [usize; 2],
+    options: ConvolutionOptions,
+    weight: Weight,
+    /// Gradient of the output, from the input half to the weight half.
+    gradient: Option<Tensor>,
+}
+
+/// `x` is `[batch, height, width, in]`, `weight` `[out, height, width, in / groups]`. Errors: as
+/// [`ops::convolution::forward`].
+pub fn convolution(tape: &Tape, x: Var, weight: &Weight, options: ConvolutionOptions) -> Result<Var> {
+    tape.begin("convolution")?;
+    let forward = ops::convolution::forward(x.tensor(), weight.tensor(), &options);
+    let output = named("convolution", forward)?;
+    let size = match *x.tensor().shape().dims() {
+        [_, height, width, _] => [height, width],
+        _ => [0, 0],
+    };
+    tape.record_one(&[x.source()], output, || ConvolutionRule {
+        x: weight.is_trained().then(|| x.tensor().clone()),
+        size,
+        options,
+        weight: weight.clone(),
+        gradient: None,
+    })
+}
+
+impl Rule for ConvolutionRule {
+    fn operator(&self) -> &'static str {
+        "convolution"
+    }
+
+    fn saved(&self) -> Vec<Saved<'_>> {
+        self.x.iter().map(|x| Saved::new("x", x)).collect()
+    }
+
+    fn has_weights(&self) -> bool {
+        self.weight.is_trained()
+    }
+
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let gradient = only(outputs)?;
+        let weight = self.weight.tensor();
+        let input = match wanted[0] {
+            true => Some(ops::convolution::backward_input(&gradient, weight, self.size, &self.options)?),
+            false => None,
+        };
+        self.gradient = self.has_weights().then_some(gradient);
+        Ok(vec![input])
+    }
+
+    fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
+        let ConvolutionRule { x, options, weight, gradient, .. } = *self;
+        let (Some(gradient), Some(x)) = (gradient, x) else { return Ok(()) };
+        let Some(target) = target(sink, &weight)? else { return Ok(()) };
+        ops::convolution::backward_weight(&gradient, &x, &target, &options)?;
+        drop((gradient, x));
+        ready(sink, &weight)
+    }
+}

@@ -1,0 +1,96 @@
+//! Pooling of channels-last images.
+
+use tensor::Tensor;
+use tensor::ops::{self, pooling::Windows};
+
+use super::{named, only};
+use crate::error::Result;
+use crate::rule::{Rule, Saved};
+use crate::tape::{Tape, Var};
+
+/// Backward of [`max_pool`].
+#[derive(Debug)]
+pub struct MaxPoolRule {
+    x: Tensor,
+    output: Tensor,
+    windows: Windows,
+}
+
+/// The largest element of each window. Errors: as [`ops::pooling::maximum`].
+pub fn max_pool(tape: &Tape, x: Var, windows: Windows) -> Result<Var> {
+    tape.begin("max_pool")?;
+    let output = named("max_pool", ops::pooling::maximum(x.tensor(), &windows))?;
+    let rule = || MaxPoolRule { x: x.tensor().clone(), output: output.clone(), windows };
+    tape.record_one(&[x.source()], output.clone(), rule)
+}
+
+impl Rule for MaxPoolRule {
+    fn operator(&self) -> &'static str {
+        "max_pool"
+    }
+
+    fn saved(&self) -> Vec<Saved<'_>> {
+        vec![Saved::new("x", &self.x), Saved::new("output", &self.output)]
+    }
+
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        _wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let dy = only(outputs)?;
+        Ok(vec![Some(ops::pooling::maximum_backward(&dy, &self.x, &self.output, &self.windows)?)])
+    }
+}
+
+/// Backward of [`average_pool`].
+#[derive(Debug)]
+pub struct AveragePoolRule {
+    /// Height and width of the input.
+    size: [usize; 2],
+    windows: Windows,
+}
+
+/// The mean of each window. Errors: as [`ops::pooling::average`].
+pub fn average_pool(tape: &Tape, x: Var, windows: Windows) -> Result<Var> {
+    tape.begin("average_pool")?;
+    let output = named("average_pool", ops::pooling::average(x.tensor(), &windows))?;
+    let rule = || AveragePoolRule { size: size(x.tensor()), windows };
+    tape.record_one(&[x.source()], output, rule)
+}
+
+/// The mean of each image and channel, `[batch, channels]`. Errors: as [`average_pool`].
+pub fn global_average_pool(tape: &Tape, x: Var) -> Result<Var> {
+    let windows = Windows::whole(size(x.tensor()));
+    let pooled = average_pool(tape, x, windows)?;
+    let shape = pooled.tensor().shape();
+    let images = shape.dims().first().copied().unwrap_or(0);
+    super::reshape(tape, pooled, [images, shape.columns()])
+}
+
+/// Height and width of images; 0 for another number of dimensions, which the operators refuse.
+fn size(x: &Tensor) -> [usize; 2] {
+    match *x.shape().dims() {
+        [_, height, width, _] => [height, width],
+        _ => [0, 0],
+    }
+}
+
+impl Rule for AveragePoolRule {
+    fn operator(&self) -> &'static str {
+        "average_pool"
+    }
+
+    fn saved(&self) -> Vec<Saved<'_>> {
+        Vec::new()
+    }
+
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        _wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let dy = only(outputs)?;
+        Ok(vec![Some(ops::pooling::average_backward(&dy, self.size, &self.windows)?)])
+    }
+}

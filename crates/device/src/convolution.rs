@@ -1,0 +1,107 @@
+//! A convolution, as operators request it of a GPU.
+
+use crate::buffer::Region;
+use crate::dtype::DType;
+use crate::error::{DeviceError, Result};
+use crate::work::Work;
+
+/// Sizes of a two-dimensional convolution over channels-last arrays; pairs are vertical, then horizontal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConvolutionShape {
+    /// Images.
+    pub batch: usize,
+    /// Height, width and channels of an input image.
+    pub input: [usize; 3],
+    /// Height, width and channels of an output image.
+    pub output: [usize; 3],
+    /// Height and width of the kernel.
+    pub kernel: [usize; 2],
+    /// Distance of neighbouring windows.
+    pub stride: [usize; 2],
+    /// Rows and columns of zeros on each side of the input.
+    pub padding: [usize; 2],
+    /// Distance of neighbouring elements of a window.
+    pub dilation: [usize; 2],
+    /// Groups of channels that are convolved separately.
+    pub groups: usize,
+}
+
+impl ConvolutionShape {
+    /// Elements of the input, of the output and of the weight `[out, height, width, in / groups]`.
+    #[must_use]
+    pub fn elements(&self) -> [usize; 3] {
+        let image = |sizes: [usize; 3]| self.batch * sizes.iter().product::<usize>();
+        let [weight_rows, columns] = [self.output[2], self.window()];
+        [image(self.input), image(self.output), weight_rows * columns]
+    }
+
+    /// Elements of one group's window: height, width and input channels.
+    #[must_use]
+    pub fn window(&self) -> usize {
+        self.kernel[0] * self.kernel[1] * (self.input[2] / self.groups.max(1))
+    }
+
+    /// FLOPs of each pass: two for each output element and element of its window.
+    #[must_use]
+    pub fn flops(&self) -> u64 {
+        2 * (self.elements()[1] * self.window()) as u64
+    }
+}
+
+/// The passes of a convolution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ConvolutionPass {
+    /// The output from input and weight.
+    Forward,
+    /// The input's gradient from the output's gradient and the weight.
+    BackwardInput,
+    /// The weight's gradient from the output's gradient and the input.
+    BackwardWeight,
+}
+
+/// One pass of a convolution. All arrays are dense, of one floating-point type, and channels-last.
+#[derive(Clone, Copy, Debug)]
+pub struct Convolution<'a> {
+    /// The sizes.
+    pub shape: ConvolutionShape,
+    /// The pass.
+    pub pass: ConvolutionPass,
+    /// Type of all elements.
+    pub dtype: DType,
+    /// The input or its gradient, `[batch, height, width, in]`.
+    pub input: Region<'a>,
+    /// The weight or its gradient, `[out, height, width, in / groups]`.
+    pub weight: Region<'a>,
+    /// The output or its gradient, `[batch, height, width, out]`.
+    pub output: Region<'a>,
+    /// Memory that the library may use.
+    pub workspace: Region<'a>,
+    /// Whether the result is added to the previous values.
+    pub accumulate: bool,
+}
+
+impl Convolution<'_> {
+    /// The least work of the pass: each array moved once.
+    pub(crate) fn work(&self) -> Work {
+        let regions = [self.input, self.weight, self.output];
+        Work { bytes: regions.iter().map(|region| region.bytes as u64).sum(), flops: self.shape.flops() }
+    }
+
+    /// Checks that every region lies in its buffer and has the elements of the shape.
+    pub(crate) fn check(&self) -> Result<()> {
+        if !self.dtype.is_float() {
+            return Err(DeviceError::Unsupported { call: "convolution", dtype: self.dtype });
+        }
+        let [input, output, weight] = self.shape.elements();
+        self.workspace.checked_address()?;
+        for (region, elements) in [(self.input, input), (self.output, output), (self.weight, weight)] {
+            region.checked_address()?;
+            let bytes = elements * self.dtype.bytes();
+            if region.bytes != bytes {
+                let (left, right) = (region.bytes, bytes);
+                return Err(DeviceError::Length { operator: "convolution", left, right });
+            }
+        }
+        Ok(())
+    }
+}

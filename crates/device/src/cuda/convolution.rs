@@ -1,0 +1,24 @@
+//! Convolutions of a device: operands are checked, and the call is timed and passed to the library.
+
+use super::dnn::{Dnn, convolve, name};
+use crate::convolution::Convolution;
+use crate::device::Device;
+use crate::stream::StreamKind;
+
+impl Device {
+    /// Enqueues a pass of a convolution on the compute stream. Errors: a device that is not a GPU, no cuDNN,
+    /// operands that do not fit their regions, no deterministic algorithm whose workspace fits.
+    pub fn convolve(&self, call: &Convolution<'_>) -> crate::Result<()> {
+        let cuda = self.gpu_or_refuse("convolution")?;
+        call.check()?;
+        let stream = cuda.streams.handle(StreamKind::Compute);
+        if cuda.dnn.get().is_none() {
+            let dnn = Dnn::open(stream).map_err(|error| self.cuda_error(error))?;
+            let _ = cuda.dnn.set(dnn.ok_or(crate::DeviceError::NoCudnn)?);
+        }
+        let dnn = cuda.dnn.get().ok_or(crate::DeviceError::NoCudnn)?;
+        let timed = cuda.timed(stream, "convolution", || name(call.pass).to_owned(), call.work());
+        convolve(dnn, call).map_err(|error| self.cuda_error(error))?;
+        timed.finish().map_err(|error| self.cuda_error(error))
+    }
+}

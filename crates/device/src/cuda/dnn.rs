@@ -1,0 +1,275 @@
+//! Convolutions by cuDNN. Descriptors and the algorithm of each shape, type and pass are made once and kept.
+//!
+//! The algorithm is the library's first deterministic one whose workspace fits: a function of shapes, types,
+//! device and library version, never of a timing. TF32 is not used.
+#![allow(unsafe_code)] // cuDNN's handles and descriptors
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::ffi::{c_int, c_void};
+
+use cudarc::cudnn::{result, sys};
+use cudarc::driver;
+
+use super::error::{CudaError, Named, Result};
+use crate::buffer::Region;
+use crate::convolution::{Convolution, ConvolutionPass, ConvolutionShape};
+use crate::dtype::DType;
+
+/// A pass that a plan is made for: its workspace's bytes limit the choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    pub(super) shape: ConvolutionShape,
+    pub(super) pass: ConvolutionPass,
+    pub(super) dtype: DType,
+    pub(super) workspace: usize,
+}
+
+/// cuDNN's handle, and the plans made so far.
+pub(super) struct Dnn {
+    handle: sys::cudnnHandle_t,
+    plans: RefCell<HashMap<Key, Plan>>,
+}
+
+impl Dnn {
+    /// Opens the library; its work goes to `stream`. `None` if the library cannot be opened.
+    pub(super) fn open(stream: driver::sys::CUstream) -> Result<Option<Self>> {
+        // SAFETY: opening the library runs its initialisers, which is what they are for.
+        if !unsafe { sys::is_culib_present() } {
+            return Ok(None);
+        }
+        let handle = result::create_handle().named("cudnnCreate")?;
+        let dnn = Dnn { handle, plans: RefCell::default() };
+        // SAFETY: the handle was made above, and the stream lives as long as the device.
+        unsafe { result::set_stream(handle, stream.cast()) }.named("cudnnSetStream")?;
+        Ok(Some(dnn))
+    }
+}
+
+impl Drop for Dnn {
+    fn drop(&mut self) {
+        self.plans.get_mut().clear();
+        // SAFETY: made in `open`, destroyed once, after its plans.
+        let _ = unsafe { result::destroy_handle(self.handle) };
+    }
+}
+
+/// Returns the pass in words.
+pub(super) fn name(pass: ConvolutionPass) -> &'static str {
+    match pass {
+        ConvolutionPass::Forward => "convolution",
+        ConvolutionPass::BackwardInput => "convolution, input gradient",
+        ConvolutionPass::BackwardWeight => "convolution, weight gradient",
+    }
+}
+
+/// Enqueues a pass whose operands have been checked.
+pub(super) fn convolve(dnn: &Dnn, call: &Convolution<'_>) -> Result<()> {
+    let Convolution { shape, pass, dtype, .. } = *call;
+    let key = Key { shape, pass, dtype, workspace: call.workspace.bytes };
+    let mut plans = dnn.plans.borrow_mut();
+    let plan = match plans.entry(key) {
+        Entry::Occupied(known) => known.into_mut(),
+        Entry::Vacant(place) => {
+            let described = |error: CudaError| {
+                let text = format!("{} for {} of {shape:?} in {dtype}", error.text, name(pass));
+                CudaError { text, ..error }
+            };
+            let mut plan = Plan::new(&key).map_err(described)?;
+            plan.choose(dnn.handle, &key).map_err(described)?;
+            place.insert(plan)
+        }
+    };
+    plan.run(dnn.handle, call)
+}
+
+/// The library's number of an algorithm, by pass.
+#[derive(Clone, Copy)]
+pub(super) enum Algorithm {
+    Forward(sys::cudnnConvolutionFwdAlgo_t),
+    Input(sys::cudnnConvolutionBwdDataAlgo_t),
+    Weight(sys::cudnnConvolutionBwdFilterAlgo_t),
+}
+
+/// The library's descriptors, and the chosen algorithm.
+pub(super) struct Plan {
+    pub(super) input: sys::cudnnTensorDescriptor_t,
+    pub(super) output: sys::cudnnTensorDescriptor_t,
+    pub(super) weight: sys::cudnnFilterDescriptor_t,
+    pub(super) convolution: sys::cudnnConvolutionDescriptor_t,
+    /// The algorithm, and the bytes of its workspace.
+    pub(super) algorithm: Option<(Algorithm, usize)>,
+}
+
+impl Drop for Plan {
+    fn drop(&mut self) {
+        // SAFETY: each descriptor was made once in `Plan::new` and is destroyed once; null ones are skipped.
+        unsafe {
+            for tensor in [self.input, self.output].into_iter().filter(|tensor| !tensor.is_null()) {
+                let _ = result::destroy_tensor_descriptor(tensor);
+            }
+            if !self.weight.is_null() {
+                let _ = result::destroy_filter_descriptor(self.weight);
+            }
+            if !self.convolution.is_null() {
+                let _ = result::destroy_convolution_descriptor(self.convolution);
+            }
+        }
+    }
+}
+
+impl Plan {
+    /// Creates the descriptors of a pass.
+    fn new(key: &Key) -> Result<Self> {
+        let (shape, null) = (&key.shape, std::ptr::null_mut());
+        let mut plan = Plan {
+            input: null,
+            output: null.cast(),
+            weight: null.cast(),
+            convolution: null.cast(),
+            algorithm: None,
+        };
+        plan.input = tensor(key.dtype, shape.batch, shape.input)?;
+        plan.output = tensor(key.dtype, shape.batch, shape.output)?;
+        plan.weight = result::create_filter_descriptor().named("cudnnCreateFilterDescriptor")?;
+        let channels = shape.input[2] / shape.groups;
+        let sizes = integers([shape.output[2], channels, shape.kernel[0], shape.kernel[1]])?;
+        // SAFETY: the descriptor was made above.
+        unsafe { result::set_filter4d_descriptor(plan.weight, data_type(key.dtype)?, NHWC, sizes) }
+            .named("cudnnSetFilter4dDescriptor")?;
+        plan.convolution =
+            result::create_convolution_descriptor().named("cudnnCreateConvolutionDescriptor")?;
+        let [[pad_h, pad_w], [stride_h, stride_w], [dilation_h, dilation_w]] =
+            [integers(shape.padding)?, integers(shape.stride)?, integers(shape.dilation)?];
+        let math = match key.dtype {
+            DType::F32 => sys::cudnnMathType_t::CUDNN_FMA_MATH,
+            _ => sys::cudnnMathType_t::CUDNN_TENSOR_OP_MATH,
+        };
+        let [groups] = integers([shape.groups])?;
+        // SAFETY: the descriptor was made above; all other arguments are numbers.
+        unsafe {
+            result::set_convolution2d_descriptor(
+                plan.convolution,
+                pad_h,
+                pad_w,
+                stride_h,
+                stride_w,
+                dilation_h,
+                dilation_w,
+                sys::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION,
+                sys::cudnnDataType_t::CUDNN_DATA_FLOAT,
+            )
+            .named("cudnnSetConvolution2dDescriptor")?;
+            result::set_convolution_math_type(plan.convolution, math).named("cudnnSetConvolutionMathType")?;
+            result::set_convolution_group_count(plan.convolution, groups)
+                .named("cudnnSetConvolutionGroupCount")?;
+        }
+        Ok(plan)
+    }
+
+    /// Enqueues the pass.
+    fn run(&self, handle: sys::cudnnHandle_t, call: &Convolution<'_>) -> Result<()> {
+        let Some((algorithm, bytes)) = self.algorithm else { return Ok(()) };
+        let address = |region: Region<'_>| (region.buffer.address() + region.offset as u64) as *mut c_void;
+        let (x, w, y) = (address(call.input), address(call.weight), address(call.output));
+        let workspace = address(call.workspace);
+        let (alpha, beta) = (1.0_f32, if call.accumulate { 1.0_f32 } else { 0.0 });
+        let (alpha, beta) = ((&raw const alpha).cast(), (&raw const beta).cast());
+        let (input, output, weight, convolution) = (self.input, self.output, self.weight, self.convolution);
+        // SAFETY: `Convolution::check` checked every region against its buffer; the descriptors describe
+        // them; the workspace has at least the algorithm's bytes; the handle's stream belongs to the device.
+        unsafe {
+            match algorithm {
+                Algorithm::Forward(algorithm) => result::convolution_forward(
+                    handle,
+                    alpha,
+                    input,
+                    x,
+                    weight,
+                    w,
+                    convolution,
+                    algorithm,
+                    workspace,
+                    bytes,
+                    beta,
+                    output,
+                    y,
+                )
+                .named("cudnnConvolutionForward"),
+                Algorithm::Input(algorithm) => result::convolution_backward_data(
+                    handle,
+                    alpha,
+                    weight,
+                    w,
+                    output,
+                    y,
+                    convolution,
+                    algorithm,
+                    workspace,
+                    bytes,
+                    beta,
+                    input,
+                    x,
+                )
+                .named("cudnnConvolutionBackwardData"),
+                Algorithm::Weight(algorithm) => result::convolution_backward_filter(
+                    handle,
+                    alpha,
+                    input,
+                    x,
+                    output,
+                    y,
+                    convolution,
+                    algorithm,
+                    workspace,
+                    bytes,
+                    beta,
+                    weight,
+                    w,
+                )
+                .named("cudnnConvolutionBackwardFilter"),
+            }
+        }
+    }
+}
+
+/// Channels-last, for images and kernels.
+const NHWC: sys::cudnnTensorFormat_t = sys::cudnnTensorFormat_t::CUDNN_TENSOR_NHWC;
+
+/// Creates the descriptor of a dense array of images.
+fn tensor(
+    dtype: DType,
+    batch: usize,
+    [height, width, channels]: [usize; 3],
+) -> Result<sys::cudnnTensorDescriptor_t> {
+    let sizes = integers([batch, channels, height, width])?;
+    let made = result::create_tensor_descriptor().named("cudnnCreateTensorDescriptor")?;
+    // SAFETY: the descriptor was made above.
+    let set = unsafe { result::set_tensor4d_descriptor(made, NHWC, data_type(dtype)?, sizes) };
+    set.named("cudnnSetTensor4dDescriptor")?;
+    Ok(made)
+}
+
+/// Sizes as the library takes them. Errors: one that does not fit 32 bits.
+fn integers<const N: usize>(sizes: [usize; N]) -> Result<[c_int; N]> {
+    let mut integers = [0; N];
+    for (integer, size) in integers.iter_mut().zip(sizes) {
+        *integer = c_int::try_from(size).map_err(|_| unsupported(format!("a size of {size}")))?;
+    }
+    Ok(integers)
+}
+
+fn data_type(dtype: DType) -> Result<sys::cudnnDataType_t> {
+    match dtype {
+        DType::Bf16 => Ok(sys::cudnnDataType_t::CUDNN_DATA_BFLOAT16),
+        DType::F16 => Ok(sys::cudnnDataType_t::CUDNN_DATA_HALF),
+        DType::F32 => Ok(sys::cudnnDataType_t::CUDNN_DATA_FLOAT),
+        _ => Err(unsupported(dtype.to_string())),
+    }
+}
+
+fn unsupported(what: String) -> CudaError {
+    let code = sys::cudnnStatus_t::CUDNN_STATUS_NOT_SUPPORTED as i64;
+    CudaError { call: "cuDNN", code, text: format!("{what} is not supported") }
+}

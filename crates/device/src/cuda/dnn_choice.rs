@@ -1,0 +1,144 @@
+//! The choice of a cuDNN algorithm for a pass of a convolution.
+#![allow(unsafe_code)] // cuDNN's queries
+
+use std::ffi::c_int;
+
+use cudarc::cudnn::{result, sys};
+
+use super::dnn::{Algorithm, Key, Plan};
+use super::error::{CudaError, Named, Result};
+use crate::convolution::ConvolutionPass;
+
+/// Most algorithms that the library is asked for.
+const CHOICES: usize = 10;
+
+impl Plan {
+    /// Sets the library's first algorithm that is deterministic and whose workspace fits.
+    pub(super) fn choose(&mut self, handle: sys::cudnnHandle_t, key: &Key) -> Result<()> {
+        for algorithm in self.candidates(handle, key.pass)? {
+            // An algorithm that the library lists but does not have for this shape has no workspace's size.
+            let Ok(bytes) = self.workspace(handle, algorithm) else { continue };
+            if bytes <= key.workspace {
+                self.algorithm = Some((algorithm, bytes));
+                return Ok(());
+            }
+        }
+        Err(CudaError {
+            call: "cudnnGetConvolutionAlgorithm",
+            code: sys::cudnnStatus_t::CUDNN_STATUS_NOT_SUPPORTED as i64,
+            text: format!("no deterministic algorithm with at most {} bytes of workspace", key.workspace),
+        })
+    }
+
+    /// Returns the deterministic algorithms of a pass: those that the library recommends, then those that
+    /// exist for most shapes.
+    fn candidates(&self, handle: sys::cudnnHandle_t, pass: ConvolutionPass) -> Result<Vec<Algorithm>> {
+        use sys::cudnnDeterminism_t::CUDNN_DETERMINISTIC as DETERMINISTIC;
+        let mut found: c_int = 0;
+        let most = c_int::try_from(CHOICES).unwrap_or(c_int::MAX);
+        /// Calls one of the library's queries and keeps the deterministic answers.
+        macro_rules! ask {
+            ($query:path, $name:literal, $kind:ident, $first:expr, $second:expr, $third:expr) => {{
+                // SAFETY: the answers are plain numbers, for which zeros are valid.
+                let mut answers = vec![unsafe { std::mem::zeroed() }; CHOICES];
+                // SAFETY: every descriptor is alive; the buffer has room for the requested number of answers.
+                let status = unsafe {
+                    $query(
+                        handle,
+                        $first,
+                        $second,
+                        self.convolution,
+                        $third,
+                        most,
+                        &raw mut found,
+                        answers.as_mut_ptr(),
+                    )
+                };
+                status.named($name)?;
+                answers.truncate(usize::try_from(found).unwrap_or(0));
+                let usable = answers
+                    .iter()
+                    .filter(|answer| answer.status.result().is_ok() && answer.determinism == DETERMINISTIC);
+                usable.map(|answer| Algorithm::$kind(answer.algo)).collect::<Vec<_>>()
+            }};
+        }
+        let (input, output, weight) = (self.input, self.output, self.weight);
+        use sys::cudnnConvolutionBwdDataAlgo_t as Input;
+        use sys::cudnnConvolutionBwdFilterAlgo_t as Weight;
+        use sys::cudnnConvolutionFwdAlgo_t as Forward;
+        Ok(match pass {
+            ConvolutionPass::Forward => {
+                let mut all = ask!(
+                    result::get_convolution_forward_algorithm,
+                    "cudnnGetConvolutionForwardAlgorithm_v7",
+                    Forward,
+                    input,
+                    weight,
+                    output
+                );
+                all.push(Algorithm::Forward(Forward::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM));
+                all.push(Algorithm::Forward(Forward::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM));
+                all
+            }
+            ConvolutionPass::BackwardInput => {
+                let mut all = ask!(
+                    result::get_convolution_backward_data_algorithm,
+                    "cudnnGetConvolutionBackwardDataAlgorithm_v7",
+                    Input,
+                    weight,
+                    output,
+                    input
+                );
+                all.push(Algorithm::Input(Input::CUDNN_CONVOLUTION_BWD_DATA_ALGO_1));
+                all
+            }
+            ConvolutionPass::BackwardWeight => {
+                let mut all = ask!(
+                    result::get_convolution_backward_filter_algorithm,
+                    "cudnnGetConvolutionBackwardFilterAlgorithm_v7",
+                    Weight,
+                    input,
+                    output,
+                    weight
+                );
+                all.push(Algorithm::Weight(Weight::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1));
+                all
+            }
+        })
+    }
+
+    /// Returns the bytes of an algorithm's workspace. Errors: an algorithm without this shape.
+    fn workspace(&self, handle: sys::cudnnHandle_t, algorithm: Algorithm) -> Result<usize> {
+        let (input, output, weight, convolution) = (self.input, self.output, self.weight, self.convolution);
+        // SAFETY: every descriptor is alive, and the calls write one number.
+        unsafe {
+            match algorithm {
+                Algorithm::Forward(algorithm) => result::get_convolution_forward_workspace_size(
+                    handle,
+                    input,
+                    weight,
+                    convolution,
+                    output,
+                    algorithm,
+                ),
+                Algorithm::Input(algorithm) => result::get_convolution_backward_data_workspace_size(
+                    handle,
+                    weight,
+                    output,
+                    convolution,
+                    input,
+                    algorithm,
+                ),
+                Algorithm::Weight(algorithm) => result::get_convolution_backward_filter_workspace_size(
+                    handle,
+                    input,
+                    output,
+                    convolution,
+                    weight,
+                    algorithm,
+                ),
+            }
+        }
+        .named("cudnnGetConvolutionWorkspaceSize")
+    }
+}

@@ -1,0 +1,213 @@
+//! Batch normalisation on the host. Sums over pixels are in f64.
+
+use device::parallel::{for_pieces, map, simd};
+
+use super::{Affine, Saved};
+use crate::ops::rows;
+use crate::{Result, Tensor};
+
+/// Rows whose sums are computed by one task and then added in order.
+const GROUP: usize = 1024;
+
+/// Computes mean and rstd of each channel, and the unbiased variance for `record`.
+pub(super) fn statistics(
+    x: &Tensor,
+    [mean, rstd]: [&Tensor; 2],
+    epsilon: f32,
+    record: Option<&Tensor>,
+) -> Result<()> {
+    let (rows, channels) = (x.shape().rows(), x.shape().columns());
+    let x = x.values()?;
+    let x: &[f32] = &x;
+    let wide = |at: usize| f64::from(x[at]);
+    let [sums, _] = sum_rows(rows, channels, |row, column| [wide(row * channels + column), 0.0]);
+    let means: Vec<f64> = sums.iter().map(|sum| sum / rows as f64).collect();
+    let [squares, _] = sum_rows(rows, channels, |row, column| {
+        let off = wide(row * channels + column) - means[column];
+        [off * off, 0.0]
+    });
+    let (mut mean, mut rstd) = (mean.write::<f32>()?, rstd.write::<f32>()?);
+    for (channel, (value, square)) in means.iter().zip(&squares).enumerate() {
+        mean[channel] = *value as f32;
+        rstd[channel] = (1.0 / (square / rows as f64 + f64::from(epsilon)).sqrt()) as f32;
+    }
+    if let Some(record) = record {
+        let mut record = record.write::<f32>()?;
+        let (recorded_means, variances) = record.split_at_mut(channels);
+        recorded_means.copy_from_slice(&mean);
+        let unbiased = (rows - 1).max(1) as f64;
+        variances
+            .iter_mut()
+            .zip(squares)
+            .for_each(|(variance, square)| *variance = (square / unbiased) as f32);
+    }
+    Ok(())
+}
+
+/// Returns the two sums over rows of the terms of each column: of groups of rows, then of the groups in
+/// order.
+fn sum_rows(rows: usize, columns: usize, term: impl Fn(usize, usize) -> [f64; 2] + Sync) -> [Vec<f64>; 2] {
+    let group = |index: usize| {
+        let mut sums = [vec![0.0f64; columns], vec![0.0f64; columns]];
+        let [first, second] = &mut sums;
+        simd(
+            #[inline(always)]
+            || {
+                for row in index * GROUP..rows.min((index + 1) * GROUP) {
+                    for (column, (first, second)) in first.iter_mut().zip(&mut *second).enumerate() {
+                        let [a, b] = term(row, column);
+                        *first += a;
+                        *second += b;
+                    }
+                }
+            },
+        );
+        sums
+    };
+    let mut totals = [vec![0.0f64; columns], vec![0.0f64; columns]];
+    for sums in map(rows.div_ceil(GROUP), group) {
+        for (total, sum) in totals.iter_mut().zip(sums) {
+            total.iter_mut().zip(sum).for_each(|(total, sum)| *total += sum);
+        }
+    }
+    totals
+}
+
+/// y = relu((x − mean) · rstd · weight + bias + residual).
+pub(super) fn apply(
+    x: &Tensor,
+    residual: Option<&Tensor>,
+    affine: Affine<'_>,
+    [mean, rstd]: [&Tensor; 2],
+    y: &Tensor,
+) -> Result<()> {
+    let (mean, rstd) = (mean.read::<f32>()?, rstd.read::<f32>()?);
+    normalise(x, residual, affine, [&mean, &rstd], y)
+}
+
+/// [`apply`] with running averages of mean and variance.
+pub(super) fn evaluate(
+    x: &Tensor,
+    residual: Option<&Tensor>,
+    affine: Affine<'_>,
+    [mean, variance]: [&Tensor; 2],
+    y: &Tensor,
+) -> Result<()> {
+    let (mean, variance) = (mean.read::<f32>()?, variance.read::<f32>()?);
+    let rstd: Vec<_> = variance.iter().map(|variance| 1.0 / (variance + affine.epsilon).sqrt()).collect();
+    normalise(x, residual, affine, [&mean, &rstd], y)
+}
+
+fn normalise(
+    x: &Tensor,
+    residual: Option<&Tensor>,
+    affine: Affine<'_>,
+    [mean, rstd]: [&[f32]; 2],
+    y: &Tensor,
+) -> Result<()> {
+    let channels = mean.len();
+    let per_task = rows::per_task(channels) * channels;
+    let (x, weight, bias) = (x.values()?, affine.weight.values()?, affine.bias.values()?);
+    let scales: Vec<f32> = weight.iter().zip(rstd).map(|(weight, rstd)| weight * rstd).collect();
+    let residual = residual.map(Tensor::values).transpose()?;
+    let (x, bias, residual): (&[f32], &[f32], Option<&[f32]>) = (&x, &bias, residual.as_deref());
+    for_pieces(&mut y.values_mut()?, per_task, |index, y| {
+        let x = rows::piece(x, index, per_task);
+        let residual = residual.map(|residual| rows::piece(residual, index, per_task));
+        simd(
+            #[inline(always)]
+            || {
+                for (at, (y, x)) in y.iter_mut().zip(x).enumerate() {
+                    let channel = at % channels;
+                    let mut value = (x - mean[channel]).mul_add(scales[channel], bias[channel]);
+                    if let Some(residual) = residual {
+                        value += residual[at];
+                    }
+                    // A comparison lets NaN pass, as a maximum would not.
+                    *y = if affine.relu && value < 0.0 { 0.0 } else { value };
+                }
+            },
+        );
+    });
+    Ok(())
+}
+
+/// sums[0] = Σ g · (x − mean) · rstd and sums[1] = Σ g, where g is `dy` where the output is positive; g also
+/// goes to `masked`, which may be `dy`.
+pub(super) fn sums(dy: &Tensor, saved: Saved<'_>, masked: Option<&Tensor>, sums: &Tensor) -> Result<()> {
+    let Saved { x, output, mean, rstd } = saved;
+    if let Some(masked) = masked {
+        mask(dy, output, masked)?;
+    }
+    let (dy, output) = masked.map_or((dy, output), |masked| (masked, None));
+    let (rows, channels) = (x.shape().rows(), x.shape().columns());
+    let (mean, rstd) = (mean.read::<f32>()?, rstd.read::<f32>()?);
+    let (x, dy, output) = (x.values()?, dy.values()?, output.map(Tensor::values).transpose()?);
+    let (x, dy, output): (&[f32], &[f32], Option<&[f32]>) = (&x, &dy, output.as_deref());
+    let (mean, rstd): (&[f32], &[f32]) = (&mean, &rstd);
+    let [products, plain] = sum_rows(rows, channels, |row, column| {
+        let at = row * channels + column;
+        let passes = output.is_none_or(|output| output[at] > 0.0);
+        let g = if passes { f64::from(dy[at]) } else { 0.0 };
+        let normal = (x[at] - mean[column]) * rstd[column];
+        [g * f64::from(normal), g]
+    });
+    let mut sums = sums.write::<f32>()?;
+    let values = products.into_iter().chain(plain);
+    sums.iter_mut().zip(values).for_each(|(sum, value)| *sum = value as f32);
+    Ok(())
+}
+
+/// masked = dy where the output is positive, else 0.
+fn mask(dy: &Tensor, output: Option<&Tensor>, masked: &Tensor) -> Result<()> {
+    if !masked.shares_storage(dy) {
+        masked.copy_from(dy)?;
+    }
+    let Some(output) = output else { return Ok(()) };
+    let output = output.values()?;
+    for (masked, output) in masked.values_mut()?.iter_mut().zip(output.iter()) {
+        *masked = if *output > 0.0 { *masked } else { 0.0 };
+    }
+    Ok(())
+}
+
+/// dx = weight · rstd · (g − sums[1] / rows − (x − mean) · rstd · sums[0] / rows); `dx` may be `dy`.
+pub(super) fn input_gradient(
+    dy: &Tensor,
+    saved: Saved<'_>,
+    weight: &Tensor,
+    sums: &Tensor,
+    dx: &Tensor,
+) -> Result<()> {
+    let Saved { x, output, mean, rstd } = saved;
+    if !dx.shares_storage(dy) {
+        dx.copy_from(dy)?;
+    }
+    let (rows, channels) = (x.shape().rows(), x.shape().columns());
+    let (mean, rstd, sums) = (mean.read::<f32>()?, rstd.read::<f32>()?, sums.read::<f32>()?);
+    let (mean, rstd, sums): (&[f32], &[f32], &[f32]) = (&mean, &rstd, &sums);
+    let (x, weight, output) = (x.values()?, weight.values()?, output.map(Tensor::values).transpose()?);
+    let (x, weight, output): (&[f32], &[f32], Option<&[f32]>) = (&x, &weight, output.as_deref());
+    let scale = 1.0 / rows as f32;
+    let per_task = rows::per_task(channels) * channels;
+    for_pieces(&mut dx.values_mut()?, per_task, |index, dx| {
+        let x = rows::piece(x, index, per_task);
+        let output = output.map(|output| rows::piece(output, index, per_task));
+        for (at, (dx, x)) in dx.iter_mut().zip(x).enumerate() {
+            let channel = at % channels;
+            let g = if output.is_none_or(|output| output[at] > 0.0) { *dx } else { 0.0 };
+            let normal = (x - mean[channel]) * rstd[channel];
+            let off = g - sums[channels + channel] * scale - normal * (sums[channel] * scale);
+            *dx = weight[channel] * rstd[channel] * off;
+        }
+    });
+    Ok(())
+}
+
+/// target += sum, rounded once.
+pub(super) fn add(sum: &Tensor, target: &Tensor) -> Result<()> {
+    let sum = sum.read::<f32>()?;
+    let mut target = target.values_mut()?;
+    target.iter_mut().zip(sum.iter()).for_each(|(target, sum)| *target += sum);
+    Ok(())
+}

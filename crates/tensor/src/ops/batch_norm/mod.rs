@@ -1,0 +1,183 @@
+//! Batch normalisation (Ioffe, Szegedy, *Batch Normalization*, 2015) of channels-last arrays, with an
+//! optional residual addition and ReLU in the same pass.
+//!
+//! y = relu((x − mean) · rstd · weight + bias + residual), where mean and biased variance are those of each
+//! channel over all pixels of the batch, or running averages, and rstd is 1/√(variance + epsilon).
+
+mod cpu;
+pub(crate) mod cuda;
+mod output;
+mod workspace;
+
+use device::{Backend, Category, DType, Request};
+
+use super::{GradientTarget, cast, check};
+use crate::{Result, Tensor};
+pub use output::{Affine, Gradients, Output, Saved};
+
+/// Normalises each channel of `x [.., channels]` with the batch's statistics, and adds `residual`, of the
+/// same shape. `record`, if given, is `[2, channels]` f32 and receives mean and unbiased variance, which
+/// running averages are made from. Errors: shapes or types that do not agree, a batch without elements, out
+/// of memory.
+pub fn forward(
+    x: &Tensor,
+    residual: Option<&Tensor>,
+    affine: Affine<'_>,
+    record: Option<&Tensor>,
+) -> Result<Output> {
+    const OPERATOR: &str = "batch_norm.forward";
+    check_operands(OPERATOR, x, residual, affine)?;
+    let channels = x.shape().columns();
+    if let Some(record) = record {
+        check::f32s(OPERATOR, &[("record", record)])?;
+        check::shape(OPERATOR, "record", record, [2, channels])?;
+    }
+    let output = allocate(OPERATOR, x, Category::Activation)?;
+    let (mean, rstd) = (statistic(OPERATOR, x)?, statistic(OPERATOR, x)?);
+    let workspace = Tensor::workspace(x.device(), OPERATOR, workspace::bytes(x.shape().rows(), channels))?;
+    let statistics = [&mean, &rstd];
+    match x.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => {
+            cpu::statistics(x, statistics, affine.epsilon, record)?;
+            cpu::apply(x, residual, affine, statistics, &output)?;
+        }
+        Backend::Cuda => {
+            cuda::statistics(OPERATOR, x, statistics, affine.epsilon, record, &workspace)?;
+            cuda::apply(OPERATOR, x, residual, affine, statistics, false, &output)?;
+        }
+    }
+    Ok(Output { output, mean, rstd })
+}
+
+/// Normalises as [`forward`] does, with running averages of mean and variance, `[channels]` f32. Errors: as
+/// [`forward`].
+pub fn evaluate(
+    x: &Tensor,
+    residual: Option<&Tensor>,
+    affine: Affine<'_>,
+    [mean, variance]: [&Tensor; 2],
+) -> Result<Tensor> {
+    const OPERATOR: &str = "batch_norm.evaluate";
+    check_operands(OPERATOR, x, residual, affine)?;
+    check::f32s(OPERATOR, &[("mean", mean), ("variance", variance)])?;
+    for (name, statistic) in [("mean", mean), ("variance", variance)] {
+        check::shape(OPERATOR, name, statistic, [x.shape().columns()])?;
+    }
+    let output = allocate(OPERATOR, x, Category::Activation)?;
+    match x.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => cpu::evaluate(x, residual, affine, [mean, variance], &output)?,
+        Backend::Cuda => cuda::apply(OPERATOR, x, residual, affine, [mean, variance], true, &output)?,
+    }
+    Ok(output)
+}
+
+/// Computes the gradients of the input and of the residual from the output's gradient `dy`; the residual's is
+/// `dy` where the ReLU passes it. Overwrites `dy` with one of the two if it is the only view of its storage.
+/// Errors: as [`forward`].
+pub fn backward_input(
+    dy: Tensor,
+    saved: Saved<'_>,
+    weight: &Tensor,
+    with_residual: bool,
+) -> Result<Gradients> {
+    const OPERATOR: &str = "batch_norm.backward_input";
+    let Saved { x, output, mean, rstd } = saved;
+    check::computed(OPERATOR, &[("x", x), ("dy", &dy), ("weight", weight)])?;
+    check::f32s(OPERATOR, &[("mean", mean), ("rstd", rstd)])?;
+    check::not_empty(OPERATOR, "x", x)?;
+    check::shape(OPERATOR, "dy", &dy, x.shape())?;
+    let channels = x.shape().columns();
+    for (name, vector) in [("weight", weight), ("mean", mean), ("rstd", rstd)] {
+        check::shape(OPERATOR, name, vector, [channels])?;
+    }
+    if let Some(output) = output {
+        check::computed(OPERATOR, &[("x", x), ("output", output)])?;
+        check::shape(OPERATOR, "output", output, x.shape())?;
+    }
+    let request = Request::new(Category::ActivationGradient, OPERATOR);
+    let sums = Tensor::empty(x.device(), [2, channels], DType::F32, request)?;
+    // Without a ReLU the residual's gradient is the output's.
+    let masked = match (output.is_some() && with_residual, dy.is_unique()) {
+        (false, _) => None,
+        (true, true) => Some(dy.clone()),
+        (true, false) => Some(allocate(OPERATOR, x, Category::ActivationGradient)?),
+    };
+    let input = match with_residual || !dy.is_unique() {
+        true => allocate(OPERATOR, x, Category::ActivationGradient)?,
+        false => dy.clone(),
+    };
+    let workspace = Tensor::workspace(x.device(), OPERATOR, workspace::bytes(x.shape().rows(), channels))?;
+    match x.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => {
+            cpu::sums(&dy, saved, masked.as_ref(), &sums)?;
+            let (gradient, mask) = masked.as_ref().map_or((&dy, output), |masked| (masked, None));
+            cpu::input_gradient(gradient, Saved { output: mask, ..saved }, weight, &sums, &input)?;
+        }
+        Backend::Cuda => {
+            cuda::sums(OPERATOR, &dy, saved, masked.as_ref(), &sums, &workspace)?;
+            let (gradient, mask) = masked.as_ref().map_or((&dy, output), |masked| (masked, None));
+            cuda::input_gradient(OPERATOR, gradient, Saved { output: mask, ..saved }, weight, &sums, &input)?;
+        }
+    }
+    let residual = with_residual.then(|| masked.unwrap_or(dy));
+    Ok(Gradients { input, residual, sums })
+}
+
+/// Computes weight `[channels]` (+)= the first row of `sums` and bias `[channels]` (+)= the second, for
+/// operands of type `dtype`. The targets are both f32 or both of `dtype`. Errors: as [`forward`].
+pub fn backward_weight(
+    sums: &Tensor,
+    dtype: DType,
+    weight: &GradientTarget,
+    bias: &GradientTarget,
+) -> Result<()> {
+    const OPERATOR: &str = "batch_norm.backward_weight";
+    check::f32s(OPERATOR, &[("sums", sums)])?;
+    check::targets(OPERATOR, dtype, &[("weight", weight), ("bias", bias)])?;
+    let channels = sums.shape().columns();
+    for (row, (name, target)) in [("weight", weight), ("bias", bias)].into_iter().enumerate() {
+        check::shape(OPERATOR, name, &target.tensor, [channels])?;
+        give(OPERATOR, &sums.view(row * channels, [channels])?, target)?;
+    }
+    Ok(())
+}
+
+/// target (+)= sum, rounded once.
+fn give(operator: &'static str, sum: &Tensor, target: &GradientTarget) -> Result<()> {
+    match sum.device().backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cuda => cuda::give(operator, sum, target),
+        Backend::Cpu if target.accumulate => cpu::add(sum, &target.tensor),
+        Backend::Cpu if sum.dtype() == target.tensor.dtype() => target.tensor.copy_from(sum),
+        Backend::Cpu => cast::into(sum, &target.tensor),
+    }
+}
+
+fn check_operands(
+    operator: &'static str,
+    x: &Tensor,
+    residual: Option<&Tensor>,
+    affine: Affine<'_>,
+) -> Result<()> {
+    let Affine { weight, bias, .. } = affine;
+    check::not_empty(operator, "x", x)?;
+    check::computed(operator, &[("x", x), ("weight", weight), ("bias", bias)])?;
+    for (name, vector) in [("weight", weight), ("bias", bias)] {
+        check::shape(operator, name, vector, [x.shape().columns()])?;
+    }
+    let Some(residual) = residual else { return Ok(()) };
+    check::computed(operator, &[("x", x), ("residual", residual)])?;
+    check::shape(operator, "residual", residual, x.shape())
+}
+
+fn allocate(operator: &'static str, x: &Tensor, category: Category) -> Result<Tensor> {
+    Tensor::empty(x.device(), x.shape(), x.dtype(), Request::new(category, operator))
+}
+
+fn statistic(operator: &'static str, x: &Tensor) -> Result<Tensor> {
+    let request = Request::new(Category::Activation, operator);
+    Tensor::empty(x.device(), [x.shape().columns()], DType::F32, request)
+}

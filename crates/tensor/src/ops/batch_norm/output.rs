@@ -1,0 +1,51 @@
+//! Operands and results of batch normalisation.
+
+use crate::Tensor;
+
+/// Parameters of the layer, and what follows the normalisation.
+#[derive(Clone, Copy, Debug)]
+pub struct Affine<'a> {
+    /// Weight of each channel, `[channels]`.
+    pub weight: &'a Tensor,
+    /// Bias of each channel, `[channels]`.
+    pub bias: &'a Tensor,
+    /// Number that is added to the variance.
+    pub epsilon: f32,
+    /// Whether ReLU follows, after the residual addition.
+    pub relu: bool,
+}
+
+/// Results of the forward pass in training.
+#[derive(Clone, Debug)]
+pub struct Output {
+    /// The result, of the input's shape.
+    pub output: Tensor,
+    /// Mean of each channel, `[channels]` f32.
+    pub mean: Tensor,
+    /// Reciprocal standard deviation of each channel, `[channels]` f32.
+    pub rstd: Tensor,
+}
+
+/// Tensors of the forward pass that backward reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Saved<'a> {
+    /// The input.
+    pub x: &'a Tensor,
+    /// The output, if ReLU produced it: its gradient passes where it is positive.
+    pub output: Option<&'a Tensor>,
+    /// Mean of each channel, `[channels]` f32.
+    pub mean: &'a Tensor,
+    /// Reciprocal standard deviation of each channel, `[channels]` f32.
+    pub rstd: &'a Tensor,
+}
+
+/// Results of the backward pass.
+#[derive(Clone, Debug)]
+pub struct Gradients {
+    /// Gradient of the input, of its shape.
+    pub input: Tensor,
+    /// Gradient of the residual, if asked for.
+    pub residual: Option<Tensor>,
+    /// Gradients of weight and bias, `[2, channels]` f32.
+    pub sums: Tensor,
+}

@@ -1,0 +1,196 @@
+//! Convolutions on the host: windows are unfolded into rows, image by image, and multiplied with the weight.
+//!
+//! Sums are in f32, and results of half types rounded once.
+
+use device::parallel::for_pieces;
+use device::{ConvolutionShape, MatrixRef, gemm};
+
+use super::workspace::images_at_once;
+use crate::ops::GradientTarget;
+use crate::{Result, Tensor};
+
+/// Sizes of the parts of a call.
+struct Parts {
+    /// Elements of an input image, and of an output image.
+    image: usize,
+    output: usize,
+    /// Images that are unfolded at once.
+    images: usize,
+    /// Output channels, and those of a group.
+    channels: usize,
+    outputs: usize,
+    /// Elements of a window of a group.
+    window: usize,
+}
+
+impl Parts {
+    fn of(shape: &ConvolutionShape) -> Self {
+        let channels = shape.output[2];
+        Parts {
+            image: shape.input.iter().product(),
+            output: shape.output.iter().product(),
+            images: images_at_once(shape),
+            channels,
+            outputs: channels / shape.groups,
+            window: shape.window(),
+        }
+    }
+
+    /// The weight of a group, `[outputs, window]`.
+    fn weight<'a>(&self, weight: &'a [f32], group: usize) -> MatrixRef<'a> {
+        let elements = self.outputs * self.window;
+        MatrixRef::new(&weight[group * elements..][..elements], self.outputs, self.window, self.window)
+    }
+
+    /// A group's channels of the output or its gradient, `[rows, outputs]`.
+    fn output<'a>(&self, values: &'a [f32], group: usize) -> MatrixRef<'a> {
+        let rows = values.len() / self.channels;
+        MatrixRef::new(&values[group * self.outputs..], rows, self.outputs, self.channels)
+    }
+}
+
+/// out = the convolution of x with the weight.
+pub(super) fn forward(
+    shape: &ConvolutionShape,
+    x: &Tensor,
+    weight: &Tensor,
+    out: &Tensor,
+    workspace: &Tensor,
+) -> Result<()> {
+    let parts = Parts::of(shape);
+    let (x, weight, mut workspace) = (x.values()?, weight.values()?, workspace.write::<f32>()?);
+    let mut out = out.values_mut()?;
+    let outputs = out.chunks_mut(parts.images * parts.output);
+    for (x, out) in x.chunks(parts.images * parts.image).zip(outputs) {
+        let rows = out.len() / parts.channels;
+        for group in 0..shape.groups {
+            let windows = &mut workspace[..rows * parts.window];
+            unfold(shape, group, x, windows);
+            let left = MatrixRef::new(windows, rows, parts.window, parts.window);
+            let right = parts.weight(&weight, group).transposed();
+            gemm(left, right, &mut out[group * parts.outputs..], parts.channels, 1.0, false);
+        }
+    }
+    Ok(())
+}
+
+/// dx = the gradient of the input.
+pub(super) fn backward_input(
+    shape: &ConvolutionShape,
+    dy: &Tensor,
+    weight: &Tensor,
+    dx: &Tensor,
+    workspace: &Tensor,
+) -> Result<()> {
+    let parts = Parts::of(shape);
+    let (dy, weight, mut workspace) = (dy.values()?, weight.values()?, workspace.write::<f32>()?);
+    let mut dx = dx.values_mut()?;
+    let inputs = dx.chunks_mut(parts.images * parts.image);
+    for (dy, dx) in dy.chunks(parts.images * parts.output).zip(inputs) {
+        let rows = dy.len() / parts.channels;
+        for group in 0..shape.groups {
+            let windows = &mut workspace[..rows * parts.window];
+            gemm(parts.output(dy, group), parts.weight(&weight, group), windows, parts.window, 1.0, false);
+            fold(shape, group, windows, dx);
+        }
+    }
+    Ok(())
+}
+
+/// weight (+)= the gradient of the weight.
+pub(super) fn backward_weight(
+    shape: &ConvolutionShape,
+    dy: &Tensor,
+    x: &Tensor,
+    weight: &GradientTarget,
+    workspace: &Tensor,
+) -> Result<()> {
+    let parts = Parts::of(shape);
+    let (dy, x, mut workspace) = (dy.values()?, x.values()?, workspace.write::<f32>()?);
+    let mut sum = weight.tensor.values_mut()?;
+    let pieces = x.chunks(parts.images * parts.image).zip(dy.chunks(parts.images * parts.output));
+    for (piece, (x, dy)) in pieces.enumerate() {
+        let rows = dy.len() / parts.channels;
+        for group in 0..shape.groups {
+            let windows = &mut workspace[..rows * parts.window];
+            unfold(shape, group, x, windows);
+            let right = MatrixRef::new(windows, rows, parts.window, parts.window);
+            let elements = parts.outputs * parts.window;
+            let sum = &mut sum[group * elements..][..elements];
+            let adds = weight.accumulate || piece > 0;
+            gemm(parts.output(dy, group).transposed(), right, sum, parts.window, 1.0, adds);
+        }
+    }
+    Ok(())
+}
+
+/// Returns the input row or column that element `kernel` of window `position` reads, unless it is padding.
+#[inline(always)]
+fn source(shape: &ConvolutionShape, axis: usize, position: usize, kernel: usize) -> Option<usize> {
+    let padded = position * shape.stride[axis] + kernel * shape.dilation[axis];
+    padded.checked_sub(shape.padding[axis]).filter(|at| *at < shape.input[axis])
+}
+
+/// windows[position] = the elements of `x` of one group in the window of each output position; 0 for padding.
+fn unfold(shape: &ConvolutionShape, group: usize, x: &[f32], windows: &mut [f32]) {
+    let [height, width, channels] = shape.input;
+    let (own, window, row) = (channels / shape.groups, shape.window(), shape.output[1]);
+    // One task for each row of output positions.
+    for_pieces(windows, row * window, |index, windows| {
+        let (image, top) = (index / shape.output[0], index % shape.output[0]);
+        let x = &x[image * height * width * channels..][..height * width * channels];
+        for (left, out) in windows.chunks_mut(window).enumerate() {
+            for (element, out) in out.chunks_mut(own).enumerate() {
+                let (down, right) = (element / shape.kernel[1], element % shape.kernel[1]);
+                match (source(shape, 0, top, down), source(shape, 1, left, right)) {
+                    (Some(y), Some(x_at)) => {
+                        let pixel = &x[(y * width + x_at) * channels + group * own..][..own];
+                        out.copy_from_slice(pixel);
+                    }
+                    _ => out.fill(0.0),
+                }
+            }
+        }
+    });
+}
+
+/// dx of one group = for each input pixel, the sum of the elements of `windows` that read it, in a fixed
+/// order.
+fn fold(shape: &ConvolutionShape, group: usize, windows: &[f32], dx: &mut [f32]) {
+    let [height, width, channels] = shape.input;
+    let (own, window) = (channels / shape.groups, shape.window());
+    let [rows, columns] = [shape.output[0], shape.output[1]];
+    // One task for each row of input pixels.
+    for_pieces(dx, width * channels, |index, dx| {
+        let (image, y) = (index / height, index % height);
+        for (x, pixel) in dx.chunks_mut(channels).enumerate() {
+            let pixel = &mut pixel[group * own..][..own];
+            for (offset, pixel) in pixel.chunks_mut(CHANNELS).enumerate() {
+                let mut sum = [0.0f32; CHANNELS];
+                for (top, down) in readers(shape, 0, y) {
+                    for (left, right) in readers(shape, 1, x) {
+                        let position = (image * rows + top) * columns + left;
+                        let element = (down * shape.kernel[1] + right) * own + offset * CHANNELS;
+                        let read = &windows[position * window + element..][..pixel.len()];
+                        sum.iter_mut().zip(read).for_each(|(sum, value)| *sum += value);
+                    }
+                }
+                pixel.iter_mut().zip(sum).for_each(|(pixel, sum)| *pixel = sum);
+            }
+        }
+    });
+}
+
+/// Channels that [`fold`] sums at once.
+const CHANNELS: usize = 64;
+
+/// Returns the windows along an axis that read row or column `at`, each with the element that reads it.
+fn readers(shape: &ConvolutionShape, axis: usize, at: usize) -> impl Iterator<Item = (usize, usize)> {
+    let (stride, dilation) = (shape.stride[axis], shape.dilation[axis]);
+    let (padded, positions) = (at + shape.padding[axis], shape.output[axis]);
+    (0..shape.kernel[axis]).filter_map(move |kernel| {
+        let start = padded.checked_sub(kernel * dilation)?;
+        let position = start / stride;
+        (start.is_multiple_of(stride) && position < positions).then_some((position, kernel))
+    })
+}

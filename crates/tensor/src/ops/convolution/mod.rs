@@ -1,0 +1,150 @@
+//! Two-dimensional convolutions over channels-last images.
+//!
+//! The input is `[batch, height, width, in]`, the weight `[out, height, width, in / groups]`, the output
+//! `[batch, height, width, out]`. A 1 × 1 kernel with stride 1 is a matmul and runs as one.
+
+mod cpu;
+mod cuda;
+mod options;
+mod workspace;
+
+use device::{Backend, Category, ConvolutionPass, ConvolutionShape, Request};
+
+use super::activation::Activation;
+use super::linear;
+use super::{GradientTarget, add, cast, check};
+use crate::{Result, Tensor};
+pub use options::ConvolutionOptions;
+
+/// Convolves `x` with `weight`. Errors: shapes or types that do not agree, out of memory.
+pub fn forward(x: &Tensor, weight: &Tensor, options: &ConvolutionOptions) -> Result<Tensor> {
+    const OPERATOR: &str = "convolution.forward";
+    let dtype = check::computed(OPERATOR, &[("x", x), ("weight", weight)])?;
+    let shape = options.shape(OPERATOR, x, weight)?;
+    if is_matmul(&shape) {
+        return Ok(linear::forward(x, &matrix(weight)?, None, Activation::None)?.output);
+    }
+    let output = allocate(OPERATOR, x, output_sizes(&shape), Category::Activation)?;
+    let workspace = workspace::allocate(x.device(), OPERATOR, &shape, dtype)?;
+    x.device().count_flops(shape.flops());
+    match x.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => cpu::forward(&shape, x, weight, &output, &workspace)?,
+        Backend::Cuda => {
+            let operands = cuda::Operands { x, weight, y: &output, workspace: &workspace };
+            operands.run(shape, ConvolutionPass::Forward, false)?;
+        }
+    }
+    Ok(output)
+}
+
+/// Computes the gradient of an input of `size` (height and width) from the output's gradient `dy`. Errors:
+/// as [`forward`].
+pub fn backward_input(
+    dy: &Tensor,
+    weight: &Tensor,
+    size: [usize; 2],
+    options: &ConvolutionOptions,
+) -> Result<Tensor> {
+    const OPERATOR: &str = "convolution.backward_input";
+    let dtype = check::computed(OPERATOR, &[("dy", dy), ("weight", weight)])?;
+    let shape = options.shape_of_gradient(OPERATOR, dy, weight, size)?;
+    if is_matmul(&shape) {
+        return linear::backward_input(dy, &matrix(weight)?);
+    }
+    let dx = allocate(OPERATOR, dy, input_sizes(&shape), Category::ActivationGradient)?;
+    let workspace = workspace::allocate(dy.device(), OPERATOR, &shape, dtype)?;
+    dy.device().count_flops(shape.flops());
+    match dy.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => cpu::backward_input(&shape, dy, weight, &dx, &workspace)?,
+        Backend::Cuda => {
+            let operands = cuda::Operands { x: &dx, weight, y: dy, workspace: &workspace };
+            operands.run(shape, ConvolutionPass::BackwardInput, false)?;
+        }
+    }
+    Ok(dx)
+}
+
+/// Computes the weight's gradient, `weight` (+)=, from the output's gradient `dy` and the input `x`. The
+/// target is f32 or of the type of `dy` and `x`; sums are in f32. On a GPU the gradient of half types is
+/// rounded to their type before it is added to an f32 target, unless the convolution is a matmul. Errors: as
+/// [`forward`].
+pub fn backward_weight(
+    dy: &Tensor,
+    x: &Tensor,
+    weight: &GradientTarget,
+    options: &ConvolutionOptions,
+) -> Result<()> {
+    const OPERATOR: &str = "convolution.backward_weight";
+    let dtype = check::computed(OPERATOR, &[("dy", dy), ("x", x)])?;
+    check::targets(OPERATOR, dtype, &[("weight", weight)])?;
+    let shape = options.shape(OPERATOR, x, &weight.tensor)?;
+    check::shape(OPERATOR, "dy", dy, output_sizes(&shape))?;
+    if is_matmul(&shape) {
+        let target = GradientTarget { tensor: matrix(&weight.tensor)?, accumulate: weight.accumulate };
+        return linear::backward_weight(dy, x, &target, None);
+    }
+    let workspace = workspace::allocate(dy.device(), OPERATOR, &shape, dtype)?;
+    dy.device().count_flops(shape.flops());
+    if dy.device().is_cuda_like() && weight.tensor.dtype() != dtype {
+        return rounded(OPERATOR, dy, x, weight, &shape, &workspace);
+    }
+    match dy.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => cpu::backward_weight(&shape, dy, x, weight, &workspace)?,
+        Backend::Cuda => {
+            let operands = cuda::Operands { x, weight: &weight.tensor, y: dy, workspace: &workspace };
+            operands.run(shape, ConvolutionPass::BackwardWeight, weight.accumulate)?;
+        }
+    }
+    Ok(())
+}
+
+/// Computes an f32 gradient by way of one in the operands' type, which is all that cuDNN writes.
+fn rounded(
+    operator: &'static str,
+    dy: &Tensor,
+    x: &Tensor,
+    target: &GradientTarget,
+    shape: &ConvolutionShape,
+    workspace: &Tensor,
+) -> Result<()> {
+    let (device, sizes) = (dy.device(), target.tensor.shape());
+    let temporary = |dtype| Tensor::empty(device, sizes, dtype, Request::new(Category::Workspace, operator));
+    let narrow = temporary(x.dtype())?;
+    if device.backend() == Backend::Cuda {
+        let operands = cuda::Operands { x, weight: &narrow, y: dy, workspace };
+        operands.run(*shape, ConvolutionPass::BackwardWeight, false)?;
+    }
+    if !target.accumulate {
+        return cast::into(&narrow, &target.tensor);
+    }
+    let wide = temporary(target.tensor.dtype())?;
+    cast::into(&narrow, &wide)?;
+    add::into(&target.tensor, &wide)
+}
+
+/// Returns whether the convolution multiplies each pixel with one matrix.
+fn is_matmul(shape: &ConvolutionShape) -> bool {
+    shape.kernel == [1, 1] && shape.stride == [1, 1] && shape.padding == [0, 0] && shape.groups == 1
+}
+
+/// The weight of a 1 × 1 kernel as `[out, in]`.
+fn matrix(weight: &Tensor) -> Result<Tensor> {
+    weight.reshape([weight.shape().dims().first().copied().unwrap_or(0), weight.shape().columns()])
+}
+
+fn input_sizes(shape: &ConvolutionShape) -> [usize; 4] {
+    let [height, width, channels] = shape.input;
+    [shape.batch, height, width, channels]
+}
+
+fn output_sizes(shape: &ConvolutionShape) -> [usize; 4] {
+    let [height, width, channels] = shape.output;
+    [shape.batch, height, width, channels]
+}
+
+fn allocate(operator: &'static str, like: &Tensor, sizes: [usize; 4], category: Category) -> Result<Tensor> {
+    Tensor::empty(like.device(), sizes, like.dtype(), Request::new(category, operator))
+}

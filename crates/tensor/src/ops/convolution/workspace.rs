@@ -1,0 +1,56 @@
+//! Workspace of convolutions: on a GPU what cuDNN may use, on a host the unfolded windows of some images.
+
+use device::{Category, ConvolutionShape, DType, Device, Request};
+
+use crate::{Result, Tensor};
+
+/// Most bytes of cuDNN's workspace, beside copies of an input with padded channels.
+const MOST_BYTES: usize = 64 << 20;
+/// Bytes of cuDNN's workspace for small arrays.
+const LEAST_BYTES: usize = 1 << 20;
+/// Channels of which cuDNN's kernels for half types need a multiple.
+const CHANNELS: usize = 8;
+/// Bytes of unfolded windows, if they hold at least one image.
+const UNFOLDED_BYTES: usize = 16 << 20;
+
+/// Allocates the workspace of a pass. Errors: out of memory.
+pub(super) fn allocate(
+    device: &Device,
+    operator: &'static str,
+    shape: &ConvolutionShape,
+    dtype: DType,
+) -> Result<Tensor> {
+    if device.is_cuda_like() {
+        return Tensor::workspace(device, operator, library_bytes(shape, dtype));
+    }
+    let request = Request::new(Category::Workspace, operator);
+    let elements = images_at_once(shape) * positions(shape) * shape.window();
+    Tensor::empty(device, [elements], DType::F32, request)
+}
+
+/// Bytes that cuDNN may use: twice the operands within limits, and a copy of both images with padded
+/// channels if theirs are no multiple of 8.
+fn library_bytes(shape: &ConvolutionShape, dtype: DType) -> usize {
+    let [input, output, weight] = shape.elements();
+    let all = 2 * dtype.bytes() * (input + output + weight);
+    let padded = |elements: usize, channels: usize| {
+        let channels = channels / shape.groups;
+        match channels.is_multiple_of(CHANNELS) {
+            true => 0,
+            false => dtype.bytes() * (elements / channels) * channels.next_multiple_of(CHANNELS),
+        }
+    };
+    let copies = padded(input, shape.input[2]) + padded(output, shape.output[2]);
+    all.clamp(LEAST_BYTES, MOST_BYTES) + copies
+}
+
+/// Images of which a host unfolds the windows of one group at once.
+pub(super) fn images_at_once(shape: &ConvolutionShape) -> usize {
+    let image = DType::F32.bytes() * positions(shape) * shape.window();
+    (UNFOLDED_BYTES / image.max(1)).clamp(1, shape.batch)
+}
+
+/// Output positions of an image.
+fn positions(shape: &ConvolutionShape) -> usize {
+    shape.output[0] * shape.output[1]
+}

@@ -1,0 +1,84 @@
+//! Pooling of channels-last images, `[batch, height, width, channels]`: the largest element or the mean of
+//! each window.
+
+mod cpu;
+pub(crate) mod cuda;
+mod windows;
+
+use device::{Backend, Category, Request};
+
+use super::check;
+use crate::{Result, Tensor};
+pub use windows::Windows;
+
+/// Returns the largest element of each window and channel; NaN if there is one. Padding is never the largest.
+/// Errors: windows that do not fit the images, a type that is no compute type, out of memory.
+pub fn maximum(x: &Tensor, windows: &Windows) -> Result<Tensor> {
+    pool("pooling.maximum", x, windows, Kind::Maximum)
+}
+
+/// Returns the mean of each window and channel. Errors: as [`maximum`].
+pub fn average(x: &Tensor, windows: &Windows) -> Result<Tensor> {
+    pool("pooling.average", x, windows, Kind::Average)
+}
+
+/// Computes the gradient of the input of [`maximum`], given the output's gradient, the input and the output:
+/// the first of several equal elements of a window gets its gradient. Errors: as [`maximum`].
+pub fn maximum_backward(dy: &Tensor, x: &Tensor, y: &Tensor, windows: &Windows) -> Result<Tensor> {
+    const OPERATOR: &str = "pooling.maximum_backward";
+    check::computed(OPERATOR, &[("x", x), ("y", y), ("dy", dy)])?;
+    let shape = windows.shape(OPERATOR, x)?;
+    check::shape(OPERATOR, "y", y, shape.output())?;
+    check::shape(OPERATOR, "dy", dy, shape.output())?;
+    let dx = Tensor::empty(x.device(), x.shape(), x.dtype(), request(OPERATOR))?;
+    match x.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => cpu::maximum_backward(&shape, dy, x, y, &dx)?,
+        Backend::Cuda => cuda::launch(OPERATOR, "maximum_backward", &[dy, x, y], &dx, &shape)?,
+    }
+    Ok(dx)
+}
+
+/// Computes the gradient of the input of [`average`], of `size` (height and width), from the output's.
+/// Errors: as [`maximum`].
+pub fn average_backward(dy: &Tensor, size: [usize; 2], windows: &Windows) -> Result<Tensor> {
+    const OPERATOR: &str = "pooling.average_backward";
+    check::computed(OPERATOR, &[("dy", dy)])?;
+    check::rank(OPERATOR, "dy", dy, 4)?;
+    let [batch, channels] = [dy.shape().dims()[0], dy.shape().columns()];
+    let input = [batch, size[0], size[1], channels];
+    let shape = windows.shape_of(OPERATOR, dy, input)?;
+    check::shape(OPERATOR, "dy", dy, shape.output())?;
+    let dx = Tensor::empty(dy.device(), input, dy.dtype(), request(OPERATOR))?;
+    match dy.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => cpu::average_backward(&shape, dy, &dx)?,
+        Backend::Cuda => cuda::launch(OPERATOR, "average_backward", &[dy], &dx, &shape)?,
+    }
+    Ok(dx)
+}
+
+fn request(operator: &'static str) -> Request {
+    Request::new(Category::ActivationGradient, operator)
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Maximum,
+    Average,
+}
+
+fn pool(operator: &'static str, x: &Tensor, windows: &Windows, kind: Kind) -> Result<Tensor> {
+    check::computed(operator, &[("x", x)])?;
+    let shape = windows.shape(operator, x)?;
+    let request = Request::new(Category::Activation, operator);
+    let output = Tensor::empty(x.device(), shape.output(), x.dtype(), request)?;
+    match (x.device().backend(), kind) {
+        (Backend::Meta, _) => {}
+        (Backend::Cpu, Kind::Maximum) => cpu::maximum(&shape, x, &output)?,
+        (Backend::Cpu, Kind::Average) => cpu::average(&shape, x, &output)?,
+        (Backend::Cuda, Kind::Maximum) => cuda::launch(operator, "maximum", &[x], &output, &shape)?,
+        (Backend::Cuda, Kind::Average) => cuda::launch(operator, "average", &[x], &output, &shape)?,
+    }
+    Ok(output)
+}

@@ -1,0 +1,174 @@
+use device::Backend;
+use tensor::Tensor;
+use tensor::ops::GradientTarget;
+use tensor::ops::convolution::{self, ConvolutionOptions};
+
+use crate::support::{Case, devices, dot, read};
+
+/// Sizes of a case: images, height, width, channels, outputs, kernel; and the options.
+struct Sizes {
+    input: [usize; 4],
+    outputs: usize,
+    kernel: [usize; 2],
+    options: ConvolutionOptions,
+}
+
+fn options(
+    stride: [usize; 2],
+    padding: [usize; 2],
+    dilation: [usize; 2],
+    groups: usize,
+) -> ConvolutionOptions {
+    ConvolutionOptions { stride, padding, dilation, groups }
+}
+
+/// Every option alone and all together, channels that are and are not whole vectors, several pieces.
+fn table() -> Vec<Sizes> {
+    let sizes = |input, outputs, kernel, options| Sizes { input, outputs, kernel, options };
+    let plain = ConvolutionOptions::default();
+    vec![
+        sizes([2, 5, 6, 8], 16, [1, 1], plain),
+        sizes([2, 5, 6, 8], 16, [1, 1], options([2, 2], [0, 0], [1, 1], 1)),
+        sizes([2, 9, 7, 3], 8, [7, 7], options([2, 2], [3, 3], [1, 1], 1)),
+        sizes([2, 6, 6, 16], 8, [3, 3], options([1, 1], [1, 1], [1, 1], 1)),
+        sizes([3, 7, 5, 8], 8, [3, 3], options([2, 2], [1, 1], [1, 1], 1)),
+        sizes([1, 9, 11, 8], 16, [3, 3], options([1, 1], [2, 2], [2, 2], 1)),
+        sizes([2, 6, 6, 16], 32, [3, 3], options([1, 1], [1, 1], [1, 1], 2)),
+        sizes([1, 8, 9, 16], 16, [2, 3], options([2, 1], [1, 0], [1, 2], 2)),
+        sizes([1, 70, 80, 64], 64, [3, 3], options([1, 1], [1, 1], [1, 1], 1)),
+    ]
+}
+
+impl Sizes {
+    fn weight(&self) -> [usize; 4] {
+        [self.outputs, self.kernel[0], self.kernel[1], self.input[3] / self.options.groups]
+    }
+
+    fn output(&self) -> [usize; 4] {
+        let ConvolutionOptions { stride, padding, dilation, .. } = self.options;
+        let size = |axis: usize| {
+            let extent = dilation[axis] * (self.kernel[axis] - 1) + 1;
+            (self.input[1 + axis] + 2 * padding[axis] - extent) / stride[axis] + 1
+        };
+        [self.input[0], size(0), size(1), self.outputs]
+    }
+
+    /// Calls `visit(output, input, weight)` with the indices of the factors of each term.
+    fn terms(&self, mut visit: impl FnMut(usize, usize, usize)) {
+        let ConvolutionOptions { stride, padding, dilation, groups } = self.options;
+        let ([images, rows, columns, outputs], [_, height, width, channels]) = (self.output(), self.input);
+        let (own, per_group) = (channels / groups, outputs / groups);
+        let source = |axis: usize, at: usize, kernel: usize| {
+            (at * stride[axis] + kernel * dilation[axis]).checked_sub(padding[axis])
+        };
+        for position in 0..images * rows * columns {
+            let (image, row, column) =
+                (position / (rows * columns), position / columns % rows, position % columns);
+            for element in 0..self.kernel[0] * self.kernel[1] {
+                let (down, right) = (element / self.kernel[1], element % self.kernel[1]);
+                let (Some(y), Some(x)) = (source(0, row, down), source(1, column, right)) else { continue };
+                if y >= height || x >= width {
+                    continue;
+                }
+                for output in 0..outputs {
+                    for channel in 0..own {
+                        let input = ((image * height + y) * width + x) * channels + output / per_group * own;
+                        let weight = (output * self.kernel[0] * self.kernel[1] + element) * own;
+                        visit(position * outputs + output, input + channel, weight + channel);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn count(sizes: [usize; 4]) -> usize {
+    sizes.iter().product()
+}
+
+#[test]
+fn outputs_and_gradients_are_those_of_plain_code() {
+    for case in devices() {
+        for sizes in table() {
+            let (x, x_wide) = case.operand("x", sizes.input);
+            let (weight, weight_wide) = case.operand("weight", sizes.weight());
+            let (dy, dy_wide) = case.operand("dy", sizes.output());
+            let what =
+                |part: &str| format!("{part} of {:?} {:?} {:?}", sizes.input, sizes.kernel, sizes.options);
+            let mut expected = [count(sizes.output()), x_wide.len(), weight_wide.len()].map(|n| vec![0.0; n]);
+            let [output, dx, dw] = &mut expected;
+            sizes.terms(|o, i, w| {
+                output[o] += x_wide[i] * weight_wide[w];
+                dx[i] += dy_wide[o] * weight_wide[w];
+                dw[w] += dy_wide[o] * x_wide[i];
+            });
+            let made = convolution::forward(&x, &weight, &sizes.options).unwrap();
+            assert_eq!(made.shape(), sizes.output().into());
+            case.close(&what("output"), &read(&made), &expected[0]);
+            let size = [sizes.input[1], sizes.input[2]];
+            let made = convolution::backward_input(&dy, &weight, size, &sizes.options).unwrap();
+            assert_eq!(made.shape(), sizes.input.into());
+            case.close(&what("input's gradient"), &read(&made), &expected[1]);
+            for accumulate in [false, true] {
+                let target = case.target("dw", sizes.weight(), accumulate);
+                convolution::backward_weight(&dy, &x, &target, &sizes.options).unwrap();
+                let added = case.added(&target, "dw");
+                case.close(&what("weight's gradient"), &added, &expected[2]);
+            }
+        }
+    }
+}
+
+#[test]
+fn weight_gradients_in_the_compute_type_are_rounded() {
+    for case in devices() {
+        let sizes = &table()[3];
+        let (x, _) = case.operand("x", sizes.input);
+        let (dy, _) = case.operand("dy", sizes.output());
+        let run = |target: &GradientTarget| {
+            convolution::backward_weight(&dy, &x, target, &sizes.options).unwrap();
+        };
+        let targets = case.targets("dw", sizes.weight(), false);
+        targets.iter().for_each(run);
+        case.is_rounded("convolution", &targets);
+        let targets = case.targets("dw", sizes.weight(), true);
+        targets.iter().for_each(run);
+        case.close("accumulated", &read(&targets[1].tensor), &read(&targets[0].tensor));
+    }
+}
+
+#[test]
+fn operands_that_do_not_fit_are_refused() {
+    let case = &devices()[0];
+    let of = |case: &Case, shape: [usize; 4]| -> Tensor { case.operand("t", shape).0 };
+    let x = of(case, [1, 4, 4, 6]);
+    let table = [
+        ([8, 3, 3, 5], ConvolutionOptions::default(), "6 channels / 1 groups"),
+        ([8, 3, 3, 3], options([1, 1], [0, 0], [1, 1], 3), "6 channels / 3 groups"),
+        ([7, 3, 3, 3], options([1, 1], [0, 0], [1, 1], 2), "out a multiple of the groups"),
+        ([8, 5, 3, 6], ConvolutionOptions::default(), "a kernel of at most 4"),
+        ([8, 3, 3, 6], options([0, 1], [0, 0], [1, 1], 1), "groups"),
+    ];
+    for (weight, options, said) in table {
+        let error = convolution::forward(&x, &of(case, weight), &options).unwrap_err().to_string();
+        assert!(error.starts_with("convolution.forward: weight has shape"), "{error}");
+        assert!(error.contains(said), "{error}");
+    }
+    assert_eq!(case.device.backend(), Backend::Cpu);
+}
+
+/// The backward pass is linear in `dy` with the weights of the forward pass: the two agree.
+#[test]
+fn gradients_are_adjoint_to_the_output() {
+    for case in devices().iter().map(Case::single) {
+        let sizes = &table()[7];
+        let (x, x_wide) = case.operand("x", sizes.input);
+        let (weight, _) = case.operand("weight", sizes.weight());
+        let (dy, dy_wide) = case.operand("dy", sizes.output());
+        let output = read(&convolution::forward(&x, &weight, &sizes.options).unwrap());
+        let size = [sizes.input[1], sizes.input[2]];
+        let dx = read(&convolution::backward_input(&dy, &weight, size, &sizes.options).unwrap());
+        let (forward, backward) = (dot(&output, &dy_wide), dot(&dx, &x_wide));
+        assert!((forward - backward).abs() < 1e-4 * forward.abs().max(10.0), "{forward} {backward}");
+    }
+}

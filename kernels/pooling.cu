@@ -1,0 +1,207 @@
+// Pooling of channels-last images: the largest element or the mean of each window, and the gradients.
+// Backward gathers: each input element adds the gradients of the windows that contain it, in order.
+#include "common.cuh"
+
+// Launch: THREADS threads, a thread for each vector of N channels of a pixel of the result, the grid covers
+// the result once. Floor: the input of windows that do not overlap once in, the output out; backward of the
+// maximum reads x, y and dy and writes dx. Windows that overlap are read again from cache.
+
+// Sizes of the images and windows; pairs are vertical, then horizontal.
+struct Windows {
+    u32 height, width, channels, rows, columns, kernel_h, kernel_w, stride_h, stride_w, padding_h, padding_w;
+    // Divisor of every window; 0: the number of its elements that are not padding.
+    u32 divisor;
+};
+
+#define WINDOWS                                                                                           \
+    u32 height, u32 width, u32 channels, u32 rows, u32 columns, u32 kernel_h, u32 kernel_w, u32 stride_h, \
+        u32 stride_w, u32 padding_h, u32 padding_w, u32 divisor
+#define WINDOWS_OF_ARGUMENTS                                                                        \
+    const Windows windows = {height,   width,    channels, rows,      columns,   kernel_h, kernel_w, \
+                             stride_h, stride_w, padding_h, padding_w, divisor};
+
+// The elements first..end of an axis that a window has, without padding.
+struct Span {
+    u32 first, end;
+    __device__ __forceinline__ Span(u32 window, u32 stride, u32 padding, u32 kernel, u32 size) {
+        const u32 start = window * stride;
+        first = start > padding ? start - padding : 0;
+        end = start + kernel > padding ? min(size, start + kernel - padding) : 0;
+    }
+    __device__ __forceinline__ u32 length() const { return end > first ? end - first : 0; }
+};
+
+// The windows first..end along an axis that contain an element.
+struct Readers {
+    u32 first, end;
+    __device__ __forceinline__ Readers(u32 element, u32 stride, u32 padding, u32 kernel, u32 windows) {
+        const u32 at = element + padding;
+        first = at < kernel ? 0 : (at - kernel) / stride + 1;
+        end = min(windows, at / stride + 1);
+    }
+};
+
+// A thread's pixel and channels in images of `rows` by `columns`.
+template <int N> struct Pixel {
+    u32 image, row, column, channel;
+    __device__ __forceinline__ Pixel(u64 index, u32 rows, u32 columns, u32 channels) {
+        const u32 vectors = channels / N;
+        channel = u32(index % vectors) * N;
+        u64 rest = index / vectors;
+        column = rest % columns;
+        rest /= columns;
+        row = rest % rows;
+        image = rest / rows;
+    }
+};
+
+__device__ __forceinline__ u64 at(u32 image, u32 row, u32 column, u32 rows, u32 columns, u32 channels) {
+    return ((u64(image) * rows + row) * columns + column) * channels;
+}
+
+__device__ __forceinline__ bool same(float a, float b) { return a == b || (a != a && b != b); }
+
+template <int N, typename T>
+__device__ __forceinline__ void maximum(const T *x, T *y, const Windows &w, u64 count) {
+    const u64 index = u64(blockIdx.x) * THREADS + threadIdx.x;
+    if (index * N >= count) return;
+    const Pixel<N> pixel(index, w.rows, w.columns, w.channels);
+    const Span down(pixel.row, w.stride_h, w.padding_h, w.kernel_h, w.height);
+    const Span right(pixel.column, w.stride_w, w.padding_w, w.kernel_w, w.width);
+    Floats<N> best;
+#pragma unroll
+    for (int i = 0; i < N; i++) best.at[i] = -__int_as_float(0x7f800000);
+    for (u32 row = down.first; row < down.end; row++) {
+        for (u32 column = right.first; column < right.end; column++) {
+            const u64 from = at(pixel.image, row, column, w.height, w.width, w.channels) + pixel.channel;
+            const Floats<N> values = read<N>(x + from);
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                const float value = values.at[i];
+                best.at[i] = value > best.at[i] || value != value ? value : best.at[i];
+            }
+        }
+    }
+    write(y + index * N, best);
+}
+
+// The first element of a window that equals its maximum gets the window's gradient.
+template <int N, typename T>
+__device__ __forceinline__ void maximum_backward(const T *dy, const T *x, const T *y, T *dx, const Windows &w,
+                                                 u64 count) {
+    const u64 index = u64(blockIdx.x) * THREADS + threadIdx.x;
+    if (index * N >= count) return;
+    const Pixel<N> pixel(index, w.height, w.width, w.channels);
+    const Readers down(pixel.row, w.stride_h, w.padding_h, w.kernel_h, w.rows);
+    const Readers right(pixel.column, w.stride_w, w.padding_w, w.kernel_w, w.columns);
+    const Floats<N> own = read<N>(x + index * N);
+    Floats<N> sum = {};
+    for (u32 row = down.first; row < down.end; row++) {
+        for (u32 column = right.first; column < right.end; column++) {
+            const u64 window = at(pixel.image, row, column, w.rows, w.columns, w.channels) + pixel.channel;
+            const Floats<N> largest = read<N>(y + window);
+            u32 chosen = 0;
+#pragma unroll
+            for (int i = 0; i < N; i++) chosen |= same(own.at[i], largest.at[i]) ? 1u << i : 0;
+            const Span rows(row, w.stride_h, w.padding_h, w.kernel_h, w.height);
+            const Span columns(column, w.stride_w, w.padding_w, w.kernel_w, w.width);
+            // Elements before this one.
+            for (u32 r = rows.first; chosen && r <= pixel.row; r++) {
+                const u32 end = r < pixel.row ? columns.end : pixel.column;
+                for (u32 c = columns.first; chosen && c < end; c++) {
+                    const u64 from = at(pixel.image, r, c, w.height, w.width, w.channels) + pixel.channel;
+                    const Floats<N> values = read<N>(x + from);
+#pragma unroll
+                    for (int i = 0; i < N; i++) {
+                        if (same(values.at[i], largest.at[i])) chosen &= ~(1u << i);
+                    }
+                }
+            }
+            if (!chosen) continue;
+            const Floats<N> gradients = read<N>(dy + window);
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                if (chosen >> i & 1) sum.at[i] += gradients.at[i];
+            }
+        }
+    }
+    write(dx + index * N, sum);
+}
+
+template <int N, typename T>
+__device__ __forceinline__ void average(const T *x, T *y, const Windows &w, u64 count) {
+    const u64 index = u64(blockIdx.x) * THREADS + threadIdx.x;
+    if (index * N >= count) return;
+    const Pixel<N> pixel(index, w.rows, w.columns, w.channels);
+    const Span down(pixel.row, w.stride_h, w.padding_h, w.kernel_h, w.height);
+    const Span right(pixel.column, w.stride_w, w.padding_w, w.kernel_w, w.width);
+    Floats<N> sum = {};
+    for (u32 row = down.first; row < down.end; row++) {
+#pragma unroll 4
+        for (u32 column = right.first; column < right.end; column++) {
+            const u64 from = at(pixel.image, row, column, w.height, w.width, w.channels) + pixel.channel;
+            const Floats<N> values = read<N>(x + from);
+#pragma unroll
+            for (int i = 0; i < N; i++) sum.at[i] += values.at[i];
+        }
+    }
+    const float scale = 1.0f / (w.divisor ? w.divisor : max(down.length() * right.length(), 1u));
+#pragma unroll
+    for (int i = 0; i < N; i++) sum.at[i] *= scale;
+    write(y + index * N, sum);
+}
+
+template <int N, typename T>
+__device__ __forceinline__ void average_backward(const T *dy, T *dx, const Windows &w, u64 count) {
+    const u64 index = u64(blockIdx.x) * THREADS + threadIdx.x;
+    if (index * N >= count) return;
+    const Pixel<N> pixel(index, w.height, w.width, w.channels);
+    const Readers down(pixel.row, w.stride_h, w.padding_h, w.kernel_h, w.rows);
+    const Readers right(pixel.column, w.stride_w, w.padding_w, w.kernel_w, w.columns);
+    Floats<N> sum = {};
+    for (u32 row = down.first; row < down.end; row++) {
+        for (u32 column = right.first; column < right.end; column++) {
+            const Span rows(row, w.stride_h, w.padding_h, w.kernel_h, w.height);
+            const Span columns(column, w.stride_w, w.padding_w, w.kernel_w, w.width);
+            const float scale = 1.0f / (w.divisor ? w.divisor : max(rows.length() * columns.length(), 1u));
+            const u64 window = at(pixel.image, row, column, w.rows, w.columns, w.channels) + pixel.channel;
+            const Floats<N> gradients = read<N>(dy + window);
+#pragma unroll
+            for (int i = 0; i < N; i++) sum.at[i] = fmaf(gradients.at[i], scale, sum.at[i]);
+        }
+    }
+    write(dx + index * N, sum);
+}
+
+// A function for vectors of 16 bytes, or for single elements.
+#define WIDE_OR_SINGLE(T, FUNCTION, ...)            \
+    if (vector)                                     \
+        FUNCTION<16 / int(sizeof(T))>(__VA_ARGS__); \
+    else                                            \
+        FUNCTION<1>(__VA_ARGS__);
+
+#define POOLING(NAME, T)                                                                                     \
+    KERNEL __launch_bounds__(THREADS)                                                                        \
+        maximum_##NAME(const T *__restrict__ x, T *__restrict__ y, WINDOWS, u64 count, u32 vector) {         \
+        WINDOWS_OF_ARGUMENTS \
+        WIDE_OR_SINGLE(T, maximum, x, y, windows, count) \
+    }                                                                                                        \
+    KERNEL __launch_bounds__(THREADS)                                                                        \
+        maximum_backward_##NAME(const T *__restrict__ dy, const T *__restrict__ x, const T *__restrict__ y,  \
+                                T *__restrict__ dx, WINDOWS, u64 count, u32 vector) {                        \
+        WINDOWS_OF_ARGUMENTS \
+        WIDE_OR_SINGLE(T, maximum_backward, dy, x, y, dx, windows, count) \
+    }                                                                                                        \
+    KERNEL __launch_bounds__(THREADS)                                                                        \
+        average_##NAME(const T *__restrict__ x, T *__restrict__ y, WINDOWS, u64 count, u32 vector) {         \
+        WINDOWS_OF_ARGUMENTS \
+        WIDE_OR_SINGLE(T, average, x, y, windows, count) \
+    }                                                                                                        \
+    KERNEL __launch_bounds__(THREADS)                                                                        \
+        average_backward_##NAME(const T *__restrict__ dy, T *__restrict__ dx, WINDOWS, u64 count,            \
+                                u32 vector) {                                                                \
+        WINDOWS_OF_ARGUMENTS \
+        WIDE_OR_SINGLE(T, average_backward, dy, dx, windows, count) \
+    }
+
+FOR_EACH_TYPE(POOLING)
