@@ -13,7 +13,7 @@ mod resuming;
 use std::path::{Path, PathBuf};
 
 use checkpoint::{Checkpoint, list, newest};
-use common::runs::{CHAT, GPT, MIXTURE, MLP, PACKED, SEQUENTIAL_MIXTURE, TOKENS, config, train_in};
+use common::runs::{CHAT, GPT, MIXTURE, MLP, PACKED, RESNET, SEQUENTIAL_MIXTURE, TOKENS, config, train_in};
 use run::{Interrupt, RunError, RunOptions, TrainReport};
 use safetensors::{Dtype, SafeTensors};
 use sha2::{Digest, Sha256};
@@ -97,7 +97,7 @@ fn copy(from: &Path, to: &Path) {
 
 #[test]
 fn runs_stopped_after_any_step_continue_on_other_grids() {
-    let table: [(&str, &[&str]); 14] = [
+    let table: [(&str, &[&str]); 15] = [
         (GPT, &TOKENS),
         (GPT, &PACKED),
         (GPT, &MIXTURE),
@@ -112,6 +112,7 @@ fn runs_stopped_after_any_step_continue_on_other_grids() {
         (GPT, &["precision.compute=bf16", "model.width=64"]),
         (GPT, &["optim.state=bf16"]),
         (GPT, &["precision.compute=f16", "model.width=64", "precision.scaler.init_scale=3e7"]),
+        (RESNET, &["train.steps=5"]),
     ];
     for (text, overrides) in table {
         let directory = tempfile::tempdir().unwrap();
@@ -172,8 +173,11 @@ fn sharded_and_whole_optimizer_state_give_equal_checkpoints() {
 #[test]
 fn pipelines_write_the_checkpoints_of_one_rank() {
     const SHARDED: &str = "parallel.zero_stage=1";
-    let table: [(&str, &[&str]); 2] =
-        [(GPT, &["model.layers=4", "optim.clip_norm=0.1"]), (MLP, &["optim.kind=adamw"])];
+    let table: [(&str, &[&str]); 3] = [
+        (GPT, &["model.layers=4", "optim.clip_norm=0.1"]),
+        (MLP, &["optim.kind=adamw"]),
+        (RESNET, &["train.steps=6"]),
+    ];
     for (text, overrides) in table {
         let directory = tempfile::tempdir().unwrap();
         let (whole, parts) = (directory.path().join("whole"), directory.path().join("parts"));

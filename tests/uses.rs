@@ -5,7 +5,7 @@ mod common;
 
 use collective::threads::{Options, run};
 use collective::{CollectiveUse, Operation, Traffic};
-use common::runs::{MLP, config};
+use common::runs::{MLP, RESNET, config};
 use device::DType;
 use parallel::data::{DataCollectives, Reduction};
 use plan::prepare;
@@ -23,13 +23,13 @@ fn named(using: &CollectiveUse) -> Operation {
     }
 }
 
-fn traffic_of_steps(reduction: &str, sharded: bool) -> Traffic {
+fn traffic_of_steps(text: &str, reduction: &str, sharded: bool) -> Traffic {
     let overrides = [
         "parallel.data=2",
         &format!("parallel.reduction={reduction:?}"),
         &format!("parallel.zero_stage={}", u8::from(sharded)),
     ];
-    let setup = prepare(config(MLP, &overrides), Placement::Cpu).unwrap();
+    let setup = prepare(config(text, &overrides), Placement::Cpu).unwrap();
     let ranks = run(2, Options::default(), move |communicator| -> Result<Traffic, WorkerError> {
         let mut worker = Worker::new(&setup, communicator)?;
         (0..2).try_for_each(|step| worker.step(step))?;
@@ -40,16 +40,19 @@ fn traffic_of_steps(reduction: &str, sharded: bool) -> Traffic {
 
 #[test]
 fn connections_cover_exactly_a_steps_traffic() {
-    for (name, reduction) in [("tree", Reduction::Tree), ("nccl", Reduction::Library)] {
+    let table = [
+        (MLP, "tree", Reduction::Tree, false),
+        (MLP, "nccl", Reduction::Library, false),
+        (RESNET, "tree", Reduction::Tree, true),
+        (RESNET, "nccl", Reduction::Library, true),
+    ];
+    for (text, name, reduction, statistics) in table {
         for sharded in [false, true] {
-            let uses = DataCollectives {
-                reduction,
-                zero_stage: u32::from(sharded),
-                dtype: DType::F32,
-                peer_access: false,
-            }
-            .uses(2);
-            let traffic = traffic_of_steps(name, sharded);
+            let zero_stage = u32::from(sharded);
+            let uses =
+                DataCollectives { reduction, zero_stage, dtype: DType::F32, peer_access: false, statistics }
+                    .uses(2);
+            let traffic = traffic_of_steps(text, name, sharded);
             let made: Vec<Operation> =
                 Operation::ALL.into_iter().filter(|operation| traffic.get(*operation).calls > 0).collect();
             assert!(!made.is_empty());
@@ -59,10 +62,15 @@ fn connections_cover_exactly_a_steps_traffic() {
             }
         }
     }
-    let tree =
-        DataCollectives { reduction: Reduction::Tree, zero_stage: 1, dtype: DType::F32, peer_access: true };
+    let (reduction, dtype) = (Reduction::Tree, DType::F32);
+    let tree = DataCollectives { reduction, zero_stage: 1, dtype, peer_access: true, statistics: false };
     assert!(tree.uses(1).is_empty());
     // With peer access only the norm's sums need connections.
     assert_eq!(tree.uses(2), [CollectiveUse::AllReduce(DType::F32)]);
     assert!(DataCollectives { zero_stage: 0, ..tree }.uses(4).is_empty());
+    // Running statistics are gathered.
+    assert_eq!(
+        DataCollectives { zero_stage: 0, statistics: true, ..tree }.uses(4),
+        [CollectiveUse::AllGather]
+    );
 }

@@ -11,9 +11,9 @@ use worker::DeviceChoice;
 /// Arguments of every benchmark of a training step.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StepArgs {
-    /// Sequences in a micro-batch [default: 64 for 124M, 32 for 355M, 16 for 1558M, 32 for small, 4 for
-    /// llama3-1b, 1 for llama3-8b, 64 for gpt-shakespeare]
-    #[arg(long)]
+    /// Sequences or images in a micro-batch [default: 64 for 124M, 32 for 355M, 16 for 1558M, 32 for small, 4
+    /// for llama3-1b, 1 for llama3-8b, 64 for gpt-shakespeare, 256 for resnet50]
+    #[arg(long, visible_alias = "batch")]
     pub(crate) micro_batch_size: Option<usize>,
     /// Compute dtype: f32 or bf16 [default: bf16 on a GPU, f32 otherwise]
     #[arg(long)]
@@ -107,47 +107,66 @@ impl TraceArgs {
     }
 }
 
-/// A named model, trained on random tokens.
+/// A named model, trained on random tokens or made images.
 pub(crate) struct BenchModel {
     pub(crate) name: &'static str,
     /// A configuration that has its sizes.
     sizes: &'static str,
-    /// The default number of sequences in a micro-batch.
+    /// The default number of sequences or images in a micro-batch.
     pub(crate) micro_batch_size: usize,
+    /// The keys of `[optim]`.
+    optim: &'static str,
 }
 
-const MODELS: [BenchModel; 7] = [
+/// AdamW with clipping, as language models are trained.
+const ADAMW: &str = "clip_norm = 1.0";
+/// SGD with momentum, as residual networks are trained.
+const SGD: &str = "kind = \"sgd\"\nlearning_rate = 0.1\nmomentum = 0.9\nweight_decay = 1e-4\nclip_norm = 0.0";
+
+const MODELS: [BenchModel; 8] = [
     // The sizes that are the keys' defaults.
-    BenchModel { name: "small", sizes: "[data]\nkind = \"synthetic\"\n", micro_batch_size: 32 },
+    BenchModel { name: "small", sizes: "[data]\nkind = \"synthetic\"\n", micro_batch_size: 32, optim: ADAMW },
     BenchModel {
         name: "gpt2-124m",
         sizes: include_str!("../../launch/configs/gpt2-124m.toml"),
         micro_batch_size: 64,
+        optim: ADAMW,
     },
     BenchModel {
         name: "gpt2-355m",
         sizes: include_str!("../../launch/configs/gpt2-355m.toml"),
         micro_batch_size: 32,
+        optim: ADAMW,
     },
     BenchModel {
         name: "gpt2-1558m",
         sizes: include_str!("../../launch/configs/gpt2-1558m.toml"),
         micro_batch_size: 16,
+        optim: ADAMW,
     },
     BenchModel {
         name: "llama3-1b",
         sizes: include_str!("../../launch/configs/llama3-1b.toml"),
         micro_batch_size: 4,
+        optim: ADAMW,
     },
     BenchModel {
         name: "llama3-8b",
         sizes: include_str!("../../launch/configs/llama3-8b.toml"),
         micro_batch_size: 1,
+        optim: ADAMW,
     },
     BenchModel {
         name: "gpt-shakespeare",
         sizes: include_str!("../../launch/configs/gpt-shakespeare.toml"),
         micro_batch_size: 64,
+        optim: ADAMW,
+    },
+    BenchModel {
+        name: "resnet50",
+        sizes: include_str!("../../launch/configs/resnet50.toml"),
+        micro_batch_size: 256,
+        optim: SGD,
     },
 ];
 
@@ -160,8 +179,8 @@ impl BenchModel {
         })
     }
 
-    /// Configuration that trains the model with AdamW and clipping, on one rank. Further sections such as
-    /// `[parallel]` may be appended. Errors: a file of sizes that is not a configuration.
+    /// Configuration that trains the model on one rank: language models with AdamW and clipping. Further
+    /// sections such as `[parallel]` may be appended. Errors: a file of sizes that is not a configuration.
     pub(crate) fn configuration(
         &self,
         micro_batch_size: Option<usize>,
@@ -173,8 +192,9 @@ impl BenchModel {
         let global_batch = micro_batch_size * micro_batches;
         Ok(format!(
             "{}[data]\nkind = \"synthetic\"\n[train]\nsteps = 1000000\nmicro_batch_size = {micro_batch_size}\n\
-             global_batch_size = {global_batch}\n[optim]\nclip_norm = 1.0\n[precision]\ncompute = \"{compute}\"\n",
-            sized.section_toml("model")
+             global_batch_size = {global_batch}\n[optim]\n{}\n[precision]\ncompute = \"{compute}\"\n",
+            sized.section_toml("model"),
+            self.optim
         ))
     }
 }

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use crate::error::CliError;
 use bench::{BenchOptions, StepMeasure, bench_step};
-use config::RunConfig;
+use config::{OptimKind, RunConfig};
+use nn::Examples;
 use serde::Serialize;
 use telemetry::table::aligned;
 use telemetry::units::{bytes, grouped, percent};
@@ -18,8 +19,8 @@ use crate::output::{print, print_json, rounded};
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchStepArgs {
     /// Model: small (the quickstart's), gpt2-124m, gpt2-355m or gpt2-1558m (the sizes of GPT-2 with 50304
-    /// tokens), llama3-1b or llama3-8b (those of Llama 3), or gpt-shakespeare (nanoGPT's small GPU model,
-    /// with its dropout)
+    /// tokens), llama3-1b or llama3-8b (those of Llama 3), gpt-shakespeare (nanoGPT's small GPU model,
+    /// with its dropout), or resnet50
     #[arg(long, default_value = "gpt2-124m")]
     model: String,
     #[command(flatten)]
@@ -44,13 +45,23 @@ pub(crate) fn run(args: &BenchStepArgs) -> Result<(), CliError> {
     let config = RunConfig::parse(&text, "bench step", Path::new("/"), &sets)?;
     let options = BenchOptions { trace: args.trace.directory()?, ..args.step.options(device) };
     let shape = config.model.summary();
-    let tokens = if args.data.is_empty() { "random tokens" } else { "tokens from disk" };
+    let examples = match config.model.examples() {
+        Examples::Tokens { .. } if args.data.is_empty() => "random tokens",
+        Examples::Tokens { .. } => "tokens from disk",
+        Examples::Numbers { .. } => "random numbers",
+        Examples::Images { .. } => "made images",
+    };
+    let optimizer = match config.optim.kind {
+        OptimKind::AdamW => "AdamW",
+        OptimKind::Sgd => "SGD",
+    };
     let head = format!(
-        "{}: {shape}, {tokens}, micro-batch {}, {} a step, {}, AdamW, clipping at {}",
+        "{}: {shape}, {examples}, micro-batch {}, {} a step, {}, {}, clipping at {}",
         args.model,
         config.train.micro_batch_size,
         config.train.micro_batches(),
         config.precision.name(),
+        optimizer,
         config.optim.clip_norm
     );
     let found = bench_step(config, &options)?;

@@ -4,7 +4,7 @@ use worker::DeviceChoice;
 
 use super::{BLOCK, GPIPE, INTERLEAVED, Row, SHARDED, ZERO_BUBBLE, assert_equal_bits, history_on};
 use crate::common::devices::gpu;
-use crate::common::runs::{GPT, LLAMA};
+use crate::common::runs::{BOTTLENECKS, GPT, LLAMA, RESNET};
 
 /// Llama on every kind of grid, tied or not, recomputed or not.
 const LLAMAS: &[Row] = &[
@@ -29,6 +29,41 @@ const LLAMAS: &[Row] = &[
             &["parallel.pipeline=4"],
             &["parallel.pipeline=2", "parallel.data=2", BLOCK],
         ],
+    ),
+];
+
+/// Residual networks, whose running statistics decide the loss of a validation, cut between blocks of
+/// different shapes.
+const RESNETS: &[Row] = &[
+    (
+        RESNET,
+        &[],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2"],
+            &["parallel.data=4", SHARDED],
+            &[BLOCK],
+            &["parallel.pipeline=2"],
+            &["parallel.pipeline=4", ZERO_BUBBLE],
+            &["parallel.pipeline=2", "parallel.data=2", GPIPE, SHARDED],
+            &["parallel.pipeline=2", "parallel.data=2", INTERLEAVED, BLOCK],
+            &["memory.recompute=2", "parallel.data=2"],
+        ],
+    ),
+    (
+        BOTTLENECKS,
+        &["optim.clip_norm=0.1"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=4"],
+            &["parallel.pipeline=4"],
+            &["parallel.pipeline=2", "parallel.data=2", BLOCK, SHARDED],
+        ],
+    ),
+    (
+        RESNET,
+        &["train.freeze=['conv1.*', 'bn1.*', 'layer1.*', '*.bn2.bias']"],
+        &[&["parallel.data=1"], &["parallel.data=2", SHARDED], &["parallel.pipeline=2", BLOCK]],
     ),
 ];
 
@@ -139,4 +174,9 @@ fn options_of_families_have_equal_bits_on_a_gpu() {
             assert_eq!(first.weights, other.weights, "{options:?} {compute} {more:?}");
         }
     }
+}
+
+#[test]
+fn residual_networks_have_equal_bits() {
+    assert_equal_bits(RESNETS);
 }

@@ -1,7 +1,7 @@
 //! Families of models with their options.
 
 use super::{SHARDED, compare_all};
-use crate::common::runs::{GPT, LLAMA};
+use crate::common::runs::{BOTTLENECKS, GPT, LLAMA, RESNET};
 
 /// Llama, alone, sharded, recomputed and in pipelines.
 #[test]
@@ -32,6 +32,20 @@ fn plans_of_options_of_families_equal_runs() {
         (LLAMA, &["model.loss_pieces=3", "parallel.pipeline=2", "parallel.schedule=zero-bubble"]),
         (GPT, &["model.loss_pieces=2", "model.vocabulary=1000", "parallel.data=4", SHARDED]),
         (GPT, &["model.logit_soft_cap=4.0", "parallel.pipeline=2", "parallel.data=2"]),
+    ];
+    compare_all(table);
+}
+
+/// Residual networks: workspaces of convolutions, running statistics, cuts between blocks of different
+/// shapes.
+#[test]
+fn plans_of_residual_networks_equal_runs() {
+    let table: &[(&str, &[&str])] = &[
+        (RESNET, &[]),
+        (RESNET, &["parallel.data=2", SHARDED]),
+        (RESNET, &["memory.recompute=block", "parallel.data=4"]),
+        (RESNET, &["parallel.pipeline=4", "parallel.schedule=zero-bubble"]),
+        (BOTTLENECKS, &["parallel.pipeline=2", "parallel.data=2", "memory.recompute=2"]),
     ];
     compare_all(table);
 }

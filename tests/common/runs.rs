@@ -100,6 +100,54 @@ momentum = 0.9
 lanes = 4
 "#;
 
+/// A narrow ResNet-18 on small made images.
+pub(crate) const RESNET: &str = r#"
+[model]
+kind = "resnet"
+depth = 18
+width = 0.125
+classes = 10
+image_size = 32
+[data]
+kind = "synthetic"
+[train]
+steps = 3
+micro_batch_size = 4
+global_batch_size = 32
+validation_micro_batches = 2
+validate_every = 2
+[optim]
+kind = "sgd"
+learning_rate = 0.05
+momentum = 0.9
+weight_decay = 1e-4
+[parallel]
+lanes = 4
+bucket_bytes = 65536
+"#;
+
+/// The same depth of four stages with bottlenecks.
+pub(crate) const BOTTLENECKS: &str = r#"
+[model]
+kind = "resnet"
+depth = 50
+width = 0.0625
+classes = 10
+image_size = 32
+[data]
+kind = "synthetic"
+[train]
+steps = 2
+micro_batch_size = 4
+global_batch_size = 16
+[optim]
+kind = "sgd"
+learning_rate = 0.05
+momentum = 0.9
+[parallel]
+lanes = 4
+"#;
+
 /// Token shards in a shuffled order; [`token_files::fill`] has the files.
 pub(crate) const TOKENS: [&str; 4] = [
     "data.kind=tokens",

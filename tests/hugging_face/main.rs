@@ -3,6 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod resnet;
 mod transformers;
 
 use std::collections::BTreeMap;

@@ -7,7 +7,7 @@ use checkpoint::Target;
 use config::RunConfig;
 use data::Tokenizer;
 use device::DType;
-use nn::HuggingFaceModel;
+use nn::{Examples, HuggingFaceModel};
 use pretrained::{CONFIG, Export, FolderKind, PretrainedError, write_folder};
 use serde_json::Value;
 use tensor::Shape;
@@ -82,8 +82,9 @@ pub fn export(options: &ExportOptions) -> Result<()> {
     };
     let whole = weights::whole(&config)?;
     let parameters = whole.parameters();
-    let shapes: BTreeMap<_, _> =
-        parameters.list().iter().map(|p| (p.name.as_str(), p.tensor.shape())).collect();
+    let buffers = whole.buffers().iter().map(|buffer| (buffer.name(), buffer.tensor().shape()));
+    let shapes = parameters.list().iter().map(|p| (p.name.as_str(), p.tensor.shape()));
+    let shapes: BTreeMap<_, _> = shapes.chain(buffers).collect();
     let shape = |name: &str| shapes.get(name).copied();
     let adapters = match config.tuning.lora() {
         Some(lora) if options.merge => Some(Adapters {
@@ -148,9 +149,11 @@ fn model_export<'a>(
     options: &ExportOptions,
     shape: &'a dyn Fn(&str) -> Option<Shape>,
 ) -> Export<'a> {
-    let separator = config.separator();
+    let separator = config.separator().filter(|_| takes_tokens(config));
     for key in ["bos_token_id", "eos_token_id"] {
-        model.config.insert(key.to_owned(), separator.into());
+        if takes_tokens(config) {
+            model.config.insert(key.to_owned(), separator.into());
+        }
     }
     let origin = Origin::of(config);
     let mut files = config.model.folder().map_or_else(Vec::new, |folder| files_in(folder, BESIDE));
@@ -187,6 +190,7 @@ fn tokenizer_files(config: &RunConfig, has_config: bool) -> Vec<(&'static str, V
     let beside = match tokenizer {
         Tokenizer::File(file) => file.beside().to_vec(),
         Tokenizer::Bytes if config.model.folder().is_some() => return Vec::new(),
+        _ if !takes_tokens(config) => return Vec::new(),
         _ => Vec::new(),
     };
     let Some(json) = tokenizer.json() else { return Vec::new() };
@@ -206,6 +210,11 @@ fn tokenizer_files(config: &RunConfig, has_config: bool) -> Vec<(&'static str, V
     }
     files.extend(beside);
     files
+}
+
+/// Returns whether a model's examples are tokens.
+fn takes_tokens(config: &RunConfig) -> bool {
+    matches!(config.model.examples(), Examples::Tokens { .. })
 }
 
 /// The folder that a model came from, if it is still there and still describes the model.

@@ -35,6 +35,11 @@ impl ModelBuffer {
         Ok(ModelBuffer { name: name.to_owned(), tensor })
     }
 
+    /// Returns a buffer that is a part of an array which others share.
+    pub(crate) fn part(name: String, tensor: Tensor) -> Self {
+        ModelBuffer { name, tensor }
+    }
+
     /// The name in checkpoints, with the model's global layer numbers.
     pub fn name(&self) -> &str {
         &self.name

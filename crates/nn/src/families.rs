@@ -3,7 +3,7 @@
 use std::sync::{LazyLock, OnceLock};
 
 use crate::family::Family;
-use crate::models::{GPT, LLAMA, MLP};
+use crate::models::{GPT, LLAMA, MLP, RESNET};
 
 /// The families of this program, set when they are first read.
 static KNOWN: OnceLock<Families> = OnceLock::new();
@@ -31,7 +31,8 @@ impl Families {
     /// The families of this crate.
     #[must_use]
     pub fn standard() -> &'static Self {
-        static STANDARD: LazyLock<Families> = LazyLock::new(|| Families::new(vec![&GPT, &LLAMA, &MLP]));
+        static STANDARD: LazyLock<Families> =
+            LazyLock::new(|| Families::new(vec![&GPT, &LLAMA, &MLP, &RESNET]));
         &STANDARD
     }
 

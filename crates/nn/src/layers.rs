@@ -1,7 +1,9 @@
 //! Layers: parameters, and the operators that use them.
 
 mod attention;
+mod batch_norm;
 mod block;
+mod convolution;
 mod dropout;
 mod embedding;
 mod feed_forward;
@@ -10,13 +12,16 @@ mod layer_norm;
 mod linear;
 mod llama_block;
 mod residual;
+mod residual_block;
 mod rms_norm;
 mod rotary_attention;
 mod stack;
 mod token_head;
 
 pub use attention::CausalSelfAttention;
+pub use batch_norm::BatchNorm;
 pub use block::{Block, BlockSizes};
+pub use convolution::{Convolution, ConvolutionSizes};
 pub use dropout::Dropout;
 pub use embedding::Embedding;
 pub use feed_forward::FeedForward;
@@ -25,6 +30,7 @@ pub use layer_norm::LayerNorm;
 pub use linear::Linear;
 pub use llama_block::{LlamaBlock, LlamaBlockSizes};
 pub use residual::{Norm, Residual};
+pub use residual_block::{ResidualBlock, ResidualBlockSizes};
 pub use rms_norm::RmsNorm;
 pub use rotary_attention::{QkNorm, RotaryAttention, RotaryTable};
 pub use stack::{Layer, Stack, Stream};

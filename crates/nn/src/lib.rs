@@ -56,6 +56,7 @@ mod model;
 pub mod models;
 mod parameters;
 mod recompute;
+mod running_statistics;
 mod tuning;
 
 pub use buffers::ModelBuffer;
@@ -70,4 +71,5 @@ pub use lora::Lora;
 pub use model::{Input, Model, Stage};
 pub use parameters::{Parameter, ParameterId, Parameters, Use};
 pub use recompute::{Part, Recompute};
+pub use running_statistics::{ChannelStatistics, RunningStatistics};
 pub use tuning::Tuning;

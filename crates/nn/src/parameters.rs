@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use autograd::ops::{self, Adapter};
@@ -14,6 +15,7 @@ use crate::error::{NnError, Result};
 use crate::hugging_face::FolderTensor;
 use crate::init::Init;
 use crate::lora::Lora;
+use crate::running_statistics::{ChannelStatistics, RunningStatistics};
 use crate::tuning::Tuning;
 
 /// Index into [`Parameters::list`].
@@ -57,6 +59,7 @@ pub struct Parameters {
     by_name: BTreeMap<String, ParameterId>,
     uses: Vec<Use>,
     buffers: Vec<ModelBuffer>,
+    statistics: Rc<RunningStatistics>,
     adapters: Vec<FolderTensor>,
 }
 
@@ -72,6 +75,7 @@ impl Parameters {
             by_name: BTreeMap::new(),
             uses: Vec::new(),
             buffers: Vec::new(),
+            statistics: Rc::default(),
             adapters: Vec::new(),
         }
     }
@@ -157,6 +161,29 @@ impl Parameters {
         let buffer = ModelBuffer::new(&self.device, name, shape, values)?;
         self.buffers.push(buffer.clone());
         Ok(buffer)
+    }
+
+    /// Adds running statistics of a batch norm with `channels` channels.
+    pub fn create_statistics(&mut self, norm: &str, channels: usize) -> ChannelStatistics {
+        self.statistics.add(norm, channels)
+    }
+
+    /// Makes the running statistics of all batch norms so far, and the buffers that are their parts. A model
+    /// calls it once, after its layers are built. Errors: out of memory, a name that exists.
+    pub fn allocate_statistics(&mut self) -> Result<()> {
+        if self.statistics.is_empty() {
+            return Ok(());
+        }
+        for buffer in self.statistics.allocate(&self.device)? {
+            self.check_new(buffer.name())?;
+            self.buffers.push(buffer);
+        }
+        Ok(())
+    }
+
+    /// The running statistics of the batch norms.
+    pub fn statistics(&self) -> &RunningStatistics {
+        &self.statistics
     }
 
     fn check_new(&self, name: &str) -> Result<()> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use device::DType;
 use nn::HuggingFaceModel;
 
 use crate::error::{PretrainedError, Result};
@@ -21,6 +22,10 @@ pub(crate) fn check(folder: &Folder, model: &HuggingFaceModel) -> Result<()> {
         if stored.shape() != tensor.shape {
             let (there, here) = (stored.shape(), &tensor.shape);
             return Err(refused(format!("{name} is {there:?} there and {here:?} in this model")));
+        }
+        if (stored.dtype() == DType::U32) != tensor.counter {
+            let is = if tensor.counter { "a count in I64" } else { "floating-point" };
+            return Err(refused(format!("{name} is {} there and {is} in this model", stored.dtype())));
         }
     }
     if let Some(names) = some_of(&missing) {

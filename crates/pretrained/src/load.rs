@@ -30,8 +30,11 @@ pub(crate) fn load(tensor: &FolderTensor, stored: &StoredTensor, target: &Target
         Ok(target.take(first + at - target.first, &bytes)?)
     };
     let elements = start - first..end - first;
+    if tensor.counter {
+        return Ok(target.take(0, &stored.read_count(&file)?.to_le_bytes())?);
+    }
     if tensor.transposed {
-        return transposed(stored, &file, [rows, columns], elements, &mut put);
+        return each_transposed(stored, &file, tensor.matrices(), elements, &mut put);
     }
     let mut values = Vec::new();
     for at in elements.clone().step_by(PIECE) {
@@ -42,14 +45,43 @@ pub(crate) fn load(tensor: &FolderTensor, stored: &StoredTensor, target: &Target
     Ok(())
 }
 
-/// Passes a range of the elements of a matrix of `rows` by `columns`, stored as its transpose, to `put`, each
-/// piece with the index of its first element.
+type Put<'a> = &'a mut dyn FnMut(usize, &[f32]) -> Result<()>;
+
+/// Passes a range of the elements of `count` matrices of `rows` by `columns`, each stored as its transpose,
+/// to `put`, each piece with the index of its first element.
+fn each_transposed(
+    stored: &StoredTensor,
+    file: &File,
+    [count, rows, columns]: [usize; 3],
+    elements: Range<usize>,
+    put: Put<'_>,
+) -> Result<()> {
+    let size = rows * columns;
+    if count == 1 {
+        return transposed(stored, file, [rows, columns], elements, put);
+    }
+    let (mut read, mut matrix) = (vec![0.0; size], vec![0.0; size]);
+    for first in (0..count).map(|index| index * size) {
+        let (start, end) = (elements.start.max(first), elements.end.min(first + size));
+        if start >= end {
+            continue;
+        }
+        stored.read(file, first..first + size, &mut read)?;
+        for (at, value) in matrix.iter_mut().enumerate() {
+            *value = read[at % columns * rows + at / columns];
+        }
+        put(start, &matrix[start - first..end - first])?;
+    }
+    Ok(())
+}
+
+/// [`each_transposed`] of one matrix, of which a few rows are held at a time.
 fn transposed(
     stored: &StoredTensor,
     file: &File,
     [rows, columns]: [usize; 2],
     elements: Range<usize>,
-    put: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
+    put: Put<'_>,
 ) -> Result<()> {
     let height = (BLOCK / columns).max(1);
     let last = elements.end.div_ceil(columns);

@@ -30,7 +30,7 @@ pub struct StoredTensor {
 }
 
 impl StoredTensor {
-    /// The type of the elements: f32, f16 or bf16.
+    /// The type of the elements: f32, f16 or bf16, or u32 for a 64-bit count.
     #[must_use]
     pub fn dtype(&self) -> DType {
         self.dtype
@@ -55,10 +55,19 @@ impl StoredTensor {
         match self.dtype {
             DType::Bf16 => widen(&bytes, values, |word| bf16::from_le_bytes(word).to_f32()),
             DType::F16 => widen(&bytes, values, |word| Float::to_f32(f16::from_le_bytes(word))),
-            // A header with any other type was refused.
+            // Headers with other types were refused, and counts are no parameters.
             DType::F32 | DType::U32 => widen(&bytes, values, f32::from_le_bytes),
         }
         Ok(())
+    }
+
+    /// Reads a count. Errors: a negative one, or one that does not fit 32 bits.
+    pub(crate) fn read_count(&self, file: &File) -> Result<u32> {
+        let mut bytes = [0; 8];
+        file.read_exact_at(&mut bytes, self.start).map_err(PretrainedError::file(&self.file, "read it"))?;
+        let count = i64::from_le_bytes(bytes);
+        let refused = |_| PretrainedError::refused(&self.file, format!("a count is {count}"));
+        u32::try_from(count).map_err(refused)
     }
 }
 
@@ -73,7 +82,7 @@ pub(crate) fn add_tensors(path: PathBuf, tensors: &mut BTreeMap<String, StoredTe
     let path = Arc::new(path);
     for (name, info) in header.tensors() {
         let dtype = dtype(info.dtype).ok_or_else(|| {
-            let what = format!("{name} is of type {}: F32, F16 and BF16 are read", info.dtype);
+            let what = format!("{name} is of type {}: F32, F16, BF16 and counts in I64 are read", info.dtype);
             PretrainedError::refused(&path, what)
         })?;
         let start = data + info.data_offsets.0 as u64;
@@ -114,6 +123,7 @@ fn dtype(stored: Dtype) -> Option<DType> {
         Dtype::F32 => Some(DType::F32),
         Dtype::F16 => Some(DType::F16),
         Dtype::BF16 => Some(DType::Bf16),
+        Dtype::I64 => Some(DType::U32),
         _ => None,
     }
 }

@@ -187,6 +187,7 @@ struct LazyTensor<'a> {
 impl View for LazyTensor<'_> {
     fn dtype(&self) -> Dtype {
         match self.export.dtype {
+            _ if self.tensor.counter => Dtype::I64,
             DType::Bf16 => Dtype::BF16,
             DType::F16 => Dtype::F16,
             DType::F32 | DType::U32 => Dtype::F32,
@@ -211,18 +212,28 @@ impl View for LazyTensor<'_> {
     }
 
     fn data_len(&self) -> usize {
-        elements(self.tensor) * self.export.dtype.bytes()
+        match self.tensor.counter {
+            true => size_of::<i64>(),
+            false => elements(self.tensor) * self.export.dtype.bytes(),
+        }
     }
 }
 
 impl LazyTensor<'_> {
     fn bytes(&self) -> Result<Vec<u8>> {
-        let values = self.values()?;
-        let [rows, columns] = self.tensor.rows_and_columns();
+        if self.tensor.counter {
+            let count = self.read(DType::U32)?.to_vec::<u32>()?;
+            return Ok(count.first().map_or(0, |count| i64::from(*count)).to_le_bytes().to_vec());
+        }
+        let values = self.read(DType::F32)?.to_vec::<f32>()?;
+        let [_, rows, columns] = self.tensor.matrices();
         let stored = match self.tensor.transposed {
             false => values,
-            true => (0..columns)
-                .flat_map(|c| values.iter().skip(c).step_by(columns).take(rows))
+            true => values
+                .chunks(rows * columns)
+                .flat_map(|matrix| {
+                    (0..columns).flat_map(move |c| matrix.iter().skip(c).step_by(columns).take(rows))
+                })
                 .copied()
                 .collect(),
         };
@@ -234,7 +245,7 @@ impl LazyTensor<'_> {
     }
 
     /// The elements in the parameter's order.
-    fn values(&self) -> Result<Vec<f32>> {
+    fn read(&self, dtype: DType) -> Result<Tensor> {
         let FolderTensor { parameter, first_row, .. } = self.tensor;
         let [rows, columns] = self.tensor.rows_and_columns();
         let Some(shape) = (self.export.shape)(parameter) else {
@@ -242,11 +253,10 @@ impl LazyTensor<'_> {
             return Err(PretrainedError::refused(Path::new(&self.tensor.name), what));
         };
         let request = Request::new(Category::Parameter, "export");
-        let tensor = Tensor::empty(self.device, [rows * columns], DType::F32, request)?;
+        let tensor = Tensor::empty(self.device, [rows * columns], dtype, request)?;
         let first = first_row * columns;
-        let target =
-            Target { name: parameter.clone(), dtype: DType::F32, shape, first, tensor: tensor.clone() };
+        let target = Target { name: parameter.clone(), dtype, shape, first, tensor: tensor.clone() };
         (self.load)(&mut std::iter::once(target))?;
-        Ok(tensor.to_vec::<f32>()?)
+        Ok(tensor)
     }
 }

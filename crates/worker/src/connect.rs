@@ -29,15 +29,19 @@ pub(crate) fn connect(
 }
 
 /// Makes the connections for all communication of a step, so that nothing is connected or loaded later, and
-/// records their device memory. `peer_access`: whether ranks along [`Axis::Data`] access each other's memory.
+/// records their device memory. `parts` are the rank's stages;
+/// `peer_access`: whether ranks along [`Axis::Data`] access each other's memory.
 pub(crate) fn warm_up(
     planes: &mut Planes,
     device: &Device,
     config: &RunConfig,
+    parts: &[StagePart],
     peer_access: bool,
 ) -> Result<()> {
     let (reduction, zero_stage) = (config.parallel.reduction, config.parallel.zero_stage);
-    let data = DataCollectives { reduction, zero_stage, dtype: config.precision.gradients, peer_access };
+    let statistics = parts.iter().any(|part| !part.model.parameters().statistics().is_empty());
+    let dtype = config.precision.gradients;
+    let data = DataCollectives { reduction, zero_stage, dtype, peer_access, statistics };
     let data = (Axis::Data, data.uses(planes.grid().size(Axis::Data)));
     let world = stage_uses(planes.grid());
     device.connecting(|| Ok(planes.warm_up(world, &[data])?))

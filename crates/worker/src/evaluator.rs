@@ -50,7 +50,7 @@ impl Evaluator {
             Ok(StagePart { model, reduction: nothing_to_reduce(&device)? })
         };
         let parts = stages.map(part).collect::<Result<Vec<_>>>()?;
-        connect::warm_up(&mut planes, &device, config, false)?;
+        connect::warm_up(&mut planes, &device, config, &[], false)?;
         let schedule = blueprint::schedule(config)?;
         let executor = Executor::new(&device, grid, schedule, blueprint.crossings.clone())?;
         let mut evaluator = Evaluator { setup: setup.clone(), grid, device, planes, parts, executor };

@@ -30,6 +30,7 @@ pub fn build(
     let dtype = config.precision.compute;
     let model = |stage: &Stage| -> Result<Box<dyn Model>> {
         let model = build::model(config, device, dtype, stage)?;
+        model.parameters().statistics().keep(train.micro_batches())?;
         Ok(ModelHook::around(hook, model))
     };
     let models = stages.iter().map(model).collect::<Result<Vec<_>>>()?;

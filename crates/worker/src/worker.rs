@@ -134,7 +134,7 @@ impl Worker {
             parts::build(&device, config, grid.coordinate(Axis::Data), &stages, setup.hook.as_ref())?;
         let peer_access = connect::share(&mut planes, &device, &parts, config)?;
         parts.iter_mut().for_each(|part| part.reduction.reduce_from(parts::reduce_from(config, peer_access)));
-        connect::warm_up(&mut planes, &device, config, peer_access)?;
+        connect::warm_up(&mut planes, &device, config, &parts, peer_access)?;
         let optimizer = parts::optimizer(&device, config, &parts)?;
         let norm = ModelNorm::new(&device, config, &grid, &blueprint, &parts)?;
         let gradients = parts.iter().flat_map(|part| part.reduction.gradients()).cloned().collect();

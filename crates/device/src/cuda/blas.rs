@@ -47,7 +47,7 @@ pub(crate) struct Blas {
     pub(super) plans: RefCell<HashMap<MatmulKey, Plan>>,
     pub(super) table: RefCell<MatmulTable>,
     /// Whether f32 operands are rounded to TF32.
-    tf32: bool,
+    pub(super) tf32: bool,
 }
 
 impl Blas {

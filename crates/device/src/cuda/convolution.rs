@@ -13,7 +13,7 @@ impl Device {
         call.check()?;
         let stream = cuda.streams.handle(StreamKind::Compute);
         if cuda.dnn.get().is_none() {
-            let dnn = Dnn::open(stream).map_err(|error| self.cuda_error(error))?;
+            let dnn = Dnn::open(stream, cuda.blas.tf32).map_err(|error| self.cuda_error(error))?;
             let _ = cuda.dnn.set(dnn.ok_or(crate::DeviceError::NoCudnn)?);
         }
         let dnn = cuda.dnn.get().ok_or(crate::DeviceError::NoCudnn)?;

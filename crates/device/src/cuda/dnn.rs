@@ -1,7 +1,8 @@
 //! Convolutions by cuDNN. Descriptors and the algorithm of each shape, type and pass are made once and kept.
 //!
 //! The algorithm is the library's first deterministic one whose workspace fits: a function of shapes, types,
-//! device and library version, never of a timing. TF32 is not used.
+//! device and library version, never of a timing. f32 is
+//! computed in TF32 only if the device's options say so.
 #![allow(unsafe_code)] // cuDNN's handles and descriptors
 
 use std::cell::RefCell;
@@ -30,17 +31,19 @@ pub(super) struct Key {
 pub(super) struct Dnn {
     handle: sys::cudnnHandle_t,
     plans: RefCell<HashMap<Key, Plan>>,
+    /// Whether f32 operands are rounded to TF32.
+    tf32: bool,
 }
 
 impl Dnn {
-    /// Opens the library; its work goes to `stream`. `None` if the library cannot be opened.
-    pub(super) fn open(stream: driver::sys::CUstream) -> Result<Option<Self>> {
+    /// Opens the library; its work goes to `stream`, of f32 in TF32 if `tf32`. `None` if the library cannot be opened.
+    pub(super) fn open(stream: driver::sys::CUstream, tf32: bool) -> Result<Option<Self>> {
         // SAFETY: opening the library runs its initialisers, which is what they are for.
         if !unsafe { sys::is_culib_present() } {
             return Ok(None);
         }
         let handle = result::create_handle().named("cudnnCreate")?;
-        let dnn = Dnn { handle, plans: RefCell::default() };
+        let dnn = Dnn { handle, plans: RefCell::default(), tf32 };
         // SAFETY: the handle was made above, and the stream lives as long as the device.
         unsafe { result::set_stream(handle, stream.cast()) }.named("cudnnSetStream")?;
         Ok(Some(dnn))
@@ -76,7 +79,7 @@ pub(super) fn convolve(dnn: &Dnn, call: &Convolution<'_>) -> Result<()> {
                 let text = format!("{} for {} of {shape:?} in {dtype}", error.text, name(pass));
                 CudaError { text, ..error }
             };
-            let mut plan = Plan::new(&key).map_err(described)?;
+            let mut plan = Plan::new(&key, dnn.tf32).map_err(described)?;
             plan.choose(dnn.handle, &key).map_err(described)?;
             place.insert(plan)
         }
@@ -121,7 +124,7 @@ impl Drop for Plan {
 
 impl Plan {
     /// Creates the descriptors of a pass.
-    fn new(key: &Key) -> Result<Self> {
+    fn new(key: &Key, tf32: bool) -> Result<Self> {
         let (shape, null) = (&key.shape, std::ptr::null_mut());
         let mut plan = Plan {
             input: null,
@@ -143,6 +146,7 @@ impl Plan {
         let [[pad_h, pad_w], [stride_h, stride_w], [dilation_h, dilation_w]] =
             [integers(shape.padding)?, integers(shape.stride)?, integers(shape.dilation)?];
         let math = match key.dtype {
+            DType::F32 if tf32 => sys::cudnnMathType_t::CUDNN_DEFAULT_MATH,
             DType::F32 => sys::cudnnMathType_t::CUDNN_FMA_MATH,
             _ => sys::cudnnMathType_t::CUDNN_TENSOR_OP_MATH,
         };

@@ -15,9 +15,10 @@ impl FolderConfig {
         Ok(FolderConfig(map))
     }
 
-    /// The value of `model_type`.
+    /// The value of `model_type`, or of `architecture`, as timm calls it.
     pub fn model_type(&self) -> Result<&str> {
-        self.text("model_type")?.ok_or_else(|| missing("model_type"))
+        let named = self.text("model_type")?.or(self.text("architecture")?);
+        named.ok_or_else(|| missing("model_type"))
     }
 
     /// The positive integer `key`.

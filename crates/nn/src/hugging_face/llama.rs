@@ -205,6 +205,7 @@ fn rows(prefix: &str, fused: &str, parts: &[(&str, usize)], columns: Option<usiz
             parameter: format!("{prefix}.{fused}"),
             first_row,
             transposed: false,
+            counter: false,
         };
         first_row += rows;
         tensor

@@ -51,19 +51,33 @@ pub struct FolderTensor {
     pub parameter: String,
     /// The first of the tensor's rows in the parameter.
     pub first_row: usize,
-    /// Whether the tensor is the transpose of the parameter.
+    /// Whether the tensor is the transpose of the parameter; of a tensor with four dimensions, whether each
+    /// of its rows is the transpose of the parameter's row, as a matrix.
     pub transposed: bool,
+    /// Whether the tensor is a 64-bit integer, of a u32 here.
+    pub counter: bool,
 }
 
 impl FolderTensor {
     /// Returns a tensor that is all of `parameter`, in its shape.
     pub(crate) fn whole(name: String, parameter: String, shape: &[usize]) -> Self {
-        FolderTensor { name, shape: shape.to_vec(), parameter, first_row: 0, transposed: false }
+        let shape = shape.to_vec();
+        FolderTensor { name, shape, parameter, first_row: 0, transposed: false, counter: false }
+    }
+
+    /// Returns kernels `[out, in, height, width]`, which are `[out, height, width, in]` here.
+    pub(crate) fn kernels(name: String, shape: [usize; 4]) -> Self {
+        FolderTensor { transposed: true, ..Self::whole(name.clone(), name, &shape) }
+    }
+
+    /// Returns a scalar count, which is `[1]` here.
+    pub(crate) fn counter(name: String) -> Self {
+        FolderTensor { counter: true, ..Self::whole(name.clone(), name, &[]) }
     }
 
     /// Returns a matrix that is all of `parameter`, transposed. `shape` is the parameter's.
     pub(crate) fn transposed(name: String, parameter: String, [rows, columns]: [usize; 2]) -> Self {
-        FolderTensor { name, shape: vec![columns, rows], parameter, first_row: 0, transposed: true }
+        FolderTensor { transposed: true, ..Self::whole(name, parameter, &[columns, rows]) }
     }
 
     /// Rows and columns in the parameter; a vector has rows of one column.
@@ -74,6 +88,15 @@ impl FolderTensor {
             [rows] => [rows, 1],
             [rows, ref rest @ ..] => [rows, rest.iter().product()],
         };
-        if self.transposed { [columns, rows] } else { [rows, columns] }
+        if self.transposed && self.shape.len() == 2 { [columns, rows] } else { [rows, columns] }
+    }
+
+    /// Number, rows and columns of the matrices in the parameter that the tensor has transposed.
+    #[must_use]
+    pub fn matrices(&self) -> [usize; 3] {
+        match (&self.shape[..], self.rows_and_columns()) {
+            ([count, channels, height, width], _) => [*count, height * width, *channels],
+            (_, [rows, columns]) => [1, rows, columns],
+        }
     }
 }

@@ -18,6 +18,8 @@ pub struct DataCollectives {
     pub dtype: DType,
     /// Whether ranks have access to each other's memory for sums and updated weights.
     pub peer_access: bool,
+    /// Whether the model has running statistics, which are gathered.
+    pub statistics: bool,
 }
 
 impl DataCollectives {
@@ -27,7 +29,7 @@ impl DataCollectives {
         if ranks == 1 {
             return Vec::new();
         }
-        let DataCollectives { reduction, zero_stage, dtype, peer_access } = self;
+        let DataCollectives { reduction, zero_stage, dtype, peer_access, statistics } = self;
         let sharded = shards_optimizer(zero_stage);
         // Losses are gathered or summed even if gradients are not.
         let mut uses = match (reduction, sharded) {
@@ -49,6 +51,9 @@ impl DataCollectives {
         if sharded && reduction == Reduction::Tree {
             // Chunk sums of the gradient norm.
             uses.push(CollectiveUse::AllReduce(DType::F32));
+        }
+        if statistics && !uses.contains(&CollectiveUse::AllGather) {
+            uses.push(CollectiveUse::AllGather);
         }
         if !peer_access && (sharded || reduction == Reduction::Tree) {
             uses.extend((0..ranks).map(CollectiveUse::Peer));

@@ -1,4 +1,5 @@
-//! Exchanges between ranks with sharded optimizer state: chunk sums of the norm, and updated weights.
+//! Exchanges between ranks with sharded optimizer state: chunk sums of the norm, and updated weights; and of
+//! the statistics that running averages are made from.
 //!
 //! Both run on the reduce stream, after the compute work before them. Compute waits for the sums at once, and
 //! for weights group by group when it needs them: most travel while the next forward pass computes with those
@@ -30,6 +31,22 @@ use crate::shard::Shard;
 /// A failed collective.
 pub fn gather_sums(plane: &mut dyn DataPlane, sums: &Tensor) -> Result<()> {
     between_compute(sums.device(), || Ok(plane.all_reduce(sums.region(), DType::F32, StreamKind::Reduce)?))
+}
+
+/// Gives every rank of `plane`, the plane of [`Axis::Data`], all rows of `rows [n, ..]`, of which each rank
+/// has n / ranks, in rank order.
+///
+/// # Errors
+/// A failed collective.
+pub fn gather_rows(plane: &mut dyn DataPlane, rows: &Tensor) -> Result<()> {
+    if plane.world_size() == 1 {
+        return Ok(());
+    }
+    let own = rows.elements() / plane.world_size();
+    let part = rows.view(own * plane.rank(), [own])?;
+    between_compute(rows.device(), || {
+        Ok(plane.all_gather(part.region(), rows.region(), StreamKind::Reduce)?)
+    })
 }
 
 /// Starts to give every rank of `plane`, the plane of [`Axis::Data`], the parts that other ranks own of some

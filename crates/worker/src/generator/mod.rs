@@ -93,7 +93,7 @@ impl Generator {
                 Some(Tensor::zeros(&device, shape, DType::U32, request)?)
             }
         };
-        connect::warm_up(&mut planes, &device, config, false)?;
+        connect::warm_up(&mut planes, &device, config, &[], false)?;
         let passes = Passes { setup: setup.clone(), vocabulary, grid, device, planes, stages };
         let mut generator = Generator { options, passes, state, seen };
         generator.rehearse()?;

@@ -8,7 +8,7 @@ use autograd::{LossScale, Mode};
 use data::Prefetcher;
 use device::nvtx::Range;
 use parallel::Axis;
-use parallel::data::{gather_sums, gather_weights};
+use parallel::data::{gather_rows, gather_sums, gather_weights};
 use parallel::pipeline::{StagePart, add_tied, share_from_last};
 use telemetry::Phase;
 use telemetry::step_trace::RunPart;
@@ -155,11 +155,25 @@ impl Worker {
         Ok(())
     }
 
+    /// Adds the statistics of the step's micro-batches on all ranks to the running averages, in the order of
+    /// their numbers.
+    fn fold_statistics(&mut self) -> Result<()> {
+        for part in &self.parts {
+            let statistics = part.model.parameters().statistics();
+            if let Some(records) = statistics.records() {
+                gather_rows(self.planes.along(Axis::Data)?, &records)?;
+                statistics.fold()?;
+            }
+        }
+        Ok(())
+    }
+
     /// Completes the reduction and updates the parameters, with sharded optimizer state each rank its own
     /// shards.
     fn update(&mut self, step: u64) -> Result<()> {
         self.phases.enter(Phase::Reduce)?;
         self.complete()?;
+        self.fold_statistics()?;
         self.hash_gradients()?;
         self.phases.enter(Phase::Update)?;
         self.moments.at(Moment::BeforeUpdate, None);

@@ -1,0 +1,60 @@
+//! Batch normalisation with running statistics.
+
+use autograd::ops::{self, Statistics};
+use autograd::{Mode, Tape, Var, Weight};
+
+use super::linear::short;
+use super::within;
+use crate::error::Result;
+use crate::init::Init;
+use crate::parameters::Parameters;
+use crate::running_statistics::ChannelStatistics;
+
+/// Epsilon added to the variance; PyTorch's default.
+const EPSILON: f32 = 1e-5;
+
+/// Normalises each channel to mean 0 and variance 1, then applies weight and bias; a residual addition and
+/// ReLU may follow in the same pass. Training uses the statistics of the micro-batch, evaluation running
+/// averages.
+#[derive(Debug)]
+pub struct BatchNorm {
+    name: String,
+    weight: Weight,
+    bias: Weight,
+    statistics: ChannelStatistics,
+}
+
+impl BatchNorm {
+    /// Registers `{name}.weight` (ones) and `{name}.bias` (zeros), both `[channels]`, and running statistics,
+    /// which [`Parameters::allocate_statistics`] makes. Errors: out of memory, a name that exists.
+    pub fn new(parameters: &mut Parameters, name: &str, channels: usize) -> Result<Self> {
+        let weight = parameters.create(&format!("{name}.weight"), [channels], Init::Constant(1.0))?;
+        let bias = parameters.create(&format!("{name}.bias"), [channels], Init::Constant(0.0))?;
+        let statistics = parameters.create_statistics(name, channels);
+        Ok(BatchNorm { name: name.to_owned(), weight, bias, statistics })
+    }
+
+    /// Normalises `x [.., channels]`. Errors: another shape or type, out of memory.
+    pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
+        self.run(tape, x, None, false)
+    }
+
+    /// Computes relu(norm(x) + residual). Errors: as [`BatchNorm::forward`].
+    pub fn forward_relu(&self, tape: &Tape, x: Var, residual: Option<Var>) -> Result<Var> {
+        self.run(tape, x, residual, true)
+    }
+
+    fn run(&self, tape: &Tape, x: Var, residual: Option<Var>, relu: bool) -> Result<Var> {
+        let BatchNorm { name, weight, bias, statistics } = self;
+        let norm = ops::BatchNorm { weight: weight.clone(), bias: bias.clone(), epsilon: EPSILON, relu };
+        within(tape, short(name), || {
+            if tape.mode() == Mode::Evaluate {
+                let [mean, variance] = &statistics.averages()?;
+                let running = Statistics::Running([mean, variance]);
+                return Ok(ops::batch_norm(tape, x, residual, &norm, running)?);
+            }
+            let record = statistics.record(tape)?;
+            Ok(ops::batch_norm(tape, x, residual, &norm, Statistics::Batch { record: record.as_ref() })?)
+        })
+    }
+}

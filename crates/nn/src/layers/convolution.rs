@@ -1,0 +1,51 @@
+//! A two-dimensional convolution without a bias.
+
+use autograd::ops::ConvolutionOptions;
+use autograd::{Tape, Var, Weight, ops};
+
+use super::linear::short;
+use super::within;
+use crate::error::Result;
+use crate::init::Init;
+use crate::parameters::Parameters;
+
+/// A convolution of channels-last images with weight `[outputs, kernel, kernel, inputs]`.
+#[derive(Debug)]
+pub struct Convolution {
+    name: String,
+    weight: Weight,
+    options: ConvolutionOptions,
+}
+
+/// Sizes of a [`Convolution`] with a square kernel, padded so that stride 1 keeps the size of an image.
+#[derive(Clone, Copy, Debug)]
+pub struct ConvolutionSizes {
+    /// Channels of the input.
+    pub inputs: usize,
+    /// Channels of the output.
+    pub outputs: usize,
+    /// Height and width of the kernel, odd.
+    pub kernel: usize,
+    /// Distance of neighbouring windows.
+    pub stride: usize,
+}
+
+impl Convolution {
+    /// Registers `{name}.weight`, normal with variance 2 / (outputs · kernel²), as He and others initialise
+    /// layers before ReLU, by the fan of their outputs. Errors: out of memory, a name that exists.
+    pub fn new(parameters: &mut Parameters, name: &str, sizes: ConvolutionSizes) -> Result<Self> {
+        let ConvolutionSizes { inputs, outputs, kernel, stride } = sizes;
+        let deviation = (2.0 / (outputs * kernel * kernel) as f32).sqrt();
+        let shape = [outputs, kernel, kernel, inputs];
+        let weight = parameters.create(&format!("{name}.weight"), shape, Init::Normal(deviation))?;
+        let padding = [kernel / 2; 2];
+        let options = ConvolutionOptions { stride: [stride; 2], padding, ..ConvolutionOptions::default() };
+        Ok(Convolution { name: name.to_owned(), weight, options })
+    }
+
+    /// Maps `[batch, height, width, inputs]` to `[batch, height / stride, width / stride, outputs]`, sizes
+    /// rounded up. Errors: another shape or type, out of memory.
+    pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
+        within(tape, short(&self.name), || Ok(ops::convolution(tape, x, &self.weight, self.options)?))
+    }
+}

@@ -1,0 +1,109 @@
+//! The blocks of residual networks (He, Zhang, Ren, Sun, *Deep Residual Learning for Image Recognition*,
+//! 2015).
+
+use autograd::{Tape, Var};
+
+use super::convolution::ConvolutionSizes;
+use super::{BatchNorm, Convolution, Layer, within};
+use crate::error::Result;
+use crate::parameters::Parameters;
+
+/// Sizes of a [`ResidualBlock`].
+#[derive(Clone, Copy, Debug)]
+pub struct ResidualBlockSizes {
+    /// Channels of the input.
+    pub inputs: usize,
+    /// Channels of the inner convolutions.
+    pub channels: usize,
+    /// Stride of the first 3 × 3 convolution.
+    pub stride: usize,
+    /// Whether a 1 × 1 convolution before and after reduces and restores the channels, four times as many
+    /// outside; otherwise there are two 3 × 3 convolutions.
+    pub bottleneck: bool,
+}
+
+impl ResidualBlockSizes {
+    /// Channels of the output.
+    #[must_use]
+    pub fn outputs(&self) -> usize {
+        if self.bottleneck { 4 * self.channels } else { self.channels }
+    }
+
+    /// Kernel and stride of the convolutions; the stride is that of a 3 × 3 kernel, as in torchvision.
+    fn kernels(&self) -> Vec<[usize; 2]> {
+        match self.bottleneck {
+            true => vec![[1, 1], [3, self.stride], [1, 1]],
+            false => vec![[3, self.stride], [3, 1]],
+        }
+    }
+}
+
+/// A convolution and its norm.
+#[derive(Debug)]
+struct Normed {
+    convolution: Convolution,
+    norm: BatchNorm,
+}
+
+/// relu(branch(x) + x), where the branch is convolutions with norms, and ReLU between them. If its output has
+/// another shape, x passes a 1 × 1 convolution and a norm.
+#[derive(Debug)]
+pub struct ResidualBlock {
+    name: String,
+    branch: Vec<Normed>,
+    shortcut: Option<Normed>,
+}
+
+impl ResidualBlock {
+    /// Registers the parameters under torchvision's names: `{name}.conv1`, `{name}.bn1`, …,
+    /// `{name}.downsample.0`, `{name}.downsample.1`. Errors: out of memory, a name that exists.
+    pub fn new(parameters: &mut Parameters, name: &str, sizes: ResidualBlockSizes) -> Result<Self> {
+        let kernels = sizes.kernels();
+        let (mut branch, mut inputs) = (Vec::new(), sizes.inputs);
+        for (index, [kernel, stride]) in kernels.iter().copied().enumerate() {
+            let outputs = if index + 1 == kernels.len() { sizes.outputs() } else { sizes.channels };
+            let number = index + 1;
+            let convolution = ConvolutionSizes { inputs, outputs, kernel, stride };
+            let convolution = Convolution::new(parameters, &format!("{name}.conv{number}"), convolution)?;
+            let norm = BatchNorm::new(parameters, &format!("{name}.bn{number}"), outputs)?;
+            branch.push(Normed { convolution, norm });
+            inputs = outputs;
+        }
+        let keeps_shape = sizes.stride == 1 && sizes.inputs == sizes.outputs();
+        let shortcut = (!keeps_shape).then(|| shortcut(parameters, name, sizes)).transpose()?;
+        Ok(ResidualBlock { name: name.to_owned(), branch, shortcut })
+    }
+}
+
+fn shortcut(parameters: &mut Parameters, name: &str, sizes: ResidualBlockSizes) -> Result<Normed> {
+    let (inputs, outputs, stride) = (sizes.inputs, sizes.outputs(), sizes.stride);
+    let convolution = ConvolutionSizes { inputs, outputs, kernel: 1, stride };
+    let convolution = Convolution::new(parameters, &format!("{name}.downsample.0"), convolution)?;
+    let norm = BatchNorm::new(parameters, &format!("{name}.downsample.1"), outputs)?;
+    Ok(Normed { convolution, norm })
+}
+
+impl Layer for ResidualBlock {
+    type Stream = Var;
+
+    fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
+        within(tape, &self.name, || {
+            let mut hidden = x.clone();
+            let last = self.branch.len() - 1;
+            for Normed { convolution, norm } in &self.branch[..last] {
+                let made = convolution.forward(tape, hidden)?;
+                hidden = norm.forward_relu(tape, made, None)?;
+            }
+            let Normed { convolution, norm } = &self.branch[last];
+            let made = convolution.forward(tape, hidden)?;
+            let residual = match &self.shortcut {
+                Some(Normed { convolution, norm }) => {
+                    let made = convolution.forward(tape, x)?;
+                    norm.forward(tape, made)?
+                }
+                None => x,
+            };
+            norm.forward_relu(tape, made, Some(residual))
+        })
+    }
+}

@@ -1,0 +1,113 @@
+//! Residual networks for the classification of images, as torchvision builds them (version 1.5: the stride of
+//! a bottleneck is that of its 3 × 3 convolution).
+
+mod folder;
+mod model;
+mod sizes;
+
+pub use model::ResNet;
+pub use sizes::ResNetSizes;
+
+use std::sync::Arc;
+
+use keys::{Given, Key, Section, Value};
+
+use crate::error::Result;
+use crate::family::{Conditions, Examples, Family, MOST_EXTENT, ModelSpec, Searchable};
+use crate::hugging_face::{HuggingFaceConfig, HuggingFaceModel};
+use crate::model::{Model, Stage};
+use crate::models::checks;
+use crate::parameters::Parameters;
+use crate::recompute::Recompute;
+use sizes::DEPTHS;
+
+/// The family `resnet`.
+#[derive(Debug)]
+pub struct ResNetFamily;
+
+/// The family `resnet`.
+pub static RESNET: ResNetFamily = ResNetFamily;
+
+impl Family for ResNetFamily {
+    fn name(&self) -> &'static str {
+        "resnet"
+    }
+
+    fn keys(&self) -> Vec<&'static Key> {
+        ResNetSizes::keys()
+    }
+
+    fn takes_tokens(&self) -> bool {
+        false
+    }
+
+    fn hugging_face(&self) -> Option<HuggingFaceConfig> {
+        Some(folder::CONFIG)
+    }
+
+    fn read(&self, given: &Given, _tokens: usize) -> keys::Result<Arc<dyn ModelSpec>> {
+        Ok(Arc::new(ResNetSizes::read(given)?))
+    }
+}
+
+impl ModelSpec for ResNetSizes {
+    fn values(&self) -> Vec<Value> {
+        Section::values(self)
+    }
+
+    fn layers(&self) -> usize {
+        self.stages().map_or(1, |(blocks, _)| blocks.iter().sum())
+    }
+
+    fn layers_key(&self) -> &'static str {
+        Self::depth
+    }
+
+    fn examples(&self) -> Examples {
+        let Self { classes, image_size, channels, .. } = *self;
+        Examples::Images { channels, size: image_size, classes }
+    }
+
+    fn check(&self, given: &Given, conditions: &Conditions) -> keys::Result<()> {
+        let Self { depth, width, classes, image_size, channels } = *self;
+        if self.stages().is_none() {
+            let depths = DEPTHS.map(|(depth, ..)| depth.to_string()).join(", ");
+            let reason = format!("model.depth = {depth} is not one of {depths}");
+            return Err(given.conflict(&[Self::depth], reason));
+        }
+        let most = MOST_EXTENT as f64 / 2048.0;
+        if self.channels_of(0) == 0 || width > most {
+            let reason = format!("model.width = {width} leaves no channel or more than can be counted");
+            return Err(given.conflict(&[Self::width], reason));
+        }
+        let of_batch = ("train.micro_batch_size", conditions.micro_batch_size);
+        let of_image = [(Self::image_size, image_size), (Self::image_size, image_size), of_batch];
+        let wide = self.channels_of(0).max(channels);
+        checks::bytes(
+            given,
+            &[
+                ("the output's weight", 4 * self.channels_of(3), &[(Self::classes, classes)]),
+                ("a micro-batch's activations", 16 * wide, &of_image),
+            ],
+        )
+    }
+
+    fn build(&self, parameters: Parameters, stage: &Stage, recompute: Recompute) -> Result<Box<dyn Model>> {
+        Ok(Box::new(ResNet::new(parameters, self, stage)?.recomputing(recompute)))
+    }
+
+    fn hugging_face(&self) -> Option<HuggingFaceModel> {
+        folder::model(self)
+    }
+
+    fn summary(&self) -> String {
+        let Self { depth, width, classes, image_size, .. } = self;
+        let width = if *width == 1.0 { String::new() } else { format!(", width {width}") };
+        format!("ResNet-{depth}{width}, {classes} classes, {image_size} × {image_size}")
+    }
+
+    fn searchable(&self) -> Vec<Searchable> {
+        let alone = |_: usize, _: usize| Vec::new();
+        vec![Searchable { key: Self::image_size, value: self.image_size, step: 32, follows: alone }]
+    }
+}

@@ -1,0 +1,67 @@
+//! `resnet18` to `resnet152`: folders with torchvision's tensors, as timm publishes them.
+
+use device::{DType, Description, Device, DeviceOptions};
+use keys::Value;
+use serde_json::json;
+
+use super::model::ResNet;
+use super::sizes::ResNetSizes;
+use crate::hugging_face::{FolderConfig, FolderTensor, HuggingFaceConfig, HuggingFaceModel};
+use crate::model::Model;
+use crate::{ModelSpec, Parameters, Stage};
+
+pub(super) const CONFIG: HuggingFaceConfig =
+    HuggingFaceConfig { model_types: &["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"], keys };
+
+/// Suffix of the counters among torchvision's buffers.
+const COUNTER: &str = "num_batches_tracked";
+
+fn keys(config: &FolderConfig) -> Result<Vec<(&'static str, Value)>, String> {
+    let name = config.model_type()?;
+    let depth: usize =
+        name.trim_start_matches("resnet").parse().map_err(|_| format!("{name} has no depth"))?;
+    let size = config.optional_count("image_size")?;
+    let mut keys = vec![
+        (ResNetSizes::depth, depth.into()),
+        (ResNetSizes::width, config.number("width")?.unwrap_or(1.0).into()),
+        (ResNetSizes::classes, config.count("num_classes")?.into()),
+        (ResNetSizes::channels, config.optional_count("num_channels")?.unwrap_or(3).into()),
+    ];
+    keys.extend(size.map(|size| (ResNetSizes::image_size, size.into())));
+    Ok(keys)
+}
+
+/// The model in the folder's format; `None` for sizes of which no model can be built.
+pub(super) fn model(sizes: &ResNetSizes) -> Option<HuggingFaceModel> {
+    let device = Device::meta(0, Description::host(), &DeviceOptions::default()).ok()?;
+    let parameters = Parameters::new(&device, 0, DType::F32);
+    let model = ResNet::new(parameters, sizes, &Stage::whole(sizes.layers())).ok()?;
+    let parameters = model.parameters().list().iter().map(|p| tensor(&p.name, p.tensor.shape().dims()));
+    let buffers = model.buffers().iter().map(|buffer| match buffer.name().ends_with(COUNTER) {
+        true => FolderTensor::counter(buffer.name().to_owned()),
+        false => tensor(buffer.name(), buffer.tensor().shape().dims()),
+    });
+    let settings = [
+        ("architecture", json!(format!("resnet{}", sizes.depth))),
+        ("image_size", json!(sizes.image_size)),
+        ("num_channels", json!(sizes.channels)),
+        ("num_classes", json!(sizes.classes)),
+        ("width", json!(sizes.width)),
+    ];
+    Some(HuggingFaceModel {
+        config: settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
+        prefix: "",
+        tensors: parameters.chain(buffers).collect(),
+        ignored: Vec::new(),
+    })
+}
+
+/// A tensor of this shape here: kernels, `[out, height, width, in]`, have their channels first in the folder.
+fn tensor(name: &str, shape: &[usize]) -> FolderTensor {
+    match *shape {
+        [out, height, width, channels] => {
+            FolderTensor::kernels(name.to_owned(), [out, channels, height, width])
+        }
+        _ => FolderTensor::whole(name.to_owned(), name.to_owned(), shape),
+    }
+}

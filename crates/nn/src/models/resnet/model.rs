@@ -1,0 +1,100 @@
+//! The model, or one stage of it.
+
+use autograd::ops::Windows;
+use autograd::{Tape, Var, ops};
+use tensor::Tensor;
+use tensor::ops::Activation;
+
+use super::sizes::ResNetSizes;
+use crate::error::{NnError, Result};
+use crate::init::Init;
+use crate::layers::{BatchNorm, Convolution, ConvolutionSizes, Linear, ResidualBlock, Stack, within};
+use crate::model::{Input, Model, Stage};
+use crate::parameters::Parameters;
+use crate::recompute::Recompute;
+
+/// The layers before the first block: a convolution, a norm with ReLU, and pooling.
+#[derive(Debug)]
+struct Stem {
+    convolution: Convolution,
+    norm: BatchNorm,
+}
+
+impl Stem {
+    fn new(parameters: &mut Parameters, inputs: usize, outputs: usize) -> Result<Self> {
+        let sizes = ConvolutionSizes { inputs, outputs, kernel: 7, stride: 2 };
+        let convolution = Convolution::new(parameters, "conv1", sizes)?;
+        Ok(Stem { convolution, norm: BatchNorm::new(parameters, "bn1", outputs)? })
+    }
+
+    fn forward(&self, tape: &Tape, images: Tensor) -> Result<Var> {
+        let hidden = self.convolution.forward(tape, tape.constant(images))?;
+        let hidden = self.norm.forward_relu(tape, hidden, None)?;
+        let windows = Windows { size: [3, 3], stride: [2, 2], padding: [1, 1], counts_padding: false };
+        within(tape, "maxpool", || Ok(ops::max_pool(tape, hidden, windows)?))
+    }
+}
+
+/// A residual network, or one stage of it: a stem, blocks, and a linear layer on the mean of the pixels.
+#[derive(Debug)]
+pub struct ResNet {
+    parameters: Parameters,
+    stem: Option<Stem>,
+    blocks: Stack<ResidualBlock>,
+    head: Option<Linear>,
+}
+
+impl ResNet {
+    /// Builds the layers of `stage` in `parameters`, which are empty, under torchvision's names and with its
+    /// initial values. Errors: sizes of which no model can be built, out of memory.
+    pub fn new(mut parameters: Parameters, sizes: &ResNetSizes, stage: &Stage) -> Result<Self> {
+        let all = sizes.blocks();
+        if all.is_empty() || stage.of != all.len() || stage.layers.is_empty() || stage.layers.end > all.len()
+        {
+            let (layers, count) = (&stage.layers, all.len());
+            return Err(NnError::Sizes(format!("layers {layers:?} are no stage of {count} blocks")));
+        }
+        let (first, last) = (&all[0].1, &all[all.len() - 1].1);
+        let stem = stage.is_first().then(|| Stem::new(&mut parameters, sizes.channels, first.inputs));
+        let stem = stem.transpose()?;
+        let block = |index: usize| {
+            let (name, sizes) = &all[index];
+            ResidualBlock::new(&mut parameters, name, *sizes)
+        };
+        let blocks = stage.layers.clone().map(block).collect::<Result<Vec<_>>>()?;
+        let (inputs, init) = (last.outputs(), Init::uniform_fan_in(last.outputs()));
+        let head = || Linear::new(&mut parameters, "fc", inputs, sizes.classes, init, Activation::None);
+        let head = stage.is_last().then(head).transpose()?;
+        parameters.allocate_statistics()?;
+        Ok(ResNet { parameters, stem, blocks: Stack::new(blocks), head })
+    }
+
+    /// Returns the same model, in which the blocks that `recompute` selects recompute their activations in
+    /// backward.
+    #[must_use]
+    pub fn recomputing(self, recompute: Recompute) -> Self {
+        ResNet { blocks: self.blocks.recomputing(recompute), ..self }
+    }
+}
+
+impl Model for ResNet {
+    fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    fn forward(&self, tape: &Tape, input: Input) -> Result<Var> {
+        let hidden = match (input, &self.stem) {
+            (Input::Batch(images), Some(stem)) => stem.forward(tape, images)?,
+            (Input::Batch(images), None) => tape.constant(images),
+            (Input::Hidden(hidden), _) => hidden,
+        };
+        let hidden = self.blocks.forward(tape, hidden)?;
+        let Some(head) = &self.head else { return Ok(hidden) };
+        let pooled = within(tape, "avgpool", || Ok(ops::global_average_pool(tape, hidden)?))?;
+        head.forward(tape, pooled)
+    }
+
+    fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var> {
+        within(tape, "loss", || Ok(ops::cross_entropy(tape, prediction, targets, scale)?))
+    }
+}

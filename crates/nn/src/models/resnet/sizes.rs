@@ -1,0 +1,64 @@
+//! The sizes of a residual network, and the blocks that follow from them.
+
+use keys::{Interval, Row, section};
+
+use crate::family::MOST_EXTENT;
+use crate::layers::ResidualBlockSizes;
+
+section! {
+    /// The sizes of a residual network.
+    #[derive(Copy)]
+    pub struct ResNetSizes = "model" {
+        /// Layers with weights: 18, 34, 50, 101 or 152.
+        depth: usize = Row::count(1, MOST_EXTENT).default("50");
+        /// Factor of the numbers of channels, 64 to 512 in the blocks; products are rounded down.
+        width: f64 = Row::number(Interval::Positive).default("1.0");
+        /// Classes of images.
+        classes: usize = Row::count(1, MOST_EXTENT).default("1000");
+        /// Height and width of the images.
+        image_size: usize = Row::count(1, MOST_EXTENT).default("224");
+        /// Values of a pixel.
+        channels: usize = Row::count(1, MOST_EXTENT).default("3");
+    }
+}
+
+/// Depths, the blocks of their four stages, and whether the blocks are bottlenecks.
+pub(super) const DEPTHS: [(usize, [usize; 4], bool); 5] = [
+    (18, [2, 2, 2, 2], false),
+    (34, [3, 4, 6, 3], false),
+    (50, [3, 4, 6, 3], true),
+    (101, [3, 4, 23, 3], true),
+    (152, [3, 8, 36, 3], true),
+];
+
+/// Channels of the first stage; each stage has twice as many as the one before.
+const CHANNELS: usize = 64;
+
+impl ResNetSizes {
+    /// The blocks of each stage, and whether they are bottlenecks; `None` for another depth.
+    pub(super) fn stages(&self) -> Option<([usize; 4], bool)> {
+        let found = DEPTHS.iter().find(|(depth, ..)| *depth == self.depth);
+        found.map(|(_, blocks, bottleneck)| (*blocks, *bottleneck))
+    }
+
+    /// Channels of the inner convolutions of a stage.
+    pub(super) fn channels_of(&self, stage: usize) -> usize {
+        (self.width * (CHANNELS << stage) as f64) as usize
+    }
+
+    /// Name and sizes of every block, in order.
+    pub(super) fn blocks(&self) -> Vec<(String, ResidualBlockSizes)> {
+        let Some((stages, bottleneck)) = self.stages() else { return Vec::new() };
+        let (mut blocks, mut inputs) = (Vec::new(), self.channels_of(0));
+        for (stage, count) in stages.into_iter().enumerate() {
+            for index in 0..count {
+                let stride = if stage > 0 && index == 0 { 2 } else { 1 };
+                let sizes =
+                    ResidualBlockSizes { inputs, channels: self.channels_of(stage), stride, bottleneck };
+                inputs = sizes.outputs();
+                blocks.push((format!("layer{}.{index}", stage + 1), sizes));
+            }
+        }
+        blocks
+    }
+}

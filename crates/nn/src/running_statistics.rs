@@ -1,0 +1,147 @@
+//! Running statistics of the batch norms of a model or stage.
+//!
+//! A training pass records the statistics of its micro-batch, and [`RunningStatistics::fold`] adds those of a
+//! step's micro-batches in order, whichever pass was first. All averages are parts of one array, so that this
+//! is one call.
+
+use std::cell::{OnceCell, RefCell};
+use std::rc::Rc;
+
+use autograd::Tape;
+use device::{Category, DType, Device, Request};
+use tensor::Tensor;
+use tensor::ops::running_average;
+
+use crate::buffers::ModelBuffer;
+use crate::error::{NnError, Result};
+
+/// Weight of a micro-batch in the averages: PyTorch's default.
+const MOMENTUM: f32 = 0.1;
+/// Elements of which the first of each norm is a multiple, so that GPUs read whole vectors.
+const ALIGNMENT: usize = 64;
+
+/// Running averages of mean and unbiased variance of every batch norm, and the number of micro-batches so
+/// far.
+#[derive(Debug, Default)]
+pub struct RunningStatistics {
+    norms: RefCell<Vec<Norm>>,
+    arrays: OnceCell<Arrays>,
+    /// Mean and variance of each micro-batch of a step, `[micro-batches, width]`.
+    records: RefCell<Option<Tensor>>,
+}
+
+/// A batch norm's part of the arrays.
+#[derive(Clone, Debug)]
+struct Norm {
+    name: String,
+    channels: usize,
+    /// Its first average; the variances follow the means.
+    first: usize,
+}
+
+#[derive(Debug)]
+struct Arrays {
+    averages: Tensor,
+    counters: Tensor,
+}
+
+/// The running statistics of one batch norm.
+#[derive(Clone, Debug)]
+pub struct ChannelStatistics {
+    all: Rc<RunningStatistics>,
+    channels: usize,
+    first: usize,
+}
+
+impl RunningStatistics {
+    /// Adds a batch norm of `channels` channels.
+    pub(crate) fn add(self: &Rc<Self>, name: &str, channels: usize) -> ChannelStatistics {
+        let first = self.width();
+        self.norms.borrow_mut().push(Norm { name: name.to_owned(), channels, first });
+        ChannelStatistics { all: Rc::clone(self), channels, first }
+    }
+
+    /// Returns whether there are no batch norms.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.norms.borrow().is_empty()
+    }
+
+    /// Elements of the array of averages.
+    fn width(&self) -> usize {
+        let end = |norm: &Norm| norm.first + 2 * norm.channels;
+        self.norms.borrow().last().map_or(0, end).next_multiple_of(ALIGNMENT)
+    }
+
+    /// Allocates the averages, means 0 and variances 1, and returns the buffers that are their parts: of each
+    /// norm `running_mean` and `running_var`, `[channels]` f32, and `num_batches_tracked`, `[1]` u32. Errors:
+    /// out of memory.
+    pub(crate) fn allocate(&self, device: &Device) -> Result<Vec<ModelBuffer>> {
+        let (width, norms) = (self.width(), self.norms.borrow());
+        let scope = device.module("running_statistics");
+        let request = Request::new(Category::Buffer, "buffer");
+        let averages = Tensor::empty(device, [width], DType::F32, request)?;
+        let counters = Tensor::zeros(device, [norms.len()], DType::U32, request)?;
+        drop(scope);
+        let mut values = vec![0.0f32; width];
+        norms.iter().for_each(|norm| values[norm.first + norm.channels..][..norm.channels].fill(1.0));
+        averages.set(&values)?;
+        let mut buffers = Vec::new();
+        for (number, Norm { name, channels, first }) in norms.iter().enumerate() {
+            let average = |at: usize| averages.view(at, [*channels]);
+            let part = |part: &str, tensor| ModelBuffer::part(format!("{name}.{part}"), tensor);
+            buffers.push(part("running_mean", average(*first)?));
+            buffers.push(part("running_var", average(first + channels)?));
+            buffers.push(part("num_batches_tracked", counters.view(number, [1])?));
+        }
+        let _ = self.arrays.set(Arrays { averages, counters });
+        Ok(buffers)
+    }
+
+    /// Allocates the records of a step of `micro_batches` micro-batches; without them, training passes record
+    /// nothing. Does nothing if there are no batch norms. Errors: out of memory.
+    pub fn keep(&self, micro_batches: usize) -> Result<()> {
+        let Some(Arrays { averages, .. }) = self.arrays.get() else { return Ok(()) };
+        let (device, shape) = (averages.device(), [micro_batches, averages.elements()]);
+        let _scope = device.module("running_statistics");
+        let request = Request::new(Category::Buffer, "records");
+        *self.records.borrow_mut() = Some(Tensor::zeros(device, shape, DType::F32, request)?);
+        Ok(())
+    }
+
+    /// The records of the step's micro-batches, `[micro-batches, width]` f32, in their order; `None` if none
+    /// are kept.
+    #[must_use]
+    pub fn records(&self) -> Option<Tensor> {
+        self.records.borrow().clone()
+    }
+
+    /// Adds the records to the averages, one micro-batch after the other. Errors: the device's.
+    pub fn fold(&self) -> Result<()> {
+        let (Some(records), Some(arrays)) = (self.records(), self.arrays.get()) else { return Ok(()) };
+        Ok(running_average::fold(&arrays.averages, &arrays.counters, &records, MOMENTUM)?)
+    }
+}
+
+impl ChannelStatistics {
+    /// The running averages of mean and variance, `[channels]` f32. Errors: a model whose averages have not
+    /// been allocated.
+    pub fn averages(&self) -> Result<[Tensor; 2]> {
+        let missing = || NnError::Sizes("the running statistics of batch norms are not allocated".to_owned());
+        let averages = &self.all.arrays.get().ok_or_else(missing)?.averages;
+        let part = |first: usize| averages.view(first, [self.channels]);
+        Ok([part(self.first)?, part(self.first + self.channels)?])
+    }
+
+    /// Returns the tensor to write mean and variance of this pass's micro-batch into, `[2, channels]` f32, if
+    /// `tape` belongs to a pass of a training step; `None` in a rehearsal, a recomputation or an evaluation.
+    /// Errors: the tensor's.
+    pub fn record(&self, tape: &Tape) -> Result<Option<Tensor>> {
+        let Some(records) = self.all.records().filter(|_| tape.mode().updates_buffers()) else {
+            return Ok(None);
+        };
+        let (rows, width) = (records.shape().rows() as u64, records.shape().columns());
+        let row = tape.pass().micro_batch.checked_rem(rows).unwrap_or(0) as usize;
+        Ok(Some(records.view(row * width + self.first, [2, self.channels])?))
+    }
+}

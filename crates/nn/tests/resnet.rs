@@ -1,0 +1,214 @@
+//! Residual networks, compared with torchvision's in float64 (`tests/golden/resnet.py`).
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
+
+use std::collections::BTreeMap;
+
+use autograd::{Gradients, Mode, Tape};
+use device::{Category, DType, Device, DeviceOptions};
+use nn::models::{ResNet, ResNetSizes};
+use nn::{Input, Model, ModelSpec, Parameters, Stage};
+use serde_json::Value;
+use tensor::Tensor;
+
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/resnet.json");
+/// Largest relative difference of losses, and of statistics relative to a tensor's norm.
+const TOLERANCE: f64 = 1e-5;
+/// Largest difference of gradients relative to a tensor's norm; those of PyTorch in f32 differ by up to 8e-6.
+const GRADIENTS: f64 = 2e-5;
+
+fn golden() -> Value {
+    serde_json::from_str(&std::fs::read_to_string(GOLDEN).unwrap()).unwrap()
+}
+
+fn count(value: &Value) -> usize {
+    value.as_u64().unwrap() as usize
+}
+
+fn cpu() -> Device {
+    Device::cpu(0, &DeviceOptions::default()).unwrap()
+}
+
+fn meta() -> Device {
+    Device::meta(0, device::Description::host(), &DeviceOptions::default()).unwrap()
+}
+
+fn build(device: &Device, sizes: ResNetSizes) -> ResNet {
+    let parameters = Parameters::new(device, 1, DType::F32);
+    ResNet::new(parameters, &sizes, &Stage::whole(sizes.layers())).unwrap()
+}
+
+/// The script's `uniform`.
+fn uniform(name: &str, count: usize) -> Vec<f32> {
+    let fnv = |seed: u32, byte: u8| (seed ^ u32::from(byte)).wrapping_mul(16_777_619);
+    let seed = name.bytes().fold(2_166_136_261, fnv);
+    let value = |index: u32| {
+        let mut x = index.wrapping_mul(2_654_435_761).wrapping_add(seed);
+        x = (x ^ (x >> 16)).wrapping_mul(0x85EB_CA6B);
+        x = (x ^ (x >> 13)).wrapping_mul(0xC2B2_AE35);
+        x ^= x >> 16;
+        (x >> 8) as f32 / 16_777_216.0 - 0.5
+    };
+    (0..count as u32).map(value).collect()
+}
+
+/// The script's `initial`, for a tensor of our shape.
+fn initial(name: &str, shape: &[usize]) -> Vec<f32> {
+    let mut values = uniform(name, shape.iter().product());
+    match *shape {
+        [out, height, width, _] => {
+            let scale = (24.0 / (out * height * width) as f64).sqrt() as f32;
+            values.iter_mut().for_each(|value| *value *= scale);
+        }
+        _ if name.starts_with("fc.") => values.iter_mut().for_each(|value| *value *= 0.2),
+        _ if name.ends_with("bn3.weight") => {
+            values.iter_mut().for_each(|value| *value = *value * 0.125 + 0.25);
+        }
+        _ => {
+            let around = if name.ends_with("weight") { 1.0 } else { 0.0 };
+            values.iter_mut().for_each(|value| *value = *value * 0.5 + around);
+        }
+    }
+    channels_last(&values, shape)
+}
+
+/// Reorders `[a, channels, height, width]` to `shape`, `[a, height, width, channels]`; others stay.
+fn channels_last(values: &[f32], shape: &[usize]) -> Vec<f32> {
+    let [outer, height, width, channels] = *shape else { return values.to_vec() };
+    let at = |index: usize| {
+        let (channel, pixel) = (index % channels, index / channels % (height * width));
+        let outer = index / (channels * height * width);
+        (outer * channels + channel) * height * width + pixel
+    };
+    (0..outer * height * width * channels).map(|index| values[at(index)]).collect()
+}
+
+/// The script's `sampled` of a tensor of our shape.
+fn sampled(values: &[f32], shape: &[usize]) -> [f64; 5] {
+    let mut theirs = values.to_vec();
+    if let [outer, height, width, channels] = *shape {
+        for (index, value) in theirs.iter_mut().enumerate() {
+            let (pixel, channel) = (index % (height * width), index / (height * width) % channels);
+            let outer_index = index / (channels * height * width);
+            *value = values[(outer_index * height * width + pixel) * channels + channel];
+        }
+        assert_eq!(theirs.len(), outer * height * width * channels);
+    }
+    let wide: Vec<f64> = theirs.iter().map(|value| f64::from(*value)).collect();
+    let norm = wide.iter().map(|value| value * value).sum::<f64>().sqrt();
+    [norm, wide[0], wide[wide.len() / 4], wide[wide.len() * 2 / 4], wide[wide.len() * 3 / 4]]
+}
+
+fn assert_sampled(what: &str, tolerance: f64, found: [f64; 5], expected: &Value) {
+    let norm = expected[0].as_f64().unwrap().abs();
+    for (found, expected) in found.iter().zip(expected.as_array().unwrap()) {
+        let off = (found - expected.as_f64().unwrap()).abs() / norm.max(1e-3);
+        assert!(off < tolerance, "{what}: {found} is not {expected}, off by {off:e} of the norm {norm}");
+    }
+}
+
+#[test]
+fn losses_gradients_and_statistics_are_torchvisions() {
+    let golden = golden();
+    let [batch, size, classes] = ["batch", "size", "classes"].map(|key| count(&golden[key]));
+    for case in golden["cases"].as_array().unwrap() {
+        let device = cpu();
+        let depth = count(&case["depth"]);
+        let sizes = ResNetSizes { depth, width: 1.0, classes, image_size: size, channels: 3 };
+        let model = build(&device, sizes);
+        let parameters = model.parameters();
+        for parameter in parameters.list() {
+            parameter.tensor.set(&initial(&parameter.name, parameter.tensor.shape().dims())).unwrap();
+        }
+        parameters.statistics().keep(1).unwrap();
+        let shape = [batch, size, size, 3];
+        let mut values = uniform(golden["images"].as_str().unwrap(), shape.iter().product());
+        values.iter_mut().for_each(|value| *value *= 4.0);
+        let images = channels_last(&values, &shape);
+        let images = Tensor::from_host(&device, &images, shape, Category::Input).unwrap();
+        let targets: Vec<u32> = (0..batch).map(|image| ((3 * image + 1) % classes) as u32).collect();
+        let targets = Tensor::from_host(&device, &targets, [batch], Category::Input).unwrap();
+        let run = |tape: &Tape| {
+            let output = model.forward(tape, Input::Batch(images.clone())).unwrap();
+            model.loss(tape, output, &targets, 1.0).unwrap()
+        };
+        let tape = Tape::new(&device, Mode::Train);
+        let loss = run(&tape);
+        let value = f64::from(loss.tensor().to_vec::<f32>().unwrap()[0]);
+        let close = |what: &str, value: f64| {
+            let expected = case[what].as_f64().unwrap();
+            assert!(
+                (value / expected - 1.0).abs() < TOLERANCE,
+                "ResNet-{depth}: {what} {value}, not {expected}"
+            );
+        };
+        close("loss", value);
+        let mut gradients = Gradients::default();
+        tape.backward(loss, &mut gradients).unwrap();
+        let gradients: BTreeMap<_, _> = gradients.iter().collect();
+        assert_eq!(gradients.len(), case["gradients"].as_object().unwrap().len());
+        for used in parameters.uses() {
+            let name = &parameters.list()[used.parameter.0].name;
+            let gradient = gradients[&used.id];
+            let found = sampled(&gradient.to_vec::<f32>().unwrap(), gradient.shape().dims());
+            let what = format!("ResNet-{depth}, gradient of {name}");
+            assert_sampled(&what, GRADIENTS, found, &case["gradients"][name]);
+        }
+        parameters.statistics().fold().unwrap();
+        let mut elements = 0;
+        for buffer in model.buffers() {
+            if buffer.name().ends_with("num_batches_tracked") {
+                assert_eq!(buffer.tensor().to_vec::<u32>().unwrap(), [1]);
+                continue;
+            }
+            elements += buffer.tensor().elements();
+            let found = sampled(&buffer.tensor().to_vec::<f32>().unwrap(), &[]);
+            assert_sampled(
+                &format!("ResNet-{depth}, {}", buffer.name()),
+                TOLERANCE,
+                found,
+                &case["buffers"][buffer.name()],
+            );
+        }
+        assert_eq!(elements, count(&case["buffers_elements"]));
+        let evaluated = run(&Tape::new(&device, Mode::Evaluate));
+        close("evaluated", f64::from(evaluated.tensor().to_vec::<f32>().unwrap()[0]));
+    }
+}
+
+#[test]
+fn sizes_are_torchvisions() {
+    let table = [(18, 11_689_512), (34, 21_797_672), (50, 25_557_032), (101, 44_549_160), (152, 60_192_808)];
+    for (depth, expected) in table {
+        let sizes = ResNetSizes { depth, width: 1.0, classes: 1000, image_size: 224, channels: 3 };
+        assert_eq!(build(&meta(), sizes).parameters().elements(), expected, "ResNet-{depth}");
+    }
+    let sizes = ResNetSizes { depth: 50, width: 0.5, classes: 1000, image_size: 224, channels: 3 };
+    assert_eq!(build(&meta(), sizes).parameters().elements(), 6_917_640);
+    let whole = build(&meta(), ResNetSizes { width: 1.0, ..sizes });
+    let elements: usize = whole.buffers().iter().map(|buffer| buffer.tensor().elements()).sum();
+    assert_eq!(elements, 53_120 + 53);
+}
+
+#[test]
+fn initial_values_are_torchvisions() {
+    let sizes = ResNetSizes { depth: 18, width: 0.5, classes: 10, image_size: 32, channels: 3 };
+    let device = cpu();
+    let model = build(&device, sizes);
+    for parameter in model.parameters().list() {
+        let values = parameter.tensor.to_vec::<f32>().unwrap();
+        let mean = values.iter().map(|v| f64::from(*v)).sum::<f64>() / values.len() as f64;
+        let variance =
+            values.iter().map(|v| (f64::from(*v) - mean).powi(2)).sum::<f64>() / values.len() as f64;
+        let expected = match (parameter.tensor.shape().dims(), parameter.name.as_str()) {
+            ([out, height, width, _], _) => Some(2.0 / (out * height * width) as f64),
+            (_, "fc.weight") => Some(1.0 / (3.0 * 256.0)),
+            _ => None,
+        };
+        if let Some(expected) = expected {
+            assert!((variance / expected - 1.0).abs() < 0.1, "{}: {variance} not {expected}", parameter.name);
+        } else if parameter.name != "fc.bias" {
+            let value = if parameter.name.ends_with("weight") { 1.0 } else { 0.0 };
+            assert!(values.iter().all(|v| *v == value), "{}", parameter.name);
+        }
+    }
+}
