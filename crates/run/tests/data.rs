@@ -223,7 +223,7 @@ fn training_losses_are_a_token_and_a_byte() {
 fn recipes_say_what_they_reach_and_train() {
     let place = workplace();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../launch/recipes");
-    let recipes = data::files(&root, &["*.toml".to_owned()]).unwrap();
+    let recipes = data::files(&root, &["gpt2-*.toml".to_owned(), "shakespeare-*.toml".to_owned()]).unwrap();
     assert_eq!(recipes.len(), 3);
     for recipe in recipes {
         let (name, text) = (recipe.display().to_string(), fs::read_to_string(&recipe).unwrap());

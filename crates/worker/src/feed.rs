@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use autograd::{GradientSink, LossScale, Observer, Observers, Pass};
 use data::{ArrayShape, HostArray, HostData, MicroBatch, MicroBatchId, Prefetcher};
+use device::parallel::{CHUNK, for_pieces};
 use device::{Category, DType, Device, Float, Mark, dispatch};
 use parallel::data::MicroBatchSink;
 use parallel::pipeline::{Action, ActionKind, ActionPart, Feed};
@@ -24,10 +25,16 @@ pub(crate) fn upload(device: &Device, array: &HostArray, dtype: DType) -> Result
     let shape = shape_of(&array.shape)?;
     Ok(match &array.data {
         HostData::U32(values) => Tensor::from_host(device, values, shape, Category::Input)?,
+        HostData::F32(values) if dtype == DType::F32 => {
+            Tensor::from_host(device, values, shape, Category::Input)?
+        }
         HostData::F32(values) => dispatch!(
             dtype,
             T => {
-                let rounded: Vec<T> = values.iter().map(|value| T::from_f32(*value)).collect();
+                let mut rounded = vec![T::from_f32(0.0); values.len()];
+                for_pieces(&mut rounded, CHUNK, |index, piece| {
+                    <T as Float>::round(&values[index * CHUNK..][..piece.len()], piece);
+                });
                 Tensor::from_host(device, &rounded, shape, Category::Input)?
             },
             _ => Tensor::from_host(device, values, shape, Category::Input)?,

@@ -1,6 +1,7 @@
 //! Synthetic images: each class is a wave of its own, each image adds noise.
 
 use philox::{key_of_name, philox4x32};
+use rayon::prelude::*;
 
 use crate::MicroBatch;
 
@@ -86,19 +87,21 @@ impl Wave {
     }
 }
 
-/// Fills `out` with micro-batch `number`, whose first image is number · `rows`.
+/// Fills `out` with micro-batch `number`, whose first image is number · `rows`, on all cores.
 pub(crate) fn fill_pattern(pattern: Pattern, number: u64, rows: usize, out: &mut MicroBatch) {
     let Pattern { channels, size, .. } = pattern;
     let first = number.wrapping_mul(rows as u64);
-    let mut pixels = vec![0; size * size * channels];
-    let inputs = out.inputs.reset_f32(&[rows, size, size, channels]).chunks_exact_mut(pixels.len());
-    let targets = out.targets.reset_u32(&[rows]);
-    for (image, (input, target)) in (0..).zip(inputs.zip(targets)) {
-        let image = first.wrapping_add(image);
-        *target = pattern.class(image);
-        pattern.draw(image, &mut pixels);
-        for (value, pixel) in input.iter_mut().zip(&pixels) {
-            *value = (f32::from(*pixel) - f32::from(NOISE)) / 64.0;
-        }
+    let image = size * size * channels;
+    let levels: [f32; LEVELS] = std::array::from_fn(|level| (level as f32 - f32::from(NOISE)) / 64.0);
+    let inputs = out.inputs.reset_f32(&[rows, size, size, channels]).par_chunks_exact_mut(image);
+    inputs.enumerate().for_each_init(
+        || vec![0; image],
+        |pixels, (index, input)| {
+            pattern.draw(first.wrapping_add(index as u64), pixels);
+            input.iter_mut().zip(pixels).for_each(|(value, pixel)| *value = levels[usize::from(*pixel)]);
+        },
+    );
+    for (target, index) in out.targets.reset_u32(&[rows]).iter_mut().zip(0..) {
+        *target = pattern.class(first.wrapping_add(index));
     }
 }
