@@ -350,7 +350,7 @@ section! {
             .decides_times();
         /// The type of the weights that operators hold: the compute type, beside f32 masters that the
         /// optimizer updates, or f32 alone, cast wherever an operator computes in half precision (PyTorch's
-        /// autocast).
+        /// autocast; not supported yet).
         weights: WeightType = choice!(WeightType, WeightType::ALL).default("\"compute\"").decides_times()
             .unbuilt("f32 weights beside half-precision operators are", |value| *value == "f32".into());
         /// The type of the weights' gradients and of every sum of them; a half type needs `compute` of the

@@ -27,7 +27,9 @@ impl StepWork {
     pub fn of(setup: &Setup) -> Result<Option<Self>> {
         let Placement::Cuda(gpus) = &setup.placement else { return Ok(None) };
         let known = PlanDevice::known(&gpus.description.model)?;
-        let rates = known.and_then(|device| device.rates);
+        // The rate of matmuls in TF32 is not measured.
+        let measured = |_: &DeviceRates| !setup.config.precision.tf32;
+        let rates = known.and_then(|device| device.rates).filter(measured);
         rates.map(|rates| Self::at(&setup.config, &setup.dataset, &gpus.description, &rates)).transpose()
     }
 
