@@ -92,7 +92,7 @@ fn wrong_types_are_refused_with_the_allowed_values() {
         ),
         (
             "[model]\nkind = 1\n",
-            "quick.toml:2: model.kind takes \"gpt\" or \"llama\" or \"mlp\", not the integer 1",
+            "quick.toml:2: model.kind takes \"gpt\" or \"llama\" or \"mlp\" or \"resnet\", not the integer 1",
         ),
         (
             "[model.width]\nx = 1\n",
@@ -160,7 +160,7 @@ fn values_out_of_range_are_refused() {
         ),
         (
             "[model]\nkind = \"gtp\"\n",
-            "quick.toml:2: model.kind = \"gtp\" is not \"gpt\" or \"llama\" or \"mlp\": did you mean \"gpt\"?",
+            "quick.toml:2: model.kind = \"gtp\" is not \"gpt\" or \"llama\" or \"mlp\" or \"resnet\": did you mean \"gpt\"?",
         ),
         (
             "[precision]\ncompute = \"f64\"\n",

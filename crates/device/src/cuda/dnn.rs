@@ -1,8 +1,8 @@
 //! Convolutions by cuDNN. Descriptors and the algorithm of each shape, type and pass are made once and kept.
 //!
 //! The algorithm is the library's first deterministic one whose workspace fits: a function of shapes, types,
-//! device and library version, never of a timing. f32 is
-//! computed in TF32 only if the device's options say so.
+//! device and library version, never of a timing. f32 is computed in TF32 only if the device's options say
+//! so.
 #![allow(unsafe_code)] // cuDNN's handles and descriptors
 
 use std::cell::RefCell;
@@ -36,7 +36,8 @@ pub(super) struct Dnn {
 }
 
 impl Dnn {
-    /// Opens the library; its work goes to `stream`, of f32 in TF32 if `tf32`. `None` if the library cannot be opened.
+    /// Opens the library; its work goes to `stream`, of f32 in TF32 if `tf32`. `None` if the library cannot
+    /// be opened.
     pub(super) fn open(stream: driver::sys::CUstream, tf32: bool) -> Result<Option<Self>> {
         // SAFETY: opening the library runs its initialisers, which is what they are for.
         if !unsafe { sys::is_culib_present() } {

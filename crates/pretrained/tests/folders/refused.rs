@@ -165,7 +165,7 @@ fn tensors_of_another_model_are_refused() {
                     }
                 })
             },
-            "transformer.ln_f.bias is of type F64: F32, F16 and BF16 are read",
+            "transformer.ln_f.bias is of type F64: F32, F16, BF16 and counts in I64 are read",
         ),
     ];
     let bytes: &'static [u8] = fs::read(folder("gpt2").join("model.safetensors")).unwrap().leak();
