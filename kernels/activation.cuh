@@ -14,6 +14,14 @@ struct Fast {
     __device__ __forceinline__ static float quotient(float a, float b) { return __fdividef(a, b); }
 };
 
+// Exact arithmetic would take longer than memory for elements of 2 bytes.
+template <typename T> struct MathFor {
+    typedef Fast Math;
+};
+template <> struct MathFor<float> {
+    typedef Exact Math;
+};
+
 template <typename Math> struct Identity {
     __device__ static float value(float x) { return x; }
     __device__ static float gradient(float dy, float) { return dy; }

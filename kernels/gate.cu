@@ -1,17 +1,11 @@
 // Gated feed-forward: h = activation(gate) * up, where a row holds the gate's columns, then those of up.
 #include "activation.cuh"
-
-// Exact arithmetic would take longer than memory for elements of 2 bytes.
-template <typename T> struct MathFor {
-    typedef Fast Math;
-};
-template <> struct MathFor<float> {
-    typedef Exact Math;
-};
+#include "maximum.cuh"
 
 // Launch: THREADS threads, each with one item of N columns of h: more items per thread take so many registers
 // that fewer loads are in flight. Floor forward: gate and up in, h out. Floor backward: gate, up and dh in,
 // their gradients out in place, and h in place of dh, which the weight gradient of the next layer reads.
+// `cells`: null, or where the largest magnitude of the gradients goes.
 template <int N, typename Function, typename T>
 __device__ __forceinline__ void forward(const T *pair, T *h, u32 items, u32 width) {
     const u32 each = width / N, item = blockIdx.x * THREADS + threadIdx.x;
@@ -25,22 +19,27 @@ __device__ __forceinline__ void forward(const T *pair, T *h, u32 items, u32 widt
 }
 
 template <int N, typename Function, typename T>
-__device__ __forceinline__ void backward(T *pair, T *h, u32 items, u32 width) {
+__device__ __forceinline__ void backward(T *pair, T *h, u32 *cells, u32 items, u32 width) {
     const u32 each = width / N, item = blockIdx.x * THREADS + threadIdx.x;
-    if (item >= items) return;
-    T *at = pair + u64(item / each) * 2 * width + item % each * N;
-    Floats<N> gate = read<N>(at), up = read<N>(at + width), slope = read<N>(h + u64(item) * N);
+    Maximum most;
+    if (item < items) {
+        T *at = pair + u64(item / each) * 2 * width + item % each * N;
+        Floats<N> gate = read<N>(at), up = read<N>(at + width), slope = read<N>(h + u64(item) * N);
 #pragma unroll
-    for (int j = 0; j < N; j++) {
-        const float x = gate.at[j], y = up.at[j], dh = slope.at[j];
-        const float value = Function::value(x);
-        gate.at[j] = Function::gradient(dh * y, x);
-        up.at[j] = dh * value;
-        slope.at[j] = value * y;
+        for (int j = 0; j < N; j++) {
+            const float x = gate.at[j], y = up.at[j], dh = slope.at[j];
+            const float value = Function::value(x);
+            gate.at[j] = Function::gradient(dh * y, x);
+            up.at[j] = dh * value;
+            slope.at[j] = value * y;
+        }
+        write(at, gate);
+        write(at + width, up);
+        write(h + u64(item) * N, slope);
+        most.add(gate);
+        most.add(up);
     }
-    write(at, gate);
-    write(at + width, up);
-    write(h + u64(item) * N, slope);
+    if (cells) record<T>(most, cells);
 }
 
 #define FOR_ACTIVATION(KIND, FUNCTION, NAME, T)                                                             \
@@ -52,11 +51,12 @@ __device__ __forceinline__ void backward(T *pair, T *h, u32 items, u32 width) {
             forward<1, FUNCTION<MathFor<T>::Math>>(pair, h, items, width);                                  \
     }                                                                                                       \
     KERNEL __launch_bounds__(THREADS)                                                                       \
-        KIND##_gradient_##NAME(T *__restrict__ pair, T *__restrict__ h, u32 items, u32 width, u32 vector) { \
+        KIND##_gradient_##NAME(T *__restrict__ pair, T *__restrict__ h, u32 items, u32 width, u32 vector,   \
+                               u32 *cells) {                                                                \
         if (vector)                                                                                         \
-            backward<16 / sizeof(T), FUNCTION<MathFor<T>::Math>>(pair, h, items, width);                    \
+            backward<16 / sizeof(T), FUNCTION<MathFor<T>::Math>>(pair, h, cells, items, width);             \
         else                                                                                                \
-            backward<1, FUNCTION<MathFor<T>::Math>>(pair, h, items, width);                                 \
+            backward<1, FUNCTION<MathFor<T>::Math>>(pair, h, cells, items, width);                          \
     }
 #define FOR_TYPE(NAME, T) FOR_EACH_ACTIVATION(FOR_ACTIVATION, NAME, T)
 

@@ -2,17 +2,20 @@
 // reciprocal standard deviation, 1 / sqrt(variance + epsilon).
 #include "columns.cuh"
 #include "held_rows.cuh"
+#include "maximum.cuh"
 
+// `cells`: null, or where the largest magnitude of y or dx goes.
 // Launch: as in held_rows.cuh. Floor forward: x (and branch) in, y (and sum) out. Floor backward: dy, x (and
 // dsum) in, dx out.
 
 template <typename T, int GROUP, int HELD>
 __device__ __forceinline__ void forward(const T *x, const T *branch, const T *weight, const T *bias, T *sum,
                                         T *y, float *means, float *rstds, u32 rows, u32 width,
-                                        float epsilon) {
+                                        float epsilon, u32 *cells) {
     constexpr int N = Wide<T>::N;
     const Place<T, GROUP> place(width);
     if (place.row >= rows) return;
+    Maximum most;
     Row<T, GROUP, HELD> in;
     in.read(x + place.start, place.vectors, place.lane);
     if (branch) add_branch(in, place, branch, sum);
@@ -52,6 +55,7 @@ __device__ __forceinline__ void forward(const T *x, const T *branch, const T *we
 #pragma unroll
             for (int j = 0; j < N; j++)
                 values.at[j] = fmaf((values.at[j] - mean) * rstd, scales.at[j], shifts.at[j]);
+            if (cells) most.add(values);
             out.round(values);
             out.write(y + place.start + vector * N);
         }
@@ -60,16 +64,19 @@ __device__ __forceinline__ void forward(const T *x, const T *branch, const T *we
         means[place.row] = mean;
         rstds[place.row] = rstd;
     }
+    if (cells) record<T>(most, cells);
 }
 
 // dx = rstd * (g - mean(g) - normal * mean(g * normal)) (+ dsum) with g = dy * weight, normal = (x - mean) *
 // rstd.
 template <typename T, int GROUP, int HELD>
 __device__ __forceinline__ void backward(const T *dy, const T *dsum, const T *x, const T *weight,
-                                         const float *means, const float *rstds, T *dx, u32 rows, u32 width) {
+                                         const float *means, const float *rstds, T *dx, u32 rows, u32 width,
+                                         u32 *cells) {
     constexpr int N = Wide<T>::N;
     const Place<T, GROUP> place(width);
     if (place.row >= rows) return;
+    Maximum most;
     Row<T, GROUP, HELD> in, out;
     out.read(dy + place.start, place.vectors, place.lane);
     in.read(x + place.start, place.vectors, place.lane);
@@ -114,17 +121,19 @@ __device__ __forceinline__ void backward(const T *dy, const T *dsum, const T *x,
                 const float g = dys.at[j] * weights.at[j];
                 values.at[j] += rstd * (g - mean_g - (xs.at[j] - mean) * rstd * mean_product);
             }
+            if (cells) most.add(values);
             result.round(values);
             result.write(dx + place.start + vector * N);
         }
     }
+    if (cells) record<T>(most, cells);
 }
 
 // For any width. A thread visits the same elements in every pass, so it may read the sum that it wrote.
 template <typename T>
 __device__ __forceinline__ void forward_any(const T *x, const T *branch, const T *weight, const T *bias,
                                             T *sum, T *y, float *means, float *rstds, u32 width,
-                                            float epsilon) {
+                                            float epsilon, u32 *cells) {
     const u64 start = u64(blockIdx.x) * width;
     const T *in = x + start;
     float total = 0.0f;
@@ -145,19 +154,24 @@ __device__ __forceinline__ void forward_any(const T *x, const T *branch, const T
         total = fmaf(off, off, total);
     }
     const float rstd = 1.0f / sqrtf(group_sum<THREADS>(total) * scale + epsilon);
+    Maximum most;
     for (u32 at = threadIdx.x; at < width; at += THREADS) {
         const float normal = (to_f32(in[at]) - mean) * rstd;
-        y[start + at] = from_f32<T>(fmaf(normal, to_f32(weight[at]), bias ? to_f32(bias[at]) : 0.0f));
+        const float value = fmaf(normal, to_f32(weight[at]), bias ? to_f32(bias[at]) : 0.0f);
+        most.add(value);
+        y[start + at] = from_f32<T>(value);
     }
     if (threadIdx.x == 0) {
         means[blockIdx.x] = mean;
         rstds[blockIdx.x] = rstd;
     }
+    if (cells) record<T>(most, cells);
 }
 
 template <typename T>
 __device__ __forceinline__ void backward_any(const T *dy, const T *dsum, const T *x, const T *weight,
-                                             const float *means, const float *rstds, T *dx, u32 width) {
+                                             const float *means, const float *rstds, T *dx, u32 width,
+                                             u32 *cells) {
     const u64 start = u64(blockIdx.x) * width;
     const float mean = means[blockIdx.x], rstd = rstds[blockIdx.x];
     float total = 0.0f, product = 0.0f;
@@ -169,12 +183,16 @@ __device__ __forceinline__ void backward_any(const T *dy, const T *dsum, const T
     const float scale = 1.0f / width;
     const float mean_g = group_sum<THREADS>(total) * scale,
                 mean_product = group_sum<THREADS>(product) * scale;
+    Maximum most;
     for (u32 at = threadIdx.x; at < width; at += THREADS) {
         const float g = to_f32(dy[start + at]) * to_f32(weight[at]);
         const float normal = (to_f32(x[start + at]) - mean) * rstd;
-        const float value = rstd * (g - mean_g - normal * mean_product);
-        dx[start + at] = from_f32<T>(dsum ? value + to_f32(dsum[start + at]) : value);
+        float value = rstd * (g - mean_g - normal * mean_product);
+        if (dsum) value += to_f32(dsum[start + at]);
+        most.add(value);
+        dx[start + at] = from_f32<T>(value);
     }
+    if (cells) record<T>(most, cells);
 }
 
 // partial[run][0][column] = sum of dy * (x - mean) * rstd, partial[run][1][column] = sum of dy.
@@ -209,18 +227,18 @@ __device__ __forceinline__ void parameter_sums(const T *dy, const T *x, const fl
 #define FORWARD_ARGUMENTS(T)                                                              \
     const T *__restrict__ x, const T *__restrict__ branch, const T *__restrict__ weight,  \
         const T *__restrict__ bias, T *sum, T *__restrict__ y, float *__restrict__ means, \
-        float *__restrict__ rstds, u32 rows, u32 width, float epsilon
+        float *__restrict__ rstds, u32 rows, u32 width, float epsilon, u32 *cells
 #define BACKWARD_ARGUMENTS(T)                                                                           \
     const T *__restrict__ dy, const T *__restrict__ dsum, const T *__restrict__ x,                      \
         const T *__restrict__ weight, const float *__restrict__ means, const float *__restrict__ rstds, \
-        T *__restrict__ dx, u32 rows, u32 width
+        T *__restrict__ dx, u32 rows, u32 width, u32 *cells
 
 #define HELD_ROWS(NAME, T, PLACE, GROUP, HELD)                                                        \
     KERNEL __launch_bounds__(THREADS) forward_##PLACE##HELD##_##NAME(FORWARD_ARGUMENTS(T)) {          \
-        forward<T, GROUP, HELD>(x, branch, weight, bias, sum, y, means, rstds, rows, width, epsilon); \
+        forward<T, GROUP, HELD>(x, branch, weight, bias, sum, y, means, rstds, rows, width, epsilon, cells); \
     }                                                                                                 \
     KERNEL __launch_bounds__(THREADS) backward_##PLACE##HELD##_##NAME(BACKWARD_ARGUMENTS(T)) {        \
-        backward<T, GROUP, HELD>(dy, dsum, x, weight, means, rstds, dx, rows, width);                 \
+        backward<T, GROUP, HELD>(dy, dsum, x, weight, means, rstds, dx, rows, width, cells);                 \
     }
 #define ALL_ROWS(NAME, T)                                                           \
     HELD_ROWS(NAME, T, warp, WARP, 1)                                               \
@@ -231,10 +249,10 @@ __device__ __forceinline__ void parameter_sums(const T *dy, const T *x, const fl
     HELD_ROWS(NAME, T, block, THREADS, 4)                                           \
     HELD_ROWS(NAME, T, block, THREADS, 8)                                           \
     KERNEL __launch_bounds__(THREADS) forward_any_##NAME(FORWARD_ARGUMENTS(T)) {    \
-        forward_any(x, branch, weight, bias, sum, y, means, rstds, width, epsilon); \
+        forward_any(x, branch, weight, bias, sum, y, means, rstds, width, epsilon, cells); \
     }                                                                               \
     KERNEL __launch_bounds__(THREADS) backward_any_##NAME(BACKWARD_ARGUMENTS(T)) {  \
-        backward_any(dy, dsum, x, weight, means, rstds, dx, width);                 \
+        backward_any(dy, dsum, x, weight, means, rstds, dx, width, cells);                 \
     }
 
 #define PARAMETERS(NAME, T)                                                                                  \

@@ -97,7 +97,7 @@ fn copy(from: &Path, to: &Path) {
 
 #[test]
 fn runs_stopped_after_any_step_continue_on_other_grids() {
-    let table: [(&str, &[&str]); 15] = [
+    let table: [(&str, &[&str]); 16] = [
         (GPT, &TOKENS),
         (GPT, &PACKED),
         (GPT, &MIXTURE),
@@ -113,6 +113,7 @@ fn runs_stopped_after_any_step_continue_on_other_grids() {
         (GPT, &["optim.state=bf16"]),
         (GPT, &["precision.compute=f16", "model.width=64", "precision.scaler.init_scale=3e7"]),
         (RESNET, &["train.steps=5"]),
+        (GPT, &["precision.matmul=fp8"]),
     ];
     for (text, overrides) in table {
         let directory = tempfile::tempdir().unwrap();

@@ -67,6 +67,40 @@ const RESNETS: &[Row] = &[
     ),
 ];
 
+const FP8: &str = "precision.matmul=fp8";
+const ROWWISE: &str = "precision.fp8_recipe=rowwise";
+
+/// FP8 matmuls: factors are of a micro-batch, so they do not depend on the grid.
+const FP8_MATMULS: &[Row] = &[
+    (
+        GPT,
+        &["model.layers=4", FP8],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", BLOCK],
+            &["parallel.data=4", SHARDED],
+            &["parallel.pipeline=2", ZERO_BUBBLE],
+            &["parallel.pipeline=2", "parallel.data=2", INTERLEAVED, SHARDED],
+            &["memory.recompute=2", "parallel.pipeline=2", GPIPE],
+        ],
+    ),
+    (
+        LLAMA,
+        &[FP8, ROWWISE, "model.qkv_bias=true", "train.steps=3"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", BLOCK],
+            &["parallel.data=4", SHARDED],
+            &["parallel.pipeline=2", ZERO_BUBBLE, BLOCK],
+        ],
+    ),
+    (
+        LLAMA,
+        &[FP8, "precision.fp8_layers=['*.mlp.*']", "model.dropout=0.1", "train.steps=3"],
+        &[&["parallel.data=1"], &["parallel.data=2", BLOCK], &["parallel.pipeline=4", SHARDED]],
+    ),
+];
+
 /// Families with dropout, other heads, and losses in pieces of the vocabulary.
 const OPTIONS: &[Row] = &[
     (
@@ -140,6 +174,11 @@ fn llamas_have_equal_bits() {
 }
 
 #[test]
+fn fp8_matmuls_have_equal_bits() {
+    assert_equal_bits(FP8_MATMULS);
+}
+
+#[test]
 fn options_of_families_have_equal_bits() {
     assert_equal_bits(OPTIONS);
 }
@@ -160,8 +199,12 @@ fn options_of_families_have_equal_bits_on_a_gpu() {
             &["model.width=256", "model.qk_norm=true", "model.loss_pieces=3", "model.logit_soft_cap=4.0"],
         ),
         (LLAMA, &["model.width=256", "model.tied=true", "model.loss_pieces=2"]),
+        (GPT, &["model.width=128", FP8]),
+        (LLAMA, &["model.width=256", FP8, ROWWISE]),
     ];
-    for ((text, options), compute) in table.iter().flat_map(|row| ["f32", "bf16"].map(|c| (row, c))) {
+    let has_type = |options: &[&str], compute: &str| compute == "bf16" || !options.contains(&FP8);
+    let rows = table.iter().flat_map(|row| ["f32", "bf16"].map(|compute| (row, compute)));
+    for ((text, options), compute) in rows.filter(|((_, options), compute)| has_type(options, compute)) {
         let compute = format!("precision.compute={compute}");
         let run = |more: &[&str]| {
             let sets = [options, &["train.steps=3", &compute][..], more].concat();

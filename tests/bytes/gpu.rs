@@ -55,6 +55,17 @@ fn gpu_plans_equal_runs() {
                 "memory.recompute=2",
             ],
         ),
+        (GPT, &["model.width=128", "precision.compute=bf16", "precision.matmul=fp8"]),
+        (
+            LLAMA,
+            &[
+                "model.width=256",
+                "precision.compute=bf16",
+                "precision.matmul=fp8",
+                "precision.fp8_recipe=rowwise",
+                "memory.recompute=block",
+            ],
+        ),
         (GPT, &["model.dropout=0.2"]),
         (GPT, &["model.width=128", "model.dropout=0.2", "precision.compute=bf16", "memory.recompute=block"]),
         (GPT, &["model.loss_pieces=2", "model.vocabulary=1000", "model.tied=false"]),

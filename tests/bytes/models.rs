@@ -1,7 +1,12 @@
 //! Families of models with their options.
 
+use device::Category;
+use plan::{PlanDevice, plan, prepare};
+use telemetry::{RankStatistics, Statistic};
+use worker::Placement;
+
 use super::{SHARDED, compare_all};
-use crate::common::runs::{BOTTLENECKS, GPT, LLAMA, RESNET};
+use crate::common::runs::{BOTTLENECKS, GPT, LLAMA, RESNET, config};
 
 /// Llama, alone, sharded, recomputed and in pipelines.
 #[test]
@@ -14,6 +19,45 @@ fn plans_of_llamas_equal_runs() {
         (LLAMA, &["model.qkv_bias=true", "parallel.pipeline=4", "parallel.schedule=zero-bubble"]),
     ];
     compare_all(table);
+}
+
+/// FP8 matmuls, whose weights have copies and whose activations are kept in FP8.
+#[test]
+fn plans_of_fp8_matmuls_equal_runs() {
+    let table: &[(&str, &[&str])] = &[
+        (GPT, &["precision.matmul=fp8"]),
+        (GPT, &["precision.matmul=fp8", "parallel.data=2", SHARDED]),
+        (GPT, &["precision.matmul=fp8", "memory.recompute=block", "precision.fp8_recipe=rowwise"]),
+        (LLAMA, &["precision.matmul=fp8", "parallel.pipeline=2", "parallel.data=2"]),
+        (LLAMA, &["precision.matmul=fp8", "parallel.pipeline=2", "parallel.schedule=zero-bubble"]),
+        (LLAMA, &["precision.matmul=fp8", "memory.recompute=2", "precision.fp8_recipe=rowwise"]),
+        (LLAMA, &["precision.matmul=fp8", "precision.fp8_layers=['*.mlp.*', 'lm_head']"]),
+    ];
+    compare_all(table);
+}
+
+/// On a GPU, planned on Meta: both copies of a weight take a byte an element each and share a factor, and the
+/// activations that backward keeps shrink.
+#[test]
+fn fp8_copies_and_activations_are_planned_to_the_byte() {
+    let of = |matmul: &str| {
+        let matmul = format!("precision.matmul={matmul}");
+        let batch = ["train.micro_batch_size=8", "parallel.lanes=1"];
+        let sets = [&["model.width=128", "precision.compute=bf16", &matmul][..], &batch].concat();
+        let description = PlanDevice::shipped().unwrap().description(false);
+        let setup = prepare(config(GPT, &sets), Placement::Meta(description)).unwrap();
+        plan(&setup, 0).unwrap().counters
+    };
+    let (compute, fp8) = (of("compute"), of("fp8"));
+    let of = |counters: &RankStatistics, category| counters.get(Statistic::LiveBytes(category));
+    // Two blocks of 12 matrices of width², less the first layer's three.
+    let (elements, layers) = ((2 * 12 - 3) * 128 * 128, 2 * 4 - 1);
+    let copies = 2 * elements + 512 * layers;
+    assert_eq!(of(&fp8, Category::Parameter), of(&compute, Category::Parameter) + copies);
+    let kept = |counters: &RankStatistics| counters.get(Statistic::PeakBytes(Category::Activation));
+    // Each layer but the first keeps its input, 8 · 32 rows of it, in one byte an element instead of two.
+    let inputs = 2 * (128 + 128 + 128 + 4 * 128) - 128;
+    assert!(kept(&fp8) + 8 * 32 * inputs <= kept(&compute), "{} of {}", kept(&fp8), kept(&compute));
 }
 
 /// Dropout, other heads, and losses in pieces of the vocabulary.

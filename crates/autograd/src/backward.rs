@@ -240,7 +240,7 @@ fn accumulate(slot: &mut Option<Tensor>, gradient: Tensor) -> Result<()> {
         None => gradient,
         Some(sum) if sum.is_unique() => {
             ops::add::into(&sum, &gradient)?;
-            sum
+            sum.with_maxima(None)
         }
         Some(sum) => {
             let total = Tensor::empty(sum.device(), sum.shape(), sum.dtype(), gradient_request())?;

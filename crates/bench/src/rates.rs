@@ -58,6 +58,7 @@ pub(crate) fn matmul_flops_per_second(device: &Device, dtype: DType) -> Result<f
         out: Operand::new(out.region(), dtype),
         accumulate: false,
         epilogue: device::Epilogue::None,
+        fast: false,
     };
     let seconds = timed(device, || Ok(device.matmul(&matmul)?))?;
     Ok(2.0 * (SIDE as f64).powi(3) / seconds)

@@ -8,7 +8,7 @@ use parallel::pipeline;
 use system::numbers::grouped;
 
 use crate::check_images::{check_images, check_schedule};
-use crate::choices::{DataKind, PartitionPolicy, RecomputePolicy};
+use crate::choices::{DataKind, MatmulPrecision, PartitionPolicy, RecomputePolicy};
 use crate::lanes::{alternatives, is_power_of_two_divisor};
 use crate::run_config::RunConfig;
 use crate::sections::{
@@ -36,6 +36,13 @@ pub(crate) fn check(given: &Given, config: &RunConfig) -> Result<(), Error> {
         return Err(given.conflict(&[Optim::min_learning_rate, Optim::learning_rate], reason));
     }
     check_precision(given, config)?;
+    if config.precision.matmul == MatmulPrecision::Fp8 && config.lora.rank > 0 {
+        let reason = format!(
+            "precision.matmul = \"fp8\" has no adapters, and lora.rank = {}: use \"compute\"",
+            config.lora.rank
+        );
+        return Err(given.conflict(&[Precision::matmul, LoraSection::rank], reason));
+    }
     if config.lora.rank == 0 && config.lora.from.is_some() {
         let reason = "lora.from names adapters, and lora.rank = 0 is none".to_owned();
         return Err(given.conflict(&[LoraSection::rank, LoraSection::from], reason));

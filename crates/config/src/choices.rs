@@ -75,6 +75,16 @@ names! {
 }
 
 names! {
+    /// The type of the operands of linear layers' matmuls.
+    MatmulPrecision {
+        /// The compute type.
+        Compute = "compute",
+        /// E4M3, and E5M2 for gradients.
+        Fp8 = "fp8",
+    }
+}
+
+names! {
     /// The time at which ranks sum gradients.
     Overlap {
         /// The fastest of the others: late in backward if GPUs of one host sum through peer access, or after

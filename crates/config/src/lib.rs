@@ -48,8 +48,8 @@ mod sections;
 mod table;
 
 pub use choices::{
-    DataKind, OnOutOfMemory, OptimKind, Overlap, PartitionPolicy, RecomputePolicy, ScheduleName, StateType,
-    WeightType,
+    DataKind, MatmulPrecision, OnOutOfMemory, OptimKind, Overlap, PartitionPolicy, RecomputePolicy,
+    ScheduleName, StateType, WeightType,
 };
 pub use identity::{Change, differences};
 pub use keys::{Error as ConfigError, Origin, Origins};

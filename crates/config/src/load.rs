@@ -69,6 +69,10 @@ impl RunConfig {
         let lora = LoraSection::read(&given)?;
         let tensors = model.hugging_face().map_or_else(Vec::new, |model| model.tensors);
         let tuning = tuning.with_lora(lora.of(&tensors));
+        let precision = Precision::read(&given)?;
+        let fp8 = precision.fp8().map_err(|reason| {
+            given.conflict(&[Precision::fp8_layers], format!("{}: {reason}", Precision::fp8_layers))
+        })?;
         let config = Self {
             model,
             data,
@@ -76,9 +80,10 @@ impl RunConfig {
             train,
             lora,
             tuning: Arc::new(tuning),
+            fp8: fp8.map(Arc::new),
             optim: Optim::read(&given)?,
             parallel: Parallel::read(&given)?,
-            precision: Precision::read(&given)?,
+            precision,
             scaler: Scaler::read(&given)?,
             memory: Memory::read(&given)?,
             telemetry: Telemetry::read(&given)?,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use data::Tokenizer;
 use keys::{Key, Only, Origins, Section, Value};
-use nn::Tuning;
+use nn::{Fp8Layers, Tuning};
 use parallel::pipeline::ScheduleKind;
 use sha2::{Digest, Sha256};
 
@@ -35,6 +35,8 @@ pub struct RunConfig {
     pub lora: LoraSection,
     /// The parameters that are trained, which follow from `train.freeze` and `[lora]`.
     pub tuning: Arc<Tuning>,
+    /// The linear layers that multiply in FP8, which follow from `[precision]`, if any do.
+    pub fp8: Option<Arc<Fp8Layers>>,
     /// The optimizer and its learning rate.
     pub optim: Optim,
     /// Distribution of the work over ranks.

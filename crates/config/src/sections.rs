@@ -6,14 +6,14 @@ use collective::PeerMethod;
 use data::{Crop, OrderKind};
 use device::DType;
 use keys::{Interval, Reading, Row, Takes, Value, choice, section};
-use nn::{FolderTensor, Lora, MOST_EXTENT, MOST_LAYERS};
+use nn::{FolderTensor, Fp8Layers, Fp8Recipe, Lora, MOST_EXTENT, MOST_LAYERS};
 use parallel::Axis;
 use parallel::data::Reduction;
 use parallel::pipeline::ScheduleKind;
 
 use crate::choices::{
-    DataKind, OnOutOfMemory, OptimKind, Overlap, PartitionPolicy, RecomputePolicy, ScheduleName, StateType,
-    WeightType, path_value, read_path,
+    DataKind, MatmulPrecision, OnOutOfMemory, OptimKind, Overlap, PartitionPolicy, RecomputePolicy,
+    ScheduleName, StateType, WeightType, path_value, read_path,
 };
 use crate::mixture::{self, MixtureSource};
 use crate::paths;
@@ -359,6 +359,17 @@ section! {
             .decides_times();
         /// Whether matmuls of f32 round their operands to TF32 on GPUs that have it (sm_80 and later).
         tf32: bool = Row::flag().default("false").decides_times();
+        /// The type of the operands of linear layers' matmuls: that of `compute`, or FP8 (E4M3, and E5M2 for
+        /// gradients), which needs a GPU of compute capability 8.9 and bf16, or the CPU, which emulates it.
+        /// Sums, outputs and everything else stay as `compute` says.
+        matmul: MatmulPrecision =
+            choice!(MatmulPrecision, MatmulPrecision::ALL).default("\"compute\"").decides_times();
+        /// Factors of FP8 operands, from their current largest magnitudes: one of a whole tensor, or one of
+        /// every row.
+        fp8_recipe: Fp8Recipe = choice!(Fp8Recipe, Fp8Recipe::ALL).default("\"tensorwise\"").decides_times();
+        /// Globs of the linear layers that multiply in FP8, such as `"*.mlp.*"`; without one all but the
+        /// model's first one and its head.
+        fp8_layers: Vec<String> = Row::texts().default("[]").decides_times();
     }
 }
 
@@ -503,12 +514,26 @@ impl Parallel {
 }
 
 impl Precision {
-    /// Returns both types for reports: `f32`, `bf16`, or `bf16 with bf16 gradients`.
+    /// Returns the types for reports: `f32`, `bf16`, or `bf16 with fp8 matmuls and bf16 gradients`.
     #[must_use]
     pub fn name(&self) -> String {
-        match self.gradients {
-            DType::F32 => self.compute.name().to_owned(),
-            gradients => format!("{} with {} gradients", self.compute, gradients),
+        let compute = self.compute.name();
+        match (self.matmul, self.gradients) {
+            (MatmulPrecision::Compute, DType::F32) => compute.to_owned(),
+            (MatmulPrecision::Compute, gradients) => format!("{compute} with {gradients} gradients"),
+            (MatmulPrecision::Fp8, DType::F32) => format!("{compute} with fp8 matmuls"),
+            (MatmulPrecision::Fp8, gradients) => {
+                format!("{compute} with fp8 matmuls and {gradients} gradients")
+            }
+        }
+    }
+
+    /// Returns the choice of layers that multiply in FP8; `None` if all multiply in the compute type. Errors:
+    /// an invalid glob, in a sentence.
+    pub(crate) fn fp8(&self) -> Result<Option<Fp8Layers>, String> {
+        match self.matmul {
+            MatmulPrecision::Compute => Ok(None),
+            MatmulPrecision::Fp8 => Fp8Layers::new(self.fp8_recipe, &self.fp8_layers).map(Some),
         }
     }
 }

@@ -3,6 +3,8 @@
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
+use crate::fp8::{E4m3, E5m2};
+
 /// Declares [`DType`] from rows of variant, name and host type.
 macro_rules! dtypes {
     ($($(#[$doc:meta])* $variant:ident = $name:literal, $host:ty;)*) => {
@@ -46,6 +48,10 @@ dtypes! {
     F16 = "f16", f16;
     /// Token identifiers and class targets.
     U32 = "u32", u32;
+    /// 8 bits with 3 of mantissa, for operands of matmuls.
+    E4m3 = "e4m3", E4m3;
+    /// 8 bits with 2 of mantissa, for gradients as operands of matmuls.
+    E5m2 = "e5m2", E5m2;
 }
 
 /// Evaluates an expression with `$T` bound to the host type, a [`Float`](crate::Float), of a
@@ -73,12 +79,17 @@ macro_rules! dispatch {
                 type $T = $crate::f16;
                 $body
             }
-            $crate::DType::U32 => $other,
+            $crate::DType::U32 | $crate::DType::E4m3 | $crate::DType::E5m2 => $other,
         }
     };
 }
 
 impl DType {
+    /// Returns whether the type is an 8-bit floating-point format, which only matmuls read.
+    pub const fn is_fp8(self) -> bool {
+        matches!(self, DType::E4m3 | DType::E5m2)
+    }
+
     /// Returns whether [`dispatch!`](crate::dispatch) has a host type for this type.
     pub const fn is_float(self) -> bool {
         dispatch!(self, _T => true, _ => false)

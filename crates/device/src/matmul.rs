@@ -8,21 +8,38 @@ use crate::work::Work;
 /// Hopper.
 pub(crate) const WORKSPACE_BYTES: usize = 32 << 20;
 
+/// Factors of an operand in FP8, in f32 on the device.
+#[derive(Clone, Copy, Debug)]
+pub enum Scales<'a> {
+    /// One factor of all elements.
+    Tensor(Region<'a>),
+    /// A factor of each row of the left operand, or of each column of the right one.
+    Outer(Region<'a>),
+}
+
 /// One operand: row-major and dense.
 #[derive(Clone, Copy, Debug)]
 pub struct Operand<'a> {
     /// Elements of the operand.
     pub region: Region<'a>,
-    /// Element type: f32 or bf16.
+    /// Element type: a float, or for a and b both an FP8 format.
     pub dtype: DType,
-    /// Whether the operand's transpose is stored.
+    /// Whether the operand's transpose is stored. In FP8 the left operand is stored as it is used and the
+    /// right one transposed.
     pub transposed: bool,
+    /// Factors of an operand in FP8; `None` for others.
+    pub scales: Option<Scales<'a>>,
 }
 
 impl<'a> Operand<'a> {
     /// Returns an operand that is stored as it is used.
     pub fn new(region: Region<'a>, dtype: DType) -> Self {
-        Operand { region, dtype, transposed: false }
+        Operand { region, dtype, transposed: false, scales: None }
+    }
+
+    /// Returns the operand with factors.
+    pub fn scaled(self, scales: Scales<'a>) -> Self {
+        Operand { scales: Some(scales), ..self }
     }
 
     /// Returns an operand whose transpose is stored.
@@ -73,6 +90,9 @@ pub struct Matmul<'a> {
     pub accumulate: bool,
     /// Operation applied before the result is written.
     pub epilogue: Epilogue<'a>,
+    /// Whether sums in FP8 may stay in the tensor cores' accumulators, of about 14 bits on Hopper, instead of
+    /// being added in f32 now and then: faster.
+    pub fast: bool,
 }
 
 impl Matmul<'_> {

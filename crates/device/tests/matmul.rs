@@ -130,11 +130,12 @@ fn check_inside(
         m,
         n,
         k,
-        a: Operand { region: a.region(), dtype: operands, transposed: ta },
-        b: Operand { region: b.region(), dtype: operands, transposed: tb },
+        a: Operand { transposed: ta, ..Operand::new(a.region(), operands) },
+        b: Operand { transposed: tb, ..Operand::new(b.region(), operands) },
         out: Operand::new(out.region(), out_type),
         accumulate: matches!(case, Case::Accumulate),
         epilogue,
+        fast: false,
     };
     device
         .matmul(&call)

@@ -265,6 +265,6 @@ fn type_name(dtype: DType) -> &'static str {
     match dtype {
         DType::Bf16 => "bfloat16",
         DType::F16 => "float16",
-        DType::F32 | DType::U32 => "float32",
+        _ => "float32",
     }
 }

@@ -48,6 +48,7 @@ mod buffers;
 mod error;
 mod families;
 mod family;
+mod fp8;
 mod hugging_face;
 mod init;
 pub mod layers;
@@ -59,10 +60,12 @@ mod recompute;
 mod running_statistics;
 mod tuning;
 
+pub use autograd::ops::Fp8Recipe;
 pub use buffers::ModelBuffer;
 pub use error::{NnError, Result};
 pub use families::Families;
 pub use family::{Conditions, Examples, Family, MOST_EXTENT, MOST_LAYERS, ModelSpec, Searchable};
+pub use fp8::{Fp8Layers, LinearPlace};
 pub use hugging_face::{
     AdapterConfig, FolderConfig, FolderKeys, FolderTensor, HuggingFaceConfig, HuggingFaceModel,
 };

@@ -5,13 +5,15 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use autograd::ops::{self, Adapter};
+use autograd::ops::{self, Adapter, Fp8Recipe, Fp8Weight, NormSettings};
 use autograd::{UseId, Weight};
 use device::{Category, DType, Device, Element, Request};
+use tensor::ops::fp8_linear::MULTIPLE;
 use tensor::{Shape, Tensor};
 
 use crate::buffers::ModelBuffer;
 use crate::error::{NnError, Result};
+use crate::fp8::{Fp8Layers, LinearPlace};
 use crate::hugging_face::FolderTensor;
 use crate::init::Init;
 use crate::lora::Lora;
@@ -61,6 +63,11 @@ pub struct Parameters {
     buffers: Vec<ModelBuffer>,
     statistics: Rc<RunningStatistics>,
     adapters: Vec<FolderTensor>,
+    fp8: Option<Arc<Fp8Layers>>,
+    /// Whether the next linear layer is the model's first.
+    is_first: bool,
+    linear_layers: Vec<String>,
+    fp8_weights: Vec<Fp8Weight>,
 }
 
 impl Parameters {
@@ -77,7 +84,18 @@ impl Parameters {
             buffers: Vec::new(),
             statistics: Rc::default(),
             adapters: Vec::new(),
+            fp8: None,
+            is_first: false,
+            linear_layers: Vec::new(),
+            fp8_weights: Vec::new(),
         }
+    }
+
+    /// Returns the same list, in which the linear layers that `fp8` chooses get FP8 copies of their weights.
+    /// `is_first` says whether the list is of the model's first stage.
+    #[must_use]
+    pub fn in_fp8(self, fp8: Option<Arc<Fp8Layers>>, is_first: bool) -> Self {
+        Parameters { fp8, is_first, ..self }
     }
 
     /// Returns the same list, in which only parameters that `tuning` selects will be trained.
@@ -127,6 +145,50 @@ impl Parameters {
         let site = format!("{layer}.lora_dropout");
         let dropout = (lora.dropout > 0.0).then(|| ops::Dropout::new(self.seed, &site, lora.dropout));
         Ok(Some(Adapter { a, b, parts, scale: lora.scale(), dropout }))
+    }
+
+    /// Makes the FP8 copies of the linear layer `layer`'s weight; `None` for a layer that multiplies in the
+    /// compute type. Errors: out of memory, sizes that FP8 does not have.
+    pub fn create_fp8(
+        &mut self,
+        layer: &str,
+        weight: &Weight,
+        place: LinearPlace,
+    ) -> Result<Option<Fp8Weight>> {
+        let is_first = std::mem::take(&mut self.is_first);
+        self.linear_layers.push(layer.to_owned());
+        let Some(fp8) = self.fp8.as_ref().filter(|fp8| fp8.selects(layer, place, is_first)) else {
+            return Ok(None);
+        };
+        let [outputs, inputs] = [weight.tensor().shape().rows(), weight.tensor().shape().columns()];
+        if ![outputs, inputs].iter().all(|size| size.is_multiple_of(MULTIPLE)) {
+            let text = format!(
+                "{layer} has {inputs} inputs and {outputs} outputs, and FP8 needs multiples of {MULTIPLE}: \
+                 leave it out of precision.fp8_layers"
+            );
+            return Err(NnError::Sizes(text));
+        }
+        let scope = self.device.module(&format!("{layer}.weight"));
+        let copies = Fp8Weight::new(weight.tensor(), fp8.recipe())?;
+        drop(scope);
+        self.fp8_weights.push(copies.clone());
+        Ok(Some(copies))
+    }
+
+    /// Settings of a norm with this epsilon, which measures its results where FP8 matmuls read them.
+    pub fn norm_settings(&self, epsilon: f32) -> NormSettings {
+        let measures = self.fp8.as_ref().is_some_and(|fp8| fp8.recipe() == Fp8Recipe::Tensorwise);
+        NormSettings { epsilon, measures }
+    }
+
+    /// Records that the weights may have changed, so that FP8 copies are cast again at their next use.
+    pub fn outdate_copies(&self) {
+        self.fp8_weights.iter().for_each(Fp8Weight::outdate);
+    }
+
+    /// Names of the linear layers in the order of creation; one that uses another's weight is left out.
+    pub fn linear_layers(&self) -> &[String] {
+        &self.linear_layers
     }
 
     /// The matrices of all adapters in PEFT's format.

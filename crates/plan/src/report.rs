@@ -12,6 +12,7 @@ use telemetry::units::ranges;
 use crate::effects::without_effect;
 use crate::error::{PlanError, Result};
 use crate::fit::Fit;
+use crate::fp8_cost::Fp8Cost;
 use crate::lane_cost::LaneCost;
 use crate::plan::Plan;
 use crate::prepare::prepare;
@@ -93,6 +94,8 @@ pub struct PlanReport {
     pub lanes: Option<LaneCost>,
     /// The memory that frozen parameters save, if there are any.
     pub tuning: Option<TuningCost>,
+    /// The memory of FP8 matmuls, if there are any.
+    pub fp8: Option<Fp8Cost>,
     /// Settings without effect, in sentences.
     pub without_effect: Vec<String>,
     /// Duration of planning.
@@ -121,6 +124,7 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
     let memory = setup.config.memory.clone();
     let lanes = plans.largest().map(|plan| LaneCost::of(&setup, plan)).transpose()?.flatten();
     let tuning = plans.largest().map(|plan| TuningCost::of(&setup, plan)).transpose()?.flatten();
+    let fp8 = plans.largest().map(|plan| Fp8Cost::of(&setup, plan)).transpose()?.flatten();
     let without_effect = without_effect(&setup);
     Ok(PlanReport {
         device_model: device.model,
@@ -133,6 +137,7 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
         fit,
         lanes,
         tuning,
+        fp8,
         without_effect,
         took,
         refusal,
@@ -163,6 +168,7 @@ impl PlanReport {
             fit: self.fit.to_json(),
             lanes: self.lanes.map(|cost| cost.to_json()),
             tuning: self.tuning.map(TuningCost::to_json),
+            fp8: self.fp8.map(Fp8Cost::to_json),
             without_effect: &self.without_effect,
             roles: self.roles(),
             ranks: RankEntries { plans: &self.plans, entries: &entries },
@@ -219,6 +225,7 @@ struct PlanJson<'a> {
     fit: Value,
     lanes: Option<Value>,
     tuning: Option<Value>,
+    fp8: Option<Value>,
     without_effect: &'a [String],
     roles: Value,
     ranks: RankEntries<'a>,

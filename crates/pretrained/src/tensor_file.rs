@@ -56,7 +56,7 @@ impl StoredTensor {
             DType::Bf16 => widen(&bytes, values, |word| bf16::from_le_bytes(word).to_f32()),
             DType::F16 => widen(&bytes, values, |word| Float::to_f32(f16::from_le_bytes(word))),
             // Headers with other types were refused, and counts are no parameters.
-            DType::F32 | DType::U32 => widen(&bytes, values, f32::from_le_bytes),
+            _ => widen(&bytes, values, f32::from_le_bytes),
         }
         Ok(())
     }

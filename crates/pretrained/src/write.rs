@@ -93,7 +93,7 @@ fn config_text(export: &Export<'_>) -> String {
     let name = match export.dtype {
         DType::Bf16 => "bfloat16",
         DType::F16 => "float16",
-        DType::F32 | DType::U32 => "float32",
+        _ => "float32",
     };
     if export.kind == FolderKind::Model {
         config.insert("dtype".to_owned(), json!(name));
@@ -190,7 +190,7 @@ impl View for LazyTensor<'_> {
             _ if self.tensor.counter => Dtype::I64,
             DType::Bf16 => Dtype::BF16,
             DType::F16 => Dtype::F16,
-            DType::F32 | DType::U32 => Dtype::F32,
+            _ => Dtype::F32,
         }
     }
 

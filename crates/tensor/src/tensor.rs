@@ -21,6 +21,7 @@ pub struct Tensor {
     offset: usize,
     shape: Shape,
     dtype: DType,
+    maxima: Option<Rc<Tensor>>,
 }
 
 struct Storage {
@@ -52,7 +53,7 @@ impl Tensor {
         let shape = shape.into();
         let buffer = device.allocate(shape.elements() * dtype.bytes(), request)?;
         let storage = Rc::new(Storage { buffer, device: device.clone(), arriving: RefCell::default() });
-        Ok(Tensor { storage, offset: 0, shape, dtype })
+        Ok(Tensor { storage, offset: 0, shape, dtype, maxima: None })
     }
 
     /// Allocates a tensor of zeros. Errors: out of memory.
@@ -102,7 +103,7 @@ impl Tensor {
             return Err(TensorError::Shape { operator: "view", operand: "view", found: shape, expected });
         }
         let offset = self.offset + offset * self.dtype.bytes();
-        Ok(Tensor { storage: Rc::clone(&self.storage), offset, shape, dtype: self.dtype })
+        Ok(Tensor { storage: Rc::clone(&self.storage), offset, shape, dtype: self.dtype, maxima: None })
     }
 
     /// Returns the same elements in another shape of as many elements.
@@ -143,6 +144,18 @@ impl Tensor {
     /// Returns whether no other tensor views the storage, so that an operator may write its result there.
     pub fn is_unique(&self) -> bool {
         Rc::strong_count(&self.storage) == 1
+    }
+
+    /// Returns the tensor accompanied by its largest magnitude, which its producer measured: u32 words whose
+    /// largest is the magnitude's bits. Views do not have it.
+    #[must_use]
+    pub fn with_maxima(self, maxima: Option<Tensor>) -> Self {
+        Tensor { maxima: maxima.map(Rc::new), ..self }
+    }
+
+    /// The words of [`Tensor::with_maxima`].
+    pub fn maxima(&self) -> Option<&Tensor> {
+        self.maxima.as_deref()
     }
 
     /// Returns whether both view one storage.

@@ -17,7 +17,7 @@ use crate::build::{self, Dataset};
 use crate::error::{Result, WorkerError};
 use crate::feed;
 use crate::hook::ModelHook;
-use config::RunConfig;
+use config::{Precision, RunConfig};
 
 /// A parameter of the whole model.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,13 +68,14 @@ impl Blueprint {
     ) -> Result<Self> {
         let device = meta(description)?;
         let (mut parameters, mut shards, mut crossings) = (Vec::new(), Vec::new(), Vec::new());
-        let mut adapters = Vec::new();
+        let (mut adapters, mut linear_layers) = (Vec::new(), Vec::new());
         let (mut by_name, mut hidden, mut buffers) = (BTreeMap::new(), None, BufferList::default());
         for (number, stage) in stages.iter().enumerate() {
             let model = build::model(config, &device, config.precision.compute, stage)?;
             add(&mut parameters, &mut by_name, number, &*model);
             shards.push(divide(config, &*model));
             adapters.extend_from_slice(model.parameters().adapters());
+            linear_layers.extend_from_slice(model.parameters().linear_layers());
             if !stage.is_last() {
                 let output = forward(dataset, &*model, hidden.take())?;
                 let gradient = parameters.iter().any(|entry: &Entry| entry.trained);
@@ -87,6 +88,12 @@ impl Blueprint {
         config.tuning.check(names, &adapters).map_err(|(key, reason)| {
             WorkerError::Refused(format!("{}: {key}: {reason}", config.origins.of(key)))
         })?;
+        if let Some(fp8) = &config.fp8 {
+            fp8.check(linear_layers.iter().map(String::as_str)).map_err(|reason| {
+                let key = Precision::fp8_layers;
+                WorkerError::Refused(format!("{}: {key}: {reason}", config.origins.of(key)))
+            })?;
+        }
         let buffers = buffers.finish(|name| by_name.contains_key(name))?;
         if let Some(entry) = parameters.iter().find(|entry: &&Entry| entry.holders.len() > 2) {
             let count = entry.holders.len();

@@ -254,6 +254,7 @@ fn text_corpus(config: &RunConfig, patterns: &[String]) -> std::result::Result<C
 /// Builds the layers of `stage` on `device`, computing in `dtype`.
 pub fn model(config: &RunConfig, device: &Device, dtype: DType, stage: &Stage) -> Result<Box<dyn Model>> {
     let parameters = Parameters::new(device, config.train.seed, dtype).tuned(Arc::clone(&config.tuning));
+    let parameters = parameters.in_fp8(config.fp8.clone(), stage.is_first());
     Ok(config.model.build(parameters, stage, recompute(config))?)
 }
 

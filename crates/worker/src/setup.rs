@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use checkpoint::ResumePoint;
-use config::RunConfig;
+use config::{Precision, RunConfig};
 use device::{DType, Description, Device, DeviceOptions, Kind};
 use nn::Stage;
 
@@ -72,6 +72,7 @@ impl Setup {
             );
             return Err(WorkerError::Refused(format!("{place}: {text}")).into());
         }
+        check_fp8(&config, &placement.description())?;
         let dataset = build::dataset(&config)?;
         let settings =
             allocator_settings(&config, placement.description().kind, |name| std::env::var(name).ok())?;
@@ -159,6 +160,30 @@ const DEFAULT_IN_LITTLE_SPACE: &str = "expandable_segments:False";
 fn default_allocator(kind: Kind) -> &'static str {
     let limited = kind == Kind::Cpu && device::host::address_space().is_some();
     if limited { DEFAULT_IN_LITTLE_SPACE } else { DEFAULT_ALLOCATOR }
+}
+
+/// The least compute capability with FP8 matmuls, of Ada.
+const FP8_CAPABILITY: (u32, u32) = (8, 9);
+
+/// Refuses FP8 on a GPU without it, or that would not compute in bf16.
+fn check_fp8(config: &RunConfig, device: &Description) -> Result<()> {
+    if config.fp8.is_none() || device.kind == Kind::Cpu {
+        return Ok(());
+    }
+    let (major, minor) = device.compute_capability;
+    let reason = if (major, minor) < FP8_CAPABILITY {
+        let (least, part) = FP8_CAPABILITY;
+        format!(
+            "needs a GPU of compute capability {least}.{part}, and {} has {major}.{minor}: use \"compute\"",
+            device.model
+        )
+    } else if config.precision.compute != DType::Bf16 {
+        "needs precision.compute = \"bf16\" on a GPU".to_owned()
+    } else {
+        return Ok(());
+    };
+    let place = config.origins.of(Precision::matmul);
+    Err(WorkerError::Refused(format!("{place}: precision.matmul = \"fp8\" {reason}")))
 }
 
 fn allocator_settings(

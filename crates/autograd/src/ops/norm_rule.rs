@@ -21,6 +21,8 @@ pub struct NormRule {
     pub(super) bias: Option<Weight>,
     /// Gradient of the normalised values, from the input half to the weight half.
     pub(super) gradient: Option<Tensor>,
+    /// Whether the input's gradient is accompanied by its largest magnitude.
+    pub(super) measures: bool,
 }
 
 /// Records a norm of a residual sum; returns (sum, normalised).
@@ -66,8 +68,10 @@ impl Rule for NormRule {
             let (x, weight) = (&self.x, self.weight.tensor());
             let (sum, rstd) = (sum.as_ref(), &self.rstd);
             Some(match &self.mean {
-                Some(mean) => ops::layer_norm::backward_input(&gradient, sum, x, weight, mean, rstd)?,
-                None => ops::rms_norm::backward_input(&gradient, sum, x, weight, rstd)?,
+                Some(mean) => {
+                    ops::layer_norm::backward_input(&gradient, sum, x, weight, mean, rstd, self.measures)?
+                }
+                None => ops::rms_norm::backward_input(&gradient, sum, x, weight, rstd, self.measures)?,
             })
         } else {
             None

@@ -1,6 +1,7 @@
 //! RMS normalisation, alone or fused with a residual addition.
 
 use tensor::ops;
+use tensor::ops::rms_norm::Settings as NormSettings;
 
 use super::named;
 use super::norm_rule::{NormRule, record_residual};
@@ -9,10 +10,11 @@ use crate::tape::{Tape, Var};
 use crate::weight::Weight;
 
 /// `x` is `[.., width]`; `weight` is `[width]`. Errors: as [`ops::rms_norm::forward`].
-pub fn rms_norm(tape: &Tape, x: Var, weight: &Weight, epsilon: f32) -> Result<Var> {
+pub fn rms_norm(tape: &Tape, x: Var, weight: &Weight, settings: impl Into<NormSettings>) -> Result<Var> {
+    let settings = settings.into();
     const OPERATOR: &str = "rms_norm";
     tape.begin(OPERATOR)?;
-    let forward = ops::rms_norm::forward(x.tensor(), weight.tensor(), epsilon);
+    let forward = ops::rms_norm::forward(x.tensor(), weight.tensor(), settings);
     let ops::rms_norm::Output { output, rstd } = named(OPERATOR, forward)?;
     let rule = || NormRule {
         operator: OPERATOR,
@@ -22,6 +24,7 @@ pub fn rms_norm(tape: &Tape, x: Var, weight: &Weight, epsilon: f32) -> Result<Va
         weight: weight.clone(),
         bias: None,
         gradient: None,
+        measures: settings.measures,
     };
     tape.record_one(&[x.source()], output, rule)
 }
@@ -35,14 +38,15 @@ pub fn residual_rms_norm(
     residual: Var,
     branch: Option<Var>,
     weight: &Weight,
-    epsilon: f32,
+    settings: impl Into<NormSettings>,
 ) -> Result<(Var, Var)> {
+    let settings = settings.into();
     const OPERATOR: &str = "residual_rms_norm";
     tape.begin(OPERATOR)?;
     let (values, scale) = (residual.tensor(), weight.tensor());
     let forward = match &branch {
-        Some(branch) => ops::rms_norm::forward_residual(values, branch.tensor(), scale, epsilon),
-        None => ops::rms_norm::forward(values, scale, epsilon).map(|made| (values.clone(), made)),
+        Some(branch) => ops::rms_norm::forward_residual(values, branch.tensor(), scale, settings),
+        None => ops::rms_norm::forward(values, scale, settings).map(|made| (values.clone(), made)),
     };
     let (sum, ops::rms_norm::Output { output, rstd }) = named(OPERATOR, forward)?;
     let rule = || NormRule {
@@ -53,6 +57,7 @@ pub fn residual_rms_norm(
         weight: weight.clone(),
         bias: None,
         gradient: None,
+        measures: settings.measures,
     };
     let sources: Vec<_> = std::iter::once(&residual).chain(&branch).map(Var::source).collect();
     record_residual(tape, &sources, sum.clone(), output, rule)

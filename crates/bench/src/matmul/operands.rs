@@ -1,7 +1,8 @@
 //! Operands of measured matmuls, filled with random values.
 
-use device::matmul_table::{EpilogueKind, MatmulKey};
-use device::{Category, DType, Device, DeviceError, Epilogue, Matmul, Operand, Request};
+use device::matmul_table::{EpilogueKind, MatmulKey, Scaling};
+use device::{Category, DType, Device, DeviceError, Epilogue, Matmul, Operand, Request, Scales};
+use tensor::ops::fp8_linear::{self, Cast, Input, Recipe};
 use tensor::{Tensor, ops};
 
 use crate::error::Result;
@@ -12,7 +13,7 @@ const MOST_SETS: usize = 8;
 /// Number of random values with which operands are filled repeatedly.
 const NOISE: usize = 1 << 22;
 
-/// Random values in every dtype that operators compute with.
+/// Random values in every dtype that operators compute with, and in FP8.
 pub(super) struct Noise(Vec<Tensor>);
 
 fn request() -> Request {
@@ -26,7 +27,14 @@ impl Noise {
             ops::random::uniform(&values, 1, "matmul", -1.0, 1.0)?;
             Ok(values)
         };
-        Ok(Noise(ops::DTYPES.iter().map(of).collect::<Result<_>>()?))
+        let mut all: Vec<Tensor> = ops::DTYPES.iter().map(of).collect::<Result<_>>()?;
+        let half = of(&DType::Bf16)?.reshape([NOISE / 1024, 1024])?;
+        for format in [DType::E4m3, DType::E5m2] {
+            let cast = Cast::new(format, Recipe::Tensorwise).stored();
+            let made = fp8_linear::quantise(&half, Input::Plain, cast)?;
+            all.extend(made.stored.map(|scaled| scaled.values.reshape([NOISE])).transpose()?);
+        }
+        Ok(Noise(all))
     }
 
     /// Returns a tensor of `elements` values, which repeat. Errors: a dtype that operators do not compute
@@ -44,7 +52,15 @@ impl Noise {
 }
 
 fn operand(tensor: &Tensor, transposed: bool) -> Operand<'_> {
-    Operand { region: tensor.region(), dtype: tensor.dtype(), transposed }
+    Operand { transposed, ..Operand::new(tensor.region(), tensor.dtype()) }
+}
+
+fn scaled<'a>(operand: Operand<'a>, scaling: Scaling, scales: &'a Tensor) -> Operand<'a> {
+    match scaling {
+        Scaling::None => operand,
+        Scaling::Tensor { .. } => operand.scaled(Scales::Tensor(scales.region())),
+        Scaling::Outer { .. } => operand.scaled(Scales::Outer(scales.region())),
+    }
 }
 
 /// The operands of a matmul.
@@ -54,6 +70,8 @@ pub(super) struct Operands {
     out: Tensor,
     bias: Tensor,
     pre: Tensor,
+    /// Factors of a and b, without elements if they are not in FP8.
+    scales: [Tensor; 2],
 }
 
 impl Operands {
@@ -78,11 +96,18 @@ impl Operands {
         };
         let tensor = |elements, dtype| noise.tensor(device, elements, dtype);
         let (a, b) = (tensor(m * k, a)?, tensor(k * n, b)?);
-        Ok(Operands { a, b, bias: tensor(bias, out)?, pre: tensor(pre, out)?, out: tensor(m * n, out)? })
+        let scales = match key.scaling {
+            Scaling::None => [0, 0],
+            Scaling::Tensor { .. } => [1, 1],
+            Scaling::Outer { .. } => [m, n],
+        };
+        let [left, right] = scales.map(|count| tensor(count, DType::F32));
+        let (bias, pre, out) = (tensor(bias, out)?, tensor(pre, out)?, tensor(m * n, out)?);
+        Ok(Operands { a, b, bias, pre, out, scales: [left?, right?] })
     }
 
     pub(super) fn call(&self, key: MatmulKey) -> Result<()> {
-        let Operands { a, b, out, bias, pre } = self;
+        let Operands { a, b, out, bias, pre, scales } = self;
         let [m, n, k] = key.sizes;
         let epilogue = match key.epilogue {
             EpilogueKind::None => Epilogue::None,
@@ -92,8 +117,11 @@ impl Operands {
             EpilogueKind::BiasGradient => Epilogue::BiasGradient(bias.region()),
         };
         let (a, b) = (operand(a, key.transposed[0]), operand(b, key.transposed[1]));
+        let [a, b] =
+            [(a, &scales[0]), (b, &scales[1])].map(|(operand, scales)| scaled(operand, key.scaling, scales));
         let out = operand(out, false);
-        let call = Matmul { m, n, k, a, b, out, accumulate: key.accumulate, epilogue };
+        let fast = matches!(key.scaling, Scaling::Tensor { fast: true } | Scaling::Outer { fast: true });
+        let call = Matmul { m, n, k, a, b, out, accumulate: key.accumulate, epilogue, fast };
         Ok(self.a.device().matmul(&call)?)
     }
 

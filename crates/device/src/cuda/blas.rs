@@ -16,8 +16,8 @@ use cudarc::driver;
 use super::error::{CudaError, Named, Result};
 use crate::buffer::Region;
 use crate::dtype::DType;
-use crate::matmul::{Epilogue, Matmul, WORKSPACE_BYTES};
-use crate::matmul_table::{EpilogueKind, MatmulKey, MatmulTable};
+use crate::matmul::{Epilogue, Matmul, Scales, WORKSPACE_BYTES};
+use crate::matmul_table::{EpilogueKind, MatmulKey, MatmulTable, Scaling};
 
 /// The library's descriptors of a matmul, and the chosen algorithm.
 pub(super) struct Plan {
@@ -101,6 +101,7 @@ pub(super) fn multiply(
     };
     plan.calls += 1;
     plan.point_to(&call.epilogue)?;
+    plan.scale_by([call.a.scales, call.b.scales])?;
     let address = |region: Region<'_>| region.buffer.address() + region.offset as u64;
     let (alpha, beta) = (1.0_f32, if call.accumulate { 1.0_f32 } else { 0.0 });
     let (a, b, out) = (address(call.a.region), address(call.b.region), address(call.out.region));
@@ -163,6 +164,16 @@ impl Plan {
             plan.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &(n as i64))?;
             plan.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &0x1000_u64)?;
         }
+        if let Scaling::Tensor { fast } | Scaling::Outer { fast } = key.scaling {
+            plan.set(Attribute::CUBLASLT_MATMUL_DESC_FAST_ACCUM, &i8::from(fast))?;
+            plan.set(Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &0x1000_u64)?;
+            plan.set(Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &0x1000_u64)?;
+        }
+        if let Scaling::Outer { .. } = key.scaling {
+            let mode = sys::cublasLtMatmulMatrixScale_t::CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+            plan.set(Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &mode)?;
+            plan.set(Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &mode)?;
+        }
         let stored = |rows: usize, columns: usize, transposed: bool| match transposed {
             true => (columns, rows),
             false => (rows, columns),
@@ -186,6 +197,21 @@ impl Plan {
             )
         }
         .named("cublasLtMatmulDescSetAttribute")
+    }
+
+    /// Sets the addresses of the factors of our left and right operand.
+    fn scale_by(&self, scales: [Option<Scales<'_>>; 2]) -> Result<()> {
+        use sys::cublasLtMatmulDescAttributes_t as Attribute;
+        let ours = [
+            Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+            Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
+        ];
+        for (attribute, scales) in ours.into_iter().zip(scales) {
+            if let Some(Scales::Tensor(region) | Scales::Outer(region)) = scales {
+                self.set(attribute, &(region.buffer.address() + region.offset as u64))?;
+            }
+        }
+        Ok(())
     }
 
     fn point_to(&self, epilogue: &Epilogue<'_>) -> Result<()> {
@@ -234,6 +260,8 @@ fn data_type(dtype: DType) -> sys::cudaDataType_t {
         DType::F16 => sys::cudaDataType_t::CUDA_R_16F,
         DType::F32 => sys::cudaDataType_t::CUDA_R_32F,
         DType::U32 => sys::cudaDataType_t::CUDA_R_32U,
+        DType::E4m3 => sys::cudaDataType_t::CUDA_R_8F_E4M3,
+        DType::E5m2 => sys::cudaDataType_t::CUDA_R_8F_E5M2,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::blas::multiply;
 use crate::device::Device;
-use crate::matmul::{Epilogue, Matmul};
+use crate::matmul::{Epilogue, Matmul, Operand, Scales};
 use crate::stream::StreamKind;
 
 impl Device {
@@ -21,6 +21,8 @@ impl Device {
 
 fn name(call: &Matmul<'_>) -> &'static str {
     match call.epilogue {
+        Epilogue::None if call.a.dtype.is_fp8() => "matmul in FP8",
+        Epilogue::Bias(_) if call.a.dtype.is_fp8() => "matmul+bias in FP8",
         Epilogue::None => "matmul",
         Epilogue::Bias(_) => "matmul+bias",
         Epilogue::GeluBias { .. } => "matmul+bias+gelu",
@@ -30,9 +32,12 @@ fn name(call: &Matmul<'_>) -> &'static str {
 }
 
 fn check(call: &Matmul<'_>) -> crate::Result<()> {
-    let dtypes = [call.a, call.b, call.out].map(|operand| operand.dtype);
-    if let Some(dtype) = dtypes.into_iter().find(|dtype| !dtype.is_float()) {
-        return Err(crate::DeviceError::Unsupported { call: "matmul", dtype });
+    let unsupported = |operand: &&Operand<'_>| match operand.scales {
+        None => !operand.dtype.is_float(),
+        Some(_) => !operand.dtype.is_fp8(),
+    };
+    if let Some(Operand { dtype, .. }) = [&call.a, &call.b, &call.out].into_iter().find(unsupported) {
+        return Err(crate::DeviceError::Unsupported { call: "matmul", dtype: *dtype });
     }
     let sizes = [(call.a, call.m * call.k), (call.b, call.k * call.n), (call.out, call.m * call.n)];
     let more = match call.epilogue {
@@ -42,9 +47,16 @@ fn check(call: &Matmul<'_>) -> crate::Result<()> {
         Epilogue::GeluGradient { pre } => vec![(pre, call.m * call.n)],
         Epilogue::BiasGradient(bias) => vec![(bias, call.m)],
     };
+    let scales =
+        [(call.a, call.m), (call.b, call.n)].into_iter().filter_map(|(operand, outer)| {
+            match operand.scales? {
+                Scales::Tensor(region) => Some((region, size_of::<f32>())),
+                Scales::Outer(region) => Some((region, outer * size_of::<f32>())),
+            }
+        });
     let operands = sizes.map(|(operand, elements)| (operand.region, elements * operand.dtype.bytes()));
     let vectors = more.into_iter().map(|(region, elements)| (region, elements * call.out.dtype.bytes()));
-    for (region, bytes) in operands.into_iter().chain(vectors) {
+    for (region, bytes) in operands.into_iter().chain(vectors).chain(scales) {
         region.checked_address()?;
         if region.bytes != bytes {
             return Err(crate::DeviceError::Length { operator: "matmul", left: region.bytes, right: bytes });

@@ -10,7 +10,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::dtype::DType;
-use crate::matmul::{Epilogue, Matmul};
+use crate::matmul::{Epilogue, Matmul, Scales};
 
 pub use table::{Choice, MatmulTable, TableError};
 
@@ -29,6 +29,23 @@ pub enum EpilogueKind {
     BiasGradient,
 }
 
+/// The kind of factors of a matmul's operands, and how sums in FP8 are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scaling {
+    /// None: the operands are not in FP8.
+    None,
+    /// A factor of each operand.
+    Tensor {
+        /// As [`Matmul::fast`].
+        fast: bool,
+    },
+    /// Factors of the left operand's rows and of the right one's columns.
+    Outer {
+        /// As [`Matmul::fast`].
+        fast: bool,
+    },
+}
+
 /// The properties that select a matmul's algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MatmulKey {
@@ -44,6 +61,8 @@ pub struct MatmulKey {
     pub epilogue: EpilogueKind,
     /// Alignment in bytes that the addresses of all operands have.
     pub alignment: u32,
+    /// Factors of operands in FP8.
+    pub scaling: Scaling,
 }
 
 /// Alignments that are told apart: of whole storages, of vectors, or only of elements.
@@ -62,6 +81,11 @@ impl MatmulKey {
             accumulate: call.accumulate,
             epilogue: call.epilogue.kind(),
             alignment: ALIGNMENTS.into_iter().find(aligned).unwrap_or(1),
+            scaling: match call.a.scales {
+                None => Scaling::None,
+                Some(Scales::Tensor(_)) => Scaling::Tensor { fast: call.fast },
+                Some(Scales::Outer(_)) => Scaling::Outer { fast: call.fast },
+            },
         }
     }
 
@@ -99,15 +123,34 @@ impl EpilogueKind {
     }
 }
 
+const SCALINGS: [(Scaling, &str); 5] = [
+    (Scaling::None, ""),
+    (Scaling::Tensor { fast: true }, "fast"),
+    (Scaling::Tensor { fast: false }, "precise"),
+    (Scaling::Outer { fast: true }, "fast-outer"),
+    (Scaling::Outer { fast: false }, "precise-outer"),
+];
+
+impl Scaling {
+    fn name(self) -> &'static str {
+        SCALINGS.iter().find(|(scaling, _)| *scaling == self).map_or("", |(_, name)| name)
+    }
+}
+
 /// Formats as `65536x2304x768 nt bf16,bf16,bf16 set bias 256`: sizes, storage of a and b, types, whether the
-/// output is set or added to, epilogue, alignment.
+/// output is set or added to, epilogue, alignment; then for FP8 `fast` or `precise`, with `-outer` if rows
+/// and columns have factors.
 impl fmt::Display for MatmulKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ([m, n, k], [a, b, out]) = (self.sizes, self.types);
         let [left, right] = self.transposed.map(|transposed| if transposed { 't' } else { 'n' });
         let write = if self.accumulate { "add" } else { "set" };
         let epilogue = self.epilogue.name();
-        write!(f, "{m}x{n}x{k} {left}{right} {a},{b},{out} {write} {epilogue} {}", self.alignment)
+        write!(f, "{m}x{n}x{k} {left}{right} {a},{b},{out} {write} {epilogue} {}", self.alignment)?;
+        match self.scaling {
+            Scaling::None => Ok(()),
+            scaling => write!(f, " {}", scaling.name()),
+        }
     }
 }
 
@@ -117,13 +160,18 @@ impl FromStr for MatmulKey {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let words: Vec<&str> = text.split_whitespace().collect();
-        let [sizes, stored, types, write, epilogue, alignment] = words[..] else {
+        let (words, scaling) = match words[..] {
+            [ref words @ .., scaling] if words.len() == 6 => (words, scaling),
+            ref words => (words, ""),
+        };
+        let [sizes, stored, types, write, epilogue, alignment] = *words else {
             return Err(format!("\"{text}\" is not sizes, storage, types, set or add, epilogue, alignment"));
         };
         let bad = |what: &str| format!("\"{what}\" in \"{text}\"");
         let number = |word: &str| word.parse::<usize>().map_err(|_| bad(word));
         let dtype = |word: &str| {
-            DType::ALL.iter().copied().find(|t| t.is_float() && t.name() == word).ok_or_else(|| bad(word))
+            let found = DType::ALL.iter().copied().find(|dtype| dtype.name() == word);
+            found.filter(|dtype| dtype.is_float() || dtype.is_fp8()).ok_or_else(|| bad(word))
         };
         let transposed = |letter: char| match letter {
             'n' => Ok(false),
@@ -145,6 +193,7 @@ impl FromStr for MatmulKey {
             },
             epilogue: known.ok_or_else(|| bad(epilogue))?.0,
             alignment: alignment.parse().map_err(|_| bad(alignment))?,
+            scaling: SCALINGS.iter().find(|(_, name)| *name == scaling).ok_or_else(|| bad(scaling))?.0,
         })
     }
 }

@@ -104,10 +104,16 @@ mod tests {
     use super::super::EpilogueKind;
     use super::*;
     use crate::dtype::DType;
+    use crate::matmul_table::Scaling;
 
     fn any_key() -> impl Strategy<Value = MatmulKey> {
         let size = 1_usize..1 << 40;
-        let dtype = prop::sample::select(vec![DType::F32, DType::Bf16, DType::F16]);
+        let dtype = prop::sample::select(vec![DType::F32, DType::Bf16, DType::F16, DType::E4m3]);
+        let scaling = prop::sample::select(vec![
+            Scaling::None,
+            Scaling::Tensor { fast: true },
+            Scaling::Outer { fast: false },
+        ]);
         let epilogue = prop::sample::select(vec![
             EpilogueKind::None,
             EpilogueKind::Bias,
@@ -117,15 +123,18 @@ mod tests {
         ]);
         let alignment = prop::sample::select(vec![1_u32, 2, 16, 256]);
         let sizes = [size.clone(), size.clone(), size];
-        (sizes, any::<[bool; 2]>(), [dtype.clone(), dtype.clone(), dtype], any::<bool>(), epilogue, alignment)
-            .prop_map(|(sizes, transposed, types, accumulate, epilogue, alignment)| MatmulKey {
+        let types = [dtype.clone(), dtype.clone(), dtype];
+        (sizes, any::<[bool; 2]>(), types, any::<bool>(), epilogue, alignment, scaling).prop_map(
+            |(sizes, transposed, types, accumulate, epilogue, alignment, scaling)| MatmulKey {
                 sizes,
                 transposed,
                 types,
                 accumulate,
                 epilogue,
                 alignment,
-            })
+                scaling,
+            },
+        )
     }
 
     proptest! {

@@ -71,6 +71,8 @@ fn placed(startup: &Startup, options: &EvaluateOptions, config: &mut RunConfig) 
         // The host computes in f32, whatever the run computed in.
         (config.precision.compute, config.precision.gradients) = (DType::F32, DType::F32);
     }
+    // A trained model multiplies in its weights' type.
+    config.fp8 = None;
     Ok(plan::prepare(config.clone(), placement)?)
 }
 

@@ -84,6 +84,8 @@ pub(super) fn setup_of(config: RunConfig, placement: Placement, context: usize) 
     if placement.description().kind != Kind::Cuda {
         (config.precision.compute, config.precision.gradients) = (DType::F32, DType::F32);
     }
+    // A trained model multiplies in its weights' type.
+    config.fp8 = None;
     config.data.kind = DataKind::Synthetic;
     config.train.micro_batch_size = 1;
     config.train.validation_micro_batches = 0;

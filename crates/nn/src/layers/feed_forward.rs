@@ -1,6 +1,6 @@
 //! The feed-forward layers of a GPT-2 block.
 
-use autograd::ops::FeedForwardWeights;
+use autograd::ops::{FeedForwardWeights, Fp8Input, Fp8Linear};
 use autograd::{Tape, Var, ops};
 use tensor::ops::Activation;
 
@@ -20,8 +20,10 @@ pub struct FeedForward {
 enum Layers {
     /// One operator for both layers.
     Fused(Box<FeedForwardWeights>),
-    /// Two operators, because one of the layers has an adapter.
+    /// Two operators, because one of the layers has an adapter or the first alone is in FP8.
     Separate(Box<[Linear; 2]>),
+    /// Two operators, of which the second computes the activation of its input, which it stores in FP8 only.
+    Fp8(Box<(Linear, Fp8Linear)>),
 }
 
 impl FeedForward {
@@ -41,10 +43,11 @@ impl FeedForward {
         let name = |part: &str| format!("{prefix}.{part}");
         let expand = linear(parameters, &name("mlp_fc"), width, hidden, init, activation)?;
         let project = linear(parameters, &name("mlp_proj"), hidden, width, projection, Activation::None)?;
-        let is_adapted = expand.adapter.is_some() || project.adapter.is_some();
-        let layers = match is_adapted {
-            true => Layers::Separate(Box::new([expand, project])),
-            false => Layers::Fused(Box::new(FeedForwardWeights {
+        let is_plain = |layer: &Linear| layer.adapter.is_none() && layer.fp8.is_none();
+        let layers = match (is_plain(&expand) && is_plain(&project), project.in_fp8()) {
+            (_, Some(project)) => Layers::Fp8(Box::new((expand.without_activation(), project))),
+            (false, None) => Layers::Separate(Box::new([expand, project])),
+            (true, None) => Layers::Fused(Box::new(FeedForwardWeights {
                 expand: expand.weight,
                 expand_bias: expand.bias,
                 project: project.weight,
@@ -61,6 +64,13 @@ impl FeedForward {
             Layers::Separate(layers) => {
                 let [expand, project] = &**layers;
                 project.forward(tape, expand.forward(tape, x)?)
+            }
+            Layers::Fp8(layers) => {
+                let (expand, project) = &**layers;
+                let x = expand.forward(tape, x)?;
+                within(tape, "mlp_proj", || {
+                    Ok(ops::fp8_linear(tape, x, project, Fp8Input::Activated(self.activation))?)
+                })
             }
         })
     }

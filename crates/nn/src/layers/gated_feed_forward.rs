@@ -1,19 +1,27 @@
 //! The gated feed-forward layers of a Llama block: SwiGLU, GeGLU.
 
-use autograd::ops::GatedFeedForwardWeights;
+use autograd::ops::{Fp8Input, Fp8Linear, GatedFeedForwardWeights};
 use autograd::{Tape, Var, ops};
 use tensor::ops::Activation;
 
 use super::{Linear, within};
-use crate::error::Result;
+use crate::error::{NnError, Result};
 use crate::init::Init;
 use crate::parameters::Parameters;
 
 /// width → activation(gate) · up, of `hidden` values each → width, without biases.
 #[derive(Debug)]
 pub struct GatedFeedForward {
-    weights: GatedFeedForwardWeights,
+    layers: Layers,
     activation: Activation,
+}
+
+#[derive(Debug)]
+enum Layers {
+    /// One operator for all layers.
+    Fused(Box<GatedFeedForwardWeights>),
+    /// Two operators, of which the second computes the gate of its input, which it stores in FP8 only.
+    Fp8(Box<(Linear, Fp8Linear)>),
 }
 
 impl GatedFeedForward {
@@ -32,16 +40,32 @@ impl GatedFeedForward {
         };
         let gate_up = linear("gate_up_proj", width, 2 * hidden, init)?;
         let down = linear("down_proj", hidden, width, projection)?;
-        let weights = GatedFeedForwardWeights {
-            gate_up: gate_up.weight,
-            down: down.weight,
-            adapters: [gate_up.adapter, down.adapter],
+        let layers = match (gate_up.in_fp8(), down.in_fp8()) {
+            (_, Some(down)) => Layers::Fp8(Box::new((gate_up, down))),
+            (Some(_), None) => {
+                let text = format!("{prefix}.gate_up_proj is in FP8 only together with {prefix}.down_proj");
+                return Err(NnError::Sizes(text));
+            }
+            (None, None) => Layers::Fused(Box::new(GatedFeedForwardWeights {
+                gate_up: gate_up.weight,
+                down: down.weight,
+                adapters: [gate_up.adapter, down.adapter],
+            })),
         };
-        Ok(GatedFeedForward { weights, activation })
+        Ok(GatedFeedForward { layers, activation })
     }
 
     /// Maps `[.., width]` to the same shape. Errors: another shape or type, out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        within(tape, "mlp", || Ok(ops::gated_feed_forward(tape, x, &self.weights, self.activation)?))
+        within(tape, "mlp", || match &self.layers {
+            Layers::Fused(weights) => Ok(ops::gated_feed_forward(tape, x, weights, self.activation)?),
+            Layers::Fp8(layers) => {
+                let (gate_up, down) = &**layers;
+                let x = gate_up.forward(tape, x)?;
+                within(tape, "down_proj", || {
+                    Ok(ops::fp8_linear(tape, x, down, Fp8Input::Gated(self.activation))?)
+                })
+            }
+        })
     }
 }

@@ -1,5 +1,6 @@
 //! Layer normalisation with a weight and an optional bias.
 
+use autograd::ops::NormSettings;
 use autograd::{Tape, Var, Weight, ops};
 
 use super::linear::short;
@@ -17,6 +18,7 @@ pub struct LayerNorm {
     name: String,
     weight: Weight,
     bias: Option<Weight>,
+    settings: NormSettings,
 }
 
 impl LayerNorm {
@@ -31,13 +33,14 @@ impl LayerNorm {
     /// Registers `{name}.weight` alone. Errors: as [`LayerNorm::new`].
     pub fn without_bias(parameters: &mut Parameters, name: &str, width: usize) -> Result<Self> {
         let weight = parameters.create(&format!("{name}.weight"), [width], Init::Constant(1.0))?;
-        Ok(LayerNorm { name: name.to_owned(), weight, bias: None })
+        let settings = parameters.norm_settings(EPSILON);
+        Ok(LayerNorm { name: name.to_owned(), weight, bias: None, settings })
     }
 
     /// Maps `[.., width]` to the same shape. Errors: another shape or type, out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         within(tape, short(&self.name), || {
-            Ok(ops::layer_norm(tape, x, &self.weight, self.bias.as_ref(), EPSILON)?)
+            Ok(ops::layer_norm(tape, x, &self.weight, self.bias.as_ref(), self.settings)?)
         })
     }
 }
@@ -45,7 +48,14 @@ impl LayerNorm {
 impl Norm for LayerNorm {
     fn forward_residual(&self, tape: &Tape, residual: Var, branch: Option<Var>) -> Result<(Var, Var)> {
         within(tape, short(&self.name), || {
-            Ok(ops::residual_layer_norm(tape, residual, branch, &self.weight, self.bias.as_ref(), EPSILON)?)
+            Ok(ops::residual_layer_norm(
+                tape,
+                residual,
+                branch,
+                &self.weight,
+                self.bias.as_ref(),
+                self.settings,
+            )?)
         })
     }
 }

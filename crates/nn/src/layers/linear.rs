@@ -1,11 +1,12 @@
 //! A linear layer with activation, with or without a bias.
 
-use autograd::ops::Adapter;
+use autograd::ops::{Adapter, Fp8Input, Fp8Linear, Fp8Weight};
 use autograd::{Tape, Var, Weight, ops};
 use tensor::ops::Activation;
 
 use super::{Layer, within};
 use crate::error::Result;
+use crate::fp8::LinearPlace;
 use crate::init::Init;
 use crate::parameters::Parameters;
 
@@ -17,6 +18,8 @@ pub struct Linear {
     pub(super) bias: Option<Weight>,
     activation: Activation,
     pub(super) adapter: Option<Adapter>,
+    /// Copies of the weight, if the layer multiplies in FP8.
+    pub(super) fp8: Option<Fp8Weight>,
 }
 
 impl Linear {
@@ -40,6 +43,21 @@ impl Linear {
         Ok(Linear { bias, ..layer })
     }
 
+    /// Registers a layer that gives the model's result, with a bias if `bias_init` is given. Errors: as
+    /// [`Linear::new`].
+    pub fn head(
+        parameters: &mut Parameters,
+        name: &str,
+        [inputs, outputs]: [usize; 2],
+        init: Init,
+        bias_init: Option<Init>,
+    ) -> Result<Self> {
+        let sizes = [outputs, inputs];
+        let layer = Self::create(parameters, name, sizes, init, Activation::None, LinearPlace::Head)?;
+        let bias = bias_init.map(|init| parameters.create(&format!("{name}.bias"), [outputs], init));
+        Ok(Linear { bias: bias.transpose()?, ..layer })
+    }
+
     /// Registers a layer without a bias. Errors: as [`Linear::new`].
     pub fn without_bias(
         parameters: &mut Parameters,
@@ -49,9 +67,26 @@ impl Linear {
         init: Init,
         activation: Activation,
     ) -> Result<Self> {
-        let weight = parameters.create(&format!("{name}.weight"), [outputs, inputs], init)?;
-        let adapter = parameters.create_adapter(name, [outputs, inputs])?;
-        Ok(Linear { name: name.to_owned(), weight, bias: None, activation, adapter })
+        Self::create(parameters, name, [outputs, inputs], init, activation, LinearPlace::Inner)
+    }
+
+    fn create(
+        parameters: &mut Parameters,
+        name: &str,
+        sizes: [usize; 2],
+        init: Init,
+        activation: Activation,
+        place: LinearPlace,
+    ) -> Result<Self> {
+        let weight = parameters.create(&format!("{name}.weight"), sizes, init)?;
+        let adapter = parameters.create_adapter(name, sizes)?;
+        let fp8 = parameters.create_fp8(name, &weight, place)?;
+        Ok(Linear { name: name.to_owned(), weight, bias: None, activation, adapter, fp8 })
+    }
+
+    /// Returns the same layer without its activation.
+    pub(super) fn without_activation(self) -> Self {
+        Linear { activation: Activation::None, ..self }
     }
 
     /// A layer without bias that uses another layer's weight, as a tied output head does. Errors: no such
@@ -59,22 +94,31 @@ impl Linear {
     pub fn tied(parameters: &mut Parameters, name: &str, weight: &str) -> Result<Self> {
         let weight = parameters.reuse(weight)?;
         let (name, activation) = (name.to_owned(), Activation::None);
-        Ok(Linear { name, weight, bias: None, activation, adapter: None })
+        Ok(Linear { name, weight, bias: None, activation, adapter: None, fp8: None })
     }
 
     /// Maps `[.., inputs]` to `[.., outputs]`. Errors: another shape or type, out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        let Linear { name, weight, bias, activation, adapter } = self;
-        within(tape, short(name), || match adapter {
-            None => Ok(ops::linear(tape, x, weight, bias.as_ref(), *activation)?),
-            Some(adapter) => {
-                let y = ops::adapted_linear(tape, x, weight, bias.as_ref(), adapter)?;
-                if *activation == Activation::None {
-                    return Ok(y);
-                }
-                Ok(ops::activation(tape, y, *activation)?)
-            }
+        let Linear { name, weight, bias, activation, adapter, .. } = self;
+        let activated = |y: Var| match activation {
+            Activation::None => Ok(y),
+            activation => Ok(ops::activation(tape, y, *activation)?),
+        };
+        within(tape, short(name), || match (adapter, self.in_fp8()) {
+            (None, None) => Ok(ops::linear(tape, x, weight, bias.as_ref(), *activation)?),
+            (Some(adapter), _) => activated(ops::adapted_linear(tape, x, weight, bias.as_ref(), adapter)?),
+            (None, Some(layer)) => activated(ops::fp8_linear(tape, x, &layer, Fp8Input::Plain)?),
         })
+    }
+
+    /// The layer's parameters, if it multiplies in FP8.
+    pub(super) fn in_fp8(&self) -> Option<Fp8Linear> {
+        let Linear { weight, bias, fp8, .. } = self;
+        let of = |copies: &Fp8Weight| {
+            let (copies, weight, bias) = (copies.clone(), weight.clone(), bias.clone());
+            Fp8Linear { weight, copies, bias }
+        };
+        fp8.as_ref().map(of)
     }
 }
 

@@ -1,5 +1,6 @@
 //! RMS normalisation with a weight.
 
+use autograd::ops::NormSettings;
 use autograd::{Tape, Var, Weight, ops};
 
 use super::linear::short;
@@ -13,7 +14,7 @@ use crate::parameters::Parameters;
 pub struct RmsNorm {
     name: String,
     weight: Weight,
-    epsilon: f32,
+    settings: NormSettings,
 }
 
 impl RmsNorm {
@@ -21,19 +22,20 @@ impl RmsNorm {
     /// memory, a name that exists.
     pub fn new(parameters: &mut Parameters, name: &str, width: usize, epsilon: f32) -> Result<Self> {
         let weight = parameters.create(&format!("{name}.weight"), [width], Init::Constant(1.0))?;
-        Ok(RmsNorm { name: name.to_owned(), weight, epsilon })
+        let settings = parameters.norm_settings(epsilon);
+        Ok(RmsNorm { name: name.to_owned(), weight, settings })
     }
 
     /// Maps `[.., width]` to the same shape. Errors: another shape or type, out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        within(tape, short(&self.name), || Ok(ops::rms_norm(tape, x, &self.weight, self.epsilon)?))
+        within(tape, short(&self.name), || Ok(ops::rms_norm(tape, x, &self.weight, self.settings)?))
     }
 }
 
 impl Norm for RmsNorm {
     fn forward_residual(&self, tape: &Tape, residual: Var, branch: Option<Var>) -> Result<(Var, Var)> {
         within(tape, short(&self.name), || {
-            Ok(ops::residual_rms_norm(tape, residual, branch, &self.weight, self.epsilon)?)
+            Ok(ops::residual_rms_norm(tape, residual, branch, &self.weight, self.settings)?)
         })
     }
 }

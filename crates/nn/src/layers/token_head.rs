@@ -26,6 +26,13 @@ impl TokenHead {
                 format!("model.loss_pieces = {pieces} has no adapter of the head, which lora.targets names");
             return Err(NnError::Sizes(text));
         }
+        if pieces > 1 && output.fp8.is_some() {
+            let text = format!(
+                "model.loss_pieces = {pieces} computes scores in the compute type, and precision.fp8_layers \
+                 names the head"
+            );
+            return Err(NnError::Sizes(text));
+        }
         let soft_cap = (soft_cap > 0.0).then_some(soft_cap as f32);
         Ok(TokenHead { output, soft_cap, pieces })
     }

@@ -5,9 +5,7 @@ use tensor::Tensor;
 
 use crate::error::{NnError, Result};
 use crate::init::Init;
-use crate::layers::{
-    Activation, Dropout, Embedding, Layer, Linear, Norm, Residual, Stack, Stream, TokenHead,
-};
+use crate::layers::{Dropout, Embedding, Layer, Linear, Norm, Residual, Stack, Stream, TokenHead};
 use crate::model::{Input, Model, Stage};
 use crate::parameters::Parameters;
 use crate::recompute::Recompute;
@@ -119,7 +117,7 @@ fn output(parameters: &mut Parameters, ends: Ends, stage: &Stage) -> Result<Line
     let Ends { width, vocabulary, tied, table, head, .. } = ends;
     let init = Init::Normal(DEVIATION);
     if !tied {
-        return Linear::without_bias(parameters, head, width, vocabulary, init, Activation::None);
+        return Linear::head(parameters, head, [width, vocabulary], init, None);
     }
     if !stage.is_first() {
         // The last stage has a copy of the tied table with the same initial values.

@@ -107,9 +107,11 @@ impl Mlp {
         }
         let layer = |index: usize| {
             let (inputs, outputs) = (sizes.sizes[index], sizes.sizes[index + 1]);
-            let activation = if index + 1 == count { Activation::None } else { sizes.activation };
-            let init = Init::uniform_fan_in(inputs);
-            Linear::new(&mut parameters, &index.to_string(), inputs, outputs, init, activation)
+            let (name, init) = (index.to_string(), Init::uniform_fan_in(inputs));
+            match index + 1 == count {
+                true => Linear::head(&mut parameters, &name, [inputs, outputs], init, Some(init)),
+                false => Linear::new(&mut parameters, &name, inputs, outputs, init, sizes.activation),
+            }
         };
         let layers = stage.layers.clone().map(layer).collect::<Result<Vec<_>>>()?;
         Ok(Mlp { parameters, layers: Stack::new(layers) })

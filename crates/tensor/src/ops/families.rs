@@ -20,6 +20,7 @@ pub static FAMILIES: Families = &[
     &super::dropout::FAMILY,
     &super::embedding::cuda::FAMILY,
     &super::fill::FAMILY,
+    &super::fp8_linear::cuda::FAMILY,
     &super::gate::FAMILY,
     &super::layer_norm::cuda::FAMILY,
     &super::linear::cuda::FAMILY,

@@ -4,6 +4,7 @@
 //! The backward pass needs only those rows: it recomputes the output in the pass that computes their
 //! gradients.
 
+use device::cuda::Launch;
 use device::parallel::{for_pieces, for_tasks, simd};
 use device::{Backend, Category, Family, Function, Request};
 
@@ -13,8 +14,11 @@ use super::{check, gpu, rows};
 use crate::{Result, Tensor};
 
 /// `kernels/gate.cu`.
-pub(super) static FAMILY: Family =
-    family!("gate", headers: ["activation.cuh"], constants: &[gpu::THREADS_CONSTANT]);
+pub(super) static FAMILY: Family = family!(
+    "gate",
+    headers: ["activation.cuh", "maximum.cuh"],
+    constants: &[gpu::THREADS_CONSTANT, gpu::CELLS_CONSTANT],
+);
 
 /// Computes `activation(g) · u` of `pair [.., 2 · width]`, f32 or bf16, as `[.., width]`. Errors: another
 /// type, an odd number of columns, out of memory.
@@ -25,7 +29,7 @@ pub fn forward(pair: &Tensor, activation: Activation) -> Result<Tensor> {
     match pair.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => forward_on_host(&pair.values()?, &mut hidden.values_mut()?, width, activation),
-        Backend::Cuda => launch(OPERATOR, activation.name_of_kernel(), pair, &hidden, 3)?,
+        Backend::Cuda => launch(OPERATOR, activation.name_of_kernel(), pair, &hidden, 3, |launch| launch)?,
     }
     Ok(hidden)
 }
@@ -41,6 +45,16 @@ pub fn forward_again(pair: &Tensor) -> Result<Tensor> {
 /// Replaces `pair` by its gradient, and the output's gradient `hidden` by the output, which the next layer's
 /// weight gradient reads. Errors: shapes or types that do not agree.
 pub fn backward(pair: &Tensor, hidden: &Tensor, activation: Activation) -> Result<()> {
+    backward_measured(pair, hidden, activation, None)
+}
+
+/// [`backward`], and the largest magnitude of the gradients in `cells` on a GPU.
+pub(super) fn backward_measured(
+    pair: &Tensor,
+    hidden: &Tensor,
+    activation: Activation,
+    cells: Option<&Tensor>,
+) -> Result<()> {
     const OPERATOR: &str = "gate.backward";
     let width = check_pair(OPERATOR, pair)?;
     check::computed(OPERATOR, &[("pair", pair), ("hidden", hidden)])?;
@@ -51,7 +65,12 @@ pub fn backward(pair: &Tensor, hidden: &Tensor, activation: Activation) -> Resul
             backward_on_host(&mut pair.values_mut()?, &mut hidden.values_mut()?, width, activation);
             Ok(())
         }
-        Backend::Cuda => launch(OPERATOR, activation.name_of_gradient(), pair, hidden, 6),
+        Backend::Cuda => {
+            launch(OPERATOR, activation.name_of_gradient(), pair, hidden, 6, |launch| match cells {
+                Some(cells) => launch.write(cells.region()),
+                None => launch.null(),
+            })
+        }
     }
 }
 
@@ -69,13 +88,14 @@ fn allocate(operator: &'static str, pair: &Tensor, width: usize, category: Categ
     Tensor::empty(pair.device(), shape, pair.dtype(), Request::new(category, operator))
 }
 
-/// Launches a kernel that moves `moved` times as many elements as `hidden` has.
-fn launch(
+/// Launches a kernel that moves `moved` times as many elements as `hidden` has, with `more` arguments.
+fn launch<'a>(
     operator: &'static str,
     name: &'static str,
-    pair: &Tensor,
+    pair: &'a Tensor,
     hidden: &Tensor,
     moved: u64,
+    more: impl FnOnce(Launch<'a>) -> Launch<'a>,
 ) -> Result<()> {
     let (width, lanes) = (hidden.shape().columns(), gpu::lanes(hidden.dtype()));
     let vector = width.is_multiple_of(lanes) && gpu::aligned(&[pair, hidden]);
@@ -83,7 +103,7 @@ fn launch(
     let kernel = Function::new(&FAMILY, name).of(hidden.dtype());
     let launch = pair.device().kernel(kernel).write(pair.region()).write(hidden.region());
     let launch = launch.u32(gpu::word(operator, items)?).u32(gpu::word(operator, width)?);
-    let launch = launch.u32(u32::from(vector));
+    let launch = more(launch.u32(u32::from(vector)));
     let launch = launch.cost(moved * hidden.bytes() as u64, 8 * hidden.elements() as u64);
     let blocks = items.div_ceil(gpu::THREADS as usize);
     Ok(launch.launch([gpu::word(operator, blocks)?, 1, 1], gpu::THREADS)?)

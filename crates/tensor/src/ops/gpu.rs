@@ -1,6 +1,6 @@
 //! Items shared by the launches of several operators.
 
-use device::DType;
+use device::{DType, Device, Request};
 
 use crate::{Result, Tensor, TensorError};
 
@@ -8,6 +8,10 @@ use crate::{Result, Tensor, TensorError};
 pub(crate) const THREADS: u32 = 256;
 /// [`THREADS`] as a constant of the kernels.
 pub(crate) const THREADS_CONSTANT: (&str, u32) = ("THREADS", THREADS);
+/// Words over which the largest magnitude of an array is spread, zero at first.
+pub(crate) const CELLS: usize = THREADS as usize;
+/// [`CELLS`] as a constant of the kernels.
+pub(crate) const CELLS_CONSTANT: (&str, u32) = ("CELLS", CELLS as u32);
 /// Bytes of the widest access of a thread.
 const ACCESS_BYTES: usize = 16;
 
@@ -15,6 +19,16 @@ const ACCESS_BYTES: usize = 16;
 /// accesses.
 pub fn lanes(dtype: DType) -> usize {
     ACCESS_BYTES / dtype.bytes()
+}
+
+/// Allocates the words of a largest magnitude on devices whose operators measure it. Errors: out of memory.
+pub(crate) fn cells(device: &Device, request: Request) -> Result<Option<Tensor>> {
+    if !device.is_cuda_like() {
+        return Ok(None);
+    }
+    let cells = Tensor::empty(device, [CELLS], DType::U32, request)?;
+    cells.zero()?;
+    Ok(Some(cells))
 }
 
 /// Address of a tensor's first element on the device.

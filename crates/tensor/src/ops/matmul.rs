@@ -75,7 +75,9 @@ pub fn product(a: Factor<'_>, b: Factor<'_>, category: Category) -> Result<Tenso
                 let left = Operand { transposed: a.transposed, ..Operand::new(a_matrix.region(), dtype) };
                 let right = Operand { transposed: b.transposed, ..Operand::new(b_matrix.region(), dtype) };
                 let (out, epilogue) = (Operand::new(out.region(), dtype), Epilogue::None);
-                device.matmul(&Matmul { m, n, k, a: left, b: right, out, accumulate: false, epilogue })?;
+                let (a, b) = (left, right);
+                let call = Matmul { m, n, k, a, b, out, accumulate: false, epilogue, fast: false };
+                device.matmul(&call)?;
             }
         }
     }

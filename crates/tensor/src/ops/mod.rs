@@ -29,6 +29,7 @@ pub mod embedding;
 mod families;
 pub mod feed_forward;
 pub mod fill;
+pub mod fp8_linear;
 pub mod gate;
 mod gpu;
 mod kernels;

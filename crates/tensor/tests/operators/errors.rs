@@ -39,7 +39,7 @@ fn refusals_of_layers() {
     let tokens = ids(&device, &[0, 1], [1, 2]);
     let none = Activation::None;
     let norm_of = |dy: &Tensor, dsum: Option<&Tensor>, mean: &Tensor| {
-        layer_norm::backward_input(dy, dsum, &m23, &v3, mean, &row2)
+        layer_norm::backward_input(dy, dsum, &m23, &v3, mean, &row2, false)
     };
     let weight_of = |dy: &Tensor, weight: &Tensor, bias: &Tensor| {
         linear::backward_weight(dy, &m23, &overwrite(weight), Some(&overwrite(bias)))
@@ -97,8 +97,11 @@ fn refusals_of_rotations_and_gates() {
         ("rms_norm.forward: weight", rms_norm::forward(&m23, &v4, 1e-5).map(drop)),
         ("rms_norm.forward: x", rms_norm::forward(&zeros(&device, [2, 0]), &v3, 1e-5).map(drop)),
         ("forward_residual: branch", rms_norm::forward_residual(&m23, &m24, &v3, 1e-5).map(drop)),
-        ("rms_norm.backward_input: dy", rms_norm::backward_input(&m24, None, &m23, &v3, &rows).map(drop)),
-        ("backward_input: rstd", rms_norm::backward_input(&m23, None, &m23, &v3, &v3).map(drop)),
+        (
+            "rms_norm.backward_input: dy",
+            rms_norm::backward_input(&m24, None, &m23, &v3, &rows, false).map(drop),
+        ),
+        ("backward_input: rstd", rms_norm::backward_input(&m23, None, &m23, &v3, &v3, false).map(drop)),
         ("backward_weight: weight", rms_norm::backward_weight(&m23, &m23, &rows, &overwrite(&v4))),
         ("rotary.rotate: x has", rotate(&qkv, 4, at(&table, None)).map(drop)),
         ("rotary.rotate: x has", rotate(&m24, 1, at(&table, None)).map(drop)),

@@ -16,7 +16,8 @@ const LAYER_NORM: Norm = Norm {
         (sum, made(output))
     },
     backward_input: |dy, dsum, x, parameters, statistics| {
-        layer_norm::backward_input(dy, dsum, x, &parameters[0], &statistics[0], &statistics[1]).unwrap()
+        layer_norm::backward_input(dy, dsum, x, &parameters[0], &statistics[0], &statistics[1], false)
+            .unwrap()
     },
     backward_weight: |dy, x, statistics, targets| {
         let (mean, rstd) = (&statistics[0], &statistics[1]);
@@ -106,7 +107,7 @@ fn a_row_of_one_element_is_the_bias_and_has_no_gradient() {
         let (dy, _) = case.operand("dy", [4, 1]);
         let made = layer_norm::forward(&x, &weight, Some(&bias), EPSILON).unwrap();
         assert_eq!(read(&made.output), vec![bias_wide[0]; 4]);
-        let dx = layer_norm::backward_input(&dy, None, &x, &weight, &made.mean, &made.rstd).unwrap();
+        let dx = layer_norm::backward_input(&dy, None, &x, &weight, &made.mean, &made.rstd, false).unwrap();
         // Two roundings of one number may differ, and 1/√epsilon multiplies the difference.
         assert!(read(&dx).iter().all(|dx| dx.abs() < 1e-4), "{:?}", read(&dx));
     }

@@ -18,6 +18,7 @@ mod dropout;
 mod embedding;
 mod errors;
 mod fill;
+mod fp8_linear;
 mod gate;
 mod general;
 mod layer_norm;

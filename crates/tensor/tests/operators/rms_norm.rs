@@ -12,7 +12,7 @@ const RMS_NORM: Norm = Norm {
         (sum, made(output))
     },
     backward_input: |dy, dsum, x, parameters, statistics| {
-        rms_norm::backward_input(dy, dsum, x, &parameters[0], &statistics[0]).unwrap()
+        rms_norm::backward_input(dy, dsum, x, &parameters[0], &statistics[0], false).unwrap()
     },
     backward_weight: |dy, x, statistics, targets| {
         rms_norm::backward_weight(dy, x, &statistics[0], targets[0]).unwrap();

@@ -179,7 +179,7 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
         let dy = self.make("dy", &[batch, time, width]);
         for accumulate in [false, true] {
             let dsum = accumulate.then_some(&dy);
-            let dx = rms_norm::backward_input(&dy, dsum, &sum, gamma, &made.rstd).unwrap();
+            let dx = rms_norm::backward_input(&dy, dsum, &sum, gamma, &made.rstd, false).unwrap();
             self.after("rms_norm.backward_input", &[&dx]);
             let target = self.target("dg", &[width], accumulate);
             rms_norm::backward_weight(&dy, &sum, &made.rstd, &target).unwrap();
@@ -283,7 +283,8 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
             embedding::backward_weight(&dx, tokens, &dtable, None).unwrap();
             self.after("embedding.backward_weight without positions", &[&dtable.tensor]);
             let dsum = accumulate.then_some(&dx);
-            let dsum = layer_norm::backward_input(&dx, dsum, sum, gamma, &second.mean, &second.rstd).unwrap();
+            let dsum =
+                layer_norm::backward_input(&dx, dsum, sum, gamma, &second.mean, &second.rstd, false).unwrap();
             self.after("layer_norm.backward_input", &[&dsum]);
         }
         let heads = Heads::multi(heads, width / heads);

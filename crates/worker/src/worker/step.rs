@@ -94,6 +94,7 @@ impl Worker {
 
     /// Runs forward and backward of this rank's micro-batches through its stages, to train or to rehearse.
     pub(crate) fn passes(&mut self, step: u64, mode: Mode) -> Result<()> {
+        self.outdate_copies();
         let count = self.setup.config.train.micro_batches();
         let first = self.grid.micro_batches(count).start as u64;
         let scale = 1.0 / count as f32;
@@ -131,6 +132,11 @@ impl Worker {
             Ok(LossScale { scale: state.loss_scale_tensor()?, inverse: state.gradient_scale_tensor()? })
         };
         self.scale_rule.map(factor).transpose()
+    }
+
+    /// Lets weights be cast to FP8 at their first use in the passes to come.
+    fn outdate_copies(&self) {
+        self.parts.iter().for_each(|part| part.model.parameters().outdate_copies());
     }
 
     /// Names of the parameters of each of the rank's stages, by use.
@@ -267,6 +273,7 @@ impl Worker {
 
     /// Returns the results of this rank's validation micro-batches on ranks with the last stage.
     pub(crate) fn validation_passes(&mut self) -> Result<Losses> {
+        self.outdate_copies();
         let (grid, config) = (self.grid, &self.setup.config);
         let (count, dtype) = (config.train.validation_micro_batches, config.precision.compute);
         let own = grid.validation_micro_batches(count) as usize;

@@ -151,7 +151,7 @@ pub fn backward(dy: Tensor, saved: &Tensor, activation: Activation) -> Result<Te
     }
     if dy.is_unique() {
         apply_gradient(None, saved, &dy, activation)?;
-        return Ok(dy);
+        return Ok(dy.with_maxima(None));
     }
     let request = Request::new(Category::ActivationGradient, OPERATOR);
     let dx = Tensor::empty(dy.device(), dy.shape(), dtype, request)?;

@@ -11,6 +11,10 @@ const TILE: u32 = 32;
 /// Constants with which the kernels are compiled.
 pub(crate) const CONSTANTS: &[(&str, u32)] = &[gpu::THREADS_CONSTANT, ("TILE", TILE)];
 
+/// Constants of kernels that also measure largest magnitudes.
+pub(crate) const MEASURING_CONSTANTS: &[(&str, u32)] =
+    &[gpu::THREADS_CONSTANT, ("TILE", TILE), gpu::CELLS_CONSTANT];
+
 /// Grid of blocks over a matrix.
 pub(crate) struct Cut {
     pub(crate) rows: u32,

@@ -23,7 +23,7 @@ pub fn apply(x: Tensor, mask: Mask, category: Category) -> Result<Tensor> {
     const OPERATOR: &str = "dropout.apply";
     check::computed(OPERATOR, &[("x", &x)])?;
     let out = match x.is_unique() {
-        true => x.clone(),
+        true => x.clone().with_maxima(None),
         false => Tensor::empty(x.device(), x.shape(), x.dtype(), Request::new(category, OPERATOR))?,
     };
     match x.device().backend() {

@@ -11,6 +11,7 @@ mod workspace;
 
 use device::Backend;
 
+pub use super::row_norm::Settings;
 use super::row_norm::cpu::Outputs;
 use super::row_norm::{self, check_operands, check_saved};
 use super::{GradientTarget, check};
@@ -21,10 +22,16 @@ pub use output::Output;
 /// Normalises the rows of `x [.., width]`; `weight` and `bias`, which may be absent, are `[width]`, all of
 /// one type.
 /// Errors: shapes or types that do not agree, rows without elements, out of memory.
-pub fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, epsilon: f32) -> Result<Output> {
+pub fn forward(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    settings: impl Into<Settings>,
+) -> Result<Output> {
+    let Settings { epsilon, measures } = settings.into();
     const OPERATOR: &str = "layer_norm.forward";
     check_operands(OPERATOR, x, &parameters(weight, bias))?;
-    let made = allocate(OPERATOR, x)?;
+    let made = allocate(OPERATOR, x, measures)?;
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
@@ -45,12 +52,13 @@ pub fn forward_residual(
     branch: &Tensor,
     weight: &Tensor,
     bias: Option<&Tensor>,
-    epsilon: f32,
+    settings: impl Into<Settings>,
 ) -> Result<(Tensor, Output)> {
+    let Settings { epsilon, measures } = settings.into();
     const OPERATOR: &str = "layer_norm.forward_residual";
     let dtype = check_operands(OPERATOR, residual, &parameters(weight, bias))?;
     let sum = row_norm::allocate_sum(OPERATOR, residual, branch, dtype)?;
-    let made = allocate(OPERATOR, residual)?;
+    let made = allocate(OPERATOR, residual, measures)?;
     match residual.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
@@ -69,7 +77,8 @@ pub fn forward_residual(
 }
 
 /// Computes the gradient of the input `x` from the output's gradient `dy`, plus `dsum` if given, the gradient
-/// of the residual sum from its other readers. All are `[.., width]`; `mean` and `rstd` are `[rows]`. Errors:
+/// of the residual sum from its other readers; with `measures` accompanied by its largest magnitude on a GPU.
+/// All are `[.., width]`; `mean` and `rstd` are `[rows]`. Errors:
 /// as [`forward`].
 pub fn backward_input(
     dy: &Tensor,
@@ -78,11 +87,12 @@ pub fn backward_input(
     weight: &Tensor,
     mean: &Tensor,
     rstd: &Tensor,
+    measures: bool,
 ) -> Result<Tensor> {
     const OPERATOR: &str = "layer_norm.backward_input";
     let dtype = check_operands(OPERATOR, x, &[("weight", weight)])?;
     check_saved(OPERATOR, dy, x, &[("mean", mean), ("rstd", rstd)])?;
-    let dx = row_norm::allocate_gradient(OPERATOR, x, dsum, dtype)?;
+    let dx = row_norm::allocate_gradient(OPERATOR, x, dsum, dtype, measures)?;
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
@@ -151,8 +161,8 @@ fn parameters<'a>(weight: &'a Tensor, bias: Option<&'a Tensor>) -> Vec<(&'static
     std::iter::once(("weight", weight)).chain(bias.map(|bias| ("bias", bias))).collect()
 }
 
-fn allocate(operator: &'static str, x: &Tensor) -> Result<Output> {
-    let output = row_norm::allocate_output(operator, x)?;
+fn allocate(operator: &'static str, x: &Tensor, measures: bool) -> Result<Output> {
+    let output = row_norm::allocate_output(operator, x, measures)?;
     let statistic = || row_norm::allocate_statistic(operator, x);
     Ok(Output { output, mean: statistic()?, rstd: statistic()? })
 }

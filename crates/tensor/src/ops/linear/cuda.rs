@@ -28,7 +28,7 @@ fn forward(
         return Ok(());
     }
     let (a, b, out) = (operand(x), operand(weight).transposed(), operand(out));
-    Ok(x.device().matmul(&Matmul { m, n, k, a, b, out, accumulate, epilogue })?)
+    Ok(x.device().matmul(&Matmul { m, n, k, a, b, out, accumulate, epilogue, fast: false })?)
 }
 
 fn bias_or_none(bias: Option<&Tensor>) -> Epilogue<'_> {
@@ -99,7 +99,7 @@ pub(super) fn backward_input(
         return Ok(());
     }
     let (a, b, out) = (operand(dy), operand(weight), operand(dx));
-    Ok(dy.device().matmul(&Matmul { m, n, k, a, b, out, accumulate, epilogue })?)
+    Ok(dy.device().matmul(&Matmul { m, n, k, a, b, out, accumulate, epilogue, fast: false })?)
 }
 
 /// weight (+)= dyᵀ · x; `bias` = Σ over rows of dy in the same call.
@@ -112,7 +112,7 @@ pub(super) fn backward_weight(
     let (m, n, k) = (dy.shape().columns(), x.shape().columns(), dy.shape().rows());
     let (a, b, out) = (operand(dy).transposed(), operand(x), operand(&weight.tensor));
     let epilogue = bias.map_or(Epilogue::None, |bias| Epilogue::BiasGradient(bias.tensor.region()));
-    let call = Matmul { m, n, k, a, b, out, accumulate: weight.accumulate, epilogue };
+    let call = Matmul { m, n, k, a, b, out, accumulate: weight.accumulate, epilogue, fast: false };
     Ok(dy.device().matmul(&call)?)
 }
 

@@ -64,7 +64,7 @@ pub fn backward_input(
     check::shape(OPERATOR, "rstd", rstd, [rows, heads.query + heads.key_value])?;
     let request = Request::new(Category::ActivationGradient, OPERATOR);
     let input = match dy.is_unique() {
-        true => dy,
+        true => dy.with_maxima(None),
         false => {
             let own = Tensor::empty(dy.device(), dy.shape(), dy.dtype(), request)?;
             own.copy_from(&dy)?;

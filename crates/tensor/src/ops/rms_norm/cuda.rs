@@ -10,8 +10,11 @@ use crate::ops::row_norm::cuda::{BackwardInput, BackwardWeight, Forward};
 use crate::{Result, Tensor};
 
 /// `kernels/rms_norm.cu`.
-pub(crate) static FAMILY: Family =
-    family!("rms_norm", headers: ["columns.cuh", "held_rows.cuh"], constants: columns::CONSTANTS);
+pub(crate) static FAMILY: Family = family!(
+    "rms_norm",
+    headers: ["columns.cuh", "held_rows.cuh", "maximum.cuh"],
+    constants: columns::MEASURING_CONSTANTS,
+);
 
 /// Normalises the rows of `x`; with `residual` (branch, sum), stores x + branch in `sum` and normalises its
 /// rows.

@@ -10,6 +10,7 @@ mod workspace;
 
 use device::Backend;
 
+pub use super::row_norm::Settings;
 use super::row_norm::cpu::Outputs;
 use super::row_norm::{self, check_operands, check_saved};
 use super::{GradientTarget, check};
@@ -18,10 +19,11 @@ pub use output::Output;
 
 /// Normalises the rows of `x [.., width]`; `weight` is `[width]`, of the type of `x`. Errors: shapes or types
 /// that do not agree, rows without elements, out of memory.
-pub fn forward(x: &Tensor, weight: &Tensor, epsilon: f32) -> Result<Output> {
+pub fn forward(x: &Tensor, weight: &Tensor, settings: impl Into<Settings>) -> Result<Output> {
+    let Settings { epsilon, measures } = settings.into();
     const OPERATOR: &str = "rms_norm.forward";
     check_operands(OPERATOR, x, &[("weight", weight)])?;
-    let made = allocate(OPERATOR, x)?;
+    let made = allocate(OPERATOR, x, measures)?;
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
@@ -41,12 +43,13 @@ pub fn forward_residual(
     residual: &Tensor,
     branch: &Tensor,
     weight: &Tensor,
-    epsilon: f32,
+    settings: impl Into<Settings>,
 ) -> Result<(Tensor, Output)> {
+    let Settings { epsilon, measures } = settings.into();
     const OPERATOR: &str = "rms_norm.forward_residual";
     let dtype = check_operands(OPERATOR, residual, &[("weight", weight)])?;
     let sum = row_norm::allocate_sum(OPERATOR, residual, branch, dtype)?;
-    let made = allocate(OPERATOR, residual)?;
+    let made = allocate(OPERATOR, residual, measures)?;
     match residual.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
@@ -62,7 +65,8 @@ pub fn forward_residual(
 }
 
 /// Computes the gradient of the input `x` from the output's gradient `dy`, plus `dsum` if given, the gradient
-/// of the residual sum from its other readers. All are `[.., width]`; `rstd` is `[rows]`. Errors: as
+/// of the residual sum from its other readers; with `measures` accompanied by its largest magnitude on a GPU.
+/// All are `[.., width]`; `rstd` is `[rows]`. Errors: as
 /// [`forward`].
 pub fn backward_input(
     dy: &Tensor,
@@ -70,11 +74,12 @@ pub fn backward_input(
     x: &Tensor,
     weight: &Tensor,
     rstd: &Tensor,
+    measures: bool,
 ) -> Result<Tensor> {
     const OPERATOR: &str = "rms_norm.backward_input";
     let dtype = check_operands(OPERATOR, x, &[("weight", weight)])?;
     check_saved(OPERATOR, dy, x, &[("rstd", rstd)])?;
-    let dx = row_norm::allocate_gradient(OPERATOR, x, dsum, dtype)?;
+    let dx = row_norm::allocate_gradient(OPERATOR, x, dsum, dtype, measures)?;
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
@@ -116,7 +121,7 @@ pub fn backward_weight(dy: &Tensor, x: &Tensor, rstd: &Tensor, weight: &Gradient
     Ok(())
 }
 
-fn allocate(operator: &'static str, x: &Tensor) -> Result<Output> {
-    let output = row_norm::allocate_output(operator, x)?;
+fn allocate(operator: &'static str, x: &Tensor, measures: bool) -> Result<Output> {
+    let output = row_norm::allocate_output(operator, x, measures)?;
     Ok(Output { output, rstd: row_norm::allocate_statistic(operator, x)? })
 }

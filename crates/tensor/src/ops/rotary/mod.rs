@@ -25,7 +25,7 @@ pub fn rotate(x: Tensor, heads: usize, angles: Angles<'_>, turn: Turn) -> Result
     if heads * width > x.shape().columns() {
         return Err(check::wrong(OPERATOR, "x", &x, format!("at least {} columns", heads * width)));
     }
-    let x = if x.is_unique() { x } else { copy(OPERATOR, &x, turn)? };
+    let x = if x.is_unique() { x.with_maxima(None) } else { copy(OPERATOR, &x, turn)? };
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {

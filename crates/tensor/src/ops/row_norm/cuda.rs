@@ -65,7 +65,7 @@ impl Forward<'_> {
         };
         let launch = launch.write(output.region());
         let launch = statistics.iter().fold(launch, |launch, statistic| launch.write(statistic.region()));
-        let launch = add_sizes(operator, launch, x)?.f32(self.epsilon);
+        let launch = read_any(add_sizes(operator, launch, x)?.f32(self.epsilon), output.maxima());
         let bytes = gpu::bytes(&[x, output]) + gpu::bytes(statistics) + gpu::bytes(&more);
         let launch = launch.cost(bytes, self.flops_per_element * x.elements() as u64);
         Ok(launch.launch(grid(operator, x, form.rows_per_block)?, gpu::THREADS)?)
@@ -82,7 +82,7 @@ impl BackwardInput<'_> {
         let launch = x.device().kernel(kernel).read(dy.region());
         let launch = read_any(launch, self.dsum).read(x.region()).read(weight.region());
         let launch = statistics.iter().fold(launch, |launch, statistic| launch.read(statistic.region()));
-        let launch = add_sizes(operator, launch.write(dx.region()), x)?;
+        let launch = read_any(add_sizes(operator, launch.write(dx.region()), x)?, dx.maxima());
         let bytes = gpu::bytes(&[dy, x, dx]) + gpu::bytes(statistics) + gpu::bytes(&more);
         let launch = launch.cost(bytes, self.flops_per_element * x.elements() as u64);
         Ok(launch.launch(grid(operator, x, form.rows_per_block)?, gpu::THREADS)?)

@@ -6,8 +6,23 @@ mod forms;
 
 use device::{Category, DType, Request};
 
-use super::check;
+use super::{check, gpu};
 use crate::{Result, Tensor};
+
+/// Settings of a norm. An epsilon alone measures nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// Added to the variance or the mean square.
+    pub epsilon: f32,
+    /// Whether results are accompanied by their largest magnitude on a GPU ([`Tensor::with_maxima`]).
+    pub measures: bool,
+}
+
+impl From<f32> for Settings {
+    fn from(epsilon: f32) -> Self {
+        Settings { epsilon, measures: false }
+    }
+}
 
 /// Returns the type of `x` and `parameters`. Errors: shapes or types that do not agree.
 pub(super) fn check_operands(
@@ -51,9 +66,16 @@ pub(super) fn allocate_sum(
     Tensor::empty(residual.device(), residual.shape(), dtype, request)
 }
 
-/// Allocates the output of the forward pass.
-pub(super) fn allocate_output(operator: &'static str, x: &Tensor) -> Result<Tensor> {
-    Tensor::empty(x.device(), x.shape(), x.dtype(), Request::new(Category::Activation, operator))
+/// Allocates the output of the forward pass, and the words of its largest magnitude if that is measured.
+pub(super) fn allocate_output(operator: &'static str, x: &Tensor, measures: bool) -> Result<Tensor> {
+    let request = Request::new(Category::Activation, operator);
+    let output = Tensor::empty(x.device(), x.shape(), x.dtype(), request)?;
+    with_cells(output, request, measures)
+}
+
+fn with_cells(tensor: Tensor, request: Request, measures: bool) -> Result<Tensor> {
+    let cells = if measures { gpu::cells(tensor.device(), request)? } else { None };
+    Ok(tensor.with_maxima(cells))
 }
 
 /// Allocates a statistic of every row, `[rows]` f32.
@@ -68,11 +90,12 @@ pub(super) fn allocate_gradient(
     x: &Tensor,
     dsum: Option<&Tensor>,
     dtype: DType,
+    measures: bool,
 ) -> Result<Tensor> {
     if let Some(dsum) = dsum {
         check::dtype(operator, "dsum", dsum, dtype)?;
         check::shape(operator, "dsum", dsum, x.shape())?;
     }
     let request = Request::new(Category::ActivationGradient, operator);
-    Tensor::empty(x.device(), x.shape(), dtype, request)
+    with_cells(Tensor::empty(x.device(), x.shape(), dtype, request)?, request, measures)
 }

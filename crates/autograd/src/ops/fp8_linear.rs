@@ -1,0 +1,213 @@
+//! A linear layer whose matmuls have operands in FP8: `y = f(x) · Wᵀ + b`, where f is the identity, an
+//! activation or a gate.
+//!
+//! Backward needs the layer's input in FP8 only, so that is what the rule keeps of it.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use device::{Category, DType};
+use tensor::Tensor;
+use tensor::ops::fp8_linear::{self as operator, Cast, Input, Quantised, Recipe, Scaled};
+
+use super::{named, only};
+use crate::error::Result;
+use crate::rule::{Rule, Saved};
+use crate::sink::{GradientSink, ready, target};
+use crate::tape::{Tape, Var};
+use crate::weight::Weight;
+
+/// The FP8 copies of a weight `[out, in]`, cast at their first use after [`Fp8Weight::outdate`]. Clones share
+/// them.
+#[derive(Clone, Debug)]
+pub struct Fp8Weight {
+    layouts: Quantised,
+    recipe: Recipe,
+    is_current: Rc<Cell<bool>>,
+}
+
+impl Fp8Weight {
+    /// Allocates both layouts of `weight`. Errors: out of memory.
+    pub fn new(weight: &Tensor, recipe: Recipe) -> tensor::Result<Self> {
+        let cast = Cast::new(DType::E4m3, recipe).stored().transposed().of(Category::Parameter);
+        let sizes = [weight.shape().rows(), weight.shape().columns()];
+        let layouts = Quantised::empty(weight.device(), "fp8_weight", sizes, cast)?;
+        Ok(Fp8Weight { layouts, recipe, is_current: Rc::default() })
+    }
+
+    /// Records that the weight has changed.
+    pub fn outdate(&self) {
+        self.is_current.set(false);
+    }
+
+    /// The layout as stored and the transposed one, of the current values of `weight`.
+    fn of(&self, weight: &Weight) -> tensor::Result<[&Scaled; 2]> {
+        if !self.is_current.replace(true) {
+            operator::quantise_into(weight.tensor(), self.recipe, &self.layouts)?;
+        }
+        match (&self.layouts.stored, &self.layouts.transposed) {
+            (Some(stored), Some(transposed)) => Ok([stored, transposed]),
+            _ => Err(missing()),
+        }
+    }
+}
+
+/// The parameters of a layer, at their uses.
+#[derive(Clone, Debug)]
+pub struct Fp8Linear {
+    /// `[out, in]`.
+    pub weight: Weight,
+    /// The weight's copies.
+    pub copies: Fp8Weight,
+    /// `[out]`.
+    pub bias: Option<Weight>,
+}
+
+/// Backward of [`fp8_linear`].
+#[derive(Debug)]
+pub struct Fp8LinearRule {
+    /// The layer's input transposed, if the weight is trained; that of a gate is made in backward.
+    input: Option<Scaled>,
+    /// Factor of a gate's result.
+    factor: Option<Tensor>,
+    /// The tensor that the layer was given, if its gradient depends on it.
+    given: Option<Tensor>,
+    function: Input,
+    layer: Fp8Linear,
+    /// The output's gradient transposed and sums of its rows, from the input half to the weight half.
+    gradient: Option<Scaled>,
+    sums: Option<Tensor>,
+}
+
+/// `x` is `[.., in]`, or `[.., 2 · in]` for a gate, which backward overwrites; the result is `[.., out]`.
+/// Errors: sizes that are no multiples of 16, out of memory.
+pub fn fp8_linear(tape: &Tape, x: Var, layer: &Fp8Linear, function: Input) -> Result<Var> {
+    const OPERATOR: &str = "fp8_linear";
+    tape.begin(OPERATOR)?;
+    let source = x.source();
+    let x = x.into_tensor();
+    let (output, input, factor) = named(OPERATOR, forward(tape, &x, layer, function))?;
+    tape.record_one(&[source], output, || Fp8LinearRule {
+        input,
+        factor,
+        given: (function != Input::Plain).then_some(x),
+        function,
+        layer: layer.clone(),
+        gradient: None,
+        sums: None,
+    })
+}
+
+/// The output, the transposed input if backward needs it, and the factor of a gate's result.
+fn forward(
+    tape: &Tape,
+    x: &Tensor,
+    layer: &Fp8Linear,
+    function: Input,
+) -> tensor::Result<(Tensor, Option<Scaled>, Option<Tensor>)> {
+    let Fp8Linear { weight, copies, bias } = layer;
+    let is_gate = matches!(function, Input::Gated(_));
+    let cast = Cast::new(DType::E4m3, copies.recipe);
+    let keeps = tape.is_recording() && weight.is_trained() && !is_gate;
+    let cast = if keeps { cast.transposed() } else { cast };
+    if !tape.reads_output() {
+        let made = match keeps {
+            true => operator::quantise(x, function, cast)?.transposed,
+            false => None,
+        };
+        let outputs = weight.tensor().shape().rows();
+        return Ok((operator::forward_again(x, outputs, x.dtype())?, made, None));
+    }
+    let Quantised { stored, transposed } = operator::quantise(x, function, cast.stored())?;
+    let [own, _] = copies.of(weight)?;
+    let Some(stored) = stored else { return Err(missing()) };
+    let bias = bias.as_ref().map(Weight::tensor);
+    let output = operator::forward(&stored, own, bias, x.shape(), x.dtype())?;
+    let factor = (is_gate && copies.recipe == Recipe::Tensorwise).then_some(stored.scales);
+    Ok((output, transposed, factor))
+}
+
+fn missing() -> tensor::TensorError {
+    tensor::TensorError::Count { operator: "fp8_linear", found: 0, expected: 1 }
+}
+
+impl Fp8LinearRule {
+    /// The gradient of the tensor that the layer was given, from the output's.
+    fn input_gradient(&mut self, dy: &Scaled, output: &Tensor) -> Result<Tensor> {
+        let [_, turned] = self.layer.copies.of(&self.layer.weight)?;
+        let dx = operator::backward_input(dy, turned, output.shape(), output.dtype())?;
+        let Some(given) = self.given.take() else { return Ok(dx) };
+        match self.function {
+            Input::Plain => Ok(dx),
+            Input::Activated(activation) => Ok(operator::backward_activation(dx, &given, activation)?),
+            Input::Gated(activation) => {
+                let gradient = operator::backward_gate(given, &dx, activation)?;
+                self.input = self.gate_result(&dx)?;
+                Ok(gradient)
+            }
+        }
+    }
+
+    /// The transposed result of a gate, which its backward pass computed again, if the weight is trained.
+    fn gate_result(&mut self, hidden: &Tensor) -> Result<Option<Scaled>> {
+        if !self.layer.weight.is_trained() {
+            return Ok(None);
+        }
+        if let Some(factor) = self.factor.take() {
+            return Ok(Some(operator::quantise_with(hidden, DType::E4m3, &factor)?));
+        }
+        let cast = Cast::new(DType::E4m3, self.layer.copies.recipe).transposed();
+        let cast = cast.of(Category::ActivationGradient);
+        Ok(operator::quantise(hidden, Input::Plain, cast)?.transposed)
+    }
+}
+
+impl Rule for Fp8LinearRule {
+    fn operator(&self) -> &'static str {
+        "fp8_linear"
+    }
+
+    fn saved(&self) -> Vec<Saved<'_>> {
+        let input = self.input.iter().flat_map(|input| {
+            [Saved::new("input", &input.values), Saved::new("input_scales", &input.scales)]
+        });
+        let factor = self.factor.iter().map(|factor| Saved::new("factor", factor));
+        input.chain(factor).chain(self.given.iter().map(|given| Saved::new("given", given))).collect()
+    }
+
+    fn has_weights(&self) -> bool {
+        self.layer.weight.is_trained() || self.layer.bias.as_ref().is_some_and(Weight::is_trained)
+    }
+
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let output = only(outputs)?;
+        let Fp8Linear { weight, copies, bias } = &self.layer;
+        let wanted = wanted[0] || matches!(self.function, Input::Gated(_));
+        let cast = Cast::new(DType::E5m2, copies.recipe).of(Category::ActivationGradient);
+        let cast = if wanted { cast.stored() } else { cast };
+        let cast = if weight.is_trained() { cast.transposed() } else { cast };
+        let sums = bias.as_ref().is_some_and(Weight::is_trained);
+        let (Quantised { stored, transposed }, sums) = operator::quantise_gradient(&output, cast, sums)?;
+        (self.gradient, self.sums) = (transposed, sums);
+        Ok(vec![stored.map(|dy| self.input_gradient(&dy, &output)).transpose()?])
+    }
+
+    fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
+        let Fp8LinearRule { input, gradient, sums, layer: Fp8Linear { weight, bias, .. }, .. } = *self;
+        let weight_target = target(sink, &weight)?;
+        let bias_target = bias.as_ref().map_or(Ok(None), |bias| target(sink, bias))?;
+        if let (Some(target), Some(input), Some(gradient)) = (&weight_target, &input, &gradient) {
+            operator::backward_weight(gradient, input, target)?;
+        }
+        if let (Some(target), Some(sums)) = (&bias_target, &sums) {
+            operator::finish_sums(sums, target)?;
+        }
+        drop((gradient, input, sums));
+        bias.as_ref().map_or(Ok(()), |bias| ready(sink, bias))?;
+        ready(sink, &weight)
+    }
+}

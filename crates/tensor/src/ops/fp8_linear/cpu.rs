@@ -1,0 +1,260 @@
+//! FP8 on the host: the same codes and factors as on a GPU, and sums in f32.
+
+use device::parallel::{for_pieces, simd};
+use device::{DType, E4m3, E5m2, Element, Float, Fp8, dispatch};
+
+use super::call::{Call, SUMMED_ROWS};
+use super::input::Input;
+use super::quantised::{Quantised, Recipe, Scaled};
+use crate::ops::activation::{Activation, Elementary, with_function};
+use crate::ops::{GradientTarget, check, columns, rows};
+use crate::{Result, Tensor};
+
+/// 2⁻¹⁰⁰: smaller magnitudes have this one's factor, so that its reciprocal is finite.
+const TINY: u32 = 27 << 23;
+
+/// Evaluates an expression with `$F` as the host type of an FP8 format.
+macro_rules! with_format {
+    ($format:expr, $F:ident => $body:expr) => {
+        match $format {
+            DType::E5m2 => {
+                type $F = E5m2;
+                $body
+            }
+            _ => {
+                type $F = E4m3;
+                $body
+            }
+        }
+    };
+}
+
+/// The bits of a magnitude; those of NaN are larger than all others.
+fn magnitude(value: f32) -> u32 {
+    value.abs().to_bits()
+}
+
+/// The factor that turns codes back, for elements whose largest magnitude has these bits.
+fn inverse<F: Fp8>(largest: u32) -> f32 {
+    if largest == 0 { 1.0 } else { f32::from_bits(largest.max(TINY)) / F::LARGEST }
+}
+
+fn value_of(activation: Activation, x: f32) -> f32 {
+    with_function!(activation, F => F::value(x))
+}
+
+/// The values of a layer's input.
+struct Source<'a, T: Float> {
+    x: &'a [T],
+    input: Input,
+    columns: usize,
+}
+
+impl<T: Float> Source<'_, T> {
+    fn at(&self, row: usize, column: usize) -> f32 {
+        let at = row * self.columns * self.input.parts() + column;
+        let x = self.x[at].to_f32();
+        match self.input {
+            Input::Plain => x,
+            Input::Activated(activation) => T::from_f32(value_of(activation, x)).to_f32(),
+            Input::Gated(activation) => {
+                let up = self.x[at + self.columns].to_f32();
+                T::from_f32(value_of(activation, x) * up).to_f32()
+            }
+        }
+    }
+}
+
+/// Casts into the layouts of `made`, computes their factors unless they are known, and column sums.
+pub(super) fn quantise(call: &Call<'_>, made: &Quantised) -> Result<()> {
+    dispatch!(
+        call.x.dtype(),
+        T => {
+            let x = call.x.read::<T>()?;
+            let source = Source { x: &x, input: call.input, columns: call.columns };
+            for (layout, is_transposed) in [(&made.stored, false), (&made.transposed, true)] {
+                let Some(layout) = layout else { continue };
+                with_format!(layout.values.dtype(), F => cast::<T, F>(call, &source, layout, is_transposed)?);
+            }
+            call.sums.map_or(Ok(()), |sums| add(call, &source, sums))
+        },
+        _ => Err(check::unsupported(call.operator, "x", call.x)),
+    )
+}
+
+fn cast<T: Float, F: Fp8 + Element>(
+    call: &Call<'_>,
+    source: &Source<'_, T>,
+    layout: &Scaled,
+    is_transposed: bool,
+) -> Result<()> {
+    let (rows, columns) = (call.rows, call.columns);
+    let (outer, inner) = if is_transposed { (columns, rows) } else { (rows, columns) };
+    let at = |outer: usize, inner: usize| match is_transposed {
+        true => source.at(inner, outer),
+        false => source.at(outer, inner),
+    };
+    let largest_of = |row: usize| (0..inner).map(|i| magnitude(at(row, i))).max().unwrap_or(0);
+    if !call.known {
+        let mut factors = layout.scales.write::<f32>()?;
+        match call.recipe {
+            Recipe::Rowwise => factors.iter_mut().enumerate().for_each(|(row, factor)| {
+                *factor = inverse::<F>(largest_of(row));
+            }),
+            Recipe::Tensorwise => factors[0] = inverse::<F>((0..outer).map(largest_of).max().unwrap_or(0)),
+        }
+    }
+    let factors = layout.scales.read::<f32>()?;
+    let factors: &[f32] = &factors;
+    let width = layout.values.shape().columns();
+    let per_task = rows::per_task(width);
+    for_pieces(&mut layout.values.write::<F>()?, per_task * width, |index, codes| {
+        for (row, codes) in codes.chunks_exact_mut(width).enumerate() {
+            let row = index * per_task + row;
+            let scale = 1.0 / factors[if factors.len() == 1 { 0 } else { row }];
+            let (codes, padding) = codes.split_at_mut(inner);
+            codes.iter_mut().enumerate().for_each(|(i, code)| *code = F::from_f32(at(row, i) * scale));
+            padding.fill(F::from_f32(0.0));
+        }
+    });
+    Ok(())
+}
+
+/// Sums of every [`SUMMED_ROWS`] rows.
+fn add<T: Float>(call: &Call<'_>, source: &Source<'_, T>, sums: &Tensor) -> Result<()> {
+    let (rows, columns) = (call.rows, call.columns);
+    for_pieces(&mut sums.write::<f32>()?, columns, |index, sums| {
+        sums.fill(0.0);
+        let first = index * SUMMED_ROWS;
+        for row in first..rows.min(first + SUMMED_ROWS) {
+            sums.iter_mut().enumerate().for_each(|(column, sum)| *sum += source.at(row, column));
+        }
+    });
+    Ok(())
+}
+
+/// bias (+)= Σ over rows of sums.
+pub(super) fn finish_sums(sums: &Tensor, bias: &GradientTarget) -> Result<()> {
+    let (rows, width) = (sums.shape().rows(), sums.shape().columns());
+    let sums = sums.read::<f32>()?;
+    let sums: &[f32] = &sums;
+    let mut total = vec![0.0; width];
+    columns::sum_rows(rows, &mut total, false, |row, columns, total| {
+        total.iter_mut().zip(&sums[row * width..][columns]).for_each(|(total, sum)| *total += sum);
+    });
+    dispatch!(
+        bias.tensor.dtype(),
+        T => {
+            for (out, total) in bias.tensor.write::<T>()?.iter_mut().zip(total) {
+                *out = T::from_f32(if bias.accumulate { out.to_f32() + total } else { total });
+            }
+            Ok(())
+        },
+        _ => Err(check::unsupported("fp8_linear.finish_sums", "bias", &bias.tensor)),
+    )
+}
+
+/// Rows and columns of a tile of a matmul, and terms of its sums that are added in one go.
+const TILE: [usize; 3] = [32, 64, 64];
+
+/// out (+)= a · bᵀ + bias.
+pub(super) fn multiply(
+    a: &Scaled,
+    b: &Scaled,
+    bias: Option<&Tensor>,
+    out: &Tensor,
+    accumulate: bool,
+) -> Result<()> {
+    dispatch!(
+        out.dtype(),
+        T => with_format!(a.values.dtype(), A => with_format!(b.values.dtype(), B => {
+            let bias = bias.map(Tensor::read::<T>).transpose()?;
+            let bias: &[T] = bias.as_deref().unwrap_or(&[]);
+            let (left, right) = (a.values.read::<A>()?, b.values.read::<B>()?);
+            let [left_scales, right_scales] = [a.scales.read::<f32>()?, b.scales.read::<f32>()?];
+            let left = Matrix::new(&a.values, &left, &left_scales);
+            let right = Matrix::new(&b.values, &right, &right_scales);
+            product(&left, &right, bias, &mut out.write::<T>()?, accumulate);
+            Ok(())
+        })),
+        _ => Err(check::unsupported("fp8_linear", "out", out)),
+    )
+}
+
+/// A matrix in FP8 on the host.
+struct Matrix<'a, F: Fp8> {
+    values: &'a [F],
+    scales: &'a [f32],
+    rows: usize,
+    columns: usize,
+}
+
+impl<'a, F: Fp8> Matrix<'a, F> {
+    fn new(matrix: &Tensor, values: &'a [F], scales: &'a [f32]) -> Self {
+        let (rows, columns) = (matrix.shape().rows(), matrix.shape().columns());
+        Matrix { values, scales, rows, columns }
+    }
+
+    fn scale(&self, row: usize) -> f32 {
+        self.scales[if self.scales.len() == 1 { 0 } else { row }]
+    }
+}
+
+fn product<A: Fp8, B: Fp8, T: Float>(
+    a: &Matrix<'_, A>,
+    b: &Matrix<'_, B>,
+    bias: &[T],
+    out: &mut [T],
+    accumulate: bool,
+) {
+    let [rows, columns, _] = TILE;
+    for_pieces(out, rows * b.rows, |index, out| {
+        for first in (0..b.rows).step_by(columns) {
+            let tile = tile(a, b, index * rows, first);
+            for (row, (out, sums)) in out.chunks_mut(b.rows).zip(&tile).enumerate() {
+                let of_row = a.scale(index * rows + row);
+                for (i, (out, sum)) in out[first..].iter_mut().zip(sums).enumerate() {
+                    let mut value = sum * (of_row * b.scale(first + i));
+                    if let Some(bias) = bias.get(first + i) {
+                        value += bias.to_f32();
+                    }
+                    *out = T::from_f32(if accumulate { out.to_f32() + value } else { value });
+                }
+            }
+        }
+    });
+}
+
+/// The unscaled sums of a tile whose first row and column are given.
+fn tile<A: Fp8, B: Fp8>(
+    a: &Matrix<'_, A>,
+    b: &Matrix<'_, B>,
+    first_row: usize,
+    first_column: usize,
+) -> [[f32; TILE[1]]; TILE[0]] {
+    let [rows, columns, terms] = TILE;
+    let mut sums = [[0.0f32; TILE[1]]; TILE[0]];
+    for first in (0..a.columns).step_by(terms) {
+        let terms = terms.min(a.columns - first);
+        let mut right = [[0.0f32; TILE[1]]; TILE[2]];
+        for column in first_column..b.rows.min(first_column + columns) {
+            let codes = &b.values[column * b.columns + first..][..terms];
+            for (right, code) in right.iter_mut().zip(codes) {
+                right[column - first_column] = code.to_f32();
+            }
+        }
+        for (sums, row) in sums.iter_mut().zip(first_row..a.rows.min(first_row + rows)) {
+            let codes = &a.values[row * a.columns + first..][..terms];
+            simd(
+                #[inline(always)]
+                || {
+                    for (code, right) in codes.iter().zip(&right) {
+                        let left = code.to_f32();
+                        sums.iter_mut().zip(right).for_each(|(sum, right)| *sum += left * right);
+                    }
+                },
+            );
+        }
+    }
+    sums
+}

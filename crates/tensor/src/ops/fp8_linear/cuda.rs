@@ -1,0 +1,161 @@
+//! Launches of the kernels of `kernels/fp8_linear.cu`, and FP8 matmuls of the library.
+
+use device::{Epilogue, Family, Function, Matmul, Operand, Scales};
+
+use super::call::{Call, SUMMED_ROWS};
+use super::input::Input;
+use super::quantised::{Quantised, Recipe, Scaled, padded};
+use crate::ops::columns::cuda::{self as columns, Cut};
+use crate::ops::kernels::family;
+use crate::ops::{Activation, GradientTarget, gpu};
+use crate::{Result, Tensor};
+
+/// Elements of a thread's access in a cast.
+const GROUP: usize = 8;
+/// Groups of a thread in the search for a maximum.
+const PER_THREAD: usize = 4;
+/// Rows and columns of a block of a cast.
+const SIDE: usize = SUMMED_ROWS;
+
+/// `kernels/fp8_linear.cu`.
+pub(crate) static FAMILY: Family = family!(
+    "fp8_linear",
+    headers: ["activation.cuh", "columns.cuh", "maximum.cuh"],
+    constants: columns::MEASURING_CONSTANTS,
+);
+
+/// Names of an input's kernels: of the maximum, of the maxima of rows and columns, of the cast.
+fn names(input: Input) -> [&'static str; 3] {
+    macro_rules! of {
+        ($kind:literal) => {
+            [concat!($kind, "_maximum"), concat!($kind, "_outer_maxima"), concat!($kind, "_cast")]
+        };
+    }
+    match input {
+        Input::Plain => of!("plain"),
+        Input::Activated(Activation::None) => of!("identity"),
+        Input::Activated(Activation::Relu) => of!("relu"),
+        Input::Activated(Activation::ReluSquared) => of!("relu_squared"),
+        Input::Activated(Activation::Silu) => of!("silu"),
+        Input::Activated(Activation::Gelu) => of!("gelu"),
+        Input::Activated(Activation::GeluErf) => of!("gelu_erf"),
+        Input::Gated(Activation::None) => of!("identity_gate"),
+        Input::Gated(Activation::Relu) => of!("relu_gate"),
+        Input::Gated(Activation::ReluSquared) => of!("relu_squared_gate"),
+        Input::Gated(Activation::Silu) => of!("silu_gate"),
+        Input::Gated(Activation::Gelu) => of!("gelu_gate"),
+        Input::Gated(Activation::GeluErf) => of!("gelu_erf_gate"),
+    }
+}
+
+/// Returns whether every group of columns is aligned for the widest accesses.
+fn is_vector(call: &Call<'_>) -> u32 {
+    u32::from(gpu::aligned(&[call.x]))
+}
+
+/// Grid of tiles over the matrix.
+fn tiles(call: &Call<'_>) -> Result<[u32; 3]> {
+    let word = |size: usize| gpu::word(call.operator, size.div_ceil(SIDE));
+    Ok([word(call.columns)?, word(call.rows)?, 1])
+}
+
+/// Writes largest magnitudes to `words`: of the whole array, or of each row, then of each column.
+pub(super) fn measure(call: &Call<'_>, words: &Tensor) -> Result<()> {
+    let [maximum, outer_maxima, _] = names(call.input);
+    let (x, word) = (call.x, |size| gpu::word(call.operator, size));
+    words.zero()?;
+    let kernel = |name| x.device().kernel(Function::new(&FAMILY, name).of(x.dtype()));
+    let cost = (x.bytes() as u64, x.elements() as u64);
+    match call.recipe {
+        Recipe::Tensorwise => {
+            let groups = call.rows * call.columns / GROUP;
+            let launch = kernel(maximum).read(x.region()).write(words.region()).u64(groups as u64);
+            let launch = launch.u32(word(call.columns)?).u32(is_vector(call)).cost(cost.0, cost.1);
+            let blocks = word(groups.div_ceil(gpu::THREADS as usize * PER_THREAD))?;
+            Ok(launch.launch([blocks, 1, 1], gpu::THREADS)?)
+        }
+        Recipe::Rowwise => {
+            let launch = kernel(outer_maxima).read(x.region()).write(words.region());
+            let launch = launch.u32(word(call.rows)?).u32(word(call.columns)?).u32(is_vector(call));
+            Ok(launch.cost(cost.0, cost.1).launch(tiles(call)?, gpu::THREADS)?)
+        }
+    }
+}
+
+/// Casts into the layouts of `made`; factors are computed from `maxima` and written, or read if it is `None`.
+pub(super) fn cast(call: &Call<'_>, maxima: Option<&Tensor>, made: &Quantised) -> Result<()> {
+    let (x, word) = (call.x, |size| gpu::word(call.operator, size));
+    let Some(format) = made.layouts().next().map(|layout| layout.values.dtype()) else { return Ok(()) };
+    let [.., cast] = names(call.input);
+    let mut launch = x.device().kernel(Function::new(&FAMILY, cast).from_to(x.dtype(), format));
+    launch = launch.read(x.region());
+    let [rows, columns] = [&made.stored, &made.transposed].map(|layout| layout.as_ref().map(|l| &l.scales));
+    let rows = if call.recipe == Recipe::Tensorwise { rows.or(columns) } else { rows };
+    let [stored, transposed] =
+        [&made.stored, &made.transposed].map(|layout| layout.as_ref().map(|layout| &layout.values));
+    for operand in [maxima, rows, columns, stored, transposed, call.sums] {
+        launch = match operand {
+            Some(tensor) => launch.write(tensor.region()),
+            None => launch.null(),
+        };
+    }
+    launch = launch.u32(word(call.rows)?).u32(word(call.columns)?).u32(word(padded(call.rows))?);
+    launch = launch.u32(u32::from(call.recipe == Recipe::Rowwise)).u32(is_vector(call));
+    let written: usize = made.layouts().map(|layout| layout.values.bytes()).sum();
+    let cost = (x.bytes() + written) as u64;
+    Ok(launch.cost(cost, 2 * x.elements() as u64).launch(tiles(call)?, gpu::THREADS)?)
+}
+
+/// Adds the sums of the rows of blocks up.
+pub(super) fn finish_sums(operator: &'static str, sums: &Tensor, bias: &GradientTarget) -> Result<()> {
+    let (runs, width) = (sums.shape().rows(), sums.shape().columns());
+    let cut = Cut::of_sums(operator, runs, width)?;
+    columns::finish(&FAMILY, sums, 0, &cut, cut.width, bias)
+}
+
+/// dy = dy · activation', with the largest magnitude in `cells`.
+pub(super) fn backward_activation(
+    dy: &Tensor,
+    saved: &Tensor,
+    activation: Activation,
+    cells: &Tensor,
+) -> Result<()> {
+    let lanes = gpu::lanes(dy.dtype());
+    let vector = dy.elements().is_multiple_of(lanes) && gpu::aligned(&[dy, saved]);
+    let items = if vector { dy.elements() / lanes } else { dy.elements() };
+    let kernel = Function::new(&FAMILY, activation.name_of_gradient()).of(dy.dtype());
+    let launch = dy.device().kernel(kernel).read(saved.region()).write(dy.region()).write(cells.region());
+    let launch = launch.u64(dy.elements() as u64).u32(u32::from(vector));
+    let launch = launch.cost(3 * dy.bytes() as u64, 8 * dy.elements() as u64);
+    let blocks = items.div_ceil(gpu::THREADS as usize * PER_THREAD);
+    let blocks = gpu::word("fp8_linear.backward_activation", blocks)?;
+    Ok(launch.launch([blocks, 1, 1], gpu::THREADS)?)
+}
+
+fn operand(scaled: &Scaled, recipe: Recipe) -> Operand<'_> {
+    let factors = scaled.scales.region();
+    let factors = match recipe {
+        Recipe::Tensorwise => Scales::Tensor(factors),
+        Recipe::Rowwise => Scales::Outer(factors),
+    };
+    Operand::new(scaled.values.region(), scaled.values.dtype()).scaled(factors)
+}
+
+/// out (+)= a · bᵀ + bias.
+pub(super) fn multiply(
+    a: &Scaled,
+    b: &Scaled,
+    bias: Option<&Tensor>,
+    out: &Tensor,
+    accumulate: bool,
+    fast: bool,
+) -> Result<()> {
+    let (m, n, k) = (a.values.shape().rows(), b.values.shape().rows(), a.values.shape().columns());
+    let epilogue = bias.map_or(Epilogue::None, |bias| Epilogue::Bias(bias.region()));
+    // A single row has one factor in both recipes; the other operand has at least 16 rows.
+    let recipe =
+        if a.scales.elements() * b.scales.elements() > 1 { Recipe::Rowwise } else { Recipe::Tensorwise };
+    let (a, b) = (operand(a, recipe), operand(b, recipe).transposed());
+    let (device, out) = (out.device(), Operand::new(out.region(), out.dtype()));
+    Ok(device.matmul(&Matmul { m, n, k, a, b, out, accumulate, epilogue, fast })?)
+}

@@ -1,0 +1,34 @@
+//! Largest magnitudes of gradients, measured by the operators that produce them.
+
+use device::{Backend, Category, Request};
+
+use super::cuda;
+use crate::ops::{Activation, activation, check, gate, gpu};
+use crate::{Result, Tensor};
+
+/// Words of the largest magnitude of a gradient like `like`.
+fn cells(like: &Tensor, operator: &'static str) -> Result<Option<Tensor>> {
+    gpu::cells(like.device(), Request::new(Category::ActivationGradient, operator))
+}
+
+/// As [`activation::backward`] in `dy`'s own memory, with the result's largest magnitude. Errors: as there.
+pub fn backward_activation(dy: Tensor, saved: &Tensor, activation: Activation) -> Result<Tensor> {
+    const OPERATOR: &str = "fp8_linear.backward_activation";
+    if !dy.is_unique() || activation == Activation::None {
+        return activation::backward(dy, saved, activation);
+    }
+    let Some(cells) = cells(&dy, OPERATOR)? else { return activation::backward(dy, saved, activation) };
+    check::computed(OPERATOR, &[("dy", &dy), ("saved", saved)])?;
+    check::shape(OPERATOR, "saved", saved, dy.shape())?;
+    if dy.device().backend() == Backend::Cuda {
+        cuda::backward_activation(&dy, saved, activation, &cells)?;
+    }
+    Ok(dy.with_maxima(Some(cells)))
+}
+
+/// As [`gate::backward`], with the largest magnitude of the gradients that replace `pair`. Errors: as there.
+pub fn backward_gate(pair: Tensor, hidden: &Tensor, activation: Activation) -> Result<Tensor> {
+    let cells = cells(&pair, "fp8_linear.backward_gate")?;
+    gate::backward_measured(&pair, hidden, activation, cells.as_ref())?;
+    Ok(pair.with_maxima(cells))
+}

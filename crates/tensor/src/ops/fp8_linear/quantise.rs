@@ -1,0 +1,97 @@
+//! Casts to FP8.
+
+use device::{Backend, Category, DType, Request};
+
+use super::call::{Call, SUMMED_ROWS};
+use super::input::Input;
+use super::quantised::{Cast, Quantised, Recipe, Scaled, padded};
+use super::{cpu, cuda};
+use crate::ops::gpu::CELLS;
+use crate::ops::{GradientTarget, check};
+use crate::{Result, Tensor};
+
+/// Casts into `made`. Largest magnitudes that accompany x are not searched for again.
+fn run(call: &Call<'_>, made: &Quantised) -> Result<()> {
+    let measured = call.x.maxima().filter(|_| call.recipe == Recipe::Tensorwise && !call.known);
+    let words = match (call.known, measured, call.recipe) {
+        (true, ..) | (_, Some(_), _) => 0,
+        (_, None, Recipe::Tensorwise) => CELLS,
+        (_, None, Recipe::Rowwise) => call.rows + call.columns,
+    };
+    let workspace = Tensor::workspace(call.x.device(), call.operator, words * DType::U32.bytes())?;
+    match call.x.device().backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => cpu::quantise(call, made),
+        Backend::Cuda if call.known => cuda::cast(call, None, made),
+        Backend::Cuda => {
+            if measured.is_none() {
+                cuda::measure(call, &workspace)?;
+            }
+            cuda::cast(call, Some(measured.unwrap_or(&workspace)), made)
+        }
+    }
+}
+
+/// Casts `input` of `x [.., columns]`, f32 or a half type, into new layouts. Errors: a number of columns that
+/// is no multiple of [`super::MULTIPLE`], another type, out of memory.
+pub fn quantise(x: &Tensor, input: Input, cast: Cast) -> Result<Quantised> {
+    const OPERATOR: &str = "fp8_linear.quantise";
+    let call = Call::new(OPERATOR, x, input, cast.recipe)?;
+    let made = Quantised::empty(x.device(), OPERATOR, [call.rows, call.columns], cast)?;
+    run(&call, &made)?;
+    Ok(made)
+}
+
+/// [`quantise`] into existing layouts. Errors: as there, layouts of other shapes.
+pub fn quantise_into(x: &Tensor, recipe: Recipe, made: &Quantised) -> Result<()> {
+    const OPERATOR: &str = "fp8_linear.quantise_into";
+    let call = Call::new(OPERATOR, x, Input::Plain, recipe)?;
+    let (rows, columns) = (call.rows, call.columns);
+    for layout in made.layouts() {
+        check::elements(OPERATOR, "layout", &layout.values, rows * columns)?;
+    }
+    run(&call, made)
+}
+
+/// [`quantise`] of the plain values into the transposed layout alone, with the factors `scales` of an earlier
+/// cast of equal values. Errors: as there.
+pub fn quantise_with(x: &Tensor, format: DType, scales: &Tensor) -> Result<Scaled> {
+    const OPERATOR: &str = "fp8_linear.quantise_with";
+    let recipe = if scales.elements() == 1 { Recipe::Tensorwise } else { Recipe::Rowwise };
+    let call = Call { known: true, ..Call::new(OPERATOR, x, Input::Plain, recipe)? };
+    let request = Request::new(Category::ActivationGradient, OPERATOR);
+    let shape = [call.columns, padded(call.rows)];
+    let values = Tensor::empty(x.device(), shape, format, request)?;
+    let made = Scaled { values, scales: scales.clone() };
+    run(&call, &Quantised { stored: None, transposed: Some(made.clone()) })?;
+    Ok(made)
+}
+
+/// [`quantise`] of gradients `dy`, in E5M2; with `sums` also the column sums of every 128 rows, f32, which
+/// [`finish_sums`] adds up for a bias. Errors: as there.
+pub fn quantise_gradient(dy: &Tensor, cast: Cast, sums: bool) -> Result<(Quantised, Option<Tensor>)> {
+    const OPERATOR: &str = "fp8_linear.quantise_gradient";
+    let call = Call::new(OPERATOR, dy, Input::Plain, cast.recipe)?;
+    let made = Quantised::empty(dy.device(), OPERATOR, [call.rows, call.columns], cast)?;
+    let request = Request::new(cast.category, OPERATOR);
+    let sums = match sums {
+        true => {
+            let shape = [call.rows.div_ceil(SUMMED_ROWS), call.columns];
+            Some(Tensor::empty(dy.device(), shape, DType::F32, request)?)
+        }
+        false => None,
+    };
+    run(&Call { sums: sums.as_ref(), ..call }, &made)?;
+    Ok((made, sums))
+}
+
+/// Adds the sums of [`quantise_gradient`] up: bias `[columns]` (+)= Σ. Errors: shapes that do not agree.
+pub fn finish_sums(sums: &Tensor, bias: &GradientTarget) -> Result<()> {
+    const OPERATOR: &str = "fp8_linear.finish_sums";
+    check::shape(OPERATOR, "bias", &bias.tensor, [sums.shape().columns()])?;
+    match sums.device().backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => cpu::finish_sums(sums, bias),
+        Backend::Cuda => cuda::finish_sums(OPERATOR, sums, bias),
+    }
+}

@@ -1,0 +1,274 @@
+//! FP8 matmuls against f64 with the quantisation modelled, so that the kernels are tested and not the formats.
+
+use device::{Backend, E4m3, E5m2, Fp8};
+use tensor::ops::fp8_linear::{self, Cast, Input, Quantised, Recipe, Scaled};
+use tensor::ops::{Activation, gate, layer_norm, rms_norm};
+use tensor::{DType, Tensor};
+
+use crate::reference;
+use crate::support::{Case, bits, devices, read};
+
+/// Rows, inputs, outputs: rows that are no multiple of 16, more than one tile and chunk of each.
+const SIZES: [[usize; 3]; 5] =
+    [[1, 16, 16], [33, 48, 64], [130, 144, 272], [300, 1040, 128], [257, 64, 3088]];
+
+/// The host, and bf16 on a GPU, which alone has kernels.
+fn cases() -> Vec<Case> {
+    let has = |case: &Case| case.device.backend() == Backend::Cpu || case.dtype == DType::Bf16;
+    devices().into_iter().filter(has).collect()
+}
+
+/// The values of a matrix in FP8 without their factors, and the factors.
+fn codes(scaled: &Scaled) -> (Vec<f32>, Vec<f32>) {
+    let values = match scaled.values.dtype() {
+        DType::E5m2 => scaled.values.to_vec::<E5m2>().unwrap().into_iter().map(Fp8::to_f32).collect(),
+        _ => scaled.values.to_vec::<E4m3>().unwrap().into_iter().map(Fp8::to_f32).collect(),
+    };
+    (values, scaled.scales.to_vec().unwrap())
+}
+
+/// What a matrix in FP8 stands for.
+fn values(scaled: &Scaled) -> Vec<f64> {
+    let ((codes, factors), columns) = (codes(scaled), scaled.values.shape().columns());
+    let factor = |row: usize| f64::from(factors[if factors.len() == 1 { 0 } else { row }]);
+    codes.iter().enumerate().map(|(at, code)| f64::from(*code) * factor(at / columns)).collect()
+}
+
+/// The model of a cast: codes and factors of `[rows, columns]` values, with factors of rows or of all.
+fn model<F: Fp8>(values: &[f32], columns: usize, recipe: Recipe) -> (Vec<f32>, Vec<f32>) {
+    let factor = |values: &[f32]| {
+        let largest = values.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
+        if largest == 0.0 { 1.0 } else { largest.max(2f32.powi(-100)) / F::LARGEST }
+    };
+    let rows = values.chunks(columns);
+    let factors: Vec<f32> = match recipe {
+        Recipe::Tensorwise => vec![factor(values)],
+        Recipe::Rowwise => rows.clone().map(factor).collect(),
+    };
+    let of = |row: usize| 1.0 / factors[if factors.len() == 1 { 0 } else { row }];
+    let codes = rows.enumerate().flat_map(|(row, values)| {
+        let scale = of(row);
+        values.iter().map(move |value| F::from_f32(value * scale).to_f32())
+    });
+    (codes.collect(), factors)
+}
+
+fn transposed(values: &[f32], columns: usize, padded: usize) -> Vec<f32> {
+    let rows = values.len() / columns;
+    let at = |i: usize| if i % padded < rows { values[i % padded * columns + i / padded] } else { 0.0 };
+    (0..columns * padded).map(at).collect()
+}
+
+fn check_cast<F: Fp8>(what: &str, values: &[f32], columns: usize, recipe: Recipe, made: &Quantised) {
+    let padded = (values.len() / columns).next_multiple_of(16);
+    assert_eq!(codes(made.stored.as_ref().unwrap()), model::<F>(values, columns, recipe), "{what}");
+    let turned = transposed(values, columns, padded);
+    let expected = model::<F>(&turned, padded, recipe);
+    assert_eq!(codes(made.transposed.as_ref().unwrap()), expected, "{what}, transposed");
+}
+
+fn wide(case: &Case, tensor: &Tensor) -> Vec<f32> {
+    read(tensor).into_iter().map(|value| case.round(value as f32)).collect()
+}
+
+#[test]
+fn casts_round_and_transpose_by_the_largest_magnitude() {
+    for case in cases() {
+        for ([rows, columns, _], recipe) in SIZES.into_iter().flat_map(|size| Recipe::ALL.map(|r| (size, r)))
+        {
+            let what = format!("{rows}x{columns} {recipe:?} {}", case.name());
+            let (x, _) = case.operand("x", [rows, columns]);
+            let plain = wide(&case, &x);
+            let cast = |format| Cast::new(format, recipe).stored().transposed();
+            let made = fp8_linear::quantise(&x, Input::Plain, cast(DType::E4m3)).unwrap();
+            check_cast::<E4m3>(&what, &plain, columns, recipe, &made);
+            let (made, sums) = fp8_linear::quantise_gradient(&x, cast(DType::E5m2), true).unwrap();
+            check_cast::<E5m2>(&what, &plain, columns, recipe, &made);
+            let scales = &made.transposed.as_ref().unwrap().scales;
+            let again = fp8_linear::quantise_with(&x, DType::E5m2, scales).unwrap();
+            assert_eq!(codes(&again), codes(made.transposed.as_ref().unwrap()), "{what}, again");
+
+            for accumulate in [false, true] {
+                let bias = case.target("bias", [columns], accumulate);
+                fp8_linear::finish_sums(sums.as_ref().unwrap(), &bias).unwrap();
+                let expected: Vec<f64> = (0..columns)
+                    .map(|column| (0..rows).map(|row| f64::from(plain[row * columns + column])).sum())
+                    .collect();
+                case.single().close(&what, &case.added(&bias, "bias"), &expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn activations_and_gates_are_cast_as_if_they_were_stored() {
+    for case in cases() {
+        for activation in Activation::ALL {
+            for recipe in Recipe::ALL {
+                let (x, _) = case.operand("x", [70, 160]);
+                let cast = Cast::new(DType::E4m3, recipe).stored().transposed();
+                let stored = tensor::ops::activation::forward(&x, activation).unwrap();
+                let gated = gate::forward(&x, activation).unwrap();
+                for (input, stored) in
+                    [(Input::Activated(activation), stored), (Input::Gated(activation), gated)]
+                {
+                    let fused = fp8_linear::quantise(&x, input, cast).unwrap();
+                    let apart = fp8_linear::quantise(&stored, Input::Plain, cast).unwrap();
+                    for (fused, apart) in fused.layouts().zip(apart.layouts()) {
+                        // Operators that store may use another arithmetic, so a rounding may differ.
+                        let what = format!("{input:?} {recipe:?}");
+                        case.close(&what, &values(fused), &values(apart));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// `[m, k]` times `[n, k]` transposed, in f64.
+fn product(a: &[f64], b: &[f64], k: usize) -> Vec<f64> {
+    reference::linear(a, b, None, k)
+}
+
+#[test]
+fn matmuls_multiply_what_the_codes_stand_for() {
+    for case in cases() {
+        for ([rows, inputs, outputs], recipe) in
+            SIZES.into_iter().flat_map(|size| Recipe::ALL.map(|recipe| (size, recipe)))
+        {
+            let what = |name: &str| format!("{name} {rows}x{inputs}x{outputs} {recipe:?}");
+            let (x, _) = case.operand("x", [rows, inputs]);
+            let (weight, _) = case.operand("weight", [outputs, inputs]);
+            let (dy, _) = case.operand("dy", [rows, outputs]);
+            let (bias, bias_wide) = case.operand("bias", [outputs]);
+            let cast = |format| Cast::new(format, recipe).stored().transposed();
+            let of =
+                |tensor: &Tensor, format| fp8_linear::quantise(tensor, Input::Plain, cast(format)).unwrap();
+            let (x8, w8, dy8) = (of(&x, DType::E4m3), of(&weight, DType::E4m3), of(&dy, DType::E5m2));
+            let (x_stored, x_turned) = (x8.stored.unwrap(), x8.transposed.unwrap());
+            let (w_stored, w_turned) = (w8.stored.unwrap(), w8.transposed.unwrap());
+            let (dy_stored, dy_turned) = (dy8.stored.unwrap(), dy8.transposed.unwrap());
+            let padded = rows.next_multiple_of(16);
+
+            for bias in [None, Some((&bias, &bias_wide[..]))] {
+                let y = fp8_linear::forward(&x_stored, &w_stored, bias.map(|b| b.0), x.shape(), case.dtype);
+                let expected =
+                    reference::linear(&values(&x_stored), &values(&w_stored), bias.map(|b| b.1), inputs);
+                case.close(&what("y"), &read(&y.unwrap()), &expected);
+            }
+            let dx = fp8_linear::backward_input(&dy_stored, &w_turned, dy.shape(), case.dtype).unwrap();
+            assert_eq!(dx.shape(), x.shape());
+            case.close(&what("dx"), &read(&dx), &product(&values(&dy_stored), &values(&w_turned), outputs));
+            for accumulate in [false, true] {
+                let expected = product(&values(&dy_turned), &values(&x_turned), padded);
+                let dw = case.target("dw", [outputs, inputs], accumulate);
+                fp8_linear::backward_weight(&dy_turned, &x_turned, &dw).unwrap();
+                case.close(&what("dw"), &case.added(&dw, "dw"), &expected);
+            }
+            let dw = case.targets("dw", [outputs, inputs], false);
+            for target in &dw {
+                fp8_linear::backward_weight(&dy_turned, &x_turned, target).unwrap();
+            }
+            case.close(&what("dw in the compute type"), &read(&dw[1].tensor), &read(&dw[0].tensor));
+        }
+    }
+}
+
+#[test]
+fn zeros_stay_zeros_and_what_is_not_finite_reaches_every_result() {
+    for case in cases() {
+        for (recipe, value) in Recipe::ALL
+            .into_iter()
+            .flat_map(|recipe| [0.0, f32::INFINITY, f32::NAN].map(|value| (recipe, value)))
+        {
+            let mut planted = vec![0.0f32; 64 * 32];
+            planted[5 * 32 + 7] = value;
+            let x = case.tensor(&planted, [64, 32]);
+            let (weight, _) = case.operand("weight", [48, 32]);
+            let cast = Cast::new(DType::E4m3, recipe).stored();
+            let of = |tensor| fp8_linear::quantise(tensor, Input::Plain, cast).unwrap().stored.unwrap();
+            let (x8, w8) = (of(&x), of(&weight));
+            let y = read(&fp8_linear::forward(&x8, &w8, None, x.shape(), case.dtype).unwrap());
+            let what = format!("{recipe:?} {value} {}", case.name());
+            if value == 0.0 {
+                assert!(y.iter().all(|y| *y == 0.0), "{what}");
+                continue;
+            }
+            let rows: Vec<bool> = y.chunks(48).map(|row| row.iter().all(|y| !y.is_finite())).collect();
+            assert!(rows[5], "{what}");
+            assert!(recipe == Recipe::Rowwise || rows.iter().all(|row| *row), "{what}");
+        }
+    }
+}
+
+#[test]
+fn tiny_and_huge_tensors_keep_their_size() {
+    // f16 has none of these sizes.
+    for case in cases().into_iter().filter(|case| case.dtype != DType::F16) {
+        for size in [2f32.powi(-110), 1e-30, 1e-6, 1e6, 1e37] {
+            let values: Vec<f32> =
+                (0..32 * 16).map(|i| case.round(size * (1.0 + (i % 7) as f32 / 8.0))).collect();
+            let x = case.tensor(&values, [32, 16]);
+            let cast = Cast::new(DType::E5m2, Recipe::Tensorwise).stored();
+            let made = fp8_linear::quantise(&x, Input::Plain, cast).unwrap().stored.unwrap();
+            let found = self::values(&made);
+            let wrong = |(found, value): (&f64, &f32)| (found / f64::from(*value) - 1.0).abs() > 0.13;
+            let least = if size < 2f32.powi(-100) { f64::from(size) } else { 0.0 };
+            assert!(least > 0.0 || !found.iter().zip(&values).any(wrong), "{size} {}", case.name());
+            assert!(found.iter().all(|value| value.is_finite() && *value > 0.0), "{size}");
+        }
+    }
+}
+
+#[test]
+fn norms_measure_what_they_write() {
+    for case in cases() {
+        // A row by a warp, a row by a block, and rows of any width.
+        for width in [96, 2064, 16_400] {
+            let settings = layer_norm::Settings { epsilon: 1e-5, measures: true };
+            let (x, _) = case.operand("x", [19, width]);
+            let (branch, _) = case.operand("branch", [19, width]);
+            let (dy, _) = case.operand("dy", [19, width]);
+            let (weight, _) = case.operand("weight", [width]);
+            let (sum, layer) =
+                layer_norm::forward_residual(&x, &branch, &weight, Some(&weight), settings).unwrap();
+            let rms = rms_norm::forward(&x, &weight, settings).unwrap();
+            let (mean, rstd) = (&layer.mean, &layer.rstd);
+            let layer_dx =
+                layer_norm::backward_input(&dy, Some(&x), &sum, &weight, mean, rstd, true).unwrap();
+            let rms_dx = rms_norm::backward_input(&dy, None, &x, &weight, &rms.rstd, true).unwrap();
+            for (number, made) in [layer.output, rms.output, layer_dx, rms_dx].into_iter().enumerate() {
+                let what = format!("{number} of width {width}, {}", case.name());
+                assert_eq!(made.maxima().is_some(), case.device.is_cuda_like(), "{what}");
+                let cast = Cast::new(DType::E4m3, Recipe::Tensorwise).stored().transposed();
+                let cast = fp8_linear::quantise(&made, Input::Plain, cast).unwrap();
+                check_cast::<E4m3>(&what, &wide(&case, &made), width, Recipe::Tensorwise, &cast);
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_are_measured_where_they_are_made() {
+    for case in cases() {
+        for activation in Activation::ALL.into_iter().filter(|activation| *activation != Activation::None) {
+            let what = format!("{activation:?} {}", case.name());
+            let cast = Cast::new(DType::E5m2, Recipe::Tensorwise).stored().transposed();
+            let (saved, _) = case.operand("saved", [130, 96]);
+            let dy = || case.operand("dy", [130, 96]).0;
+            let measured = fp8_linear::backward_activation(dy(), &saved, activation).unwrap();
+            let (made, _) = fp8_linear::quantise_gradient(&measured, cast, false).unwrap();
+            check_cast::<E5m2>(&what, &wide(&case, &measured), 96, Recipe::Tensorwise, &made);
+            let apart = tensor::ops::activation::backward(dy(), &saved, activation).unwrap();
+            case.close(&what, &read(&measured), &read(&apart));
+
+            let pair = case.operand("pair", [130, 192]).0;
+            let (hidden, same) = (dy(), case.operand("pair", [130, 192]).0);
+            let measured = fp8_linear::backward_gate(pair, &hidden, activation).unwrap();
+            gate::backward(&same, &dy(), activation).unwrap();
+            assert_eq!(bits(&measured), bits(&same), "{what}");
+            let (made, _) = fp8_linear::quantise_gradient(&measured, cast, false).unwrap();
+            check_cast::<E5m2>(&what, &wide(&case, &measured), 192, Recipe::Tensorwise, &made);
+        }
+    }
+}

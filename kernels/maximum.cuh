@@ -1,0 +1,39 @@
+// Largest magnitudes of arrays, as bits: a comparison of integers that NaN wins and that needs no order.
+#pragma once
+#include "common.cuh"
+
+// The largest magnitude is spread over CELLS words, zero at first, so that warps do not wait for each other.
+struct Maximum {
+    u32 bits = 0;
+    __device__ __forceinline__ void add(float x) { bits = max(bits, __float_as_uint(fabsf(x))); }
+    template <int N> __device__ __forceinline__ void add(const Floats<N> &values) {
+#pragma unroll
+        for (int i = 0; i < N; i++) add(values.at[i]);
+    }
+};
+
+// The largest of a warp's lanes, in each of them; sm_75 has no instruction for it.
+__device__ __forceinline__ u32 warp_maximum(u32 bits) {
+#pragma unroll
+    for (int offset = WARP / 2; offset > 0; offset /= 2)
+        bits = max(bits, __shfl_xor_sync(ALL_LANES, bits, offset));
+    return bits;
+}
+
+// The largest of all cells, in every lane of a warp: each warp reads them, because a barrier would hold back
+// the loads after it.
+__device__ __forceinline__ u32 largest_of(const u32 *cells) {
+    u32 bits = 0;
+#pragma unroll
+    for (int i = 0; i < CELLS / WARP; i++) bits = max(bits, cells[i * WARP + threadIdx.x % WARP]);
+    return warp_maximum(bits);
+}
+
+// Adds a warp's maximum, rounded to T: rounding keeps the order, so values are compared before it. All lanes
+// of a warp call it; whole warps may be absent.
+template <typename T> __device__ __forceinline__ void record(const Maximum &mine, u32 *cells) {
+    const u32 bits = warp_maximum(mine.bits);
+    const u32 warp = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
+    if (threadIdx.x % WARP == 0)
+        atomicMax(cells + warp % CELLS, __float_as_uint(to_f32(from_f32<T>(__uint_as_float(bits)))));
+}
