@@ -19,6 +19,7 @@ PRECISIONS = {
     "TF32": ["precision.tf32=true"],
     "bf16": ["precision.compute=bf16"],
     "f16": ["precision.compute=f16"],
+    "FP8": ["precision.compute=bf16", "precision.matmul=fp8"],
 }
 CONFIG = "launch/configs/gpt2-124m.toml"
 

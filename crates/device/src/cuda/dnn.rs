@@ -108,17 +108,17 @@ pub(super) struct Plan {
 
 impl Drop for Plan {
     fn drop(&mut self) {
-        // SAFETY: each descriptor was made once in `Plan::new` and is destroyed once; null ones are skipped.
-        unsafe {
-            for tensor in [self.input, self.output].into_iter().filter(|tensor| !tensor.is_null()) {
-                let _ = result::destroy_tensor_descriptor(tensor);
-            }
-            if !self.weight.is_null() {
-                let _ = result::destroy_filter_descriptor(self.weight);
-            }
-            if !self.convolution.is_null() {
-                let _ = result::destroy_convolution_descriptor(self.convolution);
-            }
+        for tensor in [self.input, self.output].into_iter().filter(|tensor| !tensor.is_null()) {
+            // SAFETY: made once in `Plan::new`, destroyed once.
+            let _ = unsafe { result::destroy_tensor_descriptor(tensor) };
+        }
+        if !self.weight.is_null() {
+            // SAFETY: made once in `Plan::new`, destroyed once.
+            let _ = unsafe { result::destroy_filter_descriptor(self.weight) };
+        }
+        if !self.convolution.is_null() {
+            // SAFETY: made once in `Plan::new`, destroyed once.
+            let _ = unsafe { result::destroy_convolution_descriptor(self.convolution) };
         }
     }
 }
@@ -165,11 +165,14 @@ impl Plan {
                 sys::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION,
                 sys::cudnnDataType_t::CUDNN_DATA_FLOAT,
             )
-            .named("cudnnSetConvolution2dDescriptor")?;
-            result::set_convolution_math_type(plan.convolution, math).named("cudnnSetConvolutionMathType")?;
-            result::set_convolution_group_count(plan.convolution, groups)
-                .named("cudnnSetConvolutionGroupCount")?;
         }
+        .named("cudnnSetConvolution2dDescriptor")?;
+        // SAFETY: as above.
+        unsafe { result::set_convolution_math_type(plan.convolution, math) }
+            .named("cudnnSetConvolutionMathType")?;
+        // SAFETY: as above.
+        unsafe { result::set_convolution_group_count(plan.convolution, groups) }
+            .named("cudnnSetConvolutionGroupCount")?;
         Ok(plan)
     }
 
@@ -182,11 +185,11 @@ impl Plan {
         let (alpha, beta) = (1.0_f32, if call.accumulate { 1.0_f32 } else { 0.0 });
         let (alpha, beta) = ((&raw const alpha).cast(), (&raw const beta).cast());
         let (input, output, weight, convolution) = (self.input, self.output, self.weight, self.convolution);
-        // SAFETY: `Convolution::check` checked every region against its buffer; the descriptors describe
-        // them; the workspace has at least the algorithm's bytes; the handle's stream belongs to the device.
-        unsafe {
-            match algorithm {
-                Algorithm::Forward(algorithm) => result::convolution_forward(
+        match algorithm {
+            // SAFETY: `Convolution::check` checked every region against its buffer; the descriptors describe
+            // them; the workspace has the algorithm's bytes; the handle's stream belongs to the device.
+            Algorithm::Forward(algorithm) => unsafe {
+                result::convolution_forward(
                     handle,
                     alpha,
                     input,
@@ -201,40 +204,46 @@ impl Plan {
                     output,
                     y,
                 )
-                .named("cudnnConvolutionForward"),
-                Algorithm::Input(algorithm) => result::convolution_backward_data(
-                    handle,
-                    alpha,
-                    weight,
-                    w,
-                    output,
-                    y,
-                    convolution,
-                    algorithm,
-                    workspace,
-                    bytes,
-                    beta,
-                    input,
-                    x,
-                )
-                .named("cudnnConvolutionBackwardData"),
-                Algorithm::Weight(algorithm) => result::convolution_backward_filter(
-                    handle,
-                    alpha,
-                    input,
-                    x,
-                    output,
-                    y,
-                    convolution,
-                    algorithm,
-                    workspace,
-                    bytes,
-                    beta,
-                    weight,
-                    w,
-                )
-                .named("cudnnConvolutionBackwardFilter"),
             }
+            .named("cudnnConvolutionForward"),
+            // SAFETY: as above.
+            Algorithm::Input(algorithm) => unsafe {
+                result::convolution_backward_data(
+                    handle,
+                    alpha,
+                    weight,
+                    w,
+                    output,
+                    y,
+                    convolution,
+                    algorithm,
+                    workspace,
+                    bytes,
+                    beta,
+                    input,
+                    x,
+                )
+            }
+            .named("cudnnConvolutionBackwardData"),
+            // SAFETY: as above.
+            Algorithm::Weight(algorithm) => unsafe {
+                result::convolution_backward_filter(
+                    handle,
+                    alpha,
+                    input,
+                    x,
+                    output,
+                    y,
+                    convolution,
+                    algorithm,
+                    workspace,
+                    bytes,
+                    beta,
+                    weight,
+                    w,
+                )
+            }
+            .named("cudnnConvolutionBackwardFilter"),
         }
     }
 }

@@ -110,35 +110,41 @@ impl Plan {
     /// Returns the bytes of an algorithm's workspace. Errors: an algorithm without this shape.
     fn workspace(&self, handle: sys::cudnnHandle_t, algorithm: Algorithm) -> Result<usize> {
         let (input, output, weight, convolution) = (self.input, self.output, self.weight, self.convolution);
-        // SAFETY: every descriptor is alive, and the calls write one number.
-        unsafe {
-            match algorithm {
-                Algorithm::Forward(algorithm) => result::get_convolution_forward_workspace_size(
+        let bytes = match algorithm {
+            // SAFETY: every descriptor is alive, and the call writes one number.
+            Algorithm::Forward(algorithm) => unsafe {
+                result::get_convolution_forward_workspace_size(
                     handle,
                     input,
                     weight,
                     convolution,
                     output,
                     algorithm,
-                ),
-                Algorithm::Input(algorithm) => result::get_convolution_backward_data_workspace_size(
+                )
+            },
+            // SAFETY: as above.
+            Algorithm::Input(algorithm) => unsafe {
+                result::get_convolution_backward_data_workspace_size(
                     handle,
                     weight,
                     output,
                     convolution,
                     input,
                     algorithm,
-                ),
-                Algorithm::Weight(algorithm) => result::get_convolution_backward_filter_workspace_size(
+                )
+            },
+            // SAFETY: as above.
+            Algorithm::Weight(algorithm) => unsafe {
+                result::get_convolution_backward_filter_workspace_size(
                     handle,
                     input,
                     output,
                     convolution,
                     weight,
                     algorithm,
-                ),
-            }
-        }
-        .named("cudnnGetConvolutionWorkspaceSize")
+                )
+            },
+        };
+        bytes.named("cudnnGetConvolutionWorkspaceSize")
     }
 }

@@ -16,11 +16,11 @@ fn counts_are_those_of_sorted_classes() {
                 order.sort_by(|a, b| row[*b].total_cmp(&row[*a]).then(a.cmp(b)));
                 order
             };
-            for row in 0..rows {
+            for (row, id) in ids.iter_mut().enumerate() {
                 match row % 8 {
-                    0 | 1 => ids[row] = sorted(row)[0] as u32,
-                    2 | 3 => ids[row] = sorted(row)[(row % 7).min(classes - 1)] as u32,
-                    4 => ids[row] = IGNORED,
+                    0 | 1 => *id = sorted(row)[0] as u32,
+                    2 | 3 => *id = sorted(row)[(row % 7).min(classes - 1)] as u32,
+                    4 => *id = IGNORED,
                     _ => {}
                 }
             }

@@ -1,4 +1,4 @@
-//! FP8 matmuls against f64 with the quantisation modelled, so that the kernels are tested and not the formats.
+//! FP8 matmuls against f64 with the quantisation modelled: the kernels are tested, not the formats.
 
 use device::{Backend, E4m3, E5m2, Fp8};
 use tensor::ops::fp8_linear::{self, Cast, Input, Quantised, Recipe, Scaled};
