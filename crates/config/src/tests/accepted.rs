@@ -167,7 +167,7 @@ fn the_documentation_lists_every_key_and_the_defaults_are_a_configuration() {
                 continue;
             }
             let mut overrides: Vec<String> = kind.into_iter().collect();
-            if overrides.iter().any(|kind| kind.contains("mlp")) {
+            if overrides.iter().any(|kind| kind.contains("mlp") || kind.contains("resnet")) {
                 overrides.push("data.kind=synthetic".into());
             }
             overrides.push(format!("{}={literal}", key.path));
