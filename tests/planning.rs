@@ -395,3 +395,23 @@ fn the_planned_host_memory_matches_a_run() {
         );
     }
 }
+
+#[test]
+fn fp8_matmuls_without_a_layer_are_refused() {
+    let directory = workplace();
+    std::fs::write(directory.path().join("fp8.toml"), "[model]\n").unwrap();
+    let table: [(&[&str], &str); 3] = [
+        (&["model.kind=resnet"], "no linear layer but the first or its head"),
+        (&["precision.fp8_layers=['*.mpl.*']"], "\"*.mpl.*\" matches no linear layer, such as "),
+        (&["lora.rank=4"], "adapters"),
+    ];
+    for (sets, sentence) in table {
+        let sets =
+            ["data.kind=synthetic", "precision.matmul=fp8"].iter().chain(sets).flat_map(|set| ["--set", set]);
+        let arguments = ["fp8.toml", "--device", "cpu"].into_iter().chain(sets);
+        let output = plimsoll(directory.path()).arg("plan").args(arguments).output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{sentence}: {said}");
+        assert!(said.contains(sentence), "{said}");
+    }
+}

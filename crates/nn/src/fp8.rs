@@ -45,8 +45,14 @@ impl Fp8Layers {
         }
     }
 
-    /// Checks that every glob matches one of `names`, those of all linear layers. Errors: a sentence.
+    /// Checks that every glob matches one of `names`, those of all linear layers, and that without globs a
+    /// layer may be chosen. Errors: a sentence.
     pub fn check<'a>(&self, names: impl Iterator<Item = &'a str> + Clone) -> Result<(), String> {
+        if self.layers.is_empty() && names.clone().count() < 2 {
+            return Err(
+                "the model has no linear layer but the first or its head, so none multiplies in FP8".into()
+            );
+        }
         let idle = |pattern: &&Pattern| !names.clone().any(|name| pattern.matches(name));
         let Some(pattern) = self.layers.iter().find(idle) else { return Ok(()) };
         let text = pattern.as_str();

@@ -64,8 +64,8 @@ fn types_of_values_that_do_not_go_together_are_refused() {
     let config = parse(&text, &["model.width=256"]).unwrap();
     assert_eq!((config.scaler.init_scale, config.scaler.growth_interval), (8.0, 2000));
     assert_eq!(parse(&config.to_toml(), &[]).unwrap().scaler, config.scaler);
-    let missing = refusal(&format!("{LEAST}[{scaler}]\ngrowth = 8\n"), &[]);
-    let expected = "unknown key precision.scaler.growth: did you mean precision.scaler.growth";
+    let missing = refusal(&format!("{LEAST}[{scaler}]\ngrowth_facto = 8\n"), &[]);
+    let expected = "unknown key precision.scaler.growth_facto: did you mean precision.scaler.growth_factor?";
     assert!(missing.contains(expected), "{missing}");
 }
 
