@@ -36,7 +36,7 @@ pub struct OperatorPrecision {
     pub operator: &'static str,
     /// The precision of its arithmetic.
     pub arithmetic: Arithmetic,
-    /// What it keeps or returns in f32 whatever the type of its operands; empty if nothing.
+    /// Values that are kept or returned in f32 whatever the type of the operands; empty if none.
     pub in_f32: &'static str,
 }
 

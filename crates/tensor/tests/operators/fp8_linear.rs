@@ -27,7 +27,7 @@ fn codes(scaled: &Scaled) -> (Vec<f32>, Vec<f32>) {
     (values, scaled.scales.to_vec().unwrap())
 }
 
-/// What a matrix in FP8 stands for.
+/// The values of a matrix in FP8: its codes times their factors.
 fn values(scaled: &Scaled) -> Vec<f64> {
     let ((codes, factors), columns) = (codes(scaled), scaled.values.shape().columns());
     let factor = |row: usize| f64::from(factors[if factors.len() == 1 { 0 } else { row }]);

@@ -1,4 +1,4 @@
-//! What is counted.
+//! The counts of an accuracy.
 
 /// Rows that were compared, and those whose target is the best class, or among the best five.
 pub const COUNTS: usize = 3;
