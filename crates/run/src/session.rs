@@ -1,5 +1,6 @@
 //! The training loop of every rank.
 
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use collective::ControlPlane;
@@ -42,147 +43,184 @@ pub(crate) fn run(
     interrupt: &Interrupt,
     observer: &mut dyn Observer,
 ) -> Result<History> {
-    let config = worker.setup().config.clone();
-    let calendar = Calendar::new(&config);
-    let mut history = History::begin(worker.setup());
+    let history = History::begin(worker.setup());
     worker.check_plan(RunPart::Start, 0)?;
-    let mut clock = Clock::new(worker.device().backend() == Backend::Cuda);
-    history.interrupted = stops_at_start(worker, &history, interrupt, observer)?;
-    if history.interrupted {
-        return Ok(history);
+    let calendar = Calendar::new(&worker.setup().config);
+    let clock = Clock::new(worker.device().backend() == Backend::Cuda);
+    let mut training =
+        Training { worker, interrupt, observer, calendar, history, clock, unread: None, due: false };
+    training.history.interrupted = training.stops_at_start()?;
+    if !training.history.interrupted {
+        training.steps()?;
     }
-    // A step's scalars are read after the next one has been enqueued, so that the device never waits for the
-    // host.
-    let mut unread: Option<Unread> = None;
-    // Whether a checkpoint is due and has not been taken.
-    let mut due = false;
-    for step in history.first..calendar.steps {
+    Ok(training.history)
+}
+
+/// A session of training on one rank.
+struct Training<'a> {
+    worker: &'a mut Worker,
+    interrupt: &'a Interrupt,
+    observer: &'a mut dyn Observer,
+    calendar: Calendar,
+    history: History,
+    clock: Clock,
+    /// The last step, if its scalars have not been read: they are read after the next one has been enqueued,
+    /// so that the device never waits for the host.
+    unread: Option<Unread>,
+    /// Whether a checkpoint is due and has not been taken.
+    due: bool,
+}
+
+impl Training<'_> {
+    /// Returns whether the ranks agree to stop before the first step, if any step is left.
+    fn stops_at_start(&mut self) -> Result<bool> {
+        let is_left = self.history.first < self.calendar.steps;
+        let is_due = self.interrupt.is_due(0);
+        let stops = Agreement::reach(self.worker.control(), is_due, self.observer, None)?.stop && is_left;
+        if stops && self.worker.grid().rank() == 0 {
+            tracing::info!("asked to stop during the start: no step is done");
+        }
+        Ok(stops)
+    }
+
+    fn steps(&mut self) -> Result<()> {
+        for step in self.history.first..self.calendar.steps {
+            if self.step(step)?.is_break() {
+                break;
+            }
+        }
+        self.read_last()
+    }
+
+    /// Processes a step and what is due after it. Breaks if it is the last.
+    fn step(&mut self, step: u64) -> Result<ControlFlow<()>> {
         let span = step_span(step + 1).entered();
-        match worker.step(step) {
+        match self.worker.step(step) {
             Err(error @ WorkerError::Repeatable { .. }) => {
                 drop(span);
-                leave_to_repeat(worker, &mut history, unread, observer, error)?;
-                return Ok(history);
+                self.leave_to_repeat(error)?;
+                return Ok(ControlFlow::Break(()));
             }
             stepped => stepped?,
         }
         drop(span);
-        worker.check_plan(RunPart::Step, step + 1)?;
-        if let Some(hashes) = worker.take_hashes()? {
-            observer.hashes(&hashes)?;
+        self.worker.check_plan(RunPart::Step, step + 1)?;
+        if let Some(hashes) = self.worker.take_hashes()? {
+            self.observer.hashes(&hashes)?;
         }
-        if let Some(unread) = unread.take() {
-            unread.read(worker, &mut history, observer)?;
-            if history.lost.is_some() {
-                break;
-            }
+        self.read_last()?;
+        if self.history.lost.is_some() {
+            return Ok(ControlFlow::Break(()));
         }
-        let duration = clock.lap().filter(|_| step > history.first);
-        history.steps = step + 1;
-        let memory = worker.memory();
-        let mut validation = None;
-        history.is_best = false;
-        if calendar.validates_after(step) {
-            let found = worker.validate()?;
-            (validation, history.accuracy) = (Some(found), found.accuracy);
-            history.is_best = history.validations.add(found.loss) && config.checkpoint.keep_best;
-            worker.check_plan(RunPart::Validation, step + 1)?;
-            clock.restart();
+        let duration = self.clock.lap().filter(|_| step > self.history.first);
+        self.history.steps = step + 1;
+        let memory = self.worker.memory();
+        let validation = self.validate_after(step)?;
+        let mut agreed = self.agree_after(step)?;
+        let ranks = std::mem::take(&mut agreed.ranks);
+        self.unread = Some(Unread { step, duration, validation, memory, ranks });
+        self.end_step(step, &agreed)
+    }
+
+    /// Reads the scalars of the last step, if that has not been done.
+    fn read_last(&mut self) -> Result<()> {
+        match self.unread.take() {
+            Some(unread) => unread.read(self.worker, &mut self.history, self.observer),
+            None => Ok(()),
         }
-        let is_due = interrupt.is_due(step + 1 - history.first);
-        let every = config.telemetry.every;
-        let record = match is_reported(step + 1, history.first + 1, calendar.steps, every) {
-            true => Some(worker.record()?),
+    }
+
+    /// Validates if that is due after `step`.
+    fn validate_after(&mut self, step: u64) -> Result<Option<Validation>> {
+        self.history.is_best = false;
+        if !self.calendar.validates_after(step) {
+            return Ok(None);
+        }
+        let found = self.worker.validate()?;
+        self.history.accuracy = found.accuracy;
+        let keeps_best = self.worker.setup().config.checkpoint.keep_best;
+        self.history.is_best = self.history.validations.add(found.loss) && keeps_best;
+        self.worker.check_plan(RunPart::Validation, step + 1)?;
+        self.clock.restart();
+        Ok(Some(found))
+    }
+
+    /// Exchanges with all ranks what is due after `step`.
+    fn agree_after(&mut self, step: u64) -> Result<Agreement> {
+        let (done, first) = (step + 1, self.history.first);
+        let is_due = self.interrupt.is_due(done - first);
+        let every = self.worker.setup().config.telemetry.every;
+        let record = match is_reported(done, first + 1, self.calendar.steps, every) {
+            true => Some(self.worker.record()?),
             false => None,
         };
-        let agreed = Agreement::reach(worker.control(), is_due, observer, record)?;
-        history.interrupted = agreed.stop && step + 1 < calendar.steps;
-        if history.interrupted && worker.grid().rank() == 0 {
-            tracing::info!("stop requested: step {} is the last", history.steps);
+        let agreed = Agreement::reach(self.worker.control(), is_due, self.observer, record)?;
+        self.history.interrupted = agreed.stop && done < self.calendar.steps;
+        if self.history.interrupted && self.worker.grid().rank() == 0 {
+            tracing::info!("stop requested: step {done} is the last");
         }
-        let done = Unread { step, duration, validation, memory, ranks: agreed.ranks };
-        let has_ended = history.interrupted || out_of_patience(worker, &calendar, &history);
-        let is_last = has_ended || step + 1 == calendar.steps;
-        let is_busy = agreed.is_saving && !config.checkpoint.wait;
-        let newly_due = calendar.saves_after(step) || agreed.save_is_due && !due;
-        due |= newly_due;
+        Ok(agreed)
+    }
+
+    /// Takes a checkpoint if one is due and can be taken. Breaks if the step is the last.
+    fn end_step(&mut self, step: u64, agreed: &Agreement) -> Result<ControlFlow<()>> {
+        let checkpoint = &self.worker.setup().config.checkpoint;
+        let (waits, is_kept) = (checkpoint.wait, checkpoint.is_kept());
+        let has_ended = self.history.interrupted || self.is_out_of_patience();
+        let is_last = has_ended || step + 1 == self.calendar.steps;
+        let is_busy = agreed.is_saving && !waits;
+        let newly_due = self.calendar.saves_after(step) || agreed.save_is_due && !self.due;
+        self.due |= newly_due;
         if newly_due && is_busy && !is_last {
-            observer.put_off(&history);
+            self.observer.put_off(&self.history);
         }
-        let saves = config.checkpoint.is_kept() && (is_last || due && !is_busy);
-        if !saves && !history.is_best {
-            unread = Some(done);
-        } else {
+        if is_kept && (is_last || self.due && !is_busy) || self.history.is_best {
             // A checkpoint includes the loss of its last step.
-            done.read(worker, &mut history, observer)?;
-            if history.lost.is_some() {
-                break;
-            }
-            if history.is_finite() {
-                wait_together(worker.control(), &mut || !observer.is_saving())?;
-                observer.save(worker, &history)?;
-                due = false;
-                clock.restart();
+            self.read_last()?;
+            if self.history.lost.is_none() && self.history.is_finite() {
+                self.save()?;
+                self.due = false;
+                self.clock.restart();
             }
         }
-        if has_ended {
-            break;
+        Ok(match has_ended || self.history.lost.is_some() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        })
+    }
+
+    /// Saves the state when the last checkpoint has been written.
+    fn save(&mut self) -> Result<()> {
+        wait_together(self.worker.control(), &mut || !self.observer.is_saving())?;
+        self.observer.save(self.worker, &self.history)
+    }
+
+    /// Saves the state before a step that ran out of memory, from which the run continues with smaller
+    /// micro-batches. Errors: `error` if that state is not finite, so that it may not be saved.
+    fn leave_to_repeat(&mut self, error: WorkerError) -> Result<()> {
+        self.read_last()?;
+        if !self.history.is_finite() {
+            return Err(error.into());
         }
+        self.history.repeats = Some(error.to_string());
+        if self.history.steps > self.history.first {
+            self.save()?;
+        }
+        Ok(())
     }
-    if let Some(unread) = unread {
-        unread.read(worker, &mut history, observer)?;
-    }
-    Ok(history)
-}
 
-/// Saves the state before a step that ran out of memory, from which the run continues with smaller
-/// micro-batches. Errors: `error` if that state is not finite, so that it may not be saved.
-fn leave_to_repeat(
-    worker: &mut Worker,
-    history: &mut History,
-    unread: Option<Unread>,
-    observer: &mut dyn Observer,
-    error: WorkerError,
-) -> Result<()> {
-    if let Some(unread) = unread {
-        unread.read(worker, history, observer)?;
+    /// Returns whether the validation loss has not fallen for `train.patience` validations.
+    fn is_out_of_patience(&self) -> bool {
+        let since_best = self.history.validations.since_best;
+        let has_ended = self.calendar.patience.is_some_and(|patience| since_best >= patience)
+            && self.history.steps < self.calendar.steps
+            && !self.worker.device().is_meta();
+        if has_ended && self.worker.grid().rank() == 0 {
+            let step = self.history.steps;
+            tracing::info!("{since_best} validations without a lower loss: step {step} is the last");
+        }
+        has_ended
     }
-    if !history.is_finite() {
-        return Err(error.into());
-    }
-    history.repeats = Some(error.to_string());
-    if history.steps > history.first {
-        wait_together(worker.control(), &mut || !observer.is_saving())?;
-        observer.save(worker, history)?;
-    }
-    Ok(())
-}
-
-/// Returns whether the ranks agree to stop before the first step, if any step is left.
-fn stops_at_start(
-    worker: &mut Worker,
-    history: &History,
-    interrupt: &Interrupt,
-    observer: &dyn Observer,
-) -> Result<bool> {
-    let is_left = history.first < Calendar::new(&worker.setup().config).steps;
-    let stops = Agreement::reach(worker.control(), interrupt.is_due(0), observer, None)?.stop && is_left;
-    if stops && worker.grid().rank() == 0 {
-        tracing::info!("asked to stop during the start: no step is done");
-    }
-    Ok(stops)
-}
-
-/// Returns whether the validation loss has not fallen for `train.patience` validations.
-fn out_of_patience(worker: &Worker, calendar: &Calendar, history: &History) -> bool {
-    let since_best = history.validations.since_best;
-    let has_ended = calendar.patience.is_some_and(|patience| since_best >= patience)
-        && history.steps < calendar.steps
-        && !worker.device().is_meta();
-    if has_ended && worker.grid().rank() == 0 {
-        tracing::info!("{since_best} validations without a lower loss: step {} is the last", history.steps);
-    }
-    has_ended
 }
 
 /// Durations of steps.

@@ -2,6 +2,7 @@ mod layouts;
 mod sizes;
 
 use device::{Description, Kind};
+use rayon::prelude::*;
 use tensor::ops::attention::{self, Heads, Masks, Qkv};
 use tensor::{Backend, DType, Tensor, TensorError};
 
@@ -44,23 +45,36 @@ fn gradient(size: &Size, qkv: &[f64], dy: &[f64], output: &[f64], logsumexp: &[f
     let Size { time, heads, .. } = *size;
     let Heads { query: query_heads, width, .. } = heads;
     let scale = 1.0 / (width as f64).sqrt();
-    let mut dqkv = vec![0.0; qkv.len()];
-    for (line, logsumexp) in logsumexp.chunks(time).enumerate() {
+    // Gradients of one query head's queries, keys and values, [time, width] each.
+    let of_line = |(line, logsumexp): (usize, &[f64])| {
         let (b, head) = (line / query_heads, line % query_heads);
-        let at = |t: usize, part: usize| at(heads, b * time + t, part, head);
+        let row = |t: usize, part: usize| &qkv[at(heads, b * time + t, part, head)..][..width];
         let plain = |t: usize| ((b * time + t) * query_heads + head) * width;
+        let mut parts = [(); 3].map(|()| vec![0.0; time * width]);
         for query in 0..time {
-            let (q, dy) = (&qkv[at(query, 0)..][..width], &dy[plain(query)..][..width]);
+            let (q, dy) = (row(query, 0), &dy[plain(query)..][..width]);
             let delta = dot(dy, &output[plain(query)..][..width]);
             for key in 0..=query {
-                let (k, v) = (&qkv[at(key, 1)..][..width], &qkv[at(key, 2)..][..width]);
+                let (k, v) = (row(key, 1), row(key, 2));
                 let weight = (dot(q, k) * scale - logsumexp[query]).exp();
                 let slope = weight * (dot(dy, v) - delta) * scale;
                 for column in 0..width {
-                    dqkv[at(query, 0) + column] += slope * k[column];
-                    dqkv[at(key, 1) + column] += slope * q[column];
-                    dqkv[at(key, 2) + column] += weight * dy[column];
+                    parts[0][query * width + column] += slope * k[column];
+                    parts[1][key * width + column] += slope * q[column];
+                    parts[2][key * width + column] += weight * dy[column];
                 }
+            }
+        }
+        parts
+    };
+    let lines: Vec<_> = logsumexp.par_chunks(time).enumerate().map(of_line).collect();
+    let mut dqkv = vec![0.0; qkv.len()];
+    for (line, parts) in lines.iter().enumerate() {
+        let (b, head) = (line / query_heads, line % query_heads);
+        for (part, values) in parts.iter().enumerate() {
+            for (t, row) in values.chunks(width).enumerate() {
+                let target = &mut dqkv[at(heads, b * time + t, part, head)..][..width];
+                target.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The forward functions in plain f64 code.
 
+use rayon::prelude::*;
 use tensor::ops::Activation;
 use tensor::ops::attention::Heads;
 
@@ -50,29 +51,32 @@ pub(crate) fn layer_norm(x: &[f64], weight: &[f64], bias: &[f64], epsilon: f64) 
 /// values.
 pub(crate) fn attention(qkv: &[f64], batch: usize, time: usize, heads: Heads) -> [Vec<f64>; 2] {
     let Heads { query, width, .. } = heads;
-    let (mut output, mut logsumexp) = (vec![0.0; batch * time * query * width], vec![]);
-    for b in 0..batch {
-        for head in 0..query {
-            let row = |t: usize, part: usize| &qkv[at(heads, b * time + t, part, head)..][..width];
-            for t in 0..time {
-                let scores: Vec<f64> = (0..=t)
-                    .map(|s| {
-                        let product: f64 = row(t, 0).iter().zip(row(s, 1)).map(|(q, k)| q * k).sum();
-                        product / (width as f64).sqrt()
-                    })
-                    .collect();
-                let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let total: f64 = scores.iter().map(|s| (s - largest).exp()).sum();
-                logsumexp.push(largest + total.ln());
-                let out = &mut output[((b * time + t) * query + head) * width..][..width];
-                for (s, score) in scores.iter().enumerate() {
-                    let weight = (score - largest).exp() / total;
-                    out.iter_mut().zip(row(s, 2)).for_each(|(out, v)| *out += weight * v);
-                }
+    let line = |line: usize| {
+        let (b, head) = (line / query, line % query);
+        let row = |t: usize, part: usize| &qkv[at(heads, b * time + t, part, head)..][..width];
+        let position = |t: usize| {
+            let product = |s: usize| row(t, 0).iter().zip(row(s, 1)).map(|(q, k)| q * k).sum::<f64>();
+            let scores: Vec<f64> = (0..=t).map(|s| product(s) / (width as f64).sqrt()).collect();
+            let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let total: f64 = scores.iter().map(|s| (s - largest).exp()).sum();
+            let mut out = vec![0.0; width];
+            for (s, score) in scores.iter().enumerate() {
+                let weight = (score - largest).exp() / total;
+                out.iter_mut().zip(row(s, 2)).for_each(|(out, v)| *out += weight * v);
             }
+            (out, largest + total.ln())
+        };
+        (0..time).map(position).unzip()
+    };
+    let lines: Vec<(Vec<Vec<f64>>, Vec<f64>)> = (0..batch * query).into_par_iter().map(line).collect();
+    let mut output = vec![0.0; batch * time * query * width];
+    for (line, (rows, _)) in lines.iter().enumerate() {
+        for (t, row) in rows.iter().enumerate() {
+            let first = ((line / query * time + t) * query + line % query) * width;
+            output[first..][..width].copy_from_slice(row);
         }
     }
-    [output, logsumexp]
+    [output, lines.into_iter().flat_map(|(_, logsumexp)| logsumexp).collect()]
 }
 
 /// Index in packed queries, keys and values where the queries (0), keys (1) or values (2) of a row and query

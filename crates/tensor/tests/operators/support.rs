@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 
 use device::{Category, Description, Device, DeviceOptions, Float, Request, dispatch};
+use rayon::prelude::*;
 use tensor::ops::{DTYPES, GradientTarget};
 use tensor::{DType, Element, Tensor};
 
@@ -185,7 +186,7 @@ impl Case {
         what: &str,
         gradient: &[f64],
         point: &[f64],
-        function: impl Fn(&[f64]) -> f64,
+        function: impl Fn(&[f64]) -> f64 + Sync,
     ) {
         self.is_gradient_of_terms(what, 0.0, gradient, point, function);
     }
@@ -198,7 +199,7 @@ impl Case {
         terms: f64,
         gradient: &[f64],
         point: &[f64],
-        function: impl Fn(&[f64]) -> f64,
+        function: impl Fn(&[f64]) -> f64 + Sync,
     ) {
         let what = format!("{what}, {}", self.name());
         is_gradient_within((self.tolerance(), terms), &what, gradient, point, function);
@@ -298,7 +299,7 @@ fn close_within((tolerance, least): (f64, f64), what: &str, found: &[f64], expec
 
 /// Asserts that `gradient` is that of `function` at `point`, by central differences: along every axis for few
 /// elements, else along random directions.
-pub(crate) fn is_gradient(what: &str, gradient: &[f64], point: &[f64], function: impl Fn(&[f64]) -> f64) {
+pub(crate) fn is_gradient(what: &str, gradient: &[f64], point: &[f64], function: impl Fn(&[f64]) -> f64 + Sync) {
     is_gradient_within((TOLERANCE, 0.0), what, gradient, point, function);
 }
 
@@ -307,14 +308,13 @@ fn is_gradient_within(
     what: &str,
     gradient: &[f64],
     point: &[f64],
-    function: impl Fn(&[f64]) -> f64,
+    function: impl Fn(&[f64]) -> f64 + Sync,
 ) {
     const STEP: f64 = 1e-4;
     assert_eq!(gradient.len(), point.len(), "{what}");
     let count = if point.len() <= 128 { point.len() } else { 12 };
-    let (mut found, mut expected) = (Vec::new(), Vec::new());
-    for number in 0..count {
-        let direction = if count == point.len() {
+    let along = |number: usize| {
+        let direction: Vec<f64> = if count == point.len() {
             (0..count).map(|axis| f64::from(u8::from(axis == number))).collect()
         } else {
             wide(&normal(&format!("direction {number}"), point.len()))
@@ -324,9 +324,9 @@ fn is_gradient_within(
         };
         // Fourth order, so that the step is large enough for rounding not to matter.
         let (near, far) = (at(STEP) - at(-STEP), at(2.0 * STEP) - at(-2.0 * STEP));
-        expected.push((8.0 * near - far) / (12.0 * STEP));
-        found.push(gradient.iter().zip(&direction).map(|(g, d)| g * d).sum());
-    }
+        (dot(gradient, &direction), (8.0 * near - far) / (12.0 * STEP))
+    };
+    let (found, expected): (Vec<f64>, Vec<f64>) = (0..count).into_par_iter().map(along).unzip();
     close_within(tolerance, what, &found, &expected);
 }
 
