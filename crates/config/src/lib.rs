@@ -5,8 +5,8 @@
 //! have been checked against each other. Errors are reported before anything is allocated, in one sentence
 //! that names the key, the file and the line ([`ConfigError`]).
 //!
-//! Each key is one row of `sections.rs`: name, type, default, documentation, what it decides, how it is read
-//! and written. The crate `keys` derives from the rows the structs below, the suggestion for a misspelt key,
+//! Each key is one row of a file in `sections/`: name, type, default, documentation, what it decides, how it
+//! is read and written. The crate `keys` derives from the rows the structs below, the suggestion for a misspelt key,
 //! the resolved text ([`RunConfig::to_toml`]) and the documentation's [`reference()`]. Checks between keys
 //! are in `check.rs`.
 //!

@@ -1,0 +1,133 @@
+//! The keys of `[data]`.
+
+use std::path::PathBuf;
+
+use data::{Crop, OrderKind};
+use keys::{Interval, Reading, Row, Takes, Value, choice, section};
+
+use crate::choices::{DataKind, path_value, read_path};
+use crate::mixture::{self, MixtureSource};
+use crate::paths;
+
+/// The largest token number that a key accepts.
+const MOST_TOKEN: u64 = u32::MAX as u64 - 1;
+/// The kinds of data that are read from files.
+const FILES: &[&str] = &[DataKind::Text.name(), DataKind::Tokens.name(), DataKind::Chat.name(), IMAGES[0]];
+/// The kind of data that is images.
+const IMAGES: &[&str] = &[DataKind::Images.name()];
+/// Those of them with documents.
+const DOCUMENTS: &[&str] = &[DataKind::Text.name(), DataKind::Tokens.name(), DataKind::Chat.name()];
+/// Those of them that are read as one long sequence of tokens.
+const STREAMS: &[&str] = &[DataKind::Text.name(), DataKind::Tokens.name()];
+
+section! {
+    /// `[data]`: the data that is trained on.
+    pub struct Data = "data" {
+        /// Text files, token shards, conversations, images of classes, or examples from a generator for
+        /// benchmarks and planning.
+        kind: DataKind = choice!(DataKind, DataKind::ALL).default("\"text\"");
+        /// Files and globs of text, of token shards in nanoGPT's or llm.c's format, or of conversations in
+        /// JSON lines; folders of images with a subfolder for each class, or CIFAR's binary files or their
+        /// folder; at least one.
+        paths: Vec<String> = Row::texts().default("[]").only(Data::kind, FILES).any_bits();
+        /// Files and globs that are held out for validation; without one, the end of `paths` is, or for
+        /// images CIFAR's test file, or the subfolder `val` beside `train`.
+        validation_paths: Vec<String> = Row::texts().default("[]").only(Data::kind, FILES).any_bits();
+        /// Sources in place of `paths`, each with its share of the sequences: `[[data.mixture]]` with
+        /// `paths`, `weight` and, if need be, `validation_paths`.
+        mixture: Vec<MixtureSource> =
+            Row::new(Takes::Tables(MixtureSource::KEYS), MixtureSource::read_all, mixture::value)
+                .default("[]")
+                .only(Data::kind, STREAMS);
+        /// The directory that paths are relative to; relative to its default itself.
+        base: PathBuf = Row::new(Takes::Text, paths::read, paths::value)
+            .derived("the configuration file's directory", |_| Ok("".into()))
+            .only(Data::kind, FILES)
+            .any_bits()
+            .local()
+            .finish(|path, given| {
+                let is_files = FILES.contains(&given.text(Data::kind)?.as_str());
+                paths::base(path, given, Data::base, is_files)
+            });
+        /// The tokenizer: "bytes", "gpt2", or the path of a tokenizer.json, relative to this file; "none" for
+        /// token shards whose text does not matter.
+        tokenizer: String = Row::text()
+            .derived("\"none\" for token shards, else \"bytes\"", |given| {
+                let is_tokens = given.text(Data::kind)? == DataKind::Tokens.name();
+                Ok(if is_tokens { "none".into() } else { "bytes".into() })
+            })
+            .finish(|name, given| paths::tokenizer(name, given, Data::tokenizer));
+        /// The file of the chat template, relative to this file; by default chat_template.jinja beside the
+        /// tokenizer, or `chat_template` in its tokenizer_config.json.
+        chat_template: Option<PathBuf> = Row::new(Takes::Text, read_path, path_value)
+            .default("\"\"")
+            .only(Data::kind, &["chat"])
+            .any_bits()
+            .local()
+            .finish(|path, given| paths::file(path, given, Data::chat_template, "chat template"));
+        /// Whether the corpus is told from others by a hash of all of it, which reads it once when a run
+        /// starts, and not by its size and a hash of pieces.
+        full_hash: bool = Row::flag().default("false").only(Data::kind, STREAMS).any_bits();
+        /// Whether sequences are filled with whole documents and padding, rather than with what follows in
+        /// the text. All data is read once at the start. A document longer than a sequence is cut.
+        pack_documents: bool = Row::flag().default("false").only(Data::kind, DOCUMENTS);
+        /// Whether attention and positions stay within a document.
+        document_mask: bool = Row::flag().default("false").only(Data::kind, DOCUMENTS);
+        /// The token that documents begin with, by its number; by default the tokenizer's.
+        separator: Option<u32> = Row::new(
+            Takes::ChoiceOrInteger(&["tokenizer"], 0, MOST_TOKEN),
+            read_token,
+            |token| token.map_or("tokenizer".into(), |token| u64::from(token).into()),
+        ).default("\"tokenizer\"").only(Data::kind, STREAMS);
+        /// The token that does not count in the loss where it is a target, by its number.
+        ignore: Option<u32> = Row::new(
+            Takes::ChoiceOrInteger(&["none"], 0, MOST_TOKEN),
+            read_token,
+            |token| token.map_or("none".into(), |token| u64::from(token).into()),
+        ).default("\"none\"").only(Data::kind, STREAMS);
+        /// The directory in which tokens of text are kept between runs, relative to the current directory;
+        /// empty: `.tokens` beside the run directory. Text of bytes needs none.
+        cache: PathBuf = Row::new(Takes::Text, paths::read, paths::value)
+            .default("\"\"")
+            .only(Data::kind, &["text"])
+            .any_bits()
+            .local();
+        /// The fraction of the text, at its end, or of the images, at random, that is held out for validation
+        /// if `validation_paths` names nothing.
+        validation_fraction: f64 = Row::number(Interval::Inside).default("0.05").only(Data::kind, FILES);
+        /// The order of training: every epoch shuffled, or file by file from the first token on, as llm.c and
+        /// modded-nanogpt read.
+        order: OrderKind = choice!(OrderKind, OrderKind::ALL).default("\"shuffled\"").only(Data::kind, STREAMS);
+        /// The part of a training image that a sample shows: "padded", a window of the model's size in the
+        /// image with a black border; "resized", a random rectangle, scaled; "center"; or "auto": "padded"
+        /// for images of the model's size, "resized" for others.
+        crop: Crop = choice!(Crop, Crop::ALL).default("\"auto\"").only(Data::kind, IMAGES);
+        /// Pixels of the border of `crop = "padded"`.
+        crop_padding: usize = Row::count(0, 1024).default("4").only(Data::kind, IMAGES);
+        /// Whether half of the training samples are mirrored.
+        flip: bool = Row::flag().default("true").only(Data::kind, IMAGES);
+        /// The mean that is subtracted from each channel of values from 0 to 1: one number, or one for each.
+        mean: Vec<f64> =
+            Row::numbers(Interval::NotNegative).default("[0.485, 0.456, 0.406]").only(Data::kind, IMAGES);
+        /// The standard deviation that each channel is then divided by.
+        deviation: Vec<f64> =
+            Row::numbers(Interval::Positive).default("[0.229, 0.224, 0.225]").only(Data::kind, IMAGES);
+        /// α of the Beta(α, α) distribution by which mixup mixes each sample with another one, and their
+        /// classes; 0: it does not.
+        mixup: f64 = Row::number(Interval::NotNegative).default("0").only(Data::kind, IMAGES);
+        /// Whether an image that cannot be decoded is named, counted and replaced by the next one, rather
+        /// than refused.
+        skip_invalid: bool = Row::flag().default("false").only(Data::kind, IMAGES);
+        /// Micro-batches that each rank reads ahead of its step on a thread of its own; 0: it reads each when
+        /// the step needs it.
+        prefetch: usize = Row::count(0, 1024).default("4").any_bits();
+    }
+}
+
+/// Reads a token number; the key's name for none is `None`.
+fn read_token(value: &Value, takes: &Takes) -> Reading<Option<u32>> {
+    match value {
+        Value::Text(name) => Reading::within(takes.names().contains(&name.as_str()).then_some(None)),
+        _ => takes.read_count(value).try_into().map(Some),
+    }
+}

@@ -1,0 +1,41 @@
+//! The keys of `[lora]`.
+
+use std::path::PathBuf;
+
+use keys::{Interval, Row, Takes, section};
+use nn::{FolderTensor, Lora, MOST_EXTENT};
+
+use crate::choices::{path_value, read_path};
+use crate::paths;
+
+section! {
+    /// `[lora]`: low-rank adapters, which alone are trained beside the frozen model.
+    pub struct LoraSection = "lora" {
+        /// A folder of adapters in PEFT's format, relative to the configuration: settings that are not
+        /// written come from its adapter_config.json, and the initial values from its safetensors.
+        from: Option<PathBuf> = Row::new(Takes::Text, read_path, path_value)
+            .default("\"\"")
+            .any_bits()
+            .local()
+            .finish(|path, given| paths::file(path, given, LoraSection::from, "folder of adapters"));
+        /// The rank of the adapters; 0: there are none.
+        rank: usize = Row::count(0, MOST_EXTENT).default("0");
+        /// The factor of an adapter is `alpha` / `rank`.
+        alpha: f64 = Row::number(Interval::NotNegative).derived("the rank", |given| {
+            Ok((given.integer(LoraSection::rank)? as f64).into())
+        });
+        /// The probability of dropout of an adapter's input.
+        dropout: f64 = Row::number(Interval::Fraction).default("0");
+        /// The linear layers with an adapter: names of modules or their ends, as PEFT takes them, such as
+        /// "q_proj" or "c_attn", globs of names, or "all-linear".
+        targets: Vec<String> = Row::texts().default("[\"all-linear\"]");
+    }
+}
+
+impl LoraSection {
+    /// The adapters of a model with these tensors in Hugging Face's format; `None` for rank 0.
+    pub(crate) fn of(&self, tensors: &[FolderTensor]) -> Option<Lora> {
+        let LoraSection { rank, alpha, dropout, ref targets, .. } = *self;
+        (rank > 0).then(|| Lora::new(rank, alpha, dropout, targets, tensors))
+    }
+}

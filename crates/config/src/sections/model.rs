@@ -1,0 +1,25 @@
+//! The keys of `[model]` that every family has.
+
+use std::path::PathBuf;
+
+use keys::{Row, Takes, section};
+
+use crate::choices::{path_value, read_path};
+use crate::paths;
+
+section! {
+    /// The key of `[model]` that every family has.
+    pub struct ModelSection = "model" {
+        /// The family of the model. The other keys of `[model]` belong to a family each.
+        kind: String = Row::text();
+        /// A folder of Hugging Face, relative to the configuration: the family and the sizes that are not
+        /// written come from its config.json, and the initial weights from its safetensors.
+        from: Option<PathBuf> = Row::new(Takes::Text, read_path, path_value)
+            .default("\"\"")
+            .any_bits()
+            .local()
+            .finish(|path, given| paths::file(path, given, ModelSection::from, "folder of the model"));
+        /// Whether only sizes come from the folder `from`, and initial weights are random.
+        from_config: bool = Row::flag().default("false").any_bits();
+    }
+}

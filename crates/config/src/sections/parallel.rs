@@ -1,0 +1,106 @@
+//! The keys of `[parallel]`.
+
+use std::path::PathBuf;
+
+use collective::PeerMethod;
+use keys::{Row, Takes, choice, section};
+use nn::MOST_LAYERS;
+use parallel::Axis;
+use parallel::data::Reduction;
+use parallel::pipeline::ScheduleKind;
+
+use super::train::Train;
+use crate::choices::{Overlap, PartitionPolicy, path_value, read_path};
+use crate::paths;
+
+section! {
+    /// `[parallel]`: how the work is distributed over ranks.
+    pub struct Parallel = "parallel" {
+        /// Ranks that share the micro-batches: a power of two that divides `lanes`.
+        data: usize = Row::count(1, 1 << 20).default("1").any_bits();
+        /// Ranks that share the layers.
+        pipeline: usize = Row::count(1, MOST_LAYERS).default("1").any_bits();
+        /// Gradient sums that a fixed tree adds: a power of two that divides the micro-batches of a step.
+        lanes: usize = Row::count(1, 1 << 20).derived(
+            "the largest power of two, at most 8, that divides the micro-batches of a step",
+            |given| {
+                let global = given.integer(Train::global_batch_size)?;
+                Ok(crate::lanes::default_lanes(global / given.integer(Train::micro_batch_size)?).into())
+            },
+        );
+        /// The order of a pipeline's passes; the bits are the same. On one rank each micro-batch ends before
+        /// the next begins.
+        schedule: ScheduleKind = choice!(ScheduleKind, ScheduleKind::ALL).default("\"1f1b\"").any_bits();
+        /// Stages of each rank.
+        chunks: usize = Row::count(1, MOST_LAYERS)
+            .default("2")
+            .only(Parallel::schedule, &["interleaved"])
+            .any_bits()
+            .finish(|count, given| match given.text(Parallel::schedule)?.as_str() {
+                "interleaved" => Ok(count),
+                _ => Ok(1),
+            });
+        /// The partition of the layers over a pipeline's stages: the one whose slowest stage is fastest, the
+        /// one whose largest peak is lowest, or the number of layers in each stage.
+        partition: PartitionPolicy = Row::new(
+            Takes::ChoiceOrIntegers(PartitionPolicy::NAMES, 1, MOST_LAYERS),
+            PartitionPolicy::read,
+            PartitionPolicy::value,
+        ).default("\"fastest\"").any_bits().renamed("parallel.division", "");
+        /// A file of times that `plimsoll plan --profile` wrote, for choosing the partition, relative to the
+        /// configuration; without one, the partition follows counted FLOPs and bytes.
+        profile: Option<PathBuf> = Row::new(Takes::Text, read_path, path_value)
+            .default("\"\"")
+            .only(Parallel::partition, &["fastest"])
+            .any_bits()
+            .local()
+            .finish(|path, given| paths::file(path, given, Parallel::profile, "file of times"));
+        /// The order in which gradients are added over ranks: a fixed tree, with the same bits on every grid,
+        /// or NCCL's, with the same bits on the same grid.
+        reduction: Reduction = choice!(Reduction, Reduction::ALL).default("\"tree\"");
+        /// 1: each data-parallel rank keeps only its shard of the optimizer state (ZeRO stage 1); the bits
+        /// are the same.
+        zero_stage: u32 = Row::small(0, 1).default("0").any_bits()
+            .renamed("parallel.shard_optimizer", ": true is 1, false is 0");
+        /// Bytes of gradients that are reduced together.
+        bucket_bytes: u64 = Row::integer(512, 1 << 40).default("67108864").any_bits();
+        /// When ranks sum gradients: as buckets fill (on), from late in backward on, or after backward (off).
+        /// auto: late where GPUs of one host sum through peer access, or after backward if the optimizer
+        /// state is sharded there too; elsewhere as buckets fill. The bits are the same.
+        overlap: Overlap = choice!(Overlap, Overlap::ALL).default("\"auto\"").any_bits();
+        /// How GPUs of one host sum through peer access during backward: copy engines move all values
+        /// (engines), a kernel reads them and copy engines move the sums (copies), one kernel does both
+        /// (kernel), or NCCL without peer access (off); the bits are the same.
+        peer_access: Option<PeerMethod> = choice!(
+            Option<PeerMethod>,
+            [Some(PeerMethod::Engines), Some(PeerMethod::Copies), Some(PeerMethod::Kernel), None],
+            way_name
+        ).default("\"kernel\"").any_bits().renamed("parallel.peers", "");
+        /// Thread blocks of the kernel that reads other GPUs' memory: the multiprocessors that it takes from
+        /// other work.
+        peer_blocks: u32 = Row::small(1, 1024).default("16").any_bits();
+        /// Seconds that a rank waits for another before it gives up.
+        timeout_seconds: u64 = Row::integer(1, 1_000_000_000).default("60").any_bits();
+    }
+}
+
+const fn way_name(way: Option<PeerMethod>) -> &'static str {
+    match way {
+        Some(way) => way.name(),
+        None => "off",
+    }
+}
+
+impl Parallel {
+    /// The axes of the grid of ranks with their sizes, the slowest varying first.
+    #[must_use]
+    pub fn axes(&self) -> [(Axis, usize); 2] {
+        [(Axis::Data, self.data), (Axis::Pipeline, self.pipeline)]
+    }
+
+    /// Returns whether each data-parallel rank keeps only its shard of the optimizer state.
+    #[must_use]
+    pub fn shards_optimizer(&self) -> bool {
+        parallel::data::shards_optimizer(self.zero_stage)
+    }
+}

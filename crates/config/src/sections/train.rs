@@ -1,0 +1,59 @@
+//! The keys of `[train]`.
+
+use keys::{Interval, Row, choice, section};
+use nn::MOST_EXTENT;
+
+use super::MOST;
+use crate::choices::OnOutOfMemory;
+
+section! {
+    /// `[train]`: how long, and in which portions.
+    pub struct Train = "train" {
+        /// Optimizer steps.
+        steps: u64 = Row::integer(1, 1 << 40).default("300").may_change();
+        /// Sequences, samples or images in one micro-batch.
+        micro_batch_size: usize = Row::count(1, MOST_EXTENT).default("8").decides_times()
+            .renamed("train.micro_batch", "");
+        /// Sequences, samples or images in one step, over all ranks: a multiple of `micro_batch_size`.
+        global_batch_size: usize = Row::count(1, MOST_EXTENT << 20).default("32").renamed(
+            "train.micro_batches",
+            ", in sequences or samples: train.micro_batches × train.micro_batch",
+        );
+        /// The seed of initial weights and of the order of the data.
+        seed: u64 = Row::integer(0, MOST).default("1");
+        /// The part of each target's probability that is spread evenly over all classes in training, as
+        /// PyTorch's `label_smoothing`; for images.
+        label_smoothing: f64 = Row::number(Interval::Fraction).default("0");
+        /// Globs of the names of parameters that are not trained, such as "wte.*" or "h.[0-5].*": they have
+        /// no gradient, no master weight and no optimizer state.
+        freeze: Vec<String> = Row::texts().default("[]");
+        /// Steps between validations; 0: only after the last step.
+        validate_every: u64 = Row::integer(0, MOST).default("0").any_bits();
+        /// Successive steps with a loss or gradient norm that is not finite after which a run ends. A
+        /// gradient whose norm is not finite updates nothing.
+        max_nonfinite_steps: u64 = Row::integer(1, MOST).default("1").any_bits();
+        /// Validations without a lower loss after which the run ends; 0: it does all steps.
+        patience: u64 = Row::integer(0, MOST).default("0").any_bits();
+        /// After a step that runs out of memory: "stop" ends the run; "halve_micro_batch" halves
+        /// `micro_batch_size`, doubles the number of micro-batches, and repeats the step with the same
+        /// samples. Ranks of one process, without a pipeline; gradients are summed after backward.
+        on_out_of_memory: OnOutOfMemory =
+            choice!(OnOutOfMemory, OnOutOfMemory::ALL).default("\"stop\"").any_bits();
+        /// Micro-batches in a validation, over all ranks. Of images, those beyond the last are empty.
+        validation_micro_batches: u64 = Row::integer(1, 1 << 20).default("8").any_bits();
+    }
+}
+
+impl Train {
+    /// Micro-batches in a step, over all ranks.
+    #[must_use]
+    pub fn micro_batches(&self) -> usize {
+        self.global_batch_size / self.micro_batch_size
+    }
+
+    /// Returns whether a step that runs out of memory is repeated with smaller micro-batches.
+    #[must_use]
+    pub fn halves_micro_batches(&self) -> bool {
+        self.on_out_of_memory == OnOutOfMemory::HalveMicroBatch
+    }
+}
