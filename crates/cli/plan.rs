@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use crate::error::CliError;
-use autograd::precision::PrecisionTable;
 use bench::describe_device;
 use clap::builder::RangedU64ValueParser;
 use config::{PartitionPolicy, RunConfig};
@@ -106,7 +105,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), CliError> {
         return print(&plan_schedule::text(&args.schedule, args.force, config, &options)?);
     }
     if args.precision {
-        return print(&plan_precision(config, &options, PrecisionTable::default())?.to_string());
+        return print(&plan_precision(config, &options)?.to_string());
     }
     if let Some(path) = &args.html {
         return page(args, config, &options, path);

@@ -1,7 +1,7 @@
 //! Grids of ranks: data parallel, pipelines, recomputed activations.
 
 use super::{BLOCK, GPIPE, INTERLEAVED, LIBRARY, Row, SHARDED, ZERO_BUBBLE, assert_equal_bits};
-use crate::common::runs::{GPT, MLP};
+use crate::common::runs::{GPT, LLAMA, MLP};
 
 /// Data-parallel ranks: lanes, buckets, ZeRO stages 0 and 1, sums by the transport.
 const GRIDS: &[Row] = &[
@@ -48,6 +48,23 @@ const GRIDS: &[Row] = &[
         MLP,
         &["precision.compute=bf16", "precision.gradients=bf16"],
         &[&["parallel.data=1"], &["parallel.data=2", SHARDED], &["parallel.data=4"]],
+    ),
+    // f32 weights, which operators cast to a half type.
+    (
+        GPT,
+        &["precision.compute=bf16", "precision.weights=f32", "model.width=64", "optim.clip_norm=0.1"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", BLOCK],
+            &["parallel.data=4", SHARDED, "parallel.bucket_bytes=512"],
+            &["parallel.pipeline=2"],
+            &["parallel.pipeline=2", "parallel.data=2", ZERO_BUBBLE, SHARDED],
+        ],
+    ),
+    (
+        LLAMA,
+        &["precision.compute=f16", "precision.weights=f32", "model.width=128", "model.loss_pieces=2"],
+        &[&["parallel.data=1"], &["parallel.data=2", SHARDED, BLOCK], &["parallel.pipeline=2", GPIPE]],
     ),
     // Optimizer state in bf16, rounded at random.
     (

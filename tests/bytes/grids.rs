@@ -6,7 +6,7 @@ use telemetry::{RankStatistics, Statistic};
 use worker::{DeviceChoice, Placement};
 
 use super::{SHARDED, compare, compare_all, run};
-use crate::common::runs::{GPT, MLP, config};
+use crate::common::runs::{GPT, LLAMA, MLP, RESNET, config};
 
 /// Every schedule on several grids, with and without sharding, with one and several micro-batches a lane.
 #[test]
@@ -71,6 +71,22 @@ fn plans_in_half_precision_equal_runs() {
             compare(GPT, &[&["model.width=64", "train.steps=2", &compute][..], more].concat());
         }
         compare(MLP, &["parallel.data=2", &compute, &gradients]);
+    }
+}
+
+/// f32 weights beside half-precision operators: casts of weights and activations.
+#[test]
+fn plans_of_autocast_equal_runs() {
+    let table: [(&str, &[&str]); 5] = [
+        (GPT, &["model.width=64", "parallel.data=2", SHARDED]),
+        (GPT, &["model.width=64", "parallel.pipeline=2", "memory.recompute=block"]),
+        (GPT, &["model.width=64", "model.loss_pieces=2", "lora.rank=2", "checkpoint.every=2"]),
+        (LLAMA, &["model.width=128", "parallel.pipeline=2", "parallel.schedule=zero-bubble"]),
+        (RESNET, &["parallel.data=2", "train.steps=2"]),
+    ];
+    for (number, (text, more)) in table.into_iter().enumerate() {
+        let compute = ["precision.compute=bf16", "precision.compute=f16"][number % 2];
+        compare(text, &[&["train.steps=2", "precision.weights=f32", compute][..], more].concat());
     }
 }
 

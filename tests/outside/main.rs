@@ -1,10 +1,12 @@
 //! A program with its own model family: a transformer with parallel blocks (Wang and Komatsuzaki, *GPT-J*,
-//! 2021), whose RMS norm is composed of general operators.
+//! 2021), whose RMS norm is composed of general operators and whose branches are added by one of its own.
 
 mod model;
+mod operator;
 
 use std::sync::Arc;
 
+use plimsoll::autograd::precision::PrecisionTable;
 use plimsoll::keys::{self, Given, Key, Row, Section, Value, section};
 use plimsoll::nn::{self, Conditions, Examples, Family, Model, ModelSpec, Parameters, Recompute, Stage};
 use plimsoll::tensor::ops::attention::Heads;
@@ -89,6 +91,10 @@ impl ModelSpec for Sizes {
         recompute: Recompute,
     ) -> nn::Result<Box<dyn Model>> {
         Ok(Box::new(model::Transformer::new(parameters, *self, stage, recompute)?))
+    }
+
+    fn autocast(&self) -> PrecisionTable {
+        PrecisionTable::default().with(operator::PRECISION)
     }
 
     fn summary(&self) -> String {

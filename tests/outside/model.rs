@@ -7,6 +7,7 @@ use plimsoll::tensor::Tensor;
 use plimsoll::tensor::ops::attention::Heads;
 
 use crate::Sizes;
+use crate::operator::branch_sum;
 
 /// The values of every row over their root mean square, times a weight.
 struct RmsNorm(Weight);
@@ -28,7 +29,7 @@ impl RmsNorm {
     }
 }
 
-/// `x + attention(norm(x)) + feed_forward(norm(x))`.
+/// `x + (attention(norm(x)) + feed_forward(norm(x))) / √2`.
 struct Block {
     norm: RmsNorm,
     heads: Heads,
@@ -65,7 +66,7 @@ impl Layer for Block {
         let qkv = Qkv::Packed(self.qkv.forward(tape, normalised.clone())?);
         let mixed = self.mixed.forward(tape, ops::attention(tape, qkv, self.heads, None)?)?;
         let hidden = self.project.forward(tape, self.expand.forward(tape, normalised)?)?;
-        Ok(ops::add(tape, x, ops::add(tape, mixed, hidden)?)?)
+        Ok(ops::add(tape, x, branch_sum(tape, mixed, hidden)?)?)
     }
 }
 

@@ -5,6 +5,7 @@ mod adapter;
 mod add;
 mod attention;
 mod batch_norm;
+mod cast;
 mod convolution;
 mod cross_entropy;
 mod dropout;
@@ -34,6 +35,7 @@ pub use adapter::{AdaptedLinearRule, Adapter, adapted_linear};
 pub use add::{AddRule, add};
 pub use attention::{AttentionRule, attention};
 pub use batch_norm::{BatchNorm, BatchNormRule, Statistics, batch_norm};
+pub use cast::{CastRule, autocast, cast};
 pub use convolution::{ConvolutionRule, convolution};
 pub use cross_entropy::{CrossEntropyRule, cross_entropy};
 pub use dropout::{Dropout, DropoutRule, dropout};
@@ -64,13 +66,20 @@ pub use tensor::ops::linear_cross_entropy::Settings as LinearCrossEntropy;
 pub use tensor::ops::pointwise::{Pair, Pointwise};
 pub use tensor::ops::pooling::Windows;
 
+use device::DType;
 use tensor::Tensor;
 
 use crate::error::{AutogradError, Result};
+use crate::weight::Weight;
 
 /// Returns the gradient of a rule's single output.
 fn only(outputs: Vec<Option<Tensor>>) -> Result<Tensor> {
     outputs.into_iter().next().flatten().ok_or(AutogradError::NotRecorded)
+}
+
+/// The values of an optional weight in `dtype`, as [`Weight::values`].
+fn values_of(weight: Option<&Weight>, dtype: DType) -> tensor::Result<Option<Tensor>> {
+    weight.map(|weight| weight.values(dtype)).transpose()
 }
 
 /// Names the operator in a tensor error of a forward call.

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use device::{Category, Request};
 use tensor::ops::cached_attention::Cache;
@@ -9,6 +10,7 @@ use tensor::{Tensor, ops};
 
 use crate::error::Result;
 use crate::observer::Observers;
+use crate::precision::Autocast;
 
 /// Settings shared by all calls of one pass of one micro-batch, besides their operands. All stages of a
 /// pipeline, and the second run of a recomputed segment, have the same.
@@ -26,6 +28,8 @@ pub struct Pass {
     pub cache: Option<CachedPass>,
     /// The factor of the loss, for gradients in a type of few exponents; the loss itself is not multiplied.
     pub loss_scale: Option<LossScale>,
+    /// The casts of operands, if weights are f32 and matmuls in half precision.
+    pub autocast: Option<Arc<Autocast>>,
     /// Observers of the pass's operators.
     pub observers: Observers,
 }

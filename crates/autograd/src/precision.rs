@@ -1,10 +1,39 @@
-//! The precision of every operator on half-precision operands: which compute in the half type, and which in
-//! f32.
+//! Autocast: the table that decides in which type every operator takes its operands.
 //!
-//! Operators choose nothing at run time: the table says what each one does, and programs with operators of
-//! their own add rows to it.
+//! With f32 weights and a half compute type, every operator of [`ops`](crate::ops) asks the table of its pass
+//! for the type of its operands, and takes its weights in the same one. Programs with operators of their own
+//! add rows and ask through [`ops::autocast`](crate::ops::autocast). Weights in the compute type need no
+//! table: all operands have that type, and kernels compute in f32 where the table says so.
 
 use std::fmt;
+
+use device::DType;
+
+/// The type in which an operator takes its operands under autocast.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operands {
+    /// The half type, which results then have too.
+    Half,
+    /// f32.
+    F32,
+    /// The widest type among the operands.
+    Widest,
+    /// The types that they have.
+    Given,
+}
+
+impl Operands {
+    /// The name in tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Operands::Half => "half",
+            Operands::F32 => "f32",
+            Operands::Widest => "widest",
+            Operands::Given => "as given",
+        }
+    }
+}
 
 /// The precision of an operator's arithmetic on half-precision operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,52 +63,76 @@ impl Arithmetic {
 pub struct OperatorPrecision {
     /// The operator's name on the tape.
     pub operator: &'static str,
-    /// The precision of its arithmetic.
+    /// The type of its operands under autocast.
+    pub operands: Operands,
+    /// The precision of its arithmetic on half-precision operands.
     pub arithmetic: Arithmetic,
     /// Values that are kept or returned in f32 whatever the type of the operands; empty if none.
     pub in_f32: &'static str,
 }
 
-const fn row(operator: &'static str, arithmetic: Arithmetic, in_f32: &'static str) -> OperatorPrecision {
-    OperatorPrecision { operator, arithmetic, in_f32 }
+/// A matmul.
+const fn half(operator: &'static str, in_f32: &'static str) -> OperatorPrecision {
+    OperatorPrecision { operator, operands: Operands::Half, arithmetic: Arithmetic::Half, in_f32 }
 }
 
-/// The operators of this crate, by name.
+/// An operator whose operands are widened, and which would compute in f32 on half ones too.
+const fn single(operator: &'static str, in_f32: &'static str) -> OperatorPrecision {
+    OperatorPrecision { operator, operands: Operands::F32, arithmetic: Arithmetic::F32, in_f32 }
+}
+
+/// An operator that computes in f32 and rounds its result to the operands' type.
+const fn given(operator: &'static str, in_f32: &'static str) -> OperatorPrecision {
+    OperatorPrecision { operator, operands: Operands::Given, arithmetic: Arithmetic::F32, in_f32 }
+}
+
+const fn widest(operator: &'static str, arithmetic: Arithmetic) -> OperatorPrecision {
+    OperatorPrecision { operator, operands: Operands::Widest, arithmetic, in_f32: "" }
+}
+
+const fn moves(operator: &'static str) -> OperatorPrecision {
+    OperatorPrecision { operator, operands: Operands::Given, arithmetic: Arithmetic::Moves, in_f32: "" }
+}
+
+/// The operators of this crate, by name. As in PyTorch, matmuls, convolutions and attention take half
+/// operands, and norms, softmax, sums and losses of numbers f32. The loss of classes takes its scores as they
+/// are: it computes in f32, and a wide copy of them would change no bit.
 const STANDARD: &[OperatorPrecision] = &[
-    row("activation", Arithmetic::F32, ""),
-    row("adapted_linear", Arithmetic::Half, ""),
-    row("add", Arithmetic::F32, ""),
-    row("attention", Arithmetic::Half, "softmax, logsumexp"),
-    row("average_pool", Arithmetic::F32, ""),
-    row("batch_norm", Arithmetic::F32, "mean, rstd, running statistics"),
-    row("concatenate", Arithmetic::Moves, ""),
-    row("convolution", Arithmetic::Half, ""),
-    row("cross_entropy", Arithmetic::F32, "softmax, loss"),
-    row("dropout", Arithmetic::F32, ""),
-    row("embedding", Arithmetic::F32, ""),
-    row("feed_forward", Arithmetic::Half, "activation function"),
-    row("gated_feed_forward", Arithmetic::Half, "activation function"),
-    row("gather", Arithmetic::Moves, ""),
-    row("layer_norm", Arithmetic::F32, "mean, rstd"),
-    row("linear", Arithmetic::Half, "activation function"),
-    row("linear_cross_entropy", Arithmetic::Half, "softmax, loss, sum of input gradients"),
-    row("matmul", Arithmetic::Half, ""),
-    row("max_pool", Arithmetic::F32, ""),
-    row("maximum", Arithmetic::F32, ""),
-    row("mse", Arithmetic::F32, "loss, in f64 sums"),
-    row("pair", Arithmetic::F32, ""),
-    row("parameter", Arithmetic::Moves, ""),
-    row("pointwise", Arithmetic::F32, ""),
-    row("qk_norm", Arithmetic::F32, "rstd"),
-    row("reshape", Arithmetic::Moves, ""),
-    row("residual_layer_norm", Arithmetic::F32, "mean, rstd"),
-    row("residual_rms_norm", Arithmetic::F32, "rstd"),
-    row("rms_norm", Arithmetic::F32, "rstd"),
-    row("rotary", Arithmetic::F32, "angles"),
-    row("slice", Arithmetic::Moves, ""),
-    row("softmax", Arithmetic::F32, ""),
-    row("sum", Arithmetic::F32, ""),
-    row("transpose", Arithmetic::Moves, ""),
+    given("activation", ""),
+    half("adapted_linear", ""),
+    widest("add", Arithmetic::F32),
+    half("attention", "softmax, logsumexp"),
+    given("average_pool", ""),
+    single("batch_norm", "mean, rstd, running statistics"),
+    moves("cast"),
+    widest("concatenate", Arithmetic::Moves),
+    half("convolution", ""),
+    given("cross_entropy", "softmax, loss"),
+    given("dropout", ""),
+    given("embedding", ""),
+    half("feed_forward", "activation function"),
+    half("gated_feed_forward", "activation function"),
+    moves("gather"),
+    single("layer_norm", "mean, rstd"),
+    half("linear", "activation function"),
+    half("linear_cross_entropy", "softmax, loss, sum of input gradients"),
+    half("matmul", ""),
+    given("max_pool", ""),
+    given("maximum", ""),
+    single("mse", "loss, in f64 sums"),
+    widest("pair", Arithmetic::F32),
+    moves("parameter"),
+    given("pointwise", ""),
+    single("qk_norm", "rstd"),
+    moves("reshape"),
+    single("residual_layer_norm", "mean, rstd"),
+    single("residual_rms_norm", "rstd"),
+    single("rms_norm", "rstd"),
+    given("rotary", "angles"),
+    moves("slice"),
+    single("softmax", ""),
+    single("sum", ""),
+    moves("transpose"),
 ];
 
 /// The precision of operators by name.
@@ -115,10 +168,34 @@ impl PrecisionTable {
 }
 
 impl fmt::Display for PrecisionTable {
-    /// A line for each row: operator, arithmetic, what stays in f32.
+    /// A line for each row: operator, operands, arithmetic, what stays in f32.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|row| {
-            writeln!(f, "{:<22} {:<24} {}", row.operator, row.arithmetic.name(), row.in_f32)
+            let OperatorPrecision { operator, operands, arithmetic, in_f32 } = row;
+            writeln!(f, "{operator:<22} {:<8} {:<24} {in_f32}", operands.name(), arithmetic.name())
         })
+    }
+}
+
+/// The casts of passes whose weights are f32 and whose matmuls are in half precision.
+#[derive(Clone, Debug)]
+pub struct Autocast {
+    /// The half type.
+    pub half: DType,
+    /// The types of operands.
+    pub table: PrecisionTable,
+}
+
+impl Autocast {
+    /// Returns the type in which `operator` takes operands of the types `given`; `None` if it takes each as
+    /// it is, as an operator without a row does. Integers are never cast.
+    #[must_use]
+    pub fn operand_type(&self, operator: &str, given: impl Iterator<Item = DType>) -> Option<DType> {
+        match self.table.find(operator)?.operands {
+            Operands::Half => Some(self.half),
+            Operands::F32 => Some(DType::F32),
+            Operands::Widest => given.filter(|dtype| dtype.is_float()).max_by_key(|dtype| dtype.bytes()),
+            Operands::Given => None,
+        }
     }
 }

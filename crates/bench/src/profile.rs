@@ -145,8 +145,7 @@ impl<'a> Alone<'a> {
         let nothing = || BenchError::Refused("a stage has one part".to_owned());
         let part = parts.into_iter().next().ok_or_else(nothing)?;
         let [before, after] = crossings.map(|cut| cut.map(|cut| random(device, cut)).transpose());
-        let feed::Uploaded { inputs, targets, pass } =
-            feed::first(&setup.dataset, device, part.model.parameters().dtype())?;
+        let feed::Uploaded { inputs, targets, pass } = feed::first(config, &setup.dataset, device)?;
         Ok(Alone {
             device,
             part,

@@ -67,6 +67,18 @@ fn check_precision(given: &Given, config: &RunConfig) -> Result<(), Error> {
         );
         return Err(given.conflict(&[Precision::gradients, Precision::compute], reason));
     }
+    if config.precision.is_autocast() && *gradients != DType::F32 {
+        let reason = format!(
+            "precision.weights = \"f32\" has gradients in f32, and precision.gradients = \"{gradients}\""
+        );
+        return Err(given.conflict(&[Precision::weights, Precision::gradients], reason));
+    }
+    if config.precision.is_autocast() && config.precision.matmul == MatmulPrecision::Fp8 {
+        let reason = "precision.matmul = \"fp8\" casts weights of the compute type, and precision.weights = \
+                      \"f32\": use \"compute\" for one of them"
+            .to_owned();
+        return Err(given.conflict(&[Precision::weights, Precision::matmul], reason));
+    }
     let (growth, backoff) = (scaler.growth_factor, scaler.backoff_factor);
     if growth <= 1.0 {
         let reason = format!("precision.scaler.growth_factor = {growth} is not above 1");

@@ -6,9 +6,9 @@
 //! that names the key, the file and the line ([`ConfigError`]).
 //!
 //! Each key is one row of a file in `sections/`: name, type, default, documentation, what it decides, how it
-//! is read and written. The crate `keys` derives from the rows the structs below, the suggestion for a misspelt key,
-//! the resolved text ([`RunConfig::to_toml`]) and the documentation's [`reference()`]. Checks between keys
-//! are in `check.rs`.
+//! is read and written. The crate `keys` derives from the rows the structs below, the suggestion for a
+//! misspelt key, the resolved text ([`RunConfig::to_toml`]) and the documentation's [`reference()`]. Checks
+//! between keys are in `check.rs`.
 //!
 //! ```
 //! use std::path::Path;

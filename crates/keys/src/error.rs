@@ -111,16 +111,4 @@ pub enum Error {
         /// A sentence that names the keys and values.
         reason: String,
     },
-    /// A value whose feature is not implemented yet.
-    #[error("{origin}: {key} = {value}: {what} not supported yet")]
-    Unbuilt {
-        /// Where the value is written.
-        origin: Origin,
-        /// Section and key.
-        key: &'static str,
-        /// The value as it is written.
-        value: String,
-        /// The feature, with its verb.
-        what: &'static str,
-    },
 }

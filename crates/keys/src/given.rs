@@ -41,8 +41,7 @@ impl Given {
     /// arguments of `--set`, of which the last for a key wins.
     ///
     /// # Errors
-    /// Text that is not TOML, names that do not exist, values that are not supported yet, keys of another
-    /// kind.
+    /// Text that is not TOML, names that do not exist, keys of another kind.
     pub fn parse(table: &Table, text: &str, name: &str, directory: &Path, set: &[String]) -> Result<Self> {
         Self::parse_implied(table, text, name, directory, set, |_| Ok(Vec::new()))
     }
@@ -67,7 +66,6 @@ impl Given {
         }
         let (name, directory) = (name.to_owned(), directory.to_path_buf());
         let mut given = Self { table: table.clone(), name, directory, entries };
-        given.refuse_unbuilt()?;
         for Implied { path, value, file } in imply(&given)? {
             let origin = Origin::File { name: file, line: None };
             let Some(key) = table.find(&path) else { return Err(table.unknown_key(origin, &path)) };
@@ -183,18 +181,6 @@ impl Given {
 
     fn unwritten(&self, value: Value) -> Entry {
         Entry { shown: value.to_string(), value, origin: self.origin(&[]) }
-    }
-
-    /// Refuses the first value that needs an unsupported feature.
-    fn refuse_unbuilt(&self) -> Result<()> {
-        for key in self.table.keys() {
-            let (Some(unbuilt), Some(entry)) = (key.unbuilt, self.entries.get(key.path)) else { continue };
-            if (unbuilt.needs)(&entry.value) {
-                let Entry { shown: value, origin, .. } = entry.clone();
-                return Err(Error::Unbuilt { origin, key: key.path, value, what: unbuilt.what });
-            }
-        }
-        Ok(())
     }
 
     /// Refuses keys that belong to another kind. Keys in the file are dropped silently if the command line

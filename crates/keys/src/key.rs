@@ -28,8 +28,6 @@ pub struct Key {
     pub decides_times: bool,
     /// Whether the value is a path of this machine, which may differ on other machines of the job.
     pub is_local: bool,
-    /// Values that are known but refused.
-    pub unbuilt: Option<Unbuilt>,
     /// Former name of the key.
     pub renamed: Option<Renamed>,
 }
@@ -60,16 +58,6 @@ impl Only {
     }
 }
 
-/// Values of a key that are known but refused.
-#[derive(Clone, Copy, Debug)]
-pub struct Unbuilt {
-    /// Returns whether a value needs the feature. Returns false for values that are invalid for another
-    /// reason.
-    pub needs: fn(&Value) -> bool,
-    /// The feature with its verb, printed before "not supported yet".
-    pub what: &'static str,
-}
-
 /// A former name of a key.
 #[derive(Clone, Copy, Debug)]
 pub struct Renamed {
@@ -93,7 +81,6 @@ impl Key {
             may_change: false,
             decides_times: false,
             is_local: false,
-            unbuilt: None,
             renamed: None,
         }
     }

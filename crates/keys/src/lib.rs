@@ -56,7 +56,7 @@ mod value;
 pub use codec::Reading;
 pub use error::{Error, Result};
 pub use given::{Given, Implied};
-pub use key::{Default, Key, Only, Renamed, Unbuilt};
+pub use key::{Default, Key, Only, Renamed};
 pub use origin::Origin;
 pub use origins::Origins;
 pub use reference::{defaults, reference};

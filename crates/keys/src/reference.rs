@@ -21,8 +21,6 @@ pub fn reference(table: &Table) -> String {
             Takes::Choice(names) => {
                 names.iter().map(|name| format!("`\"{name}\"`")).collect::<Vec<_>>().join(", ")
             }
-            // While other values are not supported yet, the default is the only one.
-            _ if key.unbuilt.is_some() => format!("only {default} so far"),
             _ => key.takes.to_string(),
         };
         let only = |only: Only| format!(" Only with `{} = {}`.", only.key, quoted(only.is));

@@ -3,7 +3,7 @@
 use crate::codec::{self, Reading};
 use crate::error::Result;
 use crate::given::Given;
-use crate::key::{Default, Key, Only, Renamed, Unbuilt};
+use crate::key::{Default, Key, Only, Renamed};
 use crate::takes::{Interval, Takes};
 use crate::value::Value;
 
@@ -75,13 +75,6 @@ impl<T> Row<T> {
     #[must_use]
     pub const fn local(mut self) -> Self {
         self.key.is_local = true;
-        self
-    }
-
-    /// Refuses the values for which `needs` returns true, with "`what` not supported yet".
-    #[must_use]
-    pub const fn unbuilt(mut self, what: &'static str, needs: fn(&Value) -> bool) -> Self {
-        self.key.unbuilt = Some(Unbuilt { needs, what });
         self
     }
 

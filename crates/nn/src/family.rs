@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use autograd::precision::PrecisionTable;
 use device::DType;
 use keys::{Given, Key, Value};
 use tensor::ops::attention::Heads;
@@ -118,6 +119,12 @@ pub trait ModelSpec: Debug + Send + Sync {
     /// tokens.
     fn with_context(&self, context: usize) -> Vec<String> {
         vec![format!("model.context={context}")]
+    }
+
+    /// The types in which operators take their operands under autocast: by default the operators of
+    /// `autograd`. A family with operators of its own adds rows.
+    fn autocast(&self) -> PrecisionTable {
+        PrecisionTable::default()
     }
 
     /// A sentence about sizes that are slow in `compute`, with faster ones.

@@ -94,7 +94,7 @@ fn exposed(config: &RunConfig, rates: &DeviceRates, parameters: f64, hidden: f64
     // Gradients are sent and summed gradients received; with sharded state, updated weights are received
     // instead.
     let (rounds, weights) = match config.parallel.shards_optimizer() {
-        true => (1.0, parameters * config.precision.compute.bytes() as f64),
+        true => (1.0, parameters * config.precision.weight_dtype().bytes() as f64),
         false => (2.0, 0.0),
     };
     let gradients = config.precision.gradients.bytes() as f64 * parameters * rounds;

@@ -65,7 +65,7 @@ fn layer_alone(
     let mut measure = LayerMeasure::default();
     for StagePart { model, reduction } in &mut parts {
         let (start, before_passes, flops_before) = (held(device), work(device), device.flops());
-        let (tape, loss, output) = passed_forward(dataset, device, &**model, stage, before)?;
+        let (tape, loss, output) = passed_forward(config, dataset, &**model, stage, before)?;
         let (activations, after_forward, flops_forward) =
             (held(device) - start, work(device), device.flops());
         let (leaves, pending) = match (loss, output) {
@@ -93,13 +93,14 @@ fn layer_alone(
 type Forward = (Tape, Option<Var>, Option<(Source, Crossing)>);
 
 fn passed_forward(
+    config: &RunConfig,
     dataset: &Dataset,
-    device: &Device,
     model: &dyn Model,
     stage: &Stage,
     before: Option<Crossing>,
 ) -> Result<Forward> {
-    let feed::Uploaded { inputs, targets, pass } = feed::first(dataset, device, model.parameters().dtype())?;
+    let device = model.parameters().device();
+    let feed::Uploaded { inputs, targets, pass } = feed::first(config, dataset, device)?;
     let tape = Tape::new(device, Mode::Rehearse).of(pass);
     let input = match before {
         Some(cut) if cut.gradient => Input::Hidden(tape.leaf(tensor(device, cut)?)),

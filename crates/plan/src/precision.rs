@@ -36,15 +36,14 @@ pub struct PlannedPrecision {
     summary: String,
     operators: BTreeMap<&'static str, OperatorTypes>,
     table: PrecisionTable,
+    /// Whether the table casts operands.
+    is_autocast: bool,
 }
 
 /// Returns the types with which a configuration computes: the worker of each pipeline rank runs a step on
-/// Meta, and every operator is observed. `table` has the operators' arithmetic. Errors: those of a plan.
-pub fn plan_precision(
-    config: RunConfig,
-    options: &PlanOptions,
-    table: PrecisionTable,
-) -> Result<PlannedPrecision> {
+/// Meta, and every operator is observed. Their arithmetic is that of the model family's table. Errors: those
+/// of a plan.
+pub fn plan_precision(config: RunConfig, options: &PlanOptions) -> Result<PlannedPrecision> {
     let device = options.target.device(options.capacity)?;
     let description = device.description(config.world_size() > 1);
     let setup = prepare(config, Placement::Meta(description))?;
@@ -59,12 +58,19 @@ pub fn plan_precision(
     let precision = &setup.config.precision;
     let scale = if precision.compute == DType::F16 { ", with a dynamic loss scale" } else { "" };
     let tf32 = if precision.tf32 { ", f32 matmuls in TF32" } else { "" };
-    let masters = if precision.compute == DType::F32 { "" } else { "; master weights in f32" };
-    let summary = format!(
-        "activations in {}, gradients of weights in {}{masters}{scale}{tf32}",
-        precision.compute, precision.gradients
-    );
-    Ok(PlannedPrecision { summary, operators: seen.0.take(), table })
+    let (compute, gradients) = (precision.compute, precision.gradients);
+    let weights = match (compute, precision.is_autocast()) {
+        (DType::F32, _) => "",
+        (_, false) => "; master weights in f32",
+        (_, true) => "; weights in f32, cast by each operator",
+    };
+    let activations = match precision.is_autocast() {
+        true => format!("operands of matmuls in {compute}, other activations in f32"),
+        false => format!("activations in {compute}"),
+    };
+    let summary = format!("{activations}, gradients of weights in {gradients}{weights}{scale}{tf32}");
+    let (table, is_autocast) = (setup.config.model.autocast(), precision.is_autocast());
+    Ok(PlannedPrecision { summary, operators: seen.0.take(), table, is_autocast })
 }
 
 /// Notes the types of all results.
@@ -112,23 +118,34 @@ fn names(types: &BTreeSet<DType>) -> String {
 impl fmt::Display for PlannedPrecision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}\n", self.summary)?;
-        let header = ["operator", "calls", "arithmetic", "results", "gradients", "always in f32"];
-        let [operator, calls, arithmetic, results, gradients, in_f32] = header;
-        write!(f, "{operator:<22} {calls:>7}  {arithmetic:<24} {results:<9} {gradients:<9} {in_f32}")?;
+        line(f, ["operator", "calls", "operands", "arithmetic", "results", "gradients", "always in f32"])?;
         for (name, types) in &self.operators {
             let row = self.table.find(name);
             let single = types.results.iter().chain(&types.gradients).all(|dtype| *dtype == DType::F32);
+            let operands = match row {
+                Some(row) if self.is_autocast => row.operands.name(),
+                _ => "as given",
+            };
             let arithmetic = match row {
                 _ if single => "f32",
                 Some(row) => row.arithmetic.name(),
                 None => "not in the table",
             };
             let in_f32 = row.map_or("", |row| row.in_f32);
-            let (calls, results, gradients) = (types.calls, names(&types.results), names(&types.gradients));
-            let line =
-                format!("{name:<22} {calls:>7}  {arithmetic:<24} {results:<9} {gradients:<9} {in_f32}");
-            write!(f, "\n{}", line.trim_end())?;
+            let (calls, results, gradients) =
+                (types.calls.to_string(), names(&types.results), names(&types.gradients));
+            writeln!(f)?;
+            line(f, [name, &calls, operands, arithmetic, &results, &gradients, in_f32])?;
         }
         Ok(())
     }
+}
+
+/// Writes a line of the table, without spaces at its end.
+fn line(f: &mut fmt::Formatter<'_>, cells: [&str; 7]) -> fmt::Result {
+    let [operator, calls, operands, arithmetic, results, gradients, in_f32] = cells;
+    let line = format!(
+        "{operator:<22} {calls:>7}  {operands:<9} {arithmetic:<24} {results:<9} {gradients:<9} {in_f32}"
+    );
+    write!(f, "{}", line.trim_end())
 }

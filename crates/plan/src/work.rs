@@ -43,7 +43,7 @@ impl Work {
         for (layer, (kept, again)) in kept.iter().zip(&again).enumerate() {
             let stage = Stage { layers: layer..layer + 1, of };
             let device = blueprint::meta(description)?;
-            let model = build::model(config, &device, config.precision.compute, &stage)?;
+            let model = build::model(config, &device, &stage)?;
             let list = model.parameters().list();
             let parameters = list.iter().map(|one| (one.name.clone(), one.tensor.elements())).collect();
             let total = |flops: [u64; 3]| flops.iter().sum::<u64>();

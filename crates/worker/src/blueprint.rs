@@ -71,13 +71,13 @@ impl Blueprint {
         let (mut adapters, mut linear_layers) = (Vec::new(), Vec::new());
         let (mut by_name, mut hidden, mut buffers) = (BTreeMap::new(), None, BufferList::default());
         for (number, stage) in stages.iter().enumerate() {
-            let model = build::model(config, &device, config.precision.compute, stage)?;
+            let model = build::model(config, &device, stage)?;
             add(&mut parameters, &mut by_name, number, &*model);
             shards.push(divide(config, &*model));
             adapters.extend_from_slice(model.parameters().adapters());
             linear_layers.extend_from_slice(model.parameters().linear_layers());
             if !stage.is_last() {
-                let output = forward(dataset, &*model, hidden.take())?;
+                let output = forward(config, dataset, &*model, hidden.take())?;
                 let gradient = parameters.iter().any(|entry: &Entry| entry.trained);
                 crossings.push(Crossing { shape: output.shape(), dtype: output.dtype(), gradient });
                 hidden = Some(output);
@@ -189,9 +189,14 @@ pub fn meta(description: &Description) -> Result<Device> {
 }
 
 /// Returns the output of a stage that is not the last, given that of the stage before.
-fn forward(dataset: &Dataset, model: &dyn Model, before: Option<Tensor>) -> Result<Tensor> {
+fn forward(
+    config: &RunConfig,
+    dataset: &Dataset,
+    model: &dyn Model,
+    before: Option<Tensor>,
+) -> Result<Tensor> {
     let device = model.parameters().device().clone();
-    let feed::Uploaded { inputs, pass, .. } = feed::first(dataset, &device, model.parameters().dtype())?;
+    let feed::Uploaded { inputs, pass, .. } = feed::first(config, dataset, &device)?;
     let tape = Tape::new(&device, Mode::Evaluate).of(pass);
     let input = match before {
         Some(hidden) => Input::Hidden(tape.constant(hidden)),

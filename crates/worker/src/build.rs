@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use autograd::precision::Autocast;
 use checkpoint::CorpusMark;
 use data::{ChatOptions, ChatSource, ChatTemplate, Component, Corpus, CorpusIdentity, Documents};
 use data::{ImageSource, Prefetcher, Slice, Source, Split, read_conversations};
@@ -251,11 +252,18 @@ fn text_corpus(config: &RunConfig, patterns: &[String]) -> std::result::Result<C
     Ok(Corpus::open_shards(&tokens, &["train_*.bin".to_owned()])?)
 }
 
-/// Builds the layers of `stage` on `device`, computing in `dtype`.
-pub fn model(config: &RunConfig, device: &Device, dtype: DType, stage: &Stage) -> Result<Box<dyn Model>> {
+/// Builds the layers of `stage` on `device`.
+pub fn model(config: &RunConfig, device: &Device, stage: &Stage) -> Result<Box<dyn Model>> {
+    let dtype = config.precision.weight_dtype();
     let parameters = Parameters::new(device, config.train.seed, dtype).tuned(Arc::clone(&config.tuning));
     let parameters = parameters.in_fp8(config.fp8.clone(), stage.is_first());
     Ok(config.model.build(parameters, stage, recompute(config))?)
+}
+
+/// The casts of operands; `None` if weights are in the compute type.
+pub fn autocast(config: &RunConfig) -> Option<Arc<Autocast>> {
+    let table = || Autocast { half: config.precision.compute, table: config.model.autocast() };
+    config.precision.is_autocast().then(|| Arc::new(table()))
 }
 
 /// Bytes at which a bucket of gradients is full.

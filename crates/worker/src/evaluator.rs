@@ -43,7 +43,7 @@ impl Evaluator {
         let blueprint = Arc::clone(&setup.blueprint);
         let stages = blueprint.stages_of(grid.coordinate(Axis::Pipeline));
         let part = |stage: usize| -> Result<StagePart> {
-            let model = build::model(config, &device, config.precision.compute, &blueprint.stages[stage])?;
+            let model = build::model(config, &device, &blueprint.stages[stage])?;
             if let Some(weights) = weights {
                 state::load_model(&*model, weights)?;
             }
@@ -86,12 +86,12 @@ impl Evaluator {
         let own = (self.own_micro_batches() as usize).min(most.unwrap_or(usize::MAX));
         let (first, every) = (grid.coordinate(Axis::Data) as u64, grid.size(Axis::Data) as u64);
         let numbers = Numbers::Validation { first, every };
-        let (dataset, dtype) = (&self.setup.dataset, config.precision.compute);
+        let dataset = &self.setup.dataset;
         let mut data = Prefetcher::new(Arc::clone(&dataset.source), config.data.prefetch);
         let order = self.executor.validation_data_order(own, dataset.source.packs_documents());
         let mut phases = Phases::new(&self.device);
         let mut feed =
-            WorkerFeed::new(&self.device, dataset, dtype, numbers, (&mut data, &order), &mut phases);
+            WorkerFeed::new(&self.device, (config, dataset), numbers, (&mut data, &order), &mut phases);
         feed.heard = Some(heard);
         self.executor.validate(&mut self.parts, &mut self.planes, own, &mut feed)?;
         Ok(feed.results)

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
+use autograd::precision::Autocast;
 use autograd::{GradientSink, LossScale, Observer, Observers, Pass};
+use config::RunConfig;
 use data::{ArrayShape, HostArray, HostData, MicroBatch, MicroBatchId, Prefetcher};
 use device::parallel::{CHUNK, for_pieces};
 use device::{Category, DType, Device, Float, Mark, dispatch};
@@ -13,7 +16,7 @@ use telemetry::Phase;
 use tensor::ops::accuracy;
 use tensor::{Shape, Tensor};
 
-use crate::build::Dataset;
+use crate::build::{self, Dataset};
 use crate::error::{Result, WorkerError};
 use crate::hook::{HeardSink, Moment, Moments};
 use crate::phases::Phases;
@@ -66,17 +69,19 @@ pub struct Uploaded {
 }
 
 /// Returns the first micro-batch; on Meta, of its shape. Errors: data that cannot be read; the device's.
-pub fn first(dataset: &Dataset, device: &Device, dtype: DType) -> Result<Uploaded> {
+pub fn first(config: &RunConfig, dataset: &Dataset, device: &Device) -> Result<Uploaded> {
+    let dtype = config.precision.weight_dtype();
+    let with_casts = |pass| Pass { autocast: build::autocast(config), ..pass };
     if device.is_meta() {
         let shape = dataset.source.shape();
         let inputs = allocate(device, &shape.inputs, dtype)?;
         let targets = allocate(device, &shape.targets, dtype)?;
-        return Ok(Uploaded { inputs, targets, pass: pass_of(device, dataset, 0)? });
+        return Ok(Uploaded { inputs, targets, pass: with_casts(pass_of(device, dataset, 0)?) });
     }
     let mut batch = MicroBatch::default();
     dataset.source.train(0, &mut batch)?;
     let (inputs, targets) = (upload(device, &batch.inputs, dtype)?, upload(device, &batch.targets, dtype)?);
-    Ok(Uploaded { inputs, targets, pass: pass(device, &batch, 0)? })
+    Ok(Uploaded { inputs, targets, pass: with_casts(pass(device, &batch, 0)?) })
 }
 
 /// Returns the settings shared by the passes of micro-batch `number`.
@@ -148,6 +153,7 @@ pub(crate) struct WorkerFeed<'a> {
     pub(crate) device: &'a Device,
     pub(crate) dataset: &'a Dataset,
     pub(crate) dtype: DType,
+    autocast: Option<Arc<Autocast>>,
     pub(crate) numbers: Numbers,
     pub(crate) data: &'a mut Prefetcher,
     /// The micro-batches that are loaded, in their order ([`Executor::data_order`]).
@@ -182,8 +188,7 @@ pub(crate) struct WorkerFeed<'a> {
 impl<'a> WorkerFeed<'a> {
     pub(crate) fn new(
         device: &'a Device,
-        dataset: &'a Dataset,
-        dtype: DType,
+        (config, dataset): (&RunConfig, &'a Dataset),
         numbers: Numbers,
         (data, order): (&'a mut Prefetcher, &'a [usize]),
         phases: &'a mut Phases,
@@ -191,7 +196,8 @@ impl<'a> WorkerFeed<'a> {
         WorkerFeed {
             device,
             dataset,
-            dtype,
+            dtype: config.precision.weight_dtype(),
+            autocast: build::autocast(config),
             numbers,
             data,
             order,
@@ -291,7 +297,7 @@ impl Feed for WorkerFeed<'_> {
         let hashes = self.hashes.map(|hashes| hashes.of_stage(action.stage));
         let observers = Observers::new(self.observers.iter().cloned().chain(hashes));
         let (label_smoothing, loss_scale) = (self.label_smoothing, self.loss_scale.clone());
-        Ok(Pass { observers, label_smoothing, loss_scale, ..pass })
+        Ok(Pass { observers, label_smoothing, loss_scale, autocast: self.autocast.clone(), ..pass })
     }
 
     fn sink<'s>(&'s mut self, sink: MicroBatchSink<'s>, reduces: bool) -> Box<dyn GradientSink + 's> {

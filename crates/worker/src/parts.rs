@@ -27,9 +27,8 @@ pub fn build(
     hook: Option<&ModelHook>,
 ) -> Result<Vec<StagePart>> {
     let (parallel, train) = (&config.parallel, &config.train);
-    let dtype = config.precision.compute;
     let model = |stage: &Stage| -> Result<Box<dyn Model>> {
-        let model = build::model(config, device, dtype, stage)?;
+        let model = build::model(config, device, stage)?;
         model.parameters().statistics().keep(train.micro_batches())?;
         Ok(ModelHook::around(hook, model))
     };

@@ -107,3 +107,25 @@ fn it_resumes_samples_and_reports() {
     let refused = outside(&["export", &run_dir, "-o", &format!("{run_dir}/out")], &[]);
     assert_eq!(refused.status.code(), Some(2));
 }
+
+#[test]
+fn its_operator_computes_in_the_type_of_its_row() {
+    const AUTOCAST: [&str; 3] = ["model.heads=1", "precision.compute=bf16", "precision.weights=f32"];
+    let directory = tempfile::tempdir().unwrap();
+    let config = configuration(directory.path());
+    let plan = |sets: &[&str]| {
+        let text = succeeded(&outside(&["plan", &config, "--precision", "--device", "cpu"], sets));
+        let line = text.lines().find(|line| line.starts_with("branch_sum")).unwrap_or_default();
+        line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    // Name, calls, operands, arithmetic, results, gradients.
+    assert_eq!(plan(&AUTOCAST)[2..], ["f32", "f32", "f32", "f32"]);
+    assert_eq!(plan(&AUTOCAST[..2])[2..], ["as", "given", "f32", "bf16", "bf16"]);
+    let hash = |name: &str, grid: &str| {
+        let run_dir = directory.path().join(name).display().to_string();
+        let sets = [&AUTOCAST[..], &[grid]].concat();
+        succeeded(&outside(&["train", &config, "--device", "cpu", "--run-dir", &run_dir], &sets));
+        summary(&run_dir)["weights_sha256"].clone()
+    };
+    assert_eq!(hash("one", "parallel.data=1"), hash("two", "parallel.pipeline=2"));
+}

@@ -3,7 +3,7 @@
 use tensor::Tensor;
 use tensor::ops::{self, Activation};
 
-use super::{named, only};
+use super::{autocast, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::tape::{Tape, Var};
@@ -18,6 +18,7 @@ pub struct ActivationRule {
 
 /// Applies `activation` to every element.
 pub fn activation(tape: &Tape, x: Var, activation: Activation) -> Result<Var> {
+    let [x] = autocast(tape, "activation", [x])?;
     tape.begin("activation")?;
     let output = named("activation", ops::activation::forward(x.tensor(), activation))?;
     let saved = match activation {

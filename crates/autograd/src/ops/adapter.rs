@@ -3,13 +3,13 @@
 
 use std::ops::Range;
 
-use device::Category;
+use device::{Category, DType};
 use tensor::Tensor;
 use tensor::ops::dropout::Mask;
 use tensor::ops::{self, Activation};
 
 use super::linear::backward_weight;
-use super::{Dropout, named, only};
+use super::{Dropout, autocast, named, only, values_of};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::sink::{GradientSink, Target, ready, target};
@@ -60,7 +60,8 @@ impl Adapter {
             return self.compute(tape, x, weight, bias);
         }
         let kept = self.compress(tape, x)?;
-        let output = ops::linear::forward_again(x, weight.tensor(), bias.map(Weight::tensor))?.output;
+        let (weight, bias) = (weight.values(x.dtype())?, values_of(bias, x.dtype())?);
+        let output = ops::linear::forward_again(x, &weight, bias.as_ref())?.output;
         Ok((output, kept))
     }
 
@@ -74,16 +75,16 @@ impl Adapter {
         bias: Option<&Weight>,
     ) -> tensor::Result<(Tensor, Kept)> {
         let kept = self.compress(tape, x)?;
-        let expansion = self.expansion(weight.tensor().shape().rows())?;
+        let expansion = self.expansion(weight.tensor().shape().rows(), x.dtype())?;
         let output = ops::linear::forward(&kept.low, &expansion, None, Activation::None)?.output;
-        ops::linear::add(x, weight.tensor(), bias.map(Weight::tensor), &output)?;
+        ops::linear::add(x, &weight.values(x.dtype())?, values_of(bias, x.dtype())?.as_ref(), &output)?;
         Ok((output, kept))
     }
 
     fn compress(&self, tape: &Tape, x: &Tensor) -> tensor::Result<Kept> {
         let mask = self.dropout.as_ref().and_then(|dropout| dropout.mask(tape));
         let input = dropped(x, mask)?;
-        let low = ops::linear::forward(&input, self.a.tensor(), None, Activation::None)?.output;
+        let low = ops::linear::forward(&input, &self.a.values(x.dtype())?, None, Activation::None)?.output;
         Ok(Kept { low, mask, gradient: None })
     }
 
@@ -93,11 +94,11 @@ impl Adapter {
     }
 
     /// Returns the matrix from `low` to the output: each part's `scale · B` at its rows and columns, `[out,
-    /// parts · rank]`.
-    fn expansion(&self, outputs: usize) -> tensor::Result<Tensor> {
+    /// parts · rank]`, in `dtype`.
+    fn expansion(&self, outputs: usize, dtype: DType) -> tensor::Result<Tensor> {
         match self.is_plain(outputs) {
-            true => Ok(self.b.tensor().clone()),
-            false => ops::blocks::spread(self.b.tensor(), &self.parts, outputs, self.scale),
+            true => self.b.values(dtype),
+            false => ops::blocks::spread(&self.b.values(dtype)?, &self.parts, outputs, self.scale),
         }
     }
 
@@ -109,18 +110,18 @@ impl Adapter {
         weight: &Weight,
         wanted: bool,
     ) -> tensor::Result<Option<Tensor>> {
-        let low = ops::linear::backward_input(dy, &self.expansion(dy.shape().columns())?)?;
+        let low = ops::linear::backward_input(dy, &self.expansion(dy.shape().columns(), dy.dtype())?)?;
         let dx = match (wanted, kept.mask) {
-            (true, None) => Some(ops::linear::backward_input(&low, self.a.tensor())?),
+            (true, None) => Some(ops::linear::backward_input(&low, &self.a.values(low.dtype())?)?),
             (true, Some(mask)) => {
-                let dx = ops::linear::backward_input(&low, self.a.tensor())?;
+                let dx = ops::linear::backward_input(&low, &self.a.values(low.dtype())?)?;
                 Some(ops::dropout::apply(dx, mask, Category::ActivationGradient)?)
             }
             (false, _) => None,
         };
         kept.gradient = Some(low);
         if let Some(dx) = &dx {
-            ops::linear::add_backward_input(dy, weight.tensor(), dx)?;
+            ops::linear::add_backward_input(dy, &weight.values(dy.dtype())?, dx)?;
         }
         Ok(dx)
     }
@@ -189,6 +190,7 @@ pub fn adapted_linear(
     adapter: &Adapter,
 ) -> Result<Var> {
     const OPERATOR: &str = "adapted_linear";
+    let [x] = autocast(tape, OPERATOR, [x])?;
     tape.begin(OPERATOR)?;
     let (output, kept) = named(OPERATOR, adapter.forward(tape, x.tensor(), weight, bias))?;
     tape.record_one(&[x.source()], output, || AdaptedLinearRule {

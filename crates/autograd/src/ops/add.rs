@@ -3,7 +3,7 @@
 use tensor::Tensor;
 use tensor::ops;
 
-use super::{named, only};
+use super::{autocast, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::tape::{Tape, Var};
@@ -14,6 +14,7 @@ pub struct AddRule;
 
 /// `a + b`. Errors: as [`ops::add::forward`].
 pub fn add(tape: &Tape, a: Var, b: Var) -> Result<Var> {
+    let [a, b] = autocast(tape, "add", [a, b])?;
     tape.begin("add")?;
     let output = named("add", ops::add::forward(a.tensor(), b.tensor()))?;
     tape.record_one(&[a.source(), b.source()], output, || AddRule)

@@ -5,7 +5,7 @@ use tensor::ops;
 use tensor::ops::attention::{Heads, Masks, Qkv};
 use tensor::ops::dropout::Mask;
 
-use super::{Dropout, named, only};
+use super::{Dropout, autocast, named, only};
 use crate::error::{AutogradError, Result};
 use crate::pass::CachedPass;
 use crate::rule::{Rule, Saved};
@@ -40,6 +40,8 @@ impl AttentionSaved {
 /// result is `[batch, time, heads.query · heads.width]`. Tokens see only their own document, and in training
 /// `dropout` drops attention weights. Errors: as [`ops::attention::forward`].
 pub fn attention(tape: &Tape, qkv: Qkv<Var>, heads: Heads, dropout: Option<&Dropout>) -> Result<Var> {
+    let operand = |array| autocast(tape, "attention", [array]).map(|[array]| array);
+    let qkv = qkv.map(operand).transpose()?;
     if let Some(pass) = &tape.pass().cache {
         return cached(tape, pass, &qkv, heads);
     }

@@ -3,6 +3,7 @@
 use tensor::ops::{self, batch_norm::Affine};
 use tensor::{DType, Tensor};
 
+use super::norm_rule::residual_operands;
 use super::{named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
@@ -26,9 +27,13 @@ pub struct BatchNorm {
 }
 
 impl BatchNorm {
-    fn affine(&self) -> Affine<'_> {
-        let BatchNorm { weight, bias, epsilon, relu } = self;
-        Affine { weight: weight.tensor(), bias: bias.tensor(), epsilon: *epsilon, relu: *relu }
+    fn affine<'a>(&self, [weight, bias]: [&'a Tensor; 2]) -> Affine<'a> {
+        Affine { weight, bias, epsilon: self.epsilon, relu: self.relu }
+    }
+
+    /// Weight and bias in `dtype`.
+    fn values(&self, dtype: DType) -> tensor::Result<[Tensor; 2]> {
+        Ok([self.weight.values(dtype)?, self.bias.values(dtype)?])
     }
 }
 
@@ -69,16 +74,19 @@ pub fn batch_norm(
     norm: &BatchNorm,
     statistics: Statistics<'_>,
 ) -> Result<Var> {
+    let (x, residual) = residual_operands(tape, OPERATOR, x, residual)?;
     tape.begin(OPERATOR)?;
     let (values, added) = (x.tensor(), residual.as_ref().map(Var::tensor));
+    let parameters = named(OPERATOR, norm.values(values.dtype()))?;
+    let affine = norm.affine(parameters.each_ref());
     let record = match statistics {
         Statistics::Batch { record } => record,
         Statistics::Running(averages) => {
-            let output = ops::batch_norm::evaluate(values, added, norm.affine(), averages);
+            let output = ops::batch_norm::evaluate(values, added, affine, averages);
             return tape.record_one(&[], named(OPERATOR, output)?, || Evaluated);
         }
     };
-    let forward = ops::batch_norm::forward(values, added, norm.affine(), record);
+    let forward = ops::batch_norm::forward(values, added, affine, record);
     let ops::batch_norm::Output { output, mean, rstd } = named(OPERATOR, forward)?;
     let sources: Vec<_> = std::iter::once(&x).chain(&residual).map(Var::source).collect();
     tape.record_one(&sources, output.clone(), || BatchNormRule {
@@ -118,8 +126,8 @@ impl Rule for BatchNormRule {
         let (mean, rstd) = (&self.mean, &self.rstd);
         let saved = ops::batch_norm::Saved { x: &x, output: output.as_ref(), mean, rstd };
         let with_residual = self.with_residual && wanted.get(1) == Some(&true);
-        let weight = self.norm.weight.tensor();
-        let made = ops::batch_norm::backward_input(only(outputs)?, saved, weight, with_residual)?;
+        let weight = self.norm.weight.values(x.dtype())?;
+        let made = ops::batch_norm::backward_input(only(outputs)?, saved, &weight, with_residual)?;
         let ops::batch_norm::Gradients { input, residual, sums } = made;
         self.sums = self.has_weights().then_some(sums);
         let gradients = [Some(input), residual].into_iter().zip(wanted);

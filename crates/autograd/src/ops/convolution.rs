@@ -3,7 +3,7 @@
 use tensor::Tensor;
 use tensor::ops::{self, convolution::ConvolutionOptions};
 
-use super::{named, only};
+use super::{autocast, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::sink::{GradientSink, ready, target};
@@ -26,8 +26,11 @@ pub struct ConvolutionRule {
 /// `x` is `[batch, height, width, in]`, `weight` `[out, height, width, in / groups]`. Errors: as
 /// [`ops::convolution::forward`].
 pub fn convolution(tape: &Tape, x: Var, weight: &Weight, options: ConvolutionOptions) -> Result<Var> {
+    let [x] = autocast(tape, "convolution", [x])?;
     tape.begin("convolution")?;
-    let forward = ops::convolution::forward(x.tensor(), weight.tensor(), &options);
+    let values = named("convolution", weight.values(x.tensor().dtype()))?;
+    let forward = ops::convolution::forward(x.tensor(), &values, &options);
+    drop(values);
     let output = named("convolution", forward)?;
     let size = match *x.tensor().shape().dims() {
         [_, height, width, _] => [height, width],
@@ -61,9 +64,11 @@ impl Rule for ConvolutionRule {
         wanted: &[bool],
     ) -> Result<Vec<Option<Tensor>>> {
         let gradient = only(outputs)?;
-        let weight = self.weight.tensor();
         let input = match wanted[0] {
-            true => Some(ops::convolution::backward_input(&gradient, weight, self.size, &self.options)?),
+            true => {
+                let weight = self.weight.values(gradient.dtype())?;
+                Some(ops::convolution::backward_input(&gradient, &weight, self.size, &self.options)?)
+            }
             false => None,
         };
         self.gradient = self.has_weights().then_some(gradient);

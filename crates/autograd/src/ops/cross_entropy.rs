@@ -3,7 +3,7 @@
 use tensor::Tensor;
 use tensor::ops;
 
-use super::{named, only};
+use super::{autocast, named, only};
 use crate::error::Result;
 use crate::pass::LossScale;
 use crate::rule::{Rule, Saved};
@@ -22,6 +22,7 @@ pub struct CrossEntropyRule {
 /// mixtures of classes [`MIXED`](ops::soft_cross_entropy::MIXED). The pass's label smoothing applies. The
 /// gradient overwrites the logits if no other tensor shares their storage.
 pub fn cross_entropy(tape: &Tape, logits: Var, targets: &Tensor, scale: f32) -> Result<Var> {
+    let [logits] = autocast(tape, "cross_entropy", [logits])?;
     tape.begin("cross_entropy")?;
     let source = logits.source();
     let with_gradient = tape.is_recording() && logits.wants_gradient();

@@ -5,7 +5,7 @@ use tensor::Tensor;
 use tensor::ops;
 use tensor::ops::dropout::Mask;
 
-use super::{named, only};
+use super::{autocast, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::tape::{Tape, Var};
@@ -41,6 +41,7 @@ pub struct DropoutRule {
 /// Drops elements of `x` and scales the others, in place if no other tensor views its storage; returns `x`
 /// itself outside training. Errors: as [`ops::dropout::apply`].
 pub fn dropout(tape: &Tape, x: Var, dropout: &Dropout) -> Result<Var> {
+    let [x] = autocast(tape, "dropout", [x])?;
     tape.begin("dropout")?;
     let Some(mask) = dropout.mask(tape) else { return Ok(x) };
     let source = x.source();

@@ -3,7 +3,7 @@
 use tensor::Tensor;
 use tensor::ops;
 
-use super::{add, named, only};
+use super::{add, autocast, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::sink::{GradientSink, ready, target};
@@ -80,7 +80,8 @@ fn lookup(tape: &Tape, tokens: &Tensor, table: &Weight, positions: Option<Positi
         positions: positions.and_then(Positions::weight).cloned(),
         gradient: None,
     };
-    tape.record_one(&[], output, rule)
+    let [output] = autocast(tape, "embedding", [tape.record_one(&[], output, rule)?])?;
+    Ok(output)
 }
 
 impl Rule for EmbeddingRule {

@@ -8,7 +8,7 @@ use tensor::Tensor;
 use tensor::ops::{self, Activation};
 
 use super::linear::backward_weight;
-use super::{named, only};
+use super::{autocast, named, only, values_of};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::sink::GradientSink;
@@ -59,17 +59,11 @@ pub fn feed_forward(
     weights: &FeedForwardWeights,
     activation: Activation,
 ) -> Result<Var> {
+    let [x] = autocast(tape, "feed_forward", [x])?;
     tape.begin("feed_forward")?;
-    let FeedForwardWeights { expand, expand_bias, project, project_bias } = weights;
-    let forward = match tape.reads_output() {
-        true => ops::feed_forward::forward,
-        false => ops::feed_forward::forward_again,
-    };
-    let [expand_bias, project_bias] =
-        [expand_bias, project_bias].map(|bias| bias.as_ref().map(Weight::tensor));
-    let forward =
-        forward(x.tensor(), expand.tensor(), expand_bias, project.tensor(), project_bias, activation);
+    let forward = forward(tape, x.tensor(), weights, activation);
     let ops::feed_forward::Output { output, pre_activation, activated } = named("feed_forward", forward)?;
+    let FeedForwardWeights { expand, project, .. } = weights;
     tape.record_one(&[x.source()], output, || FeedForwardRule {
         x: expand.is_trained().then(|| x.tensor().clone()),
         pre_activation: Some(pre_activation),
@@ -78,6 +72,24 @@ pub fn feed_forward(
         weights: weights.clone(),
         gradients: [None, None],
     })
+}
+
+fn forward(
+    tape: &Tape,
+    x: &Tensor,
+    weights: &FeedForwardWeights,
+    activation: Activation,
+) -> tensor::Result<ops::feed_forward::Output> {
+    let FeedForwardWeights { expand, expand_bias, project, project_bias } = weights;
+    let forward = match tape.reads_output() {
+        true => ops::feed_forward::forward,
+        false => ops::feed_forward::forward_again,
+    };
+    let dtype = x.dtype();
+    let (expand, project) = (expand.values(dtype)?, project.values(dtype)?);
+    let expand_bias = values_of(expand_bias.as_ref(), dtype)?;
+    let project_bias = values_of(project_bias.as_ref(), dtype)?;
+    forward(x, &expand, expand_bias.as_ref(), &project, project_bias.as_ref(), activation)
 }
 
 impl Rule for FeedForwardRule {
@@ -102,12 +114,12 @@ impl Rule for FeedForwardRule {
     ) -> Result<Vec<Option<Tensor>>> {
         let gradient = only(outputs)?;
         let Some(pre_activation) = self.pre_activation.take() else { return Ok(vec![None]) };
-        let project = self.weights.project.tensor();
+        let project = self.weights.project.values(gradient.dtype())?;
         let hidden =
-            ops::feed_forward::backward_input_hidden(&gradient, project, &pre_activation, self.activation)?;
-        drop(pre_activation);
+            ops::feed_forward::backward_input_hidden(&gradient, &project, &pre_activation, self.activation)?;
+        drop((pre_activation, project));
         let input = match wanted.contains(&true) {
-            true => Some(ops::linear::backward_input(&hidden, self.weights.expand.tensor())?),
+            true => Some(ops::linear::backward_input(&hidden, &self.weights.expand.values(hidden.dtype())?)?),
             false => None,
         };
         let [expand, project] = self.weights.trained();

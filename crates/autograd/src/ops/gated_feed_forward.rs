@@ -9,7 +9,7 @@ use tensor::ops::{self, Activation};
 
 use super::adapter::{Adapter, Kept};
 use super::linear::backward_weight;
-use super::{named, only};
+use super::{autocast, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::sink::GradientSink;
@@ -52,6 +52,7 @@ pub fn gated_feed_forward(
     activation: Activation,
 ) -> Result<Var> {
     const OPERATOR: &str = "gated_feed_forward";
+    let [x] = autocast(tape, OPERATOR, [x])?;
     tape.begin(OPERATOR)?;
     let [adapter, down_adapter] = &weights.adapters;
     let forward = || {
@@ -61,22 +62,22 @@ pub fn gated_feed_forward(
                 (output, Some(kept))
             }
             None => {
-                let matrix = weights.gate_up.tensor();
-                (ops::linear::forward(x.tensor(), matrix, None, Activation::None)?.output, None)
+                let matrix = weights.gate_up.values(x.tensor().dtype())?;
+                (ops::linear::forward(x.tensor(), &matrix, None, Activation::None)?.output, None)
             }
         };
         let hidden = match tape.reads_output() || down_adapter.is_some() {
             true => ops::gate::forward(&gate_up, activation)?,
             false => ops::gate::forward_again(&gate_up)?,
         };
-        let down = weights.down.tensor();
+        let down = || weights.down.values(x.tensor().dtype());
         let (output, down_kept) = match (down_adapter, tape.reads_output()) {
             (Some(adapter), _) => {
                 let (output, kept) = adapter.forward(tape, &hidden, &weights.down, None)?;
                 (output, Some(kept))
             }
-            (None, true) => (ops::linear::forward(&hidden, down, None, Activation::None)?.output, None),
-            (None, false) => (ops::linear::forward_again(&hidden, down, None)?.output, None),
+            (None, true) => (ops::linear::forward(&hidden, &down()?, None, Activation::None)?.output, None),
+            (None, false) => (ops::linear::forward_again(&hidden, &down()?, None)?.output, None),
         };
         Ok((gate_up, output, [kept, down_kept]))
     };
@@ -150,7 +151,7 @@ fn input_gradient(
 ) -> tensor::Result<Option<Tensor>> {
     match (adapter, kept) {
         (Some(adapter), Some(kept)) => adapter.backward_input(kept, dy, weight, wanted),
-        _ if wanted => Ok(Some(ops::linear::backward_input(dy, weight.tensor())?)),
+        _ if wanted => Ok(Some(ops::linear::backward_input(dy, &weight.values(dy.dtype())?)?)),
         _ => Ok(None),
     }
 }

@@ -4,7 +4,7 @@ use device::{Category, Request};
 use tensor::ops::{GradientTarget, embedding};
 use tensor::{Shape, Tensor};
 
-use super::{named, only};
+use super::{autocast, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::tape::{Tape, Var};
@@ -21,6 +21,7 @@ pub struct GatherRule {
 /// The gradient of a row used several times is the sum of its gradients, in the order of the indices. Errors:
 /// as [`embedding::forward`].
 pub fn gather(tape: &Tape, table: Var, indices: &Tensor) -> Result<Var> {
+    let [table] = autocast(tape, "gather", [table])?;
     tape.begin("gather")?;
     let output = named("gather", embedding::forward(indices, table.tensor(), None))?;
     let shape = table.tensor().shape();

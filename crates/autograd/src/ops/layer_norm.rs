@@ -1,10 +1,10 @@
 //! Layer normalisation, alone or fused with a residual addition.
 
-use tensor::ops;
 use tensor::ops::layer_norm::Settings as NormSettings;
+use tensor::{DType, Tensor, ops};
 
-use super::named;
-use super::norm_rule::{NormRule, record_residual};
+use super::norm_rule::{NormRule, record_residual, residual_operands};
+use super::{autocast, named, values_of};
 use crate::error::Result;
 use crate::tape::{Tape, Var};
 use crate::weight::Weight;
@@ -19,8 +19,10 @@ pub fn layer_norm(
     settings: impl Into<NormSettings>,
 ) -> Result<Var> {
     let settings = settings.into();
+    let [x] = autocast(tape, "layer_norm", [x])?;
     tape.begin("layer_norm")?;
-    let forward = ops::layer_norm::forward(x.tensor(), weight.tensor(), bias.map(Weight::tensor), settings);
+    let (scale, shift) = named("layer_norm", values(weight, bias, x.tensor().dtype()))?;
+    let forward = ops::layer_norm::forward(x.tensor(), &scale, shift.as_ref(), settings);
     let ops::layer_norm::Output { output, mean, rstd } = named("layer_norm", forward)?;
     let rule = || NormRule {
         operator: "layer_norm",
@@ -49,11 +51,14 @@ pub fn residual_layer_norm(
 ) -> Result<(Var, Var)> {
     let settings = settings.into();
     const OPERATOR: &str = "residual_layer_norm";
+    let (residual, branch) = residual_operands(tape, OPERATOR, residual, branch)?;
     tape.begin(OPERATOR)?;
-    let (values, scale, shift) = (residual.tensor(), weight.tensor(), bias.map(Weight::tensor));
+    let x = residual.tensor();
+    let (scale, shift) = named(OPERATOR, values(weight, bias, x.dtype()))?;
+    let (scale, shift) = (&scale, shift.as_ref());
     let forward = match &branch {
-        Some(branch) => ops::layer_norm::forward_residual(values, branch.tensor(), scale, shift, settings),
-        None => ops::layer_norm::forward(values, scale, shift, settings).map(|made| (values.clone(), made)),
+        Some(branch) => ops::layer_norm::forward_residual(x, branch.tensor(), scale, shift, settings),
+        None => ops::layer_norm::forward(x, scale, shift, settings).map(|made| (x.clone(), made)),
     };
     let (sum, ops::layer_norm::Output { output, mean, rstd }) = named(OPERATOR, forward)?;
     let rule = || NormRule {
@@ -68,4 +73,9 @@ pub fn residual_layer_norm(
     };
     let sources: Vec<_> = std::iter::once(&residual).chain(&branch).map(Var::source).collect();
     record_residual(tape, &sources, sum.clone(), output, rule)
+}
+
+/// Weight and bias in `dtype`.
+fn values(weight: &Weight, bias: Option<&Weight>, dtype: DType) -> tensor::Result<(Tensor, Option<Tensor>)> {
+    Ok((weight.values(dtype)?, values_of(bias, dtype)?))
 }

@@ -3,7 +3,7 @@
 use tensor::Tensor;
 use tensor::ops::{self, Activation};
 
-use super::{named, only};
+use super::{autocast, named, only, values_of};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::sink::{GradientSink, ready, target};
@@ -33,13 +33,10 @@ pub fn linear(
     bias: Option<&Weight>,
     activation: Activation,
 ) -> Result<Var> {
+    let [x] = autocast(tape, "linear", [x])?;
     tape.begin("linear")?;
-    let (values, matrix, bias_tensor) = (x.tensor(), weight.tensor(), bias.map(Weight::tensor));
-    let forward = match activation {
-        Activation::None if !tape.reads_output() => ops::linear::forward_again(values, matrix, bias_tensor),
-        _ => ops::linear::forward(values, matrix, bias_tensor, activation),
-    };
-    let ops::linear::Output { output, pre_activation } = named("linear", forward)?;
+    let ops::linear::Output { output, pre_activation } =
+        named("linear", forward(tape, x.tensor(), weight, bias, activation))?;
     let activated = match activation {
         Activation::None => None,
         Activation::Relu => Some(output.clone()),
@@ -53,6 +50,20 @@ pub fn linear(
         bias: bias.cloned(),
         gradient: None,
     })
+}
+
+fn forward(
+    tape: &Tape,
+    x: &Tensor,
+    weight: &Weight,
+    bias: Option<&Weight>,
+    activation: Activation,
+) -> tensor::Result<ops::linear::Output> {
+    let (weight, bias) = (weight.values(x.dtype())?, values_of(bias, x.dtype())?);
+    match activation {
+        Activation::None if !tape.reads_output() => ops::linear::forward_again(x, &weight, bias.as_ref()),
+        _ => ops::linear::forward(x, &weight, bias.as_ref(), activation),
+    }
 }
 
 impl Rule for LinearRule {
@@ -79,7 +90,7 @@ impl Rule for LinearRule {
             gradient = ops::linear::backward_activation(gradient, &activated, self.activation)?;
         }
         let input = if wanted[0] {
-            Some(ops::linear::backward_input(&gradient, self.weight.tensor())?)
+            Some(ops::linear::backward_input(&gradient, &self.weight.values(gradient.dtype())?)?)
         } else {
             None
         };

@@ -4,17 +4,18 @@
 use tensor::Tensor;
 use tensor::ops::linear_cross_entropy as operator;
 
-use super::{named, only};
+use super::{autocast, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
-use crate::sink::{GradientSink, ready, target};
+use crate::sink::{GradientSink, Target, ready, target};
 use crate::tape::{Tape, Var};
 use crate::weight::Weight;
 
 /// Backward of [`linear_cross_entropy`], which computes the scores a second time.
 #[derive(Debug)]
 pub struct LinearCrossEntropyRule {
-    operands: operator::Operands,
+    x: Tensor,
+    targets: Tensor,
     statistics: operator::Statistics,
     settings: operator::Settings,
     weight: Weight,
@@ -33,21 +34,37 @@ pub fn linear_cross_entropy(
     targets: &Tensor,
     settings: operator::Settings,
 ) -> Result<Var> {
+    let [x] = autocast(tape, "linear_cross_entropy", [x])?;
     tape.begin("linear_cross_entropy")?;
     let source = x.source();
-    let (x, matrix, targets) = (x.into_tensor(), weight.tensor().clone(), targets.clone());
-    let operands = operator::Operands { x, weight: matrix, targets };
+    let (x, targets) = (x.into_tensor(), targets.clone());
+    let operands = named("linear_cross_entropy", operands(&x, weight, &targets))?;
     let forward = operator::forward(&operands, &settings);
     let operator::Output { loss, statistics } = named("linear_cross_entropy", forward)?;
-    let weight = weight.clone();
+    drop(operands);
     tape.record_one(&[source], loss, || LinearCrossEntropyRule {
-        operands,
+        x,
+        targets,
         statistics,
         settings,
-        weight,
+        weight: weight.clone(),
         factor: None,
         whole: false,
     })
+}
+
+/// The operands of a call, with the weight in the type of `x`.
+fn operands(x: &Tensor, weight: &Weight, targets: &Tensor) -> tensor::Result<operator::Operands> {
+    let weight = weight.values(x.dtype())?;
+    Ok(operator::Operands { x: x.clone(), weight, targets: targets.clone() })
+}
+
+impl LinearCrossEntropyRule {
+    /// The gradient of the input if `wanted`, and that of the weight in `matrix`.
+    fn gradients(&self, factor: &Tensor, wanted: bool, matrix: Option<&Target>) -> Result<Option<Tensor>> {
+        let operands = operands(&self.x, &self.weight, &self.targets)?;
+        Ok(operator::backward(&operands, &self.statistics, &self.settings, factor, wanted, matrix)?)
+    }
 }
 
 impl Rule for LinearCrossEntropyRule {
@@ -56,7 +73,7 @@ impl Rule for LinearCrossEntropyRule {
     }
 
     fn saved(&self) -> Vec<Saved<'_>> {
-        vec![Saved::new("x", &self.operands.x), Saved::new("statistics", &self.statistics.rows)]
+        vec![Saved::new("x", &self.x), Saved::new("statistics", &self.statistics.rows)]
     }
 
     fn has_weights(&self) -> bool {
@@ -69,12 +86,7 @@ impl Rule for LinearCrossEntropyRule {
         wanted: &[bool],
     ) -> Result<Vec<Option<Tensor>>> {
         let factor = only(outputs)?;
-        let input = match wanted[0] {
-            true => {
-                operator::backward(&self.operands, &self.statistics, &self.settings, &factor, true, None)?
-            }
-            false => None,
-        };
+        let input = if wanted[0] { self.gradients(&factor, true, None)? } else { None };
         self.factor = Some(factor);
         Ok(vec![input])
     }
@@ -87,22 +99,18 @@ impl Rule for LinearCrossEntropyRule {
         sink: &mut dyn GradientSink,
     ) -> Result<Vec<Option<Tensor>>> {
         let (factor, matrix) = (only(outputs)?, target(sink, &self.weight)?);
-        let (operands, settings) = (&self.operands, &self.settings);
         self.whole = true;
         if !wanted[0] && matrix.is_none() {
             return Ok(vec![None]);
         }
-        let statistics = &self.statistics;
-        let input = operator::backward(operands, statistics, settings, &factor, wanted[0], matrix.as_ref())?;
-        Ok(vec![input])
+        Ok(vec![self.gradients(&factor, wanted[0], matrix.as_ref())?])
     }
 
     fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
         if let (false, Some(factor)) = (self.whole, &self.factor)
             && let Some(matrix) = target(sink, &self.weight)?
         {
-            let (operands, settings) = (&self.operands, &self.settings);
-            operator::backward(operands, &self.statistics, settings, factor, false, Some(&matrix))?;
+            self.gradients(factor, false, Some(&matrix))?;
         }
         let weight = self.weight.clone();
         drop(self);

@@ -4,7 +4,7 @@ use device::Category;
 use tensor::Tensor;
 use tensor::ops::matmul::{Factor, product};
 
-use super::{named, only};
+use super::{autocast, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::tape::{Tape, Var};
@@ -30,6 +30,7 @@ pub fn matmul_transposed(tape: &Tape, a: Var, b: Var) -> Result<Var> {
 }
 
 fn multiply(tape: &Tape, a: Var, b: Var, transposed: bool) -> Result<Var> {
+    let [a, b] = autocast(tape, "matmul", [a, b])?;
     tape.begin("matmul")?;
     let factors = [a.tensor().clone(), b.tensor().clone()];
     let second = Factor { tensor: &factors[1], transposed };

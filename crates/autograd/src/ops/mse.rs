@@ -3,7 +3,7 @@
 use tensor::Tensor;
 use tensor::ops;
 
-use super::{named, only};
+use super::{autocast, named, only};
 use crate::error::Result;
 use crate::pass::LossScale;
 use crate::rule::{Rule, Saved};
@@ -20,6 +20,7 @@ pub struct MseRule {
 
 /// `scale` times the mean over all elements of `(prediction − target)²`.
 pub fn mse(tape: &Tape, prediction: Var, target: &Tensor, scale: f32) -> Result<Var> {
+    let [prediction] = autocast(tape, "mse", [prediction])?;
     tape.begin("mse")?;
     let loss = named("mse", ops::mse::forward(prediction.tensor(), target, scale))?;
     let loss_scale = tape.pass().loss_scale.clone();

@@ -3,6 +3,7 @@
 use tensor::Tensor;
 use tensor::ops;
 
+use super::autocast;
 use crate::error::{AutogradError, Result};
 use crate::rule::{Rule, Saved};
 use crate::sink::{GradientSink, discarded, ready, target};
@@ -23,6 +24,25 @@ pub struct NormRule {
     pub(super) gradient: Option<Tensor>,
     /// Whether the input's gradient is accompanied by its largest magnitude.
     pub(super) measures: bool,
+}
+
+/// The operands of a norm of a residual sum, as autocast gives them.
+pub(super) fn residual_operands(
+    tape: &Tape,
+    operator: &str,
+    residual: Var,
+    branch: Option<Var>,
+) -> Result<(Var, Option<Var>)> {
+    Ok(match branch {
+        Some(branch) => {
+            let [residual, branch] = autocast(tape, operator, [residual, branch])?;
+            (residual, Some(branch))
+        }
+        None => {
+            let [residual] = autocast(tape, operator, [residual])?;
+            (residual, None)
+        }
+    })
 }
 
 /// Records a norm of a residual sum; returns (sum, normalised).
@@ -65,7 +85,7 @@ impl Rule for NormRule {
         // Without a gradient of the normalised values, the input's gradient is the sum's.
         let Some(gradient) = normalised else { return Ok(wanted.iter().map(|_| sum.clone()).collect()) };
         let input = if wanted.contains(&true) {
-            let (x, weight) = (&self.x, self.weight.tensor());
+            let (x, weight) = (&self.x, &self.weight.values(gradient.dtype())?);
             let (sum, rstd) = (sum.as_ref(), &self.rstd);
             Some(match &self.mean {
                 Some(mean) => {

@@ -2,7 +2,7 @@
 
 use tensor::{Tensor, ops};
 
-use super::only;
+use super::{autocast, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::sink::{GradientSink, ready, target};
@@ -20,7 +20,9 @@ pub struct ParameterRule {
 pub fn parameter(tape: &Tape, weight: &Weight) -> Result<Var> {
     tape.begin("parameter")?;
     let rule = || ParameterRule { weight: weight.clone(), gradient: None };
-    tape.record_one(&[], weight.tensor().clone(), rule)
+    let values = tape.record_one(&[], weight.tensor().clone(), rule)?;
+    let [values] = autocast(tape, "parameter", [values])?;
+    Ok(values)
 }
 
 impl Rule for ParameterRule {

@@ -4,7 +4,7 @@ use tensor::ops::pointwise::{self, Pair, Pointwise};
 use tensor::ops::reduce::{self, Reduction};
 use tensor::{Shape, Tensor};
 
-use super::{named, only};
+use super::{autocast, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::tape::{Tape, Var};
@@ -19,6 +19,7 @@ pub struct PointwiseRule {
 
 /// `function(x)` of every element. Errors: as [`pointwise::forward`].
 pub fn pointwise(tape: &Tape, x: Var, function: Pointwise) -> Result<Var> {
+    let [x] = autocast(tape, "pointwise", [x])?;
     tape.begin("pointwise")?;
     let output = named("pointwise", pointwise::forward(x.tensor(), function))?;
     tape.record_one(&[x.source()], output, || PointwiseRule { function, x: Some(x.into_tensor()) })
@@ -57,6 +58,7 @@ pub struct PairRule {
 /// `function(a, b)` of every pair of elements; a dimension of one element broadcasts to the other operand's
 /// size. Errors: as [`pointwise::pair`].
 pub fn pair(tape: &Tape, a: Var, b: Var, function: Pair) -> Result<Var> {
+    let [a, b] = autocast(tape, "pair", [a, b])?;
     tape.begin("pair")?;
     let output = named("pair", pointwise::pair(a.tensor(), b.tensor(), function))?;
     let (sources, shapes) = ([a.source(), b.source()], [a.tensor().shape(), b.tensor().shape()]);

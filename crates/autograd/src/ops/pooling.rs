@@ -3,7 +3,7 @@
 use tensor::Tensor;
 use tensor::ops::{self, pooling::Windows};
 
-use super::{named, only};
+use super::{autocast, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::tape::{Tape, Var};
@@ -18,6 +18,7 @@ pub struct MaxPoolRule {
 
 /// The largest element of each window. Errors: as [`ops::pooling::maximum`].
 pub fn max_pool(tape: &Tape, x: Var, windows: Windows) -> Result<Var> {
+    let [x] = autocast(tape, "max_pool", [x])?;
     tape.begin("max_pool")?;
     let output = named("max_pool", ops::pooling::maximum(x.tensor(), &windows))?;
     let rule = || MaxPoolRule { x: x.tensor().clone(), output: output.clone(), windows };
@@ -53,6 +54,7 @@ pub struct AveragePoolRule {
 
 /// The mean of each window. Errors: as [`ops::pooling::average`].
 pub fn average_pool(tape: &Tape, x: Var, windows: Windows) -> Result<Var> {
+    let [x] = autocast(tape, "average_pool", [x])?;
     tape.begin("average_pool")?;
     let output = named("average_pool", ops::pooling::average(x.tensor(), &windows))?;
     let rule = || AveragePoolRule { size: size(x.tensor()), windows };

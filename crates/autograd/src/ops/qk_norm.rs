@@ -4,7 +4,7 @@ use tensor::ops;
 use tensor::ops::attention::Heads;
 use tensor::{DType, Tensor};
 
-use super::{Rotary, named, only};
+use super::{Rotary, autocast, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::sink::{GradientSink, discarded, ready, target};
@@ -21,8 +21,9 @@ pub struct QkNormWeights {
 }
 
 impl QkNormWeights {
-    fn tensors(&self) -> ops::qk_norm::Weights<'_> {
-        ops::qk_norm::Weights { query: self.query.tensor(), key: self.key.tensor() }
+    /// The weights of queries and of keys in `dtype`.
+    fn values(&self, dtype: DType) -> tensor::Result<[Tensor; 2]> {
+        Ok([self.query.values(dtype)?, self.key.values(dtype)?])
     }
 }
 
@@ -48,8 +49,10 @@ pub fn qk_norm(
     rotary: &Rotary,
     epsilon: f32,
 ) -> Result<Var> {
+    let [qkv] = autocast(tape, "qk_norm", [qkv])?;
     tape.begin("qk_norm")?;
-    let forward = ops::qk_norm::forward(qkv.tensor(), heads, weights.tensors(), rotary.angles(), epsilon);
+    let values = named("qk_norm", weights.values(qkv.tensor().dtype()))?;
+    let forward = ops::qk_norm::forward(qkv.tensor(), heads, operands(&values), rotary.angles(), epsilon);
     let ops::qk_norm::Output { output, rstd } = named("qk_norm", forward)?;
     tape.record_one(&[qkv.source()], output, || QkNormRule {
         saved: Some((qkv.tensor().clone(), rstd)),
@@ -58,6 +61,10 @@ pub fn qk_norm(
         rotary: rotary.clone(),
         sums: None,
     })
+}
+
+fn operands([query, key]: &[Tensor; 2]) -> ops::qk_norm::Weights<'_> {
+    ops::qk_norm::Weights { query, key }
 }
 
 impl Rule for QkNormRule {
@@ -81,7 +88,8 @@ impl Rule for QkNormRule {
     ) -> Result<Vec<Option<Tensor>>> {
         let gradient = only(outputs)?;
         let Some((qkv, rstd)) = self.saved.take() else { return Ok(vec![None]) };
-        let (weights, angles) = (self.weights.tensors(), self.rotary.angles());
+        let (values, angles) = (self.weights.values(qkv.dtype())?, self.rotary.angles());
+        let weights = operands(&values);
         let made = ops::qk_norm::backward_input(gradient, &qkv, &rstd, self.heads, weights, angles)?;
         self.sums = self.has_weights().then(|| (made.sums, qkv.dtype()));
         Ok(vec![Some(made.input)])

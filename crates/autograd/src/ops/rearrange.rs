@@ -7,7 +7,8 @@
 use tensor::ops::rearrange;
 use tensor::{Shape, Tensor};
 
-use super::{named, only};
+use super::cast::autocast_all;
+use super::{autocast, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::tape::{Source, Tape, Var};
@@ -39,6 +40,7 @@ pub enum RearrangeRule {
 
 /// Returns a view of the same elements in another shape of as many. Errors: another count.
 pub fn reshape(tape: &Tape, x: Var, shape: impl Into<Shape>) -> Result<Var> {
+    let [x] = autocast(tape, "reshape", [x])?;
     tape.begin("reshape")?;
     let output = named("reshape", x.tensor().reshape(shape))?;
     let before = x.tensor().shape();
@@ -47,6 +49,7 @@ pub fn reshape(tape: &Tape, x: Var, shape: impl Into<Shape>) -> Result<Var> {
 
 /// Returns `x` with two dimensions exchanged. Errors: as [`rearrange::transpose`].
 pub fn transpose(tape: &Tape, x: Var, one: usize, other: usize) -> Result<Var> {
+    let [x] = autocast(tape, "transpose", [x])?;
     tape.begin("transpose")?;
     let output = named("transpose", rearrange::transpose(x.tensor(), one, other))?;
     tape.record_one(&[x.source()], output, || RearrangeRule::Transpose(one, other))
@@ -55,6 +58,7 @@ pub fn transpose(tape: &Tape, x: Var, one: usize, other: usize) -> Result<Var> {
 /// Returns elements `start` to `start + length` of dimension `axis`; a view for the outermost. Errors: as
 /// [`rearrange::slice`].
 pub fn slice(tape: &Tape, x: Var, axis: usize, start: usize, length: usize) -> Result<Var> {
+    let [x] = autocast(tape, "slice", [x])?;
     tape.begin("slice")?;
     let output = named("slice", rearrange::slice(x.tensor(), axis, start, length))?;
     let shape = x.tensor().shape();
@@ -63,6 +67,8 @@ pub fn slice(tape: &Tape, x: Var, axis: usize, start: usize, length: usize) -> R
 
 /// Joins variables along dimension `axis`. Errors: as [`rearrange::concatenate`].
 pub fn concatenate(tape: &Tape, parts: &[Var], axis: usize) -> Result<Var> {
+    let mut parts = parts.to_vec();
+    autocast_all(tape, "concatenate", &mut parts)?;
     tape.begin("concatenate")?;
     let tensors: Vec<&Tensor> = parts.iter().map(Var::tensor).collect();
     let output = named("concatenate", rearrange::concatenate(&tensors, axis))?;

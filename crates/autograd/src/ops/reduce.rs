@@ -5,7 +5,7 @@ use tensor::ops::rearrange;
 use tensor::ops::reduce::{self, Reduction};
 use tensor::{Shape, Tensor};
 
-use super::{named, only, pointwise::pointwise};
+use super::{autocast, named, only, pointwise::pointwise};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::tape::{Tape, Var};
@@ -18,6 +18,7 @@ pub struct SumRule {
 
 /// The sum along dimension `axis`. Errors: as [`reduce::forward`].
 pub fn sum(tape: &Tape, x: Var, axis: usize) -> Result<Var> {
+    let [x] = autocast(tape, "sum", [x])?;
     tape.begin("sum")?;
     let output = named("sum", reduce::forward(x.tensor(), axis, Reduction::Sum))?;
     let shape = x.tensor().shape();
@@ -60,6 +61,7 @@ pub struct MaximumRule {
 /// The maximum along dimension `axis`, whose gradient goes to the first of the largest elements. Errors: as
 /// [`reduce::forward`].
 pub fn maximum(tape: &Tape, x: Var, axis: usize) -> Result<Var> {
+    let [x] = autocast(tape, "maximum", [x])?;
     tape.begin("maximum")?;
     let output = named("maximum", reduce::forward(x.tensor(), axis, Reduction::Maximum))?;
     let rule = || MaximumRule { axis, saved: Some([x.tensor().clone(), output.clone()]) };

@@ -3,8 +3,8 @@
 use tensor::ops;
 use tensor::ops::rms_norm::Settings as NormSettings;
 
-use super::named;
-use super::norm_rule::{NormRule, record_residual};
+use super::norm_rule::{NormRule, record_residual, residual_operands};
+use super::{autocast, named};
 use crate::error::Result;
 use crate::tape::{Tape, Var};
 use crate::weight::Weight;
@@ -13,8 +13,10 @@ use crate::weight::Weight;
 pub fn rms_norm(tape: &Tape, x: Var, weight: &Weight, settings: impl Into<NormSettings>) -> Result<Var> {
     let settings = settings.into();
     const OPERATOR: &str = "rms_norm";
+    let [x] = autocast(tape, OPERATOR, [x])?;
     tape.begin(OPERATOR)?;
-    let forward = ops::rms_norm::forward(x.tensor(), weight.tensor(), settings);
+    let scale = named(OPERATOR, weight.values(x.tensor().dtype()))?;
+    let forward = ops::rms_norm::forward(x.tensor(), &scale, settings);
     let ops::rms_norm::Output { output, rstd } = named(OPERATOR, forward)?;
     let rule = || NormRule {
         operator: OPERATOR,
@@ -42,8 +44,10 @@ pub fn residual_rms_norm(
 ) -> Result<(Var, Var)> {
     let settings = settings.into();
     const OPERATOR: &str = "residual_rms_norm";
+    let (residual, branch) = residual_operands(tape, OPERATOR, residual, branch)?;
     tape.begin(OPERATOR)?;
-    let (values, scale) = (residual.tensor(), weight.tensor());
+    let values = residual.tensor();
+    let scale = &named(OPERATOR, weight.values(values.dtype()))?;
     let forward = match &branch {
         Some(branch) => ops::rms_norm::forward_residual(values, branch.tensor(), scale, settings),
         None => ops::rms_norm::forward(values, scale, settings).map(|made| (values.clone(), made)),

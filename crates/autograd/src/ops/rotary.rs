@@ -4,7 +4,7 @@ use tensor::Tensor;
 use tensor::ops;
 use tensor::ops::rotary::{Angles, Turn};
 
-use super::{named, only};
+use super::{autocast, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::tape::{Tape, Var};
@@ -34,6 +34,7 @@ pub struct RotaryRule {
 /// Rotates the first `heads` heads of `x [batch, time, columns]` to their positions, in place if no other
 /// tensor views its storage. Errors: as [`ops::rotary::rotate`].
 pub fn rotary(tape: &Tape, x: Var, heads: usize, rotary: &Rotary) -> Result<Var> {
+    let [x] = autocast(tape, "rotary", [x])?;
     tape.begin("rotary")?;
     let source = x.source();
     let turned = ops::rotary::rotate(x.into_tensor(), heads, rotary.angles(), Turn::Forward);

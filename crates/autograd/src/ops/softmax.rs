@@ -3,7 +3,7 @@
 use tensor::Tensor;
 use tensor::ops;
 
-use super::{named, only};
+use super::{autocast, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::tape::{Tape, Var};
@@ -17,6 +17,7 @@ pub struct SoftmaxRule {
 
 /// e^x over the sum of e^x along the innermost dimension. Errors: as [`ops::softmax::forward`].
 pub fn softmax(tape: &Tape, x: Var) -> Result<Var> {
+    let [x] = autocast(tape, "softmax", [x])?;
     tape.begin("softmax")?;
     let y = named("softmax", ops::softmax::forward(x.tensor()))?;
     tape.record_one(&[x.source()], y.clone(), || SoftmaxRule { y: Some(y) })

@@ -14,10 +14,10 @@ section! {
         compute: DType = choice!(DType, [DType::F32, DType::Bf16, DType::F16]).default("\"f32\"")
             .decides_times();
         /// The type of the weights that operators hold: the compute type, beside f32 masters that the
-        /// optimizer updates, or f32 alone, cast wherever an operator computes in half precision (PyTorch's
-        /// autocast; not supported yet).
-        weights: WeightType = choice!(WeightType, WeightType::ALL).default("\"compute\"").decides_times()
-            .unbuilt("f32 weights beside half-precision operators are", |value| *value == "f32".into());
+        /// optimizer updates, or f32 alone. Then matmuls cast weights and activations to the compute type,
+        /// and norms, sums and the residual stream are f32 (PyTorch's autocast).
+        weights: WeightType =
+            choice!(WeightType, WeightType::ALL).default("\"compute\"").decides_times();
         /// The type of the weights' gradients and of every sum of them; a half type needs `compute` of the
         /// same type.
         gradients: DType = choice!(DType, [DType::F32, DType::Bf16, DType::F16]).default("\"f32\"")
@@ -43,14 +43,32 @@ impl Precision {
     #[must_use]
     pub fn name(&self) -> String {
         let compute = self.compute.name();
-        match (self.matmul, self.gradients) {
-            (MatmulPrecision::Compute, DType::F32) => compute.to_owned(),
-            (MatmulPrecision::Compute, gradients) => format!("{compute} with {gradients} gradients"),
-            (MatmulPrecision::Fp8, DType::F32) => format!("{compute} with fp8 matmuls"),
-            (MatmulPrecision::Fp8, gradients) => {
-                format!("{compute} with fp8 matmuls and {gradients} gradients")
-            }
+        let matmuls = match self.matmul {
+            MatmulPrecision::Compute => None,
+            MatmulPrecision::Fp8 => Some("fp8 matmuls".to_owned()),
+        };
+        let gradients = (self.gradients != DType::F32).then(|| format!("{} gradients", self.gradients));
+        let weights = self.is_autocast().then(|| "f32 weights".to_owned());
+        let parts: Vec<_> = matmuls.into_iter().chain(gradients).chain(weights).collect();
+        match parts.is_empty() {
+            true => compute.to_owned(),
+            false => format!("{compute} with {}", parts.join(" and ")),
         }
+    }
+
+    /// The type of the weights that operators hold, and of the model's inputs.
+    #[must_use]
+    pub fn weight_dtype(&self) -> DType {
+        match self.weights {
+            WeightType::Compute => self.compute,
+            WeightType::F32 => DType::F32,
+        }
+    }
+
+    /// Returns whether operators cast f32 weights to a half type.
+    #[must_use]
+    pub fn is_autocast(&self) -> bool {
+        self.weight_dtype() != self.compute
     }
 
     /// Returns the choice of layers that multiply in FP8; `None` if all multiply in the compute type. Errors:

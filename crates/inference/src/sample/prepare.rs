@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use config::{DataKind, RunConfig};
+use config::{DataKind, RunConfig, WeightType};
 use data::Tokenizer;
 use device::{DType, Kind};
 use nn::Examples;
@@ -85,6 +85,7 @@ pub(super) fn setup_of(config: RunConfig, placement: Placement, context: usize) 
         (config.precision.compute, config.precision.gradients) = (DType::F32, DType::F32);
     }
     // A trained model multiplies in its weights' type.
+    config.precision.weights = WeightType::Compute;
     config.fp8 = None;
     config.data.kind = DataKind::Synthetic;
     config.train.micro_batch_size = 1;

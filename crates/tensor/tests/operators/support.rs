@@ -299,7 +299,12 @@ fn close_within((tolerance, least): (f64, f64), what: &str, found: &[f64], expec
 
 /// Asserts that `gradient` is that of `function` at `point`, by central differences: along every axis for few
 /// elements, else along random directions.
-pub(crate) fn is_gradient(what: &str, gradient: &[f64], point: &[f64], function: impl Fn(&[f64]) -> f64 + Sync) {
+pub(crate) fn is_gradient(
+    what: &str,
+    gradient: &[f64],
+    point: &[f64],
+    function: impl Fn(&[f64]) -> f64 + Sync,
+) {
     is_gradient_within((TOLERANCE, 0.0), what, gradient, point, function);
 }
 

@@ -27,7 +27,7 @@ impl OwnStage {
         options: GeneratorOptions,
     ) -> Result<Self> {
         let (config, stage) = (&setup.config, &setup.blueprint.stages[number]);
-        let model = build::model(config, device, config.precision.compute, stage)?;
+        let model = build::model(config, device, stage)?;
         let layers = config.model.cached_heads().map_or(0..0, |_| stage.layers.clone());
         let cache = |layer: usize| -> Result<Cache> {
             let _scope = device.module(&format!("cache.{layer}"));

@@ -98,14 +98,14 @@ impl Worker {
         let count = self.setup.config.train.micro_batches();
         let first = self.grid.micro_batches(count).start as u64;
         let scale = 1.0 / count as f32;
-        let (setup, dtype) = (&self.setup, self.setup.config.precision.compute);
+        let setup = &self.setup;
         let per_step = count as u64;
         let end = setup.config.train.steps.saturating_mul(per_step);
         let numbers = Numbers::Training { first: step * per_step + first, per_step, end };
         let names = self.moments.is_heard().then(|| self.names_by_use());
         let loss_scale = self.loss_factor()?;
         let (data, phases) = ((&mut self.data, &*self.data_order), &mut self.phases);
-        let mut feed = WorkerFeed::new(&self.device, &setup.dataset, dtype, numbers, data, phases);
+        let mut feed = WorkerFeed::new(&self.device, (&setup.config, &setup.dataset), numbers, data, phases);
         feed.label_smoothing = setup.config.train.label_smoothing as f32;
         feed.marks = self.marks.as_mut();
         feed.loss_scale = loss_scale;
@@ -275,7 +275,7 @@ impl Worker {
     pub(crate) fn validation_passes(&mut self) -> Result<Losses> {
         self.outdate_copies();
         let (grid, config) = (self.grid, &self.setup.config);
-        let (count, dtype) = (config.train.validation_micro_batches, config.precision.compute);
+        let count = config.train.validation_micro_batches;
         let own = grid.validation_micro_batches(count) as usize;
         let (first, every) = (grid.coordinate(Axis::Data) as u64, grid.size(Axis::Data) as u64);
         let numbers = Numbers::Validation { first, every };
@@ -284,7 +284,7 @@ impl Worker {
         let mut data = Prefetcher::new(Arc::clone(&dataset.source), config.data.prefetch);
         let order = self.executor.validation_data_order(own, dataset.source.packs_documents());
         let mut feed =
-            WorkerFeed::new(&self.device, dataset, dtype, numbers, (&mut data, &order), &mut self.phases);
+            WorkerFeed::new(&self.device, (config, dataset), numbers, (&mut data, &order), &mut self.phases);
         let scope = self.device.module("validation");
         self.passed_over += self.executor.validate(&mut self.parts, &mut self.planes, own, &mut feed)?;
         drop(scope);

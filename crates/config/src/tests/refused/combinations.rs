@@ -37,7 +37,17 @@ fn a_step_that_is_no_whole_number_of_micro_batches_is_refused() {
 #[test]
 fn types_of_values_that_do_not_go_together_are_refused() {
     let scaler = "precision.scaler";
-    let table: [(&[&str], &str); 4] = [
+    let table: [(&[&str], &str); 6] = [
+        (
+            &["precision.weights=f32", "precision.compute=bf16", "precision.gradients=bf16"],
+            "--set precision.weights=f32: precision.weights = \"f32\" has gradients in f32, and \
+             precision.gradients = \"bf16\"",
+        ),
+        (
+            &["precision.weights=f32", "precision.compute=bf16", "precision.matmul=fp8"],
+            "--set precision.weights=f32: precision.matmul = \"fp8\" casts weights of the compute type, and \
+             precision.weights = \"f32\": use \"compute\" for one of them",
+        ),
         (
             &["precision.gradients=f16", "precision.compute=bf16"],
             "--set precision.gradients=f16: precision.gradients = \"f16\" needs precision.compute = \"f16\", \

@@ -1,0 +1,76 @@
+//! Casts of variables, and those that autocast makes of an operator's operands.
+
+use device::{Category, DType, Request};
+use tensor::{Tensor, ops};
+
+use super::{named, only};
+use crate::error::Result;
+use crate::rule::{Rule, Saved};
+use crate::tape::{Tape, Var};
+
+/// Backward of [`cast`], which saves nothing.
+#[derive(Debug)]
+pub struct CastRule {
+    /// The input's type.
+    dtype: DType,
+}
+
+/// Returns `x` in `dtype`: itself if it has that type, else rounded to a half type or widened to f32. The
+/// gradient is cast back. Errors: two half types, out of memory.
+pub fn cast(tape: &Tape, x: Var, dtype: DType) -> Result<Var> {
+    if x.tensor().dtype() == dtype {
+        return Ok(x);
+    }
+    tape.begin("cast")?;
+    let output = named("cast", converted(x.tensor(), dtype, Category::Activation))?;
+    let dtype = x.tensor().dtype();
+    tape.record_one(&[x.source()], output, || CastRule { dtype })
+}
+
+/// Returns the operands of a call of `operator` in the type that the pass's autocast table gives them:
+/// unchanged without autocast, without a row, and for integers. An operator calls it before [`Tape::begin`],
+/// also one of a program that adds a row for it; one whose only operands are weights casts its result.
+/// Errors: as [`cast`].
+pub fn autocast<const N: usize>(tape: &Tape, operator: &str, operands: [Var; N]) -> Result<[Var; N]> {
+    let mut operands = operands;
+    autocast_all(tape, operator, &mut operands)?;
+    Ok(operands)
+}
+
+/// [`autocast`] of any number of operands.
+pub(super) fn autocast_all(tape: &Tape, operator: &str, operands: &mut [Var]) -> Result<()> {
+    let given = operands.iter().map(|operand| operand.tensor().dtype());
+    let Some(dtype) = tape.pass().autocast.as_ref().and_then(|cast| cast.operand_type(operator, given))
+    else {
+        return Ok(());
+    };
+    for operand in operands.iter_mut().filter(|operand| operand.tensor().dtype().is_float()) {
+        *operand = cast(tape, operand.clone(), dtype)?;
+    }
+    Ok(())
+}
+
+fn converted(tensor: &Tensor, dtype: DType, category: Category) -> tensor::Result<Tensor> {
+    let result = Tensor::empty(tensor.device(), tensor.shape(), dtype, Request::new(category, "cast"))?;
+    ops::cast::into(tensor, &result)?;
+    Ok(result)
+}
+
+impl Rule for CastRule {
+    fn operator(&self) -> &'static str {
+        "cast"
+    }
+
+    fn saved(&self) -> Vec<Saved<'_>> {
+        Vec::new()
+    }
+
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        _wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let gradient = only(outputs)?;
+        Ok(vec![Some(converted(&gradient, self.dtype, Category::ActivationGradient)?)])
+    }
+}

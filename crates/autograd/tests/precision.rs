@@ -1,0 +1,296 @@
+//! The autocast table holds for every operator: the types of results, and the arithmetic on half operands.
+#![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use autograd::precision::{Arithmetic, Autocast, Operands, OperatorPrecision, PrecisionTable};
+use autograd::{Call, Direction, Gradients, Mode, Observer, ObserverError, Observers};
+use autograd::{Pass, Result, Tape, UseId, Var, Weight, ops};
+use device::{Category, DType, Device, DeviceOptions, bf16};
+use ops::{
+    Adapter, BatchNorm, ConvolutionOptions, Dropout, FeedForwardWeights, GatedFeedForwardWeights,
+    LinearCrossEntropy, Pair, Pointwise, Positions, QkNormWeights, Rotary, Statistics, Windows,
+};
+use tensor::Tensor;
+use tensor::ops::Activation;
+use tensor::ops::attention::{Heads, Qkv};
+
+/// Operands of one call, in given types.
+struct Operand {
+    device: Device,
+    /// Types of the first and of all other variables.
+    variables: [DType; 2],
+    weights: DType,
+    made: RefCell<u32>,
+}
+
+impl Operand {
+    fn new(device: &Device, variables: [DType; 2], weights: DType) -> Self {
+        Operand { device: device.clone(), variables, weights, made: RefCell::new(0) }
+    }
+
+    /// Values that bf16 represents, a different pattern for each number.
+    fn tensor(&self, shape: &[usize], dtype: DType, number: u32) -> Tensor {
+        let shape = tensor::Shape::of(shape).unwrap();
+        let wave = |i: usize| bf16::from_f32(((i as f32 * 1.7 + number as f32) * 0.7).sin());
+        let values: Vec<bf16> = (0..shape.elements()).map(wave).collect();
+        let wide: Vec<f32> = values.iter().map(|value| value.to_f32()).collect();
+        match dtype {
+            DType::F32 => Tensor::from_host(&self.device, &wide, shape, Category::Input).unwrap(),
+            _ => Tensor::from_host(&self.device, &values, shape, Category::Input).unwrap(),
+        }
+    }
+
+    fn next(&self) -> u32 {
+        self.made.replace_with(|made| *made + 1)
+    }
+
+    fn x(&self, tape: &Tape, shape: &[usize]) -> Var {
+        let number = self.next();
+        tape.leaf(self.tensor(shape, self.variables[usize::from(number > 0)], number))
+    }
+
+    fn weight(&self, shape: &[usize]) -> Weight {
+        let number = self.next();
+        Weight::new(self.tensor(shape, self.weights, number), UseId(number))
+    }
+
+    fn indices(&self, shape: [usize; 2], values: &[u32]) -> Tensor {
+        Tensor::from_host(&self.device, values, shape, Category::Input).unwrap()
+    }
+
+    fn targets(&self) -> Tensor {
+        Tensor::from_host(&self.device, &[1u32, 0, 4, 2], [4], Category::Input).unwrap()
+    }
+
+    fn rotary(&self) -> Rotary {
+        Rotary { table: self.tensor(&[4, 8], DType::F32, 9), documents: None }
+    }
+}
+
+type Run = fn(&Tape, &Operand) -> Result<Vec<Var>>;
+
+fn one(result: Result<Var>) -> Result<Vec<Var>> {
+    result.map(|var| vec![var])
+}
+
+/// A call of every operator of the table.
+const CALLS: &[(&str, Run)] = &[
+    ("activation", |t, o| one(ops::activation(t, o.x(t, &[4, 8]), Activation::Gelu))),
+    ("adapted_linear", |t, o| {
+        let (x, weight) = (o.x(t, &[4, 8]), o.weight(&[6, 8]));
+        let (a, b) = (o.weight(&[2, 8]), o.weight(&[6, 2]));
+        let adapter = Adapter { a, b, parts: vec![0..6], scale: 2.0, dropout: None };
+        one(ops::adapted_linear(t, x, &weight, None, &adapter))
+    }),
+    ("add", |t, o| one(ops::add(t, o.x(t, &[4, 8]), o.x(t, &[4, 8])))),
+    ("attention", |t, o| {
+        let qkv = Qkv::Packed(o.x(t, &[1, 4, 96]));
+        one(ops::attention(t, qkv, Heads::multi(1, 32), None))
+    }),
+    ("average_pool", |t, o| one(ops::average_pool(t, o.x(t, &[1, 4, 4, 2]), WINDOWS))),
+    ("batch_norm", |t, o| {
+        let x = o.x(t, &[4, 2, 2, 3]);
+        let (weight, bias) = (o.weight(&[3]), o.weight(&[3]));
+        let norm = BatchNorm { weight, bias, epsilon: 1e-5, relu: true };
+        one(ops::batch_norm(t, x, None, &norm, Statistics::Batch { record: None }))
+    }),
+    ("cast", |t, o| one(ops::cast(t, o.x(t, &[4, 8]), DType::F32))),
+    ("concatenate", |t, o| one(ops::concatenate(t, &[o.x(t, &[4, 8]), o.x(t, &[4, 8])], 1))),
+    ("convolution", |t, o| {
+        let x = o.x(t, &[1, 4, 4, 2]);
+        one(ops::convolution(t, x, &o.weight(&[3, 2, 2, 2]), ConvolutionOptions::default()))
+    }),
+    ("cross_entropy", |t, o| one(ops::cross_entropy(t, o.x(t, &[4, 8]), &o.targets(), 1.0))),
+    ("dropout", |t, o| one(ops::dropout(t, o.x(t, &[4, 8]), &Dropout::new(1, "here", 0.5)))),
+    ("embedding", |t, o| {
+        let table = o.weight(&[5, 8]);
+        let positions = o.weight(&[2, 8]);
+        let tokens = o.indices([2, 2], &[1, 0, 4, 2]);
+        one(ops::embedding(t, &tokens, &table, Some(Positions::Learned(&positions))))
+    }),
+    ("feed_forward", |t, o| {
+        let x = o.x(t, &[4, 8]);
+        let (expand, project) = (o.weight(&[16, 8]), o.weight(&[8, 16]));
+        let (expand_bias, project_bias) = (Some(o.weight(&[16])), Some(o.weight(&[8])));
+        let weights = FeedForwardWeights { expand, expand_bias, project, project_bias };
+        one(ops::feed_forward(t, x, &weights, Activation::Gelu))
+    }),
+    ("gated_feed_forward", |t, o| {
+        let (x, gate_up, down) = (o.x(t, &[4, 8]), o.weight(&[16, 8]), o.weight(&[8, 8]));
+        let weights = GatedFeedForwardWeights { gate_up, down, adapters: [None, None] };
+        one(ops::gated_feed_forward(t, x, &weights, Activation::Silu))
+    }),
+    ("gather", |t, o| one(ops::gather(t, o.x(t, &[5, 8]), &o.indices([2, 2], &[1, 0, 4, 2])))),
+    ("layer_norm", |t, o| {
+        let (x, weight, bias) = (o.x(t, &[4, 8]), o.weight(&[8]), o.weight(&[8]));
+        one(ops::layer_norm(t, x, &weight, Some(&bias), 1e-5))
+    }),
+    ("linear", |t, o| {
+        let (x, weight, bias) = (o.x(t, &[4, 8]), o.weight(&[6, 8]), o.weight(&[6]));
+        one(ops::linear(t, x, &weight, Some(&bias), Activation::None))
+    }),
+    ("linear_cross_entropy", |t, o| {
+        let (x, weight) = (o.x(t, &[4, 8]), o.weight(&[6, 8]));
+        let settings = LinearCrossEntropy { scale: 1.0, soft_cap: None, pieces: 2 };
+        one(ops::linear_cross_entropy(t, x, &weight, &o.targets(), settings))
+    }),
+    ("matmul", |t, o| one(ops::matmul(t, o.x(t, &[4, 8]), o.x(t, &[8, 4])))),
+    ("max_pool", |t, o| one(ops::max_pool(t, o.x(t, &[1, 4, 4, 2]), WINDOWS))),
+    ("maximum", |t, o| one(ops::maximum(t, o.x(t, &[4, 8]), 1))),
+    ("mse", |t, o| one(ops::mse(t, o.x(t, &[4, 8]), &o.tensor(&[4, 8], t_type(t, o), 7), 1.0))),
+    ("pair", |t, o| one(ops::pair(t, o.x(t, &[4, 8]), o.x(t, &[4, 8]), Pair::Multiply))),
+    ("parameter", |t, o| one(ops::parameter(t, &o.weight(&[4, 8])))),
+    ("pointwise", |t, o| one(ops::pointwise(t, o.x(t, &[4, 8]), Pointwise::Square))),
+    ("qk_norm", |t, o| {
+        let (qkv, heads) = (o.x(t, &[1, 4, 24]), Heads::multi(1, 8));
+        let weights = QkNormWeights { query: o.weight(&[8]), key: o.weight(&[8]) };
+        one(ops::qk_norm(t, qkv, heads, &weights, &o.rotary(), 1e-5))
+    }),
+    ("reshape", |t, o| one(ops::reshape(t, o.x(t, &[4, 8]), [8, 4]))),
+    ("residual_layer_norm", |t, o| {
+        let (x, weight, bias) = (o.x(t, &[4, 8]), o.weight(&[8]), o.weight(&[8]));
+        let (sum, normalised) = ops::residual_layer_norm(t, x, None, &weight, Some(&bias), 1e-5)?;
+        Ok(vec![sum, normalised])
+    }),
+    ("residual_rms_norm", |t, o| {
+        let (x, weight) = (o.x(t, &[4, 8]), o.weight(&[8]));
+        let (sum, normalised) = ops::residual_rms_norm(t, x, None, &weight, 1e-5)?;
+        Ok(vec![sum, normalised])
+    }),
+    ("rms_norm", |t, o| {
+        let (x, weight) = (o.x(t, &[4, 8]), o.weight(&[8]));
+        one(ops::rms_norm(t, x, &weight, 1e-5))
+    }),
+    ("rotary", |t, o| one(ops::rotary(t, o.x(t, &[1, 4, 8]), 1, &o.rotary()))),
+    ("slice", |t, o| one(ops::slice(t, o.x(t, &[4, 8]), 1, 2, 3))),
+    ("softmax", |t, o| one(ops::softmax(t, o.x(t, &[4, 8])))),
+    ("sum", |t, o| one(ops::sum(t, o.x(t, &[4, 8]), 1))),
+    ("transpose", |t, o| one(ops::transpose(t, o.x(t, &[4, 8]), 0, 1))),
+];
+
+const WINDOWS: Windows = Windows { size: [2, 2], stride: [2, 2], padding: [0, 0], counts_padding: false };
+
+/// The type of a target of numbers, which the data has in the type of the prediction.
+fn t_type(tape: &Tape, operand: &Operand) -> DType {
+    if tape.pass().autocast.is_some() { DType::F32 } else { operand.variables[0] }
+}
+
+/// Notes the operators of forward calls.
+#[derive(Default)]
+struct Names(RefCell<Vec<&'static str>>);
+
+impl Observer for Names {
+    fn before(&self, call: &Call) -> std::result::Result<(), ObserverError> {
+        if call.direction == Direction::Forward {
+            self.0.borrow_mut().push(call.operator);
+        }
+        Ok(())
+    }
+
+    fn after(&self, _: &Call, _: &[Option<&Tensor>]) -> std::result::Result<(), ObserverError> {
+        Ok(())
+    }
+}
+
+fn cpu() -> Device {
+    Device::cpu(0, &DeviceOptions::default()).unwrap()
+}
+
+fn autocast(table: PrecisionTable) -> Option<Arc<Autocast>> {
+    Some(Arc::new(Autocast { half: DType::Bf16, table }))
+}
+
+/// Results of a call, without autocast or with a table, after a backward pass; the last operator's name.
+fn results(operand: &Operand, run: Run, table: Option<PrecisionTable>) -> (Vec<Tensor>, &'static str) {
+    let names = Rc::new(Names::default());
+    let observers = Observers::new([Rc::<Names>::clone(&names) as Rc<dyn Observer>]);
+    let pass = Pass { autocast: table.and_then(autocast), observers, ..Pass::default() };
+    let tape = Tape::new(&operand.device, Mode::Train).of(pass);
+    operand.made.replace(0);
+    let outputs = run(&tape, operand).unwrap();
+    let tensors: Vec<Tensor> = outputs.iter().map(|output| output.tensor().clone()).collect();
+    let ones = |output: &Var| {
+        let shape = output.tensor().shape();
+        let ones = operand.tensor(shape.dims(), output.tensor().dtype(), 2);
+        (output.source(), ones)
+    };
+    let seeds: Vec<_> = outputs.iter().filter(|output| output.wants_gradient()).map(ones).collect();
+    let mut sink = Gradients::default();
+    tape.backward_from(seeds, &mut sink).unwrap();
+    let finite = |gradient: &Tensor| gradient.to_vec::<f32>().unwrap().iter().all(|value| value.is_finite());
+    assert!(sink.iter().all(|(_, gradient)| finite(gradient)));
+    let mut called = names.0.borrow().clone();
+    called.retain(|name| *name != "cast");
+    (tensors, called.last().copied().unwrap_or("cast"))
+}
+
+fn types(results: &[Tensor]) -> Vec<DType> {
+    results.iter().map(Tensor::dtype).collect()
+}
+
+/// The values, rounded to bf16.
+fn rounded(tensor: &Tensor) -> Vec<bf16> {
+    match tensor.dtype() {
+        DType::F32 => tensor.to_vec::<f32>().unwrap().into_iter().map(bf16::from_f32).collect(),
+        _ => tensor.to_vec().unwrap(),
+    }
+}
+
+#[test]
+fn every_operator_takes_the_types_of_its_row() {
+    const HALF: DType = DType::Bf16;
+    const F32: DType = DType::F32;
+    let (device, table) = (cpu(), PrecisionTable::default());
+    assert!(table.rows().map(|row| row.operator).eq(CALLS.iter().map(|(name, _)| *name)));
+    for (row, (name, run)) in table.rows().zip(CALLS) {
+        let given = |variables| results(&Operand::new(&device, variables, F32), *run, Some(table.clone()));
+        let ((half, called), (single, _)) = (given([HALF; 2]), given([F32; 2]));
+        assert_eq!(called, *name);
+        // Losses are f32, and so are results that are weights or casts to it.
+        let is_f32 = row.in_f32.contains("loss") || ["cast", "embedding", "parameter"].contains(name);
+        let [of_half, of_single] = match row.operands {
+            _ if is_f32 => [F32; 2],
+            Operands::Half => [HALF; 2],
+            Operands::F32 => [F32; 2],
+            Operands::Widest | Operands::Given => [HALF, F32],
+        };
+        assert!(types(&half).iter().all(|dtype| *dtype == of_half), "{name}: {:?}", types(&half));
+        assert!(types(&single).iter().all(|dtype| *dtype == of_single), "{name}: {:?}", types(&single));
+        if row.operands == Operands::Widest {
+            let (mixed, _) = given([HALF, F32]);
+            assert_eq!(types(&mixed), [F32], "{name}");
+        }
+        if matches!(row.operands, Operands::Half | Operands::F32) {
+            // The same values in another type are cast to the same operands.
+            assert!(half.iter().map(rounded).eq(single.iter().map(rounded)), "{name}");
+        }
+    }
+}
+
+#[test]
+fn arithmetic_in_f32_is_rounded_once() {
+    let device = cpu();
+    for (row, (name, run)) in PrecisionTable::default().rows().zip(CALLS) {
+        let of = |dtype| results(&Operand::new(&device, [dtype; 2], dtype), *run, None).0;
+        let (half, single) = (of(DType::Bf16), of(DType::F32));
+        if row.arithmetic != Arithmetic::Half {
+            assert!(half.iter().map(rounded).eq(single.iter().map(rounded)), "{name}");
+        }
+    }
+}
+
+#[test]
+fn rows_can_be_replaced() {
+    let (device, default) = (cpu(), PrecisionTable::default());
+    let operand = Operand::new(&device, [DType::F32; 2], DType::F32);
+    for name in ["layer_norm", "residual_rms_norm", "batch_norm", "qk_norm", "softmax", "embedding"] {
+        let row = OperatorPrecision { operands: Operands::Half, ..*default.find(name).unwrap() };
+        let run = CALLS.iter().find(|(own, _)| *own == name).unwrap().1;
+        let of = |table| types(&results(&operand, run, Some(table)).0);
+        assert!(of(default.clone()).iter().all(|dtype| *dtype == DType::F32), "{name}");
+        assert!(of(default.clone().with(row)).iter().all(|dtype| *dtype == DType::Bf16), "{name}");
+    }
+}

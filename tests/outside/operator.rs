@@ -1,0 +1,47 @@
+//! An operator of the program, whose row in the autocast table asks for f32.
+
+use plimsoll::autograd::precision::{Arithmetic, Operands, OperatorPrecision};
+use plimsoll::autograd::{Result, Rule, Saved, Tape, Var, ops};
+use plimsoll::tensor::Tensor;
+use plimsoll::tensor::ops::pointwise::{self, Pair, Pointwise};
+
+const NAME: &str = "branch_sum";
+
+/// Keeps the variance of two branches of equal variance.
+const FACTOR: f32 = std::f32::consts::FRAC_1_SQRT_2;
+
+/// The operator's row: branches of matmuls are widened before they are added.
+pub(crate) const PRECISION: OperatorPrecision =
+    OperatorPrecision { operator: NAME, operands: Operands::F32, arithmetic: Arithmetic::F32, in_f32: "" };
+
+/// Backward of [`branch_sum`].
+struct BranchSum;
+
+/// `(a + b) / √2`.
+pub(crate) fn branch_sum(tape: &Tape, a: Var, b: Var) -> Result<Var> {
+    let [a, b] = ops::autocast(tape, NAME, [a, b])?;
+    tape.begin(NAME)?;
+    let sum = pointwise::pair(a.tensor(), b.tensor(), Pair::Add)?;
+    let output = pointwise::forward(&sum, Pointwise::Scale(FACTOR))?;
+    tape.record_one(&[a.source(), b.source()], output, || BranchSum)
+}
+
+impl Rule for BranchSum {
+    fn operator(&self) -> &'static str {
+        NAME
+    }
+
+    fn saved(&self) -> Vec<Saved<'_>> {
+        Vec::new()
+    }
+
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let Some(Some(gradient)) = outputs.into_iter().next() else { return Ok(vec![None; wanted.len()]) };
+        let scaled = pointwise::forward(&gradient, Pointwise::Scale(FACTOR))?;
+        Ok(wanted.iter().map(|wanted| wanted.then(|| scaled.clone())).collect())
+    }
+}
