@@ -1,16 +1,16 @@
 // Batch normalisation of channels-last arrays, [rows, channels]: y = relu((x - mean) * rstd * weight + bias +
 // residual), and its gradients. rstd is the reciprocal standard deviation, 1 / sqrt(variance + epsilon).
-#include "columns.cuh"
+#include "common.cuh"
 
-// Launch: a block of THREADS owns `lanes` vectors of N channels, side by side, and rows of its own; thread
-// (lane, strand) processes every strand-th of them, four in flight, so that what belongs to its channels
-// stays in registers. Sums: grid [runs, tiles], a run of rows per block; the strands are added in order, then
-// the runs by a second kernel. Others: grid [blocks, tiles], ROWS rows per thread. Floor: `moments` x once;
-// `apply` x (and residual) in, y out; `gradient_sums` dy, x (and output) in (and g out); `input_gradient` the
-// same in, dx out.
-#define FLIGHT 4
+// Launch: grid [blocks, tiles] of THREADS. A block owns `lanes` vectors of N channels, side by side; thread
+// (lane, strand) keeps what belongs to its channels in registers and processes IN_FLIGHT rows at once. The
+// blocks of a tile take turns, so that all of them sweep the array together: sums from its last row to its
+// first, the rest from the first, since L2 then still has the rows that the kernel before touched last. The
+// host launches as many blocks as fit the GPU at once. Sums: the strands of a block are added in order, then
+// the blocks (runs) by a second kernel. Floor: `moments` x once; `apply` x (and residual) in, y out;
+// `gradient_sums` dy and x (and output) in (and g out); `input_gradient` dy and x (and output) in, dx out.
 
-// The vector of channels and the rows of a thread.
+// The vector of channels of a thread, and its rows.
 template <int N> struct Owned {
     u32 lanes, lane, strand, strands, channel, channels;
     bool idle;
@@ -21,22 +21,33 @@ template <int N> struct Owned {
         channel = (blockIdx.y * lanes + lane) * N;
         idle = channel >= channels;
     }
-    __device__ __forceinline__ u64 at(u32 row) const { return u64(row) * channels + channel; }
-    // Calls `visit` for the thread's rows of first..end, FLIGHT loads ahead. `load` returns what a row holds.
-    template <typename Held, typename Load, typename Visit>
-    __device__ __forceinline__ void rows(u32 first, u32 end, Load load, Visit visit) const {
-        for (u32 row = first + strand; row < end; row += FLIGHT * strands) {
-            Held held[FLIGHT];
+    // Calls `visit(at, load(at))` with the first element of each of the thread's rows; IN_FLIGHT loads are
+    // issued before the first is used.
+    template <bool FROM_LAST, typename Load, typename Visit>
+    __device__ __forceinline__ void rows(u32 rows, Load load, Visit visit) const {
+        const u32 step = strands * IN_FLIGHT, turns = (rows + step - 1) / step;
+        const u64 next = u64(strands) * channels;
+        for (u32 turn = blockIdx.x; turn < turns; turn += gridDim.x) {
+            const u32 row = (FROM_LAST ? turns - 1 - turn : turn) * step + strand;
+            u64 at = u64(row) * channels + channel;
+            if (row + (IN_FLIGHT - 1) * strands < rows) {
+                decltype(load(at)) held[IN_FLIGHT];
 #pragma unroll
-            for (int i = 0; i < FLIGHT; i++) {
-                if (row + i * strands < end) held[i] = load(at(row + i * strands));
-            }
+                for (int i = 0; i < IN_FLIGHT; i++) held[i] = load(at + i * next);
 #pragma unroll
-            for (int i = 0; i < FLIGHT; i++) {
-                if (row + i * strands < end) visit(at(row + i * strands), held[i]);
+                for (int i = 0; i < IN_FLIGHT; i++) visit(at + i * next, held[i]);
+            } else {
+#pragma unroll 1
+                for (u32 last = row; last < rows; last += strands, at += next) visit(at, load(at));
             }
         }
     }
+};
+
+// A row of ARRAYS arrays.
+template <typename T, int N, int ARRAYS> struct Held {
+    Vector<T, N> of[ARRAYS];
+    __device__ __forceinline__ float at(int array, int i) const { return to_f32(of[array].at[i]); }
 };
 
 // A number near the mean of N channels, from which x is measured, so that its squares do not cancel: the mean
@@ -68,6 +79,7 @@ __device__ __forceinline__ void add_strands(const Owned<N> &own, const Floats<N>
     for (u32 column = threadIdx.x; column < width; column += THREADS) {
         if (first + column < own.channels) {
             float total = 0.0f;
+#pragma unroll 8
             for (u32 other = 0; other < own.strands; other++) total += sums[other * width + column];
             partial[first + column] = total;
         }
@@ -76,19 +88,17 @@ __device__ __forceinline__ void add_strands(const Owned<N> &own, const Floats<N>
 
 // partial[run][0][channel] = sum of x - pivot, partial[run][1][channel] = sum of its squares.
 template <int N, typename T>
-__device__ __forceinline__ void moments(const T *x, float *partial, u32 rows, u32 channels, u32 lanes,
-                                        u32 rows_per_run) {
+__device__ __forceinline__ void moments(const T *x, float *partial, u32 rows, u32 channels, u32 lanes) {
     const Owned<N> own(lanes, channels);
-    const u32 first = blockIdx.x * rows_per_run, end = min(rows, first + rows_per_run);
     Floats<N> sum = {}, square = {};
     if (!own.idle) {
         const Floats<N> around = pivot<N>(x, rows, channels, own.channel);
-        own.template rows<Floats<N>>(
-            first, end, [&](u64 at) { return read<N>(x + at); },
-            [&](u64, const Floats<N> &values) {
+        own.template rows<true>(
+            rows, [&](u64 at) { return Held<T, N, 1>{{load<N>(x + at)}}; },
+            [&](u64, const Held<T, N, 1> &held) {
 #pragma unroll
                 for (int i = 0; i < N; i++) {
-                    const float off = values.at[i] - around.at[i];
+                    const float off = held.at(0, i) - around.at[i];
                     sum.at[i] += off;
                     square.at[i] = fmaf(off, off, square.at[i]);
                 }
@@ -99,75 +109,98 @@ __device__ __forceinline__ void moments(const T *x, float *partial, u32 rows, u3
     add_strands(own, square, sums + channels);
 }
 
-// Adds the runs of `moments` in order: a block owns TILE channels, STRANDS strands of runs.
-template <typename T>
-__device__ __forceinline__ void finish_moments(const T *x, const float *partial, float *means, float *rstds,
-                                               float *record, u32 rows, u32 channels, u32 runs,
-                                               float epsilon) {
-    __shared__ float sums[2][STRANDS][TILE];
-    const u32 lane = threadIdx.x % TILE, strand = threadIdx.x / TILE;
-    const u32 channel = blockIdx.x * TILE + lane;
-    float sum = 0.0f, square = 0.0f;
-    if (channel < channels) {
+// The two sums of a channel over all runs of `partial`. A block owns WARPS channels: the runs that a thread
+// adds are WARP apart, then a warp adds its lanes.
+#define WARPS (THREADS / WARP)
+struct Sums {
+    u32 channel;
+    float first, second;
+    // Whether the thread is to write the channel's results.
+    bool writes;
+    __device__ __forceinline__ Sums(const float *partial, u32 channels, u32 runs) {
+        __shared__ float sums[2][WARP][WARPS + 1];
+        const u32 column = threadIdx.x % WARPS, strand = threadIdx.x / WARPS;
+        channel = blockIdx.x * WARPS + column;
+        first = second = 0.0f;
+        if (channel < channels) {
 #pragma unroll 4
-        for (u32 run = strand; run < runs; run += STRANDS) {
-            sum += partial[u64(run) * 2 * channels + channel];
-            square += partial[(u64(run) * 2 + 1) * channels + channel];
+            for (u32 run = strand; run < runs; run += WARP) {
+                first += partial[u64(run) * 2 * channels + channel];
+                second += partial[(u64(run) * 2 + 1) * channels + channel];
+            }
         }
+        sums[0][strand][column] = first;
+        sums[1][strand][column] = second;
+        __syncthreads();
+        const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+        channel = blockIdx.x * WARPS + warp;
+        first = warp_sum(sums[0][lane][warp]);
+        second = warp_sum(sums[1][lane][warp]);
+        writes = lane == 0 && channel < channels;
     }
-    sums[0][strand][lane] = sum;
-    sums[1][strand][lane] = square;
-    __syncthreads();
-    if (strand > 0 || channel >= channels) return;
-    sum = square = 0.0f;
-#pragma unroll
-    for (int other = 0; other < STRANDS; other++) {
-        sum += sums[0][other][lane];
-        square += sums[1][other][lane];
-    }
-    const float scale = 1.0f / rows, off = sum * scale;
-    const float mean = pivot<1>(x, rows, channels, channel).at[0] + off;
-    const float squares = fmaxf(square - sum * off, 0.0f);
-    means[channel] = mean;
-    rstds[channel] = 1.0f / sqrtf(squares * scale + epsilon);
+};
+
+// Adds the runs of `moments`.
+template <typename T>
+__device__ __forceinline__ void statistics(const T *x, const float *partial, float *means, float *rstds,
+                                           float *record, u32 rows, u32 channels, u32 runs, float epsilon) {
+    const Sums sums(partial, channels, runs);
+    if (!sums.writes) return;
+    const float scale = 1.0f / rows, off = sums.first * scale;
+    const float mean = pivot<1>(x, rows, channels, sums.channel).at[0] + off;
+    const float squares = fmaxf(sums.second - sums.first * off, 0.0f);
+    means[sums.channel] = mean;
+    rstds[sums.channel] = 1.0f / sqrtf(squares * scale + epsilon);
     if (record) {
-        record[channel] = mean;
-        record[channels + channel] = squares / max(rows - 1, 1u);
+        record[sums.channel] = mean;
+        record[channels + sums.channel] = squares / max(rows - 1, 1u);
     }
 }
 
-template <int N> struct Pair {
-    Floats<N> x, other;
+// What belongs to N channels: a row becomes fmaf(x - mean, scale, shift).
+template <int N> struct Affine {
+    Floats<N> mean, scale, shift;
+    template <typename T>
+    __device__ __forceinline__ Affine(const T *weight, const T *bias, const float *means, const float *rstds,
+                                      u32 channel)
+        : mean(read<N>(means + channel)), scale(read<N>(weight + channel)) {
+        const Floats<N> rstd = read<N>(rstds + channel);
+#pragma unroll
+        for (int i = 0; i < N; i++) scale.at[i] *= rstd.at[i];
+        if (bias) shift = read<N>(bias + channel);
+    }
+    __device__ __forceinline__ float normal(float x, int i) const {
+        return fmaf(x - mean.at[i], scale.at[i], shift.at[i]);
+    }
 };
 
 // `spread` is rstd, or a variance if epsilon is not negative.
-template <int N, typename T>
+template <int N, bool RESIDUAL, typename T>
 __device__ __forceinline__ void apply(const T *x, const T *residual, const T *weight, const T *bias,
                                       const float *means, const float *spread, T *y, u32 rows, u32 channels,
                                       u32 lanes, float epsilon, u32 relu) {
     const Owned<N> own(lanes, channels);
     if (own.idle) return;
-    const Floats<N> mean = read<N>(means + own.channel), shifts = read<N>(bias + own.channel);
-    Floats<N> scales = read<N>(weight + own.channel), rstd = read<N>(spread + own.channel);
+    Affine<N> affine(weight, bias, means, spread, own.channel);
+    if (epsilon >= 0.0f) {
+        const Floats<N> weights = read<N>(weight + own.channel), variances = read<N>(spread + own.channel);
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        if (epsilon >= 0.0f) rstd.at[i] = 1.0f / sqrtf(rstd.at[i] + epsilon);
-        scales.at[i] *= rstd.at[i];
+        for (int i = 0; i < N; i++) affine.scale.at[i] = weights.at[i] * (1.0f / sqrtf(variances.at[i] + epsilon));
     }
-    const u32 block = own.strands * ROWS, first = blockIdx.x * block;
-    own.template rows<Pair<N>>(
-        first, min(rows, first + block),
+    own.template rows<false>(
+        rows,
         [&](u64 at) {
-            Pair<N> held = {read<N>(x + at), {}};
-            if (residual) held.other = read<N>(residual + at);
+            Held<T, N, 1 + RESIDUAL> held;
+            held.of[0] = load<N>(x + at);
+            if constexpr (RESIDUAL) held.of[1] = load<N>(residual + at);
             return held;
         },
-        [&](u64 at, Pair<N> &held) {
+        [&](u64 at, const Held<T, N, 1 + RESIDUAL> &held) {
             Floats<N> out;
 #pragma unroll
             for (int i = 0; i < N; i++) {
-                const float normal = fmaf(held.x.at[i] - mean.at[i], scales.at[i], shifts.at[i]);
-                const float value = normal + held.other.at[i];
+                float value = affine.normal(held.at(0, i), i);
+                if constexpr (RESIDUAL) value += held.at(1, i);
                 // A comparison lets NaN pass, as a maximum would not.
                 out.at[i] = relu && value < 0.0f ? 0.0f : value;
             }
@@ -175,43 +208,56 @@ __device__ __forceinline__ void apply(const T *x, const T *residual, const T *we
         });
 }
 
-template <int N> struct Triple {
-    Floats<N> g, x;
+// Where ReLU passes its gradient: everywhere if there is none; where the output, which is read, is positive;
+// or where the output is that `apply` computes from x, without a residual.
+enum Passes { EVERYWHERE, BY_OUTPUT, BY_INPUT };
+
+// The largest magnitude that T rounds to 0.
+template <typename T> __device__ __forceinline__ float vanishing() { return 0.0f; }
+template <> __device__ __forceinline__ float vanishing<bf16>() { return 0x1p-134f; }
+template <> __device__ __forceinline__ float vanishing<f16>() { return 0x1p-25f; }
+
+// A row of dy, x and, if it is read, the output.
+template <typename T, int N, Passes PASSES> struct Gradient {
+    Held<T, N, PASSES == BY_OUTPUT ? 3 : 2> held;
+    __device__ __forceinline__ Gradient(const T *dy, const T *x, const T *output, u64 at) {
+        held.of[0] = load<N>(dy + at);
+        held.of[1] = load<N>(x + at);
+        if constexpr (PASSES == BY_OUTPUT) held.of[2] = load<N>(output + at);
+    }
+    __device__ __forceinline__ Gradient() {}
+    __device__ __forceinline__ float x(int i) const { return held.at(1, i); }
+    // dy where ReLU passes it.
+    __device__ __forceinline__ float g(const Affine<N> &affine, int i) const {
+        const float dy = held.at(0, i);
+        if constexpr (PASSES == BY_OUTPUT) return held.at(2, i) > 0.0f ? dy : 0.0f;
+        if constexpr (PASSES == BY_INPUT) return affine.normal(x(i), i) > vanishing<T>() ? dy : 0.0f;
+        return dy;
+    }
 };
 
-// dy where the output is positive, and x.
-template <int N, typename T>
-__device__ __forceinline__ Triple<N> gradient(const T *dy, const T *output, const T *x, u64 at) {
-    Triple<N> held = {read<N>(dy + at), read<N>(x + at)};
-    if (output) {
-        const Floats<N> outputs = read<N>(output + at);
-#pragma unroll
-        for (int i = 0; i < N; i++) held.g.at[i] = outputs.at[i] > 0.0f ? held.g.at[i] : 0.0f;
-    }
-    return held;
-}
-
-// partial[run][0][channel] = sum of g * (x - mean) * rstd, partial[run][1][channel] = sum of g; masked = g,
-// if given. `masked` may be `dy`.
-template <int N, typename T>
-__device__ __forceinline__ void gradient_sums(const T *dy, const T *output, const T *x, const float *means,
-                                              const float *rstds, T *masked, float *partial, u32 rows,
-                                              u32 channels, u32 lanes, u32 rows_per_run) {
+// partial[run][0][channel] = sum of g * (x - mean), partial[run][1][channel] = sum of g; masked = g, if given.
+// `masked` may be `dy`.
+template <int N, Passes PASSES, typename T>
+__device__ __forceinline__ void gradient_sums(const T *dy, const T *output, const T *x, const T *weight,
+                                              const T *bias, const float *means, const float *rstds,
+                                              T *masked, float *partial, u32 rows, u32 channels, u32 lanes) {
     const Owned<N> own(lanes, channels);
-    const u32 first = blockIdx.x * rows_per_run, end = min(rows, first + rows_per_run);
     Floats<N> products = {}, sum = {};
     if (!own.idle) {
-        const Floats<N> mean = read<N>(means + own.channel), rstd = read<N>(rstds + own.channel);
-        own.template rows<Triple<N>>(
-            first, end, [&](u64 at) { return gradient<N>(dy, output, x, at); },
-            [&](u64 at, const Triple<N> &held) {
+        const Affine<N> affine(weight, bias, means, rstds, own.channel);
+        using Row = Gradient<T, N, PASSES>;
+        own.template rows<true>(
+            rows, [&](u64 at) { return Row(dy, x, output, at); },
+            [&](u64 at, const Row &row) {
+                Floats<N> g;
 #pragma unroll
                 for (int i = 0; i < N; i++) {
-                    const float normal = (held.x.at[i] - mean.at[i]) * rstd.at[i];
-                    products.at[i] = fmaf(held.g.at[i], normal, products.at[i]);
-                    sum.at[i] += held.g.at[i];
+                    g.at[i] = row.g(affine, i);
+                    products.at[i] = fmaf(g.at[i], row.x(i) - affine.mean.at[i], products.at[i]);
+                    sum.at[i] += g.at[i];
                 }
-                if (masked) write(masked + at, held.g);
+                if (masked) write(masked + at, g);
             });
     }
     float *sums = partial + u64(blockIdx.x) * 2 * channels;
@@ -219,79 +265,126 @@ __device__ __forceinline__ void gradient_sums(const T *dy, const T *output, cons
     add_strands(own, sum, sums + channels);
 }
 
+// Adds the runs of `gradient_sums`: sums[0] = sum of g * (x - mean) * rstd, sums[1] = sum of g.
+KERNEL __launch_bounds__(THREADS)
+    finish_gradient_sums(const float *__restrict__ partial, const float *__restrict__ rstds,
+                         float *__restrict__ results, u32 channels, u32 runs) {
+    const Sums sums(partial, channels, runs);
+    if (!sums.writes) return;
+    results[sums.channel] = sums.first * rstds[sums.channel];
+    results[channels + sums.channel] = sums.second;
+}
+
 // dx = weight * rstd * (g - sums[1] / rows - (x - mean) * rstd * sums[0] / rows); `dx` may be `dy`.
-template <int N, typename T>
+template <int N, Passes PASSES, typename T>
 __device__ __forceinline__ void input_gradient(const T *dy, const T *output, const T *x, const T *weight,
-                                               const float *means, const float *rstds, const float *sums,
-                                               T *dx, u32 rows, u32 channels, u32 lanes) {
+                                               const T *bias, const float *means, const float *rstds,
+                                               const float *sums, T *dx, u32 rows, u32 channels, u32 lanes) {
     const Owned<N> own(lanes, channels);
     if (own.idle) return;
-    const Floats<N> mean = read<N>(means + own.channel), rstd = read<N>(rstds + own.channel);
-    Floats<N> product = read<N>(sums + own.channel), plain = read<N>(sums + channels + own.channel);
-    Floats<N> scales = read<N>(weight + own.channel);
+    const Affine<N> affine(weight, bias, means, rstds, own.channel);
+    const Floats<N> rstd = read<N>(rstds + own.channel);
+    Floats<N> slope = read<N>(sums + own.channel), plain = read<N>(sums + channels + own.channel);
     const float scale = 1.0f / rows;
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        product.at[i] *= scale;
+        slope.at[i] *= scale * rstd.at[i];
         plain.at[i] *= scale;
-        scales.at[i] *= rstd.at[i];
     }
-    const u32 block = own.strands * ROWS, first = blockIdx.x * block;
-    own.template rows<Triple<N>>(
-        first, min(rows, first + block), [&](u64 at) { return gradient<N>(dy, output, x, at); },
-        [&](u64 at, const Triple<N> &held) {
+    using Row = Gradient<T, N, PASSES>;
+    own.template rows<false>(
+        rows, [&](u64 at) { return Row(dy, x, output, at); },
+        [&](u64 at, const Row &row) {
             Floats<N> out;
 #pragma unroll
             for (int i = 0; i < N; i++) {
-                const float normal = (held.x.at[i] - mean.at[i]) * rstd.at[i];
-                out.at[i] = scales.at[i] * (held.g.at[i] - plain.at[i] - normal * product.at[i]);
+                const float off = row.x(i) - affine.mean.at[i];
+                const float centred = row.g(affine, i) - plain.at[i];
+                out.at[i] = affine.scale.at[i] * fmaf(-slope.at[i], off, centred);
             }
             write(dx + at, out);
         });
 }
 
-// A function for vectors of 16 bytes, or for single elements.
-#define WIDE_OR_SINGLE(T, FUNCTION, ...)           \
-    if (vector)                                    \
-        FUNCTION<16 / int(sizeof(T))>(__VA_ARGS__); \
-    else                                           \
+// weight (+)= sums[0], bias (+)= sums[1].
+template <typename Out>
+__device__ __forceinline__ void add_sums(const float *sums, Out *weight, Out *bias, u32 channels,
+                                         u32 to_weight, u32 to_bias) {
+    const u32 channel = blockIdx.x * THREADS + threadIdx.x;
+    if (channel >= channels) return;
+    const float product = sums[channel], plain = sums[channels + channel];
+    weight[channel] = from_f32<Out>(to_weight ? to_f32(weight[channel]) + product : product);
+    bias[channel] = from_f32<Out>(to_bias ? to_f32(bias[channel]) + plain : plain);
+}
+
+// Vectors of 16 bytes, or single elements.
+#define LANES(T) (16 / int(sizeof(T)))
+#define WIDE_OR_SINGLE(T, FUNCTION, ...) \
+    if (vector)                          \
+        FUNCTION<LANES(T)>(__VA_ARGS__); \
+    else                                 \
         FUNCTION<1>(__VA_ARGS__);
+// FUNCTION<N, CASE>.
+#define CASE_OF(T, FUNCTION, CASE, ...)        \
+    if (vector)                                \
+        FUNCTION<LANES(T), CASE>(__VA_ARGS__); \
+    else                                       \
+        FUNCTION<1, CASE>(__VA_ARGS__);
+#define CASE_OF_RELU(T, FUNCTION, ...)                   \
+    if (output) {                                        \
+        CASE_OF(T, FUNCTION, BY_OUTPUT, __VA_ARGS__)     \
+    } else if (bias) {                                   \
+        CASE_OF(T, FUNCTION, BY_INPUT, __VA_ARGS__)      \
+    } else {                                             \
+        CASE_OF(T, FUNCTION, EVERYWHERE, __VA_ARGS__)    \
+    }
 
 #define BATCH_NORM(NAME, T)                                                                                  \
-    KERNEL __launch_bounds__(THREADS)                                                                        \
+    KERNEL __launch_bounds__(THREADS, RESIDENT)                                                              \
         moments_##NAME(const T *__restrict__ x, float *__restrict__ partial, u32 rows, u32 channels,         \
-                       u32 lanes, u32 vector, u32 rows_per_run) {                                            \
-        WIDE_OR_SINGLE(T, moments, x, partial, rows, channels, lanes, rows_per_run)                          \
+                       u32 lanes, u32 vector) {                                                              \
+        WIDE_OR_SINGLE(T, moments, x, partial, rows, channels, lanes)                                        \
     }                                                                                                        \
     KERNEL __launch_bounds__(THREADS)                                                                        \
         statistics_##NAME(const T *__restrict__ x, const float *__restrict__ partial,                        \
                           float *__restrict__ means, float *__restrict__ rstds, float *__restrict__ record,  \
                           u32 rows, u32 channels, u32 runs, float epsilon) {                                 \
-        finish_moments(x, partial, means, rstds, record, rows, channels, runs, epsilon);                     \
+        statistics(x, partial, means, rstds, record, rows, channels, runs, epsilon);                         \
     }                                                                                                        \
-    KERNEL __launch_bounds__(THREADS)                                                                        \
+    KERNEL __launch_bounds__(THREADS, RESIDENT)                                                              \
         apply_##NAME(const T *__restrict__ x, const T *__restrict__ residual, const T *__restrict__ weight,  \
                      const T *__restrict__ bias, const float *__restrict__ means,                            \
                      const float *__restrict__ spread, T *__restrict__ y, u32 rows, u32 channels, u32 lanes, \
                      u32 vector, float epsilon, u32 relu) {                                                  \
-        WIDE_OR_SINGLE(T, apply, x, residual, weight, bias, means, spread, y, rows, channels, lanes, epsilon,\
-                       relu)                                                                                 \
+        if (residual) {                                                                                      \
+            CASE_OF(T, apply, true, x, residual, weight, bias, means, spread, y, rows, channels, lanes,      \
+                    epsilon, relu)                                                                           \
+        } else {                                                                                             \
+            CASE_OF(T, apply, false, x, residual, weight, bias, means, spread, y, rows, channels, lanes,     \
+                    epsilon, relu)                                                                           \
+        }                                                                                                    \
     }                                                                                                        \
-    KERNEL __launch_bounds__(THREADS)                                                                        \
+    KERNEL __launch_bounds__(THREADS, RESIDENT)                                                              \
         gradient_sums_##NAME(const T *dy, const T *__restrict__ output, const T *__restrict__ x,             \
+                             const T *__restrict__ weight, const T *__restrict__ bias,                       \
                              const float *__restrict__ means, const float *__restrict__ rstds, T *masked,    \
-                             float *__restrict__ partial, u32 rows, u32 channels, u32 lanes, u32 vector,     \
-                             u32 rows_per_run) {                                                             \
-        WIDE_OR_SINGLE(T, gradient_sums, dy, output, x, means, rstds, masked, partial, rows, channels, lanes,\
-                       rows_per_run)                                                                         \
+                             float *__restrict__ partial, u32 rows, u32 channels, u32 lanes, u32 vector) {   \
+        CASE_OF_RELU(T, gradient_sums, dy, output, x, weight, bias, means, rstds, masked, partial, rows,     \
+                     channels, lanes)                                                                        \
+    }                                                                                                        \
+    KERNEL __launch_bounds__(THREADS, RESIDENT)                                                              \
+        input_gradient_##NAME(const T *dy, const T *__restrict__ output, const T *__restrict__ x,            \
+                              const T *__restrict__ weight, const T *__restrict__ bias,                      \
+                              const float *__restrict__ means, const float *__restrict__ rstds,              \
+                              const float *__restrict__ sums, T *dx, u32 rows, u32 channels, u32 lanes,      \
+                              u32 vector) {                                                                  \
+        CASE_OF_RELU(T, input_gradient, dy, output, x, weight, bias, means, rstds, sums, dx, rows, channels, \
+                     lanes)                                                                                  \
     }                                                                                                        \
     KERNEL __launch_bounds__(THREADS)                                                                        \
-        input_gradient_##NAME(const T *dy, const T *__restrict__ output, const T *__restrict__ x,            \
-                              const T *__restrict__ weight, const float *__restrict__ means,                 \
-                              const float *__restrict__ rstds, const float *__restrict__ sums, T *dx,        \
-                              u32 rows, u32 channels, u32 lanes, u32 vector) {                               \
-        WIDE_OR_SINGLE(T, input_gradient, dy, output, x, weight, means, rstds, sums, dx, rows, channels,     \
-                       lanes)                                                                                \
+        add_sums_##NAME(const float *__restrict__ sums, T *__restrict__ weight, T *__restrict__ bias,        \
+                        u32 channels, u32 to_weight, u32 to_bias) {                                          \
+        add_sums(sums, weight, bias, channels, to_weight, to_bias);                                          \
     }
 
 FOR_EACH_TYPE(BATCH_NORM)

@@ -2,8 +2,7 @@
 // Backward gathers: each input element adds the gradients of the windows that contain it, in order.
 #include "common.cuh"
 
-// Launch: THREADS threads, a thread for each vector of N channels of a pixel of the result, the grid covers
-// the result once. Floor: the input of windows that do not overlap once in, the output out; backward of the
+// Launch: THREADS threads, a thread for each of `count` vectors of N channels of the result's pixels. Floor: the input of windows that do not overlap once in, the output out; backward of the
 // maximum reads x, y and dy and writes dx. Windows that overlap are read again from cache.
 
 // Sizes of the images and windows; pairs are vertical, then horizontal.
@@ -44,14 +43,12 @@ struct Readers {
 // A thread's pixel and channels in images of `rows` by `columns`.
 template <int N> struct Pixel {
     u32 image, row, column, channel;
-    __device__ __forceinline__ Pixel(u64 index, u32 rows, u32 columns, u32 channels) {
-        const u32 vectors = channels / N;
-        channel = u32(index % vectors) * N;
-        u64 rest = index / vectors;
-        column = rest % columns;
-        rest /= columns;
-        row = rest % rows;
-        image = rest / rows;
+    __device__ __forceinline__ Pixel(u32 index, u32 rows, u32 columns, u32 channels) {
+        const u32 vectors = channels / N, pixel = index / vectors, line = pixel / columns;
+        channel = (index - pixel * vectors) * N;
+        column = pixel - line * columns;
+        image = line / rows;
+        row = line - image * rows;
     }
 };
 
@@ -62,9 +59,9 @@ __device__ __forceinline__ u64 at(u32 image, u32 row, u32 column, u32 rows, u32 
 __device__ __forceinline__ bool same(float a, float b) { return a == b || (a != a && b != b); }
 
 template <int N, typename T>
-__device__ __forceinline__ void maximum(const T *x, T *y, const Windows &w, u64 count) {
-    const u64 index = u64(blockIdx.x) * THREADS + threadIdx.x;
-    if (index * N >= count) return;
+__device__ __forceinline__ void maximum(const T *x, T *y, const Windows &w, u32 count) {
+    const u32 index = blockIdx.x * THREADS + threadIdx.x;
+    if (index >= count) return;
     const Pixel<N> pixel(index, w.rows, w.columns, w.channels);
     const Span down(pixel.row, w.stride_h, w.padding_h, w.kernel_h, w.height);
     const Span right(pixel.column, w.stride_w, w.padding_w, w.kernel_w, w.width);
@@ -72,6 +69,7 @@ __device__ __forceinline__ void maximum(const T *x, T *y, const Windows &w, u64 
 #pragma unroll
     for (int i = 0; i < N; i++) best.at[i] = -__int_as_float(0x7f800000);
     for (u32 row = down.first; row < down.end; row++) {
+#pragma unroll 3
         for (u32 column = right.first; column < right.end; column++) {
             const u64 from = at(pixel.image, row, column, w.height, w.width, w.channels) + pixel.channel;
             const Floats<N> values = read<N>(x + from);
@@ -82,62 +80,68 @@ __device__ __forceinline__ void maximum(const T *x, T *y, const Windows &w, u64 
             }
         }
     }
-    write(y + index * N, best);
+    write(y + u64(index) * N, best);
+}
+
+// Calls `visit(row, column, first)` with every window that contains the pixel, in order; `first` is the
+// window's first element of the thread's channels.
+template <int N, typename Visit>
+__device__ __forceinline__ void for_windows(const Pixel<N> &pixel, const Windows &w, Visit visit) {
+    const Readers down(pixel.row, w.stride_h, w.padding_h, w.kernel_h, w.rows);
+    const Readers right(pixel.column, w.stride_w, w.padding_w, w.kernel_w, w.columns);
+    for (u32 row = down.first; row < down.end; row++) {
+        for (u32 column = right.first; column < right.end; column++) {
+            visit(row, column, at(pixel.image, row, column, w.rows, w.columns, w.channels) + pixel.channel);
+        }
+    }
 }
 
 // The first element of a window that equals its maximum gets the window's gradient.
 template <int N, typename T>
 __device__ __forceinline__ void maximum_backward(const T *dy, const T *x, const T *y, T *dx, const Windows &w,
-                                                 u64 count) {
-    const u64 index = u64(blockIdx.x) * THREADS + threadIdx.x;
-    if (index * N >= count) return;
+                                                 u32 count) {
+    const u32 index = blockIdx.x * THREADS + threadIdx.x;
+    if (index >= count) return;
     const Pixel<N> pixel(index, w.height, w.width, w.channels);
-    const Readers down(pixel.row, w.stride_h, w.padding_h, w.kernel_h, w.rows);
-    const Readers right(pixel.column, w.stride_w, w.padding_w, w.kernel_w, w.columns);
-    const Floats<N> own = read<N>(x + index * N);
+    const Floats<N> own = read<N>(x + u64(index) * N);
+    const T *image = x + at(pixel.image, 0, 0, w.height, w.width, w.channels) + pixel.channel;
     Floats<N> sum = {};
-    for (u32 row = down.first; row < down.end; row++) {
-        for (u32 column = right.first; column < right.end; column++) {
-            const u64 window = at(pixel.image, row, column, w.rows, w.columns, w.channels) + pixel.channel;
-            const Floats<N> largest = read<N>(y + window);
-            u32 chosen = 0;
+    for_windows(pixel, w, [&](u32 row, u32 column, u64 window) {
+        const Floats<N> largest = read<N>(y + window), gradients = read<N>(dy + window);
+        u32 chosen = 0;
 #pragma unroll
-            for (int i = 0; i < N; i++) chosen |= same(own.at[i], largest.at[i]) ? 1u << i : 0;
-            const Span rows(row, w.stride_h, w.padding_h, w.kernel_h, w.height);
-            const Span columns(column, w.stride_w, w.padding_w, w.kernel_w, w.width);
-            // Elements before this one.
-            for (u32 r = rows.first; chosen && r <= pixel.row; r++) {
-                const u32 end = r < pixel.row ? columns.end : pixel.column;
-                for (u32 c = columns.first; chosen && c < end; c++) {
-                    const u64 from = at(pixel.image, r, c, w.height, w.width, w.channels) + pixel.channel;
-                    const Floats<N> values = read<N>(x + from);
+        for (int i = 0; i < N; i++) chosen |= same(own.at[i], largest.at[i]) ? 1u << i : 0;
+        const Span rows(row, w.stride_h, w.padding_h, w.kernel_h, w.height);
+        const Span columns(column, w.stride_w, w.padding_w, w.kernel_w, w.width);
+        // Elements before this one.
+        for (u32 r = rows.first; chosen && r <= pixel.row; r++) {
+            const u32 end = r < pixel.row ? columns.end : pixel.column;
+            for (u32 c = columns.first; chosen && c < end; c++) {
+                const Floats<N> values = read<N>(image + (u64(r) * w.width + c) * w.channels);
 #pragma unroll
-                    for (int i = 0; i < N; i++) {
-                        if (same(values.at[i], largest.at[i])) chosen &= ~(1u << i);
-                    }
+                for (int i = 0; i < N; i++) {
+                    if (same(values.at[i], largest.at[i])) chosen &= ~(1u << i);
                 }
             }
-            if (!chosen) continue;
-            const Floats<N> gradients = read<N>(dy + window);
-#pragma unroll
-            for (int i = 0; i < N; i++) {
-                if (chosen >> i & 1) sum.at[i] += gradients.at[i];
-            }
         }
-    }
-    write(dx + index * N, sum);
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            if (chosen >> i & 1) sum.at[i] += gradients.at[i];
+        }
+    });
+    write(dx + u64(index) * N, sum);
 }
 
 template <int N, typename T>
-__device__ __forceinline__ void average(const T *x, T *y, const Windows &w, u64 count) {
-    const u64 index = u64(blockIdx.x) * THREADS + threadIdx.x;
-    if (index * N >= count) return;
+__device__ __forceinline__ void average(const T *x, T *y, const Windows &w, u32 count) {
+    const u32 index = blockIdx.x * THREADS + threadIdx.x;
+    if (index >= count) return;
     const Pixel<N> pixel(index, w.rows, w.columns, w.channels);
     const Span down(pixel.row, w.stride_h, w.padding_h, w.kernel_h, w.height);
     const Span right(pixel.column, w.stride_w, w.padding_w, w.kernel_w, w.width);
     Floats<N> sum = {};
     for (u32 row = down.first; row < down.end; row++) {
-#pragma unroll 4
+#pragma unroll 7
         for (u32 column = right.first; column < right.end; column++) {
             const u64 from = at(pixel.image, row, column, w.height, w.width, w.channels) + pixel.channel;
             const Floats<N> values = read<N>(x + from);
@@ -148,29 +152,24 @@ __device__ __forceinline__ void average(const T *x, T *y, const Windows &w, u64 
     const float scale = 1.0f / (w.divisor ? w.divisor : max(down.length() * right.length(), 1u));
 #pragma unroll
     for (int i = 0; i < N; i++) sum.at[i] *= scale;
-    write(y + index * N, sum);
+    write(y + u64(index) * N, sum);
 }
 
 template <int N, typename T>
-__device__ __forceinline__ void average_backward(const T *dy, T *dx, const Windows &w, u64 count) {
-    const u64 index = u64(blockIdx.x) * THREADS + threadIdx.x;
-    if (index * N >= count) return;
+__device__ __forceinline__ void average_backward(const T *dy, T *dx, const Windows &w, u32 count) {
+    const u32 index = blockIdx.x * THREADS + threadIdx.x;
+    if (index >= count) return;
     const Pixel<N> pixel(index, w.height, w.width, w.channels);
-    const Readers down(pixel.row, w.stride_h, w.padding_h, w.kernel_h, w.rows);
-    const Readers right(pixel.column, w.stride_w, w.padding_w, w.kernel_w, w.columns);
     Floats<N> sum = {};
-    for (u32 row = down.first; row < down.end; row++) {
-        for (u32 column = right.first; column < right.end; column++) {
-            const Span rows(row, w.stride_h, w.padding_h, w.kernel_h, w.height);
-            const Span columns(column, w.stride_w, w.padding_w, w.kernel_w, w.width);
-            const float scale = 1.0f / (w.divisor ? w.divisor : max(rows.length() * columns.length(), 1u));
-            const u64 window = at(pixel.image, row, column, w.rows, w.columns, w.channels) + pixel.channel;
-            const Floats<N> gradients = read<N>(dy + window);
+    for_windows(pixel, w, [&](u32 row, u32 column, u64 window) {
+        const Span rows(row, w.stride_h, w.padding_h, w.kernel_h, w.height);
+        const Span columns(column, w.stride_w, w.padding_w, w.kernel_w, w.width);
+        const float scale = 1.0f / (w.divisor ? w.divisor : max(rows.length() * columns.length(), 1u));
+        const Floats<N> gradients = read<N>(dy + window);
 #pragma unroll
-            for (int i = 0; i < N; i++) sum.at[i] = fmaf(gradients.at[i], scale, sum.at[i]);
-        }
-    }
-    write(dx + index * N, sum);
+        for (int i = 0; i < N; i++) sum.at[i] = fmaf(gradients.at[i], scale, sum.at[i]);
+    });
+    write(dx + u64(index) * N, sum);
 }
 
 // A function for vectors of 16 bytes, or for single elements.
@@ -182,23 +181,23 @@ __device__ __forceinline__ void average_backward(const T *dy, T *dx, const Windo
 
 #define POOLING(NAME, T)                                                                                     \
     KERNEL __launch_bounds__(THREADS)                                                                        \
-        maximum_##NAME(const T *__restrict__ x, T *__restrict__ y, WINDOWS, u64 count, u32 vector) {         \
+        maximum_##NAME(const T *__restrict__ x, T *__restrict__ y, WINDOWS, u32 count, u32 vector) {         \
         WINDOWS_OF_ARGUMENTS \
         WIDE_OR_SINGLE(T, maximum, x, y, windows, count) \
     }                                                                                                        \
     KERNEL __launch_bounds__(THREADS)                                                                        \
         maximum_backward_##NAME(const T *__restrict__ dy, const T *__restrict__ x, const T *__restrict__ y,  \
-                                T *__restrict__ dx, WINDOWS, u64 count, u32 vector) {                        \
+                                T *__restrict__ dx, WINDOWS, u32 count, u32 vector) {                        \
         WINDOWS_OF_ARGUMENTS \
         WIDE_OR_SINGLE(T, maximum_backward, dy, x, y, dx, windows, count) \
     }                                                                                                        \
     KERNEL __launch_bounds__(THREADS)                                                                        \
-        average_##NAME(const T *__restrict__ x, T *__restrict__ y, WINDOWS, u64 count, u32 vector) {         \
+        average_##NAME(const T *__restrict__ x, T *__restrict__ y, WINDOWS, u32 count, u32 vector) {         \
         WINDOWS_OF_ARGUMENTS \
         WIDE_OR_SINGLE(T, average, x, y, windows, count) \
     }                                                                                                        \
     KERNEL __launch_bounds__(THREADS)                                                                        \
-        average_backward_##NAME(const T *__restrict__ dy, T *__restrict__ dx, WINDOWS, u64 count,            \
+        average_backward_##NAME(const T *__restrict__ dy, T *__restrict__ dx, WINDOWS, u32 count,            \
                                 u32 vector) {                                                                \
         WINDOWS_OF_ARGUMENTS \
         WIDE_OR_SINGLE(T, average_backward, dy, dx, windows, count) \

@@ -1,6 +1,9 @@
 //! Batch normalisation, with an optional residual addition and ReLU in the same pass.
 
-use tensor::ops::{self, batch_norm::Affine};
+use tensor::ops::{
+    self,
+    batch_norm::{Affine, Passes},
+};
 use tensor::{DType, Tensor};
 
 use super::norm_rule::residual_operands;
@@ -54,7 +57,7 @@ pub enum Statistics<'a> {
 pub struct BatchNormRule {
     /// The input; dropped when its gradient has been computed.
     x: Option<Tensor>,
-    /// The output, if ReLU made it.
+    /// The output, if ReLU made it after a residual addition: without one, x says where ReLU passes.
     output: Option<Tensor>,
     mean: Tensor,
     rstd: Tensor,
@@ -91,7 +94,7 @@ pub fn batch_norm(
     let sources: Vec<_> = std::iter::once(&x).chain(&residual).map(Var::source).collect();
     tape.record_one(&sources, output.clone(), || BatchNormRule {
         x: Some(values.clone()),
-        output: norm.relu.then_some(output),
+        output: (norm.relu && residual.is_some()).then_some(output),
         mean,
         rstd,
         norm: norm.clone(),
@@ -124,7 +127,12 @@ impl Rule for BatchNormRule {
         let Some(x) = self.x.take() else { return Ok(wanted.iter().map(|_| None).collect()) };
         let output = self.output.take();
         let (mean, rstd) = (&self.mean, &self.rstd);
-        let saved = ops::batch_norm::Saved { x: &x, output: output.as_ref(), mean, rstd };
+        let passes = match &output {
+            Some(output) => Passes::ByOutput(output),
+            None if self.norm.relu => Passes::ByInput { bias: self.norm.bias.tensor() },
+            None => Passes::Everywhere,
+        };
+        let saved = ops::batch_norm::Saved { x: &x, passes, mean, rstd };
         let with_residual = self.with_residual && wanted.get(1) == Some(&true);
         let weight = self.norm.weight.values(x.dtype())?;
         let made = ops::batch_norm::backward_input(only(outputs)?, saved, &weight, with_residual)?;

@@ -1,13 +1,13 @@
 use device::Category;
 use tensor::Tensor;
-use tensor::ops::batch_norm::{self, Affine, Saved};
+use tensor::ops::batch_norm::{self, Affine, Passes, Saved};
 use tensor::ops::running_average;
 
 use crate::support::{Case, bits, devices, dot, read, tensor, wide};
 
 const EPSILON: f32 = 1e-5;
-/// Rows and channels: single elements, whole vectors, several tiles, several runs.
-const SIZES: [[usize; 2]; 6] = [[7, 1], [100, 3], [64, 8], [300, 24], [1000, 64], [130, 520]];
+/// Rows and channels: single elements, whole vectors, several tiles, several runs, several turns of a block.
+const SIZES: [[usize; 2]; 7] = [[7, 1], [100, 3], [64, 8], [300, 24], [1000, 64], [130, 520], [40_000, 8]];
 
 /// Plain code: mean, biased variance and output.
 fn normalised(
@@ -110,14 +110,14 @@ fn gradients_match_finite_differences() {
     for case in devices() {
         for size @ [rows, channels] in [[40, 1], [60, 3], [64, 8], [300, 24]] {
             let operands = Operands::new(&case, size);
-            let [x, residual, weight, _] = &operands.tensors;
+            let [x, residual, weight, bias] = &operands.tensors;
             let [x_wide, residual_wide, weight_wide, bias_wide] = &operands.wide;
             let (dy, dy_wide) = case.operand("dy", size);
             for (with_residual, relu) in [(false, false), (false, true), (true, true), (true, false)] {
                 let added = with_residual.then_some(residual);
                 let made = batch_norm::forward(x, added, operands.affine(relu), None).unwrap();
-                let output = relu.then_some(&made.output);
-                let saved = Saved { x, output, mean: &made.mean, rstd: &made.rstd };
+                let passes = if relu { Passes::ByOutput(&made.output) } else { Passes::Everywhere };
+                let saved = Saved { x, passes, mean: &made.mean, rstd: &made.rstd };
                 let what = format!("{size:?}, residual {with_residual}, ReLU {relu}");
                 let back = |dy: Tensor| batch_norm::backward_input(dy, saved, weight, with_residual).unwrap();
                 let apart = back(dy.clone());
@@ -132,6 +132,12 @@ fn gradients_match_finite_differences() {
                 let in_place = back(own);
                 assert_eq!(bits(&apart.input), bits(&in_place.input), "{what}");
                 assert_eq!(bits(&apart.sums), bits(&in_place.sums), "{what}");
+                if relu && !with_residual {
+                    let saved = Saved { passes: Passes::ByInput { bias }, ..saved };
+                    let again = batch_norm::backward_input(dy.clone(), saved, weight, false).unwrap();
+                    assert_eq!(bits(&again.input), bits(&apart.input), "{what}, by input");
+                    assert_eq!(bits(&again.sums), bits(&apart.sums), "{what}, by input");
+                }
                 // The gradient passes where the output is positive: differences must not cross zero.
                 let masked: Vec<f64> = (dy_wide.iter().zip(read(&made.output)))
                     .map(|(dy, y)| if relu && y <= 0.0 { 0.0 } else { *dy })
@@ -166,6 +172,26 @@ fn gradients_match_finite_differences() {
                 }
                 assert!(rows > 0);
             }
+        }
+    }
+}
+
+/// Outputs so small that they round to 0 do not pass a gradient, whether the output or the input tells.
+#[test]
+fn outputs_that_vanish_pass_no_gradient() {
+    for case in devices() {
+        for exponent in [-150, -134, -133, -126, -30, -25, -24, 0] {
+            let (x, _) = case.operand("x", [64, 8]);
+            let (dy, _) = case.operand("dy", [64, 8]);
+            let [weight, bias] = [2.0_f32.powi(exponent), 0.0].map(|value| case.tensor(&[value; 8], [8]));
+            let affine = Affine { weight: &weight, bias: &bias, epsilon: EPSILON, relu: true };
+            let made = batch_norm::forward(&x, None, affine, None).unwrap();
+            let back = |passes| {
+                let saved = Saved { x: &x, passes, mean: &made.mean, rstd: &made.rstd };
+                bits(&batch_norm::backward_input(dy.clone(), saved, &weight, false).unwrap().sums)
+            };
+            let by_input = back(Passes::ByInput { bias: &bias });
+            assert_eq!(by_input, back(Passes::ByOutput(&made.output)), "2^{exponent}, {}", case.name());
         }
     }
 }

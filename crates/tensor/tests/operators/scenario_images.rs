@@ -2,7 +2,7 @@
 
 use device::Device;
 use tensor::ops::GradientTarget;
-use tensor::ops::batch_norm::{self, Affine, Saved};
+use tensor::ops::batch_norm::{self, Affine, Passes, Saved};
 use tensor::ops::convolution::{self, ConvolutionOptions};
 use tensor::ops::pooling::{self, Windows};
 use tensor::ops::running_average;
@@ -58,7 +58,12 @@ fn norms(device: &Device, sizes: &Sizes, x: &Tensor, after: &mut dyn FnMut(&'sta
         let variance = record.view(channels, [channels]).unwrap();
         let made_again = batch_norm::evaluate(x, residual, affine, [&made.mean, &variance]).unwrap();
         after("batch_norm.evaluate", &[&made_again]);
-        let saved = Saved { x, output: relu.then_some(&made.output), mean: &made.mean, rstd: &made.rstd };
+        let passes = match (relu, residual) {
+            (false, _) => Passes::Everywhere,
+            (true, Some(_)) => Passes::ByOutput(&made.output),
+            (true, None) => Passes::ByInput { bias: &bias },
+        };
+        let saved = Saved { x, passes, mean: &made.mean, rstd: &made.rstd };
         for dy in [made_again.clone(), make(device, dtype, "dy", x.shape().dims())] {
             let made = batch_norm::backward_input(dy, saved, &weight, residual.is_some()).unwrap();
             after("batch_norm.backward_input", &[&made.input, &made.sums]);

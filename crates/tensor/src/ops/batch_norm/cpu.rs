@@ -1,9 +1,11 @@
 //! Batch normalisation on the host. Sums over pixels are in f64.
 
+use device::DType;
 use device::parallel::{for_pieces, map, simd};
 
-use super::{Affine, Saved};
+use super::{Affine, Passes, Saved};
 use crate::ops::rows;
+use crate::host_values::Values;
 use crate::{Result, Tensor};
 
 /// Rows whose sums are computed by one task and then added in order.
@@ -132,42 +134,105 @@ fn normalise(
     Ok(())
 }
 
-/// sums[0] = Σ g · (x − mean) · rstd and sums[1] = Σ g, where g is `dy` where the output is positive; g also
-/// goes to `masked`, which may be `dy`.
-pub(super) fn sums(dy: &Tensor, saved: Saved<'_>, masked: Option<&Tensor>, sums: &Tensor) -> Result<()> {
-    let Saved { x, output, mean, rstd } = saved;
-    if let Some(masked) = masked {
-        mask(dy, output, masked)?;
+/// What ReLU's mask is computed from, held for reading.
+enum MaskValues<'a> {
+    Everywhere,
+    Output(Values<'a>),
+    Input { scales: Vec<f32>, bias: Values<'a>, vanishing: f32 },
+}
+
+impl<'a> MaskValues<'a> {
+    fn of(saved: &Saved<'a>, weight: &Tensor, rstd: &[f32]) -> Result<Self> {
+        Ok(match saved.passes {
+            Passes::Everywhere => MaskValues::Everywhere,
+            Passes::ByOutput(output) => MaskValues::Output(output.values()?),
+            Passes::ByInput { bias } => MaskValues::Input {
+                scales: weight.values()?.iter().zip(rstd).map(|(weight, rstd)| weight * rstd).collect(),
+                bias: bias.values()?,
+                vanishing: vanishing(saved.x.dtype()),
+            },
+        })
     }
-    let (dy, output) = masked.map_or((dy, output), |masked| (masked, None));
+
+    fn mask<'m>(&'m self, mean: &'m [f32]) -> Mask<'m> {
+        match self {
+            MaskValues::Everywhere => Mask::Everywhere,
+            MaskValues::Output(output) => Mask::Output(output),
+            MaskValues::Input { scales, bias, vanishing } => {
+                Mask::Input { mean, scales, bias, vanishing: *vanishing }
+            }
+        }
+    }
+}
+
+/// ReLU's mask.
+#[derive(Clone, Copy)]
+enum Mask<'a> {
+    Everywhere,
+    Output(&'a [f32]),
+    Input { mean: &'a [f32], scales: &'a [f32], bias: &'a [f32], vanishing: f32 },
+}
+
+impl Mask<'_> {
+    /// Whether the gradient at this element passes, of a channel, where the input is `x`.
+    #[inline(always)]
+    fn passes(self, at: usize, channel: usize, x: f32) -> bool {
+        match self {
+            Mask::Everywhere => true,
+            Mask::Output(output) => output[at] > 0.0,
+            Mask::Input { mean, scales, bias, vanishing } => {
+                (x - mean[channel]).mul_add(scales[channel], bias[channel]) > vanishing
+            }
+        }
+    }
+}
+
+/// The largest number that a type rounds to 0.
+fn vanishing(dtype: DType) -> f32 {
+    match dtype {
+        DType::Bf16 => 2.0_f32.powi(-134),
+        DType::F16 => 2.0_f32.powi(-25),
+        _ => 0.0,
+    }
+}
+
+/// sums[0] = Σ g · (x − mean) · rstd and sums[1] = Σ g, where g is `dy` where ReLU passes it; g also goes to
+/// `masked`, which may be `dy`.
+pub(super) fn sums(
+    dy: &Tensor,
+    saved: Saved<'_>,
+    weight: &Tensor,
+    masked: Option<&Tensor>,
+    sums: &Tensor,
+) -> Result<()> {
+    let Saved { x, mean, rstd, .. } = saved;
     let (rows, channels) = (x.shape().rows(), x.shape().columns());
     let (mean, rstd) = (mean.read::<f32>()?, rstd.read::<f32>()?);
-    let (x, dy, output) = (x.values()?, dy.values()?, output.map(Tensor::values).transpose()?);
-    let (x, dy, output): (&[f32], &[f32], Option<&[f32]>) = (&x, &dy, output.as_deref());
     let (mean, rstd): (&[f32], &[f32]) = (&mean, &rstd);
+    let x = x.values()?;
+    let x: &[f32] = &x;
+    let mask = MaskValues::of(&saved, weight, rstd)?;
+    let mask = mask.mask(mean);
+    if let Some(masked) = masked {
+        if !masked.shares_storage(dy) {
+            masked.copy_from(dy)?;
+        }
+        for (at, g) in masked.values_mut()?.iter_mut().enumerate() {
+            *g = if mask.passes(at, at % channels, x[at]) { *g } else { 0.0 };
+        }
+    }
+    let (dy, mask) = masked.map_or((dy, mask), |masked| (masked, Mask::Everywhere));
+    let dy = dy.values()?;
+    let dy: &[f32] = &dy;
     let [products, plain] = sum_rows(rows, channels, |row, column| {
         let at = row * channels + column;
-        let passes = output.is_none_or(|output| output[at] > 0.0);
-        let g = if passes { f64::from(dy[at]) } else { 0.0 };
+        let g = if mask.passes(at, column, x[at]) { f64::from(dy[at]) } else { 0.0 };
         let normal = (x[at] - mean[column]) * rstd[column];
         [g * f64::from(normal), g]
     });
     let mut sums = sums.write::<f32>()?;
     let values = products.into_iter().chain(plain);
     sums.iter_mut().zip(values).for_each(|(sum, value)| *sum = value as f32);
-    Ok(())
-}
-
-/// masked = dy where the output is positive, else 0.
-fn mask(dy: &Tensor, output: Option<&Tensor>, masked: &Tensor) -> Result<()> {
-    if !masked.shares_storage(dy) {
-        masked.copy_from(dy)?;
-    }
-    let Some(output) = output else { return Ok(()) };
-    let output = output.values()?;
-    for (masked, output) in masked.values_mut()?.iter_mut().zip(output.iter()) {
-        *masked = if *output > 0.0 { *masked } else { 0.0 };
-    }
     Ok(())
 }
 
@@ -179,23 +244,24 @@ pub(super) fn input_gradient(
     sums: &Tensor,
     dx: &Tensor,
 ) -> Result<()> {
-    let Saved { x, output, mean, rstd } = saved;
+    let Saved { x, mean, rstd, .. } = saved;
     if !dx.shares_storage(dy) {
         dx.copy_from(dy)?;
     }
     let (rows, channels) = (x.shape().rows(), x.shape().columns());
     let (mean, rstd, sums) = (mean.read::<f32>()?, rstd.read::<f32>()?, sums.read::<f32>()?);
     let (mean, rstd, sums): (&[f32], &[f32], &[f32]) = (&mean, &rstd, &sums);
-    let (x, weight, output) = (x.values()?, weight.values()?, output.map(Tensor::values).transpose()?);
-    let (x, weight, output): (&[f32], &[f32], Option<&[f32]>) = (&x, &weight, output.as_deref());
+    let mask = MaskValues::of(&saved, weight, rstd)?;
+    let mask = mask.mask(mean);
+    let (x, weight) = (x.values()?, weight.values()?);
+    let (x, weight): (&[f32], &[f32]) = (&x, &weight);
     let scale = 1.0 / rows as f32;
     let per_task = rows::per_task(channels) * channels;
     for_pieces(&mut dx.values_mut()?, per_task, |index, dx| {
         let x = rows::piece(x, index, per_task);
-        let output = output.map(|output| rows::piece(output, index, per_task));
         for (at, (dx, x)) in dx.iter_mut().zip(x).enumerate() {
             let channel = at % channels;
-            let g = if output.is_none_or(|output| output[at] > 0.0) { *dx } else { 0.0 };
+            let g = if mask.passes(index * per_task + at, channel, *x) { *dx } else { 0.0 };
             let normal = (x - mean[channel]) * rstd[channel];
             let off = g - sums[channels + channel] * scale - normal * (sums[channel] * scale);
             *dx = weight[channel] * rstd[channel] * off;

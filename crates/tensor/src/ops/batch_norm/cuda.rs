@@ -3,20 +3,25 @@
 use device::cuda::Launch;
 use device::{Family, Function};
 
-use super::{Affine, Saved, workspace};
-use crate::ops::columns::cuda::{self as columns, Cut};
+use super::{Affine, Passes, Saved, workspace};
 use crate::ops::kernels::family;
 use crate::ops::{GradientTarget, gpu};
 use crate::{Result, Tensor};
 
-/// Rows of a thread in the kernels that write an array.
-const ROWS: u32 = 16;
+/// Rows of a thread whose loads are on their way at the same time.
+const IN_FLIGHT: u32 = 4;
+/// Blocks that a multiprocessor holds at once.
+const RESIDENT: u32 = 2;
+/// Most blocks of a launch, all that an H200 holds at once. A constant, so that the order of additions does
+/// not depend on the GPU.
+const BLOCKS: u32 = 132 * RESIDENT;
+/// Channels of a block that adds runs: one for each warp.
+const FINISHED: u32 = gpu::THREADS / 32;
 
 /// `kernels/batch_norm.cu`.
 pub(crate) static FAMILY: Family = family!(
     "batch_norm",
-    headers: ["columns.cuh"],
-    constants: &[gpu::THREADS_CONSTANT, columns::CONSTANTS[1], ("ROWS", ROWS)],
+    constants: &[gpu::THREADS_CONSTANT, ("IN_FLIGHT", IN_FLIGHT), ("RESIDENT", RESIDENT)],
 );
 
 /// The division of an array of pixels over blocks: a thread owns one vector of channels of some rows.
@@ -28,6 +33,9 @@ struct Grid {
     /// Vectors of channels side by side in a block, a power of two.
     lanes: u32,
     tiles: u32,
+    /// Blocks of a tile, which take turns.
+    blocks: u32,
+    /// Blocks of a tile for which there is room in the workspace.
     runs: u32,
 }
 
@@ -40,13 +48,17 @@ impl Grid {
         // The widest row of a block that leaves no lane idle, but at least 8 lanes.
         let lanes = [32, 16, 8].into_iter().find(|lanes| vectors.is_multiple_of(*lanes));
         let lanes = lanes.unwrap_or_else(|| vectors.next_power_of_two().min(32));
+        let tiles = vectors.div_ceil(lanes);
+        let turns = gpu::word(operator, rows)?.div_ceil(gpu::THREADS / lanes * IN_FLIGHT);
+        let blocks = (BLOCKS / tiles).clamp(1, turns.max(1));
         Ok(Grid {
             rows: gpu::word(operator, rows)?,
             channels: gpu::word(operator, channels)?,
             vector,
             lanes,
-            tiles: vectors.div_ceil(lanes),
-            runs: gpu::word(operator, workspace::runs(rows, channels))?,
+            tiles,
+            blocks,
+            runs: blocks.min(gpu::word(operator, workspace::runs(rows, channels))?),
         })
     }
 
@@ -54,19 +66,24 @@ impl Grid {
         launch.u32(self.rows).u32(self.channels).u32(self.lanes).u32(u32::from(self.vector))
     }
 
-    /// Rows of each run of a sum.
-    fn rows_per_run(&self) -> u32 {
-        self.rows.div_ceil(self.runs)
+    /// Blocks of a kernel that writes an array.
+    fn array(&self) -> [u32; 3] {
+        [self.blocks, self.tiles, 1]
     }
 
-    /// Blocks of a sum.
+    /// Blocks of a kernel that sums rows, each of which makes a run.
     fn sums(&self) -> [u32; 3] {
         [self.runs, self.tiles, 1]
     }
 
-    /// Blocks of a kernel that writes an array.
-    fn array(&self) -> [u32; 3] {
-        [self.rows.div_ceil(gpu::THREADS / self.lanes * ROWS), self.tiles, 1]
+    /// Blocks of a kernel that adds the runs.
+    fn finish(&self) -> [u32; 3] {
+        [self.channels.div_ceil(FINISHED), 1, 1]
+    }
+
+    /// Bytes of the runs.
+    fn partial(&self) -> u64 {
+        8 * u64::from(self.runs) * u64::from(self.channels)
     }
 }
 
@@ -89,15 +106,12 @@ pub(super) fn statistics(
     let (grid, device) = (Grid::of(operator, x, &[x])?, x.device());
     let launch = device.kernel(Function::new(&FAMILY, "moments").of(x.dtype()));
     let launch = grid.arguments(launch.read(x.region()).write(workspace.region()));
-    let launch = launch.u32(grid.rows_per_run()).cost(gpu::bytes(&[x]), 3 * x.elements() as u64);
-    launch.launch(grid.sums(), gpu::THREADS)?;
+    launch.cost(gpu::bytes(&[x]), 3 * x.elements() as u64).launch(grid.sums(), gpu::THREADS)?;
     let launch = device.kernel(Function::new(&FAMILY, "statistics").of(x.dtype()));
     let launch = launch.read(x.region()).read(workspace.region());
     let launch = launch.write(mean.region()).write(rstd.region());
     let launch = optional(launch, record).u32(grid.rows).u32(grid.channels).u32(grid.runs).f32(epsilon);
-    let sums = 8 * u64::from(grid.runs) * u64::from(grid.channels);
-    let blocks = [grid.channels.div_ceil(columns::CONSTANTS[1].1), 1, 1];
-    Ok(launch.cost(sums, sums / 4).launch(blocks, gpu::THREADS)?)
+    Ok(launch.cost(grid.partial(), grid.partial() / 4).launch(grid.finish(), gpu::THREADS)?)
 }
 
 /// y = relu((x − mean) · rstd · weight + bias + residual); with `running`, `spread` is a variance instead of
@@ -122,28 +136,71 @@ pub(super) fn apply(
     Ok(launch.cost(moved, 3 * x.elements() as u64).launch(grid.array(), gpu::THREADS)?)
 }
 
+/// The arrays of backward that have the shape of `x`, and the bias if ReLU's mask is computed with it.
+struct Arrays<'a> {
+    read: Vec<&'a Tensor>,
+    output: Option<&'a Tensor>,
+    bias: Option<&'a Tensor>,
+}
+
+impl<'a> Arrays<'a> {
+    fn of(dy: &'a Tensor, saved: &Saved<'a>) -> Self {
+        let (output, bias) = match saved.passes {
+            Passes::Everywhere => (None, None),
+            Passes::ByOutput(output) => (Some(output), None),
+            Passes::ByInput { bias } => (None, Some(bias)),
+        };
+        Arrays { read: [saved.x, dy].into_iter().chain(output).collect(), output, bias }
+    }
+
+    /// The division over blocks, if a kernel writes `written` too.
+    fn grid(
+        &self,
+        operator: &'static str,
+        saved: &Saved<'_>,
+        weight: &Tensor,
+        written: Option<&Tensor>,
+    ) -> Result<Grid> {
+        let channels = [saved.mean, saved.rstd, weight].into_iter().chain(self.bias);
+        let all: Vec<_> = self.read.iter().copied().chain(written).chain(channels).collect();
+        Grid::of(operator, saved.x, &all)
+    }
+
+    /// The operands that both kernels of backward begin with.
+    fn operands<'l>(
+        &self,
+        kernel: &'static str,
+        dy: &'l Tensor,
+        saved: &Saved<'l>,
+        weight: &'l Tensor,
+    ) -> Launch<'l> {
+        let Saved { x, mean, rstd, .. } = saved;
+        let launch = x.device().kernel(Function::new(&FAMILY, kernel).of(x.dtype()));
+        let launch = optional(launch.read(dy.region()), self.output).read(x.region());
+        optional(launch.read(weight.region()), self.bias).read(mean.region()).read(rstd.region())
+    }
+}
+
 /// As on the host, with partial sums in `workspace`.
 pub(super) fn sums(
     operator: &'static str,
     dy: &Tensor,
     saved: Saved<'_>,
+    weight: &Tensor,
     masked: Option<&Tensor>,
     sums: &Tensor,
     workspace: &Tensor,
 ) -> Result<()> {
-    let Saved { x, output, mean, rstd } = saved;
-    let arrays: Vec<_> = [x, dy].into_iter().chain(output).chain(masked).collect();
-    let aligned: Vec<_> = arrays.iter().copied().chain([mean, rstd]).collect();
-    let grid = Grid::of(operator, x, &aligned)?;
-    let launch = x.device().kernel(Function::new(&FAMILY, "gradient_sums").of(x.dtype()));
-    let launch = optional(launch.read(dy.region()), output).read(x.region());
-    let launch = optional(launch.read(mean.region()).read(rstd.region()), masked);
-    let launch = grid.arguments(launch.write(workspace.region())).u32(grid.rows_per_run());
-    launch.cost(gpu::bytes(&arrays), 5 * x.elements() as u64).launch(grid.sums(), gpu::THREADS)?;
-    let width = 2 * x.shape().columns();
-    let cut = Cut::of_sums(operator, grid.runs as usize, width)?;
-    let target = GradientTarget { tensor: sums.clone(), accumulate: false };
-    columns::finish(&FAMILY, workspace, 0, &cut, cut.width, &target)
+    let arrays = Arrays::of(dy, &saved);
+    let grid = arrays.grid(operator, &saved, weight, masked)?;
+    let launch = optional(arrays.operands("gradient_sums", dy, &saved, weight), masked);
+    let launch = grid.arguments(launch.write(workspace.region()));
+    let moved = gpu::bytes(&arrays.read) + masked.map_or(0, |masked| masked.bytes() as u64);
+    launch.cost(moved, 5 * saved.x.elements() as u64).launch(grid.sums(), gpu::THREADS)?;
+    let launch = sums.device().kernel(Function::new(&FAMILY, "finish_gradient_sums"));
+    let launch = launch.read(workspace.region()).read(saved.rstd.region()).write(sums.region());
+    let launch = launch.u32(grid.channels).u32(grid.runs);
+    Ok(launch.cost(grid.partial(), grid.partial() / 4).launch(grid.finish(), gpu::THREADS)?)
 }
 
 /// As on the host.
@@ -155,19 +212,26 @@ pub(super) fn input_gradient(
     sums: &Tensor,
     dx: &Tensor,
 ) -> Result<()> {
-    let Saved { x, output, mean, rstd } = saved;
-    let arrays: Vec<_> = [x, dy, dx].into_iter().chain(output).collect();
-    let aligned: Vec<_> = arrays.iter().copied().chain([weight, mean, rstd, sums]).collect();
-    let grid = Grid::of(operator, x, &aligned)?;
-    let launch = x.device().kernel(Function::new(&FAMILY, "input_gradient").of(x.dtype()));
-    let launch = optional(launch.read(dy.region()), output).read(x.region()).read(weight.region());
-    let launch = launch.read(mean.region()).read(rstd.region()).read(sums.region()).write(dx.region());
-    let launch = grid.arguments(launch);
-    Ok(launch.cost(gpu::bytes(&arrays), 7 * x.elements() as u64).launch(grid.array(), gpu::THREADS)?)
+    let arrays = Arrays::of(dy, &saved);
+    let grid = arrays.grid(operator, &saved, weight, Some(dx))?;
+    let launch = arrays.operands("input_gradient", dy, &saved, weight);
+    let launch = grid.arguments(launch.read(sums.region()).write(dx.region()));
+    let moved = gpu::bytes(&arrays.read) + dx.bytes() as u64;
+    Ok(launch.cost(moved, 7 * dx.elements() as u64).launch(grid.array(), gpu::THREADS)?)
 }
 
-/// target (+)= sum, rounded once.
-pub(super) fn give(operator: &'static str, sum: &Tensor, target: &GradientTarget) -> Result<()> {
-    let cut = Cut::of_sums(operator, 1, sum.elements())?;
-    columns::finish(&FAMILY, sum, 0, &cut, cut.width, target)
+/// As on the host.
+pub(super) fn give(
+    operator: &'static str,
+    sums: &Tensor,
+    weight: &GradientTarget,
+    bias: &GradientTarget,
+) -> Result<()> {
+    let channels = gpu::word(operator, sums.shape().columns())?;
+    let launch = sums.device().kernel(Function::new(&FAMILY, "add_sums").of(weight.tensor.dtype()));
+    let launch = launch.read(sums.region()).write(weight.tensor.region()).write(bias.tensor.region());
+    let launch = launch.u32(channels).u32(u32::from(weight.accumulate)).u32(u32::from(bias.accumulate));
+    let moved = gpu::bytes(&[sums, &weight.tensor, &bias.tensor]);
+    let blocks = [channels.div_ceil(gpu::THREADS), 1, 1];
+    Ok(launch.cost(moved, sums.elements() as u64).launch(blocks, gpu::THREADS)?)
 }

@@ -13,7 +13,7 @@ use device::{Backend, Category, DType, Request};
 
 use super::{GradientTarget, cast, check};
 use crate::{Result, Tensor};
-pub use output::{Affine, Gradients, Output, Saved};
+pub use output::{Affine, Gradients, Output, Passes, Saved};
 
 /// Normalises each channel of `x [.., channels]` with the batch's statistics, and adds `residual`, of the
 /// same shape. `record`, if given, is `[2, channels]` f32 and receives mean and unbiased variance, which
@@ -83,7 +83,7 @@ pub fn backward_input(
     with_residual: bool,
 ) -> Result<Gradients> {
     const OPERATOR: &str = "batch_norm.backward_input";
-    let Saved { x, output, mean, rstd } = saved;
+    let Saved { x, passes, mean, rstd } = saved;
     check::computed(OPERATOR, &[("x", x), ("dy", &dy), ("weight", weight)])?;
     check::f32s(OPERATOR, &[("mean", mean), ("rstd", rstd)])?;
     check::not_empty(OPERATOR, "x", x)?;
@@ -92,14 +92,22 @@ pub fn backward_input(
     for (name, vector) in [("weight", weight), ("mean", mean), ("rstd", rstd)] {
         check::shape(OPERATOR, name, vector, [channels])?;
     }
-    if let Some(output) = output {
-        check::computed(OPERATOR, &[("x", x), ("output", output)])?;
-        check::shape(OPERATOR, "output", output, x.shape())?;
+    match passes {
+        Passes::Everywhere => {}
+        Passes::ByOutput(output) => {
+            check::computed(OPERATOR, &[("x", x), ("output", output)])?;
+            check::shape(OPERATOR, "output", output, x.shape())?;
+        }
+        Passes::ByInput { bias } => {
+            check::computed(OPERATOR, &[("x", x), ("bias", bias)])?;
+            check::shape(OPERATOR, "bias", bias, [channels])?;
+        }
     }
     let request = Request::new(Category::ActivationGradient, OPERATOR);
     let sums = Tensor::empty(x.device(), [2, channels], DType::F32, request)?;
     // Without a ReLU the residual's gradient is the output's.
-    let masked = match (output.is_some() && with_residual, dy.is_unique()) {
+    let has_relu = !matches!(passes, Passes::Everywhere);
+    let masked = match (has_relu && with_residual, dy.is_unique()) {
         (false, _) => None,
         (true, true) => Some(dy.clone()),
         (true, false) => Some(allocate(OPERATOR, x, Category::ActivationGradient)?),
@@ -109,17 +117,17 @@ pub fn backward_input(
         false => dy.clone(),
     };
     let workspace = Tensor::workspace(x.device(), OPERATOR, workspace::bytes(x.shape().rows(), channels))?;
+    let gradient = masked.as_ref().unwrap_or(&dy);
+    let passes = if masked.is_some() { Passes::Everywhere } else { passes };
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            cpu::sums(&dy, saved, masked.as_ref(), &sums)?;
-            let (gradient, mask) = masked.as_ref().map_or((&dy, output), |masked| (masked, None));
-            cpu::input_gradient(gradient, Saved { output: mask, ..saved }, weight, &sums, &input)?;
+            cpu::sums(&dy, saved, weight, masked.as_ref(), &sums)?;
+            cpu::input_gradient(gradient, Saved { passes, ..saved }, weight, &sums, &input)?;
         }
         Backend::Cuda => {
-            cuda::sums(OPERATOR, &dy, saved, masked.as_ref(), &sums, &workspace)?;
-            let (gradient, mask) = masked.as_ref().map_or((&dy, output), |masked| (masked, None));
-            cuda::input_gradient(OPERATOR, gradient, Saved { output: mask, ..saved }, weight, &sums, &input)?;
+            cuda::sums(OPERATOR, &dy, saved, weight, masked.as_ref(), &sums, &workspace)?;
+            cuda::input_gradient(OPERATOR, gradient, Saved { passes, ..saved }, weight, &sums, &input)?;
         }
     }
     let residual = with_residual.then(|| masked.unwrap_or(dy));
@@ -138,21 +146,25 @@ pub fn backward_weight(
     check::f32s(OPERATOR, &[("sums", sums)])?;
     check::targets(OPERATOR, dtype, &[("weight", weight), ("bias", bias)])?;
     let channels = sums.shape().columns();
-    for (row, (name, target)) in [("weight", weight), ("bias", bias)].into_iter().enumerate() {
+    for (name, target) in [("weight", weight), ("bias", bias)] {
         check::shape(OPERATOR, name, &target.tensor, [channels])?;
-        give(OPERATOR, &sums.view(row * channels, [channels])?, target)?;
     }
-    Ok(())
+    match sums.device().backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cuda => cuda::give(OPERATOR, sums, weight, bias),
+        Backend::Cpu => {
+            give(&sums.view(0, [channels])?, weight)?;
+            give(&sums.view(channels, [channels])?, bias)
+        }
+    }
 }
 
-/// target (+)= sum, rounded once.
-fn give(operator: &'static str, sum: &Tensor, target: &GradientTarget) -> Result<()> {
-    match sum.device().backend() {
-        Backend::Meta => Ok(()),
-        Backend::Cuda => cuda::give(operator, sum, target),
-        Backend::Cpu if target.accumulate => cpu::add(sum, &target.tensor),
-        Backend::Cpu if sum.dtype() == target.tensor.dtype() => target.tensor.copy_from(sum),
-        Backend::Cpu => cast::into(sum, &target.tensor),
+/// target (+)= sum on the host, rounded once.
+fn give(sum: &Tensor, target: &GradientTarget) -> Result<()> {
+    match target.accumulate {
+        true => cpu::add(sum, &target.tensor),
+        false if sum.dtype() == target.tensor.dtype() => target.tensor.copy_from(sum),
+        false => cast::into(sum, &target.tensor),
     }
 }
 

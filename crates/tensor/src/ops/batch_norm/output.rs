@@ -26,13 +26,27 @@ pub struct Output {
     pub rstd: Tensor,
 }
 
+/// Where ReLU passes the gradient of its output.
+#[derive(Clone, Copy, Debug)]
+pub enum Passes<'a> {
+    /// Everywhere: there is no ReLU.
+    Everywhere,
+    /// Where this output is positive.
+    ByOutput(&'a Tensor),
+    /// Where the output is positive, which is computed again from the input, with this bias and no residual.
+    ByInput {
+        /// Bias of each channel, `[channels]`.
+        bias: &'a Tensor,
+    },
+}
+
 /// Tensors of the forward pass that backward reads.
 #[derive(Clone, Copy, Debug)]
 pub struct Saved<'a> {
     /// The input.
     pub x: &'a Tensor,
-    /// The output, if ReLU produced it: its gradient passes where it is positive.
-    pub output: Option<&'a Tensor>,
+    /// Where ReLU passes the output's gradient.
+    pub passes: Passes<'a>,
     /// Mean of each channel, `[channels]` f32.
     pub mean: &'a Tensor,
     /// Reciprocal standard deviation of each channel, `[channels]` f32.

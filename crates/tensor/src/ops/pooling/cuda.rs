@@ -39,7 +39,7 @@ pub(super) fn launch(
     for size in sizes.as_flattened() {
         launch = launch.u32(gpu::word(operator, *size)?);
     }
-    launch = launch.u64(out.elements() as u64).u32(u32::from(vector));
+    launch = launch.u32(gpu::word(operator, threads)?).u32(u32::from(vector));
     let bytes = gpu::bytes(operands) + out.bytes() as u64;
     let blocks = gpu::word(operator, threads.div_ceil(gpu::THREADS as usize))?;
     Ok(launch.cost(bytes, out.elements() as u64).launch([blocks, 1, 1], gpu::THREADS)?)
