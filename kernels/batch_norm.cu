@@ -3,12 +3,17 @@
 #include "common.cuh"
 
 // Launch: grid [blocks, tiles] of THREADS. A block owns `lanes` vectors of N channels, side by side; thread
-// (lane, strand) keeps what belongs to its channels in registers and processes IN_FLIGHT rows at once. The
+// (lane, strand) keeps what belongs to its channels in registers and processes FLIGHT rows at once. The
 // blocks of a tile take turns, so that all of them sweep the array together: sums from its last row to its
 // first, the rest from the first, since L2 then still has the rows that the kernel before touched last. The
 // host launches as many blocks as fit the GPU at once. Sums: the strands of a block are added in order, then
 // the blocks (runs) by a second kernel. Floor: `moments` x once; `apply` x (and residual) in, y out;
 // `gradient_sums` dy and x (and output) in (and g out); `input_gradient` dy and x (and output) in, dx out.
+
+// Rows of a thread whose loads are on their way together: FLIGHT_BYTES of an array.
+template <typename T> struct Flight {
+    static const u32 ROWS = FLIGHT_BYTES / (WIDE * sizeof(T));
+};
 
 // The vector of channels of a thread, and its rows.
 template <int N> struct Owned {
@@ -21,21 +26,21 @@ template <int N> struct Owned {
         channel = (blockIdx.y * lanes + lane) * N;
         idle = channel >= channels;
     }
-    // Calls `visit(at, load(at))` with the first element of each of the thread's rows; IN_FLIGHT loads are
-    // issued before the first is used.
-    template <bool FROM_LAST, typename Load, typename Visit>
+    // Calls `visit(at, load(at))` with the first element of each of the thread's rows; FLIGHT loads are issued
+    // before the first is used.
+    template <bool FROM_LAST, u32 FLIGHT, typename Load, typename Visit>
     __device__ __forceinline__ void rows(u32 rows, Load load, Visit visit) const {
-        const u32 step = strands * IN_FLIGHT, turns = (rows + step - 1) / step;
+        const u32 step = strands * FLIGHT, turns = (rows + step - 1) / step;
         const u64 next = u64(strands) * channels;
         for (u32 turn = blockIdx.x; turn < turns; turn += gridDim.x) {
             const u32 row = (FROM_LAST ? turns - 1 - turn : turn) * step + strand;
             u64 at = u64(row) * channels + channel;
-            if (row + (IN_FLIGHT - 1) * strands < rows) {
-                decltype(load(at)) held[IN_FLIGHT];
+            if (row + (FLIGHT - 1) * strands < rows) {
+                decltype(load(at)) held[FLIGHT];
 #pragma unroll
-                for (int i = 0; i < IN_FLIGHT; i++) held[i] = load(at + i * next);
+                for (u32 i = 0; i < FLIGHT; i++) held[i] = load(at + i * next);
 #pragma unroll
-                for (int i = 0; i < IN_FLIGHT; i++) visit(at + i * next, held[i]);
+                for (u32 i = 0; i < FLIGHT; i++) visit(at + i * next, held[i]);
             } else {
 #pragma unroll 1
                 for (u32 last = row; last < rows; last += strands, at += next) visit(at, load(at));
@@ -93,7 +98,7 @@ __device__ __forceinline__ void moments(const T *x, float *partial, u32 rows, u3
     Floats<N> sum = {}, square = {};
     if (!own.idle) {
         const Floats<N> around = pivot<N>(x, rows, channels, own.channel);
-        own.template rows<true>(
+        own.template rows<true, Flight<T>::ROWS>(
             rows, [&](u64 at) { return Held<T, N, 1>{{load<N>(x + at)}}; },
             [&](u64, const Held<T, N, 1> &held) {
 #pragma unroll
@@ -187,7 +192,7 @@ __device__ __forceinline__ void apply(const T *x, const T *residual, const T *we
 #pragma unroll
         for (int i = 0; i < N; i++) affine.scale.at[i] = weights.at[i] * (1.0f / sqrtf(variances.at[i] + epsilon));
     }
-    own.template rows<false>(
+    own.template rows<false, Flight<T>::ROWS>(
         rows,
         [&](u64 at) {
             Held<T, N, 1 + RESIDUAL> held;
@@ -247,7 +252,7 @@ __device__ __forceinline__ void gradient_sums(const T *dy, const T *output, cons
     if (!own.idle) {
         const Affine<N> affine(weight, bias, means, rstds, own.channel);
         using Row = Gradient<T, N, PASSES>;
-        own.template rows<true>(
+        own.template rows<true, Flight<T>::ROWS>(
             rows, [&](u64 at) { return Row(dy, x, output, at); },
             [&](u64 at, const Row &row) {
                 Floats<N> g;
@@ -292,7 +297,7 @@ __device__ __forceinline__ void input_gradient(const T *dy, const T *output, con
         plain.at[i] *= scale;
     }
     using Row = Gradient<T, N, PASSES>;
-    own.template rows<false>(
+    own.template rows<false, Flight<T>::ROWS>(
         rows, [&](u64 at) { return Row(dy, x, output, at); },
         [&](u64 at, const Row &row) {
             Floats<N> out;
@@ -317,33 +322,32 @@ __device__ __forceinline__ void add_sums(const float *sums, Out *weight, Out *bi
     bias[channel] = from_f32<Out>(to_bias ? to_f32(bias[channel]) + plain : plain);
 }
 
-// Vectors of 16 bytes, or single elements.
-#define LANES(T) (16 / int(sizeof(T)))
-#define WIDE_OR_SINGLE(T, FUNCTION, ...) \
+// Vectors of WIDE channels, or single ones.
+#define WIDE_OR_SINGLE(FUNCTION, ...) \
     if (vector)                          \
-        FUNCTION<LANES(T)>(__VA_ARGS__); \
+        FUNCTION<WIDE>(__VA_ARGS__);     \
     else                                 \
         FUNCTION<1>(__VA_ARGS__);
 // FUNCTION<N, CASE>.
-#define CASE_OF(T, FUNCTION, CASE, ...)        \
-    if (vector)                                \
-        FUNCTION<LANES(T), CASE>(__VA_ARGS__); \
-    else                                       \
+#define CASE_OF(FUNCTION, CASE, ...)       \
+    if (vector)                            \
+        FUNCTION<WIDE, CASE>(__VA_ARGS__); \
+    else                                   \
         FUNCTION<1, CASE>(__VA_ARGS__);
-#define CASE_OF_RELU(T, FUNCTION, ...)                   \
+#define CASE_OF_RELU(FUNCTION, ...)                   \
     if (output) {                                        \
-        CASE_OF(T, FUNCTION, BY_OUTPUT, __VA_ARGS__)     \
+        CASE_OF(FUNCTION, BY_OUTPUT, __VA_ARGS__)     \
     } else if (bias) {                                   \
-        CASE_OF(T, FUNCTION, BY_INPUT, __VA_ARGS__)      \
+        CASE_OF(FUNCTION, BY_INPUT, __VA_ARGS__)      \
     } else {                                             \
-        CASE_OF(T, FUNCTION, EVERYWHERE, __VA_ARGS__)    \
+        CASE_OF(FUNCTION, EVERYWHERE, __VA_ARGS__)    \
     }
 
 #define BATCH_NORM(NAME, T)                                                                                  \
     KERNEL __launch_bounds__(THREADS, RESIDENT)                                                              \
         moments_##NAME(const T *__restrict__ x, float *__restrict__ partial, u32 rows, u32 channels,         \
                        u32 lanes, u32 vector) {                                                              \
-        WIDE_OR_SINGLE(T, moments, x, partial, rows, channels, lanes)                                        \
+        WIDE_OR_SINGLE(moments, x, partial, rows, channels, lanes)                                        \
     }                                                                                                        \
     KERNEL __launch_bounds__(THREADS)                                                                        \
         statistics_##NAME(const T *__restrict__ x, const float *__restrict__ partial,                        \
@@ -357,10 +361,10 @@ __device__ __forceinline__ void add_sums(const float *sums, Out *weight, Out *bi
                      const float *__restrict__ spread, T *__restrict__ y, u32 rows, u32 channels, u32 lanes, \
                      u32 vector, float epsilon, u32 relu) {                                                  \
         if (residual) {                                                                                      \
-            CASE_OF(T, apply, true, x, residual, weight, bias, means, spread, y, rows, channels, lanes,      \
+            CASE_OF(apply, true, x, residual, weight, bias, means, spread, y, rows, channels, lanes,      \
                     epsilon, relu)                                                                           \
         } else {                                                                                             \
-            CASE_OF(T, apply, false, x, residual, weight, bias, means, spread, y, rows, channels, lanes,     \
+            CASE_OF(apply, false, x, residual, weight, bias, means, spread, y, rows, channels, lanes,     \
                     epsilon, relu)                                                                           \
         }                                                                                                    \
     }                                                                                                        \
@@ -369,7 +373,7 @@ __device__ __forceinline__ void add_sums(const float *sums, Out *weight, Out *bi
                              const T *__restrict__ weight, const T *__restrict__ bias,                       \
                              const float *__restrict__ means, const float *__restrict__ rstds, T *masked,    \
                              float *__restrict__ partial, u32 rows, u32 channels, u32 lanes, u32 vector) {   \
-        CASE_OF_RELU(T, gradient_sums, dy, output, x, weight, bias, means, rstds, masked, partial, rows,     \
+        CASE_OF_RELU(gradient_sums, dy, output, x, weight, bias, means, rstds, masked, partial, rows,     \
                      channels, lanes)                                                                        \
     }                                                                                                        \
     KERNEL __launch_bounds__(THREADS, RESIDENT)                                                              \
@@ -378,7 +382,7 @@ __device__ __forceinline__ void add_sums(const float *sums, Out *weight, Out *bi
                               const float *__restrict__ means, const float *__restrict__ rstds,              \
                               const float *__restrict__ sums, T *dx, u32 rows, u32 channels, u32 lanes,      \
                               u32 vector) {                                                                  \
-        CASE_OF_RELU(T, input_gradient, dy, output, x, weight, bias, means, rstds, sums, dx, rows, channels, \
+        CASE_OF_RELU(input_gradient, dy, output, x, weight, bias, means, rstds, sums, dx, rows, channels, \
                      lanes)                                                                                  \
     }                                                                                                        \
     KERNEL __launch_bounds__(THREADS)                                                                        \

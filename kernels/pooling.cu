@@ -2,8 +2,9 @@
 // Backward gathers: each input element adds the gradients of the windows that contain it, in order.
 #include "common.cuh"
 
-// Launch: THREADS threads, a thread for each of `count` vectors of N channels of the result's pixels. Floor: the input of windows that do not overlap once in, the output out; backward of the
-// maximum reads x, y and dy and writes dx. Windows that overlap are read again from cache.
+// Launch: THREADS threads, a thread for each of `count` vectors of N channels of the result's pixels. Floor:
+// x in, y out; backward dy in, dx out; that of the maximum is two kernels: x in, places out; places and dy in,
+// dx out. Windows that overlap are read again from cache.
 
 // Sizes of the images and windows; pairs are vertical, then horizontal.
 struct Windows {
@@ -56,31 +57,55 @@ __device__ __forceinline__ u64 at(u32 image, u32 row, u32 column, u32 rows, u32 
     return ((u64(image) * rows + row) * columns + column) * channels;
 }
 
-__device__ __forceinline__ bool same(float a, float b) { return a == b || (a != a && b != b); }
+// Place in its window of an element: rows of the kernel, then columns.
+__device__ __forceinline__ u32 place(const Windows &w, u32 row, u32 column, u32 window_row, u32 window_column) {
+    const u32 down = row + w.padding_h - window_row * w.stride_h;
+    return down * w.kernel_w + column + w.padding_w - window_column * w.stride_w;
+}
 
+// Stores the largest elements, or their places.
 template <int N, typename T>
-__device__ __forceinline__ void maximum(const T *x, T *y, const Windows &w, u32 count) {
+__device__ __forceinline__ void give(T *y, const Floats<N> &best, const Vector<u16, N> &) {
+    write(y, best);
+}
+template <int N>
+__device__ __forceinline__ void give(u16 *to, const Floats<N> &, const Vector<u16, N> &places) {
+    store(to, places);
+}
+
+// out = the largest element of each window, or in u16 the place of the first such element.
+template <int N, typename T, typename Out>
+__device__ __forceinline__ void maximum(const T *x, Out *out, const Windows &w, u32 count) {
     const u32 index = blockIdx.x * THREADS + threadIdx.x;
     if (index >= count) return;
     const Pixel<N> pixel(index, w.rows, w.columns, w.channels);
     const Span down(pixel.row, w.stride_h, w.padding_h, w.kernel_h, w.height);
     const Span right(pixel.column, w.stride_w, w.padding_w, w.kernel_w, w.width);
     Floats<N> best;
+    Vector<u16, N> places;
+    const u32 first = place(w, down.first, right.first, pixel.row, pixel.column);
 #pragma unroll
-    for (int i = 0; i < N; i++) best.at[i] = -__int_as_float(0x7f800000);
+    for (int i = 0; i < N; i++) {
+        best.at[i] = -__int_as_float(0x7f800000);
+        places.at[i] = first;
+    }
     for (u32 row = down.first; row < down.end; row++) {
 #pragma unroll 3
         for (u32 column = right.first; column < right.end; column++) {
             const u64 from = at(pixel.image, row, column, w.height, w.width, w.channels) + pixel.channel;
             const Floats<N> values = read<N>(x + from);
+            const u32 here = place(w, row, column, pixel.row, pixel.column);
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 const float value = values.at[i];
-                best.at[i] = value > best.at[i] || value != value ? value : best.at[i];
+                // The first NaN is the largest element.
+                const bool larger = value > best.at[i] || (value != value && best.at[i] == best.at[i]);
+                best.at[i] = larger ? value : best.at[i];
+                places.at[i] = larger ? here : places.at[i];
             }
         }
     }
-    write(y + u64(index) * N, best);
+    give(out + u64(index) * N, best, places);
 }
 
 // Calls `visit(row, column, first)` with every window that contains the pixel, in order; `first` is the
@@ -96,38 +121,20 @@ __device__ __forceinline__ void for_windows(const Pixel<N> &pixel, const Windows
     }
 }
 
-// The first element of a window that equals its maximum gets the window's gradient.
+// dx = for each element the gradients of the windows whose first largest element it is.
 template <int N, typename T>
-__device__ __forceinline__ void maximum_backward(const T *dy, const T *x, const T *y, T *dx, const Windows &w,
+__device__ __forceinline__ void maximum_backward(const T *dy, const u16 *places, T *dx, const Windows &w,
                                                  u32 count) {
     const u32 index = blockIdx.x * THREADS + threadIdx.x;
     if (index >= count) return;
     const Pixel<N> pixel(index, w.height, w.width, w.channels);
-    const Floats<N> own = read<N>(x + u64(index) * N);
-    const T *image = x + at(pixel.image, 0, 0, w.height, w.width, w.channels) + pixel.channel;
     Floats<N> sum = {};
     for_windows(pixel, w, [&](u32 row, u32 column, u64 window) {
-        const Floats<N> largest = read<N>(y + window), gradients = read<N>(dy + window);
-        u32 chosen = 0;
+        const Vector<u16, N> chosen = load<N>(places + window);
+        const Floats<N> gradients = read<N>(dy + window);
+        const u32 own = place(w, pixel.row, pixel.column, row, column);
 #pragma unroll
-        for (int i = 0; i < N; i++) chosen |= same(own.at[i], largest.at[i]) ? 1u << i : 0;
-        const Span rows(row, w.stride_h, w.padding_h, w.kernel_h, w.height);
-        const Span columns(column, w.stride_w, w.padding_w, w.kernel_w, w.width);
-        // Elements before this one.
-        for (u32 r = rows.first; chosen && r <= pixel.row; r++) {
-            const u32 end = r < pixel.row ? columns.end : pixel.column;
-            for (u32 c = columns.first; chosen && c < end; c++) {
-                const Floats<N> values = read<N>(image + (u64(r) * w.width + c) * w.channels);
-#pragma unroll
-                for (int i = 0; i < N; i++) {
-                    if (same(values.at[i], largest.at[i])) chosen &= ~(1u << i);
-                }
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            if (chosen >> i & 1) sum.at[i] += gradients.at[i];
-        }
+        for (int i = 0; i < N; i++) sum.at[i] += chosen.at[i] == own ? gradients.at[i] : 0.0f;
     });
     write(dx + u64(index) * N, sum);
 }
@@ -141,7 +148,7 @@ __device__ __forceinline__ void average(const T *x, T *y, const Windows &w, u32 
     const Span right(pixel.column, w.stride_w, w.padding_w, w.kernel_w, w.width);
     Floats<N> sum = {};
     for (u32 row = down.first; row < down.end; row++) {
-#pragma unroll 7
+#pragma unroll 4
         for (u32 column = right.first; column < right.end; column++) {
             const u64 from = at(pixel.image, row, column, w.height, w.width, w.channels) + pixel.channel;
             const Floats<N> values = read<N>(x + from);
@@ -182,25 +189,30 @@ __device__ __forceinline__ void average_backward(const T *dy, T *dx, const Windo
 #define POOLING(NAME, T)                                                                                     \
     KERNEL __launch_bounds__(THREADS)                                                                        \
         maximum_##NAME(const T *__restrict__ x, T *__restrict__ y, WINDOWS, u32 count, u32 vector) {         \
-        WINDOWS_OF_ARGUMENTS \
-        WIDE_OR_SINGLE(T, maximum, x, y, windows, count) \
+        WINDOWS_OF_ARGUMENTS                                                                                 \
+        WIDE_OR_SINGLE(T, maximum, x, y, windows, count)                                                     \
     }                                                                                                        \
     KERNEL __launch_bounds__(THREADS)                                                                        \
-        maximum_backward_##NAME(const T *__restrict__ dy, const T *__restrict__ x, const T *__restrict__ y,  \
+        places_##NAME(const T *__restrict__ x, u16 *__restrict__ places, WINDOWS, u32 count, u32 vector) {   \
+        WINDOWS_OF_ARGUMENTS                                                                                 \
+        WIDE_OR_SINGLE(T, maximum, x, places, windows, count)                                                \
+    }                                                                                                        \
+    KERNEL __launch_bounds__(THREADS)                                                                        \
+        maximum_backward_##NAME(const T *__restrict__ dy, const u16 *__restrict__ places,                    \
                                 T *__restrict__ dx, WINDOWS, u32 count, u32 vector) {                        \
-        WINDOWS_OF_ARGUMENTS \
-        WIDE_OR_SINGLE(T, maximum_backward, dy, x, y, dx, windows, count) \
+        WINDOWS_OF_ARGUMENTS                                                                                 \
+        WIDE_OR_SINGLE(T, maximum_backward, dy, places, dx, windows, count)                                  \
     }                                                                                                        \
     KERNEL __launch_bounds__(THREADS)                                                                        \
         average_##NAME(const T *__restrict__ x, T *__restrict__ y, WINDOWS, u32 count, u32 vector) {         \
-        WINDOWS_OF_ARGUMENTS \
-        WIDE_OR_SINGLE(T, average, x, y, windows, count) \
+        WINDOWS_OF_ARGUMENTS                                                                                 \
+        WIDE_OR_SINGLE(T, average, x, y, windows, count)                                                     \
     }                                                                                                        \
     KERNEL __launch_bounds__(THREADS)                                                                        \
         average_backward_##NAME(const T *__restrict__ dy, T *__restrict__ dx, WINDOWS, u32 count,            \
                                 u32 vector) {                                                                \
-        WINDOWS_OF_ARGUMENTS \
-        WIDE_OR_SINGLE(T, average_backward, dy, dx, windows, count) \
+        WINDOWS_OF_ARGUMENTS                                                                                 \
+        WIDE_OR_SINGLE(T, average_backward, dy, dx, windows, count)                                          \
     }
 
 FOR_EACH_TYPE(POOLING)

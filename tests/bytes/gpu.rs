@@ -1,13 +1,13 @@
 //! Runs on a GPU.
 
 use memory::Category;
-use plan::{plan, prepare};
+use plan::{PlanDevice, plan, prepare};
 use telemetry::Statistic;
-use worker::{DeviceChoice, Placement};
+use worker::{DeviceChoice, Gpus, Placement};
 
 use super::{SETTINGS, figures_of, planned, run};
 use crate::common::devices::gpu;
-use crate::common::runs::{GPT, LLAMA, MLP, config};
+use crate::common::runs::{BOTTLENECKS, GPT, LLAMA, MLP, RESNET, config};
 
 /// On a GPU the plan, made on Meta, equals the run; the CPU differs from both in workspaces only.
 #[test]
@@ -56,6 +56,9 @@ fn gpu_plans_equal_runs() {
             ],
         ),
         (GPT, &["model.width=128", "precision.compute=bf16", "precision.matmul=fp8"]),
+        (RESNET, &["precision.compute=bf16"]),
+        (BOTTLENECKS, &["precision.compute=bf16"]),
+        (BOTTLENECKS, &["precision.compute=bf16", "precision.gradients=bf16", "memory.recompute=block"]),
         (
             LLAMA,
             &[
@@ -107,4 +110,20 @@ fn gpu_plans_equal_runs() {
             assert_eq!(host.ranks[0].get(statistic), ran.get(statistic), "{statistic:?} of {overrides:?}");
         }
     }
+}
+
+/// On a host without cuDNN, GPUs are refused to models with convolutions before any of them is used.
+#[test]
+fn convolutions_without_cudnn_are_refused() {
+    if device::cuda::has_convolutions() {
+        return;
+    }
+    let description = PlanDevice::shipped().unwrap().description(false);
+    let prepared = |text| {
+        let gpus = Gpus { first_rank: 0, ordinals: vec![0], description: description.clone() };
+        prepare(config(text, &["parallel.data=1"]), Placement::Cuda(gpus)).map(|_| ())
+    };
+    prepared(MLP).unwrap();
+    let refused = prepared(RESNET).unwrap_err().to_string();
+    assert!(refused.contains("install cuDNN 9"), "{refused}");
 }

@@ -193,6 +193,12 @@ fn from_outputs(
     if outputs.iter().all(Option::is_none) {
         return Ok(None);
     }
+    if let [Some(input)] = node.inputs[..] {
+        let slot = &mut flowing[input as usize];
+        if let Some(sum) = slot.take_if(|sum| sum.is_unique()) {
+            *slot = node.rule.take_sum(sum);
+        }
+    }
     let wanted = wanted(node);
     weights.input_half(node, outputs, &wanted).map(Some)
 }

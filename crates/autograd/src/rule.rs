@@ -46,6 +46,13 @@ pub trait Rule {
         wanted: &[bool],
     ) -> Result<Vec<Option<Tensor>>>;
 
+    /// Offers the sum of the other gradients of the only input, before the input half. A rule that takes it
+    /// adds its own gradient in place and returns the total from [`Rule::backward_input`]; others give it
+    /// back.
+    fn take_sum(&mut self, sum: Tensor) -> Option<Tensor> {
+        Some(sum)
+    }
+
     /// [`Rule::backward_input`] directly followed by the weight half. A rule made of rules may give weight
     /// gradients to `sink` here, one by one, instead of keeping them all.
     fn backward(

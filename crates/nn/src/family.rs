@@ -83,6 +83,11 @@ pub trait ModelSpec: Debug + Send + Sync {
     /// The training examples of the model.
     fn examples(&self) -> Examples;
 
+    /// Returns whether the model has convolutions, for which GPUs need cuDNN.
+    fn convolves(&self) -> bool {
+        false
+    }
+
     /// Checks the sizes against each other and against `conditions`.
     ///
     /// # Errors

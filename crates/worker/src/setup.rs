@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use checkpoint::ResumePoint;
 use config::{Precision, RunConfig};
-use device::{DType, Description, Device, DeviceOptions, Kind};
+use device::{Backend, DType, Description, Device, DeviceError, DeviceOptions, Kind, cuda};
 use nn::Stage;
 
 use crate::blueprint::Blueprint;
@@ -73,6 +73,9 @@ impl Setup {
             return Err(WorkerError::Refused(format!("{place}: {text}")).into());
         }
         check_fp8(&config, &placement.description())?;
+        if config.model.convolves() && placement.backend() == Backend::Cuda && !cuda::has_convolutions() {
+            return Err(WorkerError::Refused(DeviceError::NoCudnn.to_string()).into());
+        }
         let dataset = build::dataset(&config)?;
         let settings =
             allocator_settings(&config, placement.description().kind, |name| std::env::var(name).ok())?;

@@ -19,6 +19,8 @@ pub struct ConvolutionRule {
     size: [usize; 2],
     options: ConvolutionOptions,
     weight: Weight,
+    /// Sum of the input's other gradients, to which the input half adds.
+    sum: Option<Tensor>,
     /// Gradient of the output, from the input half to the weight half.
     gradient: Option<Tensor>,
 }
@@ -41,6 +43,7 @@ pub fn convolution(tape: &Tape, x: Var, weight: &Weight, options: ConvolutionOpt
         size,
         options,
         weight: weight.clone(),
+        sum: None,
         gradient: None,
     })
 }
@@ -58,18 +61,30 @@ impl Rule for ConvolutionRule {
         self.weight.is_trained()
     }
 
+    fn take_sum(&mut self, sum: Tensor) -> Option<Tensor> {
+        if !ops::convolution::can_add(self.weight.tensor(), &self.options) {
+            return Some(sum);
+        }
+        self.sum = Some(sum.with_maxima(None));
+        None
+    }
+
     fn backward_input(
         &mut self,
         outputs: Vec<Option<Tensor>>,
         wanted: &[bool],
     ) -> Result<Vec<Option<Tensor>>> {
         let gradient = only(outputs)?;
-        let input = match wanted[0] {
-            true => {
-                let weight = self.weight.values(gradient.dtype())?;
-                Some(ops::convolution::backward_input(&gradient, &weight, self.size, &self.options)?)
+        let weight = || self.weight.values(gradient.dtype());
+        let input = match (wanted[0], self.sum.take()) {
+            (true, Some(sum)) => {
+                ops::convolution::add_backward_input(&gradient, &weight()?, &sum, &self.options)?;
+                Some(sum)
             }
-            false => None,
+            (true, None) => {
+                Some(ops::convolution::backward_input(&gradient, &weight()?, self.size, &self.options)?)
+            }
+            (false, sum) => sum,
         };
         self.gradient = self.has_weights().then_some(gradient);
         Ok(vec![input])

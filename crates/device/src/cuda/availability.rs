@@ -96,6 +96,12 @@ fn libraries() -> Result<(), Unavailable> {
     }
 }
 
+/// Returns whether cuDNN, which computes convolutions, can be opened.
+pub fn has_convolutions() -> bool {
+    // SAFETY: opening the library runs its initialisers, which is what they are for.
+    unsafe { cudarc::cudnn::sys::is_culib_present() }
+}
+
 /// Returns the number of GPUs on which this process has an active primary context.
 pub(crate) fn contexts() -> super::error::Result<u64> {
     let count = result::device::get_count().named("cuDeviceGetCount")?;

@@ -13,6 +13,7 @@ use std::ffi::{c_int, c_void};
 use cudarc::cudnn::{result, sys};
 use cudarc::driver;
 
+use super::availability::has_convolutions;
 use super::error::{CudaError, Named, Result};
 use crate::buffer::Region;
 use crate::convolution::{Convolution, ConvolutionPass, ConvolutionShape};
@@ -39,8 +40,7 @@ impl Dnn {
     /// Opens the library; its work goes to `stream`, of f32 in TF32 if `tf32`. `None` if the library cannot
     /// be opened.
     pub(super) fn open(stream: driver::sys::CUstream, tf32: bool) -> Result<Option<Self>> {
-        // SAFETY: opening the library runs its initialisers, which is what they are for.
-        if !unsafe { sys::is_culib_present() } {
+        if !has_convolutions() {
             return Ok(None);
         }
         let handle = result::create_handle().named("cudnnCreate")?;

@@ -68,6 +68,10 @@ impl ModelSpec for ResNetSizes {
         Examples::Images { channels, size: image_size, classes }
     }
 
+    fn convolves(&self) -> bool {
+        true
+    }
+
     fn check(&self, given: &Given, conditions: &Conditions) -> keys::Result<()> {
         let Self { depth, width, classes, image_size, channels } = *self;
         if self.stages().is_none() {

@@ -4,8 +4,8 @@ use device::DType;
 use device::parallel::{for_pieces, map, simd};
 
 use super::{Affine, Passes, Saved};
-use crate::ops::rows;
 use crate::host_values::Values;
+use crate::ops::rows;
 use crate::{Result, Tensor};
 
 /// Rows whose sums are computed by one task and then added in order.

@@ -8,10 +8,12 @@ use crate::ops::kernels::family;
 use crate::ops::{GradientTarget, gpu};
 use crate::{Result, Tensor};
 
-/// Rows of a thread whose loads are on their way at the same time.
-const IN_FLIGHT: u32 = 4;
+/// Channels of a thread: with more, what belongs to each leaves too few registers for rows in flight.
+const WIDE: u32 = 4;
+/// Bytes of an array that a thread loads before it uses the first.
+const FLIGHT_BYTES: u32 = 64;
 /// Blocks that a multiprocessor holds at once.
-const RESIDENT: u32 = 2;
+const RESIDENT: u32 = 3;
 /// Most blocks of a launch, all that an H200 holds at once. A constant, so that the order of additions does
 /// not depend on the GPU.
 const BLOCKS: u32 = 132 * RESIDENT;
@@ -21,14 +23,19 @@ const FINISHED: u32 = gpu::THREADS / 32;
 /// `kernels/batch_norm.cu`.
 pub(crate) static FAMILY: Family = family!(
     "batch_norm",
-    constants: &[gpu::THREADS_CONSTANT, ("IN_FLIGHT", IN_FLIGHT), ("RESIDENT", RESIDENT)],
+    constants: &[
+        gpu::THREADS_CONSTANT,
+        ("WIDE", WIDE),
+        ("FLIGHT_BYTES", FLIGHT_BYTES),
+        ("RESIDENT", RESIDENT)
+    ],
 );
 
 /// The division of an array of pixels over blocks: a thread owns one vector of channels of some rows.
 struct Grid {
     rows: u32,
     channels: u32,
-    /// Whether a thread reads 16 bytes at once.
+    /// Whether a thread has [`WIDE`] channels instead of one.
     vector: bool,
     /// Vectors of channels side by side in a block, a power of two.
     lanes: u32,
@@ -42,14 +49,14 @@ struct Grid {
 impl Grid {
     fn of(operator: &'static str, x: &Tensor, arrays: &[&Tensor]) -> Result<Self> {
         let (rows, channels) = (x.shape().rows(), x.shape().columns());
-        let vector = channels.is_multiple_of(gpu::lanes(x.dtype())) && gpu::aligned(arrays);
-        let vectors = if vector { channels / gpu::lanes(x.dtype()) } else { channels };
-        let vectors = gpu::word(operator, vectors)?;
+        let vector = channels.is_multiple_of(WIDE as usize) && gpu::aligned(arrays);
+        let vectors = gpu::word(operator, if vector { channels / WIDE as usize } else { channels })?;
         // The widest row of a block that leaves no lane idle, but at least 8 lanes.
         let lanes = [32, 16, 8].into_iter().find(|lanes| vectors.is_multiple_of(*lanes));
         let lanes = lanes.unwrap_or_else(|| vectors.next_power_of_two().min(32));
         let tiles = vectors.div_ceil(lanes);
-        let turns = gpu::word(operator, rows)?.div_ceil(gpu::THREADS / lanes * IN_FLIGHT);
+        let in_flight = FLIGHT_BYTES / (WIDE * gpu::word(operator, x.dtype().bytes())?);
+        let turns = gpu::word(operator, rows)?.div_ceil(gpu::THREADS / lanes * in_flight);
         let blocks = (BLOCKS / tiles).clamp(1, turns.max(1));
         Ok(Grid {
             rows: gpu::word(operator, rows)?,

@@ -3,6 +3,7 @@
 //! The input is `[batch, height, width, in]`, the weight `[out, height, width, in / groups]`, the output
 //! `[batch, height, width, out]`. A 1 × 1 kernel with stride 1 is a matmul and runs as one.
 
+pub(crate) mod channels;
 mod cpu;
 mod cuda;
 mod options;
@@ -12,7 +13,7 @@ use device::{Backend, Category, ConvolutionPass, ConvolutionShape, Request};
 
 use super::activation::Activation;
 use super::linear;
-use super::{GradientTarget, add, cast, check};
+use super::{GradientTarget, check};
 use crate::{Result, Tensor};
 pub use options::ConvolutionOptions;
 
@@ -25,14 +26,17 @@ pub fn forward(x: &Tensor, weight: &Tensor, options: &ConvolutionOptions) -> Res
         return Ok(linear::forward(x, &matrix(weight)?, None, Activation::None)?.output);
     }
     let output = allocate(OPERATOR, x, output_sizes(&shape), Category::Activation)?;
-    let workspace = workspace::allocate(x.device(), OPERATOR, &shape, dtype)?;
+    let padded = channels::padded(x.device(), dtype, &shape);
+    let x = &channels::pad(OPERATOR, x, padded.input[2])?;
+    let weight = &channels::pad(OPERATOR, weight, padded.input[2] / shape.groups)?;
+    let workspace = workspace::allocate(x.device(), OPERATOR, &padded, dtype)?;
     x.device().count_flops(shape.flops());
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => cpu::forward(&shape, x, weight, &output, &workspace)?,
         Backend::Cuda => {
             let operands = cuda::Operands { x, weight, y: &output, workspace: &workspace };
-            operands.run(shape, ConvolutionPass::Forward, false)?;
+            operands.run(padded, ConvolutionPass::Forward, false)?;
         }
     }
     Ok(output)
@@ -66,6 +70,29 @@ pub fn backward_input(
     Ok(dx)
 }
 
+/// Returns whether [`add_backward_input`] computes this convolution: on GPUs, if it is a matmul, which adds
+/// while it writes.
+#[must_use]
+pub fn can_add(weight: &Tensor, options: &ConvolutionOptions) -> bool {
+    let sizes = weight.shape();
+    let kernel = sizes.dims().get(1..3);
+    weight.device().is_cuda_like() && kernel.is_some_and(|kernel| multiplies_pixels(kernel, options))
+}
+
+/// Adds the gradient of the input to `dx`, rounded once, where [`can_add`]. Errors: as [`forward`].
+pub fn add_backward_input(
+    dy: &Tensor,
+    weight: &Tensor,
+    dx: &Tensor,
+    options: &ConvolutionOptions,
+) -> Result<()> {
+    const OPERATOR: &str = "convolution.add_backward_input";
+    check::computed(OPERATOR, &[("dy", dy), ("weight", weight), ("dx", dx)])?;
+    let shape = options.shape(OPERATOR, dx, weight)?;
+    check::shape(OPERATOR, "dy", dy, output_sizes(&shape))?;
+    linear::add_backward_input(dy, &matrix(weight)?, dx)
+}
+
 /// Computes the weight's gradient, `weight` (+)=, from the output's gradient `dy` and the input `x`. The
 /// target is f32 or of the type of `dy` and `x`; sums are in f32. On a GPU the gradient of half types is
 /// rounded to their type before it is added to an f32 target, unless the convolution is a matmul. Errors: as
@@ -85,49 +112,35 @@ pub fn backward_weight(
         let target = GradientTarget { tensor: matrix(&weight.tensor)?, accumulate: weight.accumulate };
         return linear::backward_weight(dy, x, &target, None);
     }
-    let workspace = workspace::allocate(dy.device(), OPERATOR, &shape, dtype)?;
+    let padded = channels::padded(dy.device(), dtype, &shape);
+    let x = &channels::pad(OPERATOR, x, padded.input[2])?;
+    let workspace = workspace::allocate(dy.device(), OPERATOR, &padded, dtype)?;
     dy.device().count_flops(shape.flops());
-    if dy.device().is_cuda_like() && weight.tensor.dtype() != dtype {
-        return rounded(OPERATOR, dy, x, weight, &shape, &workspace);
-    }
+    let operands = cuda::Operands { x, weight: &weight.tensor, y: dy, workspace: &workspace };
     match dy.device().backend() {
-        Backend::Meta => {}
-        Backend::Cpu => cpu::backward_weight(&shape, dy, x, weight, &workspace)?,
-        Backend::Cuda => {
-            let operands = cuda::Operands { x, weight: &weight.tensor, y: dy, workspace: &workspace };
-            operands.run(shape, ConvolutionPass::BackwardWeight, weight.accumulate)?;
+        Backend::Cpu => cpu::backward_weight(&shape, dy, x, weight, &workspace),
+        _ if padded != shape || weight.tensor.dtype() != dtype => {
+            let made = channels::empty(OPERATOR, &weight.tensor, dtype, padded.input[2] / padded.groups)?;
+            cuda::Operands { weight: &made, ..operands }.run(
+                padded,
+                ConvolutionPass::BackwardWeight,
+                false,
+            )?;
+            channels::unpad(OPERATOR, &made, weight)
         }
+        _ => operands.run(shape, ConvolutionPass::BackwardWeight, weight.accumulate),
     }
-    Ok(())
-}
-
-/// Computes an f32 gradient by way of one in the operands' type, which is all that cuDNN writes.
-fn rounded(
-    operator: &'static str,
-    dy: &Tensor,
-    x: &Tensor,
-    target: &GradientTarget,
-    shape: &ConvolutionShape,
-    workspace: &Tensor,
-) -> Result<()> {
-    let (device, sizes) = (dy.device(), target.tensor.shape());
-    let temporary = |dtype| Tensor::empty(device, sizes, dtype, Request::new(Category::Workspace, operator));
-    let narrow = temporary(x.dtype())?;
-    if device.backend() == Backend::Cuda {
-        let operands = cuda::Operands { x, weight: &narrow, y: dy, workspace };
-        operands.run(*shape, ConvolutionPass::BackwardWeight, false)?;
-    }
-    if !target.accumulate {
-        return cast::into(&narrow, &target.tensor);
-    }
-    let wide = temporary(target.tensor.dtype())?;
-    cast::into(&narrow, &wide)?;
-    add::into(&target.tensor, &wide)
 }
 
 /// Returns whether the convolution multiplies each pixel with one matrix.
 fn is_matmul(shape: &ConvolutionShape) -> bool {
-    shape.kernel == [1, 1] && shape.stride == [1, 1] && shape.padding == [0, 0] && shape.groups == 1
+    let ConvolutionShape { kernel, stride, padding, dilation, groups, .. } = *shape;
+    multiplies_pixels(&kernel, &ConvolutionOptions { stride, padding, dilation, groups })
+}
+
+fn multiplies_pixels(kernel: &[usize], options: &ConvolutionOptions) -> bool {
+    let ConvolutionOptions { stride, padding, groups, .. } = *options;
+    kernel == [1, 1] && stride == [1, 1] && padding == [0, 0] && groups == 1
 }
 
 /// The weight of a 1 × 1 kernel as `[out, in]`.

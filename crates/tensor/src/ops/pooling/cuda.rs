@@ -5,24 +5,64 @@ use device::{Family, Function};
 use super::windows::WindowShape;
 use crate::ops::gpu;
 use crate::ops::kernels::family;
-use crate::{Result, Tensor};
+use crate::{Result, Tensor, TensorError};
 
 /// `kernels/pooling.cu`.
 pub(crate) static FAMILY: Family = family!("pooling", constants: &[gpu::THREADS_CONSTANT]);
 
-/// Computes `out` from `operands` with a kernel, a vector of channels per thread.
-pub(super) fn launch(
+/// Most elements of a window whose largest is found again in backward: places are 16-bit numbers.
+const MOST_PLACES: usize = 1 << 16;
+
+/// Computes `out` from `operands`.
+pub(super) fn pool(
     operator: &'static str,
     kernel: &'static str,
     operands: &[&Tensor],
     out: &Tensor,
     shape: &WindowShape,
 ) -> Result<()> {
-    let lanes = gpu::lanes(out.dtype());
+    launch(operator, Function::new(&FAMILY, kernel).of(out.dtype()), operands, out, out.elements(), shape)
+}
+
+/// Bytes of the workspace of [`maximum_backward`]: the place of each window's largest element.
+pub(super) fn places_bytes(shape: &WindowShape) -> usize {
+    2 * shape.output().iter().product::<usize>()
+}
+
+/// dx = the gradient of `x`; `places` is a workspace of [`places_bytes`].
+pub(super) fn maximum_backward(
+    operator: &'static str,
+    dy: &Tensor,
+    x: &Tensor,
+    places: &Tensor,
+    dx: &Tensor,
+    shape: &WindowShape,
+) -> Result<()> {
+    let size = shape.windows.size.iter().product();
+    if size > MOST_PLACES {
+        return Err(TensorError::TooLarge { operator, size });
+    }
+    let find = Function::new(&FAMILY, "places").of(x.dtype());
+    launch(operator, find, &[x], places, dy.elements(), shape)?;
+    let gather = Function::new(&FAMILY, "maximum_backward").of(x.dtype());
+    launch(operator, gather, &[dy, places], dx, dx.elements(), shape)
+}
+
+/// Computes the `elements` of `out` from `operands`, of which the first has the compute type, with a vector
+/// of channels per thread.
+fn launch(
+    operator: &'static str,
+    kernel: Function,
+    operands: &[&Tensor],
+    out: &Tensor,
+    elements: usize,
+    shape: &WindowShape,
+) -> Result<()> {
+    let lanes = gpu::lanes(operands[0].dtype());
     let aligned = gpu::aligned(operands) && gpu::aligned(&[out]);
     let vector = aligned && shape.channels.is_multiple_of(lanes);
-    let threads = if vector { out.elements() / lanes } else { out.elements() };
-    let mut launch = out.device().kernel(Function::new(&FAMILY, kernel).of(out.dtype()));
+    let threads = gpu::word(operator, if vector { elements / lanes } else { elements })?;
+    let mut launch = out.device().kernel(kernel);
     for operand in operands {
         launch = launch.read(operand.region());
     }
@@ -39,8 +79,8 @@ pub(super) fn launch(
     for size in sizes.as_flattened() {
         launch = launch.u32(gpu::word(operator, *size)?);
     }
-    launch = launch.u32(gpu::word(operator, threads)?).u32(u32::from(vector));
+    launch = launch.u32(threads).u32(u32::from(vector));
     let bytes = gpu::bytes(operands) + out.bytes() as u64;
-    let blocks = gpu::word(operator, threads.div_ceil(gpu::THREADS as usize))?;
-    Ok(launch.cost(bytes, out.elements() as u64).launch([blocks, 1, 1], gpu::THREADS)?)
+    let blocks = [threads.div_ceil(gpu::THREADS), 1, 1];
+    Ok(launch.cost(bytes, elements as u64).launch(blocks, gpu::THREADS)?)
 }

@@ -31,10 +31,11 @@ pub fn maximum_backward(dy: &Tensor, x: &Tensor, y: &Tensor, windows: &Windows) 
     check::shape(OPERATOR, "y", y, shape.output())?;
     check::shape(OPERATOR, "dy", dy, shape.output())?;
     let dx = Tensor::empty(x.device(), x.shape(), x.dtype(), request(OPERATOR))?;
+    let places = Tensor::workspace(x.device(), OPERATOR, cuda::places_bytes(&shape))?;
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => cpu::maximum_backward(&shape, dy, x, y, &dx)?,
-        Backend::Cuda => cuda::launch(OPERATOR, "maximum_backward", &[dy, x, y], &dx, &shape)?,
+        Backend::Cuda => cuda::maximum_backward(OPERATOR, dy, x, &places, &dx, &shape)?,
     }
     Ok(dx)
 }
@@ -53,7 +54,7 @@ pub fn average_backward(dy: &Tensor, size: [usize; 2], windows: &Windows) -> Res
     match dy.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => cpu::average_backward(&shape, dy, &dx)?,
-        Backend::Cuda => cuda::launch(OPERATOR, "average_backward", &[dy], &dx, &shape)?,
+        Backend::Cuda => cuda::pool(OPERATOR, "average_backward", &[dy], &dx, &shape)?,
     }
     Ok(dx)
 }
@@ -77,8 +78,8 @@ fn pool(operator: &'static str, x: &Tensor, windows: &Windows, kind: Kind) -> Re
         (Backend::Meta, _) => {}
         (Backend::Cpu, Kind::Maximum) => cpu::maximum(&shape, x, &output)?,
         (Backend::Cpu, Kind::Average) => cpu::average(&shape, x, &output)?,
-        (Backend::Cuda, Kind::Maximum) => cuda::launch(operator, "maximum", &[x], &output, &shape)?,
-        (Backend::Cuda, Kind::Average) => cuda::launch(operator, "average", &[x], &output, &shape)?,
+        (Backend::Cuda, Kind::Maximum) => cuda::pool(operator, "maximum", &[x], &output, &shape)?,
+        (Backend::Cuda, Kind::Average) => cuda::pool(operator, "average", &[x], &output, &shape)?,
     }
     Ok(output)
 }
