@@ -16,7 +16,7 @@ pub static FAMILIES: Families = &[
     &super::cached_attention::cuda::FAMILY,
     &super::cast::FAMILY,
     &super::choose::cuda::FAMILY,
-    &super::convolution::channels::FAMILY,
+    &super::convolution::cuda::FAMILY,
     &super::cross_entropy::cuda::FAMILY,
     &super::dropout::FAMILY,
     &super::embedding::cuda::FAMILY,

@@ -1,8 +1,15 @@
-//! Convolutions on a GPU, by cuDNN.
+//! Convolutions on a GPU, by cuDNN, and launches of `kernels/convolution.cu`.
 
-use device::{Backend, Convolution, ConvolutionPass, ConvolutionShape};
+use device::{Backend, Convolution, ConvolutionPass, ConvolutionShape, Family, Function};
 
+use super::unfolded::WIDE;
+use crate::ops::kernels::family;
+use crate::ops::{GradientTarget, gpu};
 use crate::{Result, Tensor};
+
+/// `kernels/convolution.cu`.
+pub(crate) static FAMILY: Family =
+    family!("convolution", constants: &[gpu::THREADS_CONSTANT, ("WIDE", WIDE as u32)]);
 
 /// The arrays of a pass, or their gradients.
 #[derive(Clone, Copy)]
@@ -25,4 +32,25 @@ impl Operands<'_> {
         let call = Convolution { shape, pass, dtype, input, weight, output, workspace, accumulate };
         Ok(x.device().convolve(&call)?)
     }
+}
+
+/// target (+)= the first `own` of each `columns` elements of `padded`, rounded once; nothing on a device that
+/// only counts.
+pub(super) fn unpad(
+    operator: &'static str,
+    padded: &Tensor,
+    columns: usize,
+    target: &GradientTarget,
+    own: usize,
+) -> Result<()> {
+    let GradientTarget { tensor: out, accumulate } = target;
+    if out.device().backend() == Backend::Meta {
+        return Ok(());
+    }
+    let count = gpu::word(operator, out.elements())?;
+    let kernel = Function::new(&FAMILY, "unpad").from_to(padded.dtype(), out.dtype());
+    let launch = out.device().kernel(kernel).read(padded.region()).write(out.region());
+    let launch = launch.u32(gpu::word(operator, own)?).u32(gpu::word(operator, columns)?).u32(count);
+    let launch = launch.u32(u32::from(*accumulate)).cost(gpu::bytes(&[padded, out]), u64::from(count));
+    Ok(launch.launch([count.div_ceil(gpu::THREADS), 1, 1], gpu::THREADS)?)
 }

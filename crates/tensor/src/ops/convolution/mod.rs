@@ -3,10 +3,10 @@
 //! The input is `[batch, height, width, in]`, the weight `[out, height, width, in / groups]`, the output
 //! `[batch, height, width, out]`. A 1 × 1 kernel with stride 1 is a matmul and runs as one.
 
-pub(crate) mod channels;
 mod cpu;
-mod cuda;
+pub(crate) mod cuda;
 mod options;
+mod unfolded;
 mod workspace;
 
 use device::{Backend, Category, ConvolutionPass, ConvolutionShape, Request};
@@ -16,6 +16,7 @@ use super::linear;
 use super::{GradientTarget, check};
 use crate::{Result, Tensor};
 pub use options::ConvolutionOptions;
+use unfolded::Unfolded;
 
 /// Convolves `x` with `weight`. Errors: shapes or types that do not agree, out of memory.
 pub fn forward(x: &Tensor, weight: &Tensor, options: &ConvolutionOptions) -> Result<Tensor> {
@@ -26,17 +27,18 @@ pub fn forward(x: &Tensor, weight: &Tensor, options: &ConvolutionOptions) -> Res
         return Ok(linear::forward(x, &matrix(weight)?, None, Activation::None)?.output);
     }
     let output = allocate(OPERATOR, x, output_sizes(&shape), Category::Activation)?;
-    let padded = channels::padded(x.device(), dtype, &shape);
-    let x = &channels::pad(OPERATOR, x, padded.input[2])?;
-    let weight = &channels::pad(OPERATOR, weight, padded.input[2] / shape.groups)?;
-    let workspace = workspace::allocate(x.device(), OPERATOR, &padded, dtype)?;
     x.device().count_flops(shape.flops());
+    if let Some(unfolded) = Unfolded::of(OPERATOR, x.device(), dtype, &shape) {
+        unfolded.forward(x, weight, &output)?;
+        return Ok(output);
+    }
+    let workspace = workspace::allocate(x.device(), OPERATOR, &shape, dtype)?;
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => cpu::forward(&shape, x, weight, &output, &workspace)?,
         Backend::Cuda => {
             let operands = cuda::Operands { x, weight, y: &output, workspace: &workspace };
-            operands.run(padded, ConvolutionPass::Forward, false)?;
+            operands.run(shape, ConvolutionPass::Forward, false)?;
         }
     }
     Ok(output)
@@ -95,7 +97,7 @@ pub fn add_backward_input(
 
 /// Computes the weight's gradient, `weight` (+)=, from the output's gradient `dy` and the input `x`. The
 /// target is f32 or of the type of `dy` and `x`; sums are in f32. On a GPU the gradient of half types is
-/// rounded to their type before it is added to an f32 target, unless the convolution is a matmul. Errors: as
+/// rounded to their type before it is added to an f32 target, unless matmuls compute it. Errors: as
 /// [`forward`].
 pub fn backward_weight(
     dy: &Tensor,
@@ -112,24 +114,23 @@ pub fn backward_weight(
         let target = GradientTarget { tensor: matrix(&weight.tensor)?, accumulate: weight.accumulate };
         return linear::backward_weight(dy, x, &target, None);
     }
-    let padded = channels::padded(dy.device(), dtype, &shape);
-    let x = &channels::pad(OPERATOR, x, padded.input[2])?;
-    let workspace = workspace::allocate(dy.device(), OPERATOR, &padded, dtype)?;
     dy.device().count_flops(shape.flops());
-    let operands = cuda::Operands { x, weight: &weight.tensor, y: dy, workspace: &workspace };
-    match dy.device().backend() {
-        Backend::Cpu => cpu::backward_weight(&shape, dy, x, weight, &workspace),
-        _ if padded != shape || weight.tensor.dtype() != dtype => {
-            let made = channels::empty(OPERATOR, &weight.tensor, dtype, padded.input[2] / padded.groups)?;
-            cuda::Operands { weight: &made, ..operands }.run(
-                padded,
-                ConvolutionPass::BackwardWeight,
-                false,
-            )?;
-            channels::unpad(OPERATOR, &made, weight)
-        }
-        _ => operands.run(shape, ConvolutionPass::BackwardWeight, weight.accumulate),
+    if let Some(unfolded) = Unfolded::of(OPERATOR, dy.device(), dtype, &shape) {
+        return unfolded.backward_weight(dy, x, weight);
     }
+    let workspace = workspace::allocate(dy.device(), OPERATOR, &shape, dtype)?;
+    let operands = cuda::Operands { x, weight: &weight.tensor, y: dy, workspace: &workspace };
+    if dy.device().backend() == Backend::Cpu {
+        return cpu::backward_weight(&shape, dy, x, weight, &workspace);
+    }
+    if weight.tensor.dtype() == dtype {
+        return operands.run(shape, ConvolutionPass::BackwardWeight, weight.accumulate);
+    }
+    // cuDNN writes the operands' type.
+    let request = Request::new(Category::Workspace, OPERATOR);
+    let made = &Tensor::empty(dy.device(), weight.tensor.shape(), dtype, request)?;
+    cuda::Operands { weight: made, ..operands }.run(shape, ConvolutionPass::BackwardWeight, false)?;
+    cuda::unpad(OPERATOR, made, shape.window(), weight, shape.window())
 }
 
 /// Returns whether the convolution multiplies each pixel with one matrix.

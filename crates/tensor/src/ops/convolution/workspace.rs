@@ -2,13 +2,14 @@
 
 use device::{Category, ConvolutionShape, DType, Device, Request};
 
-use super::channels::MULTIPLE;
 use crate::{Result, Tensor};
 
 /// Most bytes of cuDNN's workspace, beside copies of an input with padded channels.
 const MOST_BYTES: usize = 64 << 20;
 /// Bytes of cuDNN's workspace for small arrays.
 const LEAST_BYTES: usize = 1 << 20;
+/// Channels of which cuDNN's kernels for half types need a multiple.
+const CHANNELS: usize = 8;
 /// Bytes of unfolded windows, if they hold at least one image.
 const UNFOLDED_BYTES: usize = 16 << 20;
 
@@ -34,9 +35,9 @@ fn library_bytes(shape: &ConvolutionShape, dtype: DType) -> usize {
     let all = 2 * dtype.bytes() * (input + output + weight);
     let padded = |elements: usize, channels: usize| {
         let channels = channels / shape.groups;
-        match channels.is_multiple_of(MULTIPLE) {
+        match channels.is_multiple_of(CHANNELS) {
             true => 0,
-            false => dtype.bytes() * (elements / channels) * channels.next_multiple_of(MULTIPLE),
+            false => dtype.bytes() * (elements / channels) * channels.next_multiple_of(CHANNELS),
         }
     };
     let copies = padded(input, shape.input[2]) + padded(output, shape.output[2]);

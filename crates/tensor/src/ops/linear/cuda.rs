@@ -47,7 +47,7 @@ pub(crate) fn has_gelu_epilogue(output: &Tensor) -> bool {
 }
 
 /// out = x · Wᵀ + b, limited to at least 0 if `clip`.
-pub(super) fn affine(
+pub(crate) fn affine(
     x: &Tensor,
     weight: &Tensor,
     bias: Option<&Tensor>,
@@ -103,7 +103,7 @@ pub(super) fn backward_input(
 }
 
 /// weight (+)= dyᵀ · x; `bias` = Σ over rows of dy in the same call.
-pub(super) fn backward_weight(
+pub(crate) fn backward_weight(
     dy: &Tensor,
     x: &Tensor,
     weight: &GradientTarget,

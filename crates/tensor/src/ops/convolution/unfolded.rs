@@ -1,0 +1,133 @@
+//! Convolutions of few channels on a GPU, as of an image's three: their windows are unfolded into rows and
+//! multiplied with the weight, since cuDNN takes several times as long. Gradients of weights are summed in
+//! f32.
+
+use device::{Backend, Category, ConvolutionShape, DType, Device, Function, Request};
+
+use super::cuda::{FAMILY, unpad};
+use crate::ops::{GradientTarget, gpu, linear};
+use crate::{Result, Tensor};
+
+/// Channels from which on cuDNN has kernels for half types.
+const CHANNELS: usize = 8;
+/// Elements of an unfolded window are a multiple of this: a 16-byte access of a half type.
+pub(super) const WIDE: usize = 8;
+/// Most bytes of unfolded windows, if they hold at least one image.
+const WINDOWS_BYTES: usize = 256 << 20;
+
+/// A convolution that is computed this way.
+pub(super) struct Unfolded {
+    operator: &'static str,
+    shape: ConvolutionShape,
+    /// Elements of a window, with zeros at its end.
+    columns: usize,
+    /// Images that are unfolded at once.
+    images: usize,
+}
+
+impl Unfolded {
+    /// Returns how to compute the convolution if it has few channels of a half type and the device is a GPU.
+    pub(super) fn of(
+        operator: &'static str,
+        device: &Device,
+        dtype: DType,
+        shape: &ConvolutionShape,
+    ) -> Option<Self> {
+        let few = shape.groups == 1 && shape.dilation == [1, 1] && shape.input[2] < CHANNELS;
+        let columns = shape.window().next_multiple_of(WIDE);
+        let image = dtype.bytes() * shape.output[0] * shape.output[1] * columns;
+        let images = (WINDOWS_BYTES / image.max(1)).clamp(1, shape.batch.max(1));
+        let applies = device.is_cuda_like() && dtype != DType::F32 && few;
+        applies.then_some(Unfolded { operator, shape: *shape, columns, images })
+    }
+
+    /// out = the convolution of x with the weight. Errors: out of memory.
+    pub(super) fn forward(&self, x: &Tensor, weight: &Tensor, out: &Tensor) -> Result<()> {
+        let outputs = self.shape.output[2];
+        let padded = self.empty(weight, [outputs, self.columns], weight.dtype())?;
+        let windows = self.windows(x)?;
+        if x.device().backend() != Backend::Cuda {
+            return Ok(());
+        }
+        let kernel = Function::new(&FAMILY, "pad").of(weight.dtype());
+        let launch = x.device().kernel(kernel).read(weight.region()).write(padded.region());
+        let launch = launch.u32(self.word(self.shape.window())?).u32(self.word(self.columns)?);
+        self.launch(launch, padded.elements(), gpu::bytes(&[weight, &padded]))?;
+        self.pieces(x, &windows, |windows, positions| {
+            let out = out.view(positions.start * outputs, [positions.len(), outputs])?;
+            linear::cuda::affine(windows, &padded, None, false, &out)
+        })
+    }
+
+    /// weight (+)= the gradient of the weight. Errors: out of memory.
+    pub(super) fn backward_weight(&self, dy: &Tensor, x: &Tensor, weight: &GradientTarget) -> Result<()> {
+        let outputs = self.shape.output[2];
+        let sum = self.empty(x, [outputs, self.columns], DType::F32)?;
+        let windows = self.windows(x)?;
+        if x.device().backend() != Backend::Cuda {
+            return Ok(());
+        }
+        self.pieces(x, &windows, |windows, positions| {
+            let accumulate = positions.start > 0;
+            let dy = dy.view(positions.start * outputs, [positions.len(), outputs])?;
+            linear::cuda::backward_weight(
+                &dy,
+                windows,
+                &GradientTarget { tensor: sum.clone(), accumulate },
+                None,
+            )
+        })?;
+        unpad(self.operator, &sum, self.columns, weight, self.shape.window())
+    }
+
+    /// Unfolds some images at a time and calls `multiply` with their windows and the positions of these.
+    fn pieces(
+        &self,
+        x: &Tensor,
+        windows: &Tensor,
+        multiply: impl Fn(&Tensor, std::ops::Range<usize>) -> Result<()>,
+    ) -> Result<()> {
+        let ConvolutionShape { batch, input, output, kernel, stride, padding, .. } = self.shape;
+        let (image, positions) = (input.iter().product::<usize>(), output[0] * output[1]);
+        for first in (0..batch).step_by(self.images) {
+            let images = self.images.min(batch - first);
+            let x = x.view(first * image, [images * image])?;
+            let windows = windows.view(0, [images * positions, self.columns])?;
+            let unfold = Function::new(&FAMILY, "unfold").of(x.dtype());
+            let mut launch = x.device().kernel(unfold).read(x.region()).write(windows.region());
+            let sizes = [
+                input.as_slice(),
+                &output[..2],
+                &kernel[..],
+                &stride[..],
+                &padding[..],
+                &[self.columns / WIDE],
+            ];
+            for size in sizes.into_iter().flatten() {
+                launch = launch.u32(self.word(*size)?);
+            }
+            self.launch(launch, windows.elements() / WIDE, gpu::bytes(&[&x, &windows]))?;
+            multiply(&windows, first * positions..(first + images) * positions)?;
+        }
+        Ok(())
+    }
+
+    fn launch(&self, launch: device::cuda::Launch<'_>, threads: usize, moved: u64) -> Result<()> {
+        let threads = self.word(threads)?;
+        let blocks = [threads.div_ceil(gpu::THREADS), 1, 1];
+        Ok(launch.u32(threads).cost(moved, 0).launch(blocks, gpu::THREADS)?)
+    }
+
+    fn windows(&self, x: &Tensor) -> Result<Tensor> {
+        let positions = self.images * self.shape.output[0] * self.shape.output[1];
+        self.empty(x, [positions, self.columns], x.dtype())
+    }
+
+    fn empty(&self, like: &Tensor, sizes: [usize; 2], dtype: DType) -> Result<Tensor> {
+        Tensor::empty(like.device(), sizes, dtype, Request::new(Category::Workspace, self.operator))
+    }
+
+    fn word(&self, size: usize) -> Result<u32> {
+        gpu::word(self.operator, size)
+    }
+}
