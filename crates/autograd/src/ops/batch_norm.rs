@@ -127,15 +127,15 @@ impl Rule for BatchNormRule {
         let Some(x) = self.x.take() else { return Ok(wanted.iter().map(|_| None).collect()) };
         let output = self.output.take();
         let (mean, rstd) = (&self.mean, &self.rstd);
+        let [weight, bias] = &self.norm.values(x.dtype())?;
         let passes = match &output {
             Some(output) => Passes::ByOutput(output),
-            None if self.norm.relu => Passes::ByInput { bias: self.norm.bias.tensor() },
+            None if self.norm.relu => Passes::ByInput { bias },
             None => Passes::Everywhere,
         };
         let saved = ops::batch_norm::Saved { x: &x, passes, mean, rstd };
         let with_residual = self.with_residual && wanted.get(1) == Some(&true);
-        let weight = self.norm.weight.values(x.dtype())?;
-        let made = ops::batch_norm::backward_input(only(outputs)?, saved, &weight, with_residual)?;
+        let made = ops::batch_norm::backward_input(only(outputs)?, saved, weight, with_residual)?;
         let ops::batch_norm::Gradients { input, residual, sums } = made;
         self.sums = self.has_weights().then_some(sums);
         let gradients = [Some(input), residual].into_iter().zip(wanted);
