@@ -110,13 +110,6 @@ template <int N> struct Floats {
     float at[N];
 };
 
-template <typename T, int N> __device__ __forceinline__ Floats<N> to_floats(const Vector<T, N> &loaded) {
-    Floats<N> values;
-#pragma unroll
-    for (int i = 0; i < N; i++) values.at[i] = to_f32(loaded.at[i]);
-    return values;
-}
-
 // N elements as f32, in accesses of at most 16 bytes.
 template <int N, typename T> __device__ __forceinline__ Floats<N> read(const T *from) {
     constexpr int PIECE = N * sizeof(T) > 16 ? 16 / sizeof(T) : N;

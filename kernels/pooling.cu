@@ -3,8 +3,8 @@
 #include "common.cuh"
 
 // Launch: THREADS threads, a thread for each of `count` vectors of N channels of the result's pixels. Floor:
-// x in, y out; backward dy in, dx out; that of the maximum is two kernels: x in, places out; places and dy in,
-// dx out. Windows that overlap are read again from cache.
+// x in, y out; backward dy in, dx out; that of the maximum is two kernels: x in, places out; places and dy
+// in, dx out. Windows that overlap are read again from cache.
 
 // Sizes of the images and windows; pairs are vertical, then horizontal.
 struct Windows {
@@ -58,7 +58,8 @@ __device__ __forceinline__ u64 at(u32 image, u32 row, u32 column, u32 rows, u32 
 }
 
 // Place in its window of an element: rows of the kernel, then columns.
-__device__ __forceinline__ u32 place(const Windows &w, u32 row, u32 column, u32 window_row, u32 window_column) {
+__device__ __forceinline__ u32 place(const Windows &w, u32 row, u32 column, u32 window_row,
+                                     u32 window_column) {
     const u32 down = row + w.padding_h - window_row * w.stride_h;
     return down * w.kernel_w + column + w.padding_w - window_column * w.stride_w;
 }

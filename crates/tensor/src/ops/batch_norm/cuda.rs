@@ -23,6 +23,7 @@ const FINISHED: u32 = gpu::THREADS / 32;
 /// `kernels/batch_norm.cu`.
 pub(crate) static FAMILY: Family = family!(
     "batch_norm",
+    headers: ["batch_norm.cuh"],
     constants: &[
         gpu::THREADS_CONSTANT,
         ("WIDE", WIDE),
