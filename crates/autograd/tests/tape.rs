@@ -244,3 +244,68 @@ fn user_defined_operators_work_and_fan_out_gradients_add_up() {
     }
     assert!(leaves.take(x.source()).is_none());
 }
+
+/// A [`Square`] that adds its gradient to the sum that it is offered.
+struct AddingSquare {
+    square: Square,
+    sum: Option<Tensor>,
+    offers: Rc<RefCell<usize>>,
+}
+
+impl Rule for AddingSquare {
+    fn operator(&self) -> &'static str {
+        "adding_square"
+    }
+
+    fn saved(&self) -> Vec<Saved<'_>> {
+        self.square.saved()
+    }
+
+    fn take_sum(&mut self, sum: Tensor) -> Option<Tensor> {
+        *self.offers.borrow_mut() += 1;
+        self.sum = Some(sum);
+        None
+    }
+
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let own = self.square.backward_input(outputs, wanted)?;
+        let Some(sum) = self.sum.take() else { return Ok(own) };
+        own.iter().flatten().try_for_each(|own| tensor::ops::add::into(&sum, own))?;
+        Ok(vec![Some(sum)])
+    }
+}
+
+#[test]
+fn rules_that_add_to_other_gradients_give_the_same_sum() {
+    let device = device();
+    let offers = Rc::new(RefCell::new(0));
+    let gradient = |adds: bool| {
+        let tape = Tape::new(&device, Mode::Train);
+        let x = tape.leaf(tensor(&device, [3], 1));
+        let squares = [0, 1].map(|_| {
+            let y = tensor(&device, [3], 2);
+            let square = Square { x: x.tensor().clone() };
+            let recorded = match adds {
+                true => tape.record_one(&[x.source()], y, || AddingSquare {
+                    square,
+                    sum: None,
+                    offers: Rc::clone(&offers),
+                }),
+                false => tape.record_one(&[x.source()], y, || square),
+            };
+            recorded.unwrap()
+        });
+        let [one, other] = squares;
+        let sum = ops::add(&tape, one, other).unwrap();
+        let root = ops::mse(&tape, sum, &tensor(&device, [3], 3), 1.0).unwrap();
+        let mut leaves = tape.backward(root, &mut Gradients::default()).unwrap();
+        leaves.take(x.source()).unwrap().to_vec::<f32>().unwrap()
+    };
+    assert_eq!(gradient(true), gradient(false));
+    // The rule that runs first finds no other gradient.
+    assert_eq!(*offers.borrow(), 1);
+}

@@ -2,10 +2,12 @@
 
 use device::{Backend, Convolution, ConvolutionPass, ConvolutionShape, Family, Function};
 
-use super::unfolded::WIDE;
 use crate::ops::kernels::family;
 use crate::ops::{GradientTarget, gpu};
 use crate::{Result, Tensor};
+
+/// Elements of an unfolded window are a multiple of this: a 16-byte access of a half type.
+pub(super) const WIDE: usize = 8;
 
 /// `kernels/convolution.cu`.
 pub(crate) static FAMILY: Family =

@@ -4,14 +4,12 @@
 
 use device::{Backend, Category, ConvolutionShape, DType, Device, Function, Request};
 
-use super::cuda::{FAMILY, unpad};
+use super::cuda::{FAMILY, WIDE, unpad};
 use crate::ops::{GradientTarget, gpu, linear};
 use crate::{Result, Tensor};
 
 /// Channels from which on cuDNN has kernels for half types.
 const CHANNELS: usize = 8;
-/// Elements of an unfolded window are a multiple of this: a 16-byte access of a half type.
-pub(super) const WIDE: usize = 8;
 /// Most bytes of unfolded windows, if they hold at least one image.
 const WINDOWS_BYTES: usize = 256 << 20;
 
