@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
+#[path = "command/images.rs"]
+mod images;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

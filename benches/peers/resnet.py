@@ -4,8 +4,10 @@
     python3 benches/peers/resnet.py --plimsoll target/release/plimsoll
     python3 benches/peers/resnet.py --widths 1.0 0.5 --dtypes bf16 f32 --batch 256 --variants eager compile
 
-Prints one JSON object per measurement, then a table. PyTorch trains as its own recipes do: channels-last, autocast,
-f32 weights, SGD with momentum. Plimsoll runs `plimsoll bench step`.
+Prints one JSON object per measurement, then tables of speed and of bytes. PyTorch trains as its own recipes do:
+channels-last, autocast, f32 weights, SGD with momentum, images that lie on the device as floats. Plimsoll runs
+`plimsoll bench step`, which copies a micro-batch of 8-bit pixels each step. Activations are what the peak has beside
+weights, gradients, optimizer state and images: with gradients of activations and workspaces.
 """
 
 import argparse
@@ -92,10 +94,21 @@ def torch_step(args, width, dtype, variant, trains):
         end.record()
         pairs.append((begin, end))
     torch.cuda.synchronize()
+    size = lambda tensors: sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    parameters = size(model.parameters())
+    state = size(value for values in optimizer.state.values() for value in values.values()
+                 if torch.is_tensor(value)) if trains else 0
+    gradients = parameters if trains else 0
+    peak = torch.cuda.max_memory_allocated()
+    held = parameters + gradients + state + size(model.buffers()) + size([images, classes])
     found = {
         "parameters": count,
+        "parameter_bytes": parameters,
+        "gradient_bytes": gradients,
+        "optimizer_state_bytes": state,
+        "activation_bytes": peak - held,
         "milliseconds": statistics.median(begin.elapsed_time(end) for begin, end in pairs),
-        "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
+        "peak_allocated_bytes": peak,
         "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
     }
     del model, optimizer, run, images, classes, step
@@ -105,11 +118,12 @@ def torch_step(args, width, dtype, variant, trains):
     return found
 
 
-def plimsoll_step(args, width, dtype):
-    """Measures Plimsoll's training step; returns milliseconds and bytes, or nothing if it fails."""
+def plimsoll_step(args, width, dtype, trains):
+    """Measures Plimsoll's training step or forward pass; returns milliseconds and bytes, or nothing if it fails."""
     sizes = {"depth": args.depth, "width": width, "classes": args.classes, "image_size": args.size}
     command = [args.plimsoll, "bench", "step", "--json", "--model", "resnet50", "--device", "cuda",
                "--micro-batch-size", str(args.batch), "--steps", str(args.steps), "--warm-up", str(args.warm_up)]
+    command += ["--warm-up-seconds", str(args.warm_up_seconds)] + ([] if trains else ["--forward"])
     sets = [f"model.{key}={value}" for key, value in sizes.items()]
     sets += [f"precision.compute={dtype}", "optim.kind=sgd", "optim.weight_decay=1e-4", "optim.clip_norm=0"]
     for setting in sets:
@@ -119,8 +133,14 @@ def plimsoll_step(args, width, dtype):
         print(ran.stderr, file=sys.stderr)
         return None
     answer = json.loads(ran.stdout.strip().splitlines()[-1])
-    return {key: answer[key] for key in ("peak_allocated_bytes", "peak_reserved_bytes")} | {
-        "milliseconds": 1e3 * answer["seconds"]}
+    at_peak = answer["at_peak_bytes"]
+    return {key: answer[key] for key in ("peak_allocated_bytes", "peak_reserved_bytes", "parameters")} | {
+        "milliseconds": 1e3 * answer["seconds"],
+        "parameter_bytes": at_peak["parameter"],
+        "gradient_bytes": at_peak["gradient"],
+        "optimizer_state_bytes": at_peak["optimizer_state"],
+        "activation_bytes": at_peak["activation"] + at_peak["activation_gradient"] + at_peak["workspace"],
+    }
 
 
 def main():
@@ -129,12 +149,13 @@ def main():
     parser.add_argument("--depth", type=int, default=50, choices=STAGES)
     parser.add_argument("--widths", type=float, nargs="+", default=[1.0, 0.5])
     parser.add_argument("--dtypes", nargs="+", default=["bf16"], choices=["bf16", "f16", "f32"])
-    parser.add_argument("--variants", nargs="+", default=["compile"], choices=["eager", "deterministic", "compile"])
+    parser.add_argument("--variants", nargs="*", default=["compile"], choices=["eager", "deterministic", "compile"])
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--classes", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--warm-up", type=int, default=8)
+    parser.add_argument("--warm-up-seconds", type=float, default=3, help="of Plimsoll, whose images are made meanwhile")
     args = parser.parse_args()
 
     rows = []
@@ -147,12 +168,11 @@ def main():
     for dtype in args.dtypes:
         for width in args.widths:
             for trains, phase in ((True, "training"), (False, "inference")):
+                found = plimsoll_step(args, width, dtype, trains) if args.plimsoll else None
+                if found is not None:
+                    report("plimsoll", width, dtype, phase, found)
                 for variant in args.variants:
                     report(f"torch {variant}", width, dtype, phase, torch_step(args, width, dtype, variant, trains))
-            if args.plimsoll:
-                found = plimsoll_step(args, width, dtype)
-                if found is not None:
-                    report("plimsoll", width, dtype, "training", found)
 
     print("\n| | dtype | width | phase | images/s | peak allocated, GB | reserved, GB |\n" + "| --- " * 7 + "|")
     for row in rows:
@@ -160,6 +180,11 @@ def main():
         memory = [row[key] / 1e9 for key in ("peak_allocated_bytes", "peak_reserved_bytes")]
         print(f"| {row['peer']} | {row['dtype']} | {row['width']} | {row['phase']} | {speed:,.0f} "
               f"| {memory[0]:.2f} | {memory[1]:.2f} |")
+    kinds = ("parameter", "gradient", "optimizer_state", "activation")
+    print("\n| | dtype | width | phase | parameters | gradients | optimizer state | activations |\n" + "| --- " * 8 + "|")
+    for row in rows:
+        figures = " | ".join(f"{row[kind + '_bytes']:,}" for kind in kinds)
+        print(f"| {row['peer']} | {row['dtype']} | {row['width']} | {row['phase']} | {figures} |")
 
 
 if __name__ == "__main__":

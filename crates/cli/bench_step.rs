@@ -1,9 +1,10 @@
 //! `plimsoll bench step`.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::error::CliError;
-use bench::{BenchOptions, StepMeasure, bench_step};
+use bench::{BenchOptions, StepMeasure, bench_forward, bench_step};
 use config::{OptimKind, RunConfig};
 use nn::Examples;
 use serde::Serialize;
@@ -28,6 +29,9 @@ pub(crate) struct BenchStepArgs {
     /// Token shards to read from disk, or globs of them, in place of random tokens
     #[arg(long, value_name = "FILE", num_args = 1..)]
     data: Vec<PathBuf>,
+    /// Measure forward passes alone, as an evaluation makes them, instead of training steps
+    #[arg(long, conflicts_with = "trace")]
+    forward: bool,
     #[command(flatten)]
     trace: TraceArgs,
     /// Print one line of JSON instead of tables
@@ -55,16 +59,20 @@ pub(crate) fn run(args: &BenchStepArgs) -> Result<(), CliError> {
         OptimKind::AdamW => "AdamW",
         OptimKind::Sgd => "SGD",
     };
-    let head = format!(
-        "{}: {shape}, {examples}, micro-batch {}, {} a step, {}, {}, clipping at {}",
-        args.model,
+    let settings = format!(
+        "micro-batch {}, {} a step, {}, {}, clipping at {}",
         config.train.micro_batch_size,
         config.train.micro_batches(),
         config.precision.name(),
         optimizer,
         config.optim.clip_norm
     );
-    let found = bench_step(config, &options)?;
+    let found = match args.forward {
+        true => bench_forward(config, &options)?,
+        false => bench_step(config, &options)?,
+    };
+    let turns = found.cycled.map_or_else(String::new, |count| format!(" ({count} micro-batches in turn)"));
+    let head = format!("{}: {shape}, {examples}{turns}, {settings}", args.model);
     match args.json {
         true => print_json(&StepLine::of(args, &found)),
         false => print(&format!("{}{}", summary(&head, &found), kernels(&found))),
@@ -93,10 +101,14 @@ struct StepLine<'a> {
     model: &'a str,
     device: &'a str,
     seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    input_milliseconds: Option<f64>,
+    parameters: usize,
     tokens_per_second: f64,
     loss: f32,
     peak_allocated_bytes: u64,
     peak_reserved_bytes: u64,
+    at_peak_bytes: BTreeMap<&'static str, u64>,
 }
 
 impl<'a> StepLine<'a> {
@@ -106,10 +118,13 @@ impl<'a> StepLine<'a> {
             model: &args.model,
             device: &found.model,
             seconds: found.median(),
+            input_milliseconds: found.input_milliseconds.map(|time| rounded(time, 3)),
+            parameters: found.parameters,
             tokens_per_second: rounded(found.tokens_per_second(), 1),
             loss: found.loss,
             peak_allocated_bytes,
             peak_reserved_bytes,
+            at_peak_bytes: found.at_peak.iter().map(|(category, bytes)| (category.name(), bytes)).collect(),
         }
     }
 }
@@ -120,8 +135,9 @@ fn summary(head: &str, found: &StepMeasure) -> String {
     let (least, most) =
         found.seconds.iter().fold((f64::INFINITY, 0.0_f64), |(a, b), s| (a.min(*s), b.max(*s)));
     let (allocated, reserved) = found.peaks;
+    let inputs = found.input_milliseconds.map_or_else(String::new, |time| format!(", inputs {time:.3}"));
     format!(
-        "{}{separator}{}\n{head}\n{} parameters, on {}\n\nmedian step {:.2} ms ({:.2} to {:.2} over {}), \
+        "{}{separator}{}\n{head}\n{} parameters, on {}\n\nmedian step {:.2} ms ({:.2} to {:.2} over {}{inputs}), \
          {} {}, last loss {:.4}\npeak allocated {} ({}), peak reserved {} ({}): reserved is {:.3} \
          of allocated\n",
         found.model,

@@ -6,7 +6,7 @@ use crate::error::CliError;
 use inference::EvaluateOptions;
 use run::Startup;
 
-use crate::model::ModelArgs;
+use crate::model::{ModelArgs, skips_invalid};
 use crate::output::{print, print_json};
 use crate::outputs::{Force, Kind, Output};
 
@@ -36,6 +36,10 @@ pub(crate) struct EvalArgs {
     /// Tokens in a sequence [default: as the model was trained with, or the longest question].
     #[arg(long, value_name = "N")]
     context: Option<usize>,
+    /// Name, count and replace images that cannot be decoded, rather than end the evaluation: --set
+    /// data.skip_invalid=true.
+    #[arg(long)]
+    skip_invalid: bool,
     /// Print one JSON object with the keys model, data (what tells both from others), tokens, loss,
     /// loss_per_byte, perplexity and, of multiple choice, questions, accuracy, accuracy_per_token and
     /// accuracy_per_byte.
@@ -74,7 +78,7 @@ fn options(args: &EvalArgs) -> Result<(EvaluateOptions, Option<Output>), CliErro
         data: args.data.clone(),
         choices: args.choices.clone(),
         context: args.context,
-        sets: set.clone(),
+        sets: [set.clone(), skips_invalid(args.skip_invalid)].concat(),
         device,
         ranks: *ranks,
     };

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use config::Data;
 use telemetry::log::Log;
 use worker::DeviceChoice;
 
@@ -25,6 +26,11 @@ pub(crate) struct ModelArgs {
     /// Device to compute on: cpu, cuda, or auto.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: String,
+}
+
+/// The settings of `--skip-invalid`, if it is given.
+pub(crate) fn skips_invalid(given: bool) -> Vec<String> {
+    given.then(|| format!("{}=true", Data::skip_invalid)).into_iter().collect()
 }
 
 impl ModelArgs {

@@ -8,6 +8,7 @@ use run::{RunOptions, Startup};
 use telemetry::log::Log;
 use worker::DeviceChoice;
 
+use crate::model::skips_invalid;
 use crate::output::print;
 
 /// Train a model
@@ -22,6 +23,10 @@ pub(crate) struct TrainArgs {
     /// Override a key of the configuration, as in --set train.steps=100; may be repeated.
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     set: Vec<String>,
+    /// Name, count and replace images that cannot be decoded, rather than end the run: --set
+    /// data.skip_invalid=true.
+    #[arg(long)]
+    skip_invalid: bool,
     /// Number of ranks, as threads of this process; must equal parallel.data × parallel.pipeline, which is
     /// the default.
     #[arg(long, value_name = "N")]
@@ -93,14 +98,15 @@ fn prepare(args: &TrainArgs, startup: &Startup) -> Result<(RunConfig, RunOptions
 /// Reads the given configuration, or that of the run that is resumed or whose weights are used, or the
 /// built-in one.
 fn configuration(args: &TrainArgs) -> Result<RunConfig, CliError> {
-    let of_run = |run_dir: &Path| run::configuration_of(run_dir, &args.set);
+    let sets = [args.set.clone(), skips_invalid(args.skip_invalid)].concat();
+    let of_run = |run_dir: &Path| run::configuration_of(run_dir, &sets);
     // The run to be resumed may not have started yet.
     let resumed = args.run_dir.as_deref().filter(|_| args.resume);
     let resumed = resumed.filter(|run_dir| args.from.is_none() || run_dir.join("config.toml").exists());
     Ok(match (&args.config, resumed, &args.from) {
-        (Some(path), _, _) => RunConfig::load(path, &args.set)?,
+        (Some(path), _, _) => RunConfig::load(path, &sets)?,
         (None, Some(run_dir), _) => of_run(run_dir)?,
         (None, None, Some(from)) => of_run(&run::run_of(from))?,
-        (None, None, None) => RunConfig::quickstart(&args.set)?,
+        (None, None, None) => RunConfig::quickstart(&sets)?,
     })
 }

@@ -62,6 +62,11 @@ const RESNETS: &[Row] = &[
     ),
     (
         RESNET,
+        &["model.stem=small", "model.image_size=16", "precision.compute=bf16"],
+        &[&["parallel.data=1"], &["parallel.data=2", SHARDED], &["parallel.pipeline=2", BLOCK]],
+    ),
+    (
+        RESNET,
         &["train.freeze=['conv1.*', 'bn1.*', 'layer1.*', '*.bn2.bias']"],
         &[&["parallel.data=1"], &["parallel.data=2", SHARDED], &["parallel.pipeline=2", BLOCK]],
     ),

@@ -88,6 +88,17 @@ fn plans_of_residual_networks_equal_runs() {
         (RESNET, &[]),
         (RESNET, &["parallel.data=2", SHARDED]),
         (RESNET, &["memory.recompute=block", "parallel.data=4"]),
+        (RESNET, &["model.stem=small", "model.image_size=16", "parallel.data=2"]),
+        // Pixels in an odd number of bytes.
+        (
+            RESNET,
+            &[
+                "model.image_size=33",
+                "model.channels=1",
+                "train.micro_batch_size=3",
+                "train.global_batch_size=24",
+            ],
+        ),
         (RESNET, &["parallel.pipeline=4", "parallel.schedule=zero-bubble"]),
         (BOTTLENECKS, &["parallel.pipeline=2", "parallel.data=2", "memory.recompute=2"]),
     ];

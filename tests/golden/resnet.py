@@ -1,4 +1,5 @@
-"""Writes resnet.json: losses, gradients and running statistics of torchvision's ResNets in float64.
+"""Writes resnet.json: losses, gradients and running statistics of torchvision's ResNets in float64, of weights and
+images rounded to f32 or bf16, and how far PyTorch's own results in that type are from them.
 
     pip install torch torchvision
     python tests/golden/resnet.py
@@ -14,7 +15,7 @@ import numpy
 import torch
 import torchvision
 
-BATCH, SIZE, CLASSES = 4, 48, 10
+BATCH, CLASSES = 4, 10
 # Images with which no input of a ReLU is within rounding of 0: f32 then has the gradients of float64 up to 1e-5.
 IMAGES = "images3"
 
@@ -46,40 +47,70 @@ def initial(name, shape):
 
 def sampled(tensor):
     """Norm, and four elements evenly spaced in torchvision's order."""
-    flat = tensor.detach().reshape(-1)
+    flat = tensor.detach().double().reshape(-1)
     return [flat.norm().item()] + [flat[len(flat) * part // 4].item() for part in range(4)]
 
 
-def case(depth):
+def network(depth, stem):
+    """torchvision's network; its usual variant for small images begins with 3 x 3, stride 1 and no pooling."""
     model = getattr(torchvision.models, f"resnet{depth}")(num_classes=CLASSES)
+    if stem == "small":
+        model.conv1 = torch.nn.Conv2d(3, 64, 3, 1, 1, bias=False)
+        model.maxpool = torch.nn.Identity()
+    return model
+
+
+def results(depth, stem, size, rounded, computed):
+    """A step's and an evaluation's results, of values rounded to one type, computed in another."""
+    model = network(depth, stem)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(torch.from_numpy(initial(name, parameter.shape)).reshape(parameter.shape))
-    model = model.double().train()
-    shape = (BATCH, 3, SIZE, SIZE)
-    images = torch.from_numpy(uniform(IMAGES, math.prod(shape)) * numpy.float32(4)).reshape(shape).double()
+            parameter.copy_(torch.from_numpy(initial(name, parameter.shape)).reshape(parameter.shape).to(rounded))
+    autocast = torch.autocast("cpu", torch.bfloat16, enabled=computed == torch.bfloat16)
+    wide = torch.float64 if computed == torch.float64 else torch.float32
+    model = model.to(wide).train()
+    shape = (BATCH, 3, size, size)
+    images = torch.from_numpy(uniform(IMAGES, math.prod(shape)) * numpy.float32(4)).reshape(shape).to(rounded).to(wide)
     targets = torch.tensor([(3 * image + 1) % CLASSES for image in range(BATCH)])
-    loss = torch.nn.functional.cross_entropy(model(images), targets)
+    with autocast:
+        loss = torch.nn.functional.cross_entropy(model(images), targets)
     loss.backward()
     gradients = {name: sampled(parameter.grad) for name, parameter in model.named_parameters()}
     buffers = {name: sampled(value) for name, value in model.named_buffers() if "running" in name}
     model.eval()
-    with torch.no_grad():
+    with torch.no_grad(), autocast:
         evaluated = torch.nn.functional.cross_entropy(model(images), targets)
-    sizes = {
-        "parameters": sum(p.numel() for p in torchvision.models.__dict__[f"resnet{depth}"]().parameters()),
-        "buffers_elements": sum(value.numel() for value in running(model)),
-    }
-    return dict(depth=depth, **sizes, loss=loss.item(), evaluated=evaluated.item(), gradients=gradients, buffers=buffers)
+    return dict(loss=loss.item(), evaluated=evaluated.item(), gradients=gradients, buffers=buffers)
 
 
-def running(model):
-    return [value for name, value in model.named_buffers() if "running" in name]
+def differences(found, expected):
+    """The largest difference from the expected values of tensors, relative to each one's norm, and the root of the
+    mean square of all."""
+    off = [abs(x - y) / max(abs(values[0]), 1e-3)
+           for name, values in expected.items() for x, y in zip(found[name], values)]
+    return dict(largest=max(off), mean=math.sqrt(sum(value * value for value in off) / len(off)))
 
 
+def case(depth, stem, size, dtype):
+    rounded = {"f32": torch.float32, "bf16": torch.bfloat16}[dtype]
+    exact, own = [results(depth, stem, size, rounded, computed) for computed in (torch.float64, rounded)]
+    errors = {key: abs(own[key] / exact[key] - 1) for key in ("loss", "evaluated")}
+    errors |= {key: differences(own[key], exact[key]) for key in ("gradients", "buffers")}
+    print(depth, stem, dtype, errors)
+    buffers = network(depth, stem).named_buffers()
+    elements = sum(value.numel() for name, value in buffers if "running" in name)
+    return dict(depth=depth, stem=stem, size=size, dtype=dtype, buffers_elements=elements, **exact, pytorch_errors=errors)
+
+
+CASES = [
+    (18, "imagenet", 48, "f32"),
+    (50, "imagenet", 48, "f32"),
+    (18, "small", 16, "f32"),
+    (18, "imagenet", 48, "bf16"),
+    (50, "imagenet", 48, "bf16"),
+]
 path = os.path.join(os.path.dirname(__file__), "resnet.json")
 with open(path, "w") as file:
-    json.dump(dict(torchvision=torchvision.__version__, batch=BATCH, size=SIZE, classes=CLASSES,
-                   images=IMAGES,
-                   cases=[case(18), case(50)]), file, indent=0)
+    json.dump(dict(torchvision=torchvision.__version__, batch=BATCH, classes=CLASSES, images=IMAGES,
+                   cases=[case(*which) for which in CASES]), file, indent=0)
     file.write("\n")

@@ -13,8 +13,10 @@
 //! # Ok::<(), bench::BenchError>(())
 //! ```
 
+mod cycled;
 mod describe;
 mod error;
+mod forward;
 mod generate;
 mod listings;
 mod matmul;
@@ -31,6 +33,7 @@ mod timeline;
 
 pub use describe::describe_device;
 pub use error::{BenchError, Result};
+pub use forward::bench_forward;
 pub use generate::{SampleBenchOptions, SampleMeasure, bench_sample};
 pub use listings::{ListedFigure, Listing, memory_listings};
 pub use matmul::{MatmulMeasure, MatmulOptions, MatmulTime, bench_matmul};

@@ -9,6 +9,7 @@ use plan::roles::plan_within;
 use run::{Placed, Startup, failure};
 use worker::{DeviceChoice, Setup, Worker};
 
+use crate::cycled::cycled;
 use crate::error::{BenchError, Result};
 
 /// Runs `measure` on the worker of every rank of `config`, and returns rank 0's result with the setup.
@@ -26,7 +27,7 @@ pub(crate) fn measure_ranks<T: Send + 'static>(
     }
     let ranks = Some(config.world_size());
     let Placed { placement, .. } = Placed::find(device, &mut config, &Startup::alone(), ranks)?;
-    let setup = recompute::settle_soon(plan::prepare(config, placement)?)?;
+    let (setup, _) = cycled(recompute::settle_soon(plan::prepare(config, placement)?)?);
     // The plan shows whether the run fits before it starts.
     plan_within(&setup)?;
     let timeout = Duration::from_secs(setup.config.parallel.timeout_seconds);

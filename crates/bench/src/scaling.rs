@@ -6,6 +6,7 @@ use collective::{Communicator, ControlPlane, threads};
 use telemetry::RankStatistics;
 use telemetry::scaling::{RankFigures, Scaling, ScalingRun};
 
+use crate::cycled::cycled;
 use crate::error::{BenchError, Result};
 use crate::options::{BenchOptions, median};
 use crate::steps::{TimedSteps, control, timed_steps};
@@ -142,7 +143,7 @@ fn prepare(startup: &Startup, case: ScalingCase, options: &BenchOptions) -> Resu
     all.parallel.data *= case.worlds;
     let Placed { placement, .. } = Placed::find(options.device, &mut all, startup, Some(case.ranks()))?;
     let setup = recompute::settle_soon(plan::prepare(case.config.clone(), placement)?)?;
-    Ok((case, setup))
+    Ok((case, cycled(setup).0))
 }
 
 /// The measurements of a rank.

@@ -3,7 +3,9 @@
 
 use collective::Communicator;
 use device::cuda::TimedCall;
+use memory::CategoryBytes;
 
+use crate::cycled::cycled;
 use crate::error::Result;
 use crate::options::{BenchOptions, median};
 use crate::rates::{Rates, rates};
@@ -13,6 +15,7 @@ use config::RunConfig;
 use plan::recompute;
 use run::Placed;
 use run::Startup;
+use telemetry::Phase;
 use worker::build;
 use worker::expected::UNPLANNED_EVENTS;
 use worker::{Setup, Worker};
@@ -50,10 +53,16 @@ pub struct StepMeasure {
     pub unit: &'static str,
     /// Seconds of each timed step.
     pub seconds: Vec<f64>,
+    /// Milliseconds of the median step in which the device has no input yet; `None` if they were not timed.
+    pub input_milliseconds: Option<f64>,
+    /// Number of synthetic micro-batches that are made once and used in turn; `None` if each is new.
+    pub cycled: Option<usize>,
     /// The loss of step `warm_up + steps`, counted from 1: the last step, unless the warm-up took more steps.
     pub loss: f32,
     /// Peaks of the allocated and the reserved bytes.
     pub peaks: (u64, u64),
+    /// Bytes by category at the peak of the allocated bytes.
+    pub at_peak: CategoryBytes,
     /// Times by kernel family of one step on a GPU, longest first.
     pub families: Vec<FamilyTime>,
     /// Best rates of the device, on a GPU.
@@ -83,12 +92,14 @@ pub fn bench_step(mut config: RunConfig, options: &BenchOptions) -> Result<StepM
     config.train.steps = u64::MAX;
     let Placed { placement, reason } = Placed::find(options.device, &mut config, &Startup::alone(), None)?;
     // Events are kept, because a run keeps them too.
-    let setup =
-        Setup { history: UNPLANNED_EVENTS, ..recompute::settle_soon(plan::prepare(config, placement)?)? };
+    let (setup, cycled) = cycled(recompute::settle_soon(plan::prepare(config, placement)?)?);
+    let setup = Setup { history: UNPLANNED_EVENTS, ..setup };
     run::prepare_kernels(&setup)?;
     let mut worker = Worker::new(&setup, Communicator::solo())?;
     let TimedSteps { seconds, loss, next, .. } = timed_steps(&mut worker, &mut None, options)?;
     let statistics = worker.device().statistics();
+    let at_peak = worker.device().with_allocator(|allocator| allocator.peak_category_bytes());
+    let inputs = worker.phases().times()?.median[Phase::Inputs.index()];
     worker.device().begin_profile();
     worker.step(next)?;
     let calls = worker.device().end_profile()?;
@@ -108,7 +119,10 @@ pub fn bench_step(mut config: RunConfig, options: &BenchOptions) -> Result<StepM
         tokens: build::tokens_per_step(&setup.config),
         unit: setup.config.model.examples().rate(),
         seconds,
+        input_milliseconds: Some(inputs as f64 / 1e3),
+        cycled,
         loss,
+        at_peak,
         peaks: (statistics.peak_allocated(), statistics.peak_reserved()),
         families: rates.map(|rates| by_family(&calls, rates)).unwrap_or_default(),
         rates,

@@ -88,5 +88,6 @@ fn row(stream: StreamKind) -> Row {
         StreamKind::Compute => Row::Compute,
         StreamKind::Reduce => Row::Reduce,
         StreamKind::Transfer => Row::Transfer,
+        StreamKind::Input => Row::Input,
     }
 }

@@ -65,7 +65,7 @@ fn widened(dtype: DType, piece: &[u8]) -> Option<Vec<f32>> {
         DType::F32 => piece.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)).collect(),
         DType::Bf16 => words().map(|word| bf16::from_le_bytes(*word).to_f32()).collect(),
         DType::F16 => words().map(|word| f16::from_le_bytes(*word).to_f32()).collect(),
-        DType::U32 | DType::E4m3 | DType::E5m2 => return None,
+        DType::U32 | DType::E4m3 | DType::E5m2 | DType::U8 => return None,
     })
 }
 

@@ -9,6 +9,19 @@ pub enum HostData {
     U32(Vec<u32>),
     /// Real numbers, as of measurements.
     F32(Vec<f32>),
+    /// Values of pixels.
+    U8(Vec<u8>),
+}
+
+impl HostData {
+    /// Name of the values' type.
+    fn name(&self) -> &'static str {
+        match self {
+            HostData::U32(_) => "u32",
+            HostData::F32(_) => "f32",
+            HostData::U8(_) => "u8",
+        }
+    }
 }
 
 /// A dense array on the host, with as many values as the product of `shape`, the last axis fastest.
@@ -34,7 +47,7 @@ impl HostArray {
     pub fn tokens(&self) -> Result<&[u32], Error> {
         match &self.data {
             HostData::U32(values) => Ok(values),
-            HostData::F32(_) => Err(Error::WrongType { held: "f32", wanted: "u32" }),
+            held => Err(Error::WrongType { held: held.name(), wanted: "u32" }),
         }
     }
 
@@ -45,7 +58,18 @@ impl HostArray {
     pub fn floats(&self) -> Result<&[f32], Error> {
         match &self.data {
             HostData::F32(values) => Ok(values),
-            HostData::U32(_) => Err(Error::WrongType { held: "u32", wanted: "f32" }),
+            held => Err(Error::WrongType { held: held.name(), wanted: "f32" }),
+        }
+    }
+
+    /// The values as pixels.
+    ///
+    /// # Errors
+    /// [`Error::WrongType`] if they are not `u8`.
+    pub fn pixels(&self) -> Result<&[u8], Error> {
+        match &self.data {
+            HostData::U8(values) => Ok(values),
+            held => Err(Error::WrongType { held: held.name(), wanted: "u8" }),
         }
     }
 
@@ -61,7 +85,7 @@ impl HostArray {
                 held.resize(values, 0);
                 held
             }
-            HostData::F32(_) => &mut [],
+            HostData::F32(_) | HostData::U8(_) => &mut [],
         }
     }
 
@@ -76,7 +100,31 @@ impl HostArray {
                 held.resize(values, 0.0);
                 held
             }
-            HostData::U32(_) => &mut [],
+            HostData::U32(_) | HostData::U8(_) => &mut [],
+        }
+    }
+
+    /// [`Self::reset_u32`] for `u8`.
+    pub(crate) fn reset_u8(&mut self, extents: &[usize]) -> &mut [u8] {
+        let values = self.reset_shape(extents);
+        if !matches!(self.data, HostData::U8(_)) {
+            self.data = HostData::U8(Vec::new());
+        }
+        match &mut self.data {
+            HostData::U8(held) => {
+                held.resize(values, 0);
+                held
+            }
+            HostData::U32(_) | HostData::F32(_) => &mut [],
+        }
+    }
+
+    /// Makes this a copy of `other`, keeping the memory if it has the same type.
+    pub(crate) fn copy_from(&mut self, other: &Self) {
+        match &other.data {
+            HostData::U32(values) => self.reset_u32(&other.shape).copy_from_slice(values),
+            HostData::F32(values) => self.reset_f32(&other.shape).copy_from_slice(values),
+            HostData::U8(values) => self.reset_u8(&other.shape).copy_from_slice(values),
         }
     }
 
@@ -94,7 +142,7 @@ impl HostArray {
 /// | --- | --- | --- |
 /// | tokens | u32 \[sequences, context\] | u32 of the same shape |
 /// | numbers | f32 \[samples, inputs\] | f32 \[samples, outputs\] |
-/// | images | f32 \[images, height, width, channels\] | u32 \[images\], the classes |
+/// | images | u8 \[images, height, width, channels\] | u32 \[images\], the classes |
 ///
 /// Make one with `default()` and pass it to [`Source::train`](crate::Source::train) repeatedly: the vectors
 /// keep their memory.
@@ -109,26 +157,52 @@ pub struct MicroBatch {
     pub documents: Option<HostArray>,
 }
 
+/// The type of the values of an array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostType {
+    /// Token and class numbers.
+    U32,
+    /// Measurements.
+    F32,
+    /// Values of pixels.
+    U8,
+}
+
 /// Extents and type of an array of every micro-batch of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArrayShape {
     /// Extents, outermost first: sequences or samples, then those of one.
     pub extents: Vec<usize>,
-    /// True for measurements (`f32`), false for token and class numbers (`u32`).
-    pub floats: bool,
+    /// Type of the values.
+    pub values: HostType,
 }
 
 impl ArrayShape {
     /// An array of token or class numbers.
     #[must_use]
     pub fn of_u32(extents: impl Into<Vec<usize>>) -> Self {
-        Self { extents: extents.into(), floats: false }
+        Self { extents: extents.into(), values: HostType::U32 }
     }
 
     /// An array of measurements.
     #[must_use]
     pub fn of_f32(extents: impl Into<Vec<usize>>) -> Self {
-        Self { extents: extents.into(), floats: true }
+        Self { extents: extents.into(), values: HostType::F32 }
+    }
+
+    /// An array of pixels.
+    #[must_use]
+    pub fn of_u8(extents: impl Into<Vec<usize>>) -> Self {
+        Self { extents: extents.into(), values: HostType::U8 }
+    }
+
+    /// Bytes of the values.
+    fn bytes(&self) -> u64 {
+        let each = match self.values {
+            HostType::U32 | HostType::F32 => 4,
+            HostType::U8 => 1,
+        };
+        self.extents.iter().fold(each, |bytes, extent| bytes.saturating_mul(*extent as u64))
     }
 }
 
@@ -142,13 +216,10 @@ pub struct BatchShape {
 }
 
 impl BatchShape {
-    /// Bytes of both arrays, whose values have 4 bytes each.
+    /// Bytes of both arrays.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        let values = |array: &ArrayShape| {
-            array.extents.iter().fold(1_u64, |values, extent| values.saturating_mul(*extent as u64))
-        };
-        values(&self.inputs).saturating_add(values(&self.targets)).saturating_mul(size_of::<u32>() as u64)
+        self.inputs.bytes().saturating_add(self.targets.bytes())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Sources of micro-batches.
 
-use crate::{BatchShape, Error, MicroBatch};
+use crate::{BatchShape, Error, MicroBatch, Normalisation};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -74,6 +74,11 @@ pub trait Source: Send + Sync {
     /// Returns the number of classes if each target is the class of a whole sample, whose share of correct
     /// predictions validation counts.
     fn classes(&self) -> Option<usize> {
+        None
+    }
+
+    /// Returns the normalisation of inputs that are pixels.
+    fn normalisation(&self) -> Option<&Normalisation> {
         None
     }
 

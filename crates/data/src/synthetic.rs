@@ -1,8 +1,8 @@
 //! Micro-batches from a random number generator: for benchmarks, plans and tests.
 
 use crate::batch::checked_shape;
-use crate::images::pattern::{Pattern, fill_pattern};
-use crate::{ArrayShape, BatchShape, Error, MicroBatch, Source};
+use crate::images::pattern::{self, Pattern, fill_pattern};
+use crate::{ArrayShape, BatchShape, Error, MicroBatch, Normalisation, Source};
 use philox::{key_of_name, normals, philox4x32};
 
 /// Content of synthetic micro-batches.
@@ -50,11 +50,13 @@ pub struct SyntheticOptions {
 }
 
 /// Micro-batches drawn from Philox by their number. Tokens are `u32` of shape \[micro_batch, context\]; a
-/// regression has `f32` of shapes \[micro_batch, inputs\] and \[micro_batch, outputs\]; images are `f32`
+/// regression has `f32` of shapes \[micro_batch, inputs\] and \[micro_batch, outputs\]; images are `u8`
 /// \[micro_batch, size, size, channels\] and their classes `u32` \[micro_batch\].
 #[derive(Clone, Debug)]
 pub struct SyntheticSource {
     options: SyntheticOptions,
+    /// Of images.
+    normalisation: Normalisation,
     train_key: [u32; 2],
     validation_key: [u32; 2],
 }
@@ -86,6 +88,7 @@ impl SyntheticSource {
         }
         Ok(Self {
             options,
+            normalisation: pattern::normalisation(),
             train_key: key_of_name(options.seed, "data.synthetic.train"),
             validation_key: key_of_name(0, "data.synthetic.validation"),
         })
@@ -177,7 +180,7 @@ impl Source for SyntheticSource {
                 (ArrayShape::of_f32([rows, inputs]), ArrayShape::of_f32([rows, outputs]))
             }
             SyntheticKind::Images { channels, size, .. } => {
-                (ArrayShape::of_f32([rows, size, size, channels]), ArrayShape::of_u32([rows]))
+                (ArrayShape::of_u8([rows, size, size, channels]), ArrayShape::of_u32([rows]))
             }
         };
         BatchShape { inputs, targets }
@@ -188,6 +191,10 @@ impl Source for SyntheticSource {
             SyntheticKind::Images { classes, .. } => Some(classes),
             SyntheticKind::Tokens { .. } | SyntheticKind::Regression { .. } => None,
         }
+    }
+
+    fn normalisation(&self) -> Option<&Normalisation> {
+        matches!(self.options.kind, SyntheticKind::Images { .. }).then_some(&self.normalisation)
     }
 
     fn validation_micro_batches(&self) -> u64 {

@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use data::{Crop, IGNORED, ImageOptions, ImageSource, ImageSplit, MicroBatch, SHARES, Source};
+use data::{Crop, IGNORED, ImageOptions, ImageSource, ImageSplit, MicroBatch, Normalisation, SHARES, Source};
 use tempfile::TempDir;
 
-/// Samples are the images themselves, from 0 to 255.
+/// Samples are the images themselves.
 const PLAIN: fn() -> ImageOptions = || ImageOptions {
     channels: 3,
     size: 32,
@@ -82,7 +82,8 @@ fn validate(source: &ImageSource, index: u64) -> MicroBatch {
 /// Pixels and class of each sample of a micro-batch without mixtures.
 fn samples(batch: &MicroBatch) -> Vec<(Vec<f32>, u32)> {
     let each = batch.inputs.shape[1..].iter().product();
-    let pixels = batch.inputs.floats().unwrap().chunks_exact(each).map(<[f32]>::to_vec);
+    let levels: Vec<f32> = batch.inputs.pixels().unwrap().iter().map(|level| f32::from(*level)).collect();
+    let pixels = levels.chunks_exact(each).map(<[f32]>::to_vec).collect::<Vec<_>>().into_iter();
     pixels.zip(batch.targets.tokens().unwrap().iter().copied()).collect()
 }
 
@@ -152,8 +153,8 @@ fn a_sample_is_a_function_of_its_number() {
     for (crop, mixup) in [(Crop::Padded, 0.0), (Crop::Resized, 0.0), (Crop::Padded, 0.4)] {
         let options = |micro_batch| ImageOptions { crop, mixup, flip: true, micro_batch, ..PLAIN() };
         let [six, two, odd] = [6, 2, 3].map(|size| source(folder.path(), options(size)));
-        let whole = |batches: Vec<MicroBatch>| -> (Vec<f32>, Vec<u32>) {
-            let inputs = batches.iter().flat_map(|batch| batch.inputs.floats().unwrap().to_vec()).collect();
+        let whole = |batches: Vec<MicroBatch>| -> (Vec<u8>, Vec<u32>) {
+            let inputs = batches.iter().flat_map(|batch| batch.inputs.pixels().unwrap().to_vec()).collect();
             (inputs, batches.iter().flat_map(|batch| batch.targets.tokens().unwrap().to_vec()).collect())
         };
         let expected = whole(vec![train(&six, 7)]);
@@ -309,7 +310,7 @@ fn mixtures_are_of_two_images_and_their_classes() {
     for number in 0..15 {
         let (batch, whole) = (train(&mixed, number), samples(&train(&plain, number)));
         assert_eq!(batch.targets.shape, [4, 3]);
-        let pixels = batch.inputs.floats().unwrap().chunks_exact(IMAGE);
+        let pixels = batch.inputs.pixels().unwrap().chunks_exact(IMAGE);
         let targets = batch.targets.tokens().unwrap().chunks_exact(3);
         for (place, (pixels, target)) in pixels.zip(targets).enumerate() {
             let ((own, class), (other, other_class)) = (&whole[place], &whole[place ^ 1]);
@@ -332,20 +333,21 @@ fn mixtures_are_of_two_images_and_their_classes() {
 fn channels_are_normalised_by_their_own_numbers() {
     let folder = cifar();
     let options = ImageOptions { mean: vec![0.5, 0.25, 0.0], deviation: vec![0.5, 0.2, 1.0], ..PLAIN() };
-    let (normal, plain) =
-        (train(&source(folder.path(), options), 0), train(&source(folder.path(), PLAIN()), 0));
-    let values = normal.inputs.floats().unwrap().chunks_exact(3);
-    for (normal, plain) in values.zip(plain.inputs.floats().unwrap().chunks_exact(3)) {
-        for (at, (mean, deviation)) in [(0.5, 0.5), (0.25, 0.2), (0.0, 1.0)].into_iter().enumerate() {
-            let expected = (plain[at] / 255.0 - mean) / deviation;
-            assert!((normal[at] - expected).abs() < 1e-5, "{} {expected}", normal[at]);
-        }
-    }
+    let normal = source(folder.path(), options);
+    let expected = Normalisation { mean: vec![0.5, 0.25, 0.0], deviation: vec![0.5, 0.2, 1.0] };
+    assert_eq!(normal.normalisation(), Some(&expected));
+    // One number is for all channels; the pixels themselves stay what they are.
+    let one = ImageOptions { mean: vec![0.5], deviation: vec![0.5, 0.2, 1.0], ..PLAIN() };
+    let expected = Normalisation { mean: vec![0.5; 3], ..expected };
+    assert_eq!(source(folder.path(), one).normalisation(), Some(&expected));
+    let plain = train(&source(folder.path(), PLAIN()), 0);
+    assert_eq!(train(&normal, 0).inputs, plain.inputs);
     let grey = source(folder.path(), ImageOptions { channels: 1, ..PLAIN() });
     let found = train(&grey, 0);
     assert_eq!(found.inputs.shape, [4, 32, 32, 1]);
-    let pixels = plain.inputs.floats().unwrap().chunks_exact(3).zip(found.inputs.floats().unwrap());
+    let pixels = plain.inputs.pixels().unwrap().chunks_exact(3).zip(found.inputs.pixels().unwrap());
     for (colour, grey) in pixels {
+        let (colour, grey) = ([0, 1, 2].map(|at| f32::from(colour[at])), f32::from(*grey));
         let expected = 0.299 * colour[0] + 0.587 * colour[1] + 0.114 * colour[2];
         assert!((grey - expected).abs() < 0.6, "{grey} {expected}");
     }

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
-use data::{MicroBatch, Source, SyntheticKind, SyntheticOptions, SyntheticSource};
+use std::sync::Arc;
+
+use data::{CycledSource, MicroBatch, Source, SyntheticKind, SyntheticOptions, SyntheticSource};
 
 const TOKENS: SyntheticOptions = SyntheticOptions {
     kind: SyntheticKind::Tokens { vocabulary: 50_257, context: 127 },
@@ -107,9 +109,13 @@ fn an_image_is_a_function_of_its_number() {
         let two = train(pairs, 3 + place as u64);
         let image = 12 * 12 * 3;
         let (from, to) = (2 * place * image, (2 * place + 2) * image);
-        assert_eq!(two.inputs.floats().unwrap(), &six.inputs.floats().unwrap()[from..to]);
+        assert_eq!(two.inputs.pixels().unwrap(), &six.inputs.pixels().unwrap()[from..to]);
         assert_eq!(two.targets.tokens().unwrap(), &six.targets.tokens().unwrap()[2 * place..2 * place + 2]);
     }
+}
+
+fn levels(batch: &MicroBatch) -> Vec<f32> {
+    batch.inputs.pixels().unwrap().iter().map(|level| f32::from(*level)).collect()
 }
 
 /// The nearest mean of training images, over each class, finds the class of most validation images.
@@ -120,7 +126,8 @@ fn classes_of_synthetic_images_can_be_told_apart() {
     let mut counts = vec![0.0_f32; classes];
     for number in 0..100 {
         let batch = train(IMAGES, number);
-        let images = batch.inputs.floats().unwrap().chunks_exact(image);
+        let images = levels(&batch);
+        let images = images.chunks_exact(image);
         for (pixels, class) in images.zip(batch.targets.tokens().unwrap()) {
             let class = *class as usize;
             counts[class] += 1.0;
@@ -132,12 +139,33 @@ fn classes_of_synthetic_images_can_be_told_apart() {
     let distance = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f32>();
     for index in 0..3 {
         let batch = validation(IMAGES, index);
-        let images = batch.inputs.floats().unwrap().chunks_exact(image);
+        let images = levels(&batch);
+        let images = images.chunks_exact(image);
         for (pixels, class) in images.zip(batch.targets.tokens().unwrap()) {
             let nearest = (0..classes)
                 .min_by(|a, b| distance(&means[*a], pixels).total_cmp(&distance(&means[*b], pixels)));
             assert_eq!(nearest, Some(*class as usize));
         }
+    }
+}
+
+#[test]
+fn a_cycle_repeats_its_first_micro_batches() {
+    for options in [IMAGES, TOKENS, REGRESSION] {
+        let source = Arc::new(SyntheticSource::new(options).unwrap());
+        let cycle = CycledSource::new(source.clone(), 3);
+        let mut batch = MicroBatch::default();
+        for number in [0, 1, 2, 3, 4, 5, 301, 1] {
+            cycle.train(number, &mut batch).unwrap();
+            assert_eq!(batch, train(options, number % 3));
+        }
+        for index in [2, 0, 2] {
+            cycle.validation(index, &mut batch).unwrap();
+            assert_eq!(batch, validation(options, index));
+        }
+        assert!(cycle.validation(3, &mut batch).is_err());
+        assert_eq!(cycle.shape(), source.shape());
+        assert_eq!(cycle.normalisation(), source.normalisation());
     }
 }
 

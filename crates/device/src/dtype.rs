@@ -52,6 +52,8 @@ dtypes! {
     E4m3 = "e4m3", E4m3;
     /// 8 bits with 2 of mantissa, for gradients as operands of matmuls.
     E5m2 = "e5m2", E5m2;
+    /// Values of pixels, 0 to 255.
+    U8 = "u8", u8;
 }
 
 /// Evaluates an expression with `$T` bound to the host type, a [`Float`](crate::Float), of a
@@ -79,7 +81,7 @@ macro_rules! dispatch {
                 type $T = $crate::f16;
                 $body
             }
-            $crate::DType::U32 | $crate::DType::E4m3 | $crate::DType::E5m2 => $other,
+            $crate::DType::U32 | $crate::DType::E4m3 | $crate::DType::E5m2 | $crate::DType::U8 => $other,
         }
     };
 }

@@ -1,19 +1,22 @@
 //! Logical streams.
 
-/// The three queues of work of every device.
+/// The four queues of work of every device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum StreamKind {
     /// Forward, backward and optimizer.
     Compute,
     /// Reduction of gradients over ranks, and distribution of updated weights.
     Reduce,
-    /// Host copies and transfers between stages.
+    /// Transfers between stages.
     Transfer,
+    /// Copies of micro-batches from the host while the device computes.
+    Input,
 }
 
 impl StreamKind {
     /// All streams.
-    pub const ALL: [StreamKind; 3] = [StreamKind::Compute, StreamKind::Reduce, StreamKind::Transfer];
+    pub const ALL: [StreamKind; 4] =
+        [StreamKind::Compute, StreamKind::Reduce, StreamKind::Transfer, StreamKind::Input];
 
     /// The allocator's handle: a fixed number, so that ties do not depend on the driver's stream handles.
     pub const fn handle(self) -> memory::Stream {
@@ -21,6 +24,7 @@ impl StreamKind {
             StreamKind::Compute => 0,
             StreamKind::Reduce => 1,
             StreamKind::Transfer => 2,
+            StreamKind::Input => 3,
         })
     }
 }

@@ -1,7 +1,5 @@
 //! Copies between host and device, and within a device.
 
-use half::bf16;
-
 use crate::buffer::Region;
 use crate::cuda::{Cuda, FETCH_BYTES, Fetch, PeerAddress};
 use crate::device::Device;
@@ -14,9 +12,19 @@ impl Device {
     /// Copies `values` to `target`, which must have the same number of bytes. `values` may change after the
     /// call.
     pub fn copy_from_host<T: Element>(&self, values: &[T], target: Region<'_>) -> Result<()> {
+        self.copy_from_host_on(values, target, StreamKind::Compute)
+    }
+
+    /// Does [`Device::copy_from_host`] on the given stream.
+    pub fn copy_from_host_on<T: Element>(
+        &self,
+        values: &[T],
+        target: Region<'_>,
+        stream: StreamKind,
+    ) -> Result<()> {
         same_length("copy_from_host", size_of_val(values), target.bytes)?;
         match self.gpu_to_use()? {
-            Some(cuda) => self.upload(cuda, bytemuck::cast_slice(values), target),
+            Some(cuda) => self.upload(cuda, bytemuck::cast_slice(values), target, stream),
             None if self.is_meta() => Ok(()),
             None => {
                 target.buffer.write::<T>(target.offset, values.len())?.copy_from_slice(values);
@@ -39,19 +47,19 @@ impl Device {
         Ok(())
     }
 
-    /// Copies elements of any type, given as bytes, to `target` of the same even length.
+    /// Copies elements of any type, given as bytes, to `target` of the same length.
     pub fn copy_bytes_from_host(&self, bytes: &[u8], target: Region<'_>) -> Result<()> {
         same_length("copy_bytes_from_host", bytes.len(), target.bytes)?;
         match (self.gpu_to_use()?, words(target)) {
-            (Some(cuda), _) => self.upload(cuda, bytes, target),
+            (Some(cuda), _) => self.upload(cuda, bytes, target, StreamKind::Compute),
             (None, _) if self.is_meta() => Ok(()),
             (None, true) => write_as::<u32>(bytes, target),
-            (None, false) => write_as::<bf16>(bytes, target),
+            (None, false) => write_as::<u8>(bytes, target),
         }
     }
 
-    /// Copies elements of any type from `source` as bytes, of the same even length, waiting for the device.
-    /// Meta gives zeros.
+    /// Copies elements of any type from `source` as bytes, of the same length, waiting for the device. Meta
+    /// gives zeros.
     pub fn copy_bytes_to_host(&self, source: Region<'_>, bytes: &mut [u8]) -> Result<()> {
         same_length("copy_bytes_to_host", source.bytes, bytes.len())?;
         match (self.gpu_to_use()?, words(source)) {
@@ -61,12 +69,12 @@ impl Device {
                 Ok(())
             }
             (None, true) => read_as::<u32>(source, bytes),
-            (None, false) => read_as::<bf16>(source, bytes),
+            (None, false) => read_as::<u8>(source, bytes),
         }
     }
 
-    fn upload(&self, cuda: &Cuda, bytes: &[u8], target: Region<'_>) -> Result<()> {
-        let (address, stream) = (target.checked_address()?, cuda.streams.handle(StreamKind::Compute));
+    fn upload(&self, cuda: &Cuda, bytes: &[u8], target: Region<'_>, stream: StreamKind) -> Result<()> {
+        let (address, stream) = (target.checked_address()?, cuda.streams.handle(stream));
         let timed = cuda.timed(stream, "copy", || "from host".to_owned(), moved(target.bytes));
         let copied = cuda.staging.borrow_mut().upload(bytes, address, stream);
         copied.and_then(|()| timed.finish()).map_err(|error| self.cuda_error(error))
@@ -96,7 +104,7 @@ impl Device {
         Ok(HostCopy(Coming::Fetched(self.clone(), fetch.map_err(|error| self.cuda_error(error))?)))
     }
 
-    /// Copies `source` to `target`, which must have the same even length and must not overlap it.
+    /// Copies `source` to `target`, which must have the same length and must not overlap it.
     pub fn copy(&self, source: Region<'_>, target: Region<'_>) -> Result<()> {
         self.copy_on(source, target, StreamKind::Compute)
     }
@@ -108,7 +116,7 @@ impl Device {
             (Some(cuda), _) => cuda.copy(source, target, stream)?.map_err(|error| self.cuda_error(error)),
             (None, _) if self.is_meta() => Ok(()),
             (None, true) => copy_as::<u32>(source, target),
-            (None, false) => copy_as::<bf16>(source, target),
+            (None, false) => copy_as::<u8>(source, target),
         }
     }
 
@@ -138,13 +146,13 @@ impl Device {
         copied.map_err(|error| self.cuda_error(error))
     }
 
-    /// Sets every byte of `target`, of even length, to zero.
+    /// Sets every byte of `target` to zero.
     pub fn zero(&self, target: Region<'_>) -> Result<()> {
         match (self.gpu_to_use()?, words(target)) {
             (Some(cuda), _) => cuda.zero(target)?.map_err(|error| self.cuda_error(error)),
             (None, _) if self.is_meta() => Ok(()),
             (None, true) => zero_as::<u32>(target),
-            (None, false) => zero_as::<bf16>(target),
+            (None, false) => zero_as::<u8>(target),
         }
     }
 }
@@ -180,7 +188,7 @@ fn moved(bytes: usize) -> Work {
     Work { bytes: bytes as u64, flops: 0 }
 }
 
-/// Returns whether a region can be copied as 32-bit words; every element type has at least 16 bits.
+/// Returns whether a region can be copied as 32-bit words.
 fn words(region: Region<'_>) -> bool {
     region.bytes.is_multiple_of(4) && region.offset.is_multiple_of(4)
 }

@@ -24,10 +24,12 @@ pub enum Row {
     Reduce,
     /// Work on the transfer stream.
     Transfer,
+    /// Copies of micro-batches from the host.
+    Input,
 }
 
 impl Row {
-    const ALL: [Row; 5] = [Row::Phases, Row::Operators, Row::Compute, Row::Reduce, Row::Transfer];
+    const ALL: [Row; 6] = [Row::Phases, Row::Operators, Row::Compute, Row::Reduce, Row::Transfer, Row::Input];
 
     const fn name(self) -> &'static str {
         match self {
@@ -36,6 +38,7 @@ impl Row {
             Row::Compute => "compute",
             Row::Reduce => "reduce",
             Row::Transfer => "transfer",
+            Row::Input => "input",
         }
     }
 }

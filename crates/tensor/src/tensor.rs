@@ -206,8 +206,13 @@ impl Tensor {
 
     /// Overwrites all elements from the host. Errors: another type or count.
     pub fn set<T: Element>(&self, values: &[T]) -> Result<()> {
+        self.set_on(values, StreamKind::Compute)
+    }
+
+    /// [`Tensor::set`] on a given stream.
+    pub fn set_on<T: Element>(&self, values: &[T], stream: StreamKind) -> Result<()> {
         self.check_type::<T>("set")?;
-        Ok(self.device().copy_from_host(values, self.region())?)
+        Ok(self.device().copy_from_host_on(values, self.region(), stream)?)
     }
 
     /// Copies the bytes of all elements, of any type, to the host, zeros on Meta. Waits for the device.

@@ -16,6 +16,7 @@ use crate::connect;
 use crate::error::Result;
 use crate::feed::{Numbers, WorkerFeed};
 use crate::phases::Phases;
+use crate::pixel_buffer::PixelBuffer;
 use crate::setup::Setup;
 use crate::start::Weights;
 use crate::state;
@@ -29,6 +30,8 @@ pub struct Evaluator {
     planes: Planes,
     parts: Vec<StagePart>,
     executor: Executor,
+    /// The memory of inputs that are pixels, on ranks with the first stage.
+    pixels: Option<PixelBuffer>,
 }
 
 impl Evaluator {
@@ -50,10 +53,13 @@ impl Evaluator {
             Ok(StagePart { model, reduction: nothing_to_reduce(&device)? })
         };
         let parts = stages.map(part).collect::<Result<Vec<_>>>()?;
+        let own_stages = blueprint.stages_of(grid.coordinate(Axis::Pipeline));
+        let pixels = PixelBuffer::of_stages(&device, &setup.dataset, own_stages)?;
         connect::warm_up(&mut planes, &device, config, &[], false)?;
         let schedule = blueprint::schedule(config)?;
         let executor = Executor::new(&device, grid, schedule, blueprint.crossings.clone())?;
-        let mut evaluator = Evaluator { setup: setup.clone(), grid, device, planes, parts, executor };
+        let setup = setup.clone();
+        let mut evaluator = Evaluator { setup, grid, device, planes, parts, executor, pixels };
         evaluator.rehearse()?;
         Ok(evaluator)
     }
@@ -92,9 +98,10 @@ impl Evaluator {
         let mut phases = Phases::new(&self.device);
         let mut feed =
             WorkerFeed::new(&self.device, (config, dataset), numbers, (&mut data, &order), &mut phases);
+        feed.pixels = self.pixels.as_mut();
         feed.heard = Some(heard);
         self.executor.validate(&mut self.parts, &mut self.planes, own, &mut feed)?;
-        Ok(feed.results)
+        feed.results()
     }
 
     /// Makes the allocator reserve the passes' memory before ranks wait for each other on their devices. In a

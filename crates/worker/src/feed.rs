@@ -1,61 +1,28 @@
 //! The worker's side of a pipeline schedule: micro-batches on the device, and the phases of the step.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use autograd::precision::Autocast;
 use autograd::{GradientSink, LossScale, Observer, Observers, Pass};
 use config::RunConfig;
-use data::{ArrayShape, HostArray, HostData, MicroBatch, MicroBatchId, Prefetcher};
-use device::parallel::{CHUNK, for_pieces};
-use device::{Category, DType, Device, Float, Mark, dispatch};
+use data::{MicroBatch, MicroBatchId, Prefetcher};
+use device::{DType, Device, HostCopy, Mark};
 use parallel::data::MicroBatchSink;
 use parallel::pipeline::{Action, ActionKind, ActionPart, Feed};
 use telemetry::Phase;
+use tensor::Tensor;
 use tensor::ops::accuracy;
-use tensor::{Shape, Tensor};
 
+use crate::arrays::{allocate, upload};
 use crate::build::{self, Dataset};
 use crate::error::{Result, WorkerError};
 use crate::hook::{HeardSink, Moment, Moments};
 use crate::phases::Phases;
+use crate::pixel_buffer::PixelBuffer;
 use crate::tensor_hashes::TensorHashes;
 use crate::validation::Losses;
-
-/// Copies an array of a micro-batch to the device, with floating-point values rounded to `dtype`.
-pub(crate) fn upload(device: &Device, array: &HostArray, dtype: DType) -> Result<Tensor> {
-    let shape = shape_of(&array.shape)?;
-    Ok(match &array.data {
-        HostData::U32(values) => Tensor::from_host(device, values, shape, Category::Input)?,
-        HostData::F32(values) if dtype == DType::F32 => {
-            Tensor::from_host(device, values, shape, Category::Input)?
-        }
-        HostData::F32(values) => dispatch!(
-            dtype,
-            T => {
-                let mut rounded = vec![T::from_f32(0.0); values.len()];
-                for_pieces(&mut rounded, CHUNK, |index, piece| {
-                    <T as Float>::round(&values[index * CHUNK..][..piece.len()], piece);
-                });
-                Tensor::from_host(device, &rounded, shape, Category::Input)?
-            },
-            _ => Tensor::from_host(device, values, shape, Category::Input)?,
-        ),
-    })
-}
-
-/// Allocates an array as [`upload`] does, without the values, which Meta does not read.
-fn allocate(device: &Device, array: &ArrayShape, dtype: DType) -> Result<Tensor> {
-    let dtype = if array.floats { dtype } else { DType::U32 };
-    Ok(Tensor::for_host(device, shape_of(&array.extents)?, dtype, Category::Input)?)
-}
-
-/// The extents of an array of the data as a shape of tensors.
-fn shape_of(extents: &[usize]) -> Result<Shape> {
-    Shape::of(extents)
-        .ok_or_else(|| WorkerError::Refused(format!("an array of {} dimensions is no tensor", extents.len())))
-}
 
 /// A micro-batch on a device.
 #[derive(Debug)]
@@ -72,15 +39,23 @@ pub struct Uploaded {
 pub fn first(config: &RunConfig, dataset: &Dataset, device: &Device) -> Result<Uploaded> {
     let dtype = config.precision.weight_dtype();
     let with_casts = |pass| Pass { autocast: build::autocast(config), ..pass };
+    let mut pixels = PixelBuffer::new(device, dataset)?;
     if device.is_meta() {
         let shape = dataset.source.shape();
-        let inputs = allocate(device, &shape.inputs, dtype)?;
+        let inputs = match &mut pixels {
+            Some(pixels) => pixels.normalised(dtype)?,
+            None => allocate(device, &shape.inputs, dtype)?,
+        };
         let targets = allocate(device, &shape.targets, dtype)?;
         return Ok(Uploaded { inputs, targets, pass: with_casts(pass_of(device, dataset, 0)?) });
     }
     let mut batch = MicroBatch::default();
     dataset.source.train(0, &mut batch)?;
-    let (inputs, targets) = (upload(device, &batch.inputs, dtype)?, upload(device, &batch.targets, dtype)?);
+    let inputs = match &mut pixels {
+        Some(pixels) => pixels.upload(&batch.inputs, dtype)?,
+        None => upload(device, &batch.inputs, dtype)?,
+    };
+    let targets = upload(device, &batch.targets, dtype)?;
     Ok(Uploaded { inputs, targets, pass: with_casts(pass(device, &batch, 0)?) })
 }
 
@@ -148,6 +123,15 @@ fn pass_of_action(action: Option<Action>) -> Option<(usize, usize)> {
     action.map(|action| (action.stage, action.micro_batch))
 }
 
+/// The results of a validation micro-batch on their way to the host.
+struct Coming {
+    loss: HostCopy<f32>,
+    counts: Option<HostCopy<u32>>,
+}
+
+/// Validation micro-batches whose results may be on their way while the device computes the next one.
+const MOST_COMING: usize = 2;
+
 /// The worker's side of one pass through the schedule.
 pub(crate) struct WorkerFeed<'a> {
     pub(crate) device: &'a Device,
@@ -156,13 +140,17 @@ pub(crate) struct WorkerFeed<'a> {
     autocast: Option<Arc<Autocast>>,
     pub(crate) numbers: Numbers,
     pub(crate) data: &'a mut Prefetcher,
+    /// The memory of inputs that are pixels.
+    pub(crate) pixels: Option<&'a mut PixelBuffer>,
     /// The micro-batches that are loaded, in their order ([`Executor::data_order`]).
     ///
     /// [`Executor::data_order`]: parallel::pipeline::Executor::data_order
     pub(crate) order: &'a [usize],
     pub(crate) phases: &'a mut Phases,
-    /// Results of a validation, in the order of this rank's micro-batches.
-    pub(crate) results: Losses,
+    /// Results of a validation that have arrived, in the order of this rank's micro-batches.
+    arrived: Losses,
+    /// Those that come after them.
+    coming: VecDeque<Coming>,
     /// The counts of the prediction whose loss comes next.
     counted: Option<Tensor>,
     /// The label smoothing of training.
@@ -200,9 +188,11 @@ impl<'a> WorkerFeed<'a> {
             autocast: build::autocast(config),
             numbers,
             data,
+            pixels: None,
             order,
             phases,
-            results: Losses { losses: Vec::new(), counts: dataset.source.classes().map(|_| Vec::new()) },
+            coming: VecDeque::new(),
+            arrived: Losses { losses: Vec::new(), counts: dataset.source.classes().map(|_| Vec::new()) },
             counted: None,
             label_smoothing: 0.0,
             at: None,
@@ -214,6 +204,27 @@ impl<'a> WorkerFeed<'a> {
             loss_scale: None,
             loaded: 0,
         }
+    }
+
+    /// Returns the results of a validation, in the order of this rank's micro-batches. Waits for the device.
+    pub(crate) fn results(mut self) -> Result<Losses> {
+        self.await_results(0)?;
+        Ok(self.arrived)
+    }
+
+    /// Waits until the results of at most `most` micro-batches are on their way.
+    fn await_results(&mut self, most: usize) -> Result<()> {
+        while self.coming.len() > most {
+            let Some(Coming { loss, counts }) = self.coming.pop_front() else { return Ok(()) };
+            self.arrived.losses.push(loss.wait()?.first().copied().unwrap_or(f32::NAN));
+            if let (Some(all), Some(counts)) = (&mut self.arrived.counts, counts) {
+                all.push(counts.wait()?.try_into().unwrap_or_default());
+            }
+            if let Some(heard) = &mut self.heard {
+                heard(self.arrived.losses.len());
+            }
+        }
+        Ok(())
     }
 
     /// Returns a micro-batch, which was read ahead.
@@ -271,11 +282,16 @@ impl Feed for WorkerFeed<'_> {
     }
 
     fn inputs(&mut self, micro_batch: usize) -> Result<Tensor> {
-        if self.device.is_meta() {
-            return allocate(self.device, &self.dataset.source.shape().inputs, self.dtype);
-        }
         let (device, dtype) = (self.device, self.dtype);
-        upload(device, &self.load(micro_batch)?.inputs, dtype)
+        let mut pixels = self.pixels.take();
+        let inputs = match &mut pixels {
+            Some(pixels) if device.is_meta() => pixels.normalised(dtype),
+            None if device.is_meta() => allocate(device, &self.dataset.source.shape().inputs, dtype),
+            Some(pixels) => pixels.upload(&self.load(micro_batch)?.inputs, dtype),
+            None => upload(device, &self.load(micro_batch)?.inputs, dtype),
+        };
+        self.pixels = pixels;
+        inputs
     }
 
     fn targets(&mut self, micro_batch: usize) -> Result<Tensor> {
@@ -313,20 +329,17 @@ impl Feed for WorkerFeed<'_> {
     }
 
     fn predicted(&mut self, prediction: &Tensor, targets: &Tensor) -> Result<()> {
-        if self.results.counts.is_some() {
+        if self.arrived.counts.is_some() {
             self.counted = Some(accuracy::count(prediction, targets)?);
         }
         Ok(())
     }
 
     fn loss(&mut self, _micro_batch: usize, loss: &Tensor) -> Result<()> {
-        self.results.losses.push(loss.to_vec::<f32>()?.first().copied().unwrap_or(f32::NAN));
-        if let (Some(counts), Some(counted)) = (&mut self.results.counts, self.counted.take()) {
-            counts.push(counted.to_vec::<u32>()?.try_into().unwrap_or_default());
-        }
-        if let Some(heard) = &mut self.heard {
-            heard(self.results.losses.len());
-        }
-        Ok(())
+        let counted = self.counted.take();
+        let counts = counted.map(|counted| self.device.begin_copy_to_host(counted.region()));
+        let loss = self.device.begin_copy_to_host(loss.region())?;
+        self.coming.push_back(Coming { loss, counts: counts.transpose()? });
+        self.await_results(MOST_COMING)
     }
 }

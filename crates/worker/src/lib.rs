@@ -19,6 +19,7 @@
 
 mod account;
 pub mod answering;
+mod arrays;
 pub mod blueprint;
 mod buffers;
 pub mod build;
@@ -38,6 +39,7 @@ mod outlived;
 pub mod parts;
 mod phase_memory;
 mod phases;
+mod pixel_buffer;
 pub mod placement;
 pub mod preallocate;
 mod ranges;

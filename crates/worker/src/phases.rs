@@ -112,10 +112,15 @@ impl Phases {
         self.device.with_allocator(|allocator| allocator.mark(MICRO_BATCH, number as u64));
     }
 
-    /// Splits the phase at the points where compute waited for weights still being gathered.
+    /// Splits the phase at the points where compute waited for weights still being gathered. A wait for
+    /// inputs is a part of their phase.
     fn note_waits(&mut self) {
         let Some(now) = self.now.filter(|_| !self.device.is_meta()) else { return };
-        for (before, after) in self.device.take_waits() {
+        let waits = self.device.take_waits();
+        if now == Phase::Inputs {
+            return;
+        }
+        for (before, after) in waits {
             self.current.extend([(Phase::Reduce, before), (now, after)]);
         }
     }
@@ -324,6 +329,8 @@ mod tests {
         let zero = device.mark().unwrap();
         for _ in 0..2 {
             phases.begin().unwrap();
+            // A wait for inputs is no other phase.
+            device.await_arrival(&comes());
             phases.enter(Phase::Forward).unwrap();
             // Each wait counts once.
             arrivals.iter().for_each(|arrival| device.await_arrival(arrival));

@@ -26,6 +26,7 @@ use crate::feed::Marks;
 use crate::hook::Moments;
 use crate::parts::{self, ModelNorm};
 use crate::phases::Phases;
+use crate::pixel_buffer::PixelBuffer;
 use crate::preallocate;
 use crate::ranges::OperatorRanges;
 use crate::setup::Setup;
@@ -69,6 +70,8 @@ pub struct Worker {
     scale_rule: Option<ScaleRule>,
     /// Micro-batches of training, which are read ahead.
     data: Prefetcher,
+    /// The memory of inputs that are pixels, on ranks with the first stage.
+    pixels: Option<PixelBuffer>,
     /// The micro-batches of a step whose data this rank needs, in order.
     data_order: Vec<usize>,
     /// Loss, gradient norm and loss scale of the last two steps, by parity of the step.
@@ -148,6 +151,8 @@ impl Worker {
             Tensor::zeros(&device, [count], DType::F32, request)?,
             Tensor::zeros(&device, [count], DType::F32, request)?,
         ];
+        let own_stages = blueprint.stages_of(grid.coordinate(Axis::Pipeline));
+        let pixels = PixelBuffer::of_stages(&device, &setup.dataset, own_stages)?;
         let schedule = Arc::clone(&blueprint.schedule);
         let mut executor = Executor::new(&device, grid, schedule, blueprint.crossings.clone())?;
         if let Some(work) = setup.plan_work {
@@ -169,6 +174,7 @@ impl Worker {
             schedule: build::schedule(config),
             scale_rule,
             data: Prefetcher::new(Arc::clone(&setup.dataset.source), config.data.prefetch),
+            pixels,
             data_order: executor.data_order(setup.dataset.source.packs_documents()),
             scalars,
             reading: [None, None],

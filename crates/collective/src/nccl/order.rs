@@ -87,7 +87,9 @@ fn elements(bytes: usize, dtype: DType) -> Result<(usize, sys::ncclDataType_t)> 
         DType::F32 => sys::ncclDataType_t::ncclFloat32,
         DType::Bf16 => sys::ncclDataType_t::ncclBfloat16,
         DType::F16 => sys::ncclDataType_t::ncclFloat16,
-        DType::U32 | DType::E4m3 | DType::E5m2 => return Err(Fault::internal("a sum of no float")),
+        DType::U32 | DType::E4m3 | DType::E5m2 | DType::U8 => {
+            return Err(Fault::internal("a sum of no float"));
+        }
     };
     Ok((bytes / dtype.bytes(), kind))
 }

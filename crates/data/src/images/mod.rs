@@ -2,13 +2,14 @@
 //!
 //! A sample is a function of its number: the order, the crop, the flip and the mixture are drawn by counter,
 //! so that samples are the same on every grid, for every size of micro-batches, and after a resume. Pixels
-//! stay 8 bits a value until they are normalised.
+//! stay 8 bits a value: whoever computes with them normalises them.
 
 mod augment;
 mod cifar;
 mod decode;
 mod folders;
 mod mixup;
+mod normalisation;
 mod options;
 pub(crate) mod pattern;
 mod picture;
@@ -18,6 +19,7 @@ mod source;
 mod split;
 
 pub use mixup::SHARES;
+pub use normalisation::Normalisation;
 pub use options::{Crop, ImageOptions};
 pub use source::ImageSource;
 pub use split::ImageSplit;

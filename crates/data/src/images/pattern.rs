@@ -3,7 +3,7 @@
 use philox::{key_of_name, philox4x32};
 use rayon::prelude::*;
 
-use crate::MicroBatch;
+use crate::{MicroBatch, Normalisation};
 
 /// Values of a channel of a pixel.
 const LEVELS: usize = 256;
@@ -87,20 +87,18 @@ impl Wave {
     }
 }
 
+/// Normalises values to (level − 127) / 64, exact in f32.
+pub(crate) fn normalisation() -> Normalisation {
+    Normalisation { mean: vec![f64::from(NOISE) / 255.0], deviation: vec![64.0 / 255.0] }
+}
+
 /// Fills `out` with micro-batch `number`, whose first image is number · `rows`, on all cores.
 pub(crate) fn fill_pattern(pattern: Pattern, number: u64, rows: usize, out: &mut MicroBatch) {
     let Pattern { channels, size, .. } = pattern;
     let first = number.wrapping_mul(rows as u64);
     let image = size * size * channels;
-    let levels: [f32; LEVELS] = std::array::from_fn(|level| (level as f32 - f32::from(NOISE)) / 64.0);
-    let inputs = out.inputs.reset_f32(&[rows, size, size, channels]).par_chunks_exact_mut(image);
-    inputs.enumerate().for_each_init(
-        || vec![0; image],
-        |pixels, (index, input)| {
-            pattern.draw(first.wrapping_add(index as u64), pixels);
-            input.iter_mut().zip(pixels).for_each(|(value, pixel)| *value = levels[usize::from(*pixel)]);
-        },
-    );
+    let inputs = out.inputs.reset_u8(&[rows, size, size, channels]).par_chunks_exact_mut(image);
+    inputs.enumerate().for_each(|(index, input)| pattern.draw(first.wrapping_add(index as u64), input));
     for (target, index) in out.targets.reset_u32(&[rows]).iter_mut().zip(0..) {
         *target = pattern.class(first.wrapping_add(index));
     }

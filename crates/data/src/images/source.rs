@@ -9,24 +9,21 @@ use rayon::prelude::*;
 
 use super::augment::{Draws, centered, training};
 use super::mixup::{self, SHARES};
+use super::normalisation::Normalisation;
 use super::options::ImageOptions;
 use super::picture::{Picture, invalid};
 use super::split::{ImageSplit, Part};
 use crate::batch::checked_shape;
 use crate::{ArrayShape, BatchShape, Error, IGNORED, MicroBatch, MicroBatchId, Permutation, Source};
 
-/// Values of a channel of a pixel.
-const LEVELS: usize = 256;
-
-/// Micro-batches of images, decoded on all cores. Inputs are `f32` \[images, size, size, channels\]; targets
+/// Micro-batches of images, decoded on all cores. Inputs are `u8` \[images, size, size, channels\]; targets
 /// `u32` \[images\], or \[images, 3\] with mixup: the class, the other class, and the first one's share of
 /// [`SHARES`].
 #[derive(Debug)]
 pub struct ImageSource {
     split: ImageSplit,
     options: ImageOptions,
-    /// Normalised values, \[channels\] of all levels.
-    normalised: Vec<[f32; LEVELS]>,
+    normalisation: Normalisation,
     order_key: [u32; 2],
     augment_key: [u32; 2],
     /// Names of the images that were skipped.
@@ -55,13 +52,9 @@ impl ImageSource {
         if split.classes() > classes {
             return Err(Error::TooManyClasses { found: split.classes(), classes });
         }
-        let of = |values: &[f64], channel: usize| values[channel % values.len()];
-        let normalised = (0..channels).map(|channel| {
-            let (mean, deviation) = (of(&options.mean, channel), of(&options.deviation, channel));
-            std::array::from_fn(|level| ((level as f64 / 255.0 - mean) / deviation) as f32)
-        });
+        let each = |values: &[f64]| values.iter().copied().cycle().take(channels).collect();
         Ok(Self {
-            normalised: normalised.collect(),
+            normalisation: Normalisation { mean: each(&options.mean), deviation: each(&options.deviation) },
             order_key: key_of_name(options.seed, "data.images.order"),
             augment_key: key_of_name(options.seed, "data.images.augment"),
             split,
@@ -156,14 +149,9 @@ impl ImageSource {
     /// Writes the samples, of which `share` gives each one's share and partner.
     fn write(&self, samples: &[(Sample, u32, u32)], out: &mut MicroBatch) {
         let ImageOptions { channels, size, micro_batch, .. } = self.options;
-        let inputs = out.inputs.reset_f32(&[micro_batch, size, size, channels]);
+        let inputs = out.inputs.reset_u8(&[micro_batch, size, size, channels]);
         inputs.par_chunks_exact_mut(size * size * channels).zip(samples).for_each(|(input, (sample, ..))| {
-            let pixels = input.chunks_exact_mut(channels).zip(sample.pixels.chunks_exact(channels));
-            for (values, pixel) in pixels {
-                for ((value, level), table) in values.iter_mut().zip(pixel).zip(&self.normalised) {
-                    *value = table[usize::from(*level)];
-                }
-            }
+            input.copy_from_slice(&sample.pixels);
         });
         let targets = out.targets.reset_u32(&self.target_extents());
         for (target, (sample, other, share)) in targets.chunks_exact_mut(self.targets()).zip(samples) {
@@ -241,7 +229,7 @@ impl Source for ImageSource {
     fn shape(&self) -> BatchShape {
         let ImageOptions { channels, size, micro_batch, .. } = self.options;
         BatchShape {
-            inputs: ArrayShape::of_f32([micro_batch, size, size, channels]),
+            inputs: ArrayShape::of_u8([micro_batch, size, size, channels]),
             targets: ArrayShape::of_u32(self.target_extents()),
         }
     }
@@ -252,6 +240,10 @@ impl Source for ImageSource {
 
     fn classes(&self) -> Option<usize> {
         Some(self.options.classes)
+    }
+
+    fn normalisation(&self) -> Option<&Normalisation> {
+        Some(&self.normalisation)
     }
 
     fn validation_micro_batches(&self) -> u64 {

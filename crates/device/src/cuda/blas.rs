@@ -262,6 +262,7 @@ fn data_type(dtype: DType) -> sys::cudaDataType_t {
         DType::U32 => sys::cudaDataType_t::CUDA_R_32U,
         DType::E4m3 => sys::cudaDataType_t::CUDA_R_8F_E4M3,
         DType::E5m2 => sys::cudaDataType_t::CUDA_R_8F_E5M2,
+        DType::U8 => sys::cudaDataType_t::CUDA_R_8U,
     }
 }
 

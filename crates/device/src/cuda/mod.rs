@@ -1,4 +1,4 @@
-//! NVIDIA GPUs: one context, three streams, loaded kernels, cuBLASLt, cuDNN, and host memory for copies.
+//! NVIDIA GPUs: one context, four streams, loaded kernels, cuBLASLt, cuDNN, and host memory for copies.
 //!
 //! The libraries are opened at run time, so the program builds and starts without them.
 #![allow(unsafe_code)] // driver queries about a device
@@ -88,7 +88,7 @@ impl Cuda {
             modules::Modules::load(&context, families, &architecture(description.compute_capability))?;
         let blas = blas::Blas::new(&description.model, tf32)?;
         let staging = staging::Staging::new(&context, &events)?;
-        let fetches = staging::Fetches::new(&context, &events);
+        let fetches = staging::Fetches::new(&context, &events)?;
         let after_modules = account::used(&context)?;
         let ledger = account::Start { after_context, after_modules, communicators: Cell::new(0) };
         let cuda = Cuda {

@@ -16,6 +16,9 @@ const BLOCK_BYTES: usize = 1 << 20;
 const BLOCKS: usize = 16;
 /// Bytes of the largest value that is fetched without waiting.
 pub(crate) const FETCH_BYTES: usize = 256;
+/// Values on their way that need no driver call, which must not happen while ranks wait for each other: the
+/// results of two steps, and loss and counts of three validation micro-batches.
+const FETCHES: usize = 8;
 
 /// A pinned block of host memory.
 struct Pinned {
@@ -133,8 +136,10 @@ pub(crate) struct Fetches {
 }
 
 impl Fetches {
-    pub(crate) fn new(context: &Arc<CudaContext>, events: &Rc<EventPool>) -> Rc<Self> {
-        Rc::new(Fetches { context: Arc::clone(context), events: Rc::clone(events), idle: RefCell::default() })
+    pub(crate) fn new(context: &Arc<CudaContext>, events: &Rc<EventPool>) -> Result<Rc<Self>> {
+        let idle = (0..FETCHES).map(|_| Pinned::new(context, FETCH_BYTES)).collect::<Result<_>>()?;
+        let (context, events) = (Arc::clone(context), Rc::clone(events));
+        Ok(Rc::new(Fetches { context, events, idle: RefCell::new(idle) }))
     }
 
     /// Enqueues a copy of `bytes` bytes, at most [`FETCH_BYTES`], from `address`.

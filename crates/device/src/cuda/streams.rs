@@ -28,7 +28,7 @@ impl Streams {
         let (_, urgent) = result::stream::get_priority_range().named("cuCtxGetStreamPriorityRange")?;
         let mut handles = [std::ptr::null_mut(); StreamKind::ALL.len()];
         for kind in StreamKind::ALL {
-            // Work that other ranks wait for has priority as soon as a multiprocessor is free.
+            // Work that other ranks or compute wait for has priority as soon as a multiprocessor is free.
             let priority = if kind == StreamKind::Compute { 0 } else { urgent };
             // Non-blocking streams avoid the implicit waits of the legacy default stream.
             let flags = result::stream::StreamKind::NonBlocking;

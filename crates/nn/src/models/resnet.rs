@@ -6,7 +6,7 @@ mod model;
 mod sizes;
 
 pub use model::ResNet;
-pub use sizes::ResNetSizes;
+pub use sizes::{ResNetSizes, StemKind};
 
 use std::sync::Arc;
 
@@ -73,7 +73,7 @@ impl ModelSpec for ResNetSizes {
     }
 
     fn check(&self, given: &Given, conditions: &Conditions) -> keys::Result<()> {
-        let Self { depth, width, classes, image_size, channels } = *self;
+        let Self { depth, width, classes, image_size, channels, .. } = *self;
         if self.stages().is_none() {
             let depths = DEPTHS.map(|(depth, ..)| depth.to_string()).join(", ");
             let reason = format!("model.depth = {depth} is not one of {depths}");
@@ -105,9 +105,10 @@ impl ModelSpec for ResNetSizes {
     }
 
     fn summary(&self) -> String {
-        let Self { depth, width, classes, image_size, .. } = self;
+        let Self { depth, width, classes, image_size, stem, .. } = self;
+        let stem = if *stem == StemKind::Small { ", small stem" } else { "" };
         let width = if *width == 1.0 { String::new() } else { format!(", width {width}") };
-        format!("ResNet-{depth}{width}, {classes} classes, {image_size} × {image_size}")
+        format!("ResNet-{depth}{width}{stem}, {classes} classes, {image_size} × {image_size}")
     }
 
     fn searchable(&self) -> Vec<Searchable> {

@@ -30,6 +30,7 @@ pub static FAMILIES: Families = &[
     &super::mse::FAMILY,
     &super::norm::FAMILY,
     &super::optimizer::FAMILY,
+    &super::pixels::FAMILY,
     &super::pointwise::cuda::FAMILY,
     &super::pooling::cuda::FAMILY,
     &super::qk_norm::cuda::FAMILY,

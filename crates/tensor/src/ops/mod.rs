@@ -43,6 +43,7 @@ pub mod matmul;
 pub mod mse;
 pub mod norm;
 pub mod optimizer;
+pub mod pixels;
 pub mod pointwise;
 pub mod pooling;
 pub mod qk_norm;

@@ -109,7 +109,7 @@ fn a_document_does_not_see_others() {
         let documents = tensor(&case.device, &first, [1, time]);
         let masks = Masks { documents: Some(&documents), dropout: None };
         let together = attention::forward(&Qkv::Packed(qkv), heads, masks).unwrap().output;
-        let none = vec![0; half];
+        let none = vec![0_u32; half];
         let alone = tensor(&case.device, &none, [1, half]);
         let masks = Masks { documents: Some(&alone), dropout: None };
         let part = |number: usize| -> Tensor {

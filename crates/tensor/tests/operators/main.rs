@@ -30,6 +30,7 @@ mod mse;
 mod norm;
 mod norms;
 mod optimizers;
+mod pixels;
 mod pooling;
 mod qk_norm;
 mod random;

@@ -84,7 +84,7 @@ fn refusals() {
     let case = &devices()[0];
     let logits = || case.tensor(&[0.0; 6], [2, 3]);
     for (targets, expected) in [
-        (vec![0, 7], "index 7 is outside 0..3"),
+        (vec![0_u32, 7], "index 7 is outside 0..3"),
         (vec![0, 1, 0, 1, 7, 0], "index 7 is outside 0..3"),
         (vec![0; 4], "soft_cross_entropy.forward: targets"),
     ] {

@@ -106,6 +106,7 @@ impl Worker {
         let loss_scale = self.loss_factor()?;
         let (data, phases) = ((&mut self.data, &*self.data_order), &mut self.phases);
         let mut feed = WorkerFeed::new(&self.device, (&setup.config, &setup.dataset), numbers, data, phases);
+        feed.pixels = self.pixels.as_mut();
         feed.label_smoothing = setup.config.train.label_smoothing as f32;
         feed.marks = self.marks.as_mut();
         feed.loss_scale = loss_scale;
@@ -285,9 +286,10 @@ impl Worker {
         let order = self.executor.validation_data_order(own, dataset.source.packs_documents());
         let mut feed =
             WorkerFeed::new(&self.device, (config, dataset), numbers, (&mut data, &order), &mut self.phases);
+        feed.pixels = self.pixels.as_mut();
         let scope = self.device.module("validation");
         self.passed_over += self.executor.validate(&mut self.parts, &mut self.planes, own, &mut feed)?;
         drop(scope);
-        Ok(feed.results)
+        feed.results()
     }
 }

@@ -5,7 +5,7 @@ use keys::Value;
 use serde_json::json;
 
 use super::model::ResNet;
-use super::sizes::ResNetSizes;
+use super::sizes::{ResNetSizes, StemKind};
 use crate::hugging_face::{FolderConfig, FolderTensor, HuggingFaceConfig, HuggingFaceModel};
 use crate::model::Model;
 use crate::{ModelSpec, Parameters, Stage};
@@ -27,6 +27,12 @@ fn keys(config: &FolderConfig) -> Result<Vec<(&'static str, Value)>, String> {
         (ResNetSizes::classes, config.count("num_classes")?.into()),
         (ResNetSizes::channels, config.optional_count("num_channels")?.unwrap_or(3).into()),
     ];
+    if let Some(stem) = config.text("stem")? {
+        let names = StemKind::ALL.map(StemKind::name);
+        let known = names.into_iter().find(|name| *name == stem);
+        let known = known.ok_or_else(|| format!("its stem is {stem:?}, not one of {}", names.join(", ")))?;
+        keys.push((ResNetSizes::stem, known.into()));
+    }
     keys.extend(size.map(|size| (ResNetSizes::image_size, size.into())));
     Ok(keys)
 }
@@ -46,6 +52,7 @@ pub(super) fn model(sizes: &ResNetSizes) -> Option<HuggingFaceModel> {
         ("image_size", json!(sizes.image_size)),
         ("num_channels", json!(sizes.channels)),
         ("num_classes", json!(sizes.classes)),
+        ("stem", json!(sizes.stem.name())),
         ("width", json!(sizes.width)),
     ];
     Some(HuggingFaceModel {

@@ -5,7 +5,7 @@ use autograd::{Tape, Var, ops};
 use tensor::Tensor;
 use tensor::ops::Activation;
 
-use super::sizes::ResNetSizes;
+use super::sizes::{ResNetSizes, StemKind};
 use crate::error::{NnError, Result};
 use crate::init::Init;
 use crate::layers::{BatchNorm, Convolution, ConvolutionSizes, Linear, ResidualBlock, Stack, within};
@@ -16,20 +16,28 @@ use crate::recompute::Recompute;
 /// The layers before the first block: a convolution, a norm with ReLU, and pooling.
 #[derive(Debug)]
 struct Stem {
+    kind: StemKind,
     convolution: Convolution,
     norm: BatchNorm,
 }
 
 impl Stem {
-    fn new(parameters: &mut Parameters, inputs: usize, outputs: usize) -> Result<Self> {
-        let sizes = ConvolutionSizes { inputs, outputs, kernel: 7, stride: 2 };
+    fn new(parameters: &mut Parameters, kind: StemKind, inputs: usize, outputs: usize) -> Result<Self> {
+        let (kernel, stride) = match kind {
+            StemKind::ImageNet => (7, 2),
+            StemKind::Small => (3, 1),
+        };
+        let sizes = ConvolutionSizes { inputs, outputs, kernel, stride };
         let convolution = Convolution::new(parameters, "conv1", sizes)?;
-        Ok(Stem { convolution, norm: BatchNorm::new(parameters, "bn1", outputs)? })
+        Ok(Stem { kind, convolution, norm: BatchNorm::new(parameters, "bn1", outputs)? })
     }
 
     fn forward(&self, tape: &Tape, images: Tensor) -> Result<Var> {
         let hidden = self.convolution.forward(tape, tape.constant(images))?;
         let hidden = self.norm.forward_relu(tape, hidden, None)?;
+        if self.kind == StemKind::Small {
+            return Ok(hidden);
+        }
         let windows = Windows { size: [3, 3], stride: [2, 2], padding: [1, 1], counts_padding: false };
         within(tape, "maxpool", || Ok(ops::max_pool(tape, hidden, windows)?))
     }
@@ -55,7 +63,8 @@ impl ResNet {
             return Err(NnError::Sizes(format!("layers {layers:?} are no stage of {count} blocks")));
         }
         let (first, last) = (&all[0].1, &all[all.len() - 1].1);
-        let stem = stage.is_first().then(|| Stem::new(&mut parameters, sizes.channels, first.inputs));
+        let stem =
+            stage.is_first().then(|| Stem::new(&mut parameters, sizes.stem, sizes.channels, first.inputs));
         let stem = stem.transpose()?;
         let block = |index: usize| {
             let (name, sizes) = &all[index];

@@ -1,6 +1,6 @@
 //! The sizes of a residual network, and the blocks that follow from them.
 
-use keys::{Interval, Row, section};
+use keys::{Interval, Row, choice, section};
 
 use crate::family::MOST_EXTENT;
 use crate::layers::ResidualBlockSizes;
@@ -17,8 +17,35 @@ section! {
         classes: usize = Row::count(1, MOST_EXTENT).default("1000");
         /// Height and width of the images.
         image_size: usize = Row::count(1, MOST_EXTENT).default("224");
+        /// The layers before the first block: for images of some hundred pixels a side, a convolution of
+        /// 7 × 7 with stride 2 and max pooling, as torchvision's; for small ones, a convolution of 3 × 3
+        /// with stride 1 and no pooling.
+        stem: StemKind = choice!(StemKind, StemKind::ALL).default("\"imagenet\"");
         /// Values of a pixel.
         channels: usize = Row::count(1, MOST_EXTENT).default("3");
+    }
+}
+
+/// The layers before the first block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StemKind {
+    /// A convolution of 7 × 7 with stride 2, a norm with ReLU, and max pooling of 3 × 3 with stride 2.
+    ImageNet,
+    /// A convolution of 3 × 3 with stride 1, and a norm with ReLU.
+    Small,
+}
+
+impl StemKind {
+    /// All stems.
+    pub const ALL: [Self; 2] = [Self::ImageNet, Self::Small];
+
+    /// The name in a configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ImageNet => "imagenet",
+            Self::Small => "small",
+        }
     }
 }
 

@@ -1,0 +1,56 @@
+//! Forward passes alone, as an evaluation makes them.
+
+use std::time::Instant;
+
+use collective::Communicator;
+use config::RunConfig;
+use run::{Placed, Startup};
+use worker::Evaluator;
+
+use crate::cycled::cycled;
+use crate::error::Result;
+use crate::options::BenchOptions;
+use crate::step::StepMeasure;
+
+/// Timed rounds, each of as many micro-batches as the options have steps.
+const ROUNDS: usize = 5;
+
+/// Runs the forward pass and the loss of `config`'s micro-batches on one rank, which holds no gradients and
+/// no optimizer state. The seconds are those of a micro-batch in each round. Errors: those of an evaluation.
+pub fn bench_forward(mut config: RunConfig, options: &BenchOptions) -> Result<StepMeasure> {
+    config.train.validation_micro_batches = options.steps;
+    let Placed { placement, reason } = Placed::find(options.device, &mut config, &Startup::alone(), None)?;
+    let (setup, cycled) = cycled(plan::prepare(config, placement)?);
+    run::prepare_kernels(&setup)?;
+    let mut evaluator = Evaluator::new(&setup, Communicator::solo(), None)?;
+    let (began, mut rounds) = (Instant::now(), 0);
+    while rounds == 0 || began.elapsed() < options.warm_up_time {
+        evaluator.losses(&mut |_| ())?;
+        rounds += 1;
+    }
+    let (mut seconds, mut loss) = (Vec::new(), f32::NAN);
+    for _ in 0..ROUNDS {
+        let began = Instant::now();
+        let found = evaluator.losses(&mut |_| ())?;
+        seconds.push(began.elapsed().as_secs_f64() / options.steps as f64);
+        loss = found.losses.last().copied().unwrap_or(loss);
+    }
+    let (device, train) = (evaluator.device(), &setup.config.train);
+    let (description, examples) = (device.description(), setup.config.model.examples());
+    Ok(StepMeasure {
+        model: description.model.clone(),
+        libraries: description.libraries.clone(),
+        reason,
+        parameters: setup.blueprint.sizes().iter().sum(),
+        tokens: (train.micro_batch_size * examples.units()) as u64,
+        unit: examples.rate(),
+        seconds,
+        input_milliseconds: None,
+        cycled,
+        loss,
+        peaks: (device.statistics().peak_allocated(), device.statistics().peak_reserved()),
+        at_peak: device.with_allocator(|allocator| allocator.peak_category_bytes()),
+        families: Vec::new(),
+        rates: None,
+    })
+}

@@ -1,0 +1,40 @@
+use device::{Category, Request};
+use tensor::ops::pixels::{MOST_CHANNELS, normalise};
+use tensor::{DType, Tensor};
+
+use crate::support::{bits, devices, read};
+
+const MEAN: [f64; MOST_CHANNELS] = [0.485, 0.456, 0.406, 0.0];
+const DEVIATION: [f64; MOST_CHANNELS] = [0.229, 0.224, 0.225, 1.0];
+
+#[test]
+fn levels_are_normalised_in_f64_and_rounded_by_channel() {
+    for case in devices() {
+        // Lengths with and without a rest beyond vectors, pixels and blocks, and views that are not aligned.
+        for (channels, length, offset) in
+            [(1, 256, 0), (3, 3 * 32 * 32, 0), (3, 99_999, 0), (3, 70_003, 1), (4, 4 * 333, 3), (2, 1, 0)]
+        {
+            let levels: Vec<u8> = (0..length + offset).map(|at| (at * 37 + at / 256) as u8).collect();
+            let request = Request::new(Category::Input, "test");
+            let whole = Tensor::empty(&case.device, [length + offset], DType::U8, request).unwrap();
+            whole.set(&levels).unwrap();
+            let pixels = whole.view(offset, [length]).unwrap();
+            let (mean, deviation) = (&MEAN[..channels], &DEVIATION[..channels]);
+            let found = normalise(&pixels, mean, deviation, case.dtype).unwrap();
+            let of = |(at, level): (usize, &u8)| {
+                let (mean, deviation) = (mean[at % channels], deviation[at % channels]);
+                case.round(((f64::from(*level) / 255.0 - mean) / deviation) as f32)
+            };
+            let expected: Vec<f32> = levels[offset..].iter().enumerate().map(of).collect();
+            let expected = case.tensor(&expected, [length]);
+            assert_eq!(bits(&found), bits(&expected), "{} {channels} {length} {offset}", case.name());
+            assert!(read(&found).iter().all(|value| value.is_finite()));
+        }
+        let words = case.tensor(&[0.0], [1]);
+        assert!(normalise(&words, &MEAN, &DEVIATION, case.dtype).is_err());
+        let pixels = Tensor::from_host(&case.device, &[0_u8; 5], [5], Category::Input).unwrap();
+        assert!(normalise(&pixels, &MEAN[..2], &DEVIATION[..3], case.dtype).is_err());
+        assert!(normalise(&pixels, &[0.0; 5], &[1.0; 5], case.dtype).is_err());
+        assert!(normalise(&pixels, &[], &[], case.dtype).is_err());
+    }
+}

@@ -1,0 +1,48 @@
+//! Arrays of micro-batches as tensors.
+
+use data::{ArrayShape, HostArray, HostData, HostType};
+use device::parallel::{CHUNK, for_pieces};
+use device::{Category, DType, Device, Float, dispatch};
+use tensor::{Shape, Tensor};
+
+use crate::error::{Result, WorkerError};
+
+/// Copies an array of a micro-batch to the device, with floating-point values rounded to `dtype`. Pixels stay
+/// what they are.
+pub(crate) fn upload(device: &Device, array: &HostArray, dtype: DType) -> Result<Tensor> {
+    let shape = shape_of(&array.shape)?;
+    Ok(match &array.data {
+        HostData::U32(values) => Tensor::from_host(device, values, shape, Category::Input)?,
+        HostData::U8(values) => Tensor::from_host(device, values, shape, Category::Input)?,
+        HostData::F32(values) if dtype == DType::F32 => {
+            Tensor::from_host(device, values, shape, Category::Input)?
+        }
+        HostData::F32(values) => dispatch!(
+            dtype,
+            T => {
+                let mut rounded = vec![T::from_f32(0.0); values.len()];
+                for_pieces(&mut rounded, CHUNK, |index, piece| {
+                    <T as Float>::round(&values[index * CHUNK..][..piece.len()], piece);
+                });
+                Tensor::from_host(device, &rounded, shape, Category::Input)?
+            },
+            _ => Tensor::from_host(device, values, shape, Category::Input)?,
+        ),
+    })
+}
+
+/// Allocates an array as [`upload`] does, without the values, which Meta does not read.
+pub(crate) fn allocate(device: &Device, array: &ArrayShape, dtype: DType) -> Result<Tensor> {
+    let dtype = match array.values {
+        HostType::F32 => dtype,
+        HostType::U32 => DType::U32,
+        HostType::U8 => DType::U8,
+    };
+    Ok(Tensor::for_host(device, shape_of(&array.extents)?, dtype, Category::Input)?)
+}
+
+/// The extents of an array of the data as a shape of tensors.
+pub(crate) fn shape_of(extents: &[usize]) -> Result<Shape> {
+    Shape::of(extents)
+        .ok_or_else(|| WorkerError::Refused(format!("an array of {} dimensions is no tensor", extents.len())))
+}
