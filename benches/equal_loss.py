@@ -15,6 +15,7 @@ RECIPES = {
     "bf16": ["precision.matmul=compute"],
     "tensorwise": ["precision.matmul=fp8", "precision.fp8_recipe=tensorwise"],
     "rowwise": ["precision.matmul=fp8", "precision.fp8_recipe=rowwise"],
+    "tensorwise-e5m2": ["precision.matmul=fp8", "precision.fp8_gradients=e5m2"],
 }
 
 

@@ -176,7 +176,7 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][D / 8][4], u
 // Both: 128 threads, shared (2 * 64 + 4 * 64) rows and 1.5 KiB. Tiles of 64 by 64 let two blocks share a
 // multiprocessor with all accumulators and the block's own operands in registers. Long blocks start first.
 // Floors: 4 matmuls for keys and values, 3 for queries, each batch * heads * time^2 * HEAD_DIM FLOP (the
-// causal half).
+// causal half). Cells: null, or where the largest magnitudes of the gradients go.
 #define BACKWARD_OPERANDS                                                                                 \
     const Half *__restrict__ dy, const Half *__restrict__ q, const Half *__restrict__ k,                  \
         const Half *__restrict__ v, const float *__restrict__ statistics, u32 time, u32 heads, u32 group, \
@@ -185,7 +185,8 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][D / 8][4], u
 // Grid [ceil(time / 64), heads / group, batch]: a block adds the query heads of its key and value head in
 // their order.
 KERNEL __launch_bounds__(BACKWARD_WARPS *WARP, 2)
-    OF_HALF(backward_key_value)(Half *__restrict__ dk, Half *__restrict__ dv, BACKWARD_OPERANDS) {
+    OF_HALF(backward_key_value)(Half *__restrict__ dk, Half *__restrict__ dv, BACKWARD_OPERANDS,
+                                u32 *dk_cells, u32 *dv_cells) {
     extern __shared__ __align__(128) u8 memory[];
     const u32 first = blockIdx.x * BACKWARD_ROWS, width = heads * D;
     const u64 sequence = u64(blockIdx.z) * time, start = sequence * kv_stride + blockIdx.y * D;
@@ -205,13 +206,15 @@ KERNEL __launch_bounds__(BACKWARD_WARPS *WARP, 2)
         backward<true>(acc, memory, from, first, time, scale, aligned, MASKS, blockIdx.z * heads + head);
     }
     const u32 row = first + threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
-    store_rows(dk + start, kv_stride, row, time, acc[0], scale, scale);
-    store_rows(dv + start, kv_stride, row, time, acc[1], 1.0f, 1.0f);
+    const u32 most = store_rows(dk + start, kv_stride, row, time, acc[0], scale, scale);
+    if (dk_cells) record_pair(most, dk_cells);
+    const u32 other = store_rows(dv + start, kv_stride, row, time, acc[1], 1.0f, 1.0f);
+    if (dv_cells) record_pair(other, dv_cells);
 }
 
 // Grid [ceil(time / 64), heads, batch].
 KERNEL __launch_bounds__(BACKWARD_WARPS *WARP, 2)
-    OF_HALF(backward_query)(Half *__restrict__ dq, BACKWARD_OPERANDS) {
+    OF_HALF(backward_query)(Half *__restrict__ dq, BACKWARD_OPERANDS, u32 *cells) {
     extern __shared__ __align__(128) u8 memory[];
     const u32 head = blockIdx.y, first = (gridDim.x - 1 - blockIdx.x) * BACKWARD_ROWS, width = heads * D;
     const u64 sequence = u64(blockIdx.z) * time;
@@ -227,7 +230,8 @@ KERNEL __launch_bounds__(BACKWARD_WARPS *WARP, 2)
     float acc[1][D / 8][4] = {};
     backward<false>(acc, memory, from, first, time, scale, aligned, MASKS, blockIdx.z * heads + head);
     const u32 row = first + threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
-    store_rows(dq + start, q_stride, row, time, acc[0], scale, scale);
+    const u32 most = store_rows(dq + start, q_stride, row, time, acc[0], scale, scale);
+    if (cells) record_pair(most, cells);
 }
 
 #endif

@@ -61,11 +61,12 @@ __device__ __forceinline__ void forward_tile(Rows &rows, const u32 (&q)[D / 16][
 // Grid [ceil(time / 128), heads, batch], 256 threads, shared (128 + 4 * 64) rows. A warp owns all columns of
 // 16 queries, so the softmax needs no other warp; keys and values of 64 positions are double buffered. Long
 // blocks of a head start first; the blocks of a head run together, so that L2 holds its keys and values.
-// Floor: 2 matmuls, 2 * batch * heads * time^2 * HEAD_DIM FLOP (the causal half).
+// Floor: 2 matmuls, 2 * batch * heads * time^2 * HEAD_DIM FLOP (the causal half). `cells`: null, or where the
+// largest magnitude of the output goes.
 KERNEL __launch_bounds__(FORWARD_WARPS *WARP, D >= 96 ? 1 : 2)
     OF_HALF(forward)(Half *__restrict__ out, float *__restrict__ logsumexp, const Half *__restrict__ q,
                       const Half *__restrict__ k, const Half *__restrict__ v, u32 time, u32 heads, u32 group,
-                      u32 q_stride, u32 kv_stride, float scale, u32 aligned, MASKS_PARAMETERS) {
+                      u32 q_stride, u32 kv_stride, float scale, u32 aligned, MASKS_PARAMETERS, u32 *cells) {
     extern __shared__ __align__(128) u8 memory[];
     const Masks masks = MASKS;
     constexpr u32 THREADS = FORWARD_WARPS * WARP, STAGE = FORWARD_KEYS * D * 2;
@@ -110,7 +111,9 @@ KERNEL __launch_bounds__(FORWARD_WARPS *WARP, D >= 96 ? 1 : 2)
     rows.total[0] = quad_sum(rows.total[0]);
     rows.total[1] = quad_sum(rows.total[1]);
     Half *to = out + sequence * width + head * D;
-    store_rows(to, width, row, time, rows.out, 1.0f / rows.total[0], 1.0f / rows.total[1]);
+    const u32 most =
+        store_rows(to, width, row, time, rows.out, 1.0f / rows.total[0], 1.0f / rows.total[1]);
+    if (cells) record_pair(most, cells);
     float *line = logsumexp + (u64(blockIdx.z) * heads + head) * time;
     if (threadIdx.x % 4 == 0) {
         if (row < time) line[row] = rows.largest[0] * scale + LN2 * __log2f(rows.total[0]);

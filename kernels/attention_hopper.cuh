@@ -10,7 +10,7 @@
 // (i, n - 1 - i), all of about one length, so that copies for the next pair run ahead while the last is
 // stored.
 #pragma once
-#include "common.cuh"
+#include "maximum.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -285,10 +285,11 @@ __device__ __forceinline__ u32 own_row(u32 group) {
 }
 
 // Stores row and row + 8 of 64 rows, each times its factor. A quad swaps its parts so that each thread stores
-// 16 bytes.
-__device__ __forceinline__ void store_rows(Half *to, u64 stride, u32 row, u32 time, const float (&acc)[D / 2],
-                                           float factor0, float factor1) {
+// 16 bytes. Returns the largest magnitudes of the stored elements, a pair in half precision.
+__device__ __forceinline__ u32 store_rows(Half *to, u64 stride, u32 row, u32 time, const float (&acc)[D / 2],
+                                          float factor0, float factor1) {
     const u32 quad = threadIdx.x % 4;
+    u32 largest = 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const float factor = half == 0 ? factor0 : factor1;
@@ -300,6 +301,10 @@ __device__ __forceinline__ void store_rows(Half *to, u64 stride, u32 row, u32 ti
             for (int i = 0; i < 4; ++i)
                 x[i] =
                     pack_half(acc[(n + i) * 4 + half * 2] * factor, acc[(n + i) * 4 + half * 2 + 1] * factor);
+            if (row + half * 8 < time) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) largest = larger_pair(largest, x[i]);
+            }
             // Transposes 4 by 4 among the quad, in two rounds.
             const u32 a = __shfl_xor_sync(ALL_LANES, quad & 1 ? x[0] : x[1], 1);
             const u32 b = __shfl_xor_sync(ALL_LANES, quad & 1 ? x[2] : x[3], 1);
@@ -312,6 +317,7 @@ __device__ __forceinline__ void store_rows(Half *to, u64 stride, u32 row, u32 ti
             if (row + half * 8 < time) store<4>(reinterpret_cast<u32 *>(line + n * 8), whole);
         }
     }
+    return largest;
 }
 
 #endif

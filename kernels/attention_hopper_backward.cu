@@ -251,9 +251,11 @@ template <bool OWN_KEYS> struct Consumer {
 // tiles of 128 rows and 1 KiB, 8 (4) stages of two tiles of 64 rows and 1 KiB, and 2 KiB. Floors: 4 matmuls
 // for keys and values, 3 for queries, each batch * heads * time^2 * HEAD_DIM FLOP (the causal half). first is
 // dq, or dk with OWN_KEYS; second is dv. They have the layout of q, k and v. With OWN_KEYS a block of threads
-// adds the query heads of its key and value head in their order.
+// adds the query heads of its key and value head in their order. Cells: null, or where the largest magnitudes
+// of first and second go.
 template <bool OWN_KEYS>
-__device__ __forceinline__ void backward(Half *first, Half *second, const Operands &from, float scale) {
+__device__ __forceinline__ void backward(Half *first, Half *second, const Operands &from, float scale,
+                                         u32 *first_cells, u32 *second_cells) {
     // Producers keep their addresses, and consumers of keys two sums.
     constexpr int FEW = !OWN_KEYS ? 56 : CONSUMERS == 2 ? 40 : 32;
     const Memory memory(shared_memory);
@@ -285,11 +287,15 @@ __device__ __forceinline__ void backward(Half *first, Half *second, const Operan
             consumer.block(members, others, count - others, acc0, acc1);
             if constexpr (OWN_KEYS) {
                 const u64 start = from.kv_start(head, sequence);
-                store_rows(first + start, from.kv_stride, row, time, acc0, scale, scale);
-                store_rows(second + start, from.kv_stride, row, time, acc1, 1.0f, 1.0f);
+                const u32 most =
+                    store_rows(first + start, from.kv_stride, row, time, acc0, scale, scale);
+                if (first_cells) record_pair(most, first_cells);
+                const u32 other = store_rows(second + start, from.kv_stride, row, time, acc1, 1.0f, 1.0f);
+                if (second_cells) record_pair(other, second_cells);
             } else {
-                store_rows(first + from.q_start(head, sequence), from.q_stride, row, time, acc0, scale,
-                           scale);
+                const u32 most = store_rows(first + from.q_start(head, sequence), from.q_stride, row, time,
+                                            acc0, scale, scale);
+                if (first_cells) record_pair(most, first_cells);
             }
         });
     }
@@ -300,15 +306,17 @@ __device__ __forceinline__ void backward(Half *first, Half *second, const Operan
         const Half *__restrict__ v, const float *__restrict__ statistics, u32 batch, u32 time, u32 heads, \
         u32 group, u32 q_stride, u32 kv_stride, float scale
 
-KERNEL __launch_bounds__(BLOCK, 1) OF_HALF(backward_query)(Half *__restrict__ dq, BACKWARD_OPERANDS) {
+KERNEL __launch_bounds__(BLOCK, 1)
+    OF_HALF(backward_query)(Half *__restrict__ dq, BACKWARD_OPERANDS, u32 *cells) {
     backward<false>(dq, nullptr, {dy, q, k, v, statistics, batch, time, heads, group, q_stride, kv_stride},
-                    scale);
+                    scale, cells, nullptr);
 }
 
 KERNEL __launch_bounds__(BLOCK, 1)
-    OF_HALF(backward_key_value)(Half *__restrict__ dk, Half *__restrict__ dv, BACKWARD_OPERANDS) {
+    OF_HALF(backward_key_value)(Half *__restrict__ dk, Half *__restrict__ dv, BACKWARD_OPERANDS,
+                                u32 *dk_cells, u32 *dv_cells) {
     backward<true>(dk, dv, {dy, q, k, v, statistics, batch, time, heads, group, q_stride, kv_stride},
-                   scale);
+                   scale, dk_cells, dv_cells);
 }
 
 #endif

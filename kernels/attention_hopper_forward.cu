@@ -158,12 +158,13 @@ struct Consumer {
 // Grid [min(multiprocessors, pairs * heads * batch)], 384 threads, shared 12 (HEAD_DIM 128: 7) tiles of 128
 // rows and 2 KiB: one block a multiprocessor, because a consumer's 240 registers hold a tile of scores, its
 // weights and the output. Floor: 2 matmuls, 2 * batch * heads * time^2 * HEAD_DIM FLOP (the causal half); at
-// HEAD_DIM 64 the exponentials take as long.
+// HEAD_DIM 64 the exponentials take as long. `cells`: null, or where the largest magnitude of the output
+// goes.
 KERNEL __launch_bounds__(BLOCK, 1)
     OF_HALF(forward)(Half *__restrict__ out, float *__restrict__ logsumexp,
                              const Half *__restrict__ q, const Half *__restrict__ k,
                              const Half *__restrict__ v, u32 batch, u32 time, u32 heads, u32 group,
-                             u32 q_stride, u32 kv_stride, float scale) {
+                             u32 q_stride, u32 kv_stride, float scale, u32 *cells) {
     const Memory memory(shared_memory);
     const u32 width = heads * D, warp = uniform(threadIdx.x / WARP);
     if (threadIdx.x == 0) memory.query_ring.init(COPIERS), memory.ring.init(1);
@@ -222,8 +223,9 @@ KERNEL __launch_bounds__(BLOCK, 1)
                 total[half] = softmax.total[half] + __shfl_xor_sync(ALL_LANES, softmax.total[half], 1);
                 total[half] += __shfl_xor_sync(ALL_LANES, total[half], 2);
             }
-            store_rows(out + u64(sequence) * time * width + head * D, width, row, time, acc, 1.0f / total[0],
-                       1.0f / total[1]);
+            const u32 most = store_rows(out + u64(sequence) * time * width + head * D, width, row, time, acc,
+                                        1.0f / total[0], 1.0f / total[1]);
+            if (cells) record_pair(most, cells);
             float *line = logsumexp + (u64(sequence) * heads + head) * time;
             if (threadIdx.x % 4 == 0) {
                 if (row < time) line[row] = softmax.largest[0] * scale + LN2 * __log2f(total[0]);

@@ -1,6 +1,7 @@
 // Tiles of attention in half precision: copies to shared memory, tensor-core matmuls, and dropout of weights.
 #pragma once
 #include "attention_masks.cuh"
+#include "maximum.cuh"
 
 #define D HEAD_DIM
 #define LOG2E 1.4426950408889634f
@@ -131,20 +132,25 @@ __device__ __forceinline__ float quad_sum(float x) {
     return x + __shfl_xor_sync(ALL_LANES, x, 2);
 }
 
-// Stores rows row and row + 8 of the 16 rows of a warp, each times a factor.
-__device__ __forceinline__ void store_rows(Half *to, u64 stride, u32 row, u32 time,
-                                           const float (&acc)[D / 8][4], float factor0, float factor1) {
+// Stores rows row and row + 8 of the 16 rows of a warp, each times a factor. Returns the largest magnitudes
+// of the stored elements, a pair in half precision.
+__device__ __forceinline__ u32 store_rows(Half *to, u64 stride, u32 row, u32 time,
+                                          const float (&acc)[D / 8][4], float factor0, float factor1) {
     const u32 column = threadIdx.x % 4 * 2;
+    u32 largest = 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         if (row + half * 8 >= time) continue;
         Half *line = to + u64(row + half * 8) * stride + column;
         const float factor = half == 0 ? factor0 : factor1;
 #pragma unroll
-        for (int n = 0; n < D / 8; ++n)
-            *reinterpret_cast<u32 *>(line + n * 8) =
-                pack_half(acc[n][half * 2] * factor, acc[n][half * 2 + 1] * factor);
+        for (int n = 0; n < D / 8; ++n) {
+            const u32 pair = pack_half(acc[n][half * 2] * factor, acc[n][half * 2 + 1] * factor);
+            *reinterpret_cast<u32 *>(line + n * 8) = pair;
+            largest = larger_pair(largest, pair);
+        }
     }
+    return largest;
 }
 
 // Calls f(n, i, factor of dropout) for the accumulators [n][i] of a tile of weights. Rows are queries and

@@ -29,11 +29,27 @@ __device__ __forceinline__ u32 largest_of(const u32 *cells) {
     return warp_maximum(bits);
 }
 
+// Adds the bits of a magnitude, which each lane of a warp has, to one of the cells: neighbouring warps use
+// others.
+__device__ __forceinline__ void record_bits(u32 mine, u32 *cells) {
+    const u32 bits = warp_maximum(mine);
+    const u32 warp = (blockIdx.x + blockIdx.y + blockIdx.z) * (blockDim.x / WARP) + threadIdx.x / WARP;
+    if (threadIdx.x % WARP == 0) atomicMax(cells + warp % CELLS, bits);
+}
+
 // Adds a warp's maximum, rounded to T: rounding keeps the order, so values are compared before it. All lanes
 // of a warp call it; whole warps may be absent.
 template <typename T> __device__ __forceinline__ void record(const Maximum &mine, u32 *cells) {
-    const u32 bits = warp_maximum(mine.bits);
-    const u32 warp = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
-    if (threadIdx.x % WARP == 0)
-        atomicMax(cells + warp % CELLS, __float_as_uint(to_f32(from_f32<T>(__uint_as_float(bits)))));
+    record_bits(__float_as_uint(to_f32(from_f32<T>(__uint_as_float(mine.bits)))), cells);
+}
+
+// The larger magnitudes of two pairs of 16-bit floats; those of bf16 are the upper halves of their bits in
+// f32.
+__device__ __forceinline__ u32 larger_pair(u32 magnitudes, u32 pair) {
+    return __vmaxu2(magnitudes, pair & 0x7fff7fff);
+}
+
+// Adds the larger of each lane's pair of magnitudes in bf16.
+__device__ __forceinline__ void record_pair(u32 magnitudes, u32 *cells) {
+    record_bits(max(magnitudes & 0xffff0000, magnitudes << 16), cells);
 }

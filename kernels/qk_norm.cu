@@ -1,6 +1,7 @@
 // RMS normalisation of every query and key head of packed rows, then the rotation to its position; values are
 // copied. One pass each way.
 #include "columns.cuh"
+#include "maximum.cuh"
 #include "rotary.cuh"
 
 // Launch: THREADS threads. A head belongs to a group of `lanes` threads of one warp, a power of two; a thread
@@ -88,17 +89,18 @@ __device__ __forceinline__ void forward(const T *x, const T *query_weight, const
 
 // dx = rstd * (g - normal * mean(g * normal)) with g = dz * weight, normal = x * rstd and dz the gradient
 // rotated back; dx may be dy, and values keep theirs. partial[run][0][column] = sum over queries of dz *
-// normal, [1] over keys.
+// normal, [1] over keys. `cells`: null, or where the largest magnitude of dx goes, values included.
 template <int N, int PIECES, typename T>
 __device__ __forceinline__ void backward(const T *dy, const T *x, const float *rstds, const T *query_weight,
                                          const T *key_weight, const float *table, const u32 *documents, T *dx,
-                                         float *partial, Rows<T> shape, u32 rows_per_run) {
+                                         float *partial, Rows<T> shape, u32 rows_per_run, u32 *cells) {
     __shared__ float sums[4 * THREADS * N * PIECES];
     const u32 normed = shape.query + shape.key_value, width = shape.width, half = width / 2;
     const u32 lanes = shape.lanes, lane = threadIdx.x % lanes, group = threadIdx.x / lanes;
     const u32 groups = THREADS / lanes, first = blockIdx.x * rows_per_run;
     const u32 end = min(shape.rows, first + rows_per_run), items = first < end ? (end - first) * normed : 0;
     Part<N, PIECES> added[2] = {};
+    Maximum most;
     for (u32 round = 0; round < items; round += groups) {
         const u32 item = round + group, row = first + item / normed, head = item % normed;
         const bool inside = item < items, is_key = head >= shape.query;
@@ -144,7 +146,15 @@ __device__ __forceinline__ void backward(const T *dy, const T *x, const float *r
             }
             write(dx + start + column, low);
             write(dx + start + half + column, high);
+            most.add(low);
+            most.add(high);
         });
+    }
+    if (cells) {
+        const u32 each = shape.key_value * width / N, others = first < end ? (end - first) * each : 0;
+        for (u32 i = threadIdx.x; i < others; i += THREADS)
+            most.add(read<N>(dy + u64(first + i / each) * shape.columns() + normed * width + i % each * N));
+        record<T>(most, cells);
     }
 #pragma unroll
     for (int part = 0; part < 2; part++)
@@ -187,14 +197,14 @@ __device__ __forceinline__ void backward(const T *dy, const T *x, const float *r
                         const T *__restrict__ query_weight, const T *__restrict__ key_weight,                \
                         const float *__restrict__ table, const u32 *__restrict__ documents, T *dx,           \
                         float *__restrict__ partial, u32 rows, u32 time, u32 query, u32 key_value,           \
-                        u32 width, u32 lanes, u32 rows_per_run, u32 vector) {                                \
+                        u32 width, u32 lanes, u32 rows_per_run, u32 vector, u32 *cells) {                    \
         const Rows<T> shape = {rows, time, query, key_value, width, lanes};                                  \
         if (vector)                                                                                          \
             backward<16 / sizeof(T), 1>(dy, x, rstds, query_weight, key_weight, table, documents, dx,        \
-                                        partial, shape, rows_per_run);                                       \
+                                        partial, shape, rows_per_run, cells);                                \
         else                                                                                                 \
             backward<1, PIECES_OF_ANY>(dy, x, rstds, query_weight, key_weight, table, documents, dx,         \
-                                       partial, shape, rows_per_run);                                        \
+                                       partial, shape, rows_per_run, cells);                                 \
     }
 
 FOR_EACH_TYPE(FOR_TYPE)

@@ -1,16 +1,19 @@
 // Rotary position embeddings of the first heads of rows, in place.
+#include "maximum.cuh"
 #include "rotary.cuh"
 
 // Launch: THREADS threads; a thread has UNROLL items, each N elements of the first half of a head and their
 // partners in the second half, all loaded before the first is stored. The table of cosines and sines stays in
-// L2. Floor: the heads in and out once.
+// L2. With `cells`, for the largest magnitude of the rows, the `others` items after them are `rest` for each
+// row: N elements behind its heads, which are only read. Floor: the heads in and out once.
 template <int N, bool BACK, typename T>
 __device__ __forceinline__ void turn(T *x, const float *table, const u32 *documents, u32 items, u32 time,
-                                     u32 heads, u32 width, u32 stride) {
+                                     u32 heads, u32 width, u32 stride, u32 rest, u32 others, u32 *cells) {
     const u32 half = width / 2, each = half / N, first = blockIdx.x * (THREADS * UNROLL) + threadIdx.x;
     Floats<N> low[UNROLL], high[UNROLL];
     u64 at[UNROLL];
     u32 entry[UNROLL];
+    Maximum most;
 #pragma unroll
     for (int i = 0; i < UNROLL; i++) {
         const u32 item = first + i * THREADS;
@@ -20,6 +23,9 @@ __device__ __forceinline__ void turn(T *x, const float *table, const u32 *docume
             entry[i] = position(documents, row, time) * width + column;
             low[i] = read<N>(x + at[i]);
             high[i] = read<N>(x + at[i] + half);
+        } else if (BACK && item < items + others) {
+            const u32 other = item - items;
+            most.add(read<N>(x + u64(other / rest) * stride + heads * width + other % rest * N));
         }
     }
 #pragma unroll
@@ -32,26 +38,32 @@ __device__ __forceinline__ void turn(T *x, const float *table, const u32 *docume
                 rotate(low[i], high[i], cosines, sines);
             write(x + at[i], low[i]);
             write(x + at[i] + half, high[i]);
+            if (BACK) most.add(low[i]), most.add(high[i]);
         }
     }
+    if (BACK && cells) record<T>(most, cells);
 }
 
 #define OPERANDS(T)                                                                                   \
     T *__restrict__ x, const float *__restrict__ table, const u32 *__restrict__ documents, u32 items, \
         u32 time, u32 heads, u32 width, u32 stride, u32 vector
 
-#define FOR_TYPE(NAME, T)                                                                  \
-    KERNEL __launch_bounds__(THREADS) rotate_##NAME(OPERANDS(T)) {                         \
-        if (vector)                                                                        \
-            turn<16 / sizeof(T), false>(x, table, documents, items, time, heads, width, stride); \
-        else                                                                               \
-            turn<1, false>(x, table, documents, items, time, heads, width, stride);        \
-    }                                                                                      \
-    KERNEL __launch_bounds__(THREADS) rotate_back_##NAME(OPERANDS(T)) {                    \
-        if (vector)                                                                        \
-            turn<16 / sizeof(T), true>(x, table, documents, items, time, heads, width, stride); \
-        else                                                                               \
-            turn<1, true>(x, table, documents, items, time, heads, width, stride);         \
+#define FOR_TYPE(NAME, T)                                                                            \
+    KERNEL __launch_bounds__(THREADS) rotate_##NAME(OPERANDS(T)) {                                   \
+        if (vector)                                                                                  \
+            turn<16 / sizeof(T), false>(x, table, documents, items, time, heads, width, stride, 0, 0, \
+                                        nullptr);                                                    \
+        else                                                                                         \
+            turn<1, false>(x, table, documents, items, time, heads, width, stride, 0, 0, nullptr);   \
+    }                                                                                                \
+    KERNEL __launch_bounds__(THREADS)                                                                \
+        rotate_back_##NAME(OPERANDS(T), u32 rest, u32 others, u32 *cells) {                          \
+        if (vector)                                                                                  \
+            turn<16 / sizeof(T), true>(x, table, documents, items, time, heads, width, stride, rest, \
+                                       others, cells);                                               \
+        else                                                                                         \
+            turn<1, true>(x, table, documents, items, time, heads, width, stride, rest, others,      \
+                          cells);                                                                    \
     }
 
 FOR_EACH_TYPE(FOR_TYPE)

@@ -35,15 +35,18 @@ impl Model for Planting {
     fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var, NnError> {
         let planted = tape.pass().micro_batch == PLANTED && tape.mode().is_training();
         let prediction = match planted {
-            true => {
-                tape.begin("plant")?;
-                let (source, output) = (prediction.source(), prediction.into_tensor());
-                tape.record_one(&[source], output, || Plant(self.value))?
-            }
+            true => planted_gradient(tape, prediction, self.value)?,
             false => prediction,
         };
         self.inner.loss(tape, prediction, targets, scale)
     }
+}
+
+/// `prediction`, in whose gradient `value` is planted.
+pub(super) fn planted_gradient(tape: &Tape, prediction: Var, value: f32) -> Result<Var, NnError> {
+    tape.begin("plant")?;
+    let (source, output) = (prediction.source(), prediction.into_tensor());
+    Ok(tape.record_one(&[source], output, || Plant(value))?)
 }
 
 #[derive(Debug)]

@@ -8,6 +8,7 @@ mod data;
 mod grids;
 mod loss_scale;
 mod models;
+mod planted;
 
 use common::runs::{GPT, config, train_in};
 use worker::DeviceChoice;

@@ -79,7 +79,7 @@ const ROWWISE: &str = "precision.fp8_recipe=rowwise";
 const FP8_MATMULS: &[Row] = &[
     (
         GPT,
-        &["model.layers=4", FP8],
+        &["model.layers=4", FP8, "precision.fp8_gradients=e5m2"],
         &[
             &["parallel.data=1"],
             &["parallel.data=2", BLOCK],

@@ -64,7 +64,9 @@ impl Layer for Block {
     fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         let normalised = self.norm.forward(tape, x.clone())?;
         let qkv = Qkv::Packed(self.qkv.forward(tape, normalised.clone())?);
-        let mixed = self.mixed.forward(tape, ops::attention(tape, qkv, self.heads, None)?)?;
+        let mixed = self
+            .mixed
+            .forward(tape, ops::attention(tape, qkv, self.heads, None, ops::AttentionMeasures::default())?)?;
         let hidden = self.project.forward(tape, self.expand.forward(tape, normalised)?)?;
         Ok(ops::add(tape, x, branch_sum(tape, mixed, hidden)?)?)
     }

@@ -1,6 +1,7 @@
 //! Compositions of general operators give the values and gradients of fused operators.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)] // a test panics to report a failure
 
+use autograd::ops::AttentionMeasures;
 use autograd::{Gradients, Mode, Result, Tape, UseId, Var, Weight, ops};
 use device::{Category, Device, DeviceOptions};
 use ops::{Pair, Pointwise};
@@ -124,7 +125,9 @@ fn composed_attention_matches_the_fused_one() {
         let split = ops::reshape(tape, mixed, [batch, HEADS, time, WIDTH])?;
         ops::reshape(tape, ops::transpose(tape, split, 1, 2)?, [batch, time, HEADS * WIDTH])
     };
-    let fused = |tape: &Tape, qkv: Var, _: &[Weight]| ops::attention(tape, Qkv::Packed(qkv), heads, None);
+    let fused = |tape: &Tape, qkv: Var, _: &[Weight]| {
+        ops::attention(tape, Qkv::Packed(qkv), heads, None, AttentionMeasures::default())
+    };
     compare([batch, time, 3 * HEADS * WIDTH], &[], &composed, &fused);
 }
 

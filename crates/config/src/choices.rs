@@ -79,7 +79,7 @@ names! {
     MatmulPrecision {
         /// The compute type.
         Compute = "compute",
-        /// E4M3, and E5M2 for gradients.
+        /// FP8.
         Fp8 = "fp8",
     }
 }

@@ -1,6 +1,7 @@
 //! The linear layers whose matmuls have operands in FP8.
 
 use autograd::ops::Fp8Recipe;
+use device::DType;
 use glob::Pattern;
 
 /// The place of a linear layer in a model.
@@ -16,24 +17,32 @@ pub enum LinearPlace {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fp8Layers {
     recipe: Fp8Recipe,
+    gradients: DType,
     /// Globs of names; without one, all layers but a model's first one and its head.
     layers: Vec<Pattern>,
 }
 
 impl Fp8Layers {
     /// Chooses the layers whose names match one of the globs `layers`, or without one all but the first layer
-    /// of a model and its head. Errors: an invalid glob, in a sentence.
-    pub fn new(recipe: Fp8Recipe, layers: &[String]) -> Result<Self, String> {
+    /// of a model and its head. Their gradients are cast to `gradients`, E4M3 or E5M2. Errors: an invalid
+    /// glob, in a sentence.
+    pub fn new(recipe: Fp8Recipe, gradients: DType, layers: &[String]) -> Result<Self, String> {
         let pattern = |glob: &String| {
             Pattern::new(glob).map_err(|error| format!("\"{glob}\" is no glob: {}", error.msg))
         };
-        Ok(Fp8Layers { recipe, layers: layers.iter().map(pattern).collect::<Result<_, _>>()? })
+        Ok(Fp8Layers { recipe, gradients, layers: layers.iter().map(pattern).collect::<Result<_, _>>()? })
     }
 
     /// Sharing of factors.
     #[must_use]
     pub fn recipe(&self) -> Fp8Recipe {
         self.recipe
+    }
+
+    /// Format of gradients.
+    #[must_use]
+    pub fn gradients(&self) -> DType {
+        self.gradients
     }
 
     /// Returns whether the layer `name` is chosen; `is_first` says whether it is the model's first one.

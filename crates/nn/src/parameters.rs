@@ -169,7 +169,7 @@ impl Parameters {
             return Err(NnError::Sizes(text));
         }
         let scope = self.device.module(&format!("{layer}.weight"));
-        let copies = Fp8Weight::new(weight.tensor(), fp8.recipe())?;
+        let copies = Fp8Weight::new(weight.tensor(), fp8.recipe(), fp8.gradients())?;
         drop(scope);
         self.fp8_weights.push(copies.clone());
         Ok(Some(copies))

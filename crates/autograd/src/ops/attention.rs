@@ -11,6 +11,16 @@ use crate::pass::CachedPass;
 use crate::rule::{Rule, Saved};
 use crate::tape::{Source, Tape, Var};
 
+/// The results of attention that are accompanied by their largest magnitudes on a GPU, because FP8 matmuls
+/// read them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AttentionMeasures {
+    /// The output.
+    pub output: bool,
+    /// The gradients of queries, keys and values.
+    pub gradients: bool,
+}
+
 /// Backward of [`attention`].
 #[derive(Debug)]
 pub struct AttentionRule {
@@ -19,6 +29,7 @@ pub struct AttentionRule {
     heads: Heads,
     documents: Option<Tensor>,
     dropout: Option<Mask>,
+    measures: bool,
 }
 
 #[derive(Debug)]
@@ -39,7 +50,13 @@ impl AttentionSaved {
 /// Attention over `qkv`, arrays of shape `[batch, time, columns]` with the columns that [`Heads`] states; the
 /// result is `[batch, time, heads.query · heads.width]`. Tokens see only their own document, and in training
 /// `dropout` drops attention weights. Errors: as [`ops::attention::forward`].
-pub fn attention(tape: &Tape, qkv: Qkv<Var>, heads: Heads, dropout: Option<&Dropout>) -> Result<Var> {
+pub fn attention(
+    tape: &Tape,
+    qkv: Qkv<Var>,
+    heads: Heads,
+    dropout: Option<&Dropout>,
+    measures: AttentionMeasures,
+) -> Result<Var> {
     let operand = |array| autocast(tape, "attention", [array]).map(|[array]| array);
     let qkv = qkv.map(operand).transpose()?;
     if let Some(pass) = &tape.pass().cache {
@@ -51,10 +68,17 @@ pub fn attention(tape: &Tape, qkv: Qkv<Var>, heads: Heads, dropout: Option<&Drop
     let masks = Masks { documents: documents.as_ref(), dropout };
     let tensors = qkv.as_ref().map(|array| array.tensor().clone());
     let ops::attention::Output { output, logsumexp } =
-        named("attention", ops::attention::forward(&tensors, heads, masks))?;
-    let saved = AttentionSaved { qkv: tensors, output: output.clone(), logsumexp };
+        named("attention", ops::attention::forward(&tensors, heads, masks, measures.output))?;
+    let saved = AttentionSaved { qkv: tensors, output: output.clone().with_maxima(None), logsumexp };
     let sources: Vec<Source> = qkv.arrays().iter().map(Var::source).collect();
-    tape.record_one(&sources, output, || AttentionRule { saved: Some(saved), heads, documents, dropout })
+    let measures = measures.gradients;
+    tape.record_one(&sources, output, || AttentionRule {
+        saved: Some(saved),
+        heads,
+        documents,
+        dropout,
+        measures,
+    })
 }
 
 /// [`attention`] of a pass with caches: of a whole sequence that fills them, or of the next token of every
@@ -65,7 +89,7 @@ fn cached(tape: &Tape, pass: &CachedPass, qkv: &Qkv<Var>, heads: Heads) -> Resul
     let output = match (pass.slot(), &tape.pass().documents) {
         (Some(slot), _) => {
             named("attention", ops::cached_attention::store(&tensors, heads, cache, slot))?;
-            named("attention", ops::attention::forward(&tensors, heads, Masks::default()))?.output
+            named("attention", ops::attention::forward(&tensors, heads, Masks::default(), false))?.output
         }
         (None, Some(documents)) => {
             named("attention", ops::cached_attention::forward(&tensors, heads, cache, documents))?
@@ -94,7 +118,9 @@ impl Rule for AttentionRule {
             return Ok(vec![None; wanted.len()]);
         };
         let masks = Masks { documents: self.documents.as_ref(), dropout: self.dropout };
-        let gradients = ops::attention::backward(&gradient, &qkv, &output, &logsumexp, self.heads, masks)?;
+        let (heads, measures) = (self.heads, self.measures);
+        let gradients =
+            ops::attention::backward(&gradient, &qkv, &output, &logsumexp, heads, masks, measures)?;
         Ok(gradients.into_vec().into_iter().map(Some).collect())
     }
 }

@@ -23,16 +23,23 @@ use crate::weight::Weight;
 pub struct Fp8Weight {
     layouts: Quantised,
     recipe: Recipe,
+    gradients: DType,
     is_current: Rc<Cell<bool>>,
 }
 
 impl Fp8Weight {
-    /// Allocates both layouts of `weight`. Errors: out of memory.
-    pub fn new(weight: &Tensor, recipe: Recipe) -> tensor::Result<Self> {
+    /// Allocates both layouts of `weight`, of a layer whose gradients are cast to `gradients`, E4M3 or E5M2.
+    /// Errors: out of memory.
+    pub fn new(weight: &Tensor, recipe: Recipe, gradients: DType) -> tensor::Result<Self> {
         let cast = Cast::new(DType::E4m3, recipe).stored().transposed().of(Category::Parameter);
         let sizes = [weight.shape().rows(), weight.shape().columns()];
         let layouts = Quantised::empty(weight.device(), "fp8_weight", sizes, cast)?;
-        Ok(Fp8Weight { layouts, recipe, is_current: Rc::default() })
+        Ok(Fp8Weight { layouts, recipe, gradients, is_current: Rc::default() })
+    }
+
+    /// Returns whether an operand has one factor, which its maker can measure.
+    pub fn is_tensorwise(&self) -> bool {
+        self.recipe == Recipe::Tensorwise
     }
 
     /// Records that the weight has changed.
@@ -187,7 +194,7 @@ impl Rule for Fp8LinearRule {
         let output = only(outputs)?;
         let Fp8Linear { weight, copies, bias } = &self.layer;
         let wanted = wanted[0] || matches!(self.function, Input::Gated(_));
-        let cast = Cast::new(DType::E5m2, copies.recipe).of(Category::ActivationGradient);
+        let cast = Cast::new(copies.gradients, copies.recipe).of(Category::ActivationGradient);
         let cast = if wanted { cast.stored() } else { cast };
         let cast = if weight.is_trained() { cast.transposed() } else { cast };
         let sums = bias.as_ref().is_some_and(Weight::is_trained);

@@ -89,8 +89,8 @@ impl Rule for QkNormRule {
         let gradient = only(outputs)?;
         let Some((qkv, rstd)) = self.saved.take() else { return Ok(vec![None]) };
         let (values, angles) = (self.weights.values(qkv.dtype())?, self.rotary.angles());
-        let weights = operands(&values);
-        let made = ops::qk_norm::backward_input(gradient, &qkv, &rstd, self.heads, weights, angles)?;
+        let (weights, heads, measures) = (operands(&values), self.heads, self.rotary.measures);
+        let made = ops::qk_norm::backward_input(gradient, &qkv, &rstd, heads, weights, angles, measures)?;
         self.sums = self.has_weights().then(|| (made.sums, qkv.dtype()));
         Ok(vec![Some(made.input)])
     }

@@ -9,13 +9,16 @@ use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::tape::{Tape, Var};
 
-/// The angles of positions, and the tokens' documents, as in [`Angles`].
+/// The angles of positions, the tokens' documents, as in [`Angles`], and what the backward pass measures.
 #[derive(Clone, Debug)]
 pub struct Rotary {
     /// Cosines and sines, `[context, head width]` f32.
     pub table: Tensor,
     /// The position at which the document of each token begins, `[batch, time]` u32; `None`: 0.
     pub documents: Option<Tensor>,
+    /// Whether the gradient of what was rotated is accompanied by its largest magnitude on a GPU, because FP8
+    /// matmuls read it.
+    pub measures: bool,
 }
 
 impl Rotary {
@@ -37,7 +40,7 @@ pub fn rotary(tape: &Tape, x: Var, heads: usize, rotary: &Rotary) -> Result<Var>
     let [x] = autocast(tape, "rotary", [x])?;
     tape.begin("rotary")?;
     let source = x.source();
-    let turned = ops::rotary::rotate(x.into_tensor(), heads, rotary.angles(), Turn::Forward);
+    let turned = ops::rotary::rotate(x.into_tensor(), heads, rotary.angles(), Turn::Forward, false);
     let turned = named("rotary", turned)?;
     tape.record_one(&[source], turned, || RotaryRule { rotary: rotary.clone(), heads })
 }
@@ -57,6 +60,7 @@ impl Rule for RotaryRule {
         _wanted: &[bool],
     ) -> Result<Vec<Option<Tensor>>> {
         let gradient = only(outputs)?;
-        Ok(vec![Some(ops::rotary::rotate(gradient, self.heads, self.rotary.angles(), Turn::Back)?)])
+        let Rotary { measures, .. } = self.rotary;
+        Ok(vec![Some(ops::rotary::rotate(gradient, self.heads, self.rotary.angles(), Turn::Back, measures)?)])
     }
 }

@@ -24,14 +24,18 @@ section! {
             .decides_times();
         /// Whether matmuls of f32 round their operands to TF32 on GPUs that have it (sm_80 and later).
         tf32: bool = Row::flag().default("false").decides_times();
-        /// The type of the operands of linear layers' matmuls: that of `compute`, or FP8 (E4M3, and E5M2 for
-        /// gradients), which needs a GPU of compute capability 8.9 and bf16, or the CPU, which emulates it.
-        /// Sums, outputs and everything else stay as `compute` says.
+        /// The type of the operands of linear layers' matmuls: that of `compute`, or FP8 (E4M3), which needs
+        /// a GPU of compute capability 8.9 and bf16, or the CPU, which emulates it. Sums, outputs and
+        /// everything else stay as `compute` says.
         matmul: MatmulPrecision =
             choice!(MatmulPrecision, MatmulPrecision::ALL).default("\"compute\"").decides_times();
         /// Factors of FP8 operands, from their current largest magnitudes: one of a whole tensor, or one of
         /// every row.
         fp8_recipe: Fp8Recipe = choice!(Fp8Recipe, Fp8Recipe::ALL).default("\"tensorwise\"").decides_times();
+        /// The format of gradients in FP8 matmuls: E4M3 rounds to 3 bits, E5M2 to 2 bits with the larger
+        /// range.
+        fp8_gradients: DType =
+            choice!(DType, [DType::E4m3, DType::E5m2]).default("\"e4m3\"").decides_times();
         /// Globs of the linear layers that multiply in FP8, such as `"*.mlp.*"`; without one all but the
         /// model's first one and its head.
         fp8_layers: Vec<String> = Row::texts().default("[]").decides_times();
@@ -76,7 +80,9 @@ impl Precision {
     pub(crate) fn fp8(&self) -> Result<Option<Fp8Layers>, String> {
         match self.matmul {
             MatmulPrecision::Compute => Ok(None),
-            MatmulPrecision::Fp8 => Fp8Layers::new(self.fp8_recipe, &self.fp8_layers).map(Some),
+            MatmulPrecision::Fp8 => {
+                Fp8Layers::new(self.fp8_recipe, self.fp8_gradients, &self.fp8_layers).map(Some)
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Causal self-attention between linear projections.
 
+use autograd::ops::AttentionMeasures;
 use autograd::{Tape, Var, ops};
 use tensor::ops::attention::{Heads, Qkv};
 
@@ -39,8 +40,13 @@ impl CausalSelfAttention {
                 values.forward(tape, x)?,
             ]),
         };
-        let mixed =
-            within(tape, "attention", || Ok(ops::attention(tape, qkv, self.heads, self.dropout.site())?))?;
+        let measures = AttentionMeasures {
+            output: self.projection.measures(),
+            gradients: self.qkv.arrays().iter().any(Linear::measures),
+        };
+        let mixed = within(tape, "attention", || {
+            Ok(ops::attention(tape, qkv, self.heads, self.dropout.site(), measures)?)
+        })?;
         self.projection.forward(tape, mixed)
     }
 }

@@ -111,6 +111,11 @@ impl Linear {
         })
     }
 
+    /// Returns whether the layer's operands are measured by the operators that produce them, for FP8 matmuls.
+    pub(super) fn measures(&self) -> bool {
+        self.fp8.as_ref().is_some_and(Fp8Weight::is_tensorwise)
+    }
+
     /// The layer's parameters, if it multiplies in FP8.
     pub(super) fn in_fp8(&self) -> Option<Fp8Linear> {
         let Linear { weight, bias, fp8, .. } = self;

@@ -1,6 +1,6 @@
 //! Causal self-attention with rotary position embeddings.
 
-use autograd::ops::QkNormWeights;
+use autograd::ops::{AttentionMeasures, QkNormWeights};
 use autograd::{Tape, Var, ops};
 use device::{Backend, Category, Device, Request};
 use tensor::ops::attention::{Heads, Qkv};
@@ -83,8 +83,11 @@ impl RotaryAttention {
     /// Maps `[batch, time, width]` to the same shape. Errors: operands of a wrong shape, out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         let qkv = self.qkv.forward(tape, x)?;
-        let rotary =
-            ops::Rotary { table: self.table.table.clone(), documents: tape.pass().documents.clone() };
+        let rotary = ops::Rotary {
+            table: self.table.table.clone(),
+            documents: tape.pass().documents.clone(),
+            measures: self.qkv.measures(),
+        };
         let qkv = within(tape, "rotary", || match &self.norm {
             Some(QkNorm { weights, epsilon }) => {
                 Ok(ops::qk_norm(tape, qkv, self.heads, weights, &rotary, *epsilon)?)
@@ -92,7 +95,8 @@ impl RotaryAttention {
             None => Ok(ops::rotary(tape, qkv, self.heads.query + self.heads.key_value, &rotary)?),
         })?;
         let mixed = within(tape, "attention", || {
-            Ok(ops::attention(tape, Qkv::Packed(qkv), self.heads, self.dropout.site())?)
+            let measures = AttentionMeasures { output: self.projection.measures(), gradients: false };
+            Ok(ops::attention(tape, Qkv::Packed(qkv), self.heads, self.dropout.site(), measures)?)
         })?;
         self.projection.forward(tape, mixed)
     }

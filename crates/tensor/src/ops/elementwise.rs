@@ -12,6 +12,10 @@ pub(super) const UNROLL_CONSTANT: (&str, u32) = ("UNROLL", UNROLL);
 /// Constants with which the kernels are compiled.
 pub(super) const CONSTANTS: &[(&str, u32)] = &[gpu::THREADS_CONSTANT, UNROLL_CONSTANT];
 
+/// [`CONSTANTS`] of kernels that also measure largest magnitudes.
+pub(super) const MEASURING_CONSTANTS: &[(&str, u32)] =
+    &[gpu::THREADS_CONSTANT, UNROLL_CONSTANT, gpu::CELLS_CONSTANT];
+
 /// One kernel over all elements of `write`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Each<'a> {

@@ -66,10 +66,8 @@ pub(super) fn backward_measured(
             Ok(())
         }
         Backend::Cuda => {
-            launch(OPERATOR, activation.name_of_gradient(), pair, hidden, 6, |launch| match cells {
-                Some(cells) => launch.write(cells.region()),
-                None => launch.null(),
-            })
+            let kernel = activation.name_of_gradient();
+            launch(OPERATOR, kernel, pair, hidden, 6, |launch| gpu::write_any(launch, cells))
         }
     }
 }

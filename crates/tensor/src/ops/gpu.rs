@@ -1,5 +1,6 @@
 //! Items shared by the launches of several operators.
 
+use device::cuda::Launch;
 use device::{DType, Device, Request};
 
 use crate::{Result, Tensor, TensorError};
@@ -29,6 +30,14 @@ pub(crate) fn cells(device: &Device, request: Request) -> Result<Option<Tensor>>
     let cells = Tensor::empty(device, [CELLS], DType::U32, request)?;
     cells.zero()?;
     Ok(Some(cells))
+}
+
+/// Adds a tensor that a kernel writes, or a null address.
+pub(crate) fn write_any<'a>(launch: Launch<'a>, tensor: Option<&Tensor>) -> Launch<'a> {
+    match tensor {
+        Some(tensor) => launch.write(tensor.region()),
+        None => launch.null(),
+    }
 }
 
 /// Address of a tensor's first element on the device.

@@ -15,9 +15,9 @@ use sizes::{SIZES, Size, sizes};
 
 /// Runs both passes: output, log-sum-exp, and gradients in the layout of `qkv`.
 fn both(dy: &Tensor, qkv: &Qkv<Tensor>, heads: Heads) -> (Tensor, Tensor, Qkv<Tensor>) {
-    let made = attention::forward(qkv, heads, Masks::default()).unwrap();
+    let made = attention::forward(qkv, heads, Masks::default(), false).unwrap();
     let gradients =
-        attention::backward(dy, qkv, &made.output, &made.logsumexp, heads, Masks::default()).unwrap();
+        attention::backward(dy, qkv, &made.output, &made.logsumexp, heads, Masks::default(), false).unwrap();
     (made.output, made.logsumexp, gradients)
 }
 
@@ -86,7 +86,7 @@ fn forward_is_causal_softmax_attention() {
     for case in devices() {
         for size in sizes(&case) {
             let (qkv, qkv_wide) = case.operand("qkv", size.qkv_shape());
-            let made = attention::forward(&Qkv::Packed(qkv), size.heads, Masks::default()).unwrap();
+            let made = attention::forward(&Qkv::Packed(qkv), size.heads, Masks::default(), false).unwrap();
             let [output, logsumexp] = size.reference(&qkv_wide);
             case.close(&format!("output {size:?}"), &read(&made.output), &output);
             case.close(&format!("logsumexp {size:?}"), &read(&made.logsumexp), &logsumexp);
@@ -180,7 +180,7 @@ fn a_gpu_refuses_head_widths_without_a_kernel() {
         let whole = Qkv::Packed(empty(4 * width));
         let apart = Qkv::Separate([empty(2 * width), empty(width), empty(width)]);
         for qkv in [whole, apart] {
-            match attention::forward(&qkv, heads, Masks::default()) {
+            match attention::forward(&qkv, heads, Masks::default(), false) {
                 Ok(_) => assert!(fits, "{dtype} {width}"),
                 Err(TensorError::HeadWidth { operator, dtype: of, width: refused, .. }) => {
                     assert_eq!((operator, of, refused), ("attention.forward", dtype, width));
@@ -219,7 +219,9 @@ fn later_positions_do_not_affect_earlier_ones() {
             changed[250 * columns..].iter_mut().for_each(|v| *v = case.round(-*v + 1.0));
             let changed = case.tensor(&changed, size.qkv_shape());
             let [before, after] = [x, changed].map(|x| {
-                read(&attention::forward(&Qkv::Packed(x), size.heads, Masks::default()).unwrap().output)
+                read(
+                    &attention::forward(&Qkv::Packed(x), size.heads, Masks::default(), false).unwrap().output,
+                )
             });
             assert_eq!(before[..250 * out], after[..250 * out]);
             assert_ne!(before[250 * out..], after[250 * out..]);

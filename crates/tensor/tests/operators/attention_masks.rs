@@ -86,11 +86,12 @@ fn check(case: &Case, batch: usize, time: usize, heads: Heads, packs: bool, drop
     let masks = Masks { documents: packs.then_some(&firsts), dropout };
     let first = packs.then_some(&list[..]);
     let qkv = Qkv::Packed(qkv);
-    let made = attention::forward(&qkv, heads, masks).unwrap();
+    let made = attention::forward(&qkv, heads, masks, false).unwrap();
     let [output, logsumexp] = expected(&x, time, heads, first, drops);
     case.close(&what("output"), &read(&made.output), &output);
     case.close(&what("logsumexp"), &read(&made.logsumexp), &logsumexp);
-    let gradients = attention::backward(&dy, &qkv, &made.output, &made.logsumexp, heads, masks).unwrap();
+    let gradients =
+        attention::backward(&dy, &qkv, &made.output, &made.logsumexp, heads, masks, false).unwrap();
     let terms = dy_wide.iter().map(|dy| dy * dy).sum::<f64>().sqrt();
     case.is_gradient_of_terms(&what("dqkv"), terms, &read(&gradients.arrays()[0]), &x, |x| {
         dot(&dy_wide, &expected(x, time, heads, first, drops)[0])
@@ -108,7 +109,7 @@ fn a_document_does_not_see_others() {
         let first: Vec<u32> = (0..time).map(|t| (t / half * half) as u32).collect();
         let documents = tensor(&case.device, &first, [1, time]);
         let masks = Masks { documents: Some(&documents), dropout: None };
-        let together = attention::forward(&Qkv::Packed(qkv), heads, masks).unwrap().output;
+        let together = attention::forward(&Qkv::Packed(qkv), heads, masks, false).unwrap().output;
         let none = vec![0_u32; half];
         let alone = tensor(&case.device, &none, [1, half]);
         let masks = Masks { documents: Some(&alone), dropout: None };
@@ -116,7 +117,7 @@ fn a_document_does_not_see_others() {
             let count = half * heads.packed_columns();
             let values: Vec<f32> = x[number * count..][..count].iter().map(|v| *v as f32).collect();
             let qkv = case.tensor(&values, [1, half, heads.packed_columns()]);
-            attention::forward(&Qkv::Packed(qkv), heads, masks).unwrap().output
+            attention::forward(&Qkv::Packed(qkv), heads, masks, false).unwrap().output
         };
         let expected: Vec<u32> = (0..2).flat_map(|number| bits(&part(number))).collect();
         assert_eq!(bits(&together), expected, "{}", case.name());

@@ -54,7 +54,8 @@ fn the_last_token_attends_as_in_the_whole_sequence() {
             for time in TIMES {
                 let what = format!("{heads:?}, {time} tokens");
                 let (qkv, _) = case.operand("qkv", [1, time, heads.packed_columns()]);
-                let whole = attention::forward(&Qkv::Packed(qkv.clone()), heads, Masks::default()).unwrap();
+                let whole =
+                    attention::forward(&Qkv::Packed(qkv.clone()), heads, Masks::default(), false).unwrap();
                 let columns = heads.query_columns();
                 let expected = whole.output.view((time - 1) * columns, [columns]).unwrap();
                 let alone = last(&case, &qkv, heads, time, 1, 0);

@@ -89,7 +89,8 @@ fn refusals_of_rotations_and_gates() {
     let documents = ids(&device, &[0, 2], [1, 2]);
     let heads = Heads::multi(1, 4);
     let at = |table, documents| rotary::Angles { table, documents };
-    let rotate = |x: &Tensor, heads, angles| rotary::rotate(x.clone(), heads, angles, rotary::Turn::Forward);
+    let rotate =
+        |x: &Tensor, heads, angles| rotary::rotate(x.clone(), heads, angles, rotary::Turn::Forward, false);
     let norm = |x: &Tensor, heads, query, angles| {
         qk_norm::forward(x, heads, qk_norm::Weights { query, key: &v4 }, angles, 1e-6).map(drop)
     };
@@ -129,12 +130,13 @@ fn refusals_of_attention() {
     let apart = |[queries, keys, values]: [usize; 3]| Qkv::Separate([of(queries), of(keys), of(values)]);
     let heads = |query, key_value, width| Heads { query, key_value, width };
     let forward =
-        |qkv: Qkv<Tensor>, heads: Heads| attention::forward(&qkv, heads, Masks::default()).map(drop);
+        |qkv: Qkv<Tensor>, heads: Heads| attention::forward(&qkv, heads, Masks::default(), false).map(drop);
     let (flat, tokens) = (Qkv::Packed(zeros(&device, [2, 12])), ids(&device, &[0; 24], [1, 2, 12]));
     let mixed = Qkv::Separate([of(4), of(2), typed(&device, DType::Bf16, &[0.0; 4], [1, 2, 2])]);
     let shorter = Qkv::Separate([of(4), zeros(&device, [1, 1, 2]), of(2)]);
     let backward = |dy: &Tensor, output: &Tensor, logsumexp: &Tensor| {
-        attention::backward(dy, &whole(8), output, logsumexp, heads(2, 1, 2), Masks::default()).map(drop)
+        attention::backward(dy, &whole(8), output, logsumexp, heads(2, 1, 2), Masks::default(), false)
+            .map(drop)
     };
     let sums = zeros(&device, [1, 2, 2]);
     let none = "attention.forward: 0 query heads and 1 key and value heads of width 2";
@@ -253,7 +255,7 @@ fn operators_refuse_types_that_they_do_not_implement() {
         ("add.forward: a is u32", add::forward(&v2, &v2).map(drop)),
         (
             "attention.forward: qkv is u32",
-            attention::forward(&Qkv::Packed(sequence.clone()), Heads::multi(1, 2), Masks::default())
+            attention::forward(&Qkv::Packed(sequence.clone()), Heads::multi(1, 2), Masks::default(), false)
                 .map(drop),
         ),
         ("cast.into: source is u32", cast::into(&v2, &zeros(&device, [2]))),

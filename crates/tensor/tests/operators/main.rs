@@ -19,6 +19,7 @@ mod embedding;
 mod errors;
 mod fill;
 mod fp8_linear;
+mod fp8_maxima;
 mod gate;
 mod general;
 mod layer_norm;

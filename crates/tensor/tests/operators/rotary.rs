@@ -49,7 +49,7 @@ fn heads_rotate_to_their_positions_and_back() {
                 let what = format!("{batch}x{time}, {heads} heads of {width}, {}", documents.is_some());
                 let angles = Angles { table: &table, documents };
                 let (x, x_wide) = case.operand("x", [batch, time, columns]);
-                let turned = rotate(x.clone(), heads, angles, Turn::Forward).unwrap();
+                let turned = rotate(x.clone(), heads, angles, Turn::Forward, false).unwrap();
                 assert!(!turned.shares_storage(&x) && read(&x) == x_wide, "an operand in use stays");
                 let mut expected = x_wide.clone();
                 for (row, values) in expected.chunks_mut(columns).enumerate() {
@@ -60,11 +60,11 @@ fn heads_rotate_to_their_positions_and_back() {
                 }
                 case.close(&what, &read(&turned), &expected);
                 let address = x.region().buffer.address();
-                let in_place = rotate(x, heads, angles, Turn::Forward).unwrap();
+                let in_place = rotate(x, heads, angles, Turn::Forward, false).unwrap();
                 assert_eq!(in_place.region().buffer.address(), address, "{what}");
                 assert_eq!(bits(&in_place), bits(&turned), "{what}");
                 // The gradient of a rotation is the inverse rotation.
-                let back = rotate(in_place, heads, angles, Turn::Back).unwrap();
+                let back = rotate(in_place, heads, angles, Turn::Back, false).unwrap();
                 case.close(&what, &read(&back), &x_wide);
                 let kept = |tensor: &Tensor| -> Vec<f64> {
                     let all = read(tensor);

@@ -114,7 +114,8 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
         let qkv = linear::forward(&normed.output, &weight, Some(&bias), Activation::None).unwrap().output;
         self.after("linear.forward", &[&qkv]);
         let qkv = Qkv::Packed(qkv);
-        let mixed = attention::forward(&qkv, Heads::multi(heads, width / heads), Masks::default()).unwrap();
+        let mixed =
+            attention::forward(&qkv, Heads::multi(heads, width / heads), Masks::default(), false).unwrap();
         self.after("attention.forward", &[&mixed.output, &mixed.logsumexp]);
         let (sum, second) =
             layer_norm::forward_residual(&x, &mixed.output, &gamma, Some(&beta), 1e-5).unwrap();
@@ -198,15 +199,16 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
         let documents = tensor(self.device, &first, [batch, time]);
         let angles = rotary::Angles { table: &table, documents: Some(&documents) };
         let qkv = self.make("positions", &[batch, time, heads.packed_columns()]);
-        let apart = rotary::rotate(qkv.clone(), 2, angles, rotary::Turn::Forward).unwrap();
+        let apart = rotary::rotate(qkv.clone(), 2, angles, rotary::Turn::Forward, false).unwrap();
         self.after("rotary.rotate apart", &[&apart]);
-        let back = rotary::rotate(apart, 2, angles, rotary::Turn::Back).unwrap();
+        let back = rotary::rotate(apart, 2, angles, rotary::Turn::Back, false).unwrap();
         self.after("rotary.rotate in place", &[&back]);
         let (query, key) = (self.make("query norm", &[heads.width]), self.make("key norm", &[heads.width]));
         let weights = qk_norm::Weights { query: &query, key: &key };
         let made = qk_norm::forward(&qkv, heads, weights, angles, 1e-6).unwrap();
         self.after("qk_norm.forward", &[&made.output, &made.rstd]);
-        let gradients = qk_norm::backward_input(back, &qkv, &made.rstd, heads, weights, angles).unwrap();
+        let gradients =
+            qk_norm::backward_input(back, &qkv, &made.rstd, heads, weights, angles, false).unwrap();
         self.after("qk_norm.backward_input", &[&gradients.input, &gradients.sums]);
         for accumulate in [false, true] {
             let targets = ["dq", "dk"].map(|name| self.target(name, &[heads.width], accumulate));
@@ -229,10 +231,11 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
         let documents = tensor(self.device, &first, [batch, time]);
         let masks = Masks { documents: Some(&documents), dropout: Some(mask) };
         let heads = Heads::multi(heads, width / heads);
-        let made = attention::forward(&saved.qkv, heads, masks).unwrap();
+        let made = attention::forward(&saved.qkv, heads, masks, false).unwrap();
         self.after("attention.forward masked", &[&made.output, &made.logsumexp]);
         let (output, logsumexp) = (&made.output, &made.logsumexp);
-        let gradients = attention::backward(&in_place, &saved.qkv, output, logsumexp, heads, masks).unwrap();
+        let gradients =
+            attention::backward(&in_place, &saved.qkv, output, logsumexp, heads, masks, false).unwrap();
         self.after("attention.backward masked", &[&gradients.arrays()[0]]);
     }
 
@@ -289,7 +292,8 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
         }
         let heads = Heads::multi(heads, width / heads);
         let dqkv =
-            attention::backward(&dx, qkv, &mixed.output, &mixed.logsumexp, heads, Masks::default()).unwrap();
+            attention::backward(&dx, qkv, &mixed.output, &mixed.logsumexp, heads, Masks::default(), false)
+                .unwrap();
         self.after("attention.backward", &[&dqkv.arrays()[0]]);
         self.grouped(&dx);
         dqkv.into_vec().remove(0)
@@ -302,10 +306,11 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
         let of = |name, columns| self.make(name, &[batch, time, columns]);
         let (queries, keys, values) = (of("q", width), of("k", heads.width), of("v", heads.width));
         let qkv = Qkv::Separate([queries, keys, values]);
-        let made = attention::forward(&qkv, heads, Masks::default()).unwrap();
+        let made = attention::forward(&qkv, heads, Masks::default(), false).unwrap();
         self.after("attention.forward grouped", &[&made.output, &made.logsumexp]);
         let gradients =
-            attention::backward(dy, &qkv, &made.output, &made.logsumexp, heads, Masks::default()).unwrap();
+            attention::backward(dy, &qkv, &made.output, &made.logsumexp, heads, Masks::default(), false)
+                .unwrap();
         self.after("attention.backward grouped", &gradients.arrays().iter().collect::<Vec<_>>());
     }
 

@@ -19,8 +19,8 @@ pub use widths::HeadWidths;
 
 use device::{Backend, Category, DType, Request};
 
-use super::check;
 use super::rotary::check_documents;
+use super::{check, gpu};
 use crate::{Result, Tensor};
 use heads::Geometry;
 
@@ -42,8 +42,9 @@ pub struct Output {
 /// with the columns that [`Heads`] states. Scores are scaled by 1/√width, and a position sees itself and the
 /// earlier ones that `masks` do not hide. Packed and separate operands give the same bits. Errors: shapes or
 /// types that do not agree, heads that do not divide, a head width that is not in [`widths`] on a GPU, out of
-/// memory.
-pub fn forward(qkv: &Qkv<Tensor>, heads: Heads, masks: Masks<'_>) -> Result<Output> {
+/// memory. With `measures`, an output in bf16 is accompanied by its largest magnitude on a GPU
+/// ([`Tensor::with_maxima`]).
+pub fn forward(qkv: &Qkv<Tensor>, heads: Heads, masks: Masks<'_>, measures: bool) -> Result<Output> {
     const OPERATOR: &str = "attention.forward";
     let (geometry, dtype) = Geometry::of(OPERATOR, qkv, heads)?;
     masks.check(OPERATOR, geometry)?;
@@ -54,6 +55,7 @@ pub fn forward(qkv: &Qkv<Tensor>, heads: Heads, masks: Masks<'_>) -> Result<Outp
     let Geometry { batch, time, .. } = geometry;
     let request = Request::new(Category::Activation, OPERATOR);
     let output = Tensor::empty(device, [batch, time, heads.query_columns()], dtype, request)?;
+    let output = with_cells(output, measures, request)?;
     let logsumexp = Tensor::empty(device, [batch, heads.query, time], DType::F32, request)?;
     device.count_flops(geometry.flops(2));
     match device.backend() {
@@ -74,7 +76,7 @@ pub fn forward(qkv: &Qkv<Tensor>, heads: Heads, masks: Masks<'_>) -> Result<Outp
 
 /// Computes the gradients of `qkv`, in its layout, from the output's gradient `dy` and the operands and
 /// results of [`forward`], with the same masks. The gradient of a key or value head adds its query heads in a
-/// fixed order, so that its bits repeat. Errors: as [`forward`].
+/// fixed order, so that its bits repeat. `measures`: as in [`forward`], of each gradient. Errors: as there.
 pub fn backward(
     dy: &Tensor,
     qkv: &Qkv<Tensor>,
@@ -82,6 +84,7 @@ pub fn backward(
     logsumexp: &Tensor,
     heads: Heads,
     masks: Masks<'_>,
+    measures: bool,
 ) -> Result<Qkv<Tensor>> {
     const OPERATOR: &str = "attention.backward";
     let (geometry, dtype) = Geometry::of(OPERATOR, qkv, heads)?;
@@ -98,7 +101,8 @@ pub fn backward(
         cuda::check(OPERATOR, dtype, heads.width)?;
     }
     let request = Request::new(Category::ActivationGradient, OPERATOR);
-    let gradient = |array: &Tensor| Tensor::empty(device, array.shape(), dtype, request);
+    let gradient =
+        |array: &Tensor| with_cells(Tensor::empty(device, array.shape(), dtype, request)?, measures, request);
     let gradients = qkv.as_ref().map(gradient).transpose()?;
     let bytes = workspace::backward(dtype, batch, heads.query, time);
     let workspace = Tensor::workspace(device, OPERATOR, bytes)?;
@@ -122,4 +126,11 @@ pub fn backward(
         }
     }
     Ok(gradients)
+}
+
+/// Adds the words of the largest magnitude of a tensor in bf16 if it is measured.
+fn with_cells(tensor: Tensor, measures: bool, request: Request) -> Result<Tensor> {
+    let measures = measures && tensor.dtype() == DType::Bf16;
+    let cells = if measures { gpu::cells(tensor.device(), request)? } else { None };
+    Ok(tensor.with_maxima(cells))
 }

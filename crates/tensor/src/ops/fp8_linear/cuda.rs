@@ -94,10 +94,7 @@ pub(super) fn cast(call: &Call<'_>, maxima: Option<&Tensor>, made: &Quantised) -
     let [stored, transposed] =
         [&made.stored, &made.transposed].map(|layout| layout.as_ref().map(|layout| &layout.values));
     for operand in [maxima, rows, columns, stored, transposed, call.sums] {
-        launch = match operand {
-            Some(tensor) => launch.write(tensor.region()),
-            None => launch.null(),
-        };
+        launch = gpu::write_any(launch, operand);
     }
     launch = launch.u32(word(call.rows)?).u32(word(call.columns)?).u32(word(padded(call.rows))?);
     launch = launch.u32(u32::from(call.recipe == Recipe::Rowwise)).u32(is_vector(call));

@@ -1,4 +1,5 @@
-//! Linear layers whose matmuls have operands in FP8: activations and weights in E4M3, gradients in E5M2.
+//! Linear layers whose matmuls have operands in FP8: activations and weights in E4M3, gradients in
+//! E4M3 or E5M2.
 //!
 //! A GPU multiplies FP8 operands only if the dimension that the sums run over is contiguous in both. So each
 //! operand is cast once into the layouts that its matmuls read ([`Quantised`]):

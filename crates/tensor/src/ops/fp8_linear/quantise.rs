@@ -67,7 +67,7 @@ pub fn quantise_with(x: &Tensor, format: DType, scales: &Tensor) -> Result<Scale
     Ok(made)
 }
 
-/// [`quantise`] of gradients `dy`, in E5M2; with `sums` also the column sums of every 128 rows, f32, which
+/// [`quantise`] of gradients `dy`; with `sums` also the column sums of every 128 rows, f32, which
 /// [`finish_sums`] adds up for a bias. Errors: as there.
 pub fn quantise_gradient(dy: &Tensor, cast: Cast, sums: bool) -> Result<(Quantised, Option<Tensor>)> {
     const OPERATOR: &str = "fp8_linear.quantise_gradient";

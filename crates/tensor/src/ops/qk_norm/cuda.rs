@@ -13,8 +13,11 @@ use crate::ops::{GradientTarget, check, gpu};
 use crate::{DType, Result, Tensor};
 
 /// `kernels/qk_norm.cu`.
-pub(crate) static FAMILY: Family =
-    family!("qk_norm", headers: ["columns.cuh", "rotary.cuh"], constants: columns::CONSTANTS);
+pub(crate) static FAMILY: Family = family!(
+    "qk_norm",
+    headers: ["columns.cuh", "maximum.cuh", "rotary.cuh"],
+    constants: columns::MEASURING_CONSTANTS,
+);
 
 /// Threads of a warp, the most that one head uses.
 const WARP: usize = 32;
@@ -64,7 +67,7 @@ pub(super) fn forward(
     Ok(launch.launch([word(threads.div_ceil(gpu::THREADS as usize))?, 1, 1], gpu::THREADS)?)
 }
 
-/// Replaces `gradient`, the output's gradient, by the input's.
+/// Replaces `gradient`, the output's gradient, by the input's, and measures what accompanies it.
 #[expect(clippy::too_many_arguments, reason = "the operands of the forward pass and its gradients")]
 pub(super) fn backward_input(
     operator: &'static str,
@@ -87,6 +90,7 @@ pub(super) fn backward_input(
     let launch = launch.u32(word(heads.key_value)?).u32(word(heads.width)?).u32(word(lanes.count)?);
     let runs = workspace::runs(rows);
     let launch = launch.u32(word(rows.div_ceil(runs))?).u32(u32::from(lanes.vector));
+    let launch = gpu::write_any(launch, gradient.maxima());
     let launch = launch.cost(gpu::bytes(&[qkv, gradient, gradient]), 12 * qkv.elements() as u64);
     Ok(launch.launch([word(runs)?, 1, 1], gpu::THREADS)?)
 }

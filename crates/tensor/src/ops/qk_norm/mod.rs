@@ -13,7 +13,7 @@ use device::{Backend, Category, DType, Request};
 
 use super::attention::Heads;
 use super::rotary::{self, Angles};
-use super::{GradientTarget, check};
+use super::{GradientTarget, check, gpu};
 use crate::{Result, Tensor};
 pub use operands::{Gradients, Output, Weights};
 
@@ -45,8 +45,8 @@ pub fn forward(
 }
 
 /// Computes the gradients of `qkv` from those of the output, `dy`. Overwrites `dy` if it is the only view of
-/// its storage, else returns a new tensor. The other operands are those of [`forward`]. Errors: as
-/// [`forward`].
+/// its storage, else returns a new tensor, with `measures` accompanied by its largest magnitude on a GPU
+/// ([`Tensor::with_maxima`]). The other operands are those of [`forward`]. Errors: as [`forward`].
 pub fn backward_input(
     dy: Tensor,
     qkv: &Tensor,
@@ -54,6 +54,7 @@ pub fn backward_input(
     heads: Heads,
     weights: Weights<'_>,
     angles: Angles<'_>,
+    measures: bool,
 ) -> Result<Gradients> {
     const OPERATOR: &str = "qk_norm.backward_input";
     check_operands(OPERATOR, qkv, heads, weights, angles)?;
@@ -64,13 +65,15 @@ pub fn backward_input(
     check::shape(OPERATOR, "rstd", rstd, [rows, heads.query + heads.key_value])?;
     let request = Request::new(Category::ActivationGradient, OPERATOR);
     let input = match dy.is_unique() {
-        true => dy.with_maxima(None),
+        true => dy,
         false => {
             let own = Tensor::empty(dy.device(), dy.shape(), dy.dtype(), request)?;
             own.copy_from(&dy)?;
             own
         }
     };
+    let cells = if measures { gpu::cells(input.device(), request)? } else { None };
+    let input = input.with_maxima(cells);
     let runs = workspace::runs(rows);
     let sums = Tensor::empty(input.device(), [runs, 2 * heads.width], DType::F32, request)?;
     match input.device().backend() {

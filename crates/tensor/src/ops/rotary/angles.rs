@@ -1,6 +1,6 @@
 //! The angles of a rotation, and its direction.
 
-use device::DType;
+use device::{Category, DType};
 
 use crate::ops::check;
 use crate::{Result, Tensor, TensorError};
@@ -22,6 +22,16 @@ pub enum Turn {
     Forward,
     /// Rotation by the negative angles: the gradient.
     Back,
+}
+
+impl Turn {
+    /// Category of the result's memory.
+    pub(super) fn category(self) -> Category {
+        match self {
+            Turn::Forward => Category::Activation,
+            Turn::Back => Category::ActivationGradient,
+        }
+    }
 }
 
 /// Returns the head width of the table. Errors: a table or documents of a wrong shape for `x [batch, time,

@@ -10,9 +10,10 @@ use crate::{Result, Tensor};
 
 /// `kernels/rotary.cu`.
 pub(crate) static FAMILY: Family =
-    family!("rotary", headers: ["rotary.cuh"], constants: elementwise::CONSTANTS);
+    family!("rotary", headers: ["maximum.cuh", "rotary.cuh"], constants: elementwise::MEASURING_CONSTANTS);
 
-/// Rotates the first `heads` heads of the rows of `x`, in place.
+/// Rotates the first `heads` heads of the rows of `x`, in place. A rotation back measures what accompanies
+/// `x`.
 pub(super) fn rotate(
     operator: &'static str,
     x: &Tensor,
@@ -24,7 +25,9 @@ pub(super) fn rotate(
     let (rows, columns, lanes) = (x.shape().rows(), x.shape().columns(), gpu::lanes(x.dtype()));
     let whole = (width / 2).is_multiple_of(lanes) && columns.is_multiple_of(lanes);
     let vector = whole && gpu::aligned(&[x, angles.table]);
-    let items = rows * heads * (width / 2) / if vector { lanes } else { 1 };
+    let (items, each) = (rows * heads * (width / 2), if vector { lanes } else { 1 });
+    let items = items / each;
+    let rest = if x.maxima().is_some() { (columns - heads * width) / each } else { 0 };
     let name = match turn {
         Turn::Forward => "rotate",
         Turn::Back => "rotate_back",
@@ -34,7 +37,11 @@ pub(super) fn rotate(
     let launch = read_angles(launch, angles).u32(word(items)?).u32(word(x.shape().dims()[1])?);
     let launch = launch.u32(word(heads)?).u32(word(width)?).u32(word(columns)?).u32(u32::from(vector));
     let turned = (rows * heads * width) as u64;
-    let blocks = items.div_ceil((gpu::THREADS * elementwise::UNROLL) as usize);
+    let launch = match turn {
+        Turn::Forward => launch,
+        Turn::Back => gpu::write_any(launch.u32(word(rest)?).u32(word(rows * rest)?), x.maxima()),
+    };
+    let blocks = (items + rows * rest).div_ceil((gpu::THREADS * elementwise::UNROLL) as usize);
     let launch = launch.cost(2 * turned * x.dtype().bytes() as u64, 3 * turned);
     Ok(launch.launch([word(blocks)?, 1, 1], gpu::THREADS)?)
 }

@@ -9,23 +9,27 @@ mod frequencies;
 pub use angles::{Angles, Turn};
 pub use frequencies::{Frequencies, Scaling};
 
-use device::{Backend, Category, Request};
+use device::{Backend, Request};
 
-use super::check;
+use super::{check, gpu};
 use crate::{Result, Tensor};
 pub(super) use angles::{check_angles, check_documents};
 
 /// Rotates the first `heads` heads of the rows of `x [batch, time, columns]`, f32 or bf16. Overwrites `x` if
-/// it is the only view of its storage, else returns a new tensor. Errors: shapes or types that do not agree,
+/// it is the only view of its storage, else returns a new tensor. With `measures`, a rotation back gives the
+/// result's largest magnitude on a GPU ([`Tensor::with_maxima`]). Errors: shapes or types that do not agree,
 /// more positions than the table has, an odd head width, out of memory.
-pub fn rotate(x: Tensor, heads: usize, angles: Angles<'_>, turn: Turn) -> Result<Tensor> {
+pub fn rotate(x: Tensor, heads: usize, angles: Angles<'_>, turn: Turn, measures: bool) -> Result<Tensor> {
     const OPERATOR: &str = "rotary.rotate";
     check::computed(OPERATOR, &[("x", &x)])?;
     let width = check_angles(OPERATOR, &x, angles)?;
     if heads * width > x.shape().columns() {
         return Err(check::wrong(OPERATOR, "x", &x, format!("at least {} columns", heads * width)));
     }
-    let x = if x.is_unique() { x.with_maxima(None) } else { copy(OPERATOR, &x, turn)? };
+    let request = Request::new(turn.category(), OPERATOR);
+    let x = if x.is_unique() { x } else { copy(&x, request)? };
+    let cells = if measures && turn == Turn::Back { gpu::cells(x.device(), request)? } else { None };
+    let x = x.with_maxima(cells);
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
@@ -41,12 +45,8 @@ pub fn rotate(x: Tensor, heads: usize, angles: Angles<'_>, turn: Turn) -> Result
     Ok(x)
 }
 
-fn copy(operator: &'static str, x: &Tensor, turn: Turn) -> Result<Tensor> {
-    let category = match turn {
-        Turn::Forward => Category::Activation,
-        Turn::Back => Category::ActivationGradient,
-    };
-    let own = Tensor::empty(x.device(), x.shape(), x.dtype(), Request::new(category, operator))?;
+fn copy(x: &Tensor, request: Request) -> Result<Tensor> {
+    let own = Tensor::empty(x.device(), x.shape(), x.dtype(), request)?;
     own.copy_from(x)?;
     Ok(own)
 }

@@ -7,7 +7,7 @@ use super::families::{
     BACKWARD_COLUMNS, BACKWARD_WARPS, COLUMNS, CONSUMER_ROWS, F32, FAMILY, FAMILY_F32,
     FAMILY_HOPPER_BACKWARD, HOPPER_BACKWARD, HopperBackward, THREADS,
 };
-use crate::ops::attention::heads::{Geometry, Qkv};
+use crate::ops::attention::heads::{Geometry, KEY, QUERY, Qkv, VALUE};
 use crate::ops::attention::masks::Masks;
 use crate::ops::gpu;
 use crate::{Result, Tensor};
@@ -124,12 +124,24 @@ impl<'a> Backward<'a> {
         Ok(())
     }
 
+    /// Adds the words of the largest magnitudes of the gradients that a kernel computes.
+    fn measured<'b>(&self, launch: Launch<'b>, owner: Owner) -> Launch<'b> {
+        let of = |part: usize| {
+            let array = self.call.geometry.parts[part].array;
+            self.gradients.arrays()[array].maxima()
+        };
+        match owner {
+            Owner::Query => gpu::write_any(launch, of(QUERY)),
+            Owner::KeyValue => gpu::write_any(gpu::write_any(launch, of(KEY)), of(VALUE)),
+        }
+    }
+
     fn half(&self, owner: Owner, variant: usize) -> Result<()> {
         let (call, rows) = (&self.call, 16 * BACKWARD_WARPS);
         let launch = self.kernel(owner, call.kernel(&FAMILY, variant, owner.name()));
         let launch = call.layout(launch.read(self.given.workspace.region()).u32(call.time));
         let launch = launch.f32(call.geometry.scale()).u32(u32::from(call.aligned));
-        call.masked(launch)
+        self.measured(call.masked(launch), owner)
             .shared((2 * rows + 4 * BACKWARD_COLUMNS) * call.width * 2 + 1536)
             .launch(call.grid(rows, self.grid_heads(owner)), 32 * BACKWARD_WARPS)?;
         Ok(())
@@ -144,8 +156,8 @@ impl<'a> Backward<'a> {
         let shared = own_tiles * own + stages * (2 * COLUMNS * width * 2 + 1024) + 2048;
         let launch = call.kernel(&FAMILY_HOPPER_BACKWARD, variant, owner.name());
         let launch = self.kernel(owner, launch).read(self.given.workspace.region());
-        call.layout(launch.u32(call.batch).u32(call.time))
-            .f32(call.geometry.scale())
+        let launch = call.layout(launch.u32(call.batch).u32(call.time)).f32(call.geometry.scale());
+        self.measured(launch, owner)
             .shared(shared)
             .launch(call.hopper_grid(consumers, self.grid_heads(owner)), hopper_threads(consumers))?;
         Ok(())

@@ -3,6 +3,7 @@
 use device::{DType, Family};
 
 use crate::ops::attention::widths::HeadWidths;
+use crate::ops::gpu;
 use crate::ops::kernels::family;
 
 /// Head widths of the half-precision kernels for any GPU, by variant; those of f16 follow those of bf16.
@@ -21,13 +22,20 @@ pub(super) const BACKWARD_COLUMNS: u32 = 64;
 /// Attention in half precision for any GPU with tensor cores; before sm_80, the variants of bf16 are empty.
 pub(crate) static FAMILY: Family = family!(
     "attention",
-    headers: ["attention_forward.cuh", "attention_masks.cuh", "attention_tiles.cuh", "philox.cuh"],
+    headers: [
+        "attention_forward.cuh",
+        "attention_masks.cuh",
+        "attention_tiles.cuh",
+        "maximum.cuh",
+        "philox.cuh"
+    ],
     constants: &[
         ("ROW_THREADS", THREADS),
         ("FORWARD_WARPS", FORWARD_WARPS),
         ("FORWARD_KEYS", FORWARD_KEYS),
         ("BACKWARD_WARPS", BACKWARD_WARPS),
         ("BACKWARD_COLUMNS", BACKWARD_COLUMNS),
+        gpu::CELLS_CONSTANT,
     ],
     variants: &[
         &[("HEAD_DIM", WIDTHS[0])],
@@ -113,8 +121,13 @@ impl HopperForward {
 /// Forward attention in half precision with Hopper's warp-group matmuls; empty for other architectures.
 pub(crate) static FAMILY_HOPPER_FORWARD: Family = family!(
     "attention_hopper_forward",
-    headers: ["attention_hopper.cuh"],
-    constants: &[("CONSUMER_ROWS", CONSUMER_ROWS), ("KEYS", KEYS), ("QUERY_TILES", QUERY_TILES)],
+    headers: ["attention_hopper.cuh", "maximum.cuh"],
+    constants: &[
+        ("CONSUMER_ROWS", CONSUMER_ROWS),
+        ("KEYS", KEYS),
+        ("QUERY_TILES", QUERY_TILES),
+        gpu::CELLS_CONSTANT,
+    ],
     variants: &[
         &HOPPER_FORWARD[0].macros(),
         &HOPPER_FORWARD[1].macros(),
@@ -159,8 +172,8 @@ impl HopperBackward {
 /// Backward attention in half precision with Hopper's warp-group matmuls; empty for other architectures.
 pub(crate) static FAMILY_HOPPER_BACKWARD: Family = family!(
     "attention_hopper_backward",
-    headers: ["attention_hopper.cuh"],
-    constants: &[("CONSUMER_ROWS", CONSUMER_ROWS), ("COLUMNS", COLUMNS)],
+    headers: ["attention_hopper.cuh", "maximum.cuh"],
+    constants: &[("CONSUMER_ROWS", CONSUMER_ROWS), ("COLUMNS", COLUMNS), gpu::CELLS_CONSTANT],
     variants: &[
         &HOPPER_BACKWARD[0].macros(),
         &HOPPER_BACKWARD[1].macros(),

@@ -10,7 +10,7 @@ use crate::ops::attention::masks::Masks;
 use crate::ops::gpu;
 use crate::{Result, Tensor};
 
-/// Computes output and log-sum-exp.
+/// Computes output and log-sum-exp, and in half precision measures what accompanies the output.
 pub(crate) fn forward(
     operator: &'static str,
     geometry: Geometry,
@@ -30,7 +30,8 @@ pub(crate) fn forward(
         Form::Half { variant } => {
             let rows = 16 * FORWARD_WARPS;
             let launch = call.layout(kernel(&FAMILY, variant, "forward").u32(call.time));
-            call.masked(launch.f32(scale).u32(u32::from(call.aligned)))
+            let launch = call.masked(launch.f32(scale).u32(u32::from(call.aligned)));
+            gpu::write_any(launch, output.maxima())
                 .shared((rows + 4 * FORWARD_KEYS) * width * 2)
                 .launch(call.grid(rows, call.heads), 32 * FORWARD_WARPS)?;
         }
@@ -39,8 +40,8 @@ pub(crate) fn forward(
             let variant = index + after_bf16(call.dtype, HOPPER_FORWARD.len());
             let rows = QUERY_TILES * CONSUMER_ROWS * consumers + slots * KEYS;
             let launch = kernel(&FAMILY_HOPPER_FORWARD, variant, "forward");
-            call.layout(launch.u32(call.batch).u32(call.time))
-                .f32(scale)
+            let launch = call.layout(launch.u32(call.batch).u32(call.time)).f32(scale);
+            gpu::write_any(launch, output.maxima())
                 .shared(rows * width * 2 + 2048)
                 .launch(call.hopper_grid(consumers, call.heads), hopper_threads(consumers))?;
         }

@@ -1,0 +1,98 @@
+//! Values that are not finite, planted in a model whose layers multiply in FP8: they reach loss, gradient
+//! norm and the end of the run as in bf16.
+
+use autograd::{Tape, Var};
+use nn::{Input, Model, NnError, Parameters};
+use run::RunOptions;
+use tensor::{Tensor, ops};
+use worker::{DeviceChoice, ModelHook};
+
+use super::loss_scale::planted_gradient;
+use crate::common::devices::gpu;
+use crate::common::runs::{GPT, config};
+
+/// The first micro-batch of the third step, of which there are 4 in each.
+const PLANTED: u64 = 8;
+
+/// What a value is planted in.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Place {
+    /// A weight of the second block.
+    Weight,
+    /// The gradient of the model's result.
+    Gradient,
+}
+
+/// A model in which a value is planted in one micro-batch.
+struct Planting {
+    inner: Box<dyn Model>,
+    place: Place,
+    value: f32,
+}
+
+impl Planting {
+    fn is_due(&self, tape: &Tape, place: Place) -> bool {
+        self.place == place && tape.mode().is_training() && tape.pass().micro_batch == PLANTED
+    }
+}
+
+impl Model for Planting {
+    fn parameters(&self) -> &Parameters {
+        self.inner.parameters()
+    }
+
+    fn forward(&self, tape: &Tape, input: Input) -> Result<Var, NnError> {
+        if self.is_due(tape, Place::Weight) {
+            let parameters = self.inner.parameters();
+            let fc = parameters.list().iter().find(|p| p.name.ends_with("1.mlp_fc.weight")).unwrap();
+            ops::fill::constant(&fc.tensor.view(7, [1])?, self.value)?;
+        }
+        self.inner.forward(tape, input)
+    }
+
+    fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var, NnError> {
+        let prediction = match self.is_due(tape, Place::Gradient) {
+            true => planted_gradient(tape, prediction, self.value)?,
+            false => prediction,
+        };
+        self.inner.loss(tape, prediction, targets, scale)
+    }
+}
+
+/// Trains with a planted value, and returns the reason for which the run ended.
+fn reason(device: DeviceChoice, sets: &[&str], place: Place, value: f32) -> String {
+    let options = RunOptions {
+        device,
+        quiet: true,
+        model_hook: Some(ModelHook::new(move |inner| Box::new(Planting { inner, place, value }))),
+        ..RunOptions::default()
+    };
+    let sizes = ["model.width=64", "parallel.lanes=1", "train.max_nonfinite_steps=1"];
+    run::train(config(GPT, &[&sizes, sets].concat()), options).unwrap_err().to_string()
+}
+
+#[test]
+fn values_that_are_not_finite_end_a_run_in_fp8_as_in_bf16() {
+    let fp8 = ["precision.compute=bf16", "precision.matmul=fp8"];
+    let rowwise = ["precision.compute=bf16", "precision.matmul=fp8", "precision.fp8_recipe=rowwise"];
+    let devices = [DeviceChoice::Cpu].into_iter().chain(gpu().then_some(DeviceChoice::Cuda));
+    for device in devices {
+        for (place, value) in [
+            (Place::Weight, f32::INFINITY),
+            (Place::Weight, f32::NAN),
+            (Place::Gradient, f32::NEG_INFINITY),
+            (Place::Gradient, f32::NAN),
+        ] {
+            let expected = reason(device, &["precision.compute=bf16"], place, value);
+            assert!(expected.starts_with("step 3: the loss is "), "{place:?} {value}: {expected}");
+            assert_eq!(expected.contains("the loss is NaN"), place == Place::Weight, "{value}: {expected}");
+            for sets in [&fp8[..], &rowwise] {
+                let found = reason(device, sets, place, value);
+                assert!(found.starts_with("step 3: the loss is "), "{sets:?} {place:?} {value}: {found}");
+                let is_nan = found.contains("the loss is NaN");
+                assert_eq!(is_nan, place == Place::Weight, "{sets:?} {value}: {found}");
+                assert!(found.contains("the gradient norm NaN"), "{sets:?} {place:?} {value}: {found}");
+            }
+        }
+    }
+}
