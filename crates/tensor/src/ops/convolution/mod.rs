@@ -123,7 +123,7 @@ pub fn backward_weight(
     if dy.device().backend() == Backend::Cpu {
         return cpu::backward_weight(&shape, dy, x, weight, &workspace);
     }
-    if weight.tensor.dtype() == dtype {
+    if weight.tensor.dtype() == dtype || !dy.device().is_cuda_like() {
         return operands.run(shape, ConvolutionPass::BackwardWeight, weight.accumulate);
     }
     // cuDNN writes the operands' type.
