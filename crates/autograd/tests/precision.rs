@@ -88,7 +88,7 @@ const CALLS: &[(&str, Run)] = &[
     ("add", |t, o| one(ops::add(t, o.x(t, &[4, 8]), o.x(t, &[4, 8])))),
     ("attention", |t, o| {
         let qkv = Qkv::Packed(o.x(t, &[1, 4, 96]));
-        one(ops::attention(t, qkv, Heads::multi(1, 32), None))
+        one(ops::attention(t, qkv, Heads::multi(1, 32), None, ops::AttentionMeasures::default()))
     }),
     ("average_pool", |t, o| one(ops::average_pool(t, o.x(t, &[1, 4, 4, 2]), WINDOWS))),
     ("batch_norm", |t, o| {
