@@ -66,7 +66,7 @@ impl Operand {
     }
 
     fn rotary(&self) -> Rotary {
-        Rotary { table: self.tensor(&[4, 8], DType::F32, 9), documents: None }
+        Rotary { table: self.tensor(&[4, 8], DType::F32, 9), documents: None, measures: false }
     }
 }
 
