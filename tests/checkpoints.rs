@@ -97,7 +97,7 @@ fn copy(from: &Path, to: &Path) {
 
 #[test]
 fn runs_stopped_after_any_step_continue_on_other_grids() {
-    let table: [(&str, &[&str]); 16] = [
+    let table: [(&str, &[&str]); 18] = [
         (GPT, &TOKENS),
         (GPT, &PACKED),
         (GPT, &MIXTURE),
@@ -111,6 +111,8 @@ fn runs_stopped_after_any_step_continue_on_other_grids() {
         (MLP, &["optim.kind=adamw", "parallel.lanes=8"]),
         (GPT, &["precision.compute=bf16", "model.width=64"]),
         (GPT, &["optim.state=bf16"]),
+        (GPT, &["optim.state=8bit"]),
+        (GPT, &["precision.compute=bf16", "precision.weights=f32", "model.width=64"]),
         (GPT, &["precision.compute=f16", "model.width=64", "precision.scaler.init_scale=3e7"]),
         (RESNET, &["train.steps=5"]),
         (GPT, &["precision.matmul=fp8"]),

@@ -77,6 +77,22 @@ const GRIDS: &[Row] = &[
             &["parallel.pipeline=2"],
         ],
     ),
+    // Optimizer state in 8 bits, whose blocks shards do not cut.
+    (
+        GPT,
+        &["optim.state=8bit", "model.width=64", "precision.compute=bf16"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", SHARDED],
+            &["parallel.data=4", SHARDED, "parallel.bucket_bytes=512"],
+            &["parallel.pipeline=2"],
+        ],
+    ),
+    (
+        MLP,
+        &["optim.state=8bit", "precision.gradients=f32"],
+        &[&["parallel.data=1"], &["parallel.data=2", SHARDED], &["parallel.pipeline=2", ZERO_BUBBLE]],
+    ),
     // Between threads the transport's own sum uses the same tree.
     (
         GPT,

@@ -9,6 +9,7 @@ mod grids;
 mod loss_scale;
 mod models;
 mod planted;
+mod precision;
 
 use common::runs::{GPT, config, train_in};
 use worker::DeviceChoice;

@@ -206,6 +206,9 @@ fn options_of_families_have_equal_bits_on_a_gpu() {
         (LLAMA, &["model.width=256", "model.tied=true", "model.loss_pieces=2"]),
         (GPT, &["model.width=128", FP8]),
         (LLAMA, &["model.width=256", FP8, ROWWISE]),
+        (GPT, &["model.width=128", "precision.weights=f32", "model.dropout=0.1"]),
+        (LLAMA, &["model.width=256", "precision.weights=f32", "model.qk_norm=true", "model.loss_pieces=2"]),
+        (GPT, &["model.width=128", "optim.state=8bit"]),
     ];
     let has_type = |options: &[&str], compute: &str| compute == "bf16" || !options.contains(&FP8);
     let rows = table.iter().flat_map(|row| ["f32", "bf16"].map(|compute| (row, compute)));

@@ -69,6 +69,13 @@ fn gpu_plans_equal_runs() {
                 "memory.recompute=block",
             ],
         ),
+        (GPT, &["model.width=128", "precision.compute=bf16", "precision.weights=f32"]),
+        (
+            LLAMA,
+            &["model.width=256", "precision.compute=bf16", "precision.weights=f32", "memory.recompute=block"],
+        ),
+        (GPT, &["optim.state=8bit"]),
+        (GPT, &["model.width=128", "precision.compute=bf16", "optim.state=8bit"]),
         (GPT, &["model.dropout=0.2"]),
         (GPT, &["model.width=128", "model.dropout=0.2", "precision.compute=bf16", "memory.recompute=block"]),
         (GPT, &["model.loss_pieces=2", "model.vocabulary=1000", "model.tied=false"]),

@@ -90,6 +90,19 @@ fn plans_of_autocast_equal_runs() {
     }
 }
 
+/// Optimizer state in bf16 and in 8 bits.
+#[test]
+fn plans_of_narrow_state_equal_runs() {
+    for state in ["optim.state=bf16", "optim.state=8bit"] {
+        compare(GPT, &["train.steps=2", "parallel.data=2", "checkpoint.every=1", state]);
+        compare(
+            GPT,
+            &["train.steps=2", "model.width=64", "parallel.data=4", SHARDED, "precision.compute=bf16", state],
+        );
+        compare(MLP, &["parallel.pipeline=2", state]);
+    }
+}
+
 /// Several lanes on a rank, and several micro-batches in a lane.
 #[test]
 fn plans_of_many_lanes_equal_runs() {

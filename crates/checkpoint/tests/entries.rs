@@ -84,6 +84,7 @@ fn every_element_type_is_restored_to_the_bit() {
         written("count", &[2, 2], &[0u32, 1, u32::MAX, 7]),
         written("table", &[3], &halves),
         written("half", &[1, 2], &[f16::from_f32(0.1), f16::INFINITY]),
+        written("codes", &[5], &[0u8, 1, 127, 128, 255]),
     ];
     let directory = tempfile::tempdir().unwrap();
     let checkpoint = checkpoint(directory.path(), &arrays);
@@ -92,6 +93,7 @@ fn every_element_type_is_restored_to_the_bit() {
             DType::F32 => target(name, *dtype, shape, 9.0f32),
             DType::U32 => target(name, *dtype, shape, 9u32),
             DType::Bf16 => target(name, *dtype, shape, bf16::ONE),
+            DType::U8 => target(name, *dtype, shape, 9u8),
             _ => target(name, *dtype, shape, f16::ONE),
         };
         assert!(load(&checkpoint, &target).unwrap() == *bytes, "{name}");
@@ -100,7 +102,7 @@ fn every_element_type_is_restored_to_the_bit() {
     let bytes = state(&checkpoint);
     let file = SafeTensors::deserialize(&bytes).unwrap();
     let types = arrays.each_ref().map(|array| file.tensor(array.name).unwrap().dtype());
-    assert_eq!(types, [Dtype::F32, Dtype::F32, Dtype::U32, Dtype::BF16, Dtype::F16]);
+    assert_eq!(types, [Dtype::F32, Dtype::F32, Dtype::U32, Dtype::BF16, Dtype::F16, Dtype::U8]);
 }
 
 /// A part of an array is read into a tensor of its length, and f32 is rounded to a shorter floating-point

@@ -8,7 +8,7 @@ use parallel::pipeline;
 use system::numbers::grouped;
 
 use crate::check_images::{check_images, check_schedule};
-use crate::choices::{DataKind, MatmulPrecision, PartitionPolicy, RecomputePolicy};
+use crate::choices::{DataKind, MatmulPrecision, OptimKind, PartitionPolicy, RecomputePolicy, StateType};
 use crate::lanes::{alternatives, is_power_of_two_divisor};
 use crate::run_config::RunConfig;
 use crate::sections::{
@@ -34,6 +34,15 @@ pub(crate) fn check(given: &Given, config: &RunConfig) -> Result<(), Error> {
             config.optim.min_learning_rate, config.optim.learning_rate
         );
         return Err(given.conflict(&[Optim::min_learning_rate, Optim::learning_rate], reason));
+    }
+    if config.optim.state == StateType::EightBit
+        && config.optim.kind == OptimKind::Sgd
+        && config.optim.momentum == 0.0
+    {
+        let reason = "optim.state = \"8bit\" is for moments or velocity, and SGD with optim.momentum = 0 \
+                      keeps none"
+            .to_owned();
+        return Err(given.conflict(&[Optim::state, Optim::momentum], reason));
     }
     check_precision(given, config)?;
     if config.precision.matmul == MatmulPrecision::Fp8 && config.lora.rank > 0 {

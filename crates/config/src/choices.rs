@@ -71,6 +71,8 @@ names! {
         F32 = "f32",
         /// bf16, rounded stochastically.
         Bf16 = "bf16",
+        /// 8 bits with the largest magnitude of every block.
+        EightBit = "8bit",
     }
 }
 

@@ -52,7 +52,7 @@ dtypes! {
     E4m3 = "e4m3", E4m3;
     /// 8 bits with 2 of mantissa, for gradients as operands of matmuls.
     E5m2 = "e5m2", E5m2;
-    /// Values of pixels, 0 to 255.
+    /// Bytes: values of pixels, codes of optimizer state.
     U8 = "u8", u8;
 }
 

@@ -29,7 +29,7 @@ mod schedule;
 mod slot;
 
 pub use norm::GradientNorm;
-pub use optimizer::{NamedState, Optimizer, StateOptions, state_name};
+pub use optimizer::{NamedState, Optimizer, StateArray, StateOptions};
 pub use schedule::{Decay, Schedule};
 pub use slot::Slot;
 pub use tensor::ops::StepState;

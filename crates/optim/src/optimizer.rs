@@ -3,32 +3,67 @@
 use std::ops::Range;
 
 use device::{Category, DType, Device, Request};
-use tensor::ops::optimizer::{self, Item, StateTensor, Stream, UpdateRule};
+use tensor::ops::optimizer::{self, BLOCK, Item, StateTensor, Stream, UpdateRule};
 use tensor::ops::{StepState, Table};
-use tensor::{Result, Tensor};
+use tensor::{Result, Shape, Tensor};
 
 use crate::slot::Slot;
 
-/// Returns the name of a tensor that a rule keeps for a parameter: `adamw.first.<parameter>`.
-pub fn state_name(state: &StateTensor, parameter: &str) -> String {
-    format!("{}.{parameter}", state.name)
+/// The name and type of a tensor that an optimizer keeps for a parameter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateArray {
+    /// `adamw.first.<parameter>` for a state, `adamw.first_maxima.<parameter>` for the maxima of its blocks.
+    pub name: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Elements of the parameter for each element of the array: 1, or [`BLOCK`] for maxima.
+    pub per: usize,
+}
+
+impl StateArray {
+    /// Returns the arrays of a state in `dtype`: the state itself and, in 8 bits, its maxima.
+    fn of(state: &StateTensor, parameter: &str, dtype: DType) -> impl Iterator<Item = StateArray> {
+        let own = StateArray { name: format!("{}.{parameter}", state.name), dtype, per: 1 };
+        let name = format!("{}_maxima.{parameter}", state.name);
+        let maxima = StateArray { name, dtype: DType::F32, per: BLOCK };
+        std::iter::once(own).chain((dtype == DType::U8).then_some(maxima))
+    }
+
+    /// Returns all arrays that `rule` keeps for a parameter, with states in `dtype`: f32, bf16, or u8 for 8
+    /// bits.
+    pub fn all(rule: &UpdateRule, parameter: &str, dtype: DType) -> Vec<StateArray> {
+        rule.states().iter().flat_map(|state| StateArray::of(state, parameter, dtype)).collect()
+    }
+
+    /// The range of the array's elements for a range of the parameter's.
+    pub fn range(&self, elements: Range<usize>) -> Range<usize> {
+        elements.start / self.per..elements.end.div_ceil(self.per)
+    }
+
+    /// The shape of the array for a parameter of this shape.
+    pub fn shape(&self, parameter: Shape) -> Shape {
+        match self.per {
+            1 => parameter,
+            per => [parameter.elements().div_ceil(per)].into(),
+        }
+    }
 }
 
 /// A tensor that the optimizer keeps, with its name.
 #[derive(Clone, Debug)]
 pub struct NamedState<'a> {
-    /// The parameter's name for a master weight, [`state_name`] for the others.
-    pub name: String,
+    /// The array that the tensor is, or is a shard of; a master weight has the parameter's name.
+    pub array: StateArray,
     /// Index of the tensor's slot.
     pub slot: usize,
-    /// The values, as many as the slot's weight has.
+    /// The values.
     pub tensor: &'a Tensor,
 }
 
 /// How the tensors of [`UpdateRule::states`] are kept.
 #[derive(Clone, Debug)]
 pub struct StateOptions {
-    /// f32, or bf16, which each update rounds stochastically.
+    /// f32; bf16, which each update rounds stochastically; or u8 for 8 bits, block by block.
     pub dtype: DType,
     /// The seed of the random numbers of rounding.
     pub seed: u64,
@@ -52,6 +87,8 @@ struct SlotState {
     master: Tensor,
     /// The tensors of [`UpdateRule::states`].
     kept: Vec<Tensor>,
+    /// The maxima of their blocks, if they are in 8 bits.
+    maxima: Vec<Tensor>,
     /// Random numbers that round them.
     stream: Stream,
 }
@@ -60,6 +97,8 @@ struct SlotState {
 #[derive(Debug)]
 pub struct Optimizer {
     rule: UpdateRule,
+    /// The type of the rule's states.
+    dtype: DType,
     slots: Vec<Slot>,
     states: Vec<SlotState>,
     /// Number of slots that are updated before the others.
@@ -100,15 +139,27 @@ impl Optimizer {
                 DType::F32 => slot.weight.clone(),
                 _ => zeros(slot, "optimizer.master", DType::F32)?,
             };
-            let kept = rule.states().iter().map(|state| zeros(slot, state.name, options.dtype));
+            let (mut kept, mut maxima) = (Vec::new(), Vec::new());
+            for state in rule.states() {
+                kept.push(zeros(slot, state.name, options.dtype)?);
+                if options.dtype == DType::U8 {
+                    let _scope = device.module(&slot.name);
+                    let request = Request::new(Category::OptimizerState, "optimizer.maxima");
+                    let blocks = optimizer::blocks(slot.weight.elements());
+                    maxima.push(Tensor::zeros(device, [blocks], DType::F32, request)?);
+                }
+            }
             let start = options.firsts.get(index).copied().unwrap_or(0);
             let stream = Stream::new(options.seed, &slot.name, start);
-            Ok(SlotState { master, kept: kept.collect::<Result<_>>()?, stream })
+            Ok(SlotState { master, kept, maxima, stream })
         };
         let states = slots.iter().enumerate().map(state).collect::<Result<Vec<_>>>()?;
-        let table = |slots| Table::of_parameters(device, slots);
+        let table = |slots| match options.dtype {
+            DType::U8 => Table::of_quantised(device, slots),
+            _ => Table::of_parameters(device, slots),
+        };
         let tables = [table(first)?, table(slots.len() - first)?];
-        Ok(Optimizer { rule, slots: slots.to_vec(), states, first, tables })
+        Ok(Optimizer { rule, dtype: options.dtype, slots: slots.to_vec(), states, first, tables })
     }
 
     /// Updates all slots from `gradients`, one for each slot in order, with the learning rate, gradient
@@ -142,6 +193,7 @@ impl Optimizer {
             weight: &kept.master,
             gradient,
             states: &kept.kept,
+            maxima: &kept.maxima,
             compute: kept.is_copied(slot).then_some(&slot.weight),
             decay: slot.decay,
             stream: kept.stream,
@@ -164,10 +216,17 @@ impl Optimizer {
     pub fn named_state(&self) -> impl Iterator<Item = NamedState<'_>> {
         let slots = self.slots.iter().zip(&self.states).enumerate();
         slots.flat_map(move |(index, (slot, state))| {
-            let master = state.is_copied(slot).then(|| (slot.name.clone(), &state.master));
-            let names = self.rule.states().iter().map(|kept| state_name(kept, &slot.name));
-            let all = master.into_iter().chain(names.zip(&state.kept));
-            all.map(move |(name, tensor)| NamedState { name, slot: index, tensor })
+            let master = StateArray { name: slot.name.clone(), dtype: DType::F32, per: 1 };
+            let master = state.is_copied(slot).then_some((master, &state.master));
+            let arrays = StateArray::all(&self.rule, &slot.name, self.dtype);
+            // Each state is followed by its maxima, if it has any.
+            let tensors = state
+                .kept
+                .iter()
+                .enumerate()
+                .flat_map(|(number, kept)| std::iter::once(kept).chain(state.maxima.get(number)));
+            let all = master.into_iter().chain(arrays.into_iter().zip(tensors));
+            all.map(move |(array, tensor)| NamedState { array, slot: index, tensor })
         })
     }
 }

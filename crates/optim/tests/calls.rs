@@ -96,7 +96,7 @@ fn kept_tensors_have_stable_names() {
                 expected.extend((dtype != DType::F32).then(|| (index, slot.name.clone())));
                 expected.extend(kept.iter().map(|kept| (index, format!("{kept}.{}", slot.name))));
             }
-            let found: Vec<_> = optimizer.named_state().map(|state| (state.slot, state.name)).collect();
+            let found: Vec<_> = optimizer.named_state().map(|state| (state.slot, state.array.name)).collect();
             assert_eq!(found, expected, "{rule:?} {dtype}");
             for state in optimizer.named_state() {
                 assert_eq!(state.tensor.dtype(), DType::F32);

@@ -15,7 +15,7 @@ use crate::error::{PlanError, Result};
 use crate::rates::DeviceRates;
 use crate::work::Work;
 use config::{OptimKind, RunConfig};
-use worker::blueprint;
+use worker::{blueprint, build};
 
 /// Predicted times of the parts of a step, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -79,7 +79,7 @@ pub(crate) fn cost(config: &RunConfig, work: &Work, rates: &DeviceRates, stages:
         passes: timeline.makespan as f64 / 1e9,
         recomputed: schedule.micro_batches as f64 * most(&again),
         exposed: exposed(config, rates, parameters, hidden),
-        update: parameters / shards * state_bytes(config, half) / rates.memory_bytes,
+        update: parameters / shards * state_bytes(config) / rates.memory_bytes,
         bubble: timeline.bubble(),
     })
 }
@@ -104,20 +104,21 @@ fn exposed(config: &RunConfig, rates: &DeviceRates, parameters: f64, hidden: f64
 }
 
 /// Returns the bytes that the update reads and writes for one parameter.
-fn state_bytes(config: &RunConfig, half: bool) -> f64 {
+fn state_bytes(config: &RunConfig) -> f64 {
     let moments = match config.optim.kind {
         OptimKind::AdamW => 2.0,
         OptimKind::Sgd => 1.0,
     };
+    let state = build::state_dtype(config).bytes() as f64;
+    let copy = if config.precision.weight_dtype() == DType::F32 { 0.0 } else { 2.0 };
     // The gradient is read, master and moments are read and written, and a half-precision weight is written.
-    4.0 + 8.0 * (1.0 + moments) + if half { 2.0 } else { 0.0 }
+    4.0 + 8.0 + 2.0 * state * moments + copy
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::imitated::PlanDevice;
-    use worker::build;
 
     /// The model reproduces, within a few percent, the step with which the shipped efficiency was measured.
     #[test]

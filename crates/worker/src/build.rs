@@ -304,6 +304,7 @@ pub fn state_dtype(config: &RunConfig) -> DType {
     match config.optim.state {
         config::StateType::F32 => DType::F32,
         config::StateType::Bf16 => DType::Bf16,
+        config::StateType::EightBit => DType::U8,
     }
 }
 

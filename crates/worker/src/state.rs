@@ -14,6 +14,7 @@ use checkpoint::{Checkpoint, Snapshot, Target};
 use collective::ControlPlane;
 use device::DType;
 use nn::{Lora, Model};
+use optim::StateArray;
 use parallel::Axis;
 use tensor::{Shape, Tensor};
 
@@ -59,7 +60,10 @@ fn masters_among(worker: &Worker, kept: &Kept) -> Vec<Array> {
     // Weights that are their own masters are whole on every rank of the stage.
     let master = entries.map(|(place, entry)| match is_own_master(entry.trained, entry.dtype) {
         true => whole_weight(worker, place),
-        false => array(worker, place, (entry.name.clone(), DType::F32), kept),
+        false => {
+            let master = StateArray { name: entry.name.clone(), dtype: DType::F32, per: 1 };
+            array(worker, place, master, kept)
+        }
     });
     master.collect()
 }
@@ -77,15 +81,15 @@ pub(crate) fn arrays(worker: &Worker) -> Vec<Array> {
     let (rule, dtype) = (build::update_rule(config), build::state_dtype(config));
     let entries = worker.blueprint().parameters.iter().enumerate();
     for (place, entry) in entries.filter(|(_, entry)| entry.trained) {
-        let names = rule.states().iter().map(|state| optim::state_name(state, &entry.name));
-        all.extend(names.map(|name| array(worker, place, (name, dtype), &kept)));
+        let states = StateArray::all(&rule, &entry.name, dtype).into_iter();
+        all.extend(states.map(|state| array(worker, place, state, &kept)));
     }
     all
 }
 
 fn kept(worker: &Worker) -> Kept {
     let states = worker.optimizer_state();
-    states.map(|(stage, _, state)| ((stage, state.name), state.tensor.clone())).collect()
+    states.map(|(stage, _, state)| ((stage, state.array.name), state.tensor.clone())).collect()
 }
 
 /// Returns the stage whose copy of a parameter is saved, and the parameter's index there.
@@ -106,15 +110,17 @@ fn whole_weight(worker: &Worker, place: usize) -> Array {
     Array { name: entry.name.clone(), dtype: entry.dtype, shape: entry.shape, sources, own }
 }
 
-/// Returns the array `name` that optimizers keep for a parameter.
-fn array(worker: &Worker, place: usize, (name, dtype): (String, DType), kept: &Kept) -> Array {
+/// Returns an array that optimizers keep for a parameter.
+fn array(worker: &Worker, place: usize, state: StateArray, kept: &Kept) -> Array {
     let (entry, (stage, parameter)) = (&worker.blueprint().parameters[place], holder(worker, place));
     let shards = worker.blueprint().shards(stage);
-    let source = |replica| (rank_of(worker, replica, stage), shards.range(replica, parameter));
+    let part = |replica| state.range(shards.range(replica, parameter));
+    let source = |replica| (rank_of(worker, replica, stage), part(replica));
     let sources = (0..shards.by_rank().len()).map(source).filter(|(_, part)| !part.is_empty());
-    let (sources, key) = (sources.collect(), (stage, name));
+    let (sources, shape) = (sources.collect(), state.shape(entry.shape));
+    let key = (stage, state.name);
     let own = kept.get(&key).cloned();
-    Array { name: key.1, dtype, shape: entry.shape, sources, own }
+    Array { name: key.1, dtype: state.dtype, shape, sources, own }
 }
 
 /// Returns the tensors of this rank into which a checkpoint is read: everything that the rank holds, copies
@@ -127,9 +133,10 @@ fn targets(worker: &Worker) -> Vec<Target> {
     }
     targets.extend(worker.optimizer_state().filter_map(|(stage, owned, state)| {
         let parameter = &worker.model(stage)?.parameters().list()[owned.parameter];
-        let (shape, first) = (parameter.tensor.shape(), owned.shard.range.start);
-        let dtype = state.tensor.dtype();
-        Some(Target { name: state.name, dtype, shape, first, tensor: state.tensor.clone() })
+        let shape = state.array.shape(parameter.tensor.shape());
+        let first = state.array.range(owned.shard.range.clone()).start;
+        let StateArray { name, dtype, .. } = state.array;
+        Some(Target { name, dtype, shape, first, tensor: state.tensor.clone() })
     }));
     targets.extend(worker.models().flat_map(|model| model.buffers()).map(whole_buffer));
     targets

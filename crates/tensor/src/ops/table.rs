@@ -12,6 +12,11 @@ fn parameter_bytes(tensors: usize) -> usize {
     if tensors == 0 { 0 } else { 56 * tensors + 4 * (tensors + 1) }
 }
 
+/// Bytes of an optimizer's table if states are in 8 bits: two more addresses per tensor, and both codes.
+fn quantised_bytes(tensors: usize) -> usize {
+    if tensors == 0 { 0 } else { parameter_bytes(tensors) + 16 * tensors + 2 * 4 * 256 }
+}
+
 /// Bytes of a norm's table: 16 per tensor, the index of its first chunk, and a counter.
 fn gradient_bytes(tensors: usize) -> usize {
     16 * tensors + 4 * (tensors + 1) + 4
@@ -36,6 +41,12 @@ impl Table {
     /// A table for [`super::optimizer::update`] of `tensors` items. Errors: out of memory.
     pub fn of_parameters(device: &Device, tensors: usize) -> Result<Self> {
         Self::new(device, "optimizer.table", tensors, parameter_bytes(tensors))
+    }
+
+    /// A table for [`super::optimizer::update`] of `tensors` items with states in 8 bits. Errors: out of
+    /// memory.
+    pub fn of_quantised(device: &Device, tensors: usize) -> Result<Self> {
+        Self::new(device, "optimizer.table", tensors, quantised_bytes(tensors))
     }
 
     /// A table for [`super::norm::measure`] of `tensors` gradients. Errors: out of memory.

@@ -201,15 +201,30 @@ fn refusals_of_elementwise_operators_and_optimizers() {
     let adamw = UpdateRule::AdamW { beta1: 0.9, beta2: 0.9, epsilon: 1.0, weight_decay: 0.0 };
     let adam_of = |gradient: &Tensor, first: &Tensor, second: &Tensor| {
         let states = &[first.clone(), second.clone()];
-        let item =
-            Item { weight: &v3, gradient, states, compute: None, decay: true, stream: Stream::default() };
+        let item = Item {
+            weight: &v3,
+            gradient,
+            states,
+            maxima: &[],
+            compute: None,
+            decay: true,
+            stream: Stream::default(),
+        };
         optimizer::update(&table, &adamw, &[item], &state)
     };
     let sgd_of = |gradient: &Tensor, velocity: Option<&Tensor>, compute: Option<&Tensor>| {
         let rule =
             UpdateRule::Sgd { momentum: if velocity.is_some() { 0.9 } else { 0.0 }, weight_decay: 0.0 };
         let states = &velocity.cloned().into_iter().collect::<Vec<_>>();
-        let item = Item { weight: &v3, gradient, states, compute, decay: true, stream: Stream::default() };
+        let item = Item {
+            weight: &v3,
+            gradient,
+            states,
+            maxima: &[],
+            compute,
+            decay: true,
+            stream: Stream::default(),
+        };
         optimizer::update(&table, &rule, &[item], &state)
     };
     let half = |shape: [usize; 1]| typed(&device, DType::Bf16, &vec![0.0; shape[0]], shape);

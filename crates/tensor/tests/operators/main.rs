@@ -34,6 +34,7 @@ mod optimizers;
 mod pixels;
 mod pooling;
 mod qk_norm;
+mod quantised_states;
 mod random;
 mod reference;
 mod repeat;

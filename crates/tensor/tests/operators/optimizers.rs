@@ -44,6 +44,7 @@ impl Parameter {
             weight: &self.weight,
             gradient,
             states: &self.states,
+            maxima: &[],
             compute: self.compute.as_ref(),
             decay,
             stream: Stream::default(),
@@ -323,8 +324,15 @@ fn states_in_bf16_are_rounded_at_random_by_name_element_and_update() {
                     let gradient = gradient.view(range.start, [length]).unwrap();
                     let stream = Stream::new(1, "w", range.start);
                     let (weight, states) = (&weight, &states[..]);
-                    let item =
-                        Item { weight, gradient: &gradient, states, compute: None, decay: true, stream };
+                    let item = Item {
+                        weight,
+                        gradient: &gradient,
+                        states,
+                        maxima: &[],
+                        compute: None,
+                        decay: true,
+                        stream,
+                    };
                     step(&table, &rule, &[item], &state);
                 }
                 states

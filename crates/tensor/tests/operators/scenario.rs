@@ -345,8 +345,15 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
         let sgd = UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.1 };
         for (name, rule) in [("adamw.step", adamw), ("sgd.step", sgd)] {
             let states = &states[..rule.states().len()];
-            let item =
-                Item { weight: &weight, gradient, states, compute, decay: true, stream: Stream::default() };
+            let item = Item {
+                weight: &weight,
+                gradient,
+                states,
+                maxima: &[],
+                compute,
+                decay: true,
+                stream: Stream::default(),
+            };
             optimizer::begin(&rule, &state).unwrap();
             optimizer::update(&table, &rule, &[item], &state).unwrap();
             self.after(name, &[&weight, &states[0], head, state.tensor()]);

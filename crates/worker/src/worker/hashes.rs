@@ -42,8 +42,9 @@ impl Worker {
             number = if last.replace((stage, place)) == Some((stage, place)) { number + 1 } else { 0 };
             let weight = self.model(stage).map(|model| &model.parameters().list()[owned.parameter]);
             let of = weight.map_or("", |weight| weight.name.as_str());
-            let named = (PLACES * place + number, state.name.as_str(), of);
-            hashes.array(Section::OptimizerState, named, owned.shard.range.start, state.tensor)?;
+            let named = (PLACES * place + number, state.array.name.as_str(), of);
+            let start = state.array.range(owned.shard.range.clone()).start;
+            hashes.array(Section::OptimizerState, named, start, state.tensor)?;
         }
         Ok(())
     }

@@ -37,7 +37,12 @@ fn a_step_that_is_no_whole_number_of_micro_batches_is_refused() {
 #[test]
 fn types_of_values_that_do_not_go_together_are_refused() {
     let scaler = "precision.scaler";
-    let table: [(&[&str], &str); 6] = [
+    let table: [(&[&str], &str); 7] = [
+        (
+            &["optim.kind=sgd", "optim.momentum=0", "optim.state=8bit"],
+            "--set optim.state=8bit: optim.state = \"8bit\" is for moments or velocity, and SGD with \
+             optim.momentum = 0 keeps none",
+        ),
         (
             &["precision.weights=f32", "precision.compute=bf16", "precision.gradients=bf16"],
             "--set precision.weights=f32: precision.weights = \"f32\" has gradients in f32, and \

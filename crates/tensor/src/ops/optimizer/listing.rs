@@ -2,8 +2,9 @@
 
 use device::{DType, Family};
 
-use super::item::Item;
+use super::item::{Item, Storage};
 use super::piece::MOST_STATES;
+use super::quantised;
 use crate::ops::kernels::family;
 use crate::ops::table::{Table, halves};
 use crate::ops::{gpu, norm};
@@ -21,6 +22,8 @@ pub(in crate::ops) static FAMILY: Family = family!(
         ("CHUNK", CHUNK),
         ("MOST_STATES", MOST_STATES as u32),
         ("STREAM_CHUNK", norm::CHUNK as u32),
+        ("BLOCK", quantised::BLOCK as u32),
+        ("CODES", quantised::CODES as u32),
     ],
 );
 
@@ -54,12 +57,16 @@ pub(super) fn list<'a>(operator: &'static str, table: &'a Table, items: &[Item<'
     }
     let blocks = gpu::word(operator, blocks)?;
     words.push(blocks);
+    if items.iter().any(|item| item.storage() == Storage::Quantised) {
+        words.extend(quantised::words());
+    }
     let bytes = items.iter().map(bytes).sum();
     let count = gpu::word(operator, items.len())?;
     Ok(Listing { table: table.holding(words)?, count, blocks, bytes })
 }
 
-fn words(item: &Item<'_>) -> [u32; WORDS] {
+/// The words of one parameter: [`WORDS`], and the addresses of the maxima if its states are in 8 bits.
+fn words(item: &Item<'_>) -> Vec<u32> {
     let mut tensors = [None; 3 + MOST_STATES];
     (tensors[0], tensors[1]) = (Some(item.weight), Some(item.gradient));
     tensors[2..].iter_mut().zip(item.states).for_each(|(place, state)| *place = Some(state));
@@ -68,27 +75,29 @@ fn words(item: &Item<'_>) -> [u32; WORDS] {
     let aligned = if gpu::aligned(&present) { ALIGNED } else { 0 };
     let addresses = tensors.map(|tensor| tensor.map_or(0, gpu::address));
     let numbers = addresses.into_iter().chain([item.weight.elements() as u64]);
-    let mut words = [0; WORDS];
+    let mut words = vec![0; WORDS];
     for (words, number) in words.chunks_exact_mut(2).zip(numbers) {
         words.copy_from_slice(&halves(number));
     }
     let copy = item.compute.map(Tensor::dtype);
     let flag = |is: bool, flag: u32| if is { flag } else { 0 };
     words[WORDS - 2] = aligned | flag(item.decay, DECAY) | flag(copy == Some(DType::F16), COPY_IN_F16);
-    if is_rounded(item) {
-        words[WORDS - 2] |= item.stream.first_chunk << FIRST_CHUNK;
-        words[WORDS - 1] = item.stream.id;
+    match item.storage() {
+        Storage::Single => {}
+        Storage::Rounded => {
+            words[WORDS - 2] |= item.stream.first_chunk << FIRST_CHUNK;
+            words[WORDS - 1] = item.stream.id;
+        }
+        Storage::Quantised => {
+            let addresses = item.maxima.iter().map(gpu::address).chain(std::iter::repeat(0));
+            words.extend(addresses.take(MOST_STATES).flat_map(halves));
+        }
     }
     words
 }
 
-/// Returns whether an item has states in bf16.
-pub(super) fn is_rounded(item: &Item<'_>) -> bool {
-    item.states.first().is_some_and(|state| state.dtype() == DType::Bf16)
-}
-
 fn bytes(item: &Item<'_>) -> u64 {
-    let updated = std::iter::once(item.weight).chain(item.states);
+    let updated = std::iter::once(item.weight).chain(item.states).chain(item.maxima);
     let updated: u64 = updated.map(|tensor| 2 * tensor.bytes() as u64).sum();
     updated + item.gradient.bytes() as u64 + item.compute.map_or(0, |tensor| tensor.bytes() as u64)
 }

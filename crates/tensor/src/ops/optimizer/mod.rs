@@ -9,6 +9,7 @@ mod adamw;
 mod item;
 mod listing;
 mod piece;
+mod quantised;
 mod rounding;
 mod rule;
 mod sgd;
@@ -16,6 +17,7 @@ mod update;
 
 pub use item::Item;
 pub(super) use listing::FAMILY;
+pub use quantised::{BLOCK, blocks};
 pub use rounding::Stream;
 pub use rule::{StateTensor, UpdateRule};
 pub use update::{begin, update};

@@ -2,6 +2,7 @@
 
 use device::Float;
 
+use super::item::Storage;
 use super::piece::Piece;
 use super::{adamw, sgd};
 use crate::ops::step_state::Coefficients;
@@ -35,18 +36,22 @@ pub enum UpdateRule {
 pub struct StateTensor {
     /// The tensor's stable name, such as `adamw.first`.
     pub name: &'static str,
+    /// Whether elements may be negative.
+    pub is_signed: bool,
 }
 
 impl UpdateRule {
     /// The state tensors of the rule for every parameter.
     pub fn states(&self) -> &'static [StateTensor] {
-        const fn named(name: &'static str) -> StateTensor {
-            StateTensor { name }
-        }
+        const ADAMW: &[StateTensor] = &[
+            StateTensor { name: "adamw.first", is_signed: true },
+            StateTensor { name: "adamw.second", is_signed: false },
+        ];
+        const MOMENTUM: &[StateTensor] = &[StateTensor { name: "sgd.velocity", is_signed: true }];
         match self {
-            UpdateRule::AdamW { .. } => const { &[named("adamw.first"), named("adamw.second")] },
+            UpdateRule::AdamW { .. } => ADAMW,
             UpdateRule::Sgd { momentum: 0.0, .. } => &[],
-            UpdateRule::Sgd { .. } => const { &[named("sgd.velocity")] },
+            UpdateRule::Sgd { .. } => MOMENTUM,
         }
     }
 
@@ -68,15 +73,17 @@ impl UpdateRule {
         }
     }
 
-    /// The kernel that updates parameters, instantiated for the gradients' types.
-    /// With `rounded`, the one for states in bf16.
-    pub(super) fn update_kernel(&self, rounded: bool) -> &'static str {
-        match (self, rounded) {
-            (UpdateRule::AdamW { .. }, false) => "adamw",
-            (UpdateRule::AdamW { .. }, true) => "adamw_rounded",
+    /// The kernel that updates parameters whose states are kept in this way, instantiated for the gradients'
+    /// types.
+    pub(super) fn update_kernel(&self, storage: Storage) -> &'static str {
+        match (self, storage) {
+            (UpdateRule::AdamW { .. }, Storage::Single) => "adamw",
+            (UpdateRule::AdamW { .. }, Storage::Rounded) => "adamw_rounded",
+            (UpdateRule::AdamW { .. }, Storage::Quantised) => "adamw_quantised",
             (UpdateRule::Sgd { momentum: 0.0, .. }, _) => "sgd",
-            (UpdateRule::Sgd { .. }, false) => "sgd_momentum",
-            (UpdateRule::Sgd { .. }, true) => "sgd_momentum_rounded",
+            (UpdateRule::Sgd { .. }, Storage::Single) => "sgd_momentum",
+            (UpdateRule::Sgd { .. }, Storage::Rounded) => "sgd_momentum_rounded",
+            (UpdateRule::Sgd { .. }, Storage::Quantised) => "sgd_momentum_quantised",
         }
     }
 

@@ -3,9 +3,10 @@
 use device::parallel::{CHUNK, for_tasks, simd};
 use device::{Backend, DType, Float, Function, ReadGuard, WriteGuard, bf16, dispatch};
 
-use super::item::Item;
+use super::item::{Item, Storage};
 use super::listing::{self, FAMILY};
 use super::piece::Piece;
+use super::quantised;
 use super::rule::UpdateRule;
 use crate::ops::{StepState, Table, cast, check, gpu};
 use crate::{Result, Tensor, TensorError};
@@ -48,9 +49,10 @@ pub fn update(table: &Table, rule: &UpdateRule, items: &[Item<'_>], state: &Step
         Backend::Meta => Ok(()),
         Backend::Cpu => dispatch!(
             dtype,
-            G => match listing::is_rounded(first) {
-                false => on_host::<G>(rule, items, state),
-                true => on_host_rounded::<G>(rule, items, state),
+            G => match first.storage() {
+                Storage::Single => on_host::<G>(rule, items, state),
+                Storage::Rounded => on_host_rounded::<G>(rule, items, state),
+                Storage::Quantised => on_host_quantised::<G>(rule, items, state),
             },
             _ => Err(check::unsupported(operator, "gradient", first.gradient)),
         ),
@@ -64,10 +66,19 @@ fn check_item(rule: &UpdateRule, item: &Item<'_>) -> Result<()> {
     check::elements(operator, "gradient", item.gradient, elements)?;
     check::count(operator, item.states.len(), rule.states().len())?;
     for (tensor, state) in item.states.iter().zip(rule.states()) {
-        if tensor.dtype() != DType::Bf16 {
-            check::dtype(operator, state.name, tensor, DType::F32)?;
-        }
+        let expected = match item.storage() {
+            Storage::Single => DType::F32,
+            Storage::Rounded => DType::Bf16,
+            Storage::Quantised => DType::U8,
+        };
+        check::dtype(operator, state.name, tensor, expected)?;
         check::elements(operator, state.name, tensor, elements)?;
+    }
+    let maxima = if item.storage() == Storage::Quantised { rule.states().len() } else { 0 };
+    check::count(operator, item.maxima.len(), maxima)?;
+    for (tensor, state) in item.maxima.iter().zip(rule.states()) {
+        check::dtype(operator, state.name, tensor, DType::F32)?;
+        check::elements(operator, state.name, tensor, quantised::blocks(elements))?;
     }
     let Some(compute) = item.compute else { return Ok(()) };
     if compute.dtype() == DType::F32 || !check::DTYPES.contains(&compute.dtype()) {
@@ -86,8 +97,8 @@ fn on_gpu(
     state: &StepState,
 ) -> Result<()> {
     let listing = listing::list(rule.operator(), table, items)?;
-    let rounded = items.first().is_some_and(listing::is_rounded);
-    let kernel = Function::new(&FAMILY, rule.update_kernel(rounded)).of(gradients);
+    let storage = items.first().map_or(Storage::Single, Item::storage);
+    let kernel = Function::new(&FAMILY, rule.update_kernel(storage)).of(gradients);
     let launch = state.tensor().device().kernel(kernel);
     let launch = launch.read(listing.table.region()).read(state.region()).u32(listing.count);
     Ok(launch.cost(listing.bytes, 0).launch([listing.blocks, 1, 1], gpu::THREADS)?)
@@ -146,6 +157,45 @@ fn on_host_rounded<G: Float>(rule: &UpdateRule, items: &[Item<'_>], state: &Step
             rule.update(Piece { weight, gradient, states: kept, decay }, &coefficients);
             for (number, (wide, rounded)) in wide.iter().zip(&mut states).enumerate() {
                 stream.round(wide, rounded, start, number, update);
+            }
+        });
+    }
+    copy_weights(items)
+}
+
+/// [`on_host`] for states in 8 bits.
+fn on_host_quantised<G: Float>(rule: &UpdateRule, items: &[Item<'_>], state: &StepState) -> Result<()> {
+    const BLOCKS: usize = CHUNK / quantised::BLOCK;
+    let words = state.read()?;
+    if words.skip() {
+        return Ok(());
+    }
+    let coefficients = words.coefficients();
+    for item in items {
+        let decay = item.decay;
+        let (mut weight, gradient) = (item.weight.write::<f32>()?, item.gradient.read::<G>()?);
+        let mut codes = item.states.iter().map(Tensor::write::<u8>).collect::<Result<Vec<_>>>()?;
+        let mut maxima = item.maxima.iter().map(Tensor::write::<f32>).collect::<Result<Vec<_>>>()?;
+        let mut codes: Vec<_> = codes.iter_mut().map(|codes| codes.chunks_mut(CHUNK)).collect();
+        let mut maxima: Vec<_> = maxima.iter_mut().map(|maxima| maxima.chunks_mut(BLOCKS)).collect();
+        let values = weight.chunks_mut(CHUNK).zip(gradient.chunks(CHUNK));
+        let tasks = values.map(|(weight, gradient)| {
+            let codes = codes.iter_mut().map(|codes| codes.next().unwrap_or_default());
+            let maxima = maxima.iter_mut().map(|maxima| maxima.next().unwrap_or_default());
+            (weight, gradient, codes.zip(maxima).collect())
+        });
+        type Task<'a, G> = (&'a mut [f32], &'a [G], Vec<(&'a mut [u8], &'a mut [f32])>);
+        for_tasks(tasks.collect(), |(weight, gradient, mut states): Task<'_, G>| {
+            let code = |number: usize| quantised::code(rule.states()[number].is_signed);
+            let mut wide = vec![vec![0.0; weight.len()]; states.len()];
+            for (number, ((codes, maxima), wide)) in states.iter().zip(&mut wide).enumerate() {
+                code(number).decode(codes, maxima, wide);
+            }
+            let mut kept = wide.iter_mut().map(Vec::as_mut_slice);
+            let kept = std::array::from_fn(|_| kept.next().unwrap_or_default());
+            rule.update(Piece { weight, gradient, states: kept, decay }, &coefficients);
+            for (number, ((codes, maxima), wide)) in states.iter_mut().zip(&wide).enumerate() {
+                code(number).encode(wide, codes, maxima);
             }
         });
     }
