@@ -13,8 +13,17 @@ use device::cuda::{architecture, compile, compiler_is_there};
 use device::{DType, Family};
 use tensor::ops::{DTYPES, FAMILIES};
 
-/// The supported compute capabilities.
-const CHIPS: [(u32, u32); 7] = [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)];
+/// The supported compute capabilities that compile different source.
+const CHIPS: [(u32, u32); 5] = [(7, 5), (8, 0), (8, 9), (9, 0), (12, 0)];
+/// Those whose source is that of (8, 0) and of (12, 0): compiled if PLIMSOLL_LONG_TESTS is set.
+const ALIKE_CHIPS: [(u32, u32); 2] = [(8, 6), (10, 0)];
+
+fn chips() -> Vec<(u32, u32)> {
+    match std::env::var_os("PLIMSOLL_LONG_TESTS") {
+        Some(_) => CHIPS.into_iter().chain(ALIKE_CHIPS).collect(),
+        None => CHIPS.to_vec(),
+    }
+}
 
 fn compiler_or_skip() -> bool {
     let there = compiler_is_there();
@@ -38,7 +47,7 @@ fn every_kernel_compiles_for_every_architecture() {
     let jobs: Vec<_> = FAMILIES
         .iter()
         .flat_map(|family| (0..family.variants.len()).map(move |variant| (*family, variant)))
-        .flat_map(|(family, variant)| CHIPS.map(|chip| (family, variant, chip)))
+        .flat_map(|(family, variant)| chips().into_iter().map(move |chip| (family, variant, chip)))
         .collect();
     assert!(!jobs.is_empty());
     // Compilation times differ by a factor of a hundred, so each thread takes the next job when it is done.
