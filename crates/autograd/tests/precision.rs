@@ -82,7 +82,7 @@ const CALLS: &[(&str, Run)] = &[
     ("adapted_linear", |t, o| {
         let (x, weight) = (o.x(t, &[4, 8]), o.weight(&[6, 8]));
         let (a, b) = (o.weight(&[2, 8]), o.weight(&[6, 2]));
-        let adapter = Adapter { a, b, parts: vec![0..6], scale: 2.0, dropout: None };
+        let adapter = Adapter { a, b, parts: std::iter::once(0..6).collect(), scale: 2.0, dropout: None };
         one(ops::adapted_linear(t, x, &weight, None, &adapter))
     }),
     ("add", |t, o| one(ops::add(t, o.x(t, &[4, 8]), o.x(t, &[4, 8])))),
