@@ -9,91 +9,85 @@ use super::{SETTINGS, figures_of, planned, run};
 use crate::common::devices::gpu;
 use crate::common::runs::{BOTTLENECKS, GPT, LLAMA, MLP, RESNET, config};
 
+/// Models and what their configurations override.
+const CASES: &[(&str, &[&str])] = &[
+    (MLP, &[]),
+    (MLP, &["model.activation=gelu", "train.global_batch_size=40"]),
+    (MLP, &["precision.compute=bf16", "optim.kind=adamw"]),
+    (GPT, &[]),
+    (
+        GPT,
+        &[
+            "model.width=256",
+            "model.context=128",
+            "train.micro_batch_size=4",
+            "train.global_batch_size=16",
+            "train.steps=3",
+        ],
+    ),
+    (GPT, &["model.width=256", "model.heads=4", "precision.compute=bf16", "train.steps=3"]),
+    (GPT, &["model.width=256", "model.heads=4", "precision.compute=bf16", "precision.gradients=bf16"]),
+    (MLP, &["precision.compute=bf16", "precision.gradients=bf16", "train.global_batch_size=40"]),
+    (GPT, &["model.width=256", "model.heads=4", "precision.compute=bf16", "memory.allocator=backend:native"]),
+    (GPT, &["model.width=256", "memory.allocator=roundup_power2_divisions:4", "checkpoint.every=2"]),
+    (GPT, &["optim.kind=sgd", "train.steps=1", "memory.allocator=max_split_size_mb:20"]),
+    (GPT, &["model.width=256", "memory.recompute=block"]),
+    (
+        GPT,
+        &[
+            "model.width=256",
+            "model.heads=4",
+            "model.layers=5",
+            "precision.compute=bf16",
+            "memory.recompute=2",
+        ],
+    ),
+    (GPT, &["model.width=128", "precision.compute=bf16", "precision.matmul=fp8"]),
+    (RESNET, &["precision.compute=bf16"]),
+    (BOTTLENECKS, &["precision.compute=bf16"]),
+    (BOTTLENECKS, &["precision.compute=bf16", "precision.gradients=bf16", "memory.recompute=block"]),
+    (
+        LLAMA,
+        &[
+            "model.width=256",
+            "precision.compute=bf16",
+            "precision.matmul=fp8",
+            "precision.fp8_recipe=rowwise",
+            "memory.recompute=block",
+        ],
+    ),
+    (GPT, &["model.width=128", "precision.compute=bf16", "precision.weights=f32"]),
+    (
+        LLAMA,
+        &["model.width=256", "precision.compute=bf16", "precision.weights=f32", "memory.recompute=block"],
+    ),
+    (GPT, &["optim.state=8bit"]),
+    (GPT, &["model.width=128", "precision.compute=bf16", "optim.state=8bit"]),
+    (GPT, &["model.dropout=0.2"]),
+    (GPT, &["model.width=128", "model.dropout=0.2", "precision.compute=bf16", "memory.recompute=block"]),
+    (GPT, &["model.loss_pieces=2", "model.vocabulary=1000", "model.tied=false"]),
+    (GPT, &["model.width=128", "model.loss_pieces=2", "precision.compute=bf16"]),
+    (LLAMA, &["model.logit_soft_cap=4.0", "model.key_value_heads=1"]),
+    (LLAMA, &["model.width=256", "model.dropout=0.2", "model.qk_norm=true", "precision.compute=bf16"]),
+    (
+        LLAMA,
+        &[
+            "model.width=256",
+            "model.tied=true",
+            "model.loss_pieces=3",
+            "model.logit_soft_cap=4.0",
+            "precision.compute=bf16",
+            "precision.gradients=bf16",
+        ],
+    ),
+];
+
 /// On a GPU the plan, made on Meta, equals the run; the CPU differs from both in workspaces only.
 #[test]
 fn gpu_plans_equal_runs() {
     if !gpu() {
         return;
     }
-    let table: &[(&str, &[&str])] = &[
-        (MLP, &[]),
-        (MLP, &["model.activation=gelu", "train.global_batch_size=40"]),
-        (MLP, &["precision.compute=bf16", "optim.kind=adamw"]),
-        (GPT, &[]),
-        (
-            GPT,
-            &[
-                "model.width=256",
-                "model.context=128",
-                "train.micro_batch_size=4",
-                "train.global_batch_size=16",
-                "train.steps=3",
-            ],
-        ),
-        (GPT, &["model.width=256", "model.heads=4", "precision.compute=bf16", "train.steps=3"]),
-        (GPT, &["model.width=256", "model.heads=4", "precision.compute=bf16", "precision.gradients=bf16"]),
-        (MLP, &["precision.compute=bf16", "precision.gradients=bf16", "train.global_batch_size=40"]),
-        (
-            GPT,
-            &[
-                "model.width=256",
-                "model.heads=4",
-                "precision.compute=bf16",
-                "memory.allocator=backend:native",
-            ],
-        ),
-        (GPT, &["model.width=256", "memory.allocator=roundup_power2_divisions:4", "checkpoint.every=2"]),
-        (GPT, &["optim.kind=sgd", "train.steps=1", "memory.allocator=max_split_size_mb:20"]),
-        (GPT, &["model.width=256", "memory.recompute=block"]),
-        (
-            GPT,
-            &[
-                "model.width=256",
-                "model.heads=4",
-                "model.layers=5",
-                "precision.compute=bf16",
-                "memory.recompute=2",
-            ],
-        ),
-        (GPT, &["model.width=128", "precision.compute=bf16", "precision.matmul=fp8"]),
-        (RESNET, &["precision.compute=bf16"]),
-        (BOTTLENECKS, &["precision.compute=bf16"]),
-        (BOTTLENECKS, &["precision.compute=bf16", "precision.gradients=bf16", "memory.recompute=block"]),
-        (
-            LLAMA,
-            &[
-                "model.width=256",
-                "precision.compute=bf16",
-                "precision.matmul=fp8",
-                "precision.fp8_recipe=rowwise",
-                "memory.recompute=block",
-            ],
-        ),
-        (GPT, &["model.width=128", "precision.compute=bf16", "precision.weights=f32"]),
-        (
-            LLAMA,
-            &["model.width=256", "precision.compute=bf16", "precision.weights=f32", "memory.recompute=block"],
-        ),
-        (GPT, &["optim.state=8bit"]),
-        (GPT, &["model.width=128", "precision.compute=bf16", "optim.state=8bit"]),
-        (GPT, &["model.dropout=0.2"]),
-        (GPT, &["model.width=128", "model.dropout=0.2", "precision.compute=bf16", "memory.recompute=block"]),
-        (GPT, &["model.loss_pieces=2", "model.vocabulary=1000", "model.tied=false"]),
-        (GPT, &["model.width=128", "model.loss_pieces=2", "precision.compute=bf16"]),
-        (LLAMA, &["model.logit_soft_cap=4.0", "model.key_value_heads=1"]),
-        (LLAMA, &["model.width=256", "model.dropout=0.2", "model.qk_norm=true", "precision.compute=bf16"]),
-        (
-            LLAMA,
-            &[
-                "model.width=256",
-                "model.tied=true",
-                "model.loss_pieces=3",
-                "model.logit_soft_cap=4.0",
-                "precision.compute=bf16",
-                "precision.gradients=bf16",
-            ],
-        ),
-    ];
     let half = ["model.width=256", "model.context=128", "model.heads=4", "precision.compute=bf16"];
     let with = |setting: &str| {
         half.into_iter().map(str::to_owned).chain([format!("memory.allocator='{setting}'")]).collect()
@@ -102,7 +96,7 @@ fn gpu_plans_equal_runs() {
     let settings: Vec<Vec<&str>> =
         settings.iter().map(|sets| sets.iter().map(String::as_str).collect()).collect();
     let table: Vec<(&str, &[&str])> =
-        table.iter().copied().chain(settings.iter().map(|sets| (GPT, &sets[..]))).collect();
+        CASES.iter().copied().chain(settings.iter().map(|sets| (GPT, &sets[..]))).collect();
     for (text, overrides) in &table {
         let setup = prepare(config(text, overrides), Placement::one_gpu(0).unwrap()).unwrap();
         let report = run(text, overrides, DeviceChoice::Cuda);
