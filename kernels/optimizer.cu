@@ -403,7 +403,7 @@ KERNEL begin_sgd(StepState *state, float momentum, float weight_decay) {
 #define FOR_TYPE(NAME, G)                                                                                    \
     UPDATE(adamw_##NAME, AdamW, G, float)                                                                    \
     UPDATE(adamw_rounded_##NAME, AdamW, G, bf16)                                                             \
-    UPDATE_QUANTISED(adamw_quantised_##NAME, AdamW, G)                                                             \
+    UPDATE_QUANTISED(adamw_quantised_##NAME, AdamW, G)                                                       \
     UPDATE(sgd_##NAME, Sgd<false>, G, float)                                                                 \
     UPDATE(sgd_momentum_##NAME, Sgd<true>, G, float)                                                         \
     UPDATE(sgd_momentum_rounded_##NAME, Sgd<true>, G, bf16)                                                  \

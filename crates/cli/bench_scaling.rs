@@ -76,8 +76,8 @@ fn progress(run: &ScalingRun) -> String {
         Scaling::Alone => format!("alone, {} micro-batches", run.micro_batches),
         scaling => format!("{}, {}", scaling.name(), run.reduction),
     };
-    let tokens = grouped(run.tokens_per_second().round() as u64);
-    format!("{what}, {} rank{}: {tokens} tokens/s", run.ranks, plural(run.ranks))
+    let speed = grouped(run.tokens_per_second().round() as u64);
+    format!("{what}, {} rank{}: {speed} {}", run.ranks, plural(run.ranks), run.unit)
 }
 
 /// Prints the table and writes the plots.

@@ -14,7 +14,7 @@ use crate::common::runs::{GPT, config};
 /// The first micro-batch of the third step, of which there are 4 in each.
 const PLANTED: u64 = 8;
 
-/// What a value is planted in.
+/// The place of a planted value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Place {
     /// A weight of the second block.

@@ -82,6 +82,7 @@ pub fn bench_scaling_as(
         micro_batch: train.micro_batch_size,
         micro_batches: train.micro_batches() * case.worlds,
         tokens: build::tokens_per_step(config) * case.worlds as u64,
+        unit: config.model.examples().rate().to_owned(),
         steps: options.steps,
         warm_up: options.warm_up,
         warm_up_seconds: options.warm_up_time.as_secs_f64(),

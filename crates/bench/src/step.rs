@@ -49,7 +49,7 @@ pub struct StepMeasure {
     pub parameters: usize,
     /// Number of tokens, or samples, in a step.
     pub tokens: u64,
-    /// Unit of the throughput: tokens/s or samples/s.
+    /// Unit of the throughput: tokens/s, samples/s or images/s.
     pub unit: &'static str,
     /// Seconds of each timed step.
     pub seconds: Vec<f64>,

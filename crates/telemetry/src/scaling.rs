@@ -81,8 +81,11 @@ pub struct ScalingRun {
     pub micro_batch: usize,
     /// Number of micro-batches in a step, over all ranks.
     pub micro_batches: usize,
-    /// Number of tokens in a step, over all ranks.
+    /// Number of tokens in a step, over all ranks; of samples or images for models of these.
     pub tokens: u64,
+    /// Unit of the throughput: tokens/s, samples/s or images/s.
+    #[serde(default = "tokens_per_second")]
+    pub unit: String,
     /// Number of timed steps.
     pub steps: u64,
     /// Minimum number of warm-up steps.
@@ -110,6 +113,10 @@ pub struct ScalingRun {
 
 fn first_round() -> usize {
     1
+}
+
+fn tokens_per_second() -> String {
+    "tokens/s".to_owned()
 }
 
 /// Figures of a run on one rank.

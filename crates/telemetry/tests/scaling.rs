@@ -55,10 +55,25 @@ fn written_lines_read_back_the_same() {
 }
 
 #[test]
+fn throughput_has_the_unit_of_the_model() {
+    let images = || recorded().into_iter().map(|run| ScalingRun { unit: "images/s".to_owned(), ..run });
+    let cases = [
+        (recorded(), "tokens/s"),
+        (images().collect(), "images/s"),
+        (recorded().into_iter().chain(images()).collect(), "throughput"),
+    ];
+    for (runs, expected) in cases {
+        let table = scaling_table(&runs);
+        assert!(table.lines().any(|line| line.contains(&format!("  {expected}  efficiency"))), "{table}");
+    }
+}
+
+#[test]
 fn lines_of_older_versions_are_read() {
     let added = [
         ",\"warm_up_seconds\":0.5,\"warm_up_steps\":9,\"round\":1",
         ",\"device\":\"cpu\",\"step_seconds\":0.002",
+        ",\"unit\":\"tokens/s\"",
     ];
     let older = added.iter().fold(RECORDED.to_owned(), |text, new| text.replace(new, ""));
     assert!(!older.contains("round") && older.matches("step_seconds").count() == 2, "{older}");
@@ -154,7 +169,7 @@ fn the_median_of_several_rounds_counts() {
     };
     assert_eq!(speed(&rounds), "128,000");
     let table = scaling_table(&rounds);
-    let said = "3 rounds, of which the median counts; their tokens/s differ by at most 300.0 % (weak, tree, \
+    let said = "3 rounds, of which the median counts; their speeds differ by at most 300.0 % (weak, tree, \
                 2 ranks)";
     assert!(table.contains(said) && table.matches("weak     tree").count() == 1, "{table}");
     // Of two rounds the slower one counts, and a repeated first round replaces all.

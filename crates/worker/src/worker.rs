@@ -6,6 +6,7 @@ use std::sync::Arc;
 use autograd::Observer;
 use checkpoint::LossScale;
 use collective::Communicator;
+use config::RunConfig;
 use data::Prefetcher;
 use device::{Category, DType, Device, HostCopy, Mark, Request};
 use nn::Model;
@@ -110,15 +111,7 @@ impl Worker {
     /// [`Worker::new`] on a device of which the caller keeps a handle. Errors: as for [`Worker::new`].
     pub fn on(device: Device, setup: &Setup, communicator: Communicator) -> Result<Self> {
         let config = &setup.config;
-        let parallel = &config.parallel;
-        let grid = RankGrid::new(&parallel.axes(), communicator.rank())?;
-        if communicator.world_size() != grid.world_size() {
-            return Err(WorkerError::Refused(format!(
-                "{} ranks were started, and the configuration has parallel.data × parallel.pipeline = {}",
-                communicator.world_size(),
-                grid.world_size()
-            )));
-        }
+        let grid = grid_of(config, &communicator)?;
         let mut planes = connect::connect(communicator, &device, config, grid)?;
         let planned = setup.planned.get(&grid.rank()).cloned();
         let preallocation = planned.as_ref().map_or(&*setup.preallocation, |planned| &planned.preallocation);
@@ -145,12 +138,7 @@ impl Worker {
         if scale_rule.is_some() {
             norm.norm.state().set_loss_scale(config.scaler.init_scale as f32, 0)?;
         }
-        let request = Request::new(Category::Other, "step_scalars");
-        let count = SCALARS + usize::from(scale_rule.is_some());
-        let scalars = [
-            Tensor::zeros(&device, [count], DType::F32, request)?,
-            Tensor::zeros(&device, [count], DType::F32, request)?,
-        ];
+        let scalars = scalars(&device, SCALARS + usize::from(scale_rule.is_some()))?;
         let own_stages = blueprint.stages_of(grid.coordinate(Axis::Pipeline));
         let pixels = PixelBuffer::of_stages(&device, &setup.dataset, own_stages)?;
         let schedule = Arc::clone(&blueprint.schedule);
@@ -275,6 +263,25 @@ impl Worker {
     pub fn communicator(&mut self) -> &mut Communicator {
         self.planes.communicator()
     }
+}
+
+/// The place of a rank on the grid. Errors: a grid other than the communicator's.
+fn grid_of(config: &RunConfig, communicator: &Communicator) -> Result<RankGrid> {
+    let grid = RankGrid::new(&config.parallel.axes(), communicator.rank())?;
+    if communicator.world_size() != grid.world_size() {
+        return Err(WorkerError::Refused(format!(
+            "{} ranks were started, and the configuration has parallel.data × parallel.pipeline = {}",
+            communicator.world_size(),
+            grid.world_size()
+        )));
+    }
+    Ok(grid)
+}
+
+/// Allocates `count` scalars of a step, for two steps in turn. Errors: out of memory.
+fn scalars(device: &Device, count: usize) -> Result<[Tensor; 2]> {
+    let zeros = || Tensor::zeros(device, [count], DType::F32, Request::new(Category::Other, "step_scalars"));
+    Ok([zeros()?, zeros()?])
 }
 
 /// Returns the observer that makes operators ranges of a tool, if one is attached.

@@ -97,7 +97,9 @@ section! {
         validation_fraction: f64 = Row::number(Interval::Inside).default("0.05").only(Data::kind, FILES);
         /// The order of training: every epoch shuffled, or file by file from the first token on, as llm.c and
         /// modded-nanogpt read.
-        order: OrderKind = choice!(OrderKind, OrderKind::ALL).default("\"shuffled\"").only(Data::kind, STREAMS);
+        order: OrderKind = choice!(OrderKind, OrderKind::ALL)
+            .default("\"shuffled\"")
+            .only(Data::kind, STREAMS);
         /// The part of a training image that a sample shows: "padded", a window of the model's size in the
         /// image with a black border; "resized", a random rectangle, scaled; "center"; or "auto": "padded"
         /// for images of the model's size, "resized" for others.

@@ -11,7 +11,8 @@ use crate::units::{bytes, grouped, percent, ranges};
 
 /// Title of the column after the efficiency, if there is a baseline.
 const AGAINST_ALONE: &str = "against alone";
-/// Index of the efficiency in [`TITLES`].
+/// Indices of the throughput and of the efficiency in [`TITLES`].
+const THROUGHPUT: usize = 4;
 const EFFICIENCY: usize = 5;
 
 const TITLES: [&str; 10] = [
@@ -19,7 +20,7 @@ const TITLES: [&str; 10] = [
     "reduction",
     "ranks",
     "micro-batches",
-    "tokens/s",
+    "throughput",
     "efficiency",
     "step",
     "exposed",
@@ -43,6 +44,9 @@ pub fn scaling_table(runs: &[ScalingRun]) -> String {
         false => writeln!(text, "{} series", all.len()),
     };
     let mut rows = vec![TITLES.map(str::to_owned).to_vec()];
+    if runs.iter().all(|run| run.unit == first.unit) {
+        rows[0][THROUGHPUT].clone_from(&first.unit);
+    }
     let mut rules = vec![1];
     if !one {
         rows[0].insert(0, "model".to_owned());
@@ -167,7 +171,7 @@ fn spread_of_rounds(all: &[Series<'_>], alone: &Alone<'_>) -> String {
     let name = if run.scaling == Scaling::Alone { "alone".to_owned() } else { name(run) };
     let ends = if run.ranks == 1 { "" } else { "s" };
     format!(
-        "{count} rounds, of which the median counts; their tokens/s differ by at most {} ({name}, {} \
+        "{count} rounds, of which the median counts; their speeds differ by at most {} ({name}, {} \
          rank{ends})\n",
         percent(worst.spread()),
         run.ranks

@@ -134,7 +134,7 @@ fn normalise(
     Ok(())
 }
 
-/// What ReLU's mask is computed from, held for reading.
+/// The values from which ReLU's mask is computed, held for reading.
 enum MaskValues<'a> {
     Everywhere,
     Output(Values<'a>),
