@@ -1,4 +1,5 @@
-// Functions of one element, and their derivatives, in Exact or Fast arithmetic.
+// Functions of one element, and their derivatives, in Exact or Fast arithmetic. From 0 on each grows at least
+// as fast as x; below 0 its magnitude is at most below_zero().
 #pragma once
 #include "common.cuh"
 
@@ -23,18 +24,21 @@ template <> struct MathFor<float> {
 };
 
 template <typename Math> struct Identity {
+    __device__ static float below_zero() { return __uint_as_float(0x7f800000u); }
     __device__ static float value(float x) { return x; }
     __device__ static float gradient(float dy, float) { return dy; }
 };
 
 // NaN for NaN.
 template <typename Math> struct Relu {
+    __device__ static float below_zero() { return 0.0f; }
     __device__ static float value(float x) { return x < 0.0f ? 0.0f : x; }
     // `x` may also be the output: both have the same sign.
     __device__ static float gradient(float dy, float x) { return x > 0.0f ? dy : 0.0f; }
 };
 
 template <typename Math> struct ReluSquared {
+    __device__ static float below_zero() { return 0.0f; }
     __device__ static float value(float x) { return x < 0.0f ? 0.0f : x * x; }
     __device__ static float gradient(float dy, float x) { return x < 0.0f ? 0.0f : dy * 2.0f * x; }
 };
@@ -45,6 +49,7 @@ template <typename Math> __device__ __forceinline__ float decay(float x) {
 }
 
 template <typename Math> struct Silu {
+    __device__ static float below_zero() { return 0.2785f; }
     __device__ static float value(float x) { return Math::quotient(x, 1.0f + decay<Math>(x)); }
     // sigma + x * sigma * (1 - sigma), with 1 - sigma as e^-x * sigma so that nothing cancels.
     __device__ static float gradient(float dy, float x) {
@@ -59,6 +64,7 @@ template <typename Math> struct Silu {
 #define TWICE_ROOT 1.595769f
 #define CUBIC 0.044715f
 template <typename Math> struct Gelu {
+    __device__ static float below_zero() { return 0.1701f; }
     __device__ static float steepness(float x) {
         return decay<Math>(TWICE_ROOT * x * fmaf(CUBIC * x, x, 1.0f));
     }
@@ -74,6 +80,7 @@ template <typename Math> struct Gelu {
 
 // GELU by definition: x times the normal distribution's probability of less than x.
 template <typename Math> struct GeluErf {
+    __device__ static float below_zero() { return 0.1701f; }
     __device__ static float value(float x) { return x * normcdff(x); }
     __device__ static float gradient(float dy, float x) {
         return dy * fmaf(x * 0.39894228f, Math::exponential(-0.5f * x * x), normcdff(x));

@@ -1,89 +1,60 @@
 // Operands of FP8 matmuls: largest magnitudes, and the cast into one layout or both.
-#include "activation.cuh"
 #include "columns.cuh"
+#include "fp8_operands.cuh"
 #include "maximum.cuh"
 
 // Conversions to FP8 are instructions from sm_89 on.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
 
-struct E4m3 {
-    __device__ __forceinline__ static float largest() { return 448.0f; }
-    __device__ __forceinline__ static u32 pair(float low, float high) {
-        u16 codes;
-        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
-        return codes;
-    }
-};
-struct E5m2 {
-    __device__ __forceinline__ static float largest() { return 57344.0f; }
-    __device__ __forceinline__ static u32 pair(float low, float high) {
-        u16 codes;
-        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
-        return codes;
-    }
-};
+// Groups whose largest magnitude is searched, those of one thread.
+#define PER_THREAD 4
 
-// The factor that turns codes back: the largest magnitude becomes the format's largest value. 1 for zeros;
-// not finite if an element is not.
-template <typename Format> __device__ __forceinline__ float inverse(u32 bits) {
-    const u32 tiny = 27u << 23; // 2^-100: its reciprocal times the largest value is finite
-    return bits == 0 ? 1.0f : __uint_as_float(max(bits, tiny)) / Format::largest();
-}
-
-#define GROUP 8
-
-// What a matmul's operand is made of: elements of x, an activation of them, or a gate of pairs. A row of x
-// has PARTS times the operand's columns.
-struct Plain {
-    static const int PARTS = 1;
-    template <int N, typename T> __device__ __forceinline__ static Floats<N> at(const T *x, u32) {
-        return read<N>(x);
-    }
-};
-template <typename Function> struct Activated {
-    static const int PARTS = 1;
-    template <int N, typename T> __device__ __forceinline__ static Floats<N> at(const T *x, u32) {
-        Floats<N> values = read<N>(x);
+// The largest magnitude of the values of a thread's groups. All lanes of a warp call it.
+template <typename Input, typename T> struct Search {
+    __device__ __forceinline__ static Maximum most(const Loaded<Input::PARTS> (&x)[PER_THREAD]) {
+        Maximum most;
 #pragma unroll
-        for (int i = 0; i < N; i++) values.at[i] = to_f32(from_f32<T>(Function::value(values.at[i])));
-        return values;
+        for (int i = 0; i < PER_THREAD; i++) most.add(Input::template values<T>(x[i]));
+        return most;
     }
 };
-template <typename Function> struct Gated {
-    static const int PARTS = 2;
-    template <int N, typename T> __device__ __forceinline__ static Floats<N> at(const T *x, u32 width) {
-        const Floats<N> gate = read<N>(x);
-        Floats<N> up = read<N>(x + width);
+// Of an activation: if the value of a warp's largest x exceeds all those below 0, it is the largest, because
+// numbers of T differ by more than the function's rounding. To compute every value would take longer than to
+// load x.
+template <typename Function, typename T> struct Search<Activated<Function>, T> {
+    __device__ __forceinline__ static Maximum most(const Loaded<1> (&x)[PER_THREAD]) {
+        Floats<GROUP> largest = floats<T>(x[0].part[0]);
+        Maximum magnitude, most;
 #pragma unroll
-        for (int i = 0; i < N; i++)
-            up.at[i] = to_f32(from_f32<T>(up.at[i] * Function::value(gate.at[i])));
-        return up;
+        for (int i = 0; i < PER_THREAD; i++) {
+            const Floats<GROUP> values = floats<T>(x[i].part[0]);
+            magnitude.add(values);
+#pragma unroll
+            for (int j = 0; j < GROUP; j++) largest.at[j] = fmaxf(largest.at[j], values.at[j]);
+        }
+#pragma unroll
+        for (int j = 1; j < GROUP; j++) largest.at[0] = fmaxf(largest.at[0], largest.at[j]);
+        most.add(Function::value(warp_max(largest.at[0])));
+        const bool finite = warp_maximum(magnitude.bits) < INFINITE;
+        if (finite && __uint_as_float(most.bits) >= Function::below_zero()) return most;
+#pragma unroll
+        for (int i = 0; i < PER_THREAD; i++) most.add(Activated<Function>::template values<T>(x[i]));
+        return most;
     }
 };
-
-// GROUP columns of a row of the operand.
-template <typename Input, typename T>
-__device__ __forceinline__ Floats<GROUP> group(const T *x, u32 row, u32 column, u32 width, u32 vector) {
-    const T *at = x + u64(row) * width * Input::PARTS + column;
-    if (vector) return Input::template at<GROUP>(at, width);
-    Floats<GROUP> values;
-#pragma unroll
-    for (int i = 0; i < GROUP; i++) values.at[i] = Input::template at<1>(at + i, width).at[0];
-    return values;
-}
 
 // Launch: THREADS threads, each with PER_THREAD groups. Floor: x once through memory.
-#define PER_THREAD 4
 template <typename Input, typename T>
 __device__ __forceinline__ void maximum(const T *x, u32 *cells, u64 groups, u32 width, u32 vector) {
     const u32 each = width / GROUP;
-    Maximum most;
+    Loaded<Input::PARTS> loaded[PER_THREAD] = {};
 #pragma unroll
     for (int i = 0; i < PER_THREAD; i++) {
         const u64 at = (u64(blockIdx.x) * PER_THREAD + i) * THREADS + threadIdx.x;
-        if (at < groups) most.add(group<Input>(x, u32(at / each), u32(at % each) * GROUP, width, vector));
+        if (at < groups)
+            loaded[i] = load_group<Input::PARTS>(x, u32(at / each), u32(at % each) * GROUP, width, vector);
     }
-    record<T>(most, cells);
+    record<T>(Search<Input, T>::most(loaded), cells);
 }
 
 // A block owns a tile of SIDE x SIDE; thread (column group, row group) holds rows 4 * row group to + 3 of
@@ -107,8 +78,8 @@ __device__ __forceinline__ void outer_maxima(const T *x, u32 *maxima, u32 rows, 
         for (u32 j = 0; j < 4; j++) {
             const u32 row = half + quad * 4 + j;
             if (first_row + row >= rows || first_column + column >= width) continue;
-            const Floats<GROUP> values =
-                group<Input>(x, first_row + row, first_column + column, width, vector);
+            const Floats<GROUP> values = Input::template values<T>(
+                load_group<Input::PARTS>(x, first_row + row, first_column + column, width, vector));
             Maximum of_row;
             of_row.add(values);
             atomicMax(by_row + row, of_row.bits);
@@ -141,14 +112,17 @@ __device__ __forceinline__ float factor(const float *factors, const u32 *maxima,
 
 // GROUP elements as two words of codes.
 template <typename Format>
-__device__ __forceinline__ void encode(const float (&x)[GROUP], const float (&scale)[GROUP],
-                                       u32 (&words)[2]) {
+__device__ __forceinline__ void encode(const Floats<GROUP> &x, const Floats<GROUP> &scale, u32 (&words)[2]) {
 #pragma unroll
     for (int word = 0; word < 2; word++) {
         const int i = word * 4;
-        words[word] = Format::pair(x[i] * scale[i], x[i + 1] * scale[i + 1]) |
-                      Format::pair(x[i + 2] * scale[i + 2], x[i + 3] * scale[i + 3]) << 16;
+        words[word] = Format::pair(x.at[i] * scale.at[i], x.at[i + 1] * scale.at[i + 1]) |
+                      Format::pair(x.at[i + 2] * scale.at[i + 2], x.at[i + 3] * scale.at[i + 3]) << 16;
     }
+}
+template <typename Format>
+__device__ __forceinline__ void encode(const Floats<GROUP> &x, float scale, u32 (&words)[2]) {
+    encode<Format>(x, Floats<GROUP>{{scale, scale, scale, scale, scale, scale, scale, scale}}, words);
 }
 
 // Word c of the result has byte c of each of four words.
@@ -172,69 +146,65 @@ template <typename Format, typename Input, typename T>
 __device__ __forceinline__ void cast(const T *x, const Factors &factors, u8 *stored, u8 *transposed,
                                      float *sums, u32 rows, u32 width, u32 padded, u32 vector) {
     __shared__ u32 turned[SIDE * STRIDE];
-    __shared__ float partial[SIDE / 8][SIDE];
+    __shared__ float partial[SIDE / 8][SIDE], by_row[SIDE], by_column[SIDE];
     const u32 block_row = gridDim.y - 1 - blockIdx.y;
     const u32 first_row = block_row * SIDE, first_column = blockIdx.x * SIDE;
     const u32 group_of = threadIdx.x % COLUMN_GROUPS, quad = threadIdx.x / COLUMN_GROUPS;
     const u32 column = first_column + group_of * GROUP;
-    float by_column[GROUP];
-    if (factors.outer) {
+    // Loads of one part fit into registers for the whole tile, those of two for half of it.
+    constexpr u32 AHEAD = SIDE / HALF_ROWS / Input::PARTS;
+    Loaded<Input::PARTS> loaded[AHEAD][4];
+    const auto load_half = [&](u32 half) {
 #pragma unroll
-        for (int i = 0; i < GROUP; i++) {
-            const u32 *maxima = factors.maxima ? factors.maxima + rows : nullptr;
-            const bool inside = factors.columns && column < width;
-            by_column[i] = inside ? 1.0f / factor<Format>(factors.columns, maxima, column + i) : 0.0f;
+        for (u32 j = 0; j < 4; j++) {
+            const u32 row = first_row + half * HALF_ROWS + quad * 4 + j;
+            loaded[half % AHEAD][j] = Loaded<Input::PARTS>{};
+            if (row < rows && column < width)
+                loaded[half % AHEAD][j] = load_group<Input::PARTS>(x, row, column, width, vector);
         }
-    } else {
-        float whole;
-        if (factors.maxima)
-            whole = inverse<Format>(largest_of(factors.maxima));
-        else
-            whole = factors.rows[0];
-        if (factors.maxima && blockIdx.x + blockIdx.y + threadIdx.x == 0) factors.rows[0] = whole;
+    };
 #pragma unroll
-        for (int i = 0; i < GROUP; i++) by_column[i] = 1.0f / whole;
+    for (u32 half = 0; half < AHEAD; half++) load_half(half);
+    float scale = 0.0f;
+    if (factors.outer) {
+        const u32 of = threadIdx.x % SIDE, row = first_row + of, to = first_column + of;
+        if (threadIdx.x < SIDE) {
+            if (factors.rows && row < rows)
+                by_row[of] = 1.0f / factor<Format>(factors.rows, factors.maxima, row);
+        } else if (factors.columns && to < width) {
+            const u32 *maxima = factors.maxima ? factors.maxima + rows : nullptr;
+            by_column[of] = 1.0f / factor<Format>(factors.columns, maxima, to);
+        }
+        __syncthreads();
+    } else {
+        const float whole = factors.maxima ? inverse<Format>(largest_of(factors.maxima)) : factors.rows[0];
+        if (factors.maxima && blockIdx.x + blockIdx.y + threadIdx.x == 0) factors.rows[0] = whole;
+        scale = 1.0f / whole;
     }
     float sum[GROUP] = {};
 #pragma unroll
     for (u32 half = 0; half < SIDE / HALF_ROWS; half++) {
-        Floats<GROUP> values[4];
-        const u32 row = first_row + half * HALF_ROWS + quad * 4;
-#pragma unroll
-        for (u32 j = 0; j < 4; j++) {
-            values[j] = Floats<GROUP>{};
-            if (row + j < rows && column < width) values[j] = group<Input>(x, row + j, column, width, vector);
-        }
+        if (half >= AHEAD) load_half(half);
         u32 words[4][2];
 #pragma unroll
         for (u32 j = 0; j < 4; j++) {
+            const u32 of = half * HALF_ROWS + quad * 4 + j, row = first_row + of;
+            const Floats<GROUP> values = Input::template values<T>(loaded[half % AHEAD][j]);
 #pragma unroll
-            for (int i = 0; i < GROUP; i++) sum[i] += values[j].at[i];
-            encode<Format>(values[j].at, by_column, words[j]);
-        }
-        if (transposed) {
-            u32 turned_words[GROUP];
-            transpose(words[0][0], words[1][0], words[2][0], words[3][0], turned_words);
-            transpose(words[0][1], words[1][1], words[2][1], words[3][1], turned_words + 4);
-#pragma unroll
-            for (u32 i = 0; i < GROUP; i++)
-                turned[(i * COLUMN_GROUPS + group_of) * STRIDE + half * (HALF_ROWS / 4) + quad] =
-                    turned_words[i];
-        }
-        if (stored) {
-#pragma unroll
-            for (u32 j = 0; j < 4; j++) {
-                if (row + j >= rows || column >= width) continue;
-                if (factors.outer) {
-                    const float of_row = 1.0f / factor<Format>(factors.rows, factors.maxima, row + j);
-                    const float by_row[GROUP] = {of_row, of_row, of_row, of_row,
-                                                 of_row, of_row, of_row, of_row};
-                    encode<Format>(values[j].at, by_row, words[j]);
-                }
-                store(reinterpret_cast<u32 *>(stored + u64(row + j) * width + column),
+            for (int i = 0; i < GROUP; i++) sum[i] += values.at[i];
+            encode<Format>(values, factors.outer ? by_row[of] : scale, words[j]);
+            if (stored && row < rows && column < width)
+                store(reinterpret_cast<u32 *>(stored + u64(row) * width + column),
                       Vector<u32, 2>{{words[j][0], words[j][1]}});
-            }
+            if (factors.outer) encode<Format>(values, read<GROUP>(by_column + group_of * GROUP), words[j]);
         }
+        if (!transposed) continue;
+        u32 turned_words[GROUP];
+        transpose(words[0][0], words[1][0], words[2][0], words[3][0], turned_words);
+        transpose(words[0][1], words[1][1], words[2][1], words[3][1], turned_words + 4);
+#pragma unroll
+        for (u32 i = 0; i < GROUP; i++)
+            turned[(i * COLUMN_GROUPS + group_of) * STRIDE + half * (HALF_ROWS / 4) + quad] = turned_words[i];
     }
     if (sums) {
 #pragma unroll
@@ -271,25 +241,39 @@ __device__ __forceinline__ void cast(const T *x, const Factors &factors, u8 *sto
 
 // dy = dy * activation'(saved) in place, and its largest magnitude. Launch and floor: as `maximum`, with dy
 // read and written.
-template <int N, typename Function, typename T>
-__device__ __forceinline__ void gradient(const T *saved, T *dy, u32 *cells, u64 count) {
+template <typename Function, typename T>
+__device__ __forceinline__ void gradient(const T *saved, T *dy, u32 *cells, u64 groups, u32 vector) {
+    Loaded<1> x[PER_THREAD], slopes[PER_THREAD];
+    const u64 first = u64(blockIdx.x) * PER_THREAD * THREADS + threadIdx.x;
+#pragma unroll
+    for (u32 i = 0; i < PER_THREAD; i++) {
+        const u64 at = first + i * THREADS;
+        if (at >= groups) continue;
+        x[i] = load_group<1>(saved + at * GROUP, 0, 0, 0, vector);
+        slopes[i] = load_group<1>(dy + at * GROUP, 0, 0, 0, vector);
+    }
     Maximum most;
 #pragma unroll
-    for (int i = 0; i < PER_THREAD; i++) {
-        const u64 at = ((u64(blockIdx.x) * PER_THREAD + i) * THREADS + threadIdx.x) * N;
-        if (at >= count) continue;
-        const Floats<N> x = read<N>(saved + at);
-        Floats<N> values = read<N>(dy + at);
+    for (u32 i = 0; i < PER_THREAD; i++) {
+        const u64 at = first + i * THREADS;
+        if (at >= groups) continue;
+        const Floats<GROUP> inputs = floats<T>(x[i].part[0]);
+        Floats<GROUP> values = floats<T>(slopes[i].part[0]);
 #pragma unroll
-        for (int j = 0; j < N; j++) values.at[j] = Function::gradient(values.at[j], x.at[j]);
-        write(dy + at, values);
+        for (int j = 0; j < GROUP; j++) values.at[j] = Function::gradient(values.at[j], inputs.at[j]);
+        if (vector) {
+            write(dy + at * GROUP, values);
+        } else {
+#pragma unroll
+            for (int j = 0; j < GROUP; j++) dy[at * GROUP + j] = from_f32<T>(values.at[j]);
+        }
         most.add(values);
     }
     record<T>(most, cells);
 }
 
 #define FOR_INPUT(FORMAT_NAME, FORMAT, KIND, INPUT, NAME, T)                                                 \
-    KERNEL __launch_bounds__(THREADS, 4)                                                                        \
+    KERNEL __launch_bounds__(THREADS, 4)                                                                     \
         KIND##_cast_##NAME##_##FORMAT_NAME(const T *__restrict__ x, const u32 *__restrict__ maxima,          \
                                            float *rows_by, float *columns_by, u8 *stored, u8 *transposed,    \
                                            float *sums, u32 rows, u32 width, u32 padded, u32 outer,          \
@@ -312,12 +296,9 @@ __device__ __forceinline__ void gradient(const T *saved, T *dy, u32 *cells, u64 
     FOR_MAXIMA(KIND, Activated<FUNCTION<MathFor<T>::Math>>, NAME, T)                                         \
     FOR_MAXIMA(KIND##_gate, Gated<FUNCTION<MathFor<T>::Math>>, NAME, T)                                      \
     KERNEL __launch_bounds__(THREADS)                                                                        \
-        KIND##_gradient_##NAME(const T *__restrict__ saved, T *__restrict__ dy, u32 *cells, u64 count,       \
+        KIND##_gradient_##NAME(const T *__restrict__ saved, T *__restrict__ dy, u32 *cells, u64 groups,      \
                                u32 vector) {                                                                 \
-        if (vector)                                                                                          \
-            gradient<16 / sizeof(T), FUNCTION<MathFor<T>::Math>>(saved, dy, cells, count);                   \
-        else                                                                                                 \
-            gradient<1, FUNCTION<MathFor<T>::Math>>(saved, dy, cells, count);                                \
+        gradient<FUNCTION<MathFor<T>::Math>>(saved, dy, cells, groups, vector);                              \
     }
 #define FOR_HALF(NAME, T)                             \
     FOR_INPUT(e4m3, E4m3, plain, Plain, NAME, T)      \

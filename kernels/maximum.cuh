@@ -3,6 +3,7 @@
 #include "common.cuh"
 
 // The largest magnitude is spread over CELLS words, zero at first, so that warps do not wait for each other.
+#define INFINITE 0x7f800000u
 struct Maximum {
     u32 bits = 0;
     __device__ __forceinline__ void add(float x) { bits = max(bits, __float_as_uint(fabsf(x))); }
@@ -29,12 +30,20 @@ __device__ __forceinline__ u32 largest_of(const u32 *cells) {
     return warp_maximum(bits);
 }
 
+// The word as it was some time in this kernel, from the cache of the multiprocessor.
+__device__ __forceinline__ u32 earlier(const u32 *word) {
+    u32 value;
+    asm volatile("ld.global.ca.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+    return value;
+}
+
 // Adds the bits of a magnitude, which each lane of a warp has, to one of the cells: neighbouring warps use
-// others.
+// others. A cell only grows, so that most warps see from its earlier value that they have nothing to add.
 __device__ __forceinline__ void record_bits(u32 mine, u32 *cells) {
     const u32 bits = warp_maximum(mine);
     const u32 warp = (blockIdx.x + blockIdx.y + blockIdx.z) * (blockDim.x / WARP) + threadIdx.x / WARP;
-    if (threadIdx.x % WARP == 0) atomicMax(cells + warp % CELLS, bits);
+    u32 *cell = cells + warp % CELLS;
+    if (threadIdx.x % WARP == 0 && bits > earlier(cell)) atomicMax(cell, bits);
 }
 
 // Adds a warp's maximum, rounded to T: rounding keeps the order, so values are compared before it. All lanes

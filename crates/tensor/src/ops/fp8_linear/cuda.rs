@@ -20,7 +20,7 @@ const SIDE: usize = SUMMED_ROWS;
 /// `kernels/fp8_linear.cu`.
 pub(crate) static FAMILY: Family = family!(
     "fp8_linear",
-    headers: ["activation.cuh", "columns.cuh", "maximum.cuh"],
+    headers: ["activation.cuh", "columns.cuh", "fp8_operands.cuh", "maximum.cuh"],
     constants: columns::MEASURING_CONSTANTS,
 );
 
@@ -110,21 +110,19 @@ pub(super) fn finish_sums(operator: &'static str, sums: &Tensor, bias: &Gradient
     columns::finish(&FAMILY, sums, 0, &cut, cut.width, bias)
 }
 
-/// dy = dy · activation', with the largest magnitude in `cells`.
+/// dy = dy · activation', with the largest magnitude in `cells`. `dy` has a multiple of [`GROUP`] elements.
 pub(super) fn backward_activation(
     dy: &Tensor,
     saved: &Tensor,
     activation: Activation,
     cells: &Tensor,
 ) -> Result<()> {
-    let lanes = gpu::lanes(dy.dtype());
-    let vector = dy.elements().is_multiple_of(lanes) && gpu::aligned(&[dy, saved]);
-    let items = if vector { dy.elements() / lanes } else { dy.elements() };
+    let groups = dy.elements() / GROUP;
     let kernel = Function::new(&FAMILY, activation.name_of_gradient()).of(dy.dtype());
     let launch = dy.device().kernel(kernel).read(saved.region()).write(dy.region()).write(cells.region());
-    let launch = launch.u64(dy.elements() as u64).u32(u32::from(vector));
+    let launch = launch.u64(groups as u64).u32(u32::from(gpu::aligned(&[dy, saved])));
     let launch = launch.cost(3 * dy.bytes() as u64, 8 * dy.elements() as u64);
-    let blocks = items.div_ceil(gpu::THREADS as usize * PER_THREAD);
+    let blocks = groups.div_ceil(gpu::THREADS as usize * PER_THREAD);
     let blocks = gpu::word("fp8_linear.backward_activation", blocks)?;
     Ok(launch.launch([blocks, 1, 1], gpu::THREADS)?)
 }

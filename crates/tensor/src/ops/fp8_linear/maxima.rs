@@ -3,6 +3,7 @@
 use device::{Backend, Category, Request};
 
 use super::cuda;
+use super::quantised::MULTIPLE;
 use crate::ops::{Activation, activation, check, gate, gpu};
 use crate::{Result, Tensor};
 
@@ -11,7 +12,8 @@ fn cells(like: &Tensor, operator: &'static str) -> Result<Option<Tensor>> {
     gpu::cells(like.device(), Request::new(Category::ActivationGradient, operator))
 }
 
-/// As [`activation::backward`] in `dy`'s own memory, with the result's largest magnitude. Errors: as there.
+/// As [`activation::backward`] in `dy`'s own memory, with the result's largest magnitude. Errors: as there, and a
+/// number of columns that is no multiple of 16.
 pub fn backward_activation(dy: Tensor, saved: &Tensor, activation: Activation) -> Result<Tensor> {
     const OPERATOR: &str = "fp8_linear.backward_activation";
     if !dy.is_unique() || activation == Activation::None {
@@ -20,6 +22,9 @@ pub fn backward_activation(dy: Tensor, saved: &Tensor, activation: Activation) -
     let Some(cells) = cells(&dy, OPERATOR)? else { return activation::backward(dy, saved, activation) };
     check::computed(OPERATOR, &[("dy", &dy), ("saved", saved)])?;
     check::shape(OPERATOR, "saved", saved, dy.shape())?;
+    if !dy.shape().columns().is_multiple_of(MULTIPLE) {
+        return Err(check::wrong(OPERATOR, "dy", &dy, format!("a multiple of {MULTIPLE} columns")));
+    }
     if dy.device().backend() == Backend::Cuda {
         cuda::backward_activation(&dy, saved, activation, &cells)?;
     }

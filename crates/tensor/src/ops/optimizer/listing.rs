@@ -16,7 +16,14 @@ const CHUNK: u32 = 4096;
 /// `kernels/optimizer.cu`.
 pub(in crate::ops) static FAMILY: Family = family!(
     "optimizer",
-    headers: ["philox.cuh", "power.cuh", "step_state.cuh"],
+    headers: [
+        "optimizer_parameters.cuh",
+        "optimizer_quantised.cuh",
+        "optimizer_rules.cuh",
+        "philox.cuh",
+        "power.cuh",
+        "step_state.cuh"
+    ],
     constants: &[
         gpu::THREADS_CONSTANT,
         ("CHUNK", CHUNK),

@@ -1,0 +1,45 @@
+// The rules of updates. A rule is a struct: the coefficients that all elements share, the number of states
+// of a parameter, and the update of one element.
+#pragma once
+#include "common.cuh"
+
+// AdamW, as in `crates/tensor/src/ops/optimizer/adamw.rs`.
+struct alignas(16) AdamW {
+    static constexpr int STATES = 2;
+    // The state that is never negative.
+    static constexpr int UNSIGNED = 1;
+    float factor, keep, take1, beta2, take2, root_correction, epsilon, step_size;
+
+    __device__ __forceinline__ void update(float gradient, float &weight, float (&states)[MOST_STATES],
+                                           bool decay, int vector) const {
+        const float g = gradient * factor;
+        const float m = states[0] + take1 * (g - states[0]);
+        const float v = beta2 * states[1] + take2 * g * g;
+        const float root = sqrtf(v) / root_correction + epsilon;
+        const float kept = decay ? keep : 1.0f, direction = m / root;
+        // Explicit, because the compiler would fuse different operations for different vectors of a thread.
+        weight = vector == 0 ? __fmaf_rn(-direction, step_size, __fmul_rn(weight, kept))
+                             : __fmaf_rn(weight, kept, -__fmul_rn(direction, step_size));
+        states[0] = m;
+        states[1] = v;
+    }
+};
+
+// SGD, as in `crates/tensor/src/ops/optimizer/sgd.rs`; with momentum, it keeps a velocity.
+template <bool MOMENTUM> struct alignas(16) Sgd {
+    static constexpr int STATES = MOMENTUM ? 1 : 0;
+    // None is never negative.
+    static constexpr int UNSIGNED = -1;
+    // `first`: 1 at the first update, where the velocity becomes the gradient, else 0.
+    float factor, learning_rate, momentum, weight_decay, first;
+
+    __device__ __forceinline__ void update(float gradient, float &weight, float (&states)[MOST_STATES],
+                                           bool decay, int) const {
+        float step = gradient * factor + (decay ? weight_decay : 0.0f) * weight;
+        if (MOMENTUM) {
+            if (first == 0.0f) step = momentum * states[0] + step;
+            states[0] = step;
+        }
+        weight -= learning_rate * step;
+    }
+};
