@@ -3,12 +3,11 @@
 
 mod common;
 
-use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{PoisonError, RwLock};
 
-use common::devices::gpu;
+use common::devices::{gpu, gpus};
 use common::jobs::{has_mpi, mpirun, workplace};
 use serde_json::Value;
 
@@ -266,14 +265,10 @@ fn on_gpus_under_mpirun(directory: &Path, ranks: usize) -> Command {
     command
 }
 
-/// Returns world sizes 2 and 4 as far as there are GPUs, and prints if there are fewer than two.
+/// Returns world sizes 2 and 4 as far as there are GPUs.
 fn world_sizes() -> Vec<usize> {
-    let gpus = device::cuda::availability().map_or(0, |found| found.len());
-    if gpus < 2 || !collective::nccl::is_there() {
-        let nccl = if collective::nccl::is_there() { "NCCL" } else { "no NCCL" };
-        let _ = writeln!(std::io::stderr(), "skipped: it needs 2 GPUs and NCCL; here are {gpus} and {nccl}");
-    }
-    [2, 4].into_iter().filter(|ranks| *ranks <= gpus && collective::nccl::is_there()).collect()
+    let gpus = gpus();
+    [2, 4].into_iter().filter(|ranks| *ranks <= gpus).collect()
 }
 
 #[test]

@@ -7,6 +7,7 @@ use run::RunOptions;
 use tensor::{Tensor, ops};
 use worker::{DeviceChoice, ModelHook};
 
+use super::alone;
 use super::loss_scale::planted_gradient;
 use crate::common::devices::gpu;
 use crate::common::runs::{GPT, config};
@@ -61,8 +62,11 @@ impl Model for Planting {
 
 /// Trains with a planted value, and returns the reason for which the run ended.
 fn reason(device: DeviceChoice, sets: &[&str], place: Place, value: f32) -> String {
+    let _alone = alone(device);
+    let directory = tempfile::tempdir().unwrap();
     let options = RunOptions {
         device,
+        run_dir: Some(directory.path().join("run")),
         quiet: true,
         model_hook: Some(ModelHook::new(move |inner| Box::new(Planting { inner, place, value }))),
         ..RunOptions::default()

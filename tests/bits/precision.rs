@@ -1,7 +1,69 @@
-//! Losses of low precisions stay near those of f32.
+//! Losses of low precisions stay near those of f32, and their bits are equal on every grid of GPUs.
 
-use super::{History, history};
-use crate::common::runs::GPT;
+use run::RunOptions;
+use worker::DeviceChoice;
+
+use super::{BLOCK, History, Row, SHARDED, ZERO_BUBBLE, alone, assert_equal_bits_on, history};
+use crate::common::devices::gpus;
+use crate::common::runs::{GPT, LLAMA, RESNET, config};
+
+const BF16: &str = "precision.compute=bf16";
+const F16: &str = "precision.compute=f16";
+const FP8: &str = "precision.matmul=fp8";
+const ROWWISE: &str = "precision.fp8_recipe=rowwise";
+
+/// Grids of two GPUs after one of one.
+const TWO_GPUS: &[&[&str]] = &[
+    &["parallel.data=1"],
+    &["parallel.data=2"],
+    &["parallel.data=2", SHARDED, BLOCK],
+    &["parallel.pipeline=2", ZERO_BUBBLE],
+];
+const ON_TWO_GPUS: &[Row] = &[
+    (GPT, &["model.width=128", BF16, FP8], TWO_GPUS),
+    (LLAMA, &["model.width=256", BF16, FP8, ROWWISE], TWO_GPUS),
+    (LLAMA, &["model.width=256", BF16, FP8, "model.qk_norm=true", "optim.state=8bit"], TWO_GPUS),
+    (GPT, &["model.width=128", F16, "model.dropout=0.1"], TWO_GPUS),
+    (GPT, &["model.width=128", BF16, "precision.weights=f32"], TWO_GPUS),
+    (GPT, &["model.width=128", F16, "precision.weights=f32", "optim.state=8bit"], TWO_GPUS),
+    (GPT, &["model.width=128", BF16, "optim.state=bf16"], TWO_GPUS),
+    (RESNET, &[BF16], &[&["parallel.data=1"], &["parallel.data=2"], &["parallel.pipeline=2"]]),
+];
+
+#[test]
+fn precisions_have_equal_bits_on_two_gpus() {
+    if gpus() >= 2 {
+        assert_equal_bits_on(DeviceChoice::Cuda, ON_TWO_GPUS);
+    }
+}
+
+#[test]
+fn precisions_resume_with_equal_bits_on_another_grid_of_gpus() {
+    if gpus() < 2 {
+        return;
+    }
+    for (text, common, _) in ON_TWO_GPUS {
+        let directory = tempfile::tempdir().unwrap();
+        let train = |run: &str, resume: bool, more: &[&str]| {
+            let options = RunOptions {
+                device: DeviceChoice::Cuda,
+                run_dir: Some(directory.path().join(run)),
+                resume,
+                quiet: true,
+                ..RunOptions::default()
+            };
+            let _alone = alone(options.device);
+            run::train(config(text, &[*common, more].concat()), options).unwrap().summary
+        };
+        let whole = train("whole", false, &["train.steps=4", "parallel.data=1"]);
+        let kept = ["train.steps=4", "checkpoint.every=2", "checkpoint.minutes=0"];
+        train("cut", false, &[&kept[..], &["parallel.pipeline=2"]].concat());
+        std::fs::remove_dir_all(directory.path().join("cut/checkpoints/step-000004")).unwrap();
+        let resumed = train("cut", true, &[&kept[..], &["parallel.data=2", SHARDED]].concat());
+        assert_eq!(resumed.more["resumed_after_step"], 2, "{common:?}");
+        assert_eq!(whole.weights_sha256, resumed.weights_sha256, "{common:?}");
+    }
+}
 
 #[test]
 fn low_precisions_learn_as_f32_does() {

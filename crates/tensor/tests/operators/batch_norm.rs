@@ -3,7 +3,7 @@ use tensor::Tensor;
 use tensor::ops::batch_norm::{self, Affine, Passes, Saved};
 use tensor::ops::running_average;
 
-use crate::support::{Case, bits, devices, dot, read, tensor, wide};
+use crate::support::{Case, bits, close_sums, devices, dot, read, tensor, wide};
 
 const EPSILON: f32 = 1e-5;
 /// Rows and channels: single elements, whole vectors, several tiles, several runs, several turns of a block.
@@ -74,7 +74,9 @@ fn forward_normalises_every_channel_and_records_its_statistics() {
                 let (mean, variance, output) = normalised(x_wide, added, weight, bias, relu);
                 let what = |part: &str| format!("{part} of {size:?}, residual {with_residual}, ReLU {relu}");
                 case.close(&what("output"), &read(&made.output), &output);
-                case.single().close(&what("mean"), &read(&made.mean), &mean);
+                // Terms of both signs cancel in a mean.
+                let sizes: Vec<_> = mean.iter().zip(&variance).map(|(m, v)| (m * m + v).sqrt()).collect();
+                close_sums(&format!("{}, {}", what("mean"), case.name()), &read(&made.mean), &mean, &sizes);
                 let unbiased = rows as f64 / (rows as f64 - 1.0);
                 let recorded: Vec<_> =
                     mean.iter().copied().chain(variance.iter().map(|v| v * unbiased)).collect();

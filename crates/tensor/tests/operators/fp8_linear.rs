@@ -131,6 +131,44 @@ fn activations_and_gates_are_cast_as_if_they_were_stored() {
     }
 }
 
+/// The largest value of an activation is not always that of the largest input.
+#[test]
+fn activations_are_measured_wherever_their_largest_value_lies() {
+    let (rows, columns) = (130, 160);
+    let ramp =
+        |low: f32, high: f32| move |i: usize| low + (high - low) * (i * 7919 % 20_800) as f32 / 20_800.0;
+    let planted = |value: f32| move |i: usize| if i == 9_999 { value } else { ramp(-3.0, 0.01)(i) };
+    let tables: [(&str, Vec<f32>); 8] = [
+        ("below zero", (0..rows * columns).map(ramp(-8.0, -0.2)).collect()),
+        ("near zero", (0..rows * columns).map(ramp(-1e-3, 1e-3)).collect()),
+        ("mostly below zero", (0..rows * columns).map(planted(0.05)).collect()),
+        ("one large", (0..rows * columns).map(planted(700.0)).collect()),
+        ("one large below zero", (0..rows * columns).map(planted(-700.0)).collect()),
+        ("NaN", (0..rows * columns).map(planted(f32::NAN)).collect()),
+        ("infinite", (0..rows * columns).map(planted(f32::INFINITY)).collect()),
+        ("zero", vec![0.0; rows * columns]),
+    ];
+    for case in cases() {
+        for (name, x) in &tables {
+            let x = case.tensor(&x.iter().map(|x| case.round(*x)).collect::<Vec<_>>(), [rows, columns]);
+            for activation in Activation::ALL {
+                let cast = Cast::new(DType::E4m3, Recipe::Tensorwise).stored();
+                let stored = tensor::ops::activation::forward(&x, activation).unwrap();
+                let factor = |tensor, input| {
+                    let made = fp8_linear::quantise(tensor, input, cast).unwrap().stored.unwrap();
+                    f64::from(made.scales.to_vec::<f32>().unwrap()[0])
+                };
+                let [found, expected] =
+                    [factor(&x, Input::Activated(activation)), factor(&stored, Input::Plain)];
+                let what = format!("{activation:?}, {name}, {}: {found} and {expected}", case.name());
+                assert_eq!(found.is_finite(), expected.is_finite(), "{what}");
+                // Operators that store may use another arithmetic.
+                assert!(!found.is_finite() || (found / expected - 1.0).abs() < 0.01, "{what}");
+            }
+        }
+    }
+}
+
 /// `[m, k]` times `[n, k]` transposed, in f64.
 fn product(a: &[f64], b: &[f64], k: usize) -> Vec<f64> {
     reference::linear(a, b, None, k)
