@@ -226,6 +226,41 @@ fn a_slow_disk_delays_only_checkpoints() {
     }
 }
 
+/// A write that lasts says how far it is, and a request to stop says what is still done.
+#[test]
+fn a_slow_checkpoint_says_how_far_it_is() {
+    let workplace = workplace();
+    let sets = ["train.steps=2", "train.global_batch_size=8", "parallel.lanes=1"];
+    let mut command = train(Transport::Threads, workplace.path(), 1, &sets);
+    // A checkpoint of this model has two pieces.
+    command
+        .env("PLIMSOLL_SLOW", "checkpoint piece written:2500")
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let running = command.spawn().unwrap();
+    let run_dir = workplace.path().join("out");
+    while !run_dir.join("summary.json").exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    signal("TERM", running.id());
+    let output = running.wait_with_output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    for words in [
+        "writing the results; a second signal",
+        "writing the checkpoint of step 2: ",
+        " bytes, is on the disk",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert_eq!(checkpoint::list(&run_dir).unwrap().len(), 1);
+    let mut command = train(Transport::Threads, workplace.path(), 1, &["train.steps=3", sets[1], sets[2]]);
+    command.arg("--resume").env("PLIMSOLL_SLOW", "checkpoint piece about to be checked:2500");
+    let output = command.output().unwrap();
+    let said = text(&output.stderr);
+    assert!(output.status.success() && said.contains("INFO checking "), "{said}");
+}
+
 /// Rank 1 reads its checkpoint for longer than ranks wait for each other, and answers meanwhile.
 #[test]
 fn a_rank_that_reads_slowly_is_not_taken_for_dead() {
@@ -246,7 +281,10 @@ fn a_rank_that_reads_slowly_is_not_taken_for_dead() {
     let output = command.stdin(Stdio::null()).output().unwrap();
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{said}");
-    assert_eq!(summary(&workplace.path().join("out"))["steps"], 4);
+    let run_dir = workplace.path().join("out");
+    assert_eq!(summary(&run_dir)["steps"], 4);
+    let log = std::fs::read_to_string(run_dir.join("logs/rank-1.log")).unwrap();
+    assert!(log.contains("rank 1: reading out"), "{log}");
 }
 
 /// A read that lasts is reported.

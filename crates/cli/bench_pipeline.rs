@@ -74,7 +74,7 @@ pub(crate) fn run(args: &BenchPipelineArgs) -> Result<(), CliError> {
             true => print_json(&ScheduleLine::of(&found))?,
             false => {
                 let speed = grouped(found.tokens_per_second().round() as u64);
-                note(&format!("{}: {speed} tokens/s", name(&found)));
+                note(&format!("{}: {speed} {}", name(&found), found.unit));
             }
         }
         measures.push(found);
@@ -217,11 +217,11 @@ impl<'a> RankLine<'a> {
 fn tables(args: &BenchPipelineArgs, measures: &[PipelineMeasure]) -> String {
     let Some(first) = measures.last() else { return String::new() };
     let titles =
-        ["schedule", "tokens/s", "step ms", "passes ms", "simulated ms", "idle", "simulated", "peak memory"];
+        ["schedule", first.unit, "step ms", "passes ms", "simulated ms", "idle", "simulated", "peak memory"];
     let mut rows = vec![titles.map(str::to_owned).to_vec()];
     rows.extend(measures.iter().map(schedule_row));
     let mut text = format!(
-        "{} × {} {}\n{} parameters, {} micro-batches and {} tokens in a step; each transfer between stages \
+        "{} × {} {}\n{} parameters, {} micro-batches and {} {} in a step; each transfer between stages \
          moves {} and takes {:.3} ms alone\n\n{}",
         first.ranks.len(),
         first.device,
@@ -229,6 +229,7 @@ fn tables(args: &BenchPipelineArgs, measures: &[PipelineMeasure]) -> String {
         grouped(first.parameters as u64),
         args.micro_batches,
         grouped(first.tokens),
+        first.unit.trim_end_matches("/s"),
         bytes(first.transfer_bytes),
         first.transfer_milliseconds,
         aligned(&rows, 1, &[1])

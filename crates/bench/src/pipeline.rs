@@ -53,8 +53,10 @@ pub struct PipelineMeasure {
     pub parameters: usize,
     /// Seconds of the median step, timed without marks between actions.
     pub step_seconds: f64,
-    /// Number of tokens in a step.
+    /// Number of tokens or images in a step.
     pub tokens: u64,
+    /// Unit of the speed, as in tokens/s.
+    pub unit: &'static str,
     /// Milliseconds from the first pass to the end of the last, over all ranks.
     pub passes_milliseconds: f64,
     /// The same milliseconds by simulation.
@@ -70,7 +72,7 @@ pub struct PipelineMeasure {
 }
 
 impl PipelineMeasure {
-    /// Tokens per second.
+    /// Tokens or images per second.
     pub fn tokens_per_second(&self) -> f64 {
         self.tokens as f64 / self.step_seconds
     }
@@ -234,6 +236,7 @@ fn conclude(setup: &Setup, measured: Measured) -> Result<PipelineMeasure> {
         parameters: measured.parameters,
         step_seconds: median(&measured.seconds),
         tokens: build::tokens_per_step(config),
+        unit: config.model.examples().rate(),
         passes_milliseconds: makespan as f64 / 1e6,
         simulated_milliseconds: timeline.makespan as f64 / 1e6,
         transfer_milliseconds: measured.transfer as f64 / 1e6,

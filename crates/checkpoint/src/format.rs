@@ -13,7 +13,8 @@ use std::path::Path;
 use device::DType;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
-use system::numbers::grouped;
+use system::numbers::{grouped, megabytes_of};
+use system::pace::Pace;
 use system::{fail_point, input};
 
 use crate::error::{CheckpointError, Result};
@@ -49,16 +50,22 @@ fn type_name(dtype: DType) -> String {
     dtype.name().to_uppercase()
 }
 
-/// Writes `bytes`, the arrays of all entries one after another, and syncs the file. Returns the digest of the
-/// written bytes.
-pub(crate) fn write(path: &Path, entries: &[Entry], bytes: &[u8]) -> Result<FileDigest> {
+/// Writes `bytes`, the arrays of all entries one after another, and syncs the file. `written` is told the number
+/// of bytes after each piece. Returns the digest of the written bytes.
+pub(crate) fn write(
+    path: &Path,
+    entries: &[Entry],
+    bytes: &[u8],
+    written: impl Fn(usize),
+) -> Result<FileDigest> {
     let failed = || CheckpointError::file(path, "write to it");
     let file = File::create_new(path).map_err(CheckpointError::file(path, "create it"))?;
     let mut out = Hashing { out: BufWriter::with_capacity(PIECE, file), digest: Sha256::new(), bytes: 0 };
     out.write_all(&header(entries)).map_err(failed())?;
-    for piece in bytes.chunks(PIECE) {
+    for (number, piece) in bytes.chunks(PIECE).enumerate() {
         out.write_all(piece).map_err(failed())?;
         fail_point::reach("checkpoint piece written");
+        written(number * PIECE + piece.len());
     }
     let (mut file, digest) = out.finish();
     file.flush().map_err(failed())?;
@@ -112,8 +119,13 @@ impl<W: Write> Write for Hashing<W> {
 pub(crate) fn digest_of(path: &Path) -> Result<FileDigest> {
     let mut file = input::open(path).map_err(CheckpointError::file(path, "open it"))?;
     let mut hashing = Hashing { out: io::sink(), digest: Sha256::new(), bytes: 0 };
-    let mut piece = vec![0; PIECE];
+    let all = file.metadata().map_err(CheckpointError::file(path, "read its size"))?.len();
+    let (mut piece, pace) = (vec![0; PIECE], Pace::of_files());
     loop {
+        fail_point::reach("checkpoint piece about to be checked");
+        if pace.is_due() {
+            tracing::info!("checking {}: {}", path.display(), megabytes_of(hashing.bytes, all));
+        }
         match file.read(&mut piece) {
             Ok(0) => return Ok(hashing.finish().1),
             // Writing to the sink cannot fail.

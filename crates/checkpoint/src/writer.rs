@@ -5,6 +5,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
+use system::numbers::{grouped, megabytes_of};
+use system::pace::{Pace, QUIET};
 use system::{fail_point, threads};
 
 use crate::contents::Contents;
@@ -111,15 +113,22 @@ impl Job {
     /// Writes a checkpoint, renames it into place, links it as the best if it is, and deletes the oldest
     /// beyond `keep`.
     fn write(&self, snapshot: &Snapshot, step: u64, validations: Validations, is_best: bool) -> Result<()> {
-        let temporary = self.directory.temporary(step);
+        let (temporary, pace) = (self.directory.temporary(step), Pace::of_files());
         let unready = |what| CheckpointError::Thread { path: self.directory.step(step), what };
         (self.contents.before)().map_err(unready)?;
         self.directory.make()?;
-        let written = self.write_files(&temporary, snapshot, step, validations);
+        let written = self.write_files(&temporary, snapshot, step, validations, &pace);
         if let Err(error) = written.and_then(|()| self.directory.publish(&temporary, step)) {
             // The first error matters; there may be nothing to delete.
             let _ = fs::remove_dir_all(&temporary);
             return Err(error);
+        }
+        if pace.elapsed() > QUIET {
+            let bytes = grouped(snapshot.bytes.len() as u64);
+            let seconds = pace.elapsed().as_secs_f64();
+            tracing::info!(
+                "the checkpoint of step {step}, {bytes} bytes, is on the disk after {seconds:.0} s"
+            );
         }
         if is_best {
             self.directory.name_best(step)?;
@@ -133,10 +142,17 @@ impl Job {
         snapshot: &Snapshot,
         step: u64,
         validations: Validations,
+        pace: &Pace,
     ) -> Result<()> {
         fs::create_dir(temporary).map_err(CheckpointError::file(temporary, "make the directory"))?;
         fail_point::reach("checkpoint directory made");
-        let state = format::write(&temporary.join(STATE), &snapshot.entries, &snapshot.bytes)?;
+        let written = |bytes: usize| {
+            if pace.is_due() {
+                let progress = megabytes_of(bytes as u64, snapshot.bytes.len() as u64);
+                tracing::info!("writing the checkpoint of step {step}: {progress}");
+            }
+        };
+        let state = format::write(&temporary.join(STATE), &snapshot.entries, &snapshot.bytes, written)?;
         let manifest =
             Manifest::new(step, (snapshot.updates, snapshot.loss_scale), &self.contents, validations, state);
         let path = temporary.join(MANIFEST);

@@ -13,6 +13,8 @@ use crate::error::{Result, RunError};
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt {
     raised: Arc<AtomicBool>,
+    /// Whether the last step is done, and its results are being written.
+    is_ending: Arc<AtomicBool>,
     after: Option<u64>,
 }
 
@@ -20,7 +22,7 @@ impl Interrupt {
     /// Returns a request that takes effect when a session has done `steps` steps.
     #[must_use]
     pub fn after(steps: u64) -> Self {
-        Interrupt { raised: Arc::default(), after: Some(steps) }
+        Interrupt { after: Some(steps), ..Interrupt::default() }
     }
 
     /// Asks the run to stop after the current step.
@@ -31,6 +33,11 @@ impl Interrupt {
     /// Returns whether a stop was requested.
     pub fn is_raised(&self) -> bool {
         self.raised.load(Ordering::Relaxed)
+    }
+
+    /// Says that no step follows.
+    pub(crate) fn end_steps(&self) {
+        self.is_ending.store(true, Ordering::Relaxed);
     }
 
     /// Returns whether a session that has done `steps` steps is to stop.
@@ -58,8 +65,10 @@ impl Interrupt {
                     (true, false) => continue,
                     (false, _) => interrupt.raise(),
                 }
+                let is_ending = interrupt.is_ending.load(Ordering::Relaxed);
+                let what = if is_ending { "writing the results" } else { "stopping after this step" };
                 if alone {
-                    terminal::say("plimsoll: stopping after this step; a second signal stops at once");
+                    terminal::say(&format!("plimsoll: {what}; a second signal stops at once"));
                 }
             }
         };

@@ -1,9 +1,10 @@
 //! One rank of a run, from start to end.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use collective::Communicator;
 use system::fail_point;
+use system::pace::Pace;
 use telemetry::host_name;
 use telemetry::log::rank_span;
 use telemetry::run_files::Summary;
@@ -28,6 +29,8 @@ use worker::{Setup, Worker};
 
 /// Longest preparation of kernels that is not logged; cached kernels take less.
 const QUIET_PREPARATION: Duration = Duration::from_millis(500);
+/// Time between two logs of a preparation's progress.
+const PREPARATION_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The results of a rank. All ranks have the same history; rank 0 also has the summary and the sample.
 #[derive(Debug)]
@@ -87,9 +90,10 @@ pub(crate) fn run_rank(
 /// Compiles the kernels that are not cached, and logs the progress if it takes long.
 pub fn prepare_kernels(setup: &Setup) -> Result<()> {
     let Placement::Cuda(gpus) = &setup.placement else { return Ok(()) };
-    let (began, first) = (Instant::now(), gpus.ordinals.first().copied().unwrap_or(0));
+    let first = gpus.ordinals.first().copied().unwrap_or(0);
+    let pace = Pace::new(QUIET_PREPARATION, PREPARATION_INTERVAL);
     let progress = |done: usize, all: usize| {
-        if began.elapsed() > QUIET_PREPARATION {
+        if pace.is_due() || done == all && pace.elapsed() > QUIET_PREPARATION {
             tracing::info!("compiling kernels for this GPU, once: {done} of {all} files done");
         }
     };
@@ -120,6 +124,7 @@ fn train_rank(worker: &mut Worker, options: &RunOptions, directory: &RunDirector
         while_answering(worker.control(), close)?.transpose()?;
         return Ok(Outcome { history, summary: None, sample: None, findings: Vec::new(), unsaved: None });
     }
+    options.interrupt.end_steps();
     fail_point::reach("steps done");
     write_views(worker, directory)?;
     let findings = worker.findings()?;

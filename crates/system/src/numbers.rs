@@ -14,9 +14,21 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
+/// Formats the progress of work by its bytes, as in `1,200 of 96,000 MB`.
+#[must_use]
+pub fn megabytes_of(done: u64, all: u64) -> String {
+    const MEGABYTE: u64 = 1_000_000;
+    format!("{} of {} MB", grouped(done / MEGABYTE), grouped(all / MEGABYTE))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::grouped;
+    use super::{grouped, megabytes_of};
+
+    #[test]
+    fn progress_is_in_whole_megabytes() {
+        assert_eq!(megabytes_of(999_999, 1_234_567_890), "0 of 1,234 MB");
+    }
 
     #[test]
     fn digits_are_grouped_from_the_end() {

@@ -8,6 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 use checkpoint::{Checkpoint, Snapshot, Target};
@@ -16,6 +17,8 @@ use device::DType;
 use nn::{Lora, Model};
 use optim::StateArray;
 use parallel::Axis;
+use system::numbers::megabytes_of;
+use system::pace::Pace;
 use tensor::{Shape, Tensor};
 
 use crate::answering::Answers;
@@ -195,7 +198,21 @@ pub fn buffers(worker: &Worker) -> Vec<Array> {
 /// Reads a model's parameters and buffers. Errors: weights that cannot be read or belong to another model.
 pub fn load_model(model: &dyn Model, weights: &dyn Weights) -> Result<()> {
     let parameters = model.parameters().list().iter().map(whole_parameter);
-    weights.load(&mut parameters.chain(model.buffers().iter().map(whole_buffer)))
+    let all = parameters.chain(model.buffers().iter().map(whole_buffer)).collect();
+    weights.load(&mut with_progress(all, weights.path()))
+}
+
+/// Returns `targets` one by one, and logs at times how much of them has been read from `path`.
+fn with_progress(targets: Vec<Target>, path: &Path) -> impl Iterator<Item = Target> {
+    let bytes = |target: &Target| (target.dtype.bytes() * target.tensor.elements()) as u64;
+    let all = targets.iter().map(bytes).sum();
+    let (pace, mut done) = (Pace::of_files(), 0);
+    targets.into_iter().inspect(move |target| {
+        if pace.is_due() {
+            tracing::info!("reading {}: {}", path.display(), megabytes_of(done, all));
+        }
+        done += bytes(target);
+    })
 }
 
 /// Returns the arrays of a checkpoint: those in f32, which precede the losses, and all others, the longest
@@ -269,9 +286,9 @@ impl Worker {
     fn take(&mut self, weights: &dyn Weights, mut targets: Vec<Target>) -> Result<()> {
         let rounded = rounded_targets(self).into_iter();
         targets.extend(rounded.filter(|target| weights.has(&target.name) || !Lora::is_adapter(&target.name)));
-        let pieces = targets.iter().map(pieces).collect::<Result<Vec<_>>>()?;
+        let pieces = targets.iter().map(pieces).collect::<Result<Vec<_>>>()?.concat();
         let mut answers = Answers::new(self.control());
-        weights.load(&mut pieces.into_iter().flatten().inspect(|_| answers.answer()))?;
+        weights.load(&mut with_progress(pieces, weights.path()).inspect(|_| answers.answer()))?;
         answers.finish()
     }
 }

@@ -1,3 +1,5 @@
+//! Pixels of images as numbers for a model, against f64.
+
 use device::{Category, Request};
 use tensor::ops::pixels::{MOST_CHANNELS, normalise};
 use tensor::{DType, Tensor};

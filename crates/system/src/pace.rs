@@ -1,0 +1,66 @@
+//! When long work says how far it is.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+/// The times at which work reports its progress: none for work that is done soon, then one for each interval.
+#[derive(Debug)]
+pub struct Pace {
+    interval: Duration,
+    began: Instant,
+    next: Mutex<Instant>,
+}
+
+/// The silence before the first report on files.
+pub const QUIET: Duration = Duration::from_secs(3);
+/// The time between reports on files.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+impl Pace {
+    /// Returns the pace of reading or writing files, which begins now.
+    #[must_use]
+    pub fn of_files() -> Self {
+        Pace::new(QUIET, INTERVAL)
+    }
+
+    /// Returns the pace of work that begins now and is silent for `quiet`.
+    #[must_use]
+    pub fn new(quiet: Duration, interval: Duration) -> Self {
+        let began = Instant::now();
+        Pace { interval, began, next: Mutex::new(began + quiet) }
+    }
+
+    /// Returns whether to report now; then not again for the interval, on any thread.
+    pub fn is_due(&self) -> bool {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let is_due = now >= *next;
+        if is_due {
+            *next = now + self.interval;
+        }
+        is_due
+    }
+
+    /// Time since the work began.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.began.elapsed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_due_after_the_quiet_time_and_once_an_interval() {
+        let hour = Duration::from_secs(3600);
+        assert!(!Pace::new(hour, Duration::ZERO).is_due());
+        let pace = Pace::new(Duration::ZERO, hour);
+        assert!(pace.is_due());
+        assert!(!pace.is_due());
+        let pace = Pace::new(Duration::ZERO, Duration::ZERO);
+        assert!(pace.is_due() && pace.is_due());
+    }
+}
