@@ -6,16 +6,18 @@
 //! <https://github.com/huggingface/safetensors>
 
 use std::fs::File;
-use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use device::DType;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use system::numbers::{grouped, megabytes_of};
 use system::pace::Pace;
-use system::{fail_point, input};
+use system::{fail_point, input, threads};
 
 use crate::error::{CheckpointError, Result};
 use crate::manifest::FileDigest;
@@ -50,28 +52,43 @@ fn type_name(dtype: DType) -> String {
     dtype.name().to_uppercase()
 }
 
-/// Writes `bytes`, the arrays of all entries one after another, and syncs the file. `written` is told the number
-/// of bytes after each piece. Returns the digest of the written bytes.
+/// Writes `bytes`, the arrays of all entries one after another, and syncs the file; hashes them at the same
+/// time, which takes as long as a fast disk. `written` is told the number of bytes after each piece. Returns
+/// the digest of the written bytes.
 pub(crate) fn write(
     path: &Path,
     entries: &[Entry],
     bytes: &[u8],
     written: impl Fn(usize),
 ) -> Result<FileDigest> {
+    let header = header(entries);
+    let is_failed = AtomicBool::new(false);
+    let digest = || {
+        let mut digest = Sha256::new();
+        let pieces = [&header[..]].into_iter().chain(bytes.chunks(PIECE));
+        pieces.take_while(|_| !is_failed.load(Ordering::Relaxed)).for_each(|piece| digest.update(piece));
+        FileDigest::new((header.len() + bytes.len()) as u64, digest)
+    };
+    thread::scope(|scope| {
+        let hashing = threads::spawn_scoped(scope, digest);
+        let outcome = write_synced(path, &header, bytes, written);
+        is_failed.store(outcome.is_err(), Ordering::Relaxed);
+        outcome?;
+        Ok(hashing.ok().and_then(|thread| thread.join().ok()).unwrap_or_else(digest))
+    })
+}
+
+fn write_synced(path: &Path, header: &[u8], bytes: &[u8], written: impl Fn(usize)) -> Result<()> {
     let failed = || CheckpointError::file(path, "write to it");
-    let file = File::create_new(path).map_err(CheckpointError::file(path, "create it"))?;
-    let mut out = Hashing { out: BufWriter::with_capacity(PIECE, file), digest: Sha256::new(), bytes: 0 };
-    out.write_all(&header(entries)).map_err(failed())?;
+    let mut file = File::create_new(path).map_err(CheckpointError::file(path, "create it"))?;
+    file.write_all(header).map_err(failed())?;
     for (number, piece) in bytes.chunks(PIECE).enumerate() {
-        out.write_all(piece).map_err(failed())?;
+        file.write_all(piece).map_err(failed())?;
         fail_point::reach("checkpoint piece written");
         written(number * PIECE + piece.len());
     }
-    let (mut file, digest) = out.finish();
-    file.flush().map_err(failed())?;
     fail_point::reach("checkpoint state written");
-    file.get_ref().sync_all().map_err(CheckpointError::file(path, "bring it to the disk"))?;
-    Ok(digest)
+    file.sync_all().map_err(CheckpointError::file(path, "bring it to the disk"))
 }
 
 fn header(entries: &[Entry]) -> Vec<u8> {
@@ -89,47 +106,23 @@ fn header(entries: &[Entry]) -> Vec<u8> {
     header
 }
 
-/// A writer that counts and hashes the bytes that pass through it.
-struct Hashing<W> {
-    out: W,
-    digest: Sha256,
-    bytes: u64,
-}
-
-impl<W> Hashing<W> {
-    fn finish(self) -> (W, FileDigest) {
-        (self.out, FileDigest::new(self.bytes, self.digest))
-    }
-}
-
-impl<W: Write> Write for Hashing<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.out.write(bytes)?;
-        self.digest.update(&bytes[..written]);
-        self.bytes += written as u64;
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
-    }
-}
-
 /// Returns the size and hash of a file, which it reads once.
 pub(crate) fn digest_of(path: &Path) -> Result<FileDigest> {
     let mut file = input::open(path).map_err(CheckpointError::file(path, "open it"))?;
-    let mut hashing = Hashing { out: io::sink(), digest: Sha256::new(), bytes: 0 };
+    let (mut digest, mut bytes) = (Sha256::new(), 0);
     let all = file.metadata().map_err(CheckpointError::file(path, "read its size"))?.len();
     let (mut piece, pace) = (vec![0; PIECE], Pace::of_files());
     loop {
         fail_point::reach("checkpoint piece about to be checked");
         if pace.is_due() {
-            tracing::info!("checking {}: {}", path.display(), megabytes_of(hashing.bytes, all));
+            tracing::info!("checking {}: {}", path.display(), megabytes_of(bytes, all));
         }
         match file.read(&mut piece) {
-            Ok(0) => return Ok(hashing.finish().1),
-            // Writing to the sink cannot fail.
-            Ok(count) => hashing.write_all(&piece[..count]).unwrap_or_default(),
+            Ok(0) => return Ok(FileDigest::new(bytes, digest)),
+            Ok(count) => {
+                digest.update(&piece[..count]);
+                bytes += count as u64;
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(CheckpointError::file(path, "read it")(error)),
         }

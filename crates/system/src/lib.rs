@@ -5,8 +5,8 @@
 //! new one, replaces no file of another origin, and is not reached through a link ([`output`]); files that
 //! are executed must be this user's own ([`private`]). Text printed to a terminal cannot control it
 //! ([`terminal`]), and long numbers in it have grouped digits ([`numbers`]). A thread that cannot be started
-//! is an error with a sentence ([`threads`]). Long work says at times how far it is ([`pace`]). Tests stop a process at the point where they kill it
-//! ([`fail_point`]).
+//! is an error with a sentence ([`threads`]). Long work says at times how far it is ([`pace`]). Tests stop a
+//! process at the point where they kill it ([`fail_point`]).
 //!
 //! ```
 //! use system::output::{OutputFile, Replace};

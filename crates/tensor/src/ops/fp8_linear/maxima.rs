@@ -12,8 +12,8 @@ fn cells(like: &Tensor, operator: &'static str) -> Result<Option<Tensor>> {
     gpu::cells(like.device(), Request::new(Category::ActivationGradient, operator))
 }
 
-/// As [`activation::backward`] in `dy`'s own memory, with the result's largest magnitude. Errors: as there, and a
-/// number of columns that is no multiple of 16.
+/// As [`activation::backward`] in `dy`'s own memory, with the result's largest magnitude. Errors: as there,
+/// and a number of columns that is no multiple of [`MULTIPLE`].
 pub fn backward_activation(dy: Tensor, saved: &Tensor, activation: Activation) -> Result<Tensor> {
     const OPERATOR: &str = "fp8_linear.backward_activation";
     if !dy.is_unique() || activation == Activation::None {
