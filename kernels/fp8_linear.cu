@@ -139,6 +139,67 @@ __device__ __forceinline__ void transpose(u32 a, u32 b, u32 c, u32 d, u32 *words
 // warp, two rows by 16 groups, write to different banks.
 #define STRIDE (SIDE / 4 + 2)
 
+// Writes the turned codes of a tile: a row of 16 threads writes 128 bytes of one column of x.
+__device__ __forceinline__ void store_turned(const u32 *turned, u8 *transposed, u32 first_row,
+                                             u32 first_column, u32 width, u32 padded) {
+    const u32 at = threadIdx.x % 16, to_row = first_row + at * 8;
+#pragma unroll
+    for (u32 i = 0; i < GROUP; i++) {
+        const u32 own_group = threadIdx.x / 16, to = first_column + own_group * GROUP + i;
+        if (to >= width || to_row >= padded) continue;
+        const u32 *from = turned + (i * COLUMN_GROUPS + own_group) * STRIDE + at * 2;
+        store(reinterpret_cast<u32 *>(transposed + u64(to) * padded + to_row), load<2>(from));
+    }
+}
+
+// Adds the sums of a tile's columns up, and stores the factors of rows and columns that were computed.
+template <typename Format>
+__device__ __forceinline__ void finish_tile(const float (&partial)[SIDE / 8][SIDE], const Factors &factors,
+                                            float *sums, u32 block_row, u32 first_row, u32 first_column,
+                                            u32 rows, u32 width) {
+    if (threadIdx.x < SIDE) {
+        const u32 to = first_column + threadIdx.x, of_row = first_row + threadIdx.x;
+        if (sums && to < width) {
+            float total = 0.0f;
+#pragma unroll
+            for (int other = 0; other < SIDE / 8; other++) total += partial[other][threadIdx.x];
+            sums[u64(block_row) * width + to] = total;
+        }
+        if (factors.outer && factors.maxima) {
+            if (factors.rows && blockIdx.x == 0 && of_row < rows)
+                factors.rows[of_row] = inverse<Format>(factors.maxima[of_row]);
+            if (factors.columns && blockIdx.y == 0 && to < width)
+                factors.columns[to] = inverse<Format>(factors.maxima[rows + to]);
+        }
+    }
+}
+
+// The reciprocal of the one factor, which the first block stores; with `outer` those of a tile's rows and
+// columns, in shared memory.
+template <typename Format>
+__device__ __forceinline__ float reciprocals(const Factors &factors, float (&by_row)[SIDE],
+                                             float (&by_column)[SIDE], u32 first_row, u32 first_column,
+                                             u32 rows, u32 width) {
+    float scale = 0.0f;
+    if (factors.outer) {
+        static_assert(THREADS == 2 * SIDE, "a thread for each row and each column of a tile");
+        const u32 of = threadIdx.x % SIDE, row = first_row + of, to = first_column + of;
+        if (threadIdx.x < SIDE) {
+            if (factors.rows && row < rows)
+                by_row[of] = 1.0f / factor<Format>(factors.rows, factors.maxima, row);
+        } else if (factors.columns && to < width) {
+            const u32 *maxima = factors.maxima ? factors.maxima + rows : nullptr;
+            by_column[of] = 1.0f / factor<Format>(factors.columns, maxima, to);
+        }
+        __syncthreads();
+    } else {
+        const float whole = factors.maxima ? inverse<Format>(largest_of(factors.maxima)) : factors.rows[0];
+        if (factors.maxima && blockIdx.x + blockIdx.y + threadIdx.x == 0) factors.rows[0] = whole;
+        scale = 1.0f / whole;
+    }
+    return scale;
+}
+
 // Launch: grid [columns / SIDE, rows / SIDE], the last rows first, which a producer has left in L2. `stored`:
 // [rows, width]. `transposed`: [width, padded], zero beyond the rows. `sums`: a row of column sums of x for
 // each row of blocks. Any of the three may be null. Floor: x once, a byte an element for each layout.
@@ -165,22 +226,8 @@ __device__ __forceinline__ void cast(const T *x, const Factors &factors, u8 *sto
     };
 #pragma unroll
     for (u32 half = 0; half < AHEAD; half++) load_half(half);
-    float scale = 0.0f;
-    if (factors.outer) {
-        const u32 of = threadIdx.x % SIDE, row = first_row + of, to = first_column + of;
-        if (threadIdx.x < SIDE) {
-            if (factors.rows && row < rows)
-                by_row[of] = 1.0f / factor<Format>(factors.rows, factors.maxima, row);
-        } else if (factors.columns && to < width) {
-            const u32 *maxima = factors.maxima ? factors.maxima + rows : nullptr;
-            by_column[of] = 1.0f / factor<Format>(factors.columns, maxima, to);
-        }
-        __syncthreads();
-    } else {
-        const float whole = factors.maxima ? inverse<Format>(largest_of(factors.maxima)) : factors.rows[0];
-        if (factors.maxima && blockIdx.x + blockIdx.y + threadIdx.x == 0) factors.rows[0] = whole;
-        scale = 1.0f / whole;
-    }
+    const float scale =
+        reciprocals<Format>(factors, by_row, by_column, first_row, first_column, rows, width);
     float sum[GROUP] = {};
 #pragma unroll
     for (u32 half = 0; half < SIDE / HALF_ROWS; half++) {
@@ -211,32 +258,8 @@ __device__ __forceinline__ void cast(const T *x, const Factors &factors, u8 *sto
         for (int i = 0; i < GROUP; i++) partial[quad][group_of * GROUP + i] = sum[i];
     }
     __syncthreads();
-    if (transposed) {
-        // A row of 16 threads writes 128 bytes of one column of x.
-        const u32 at = threadIdx.x % 16, to_row = first_row + at * 8;
-#pragma unroll
-        for (u32 i = 0; i < GROUP; i++) {
-            const u32 own_group = threadIdx.x / 16, to = first_column + own_group * GROUP + i;
-            if (to >= width || to_row >= padded) continue;
-            const u32 *from = turned + (i * COLUMN_GROUPS + own_group) * STRIDE + at * 2;
-            store(reinterpret_cast<u32 *>(transposed + u64(to) * padded + to_row), load<2>(from));
-        }
-    }
-    if (threadIdx.x < SIDE) {
-        const u32 to = first_column + threadIdx.x, of_row = first_row + threadIdx.x;
-        if (sums && to < width) {
-            float total = 0.0f;
-#pragma unroll
-            for (int other = 0; other < SIDE / 8; other++) total += partial[other][threadIdx.x];
-            sums[u64(block_row) * width + to] = total;
-        }
-        if (factors.outer && factors.maxima) {
-            if (factors.rows && blockIdx.x == 0 && of_row < rows)
-                factors.rows[of_row] = inverse<Format>(factors.maxima[of_row]);
-            if (factors.columns && blockIdx.y == 0 && to < width)
-                factors.columns[to] = inverse<Format>(factors.maxima[rows + to]);
-        }
-    }
+    if (transposed) store_turned(turned, transposed, first_row, first_column, width, padded);
+    finish_tile<Format>(partial, factors, sums, block_row, first_row, first_column, rows, width);
 }
 
 // dy = dy * activation'(saved) in place, and its largest magnitude. Launch and floor: as `maximum`, with dy
