@@ -1,6 +1,7 @@
 // Sums of squares over fixed chunks of many tensors, and their norm with the factor that clips it.
 #include "common.cuh"
 #include "step_state.cuh"
+#include "table.cuh"
 
 // Launch: a warp for a chunk of CHUNK elements counted from its tensor's start, 8 chunks a block. Lane l adds
 // the squares of elements 4(32 i + l)..+4 in f64, whatever their alignment, so that a part of a tensor that
@@ -67,17 +68,6 @@ KERNEL __launch_bounds__(THREADS) finish(const float *__restrict__ sums, StepSta
 }
 
 struct Gradient { u64 address, elements; };
-
-// Returns the last tensor that begins at or before a chunk, to which the chunk belongs.
-__device__ __forceinline__ u32 owner_of(const u32 *firsts, u32 count, u32 chunk) {
-    u32 low = 0, high = count;
-    while (high - low > 1) {
-        const u32 middle = (low + high) / 2;
-        if (firsts[middle] <= chunk) low = middle;
-        else high = middle;
-    }
-    return low;
-}
 
 // Measures all tensors of a table in one launch. The last block to finish, determined by an integer counter,
 // adds all sums; results do not depend on which block it is. The table: the tensors, then for each (and one

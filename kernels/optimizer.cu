@@ -6,6 +6,7 @@
 #include "philox.cuh"
 #include "power.cuh"
 #include "step_state.cuh"
+#include "table.cuh"
 
 // Stores four values of state `s`; bf16 is rounded stochastically, as in
 // `crates/tensor/src/ops/optimizer/rounding.rs`.
@@ -26,14 +27,7 @@ __device__ __forceinline__ void put_state(bf16 *to, const Parameter &parameter, 
         const u32 kept = (bits & 0x007fffffu) && !finite ? bits | 0x00400000u : bits;
         rounded.at[i].bits = u16((finite ? bits + (words.at[i] & 0xffffu) : kept) >> 16);
     }
-    if (aligned && at + 4 <= end) {
-        store<4>(to + at, rounded);
-    } else {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            if (at + i < end) to[at + i] = rounded.at[i];
-        }
-    }
+    put(to, at, end, aligned, rounded);
 }
 
 // Updates UNROLL vectors from `start` on: loads all of them before it stores one. S: the type of states.
@@ -80,7 +74,7 @@ __device__ __forceinline__ void update_chunk(const Parameter *parameters, const 
     const bool skip = skips(state);
     const Rule rule = *reinterpret_cast<const Rule *>(state->coefficients);
     const u32 *blocks = reinterpret_cast<const u32 *>(parameters + count);
-    const u32 index = parameter_of(blocks, count, blockIdx.x);
+    const u32 index = owner_of(blocks, count, blockIdx.x);
     if (skip) return;
     const Parameter parameter = parameters[index];
     const u64 first = u64(blockIdx.x - blocks[index]) * CHUNK;

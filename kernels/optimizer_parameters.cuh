@@ -26,17 +26,6 @@ struct Parameter {
 #define FIRST_CHUNK 8
 #define STREAM_KEY 0x73746174u
 
-// Returns the last parameter that begins at or before this block.
-__device__ __forceinline__ u32 parameter_of(const u32 *blocks, u32 count, u32 block) {
-    u32 low = 0, high = count;
-    while (high - low > 1) {
-        const u32 middle = (low + high) / 2;
-        if (blocks[middle] <= block) low = middle;
-        else high = middle;
-    }
-    return low;
-}
-
 struct Four { float at[4]; };
 
 // Four elements from `at` on; those at or past `end` are 0.
@@ -52,6 +41,19 @@ template <typename T> __device__ __forceinline__ Four take(const T *from, u64 at
     }
     return values;
 }
+// Stores four elements from `at` on, but none at or past `end`.
+template <typename T>
+__device__ __forceinline__ void put(T *to, u64 at, u64 end, bool aligned, const Vector<T, 4> &elements) {
+    if (aligned && at + 4 <= end) {
+        store<4>(to + at, elements);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (at + i < end) to[at + i] = elements.at[i];
+        }
+    }
+}
+// Stores four values likewise, rounded to T.
 template <typename T>
 __device__ __forceinline__ void put(T *to, u64 at, u64 end, bool aligned, const Four &values) {
     if (aligned && at + 4 <= end) {

@@ -2,6 +2,7 @@
 #pragma once
 #include "optimizer_parameters.cuh"
 #include "step_state.cuh"
+#include "table.cuh"
 
 // A parameter whose states are in 8 bits, with the largest magnitude of every block of each.
 struct Quantised : Parameter {
@@ -48,14 +49,7 @@ __device__ __forceinline__ void put_codes(const Codes &codes, int table, u8 *to,
         const float fraction = maximum > 0.0f ? __fdiv_rn(values.at[i], maximum) : 0.0f;
         rounded.at[i] = u8(nearest(codes, table, fraction));
     }
-    if (aligned && at + 4 <= end) {
-        store<4>(to + at, rounded);
-    } else {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            if (at + i < end) to[at + i] = rounded.at[i];
-        }
-    }
+    put(to, at, end, aligned, rounded);
 }
 
 // The largest magnitude of the values of all lanes.
@@ -136,7 +130,7 @@ __device__ __forceinline__ void update_blocks(const Quantised *parameters, const
     const Rule rule = *reinterpret_cast<const Rule *>(state->coefficients);
     const u32 *blocks = reinterpret_cast<const u32 *>(parameters + count);
     const float *fractions = reinterpret_cast<const float *>(blocks + count + 1);
-    const u32 index = parameter_of(blocks, count, blockIdx.x);
+    const u32 index = owner_of(blocks, count, blockIdx.x);
     if (skip) return;
     for (u32 code = threadIdx.x; code < 2 * CODES; code += THREADS) {
         const u32 next = code % CODES == CODES - 1 ? code : code + 1;

@@ -37,8 +37,7 @@ use worker::expected::Expected;
 use worker::{Setup, Start};
 
 /// Trains in this process. Errors with exit status 2 occur before anything is allocated or written; a failed
-/// rank ends the run. On GPUs, call it for one run at a time: side by side, the kernels of one would wait for
-/// those of the other.
+/// rank ends the run. On GPUs, call it for one run at a time: the kernels of two can stop each other.
 pub fn train(config: RunConfig, options: RunOptions) -> Result<TrainReport> {
     train_as(Startup::alone(), config, options)?.ok_or(RunError::Said { status: 0 })
 }

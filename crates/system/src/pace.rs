@@ -1,8 +1,12 @@
 //! When long work says how far it is.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+/// The silence before the first report on files.
+pub const QUIET: Duration = Duration::from_secs(3);
+/// The time between reports on files.
+const INTERVAL: Duration = Duration::from_secs(10);
 
 /// The times at which work reports its progress: none for work that is done soon, then one for each interval.
 #[derive(Debug)]
@@ -11,11 +15,6 @@ pub struct Pace {
     began: Instant,
     next: Mutex<Instant>,
 }
-
-/// The silence before the first report on files.
-pub const QUIET: Duration = Duration::from_secs(3);
-/// The time between reports on files.
-const INTERVAL: Duration = Duration::from_secs(10);
 
 impl Pace {
     /// Returns the pace of reading or writing files, which begins now.

@@ -24,7 +24,7 @@ const SUMS_PER_BLOCK: u32 = gpu::THREADS / 32;
 /// `kernels/norm.cu`.
 pub(super) static FAMILY: Family = family!(
     "norm",
-    headers: ["step_state.cuh"],
+    headers: ["step_state.cuh", "table.cuh"],
     constants: &[gpu::THREADS_CONSTANT, ("CHUNK", CHUNK as u32)],
 );
 

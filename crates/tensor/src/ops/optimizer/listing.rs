@@ -22,7 +22,8 @@ pub(in crate::ops) static FAMILY: Family = family!(
         "optimizer_rules.cuh",
         "philox.cuh",
         "power.cuh",
-        "step_state.cuh"
+        "step_state.cuh",
+        "table.cuh"
     ],
     constants: &[
         gpu::THREADS_CONSTANT,
