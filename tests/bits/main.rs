@@ -23,8 +23,10 @@ const ZERO_BUBBLE: &str = "parallel.schedule=zero-bubble";
 const BLOCK: &str = "memory.recompute=block";
 const LIBRARY: &str = "parallel.reduction=nccl";
 
-/// Jobs of one process on GPUs run one after the other. Two at once have stopped each other: probably a kernel
-/// that waits for another rank held up, in a queue of the GPU, the kernels that this rank waits for.
+/// Waits until no other job of this process is on GPUs, and keeps others waiting until it is dropped.
+///
+/// Two at once have stopped each other: probably a kernel that waits for another rank held up, in a queue of
+/// the GPU, the kernels that this rank waits for.
 fn alone(device: DeviceChoice) -> Option<MutexGuard<'static, ()>> {
     static GPUS: Mutex<()> = Mutex::new(());
     (device != DeviceChoice::Cpu).then(|| GPUS.lock().unwrap_or_else(PoisonError::into_inner))
