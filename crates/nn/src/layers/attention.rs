@@ -4,7 +4,7 @@ use autograd::ops::AttentionMeasures;
 use autograd::{Tape, Var, ops};
 use tensor::ops::attention::{Heads, Qkv};
 
-use super::{Dropout, Linear, within};
+use super::{Dropout, Layer, Linear, within};
 use crate::error::Result;
 
 /// Queries, keys and values by one linear layer or by three, attention over each head, and an output
@@ -29,9 +29,13 @@ impl CausalSelfAttention {
     pub fn dropping(self, dropout: Dropout) -> Self {
         CausalSelfAttention { dropout, ..self }
     }
+}
+
+impl Layer for CausalSelfAttention {
+    type Stream = Var;
 
     /// Maps `[batch, time, width]` to the same shape. Errors: operands of a wrong shape, out of memory.
-    pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
+    fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         let qkv = match &self.qkv {
             Qkv::Packed(layer) => Qkv::Packed(layer.forward(tape, x)?),
             Qkv::Separate([queries, keys, values]) => Qkv::Separate([

@@ -1,72 +1,30 @@
-//! GPT-2's pre-norm transformer block.
+//! The pre-norm transformer block.
 
-use autograd::Tape;
-use tensor::ops::Activation;
-use tensor::ops::attention::{Heads, Qkv};
+use autograd::{Tape, Var};
 
-use super::{CausalSelfAttention, Dropout, FeedForward, Layer, LayerNorm, Linear, Residual, within};
+use super::{Dropout, Layer, Norm, Residual, within};
 use crate::error::Result;
-use crate::init::Init;
-use crate::parameters::Parameters;
 
-/// Sizes and options of a [`Block`].
-#[derive(Clone, Copy, Debug)]
-pub struct BlockSizes {
-    /// Values of the residual stream.
-    pub width: usize,
-    /// Attention heads.
-    pub heads: Heads,
-    /// Whether norms and linear layers have biases.
-    pub biases: bool,
-    /// Activation of the feed-forward layers.
-    pub activation: Activation,
-    /// Probability of dropout of attention weights and of both branches.
-    pub dropout: f64,
-}
-
-/// `x + attention(norm(x))`, then `x + feed_forward(norm(x))`.
+/// `x + attention(norm(x))`, then `x + feed_forward(norm(x))`, with norms `N`, attention `A` and feed-forward
+/// layers `F`.
 #[derive(Debug)]
-pub struct Block {
-    name: String,
-    norm_1: LayerNorm,
-    attention: CausalSelfAttention,
-    norm_2: LayerNorm,
-    feed_forward: FeedForward,
+pub struct Block<N, A, F> {
+    /// The module in which its operators run.
+    pub(super) name: String,
+    pub(super) norm_1: N,
+    pub(super) attention: A,
+    pub(super) norm_2: N,
+    pub(super) feed_forward: F,
     /// Dropout of the attention branch and of the feed-forward branch.
-    dropout: [Dropout; 2],
+    pub(super) dropout: [Dropout; 2],
 }
 
-impl Block {
-    /// Registers the parameters of layer `index` as `h.{index}.…`. `projection` initialises the two layers
-    /// whose outputs are added to the residual stream. Errors: out of memory, a name that exists.
-    pub fn new(
-        parameters: &mut Parameters,
-        index: usize,
-        sizes: BlockSizes,
-        [init, projection]: [Init; 2],
-    ) -> Result<Self> {
-        let BlockSizes { width, heads, biases, activation, dropout } = sizes;
-        let name = format!("h.{index}");
-        let norm = if biases { LayerNorm::new } else { LayerNorm::without_bias };
-        let linear = if biases { Linear::new } else { Linear::without_bias };
-        let of = |part: &str| format!("{name}.{part}");
-        let norm_1 = norm(parameters, &of("ln_1"), width)?;
-        let columns = heads.packed_columns();
-        let qkv = linear(parameters, &of("attn_qkv"), width, columns, init, Activation::None)?;
-        let columns = heads.query_columns();
-        let output = linear(parameters, &of("attn_proj"), columns, width, projection, Activation::None)?;
-        let weights = Dropout::new(parameters, &of("attention.dropout"), dropout);
-        let attention = CausalSelfAttention::new(Qkv::Packed(qkv), output, heads).dropping(weights);
-        let norm_2 = norm(parameters, &of("ln_2"), width)?;
-        let feed_forward =
-            FeedForward::new(parameters, &name, width, [init, projection], biases, activation)?;
-        let dropout =
-            ["attn_proj.dropout", "mlp.dropout"].map(|site| Dropout::new(parameters, &of(site), dropout));
-        Ok(Block { name, norm_1, attention, norm_2, feed_forward, dropout })
-    }
-}
-
-impl Layer for Block {
+impl<N, A, F> Layer for Block<N, A, F>
+where
+    N: Norm,
+    A: Layer<Stream = Var>,
+    F: Layer<Stream = Var>,
+{
     type Stream = Residual;
 
     fn forward(&self, tape: &Tape, stream: Residual) -> Result<Residual> {

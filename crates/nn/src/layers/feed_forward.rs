@@ -4,7 +4,7 @@ use autograd::ops::{FeedForwardWeights, Fp8Input, Fp8Linear};
 use autograd::{Tape, Var, ops};
 use tensor::ops::Activation;
 
-use super::{Linear, within};
+use super::{Layer, Linear, within};
 use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
@@ -56,9 +56,13 @@ impl FeedForward {
         };
         Ok(FeedForward { layers, activation })
     }
+}
+
+impl Layer for FeedForward {
+    type Stream = Var;
 
     /// Maps `[.., width]` to the same shape. Errors: another shape or type, out of memory.
-    pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
+    fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         within(tape, "mlp", || match &self.layers {
             Layers::Fused(weights) => Ok(ops::feed_forward(tape, x, weights, self.activation)?),
             Layers::Separate(layers) => {

@@ -4,7 +4,7 @@ use autograd::ops::{Fp8Input, Fp8Linear, GatedFeedForwardWeights};
 use autograd::{Tape, Var, ops};
 use tensor::ops::Activation;
 
-use super::{Linear, within};
+use super::{Layer, Linear, within};
 use crate::error::{NnError, Result};
 use crate::init::Init;
 use crate::parameters::Parameters;
@@ -54,9 +54,13 @@ impl GatedFeedForward {
         };
         Ok(GatedFeedForward { layers, activation })
     }
+}
+
+impl Layer for GatedFeedForward {
+    type Stream = Var;
 
     /// Maps `[.., width]` to the same shape. Errors: another shape or type, out of memory.
-    pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
+    fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         within(tape, "mlp", || match &self.layers {
             Layers::Fused(weights) => Ok(ops::gated_feed_forward(tape, x, weights, self.activation)?),
             Layers::Fp8(layers) => {

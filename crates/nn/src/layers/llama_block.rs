@@ -1,12 +1,9 @@
 //! Llama's pre-norm transformer block.
 
-use autograd::Tape;
 use tensor::ops::Activation;
 use tensor::ops::attention::Heads;
 
-use super::{
-    Dropout, GatedFeedForward, Layer, Linear, QkNorm, Residual, RmsNorm, RotaryAttention, RotaryTable, within,
-};
+use super::{Block, Dropout, GatedFeedForward, Linear, QkNorm, RmsNorm, RotaryAttention, RotaryTable};
 use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
@@ -32,17 +29,8 @@ pub struct LlamaBlockSizes {
     pub dropout: f64,
 }
 
-/// `x + attention(norm(x))`, then `x + feed_forward(norm(x))`.
-#[derive(Debug)]
-pub struct LlamaBlock {
-    name: String,
-    norm_1: RmsNorm,
-    attention: RotaryAttention,
-    norm_2: RmsNorm,
-    feed_forward: GatedFeedForward,
-    /// Dropout of the attention branch and of the feed-forward branch.
-    dropout: [Dropout; 2],
-}
+/// Llama's block: RMS norms, rotary positions, and gated feed-forward layers.
+pub type LlamaBlock = Block<RmsNorm, RotaryAttention, GatedFeedForward>;
 
 impl LlamaBlock {
     /// Registers the parameters of layer `index` as `model.layers.{index}.…`, named as by Hugging Face except
@@ -90,21 +78,5 @@ impl LlamaBlock {
         let output = Linear::without_bias(parameters, &output, columns, width, projection, Activation::None)?;
         let weights = Dropout::new(parameters, &format!("{prefix}.weights.dropout"), sizes.dropout);
         Ok(RotaryAttention::new(qkv, norm, output, heads, table.clone()).dropping(weights))
-    }
-}
-
-impl Layer for LlamaBlock {
-    type Stream = Residual;
-
-    fn forward(&self, tape: &Tape, stream: Residual) -> Result<Residual> {
-        let [after_attention, after_feed_forward] = &self.dropout;
-        within(tape, &self.name, || {
-            let (sum, normalised) = stream.normalise(tape, &self.norm_1)?;
-            let branch = self.attention.forward(tape, normalised)?;
-            let stream = Residual::pending(sum, after_attention.forward(tape, branch)?);
-            let (sum, normalised) = stream.normalise(tape, &self.norm_2)?;
-            let branch = self.feed_forward.forward(tape, normalised)?;
-            Ok(Residual::pending(sum, after_feed_forward.forward(tape, branch)?))
-        })
     }
 }

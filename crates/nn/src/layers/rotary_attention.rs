@@ -7,7 +7,7 @@ use tensor::ops::attention::{Heads, Qkv};
 use tensor::ops::rotary::Frequencies;
 use tensor::{DType, Tensor};
 
-use super::{Dropout, Linear, within};
+use super::{Dropout, Layer, Linear, within};
 use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
@@ -79,9 +79,13 @@ impl RotaryAttention {
     pub fn dropping(self, dropout: Dropout) -> Self {
         RotaryAttention { dropout, ..self }
     }
+}
+
+impl Layer for RotaryAttention {
+    type Stream = Var;
 
     /// Maps `[batch, time, width]` to the same shape. Errors: operands of a wrong shape, out of memory.
-    pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
+    fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         let qkv = self.qkv.forward(tape, x)?;
         let rotary = ops::Rotary {
             table: self.table.table.clone(),

@@ -11,7 +11,7 @@ use super::decoder::{self, Decoder, Ends};
 use crate::error::{NnError, Result};
 use crate::family::{Conditions, Examples, Family, MOST_EXTENT, MOST_LAYERS, ModelSpec, Searchable};
 use crate::hugging_face::{HuggingFaceConfig, HuggingFaceModel, gpt2};
-use crate::layers::{Activation, Block, BlockSizes, Embedding, Heads, LayerNorm};
+use crate::layers::{Activation, Embedding, GptBlock, GptBlockSizes, Heads, LayerNorm};
 use crate::model::{Model, Stage};
 use crate::parameters::Parameters;
 use crate::recompute::Recompute;
@@ -231,7 +231,7 @@ impl GptSizes {
 }
 
 /// The model, or one stage of it.
-pub type Gpt = Decoder<Block, LayerNorm>;
+pub type Gpt = Decoder<GptBlock, LayerNorm>;
 
 impl Gpt {
     /// Builds the layers of `stage` in `parameters`, which are empty. Initial values are those of GPT-2:
@@ -251,9 +251,9 @@ impl Gpt {
             }
         };
         let block_sizes =
-            BlockSizes { width, heads: Heads::multi(heads, width / heads), biases, activation, dropout };
+            GptBlockSizes { width, heads: Heads::multi(heads, width / heads), biases, activation, dropout };
         let blocks = |parameters: &mut Parameters| {
-            let block = |index| Block::new(parameters, index, block_sizes, [init, projection]);
+            let block = |index| GptBlock::new(parameters, index, block_sizes, [init, projection]);
             stage.layers.clone().map(block).collect()
         };
         let norm = |parameters: &mut Parameters| {
