@@ -4,10 +4,8 @@
 //! the byte, checkpoints, resumption, pages and all commands.
 //!
 //! ```no_run
-//! use std::sync::Arc;
-//!
 //! use plimsoll::autograd::{Tape, Var, ops};
-//! use plimsoll::keys::{self, Given, Key, Row, Section, Value, section};
+//! use plimsoll::keys::{self, Given, Row, section};
 //! use plimsoll::nn::{self, Conditions, Examples, Family, Init, Input, Model, ModelSpec};
 //! use plimsoll::nn::{Parameters, Recompute, Stage};
 //! use plimsoll::nn::layers::{Activation, Linear, Stack};
@@ -23,20 +21,7 @@
 //!     }
 //! }
 //!
-//! #[derive(Debug)]
-//! struct MyFamily;
-//!
-//! impl Family for MyFamily {
-//!     fn name(&self) -> &'static str { "mine" }
-//!     fn keys(&self) -> Vec<&'static Key> { Sizes::keys() }
-//!     fn takes_tokens(&self) -> bool { false }
-//!     fn read(&self, given: &Given, _: usize) -> keys::Result<Arc<dyn ModelSpec>> {
-//!         Ok(Arc::new(Sizes::read(given)?))
-//!     }
-//! }
-//!
 //! impl ModelSpec for Sizes {
-//!     fn values(&self) -> Vec<Value> { Section::values(self) }
 //!     fn layers(&self) -> usize { self.layers }
 //!     fn layers_key(&self) -> &'static str { Self::layers }
 //!     fn examples(&self) -> Examples { Examples::Numbers { inputs: self.side, outputs: self.side } }
@@ -71,7 +56,8 @@
 //!     }
 //! }
 //!
-//! fn main() { plimsoll::main([MyFamily]) }
+//! // Chosen by `model.kind = "mine"`.
+//! fn main() { plimsoll::main([Family::new::<Sizes>("mine")]) }
 //! ```
 
 mod bench_allocator;
@@ -192,9 +178,8 @@ impl Command {
 
 /// Runs the command of this process, with the families `own` beside the built-in ones, and ends the process
 /// with the command's exit status. Called first, and once.
-pub fn main<F: Family + 'static>(own: impl IntoIterator<Item = F>) -> ! {
-    let leaked = |family: F| -> &'static dyn Family { Box::leak(Box::new(family)) };
-    let registered = Families::register(own.into_iter().map(leaked).collect());
+pub fn main(own: impl IntoIterator<Item = Family>) -> ! {
+    let registered = Families::register(own);
     let status = match process::check_stack().and(registered) {
         Ok(()) => run(),
         Err(refused) => output::exit_code(Err(CliError::Refused(refused))),

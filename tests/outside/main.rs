@@ -4,10 +4,8 @@
 mod model;
 mod operator;
 
-use std::sync::Arc;
-
 use plimsoll::autograd::precision::PrecisionTable;
-use plimsoll::keys::{self, Given, Key, Row, Section, Value, section};
+use plimsoll::keys::{self, Given, Row, section};
 use plimsoll::nn::{self, Conditions, Examples, Family, Model, ModelSpec, Parameters, Recompute, Stage};
 use plimsoll::tensor::ops::attention::Heads;
 
@@ -34,33 +32,9 @@ impl Sizes {
     }
 }
 
-/// The family `parallel-block`.
-#[derive(Debug)]
-struct ParallelBlock;
-
-impl Family for ParallelBlock {
-    fn name(&self) -> &'static str {
-        "parallel-block"
-    }
-
-    fn keys(&self) -> Vec<&'static Key> {
-        Sizes::keys()
-    }
-
-    fn takes_tokens(&self) -> bool {
-        true
-    }
-
-    fn read(&self, given: &Given, tokens: usize) -> keys::Result<Arc<dyn ModelSpec>> {
-        let sizes = Sizes::read(given)?;
-        let vocabulary = if sizes.vocabulary == 0 { tokens } else { sizes.vocabulary };
-        Ok(Arc::new(Sizes { vocabulary, ..sizes }))
-    }
-}
-
 impl ModelSpec for Sizes {
-    fn values(&self) -> Vec<Value> {
-        Section::values(self)
+    fn with_default_vocabulary(self, tokens: usize) -> Self {
+        Self { vocabulary: if self.vocabulary == 0 { tokens } else { self.vocabulary }, ..self }
     }
 
     fn layers(&self) -> usize {
@@ -103,5 +77,5 @@ impl ModelSpec for Sizes {
 }
 
 fn main() {
-    plimsoll::main([ParallelBlock])
+    plimsoll::main([Family::new::<Sizes>("parallel-block").of_tokens()])
 }

@@ -72,12 +72,12 @@ fn read(path: &Path) -> Result<FolderConfig, String> {
 }
 
 /// Returns the family that implements the folder's model, with its translation.
-fn family(
+fn family<'a>(
     config: &FolderConfig,
-    families: &Families,
-) -> Result<(&'static dyn Family, nn::HuggingFaceConfig), String> {
+    families: &'a Families,
+) -> Result<(&'a Family, nn::HuggingFaceConfig), String> {
     let model_type = config.model_type()?;
-    let mut all = families.list().iter().filter_map(|family| Some((*family, family.hugging_face()?)));
+    let mut all = families.list().iter().filter_map(|family| Some((family, family.hugging_face()?)));
     all.clone().find(|(_, translation)| translation.model_types.contains(&model_type)).ok_or_else(|| {
         let built: Vec<_> = all.by_ref().flat_map(|(_, translation)| translation.model_types).collect();
         let names: Vec<_> = built.iter().map(|name| format!("\"{name}\"")).collect();

@@ -17,7 +17,7 @@ const VOCABULARY_MULTIPLE: usize = 128;
 pub struct ModelConfig {
     section: ModelSection,
     families: &'static Families,
-    family: &'static dyn Family,
+    family: &'static Family,
     spec: Arc<dyn ModelSpec>,
 }
 

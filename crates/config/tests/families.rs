@@ -2,9 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 use std::path::Path;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
-use keys::{Given, Key, Row, Section, Value, section};
+use keys::{Given, Row, section};
 use nn::models::{GPT, MLP, MlpSizes};
 use nn::{Conditions, Examples, Families, Family, Model, ModelSpec, Parameters, Recompute, Stage};
 use tensor::ops::Activation;
@@ -21,32 +21,7 @@ section! {
     }
 }
 
-#[derive(Debug)]
-struct Stack;
-
-impl Family for Stack {
-    fn name(&self) -> &'static str {
-        "stack"
-    }
-
-    fn keys(&self) -> Vec<&'static Key> {
-        StackSizes::keys()
-    }
-
-    fn takes_tokens(&self) -> bool {
-        false
-    }
-
-    fn read(&self, given: &Given, _: usize) -> keys::Result<Arc<dyn ModelSpec>> {
-        Ok(Arc::new(StackSizes::read(given)?))
-    }
-}
-
 impl ModelSpec for StackSizes {
-    fn values(&self) -> Vec<Value> {
-        Section::values(self)
-    }
-
     fn layers(&self) -> usize {
         self.layers
     }
@@ -83,7 +58,8 @@ impl ModelSpec for StackSizes {
 }
 
 fn families() -> &'static Families {
-    static FAMILIES: LazyLock<Families> = LazyLock::new(|| Families::new(vec![&GPT, &MLP, &Stack]));
+    static FAMILIES: LazyLock<Families> =
+        LazyLock::new(|| Families::new(vec![GPT, MLP, Family::new::<StackSizes>("stack")]));
     &FAMILIES
 }
 

@@ -61,7 +61,7 @@ pub use origin::Origin;
 pub use origins::Origins;
 pub use reference::{defaults, reference};
 pub use row::Row;
-pub use section::Section;
+pub use section::{KeyValues, Section};
 pub use table::{Table, nearest};
 pub use takes::{Interval, Takes};
 pub use value::Value;

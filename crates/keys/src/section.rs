@@ -5,8 +5,14 @@ use crate::given::Given;
 use crate::key::Key;
 use crate::value::Value;
 
+/// The values of a section's keys.
+pub trait KeyValues {
+    /// The values of all keys, in the order of [`Section::keys`].
+    fn values(&self) -> Vec<Value>;
+}
+
 /// A section of the configuration, or those of its keys that belong to one kind.
-pub trait Section: Sized {
+pub trait Section: KeyValues + Sized {
     /// The keys, in the order of the fields.
     fn keys() -> Vec<&'static Key>;
 
@@ -15,12 +21,9 @@ pub trait Section: Sized {
     /// # Errors
     /// The first value that its key does not accept.
     fn read(given: &Given) -> Result<Self>;
-
-    /// The values of all keys, in the order of [`Section::keys`].
-    fn values(&self) -> Vec<Value>;
 }
 
-/// Defines a section: a struct, the rows of its keys, and [`Section`] for it.
+/// Defines a section: a struct, the rows of its keys, and [`Section`] and [`KeyValues`] for it.
 ///
 /// Each field is `name: Type = row;` after a doc comment, which documents both the field and the key. The
 /// path of a key is a constant named after the field: `Train::steps` is `"train.steps"`.
@@ -62,7 +65,9 @@ macro_rules! section {
                 fn read(given: &$crate::Given) -> $crate::Result<Self> {
                     Ok(Self { $($field: $field.read(given)?),+ })
                 }
+            }
 
+            impl $crate::KeyValues for $section {
                 fn values(&self) -> Vec<$crate::Value> {
                     vec![$($field.write(&self.$field)),+]
                 }

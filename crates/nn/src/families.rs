@@ -11,7 +11,7 @@ static KNOWN: OnceLock<Families> = OnceLock::new();
 /// The model families of a program.
 #[derive(Debug)]
 pub struct Families {
-    list: Vec<&'static dyn Family>,
+    list: Vec<Family>,
     names: Vec<&'static str>,
     of_tokens: Vec<&'static str>,
     default: String,
@@ -20,10 +20,9 @@ pub struct Families {
 impl Families {
     /// Returns a registry of `list`, whose first family is the default of `model.kind`.
     #[must_use]
-    pub fn new(list: Vec<&'static dyn Family>) -> Self {
-        let named = |family: &&'static dyn Family| family.name();
-        let names: Vec<_> = list.iter().map(named).collect();
-        let of_tokens = list.iter().filter(|family| family.takes_tokens()).map(named).collect();
+    pub fn new(list: Vec<Family>) -> Self {
+        let names: Vec<_> = list.iter().map(Family::name).collect();
+        let of_tokens = list.iter().filter(|family| family.takes_tokens()).map(Family::name).collect();
         let default = format!("\"{}\"", names.first().copied().unwrap_or_default());
         Self { list, names, of_tokens, default }
     }
@@ -31,8 +30,7 @@ impl Families {
     /// The families of this crate.
     #[must_use]
     pub fn standard() -> &'static Self {
-        static STANDARD: LazyLock<Families> =
-            LazyLock::new(|| Families::new(vec![&GPT, &LLAMA, &MLP, &RESNET]));
+        static STANDARD: LazyLock<Families> = LazyLock::new(|| Families::new(vec![GPT, LLAMA, MLP, RESNET]));
         &STANDARD
     }
 
@@ -46,7 +44,7 @@ impl Families {
     ///
     /// # Errors
     /// A name that another family has; families that have been read already.
-    pub fn register(own: Vec<&'static dyn Family>) -> std::result::Result<(), String> {
+    pub fn register(own: impl IntoIterator<Item = Family>) -> std::result::Result<(), String> {
         let mut all = Self::standard().list.clone();
         for family in own {
             let name = family.name();
@@ -61,7 +59,7 @@ impl Families {
 
     /// All families.
     #[must_use]
-    pub fn list(&self) -> &[&'static dyn Family] {
+    pub fn list(&self) -> &[Family] {
         &self.list
     }
 
@@ -85,7 +83,7 @@ impl Families {
 
     /// Returns the family of a name.
     #[must_use]
-    pub fn find(&self, name: &str) -> Option<&'static dyn Family> {
-        self.list.iter().find(|family| family.name() == name).copied()
+    pub fn find(&self, name: &str) -> Option<&Family> {
+        self.list.iter().find(|family| family.name() == name)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use autograd::precision::PrecisionTable;
 use device::DType;
-use keys::{Given, Key, Value};
+use keys::{Given, Key, KeyValues, Section};
 use tensor::ops::attention::Heads;
 
 use crate::error::Result;
@@ -21,58 +21,85 @@ pub const MOST_LAYERS: u64 = 10_000;
 
 /// A model family: its name in the configuration, its keys, and how they are read.
 ///
-/// A new family is a file of its own in `models/` and a line in [`crate::Families::standard`].
-pub trait Family: Debug + Sync {
+/// A new family is a file of its own in `models/` and its name in [`crate::Families::standard`].
+#[derive(Clone, Copy, Debug)]
+pub struct Family {
+    name: &'static str,
+    keys: fn() -> Vec<&'static Key>,
+    read: fn(&Given, usize) -> keys::Result<Arc<dyn ModelSpec>>,
+    takes_tokens: bool,
+    hugging_face: Option<HuggingFaceConfig>,
+}
+
+impl Family {
+    /// Returns the family that `model.kind = "name"` chooses, with the sizes `S`. Its models take numbers or
+    /// images.
+    #[must_use]
+    pub const fn new<S: Section + ModelSpec + 'static>(name: &'static str) -> Self {
+        Self { name, keys: S::keys, read: read::<S>, takes_tokens: false, hugging_face: None }
+    }
+
+    /// Returns the same family, whose models take tokens.
+    #[must_use]
+    pub const fn of_tokens(self) -> Self {
+        Self { takes_tokens: true, ..self }
+    }
+
+    /// Returns the same family, into whose keys `config` translates Hugging Face's `config.json`.
+    #[must_use]
+    pub const fn with_hugging_face(self, config: HuggingFaceConfig) -> Self {
+        Self { hugging_face: Some(config), ..self }
+    }
+
     /// The value of `model.kind` that chooses the family.
-    fn name(&self) -> &'static str;
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
 
     /// The keys of `[model]` that belong to the family.
-    fn keys(&self) -> Vec<&'static Key>;
+    #[must_use]
+    pub fn keys(&self) -> Vec<&'static Key> {
+        (self.keys)()
+    }
 
-    /// Returns whether its models take tokens instead of numbers.
-    fn takes_tokens(&self) -> bool;
+    /// Returns whether its models take tokens.
+    #[must_use]
+    pub const fn takes_tokens(&self) -> bool {
+        self.takes_tokens
+    }
 
     /// Reads the keys. `tokens` is the default vocabulary size: that of the configured tokenizer, rounded up;
     /// 0 if there is none.
     ///
     /// # Errors
     /// A value that its key does not accept.
-    fn read(&self, given: &Given, tokens: usize) -> keys::Result<Arc<dyn ModelSpec>>;
+    pub fn read(&self, given: &Given, tokens: usize) -> keys::Result<Arc<dyn ModelSpec>> {
+        (self.read)(given, tokens)
+    }
 
     /// The translation of Hugging Face's `config.json` into the family's keys; `None` if Hugging Face has no
     /// such family.
-    fn hugging_face(&self) -> Option<HuggingFaceConfig> {
-        None
+    #[must_use]
+    pub const fn hugging_face(&self) -> Option<HuggingFaceConfig> {
+        self.hugging_face
     }
 }
 
-/// A family behind a pointer, so that several families fit into one list.
-impl Family for Box<dyn Family> {
-    fn name(&self) -> &'static str {
-        (**self).name()
-    }
-
-    fn keys(&self) -> Vec<&'static Key> {
-        (**self).keys()
-    }
-
-    fn takes_tokens(&self) -> bool {
-        (**self).takes_tokens()
-    }
-
-    fn read(&self, given: &Given, tokens: usize) -> keys::Result<Arc<dyn ModelSpec>> {
-        (**self).read(given, tokens)
-    }
-
-    fn hugging_face(&self) -> Option<HuggingFaceConfig> {
-        (**self).hugging_face()
-    }
+fn read<S: Section + ModelSpec + 'static>(given: &Given, tokens: usize) -> keys::Result<Arc<dyn ModelSpec>> {
+    Ok(Arc::new(S::read(given)?.with_default_vocabulary(tokens)))
 }
 
-/// A model of one family with its sizes.
-pub trait ModelSpec: Debug + Send + Sync {
-    /// The values of the family's keys, in the order of [`Family::keys`].
-    fn values(&self) -> Vec<Value>;
+/// A model of one family with its sizes, which are the values of the family's keys.
+pub trait ModelSpec: KeyValues + Debug + Send + Sync {
+    /// Returns the model with `tokens` as its vocabulary size, if that is left to the tokenizer.
+    #[must_use]
+    fn with_default_vocabulary(self, _tokens: usize) -> Self
+    where
+        Self: Sized,
+    {
+        self
+    }
 
     /// The number of layers, which are divided over pipeline stages.
     fn layers(&self) -> usize;

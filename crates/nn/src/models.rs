@@ -8,7 +8,7 @@ mod mlp;
 mod resnet;
 
 pub use decoder::Decoder;
-pub use gpt::{GPT, Gpt, GptFamily, GptSizes, PositionKind};
-pub use llama::{LLAMA, Llama, LlamaFamily, LlamaSizes, RopeScaling};
-pub use mlp::{MLP, Mlp, MlpFamily, MlpSizes};
-pub use resnet::{RESNET, ResNet, ResNetFamily, ResNetSizes, StemKind};
+pub use gpt::{GPT, Gpt, GptSizes, PositionKind};
+pub use llama::{LLAMA, Llama, LlamaSizes, RopeScaling};
+pub use mlp::{MLP, Mlp, MlpSizes};
+pub use resnet::{RESNET, ResNet, ResNetSizes, StemKind};

@@ -5,11 +5,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 use autograd::{Tape, Var, ops};
 use config::RunConfig;
-use keys::{Given, Key, Row, Section, Value, section};
+use keys::{Given, Row, section};
 use nn::models::{GPT, MlpSizes};
 use nn::{Conditions, Examples, Families, Family, Input, Model, ModelSpec, Parameters, Recompute, Stage};
 use run::{RunOptions, TrainReport};
@@ -35,32 +35,7 @@ impl PixelSizes {
     }
 }
 
-#[derive(Debug)]
-struct Pixels;
-
-impl Family for Pixels {
-    fn name(&self) -> &'static str {
-        "pixels"
-    }
-
-    fn keys(&self) -> Vec<&'static Key> {
-        PixelSizes::keys()
-    }
-
-    fn takes_tokens(&self) -> bool {
-        false
-    }
-
-    fn read(&self, given: &Given, _: usize) -> keys::Result<Arc<dyn ModelSpec>> {
-        Ok(Arc::new(PixelSizes::read(given)?))
-    }
-}
-
 impl ModelSpec for PixelSizes {
-    fn values(&self) -> Vec<Value> {
-        Section::values(self)
-    }
-
     fn layers(&self) -> usize {
         2
     }
@@ -115,7 +90,8 @@ impl Model for Perceptron {
 }
 
 fn families() -> &'static Families {
-    static FAMILIES: LazyLock<Families> = LazyLock::new(|| Families::new(vec![&GPT, &Pixels]));
+    static FAMILIES: LazyLock<Families> =
+        LazyLock::new(|| Families::new(vec![GPT, Family::new::<PixelSizes>("pixels")]));
     &FAMILIES
 }
 

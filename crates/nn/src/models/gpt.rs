@@ -1,16 +1,14 @@
 //! GPT-2: token and position embeddings, pre-norm blocks, a final norm, and an output head tied to the
 //! tokens'.
 
-use std::sync::Arc;
-
 use device::DType;
-use keys::{Given, Interval, Key, Row, Section, Value, choice, section};
+use keys::{Given, Interval, Row, choice, section};
 
 use super::checks::{self, HeadWidth};
 use super::decoder::{self, Decoder, Ends};
 use crate::error::{NnError, Result};
 use crate::family::{Conditions, Examples, Family, MOST_EXTENT, MOST_LAYERS, ModelSpec, Searchable};
-use crate::hugging_face::{HuggingFaceConfig, HuggingFaceModel, gpt2};
+use crate::hugging_face::{HuggingFaceModel, gpt2};
 use crate::layers::{Activation, Embedding, GptBlock, GptBlockSizes, Heads, LayerNorm};
 use crate::model::{Model, Stage};
 use crate::parameters::Parameters;
@@ -81,39 +79,11 @@ section! {
 }
 
 /// The family `gpt`.
-#[derive(Debug)]
-pub struct GptFamily;
-
-/// The family `gpt`.
-pub static GPT: GptFamily = GptFamily;
-
-impl Family for GptFamily {
-    fn name(&self) -> &'static str {
-        "gpt"
-    }
-
-    fn keys(&self) -> Vec<&'static Key> {
-        GptSizes::keys()
-    }
-
-    fn takes_tokens(&self) -> bool {
-        true
-    }
-
-    fn read(&self, given: &Given, tokens: usize) -> keys::Result<Arc<dyn ModelSpec>> {
-        let sizes = GptSizes::read(given)?;
-        let vocabulary = if sizes.vocabulary == 0 { tokens } else { sizes.vocabulary };
-        Ok(Arc::new(GptSizes { vocabulary, ..sizes }))
-    }
-
-    fn hugging_face(&self) -> Option<HuggingFaceConfig> {
-        Some(gpt2::CONFIG)
-    }
-}
+pub const GPT: Family = Family::new::<GptSizes>("gpt").of_tokens().with_hugging_face(gpt2::CONFIG);
 
 impl ModelSpec for GptSizes {
-    fn values(&self) -> Vec<Value> {
-        Section::values(self)
+    fn with_default_vocabulary(self, tokens: usize) -> Self {
+        Self { vocabulary: if self.vocabulary == 0 { tokens } else { self.vocabulary }, ..self }
     }
 
     fn layers(&self) -> usize {

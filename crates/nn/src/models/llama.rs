@@ -6,54 +6,24 @@ mod sizes;
 pub use model::Llama;
 pub use sizes::{LlamaSizes, RopeScaling};
 
-use std::sync::Arc;
-
 use device::DType;
-use keys::{Given, Key, Section, Value};
+use keys::Given;
 
 use super::checks::{self, HeadWidth};
 use crate::error::Result;
 use crate::family::{Conditions, Examples, Family, ModelSpec, Searchable};
-use crate::hugging_face::{HuggingFaceConfig, HuggingFaceModel, llama as folder};
+use crate::hugging_face::{HuggingFaceModel, llama as folder};
 use crate::layers::Heads;
 use crate::model::{Model, Stage};
 use crate::parameters::Parameters;
 use crate::recompute::Recompute;
 
 /// The family `llama`.
-#[derive(Debug)]
-pub struct LlamaFamily;
-
-/// The family `llama`.
-pub static LLAMA: LlamaFamily = LlamaFamily;
-
-impl Family for LlamaFamily {
-    fn name(&self) -> &'static str {
-        "llama"
-    }
-
-    fn keys(&self) -> Vec<&'static Key> {
-        LlamaSizes::keys()
-    }
-
-    fn takes_tokens(&self) -> bool {
-        true
-    }
-
-    fn read(&self, given: &Given, tokens: usize) -> keys::Result<Arc<dyn ModelSpec>> {
-        let sizes = LlamaSizes::read(given)?;
-        let vocabulary = if sizes.vocabulary == 0 { tokens } else { sizes.vocabulary };
-        Ok(Arc::new(LlamaSizes { vocabulary, ..sizes }))
-    }
-
-    fn hugging_face(&self) -> Option<HuggingFaceConfig> {
-        Some(folder::CONFIG)
-    }
-}
+pub const LLAMA: Family = Family::new::<LlamaSizes>("llama").of_tokens().with_hugging_face(folder::CONFIG);
 
 impl ModelSpec for LlamaSizes {
-    fn values(&self) -> Vec<Value> {
-        Section::values(self)
+    fn with_default_vocabulary(self, tokens: usize) -> Self {
+        Self { vocabulary: if self.vocabulary == 0 { tokens } else { self.vocabulary }, ..self }
     }
 
     fn layers(&self) -> usize {

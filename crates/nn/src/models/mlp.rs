@@ -1,9 +1,7 @@
 //! A multilayer perceptron for regression.
 
-use std::sync::Arc;
-
 use autograd::{Tape, Var, ops};
-use keys::{Given, Key, Row, Section, Value, choice, section};
+use keys::{Given, Row, choice, section};
 use tensor::Tensor;
 use tensor::ops::Activation;
 
@@ -32,35 +30,9 @@ section! {
 const MOST_NAMED: usize = 8;
 
 /// The family `mlp`.
-#[derive(Debug)]
-pub struct MlpFamily;
-
-/// The family `mlp`.
-pub static MLP: MlpFamily = MlpFamily;
-
-impl Family for MlpFamily {
-    fn name(&self) -> &'static str {
-        "mlp"
-    }
-
-    fn keys(&self) -> Vec<&'static Key> {
-        MlpSizes::keys()
-    }
-
-    fn takes_tokens(&self) -> bool {
-        false
-    }
-
-    fn read(&self, given: &Given, _tokens: usize) -> keys::Result<Arc<dyn ModelSpec>> {
-        Ok(Arc::new(MlpSizes::read(given)?))
-    }
-}
+pub const MLP: Family = Family::new::<MlpSizes>("mlp");
 
 impl ModelSpec for MlpSizes {
-    fn values(&self) -> Vec<Value> {
-        Section::values(self)
-    }
-
     fn layers(&self) -> usize {
         self.sizes.len().saturating_sub(1)
     }

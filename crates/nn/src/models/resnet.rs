@@ -8,13 +8,11 @@ mod sizes;
 pub use model::ResNet;
 pub use sizes::{ResNetSizes, StemKind};
 
-use std::sync::Arc;
-
-use keys::{Given, Key, Section, Value};
+use keys::Given;
 
 use crate::error::Result;
 use crate::family::{Conditions, Examples, Family, MOST_EXTENT, ModelSpec, Searchable};
-use crate::hugging_face::{HuggingFaceConfig, HuggingFaceModel};
+use crate::hugging_face::HuggingFaceModel;
 use crate::model::{Model, Stage};
 use crate::models::checks;
 use crate::parameters::Parameters;
@@ -22,39 +20,9 @@ use crate::recompute::Recompute;
 use sizes::DEPTHS;
 
 /// The family `resnet`.
-#[derive(Debug)]
-pub struct ResNetFamily;
-
-/// The family `resnet`.
-pub static RESNET: ResNetFamily = ResNetFamily;
-
-impl Family for ResNetFamily {
-    fn name(&self) -> &'static str {
-        "resnet"
-    }
-
-    fn keys(&self) -> Vec<&'static Key> {
-        ResNetSizes::keys()
-    }
-
-    fn takes_tokens(&self) -> bool {
-        false
-    }
-
-    fn hugging_face(&self) -> Option<HuggingFaceConfig> {
-        Some(folder::CONFIG)
-    }
-
-    fn read(&self, given: &Given, _tokens: usize) -> keys::Result<Arc<dyn ModelSpec>> {
-        Ok(Arc::new(ResNetSizes::read(given)?))
-    }
-}
+pub const RESNET: Family = Family::new::<ResNetSizes>("resnet").with_hugging_face(folder::CONFIG);
 
 impl ModelSpec for ResNetSizes {
-    fn values(&self) -> Vec<Value> {
-        Section::values(self)
-    }
-
     fn layers(&self) -> usize {
         self.stages().map_or(1, |(blocks, _)| blocks.iter().sum())
     }
