@@ -105,3 +105,27 @@ __device__ __forceinline__ void add_branch(Row<T, GROUP, HELD> &row, const Place
         }
     }
 }
+
+// The kernels of every form. The including file defines `forward`, `backward`, `forward_any` and
+// `backward_any`, the ARGUMENTS of its kernels, and the OPERANDS that they pass on before the sizes.
+#define HELD_ROWS(NAME, T, PLACE, GROUP, HELD)                                                 \
+    KERNEL __launch_bounds__(THREADS) forward_##PLACE##HELD##_##NAME(FORWARD_ARGUMENTS(T)) {   \
+        forward<T, GROUP, HELD>(FORWARD_OPERANDS, rows, width, epsilon, cells);                \
+    }                                                                                          \
+    KERNEL __launch_bounds__(THREADS) backward_##PLACE##HELD##_##NAME(BACKWARD_ARGUMENTS(T)) { \
+        backward<T, GROUP, HELD>(BACKWARD_OPERANDS, rows, width, cells);                       \
+    }
+#define HELD_AND_OTHER_ROWS(NAME, T)                                               \
+    HELD_ROWS(NAME, T, warp, WARP, 1)                                              \
+    HELD_ROWS(NAME, T, warp, WARP, 2)                                              \
+    HELD_ROWS(NAME, T, warp, WARP, 4)                                              \
+    HELD_ROWS(NAME, T, warp, WARP, 8)                                              \
+    HELD_ROWS(NAME, T, block, THREADS, 2)                                          \
+    HELD_ROWS(NAME, T, block, THREADS, 4)                                          \
+    HELD_ROWS(NAME, T, block, THREADS, 8)                                          \
+    KERNEL __launch_bounds__(THREADS) forward_any_##NAME(FORWARD_ARGUMENTS(T)) {   \
+        forward_any(FORWARD_OPERANDS, width, epsilon, cells);                      \
+    }                                                                              \
+    KERNEL __launch_bounds__(THREADS) backward_any_##NAME(BACKWARD_ARGUMENTS(T)) { \
+        backward_any(BACKWARD_OPERANDS, width, cells);                             \
+    }

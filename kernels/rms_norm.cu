@@ -179,28 +179,8 @@ __device__ __forceinline__ void parameter_sums(const T *dy, const T *x, const fl
     const T *__restrict__ dy, const T *__restrict__ dsum, const T *__restrict__ x,     \
         const T *__restrict__ weight, const float *__restrict__ rstds, T *__restrict__ dx, \
         u32 rows, u32 width, u32 *cells
-
-#define HELD_ROWS(NAME, T, PLACE, GROUP, HELD)                                               \
-    KERNEL __launch_bounds__(THREADS) forward_##PLACE##HELD##_##NAME(FORWARD_ARGUMENTS(T)) { \
-        forward<T, GROUP, HELD>(x, branch, weight, sum, y, rstds, rows, width, epsilon, cells);     \
-    }                                                                                        \
-    KERNEL __launch_bounds__(THREADS) backward_##PLACE##HELD##_##NAME(BACKWARD_ARGUMENTS(T)) { \
-        backward<T, GROUP, HELD>(dy, dsum, x, weight, rstds, dx, rows, width, cells);               \
-    }
-#define ALL_ROWS(NAME, T)                                                         \
-    HELD_ROWS(NAME, T, warp, WARP, 1)                                             \
-    HELD_ROWS(NAME, T, warp, WARP, 2)                                             \
-    HELD_ROWS(NAME, T, warp, WARP, 4)                                             \
-    HELD_ROWS(NAME, T, warp, WARP, 8)                                             \
-    HELD_ROWS(NAME, T, block, THREADS, 2)                                         \
-    HELD_ROWS(NAME, T, block, THREADS, 4)                                         \
-    HELD_ROWS(NAME, T, block, THREADS, 8)                                         \
-    KERNEL __launch_bounds__(THREADS) forward_any_##NAME(FORWARD_ARGUMENTS(T)) {  \
-        forward_any(x, branch, weight, sum, y, rstds, width, epsilon, cells);            \
-    }                                                                             \
-    KERNEL __launch_bounds__(THREADS) backward_any_##NAME(BACKWARD_ARGUMENTS(T)) { \
-        backward_any(dy, dsum, x, weight, rstds, dx, width, cells);                      \
-    }
+#define FORWARD_OPERANDS x, branch, weight, sum, y, rstds
+#define BACKWARD_OPERANDS dy, dsum, x, weight, rstds, dx
 
 #define PARAMETERS(NAME, T)                                                                                  \
     KERNEL __launch_bounds__(THREADS)                                                                        \
@@ -213,6 +193,6 @@ __device__ __forceinline__ void parameter_sums(const T *dy, const T *x, const fl
             parameter_sums<1>(dy, x, rstds, partial, rows, width, rows_per_run);                             \
     }
 
-FOR_EACH_TYPE(ALL_ROWS)
+FOR_EACH_TYPE(HELD_AND_OTHER_ROWS)
 FOR_EACH_TYPE(PARAMETERS)
 HELD_ROWS(f32, float, block, THREADS, 16)
