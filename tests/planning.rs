@@ -397,13 +397,25 @@ fn the_planned_host_memory_matches_a_run() {
 }
 
 #[test]
-fn fp8_matmuls_without_a_layer_are_refused() {
+fn layers_that_cannot_multiply_in_fp8_are_refused() {
     let directory = workplace();
     std::fs::write(directory.path().join("fp8.toml"), "[model]\n").unwrap();
-    let table: [(&[&str], &str); 3] = [
+    let table: [(&[&str], &str); 6] = [
         (&["model.kind=resnet"], "no linear layer but the first or its head"),
+        (
+            &["model.kind=mlp", "model.sizes=[64,300,300,8]"],
+            "precision.fp8_layers: linear layer 1 has 300 inputs and 300 outputs",
+        ),
         (&["precision.fp8_layers=['*.mpl.*']"], "\"*.mpl.*\" matches no linear layer, such as "),
         (&["lora.rank=4"], "adapters"),
+        (
+            &["model.loss_pieces=2", "model.tied=false", "precision.fp8_layers=['lm_head']"],
+            "model.loss_pieces = 2 computes scores in the compute type",
+        ),
+        (
+            &["model.kind=llama", "precision.fp8_layers=['*.gate_up_proj']"],
+            "model.layers.0.mlp.gate_up_proj is in FP8 only together with model.layers.0.mlp.down_proj",
+        ),
     ];
     for (sets, sentence) in table {
         let sets =

@@ -47,6 +47,15 @@ pub enum NnError {
 }
 
 impl NnError {
+    /// Returns whether no model has the configured sizes and settings.
+    pub fn is_refused(&self) -> bool {
+        match self {
+            NnError::Sizes(_) => true,
+            NnError::Module { source, .. } => source.is_refused(),
+            _ => false,
+        }
+    }
+
     /// Adds the name of the enclosing layer.
     pub(crate) fn inside(self, name: &str) -> Self {
         match self {

@@ -163,8 +163,8 @@ impl Parameters {
         let [outputs, inputs] = [weight.tensor().shape().rows(), weight.tensor().shape().columns()];
         if ![outputs, inputs].iter().all(|size| size.is_multiple_of(MULTIPLE)) {
             let text = format!(
-                "{layer} has {inputs} inputs and {outputs} outputs, and FP8 needs multiples of {MULTIPLE}: \
-                 leave it out of precision.fp8_layers"
+                "precision.fp8_layers: linear layer {layer} has {inputs} inputs and {outputs} outputs, and FP8 \
+                 needs multiples of {MULTIPLE}: choose layers without it"
             );
             return Err(NnError::Sizes(text));
         }

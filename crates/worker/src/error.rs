@@ -113,13 +113,18 @@ impl WorkerError {
         match self {
             WorkerError::Data { .. } | WorkerError::Refused(_) => 2,
             WorkerError::Checkpoint(_) | WorkerError::Pretrained(_) => 2,
+            WorkerError::Model(error) if error.is_refused() => 2,
             _ => 1,
         }
     }
 
     /// Returns whether the command line, the environment or the machine does not allow the run.
     pub fn is_refused(&self) -> bool {
-        matches!(self, WorkerError::Refused(_))
+        match self {
+            WorkerError::Refused(_) => true,
+            WorkerError::Model(error) => error.is_refused(),
+            _ => false,
+        }
     }
 
     /// Returns whether a device ran out of memory or reached its limit.
