@@ -1,10 +1,55 @@
 //! Random grids: the bits of one rank, and the bytes of the plan.
 
 use crate::common::random::{Budget, Random};
-use crate::common::runs::{GPT, MLP, train};
+use crate::common::runs::{GPT, LLAMA, MLP, RESNET, train};
 
-/// Settings of a run that decide its bits.
-fn settings(random: &mut Random, layers: usize) -> Vec<String> {
+/// A configuration and the settings that it may have.
+struct Base {
+    text: &'static str,
+    sizes: &'static [&'static str],
+    /// Layers of the model; `None` if they are drawn.
+    layers: Option<usize>,
+    precisions: &'static [&'static [&'static str]],
+    options: &'static [&'static str],
+}
+
+const BF16: &str = "precision.compute=bf16";
+const F16: &str = "precision.compute=f16";
+const FP8: &str = "precision.matmul=fp8";
+const PRECISIONS: &[&[&str]] = &[
+    &[],
+    &[BF16],
+    &[F16],
+    &[BF16, "precision.weights=f32"],
+    &[F16, "precision.weights=f32", "precision.scaler.growth_interval=2"],
+    &[BF16, "precision.gradients=bf16"],
+    &[BF16, FP8],
+    &[BF16, FP8, "precision.fp8_recipe=rowwise"],
+    &[BF16, FP8, "precision.fp8_gradients=e5m2"],
+];
+const OPTIONS: &[&str] = &[
+    "model.dropout=0.1",
+    "model.loss_pieces=2",
+    "model.tied=false",
+    "model.tied=true",
+    "optim.state=bf16",
+    "optim.state=8bit",
+];
+const BASES: [Base; 4] = [
+    Base { text: GPT, sizes: &["model.width=64"], layers: None, precisions: PRECISIONS, options: OPTIONS },
+    Base {
+        text: LLAMA,
+        sizes: &["model.width=64", "model.heads=2", "model.key_value_heads=1"],
+        layers: None,
+        precisions: PRECISIONS,
+        options: OPTIONS,
+    },
+    Base { text: MLP, sizes: &[], layers: Some(5), precisions: &[&[], &[BF16], &[F16]], options: &[] },
+    Base { text: RESNET, sizes: &[], layers: Some(8), precisions: &[&[], &[BF16], &[F16]], options: &[] },
+];
+
+/// Settings of a run that decide its bits, and its layers.
+fn settings(random: &mut Random, base: &Base) -> (Vec<String>, usize) {
     let lanes = 1 << random.below(4);
     let of_lane = 1 + random.below(3);
     let micro_batch = 1 + random.below(3);
@@ -16,14 +61,22 @@ fn settings(random: &mut Random, layers: usize) -> Vec<String> {
         format!("optim.clip_norm={}", random.one(&["0", "0.1", "1.0"])),
         "train.steps=3".to_owned(),
     ];
-    if layers > 0 {
+    let layers = base.layers.unwrap_or_else(|| 1 + random.below(5));
+    if base.layers.is_none() {
         set.push(format!("model.layers={layers}"));
+    }
+    if base.text != MLP {
         set.push(format!("train.validation_micro_batches={}", 1 + random.below(4)));
     }
     if random.once_in(3) {
         set.push("optim.kind=sgd".to_owned());
     }
-    set
+    let more = base.sizes.iter().chain(*random.one(base.precisions));
+    set.extend(more.map(|&setting| setting.to_owned()));
+    if !base.options.is_empty() && random.once_in(2) {
+        set.push((*random.one(base.options)).to_owned());
+    }
+    (set, layers)
 }
 
 /// Settings of the grid and schedule, which decide no bits.
@@ -64,9 +117,8 @@ fn history(text: &str, set: &[String]) -> (Vec<u32>, String, Option<u64>) {
 fn random_grids_have_the_bits_of_one_rank_and_the_bytes_of_their_plan() {
     let (budget, mut random, mut round) = (Budget::of_fuzzer(), Random::new(17), 0);
     while budget.within(round, 4) {
-        // The MLP has five layers.
-        let (text, layers) = if random.once_in(3) { (MLP, 0) } else { (GPT, 1 + random.below(5)) };
-        let common = settings(&mut random, layers);
+        let base = random.one(&BASES);
+        let (text, (common, layers)) = (base.text, settings(&mut random, base));
         let number = |key: &str| -> usize {
             let found = common.iter().find_map(|one| one.strip_prefix(key)?.strip_prefix('='));
             found.unwrap().parse().unwrap()
@@ -75,7 +127,7 @@ fn random_grids_have_the_bits_of_one_rank_and_the_bytes_of_their_plan() {
         let micro_batches = number("train.global_batch_size") / number("train.micro_batch_size");
         let alone = history(text, &common);
         for _ in 0..3 {
-            let grid = grid(&mut random, lanes, micro_batches, if layers == 0 { 5 } else { layers });
+            let grid = grid(&mut random, lanes, micro_batches, layers);
             assert_eq!(history(text, &[common.clone(), grid.clone()].concat()), alone, "{common:?} {grid:?}");
         }
         round += 1;
