@@ -28,8 +28,10 @@ fn commands(text: &str) -> Vec<(Option<String>, Vec<String>)> {
 
 fn pages() -> Vec<PathBuf> {
     let mut pages = vec![common::root().join("README.md"), common::root().join("CONTRIBUTING.md")];
-    let docs = std::fs::read_dir(common::root().join("docs")).unwrap();
-    pages.extend(docs.map(|entry| entry.unwrap().path()));
+    for folder in ["docs", "benches/notes"] {
+        let files = std::fs::read_dir(common::root().join(folder)).unwrap();
+        pages.extend(files.map(|entry| entry.unwrap().path()));
+    }
     pages.sort();
     pages
 }

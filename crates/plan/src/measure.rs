@@ -14,7 +14,7 @@ use worker::parts;
 use worker::{blueprint, feed};
 
 /// FLOPs of matmuls in the time in which a device moves a byte, approximately: of an H200 in bf16, at the
-/// rates that `plimsoll bench step` measures there (see `benches/NOTES.md`).
+/// rates that `plimsoll bench step` measures there (see `benches/notes/training_step.md`).
 const GPU_BALANCE: u64 = 187;
 /// [`GPU_BALANCE`] of one core of a CPU.
 const CPU_BALANCE: u64 = 10;

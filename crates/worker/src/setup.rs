@@ -153,7 +153,7 @@ impl Setup {
 }
 
 /// Default allocator settings: those that reserve least beyond the allocated bytes, on every device (see
-/// `benches/NOTES.md`).
+/// `benches/notes/allocator.md`).
 pub const DEFAULT_ALLOCATOR: &str = "expandable_segments:True";
 
 /// Default allocator settings under a limit on address space, which expandable segments would exceed:
