@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use collective::{CollectiveUse, Communicator, threads};
+use collective::{CollectiveUse, Communicator, DataPlane, threads};
 use device::{Category, DType, Description, Device, Request, StreamKind, cuda};
 use telemetry::{RankStatistics, Statistic};
 use tensor::Tensor;

@@ -1,6 +1,7 @@
 //! The pipeline benchmark: a step of the real workers, with each action timed on its own device, compared
 //! with a simulation from these times.
 
+use collective::DataPlane;
 use std::time::Instant;
 
 use device::{Category, Mark, Request, StreamKind};
@@ -191,7 +192,7 @@ fn time_transfer(worker: &mut Worker) -> Result<u64> {
     }
     let request = Request::new(Category::Communication, "transfer").on(StreamKind::Transfer);
     let tensor = Tensor::empty(worker.device(), crossing.shape, crossing.dtype, request)?;
-    let plane = &mut *worker.communicator().data;
+    let plane = &mut worker.communicator().data;
     plane.synchronize(StreamKind::Transfer)?;
     let began = Instant::now();
     for _ in 0..TRANSFERS {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use autograd::{Mode, Pass, Tape};
-use collective::{Communicator, DataPlane};
+use collective::{Communicator, SharedPlane};
 use device::{Backend, Device, Mark};
 use nn::{Input, Stage};
 use optim::{GradientNorm, Optimizer};
@@ -116,7 +116,7 @@ struct Alone<'a> {
     part: StagePart,
     optimizer: Optimizer,
     norm: GradientNorm,
-    plane: Box<dyn DataPlane>,
+    plane: SharedPlane,
     /// The micro-batch for the first layer, or the activation that the previous layer produces.
     input: Tensor,
     targets: Tensor,
@@ -168,7 +168,7 @@ impl<'a> Alone<'a> {
             passes.push(self.passes()?);
         }
         let begun = self.device.mark()?;
-        self.part.reduction.finish(&mut *self.plane)?;
+        self.part.reduction.finish(&mut self.plane)?;
         let gradients = self.part.reduction.gradients();
         self.norm.measure(gradients)?;
         // The learning rate is 0, so the weights do not change.
@@ -216,7 +216,7 @@ impl<'a> Alone<'a> {
         let (leaves, pending) = halves;
         drop(leaves);
         let backward = self.device.mark()?;
-        pending.backward_weight(&mut reduction.sink(&mut *self.plane))?;
+        pending.backward_weight(&mut reduction.sink(&self.plane))?;
         reduction.end_micro_batch(kept.take().as_ref())?;
         Ok([began, forward, backward, self.device.mark()?])
     }

@@ -9,7 +9,7 @@
 
 use std::time::{Duration, Instant};
 
-use collective::{Communicator, PeerAccess, PeerAccessOptions, PeerMethod, nccl};
+use collective::{Communicator, DataPlane, PeerAccess, PeerAccessOptions, PeerMethod, nccl};
 use device::{Category, DType, Device, DeviceOptions, Request};
 use parallel::data::{TreeSum, tree_sums};
 use serde::Serialize;
@@ -202,7 +202,7 @@ impl GpuBench {
         let elements = self.share(bytes) * self.ranks() / bucket.dtype().bytes();
         let (bucket, scratch) = (bucket.view(0, [elements])?, scratch.view(0, [elements])?);
         let sum = TreeSum { bucket: &bucket, scratch: &scratch, everywhere: true };
-        Ok(tree_sums(&mut *self.communicator.data, &[sum], false, STREAM)?)
+        Ok(tree_sums(&mut self.communicator.data, &[sum], false, STREAM)?)
     }
 
     fn reduce_scatter(&mut self, buffers: &Buffers, bytes: usize) -> Result<()> {

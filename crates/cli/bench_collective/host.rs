@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use collective::Communicator;
+use collective::{Communicator, DataPlane};
 use device::{Buffer, Category, DType, Device, DeviceOptions, Request};
 
 use super::choice::Choice;

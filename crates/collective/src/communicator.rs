@@ -12,6 +12,7 @@ use crate::data::DataPlane;
 use crate::error::Result;
 use crate::host::{HostControl, HostData};
 use crate::nccl;
+use crate::shared_plane::SharedPlane;
 use crate::solo::SoloLink;
 use crate::traffic::{Meter, Traffic};
 
@@ -20,14 +21,14 @@ pub struct Communicator {
     /// Small host messages.
     pub control: Box<dyn ControlPlane>,
     /// Device regions.
-    pub data: Box<dyn DataPlane>,
+    pub data: SharedPlane,
     /// The buffer that NCCL's plane would allocate on a GPU; used by counted communicators.
     scratch: Option<Rc<Buffer>>,
 }
 
 impl Communicator {
     pub(crate) fn new(control: impl ControlPlane + 'static, data: impl DataPlane + 'static) -> Self {
-        Communicator { control: Box::new(control), data: Box::new(data), scratch: None }
+        Communicator { control: Box::new(control), data: SharedPlane::new(data), scratch: None }
     }
 
     /// Creates the communicator of a world of one.
@@ -66,7 +67,7 @@ impl Communicator {
         if device.is_meta() {
             self.scratch = Some(scratch);
         } else {
-            self.data = nccl::connect(&mut *self.control, device, timeout, scratch)?;
+            self.data = SharedPlane::of_box(nccl::connect(&mut *self.control, device, timeout, scratch)?);
         }
         Ok(self)
     }
@@ -83,8 +84,8 @@ impl Communicator {
     ///
     /// # Errors
     /// Groups that differ between ranks or contain a rank twice; a failure of a rank or of the transport.
-    pub fn divide(&mut self, groups: &[Vec<usize>]) -> Result<Box<dyn DataPlane>> {
-        self.data.split(groups)
+    pub fn divide(&mut self, groups: &[Vec<usize>]) -> Result<SharedPlane> {
+        Ok(SharedPlane::of_box(self.data.split(groups)?))
     }
 
     /// Traffic of all planes of this rank so far.

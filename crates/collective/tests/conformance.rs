@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use collective::threads::{Options, run};
-use collective::{CollectiveUse, Communicator};
+use collective::{CollectiveUse, Communicator, DataPlane};
 use common::nccl::{PATIENCE, SETTINGS, gpus, run_on_gpus};
 use common::planes::{
     COUNTS, by_parity, exchange_matches_plain_sends_and_receives, inputs, members_of, on_a_plane,
@@ -25,7 +25,7 @@ fn on_groups(communicator: &mut Communicator, device: &Device) -> Outcome<()> {
         let members = members_of(&groups, rank);
         assert_eq!((members[plane.rank()], plane.world_size()), (rank, members.len()));
         plane.warm_up(&CollectiveUse::everything(members.len()))?;
-        on_a_plane(&mut *plane, device)?;
+        on_a_plane(&mut plane, device)?;
     }
     Ok(())
 }
@@ -124,7 +124,7 @@ fn barriers_wait_for_every_rank() {
 
 /// Checks of every transport.
 const CHECKS: [(&str, Check); 4] = [
-    ("on the plane of all ranks", |communicator, device| on_a_plane(&mut *communicator.data, device)),
+    ("on the plane of all ranks", |communicator, device| on_a_plane(&mut communicator.data, device)),
     ("on_groups", on_groups),
     ("planes_work_side_by_side", planes_work_side_by_side),
     ("control_messages_arrive_whole", control_messages_arrive_whole),
@@ -162,15 +162,15 @@ fn first_calls_over_nccl_may_differ_in_form() {
     let outcome = run(gpus.largest_world, Options::default(), |communicator| {
         let device = common::nccl::gpu(communicator.rank(), communicator.rank(), "")?;
         let mut communicator = communicator.over_nccl(&device, PATIENCE)?;
-        exchange_matches_plain_sends_and_receives(&mut *communicator.data, &device)?;
-        sends_and_receives_pass_values_along(&mut *communicator.data, &device)
+        exchange_matches_plain_sends_and_receives(&mut communicator.data, &device)?;
+        sends_and_receives_pass_values_along(&mut communicator.data, &device)
     });
     outcome.unwrap();
 }
 
 #[cfg(feature = "mpi")]
 mod mpi {
-    use collective::CollectiveUse;
+    use collective::{CollectiveUse, DataPlane};
 
     use super::{CHECKS, PATIENCE, common, gpus};
 

@@ -10,12 +10,12 @@ use device::{DType, Device};
 
 /// Runs every operation on the plane of all ranks and on the plane of a group.
 fn work(communicator: &mut Communicator, device: &Device) -> Outcome<Traffic> {
-    let own = work_on(&mut *communicator.data, device)?;
+    let own = work_on(&mut communicator.data, device)?;
     assert_eq!(communicator.traffic(), own);
     let world_size = communicator.world_size();
     let mut group = communicator.divide(&[(0..world_size).rev().skip(1).collect()])?;
     let mut both = communicator.data.traffic();
-    both += work_on(&mut *group, device)?;
+    both += work_on(&mut group, device)?;
     drop(group);
     assert_eq!(communicator.traffic(), both);
     Ok(both)
@@ -82,7 +82,7 @@ fn nccl_and_counted_agree() {
 
 #[test]
 fn traffic_is_by_operation() {
-    let traffic = work_on(&mut *Communicator::counted(1, 4).data, &meta(1)).unwrap();
+    let traffic = work_on(&mut Communicator::counted(1, 4).data, &meta(1)).unwrap();
     let reduced = traffic.get(Operation::AllReduce);
     assert_eq!(reduced.calls, 2);
     // 300,001 elements in shards of 75,001, the last one shorter by 3; and 7 in shards of 2, 2, 2, 1.

@@ -5,7 +5,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use collective::threads::{Cause, Options, run};
-use collective::{CollectiveError, Communicator, Operation, Plane};
+use collective::{CollectiveError, Communicator, DataPlane, Operation, Plane};
 use common::{Failed, Outcome, STREAM, buffer, cpu, filled, first_error, meta};
 use device::{DType, Device};
 

@@ -6,8 +6,8 @@ mod common;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use collective::Communicator;
 use collective::mpi::World;
+use collective::{Communicator, DataPlane};
 use common::{Failed, Outcome, STREAM, buffer, cpu};
 use device::DType;
 

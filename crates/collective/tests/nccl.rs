@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use collective::threads::{Options, run};
 use collective::{
-    CollectiveError, CollectiveUse, Communicator, Operation, PeerAccess, PeerAccessOptions, SharedSum, nccl,
+    CollectiveError, CollectiveUse, Communicator, DataPlane, Operation, PeerAccess, PeerAccessOptions,
+    SharedSum, nccl,
 };
 use common::nccl::{PATIENCE, SETTINGS, gpu, gpus, run_on_gpus};
 use common::shared::SUMS;

@@ -2,6 +2,7 @@
 
 mod common;
 
+use collective::DataPlane;
 use collective::threads::{Options, run};
 use common::{Number, Outcome, STREAM, cpu, filled, tree_sum};
 use half::{bf16, f16};

@@ -9,7 +9,7 @@
 
 use std::fmt;
 
-use collective::{CollectiveUse, Communicator, ControlPlane, DataPlane, Observer, Traffic};
+use collective::{CollectiveUse, Communicator, ControlPlane, DataPlane, Observer, SharedPlane, Traffic};
 use device::{Region, StreamKind};
 
 use crate::error::{ParallelError, Result};
@@ -27,7 +27,7 @@ pub struct Planes {
     communicator: Communicator,
     grid: RankGrid,
     /// Planes of the groups that have their own, by axis.
-    own: [Option<Box<dyn DataPlane>>; AXES],
+    own: [Option<SharedPlane>; AXES],
 }
 
 /// Returns whether ranks along an axis run collectives; otherwise they only send and receive.
@@ -77,8 +77,8 @@ impl Planes {
     }
 
     /// The data plane of all ranks.
-    pub fn world(&mut self) -> &mut dyn DataPlane {
-        &mut *self.communicator.data
+    pub fn world(&self) -> SharedPlane {
+        self.communicator.data.clone()
     }
 
     /// Returns the data plane of this rank's group along an axis, for collectives. A rank's number on the
@@ -86,12 +86,12 @@ impl Planes {
     ///
     /// # Errors
     /// An axis whose ranks only send and receive, in a grid with other axes.
-    pub fn along(&mut self, axis: Axis) -> Result<&mut dyn DataPlane> {
-        if let Some(plane) = &mut self.own[axis.index()] {
-            return Ok(&mut **plane);
+    pub fn along(&self, axis: Axis) -> Result<SharedPlane> {
+        if let Some(plane) = &self.own[axis.index()] {
+            return Ok(plane.clone());
         }
         if self.grid.size(axis) == self.grid.world_size() {
-            return Ok(&mut *self.communicator.data);
+            return Ok(self.communicator.data.clone());
         }
         Err(ParallelError::Grid(format!("ranks along the {} axis run no collectives", axis.name())))
     }
@@ -100,14 +100,8 @@ impl Planes {
     ///
     /// # Errors
     /// As for [`DataPlane::send`].
-    pub fn send(
-        &mut self,
-        axis: Axis,
-        coordinate: usize,
-        region: Region<'_>,
-        stream: StreamKind,
-    ) -> Result<()> {
-        let (plane, rank) = self.transfers(axis, coordinate);
+    pub fn send(&self, axis: Axis, coordinate: usize, region: Region<'_>, stream: StreamKind) -> Result<()> {
+        let (mut plane, rank) = self.transfers(axis, coordinate);
         Ok(plane.send(rank, region, stream)?)
     }
 
@@ -116,13 +110,13 @@ impl Planes {
     /// # Errors
     /// As for [`DataPlane::receive`].
     pub fn receive(
-        &mut self,
+        &self,
         axis: Axis,
         coordinate: usize,
         region: Region<'_>,
         stream: StreamKind,
     ) -> Result<()> {
-        let (plane, rank) = self.transfers(axis, coordinate);
+        let (mut plane, rank) = self.transfers(axis, coordinate);
         Ok(plane.receive(rank, region, stream)?)
     }
 
@@ -131,7 +125,7 @@ impl Planes {
     /// # Errors
     /// As for [`DataPlane::exchange`].
     pub fn exchange(
-        &mut self,
+        &self,
         axis: Axis,
         sends: &[PeerRegion<'_>],
         receives: &[PeerRegion<'_>],
@@ -143,17 +137,14 @@ impl Planes {
         let (to, from) = (peers(sends), peers(receives));
         let sends: Vec<_> = to.into_iter().zip(sends.iter().map(|(_, region)| *region)).collect();
         let receives: Vec<_> = from.into_iter().zip(receives.iter().map(|(_, region)| *region)).collect();
-        let (plane, _) = self.transfers(axis, 0);
+        let (mut plane, _) = self.transfers(axis, 0);
         Ok(plane.exchange(&sends, &receives, stream)?)
     }
 
     /// Returns the plane that carries transfers along an axis, and the rank number on it of a coordinate.
-    fn transfers(&mut self, axis: Axis, coordinate: usize) -> (&mut dyn DataPlane, usize) {
-        let rank = self.number(axis, coordinate);
-        match &mut self.own[axis.index()] {
-            Some(plane) => (&mut **plane, rank),
-            None => (&mut *self.communicator.data, rank),
-        }
+    fn transfers(&self, axis: Axis, coordinate: usize) -> (SharedPlane, usize) {
+        let own = self.own[axis.index()].as_ref().unwrap_or(&self.communicator.data);
+        (own.clone(), self.number(axis, coordinate))
     }
 
     fn number(&self, axis: Axis, coordinate: usize) -> usize {

@@ -4,7 +4,7 @@
 mod direct;
 
 use autograd::{GradientSink, UseId, Weight};
-use collective::{Communicator, PeerAccessOptions, threads};
+use collective::{Communicator, DataPlane, PeerAccessOptions, threads};
 use device::{Category, DType, Device, DeviceOptions, StreamKind};
 use half::bf16;
 use nn::{Init, Parameters};
@@ -111,7 +111,7 @@ fn run(
     let each = micro_batches / data;
     for _ in 0..2 {
         for micro_batch in rank * each..(rank + 1) * each {
-            let mut sink = reduction.sink(&mut *communicator.data);
+            let mut sink = reduction.sink(&communicator.data);
             for weight in uses.iter().rev() {
                 let id = weight.use_id().unwrap();
                 let target = sink.target(id, weight.tensor()).unwrap();
@@ -126,7 +126,7 @@ fn run(
             let loss = Tensor::from_host(&device, &gradient(99, micro_batch, 1), [1], Category::Activation)?;
             reduction.end_micro_batch(Some(&loss))?;
         }
-        reduction.finish(&mut *communicator.data)?;
+        reduction.finish(&mut communicator.data)?;
     }
     let parts = reduction.shards().own().iter().zip(reduction.gradients());
     let parts = parts.map(|(owned, gradient)| {
@@ -212,8 +212,8 @@ fn every_rank_gets_the_weights_that_others_own() {
                 write(&owned.of(&weights[owned.parameter])?, &values)?;
             }
             communicator.data.share(&reduction.shared(&parameters), PeerAccessOptions::default())?;
-            gather_weights(&mut *communicator.data, &reduction, &parameters, ..1)?;
-            gather_weights(&mut *communicator.data, &reduction, &parameters, 1..)?;
+            gather_weights(&mut communicator.data, &reduction, &parameters, ..1)?;
+            gather_weights(&mut communicator.data, &reduction, &parameters, 1..)?;
             // Groups arrive one by one; the first use of a weight waits for its whole group.
             for (number, group) in reduction.weight_groups().iter().filter(|_| ranks > 1).enumerate() {
                 assert!(group.iter().all(|parameter| weights[*parameter].is_arriving()), "group {number}");
@@ -246,7 +246,7 @@ fn disjoint_sums_are_gathered_exactly() {
                 |(index, sum): (usize, &f32)| if index % ranks == communicator.rank() { *sum } else { 0.0 };
             let own: Vec<_> = expected.iter().enumerate().map(own).collect();
             let sums = Tensor::from_host(&device, &own, [own.len()], Category::OptimizerState)?;
-            gather_sums(&mut *communicator.data, &sums)?;
+            gather_sums(&mut communicator.data, &sums)?;
             assert_eq!(sums.to_vec::<f32>()?, expected);
             Ok(())
         };
@@ -294,7 +294,7 @@ fn the_tree_adds_in_rank_order() {
         let bucket = Tensor::from_host(&device, &gradient(7, rank, 512), [512], Category::Gradient)?;
         let scratch = Tensor::from_host(&device, &[f32::NAN; 512], [512], Category::Communication)?;
         let sum = TreeSum { bucket: &bucket, scratch: &scratch, everywhere: true };
-        tree_sums(&mut *communicator.data, &[sum], false, StreamKind::Reduce)?;
+        tree_sums(&mut communicator.data, &[sum], false, StreamKind::Reduce)?;
         Ok(bucket.to_vec()?)
     };
     for ranks in [1, 2, 4] {
@@ -312,7 +312,7 @@ fn missing_gradients_are_named() {
     let mut communicator = Communicator::solo();
     let options = options(Lanes::new(1, 1, 1).unwrap(), &communicator, 512, ALL[0]);
     let mut reduction = GradientReduction::new(&device, &parameters, options).unwrap();
-    let mut sink = reduction.sink(&mut *communicator.data);
+    let mut sink = reduction.sink(&communicator.data);
     for weight in uses.iter().filter(|weight| weight.use_id() != Some(UseId(2))) {
         let id = weight.use_id().unwrap();
         sink.target(id, weight.tensor()).unwrap().tensor.zero().unwrap();
@@ -320,7 +320,7 @@ fn missing_gradients_are_named() {
     }
     let loss = Tensor::from_host(&device, &[0.0_f32], [1], Category::Activation).unwrap();
     reduction.end_micro_batch(Some(&loss)).unwrap();
-    match reduction.finish(&mut *communicator.data) {
+    match reduction.finish(&mut communicator.data) {
         Err(ParallelError::MissingGradient { parameter }) => assert_eq!(parameter, "p2"),
         other => panic!("{other:?}"),
     }

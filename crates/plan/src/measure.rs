@@ -61,7 +61,7 @@ fn layer_alone(
     let mut parts = parts::build(device, config, 0, std::slice::from_ref(stage), None)?;
     let optimizer = parts::optimizer(device, config, &parts)?;
     let parameters = held(device) - start;
-    let mut plane = Communicator::counted(0, config.parallel.data).data;
+    let plane = Communicator::counted(0, config.parallel.data).data;
     let mut measure = LayerMeasure::default();
     for StagePart { model, reduction } in &mut parts {
         let (start, before_passes, flops_before) = (held(device), work(device), device.flops());
@@ -79,7 +79,7 @@ fn layer_alone(
         };
         drop(leaves);
         let (weights, after_input, flops_input) = (held(device) - start, work(device), device.flops());
-        pending.backward_weight(&mut reduction.sink(&mut *plane))?;
+        pending.backward_weight(&mut reduction.sink(&plane))?;
         measure.bytes = HeldBytes { parameters, activations, weights };
         let (end, flops_end) = (work(device), device.flops());
         measure.flops = [flops_forward - flops_before, flops_input - flops_forward, flops_end - flops_input];

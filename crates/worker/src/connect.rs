@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use collective::{Communicator, PeerAccess, PeerAccessOptions, SumKernels};
+use collective::{Communicator, DataPlane, PeerAccess, PeerAccessOptions, SumKernels};
 use device::{Backend, Device};
 use parallel::data::DataCollectives;
 use parallel::pipeline::{StagePart, stage_uses};
@@ -65,7 +65,7 @@ pub(crate) fn share(
     device.synchronize()?;
     let sums = SumKernels { kernel: tree::kernel, blocks: tree::blocks, threads: tree::THREADS };
     let options = PeerAccessOptions { blocks: config.parallel.peer_blocks, method, sums: Some(sums) };
-    let plane = planes.along(Axis::Data)?;
+    let mut plane = planes.along(Axis::Data)?;
     let sharing = device.connecting(|| Ok::<_, WorkerError>(plane.share(&regions, options)?))?;
     match &sharing {
         PeerAccess::Denied(why) if plane.rank() == 0 => {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
-use collective::{Call, Communicator, Observer};
+use collective::{Call, Communicator, DataPlane, Observer};
 use memory::Statistics;
 use system::input;
 use telemetry::host_name;

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use collective::threads::{Options, RunError, run};
-use collective::{CollectiveUse, Communicator, nccl};
+use collective::{CollectiveUse, Communicator, DataPlane, nccl};
 use device::{Device, DeviceOptions};
 
 use super::{Failed, Outcome};

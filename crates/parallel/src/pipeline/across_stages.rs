@@ -29,7 +29,7 @@ pub fn stage_uses(grid: &RankGrid) -> Vec<CollectiveUse> {
 ///
 /// # Errors
 /// A failed transfer.
-pub fn share_from_last(planes: &mut Planes, tensor: &Tensor) -> Result<()> {
+pub fn share_from_last(planes: &Planes, tensor: &Tensor) -> Result<()> {
     let (stage, last) = (planes.grid().coordinate(Axis::Pipeline), planes.grid().size(Axis::Pipeline) - 1);
     between_compute(tensor.device(), || {
         if stage == last {
@@ -57,7 +57,7 @@ pub struct TiedGradient {
 ///
 /// # Errors
 /// A failed transfer; out of memory.
-pub fn add_tied(planes: &mut Planes, tied: TiedGradient, gradient: &Tensor) -> Result<()> {
+pub fn add_tied(planes: &Planes, tied: TiedGradient, gradient: &Tensor) -> Result<()> {
     let device = gradient.device();
     let request = Request::new(Category::Communication, "tied_gradient");
     let other = Tensor::empty(device, gradient.shape(), gradient.dtype(), request)?;

@@ -2,7 +2,7 @@
 //! collectives that sum in the same order, and refuses other calls on shared regions.
 
 use collective::{
-    Communicator, DataPlane, Observer, PeerAccess, PeerAccessOptions, Result, SharedSum, Traffic,
+    Communicator, DataPlane, Observer, PeerAccess, PeerAccessOptions, Result, SharedPlane, SharedSum, Traffic,
 };
 use device::{DType, Region, StreamKind};
 
@@ -19,7 +19,7 @@ pub(crate) fn over(mut communicator: Communicator) -> Communicator {
     let alone: Vec<Vec<usize>> = vec![(0..communicator.world_size()).collect()];
     // A second plane of all ranks serves as the inner one.
     let inner = communicator.data.split(&alone).unwrap();
-    communicator.data = Box::new(Direct { inner, shared: Vec::new() });
+    communicator.data = SharedPlane::new(Direct { inner, shared: Vec::new() });
     communicator
 }
 

@@ -154,10 +154,10 @@ impl Worker {
     /// Completes the sums of gradients over ranks and over the stages of a tied weight.
     pub(crate) fn complete(&mut self) -> Result<()> {
         for part in &mut self.parts {
-            part.reduction.finish(self.planes.along(Axis::Data)?)?;
+            part.reduction.finish(&mut self.planes.along(Axis::Data)?)?;
         }
         for tied in &self.tied {
-            add_tied(&mut self.planes, *tied, &self.gradients[tied.gradient])?;
+            add_tied(&self.planes, *tied, &self.gradients[tied.gradient])?;
         }
         Ok(())
     }
@@ -168,7 +168,7 @@ impl Worker {
         for part in &self.parts {
             let statistics = part.model.parameters().statistics();
             if let Some(records) = statistics.records() {
-                gather_rows(self.planes.along(Axis::Data)?, &records)?;
+                gather_rows(&mut self.planes.along(Axis::Data)?, &records)?;
                 statistics.fold()?;
             }
         }
@@ -193,7 +193,7 @@ impl Worker {
                     sums.zero()?;
                 }
                 self.phases.enter(Phase::Reduce)?;
-                gather_sums(self.planes.world(), sums)?;
+                gather_sums(&mut self.planes.world(), sums)?;
                 self.phases.enter(Phase::Update)?;
                 norm.finish()?;
             }
@@ -220,7 +220,7 @@ impl Worker {
             return Ok(());
         }
         self.phases.enter(Phase::Reduce)?;
-        Ok(gather_weights(self.planes.along(Axis::Data)?, reduction, model.parameters(), groups)?)
+        Ok(gather_weights(&mut self.planes.along(Axis::Data)?, reduction, model.parameters(), groups)?)
     }
 
     /// Starts to copy loss, norm and loss scale to the host, and adapts the loss scale.
@@ -241,7 +241,7 @@ impl Worker {
         }
         if self.grid.size(Axis::Pipeline) > 1 {
             self.phases.enter(Phase::Reduce)?;
-            share_from_last(&mut self.planes, &loss)?;
+            share_from_last(&self.planes, &loss)?;
             self.phases.enter(Phase::Update)?;
         }
         self.reading[(step % 2) as usize] = Some(self.device.begin_copy_to_host(scalars.region())?);

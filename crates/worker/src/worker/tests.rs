@@ -53,7 +53,7 @@ fn update(worker: &mut Worker) -> Result<String, WorkerError> {
     }
     state.set_learning_rate(0.01)?;
     worker.optimizer.step(gradients, state)?;
-    gather_weights(worker.planes.world(), &part.reduction, part.model.parameters(), ..)?;
+    gather_weights(&mut worker.planes.world(), &part.reduction, part.model.parameters(), ..)?;
     agreed_hash(worker)
 }
 

@@ -1,7 +1,7 @@
 //! The sink to which backward passes the gradients of one micro-batch.
 
 use autograd::{AutogradError, GradientSink, Target, UseId};
-use collective::DataPlane;
+use collective::SharedPlane;
 use tensor::Tensor;
 
 use super::GradientReduction;
@@ -11,7 +11,7 @@ use crate::data::buckets::BucketSlot;
 /// fill.
 pub struct MicroBatchSink<'a> {
     reduction: &'a mut GradientReduction,
-    plane: &'a mut dyn DataPlane,
+    plane: SharedPlane,
 }
 
 impl std::fmt::Debug for MicroBatchSink<'_> {
@@ -23,9 +23,9 @@ impl std::fmt::Debug for MicroBatchSink<'_> {
 impl GradientReduction {
     /// Creates the sink for the next micro-batch's backward pass; `plane` is the plane of
     /// [`Axis::Data`](crate::Axis::Data).
-    pub fn sink<'a>(&'a mut self, plane: &'a mut dyn DataPlane) -> MicroBatchSink<'a> {
+    pub fn sink(&mut self, plane: &SharedPlane) -> MicroBatchSink<'_> {
         self.missing.clone_from(&self.layout.members);
-        MicroBatchSink { reduction: self, plane }
+        MicroBatchSink { reduction: self, plane: plane.clone() }
     }
 }
 
@@ -46,6 +46,6 @@ impl GradientSink for MicroBatchSink<'_> {
 
     fn ready(&mut self, use_id: UseId) -> autograd::Result<()> {
         let slot = self.slot(use_id)?;
-        Ok(self.reduction.complete(slot.bucket, self.plane)?)
+        Ok(self.reduction.complete(slot.bucket, &mut self.plane)?)
     }
 }

@@ -98,7 +98,7 @@ impl<F: Feed> Walk<'_, F> {
         } else {
             let reduction = &mut self.parts[place].reduction;
             let reduces = reduction.reduces_next();
-            let mut sink = self.feed.sink(reduction.sink(self.planes.along(Axis::Data)?), reduces);
+            let mut sink = self.feed.sink(reduction.sink(&self.planes.along(Axis::Data)?), reduces);
             let ran = match root {
                 Ok(loss) => tape.backward(loss, &mut *sink),
                 Err(seeds) => tape.backward_from(seeds, &mut *sink),
@@ -122,7 +122,7 @@ impl<F: Feed> Walk<'_, F> {
         self.feed.enter(action, ActionPart::Computing)?;
         let reduction = &mut self.parts[place].reduction;
         let reduces = reduction.reduces_next();
-        let mut sink = self.feed.sink(reduction.sink(self.planes.along(Axis::Data)?), reduces);
+        let mut sink = self.feed.sink(reduction.sink(&self.planes.along(Axis::Data)?), reduces);
         let ran = weights.backward_weight(&mut *sink);
         drop(sink);
         ran.map_err(ParallelError::from)?;
