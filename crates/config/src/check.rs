@@ -247,7 +247,7 @@ fn micro_batches_in_words(config: &RunConfig) -> String {
 
 /// Checks that the layers divide into stages, and that the schedule accepts the number of micro-batches.
 fn check_pipeline(given: &Given, config: &RunConfig) -> Result<(), Error> {
-    let (parallel, micro_batches) = (&config.parallel, config.train.micro_batches());
+    let parallel = &config.parallel;
     if parallel.pipeline == 1 {
         return Ok(());
     }
@@ -274,7 +274,7 @@ fn check_pipeline(given: &Given, config: &RunConfig) -> Result<(), Error> {
     let shape = pipeline::Shape {
         ranks: parallel.pipeline,
         chunks: parallel.chunks,
-        micro_batches: micro_batches / parallel.data,
+        micro_batches: config.training_assignment().count(0),
     };
     let kind = config.schedule_kind();
     pipeline::Schedule::check(kind, shape).map_err(|error| {

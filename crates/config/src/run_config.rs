@@ -7,6 +7,7 @@ use std::sync::Arc;
 use data::Tokenizer;
 use keys::{Key, Only, Origins, Section, Value};
 use nn::{Fp8Layers, Tuning};
+use parallel::data::Assignment;
 use parallel::pipeline::ScheduleKind;
 use sha2::{Digest, Sha256};
 
@@ -60,6 +61,19 @@ impl RunConfig {
     #[must_use]
     pub fn world_size(&self) -> usize {
         self.parallel.data * self.parallel.pipeline
+    }
+
+    /// The replicas that run the micro-batches of a training step: contiguous runs of lanes.
+    #[must_use]
+    pub fn training_assignment(&self) -> Assignment {
+        let Parallel { lanes, data, .. } = self.parallel;
+        Assignment::contiguous(lanes, data).with_lanes_of(self.train.micro_batches() / lanes)
+    }
+
+    /// The replicas that run the micro-batches of a validation, in turn.
+    #[must_use]
+    pub fn validation_assignment(&self) -> Assignment {
+        Assignment::in_turn(self.train.validation_micro_batches as usize, self.parallel.data)
     }
 
     /// Layers of the model, which are divided over a pipeline's stages.

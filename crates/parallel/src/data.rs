@@ -1,5 +1,6 @@
 //! Data parallelism: every rank has the whole stage and runs its own share of the micro-batches.
 
+mod assignment;
 mod buckets;
 mod collectives;
 mod gather;
@@ -10,6 +11,7 @@ mod reduction;
 mod tree;
 mod zero;
 
+pub use assignment::Assignment;
 pub use buckets::{BucketLayout, BucketSlot, Gradient};
 pub use collectives::DataCollectives;
 pub(crate) use gather::between_compute;

@@ -1,7 +1,5 @@
 //! The grid of ranks: named axes, and the coordinates of every rank along them.
 
-use std::ops::Range;
-
 use crate::error::{ParallelError, Result};
 
 /// An axis of the grid: a way in which ranks share the work.
@@ -136,25 +134,6 @@ impl RankGrid {
         let firsts = (0..self.world_size).filter(|rank| self.coordinate_of(axis, *rank) == 0);
         firsts.map(|rank| RankGrid { rank, ..*self }.group(axis).ranks).collect()
     }
-
-    /// Returns the micro-batches, of `count` in a step, that this rank's replica runs: a contiguous share
-    /// along [`Axis::Data`].
-    pub fn micro_batches(&self, count: usize) -> Range<usize> {
-        let each = count / self.size(Axis::Data);
-        let replica = self.coordinate(Axis::Data);
-        replica * each..(replica + 1) * each
-    }
-
-    /// Returns the number of validation micro-batches, of `count`, that this rank's replica runs: they are
-    /// dealt in turn along [`Axis::Data`].
-    pub fn validation_micro_batches(&self, count: u64) -> u64 {
-        count.saturating_sub(self.coordinate(Axis::Data) as u64).div_ceil(self.size(Axis::Data) as u64)
-    }
-
-    /// Returns the replica that runs validation micro-batch `index`, and the index among that replica's.
-    pub fn validated_by(&self, index: usize) -> (usize, usize) {
-        (index % self.size(Axis::Data), index / self.size(Axis::Data))
-    }
 }
 
 #[cfg(test)]
@@ -205,22 +184,5 @@ mod tests {
         assert_eq!(refused(&[(Axis::Data, 2), (Axis::Data, 2)], 0), "axis data is listed twice");
         assert!(RankGrid::new(&[(Axis::Data, usize::MAX), (Axis::Pipeline, 2)], 0).is_err());
         assert!(RankGrid::new(&AXES, 0).unwrap().seen_from(6).is_err());
-    }
-
-    #[test]
-    fn validation_micro_batches_are_dealt_out_in_turn() {
-        for count in 0..8 {
-            let mut counts = [0; 3];
-            for index in 0..count {
-                let (replica, place) = RankGrid::new(&AXES, 0).unwrap().validated_by(index);
-                assert_eq!(place, counts[replica]);
-                counts[replica] += 1;
-            }
-            for rank in 0..6 {
-                let grid = RankGrid::new(&AXES, rank).unwrap();
-                let own = grid.validation_micro_batches(count as u64);
-                assert_eq!(own, counts[grid.coordinate(Axis::Data)] as u64);
-            }
-        }
     }
 }

@@ -8,8 +8,8 @@
 //!
 //! ```
 //! use parallel::{Axis, RankGrid};
-//! let grid = RankGrid::new(&[(Axis::Data, 4)], 2)?; // rank 2 of 4 data-parallel ranks
-//! assert_eq!(grid.micro_batches(8), 4..6);
+//! let grid = RankGrid::new(&[(Axis::Data, 2), (Axis::Pipeline, 2)], 3)?; // the last of 2 × 2 ranks
+//! assert_eq!(grid.group(Axis::Data).ranks, [1, 3]); // ranks with the same stage
 //! # Ok::<(), parallel::ParallelError>(())
 //! ```
 //!

@@ -55,7 +55,7 @@ impl Costs {
     pub fn for_partition(&self, config: &RunConfig) -> LayerCosts {
         let parallel = &config.parallel;
         let owners = if parallel.shards_optimizer() { parallel.data } else { 1 };
-        let micro_batches = config.train.micro_batches() / parallel.data;
+        let micro_batches = config.training_assignment().count(0);
         let among = (owners * micro_batches).max(1) as u64;
         let layer =
             |layer: &LayerCost| layer.passes.into_iter().fold(layer.update / among, u64::saturating_add);

@@ -226,7 +226,7 @@ fn check_passed(setup: &Setup, aged: &mut u64) -> Result<()> {
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Role {
     stage: usize,
-    validations: u64,
+    validations: usize,
     /// Elements of the rank's shards, if they differ between ranks.
     shards: Vec<usize>,
 }
@@ -234,11 +234,11 @@ pub(crate) struct Role {
 impl Role {
     pub(crate) fn of(setup: &Setup, rank: usize) -> Result<Self> {
         let grid = RankGrid::new(&setup.config.parallel.axes(), rank)?;
-        let validations = grid.validation_micro_batches(setup.config.train.validation_micro_batches);
-        let stage = grid.coordinate(Axis::Pipeline);
+        let (replica, stage) = (grid.coordinate(Axis::Data), grid.coordinate(Axis::Pipeline));
+        let validations = setup.config.validation_assignment().count(replica);
         let stages = setup.blueprint.stages_of(stage);
         let sharded = stages.map(|stage| setup.blueprint.shards(stage)).filter(|shards| shards.is_sharded());
-        let own = sharded.filter_map(|shards| shards.by_rank().get(grid.coordinate(Axis::Data)));
+        let own = sharded.filter_map(|shards| shards.by_rank().get(replica));
         let shards = own.flatten().map(|owned| owned.shard.range.len()).collect();
         Ok(Role { stage, validations, shards })
     }

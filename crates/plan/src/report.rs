@@ -53,7 +53,7 @@ impl PipelinePlan {
         Ok(Some(PipelinePlan {
             schedule: config.schedule_kind().name(),
             layers: stages.iter().map(|stage| stage.layers.len()).collect(),
-            micro_batches: config.train.micro_batches() / config.parallel.data,
+            micro_batches: config.training_assignment().count(0),
             bubble: planned.bubble(),
             times: planned.times(),
         }))

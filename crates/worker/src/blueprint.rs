@@ -231,7 +231,7 @@ pub fn schedule(config: &RunConfig) -> Result<Schedule> {
     let shape = PipelineShape {
         ranks: parallel.pipeline,
         chunks: config.stages() / parallel.pipeline,
-        micro_batches: config.train.micro_batches() / parallel.data,
+        micro_batches: config.training_assignment().count(0),
     };
     Schedule::new(config.schedule_kind(), shape).map_err(|error| WorkerError::Refused(error.to_string()))
 }

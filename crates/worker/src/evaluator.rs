@@ -14,7 +14,8 @@ use crate::blueprint;
 use crate::build;
 use crate::connect;
 use crate::error::Result;
-use crate::feed::{Numbers, WorkerFeed};
+use crate::feed::WorkerFeed;
+use crate::numbers::Numbers;
 use crate::phases::Phases;
 use crate::pixel_buffer::PixelBuffer;
 use crate::setup::Setup;
@@ -68,7 +69,7 @@ impl Evaluator {
     /// Calls `heard` with the number of this rank's losses so far, where it has the model's end.
     pub fn losses(&mut self, heard: &mut dyn FnMut(usize)) -> Result<Losses> {
         let own = self.passes(None, heard)?;
-        validation::of_all(&mut self.planes, &own, self.setup.config.train.validation_micro_batches)
+        validation::of_all(&mut self.planes, &own, &self.setup.config.validation_assignment())
     }
 
     /// Returns whether this rank has the model's end, and so losses.
@@ -78,7 +79,7 @@ impl Evaluator {
 
     /// Number of micro-batches that this rank's replica runs.
     pub fn own_micro_batches(&self) -> u64 {
-        self.grid.validation_micro_batches(self.setup.config.train.validation_micro_batches)
+        Numbers::validation(&self.setup.config, &self.grid).count() as u64
     }
 
     /// The device of this rank.
@@ -88,11 +89,9 @@ impl Evaluator {
 
     /// The results of this rank's micro-batches, at most `most`, where the model ends.
     fn passes(&mut self, most: Option<usize>, heard: &mut dyn FnMut(usize)) -> Result<Losses> {
-        let (grid, config) = (self.grid, &self.setup.config);
-        let own = (self.own_micro_batches() as usize).min(most.unwrap_or(usize::MAX));
-        let (first, every) = (grid.coordinate(Axis::Data) as u64, grid.size(Axis::Data) as u64);
-        let numbers = Numbers::Validation { first, every };
-        let dataset = &self.setup.dataset;
+        let (config, dataset) = (&self.setup.config, &self.setup.dataset);
+        let numbers = Numbers::validation(config, &self.grid);
+        let own = numbers.count().min(most.unwrap_or(usize::MAX));
         let mut data = Prefetcher::new(Arc::clone(&dataset.source), config.data.prefetch);
         let order = self.executor.validation_data_order(own, dataset.source.packs_documents());
         let mut phases = Phases::new(&self.device);

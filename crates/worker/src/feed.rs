@@ -19,6 +19,7 @@ use crate::arrays::{allocate, upload};
 use crate::build::{self, Dataset};
 use crate::error::{Result, WorkerError};
 use crate::hook::{HeardSink, Moment, Moments};
+use crate::numbers::Numbers;
 use crate::phases::Phases;
 use crate::pixel_buffer::PixelBuffer;
 use crate::tensor_hashes::TensorHashes;
@@ -70,42 +71,6 @@ fn pass_of(device: &Device, dataset: &Dataset, number: u64) -> Result<Pass> {
     let packs = dataset.source.packs_documents();
     let documents = packs.then(|| allocate(device, &dataset.source.shape().inputs, DType::F32));
     Ok(Pass { micro_batch: number, documents: documents.transpose()?, ..Pass::default() })
-}
-
-/// The numbers of the micro-batches of one pass through the schedule.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Numbers {
-    /// Training: `first` is this replica's first one in the step, `per_step` are in a step over all ranks,
-    /// and those of the run are below `end`.
-    Training { first: u64, per_step: u64, end: u64 },
-    /// Validation: micro-batch `first`, and every `every`th after it.
-    Validation { first: u64, every: u64 },
-}
-
-impl Numbers {
-    /// The number of micro-batch `micro_batch` of this replica.
-    fn id(self, micro_batch: usize) -> MicroBatchId {
-        match self {
-            Numbers::Training { first, .. } => MicroBatchId::Training(first + micro_batch as u64),
-            Numbers::Validation { first, every } => {
-                MicroBatchId::Validation(first + every * micro_batch as u64)
-            }
-        }
-    }
-
-    /// The numbers from place `place` of `order` on; in training, also those of later steps.
-    fn following(self, order: &[usize], place: usize) -> impl Iterator<Item = MicroBatchId> + '_ {
-        let this_step = order[place.min(order.len())..].iter().map(move |own| self.id(*own));
-        let later = move |step: u64| match self {
-            Numbers::Training { first, per_step, end } if !order.is_empty() => {
-                let first = first.saturating_add(per_step.saturating_mul(step));
-                (first < end).then_some(Numbers::Training { first, per_step, end })
-            }
-            Numbers::Training { .. } | Numbers::Validation { .. } => None,
-        };
-        let later = (1..).map_while(later);
-        this_step.chain(later.flat_map(move |numbers| order.iter().map(move |own| numbers.id(*own))))
-    }
 }
 
 /// The times at which the parts of a step's actions began.
@@ -242,7 +207,9 @@ impl Feed for WorkerFeed<'_> {
 
     fn enter(&mut self, action: Action, part: ActionPart) -> Result<()> {
         let before = self.at.replace(action);
-        let Numbers::Training { .. } = self.numbers else { return Ok(()) };
+        if !self.numbers.trains() {
+            return Ok(());
+        }
         // A transfer overlaps compute, but not on a host.
         if part == ActionPart::Moving && self.device.is_cuda_like() {
             return Ok(());

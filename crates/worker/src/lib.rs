@@ -34,6 +34,7 @@ mod generator;
 mod hash;
 mod hook;
 mod image_source;
+mod numbers;
 mod operator_timer;
 mod outlived;
 pub mod parts;

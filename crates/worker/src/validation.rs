@@ -1,5 +1,6 @@
 //! The results of validation micro-batches, gathered from the ranks that computed them.
 
+use parallel::data::Assignment;
 use parallel::{Axis, Planes};
 use tensor::ops::accuracy::COUNTS;
 
@@ -63,30 +64,35 @@ impl Validation {
     }
 }
 
-/// Returns the results of all `count` validation micro-batches in order, on every rank. `own` are those of
-/// this rank's micro-batches.
-pub(crate) fn of_all(planes: &mut Planes, own: &Losses, count: u64) -> Result<Losses> {
+/// Returns the results of all validation micro-batches of an assignment in order, on every rank. `own` are the
+/// results of this rank's micro-batches.
+pub(crate) fn of_all(planes: &mut Planes, own: &Losses, assignment: &Assignment) -> Result<Losses> {
     let bits: Vec<[u32; 1]> = own.losses.iter().map(|loss| [loss.to_bits()]).collect();
-    let losses = gathered(planes, &bits, count)?.into_iter().map(|[bits]| f32::from_bits(bits)).collect();
-    let counts = own.counts.as_ref().map(|own| gathered(planes, own, count)).transpose()?;
+    let losses =
+        gathered(planes, &bits, assignment)?.into_iter().map(|[bits]| f32::from_bits(bits)).collect();
+    let counts = own.counts.as_ref().map(|own| gathered(planes, own, assignment)).transpose()?;
     Ok(Losses { losses, counts })
 }
 
-/// Returns the words of all `count` validation micro-batches in order.
-fn gathered<const N: usize>(planes: &mut Planes, own: &[[u32; N]], count: u64) -> Result<Vec<[u32; N]>> {
+/// Returns the words of all validation micro-batches in order.
+fn gathered<const N: usize>(
+    planes: &mut Planes,
+    own: &[[u32; N]],
+    assignment: &Assignment,
+) -> Result<Vec<[u32; N]>> {
     let bytes: Vec<u8> = own.as_flattened().iter().flat_map(|word| word.to_le_bytes()).collect();
     let all = planes.control().all_gather(&bytes)?;
     let grid = *planes.grid();
     let last = (Axis::Pipeline, grid.size(Axis::Pipeline) - 1);
-    let of = |index: u64| -> Option<[u32; N]> {
-        let (replica, place) = grid.validated_by(index as usize);
+    let of = |number: usize| -> Option<[u32; N]> {
+        let (replica, index) = assignment.owner(number);
         let bytes = all.get(grid.rank_at(&[(Axis::Data, replica), last]))?;
-        let (words, _) = bytes.get(4 * N * place..4 * N * (place + 1))?.as_chunks::<4>();
+        let (words, _) = bytes.get(4 * N * index..4 * N * (index + 1))?.as_chunks::<4>();
         let mut of_one = [0; N];
         of_one.iter_mut().zip(words).for_each(|(to, word)| *to = u32::from_le_bytes(*word));
         Some(of_one)
     };
-    Ok((0..count).filter_map(of).collect())
+    Ok((0..assignment.total()).filter_map(of).collect())
 }
 
 #[cfg(test)]

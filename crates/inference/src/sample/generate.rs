@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use data::Tokenizer;
 use parallel::Axis;
+use parallel::data::Assignment;
 use worker::{Generator, GeneratorOptions, Line};
 
 use super::prompts::Prompt;
@@ -53,7 +54,12 @@ impl Queue {
     }
 }
 
-/// Generates all texts, with text i on replica i modulo their number.
+/// The replicas that generate texts: in turn.
+pub(super) fn assignment(texts: usize, replicas: usize) -> Assignment {
+    Assignment::in_turn(texts, replicas)
+}
+
+/// Generates all texts.
 pub(super) fn generate(
     generator: &mut Generator,
     options: GeneratorOptions,
@@ -66,8 +72,9 @@ pub(super) fn generate(
     if job.tokens == 0 {
         texts.iter_mut().for_each(|text| text.finish(End::Length, &job.tokenizer));
     }
+    let assignment = assignment(texts.len(), replicas);
     let queue = |replica: usize| {
-        let all = (replica..texts.len()).step_by(replicas).filter(|text| texts[*text].end().is_none());
+        let all = assignment.numbers(replica).filter(|text| texts[*text].end().is_none());
         Queue { slots: vec![None; options.slots], waiting: all.collect::<Vec<_>>().into_iter() }
     };
     let mut queues: Vec<_> = (0..replicas).map(queue).collect();

@@ -8,7 +8,7 @@ use device::{DType, Kind};
 use nn::Examples;
 use worker::{Generator, GeneratorOptions, Placement, Setup, Weights};
 
-use super::generate::Job;
+use super::generate::{self, Job};
 use super::options::SampleOptions;
 use super::text::kept;
 use super::{ends, prompts};
@@ -56,7 +56,7 @@ impl Prepared {
         if options.batch == Some(0) {
             return Err(RunError::Refused("--batch 0: at least one prompt is continued at once".to_owned()));
         }
-        let each = prompts.len().div_ceil(config.parallel.data);
+        let each = generate::assignment(prompts.len(), config.parallel.data).count(0);
         let slots = options.batch.unwrap_or(most).min(most).min(each).max(1);
         let longest = prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(1);
         let capacity = context.min(longest + options.tokens);

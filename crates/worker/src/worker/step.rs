@@ -15,8 +15,9 @@ use telemetry::step_trace::RunPart;
 
 use super::Worker;
 use crate::error::{Result, WorkerError};
-use crate::feed::{HeardBy, Numbers, WorkerFeed};
+use crate::feed::{HeardBy, WorkerFeed};
 use crate::hook::Moment;
+use crate::numbers::Numbers;
 use crate::parts::ModelNorm;
 use crate::validation::{self, Losses, Validation};
 
@@ -95,13 +96,9 @@ impl Worker {
     /// Runs forward and backward of this rank's micro-batches through its stages, to train or to rehearse.
     pub(crate) fn passes(&mut self, step: u64, mode: Mode) -> Result<()> {
         self.outdate_copies();
-        let count = self.setup.config.train.micro_batches();
-        let first = self.grid.micro_batches(count).start as u64;
-        let scale = 1.0 / count as f32;
         let setup = &self.setup;
-        let per_step = count as u64;
-        let end = setup.config.train.steps.saturating_mul(per_step);
-        let numbers = Numbers::Training { first: step * per_step + first, per_step, end };
+        let scale = 1.0 / setup.config.train.micro_batches() as f32;
+        let numbers = Numbers::training(&setup.config, &self.grid, step);
         let names = self.moments.is_heard().then(|| self.names_by_use());
         let loss_scale = self.loss_factor()?;
         let (data, phases) = ((&mut self.data, &*self.data_order), &mut self.phases);
@@ -117,7 +114,7 @@ impl Worker {
         let ran = self.executor.train(&mut self.parts, &mut self.planes, mode, scale, &mut feed);
         self.passed_over += ran.map_err(|source| WorkerError::Step {
             step,
-            micro_batch: first + feed.at.map_or(0, |action| action.micro_batch as u64),
+            micro_batch: numbers.in_walk(feed.at.map_or(0, |action| action.micro_batch)),
             source: Box::new(source),
         })?;
         if self.marks.is_some() {
@@ -266,8 +263,8 @@ impl Worker {
         self.begin_part(RunPart::Validation, self.device.step().into());
         self.phases.begin_validation();
         let own = self.validation_passes()?;
-        let count = self.setup.config.train.validation_micro_batches;
-        let all = validation::of_all(&mut self.planes, &own, count)?;
+        let assignment = self.setup.config.validation_assignment();
+        let all = validation::of_all(&mut self.planes, &own, &assignment)?;
         self.phases.end_validation();
         Ok(Validation::of(&all))
     }
@@ -275,12 +272,9 @@ impl Worker {
     /// Returns the results of this rank's validation micro-batches on ranks with the last stage.
     pub(crate) fn validation_passes(&mut self) -> Result<Losses> {
         self.outdate_copies();
-        let (grid, config) = (self.grid, &self.setup.config);
-        let count = config.train.validation_micro_batches;
-        let own = grid.validation_micro_batches(count) as usize;
-        let (first, every) = (grid.coordinate(Axis::Data) as u64, grid.size(Axis::Data) as u64);
-        let numbers = Numbers::Validation { first, every };
-        let dataset = &self.setup.dataset;
+        let (config, dataset) = (&self.setup.config, &self.setup.dataset);
+        let numbers = Numbers::validation(config, &self.grid);
+        let own = numbers.count();
         // A prefetcher of its own: that of training goes on where it is.
         let mut data = Prefetcher::new(Arc::clone(&dataset.source), config.data.prefetch);
         let order = self.executor.validation_data_order(own, dataset.source.packs_documents());

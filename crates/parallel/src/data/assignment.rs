@@ -1,0 +1,198 @@
+//! Assignment of micro-batches to the replicas of a model.
+
+/// Order in which lanes are given to replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// Each replica runs neighbouring lanes.
+    Contiguous,
+    /// Replica r of d runs lanes r, r + d, r + 2d ….
+    InTurn,
+}
+
+/// The replica that runs each of a fixed number of micro-batches, for any number of replicas.
+///
+/// Micro-batches are numbered from 0. They form lanes of equally many neighbours; a lane is never divided.
+/// Replicas run equally many lanes or differ by one, the first ones having more. A replica runs its
+/// micro-batches in the order of their numbers.
+///
+/// ```
+/// use parallel::data::Assignment;
+/// let runs = Assignment::contiguous(3, 2).with_lanes_of(2); // 6 micro-batches in 3 lanes on 2 replicas
+/// assert_eq!(runs.numbers(0).collect::<Vec<_>>(), [0, 1, 2, 3]);
+/// assert_eq!(runs.owner(5), (1, 1)); // the second micro-batch of replica 1
+/// let turns = Assignment::in_turn(3, 2);
+/// assert_eq!(turns.numbers(0).collect::<Vec<_>>(), [0, 2]);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Assignment {
+    order: Order,
+    lanes: usize,
+    micro_batches_per_lane: usize,
+    replicas: usize,
+}
+
+impl Assignment {
+    /// Creates contiguous runs of `lanes` lanes, each of one micro-batch, on `replicas` replicas.
+    #[must_use]
+    pub fn contiguous(lanes: usize, replicas: usize) -> Self {
+        Self::new(Order::Contiguous, lanes, replicas)
+    }
+
+    /// Deals `lanes` lanes, each of one micro-batch, to `replicas` replicas in turn.
+    #[must_use]
+    pub fn in_turn(lanes: usize, replicas: usize) -> Self {
+        Self::new(Order::InTurn, lanes, replicas)
+    }
+
+    fn new(order: Order, lanes: usize, replicas: usize) -> Self {
+        Assignment { order, lanes, micro_batches_per_lane: 1, replicas: replicas.max(1) }
+    }
+
+    /// Returns the assignment of equally many lanes with this many micro-batches each.
+    #[must_use]
+    pub fn with_lanes_of(self, micro_batches: usize) -> Self {
+        Assignment { micro_batches_per_lane: micro_batches.max(1), ..self }
+    }
+
+    /// Number of replicas.
+    #[must_use]
+    pub fn replicas(&self) -> usize {
+        self.replicas
+    }
+
+    /// Number of lanes of all replicas.
+    #[must_use]
+    pub fn lanes(&self) -> usize {
+        self.lanes
+    }
+
+    /// Number of micro-batches in one lane.
+    #[must_use]
+    pub fn micro_batches_per_lane(&self) -> usize {
+        self.micro_batches_per_lane
+    }
+
+    /// Number of micro-batches of all replicas.
+    #[must_use]
+    pub fn total(&self) -> usize {
+        self.lanes * self.micro_batches_per_lane
+    }
+
+    /// Returns the number of lanes of a replica.
+    #[must_use]
+    pub fn lanes_of(&self, replica: usize) -> usize {
+        self.lanes / self.replicas + usize::from(replica < self.lanes % self.replicas)
+    }
+
+    /// Returns the number of micro-batches of a replica. Replica 0 has the most.
+    #[must_use]
+    pub fn count(&self, replica: usize) -> usize {
+        self.lanes_of(replica) * self.micro_batches_per_lane
+    }
+
+    /// Returns the number of a replica's micro-batch `index`, which is below the replica's count.
+    #[must_use]
+    pub fn number(&self, replica: usize, index: usize) -> usize {
+        let (lane, offset) = (index / self.micro_batches_per_lane, index % self.micro_batches_per_lane);
+        let lane = match self.order {
+            Order::Contiguous => self.first_lane(replica) + lane,
+            Order::InTurn => replica + self.replicas * lane,
+        };
+        lane * self.micro_batches_per_lane + offset
+    }
+
+    /// The numbers of a replica's micro-batches, in order.
+    pub fn numbers(&self, replica: usize) -> impl Iterator<Item = usize> + use<> {
+        let assignment = *self;
+        (0..self.count(replica)).map(move |index| assignment.number(replica, index))
+    }
+
+    /// Returns the replica that runs micro-batch `number`, and the index among that replica's micro-batches.
+    #[must_use]
+    pub fn owner(&self, number: usize) -> (usize, usize) {
+        let (lane, offset) = (number / self.micro_batches_per_lane, number % self.micro_batches_per_lane);
+        let (replica, index) = match self.order {
+            Order::Contiguous => {
+                let replica = self.replica_of_run(lane);
+                (replica, lane - self.first_lane(replica))
+            }
+            Order::InTurn => (lane % self.replicas, lane / self.replicas),
+        };
+        (replica, index * self.micro_batches_per_lane + offset)
+    }
+
+    /// The first lane of a replica's contiguous run.
+    fn first_lane(&self, replica: usize) -> usize {
+        replica * (self.lanes / self.replicas) + replica.min(self.lanes % self.replicas)
+    }
+
+    /// The replica whose contiguous run contains a lane.
+    fn replica_of_run(&self, lane: usize) -> usize {
+        let (each, longer) = (self.lanes / self.replicas, self.lanes % self.replicas);
+        match lane.checked_sub(longer * (each + 1)) {
+            None => lane / (each + 1),
+            Some(after) => longer + after / each.max(1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{Assignment, Order};
+
+    fn numbers(assignment: Assignment) -> Vec<Vec<usize>> {
+        (0..assignment.replicas()).map(|replica| assignment.numbers(replica).collect()).collect()
+    }
+
+    #[test]
+    fn seven_replicas_run_eight_lanes() {
+        let runs = Assignment::contiguous(8, 7);
+        assert_eq!(numbers(runs), [vec![0, 1], vec![2], vec![3], vec![4], vec![5], vec![6], vec![7]]);
+        let turns = Assignment::in_turn(8, 7).with_lanes_of(2);
+        assert_eq!(turns.numbers(0).collect::<Vec<_>>(), [0, 1, 14, 15]);
+        assert_eq!((turns.count(6), turns.owner(13), turns.owner(14)), (2, (6, 1), (0, 2)));
+    }
+
+    #[test]
+    fn contiguous_runs_follow_each_other() {
+        for replicas in 1..6 {
+            let runs = Assignment::contiguous(6, replicas).with_lanes_of(3);
+            assert_eq!(numbers(runs).concat(), (0..18).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn lanes_are_dealt_to_one_replica_after_the_other() {
+        for lane in 0..9 {
+            assert_eq!(Assignment::in_turn(9, 4).owner(lane), (lane % 4, lane / 4));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn each_micro_batch_has_one_owner(
+            lanes in 0_usize..40,
+            replicas in 1_usize..12,
+            each in 1_usize..5,
+            order in prop_oneof![Just(Order::Contiguous), Just(Order::InTurn)],
+        ) {
+            let assignment = Assignment::new(order, lanes, replicas).with_lanes_of(each);
+            let all = numbers(assignment);
+            for (replica, own) in all.iter().enumerate() {
+                prop_assert_eq!(own.len(), assignment.count(replica));
+                prop_assert!(own.is_sorted());
+                let is_lane = |lane: &[usize]| lane[0] % each == 0 && lane[each - 1] == lane[0] + each - 1;
+                prop_assert!(own.chunks(each).all(is_lane));
+                prop_assert!([lanes / replicas, lanes.div_ceil(replicas)].contains(&assignment.lanes_of(replica)));
+                for (index, number) in own.iter().enumerate() {
+                    prop_assert_eq!(assignment.owner(*number), (replica, index));
+                }
+            }
+            let mut every = all.concat();
+            every.sort_unstable();
+            prop_assert_eq!(every, (0..assignment.total()).collect::<Vec<_>>());
+        }
+    }
+}

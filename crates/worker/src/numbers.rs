@@ -1,0 +1,102 @@
+//! Numbers of the micro-batches that a rank runs.
+
+use config::RunConfig;
+use data::MicroBatchId;
+use parallel::data::Assignment;
+use parallel::{Axis, RankGrid};
+
+/// The numbers of the micro-batches of one walk through the schedule, and of those of later walks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Numbers {
+    /// Creates an identifier from a number: of training, or of validation.
+    id: fn(u64) -> MicroBatchId,
+    assignment: Assignment,
+    /// The replica that this rank belongs to.
+    replica: usize,
+    /// Index of the walk, and number of walks whose micro-batches follow each other.
+    walk: u64,
+    walks: u64,
+}
+
+impl Numbers {
+    /// Returns the numbers of training step `step`, which those of later steps follow.
+    pub(crate) fn training(config: &RunConfig, grid: &RankGrid, step: u64) -> Self {
+        Numbers {
+            id: MicroBatchId::Training,
+            assignment: config.training_assignment(),
+            replica: grid.coordinate(Axis::Data),
+            walk: step,
+            walks: config.train.steps,
+        }
+    }
+
+    /// Returns the numbers of a validation.
+    pub(crate) fn validation(config: &RunConfig, grid: &RankGrid) -> Self {
+        Numbers {
+            id: MicroBatchId::Validation,
+            assignment: config.validation_assignment(),
+            replica: grid.coordinate(Axis::Data),
+            walk: 0,
+            walks: 1,
+        }
+    }
+
+    /// Returns whether the micro-batches are those of training.
+    pub(crate) fn trains(&self) -> bool {
+        matches!((self.id)(0), MicroBatchId::Training(_))
+    }
+
+    /// Number of micro-batches of this replica in one walk.
+    pub(crate) fn count(&self) -> usize {
+        self.assignment.count(self.replica)
+    }
+
+    /// Returns the number within the walk of this replica's micro-batch `index`.
+    pub(crate) fn in_walk(&self, index: usize) -> u64 {
+        self.assignment.number(self.replica, index) as u64
+    }
+
+    /// Returns the identifier of this replica's micro-batch `index`.
+    pub(crate) fn id(&self, index: usize) -> MicroBatchId {
+        let before = self.walk.saturating_mul(self.assignment.total() as u64);
+        (self.id)(before.saturating_add(self.in_walk(index)))
+    }
+
+    /// Returns the identifiers from entry `from` of `order`, a list of indices, to the end of the last walk.
+    pub(crate) fn following(self, order: &[usize], from: usize) -> impl Iterator<Item = MicroBatchId> + '_ {
+        let this_walk = order[from.min(order.len())..].iter().map(move |index| self.id(*index));
+        let walks = if order.is_empty() { 0 } else { self.walks };
+        let later = (self.walk + 1..walks).map(move |walk| Numbers { walk, ..self });
+        this_walk.chain(later.flat_map(move |numbers| order.iter().map(move |index| numbers.id(*index))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use data::MicroBatchId::{self, Training, Validation};
+    use parallel::data::Assignment;
+
+    use super::Numbers;
+
+    fn listed(numbers: Numbers, order: &[usize], from: usize) -> Vec<MicroBatchId> {
+        numbers.following(order, from).collect()
+    }
+
+    #[test]
+    fn micro_batches_of_later_steps_follow_in_training() {
+        let assignment = Assignment::contiguous(2, 2).with_lanes_of(2);
+        let training = Numbers { id: Training, assignment, replica: 1, walk: 1, walks: 3 };
+        assert_eq!((training.count(), training.in_walk(1), training.trains()), (2, 3, true));
+        assert_eq!(listed(training, &[1, 0], 1), [6, 11, 10].map(Training));
+        assert_eq!(listed(Numbers { walk: 2, ..training }, &[1, 0], 0), [11, 10].map(Training));
+        assert_eq!(listed(training, &[], 0), []);
+    }
+
+    #[test]
+    fn nothing_follows_a_validation() {
+        let assignment = Assignment::in_turn(5, 2);
+        let validation = Numbers { id: Validation, assignment, replica: 1, walk: 0, walks: 1 };
+        assert_eq!((validation.count(), validation.trains()), (2, false));
+        assert_eq!(listed(validation, &[0, 1], 0), [1, 3].map(Validation));
+    }
+}
