@@ -5,6 +5,7 @@ use crate::data_file::DataFile;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::ops::Range;
+use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -66,14 +67,16 @@ impl FileTokenizer {
 
     fn parse(path: &Path, json: Vec<u8>, sha256: String) -> Result<Self, Error> {
         let bad = |reason: String| Error::BadTokenizer { path: path.to_path_buf(), reason };
-        let mut tokenizer =
-            tokenizers::Tokenizer::from_bytes(&json).map_err(|error| bad(error.to_string()))?;
+        // The library panics on some texts that are no JSON, and on some objects that are no tokenizer.
+        let described: Value = serde_json::from_slice(&json).map_err(|error| bad(error.to_string()))?;
+        let built = catch_unwind(|| tokenizers::Tokenizer::from_bytes(&json))
+            .map_err(|_| bad("it does not describe a tokenizer".to_owned()))?;
+        let mut tokenizer = built.map_err(|error| bad(error.to_string()))?;
         // Text that spells out a special token is encoded as text, and nothing is truncated.
         tokenizer.set_encode_special_tokens(true);
         tokenizer.with_truncation(None).map_err(|error| bad(error.to_string()))?.with_padding(None);
         let largest = tokenizer.get_vocab(true).into_values().max();
         let vocabulary = largest.ok_or_else(|| bad("it has no token".to_owned()))? as usize + 1;
-        let described: Value = serde_json::from_slice(&json).map_err(|error| bad(error.to_string()))?;
         let is_byte_level =
             ["pre_tokenizer", "decoder"].iter().all(|part| contains(&described[part], "\"ByteLevel\""));
         let splits_at_spaces = is_byte_level && splits_at_spaces(&described);

@@ -230,6 +230,33 @@ mod tests {
         assert_eq!(refused.to_string(), "there is no file gtp2");
     }
 
+    /// Loads a tokenizer from a file with this text.
+    fn loaded(text: &[u8]) -> Result<Tokenizer, Error> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tokenizer.json");
+        std::fs::write(&path, text).unwrap();
+        Tokenizer::from_name(path.to_str().unwrap())
+    }
+
+    #[test]
+    fn files_that_are_no_tokenizer_are_refused_in_a_sentence() {
+        for text in [
+            r#"{"decoder":""#,
+            r#"{"decoder":"}"#,
+            "",
+            "{",
+            "[]",
+            "{}",
+            "null",
+            r#"{"model":{"type":"BPE"}}"#,
+            r#"{"version":"1.0","added_tokens":[],"model":{"type":"BPE","vocab":{},"merges":["a"]}}"#,
+            r#"{"version":"1.0","model":{"type":"WordLevel","vocab":{"a":-1},"unk_token":"b"}}"#,
+        ] {
+            let refused = loaded(text.as_bytes()).unwrap_err();
+            assert!(matches!(refused, Error::BadTokenizer { .. }), "{text}: {refused}");
+        }
+    }
+
     /// Tokens of tiktoken's `get_encoding("gpt2")` in Python.
     #[test]
     fn gpt2_gives_the_tokens_of_tiktoken() {
@@ -269,6 +296,22 @@ mod tests {
                 let bytes: usize = tokens.iter().map(|token| lengths[*token as usize] as usize).sum();
                 prop_assert_eq!(bytes, text.len());
                 prop_assert_eq!(tokenizer.decode(&tokens), text.as_str());
+            }
+        }
+
+        #[test]
+        fn a_damaged_file_never_panics(
+            cut in 0_usize..4_000,
+            replaced in 0_usize..4_000,
+            byte in 0_u8..=255,
+        ) {
+            let mut text = Tokenizer::Bytes.json().unwrap();
+            let (cut, replaced) = (cut % text.len(), replaced % text.len());
+            prop_assert!(loaded(&text[..cut]).is_err());
+            text[replaced] = byte;
+            if let Ok(tokenizer) = loaded(&text) {
+                // What loads also encodes.
+                prop_assert!(tokenizer.encode("a é").is_ok());
             }
         }
 
