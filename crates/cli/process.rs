@@ -32,7 +32,7 @@ pub(crate) fn check_stack() -> Result<(), String> {
 pub(crate) fn prepare(joins: bool) -> Result<(), CliError> {
     Log::check_variable().map_err(|error| CliError::Refused(error.to_string()))?;
     device::heap::return_large();
-    if device::host::address_space().is_some() {
+    if device::host::AddressLimit::of_process().is_some() {
         device::heap::share_arena();
     }
     run::heed_limits()?;

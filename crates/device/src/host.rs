@@ -19,39 +19,78 @@ pub struct HostCapacity {
 }
 
 impl HostCapacity {
-    /// The smallest of the machine's memory, the limits of the process's control groups (v1 and v2) and its
-    /// limit on address space (`ulimit -v`).
+    /// Returns the smallest of the machine's memory, the limits of the process's control groups (v1 and v2)
+    /// and its limit on addresses.
     #[must_use]
     pub fn of_process() -> Self {
         let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        Self::smallest(physical_memory(), group_limit(&groups, Path::new("/sys/fs/cgroup")), address_space())
+        let group = group_limit(&groups, Path::new("/sys/fs/cgroup"));
+        Self::smallest(physical_memory(), group, AddressLimit::of_process())
     }
 
-    fn smallest(machine: u64, group: Option<u64>, address_space: Option<u64>) -> Self {
+    fn smallest(machine: u64, group: Option<u64>, addresses: Option<AddressLimit>) -> Self {
+        let limited = |bytes, limit| HostCapacity { bytes, limit: Some(limit) };
+        let group = group.map(|bytes| limited(bytes, "its control group"));
+        let addresses = addresses.map(|limit| limited(limit.bytes, limit.name()));
         let machine = HostCapacity { bytes: machine, limit: None };
-        let limits = [(group, "its control group"), (address_space, "ulimit -v")];
-        let limits = limits.map(|(bytes, limit)| Some(HostCapacity { bytes: bytes?, limit: Some(limit) }));
-        [Some(machine), limits[0], limits[1]]
-            .into_iter()
-            .flatten()
-            .min_by_key(|capacity| capacity.bytes)
-            .unwrap_or(machine)
+        let all = [Some(machine), group, addresses].into_iter().flatten();
+        all.min_by_key(|capacity| capacity.bytes).unwrap_or(machine)
     }
 }
 
-/// Returns the limit on this process's address space in bytes (`ulimit -v`), if there is one.
-#[must_use]
-pub fn address_space() -> Option<u64> {
-    let limits = fs::read_to_string("/proc/self/limits").ok()?;
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
-    line.split_whitespace().next()?.parse().ok()
+/// The mappings that a limit on addresses counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CountedAddresses {
+    /// All mappings: `ulimit -v`.
+    All,
+    /// Private writable mappings: `ulimit -d`.
+    Data,
 }
 
-/// Returns the bytes of addresses that this process has reserved, with or without memory; `None` where the
-/// system does not say.
-#[must_use]
-pub fn reserved_addresses() -> Option<u64> {
-    kibibytes(&fs::read_to_string("/proc/self/status").ok()?, "VmSize:")
+/// A limit on the addresses that this process reserves, with or without memory behind them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressLimit {
+    /// The mappings that count.
+    pub counted: CountedAddresses,
+    /// The most bytes of them.
+    pub bytes: u64,
+}
+
+impl AddressLimit {
+    /// Returns the smaller of this process's limits `ulimit -v` and `ulimit -d`; `None` without any.
+    #[must_use]
+    pub fn of_process() -> Option<Self> {
+        Self::smallest(&fs::read_to_string("/proc/self/limits").ok()?)
+    }
+
+    /// Returns the smaller limit in `limits`, the text of `/proc/self/limits`.
+    fn smallest(limits: &str) -> Option<Self> {
+        let rows = [("Max address space", CountedAddresses::All), ("Max data size", CountedAddresses::Data)];
+        let limit = |(title, counted)| {
+            let row = limits.lines().find_map(|line| line.strip_prefix(title))?;
+            Some(AddressLimit { counted, bytes: row.split_whitespace().next()?.parse().ok()? })
+        };
+        rows.into_iter().filter_map(limit).min_by_key(|limit| limit.bytes)
+    }
+
+    /// The shell's command that sets the limit.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self.counted {
+            CountedAddresses::All => "ulimit -v",
+            CountedAddresses::Data => "ulimit -d",
+        }
+    }
+
+    /// Returns the bytes of this process that the limit counts; `None` where the system does not report them.
+    #[must_use]
+    pub fn reserved(self) -> Option<u64> {
+        let name = match self.counted {
+            CountedAddresses::All => "VmSize:",
+            CountedAddresses::Data => "VmData:",
+        };
+        kibibytes(&fs::read_to_string("/proc/self/status").ok()?, name)
+    }
 }
 
 /// Returns the most physical memory that this process has had so far, in bytes; `None` where the system does
@@ -98,16 +137,28 @@ mod tests {
 
     #[test]
     fn the_smallest_bound_counts_and_is_named() {
+        let limits = |all: &str, data: &str| {
+            let row = |title: &str, soft: &str| format!("{title:<26}{soft:<21}unlimited            bytes\n");
+            row("Max data size", data) + &row("Max address space", all)
+        };
+        let none = limits("unlimited", "unlimited");
         let table = [
-            ((100, None, None), (100, None)),
-            ((100, Some(200), Some(300)), (100, None)),
-            ((100, Some(50), Some(70)), (50, Some("its control group"))),
-            ((100, Some(50), Some(40)), (40, Some("ulimit -v"))),
+            ((100, None, &*none), (100, None)),
+            ((100, Some(200), &limits("300", "400")), (100, None)),
+            ((100, Some(50), &limits("70", "unlimited")), (50, Some("its control group"))),
+            ((100, Some(50), &limits("40", "unlimited")), (40, Some("ulimit -v"))),
+            ((100, Some(50), &limits("40", "30")), (30, Some("ulimit -d"))),
+            ((100, None, "no such rows"), (100, None)),
         ];
-        for ((machine, group, address_space), (bytes, limit)) in table {
-            let found = HostCapacity::smallest(machine, group, address_space);
-            assert_eq!(found, HostCapacity { bytes, limit });
+        for ((machine, group, limits), (bytes, limit)) in table {
+            let capacity = HostCapacity::smallest(machine, group, AddressLimit::smallest(limits));
+            assert_eq!(capacity, HostCapacity { bytes, limit });
         }
+        assert!(
+            [CountedAddresses::All, CountedAddresses::Data]
+                .into_iter()
+                .all(|counted| { AddressLimit { counted, bytes: 0 }.reserved().unwrap() > 1 << 16 })
+        );
         assert!(HostCapacity::of_process().bytes > 1 << 20 && peak_resident().unwrap() > 1 << 20);
     }
 

@@ -2,7 +2,7 @@
 
 use collective::kept_bytes;
 use config::{OptimKind, RunConfig};
-use device::host::{HostCapacity, address_space, reserved_addresses};
+use device::host::{AddressLimit, CountedAddresses, HostCapacity};
 use device::{Category, DType, Kind};
 use parallel::pipeline::Crossing;
 use serde_json::{Value, json};
@@ -132,10 +132,14 @@ fn message_bytes(setup: &Setup, plans: &Plans) -> u64 {
 /// Bytes of addresses that a run on the host reserves beyond its memory, if they are what limits it.
 fn address_bytes(setup: &Setup, ranks: u64) -> u64 {
     let capacity = HostCapacity::of_process().bytes;
-    if setup.placement.description().kind != Kind::Cpu || address_space() != Some(capacity) {
-        return 0;
-    }
-    let now = reserved_addresses().unwrap_or(0).saturating_sub(program::resident_bytes());
+    let limit = AddressLimit::of_process().filter(|limit| limit.bytes == capacity);
+    let Some(limit) = limit.filter(|_| setup.placement.description().kind == Kind::Cpu) else { return 0 };
+    let program = match limit.counted {
+        CountedAddresses::All => program::resident_bytes(),
+        // The program's code does not count.
+        CountedAddresses::Data => 0,
+    };
+    let now = limit.reserved().unwrap_or(0).saturating_sub(program);
     now + (THREADS + THREADS_OF_RANK * ranks) * threads::STACK_BYTES as u64
 }
 

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use checkpoint::ResumePoint;
 use config::{Precision, RunConfig};
+use device::host::{AddressLimit, HostCapacity};
 use device::{Backend, DType, Description, Device, DeviceError, DeviceOptions, Kind, cuda};
 use nn::Stage;
+use system::numbers::grouped;
 
 use crate::blueprint::Blueprint;
 use crate::build::{self, Dataset};
@@ -58,7 +60,7 @@ impl Setup {
     /// settings come from the configuration, or else from the environment ([`memory::ENVIRONMENT`]). Errors:
     /// wrong data or allocator settings, with their key; those of `divide`.
     pub fn new<E: From<WorkerError>>(
-        mut config: RunConfig,
+        config: RunConfig,
         placement: Placement,
         divide: impl FnOnce(&RunConfig, &Dataset, &Description) -> std::result::Result<Vec<Stage>, E>,
     ) -> std::result::Result<Self, E> {
@@ -79,7 +81,6 @@ impl Setup {
         let dataset = build::dataset(&config)?;
         let settings =
             allocator_settings(&config, placement.description().kind, |name| std::env::var(name).ok())?;
-        settings.text().clone_into(&mut config.memory.allocator);
         let limit_bytes = Some(config.memory.limit_bytes).filter(|limit| *limit > 0);
         let device = DeviceOptions { settings, limit_bytes, tf32: config.precision.tf32 };
         let description = placement.description();
@@ -156,13 +157,29 @@ impl Setup {
 /// `benches/notes/allocator.md`).
 pub const DEFAULT_ALLOCATOR: &str = "expandable_segments:True";
 
-/// Default allocator settings under a limit on address space, which expandable segments would exceed:
-/// segments of a fixed size.
-const DEFAULT_IN_LITTLE_SPACE: &str = "expandable_segments:False";
+/// Default allocator settings under a limit on addresses, which expandable segments would exceed: segments of
+/// a fixed size.
+const DEFAULT_UNDER_ADDRESS_LIMIT: &str = "expandable_segments:False";
 
 fn default_allocator(kind: Kind) -> &'static str {
-    let limited = kind == Kind::Cpu && device::host::address_space().is_some();
-    if limited { DEFAULT_IN_LITTLE_SPACE } else { DEFAULT_ALLOCATOR }
+    let limited = kind == Kind::Cpu && AddressLimit::of_process().is_some();
+    if limited { DEFAULT_UNDER_ADDRESS_LIMIT } else { DEFAULT_ALLOCATOR }
+}
+
+/// Refuses expandable segments, set by `setting`, where a limit on addresses is the capacity of the host: a
+/// segment reserves addresses for more than all of the capacity.
+fn check_addresses(settings: memory::Settings, kind: Kind, setting: &str) -> Result<memory::Settings> {
+    let capacity = HostCapacity::of_process();
+    let limit = AddressLimit::of_process().filter(|limit| limit.bytes == capacity.bytes);
+    let Some(limit) = limit.filter(|_| kind == Kind::Cpu && settings.expandable_segments) else {
+        return Ok(settings);
+    };
+    Err(WorkerError::Refused(format!(
+        "{setting}: expandable_segments:True reserves more addresses than {} allows, {} bytes: leave \
+         memory.allocator empty, or set expandable_segments:False",
+        limit.name(),
+        grouped(limit.bytes)
+    )))
 }
 
 /// The least compute capability with FP8 matmuls, of Ada.
@@ -196,16 +213,18 @@ fn allocator_settings(
 ) -> Result<memory::Settings> {
     let text = &config.memory.allocator;
     if !text.is_empty() {
-        return memory::Settings::parse(text)
-            .map_err(|error| WorkerError::Refused(format!("memory.allocator: {error}")));
+        let settings = memory::Settings::parse(text)
+            .map_err(|error| WorkerError::Refused(format!("memory.allocator: {error}")))?;
+        return check_addresses(settings, kind, "memory.allocator");
     }
     let Some(name) = memory::ENVIRONMENT.into_iter().find(|name| variable(name).is_some()) else {
         let default = default_allocator(kind);
         return memory::Settings::parse(default)
             .map_err(|error| WorkerError::Refused(format!("{default}: {error}")));
     };
-    memory::Settings::from_environment(variable)
-        .map_err(|error| WorkerError::Refused(format!("{name}: {error}")))
+    let settings = memory::Settings::from_environment(variable)
+        .map_err(|error| WorkerError::Refused(format!("{name}: {error}")))?;
+    check_addresses(settings, kind, name)
 }
 
 impl std::fmt::Debug for Setup {
