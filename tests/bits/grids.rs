@@ -49,6 +49,17 @@ const GRIDS: &[Row] = &[
         &["precision.compute=bf16", "precision.gradients=bf16"],
         &[&["parallel.data=1"], &["parallel.data=2", SHARDED], &["parallel.data=4"]],
     ),
+    // Rank 0's shard has every trained element, and the other ranks have none.
+    (
+        MLP,
+        &["precision.compute=bf16", "model.sizes=[8, 8]", "parallel.bucket_bytes=512"],
+        &[&["parallel.data=1"], &["parallel.data=2", SHARDED]],
+    ),
+    (
+        GPT,
+        &["precision.compute=bf16", "model.width=64", "model.biases=false", "train.freeze=['w*', 'h.*']"],
+        &[&["parallel.data=1"], &["parallel.data=2", SHARDED]],
+    ),
     // f32 weights, which operators cast to a half type.
     (
         GPT,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use parallel::Axis;
 use sha2::{Digest, Sha256};
 use tensor::Tensor;
 
@@ -19,7 +20,8 @@ const PIECE: usize = 1 << 18;
 /// Errors: weights that should be equal on several ranks differ, named with the first such rank.
 pub fn agreed_hash(worker: &mut Worker) -> Result<String> {
     let masters = state::masters(worker);
-    if masters.iter().all(Array::is_whole) {
+    let one_stage = worker.grid().size(Axis::Pipeline) == 1;
+    if one_stage && masters.iter().all(Array::is_replicated) {
         let masters = masters.iter().filter_map(|array| Some((array.name.as_str(), array.whole()?)));
         let own = weights_sha256(masters)?;
         return same_where_shared(worker, &[("weights", &own)]).map(|()| own);
@@ -28,8 +30,7 @@ pub fn agreed_hash(worker: &mut Worker) -> Result<String> {
     let in_use = || worker.models().flat_map(|model| model.parameters().list());
     let named = |parameter: &'_ nn::Parameter| (parameter.name.clone(), parameter.tensor.clone());
     let all: Vec<_> = in_use().map(named).collect();
-    let mut hashes =
-        vec![(format!("stage.{}", worker.grid().coordinate(parallel::Axis::Pipeline)), hash_of(&all)?)];
+    let mut hashes = vec![(format!("stage.{}", worker.grid().coordinate(Axis::Pipeline)), hash_of(&all)?)];
     for copied in in_use().filter(|parameter| parameter.shared).map(named) {
         hashes.push((copied.0.clone(), hash_of(&[copied])?));
     }

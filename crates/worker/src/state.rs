@@ -45,6 +45,8 @@ pub struct Array {
     pub shape: Shape,
     /// The ranks that hold the array, each with its range of elements.
     sources: Vec<(usize, Range<usize>)>,
+    /// Whether every rank of the stage holds the whole array, so that one source stands for all of them.
+    replicated: bool,
     /// This rank's shard, if it has one.
     own: Option<Tensor>,
 }
@@ -110,7 +112,7 @@ fn whole_weight(worker: &Worker, place: usize) -> Array {
     let (entry, (stage, parameter)) = (&worker.blueprint().parameters[place], holder(worker, place));
     let own = worker.model(stage).map(|model| model.parameters().list()[parameter].tensor.clone());
     let sources = vec![(rank_of(worker, 0, stage), 0..entry.shape.elements())];
-    Array { name: entry.name.clone(), dtype: entry.dtype, shape: entry.shape, sources, own }
+    Array { name: entry.name.clone(), dtype: entry.dtype, shape: entry.shape, sources, replicated: true, own }
 }
 
 /// Returns an array that optimizers keep for a parameter.
@@ -123,7 +125,8 @@ fn array(worker: &Worker, place: usize, state: StateArray, kept: &Kept) -> Array
     let (sources, shape) = (sources.collect(), state.shape(entry.shape));
     let key = (stage, state.name);
     let own = kept.get(&key).cloned();
-    Array { name: key.1, dtype: state.dtype, shape, sources, own }
+    let replicated = !shards.is_sharded();
+    Array { name: key.1, dtype: state.dtype, shape, sources, replicated, own }
 }
 
 /// Returns the tensors of this rank into which a checkpoint is read: everything that the rank holds, copies
@@ -190,7 +193,14 @@ pub fn buffers(worker: &Worker) -> Vec<Array> {
         let (stage, number) = entry.holder;
         let own = worker.model(stage).map(|model| model.buffers()[number].tensor().clone());
         let sources = vec![(rank_of(worker, 0, stage), 0..entry.shape.elements())];
-        Array { name: entry.name.clone(), dtype: entry.dtype, shape: entry.shape, sources, own }
+        Array {
+            name: entry.name.clone(),
+            dtype: entry.dtype,
+            shape: entry.shape,
+            sources,
+            replicated: true,
+            own,
+        }
     };
     worker.blueprint().buffers.iter().map(array).collect()
 }
@@ -294,9 +304,9 @@ impl Worker {
 }
 
 impl Array {
-    /// Returns whether every rank holds the whole array.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.sources.iter().all(|(rank, part)| *rank == 0 && part.len() == self.shape.elements())
+    /// Returns whether every rank of the array's stage holds the whole array.
+    pub(crate) fn is_replicated(&self) -> bool {
+        self.replicated
     }
 
     /// The tensor, if this rank holds the whole array.
