@@ -1,23 +1,38 @@
 //! Scaling of images with an antialiased bilinear filter, as Pillow's.
 
-use fast_image_resize::images::{Image, ImageRef};
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use fast_image_resize::images::{TypedImage, TypedImageRef};
+use fast_image_resize::pixels::U8x3;
+use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
 
 use super::picture::{Picture, Window};
+
+/// Channels of the one type of pixel that is scaled, since the library's code for a type is large.
+const CHANNELS: usize = 3;
 
 /// Returns the window of an image, scaled to `width` × `height`; `None` if the window is not within the
 /// image.
 pub(super) fn scaled(from: &Picture, window: Window, width: usize, height: usize) -> Option<Picture> {
-    let pixel = if from.channels == 1 { PixelType::U8 } else { PixelType::U8x3 };
+    if from.channels == CHANNELS {
+        let pixels = in_color(from, &from.pixels, window, (width, height))?;
+        return Some(Picture { width, height, channels: CHANNELS, pixels });
+    }
+    let gray: Vec<_> = from.pixels.iter().flat_map(|value| [*value; CHANNELS]).collect();
+    let pixels = in_color(from, &gray, window, (width, height))?.into_iter().step_by(CHANNELS).collect();
+    Some(Picture { width, height, channels: 1, pixels })
+}
+
+fn in_color(from: &Picture, pixels: &[u8], window: Window, size: (usize, usize)) -> Option<Vec<u8>> {
     let side = |value: usize| u32::try_from(value).ok();
-    let source = ImageRef::new(side(from.width)?, side(from.height)?, &from.pixels, pixel).ok()?;
-    let mut target = Image::new(side(width)?, side(height)?, pixel);
+    let (width, height) = (side(from.width)?, side(from.height)?);
+    let source = TypedImageRef::<U8x3>::from_buffer(width, height, pixels).ok()?;
+    let mut scaled = vec![0; size.0 * size.1 * CHANNELS];
+    let mut target = TypedImage::<U8x3>::from_buffer(side(size.0)?, side(size.1)?, &mut scaled).ok()?;
     let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear)).crop(
         window.left as f64,
         window.top as f64,
         window.width as f64,
         window.height as f64,
     );
-    Resizer::new().resize(&source, &mut target, Some(&options)).ok()?;
-    Some(Picture { width, height, channels: from.channels, pixels: target.into_vec() })
+    Resizer::new().resize_typed(&source, &mut target, Some(&options)).ok()?;
+    Some(scaled)
 }

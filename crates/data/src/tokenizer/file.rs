@@ -69,7 +69,9 @@ impl FileTokenizer {
         let bad = |reason: String| Error::BadTokenizer { path: path.to_path_buf(), reason };
         // The library panics on some texts that are no JSON, and on some objects that are no tokenizer.
         let described: Value = serde_json::from_slice(&json).map_err(|error| bad(error.to_string()))?;
-        let built = catch_unwind(|| tokenizers::Tokenizer::from_bytes(&json))
+        let text = str::from_utf8(&json).map_err(|error| bad(error.to_string()))?;
+        // Parsing a string is compiled within the library, once; parsing bytes would be compiled here again.
+        let built = catch_unwind(|| text.parse::<tokenizers::Tokenizer>())
             .map_err(|_| bad("it does not describe a tokenizer".to_owned()))?;
         let mut tokenizer = built.map_err(|error| bad(error.to_string()))?;
         // Text that spells out a special token is encoded as text, and nothing is truncated.
