@@ -29,13 +29,13 @@ pub fn for_pieces<T: Send>(out: &mut [T], piece_len: usize, body: impl Fn(usize,
             body(0, out);
         }
     } else {
-        out.par_chunks_mut(piece_len).enumerate().for_each(|(index, piece)| body(index, piece));
+        pieces_in_parallel(out, piece_len, &body);
     }
 }
 
 /// Calls `body(index)` for every index below `count`, in parallel, and returns the results in order.
 pub fn map<T: Send>(count: usize, body: impl Fn(usize) -> T + Sync + Send) -> Vec<T> {
-    (0..count).into_par_iter().map(body).collect()
+    map_in_parallel(count, &body)
 }
 
 /// Calls `body` for each task, in parallel if there are several. Meant for loops that write several slices:
@@ -44,6 +44,20 @@ pub fn for_tasks<T: Send>(tasks: Vec<T>, body: impl Fn(T) + Sync + Send) {
     if tasks.len() <= 1 {
         tasks.into_iter().for_each(body);
     } else {
-        tasks.into_par_iter().for_each(body);
+        tasks_in_parallel(tasks, &body);
     }
+}
+
+// Rayon's loops are much code: behind a call of `dyn Fn` they are compiled for each type, not for each loop.
+
+fn pieces_in_parallel<T: Send>(out: &mut [T], piece_len: usize, body: &(dyn Fn(usize, &mut [T]) + Sync)) {
+    out.par_chunks_mut(piece_len).enumerate().for_each(|(index, piece)| body(index, piece));
+}
+
+fn map_in_parallel<T: Send>(count: usize, body: &(dyn Fn(usize) -> T + Sync)) -> Vec<T> {
+    (0..count).into_par_iter().map(body).collect()
+}
+
+fn tasks_in_parallel<T: Send>(tasks: Vec<T>, body: &(dyn Fn(T) + Sync)) {
+    tasks.into_par_iter().for_each(body);
 }
