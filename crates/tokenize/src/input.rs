@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::job::{HeldOut, Job};
+#[cfg(feature = "parquet")]
 use crate::parquet_file;
 use crate::progress::BytesRead;
 use crate::text::{self, Division, Piece};
@@ -10,7 +11,7 @@ use data::Tokenizer;
 use flate2::read::MultiGzDecoder;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Bytes read ahead of decompression and of lines.
@@ -42,6 +43,13 @@ fn extension(path: &Path) -> &str {
     path.extension().and_then(|extension| extension.to_str()).unwrap_or_default()
 }
 
+/// Returns the error of a file whose reader is an optional feature.
+fn left_out(path: &Path) -> Error {
+    let reason = "this program was built without the readers of Parquet and .zst: \
+                  build with `--features parquet`, or install the wheel, which has them";
+    Error::Invalid { path: path.to_path_buf(), line: None, reason: reason.to_owned() }
+}
+
 /// The units of a job's files, in order.
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
@@ -61,6 +69,7 @@ impl<'a> Reader<'a> {
 
     /// Calls `take` with every unit.
     pub(crate) fn run(mut self, take: Take<'_>) -> Result<()> {
+        self.check_readers()?;
         for path in &self.job.files {
             let kind = if self.job.is_plain_text { Kind::Text } else { Kind::of(path) };
             let goes_on = match kind {
@@ -73,6 +82,15 @@ impl<'a> Reader<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Refuses files whose readers this program was built without, before anything is read.
+    fn check_readers(&self) -> Result<()> {
+        let needs_feature = |path: &&PathBuf| matches!(extension(path), "parquet" | "zst");
+        match self.job.files.iter().find(needs_feature) {
+            Some(path) if !cfg!(feature = "parquet") && !self.job.is_plain_text => Err(left_out(path)),
+            _ => Ok(()),
+        }
     }
 
     fn text(&self, path: &Path, take: Take<'_>) -> Result<bool> {
@@ -132,6 +150,7 @@ impl<'a> Reader<'a> {
         Ok(match extension(path) {
             _ if self.job.is_plain_text => Box::new(buffered),
             "gz" => Box::new(MultiGzDecoder::new(buffered)),
+            #[cfg(feature = "parquet")]
             "zst" => {
                 let decoder = zstd::stream::read::Decoder::with_buffer(buffered);
                 Box::new(decoder.map_err(Error::file(path, "decompress it"))?)
@@ -140,6 +159,12 @@ impl<'a> Reader<'a> {
         })
     }
 
+    #[cfg(not(feature = "parquet"))]
+    fn parquet(&mut self, path: &Path, _take: Take<'_>) -> Result<bool> {
+        Err(left_out(path))
+    }
+
+    #[cfg(feature = "parquet")]
     fn parquet(&mut self, path: &Path, take: Take<'_>) -> Result<bool> {
         if extension(path) != "parquet" {
             let reason = "a Parquet file is compressed inside, not as a whole".to_owned();
