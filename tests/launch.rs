@@ -13,7 +13,7 @@ fn script(path: &Path, text: &str) {
 }
 
 /// Runs the script with `cargo` as the body of a stand-in for cargo.
-fn launch_test(cargo: &str) -> Output {
+fn launch_test(cargo: &str, arguments: &[&str]) -> Output {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     for tool in ["launch/setup", "launch/wheel", "bin/shellcheck", ".ci/run"] {
@@ -22,18 +22,20 @@ fn launch_test(cargo: &str) -> Output {
     script(&path("bin/cargo"), cargo);
     fs::copy("launch/test", path("launch/test")).unwrap();
     let search = format!("{}:{}", path("bin").display(), std::env::var("PATH").unwrap());
-    Command::new(path("launch/test")).env("PATH", search).env("PLIMSOLL_NO_WHEEL", "1").output().unwrap()
+    let mut command = Command::new(path("launch/test"));
+    command.args(arguments).env("PATH", search).env("PLIMSOLL_NO_WHEEL", "1").output().unwrap()
 }
 
 #[test]
 fn every_failure_is_listed_at_the_end() {
-    let passed = launch_test("exit 0");
+    let passed = launch_test("exit 0", &["--all"]);
     let printed = String::from_utf8_lossy(&passed.stdout).into_owned();
     assert!(passed.status.success() && printed.contains("launch/test: all "), "{printed}");
     let failed = launch_test(
         "case $1 in fmt) exit 1;; doc) exit 101;; test)\n\
          echo 'test one::works ... ok'; echo 'test two::breaks ... FAILED'; echo 'test three ... FAILED'\n\
          exit 101;; esac",
+        &["--all"],
     );
     assert_eq!(failed.status.code(), Some(1));
     let said = String::from_utf8_lossy(&failed.stderr).into_owned();
@@ -43,4 +45,13 @@ fn every_failure_is_listed_at_the_end() {
     // The checks after the failures ran too.
     let printed = String::from_utf8_lossy(&failed.stdout).into_owned();
     assert!(printed.contains("== scripts") && printed.contains("== documents"), "{printed}");
+}
+
+#[test]
+fn only_the_tests_run_unless_all_is_asked_for() {
+    let passed = launch_test("case $1 in test) exit 0;; *) exit 1;; esac", &[]);
+    let printed = String::from_utf8_lossy(&passed.stdout).into_owned();
+    assert!(passed.status.success() && printed.contains("== tests"), "{printed}");
+    assert!(!printed.contains("== format"), "{printed}");
+    assert_eq!(launch_test("exit 0", &["--everything"]).status.code(), Some(2));
 }
