@@ -89,10 +89,11 @@ __device__ __forceinline__ float factor_of(const StepState &state) {
     return __fmul_rn(state.clip_factor, state.gradient_scale);
 }
 
-// Counts an update and computes its coefficients, unless the step is skipped. Launch: one thread.
-KERNEL begin_adamw(StepState *state, float beta1, float beta2, float epsilon, float weight_decay) {
+// Counts `count` updates, 1 or 0, and computes the coefficients of the current one, unless the step is skipped.
+// Launch: one thread.
+KERNEL begin_adamw(StepState *state, u32 count, float beta1, float beta2, float epsilon, float weight_decay) {
     if (skips(state)) return;
-    state->updates += 1;
+    state->updates += count;
     const Exact one = {1.0}, rate = {state->learning_rate}, decay1 = {beta1}, decay2 = {beta2};
     AdamW rule;
     rule.factor = factor_of(*state);
@@ -106,9 +107,9 @@ KERNEL begin_adamw(StepState *state, float beta1, float beta2, float epsilon, fl
     *reinterpret_cast<AdamW *>(state->coefficients) = rule;
 }
 
-KERNEL begin_sgd(StepState *state, float momentum, float weight_decay) {
+KERNEL begin_sgd(StepState *state, u32 count, float momentum, float weight_decay) {
     if (skips(state)) return;
-    state->updates += 1;
+    state->updates += count;
     const float first = state->updates == 1 ? 1.0f : 0.0f;
     const Sgd<true> rule = {factor_of(*state), state->learning_rate, momentum, weight_decay, first};
     for (float &number : state->coefficients) number = 0.0f;

@@ -21,7 +21,7 @@ use run::Placed;
 use run::Startup;
 use worker::DeviceChoice;
 use worker::Setup;
-use worker::{feed, parts};
+use worker::{feed, optimizer, parts};
 
 /// Number of untimed steps of each layer.
 const WARM_UP: usize = 1;
@@ -140,7 +140,7 @@ impl<'a> Alone<'a> {
         crossings: [Option<Crossing>; 2],
     ) -> Result<Self> {
         let parts = parts::build(device, config, 0, std::slice::from_ref(stage), None)?;
-        let optimizer = parts::optimizer(device, config, &parts)?;
+        let optimizer = optimizer::build(device, config, &parts)?;
         let norm = GradientNorm::new(device, optimizer.slots(), config.optim.clip_norm as f32)?;
         let nothing = || BenchError::Refused("a stage has one part".to_owned());
         let part = parts.into_iter().next().ok_or_else(nothing)?;

@@ -23,15 +23,19 @@
 //! # Ok::<(), tensor::TensorError>(())
 //! ```
 
+mod group;
 mod norm;
 mod optimizer;
 mod schedule;
 mod slot;
+mod state_array;
 
+pub use group::{GroupOptions, StateOptions};
 pub use norm::GradientNorm;
-pub use optimizer::{NamedState, Optimizer, StateArray, StateOptions};
+pub use optimizer::Optimizer;
 pub use schedule::{Decay, Schedule};
 pub use slot::Slot;
+pub use state_array::{NamedState, StateArray};
 pub use tensor::ops::StepState;
 pub use tensor::ops::loss_scale::{ScaleRule, adapt as adapt_loss_scale};
 pub use tensor::ops::optimizer::{StateTensor, UpdateRule};

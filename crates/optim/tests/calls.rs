@@ -2,7 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
 use device::{Category, DType, Device, DeviceOptions, Request};
-use optim::{GradientNorm, Optimizer, Slot, UpdateRule};
+use optim::{GradientNorm, GroupOptions, Optimizer, Slot, UpdateRule};
 use tensor::Tensor;
 
 const LENGTHS: [usize; 4] = [5, 10_000, 1, 300];
@@ -23,7 +23,10 @@ fn updated(rule: UpdateRule, dtype: DType, first: Option<usize>) -> Vec<Vec<u32>
     let slots: Vec<Slot> = LENGTHS.into_iter().enumerate().map(slot).collect();
     let optimizer = match first {
         None => Optimizer::new(&device, &slots, rule).unwrap(),
-        Some(first) => Optimizer::in_two_calls(&device, &slots, rule, first).unwrap(),
+        Some(first) => {
+            let group = GroupOptions::all(rule, slots.len());
+            Optimizer::with_groups(&device, &slots, &[group], first).unwrap()
+        }
     };
     for (index, master) in optimizer.masters().enumerate() {
         master.set(&values(index, LENGTHS[index])).unwrap();

@@ -10,8 +10,7 @@ use tensor::Tensor;
 use crate::error::Result;
 use config::RunConfig;
 use worker::build::Dataset;
-use worker::parts;
-use worker::{blueprint, feed};
+use worker::{blueprint, feed, optimizer, parts};
 
 /// FLOPs of matmuls in the time in which a device moves a byte, approximately: of an H200 in bf16, at the
 /// rates that `plimsoll bench step` measures there (see `benches/notes/training_step.md`).
@@ -59,7 +58,7 @@ fn layer_alone(
 ) -> Result<LayerMeasure> {
     let start = held(device);
     let mut parts = parts::build(device, config, 0, std::slice::from_ref(stage), None)?;
-    let optimizer = parts::optimizer(device, config, &parts)?;
+    let optimizer = optimizer::build(device, config, &parts)?;
     let parameters = held(device) - start;
     let plane = Communicator::counted(0, config.parallel.data).data;
     let mut measure = LayerMeasure::default();

@@ -10,14 +10,14 @@ use data::{ImageSource, Prefetcher, Slice, Source, Split, read_conversations};
 use data::{SyntheticKind, SyntheticOptions, SyntheticSource, TokenOptions, TokenSource, Tokenizer};
 use device::{DType, Device};
 use nn::{Examples, Model, Parameters, Recompute, Stage};
-use optim::{Decay, ScaleRule, Schedule, UpdateRule};
+use optim::{Decay, ScaleRule, Schedule};
 use sha2::{Digest, Sha256};
 use telemetry::units::grouped;
 use tokenize::Job;
 
 use crate::error::{Result, WorkerError};
 use crate::image_source;
-use config::{self, Data, DataKind, MixtureSource, OptimKind, RunConfig, ScheduleName};
+use config::{self, Data, DataKind, MixtureSource, RunConfig, ScheduleName};
 
 /// The directory beside runs that caches tokenized text.
 pub const CACHE: &str = ".tokens";
@@ -281,21 +281,6 @@ fn recompute(config: &RunConfig) -> Recompute {
         config::RecomputePolicy::None | config::RecomputePolicy::Auto => Recompute::NONE,
         config::RecomputePolicy::Block => Recompute::first(layers, usize::MAX),
         config::RecomputePolicy::Segments(count) => Recompute::first(layers, count),
-    }
-}
-
-/// The optimizer's update rule.
-pub fn update_rule(config: &RunConfig) -> UpdateRule {
-    let optim = &config.optim;
-    let weight_decay = optim.weight_decay as f32;
-    match optim.kind {
-        OptimKind::AdamW => UpdateRule::AdamW {
-            beta1: optim.beta1 as f32,
-            beta2: optim.beta2 as f32,
-            epsilon: optim.epsilon as f32,
-            weight_decay,
-        },
-        OptimKind::Sgd => UpdateRule::Sgd { momentum: optim.momentum as f32, weight_decay },
     }
 }
 

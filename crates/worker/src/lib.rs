@@ -36,6 +36,7 @@ mod hook;
 mod image_source;
 mod numbers;
 mod operator_timer;
+pub mod optimizer;
 mod outlived;
 pub mod parts;
 mod phase_memory;

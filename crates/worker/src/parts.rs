@@ -1,8 +1,8 @@
-//! The stages of a rank: models, gradient buckets and the optimizer.
+//! The stages of a rank: models and gradient buckets, and the norm of all gradients.
 
 use device::Device;
-use nn::{Model, ParameterId, Stage};
-use optim::{GradientNorm, Optimizer, Slot, StateOptions};
+use nn::{Model, Stage};
+use optim::{GradientNorm, Slot};
 use parallel::data::{GradientReduction, Lanes, ReductionOptions};
 use parallel::pipeline::StagePart;
 use parallel::{Axis, RankGrid};
@@ -66,42 +66,6 @@ pub fn reduce_from(config: &RunConfig, direct: bool) -> f64 {
         Overlap::Late => LATE,
         Overlap::Off => 1.0,
     }
-}
-
-/// Builds the optimizer of this rank's shards of the parameters, stage by stage, with the initial master
-/// weights. If the optimizer state is sharded, its first call updates the shards of the group that the next
-/// forward pass needs first. Errors: out of memory.
-pub fn optimizer(device: &Device, config: &RunConfig, parts: &[StagePart]) -> Result<Optimizer> {
-    let (mut slots, mut firsts) = (Vec::new(), Vec::new());
-    for StagePart { model, reduction } in parts {
-        for owned in reduction.shards().own() {
-            firsts.push(owned.shard.range.start);
-            let nn::Parameter { name, tensor, decay, .. } = &model.parameters().list()[owned.parameter];
-            let decay = *decay || config.optim.decay_norms;
-            slots.push(Slot { name: name.clone(), weight: owned.of(tensor)?, decay });
-        }
-    }
-    let first = parts.first().map_or(0, |part| first_pieces(&part.reduction));
-    let options = StateOptions { dtype: build::state_dtype(config), seed: config.train.seed, firsts };
-    let optimizer = Optimizer::with_states(device, &slots, build::update_rule(config), first, &options)?;
-    let mut masters = slots.iter().zip(optimizer.masters());
-    for StagePart { model, reduction } in parts {
-        for (owned, (slot, master)) in reduction.shards().own().iter().zip(&mut masters) {
-            if !master.shares_storage(&slot.weight) {
-                let parameter = ParameterId(owned.parameter);
-                model.parameters().fill_initial(parameter, owned.shard.range.start, master)?;
-            }
-        }
-    }
-    drop(masters);
-    Ok(optimizer)
-}
-
-/// Number of this rank's shards up to the last one in the first group of weights to be gathered.
-fn first_pieces(reduction: &GradientReduction) -> usize {
-    let group = reduction.weight_groups().first().filter(|_| reduction.shards().is_sharded());
-    let Some(last) = group.and_then(|group| group.iter().max()) else { return 0 };
-    reduction.shards().own().partition_point(|owned| owned.parameter <= *last)
 }
 
 /// The norm of the whole model's gradient, of which a rank may hold a part.

@@ -23,8 +23,8 @@ use tensor::{Shape, Tensor};
 
 use crate::answering::Answers;
 use crate::buffers::BufferEntry;
-use crate::build;
 use crate::error::Result;
+use crate::optimizer;
 use crate::start::{Layered, Start, Weights};
 use crate::worker::Worker;
 
@@ -65,10 +65,7 @@ fn masters_among(worker: &Worker, kept: &Kept) -> Vec<Array> {
     // Weights that are their own masters are whole on every rank of the stage.
     let master = entries.map(|(place, entry)| match is_own_master(entry.trained, entry.dtype) {
         true => whole_weight(worker, place),
-        false => {
-            let master = StateArray { name: entry.name.clone(), dtype: DType::F32, per: 1 };
-            array(worker, place, master, kept)
-        }
+        false => array(worker, place, StateArray::master(&entry.name), kept),
     });
     master.collect()
 }
@@ -83,10 +80,9 @@ pub(crate) fn arrays(worker: &Worker) -> Vec<Array> {
     let kept = kept(worker);
     let mut all = masters_among(worker, &kept);
     let config = &worker.setup().config;
-    let (rule, dtype) = (build::update_rule(config), build::state_dtype(config));
     let entries = worker.blueprint().parameters.iter().enumerate();
     for (place, entry) in entries.filter(|(_, entry)| entry.trained) {
-        let states = StateArray::all(&rule, &entry.name, dtype).into_iter();
+        let states = optimizer::state_arrays(config, &entry.name, entry.shape).into_iter();
         all.extend(states.map(|state| array(worker, place, state, &kept)));
     }
     all

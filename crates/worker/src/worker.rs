@@ -25,6 +25,7 @@ use crate::connect;
 use crate::error::{Result, WorkerError};
 use crate::feed::Marks;
 use crate::hook::Moments;
+use crate::optimizer;
 use crate::parts::{self, ModelNorm};
 use crate::phases::Phases;
 use crate::pixel_buffer::PixelBuffer;
@@ -131,7 +132,7 @@ impl Worker {
         let peer_access = connect::share(&mut planes, &device, &parts, config)?;
         parts.iter_mut().for_each(|part| part.reduction.reduce_from(parts::reduce_from(config, peer_access)));
         connect::warm_up(&mut planes, &device, config, &parts, peer_access)?;
-        let optimizer = parts::optimizer(&device, config, &parts)?;
+        let optimizer = optimizer::build(&device, config, &parts)?;
         let norm = ModelNorm::new(&device, config, &grid, &blueprint, &parts)?;
         let gradients = parts.iter().flat_map(|part| part.reduction.gradients()).cloned().collect();
         let scale_rule = build::scale_rule(config);

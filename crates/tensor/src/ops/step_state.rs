@@ -194,8 +194,8 @@ impl<T: std::ops::Deref<Target = [f32]>> Words<T> {
 }
 
 impl<T: std::ops::DerefMut<Target = [f32]>> Words<T> {
-    pub(crate) fn count_update(&mut self) {
-        self.0[UPDATES] = f32::from_bits(self.updates() + 1);
+    pub(crate) fn count_updates(&mut self, count: u32) {
+        self.0[UPDATES] = f32::from_bits(self.updates() + count);
     }
 
     pub(crate) fn set_loss_scale(&mut self, scale: f32, good_steps: u32) {

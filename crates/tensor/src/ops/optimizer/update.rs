@@ -14,13 +14,24 @@ use crate::{Result, Tensor, TensorError};
 /// Counts an update and computes the coefficients that all elements share from the learning rate and gradient
 /// factor in `state`; does nothing if `state` says to skip.
 pub fn begin(rule: &UpdateRule, state: &StepState) -> Result<()> {
+    compute_coefficients(rule, state, 1)
+}
+
+/// Replaces the coefficients in `state` by those of another rule for the update that [`begin`] counted; does
+/// nothing if `state` says to skip.
+pub fn change_rule(rule: &UpdateRule, state: &StepState) -> Result<()> {
+    compute_coefficients(rule, state, 0)
+}
+
+/// Counts `count` updates, 1 or 0, and computes the coefficients of the current one.
+fn compute_coefficients(rule: &UpdateRule, state: &StepState, count: u32) -> Result<()> {
     let device = state.tensor().device();
     match device.backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => {
             let mut words = state.write()?;
             if !words.skip() {
-                words.count_update();
+                words.count_updates(count);
                 let (rate, factor) = (words.learning_rate(), words.factor());
                 let coefficients = rule.coefficients(rate, words.updates(), factor);
                 words.set_coefficients(&coefficients);
@@ -29,14 +40,15 @@ pub fn begin(rule: &UpdateRule, state: &StepState) -> Result<()> {
         }
         Backend::Cuda => {
             let (name, constants) = rule.begin_kernel();
-            let launch = device.kernel(Function::new(&FAMILY, name)).write(state.region());
+            let launch = device.kernel(Function::new(&FAMILY, name)).write(state.region()).u32(count);
             let launch = constants.into_iter().fold(launch, |launch, constant| launch.f32(constant));
             Ok(launch.launch([1, 1, 1], 1)?)
         }
     }
 }
 
-/// Updates all items with the coefficients of the last [`begin`]; does nothing if `state` says to skip.
+/// Updates all items with the coefficients of the last [`begin`] or [`change_rule`]; does nothing if `state`
+/// says to skip.
 /// `table` was made for that many items. Errors: shapes, types or counts that do not agree, tensors that
 /// overlap.
 pub fn update(table: &Table, rule: &UpdateRule, items: &[Item<'_>], state: &StepState) -> Result<()> {

@@ -1,0 +1,101 @@
+//! The optimizer of a rank: its groups of parameters, and its construction.
+
+use config::{OptimKind, RunConfig};
+use device::{DType, Device};
+use nn::ParameterId;
+use optim::{GroupOptions, Optimizer, Slot, StateArray, StateOptions, UpdateRule};
+use parallel::data::GradientReduction;
+use parallel::pipeline::StagePart;
+use tensor::Shape;
+
+use crate::build;
+use crate::error::Result;
+
+/// A group of parameters that one rule updates.
+struct Group {
+    rule: UpdateRule,
+    /// Type of the rule's states.
+    states: DType,
+    /// Returns whether the group takes a parameter of this name and shape.
+    takes: fn(&str, Shape) -> bool,
+}
+
+/// Returns the groups of a configuration; no other code decides them. A parameter belongs to the first group
+/// that takes it, and the last group takes all.
+fn groups(config: &RunConfig) -> Vec<Group> {
+    vec![Group { rule: update_rule(config), states: build::state_dtype(config), takes: |_, _| true }]
+}
+
+/// Returns the index of a parameter's group.
+fn group_of(groups: &[Group], parameter: &str, shape: Shape) -> usize {
+    groups.iter().position(|group| (group.takes)(parameter, shape)).unwrap_or(groups.len() - 1)
+}
+
+impl Group {
+    /// Returns the group without slots; `firsts` has the index of each slot's first element.
+    fn options(&self, config: &RunConfig, firsts: &[usize]) -> GroupOptions {
+        let states = StateOptions { dtype: self.states, seed: config.train.seed, firsts: firsts.to_vec() };
+        GroupOptions { rule: self.rule, states, slots: Vec::new() }
+    }
+}
+
+/// The rule of the configured optimizer.
+fn update_rule(config: &RunConfig) -> UpdateRule {
+    let optim = &config.optim;
+    let weight_decay = optim.weight_decay as f32;
+    match optim.kind {
+        OptimKind::AdamW => UpdateRule::AdamW {
+            beta1: optim.beta1 as f32,
+            beta2: optim.beta2 as f32,
+            epsilon: optim.epsilon as f32,
+            weight_decay,
+        },
+        OptimKind::Sgd => UpdateRule::Sgd { momentum: optim.momentum as f32, weight_decay },
+    }
+}
+
+/// Returns the arrays that the optimizer keeps for a parameter beside its master weights.
+pub(crate) fn state_arrays(config: &RunConfig, parameter: &str, shape: Shape) -> Vec<StateArray> {
+    let groups = groups(config);
+    let group = &groups[group_of(&groups, parameter, shape)];
+    StateArray::all(&group.rule, parameter, group.states)
+}
+
+/// Builds the optimizer of this rank's shards of the parameters, stage by stage, with the initial master
+/// weights. If the optimizer state is sharded, its first call updates the shards of the group that the next
+/// forward pass needs first. Errors: out of memory.
+pub fn build(device: &Device, config: &RunConfig, parts: &[StagePart]) -> Result<Optimizer> {
+    let groups = groups(config);
+    let (mut slots, mut firsts, mut members) = (Vec::new(), Vec::new(), Vec::new());
+    for StagePart { model, reduction } in parts {
+        for owned in reduction.shards().own() {
+            firsts.push(owned.shard.range.start);
+            let nn::Parameter { name, tensor, decay, .. } = &model.parameters().list()[owned.parameter];
+            let decay = *decay || config.optim.decay_norms;
+            members.push(group_of(&groups, name, tensor.shape()));
+            slots.push(Slot { name: name.clone(), weight: owned.of(tensor)?, decay });
+        }
+    }
+    let first = parts.first().map_or(0, |part| first_pieces(&part.reduction));
+    let mut options: Vec<_> = groups.iter().map(|group| group.options(config, &firsts)).collect();
+    members.into_iter().enumerate().for_each(|(slot, group)| options[group].slots.push(slot));
+    let optimizer = Optimizer::with_groups(device, &slots, &options, first)?;
+    let mut masters = slots.iter().zip(optimizer.masters());
+    for StagePart { model, reduction } in parts {
+        for (owned, (slot, master)) in reduction.shards().own().iter().zip(&mut masters) {
+            if !master.shares_storage(&slot.weight) {
+                let parameter = ParameterId(owned.parameter);
+                model.parameters().fill_initial(parameter, owned.shard.range.start, master)?;
+            }
+        }
+    }
+    drop(masters);
+    Ok(optimizer)
+}
+
+/// Number of this rank's shards up to the last one in the first group of weights to be gathered.
+fn first_pieces(reduction: &GradientReduction) -> usize {
+    let group = reduction.weight_groups().first().filter(|_| reduction.shards().is_sharded());
+    let Some(last) = group.and_then(|group| group.iter().max()) else { return 0 };
+    reduction.shards().own().partition_point(|owned| owned.parameter <= *last)
+}
