@@ -19,8 +19,8 @@ pub(crate) struct ModelArgs {
     /// Override a key of the model's configuration, as in --set parallel.pipeline=2; may be repeated.
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     pub(crate) set: Vec<String>,
-    /// Number of ranks, as threads of this process; must equal parallel.data × parallel.pipeline, which is
-    /// the default.
+    /// Number of ranks, as threads of this process; must equal the configured number of ranks, which
+    /// is the default.
     #[arg(long, value_name = "N")]
     pub(crate) ranks: Option<usize>,
     /// Device to compute on: cpu, cuda, or auto.

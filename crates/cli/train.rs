@@ -27,8 +27,8 @@ pub(crate) struct TrainArgs {
     /// data.skip_invalid=true.
     #[arg(long)]
     skip_invalid: bool,
-    /// Number of ranks, as threads of this process; must equal parallel.data × parallel.pipeline, which is
-    /// the default.
+    /// Number of ranks, as threads of this process; must equal the configured number of ranks, which
+    /// is the default.
     #[arg(long, value_name = "N")]
     ranks: Option<usize>,
     /// Device to train on: cpu; cuda (NVIDIA GPUs); meta (no device: memory is counted, nothing is computed);

@@ -5,6 +5,7 @@ use collective::DataPlane;
 use std::time::Instant;
 
 use device::{Category, Mark, Request, StreamKind};
+use parallel::Axis;
 use parallel::pipeline::{ActionKind, ActionPart, ActionTimes, Schedule, StageTimes, simulate};
 use serde::{Deserialize, Serialize};
 use telemetry::{RankStatistics, Statistic};
@@ -182,12 +183,14 @@ fn recorded_step(worker: &mut Worker, step: u64) -> Result<Recorded> {
     Ok(recorded)
 }
 
-/// Returns the nanoseconds of one transfer from the first rank to the second, while nothing else runs.
+/// Returns the nanoseconds of one transfer from the first stage's rank to the second's, while nothing else
+/// runs.
 fn time_transfer(worker: &mut Worker) -> Result<u64> {
-    let rank = worker.grid().rank();
+    let (rank, first) = (worker.grid().rank(), worker.grid().rank_at(&Axis::ALL.map(|axis| (axis, 0))));
     let Some(crossing) = worker.blueprint().crossings.first().copied() else { return Ok(0) };
+    let second = worker.grid().seen_from(first)?.rank_at(&[(Axis::Pipeline, 1)]);
     worker.communicator().control.barrier()?;
-    if rank > 1 {
+    if ![first, second].contains(&rank) {
         return Ok(0);
     }
     let request = Request::new(Category::Communication, "transfer").on(StreamKind::Transfer);
@@ -196,9 +199,9 @@ fn time_transfer(worker: &mut Worker) -> Result<u64> {
     plane.synchronize(StreamKind::Transfer)?;
     let began = Instant::now();
     for _ in 0..TRANSFERS {
-        match rank {
-            0 => plane.send(1, tensor.region(), StreamKind::Transfer)?,
-            _ => plane.receive(0, tensor.region(), StreamKind::Transfer)?,
+        match rank == first {
+            true => plane.send(second, tensor.region(), StreamKind::Transfer)?,
+            false => plane.receive(first, tensor.region(), StreamKind::Transfer)?,
         }
     }
     plane.synchronize(StreamKind::Transfer)?;
@@ -208,22 +211,25 @@ fn time_transfer(worker: &mut Worker) -> Result<u64> {
 fn conclude(setup: &Setup, measured: Measured) -> Result<PipelineMeasure> {
     let (config, blueprint) = (&setup.config, &setup.blueprint);
     let schedule = blueprint::schedule(config)?;
-    let ranks = schedule.ranks;
+    let ranks = config.parallel.grid().seen_from(0)?.group(Axis::Pipeline).ranks;
+    let of_ranks = |step: &Vec<Recorded>| -> Vec<Recorded> {
+        ranks.iter().filter_map(|rank| step.get(*rank).cloned()).collect()
+    };
     // The median of the recorded steps represents them.
-    let mut steps = measured.steps;
-    let span = |step: &Vec<Recorded>| step.iter().take(ranks).map(|rank| rank.span).max().unwrap_or(0);
+    let mut steps: Vec<_> = measured.steps.iter().map(of_ranks).collect();
+    let span = |step: &Vec<Recorded>| step.iter().map(|rank| rank.span).max().unwrap_or(0);
     steps.sort_by_key(&span);
     let step = steps.get(steps.len() / 2).cloned().unwrap_or_default();
     let makespan = span(&step).max(1);
     let timeline = simulated(&schedule, &step, measured.transfer)?;
     let crossing = blueprint.crossings.first();
-    let rank = |(rank, recorded): (usize, &Recorded)| {
-        let peak = |statistic| measured.statistics.get(rank).map_or(0, |found| found.get(statistic));
+    let rank = |(index, recorded): (usize, &Recorded)| {
+        let peak = |statistic| measured.statistics.get(ranks[index]).map_or(0, |rank| rank.get(statistic));
         PipelineRank {
-            stages: blueprint.layers_in_words(rank),
+            stages: blueprint.layers_in_words(ranks[index]),
             busy_milliseconds: recorded.busy as f64 / 1e6,
             idle: 1.0 - recorded.busy as f64 / makespan as f64,
-            simulated_idle: timeline.idle(rank),
+            simulated_idle: timeline.idle(index),
             peak_allocated: peak(Statistic::PeakAllocatedBytes),
             peak_reserved: peak(Statistic::PeakReservedBytes),
         }
@@ -243,7 +249,7 @@ fn conclude(setup: &Setup, measured: Measured) -> Result<PipelineMeasure> {
         transfer_milliseconds: measured.transfer as f64 / 1e6,
         transfer_bytes: crossing.map_or(0, |cut| (cut.shape.elements() * cut.dtype.bytes()) as u64),
         loss: measured.loss,
-        ranks: step.iter().take(ranks).enumerate().map(rank).collect(),
+        ranks: step.iter().enumerate().map(rank).collect(),
     })
 }
 
@@ -251,9 +257,7 @@ fn conclude(setup: &Setup, measured: Measured) -> Result<PipelineMeasure> {
 fn simulated(schedule: &Schedule, step: &[Recorded], transfer: u64) -> Result<parallel::pipeline::Timeline> {
     let none = StageTimes { forward: 0, backward_input: 0, backward_weight: 0 };
     let mut stages = vec![none; schedule.stages];
-    for (stage, [forward, backward_input, backward_weight]) in
-        step.iter().take(schedule.ranks).flat_map(|rank| &rank.passes)
-    {
+    for (stage, [forward, backward_input, backward_weight]) in step.iter().flat_map(|rank| &rank.passes) {
         if let Some(times) = stages.get_mut(*stage) {
             *times = StageTimes {
                 forward: *forward,

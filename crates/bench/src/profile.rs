@@ -7,6 +7,7 @@ use collective::{Communicator, SharedPlane};
 use device::{Backend, Device, Mark};
 use nn::{Input, Stage};
 use optim::{GradientNorm, Optimizer};
+use parallel::GridShape;
 use parallel::pipeline::{Crossing, StagePart};
 use tensor::{Tensor, ops};
 
@@ -66,13 +67,14 @@ pub fn take_profile(config: &RunConfig, target: &PlanTarget) -> Result<Profile> 
 /// Returns the configuration of the same step on one rank, with at most [`MICRO_BATCHES`] micro-batches.
 fn alone(config: &RunConfig) -> RunConfig {
     let mut alone = config.clone();
-    let of_lane = (config.train.micro_batches() / config.parallel.lanes).min(MICRO_BATCHES);
-    let mut lanes = config.parallel.lanes / config.parallel.data;
+    let assignment = config.training_assignment();
+    let of_lane = assignment.micro_batches_per_lane().min(MICRO_BATCHES);
+    let mut lanes = assignment.lanes_of(0);
     while lanes > 1 && lanes * of_lane > MICRO_BATCHES {
         lanes /= 2;
     }
-    (alone.parallel.data, alone.parallel.pipeline, alone.parallel.lanes) = (1, 1, lanes);
-    (alone.parallel.zero_stage, alone.parallel.profile) = (0, None);
+    alone.parallel.set_grid(GridShape::of(|_| 1));
+    (alone.parallel.lanes, alone.parallel.zero_stage, alone.parallel.profile) = (lanes, 0, None);
     alone.train.global_batch_size = lanes * of_lane * alone.train.micro_batch_size;
     alone
 }

@@ -12,6 +12,7 @@ use crate::options::{BenchOptions, median};
 use crate::steps::{TimedSteps, control, timed_steps};
 use crate::timeline;
 use config::RunConfig;
+use parallel::Axis;
 use plan::recompute;
 use run::Placed;
 use run::Startup;
@@ -38,7 +39,15 @@ pub struct ScalingCase {
 impl ScalingCase {
     /// Number of ranks of all worlds.
     fn ranks(&self) -> usize {
-        self.worlds * self.config.world_size()
+        self.all_worlds().world_size()
+    }
+
+    /// A configuration with the ranks of all worlds as replicas.
+    fn all_worlds(&self) -> RunConfig {
+        let mut all = self.config.clone();
+        let grid = all.parallel.grid();
+        all.parallel.set_grid(grid.with_size(Axis::Data, self.worlds * grid.size(Axis::Data)));
+        all
     }
 }
 
@@ -109,9 +118,7 @@ fn named(options: &BenchOptions, case: &ScalingCase) -> BenchOptions {
 
 /// Returns the one case for this process's job.
 fn only(startup: &Startup, cases: Vec<ScalingCase>) -> Result<ScalingCase> {
-    let fits = |case: &ScalingCase| {
-        startup.check_ranks(case.worlds * case.config.parallel.data, case.config.parallel.pipeline, None)
-    };
+    let fits = |case: &ScalingCase| startup.check_ranks(&case.all_worlds(), None);
     let mut refused = None;
     let mut fitting: Vec<ScalingCase> = Vec::new();
     for case in cases {
@@ -140,8 +147,7 @@ fn prepare(startup: &Startup, case: ScalingCase, options: &BenchOptions) -> Resu
         return Err(BenchError::Refused(text));
     }
     // Exactly this number of ranks must run; otherwise one GPU could do the work of all.
-    let mut all = case.config.clone();
-    all.parallel.data *= case.worlds;
+    let mut all = case.all_worlds();
     let Placed { placement, .. } = Placed::find(options.device, &mut all, startup, Some(case.ranks()))?;
     let setup = recompute::settle_soon(plan::prepare(case.config.clone(), placement)?)?;
     Ok((case, cycled(setup).0))

@@ -13,8 +13,9 @@ use common::planes::{
     COUNTS, by_parity, exchange_matches_plain_sends_and_receives, inputs, members_of, on_a_plane,
     sends_and_receives_pass_values_along,
 };
-use common::{Check, Outcome, STREAM, buffer, everywhere, filled, values};
+use common::{Check, Failed, Outcome, STREAM, buffer, everywhere, filled, values};
 use device::{Device, StreamKind};
+use parallel::{Axis, GridShape};
 
 /// Runs all plane checks on the groups of a split: with every rank in a group, and with some in none.
 fn on_groups(communicator: &mut Communicator, device: &Device) -> Outcome<()> {
@@ -28,6 +29,38 @@ fn on_groups(communicator: &mut Communicator, device: &Device) -> Outcome<()> {
         on_a_plane(&mut plane, device)?;
     }
     Ok(())
+}
+
+/// Runs all plane checks on the groups along every axis of a grid. The planes of groups, also over several
+/// axes, have the grid's members in its order.
+fn on_every_axis(communicator: &mut Communicator, device: &Device) -> Outcome<()> {
+    for axis in Axis::ALL {
+        let others: Vec<_> = Axis::ALL.into_iter().filter(|other| *other != axis).collect();
+        let grid = divided_along(axis, communicator.world_size()).seen_from(communicator.rank());
+        let grid = grid.map_err(|error| Failed::Other(error.to_string()))?;
+        for axes in [&[axis][..], &others] {
+            let group = grid.group_over(axes);
+            let mut plane = communicator.divide(&grid.groups_over(axes))?;
+            plane.warm_up(&CollectiveUse::everything(group.ranks.len()))?;
+            assert_eq!((plane.rank(), plane.world_size()), (group.index, group.ranks.len()));
+            let (own, all) = (filled(device, &[grid.rank() as f32]), buffer(device, 4 * group.ranks.len()));
+            plane.all_gather(own.region(0, 4), all.region(0, all.bytes()), STREAM)?;
+            let ranks: Vec<_> = group.ranks.iter().map(|rank| *rank as f32).collect();
+            assert_eq!(values::<f32>(device, &all, 0, ranks.len())?, ranks);
+            if axes == [axis] {
+                on_a_plane(&mut plane, device)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns a grid with the fewest ranks along an axis, but several, and the rest along the next one.
+fn divided_along(axis: Axis, ranks: usize) -> GridShape {
+    let size = (2..=ranks).find(|size| ranks.is_multiple_of(*size)).unwrap_or(1);
+    let next = Axis::ALL.into_iter().cycle().skip_while(|other| *other != axis).nth(1).unwrap_or(axis);
+    let grid = GridShape::of(|_| 1).with_size(axis, size);
+    grid.filled_along(next, ranks).unwrap_or(grid)
 }
 
 /// Rows of a grid pass values along while its columns gather theirs, and ranks differ in the order of their
@@ -123,9 +156,10 @@ fn barriers_wait_for_every_rank() {
 }
 
 /// Checks of every transport.
-const CHECKS: [(&str, Check); 4] = [
+const CHECKS: [(&str, Check); 5] = [
     ("on the plane of all ranks", |communicator, device| on_a_plane(&mut communicator.data, device)),
     ("on_groups", on_groups),
+    ("on_every_axis", on_every_axis),
     ("planes_work_side_by_side", planes_work_side_by_side),
     ("control_messages_arrive_whole", control_messages_arrive_whole),
 ];

@@ -271,13 +271,8 @@ fn check_pipeline(given: &Given, config: &RunConfig) -> Result<(), Error> {
         };
         pipeline::Partition::explicit(layers, stages, counts).map_err(refused)?;
     }
-    let shape = pipeline::Shape {
-        ranks: parallel.pipeline,
-        chunks: parallel.chunks,
-        micro_batches: config.training_assignment().count(0),
-    };
     let kind = config.schedule_kind();
-    pipeline::Schedule::check(kind, shape).map_err(|error| {
+    pipeline::Schedule::check(kind, config.pipeline_shape()).map_err(|error| {
         let reason = format!(
             "parallel.schedule = \"{kind}\" with {} over parallel.data = {}: {error}",
             micro_batches_in_words(config),

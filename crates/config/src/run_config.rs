@@ -8,7 +8,7 @@ use data::Tokenizer;
 use keys::{Key, Only, Origins, Section, Value};
 use nn::{Fp8Layers, Tuning};
 use parallel::data::Assignment;
-use parallel::pipeline::ScheduleKind;
+use parallel::pipeline::{ScheduleKind, Shape};
 use sha2::{Digest, Sha256};
 
 use crate::mixture;
@@ -57,10 +57,10 @@ pub struct RunConfig {
 }
 
 impl RunConfig {
-    /// Ranks in the whole grid: data × pipeline.
+    /// Ranks in the whole grid.
     #[must_use]
     pub fn world_size(&self) -> usize {
-        self.parallel.data * self.parallel.pipeline
+        self.parallel.grid().world_size()
     }
 
     /// The replicas that run the micro-batches of a training step: contiguous runs of lanes.
@@ -85,8 +85,16 @@ impl RunConfig {
     /// Stages of the model; one for a single rank.
     #[must_use]
     pub fn stages(&self) -> usize {
+        let Shape { ranks, chunks, .. } = self.pipeline_shape();
+        ranks * chunks
+    }
+
+    /// Ranks, stages of a rank, and micro-batches of each pipeline.
+    #[must_use]
+    pub fn pipeline_shape(&self) -> Shape {
         let Parallel { pipeline, chunks, .. } = self.parallel;
-        if pipeline == 1 { 1 } else { pipeline * chunks }
+        let chunks = if pipeline == 1 { 1 } else { chunks };
+        Shape { ranks: pipeline, chunks, micro_batches: self.training_assignment().count(0) }
     }
 
     /// The token with which documents begin, if any: `data.separator`, or the tokenizer's.

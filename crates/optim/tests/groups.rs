@@ -19,7 +19,7 @@ fn slots(device: &Device, dtype: DType, indices: &[usize]) -> Vec<Slot> {
     let slot = |index: &usize| {
         let request = Request::new(Category::Parameter, "weight");
         let weight = Tensor::zeros(device, [LENGTHS[*index]], dtype, request).unwrap();
-        Slot { name: format!("w{index}"), weight, decay: index % 2 == 0 }
+        Slot { name: format!("w{index}"), weight, decay: index.is_multiple_of(2) }
     };
     indices.iter().map(slot).collect()
 }

@@ -1,29 +1,48 @@
-//! The grid of ranks: named axes, and the coordinates of every rank along them.
+//! The grid of ranks: its axes, their order and sizes, and the coordinates of every rank.
+//!
+//! All arithmetic on ranks is here.
+
+use std::fmt;
 
 use crate::error::{ParallelError, Result};
 
-/// An axis of the grid: a way in which ranks share the work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Axis {
+/// Defines the axes in their order, the one that varies slowest first, each with its name.
+macro_rules! axes {
+    ($($(#[$documentation:meta])* $axis:ident = $name:literal,)*) => {
+        /// An axis of the grid: a way in which ranks share the work.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Axis {
+            $($(#[$documentation])* $axis,)*
+        }
+
+        impl Axis {
+            /// All axes in the order by which ranks are numbered, the slowest varying first.
+            pub const ALL: [Axis; [$($name),*].len()] = [$(Axis::$axis),*];
+
+            /// Name in messages and files, and of the key in `[parallel]` that sets the axis's size.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Axis::$axis => $name,)*
+                }
+            }
+        }
+    };
+}
+
+axes! {
     /// Ranks hold the same stages and run different micro-batches.
-    Data,
+    Data = "data",
     /// Ranks hold different stages of one model.
-    Pipeline,
+    Pipeline = "pipeline",
 }
 
 /// Number of axes.
 pub(crate) const AXES: usize = Axis::ALL.len();
 
 impl Axis {
-    /// All axes.
-    pub const ALL: [Axis; 2] = [Axis::Data, Axis::Pipeline];
-
-    /// Name used in messages.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Axis::Data => "data",
-            Axis::Pipeline => "pipeline",
-        }
+    /// Returns whether ranks along the axis run collectives; otherwise they only send and receive.
+    pub(crate) const fn runs_collectives(self) -> bool {
+        !matches!(self, Axis::Pipeline)
     }
 
     /// Index into arrays with one entry per axis.
@@ -32,51 +51,138 @@ impl Axis {
     }
 }
 
-/// The ranks of the world that differ along one axis only.
+/// The sizes of a grid's axes, in the order by which its ranks are numbered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GridShape {
+    /// Every axis once with its number of ranks, the slowest varying first.
+    axes: [(Axis, usize); AXES],
+}
+
+impl GridShape {
+    /// Creates a grid in the order of [`Axis::ALL`] from the size of each axis.
+    pub fn of(size: impl Fn(Axis) -> usize) -> Self {
+        GridShape { axes: Axis::ALL.map(|axis| (axis, size(axis))) }
+    }
+
+    /// Creates a grid from a list of axes, the slowest varying first. An axis that is not listed has size 1.
+    ///
+    /// # Errors
+    /// An axis that is listed twice.
+    pub fn new(axes: &[(Axis, usize)]) -> Result<Self> {
+        let is_listed = |axis: Axis, list: &[(Axis, usize)]| list.iter().any(|(other, _)| *other == axis);
+        let twice = (1..axes.len()).find(|index| is_listed(axes[*index].0, &axes[..*index]));
+        if let Some(index) = twice {
+            return Err(ParallelError::Grid(format!("axis {} is listed twice", axes[index].0.name())));
+        }
+        let others = Axis::ALL.into_iter().filter(|axis| !is_listed(*axis, axes)).map(|axis| (axis, 1));
+        let mut shape = GridShape::of(|_| 1);
+        shape.axes.iter_mut().zip(axes.iter().copied().chain(others)).for_each(|(entry, axis)| *entry = axis);
+        Ok(shape)
+    }
+
+    /// Returns the grid with another size along an axis.
+    #[must_use]
+    pub fn with_size(mut self, axis: Axis, size: usize) -> Self {
+        self.axes.iter_mut().filter(|(other, _)| *other == axis).for_each(|entry| entry.1 = size);
+        self
+    }
+
+    /// Returns the grid with as many ranks along `axis` as give `ranks` ranks in all, if some number does.
+    #[must_use]
+    pub fn filled_along(self, axis: Axis, ranks: usize) -> Option<Self> {
+        let others = self.with_size(axis, 1).world_size();
+        (others > 0 && ranks.is_multiple_of(others)).then(|| self.with_size(axis, ranks / others))
+    }
+
+    /// The axes with their numbers of ranks, the slowest varying first.
+    pub fn axes(&self) -> impl Iterator<Item = (Axis, usize)> + use<> {
+        self.axes.into_iter()
+    }
+
+    /// The names of the axes with their numbers of ranks, the slowest varying first.
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, usize)> + use<> {
+        self.axes().map(|(axis, size)| (axis.name(), size))
+    }
+
+    /// Number of ranks along an axis.
+    pub fn size(&self, axis: Axis) -> usize {
+        self.size_over(&[axis])
+    }
+
+    /// Number of ranks in a group over these axes.
+    pub fn size_over(&self, axes: &[Axis]) -> usize {
+        self.sizes_of(|axis| axes.contains(&axis))
+    }
+
+    /// Number of ranks in all.
+    pub fn world_size(&self) -> usize {
+        self.sizes_of(|_| true)
+    }
+
+    /// Returns the grid as seen by a rank.
+    ///
+    /// # Errors
+    /// A rank outside the grid, or a grid that is empty or too large.
+    pub fn seen_from(self, rank: usize) -> Result<RankGrid> {
+        if rank < self.world_size() && self.world_size() < usize::MAX {
+            return Ok(RankGrid { shape: self, rank });
+        }
+        Err(ParallelError::Grid(format!("rank {rank} is not one of {self} ranks")))
+    }
+
+    /// The product of some sizes, at most [`usize::MAX`].
+    fn sizes_of(&self, counts: impl Fn(Axis) -> bool) -> usize {
+        let sizes = self.axes().filter(|(axis, _)| counts(*axis)).map(|(_, size)| size);
+        sizes.fold(1, usize::saturating_mul)
+    }
+
+    /// Distance in rank numbers between neighbours along an axis.
+    fn stride(&self, axis: Axis) -> usize {
+        let faster = self.axes().skip_while(|(other, _)| *other != axis).skip(1);
+        faster.map(|(_, size)| size).product()
+    }
+
+    fn coordinate(&self, axis: Axis, rank: usize) -> usize {
+        rank / self.stride(axis) % self.size(axis)
+    }
+}
+
+/// Sizes in the order of the axes, as in `2 × 4`.
+impl fmt::Display for GridShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sizes: Vec<_> = self.axes().map(|(_, size)| size.to_string()).collect();
+        f.write_str(&sizes.join(" × "))
+    }
+}
+
+/// The ranks that differ from one rank along some axes only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// The axis of the group.
-    pub axis: Axis,
-    /// World numbers of the ranks, by coordinate along the axis.
+    /// World numbers of the ranks, ascending: by coordinates along the axes, in the order of the grid.
     pub ranks: Vec<usize>,
     /// Coordinate of this rank.
     pub index: usize,
 }
 
 /// The grid of ranks as seen by one rank: an immutable value that is passed down.
-///
-/// All arithmetic on ranks is here. Ranks are numbered with the last listed axis varying fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankGrid {
-    /// Number of ranks along each axis.
-    sizes: [usize; AXES],
-    /// Distance in rank numbers between neighbours along each axis.
-    strides: [usize; AXES],
-    world_size: usize,
+    shape: GridShape,
     rank: usize,
 }
 
 impl RankGrid {
-    /// Creates the view of rank `rank` of a grid with these sizes; the first axis varies slowest. An axis
-    /// that is not listed has size 1.
+    /// Creates the view of rank `rank` of a grid with these axes ([`GridShape::new`]).
     ///
     /// # Errors
-    /// A rank outside the grid, an empty grid, or an axis that is listed twice.
+    /// As for [`GridShape::new`] and [`GridShape::seen_from`].
     pub fn new(axes: &[(Axis, usize)], rank: usize) -> Result<Self> {
-        let (mut sizes, mut strides) = ([1; AXES], [1; AXES]);
-        let mut world_size: usize = 1;
-        for (place, (axis, size)) in axes.iter().enumerate().rev() {
-            if axes[..place].iter().any(|(other, _)| other == axis) {
-                return Err(ParallelError::Grid(format!("axis {} is listed twice", axis.name())));
-            }
-            (sizes[axis.index()], strides[axis.index()]) = (*size, world_size);
-            world_size = world_size.checked_mul(*size).unwrap_or(0);
-        }
-        if rank < world_size {
-            return Ok(RankGrid { sizes, strides, world_size, rank });
-        }
-        let sizes: Vec<_> = axes.iter().map(|(_, size)| size.to_string()).collect();
-        Err(ParallelError::Grid(format!("rank {rank} is not one of {} ranks", sizes.join(" × "))))
+        GridShape::new(axes)?.seen_from(rank)
+    }
+
+    /// Sizes of the axes.
+    pub fn shape(&self) -> GridShape {
+        self.shape
     }
 
     /// This rank's number in the world.
@@ -86,21 +192,23 @@ impl RankGrid {
 
     /// Number of ranks in the world.
     pub fn world_size(&self) -> usize {
-        self.world_size
+        self.shape.world_size()
     }
 
     /// Number of ranks along an axis.
     pub fn size(&self, axis: Axis) -> usize {
-        self.sizes[axis.index()]
+        self.shape.size(axis)
     }
 
     /// This rank's coordinate along an axis, from 0.
     pub fn coordinate(&self, axis: Axis) -> usize {
-        self.coordinate_of(axis, self.rank)
+        self.shape.coordinate(axis, self.rank)
     }
 
-    fn coordinate_of(&self, axis: Axis, rank: usize) -> usize {
-        rank / self.strides[axis.index()] % self.size(axis)
+    /// This rank's coordinate in its group over some axes, from 0: the index in [`Group::ranks`].
+    pub fn coordinate_over(&self, axes: &[Axis]) -> usize {
+        let listed = self.shape.axes().filter(|(axis, _)| axes.contains(axis));
+        listed.fold(0, |coordinate, (axis, size)| coordinate * size + self.coordinate(axis))
     }
 
     /// Returns the same grid as seen by another rank.
@@ -108,81 +216,47 @@ impl RankGrid {
     /// # Errors
     /// A rank outside the grid.
     pub fn seen_from(&self, rank: usize) -> Result<Self> {
-        if rank < self.world_size {
-            return Ok(RankGrid { rank, ..*self });
-        }
-        Err(ParallelError::Grid(format!("rank {rank} is not one of {} ranks", self.world_size)))
+        self.shape.seen_from(rank)
     }
 
     /// Returns the rank of the world with these coordinates, each below its axis's size. Along other axes it
     /// has this rank's coordinates.
     pub fn rank_at(&self, coordinates: &[(Axis, usize)]) -> usize {
         coordinates.iter().fold(self.rank, |rank, (axis, coordinate)| {
-            let stride = self.strides[axis.index()];
-            rank - self.coordinate_of(*axis, rank) * stride + coordinate * stride
+            let stride = self.shape.stride(*axis);
+            rank - self.shape.coordinate(*axis, rank) * stride + coordinate * stride
         })
     }
 
     /// Returns the ranks that differ from this one along `axis` only, including this one.
     pub fn group(&self, axis: Axis) -> Group {
-        let ranks = (0..self.size(axis)).map(|coordinate| self.rank_at(&[(axis, coordinate)])).collect();
-        Group { axis, ranks, index: self.coordinate(axis) }
+        self.group_over(&[axis])
+    }
+
+    /// Returns the ranks that differ from this one along some axes only, including this one. The order in
+    /// which the axes are listed has no effect.
+    pub fn group_over(&self, axes: &[Axis]) -> Group {
+        let first = axes.iter().map(|axis| (*axis, 0)).collect::<Vec<_>>();
+        let listed = self.shape.axes().filter(|(axis, _)| axes.contains(axis));
+        let ranks = listed.fold(vec![self.rank_at(&first)], |ranks, (axis, size)| {
+            let stride = self.shape.stride(axis);
+            ranks.into_iter().flat_map(|rank| (0..size).map(move |index| rank + index * stride)).collect()
+        });
+        Group { ranks, index: self.coordinate_over(axes) }
     }
 
     /// Returns the groups of all ranks along an axis, ordered by their first ranks.
     pub fn groups(&self, axis: Axis) -> Vec<Vec<usize>> {
-        let firsts = (0..self.world_size).filter(|rank| self.coordinate_of(axis, *rank) == 0);
-        firsts.map(|rank| RankGrid { rank, ..*self }.group(axis).ranks).collect()
+        self.groups_over(&[axis])
+    }
+
+    /// Returns the groups of all ranks over some axes, ordered by their first ranks.
+    pub fn groups_over(&self, axes: &[Axis]) -> Vec<Vec<usize>> {
+        let is_first = |rank: &usize| axes.iter().all(|axis| self.shape.coordinate(*axis, *rank) == 0);
+        let firsts = (0..self.world_size()).filter(is_first);
+        firsts.map(|rank| RankGrid { rank, ..*self }.group_over(axes).ranks).collect()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{Axis, RankGrid};
-
-    const AXES: [(Axis, usize); 2] = [(Axis::Data, 3), (Axis::Pipeline, 2)];
-
-    #[test]
-    fn pipeline_neighbours_are_adjacent_ranks() {
-        for rank in 0..6 {
-            let grid = RankGrid::new(&AXES, rank).unwrap();
-            assert_eq!((grid.coordinate(Axis::Data), grid.coordinate(Axis::Pipeline)), (rank / 2, rank % 2));
-            assert_eq!(grid.group(Axis::Pipeline).ranks, [rank / 2 * 2, rank / 2 * 2 + 1]);
-            assert_eq!(grid.group(Axis::Data).ranks, [rank % 2, rank % 2 + 2, rank % 2 + 4]);
-            for axis in Axis::ALL {
-                let group = grid.group(axis);
-                assert_eq!((group.ranks[group.index], group.axis), (rank, axis));
-                assert!(grid.groups(axis).contains(&group.ranks));
-            }
-        }
-    }
-
-    #[test]
-    fn the_order_of_the_axes_decides_the_numbering() {
-        let grid = RankGrid::new(&[(Axis::Pipeline, 2), (Axis::Data, 3)], 4).unwrap();
-        assert_eq!((grid.coordinate(Axis::Pipeline), grid.coordinate(Axis::Data)), (1, 1));
-        assert_eq!(grid.groups(Axis::Pipeline), [[0, 3], [1, 4], [2, 5]]);
-        assert_eq!(grid.groups(Axis::Data), [[0, 1, 2], [3, 4, 5]]);
-    }
-
-    #[test]
-    fn a_rank_is_found_by_its_coordinates() {
-        let grid = RankGrid::new(&AXES, 3).unwrap();
-        assert_eq!(grid.rank_at(&[(Axis::Data, 2), (Axis::Pipeline, 0)]), 4);
-        assert_eq!(grid.rank_at(&[(Axis::Data, 0)]), 1);
-        assert_eq!(grid.rank_at(&[(Axis::Pipeline, 0)]), 2);
-        assert_eq!(grid.rank_at(&[]), 3);
-        assert_eq!(grid.seen_from(5).unwrap(), RankGrid::new(&AXES, 5).unwrap());
-        assert_eq!(RankGrid::new(&[(Axis::Data, 2)], 1).unwrap().size(Axis::Pipeline), 1);
-    }
-
-    #[test]
-    fn ranks_and_axes_outside_the_grid_are_refused() {
-        let refused = |axes: &[(Axis, usize)], rank| RankGrid::new(axes, rank).unwrap_err().to_string();
-        assert_eq!(refused(&AXES, 6), "rank 6 is not one of 3 × 2 ranks");
-        assert_eq!(refused(&[(Axis::Data, 0)], 0), "rank 0 is not one of 0 ranks");
-        assert_eq!(refused(&[(Axis::Data, 2), (Axis::Data, 2)], 0), "axis data is listed twice");
-        assert!(RankGrid::new(&[(Axis::Data, usize::MAX), (Axis::Pipeline, 2)], 0).is_err());
-        assert!(RankGrid::new(&AXES, 0).unwrap().seen_from(6).is_err());
-    }
-}
+mod tests;

@@ -26,6 +26,6 @@ mod planes;
 mod shard;
 
 pub use error::{ParallelError, Result};
-pub use grid::{Axis, Group, RankGrid};
+pub use grid::{Axis, GridShape, Group, RankGrid};
 pub use planes::{PeerRegion, Planes};
 pub use shard::Shard;

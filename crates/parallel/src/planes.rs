@@ -30,14 +30,6 @@ pub struct Planes {
     own: [Option<SharedPlane>; AXES],
 }
 
-/// Returns whether ranks along an axis run collectives; otherwise they only send and receive.
-const fn runs_collectives(axis: Axis) -> bool {
-    match axis {
-        Axis::Data => true,
-        Axis::Pipeline => false,
-    }
-}
-
 impl Planes {
     /// Splits the planes of a grid from the world's plane. All ranks call it.
     ///
@@ -51,7 +43,7 @@ impl Planes {
             )));
         }
         let mut own = [const { None }; AXES];
-        for axis in Axis::ALL.into_iter().filter(|axis| runs_collectives(*axis)) {
+        for axis in Axis::ALL.into_iter().filter(|axis| axis.runs_collectives()) {
             own[axis.index()] = match grid.size(axis) {
                 size if size == grid.world_size() => None,
                 1 => Some(Communicator::solo().data),

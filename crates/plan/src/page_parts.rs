@@ -1,22 +1,32 @@
 //! Parts shared by the page of a plan and the page of a run.
 
 use config::RunConfig;
+use parallel::{Axis, GridShape};
 use telemetry::report::{RankMemory, Tile};
 use telemetry::units::{bytes, grouped};
 
 /// The model, the grid and the device in one line.
 pub fn subtitle(config: &RunConfig, device: Option<&str>) -> String {
     let model = config.model.summary();
-    let (data, pipeline) = (config.parallel.data, config.parallel.pipeline);
-    let ranks = match (data, pipeline) {
-        (1, 1) => "1 rank".to_owned(),
-        (data, 1) => format!("{data} ranks"),
-        (1, pipeline) => format!("{pipeline} ranks in a pipeline"),
-        (data, pipeline) => format!("{data} × {pipeline} ranks (data × pipeline)"),
-    };
+    let ranks = ranks_in_words(config.parallel.grid());
     let compute = config.precision.compute.name();
     let parts = [Some(model), Some(compute.to_owned()), Some(ranks), device.map(str::to_owned)];
     parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" · ")
+}
+
+/// The number of ranks, and the axes along which there are several.
+fn ranks_in_words(grid: GridShape) -> String {
+    let axes: Vec<_> = grid.axes().filter(|(_, size)| *size > 1).collect();
+    match axes[..] {
+        [] => "1 rank".to_owned(),
+        [(Axis::Data, size)] => format!("{size} ranks"),
+        [(axis, size)] => format!("{size} ranks in a {}", axis.name()),
+        _ => {
+            let (names, sizes): (Vec<_>, Vec<_>) =
+                axes.iter().map(|(axis, size)| (axis.name(), size.to_string())).unzip();
+            format!("{} ranks ({})", sizes.join(" × "), names.join(" × "))
+        }
+    }
 }
 
 /// Tiles with the peaks of the rank that needs most.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use collective::{Communicator, OperationTraffic};
 use device::{Description, Device, DeviceOptions};
 use memory::Statistics;
+use parallel::Axis;
 use parallel::pipeline::PlanWork;
-use parallel::{Axis, RankGrid};
 use telemetry::step_trace::RunPart;
 use telemetry::units::grouped;
 use telemetry::{DriverAccount, PhaseTimes, RankStatistics, Statistic};
@@ -233,7 +233,7 @@ pub(crate) struct Role {
 
 impl Role {
     pub(crate) fn of(setup: &Setup, rank: usize) -> Result<Self> {
-        let grid = RankGrid::new(&setup.config.parallel.axes(), rank)?;
+        let grid = setup.config.parallel.grid().seen_from(rank)?;
         let (replica, stage) = (grid.coordinate(Axis::Data), grid.coordinate(Axis::Pipeline));
         let validations = setup.config.validation_assignment().count(replica);
         let stages = setup.blueprint.stages_of(stage);

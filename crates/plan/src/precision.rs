@@ -10,6 +10,7 @@ use autograd::{Call, Direction, Observer, ObserverError, RECOMPUTE};
 use collective::Communicator;
 use config::RunConfig;
 use device::DType;
+use parallel::Axis;
 use tensor::Tensor;
 use worker::{Placement, Setup, Worker};
 
@@ -48,7 +49,7 @@ pub fn plan_precision(config: RunConfig, options: &PlanOptions) -> Result<Planne
     let description = device.description(config.world_size() > 1);
     let setup = prepare(config, Placement::Meta(description))?;
     let seen = Rc::new(Seen::default());
-    for rank in 0..setup.config.parallel.pipeline {
+    for rank in setup.config.parallel.grid().seen_from(0)?.group(Axis::Pipeline).ranks {
         let setup = Setup { plan_work: Some(work_of_each(1)), ..setup.on_meta() };
         let communicator = Communicator::counted(rank, setup.config.world_size());
         let mut worker = Worker::new(&setup, communicator)?;

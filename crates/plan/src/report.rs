@@ -4,10 +4,9 @@ use std::time::{Duration, Instant};
 
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
-use telemetry::Statistic;
-use telemetry::run_files::Grid;
 use telemetry::step_trace::Holding;
 use telemetry::units::ranges;
+use telemetry::{GridSizes, Statistic};
 
 use crate::effects::without_effect;
 use crate::error::{PlanError, Result};
@@ -81,7 +80,7 @@ pub struct PlanReport {
     /// Name of the device's kind in `summary.json`.
     pub device: &'static str,
     /// The rank grid.
-    pub grid: Grid,
+    pub grid: GridSizes,
     /// Memory settings, with the choice for `recompute = "auto"`.
     pub memory: Memory,
     /// The plan of every role in the run. Counters that grow with every step cover only the planned steps.
@@ -114,8 +113,7 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
     let connected = config.world_size() > 1;
     let setup = prepare(config, Placement::Meta(device.description(connected)))?;
     let setup = recompute::settle(setup)?;
-    let parallel = &setup.config.parallel;
-    let grid = Grid { data: parallel.data, pipeline: parallel.pipeline };
+    let grid = setup.config.parallel.grid().named().collect();
     let plans = plan_all(&setup)?;
     let fit = Fit::of(&setup, &plans, device.overhead.parts(connected), true);
     let took = began.elapsed();
@@ -161,7 +159,7 @@ impl PlanReport {
             device: self.device,
             device_model: &self.device_model,
             world_size: self.plans.world_size(),
-            grid: self.grid,
+            grid: &self.grid,
             recompute: json!(self.memory.recompute),
             recompute_layers: json!(self.memory.recompute_layers),
             pipeline: self.pipeline.as_ref().map(PipelinePlan::to_json),
@@ -218,7 +216,7 @@ struct PlanJson<'a> {
     device: &'a str,
     device_model: &'a str,
     world_size: usize,
-    grid: Grid,
+    grid: &'a GridSizes,
     recompute: Value,
     recompute_layers: Value,
     pipeline: Option<Value>,

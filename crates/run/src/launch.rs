@@ -171,7 +171,7 @@ fn plan_that_fits(startup: &Startup, setup: &Setup) -> Result<Plans> {
 
 /// Checks what a process can check alone, and opens the data.
 fn prepare(startup: &Startup, mut config: RunConfig, options: &RunOptions) -> Result<(Setup, Option<Found>)> {
-    startup.check_ranks(config.parallel.data, config.parallel.pipeline, options.ranks)?;
+    startup.check_ranks(&config, options.ranks)?;
     if startup.rank() == 0 {
         endpoint::check(&config)?;
     }

@@ -2,6 +2,7 @@
 
 use device::Description;
 use device::cuda::{self, Found};
+use parallel::GridShape;
 
 use crate::error::{Result, RunError};
 use crate::startup::Startup;
@@ -136,7 +137,7 @@ fn on_gpus(found: &[Found], config: &mut RunConfig, rank: usize, choice: Choice)
             (ordinals, reason)
         }
         Choice::One(why) => {
-            (config.parallel.data, config.parallel.pipeline) = (1, 1);
+            config.parallel.set_grid(GridShape::of(|_| 1));
             let reason = format!(
                 "GPU 0 of {all}, {}: {why}one rank does the work of the {world_size} that are \
                  configured, in {} lanes and so \

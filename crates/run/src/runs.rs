@@ -35,7 +35,7 @@ pub struct ListedRun {
     pub tokens_per_second: Option<f64>,
     /// The largest peak of the allocated bytes of a rank.
     pub peak_allocated_bytes: Option<u64>,
-    /// Data-parallel ranks × pipeline ranks.
+    /// Numbers of ranks along the axes of the grid, as in `2 × 4`.
     pub grid: String,
     /// SHA-256 of the weights after the last step of a session that has ended.
     pub weights_sha256: Option<String>,
@@ -99,7 +99,7 @@ fn read(path: &Path) -> Result<ListedRun> {
             None => newest.and_then(|point| point.tokens_per_second),
         },
         peak_allocated_bytes: summary.as_ref().and_then(peak),
-        grid: format!("{} × {}", config.parallel.data, config.parallel.pipeline),
+        grid: config.parallel.grid().to_string(),
         weights_sha256: summary.map(|summary| summary.weights_sha256),
         error: None,
     })

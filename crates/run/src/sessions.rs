@@ -7,9 +7,9 @@ use std::time::{Instant, SystemTime};
 use serde::{Deserialize, Serialize};
 use system::input;
 use telemetry::report::SessionRow;
-use telemetry::run_files::{Grid, Summary, atomic_write};
+use telemetry::run_files::{Summary, atomic_write};
 use telemetry::units::{bytes, duration, grouped};
-use telemetry::{Statistic, host_name};
+use telemetry::{GridSizes, Statistic, host_name};
 use worker::{Setup, Start};
 
 use crate::error::{Result, RunError};
@@ -69,7 +69,7 @@ pub(crate) struct Session {
     version: String,
     device_model: String,
     libraries: String,
-    grid: Grid,
+    grid: GridSizes,
     /// Steps done by earlier sessions.
     after_step: u64,
     /// The checkpoint or folder of the initial weights.
@@ -111,7 +111,7 @@ impl Session {
         let cells = [
             ending,
             steps,
-            format!("{} × {}", self.grid.data, self.grid.pipeline),
+            self.grid.to_string(),
             of(&|results| format!("{} {unit}", grouped(results.tokens_per_second.round() as u64))),
             of(&|results| bytes(results.peak_allocated_bytes)),
             of(&|results| duration(results.wall_seconds)),
@@ -158,7 +158,7 @@ impl Sessions {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             device_model: description.model,
             libraries: description.libraries,
-            grid: Grid { data: setup.config.parallel.data, pipeline: setup.config.parallel.pipeline },
+            grid: setup.config.parallel.grid().named().collect(),
             after_step: setup.first_step(),
             weights_from: match &setup.start {
                 Start::Weights(weights) => Some(weights.path().to_owned()),

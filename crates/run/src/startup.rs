@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use checkpoint::CorpusMark;
 use collective::Communicator;
+use config::RunConfig;
 use device::Kind;
 use system::{terminal, threads};
 
@@ -157,12 +158,9 @@ impl Startup {
 
     /// Checks that the job has the configured number of ranks. Errors: another number, or `--ranks` in
     /// addition.
-    pub fn check_ranks(&self, data: usize, pipeline: usize, threads: Option<usize>) -> Result<()> {
-        let world_size = data * pipeline;
-        let grid = format!(
-            "the configuration has parallel.data = {data} × parallel.pipeline = {pipeline}, that is \
-             {world_size} ranks"
-        );
+    pub fn check_ranks(&self, config: &RunConfig, threads: Option<usize>) -> Result<()> {
+        let world_size = config.world_size();
+        let grid = format!("the configuration has {}", config.parallel.grid_in_words());
         match (&self.job, threads) {
             (Some(job), Some(ranks)) => Err(RunError::Refused(format!(
                 "--ranks {ranks}: the launcher has started {} processes, which are the ranks",

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::json;
 use telemetry::RankStatistics;
-use telemetry::run_files::{self, Grid, Summary};
+use telemetry::run_files::{self, Summary};
 use worker::watch::Findings;
 use worker::{Setup, Start, build};
 
@@ -67,7 +67,7 @@ pub(crate) fn summarize(
     Summary {
         device: setup.placement.name().to_owned(),
         world_size: config.world_size(),
-        grid: Grid { data: config.parallel.data, pipeline: config.parallel.pipeline },
+        grid: config.parallel.grid().named().collect(),
         steps: history.steps,
         losses: history.losses.clone(),
         weights_sha256,

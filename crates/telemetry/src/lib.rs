@@ -31,6 +31,7 @@
 
 mod error;
 mod gpu;
+mod grid_sizes;
 pub mod hashes;
 pub mod log;
 mod log_files;
@@ -56,6 +57,7 @@ mod wire;
 
 pub use error::{Result, TelemetryError};
 pub use gpu::{GpuLoad, GpuMonitor};
+pub use grid_sizes::GridSizes;
 pub use phase::{Phase, PhaseCounter, PhaseTimes};
 pub use progress::Progress;
 pub use rank_statistics::{DriverAccount, RankStatistics, Sources, gather, host_name};

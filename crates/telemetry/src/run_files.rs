@@ -8,19 +8,11 @@ use serde_json::{Map, Value};
 use system::{input, output};
 
 use crate::error::{Result, TelemetryError};
+use crate::grid_sizes::GridSizes;
 use crate::rank_statistics::RankStatistics;
 
 /// Largest size of a summary that is read, in bytes; a loss takes about ten.
 const MOST_BYTES: u64 = 1 << 30;
-
-/// The grid of ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Grid {
-    /// Number of data-parallel ranks.
-    pub data: usize,
-    /// Number of pipeline ranks.
-    pub pipeline: usize,
-}
 
 /// The result of a run: `summary.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -30,7 +22,7 @@ pub struct Summary {
     /// Number of ranks.
     pub world_size: usize,
     /// Grid of ranks.
-    pub grid: Grid,
+    pub grid: GridSizes,
     /// Number of completed steps.
     pub steps: u64,
     /// Loss of each step; written as `null` if not finite.

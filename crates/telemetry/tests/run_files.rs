@@ -1,10 +1,11 @@
 //! Files of a run directory, and progress lines.
 
 use serde_json::{Map, Value};
+use telemetry::GridSizes;
 use telemetry::TelemetryError;
 use telemetry::metrics::{MetricsWriter, StepMetrics};
 use telemetry::progress::{Progress, StepFigures};
-use telemetry::run_files::{Grid, Summary, atomic_write, remove_temporaries};
+use telemetry::run_files::{Summary, atomic_write, remove_temporaries};
 
 /// Values that read back the same only if their decimal form is exact.
 const LOSSES: [f32; 6] = [0.1, 1.0 / 3.0, 5.545_177_5, f32::MIN_POSITIVE, f32::MAX, 16_777_217.0];
@@ -94,7 +95,7 @@ fn a_summary_has_its_stable_keys() {
     let summary = Summary {
         device: "cpu".into(),
         world_size: 4,
-        grid: Grid { data: 2, pipeline: 2 },
+        grid: GridSizes::from_iter([("data", 2), ("pipeline", 2)]),
         steps: 2,
         losses: LOSSES.to_vec(),
         weights_sha256: "00ff".into(),
@@ -108,7 +109,8 @@ fn a_summary_has_its_stable_keys() {
     assert_eq!(losses, LOSSES);
     assert_eq!(read["grid"], serde_json::json!({"data": 2, "pipeline": 2}));
     assert_eq!((&read["weights_sha256"], &read["validation_loss"]), (&"00ff".into(), &2.5.into()));
-    assert_eq!(Summary::read(&path).unwrap().unwrap().losses, LOSSES);
+    let again = Summary::read(&path).unwrap().unwrap();
+    assert_eq!((again.losses.as_slice(), &again.grid), (&LOSSES[..], &summary.grid));
     assert!(Summary::read(&directory.path().join("missing")).unwrap().is_none());
     let names: Vec<_> =
         std::fs::read_dir(directory.path()).unwrap().map(|e| e.unwrap().file_name()).collect();

@@ -8,7 +8,7 @@ use autograd::{Mode, Tape};
 use device::{DType, Description, Device, DeviceOptions};
 use nn::{Input, Model, Stage};
 use parallel::data::{BucketLayout, OptimizerShards};
-use parallel::pipeline::{Crossing, Schedule, Shape as PipelineShape, StageLayout};
+use parallel::pipeline::{Crossing, Schedule, StageLayout};
 use parallel::{Axis, RankGrid};
 use tensor::{Shape, Tensor};
 
@@ -109,7 +109,7 @@ impl Blueprint {
             places.into_iter().map(|(_, place)| place).collect()
         };
         let places = places.into_iter().map(in_order).collect();
-        let grid = RankGrid::new(&config.parallel.axes(), 0)?;
+        let grid = config.parallel.grid().seen_from(0)?;
         let schedule = Arc::new(schedule(config)?);
         Ok(Blueprint { grid, stages, schedule, parameters, buffers, places, crossings, shards })
     }
@@ -227,13 +227,8 @@ fn divide(config: &RunConfig, model: &dyn Model) -> OptimizerShards {
 
 /// Returns the pipeline schedule of a configuration. Errors: none for a checked configuration.
 pub fn schedule(config: &RunConfig) -> Result<Schedule> {
-    let parallel = &config.parallel;
-    let shape = PipelineShape {
-        ranks: parallel.pipeline,
-        chunks: config.stages() / parallel.pipeline,
-        micro_batches: config.training_assignment().count(0),
-    };
-    Schedule::new(config.schedule_kind(), shape).map_err(|error| WorkerError::Refused(error.to_string()))
+    let schedule = Schedule::new(config.schedule_kind(), config.pipeline_shape());
+    schedule.map_err(|error| WorkerError::Refused(error.to_string()))
 }
 
 #[cfg(test)]

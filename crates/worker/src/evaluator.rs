@@ -41,7 +41,7 @@ impl Evaluator {
     /// model.
     pub fn new(setup: &Setup, communicator: Communicator, weights: Option<&dyn Weights>) -> Result<Self> {
         let (config, rank) = (&setup.config, communicator.rank());
-        let grid = RankGrid::new(&config.parallel.axes(), rank)?;
+        let grid = config.parallel.grid().seen_from(rank)?;
         let device = setup.device(rank)?;
         let mut planes = connect::connect(communicator, &device, config, grid)?;
         let blueprint = Arc::clone(&setup.blueprint);

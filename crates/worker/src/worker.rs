@@ -268,12 +268,12 @@ impl Worker {
 
 /// The place of a rank on the grid. Errors: a grid other than the communicator's.
 fn grid_of(config: &RunConfig, communicator: &Communicator) -> Result<RankGrid> {
-    let grid = RankGrid::new(&config.parallel.axes(), communicator.rank())?;
+    let grid = config.parallel.grid().seen_from(communicator.rank())?;
     if communicator.world_size() != grid.world_size() {
         return Err(WorkerError::Refused(format!(
-            "{} ranks were started, and the configuration has parallel.data × parallel.pipeline = {}",
+            "{} ranks were started, and the configuration has {}",
             communicator.world_size(),
-            grid.world_size()
+            config.parallel.grid_in_words()
         )));
     }
     Ok(grid)

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use collective::PeerMethod;
 use keys::{Row, Takes, choice, section};
 use nn::MOST_LAYERS;
-use parallel::Axis;
 use parallel::data::Reduction;
 use parallel::pipeline::ScheduleKind;
+use parallel::{Axis, GridShape};
 
 use super::train::Train;
 use crate::choices::{Overlap, PartitionPolicy, path_value, read_path};
@@ -92,10 +92,37 @@ const fn way_name(way: Option<PeerMethod>) -> &'static str {
 }
 
 impl Parallel {
-    /// The axes of the grid of ranks with their sizes, the slowest varying first.
+    /// The grid of ranks.
     #[must_use]
-    pub fn axes(&self) -> [(Axis, usize); 2] {
-        [(Axis::Data, self.data), (Axis::Pipeline, self.pipeline)]
+    pub fn grid(&self) -> GridShape {
+        GridShape::of(|axis| match axis {
+            Axis::Data => self.data,
+            Axis::Pipeline => self.pipeline,
+        })
+    }
+
+    /// Sets the keys of all axes.
+    pub fn set_grid(&mut self, grid: GridShape) {
+        for (axis, size) in grid.axes() {
+            match axis {
+                Axis::Data => self.data = size,
+                Axis::Pipeline => self.pipeline = size,
+            }
+        }
+    }
+
+    /// Returns the path of the key with the number of ranks along an axis.
+    #[must_use]
+    pub fn axis_key(axis: Axis) -> String {
+        format!("parallel.{}", axis.name())
+    }
+
+    /// The grid in words, as in `parallel.data = 2 × parallel.pipeline = 4, that is 8 ranks`.
+    #[must_use]
+    pub fn grid_in_words(&self) -> String {
+        let sizes = self.grid().axes().map(|(axis, size)| format!("{} = {size}", Self::axis_key(axis)));
+        let sizes: Vec<_> = sizes.collect();
+        format!("{}, that is {} ranks", sizes.join(" × "), self.grid().world_size())
     }
 
     /// Returns whether each data-parallel rank keeps only its shard of the optimizer state.

@@ -3,6 +3,7 @@
 use super::super::*;
 use super::*;
 use nn::Examples;
+use parallel::{Axis, GridShape};
 use std::collections::BTreeSet;
 
 #[test]
@@ -323,4 +324,17 @@ fn numbers_are_written_as_they_were_given() {
     assert_eq!(plain.fingerprint(), config.fingerprint());
     assert_eq!(plain.identity(), config.identity());
     assert_eq!(parse(&written, &[]).unwrap().to_toml(), written);
+}
+
+#[test]
+fn every_axis_of_the_grid_has_a_key() {
+    let mut parallel = parse(LEAST, &[]).unwrap().parallel;
+    let grid = GridShape::of(|axis| 2 + axis as usize);
+    parallel.set_grid(grid);
+    assert_eq!(parallel.grid(), grid);
+    for axis in Axis::ALL {
+        let key = Parallel::axis_key(axis);
+        assert!(all_keys().iter().any(|other| other.path == key), "{key}");
+        assert!(parallel.grid_in_words().contains(&format!("{key} = {}", grid.size(axis))));
+    }
 }

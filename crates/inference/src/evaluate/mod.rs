@@ -11,10 +11,11 @@ pub use options::EvaluateOptions;
 use std::fmt;
 
 use collective::Communicator;
+use parallel::Axis;
 use serde::Serialize;
 use telemetry::Progress;
 use telemetry::progress::StepFigures;
-use worker::{Evaluator, Losses, Setup, Validation};
+use worker::{Evaluator, Losses, Setup, Validation, WorkerError};
 
 use crate::ranks::on_ranks;
 use loss::Targets;
@@ -83,7 +84,8 @@ pub fn evaluate(mut startup: Startup, options: &EvaluateOptions) -> Result<Optio
     let (dataset, shared, model) = (setup.dataset.clone(), setup.clone(), weights.id().to_owned());
     let body = move |communicator: Communicator| -> Result<Losses> {
         prepare_kernels(&setup)?;
-        let replica = communicator.rank() / setup.config.parallel.pipeline;
+        let grid = setup.config.parallel.grid().seen_from(communicator.rank()).map_err(WorkerError::from)?;
+        let replica = grid.coordinate(Axis::Data);
         let mut evaluator = Evaluator::new(&setup, communicator, Some(&*weights))?;
         // Only the first replica shows progress.
         let shows = usize::from(replica > 0 || !evaluator.has_losses());
@@ -129,7 +131,7 @@ pub fn evaluate(mut startup: Startup, options: &EvaluateOptions) -> Result<Optio
 fn check_fit(setup: &Setup, rank: usize) -> Result<()> {
     let imitated = plan::roles::imitation(setup)?.on_meta();
     let communicator = Communicator::counted(rank, setup.config.world_size());
-    let refused = |error: worker::WorkerError| match error.is_out_of_memory() {
+    let refused = |error: WorkerError| match error.is_out_of_memory() {
         true => RunError::Refused(format!("the evaluation does not fit: {error}")),
         false => error.into(),
     };

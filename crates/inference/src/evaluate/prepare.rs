@@ -64,7 +64,7 @@ pub(super) fn prepare(startup: &Startup, options: &EvaluateOptions) -> Result<Pr
 
 /// Places the ranks of an evaluation. Errors: ranks or a device that are not there.
 fn placed(startup: &Startup, options: &EvaluateOptions, config: &mut RunConfig) -> Result<Setup> {
-    startup.check_ranks(config.parallel.data, config.parallel.pipeline, options.ranks)?;
+    startup.check_ranks(config, options.ranks)?;
     let Placed { placement, reason } = Placed::find(options.device, config, startup, options.ranks)?;
     tracing::info!("computing on {reason}");
     if placement.description().kind != Kind::Cuda {

@@ -7,6 +7,7 @@ use collective::Communicator;
 use config::RunConfig;
 use data::{MicroBatch, Source, Tokenizer};
 use nn::Examples;
+use parallel::GridShape;
 use run::{Sample, Sampler};
 use worker::{Generator, GeneratorOptions, Placement, Worker, state};
 
@@ -84,7 +85,7 @@ fn sample_of_run(worker: &mut Worker, count: usize) -> Result<Option<Sample>> {
 /// Returns the configuration on one rank, without a memory limit.
 fn alone(config: &RunConfig) -> RunConfig {
     let mut config = config.clone();
-    (config.parallel.data, config.parallel.pipeline) = (1, 1);
+    config.parallel.set_grid(GridShape::of(|_| 1));
     (config.memory.limit_bytes, config.memory.allocator) = (0, String::new());
     config
 }

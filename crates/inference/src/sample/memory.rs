@@ -1,7 +1,7 @@
 //! The memory of sampling: planned on Meta before anything is allocated, and compared afterwards.
 
 use collective::Communicator;
-use parallel::{Axis, RankGrid};
+use parallel::Axis;
 use serde::Serialize;
 use telemetry::units::bytes;
 use worker::{Generator, GeneratorBytes, GeneratorOptions, Setup};
@@ -20,10 +20,11 @@ pub struct RankMemory {
 /// Plans every rank: ranks of one pipeline stage are alike. Errors: a rank that does not fit.
 pub(super) fn plan(setup: &Setup, options: GeneratorOptions) -> Result<Vec<RankMemory>> {
     let imitated = plan::roles::imitation(setup)?.on_meta();
-    let world_size = setup.config.world_size();
-    let mut by_stage: Vec<Option<GeneratorBytes>> = vec![None; setup.config.parallel.pipeline];
+    let shape = setup.config.parallel.grid();
+    let world_size = shape.world_size();
+    let mut by_stage: Vec<Option<GeneratorBytes>> = vec![None; shape.size(Axis::Pipeline)];
     let rank = |rank: usize| -> Result<RankMemory> {
-        let grid = RankGrid::new(&setup.config.parallel.axes(), rank).map_err(worker::WorkerError::from)?;
+        let grid = shape.seen_from(rank).map_err(worker::WorkerError::from)?;
         let known = &mut by_stage[grid.coordinate(Axis::Pipeline)];
         let planned = match *known {
             Some(planned) => planned,

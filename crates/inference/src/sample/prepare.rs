@@ -48,7 +48,7 @@ impl Prepared {
         let mut stop: Vec<_> = options.stop.iter().filter(|stop| !stop.is_empty()).cloned().collect();
         stop.extend(chat.and_then(|template| template.answer_end()));
         let Trained { mut config, weights, .. } = trained;
-        startup.check_ranks(config.parallel.data, config.parallel.pipeline, options.ranks)?;
+        startup.check_ranks(&config, options.ranks)?;
         let Placed { placement, reason } = Placed::find(options.device, &mut config, startup, options.ranks)?;
         tracing::info!("computing on {reason}");
         let is_gpu = placement.description().kind == Kind::Cuda;

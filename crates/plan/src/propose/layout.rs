@@ -1,13 +1,13 @@
 //! Layouts of a step over ranks and micro-batches.
 
-use config::{RecomputePolicy, RunConfig};
+use config::{Parallel, RecomputePolicy, RunConfig};
 use parallel::pipeline::ScheduleKind;
+use parallel::{Axis, GridShape};
 
 /// A distribution of a step's work over ranks and micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
-    pub(super) data: usize,
-    pub(super) pipeline: usize,
+    pub(super) grid: GridShape,
     pub(super) schedule: ScheduleKind,
     pub(super) sharded: bool,
     pub(super) recomputed: bool,
@@ -33,23 +33,18 @@ impl Layout {
         let larger = powers(config.train.micro_batches()).map(|by| config.train.micro_batch_size * by);
         let sizes: Vec<_> = smaller.chain(larger).collect();
         let mut all = Vec::new();
-        for data in powers(ranks) {
-            let pipeline = ranks / data;
+        let with_replicas = |data: usize| {
+            config.parallel.grid().with_size(Axis::Data, data).filled_along(Axis::Pipeline, ranks)
+        };
+        for grid in powers(ranks).filter_map(with_replicas) {
+            let data = grid.size(Axis::Data);
             for micro_batch in sizes.iter().copied().filter(|size| (samples / size).is_multiple_of(data)) {
-                for schedule in schedules(pipeline) {
+                for schedule in schedules(grid.size(Axis::Pipeline)) {
                     let shard = [false, true].into_iter().filter(|sharded| !sharded || data > 1);
                     for (sharded, recomputed) in shard.flat_map(|sharded| [(sharded, false), (sharded, true)])
                     {
                         let micro_batches = samples / micro_batch;
-                        all.push(Layout {
-                            data,
-                            pipeline,
-                            schedule,
-                            sharded,
-                            recomputed,
-                            micro_batch,
-                            micro_batches,
-                        });
+                        all.push(Layout { grid, schedule, sharded, recomputed, micro_batch, micro_batches });
                     }
                 }
             }
@@ -59,7 +54,8 @@ impl Layout {
 
     /// Returns the keys that give a configuration this layout.
     pub(super) fn sets(&self, config: &RunConfig) -> Vec<String> {
-        let Layout { data, pipeline, micro_batch, micro_batches, .. } = *self;
+        let Layout { grid, micro_batch, micro_batches, .. } = *self;
+        let data = grid.size(Axis::Data);
         let (parallel, train, memory) = (&config.parallel, &config.train, &config.memory);
         // The number of lanes, and with it the bits, is kept if possible.
         let kept = parallel.lanes;
@@ -67,14 +63,14 @@ impl Layout {
         let lanes = if keeps { kept } else { data.max(1 << micro_batches.trailing_zeros().min(3)) };
         let number = |key: &str, new: usize, old: usize| (new != old).then(|| format!("{key}={new}"));
         // One rank needs no schedule.
-        let scheduled = pipeline > 1 && self.schedule != parallel.schedule;
+        let scheduled = grid.size(Axis::Pipeline) > 1 && self.schedule != parallel.schedule;
         let recompute = if self.recomputed { RecomputePolicy::Block } else { RecomputePolicy::None };
         let recompute = (recompute != memory.recompute)
             .then(|| format!("memory.recompute={}", if self.recomputed { "block" } else { "none" }));
         let all_layers = memory.recompute_layers != 0 && (self.recomputed || recompute.is_some());
+        let axes = grid.axes().zip(parallel.grid().axes());
+        let axes = axes.filter_map(|((axis, new), (_, old))| number(&Parallel::axis_key(axis), new, old));
         let sets = [
-            number("parallel.data", data, parallel.data),
-            number("parallel.pipeline", pipeline, parallel.pipeline),
             scheduled.then(|| format!("parallel.schedule={}", self.schedule.name())),
             number("parallel.lanes", lanes, kept),
             (self.sharded != parallel.shards_optimizer())
@@ -83,7 +79,7 @@ impl Layout {
             all_layers.then(|| "memory.recompute_layers=0".to_owned()),
             number("train.micro_batch_size", micro_batch, train.micro_batch_size),
         ];
-        sets.into_iter().flatten().collect()
+        axes.chain(sets.into_iter().flatten()).collect()
     }
 }
 

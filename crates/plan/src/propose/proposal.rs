@@ -2,7 +2,9 @@
 
 use std::fmt::{self, Write};
 
+use parallel::Axis;
 use serde_json::{Value, json};
+use telemetry::GridSizes;
 use telemetry::table::aligned;
 use telemetry::units::{bytes, counted, grouped};
 
@@ -45,14 +47,19 @@ pub struct Proposals {
     pub(super) assumed: Vec<String>,
 }
 
+/// Returns the names or sizes of axes in a column of a table.
+fn with_crosses(parts: impl Iterator<Item = impl ToString>) -> String {
+    parts.map(|part| part.to_string()).collect::<Vec<_>>().join(" x ")
+}
+
 impl Proposal {
     fn row(&self, tokens: u64) -> Vec<String> {
-        let Layout { data, pipeline, micro_batch, micro_batches, .. } = self.layout;
+        let Layout { grid, micro_batch, micro_batches, .. } = self.layout;
         let seconds = self.cost.seconds();
         let yes = |flag: bool, word: &str| if flag { word.to_owned() } else { "-".to_owned() };
         vec![
-            format!("{data} x {pipeline}"),
-            yes(pipeline > 1, self.layout.schedule.name()),
+            with_crosses(grid.axes().map(|(_, size)| size)),
+            yes(grid.size(Axis::Pipeline) > 1, self.layout.schedule.name()),
             yes(self.layout.sharded, "yes"),
             yes(self.layout.recomputed, "block"),
             format!("{micro_batch} x {micro_batches}"),
@@ -70,7 +77,7 @@ impl Proposal {
         let (layout, cost) = (&self.layout, &self.cost);
         json!({
             "set": self.sets,
-            "grid": {"data": layout.data, "pipeline": layout.pipeline},
+            "grid": layout.grid.named().collect::<GridSizes>(),
             "schedule": layout.schedule.name(),
             "zero_stage": u8::from(layout.sharded),
             "recompute": layout.recomputed,
@@ -91,10 +98,10 @@ impl Proposal {
 
 impl fmt::Display for Proposal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Layout { data, pipeline, schedule, sharded, recomputed, micro_batch, micro_batches } =
-            self.layout;
-        write!(f, "{data} x {pipeline}, {micro_batches} micro-batches of {micro_batch}")?;
-        if pipeline > 1 {
+        let Layout { grid, schedule, sharded, recomputed, micro_batch, micro_batches } = self.layout;
+        let sizes = with_crosses(grid.axes().map(|(_, size)| size));
+        write!(f, "{sizes}, {micro_batches} micro-batches of {micro_batch}")?;
+        if grid.size(Axis::Pipeline) > 1 {
             write!(f, ", {}", schedule.name())?;
         }
         f.write_str(if sharded { ", ZeRO-1" } else { "" })?;
@@ -133,8 +140,9 @@ impl fmt::Display for Proposals {
                 counted(*candidates as u64, "configuration")
             );
         }
+        let axes = with_crosses(Axis::ALL.into_iter().map(Axis::name));
         let titles = [
-            "data x pipeline",
+            &*axes,
             "schedule",
             "sharded",
             "recompute",

@@ -36,7 +36,7 @@ pub(super) fn of_configurations(configs: [&RunConfig; 2]) -> Vec<Difference> {
 pub(super) fn of_software(summaries: [&Option<Summary>; 2]) -> Vec<Difference> {
     let [Some(first), Some(second)] = summaries else { return Vec::new() };
     let text = |summary: &Summary, key: &str| summary.more.get(key)?.as_str().map(str::to_owned);
-    let grid = |summary: &Summary| Some(format!("{} × {}", summary.grid.data, summary.grid.pipeline));
+    let grid = |summary: &Summary| Some(summary.grid.to_string());
     let fact = |name: &str, values: [Option<String>; 2], decides_bits| {
         let name = name.to_owned();
         (values[0] != values[1]).then_some(Difference { name, values, decides_bits })

@@ -76,7 +76,7 @@ impl Generator {
         let nn::Examples::Tokens { vocabulary, .. } = config.model.examples() else {
             return Err(WorkerError::Refused("a model without tokens generates no text".to_owned()));
         };
-        let grid = RankGrid::new(&config.parallel.axes(), rank)?;
+        let grid = config.parallel.grid().seen_from(rank)?;
         let device = setup.device(rank)?;
         let mut planes = connect::connect(communicator, &device, config, grid)?;
         let blueprint = Arc::clone(&setup.blueprint);
