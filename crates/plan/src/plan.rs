@@ -125,7 +125,7 @@ fn plan_once(setup: &Setup, rank: usize, events: usize) -> Result<Round> {
     let mut parts = PlannedParts::default();
     parts.preallocation = preallocation;
     let add = |part: RunPart, step: u64, parts: &mut PlannedParts, worker: &Worker| {
-        parts.add(worker.device(), worker.passed_over().allocations, part, step, events);
+        parts.add(worker.device(), worker.skipped().allocations, part, step, events);
     };
     add(RunPart::Start, 0, &mut parts, &worker);
     let requests = worker.device().statistics().num_device_alloc;
@@ -179,7 +179,7 @@ fn plan_once(setup: &Setup, rank: usize, events: usize) -> Result<Round> {
 
 fn traffic(worker: &Worker) -> OperationTraffic {
     let mut traffic = worker.traffic().total();
-    traffic += worker.passed_over().traffic;
+    traffic += worker.skipped().traffic;
     traffic
 }
 

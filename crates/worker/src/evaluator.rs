@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use collective::Communicator;
 use data::Prefetcher;
-use device::{DType, Device};
-use nn::Parameters;
-use parallel::data::{GradientReduction, Lanes, ReductionOptions};
-use parallel::pipeline::{Executor, StagePart};
+use device::Device;
+use nn::Model;
+use parallel::pipeline::Executor;
 use parallel::{Axis, Planes, RankGrid};
 
 use crate::blueprint;
@@ -29,7 +28,7 @@ pub struct Evaluator {
     grid: RankGrid,
     device: Device,
     planes: Planes,
-    parts: Vec<StagePart>,
+    models: Vec<Box<dyn Model>>,
     executor: Executor,
     /// The memory of inputs that are pixels, on ranks with the first stage.
     pixels: Option<PixelBuffer>,
@@ -46,21 +45,21 @@ impl Evaluator {
         let mut planes = connect::connect(communicator, &device, config, grid)?;
         let blueprint = Arc::clone(&setup.blueprint);
         let stages = blueprint.stages_of(grid.coordinate(Axis::Pipeline));
-        let part = |stage: usize| -> Result<StagePart> {
+        let model = |stage: usize| -> Result<Box<dyn Model>> {
             let model = build::model(config, &device, &blueprint.stages[stage])?;
             if let Some(weights) = weights {
                 state::load_model(&*model, weights)?;
             }
-            Ok(StagePart { model, reduction: nothing_to_reduce(&device)? })
+            Ok(model)
         };
-        let parts = stages.map(part).collect::<Result<Vec<_>>>()?;
+        let models = stages.map(model).collect::<Result<Vec<_>>>()?;
         let own_stages = blueprint.stages_of(grid.coordinate(Axis::Pipeline));
         let pixels = PixelBuffer::of_stages(&device, &setup.dataset, own_stages)?;
         connect::warm_up(&mut planes, &device, config, &[], false)?;
         let schedule = blueprint::schedule(config)?;
         let executor = Executor::new(&device, grid, schedule, blueprint.crossings.clone())?;
         let setup = setup.clone();
-        let mut evaluator = Evaluator { setup, grid, device, planes, parts, executor, pixels };
+        let mut evaluator = Evaluator { setup, grid, device, planes, models, executor, pixels };
         evaluator.rehearse()?;
         Ok(evaluator)
     }
@@ -99,7 +98,8 @@ impl Evaluator {
             WorkerFeed::new(&self.device, (config, dataset), numbers, (&mut data, &order), &mut phases);
         feed.pixels = self.pixels.as_mut();
         feed.heard = Some(heard);
-        self.executor.validate(&mut self.parts, &mut self.planes, own, &mut feed)?;
+        let models = self.models.iter().map(|model| &**model).collect();
+        self.executor.validate(models, &mut self.planes, own, &mut feed)?;
         feed.results()
     }
 
@@ -121,19 +121,4 @@ impl Evaluator {
             _ => Ok(self.planes.control().barrier()?),
         }
     }
-}
-
-/// Returns a reduction of no gradients.
-fn nothing_to_reduce(device: &Device) -> Result<GradientReduction> {
-    let options = ReductionOptions {
-        lanes: Lanes::new(1, 1, 1)?,
-        ranks: 1,
-        rank: 0,
-        dtype: DType::F32,
-        bucket_bytes: usize::MAX,
-        reduction: parallel::data::Reduction::Tree,
-        zero_stage: 0,
-        loss: false,
-    };
-    Ok(GradientReduction::new(device, &Parameters::new(device, 0, DType::F32), options)?)
 }

@@ -39,7 +39,7 @@ pub struct PlannedParts {
     parts: Vec<PlannedPart>,
     handed_out: u64,
     /// Allocations skipped by the worker because they repeat others.
-    passed_over: u64,
+    skipped: u64,
     /// The memory that the rank reserves before anything else.
     pub preallocation: Vec<Preallocation>,
     graph: GraphCheck,
@@ -67,9 +67,9 @@ pub struct PlannedPeak {
 
 impl PlannedParts {
     /// Adds the part that `device` has just completed, and restarts its history of `most` events.
-    /// `passed_over` is the number of allocations skipped so far by its worker.
-    pub fn add(&mut self, device: &Device, passed_over: u64, part: RunPart, step: u64, most: usize) {
-        let left_out = passed_over - std::mem::replace(&mut self.passed_over, passed_over);
+    /// `skipped` is the number of allocations skipped so far by its worker.
+    pub fn add(&mut self, device: &Device, skipped: u64, part: RunPart, step: u64, most: usize) {
+        let left_out = skipped - std::mem::replace(&mut self.skipped, skipped);
         let before = self.handed_out;
         let covered = (!device.is_cuda_like()).then_some(&mut self.covered);
         let (figures, handed_out, trace) = device.with_allocator(|allocator| {

@@ -12,7 +12,7 @@ use device::{Category, DType, Device, HostCopy, Mark, Request};
 use nn::Model;
 use optim::{NamedState, Optimizer, ScaleRule, Schedule};
 use parallel::data::ParameterShard;
-use parallel::pipeline::{Executor, PassedOver, StagePart, TiedGradient};
+use parallel::pipeline::{Executor, Skipped, StagePart, TiedGradient};
 use parallel::{Axis, Planes, RankGrid};
 use telemetry::GpuMonitor;
 use telemetry::step_trace::RunPart;
@@ -60,7 +60,7 @@ pub struct Worker {
     parts: Vec<StagePart>,
     executor: Executor,
     /// Totals of the micro-batches that the executor has skipped.
-    passed_over: PassedOver,
+    skipped: Skipped,
     /// Gradients that the optimizer reads, stage by stage.
     gradients: Vec<Tensor>,
     /// The gradients among them whose weight is tied to one on another rank.
@@ -154,7 +154,7 @@ impl Worker {
             phases: Phases::new(&device),
             planes,
             tied: tied(&grid, &blueprint, &parts),
-            passed_over: PassedOver::default(),
+            skipped: Skipped::default(),
             blueprint,
             parts,
             gradients,

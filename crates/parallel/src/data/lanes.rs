@@ -32,15 +32,15 @@ impl Lanes {
         self.local * self.micro_batches_per_lane
     }
 
-    /// Number of gradient sets that are kept: 1 + log2 of the lanes, the fewest that hold the parts of a
-    /// balanced tree whose leaves come one after another. Where a lane is one micro-batch, the last lane
-    /// needs none of its own: each of its buckets goes up the tree as soon as it is full.
+    /// Number of gradient sets: 1 + log2 of the lanes, the fewest that hold the parts of a balanced tree whose
+    /// leaves come one after another. Where a lane is one micro-batch, the last lane needs no set: each of its
+    /// buckets goes up the tree as soon as it is full.
     pub fn sets(&self) -> usize {
-        1 + self.local.ilog2() as usize - usize::from(self.last_passes())
+        1 + self.local.ilog2() as usize - usize::from(self.last_is_transient())
     }
 
-    /// Returns true if the last lane has no set of its own.
-    pub fn last_passes(&self) -> bool {
+    /// Returns whether the last lane has transient buckets instead of a set.
+    pub fn last_is_transient(&self) -> bool {
         self.local > 1 && self.micro_batches_per_lane == 1
     }
 
@@ -64,7 +64,7 @@ mod tests {
     /// Applies the folds to names instead of gradients.
     fn sum(lanes: usize) -> (String, usize) {
         let plan = Lanes::new(lanes, lanes, 1).unwrap();
-        // The last one is a lane's whose buckets pass.
+        // The last one stands for transient buckets.
         let mut sets = vec![String::new(); plan.sets() + 1];
         for lane in 0..lanes {
             let mut top = plan.set_of(lane);

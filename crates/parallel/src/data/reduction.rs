@@ -1,25 +1,24 @@
 //! The reduction of a step's gradients: summed in lanes during backward, and over ranks as buckets fill.
 
-mod over_ranks;
+mod lane_sums;
+mod rank_sums;
 mod sink;
 mod views;
 
-use device::{Category, DType, Device, Region, Request, StreamKind};
+use collective::DataPlane;
+use device::{DType, Device, Region, StreamKind};
 use nn::Parameters;
 use tensor::{Tensor, ops};
 
 use super::buckets::BucketLayout;
 use super::groups::weight_groups;
-use super::options::{Reduction, ReductionOptions};
+use super::options::ReductionOptions;
 use super::zero::OptimizerShards;
 use crate::error::{ParallelError, Result};
+use lane_sums::LaneSums;
+use rank_sums::{Bucket, RankSums};
 pub use sink::MicroBatchSink;
 use views::ShardGradients;
-
-fn gradient_bucket(device: &Device, elements: usize, dtype: DType) -> Result<Tensor> {
-    let request = Request::new(Category::Gradient, "gradient_bucket");
-    Ok(Tensor::zeros(device, [elements], dtype, request)?)
-}
 
 /// Elements per rank of the bucket of the loss: 512 bytes.
 const ALIGNMENT: usize = 128;
@@ -33,25 +32,24 @@ const ALIGNMENT: usize = 128;
 #[derive(Debug)]
 pub struct GradientReduction {
     device: Device,
-    options: ReductionOptions,
     layout: BucketLayout,
-    /// Buckets by set. On the last stage there is one more bucket, in f32, for the loss.
-    sets: Vec<Vec<Tensor>>,
-    /// By bucket, the buffer of a last lane without a set, from the bucket's first gradient to its sum.
-    passing: Vec<Option<Tensor>>,
-    scratch: Option<Scratch>,
+    /// Sums within the rank. On the last stage there is one more bucket, in f32, for the loss.
+    lanes: LaneSums,
+    /// Sums over ranks.
+    ranks: RankSums,
     shards: OptimizerShards,
     weight_groups: Vec<Vec<usize>>,
-    /// Views of set 0, which the optimizer reads.
+    /// Views of the sums, which the optimizer reads.
     gradients: ShardGradients,
+    /// Whether there is a bucket of the loss.
+    has_loss: bool,
     /// Name of each use's parameter.
     names: Vec<String>,
-    micro_batch: usize,
     /// Number of gradients that the current backward pass still has to produce, by bucket.
     missing: Vec<usize>,
-    /// Number of elements that full buckets must have before the first is reduced over ranks.
+    /// Number of elements that full buckets must have before the first is summed over ranks.
     held: usize,
-    /// Full buckets that are not reduced yet.
+    /// Full buckets that are not summed yet.
     waiting: Vec<usize>,
 }
 
@@ -62,31 +60,14 @@ pub(crate) struct SinkPhase {
     accumulates: bool,
     /// Whether gradients are reduced over ranks.
     reduces: bool,
-    /// Gradients pass through buckets of their own.
-    passes: bool,
+    /// Whether gradients use transient buckets.
+    is_transient: bool,
 }
 
 impl SinkPhase {
     /// Returns whether two phases differ only in whether gradients are written or added.
     pub(crate) fn differs_in_accumulation(self, other: SinkPhase) -> bool {
         self == SinkPhase { accumulates: !other.accumulates, ..other }
-    }
-}
-
-/// Buffers for the other ranks' values of one bucket, for [`Reduction::Tree`].
-#[derive(Debug)]
-struct Scratch {
-    gradients: Tensor,
-    /// Buffer for the loss, in f32, on the last stage.
-    loss: Option<Tensor>,
-}
-
-impl Scratch {
-    fn new(device: &Device, gradients: usize, dtype: DType, loss: Option<usize>) -> Result<Self> {
-        let request = Request::new(Category::Communication, "reduction_scratch").on(StreamKind::Reduce);
-        let gradients = Tensor::empty(device, [gradients], dtype, request)?;
-        let loss = loss.map(|elements| Tensor::empty(device, [elements], DType::F32, request));
-        Ok(Scratch { gradients, loss: loss.transpose()? })
     }
 }
 
@@ -102,34 +83,22 @@ impl GradientReduction {
         let loss = options.loss.then_some(ALIGNMENT * options.ranks);
         let buckets: Vec<_> = layout.elements.iter().map(|elements| (*elements, options.dtype)).collect();
         let buckets = [buckets, loss.map(|loss| (loss, DType::F32)).into_iter().collect()].concat();
-        let mut sets = Vec::new();
-        for _ in 0..options.lanes.sets() {
-            let set = buckets.iter().map(|(elements, dtype)| gradient_bucket(device, *elements, *dtype));
-            sets.push(set.collect::<Result<Vec<_>>>()?);
-        }
-        let scratch = match (options.reduction, options.ranks) {
-            (Reduction::Library, _) | (_, 1) => None,
-            (Reduction::Tree, _) => Some(Scratch::new(device, layout.largest(), options.dtype, loss)?),
-        };
-        let gradients = ShardGradients::new(parameters, &layout, &shards, &sets[0])?;
-        let weight_groups = weight_groups(parameters, &layout);
+        let lanes = LaneSums::new(device, options.lanes, &buckets)?;
+        let sum = (options.reduction, options.ranks, shards.is_sharded());
+        let ranks = RankSums::new(device, sum, (layout.largest(), options.dtype), loss)?;
+        let gradients = ShardGradients::new(parameters, &layout, &shards, lanes.sums())?;
         let names = |used: &nn::Use| parameters.list()[used.parameter.0].name.clone();
-        let names = parameters.uses().iter().map(names).collect();
-        let missing = layout.members.clone();
-        let device = device.clone();
         Ok(GradientReduction {
-            device,
-            options,
+            device: device.clone(),
+            weight_groups: weight_groups(parameters, &layout),
+            names: parameters.uses().iter().map(names).collect(),
+            missing: layout.members.clone(),
             layout,
-            sets,
-            passing: vec![None; buckets.len()],
-            scratch,
+            lanes,
+            ranks,
             shards,
-            weight_groups,
             gradients,
-            names,
-            micro_batch: 0,
-            missing,
+            has_loss: options.loss,
             held: 0,
             waiting: Vec::new(),
         })
@@ -146,62 +115,76 @@ impl GradientReduction {
     /// the buckets and, if optimizer state is sharded, the weights. Empty if a library sums or there is one
     /// rank. The plane must be dropped before this value and the parameters.
     pub fn shared<'a>(&'a self, parameters: &'a Parameters) -> Vec<Region<'a>> {
-        if self.scratch.is_none() {
+        if !self.ranks.adds_in_tree() {
             return Vec::new();
         }
         let weights = parameters.list().iter().map(|parameter| parameter.tensor.region());
         let weights = weights.filter(|_| self.shards.is_sharded());
-        self.sets[0].iter().map(Tensor::region).chain(weights).collect()
+        self.lanes.sums().iter().map(Tensor::region).chain(weights).collect()
     }
 
-    /// Returns whether the next micro-batch is the step's last, whose gradients are reduced over ranks.
+    /// Returns whether the next micro-batch is the step's last, whose gradients are summed over ranks.
     pub fn reduces_next(&self) -> bool {
-        self.phase(self.micro_batch).reduces
+        self.phase(self.lanes.micro_batch()).reduces
     }
 
     /// Returns the phase of one of this rank's micro-batches in a step.
     pub(crate) fn phase(&self, micro_batch: usize) -> SinkPhase {
-        let ReductionOptions { lanes, ranks, .. } = &self.options;
         SinkPhase {
-            accumulates: !micro_batch.is_multiple_of(lanes.micro_batches_per_lane),
-            reduces: *ranks > 1 && micro_batch + 1 == lanes.micro_batches(),
-            passes: lanes.last_passes() && micro_batch + 1 == lanes.micro_batches(),
+            accumulates: self.lanes.accumulates(micro_batch),
+            reduces: self.ranks.is_distributed() && self.lanes.is_last(micro_batch),
+            is_transient: self.lanes.is_transient(micro_batch),
         }
     }
 
     /// Continues as if `micro_batches` more of the step's micro-batches had ended.
-    pub(crate) fn pass_over(&mut self, micro_batches: usize) {
-        self.micro_batch += micro_batches;
+    pub(crate) fn skip(&mut self, micro_batches: usize) {
+        self.lanes.advance(micro_batches);
     }
 
     /// Ends a micro-batch after all its gradients were produced. On the last stage, adds its loss in the same
     /// lanes and tree.
     pub fn end_micro_batch(&mut self, loss: Option<&Tensor>) -> Result<()> {
-        if let Some(loss) = loss.filter(|_| self.options.loss) {
+        if let Some(loss) = loss.filter(|_| self.has_loss) {
             let bucket = self.layout.elements.len();
-            let slot = self.bucket(bucket)?.view(0, [1])?;
+            let slot = self.lanes.buffer(bucket)?.view(0, [1])?;
             let loss = loss.reshape([1])?;
-            match self.first_of_lane() {
-                true => slot.copy_from(&loss)?,
-                false => ops::add::into(&slot, &loss)?,
+            match self.accumulates() {
+                true => ops::add::into(&slot, &loss)?,
+                false => slot.copy_from(&loss)?,
             }
-            if self.last_of_lane() {
-                self.fold(bucket)?;
+            if self.lanes.ends_lane() {
+                self.lanes.fold(bucket)?;
             }
         }
-        self.micro_batch += 1;
+        self.lanes.advance(1);
         Ok(())
     }
 
-    /// Checks that all micro-batches of the step have ended.
+    /// Completes the step's sums: sums the remaining buckets over ranks, and adds the gradients of parameters
+    /// with several uses in the order of their uses.
     ///
     /// # Errors
-    /// A micro-batch that did not run; a gradient that backward did not produce.
-    pub fn check_complete(&self) -> Result<()> {
-        let expected = self.options.lanes.micro_batches();
-        if self.micro_batch != expected {
-            let problem =
-                format!("a step has {expected} micro-batches on this rank, and {} ran", self.micro_batch);
+    /// A micro-batch that did not run; a gradient that backward did not produce; a failed collective.
+    pub fn finish(&mut self, plane: &mut dyn DataPlane) -> Result<()> {
+        self.check_complete()?;
+        let mut left = std::mem::take(&mut self.waiting);
+        left.extend(self.has_loss.then_some(self.layout.elements.len()));
+        self.sum_over_ranks(&left, true, plane)?;
+        let reduced = self.device.record(StreamKind::Reduce)?;
+        self.device.wait(StreamKind::Compute, &reduced)?;
+        for (shard, view) in &self.gradients.further {
+            ops::add::into(&self.gradients.first[*shard], view)?;
+        }
+        self.lanes.restart();
+        Ok(())
+    }
+
+    /// Checks that all micro-batches of the step have ended, with all their gradients.
+    fn check_complete(&self) -> Result<()> {
+        let (expected, ran) = (self.lanes.micro_batches(), self.lanes.micro_batch());
+        if ran != expected {
+            let problem = format!("a step has {expected} micro-batches on this rank, and {ran} ran");
             return Err(ParallelError::Grid(problem));
         }
         if let Some(bucket) = self.missing.iter().position(|missing| *missing > 0) {
@@ -229,47 +212,40 @@ impl GradientReduction {
 
     /// The summed loss, one element, on the last stage. The next step overwrites it.
     pub fn loss(&self) -> Result<Option<Tensor>> {
-        let bucket = self.sets[0].get(self.layout.elements.len());
+        let bucket = self.lanes.sums().get(self.layout.elements.len());
         Ok(bucket.map(|bucket| bucket.view(0, [1])).transpose()?)
     }
 
-    /// The buffer of a bucket in the set of the current lane.
-    fn bucket(&mut self, bucket: usize) -> Result<Tensor> {
-        if let Some(set) = self.sets.get(self.set()) {
-            return Ok(set[bucket].clone());
+    /// Returns whether the current micro-batch adds its gradients to those of its lane.
+    fn accumulates(&self) -> bool {
+        self.lanes.accumulates(self.lanes.micro_batch())
+    }
+
+    /// Counts a produced gradient of a bucket. After the last one of a lane's last micro-batch, the bucket is
+    /// folded and summed over ranks.
+    fn complete(&mut self, bucket: usize, plane: &mut dyn DataPlane) -> Result<()> {
+        self.missing[bucket] = self.missing[bucket].saturating_sub(1);
+        if self.missing[bucket] > 0 || !self.lanes.ends_lane() {
+            return Ok(());
         }
-        if let Some(passing) = &self.passing[bucket] {
-            return Ok(passing.clone());
+        self.lanes.fold(bucket)?;
+        if !self.lanes.is_last(self.lanes.micro_batch()) {
+            return Ok(());
         }
-        let like = &self.sets[0][bucket];
-        let passing = gradient_bucket(&self.device, like.elements(), like.dtype())?;
-        self.passing[bucket] = Some(passing.clone());
-        Ok(passing)
-    }
-
-    fn lane(&self) -> usize {
-        self.micro_batch / self.options.lanes.micro_batches_per_lane
-    }
-
-    fn set(&self) -> usize {
-        self.options.lanes.set_of(self.lane())
-    }
-
-    fn first_of_lane(&self) -> bool {
-        !self.phase(self.micro_batch).accumulates
-    }
-
-    fn last_of_lane(&self) -> bool {
-        (self.micro_batch + 1).is_multiple_of(self.options.lanes.micro_batches_per_lane)
-    }
-
-    /// Adds up the levels of the tree that lie inside this rank and that the current lane completes.
-    fn fold(&mut self, bucket: usize) -> Result<()> {
-        let (top, mut upper) = (self.set(), self.passing[bucket].take());
-        for level in (0..self.options.lanes.folds_after(self.lane())).map(|fold| top - fold) {
-            let upper = upper.take().unwrap_or_else(|| self.sets[level][bucket].clone());
-            ops::add::into(&self.sets[level - 1][bucket], &upper)?;
+        self.waiting.push(bucket);
+        let buckets = self.layout.elements.iter().zip(&self.missing);
+        let full: usize = buckets.filter(|(_, missing)| **missing == 0).map(|(elements, _)| elements).sum();
+        if full < self.held {
+            return Ok(());
         }
-        Ok(())
+        let waiting = std::mem::take(&mut self.waiting);
+        let over = self.missing.iter().all(|missing| *missing == 0);
+        self.sum_over_ranks(&waiting, over, plane)
+    }
+
+    fn sum_over_ranks(&self, buckets: &[usize], over: bool, plane: &mut dyn DataPlane) -> Result<()> {
+        let is_loss = |bucket: usize| bucket == self.layout.elements.len();
+        let bucket = |index: &usize| Bucket { tensor: &self.lanes.sums()[*index], is_loss: is_loss(*index) };
+        self.ranks.sum(&buckets.iter().map(bucket).collect::<Vec<_>>(), over, plane)
     }
 }

@@ -10,7 +10,7 @@ pub enum ActionKind {
     /// Computes the gradient of the input from the gradient of the output, and keeps what the weight
     /// gradients need.
     BackwardInput,
-    /// Computes the weight gradients from what `BackwardInput` kept.
+    /// Computes the weight gradients from the tensors that `BackwardInput` saved.
     BackwardWeight,
     /// Runs `BackwardInput` and `BackwardWeight` as one action.
     Backward,
@@ -22,8 +22,6 @@ pub enum ActionKind {
     SendBackward,
     /// Receives the gradient of the stage's output from the rank of the next stage.
     ReceiveBackward,
-    /// Reduces the stage's gradients over data-parallel ranks, after the last micro-batch.
-    Reduce,
 }
 
 impl ActionKind {
@@ -44,7 +42,7 @@ impl ActionKind {
 
     /// Returns whether the action occupies the compute stream.
     pub fn is_compute(self) -> bool {
-        !self.is_transfer() && self != ActionKind::Reduce
+        !self.is_transfer()
     }
 }
 
@@ -55,7 +53,7 @@ pub struct Action {
     pub stage: usize,
     /// Kind of the action.
     pub kind: ActionKind,
-    /// Micro-batch of the action, from 0; for `Reduce` the last one.
+    /// Micro-batch of the action, from 0.
     pub micro_batch: usize,
 }
 

@@ -19,17 +19,13 @@ const PASS: u64 = 1_000_000;
 /// Start times in the dry run; `None` while unknown.
 type Times = Vec<Option<u64>>;
 
-/// Adds transfers and reductions to the lists of a schedule that consists of passes.
+/// Adds transfers to the lists of a schedule that consists of passes.
 pub(crate) fn weave(schedule: &Schedule) -> Vec<Vec<Action>> {
     let run = DryRun::of(schedule);
     let mut lists: Vec<Vec<(Key, Action)>> = vec![Vec::new(); schedule.ranks];
     for (rank, actions) in schedule.actions.iter().enumerate() {
         for (action, start) in actions.iter().zip(&run.starts[rank]) {
             lists[rank].push(((*start, Class::Compute, 0, 0, 0), *action));
-            if finishes_weights(schedule, *action) {
-                let reduce = Action::new(action.stage, ActionKind::Reduce, action.micro_batch);
-                lists[rank].push(((start + duration(*action), Class::Reduce, 0, 0, 0), reduce));
-            }
         }
     }
     for transfer in transfers(schedule) {
@@ -50,11 +46,10 @@ pub(crate) fn weave(schedule: &Schedule) -> Vec<Vec<Action>> {
 /// Sort key, the same order on all ranks: start, class, direction, stage, micro-batch.
 type Key = (u64, Class, usize, usize, usize);
 
-/// Order at equal times: transfers and reductions that are ready come before passes that start.
+/// Order at equal times: transfers that are ready come before passes that start.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Class {
     Transfer,
-    Reduce,
     Compute,
 }
 
@@ -99,11 +94,6 @@ fn transfers(schedule: &Schedule) -> impl Iterator<Item = Transfer> {
             [forward, Transfer { direction: Direction::Backward, into: cut - 1, micro_batch }]
         })
     })
-}
-
-fn finishes_weights(schedule: &Schedule, action: Action) -> bool {
-    matches!(action.kind, ActionKind::Backward | ActionKind::BackwardWeight)
-        && action.micro_batch + 1 == schedule.micro_batches
 }
 
 fn duration(action: Action) -> u64 {
@@ -163,11 +153,11 @@ impl<'a> DryRun<'a> {
             }
             _ => return Some(0),
         };
-        if self.schedule.ranks == 1 { self.made(input) } else { Some(self.transfer_start(input)? + 1) }
+        if self.schedule.ranks == 1 { self.computed(input) } else { Some(self.transfer_start(input)? + 1) }
     }
 
     /// Time at which the tensor exists; `None` while unknown.
-    fn made(&self, transfer: Transfer) -> Option<u64> {
+    fn computed(&self, transfer: Transfer) -> Option<u64> {
         let from = self.at(transfer.from(), transfer.micro_batch);
         match transfer.direction {
             Direction::Forward => Some(self.forward[from]? + PASS),
@@ -188,6 +178,6 @@ impl<'a> DryRun<'a> {
             Some(before) => consumers[self.at(transfer.into, before)]? + 1,
             None => 0,
         };
-        Some(self.made(transfer)?.max(buffer_free))
+        Some(self.computed(transfer)?.max(buffer_free))
     }
 }

@@ -21,12 +21,12 @@ pub fn deadlock(schedule: &Schedule, sends: Sends) -> Vec<Stuck> {
     let mut walk = Walk {
         schedule,
         sends,
-        places: vec![0; schedule.ranks],
+        indices: vec![0; schedule.ranks],
         sent: vec![0; schedule.ranks * schedule.ranks],
     };
     while (0..schedule.ranks).any(|rank| walk.advance(rank)) {}
     let stuck =
-        |rank: usize| walk.current(rank).map(|action| Stuck { rank, place: walk.places[rank], action });
+        |rank: usize| walk.current(rank).map(|action| Stuck { rank, index: walk.indices[rank], action });
     (0..schedule.ranks).filter_map(stuck).collect()
 }
 
@@ -35,27 +35,27 @@ struct Walk<'a> {
     schedule: &'a Schedule,
     sends: Sends,
     /// Next index in each rank's list.
-    places: Vec<usize>,
+    indices: Vec<usize>,
     /// Messages sent and not yet received, by sender × receiver.
     sent: Vec<usize>,
 }
 
 impl Walk<'_> {
     fn current(&self, rank: usize) -> Option<Action> {
-        self.schedule.actions[rank].get(self.places[rank]).copied()
+        self.schedule.actions[rank].get(self.indices[rank]).copied()
     }
 
     fn advance(&mut self, rank: usize) -> bool {
-        let before = self.places[rank];
+        let before = self.indices[rank];
         while let Some(action) = self.current(rank) {
             if let Some(peer) = self.schedule.peer(action)
                 && !self.transfer(rank, peer, action)
             {
                 break;
             }
-            self.places[rank] += 1;
+            self.indices[rank] += 1;
         }
-        self.places[rank] > before
+        self.indices[rank] > before
     }
 
     /// Executes a transfer if possible, including the peer's half if the peer waits in its send.
@@ -76,7 +76,7 @@ impl Walk<'_> {
             (Sends::Rendezvous, send) => {
                 let meet = waits
                     .is_some_and(|other| if send { other.kind.is_receive() } else { other.kind.is_send() });
-                self.places[peer] += usize::from(meet);
+                self.indices[peer] += usize::from(meet);
                 meet
             }
         }

@@ -14,18 +14,18 @@ pub struct Stuck {
     /// The rank.
     pub rank: usize,
     /// Index into the rank's list.
-    pub place: usize,
+    pub index: usize,
     /// The action that never completes.
     pub action: Action,
 }
 
 impl fmt::Display for Stuck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {} waits at place {}: {}", self.rank, self.place, self.action)
+        write!(f, "rank {} waits at index {}: {}", self.rank, self.index, self.action)
     }
 }
 
-/// An invalid schedule. A place is an index into the rank's list, from 0.
+/// An invalid schedule. An index is that of an action in the rank's list, from 0.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
     /// Numbers of ranks, stages and micro-batches that this kind cannot schedule.
@@ -37,52 +37,52 @@ pub enum ScheduleError {
         reason: String,
     },
     /// Times for another number of stages.
-    #[error("times are given for {given} stages, the schedule has {stages}")]
+    #[error("times are listed for {listed} stages, the schedule has {stages}")]
     Times {
         /// Number of stages with times.
-        given: usize,
+        listed: usize,
         /// Number of stages of the schedule.
         stages: usize,
     },
     /// A stage or micro-batch that does not exist, or a transfer between stages of one rank.
-    #[error("rank {rank}, place {place}: {action}: there is no such action in this schedule")]
+    #[error("rank {rank}, index {index}: {action}: there is no such action in this schedule")]
     Unknown {
         /// The rank.
         rank: usize,
         /// Index into its list.
-        place: usize,
+        index: usize,
         /// The invalid action.
         action: Action,
     },
     /// An action of a stage that is on another rank.
-    #[error("rank {rank}, place {place}: {action}: that stage is on rank {home}")]
+    #[error("rank {rank}, index {index}: {action}: that stage is on rank {home}")]
     WrongRank {
         /// The rank.
         rank: usize,
         /// Index into its list.
-        place: usize,
+        index: usize,
         /// The invalid action.
         action: Action,
         /// The rank of the stage.
         home: usize,
     },
     /// An action that is listed twice.
-    #[error("rank {rank}, place {place}: {action}: it is done already")]
+    #[error("rank {rank}, index {index}: {action}: it is done already")]
     Twice {
         /// The rank.
         rank: usize,
         /// Index into its list.
-        place: usize,
+        index: usize,
         /// The repeated action.
         action: Action,
     },
     /// An action that is listed before its input.
-    #[error("rank {rank}, place {place}: {action}: it needs {needs} first")]
+    #[error("rank {rank}, index {index}: {action}: it needs {needs} first")]
     TooEarly {
         /// The rank.
         rank: usize,
         /// Index into its list.
-        place: usize,
+        index: usize,
         /// The action that is too early.
         action: Action,
         /// The action that must come before.
@@ -98,12 +98,12 @@ pub enum ScheduleError {
     },
     /// Backward passes of a stage out of micro-batch order, which would change the order in which gradients
     /// add up.
-    #[error("rank {rank}, place {place}: {action}: it comes after that of micro-batch {after}")]
+    #[error("rank {rank}, index {index}: {action}: it comes after that of micro-batch {after}")]
     OutOfOrder {
         /// The rank.
         rank: usize,
         /// Index into its list.
-        place: usize,
+        index: usize,
         /// The action out of order.
         action: Action,
         /// The later micro-batch whose pass came before.
@@ -111,8 +111,8 @@ pub enum ScheduleError {
     },
     /// A send whose receiver expects another tensor.
     #[error(
-        "rank {from}, place {sent_at}: {sent}: rank {to} then receives something else, \
-         at place {received_at}: {received}"
+        "rank {from}, index {sent_at}: {sent}: rank {to} then receives something else, \
+         at index {received_at}: {received}"
     )]
     Unmatched {
         /// The sender.
@@ -129,12 +129,12 @@ pub enum ScheduleError {
         received: Action,
     },
     /// More micro-batches in flight than this kind of schedule may hold.
-    #[error("rank {rank}, place {place}: {action}: {held} micro-batches are held, the bound is {bound}")]
+    #[error("rank {rank}, index {index}: {action}: {held} micro-batches are held, the bound is {bound}")]
     TooMany {
         /// The rank.
         rank: usize,
         /// Index into its list.
-        place: usize,
+        index: usize,
         /// The action that exceeds the bound.
         action: Action,
         /// Micro-batches held during the action.

@@ -23,7 +23,7 @@ pub enum PartitionError {
     /// Layer counts for another number of stages.
     #[error("the layer counts are for {counts} stages; the pipeline has {stages}")]
     Counts {
-        /// Number of counts given.
+        /// Number of counts.
         counts: usize,
         /// Number of stages of the pipeline.
         stages: usize,

@@ -35,8 +35,7 @@ impl ActionTimes {
         ActionTimes { stages: vec![stage; stages], transfer }
     }
 
-    /// Returns the time of an action. A reduction counts 0: it has its own stream, and nothing in the step
-    /// waits for it.
+    /// Returns the time of an action.
     pub fn of(&self, action: Action) -> u64 {
         let stage = self.stages[action.stage];
         match action.kind {
@@ -44,7 +43,6 @@ impl ActionTimes {
             ActionKind::BackwardInput => stage.backward_input,
             ActionKind::BackwardWeight => stage.backward_weight,
             ActionKind::Backward => stage.backward_input + stage.backward_weight,
-            ActionKind::Reduce => 0,
             _ => self.transfer,
         }
     }
@@ -99,13 +97,13 @@ impl Timeline {
     /// the pass that first holds that many.
     pub fn over_time(&self, schedule: &Schedule, rank: usize, load: &Load) -> Vec<(u64, Held)> {
         let mut changes: Vec<(u64, Held)> = Vec::new();
-        for (place, action) in schedule.actions[rank].iter().enumerate() {
+        for (index, action) in schedule.actions[rank].iter().enumerate() {
             if !action.kind.is_compute() {
                 continue;
             }
-            let held = Held { received_forward: 0, received_backward: 0, ..load.during[place] };
+            let held = Held { received_forward: 0, received_backward: 0, ..load.during[index] };
             if changes.last().is_none_or(|(_, last)| *last != held) {
-                changes.push((self.spans[rank][place].start, held));
+                changes.push((self.spans[rank][index].start, held));
             }
         }
         changes
@@ -125,9 +123,9 @@ fn share(part: u64, whole: u64) -> f64 {
 /// An invalid schedule, times for another number of stages, or a deadlock of the transfer streams.
 pub fn simulate(schedule: &Schedule, times: &ActionTimes) -> Result<Timeline> {
     validate(schedule)?;
-    let (given, stages) = (times.stages.len(), schedule.stages);
-    if given != stages {
-        return Err(ScheduleError::Times { given, stages });
+    let (listed, stages) = (times.stages.len(), schedule.stages);
+    if listed != stages {
+        return Err(ScheduleError::Times { listed, stages });
     }
     let mut simulation = Simulation::new(schedule, times);
     while (0..schedule.ranks).any(|rank| simulation.advance(rank)) {}
@@ -193,8 +191,8 @@ impl<'a> Simulation<'a> {
 
     /// Runs the next pass of a rank, if its input exists. Returns whether it ran.
     fn compute(&mut self, rank: usize) -> bool {
-        let place = self.streams[rank].compute;
-        let Some(action) = self.schedule.actions[rank].get(place).copied() else { return false };
+        let index = self.streams[rank].compute;
+        let Some(action) = self.schedule.actions[rank].get(index).copied() else { return false };
         if !action.kind.is_transfer() {
             let Some(input) = self.input(action) else { return false };
             let start = input.max(self.streams[rank].compute_free);
@@ -211,7 +209,7 @@ impl<'a> Simulation<'a> {
                 }
                 _ => {}
             }
-            self.spans[rank][place] = Span { start, end };
+            self.spans[rank][index] = Span { start, end };
             self.streams[rank].compute_free = end;
         }
         self.streams[rank].compute += 1;
@@ -249,8 +247,8 @@ impl<'a> Simulation<'a> {
     /// Reaches the rank's end of its next transfer, and completes the transfer if the other end is reached
     /// too.
     fn transfer(&mut self, rank: usize) -> bool {
-        let place = self.streams[rank].transfer;
-        let Some(action) = self.schedule.actions[rank].get(place).copied() else { return false };
+        let index = self.streams[rank].transfer;
+        let Some(action) = self.schedule.actions[rank].get(index).copied() else { return false };
         if action.kind.is_transfer() {
             let Some(made) = self.sent_made(action) else { return false };
             let reached = Some(made.max(self.streams[rank].transfer_free));
@@ -261,7 +259,7 @@ impl<'a> Simulation<'a> {
             *end = reached;
             let Some(span) = self.transfer_span(action) else { return news };
             self.streams[rank].transfer_free = span.end;
-            self.spans[rank][place] = span;
+            self.spans[rank][index] = span;
         }
         self.streams[rank].transfer += 1;
         true
@@ -280,9 +278,9 @@ impl<'a> Simulation<'a> {
         let mut stuck = Vec::new();
         for (rank, stream) in self.streams.iter().enumerate() {
             let actions = &self.schedule.actions[rank];
-            let place = stream.transfer.min(stream.compute);
-            let place = (place < actions.len()).then_some(place);
-            stuck.extend(place.map(|place| Stuck { rank, place, action: actions[place] }));
+            let index = stream.transfer.min(stream.compute);
+            let index = (index < actions.len()).then_some(index);
+            stuck.extend(index.map(|index| Stuck { rank, index, action: actions[index] }));
         }
         if !stuck.is_empty() {
             return Err(ScheduleError::Deadlock(stuck));

@@ -31,8 +31,8 @@ pub fn validate(schedule: &Schedule) -> Result<Report> {
     check_shape(schedule)?;
     let mut done = Done::new(schedule);
     for (rank, actions) in schedule.actions.iter().enumerate() {
-        for (place, action) in actions.iter().enumerate() {
-            done.check(Listed { rank, place, action: *action })?;
+        for (index, action) in actions.iter().enumerate() {
+            done.check(Listed { rank, index, action: *action })?;
         }
     }
     done.check_complete()?;
@@ -61,7 +61,7 @@ fn check_shape(schedule: &Schedule) -> Result<()> {
 #[derive(Clone, Copy)]
 struct Listed {
     rank: usize,
-    place: usize,
+    index: usize,
     action: Action,
 }
 
@@ -75,7 +75,7 @@ struct Done<'a> {
 }
 
 /// The kinds that are tracked; `Backward` counts as its two halves.
-const KINDS: [ActionKind; 8] = [
+const KINDS: [ActionKind; 7] = [
     ActionKind::ReceiveForward,
     ActionKind::Forward,
     ActionKind::SendForward,
@@ -83,7 +83,6 @@ const KINDS: [ActionKind; 8] = [
     ActionKind::BackwardInput,
     ActionKind::SendBackward,
     ActionKind::BackwardWeight,
-    ActionKind::Reduce,
 ];
 
 impl<'a> Done<'a> {
@@ -103,28 +102,27 @@ impl<'a> Done<'a> {
         action.stage < stages
             && action.micro_batch < micro_batches
             && (!action.kind.is_transfer() || self.schedule.peer(action).is_some())
-            && (action.kind != ActionKind::Reduce || action.micro_batch + 1 == micro_batches)
     }
 
     fn check(&mut self, at: Listed) -> Result<()> {
-        let Listed { rank, place, action } = at;
+        let Listed { rank, index, action } = at;
         if !self.exists(action) {
-            return Err(ScheduleError::Unknown { rank, place, action });
+            return Err(ScheduleError::Unknown { rank, index, action });
         }
         let home = self.schedule.rank_of(action.stage);
         if home != rank {
-            return Err(ScheduleError::WrongRank { rank, place, action, home });
+            return Err(ScheduleError::WrongRank { rank, index, action, home });
         }
         for half in halves(action) {
-            let index = self.at(half);
-            if self.done[index] {
-                return Err(ScheduleError::Twice { rank, place, action });
+            let entry = self.at(half);
+            if self.done[entry] {
+                return Err(ScheduleError::Twice { rank, index, action });
             }
             if let Some(needs) = self.lacks(half) {
-                return Err(ScheduleError::TooEarly { rank, place, action, needs });
+                return Err(ScheduleError::TooEarly { rank, index, action, needs });
             }
             self.check_order(at, half)?;
-            self.done[index] = true;
+            self.done[entry] = true;
         }
         Ok(())
     }
@@ -143,7 +141,6 @@ impl<'a> Done<'a> {
             ActionKind::SendBackward | ActionKind::BackwardWeight => {
                 [Some(of(ActionKind::BackwardInput)), None]
             }
-            ActionKind::Reduce => [Some(of(ActionKind::BackwardWeight)), None],
         };
         needs.into_iter().flatten().find(|needed| !self.done[self.at(*needed)])
     }
@@ -166,9 +163,9 @@ impl<'a> Done<'a> {
             _ => return Ok(()),
         };
         let latest = &mut self.latest[half.stage][which];
-        let Listed { rank, place, action } = at;
+        let Listed { rank, index, action } = at;
         if let Some(after) = latest.filter(|latest| *latest > half.micro_batch) {
-            return Err(ScheduleError::OutOfOrder { rank, place, action, after });
+            return Err(ScheduleError::OutOfOrder { rank, index, action, after });
         }
         *latest = Some(half.micro_batch);
         Ok(())
@@ -215,9 +212,9 @@ fn check_matching(schedule: &Schedule) -> Result<bool> {
 
 /// Returns the transfers between a rank and a peer.
 fn between(schedule: &Schedule, rank: usize, peer: usize) -> Vec<Listed> {
-    let places = schedule.actions[rank].iter().enumerate();
-    let places = places.map(|(place, action)| Listed { rank, place, action: *action });
-    places.filter(|at| schedule.peer(at.action) == Some(peer)).collect()
+    let listed = schedule.actions[rank].iter().enumerate();
+    let listed = listed.map(|(index, action)| Listed { rank, index, action: *action });
+    listed.filter(|at| schedule.peer(at.action) == Some(peer)).collect()
 }
 
 fn check_direction(schedule: &Schedule, sender: &[Listed], receiver: &[Listed]) -> Result<()> {
@@ -228,9 +225,9 @@ fn check_direction(schedule: &Schedule, sender: &[Listed], receiver: &[Listed]) 
             return Err(ScheduleError::Unmatched {
                 from: send.rank,
                 to: receive.rank,
-                sent_at: send.place,
+                sent_at: send.index,
                 sent: send.action,
-                received_at: receive.place,
+                received_at: receive.index,
                 received: receive.action,
             });
         }
@@ -250,7 +247,7 @@ fn other_end(schedule: &Schedule, action: Action) -> Option<Action> {
     Some(Action::new(schedule.other_stage(action)?, kind, action.micro_batch))
 }
 
-/// Checks the bounds on activations and, for ZB-H1, on activations plus kept halves.
+/// Checks the bounds on activations and, for ZB-H1, on activations plus halves for the weight gradients.
 fn check_in_flight(schedule: &Schedule, loads: &Loads) -> Result<()> {
     let Schedule { kind, ranks, stages, micro_batches, .. } = *schedule;
     for (rank, load) in loads.ranks.iter().enumerate() {
@@ -264,18 +261,19 @@ fn check_in_flight(schedule: &Schedule, loads: &Loads) -> Result<()> {
             }
             _ => one_f_one_b,
         };
-        let kept_bound = if kind == ScheduleKind::ZeroBubble { micro_batches.min(stages) } else { bound };
-        let check = |held: usize, bound: usize, place: usize| {
-            let action = schedule.actions[rank][place];
+        let bound_with_halves =
+            if kind == ScheduleKind::ZeroBubble { micro_batches.min(stages) } else { bound };
+        let check = |held: usize, bound: usize, index: usize| {
+            let action = schedule.actions[rank][index];
             if held > bound {
-                Err(ScheduleError::TooMany { rank, place, action, held, bound })
+                Err(ScheduleError::TooMany { rank, index, action, held, bound })
             } else {
                 Ok(())
             }
         };
-        for (place, Held { activations, weights, .. }) in load.during.iter().enumerate() {
-            check(*activations, bound, place)?;
-            check(activations + weights, kept_bound, place)?;
+        for (index, Held { activations, weights, .. }) in load.during.iter().enumerate() {
+            check(*activations, bound, index)?;
+            check(activations + weights, bound_with_halves, index)?;
         }
     }
     Ok(())

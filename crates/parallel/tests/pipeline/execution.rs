@@ -61,7 +61,7 @@ struct Watching<'a> {
     schedule: &'a Schedule,
     loads: &'a Loads,
     rank: usize,
-    place: usize,
+    index: usize,
     passes: usize,
     losses: Vec<f32>,
 }
@@ -74,13 +74,13 @@ impl Watching<'_> {
         Tensor::from_host(&self.device, &values, [ROWS, WIDTH], Category::Input).unwrap()
     }
 
-    /// Number of tensors from other ranks that are kept: inputs while an activation or the weight half needs
+    /// Number of tensors from other ranks that are held: inputs while an activation or the weight half needs
     /// them, gradients from their receive to the end of their pass, which in this model is the weight half's.
-    fn expected(&self, action: Action, place: usize) -> usize {
+    fn expected(&self, action: Action, index: usize) -> usize {
         let last = self.schedule.stages - 1;
         let of = |stage: usize| {
             let Held { activations, weights, received_forward, received_backward } =
-                self.loads.stages[stage].during[place];
+                self.loads.stages[stage].during[index];
             let consumes = matches!(action.kind, ActionKind::Backward | ActionKind::BackwardInput);
             let inputs = if stage > 0 { activations + weights + received_forward } else { 0 };
             let here = usize::from(consumes && stage == action.stage);
@@ -94,17 +94,17 @@ impl Feed for Watching<'_> {
     type Error = ParallelError;
 
     fn enter(&mut self, action: Action, part: ActionPart) -> Result<(), ParallelError> {
-        if part != ActionPart::Computing || self.place == usize::MAX {
+        if part != ActionPart::Computing || self.index == usize::MAX {
             return Ok(());
         }
         let list = &self.schedule.actions[self.rank];
-        let place = self.place + list[self.place..].iter().position(|other| *other == action).unwrap();
-        self.place = place;
+        let index = self.index + list[self.index..].iter().position(|other| *other == action).unwrap();
+        self.index = index;
         self.passes += 1;
         let held =
             self.device.with_allocator(|allocator| allocator.category_bytes()).get(Category::Communication);
         if self.schedule.ranks > 1 {
-            assert_eq!(held as usize, BYTES * self.expected(action, place), "place {place}: {action}");
+            assert_eq!(held as usize, BYTES * self.expected(action, index), "index {index}: {action}");
         }
         Ok(())
     }
@@ -128,9 +128,9 @@ impl Feed for Watching<'_> {
 }
 
 /// A rank's gradients by stage, the sum of the losses on the last stage, and the losses of a validation.
-type Found = (Vec<(usize, Vec<Vec<f32>>)>, Option<f32>, Vec<f32>);
+type RunResults = (Vec<(usize, Vec<Vec<f32>>)>, Option<f32>, Vec<f32>);
 
-fn run_rank(schedule: &Schedule, communicator: Communicator) -> Result<Found, ParallelError> {
+fn run_rank(schedule: &Schedule, communicator: Communicator) -> Result<RunResults, ParallelError> {
     let rank = communicator.rank();
     let device = Device::cpu(rank, &DeviceOptions::default())?;
     let grid = RankGrid::new(&[(Axis::Data, 1), (Axis::Pipeline, schedule.ranks)], rank)?;
@@ -160,7 +160,7 @@ fn run_rank(schedule: &Schedule, communicator: Communicator) -> Result<Found, Pa
         schedule,
         loads: &loads,
         rank,
-        place: 0,
+        index: 0,
         passes: 0,
         losses: Vec::new(),
     };
@@ -168,7 +168,7 @@ fn run_rank(schedule: &Schedule, communicator: Communicator) -> Result<Found, Pa
     let scale = 1.0 / schedule.micro_batches as f32;
     // The second step shows that the first leaves nothing behind.
     for _ in 0..2 {
-        (feed.place, feed.passes) = (0, 0);
+        (feed.index, feed.passes) = (0, 0);
         executor.train(&mut parts, &mut planes, Mode::Train, scale, &mut feed)?;
         let passes = schedule.actions[rank].iter().filter(|action| action.kind.is_compute()).count();
         assert_eq!(feed.passes, passes);
@@ -179,8 +179,9 @@ fn run_rank(schedule: &Schedule, communicator: Communicator) -> Result<Found, Pa
             assert_eq!(live.get(category), 0, "{category:?}");
         }
     }
-    feed.place = usize::MAX;
-    executor.validate(&mut parts, &mut planes, schedule.micro_batches, &mut feed)?;
+    feed.index = usize::MAX;
+    let models = parts.iter().map(|part| &*part.model).collect();
+    executor.validate(models, &mut planes, schedule.micro_batches, &mut feed)?;
     let gradients =
         |part: &StagePart| part.reduction.gradients().iter().map(|g| g.to_vec().unwrap()).collect();
     let loss = parts.iter().find_map(|part| part.reduction.loss().unwrap());
@@ -189,11 +190,11 @@ fn run_rank(schedule: &Schedule, communicator: Communicator) -> Result<Found, Pa
 }
 
 /// Collects the results of all ranks.
-fn run(schedule: &Schedule) -> Found {
+fn run(schedule: &Schedule) -> RunResults {
     let shared = schedule.clone();
     let body = move |communicator: Communicator| run_rank(&shared, communicator);
     let ranks = threads::run(schedule.ranks, threads::Options::default(), body).unwrap();
-    let mut whole: Found = (Vec::new(), None, Vec::new());
+    let mut whole: RunResults = (Vec::new(), None, Vec::new());
     for (gradients, loss, losses) in ranks {
         whole.0.extend(gradients);
         whole.1 = whole.1.or(loss);
@@ -216,8 +217,8 @@ fn every_schedule_gives_the_gradients_of_one_rank_and_holds_its_loads() {
                 ScheduleKind::Interleaved => continue,
                 _ => (stages, 1),
             };
-            let found = run(&schedule(kind, ranks, chunks, micro_batches));
-            assert!(found == alone, "{kind}: {stages} stages, {micro_batches} micro-batches");
+            let results = run(&schedule(kind, ranks, chunks, micro_batches));
+            assert!(results == alone, "{kind}: {stages} stages, {micro_batches} micro-batches");
         }
     }
 }

@@ -75,9 +75,9 @@ fn transfers_are_listed_where_they_are_needed() {
             .join(", ")
     };
     let first = "Forward 0, SendForward 0, Forward 1, SendForward 1, ReceiveBackward 0, Backward 0, \
-                 Forward 2, ReceiveBackward 1, SendForward 2, Backward 1, ReceiveBackward 2, Backward 2, Reduce 2";
+                 Forward 2, ReceiveBackward 1, SendForward 2, Backward 1, ReceiveBackward 2, Backward 2";
     let second = "ReceiveForward 0, Forward 0, ReceiveForward 1, Backward 0, SendBackward 0, Forward 1, \
-                  Backward 1, SendBackward 1, ReceiveForward 2, Forward 2, Backward 2, SendBackward 2, Reduce 2";
+                  Backward 1, SendBackward 1, ReceiveForward 2, Forward 2, Backward 2, SendBackward 2";
     assert_eq!([list(0), list(1)], [first, second]);
 }
 

@@ -1,4 +1,4 @@
-//! Pipeline schedules: valid, with the times and loads given in the papers, drawn like the papers' figures,
+//! Pipeline schedules: valid, with the papers' times and loads, drawn like the papers' figures,
 //! and executed.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use crate::shapes::schedule;
 
 use ActionKind::{
-    Backward, BackwardInput, BackwardWeight, Forward, ReceiveBackward, ReceiveForward, Reduce, SendBackward,
+    Backward, BackwardInput, BackwardWeight, Forward, ReceiveBackward, ReceiveForward, SendBackward,
     SendForward,
 };
 
@@ -66,24 +66,24 @@ fn unsound_lists() {
             "SendForward of micro-batch 1 in stage 0: it needs Forward of micro-batch 1 in stage 0 first",
         ),
         (
-            &|lists| lists[1].retain(|action| action.kind != Reduce),
-            "rank 1: Reduce of micro-batch 1 in stage 1: it is missing",
+            &|lists| lists[0].retain(|action| *action != a(0, Backward, 1)),
+            "rank 0: BackwardInput of micro-batch 1 in stage 0: it is missing",
         ),
         (
             &|lists| lists[0].push(a(0, Forward, 0)),
-            "rank 0, place 9: Forward of micro-batch 0 in stage 0: it is done already",
+            "rank 0, index 9: Forward of micro-batch 0 in stage 0: it is done already",
         ),
         (
             &|lists| lists[0].push(a(0, BackwardWeight, 0)),
-            "rank 0, place 9: BackwardWeight of micro-batch 0 in stage 0: it is done already",
+            "rank 0, index 9: BackwardWeight of micro-batch 0 in stage 0: it is done already",
         ),
         (
             &|lists| lists[0].push(a(2, Forward, 0)),
-            "rank 0, place 9: Forward of micro-batch 0 in stage 2: there is no such",
+            "rank 0, index 9: Forward of micro-batch 0 in stage 2: there is no such",
         ),
         (
             &|lists| lists[0].push(a(0, Forward, 2)),
-            "rank 0, place 9: Forward of micro-batch 2 in stage 0: there is no such",
+            "rank 0, index 9: Forward of micro-batch 2 in stage 0: there is no such",
         ),
         (
             &|lists| lists[0].push(a(0, ReceiveForward, 0)),
@@ -95,7 +95,7 @@ fn unsound_lists() {
         ),
         (
             &|lists| lists[0].push(a(1, Forward, 0)),
-            "rank 0, place 9: Forward of micro-batch 0 in stage 1: that stage is on rank 1",
+            "rank 0, index 9: Forward of micro-batch 0 in stage 1: that stage is on rank 1",
         ),
         (
             &|lists| {
@@ -111,8 +111,7 @@ fn unsound_lists() {
                 lists[1][y] = a(1, BackwardInput, 1);
                 let x = find(&lists[1], a(1, Backward, 0));
                 lists[1][x] = a(1, BackwardInput, 0);
-                lists[1].pop();
-                lists[1].extend([a(1, BackwardWeight, 1), a(1, BackwardWeight, 0), a(1, Reduce, 1)]);
+                lists[1].extend([a(1, BackwardWeight, 1), a(1, BackwardWeight, 0)]);
             },
             "BackwardWeight of micro-batch 0 in stage 1: it comes after that of micro-batch 1",
         ),
@@ -124,13 +123,13 @@ fn unsound_lists() {
                 let later = lists[1].remove(second);
                 lists[1].insert(first, later);
             },
-            "rank 0, place 1: SendForward of micro-batch 0 in stage 0: rank 1 then receives something else, at place 0: \
+            "rank 0, index 1: SendForward of micro-batch 0 in stage 0: rank 1 then receives something else, at index 0: \
              ReceiveForward of micro-batch 1 in stage 1",
         ),
     ];
-    for (changed, said) in table {
+    for (changed, expected) in table {
         let message = change(changed);
-        assert!(message.contains(said), "{message}\ndoes not say\n{said}");
+        assert!(message.contains(expected), "{message}\ndoes not contain\n{expected}");
     }
 }
 
@@ -149,7 +148,6 @@ fn deadlocks() {
             a(0, SendForward, 1),
             a(0, ReceiveBackward, 1),
             a(0, Backward, 1),
-            a(0, Reduce, 1),
         ],
         vec![
             a(1, ReceiveForward, 0),
@@ -160,18 +158,17 @@ fn deadlocks() {
             a(1, SendBackward, 0),
             a(1, Backward, 1),
             a(1, SendBackward, 1),
-            a(1, Reduce, 1),
         ],
     ];
     let stuck = vec![
-        Stuck { rank: 0, place: 2, action: a(0, ReceiveBackward, 0) },
-        Stuck { rank: 1, place: 2, action: a(1, ReceiveForward, 1) },
+        Stuck { rank: 0, index: 2, action: a(0, ReceiveBackward, 0) },
+        Stuck { rank: 1, index: 2, action: a(1, ReceiveForward, 1) },
     ];
     let error = validate(&schedule).unwrap_err();
     assert_eq!(error, ScheduleError::Deadlock(stuck));
-    let said =
-        "deadlock: rank 0 waits at place 2: ReceiveBackward of micro-batch 0 in stage 0; rank 1 waits at";
-    assert!(error.to_string().starts_with(said), "{error}");
+    let expected =
+        "deadlock: rank 0 waits at index 2: ReceiveBackward of micro-batch 0 in stage 0; rank 1 waits at";
+    assert!(error.to_string().starts_with(expected), "{error}");
 }
 
 /// Textbook 1F1B without paired transfers: valid if sends are buffered, deadlocked if they wait.
@@ -187,7 +184,7 @@ fn crossing_sends_deadlock_only_if_they_wait() {
     schedule.actions[1].insert(send + 1, a(1, ReceiveForward, 1));
     let report = validate(&schedule).unwrap();
     assert!(!report.same_order);
-    let at = |rank: usize, action| Stuck { rank, place: find(&schedule.actions[rank], action), action };
+    let at = |rank: usize, action| Stuck { rank, index: find(&schedule.actions[rank], action), action };
     assert_eq!(report.rendezvous, [at(0, a(0, SendForward, 1)), at(1, a(1, SendBackward, 0))]);
     assert_eq!(report.rendezvous, deadlock(&schedule, Sends::Rendezvous));
     assert_eq!(deadlock(&schedule, Sends::Buffered), []);

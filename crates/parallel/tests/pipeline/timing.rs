@@ -1,4 +1,4 @@
-//! Bubbles have the size given in the papers, and simulated actions start after their inputs.
+//! Bubbles have the papers' size, and simulated actions start after their inputs.
 
 use std::collections::HashMap;
 
@@ -87,8 +87,8 @@ fn a_transfer_delays_what_needs_it() {
     let schedule = schedule(ScheduleKind::OneForwardOneBackward, 2, 1, 1);
     let timeline = simulate(&schedule, &ActionTimes::equal(2, [10, 10, 10], 5)).unwrap();
     let start = |rank: usize, kind| {
-        let place = schedule.actions[rank].iter().position(|action| action.kind == kind).unwrap();
-        timeline.spans[rank][place].start
+        let index = schedule.actions[rank].iter().position(|action| action.kind == kind).unwrap();
+        timeline.spans[rank][index].start
     };
     assert_eq!((start(0, ActionKind::SendForward), start(1, ActionKind::ReceiveForward)), (10, 10));
     assert_eq!((start(1, ActionKind::Forward), start(1, ActionKind::Backward)), (15, 25));
@@ -148,7 +148,7 @@ fn the_order_of_transfers_costs_nothing() {
 fn times_for_another_number_of_stages_are_refused() {
     let schedule = schedule(ScheduleKind::GPipe, 2, 1, 2);
     let error = simulate(&schedule, &ActionTimes::equal(3, [1, 1, 1], 0)).unwrap_err();
-    assert_eq!(error, ScheduleError::Times { given: 3, stages: 2 });
+    assert_eq!(error, ScheduleError::Times { listed: 3, stages: 2 });
 }
 
 fn shape() -> impl Strategy<Value = (ScheduleKind, Shape)> {
@@ -183,7 +183,7 @@ proptest! {
             let list = &schedule.actions[schedule.rank_of(stage)];
             let found =
                 |a: &Action| a.stage == stage && a.micro_batch == micro_batch && kinds.contains(&a.kind);
-            list.iter().position(found).map(|place| timeline.spans[schedule.rank_of(stage)][place])
+            list.iter().position(found).map(|index| timeline.spans[schedule.rank_of(stage)][index])
         };
         let backward = [ActionKind::Backward, ActionKind::BackwardInput];
         let wire = if schedule.ranks > 1 { transfer } else { 0 };

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use autograd::Observer;
 use collective::{ControlPlane, Traffic};
 use device::Mark;
-use parallel::pipeline::PassedOver;
+use parallel::pipeline::Skipped;
 use telemetry::step_trace::{Divergence, RunPart};
 
 use super::Worker;
@@ -35,8 +35,8 @@ impl Worker {
 
     /// Totals of the micro-batches skipped because they repeat others
     /// ([`Setup::plan_work`](crate::Setup)).
-    pub fn passed_over(&self) -> PassedOver {
-        self.passed_over
+    pub fn skipped(&self) -> Skipped {
+        self.skipped
     }
 
     /// Records every step and every call of the rank's planes in `status`.

@@ -112,7 +112,7 @@ impl Worker {
         }
         feed.heard_by = names.as_ref().map(|names| HeardBy { moments: &self.moments, names });
         let ran = self.executor.train(&mut self.parts, &mut self.planes, mode, scale, &mut feed);
-        self.passed_over += ran.map_err(|source| WorkerError::Step {
+        self.skipped += ran.map_err(|source| WorkerError::Step {
             step,
             micro_batch: numbers.in_walk(feed.at.map_or(0, |action| action.micro_batch)),
             source: Box::new(source),
@@ -282,7 +282,8 @@ impl Worker {
             WorkerFeed::new(&self.device, (config, dataset), numbers, (&mut data, &order), &mut self.phases);
         feed.pixels = self.pixels.as_mut();
         let scope = self.device.module("validation");
-        self.passed_over += self.executor.validate(&mut self.parts, &mut self.planes, own, &mut feed)?;
+        let models = self.parts.iter().map(|part| &*part.model).collect();
+        self.skipped += self.executor.validate(models, &mut self.planes, own, &mut feed)?;
         drop(scope);
         feed.results()
     }

@@ -16,7 +16,7 @@ pub struct MicroBatchSink<'a> {
 
 impl std::fmt::Debug for MicroBatchSink<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MicroBatchSink").field("micro_batch", &self.reduction.micro_batch).finish()
+        f.debug_struct("MicroBatchSink").field("micro_batch", &self.reduction.lanes.micro_batch()).finish()
     }
 }
 
@@ -40,8 +40,8 @@ impl MicroBatchSink<'_> {
 impl GradientSink for MicroBatchSink<'_> {
     fn target(&mut self, use_id: UseId, weight: &Tensor) -> autograd::Result<Target> {
         let BucketSlot { bucket, offset } = self.slot(use_id)?;
-        let tensor = self.reduction.bucket(bucket)?.view(offset, weight.shape())?;
-        Ok(Target { tensor, accumulate: !self.reduction.first_of_lane() })
+        let tensor = self.reduction.lanes.buffer(bucket)?.view(offset, weight.shape())?;
+        Ok(Target { tensor, accumulate: self.reduction.accumulates() })
     }
 
     fn ready(&mut self, use_id: UseId) -> autograd::Result<()> {

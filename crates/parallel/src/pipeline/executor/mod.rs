@@ -5,8 +5,7 @@
 //! device's progress:
 //!
 //! * a receive's buffer is allocated from the transfer stream's memory when the receive is enqueued, and
-//!   freed
-//!   after the passes that saved it; the transfer stream waits for those before it allocates again;
+//!   freed after the passes that saved it; the transfer stream waits for those before it allocates again;
 //! * a sent tensor is kept until the pass that follows its send has been enqueued; then compute waits for the
 //!   send, and the memory belongs to the compute stream again.
 //!
@@ -31,7 +30,7 @@ use crate::grid::{Axis, RankGrid};
 use crate::pipeline::action::{Action, ActionKind};
 use crate::pipeline::schedule::Schedule;
 use crate::planes::Planes;
-pub use repeats::{PassedOver, PlanWork};
+pub use repeats::{PlanWork, Skipped};
 use repeats::{Repeats, Repetition};
 use transit::{InTransit, Queues};
 
@@ -92,8 +91,8 @@ pub trait Feed {
     /// Returns the targets of a micro-batch on the device; called on the rank of the last stage.
     fn targets(&mut self, micro_batch: usize) -> std::result::Result<Tensor, Self::Error>;
 
-    /// Returns what the passes of a micro-batch through the stage of a forward `action` share; but for
-    /// observers, the same on every stage.
+    /// Returns the settings of the passes of a micro-batch through the stage of a forward `action`; observers
+    /// aside, they are the same on every stage.
     fn pass(&mut self, _action: Action) -> std::result::Result<Pass, Self::Error> {
         Ok(Pass::default())
     }
@@ -201,29 +200,32 @@ impl Executor {
         mode: Mode,
         scale: f32,
         feed: &'a mut F,
-    ) -> std::result::Result<PassedOver, F::Error> {
-        let walk = Walk::new(self, parts, planes, feed, scale, mode)?;
+    ) -> std::result::Result<Skipped, F::Error> {
+        let (models, reductions) = parts.iter_mut().map(|part| (&*part.model, &mut part.reduction)).unzip();
+        let walk = Walk::new(self, models, reductions, (planes, feed), scale, mode)?;
         walk.run(&self.schedule.actions[self.grid.coordinate(Axis::Pipeline)])
     }
 
-    /// Computes the losses of `micro_batches` micro-batches, in [`Mode::Evaluate`]. Returns the micro-batches
-    /// that were skipped.
+    /// Computes the losses of `micro_batches` micro-batches, in [`Mode::Evaluate`]. `models` are this rank's
+    /// stages. Returns the totals of skipped repetitions.
     pub fn validate<'a, F: Feed>(
         &'a self,
-        parts: &'a mut [StagePart],
+        models: Vec<&'a dyn Model>,
         planes: &'a mut Planes,
         micro_batches: usize,
         feed: &'a mut F,
-    ) -> std::result::Result<PassedOver, F::Error> {
+    ) -> std::result::Result<Skipped, F::Error> {
         let actions = forward::actions(&self.schedule, self.grid.coordinate(Axis::Pipeline), micro_batches);
-        Walk::new(self, parts, planes, feed, 1.0, Mode::Evaluate)?.run(&actions)
+        Walk::new(self, models, Vec::new(), (planes, feed), 1.0, Mode::Evaluate)?.run(&actions)
     }
 }
 
 /// One execution of a list of actions.
 struct Walk<'a, F> {
     executor: &'a Executor,
-    parts: &'a mut [StagePart],
+    models: Vec<&'a dyn Model>,
+    /// Sums of each stage's gradients; empty where none are produced.
+    reductions: Vec<&'a mut GradientReduction>,
     planes: &'a mut Planes,
     feed: &'a mut F,
     scale: f32,
@@ -236,52 +238,52 @@ struct Walk<'a, F> {
 impl<'a, F: Feed> Walk<'a, F> {
     fn new(
         executor: &'a Executor,
-        parts: &'a mut [StagePart],
-        planes: &'a mut Planes,
-        feed: &'a mut F,
+        models: Vec<&'a dyn Model>,
+        reductions: Vec<&'a mut GradientReduction>,
+        (planes, feed): (&'a mut Planes, &'a mut F),
         scale: f32,
         mode: Mode,
     ) -> Result<Self> {
-        let queues = parts.iter().map(|_| Queues::default()).collect();
+        let queues = models.iter().map(|_| Queues::default()).collect();
         let transit = InTransit::new(&executor.device, executor.schedule.ranks > 1)?;
-        Ok(Walk { executor, parts, planes, feed, scale, mode, queues, transit })
+        Ok(Walk { executor, models, reductions, planes, feed, scale, mode, queues, transit })
     }
 
     /// Executes `actions` in order.
-    fn run(mut self, actions: &[Action]) -> std::result::Result<PassedOver, F::Error> {
+    fn run(mut self, actions: &[Action]) -> std::result::Result<Skipped, F::Error> {
         let executor = self.executor;
         let mut repeats = executor
             .plan_work
             .map(|work| Repeats::new(&executor.device, work, actions, |action| self.phase(action)));
-        let (mut done, mut passed_over) = (0, PassedOver::default());
+        let (mut done, mut skipped) = (0, Skipped::default());
         while let Some(action) = actions.get(done) {
             self.perform(*action)?;
             done += 1;
             let Some(repeats) = repeats.as_mut().filter(|_| action.kind.is_compute()) else { continue };
             let traffic = self.planes.traffic().total();
-            if let Some(found) = repeats.note(&executor.device, done, traffic)? {
-                done += found.actions;
-                self.pass_over(&found)?;
-                passed_over += found.totals;
+            if let Some(repetition) = repeats.note(&executor.device, done, traffic)? {
+                done += repetition.actions;
+                self.skip(&repetition)?;
+                skipped += repetition.totals;
             }
         }
-        self.transit.let_go()?;
-        Ok(passed_over)
+        self.transit.release()?;
+        Ok(skipped)
     }
 
     /// Returns the phase of an action's gradients; the same for all actions without gradients.
     fn phase(&self, action: &Action) -> SinkPhase {
-        let place = self.place(*action).ok().filter(|_| self.mode != Mode::Evaluate);
-        place.map_or_else(SinkPhase::default, |place| self.parts[place].reduction.phase(action.micro_batch))
+        let reduction = self.local_stage(*action).ok().and_then(|stage| self.reductions.get(stage));
+        reduction.map_or_else(SinkPhase::default, |reduction| reduction.phase(action.micro_batch))
     }
 
     /// Continues as if the actions of a repetition had been executed. The rank's other stages wait meanwhile.
-    fn pass_over(&mut self, repetition: &Repetition) -> Result<()> {
+    fn skip(&mut self, repetition: &Repetition) -> Result<()> {
         for action in &repetition.stages {
-            let place = self.place(*action)?;
-            self.queues[place].pass_over(repetition.micro_batches);
-            if self.mode != Mode::Evaluate {
-                self.parts[place].reduction.pass_over(repetition.micro_batches);
+            let stage = self.local_stage(*action)?;
+            self.queues[stage].skip(repetition.micro_batches);
+            if let Some(reduction) = self.reductions.get_mut(stage) {
+                reduction.skip(repetition.micro_batches);
             }
         }
         Ok(())
@@ -303,30 +305,26 @@ impl<'a, F: Feed> Walk<'a, F> {
             ActionKind::SendBackward if !self.passes_gradient(action.stage.checked_sub(1)) => return Ok(()),
             ActionKind::ReceiveForward | ActionKind::ReceiveBackward => return self.receive(action),
             ActionKind::SendForward | ActionKind::SendBackward => return self.send(action),
-            ActionKind::Reduce => {
-                let place = self.place(action)?;
-                return Ok(self.parts[place].reduction.check_complete()?);
-            }
         }
         self.feed.leave(action);
         self.transit.note_release()?;
-        self.let_go(action)
+        self.release_sent(action)
     }
 
     /// Releases the tensors sent before the latest pass; compute waits until they have been sent.
-    fn let_go(&mut self, action: Action) -> std::result::Result<(), F::Error> {
+    fn release_sent(&mut self, action: Action) -> std::result::Result<(), F::Error> {
         if self.transit.is_sending() {
             self.feed.enter(action, ActionPart::Waiting)?;
-            self.transit.let_go()?;
+            self.transit.release()?;
         }
         Ok(())
     }
 
     /// Index of an action's stage among this rank's stages.
-    fn place(&self, action: Action) -> Result<usize> {
-        let place = self.executor.schedule.layout().chunk_of(action.stage);
-        let here =
-            self.executor.schedule.rank_of(action.stage) == self.executor.grid.coordinate(Axis::Pipeline);
-        if here && place < self.parts.len() { Ok(place) } else { Err(ParallelError::Unsound { action }) }
+    fn local_stage(&self, action: Action) -> Result<usize> {
+        let schedule = &self.executor.schedule;
+        let stage = schedule.layout().chunk_of(action.stage);
+        let is_local = schedule.rank_of(action.stage) == self.executor.grid.coordinate(Axis::Pipeline);
+        if is_local && stage < self.models.len() { Ok(stage) } else { Err(ParallelError::Unsound { action }) }
     }
 }

@@ -13,7 +13,7 @@ use crate::pipeline::action::{Action, ActionKind};
 
 impl<F: Feed> Walk<'_, F> {
     pub(super) fn forward(&mut self, action: Action) -> std::result::Result<(), F::Error> {
-        let place = self.place(action)?;
+        let stage = self.local_stage(action)?;
         let first = action.stage == 0;
         let last = action.stage + 1 == self.executor.schedule.stages;
         if first || last {
@@ -26,7 +26,7 @@ impl<F: Feed> Walk<'_, F> {
         let (input, leaf) = match batch {
             Some(batch) => (Input::Batch(batch), None),
             None => {
-                let arrived = self.queues[place].inputs.pop(action)?;
+                let arrived = self.queues[stage].inputs.pop(action)?;
                 let arrived = self.arrived(action, arrived)?;
                 match self.passes_gradient(action.stage.checked_sub(1)) {
                     true => {
@@ -39,9 +39,9 @@ impl<F: Feed> Walk<'_, F> {
             }
         };
         self.feed.enter(action, ActionPart::Computing)?;
-        let model = &self.parts[place].model;
+        let model = self.models[stage];
         let output = model.forward(&tape, input).map_err(ParallelError::from)?;
-        let Some(targets) = targets else { return self.pass_on(action, tape, output, leaf) };
+        let Some(targets) = targets else { return self.send_output(action, tape, output, leaf) };
         if self.mode == Mode::Evaluate {
             self.feed.predicted(output.tensor(), &targets)?;
         }
@@ -50,30 +50,30 @@ impl<F: Feed> Walk<'_, F> {
         if self.mode == Mode::Evaluate {
             return self.feed.loss(action.micro_batch, loss.tensor());
         }
-        self.queues[place].live.push(action, Live { tape, root: Root::Loss(loss), leaf });
+        self.queues[stage].live.push(action, Live { tape, root: Root::Loss(loss), leaf });
         Ok(())
     }
 
-    /// Passes a stage's output to the next stage, and keeps the tape for backward.
-    fn pass_on(
+    /// Queues a stage's output for the next stage, and its tape for backward.
+    fn send_output(
         &mut self,
         action: Action,
         tape: Tape,
         output: Var,
         leaf: Option<Source>,
     ) -> std::result::Result<(), F::Error> {
-        let place = self.place(action)?;
+        let stage = self.local_stage(action)?;
         let root = Root::Output(output.source());
         if self.mode != Mode::Evaluate {
-            self.queues[place].live.push(action, Live { tape, root, leaf });
+            self.queues[stage].live.push(action, Live { tape, root, leaf });
         }
-        Ok(self.give(Action { kind: ActionKind::SendForward, ..action }, output.into_tensor())?)
+        Ok(self.enqueue(Action { kind: ActionKind::SendForward, ..action }, output.into_tensor())?)
     }
 
     /// Runs backward or its input half.
     pub(super) fn backward(&mut self, action: Action) -> std::result::Result<(), F::Error> {
-        let place = self.place(action)?;
-        let Live { tape, root, leaf } = self.queues[place].live.pop(action)?;
+        let stage = self.local_stage(action)?;
+        let Live { tape, root, leaf } = self.queues[stage].live.pop(action)?;
         let loss = match &root {
             Root::Loss(loss) => Some(loss.tensor().clone()),
             Root::Output(_) => None,
@@ -82,7 +82,7 @@ impl<F: Feed> Walk<'_, F> {
             Root::Loss(loss) => Ok(loss),
             Root::Output(_) if !self.passes_gradient(Some(action.stage)) => Err(Vec::new()),
             Root::Output(output) => {
-                let arrived = self.queues[place].gradients.pop(action)?;
+                let arrived = self.queues[stage].gradients.pop(action)?;
                 Err(vec![(output, self.arrived(action, arrived)?)])
             }
         };
@@ -93,10 +93,10 @@ impl<F: Feed> Walk<'_, F> {
                 Err(seeds) => tape.backward_input_from(seeds),
             };
             let (leaves, weights) = halves.map_err(ParallelError::from)?;
-            self.queues[place].pending.push(action, Pending { weights, loss });
+            self.queues[stage].pending.push(action, Pending { weights, loss });
             leaves
         } else {
-            let reduction = &mut self.parts[place].reduction;
+            let reduction = self.reductions.get_mut(stage).ok_or(ParallelError::Unsound { action })?;
             let reduces = reduction.reduces_next();
             let mut sink = self.feed.sink(reduction.sink(&self.planes.along(Axis::Data)?), reduces);
             let ran = match root {
@@ -112,15 +112,15 @@ impl<F: Feed> Walk<'_, F> {
         let missing = ParallelError::MissingInputGradient { stage: action.stage };
         let gradient = leaves.take(leaf).ok_or(missing)?;
         drop(leaves);
-        Ok(self.give(Action { kind: ActionKind::SendBackward, ..action }, gradient)?)
+        Ok(self.enqueue(Action { kind: ActionKind::SendBackward, ..action }, gradient)?)
     }
 
     /// Runs the weight half of backward.
     pub(super) fn backward_weight(&mut self, action: Action) -> std::result::Result<(), F::Error> {
-        let place = self.place(action)?;
-        let Pending { weights, loss } = self.queues[place].pending.pop(action)?;
+        let stage = self.local_stage(action)?;
+        let Pending { weights, loss } = self.queues[stage].pending.pop(action)?;
         self.feed.enter(action, ActionPart::Computing)?;
-        let reduction = &mut self.parts[place].reduction;
+        let reduction = self.reductions.get_mut(stage).ok_or(ParallelError::Unsound { action })?;
         let reduces = reduction.reduces_next();
         let mut sink = self.feed.sink(reduction.sink(&self.planes.along(Axis::Data)?), reduces);
         let ran = weights.backward_weight(&mut *sink);
@@ -139,20 +139,20 @@ impl<F: Feed> Walk<'_, F> {
     }
 
     /// Queues a tensor for `send`, or for the stage that consumes it if that is on this rank.
-    fn give(&mut self, send: Action, tensor: Tensor) -> Result<()> {
+    fn enqueue(&mut self, send: Action, tensor: Tensor) -> Result<()> {
         let schedule = &self.executor.schedule;
-        let place = self.place(send)?;
+        let stage = self.local_stage(send)?;
         let forward = send.kind == ActionKind::SendForward;
         if schedule.peer(send).is_some() {
-            let outgoing = Outgoing { tensor, made: self.executor.device.record(StreamKind::Compute)? };
-            let queues = &mut self.queues[place];
+            let outgoing = Outgoing { tensor, computed: self.executor.device.record(StreamKind::Compute)? };
+            let queues = &mut self.queues[stage];
             let queue = if forward { &mut queues.outputs } else { &mut queues.input_gradients };
             queue.push(send, outgoing);
             return Ok(());
         }
         let other = schedule.other_stage(send).ok_or(ParallelError::Unsound { action: send })?;
-        let place = self.place(Action { stage: other, ..send })?;
-        let queues = &mut self.queues[place];
+        let stage = self.local_stage(Action { stage: other, ..send })?;
+        let queues = &mut self.queues[stage];
         let queue = if forward { &mut queues.inputs } else { &mut queues.gradients };
         queue.push(send, Arrived { tensor, event: None });
         Ok(())

@@ -3,7 +3,7 @@
 //! A pass ends a stretch of the allocator's events. Suppose that the stretches of one period equal those of
 //! the previous period, including all addresses. Then every address allocated in the period was free before
 //! it, and afterwards is free or allocated as it was one period ago: blocks and segments are in the same
-//! state. As long as the actions repeat, so do the events. Repetition is found by comparison, never assumed:
+//! state. As long as the actions repeat, so do the events. Repetition is detected by comparison, never assumed:
 //! actions that do not repeat are executed.
 
 use std::collections::BTreeMap;
@@ -26,14 +26,14 @@ pub struct PlanWork {
 
 /// Totals of the skipped actions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PassedOver {
+pub struct Skipped {
     /// Number of allocations.
     pub allocations: u64,
     /// Traffic between ranks.
     pub traffic: OperationTraffic,
 }
 
-impl std::ops::AddAssign for PassedOver {
+impl std::ops::AddAssign for Skipped {
     fn add_assign(&mut self, other: Self) {
         self.allocations += other.allocations;
         self.traffic += other.traffic;
@@ -48,7 +48,7 @@ pub(super) struct Repetition {
     pub(super) micro_batches: usize,
     /// An action of each of these stages.
     pub(super) stages: Vec<Action>,
-    pub(super) totals: PassedOver,
+    pub(super) totals: Skipped,
 }
 
 /// State of the walk after a pass.
@@ -108,16 +108,16 @@ impl<'a> Repeats<'a> {
         let Some(period) = self.latest.insert(digest, now).map(|before| now - before) else {
             return Ok(None);
         };
-        let found = (0..usize::BITS)
+        let repetition = (0..usize::BITS)
             .map_while(|power| period.checked_mul(1 << power))
             .take_while(|period| 2 * period <= now)
             .find_map(|period| self.repetition(period));
-        if found.is_some() {
+        if repetition.is_some() {
             // Addresses and micro-batches continue from the position to which the walk jumps.
             self.stretches.clear();
             self.latest.clear();
         }
-        Ok(found)
+        Ok(repetition)
     }
 
     /// Returns the whole periods of `period` stretches that follow, if the last two are equal.
@@ -152,7 +152,7 @@ impl<'a> Repeats<'a> {
             bytes_received: many * calls.bytes_received,
         };
         let allocations = many * (end.allocations - middle.allocations);
-        let totals = PassedOver { allocations, traffic };
+        let totals = Skipped { allocations, traffic };
         let mut stages = self.actions[first.done..middle.done].to_vec();
         stages.sort_unstable_by_key(|action| action.stage);
         stages.dedup_by_key(|action| action.stage);

@@ -12,7 +12,7 @@ use crate::pipeline::action::{Action, ActionKind};
 impl<F: Feed> Walk<'_, F> {
     pub(super) fn receive(&mut self, action: Action) -> Result<(), F::Error> {
         self.feed.enter(action, ActionPart::Moving)?;
-        let place = self.place(action)?;
+        let stage = self.local_stage(action)?;
         let forward = action.kind == ActionKind::ReceiveForward;
         let from = self.peer(action)?;
         // The input of a stage is passed over the cut before it, the gradient of its output over the cut
@@ -28,10 +28,10 @@ impl<F: Feed> Walk<'_, F> {
         let tensor =
             Tensor::empty(device, crossing.shape, crossing.dtype, request).map_err(ParallelError::from)?;
         drop(scope);
-        self.transit.taken()?;
+        self.transit.note_allocation()?;
         self.planes.receive(Axis::Pipeline, from, tensor.region(), StreamKind::Transfer)?;
         let event = device.record(StreamKind::Transfer).map_err(ParallelError::from)?;
-        let queues = &mut self.queues[place];
+        let queues = &mut self.queues[stage];
         let queue = if forward { &mut queues.inputs } else { &mut queues.gradients };
         queue.push(action, Arrived { tensor, event: Some(event) });
         Ok(())
@@ -39,15 +39,15 @@ impl<F: Feed> Walk<'_, F> {
 
     pub(super) fn send(&mut self, action: Action) -> Result<(), F::Error> {
         self.feed.enter(action, ActionPart::Moving)?;
-        let place = self.place(action)?;
+        let stage = self.local_stage(action)?;
         let to = self.peer(action)?;
-        let queues = &mut self.queues[place];
+        let queues = &mut self.queues[stage];
         let queue = match action.kind {
             ActionKind::SendForward => &mut queues.outputs,
             _ => &mut queues.input_gradients,
         };
-        let Outgoing { tensor, made } = queue.pop(action)?;
-        self.executor.device.wait(StreamKind::Transfer, &made).map_err(ParallelError::from)?;
+        let Outgoing { tensor, computed } = queue.pop(action)?;
+        self.executor.device.wait(StreamKind::Transfer, &computed).map_err(ParallelError::from)?;
         self.planes.send(Axis::Pipeline, to, tensor.region(), StreamKind::Transfer)?;
         Ok(self.transit.sent(tensor)?)
     }

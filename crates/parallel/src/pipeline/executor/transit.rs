@@ -20,17 +20,17 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    pub(super) fn push(&mut self, action: Action, thing: T) {
-        self.0.push_back((action.micro_batch, thing));
+    pub(super) fn push(&mut self, action: Action, value: T) {
+        self.0.push_back((action.micro_batch, value));
     }
 
     /// Removes the next value, which must be of the action's micro-batch.
     pub(super) fn pop(&mut self, action: Action) -> Result<T> {
         let next = self.0.pop_front().filter(|(micro_batch, _)| *micro_batch == action.micro_batch);
-        next.map(|(_, thing)| thing).ok_or(ParallelError::Unsound { action })
+        next.map(|(_, value)| value).ok_or(ParallelError::Unsound { action })
     }
 
-    fn pass_over(&mut self, micro_batches: usize) {
+    fn skip(&mut self, micro_batches: usize) {
         self.0.iter_mut().for_each(|(micro_batch, _)| *micro_batch += micro_batches);
     }
 }
@@ -48,7 +48,7 @@ pub(super) struct Arrived {
 pub(super) struct Outgoing {
     pub(super) tensor: Tensor,
     /// Event after the tensor's computation.
-    pub(super) made: Event,
+    pub(super) computed: Event,
 }
 
 /// The tensor from which a backward pass starts.
@@ -88,13 +88,13 @@ pub(super) struct Queues {
 
 impl Queues {
     /// Renumbers every value as if it were of `micro_batches` micro-batches later.
-    pub(super) fn pass_over(&mut self, micro_batches: usize) {
-        self.inputs.pass_over(micro_batches);
-        self.gradients.pass_over(micro_batches);
-        self.outputs.pass_over(micro_batches);
-        self.input_gradients.pass_over(micro_batches);
-        self.live.pass_over(micro_batches);
-        self.pending.pass_over(micro_batches);
+    pub(super) fn skip(&mut self, micro_batches: usize) {
+        self.inputs.skip(micro_batches);
+        self.gradients.skip(micro_batches);
+        self.outputs.skip(micro_batches);
+        self.input_gradients.skip(micro_batches);
+        self.live.skip(micro_batches);
+        self.pending.skip(micro_batches);
     }
 }
 
@@ -130,7 +130,7 @@ impl InTransit {
 
     /// Records an allocation on the transfer stream, whose later work waits for all passes that may have used
     /// the memory.
-    pub(super) fn taken(&mut self) -> Result<()> {
+    pub(super) fn note_allocation(&mut self) -> Result<()> {
         match self.released.take() {
             Some(event) => Ok(self.device.wait(StreamKind::Transfer, &event)?),
             None => Ok(()),
@@ -148,7 +148,7 @@ impl InTransit {
     }
 
     /// Releases the tensors being sent; compute waits until they have been sent.
-    pub(super) fn let_go(&mut self) -> Result<()> {
+    pub(super) fn release(&mut self) -> Result<()> {
         for (_, sent) in &self.sending {
             self.device.wait(StreamKind::Compute, sent)?;
         }

@@ -1,0 +1,116 @@
+//! Sums of gradients within a rank: buffers by lane, and the levels of the tree that lie inside the rank.
+
+use device::{Category, DType, Device, Request};
+use tensor::{Tensor, ops};
+
+use crate::data::lanes::Lanes;
+use crate::error::Result;
+
+/// The buffers in which a rank's micro-batches add their gradients lane by lane, and the lane that is
+/// current.
+#[derive(Debug)]
+pub(super) struct LaneSums {
+    device: Device,
+    lanes: Lanes,
+    /// Buckets by set.
+    sets: Vec<Vec<Tensor>>,
+    /// By bucket, the buffer of a last lane without a set, from the bucket's first gradient to its sum.
+    transient: Vec<Option<Tensor>>,
+    /// The current micro-batch of the step, from 0.
+    micro_batch: usize,
+}
+
+impl LaneSums {
+    /// Allocates zeroed sets of buckets, each with a number of elements and a type. Errors: out of memory.
+    pub(super) fn new(device: &Device, lanes: Lanes, buckets: &[(usize, DType)]) -> Result<Self> {
+        let set = |_| {
+            let bucket = |(elements, dtype): &(usize, DType)| gradient_bucket(device, *elements, *dtype);
+            buckets.iter().map(bucket).collect::<Result<Vec<_>>>()
+        };
+        let sets = (0..lanes.sets()).map(set).collect::<Result<Vec<_>>>()?;
+        let transient = vec![None; buckets.len()];
+        Ok(LaneSums { device: device.clone(), lanes, sets, transient, micro_batch: 0 })
+    }
+
+    /// The buckets that hold the rank's sums after its last micro-batch.
+    pub(super) fn sums(&self) -> &[Tensor] {
+        &self.sets[0]
+    }
+
+    /// The current micro-batch of the step, from 0.
+    pub(super) fn micro_batch(&self) -> usize {
+        self.micro_batch
+    }
+
+    /// Number of micro-batches of a step.
+    pub(super) fn micro_batches(&self) -> usize {
+        self.lanes.micro_batches()
+    }
+
+    /// Continues `count` micro-batches later.
+    pub(super) fn advance(&mut self, count: usize) {
+        self.micro_batch += count;
+    }
+
+    /// Continues with the first micro-batch of the next step.
+    pub(super) fn restart(&mut self) {
+        self.micro_batch = 0;
+    }
+
+    /// Returns whether a micro-batch adds its gradients to those of its lane, instead of writing them.
+    pub(super) fn accumulates(&self, micro_batch: usize) -> bool {
+        !micro_batch.is_multiple_of(self.lanes.micro_batches_per_lane)
+    }
+
+    /// Returns whether a micro-batch uses transient buffers.
+    pub(super) fn is_transient(&self, micro_batch: usize) -> bool {
+        self.lanes.last_is_transient() && self.is_last(micro_batch)
+    }
+
+    /// Returns whether a micro-batch is the step's last.
+    pub(super) fn is_last(&self, micro_batch: usize) -> bool {
+        micro_batch + 1 == self.micro_batches()
+    }
+
+    /// Returns whether the current micro-batch is the last of its lane.
+    pub(super) fn ends_lane(&self) -> bool {
+        !self.accumulates(self.micro_batch + 1)
+    }
+
+    /// The buffer of a bucket in which the current micro-batch adds up. Errors: out of memory.
+    pub(super) fn buffer(&mut self, bucket: usize) -> Result<Tensor> {
+        if let Some(set) = self.sets.get(self.set()) {
+            return Ok(set[bucket].clone());
+        }
+        if let Some(buffer) = &self.transient[bucket] {
+            return Ok(buffer.clone());
+        }
+        let like = &self.sets[0][bucket];
+        let buffer = gradient_bucket(&self.device, like.elements(), like.dtype())?;
+        self.transient[bucket] = Some(buffer.clone());
+        Ok(buffer)
+    }
+
+    /// Adds up the levels of the tree that lie inside this rank and that the current lane completes.
+    pub(super) fn fold(&mut self, bucket: usize) -> Result<()> {
+        let (top, mut upper) = (self.set(), self.transient[bucket].take());
+        for level in (0..self.lanes.folds_after(self.lane())).map(|fold| top - fold) {
+            let upper = upper.take().unwrap_or_else(|| self.sets[level][bucket].clone());
+            ops::add::into(&self.sets[level - 1][bucket], &upper)?;
+        }
+        Ok(())
+    }
+
+    fn lane(&self) -> usize {
+        self.micro_batch / self.lanes.micro_batches_per_lane
+    }
+
+    fn set(&self) -> usize {
+        self.lanes.set_of(self.lane())
+    }
+}
+
+fn gradient_bucket(device: &Device, elements: usize, dtype: DType) -> Result<Tensor> {
+    let request = Request::new(Category::Gradient, "gradient_bucket");
+    Ok(Tensor::zeros(device, [elements], dtype, request)?)
+}

@@ -1,0 +1,114 @@
+//! Sums of buckets over ranks.
+
+use collective::DataPlane;
+use device::{Category, DType, Device, Request, StreamKind};
+use tensor::Tensor;
+
+use crate::data::options::Reduction;
+use crate::data::tree::{TreeSum, shard, tree_sums};
+use crate::error::Result;
+
+/// Sums buckets over the ranks of a plane; does nothing on one rank.
+#[derive(Debug)]
+pub(super) struct RankSums {
+    device: Device,
+    ranks: usize,
+    /// Whether each rank needs only its own part of a sum of gradients.
+    scatters: bool,
+    /// Buffers for [`Reduction::Tree`] on several ranks.
+    scratch: Option<Scratch>,
+}
+
+/// Buffers for the other ranks' values of one bucket.
+#[derive(Debug)]
+struct Scratch {
+    gradients: Tensor,
+    /// Buffer for the loss, in f32, on the last stage.
+    loss: Option<Tensor>,
+}
+
+/// A bucket to be summed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bucket<'a> {
+    /// The rank's own sum, which the sum over ranks replaces.
+    pub(super) tensor: &'a Tensor,
+    /// Whether the bucket holds the loss, which every rank needs.
+    pub(super) is_loss: bool,
+}
+
+impl RankSums {
+    /// Allocates the buffers for buckets of at most `largest` gradients and `loss` elements. Errors: out of
+    /// memory.
+    pub(super) fn new(
+        device: &Device,
+        (reduction, ranks, scatters): (Reduction, usize, bool),
+        (largest, dtype): (usize, DType),
+        loss: Option<usize>,
+    ) -> Result<Self> {
+        let scratch = match (reduction, ranks) {
+            (Reduction::Library, _) | (_, 1) => None,
+            (Reduction::Tree, _) => Some(Scratch::new(device, largest, dtype, loss)?),
+        };
+        Ok(RankSums { device: device.clone(), ranks, scatters, scratch })
+    }
+
+    /// Returns whether this code adds, in the order of the tree, instead of a library.
+    pub(super) fn adds_in_tree(&self) -> bool {
+        self.scratch.is_some()
+    }
+
+    /// Returns whether there are several ranks.
+    pub(super) fn is_distributed(&self) -> bool {
+        self.ranks > 1
+    }
+
+    /// Sums buckets on the reduce stream, behind the work that compute has; `over` says that backward has
+    /// ended. Nothing may write to the buckets until compute waits for the stream.
+    pub(super) fn sum(&self, buckets: &[Bucket<'_>], over: bool, plane: &mut dyn DataPlane) -> Result<()> {
+        const STREAM: StreamKind = StreamKind::Reduce;
+        if buckets.is_empty() || !self.is_distributed() {
+            return Ok(());
+        }
+        let filled = self.device.record(StreamKind::Compute)?;
+        self.device.wait(STREAM, &filled)?;
+        let Some(scratch) = &self.scratch else {
+            return buckets.iter().try_for_each(|bucket| self.sum_by_library(bucket, plane));
+        };
+        let scratch: Vec<_> = buckets.iter().map(|bucket| scratch.of(bucket)).collect::<Result<_>>()?;
+        let pairs = buckets.iter().zip(&scratch);
+        let sums = pairs.map(|(bucket, scratch)| {
+            let everywhere = !self.scatters(bucket);
+            TreeSum { bucket: bucket.tensor, scratch, everywhere }
+        });
+        let sums: Vec<_> = sums.collect();
+        tree_sums(plane, &sums, over, STREAM)
+    }
+
+    fn sum_by_library(&self, bucket: &Bucket<'_>, plane: &mut dyn DataPlane) -> Result<()> {
+        let tensor = bucket.tensor;
+        if !self.scatters(bucket) {
+            return Ok(plane.all_reduce(tensor.region(), tensor.dtype(), StreamKind::Reduce)?);
+        }
+        let part = shard(plane, tensor, plane.rank())?;
+        Ok(plane.reduce_scatter(tensor.region(), part.region(), tensor.dtype(), StreamKind::Reduce)?)
+    }
+
+    fn scatters(&self, bucket: &Bucket<'_>) -> bool {
+        self.scatters && !bucket.is_loss
+    }
+}
+
+impl Scratch {
+    fn new(device: &Device, gradients: usize, dtype: DType, loss: Option<usize>) -> Result<Self> {
+        let request = Request::new(Category::Communication, "reduction_scratch").on(StreamKind::Reduce);
+        let gradients = Tensor::empty(device, [gradients], dtype, request)?;
+        let loss = loss.map(|elements| Tensor::empty(device, [elements], DType::F32, request));
+        Ok(Scratch { gradients, loss: loss.transpose()? })
+    }
+
+    /// A buffer as long as the bucket.
+    fn of(&self, bucket: &Bucket<'_>) -> Result<Tensor> {
+        let buffer = self.loss.as_ref().filter(|_| bucket.is_loss).unwrap_or(&self.gradients);
+        Ok(buffer.view(0, [bucket.tensor.elements()])?)
+    }
+}
