@@ -176,14 +176,14 @@ fn limits_of_the_process_are_reported_in_a_sentence() {
     assert!(text(&output.stderr).contains("RAYON_NUM_THREADS=99999: this process has"));
     for (line, words) in [
         ("RUST_MIN_STACK=1000 $P train run.toml --run-dir two --set parallel.data=2", ""),
-        ("ulimit -s 128; $P train run.toml --run-dir three --set parallel.data=2", ""),
+        ("ulimit -s 256; $P train run.toml --run-dir three --set parallel.data=2", ""),
     ] {
         let output = shell(workplace.path(), line);
         assert_eq!(output.status.code(), Some(0), "{line}: {words}: {}", text(&output.stderr));
     }
     // Arguments and the environment lie on the stack too, so in less than this the kernel may start no program.
     let line = format!("ulimit -s 64; {}", train.replace("out", "small"));
-    let words = "a stack of 65,536 bytes (ulimit -s) is too small: 131,072 are needed";
+    let words = "a stack of 65,536 bytes (ulimit -s) is too small: 262,144 are needed";
     refused(&shell(workplace.path(), &line), 2, &[words]);
     assert!(!workplace.path().join("small").exists());
     // A file that exceeds the limit is an error with its name.

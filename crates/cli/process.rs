@@ -8,7 +8,7 @@ use crate::error::CliError;
 use crate::output::note;
 
 /// Least bytes of the first thread's stack.
-const LEAST_STACK: u64 = 128 << 10;
+const LEAST_STACK: u64 = 256 << 10;
 
 /// Checks the limit on the first thread's stack (`ulimit -s`); other threads have stacks of their own size.
 /// Errors: too small a limit, in a sentence.
@@ -17,8 +17,8 @@ pub(crate) fn check_stack() -> Result<(), String> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max stack size"));
     match line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()) {
         Some(bytes) if bytes < LEAST_STACK => {
-            let (found, needed) = (grouped(bytes), grouped(LEAST_STACK));
-            Err(format!("a stack of {found} bytes (ulimit -s) is too small: {needed} are needed"))
+            let (limit, needed) = (grouped(bytes), grouped(LEAST_STACK));
+            Err(format!("a stack of {limit} bytes (ulimit -s) is too small: {needed} are needed"))
         }
         _ => Ok(()),
     }
