@@ -159,7 +159,7 @@ fn reruns_find_the_operator_between_hashed_steps() {
     ];
     let [clean, other] = ["clean", "other"].map(|name| directory.path().join(name));
     // Sums of the following steps must not round the difference away.
-    let flip = Flip { bit: 18, ..activation(Section::Forward, 6, "h.1.attention", "attention") };
+    let flip = Flip { bit: 22, ..activation(Section::Forward, 6, "h.1.attention", "attention") };
     train(&clean, GPT, &sets, None);
     train(&other, GPT, &[&sets[..], &["parallel.data=2"]].concat(), Some(flip.hook()));
     let scratch = directory.path().join("scratch");
