@@ -3,7 +3,7 @@
 #pragma once
 #include "common.cuh"
 
-// Accurate to a unit or two in the last place of f32.
+// Accurate to a unit or two in the last digit of f32.
 struct Exact {
     __device__ __forceinline__ static float exponential(float x) { return expf(x); }
     __device__ __forceinline__ static float quotient(float a, float b) { return a / b; }

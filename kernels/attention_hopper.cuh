@@ -62,7 +62,7 @@ __device__ __forceinline__ void wait(u32 barrier, u32 phase) {
 }
 
 // A position in a ring of `SIZE`, and the parity of its rounds.
-template <u32 SIZE> struct Place {
+template <u32 SIZE> struct RingPosition {
     u32 index = 0, phase = 0;
     __device__ __forceinline__ void next() {
         if (++index == SIZE) index = 0, phase ^= 1;
@@ -78,7 +78,7 @@ template <u32 SIZE> struct Ring {
     __device__ u32 copied(u32 index) const { return barriers + index * 8; }
     __device__ u32 full(u32 index) const { return barriers + (SIZE + index) * 8; }
     __device__ u32 empty(u32 index) const { return barriers + (2 * SIZE + index) * 8; }
-    // `copiers` fill each place.
+    // `copiers` fill each stage.
     __device__ void init(u32 copiers) const {
         for (u32 i = 0; i < SIZE; ++i) {
             barrier_init(copied(i), copiers * WARP);
@@ -86,36 +86,38 @@ template <u32 SIZE> struct Ring {
             barrier_init(empty(i), CONSUMERS * GROUP);
         }
     }
-    // The relay: passes on each place in the order of the copies.
-    __device__ __forceinline__ void relay(Place<SIZE> &place) const {
-        wait(copied(place.index), place.phase);
+    // The relay: passes on each stage in the order of the copies.
+    __device__ __forceinline__ void relay(RingPosition<SIZE> &position) const {
+        wait(copied(position.index), position.phase);
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-        if (threadIdx.x % WARP == 0) arrive(full(place.index));
-        place.next();
+        if (threadIdx.x % WARP == 0) arrive(full(position.index));
+        position.next();
     }
-    // A copier: `copy` runs in the copier whose turn it is, which alone waits for the place. Nobody else can
+    // A copier: `copy` runs in the copier whose turn it is, which alone waits for the stage. Nobody else can
     // fill it, so that its parity cannot turn twice during the wait; and since SIZE is at least COPIERS, or 2
-    // more where consumers empty places out of order, the wait for the copier's last place covers the round
+    // more where consumers empty stages out of order, the wait for the copier's last stage covers the round
     // before.
-    template <typename F> __device__ __forceinline__ void fill(Place<SIZE> &place, u32 &turn, F copy) const {
+    template <typename F> __device__ __forceinline__ void fill(RingPosition<SIZE> &position, u32 &turn,
+                                                               F copy) const {
         if (turn == 0) {
-            wait(empty(place.index), place.phase ^ 1);
-            copy(place.index);
-            arrive_after_copies(copied(place.index));
+            wait(empty(position.index), position.phase ^ 1);
+            copy(position.index);
+            arrive_after_copies(copied(position.index));
         }
-        place.next();
+        position.next();
         turn = turn == 0 ? COPIERS - 1 : turn - 1;
     }
-    // Each of all copiers, where they fill a place together.
-    template <typename F> __device__ __forceinline__ void fill_together(Place<SIZE> &place, F copy) const {
-        wait(empty(place.index), place.phase ^ 1);
-        copy(place.index);
-        arrive_after_copies(copied(place.index));
-        place.next();
+    // Each of all copiers, where they fill a stage together.
+    template <typename F> __device__ __forceinline__ void fill_together(RingPosition<SIZE> &position,
+                                                                        F copy) const {
+        wait(empty(position.index), position.phase ^ 1);
+        copy(position.index);
+        arrive_after_copies(copied(position.index));
+        position.next();
     }
     // A consumer.
-    __device__ __forceinline__ void take(const Place<SIZE> &place) const {
-        wait(full(place.index), place.phase);
+    __device__ __forceinline__ void take(const RingPosition<SIZE> &position) const {
+        wait(full(position.index), position.phase);
     }
     __device__ __forceinline__ void release(u32 index) const { arrive(empty(index)); }
 };

@@ -49,14 +49,14 @@ template <bool OWN_KEYS> __device__ __forceinline__ u32 columns_met(u32 block, u
 template <bool OWN_KEYS>
 __device__ __forceinline__ void bring(const Memory &memory, const Operands &from, u32 warp) {
     u32 turn = warp;
-    Place<OWN_TILES> own_place;
-    Place<STAGES> place;
+    RingPosition<OWN_TILES> own_position;
+    RingPosition<STAGES> position;
     const u32 time = from.time, members = from.members<OWN_KEYS>(), lines = from.heads / members;
     for_work(Work(time, lines, from.batch), lines, [&](u32 block, u32 line, u32 sequence) {
         const u32 count = columns_met<OWN_KEYS>(block, time);
         if (warp == RELAY) {
-            memory.own_ring.relay(own_place);
-            for (u32 step = 0; step < count * members; ++step) memory.ring.relay(place);
+            memory.own_ring.relay(own_position);
+            for (u32 step = 0; step < count * members; ++step) memory.ring.relay(position);
             return;
         }
         u32 head = line * members;
@@ -66,7 +66,7 @@ __device__ __forceinline__ void bring(const Memory &memory, const Operands &from
         Source dy = from.gradient(head, sequence);
         const float *logsumexp = from.statistics + (u64(sequence) * from.heads + head) * time;
         const float *delta = logsumexp + u64(from.batch) * from.heads * time;
-        memory.own_ring.fill_together(own_place, [&](u32 index) {
+        memory.own_ring.fill_together(own_position, [&](u32 index) {
             const u32 to = memory.own + index * OWN_BYTES, first = block * ROWS;
             copy_tile<ROWS, COPIERS>(to, OWN_KEYS ? keys : queries, first, time, warp);
             copy_tile<ROWS, COPIERS>(to + OWN_TILE, OWN_KEYS ? values : dy, first, time, warp);
@@ -75,7 +75,7 @@ __device__ __forceinline__ void bring(const Memory &memory, const Operands &from
         });
         for (u32 member = 0; member < members; ++member) {
             for (u32 step = 0; step < count; ++step)
-                memory.ring.fill(place, turn, [&](u32 index) {
+                memory.ring.fill(position, turn, [&](u32 index) {
                     const u32 to = memory.stages + index * STAGE_BYTES;
                     const u32 first = (OWN_KEYS ? block * CONSUMERS + step : count - 1 - step) * COLUMNS;
                     copy_tile<COLUMNS>(to, OWN_KEYS ? queries : keys, first, time);
@@ -115,20 +115,20 @@ template <bool OWN_KEYS> struct Consumer {
     Memory memory;
     float scale;
     u32 group;
-    Place<OWN_TILES> own_place;
-    Place<STAGES> place;
+    RingPosition<OWN_TILES> own_position;
+    RingPosition<STAGES> position;
     float logsumexp[2], delta[2];  // of the own rows, if they are queries
 
     __device__ __forceinline__ void skip(u32 count) {
         for (; count > 0; --count) {
-            memory.ring.take(place);
-            memory.ring.release(place.index);
-            place.next();
+            memory.ring.take(position);
+            memory.ring.release(position.index);
+            position.next();
         }
     }
     __device__ __forceinline__ void own_done() {
-        memory.own_ring.release(own_place.index);
-        own_place.next();
+        memory.own_ring.release(own_position.index);
+        own_position.next();
     }
 
     // Hides future keys in the diagonal tile, in which row i and column i are one position.
@@ -172,8 +172,8 @@ template <bool OWN_KEYS> struct Consumer {
     // which is the diagonal tile of these rows. Other consumers run while this one waits.
     __device__ __forceinline__ void block(u32 members, u32 others, u32 count, float (&acc0)[D / 2],
                                           float (&acc1)[D / 2]) {
-        memory.own_ring.take(own_place);
-        const u32 own = after(memory.own + own_place.index * OWN_BYTES);
+        memory.own_ring.take(own_position);
+        const u32 own = after(memory.own + own_position.index * OWN_BYTES);
         const u32 left = descriptor(own + group * 64 * 128, ROWS);
         if constexpr (!OWN_KEYS) {
 #pragma unroll
@@ -195,8 +195,8 @@ template <bool OWN_KEYS> struct Consumer {
     __device__ __forceinline__ void member(u32 left, u32 count, u32 add, float (&acc0)[D / 2],
                                            float (&acc1)[D / 2]) {
         float p[COLUMNS / 2], ds[COLUMNS / 2];
-        memory.ring.take(place);
-        u32 here = place.index, diagonal = 1;
+        memory.ring.take(position);
+        u32 here = position.index, diagonal = 1;
         do {
             u32 packed_p[COLUMNS / 16][4], packed_ds[COLUMNS / 16][4];
             const u32 first = descriptor(memory.stages, COLUMNS) + here * AT(STAGE_BYTES),
@@ -210,9 +210,9 @@ template <bool OWN_KEYS> struct Consumer {
             products_commit();
             u32 next = here;
             if (count > 1) {
-                place.next();
-                memory.ring.take(place);
-                next = place.index;
+                position.next();
+                memory.ring.take(position);
+                next = position.index;
             }
             products_wait<1>();
             pin(p);
@@ -243,7 +243,7 @@ template <bool OWN_KEYS> struct Consumer {
             memory.ring.release(here);
             here = next, add = 1, diagonal = 0;
         } while (--count > 0);
-        place.next();
+        position.next();
     }
 };
 
@@ -277,7 +277,7 @@ __device__ __forceinline__ void backward(Half *first, Half *second, const Operan
                       diagonal = block * CONSUMERS + consumer.group;
             if (diagonal * COLUMNS >= time) {
                 // All 64 rows lie past the end.
-                memory.own_ring.take(consumer.own_place);
+                memory.own_ring.take(consumer.own_position);
                 consumer.own_done();
                 consumer.skip(count * members);
                 return;

@@ -74,25 +74,25 @@ struct Consumer {
     Memory memory;
     float scale;
     u32 group;
-    Place<QUERY_TILES> query_place;
-    Place<SLOTS> place;
+    RingPosition<QUERY_TILES> query_position;
+    RingPosition<SLOTS> position;
 
     __device__ __forceinline__ u32 tile(u32 index) const {
         return descriptor(memory.tiles, KEYS) + index * AT(KEY_TILE);
     }
     // Waits for the next tile of the ring; returns its index there.
     __device__ __forceinline__ u32 take() {
-        memory.ring.take(place);
-        const u32 index = place.index;
-        place.next();
+        memory.ring.take(position);
+        const u32 index = position.index;
+        position.next();
         return index;
     }
     __device__ __forceinline__ void skip_tiles(u32 count) {
         for (count *= 2; count > 0; --count) memory.ring.release(take());
     }
     __device__ __forceinline__ void queries_done() {
-        memory.query_ring.release(query_place.index);
-        query_place.next();
+        memory.query_ring.release(query_position.index);
+        query_position.next();
     }
 
     // 64 queries from `first` on against the tiles up to `last`, which holds the diagonal.
@@ -100,11 +100,11 @@ struct Consumer {
         float s[KEYS / 2], shrink[2];
         u32 p[KEYS / 16][4];
         const u32 queries =
-            descriptor(memory.queries + query_place.index * OWN_TILE + group * 64 * 128, ROWS);
+            descriptor(memory.queries + query_position.index * OWN_TILE + group * 64 * 128, ROWS);
         u32 keys = take();
         // Values are copied before the next keys: a wait for those keys covers these values.
-        Place<SLOTS> values = place;
-        place.next();
+        RingPosition<SLOTS> values = position;
+        position.next();
         turn_wait(group);
         products_begin();
         times_transposed(s, queries, tile(keys));
@@ -122,8 +122,8 @@ struct Consumer {
         int add = 0;
         for (u32 left = last; left > 0; --left) {
             keys = take();
-            const Place<SLOTS> next_values = place;
-            place.next();
+            const RingPosition<SLOTS> next_values = position;
+            position.next();
             turn_wait(group);
             products_begin();
             times_transposed(s, queries, tile(keys));
@@ -173,22 +173,23 @@ KERNEL __launch_bounds__(BLOCK, 1)
     if (warp < GROUP / WARP) {
         few_registers<24>();
         u32 turn = warp;
-        Place<QUERY_TILES> query_place;
-        Place<SLOTS> place;
+        RingPosition<QUERY_TILES> query_position;
+        RingPosition<SLOTS> position;
         for_work(work, heads, [&](u32 block, u32 head, u32 sequence) {
             if (warp == RELAY) {
-                memory.query_ring.relay(query_place);
-                for_tiles(k, v, last_tile(block, time), [&](const Half *, u32) { memory.ring.relay(place); });
+                memory.query_ring.relay(query_position);
+                for_tiles(k, v, last_tile(block, time),
+                    [&](const Half *, u32) { memory.ring.relay(position); });
                 return;
             }
             const Half *queries = q + u64(sequence) * time * q_stride + head * D;
-            memory.query_ring.fill_together(query_place, [&](u32 index) {
+            memory.query_ring.fill_together(query_position, [&](u32 index) {
                 copy_tile<ROWS, COPIERS>(memory.queries + index * OWN_TILE, {queries, q_stride}, block * ROWS,
                                          time, warp);
             });
             const u64 start = u64(sequence) * time * kv_stride + head / group * D;
             for_tiles(k, v, last_tile(block, time), [&](const Half *array, u32 tile) {
-                memory.ring.fill(place, turn, [&](u32 index) {
+                memory.ring.fill(position, turn, [&](u32 index) {
                     copy_tile<KEYS>(memory.tiles + index * KEY_TILE, {array + start, kv_stride}, tile * KEYS,
                                     time);
                 });
@@ -202,7 +203,7 @@ KERNEL __launch_bounds__(BLOCK, 1)
         for_work(work, heads, [&](u32 block, u32 head, u32 sequence) {
             const u32 first = block * ROWS + consumer.group * 64, row = first + own_row(0);
             const u32 last = last_tile(block, time), diagonal = min((first + 63) / KEYS, last);
-            memory.query_ring.take(consumer.query_place);
+            memory.query_ring.take(consumer.query_position);
             if (first >= time) {
                 // All 64 rows lie past the end.
                 consumer.queries_done();

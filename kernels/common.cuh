@@ -1,4 +1,4 @@
-// Definitions shared by all kernel families. The run-time compiler is given this text and the family's own
+// Definitions shared by all kernel families. The run-time compiler compiles this text and the family's own
 // files, and no CUDA header. Everything here works from sm_75 on, bf16 from sm_80.
 #pragma once
 

@@ -105,7 +105,7 @@ KERNEL __launch_bounds__(WIDE_THREADS)
     const u32 many = starts[vocab + 1];
     for (u32 index = blockIdx.x; index < many; index += gridDim.x) {
         const u32 token = frequent[index];
-        u32 place = starts[token];
+        u32 at_index = starts[token];
         u32 turn = 0;
         for (u32 first = 0; first < rows; first += WIDE_THREADS, turn ^= 1) {
             const u32 row = first + threadIdx.x;
@@ -119,8 +119,8 @@ KERNEL __launch_bounds__(WIDE_THREADS)
             u32 before = lane < warp ? counted : 0, all = counted;
             before = warp_sum_u32(before);
             all = warp_sum_u32(all);
-            if (mine) lists[place + before + __popc(vote & ((1u << lane) - 1))] = row;
-            place += all;
+            if (mine) lists[at_index + before + __popc(vote & ((1u << lane) - 1))] = row;
+            at_index += all;
         }
         __syncthreads();
     }

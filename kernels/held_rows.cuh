@@ -75,10 +75,10 @@ template <typename T, int GROUP, int HELD> struct Row {
 };
 
 // A thread's row, its lane in the row's group, and the row's start and number of vectors.
-template <typename T, int GROUP> struct Place {
+template <typename T, int GROUP> struct RowPosition {
     u32 lane, row, vectors;
     u64 start;
-    __device__ __forceinline__ explicit Place(u32 width)
+    __device__ __forceinline__ explicit RowPosition(u32 width)
         : lane(threadIdx.x % GROUP),
           row(blockIdx.x * (THREADS / GROUP) + threadIdx.x / GROUP),
           vectors(width / Wide<T>::N),
@@ -87,21 +87,21 @@ template <typename T, int GROUP> struct Place {
 
 // Adds the rows of `branch` to `row`, rounds, and writes the sum.
 template <typename T, int GROUP, int HELD>
-__device__ __forceinline__ void add_branch(Row<T, GROUP, HELD> &row, const Place<T, GROUP> &place,
+__device__ __forceinline__ void add_branch(Row<T, GROUP, HELD> &row, const RowPosition<T, GROUP> &position,
                                            const T *branch, T *sum) {
     constexpr int N = Wide<T>::N;
     Row<T, GROUP, HELD> other;
-    other.read(branch + place.start, place.vectors, place.lane);
+    other.read(branch + position.start, position.vectors, position.lane);
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
-        const u32 vector = place.lane + i * GROUP;
-        if (vector < place.vectors) {
+        const u32 vector = position.lane + i * GROUP;
+        if (vector < position.vectors) {
             Floats<N> a = row.held[i].floats();
             const Floats<N> b = other.held[i].floats();
 #pragma unroll
             for (int j = 0; j < N; j++) a.at[j] += b.at[j];
             row.held[i].round(a);
-            row.held[i].write(sum + place.start + vector * N);
+            row.held[i].write(sum + position.start + vector * N);
         }
     }
 }

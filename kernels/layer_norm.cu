@@ -13,17 +13,17 @@ __device__ __forceinline__ void forward(const T *x, const T *branch, const T *we
                                         T *y, float *means, float *rstds, u32 rows, u32 width,
                                         float epsilon, u32 *cells) {
     constexpr int N = Wide<T>::N;
-    const Place<T, GROUP> place(width);
-    if (place.row >= rows) return;
+    const RowPosition<T, GROUP> position(width);
+    if (position.row >= rows) return;
     Maximum most;
     Row<T, GROUP, HELD> in;
-    in.read(x + place.start, place.vectors, place.lane);
-    if (branch) add_branch(in, place, branch, sum);
+    in.read(x + position.start, position.vectors, position.lane);
+    if (branch) add_branch(in, position, branch, sum);
     in.forget();
     float total = 0.0f;
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
-        if (place.lane + i * GROUP < place.vectors) {
+        if (position.lane + i * GROUP < position.vectors) {
             const Floats<N> values = in.held[i].floats();
 #pragma unroll
             for (int j = 0; j < N; j++) total += values.at[j];
@@ -35,7 +35,7 @@ __device__ __forceinline__ void forward(const T *x, const T *branch, const T *we
     total = 0.0f;
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
-        if (place.lane + i * GROUP < place.vectors) {
+        if (position.lane + i * GROUP < position.vectors) {
             const Floats<N> values = in.held[i].floats();
 #pragma unroll
             for (int j = 0; j < N; j++) total = fmaf(values.at[j] - mean, values.at[j] - mean, total);
@@ -45,8 +45,8 @@ __device__ __forceinline__ void forward(const T *x, const T *branch, const T *we
     in.forget();
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
-        const u32 vector = place.lane + i * GROUP;
-        if (vector < place.vectors) {
+        const u32 vector = position.lane + i * GROUP;
+        if (vector < position.vectors) {
             Wide<T> g, b = {}, out;
             g.read(weight + vector * N);
             if (bias) b.read(bias + vector * N);
@@ -57,12 +57,12 @@ __device__ __forceinline__ void forward(const T *x, const T *branch, const T *we
                 values.at[j] = fmaf((values.at[j] - mean) * rstd, scales.at[j], shifts.at[j]);
             if (cells) most.add(values);
             out.round(values);
-            out.write(y + place.start + vector * N);
+            out.write(y + position.start + vector * N);
         }
     }
-    if (place.lane == 0) {
-        means[place.row] = mean;
-        rstds[place.row] = rstd;
+    if (position.lane == 0) {
+        means[position.row] = mean;
+        rstds[position.row] = rstd;
     }
     if (cells) record<T>(most, cells);
 }
@@ -74,18 +74,18 @@ __device__ __forceinline__ void backward(const T *dy, const T *dsum, const T *x,
                                          const float *means, const float *rstds, T *dx, u32 rows, u32 width,
                                          u32 *cells) {
     constexpr int N = Wide<T>::N;
-    const Place<T, GROUP> place(width);
-    if (place.row >= rows) return;
+    const RowPosition<T, GROUP> position(width);
+    if (position.row >= rows) return;
     Maximum most;
     Row<T, GROUP, HELD> in, out;
-    out.read(dy + place.start, place.vectors, place.lane);
-    in.read(x + place.start, place.vectors, place.lane);
-    const float mean = means[place.row], rstd = rstds[place.row];
+    out.read(dy + position.start, position.vectors, position.lane);
+    in.read(x + position.start, position.vectors, position.lane);
+    const float mean = means[position.row], rstd = rstds[position.row];
     float total = 0.0f, product = 0.0f;
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
-        const u32 vector = place.lane + i * GROUP;
-        if (vector < place.vectors) {
+        const u32 vector = position.lane + i * GROUP;
+        if (vector < position.vectors) {
             Wide<T> held_weight;
             held_weight.read(weight + vector * N);
             const Floats<N> weights = held_weight.floats(), dys = out.held[i].floats(),
@@ -104,14 +104,14 @@ __device__ __forceinline__ void backward(const T *dy, const T *dsum, const T *x,
     out.forget();
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
-        const u32 vector = place.lane + i * GROUP;
-        if (vector < place.vectors) {
+        const u32 vector = position.lane + i * GROUP;
+        if (vector < position.vectors) {
             Wide<T> held_weight, result;
             held_weight.read(weight + vector * N);
             Floats<N> values = {};
             if (dsum) {
                 Wide<T> other;
-                other.read(dsum + place.start + vector * N);
+                other.read(dsum + position.start + vector * N);
                 values = other.floats();
             }
             const Floats<N> weights = held_weight.floats(), dys = out.held[i].floats(),
@@ -123,7 +123,7 @@ __device__ __forceinline__ void backward(const T *dy, const T *dsum, const T *x,
             }
             if (cells) most.add(values);
             result.round(values);
-            result.write(dx + place.start + vector * N);
+            result.write(dx + position.start + vector * N);
         }
     }
     if (cells) record<T>(most, cells);

@@ -101,14 +101,14 @@ __device__ __forceinline__ void measure(Gradient *table, float *sums, StepState 
 template <typename T>
 __device__ __forceinline__ void part_sums(const Gradient *table, float *sums, u32 count, u32 chunks) {
     const u32 *firsts = reinterpret_cast<const u32 *>(table + count);
-    const u32 *places = firsts + count + 1;
+    const u32 *positions = firsts + count + 1;
     const u32 chunk = blockIdx.x * CHUNKS_PER_BLOCK + threadIdx.x / WARP;
     if (chunk >= chunks) return;
     const u32 index = owner_of(firsts, count, chunk);
     const u32 inside = chunk - firsts[index];
     const Gradient part = table[index];
     const float sum = chunk_sum(reinterpret_cast<const T *>(part.address), part.elements, inside);
-    if (threadIdx.x % WARP == 0) sums[places[index] + inside] = sum;
+    if (threadIdx.x % WARP == 0) sums[positions[index] + inside] = sum;
 }
 
 #define FOR_TYPE(NAME, T)                                                                                    \

@@ -89,8 +89,8 @@ __device__ __forceinline__ float factor_of(const StepState &state) {
     return __fmul_rn(state.clip_factor, state.gradient_scale);
 }
 
-// Counts `count` updates, 1 or 0, and computes the coefficients of the current one, unless the step is skipped.
-// Launch: one thread.
+// Counts `count` updates, 1 or 0, and computes the coefficients of the current one, unless the step is
+// skipped. Launch: one thread.
 KERNEL begin_adamw(StepState *state, u32 count, float beta1, float beta2, float epsilon, float weight_decay) {
     if (skips(state)) return;
     state->updates += count;

@@ -3,8 +3,8 @@
 #include "common.cuh"
 
 // Launch: THREADS threads, a thread for each of `count` vectors of N channels of the result's pixels. Floor:
-// x in, y out; backward dy in, dx out; that of the maximum is two kernels: x in, places out; places and dy
-// in, dx out. Windows that overlap are read again from cache.
+// x in, y out; backward dy in, dx out; that of the maximum is two kernels: x in, positions out; positions and
+// dy in, dx out. Windows that overlap are read again from cache.
 
 // Sizes of the images and windows; pairs are vertical, then horizontal.
 struct Windows {
@@ -57,24 +57,24 @@ __device__ __forceinline__ u64 at(u32 image, u32 row, u32 column, u32 rows, u32 
     return ((u64(image) * rows + row) * columns + column) * channels;
 }
 
-// Place in its window of an element: rows of the kernel, then columns.
-__device__ __forceinline__ u32 place(const Windows &w, u32 row, u32 column, u32 window_row,
+// Position in its window of an element: rows of the kernel, then columns.
+__device__ __forceinline__ u32 position_in_window(const Windows &w, u32 row, u32 column, u32 window_row,
                                      u32 window_column) {
     const u32 down = row + w.padding_h - window_row * w.stride_h;
     return down * w.kernel_w + column + w.padding_w - window_column * w.stride_w;
 }
 
-// Stores the largest elements, or their places.
+// Stores the largest elements, or their positions.
 template <int N, typename T>
 __device__ __forceinline__ void give(T *y, const Floats<N> &best, const Vector<u16, N> &) {
     write(y, best);
 }
 template <int N>
-__device__ __forceinline__ void give(u16 *to, const Floats<N> &, const Vector<u16, N> &places) {
-    store(to, places);
+__device__ __forceinline__ void give(u16 *to, const Floats<N> &, const Vector<u16, N> &positions) {
+    store(to, positions);
 }
 
-// out = the largest element of each window, or in u16 the place of the first such element.
+// out = the largest element of each window, or in u16 the position of the first such element.
 template <int N, typename T, typename Out>
 __device__ __forceinline__ void maximum(const T *x, Out *out, const Windows &w, u32 count) {
     const u32 index = blockIdx.x * THREADS + threadIdx.x;
@@ -83,30 +83,30 @@ __device__ __forceinline__ void maximum(const T *x, Out *out, const Windows &w, 
     const Span down(pixel.row, w.stride_h, w.padding_h, w.kernel_h, w.height);
     const Span right(pixel.column, w.stride_w, w.padding_w, w.kernel_w, w.width);
     Floats<N> best;
-    Vector<u16, N> places;
-    const u32 first = place(w, down.first, right.first, pixel.row, pixel.column);
+    Vector<u16, N> positions;
+    const u32 first = position_in_window(w, down.first, right.first, pixel.row, pixel.column);
 #pragma unroll
     for (int i = 0; i < N; i++) {
         best.at[i] = -__int_as_float(0x7f800000);
-        places.at[i] = first;
+        positions.at[i] = first;
     }
     for (u32 row = down.first; row < down.end; row++) {
 #pragma unroll 3
         for (u32 column = right.first; column < right.end; column++) {
             const u64 from = at(pixel.image, row, column, w.height, w.width, w.channels) + pixel.channel;
             const Floats<N> values = read<N>(x + from);
-            const u32 here = place(w, row, column, pixel.row, pixel.column);
+            const u32 here = position_in_window(w, row, column, pixel.row, pixel.column);
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 const float value = values.at[i];
                 // The first NaN is the largest element.
                 const bool larger = value > best.at[i] || (value != value && best.at[i] == best.at[i]);
                 best.at[i] = larger ? value : best.at[i];
-                places.at[i] = larger ? here : places.at[i];
+                positions.at[i] = larger ? here : positions.at[i];
             }
         }
     }
-    give(out + u64(index) * N, best, places);
+    give(out + u64(index) * N, best, positions);
 }
 
 // Calls `visit(row, column, first)` with every window that contains the pixel, in order; `first` is the
@@ -124,16 +124,16 @@ __device__ __forceinline__ void for_windows(const Pixel<N> &pixel, const Windows
 
 // dx = for each element the gradients of the windows whose first largest element it is.
 template <int N, typename T>
-__device__ __forceinline__ void maximum_backward(const T *dy, const u16 *places, T *dx, const Windows &w,
+__device__ __forceinline__ void maximum_backward(const T *dy, const u16 *positions, T *dx, const Windows &w,
                                                  u32 count) {
     const u32 index = blockIdx.x * THREADS + threadIdx.x;
     if (index >= count) return;
     const Pixel<N> pixel(index, w.height, w.width, w.channels);
     Floats<N> sum = {};
     for_windows(pixel, w, [&](u32 row, u32 column, u64 window) {
-        const Vector<u16, N> chosen = load<N>(places + window);
+        const Vector<u16, N> chosen = load<N>(positions + window);
         const Floats<N> gradients = read<N>(dy + window);
-        const u32 own = place(w, pixel.row, pixel.column, row, column);
+        const u32 own = position_in_window(w, pixel.row, pixel.column, row, column);
 #pragma unroll
         for (int i = 0; i < N; i++) sum.at[i] += chosen.at[i] == own ? gradients.at[i] : 0.0f;
     });
@@ -194,15 +194,16 @@ __device__ __forceinline__ void average_backward(const T *dy, T *dx, const Windo
         WIDE_OR_SINGLE(T, maximum, x, y, windows, count)                                                     \
     }                                                                                                        \
     KERNEL __launch_bounds__(THREADS)                                                                        \
-        places_##NAME(const T *__restrict__ x, u16 *__restrict__ places, WINDOWS, u32 count, u32 vector) {   \
+        positions_##NAME(const T *__restrict__ x, u16 *__restrict__ positions, WINDOWS, u32 count,           \
+                         u32 vector) {                                                                      \
         WINDOWS_OF_ARGUMENTS                                                                                 \
-        WIDE_OR_SINGLE(T, maximum, x, places, windows, count)                                                \
+        WIDE_OR_SINGLE(T, maximum, x, positions, windows, count)                                             \
     }                                                                                                        \
     KERNEL __launch_bounds__(THREADS)                                                                        \
-        maximum_backward_##NAME(const T *__restrict__ dy, const u16 *__restrict__ places,                    \
+        maximum_backward_##NAME(const T *__restrict__ dy, const u16 *__restrict__ positions,                 \
                                 T *__restrict__ dx, WINDOWS, u32 count, u32 vector) {                        \
         WINDOWS_OF_ARGUMENTS                                                                                 \
-        WIDE_OR_SINGLE(T, maximum_backward, dy, places, dx, windows, count)                                  \
+        WIDE_OR_SINGLE(T, maximum_backward, dy, positions, dx, windows, count)                               \
     }                                                                                                        \
     KERNEL __launch_bounds__(THREADS)                                                                        \
         average_##NAME(const T *__restrict__ x, T *__restrict__ y, WINDOWS, u32 count, u32 vector) {         \

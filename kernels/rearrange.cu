@@ -8,8 +8,8 @@
                        u64 count) { \
         const u64 linear = u64(blockIdx.x) * THREADS + threadIdx.x;                                        \
         if (linear < count)                                                                                \
-            out[LAYOUT_OF(out).place(linear, size1, size2, size3)] =                                       \
-                x[LAYOUT_OF(x).place(linear, size1, size2, size3)];                                        \
+            out[LAYOUT_OF(out).offset(linear, size1, size2, size3)] =                                       \
+                x[LAYOUT_OF(x).offset(linear, size1, size2, size3)];                                        \
     }
 
 FOR_EACH_TYPE(FOR_TYPE)

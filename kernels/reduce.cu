@@ -42,11 +42,11 @@ __device__ __forceinline__ void to_largest(const T *dy, const T *x, const T *y, 
     if (result >= results) return;
     const u64 first = result / inner * count * inner + result % inner;
     const float largest = to_f32(y[result]);
-    bool given = false;
+    bool written = false;
     for (u64 i = 0; i < count; i++) {
         const u64 at = first + i * inner;
-        const bool own = !given && to_f32(x[at]) == largest;
-        given = given || own;
+        const bool own = !written && to_f32(x[at]) == largest;
+        written = written || own;
         dx[at] = own ? dy[result] : from_f32<T>(0.0f);
     }
 }

@@ -12,17 +12,17 @@ template <typename T, int GROUP, int HELD>
 __device__ __forceinline__ void forward(const T *x, const T *branch, const T *weight, T *sum, T *y,
                                         float *rstds, u32 rows, u32 width, float epsilon, u32 *cells) {
     constexpr int N = Wide<T>::N;
-    const Place<T, GROUP> place(width);
-    if (place.row >= rows) return;
+    const RowPosition<T, GROUP> position(width);
+    if (position.row >= rows) return;
     Maximum most;
     Row<T, GROUP, HELD> in;
-    in.read(x + place.start, place.vectors, place.lane);
-    if (branch) add_branch(in, place, branch, sum);
+    in.read(x + position.start, position.vectors, position.lane);
+    if (branch) add_branch(in, position, branch, sum);
     in.forget();
     float total = 0.0f;
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
-        if (place.lane + i * GROUP < place.vectors) {
+        if (position.lane + i * GROUP < position.vectors) {
             const Floats<N> values = in.held[i].floats();
 #pragma unroll
             for (int j = 0; j < N; j++) total = fmaf(values.at[j], values.at[j], total);
@@ -32,8 +32,8 @@ __device__ __forceinline__ void forward(const T *x, const T *branch, const T *we
     in.forget();
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
-        const u32 vector = place.lane + i * GROUP;
-        if (vector < place.vectors) {
+        const u32 vector = position.lane + i * GROUP;
+        if (vector < position.vectors) {
             Wide<T> held_weight, out;
             held_weight.read(weight + vector * N);
             Floats<N> values = in.held[i].floats();
@@ -42,10 +42,10 @@ __device__ __forceinline__ void forward(const T *x, const T *branch, const T *we
             for (int j = 0; j < N; j++) values.at[j] = values.at[j] * rstd * weights.at[j];
             if (cells) most.add(values);
             out.round(values);
-            out.write(y + place.start + vector * N);
+            out.write(y + position.start + vector * N);
         }
     }
-    if (place.lane == 0) rstds[place.row] = rstd;
+    if (position.lane == 0) rstds[position.row] = rstd;
     if (cells) record<T>(most, cells);
 }
 
@@ -54,18 +54,18 @@ template <typename T, int GROUP, int HELD>
 __device__ __forceinline__ void backward(const T *dy, const T *dsum, const T *x, const T *weight,
                                          const float *rstds, T *dx, u32 rows, u32 width, u32 *cells) {
     constexpr int N = Wide<T>::N;
-    const Place<T, GROUP> place(width);
-    if (place.row >= rows) return;
+    const RowPosition<T, GROUP> position(width);
+    if (position.row >= rows) return;
     Maximum most;
     Row<T, GROUP, HELD> in, out;
-    out.read(dy + place.start, place.vectors, place.lane);
-    in.read(x + place.start, place.vectors, place.lane);
-    const float rstd = rstds[place.row];
+    out.read(dy + position.start, position.vectors, position.lane);
+    in.read(x + position.start, position.vectors, position.lane);
+    const float rstd = rstds[position.row];
     float product = 0.0f;
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
-        const u32 vector = place.lane + i * GROUP;
-        if (vector < place.vectors) {
+        const u32 vector = position.lane + i * GROUP;
+        if (vector < position.vectors) {
             Wide<T> held_weight;
             held_weight.read(weight + vector * N);
             const Floats<N> weights = held_weight.floats(), dys = out.held[i].floats(),
@@ -79,14 +79,14 @@ __device__ __forceinline__ void backward(const T *dy, const T *dsum, const T *x,
     out.forget();
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
-        const u32 vector = place.lane + i * GROUP;
-        if (vector < place.vectors) {
+        const u32 vector = position.lane + i * GROUP;
+        if (vector < position.vectors) {
             Wide<T> held_weight, result;
             held_weight.read(weight + vector * N);
             Floats<N> values = {};
             if (dsum) {
                 Wide<T> other;
-                other.read(dsum + place.start + vector * N);
+                other.read(dsum + position.start + vector * N);
                 values = other.floats();
             }
             const Floats<N> weights = held_weight.floats(), dys = out.held[i].floats(),
@@ -96,7 +96,7 @@ __device__ __forceinline__ void backward(const T *dy, const T *dsum, const T *x,
                 values.at[j] += rstd * (dys.at[j] * weights.at[j] - xs.at[j] * rstd * mean_product);
             if (cells) most.add(values);
             result.round(values);
-            result.write(dx + place.start + vector * N);
+            result.write(dx + position.start + vector * N);
         }
     }
     if (cells) record<T>(most, cells);

@@ -1,4 +1,4 @@
-// Multiplication of a tensor by a number, given at launch or read from the device.
+// Multiplication of a tensor by a number, set at launch or read from the device.
 #include "elementwise.cuh"
 
 struct Multiply {

@@ -25,12 +25,12 @@ fn shell(directory: &Path, line: &str) -> Output {
 /// Asserts a status and one sentence with these words.
 #[track_caller]
 fn refused(output: &Output, status: i32, words: &[&str]) {
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(status), "{said}");
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{message}");
     for word in words {
-        assert!(said.contains(word), "{word}: {said}");
+        assert!(message.contains(word), "{word}: {message}");
     }
-    assert!(!said.contains("panicked") && !said.contains("stack backtrace"), "{said}");
+    assert!(!message.contains("panicked") && !message.contains("stack backtrace"), "{message}");
 }
 
 /// A directory with a finished run of one step, `out`.
@@ -181,7 +181,8 @@ fn limits_of_the_process_are_reported_in_a_sentence() {
         let output = shell(workplace.path(), line);
         assert_eq!(output.status.code(), Some(0), "{line}: {words}: {}", text(&output.stderr));
     }
-    // Arguments and the environment lie on the stack too, so in less than this the kernel may start no program.
+    // Arguments and the environment lie on the stack too, so in less than this the kernel may start no
+    // program.
     let line = format!("ulimit -s 64; {}", train.replace("out", "small"));
     let words = "a stack of 65,536 bytes (ulimit -s) is too small: 262,144 are needed";
     refused(&shell(workplace.path(), &line), 2, &[words]);
@@ -250,8 +251,8 @@ fn text_cannot_control_a_terminal() {
     fs::write(workplace.path().join("bad.toml"), "\"\u{1b}]0;owned\u{7}\" = 1\n").unwrap();
     let output = plimsoll(workplace.path(), &["plan", "bad.toml", "--set", "x.\u{1b}[31m=1"]);
     assert_eq!(output.status.code(), Some(2));
-    let said = text(&output.stderr);
-    assert!(!said.contains(['\u{1b}', '\u{7}']), "{said:?}");
+    let message = text(&output.stderr);
+    assert!(!message.contains(['\u{1b}', '\u{7}']), "{message:?}");
     // On a terminal a sample's control characters are made visible; in a file they are unchanged.
     let corpus = "\u{1b}[2J\u{7}\u{1b}]0;x\u{7}".repeat(2000);
     fs::write(workplace.path().join("corpus.txt"), corpus).unwrap();

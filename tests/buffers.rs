@@ -139,9 +139,9 @@ fn buffers_are_saved_and_restored_on_other_grids() {
         ),
     ];
     for (name, grids) in table {
-        for (place, grid) in grids.iter().enumerate() {
-            let report = train(&path(name), grid, true, place + 1 < grids.len());
-            if place + 1 == grids.len() {
+        for (index, grid) in grids.iter().enumerate() {
+            let report = train(&path(name), grid, true, index + 1 < grids.len());
+            if index + 1 == grids.len() {
                 assert_eq!(report.summary.weights_sha256, bare.summary.weights_sha256, "{name}");
             }
         }
@@ -192,10 +192,10 @@ fn a_buffer_that_contradicts_another_is_refused() {
             Box::new(Buffered { inner, buffers: vec![buffer.unwrap()], modes: Modes::default() })
         })
     };
-    let said = |name, differs| setup().with_hook(Some(hook(name, differs))).unwrap_err().to_string();
-    let contradiction = said("counts", true);
+    let message = |name, differs| setup().with_hook(Some(hook(name, differs))).unwrap_err().to_string();
+    let contradiction = message("counts", true);
     let expected = "buffer counts is u32 [14] in stage 0 and u32 [15] in stage 1";
     assert!(contradiction.ends_with(expected), "{contradiction}");
-    let taken = said("ln_f.weight", false);
+    let taken = message("ln_f.weight", false);
     assert!(taken.ends_with("ln_f.weight names a parameter and a buffer"), "{taken}");
 }

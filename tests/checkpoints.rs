@@ -219,10 +219,10 @@ fn rewrite(path: &Path, change: impl Fn(&mut Vec<u8>)) {
     std::fs::write(path, bytes).unwrap();
 }
 
-fn flip(path: &Path, place: impl Fn(usize) -> usize) {
+fn flip(path: &Path, index: impl Fn(usize) -> usize) {
     rewrite(path, |bytes| {
-        let place = place(bytes.len());
-        bytes[place] ^= 0x10;
+        let index = index(bytes.len());
+        bytes[index] ^= 0x10;
     });
 }
 

@@ -161,13 +161,13 @@ fn launched(variables: &[(&str, &str)]) -> Output {
 fn a_launched_process_does_not_run_alone() {
     let output = launched(&[("OMPI_COMM_WORLD_SIZE", "4")]);
     assert_eq!(output.status.code(), Some(2));
-    let said = text(&output.stderr);
-    assert!(said.contains("started 4 processes"), "{said}");
+    let message = text(&output.stderr);
+    assert!(message.contains("started 4 processes"), "{message}");
     let build = "`cargo build --release --features mpi`";
     assert_eq!(
-        said.contains(build) && said.contains("`./launch/mpirun -n 4`"),
+        message.contains(build) && message.contains("`./launch/mpirun -n 4`"),
         !cfg!(feature = "mpi"),
-        "{said}"
+        "{message}"
     );
 }
 
@@ -297,10 +297,10 @@ fn losses_of_tokens_alone_are_in_nats() {
         let mut command = plimsoll(workplace.path());
         command.args(["train", "any.toml", "--run-dir", &run_dir, "--device", "cpu"]).args(sets);
         let output = command.output().unwrap();
-        let said = text(&output.stdout);
-        let rest = said.split("Validation loss ").nth(1).unwrap_or_default();
+        let message = text(&output.stdout);
+        let rest = message.split("Validation loss ").nth(1).unwrap_or_default();
         let after = rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
-        assert!(after.starts_with(words), "{kind}: {said}{}", text(&output.stderr));
+        assert!(after.starts_with(words), "{kind}: {message}{}", text(&output.stderr));
     }
 }
 
@@ -408,8 +408,8 @@ fn the_precision_of_every_operator_is_planned() {
     assert!(line(&half, "residual_layer_norm").ends_with("mean, rstd"), "{half}");
     let pieces = ["model.loss_pieces=2", "precision.compute=bf16", "lora.rank=2"];
     let other = plan(&[&wide[..], &pieces].concat());
-    for said in [&half, &other, &plan(&["parallel.pipeline=2"])] {
-        assert!(!said.contains("not in the table"), "{said}");
+    for message in [&half, &other, &plan(&["parallel.pipeline=2"])] {
+        assert!(!message.contains("not in the table"), "{message}");
     }
     assert!(!plan(&[]).contains("half"));
 }
@@ -422,8 +422,11 @@ fn plans_for_a_gpu_need_no_gpu_and_refuse_runs_that_do_not_fit() {
         plimsoll(directory.path()).args(["plan", "run.toml", "--device", "cuda"]).args(sets).output().unwrap()
     };
     let half = plan(&["model.width=64", "model.heads=2", "precision.compute=bf16"]);
-    let said = text(&half.stdout);
-    assert!(half.status.success() && said.contains("NVIDIA H200") && said.contains("workspace"), "{said}");
+    let message = text(&half.stdout);
+    assert!(
+        half.status.success() && message.contains("NVIDIA H200") && message.contains("workspace"),
+        "{message}"
+    );
     let large = plan(&["model.width=8192", "model.heads=64", "model.layers=200"]);
     assert_eq!(large.status.code(), Some(2));
     assert!(text(&large.stdout).contains("does not fit"), "{}", text(&large.stdout));

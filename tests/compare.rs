@@ -95,9 +95,9 @@ fn runs_on_different_grids_compare_as_equal() {
     let mlp = [&[][..], &["parallel.data=4", "parallel.zero_stage=1"]];
     for (name, text, cases) in [("gpt", GPT, &gpt[..]), ("llama", LLAMA, &llama), ("mlp", MLP, &mlp)] {
         let mut plain: Vec<(bool, std::path::PathBuf)> = Vec::new();
-        for (place, case) in cases.iter().enumerate() {
+        for (index, case) in cases.iter().enumerate() {
             let (path, drops) =
-                (directory.path().join(format!("{name}-{place}")), case.contains(&"model.dropout=0.1"));
+                (directory.path().join(format!("{name}-{index}")), case.contains(&"model.dropout=0.1"));
             let sets = [case, &["train.steps=3", "telemetry.hashes=2"][..]].concat();
             train(&path, text, &sets, None);
             let Some((_, first)) = plain.iter().find(|(dropout, _)| *dropout == drops) else {
@@ -252,12 +252,12 @@ fn the_command_tells_equal_from_different_runs() {
     let (status, json, _) = plimsoll(&["compare", "a", "<script>c", "--json"]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!((status, &json["same"], &json["metrics"]["step"]), (Some(1), &false.into(), &3.into()));
-    for (arguments, said) in [
+    for (arguments, message) in [
         (&["compare", "a"][..], "2 values required"),
         (&["compare", "a", "missing"], "there is no run in missing"),
     ] {
         let (status, _, error) = plimsoll(arguments);
-        assert!(status == Some(2) && error.contains(said), "{error}");
+        assert!(status == Some(2) && error.contains(message), "{error}");
     }
     assert!(root().exists());
 }

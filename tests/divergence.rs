@@ -314,7 +314,7 @@ fn an_out_of_memory_error_names_the_divergence_before_it() {
     // Memory for some steps of the leak.
     let limit = format!("memory.limit_bytes={}", needs + (6 << 20));
     let error = run::train(config(GPT, &[&limit, "train.steps=5000"]), options).unwrap_err().to_string();
-    // The leak is told as a person would: what was kept, since when, and how much more every step.
+    // The leak is reported as a person would: what was kept, since when, and how much more every step.
     let words = [
         "out of memory",
         "before that, rank 0 leaves its plan in step 5",

@@ -53,8 +53,8 @@ fn run(line: &str, directory: &Path, page: &Path) {
     command.args(["-ec", line]).current_dir(directory).env("PATH", path).stdin(Stdio::null());
     // `launch/mpirun` builds the program unless `PLIMSOLL` names one.
     let output = command.env("PLIMSOLL", common::program()).output().unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    assert!(output.status.success(), "{}: {line}\n{}", page.display(), String::from_utf8_lossy(&said));
+    let message = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{}: {line}\n{}", page.display(), String::from_utf8_lossy(&message));
 }
 
 #[test]

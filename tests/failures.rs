@@ -20,19 +20,19 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// Asserts the last lines of a failed run, and that its processes are gone.
 fn failed(output: &Output, run_dir: &Path, ranks: usize, words: &[&str]) {
-    let said = text(&output.stderr);
-    assert!(!output.status.success(), "{said}");
-    let report = said.split("plimsoll: rank ").nth(1).unwrap_or_else(|| panic!("no report: {said}"));
+    let printed = text(&output.stderr);
+    assert!(!output.status.success(), "{printed}");
+    let report = printed.split("plimsoll: rank ").nth(1).unwrap_or_else(|| panic!("no report: {printed}"));
     let sentence = format!("rank {}", report.lines().next().unwrap());
     for word in words {
-        assert!(sentence.contains(word), "{word} is not in: {sentence}\nof {said}");
+        assert!(sentence.contains(word), "{word} is not in: {sentence}\nof {printed}");
     }
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     assert!(sentence.contains(&format!(" on {} failed ", host.trim())), "{sentence}");
-    assert_eq!(said.matches("Last seen of every rank").count(), 1, "{said}");
+    assert_eq!(printed.matches("Last seen of every rank").count(), 1, "{printed}");
     for rank in 0..ranks {
         let line = |after: &str| report.contains(&format!("\n  rank {rank}{after}"));
-        assert!(line(": ") || line(" (stage "), "rank {rank}: {said}");
+        assert!(line(": ") || line(" (stage "), "rank {rank}: {printed}");
         if let Ok(record) = std::fs::read_to_string(run_dir.join(format!("logs/rank-{rank}.status"))) {
             let pid = record.lines().find_map(|line| line.strip_prefix("pid = ")).unwrap();
             let pid = pid.trim().parse().unwrap();
@@ -45,7 +45,7 @@ fn failed(output: &Output, run_dir: &Path, ranks: usize, words: &[&str]) {
         }
     }
     let file = std::fs::read_to_string(run_dir.join("logs/failure.txt")).unwrap();
-    assert!(said.contains(&file), "{said}");
+    assert!(printed.contains(&file), "{printed}");
     assert!(!run_dir.join("summary.json").exists());
 }
 
@@ -60,9 +60,9 @@ fn a_killed_process_ends_the_job() {
         let (pid, run_dir) = (running.pid(rank), running.run_dir.clone());
         signal("KILL", pid);
         let output = running.end(LIMIT);
-        let place = format!("rank {rank} on ");
+        let index = format!("rank {rank} on ");
         let words = [
-            &place,
+            &index,
             "failed in step ",
             "last call ",
             &format!("its process {pid} on "),
@@ -169,8 +169,8 @@ fn sigterm_ends_a_healthy_job_after_the_step() {
             let running = Running::start(transport, workplace.path(), 4, &["checkpoint.every=1000000"]);
             let mut pids: Vec<u32> = (0..4).map(|rank| running.pid(rank)).collect();
             pids.dedup();
-            let told = if everybody { &pids[..] } else { &pids[pids.len() - 1..] };
-            told.iter().for_each(|pid| signal("TERM", *pid));
+            let signalled = if everybody { &pids[..] } else { &pids[pids.len() - 1..] };
+            signalled.iter().for_each(|pid| signal("TERM", *pid));
             let run_dir = running.run_dir.clone();
             ended_well(&running.end(LIMIT), &run_dir);
             assert!(pids.iter().all(|pid| !is_alive(*pid)));
@@ -213,9 +213,9 @@ fn a_slow_disk_delays_only_checkpoints() {
         let mut command = train(transport, workplace.path(), 2, &sets);
         // At its end the run waits for the disk longer than ranks wait for each other.
         let output = command.env("PLIMSOLL_SLOW", "checkpoint manifest written:4500").output().unwrap();
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(0), "{transport:?}: {said}");
-        assert_eq!(said.matches("is put off until the last one is on the disk").count(), 1, "{said}");
+        let printed = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{transport:?}: {printed}");
+        assert_eq!(printed.matches("is put off until the last one is on the disk").count(), 1, "{printed}");
         let run_dir = workplace.path().join("out");
         let steps: Vec<u64> = checkpoint::list(&run_dir).unwrap().into_iter().map(|(step, _)| step).collect();
         assert!((2..15).contains(&steps.len()) && steps[0] == 2 && steps.ends_with(&[30]), "{steps:?}");
@@ -244,21 +244,21 @@ fn a_slow_checkpoint_says_how_far_it_is() {
     }
     signal("TERM", running.id());
     let output = running.wait_with_output().unwrap();
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{said}");
+    let printed = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{printed}");
     for words in [
         "writing the results; a second signal",
         "writing the checkpoint of step 2: ",
         " bytes, is on the disk",
     ] {
-        assert!(said.contains(words), "{words}: {said}");
+        assert!(printed.contains(words), "{words}: {printed}");
     }
     assert_eq!(checkpoint::list(&run_dir).unwrap().len(), 1);
     let mut command = train(Transport::Threads, workplace.path(), 1, &["train.steps=3", sets[1], sets[2]]);
     command.arg("--resume").env("PLIMSOLL_SLOW", "checkpoint piece about to be checked:2500");
     let output = command.output().unwrap();
-    let said = text(&output.stderr);
-    assert!(output.status.success() && said.contains("INFO checking "), "{said}");
+    let printed = text(&output.stderr);
+    assert!(output.status.success() && printed.contains("INFO checking "), "{printed}");
 }
 
 /// Rank 1 reads its checkpoint for longer than ranks wait for each other, and answers meanwhile.
@@ -279,8 +279,8 @@ fn a_rank_that_reads_slowly_is_not_taken_for_dead() {
     let slow = "PLIMSOLL_SLOW=checkpoint piece about to be read:60";
     command.args([":", "-n", "1", "env", slow]).arg(program()).args(&rank);
     let output = command.stdin(Stdio::null()).output().unwrap();
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{said}");
+    let printed = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{printed}");
     let run_dir = workplace.path().join("out");
     assert_eq!(summary(&run_dir)["steps"], 4);
     let log = std::fs::read_to_string(run_dir.join("logs/rank-1.log")).unwrap();
@@ -338,20 +338,20 @@ fn a_stopped_run_without_weights_is_an_error() {
     signal("TERM", running.launcher());
     let run_dir = running.run_dir.clone();
     let output = running.end(LIMIT);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    let printed = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
     assert!(
-        said.contains("and no weights are kept: checkpoint.every and checkpoint.minutes are 0"),
-        "{said}"
+        printed.contains("and no weights are kept: checkpoint.every and checkpoint.minutes are 0"),
+        "{printed}"
     );
     assert_eq!(summary(&run_dir)["interrupted"], true);
     assert!(!run_dir.join("checkpoints").exists());
 }
 
 fn ended_well(output: &Output, run_dir: &Path) {
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains("stop requested: step "), "{said}");
+    let printed = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{printed}");
+    assert!(printed.contains("stop requested: step "), "{printed}");
     let summary = summary(run_dir);
     assert_eq!(summary["interrupted"], true);
     let steps = summary["steps"].as_u64().unwrap();

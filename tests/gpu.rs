@@ -39,10 +39,10 @@ fn complete(mut command: Command, directory: &Path, run: &str, more: &[&str]) ->
         .args(["train", "run.toml", "--device", "cuda", "--run-dir", run])
         .args(more);
     let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    assert!(output.status.success(), "{said}");
+    let message = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{message}");
     let summary = std::fs::read_to_string(directory.join(run).join("summary.json")).unwrap();
-    (said, serde_json::from_str(&summary).unwrap())
+    (message, serde_json::from_str(&summary).unwrap())
 }
 
 const HALF: [&str; 6] =
@@ -69,11 +69,11 @@ fn a_missing_gpu_is_refused_with_the_reason() {
         .env("CUDA_VISIBLE_DEVICES", "")
         .args(["train", "run.toml", "--device", "cuda"]);
     let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("--device cuda: ") && said.contains("--device cpu"), "{said}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(message.contains("--device cuda: ") && message.contains("--device cpu"), "{message}");
     let reason = if gpu() { "CUDA_VISIBLE_DEVICES is \"\"" } else { "NVIDIA" };
-    assert!(said.contains(reason), "{said}");
+    assert!(message.contains(reason), "{message}");
     assert!(!directory.path().join("runs").exists());
 }
 
@@ -90,9 +90,9 @@ fn two_runs_have_the_same_bits_and_one_rank_does_the_work_of_four() {
         };
         let (_, first) = of("first", "1");
         let (_, second) = of("second", "1");
-        let (said, four) = of("four", "4");
+        let (message, four) = of("four", "4");
         assert_eq!((&first["device"], &first["world_size"]), (&"cuda".into(), &1.into()));
-        assert!(said.contains("one rank does the work of the 4"), "{said}");
+        assert!(message.contains("one rank does the work of the 4"), "{message}");
         for other in [&second, &four] {
             assert_eq!(first["weights_sha256"], other["weights_sha256"]);
             assert_eq!(first["losses"], other["losses"]);
@@ -186,18 +186,18 @@ fn every_device_byte_is_accounted_for_and_steady_steps_do_not_call_the_driver() 
                 &[more, &["--set", &steps, "--set", "train.validate_every=0"]].concat(),
             )
         };
-        let (said, long) = of("long", "40");
+        let (message, long) = of("long", "40");
         let (_, short) = of("short", "3");
-        assert!(said.contains("device by rank") && said.contains("used (driver)"), "{said}");
-        assert!(said.contains("Every rank used what was planned, to the byte."), "{said}");
+        assert!(message.contains("device by rank") && message.contains("used (driver)"), "{message}");
+        assert!(message.contains("Every rank used what was planned, to the byte."), "{message}");
         let value = |summary: &Value, name: &str| summary["ranks"][0][name].as_u64().unwrap();
         for name in ["driver_allocations", "driver_frees", "reserved_bytes", "allocated_bytes"] {
             assert_eq!(value(&long, name), value(&short, name), "{name}");
         }
         assert!(value(&long, "context_bytes") > 0);
         assert_eq!(value(&long, "device_contexts"), 1);
-        assert!(value(&long, "unaccounted_bytes") <= 64 * MIB, "{said}");
-        assert_eq!(value(&long, "unaccounted_growth_bytes"), 0, "{said}");
+        assert!(value(&long, "unaccounted_bytes") <= 64 * MIB, "{message}");
+        assert_eq!(value(&long, "unaccounted_growth_bytes"), 0, "{message}");
         for run in ["long", "short"] {
             std::fs::remove_dir_all(directory.path().join(run)).unwrap();
         }
@@ -243,10 +243,10 @@ fn stages_on_several_gpus_have_the_bits_of_one() {
                     true => on_gpus_under_mpirun(directory.path(), *ranks),
                     false => Command::new(common::program()),
                 };
-                let (said, several) = train_as(command, "several", &grid);
+                let (message, several) = train_as(command, "several", &grid);
                 assert!(
-                    said.contains("Every rank used what was planned, to the byte."),
-                    "{more:?} {grid:?}, mpirun {under_mpirun}: {said}"
+                    message.contains("Every rank used what was planned, to the byte."),
+                    "{more:?} {grid:?}, mpirun {under_mpirun}: {message}"
                 );
                 assert_eq!(one["weights_sha256"], several["weights_sha256"], "{more:?} {grid:?}");
                 assert_eq!(one["losses"], several["losses"], "{more:?} {grid:?}");
@@ -281,8 +281,8 @@ fn several_gpus_have_the_bits_of_one() {
     for more in [&[][..], &HALF, &HALF_GRADIENTS] {
         let (_, one) = train(directory.path(), "one", &[more, &["--set", "parallel.data=1"]].concat());
         let same = |command: Command, what: &str, contexts: usize, sets: &[&str]| {
-            let (said, several) = train_with(command, directory.path(), "several", &[more, sets].concat());
-            assert!(said.contains("Every rank used what was planned, to the byte."), "{what}: {said}");
+            let (message, several) = train_with(command, directory.path(), "several", &[more, sets].concat());
+            assert!(message.contains("Every rank used what was planned, to the byte."), "{what}: {message}");
             assert_eq!(one["weights_sha256"], several["weights_sha256"], "{what}");
             assert_eq!(one["losses"], several["losses"], "{what}");
             for rank in several["ranks"].as_array().unwrap() {

@@ -250,8 +250,8 @@ fn a_terminated_run_saves_its_last_step_and_resumes_without_a_configuration() {
 
     let output = workplace.run(&["train", "--run-dir", "out", "--resume", "--set", "parallel.data=1"]);
     succeeded(&output);
-    let said = text(&output.stderr);
-    assert!(said.contains(&format!("resuming after step {newest}")), "{said}");
+    let message = text(&output.stderr);
+    assert!(message.contains(&format!("resuming after step {newest}")), "{message}");
     let mut whole = start("whole");
     assert!(whole.wait().unwrap().success());
     let (resumed, whole) = (workplace.summary("out"), workplace.summary("whole"));
@@ -299,9 +299,9 @@ fn a_request_to_stop_during_the_start_ends_a_run_before_its_first_step() {
     for (run_dir, ranks) in [("one", "parallel.data=1"), ("two", "parallel.data=2")] {
         let line = ["train", "run.toml", "--run-dir", run_dir, "--resume", "--set", ranks];
         let output = held(&workplace, &line, "training about to begin", terminate);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.ends_with("plimsoll: stopped before the first step\n"), "{said}");
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{message}");
+        assert!(message.ends_with("plimsoll: stopped before the first step\n"), "{message}");
         assert_eq!(std::fs::read(workplace.path(run_dir).join("metrics.jsonl")).unwrap(), b"");
         // A run that goes on keeps the steps that it has done.
         let steps = [&line[..], &["--set", "train.steps=5"]].concat();
@@ -326,8 +326,8 @@ fn a_corpus_that_is_cut_after_the_last_step_costs_no_result() {
         corpus.set_len(10).unwrap();
     });
     succeeded(&output);
-    let said = text(&output.stderr);
-    assert!(said.contains("corpus.txt was changed while it was read"), "{said}");
+    let message = text(&output.stderr);
+    assert!(message.contains("corpus.txt was changed while it was read"), "{message}");
     assert_eq!(workplace.summary("out")["steps"], 5);
     assert_eq!(list(&workplace.path("out")).unwrap().pop().unwrap().0, 5);
 }
@@ -347,12 +347,12 @@ fn a_run_is_resumed_from_the_command_line() {
     let line = ["train", "run.toml", "--run-dir", "out", "--resume"];
     let first = workplace.run(&line);
     succeeded(&first);
-    let said = text(&first.stderr);
-    assert!(said.contains("there is no checkpoint in out: starting from the beginning"), "{said}");
+    let message = text(&first.stderr);
+    assert!(message.contains("there is no checkpoint in out: starting from the beginning"), "{message}");
     let second = workplace.run(&line);
     succeeded(&second);
-    let said = text(&second.stderr);
-    assert!(said.contains("nothing is left to do: all 100 steps are done"), "{said}");
+    let message = text(&second.stderr);
+    assert!(message.contains("nothing is left to do: all 100 steps are done"), "{message}");
     refused(
         &[&line[..], &["--set", "model.width=32"]].concat(),
         "model.width cannot change when a run is resumed: 32 here, 16",
@@ -383,23 +383,23 @@ fn text_is_sampled_from_a_run() {
     let set = ["--set", "train.steps=6", "--set", "checkpoint.every=3"];
     succeeded(&workplace.run(&[&["train", "run.toml", "--run-dir", "out"], &set[..]].concat()));
     let sample = |more: &[&str]| workplace.run(&[&["sample", "out"], more].concat());
-    let said = |more: &[&str]| {
+    let message = |more: &[&str]| {
         let output = sample(more);
         succeeded(&output);
         output.stdout
     };
     let prompt = ["--prompt", "The load é", "--tokens", "40"];
-    let first = said(&prompt);
+    let first = message(&prompt);
     let printed = text(&first);
     assert!(printed.starts_with("The load é") && printed.ends_with('\n'), "{printed}");
     assert!(first.len() > "The load é".len() + 30);
-    assert_eq!(first, said(&prompt), "the same every time");
-    assert_ne!(first, said(&[&prompt[..], &["--seed", "2"]].concat()));
+    assert_eq!(first, message(&prompt), "the same every time");
+    assert_ne!(first, message(&[&prompt[..], &["--seed", "2"]].concat()));
     assert_eq!(
-        said(&[&prompt[..], &["--temperature", "0"]].concat()),
-        said(&[&prompt[..], &["--temperature", "0", "--seed", "2"]].concat())
+        message(&[&prompt[..], &["--temperature", "0"]].concat()),
+        message(&[&prompt[..], &["--temperature", "0", "--seed", "2"]].concat())
     );
-    assert_eq!(text(&said(&["--prompt", "x", "--tokens", "0"])), "x\n");
+    assert_eq!(text(&message(&["--prompt", "x", "--tokens", "0"])), "x\n");
 
     let refused = |arguments: &[&str], expected: &str| {
         let output = workplace.run(arguments);

@@ -38,10 +38,10 @@ fn every_failure_is_listed_at_the_end() {
         &["--all"],
     );
     assert_eq!(failed.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&failed.stderr).into_owned();
-    let listed = said.split("launch/test: FAILED").nth(1).unwrap_or_default();
+    let message = String::from_utf8_lossy(&failed.stderr).into_owned();
+    let listed = message.split("launch/test: FAILED").nth(1).unwrap_or_default();
     let names: Vec<&str> = listed.lines().skip(1).map(str::trim).collect();
-    assert_eq!(&names[..5], ["format", "test three", "test two::breaks", "tests", "documents"], "{said}");
+    assert_eq!(&names[..5], ["format", "test three", "test two::breaks", "tests", "documents"], "{message}");
     // The checks after the failures ran too.
     let printed = String::from_utf8_lossy(&failed.stdout).into_owned();
     assert!(printed.contains("== scripts") && printed.contains("== documents"), "{printed}");

@@ -57,10 +57,10 @@ fn the_planned_memory_of_a_process_matches_a_run() {
         let mut command = mpirun(workplace.path());
         command.args(["-n", "2"]).arg(program()).args(["train", "host.toml", "--run-dir", "out"]);
         let output = command.args(sets.iter().flat_map(|set| ["--set", set])).output().unwrap();
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(0), "{said}");
-        let planned = said.split("planned: rank 0 needs ").nth(1).and_then(|rest| rest.split(' ').next());
-        let planned: f64 = planned.unwrap_or_else(|| panic!("{said}")).replace(',', "").parse().unwrap();
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{message}");
+        let planned = message.split("planned: rank 0 needs ").nth(1).and_then(|rest| rest.split(' ').next());
+        let planned: f64 = planned.unwrap_or_else(|| panic!("{message}")).replace(',', "").parse().unwrap();
         let measured = summary(&workplace.path().join("out"))["host_peak_bytes"].as_f64().unwrap();
         let off = 100.0 * (planned / measured - 1.0);
         assert!(off.abs() < 5.0, "{off:.1} % off: {planned} planned, {measured} measured, {sets:?}");
@@ -127,7 +127,7 @@ fn processes_sample_and_evaluate_as_one_rank() {
     assert_eq!(trained.status.code(), Some(0), "{}", text(&trained.stderr));
     let sample = ["sample", "out", "--prompt", "The load", "--prompt", "line", "--seed=3", "--tokens=40"];
     for command in [&sample[..], &["eval", "out"]] {
-        let said = |ranks: usize, sets: &[&str]| {
+        let message = |ranks: usize, sets: &[&str]| {
             let mut launched = mpirun(workplace.path());
             // Launchers change some characters of what they pass on.
             let own_file = "exec \"$@\" > said-$OMPI_COMM_WORLD_RANK";
@@ -139,16 +139,16 @@ fn processes_sample_and_evaluate_as_one_rank() {
             // One rank prints one object.
             let of_rank = |rank: usize| std::fs::read(workplace.path().join(format!("said-{rank}"))).unwrap();
             assert!((1..ranks).all(|rank| of_rank(rank).is_empty()));
-            let said: serde_json::Value = serde_json::from_slice(&of_rank(0)).unwrap();
-            for rank in said["memory"].as_array().into_iter().flatten() {
+            let message: serde_json::Value = serde_json::from_slice(&of_rank(0)).unwrap();
+            for rank in message["memory"].as_array().into_iter().flatten() {
                 assert_eq!(rank["planned"], rank["used"], "{sets:?}");
             }
-            [&said["texts"], &said["loss"], &said["tokens"], &said["data"]].map(Clone::clone)
+            [&message["texts"], &message["loss"], &message["tokens"], &message["data"]].map(Clone::clone)
         };
-        let alone = said(1, &["parallel.data=1"]);
+        let alone = message(1, &["parallel.data=1"]);
         assert!(alone[2].as_u64().is_some_and(|tokens| tokens > 50), "{alone:?}");
         for grid in [&["parallel.data=2"][..], &["parallel.data=1", "parallel.pipeline=2"]] {
-            assert_eq!(said(2, grid), alone, "{grid:?}");
+            assert_eq!(message(2, grid), alone, "{grid:?}");
         }
     }
 }
@@ -209,14 +209,14 @@ fn the_scaling_suite_starts_jobs_in_turn() {
         let mut command = mpirun(directory.path());
         command.args(["-n", "2"]).arg(program()).args(["bench", "scaling", "--device=cpu", "--model=small"]);
         let output = command.args(arguments).output().unwrap();
-        let said = said(&output);
-        assert_eq!(output.status.code(), Some(2), "{said:?}");
-        assert!(said.len() == 1 && said[0].contains(sentence), "{said:?}");
+        let message = message(&output);
+        assert_eq!(output.status.code(), Some(2), "{message:?}");
+        assert!(message.len() == 1 && message[0].contains(sentence), "{message:?}");
     }
 }
 
 /// Plimsoll's lines among the launcher's.
-fn said(output: &Output) -> Vec<String> {
+fn message(output: &Output) -> Vec<String> {
     let lines = text(&output.stderr);
     lines.lines().filter(|line| line.starts_with("plimsoll: ")).map(str::to_owned).collect()
 }
@@ -243,8 +243,8 @@ fn an_error_is_reported_once_with_status_two() {
         command.args(["-n", &ranks.to_string()]).arg(program()).args(["train", "run.toml"]).args(sets);
         let output = command.output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{sets:?}: {}", text(&output.stderr));
-        let said = said(&output);
-        assert!(said.len() == 1 && said[0].contains(expected), "{sets:?}: {said:?}");
+        let message = message(&output);
+        assert!(message.len() == 1 && message[0].contains(expected), "{sets:?}: {message:?}");
         assert!(!workplace.path().join("runs").exists(), "{sets:?}");
     }
 }
@@ -265,7 +265,7 @@ fn a_rank_that_differs_is_named() {
         (
             "train.seed=1",
             "PLIMSOLL_ALLOC_CONF=max_split_size_mb:30",
-            "rank 1 on HOST has another configuration, `allocator = ",
+            "rank 1 on HOST has another default of memory.allocator (PLIMSOLL_ALLOC_CONF, ulimit -v), max_split_size_mb:30",
         ),
     ];
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
@@ -277,10 +277,10 @@ fn a_rank_that_differs_is_named() {
         command.arg(program()).args(arguments(2, &[set]));
         let output = command.output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{set}: {}", text(&output.stderr));
-        let said = said(&output);
+        let message = message(&output);
         assert!(
-            said.len() == 1 && said[0].contains(&expected.replace("HOST", host.trim())),
-            "{set}: {said:?}"
+            message.len() == 1 && message[0].contains(&expected.replace("HOST", host.trim())),
+            "{set}: {message:?}"
         );
         assert!(!workplace.path().join("out").exists(), "{set}");
     }
@@ -293,6 +293,6 @@ fn a_rank_that_differs_is_named() {
     command.args([":", "-n", "1", "-wdir"]).arg(elsewhere.path()).arg(program()).args(arguments(2, &[]));
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
-    let said = said(&output);
-    assert!(said.len() == 1 && said[0].contains("has another corpus, "), "{said:?}");
+    let message = message(&output);
+    assert!(message.len() == 1 && message[0].contains("has another corpus, "), "{message:?}");
 }

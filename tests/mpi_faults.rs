@@ -58,12 +58,12 @@ fn held(directory: &Path, environment: Option<(&str, &str)>, point: &str, then: 
 
 #[track_caller]
 fn ended(output: &Output, words: &[&str]) {
-    let said = text(&output.stderr);
-    assert!(!output.status.success(), "{said}");
+    let message = text(&output.stderr);
+    assert!(!output.status.success(), "{message}");
     for word in words {
-        assert!(said.contains(word), "{word}: {said}");
+        assert!(message.contains(word), "{word}: {message}");
     }
-    assert!(!said.contains("panicked"), "{said}");
+    assert!(!message.contains("panicked"), "{message}");
 }
 
 #[test]
@@ -89,9 +89,12 @@ fn a_rank_that_does_not_start_ends_the_job() {
     ended(&stopped, &[late, "rank 1, process ", "has stopped"]);
     ended(&other, &[late, "rank 1, process ", "is another program, ", "sleep"]);
     // If the other program ends after this rank has begun to start, the launcher itself ends the job.
-    let said = text(&gone.stderr);
-    let reason =
-        if said.contains(late) { "of which 1 can be seen: another has ended" } else { "mpirun has exited" };
+    let message = text(&gone.stderr);
+    let reason = if message.contains(late) {
+        "of which 1 can be seen: another has ended"
+    } else {
+        "mpirun has exited"
+    };
     ended(&gone, &[reason]);
 }
 

@@ -43,8 +43,8 @@ fn phases_add_up_to_the_step() {
                 assert!(median[phase.index()] > 0, "{phase:?}: {median:?}");
             }
         }
-        let (said, lines) = (report.to_string(), ["time by phase, median of 7 steps", "reduce, exposed"]);
-        assert!(lines.iter().all(|line| said.contains(line)), "{said}");
+        let (message, lines) = (report.to_string(), ["time by phase, median of 7 steps", "reduce, exposed"]);
+        assert!(lines.iter().all(|line| message.contains(line)), "{message}");
     }
 }
 
@@ -159,13 +159,13 @@ impl Model for Swells {
     }
 }
 
-/// A moment that a hook heard: its name, its module or gradient, step, pass, and bytes allocated.
-type Heard = (String, u64, Option<(usize, usize)>, u64);
+/// A moment that a hook recorded: its name, its module or gradient, step, pass, and bytes allocated.
+type Recorded = (String, u64, Option<(usize, usize)>, u64);
 
 /// Trains the five-layer model on one rank, with a hook that notes every moment or without.
-fn heard(run_dir: &Path, sets: &[&str], listens: bool) -> (TrainReport, Vec<Heard>) {
-    let heard: Arc<Mutex<Vec<Heard>>> = Arc::default();
-    let of_hook = Arc::clone(&heard);
+fn recorded(run_dir: &Path, sets: &[&str], listens: bool) -> (TrainReport, Vec<Recorded>) {
+    let recorded: Arc<Mutex<Vec<Recorded>>> = Arc::default();
+    let of_hook = Arc::clone(&recorded);
     let hook = StepHook::new(move |at| {
         if at.rank == 0 {
             let note = (format!("{:?}", at.moment), at.step, at.pass, at.counters.allocated());
@@ -180,8 +180,8 @@ fn heard(run_dir: &Path, sets: &[&str], listens: bool) -> (TrainReport, Vec<Hear
         ..RunOptions::default()
     };
     let report = run::train(config(MLP, sets), options).unwrap();
-    let heard = std::mem::take(&mut *heard.lock().unwrap());
-    (report, heard)
+    let recorded = std::mem::take(&mut *recorded.lock().unwrap());
+    (report, recorded)
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn a_hook_sees_every_moment_and_changes_nothing() {
     for (number, sets) in [&one[..], &two[..]].into_iter().enumerate() {
         let run = |listens: bool| {
             let name = format!("{number}-{listens}");
-            heard(&directory.path().join(name), sets, listens)
+            recorded(&directory.path().join(name), sets, listens)
         };
         let ((with, moments), (without, none)) = (run(true), run(false));
         assert!(none.is_empty() && !moments.is_empty());
@@ -200,13 +200,13 @@ fn a_hook_sees_every_moment_and_changes_nothing() {
         assert_eq!(counts(&with.ranks), counts(&without.ranks));
         assert!(with.divergences.is_empty() && with.outlived.is_empty(), "{with}");
         assert_eq!(with.unplanned.as_deref(), Some(&[][..]));
-        let steps: Vec<u64> = moments.iter().map(|heard| heard.1).collect();
+        let steps: Vec<u64> = moments.iter().map(|recorded| recorded.1).collect();
         assert!(steps.is_sorted() && steps.first() == Some(&1) && steps.last() == Some(&3));
     }
-    let (_, moments) = heard(&directory.path().join("order"), &one, true);
-    let last: Vec<_> = moments.iter().filter(|heard| heard.1 == 3).collect();
+    let (_, moments) = recorded(&directory.path().join("order"), &one, true);
+    let last: Vec<_> = moments.iter().filter(|recorded| recorded.1 == 3).collect();
     let at = |moment: &str| {
-        let found = last.iter().position(|heard| heard.0 == moment);
+        let found = last.iter().position(|recorded| recorded.0 == moment);
         found.unwrap_or_else(|| panic!("{moment} is not among {last:?}"))
     };
     let outer = [
@@ -222,15 +222,15 @@ fn a_hook_sees_every_moment_and_changes_nothing() {
         "BeforeUpdate",
         "AfterUpdate",
     ];
-    let places = outer.map(at);
-    assert!(places.is_sorted(), "{places:?} of {last:?}");
+    let positions = outer.map(at);
+    assert!(positions.is_sorted(), "{positions:?} of {last:?}");
     let bytes = |moment: &str| last[at(moment)].3;
     assert_eq!(bytes("AfterForward") - bytes("BeforeForward"), 57_344 + 512);
-    let loss = last.iter().position(|heard| heard.0 == "BeforeModule(\"loss\")").unwrap();
+    let loss = last.iter().position(|recorded| recorded.0 == "BeforeModule(\"loss\")").unwrap();
     assert_eq!(last[loss].3 - bytes("BeforeForward"), 57_344);
     assert_eq!((bytes("BeforeUpdate"), bytes("AfterUpdate")), (3_027_968, 3_027_968));
-    assert_eq!((last[places[0]].2, last[places[9]].2), (Some((0, 0)), None));
-    let gradients = last.iter().filter(|heard| heard.0.starts_with("Gradient"));
+    assert_eq!((last[positions[0]].2, last[positions[9]].2), (Some((0, 0)), None));
+    let gradients = last.iter().filter(|recorded| recorded.0.starts_with("Gradient"));
     assert_eq!(gradients.count(), 10, "a weight and a bias of each layer");
 }
 

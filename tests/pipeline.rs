@@ -35,17 +35,17 @@ fn schedules_are_drawn() {
         let sets = ["--set", "parallel.pipeline=2", "--set", "model.layers=4", "--set", &set];
         let arguments = [&["plan", "run.toml", "--schedule", "--svg", "picture.svg"], &sets[..]].concat();
         let output = plimsoll(directory.path(), &arguments);
-        let said = text(&output.stdout);
+        let message = text(&output.stdout);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-        assert!(said.starts_with(&format!("{schedule}: 2 ranks")), "{said}");
+        assert!(message.starts_with(&format!("{schedule}: 2 ranks")), "{message}");
         for rank in 0..2 {
-            let row = said.lines().find(|line| line.starts_with(&format!("rank {rank}"))).unwrap();
+            let row = message.lines().find(|line| line.starts_with(&format!("rank {rank}"))).unwrap();
             assert!(row.contains("F0") && row.contains("F3") && row.contains("B3"), "{row}");
         }
         // Every stage is listed with its layers and memory.
         let stages = if schedule == "interleaved" { 4 } else { 2 };
         let of = |line: &&str| line.split_whitespace().next().is_some_and(|word| word.parse::<u32>().is_ok());
-        assert_eq!(said.lines().filter(of).count(), stages, "{said}");
+        assert_eq!(message.lines().filter(of).count(), stages, "{message}");
         let picture = std::fs::read_to_string(directory.path().join("picture.svg")).unwrap();
         assert!(picture.contains("<svg") && picture.trim_end().ends_with("</svg>"));
     }
@@ -76,17 +76,17 @@ fn the_benchmark_measures_every_schedule() {
         lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(directory.path().join("times.toml").exists());
     // Partitions with and without times, for two stages and, interleaved, for four.
-    let said = text(&output.stderr);
-    let partitions = said.lines().filter_map(|line| line.strip_prefix("layers of each stage: "));
+    let message = text(&output.stderr);
+    let partitions = message.lines().filter_map(|line| line.strip_prefix("layers of each stage: "));
     let partitions: Vec<_> = partitions.map(|line| line.split(", ").count() - 2).collect();
-    assert_eq!(partitions, [2, 2, 4, 4], "{said}");
+    assert_eq!(partitions, [2, 2, 4, 4], "{message}");
     // A partition by measured times excludes these settings.
     for key in ["parallel.partition=smallest", "parallel.profile=times.toml"] {
         let set = format!("--set={key}");
-        let said =
+        let message =
             refused(directory.path(), &["bench", "pipeline", "--device=cpu", "--profile=new.toml", &set]);
         let key = key.split_once('=').unwrap().0;
-        assert!(said.contains(&format!("--set {key}: ")) && said.contains("--profile"), "{said}");
+        assert!(message.contains(&format!("--set {key}: ")) && message.contains("--profile"), "{message}");
         assert!(!directory.path().join("new.toml").exists());
     }
     let names: Vec<_> = runs.iter().map(|run| run["schedule"].as_str().unwrap()).collect();
@@ -124,9 +124,9 @@ fn done(directory: &Path, arguments: &[&str]) -> String {
 /// Runs a command that must be refused, and returns its one sentence.
 fn refused(directory: &Path, arguments: &[&str]) -> String {
     let output = plimsoll(directory, arguments);
-    let said = text(&output.stderr);
-    assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{arguments:?}: {said}");
-    said
+    let message = text(&output.stderr);
+    assert_eq!((output.status.code(), message.lines().count()), (Some(2), 1), "{arguments:?}: {message}");
+    message
 }
 
 #[test]
@@ -135,16 +135,16 @@ fn plans_and_runs_use_the_same_measured_times() {
     let directory = directory.path();
     let plan = [&["plan", "run.toml", "--device=cpu"], &DIVIDED[..]].concat();
     let take = [&plan[..], &["--profile", "times.toml"]].concat();
-    let said = done(directory, &take);
+    let message = done(directory, &take);
     assert!(
-        said.contains("milliseconds on ")
-            && said.contains("layers of each stage: ")
-            && said.contains("the fastest by the times in "),
-        "{said}"
+        message.contains("milliseconds on ")
+            && message.contains("layers of each stage: ")
+            && message.contains("the fastest by the times in "),
+        "{message}"
     );
     assert!(
-        said.contains(": --set parallel.profile=/") && said.trim_end().ends_with("/times.toml"),
-        "{said}"
+        message.contains(": --set parallel.profile=/") && message.trim_end().ends_with("/times.toml"),
+        "{message}"
     );
     // An existing file is unchanged.
     assert!(refused(directory, &take).contains("--profile times.toml: it exists: --force replaces it"));
@@ -171,8 +171,8 @@ fn plans_and_runs_use_the_same_measured_times() {
         (summary(&directory.join(run)), text(&output.stderr) + &text(&output.stdout))
     };
     let (counted, _) = train("counted", &[]);
-    let (timed, said) = train("timed", &[by_times, "--set=checkpoint.every=1"]);
-    assert!(said.contains("layers of each stage: 1, 3, the fastest by the times in "), "{said}");
+    let (timed, message) = train("timed", &[by_times, "--set=checkpoint.every=1"]);
+    assert!(message.contains("layers of each stage: 1, 3, the fastest by the times in "), "{message}");
     assert_eq!(counted["weights_sha256"], timed["weights_sha256"]);
     for rank in 0..2 {
         for key in ["allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "peak_reserved_bytes"] {
@@ -187,10 +187,11 @@ fn plans_and_runs_use_the_same_measured_times() {
     done(directory, &resume);
     // A model with other layers needs other times.
     let wide = "--set=model.width=64";
-    let said = refused(directory, &[&plan[..], &[by_times, wide]].concat());
-    assert!(said.contains("is of other layers: model.width is 64 here and 32 there"), "{said}");
-    let said = done(directory, &[&plan[..], &[by_times, "--largest=layers", "--capacity=200MiB"]].concat());
-    assert!(said.contains(" --set parallel.profile=)"), "{said}");
+    let message = refused(directory, &[&plan[..], &[by_times, wide]].concat());
+    assert!(message.contains("is of other layers: model.width is 64 here and 32 there"), "{message}");
+    let message =
+        done(directory, &[&plan[..], &[by_times, "--largest=layers", "--capacity=200MiB"]].concat());
+    assert!(message.contains(" --set parallel.profile=)"), "{message}");
     // With one stage nothing is partitioned, but the file must still be of this run.
     let one = "--set=parallel.pipeline=1";
     done(directory, &[&plan[..], &[by_times, one]].concat());
@@ -200,8 +201,8 @@ fn plans_and_runs_use_the_same_measured_times() {
         (&["--set=parallel.profile=gone.toml"], "gone.toml cannot be read"),
     ] {
         for arguments in [&plan, &train] {
-            let said = refused(directory, &[&arguments[..], &[one], more].concat());
-            assert!(said.contains(sentence), "{said}");
+            let message = refused(directory, &[&arguments[..], &[one], more].concat());
+            assert!(message.contains(sentence), "{message}");
         }
         assert!(!directory.join("one").exists());
     }
@@ -220,17 +221,17 @@ fn the_use_of_a_profile_is_printed_as_a_command() {
     for (number, partition) in partitions.iter().enumerate() {
         let file = format!("times{number}.toml");
         let plan = [&plan[..], &["--set", partition]].concat();
-        let said = done(directory, &[&plan[..], &["--profile", &file]].concat());
-        let (_, typed) = said.trim_end().rsplit_once("to partition by these times: ").unwrap();
-        assert_eq!(typed.ends_with(" --set parallel.partition=fastest"), number > 0, "{said}");
+        let message = done(directory, &[&plan[..], &["--profile", &file]].concat());
+        let (_, typed) = message.trim_end().rsplit_once("to partition by these times: ").unwrap();
+        assert_eq!(typed.ends_with(" --set parallel.partition=fastest"), number > 0, "{message}");
         let typed: Vec<_> = typed.split(' ').collect();
         let planned = done(directory, &[&plan[..], &["--json"], &typed].concat());
         let planned: serde_json::Value = serde_json::from_str(&planned).unwrap();
         assert!(planned["pipeline"]["times"].as_str().unwrap().contains(&file), "{planned}");
     }
     let one = ["--set=parallel.pipeline=1", "--profile=one.toml"];
-    let said = done(directory, &[&plan[..], &one].concat());
-    assert!(said.contains("there is nothing to partition"), "{said}");
+    let message = done(directory, &[&plan[..], &one].concat());
+    assert!(message.contains("there is nothing to partition"), "{message}");
 }
 
 /// With one GPU one rank does the work of both; with two or more it is a pipeline.
@@ -244,12 +245,12 @@ fn a_gpu_times_layers_and_the_run_equals_its_plan() {
         ["--set=precision.compute=bf16", "--set=model.width=128", "--set=model.heads=4", "--device=cuda"];
     let on_gpus = |arguments: &[&str]| {
         let output = clean(directory.path(), &[arguments, &DIVIDED, &half].concat()).output().unwrap();
-        let said = text(&output.stdout) + &text(&output.stderr);
-        assert_eq!(output.status.code(), Some(0), "{said}");
-        said
+        let message = text(&output.stdout) + &text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{message}");
+        message
     };
-    let said = on_gpus(&["plan", "run.toml", "--profile", "times.toml"]);
-    assert!(said.contains("the fastest by the times in "), "{said}");
+    let message = on_gpus(&["plan", "run.toml", "--profile", "times.toml"]);
+    assert!(message.contains("the fastest by the times in "), "{message}");
     let times: toml::Table =
         std::fs::read_to_string(directory.path().join("times.toml")).unwrap().parse().unwrap();
     for layer in times["layers"].as_array().unwrap() {
@@ -260,9 +261,12 @@ fn a_gpu_times_layers_and_the_run_equals_its_plan() {
         }
     }
     let by_times = "--set=parallel.profile=times.toml";
-    let said = on_gpus(&["train", "run.toml", "--run-dir", "out", by_times]);
+    let message = on_gpus(&["train", "run.toml", "--run-dir", "out", by_times]);
     if device::cuda::availability().unwrap().len() > 1 {
-        assert!(said.contains("layers of each stage: ") && said.contains("by the times in "), "{said}");
+        assert!(
+            message.contains("layers of each stage: ") && message.contains("by the times in "),
+            "{message}"
+        );
     }
-    assert!(said.contains("Every rank used what was planned, to the byte."), "{said}");
+    assert!(message.contains("Every rank used what was planned, to the byte."), "{message}");
 }

@@ -45,18 +45,18 @@ fn a_plan_reports_whether_it_fits_and_what_would() {
     // The advice is one sentence, and the advised configuration fits in as few bytes as it says.
     let refused = planned(directory.path(), &large, &["--capacity", &capacity]);
     // The verdict is the last line of the text, and is printed once.
-    let (table, said) = (text(&refused.stdout), text(&refused.stderr));
-    assert!(said.is_empty(), "{said}");
-    let said = table.trim_end().lines().last().unwrap_or_default();
-    assert!(said.starts_with("does not fit: rank 0 needs"), "{table}");
+    let (table, printed) = (text(&refused.stdout), text(&refused.stderr));
+    assert!(printed.is_empty(), "{printed}");
+    let printed = table.trim_end().lines().last().unwrap_or_default();
+    assert!(printed.starts_with("does not fit: rank 0 needs"), "{table}");
     let advice: Vec<&str> =
-        said.split("--set ").skip(1).map(|set| set.split([' ', ';']).next().unwrap()).collect();
-    assert_eq!(advice, ["train.micro_batch_size=4"], "{said}");
+        printed.split("--set ").skip(1).map(|set| set.split([' ', ';']).next().unwrap()).collect();
+    assert_eq!(advice, ["train.micro_batch_size=4"], "{printed}");
     let advised =
         planned(directory.path(), &[&large[..], &advice].concat(), &["--json", "--capacity", &capacity]);
     assert_eq!(advised.status.code(), Some(0));
     let bytes = json(&advised)["fit"]["needs_bytes"].as_u64().unwrap();
-    assert!(said.contains(&telemetry::units::grouped(bytes)), "{said}");
+    assert!(printed.contains(&telemetry::units::grouped(bytes)), "{printed}");
     // `train` refuses the run too under a limit.
     let limit = format!("memory.limit_bytes={}", reserved - 1);
     let train = |more: &[&str]| {
@@ -69,10 +69,10 @@ fn a_plan_reports_whether_it_fits_and_what_would() {
             .output()
             .unwrap()
     };
-    let said = text(&train(&[]).stderr);
+    let printed = text(&train(&[]).stderr);
     assert!(
-        said.contains("memory.limit_bytes allows ") && said.contains("--set train.micro_batch_size=4"),
-        "{said}"
+        printed.contains("memory.limit_bytes allows ") && printed.contains("--set train.micro_batch_size=4"),
+        "{printed}"
     );
     assert!(!directory.path().join("out").exists());
     // Without a plan the run starts, and runs out of memory.
@@ -87,8 +87,8 @@ fn a_plan_reports_whether_it_fits_and_what_would() {
 fn the_option_no_plan_prints_no_plan() {
     let directory = workplace();
     let output = plimsoll(directory.path()).args(["train", "run.toml", "--no-plan"]).output().unwrap();
-    let said = text(&output.stdout) + &text(&output.stderr);
-    assert!(output.status.success() && !said.contains("planned"), "{said}");
+    let printed = text(&output.stdout) + &text(&output.stderr);
+    assert!(output.status.success() && !printed.contains("planned"), "{printed}");
 }
 
 #[test]
@@ -107,8 +107,8 @@ fn a_device_is_described_once_and_imitated_elsewhere() {
     assert!(planned(directory.path(), &[], &[]).status.success());
     std::fs::write(directory.path().join("wrong.toml"), "kind = \"cuda\"\n").unwrap();
     let refused = planned(directory.path(), &[], &["--device", "wrong.toml"]);
-    let said = text(&refused.stderr);
-    assert!(refused.status.code() == Some(2) && said.contains("wrong.toml:1: missing field"), "{said}");
+    let printed = text(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && printed.contains("wrong.toml:1: missing field"), "{printed}");
 }
 
 #[test]
@@ -122,9 +122,9 @@ fn a_file_that_cannot_be_written_leaves_nothing() {
         .arg(common::program())
         .args(arguments);
     let output = limited.current_dir(directory.path()).env("CUDA_VISIBLE_DEVICES", "").output().unwrap();
-    let said = text(&output.stderr);
-    assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
-    assert!(said.contains("here.toml: File too large"), "{said}");
+    let printed = text(&output.stderr);
+    assert_eq!((output.status.code(), printed.lines().count()), (Some(1), 1), "{printed}");
+    assert!(printed.contains("here.toml: File too large"), "{printed}");
     assert!(!directory.path().join("here.toml").exists());
     assert!(plimsoll(directory.path()).args(arguments).output().unwrap().status.success());
 }
@@ -175,9 +175,9 @@ fn the_largest_value_that_fits_is_found_and_the_next_does_not_fit() {
         std::fs::write(&device, without).unwrap();
         let capacity = ["--capacity", capacity[1], "--device", "small.toml"];
         let output = planned(directory.path(), &[], &[&["--largest", name], &capacity[..]].concat());
-        let (said, tries) = (text(&output.stdout), text(&output.stderr));
+        let (printed, tries) = (text(&output.stdout), text(&output.stderr));
         assert!(output.status.success(), "{tries}");
-        let number = said.split(" is ").nth(1).unwrap().split(' ').next().unwrap();
+        let number = printed.split(" is ").nth(1).unwrap().split(' ').next().unwrap();
         let value: usize = number.parse().unwrap();
         assert!(tries.contains(&format!("{name} {value}: fits, with ")), "{tries}");
         let fits = |value: usize| {
@@ -185,8 +185,8 @@ fn the_largest_value_that_fits_is_found_and_the_next_does_not_fit() {
             let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
             planned(directory.path(), &sets, &capacity).status.success()
         };
-        assert!(fits(value) && !fits(value + unit), "{said}");
-        assert!(said.contains(&format!("the next one, {}, ", value + unit)), "{said}");
+        assert!(fits(value) && !fits(value + unit), "{printed}");
+        assert!(printed.contains(&format!("the next one, {}, ", value + unit)), "{printed}");
     }
     let output = planned(directory.path(), &[], &["--largest", "heads"]);
     assert!(output.status.code() == Some(2) && text(&output.stderr).contains("--largest heads"));
@@ -280,11 +280,13 @@ fn the_cost_of_a_plan_depends_on_its_distinct_work() {
         let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
         let arguments = [&["plan", "run.toml", "--device", "cuda", "--json"][..], &sets].concat();
         let output = bounded(directory.path(), 500_000, 20, &arguments);
-        let said = text(&output.stderr);
+        let printed = text(&output.stderr);
         match refused {
-            Some(reason) => assert!(output.status.code() == Some(2) && said.contains(reason), "{said}"),
+            Some(reason) => {
+                assert!(output.status.code() == Some(2) && printed.contains(reason), "{printed}")
+            }
             // Configurations that do not fit are planned too, and then refused.
-            None => assert!(json(&output)["ranks"].is_array(), "{sets:?}: {said}"),
+            None => assert!(json(&output)["ranks"].is_array(), "{sets:?}: {printed}"),
         }
     }
 }
@@ -468,8 +470,8 @@ fn layers_that_cannot_multiply_in_fp8_are_refused() {
             ["data.kind=synthetic", "precision.matmul=fp8"].iter().chain(sets).flat_map(|set| ["--set", set]);
         let arguments = ["fp8.toml", "--device", "cpu"].into_iter().chain(sets);
         let output = plimsoll(directory.path()).arg("plan").args(arguments).output().unwrap();
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{sentence}: {said}");
-        assert!(said.contains(sentence), "{said}");
+        let printed = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{sentence}: {printed}");
+        assert!(printed.contains(sentence), "{printed}");
     }
 }

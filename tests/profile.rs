@@ -15,7 +15,7 @@ fn plimsoll(directory: &Path, arguments: &[&str]) -> Output {
     Command::new(program()).args(arguments).current_dir(directory).output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn message(output: &Output) -> String {
     [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned()).join("")
 }
 
@@ -46,7 +46,7 @@ fn the_table_adds_up_to_the_trace_on_every_grid() {
         arguments.extend(["--trace", &trace]);
         sets.iter().for_each(|set| arguments.extend(["--set", set]));
         let output = plimsoll(directory.path(), &arguments);
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", message(&output));
         let profile: Value = serde_json::from_slice(&output.stdout).unwrap();
         let (operators, modules) = (&profile["operators"], &profile["modules"]);
         let trace = std::fs::read_to_string(directory.path().join(trace)).unwrap();
@@ -102,7 +102,7 @@ fn flops_are_those_of_the_matmuls_and_tables_have_orders() {
         [(&["--sort", "bytes", "--limit", "2"][..], "linear"), (&["--by", "module", "--limit", "99"], "")]
     {
         let output = plimsoll(directory.path(), &[&profile[..], order].concat());
-        let text = said(&output);
+        let text = message(&output);
         let lines: Vec<_> = text.lines().collect();
         let header =
             lines.iter().position(|line| line.contains("device ms")).unwrap_or_else(|| panic!("{text}"));
@@ -119,7 +119,7 @@ fn flops_are_those_of_the_matmuls_and_tables_have_orders() {
         (&["--device", "meta"], "no times"),
     ] {
         let output = plimsoll(directory.path(), &[&["profile", "run.toml"], arguments].concat());
-        assert!(output.status.code() == Some(2) && said(&output).contains(why), "{}", said(&output));
+        assert!(output.status.code() == Some(2) && message(&output).contains(why), "{}", message(&output));
     }
 }
 
@@ -130,7 +130,7 @@ fn a_profile_of_a_run_is_on_its_page() {
     train_in(&run_dir, config(GPT, &["train.steps=2"]), DeviceChoice::Cpu).unwrap();
     for arguments in [&["profile", "run", "--device", "cpu", "--steps", "1"][..], &["report", "run"]] {
         let output = plimsoll(directory.path(), arguments);
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", message(&output));
     }
     let page = std::fs::read_to_string(run_dir.join("report.html")).unwrap();
     for text in ["id=\"operators\"", "residual_layer_norm", "backward weight"] {
@@ -194,7 +194,7 @@ fn a_tool_gets_ranges_of_steps_phases_modules_and_operators() {
             command.env("NVTX_INJECTION64_PATH", &library).env("RANGES", directory.path().join("ranges"));
         }
         let output = command.current_dir(directory.path()).output().unwrap();
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", message(&output));
         let summary = std::fs::read_to_string(directory.path().join(run_dir).join("summary.json")).unwrap();
         serde_json::from_str::<Value>(&summary).unwrap()["weights_sha256"].clone()
     };

@@ -131,7 +131,7 @@ fn configurations_without_equal_samples_are_refused() {
         (MLP, &[HALVES], "synthetic"),
         (GPT, &[HALVES, "checkpoint.minutes=0"], "checkpoint.minutes"),
     ] {
-        let said = refused(text, sets);
-        assert!(said.contains("train.on_out_of_memory") && said.contains(word), "{said}");
+        let message = refused(text, sets);
+        assert!(message.contains("train.on_out_of_memory") && message.contains(word), "{message}");
     }
 }

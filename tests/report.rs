@@ -87,10 +87,11 @@ fn directories_without_a_run_are_refused() {
     let broken = directory.path().join("broken");
     std::fs::create_dir(&broken).unwrap();
     std::fs::write(broken.join("config.toml"), "[model]\nlayers = 0\n").unwrap();
-    for (run_dir, said) in [(empty, "there is no run in"), (broken.to_str().unwrap(), "model.layers = 0")] {
+    for (run_dir, message) in [(empty, "there is no run in"), (broken.to_str().unwrap(), "model.layers = 0")]
+    {
         let refused = plimsoll(&["report", run_dir]);
         assert_eq!(refused.status.code(), Some(2));
         let text = String::from_utf8(refused.stderr).unwrap();
-        assert!(text.contains(said) && text.trim_end().lines().count() == 1, "{text}");
+        assert!(text.contains(message) && text.trim_end().lines().count() == 1, "{text}");
     }
 }

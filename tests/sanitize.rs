@@ -12,10 +12,10 @@ fn script(path: &Path, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// A sanitizer record about accesses of the given kernels.
+/// A sanitizer record about accesses of kernels.
 fn record(kernels: &[&str]) -> String {
-    let place = |kernel: &&str| format!("<where>\n<func>{kernel}</func>\n<pc>0xaf0</pc>\n</where>\n");
-    format!("<record>\n<kind>Analysis</kind>\n{}</record>\n", kernels.iter().map(place).collect::<String>())
+    let index = |kernel: &&str| format!("<where>\n<func>{kernel}</func>\n<pc>0xaf0</pc>\n</where>\n");
+    format!("<record>\n<kind>Analysis</kind>\n{}</record>\n", kernels.iter().map(index).collect::<String>())
 }
 
 /// Columns: tool, records, the tests' output, the group's verdict, exit status.
@@ -52,7 +52,7 @@ fn reports_count_by_the_owner_of_their_kernels() {
     let save = "while [[ $1 == --* ]]; do case $1 in\n--save) file=$2; shift 2;;\n--xml) shift;;\n*) shift 2;;\nesac; done";
     script(&bin.join("compute-sanitizer"), &format!("{save}\ncp '{}' \"$file\"\n\"$@\"", records.display()));
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
-    for (tool, reports, tests, said, status) in cases {
+    for (tool, reports, tests, message, status) in cases {
         let reports: String = reports.iter().map(|kernels| record(kernels)).collect();
         fs::write(
             &records,
@@ -64,7 +64,7 @@ fn reports_count_by_the_owner_of_their_kernels() {
         command.arg("--bundle").arg(&bundle).arg("--out").arg(directory.path().join("out"));
         let output = command.args([tool, "linear"]).env("PATH", &path).output().unwrap();
         let found = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-        assert!(found.contains(said) && output.status.code() == Some(status), "{tool} {reports}\n{found}");
+        assert!(found.contains(message) && output.status.code() == Some(status), "{tool} {reports}\n{found}");
     }
 }
 
@@ -73,8 +73,8 @@ fn reports_count_by_the_owner_of_their_kernels() {
 fn each_tool_has_its_groups_and_options() {
     let directory = tempfile::tempdir().unwrap();
     let (bin, bundle) = (directory.path().join("bin"), directory.path().join("bundle"));
-    let given = directory.path().join("given.txt");
-    let stand_in = format!("echo \"$* $PLIMSOLL_TEST_REPEATS\" >>'{}'", given.display());
+    let arguments = directory.path().join("given.txt");
+    let stand_in = format!("echo \"$* $PLIMSOLL_TEST_REPEATS\" >>'{}'", arguments.display());
     script(
         &bin.join("compute-sanitizer"),
         &format!("{stand_in}\necho 'test result: ok. 1 passed; 0 failed'"),
@@ -84,17 +84,17 @@ fn each_tool_has_its_groups_and_options() {
     for (tool, groups, own, streams) in
         [("memcheck", 11, true, true), ("racecheck", 11, false, true), ("initcheck", 10, false, false)]
     {
-        fs::write(&given, "").unwrap();
+        fs::write(&arguments, "").unwrap();
         let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/launch/sanitize"));
         command.arg("--bundle").arg(&bundle).arg("--out").arg(directory.path().join("out")).arg(tool);
         let output = command.env("PATH", &path).env_remove("PLIMSOLL_TEST_REPEATS").output().unwrap();
         assert!(output.status.success(), "{tool}: {}", String::from_utf8_lossy(&output.stdout));
-        let given = fs::read_to_string(&given).unwrap();
-        assert_eq!(given.lines().count(), groups, "{tool}: {given}");
-        let all = |part: &str| given.lines().all(|line| line.contains(part));
-        assert!(all(&format!("--tool {tool} ")) && all(" --test-threads 1 2"), "{tool}: {given}");
-        assert_eq!(given.contains("--report-api-errors no"), own, "{tool}: {given}");
-        assert_eq!(given.contains(" arriving:: "), streams, "{tool}: {given}");
+        let arguments = fs::read_to_string(&arguments).unwrap();
+        assert_eq!(arguments.lines().count(), groups, "{tool}: {arguments}");
+        let all = |part: &str| arguments.lines().all(|line| line.contains(part));
+        assert!(all(&format!("--tool {tool} ")) && all(" --test-threads 1 2"), "{tool}: {arguments}");
+        assert_eq!(arguments.contains("--report-api-errors no"), own, "{tool}: {arguments}");
+        assert_eq!(arguments.contains(" arriving:: "), streams, "{tool}: {arguments}");
     }
 }
 
@@ -111,12 +111,12 @@ fn invalid_calls_are_refused_in_one_line() {
     // An environment without the sanitizer, even if this machine has it.
     let tools = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink("/usr/bin/dirname", tools.path().join("dirname")).unwrap();
-    for (arguments, said) in cases {
+    for (arguments, message) in cases {
         let mut command = Command::new("/bin/bash");
         command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/launch/sanitize")).args(arguments);
         let output = command.env("PATH", tools.path()).output().unwrap();
         let found = String::from_utf8_lossy(&output.stderr);
-        assert!(found.contains(said) && found.lines().count() == 1, "{arguments:?}: {found}");
+        assert!(found.contains(message) && found.lines().count() == 1, "{arguments:?}: {found}");
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
     }
 }

@@ -119,9 +119,9 @@ fn wrong_arguments_are_refused_before_anything_runs() {
     ];
     for (arguments, sentence) in table {
         let output = bench(&[&["--steps=1"], *arguments].concat());
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
-        assert!(said.contains(sentence), "{arguments:?}: {said}");
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {message}");
+        assert!(message.contains(sentence), "{arguments:?}: {message}");
         assert!(output.stdout.is_empty(), "{arguments:?}");
     }
     let meta = bench(&["--device=meta"]);

@@ -23,7 +23,7 @@ fn plimsoll(directory: &Path, arguments: &[&str]) -> Output {
     Command::new(program()).args(arguments).current_dir(directory).output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn message(output: &Output) -> String {
     [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned()).join("")
 }
 
@@ -59,7 +59,7 @@ fn tensorboard_reads_the_scalars_of_a_resumed_run() {
     train(&run_dir, &sets, RunOptions { interrupt: Interrupt::after(5), ..RunOptions::default() });
     train(&run_dir, &sets, RunOptions { resume: true, step: Some(4), ..RunOptions::default() });
     let read = Command::new(&python).args(["-c", READ]).arg(run_dir.join("tensorboard")).output().unwrap();
-    assert!(read.status.success(), "{}", said(&read));
+    assert!(read.status.success(), "{}", message(&read));
     let scalars: Value = serde_json::from_slice(&read.stdout).unwrap();
     let lines = metrics(&run_dir);
     assert_eq!(lines.len(), 6);
@@ -71,11 +71,11 @@ fn tensorboard_reads_the_scalars_of_a_resumed_run() {
         ("memory/max_active(GiB)", "step_peak_allocated_bytes", 1.0 / f64::from(1 << 30)),
         ("validation_metrics/loss", "validation_loss", 1.0),
     ] {
-        let given = lines.iter().filter_map(|line| Some((line["step"].as_u64()?, line.get(key)?.as_f64()?)));
-        let given: Vec<_> = given.collect();
+        let logged = lines.iter().filter_map(|line| Some((line["step"].as_u64()?, line.get(key)?.as_f64()?)));
+        let logged: Vec<_> = logged.collect();
         let found = scalars[tag].as_array().unwrap_or_else(|| panic!("{tag}: {scalars}"));
-        assert_eq!(found.len(), given.len(), "{tag}: {found:?}");
-        for (found, (step, value)) in found.iter().zip(given) {
+        assert_eq!(found.len(), logged.len(), "{tag}: {found:?}");
+        for (found, (step, value)) in found.iter().zip(logged) {
             let (at, read) = (found[0].as_u64().unwrap(), found[1].as_f64().unwrap());
             assert!(
                 at == step && (read - scale * value).abs() <= 1e-6 * value.abs(),
@@ -153,7 +153,7 @@ fn wrong_addresses_are_refused_before_a_run() {
         let set = format!("telemetry.listen={address}");
         let arguments = ["train", "run.toml", "--device", "cpu", "--run-dir", "run", "--set", &set];
         let refused = plimsoll(directory.path(), &arguments);
-        let text = said(&refused);
+        let text = message(&refused);
         assert!(refused.status.code() == Some(2) && text.contains(why), "{address}: {text}");
         assert_eq!(text.trim_end().lines().count(), 1, "{text}");
         assert!(!directory.path().join("run").exists());
@@ -185,14 +185,14 @@ fn runs_are_listed_with_their_results() {
     let summary: Value =
         serde_json::from_str(&std::fs::read_to_string(runs.join("a/summary.json")).unwrap()).unwrap();
     assert_eq!(a["weights_sha256"], summary["weights_sha256"]);
-    let text = said(&plimsoll(directory.path(), &["runs"]));
+    let text = message(&plimsoll(directory.path(), &["runs"]));
     let hash = &summary["weights_sha256"].as_str().unwrap()[..12];
     for part in ["complete", "4 of 4", "stopped", "3 of 9", "1 × 1", hash] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let missing = plimsoll(directory.path(), &["runs", "missing"]);
-    assert!(missing.status.code() == Some(2) && said(&missing).contains("cannot be listed"));
-    assert!(said(&plimsoll(directory.path(), &["runs", "runs/no run"])).contains("there are no runs"));
+    assert!(missing.status.code() == Some(2) && message(&missing).contains("cannot be listed"));
+    assert!(message(&plimsoll(directory.path(), &["runs", "runs/no run"])).contains("there are no runs"));
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn text_of_users_is_escaped_on_every_page() {
         let sets = ["--set", "train.steps=2", "--set", &paths, "--set", &seed];
         let arguments = [&["train", "run.toml", "--device", "cpu", "--run-dir", run][..], &sets].concat();
         let output = plimsoll(directory.path(), &arguments);
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", message(&output));
         // Names in its record and its profile.
         let path = directory.path().join(run).join("sessions.json");
         let record = std::fs::read_to_string(&path).unwrap();

@@ -93,7 +93,7 @@ pub(crate) struct TraceArgs {
 }
 
 impl TraceArgs {
-    /// Creates the directory, if one is given. Errors: it cannot be created.
+    /// Creates the directory, if one is named. Errors: it cannot be created.
     pub(crate) fn directory(&self) -> Result<Option<PathBuf>, CliError> {
         let Some(directory) = &self.trace else { return Ok(None) };
         let refused = |error| {

@@ -94,12 +94,12 @@ fn partition_by_times(
     let path =
         std::path::absolute(path).map_err(|source| CliError::File { path: path.to_owned(), source })?;
     note(&layer_profile::take(config, &path, &target, force)?.to_string());
-    let mut told = Vec::new();
+    let mut printed = Vec::new();
     for config in &*cases {
-        if told.contains(&config.stages()) {
+        if printed.contains(&config.stages()) {
             continue;
         }
-        told.push(config.stages());
+        printed.push(config.stages());
         for partition in timed_partitions(config, &path, &target)? {
             note(&partition.to_string());
         }

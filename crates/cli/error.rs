@@ -89,12 +89,12 @@ impl JobError for CliError {
         }
     }
 
-    fn is_said(&self) -> bool {
+    fn is_reported(&self) -> bool {
         matches!(
             self,
             CliError::Shown { .. }
-                | CliError::Run(RunError::Said { .. })
-                | CliError::Bench(BenchError::Run(RunError::Said { .. }))
+                | CliError::Run(RunError::Reported { .. })
+                | CliError::Bench(BenchError::Run(RunError::Reported { .. }))
         )
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! ```no_run
 //! use plimsoll::autograd::{Tape, Var, ops};
-//! use plimsoll::keys::{self, Given, Row, section};
+//! use plimsoll::keys::{self, RawValues, Row, section};
 //! use plimsoll::nn::{self, Conditions, Examples, Family, Init, Input, Model, ModelSpec};
 //! use plimsoll::nn::{Parameters, Recompute, Stage};
 //! use plimsoll::nn::layers::{Activation, Linear, Stack};
@@ -149,8 +149,8 @@ enum Bench {
 }
 
 /// Parses the command line.
-fn parse(given: impl IntoIterator<Item = OsString>) -> Result<Arguments, clap::Error> {
-    let found = with_negative_numbers(Arguments::command()).try_get_matches_from(given)?;
+fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Arguments, clap::Error> {
+    let found = with_negative_numbers(Arguments::command()).try_get_matches_from(arguments)?;
     Arguments::from_arg_matches(&found)
 }
 
@@ -190,8 +190,8 @@ pub fn main(own: impl IntoIterator<Item = Family>) -> ! {
 /// Runs the command of the process. Its frame is not part of that of [`main`], which first checks the stack.
 #[inline(never)]
 fn run() -> u8 {
-    let given = std::env::args_os();
-    let parsed = match parse(given) {
+    let arguments = std::env::args_os();
+    let parsed = match parse(arguments) {
         Ok(Arguments { command: None }) => parse(["plimsoll".into(), "train".into()]),
         parsed => parsed,
     };

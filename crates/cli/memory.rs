@@ -42,10 +42,10 @@ fn text(columns: &[Column]) -> String {
     for (number, listing) in columns[0].1.iter().enumerate() {
         let mut rows = vec![vec![listing.title.to_owned(), "PyTorch".to_owned()]];
         rows[0].extend(names());
-        for (place, figure) in listing.figures.iter().enumerate() {
+        for (index, figure) in listing.figures.iter().enumerate() {
             let known = figure.known.map_or_else(String::new, grouped);
             let mut row = vec![format!("  {}", figure.what), known];
-            row.extend(columns.iter().map(|(_, listings, _)| grouped(listings[number].figures[place].bytes)));
+            row.extend(columns.iter().map(|(_, listings, _)| grouped(listings[number].figures[index].bytes)));
             rows.push(row);
         }
         text += &aligned(&rows, 1, &[1]);
@@ -53,9 +53,9 @@ fn text(columns: &[Column]) -> String {
     }
     let mut rows = vec![vec!["memory_stats, of all listings together".to_owned()]];
     rows[0].extend(names());
-    for (place, (key, _)) in columns[0].2.iter().enumerate() {
+    for (index, (key, _)) in columns[0].2.iter().enumerate() {
         let mut row = vec![format!("  {key}")];
-        row.extend(columns.iter().map(|(_, _, counters)| counters[place].1.to_string()));
+        row.extend(columns.iter().map(|(_, _, counters)| counters[index].1.to_string()));
         rows.push(row);
     }
     text + &aligned(&rows, 1, &[1])

@@ -28,9 +28,9 @@ pub(crate) struct ModelArgs {
     device: String,
 }
 
-/// The settings of `--skip-invalid`, if it is given.
-pub(crate) fn skips_invalid(given: bool) -> Vec<String> {
-    given.then(|| format!("{}=true", Data::skip_invalid)).into_iter().collect()
+/// The settings of `--skip-invalid`, if it is set.
+pub(crate) fn skips_invalid(is_set: bool) -> Vec<String> {
+    is_set.then(|| format!("{}=true", Data::skip_invalid)).into_iter().collect()
 }
 
 impl ModelArgs {

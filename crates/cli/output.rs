@@ -33,7 +33,7 @@ pub(crate) fn unwritable(source: std::io::Error) -> CliError {
 /// Returns the exit status of a command and prints its error, unless another rank prints it.
 pub(crate) fn exit_code(done: Result<(), CliError>) -> u8 {
     let Err(error) = done else { return 0 };
-    if !error.is_said() {
+    if !error.is_reported() {
         note(&format!("plimsoll: {error}"));
     }
     error.exit_status()

@@ -97,9 +97,9 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), CliError> {
     if let Some(path) = &args.profile {
         return profile(&config, path, &target, args.force);
     }
-    let given = [("--capacity", &args.capacity), ("--fit", &args.fit)];
+    let capacities = [("--capacity", &args.capacity), ("--fit", &args.fit)];
     let capacity =
-        given.into_iter().find_map(|(name, text)| Some(bytes(name, text.as_ref()?))).transpose()?;
+        capacities.into_iter().find_map(|(name, text)| Some(bytes(name, text.as_ref()?))).transpose()?;
     let options = PlanOptions { target, capacity };
     if args.schedule.schedule {
         return print(&plan_schedule::text(&args.schedule, args.force, config, &options)?);
@@ -141,14 +141,14 @@ fn page(args: &PlanArgs, config: RunConfig, options: &PlanOptions, path: &Path) 
 }
 
 fn largest(name: &str, config: RunConfig, options: &PlanOptions) -> Result<(), CliError> {
-    let mut heard = |tried: &Try| note(&format!("{name} {}: {}", tried.value, tried.outcome));
-    print(&search_largest(config, options, name, &mut heard)?.to_string())
+    let mut on_result = |tried: &Try| note(&format!("{name} {}: {}", tried.value, tried.outcome));
+    print(&search_largest(config, options, name, &mut on_result)?.to_string())
 }
 
 fn fit(args: &PlanArgs, config: RunConfig, options: &PlanOptions) -> Result<(), CliError> {
     let ranks = args.ranks.unwrap_or(config.world_size());
-    let mut heard = |found: &Proposal| note(&format!("fits: {found}"));
-    let proposals = propose(config, options, ranks, &mut heard)?;
+    let mut on_result = |found: &Proposal| note(&format!("fits: {found}"));
+    let proposals = propose(config, options, ranks, &mut on_result)?;
     print(&if args.json { proposals.to_json().to_string() } else { proposals.to_string() })?;
     if proposals.list.is_empty() { Err(CliError::Shown { status: 1 }) } else { Ok(()) }
 }

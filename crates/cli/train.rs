@@ -70,7 +70,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<(), CliError> {
 
 fn prepare(args: &TrainArgs, startup: &Startup) -> Result<(RunConfig, RunOptions), CliError> {
     if args.step.is_some() && !args.resume && args.from.is_none() {
-        let text = "--step: it picks a checkpoint for --resume or --from, and neither is given";
+        let text = "--step: it picks a checkpoint for --resume or --from, and neither is there";
         return Err(CliError::Refused(text.to_owned()));
     }
     let config = configuration(args)?;
@@ -95,7 +95,7 @@ fn prepare(args: &TrainArgs, startup: &Startup) -> Result<(RunConfig, RunOptions
     Ok((config, options))
 }
 
-/// Reads the given configuration, or that of the run that is resumed or whose weights are used, or the
+/// Reads the configuration, or that of the run that is resumed or whose weights are used, or the
 /// built-in one.
 fn configuration(args: &TrainArgs) -> Result<RunConfig, CliError> {
     let sets = [args.set.clone(), skips_invalid(args.skip_invalid)].concat();

@@ -9,7 +9,7 @@ use toml::{Table, Value};
 
 /// A file and its text.
 pub(crate) struct File {
-    /// Its path from the root, with `/`.
+    /// Path from the root, with `/`.
     pub(crate) path: String,
     pub(crate) text: String,
 }

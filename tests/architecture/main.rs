@@ -8,6 +8,7 @@ mod document;
 mod house;
 mod modules;
 mod source;
+mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -15,9 +15,9 @@ use crate::common::runs::{GPT, config};
 /// The first micro-batch of the third step, of which there are 4 in each.
 const PLANTED: u64 = 8;
 
-/// The place of a planted value.
+/// The tensor of a planted value.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Place {
+enum PlantedAt {
     /// A weight of the second block.
     Weight,
     /// The gradient of the model's result.
@@ -27,13 +27,13 @@ enum Place {
 /// A model in which a value is planted in one micro-batch.
 struct Planting {
     inner: Box<dyn Model>,
-    place: Place,
+    at: PlantedAt,
     value: f32,
 }
 
 impl Planting {
-    fn is_due(&self, tape: &Tape, place: Place) -> bool {
-        self.place == place && tape.mode().is_training() && tape.pass().micro_batch == PLANTED
+    fn is_due(&self, tape: &Tape, at: PlantedAt) -> bool {
+        self.at == at && tape.mode().is_training() && tape.pass().micro_batch == PLANTED
     }
 }
 
@@ -43,7 +43,7 @@ impl Model for Planting {
     }
 
     fn forward(&self, tape: &Tape, input: Input) -> Result<Var, NnError> {
-        if self.is_due(tape, Place::Weight) {
+        if self.is_due(tape, PlantedAt::Weight) {
             let parameters = self.inner.parameters();
             let fc = parameters.list().iter().find(|p| p.name.ends_with("1.mlp_fc.weight")).unwrap();
             ops::fill::constant(&fc.tensor.view(7, [1])?, self.value)?;
@@ -52,7 +52,7 @@ impl Model for Planting {
     }
 
     fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var, NnError> {
-        let prediction = match self.is_due(tape, Place::Gradient) {
+        let prediction = match self.is_due(tape, PlantedAt::Gradient) {
             true => planted_gradient(tape, prediction, self.value)?,
             false => prediction,
         };
@@ -61,14 +61,14 @@ impl Model for Planting {
 }
 
 /// Trains with a planted value, and returns the reason for which the run ended.
-fn reason(device: DeviceChoice, sets: &[&str], place: Place, value: f32) -> String {
+fn reason(device: DeviceChoice, sets: &[&str], at: PlantedAt, value: f32) -> String {
     let _alone = alone(device);
     let directory = tempfile::tempdir().unwrap();
     let options = RunOptions {
         device,
         run_dir: Some(directory.path().join("run")),
         quiet: true,
-        model_hook: Some(ModelHook::new(move |inner| Box::new(Planting { inner, place, value }))),
+        model_hook: Some(ModelHook::new(move |inner| Box::new(Planting { inner, at, value }))),
         ..RunOptions::default()
     };
     let sizes = ["model.width=64", "parallel.lanes=1", "train.max_nonfinite_steps=1"];
@@ -81,21 +81,21 @@ fn values_that_are_not_finite_end_a_run_in_fp8_as_in_bf16() {
     let rowwise = ["precision.compute=bf16", "precision.matmul=fp8", "precision.fp8_recipe=rowwise"];
     let devices = [DeviceChoice::Cpu].into_iter().chain(gpu().then_some(DeviceChoice::Cuda));
     for device in devices {
-        for (place, value) in [
-            (Place::Weight, f32::INFINITY),
-            (Place::Weight, f32::NAN),
-            (Place::Gradient, f32::NEG_INFINITY),
-            (Place::Gradient, f32::NAN),
+        for (at, value) in [
+            (PlantedAt::Weight, f32::INFINITY),
+            (PlantedAt::Weight, f32::NAN),
+            (PlantedAt::Gradient, f32::NEG_INFINITY),
+            (PlantedAt::Gradient, f32::NAN),
         ] {
-            let expected = reason(device, &["precision.compute=bf16"], place, value);
-            assert!(expected.starts_with("step 3: the loss is "), "{place:?} {value}: {expected}");
-            assert_eq!(expected.contains("the loss is NaN"), place == Place::Weight, "{value}: {expected}");
+            let expected = reason(device, &["precision.compute=bf16"], at, value);
+            assert!(expected.starts_with("step 3: the loss is "), "{at:?} {value}: {expected}");
+            assert_eq!(expected.contains("the loss is NaN"), at == PlantedAt::Weight, "{value}: {expected}");
             for sets in [&fp8[..], &rowwise] {
-                let found = reason(device, sets, place, value);
-                assert!(found.starts_with("step 3: the loss is "), "{sets:?} {place:?} {value}: {found}");
+                let found = reason(device, sets, at, value);
+                assert!(found.starts_with("step 3: the loss is "), "{sets:?} {at:?} {value}: {found}");
                 let is_nan = found.contains("the loss is NaN");
-                assert_eq!(is_nan, place == Place::Weight, "{sets:?} {value}: {found}");
-                assert!(found.contains("the gradient norm NaN"), "{sets:?} {place:?} {value}: {found}");
+                assert_eq!(is_nan, at == PlantedAt::Weight, "{sets:?} {value}: {found}");
+                assert!(found.contains("the gradient norm NaN"), "{sets:?} {at:?} {value}: {found}");
             }
         }
     }

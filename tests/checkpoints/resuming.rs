@@ -190,7 +190,7 @@ fn a_corpus_is_recognised_without_being_read_completely() {
     let text: Vec<u8> = (0..1_500_000_u32).map(|index| b'a' + (index % 23) as u8).collect();
     let write = |changed: Option<usize>, time: u64| {
         let mut text = text.clone();
-        changed.into_iter().for_each(|place| text[place] ^= 1);
+        changed.into_iter().for_each(|position| text[position] ^= 1);
         std::fs::write(&corpus, text).unwrap();
         let time = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(time);
         std::fs::File::options().write(true).open(&corpus).unwrap().set_modified(time).unwrap();
@@ -201,10 +201,10 @@ fn a_corpus_is_recognised_without_being_read_completely() {
         write(None, 1_000_000_000);
         assert!(one_step(&run_dir, GPT, &[&paths, full_hash]).interrupted);
         // In the first sample, between two samples, nowhere.
-        for (place, goes_on) in [(Some(1), false), (Some(20_000), between), (None, true)] {
-            write(place, 1_000_000_001);
+        for (position, goes_on) in [(Some(1), false), (Some(20_000), between), (None, true)] {
+            write(position, 1_000_000_001);
             let resumed = resume(&run_dir, GPT, &[&paths, full_hash]);
-            assert_eq!(resumed.is_ok(), goes_on, "{full_hash}, byte {place:?}");
+            assert_eq!(resumed.is_ok(), goes_on, "{full_hash}, byte {position:?}");
             match resumed {
                 Err(error) => assert!(error.to_string().contains("is not the text that"), "{error}"),
                 Ok(_) if between => {

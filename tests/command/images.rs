@@ -52,53 +52,53 @@ fn succeeded(output: &Output) -> String {
 #[test]
 fn images_are_trained_on_and_evaluated_and_invalid_ones_refused_or_skipped() {
     let directory = tempfile::tempdir().unwrap();
-    let place = directory.path();
-    let folder = place.join("cifar");
+    let base = directory.path();
+    let folder = base.join("cifar");
     std::fs::create_dir(&folder).unwrap();
     // Two steps of four see all eight training images.
     write(&folder.join("data_batch_1.bin"), 8, &[2]);
     write(&folder.join("test_batch.bin"), 10, &[]);
-    std::fs::write(place.join("run.toml"), CONFIG).unwrap();
+    std::fs::write(base.join("run.toml"), CONFIG).unwrap();
     let train = ["train", "run.toml", "--device", "cpu", "--run-dir", "run"];
 
-    let refused = ran(place, &train);
-    let said = text(&refused.stderr);
-    assert!(!refused.status.success() && said.contains("data_batch_1.bin, record 2"), "{said}");
-    std::fs::remove_dir_all(place.join("run")).unwrap();
+    let refused = ran(base, &train);
+    let message = text(&refused.stderr);
+    assert!(!refused.status.success() && message.contains("data_batch_1.bin, record 2"), "{message}");
+    std::fs::remove_dir_all(base.join("run")).unwrap();
 
-    let skipping = ran(place, &[&train[..], &["--skip-invalid"]].concat());
+    let skipping = ran(base, &[&train[..], &["--skip-invalid"]].concat());
     succeeded(&skipping);
-    let log = std::fs::read_to_string(place.join("run/config.toml")).unwrap();
+    let log = std::fs::read_to_string(base.join("run/config.toml")).unwrap();
     assert!(log.contains("skip_invalid = true"), "{log}");
-    let said = text(&skipping.stderr);
-    assert!(said.contains("record 2") && said.contains("skipped, 1 so far"), "{said}");
+    let message = text(&skipping.stderr);
+    assert!(message.contains("record 2") && message.contains("skipped, 1 so far"), "{message}");
     let summary: serde_json::Value =
-        serde_json::from_str(&std::fs::read_to_string(place.join("run/summary.json")).unwrap()).unwrap();
+        serde_json::from_str(&std::fs::read_to_string(base.join("run/summary.json")).unwrap()).unwrap();
 
     // All ten held-out images, on any grid.
     for grid in ["parallel.data=1", "parallel.pipeline=2"] {
         let eval = ["eval", "run", "--device", "cpu", "--json", "--set", grid];
-        let found: serde_json::Value = serde_json::from_str(&succeeded(&ran(place, &eval))).unwrap();
+        let found: serde_json::Value = serde_json::from_str(&succeeded(&ran(base, &eval))).unwrap();
         assert_eq!(found["tokens"], 10);
         let loss = found["loss"].as_f64().unwrap();
         assert!((loss - summary["validation_loss"].as_f64().unwrap()).abs() < 1e-9, "{found} {summary}");
         assert_eq!(found["top_1"], summary["validation_top_1"]);
     }
-    let shown = succeeded(&ran(place, &["eval", "run", "--device", "cpu"]));
+    let shown = succeeded(&ran(base, &["eval", "run", "--device", "cpu"]));
     assert!(shown.starts_with("10 images, loss ") && shown.contains("top-5"), "{shown}");
 
     // Others, in a folder of their own.
-    std::fs::create_dir(place.join("others")).unwrap();
-    write(&place.join("others/data_batch_1.bin"), 6, &[1]);
+    std::fs::create_dir(base.join("others")).unwrap();
+    write(&base.join("others/data_batch_1.bin"), 6, &[1]);
     let eval = ["eval", "run", "--device", "cpu", "--data", "others/data_batch_1.bin"];
-    let strict = ran(place, &[&eval[..], &["--set", "data.skip_invalid=false"]].concat());
+    let strict = ran(base, &[&eval[..], &["--set", "data.skip_invalid=false"]].concat());
     assert!(!strict.status.success(), "{}", text(&strict.stdout));
     assert!(text(&strict.stderr).contains("others/data_batch_1.bin, record 1"), "{}", text(&strict.stderr));
-    let shown = succeeded(&ran(place, &[&eval[..], &["--skip-invalid"]].concat()));
+    let shown = succeeded(&ran(base, &[&eval[..], &["--skip-invalid"]].concat()));
     assert!(shown.starts_with("6 images"), "{shown}");
 
     // The flag is for images.
-    let tokens = ran(place, &["train", "--device", "cpu", "--skip-invalid"]);
+    let tokens = ran(base, &["train", "--device", "cpu", "--skip-invalid"]);
     assert_eq!(tokens.status.code(), Some(2));
     assert!(
         text(&tokens.stderr).contains("data.skip_invalid belongs to data.kind"),

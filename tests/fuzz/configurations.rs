@@ -146,9 +146,9 @@ fn random_configurations_are_planned_or_refused_in_a_sentence() {
         let tried = catch_unwind(AssertUnwindSafe(|| try_one(text, &overrides)));
         match tried.unwrap_or_else(|_| panic!("a panic at {overrides:?}")) {
             Ok(()) => accepted += 1,
-            Err(said) => {
-                assert_eq!(said.lines().count(), 1, "{overrides:?}: {said}");
-                assert!(said.len() < 1500, "{overrides:?}: {said}");
+            Err(message) => {
+                assert_eq!(message.lines().count(), 1, "{overrides:?}: {message}");
+                assert!(message.len() < 1500, "{overrides:?}: {message}");
             }
         }
         round += 1;

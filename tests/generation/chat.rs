@@ -12,9 +12,9 @@ use crate::common::runs::train_in;
 
 /// Trains a recipe, and returns its first and last loss.
 fn train(run_dir: &Path, recipe: &str, overrides: &[&str]) -> [f32; 2] {
-    let place = root().join("launch/recipes/chat");
-    let text = std::fs::read_to_string(place.join(recipe)).unwrap();
-    let config = config::RunConfig::parse(&text, recipe, &place, &sets(overrides)).unwrap();
+    let base = root().join("launch/recipes/chat");
+    let text = std::fs::read_to_string(base.join(recipe)).unwrap();
+    let config = config::RunConfig::parse(&text, recipe, &base, &sets(overrides)).unwrap();
     let losses = train_in(run_dir, config, DeviceChoice::Cpu).unwrap().summary.losses;
     [losses[0], *losses.last().unwrap()]
 }

@@ -78,12 +78,12 @@ fn sample(options: SampleOptions) -> Sampled {
 /// The same tokens as `sample` drew, as pieces that were shown.
 fn shown(options: SampleOptions) -> (Sampled, Vec<String>) {
     let pieces = Arc::new(Mutex::new(Vec::new()));
-    let heard = Arc::clone(&pieces);
+    let received = Arc::clone(&pieces);
     let show: Show = Arc::new(move |piece| {
-        let mut heard = heard.lock().unwrap();
+        let mut received = received.lock().unwrap();
         match piece {
-            Piece::Begin { prompt, .. } => heard.push(prompt.to_owned()),
-            Piece::More(text) => *heard.last_mut().unwrap() += text,
+            Piece::Begin { prompt, .. } => received.push(prompt.to_owned()),
+            Piece::More(text) => *received.last_mut().unwrap() += text,
             Piece::End(_) => {}
         }
         Ok(())
@@ -180,10 +180,10 @@ fn a_text_is_the_same_alone_beside_others_and_on_every_grid_and_memory_is_as_pla
             let planned: Vec<_> = sample(plan_only).memory.iter().map(|rank| rank.planned).collect();
             assert_eq!(planned, sampled.memory.iter().map(|rank| rank.planned).collect::<Vec<_>>());
         }
-        for (place, expected) in first.texts.iter().enumerate() {
+        for (index, expected) in first.texts.iter().enumerate() {
             let alone = SampleOptions {
-                prompts: vec![prompts[place].clone()],
-                seeds: vec![7 + place as u64],
+                prompts: vec![prompts[index].clone()],
+                seeds: vec![7 + index as u64],
                 ..options.clone()
             };
             assert_eq!(sample(alone).texts, std::slice::from_ref(expected));
@@ -226,10 +226,10 @@ fn on_a_gpu_a_text_is_the_same_alone_and_beside_others_and_memory_is_as_planned(
         for rank in &together.memory {
             assert_eq!(Some(rank.planned), rank.used, "{text}");
         }
-        for place in [0, 13, 63, 64, 69] {
-            let seeds = vec![7 + place as u64];
-            let alone = SampleOptions { prompts: vec![prompts[place].clone()], seeds, ..options.clone() };
-            assert_eq!(sample(&alone).texts, [together.texts[place].clone()], "{text} {place}");
+        for index in [0, 13, 63, 64, 69] {
+            let seeds = vec![7 + index as u64];
+            let alone = SampleOptions { prompts: vec![prompts[index].clone()], seeds, ..options.clone() };
+            assert_eq!(sample(&alone).texts, [together.texts[index].clone()], "{text} {index}");
         }
     }
 }

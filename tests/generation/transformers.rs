@@ -33,8 +33,8 @@ print(json.dumps(tokens))
 fn run(python: &str, script: &str, arguments: &[&str]) -> Value {
     let output = Command::new(python).args(["-c", script]).args(arguments).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    serde_json::from_str(said.lines().last().unwrap()).unwrap()
+    let message = String::from_utf8_lossy(&output.stdout).into_owned();
+    serde_json::from_str(message.lines().last().unwrap()).unwrap()
 }
 
 #[test]

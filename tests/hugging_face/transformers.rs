@@ -63,8 +63,8 @@ fn random_models_of_transformers_go_in_and_out_unchanged() {
     let script = root().join("tests/hugging_face/sizes.py");
     let made = Command::new(&python).arg(script).arg(directory.path()).output().unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let said = String::from_utf8_lossy(&made.stdout).into_owned();
-    let losses: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+    let message = String::from_utf8_lossy(&made.stdout).into_owned();
+    let losses: Value = serde_json::from_str(message.lines().last().unwrap()).unwrap();
     let losses = losses.as_object().unwrap();
     assert!(losses.len() > 8);
     for (name, loss) in losses {

@@ -5,7 +5,7 @@ mod model;
 mod operator;
 
 use plimsoll::autograd::precision::PrecisionTable;
-use plimsoll::keys::{self, Given, Row, section};
+use plimsoll::keys::{self, RawValues, Row, section};
 use plimsoll::nn::{self, Conditions, Examples, Family, Model, ModelSpec, Parameters, Recompute, Stage};
 use plimsoll::tensor::ops::attention::Heads;
 
@@ -49,13 +49,13 @@ impl ModelSpec for Sizes {
         Examples::Tokens { vocabulary: self.vocabulary, context: self.context }
     }
 
-    fn check(&self, given: &Given, _: &Conditions) -> keys::Result<()> {
+    fn check(&self, raw: &RawValues, _: &Conditions) -> keys::Result<()> {
         let Sizes { heads, width, .. } = self;
         if width.is_multiple_of(*heads) {
             return Ok(());
         }
         let reason = format!("model.width = {width} is not a multiple of model.heads = {heads}");
-        Err(given.conflict(&[Self::width, Self::heads], reason))
+        Err(raw.conflict(&[Self::width, Self::heads], reason))
     }
 
     fn build(

@@ -57,7 +57,7 @@ impl Tape {
         self.run(Vec::new(), Some((root, loss)), &mut Weights::Now(sink))
     }
 
-    /// Runs backward from given gradients of some outputs, whose tensors may be gone.
+    /// Runs backward from gradients of some outputs, whose tensors may be gone.
     pub fn backward_from(
         self,
         seeds: Vec<(Source, Tensor)>,

@@ -13,7 +13,7 @@ pub enum AutogradError {
     Operator {
         /// The operator, with `.backward` while differentiating.
         operator: String,
-        /// Its own error.
+        /// Reason of the failure.
         #[source]
         source: TensorError,
     },
@@ -23,7 +23,7 @@ pub enum AutogradError {
     /// A variable of another tape.
     #[error("{operator}: an operand was recorded on another tape")]
     ForeignVariable {
-        /// The operator that it was given to.
+        /// The operator that received it.
         operator: &'static str,
     },
     /// A call of attention in a pass that has no cache left for it.

@@ -7,7 +7,7 @@
 //! A rule has two halves, [`Rule::backward_input`] and [`Rule::backward_weight`]. Usually one follows the
 //! other; a pipeline schedule may run the input halves of a whole stage first and the weight halves later,
 //! with the same bits. A [`GradientSink`] provides a tensor for the weight gradient of each *use* of a
-//! parameter and is told when the gradient is ready, so that reduction can overlap backward.
+//! parameter and learns when the gradient is ready, so that reduction can overlap backward.
 //!
 //! A [`Segment`] of a model that runs through [`recompute`] is one rule on the tape. It keeps the segment's
 //! inputs, and runs and records the segment again when backward reaches it.

@@ -1,4 +1,4 @@
-//! Observers of operators: told of every call as it is enqueued, in forward and in backward.
+//! Observers of operators: called for every call as it is enqueued, in forward and in backward.
 
 use std::fmt;
 use std::rc::Rc;

@@ -39,7 +39,7 @@ pub struct Pass {
 pub struct LossScale {
     /// The factor, f32 \[1\].
     pub scale: Tensor,
-    /// Its reciprocal, f32 \[1\].
+    /// Reciprocal of the scale, f32 \[1\].
     pub inverse: Tensor,
 }
 

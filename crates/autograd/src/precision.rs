@@ -19,7 +19,7 @@ pub enum Operands {
     /// The widest type among the operands.
     Widest,
     /// The types that they have.
-    Given,
+    Unchanged,
 }
 
 impl Operands {
@@ -30,7 +30,7 @@ impl Operands {
             Operands::Half => "half",
             Operands::F32 => "f32",
             Operands::Widest => "widest",
-            Operands::Given => "as given",
+            Operands::Unchanged => "as given",
         }
     }
 }
@@ -82,8 +82,8 @@ const fn single(operator: &'static str, in_f32: &'static str) -> OperatorPrecisi
 }
 
 /// An operator that computes in f32 and rounds its result to the operands' type.
-const fn given(operator: &'static str, in_f32: &'static str) -> OperatorPrecision {
-    OperatorPrecision { operator, operands: Operands::Given, arithmetic: Arithmetic::F32, in_f32 }
+const fn unchanged(operator: &'static str, in_f32: &'static str) -> OperatorPrecision {
+    OperatorPrecision { operator, operands: Operands::Unchanged, arithmetic: Arithmetic::F32, in_f32 }
 }
 
 const fn widest(operator: &'static str, arithmetic: Arithmetic) -> OperatorPrecision {
@@ -91,25 +91,25 @@ const fn widest(operator: &'static str, arithmetic: Arithmetic) -> OperatorPreci
 }
 
 const fn moves(operator: &'static str) -> OperatorPrecision {
-    OperatorPrecision { operator, operands: Operands::Given, arithmetic: Arithmetic::Moves, in_f32: "" }
+    OperatorPrecision { operator, operands: Operands::Unchanged, arithmetic: Arithmetic::Moves, in_f32: "" }
 }
 
 /// The operators of this crate, by name. As in PyTorch, matmuls, convolutions and attention take half
 /// operands, and norms, softmax, sums and losses of numbers f32. The loss of classes takes its scores as they
 /// are: it computes in f32, and a wide copy of them would change no bit.
 const STANDARD: &[OperatorPrecision] = &[
-    given("activation", ""),
+    unchanged("activation", ""),
     half("adapted_linear", ""),
     widest("add", Arithmetic::F32),
     half("attention", "softmax, logsumexp"),
-    given("average_pool", ""),
+    unchanged("average_pool", ""),
     single("batch_norm", "mean, rstd, running statistics"),
     moves("cast"),
     widest("concatenate", Arithmetic::Moves),
     half("convolution", ""),
-    given("cross_entropy", "softmax, loss"),
-    given("dropout", ""),
-    given("embedding", ""),
+    unchanged("cross_entropy", "softmax, loss"),
+    unchanged("dropout", ""),
+    unchanged("embedding", ""),
     half("feed_forward", "activation function"),
     half("gated_feed_forward", "activation function"),
     moves("gather"),
@@ -117,18 +117,18 @@ const STANDARD: &[OperatorPrecision] = &[
     half("linear", "activation function"),
     half("linear_cross_entropy", "softmax, loss, sum of input gradients"),
     half("matmul", ""),
-    given("max_pool", ""),
-    given("maximum", ""),
+    unchanged("max_pool", ""),
+    unchanged("maximum", ""),
     single("mse", "loss, in f64 sums"),
     widest("pair", Arithmetic::F32),
     moves("parameter"),
-    given("pointwise", ""),
+    unchanged("pointwise", ""),
     single("qk_norm", "rstd"),
     moves("reshape"),
     single("residual_layer_norm", "mean, rstd"),
     single("residual_rms_norm", "rstd"),
     single("rms_norm", "rstd"),
-    given("rotary", "angles"),
+    unchanged("rotary", "angles"),
     moves("slice"),
     single("softmax", ""),
     single("sum", ""),
@@ -187,15 +187,15 @@ pub struct Autocast {
 }
 
 impl Autocast {
-    /// Returns the type in which `operator` takes operands of the types `given`; `None` if it takes each as
-    /// it is, as an operator without a row does. Integers are never cast.
+    /// Returns the type in which `operator` takes operands of the types `dtypes`; `None` if it takes each
+    /// as it is, as an operator without a row does. Integers are never cast.
     #[must_use]
-    pub fn operand_type(&self, operator: &str, given: impl Iterator<Item = DType>) -> Option<DType> {
+    pub fn operand_type(&self, operator: &str, dtypes: impl Iterator<Item = DType>) -> Option<DType> {
         match self.table.find(operator)?.operands {
             Operands::Half => Some(self.half),
             Operands::F32 => Some(DType::F32),
-            Operands::Widest => given.filter(|dtype| dtype.is_float()).max_by_key(|dtype| dtype.bytes()),
-            Operands::Given => None,
+            Operands::Widest => dtypes.filter(|dtype| dtype.is_float()).max_by_key(|dtype| dtype.bytes()),
+            Operands::Unchanged => None,
         }
     }
 }

@@ -37,7 +37,7 @@ pub trait Rule {
         false
     }
 
-    /// Returns the gradients of the inputs, given those of the outputs (`None` for an output without
+    /// Returns the gradients of the inputs, from those of the outputs (`None` for an output without
     /// gradient); `wanted` states which inputs need one. Keeps the tensors that the weight half needs and
     /// drops the others.
     fn backward_input(

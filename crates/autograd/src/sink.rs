@@ -12,7 +12,7 @@ use crate::weight::{UseId, Weight};
 /// A tensor to write a weight's gradient into, or to add it to.
 pub type Target = GradientTarget;
 
-/// Provides a tensor for each weight gradient and is told when the gradient is complete.
+/// Provides a tensor for each weight gradient and learns when the gradient is complete.
 pub trait GradientSink {
     /// Returns the target of the gradient of one use of `weight`: a tensor of its shape, in f32 or in the
     /// weight's type, of the same type for all uses.

@@ -14,7 +14,7 @@ use crate::observer::{Call, Direction};
 use crate::pass::Pass;
 use crate::rule::Rule;
 
-/// Number of the next tape, by which variables of different tapes are told apart.
+/// Number of the next tape, by which variables of different tapes are distinguished.
 static NEXT_TAPE: AtomicU32 = AtomicU32::new(0);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -61,12 +61,12 @@ fn compare(x_shape: [usize; 3], weight_shapes: &[&[usize]], composed: Layer<'_>,
         let found = run(&device, &x, &weights, composed);
         let expected = run(&device, &x, &weights, fused);
         assert_eq!(found.len(), expected.len());
-        for (place, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        for (position, (found, expected)) in found.iter().zip(&expected).enumerate() {
             let size = expected.iter().map(|v| v * v).sum::<f32>().sqrt().max(1e-3);
             let error = found.iter().zip(expected).map(|(a, b)| (a - b).powi(2)).sum::<f32>().sqrt();
             assert!(
                 found.len() == expected.len() && error < 1e-5 * size,
-                "{place}: off by {error} of {size}"
+                "{position}: off by {error} of {size}"
             );
         }
     }
@@ -163,9 +163,9 @@ fn log_sum_exp_has_the_softmax_as_its_gradient() {
         let x = tensor(&device, [2, 7, 33], 1);
         let found = run(&device, &x, &[], &composed);
         let y = tensor::ops::softmax::forward(&x).unwrap().to_vec::<f32>().unwrap();
-        let given = tensor(&device, [14], 3).to_vec::<f32>().unwrap();
-        for (place, (gradient, y)) in found[1].iter().zip(&y).enumerate() {
-            assert!((gradient - given[place / 33] * y).abs() < 1e-6, "{place}");
+        let values = tensor(&device, [14], 3).to_vec::<f32>().unwrap();
+        for (position, (gradient, y)) in found[1].iter().zip(&y).enumerate() {
+            assert!((gradient - values[position / 33] * y).abs() < 1e-6, "{position}");
         }
     }
 }

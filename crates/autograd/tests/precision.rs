@@ -17,7 +17,7 @@ use tensor::Tensor;
 use tensor::ops::Activation;
 use tensor::ops::attention::{Heads, Qkv};
 
-/// Operands of one call, in given types.
+/// Operands of one call, in chosen types.
 struct Operand {
     device: Device,
     /// Types of the first and of all other variables.
@@ -246,8 +246,8 @@ fn every_operator_takes_the_types_of_its_row() {
     let (device, table) = (cpu(), PrecisionTable::default());
     assert!(table.rows().map(|row| row.operator).eq(CALLS.iter().map(|(name, _)| *name)));
     for (row, (name, run)) in table.rows().zip(CALLS) {
-        let given = |variables| results(&Operand::new(&device, variables, F32), *run, Some(table.clone()));
-        let ((half, called), (single, _)) = (given([HALF; 2]), given([F32; 2]));
+        let run_in = |variables| results(&Operand::new(&device, variables, F32), *run, Some(table.clone()));
+        let ((half, called), (single, _)) = (run_in([HALF; 2]), run_in([F32; 2]));
         assert_eq!(called, *name);
         // Losses are f32, and so are results that are weights or casts to it.
         let is_f32 = row.in_f32.contains("loss") || ["cast", "embedding", "parameter"].contains(name);
@@ -255,12 +255,12 @@ fn every_operator_takes_the_types_of_its_row() {
             _ if is_f32 => [F32; 2],
             Operands::Half => [HALF; 2],
             Operands::F32 => [F32; 2],
-            Operands::Widest | Operands::Given => [HALF, F32],
+            Operands::Widest | Operands::Unchanged => [HALF, F32],
         };
         assert!(types(&half).iter().all(|dtype| *dtype == of_half), "{name}: {:?}", types(&half));
         assert!(types(&single).iter().all(|dtype| *dtype == of_single), "{name}: {:?}", types(&single));
         if row.operands == Operands::Widest {
-            let (mixed, _) = given([HALF, F32]);
+            let (mixed, _) = run_in([HALF, F32]);
             assert_eq!(types(&mixed), [F32], "{name}");
         }
         if matches!(row.operands, Operands::Half | Operands::F32) {

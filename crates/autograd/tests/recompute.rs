@@ -183,7 +183,7 @@ proptest! {
     #[test]
     fn any_segments_give_the_same_bits(
         kinds in kinds(),
-        places in prop::collection::vec(0.0..=1.0_f64, 0..5),
+        positions in prop::collection::vec(0.0..=1.0_f64, 0..5),
         nested: bool,
         divided: bool,
     ) {
@@ -191,7 +191,7 @@ proptest! {
         let layers = layers(&device, &kinds);
         let before = device.statistics().allocated();
         let mut cuts: Vec<usize> =
-            places.iter().map(|place| (place * layers.len() as f64).round() as usize).collect();
+            positions.iter().map(|position| (position * layers.len() as f64).round() as usize).collect();
         cuts.sort_unstable();
         let backward = if divided { Backward::Divided } else { Backward::Whole };
         let plain = gradients(&device, &layers, &[], false, backward);

@@ -69,7 +69,7 @@ fn backward_in_two_halves_gives_the_same_bits() {
     pending.backward_weight(&mut divided).unwrap();
     assert_eq!(values(&whole), values(&divided));
 
-    // Backward starts from a given gradient; the output has been freed by then.
+    // Backward starts from a chosen gradient; the output has been freed by then.
     let (tape, x, root) = record();
     let one = Tensor::from_host(&device, &[1.0_f32], [1], Category::Other).unwrap();
     let one = one.reshape(root.tensor().shape()).unwrap();

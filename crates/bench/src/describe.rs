@@ -192,8 +192,8 @@ mod tests {
 
     #[test]
     fn rates_have_four_digits() {
-        for (rate, said) in [(804_658_897_613_337.9, 804.7e12), (4_271.4, 4271.0), (0.0, 0.0)] {
-            assert!((legible(rate) - said).abs() <= 1e-9 * said, "{rate}: {}", legible(rate));
+        for (rate, message) in [(804_658_897_613_337.9, 804.7e12), (4_271.4, 4271.0), (0.0, 0.0)] {
+            assert!((legible(rate) - message).abs() <= 1e-9 * message, "{rate}: {}", legible(rate));
         }
         assert!(legible(f64::NAN).is_nan());
     }

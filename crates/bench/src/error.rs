@@ -35,7 +35,7 @@ pub enum BenchError {
     Rank {
         /// The rank that failed first.
         rank: usize,
-        /// Its error.
+        /// Error of the rank.
         reason: String,
     },
 }
@@ -69,8 +69,8 @@ impl JobError for BenchError {
         BenchError::exit_status(self)
     }
 
-    fn is_said(&self) -> bool {
-        matches!(self, BenchError::Run(RunError::Said { .. }))
+    fn is_reported(&self) -> bool {
+        matches!(self, BenchError::Run(RunError::Reported { .. }))
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use collective::Communicator;
 use config::RunConfig;
-use run::{Placed, Startup};
+use run::{ChosenPlacement, Startup};
 use worker::Evaluator;
 
 use crate::cycled::cycled;
@@ -19,7 +19,8 @@ const ROUNDS: usize = 5;
 /// no optimizer state. The seconds are those of a micro-batch in each round. Errors: those of an evaluation.
 pub fn bench_forward(mut config: RunConfig, options: &BenchOptions) -> Result<StepMeasure> {
     config.train.validation_micro_batches = options.steps;
-    let Placed { placement, reason } = Placed::find(options.device, &mut config, &Startup::alone(), None)?;
+    let ChosenPlacement { placement, reason } =
+        ChosenPlacement::find(options.device, &mut config, &Startup::alone(), None)?;
     let (setup, cycled) = cycled(plan::prepare(config, placement)?);
     run::prepare_kernels(&setup)?;
     let mut evaluator = Evaluator::new(&setup, Communicator::solo(), None)?;

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use collective::Communicator;
 use config::RunConfig;
-use run::{Placed, Startup};
+use run::{ChosenPlacement, Startup};
 use tensor::ops::choose::Choice;
 use worker::{DeviceChoice, Generator, GeneratorBytes, GeneratorOptions, Line};
 
@@ -57,7 +57,8 @@ impl SampleMeasure {
 /// a step has rows.
 pub fn bench_sample(mut config: RunConfig, options: &SampleBenchOptions) -> Result<SampleMeasure> {
     let SampleBenchOptions { batch, prompt_tokens, new_tokens, .. } = *options;
-    let Placed { placement, .. } = Placed::find(options.device, &mut config, &Startup::alone(), None)?;
+    let ChosenPlacement { placement, .. } =
+        ChosenPlacement::find(options.device, &mut config, &Startup::alone(), None)?;
     let setup = plan::prepare(config, placement)?;
     run::prepare_kernels(&setup)?;
     let capacity = prompt_tokens + new_tokens;

@@ -16,7 +16,7 @@ use crate::options::{BenchOptions, median};
 use crate::steps::timed_steps;
 use config::RunConfig;
 use operands::{Noise, Operands};
-use run::Placed;
+use run::ChosenPlacement;
 use run::Startup;
 use worker::Worker;
 
@@ -96,7 +96,8 @@ pub fn bench_matmul(
     tried: MatmulOptions,
 ) -> Result<MatmulMeasure> {
     config.train.steps = u64::MAX;
-    let Placed { placement, reason } = Placed::find(options.device, &mut config, &Startup::alone(), None)?;
+    let ChosenPlacement { placement, reason } =
+        ChosenPlacement::find(options.device, &mut config, &Startup::alone(), None)?;
     if placement.description().kind != device::Kind::Cuda {
         return Err(BenchError::Refused(format!("bench matmul needs a GPU: {reason}")));
     }

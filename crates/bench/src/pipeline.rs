@@ -172,11 +172,11 @@ fn recorded_step(worker: &mut Worker, step: u64) -> Result<Recorded> {
             (_, ActionKind::BackwardWeight) => 2,
             _ => 1,
         };
-        let place = passes.iter().position(|(stage, _)| *stage == action.stage).unwrap_or(passes.len());
-        if place == passes.len() {
+        let position = passes.iter().position(|(stage, _)| *stage == action.stage).unwrap_or(passes.len());
+        if position == passes.len() {
             passes.push((action.stage, Default::default()));
         }
-        passes[place].1[kind].push(whole as f64);
+        passes[position].1[kind].push(whole as f64);
     }
     let typical = |times: &Vec<f64>| if times.is_empty() { 0 } else { median(times) as u64 };
     recorded.passes = passes.iter().map(|(stage, times)| (*stage, times.each_ref().map(typical))).collect();

@@ -18,7 +18,7 @@ use plan::PlanTarget;
 use plan::costs::with_recompute;
 use plan::measure;
 use plan::{LayerTimes, Profile};
-use run::Placed;
+use run::ChosenPlacement;
 use run::Startup;
 use worker::DeviceChoice;
 use worker::Setup;
@@ -50,7 +50,8 @@ pub fn take_profile(config: &RunConfig, target: &PlanTarget) -> Result<Profile> 
         |name| format!("--profile --device {name}: nothing is computed there, so no times can be measured");
     let choice = choice.map_err(|name| BenchError::Refused(elsewhere(name)))?;
     let mut alone = alone(config);
-    let Placed { placement, .. } = Placed::find(choice, &mut alone, &Startup::alone(), None)?;
+    let ChosenPlacement { placement, .. } =
+        ChosenPlacement::find(choice, &mut alone, &Startup::alone(), None)?;
     let setup = plan::prepare(alone, placement)?;
     run::prepare_kernels(&setup)?;
     let device = setup.device(0)?;

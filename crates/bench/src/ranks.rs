@@ -6,7 +6,7 @@ use collective::{Communicator, threads};
 use config::RunConfig;
 use plan::recompute;
 use plan::roles::plan_within;
-use run::{Placed, Startup, failure};
+use run::{ChosenPlacement, Startup, failure};
 use worker::{DeviceChoice, Setup, Worker};
 
 use crate::cycled::cycled;
@@ -26,7 +26,8 @@ pub(crate) fn measure_ranks<T: Send + 'static>(
         return Err(BenchError::Refused(text));
     }
     let ranks = Some(config.world_size());
-    let Placed { placement, .. } = Placed::find(device, &mut config, &Startup::alone(), ranks)?;
+    let ChosenPlacement { placement, .. } =
+        ChosenPlacement::find(device, &mut config, &Startup::alone(), ranks)?;
     let (setup, _) = cycled(recompute::settle_soon(plan::prepare(config, placement)?)?);
     // The plan shows whether the run fits before it starts.
     plan_within(&setup)?;

@@ -14,7 +14,7 @@ use crate::timeline;
 use config::RunConfig;
 use parallel::Axis;
 use plan::recompute;
-use run::Placed;
+use run::ChosenPlacement;
 use run::Startup;
 use run::{RunError, failure};
 use worker::DeviceChoice;
@@ -53,7 +53,7 @@ impl ScalingCase {
 
 /// Measures `case`, whose ranks are threads of this process, and releases everything. Errors: those of a run.
 pub fn bench_scaling(case: ScalingCase, options: &BenchOptions) -> Result<ScalingRun> {
-    bench_scaling_as(Startup::alone(), vec![case], options)?.ok_or(RunError::Said { status: 0 }.into())
+    bench_scaling_as(Startup::alone(), vec![case], options)?.ok_or(RunError::Reported { status: 0 }.into())
 }
 
 /// Measures the case of `cases` whose ranks match the job that this process belongs to; without a job, the
@@ -148,7 +148,8 @@ fn prepare(startup: &Startup, case: ScalingCase, options: &BenchOptions) -> Resu
     }
     // Exactly this number of ranks must run; otherwise one GPU could do the work of all.
     let mut all = case.all_worlds();
-    let Placed { placement, .. } = Placed::find(options.device, &mut all, startup, Some(case.ranks()))?;
+    let ChosenPlacement { placement, .. } =
+        ChosenPlacement::find(options.device, &mut all, startup, Some(case.ranks()))?;
     let setup = recompute::settle_soon(plan::prepare(case.config.clone(), placement)?)?;
     Ok((case, cycled(setup).0))
 }

@@ -13,7 +13,7 @@ use crate::steps::{TimedSteps, timed_steps};
 use crate::timeline;
 use config::RunConfig;
 use plan::recompute;
-use run::Placed;
+use run::ChosenPlacement;
 use run::Startup;
 use telemetry::Phase;
 use worker::build;
@@ -90,7 +90,8 @@ impl StepMeasure {
 /// Runs `config` for a few steps. Errors: those of a run.
 pub fn bench_step(mut config: RunConfig, options: &BenchOptions) -> Result<StepMeasure> {
     config.train.steps = u64::MAX;
-    let Placed { placement, reason } = Placed::find(options.device, &mut config, &Startup::alone(), None)?;
+    let ChosenPlacement { placement, reason } =
+        ChosenPlacement::find(options.device, &mut config, &Startup::alone(), None)?;
     // Events are kept, because a run keeps them too.
     let (setup, cycled) = cycled(recompute::settle_soon(plan::prepare(config, placement)?)?);
     let setup = Setup { history: UNPLANNED_EVENTS, ..setup };
@@ -134,8 +135,8 @@ fn by_family(calls: &[TimedCall], rates: Rates) -> Vec<FamilyTime> {
     for call in calls {
         let floor = (call.work.bytes as f64 / rates.bytes_per_second)
             .max(call.work.flops as f64 / rates.flops_per_second);
-        let place = families.iter().position(|family| family.family == call.family).unwrap_or(families.len());
-        if place == families.len() {
+        let index = families.iter().position(|family| family.family == call.family).unwrap_or(families.len());
+        if index == families.len() {
             let family = call.family;
             families.push(FamilyTime {
                 family,
@@ -145,7 +146,7 @@ fn by_family(calls: &[TimedCall], rates: Rates) -> Vec<FamilyTime> {
                 flops: 0,
             });
         }
-        let family = &mut families[place];
+        let family = &mut families[index];
         family.calls += 1;
         family.milliseconds += f64::from(call.milliseconds);
         family.floor_milliseconds += 1e3 * floor;

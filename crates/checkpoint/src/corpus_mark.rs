@@ -10,7 +10,7 @@ pub struct CorpusMark {
     pub tokens: u64,
     /// The latest modification of a file, in seconds since 1970.
     pub modified: i64,
-    /// SHA-256 of pieces at fixed places, in hexadecimal.
+    /// SHA-256 of pieces at fixed offsets, in hexadecimal.
     pub samples_sha256: String,
     /// SHA-256 of the whole corpus, if configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -93,7 +93,7 @@ impl Directory {
         let temporary = self.temporary(step);
         let name = path.file_name().unwrap_or_default();
         symlink(name, &temporary).map_err(CheckpointError::file(&temporary, "make the link"))?;
-        fs::rename(&temporary, &link).map_err(CheckpointError::file(&link, "rename it into place"))?;
+        fs::rename(&temporary, &link).map_err(CheckpointError::file(&link, "rename it"))?;
         sync_directory(&self.0)
     }
 
@@ -156,7 +156,7 @@ impl Directory {
         sync_directory(temporary)?;
         let path = self.step(step);
         fail_point::reach("checkpoint complete");
-        fs::rename(temporary, &path).map_err(CheckpointError::file(&path, "rename it into place"))?;
+        fs::rename(temporary, &path).map_err(CheckpointError::file(&path, "rename it"))?;
         fail_point::reach("checkpoint published");
         sync_directory(&self.0)
     }

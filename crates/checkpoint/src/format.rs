@@ -53,7 +53,7 @@ fn type_name(dtype: DType) -> String {
 }
 
 /// Writes `bytes`, the arrays of all entries one after another, and syncs the file; hashes them at the same
-/// time, which takes as long as a fast disk. `written` is told the number of bytes after each piece. Returns
+/// time, which takes as long as a fast disk. `written` receives the number of bytes after each piece. Returns
 /// the digest of the written bytes.
 pub(crate) fn write(
     path: &Path,
@@ -259,7 +259,7 @@ mod tests {
         for (arrays, bytes, refused) in cases {
             match (entries_of(&header_of(arrays), bytes), refused) {
                 (Ok(entries), None) => assert_eq!(entries.len(), arrays.len()),
-                (Err(said), Some(words)) => assert!(said.contains(words), "{arrays:?}: {said}"),
+                (Err(message), Some(words)) => assert!(message.contains(words), "{arrays:?}: {message}"),
                 (found, _) => panic!("{arrays:?}: {found:?}"),
             }
         }

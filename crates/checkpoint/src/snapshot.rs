@@ -50,7 +50,7 @@ impl Snapshot {
     /// Adds the loss of every step so far.
     pub fn add_losses(&mut self, losses: &[f32]) {
         let bytes = self.add(LOSSES.to_owned(), DType::F32, &[losses.len()]);
-        let (places, _) = bytes.as_chunks_mut::<4>();
-        places.iter_mut().zip(losses).for_each(|(place, loss)| *place = loss.to_le_bytes());
+        let (indices, _) = bytes.as_chunks_mut::<4>();
+        indices.iter_mut().zip(losses).for_each(|(index, loss)| *index = loss.to_le_bytes());
     }
 }

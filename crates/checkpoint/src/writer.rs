@@ -110,7 +110,7 @@ impl Drop for Writer {
 }
 
 impl Job {
-    /// Writes a checkpoint, renames it into place, links it as the best if it is, and deletes the oldest
+    /// Writes a checkpoint, renames it, links it as the best if it is, and deletes the oldest
     /// beyond `keep`.
     fn write(&self, snapshot: &Snapshot, step: u64, validations: Validations, is_best: bool) -> Result<()> {
         let (temporary, pace) = (self.directory.temporary(step), Pace::of_files());

@@ -26,7 +26,7 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    /// Returns the given sizes, or `usual`.
+    /// Returns the listed sizes, or `usual`.
     pub(super) fn sizes(&self, usual: &[usize]) -> Vec<usize> {
         self.sizes.clone().unwrap_or_else(|| usual.to_vec())
     }

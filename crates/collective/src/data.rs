@@ -17,7 +17,7 @@ use crate::traffic::Traffic;
 /// two below the number of ranks; each node is rounded to the dtype. A transport that leaves the order to a
 /// library says so.
 ///
-/// Lengths are in bytes and a multiple of the element's size (of 2 where no dtype is given).
+/// Lengths are in bytes and a multiple of the element's size (of 2 without a dtype).
 pub trait DataPlane {
     /// This rank's number in the group, from 0.
     fn rank(&self) -> usize;

@@ -15,8 +15,8 @@ impl SplitGroup {
     /// Returns the group of `groups` that contains `rank`, or a group of that rank alone.
     pub(crate) fn of(groups: &[Vec<usize>], rank: usize) -> SplitGroup {
         let found = |(number, members): (usize, &Vec<usize>)| {
-            let place = members.iter().position(|member| *member == rank)?;
-            Some(SplitGroup { number, rank: place, members: members.clone() })
+            let index = members.iter().position(|member| *member == rank)?;
+            Some(SplitGroup { number, rank: index, members: members.clone() })
         };
         let alone = || SplitGroup { number: groups.len() + rank, rank: 0, members: vec![rank] };
         groups.iter().enumerate().find_map(found).unwrap_or_else(alone)

@@ -17,6 +17,7 @@
 //! ranks.
 //!
 //! ```
+//! use collective::DataPlane;
 //! use collective::threads::{Options, run};
 //! use device::{Category, DType, Device, DeviceOptions, Request, StreamKind};
 //!

@@ -104,21 +104,21 @@ pub(crate) trait PeerEngine {
     /// before it.
     fn meet(&mut self, number: u32, stream: StreamKind) -> Result<()>;
 
-    /// Sums all ranks' values at `place`, in tree order, into this rank's memory or into all ranks' memory.
-    fn add(&mut self, place: SharedRange, dtype: DType, everywhere: bool, stream: StreamKind) -> Result<()>;
+    /// Sums all ranks' values at `range`, in tree order, into this rank's memory or into all ranks' memory.
+    fn add(&mut self, range: SharedRange, dtype: DType, everywhere: bool, stream: StreamKind) -> Result<()>;
 
-    /// Copies the other ranks' values at `place` to `scratch`, and sums all values in tree order into this
+    /// Copies the other ranks' values at `range` to `scratch`, and sums all values in tree order into this
     /// rank's memory.
     fn fetch_and_add(
         &mut self,
-        place: SharedRange,
+        range: SharedRange,
         scratch: Region<'_>,
         dtype: DType,
         stream: StreamKind,
     ) -> Result<()>;
 
-    /// Copies this rank's values at `place` to `peer`'s memory.
-    fn put(&mut self, place: SharedRange, peer: usize, stream: StreamKind) -> Result<()>;
+    /// Copies this rank's values at `range` to `peer`'s memory.
+    fn put(&mut self, range: SharedRange, peer: usize, stream: StreamKind) -> Result<()>;
 }
 
 /// One rank's side of the shared regions of a group.
@@ -141,9 +141,9 @@ impl<E: PeerEngine> PeerWindow<E> {
         &self.engine
     }
 
-    /// Returns whether `place` splits into one shard of whole vectors per rank.
-    pub(crate) fn divides(&self, place: SharedRange) -> bool {
-        place.offset.is_multiple_of(VECTOR) && place.bytes.is_multiple_of(VECTOR * self.ranks)
+    /// Returns whether `range` splits into one shard of whole vectors per rank.
+    pub(crate) fn divides(&self, range: SharedRange) -> bool {
+        range.offset.is_multiple_of(VECTOR) && range.bytes.is_multiple_of(VECTOR * self.ranks)
     }
 
     /// Sums over ranks at each range; [`PeerWindow::divides`] must hold for all of them.
@@ -155,8 +155,8 @@ impl<E: PeerEngine> PeerWindow<E> {
     ) -> Result<()> {
         let method = if alone { PeerMethod::Kernel } else { self.method };
         self.meet(stream)?;
-        for (place, sum) in sums {
-            self.sum_one(*place, sum, method, stream)?;
+        for (range, sum) in sums {
+            self.sum_one(*range, sum, method, stream)?;
         }
         self.meet(stream)
     }
@@ -164,13 +164,13 @@ impl<E: PeerEngine> PeerWindow<E> {
     /// Does this rank's part of one sum, between the meetings.
     fn sum_one(
         &mut self,
-        place: SharedRange,
+        range: SharedRange,
         sum: &SharedSum<'_>,
         method: PeerMethod,
         stream: StreamKind,
     ) -> Result<()> {
-        let bytes = place.bytes / self.ranks;
-        let own = SharedRange { offset: place.offset + self.rank * bytes, bytes, ..place };
+        let bytes = range.bytes / self.ranks;
+        let own = SharedRange { offset: range.offset + self.rank * bytes, bytes, ..range };
         let SharedSum { scratch, dtype, everywhere, .. } = *sum;
         match method {
             PeerMethod::Kernel => self.engine.add(own, dtype, everywhere, stream)?,

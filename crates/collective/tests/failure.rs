@@ -95,7 +95,7 @@ fn a_failure_ends_pending_and_later_calls_of_all() {
     ];
     for (end, reason) in ends {
         let begin = Instant::now();
-        let (sender, heard) = std::sync::mpsc::channel();
+        let (sender, received) = std::sync::mpsc::channel();
         let outcome = run(4, PATIENT, move |mut c| -> Outcome<()> {
             let device = cpu(c.rank());
             if c.rank() == 2 {
@@ -119,13 +119,13 @@ fn a_failure_ends_pending_and_later_calls_of_all() {
         assert_eq!(error.rank, 2);
         assert!(error.cause.to_string().ends_with(reason), "{error}");
         assert!(error.abandoned.is_empty());
-        let heard: Vec<_> = heard.iter().collect();
-        assert_eq!(heard.len(), 12);
-        for (who, error) in heard {
-            let CollectiveError::PeerFailed { rank, peer: 2, reason: said, .. } = &error else {
+        let received: Vec<_> = received.iter().collect();
+        assert_eq!(received.len(), 12);
+        for (who, error) in received {
+            let CollectiveError::PeerFailed { rank, peer: 2, reason: printed, .. } = &error else {
                 panic!("{error}")
             };
-            assert!(*rank == who && said.contains(reason), "{error}");
+            assert!(*rank == who && printed.contains(reason), "{error}");
         }
         // The ranks were woken before the timeout.
         assert!(begin.elapsed() < PATIENT.timeout, "took {:?}", begin.elapsed());

@@ -63,10 +63,10 @@ fn survivors_name_the_rank_that_is_lost() {
         let text = common::mpi::text(&output);
         assert!(!output.status.success(), "{name}: {text}");
         assert!(begin.elapsed() < LIMIT, "{name} took {:?}: {text}", begin.elapsed());
-        let said: Vec<_> = text.lines().filter(|line| line.starts_with("survivor ")).collect();
-        assert!(!said.is_empty(), "{name}: {text}");
+        let printed: Vec<_> = text.lines().filter(|line| line.starts_with("survivor ")).collect();
+        assert!(!printed.is_empty(), "{name}: {text}");
         for word in words {
-            assert!(said.iter().all(|line| line.contains(word)), "{name}: {word} is not in: {text}");
+            assert!(printed.iter().all(|line| line.contains(word)), "{name}: {word} is not in: {text}");
         }
     }
 }
@@ -96,6 +96,6 @@ fn one_rank() {
     drop(communicator);
     // Rank 2 reaches its end and learns that the others did not.
     let failure = world.finish().unwrap_err();
-    println!("rank 2 heard of {}: {}", failure.rank, failure.reason);
+    println!("rank 2 learned of {}: {}", failure.rank, failure.reason);
     std::process::exit(1);
 }

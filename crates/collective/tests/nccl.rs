@@ -171,8 +171,8 @@ fn a_rank_that_stops_is_a_timeout_that_names_it() {
             // Allocated before the call: memory of an abandoned call may still be written.
             let kept = buffer(device, 4);
             let began = Instant::now();
-            let said = wait(communicator, device).unwrap_err().to_string();
-            assert!(said.contains("rank 1 did not answer within 3."), "{said}");
+            let message = wait(communicator, device).unwrap_err().to_string();
+            assert!(message.contains("rank 1 did not answer within 3."), "{message}");
             assert!(began.elapsed() < 4 * TIMEOUT, "took {:?}", began.elapsed());
             for error in later(communicator, device) {
                 assert!(matches!(error, CollectiveError::Timeout { peer: 1, .. }), "{error}");
@@ -193,7 +193,7 @@ fn a_rank_that_fails_ends_the_waits_of_the_others() {
     let world_size = gpus.largest_world;
     for wait in WAITS {
         for says_so in [true, false] {
-            let (sender, heard) = std::sync::mpsc::channel();
+            let (sender, received) = std::sync::mpsc::channel();
             let outcome = run_on_gpus(world_size, PATIENCE, "", move |communicator, device| {
                 communicator.data.barrier(STREAM)?;
                 communicator.data.synchronize(STREAM)?;
@@ -212,9 +212,9 @@ fn a_rank_that_fails_ends_the_waits_of_the_others() {
             });
             let (rank, text) = first_error(outcome);
             assert_eq!((rank, &*text), (1, "disk full"));
-            let heard: Vec<_> = heard.iter().collect();
-            assert_eq!(heard.len(), world_size - 1);
-            for (failed, later) in heard {
+            let received: Vec<_> = received.iter().collect();
+            assert_eq!(received.len(), world_size - 1);
+            for (failed, later) in received {
                 assert!(failed.contains("rank 1 failed: disk full"), "{failed}");
                 for error in later {
                     assert!(matches!(error, CollectiveError::PeerFailed { peer: 1, .. }), "{error}");
@@ -247,9 +247,9 @@ fn calls_that_connect_end_if_a_rank_is_missing() {
                 }
                 return Ok(());
             }
-            let said = wait(&mut communicator, &device).unwrap_err().to_string();
+            let message = wait(&mut communicator, &device).unwrap_err().to_string();
             let expected = if fails { "rank 1 failed: disk full" } else { "rank 1 did not answer within 3." };
-            assert!(said.contains(expected), "{said}");
+            assert!(message.contains(expected), "{message}");
             assert!(began.elapsed() < 3 * TIMEOUT, "took {:?}", began.elapsed());
             assert_eq!(later(&mut communicator, &device).len(), 6);
             // The device itself stays usable.
@@ -304,9 +304,9 @@ fn waits_in_shared_memory_end_if_a_rank_is_missing() {
                 }
                 Ok(communicator.data.synchronize(STREAM)?)
             };
-            let said = summed(communicator).unwrap_err().to_string();
+            let message = summed(communicator).unwrap_err().to_string();
             let expected = if fails { "rank 1 failed: disk full" } else { "rank 1 did not answer within 3." };
-            assert!(said.contains(expected), "{said}");
+            assert!(message.contains(expected), "{message}");
             assert!(began.elapsed() < 4 * TIMEOUT, "took {:?}", began.elapsed());
             assert!(communicator.data.sum_shared(&[sum], false, STREAM).is_err());
             // The device itself stays usable.

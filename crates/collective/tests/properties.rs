@@ -11,15 +11,15 @@ use proptest::prelude::*;
 fn check<T: Number>(ranks: Vec<Vec<f32>>) -> Result<(), TestCaseError> {
     let inputs: Vec<Vec<T>> = ranks.iter().map(|row| row.iter().map(|v| T::of(*v)).collect()).collect();
     let (world_size, count) = (inputs.len(), inputs[0].len());
-    let given = inputs.clone();
+    let inputs_of_ranks = inputs.clone();
     let outcome = run(world_size, Options::default(), move |mut c| -> Outcome<Vec<T>> {
         let device = cpu(c.rank());
-        let buffer = filled(&device, &given[c.rank()]);
+        let buffer = filled(&device, &inputs_of_ranks[c.rank()]);
         c.data.all_reduce(buffer.region(0, buffer.bytes()), T::DTYPE, STREAM)?;
         let sums = buffer.read::<T>(0, count)?.to_vec();
         Ok(sums)
     });
-    let expected: Vec<T> = (0..count).map(|place| tree_sum(0, world_size, &|r| inputs[r][place])).collect();
+    let expected: Vec<T> = (0..count).map(|index| tree_sum(0, world_size, &|r| inputs[r][index])).collect();
     for sums in outcome.map_err(|error| TestCaseError::fail(error.to_string()))? {
         prop_assert_eq!(bytemuck::cast_slice::<T, u8>(&sums), bytemuck::cast_slice::<T, u8>(&expected));
     }

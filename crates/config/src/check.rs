@@ -2,7 +2,7 @@
 
 use data::{OrderKind, Tokenizer};
 use device::DType;
-use keys::{Error, Given};
+use keys::{Error, RawValues};
 use nn::{Conditions, Examples};
 use parallel::pipeline;
 use system::numbers::grouped;
@@ -19,21 +19,21 @@ use crate::sections::{
 const MOST_MICRO_BATCHES: usize = 1 << 20;
 
 /// Refuses the first values that contradict each other.
-pub(crate) fn check(given: &Given, config: &RunConfig) -> Result<(), Error> {
-    check_model(given, config)?;
-    check_data(given, config)?;
-    check_images(given, config)?;
-    check_schedule(given, config)?;
+pub(crate) fn check(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
+    check_model(raw, config)?;
+    check_data(raw, config)?;
+    check_images(raw, config)?;
+    check_schedule(raw, config)?;
     if config.train.patience > 0 && config.train.validate_every == 0 {
         let reason = "train.patience needs train.validate_every, which is 0".to_owned();
-        return Err(given.conflict(&[Train::patience], reason));
+        return Err(raw.conflict(&[Train::patience], reason));
     }
     if config.optim.min_learning_rate > config.optim.learning_rate {
         let reason = format!(
             "optim.min_learning_rate = {} is above optim.learning_rate = {}",
             config.optim.min_learning_rate, config.optim.learning_rate
         );
-        return Err(given.conflict(&[Optim::min_learning_rate, Optim::learning_rate], reason));
+        return Err(raw.conflict(&[Optim::min_learning_rate, Optim::learning_rate], reason));
     }
     if config.optim.state == StateType::EightBit
         && config.optim.kind == OptimKind::Sgd
@@ -42,66 +42,66 @@ pub(crate) fn check(given: &Given, config: &RunConfig) -> Result<(), Error> {
         let reason = "optim.state = \"8bit\" is for moments or velocity, and SGD with optim.momentum = 0 \
                       keeps none"
             .to_owned();
-        return Err(given.conflict(&[Optim::state, Optim::momentum], reason));
+        return Err(raw.conflict(&[Optim::state, Optim::momentum], reason));
     }
-    check_precision(given, config)?;
+    check_precision(raw, config)?;
     if config.precision.matmul == MatmulPrecision::Fp8 && config.lora.rank > 0 {
         let reason = format!(
             "precision.matmul = \"fp8\" has no adapters, and lora.rank = {}: use \"compute\"",
             config.lora.rank
         );
-        return Err(given.conflict(&[Precision::matmul, LoraSection::rank], reason));
+        return Err(raw.conflict(&[Precision::matmul, LoraSection::rank], reason));
     }
     if config.lora.rank == 0 && config.lora.from.is_some() {
         let reason = "lora.from names adapters, and lora.rank = 0 is none".to_owned();
-        return Err(given.conflict(&[LoraSection::rank, LoraSection::from], reason));
+        return Err(raw.conflict(&[LoraSection::rank, LoraSection::from], reason));
     }
-    check_batch(given, config)?;
-    check_repetition(given, config)?;
-    check_lanes(given, config)?;
-    check_pipeline(given, config)?;
-    check_recompute(given, config)?;
+    check_batch(raw, config)?;
+    check_repetition(raw, config)?;
+    check_lanes(raw, config)?;
+    check_pipeline(raw, config)?;
+    check_recompute(raw, config)?;
     memory::Settings::parse(&config.memory.allocator)
-        .map_err(|error| given.conflict(&[Memory::allocator], format!("{}: {error}", Memory::allocator)))?;
+        .map_err(|error| raw.conflict(&[Memory::allocator], format!("{}: {error}", Memory::allocator)))?;
     Ok(())
 }
 
 /// Checks that the types of values go together, and that the loss scale can grow and shrink.
-fn check_precision(given: &Given, config: &RunConfig) -> Result<(), Error> {
+fn check_precision(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let (Precision { compute, gradients, .. }, scaler) = (&config.precision, &config.scaler);
     if *gradients != DType::F32 && gradients != compute {
         let reason = format!(
             "precision.gradients = \"{gradients}\" needs precision.compute = \"{gradients}\", and it is \
              \"{compute}\""
         );
-        return Err(given.conflict(&[Precision::gradients, Precision::compute], reason));
+        return Err(raw.conflict(&[Precision::gradients, Precision::compute], reason));
     }
     if config.precision.is_autocast() && *gradients != DType::F32 {
         let reason = format!(
             "precision.weights = \"f32\" has gradients in f32, and precision.gradients = \"{gradients}\""
         );
-        return Err(given.conflict(&[Precision::weights, Precision::gradients], reason));
+        return Err(raw.conflict(&[Precision::weights, Precision::gradients], reason));
     }
     if config.precision.is_autocast() && config.precision.matmul == MatmulPrecision::Fp8 {
         let reason = "precision.matmul = \"fp8\" casts weights of the compute type, and precision.weights = \
                       \"f32\": use \"compute\" for one of them"
             .to_owned();
-        return Err(given.conflict(&[Precision::weights, Precision::matmul], reason));
+        return Err(raw.conflict(&[Precision::weights, Precision::matmul], reason));
     }
     let (growth, backoff) = (scaler.growth_factor, scaler.backoff_factor);
     if growth <= 1.0 {
         let reason = format!("precision.scaler.growth_factor = {growth} is not above 1");
-        return Err(given.conflict(&[Scaler::growth_factor], reason));
+        return Err(raw.conflict(&[Scaler::growth_factor], reason));
     }
     if backoff >= 1.0 {
         let reason = format!("precision.scaler.backoff_factor = {backoff} is not below 1");
-        return Err(given.conflict(&[Scaler::backoff_factor], reason));
+        return Err(raw.conflict(&[Scaler::backoff_factor], reason));
     }
     Ok(())
 }
 
 /// Checks the model's sizes, and that the data has the kind of examples that it learns from.
-fn check_model(given: &Given, config: &RunConfig) -> Result<(), Error> {
+fn check_model(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let (kind, is_files) = (config.data.kind.name(), config.data.kind != DataKind::Synthetic);
     let images = config.data.kind == DataKind::Images;
     let takes = match config.model.examples() {
@@ -121,13 +121,13 @@ fn check_model(given: &Given, config: &RunConfig) -> Result<(), Error> {
                  data.kind = {other}",
                 config.model.kind()
             );
-            return Err(given.conflict(&[Data::kind, ModelSection::kind], reason));
+            return Err(raw.conflict(&[Data::kind, ModelSection::kind], reason));
         }
         Examples::Tokens { vocabulary: 0, .. } => {
             let reason = "data.kind = \"tokens\" needs model.vocabulary or the data.tokenizer that made the \
                           tokens"
                 .to_owned();
-            return Err(given.conflict(&[Data::kind], reason));
+            return Err(raw.conflict(&[Data::kind], reason));
         }
         _ => {}
     }
@@ -136,19 +136,19 @@ fn check_model(given: &Given, config: &RunConfig) -> Result<(), Error> {
         micro_batch_size: config.train.micro_batch_size,
         tokenizer: (is_files && !images).then(|| (config.tokenizer.name(), config.tokenizer.vocabulary())),
     };
-    config.model.check(given, &conditions)
+    config.model.check(raw, &conditions)
 }
 
 /// Checks that there are files, and that a text has a tokenizer.
-fn check_data(given: &Given, config: &RunConfig) -> Result<(), Error> {
+fn check_data(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let Data { paths, mixture, .. } = &config.data;
     if !mixture.is_empty() && !paths.is_empty() {
         let reason = "data.paths and data.mixture are given, and a mixture names its own paths".to_owned();
-        return Err(given.conflict(&[Data::mixture, Data::paths], reason));
+        return Err(raw.conflict(&[Data::mixture, Data::paths], reason));
     }
     if config.data.kind != DataKind::Synthetic && paths.is_empty() && mixture.is_empty() {
         let reason = "data.paths names no file, such as data.paths = [\"corpus/*.txt\"]".to_owned();
-        return Err(given.conflict(&[Data::paths], reason));
+        return Err(raw.conflict(&[Data::paths], reason));
     }
     let is_chat = config.data.kind == DataKind::Chat;
     if (config.data.pack_documents || config.data.document_mask) && !is_chat && config.separator().is_none() {
@@ -156,25 +156,25 @@ fn check_data(given: &Given, config: &RunConfig) -> Result<(), Error> {
             "data.pack_documents and data.document_mask need data.separator, the token that documents \
                       begin with"
                 .to_owned();
-        return Err(given.conflict(&[Data::pack_documents, Data::document_mask], reason));
+        return Err(raw.conflict(&[Data::pack_documents, Data::document_mask], reason));
     }
     if config.data.pack_documents && config.data.order == OrderKind::Sequential {
         let reason =
             "data.order = \"sequential\" reads tokens as they follow, and data.pack_documents does not";
-        return Err(given.conflict(&[Data::order, Data::pack_documents], reason.to_owned()));
+        return Err(raw.conflict(&[Data::order, Data::pack_documents], reason.to_owned()));
     }
     if matches!(config.data.kind, DataKind::Text | DataKind::Chat) && config.tokenizer == Tokenizer::None {
         let kind = config.data.kind.name();
         let reason = format!("data.tokenizer = \"none\" makes no tokens of data.kind = \"{kind}\"");
-        return Err(given.conflict(&[Data::tokenizer, Data::kind], reason));
+        return Err(raw.conflict(&[Data::tokenizer, Data::kind], reason));
     }
     Ok(())
 }
 
 /// Checks that a step is a number of whole micro-batches.
-fn check_batch(given: &Given, config: &RunConfig) -> Result<(), Error> {
+fn check_batch(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let Train { micro_batch_size: micro, global_batch_size: global, .. } = config.train;
-    let default = |path| if given.is_given(path) { "" } else { " (its default)" };
+    let default = |path| if raw.is_set(path) { "" } else { " (its default)" };
     let sizes = || {
         let (of_global, of_micro) = (default(Train::global_batch_size), default(Train::micro_batch_size));
         (
@@ -193,12 +193,12 @@ fn check_batch(given: &Given, config: &RunConfig) -> Result<(), Error> {
     } else {
         return Ok(());
     };
-    Err(given.conflict(&[Train::global_batch_size, Train::micro_batch_size], reason))
+    Err(raw.conflict(&[Train::global_batch_size, Train::micro_batch_size], reason))
 }
 
 /// Checks that a step which runs out of memory can be repeated with smaller micro-batches of the same
 /// samples.
-fn check_repetition(given: &Given, config: &RunConfig) -> Result<(), Error> {
+fn check_repetition(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     if !config.train.halves_micro_batches() {
         return Ok(());
     }
@@ -214,10 +214,10 @@ fn check_repetition(given: &Given, config: &RunConfig) -> Result<(), Error> {
         return Ok(());
     };
     let reason = format!("train.on_out_of_memory = \"halve_micro_batch\" {why}");
-    Err(given.conflict(&[Train::on_out_of_memory, other], reason))
+    Err(raw.conflict(&[Train::on_out_of_memory, other], reason))
 }
 
-fn check_lanes(given: &Given, config: &RunConfig) -> Result<(), Error> {
+fn check_lanes(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let (micro_batches, lanes, data) =
         (config.train.micro_batches(), config.parallel.lanes, config.parallel.data);
     if !is_power_of_two_divisor(lanes, micro_batches) {
@@ -226,15 +226,15 @@ fn check_lanes(given: &Given, config: &RunConfig) -> Result<(), Error> {
             micro_batches_in_words(config),
             alternatives(micro_batches)
         );
-        return Err(given.conflict(&[Parallel::lanes, Train::global_batch_size], reason));
+        return Err(raw.conflict(&[Parallel::lanes, Train::global_batch_size], reason));
     }
     if !is_power_of_two_divisor(data, lanes) {
-        let default = if given.is_given(Parallel::lanes) { "" } else { " (its default)" };
+        let default = if raw.is_set(Parallel::lanes) { "" } else { " (its default)" };
         let reason = format!(
             "parallel.data = {data} does not divide parallel.lanes = {lanes}{default}: use {}",
             alternatives(lanes)
         );
-        return Err(given.conflict(&[Parallel::data, Parallel::lanes, Train::global_batch_size], reason));
+        return Err(raw.conflict(&[Parallel::data, Parallel::lanes, Train::global_batch_size], reason));
     }
     Ok(())
 }
@@ -246,7 +246,7 @@ fn micro_batches_in_words(config: &RunConfig) -> String {
 }
 
 /// Checks that the layers divide into stages, and that the schedule accepts the number of micro-batches.
-fn check_pipeline(given: &Given, config: &RunConfig) -> Result<(), Error> {
+fn check_pipeline(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let parallel = &config.parallel;
     if parallel.pipeline == 1 {
         return Ok(());
@@ -263,12 +263,11 @@ fn check_pipeline(given: &Given, config: &RunConfig) -> Result<(), Error> {
     };
     let here = format!("parallel.pipeline = {}{of}", parallel.pipeline);
     if let Err(error) = pipeline::Partition::possible(layers, stages) {
-        return Err(given.conflict(grid, format!("{here}: {error}")));
+        return Err(raw.conflict(grid, format!("{here}: {error}")));
     }
     if let PartitionPolicy::Layers(counts) = &parallel.partition {
-        let refused = |error| {
-            given.conflict(&[Parallel::partition], format!("parallel.partition = {counts:?}: {error}"))
-        };
+        let refused =
+            |error| raw.conflict(&[Parallel::partition], format!("parallel.partition = {counts:?}: {error}"));
         pipeline::Partition::explicit(layers, stages, counts).map_err(refused)?;
     }
     let kind = config.schedule_kind();
@@ -278,14 +277,14 @@ fn check_pipeline(given: &Given, config: &RunConfig) -> Result<(), Error> {
             micro_batches_in_words(config),
             parallel.data
         );
-        given.conflict(
+        raw.conflict(
             &[Parallel::schedule, Train::global_batch_size, Parallel::data, Parallel::pipeline],
             reason,
         )
     })
 }
 
-fn check_recompute(given: &Given, config: &RunConfig) -> Result<(), Error> {
+fn check_recompute(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let (of, layers) = (config.memory.recompute_layers, config.layers());
     let reason = match config.memory.recompute {
         RecomputePolicy::None if of > 0 => {
@@ -308,5 +307,5 @@ fn check_recompute(given: &Given, config: &RunConfig) -> Result<(), Error> {
         }
         _ => return Ok(()),
     };
-    Err(given.conflict(&[Memory::recompute, Memory::recompute_layers], reason))
+    Err(raw.conflict(&[Memory::recompute, Memory::recompute_layers], reason))
 }

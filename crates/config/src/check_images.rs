@@ -1,6 +1,6 @@
 //! Checks of the keys of images, and of the learning rate's steps.
 
-use keys::{Error, Given};
+use keys::{Error, RawValues};
 use nn::Examples;
 
 use crate::choices::{DataKind, ScheduleName};
@@ -8,14 +8,14 @@ use crate::run_config::RunConfig;
 use crate::sections::{Data, ModelSection, Optim, Train};
 
 /// Checks the settings of images against the model's.
-pub(crate) fn check_images(given: &Given, config: &RunConfig) -> Result<(), Error> {
+pub(crate) fn check_images(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let Examples::Images { channels, .. } = config.model.examples() else {
         if config.train.label_smoothing > 0.0 {
             let reason = format!(
                 "train.label_smoothing is for models of images, and model.kind = \"{}\" is none",
                 config.model.kind()
             );
-            return Err(given.conflict(&[Train::label_smoothing], reason));
+            return Err(raw.conflict(&[Train::label_smoothing], reason));
         }
         return Ok(());
     };
@@ -24,7 +24,7 @@ pub(crate) fn check_images(given: &Given, config: &RunConfig) -> Result<(), Erro
     }
     if ![1, 3].contains(&channels) {
         let reason = format!("images have 1 or 3 channels, and the model takes {channels}");
-        return Err(given.conflict(&[Data::kind, ModelSection::kind], reason));
+        return Err(raw.conflict(&[Data::kind, ModelSection::kind], reason));
     }
     for (key, values) in [(Data::mean, &config.data.mean), (Data::deviation, &config.data.deviation)] {
         if values.len() != 1 && values.len() != channels {
@@ -32,18 +32,18 @@ pub(crate) fn check_images(given: &Given, config: &RunConfig) -> Result<(), Erro
                 "{key} has {} numbers, and the model's images have {channels} channels",
                 values.len()
             );
-            return Err(given.conflict(&[key], reason));
+            return Err(raw.conflict(&[key], reason));
         }
     }
     Ok(())
 }
 
 /// Checks the steps at which the learning rate changes.
-pub(crate) fn check_schedule(given: &Given, config: &RunConfig) -> Result<(), Error> {
+pub(crate) fn check_schedule(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let Optim { schedule, milestones, .. } = &config.optim;
     if *schedule != ScheduleName::Step || milestones.is_sorted_by(|one, next| one < next) {
         return Ok(());
     }
     let reason = format!("optim.milestones = {milestones:?} are not in increasing order");
-    Err(given.conflict(&[Optim::milestones], reason))
+    Err(raw.conflict(&[Optim::milestones], reason))
 }

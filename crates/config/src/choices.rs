@@ -114,9 +114,9 @@ names! {
 names! {
     /// Reaction of a run to a step for which a device's memory did not suffice.
     OnOutOfMemory {
-        /// It ends.
+        /// The run ends.
         Stop = "stop",
-        /// It halves the micro-batches and repeats the step.
+        /// The run halves the micro-batches and repeats the step.
         HalveMicroBatch = "halve_micro_batch",
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use keys::{Error, Given, Implied};
+use keys::{Error, Implied, RawValues};
 use nn::{AdapterConfig, Families, Family, FolderConfig};
 
 use crate::sections::{LoraSection, ModelSection};
@@ -16,19 +16,19 @@ const MOST_CONFIG: u64 = 1 << 24;
 
 /// Returns the family and sizes implied by the folder of `model.from`. A configuration in which all of them
 /// are written does not need the folder.
-pub(crate) fn implied(given: &Given, families: &Families) -> Result<Vec<Implied>, Error> {
-    let from = given.text(ModelSection::from)?;
-    if from.is_empty() || is_complete(given, families)? {
+pub(crate) fn implied(raw: &RawValues, families: &Families) -> Result<Vec<Implied>, Error> {
+    let from = raw.text(ModelSection::from)?;
+    if from.is_empty() || is_complete(raw, families)? {
         return Ok(Vec::new());
     }
-    let path = given.directory().join(from).join(CONFIG);
+    let path = raw.directory().join(from).join(CONFIG);
     let refused = |reason: String| {
-        given.conflict(&[ModelSection::from], format!("{}: {}: {reason}", ModelSection::from, path.display()))
+        raw.conflict(&[ModelSection::from], format!("{}: {}: {reason}", ModelSection::from, path.display()))
     };
     let config = read(&path).map_err(refused)?;
     let (family, translation) = family(&config, families).map_err(refused)?;
-    if given.is_given(ModelSection::kind) && given.text(ModelSection::kind)? != family.name() {
-        let kind = given.text(ModelSection::kind)?;
+    if raw.is_set(ModelSection::kind) && raw.text(ModelSection::kind)? != family.name() {
+        let kind = raw.text(ModelSection::kind)?;
         let reason = format!("it is a \"{}\", and model.kind = \"{kind}\"", family.name());
         return Err(refused(reason));
     }
@@ -40,15 +40,15 @@ pub(crate) fn implied(given: &Given, families: &Families) -> Result<Vec<Implied>
 }
 
 /// Returns the keys of `[lora]` that the folder of `lora.from` implies.
-pub(crate) fn adapters_implied(given: &Given) -> Result<Vec<Implied>, Error> {
-    let from = given.text(LoraSection::from)?;
+pub(crate) fn adapters_implied(raw: &RawValues) -> Result<Vec<Implied>, Error> {
+    let from = raw.text(LoraSection::from)?;
     let keys = [LoraSection::rank, LoraSection::alpha, LoraSection::dropout, LoraSection::targets];
-    if from.is_empty() || keys.iter().all(|key| given.is_given(key)) {
+    if from.is_empty() || keys.iter().all(|key| raw.is_set(key)) {
         return Ok(Vec::new());
     }
-    let path = given.directory().join(from).join(ADAPTER_CONFIG);
+    let path = raw.directory().join(from).join(ADAPTER_CONFIG);
     let refused = |reason: String| {
-        given.conflict(&[LoraSection::from], format!("{}: {}: {reason}", LoraSection::from, path.display()))
+        raw.conflict(&[LoraSection::from], format!("{}: {}: {reason}", LoraSection::from, path.display()))
     };
     let text = system::input::read_text(&path, MOST_CONFIG).map_err(|error| refused(error.to_string()))?;
     let AdapterConfig { r, alpha, dropout, targets } = AdapterConfig::parse(&text).map_err(refused)?;
@@ -58,12 +58,12 @@ pub(crate) fn adapters_implied(given: &Given) -> Result<Vec<Implied>, Error> {
     Ok(keys.into_iter().zip(values).map(implied).collect())
 }
 
-fn is_complete(given: &Given, families: &Families) -> Result<bool, Error> {
-    if !given.is_given(ModelSection::kind) {
+fn is_complete(raw: &RawValues, families: &Families) -> Result<bool, Error> {
+    if !raw.is_set(ModelSection::kind) {
         return Ok(false);
     }
-    let family = families.find(&given.text(ModelSection::kind)?);
-    Ok(family.is_some_and(|family| family.keys().iter().all(|key| given.is_given(key.path))))
+    let family = families.find(&raw.text(ModelSection::kind)?);
+    Ok(family.is_some_and(|family| family.keys().iter().all(|key| raw.is_set(key.path))))
 }
 
 fn read(path: &Path) -> Result<FolderConfig, String> {

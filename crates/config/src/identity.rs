@@ -14,9 +14,9 @@ use crate::table::table;
 pub struct Change {
     /// The setting, as `section.key`.
     pub key: String,
-    /// Its value in the checkpoint, as TOML; `None` if the checkpoint has no such setting.
+    /// Value in the checkpoint, as TOML; `None` if the checkpoint has no such setting.
     pub from: Option<String>,
-    /// Its value in the configuration, as TOML; `None` if it does not apply there.
+    /// Value in the configuration, as TOML; `None` if it does not apply there.
     pub to: Option<String>,
     /// Whether a resumed run may have another value.
     pub allowed: bool,

@@ -1,9 +1,9 @@
 //! The configuration of a run: reads TOML and `--set`, and returns one validated value.
 //!
-//! The one idea: no later code has to check a value again. [`RunConfig`] is built in one place, from a file's
-//! text and the command line's overrides; each value has its own type, defaults are filled in, and values
-//! have been checked against each other. Errors are reported before anything is allocated, in one sentence
-//! that names the key, the file and the line ([`ConfigError`]).
+//! The one idea: no later code has to check a value again. [`RunConfig`] is built by one function, from a
+//! file's text and the command line's overrides; each value has its own type, defaults are filled in, and
+//! values have been checked against each other. Errors are reported before anything is allocated, in one
+//! sentence that names the key, the file and the line ([`ConfigError`]).
 //!
 //! Each key is one row of a file in `sections/`: name, type, default, documentation, what it decides, how it
 //! is read and written. The crate `keys` derives from the rows the structs below, the suggestion for a

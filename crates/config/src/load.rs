@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use data::Tokenizer;
-use keys::{Error, Given, Section};
+use keys::{Error, RawValues, Section};
 use nn::{Families, Tuning};
 
 use crate::check;
@@ -55,23 +55,22 @@ impl RunConfig {
         directory: &Path,
         overrides: &[String],
     ) -> Result<Self, Error> {
-        let imply = |given: &Given| {
-            Ok([folder::implied(given, families)?, folder::adapters_implied(given)?].concat())
-        };
-        let given = Given::parse_implied(&table(families), text, name, directory, overrides, imply)?;
-        let data = Data::read(&given)?;
+        let imply =
+            |raw: &RawValues| Ok([folder::implied(raw, families)?, folder::adapters_implied(raw)?].concat());
+        let raw = RawValues::parse_implied(&table(families), text, name, directory, overrides, imply)?;
+        let data = Data::read(&raw)?;
         let tokenizer = Tokenizer::from_name(&data.tokenizer)
-            .map_err(|error| given.conflict(&[Data::tokenizer], format!("{}: {error}", Data::tokenizer)))?;
-        let train = Train::read(&given)?;
+            .map_err(|error| raw.conflict(&[Data::tokenizer], format!("{}: {error}", Data::tokenizer)))?;
+        let train = Train::read(&raw)?;
         let tuning = Tuning::new(&train.freeze)
-            .map_err(|reason| given.conflict(&[Train::freeze], format!("{}: {reason}", Train::freeze)))?;
-        let model = ModelConfig::read(&given, families, tokenizer.vocabulary())?;
-        let lora = LoraSection::read(&given)?;
+            .map_err(|reason| raw.conflict(&[Train::freeze], format!("{}: {reason}", Train::freeze)))?;
+        let model = ModelConfig::read(&raw, families, tokenizer.vocabulary())?;
+        let lora = LoraSection::read(&raw)?;
         let tensors = model.hugging_face().map_or_else(Vec::new, |model| model.tensors);
         let tuning = tuning.with_lora(lora.of(&tensors));
-        let precision = Precision::read(&given)?;
+        let precision = Precision::read(&raw)?;
         let fp8 = precision.fp8().map_err(|reason| {
-            given.conflict(&[Precision::fp8_layers], format!("{}: {reason}", Precision::fp8_layers))
+            raw.conflict(&[Precision::fp8_layers], format!("{}: {reason}", Precision::fp8_layers))
         })?;
         let config = Self {
             model,
@@ -81,16 +80,16 @@ impl RunConfig {
             lora,
             tuning: Arc::new(tuning),
             fp8: fp8.map(Arc::new),
-            optim: Optim::read(&given)?,
-            parallel: Parallel::read(&given)?,
+            optim: Optim::read(&raw)?,
+            parallel: Parallel::read(&raw)?,
             precision,
-            scaler: Scaler::read(&given)?,
-            memory: Memory::read(&given)?,
-            telemetry: Telemetry::read(&given)?,
-            checkpoint: Checkpoint::read(&given)?,
-            origins: given.origins(),
+            scaler: Scaler::read(&raw)?,
+            memory: Memory::read(&raw)?,
+            telemetry: Telemetry::read(&raw)?,
+            checkpoint: Checkpoint::read(&raw)?,
+            origins: raw.origins(),
         };
-        check::check(&given, &config)?;
+        check::check(&raw, &config)?;
         Ok(config)
     }
 

@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
-use keys::{Error, Given, Key, Section, Value};
+use keys::{Error, Key, RawValues, Section, Value};
 use nn::{Families, Family, ModelSpec};
 
 use crate::sections::ModelSection;
@@ -23,20 +23,20 @@ pub struct ModelConfig {
 
 impl ModelConfig {
     /// Reads `[model]`. `tokens` is the number of tokens that the configured tokenizer has.
-    pub(crate) fn read(given: &Given, families: &'static Families, tokens: usize) -> Result<Self, Error> {
+    pub(crate) fn read(raw: &RawValues, families: &'static Families, tokens: usize) -> Result<Self, Error> {
         // The table of keys has the default family and the names of all.
-        let section = ModelSection { kind: given.text(ModelSection::kind)?, ..ModelSection::read(given)? };
+        let section = ModelSection { kind: raw.text(ModelSection::kind)?, ..ModelSection::read(raw)? };
         let kind = &section.kind;
         if section.from_config && section.from.is_none() {
             let reason = "model.from_config = true needs the folder: model.from = \"DIR\"".to_owned();
-            return Err(given.conflict(&[ModelSection::from_config], reason));
+            return Err(raw.conflict(&[ModelSection::from_config], reason));
         }
         let Some(family) = families.find(kind) else {
             let reason = format!("{} = \"{kind}\" is not a model family", ModelSection::kind);
-            return Err(given.conflict(&[ModelSection::kind], reason));
+            return Err(raw.conflict(&[ModelSection::kind], reason));
         };
         let vocabulary = tokens.next_multiple_of(VOCABULARY_MULTIPLE);
-        Ok(Self { section, families, family, spec: family.read(given, vocabulary)? })
+        Ok(Self { section, families, family, spec: family.read(raw, vocabulary)? })
     }
 
     /// Returns the name of the family.

@@ -3,7 +3,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use data::Tokenizer;
-use keys::{Error, Given, Reading, Takes, Value};
+use keys::{Error, RawValues, Reading, Takes, Value};
 
 pub(crate) fn read(value: &Value, _: &Takes) -> Reading<PathBuf> {
     match value {
@@ -18,48 +18,48 @@ pub(crate) fn value(path: &PathBuf) -> Value {
 }
 
 /// Returns the absolute directory of the data; empty for synthetic data.
-pub(crate) fn base(written: PathBuf, given: &Given, key: &str, is_files: bool) -> Result<PathBuf, Error> {
+pub(crate) fn base(written: PathBuf, raw: &RawValues, key: &str, is_files: bool) -> Result<PathBuf, Error> {
     if !is_files {
         return Ok(PathBuf::new());
     }
-    let base = match given.is_given(key) {
-        true => normal(&given.directory().join(written)),
-        false => given.directory().to_path_buf(),
+    let base = match raw.is_set(key) {
+        true => normal(&raw.directory().join(written)),
+        false => raw.directory().to_path_buf(),
     };
-    in_utf8(given, key, "directory of the data", &base)?;
+    in_utf8(raw, key, "directory of the data", &base)?;
     Ok(base)
 }
 
 /// Returns the absolute path of the file or folder at `key`, if one is named; errors call it `what`.
 pub(crate) fn file(
     written: Option<PathBuf>,
-    given: &Given,
+    raw: &RawValues,
     key: &str,
     what: &str,
 ) -> Result<Option<PathBuf>, Error> {
     let Some(written) = written else { return Ok(None) };
-    let path = normal(&given.directory().join(written));
-    in_utf8(given, key, what, &path)?;
+    let path = normal(&raw.directory().join(written));
+    in_utf8(raw, key, what, &path)?;
     Ok(Some(path))
 }
 
 /// Returns the name of a tokenizer, or the absolute path of its file.
-pub(crate) fn tokenizer(written: String, given: &Given, key: &str) -> Result<String, Error> {
+pub(crate) fn tokenizer(written: String, raw: &RawValues, key: &str) -> Result<String, Error> {
     if Tokenizer::NAMES.contains(&written.as_str()) {
         return Ok(written);
     }
-    let path = normal(&given.directory().join(written));
-    in_utf8(given, key, "tokenizer", &path)?;
+    let path = normal(&raw.directory().join(written));
+    in_utf8(raw, key, "tokenizer", &path)?;
     Ok(path.to_string_lossy().into_owned())
 }
 
 /// Refuses a path that cannot be written in a configuration.
-fn in_utf8(given: &Given, key: &str, what: &str, path: &Path) -> Result<(), Error> {
+fn in_utf8(raw: &RawValues, key: &str, what: &str, path: &Path) -> Result<(), Error> {
     match path.to_str() {
         Some(_) => Ok(()),
         None => {
             let reason = format!("the {what}, {}, has a name that is not UTF-8", path.display());
-            Err(given.conflict(&[key], reason))
+            Err(raw.conflict(&[key], reason))
         }
     }
 }

@@ -113,15 +113,15 @@ impl RunConfig {
     }
 
     /// Returns the resolved configuration as TOML, with every key that applies. It parses to an equal value
-    /// in any directory. Numbers are written as given, such as `3e-4`.
+    /// in any directory. Numbers are written as configured, such as `3e-4`.
     #[must_use]
     pub fn to_toml(&self) -> String {
-        self.as_given(self.settings())
+        self.as_written(self.settings())
     }
 
-    /// Returns the text of settings, with numbers as given.
-    fn as_given(&self, settings: Vec<(Key, Value)>) -> String {
-        render(settings, |key, value| self.origins.as_given(key.path, value))
+    /// Returns the text of settings, with numbers as written.
+    fn as_written(&self, settings: Vec<(Key, Value)>) -> String {
+        render(settings, |key, value| self.origins.as_written(key.path, value))
     }
 
     /// Returns the section `name` of [`RunConfig::to_toml`]: its heading and its keys.
@@ -142,7 +142,7 @@ impl RunConfig {
     }
 
     /// Returns the resolved configuration as TOML, with tokenizer and chat template in files beside it where
-    /// they are given.
+    /// they are listed.
     #[must_use]
     pub fn to_toml_beside(&self, tokenizer: Option<&str>, chat_template: Option<&str>) -> String {
         let files = [(Data::tokenizer, tokenizer), (Data::chat_template, chat_template)];
@@ -153,7 +153,7 @@ impl RunConfig {
                 *value = file.to_owned().into();
             }
         }
-        self.as_given(settings)
+        self.as_written(settings)
     }
 
     /// Returns [`RunConfig::settings`] with the tokenizer's identity in place of its path, and only the

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::LazyLock;
 
-use keys::{Given, Row, section};
+use keys::{RawValues, Row, section};
 use nn::models::{GPT, MLP, MlpSizes};
 use nn::{Conditions, Examples, Families, Family, Model, ModelSpec, Parameters, Recompute, Stage};
 use tensor::ops::Activation;
@@ -34,10 +34,10 @@ impl ModelSpec for StackSizes {
         Examples::Numbers { inputs: self.side, outputs: self.side }
     }
 
-    fn check(&self, given: &Given, conditions: &Conditions) -> keys::Result<()> {
+    fn check(&self, raw: &RawValues, conditions: &Conditions) -> keys::Result<()> {
         if self.side < conditions.micro_batch_size {
             let reason = "model.side is less than train.micro_batch_size".to_owned();
-            return Err(given.conflict(&[Self::side, "train.micro_batch_size"], reason));
+            return Err(raw.conflict(&[Self::side, "train.micro_batch_size"], reason));
         }
         Ok(())
     }

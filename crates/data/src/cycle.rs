@@ -29,15 +29,15 @@ fn turn(
     out: &mut MicroBatch,
     read: impl FnOnce(u64, &mut MicroBatch) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let place = number % first.len() as u64;
-    let known = &first[place as usize];
+    let position = number % first.len() as u64;
+    let known = &first[position as usize];
     if let Some(known) = known.get() {
         out.inputs.copy_from(&known.inputs);
         out.targets.copy_from(&known.targets);
         out.documents.clone_from(&known.documents);
         return Ok(());
     }
-    read(place, out)?;
+    read(position, out)?;
     // Another rank may have read the same one meanwhile.
     known.get_or_init(|| out.clone());
     Ok(())

@@ -14,7 +14,7 @@ pub enum Error {
     /// A glob that cannot be parsed.
     #[error("'{pattern}' is not a glob: {reason}")]
     BadPattern {
-        /// The pattern as it was given.
+        /// The pattern as it was written.
         pattern: String,
         /// The problem, and its character.
         reason: String,
@@ -22,7 +22,7 @@ pub enum Error {
     /// A glob that matches no file (directories do not count).
     #[error("the glob '{pattern}' matches no file in {}", shown(base))]
     NoMatch {
-        /// The pattern as it was given.
+        /// The pattern as it was written.
         pattern: String,
         /// The directory that the pattern is relative to.
         base: PathBuf,
@@ -52,7 +52,7 @@ pub enum Error {
     /// A chat template that cannot be used.
     #[error("{path}: {reason}")]
     Template {
-        /// Its file, or the folder that has none.
+        /// The file, or the folder that has none.
         path: PathBuf,
         /// The reason.
         reason: String,
@@ -92,7 +92,7 @@ pub enum Error {
     /// A path or glob whose files are all empty.
     #[error("'{pattern}' has no text")]
     Empty {
-        /// The path or glob as it was given.
+        /// The path or glob as it was written.
         pattern: String,
     },
     /// A file of tokens whose header or length is wrong.
@@ -104,12 +104,12 @@ pub enum Error {
         reason: String,
     },
     /// An invalid question of multiple choice.
-    #[error("{path}, question {place}: {reason}")]
+    #[error("{path}, question {number}: {reason}")]
     BadQuestion {
         /// The file.
         path: PathBuf,
         /// The line, or the number of the example, from 1.
-        place: usize,
+        number: usize,
         /// The problem.
         reason: String,
     },
@@ -174,7 +174,7 @@ pub enum Error {
     /// The validation fraction is out of range.
     #[error("the validation fraction {fraction} is not between 0 and 1, both excluded")]
     BadFraction {
-        /// The value as it was given.
+        /// The value as it was written.
         fraction: f64,
     },
     /// A mixture without sources, or with an invalid weight.
@@ -182,13 +182,13 @@ pub enum Error {
         "the weights {weights:?} make no mixture: each is finite, above 0, and at least 1/65536 of their sum"
     )]
     BadWeights {
-        /// The weights as they were given.
+        /// The weights as they were written.
         weights: Vec<f64>,
     },
     /// A vocabulary of no tokens, or of more than 2³² tokens.
     #[error("a vocabulary of {vocabulary} tokens is invalid")]
     BadVocabulary {
-        /// The value as it was given.
+        /// The value as it was written.
         vocabulary: usize,
     },
     /// Paths that name no images.
@@ -245,7 +245,7 @@ pub enum Error {
     /// No class, or more than 2³² of them.
     #[error("{classes} classes of images are invalid")]
     BadClasses {
-        /// The value as it was given.
+        /// The value as it was written.
         classes: usize,
     },
     /// A validation micro-batch that does not exist.

@@ -64,9 +64,9 @@ pub(crate) fn pieces(all: u64, count: u64, size: u64) -> Vec<(u64, u64)> {
         return vec![(0, all)];
     }
     let start = |index: u64| {
-        let place = u128::from(all - size) * u128::from(index) / u128::from(count - 1);
+        let offset = u128::from(all - size) * u128::from(index) / u128::from(count - 1);
         // At most `all`.
-        place as u64
+        offset as u64
     };
     (0..count).map(|index| (start(index), size)).collect()
 }
@@ -86,15 +86,15 @@ mod tests {
     fn a_change_in_a_piece_or_in_the_length_changes_the_identity() {
         let of = |bytes: Vec<u8>| CorpusIdentity::of(&Corpus::in_memory(bytes).unwrap()).unwrap();
         let text: Vec<u8> = (0..2_000_000_u32).map(|index| (index % 251) as u8).collect();
-        let changed = |place: usize| {
+        let changed = |offset: usize| {
             let mut text = text.clone();
-            text[place] ^= 1;
+            text[offset] ^= 1;
             of(text)
         };
         let identity = of(text.clone());
         assert_eq!(of(text.clone()), identity);
-        for place in [0, 16_383, 1_999_999] {
-            assert_ne!(changed(place), identity, "{place}");
+        for offset in [0, 16_383, 1_999_999] {
+            assert_ne!(changed(offset), identity, "{offset}");
         }
         assert_eq!(changed(16_384), identity, "between two pieces");
         assert_ne!(of(text[..1_999_999].to_vec()).tokens, identity.tokens);

@@ -40,7 +40,7 @@ impl Mixture {
 
     /// The source of sequence `sequence`, and the number of the sequence in that source.
     #[must_use]
-    pub fn place(&self, sequence: u128) -> (usize, u128) {
+    pub fn locate(&self, sequence: u128) -> (usize, u128) {
         if self.borders.len() == 2 {
             return (0, sequence);
         }
@@ -52,8 +52,8 @@ impl Mixture {
         (source, block * u128::from(share) + u128::from(slot - first))
     }
 
-    /// Does [`Mixture::place`] for sources that are read in order: the numbers of each source increase, and
-    /// its sequences are spread evenly, without the seed.
+    /// Does [`Mixture::locate`] for sources that are read in order: the numbers of each source increase,
+    /// and its sequences are spread evenly, without the seed.
     #[must_use]
     pub fn place_in_order(&self, sequence: u128) -> (usize, u128) {
         // Each source takes its share of what the earlier sources left.
@@ -95,31 +95,31 @@ mod tests {
     #[test]
     fn every_sequence_of_a_source_occurs_once_and_shares_match_the_weights() {
         let mixture = Mixture::new(1, &[0.7, 0.2, 0.1]).unwrap();
-        check_places(|sequence| mixture.place(sequence), false);
-        check_places(|sequence| mixture.place_in_order(sequence), true);
+        check_positions(|sequence| mixture.locate(sequence), false);
+        check_positions(|sequence| mixture.place_in_order(sequence), true);
     }
 
-    fn check_places(place: impl Fn(u128) -> (usize, u128), is_in_order: bool) {
-        let places: Vec<_> = (0..2 * u128::from(BLOCK)).map(place).collect();
-        assert_eq!(places.iter().collect::<HashSet<_>>().len(), places.len());
+    fn check_positions(locate: impl Fn(u128) -> (usize, u128), is_in_order: bool) {
+        let positions: Vec<_> = (0..2 * u128::from(BLOCK)).map(locate).collect();
+        assert_eq!(positions.iter().collect::<HashSet<_>>().len(), positions.len());
         for (source, weight) in [0.7, 0.2, 0.1].into_iter().enumerate() {
             let of: Vec<u128> =
-                places.iter().filter(|place| place.0 == source).map(|place| place.1).collect();
+                positions.iter().filter(|position| position.0 == source).map(|position| position.1).collect();
             assert_eq!(*of.iter().max().unwrap() + 1, of.len() as u128, "without a gap");
             assert_eq!(of.is_sorted(), is_in_order);
-            assert!((of.len() as f64 / places.len() as f64 - weight).abs() < 1e-4);
+            assert!((of.len() as f64 / positions.len() as f64 - weight).abs() < 1e-4);
         }
         // A short range is mixed too.
-        let early = places[..1000].iter().filter(|place| place.0 == 0).count();
+        let early = positions[..1000].iter().filter(|position| position.0 == 0).count();
         assert!((650..750).contains(&early), "{early}");
     }
 
     #[test]
     fn seeds_give_other_orders_and_a_single_source_is_unchanged() {
-        let places =
-            |seed| (0..100).map(|n| Mixture::new(seed, &[1.0, 1.0]).unwrap().place(n)).collect::<Vec<_>>();
-        assert_ne!(places(1), places(2));
-        assert_eq!(Mixture::new(1, &[3.0]).unwrap().place(1 << 80), (0, 1 << 80));
+        let positions =
+            |seed| (0..100).map(|n| Mixture::new(seed, &[1.0, 1.0]).unwrap().locate(n)).collect::<Vec<_>>();
+        assert_ne!(positions(1), positions(2));
+        assert_eq!(Mixture::new(1, &[3.0]).unwrap().locate(1 << 80), (0, 1 << 80));
         assert_eq!(shares(&[1.0, 1.0, 1.0], 8), [3, 3, 2]);
         for weights in [vec![], vec![1.0, 0.0], vec![1.0, f64::NAN], vec![1.0, 1e-9]] {
             assert!(Mixture::new(1, &weights).is_err(), "{weights:?}");

@@ -30,7 +30,7 @@ impl OrderKind {
     }
 }
 
-/// The place of a sequence in training.
+/// The position of a sequence in training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// Number of the epoch, from 0.

@@ -81,7 +81,7 @@ impl Packing {
         self.packs.get(index).copied().unwrap_or(Pack { start: 0, tokens: 0 })
     }
 
-    /// Place of sequence `sequence` over all epochs, each shuffled, and its pack.
+    /// Position of sequence `sequence` over all epochs, each shuffled, and its pack.
     pub(crate) fn position(&self, sequence: u128) -> (Position, Pack) {
         let count = self.len().max(1);
         let epoch = (sequence / u128::from(count)) as u64;

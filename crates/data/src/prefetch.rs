@@ -18,7 +18,7 @@ type Answer = (MicroBatch, Result<(), Error>);
 
 /// Reads the micro-batches of a source before they are needed.
 ///
-/// [`Prefetcher::get`] is told which micro-batch is needed and which follow. A thread reads at most `depth`
+/// [`Prefetcher::get`] learns which micro-batch is needed and which follow. A thread reads at most `depth`
 /// of these while the caller works. The micro-batches equal those that the caller would read, and an error
 /// is returned by the call that needs the micro-batch. Dropping does not wait for the thread.
 pub struct Prefetcher {

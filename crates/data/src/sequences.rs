@@ -70,9 +70,9 @@ impl Source for Sequences {
             let length = (range.end - range.start) as usize;
             let (corpus, window) = (&self.slices[*slice].corpus, &mut window[..=length]);
             corpus.read(range.start, window)?;
-            if let Some(place) = window.iter().position(|token| *token as usize >= vocabulary) {
-                let (path, position) = corpus.locate(range.start + place as u64);
-                return Err(Error::BeyondVocabulary { path, position, token: window[place], vocabulary });
+            if let Some(offset) = window.iter().position(|token| *token as usize >= vocabulary) {
+                let (path, position) = corpus.locate(range.start + offset as u64);
+                return Err(Error::BeyondVocabulary { path, position, token: window[offset], vocabulary });
             }
             inputs[..length].copy_from_slice(&window[..length]);
             targets[..length].copy_from_slice(&window[1..]);

@@ -120,15 +120,15 @@ impl TokenSource {
     /// Component, and position in its training, of row `row` of micro-batch `number`.
     #[must_use]
     pub fn position(&self, number: u64, row: usize) -> (usize, Position) {
-        let (component, sequence) = self.place(number, row);
+        let (component, sequence) = self.locate(number, row);
         (component, self.components[component].training.training(sequence).0)
     }
 
     /// Component, and number of the sequence in it, of row `row` of micro-batch `number`.
-    fn place(&self, number: u64, row: usize) -> (usize, u128) {
+    fn locate(&self, number: u64, row: usize) -> (usize, u128) {
         let sequence = u128::from(number) * self.options.micro_batch as u128 + row as u128;
         match self.options.order {
-            OrderKind::Shuffled => self.mixture.place(sequence),
+            OrderKind::Shuffled => self.mixture.locate(sequence),
             OrderKind::Sequential => self.mixture.place_in_order(sequence),
         }
     }
@@ -156,7 +156,7 @@ impl TokenSource {
 
     /// The component and the tokens of row `row` of training micro-batch `number`.
     fn training_row(&self, number: u64, row: usize) -> (&Cut, Run) {
-        let (component, sequence) = self.place(number, row);
+        let (component, sequence) = self.locate(number, row);
         let cut = &self.components[component];
         (cut, cut.training.training(sequence).1)
     }

@@ -187,14 +187,14 @@ fn padded_windows_show_the_image_moved_and_mirrored() {
                     shown[index as usize] == expected
                 })
             };
-            let places = (-4..=4).flat_map(|dx| (-4..=4).map(move |dy| (dx, dy)));
-            let found = places.flat_map(|(dx, dy)| [(false, dx, dy), (true, dx, dy)]);
+            let positions = (-4..=4).flat_map(|dx| (-4..=4).map(move |dy| (dx, dy)));
+            let found = positions.flat_map(|(dx, dy)| [(false, dx, dy), (true, dx, dy)]);
             let (flip, dx, dy) = found.into_iter().find(|(flip, dx, dy)| at(*flip, *dx, *dy)).unwrap();
             moves.insert((dx, dy));
             mirrored += usize::from(flip);
         }
     }
-    // 240 samples over 81 places; five standard errors of half of them.
+    // 240 samples over 81 offsets; five standard errors of half of them.
     assert!(moves.len() > 70, "{}", moves.len());
     assert!((81..=159).contains(&mirrored), "{mirrored}");
 }
@@ -215,9 +215,9 @@ fn folders() -> TempDir {
             let inner = folder.path().join(part).join(class).join("more");
             fs::create_dir_all(&inner).unwrap();
             for index in 0..count {
-                let place =
+                let position =
                     if index % 2 == 0 { inner.clone() } else { inner.parent().unwrap().to_path_buf() };
-                write_png(&place.join(format!("{index}.PNG")), 20 + 30 * index, 90, colour);
+                write_png(&position.join(format!("{index}.PNG")), 20 + 30 * index, 90, colour);
             }
             fs::write(inner.join("readme.txt"), "no image").unwrap();
         }
@@ -312,8 +312,8 @@ fn mixtures_are_of_two_images_and_their_classes() {
         assert_eq!(batch.targets.shape, [4, 3]);
         let pixels = batch.inputs.pixels().unwrap().chunks_exact(IMAGE);
         let targets = batch.targets.tokens().unwrap().chunks_exact(3);
-        for (place, (pixels, target)) in pixels.zip(targets).enumerate() {
-            let ((own, class), (other, other_class)) = (&whole[place], &whole[place ^ 1]);
+        for (position, (pixels, target)) in pixels.zip(targets).enumerate() {
+            let ((own, class), (other, other_class)) = (&whole[position], &whole[position ^ 1]);
             assert_eq!(target[..2], [*class, *other_class]);
             let share = f64::from(target[2]) / f64::from(SHARES);
             for (at, found) in pixels.iter().enumerate() {

@@ -105,12 +105,15 @@ fn an_image_is_a_function_of_its_number() {
     let six = train(IMAGES, 1);
     assert_eq!(six.inputs.shape, [6, 12, 12, 3]);
     assert_eq!(six.targets.shape, [6]);
-    for place in 0..3 {
-        let two = train(pairs, 3 + place as u64);
+    for position in 0..3 {
+        let two = train(pairs, 3 + position as u64);
         let image = 12 * 12 * 3;
-        let (from, to) = (2 * place * image, (2 * place + 2) * image);
+        let (from, to) = (2 * position * image, (2 * position + 2) * image);
         assert_eq!(two.inputs.pixels().unwrap(), &six.inputs.pixels().unwrap()[from..to]);
-        assert_eq!(two.targets.tokens().unwrap(), &six.targets.tokens().unwrap()[2 * place..2 * place + 2]);
+        assert_eq!(
+            two.targets.tokens().unwrap(),
+            &six.targets.tokens().unwrap()[2 * position..2 * position + 2]
+        );
     }
 }
 

@@ -284,8 +284,8 @@ fn a_sequential_mixture_reads_each_source_in_order() {
     let options = TokenOptions { order: OrderKind::Sequential, ..OPTIONS };
     let mixed = TokenSource::new(vec![component(3.0), component(1.0)], Tokenizer::Bytes, &options).unwrap();
     let mut next = [0, 0];
-    for place in (0..150).map(|n| mixed.position(n / 3, (n % 3) as usize)) {
-        let (component, position) = place;
+    for located in (0..150).map(|n| mixed.position(n / 3, (n % 3) as usize)) {
+        let (component, position) = located;
         assert_eq!((position.epoch, position.start), (0, next[component]));
         next[component] += 8;
     }

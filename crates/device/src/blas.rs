@@ -103,7 +103,7 @@ fn row_tile(rows: usize) -> usize {
     rows.div_ceil(4).next_multiple_of(32).clamp(32, 256)
 }
 
-#[expect(clippy::too_many_arguments, reason = "a tile of a matmul is given by its operands and its position")]
+#[expect(clippy::too_many_arguments, reason = "a tile of a matmul is named by its operands and its position")]
 fn tile_product(
     a: MatrixRef<'_>,
     b: MatrixRef<'_>,

@@ -25,7 +25,7 @@ impl Format {
         }
         let (sign, magnitude) = (u8::from(value.is_sign_negative()) << 7, value.abs());
         let exponent = ((magnitude.to_bits() >> 23) as i32 - 127).max(self.smallest);
-        // Units in the last place at this exponent; the implicit bit makes the exponent's field 1 by itself.
+        // Units in the last digit at this exponent; the implicit bit makes the exponent's field 1 by itself.
         let units = magnitude / power(exponent - self.mantissa as i32);
         let units = units.round_ties_even() as u32;
         let code = units.saturating_add(((exponent - self.smallest) as u32) << self.mantissa);

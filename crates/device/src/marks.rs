@@ -16,7 +16,7 @@ pub struct Mark {
 }
 
 impl Device {
-    /// Marks the end of the work given to the compute stream so far. The call does not wait; it takes one
+    /// Marks the end of the work enqueued on the compute stream so far. The call does not wait; it takes one
     /// event of a pool. [`Mark::until`] gives the time between two marks once both are reached. Errors: the
     /// driver's.
     pub fn mark(&self) -> Result<Mark> {

@@ -2,7 +2,7 @@
 //! device's. A tool names its library in the environment; without one, nothing is loaded and nothing is done.
 //!
 //! The tool's library gets a table of slots, into which it writes the functions that it wants to be called.
-#![allow(unsafe_code)] // a tool's library is loaded, given tables, and called through them
+#![allow(unsafe_code)] // a tool's library is loaded, and called through them
 
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::ptr;
@@ -89,10 +89,10 @@ extern "C" fn module_functions(module: c_int, table: *mut *const *const Slot, si
     if table.is_null() {
         return 0;
     }
-    // SAFETY: the tool passes a place for the table's address.
+    // SAFETY: the tool passes an address for the table's address.
     unsafe { table.write(ADDRESSES.0[module].as_ptr()) };
     if !size.is_null() {
-        // At most 16. SAFETY: the tool passes a place for the table's length.
+        // At most 16. SAFETY: the tool passes an address for the table's length.
         unsafe { size.write(SIZES[module] as c_uint) };
     }
     1

@@ -15,7 +15,7 @@ impl Device {
         self.copy_from_host_on(values, target, StreamKind::Compute)
     }
 
-    /// Does [`Device::copy_from_host`] on the given stream.
+    /// Does [`Device::copy_from_host`] on a chosen stream.
     pub fn copy_from_host_on<T: Element>(
         &self,
         values: &[T],
@@ -47,7 +47,7 @@ impl Device {
         Ok(())
     }
 
-    /// Copies elements of any type, given as bytes, to `target` of the same length.
+    /// Copies elements of any type, as bytes, to `target` of the same length.
     pub fn copy_bytes_from_host(&self, bytes: &[u8], target: Region<'_>) -> Result<()> {
         same_length("copy_bytes_from_host", bytes.len(), target.bytes)?;
         match (self.gpu_to_use()?, words(target)) {
@@ -109,7 +109,7 @@ impl Device {
         self.copy_on(source, target, StreamKind::Compute)
     }
 
-    /// Does [`Device::copy`] on the given stream.
+    /// Does [`Device::copy`] on a chosen stream.
     pub fn copy_on(&self, source: Region<'_>, target: Region<'_>, stream: StreamKind) -> Result<()> {
         same_length("copy", source.bytes, target.bytes)?;
         match (self.gpu_to_use()?, words(source) && words(target)) {

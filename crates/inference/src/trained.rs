@@ -16,9 +16,9 @@ use run::{Result, RunError};
 /// A trained model.
 #[derive(Clone, Debug)]
 pub(crate) struct Trained {
-    /// Its run's configuration, or the one that its folder implies.
+    /// Configuration of the run, or the one that the folder implies.
     pub(crate) config: RunConfig,
-    /// Its weights.
+    /// Trained weights.
     pub(crate) weights: Arc<dyn Weights>,
     /// The folder of Hugging Face, or the directory of the run.
     home: PathBuf,
@@ -93,7 +93,7 @@ impl Trained {
         Ok(found)
     }
 
-    /// Returns the chat template: the one that the run was given, or that of its model's folder. Errors:
+    /// Returns the chat template: that of the run, or that of its model's folder. Errors:
     /// there is none, or it cannot be read.
     pub(crate) fn chat_template(&self) -> Result<ChatTemplate> {
         let own = ChatTemplate::beside(&self.home.join(TOKENIZER));

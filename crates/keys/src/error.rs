@@ -8,7 +8,7 @@ use crate::origin::Origin;
 /// The result of reading a configuration.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Reason why a configuration is refused. The text is one sentence with the place, the key and the value.
+/// Reason why a configuration is refused. The text is one sentence with the origin, the key and the value.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file cannot be read.

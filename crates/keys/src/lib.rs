@@ -7,11 +7,11 @@
 //! suggestion for a misspelt name, the resolved text, and the [`reference()`].
 //!
 //! This crate contains no keys. `config` and the model families of `nn` define theirs with it, collect them
-//! in a [`Table`], and read a file and the command line through [`Given`].
+//! in a [`Table`], and read a file and the command line through [`RawValues`].
 //!
 //! ```
 //! use std::path::Path;
-//! use keys::{Given, Row, Section, Table, Takes};
+//! use keys::{RawValues, Row, Section, Table, Takes};
 //!
 //! keys::section! {
 //!     /// `[oven]`: how to bake.
@@ -26,10 +26,10 @@
 //! }
 //!
 //! let table = Table::new(Oven::keys().into_iter().cloned().collect());
-//! let given = Given::parse(&table, "[oven]\ndegrees = 90\n", "bread.toml", Path::new("/"), &[])?;
-//! assert_eq!(Oven::read(&given)?, Oven { degrees: 90, minutes: 30 });
+//! let raw = RawValues::parse(&table, "[oven]\ndegrees = 90\n", "bread.toml", Path::new("/"), &[])?;
+//! assert_eq!(Oven::read(&raw)?, Oven { degrees: 90, minutes: 30 });
 //!
-//! let given = Given::parse(&table, "[oven]\ndegrees = 900\n", "bread.toml", Path::new("/"), &[])?;
+//! let raw = RawValues::parse(&table, "[oven]\ndegrees = 900\n", "bread.toml", Path::new("/"), &[])?;
 //! assert_eq!(
 //!     Oven::read(&given).unwrap_err().to_string(),
 //!     "bread.toml:2: oven.degrees = 900 is not an integer from 50 to 300",
@@ -41,11 +41,11 @@ mod codec;
 mod document;
 mod entry;
 mod error;
-mod given;
 mod key;
 mod origin;
 mod origins;
 mod overrides;
+mod raw_values;
 mod reference;
 mod row;
 mod section;
@@ -55,10 +55,10 @@ mod value;
 
 pub use codec::Reading;
 pub use error::{Error, Result};
-pub use given::{Given, Implied};
 pub use key::{Default, Key, Only, Renamed};
 pub use origin::Origin;
 pub use origins::Origins;
+pub use raw_values::{Implied, RawValues};
 pub use reference::{defaults, reference};
 pub use row::Row;
 pub use section::{KeyValues, Section};

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// The place where a value was written, as messages name it.
+/// The origin of a value, as messages name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// A line of the configuration file, from 1; no line for a value that is not in the file.
     File {
-        /// Name of the file as given.
+        /// Name of the file as written.
         name: String,
         /// Number of the line, if any.
         line: Option<usize>,

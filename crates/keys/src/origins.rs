@@ -9,37 +9,34 @@ use crate::value::Value;
 #[derive(Clone, Debug, Default)]
 pub struct Origins {
     name: String,
-    given: BTreeMap<&'static str, Origin>,
+    raw: BTreeMap<&'static str, Origin>,
     numbers: BTreeMap<&'static str, String>,
 }
 
 impl Origins {
     /// Creates the origins of values of a file called `name`, each with its text if it is a number.
-    pub(crate) fn new(
-        name: &str,
-        given: impl Iterator<Item = (&'static str, Origin, Option<String>)>,
-    ) -> Self {
+    pub(crate) fn new(name: &str, raw: impl Iterator<Item = (&'static str, Origin, Option<String>)>) -> Self {
         let mut origins = Origins { name: name.to_owned(), ..Origins::default() };
-        for (key, origin, number) in given {
-            origins.given.insert(key, origin);
+        for (key, origin, number) in raw {
+            origins.raw.insert(key, origin);
             origins.numbers.extend(number.map(|number| (key, number)));
         }
         origins
     }
 
-    /// Returns `value` of `key` as TOML: the given text if it is the same number.
+    /// Returns `value` of `key` as TOML: the text as written if it is the same number.
     #[must_use]
-    pub fn as_given(&self, key: &str, value: &Value) -> String {
+    pub fn as_written(&self, key: &str, value: &Value) -> String {
         let Value::Float(number) = value else { return value.to_string() };
-        let given = self.numbers.get(key).filter(|text| text.parse() == Ok(*number));
-        given.cloned().unwrap_or_else(|| value.to_string())
+        let raw = self.numbers.get(key).filter(|text| text.parse() == Ok(*number));
+        raw.cloned().unwrap_or_else(|| value.to_string())
     }
 
     /// Returns where `key` (`section.key`) was written; the file as a whole if it has its default.
     #[must_use]
     pub fn of(&self, key: &str) -> Origin {
         let file = || Origin::File { name: self.name.clone(), line: None };
-        self.given.get(key).cloned().unwrap_or_else(file)
+        self.raw.get(key).cloned().unwrap_or_else(file)
     }
 }
 

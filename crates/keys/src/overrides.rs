@@ -23,7 +23,7 @@ pub(crate) fn entry(table: &Table, argument: &str) -> Result<(&'static str, Entr
         return Err(Error::BadOverride { origin });
     }
     // Shells remove the quotes of strings. Therefore text that is not TOML is a string, and so is any
-    // unquoted text given to a key of strings.
+    // unquoted text for a key of strings.
     let string = match key.takes {
         Takes::Text | Takes::Choice(_) => !text.starts_with(['"', '\'']),
         Takes::ChoiceOrIntegers(..) => !text.starts_with(['"', '\'', '[']),

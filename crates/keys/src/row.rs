@@ -2,8 +2,8 @@
 
 use crate::codec::{self, Reading};
 use crate::error::Result;
-use crate::given::Given;
 use crate::key::{Default, Key, Only, Renamed};
+use crate::raw_values::RawValues;
 use crate::takes::{Interval, Takes};
 use crate::value::Value;
 
@@ -15,8 +15,8 @@ pub struct Row<T> {
     pub(crate) key: Key,
     read: fn(&Value, &Takes) -> Reading<T>,
     write: fn(&T) -> Value,
-    rule: Option<fn(&Given) -> Result<Value>>,
-    finish: Option<fn(T, &Given) -> Result<T>>,
+    rule: Option<fn(&RawValues) -> Result<Value>>,
+    finish: Option<fn(T, &RawValues) -> Result<T>>,
 }
 
 impl<T> Row<T> {
@@ -35,7 +35,7 @@ impl<T> Row<T> {
 
     /// Sets a default that follows from other keys: the rule in words and as code.
     #[must_use]
-    pub const fn derived(mut self, words: &'static str, rule: fn(&Given) -> Result<Value>) -> Self {
+    pub const fn derived(mut self, words: &'static str, rule: fn(&RawValues) -> Result<Value>) -> Self {
         self.key.default = Default::Derived(words);
         self.rule = Some(rule);
         self
@@ -87,7 +87,7 @@ impl<T> Row<T> {
 
     /// Passes the value that was read, or the default, through `finish`, which may read other keys.
     #[must_use]
-    pub const fn finish(mut self, finish: fn(T, &Given) -> Result<T>) -> Self {
+    pub const fn finish(mut self, finish: fn(T, &RawValues) -> Result<T>) -> Self {
         self.finish = Some(finish);
         self
     }
@@ -113,17 +113,17 @@ impl<T> Row<T> {
         &self.key
     }
 
-    /// Reads the given value or the default.
+    /// Reads the configured value or the default.
     ///
     /// # Errors
     /// A value that the key does not accept.
-    pub fn read(&self, given: &Given) -> Result<T> {
-        let value = match self.rule.filter(|_| !given.is_given(self.key.path)) {
-            Some(rule) => given.read_value(&self.key, rule(given)?, self.read)?,
-            None => given.read(&self.key, self.read)?,
+    pub fn read(&self, raw: &RawValues) -> Result<T> {
+        let value = match self.rule.filter(|_| !raw.is_set(self.key.path)) {
+            Some(rule) => raw.read_value(&self.key, rule(raw)?, self.read)?,
+            None => raw.read(&self.key, self.read)?,
         };
         match self.finish {
-            Some(finish) => finish(value, given),
+            Some(finish) => finish(value, raw),
             None => Ok(value),
         }
     }

@@ -1,8 +1,8 @@
 //! Sections: structs that are defined together with their rows.
 
 use crate::error::Result;
-use crate::given::Given;
 use crate::key::Key;
+use crate::raw_values::RawValues;
 use crate::value::Value;
 
 /// The values of a section's keys.
@@ -20,7 +20,7 @@ pub trait Section: KeyValues + Sized {
     ///
     /// # Errors
     /// The first value that its key does not accept.
-    fn read(given: &Given) -> Result<Self>;
+    fn read(raw: &RawValues) -> Result<Self>;
 }
 
 /// Defines a section: a struct, the rows of its keys, and [`Section`] and [`KeyValues`] for it.
@@ -62,8 +62,8 @@ macro_rules! section {
                     vec![$($field.key()),+]
                 }
 
-                fn read(given: &$crate::Given) -> $crate::Result<Self> {
-                    Ok(Self { $($field: $field.read(given)?),+ })
+                fn read(raw: &$crate::RawValues) -> $crate::Result<Self> {
+                    Ok(Self { $($field: $field.read(raw)?),+ })
                 }
             }
 

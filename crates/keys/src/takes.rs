@@ -25,7 +25,7 @@ pub enum Takes {
     Texts,
     /// A list of tables with these keys.
     Tables(&'static [&'static str]),
-    /// A list of at least the given number of integers, each within the bounds.
+    /// A list of at least a number of integers, each within the bounds.
     Integers(usize, u64, u64),
     /// A list of at least one number in an interval.
     Numbers(Interval),

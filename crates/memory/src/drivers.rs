@@ -71,7 +71,7 @@ impl Counting {
         self.ranges.len()
     }
 
-    /// Marks all work given to `stream` so far as finished.
+    /// Marks all work enqueued on `stream` so far as finished.
     pub fn finish(&mut self, stream: Stream) {
         self.finished.insert(stream, self.recorded);
     }

@@ -43,7 +43,7 @@ pub enum AllocationError {
         problem: &'static str,
     },
     /// The driver returned an address at which no block can start.
-    #[error("the driver placed a segment at {address:#x}, which is not a multiple of 512")]
+    #[error("the driver returned a segment at {address:#x}, which is not a multiple of 512")]
     Misplaced {
         /// Address that the driver returned.
         address: u64,

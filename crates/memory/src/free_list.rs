@@ -47,7 +47,7 @@ pub(crate) struct FreeList {
     /// The bins, each sorted in descending order, so that the smallest entry is popped from the end.
     bins: Vec<VecDeque<Entry>>,
     occupied: [u64; WORDS],
-    /// Which words of `occupied` are not zero.
+    /// Bits of the words of `occupied` that are not zero.
     summary: u32,
 }
 
@@ -80,8 +80,8 @@ impl FreeList {
         if entries.back().is_none_or(|last| last.key() > key) {
             entries.push_back(entry);
         } else {
-            let place = entries.partition_point(|e| e.key() > key);
-            entries.insert(place, entry);
+            let number = entries.partition_point(|e| e.key() > key);
+            entries.insert(number, entry);
         }
         self.occupied[bin / 64] |= 1 << (bin % 64);
         self.summary |= 1 << (bin / 64);

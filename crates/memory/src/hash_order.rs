@@ -84,11 +84,11 @@ impl<K: HashKey, V> Table<K, V> {
         }
         let mut carried = Slot { key, value, distance: 0 };
         let mut at = self.home(key);
-        let mut placed: Option<usize> = None;
+        let mut insertion: Option<usize> = None;
         loop {
             if carried.distance == probe_limit(self.capacity) {
                 // A displaced entry that finds no slot is the first to be inserted after growing.
-                if let Some(first) = placed
+                if let Some(first) = insertion
                     && let Some(slot) = self.slots[first].as_mut()
                 {
                     std::mem::swap(&mut slot.key, &mut carried.key);
@@ -105,7 +105,7 @@ impl<K: HashKey, V> Table<K, V> {
                 }
                 Some(slot) if slot.distance < carried.distance => {
                     std::mem::swap(slot, &mut carried);
-                    placed.get_or_insert(at);
+                    insertion.get_or_insert(at);
                 }
                 Some(_) => {}
             }

@@ -92,7 +92,7 @@ impl Pool {
     }
 }
 
-/// A small and a large pool for one private use. Their indices are `2 + 2·place` and the one after it.
+/// A small and a large pool for one private use. Their indices are `2 + 2·position` and the one after it.
 #[derive(Debug)]
 pub(crate) struct PrivatePool {
     pub(crate) id: PoolId,

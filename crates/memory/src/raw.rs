@@ -24,7 +24,7 @@ pub struct Placement {
     /// Key that breaks ties between equally good blocks, before the address.
     ///
     /// Two segments that live at the same time have different orders. A driver whose addresses are
-    /// unpredictable numbers its segments; one whose addresses are given (a replay) uses the address.
+    /// unpredictable numbers its segments; one with recorded addresses (a replay) uses the address.
     pub order: u64,
 }
 
@@ -90,7 +90,7 @@ pub trait RawMemory {
     fn unmap(&mut self, address: u64, bytes: u64, page: u64) -> Result<(), RawError>;
     /// Returns the memory of the device.
     fn capacity(&self) -> Capacity;
-    /// Records an event after the work given to `stream` so far.
+    /// Records an event after the work enqueued on `stream` so far.
     ///
     /// # Errors
     /// [`RawError::Driver`].

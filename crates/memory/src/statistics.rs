@@ -232,17 +232,17 @@ impl Statistics {
     /// The value of a key such as `allocated_bytes.all.peak`.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<i64> {
-        let place = KEYS.binary_search_by(|(k, _)| k.as_str().cmp(key)).ok()?;
-        Some(self.at(KEYS[place].1))
+        let index = KEYS.binary_search_by(|(k, _)| k.as_str().cmp(key)).ok()?;
+        Some(self.at(KEYS[index].1))
     }
 
     /// All 122 keys with their values, sorted by key.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, i64)> + '_ {
-        KEYS.iter().map(|(key, place)| (key.as_str(), self.at(*place)))
+        KEYS.iter().map(|(key, index)| (key.as_str(), self.at(*index)))
     }
 
-    fn at(&self, place: Location) -> i64 {
-        match place {
+    fn at(&self, index: Location) -> i64 {
+        match index {
             Location::Array(metric, kind, f) => self.arrays[metric][kind].fields()[f].1,
             Location::OversizeAllocations(f) => self.oversize_allocations.fields()[f].1,
             Location::OversizeSegments(f) => self.oversize_segments.fields()[f].1,

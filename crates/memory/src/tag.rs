@@ -26,7 +26,7 @@ pub enum Category {
     Communication,
     /// Batches from the loader.
     Input,
-    /// Memory whose purpose was not given.
+    /// Memory without a stated purpose.
     #[default]
     Other,
 }

@@ -70,7 +70,7 @@ const PIECES: [&[u8]; 20] = [
     b"expandable_segments:True",
 ];
 
-/// Mutates a few places: flips bits, inserts, cuts or repeats pieces, makes numbers extreme.
+/// Mutates a few offsets: flips bits, inserts, cuts or repeats pieces, makes numbers extreme.
 fn mutate(data: &mut Vec<u8>, random: &mut Random) {
     for _ in 0..=random.below(4) {
         let at = random.below(data.len() + 1);

@@ -52,7 +52,7 @@ fn tampered(from: &str, to: &str) -> String {
 fn every_kind_of_difference_is_detected() {
     let report = replay_bytes(tampered("", "").as_bytes()).unwrap();
     assert_eq!((report.operations, report.mismatches, report.first), (5, 0, None));
-    for (from, to, said) in [
+    for (from, to, message) in [
         ("[1,2097152,0]]", "[1,2097153,0]]", "reserved_bytes.all.current is 2097152, recorded 2097153"),
         (",4194304,[1", ",4194816,[1", "address is 0x400000, recorded 0x400200"),
         (
@@ -78,7 +78,7 @@ fn every_kind_of_difference_is_detected() {
         let report = replay_bytes(tampered(from, to).as_bytes()).unwrap();
         assert!(report.mismatches > 0, "{from} -> {to}");
         let first = report.first.unwrap();
-        assert!(first.contains(said), "{from} -> {to}: {first}");
+        assert!(first.contains(message), "{from} -> {to}: {first}");
     }
 }
 
@@ -116,9 +116,9 @@ fn files_that_are_not_recordings_are_refused() {
         (b"{\"device_total\": 1, \"name\": \"n\", \"ops\": [{\"op\": \"dance\", \"d\": []}], \"final_segments\": []}", "dance"),
         (b"{\"device_total\": 1, \"name\": \"n\", \"ops\": [{\"op\": \"f p\", \"d\": [[121, 0]]}]}", "no counter 121"),
     ];
-    for (bytes, said) in cases {
+    for (bytes, message) in cases {
         let error = parse(bytes).unwrap_err().to_string();
-        assert!(error.contains(said), "{}: {error}", String::from_utf8_lossy(bytes));
+        assert!(error.contains(message), "{}: {error}", String::from_utf8_lossy(bytes));
     }
     assert!(replay(Path::new("/nowhere/at/all")).unwrap_err().to_string().contains("cannot be read"));
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use autograd::precision::PrecisionTable;
 use device::DType;
-use keys::{Given, Key, KeyValues, Section};
+use keys::{Key, KeyValues, RawValues, Section};
 use tensor::ops::attention::Heads;
 
 use crate::error::Result;
@@ -26,7 +26,7 @@ pub const MOST_LAYERS: u64 = 10_000;
 pub struct Family {
     name: &'static str,
     keys: fn() -> Vec<&'static Key>,
-    read: fn(&Given, usize) -> keys::Result<Arc<dyn ModelSpec>>,
+    read: fn(&RawValues, usize) -> keys::Result<Arc<dyn ModelSpec>>,
     takes_tokens: bool,
     hugging_face: Option<HuggingFaceConfig>,
 }
@@ -74,8 +74,8 @@ impl Family {
     ///
     /// # Errors
     /// A value that its key does not accept.
-    pub fn read(&self, given: &Given, tokens: usize) -> keys::Result<Arc<dyn ModelSpec>> {
-        (self.read)(given, tokens)
+    pub fn read(&self, raw: &RawValues, tokens: usize) -> keys::Result<Arc<dyn ModelSpec>> {
+        (self.read)(raw, tokens)
     }
 
     /// The translation of Hugging Face's `config.json` into the family's keys; `None` if Hugging Face has no
@@ -86,8 +86,11 @@ impl Family {
     }
 }
 
-fn read<S: Section + ModelSpec + 'static>(given: &Given, tokens: usize) -> keys::Result<Arc<dyn ModelSpec>> {
-    Ok(Arc::new(S::read(given)?.with_default_vocabulary(tokens)))
+fn read<S: Section + ModelSpec + 'static>(
+    raw: &RawValues,
+    tokens: usize,
+) -> keys::Result<Arc<dyn ModelSpec>> {
+    Ok(Arc::new(S::read(raw)?.with_default_vocabulary(tokens)))
 }
 
 /// A model of one family with its sizes, which are the values of the family's keys.
@@ -119,7 +122,7 @@ pub trait ModelSpec: KeyValues + Debug + Send + Sync {
     ///
     /// # Errors
     /// The first values that contradict each other, named by their keys.
-    fn check(&self, given: &Given, conditions: &Conditions) -> keys::Result<()>;
+    fn check(&self, raw: &RawValues, conditions: &Conditions) -> keys::Result<()>;
 
     /// Builds the layers of `stage` in `parameters`, an empty list with their device, type and initial
     /// values.

@@ -4,9 +4,9 @@ use autograd::ops::Fp8Recipe;
 use device::DType;
 use glob::Pattern;
 
-/// The place of a linear layer in a model.
+/// The role of a linear layer in a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinearPlace {
+pub enum LinearRole {
     /// Between others.
     Inner,
     /// The layer that gives the model's result.
@@ -47,9 +47,9 @@ impl Fp8Layers {
 
     /// Returns whether the layer `name` is chosen; `is_first` says whether it is the model's first one.
     #[must_use]
-    pub fn selects(&self, name: &str, place: LinearPlace, is_first: bool) -> bool {
+    pub fn selects(&self, name: &str, role: LinearRole, is_first: bool) -> bool {
         match self.layers.is_empty() {
-            true => place == LinearPlace::Inner && !is_first,
+            true => role == LinearRole::Inner && !is_first,
             false => self.layers.iter().any(|pattern| pattern.matches(name)),
         }
     }

@@ -65,7 +65,7 @@ pub use buffers::ModelBuffer;
 pub use error::{NnError, Result};
 pub use families::Families;
 pub use family::{Conditions, Examples, Family, MOST_EXTENT, MOST_LAYERS, ModelSpec, Searchable};
-pub use fp8::{Fp8Layers, LinearPlace};
+pub use fp8::{Fp8Layers, LinearRole};
 pub use hugging_face::{
     AdapterConfig, FolderConfig, FolderKeys, FolderTensor, HuggingFaceConfig, HuggingFaceModel,
 };

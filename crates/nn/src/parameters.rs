@@ -13,7 +13,7 @@ use tensor::{Shape, Tensor};
 
 use crate::buffers::ModelBuffer;
 use crate::error::{NnError, Result};
-use crate::fp8::{Fp8Layers, LinearPlace};
+use crate::fp8::{Fp8Layers, LinearRole};
 use crate::hugging_face::FolderTensor;
 use crate::init::Init;
 use crate::lora::Lora;
@@ -153,11 +153,11 @@ impl Parameters {
         &mut self,
         layer: &str,
         weight: &Weight,
-        place: LinearPlace,
+        role: LinearRole,
     ) -> Result<Option<Fp8Weight>> {
         let is_first = std::mem::take(&mut self.is_first);
         self.linear_layers.push(layer.to_owned());
-        let Some(fp8) = self.fp8.as_ref().filter(|fp8| fp8.selects(layer, place, is_first)) else {
+        let Some(fp8) = self.fp8.as_ref().filter(|fp8| fp8.selects(layer, role, is_first)) else {
             return Ok(None);
         };
         let [outputs, inputs] = [weight.tensor().shape().rows(), weight.tensor().shape().columns()];

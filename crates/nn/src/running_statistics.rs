@@ -35,7 +35,7 @@ pub struct RunningStatistics {
 struct Norm {
     name: String,
     channels: usize,
-    /// Its first average; the variances follow the means.
+    /// First average of the layer; the variances follow the means.
     first: usize,
 }
 

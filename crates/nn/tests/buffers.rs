@@ -95,21 +95,21 @@ fn names_are_unique_and_values_match_the_shape() {
     let mut parameters = Parameters::new(&device, 1, DType::F32);
     parameters.create_buffer("mean", [2], &[0.0f32; 2]).unwrap();
     parameters.create("weight", [2], Init::Constant(0.0)).unwrap();
-    let said = |error: nn::NnError| error.to_string();
+    let message = |error: nn::NnError| error.to_string();
     let taken = "made twice";
     assert_eq!(
-        said(parameters.create_buffer("mean", [2], &[0.0f32; 2]).unwrap_err()),
+        message(parameters.create_buffer("mean", [2], &[0.0f32; 2]).unwrap_err()),
         format!("mean: {taken}")
     );
     assert_eq!(
-        said(parameters.create_buffer("weight", [2], &[0u32; 2]).unwrap_err()),
+        message(parameters.create_buffer("weight", [2], &[0u32; 2]).unwrap_err()),
         format!("weight: {taken}")
     );
     assert_eq!(
-        said(parameters.create("mean", [2], Init::Constant(0.0)).unwrap_err()),
+        message(parameters.create("mean", [2], Init::Constant(0.0)).unwrap_err()),
         format!("mean: {taken}")
     );
-    let short = said(parameters.create_buffer("short", [2], &[0.0f32]).unwrap_err());
+    let short = message(parameters.create_buffer("short", [2], &[0.0f32]).unwrap_err());
     assert!(short.starts_with("short: "), "{short}");
     assert_eq!(parameters.buffers().len(), 1);
 }

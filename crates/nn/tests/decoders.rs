@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use autograd::{CachedPass, Gradients, Mode, Pass, Tape};
 use device::{Category, DType, Device, DeviceOptions};
-use keys::{Given, Key, Section, Table};
+use keys::{Key, RawValues, Section, Table};
 use nn::models::{Gpt, GptSizes, Llama, LlamaSizes};
 use nn::{Input, Model, ModelSpec, Parameters, Recompute, Stage};
 use tensor::Tensor;
@@ -32,17 +32,17 @@ const MODELS: &[(&str, &[&str])] = &[
     ("llama", &["model.tied=true", "model.loss_pieces=8"]),
 ];
 
-fn given(keys: Vec<&'static Key>, set: &[&str]) -> Given {
+fn raw(keys: Vec<&'static Key>, set: &[&str]) -> RawValues {
     let table = Table::new(keys.into_iter().cloned().collect());
     let set: Vec<String> = set.iter().map(ToString::to_string).collect();
-    Given::parse(&table, SIZES, "model.toml", Path::new("/"), &set).unwrap()
+    RawValues::parse(&table, SIZES, "model.toml", Path::new("/"), &set).unwrap()
 }
 
 fn model(device: &Device, family: &str, set: &[&str], recompute: Recompute) -> Box<dyn Model> {
     let stage = Stage::whole(2);
     match family {
         "gpt" => {
-            let sizes = GptSizes::read(&given(GptSizes::keys(), set)).unwrap();
+            let sizes = GptSizes::read(&raw(GptSizes::keys(), set)).unwrap();
             Box::new(
                 Gpt::new(Parameters::new(device, 1, DType::F32), sizes, &stage)
                     .unwrap()
@@ -50,7 +50,7 @@ fn model(device: &Device, family: &str, set: &[&str], recompute: Recompute) -> B
             )
         }
         _ => {
-            let sizes = LlamaSizes::read(&given(LlamaSizes::keys(), set)).unwrap();
+            let sizes = LlamaSizes::read(&raw(LlamaSizes::keys(), set)).unwrap();
             Box::new(
                 Llama::new(Parameters::new(device, 1, DType::F32), &sizes, &stage)
                     .unwrap()
@@ -62,8 +62,8 @@ fn model(device: &Device, family: &str, set: &[&str], recompute: Recompute) -> B
 
 fn spec(family: &str, set: &[&str]) -> Box<dyn ModelSpec> {
     match family {
-        "gpt" => Box::new(GptSizes::read(&given(GptSizes::keys(), set)).unwrap()),
-        _ => Box::new(LlamaSizes::read(&given(LlamaSizes::keys(), set)).unwrap()),
+        "gpt" => Box::new(GptSizes::read(&raw(GptSizes::keys(), set)).unwrap()),
+        _ => Box::new(LlamaSizes::read(&raw(LlamaSizes::keys(), set)).unwrap()),
     }
 }
 

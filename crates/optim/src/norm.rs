@@ -33,7 +33,7 @@ impl GradientNorm {
         Self::with(device, sums, None, Table::of_gradients(device, slots.len())?, max_norm)
     }
 
-    /// Does the same for parts of parameters with `sizes` elements. A part is given by the parameter's index
+    /// Does the same for parts of parameters with `sizes` elements. A part is named by the parameter's index
     /// and the index of the part's first element, a multiple of [`ops::norm::CHUNK`]. Errors: out of memory.
     pub fn of_parts(
         device: &Device,

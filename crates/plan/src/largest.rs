@@ -99,13 +99,13 @@ pub struct Largest {
 }
 
 /// Searches for the largest value of the key `name` (such as `width`) with which the configuration fits, by
-/// doubling and bisection: a larger value is assumed to need no less memory. `heard` is called for every
+/// doubling and bisection: a larger value is assumed to need no less memory. `on_result` is called for every
 /// configuration tried. Errors: a model without such a key, and those of a plan.
 pub fn search_largest(
     config: RunConfig,
     options: &PlanOptions,
     name: &str,
-    heard: &mut dyn FnMut(&Try),
+    on_result: &mut dyn FnMut(&Try),
 ) -> Result<Largest> {
     let device = options.target.device(options.capacity)?;
     let connected = config.world_size() > 1;
@@ -119,7 +119,7 @@ pub fn search_largest(
         let value = steps.saturating_mul(step);
         let outcome = outcome(&setup, sets(&searched, &setup.config, value))?;
         let tried = Try { value, outcome };
-        heard(&tried);
+        on_result(&tried);
         Ok(tried)
     };
     let fits = |tried: &Try| matches!(tried.outcome, Outcome::Fits(_));

@@ -96,9 +96,9 @@ pub(crate) fn plan_recording(setup: &Setup, rank: usize, events: usize) -> Resul
             return Ok(round.plan);
         }
     }
-    let place = setup.config.origins.of("memory.preallocate");
+    let index = setup.config.origins.of("memory.preallocate");
     Err(PlanError::Refused(format!(
-        "{place}: after the start, rank {rank} still requests memory from its driver in each of {ROUNDS} \
+        "{index}: after the start, rank {rank} still requests memory from its driver in each of {ROUNDS} \
          plans, whatever it takes beforehand, so memory.preallocate = true cannot keep its promise here: set \
          it to false, or another memory.allocator"
     )))
@@ -214,10 +214,10 @@ fn check_passed(setup: &Setup, aged: &mut u64) -> Result<()> {
     if *aged <= MOST_AGED {
         return Ok(());
     }
-    let place = setup.config.origins.of("memory.allocator");
+    let index = setup.config.origins.of("memory.allocator");
     let most = grouped(MOST_AGED);
     Err(PlanError::Refused(format!(
-        "{place}: garbage_collection_threshold releases blocks by their age, so a plan runs every step up to \
+        "{index}: garbage_collection_threshold releases blocks by their age, so a plan runs every step up to \
          the first validation, at most {most}: set train.validate_every to fewer"
     )))
 }

@@ -79,8 +79,8 @@ impl Profile {
     /// Reads the profile that a run's configuration names, for devices like `description`. Errors: as for
     /// [`Profile::load`]; a profile of another model, other sizes or another device.
     pub fn of_run(path: &Path, config: &RunConfig, description: &Description) -> Result<Self> {
-        let place = config.origins.of("parallel.profile");
-        let refused = |what: String| PlanError::Refused(format!("{place}: parallel.profile: {what}"));
+        let index = config.origins.of("parallel.profile");
+        let refused = |what: String| PlanError::Refused(format!("{index}: parallel.profile: {what}"));
         let read = Self::load(path).map_err(|error| refused(error.to_string()))?;
         let path = path.display();
         let differences = config::differences(&config.timing(), &read.of);

@@ -21,14 +21,14 @@ pub use proposal::{Proposal, Proposals};
 const PROPOSALS: usize = 12;
 
 /// Plans configurations of `ranks` ranks that have the samples of `config` in a step, in the order of their
-/// costs, until enough of them fit. `heard` is called for each that fits.
+/// costs, until enough of them fit. `on_result` is called for each that fits.
 ///
 /// Errors: those of a plan; a number of ranks for which no grid exists.
 pub fn propose(
     config: RunConfig,
     options: &PlanOptions,
     ranks: usize,
-    heard: &mut dyn FnMut(&Proposal),
+    on_result: &mut dyn FnMut(&Proposal),
 ) -> Result<Proposals> {
     let device = options.target.device(options.capacity)?;
     let (rates, assumed) = device.rates_or_shipped()?;
@@ -87,7 +87,7 @@ pub fn propose(
         // The cost with the actual partition of the layers instead of the assumed one.
         let cost = cost(&setup.config, &work, &rates, &setup.blueprint.stages)?;
         let proposal = Proposal { sets, layout, cost, needs, available, sent };
-        heard(&proposal);
+        on_result(&proposal);
         found.list.push(proposal);
         if found.list.len() == PROPOSALS {
             break;

@@ -33,9 +33,9 @@ pub fn refusal(setup: &Setup, fit: &Fit) -> PlanError {
         Some(Limit { setting, bytes }) => {
             let key =
                 if setup.device.limit_bytes.is_some() { "memory.limit_bytes" } else { "memory.allocator" };
-            let (place, rank) = (setup.config.origins.of(key), fit.rank);
+            let (index, rank) = (setup.config.origins.of(key), fit.rank);
             let (needs, allowed) = (grouped(fit.most), grouped(bytes));
-            format!("{place}: rank {rank} needs {needs} bytes; {setting} allows {allowed}")
+            format!("{index}: rank {rank} needs {needs} bytes; {setting} allows {allowed}")
         }
         None => format!("{DOES_NOT_FIT}{}", fit.figures()),
     };

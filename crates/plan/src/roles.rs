@@ -112,7 +112,7 @@ fn plan_roles(setup: &Setup, plan: impl Fn(&Setup, usize) -> Result<Plan> + Sync
         of.push(role);
     }
     let work = work_of_each(first_ranks.len());
-    let skips_from = setup.plan_work.map_or(work.skips_from, |given| given.skips_from);
+    let skips_from = setup.plan_work.map_or(work.skips_from, |limits| limits.skips_from);
     let setup = Setup { plan_work: Some(PlanWork { skips_from, ..work }), ..setup.clone() };
     let roles = on_threads(&first_ranks, |rank| plan(&setup, rank));
     let roles = roles.map_err(|error| match is_too_long(&error) {
@@ -170,13 +170,13 @@ fn is_too_long(error: &PlanError) -> bool {
 }
 
 fn too_long(setup: &Setup, roles: usize) -> PlanError {
-    let place = setup.config.origins.of("train.global_batch_size");
+    let index = setup.config.origins.of("train.global_batch_size");
     let different = match roles {
         1 => "the rank".to_owned(),
         roles => format!("{} ranks with different work", grouped(roles as u64)),
     };
     PlanError::Refused(format!(
-        "{place}: a plan runs the passes of a step until they repeat, and those of {different} do not within \
+        "{index}: a plan runs the passes of a step until they repeat, and those of {different} do not within \
          {} allocations: use fewer, larger micro-batches or fewer stages (`plimsoll train --no-plan` trains \
          without a plan)",
         grouped(MOST_ALLOCATIONS)

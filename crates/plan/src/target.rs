@@ -36,8 +36,8 @@ impl PlanTarget {
         }
     }
 
-    /// Returns the device, with `capacity` total bytes if given. Errors: an invalid file, a capacity that
-    /// leaves nothing for a run, a GPU that does not answer.
+    /// Returns the device, with `capacity` total bytes if there is one. Errors: an invalid file, a capacity
+    /// that leaves nothing for a run, a GPU that does not answer.
     pub fn device(&self, capacity: Option<u64>) -> Result<PlanDevice> {
         let gpu = cuda::availability();
         let mut device = match self {

@@ -31,8 +31,8 @@ fn figures(plan: &Plan) -> impl PartialEq + std::fmt::Debug {
     let peak: Vec<u64> =
         memory::Category::ALL.map(|category| plan.counters.get(Statistic::PeakBytes(category))).to_vec();
     let parts: Vec<_> = plan.parts.list().iter().map(|part| (part.part, part.step, part.figures)).collect();
-    let place = plan.parts.peak().map(|found| (found.step, found.peak.bytes, found.live.by_category()));
-    (statistics, peak, parts, plan.step_traffic, place)
+    let index = plan.parts.peak().map(|found| (found.step, found.peak.bytes, found.live.by_category()));
+    (statistics, peak, parts, plan.step_traffic, index)
 }
 
 #[test]
@@ -122,9 +122,9 @@ fn a_plan_that_does_not_repeat_is_refused() {
                 assert!(*planned && done <= MOST_ALLOCATIONS, "{done} allocations for {sets:?}");
             }
             Err(error) => {
-                let said = error.to_string();
-                assert!(!planned && error.is_refused(), "{sets:?}: {said}");
-                assert!(said.contains("use fewer, larger micro-batches or fewer stages"), "{said}");
+                let message = error.to_string();
+                assert!(!planned && error.is_refused(), "{sets:?}: {message}");
+                assert!(message.contains("use fewer, larger micro-batches or fewer stages"), "{message}");
             }
         }
     }

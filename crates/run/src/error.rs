@@ -39,7 +39,7 @@ pub enum RunError {
     Rank {
         /// The rank that failed first.
         rank: usize,
-        /// Its error.
+        /// Error of the rank.
         reason: String,
     },
     /// A rank failed, and with it the run: which rank, where and why, and the last status of every rank.
@@ -55,7 +55,7 @@ pub enum RunError {
     },
     /// Another process of the job prints the error, so that this one prints nothing.
     #[error("another rank prints the error")]
-    Said {
+    Reported {
         /// The exit status of all processes.
         status: u8,
     },
@@ -115,7 +115,7 @@ impl RunError {
             RunError::Config(_) | RunError::Refused(_) | RunError::Checkpoint(_) => 2,
             RunError::Plan(error) => error.exit_status(),
             RunError::Worker(error) => error.exit_status(),
-            RunError::Elsewhere { status, .. } | RunError::Said { status } => *status,
+            RunError::Elsewhere { status, .. } | RunError::Reported { status } => *status,
             _ => 1,
         }
     }
@@ -133,7 +133,7 @@ pub trait JobError: std::fmt::Display + From<RunError> {
     fn exit_status(&self) -> u8;
 
     /// Returns whether another process prints the error.
-    fn is_said(&self) -> bool;
+    fn is_reported(&self) -> bool;
 }
 
 impl JobError for RunError {
@@ -141,8 +141,8 @@ impl JobError for RunError {
         RunError::exit_status(self)
     }
 
-    fn is_said(&self) -> bool {
-        matches!(self, RunError::Said { .. })
+    fn is_reported(&self) -> bool {
+        matches!(self, RunError::Reported { .. })
     }
 }
 

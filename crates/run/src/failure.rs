@@ -116,7 +116,7 @@ fn line(record: &Record) -> String {
 }
 
 /// Writes PyTorch's table and snapshot of the allocator of a rank that ran out of memory. Returns in words
-/// what it holds beside the step that was given up, their paths or why they could not be written, and what
+/// what it holds beside the step that was abandoned, their paths or why they could not be written, and what
 /// was found `before`, which explains the failure.
 pub fn memory_of(device: &Device, rank: usize, logs: &Path, before: &[String]) -> String {
     let (table, snapshot) = device.with_allocator(|allocator| {

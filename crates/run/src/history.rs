@@ -32,9 +32,9 @@ pub(crate) struct StepReport {
 pub struct NonFinite {
     /// The step, from 1.
     pub step: u64,
-    /// Its loss.
+    /// Loss of the step.
     pub loss: f32,
-    /// Its gradient norm before clipping.
+    /// Gradient norm before clipping.
     pub gradient_norm: f32,
 }
 

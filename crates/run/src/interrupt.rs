@@ -55,8 +55,9 @@ impl Interrupt {
         let refused = |error| RunError::Refused(format!("signals cannot be handled: {error}"));
         // A process started with a signal ignored, for example by nohup, keeps ignoring it.
         let ignored = ignored_signals();
-        let heard = [SIGINT, SIGTERM, SIGHUP, SIGUSR1].into_iter().filter(|signal| !ignored.contains(signal));
-        let mut signals = Signals::new(heard).map_err(refused)?;
+        let handled =
+            [SIGINT, SIGTERM, SIGHUP, SIGUSR1].into_iter().filter(|signal| !ignored.contains(signal));
+        let mut signals = Signals::new(handled).map_err(refused)?;
         let interrupt = self.clone();
         let hear = move || {
             for signal in signals.forever() {

@@ -13,7 +13,7 @@ use crate::endpoint;
 use crate::error::{Result, RunError};
 use crate::failure::{self, Lost};
 use crate::options::RunOptions;
-use crate::placement::Placed;
+use crate::placement::ChosenPlacement;
 use crate::rank::{Outcome, run_rank};
 use crate::repetition;
 use crate::resume::{self, Found};
@@ -39,7 +39,7 @@ use worker::{Setup, Start};
 /// Trains in this process. Errors with exit status 2 occur before anything is allocated or written; a failed
 /// rank ends the run. On GPUs, call it for one run at a time: the kernels of two can stop each other.
 pub fn train(config: RunConfig, options: RunOptions) -> Result<TrainReport> {
-    train_as(Startup::alone(), config, options)?.ok_or(RunError::Said { status: 0 })
+    train_as(Startup::alone(), config, options)?.ok_or(RunError::Reported { status: 0 })
 }
 
 /// Trains in this process, which may be a rank of a job. `None` on ranks other than 0, which has the report.
@@ -50,10 +50,10 @@ pub fn train_as(
     mut options: RunOptions,
 ) -> Result<Option<TrainReport>> {
     if startup.is_in_job() && config.train.halves_micro_batches() {
-        let place = config.origins.of("train.on_out_of_memory");
+        let origin = config.origins.of("train.on_out_of_memory");
         let text =
             "train.on_out_of_memory = \"halve_micro_batch\" is for ranks of one process, as with --ranks";
-        return Err(RunError::Refused(format!("{place}: {text}")));
+        return Err(RunError::Refused(format!("{origin}: {text}")));
     }
     let mut startup = Some(startup);
     loop {
@@ -175,7 +175,8 @@ fn prepare(startup: &Startup, mut config: RunConfig, options: &RunOptions) -> Re
     if startup.rank() == 0 {
         endpoint::check(&config)?;
     }
-    let Placed { placement, reason } = Placed::find(options.device, &mut config, startup, options.ranks)?;
+    let ChosenPlacement { placement, reason } =
+        ChosenPlacement::find(options.device, &mut config, startup, options.ranks)?;
     if let Some(runs) = options.run_dir.as_deref().and_then(Path::parent)
         && config.data.cache.as_os_str().is_empty()
         && config.tokenizer != Tokenizer::Bytes
@@ -263,10 +264,10 @@ fn lost_rank(directory: &RunDirectory, world_size: usize, in_job: bool, lost: &L
         Some(report) if in_job => {
             // At once: a launcher gives the ranks of a job about a second.
             terminal::say(&format!("plimsoll: {report}"));
-            RunError::Said { status: 1 }
+            RunError::Reported { status: 1 }
         }
         Some(report) => RunError::Failed(report),
-        None => RunError::Said { status: 1 },
+        None => RunError::Reported { status: 1 },
     }
 }
 
@@ -295,12 +296,12 @@ fn announce(setup: &Setup, directory: &RunDirectory, plans: &Plans) {
         tracing::warn!("{advice}");
     }
     if let Some(figures) = setup.dataset.tokens.as_ref().and_then(|tokens| tokens.packing()) {
-        let places = figures.sequences * config.model.examples().units() as u64;
+        let indices = figures.sequences * config.model.examples().units() as u64;
         tracing::info!(
             "packed {} documents into {} sequences, of which {:.1} % is padding; {} are longer and are cut",
             grouped(figures.documents),
             grouped(figures.sequences),
-            100.0 * (1.0 - figures.tokens as f64 / places as f64),
+            100.0 * (1.0 - figures.tokens as f64 / indices as f64),
             grouped(figures.longer)
         );
     }

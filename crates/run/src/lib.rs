@@ -49,7 +49,7 @@ pub use history::NonFinite;
 pub use interrupt::{Interrupt, heed_limits};
 pub use launch::{train, train_as};
 pub use options::RunOptions;
-pub use placement::Placed;
+pub use placement::ChosenPlacement;
 pub use rank::prepare_kernels;
 pub use resume::check_model;
 pub use run_report::{configuration_of, report_run};

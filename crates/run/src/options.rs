@@ -21,7 +21,7 @@ pub struct RunOptions {
     pub resume: bool,
     /// Start with the weights of a checkpoint, or of a run's newest one.
     pub from: Option<PathBuf>,
-    /// The step of the checkpoint, instead of the newest: of `from` if given, otherwise of the resumed run.
+    /// The step of the checkpoint, instead of the newest: of `from` if present, otherwise of the resumed run.
     pub step: Option<u64>,
     /// Prefix of a new run directory's name.
     pub name: String,
@@ -48,9 +48,9 @@ impl RunOptions {
     /// Returns the options that must be equal on all ranks of a job, as on the command line.
     pub(crate) fn shared(&self) -> String {
         let RunOptions { resume, no_plan, from, .. } = self;
-        let given = [(*resume, "--resume"), (*no_plan, "--no-plan"), (from.is_some(), "--from")].into_iter();
-        let given = given.filter(|(given, _)| *given);
-        let given: Vec<&str> = given.map(|(_, flag)| flag).collect();
-        if given.is_empty() { "none".to_owned() } else { given.join(" ") }
+        let named = [(*resume, "--resume"), (*no_plan, "--no-plan"), (from.is_some(), "--from")].into_iter();
+        let named = named.filter(|(named, _)| *named);
+        let named: Vec<&str> = named.map(|(_, flag)| flag).collect();
+        if named.is_empty() { "none".to_owned() } else { named.join(" ") }
     }
 }

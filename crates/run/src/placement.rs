@@ -11,14 +11,14 @@ use worker::placement::{DeviceChoice, Gpus, Placement, describe};
 
 /// The devices of a run's ranks, and the reason for the choice.
 #[derive(Debug)]
-pub struct Placed {
+pub struct ChosenPlacement {
     /// The devices.
     pub placement: Placement,
     /// The reason for the choice, in a sentence.
     pub reason: String,
 }
 
-impl Placed {
+impl ChosenPlacement {
     /// Chooses the devices of the ranks. If there are fewer GPUs than configured ranks, and neither a
     /// launcher nor `--ranks` set their number, one rank does all the work on one GPU, in the same lanes and
     /// so with the same bits.
@@ -32,16 +32,22 @@ impl Placed {
     ) -> Result<Self> {
         let found = match choice {
             DeviceChoice::Cpu => {
-                return Ok(Placed { placement: Placement::Cpu, reason: "the CPU, as requested".to_owned() });
+                return Ok(ChosenPlacement {
+                    placement: Placement::Cpu,
+                    reason: "the CPU, as requested".to_owned(),
+                });
             }
             DeviceChoice::Meta => {
                 let reason = "Meta: memory is counted and nothing is computed".to_owned();
-                return Ok(Placed { placement: Placement::Meta(Description::host()), reason });
+                return Ok(ChosenPlacement { placement: Placement::Meta(Description::host()), reason });
             }
             DeviceChoice::Auto => match cuda::availability() {
                 Ok(found) => found,
                 Err(why) => {
-                    return Ok(Placed { placement: Placement::Cpu, reason: format!("the CPU: {why}") });
+                    return Ok(ChosenPlacement {
+                        placement: Placement::Cpu,
+                        reason: format!("the CPU: {why}"),
+                    });
                 }
             },
             DeviceChoice::Cuda => cuda::availability().map_err(|why| {
@@ -124,7 +130,7 @@ fn choose(asked: &Asked, there: &There) -> Result<Choice> {
     }
 }
 
-fn on_gpus(found: &[Found], config: &mut RunConfig, rank: usize, choice: Choice) -> Result<Placed> {
+fn on_gpus(found: &[Found], config: &mut RunConfig, rank: usize, choice: Choice) -> Result<ChosenPlacement> {
     let (world_size, all) = (config.world_size(), found.len());
     let name = |ordinal: usize| found.get(ordinal).map_or("", |found| found.name.as_str());
     let (ordinals, reason) = match choice {
@@ -154,7 +160,7 @@ fn on_gpus(found: &[Found], config: &mut RunConfig, rank: usize, choice: Choice)
         description.libraries += &format!(", NCCL {}", collective::nccl::version().unwrap_or_default());
     }
     let first_rank = if ordinals.len() == 1 && config.world_size() > 1 { rank } else { 0 };
-    Ok(Placed { placement: Placement::Cuda(Gpus { first_rank, ordinals, description }), reason })
+    Ok(ChosenPlacement { placement: Placement::Cuda(Gpus { first_rank, ordinals, description }), reason })
 }
 
 #[cfg(test)]
@@ -170,7 +176,7 @@ mod tests {
         let each = |ordinals: &[usize]| Some(Choice::Each(ordinals.to_vec()));
         let shown = There { shown_by_launcher: true, ..there(1) };
         let without = There { nccl: false, ..there(4) };
-        for (asked, there, expected, said) in [
+        for (asked, there, expected, message) in [
             (alone(1, false), there(1), each(&[0]), ""),
             (alone(4, false), there(4), each(&[0, 1, 2, 3]), ""),
             (alone(2, true), there(4), each(&[0, 1]), ""),
@@ -189,7 +195,7 @@ mod tests {
             match choose(&asked, &there) {
                 Ok(choice) => assert_eq!(Some(choice), expected, "{asked:?} {there:?}"),
                 Err(error) => {
-                    assert!(expected.is_none() && error.to_string().contains(said), "{asked:?}: {error}");
+                    assert!(expected.is_none() && error.to_string().contains(message), "{asked:?}: {error}");
                     assert_eq!(error.exit_status(), 2);
                 }
             }
@@ -213,10 +219,10 @@ mod tests {
             );
             return;
         }
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{said}");
+        let message = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{message}");
         for (rank, ordinal) in [0, 1, 0, 1].into_iter().enumerate() {
-            assert!(said.contains(&format!("rank {rank} gets Each([{ordinal}])")), "{said}");
+            assert!(message.contains(&format!("rank {rank} gets Each([{ordinal}])")), "{message}");
         }
     }
 

@@ -76,7 +76,7 @@ impl RunFiles {
         finish(metrics, hashes, tensorboard)
     }
 
-    /// Writes the summary, or the text `earlier` in its place, and waits for the last checkpoint. Returns the
+    /// Writes the summary, or the text `earlier` instead, and waits for the last checkpoint. Returns the
     /// summary, and the error of that checkpoint.
     pub(crate) fn conclude(
         self,

@@ -27,7 +27,7 @@ impl Found {
     /// Finds the checkpoint from which to resume, the newest or that of `--step`, verifies it and compares it
     /// with `config`. `owns`: whether this process writes the run's shared files.
     ///
-    /// Errors: no directory given; one that is in use, or holds a run that ended without a checkpoint; a
+    /// Errors: no directory; one that is in use, or holds a run that ended without a checkpoint; a
     /// checkpoint that is damaged or of another run.
     pub(crate) fn look(config: &RunConfig, options: &RunOptions, owns: bool) -> Result<Self> {
         let Some(run_dir) = options.run_dir.as_deref() else {

@@ -74,11 +74,11 @@ fn curve(run_dir: &Path) -> Result<Curve> {
 fn phases(summary: &Value) -> Vec<PhaseRow> {
     let ranks = summary["ranks"].as_array().map(Vec::as_slice).unwrap_or_default();
     let time = |entry: &Value, name: &str| entry[format!("median_{name}_microseconds")].as_u64();
-    let row = |(place, entry): (usize, &Value)| {
+    let row = |(index, entry): (usize, &Value)| {
         let step = ("step".to_owned(), time(entry, "step").filter(|time| *time > 0)?);
         let phases =
             Phase::ALL.iter().filter_map(|phase| Some((phase.name().to_owned(), time(entry, phase.name())?)));
-        Some(PhaseRow { rank: place, microseconds: phases.chain([step]).collect() })
+        Some(PhaseRow { rank: index, microseconds: phases.chain([step]).collect() })
     };
     ranks.iter().enumerate().filter_map(row).collect()
 }
@@ -142,8 +142,8 @@ pub(crate) fn history(path: &Path) -> Result<(Vec<StepPoint>, Timed)> {
 fn ranks(run_dir: &Path, config: &RunConfig, summary: &Value) -> Result<Vec<RankMemory>> {
     let limit = Some(config.memory.limit_bytes).filter(|limit| *limit > 0);
     let entries = summary["ranks"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let memory = |(place, entry): (usize, &Value)| {
-        let rank = entry["rank"].as_u64().and_then(|rank| usize::try_from(rank).ok()).unwrap_or(place);
+    let memory = |(index, entry): (usize, &Value)| {
+        let rank = entry["rank"].as_u64().and_then(|rank| usize::try_from(rank).ok()).unwrap_or(index);
         let path: PathBuf = watch::path(run_dir, rank);
         let traces = if path.is_file() { Some(RankTraces::read(&path)?) } else { None };
         let text = |key: &str| entry[key].as_str().unwrap_or_default();

@@ -16,7 +16,7 @@ use crate::summary::SUMMARY;
 /// The state and results of a run so far.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ListedRun {
-    /// Its directory.
+    /// Directory of the run.
     pub path: PathBuf,
     /// How its last session ended: `complete`, `stopped`, `failed`, `killed`, `not finite`; `running`; or
     /// `not begun`.

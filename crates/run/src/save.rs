@@ -20,7 +20,7 @@ pub(crate) struct Saver {
     /// The start of the last checkpoint, or of the run.
     last: Instant,
     /// Whether the delay of a checkpoint has been logged.
-    is_said: bool,
+    is_reported: bool,
 }
 
 impl Saver {
@@ -44,7 +44,7 @@ impl Saver {
         // An interval too long for the clock is never due.
         let every = Duration::try_from_secs_f64(seconds).ok().filter(|every| !every.is_zero());
         let writer = Writer::new(run_dir, contents);
-        Ok(Some(Saver { writer, every, last: Instant::now(), is_said: false }))
+        Ok(Some(Saver { writer, every, last: Instant::now(), is_reported: false }))
     }
 
     /// Returns whether a checkpoint is due by time.
@@ -59,7 +59,7 @@ impl Saver {
 
     /// Logs once that a checkpoint due after `step` steps waits for the one being written.
     pub(crate) fn put_off(&mut self, step: u64) {
-        if !std::mem::replace(&mut self.is_said, true) {
+        if !std::mem::replace(&mut self.is_reported, true) {
             tracing::warn!(
                 "the checkpoint of step {step} is put off until the last one is on the disk, which is slow; \
                  later ones likewise"

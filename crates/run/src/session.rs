@@ -277,7 +277,7 @@ struct Agreement {
     stop: bool,
     save_is_due: bool,
     is_saving: bool,
-    /// The records of all ranks, on rank 0 if they were given.
+    /// The records of all ranks, on rank 0 if there are any.
     ranks: Vec<RankStep>,
 }
 
@@ -300,11 +300,11 @@ impl Agreement {
             own.extend(record.encode()?);
         }
         let all = control.all_gather(&own)?;
-        let any = |place: usize| all.iter().any(|said| said.get(place) == Some(&1));
+        let any = |index: usize| all.iter().any(|flags| flags.get(index) == Some(&1));
         let reads = has_records && control.rank() == 0;
         let records = all.iter().enumerate().filter(|_| reads);
         let read =
-            |(rank, said): (usize, &Vec<u8>)| RankStep::decode(rank, said.get(FLAGS..).unwrap_or_default());
+            |(rank, flags): (usize, &Vec<u8>)| RankStep::decode(rank, flags.get(FLAGS..).unwrap_or_default());
         let ranks = records.map(read).collect::<telemetry::Result<_>>()?;
         Ok(Agreement { stop: any(0), save_is_due: any(1), is_saving: any(2), ranks })
     }

@@ -26,15 +26,15 @@ pub(crate) enum Ending {
     Running,
     /// All steps are done.
     Complete,
-    /// It was stopped before the last step.
+    /// Stopped before the last step.
     Interrupted,
     /// A loss or gradient norm was not finite.
     NonFinite,
     /// A step ran out of memory; the next session repeats it with smaller micro-batches.
     OutOfMemory,
-    /// It ended with this error.
+    /// Ended with this error.
     Failed(String),
-    /// It ended without recording its end: it was killed, or the machine stopped.
+    /// Ended without recording the end: the process was killed, or the machine stopped.
     Lost,
 }
 

@@ -116,7 +116,7 @@ impl Startup {
         Ok(opened.unwrap_or_else(|| RunDirectory::of_rank_zero(shared)))
     }
 
-    /// Has the user told which rank has not done this, as in `open its data`, where others wait for it.
+    /// Sets the task named when ranks wait for one another, as in `open its data`.
     pub fn begins(&self, doing: &'static str) {
         if let Some(job) = &self.job {
             job.set_doing(doing);
@@ -145,7 +145,7 @@ impl Startup {
         let (agreed, ends) = job.agree(mine);
         let Err(error) = agreed else { return agreed };
         let status = error.exit_status();
-        if !error.is_said() {
+        if !error.is_reported() {
             // Printed before the others end, because the launcher ends this process then.
             terminal::say(&format!("plimsoll: {error}"));
         }
@@ -153,7 +153,7 @@ impl Startup {
             // All ranks call this; a rank that does not changes nothing in what is printed.
             let _ = job.finish();
         }
-        Err(RunError::Said { status }.into())
+        Err(RunError::Reported { status }.into())
     }
 
     /// Checks that the job has the configured number of ranks. Errors: another number, or `--ranks` in
@@ -259,7 +259,13 @@ impl Facts {
             })
             .or_else(|| is("kind of device", &self.device, &other.device))
             .or_else(|| is("corpus", &self.corpus, &other.corpus))
-            .or_else(|| is("default of memory.allocator (ulimit -v)", &self.allocator, &other.allocator))
+            .or_else(|| {
+                is(
+                    "default of memory.allocator (PLIMSOLL_ALLOC_CONF, ulimit -v)",
+                    &self.allocator,
+                    &other.allocator,
+                )
+            })
             .or_else(|| is("checkpoint to start from", &self.start, &other.start))
             .or_else(|| is("partition into stages of layers", &self.partition, &other.partition))
     }
@@ -267,10 +273,10 @@ impl Facts {
     /// Returns the first key that has different values in the two configurations.
     fn different_line(&self, other: &Facts) -> String {
         // Paths may differ between hosts.
-        let place =
+        let is_location =
             |line: &&str| ["base =", "from =", "profile ="].iter().any(|start| line.starts_with(start));
         let lines = |facts: &'_ Facts| -> Vec<String> {
-            let kept = facts.configuration.lines().filter(|line| !place(line));
+            let kept = facts.configuration.lines().filter(|line| !is_location(line));
             kept.map(str::to_owned).collect()
         };
         let (mine, theirs) = (lines(self), lines(other));
@@ -342,7 +348,7 @@ mod tests {
         }
         let limited =
             Facts { allocator: "expandable_segments:False".to_owned(), ..Facts::decode(&own.encode()) };
-        let difference = "default of memory.allocator (ulimit -v), expandable_segments:False and not \
+        let difference = "default of memory.allocator (PLIMSOLL_ALLOC_CONF, ulimit -v), expandable_segments:False and not \
                           expandable_segments:True,";
         assert_eq!(own.difference(&limited).as_deref(), Some(difference));
         let elsewhere = Facts { start: "f00".to_owned(), ..Facts::decode(&own.encode()) };

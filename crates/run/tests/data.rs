@@ -78,9 +78,9 @@ fn workplace() -> TempDir {
     directory
 }
 
-fn config(place: &Path, data: &str, overrides: &[&str]) -> RunConfig {
+fn config(index: &Path, data: &str, overrides: &[&str]) -> RunConfig {
     let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
-    RunConfig::parse(&format!("{MODEL}{data}"), "test.toml", place, &overrides).unwrap()
+    RunConfig::parse(&format!("{MODEL}{data}"), "test.toml", index, &overrides).unwrap()
 }
 
 fn train_in(run_dir: PathBuf, config: RunConfig, resume: bool) -> TrainReport {
@@ -98,7 +98,7 @@ fn bits(report: &TrainReport) -> (String, Vec<u32>, u64) {
 
 #[test]
 fn every_kind_of_data_gives_equal_bits_on_every_grid_and_after_a_resume() {
-    let place = workplace();
+    let index = workplace();
     let table = [
         ("tokens", TOKENS),
         ("sequential", SEQUENTIAL),
@@ -107,24 +107,24 @@ fn every_kind_of_data_gives_equal_bits_on_every_grid_and_after_a_resume() {
         ("packed", PACKED),
     ];
     for (name, data) in table {
-        let run_dir = |more: &str| place.path().join(format!("runs/{name}{more}"));
-        let one = train_in(run_dir("1"), config(place.path(), data, &["checkpoint.every=3"]), false);
+        let run_dir = |more: &str| index.path().join(format!("runs/{name}{more}"));
+        let one = train_in(run_dir("1"), config(index.path(), data, &["checkpoint.every=3"]), false);
         assert_eq!(one.unplanned, Some(vec![]), "{name}");
         assert!(one.bytes_per_token.is_some(), "{name}");
         for grid in [["parallel.data=2"], ["parallel.data=4"], ["parallel.pipeline=2"]] {
-            let other = train_in(run_dir(grid[0]), config(place.path(), data, &grid), false);
+            let other = train_in(run_dir(grid[0]), config(index.path(), data, &grid), false);
             assert_eq!((bits(&other), other.unplanned), (bits(&one), Some(vec![])), "{name} {grid:?}");
         }
         // The directory now looks as if the run had been killed after step 3.
         fs::remove_dir_all(run_dir("1/checkpoints/step-000006")).unwrap();
-        let resumed = train_in(run_dir("1"), config(place.path(), data, &["parallel.data=2"]), true);
+        let resumed = train_in(run_dir("1"), config(index.path(), data, &["parallel.data=2"]), true);
         assert_eq!(bits(&resumed), bits(&one), "{name}");
     }
     // The text was tokenized once, and runs keep their tokenizer.
-    assert_eq!(fs::read_dir(place.path().join("runs/.tokens")).unwrap().count(), 1);
-    let kept = fs::read(place.path().join("runs/text1/tokenizer.json")).unwrap();
-    assert!(kept == fs::read(place.path().join("tokenizer.json")).unwrap());
-    let written = fs::read_to_string(place.path().join("runs/text1/config.toml")).unwrap();
+    assert_eq!(fs::read_dir(index.path().join("runs/.tokens")).unwrap().count(), 1);
+    let kept = fs::read(index.path().join("runs/text1/tokenizer.json")).unwrap();
+    assert!(kept == fs::read(index.path().join("tokenizer.json")).unwrap());
+    let written = fs::read_to_string(index.path().join("runs/text1/config.toml")).unwrap();
     assert!(written.contains("tokenizer = \"tokenizer.json\""), "{written}");
     // The vocabulary follows the tokenizer: 300 tokens, rounded up.
     assert!(written.contains("vocabulary = 384"), "{written}");
@@ -132,10 +132,10 @@ fn every_kind_of_data_gives_equal_bits_on_every_grid_and_after_a_resume() {
 
 #[test]
 fn the_checkpoint_with_the_lowest_validation_loss_is_kept_as_the_best() {
-    let place = workplace();
+    let index = workplace();
     let sets = ["checkpoint.keep_best=true", "train.steps=12", "optim.learning_rate=0.05"];
-    let run_dir = place.path().join("run");
-    train_in(run_dir.clone(), config(place.path(), TOKENS, &sets), false);
+    let run_dir = index.path().join("run");
+    train_in(run_dir.clone(), config(index.path(), TOKENS, &sets), false);
     let metrics = fs::read_to_string(run_dir.join("metrics.jsonl")).unwrap();
     let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
     let losses = metrics.lines().filter_map(|line| json(line)["validation_loss"].as_f64());
@@ -150,10 +150,10 @@ fn the_checkpoint_with_the_lowest_validation_loss_is_kept_as_the_best() {
 
 #[test]
 fn a_run_ends_when_the_validation_loss_no_longer_falls() {
-    let place = workplace();
+    let index = workplace();
     let sets = ["train.patience=2", "optim.learning_rate=1e-30", "checkpoint.every=100", "train.steps=40"];
-    let run_dir = place.path().join("run");
-    let report = train_in(run_dir.clone(), config(place.path(), TOKENS, &sets), false);
+    let run_dir = index.path().join("run");
+    let report = train_in(run_dir.clone(), config(index.path(), TOKENS, &sets), false);
     // The first validation, after step 2, is the lowest; the second and third are not lower.
     assert_eq!(report.summary.steps, 6);
     assert!(run_dir.join("checkpoints/step-000006").exists());
@@ -169,14 +169,14 @@ fn evaluated(model: &Path, sets: &[String]) -> Evaluation {
 /// Every held-out token counts once, for any weights of training.
 #[test]
 fn a_run_on_a_mixture_is_evaluated_on_all_that_its_sources_held_out() {
-    let place = workplace();
-    let run_dir = place.path().join("run");
-    train_in(run_dir.clone(), config(place.path(), MIXTURE, &["checkpoint.every=6"]), false);
+    let index = workplace();
+    let run_dir = index.path().join("run");
+    train_in(run_dir.clone(), config(index.path(), MIXTURE, &["checkpoint.every=6"]), false);
     let all = evaluated(&run_dir, &[]);
     let each = ["a.txt", "b.txt"].map(|text| {
         let set = format!("data.mixture=[{{paths=['{text}']}}]");
         let found = evaluated(&run_dir, &[set]);
-        let held_out = fs::metadata(place.path().join(text)).unwrap().len() as f64 * 0.05;
+        let held_out = fs::metadata(index.path().join(text)).unwrap().len() as f64 * 0.05;
         assert_eq!(found.tokens, held_out as u64 - 1, "{text}");
         found
     });
@@ -188,10 +188,10 @@ fn a_run_on_a_mixture_is_evaluated_on_all_that_its_sources_held_out() {
 /// Padding does not count, and every token of a document does.
 #[test]
 fn a_run_on_packed_documents_is_evaluated_on_every_token_of_them() {
-    let place = workplace();
-    let run_dir = place.path().join("run");
-    let report = train_in(run_dir.clone(), config(place.path(), PACKED, &["checkpoint.every=6"]), false);
-    let corpus = Corpus::open_shards(place.path(), &["tokens/*.bin".to_owned()]).unwrap();
+    let index = workplace();
+    let run_dir = index.path().join("run");
+    let report = train_in(run_dir.clone(), config(index.path(), PACKED, &["checkpoint.every=6"]), false);
+    let corpus = Corpus::open_shards(index.path(), &["tokens/*.bin".to_owned()]).unwrap();
     let found = evaluated(&run_dir, &[]);
     assert_eq!(found.tokens, (corpus.len() as f64 * 0.05) as u64);
     assert!((found.loss - report.validation_loss.unwrap()).abs() < 0.5, "{found} {report}");
@@ -200,9 +200,9 @@ fn a_run_on_packed_documents_is_evaluated_on_every_token_of_them() {
 /// Every step has its loss in nats per byte if tokens have several bytes.
 #[test]
 fn training_losses_are_a_token_and_a_byte() {
-    let place = workplace();
-    let run_dir = place.path().join("run");
-    let report = train_in(run_dir.clone(), config(place.path(), TEXT, &[]), false);
+    let index = workplace();
+    let run_dir = index.path().join("run");
+    let report = train_in(run_dir.clone(), config(index.path(), TEXT, &[]), false);
     let bytes = report.training_bytes_per_token.unwrap();
     assert!(bytes > 1.5 && report.to_string().contains(" a byte; weights"), "{bytes} {report}");
     let metrics = fs::read_to_string(run_dir.join("metrics.jsonl")).unwrap();
@@ -212,16 +212,16 @@ fn training_losses_are_a_token_and_a_byte() {
         assert!((token / bytes - byte).abs() < 1e-6, "{line}");
     }
     // A byte of text is a token of it.
-    let of_bytes = train_in(place.path().join("bytes"), config(place.path(), MIXTURE, &[]), false);
+    let of_bytes = train_in(index.path().join("bytes"), config(index.path(), MIXTURE, &[]), false);
     assert_eq!(of_bytes.training_bytes_per_token, Some(1.0));
-    let metrics = fs::read_to_string(place.path().join("bytes/metrics.jsonl")).unwrap();
+    let metrics = fs::read_to_string(index.path().join("bytes/metrics.jsonl")).unwrap();
     assert!(!metrics.contains("loss_per_byte"));
 }
 
 /// Each recipe states its result and the source of it, and trains on any text.
 #[test]
 fn recipes_say_what_they_reach_and_train() {
-    let place = workplace();
+    let index = workplace();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../launch/recipes");
     let recipes = data::files(&root, &["gpt2-*.toml".to_owned(), "shakespeare-*.toml".to_owned()]).unwrap();
     assert_eq!(recipes.len(), 3);
@@ -241,8 +241,8 @@ fn recipes_say_what_they_reach_and_train() {
         let data = format!("data.paths=['{data}']");
         let sets = [&[data.as_str()][..], &kind, &more, &small].concat();
         let sets: Vec<String> = sets.into_iter().map(str::to_owned).collect();
-        let config = RunConfig::parse(&text, &name, place.path(), &sets).unwrap();
-        let run_dir = place.path().join(recipe.file_stem().unwrap());
+        let config = RunConfig::parse(&text, &name, index.path(), &sets).unwrap();
+        let run_dir = index.path().join(recipe.file_stem().unwrap());
         assert_eq!(train_in(run_dir, config, false).summary.steps, 2, "{name}");
     }
 }

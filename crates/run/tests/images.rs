@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use autograd::{Tape, Var, ops};
 use config::RunConfig;
-use keys::{Given, Row, section};
+use keys::{RawValues, Row, section};
 use nn::models::{GPT, MlpSizes};
 use nn::{Conditions, Examples, Families, Family, Input, Model, ModelSpec, Parameters, Recompute, Stage};
 use run::{RunOptions, TrainReport};
@@ -48,7 +48,7 @@ impl ModelSpec for PixelSizes {
         Examples::Images { channels: 3, size: 32, classes: self.classes }
     }
 
-    fn check(&self, _: &Given, _: &Conditions) -> keys::Result<()> {
+    fn check(&self, _: &RawValues, _: &Conditions) -> keys::Result<()> {
         Ok(())
     }
 
@@ -143,9 +143,9 @@ fn workplace() -> TempDir {
     directory
 }
 
-fn config(place: &Path, overrides: &[&str]) -> RunConfig {
+fn config(index: &Path, overrides: &[&str]) -> RunConfig {
     let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
-    RunConfig::parse_with(families(), IMAGES, "test.toml", place, &overrides).unwrap()
+    RunConfig::parse_with(families(), IMAGES, "test.toml", index, &overrides).unwrap()
 }
 
 fn train_in(run_dir: PathBuf, config: RunConfig, resume: bool) -> TrainReport {
@@ -165,7 +165,7 @@ fn bits(report: &TrainReport) -> (String, Vec<u32>, u64, [u64; 2]) {
 
 #[test]
 fn loss_falls_and_accuracy_rises_with_one_hash_on_every_grid_and_after_a_resume() {
-    let place = workplace();
+    let index = workplace();
     // The last losses' share of the first, top-1 and top-5 that are reached.
     let table: [(&str, [f64; 3], &[&str]); 2] = [
         ("plain", [0.8, 0.5, 0.9], &[]),
@@ -182,8 +182,8 @@ fn loss_falls_and_accuracy_rises_with_one_hash_on_every_grid_and_after_a_resume(
         ),
     ];
     for (name, [share, least_1, least_5], sets) in table {
-        let run_dir = |more: &str| place.path().join(format!("runs/{name}{more}"));
-        let with = |more: &[&str]| config(place.path(), &[sets, more].concat());
+        let run_dir = |more: &str| index.path().join(format!("runs/{name}{more}"));
+        let with = |more: &[&str]| config(index.path(), &[sets, more].concat());
         let one = train_in(run_dir("1"), with(&["checkpoint.every=20"]), false);
         let (losses, [top_1, top_5]) = (&one.summary.losses, one.validation_accuracy.unwrap());
         let mean = |losses: &[f32]| losses.iter().sum::<f32>() as f64 / losses.len() as f64;
@@ -215,7 +215,7 @@ fn loss_falls_and_accuracy_rises_with_one_hash_on_every_grid_and_after_a_resume(
 /// The recipe, narrower and shorter: falling loss and rising accuracy on 1, 2 and 4 ranks with one hash.
 #[test]
 fn a_resnet_of_the_recipe_learns_alike_on_every_grid() {
-    let place = workplace();
+    let index = workplace();
     let recipe = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../launch/recipes/cifar10-resnet18.toml");
     let text = fs::read_to_string(recipe).unwrap();
     let run = |more: &str| {
@@ -233,8 +233,8 @@ fn a_resnet_of_the_recipe_learns_alike_on_every_grid() {
             more,
         ];
         let sets: Vec<String> = sets.iter().map(ToString::to_string).collect();
-        let config = RunConfig::parse(&text, "recipe.toml", place.path(), &sets).unwrap();
-        train_in(place.path().join("runs").join(more), config, false)
+        let config = RunConfig::parse(&text, "recipe.toml", index.path(), &sets).unwrap();
+        train_in(index.path().join("runs").join(more), config, false)
     };
     let one = run("parallel.data=1");
     let (losses, [top_1, _]) = (&one.summary.losses, one.validation_accuracy.unwrap());
@@ -247,10 +247,10 @@ fn a_resnet_of_the_recipe_learns_alike_on_every_grid() {
 
 #[test]
 fn another_set_of_images_is_refused_after_a_resume() {
-    let place = workplace();
-    let run_dir = place.path().join("run");
-    train_in(run_dir.clone(), config(place.path(), &["train.steps=4"]), false);
-    fs::remove_file(place.path().join("cifar/data_batch_2.bin")).unwrap();
+    let index = workplace();
+    let run_dir = index.path().join("run");
+    train_in(run_dir.clone(), config(index.path(), &["train.steps=4"]), false);
+    fs::remove_file(index.path().join("cifar/data_batch_2.bin")).unwrap();
     let options = RunOptions {
         device: DeviceChoice::Cpu,
         run_dir: Some(run_dir),
@@ -258,16 +258,16 @@ fn another_set_of_images_is_refused_after_a_resume() {
         quiet: true,
         ..RunOptions::default()
     };
-    let refused = run::train(config(place.path(), &["train.steps=8"]), options).unwrap_err();
+    let refused = run::train(config(index.path(), &["train.steps=8"]), options).unwrap_err();
     assert!(refused.to_string().contains("data"), "{refused}");
 }
 
 #[test]
 fn wrong_keys_of_images_are_refused() {
-    let place = workplace();
+    let index = workplace();
     let refusal = |overrides: &[&str]| {
         let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
-        let parsed = RunConfig::parse_with(families(), IMAGES, "test.toml", place.path(), &overrides);
+        let parsed = RunConfig::parse_with(families(), IMAGES, "test.toml", index.path(), &overrides);
         parsed.unwrap_err().to_string()
     };
     for (overrides, expected) in [

@@ -131,7 +131,7 @@ pub fn write_own(path: &Path, bytes: &[u8]) -> Result<()> {
     write_with_mode(path, bytes, MODE)
 }
 
-/// [`write_own`] with given permissions, before the umask.
+/// [`write_own`] with chosen permissions, before the umask.
 pub(crate) fn write_with_mode(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
     check_replaceable(path, Replace::Anything)?;
     let mut temporary = Temporary::create(path, mode)?;

@@ -1,4 +1,4 @@
-//! When long work says how far it is.
+//! Progress intervals for long jobs.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

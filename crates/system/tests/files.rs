@@ -1,4 +1,4 @@
-//! Files of every kind in every place: reads are bounded, writes whole, and files of others are kept.
+//! Files of every kind everywhere: reads are bounded, writes whole, and files of others are kept.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 use std::fs::{self, OpenOptions};

@@ -177,11 +177,11 @@ fn keys(arrays: &[HashedArray]) -> impl Iterator<Item = Key<'_>> {
     let (mut before, mut seen) = (None, BTreeMap::new());
     arrays.iter().map(move |array| {
         let HashedArray { section, micro_batch, module, operator, array, hash: _ } = array;
-        let place = (*section, *micro_batch);
-        let previous: Option<(_, &str)> = before.replace((place, module.as_str()));
-        let previous = previous.filter(|(at, _)| *at == place && !operator.is_empty());
+        let index = (*section, *micro_batch);
+        let previous: Option<(_, &str)> = before.replace((index, module.as_str()));
+        let previous = previous.filter(|(at, _)| *at == index && !operator.is_empty());
         let names = [module.as_str(), operator, array, previous.map_or("", |(_, module)| module)];
-        let count = seen.entry((place, names)).or_insert(0);
+        let count = seen.entry((index, names)).or_insert(0);
         *count += 1;
         (*section, *micro_batch, names, *count)
     })

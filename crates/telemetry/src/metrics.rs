@@ -201,8 +201,8 @@ fn sorted(lines: &[Line], step: u64) -> (Vec<&Line>, Vec<&Line>) {
 fn set_aside(path: &Path, kept: &[&Line], damaged: &[&Line]) -> Result<()> {
     let all = input::read(path, u64::MAX).map_err(TelemetryError::file(path, "read it"))?;
     let text = |lines: &[&Line]| -> Vec<u8> {
-        let place = |line: &&Line| all.get(line.bytes.start as usize..line.bytes.end as usize);
-        lines.iter().filter_map(place).flatten().copied().collect()
+        let position = |line: &&Line| all.get(line.bytes.start as usize..line.bytes.end as usize);
+        lines.iter().filter_map(position).flatten().copied().collect()
     };
     let aside = path.with_extension("damaged.jsonl");
     let mut moved = match input::read(&aside, u64::MAX) {

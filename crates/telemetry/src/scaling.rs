@@ -215,8 +215,9 @@ impl ScalingRun {
 
     /// Returns the run as a line of JSON, without the line feed.
     pub fn to_line(&self) -> Result<String> {
-        let told = |error: serde_json::Error| TelemetryError::Line { line: 0, reason: error.to_string() };
-        serde_json::to_string(self).map_err(told)
+        let line_error =
+            |error: serde_json::Error| TelemetryError::Line { line: 0, reason: error.to_string() };
+        serde_json::to_string(self).map_err(line_error)
     }
 
     /// Parses a run from a line of JSON.

@@ -215,8 +215,8 @@ mod tests {
         }
         // An incomplete or damaged record is cut off with all after it.
         assert_eq!(kept(&file[..file.len() - 1], 80_000), ends[3]);
-        let place = ends[1] + 20;
-        file[place] ^= 1;
+        let index = ends[1] + 20;
+        file[index] ^= 1;
         assert_eq!(kept(&file, 80_000), ends[1]);
         assert_eq!(kept(b"text", 5), 0);
     }

@@ -169,9 +169,9 @@ fn the_median_of_several_rounds_counts() {
     };
     assert_eq!(speed(&rounds), "128,000");
     let table = scaling_table(&rounds);
-    let said = "3 rounds, of which the median counts; their speeds differ by at most 300.0 % (weak, tree, \
+    let message = "3 rounds, of which the median counts; their speeds differ by at most 300.0 % (weak, tree, \
                 2 ranks)";
-    assert!(table.contains(said) && table.matches("weak     tree").count() == 1, "{table}");
+    assert!(table.contains(message) && table.matches("weak     tree").count() == 1, "{table}");
     // Of two rounds the slower one counts, and a repeated first round replaces all.
     assert_eq!(speed(&rounds[..2]), "64,000");
     assert_eq!(speed(&[&rounds[..], &[round(1, 0.0005)]].concat()), "512,000");

@@ -280,8 +280,8 @@ fn the_phase_table_names_slower_ranks() {
     let table = phase_table(&ranks);
     // Only the words and their order matter, not the widths of the columns.
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-    let told = |text: &str| words(&text.replace('-', ""));
-    assert_eq!(told(&table), told(include_str!("expected/phases_three_ranks.txt")), "{table}");
+    let normalized = |text: &str| words(&text.replace('-', ""));
+    assert_eq!(normalized(&table), normalized(include_str!("expected/phases_three_ranks.txt")), "{table}");
     let words_under =
         |ranks: &[RankStatistics]| phase_table(ranks).lines().skip(10).map(str::to_owned).collect::<Vec<_>>();
     let near = [timed(0, [0, 40_000, 60_000, 0, 0, 0]), timed(1, [0, 41_000, 59_000, 0, 0, 0])];

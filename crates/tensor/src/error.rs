@@ -89,7 +89,7 @@ pub enum TensorError {
     Count {
         /// The operator.
         operator: &'static str,
-        /// Number of tensors given.
+        /// Number of tensors.
         found: usize,
         /// Number of tensors expected.
         expected: usize,

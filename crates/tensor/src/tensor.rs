@@ -209,7 +209,7 @@ impl Tensor {
         self.set_on(values, StreamKind::Compute)
     }
 
-    /// [`Tensor::set`] on a given stream.
+    /// [`Tensor::set`] on a chosen stream.
     pub fn set_on<T: Element>(&self, values: &[T], stream: StreamKind) -> Result<()> {
         self.check_type::<T>("set")?;
         Ok(self.device().copy_from_host_on(values, self.region(), stream)?)
@@ -231,7 +231,7 @@ impl Tensor {
         self.copy_from_on(source, StreamKind::Compute)
     }
 
-    /// [`Tensor::copy_from`] on a given stream.
+    /// [`Tensor::copy_from`] on a chosen stream.
     pub fn copy_from_on(&self, source: &Tensor, stream: StreamKind) -> Result<()> {
         if source.dtype != self.dtype {
             return Err(self.wrong_type("copy_from", source.dtype));

@@ -15,7 +15,7 @@ use tensor::ops::{DTYPES, FAMILIES};
 
 /// The supported compute capabilities that compile different source.
 const CHIPS: [(u32, u32); 5] = [(7, 5), (8, 0), (8, 9), (9, 0), (12, 0)];
-/// Those whose source is that of (8, 0) and of (12, 0): compiled if PLIMSOLL_LONG_TESTS is set.
+/// Architectures whose source is that of (8, 0) and of (12, 0): compiled if PLIMSOLL_LONG_TESTS is set.
 const ALIKE_CHIPS: [(u32, u32); 2] = [(8, 6), (10, 0)];
 
 fn chips() -> Vec<(u32, u32)> {

@@ -4,9 +4,9 @@
 //! alone. Units are encoded on all cores and written in order, so the shards have the same bytes with any
 //! number of threads, and a killed job continues after the last unit that it had written.
 //!
-//! Inputs are text, JSON lines and, with the feature `parquet`, Parquet; plain, `.gz` or, with it, `.zst`; a file is read as a stream, so a
-//! corpus may be larger than memory. Outputs are the formats of nanoGPT and llm.c, which `data::Corpus`
-//! reads.
+//! Inputs are text, JSON lines and, with the feature `parquet`, Parquet; plain, `.gz` or, with it, `.zst`; a
+//! file is read as a stream, so a corpus may be larger than memory. Outputs are the formats of nanoGPT and
+//! llm.c, which `data::Corpus` reads.
 //!
 //! ```
 //! use tokenize::{Job, tokenize};

@@ -107,12 +107,12 @@ fn cut(text: &[u8], from: usize) -> Option<usize> {
     // The characters on both sides must be complete.
     let last = text.len().checked_sub(TAIL)?;
     (from..=last).find_map(|at| {
-        let place = match text[at] {
+        let number = match text[at] {
             b' ' => at,
             b'\n' => at + 1,
             _ => return None,
         };
-        (is_visible(char_before(text, at)) && is_visible(char_after(text, at + 1))).then_some(place)
+        (is_visible(char_before(text, at)) && is_visible(char_after(text, at + 1))).then_some(number)
     })
 }
 

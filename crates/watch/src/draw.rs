@@ -24,8 +24,8 @@ const HIGHEST: f64 = 800.0;
 #[must_use]
 pub fn frame(run: &RunView, width: u16) -> String {
     let ranks = u16::try_from(run.ranks().count()).unwrap_or(u16::MAX);
-    let told = u16::try_from(warnings(run).len()).unwrap_or(u16::MAX);
-    let height = (HEAD + SPARKLINE + 4).saturating_add(ranks).saturating_add(told);
+    let warned = u16::try_from(warnings(run).len()).unwrap_or(u16::MAX);
+    let height = (HEAD + SPARKLINE + 4).saturating_add(ranks).saturating_add(warned);
     let Ok(mut terminal) = Terminal::new(TestBackend::new(width, height));
     let Ok(_) = terminal.draw(|frame| draw(frame, run, 0));
     text(terminal.backend().buffer())
@@ -42,12 +42,12 @@ fn text(buffer: &Buffer) -> String {
 
 /// Draws the run, with its ranks from number `first` on.
 pub(crate) fn draw(frame: &mut Frame<'_>, run: &RunView, first: usize) {
-    let told = warnings(run);
+    let warned = warnings(run);
     let [head, ranks, curves, below] = Layout::vertical([
         Constraint::Length(HEAD),
         Constraint::Fill(1),
         Constraint::Length(SPARKLINE + 2),
-        Constraint::Length(u16::try_from(told.len()).unwrap_or(u16::MAX)),
+        Constraint::Length(u16::try_from(warned.len()).unwrap_or(u16::MAX)),
     ])
     .areas(frame.area());
     draw_head(frame, run, head);
@@ -60,7 +60,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, run: &RunView, first: usize) {
     draw_curve(frame, run, loss, "loss", |point| point.loss);
     draw_curve(frame, run, rate, "learning rate", |point| point.learning_rate);
     let lines: Vec<Line<'_>> =
-        told.into_iter().map(|text| Line::from(format!("! {text}")).yellow()).collect();
+        warned.into_iter().map(|text| Line::from(format!("! {text}")).yellow()).collect();
     frame.render_widget(Paragraph::new(lines), below);
 }
 

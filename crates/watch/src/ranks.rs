@@ -110,8 +110,8 @@ pub(crate) fn table(run: &RunView, width: u16, first: usize) -> Table<'static> {
     while total(&columns) > width + 1 {
         // Among equals, the last.
         let leaves = columns.iter().enumerate().max_by_key(|(_, column)| column.rank);
-        let Some((place, _)) = leaves.filter(|(_, column)| column.rank > 0) else { break };
-        columns.remove(place);
+        let Some((index, _)) = leaves.filter(|(_, column)| column.rank > 0) else { break };
+        columns.remove(index);
     }
     let title = |column: &Column| match column.title.as_str() {
         "memory" => Line::from(column.title.clone()),

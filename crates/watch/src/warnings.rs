@@ -88,5 +88,5 @@ fn silent(run: &RunView) -> Option<String> {
     let running = run.statuses.iter().flatten().filter(|record| record.state == RankState::Running);
     let longest = running.max_by_key(|record| record.age()).filter(|record| record.age() > patience)?;
     let (rank, seconds) = (longest.rank, longest.age().as_secs());
-    Some(format!("nothing was heard of rank {rank} for {} s", grouped(seconds)))
+    Some(format!("nothing was received from rank {rank} for {} s", grouped(seconds)))
 }

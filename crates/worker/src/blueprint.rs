@@ -49,7 +49,7 @@ pub struct Blueprint {
     /// Every buffer, in the order of the stages.
     pub buffers: Vec<BufferEntry>,
     /// Index in `parameters` of each parameter of each stage.
-    places: Vec<Vec<usize>>,
+    indices: Vec<Vec<usize>>,
     /// The activation that each stage sends to the next.
     pub crossings: Vec<Crossing>,
     /// The shards of each stage's optimizer state over its data-parallel ranks.
@@ -100,25 +100,25 @@ impl Blueprint {
             let text = format!("{} is held by {count} stages: a weight can be tied to one other", entry.name);
             return Err(WorkerError::Refused(text));
         }
-        let mut places = vec![Vec::new(); stages.len()];
-        for (place, entry) in parameters.iter().enumerate() {
-            entry.holders.iter().for_each(|(stage, number)| places[*stage].push((*number, place)));
+        let mut indices = vec![Vec::new(); stages.len()];
+        for (position, entry) in parameters.iter().enumerate() {
+            entry.holders.iter().for_each(|(stage, number)| indices[*stage].push((*number, position)));
         }
-        let in_order = |mut places: Vec<(usize, usize)>| {
-            places.sort_unstable();
-            places.into_iter().map(|(_, place)| place).collect()
+        let in_order = |mut indices: Vec<(usize, usize)>| {
+            indices.sort_unstable();
+            indices.into_iter().map(|(_, position)| position).collect()
         };
-        let places = places.into_iter().map(in_order).collect();
+        let indices = indices.into_iter().map(in_order).collect();
         let grid = config.parallel.grid().seen_from(0)?;
         let schedule = Arc::new(schedule(config)?);
-        Ok(Blueprint { grid, stages, schedule, parameters, buffers, places, crossings, shards })
+        Ok(Blueprint { grid, stages, schedule, parameters, buffers, indices, crossings, shards })
     }
 
     /// Returns the index in the whole model of a stage's parameter, and whether this stage's copy is the
     /// first.
     pub fn find(&self, stage: usize, parameter: usize) -> Option<(usize, bool)> {
-        let place = *self.places.get(stage)?.get(parameter)?;
-        Some((place, self.parameters.get(place)?.holders.first() == Some(&(stage, parameter))))
+        let position = *self.indices.get(stage)?.get(parameter)?;
+        Some((position, self.parameters.get(position)?.holders.first() == Some(&(stage, parameter))))
     }
 
     /// The stages of a rank of the pipeline, in order.
@@ -188,7 +188,7 @@ pub fn meta(description: &Description) -> Result<Device> {
     Ok(Device::meta(0, description, &DeviceOptions::default())?)
 }
 
-/// Returns the output of a stage that is not the last, given that of the stage before.
+/// Returns the output of a stage that is not the last, from that of the stage before.
 fn forward(
     config: &RunConfig,
     dataset: &Dataset,
@@ -208,13 +208,13 @@ fn forward(
 /// Adds the parameters of a stage.
 fn add(parameters: &mut Vec<Entry>, by_name: &mut BTreeMap<String, usize>, stage: usize, model: &dyn Model) {
     for (number, parameter) in model.parameters().list().iter().enumerate() {
-        let place = *by_name.entry(parameter.name.clone()).or_insert(parameters.len());
-        if place == parameters.len() {
+        let position = *by_name.entry(parameter.name.clone()).or_insert(parameters.len());
+        if position == parameters.len() {
             let (name, tensor, trained) = (parameter.name.clone(), &parameter.tensor, parameter.trained);
             let (shape, dtype) = (tensor.shape(), tensor.dtype());
             parameters.push(Entry { name, shape, dtype, trained, holders: Vec::new() });
         }
-        parameters[place].holders.push((stage, number));
+        parameters[position].holders.push((stage, number));
     }
 }
 
@@ -270,9 +270,9 @@ mod tests {
                 };
                 assert_eq!(names(&divided), names(&whole), "{grid:?}");
                 assert_eq!(divided.crossings.len() + 1, divided.stages.len());
-                for (place, entry) in divided.parameters.iter().enumerate() {
+                for (position, entry) in divided.parameters.iter().enumerate() {
                     for (index, (stage, number)) in entry.holders.iter().enumerate() {
-                        assert_eq!(divided.find(*stage, *number), Some((place, index == 0)));
+                        assert_eq!(divided.find(*stage, *number), Some((position, index == 0)));
                     }
                     // The tied token table is also in the last stage.
                     let last = divided.stages.len() - 1;

@@ -36,7 +36,7 @@ impl BufferList {
         for (number, buffer) in model.buffers().iter().enumerate() {
             let (name, tensor) = (buffer.name().to_owned(), buffer.tensor());
             let (dtype, shape, holder) = (tensor.dtype(), tensor.shape(), (stage, number));
-            match self.by_name.get(&name).map(|place| &self.entries[*place]) {
+            match self.by_name.get(&name).map(|position| &self.entries[*position]) {
                 None => {
                     self.by_name.insert(name.clone(), self.entries.len());
                     self.entries.push(BufferEntry { name, dtype, shape, holder });

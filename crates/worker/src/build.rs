@@ -47,7 +47,7 @@ impl Dataset {
         Dataset { source, ..self }
     }
 
-    /// Data that is neither tokens of a corpus nor told by a mark.
+    /// Data that is neither tokens of a corpus nor identified by a mark.
     pub fn of_source(source: Arc<dyn Source>) -> Self {
         Dataset { source, tokens: None, mark: Arc::default(), is_hashed: false }
     }

@@ -23,7 +23,7 @@ pub enum WorkerError {
     /// The data is wrong.
     #[error("{origin}: {key}: {source}")]
     Data {
-        /// The place in the configuration.
+        /// The origin in the configuration.
         origin: Origin,
         /// The key that names the data.
         key: &'static str,
@@ -45,7 +45,7 @@ pub enum WorkerError {
     Rank {
         /// The first rank.
         rank: usize,
-        /// Its error.
+        /// Error of the rank.
         reason: String,
     },
     /// A worker failed in a step.
@@ -66,7 +66,7 @@ pub enum WorkerError {
         step: u64,
         /// The first rank that ran out of memory.
         rank: usize,
-        /// Its error.
+        /// Reason of the first rank.
         reason: String,
     },
     /// The model could not be built or run.

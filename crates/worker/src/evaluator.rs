@@ -65,9 +65,9 @@ impl Evaluator {
     }
 
     /// Returns the result of each validation micro-batch of the setup's data, in order; equal on every rank.
-    /// Calls `heard` with the number of this rank's losses so far, where it has the model's end.
-    pub fn losses(&mut self, heard: &mut dyn FnMut(usize)) -> Result<Losses> {
-        let own = self.passes(None, heard)?;
+    /// Calls `on_losses` with the number of this rank's losses so far, where it has the model's end.
+    pub fn losses(&mut self, on_losses: &mut dyn FnMut(usize)) -> Result<Losses> {
+        let own = self.passes(None, on_losses)?;
         validation::of_all(&mut self.planes, &own, &self.setup.config.validation_assignment())
     }
 
@@ -87,7 +87,7 @@ impl Evaluator {
     }
 
     /// The results of this rank's micro-batches, at most `most`, where the model ends.
-    fn passes(&mut self, most: Option<usize>, heard: &mut dyn FnMut(usize)) -> Result<Losses> {
+    fn passes(&mut self, most: Option<usize>, on_losses: &mut dyn FnMut(usize)) -> Result<Losses> {
         let (config, dataset) = (&self.setup.config, &self.setup.dataset);
         let numbers = Numbers::validation(config, &self.grid);
         let own = numbers.count().min(most.unwrap_or(usize::MAX));
@@ -97,7 +97,7 @@ impl Evaluator {
         let mut feed =
             WorkerFeed::new(&self.device, (config, dataset), numbers, (&mut data, &order), &mut phases);
         feed.pixels = self.pixels.as_mut();
-        feed.heard = Some(heard);
+        feed.on_losses = Some(on_losses);
         let models = self.models.iter().map(|model| &**model).collect();
         self.executor.validate(models, &mut self.planes, own, &mut feed)?;
         feed.results()

@@ -18,7 +18,7 @@ use tensor::ops::accuracy;
 use crate::arrays::{allocate, upload};
 use crate::build::{self, Dataset};
 use crate::error::{Result, WorkerError};
-use crate::hook::{HeardSink, Moment, Moments};
+use crate::hook::{HookedSink, Moment, Moments};
 use crate::numbers::Numbers;
 use crate::phases::Phases;
 use crate::pixel_buffer::PixelBuffer;
@@ -78,7 +78,7 @@ pub type Marks = Vec<(Action, ActionPart, Mark)>;
 
 /// A rank's hook, and the names of its parameters by stage and use.
 #[derive(Clone, Copy)]
-pub(crate) struct HeardBy<'a> {
+pub(crate) struct HookContext<'a> {
     pub(crate) moments: &'a Moments,
     pub(crate) names: &'a BTreeMap<usize, Vec<String>>,
 }
@@ -114,7 +114,7 @@ pub(crate) struct WorkerFeed<'a> {
     pub(crate) phases: &'a mut Phases,
     /// Results of a validation that have arrived, in the order of this rank's micro-batches.
     arrived: Losses,
-    /// Those that come after them.
+    /// Validation results still being copied to the host.
     coming: VecDeque<Coming>,
     /// The counts of the prediction whose loss comes next.
     counted: Option<Tensor>,
@@ -125,9 +125,9 @@ pub(crate) struct WorkerFeed<'a> {
     /// Times at which the parts of actions began, if a benchmark asks for them.
     pub(crate) marks: Option<&'a mut Marks>,
     /// The hook that sees every step, if there is one.
-    pub(crate) heard_by: Option<HeardBy<'a>>,
+    pub(crate) hook_context: Option<HookContext<'a>>,
     /// Called with the number of losses after each.
-    pub(crate) heard: Option<&'a mut dyn FnMut(usize)>,
+    pub(crate) on_losses: Option<&'a mut dyn FnMut(usize)>,
     /// Observers of all operators.
     pub(crate) observers: &'a [Rc<dyn Observer>],
     /// Hashes of the operators' results.
@@ -162,8 +162,8 @@ impl<'a> WorkerFeed<'a> {
             label_smoothing: 0.0,
             at: None,
             marks: None,
-            heard_by: None,
-            heard: None,
+            hook_context: None,
+            on_losses: None,
             observers: &[],
             hashes: None,
             loss_scale: None,
@@ -185,8 +185,8 @@ impl<'a> WorkerFeed<'a> {
             if let (Some(all), Some(counts)) = (&mut self.arrived.counts, counts) {
                 all.push(counts.wait()?.try_into().unwrap_or_default());
             }
-            if let Some(heard) = &mut self.heard {
-                heard(self.arrived.losses.len());
+            if let Some(on_losses) = &mut self.on_losses {
+                on_losses(self.arrived.losses.len());
             }
         }
         Ok(())
@@ -232,7 +232,7 @@ impl Feed for WorkerFeed<'_> {
             ActionPart::Waiting | ActionPart::Moving => self.phases.enter(Phase::Pipeline)?,
             ActionPart::Computing => self.phases.enter(computing)?,
         }
-        if let (Some(HeardBy { moments, .. }), ActionPart::Computing) = (&self.heard_by, part) {
+        if let (Some(HookContext { moments, .. }), ActionPart::Computing) = (&self.hook_context, part) {
             let is_forward = computing == Phase::Forward;
             let moment = if is_forward { Moment::BeforeForward } else { Moment::BeforeBackward };
             moments.at(moment, pass_of_action(Some(action)));
@@ -241,7 +241,7 @@ impl Feed for WorkerFeed<'_> {
     }
 
     fn leave(&mut self, action: Action) {
-        if let Some(HeardBy { moments, .. }) = &self.heard_by {
+        if let Some(HookContext { moments, .. }) = &self.hook_context {
             let is_forward = action.kind == ActionKind::Forward;
             let moment = if is_forward { Moment::AfterForward } else { Moment::AfterBackward };
             moments.at(moment, pass_of_action(Some(action)));
@@ -286,11 +286,11 @@ impl Feed for WorkerFeed<'_> {
     fn sink<'s>(&'s mut self, sink: MicroBatchSink<'s>, reduces: bool) -> Box<dyn GradientSink + 's> {
         let pass = pass_of_action(self.at);
         let sink: Box<dyn GradientSink + 's> = Box::new(self.phases.sink(sink, reduces));
-        match &self.heard_by {
+        match &self.hook_context {
             None => sink,
-            Some(HeardBy { moments, names }) => {
+            Some(HookContext { moments, names }) => {
                 let names = pass.and_then(|(stage, _)| names.get(&stage));
-                Box::new(HeardSink { sink, moments, names: names.map_or(&[], Vec::as_slice), pass })
+                Box::new(HookedSink { sink, moments, names: names.map_or(&[], Vec::as_slice), pass })
             }
         }
     }

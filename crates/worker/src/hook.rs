@@ -140,7 +140,7 @@ impl Moments {
         self.pass.set(None);
     }
 
-    /// Calls the hook in a step, for the pass of `pass` if it is given.
+    /// Calls the hook in a step, for the pass of `pass` if it is set.
     pub(crate) fn at(&self, moment: Moment<'_>, pass: Option<(usize, usize)>) {
         if self.is_training.get() {
             self.pass.set(pass);
@@ -153,13 +153,13 @@ impl Moments {
     }
 
     /// Returns whether there is a hook.
-    pub(crate) fn is_heard(&self) -> bool {
+    pub(crate) fn has_hook(&self) -> bool {
         self.hook.is_some()
     }
 }
 
 /// A gradient sink that calls a rank's hook for every gradient.
-pub(crate) struct HeardSink<'a> {
+pub(crate) struct HookedSink<'a> {
     pub(crate) sink: Box<dyn GradientSink + 'a>,
     pub(crate) moments: &'a Moments,
     /// Names of the parameters by use.
@@ -167,7 +167,7 @@ pub(crate) struct HeardSink<'a> {
     pub(crate) pass: Option<(usize, usize)>,
 }
 
-impl GradientSink for HeardSink<'_> {
+impl GradientSink for HookedSink<'_> {
     fn target(&mut self, use_id: UseId, weight: &Tensor) -> autograd::Result<Target> {
         self.sink.target(use_id, weight)
     }

@@ -91,7 +91,7 @@ impl ModelNorm {
         let max_norm = config.optim.clip_norm as f32;
         let divided = parts.iter().any(|part| part.reduction.shards().is_sharded());
         let counts = divided || grid.coordinate(Axis::Data) == 0;
-        let (mut gradients, mut places, mut slots) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut gradients, mut positions, mut slots) = (Vec::new(), Vec::new(), Vec::new());
         for (StagePart { model, reduction }, stage) in
             parts.iter().zip(blueprint.stages_of(grid.coordinate(Axis::Pipeline)))
         {
@@ -99,8 +99,8 @@ impl ModelNorm {
                 let nn::Parameter { name, tensor, decay, .. } = &model.parameters().list()[owned.parameter];
                 slots.push(Slot { name: name.clone(), weight: owned.of(tensor)?, decay: *decay });
                 // Only the first copy of a tied parameter counts.
-                if let Some((place, true)) = blueprint.find(stage, owned.parameter) {
-                    places.push((place, owned.shard.range.start));
+                if let Some((index, true)) = blueprint.find(stage, owned.parameter) {
+                    positions.push((index, owned.shard.range.start));
                     gradients.push(gradient.clone());
                 }
             }
@@ -109,7 +109,7 @@ impl ModelNorm {
             let norm = GradientNorm::new(device, &slots, max_norm)?;
             return Ok(ModelNorm { norm, parts: None, counts });
         }
-        let norm = GradientNorm::of_parts(device, &blueprint.gradient_sizes(), &places, max_norm)?;
+        let norm = GradientNorm::of_parts(device, &blueprint.gradient_sizes(), &positions, max_norm)?;
         Ok(ModelNorm { norm, parts: Some(gradients), counts })
     }
 }

@@ -67,12 +67,12 @@ impl Setup {
         let capability = placement.description().compute_capability;
         let is_old = placement.description().kind == Kind::Cuda && capability < (8, 0);
         if is_old && config.precision.compute == DType::Bf16 {
-            let (place, (major, minor)) = (config.origins.of("precision.compute"), capability);
+            let (origin, (major, minor)) = (config.origins.of("precision.compute"), capability);
             let text = format!(
                 "precision.compute = \"bf16\" needs a GPU of compute capability 8.0 or more, and this one \
                  has {major}.{minor}: use \"f16\""
             );
-            return Err(WorkerError::Refused(format!("{place}: {text}")).into());
+            return Err(WorkerError::Refused(format!("{origin}: {text}")).into());
         }
         check_fp8(&config, &placement.description())?;
         if config.model.convolves() && placement.backend() == Backend::Cuda && !cuda::has_convolutions() {
@@ -202,8 +202,8 @@ fn check_fp8(config: &RunConfig, device: &Description) -> Result<()> {
     } else {
         return Ok(());
     };
-    let place = config.origins.of(Precision::matmul);
-    Err(WorkerError::Refused(format!("{place}: precision.matmul = \"fp8\" {reason}")))
+    let origin = config.origins.of(Precision::matmul);
+    Err(WorkerError::Refused(format!("{origin}: precision.matmul = \"fp8\" {reason}")))
 }
 
 fn allocator_settings(

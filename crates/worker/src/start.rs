@@ -61,7 +61,7 @@ impl Weights for PretrainedModel {
     }
 }
 
-/// Weights in two places: adapters or other trained parameters, and the model that they belong to.
+/// Weights in two parts: adapters or other trained parameters, and the model that they belong to.
 #[derive(Clone, Debug)]
 pub struct Layered {
     first: Arc<dyn Weights>,

@@ -63,9 +63,9 @@ pub fn masters(worker: &Worker) -> Vec<Array> {
 fn masters_among(worker: &Worker, kept: &Kept) -> Vec<Array> {
     let entries = worker.blueprint().parameters.iter().enumerate();
     // Weights that are their own masters are whole on every rank of the stage.
-    let master = entries.map(|(place, entry)| match is_own_master(entry.trained, entry.dtype) {
-        true => whole_weight(worker, place),
-        false => array(worker, place, StateArray::master(&entry.name), kept),
+    let master = entries.map(|(position, entry)| match is_own_master(entry.trained, entry.dtype) {
+        true => whole_weight(worker, position),
+        false => array(worker, position, StateArray::master(&entry.name), kept),
     });
     master.collect()
 }
@@ -81,9 +81,9 @@ pub(crate) fn arrays(worker: &Worker) -> Vec<Array> {
     let mut all = masters_among(worker, &kept);
     let config = &worker.setup().config;
     let entries = worker.blueprint().parameters.iter().enumerate();
-    for (place, entry) in entries.filter(|(_, entry)| entry.trained) {
+    for (position, entry) in entries.filter(|(_, entry)| entry.trained) {
         let states = optimizer::state_arrays(config, &entry.name, entry.shape).into_iter();
-        all.extend(states.map(|state| array(worker, place, state, &kept)));
+        all.extend(states.map(|state| array(worker, position, state, &kept)));
     }
     all
 }
@@ -94,8 +94,8 @@ fn kept(worker: &Worker) -> Kept {
 }
 
 /// Returns the stage whose copy of a parameter is saved, and the parameter's index there.
-fn holder(worker: &Worker, place: usize) -> (usize, usize) {
-    worker.blueprint().parameters[place].holders.first().copied().unwrap_or_default()
+fn holder(worker: &Worker, position: usize) -> (usize, usize) {
+    worker.blueprint().parameters[position].holders.first().copied().unwrap_or_default()
 }
 
 /// Returns the rank of the world that holds a stage in a replica.
@@ -104,16 +104,16 @@ fn rank_of(worker: &Worker, replica: usize, stage: usize) -> usize {
     worker.grid().rank_at(&[(Axis::Data, replica), (Axis::Pipeline, stage_rank)])
 }
 
-fn whole_weight(worker: &Worker, place: usize) -> Array {
-    let (entry, (stage, parameter)) = (&worker.blueprint().parameters[place], holder(worker, place));
+fn whole_weight(worker: &Worker, position: usize) -> Array {
+    let (entry, (stage, parameter)) = (&worker.blueprint().parameters[position], holder(worker, position));
     let own = worker.model(stage).map(|model| model.parameters().list()[parameter].tensor.clone());
     let sources = vec![(rank_of(worker, 0, stage), 0..entry.shape.elements())];
     Array { name: entry.name.clone(), dtype: entry.dtype, shape: entry.shape, sources, replicated: true, own }
 }
 
 /// Returns an array that optimizers keep for a parameter.
-fn array(worker: &Worker, place: usize, state: StateArray, kept: &Kept) -> Array {
-    let (entry, (stage, parameter)) = (&worker.blueprint().parameters[place], holder(worker, place));
+fn array(worker: &Worker, position: usize, state: StateArray, kept: &Kept) -> Array {
+    let (entry, (stage, parameter)) = (&worker.blueprint().parameters[position], holder(worker, position));
     let shards = worker.blueprint().shards(stage);
     let part = |replica| state.range(shards.range(replica, parameter));
     let source = |replica| (rank_of(worker, replica, stage), part(replica));
@@ -359,8 +359,8 @@ impl Array {
             let messages = control.gather(0, &[])?.unwrap_or_default();
             for (rank, part) in self.sources.iter().filter(|(rank, _)| *rank != 0) {
                 let piece = messages.get(*rank).map_or(&[][..], Vec::as_slice);
-                let place = whole[self.range(part)].chunks_mut(PIECE).nth(round).unwrap_or_default();
-                place.iter_mut().zip(piece).for_each(|(place, byte)| *place = *byte);
+                let position = whole[self.range(part)].chunks_mut(PIECE).nth(round).unwrap_or_default();
+                position.iter_mut().zip(piece).for_each(|(position, byte)| *position = *byte);
             }
         }
         Ok(())

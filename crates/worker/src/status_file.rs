@@ -43,7 +43,7 @@ impl StatusFile {
         Ok(StatusFile(shared))
     }
 
-    /// Has the file rewritten with `text`, which has the size of the first.
+    /// Requests a rewrite of the file with `text`, which has the size of the first.
     pub(crate) fn write(&self, text: Vec<u8>) {
         self.0.latest().text = Some(text);
         self.0.changed.notify_all();

@@ -123,17 +123,17 @@ impl TensorHashes {
     }
 
     /// Hashes an array named `name` of the parameter `of`: `tensor` is the part from element `start` on.
-    /// `place` orders the arrays of a section.
+    /// `order` orders the arrays of a section.
     pub(crate) fn array(
         &self,
         section: Section,
-        (place, name, of): (usize, &str, &str),
+        (order, name, of): (usize, &str, &str),
         start: usize,
         tensor: &Tensor,
     ) -> Result<()> {
         let module = of.rsplit_once('.').map_or("", |(module, _)| module);
         let array = array(section, None, module, "", name);
-        self.see((section, 0, 0, place as u64), array, start, tensor).map_err(WorkerError::Hook)
+        self.see((section, 0, 0, order as u64), array, start, tensor).map_err(WorkerError::Hook)
     }
 
     /// Shows a tensor to the hook, and hashes it in a hashed step.
@@ -334,8 +334,8 @@ mod tests {
 
     #[test]
     fn shards_of_all_ranks_are_joined() {
-        let part = |place: u64, start, hash| Part {
-            order: (Section::Weights, 0, 0, place),
+        let part = |order: u64, start, hash| Part {
+            order: (Section::Weights, 0, 0, order),
             array: array(Section::Weights, None, "m", "", "m.weight"),
             start,
             hash,

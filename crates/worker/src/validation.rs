@@ -29,9 +29,9 @@ pub struct Validation {
 pub struct Accuracy {
     /// Images.
     pub images: u64,
-    /// Those whose class had the highest score.
+    /// Images whose class had the highest score.
     pub first: u64,
-    /// Those whose class had one of the five highest scores.
+    /// Images whose class had one of the five highest scores.
     pub among: u64,
 }
 
@@ -64,8 +64,8 @@ impl Validation {
     }
 }
 
-/// Returns the results of all validation micro-batches of an assignment in order, on every rank. `own` are the
-/// results of this rank's micro-batches.
+/// Returns the results of all validation micro-batches of an assignment in order, on every rank. `own` are
+/// the results of this rank's micro-batches.
 pub(crate) fn of_all(planes: &mut Planes, own: &Losses, assignment: &Assignment) -> Result<Losses> {
     let bits: Vec<[u32; 1]> = own.losses.iter().map(|loss| [loss.to_bits()]).collect();
     let losses =

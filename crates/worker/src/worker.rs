@@ -194,9 +194,9 @@ impl Worker {
 
     /// The model of a stage, if this rank has it.
     pub(crate) fn model(&self, stage: usize) -> Option<&dyn Model> {
-        let place =
+        let index =
             self.blueprint.stages_of(self.grid.coordinate(Axis::Pipeline)).position(|own| own == stage);
-        self.models().nth(place?)
+        self.models().nth(index?)
     }
 
     /// The setup that all ranks of the run share.
@@ -266,7 +266,7 @@ impl Worker {
     }
 }
 
-/// The place of a rank on the grid. Errors: a grid other than the communicator's.
+/// The grid as seen by a rank. Errors: a grid other than the communicator's.
 fn grid_of(config: &RunConfig, communicator: &Communicator) -> Result<RankGrid> {
     let grid = config.parallel.grid().seen_from(communicator.rank())?;
     if communicator.world_size() != grid.world_size() {
@@ -297,8 +297,8 @@ fn tied(grid: &RankGrid, blueprint: &Blueprint, parts: &[StagePart]) -> Vec<Tied
     let owned = parts
         .flat_map(|(part, stage)| part.reduction.shards().own().iter().map(move |o| (stage, o.parameter)));
     let peer = |(stage, parameter): (usize, usize)| {
-        let (place, _) = blueprint.find(stage, parameter)?;
-        let holders = &blueprint.parameters[place].holders;
+        let (index, _) = blueprint.find(stage, parameter)?;
+        let holders = &blueprint.parameters[index].holders;
         let (other, _) = holders.iter().find(|(other, _)| *other != stage)?;
         Some(blueprint.layout().rank_of(*other))
     };

@@ -43,7 +43,7 @@ impl BatchNorm {
 /// Statistics by which [`batch_norm`] normalises.
 #[derive(Clone, Copy, Debug)]
 pub enum Statistics<'a> {
-    /// Those of the batch, which are also written to `record`, `[2, channels]` f32, if given.
+    /// Statistics of the batch, which are also written to `record`, `[2, channels]` f32, if there is one.
     Batch {
         /// Receives mean and unbiased variance.
         record: Option<&'a Tensor>,

@@ -39,8 +39,8 @@ pub fn autocast<const N: usize>(tape: &Tape, operator: &str, operands: [Var; N])
 
 /// [`autocast`] of any number of operands.
 pub(super) fn autocast_all(tape: &Tape, operator: &str, operands: &mut [Var]) -> Result<()> {
-    let given = operands.iter().map(|operand| operand.tensor().dtype());
-    let Some(dtype) = tape.pass().autocast.as_ref().and_then(|cast| cast.operand_type(operator, given))
+    let dtypes = operands.iter().map(|operand| operand.tensor().dtype());
+    let Some(dtype) = tape.pass().autocast.as_ref().and_then(|cast| cast.operand_type(operator, dtypes))
     else {
         return Ok(());
     };

@@ -77,8 +77,8 @@ pub struct Fp8LinearRule {
     input: Option<Scaled>,
     /// Factor of a gate's result.
     factor: Option<Tensor>,
-    /// The tensor that the layer was given, if its gradient depends on it.
-    given: Option<Tensor>,
+    /// The layer's input, if its gradient depends on it.
+    layer_input: Option<Tensor>,
     function: Input,
     layer: Fp8Linear,
     /// The output's gradient transposed and sums of its rows, from the input half to the weight half.
@@ -97,7 +97,7 @@ pub fn fp8_linear(tape: &Tape, x: Var, layer: &Fp8Linear, function: Input) -> Re
     tape.record_one(&[source], output, || Fp8LinearRule {
         input,
         factor,
-        given: (function != Input::Plain).then_some(x),
+        layer_input: (function != Input::Plain).then_some(x),
         function,
         layer: layer.clone(),
         gradient: None,
@@ -139,16 +139,16 @@ fn missing() -> tensor::TensorError {
 }
 
 impl Fp8LinearRule {
-    /// The gradient of the tensor that the layer was given, from the output's.
+    /// The gradient of the layer's input, from the output's.
     fn input_gradient(&mut self, dy: &Scaled, output: &Tensor) -> Result<Tensor> {
         let [_, turned] = self.layer.copies.of(&self.layer.weight)?;
         let dx = operator::backward_input(dy, turned, output.shape(), output.dtype())?;
-        let Some(given) = self.given.take() else { return Ok(dx) };
+        let Some(layer_input) = self.layer_input.take() else { return Ok(dx) };
         match self.function {
             Input::Plain => Ok(dx),
-            Input::Activated(activation) => Ok(operator::backward_activation(dx, &given, activation)?),
+            Input::Activated(activation) => Ok(operator::backward_activation(dx, &layer_input, activation)?),
             Input::Gated(activation) => {
-                let gradient = operator::backward_gate(given, &dx, activation)?;
+                let gradient = operator::backward_gate(layer_input, &dx, activation)?;
                 self.input = self.gate_result(&dx)?;
                 Ok(gradient)
             }
@@ -179,7 +179,10 @@ impl Rule for Fp8LinearRule {
             [Saved::new("input", &input.values), Saved::new("input_scales", &input.scales)]
         });
         let factor = self.factor.iter().map(|factor| Saved::new("factor", factor));
-        input.chain(factor).chain(self.given.iter().map(|given| Saved::new("given", given))).collect()
+        input
+            .chain(factor)
+            .chain(self.layer_input.iter().map(|layer_input| Saved::new("given", layer_input)))
+            .collect()
     }
 
     fn has_weights(&self) -> bool {

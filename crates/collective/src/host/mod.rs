@@ -33,7 +33,7 @@ pub(crate) fn begin<L: Link>(link: &mut L, signature: &Signature) -> Result<Call
 }
 
 /// Returns once every rank has arrived. After rounds of distance 1, 2, 4, … below the world size, every rank
-/// has heard of every other (the dissemination barrier of Hensgen, Finkel and Manber, 1988).
+/// has a message from every other (the dissemination barrier of Hensgen, Finkel and Manber, 1988).
 pub(crate) fn barrier<L: Link>(
     link: &mut L,
     pool: &mut PayloadPool,

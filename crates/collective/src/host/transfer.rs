@@ -12,7 +12,7 @@ use crate::link::{Absent, Closed, Link};
 use crate::payload::{Payload, PayloadPool};
 use ends::{Incoming, Outgoing, Sink, Source};
 
-/// Time after which the user is told who is waited for.
+/// Time after which the user learns who is waited for.
 const NOTICE: Duration = Duration::from_secs(5);
 
 /// Bytes of operands sent and received.

@@ -115,9 +115,9 @@ pub fn start(timeout: Duration) -> Result<(World, Communicator), StartError> {
     let link = |context| MpiLink::new(Rc::clone(&shared), (0..size).collect(), context);
     let data = HostData::new(link(link::DATA), Meter::default());
     let mut communicator = Communicator::new(HostControl::new(link(link::CONTROL)), data);
-    let said = communicator.control.all_gather(&Process::own().encode())?;
+    let printed = communicator.control.all_gather(&Process::own().encode())?;
     let known = |(rank, text): (usize, &Vec<u8>)| Process::decode(text).ok_or(StartError::Unknown { rank });
-    let all = said.iter().enumerate().map(known).collect::<Result<_, _>>()?;
+    let all = printed.iter().enumerate().map(known).collect::<Result<_, _>>()?;
     let processes = Arc::clone(shared.processes.get_or_init(|| Arc::new(Processes::new(rank, all))));
     Ok((World { shared, local, processes }, communicator))
 }
@@ -144,7 +144,7 @@ impl World {
     }
 
     /// Sets what all ranks are to do before their next calls, as in `open its data`: while one has not, the
-    /// user is told which. `None` once they train.
+    /// user is reported which. `None` once they train.
     pub fn set_doing(&self, doing: Option<&'static str>) {
         self.shared.doing.set(doing);
     }

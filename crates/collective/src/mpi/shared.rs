@@ -43,7 +43,7 @@ pub(super) struct Shared {
     pub(super) size: usize,
     pub(super) library: Rc<Library>,
     pub(super) timeout: Cell<Duration>,
-    /// The task of all ranks at present, if the user is told whom it waits for.
+    /// The task of all ranks at present, if the user learns whom it waits for.
     pub(super) doing: Cell<Option<&'static str>>,
     pub(super) processes: OnceCell<Arc<Processes>>,
     failure: RefCell<Option<Failure>>,
@@ -181,8 +181,8 @@ impl Shared {
         let Some(processes) = self.processes.get() else { return };
         if let Some(rank) = processes.first_gone() {
             // The process may have sent a message before it ended.
-            let heard = || self.failure.borrow().is_some() || self.ended.borrow()[rank].is_some();
-            if !self.hear_until(LAST_WORDS, heard) {
+            let received = || self.failure.borrow().is_some() || self.ended.borrow()[rank].is_some();
+            if !self.hear_until(LAST_WORDS, received) {
                 self.announce(rank, &processes.reason(rank));
             }
         }

@@ -36,8 +36,8 @@ pub(super) struct Header {
 impl Header {
     pub(super) fn new(context: u64, signature: &Signature, payload: usize) -> Self {
         let Signature { call, bytes, dtype, root } = *signature;
-        let place =
-            |dtype| DTYPES.iter().position(|other| *other == dtype).map_or(0, |place| place as u8 + 1);
+        let index =
+            |dtype| DTYPES.iter().position(|other| *other == dtype).map_or(0, |index| index as u8 + 1);
         Header {
             context,
             payload: payload as u64,
@@ -46,7 +46,7 @@ impl Header {
             root: root.unwrap_or(0) as u64,
             plane: u8::from(call.plane == Plane::Data),
             operation: call.operation as u8,
-            dtype: dtype.map_or(0, place),
+            dtype: dtype.map_or(0, index),
             has: bytes.map_or(0, |_| HAS_BYTES) | root.map_or(0, |_| HAS_ROOT),
             padding: 0,
         }
@@ -62,7 +62,7 @@ impl Header {
         let plane = if self.plane == 0 { Plane::Control } else { Plane::Data };
         let operation =
             Operation::ALL.get(usize::from(self.operation)).copied().unwrap_or(Operation::Barrier);
-        let dtype = usize::from(self.dtype).checked_sub(1).and_then(|place| DTYPES.get(place)).copied();
+        let dtype = usize::from(self.dtype).checked_sub(1).and_then(|index| DTYPES.get(index)).copied();
         Signature {
             call: Call { plane, operation, sequence: self.sequence },
             bytes: (self.has & HAS_BYTES != 0).then_some(self.bytes),
@@ -132,9 +132,9 @@ mod tests {
 
     #[test]
     fn signatures_round_trip() {
-        for (place, operation) in Operation::ALL.into_iter().enumerate() {
+        for (index, operation) in Operation::ALL.into_iter().enumerate() {
             for plane in [Plane::Control, Plane::Data] {
-                let call = Call { plane, operation, sequence: 1 << 40 | place as u64 };
+                let call = Call { plane, operation, sequence: 1 << 40 | index as u64 };
                 let plain = Signature::new(call);
                 for signature in
                     [plain, plain.root(0), plain.bytes(0).dtype(DType::F16), plain.root(3).bytes(9)]

@@ -51,10 +51,10 @@ impl CallThread {
         let theirs = busy.clone();
         let body = move || {
             while let Some(call) = next(&taken) {
-                let said = call();
+                let message = call();
                 theirs.set(false);
                 // A rank that gave up no longer receives the result.
-                let _ = answer.send(said);
+                let _ = answer.send(message);
             }
         };
         let started = Builder::new().name("nccl-calls".to_owned()).stack_size(STACK_BYTES).spawn(body);
@@ -72,7 +72,7 @@ impl CallThread {
     /// Returns the result of the last call; `None` while it runs.
     pub(super) fn answer(&self) -> Option<Result<()>> {
         match self.answers.try_recv() {
-            Ok(said) => Some(said),
+            Ok(message) => Some(message),
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Disconnected) => {
                 Some(Err(Fault { code: 0, text: "the thread that calls NCCL has ended".to_owned() }))

@@ -53,13 +53,13 @@ pub(crate) fn connect(
     device.make_current().map_err(CollectiveError::device(rank, CALL))?;
     // Running work would delay the connections, and this is the first time that ranks wait for each other.
     device.synchronize().map_err(CollectiveError::device(rank, CALL))?;
-    let said = control.all_gather(&Said::of(rank).encode())?;
-    let id = agree(rank, &said)?;
+    let printed = control.all_gather(&Report::of(rank).encode())?;
+    let id = agree(rank, &printed)?;
     let calls = CallThread::start().map_err(|fault| failed(rank, rank, fault))?;
     let shared = Rc::new(Shared::new(rank, world_size, timeout, control.watch(), calls));
     let (comm, make_current) = (Comm::empty(), device.make_current_elsewhere());
     // The communicator is registered before it is created, so that its creation can be aborted.
-    let place = shared.keep(comm);
+    let comm_index = shared.keep(comm);
     let meet = move || {
         make_current().map_err(|error| Fault { code: 0, text: error.to_string() })?;
         comm.meet(rank, world_size, &id)
@@ -69,43 +69,43 @@ pub(crate) fn connect(
     device.set_guard(Some(Rc::new(move |waited| guard.guard(waited))));
     let members = (0..world_size).collect();
     let device = device.clone();
-    Ok(Box::new(NcclPlane::new(shared, device, Some(place), rank, members, scratch, Meter::default())))
+    Ok(Box::new(NcclPlane::new(shared, device, Some(comm_index), rank, members, scratch, Meter::default())))
 }
 
 /// A rank's message about its NCCL library.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Said {
+enum Report {
     /// The version and, from rank 0, the identifier of the communicator to create.
     There { version: u32, id: Option<Id> },
     /// The reason why the library cannot be used.
     Unusable(Fault),
 }
 
-impl Said {
+impl Report {
     fn of(rank: usize) -> Self {
         if !raw::is_there() {
             let text = "libnccl.so cannot be opened: install NCCL or set LD_LIBRARY_PATH; where there is \
                         only libnccl.so.2, a link libnccl.so to it is needed";
-            return Said::Unusable(Fault { code: 0, text: text.to_owned() });
+            return Report::Unusable(Fault { code: 0, text: text.to_owned() });
         }
-        let told = raw::version().and_then(|version| {
+        let reported = raw::version().and_then(|version| {
             if version < OLDEST {
                 let (have, needed) = (version_text(version), version_text(OLDEST));
                 return Err(Fault { code: 0, text: format!("it is version {have}; {needed} is needed") });
             }
             let id = if rank == 0 { Some(raw::unique_id()?) } else { None };
-            Ok(Said::There { version, id })
+            Ok(Report::There { version, id })
         });
-        told.unwrap_or_else(Said::Unusable)
+        reported.unwrap_or_else(Report::Unusable)
     }
 
     fn encode(&self) -> Vec<u8> {
         match self {
-            Said::There { version, id } => {
+            Report::There { version, id } => {
                 let id = id.as_ref().map_or([].as_slice(), |id| id);
                 [[1].as_slice(), &version.to_le_bytes(), id].concat()
             }
-            Said::Unusable(fault) => {
+            Report::Unusable(fault) => {
                 [[0].as_slice(), &fault.code.to_le_bytes(), fault.text.as_bytes()].concat()
             }
         }
@@ -116,11 +116,11 @@ impl Said {
         if *kind == 1 {
             let (version, rest) = rest.split_first_chunk::<4>()?;
             let id = rest.first_chunk::<ID_BYTES>().copied();
-            return Some(Said::There { version: u32::from_le_bytes(*version), id });
+            return Some(Report::There { version: u32::from_le_bytes(*version), id });
         }
         let (code, text) = rest.split_first_chunk::<8>()?;
         let text = String::from_utf8_lossy(text).into_owned();
-        Some(Said::Unusable(Fault { code: i64::from_le_bytes(*code), text }))
+        Some(Report::Unusable(Fault { code: i64::from_le_bytes(*code), text }))
     }
 }
 
@@ -134,14 +134,14 @@ fn failed(rank: usize, who: usize, Fault { code, text }: Fault) -> CollectiveErr
 ///
 /// # Errors
 /// The first rank that cannot use its library; the error is the same on all ranks.
-fn agree(rank: usize, said: &[Vec<u8>]) -> Result<Id> {
+fn agree(rank: usize, reports: &[Vec<u8>]) -> Result<Id> {
     let failed = |who: usize, fault: Fault| failed(rank, who, fault);
     let unclear = || Fault { code: 0, text: "it did not say which NCCL it has".to_owned() };
     let mut first = None;
-    for (who, bytes) in said.iter().enumerate() {
-        let (version, id) = match Said::decode(bytes).unwrap_or_else(|| Said::Unusable(unclear())) {
-            Said::There { version, id } => (version, id),
-            Said::Unusable(fault) => return Err(failed(who, fault)),
+    for (who, bytes) in reports.iter().enumerate() {
+        let (version, id) = match Report::decode(bytes).unwrap_or_else(|| Report::Unusable(unclear())) {
+            Report::There { version, id } => (version, id),
+            Report::Unusable(fault) => return Err(failed(who, fault)),
         };
         let (theirs, _) = *first.get_or_insert((version, id));
         if theirs != version {
@@ -162,18 +162,18 @@ mod tests {
     use super::*;
 
     fn there(version: u32, id: Option<u8>) -> Vec<u8> {
-        Said::There { version, id: id.map(|byte| [byte; ID_BYTES]) }.encode()
+        Report::There { version, id: id.map(|byte| [byte; ID_BYTES]) }.encode()
     }
 
     #[test]
     fn ranks_of_one_version_use_the_identifier_of_rank_zero() {
-        let said = [there(22_809, Some(7)), there(22_809, None), there(22_809, None)];
-        assert_eq!(agree(2, &said).unwrap(), [7; ID_BYTES]);
+        let printed = [there(22_809, Some(7)), there(22_809, None), there(22_809, None)];
+        assert_eq!(agree(2, &printed).unwrap(), [7; ID_BYTES]);
     }
 
     #[test]
     fn all_ranks_report_the_rank_that_cannot_connect() {
-        let missing = Said::Unusable(Fault { code: 3, text: "no library".to_owned() }).encode();
+        let missing = Report::Unusable(Fault { code: 3, text: "no library".to_owned() }).encode();
         let cases: [(&[Vec<u8>], &str); 4] = [
             (&[there(22_809, Some(7)), missing], "NCCL error 3: on rank 1: no library"),
             (
@@ -183,8 +183,8 @@ mod tests {
             (&[there(22_809, Some(7)), vec![]], "on rank 1: it did not say which NCCL it has"),
             (&[there(22_809, None), there(22_809, None)], "NCCL error 0: it did not say which NCCL it has"),
         ];
-        for (said, words) in cases {
-            let error = agree(0, said).unwrap_err().to_string();
+        for (reports, words) in cases {
+            let error = agree(0, reports).unwrap_err().to_string();
             assert!(error.ends_with(words), "{error}");
         }
     }

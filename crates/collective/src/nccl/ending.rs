@@ -26,7 +26,7 @@ pub(super) fn end(comms: &[Comm], ending: &Ending, patience: Duration) {
     let (thread_comms, thread_ending) = (comms.to_vec(), ending.clone());
     let started = threads::spawn("nccl-end", move || {
         end_here(&thread_comms, &thread_ending, patience);
-        // The receiver may have given up.
+        // The receiver may have stopped.
         let _ = done.send(());
     });
     match started {

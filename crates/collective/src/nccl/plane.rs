@@ -35,7 +35,7 @@ pub(super) struct NcclPlane {
     shared: Rc<Shared>,
     device: Device,
     /// Index of the communicator among the rank's; `None` for a group of one.
-    place: Option<usize>,
+    comm_index: Option<usize>,
     rank: usize,
     /// World numbers of the ranks, by number in the group.
     members: Vec<usize>,
@@ -59,7 +59,7 @@ impl NcclPlane {
     pub(super) fn new(
         shared: Rc<Shared>,
         device: Device,
-        place: Option<usize>,
+        comm_index: Option<usize>,
         rank: usize,
         members: Vec<usize>,
         scratch: Rc<Buffer>,
@@ -70,7 +70,7 @@ impl NcclPlane {
         NcclPlane {
             shared,
             device,
-            place,
+            comm_index,
             rank,
             members,
             others,
@@ -104,11 +104,11 @@ impl NcclPlane {
 
     /// Enqueues one call made of `works`, and waits until all of it is enqueued.
     fn enqueue(&self, call: Call, works: &[Work<'_>], stream: StreamKind) -> Result<()> {
-        let Some(place) = self.place else {
+        let Some(comm_index) = self.comm_index else {
             self.shared.alive(call)?;
             return works.iter().try_for_each(|work| self.alone(call, work, stream));
         };
-        let comm = self.shared.comm(place, call)?;
+        let comm = self.shared.comm(comm_index, call)?;
         if works.is_empty() {
             return Ok(());
         }
@@ -210,17 +210,17 @@ impl NcclPlane {
     }
 
     /// Splits off the communicator of a group, and returns its index; `None` for a group of one.
-    fn split_off(&self, call: Call, place: usize, group: &SplitGroup) -> Result<Option<usize>> {
-        let comm = self.shared.comm(place, call)?;
+    fn split_off(&self, call: Call, comm_index: usize, group: &SplitGroup) -> Result<Option<usize>> {
+        let comm = self.shared.comm(comm_index, call)?;
         let several = group.members.len() > 1;
         let (part, colour) = (Comm::empty(), several.then_some((group.number, group.rank)));
         // The communicator is registered before it is created, so that its creation can be aborted.
-        let place = several.then(|| self.shared.keep(part));
+        let comm_index = several.then(|| self.shared.keep(part));
         self.shared.patiently(|| {
             self.shared.make(comm, call, move || comm.split(colour, part))?;
             if several { self.shared.settle(part, call) } else { Ok(()) }
         })?;
-        Ok(place)
+        Ok(comm_index)
     }
 
     /// Returns the result of a wait for the device, or the reason why the wait was aborted.
@@ -263,8 +263,8 @@ impl NcclPlane {
 impl Drop for NcclPlane {
     fn drop(&mut self) {
         self.close_window();
-        if let Some(place) = self.place {
-            self.shared.leave(place, &self.device);
+        if let Some(comm_index) = self.comm_index {
+            self.shared.leave(comm_index, &self.device);
         }
     }
 }

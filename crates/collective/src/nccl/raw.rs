@@ -54,7 +54,7 @@ pub(super) fn version() -> Result<u32> {
 /// Creates the identifier of a new communicator; this process listens for its ranks from now on.
 pub(super) fn unique_id() -> Result<Id> {
     let mut id = sys::ncclUniqueId { internal: [0; ID_BYTES] };
-    // SAFETY: the call writes the value that it is given.
+    // SAFETY: the call writes through the pointer.
     check(unsafe { sys::ncclGetUniqueId(&raw mut id) })?;
     Ok(id.internal.map(|byte| byte as u8))
 }
@@ -212,7 +212,7 @@ pub(super) fn destroy(comms: &[Comm]) {
     let _ = if comms.len() > 1 { together(each) } else { each() };
 }
 
-/// Aborts communicators in one group: their work and calls are told to end at once, and their memory is freed
+/// Aborts communicators in one group: their work and calls end at once, and their memory is freed
 /// at the end of the group, when no call uses them any more. They are aborted together, because freeing the
 /// memory of one could wait for another's work.
 pub(super) fn abort(comms: &[Comm], busy: &Busy, until: Instant) {

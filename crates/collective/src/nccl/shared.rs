@@ -115,9 +115,9 @@ impl Shared {
     ///
     /// # Errors
     /// All communicators have ended.
-    pub(super) fn comm(&self, place: usize, call: Call) -> Result<Comm> {
+    pub(super) fn comm(&self, comm_index: usize, call: Call) -> Result<Comm> {
         self.alive(call)?;
-        let comm = self.comms.borrow().get(place).copied().flatten();
+        let comm = self.comms.borrow().get(comm_index).copied().flatten();
         comm.ok_or_else(|| self.error(&End::Library(gone()), call))
     }
 

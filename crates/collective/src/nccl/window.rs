@@ -6,7 +6,7 @@
 
 mod files;
 mod gpus;
-mod said;
+mod introduction;
 
 use std::cell::Cell;
 use std::fs::File;
@@ -24,7 +24,7 @@ use crate::operands::Caller;
 use crate::peer_access::{PeerAccessOptions, PeerWindow, SumKernels};
 use files::{BATCH, Post};
 pub(super) use gpus::{Gpus, Signals};
-use said::{Introduction, Offer, Offered};
+use introduction::{Introduction, Offer, Offered};
 
 /// Result of a step of the set-up; the error is the reason why ranks continue without peer access.
 type Attempt<T> = std::result::Result<T, String>;
@@ -40,8 +40,8 @@ pub(super) fn connect(
     options: PeerAccessOptions,
 ) -> Result<Attempt<PeerWindow<Gpus>>> {
     let mut own = Own::new(plane, regions);
-    let said = plane.gather_bytes(caller, &own.introduction.encode())?;
-    let met = acquaint(plane, &said, options.sums);
+    let printed = plane.gather_bytes(caller, &own.introduction.encode())?;
+    let met = acquaint(plane, &printed, options.sums);
     let offer = match &met {
         Ok((peers, _)) => own.offer(plane, regions, peers).unwrap_or_else(Offer::refusal),
         Err(why) => Offer::refusal(why.clone()),
@@ -64,18 +64,18 @@ pub(super) fn connect(
 
 /// Checks that this GPU can write words of host memory and wait for them, on a word that no other rank uses.
 fn try_signals(device: &Device, page: &SignalPage, own: usize) -> Attempt<()> {
-    let said = |error: DeviceError| error.to_string();
+    let printed = |error: DeviceError| error.to_string();
     let signal = [(page.word(own), 1)];
-    device.signal(&signal, &[], StreamKind::Compute).and_then(|()| device.synchronize()).map_err(said)?;
+    device.signal(&signal, &[], StreamKind::Compute).and_then(|()| device.synchronize()).map_err(printed)?;
     if page.load(own) != 1 {
         return Err("the GPU cannot write to host memory".to_owned());
     }
-    device.signal(&[], &signal, StreamKind::Compute).and_then(|()| device.synchronize()).map_err(said)
+    device.signal(&[], &signal, StreamKind::Compute).and_then(|()| device.synchronize()).map_err(printed)
 }
 
 /// Another rank of the group, as this rank sees it.
 struct Peer {
-    said: Introduction,
+    printed: Introduction,
     /// Number of the peer's GPU in this process.
     ordinal: usize,
     same_process: bool,
@@ -109,30 +109,31 @@ fn agreed<T>(all: Vec<T>, trouble: impl Fn(&T) -> &String) -> Attempt<Vec<T>> {
 /// The reason why the ranks cannot access each other's memory.
 fn acquaint(
     plane: &NcclPlane,
-    said: &[Vec<u8>],
+    printed: &[Vec<u8>],
     sums: Option<SumKernels>,
 ) -> Attempt<(Vec<Peer>, SumKernels)> {
-    let said = agreed(decoded(said, Introduction::decode)?, |said| &said.trouble)?;
-    let Some(sums) = sums else { return Err("no kernels that sum are given".to_owned()) };
-    if (sums.kernel)(DType::F32, said.len()).is_none() {
-        return Err(format!("there are {} ranks; the kernels sum over 2, 4 or 8", said.len()));
+    let printed = agreed(decoded(printed, Introduction::decode)?, |printed| &printed.trouble)?;
+    let Some(sums) = sums else { return Err("there are no kernels that sum".to_owned()) };
+    if (sums.kernel)(DType::F32, printed.len()).is_none() {
+        return Err(format!("there are {} ranks; the kernels sum over 2, 4 or 8", printed.len()));
     }
-    let first = said[0].clone();
-    if let Some(other) = said.iter().position(|said| said.host != first.host) {
+    let first = printed[0].clone();
+    if let Some(other) = printed.iter().position(|printed| printed.host != first.host) {
         return Err(format!("rank {other} is on another host"));
     }
-    let lengths = |said: &Introduction| said.regions.iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>();
-    if let Some(other) = said.iter().position(|said| lengths(said) != lengths(&first)) {
+    let lengths =
+        |printed: &Introduction| printed.regions.iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>();
+    if let Some(other) = printed.iter().position(|printed| lengths(printed) != lengths(&first)) {
         return Err(format!("rank {other} shares other regions"));
     }
-    let process = said[plane.rank()].process;
-    let peer = |(rank, said): (usize, Introduction)| {
-        let reachable = plane.device().reachable(said.gpu).map_err(|error| error.to_string())?;
+    let process = printed[plane.rank()].process;
+    let peer = |(rank, printed): (usize, Introduction)| {
+        let reachable = plane.device().reachable(printed.gpu).map_err(|error| error.to_string())?;
         let ordinal =
             reachable.ok_or_else(|| format!("this GPU cannot access the memory of rank {rank}'s GPU"))?;
-        Ok(Peer { ordinal, same_process: said.process == process, said })
+        Ok(Peer { ordinal, same_process: printed.process == process, printed })
     };
-    let peers = said.into_iter().enumerate().map(peer).collect::<Attempt<_>>()?;
+    let peers = printed.into_iter().enumerate().map(peer).collect::<Attempt<_>>()?;
     Ok((peers, sums))
 }
 
@@ -150,10 +151,10 @@ impl Own {
     fn new(plane: &NcclPlane, regions: &[Region<'_>]) -> Self {
         let prepared = || -> Attempt<([u8; 16], Post, File)> {
             let gpu = plane.device().gpu_uuid().map_err(|error| error.to_string())?;
-            let said = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
-            let post = Post::open().map_err(said("a socket of this host"))?;
+            let printed = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
+            let post = Post::open().map_err(printed("a socket of this host"))?;
             let file =
-                files::anonymous("plimsoll-signals", SignalPage::BYTES).map_err(said("shared memory"))?;
+                files::anonymous("plimsoll-signals", SignalPage::BYTES).map_err(printed("shared memory"))?;
             Ok((gpu, post, file))
         };
         let (introduction, post, signals) = match prepared() {
@@ -167,18 +168,18 @@ impl Own {
 
     /// Creates the message with which others map this rank's regions.
     fn offer(&mut self, plane: &NcclPlane, regions: &[Region<'_>], peers: &[Peer]) -> Attempt<Offer> {
-        let (device, said) = (plane.device(), |error: DeviceError| error.to_string());
-        self.extents = device.extents(regions).map_err(said)?;
+        let (device, printed) = (plane.device(), |error: DeviceError| error.to_string());
+        self.extents = device.extents(regions).map_err(printed)?;
         let elsewhere = peers.iter().any(|peer| !peer.same_process);
         let mut offered = Vec::new();
         for extent in &self.extents {
             let (mut number, mut name) = (0, None);
             if extent.is_page {
-                let page = device.hold_page(extent).map_err(said)?;
+                let page = device.hold_page(extent).map_err(printed)?;
                 number = page.number();
                 self.pages.push(page);
             } else if elsewhere {
-                name = Some(device.name_of(extent).map_err(said)?);
+                name = Some(device.name_of(extent).map_err(printed)?);
             }
             offered.push(Offered { extent: *extent, number, name });
         }
@@ -196,12 +197,12 @@ impl Own {
         sums: SumKernels,
     ) -> Attempt<Gpus> {
         let (device, rank) = (plane.device(), plane.rank());
-        let said = |error: DeviceError| error.to_string();
+        let printed = |error: DeviceError| error.to_string();
         let mut memory: Vec<PeerMemory> = peers.iter().map(|_| PeerMemory::new(device)).collect();
         memory[rank] = PeerMemory::own(device, &self.extents);
         for (other, peer) in peers.iter().enumerate().filter(|(other, _)| *other != rank) {
             let extents: Vec<Extent> = offers[other].offered.iter().map(|offered| offered.extent).collect();
-            memory[other].reserve(&extents).map_err(said)?;
+            memory[other].reserve(&extents).map_err(printed)?;
             for Offered { extent, number, name } in &offers[other].offered {
                 match (extent.is_page, peer.same_process, name) {
                     (true, true, _) => memory[other].map(extent, PageSource::Here(*number)),
@@ -213,17 +214,17 @@ impl Own {
                         return Err(format!("rank {other} sent no name of its allocation"));
                     }
                 }
-                .map_err(said)?;
+                .map_err(printed)?;
             }
         }
         let signals = self.exchange_files(plane, caller, &peers, offers, &mut memory)?;
         for memory in &memory {
-            memory.allow().map_err(said)?;
+            memory.allow().map_err(printed)?;
         }
-        let page = |file: &File| device.signal_page(file).map_err(said);
+        let page = |file: &File| device.signal_page(file).map_err(printed);
         let pages = signals.iter().map(page).collect::<Attempt<Vec<_>>>()?;
         try_signals(device, &pages[rank], rank)?;
-        let regions = |peer: &Peer| peer.said.regions.iter().map(|(base, _)| *base).collect();
+        let regions = |peer: &Peer| peer.printed.regions.iter().map(|(base, _)| *base).collect();
         let mut gpus = Gpus {
             device: device.clone(),
             rank,
@@ -234,7 +235,7 @@ impl Own {
             blocks,
             sums,
         };
-        gpus.rehearse(plane.spare()).map_err(said)?;
+        gpus.rehearse(plane.spare()).map_err(printed)?;
         Ok(gpus)
     }
 
@@ -249,20 +250,20 @@ impl Own {
         memory: &mut [PeerMemory],
     ) -> Attempt<Vec<File>> {
         let (rank, deadline) = (plane.rank(), Instant::now() + PATIENCE);
-        let said = |error: std::io::Error| format!("passing files between ranks of this host: {error}");
+        let printed = |error: std::io::Error| format!("passing files between ranks of this host: {error}");
         let (Some(post), Some(own)) = (self.post.take(), self.signals.take()) else {
             return Err("no file was prepared".to_owned());
         };
-        let addresses: Vec<&[u8]> = peers.iter().map(|peer| peer.said.address.as_slice()).collect();
+        let addresses: Vec<&[u8]> = peers.iter().map(|peer| peer.printed.address.as_slice()).collect();
         let failed = || plane.has_failed(caller.call);
-        let lines = post.connect(rank, &addresses, deadline, &failed).map_err(said)?;
+        let lines = post.connect(rank, &addresses, deadline, &failed).map_err(printed)?;
         let others = || (0..peers.len()).filter(|other| *other != rank);
         let mut signals: Vec<Option<File>> = peers.iter().map(|_| None).collect();
         for other in others() {
-            lines.send(other, &[own.as_fd()]).map_err(said)?;
+            lines.send(other, &[own.as_fd()]).map_err(printed)?;
         }
         for other in others() {
-            signals[other] = lines.receive(other).map_err(said)?.pop().map(File::from);
+            signals[other] = lines.receive(other).map_err(printed)?.pop().map(File::from);
         }
         signals[rank] = Some(own);
         let pages = |offer: &Offer| -> Vec<Extent> {
@@ -277,7 +278,7 @@ impl Own {
             let files = files.map_err(|error| error.to_string())?;
             let borrowed: Vec<_> = files.iter().map(AsFd::as_fd).collect();
             for other in elsewhere().filter(|_| !borrowed.is_empty()) {
-                lines.send(other, &borrowed).map_err(said)?;
+                lines.send(other, &borrowed).map_err(printed)?;
             }
             for other in elsewhere() {
                 let theirs = pages(&offers[other]);
@@ -285,7 +286,7 @@ impl Own {
                 if theirs.len() == 0 {
                     continue;
                 }
-                let files = lines.receive(other).map_err(said)?;
+                let files = lines.receive(other).map_err(printed)?;
                 if files.len() != theirs.len() {
                     return Err(format!(
                         "rank {other} sent {} files instead of {}",

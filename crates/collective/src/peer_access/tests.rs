@@ -56,8 +56,8 @@ impl Host<'_> {
         std::thread::sleep(Duration::from_micros(self.pace >> 33 & 127));
     }
 
-    fn vectors(place: SharedRange) -> std::ops::Range<usize> {
-        place.offset / VECTOR..(place.offset + place.bytes) / VECTOR
+    fn vectors(range: SharedRange) -> std::ops::Range<usize> {
+        range.offset / VECTOR..(range.offset + range.bytes) / VECTOR
     }
 }
 
@@ -76,17 +76,17 @@ impl PeerEngine for Host<'_> {
 
     fn add(
         &mut self,
-        place: SharedRange,
+        range: SharedRange,
         _dtype: DType,
         everywhere: bool,
         _stream: StreamKind,
     ) -> Result<()> {
-        for vector in Self::vectors(place) {
+        for vector in Self::vectors(range) {
             let mut held: Vec<_> = self
                 .memory
                 .values
                 .iter()
-                .map(|regions| regions[place.region][vector].try_lock().expect("one rank sums a vector"))
+                .map(|regions| regions[range.region][vector].try_lock().expect("one rank sums a vector"))
                 .collect();
             let mut values: Vec<f32> = held.iter().map(|value| **value).collect();
             while values.len() > 1 {
@@ -104,27 +104,27 @@ impl PeerEngine for Host<'_> {
 
     fn fetch_and_add(
         &mut self,
-        place: SharedRange,
+        range: SharedRange,
         _scratch: Region<'_>,
         _dtype: DType,
         stream: StreamKind,
     ) -> Result<()> {
         // Locks one rank at a time, as copies arrive; the values do not change meanwhile.
         for regions in &self.memory.values {
-            for vector in Self::vectors(place) {
-                drop(regions[place.region][vector].try_lock().expect("one rank reads a vector"));
+            for vector in Self::vectors(range) {
+                drop(regions[range.region][vector].try_lock().expect("one rank reads a vector"));
             }
             std::thread::yield_now();
         }
-        self.add(place, DType::F32, false, stream)
+        self.add(range, DType::F32, false, stream)
     }
 
-    fn put(&mut self, place: SharedRange, peer: usize, _stream: StreamKind) -> Result<()> {
-        for vector in Self::vectors(place) {
-            let own = *self.memory.values[self.rank][place.region][vector]
+    fn put(&mut self, range: SharedRange, peer: usize, _stream: StreamKind) -> Result<()> {
+        for vector in Self::vectors(range) {
+            let own = *self.memory.values[self.rank][range.region][vector]
                 .try_lock()
                 .expect("a rank owns its vector");
-            *self.memory.values[peer][place.region][vector].try_lock().expect("one rank writes a vector") =
+            *self.memory.values[peer][range.region][vector].try_lock().expect("one rank writes a vector") =
                 own;
         }
         Ok(())

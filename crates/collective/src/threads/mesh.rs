@@ -86,13 +86,13 @@ impl Mesh {
     /// Returns the mesh of a group that all ranks split off; the first of its ranks creates it.
     pub(crate) fn split(&self, sequence: u64, group: usize, members: &[usize]) -> Arc<Mesh> {
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = groups.entry((sequence, group)).or_insert_with(|| {
+        let entry = groups.entry((sequence, group)).or_insert_with(|| {
             let members = members.iter().map(|member| self.members[*member]).collect();
             Group { mesh: Mesh::new(Arc::clone(&self.world), members), taken: 0 }
         });
-        place.taken += 1;
-        let mesh = Arc::clone(&place.mesh);
-        if place.taken == mesh.members.len() {
+        entry.taken += 1;
+        let mesh = Arc::clone(&entry.mesh);
+        if entry.taken == mesh.members.len() {
             groups.remove(&(sequence, group));
         }
         mesh

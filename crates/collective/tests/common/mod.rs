@@ -78,10 +78,10 @@ pub(crate) fn values<T: Element>(
     Ok(values)
 }
 
-/// Returns values that differ by rank and place, and whose sums are rounded.
-pub(crate) fn value(rank: usize, place: usize) -> f32 {
+/// Returns values that differ by rank and index, and whose sums are rounded.
+pub(crate) fn value(rank: usize, index: usize) -> f32 {
     let mixed =
-        (rank as u32 + 1).wrapping_mul(2_654_435_761).wrapping_add((place as u32).wrapping_mul(40_503));
+        (rank as u32 + 1).wrapping_mul(2_654_435_761).wrapping_add((index as u32).wrapping_mul(40_503));
     (mixed % 10_007) as f32 / 97.0 - 50.0
 }
 
@@ -135,7 +135,7 @@ pub(crate) fn tree_sum<T: Number>(first: usize, count: usize, of: &impl Fn(usize
     tree_sum(first, left, of).plus(tree_sum(first + left, count - left, of))
 }
 
-/// Asserts that these are the sums over ranks of `of(rank, place)`: bit for bit in the documented order, or,
+/// Asserts that these are the sums over ranks of `of(rank, index)`: bit for bit in the documented order, or,
 /// if a library sums more than two, within the error of any order.
 #[track_caller]
 pub(crate) fn assert_sums<T: Number>(
@@ -144,16 +144,16 @@ pub(crate) fn assert_sums<T: Number>(
     sums: &[T],
     of: &impl Fn(usize, usize) -> T,
 ) {
-    for (place, sum) in sums.iter().enumerate() {
-        let expected = tree_sum(0, world_size, &|rank| of(rank, place));
+    for (index, sum) in sums.iter().enumerate() {
+        let expected = tree_sum(0, world_size, &|rank| of(rank, index));
         if device.backend() != Backend::Cuda || world_size <= 2 {
-            assert_eq!(*sum, expected, "place {place} of {}", sums.len());
+            assert_eq!(*sum, expected, "element {index} of {}", sums.len());
             continue;
         }
-        let sizes: f64 = (0..world_size).map(|rank| of(rank, place).wide().abs()).sum();
+        let sizes: f64 = (0..world_size).map(|rank| of(rank, index).wide().abs()).sum();
         let bound = 2.0 * world_size as f64 * T::ROUNDING * sizes;
         let error = (sum.wide() - expected.wide()).abs();
-        assert!(error <= bound, "place {place} of {}: {sum:?}, not {expected:?}", sums.len());
+        assert!(error <= bound, "element {index} of {}: {sum:?}, not {expected:?}", sums.len());
     }
 }
 

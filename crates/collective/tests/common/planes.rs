@@ -14,12 +14,12 @@ type PlaneCheck = fn(&mut dyn DataPlane, &Device) -> Outcome<()>;
 pub(crate) const COUNTS: [usize; 6] = [0, 1, 3, 7, 1001, 400_003];
 
 pub(crate) fn inputs<T: Number>(rank: usize, count: usize) -> Vec<T> {
-    (0..count).map(|place| T::of(value(rank, place))).collect()
+    (0..count).map(|index| T::of(value(rank, index))).collect()
 }
 
 /// Returns an operand of sums.
-fn operand<T: Number>(rank: usize, place: usize) -> T {
-    T::of(value(rank, place))
+fn operand<T: Number>(rank: usize, index: usize) -> T {
+    T::of(value(rank, index))
 }
 
 fn all_reduce<T: Number>(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
@@ -43,7 +43,7 @@ fn reduce_scatter<T: Number>(plane: &mut dyn DataPlane, device: &Device) -> Outc
     for count in COUNTS {
         let bytes = count * size_of::<T>();
         let input = filled::<T>(device, &inputs(rank, count * world_size));
-        let of = |from: usize, place: usize| operand::<T>(from, rank * count + place);
+        let of = |from: usize, index: usize| operand::<T>(from, rank * count + index);
         let output = buffer(device, bytes);
         let whole = input.region(0, input.bytes());
         plane.reduce_scatter(whole, output.region(0, bytes), T::DTYPE, STREAM)?;

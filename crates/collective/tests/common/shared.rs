@@ -41,7 +41,7 @@ fn share(
 }
 
 fn fill<T: Number>(device: &Device, buffer: &Buffer, of: impl Fn(usize) -> f32) -> Outcome<()> {
-    let values: Vec<T> = (0..buffer.bytes() / size_of::<T>()).map(|place| T::of(of(place))).collect();
+    let values: Vec<T> = (0..buffer.bytes() / size_of::<T>()).map(|index| T::of(of(index))).collect();
     device.copy_from_host(&values, buffer.region(0, buffer.bytes()))?;
     Ok(device.synchronize()?)
 }
@@ -54,9 +54,9 @@ struct ShardedRange {
 }
 
 impl ShardedRange {
-    /// Returns the rank whose shard contains `place`.
-    fn owner(self, place: usize, ranks: usize) -> Option<usize> {
-        place.checked_sub(self.first).map(|place| place / self.shard).filter(|owner| *owner < ranks)
+    /// Returns the rank whose shard contains `index`.
+    fn owner(self, index: usize, ranks: usize) -> Option<usize> {
+        index.checked_sub(self.first).map(|index| index / self.shard).filter(|owner| *owner < ranks)
     }
 }
 
@@ -84,9 +84,9 @@ fn sums<T: Number>(
     let region =
         |part: ShardedRange| whole.region(part.first * size_of::<T>(), part.shard * ranks * size_of::<T>());
     for round in 0..6 {
-        let of = |rank: usize, place: usize| value(rank, place + 1000 * round);
+        let of = |rank: usize, index: usize| value(rank, index + 1000 * round);
         let everywhere = round % 2 == 0;
-        fill::<T>(device, &whole, |place| of(rank, place))?;
+        fill::<T>(device, &whole, |index| of(rank, index))?;
         if round % ranks == rank {
             std::thread::sleep(Duration::from_millis(3));
         }
@@ -94,14 +94,14 @@ fn sums<T: Number>(
         let together = round % 3 > 0;
         let sums = [sum(region(part), everywhere), sum(region(last), true)];
         assert_eq!(plane.sum_shared(&sums[..1 + usize::from(together)], round > 3, STREAM)?, direct);
-        for (place, found) in values::<T>(device, &whole, 0, count)?.into_iter().enumerate() {
-            let owner = part.owner(place, ranks).is_some_and(|owner| everywhere || owner == rank);
-            let summed = owner || together && last.owner(place, ranks).is_some();
+        for (index, found) in values::<T>(device, &whole, 0, count)?.into_iter().enumerate() {
+            let owner = part.owner(index, ranks).is_some_and(|owner| everywhere || owner == rank);
+            let summed = owner || together && last.owner(index, ranks).is_some();
             let expected = match summed && direct {
-                true => tree_sum(0, ranks, &|rank| T::of(of(rank, place))),
-                false => T::of(of(rank, place)),
+                true => tree_sum(0, ranks, &|rank| T::of(of(rank, index))),
+                false => T::of(of(rank, index)),
             };
-            assert_eq!(found, expected, "round {round}, place {place} of {count}, {options:?}");
+            assert_eq!(found, expected, "round {round}, element {index} of {count}, {options:?}");
         }
     }
     // Regions that are not shared, or do not divide, stay unchanged.
@@ -156,9 +156,9 @@ pub(crate) fn parts_are_exchanged_in_shared_memory(
         PeerAccessOptions { sums: Some(SUMS), ..PeerAccessOptions::default() },
     )?;
     for round in 0..4 {
-        let of = |owner: usize, place: usize| value(owner, place + 999 * round);
+        let of = |owner: usize, index: usize| value(owner, index + 999 * round);
         for buffer in &buffers {
-            fill::<f32>(device, buffer, |place| if place / COUNT == rank { of(rank, place) } else { -1.0 })?;
+            fill::<f32>(device, buffer, |index| if index / COUNT == rank { of(rank, index) } else { -1.0 })?;
         }
         let others = || (0..ranks).filter(|other| *other != rank);
         let parts = |owner: usize| buffers.iter().map(move |b| b.region(4 * COUNT * owner, 4 * COUNT));
@@ -167,9 +167,9 @@ pub(crate) fn parts_are_exchanged_in_shared_memory(
             others().flat_map(|other| parts(other).map(move |part| (other, part))).collect();
         assert_eq!(plane.exchange_shared(&sends, &receives, STREAM)?, direct);
         for buffer in &buffers {
-            for (place, found) in values::<f32>(device, buffer, 0, COUNT * ranks)?.into_iter().enumerate() {
-                let here = direct || place / COUNT == rank;
-                assert_eq!(found, if here { of(place / COUNT, place) } else { -1.0 }, "place {place}");
+            for (index, found) in values::<f32>(device, buffer, 0, COUNT * ranks)?.into_iter().enumerate() {
+                let here = direct || index / COUNT == rank;
+                assert_eq!(found, if here { of(index / COUNT, index) } else { -1.0 }, "element {index}");
             }
         }
     }

@@ -15,9 +15,9 @@ const MOST_TOKEN: u64 = u32::MAX as u64 - 1;
 const FILES: &[&str] = &[DataKind::Text.name(), DataKind::Tokens.name(), DataKind::Chat.name(), IMAGES[0]];
 /// The kind of data that is images.
 const IMAGES: &[&str] = &[DataKind::Images.name()];
-/// Those of them with documents.
+/// Kinds of data with documents.
 const DOCUMENTS: &[&str] = &[DataKind::Text.name(), DataKind::Tokens.name(), DataKind::Chat.name()];
-/// Those of them that are read as one long sequence of tokens.
+/// Kinds of data that are read as one long sequence of tokens.
 const STREAMS: &[&str] = &[DataKind::Text.name(), DataKind::Tokens.name()];
 
 section! {
@@ -45,18 +45,18 @@ section! {
             .only(Data::kind, FILES)
             .any_bits()
             .local()
-            .finish(|path, given| {
-                let is_files = FILES.contains(&given.text(Data::kind)?.as_str());
-                paths::base(path, given, Data::base, is_files)
+            .finish(|path, raw| {
+                let is_files = FILES.contains(&raw.text(Data::kind)?.as_str());
+                paths::base(path, raw, Data::base, is_files)
             });
         /// The tokenizer: "bytes", "gpt2", or the path of a tokenizer.json, relative to this file; "none" for
         /// token shards whose text does not matter.
         tokenizer: String = Row::text()
-            .derived("\"none\" for token shards, else \"bytes\"", |given| {
-                let is_tokens = given.text(Data::kind)? == DataKind::Tokens.name();
+            .derived("\"none\" for token shards, else \"bytes\"", |raw| {
+                let is_tokens = raw.text(Data::kind)? == DataKind::Tokens.name();
                 Ok(if is_tokens { "none".into() } else { "bytes".into() })
             })
-            .finish(|name, given| paths::tokenizer(name, given, Data::tokenizer));
+            .finish(|name, raw| paths::tokenizer(name, raw, Data::tokenizer));
         /// The file of the chat template, relative to this file; by default chat_template.jinja beside the
         /// tokenizer, or `chat_template` in its tokenizer_config.json.
         chat_template: Option<PathBuf> = Row::new(Takes::Text, read_path, path_value)
@@ -64,9 +64,9 @@ section! {
             .only(Data::kind, &["chat"])
             .any_bits()
             .local()
-            .finish(|path, given| paths::file(path, given, Data::chat_template, "chat template"));
-        /// Whether the corpus is told from others by a hash of all of it, which reads it once when a run
-        /// starts, and not by its size and a hash of pieces.
+            .finish(|path, raw| paths::file(path, raw, Data::chat_template, "chat template"));
+        /// Whether the corpus is distinguished from others by a hash of all of it, which reads it once when a
+        /// run starts, and not by its size and a hash of pieces.
         full_hash: bool = Row::flag().default("false").only(Data::kind, STREAMS).any_bits();
         /// Whether sequences are filled with whole documents and padding, rather than with what follows in
         /// the text. All data is read once at the start. A document longer than a sequence is cut.

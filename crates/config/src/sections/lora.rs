@@ -17,12 +17,12 @@ section! {
             .default("\"\"")
             .any_bits()
             .local()
-            .finish(|path, given| paths::file(path, given, LoraSection::from, "folder of adapters"));
+            .finish(|path, raw| paths::file(path, raw, LoraSection::from, "folder of adapters"));
         /// The rank of the adapters; 0: there are none.
         rank: usize = Row::count(0, MOST_EXTENT).default("0");
         /// The factor of an adapter is `alpha` / `rank`.
-        alpha: f64 = Row::number(Interval::NotNegative).derived("the rank", |given| {
-            Ok((given.integer(LoraSection::rank)? as f64).into())
+        alpha: f64 = Row::number(Interval::NotNegative).derived("the rank", |raw| {
+            Ok((raw.integer(LoraSection::rank)? as f64).into())
         });
         /// The probability of dropout of an adapter's input.
         dropout: f64 = Row::number(Interval::Fraction).default("0");

@@ -18,7 +18,7 @@ section! {
             .default("\"\"")
             .any_bits()
             .local()
-            .finish(|path, given| paths::file(path, given, ModelSection::from, "folder of the model"));
+            .finish(|path, raw| paths::file(path, raw, ModelSection::from, "folder of the model"));
         /// Whether only sizes come from the folder `from`, and initial weights are random.
         from_config: bool = Row::flag().default("false").any_bits();
     }

@@ -25,8 +25,8 @@ section! {
             Row::counts(0, 1, MOST).default("[]").only(Optim::schedule, &["step"]).may_change();
         /// Steps between multiplications by `gamma`, if there are no `milestones`.
         step_size: u64 = Row::integer(1, MOST)
-            .derived("a third of `train.steps`, rounded up", |given| {
-                Ok(given.integer(Train::steps)?.div_ceil(3).into())
+            .derived("a third of `train.steps`, rounded up", |raw| {
+                Ok(raw.integer(Train::steps)?.div_ceil(3).into())
             })
             .only(Optim::schedule, &["step"])
             .may_change();
@@ -35,8 +35,8 @@ section! {
             Row::number(Interval::Inside).default("0.1").only(Optim::schedule, &["step"]).may_change();
         /// The learning rate of the last step, reached along a cosine.
         min_learning_rate: f64 = Row::number(Interval::NotNegative)
-            .derived("a tenth of `learning_rate`", |given| {
-                Ok((given.number(Optim::learning_rate)? / 10.0).into())
+            .derived("a tenth of `learning_rate`", |raw| {
+                Ok((raw.number(Optim::learning_rate)? / 10.0).into())
             })
             .only(Optim::schedule, &["cosine"])
             .may_change();
@@ -46,8 +46,8 @@ section! {
         weight_decay: f64 = Row::number(Interval::NotNegative).default("0.1").may_change();
         /// Whether weight decay applies to norms and biases too.
         decay_norms: bool = Row::flag()
-            .derived("true for SGD, as in PyTorch; else false", |given| {
-                Ok((given.text(Optim::kind)? == OptimKind::Sgd.name()).into())
+            .derived("true for SGD, as in PyTorch; else false", |raw| {
+                Ok((raw.text(Optim::kind)? == OptimKind::Sgd.name()).into())
             })
             .may_change();
         /// The norm that the gradient is clipped to; 0: no clipping.

@@ -23,9 +23,9 @@ section! {
         /// Gradient sums that a fixed tree adds: a power of two that divides the micro-batches of a step.
         lanes: usize = Row::count(1, 1 << 20).derived(
             "the largest power of two, at most 8, that divides the micro-batches of a step",
-            |given| {
-                let global = given.integer(Train::global_batch_size)?;
-                Ok(crate::lanes::default_lanes(global / given.integer(Train::micro_batch_size)?).into())
+            |raw| {
+                let global = raw.integer(Train::global_batch_size)?;
+                Ok(crate::lanes::default_lanes(global / raw.integer(Train::micro_batch_size)?).into())
             },
         );
         /// The order of a pipeline's passes; the bits are the same. On one rank each micro-batch ends before
@@ -36,7 +36,7 @@ section! {
             .default("2")
             .only(Parallel::schedule, &["interleaved"])
             .any_bits()
-            .finish(|count, given| match given.text(Parallel::schedule)?.as_str() {
+            .finish(|count, raw| match raw.text(Parallel::schedule)?.as_str() {
                 "interleaved" => Ok(count),
                 _ => Ok(1),
             });
@@ -54,7 +54,7 @@ section! {
             .only(Parallel::partition, &["fastest"])
             .any_bits()
             .local()
-            .finish(|path, given| paths::file(path, given, Parallel::profile, "file of times"));
+            .finish(|path, raw| paths::file(path, raw, Parallel::profile, "file of times"));
         /// The order in which gradients are added over ranks: a fixed tree, with the same bits on every grid,
         /// or NCCL's, with the same bits on the same grid.
         reduction: Reduction = choice!(Reduction, Reduction::ALL).default("\"tree\"");
@@ -64,9 +64,9 @@ section! {
             .renamed("parallel.shard_optimizer", ": true is 1, false is 0");
         /// Bytes of gradients that are reduced together.
         bucket_bytes: u64 = Row::integer(512, 1 << 40).default("67108864").any_bits();
-        /// When ranks sum gradients: as buckets fill (on), from late in backward on, or after backward (off).
-        /// auto: late where GPUs of one host sum through peer access, or after backward if the optimizer
-        /// state is sharded there too; elsewhere as buckets fill. The bits are the same.
+        /// Time at which ranks sum gradients: as buckets fill (on), from late in backward on, or after
+        /// backward (off). auto: late where GPUs of one host sum through peer access, or after backward if
+        /// the optimizer state is sharded there too; elsewhere as buckets fill. The bits are the same.
         overlap: Overlap = choice!(Overlap, Overlap::ALL).default("\"auto\"").any_bits();
         /// How GPUs of one host sum through peer access during backward: copy engines move all values
         /// (engines), a kernel reads them and copy engines move the sums (copies), one kernel does both

@@ -11,12 +11,12 @@ const START: u16 = u16::MAX;
 /// The unread numbers of an example.
 struct Rest<'a> {
     numbers: &'a [[u8; 2]],
-    place: usize,
+    number: usize,
 }
 
 impl<'a> Rest<'a> {
     fn number(&mut self) -> Result<u16, (usize, String)> {
-        let (first, rest) = self.numbers.split_first().ok_or((self.place, "it is cut short".to_owned()))?;
+        let (first, rest) = self.numbers.split_first().ok_or((self.number, "it is cut short".to_owned()))?;
         self.numbers = rest;
         Ok(u16::from_le_bytes(*first))
     }
@@ -42,24 +42,24 @@ pub(super) fn parse(bytes: &[u8]) -> Parsed {
     }
     let (mut numbers, odd) = stream.as_chunks::<2>();
     let mut questions = Vec::new();
-    for place in 1..=count as usize {
-        let mut rest = Rest { numbers, place };
+    for number in 1..=count as usize {
+        let mut rest = Rest { numbers, number };
         let (start, length) = (rest.number()?, usize::from(rest.number()?));
         if start != START || !length.is_multiple_of(2) || length / 2 > numbers.len() {
-            return Err((place, format!("it begins with {start} and has {length} bytes")));
+            return Err((number, format!("it begins with {start} and has {length} bytes")));
         }
         let (index, label) = (rest.number()?, usize::from(rest.number()?));
-        if usize::from(index) != place - 1 {
-            return Err((place, format!("its number is {index}")));
+        if usize::from(index) != number - 1 {
+            return Err((number, format!("its number is {index}")));
         }
         let endings = rest.number()?;
         let context = rest.tokens()?;
         let ending = |_| rest.tokens().map(|tokens| Ending { tokens, bytes: None });
         let endings = (0..endings).map(ending).collect::<Result<Vec<_>, _>>()?;
         if numbers.len() - rest.numbers.len() != length / 2 {
-            return Err((place, format!("it has other contents than its {length} bytes")));
+            return Err((number, format!("it has other contents than its {length} bytes")));
         }
-        questions.push(check(Question { context, endings, label }, place)?);
+        questions.push(check(Question { context, endings, label }, number)?);
         numbers = rest.numbers;
     }
     match numbers.is_empty() && odd.is_empty() {

@@ -11,9 +11,9 @@ pub(super) fn parse(bytes: &[u8], tokenizer: &Tokenizer) -> Parsed {
     lines.map(|(index, line)| question(line, index + 1, tokenizer)).collect()
 }
 
-fn question(line: &str, place: usize, tokenizer: &Tokenizer) -> Result<Question, (usize, String)> {
-    let value: Value = serde_json::from_str(line).map_err(|error| (place, error.to_string()))?;
-    let wrong = |what: &str| (place, what.to_owned());
+fn question(line: &str, number: usize, tokenizer: &Tokenizer) -> Result<Question, (usize, String)> {
+    let value: Value = serde_json::from_str(line).map_err(|error| (number, error.to_string()))?;
+    let wrong = |what: &str| (number, what.to_owned());
     let context = ["context", "ctx"].iter().find_map(|key| value.get(key)).and_then(Value::as_str);
     let context = context.ok_or_else(|| wrong("it has no text \"context\" or \"ctx\""))?;
     let endings = value.get("endings").and_then(Value::as_array);
@@ -25,11 +25,11 @@ fn question(line: &str, place: usize, tokenizer: &Tokenizer) -> Result<Question,
     });
     let label = label.and_then(|label| usize::try_from(label).ok());
     let label = label.ok_or_else(|| wrong("it has no number \"label\""))?;
-    let encode = |text: &str| tokenizer.encode(text).map_err(|error| (place, error.to_string()));
+    let encode = |text: &str| tokenizer.encode(text).map_err(|error| (number, error.to_string()));
     let ending = |ending: &Value| {
         let text = ending.as_str().ok_or_else(|| wrong("an ending is no text"))?;
         Ok(Ending { tokens: encode(&format!(" {text}"))?, bytes: Some(text.len()) })
     };
     let endings = endings.iter().map(ending).collect::<Result<_, (usize, String)>>()?;
-    check(Question { context: encode(context)?, endings, label }, place)
+    check(Question { context: encode(context)?, endings, label }, number)
 }

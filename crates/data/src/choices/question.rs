@@ -14,7 +14,7 @@ pub struct Question {
 /// An ending.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ending {
-    /// Its tokens, at least one.
+    /// Tokens, at least one.
     pub tokens: Vec<u32>,
     /// Bytes of its text without a space before it, if the file has texts.
     pub bytes: Option<usize>,
@@ -24,16 +24,16 @@ pub struct Ending {
 pub(super) type Parsed = Result<Vec<Question>, (usize, String)>;
 
 /// Refuses a question that cannot be scored.
-pub(super) fn check(question: Question, place: usize) -> Result<Question, (usize, String)> {
+pub(super) fn check(question: Question, number: usize) -> Result<Question, (usize, String)> {
     let Question { context, endings, label } = &question;
     if context.is_empty() {
-        return Err((place, "its context has no token".to_owned()));
+        return Err((number, "its context has no token".to_owned()));
     }
     if let Some(empty) = endings.iter().position(|ending| ending.tokens.is_empty()) {
-        return Err((place, format!("ending {empty} has no token")));
+        return Err((number, format!("ending {empty} has no token")));
     }
     if *label >= endings.len() {
-        return Err((place, format!("its label is {label}, and it has {} endings", endings.len())));
+        return Err((number, format!("its label is {label}, and it has {} endings", endings.len())));
     }
     Ok(question)
 }

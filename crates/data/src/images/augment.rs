@@ -50,8 +50,8 @@ pub(super) fn training(image: Picture, options: &ImageOptions, draws: Draws) -> 
         Crop::Resized => scaled(&image, rectangle(&image, draws), size, size)?,
         Crop::Padded | Crop::Auto => {
             let padding = options.crop_padding;
-            let place = |word| Draws::below(word, 2 * padding + 1);
-            centered(image, size)?.padded_window(size, padding, place(left), place(top))
+            let offset = |word| Draws::below(word, 2 * padding + 1);
+            centered(image, size)?.padded_window(size, padding, offset(left), offset(top))
         }
     };
     if options.flip && flip >> 31 == 1 {

@@ -60,7 +60,7 @@ impl CifarFile {
         self.file.path()
     }
 
-    /// The file's size and time of its last change, by which another file is told.
+    /// Size and modification time, to detect a changed file.
     pub(super) fn mark(&self) -> (u64, i64) {
         (self.file.len(), self.file.modified())
     }

@@ -35,7 +35,7 @@ impl ImageSet {
     /// Returns the file that holds image `index`.
     pub(super) fn path(&self, index: u64) -> Option<&Path> {
         match self {
-            Self::Cifar(files) => place(files, index).map(|(file, _)| file.path()),
+            Self::Cifar(files) => position(files, index).map(|(file, _)| file.path()),
             Self::Files(files) => files.get(index as usize).map(|file| &*file.path),
         }
     }
@@ -46,7 +46,7 @@ impl ImageSet {
     /// A file that cannot be read; an image that cannot be decoded, or whose class is not below `classes`.
     pub(super) fn read(&self, index: u64, channels: usize, classes: usize) -> Result<(Picture, u32), Error> {
         let read = match self {
-            Self::Cifar(files) => place(files, index).map(|(file, record)| {
+            Self::Cifar(files) => position(files, index).map(|(file, record)| {
                 let (picture, class) = file.read(record, classes)?;
                 Ok((picture.with_channels(channels), class))
             }),
@@ -69,7 +69,7 @@ impl ImageSet {
 }
 
 /// Returns the file and the record in it of image `index`.
-fn place(files: &[CifarFile], index: u64) -> Option<(&CifarFile, u64)> {
+fn position(files: &[CifarFile], index: u64) -> Option<(&CifarFile, u64)> {
     let mut record = index;
     for file in files {
         match record.checked_sub(file.records) {

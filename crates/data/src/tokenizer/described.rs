@@ -66,8 +66,8 @@ fn spelled(bytes: &[u8]) -> String {
     let character = |byte: &u8| match is_printable(byte) {
         true => char::from(*byte),
         false => {
-            let place = (0..*byte).filter(|earlier| !is_printable(earlier)).count() as u32;
-            char::from_u32(0x100 + place).unwrap_or(char::REPLACEMENT_CHARACTER)
+            let position = (0..*byte).filter(|earlier| !is_printable(earlier)).count() as u32;
+            char::from_u32(0x100 + position).unwrap_or(char::REPLACEMENT_CHARACTER)
         }
     };
     bytes.iter().map(character).collect()

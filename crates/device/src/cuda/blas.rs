@@ -92,11 +92,11 @@ pub(super) fn multiply(
     let mut plans = blas.plans.borrow_mut();
     let plan = match plans.entry(key) {
         Entry::Occupied(known) => known.into_mut(),
-        Entry::Vacant(place) => {
+        Entry::Vacant(index) => {
             let named = |error: CudaError| CudaError { text: format!("{} for {key}", error.text), ..error };
             let mut plan = Plan::new(key, blas.compute_type(&key)).map_err(named)?;
             plan.choose(blas, &key).map_err(named)?;
-            place.insert(plan)
+            index.insert(plan)
         }
     };
     plan.calls += 1;
@@ -107,7 +107,7 @@ pub(super) fn multiply(
     let (a, b, out) = (address(call.a.region), address(call.b.region), address(call.out.region));
     let [first, second, output] = plan.layouts;
     // SAFETY: `check` checked every region against its buffer; layouts describe them; the workspace is the
-    // device's own, of the size given to the plan; the stream belongs to the device.
+    // device's own, of the plan's size; the stream belongs to the device.
     unsafe {
         result::matmul(
             blas.handle,

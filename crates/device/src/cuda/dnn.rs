@@ -75,14 +75,14 @@ pub(super) fn convolve(dnn: &Dnn, call: &Convolution<'_>) -> Result<()> {
     let mut plans = dnn.plans.borrow_mut();
     let plan = match plans.entry(key) {
         Entry::Occupied(known) => known.into_mut(),
-        Entry::Vacant(place) => {
+        Entry::Vacant(index) => {
             let described = |error: CudaError| {
                 let text = format!("{} for {} of {shape:?} in {dtype}", error.text, name(pass));
                 CudaError { text, ..error }
             };
             let mut plan = Plan::new(&key, dnn.tf32).map_err(described)?;
             plan.choose(dnn.handle, &key).map_err(described)?;
-            place.insert(plan)
+            index.insert(plan)
         }
     };
     plan.run(dnn.handle, call)

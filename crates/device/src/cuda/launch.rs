@@ -87,8 +87,8 @@ impl Launch<'_> {
     }
 
     /// Adds an address in another GPU's memory.
-    pub fn peer(self, place: PeerAddress<'_>) -> Self {
-        self.u64(place.address)
+    pub fn peer(self, index: PeerAddress<'_>) -> Self {
+        self.u64(index.address)
     }
 
     /// Adds a null pointer.
@@ -149,9 +149,9 @@ impl Launch<'_> {
         let kernel = kernel.ok_or(DeviceError::MissingKernel { function })?;
         if kernel.parameters.iter().ne(self.arguments.iter().map(Argument::bytes).collect::<Vec<_>>().iter())
         {
-            let given: Vec<_> = self.arguments.iter().map(Argument::bytes).collect();
+            let sizes: Vec<_> = self.arguments.iter().map(Argument::bytes).collect();
             let text =
-                format!("{function} has parameters of {:?} bytes and was given {given:?}", kernel.parameters);
+                format!("{function} has parameters of {:?} bytes and was given {sizes:?}", kernel.parameters);
             return Err(device.cuda_error(CudaError { call: "cuLaunchKernel", code: 0, text }));
         }
         let mut pointers: Vec<*mut c_void> = self.arguments.iter_mut().map(Argument::pointer).collect();

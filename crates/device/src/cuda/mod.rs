@@ -49,7 +49,7 @@ pub(crate) use streams::{Point, Streams};
 pub use crate::work::Work;
 
 use crate::description::{Description, Kind};
-use crate::raw::cuda::Given;
+use crate::raw::cuda::Allocated;
 pub(crate) use error::Named;
 use error::Result;
 use streams::EventPool;
@@ -70,7 +70,7 @@ pub(crate) struct Cuda {
     pub(crate) streams: Arc<Streams>,
     pub(crate) ledger: account::Start,
     /// Memory that the driver has provided to the allocator.
-    pub(crate) given: Arc<Mutex<Given>>,
+    pub(crate) allocated: Arc<Mutex<Allocated>>,
     pub(crate) context: Arc<CudaContext>,
 }
 
@@ -102,7 +102,7 @@ impl Cuda {
             marks,
             streams,
             ledger,
-            given: Arc::default(),
+            allocated: Arc::default(),
             context,
         };
         Ok((cuda, description))

@@ -10,7 +10,7 @@ use super::Cuda;
 use super::error::{CudaError, Named, Result};
 use crate::buffer::Region;
 use crate::device::Device;
-use crate::raw::cuda::Given;
+use crate::raw::cuda::Allocated;
 
 pub(super) const FILE: sys::CUmemAllocationHandleType =
     sys::CUmemAllocationHandleType_enum::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -47,12 +47,12 @@ impl Device {
     /// outside its buffer, or memory that is not of this device's allocator.
     pub fn extents(&self, regions: &[Region<'_>]) -> crate::Result<Vec<Extent>> {
         let cuda = self.gpu_or_refuse("extents")?;
-        let given = Given::of(&cuda.given);
+        let allocated = Allocated::of(&cuda.allocated);
         let mut found = Vec::new();
         for region in regions {
             let (mut at, end) = (region.checked_address()?, region.buffer.address() + region.end() as u64);
             while at < end {
-                let extent = extent_at(&given, at).ok_or_else(|| {
+                let extent = extent_at(&allocated, at).ok_or_else(|| {
                     let text = format!("{at:#x} is not memory of this device");
                     self.cuda_error(CudaError { call: "extents", code: 0, text })
                 })?;
@@ -88,12 +88,12 @@ impl Device {
     }
 }
 
-fn extent_at(given: &Given, at: u64) -> Option<Extent> {
+fn extent_at(allocated: &Allocated, at: u64) -> Option<Extent> {
     let of = |entries: &std::collections::BTreeMap<u64, u64>, is_page| {
         let (address, bytes) = entries.range(..=at).next_back()?;
         (at < address + bytes).then_some(Extent { address: *address, bytes: *bytes, is_page })
     };
-    of(&given.pages, true).or_else(|| of(&given.allocations, false))
+    of(&allocated.pages, true).or_else(|| of(&allocated.allocations, false))
 }
 
 fn reachable(cuda: &Cuda, uuid: [u8; 16]) -> Result<Option<usize>> {

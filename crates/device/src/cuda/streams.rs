@@ -101,7 +101,7 @@ impl EventPool {
         *self.guard.borrow_mut() = guard;
     }
 
-    /// Records an event after the work given to `stream` so far.
+    /// Records an event after the work enqueued on `stream` so far.
     pub(crate) fn record(self: &Rc<Self>, stream: sys::CUstream) -> Result<Point> {
         let idle = self.idle.borrow_mut().pop();
         let event = match idle {

@@ -11,7 +11,7 @@ use crate::event::Event;
 use crate::stream::StreamKind;
 
 impl Device {
-    /// Records an event after the work given to `stream` so far. Errors: the driver's.
+    /// Records an event after the work enqueued on `stream` so far. Errors: the driver's.
     pub fn record(&self, stream: StreamKind) -> Result<Event> {
         let count = &self.0.events[stream as usize];
         let sequence = count.replace(count.get() + 1);

@@ -65,7 +65,7 @@ pub struct MatmulKey {
     pub scaling: Scaling,
 }
 
-/// Alignments that are told apart: of whole storages, of vectors, or only of elements.
+/// Alignments that are distinguished: of whole storages, of vectors, or only of elements.
 const ALIGNMENTS: [u32; 3] = [256, 16, 2];
 
 impl MatmulKey {

@@ -11,17 +11,17 @@ use crate::cuda::Streams;
 
 /// Memory that the driver has provided: bytes by address.
 #[derive(Debug, Default)]
-pub(crate) struct Given {
+pub(crate) struct Allocated {
     /// Allocations outside mapped ranges.
     pub(crate) allocations: BTreeMap<u64, u64>,
     /// Mapped pages.
     pub(crate) pages: BTreeMap<u64, u64>,
 }
 
-impl Given {
-    pub(crate) fn of(given: &Mutex<Self>) -> MutexGuard<'_, Self> {
+impl Allocated {
+    pub(crate) fn of(allocated: &Mutex<Self>) -> MutexGuard<'_, Self> {
         // Each change is one map operation, so a poisoned lock still guards correct entries.
-        given.lock().unwrap_or_else(PoisonError::into_inner)
+        allocated.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct CudaMemory {
     streams: Arc<Streams>,
     next_order: u64,
     /// Memory and ranges that are released when the device is dropped.
-    given: Arc<Mutex<Given>>,
+    allocated: Arc<Mutex<Allocated>>,
     ranges: HashMap<u64, u64>,
     /// Whether pages are created so that other processes can map them.
     shareable: bool,
@@ -48,14 +48,18 @@ struct Recorded(sys::CUevent);
 unsafe impl Send for Recorded {}
 
 impl CudaMemory {
-    pub(crate) fn new(context: &Arc<CudaContext>, streams: &Arc<Streams>, given: &Arc<Mutex<Given>>) -> Self {
+    pub(crate) fn new(
+        context: &Arc<CudaContext>,
+        streams: &Arc<Streams>,
+        allocated: &Arc<Mutex<Allocated>>,
+    ) -> Self {
         use sys::CUdevice_attribute_enum as Attribute;
         const FILES: Attribute = Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
         CudaMemory {
             context: Arc::clone(context),
             streams: Arc::clone(streams),
             next_order: 0,
-            given: Arc::clone(given),
+            allocated: Arc::clone(allocated),
             ranges: HashMap::new(),
             shareable: context.attribute(FILES).is_ok_and(|supported| supported != 0),
             events: HashMap::new(),
@@ -63,7 +67,7 @@ impl CudaMemory {
         }
     }
 
-    fn place(&mut self, address: u64, bytes: u64) -> Placement {
+    fn index(&mut self, address: u64, bytes: u64) -> Placement {
         let order = self.next_order;
         self.next_order += bytes;
         Placement { address, order }
@@ -123,8 +127,8 @@ impl RawMemory for CudaMemory {
         self.bind()?;
         // SAFETY: the memory is not read before it is written, which tensors ensure.
         let address = unsafe { result::malloc_sync(bytes as usize) }.map_err(refused)?;
-        Given::of(&self.given).allocations.insert(address, bytes);
-        Ok(self.place(address, bytes))
+        Allocated::of(&self.allocated).allocations.insert(address, bytes);
+        Ok(self.index(address, bytes))
     }
 
     fn free(&mut self, address: u64, _bytes: u64) -> Result<(), RawError> {
@@ -132,7 +136,7 @@ impl RawMemory for CudaMemory {
         // SAFETY: the allocator returns the memory of `allocate` once; the driver waits for work that uses
         // it.
         unsafe { result::free_sync(address) }.map_err(refused)?;
-        Given::of(&self.given).allocations.remove(&address);
+        Allocated::of(&self.allocated).allocations.remove(&address);
         Ok(())
     }
 
@@ -144,7 +148,7 @@ impl RawMemory for CudaMemory {
             .result()
             .map_err(refused)?;
         self.ranges.insert(address, bytes);
-        Ok(self.place(address, bytes))
+        Ok(self.index(address, bytes))
     }
 
     fn unreserve(&mut self, address: u64, bytes: u64) -> Result<(), RawError> {
@@ -176,7 +180,7 @@ impl RawMemory for CudaMemory {
             return Err(refused(error));
         }
         let pages = (address..address + bytes).step_by(page as usize).map(|address| (address, page));
-        Given::of(&self.given).pages.extend(pages);
+        Allocated::of(&self.allocated).pages.extend(pages);
         Ok(())
     }
 
@@ -186,7 +190,7 @@ impl RawMemory for CudaMemory {
         // rare.
         result::ctx::synchronize().map_err(refused)?;
         self.unmap_range(address, bytes)?;
-        Given::of(&self.given).pages.retain(|page, _| !(address..address + bytes).contains(page));
+        Allocated::of(&self.allocated).pages.retain(|page, _| !(address..address + bytes).contains(page));
         Ok(())
     }
 
@@ -242,7 +246,7 @@ impl Drop for CudaMemory {
     fn drop(&mut self) {
         // Errors cannot be handled here: the context is about to be destroyed.
         let _ = self.bind();
-        let Given { allocations, pages } = std::mem::take(&mut *Given::of(&self.given));
+        let Allocated { allocations, pages } = std::mem::take(&mut *Allocated::of(&self.allocated));
         for (address, bytes) in pages {
             let _ = self.unmap_range(address, bytes);
         }

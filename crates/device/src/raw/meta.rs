@@ -29,7 +29,7 @@ impl MetaMemory {
         }
     }
 
-    fn place(&mut self, bytes: u64) -> Placement {
+    fn index(&mut self, bytes: u64) -> Placement {
         let placement = Placement { address: self.next_address, order: self.next_order };
         let span = bytes.next_multiple_of(ALIGNMENT);
         self.next_address += span;
@@ -55,7 +55,7 @@ impl MetaMemory {
 impl RawMemory for MetaMemory {
     fn allocate(&mut self, bytes: u64, _stream: Stream) -> Result<Placement, RawError> {
         self.take(bytes)?;
-        Ok(self.place(bytes))
+        Ok(self.index(bytes))
     }
 
     fn free(&mut self, _address: u64, bytes: u64) -> Result<(), RawError> {
@@ -64,7 +64,7 @@ impl RawMemory for MetaMemory {
     }
 
     fn reserve(&mut self, bytes: u64, _stream: Stream) -> Result<Placement, RawError> {
-        Ok(self.place(bytes))
+        Ok(self.index(bytes))
     }
 
     fn unreserve(&mut self, _address: u64, _bytes: u64) -> Result<(), RawError> {

@@ -12,7 +12,7 @@ use worker::{Setup, Weights};
 
 use super::options::EvaluateOptions;
 use crate::trained::Trained;
-use run::Placed;
+use run::ChosenPlacement;
 use run::Startup;
 use run::{Result, RunError};
 
@@ -45,7 +45,7 @@ pub(super) fn prepare(startup: &Startup, options: &EvaluateOptions) -> Result<Pr
         Some(asked) => one_by_one(&trained.config, asked, options.context)?,
         None => cut(&trained, options)?,
     };
-    let mut setup = placed(startup, options, &mut config)?;
+    let mut setup = with_placement(startup, options, &mut config)?;
     let (questions, data) = match asked {
         Some(Questions { questions, sha256 }) => {
             let source = ChoiceSource::new(questions.clone(), setup.config.model.examples().units())?;
@@ -62,10 +62,11 @@ pub(super) fn prepare(startup: &Startup, options: &EvaluateOptions) -> Result<Pr
     Ok(Prepared { setup, weights: trained.weights, questions, data })
 }
 
-/// Places the ranks of an evaluation. Errors: ranks or a device that are not there.
-fn placed(startup: &Startup, options: &EvaluateOptions, config: &mut RunConfig) -> Result<Setup> {
+/// Chooses the devices of an evaluation. Errors: ranks or a device that are not there.
+fn with_placement(startup: &Startup, options: &EvaluateOptions, config: &mut RunConfig) -> Result<Setup> {
     startup.check_ranks(config, options.ranks)?;
-    let Placed { placement, reason } = Placed::find(options.device, config, startup, options.ranks)?;
+    let ChosenPlacement { placement, reason } =
+        ChosenPlacement::find(options.device, config, startup, options.ranks)?;
     tracing::info!("computing on {reason}");
     if placement.description().kind != Kind::Cuda {
         // The host computes in f32, whatever the run computed in.
@@ -102,7 +103,7 @@ fn prepare_images(startup: &Startup, options: &EvaluateOptions, trained: Trained
         }
         None => config,
     };
-    let setup = placed(startup, options, &mut config)?;
+    let setup = with_placement(startup, options, &mut config)?;
     let data = setup.dataset.mark()?.map_or_else(String::new, |mark| mark.samples_sha256.clone());
     Ok(Prepared { setup, weights: trained.weights, questions: None, data })
 }
@@ -205,7 +206,7 @@ fn whole(setup: &mut Setup, vocabulary: usize) -> Result<()> {
     Ok(())
 }
 
-/// The settings of the data that is evaluated. Errors: none given for a model without data of its own; texts
+/// The settings of the data that is evaluated. Errors: none named for a model without data of its own; texts
 /// and token shards together.
 fn data_settings(trained: &Trained, options: &EvaluateOptions) -> Result<Vec<String>> {
     let config = &trained.config;

@@ -13,7 +13,7 @@ use super::options::SampleOptions;
 use super::text::kept;
 use super::{ends, prompts};
 use crate::trained::Trained;
-use run::Placed;
+use run::ChosenPlacement;
 use run::Startup;
 use run::{Result, RunError};
 
@@ -49,7 +49,8 @@ impl Prepared {
         stop.extend(chat.and_then(|template| template.answer_end()));
         let Trained { mut config, weights, .. } = trained;
         startup.check_ranks(&config, options.ranks)?;
-        let Placed { placement, reason } = Placed::find(options.device, &mut config, startup, options.ranks)?;
+        let ChosenPlacement { placement, reason } =
+            ChosenPlacement::find(options.device, &mut config, startup, options.ranks)?;
         tracing::info!("computing on {reason}");
         let is_gpu = placement.description().kind == Kind::Cuda;
         let most = Generator::most_slots(is_gpu);

@@ -47,15 +47,15 @@ pub(super) fn read(
         let seeds = options.seeds.len();
         return Err(RunError::Refused(format!("--seed: {seeds} seeds for {prompts} prompts")));
     }
-    let seed = |place: usize| match options.seeds.last() {
-        None => own_seed.wrapping_add(place as u64),
+    let seed = |index: usize| match options.seeds.last() {
+        None => own_seed.wrapping_add(index as u64),
         Some(last) => options
             .seeds
-            .get(place)
+            .get(index)
             .copied()
-            .unwrap_or_else(|| last.wrapping_add((place + 1 - options.seeds.len()) as u64)),
+            .unwrap_or_else(|| last.wrapping_add((index + 1 - options.seeds.len()) as u64)),
     };
-    let mut given = Vec::with_capacity(prompts);
+    let mut prompts_with_tokens = Vec::with_capacity(prompts);
     for text in texts {
         let tokens = match chat {
             None => tokenizer.encode_prompt(&text)?,
@@ -64,14 +64,15 @@ pub(super) fn read(
                 tokenizer.encode_spans(&question)?.into_iter().map(|(token, _)| token).collect()
             }
         };
-        given.push((text, tokens));
+        prompts_with_tokens.push((text, tokens));
     }
-    given.extend(options.prompt_tokens.iter().map(|tokens| (tokenizer.decode(tokens), tokens.clone())));
-    let prompt = |(place, (text, tokens)): (usize, (String, Vec<u32>))| {
+    prompts_with_tokens
+        .extend(options.prompt_tokens.iter().map(|tokens| (tokenizer.decode(tokens), tokens.clone())));
+    let prompt = |(index, (text, tokens)): (usize, (String, Vec<u32>))| {
         check_tokens(&tokens, vocabulary)?;
-        Ok(Prompt { text, tokens, seed: seed(place) })
+        Ok(Prompt { text, tokens, seed: seed(index) })
     };
-    given.into_iter().enumerate().map(prompt).collect()
+    prompts_with_tokens.into_iter().enumerate().map(prompt).collect()
 }
 
 fn check_tokens(tokens: &[u32], vocabulary: usize) -> Result<()> {
@@ -90,10 +91,10 @@ fn check_tokens(tokens: &[u32], vocabulary: usize) -> Result<()> {
 pub(super) fn check(prompts: &[Prompt], context: usize) -> Result<()> {
     match prompts.iter().position(|prompt| prompt.tokens.len() > context) {
         None => Ok(()),
-        Some(place) => Err(RunError::Refused(format!(
+        Some(index) => Err(RunError::Refused(format!(
             "--prompt: number {} has {} tokens, more than the model's context of {context}",
-            place + 1,
-            prompts[place].tokens.len()
+            index + 1,
+            prompts[index].tokens.len()
         ))),
     }
 }
@@ -114,9 +115,10 @@ mod tests {
 
     #[test]
     fn every_prompt_has_a_seed() {
-        let seeds = |given: &[u64]| -> Vec<u64> {
+        let seeds = |prompts_with_tokens: &[u64]| -> Vec<u64> {
             let prompts = ["a", "b", "c"].map(str::to_owned).to_vec();
-            let options = SampleOptions { prompts, seeds: given.to_vec(), ..SampleOptions::default() };
+            let options =
+                SampleOptions { prompts, seeds: prompts_with_tokens.to_vec(), ..SampleOptions::default() };
             let read = read(&options, &Tokenizer::Bytes, None, 256, 40).unwrap();
             read.iter().map(|prompt| prompt.seed).collect()
         };

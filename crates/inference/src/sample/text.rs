@@ -14,7 +14,7 @@ pub(super) fn kept(capacity: usize) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// It has the requested number of tokens.
+    /// The text has the requested number of tokens.
     Length,
     /// The model drew a token that ends texts.
     Token,
@@ -126,14 +126,14 @@ impl Text {
     /// Ends the text before a stop text; a possible beginning of one is not certain.
     fn cut(&mut self, stops: &[String]) {
         let found = stops.iter().filter_map(|stop| self.text[self.certain..].find(&**stop)).min();
-        if let Some(place) = found {
-            self.certain += place;
+        if let Some(index) = found {
+            self.certain += index;
             self.text.truncate(self.certain);
             self.end = Some(End::Stop);
             return;
         }
-        let open = self.text[self.certain..].char_indices().map(|(place, _)| self.certain + place);
-        let may_begin = |place: &usize| stops.iter().any(|stop| stop.starts_with(&self.text[*place..]));
+        let open = self.text[self.certain..].char_indices().map(|(index, _)| self.certain + index);
+        let may_begin = |index: &usize| stops.iter().any(|stop| stop.starts_with(&self.text[*index..]));
         self.certain = open.into_iter().find(may_begin).unwrap_or(self.text.len());
     }
 
@@ -156,7 +156,7 @@ impl Text {
 struct Unprinted {
     tokens: Vec<u32>,
     /// Number of bytes of their text that have been returned.
-    given: usize,
+    emitted: usize,
 }
 
 impl Unprinted {
@@ -166,17 +166,17 @@ impl Unprinted {
         let text = tokenizer.decode(&self.tokens);
         match text.strip_suffix(char::REPLACEMENT_CHARACTER) {
             Some(certain) => {
-                let new = certain[self.given..].to_owned();
-                self.given = certain.len();
+                let new = certain[self.emitted..].to_owned();
+                self.emitted = certain.len();
                 new
             }
-            None => text[std::mem::replace(&mut self.given, text.len())..].to_owned(),
+            None => text[std::mem::replace(&mut self.emitted, text.len())..].to_owned(),
         }
     }
 
     /// Returns the rest of the text when no more tokens come.
     fn rest(&self, tokenizer: &Tokenizer) -> String {
-        tokenizer.decode(&self.tokens)[self.given..].to_owned()
+        tokenizer.decode(&self.tokens)[self.emitted..].to_owned()
     }
 }
 

@@ -72,7 +72,7 @@ impl<R: RawMemory> Allocator<R> {
 
     fn audit_lists(&self) -> Finding {
         let mut idle = 0;
-        for (place, pool) in self.pools.iter().enumerate() {
+        for (position, pool) in self.pools.iter().enumerate() {
             for (stream, (list, unmapped)) in pool.lists.iter().zip(&pool.unmapped).enumerate() {
                 let mapped = list.iter().map(|entry| (entry.block, true));
                 for (index, mapped) in mapped.chain(unmapped.iter().map(|index| (*index, false))) {
@@ -80,7 +80,7 @@ impl<R: RawMemory> Allocator<R> {
                     let belongs = block.live
                         && block.idle()
                         && block.mapped == mapped
-                        && (block.pool as usize, block.stream as usize) == (place, stream);
+                        && (block.pool as usize, block.stream as usize) == (position, stream);
                     ensure(belongs, || format!("block {index} is in another pool's list"))?;
                     idle += 1;
                 }

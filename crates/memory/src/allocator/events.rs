@@ -66,9 +66,9 @@ impl<R: RawMemory> Allocator<R> {
         self.waiting.slot(slot).and_then(|(_, queue)| queue.front().copied())
     }
 
-    fn pop_waiting(&mut self, slot: usize, place: usize) {
+    fn pop_waiting(&mut self, slot: usize, position: usize) {
         if let Some((_, queue)) = self.waiting.slot(slot) {
-            queue.remove(place);
+            queue.remove(position);
         }
     }
 
@@ -118,20 +118,20 @@ impl<R: RawMemory> Allocator<R> {
         self.process_deferred()?;
         let mut slot = 0;
         while slot < self.waiting.slot_count() {
-            let mut place = 0;
+            let mut position = 0;
             while let Some((event, index)) =
-                self.waiting.slot(slot).and_then(|(_, queue)| queue.get(place).copied())
+                self.waiting.slot(slot).and_then(|(_, queue)| queue.get(position).copied())
             {
                 let concerned = match pool {
                     Some(id) => index != NONE && self.pool_id(self.blocks[index].pool) == id,
                     None => true,
                 };
                 if !concerned {
-                    place += 1;
+                    position += 1;
                     continue;
                 }
                 self.raw.event_wait(event).map_err(AllocationError::driver("wait for an event"))?;
-                self.pop_waiting(slot, place);
+                self.pop_waiting(slot, position);
                 self.event_passed(index);
             }
             slot = self.next_slot(slot);

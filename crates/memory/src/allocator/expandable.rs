@@ -73,15 +73,15 @@ impl<R: RawMemory> Allocator<R> {
             return Err(AllocationError::Misplaced { address });
         }
         let range = Some(Range { address, bytes, page });
-        let place = self.ranges.iter().position(Option::is_none).unwrap_or(self.ranges.len());
-        if place == self.ranges.len() {
+        let position = self.ranges.iter().position(Option::is_none).unwrap_or(self.ranges.len());
+        if position == self.ranges.len() {
             self.ranges.push(range);
         } else {
-            self.ranges[place] = range;
+            self.ranges[position] = range;
         }
         let mut block = Block::new(address, bytes, placement.order, request.pool, request.stream);
         block.mapped = false;
-        block.range = place as u32;
+        block.range = position as u32;
         let index = self.blocks.insert(block);
         self.insert_unmapped(index);
         Ok(Some(index))
@@ -183,14 +183,14 @@ impl<R: RawMemory> Allocator<R> {
 
     /// Releases a range that consists of one unmapped block.
     fn drop_range(&mut self, index: u32) -> Result<(), AllocationError> {
-        let place = self.blocks[index].range as usize;
-        let Some(range) = self.ranges.get(place).copied().flatten() else { return Ok(()) };
+        let position = self.blocks[index].range as usize;
+        let Some(range) = self.ranges.get(position).copied().flatten() else { return Ok(()) };
         self.raw
             .unreserve(range.address, range.bytes)
             .map_err(AllocationError::driver("give a range back"))?;
         self.remove_unmapped(index);
         self.blocks.remove(index);
-        self.ranges[place] = None;
+        self.ranges[position] = None;
         Ok(())
     }
 
@@ -210,19 +210,19 @@ impl<R: RawMemory> Allocator<R> {
         let block = &self.blocks[index];
         let key = (block.order, block.address);
         let list = &self.pools[block.pool as usize].unmapped[block.stream as usize];
-        let place =
+        let position =
             list.partition_point(|other| (self.blocks[*other].order, self.blocks[*other].address) < key);
-        (block.pool, block.stream, place)
+        (block.pool, block.stream, position)
     }
 
     fn insert_unmapped(&mut self, index: u32) {
-        let (pool, stream, place) = self.place_unmapped(index);
-        self.pools[pool as usize].unmapped[stream as usize].insert(place, index);
+        let (pool, stream, position) = self.place_unmapped(index);
+        self.pools[pool as usize].unmapped[stream as usize].insert(position, index);
     }
 
     pub(super) fn remove_unmapped(&mut self, index: u32) {
-        let (pool, stream, place) = self.place_unmapped(index);
-        self.pools[pool as usize].unmapped[stream as usize].remove(place);
+        let (pool, stream, position) = self.place_unmapped(index);
+        self.pools[pool as usize].unmapped[stream as usize].remove(position);
     }
 
     /// Returns all ranges to the driver, ignoring errors.

@@ -33,18 +33,18 @@ impl<R: RawMemory> Allocator<R> {
             return Ok(());
         }
         let record = PrivatePool { id, users: 1, driver_allocations: 0, vacant: false };
-        let place = self.private.iter().position(|p| p.vacant).unwrap_or(self.private.len());
-        if place == self.private.len() {
+        let position = self.private.iter().position(|p| p.vacant).unwrap_or(self.private.len());
+        if position == self.private.len() {
             self.private.push(record);
             for kind in [PoolKind::Small, PoolKind::Large] {
-                self.pools.push(Pool::new(kind, place as u32));
+                self.pools.push(Pool::new(kind, position as u32));
             }
         } else {
-            self.private[place] = record;
+            self.private[position] = record;
         }
         let no_split = self.no_split.contains(&id);
         let streams = self.streams.len();
-        for pool in &mut self.pools[2 + 2 * place..4 + 2 * place] {
+        for pool in &mut self.pools[2 + 2 * position..4 + 2 * position] {
             pool.grow_to(streams);
             pool.no_split = no_split;
             pool.lookups = 0;
@@ -71,10 +71,10 @@ impl<R: RawMemory> Allocator<R> {
     /// # Errors
     /// [`AllocationError::InvalidPool`] if it is not open.
     pub fn end_pool(&mut self, id: PoolId) -> Result<(), AllocationError> {
-        let Some(place) = self.open.iter().position(|(open, _)| *open == id) else {
+        let Some(position) = self.open.iter().position(|(open, _)| *open == id) else {
             return Err(misuse(id, "is not open"));
         };
-        self.open.remove(place);
+        self.open.remove(position);
         Ok(())
     }
 
@@ -138,7 +138,7 @@ impl<R: RawMemory> Allocator<R> {
     /// Returns the indices of the small and the large pool of an id.
     pub(super) fn pools_of(&self, id: PoolId) -> (u32, u32) {
         match self.private.iter().position(|p| !p.vacant && p.id == id) {
-            Some(place) => (2 + 2 * place as u32, 3 + 2 * place as u32),
+            Some(position) => (2 + 2 * position as u32, 3 + 2 * position as u32),
             None => (SMALL, LARGE),
         }
     }

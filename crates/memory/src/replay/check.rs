@@ -24,10 +24,10 @@ impl Report {
         self.first = self.first.take().or(other.first);
     }
 
-    fn count(&mut self, place: &str, differences: &[String]) {
+    fn count(&mut self, position: &str, differences: &[String]) {
         if !differences.is_empty() {
             self.mismatches += 1;
-            self.first.get_or_insert_with(|| format!("{place}: {}", differences.join("; ")));
+            self.first.get_or_insert_with(|| format!("{position}: {}", differences.join("; ")));
         }
     }
 }
@@ -73,8 +73,8 @@ fn grant(player: &mut Player, recording: &Recording, before: &[i64], step: &Step
     if let Driver::Recorded(driver) = player.allocator.raw_mut()
         && let Some(index) = recording.keys.iter().position(|key| key == "num_device_alloc")
     {
-        let given = step.counters[index].wrapping_sub(before[index]);
-        driver.grant(u64::try_from(given).unwrap_or(0));
+        let granted = step.counters[index].wrapping_sub(before[index]);
+        driver.grant(u64::try_from(granted).unwrap_or(0));
     }
 }
 

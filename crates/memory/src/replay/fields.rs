@@ -1,4 +1,4 @@
-//! Reading JSON values, with errors that name the place in the file.
+//! Reading JSON values, with errors that name the position in the file.
 
 use std::collections::HashMap;
 
@@ -10,36 +10,36 @@ use super::recording::RecordingError;
 #[derive(Clone, Copy)]
 pub(super) struct Field<'a> {
     pub(super) value: &'a Value,
-    place: &'a str,
+    position: &'a str,
 }
 
 impl<'a> Field<'a> {
-    pub(super) fn new(value: &'a Value, place: &'a str) -> Field<'a> {
-        Field { value, place }
+    pub(super) fn new(value: &'a Value, position: &'a str) -> Field<'a> {
+        Field { value, position }
     }
 
     fn wrong<T>(&self, expected: &str) -> Result<T, RecordingError> {
-        Err(RecordingError::format(format!("`{}` is not {expected}", self.place)))
+        Err(RecordingError::format(format!("`{}` is not {expected}", self.position)))
     }
 
     pub(super) fn of(&self, key: &'a str) -> Result<Field<'a>, RecordingError> {
         match self.value.get(key) {
-            Some(value) => Ok(Field { value, place: key }),
+            Some(value) => Ok(Field { value, position: key }),
             None => Err(RecordingError::format(format!("`{key}` is missing"))),
         }
     }
 
     pub(super) fn at(&self, index: usize) -> Result<Field<'a>, RecordingError> {
         match self.value.get(index) {
-            Some(value) => Ok(Field { value, place: self.place }),
-            None => Err(RecordingError::format(format!("`{}` has no item {index}", self.place))),
+            Some(value) => Ok(Field { value, position: self.position }),
+            None => Err(RecordingError::format(format!("`{}` has no item {index}", self.position))),
         }
     }
 
     pub(super) fn items(&self) -> Result<impl Iterator<Item = Field<'a>> + use<'a>, RecordingError> {
-        let place = self.place;
+        let position = self.position;
         match self.value.as_array() {
-            Some(items) => Ok(items.iter().map(move |value| Field { value, place })),
+            Some(items) => Ok(items.iter().map(move |value| Field { value, position })),
             None => self.wrong("a list"),
         }
     }

@@ -1,6 +1,6 @@
 //! Replays of recordings: the operations of another allocator, with its results and all counters after each.
 //!
-//! Two formats are read, plain or gzip-compressed, and told apart by their content:
+//! Two formats are read, plain or gzip-compressed, and distinguished by their content:
 //!
 //! * a **trace** of PyTorch's allocator on a GPU: one JSON object with `ops` and `segment_events`, the
 //!   segments that it took from the driver and returned. The replay's driver hands out the recorded addresses

@@ -15,7 +15,7 @@ pub struct Recorded {
     total: u64,
     /// Segments and map operations left to the current operation.
     granted: u64,
-    /// Virtual ranges given out: bytes by first address.
+    /// Virtual ranges handed out: bytes by first address.
     ranges: BTreeMap<u64, u64>,
     /// Requests since [`Recorded::take_refused`] that the recording does not have at this point.
     refused: Vec<String>,

@@ -61,7 +61,7 @@ fn private_pools_may_serve_default_requests_when_memory_is_out() {
 #[test]
 fn pools_used_on_oom_are_asked_in_the_order_of_their_hashes() {
     let mut a = over(80 * MIB, "");
-    let places = [1, 2, 4, 7].map(|number| {
+    let positions = [1, 2, 4, 7].map(|number| {
         let pool = PoolId(0, number);
         a.set_use_on_oom(pool, true);
         a.begin_pool(pool, StreamFilter::All).unwrap();
@@ -70,7 +70,7 @@ fn pools_used_on_oom_are_asked_in_the_order_of_their_hashes() {
         a.free(inside.block).unwrap();
         inside.address
     });
-    let asked = [1, 3, 2, 0].map(|index| places[index]);
+    let asked = [1, 3, 2, 0].map(|index| positions[index]);
     let got = asked.map(|_| a.allocate(20 * MIB, Stream(0), Tag::default()).unwrap().address);
     assert_eq!(got, asked);
 }

@@ -38,7 +38,7 @@ impl Failing {
         if may_be_full && self.out_of_memory {
             return Err(RawError::OutOfMemory);
         }
-        Err(RawError::Driver { code: 999, text: "told to fail".to_owned() })
+        Err(RawError::Driver { code: 999, text: "asked to fail".to_owned() })
     }
 }
 

@@ -6,7 +6,7 @@ use tensor::ops::Activation;
 
 use super::{Layer, within};
 use crate::error::Result;
-use crate::fp8::LinearPlace;
+use crate::fp8::LinearRole;
 use crate::init::Init;
 use crate::parameters::Parameters;
 
@@ -43,7 +43,7 @@ impl Linear {
         Ok(Linear { bias, ..layer })
     }
 
-    /// Registers a layer that gives the model's result, with a bias if `bias_init` is given. Errors: as
+    /// Registers a layer that gives the model's result, with a bias if there is a `bias_init`. Errors: as
     /// [`Linear::new`].
     pub fn head(
         parameters: &mut Parameters,
@@ -53,7 +53,7 @@ impl Linear {
         bias_init: Option<Init>,
     ) -> Result<Self> {
         let sizes = [outputs, inputs];
-        let layer = Self::create(parameters, name, sizes, init, Activation::None, LinearPlace::Head)?;
+        let layer = Self::create(parameters, name, sizes, init, Activation::None, LinearRole::Head)?;
         let bias = bias_init.map(|init| parameters.create(&format!("{name}.bias"), [outputs], init));
         Ok(Linear { bias: bias.transpose()?, ..layer })
     }
@@ -67,7 +67,7 @@ impl Linear {
         init: Init,
         activation: Activation,
     ) -> Result<Self> {
-        Self::create(parameters, name, [outputs, inputs], init, activation, LinearPlace::Inner)
+        Self::create(parameters, name, [outputs, inputs], init, activation, LinearRole::Inner)
     }
 
     fn create(
@@ -76,11 +76,11 @@ impl Linear {
         sizes: [usize; 2],
         init: Init,
         activation: Activation,
-        place: LinearPlace,
+        role: LinearRole,
     ) -> Result<Self> {
         let weight = parameters.create(&format!("{name}.weight"), sizes, init)?;
         let adapter = parameters.create_adapter(name, sizes)?;
-        let fp8 = parameters.create_fp8(name, &weight, place)?;
+        let fp8 = parameters.create_fp8(name, &weight, role)?;
         Ok(Linear { name: name.to_owned(), weight, bias: None, activation, adapter, fp8 })
     }
 

@@ -1,7 +1,7 @@
 //! Checks of sizes shared by the families of language models.
 
 use device::DType;
-use keys::Given;
+use keys::RawValues;
 use tensor::ops::{attention, lanes};
 
 use crate::family::Conditions;
@@ -25,7 +25,7 @@ pub(super) struct HeadWidth {
 
 impl HeadWidth {
     /// Refuses a width that attention does not support in the half type `compute`.
-    pub(super) fn check(self, given: &Given, compute: DType) -> keys::Result<()> {
+    pub(super) fn check(self, raw: &RawValues, compute: DType) -> keys::Result<()> {
         let widths = attention::widths(compute);
         if compute == DType::F32 || widths.has(self.value) {
             return Ok(());
@@ -34,19 +34,19 @@ impl HeadWidth {
             "precision.compute = \"{compute}\" has attention for heads of {widths} values, and {}",
             self.from
         );
-        Err(given.conflict(&[&["precision.compute"], self.keys].concat(), reason))
+        Err(raw.conflict(&[&["precision.compute"], self.keys].concat(), reason))
     }
 }
 
 /// Refuses a vocabulary smaller than the tokenizer's.
-pub(super) fn vocabulary(given: &Given, conditions: &Conditions, vocabulary: usize) -> keys::Result<()> {
+pub(super) fn vocabulary(raw: &RawValues, conditions: &Conditions, vocabulary: usize) -> keys::Result<()> {
     let Some((name, tokens)) = conditions.tokenizer.filter(|(_, tokens)| vocabulary < *tokens) else {
         return Ok(());
     };
     let reason = format!(
         "model.vocabulary = {vocabulary} is less than the {tokens} tokens of data.tokenizer = \"{name}\""
     );
-    Err(given.conflict(&["model.vocabulary", "data.tokenizer"], reason))
+    Err(raw.conflict(&["model.vocabulary", "data.tokenizer"], reason))
 }
 
 /// A sentence about a vocabulary that makes matmuls in `compute` slow.
@@ -74,7 +74,7 @@ pub(super) fn context_step(context: usize) -> usize {
 pub(super) type Group<'a> = (&'a str, usize, &'a [(&'static str, usize)]);
 
 /// Refuses sizes whose bytes cannot be counted; this is no estimate of memory.
-pub(super) fn bytes(given: &Given, groups: &[Group<'_>]) -> keys::Result<()> {
+pub(super) fn bytes(raw: &RawValues, groups: &[Group<'_>]) -> keys::Result<()> {
     for (what, factor, settings) in groups {
         let start = BYTES_OF_F32.saturating_mul(*factor as u128);
         let bytes = settings.iter().fold(start, |bytes, (_, value)| bytes.saturating_mul(*value as u128));
@@ -82,7 +82,7 @@ pub(super) fn bytes(given: &Given, groups: &[Group<'_>]) -> keys::Result<()> {
             let values: Vec<_> = settings.iter().map(|(key, value)| format!("{key} = {value}")).collect();
             let reason = format!("{}: {what} would have more than {MOST_BYTES} bytes", values.join(", "));
             let paths: Vec<_> = settings.iter().map(|(key, _)| *key).collect();
-            return Err(given.conflict(&paths, reason));
+            return Err(raw.conflict(&paths, reason));
         }
     }
     Ok(())

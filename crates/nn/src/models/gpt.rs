@@ -2,7 +2,7 @@
 //! tokens'.
 
 use device::DType;
-use keys::{Given, Interval, Row, choice, section};
+use keys::{Interval, RawValues, Row, choice, section};
 
 use super::checks::{self, HeadWidth};
 use super::decoder::{self, Decoder, Ends};
@@ -98,25 +98,25 @@ impl ModelSpec for GptSizes {
         Examples::Tokens { vocabulary: self.vocabulary, context: self.context }
     }
 
-    fn check(&self, given: &Given, conditions: &Conditions) -> keys::Result<()> {
+    fn check(&self, raw: &RawValues, conditions: &Conditions) -> keys::Result<()> {
         let Self { heads, width, vocabulary, .. } = *self;
         if !width.is_multiple_of(heads) {
             let reason = format!("model.width = {width} is not a multiple of model.heads = {heads}");
-            return Err(given.conflict(&[Self::width, Self::heads], reason));
+            return Err(raw.conflict(&[Self::width, Self::heads], reason));
         }
         let head = HeadWidth {
             value: width / heads,
             from: format!("model.width = {width} over model.heads = {heads} makes {}", width / heads),
             keys: &[Self::heads, Self::width],
         };
-        head.check(given, conditions.compute)?;
+        head.check(raw, conditions.compute)?;
         if (1..self.context).contains(&self.max_context) {
             let (context, most) = (self.context, self.max_context);
             let reason = format!("model.context = {context} is more than model.max_context = {most}");
-            return Err(given.conflict(&[Self::context, Self::max_context], reason));
+            return Err(raw.conflict(&[Self::context, Self::max_context], reason));
         }
-        checks::vocabulary(given, conditions, vocabulary)?;
-        self.check_bytes(given, conditions.micro_batch_size)
+        checks::vocabulary(raw, conditions, vocabulary)?;
+        self.check_bytes(raw, conditions.micro_batch_size)
     }
 
     fn build(&self, parameters: Parameters, stage: &Stage, recompute: Recompute) -> Result<Box<dyn Model>> {
@@ -178,7 +178,7 @@ impl GptSizes {
     /// Keeps sizes within what can be counted; this is no estimate of memory. The weights of a block are
     /// roughly 12·width²; the widest activations of a micro-batch are the logits and the hidden layer of the
     /// MLP.
-    fn check_bytes(&self, given: &Given, micro_batch: usize) -> keys::Result<()> {
+    fn check_bytes(&self, raw: &RawValues, micro_batch: usize) -> keys::Result<()> {
         let Self { layers, width, context, vocabulary, .. } = *self;
         let [of_layers, of_width] = [(Self::layers, layers), (Self::width, width)];
         let [of_context, of_vocabulary] = [(Self::context, context), (Self::vocabulary, vocabulary)];
@@ -188,7 +188,7 @@ impl GptSizes {
         };
         let of_batch = ("train.micro_batch_size", micro_batch);
         checks::bytes(
-            given,
+            raw,
             &[
                 ("the token embedding", 1, &[of_width, of_vocabulary]),
                 ("the position embedding", 1, &[of_width, of_positions]),

@@ -7,7 +7,7 @@ pub use model::Llama;
 pub use sizes::{LlamaSizes, RopeScaling};
 
 use device::DType;
-use keys::Given;
+use keys::RawValues;
 
 use super::checks::{self, HeadWidth};
 use crate::error::Result;
@@ -38,21 +38,21 @@ impl ModelSpec for LlamaSizes {
         Examples::Tokens { vocabulary: self.vocabulary, context: self.context }
     }
 
-    fn check(&self, given: &Given, conditions: &Conditions) -> keys::Result<()> {
-        self.check_heads(given)?;
+    fn check(&self, raw: &RawValues, conditions: &Conditions) -> keys::Result<()> {
+        self.check_heads(raw)?;
         let head = HeadWidth {
             value: self.head_width,
             from: format!("model.head_width is {}", self.head_width),
             keys: &[Self::head_width, Self::heads, Self::width],
         };
-        head.check(given, conditions.compute)?;
+        head.check(raw, conditions.compute)?;
         let (low, high) = (self.rope_low_turns, self.rope_high_turns);
         if self.rope_scaling == RopeScaling::Llama3 && low >= high {
             let reason = format!("model.rope_low_turns = {low} is not below model.rope_high_turns = {high}");
-            return Err(given.conflict(&[Self::rope_low_turns, Self::rope_high_turns], reason));
+            return Err(raw.conflict(&[Self::rope_low_turns, Self::rope_high_turns], reason));
         }
-        checks::vocabulary(given, conditions, self.vocabulary)?;
-        self.check_bytes(given, conditions.micro_batch_size)
+        checks::vocabulary(raw, conditions, self.vocabulary)?;
+        self.check_bytes(raw, conditions.micro_batch_size)
     }
 
     fn build(&self, parameters: Parameters, stage: &Stage, recompute: Recompute) -> Result<Box<dyn Model>> {
@@ -110,27 +110,27 @@ impl ModelSpec for LlamaSizes {
 }
 
 impl LlamaSizes {
-    fn check_heads(&self, given: &Given) -> keys::Result<()> {
+    fn check_heads(&self, raw: &RawValues) -> keys::Result<()> {
         let Self { heads, key_value_heads, width, head_width, .. } = *self;
         if !heads.is_multiple_of(key_value_heads) {
             let reason =
                 format!("model.key_value_heads = {key_value_heads} does not divide model.heads = {heads}");
-            return Err(given.conflict(&[Self::key_value_heads, Self::heads], reason));
+            return Err(raw.conflict(&[Self::key_value_heads, Self::heads], reason));
         }
-        if !given.is_given(Self::head_width) && !width.is_multiple_of(heads) {
+        if !raw.is_set(Self::head_width) && !width.is_multiple_of(heads) {
             let reason = format!("model.width = {width} is not a multiple of model.heads = {heads}");
-            return Err(given.conflict(&[Self::width, Self::heads], reason));
+            return Err(raw.conflict(&[Self::width, Self::heads], reason));
         }
         if !head_width.is_multiple_of(2) {
             let reason =
                 format!("model.head_width = {head_width} is odd; rotary embeddings need an even one");
-            return Err(given.conflict(&[Self::head_width, Self::heads, Self::width], reason));
+            return Err(raw.conflict(&[Self::head_width, Self::heads, Self::width], reason));
         }
         Ok(())
     }
 
     /// Refuses sizes whose bytes cannot be counted; this is no estimate of memory.
-    fn check_bytes(&self, given: &Given, micro_batch: usize) -> keys::Result<()> {
+    fn check_bytes(&self, raw: &RawValues, micro_batch: usize) -> keys::Result<()> {
         let of_layers = (Self::layers, self.layers);
         let [of_width, of_heads] = [(Self::width, self.width), (Self::heads, self.heads)];
         let of_head = (Self::head_width, self.head_width);
@@ -139,7 +139,7 @@ impl LlamaSizes {
         let of_vocabulary = (Self::vocabulary, self.vocabulary);
         let of_batch = ("train.micro_batch_size", micro_batch);
         checks::bytes(
-            given,
+            raw,
             &[
                 ("the token embedding", 1, &[of_width, of_vocabulary]),
                 ("the attention weights", 4, &[of_layers, of_width, of_heads, of_head]),

@@ -1,7 +1,7 @@
 //! A multilayer perceptron for regression.
 
 use autograd::{Tape, Var, ops};
-use keys::{Given, Row, choice, section};
+use keys::{RawValues, Row, choice, section};
 use tensor::Tensor;
 use tensor::ops::Activation;
 
@@ -46,7 +46,7 @@ impl ModelSpec for MlpSizes {
         Examples::Numbers { inputs: size(self.sizes.first()), outputs: size(self.sizes.last()) }
     }
 
-    fn check(&self, _: &Given, _: &Conditions) -> keys::Result<()> {
+    fn check(&self, _: &RawValues, _: &Conditions) -> keys::Result<()> {
         Ok(())
     }
 

@@ -8,7 +8,7 @@ mod sizes;
 pub use model::ResNet;
 pub use sizes::{ResNetSizes, StemKind};
 
-use keys::Given;
+use keys::RawValues;
 
 use crate::error::Result;
 use crate::family::{Conditions, Examples, Family, MOST_EXTENT, ModelSpec, Searchable};
@@ -40,23 +40,23 @@ impl ModelSpec for ResNetSizes {
         true
     }
 
-    fn check(&self, given: &Given, conditions: &Conditions) -> keys::Result<()> {
+    fn check(&self, raw: &RawValues, conditions: &Conditions) -> keys::Result<()> {
         let Self { depth, width, classes, image_size, channels, .. } = *self;
         if self.stages().is_none() {
             let depths = DEPTHS.map(|(depth, ..)| depth.to_string()).join(", ");
             let reason = format!("model.depth = {depth} is not one of {depths}");
-            return Err(given.conflict(&[Self::depth], reason));
+            return Err(raw.conflict(&[Self::depth], reason));
         }
         let most = MOST_EXTENT as f64 / 2048.0;
         if self.channels_of(0) == 0 || width > most {
             let reason = format!("model.width = {width} leaves no channel or more than can be counted");
-            return Err(given.conflict(&[Self::width], reason));
+            return Err(raw.conflict(&[Self::width], reason));
         }
         let of_batch = ("train.micro_batch_size", conditions.micro_batch_size);
         let of_image = [(Self::image_size, image_size), (Self::image_size, image_size), of_batch];
         let wide = self.channels_of(0).max(channels);
         checks::bytes(
-            given,
+            raw,
             &[
                 ("the output's weight", 4 * self.channels_of(3), &[(Self::classes, classes)]),
                 ("a micro-batch's activations", 16 * wide, &of_image),

@@ -1,6 +1,6 @@
 //! Assignment of micro-batches to the replicas of a model.
 
-/// Order in which lanes are given to replicas.
+/// Order in which lanes are assigned to replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     /// Each replica runs neighbouring lanes.
@@ -183,9 +183,11 @@ mod tests {
             for (replica, own) in all.iter().enumerate() {
                 prop_assert_eq!(own.len(), assignment.count(replica));
                 prop_assert!(own.is_sorted());
-                let is_lane = |lane: &[usize]| lane[0] % each == 0 && lane[each - 1] == lane[0] + each - 1;
+                let is_lane =
+                    |lane: &[usize]| lane[0].is_multiple_of(each) && lane[each - 1] == lane[0] + each - 1;
                 prop_assert!(own.chunks(each).all(is_lane));
-                prop_assert!([lanes / replicas, lanes.div_ceil(replicas)].contains(&assignment.lanes_of(replica)));
+                let numbers_of_lanes = [lanes / replicas, lanes.div_ceil(replicas)];
+                prop_assert!(numbers_of_lanes.contains(&assignment.lanes_of(replica)));
                 for (index, number) in own.iter().enumerate() {
                     prop_assert_eq!(assignment.owner(*number), (replica, index));
                 }

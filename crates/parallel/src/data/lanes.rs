@@ -32,9 +32,9 @@ impl Lanes {
         self.local * self.micro_batches_per_lane
     }
 
-    /// Number of gradient sets: 1 + log2 of the lanes, the fewest that hold the parts of a balanced tree whose
-    /// leaves come one after another. Where a lane is one micro-batch, the last lane needs no set: each of its
-    /// buckets goes up the tree as soon as it is full.
+    /// Number of gradient sets: 1 + log2 of the lanes, the fewest that hold the parts of a balanced tree
+    /// whose leaves come one after another. Where a lane is one micro-batch, the last lane needs no set: each
+    /// of its buckets goes up the tree as soon as it is full.
     pub fn sets(&self) -> usize {
         1 + self.local.ilog2() as usize - usize::from(self.last_is_transient())
     }

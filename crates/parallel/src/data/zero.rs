@@ -57,7 +57,7 @@ pub struct OptimizerShards {
 }
 
 impl OptimizerShards {
-    /// Computes the shards at a ZeRO stage of the parameters whose gradients `layout` places; `rank` is this
+    /// Computes the shards at a ZeRO stage of the parameters whose gradients are in `layout`; `rank` is this
     /// rank of `ranks` along [`Axis::Data`].
     pub fn new(
         zero_stage: u32,
@@ -75,7 +75,7 @@ impl OptimizerShards {
             return OptimizerShards { by_rank: vec![trained.map(whole).collect()], own: 0 };
         }
         let sizes = parameters.list().iter().map(|parameter| parameter.tensor.elements());
-        let placed: Vec<_> = layout.first_uses(parameters).into_iter().zip(sizes).enumerate().collect();
+        let slots: Vec<_> = layout.first_uses(parameters).into_iter().zip(sizes).enumerate().collect();
         let shards_of = |rank: usize| {
             let shard = |(parameter, (slot, elements)): &(usize, (Option<BucketSlot>, usize))| {
                 let slot = (*slot)?;
@@ -83,7 +83,7 @@ impl OptimizerShards {
                 let shard = Shard::along(Axis::Data, range);
                 (!shard.is_empty()).then_some(ParameterShard { parameter: *parameter, shard })
             };
-            placed.iter().filter_map(shard).collect()
+            slots.iter().filter_map(shard).collect()
         };
         OptimizerShards { by_rank: (0..ranks).map(shards_of).collect(), own: rank }
     }

@@ -71,19 +71,19 @@ fn unsound_lists() {
         ),
         (
             &|lists| lists[0].push(a(0, Forward, 0)),
-            "rank 0, index 9: Forward of micro-batch 0 in stage 0: it is done already",
+            "rank 0, index 8: Forward of micro-batch 0 in stage 0: it is done already",
         ),
         (
             &|lists| lists[0].push(a(0, BackwardWeight, 0)),
-            "rank 0, index 9: BackwardWeight of micro-batch 0 in stage 0: it is done already",
+            "rank 0, index 8: BackwardWeight of micro-batch 0 in stage 0: it is done already",
         ),
         (
             &|lists| lists[0].push(a(2, Forward, 0)),
-            "rank 0, index 9: Forward of micro-batch 0 in stage 2: there is no such",
+            "rank 0, index 8: Forward of micro-batch 0 in stage 2: there is no such",
         ),
         (
             &|lists| lists[0].push(a(0, Forward, 2)),
-            "rank 0, index 9: Forward of micro-batch 2 in stage 0: there is no such",
+            "rank 0, index 8: Forward of micro-batch 2 in stage 0: there is no such",
         ),
         (
             &|lists| lists[0].push(a(0, ReceiveForward, 0)),
@@ -95,7 +95,7 @@ fn unsound_lists() {
         ),
         (
             &|lists| lists[0].push(a(1, Forward, 0)),
-            "rank 0, index 9: Forward of micro-batch 0 in stage 1: that stage is on rank 1",
+            "rank 0, index 8: Forward of micro-batch 0 in stage 1: that stage is on rank 1",
         ),
         (
             &|lists| {

@@ -53,8 +53,8 @@ fn invalid_descriptions_are_refused_with_their_line() {
         let text = SHIPPED.replacen(from, to, 1);
         assert_ne!(text, SHIPPED, "{from}");
         let error = PlanDevice::parse(&text, "h.toml").unwrap_err();
-        let said = error.to_string();
-        assert!(said.starts_with("h.toml:") && said.contains(expected), "{said}");
-        assert_eq!((error.exit_status(), said.lines().count()), (2, 1));
+        let message = error.to_string();
+        assert!(message.starts_with("h.toml:") && message.contains(expected), "{message}");
+        assert_eq!((error.exit_status(), message.lines().count()), (2, 1));
     }
 }

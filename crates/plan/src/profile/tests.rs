@@ -117,10 +117,13 @@ fn invalid_files_are_refused_in_one_sentence() {
     let refusal = |text: &str, config: &RunConfig| {
         std::fs::write(&path, text).unwrap();
         let error = Profile::of_run(&path, config, &Description::host()).unwrap_err();
-        let said = error.to_string();
-        assert_eq!((error.exit_status(), said.lines().count()), (2, 1), "{said}");
-        assert!(said.starts_with("test.toml: parallel.profile: ") && said.contains("times.toml"), "{said}");
-        said
+        let message = error.to_string();
+        assert_eq!((error.exit_status(), message.lines().count()), (2, 1), "{message}");
+        assert!(
+            message.starts_with("test.toml: parallel.profile: ") && message.contains("times.toml"),
+            "{message}"
+        );
+        message
     };
     for (from, to, expected) in [
         ("count = 7", "count = 0", "count must be above 0"),
@@ -135,8 +138,8 @@ fn invalid_files_are_refused_in_one_sentence() {
     ] {
         let text = good.replacen(from, to, 1);
         assert_ne!(text, good, "{from}");
-        let said = refusal(&text, &here);
-        assert!(said.contains(expected), "{said}");
+        let message = refusal(&text, &here);
+        assert!(message.contains(expected), "{message}");
     }
     for (sets, expected) in [
         (
@@ -148,12 +151,12 @@ fn invalid_files_are_refused_in_one_sentence() {
         (&["model.layers=8", "optim.kind=sgd"], "optim.kind is \"sgd\" here and \"adamw\" there"),
         (&["model.kind=mlp"], "model.kind is \"mlp\" here and \"gpt\" there"),
     ] {
-        let said = refusal(&good, &config(sets));
-        assert!(said.contains(expected), "{said}");
+        let message = refusal(&good, &config(sets));
+        assert!(message.contains(expected), "{message}");
     }
     std::fs::remove_file(&path).unwrap();
-    let said = Profile::of_run(&path, &here, &Description::host()).unwrap_err().to_string();
-    assert!(said.contains("cannot be read"), "{said}");
+    let message = Profile::of_run(&path, &here, &Description::host()).unwrap_err().to_string();
+    assert!(message.contains("cannot be read"), "{message}");
 }
 
 /// Costs counted on Meta include recomputation.

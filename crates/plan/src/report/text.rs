@@ -47,7 +47,7 @@ impl<'a> Line<'a> {
             let exact = |count: u64| format!("{} ({})", grouped(count), bytes(count));
             let mut cells: Vec<_> = COLUMNS.map(|statistic| exact(plan.counters.get(statistic))).into();
             cells.push(exact(plan.step_traffic.bytes_sent));
-            cells.push(peak.as_ref().map_or_else(String::new, place));
+            cells.push(peak.as_ref().map_or_else(String::new, index));
             match lines.iter_mut().find(|line| line.cells == cells) {
                 Some(line) => line.ranks.extend(plans.ranks_of(role)),
                 None => lines.push(Line { ranks: plans.ranks_of(role).collect(), plan, peak, cells }),
@@ -75,7 +75,7 @@ fn in_steps(ranks: &[usize]) -> String {
 }
 
 /// Returns the phase and the module of a peak.
-fn place(found: &PlannedPeak) -> String {
+fn index(found: &PlannedPeak) -> String {
     let module = found.peak.owner.as_ref().map_or("", |owner| match owner.module.as_str() {
         "" => &owner.operator,
         module => module,

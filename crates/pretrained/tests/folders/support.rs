@@ -54,7 +54,7 @@ pub(crate) fn fill(model: &dyn Model, weights: &PretrainedModel) {
     weights.load(&mut model.parameters().list().iter().map(whole)).unwrap();
 }
 
-/// The tokens given to transformers: a header of 1024 bytes, then 16-bit words.
+/// The tokens for transformers: a header of 1024 bytes, then 16-bit words.
 pub(crate) fn tokens(name: &str) -> Vec<u32> {
     let bytes = std::fs::read(folder(name).join("tokens.bin")).unwrap();
     bytes[1024..].as_chunks().0.iter().map(|word| u32::from(u16::from_le_bytes(*word))).collect()

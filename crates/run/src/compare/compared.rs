@@ -15,11 +15,11 @@ use crate::summary::SUMMARY;
 pub struct ComparedRun {
     /// The run directory.
     pub path: PathBuf,
-    /// Its configuration.
+    /// Configuration of the run.
     pub config: RunConfig,
-    /// Its summary, if it has ended.
+    /// Summary of the run, if it has ended.
     pub summary: Option<Summary>,
-    /// Its steps.
+    /// Steps of the run.
     pub history: Vec<StepPoint>,
 }
 

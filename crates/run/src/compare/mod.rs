@@ -101,8 +101,8 @@ fn metrics(runs: &[ComparedRun; 2]) -> (Option<MetricsParting>, usize) {
     let [first, second] = [&runs[0].history, &runs[1].history];
     let pairs = || {
         first.iter().filter_map(|point| {
-            let place = second.binary_search_by_key(&point.step, |other| other.step).ok()?;
-            Some([point, &second[place]])
+            let index = second.binary_search_by_key(&point.step, |other| other.step).ok()?;
+            Some([point, &second[index]])
         })
     };
     let values = |point: &StepPoint| (point.loss, point.gradient_norm, point.is_finite);

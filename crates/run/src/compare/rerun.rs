@@ -76,9 +76,9 @@ pub(super) fn run(
 ) -> Result<Rerun> {
     let mut after = [0; 2];
     let mut hashed = Vec::new();
-    for ((place, run), hook) in runs.iter().enumerate().zip(hooks) {
-        let directory = options.directory.join(["a", "b"][place]);
-        after[place] = again(run, &directory, (equal, last), hook)?;
+    for ((index, run), hook) in runs.iter().enumerate().zip(hooks) {
+        let directory = options.directory.join(["a", "b"][index]);
+        after[index] = again(run, &directory, (equal, last), hook)?;
         hashed.push(hashes::read(&directory.join(hashes::FILE))?);
     }
     Ok(Rerun { after, last, hashes: hashes::compare(&hashed[0], &hashed[1]) })

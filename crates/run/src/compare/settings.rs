@@ -9,7 +9,7 @@ use telemetry::run_files::Summary;
 /// A setting, or a fact about a run, that differs between two runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
-    /// Its name, as `section.key`.
+    /// Name, as `section.key`.
     pub name: String,
     /// The values, if the run has one.
     pub values: [Option<String>; 2],

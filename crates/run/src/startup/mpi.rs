@@ -71,7 +71,7 @@ impl Job {
         self.world.processes().all().get(rank).map_or_else(String::new, |process| process.host.clone())
     }
 
-    /// Has the user told which rank has not done this, where others wait for it.
+    /// Sets the task named when ranks wait for one another.
     pub(crate) fn set_doing(&self, doing: &'static str) {
         self.world.set_doing(Some(doing));
     }
@@ -87,8 +87,8 @@ impl Job {
         &mut self,
         mine: std::result::Result<T, E>,
     ) -> (std::result::Result<T, E>, bool) {
-        let said = mine.as_ref().err().map(|error| format!("{} {error}", error.exit_status()));
-        let all = match self.all(said.as_deref().unwrap_or_default()) {
+        let printed = mine.as_ref().err().map(|error| format!("{} {error}", error.exit_status()));
+        let all = match self.all(printed.as_deref().unwrap_or_default()) {
             Ok(all) => all,
             Err(error) => return (Err(error.into()), false),
         };
@@ -102,7 +102,7 @@ impl Job {
             (0, _) => {
                 RunError::Elsewhere { status, text: format!("rank {rank} on {}: {text}", self.host(rank)) }
             }
-            _ => RunError::Said { status },
+            _ => RunError::Reported { status },
         };
         (Err(error.into()), true)
     }
@@ -211,9 +211,9 @@ mod tests {
             terminal::say("skipped: there is no mpirun");
             return;
         };
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains("lost rank 1: panicked: index 7 of 7"), "{said}");
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(1), "{printed}");
+        assert!(printed.contains("lost rank 1: panicked: index 7 of 7"), "{printed}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::pickle::{Memo, Pickle};
 
 /// Returns a snapshot as the pickle that pytorch.org/memory_viz and `torch.cuda._memory_viz` read.
 ///
-/// In place of the Python stack, each request has its owner: operator, module and step as the innermost frame
+/// Instead of the Python stack, each request has its owner: operator, module and step as the innermost frame
 /// (`module:step:operator`), then the enclosing modules, and the category as the outermost frame. Events also
 /// have a `category`. [`Category::Other`] is named `unknown`, and an event of that category is always
 /// present, because the viewer fails on files without one.

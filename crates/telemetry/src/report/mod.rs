@@ -1,6 +1,6 @@
 //! A run, or the plan of a run, as one self-contained HTML page: no network, no other file.
 //!
-//! [`Report::to_html`] draws the given data and reads nothing else. Each drawing is an SVG that is readable
+//! [`Report::to_html`] draws the data and reads nothing else. Each drawing is an SVG that is readable
 //! without a script; the script shows the values under the pointer or at the position selected with the arrow
 //! keys.
 //!

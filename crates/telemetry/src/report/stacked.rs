@@ -108,7 +108,7 @@ fn phases(out: &mut String, frame: Frame, spans: &[Span]) {
     for span in spans {
         let (from, to) = (frame.x(span.from as f64), frame.x(span.to as f64));
         let width = to - from;
-        let class = PHASES.iter().position(|name| *name == span.phase).map_or(9, |place| place);
+        let class = PHASES.iter().position(|name| *name == span.phase).map_or(9, |index| index);
         let _ = write!(
             out,
             "<rect class=\"phase p{class}\" x=\"{from:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"16\"/>",
@@ -162,8 +162,8 @@ fn areas(out: &mut String, frame: Frame, points: &[Point]) {
         let roof = steps(&at(&below));
         // On the way back, a step goes up or down before it goes left.
         let mut back = String::new();
-        for (place, (x, y)) in floor.iter().enumerate().rev() {
-            let _ = match place + 1 == floor.len() {
+        for (index, (x, y)) in floor.iter().enumerate().rev() {
+            let _ = match index + 1 == floor.len() {
                 true => write!(back, "V{y:.1}"),
                 false => write!(back, "V{y:.1}H{x:.1}"),
             };
@@ -183,8 +183,8 @@ fn outline(out: &mut String, frame: Frame, class: &str, points: impl Iterator<It
 fn summit(out: &mut String, frame: Frame, peak: &Peak) {
     let (x, y) = (frame.x(peak.events as f64), frame.y(peak.bytes as f64));
     let module = peak.owner.as_ref().map_or("", |owner| owner.module.as_str());
-    let place = [peak.phase.as_str(), module].into_iter().filter(|part| !part.is_empty());
-    let text = format!("{} · {}", bytes(peak.bytes), place.collect::<Vec<_>>().join(" · "));
+    let index = [peak.phase.as_str(), module].into_iter().filter(|part| !part.is_empty());
+    let text = format!("{} · {}", bytes(peak.bytes), index.collect::<Vec<_>>().join(" · "));
     let half = 3.6 * text.chars().count() as f64;
     let at = x.clamp(LEFT + half, RIGHT - half);
     let _ = write!(

@@ -13,9 +13,9 @@ pub(super) struct Area {
 /// weight; none if their sum is 0.
 pub(super) fn squarify(weights: &[f64], area: Area) -> Vec<Area> {
     let total: f64 = weights.iter().sum();
-    let mut placed = Vec::with_capacity(weights.len());
+    let mut areas = Vec::with_capacity(weights.len());
     if total <= 0.0 {
-        return placed;
+        return areas;
     }
     let scale = area.width * area.height / total;
     let (mut rest, mut free) = (weights, area);
@@ -23,10 +23,10 @@ pub(super) fn squarify(weights: &[f64], area: Area) -> Vec<Area> {
         let side = free.width.min(free.height);
         let count = row_length(rest, side, scale);
         let (row, others) = rest.split_at(count);
-        free = place(row, scale, free, &mut placed);
+        free = index(row, scale, free, &mut areas);
         rest = others;
     }
-    placed
+    areas
 }
 
 /// Returns the number of weights in the next row along `side`: one more would worsen the worst aspect ratio.
@@ -48,8 +48,8 @@ fn row_length(weights: &[f64], side: f64, scale: f64) -> usize {
     weights.len()
 }
 
-/// Places a row along the shorter side of `free`, and returns the rest of `free`.
-fn place(row: &[f64], scale: f64, free: Area, placed: &mut Vec<Area>) -> Area {
+/// Lays out a row along the shorter side of `free`, and returns the rest of `free`.
+fn index(row: &[f64], scale: f64, free: Area, areas: &mut Vec<Area>) -> Area {
     let sum: f64 = row.iter().sum::<f64>() * scale;
     let Area { x, y, width, height } = free;
     let mut at = 0.0;
@@ -57,7 +57,7 @@ fn place(row: &[f64], scale: f64, free: Area, placed: &mut Vec<Area>) -> Area {
         let depth = sum / height;
         for weight in row {
             let length = weight * scale / depth;
-            placed.push(Area { x, y: y + at, width: depth, height: length });
+            areas.push(Area { x, y: y + at, width: depth, height: length });
             at += length;
         }
         Area { x: x + depth, width: (width - depth).max(0.0), ..free }
@@ -65,7 +65,7 @@ fn place(row: &[f64], scale: f64, free: Area, placed: &mut Vec<Area>) -> Area {
         let depth = sum / width;
         for weight in row {
             let length = weight * scale / depth;
-            placed.push(Area { x: x + at, y, width: length, height: depth });
+            areas.push(Area { x: x + at, y, width: length, height: depth });
             at += length;
         }
         Area { y: y + depth, height: (height - depth).max(0.0), ..free }
@@ -81,16 +81,16 @@ mod tests {
         let area = Area { x: 10.0, y: 20.0, width: 600.0, height: 400.0 };
         // The example from the paper.
         let weights = [6.0, 6.0, 4.0, 3.0, 2.0, 2.0, 1.0];
-        let placed = squarify(&weights, area);
-        assert_eq!(placed.len(), weights.len());
-        for (weight, part) in weights.iter().zip(&placed) {
+        let areas = squarify(&weights, area);
+        assert_eq!(areas.len(), weights.len());
+        for (weight, part) in weights.iter().zip(&areas) {
             assert!((part.width * part.height - weight * 10_000.0).abs() < 1e-6, "{part:?}");
             assert!(part.x >= 10.0 - 1e-9 && part.x + part.width <= 610.0 + 1e-9, "{part:?}");
             assert!(part.y >= 20.0 - 1e-9 && part.y + part.height <= 420.0 + 1e-9, "{part:?}");
             assert!((part.width / part.height).max(part.height / part.width) < 3.0, "{part:?}");
         }
-        for (place, a) in placed.iter().enumerate() {
-            for b in &placed[place + 1..] {
+        for (index, a) in areas.iter().enumerate() {
+            for b in &areas[index + 1..] {
                 let apart = a.x + a.width <= b.x + 1e-9
                     || b.x + b.width <= a.x + 1e-9
                     || a.y + a.height <= b.y + 1e-9

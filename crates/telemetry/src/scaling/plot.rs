@@ -38,7 +38,7 @@ pub fn efficiency_plot(runs: &[ScalingRun]) -> String {
         .collect();
     let (least, most) =
         (shown.iter().copied().fold(1.0, f64::min), shown.iter().copied().fold(1.0, f64::max));
-    // The axis does not start at 0, so that values near 100 % can be told apart.
+    // The axis does not start at 0, so that values near 100 % can be distinguished.
     let step = [0.01, 0.02, 0.05, 0.1].into_iter().find(|step| most - least < 6.0 * step).unwrap_or(0.2);
     let floor = ((least / step - 0.3).floor() * step).max(0.0);
     let base = all.iter().map(|series| series.base_ranks()).max().unwrap_or(1);
@@ -60,9 +60,9 @@ pub fn efficiency_plot(runs: &[ScalingRun]) -> String {
     for (series, colour) in all.iter().zip(COLOURS.iter().cycle()) {
         let against_alone = |value: f64| format!("{} against alone", percent(value));
         let curve =
-            Curve { series, colour, class: "solid", value: &|run| alone.against(run), said: &percent };
+            Curve { series, colour, class: "solid", value: &|run| alone.against(run), text: &percent };
         plot.curve(&Curve { value: &|run| Some(series.efficiency(run)), ..curve });
-        plot.curve(&Curve { class: "dashed", said: &against_alone, ..curve });
+        plot.curve(&Curve { class: "dashed", text: &against_alone, ..curve });
     }
     plot.close(all.is_empty())
 }
@@ -100,7 +100,7 @@ struct Curve<'a> {
     /// Returns the value of a run, if it has one.
     value: &'a dyn Fn(&ScalingRun) -> Option<f64>,
     /// Formats a value.
-    said: &'a dyn Fn(f64) -> String,
+    text: &'a dyn Fn(f64) -> String,
 }
 
 /// An unfinished drawing.
@@ -161,13 +161,13 @@ impl Plot {
 
     /// Draws grid lines, the axis and its labels.
     fn grid(&mut self, lines: &[(f64, String)]) {
-        for (value, said) in lines {
+        for (value, text) in lines {
             let y = self.y(*value);
             // Writing to a string cannot fail, here and below.
             let _ = writeln!(
                 self.page,
                 "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
-                 <text class=\"soft tick\" x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{said}</text>",
+                 <text class=\"soft tick\" x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{text}</text>",
                 LEFT - 10.0,
                 y + 4.5
             );
@@ -204,20 +204,21 @@ impl Plot {
 
     /// Draws a line with a point for each run that has a value, and a label at the end.
     fn curve(&mut self, curve: &Curve<'_>) {
-        let Curve { series, colour, class, value, said } = *curve;
+        let Curve { series, colour, class, value, text } = *curve;
         let values = series.runs.iter().filter_map(|run| Some((*run, value(run)?)));
-        let places: Vec<_> =
-            values.map(|(run, value)| (run, said(value), self.x(run.ranks), self.y(value))).collect();
-        let Some((_, last, end_x, end_y)) = places.last() else { return };
-        let points = places.iter().map(|(_, _, x, y)| format!("{x:.1},{y:.1}")).collect::<Vec<_>>().join(" ");
+        let points_of_runs: Vec<_> =
+            values.map(|(run, value)| (run, text(value), self.x(run.ranks), self.y(value))).collect();
+        let Some((_, last, end_x, end_y)) = points_of_runs.last() else { return };
+        let points =
+            points_of_runs.iter().map(|(_, _, x, y)| format!("{x:.1},{y:.1}")).collect::<Vec<_>>().join(" ");
         let _ =
             writeln!(self.page, "<polyline class=\"line {class}\" stroke=\"{colour}\" points=\"{points}\"/>");
-        for (run, said, x, y) in &places {
-            let told = hint(series, run, said);
+        for (run, text, x, y) in &points_of_runs {
+            let title = hint(series, run, text);
             let _ = writeln!(
                 self.page,
                 "<circle class=\"{class}\" stroke=\"{colour}\" fill=\"{colour}\" cx=\"{x:.1}\" cy=\"{y:.1}\" \
-                 r=\"4\">{told}</circle>"
+                 r=\"4\">{title}</circle>"
             );
         }
         let (end, name, value) = (Some((*end_x, *end_y)), series.name(), last.clone());
@@ -232,13 +233,13 @@ impl Plot {
             let x = self.x(run.ranks) + width * (index as f64 - count as f64 / 2.0);
             let (allocated, reserved) = (run.peak_allocated(), run.peak_reserved().max(run.peak_allocated()));
             let (low, high) = (self.y(allocated as f64), self.y(reserved as f64));
-            let said = format!("{} allocated, {} reserved", bytes(allocated), bytes(reserved));
-            let told = hint(series, run, &said);
+            let text = format!("{} allocated, {} reserved", bytes(allocated), bytes(reserved));
+            let title = hint(series, run, &text);
             for (opacity, top, bottom) in [("0.35", high, low), ("1", low, BOTTOM)] {
                 let _ = writeln!(
                     self.page,
                     "<rect fill=\"{colour}\" fill-opacity=\"{opacity}\" x=\"{:.1}\" y=\"{top:.1}\" \
-                     width=\"{:.1}\" height=\"{:.1}\">{told}</rect>",
+                     width=\"{:.1}\" height=\"{:.1}\">{title}</rect>",
                     x + 1.0,
                     width - 2.0,
                     bottom - top
@@ -281,7 +282,7 @@ impl Plot {
 }
 
 /// Returns the tooltip of a run.
-fn hint(series: &Series<'_>, run: &ScalingRun, said: &str) -> String {
+fn hint(series: &Series<'_>, run: &ScalingRun, text: &str) -> String {
     let ends = if run.ranks == 1 { "" } else { "s" };
-    format!("<title>{}</title>", escape(&format!("{}, {} rank{ends}: {said}", series.name(), run.ranks)))
+    format!("<title>{}</title>", escape(&format!("{}, {} rank{ends}: {text}", series.name(), run.ranks)))
 }

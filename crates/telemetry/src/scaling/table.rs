@@ -193,14 +193,14 @@ fn peaks_by_rank(series: &Series<'_>) -> String {
         if groups.len() < 2 {
             continue;
         }
-        let said = groups.iter().map(|((allocated, reserved), ranks)| {
+        let message = groups.iter().map(|((allocated, reserved), ranks)| {
             let (allocated, reserved) = (grouped(*allocated), grouped(*reserved));
             let ends = if ranks.len() == 1 { "" } else { "s" };
             let ranks = ranges(ranks.iter().copied());
             format!("{allocated} bytes allocated and {reserved} reserved on rank{ends} {ranks}")
         });
-        let said = said.collect::<Vec<_>>().join("; ");
-        let _ = writeln!(text, "peaks of {}, {} ranks: {said}", series.name(), run.ranks);
+        let message = message.collect::<Vec<_>>().join("; ");
+        let _ = writeln!(text, "peaks of {}, {} ranks: {message}", series.name(), run.ranks);
     }
     text
 }

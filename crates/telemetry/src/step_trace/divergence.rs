@@ -74,10 +74,10 @@ impl fmt::Display for Divergence {
         write!(f, "rank {} leaves its plan in {}: ", self.rank, self.part.of_step(self.step))?;
         let both = self.measured.named().into_iter().zip(self.planned.named());
         let differ = both.filter(|((_, measured), (_, planned))| measured != planned);
-        let told = differ.map(|((name, measured), (_, planned))| {
+        let parts = differ.map(|((name, measured), (_, planned))| {
             format!("{} {name} instead of {}", grouped(measured), grouped(planned))
         });
-        write!(f, "{}", told.collect::<Vec<_>>().join(", "))?;
+        write!(f, "{}", parts.collect::<Vec<_>>().join(", "))?;
         if !self.kept.holdings.is_empty() {
             write!(f, "; {} were still alive after it, and in the plan they are not", self.kept.in_words())?;
         }
@@ -112,12 +112,12 @@ pub struct Outlived {
 
 impl fmt::Display for Outlived {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = self.part.of_step(self.step);
+        let index = self.part.of_step(self.step);
         let kept = match self.kept.in_words().as_str() {
             "" => "tensors".to_owned(),
             words => words.to_owned(),
         };
-        write!(f, "rank {}: {kept} from {place} were still alive ", self.rank)?;
+        write!(f, "rank {}: {kept} from {index} were still alive ", self.rank)?;
         match (self.last_step > self.step, self.growth_bytes) {
             (false, 0) => write!(f, "after it"),
             (false, growth) => write!(f, "after it (+{} since)", bytes(growth)),

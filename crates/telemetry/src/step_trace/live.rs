@@ -141,14 +141,14 @@ impl LiveSet {
     #[must_use]
     pub fn in_words(&self) -> String {
         let all = self.by_owner().holdings;
-        let told: Vec<String> = all
+        let parts: Vec<String> = all
             .iter()
             .take(TOLD)
             .map(|holding| format!("{} ({})", holding.owner.in_words(), bytes(holding.bytes)))
             .collect();
         match all.len().saturating_sub(TOLD) {
-            0 => told.join(", "),
-            more => format!("{} and {more} more", told.join(", ")),
+            0 => parts.join(", "),
+            more => format!("{} and {more} more", parts.join(", ")),
         }
     }
 

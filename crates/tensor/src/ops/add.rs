@@ -34,7 +34,7 @@ pub fn into(target: &Tensor, source: &Tensor) -> Result<()> {
     into_on(target, source, StreamKind::Compute)
 }
 
-/// [`into`] on a given stream.
+/// [`into`] on a chosen stream.
 pub fn into_on(target: &Tensor, source: &Tensor, stream: StreamKind) -> Result<()> {
     const OPERATOR: &str = "add.into";
     check::computed(OPERATOR, &[("target", target), ("source", source)])?;

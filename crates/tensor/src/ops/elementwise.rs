@@ -37,7 +37,7 @@ impl Each<'_> {
         self.launch_on(StreamKind::Compute)
     }
 
-    /// Enqueues the kernel on a given stream. Errors: the device's.
+    /// Enqueues the kernel on a chosen stream. Errors: the device's.
     pub(super) fn launch_on(self, stream: StreamKind) -> Result<()> {
         let count = self.write.elements();
         if count == 0 {

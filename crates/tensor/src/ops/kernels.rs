@@ -35,8 +35,8 @@ macro_rules! or_empty {
     (, $default:expr) => {
         $default
     };
-    ($given:expr, $default:expr) => {
-        $given
+    ($value:expr, $default:expr) => {
+        $value
     };
 }
 

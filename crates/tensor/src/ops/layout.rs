@@ -50,13 +50,13 @@ impl Layout {
     }
 
     /// Returns the storage index of element `linear`, in row-major order, of an array of `sizes`.
-    pub(super) fn place(&self, sizes: &Sizes, mut linear: usize) -> usize {
-        let mut place = self.offset;
+    pub(super) fn offset(&self, sizes: &Sizes, mut linear: usize) -> usize {
+        let mut offset = self.offset;
         for axis in (0..4).rev() {
-            place += linear % sizes[axis] * self.strides[axis];
+            offset += linear % sizes[axis] * self.strides[axis];
             linear /= sizes[axis];
         }
-        place
+        offset
     }
 
     /// Calls `visit` with the storage indices of `count` elements from number `first` on, in order.
@@ -67,16 +67,16 @@ impl Layout {
             index[axis] = linear % sizes[axis];
             linear /= sizes[axis];
         }
-        let mut place = self.place(sizes, first);
+        let mut offset = self.offset(sizes, first);
         for _ in 0..count {
-            visit(place);
+            visit(offset);
             for axis in (0..4).rev() {
                 index[axis] += 1;
-                place += self.strides[axis];
+                offset += self.strides[axis];
                 if index[axis] < sizes[axis] {
                     break;
                 }
-                place -= index[axis] * self.strides[axis];
+                offset -= index[axis] * self.strides[axis];
                 index[axis] = 0;
             }
         }

@@ -135,22 +135,22 @@ pub fn measure(
 }
 
 /// Computes [`chunk_sums`] of `parts` of one type, each a part of a longer tensor that begins on a chunk:
-/// part i's sums are stored in `sums` from `places[i]` on, and all other sums become 0. On a GPU in one
+/// part i's sums are stored in `sums` from `offsets[i]` on, and all other sums become 0. On a GPU in one
 /// launch. `table` was made by [`Table::of_parts`] for that many. Errors: shapes, types or counts that do not
-/// agree, a place outside `sums`.
-pub fn part_sums(table: &Table, parts: &[Tensor], places: &[usize], sums: &Tensor) -> Result<()> {
+/// agree, an offset outside `sums`.
+pub fn part_sums(table: &Table, parts: &[Tensor], offsets: &[usize], sums: &Tensor) -> Result<()> {
     const OPERATOR: &str = "norm.part_sums";
     table.check(OPERATOR, parts.len())?;
-    table.check(OPERATOR, places.len())?;
+    table.check(OPERATOR, offsets.len())?;
     check::f32s(OPERATOR, &[("sums", sums)])?;
     check::gradients(OPERATOR, parts.iter())?;
     let mut targets = Vec::with_capacity(parts.len());
-    for (part, place) in parts.iter().zip(places) {
-        targets.push(sums.view(*place, [chunks(part.elements())])?);
+    for (part, offset) in parts.iter().zip(offsets) {
+        targets.push(sums.view(*offset, [chunks(part.elements())])?);
     }
     sums.zero()?;
     if sums.device().backend() == Backend::Cuda {
-        return part_sums_on_gpu(OPERATOR, table, parts, places, sums);
+        return part_sums_on_gpu(OPERATOR, table, parts, offsets, sums);
     }
     parts.iter().zip(&targets).try_for_each(|(part, target)| chunk_sums(part, target))
 }
@@ -159,15 +159,15 @@ fn part_sums_on_gpu(
     operator: &'static str,
     table: &Table,
     parts: &[Tensor],
-    places: &[usize],
+    offsets: &[usize],
     sums: &Tensor,
 ) -> Result<()> {
     let (mut words, total) = listed(operator, parts)?;
     if total == 0 {
         return Ok(());
     }
-    for place in places {
-        words.push(gpu::word(operator, *place)?);
+    for offset in offsets {
+        words.push(gpu::word(operator, *offset)?);
     }
     let dtype = check::gradients(operator, parts.iter())?;
     let kernel = Function::new(&FAMILY, "part_sums").of(dtype);

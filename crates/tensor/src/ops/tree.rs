@@ -32,8 +32,9 @@ pub fn blocks(vectors: usize, parts: usize, most: u32) -> u32 {
 }
 
 /// target = the sum of parts, added as a balanced binary tree in their order and rounded to their type at
-/// every node, on a given stream. Parts have one shape and do not overlap, all f32 or all bf16; the target is
-/// one of them, or apart. The parts may be overwritten. Errors: no parts, shapes or types that do not agree.
+/// every node, on a chosen stream. Parts have one shape and do not overlap, all f32 or all bf16; the target
+/// is one of them, or apart. The parts may be overwritten. Errors: no parts, shapes or types that do not
+/// agree.
 pub fn into_on(target: &Tensor, parts: &[Tensor], stream: StreamKind) -> Result<()> {
     const OPERATOR: &str = "tree.into";
     let Some(first) = parts.first() else {

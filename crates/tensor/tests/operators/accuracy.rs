@@ -24,10 +24,12 @@ fn counts_are_those_of_sorted_classes() {
                     _ => {}
                 }
             }
-            let place = |row: usize| sorted(row).iter().position(|class| *class == ids[row] as usize);
-            let places: Vec<usize> = (0..rows).filter(|row| ids[*row] != IGNORED).filter_map(place).collect();
-            let within = |most: usize| places.iter().filter(|place| **place < most).count() as u32;
-            let expected = [places.len() as u32, within(1), within(5)];
+            let position_of = |row: usize| sorted(row).iter().position(|class| *class == ids[row] as usize);
+            let positions: Vec<usize> =
+                (0..rows).filter(|row| ids[*row] != IGNORED).filter_map(position_of).collect();
+            let within =
+                |most: usize| positions.iter().filter(|position_of| **position_of < most).count() as u32;
+            let expected = [positions.len() as u32, within(1), within(5)];
             let plain = accuracy::count(&scores, &tensor(&case.device, &ids, [rows])).unwrap();
             assert_eq!(plain.to_vec::<u32>().unwrap(), expected, "{rows}x{classes} {}", case.name());
             let mixed: Vec<u32> = ids.iter().flat_map(|id| [*id, 0, 1]).collect();

@@ -149,10 +149,10 @@ fn operands_that_do_not_fit_are_refused() {
         ([8, 5, 3, 6], ConvolutionOptions::default(), "a kernel of at most 4"),
         ([8, 3, 3, 6], options([0, 1], [0, 0], [1, 1], 1), "groups"),
     ];
-    for (weight, options, said) in table {
+    for (weight, options, message) in table {
         let error = convolution::forward(&x, &of(case, weight), &options).unwrap_err().to_string();
         assert!(error.starts_with("convolution.forward: weight has shape"), "{error}");
-        assert!(error.contains(said), "{error}");
+        assert!(error.contains(message), "{error}");
     }
     assert_eq!(case.device.backend(), Backend::Cpu);
 }

@@ -114,9 +114,9 @@ fn sums_and_maxima_along_every_dimension() {
                     each(reduced).map(|index| terms(index).fold(f64::NEG_INFINITY, f64::max)).collect();
                 let found = reduce::forward(&x, axis, Reduction::Maximum).unwrap();
                 assert_eq!(read(&found), largest, "{what}");
-                let (dy, given) = case.operand("dy", reduced);
+                let (dy, values) = case.operand("dy", reduced);
                 let dx = reduce::backward_maximum(&dy, &x, &found, axis).unwrap();
-                let mut left: Vec<Option<f64>> = given.into_iter().map(Some).collect();
+                let mut left: Vec<Option<f64>> = values.into_iter().map(Some).collect();
                 let number = |index: [usize; 3]| {
                     let mut index = index;
                     index[axis] = 0;

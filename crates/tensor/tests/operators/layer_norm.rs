@@ -126,7 +126,7 @@ fn a_large_common_offset_loses_no_accuracy() {
         let [output, ..] =
             reference::layer_norm(&wide(&values), &weight_wide, &bias_wide, f64::from(EPSILON));
         let worst = read(&made.output).iter().zip(&output).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-        // Half a unit in the last place of 1000 is 3e-5 of a standard deviation of 1, times weight, and one
+        // Half a unit in the last digit of 1000 is 3e-5 of a standard deviation of 1, times weight, and one
         // of a sum near 100,000 is a hundredth of 4e-3, at each of the few levels of a GPU's sum; a bf16
         // output near 8 has 2e-2.
         let limit = match (case.dtype, case.device.backend()) {

@@ -217,7 +217,7 @@ fn bias_gradients_of_every_size() {
 }
 
 /// The matmuls may add in different orders, and round before they add to the target, so the results agree
-/// within a unit in the last place of bf16, of both, and the rounding of f32; sums of rows are equal.
+/// within a unit in the last digit of bf16, of both, and the rounding of f32; sums of rows are equal.
 #[test]
 fn gradients_in_half_precision_are_rounded_f32_gradients() {
     for case in half_precision() {

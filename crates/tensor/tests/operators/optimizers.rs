@@ -340,7 +340,7 @@ fn states_in_bf16_are_rounded_at_random_by_name_element_and_update() {
             let (whole, exact) = (run(0..LENGTH, DType::Bf16), run(0..LENGTH, DType::F32));
             for (rounded, exact) in whole.iter().zip(&exact) {
                 let (rounded, exact) = (read(rounded), read(exact));
-                // Three roundings of at most a unit in the last place, 2^-7 of the value, and of sums.
+                // Three roundings of at most a unit in the last digit, 2^-7 of the value, and of sums.
                 let limit = exact.iter().fold(0.0f64, |most, value| most.max(value.abs())) / 32.0;
                 let off = rounded.iter().zip(&exact).map(|(a, b)| a - b);
                 assert!(off.clone().all(|off| off.abs() <= limit), "{}", case.name());

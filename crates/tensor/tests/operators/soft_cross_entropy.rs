@@ -44,7 +44,7 @@ fn loss_and_gradient_match_the_reference() {
                 if rows > 3 {
                     targets[2][0] = IGNORED;
                 }
-                let given = match mixed {
+                let shares = match mixed {
                     true => tensor(&case.device, targets.as_flattened(), [rows, 3]),
                     false => {
                         let own: Vec<u32> = targets.iter().map(|target| target[0]).collect();
@@ -53,10 +53,10 @@ fn loss_and_gradient_match_the_reference() {
                 };
                 let value = |logits: &[f64]| 0.5 * reference(logits, &targets, f64::from(smoothing));
                 let without =
-                    soft_cross_entropy::forward(logits.clone(), &given, smoothing, 0.5, false).unwrap();
+                    soft_cross_entropy::forward(logits.clone(), &shares, smoothing, 0.5, false).unwrap();
                 let apart =
-                    soft_cross_entropy::forward(logits.clone(), &given, smoothing, 0.5, true).unwrap();
-                let made = soft_cross_entropy::forward(logits, &given, smoothing, 0.5, true).unwrap();
+                    soft_cross_entropy::forward(logits.clone(), &shares, smoothing, 0.5, true).unwrap();
+                let made = soft_cross_entropy::forward(logits, &shares, smoothing, 0.5, true).unwrap();
                 close(&format!("{what}, {}", case.name()), &read(&made.loss), &[value(&wide)]);
                 assert_eq!(bits(&made.loss), bits(&without.loss), "{what}");
                 let gradient = made.gradient.unwrap();

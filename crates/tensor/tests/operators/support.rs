@@ -77,9 +77,9 @@ fn poisoned(device: Device) -> Device {
 fn fresh_seed() -> u64 {
     static FRESH: OnceLock<u64> = OnceLock::new();
     *FRESH.get_or_init(|| {
-        let given = std::env::var("PLIMSOLL_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+        let configured = std::env::var("PLIMSOLL_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
         let clock = || std::time::UNIX_EPOCH.elapsed().map_or(1, |time| time.as_nanos() as u64);
-        let seed = given.unwrap_or_else(clock);
+        let seed = configured.unwrap_or_else(clock);
         eprintln!("operands on the GPU from PLIMSOLL_TEST_SEED={seed}");
         seed
     })
@@ -87,8 +87,9 @@ fn fresh_seed() -> u64 {
 
 /// Repetitions of a test: `usual`, or PLIMSOLL_TEST_REPEATS under a slow tool.
 pub(crate) fn repeats(usual: usize) -> usize {
-    let given = std::env::var("PLIMSOLL_TEST_REPEATS").ok().and_then(|given| given.parse().ok());
-    given.unwrap_or(usual).max(1)
+    let configured =
+        std::env::var("PLIMSOLL_TEST_REPEATS").ok().and_then(|configured| configured.parse().ok());
+    configured.unwrap_or(usual).max(1)
 }
 
 impl Case {

@@ -1,4 +1,4 @@
-//! The sequences of a step, and the words that the device is given of them.
+//! The sequences of a step, and the words about them on the device.
 
 use tensor::ops::choose::DRAW_ROWS;
 
@@ -8,9 +8,9 @@ use crate::error::{Result, WorkerError};
 /// A sequence whose next token is computed.
 #[derive(Clone, Copy, Debug)]
 pub struct Line<'a> {
-    /// Its tokens so far, at least one: those that the model sees.
+    /// Tokens so far, at least one, that the model sees.
     pub tokens: &'a [u32],
-    /// Whether the tokens before the last have not been given in steps before: they are computed at once.
+    /// Whether the tokens before the last have not been computed in steps before: they are computed at once.
     pub is_new: bool,
     /// For a slot's new text, all tokens that a penalty applies to.
     pub seen: Option<&'a [u32]>,
@@ -51,8 +51,8 @@ pub(super) fn state(lines: &[Option<Line<'_>>], rows: usize) -> Vec<u32> {
         let Some(Line { tokens, number, key: [low, high], .. }) = *line else { continue };
         let last = tokens.last().copied().unwrap_or_default();
         let position = tokens.len().saturating_sub(1) as u32;
-        for (place, word) in [last, position.wrapping_neg(), number, low, high].into_iter().enumerate() {
-            words[place * rows + row] = word;
+        for (index, word) in [last, position.wrapping_neg(), number, low, high].into_iter().enumerate() {
+            words[index * rows + row] = word;
         }
     }
     words

@@ -187,8 +187,8 @@ impl Generator {
         Ok(())
     }
 
-    /// Has the allocator reserve what any step needs, before ranks wait for each other on their devices and
-    /// before there are weights.
+    /// Makes the allocator reserve the memory that any step needs, before ranks wait for each other on their
+    /// devices and before there are weights.
     fn rehearse(&mut self) -> Result<()> {
         let counted = Planes::new(
             Communicator::counted(self.passes.grid.rank(), self.passes.grid.world_size()),

@@ -10,7 +10,7 @@ pub struct GeneratorOptions {
     pub slots: usize,
     /// Tokens of a sequence, at most the model's context.
     pub capacity: usize,
-    /// Tokens of a sequence when it is first given, or given anew, at most.
+    /// Tokens of a sequence when it is first computed, or computed anew, at most.
     pub longest: usize,
     /// The choice of tokens.
     pub choice: Choice,

@@ -87,7 +87,7 @@ impl Passes {
         let own = self.grid.coordinate(Axis::Pipeline);
         let mut hidden: Option<Tensor> = None;
         for stage in 0..stages {
-            let Some(place) = self.stages.iter().position(|own| own.number == stage) else { continue };
+            let Some(index) = self.stages.iter().position(|own| own.number == stage) else { continue };
             let input = match (stage, hidden.take()) {
                 (0, _) => Input::Batch(inputs.clone()),
                 (_, Some(before)) => Input::Hidden(Tape::new(&self.device, Mode::Evaluate).constant(before)),
@@ -99,7 +99,7 @@ impl Passes {
                     Input::Hidden(Tape::new(&self.device, Mode::Evaluate).constant(received))
                 }
             };
-            let output = self.run(place, input, uses)?.into_tensor();
+            let output = self.run(index, input, uses)?.into_tensor();
             let next = stage + 1;
             if next == stages {
                 return Ok(Some(output));
@@ -113,8 +113,8 @@ impl Passes {
     }
 
     /// Runs one of this rank's stages.
-    fn run(&self, place: usize, input: Input, uses: Use<'_>) -> Result<Var> {
-        let OwnStage { number, model, caches } = &self.stages[place];
+    fn run(&self, index: usize, input: Input, uses: Use<'_>) -> Result<Var> {
+        let OwnStage { number, model, caches } = &self.stages[index];
         let pass = match uses {
             Use::Fill(slot) => Pass { cache: Some(CachedPass::filling(caches, slot)), ..Pass::default() },
             Use::Extend(documents) => Pass {

@@ -25,7 +25,7 @@ impl Worker {
         Ok(self.counters(phases, driver))
     }
 
-    /// Returns the rank's statistics, given the times of its phases and its driver's account.
+    /// Returns the rank's statistics, from the times of its phases and its driver's account.
     pub fn counters(&self, phases: PhaseTimes, driver: DriverAccount) -> RankStatistics {
         let traffic = self.planes.traffic();
         self.device.with_allocator(|allocator| {

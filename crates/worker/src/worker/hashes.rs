@@ -7,8 +7,8 @@ use telemetry::hashes::{HashedStep, Section};
 use super::Worker;
 use crate::error::Result;
 
-/// Places of arrays in the order of hashes that one parameter takes.
-const PLACES: usize = 16;
+/// Numbers in the order of hashes that are reserved for one parameter.
+const ARRAYS_PER_PARAMETER: usize = 16;
 
 impl Worker {
     /// Returns the hashes of the step that has just run, on rank 0, if `telemetry.hashes` selects it. All
@@ -26,10 +26,10 @@ impl Worker {
         hashes.begin(step);
         for (part, stage) in self.parts.iter().zip(self.stages()) {
             for (parameter, weight) in part.model.parameters().list().iter().enumerate() {
-                let Some((place, _)) = self.blueprint.find(stage, parameter) else { continue };
+                let Some((index, _)) = self.blueprint.find(stage, parameter) else { continue };
                 hashes.array(
                     Section::Weights,
-                    (PLACES * place, &weight.name, &weight.name),
+                    (ARRAYS_PER_PARAMETER * index, &weight.name, &weight.name),
                     0,
                     &weight.tensor,
                 )?;
@@ -38,11 +38,11 @@ impl Worker {
         let mut number = 0;
         let mut last = None;
         for (stage, owned, state) in self.optimizer_state() {
-            let Some((place, _)) = self.blueprint.find(stage, owned.parameter) else { continue };
-            number = if last.replace((stage, place)) == Some((stage, place)) { number + 1 } else { 0 };
+            let Some((index, _)) = self.blueprint.find(stage, owned.parameter) else { continue };
+            number = if last.replace((stage, index)) == Some((stage, index)) { number + 1 } else { 0 };
             let weight = self.model(stage).map(|model| &model.parameters().list()[owned.parameter]);
             let of = weight.map_or("", |weight| weight.name.as_str());
-            let named = (PLACES * place + number, state.array.name.as_str(), of);
+            let named = (ARRAYS_PER_PARAMETER * index + number, state.array.name.as_str(), of);
             let start = state.array.range(owned.shard.range.clone()).start;
             hashes.array(Section::OptimizerState, named, start, state.tensor)?;
         }
@@ -57,10 +57,10 @@ impl Worker {
             own.map(move |owned: &ParameterShard| (part, stage, owned))
         });
         for ((part, stage, owned), gradient) in shards.zip(&self.gradients) {
-            let Some((place, _)) = self.blueprint.find(stage, owned.parameter) else { continue };
+            let Some((index, _)) = self.blueprint.find(stage, owned.parameter) else { continue };
             let name = &part.model.parameters().list()[owned.parameter].name;
             let start = owned.shard.range.start;
-            hashes.array(Section::Gradients, (PLACES * place, name, name), start, gradient)?;
+            hashes.array(Section::Gradients, (ARRAYS_PER_PARAMETER * index, name, name), start, gradient)?;
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use telemetry::step_trace::RunPart;
 
 use super::Worker;
 use crate::error::{Result, WorkerError};
-use crate::feed::{HeardBy, WorkerFeed};
+use crate::feed::{HookContext, WorkerFeed};
 use crate::hook::Moment;
 use crate::numbers::Numbers;
 use crate::parts::ModelNorm;
@@ -81,7 +81,7 @@ impl Worker {
             Ok(()) => String::new(),
         };
         let all = self.planes.control().all_gather(own.as_bytes())?;
-        let Some(rank) = all.iter().position(|said| !said.is_empty()) else { return Ok(()) };
+        let Some(rank) = all.iter().position(|message| !message.is_empty()) else { return Ok(()) };
         self.device.empty_cache()?;
         let reason = String::from_utf8_lossy(&all[rank]).into_owned();
         Err(WorkerError::Repeatable { step, rank, reason })
@@ -99,7 +99,7 @@ impl Worker {
         let setup = &self.setup;
         let scale = 1.0 / setup.config.train.micro_batches() as f32;
         let numbers = Numbers::training(&setup.config, &self.grid, step);
-        let names = self.moments.is_heard().then(|| self.names_by_use());
+        let names = self.moments.has_hook().then(|| self.names_by_use());
         let loss_scale = self.loss_factor()?;
         let (data, phases) = ((&mut self.data, &*self.data_order), &mut self.phases);
         let mut feed = WorkerFeed::new(&self.device, (&setup.config, &setup.dataset), numbers, data, phases);
@@ -110,7 +110,7 @@ impl Worker {
         if mode == Mode::Train {
             (feed.observers, feed.hashes) = (&self.observers, self.hashes.as_ref());
         }
-        feed.heard_by = names.as_ref().map(|names| HeardBy { moments: &self.moments, names });
+        feed.hook_context = names.as_ref().map(|names| HookContext { moments: &self.moments, names });
         let ran = self.executor.train(&mut self.parts, &mut self.planes, mode, scale, &mut feed);
         self.skipped += ran.map_err(|source| WorkerError::Step {
             step,

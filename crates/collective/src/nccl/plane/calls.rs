@@ -99,15 +99,15 @@ impl DataPlane for NcclPlane {
         self.check(caller, &Operands::Split { groups })?;
         self.same_groups(caller, groups)?;
         let group = SplitGroup::of(groups, self.rank);
-        let place = match self.place {
-            Some(place) => self.split_off(caller.call, place, &group)?,
+        let comm_index = match self.comm_index {
+            Some(comm_index) => self.split_off(caller.call, comm_index, &group)?,
             None => None,
         };
         let members = group.members.iter().map(|member| self.members[*member]).collect();
         self.tally.nothing(Operation::Split);
         let (shared, scratch) = (Rc::clone(&self.shared), Rc::clone(&self.scratch));
         let (device, meter) = (self.device.clone(), self.tally.meter().part());
-        let mut plane = NcclPlane::new(shared, device, place, group.rank, members, scratch, meter);
+        let mut plane = NcclPlane::new(shared, device, comm_index, group.rank, members, scratch, meter);
         plane.observe(self.observer.clone());
         Ok(Box::new(plane))
     }

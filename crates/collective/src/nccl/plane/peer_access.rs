@@ -41,16 +41,16 @@ impl NcclPlane {
         alone: bool,
         stream: StreamKind,
     ) -> Result<bool> {
-        let placed = sums.iter().map(|sum| Some((self.shared_place(sum.region, sum.dtype)?, *sum)));
-        let Some(placed) = placed.collect::<Option<Vec<_>>>() else { return Ok(false) };
+        let ranges = sums.iter().map(|sum| Some((self.shared_range(sum.region, sum.dtype)?, *sum)));
+        let Some(ranges) = ranges.collect::<Option<Vec<_>>>() else { return Ok(false) };
         let everywhere = sums.iter().any(|sum| sum.everywhere);
         let caller = self.next(if everywhere { Operation::AllReduce } else { Operation::ReduceScatter });
         self.check(caller, &Operands::SharedSums(sums))?;
         self.shared.alive(caller.call)?;
         let Some(window) = &mut self.window else { return Ok(false) };
-        window.sum(&placed, alone, stream).map_err(CollectiveError::device(caller.rank, caller.call))?;
-        for (place, sum) in &placed {
-            self.tally.sum_shared(place.bytes / self.members.len(), sum.everywhere);
+        window.sum(&ranges, alone, stream).map_err(CollectiveError::device(caller.rank, caller.call))?;
+        for (range, sum) in &ranges {
+            self.tally.sum_shared(range.bytes / self.members.len(), sum.everywhere);
         }
         Ok(true)
     }
@@ -62,8 +62,8 @@ impl NcclPlane {
         stream: StreamKind,
     ) -> Result<bool> {
         let Some(window) = &self.window else { return Ok(false) };
-        let place = |(peer, region): &(usize, Region<'_>)| Some((*peer, window.engine().place(*region)?));
-        let Some(parts) = sends.iter().map(place).collect::<Option<Vec<_>>>() else { return Ok(false) };
+        let range = |(peer, region): &(usize, Region<'_>)| Some((*peer, window.engine().range(*region)?));
+        let Some(parts) = sends.iter().map(range).collect::<Option<Vec<_>>>() else { return Ok(false) };
         let caller = self.next(Operation::Exchange);
         self.check(caller, &Operands::SharedExchange { sends, receives })?;
         self.shared.alive(caller.call)?;
@@ -134,9 +134,9 @@ impl NcclPlane {
     }
 
     /// Returns a region's range in the shared regions; `None` if values of `dtype` there cannot be summed.
-    fn shared_place(&self, region: Region<'_>, dtype: DType) -> Option<SharedRange> {
+    fn shared_range(&self, region: Region<'_>, dtype: DType) -> Option<SharedRange> {
         let window = self.window.as_ref()?;
-        let place = window.engine().place(region).filter(|place| window.divides(*place));
-        place.filter(|_| window.engine().adds(dtype))
+        let range = window.engine().range(region).filter(|range| window.divides(*range));
+        range.filter(|_| window.engine().adds(dtype))
     }
 }

@@ -35,13 +35,13 @@ impl Shared {
 
     /// Ends a communicator: together with the other ranks of its group if nothing failed, else at once. Waits
     /// briefly.
-    pub(in crate::nccl) fn leave(&self, place: usize, device: &Device) {
+    pub(in crate::nccl) fn leave(&self, comm_index: usize, device: &Device) {
         self.heed_failures();
-        if self.comms.borrow().get(place).is_some_and(Option::is_some) {
+        if self.comms.borrow().get(comm_index).is_some_and(Option::is_some) {
             self.parting.set(true);
             let done = device.synchronize().is_ok();
             self.parting.set(false);
-            let comm = self.comms.borrow_mut()[place].take();
+            let comm = self.comms.borrow_mut()[comm_index].take();
             let how = if done { Ending::Destroy } else { self.abort() };
             ending::end(comm.as_slice(), &how, PARTING);
         }

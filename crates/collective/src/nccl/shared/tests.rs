@@ -32,7 +32,7 @@ fn stuck() -> (Sender<()>, impl FnOnce() -> fault::Result<()> + Send + 'static) 
 #[test]
 fn one_thread_makes_calls_in_order() {
     let shared = shared(LONG, None);
-    let (say, said) = channel::<(usize, ThreadId)>();
+    let (say, message) = channel::<(usize, ThreadId)>();
     for number in 0..1000 {
         // Some calls find the thread asleep.
         if number % 250 == 0 {
@@ -44,7 +44,7 @@ fn one_thread_makes_calls_in_order() {
             Ok(())
         };
         shared.have_made(CALL, body).unwrap();
-        let (made, by) = said.try_recv().unwrap();
+        let (made, by) = message.try_recv().unwrap();
         assert_eq!(made, number);
         assert_ne!(by, current().id());
     }
@@ -93,9 +93,9 @@ fn a_failing_rank_ends_the_wait_for_a_call() {
 #[test]
 fn nccl_errors_are_reported_unless_a_rank_caused_them() {
     let fault = || Err(Fault { code: 6, text: "remote process exited".to_owned() });
-    let said = |failing| shared(LONG, failing).have_made(CALL, fault).unwrap_err().to_string();
-    let alone = said(None);
+    let message = |failing| shared(LONG, failing).have_made(CALL, fault).unwrap_err().to_string();
+    let alone = message(None);
     assert!(alone.contains("barrier #7: NCCL error 6: remote process exited"), "{alone}");
-    let behind = said(Some(Duration::from_millis(50)));
+    let behind = message(Some(Duration::from_millis(50)));
     assert!(behind.contains("rank 0 failed: disk full"), "{behind}");
 }

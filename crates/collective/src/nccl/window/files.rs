@@ -130,9 +130,9 @@ fn greeted(mut stream: UnixStream, secret: &[u8]) -> Result<(usize, UnixStream)>
     stream.set_read_timeout(Some(MESSAGE))?;
     let mut greeting = [0; GREETING];
     stream.read_exact(&mut greeting)?;
-    let (other, said) = greeting.split_at(GREETING - SECRET);
+    let (other, printed) = greeting.split_at(GREETING - SECRET);
     // All bytes are compared, so that the time does not depend on which differ.
-    if said.iter().zip(secret).fold(0, |all, (a, b)| all | (a ^ b)) != 0 {
+    if printed.iter().zip(secret).fold(0, |all, (a, b)| all | (a ^ b)) != 0 {
         return Err(Error::new(ErrorKind::PermissionDenied, "a process does not know the secret of the job"));
     }
     let other = other.iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte));

@@ -51,7 +51,7 @@ impl Gpus {
     }
 
     /// Returns a region's range in the shared regions.
-    pub(in crate::nccl) fn place(&self, region: Region<'_>) -> Option<SharedRange> {
+    pub(in crate::nccl) fn range(&self, region: Region<'_>) -> Option<SharedRange> {
         let (address, bytes) = (region.buffer.address() + region.offset as u64, region.bytes);
         let holds = |(base, length): (&u64, &u64)| {
             *base <= address && address.checked_add(bytes as u64).is_some_and(|end| end <= base + length)
@@ -90,11 +90,11 @@ impl Gpus {
         (self.sums.kernel)(dtype, ranks).ok_or(DeviceError::Unsupported { call: "sum over ranks", dtype })
     }
 
-    fn at(&self, rank: usize, place: SharedRange) -> device::Result<PeerAddress<'_>> {
-        let address = self.bases[rank][place.region] + place.offset as u64;
-        let (start, end) = (place.offset, place.offset + place.bytes);
-        let outside = || DeviceError::OutOfBounds { start, end, bytes: self.lengths[place.region] as usize };
-        self.memory[rank].at(address, place.bytes).ok_or_else(outside)
+    fn at(&self, rank: usize, range: SharedRange) -> device::Result<PeerAddress<'_>> {
+        let address = self.bases[rank][range.region] + range.offset as u64;
+        let (start, end) = (range.offset, range.offset + range.bytes);
+        let outside = || DeviceError::OutOfBounds { start, end, bytes: self.lengths[range.region] as usize };
+        self.memory[rank].at(address, range.bytes).ok_or_else(outside)
     }
 }
 
@@ -112,40 +112,40 @@ impl PeerEngine for Gpus {
 
     fn add(
         &mut self,
-        place: SharedRange,
+        range: SharedRange,
         dtype: DType,
         everywhere: bool,
         stream: StreamKind,
     ) -> device::Result<()> {
         let ranks = self.memory.len();
-        let vectors = place.bytes / 16;
+        let vectors = range.bytes / 16;
         let blocks = (self.sums.blocks)(vectors, ranks, self.blocks);
         let mut launch = self.device.kernel(self.kernel(dtype)?).on(stream);
         for rank in 0..ranks {
-            launch = launch.peer(self.at(rank, place)?);
+            launch = launch.peer(self.at(rank, range)?);
         }
-        launch = launch.peer(self.at(self.rank, place)?).u64(vectors as u64).u32(u32::from(everywhere));
+        launch = launch.peer(self.at(self.rank, range)?).u64(vectors as u64).u32(u32::from(everywhere));
         let written = if everywhere { ranks } else { 1 };
-        launch = launch.cost((place.bytes * (ranks + written)) as u64, (vectors * 4 * (ranks - 1)) as u64);
+        launch = launch.cost((range.bytes * (ranks + written)) as u64, (vectors * 4 * (ranks - 1)) as u64);
         launch.launch([blocks, 1, 1], self.sums.threads)
     }
 
     fn fetch_and_add(
         &mut self,
-        place: SharedRange,
+        range: SharedRange,
         scratch: Region<'_>,
         dtype: DType,
         stream: StreamKind,
     ) -> device::Result<()> {
-        let (ranks, bytes) = (self.memory.len(), place.bytes);
+        let (ranks, bytes) = (self.memory.len(), range.bytes);
         let copy_of = |rank: usize| scratch.part(rank * bytes, bytes);
         // Each rank starts with the next one, so that not all read from the same one.
         for other in (1..ranks).map(|distance| (self.rank + distance) % ranks) {
-            self.device.copy_from_peer(self.at(other, place)?, copy_of(other), stream)?;
+            self.device.copy_from_peer(self.at(other, range)?, copy_of(other), stream)?;
         }
         let vectors = bytes / 16;
         let blocks = (self.sums.blocks)(vectors, ranks, self.device.description().multiprocessors);
-        let own = self.at(self.rank, place)?;
+        let own = self.at(self.rank, range)?;
         let mut launch = self.device.kernel(self.kernel(dtype)?).on(stream);
         for rank in 0..ranks {
             launch = if rank == self.rank { launch.peer(own) } else { launch.read(copy_of(rank)) };
@@ -155,7 +155,7 @@ impl PeerEngine for Gpus {
         launch.launch([blocks, 1, 1], self.sums.threads)
     }
 
-    fn put(&mut self, place: SharedRange, peer: usize, stream: StreamKind) -> device::Result<()> {
-        self.device.copy_to_peer(self.at(self.rank, place)?, self.at(peer, place)?, stream)
+    fn put(&mut self, range: SharedRange, peer: usize, stream: StreamKind) -> device::Result<()> {
+        self.device.copy_to_peer(self.at(self.rank, range)?, self.at(peer, range)?, stream)
     }
 }

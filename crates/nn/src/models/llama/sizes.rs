@@ -40,17 +40,17 @@ section! {
         heads: usize = Row::count(1, MOST_EXTENT).default("4");
         /// Key and value heads, which consecutive query heads share; they divide the heads.
         key_value_heads: usize = Row::count(1, MOST_EXTENT)
-            .derived("`heads`", |given| Ok(given.integer(LlamaSizes::heads)?.into()));
+            .derived("`heads`", |raw| Ok(raw.integer(LlamaSizes::heads)?.into()));
         /// Values in a token's vector.
         width: usize = Row::count(1, MOST_EXTENT).default("128");
         /// Values in a head, an even number.
-        head_width: usize = Row::count(2, MOST_EXTENT).derived("`width` / `heads`", |given| {
-            Ok((given.integer(LlamaSizes::width)? / given.integer(LlamaSizes::heads)?).max(2).into())
+        head_width: usize = Row::count(2, MOST_EXTENT).derived("`width` / `heads`", |raw| {
+            Ok((raw.integer(LlamaSizes::width)? / raw.integer(LlamaSizes::heads)?).max(2).into())
         });
         /// Values between the feed-forward layers.
         feed_forward: usize = Row::count(1, MOST_EXTENT)
-            .derived("8/3 of `width`, rounded up to a multiple of 32", |given| {
-                Ok((given.integer(LlamaSizes::width)? * 8).div_ceil(3).next_multiple_of(32).into())
+            .derived("8/3 of `width`, rounded up to a multiple of 32", |raw| {
+                Ok((raw.integer(LlamaSizes::width)? * 8).div_ceil(3).next_multiple_of(32).into())
             });
         /// Tokens in a sequence.
         context: usize = Row::count(1, MOST_EXTENT).default("128");

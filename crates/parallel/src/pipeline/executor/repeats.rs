@@ -3,8 +3,8 @@
 //! A pass ends a stretch of the allocator's events. Suppose that the stretches of one period equal those of
 //! the previous period, including all addresses. Then every address allocated in the period was free before
 //! it, and afterwards is free or allocated as it was one period ago: blocks and segments are in the same
-//! state. As long as the actions repeat, so do the events. Repetition is detected by comparison, never assumed:
-//! actions that do not repeat are executed.
+//! state. As long as the actions repeat, so do the events. Repetition is detected by comparison, never
+//! assumed: actions that do not repeat are executed.
 
 use std::collections::BTreeMap;
 

@@ -12,7 +12,7 @@ pub(super) struct Layout {
     pub(super) height: u64,
 }
 
-/// A range of addresses that is placed as a whole: a segment, or the parts of an expandable segment.
+/// A range of addresses that is laid out as a whole: a segment, or the parts of an expandable segment.
 #[derive(Clone, Copy, Debug)]
 struct Region {
     address: u64,
@@ -29,11 +29,11 @@ impl Region {
     }
 }
 
-/// Places every segment so that segments that live at the same time do not overlap.
+/// Lays out every segment so that segments that live at the same time do not overlap.
 pub(super) fn lay_out(lives: &Lifetimes) -> Layout {
     let mut regions = regions(&lives.segments);
     regions.sort_unstable_by_key(|r| (r.begin, r.address));
-    let mut placed: Vec<Region> = Vec::with_capacity(regions.len());
+    let mut areas: Vec<Region> = Vec::with_capacity(regions.len());
     // Visited in order of their starts, so that only segments still alive can be in the way.
     let mut alive: Vec<Region> = Vec::new();
     for mut region in regions {
@@ -49,14 +49,14 @@ pub(super) fn lay_out(lives: &Lifetimes) -> Layout {
         }
         region.bottom = bottom;
         alive.push(region);
-        placed.push(region);
+        areas.push(region);
     }
-    let height = placed.iter().map(Region::top).max().unwrap_or(0);
-    placed.sort_unstable_by_key(|r| r.address);
+    let height = areas.iter().map(Region::top).max().unwrap_or(0);
+    areas.sort_unstable_by_key(|r| r.address);
     // Segments of different times may have the same addresses, so the lifetime must match too.
     let bottom_of = |address: u64, begin: usize| {
-        let behind = placed.partition_point(|r| r.address <= address);
-        placed[..behind]
+        let behind = areas.partition_point(|r| r.address <= address);
+        areas[..behind]
             .iter()
             .rev()
             .find(|r| address < r.address + r.size && r.begin <= begin && begin <= r.end)

@@ -16,7 +16,7 @@ use crate::ops::math::{exp, map_and_sum, max, sum2};
 
 /// Operands of the backward pass.
 #[derive(Clone, Copy)]
-pub(super) struct Given<'a> {
+pub(super) struct Operands<'a> {
     pub(super) dy: &'a [f32],
     /// The arrays that hold queries, keys and values.
     pub(super) qkv: &'a [&'a [f32]],
@@ -38,8 +38,8 @@ impl Geometry {
     /// Queries, keys or values of a block, `[len, width]`.
     #[inline(always)]
     fn operand<'a>(&self, qkv: &[&'a [f32]], block: Block, part: usize) -> Matrix<'a> {
-        let place = self.parts[part];
-        self.rows(qkv[place.array], block, self.column(part, block.head), place.stride)
+        let layout = self.parts[part];
+        self.rows(qkv[layout.array], block, self.column(part, block.head), layout.stride)
     }
 
     /// A block of an array with the output's layout, `[len, width]`.
@@ -209,8 +209,9 @@ fn visible(queries: Block, row: usize, keys: Block) -> usize {
     (queries.first + row + 1 - keys.first).min(keys.len)
 }
 
-/// Computes the gradients of queries, keys and values; `gradients` are arrays in the layout of `given.qkv`.
-pub(super) fn backward(geometry: Geometry, given: Given<'_>, gradients: Vec<&mut [f32]>) {
+/// Computes the gradients of queries, keys and values; `gradients` are arrays in the layout of
+/// `operands.qkv`.
+pub(super) fn backward(geometry: Geometry, operands: Operands<'_>, gradients: Vec<&mut [f32]>) {
     let Geometry { batch, time, heads, .. } = geometry;
     let count = batch * geometry.blocks();
     let mut tasks: Vec<_> = (0..count).map(|_| Vec::with_capacity(gradients.len())).collect();
@@ -225,7 +226,7 @@ pub(super) fn backward(geometry: Geometry, given: Given<'_>, gradients: Vec<&mut
         for head in 0..heads.query {
             simd(
                 #[inline(always)]
-                || backward_block(geometry, given, geometry.block(batch, head, index), &mut rows),
+                || backward_block(geometry, operands, geometry.block(batch, head, index), &mut rows),
             );
         }
     });
@@ -235,36 +236,36 @@ pub(super) fn backward(geometry: Geometry, given: Given<'_>, gradients: Vec<&mut
 /// every array. The first query head of a group overwrites the gradients of keys and values, and the others
 /// add to them.
 #[inline(always)]
-fn backward_block(geometry: Geometry, given: Given<'_>, own: Block, rows: &mut [&mut [f32]]) {
+fn backward_block(geometry: Geometry, operands: Operands<'_>, own: Block, rows: &mut [&mut [f32]]) {
     let mut tiles = Tiles::new();
     let mut panel = Panel::new();
-    let place = geometry.parts[QUERY];
-    let dq = &mut rows[place.array][geometry.column(QUERY, own.head)..];
-    let begin = given.hiding.first_tile(geometry, own);
+    let layout = geometry.parts[QUERY];
+    let dq = &mut rows[layout.array][geometry.column(QUERY, own.head)..];
+    let begin = operands.hiding.first_tile(geometry, own);
     for index in begin..=own.first / BLOCK {
         let keys = geometry.block(own.batch, own.head, index);
         let causal = keys.first == own.first;
-        tiles.make(geometry, given, own, keys, &mut panel);
-        let k = geometry.operand(given.qkv, keys, KEY);
-        weighted(&tiles.slopes, own.len, k, causal, dq, place.stride, index > begin, &mut panel);
+        tiles.make(geometry, operands, own, keys, &mut panel);
+        let k = geometry.operand(operands.qkv, keys, KEY);
+        weighted(&tiles.slopes, own.len, k, causal, dq, layout.stride, index > begin, &mut panel);
     }
     let begins = own.head.is_multiple_of(geometry.heads.group());
     // The last tile of the loop before is the diagonal one.
     for index in own.first / BLOCK..geometry.blocks() {
         let queries = geometry.block(own.batch, own.head, index);
         let causal = queries.first == own.first;
-        if given.hiding.is_beyond(geometry, queries, own) {
+        if operands.hiding.is_beyond(geometry, queries, own) {
             break;
         }
         if !causal {
-            tiles.make(geometry, given, queries, own, &mut panel);
+            tiles.make(geometry, operands, queries, own, &mut panel);
         }
-        let (q, dy) = (geometry.operand(given.qkv, queries, QUERY), geometry.plain(given.dy, queries));
+        let (q, dy) = (geometry.operand(operands.qkv, queries, QUERY), geometry.plain(operands.dy, queries));
         for (part, tile, right) in [(KEY, &tiles.slopes, q), (VALUE, &tiles.weights, dy)] {
-            let place = geometry.parts[part];
-            let target = &mut rows[place.array][geometry.column(part, own.head)..];
+            let layout = geometry.parts[part];
+            let target = &mut rows[layout.array][geometry.column(part, own.head)..];
             let accumulate = !(causal && begins);
-            weighted_transposed(tile, own.len, right, causal, target, place.stride, accumulate, &mut panel);
+            weighted_transposed(tile, own.len, right, causal, target, layout.stride, accumulate, &mut panel);
         }
     }
 }
@@ -285,17 +286,25 @@ impl Tiles {
 
     /// Computes both tiles; hidden elements are zero.
     #[inline(always)]
-    fn make(&mut self, geometry: Geometry, given: Given<'_>, queries: Block, keys: Block, panel: &mut Panel) {
+    fn make(
+        &mut self,
+        geometry: Geometry,
+        operands: Operands<'_>,
+        queries: Block,
+        keys: Block,
+        panel: &mut Panel,
+    ) {
         let (causal, scale) = (keys.first == queries.first, geometry.scale());
         // The gradients of half types are rounded before they are scaled.
         let (inside, after) = if geometry.dtype == DType::F32 { (scale, 1.0) } else { (1.0, scale) };
-        let (q, k) = (geometry.operand(given.qkv, queries, QUERY), geometry.operand(given.qkv, keys, KEY));
+        let (q, k) =
+            (geometry.operand(operands.qkv, queries, QUERY), geometry.operand(operands.qkv, keys, KEY));
         scores(q, k, causal, &mut self.weights, panel);
-        let (dy, output) = (geometry.plain(given.dy, queries), geometry.plain(given.output, queries));
-        scores(dy, geometry.operand(given.qkv, keys, VALUE), causal, &mut self.slopes, panel);
+        let (dy, output) = (geometry.plain(operands.dy, queries), geometry.plain(operands.output, queries));
+        scores(dy, geometry.operand(operands.qkv, keys, VALUE), causal, &mut self.slopes, panel);
         let start = (queries.batch * geometry.heads.query + queries.head) * geometry.time + queries.first;
-        let logsumexp = &given.logsumexp[start..][..queries.len];
-        if let Some(mask) = given.hiding.dropout {
+        let logsumexp = &operands.logsumexp[start..][..queries.len];
+        if let Some(mask) = operands.hiding.dropout {
             self.factors.fill(1.0);
             drop_weights(geometry, mask, queries, keys, &mut self.factors);
             self.slopes.iter_mut().zip(&self.factors).for_each(|(slope, factor)| *slope *= factor);
@@ -305,14 +314,14 @@ impl Tiles {
             let delta = sum2(dy.row(row), output.row(row), |dy, output| dy * output);
             let visible = visible(queries, row, keys);
             weights[visible..].fill(f32::NEG_INFINITY);
-            weights[..given.hiding.before(geometry, queries, row, keys)].fill(f32::NEG_INFINITY);
+            weights[..operands.hiding.before(geometry, queries, row, keys)].fill(f32::NEG_INFINITY);
             slopes[visible..].fill(0.0);
             for (weight, slope) in weights.iter_mut().zip(slopes) {
                 *weight = exp(*weight * scale - logsumexp);
                 *slope = *weight * (*slope - delta) * inside;
             }
         }
-        if given.hiding.dropout.is_some() {
+        if operands.hiding.dropout.is_some() {
             self.weights.iter_mut().zip(&self.factors).for_each(|(weight, factor)| *weight *= factor);
         }
         if geometry.dtype != DType::F32 {

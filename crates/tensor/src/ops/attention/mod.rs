@@ -116,13 +116,13 @@ pub fn backward(
             let documents = masks.documents.map(Tensor::read::<u32>).transpose()?;
             let hiding = hiding::Hiding { documents: documents.as_deref(), dropout: masks.dropout };
             let qkv = sources.arrays();
-            let given = cpu::Given { dy: &dy, qkv, output: &output, logsumexp: &logsumexp, hiding };
+            let operands = cpu::Operands { dy: &dy, qkv, output: &output, logsumexp: &logsumexp, hiding };
             let mut targets = gradients.as_ref().map(Tensor::values_mut).transpose()?;
-            cpu::backward(geometry, given, targets.as_mut().map(|target| &mut **target).into_vec());
+            cpu::backward(geometry, operands, targets.as_mut().map(|target| &mut **target).into_vec());
         }
         Backend::Cuda => {
-            let given = cuda::Given { dy, qkv, output, logsumexp, masks, workspace: &workspace };
-            cuda::backward(OPERATOR, geometry, &given, &gradients)?;
+            let operands = cuda::Operands { dy, qkv, output, logsumexp, masks, workspace: &workspace };
+            cuda::backward(OPERATOR, geometry, &operands, &gradients)?;
         }
     }
     Ok(gradients)

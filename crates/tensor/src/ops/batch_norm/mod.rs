@@ -16,7 +16,7 @@ use crate::{Result, Tensor};
 pub use output::{Affine, Gradients, Output, Passes, Saved};
 
 /// Normalises each channel of `x [.., channels]` with the batch's statistics, and adds `residual`, of the
-/// same shape. `record`, if given, is `[2, channels]` f32 and receives mean and unbiased variance, which
+/// same shape. `record`, if present, is `[2, channels]` f32 and receives mean and unbiased variance, which
 /// running averages are made from. Errors: shapes or types that do not agree, a batch without elements, out
 /// of memory.
 pub fn forward(

@@ -8,7 +8,7 @@ pub(super) struct Block<'a> {
     /// The block's number, which selects its columns.
     pub(super) index: usize,
     /// The block's rows in the matrix.
-    pub(super) place: &'a Range<usize>,
+    pub(super) range: &'a Range<usize>,
     /// Packed rows before those of the block.
     pub(super) before: usize,
     /// Columns of a block.

@@ -24,7 +24,7 @@ pub(super) fn spread(
     let launch = matrix.device().kernel(kernel).read(packed.region()).write(matrix.region());
     let launch = launch.u32(gpu::word(operator, rows)?);
     let launch = add_block(operator, launch, matrix, block)?.f32(scale);
-    let bytes = (count + block.place.len() * block.width) * matrix.dtype().bytes();
+    let bytes = (count + block.range.len() * block.width) * matrix.dtype().bytes();
     Ok(launch.cost(bytes as u64, count as u64).launch(grid(operator, count)?, gpu::THREADS)?)
 }
 
@@ -36,7 +36,7 @@ pub(super) fn gather(
     block: Block<'_>,
     scale: f32,
 ) -> Result<()> {
-    let count = block.place.len() * block.width;
+    let count = block.range.len() * block.width;
     let kernel = Function::new(&FAMILY, "gather").of(matrix.dtype());
     let launch = matrix.device().kernel(kernel).read(matrix.region()).write(packed.tensor.region());
     let launch = add_block(operator, launch, matrix, block)?.f32(scale).u32(u32::from(packed.accumulate));
@@ -50,9 +50,9 @@ fn add_block<'a>(
     operator: &'static str,
     launch: Launch<'a>,
     matrix: &Tensor,
-    Block { index, place, before, width }: Block<'_>,
+    Block { index, range, before, width }: Block<'_>,
 ) -> Result<Launch<'a>> {
-    let numbers = [matrix.shape().columns(), width, index, place.start, place.len(), before];
+    let numbers = [matrix.shape().columns(), width, index, range.start, range.len(), before];
     numbers.into_iter().try_fold(launch, |launch, number| Ok(launch.u32(gpu::word(operator, number)?)))
 }
 

@@ -12,16 +12,16 @@ use self::block::Block;
 use super::{GradientTarget, check};
 use crate::{Result, Tensor};
 
-/// `scale` times the rows of `packed [rows, width]` as blocks of a matrix `[outputs, places.len() · width]`:
-/// the next `places[i].len()` rows lie at rows `places[i]` and in columns from `i · width` on. A type that
+/// `scale` times the rows of `packed [rows, width]` as blocks of a matrix `[outputs, ranges.len() · width]`:
+/// the next `ranges[i].len()` rows lie at rows `ranges[i]` and in columns from `i · width` on. A type that
 /// operators compute with. Errors: rows that `packed` or the matrix does not have, out of memory.
-pub fn spread(packed: &Tensor, places: &[Range<usize>], outputs: usize, scale: f32) -> Result<Tensor> {
+pub fn spread(packed: &Tensor, ranges: &[Range<usize>], outputs: usize, scale: f32) -> Result<Tensor> {
     const OPERATOR: &str = "blocks.spread";
     let dtype = check::computed(OPERATOR, &[("packed", packed)])?;
-    let shape = [outputs, places.len() * packed.shape().columns()];
+    let shape = [outputs, ranges.len() * packed.shape().columns()];
     let request = Request::new(Category::Activation, OPERATOR);
     let matrix = Tensor::empty(packed.device(), shape, dtype, request)?;
-    for block in blocks(OPERATOR, packed, &matrix, places)? {
+    for block in blocks(OPERATOR, packed, &matrix, ranges)? {
         match packed.device().backend() {
             Backend::Meta => {}
             Backend::Cuda => cuda::spread(OPERATOR, packed, &matrix, block, scale)?,
@@ -33,11 +33,11 @@ pub fn spread(packed: &Tensor, places: &[Range<usize>], outputs: usize, scale: f
 
 /// Computes the gradient of [`spread`]: packed `[rows, width]` (+)= `scale` times the blocks of `matrix`, of
 /// the same type. Errors: as [`spread`].
-pub fn gather(matrix: &Tensor, places: &[Range<usize>], scale: f32, packed: &GradientTarget) -> Result<()> {
+pub fn gather(matrix: &Tensor, ranges: &[Range<usize>], scale: f32, packed: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "blocks.gather";
     check::computed(OPERATOR, &[("matrix", matrix), ("packed", &packed.tensor)])?;
     check::rank(OPERATOR, "matrix", matrix, 2)?;
-    for block in blocks(OPERATOR, &packed.tensor, matrix, places)? {
+    for block in blocks(OPERATOR, &packed.tensor, matrix, ranges)? {
         match matrix.device().backend() {
             Backend::Meta => {}
             Backend::Cuda => cuda::gather(OPERATOR, matrix, packed, block, scale)?,
@@ -52,31 +52,31 @@ fn blocks<'a>(
     operator: &'static str,
     packed: &Tensor,
     matrix: &Tensor,
-    places: &'a [Range<usize>],
+    ranges: &'a [Range<usize>],
 ) -> Result<Vec<Block<'a>>> {
     let (outputs, width) = (matrix.shape().rows(), packed.shape().columns());
-    check::shape(operator, "packed", packed, [places.iter().map(Range::len).sum(), width])?;
-    check::shape(operator, "matrix", matrix, [outputs, places.len() * width])?;
+    check::shape(operator, "packed", packed, [ranges.iter().map(Range::len).sum(), width])?;
+    check::shape(operator, "matrix", matrix, [outputs, ranges.len() * width])?;
     let mut before = 0;
-    let block = |(index, place): (usize, &'a Range<usize>)| {
-        if place.end > outputs || place.start > place.end {
-            return Err(check::wrong(operator, "matrix", matrix, format!("rows {place:?}")));
+    let block = |(index, range): (usize, &'a Range<usize>)| {
+        if range.end > outputs || range.start > range.end {
+            return Err(check::wrong(operator, "matrix", matrix, format!("rows {range:?}")));
         }
-        let block = Block { index, place, before, width };
-        before += place.len();
+        let block = Block { index, range, before, width };
+        before += range.len();
         Ok(block)
     };
-    places.iter().enumerate().map(block).collect()
+    ranges.iter().enumerate().map(block).collect()
 }
 
 fn spread_on_host(packed: &Tensor, matrix: &Tensor, block: Block<'_>, scale: f32) -> Result<()> {
-    let Block { index, place, before, width } = block;
+    let Block { index, range, before, width } = block;
     let (packed, columns) = (packed.values()?, matrix.shape().columns());
     for (row, to) in matrix.values_mut()?.chunks_mut(columns).enumerate() {
         let to = &mut to[index * width..][..width];
-        match place.contains(&row) {
+        match range.contains(&row) {
             true => {
-                let from = &packed[(before + row - place.start) * width..][..width];
+                let from = &packed[(before + row - range.start) * width..][..width];
                 to.iter_mut().zip(from).for_each(|(to, from)| *to = from * scale);
             }
             false => to.fill(0.0),
@@ -86,10 +86,10 @@ fn spread_on_host(packed: &Tensor, matrix: &Tensor, block: Block<'_>, scale: f32
 }
 
 fn gather_on_host(matrix: &Tensor, packed: &GradientTarget, block: Block<'_>, scale: f32) -> Result<()> {
-    let Block { index, place, before, width } = block;
+    let Block { index, range, before, width } = block;
     let (matrix, columns) = (matrix.values()?, matrix.shape().columns());
     let mut target = packed.tensor.values_mut()?;
-    for (offset, row) in place.clone().enumerate() {
+    for (offset, row) in range.clone().enumerate() {
         let from = &matrix[row * columns + index * width..][..width];
         let to = &mut target[(before + offset) * width..][..width];
         for (to, from) in to.iter_mut().zip(from) {

@@ -8,14 +8,14 @@ use crate::ops::math::{exp, sum2};
 use crate::{Result, Tensor, TensorError};
 
 /// Returns the first element of a head's positions in the cache; value heads follow key heads.
-fn place(slot: usize, head: usize, heads: Heads, capacity: usize) -> usize {
+fn row_offset(slot: usize, head: usize, heads: Heads, capacity: usize) -> usize {
     (slot * 2 * heads.key_value + head) * capacity * heads.width
 }
 
 /// Copies the keys and values of one row to a position.
 fn store_row(row: &[f32], heads: Heads, array: &mut [f32], slot: usize, capacity: usize, position: usize) {
     for (head, values) in row[heads.query_columns()..].chunks_exact(heads.width).enumerate() {
-        let at = place(slot, head, heads, capacity) + position * heads.width;
+        let at = row_offset(slot, head, heads, capacity) + position * heads.width;
         array[at..at + heads.width].copy_from_slice(values);
     }
 }
@@ -58,7 +58,7 @@ pub(super) fn forward(
         let mut weights = vec![0.0; position + 1];
         for (head, (query, out)) in queries.zip(out.chunks_exact_mut(heads.width)).enumerate() {
             let own = head / heads.group();
-            let of = |head| &array[place(row, head, heads, capacity)..][..(position + 1) * heads.width];
+            let of = |head| &array[row_offset(row, head, heads, capacity)..][..(position + 1) * heads.width];
             simd(
                 #[inline(always)]
                 || attend(query, of(own), of(heads.key_value + own), &mut weights, out),

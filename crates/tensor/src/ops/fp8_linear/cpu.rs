@@ -225,7 +225,7 @@ fn product<A: Fp8, B: Fp8, T: Float>(
     });
 }
 
-/// The unscaled sums of a tile whose first row and column are given.
+/// The unscaled sums of a tile at a first row and column.
 fn tile<A: Fp8, B: Fp8>(
     a: &Matrix<'_, A>,
     b: &Matrix<'_, B>,

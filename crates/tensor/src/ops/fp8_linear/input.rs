@@ -3,7 +3,7 @@
 use crate::ops::{Activation, check};
 use crate::{Result, Tensor};
 
-/// A function of the tensor that a layer is given. It is computed in the pass that casts its result, which is
+/// A function of a layer's input. It is computed in the pass that casts its result, which is
 /// stored in FP8 only; it is rounded to the tensor's type first, as if it were stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Input {

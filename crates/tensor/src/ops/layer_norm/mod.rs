@@ -76,10 +76,9 @@ pub fn forward_residual(
     Ok((sum, made))
 }
 
-/// Computes the gradient of the input `x` from the output's gradient `dy`, plus `dsum` if given, the gradient
-/// of the residual sum from its other readers; with `measures` accompanied by its largest magnitude on a GPU.
-/// All are `[.., width]`; `mean` and `rstd` are `[rows]`. Errors:
-/// as [`forward`].
+/// Computes the gradient of the input `x` from the output's gradient `dy`, plus `dsum` if present, the
+/// gradient of the residual sum from its other readers; with `measures` accompanied by its largest magnitude
+/// on a GPU. All are `[.., width]`; `mean` and `rstd` are `[rows]`. Errors: as [`forward`].
 pub fn backward_input(
     dy: &Tensor,
     dsum: Option<&Tensor>,

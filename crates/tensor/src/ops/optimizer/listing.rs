@@ -43,7 +43,7 @@ const DECAY: u32 = 1;
 const ALIGNED: u32 = 2;
 /// Flag of a parameter whose copy is in f16, not bf16.
 const COPY_IN_F16: u32 = 4;
-/// Place of the number of the first chunk in the flags' word, above the flags.
+/// Bit offset of the number of the first chunk in the flags' word, above the flags.
 const FIRST_CHUNK: u32 = 8;
 
 /// All parameters of a launch.
@@ -77,7 +77,7 @@ pub(super) fn list<'a>(operator: &'static str, table: &'a Table, items: &[Item<'
 fn words(item: &Item<'_>) -> Vec<u32> {
     let mut tensors = [None; 3 + MOST_STATES];
     (tensors[0], tensors[1]) = (Some(item.weight), Some(item.gradient));
-    tensors[2..].iter_mut().zip(item.states).for_each(|(place, state)| *place = Some(state));
+    tensors[2..].iter_mut().zip(item.states).for_each(|(slot, state)| *slot = Some(state));
     tensors[2 + MOST_STATES] = item.compute;
     let present: Vec<&Tensor> = tensors.into_iter().flatten().collect();
     let aligned = if gpu::aligned(&present) { ALIGNED } else { 0 };

@@ -64,8 +64,8 @@ pub fn pair(a: &Tensor, b: &Tensor, function: Pair) -> Result<Tensor> {
     let dtype = check::computed(OPERATOR, &[("a", a), ("b", b)])?;
     let unequal = || check::wrong(OPERATOR, "b", b, format!("the sizes of {}, or 1", a.shape()));
     let shape = broadcast(a.shape(), b.shape()).ok_or_else(unequal)?;
-    let places = |x: &Tensor| Layout::repeated(x.shape(), shape).ok_or_else(unequal);
-    let (of_a, of_b) = (places(a)?, places(b)?);
+    let layout_of = |x: &Tensor| Layout::repeated(x.shape(), shape).ok_or_else(unequal);
+    let (of_a, of_b) = (layout_of(a)?, layout_of(b)?);
     let output = Tensor::empty(a.device(), shape, dtype, Request::new(Category::Activation, OPERATOR))?;
     match a.device().backend() {
         Backend::Meta => {}
@@ -75,12 +75,12 @@ pub fn pair(a: &Tensor, b: &Tensor, function: Pair) -> Result<Tensor> {
             let (a, b): (&[f32], &[f32]) = (&a, &b);
             for_pieces(&mut output.values_mut()?, CHUNK, |index, out| {
                 let mut left = out.iter_mut();
-                of_a.walk(&sizes, index * CHUNK, left.len(), |place| {
-                    left.next().into_iter().for_each(|out| *out = a[place]);
+                of_a.walk(&sizes, index * CHUNK, left.len(), |offset| {
+                    left.next().into_iter().for_each(|out| *out = a[offset]);
                 });
                 let mut right = out.iter_mut();
-                of_b.walk(&sizes, index * CHUNK, right.len(), |place| {
-                    right.next().into_iter().for_each(|out| *out = function.value(*out, b[place]));
+                of_b.walk(&sizes, index * CHUNK, right.len(), |offset| {
+                    right.next().into_iter().for_each(|out| *out = function.value(*out, b[offset]));
                 });
             });
         }

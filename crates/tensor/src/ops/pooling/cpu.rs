@@ -49,9 +49,9 @@ pub(super) fn maximum_backward(
     let channels = shape.channels;
     let (dy, x, y) = (dy.values()?, x.values()?, y.values()?);
     let (dy, x, y): (&[f32], &[f32], &[f32]) = (&dy, &x, &y);
-    for_pixels(&mut dx.values_mut()?, shape.input, channels, |place, out| {
-        let [image, row, column] = place;
-        let own = pixel(x, place, shape.input, channels);
+    for_pixels(&mut dx.values_mut()?, shape.input, channels, |position, out| {
+        let [image, row, column] = position;
+        let own = pixel(x, position, shape.input, channels);
         for (channel, (out, own)) in out.iter_mut().zip(own).enumerate() {
             let mut sum = 0.0;
             for top in shape.readers(0, row) {

@@ -10,7 +10,7 @@ use crate::{Result, Tensor, TensorError};
 /// `kernels/pooling.cu`.
 pub(crate) static FAMILY: Family = family!("pooling", constants: &[gpu::THREADS_CONSTANT]);
 
-/// Most elements of a window whose largest is found again in backward: places are 16-bit numbers.
+/// Most elements of a window whose largest is found again in backward: positions are 16-bit numbers.
 const MOST_PLACES: usize = 1 << 16;
 
 /// Computes `out` from `operands`.
@@ -24,17 +24,17 @@ pub(super) fn pool(
     launch(operator, Function::new(&FAMILY, kernel).of(out.dtype()), operands, out, out.elements(), shape)
 }
 
-/// Bytes of the workspace of [`maximum_backward`]: the place of each window's largest element.
-pub(super) fn places_bytes(shape: &WindowShape) -> usize {
+/// Bytes of the workspace of [`maximum_backward`]: the position of each window's largest element.
+pub(super) fn positions_bytes(shape: &WindowShape) -> usize {
     2 * shape.output().iter().product::<usize>()
 }
 
-/// dx = the gradient of `x`; `places` is a workspace of [`places_bytes`].
+/// dx = the gradient of `x`; `positions` is a workspace of [`positions_bytes`].
 pub(super) fn maximum_backward(
     operator: &'static str,
     dy: &Tensor,
     x: &Tensor,
-    places: &Tensor,
+    positions: &Tensor,
     dx: &Tensor,
     shape: &WindowShape,
 ) -> Result<()> {
@@ -42,10 +42,10 @@ pub(super) fn maximum_backward(
     if size > MOST_PLACES {
         return Err(TensorError::TooLarge { operator, size });
     }
-    let find = Function::new(&FAMILY, "places").of(x.dtype());
-    launch(operator, find, &[x], places, dy.elements(), shape)?;
+    let find = Function::new(&FAMILY, "positions").of(x.dtype());
+    launch(operator, find, &[x], positions, dy.elements(), shape)?;
     let gather = Function::new(&FAMILY, "maximum_backward").of(x.dtype());
-    launch(operator, gather, &[dy, places], dx, dx.elements(), shape)
+    launch(operator, gather, &[dy, positions], dx, dx.elements(), shape)
 }
 
 /// Computes the `elements` of `out` from `operands`, of which the first has the compute type, with a vector

@@ -22,7 +22,7 @@ pub fn average(x: &Tensor, windows: &Windows) -> Result<Tensor> {
     pool("pooling.average", x, windows, Kind::Average)
 }
 
-/// Computes the gradient of the input of [`maximum`], given the output's gradient, the input and the output:
+/// Computes the gradient of the input of [`maximum`], from the output's gradient, the input and the output:
 /// the first of several equal elements of a window gets its gradient. Errors: as [`maximum`].
 pub fn maximum_backward(dy: &Tensor, x: &Tensor, y: &Tensor, windows: &Windows) -> Result<Tensor> {
     const OPERATOR: &str = "pooling.maximum_backward";
@@ -31,11 +31,11 @@ pub fn maximum_backward(dy: &Tensor, x: &Tensor, y: &Tensor, windows: &Windows) 
     check::shape(OPERATOR, "y", y, shape.output())?;
     check::shape(OPERATOR, "dy", dy, shape.output())?;
     let dx = Tensor::empty(x.device(), x.shape(), x.dtype(), request(OPERATOR))?;
-    let places = Tensor::workspace(x.device(), OPERATOR, cuda::places_bytes(&shape))?;
+    let positions = Tensor::workspace(x.device(), OPERATOR, cuda::positions_bytes(&shape))?;
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => cpu::maximum_backward(&shape, dy, x, y, &dx)?,
-        Backend::Cuda => cuda::maximum_backward(OPERATOR, dy, x, &places, &dx, &shape)?,
+        Backend::Cuda => cuda::maximum_backward(OPERATOR, dy, x, &positions, &dx, &shape)?,
     }
     Ok(dx)
 }

@@ -58,9 +58,9 @@ pub fn backward_maximum(dy: &Tensor, x: &Tensor, y: &Tensor, axis: usize) -> Res
             let mut dx = dx.values_mut()?;
             dx.fill(0.0);
             for result in 0..cut.results {
-                let places = (0..cut.count).map(|term| cut.first(result) + term * cut.inner);
-                let largest = places.into_iter().find(|place| x[*place] == y[result]);
-                largest.into_iter().for_each(|place| dx[place] = dy[result]);
+                let offsets = (0..cut.count).map(|term| cut.first(result) + term * cut.inner);
+                let largest = offsets.into_iter().find(|offset| x[*offset] == y[result]);
+                largest.into_iter().for_each(|offset| dx[offset] = dy[result]);
             }
         }
     }

@@ -13,12 +13,12 @@ pub(super) struct Form {
 }
 
 macro_rules! form {
-    ($place:literal, $group:literal, $held:literal) => {
+    ($location:literal, $group:literal, $held:literal) => {
         Form {
             vectors: $group * $held,
             rows_per_block: gpu::THREADS as usize / $group,
-            forward: concat!("forward_", $place, $held),
-            backward: concat!("backward_", $place, $held),
+            forward: concat!("forward_", $location, $held),
+            backward: concat!("backward_", $location, $held),
         }
     };
 }

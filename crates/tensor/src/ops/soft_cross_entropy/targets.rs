@@ -5,7 +5,7 @@ use crate::ops::cross_entropy::IGNORED;
 
 /// Values of a target of mixed classes: class, other class, and the class's share of [`SHARES`].
 pub const MIXED: usize = 3;
-/// The whole of which a share is given.
+/// The amount of which a share is stated.
 pub const SHARES: u32 = 1 << 16;
 
 /// Returns whether `targets` of `rows` rows are mixtures of classes.

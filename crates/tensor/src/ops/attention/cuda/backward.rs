@@ -13,7 +13,7 @@ use crate::ops::gpu;
 use crate::{Result, Tensor};
 
 /// Operands and workspace of the backward pass.
-pub(crate) struct Given<'a> {
+pub(crate) struct Operands<'a> {
     pub(crate) dy: &'a Tensor,
     pub(crate) qkv: &'a Qkv<Tensor>,
     pub(crate) output: &'a Tensor,
@@ -45,7 +45,7 @@ impl Owner {
 /// The backward pass of one call.
 struct Backward<'a> {
     call: Call<'a>,
-    given: &'a Given<'a>,
+    operands: &'a Operands<'a>,
     gradients: &'a Qkv<Tensor>,
 }
 
@@ -53,13 +53,13 @@ struct Backward<'a> {
 pub(crate) fn backward(
     operator: &'static str,
     geometry: Geometry,
-    given: &Given<'_>,
+    operands: &Operands<'_>,
     gradients: &Qkv<Tensor>,
 ) -> Result<()> {
-    let mut tensors = vec![given.dy, given.output];
+    let mut tensors = vec![operands.dy, operands.output];
     tensors.extend(gradients.arrays());
-    let call = Call::new(operator, geometry, given.qkv, given.masks, &tensors)?;
-    let backward = Backward { call, given, gradients };
+    let call = Call::new(operator, geometry, operands.qkv, operands.masks, &tensors)?;
+    let backward = Backward { call, operands, gradients };
     match backward.call.form {
         Form::F32 { variant } => {
             backward.delta(variant)?;
@@ -79,7 +79,7 @@ pub(crate) fn backward(
 impl<'a> Backward<'a> {
     /// Adds outputs, `dy`, queries, keys and values to a launch, with its cost: it reads all operands once.
     fn kernel(&self, owner: Owner, launch: Launch<'a>) -> Launch<'a> {
-        let Backward { call, given, gradients } = self;
+        let Backward { call, operands, gradients } = self;
         let [dq, dk, dv] = call.regions(gradients);
         let heads = call.geometry.heads;
         let (launch, columns, matmuls) = match owner {
@@ -88,8 +88,8 @@ impl<'a> Backward<'a> {
         };
         let rows = call.geometry.batch * call.geometry.time;
         let written = (rows * columns * call.dtype.bytes()) as u64;
-        let read = gpu::bytes(&[given.dy, given.workspace]) + array_bytes(given.qkv);
-        let launch = call.read(launch.read(given.dy.region()), given.qkv);
+        let read = gpu::bytes(&[operands.dy, operands.workspace]) + array_bytes(operands.qkv);
+        let launch = call.read(launch.read(operands.dy.region()), operands.qkv);
         launch.cost(read + written, call.geometry.flops(matmuls))
     }
 
@@ -109,17 +109,17 @@ impl<'a> Backward<'a> {
 
     /// Computes log-sum-exps in powers of two, and deltas.
     fn statistics(&self, variant: usize) -> Result<()> {
-        let Backward { call, given, .. } = self;
+        let Backward { call, operands, .. } = self;
         call.kernel(&FAMILY, variant, "statistics")
-            .write(given.workspace.region())
-            .read(given.dy.region())
-            .read(given.output.region())
-            .read(given.logsumexp.region())
+            .write(operands.workspace.region())
+            .read(operands.dy.region())
+            .read(operands.output.region())
+            .read(operands.logsumexp.region())
             .u32(call.batch)
             .u32(call.time)
             .u32(call.heads)
             .u32(u32::from(call.aligned))
-            .cost(gpu::bytes(&[given.dy, given.output, given.logsumexp, given.workspace]), 0)
+            .cost(gpu::bytes(&[operands.dy, operands.output, operands.logsumexp, operands.workspace]), 0)
             .launch([self.rows().div_ceil(THREADS as usize / 8) as u32, 1, 1], THREADS)?;
         Ok(())
     }
@@ -139,7 +139,7 @@ impl<'a> Backward<'a> {
     fn half(&self, owner: Owner, variant: usize) -> Result<()> {
         let (call, rows) = (&self.call, 16 * BACKWARD_WARPS);
         let launch = self.kernel(owner, call.kernel(&FAMILY, variant, owner.name()));
-        let launch = call.layout(launch.read(self.given.workspace.region()).u32(call.time));
+        let launch = call.layout(launch.read(self.operands.workspace.region()).u32(call.time));
         let launch = launch.f32(call.geometry.scale()).u32(u32::from(call.aligned));
         self.measured(call.masked(launch), owner)
             .shared((2 * rows + 4 * BACKWARD_COLUMNS) * call.width * 2 + 1536)
@@ -155,7 +155,7 @@ impl<'a> Backward<'a> {
         let own = 2 * rows * width * 2 + (8 * rows).next_multiple_of(1024);
         let shared = own_tiles * own + stages * (2 * COLUMNS * width * 2 + 1024) + 2048;
         let launch = call.kernel(&FAMILY_HOPPER_BACKWARD, variant, owner.name());
-        let launch = self.kernel(owner, launch).read(self.given.workspace.region());
+        let launch = self.kernel(owner, launch).read(self.operands.workspace.region());
         let launch = call.layout(launch.u32(call.batch).u32(call.time)).f32(call.geometry.scale());
         self.measured(launch, owner)
             .shared(shared)
@@ -165,16 +165,16 @@ impl<'a> Backward<'a> {
 
     /// Computes delta, the sum of dy · output over every row.
     fn delta(&self, variant: usize) -> Result<()> {
-        let Backward { call, given, .. } = self;
+        let Backward { call, operands, .. } = self;
         call.kernel(&FAMILY_F32, variant, "delta")
-            .write(given.workspace.region())
-            .read(given.dy.region())
-            .read(given.output.region())
+            .write(operands.workspace.region())
+            .read(operands.dy.region())
+            .read(operands.output.region())
             .u32(call.batch)
             .u32(call.time)
             .u32(call.heads)
             .u32(call.width)
-            .cost(gpu::bytes(&[given.dy, given.output, given.workspace]), 0)
+            .cost(gpu::bytes(&[operands.dy, operands.output, operands.workspace]), 0)
             .launch([self.rows().div_ceil(THREADS as usize / 32) as u32, 1, 1], THREADS)?;
         Ok(())
     }
@@ -182,7 +182,7 @@ impl<'a> Backward<'a> {
     fn f32(&self, owner: Owner, variant: usize) -> Result<()> {
         let call = &self.call;
         let launch = self.kernel(owner, call.kernel(&FAMILY_F32, variant, owner.name()));
-        let launch = launch.read(self.given.logsumexp.region()).read(self.given.workspace.region());
+        let launch = launch.read(self.operands.logsumexp.region()).read(self.operands.workspace.region());
         let launch = call.layout(launch.u32(call.time)).u32(call.width).f32(call.geometry.scale());
         call.masked(launch)
             .shared(f32_shared(4, F32[variant]))

@@ -1,4 +1,4 @@
-//! Given values with their origins: those of the file, overridden by those of the command line.
+//! Configured values with their origins: those of the file, overridden by those of the command line.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::{document, overrides};
 
 /// The values of a file and the command line, with names checked and keys of other kinds removed.
 #[derive(Clone, Debug)]
-pub struct Given {
+pub struct RawValues {
     table: Table,
     name: String,
     directory: PathBuf,
@@ -36,7 +36,7 @@ pub struct Implied {
     pub file: String,
 }
 
-impl Given {
+impl RawValues {
     /// Parses the text of the file called `name` in the absolute `directory`, and overrides it by `set`: the
     /// arguments of `--set`, of which the last for a key wins.
     ///
@@ -46,11 +46,11 @@ impl Given {
         Self::parse_implied(table, text, name, directory, set, |_| Ok(Vec::new()))
     }
 
-    /// Does the same as [`Given::parse`], and adds values for missing keys that `imply` derives from the
-    /// given ones.
+    /// Does the same as [`RawValues::parse`], and adds values for missing keys that `imply` derives from the
+    /// others.
     ///
     /// # Errors
-    /// Those of [`Given::parse`] and of `imply`; an implied value whose key does not exist.
+    /// Those of [`RawValues::parse`] and of `imply`; an implied value whose key does not exist.
     pub fn parse_implied(
         table: &Table,
         text: &str,
@@ -65,19 +65,19 @@ impl Given {
             entries.insert(path, entry);
         }
         let (name, directory) = (name.to_owned(), directory.to_path_buf());
-        let mut given = Self { table: table.clone(), name, directory, entries };
-        for Implied { path, value, file } in imply(&given)? {
+        let mut raw = Self { table: table.clone(), name, directory, entries };
+        for Implied { path, value, file } in imply(&raw)? {
             let origin = Origin::File { name: file, line: None };
             let Some(key) = table.find(&path) else { return Err(table.unknown_key(origin, &path)) };
-            given.entries.entry(key.path).or_insert(Entry { shown: value.to_string(), value, origin });
+            raw.entries.entry(key.path).or_insert(Entry { shown: value.to_string(), value, origin });
         }
-        given.sift()?;
-        Ok(given)
+        raw.sift()?;
+        Ok(raw)
     }
 
-    /// Returns whether the key at `path` was given.
+    /// Returns whether the key at `path` was set.
     #[must_use]
-    pub fn is_given(&self, path: &str) -> bool {
+    pub fn is_set(&self, path: &str) -> bool {
         self.entries.contains_key(path)
     }
 
@@ -87,19 +87,19 @@ impl Given {
         &self.directory
     }
 
-    /// The origin of every given value.
+    /// The origin of every configured value.
     #[must_use]
     pub fn origins(&self) -> Origins {
-        let given = self.entries.iter().map(|(key, entry)| {
+        let raw = self.entries.iter().map(|(key, entry)| {
             let text =
                 matches!(entry.value, Value::Integer(_) | Value::Float(_)).then(|| entry.shown.clone());
             (*key, entry.origin.clone(), text)
         });
-        Origins::new(&self.name, given)
+        Origins::new(&self.name, raw)
     }
 
     /// Returns the origin to name if the values of the keys at `paths` contradict each other: the command
-    /// line before the file, or the whole file if none was given.
+    /// line before the file, or the whole file if none was set.
     #[must_use]
     pub fn origin(&self, paths: &[&str]) -> Origin {
         debug_assert!(paths.iter().all(|path| self.table.find(path).is_some()), "{paths:?} are keys");
@@ -115,7 +115,7 @@ impl Given {
         Error::Conflict { origin: self.origin(paths), reason }
     }
 
-    /// Returns the integer at `path`: the given value or the default.
+    /// Returns the integer at `path`: the configured value or the default.
     ///
     /// # Errors
     /// A value that the key does not accept.
@@ -123,7 +123,7 @@ impl Given {
         self.read_at(path, codec::integer)
     }
 
-    /// Returns the number at `path`: the given value or the default.
+    /// Returns the number at `path`: the configured value or the default.
     ///
     /// # Errors
     /// A value that the key does not accept.
@@ -131,7 +131,7 @@ impl Given {
         self.read_at(path, codec::number)
     }
 
-    /// Returns the string or name at `path`: the given value or the default.
+    /// Returns the string or name at `path`: the configured value or the default.
     ///
     /// # Errors
     /// A value that the key does not accept.
@@ -152,7 +152,7 @@ impl Given {
         }
     }
 
-    /// Reads the value of `key`, given or default, with `read`.
+    /// Reads the value of `key`, configured or default, with `read`.
     pub(crate) fn read<T>(&self, key: &Key, read: fn(&Value, &Takes) -> Reading<T>) -> Result<T> {
         read_entry(key, self.entry(key), read)
     }
@@ -167,7 +167,7 @@ impl Given {
         read_entry(key, self.unwritten(value), read)
     }
 
-    /// Returns the entry of `key`: given or its fixed default.
+    /// Returns the entry of `key`: configured or its fixed default.
     fn entry(&self, key: &Key) -> Entry {
         if let Some(entry) = self.entries.get(key.path) {
             return entry.clone();
@@ -189,7 +189,7 @@ impl Given {
         let paths: Vec<&'static str> = self.table.keys().iter().map(|key| key.path).collect();
         for path in paths {
             let kinds = self.table.kinds(path);
-            let (Some(first), Some(given)) = (kinds.first(), self.entries.get(path)) else { continue };
+            let (Some(first), Some(raw)) = (kinds.first(), self.entries.get(path)) else { continue };
             let Some(kind_key) = self.table.find(first.key) else { continue };
             let kind = self.entry(kind_key);
             if kinds.iter().any(|only| only.allows(&kind.value)) {
@@ -201,9 +201,9 @@ impl Given {
                 (Takes::ChoiceOrIntegers(..), Value::List(_)) => true,
                 _ => false,
             };
-            if exists && (given.origin.is_override() || !kind.origin.is_override()) {
+            if exists && (raw.origin.is_override() || !kind.origin.is_override()) {
                 return Err(Error::NotApplicable {
-                    origin: given.origin.clone(),
+                    origin: raw.origin.clone(),
                     key: path,
                     kind_key: kind_key.path,
                     needed: quoted(&kinds.iter().flat_map(|only| only.is).copied().collect::<Vec<_>>()),

@@ -1,0 +1,81 @@
+//! Private words: everyday words that once stood for indices, options and messages, and openings of
+//! documentation comments that name no subject.
+
+use crate::house::{self, File};
+
+/// Words of which each use hides which of the field's things is meant.
+const WORDS: [&str; 9] = ["place", "placed", "places", "placing", "given", "said", "told", "heard", "hears"];
+
+/// Parts of names with the same fault.
+const PARTS: [&str; 5] = ["pass_over", "passed_over", "passing", "give_weights", "let_go"];
+
+/// First words of a documentation comment that refer to something not named yet.
+const OPENINGS: [&str; 11] =
+    ["Those", "That", "What", "Its", "It", "Has", "When", "Whose", "They", "These", "Which"];
+
+/// Uses that are left. A change may only lower the numbers, and lowers them here.
+const LEFT: Counts = Counts { words: 135, openings: 0 };
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Counts {
+    words: usize,
+    openings: usize,
+}
+
+/// The file of this list.
+const OWN: &str = "tests/architecture/words.rs";
+
+fn counts(files: &[File]) -> Counts {
+    let mut counts = Counts::default();
+    for File { path, text } in files.iter().filter(|file| file.path != OWN && is_prose_or_code(&file.path)) {
+        counts.words += words(text).filter(|word| WORDS.contains(&word.as_str())).count();
+        counts.words += PARTS.iter().map(|part| text.matches(part).count()).sum::<usize>();
+        counts.openings += if path.ends_with(".rs") { openings(text) } else { 0 };
+    }
+    counts
+}
+
+/// Sources, kernels, scripts and pages; the log of changes quotes the past.
+fn is_prose_or_code(path: &str) -> bool {
+    let ends = [".rs", ".cu", ".cuh", ".md"].iter().any(|end| path.ends_with(end));
+    (ends || path.starts_with("launch/")) && path != "CHANGELOG.md" && !path.starts_with("tests/golden/")
+}
+
+/// The words of names and text in lower case: `givenPlace` and `given_place` have two each.
+fn words(text: &str) -> impl Iterator<Item = String> {
+    let runs = text.split(|character: char| !character.is_ascii_alphabetic());
+    runs.flat_map(|run| {
+        let mut words: Vec<String> = Vec::new();
+        for (index, character) in run.char_indices() {
+            let after_lower = index > 0 && run.as_bytes()[index - 1].is_ascii_lowercase();
+            match words.last_mut() {
+                Some(word) if !(character.is_ascii_uppercase() && after_lower) => word.push(character),
+                _ => words.push(character.to_string()),
+            }
+        }
+        words.into_iter().map(|word| word.to_ascii_lowercase())
+    })
+}
+
+/// Documentation comments whose first word is one of [`OPENINGS`].
+fn openings(text: &str) -> usize {
+    let is_comment = |line: &str| line.starts_with("///") || line.starts_with("//!");
+    let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+    let starts = lines.iter().enumerate().filter(|(index, line)| {
+        is_comment(line) && !index.checked_sub(1).is_some_and(|before| is_comment(lines[before]))
+    });
+    let first = |line: &str| line[3..].split_whitespace().next().map(str::to_owned).unwrap_or_default();
+    starts.filter(|(_, line)| OPENINGS.contains(&first(line).as_str())).count()
+}
+
+#[test]
+fn private_words_only_get_fewer() {
+    assert_eq!(counts(&house::files()), LEFT, "see the style in CONTRIBUTING.md");
+}
+
+#[test]
+fn words_of_names_are_counted() {
+    let text = "/// Those of it.\n/// That.\nlet placeGiven = a_place; // replaced\n";
+    let files = [File { path: "a.rs".to_owned(), text: text.to_owned() }];
+    assert_eq!(counts(&files), Counts { words: 3, openings: 1 });
+}
