@@ -6,7 +6,7 @@
 struct Layout {
     u64 offset, stride0, stride1, stride2, stride3;
     // Returns the index of element number `linear` in row-major order; sizes without the first.
-    __device__ __forceinline__ u64 offset(u64 linear, u32 size1, u32 size2, u32 size3) const {
+    __device__ __forceinline__ u64 index(u64 linear, u32 size1, u32 size2, u32 size3) const {
         const u64 i3 = linear % size3, rest = linear / size3;
         const u64 i2 = rest % size2, outer = rest / size2;
         const u64 i1 = outer % size1, i0 = outer / size1;

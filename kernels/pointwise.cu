@@ -55,8 +55,8 @@ struct Divide {
                           LAYOUT(b), u64 count) {                                                          \
         const u64 at = u64(blockIdx.x) * THREADS + threadIdx.x;                                            \
         if (at < count)                                                                                    \
-            out[at] = from_f32<T>(FUNCTION::value(to_f32(a[LAYOUT_OF(a).offset(at, size1, size2, size3)]),  \
-                                                  to_f32(b[LAYOUT_OF(b).offset(at, size1, size2, size3)]))); \
+            out[at] = from_f32<T>(FUNCTION::value(to_f32(a[LAYOUT_OF(a).index(at, size1, size2, size3)]),  \
+                                                  to_f32(b[LAYOUT_OF(b).index(at, size1, size2, size3)]))); \
     }
 
 #define FOR_TYPE(NAME, T)                              \

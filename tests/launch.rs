@@ -5,6 +5,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::{Mutex, PoisonError};
+
+/// Held while stand-ins are written and run: a process that another test starts meanwhile would hold a file
+/// open for writing, which then cannot be executed.
+static STAND_INS: Mutex<()> = Mutex::new(());
 
 fn script(path: &Path, text: &str) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -14,6 +19,7 @@ fn script(path: &Path, text: &str) {
 
 /// Runs the script with `cargo` as the body of a stand-in for cargo.
 fn launch_test(cargo: &str, arguments: &[&str]) -> Output {
+    let _stand_ins = STAND_INS.lock().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     for tool in ["launch/setup", "launch/wheel", "bin/shellcheck", ".ci/run"] {

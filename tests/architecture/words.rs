@@ -13,8 +13,8 @@ const PARTS: [&str; 5] = ["pass_over", "passed_over", "passing", "give_weights",
 const OPENINGS: [&str; 11] =
     ["Those", "That", "What", "Its", "It", "Has", "When", "Whose", "They", "These", "Which"];
 
-/// Uses that are left. A change may only lower the numbers, and lowers them here.
-const LEFT: Counts = Counts { words: 135, openings: 0 };
+/// Uses of the words that are left. A change may only lower the number.
+const LEFT: usize = 135;
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Counts {
@@ -70,7 +70,9 @@ fn openings(text: &str) -> usize {
 
 #[test]
 fn private_words_only_get_fewer() {
-    assert_eq!(counts(&house::files()), LEFT, "see the style in CONTRIBUTING.md");
+    let counts = counts(&house::files());
+    let fewer = counts.words <= LEFT && counts.openings == 0;
+    assert!(fewer, "{counts:?}, of {LEFT} words and no opening; see the style in CONTRIBUTING.md");
 }
 
 #[test]

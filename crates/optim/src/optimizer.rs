@@ -25,7 +25,7 @@ impl Optimizer {
         Self::with_groups(device, slots, &[GroupOptions::all(rule, slots.len())], 0)
     }
 
-    /// Allocates zeroed state group by group. [`Optimizer::step_first`] updates the first `first` slots, on
+    /// Allocates zeroed state group by group. [`Optimizer::update_first_slots`] updates the first `first` slots, on
     /// which results do not depend. Errors: out of memory; a slot that is in no group, or in two.
     pub fn with_groups(
         device: &Device,
@@ -52,12 +52,12 @@ impl Optimizer {
     /// Updates all slots from `gradients`, one for each slot in order, with the learning rate, gradient
     /// factor and skip flag in `state`.
     pub fn step(&self, gradients: &[Tensor], state: &StepState) -> Result<()> {
-        self.step_first(gradients, state)?;
-        self.step_rest(gradients, state)
+        self.update_first_slots(gradients, state)?;
+        self.update_other_slots(gradients, state)
     }
 
-    /// Updates the first slots; [`Optimizer::step_rest`] must follow with the same arguments.
-    pub fn step_first(&self, gradients: &[Tensor], state: &StepState) -> Result<()> {
+    /// Updates the first slots; [`Optimizer::update_other_slots`] must follow with the same arguments.
+    pub fn update_first_slots(&self, gradients: &[Tensor], state: &StepState) -> Result<()> {
         for (index, group) in self.groups.iter().enumerate() {
             match index {
                 0 => optimizer::begin(group.rule(), state)?,
@@ -70,7 +70,7 @@ impl Optimizer {
     }
 
     /// Updates the other slots, which completes the step.
-    pub fn step_rest(&self, gradients: &[Tensor], state: &StepState) -> Result<()> {
+    pub fn update_other_slots(&self, gradients: &[Tensor], state: &StepState) -> Result<()> {
         for group in &self.groups {
             // The coefficients of the only group are in `state` since the first call.
             if self.groups.len() > 1 {

@@ -44,8 +44,8 @@ fn updated(rule: UpdateRule, dtype: DType, first: Option<usize>) -> Vec<Vec<u32>
         match first {
             None => optimizer.step(&gradients, state).unwrap(),
             Some(_) => {
-                optimizer.step_first(&gradients, state).unwrap();
-                optimizer.step_rest(&gradients, state).unwrap();
+                optimizer.update_first_slots(&gradients, state).unwrap();
+                optimizer.update_other_slots(&gradients, state).unwrap();
             }
         }
         assert_eq!(state.updates().unwrap() as usize, step);

@@ -59,8 +59,8 @@ fn updated(
         let gradients: Vec<_> = indices.iter().map(gradient).collect();
         state.set_learning_rate(0.01 * step as f32).unwrap();
         state.set_norm(if step == 3 { f32::INFINITY } else { 2.0 }, 0.5).unwrap();
-        optimizer.step_first(&gradients, &state).unwrap();
-        optimizer.step_rest(&gradients, &state).unwrap();
+        optimizer.update_first_slots(&gradients, &state).unwrap();
+        optimizer.update_other_slots(&gradients, &state).unwrap();
     }
     assert_eq!(state.updates().unwrap(), 3);
     let mut saved: Vec<_> = indices.iter().map(|index| (*index, Vec::new())).collect();

@@ -41,6 +41,7 @@ mod hashes;
 mod observed;
 mod rehearsal;
 mod step;
+mod validate;
 
 pub use counters::StepMemory;
 pub use step::StepScalars;

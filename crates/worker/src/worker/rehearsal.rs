@@ -27,8 +27,8 @@ impl Worker {
             (std::mem::replace(&mut self.planes, counted), std::mem::replace(&mut self.phases, phases));
         let first = self.setup.first_step();
         let ran = self
-            .passes(first, Mode::Rehearse)
-            .and_then(|()| self.complete())
+            .forward_backward(first, Mode::Rehearse)
+            .and_then(|()| self.reduce_gradients())
             .and_then(|()| self.validation_passes());
         (self.planes, self.phases) = real;
         ran?;

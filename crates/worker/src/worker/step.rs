@@ -1,11 +1,9 @@
-//! One training step and one validation.
+//! One training step: forward and backward, the reduction of gradients, clipping, the update.
 
 use std::collections::BTreeMap;
 use std::ops::RangeBounds;
-use std::sync::Arc;
 
 use autograd::{LossScale, Mode};
-use data::Prefetcher;
 use device::nvtx::Range;
 use parallel::Axis;
 use parallel::data::{gather_rows, gather_sums, gather_weights};
@@ -19,7 +17,6 @@ use crate::feed::{HookContext, WorkerFeed};
 use crate::hook::Moment;
 use crate::numbers::Numbers;
 use crate::parts::ModelNorm;
-use crate::validation::{self, Losses, Validation};
 
 /// Results of a step, read from the device one step later.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,8 +48,7 @@ impl StepScalars {
 }
 
 impl Worker {
-    /// Runs step `step`, counted from 0: this rank's micro-batches, the reduction, the update. Nothing is
-    /// read from the device: [`Worker::scalars`] does that later.
+    /// Runs step `step`, counted from 0. Nothing is read from the device: [`Worker::scalars`] does that later.
     pub fn step(&mut self, step: u64) -> Result<()> {
         let _range = Range::start(&format!("step {}", step + 1));
         self.status.step(step, || self.device.statistics());
@@ -60,9 +56,17 @@ impl Worker {
         self.phases.begin()?;
         self.hash_state(step + 1)?;
         self.moments.train(true);
-        let passed = self.passes(step, Mode::Train);
-        self.agree_on_memory(step, passed)?;
-        self.update(step)?;
+        let outcome = self.forward_backward(step, Mode::Train);
+        self.share_out_of_memory(step, outcome)?;
+        self.phases.enter(Phase::Reduce)?;
+        self.reduce_gradients()?;
+        self.reduce_statistics()?;
+        self.hash_gradients()?;
+        self.phases.enter(Phase::Update)?;
+        self.moments.at(Moment::BeforeUpdate, None);
+        self.clip_gradients()?;
+        self.update_parameters(step)?;
+        self.moments.at(Moment::AfterUpdate, None);
         self.phases.end()?;
         self.moments.train(false);
         self.account.after_step(&self.device)
@@ -70,12 +74,12 @@ impl Worker {
 
     /// If the step may be repeated, returns [`WorkerError::Repeatable`] on all ranks if one ran out of memory
     /// in its passes. The gradients so far are then without meaning, and nothing else has changed. Errors:
-    /// those of `passed`, and of the transport.
-    fn agree_on_memory(&mut self, step: u64, passed: Result<()>) -> Result<()> {
+    /// those of `outcome`, and of the transport.
+    fn share_out_of_memory(&mut self, step: u64, outcome: Result<()>) -> Result<()> {
         if !self.setup.config.train.halves_micro_batches() {
-            return passed;
+            return outcome;
         }
-        let own = match passed {
+        let own = match outcome {
             Err(error) if error.is_out_of_memory() => error.to_string(),
             Err(error) => return Err(error),
             Ok(()) => String::new(),
@@ -94,7 +98,7 @@ impl Worker {
     }
 
     /// Runs forward and backward of this rank's micro-batches through its stages, to train or to rehearse.
-    pub(crate) fn passes(&mut self, step: u64, mode: Mode) -> Result<()> {
+    pub(crate) fn forward_backward(&mut self, step: u64, mode: Mode) -> Result<()> {
         self.outdate_copies();
         let setup = &self.setup;
         let scale = 1.0 / setup.config.train.micro_batches() as f32;
@@ -133,7 +137,7 @@ impl Worker {
     }
 
     /// Lets weights be cast to FP8 at their first use in the passes to come.
-    fn outdate_copies(&self) {
+    pub(super) fn outdate_copies(&self) {
         self.parts.iter().for_each(|part| part.model.parameters().outdate_copies());
     }
 
@@ -149,7 +153,7 @@ impl Worker {
     }
 
     /// Completes the sums of gradients over ranks and over the stages of a tied weight.
-    pub(crate) fn complete(&mut self) -> Result<()> {
+    pub(crate) fn reduce_gradients(&mut self) -> Result<()> {
         for part in &mut self.parts {
             part.reduction.finish(&mut self.planes.along(Axis::Data)?)?;
         }
@@ -161,7 +165,7 @@ impl Worker {
 
     /// Adds the statistics of the step's micro-batches on all ranks to the running averages, in the order of
     /// their numbers.
-    fn fold_statistics(&mut self) -> Result<()> {
+    fn reduce_statistics(&mut self) -> Result<()> {
         for part in &self.parts {
             let statistics = part.model.parameters().statistics();
             if let Some(records) = statistics.records() {
@@ -172,46 +176,39 @@ impl Worker {
         Ok(())
     }
 
-    /// Completes the reduction and updates the parameters, with sharded optimizer state each rank its own
-    /// shards.
-    fn update(&mut self, step: u64) -> Result<()> {
-        self.phases.enter(Phase::Reduce)?;
-        self.complete()?;
-        self.fold_statistics()?;
-        self.hash_gradients()?;
-        self.phases.enter(Phase::Update)?;
-        self.moments.at(Moment::BeforeUpdate, None);
+    /// Measures the norm of the whole model's gradient, by which the update scales gradients.
+    fn clip_gradients(&mut self) -> Result<()> {
         let ModelNorm { norm, parts, counts } = &self.norm;
-        match parts {
-            None => norm.measure(&self.gradients)?,
-            Some(parts) => {
-                let sums = norm.measure_parts(parts)?;
-                if !counts {
-                    sums.zero()?;
-                }
-                self.phases.enter(Phase::Reduce)?;
-                gather_sums(&mut self.planes.world(), sums)?;
-                self.phases.enter(Phase::Update)?;
-                norm.finish()?;
-            }
+        let Some(parts) = parts else { return Ok(norm.measure(&self.gradients)?) };
+        let sums = norm.measure_parts(parts)?;
+        if !counts {
+            sums.zero()?;
         }
-        norm.state().set_learning_rate(self.schedule.rate(step))?;
-        self.optimizer.step_first(&self.gradients, norm.state())?;
-        // The weights that the next forward pass needs first are gathered while the rest is updated.
-        self.give_weights(0, ..1)?;
+        self.phases.enter(Phase::Reduce)?;
+        gather_sums(&mut self.planes.world(), sums)?;
         self.phases.enter(Phase::Update)?;
-        self.optimizer.step_rest(&self.gradients, self.norm.norm.state())?;
+        Ok(norm.finish()?)
+    }
+
+    /// Updates the parameters, with sharded optimizer state each rank its own shards, and gathers them.
+    fn update_parameters(&mut self, step: u64) -> Result<()> {
+        let state = self.norm.norm.state();
+        state.set_learning_rate(self.schedule.rate(step))?;
+        self.optimizer.update_first_slots(&self.gradients, state)?;
+        // The weights that the next forward pass needs first are gathered while the rest is updated.
+        self.gather_weights(0, ..1)?;
+        self.phases.enter(Phase::Update)?;
+        self.optimizer.update_other_slots(&self.gradients, self.norm.norm.state())?;
         self.report(step)?;
         // Last, because a wait of compute on the same stream would wait for all weights.
         for part in 0..self.parts.len() {
-            self.give_weights(part, usize::from(part == 0)..)?;
+            self.gather_weights(part, usize::from(part == 0)..)?;
         }
-        self.moments.at(Moment::AfterUpdate, None);
         Ok(())
     }
 
     /// Starts to gather some groups of a stage's weights from the ranks that updated them.
-    fn give_weights(&mut self, part: usize, groups: impl RangeBounds<usize>) -> Result<()> {
+    fn gather_weights(&mut self, part: usize, groups: impl RangeBounds<usize>) -> Result<()> {
         let StagePart { model, reduction } = &self.parts[part];
         if !reduction.shards().is_sharded() {
             return Ok(());
@@ -255,36 +252,5 @@ impl Worker {
         let value = |index: usize| values.get(index).copied().unwrap_or(f32::NAN);
         let loss_scale = self.scale_rule.map(|_| value(2));
         Ok(StepScalars { loss: value(0), gradient_norm: value(1), loss_scale })
-    }
-
-    /// Returns the mean loss over the validation micro-batches, which the data-parallel ranks share, and of
-    /// images the accuracy; equal on every rank and every grid, since losses are added in order.
-    pub fn validate(&mut self) -> Result<Validation> {
-        self.begin_part(RunPart::Validation, self.device.step().into());
-        self.phases.begin_validation();
-        let own = self.validation_passes()?;
-        let assignment = self.setup.config.validation_assignment();
-        let all = validation::of_all(&mut self.planes, &own, &assignment)?;
-        self.phases.end_validation();
-        Ok(Validation::of(&all))
-    }
-
-    /// Returns the results of this rank's validation micro-batches on ranks with the last stage.
-    pub(crate) fn validation_passes(&mut self) -> Result<Losses> {
-        self.outdate_copies();
-        let (config, dataset) = (&self.setup.config, &self.setup.dataset);
-        let numbers = Numbers::validation(config, &self.grid);
-        let own = numbers.count();
-        // A prefetcher of its own: that of training goes on where it is.
-        let mut data = Prefetcher::new(Arc::clone(&dataset.source), config.data.prefetch);
-        let order = self.executor.validation_data_order(own, dataset.source.packs_documents());
-        let mut feed =
-            WorkerFeed::new(&self.device, (config, dataset), numbers, (&mut data, &order), &mut self.phases);
-        feed.pixels = self.pixels.as_mut();
-        let scope = self.device.module("validation");
-        let models = self.parts.iter().map(|part| &*part.model).collect();
-        self.skipped += self.executor.validate(models, &mut self.planes, own, &mut feed)?;
-        drop(scope);
-        feed.results()
     }
 }
