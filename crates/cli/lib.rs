@@ -25,7 +25,7 @@
 //!     fn layers(&self) -> usize { self.layers }
 //!     fn layers_key(&self) -> &'static str { Self::layers }
 //!     fn examples(&self) -> Examples { Examples::Numbers { inputs: self.side, outputs: self.side } }
-//!     fn check(&self, _: &Given, _: &Conditions) -> keys::Result<()> { Ok(()) }
+//!     fn check(&self, _: &RawValues, _: &Conditions) -> keys::Result<()> { Ok(()) }
 //!     fn summary(&self) -> String { format!("{} layers of {}", self.layers, self.side) }
 //!     fn build(&self, mut parameters: Parameters, stage: &Stage, recompute: Recompute)
 //!         -> nn::Result<Box<dyn Model>> {

@@ -31,7 +31,7 @@
 //!
 //! let raw = RawValues::parse(&table, "[oven]\ndegrees = 900\n", "bread.toml", Path::new("/"), &[])?;
 //! assert_eq!(
-//!     Oven::read(&given).unwrap_err().to_string(),
+//!     Oven::read(&raw).unwrap_err().to_string(),
 //!     "bread.toml:2: oven.degrees = 900 is not an integer from 50 to 300",
 //! );
 //! # Ok::<(), keys::Error>(())

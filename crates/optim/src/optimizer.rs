@@ -25,8 +25,8 @@ impl Optimizer {
         Self::with_groups(device, slots, &[GroupOptions::all(rule, slots.len())], 0)
     }
 
-    /// Allocates zeroed state group by group. [`Optimizer::update_first_slots`] updates the first `first` slots, on
-    /// which results do not depend. Errors: out of memory; a slot that is in no group, or in two.
+    /// Allocates zeroed state group by group. [`Optimizer::update_first_slots`] updates the first `first`
+    /// slots, on which results do not depend. Errors: out of memory; a slot that is in no group, or in two.
     pub fn with_groups(
         device: &Device,
         slots: &[Slot],

@@ -48,7 +48,8 @@ impl StepScalars {
 }
 
 impl Worker {
-    /// Runs step `step`, counted from 0. Nothing is read from the device: [`Worker::scalars`] does that later.
+    /// Runs step `step`, counted from 0. Nothing is read from the device: [`Worker::scalars`] does that
+    /// later.
     pub fn step(&mut self, step: u64) -> Result<()> {
         let _range = Range::start(&format!("step {}", step + 1));
         self.status.step(step, || self.device.statistics());
