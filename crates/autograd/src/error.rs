@@ -1,5 +1,6 @@
 //! Errors of recording and of backward.
 
+use collective::CollectiveError;
 use tensor::TensorError;
 
 /// Result of recording or of backward.
@@ -20,6 +21,15 @@ pub enum AutogradError {
     /// A tensor call outside any operator failed.
     #[error(transparent)]
     Tensor(#[from] TensorError),
+    /// An operator that communicates failed.
+    #[error("{operator}: {source}")]
+    Collective {
+        /// The operator.
+        operator: &'static str,
+        /// Reason of the failure.
+        #[source]
+        source: CollectiveError,
+    },
     /// A variable of another tape.
     #[error("{operator}: an operand was recorded on another tape")]
     ForeignVariable {

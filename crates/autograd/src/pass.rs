@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use collective::AxisPlanes;
 use device::{Category, Request};
 use tensor::ops::cached_attention::Cache;
 use tensor::{Tensor, ops};
@@ -30,6 +31,8 @@ pub struct Pass {
     pub loss_scale: Option<LossScale>,
     /// The casts of operands, if weights are f32 and matmuls in half precision.
     pub autocast: Option<Arc<Autocast>>,
+    /// The planes on which the pass's operators communicate.
+    pub planes: AxisPlanes,
     /// Observers of the pass's operators.
     pub observers: Observers,
 }

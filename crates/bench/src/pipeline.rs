@@ -1,11 +1,10 @@
 //! The pipeline benchmark: a step of the real workers, with each action timed on its own device, compared
 //! with a simulation from these times.
 
-use collective::DataPlane;
 use std::time::Instant;
 
+use collective::{Axis, DataPlane};
 use device::{Category, Mark, Request, StreamKind};
-use parallel::Axis;
 use parallel::pipeline::{ActionKind, ActionPart, ActionTimes, Schedule, StageTimes, simulate};
 use serde::{Deserialize, Serialize};
 use telemetry::{RankStatistics, Statistic};

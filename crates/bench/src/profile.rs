@@ -3,11 +3,10 @@
 use std::time::{Duration, Instant};
 
 use autograd::{Mode, Pass, Tape};
-use collective::{Communicator, SharedPlane};
+use collective::{Communicator, GridShape, SharedPlane};
 use device::{Backend, Device, Mark};
 use nn::{Input, Stage};
 use optim::{GradientNorm, Optimizer};
-use parallel::GridShape;
 use parallel::pipeline::{Crossing, StagePart};
 use tensor::{Tensor, ops};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use collective::{Communicator, ControlPlane, threads};
+use collective::{Axis, Communicator, ControlPlane, threads};
 use telemetry::RankStatistics;
 use telemetry::scaling::{RankFigures, Scaling, ScalingRun};
 
@@ -12,7 +12,6 @@ use crate::options::{BenchOptions, median};
 use crate::steps::{TimedSteps, control, timed_steps};
 use crate::timeline;
 use config::RunConfig;
-use parallel::Axis;
 use plan::recompute;
 use run::ChosenPlacement;
 use run::Startup;

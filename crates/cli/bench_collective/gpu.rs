@@ -9,9 +9,10 @@
 
 use std::time::{Duration, Instant};
 
-use collective::{Communicator, DataPlane, PeerAccess, PeerAccessOptions, PeerMethod, nccl};
+use collective::{
+    Communicator, DataPlane, PeerAccess, PeerAccessOptions, PeerMethod, TreeSum, nccl, tree_sums,
+};
 use device::{Category, DType, Device, DeviceOptions, Request};
-use parallel::data::{TreeSum, tree_sums};
 use serde::Serialize;
 use telemetry::units::bytes;
 use tensor::Tensor;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use device::DeviceError;
+use tensor::TensorError;
 
 use crate::call::{Call, Signature};
 
@@ -21,6 +22,12 @@ pub struct Failure {
 /// A failed collective. Ranks are world numbers, also for calls in a smaller group.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectiveError {
+    /// Ranks, coordinates or axes that a grid does not have.
+    #[error("{0}")]
+    Grid(String),
+    /// A tensor that a sum over ranks reads or writes failed.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
     /// A rank ended, so no call can complete any more.
     #[error("rank {rank}, {call}: rank {peer} failed: {reason}")]
     PeerFailed {

@@ -36,6 +36,9 @@
 //! # Ok::<(), collective::threads::RunError<String>>(())
 //! ```
 //!
+//! [`RankGrid`] gives ranks coordinates along axes, [`Planes`] each rank its transports by axis, and
+//! [`tensors`] has collectives of whole tensors.
+//!
 //! The crate does not know what the values mean. A new transport for host memory implements the queues of
 //! `link` and gets both planes from `host`; one for device memory implements [`DataPlane`].
 
@@ -45,6 +48,7 @@ mod control;
 mod counted;
 mod data;
 mod error;
+mod grid;
 mod group;
 mod host;
 mod link;
@@ -54,20 +58,27 @@ pub mod nccl;
 mod operands;
 mod payload;
 mod peer_access;
+mod planes;
 mod shards;
 mod shared_plane;
 mod solo;
 mod sum;
 mod tally;
+pub mod tensors;
 pub mod threads;
 mod traffic;
+mod tree;
 
 pub use call::{Call, Operation, Plane, Signature};
 pub use communicator::Communicator;
 pub use control::{ControlPlane, Observer, Watch};
 pub use data::{CollectiveUse, DataPlane};
 pub use error::{CollectiveError, Failure, Result};
+pub use grid::{Axis, GridShape, Group, RankGrid};
+pub use operands::PeerRegion;
 pub use payload::kept_bytes;
 pub use peer_access::{PeerAccess, PeerAccessOptions, PeerMethod, SharedSum, SumKernels};
+pub use planes::{AxisPlanes, Planes};
 pub use shared_plane::SharedPlane;
 pub use traffic::{OperationTraffic, Traffic};
+pub use tree::{TreeSum, shard, tree_sums};

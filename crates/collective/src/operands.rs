@@ -7,7 +7,7 @@ use device::{Backend, DType, Region};
 use crate::call::Call;
 use crate::error::{CollectiveError, Result};
 use crate::peer_access::SharedSum;
-pub(crate) use overlap::PeerRegion;
+pub use overlap::PeerRegion;
 
 /// A rank and its call, for error messages.
 #[derive(Clone, Copy, Debug)]

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use collective::threads::{Options, run};
-use collective::{CollectiveUse, Communicator, DataPlane};
+use collective::{Axis, CollectiveUse, Communicator, DataPlane, GridShape};
 use common::nccl::{PATIENCE, SETTINGS, gpus, run_on_gpus};
 use common::planes::{
     COUNTS, by_parity, exchange_matches_plain_sends_and_receives, inputs, members_of, on_a_plane,
@@ -15,7 +15,6 @@ use common::planes::{
 };
 use common::{Check, Failed, Outcome, STREAM, buffer, everywhere, filled, values};
 use device::{Device, StreamKind};
-use parallel::{Axis, GridShape};
 
 /// Runs all plane checks on the groups of a split: with every rank in a group, and with some in none.
 fn on_groups(communicator: &mut Communicator, device: &Device) -> Outcome<()> {

@@ -89,7 +89,7 @@ pub fn export(options: &ExportOptions) -> Result<()> {
     let adapters = match config.tuning.lora() {
         Some(lora) if options.merge => Some(Adapters {
             model: &model,
-            tensors: parameters.adapters(),
+            tensors: parameters.adapters().tensors(),
             scale: lora.scale(),
             shape: &shape,
         }),
@@ -99,7 +99,7 @@ pub fn export(options: &ExportOptions) -> Result<()> {
         let text = format!("--merge: {} has no adapters", options.model.display());
         return Err(RunError::Refused(text));
     }
-    let folder = weights::adapters(&config, parameters.adapters()).filter(|_| !options.merge);
+    let folder = weights::adapters(&config, parameters.adapters().tensors()).filter(|_| !options.merge);
     let export = match folder {
         Some(model) => Export {
             kind: FolderKind::Adapters,

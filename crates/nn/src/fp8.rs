@@ -1,8 +1,14 @@
 //! The linear layers whose matmuls have operands in FP8.
 
-use autograd::ops::Fp8Recipe;
+use std::sync::Arc;
+
+use autograd::Weight;
+use autograd::ops::{Fp8Recipe, Fp8Weight, NormSettings};
 use device::DType;
 use glob::Pattern;
+use tensor::ops::fp8_linear::MULTIPLE;
+
+use crate::error::{NnError, Result};
 
 /// The role of a linear layer in a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,11 +32,15 @@ impl Fp8Layers {
     /// Chooses the layers whose names match one of the globs `layers`, or without one all but the first layer
     /// of a model and its head. Their gradients are cast to `gradients`, E4M3 or E5M2. Errors: an invalid
     /// glob, in a sentence.
-    pub fn new(recipe: Fp8Recipe, gradients: DType, layers: &[String]) -> Result<Self, String> {
+    pub fn new(recipe: Fp8Recipe, gradients: DType, layers: &[String]) -> std::result::Result<Self, String> {
         let pattern = |glob: &String| {
             Pattern::new(glob).map_err(|error| format!("\"{glob}\" is no glob: {}", error.msg))
         };
-        Ok(Fp8Layers { recipe, gradients, layers: layers.iter().map(pattern).collect::<Result<_, _>>()? })
+        Ok(Fp8Layers {
+            recipe,
+            gradients,
+            layers: layers.iter().map(pattern).collect::<std::result::Result<_, _>>()?,
+        })
     }
 
     /// Sharing of factors.
@@ -56,7 +66,7 @@ impl Fp8Layers {
 
     /// Checks that every glob matches one of `names`, those of all linear layers, and that without globs a
     /// layer may be chosen. Errors: a sentence.
-    pub fn check<'a>(&self, names: impl Iterator<Item = &'a str> + Clone) -> Result<(), String> {
+    pub fn check<'a>(&self, names: impl Iterator<Item = &'a str> + Clone) -> std::result::Result<(), String> {
         if self.layers.is_empty() && names.clone().count() < 2 {
             return Err(
                 "the model has no linear layer but the first or its head, so none multiplies in FP8".into()
@@ -68,5 +78,70 @@ impl Fp8Layers {
         let near = keys::nearest(&text.replace(['*', '?'], ""), names.clone());
         let hint = near.or(names.clone().next()).unwrap_or("none");
         Err(format!("\"{text}\" matches no linear layer, such as {hint}"))
+    }
+}
+
+/// The FP8 copies of the weights of a stage's linear layers.
+#[derive(Debug, Default)]
+pub struct Fp8Weights {
+    chosen: Option<Arc<Fp8Layers>>,
+    in_first_stage: bool,
+    layers: Vec<String>,
+    copies: Vec<Fp8Weight>,
+}
+
+impl Fp8Weights {
+    /// Returns an empty list for the layers that `chosen` chooses, of none without it; `in_first_stage` says
+    /// whether the stage is the model's first.
+    #[must_use]
+    pub fn new(chosen: Option<Arc<Fp8Layers>>, in_first_stage: bool) -> Self {
+        Fp8Weights { chosen, in_first_stage, ..Self::default() }
+    }
+
+    /// Makes the copies of the weight of the next linear layer, `layer`; `None` for a layer that multiplies
+    /// in the compute type. Errors: out of memory, sizes that FP8 does not have.
+    pub(crate) fn create(
+        &mut self,
+        layer: &str,
+        weight: &Weight,
+        role: LinearRole,
+    ) -> Result<Option<Fp8Weight>> {
+        let is_first = self.in_first_stage && self.layers.is_empty();
+        self.layers.push(layer.to_owned());
+        let Some(fp8) = self.chosen.as_ref().filter(|fp8| fp8.selects(layer, role, is_first)) else {
+            return Ok(None);
+        };
+        let values = weight.tensor();
+        let [outputs, inputs] = [values.shape().rows(), values.shape().columns()];
+        if ![outputs, inputs].iter().all(|size| size.is_multiple_of(MULTIPLE)) {
+            let text = format!(
+                "precision.fp8_layers: linear layer {layer} has {inputs} inputs and {outputs} outputs, and FP8 \
+                 needs multiples of {MULTIPLE}: choose layers without it"
+            );
+            return Err(NnError::Sizes(text));
+        }
+        let scope = values.device().module(&format!("{layer}.weight"));
+        let copies = Fp8Weight::new(values, fp8.recipe(), fp8.gradients())?;
+        drop(scope);
+        self.copies.push(copies.clone());
+        Ok(Some(copies))
+    }
+
+    /// Settings of a norm with this epsilon, which measures its results where FP8 matmuls read them.
+    #[must_use]
+    pub fn norm_settings(&self, epsilon: f32) -> NormSettings {
+        let measures = self.chosen.as_ref().is_some_and(|fp8| fp8.recipe() == Fp8Recipe::Tensorwise);
+        NormSettings { epsilon, measures }
+    }
+
+    /// Records that the weights may have changed, so that copies are cast again at their next use.
+    pub fn outdate(&self) {
+        self.copies.iter().for_each(Fp8Weight::outdate);
+    }
+
+    /// Names of all linear layers in the order of creation; one that uses another's weight is left out.
+    #[must_use]
+    pub fn linear_layers(&self) -> &[String] {
+        &self.layers
     }
 }

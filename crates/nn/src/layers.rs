@@ -1,5 +1,6 @@
 //! Layers: parameters, and the operators that use them.
 
+mod adapter;
 mod attention;
 mod batch_norm;
 mod block;

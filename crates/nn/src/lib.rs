@@ -65,12 +65,12 @@ pub use buffers::ModelBuffer;
 pub use error::{NnError, Result};
 pub use families::Families;
 pub use family::{Conditions, Examples, Family, MOST_EXTENT, MOST_LAYERS, ModelSpec, Searchable};
-pub use fp8::{Fp8Layers, LinearRole};
+pub use fp8::{Fp8Layers, Fp8Weights, LinearRole};
 pub use hugging_face::{
     AdapterConfig, FolderConfig, FolderKeys, FolderTensor, HuggingFaceConfig, HuggingFaceModel,
 };
 pub use init::Init;
-pub use lora::Lora;
+pub use lora::{Adapters, Lora};
 pub use model::{Input, Model, Stage};
 pub use parameters::{Parameter, ParameterId, Parameters, Use};
 pub use recompute::{Part, Recompute};

@@ -107,6 +107,24 @@ impl Lora {
     }
 }
 
+/// The adapters of a stage's linear layers.
+#[derive(Debug, Default)]
+pub struct Adapters {
+    tensors: Vec<FolderTensor>,
+}
+
+impl Adapters {
+    pub(crate) fn extend(&mut self, tensors: Vec<FolderTensor>) {
+        self.tensors.extend(tensors);
+    }
+
+    /// The matrices of all adapters in PEFT's format.
+    #[must_use]
+    pub fn tensors(&self) -> &[FolderTensor] {
+        &self.tensors
+    }
+}
+
 /// Returns whether `target` names a module: all of its name, the end, or a glob.
 fn is_target(target: &str, module: &str) -> bool {
     let is_end = || module.strip_suffix(target).is_some_and(|rest| rest.ends_with('.'));

@@ -1,23 +1,19 @@
 //! The parameters of a model, or of one stage of it, in the order in which its layers were built.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use autograd::ops::{self, Adapter, Fp8Recipe, Fp8Weight, NormSettings};
 use autograd::{UseId, Weight};
 use device::{Category, DType, Device, Element, Request};
-use tensor::ops::fp8_linear::MULTIPLE;
 use tensor::{Shape, Tensor};
 
 use crate::buffers::ModelBuffer;
 use crate::error::{NnError, Result};
-use crate::fp8::{Fp8Layers, LinearRole};
-use crate::hugging_face::FolderTensor;
+use crate::fp8::Fp8Weights;
 use crate::init::Init;
-use crate::lora::Lora;
-use crate::running_statistics::{ChannelStatistics, RunningStatistics};
+use crate::lora::Adapters;
+use crate::running_statistics::RunningStatistics;
 use crate::tuning::Tuning;
 
 /// Index into [`Parameters::list`].
@@ -62,12 +58,8 @@ pub struct Parameters {
     uses: Vec<Use>,
     buffers: Vec<ModelBuffer>,
     statistics: Rc<RunningStatistics>,
-    adapters: Vec<FolderTensor>,
-    fp8: Option<Arc<Fp8Layers>>,
-    /// Whether the next linear layer is the model's first.
-    is_first: bool,
-    linear_layers: Vec<String>,
-    fp8_weights: Vec<Fp8Weight>,
+    adapters: Adapters,
+    fp8: Fp8Weights,
 }
 
 impl Parameters {
@@ -83,19 +75,15 @@ impl Parameters {
             uses: Vec::new(),
             buffers: Vec::new(),
             statistics: Rc::default(),
-            adapters: Vec::new(),
-            fp8: None,
-            is_first: false,
-            linear_layers: Vec::new(),
-            fp8_weights: Vec::new(),
+            adapters: Adapters::default(),
+            fp8: Fp8Weights::default(),
         }
     }
 
     /// Returns the same list, in which the linear layers that `fp8` chooses get FP8 copies of their weights.
-    /// `is_first` says whether the list is of the model's first stage.
     #[must_use]
-    pub fn in_fp8(self, fp8: Option<Arc<Fp8Layers>>, is_first: bool) -> Self {
-        Parameters { fp8, is_first, ..self }
+    pub fn in_fp8(self, fp8: Fp8Weights) -> Self {
+        Parameters { fp8, ..self }
     }
 
     /// Returns the same list, in which only parameters that `tuning` selects will be trained.
@@ -127,75 +115,6 @@ impl Parameters {
         Ok(id)
     }
 
-    /// Makes the adapter of the linear layer `layer`, whose weight is `[outputs, inputs]`; `None` for a layer
-    /// without one. A starts like the weight of PyTorch's linear layers, B at zero. Errors: as for
-    /// [`Parameters::create`].
-    pub fn create_adapter(&mut self, layer: &str, [outputs, inputs]: [usize; 2]) -> Result<Option<Adapter>> {
-        let tuning = Arc::clone(&self.tuning);
-        let Some(lora) = tuning.lora() else { return Ok(None) };
-        let modules = lora.modules_of(layer, outputs);
-        if modules.is_empty() {
-            return Ok(None);
-        }
-        self.adapters.extend(lora.tensors(layer, inputs, &modules));
-        let parts: Vec<_> = modules.into_iter().map(|module| module.rows).collect();
-        let ([a, b], rows) = (Lora::names(layer), parts.iter().map(Range::len).sum::<usize>());
-        let a = self.create(&a, [parts.len() * lora.r, inputs], Init::uniform_fan_in(inputs))?;
-        let b = self.create(&b, [rows, lora.r], Init::Constant(0.0))?;
-        let site = format!("{layer}.lora_dropout");
-        let dropout = (lora.dropout > 0.0).then(|| ops::Dropout::new(self.seed, &site, lora.dropout));
-        Ok(Some(Adapter { a, b, parts, scale: lora.scale(), dropout }))
-    }
-
-    /// Makes the FP8 copies of the linear layer `layer`'s weight; `None` for a layer that multiplies in the
-    /// compute type. Errors: out of memory, sizes that FP8 does not have.
-    pub fn create_fp8(
-        &mut self,
-        layer: &str,
-        weight: &Weight,
-        role: LinearRole,
-    ) -> Result<Option<Fp8Weight>> {
-        let is_first = std::mem::take(&mut self.is_first);
-        self.linear_layers.push(layer.to_owned());
-        let Some(fp8) = self.fp8.as_ref().filter(|fp8| fp8.selects(layer, role, is_first)) else {
-            return Ok(None);
-        };
-        let [outputs, inputs] = [weight.tensor().shape().rows(), weight.tensor().shape().columns()];
-        if ![outputs, inputs].iter().all(|size| size.is_multiple_of(MULTIPLE)) {
-            let text = format!(
-                "precision.fp8_layers: linear layer {layer} has {inputs} inputs and {outputs} outputs, and FP8 \
-                 needs multiples of {MULTIPLE}: choose layers without it"
-            );
-            return Err(NnError::Sizes(text));
-        }
-        let scope = self.device.module(&format!("{layer}.weight"));
-        let copies = Fp8Weight::new(weight.tensor(), fp8.recipe(), fp8.gradients())?;
-        drop(scope);
-        self.fp8_weights.push(copies.clone());
-        Ok(Some(copies))
-    }
-
-    /// Settings of a norm with this epsilon, which measures its results where FP8 matmuls read them.
-    pub fn norm_settings(&self, epsilon: f32) -> NormSettings {
-        let measures = self.fp8.as_ref().is_some_and(|fp8| fp8.recipe() == Fp8Recipe::Tensorwise);
-        NormSettings { epsilon, measures }
-    }
-
-    /// Records that the weights may have changed, so that FP8 copies are cast again at their next use.
-    pub fn outdate_copies(&self) {
-        self.fp8_weights.iter().for_each(Fp8Weight::outdate);
-    }
-
-    /// Names of the linear layers in the order of creation; one that uses another's weight is left out.
-    pub fn linear_layers(&self) -> &[String] {
-        &self.linear_layers
-    }
-
-    /// The matrices of all adapters in PEFT's format.
-    pub fn adapters(&self) -> &[FolderTensor] {
-        &self.adapters
-    }
-
     /// Adds a use of an existing parameter, with its own gradient. Errors: no such parameter.
     pub fn reuse(&mut self, name: &str) -> Result<Weight> {
         let found = self.find(name);
@@ -225,18 +144,9 @@ impl Parameters {
         Ok(buffer)
     }
 
-    /// Adds running statistics of a batch norm with `channels` channels.
-    pub fn create_statistics(&mut self, norm: &str, channels: usize) -> ChannelStatistics {
-        self.statistics.add(norm, channels)
-    }
-
-    /// Makes the running statistics of all batch norms so far, and the buffers that are their parts. A model
-    /// calls it once, after its layers are built. Errors: out of memory, a name that exists.
-    pub fn allocate_statistics(&mut self) -> Result<()> {
-        if self.statistics.is_empty() {
-            return Ok(());
-        }
-        for buffer in self.statistics.allocate(&self.device)? {
+    /// Adds buffers that are parts of arrays. Errors: a name that exists.
+    pub(crate) fn register(&mut self, buffers: Vec<ModelBuffer>) -> Result<()> {
+        for buffer in buffers {
             self.check_new(buffer.name())?;
             self.buffers.push(buffer);
         }
@@ -244,8 +154,31 @@ impl Parameters {
     }
 
     /// The running statistics of the batch norms.
-    pub fn statistics(&self) -> &RunningStatistics {
+    pub fn statistics(&self) -> &Rc<RunningStatistics> {
         &self.statistics
+    }
+
+    /// The adapters of linear layers.
+    pub fn adapters(&self) -> &Adapters {
+        &self.adapters
+    }
+
+    pub(crate) fn adapters_mut(&mut self) -> &mut Adapters {
+        &mut self.adapters
+    }
+
+    /// The FP8 copies of weights.
+    pub fn fp8(&self) -> &Fp8Weights {
+        &self.fp8
+    }
+
+    pub(crate) fn fp8_mut(&mut self) -> &mut Fp8Weights {
+        &mut self.fp8
+    }
+
+    /// The choice of trained parameters.
+    pub(crate) fn tuning(&self) -> &Arc<Tuning> {
+        &self.tuning
     }
 
     fn check_new(&self, name: &str) -> Result<()> {

@@ -8,7 +8,6 @@ mod groups;
 mod lanes;
 mod options;
 mod reduction;
-mod tree;
 mod zero;
 
 pub use assignment::Assignment;
@@ -20,5 +19,4 @@ pub use lanes::Lanes;
 pub use options::{Reduction, ReductionOptions};
 pub(crate) use reduction::SinkPhase;
 pub use reduction::{GradientReduction, MicroBatchSink};
-pub use tree::{TreeSum, tree_sums};
 pub use zero::{OptimizerShards, ParameterShard, shards_optimizer};

@@ -1,4 +1,4 @@
-//! The grid of ranks, data parallelism with a reduction whose bits do not depend on the grid, and pipelines.
+//! Data parallelism with a reduction whose bits do not depend on the grid, and pipelines.
 //!
 //! The one idea: **a step's micro-batches are numbered, and so is the order in which their gradients are
 //! added.** Lane l of `lanes` owns a contiguous range of micro-batches; within a lane gradients add up in
@@ -7,25 +7,21 @@
 //! same order, for every number of ranks that divides the lanes.
 //!
 //! ```
-//! use parallel::{Axis, RankGrid};
-//! let grid = RankGrid::new(&[(Axis::Data, 2), (Axis::Pipeline, 2)], 3)?; // the last of 2 × 2 ranks
-//! assert_eq!(grid.group(Axis::Data).ranks, [1, 3]); // ranks with the same stage
+//! use parallel::data::Lanes;
+//! let lanes = Lanes::new(4, 8, 2)?; // 4 lanes of 8 micro-batches, on 2 ranks
+//! assert_eq!((lanes.local, lanes.micro_batches()), (2, 4));
 //! # Ok::<(), parallel::ParallelError>(())
 //! ```
 //!
 //! [`pipeline`] represents pipeline schedules as data that is generated, validated, simulated and drawn, and
-//! executes them. [`Planes`] gives the transports of a rank by axis.
+//! executes them.
 //!
 //! The crate does not know which model it runs.
 
 pub mod data;
 mod error;
-mod grid;
 pub mod pipeline;
-mod planes;
 mod shard;
 
 pub use error::{ParallelError, Result};
-pub use grid::{Axis, GridShape, Group, RankGrid};
-pub use planes::{PeerRegion, Planes};
 pub use shard::Shard;

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
+use collective::Axis;
 use tensor::Tensor;
 
 use crate::error::Result;
-use crate::grid::Axis;
 
 /// A contiguous part of a tensor that one rank owns.
 #[derive(Clone, Debug, PartialEq, Eq)]

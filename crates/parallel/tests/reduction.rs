@@ -4,13 +4,11 @@
 mod direct;
 
 use autograd::{GradientSink, UseId, Weight};
-use collective::{Communicator, DataPlane, PeerAccessOptions, threads};
+use collective::{Communicator, DataPlane, PeerAccessOptions, TreeSum, threads, tree_sums};
 use device::{Category, DType, Device, DeviceOptions, StreamKind};
 use half::bf16;
 use nn::{Init, Parameters};
-use parallel::data::{
-    GradientReduction, Lanes, Reduction, ReductionOptions, TreeSum, gather_sums, gather_weights, tree_sums,
-};
+use parallel::data::{GradientReduction, Lanes, Reduction, ReductionOptions, gather_sums, gather_weights};
 use parallel::{ParallelError, Result};
 use tensor::Tensor;
 

@@ -1,6 +1,7 @@
 //! Errors of planning.
 
 use autograd::AutogradError;
+use collective::CollectiveError;
 use config::ConfigError;
 use device::DeviceError;
 use nn::NnError;
@@ -61,4 +62,4 @@ macro_rules! from_below {
     };
 }
 
-from_below!(AutogradError, DeviceError, NnError, ParallelError, TensorError);
+from_below!(AutogradError, CollectiveError, DeviceError, NnError, ParallelError, TensorError);

@@ -1,7 +1,7 @@
 //! Parts shared by the page of a plan and the page of a run.
 
+use collective::{Axis, GridShape};
 use config::RunConfig;
-use parallel::{Axis, GridShape};
 use telemetry::report::{RankMemory, Tile};
 use telemetry::units::{bytes, grouped};
 

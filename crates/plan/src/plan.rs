@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use collective::{Communicator, OperationTraffic};
+use collective::{Axis, Communicator, OperationTraffic};
 use device::{Description, Device, DeviceOptions};
 use memory::Statistics;
-use parallel::Axis;
 use parallel::pipeline::PlanWork;
 use telemetry::step_trace::RunPart;
 use telemetry::units::grouped;

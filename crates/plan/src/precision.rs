@@ -7,10 +7,9 @@ use std::rc::Rc;
 
 use autograd::precision::PrecisionTable;
 use autograd::{Call, Direction, Observer, ObserverError, RECOMPUTE};
-use collective::Communicator;
+use collective::{Axis, Communicator};
 use config::RunConfig;
 use device::DType;
-use parallel::Axis;
 use tensor::Tensor;
 use worker::{Placement, Setup, Worker};
 

@@ -1,8 +1,8 @@
 //! The choice of a device for each rank, from the request and the present devices.
 
+use collective::GridShape;
 use device::Description;
 use device::cuda::{self, Found};
-use parallel::GridShape;
 
 use crate::error::{Result, RunError};
 use crate::startup::Startup;

@@ -76,7 +76,9 @@ fn of_folder(config: &RunConfig) -> Result<Option<Arc<dyn Weights>>> {
 /// The adapters that `lora.from` names.
 fn adapters_of_folder(config: &RunConfig) -> Result<Option<Arc<dyn Weights>>> {
     let Some(path) = &config.lora.from else { return Ok(None) };
-    let Some(model) = adapters(config, whole(config)?.parameters().adapters()) else { return Ok(None) };
+    let Some(model) = adapters(config, whole(config)?.parameters().adapters().tensors()) else {
+        return Ok(None);
+    };
     let weights = PretrainedModel::open_adapters(path, model);
     let weights = weights.map_err(|error| refused(config, "lora.from", &error.into()))?;
     Ok(Some(Arc::new(weights)))

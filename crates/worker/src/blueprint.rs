@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use autograd::{Mode, Tape};
+use collective::{Axis, RankGrid};
 use device::{DType, Description, Device, DeviceOptions};
 use nn::{Input, Model, Stage};
 use parallel::data::{BucketLayout, OptimizerShards};
 use parallel::pipeline::{Crossing, Schedule, StageLayout};
-use parallel::{Axis, RankGrid};
 use tensor::{Shape, Tensor};
 
 use crate::buffers::{BufferEntry, BufferList};
@@ -74,8 +74,8 @@ impl Blueprint {
             let model = build::model(config, &device, stage)?;
             add(&mut parameters, &mut by_name, number, &*model);
             shards.push(divide(config, &*model));
-            adapters.extend_from_slice(model.parameters().adapters());
-            linear_layers.extend_from_slice(model.parameters().linear_layers());
+            adapters.extend_from_slice(model.parameters().adapters().tensors());
+            linear_layers.extend_from_slice(model.parameters().fp8().linear_layers());
             if !stage.is_last() {
                 let output = forward(config, dataset, &*model, hidden.take())?;
                 let gradient = parameters.iter().any(|entry: &Entry| entry.trained);

@@ -9,7 +9,7 @@ use data::{ChatOptions, ChatSource, ChatTemplate, Component, Corpus, CorpusIdent
 use data::{ImageSource, Prefetcher, Slice, Source, Split, read_conversations};
 use data::{SyntheticKind, SyntheticOptions, SyntheticSource, TokenOptions, TokenSource, Tokenizer};
 use device::{DType, Device};
-use nn::{Examples, Model, Parameters, Recompute, Stage};
+use nn::{Examples, Fp8Weights, Model, Parameters, Recompute, Stage};
 use optim::{Decay, ScaleRule, Schedule};
 use sha2::{Digest, Sha256};
 use telemetry::units::grouped;
@@ -256,7 +256,7 @@ fn text_corpus(config: &RunConfig, patterns: &[String]) -> std::result::Result<C
 pub fn model(config: &RunConfig, device: &Device, stage: &Stage) -> Result<Box<dyn Model>> {
     let dtype = config.precision.weight_dtype();
     let parameters = Parameters::new(device, config.train.seed, dtype).tuned(Arc::clone(&config.tuning));
-    let parameters = parameters.in_fp8(config.fp8.clone(), stage.is_first());
+    let parameters = parameters.in_fp8(Fp8Weights::new(config.fp8.clone(), stage.is_first()));
     Ok(config.model.build(parameters, stage, recompute(config))?)
 }
 

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use collective::{Communicator, DataPlane, PeerAccess, PeerAccessOptions, SumKernels};
+use collective::{
+    Axis, Communicator, DataPlane, PeerAccess, PeerAccessOptions, Planes, RankGrid, SumKernels,
+};
 use device::{Backend, Device};
 use parallel::data::DataCollectives;
 use parallel::pipeline::{StagePart, stage_uses};
-use parallel::{Axis, Planes, RankGrid};
 use tensor::ops::tree;
 
 use crate::error::{Result, WorkerError};

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use collective::Communicator;
+use collective::{Axis, Communicator, Planes, RankGrid};
 use data::Prefetcher;
 use device::Device;
 use nn::Model;
 use parallel::pipeline::Executor;
-use parallel::{Axis, Planes, RankGrid};
 
 use crate::blueprint;
 use crate::build;

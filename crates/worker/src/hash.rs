@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use parallel::Axis;
+use collective::Axis;
 use sha2::{Digest, Sha256};
 use tensor::Tensor;
 

@@ -1,9 +1,9 @@
 //! Numbers of the micro-batches that a rank runs.
 
+use collective::{Axis, RankGrid};
 use config::RunConfig;
 use data::MicroBatchId;
 use parallel::data::Assignment;
-use parallel::{Axis, RankGrid};
 
 /// The numbers of the micro-batches of one walk through the schedule, and of those of later walks.
 #[derive(Clone, Copy, Debug)]

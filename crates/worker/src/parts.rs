@@ -1,11 +1,11 @@
 //! The stages of a rank: models and gradient buckets, and the norm of all gradients.
 
+use collective::{Axis, RankGrid};
 use device::Device;
 use nn::{Model, Stage};
 use optim::{GradientNorm, Slot};
 use parallel::data::{GradientReduction, Lanes, ReductionOptions};
 use parallel::pipeline::StagePart;
-use parallel::{Axis, RankGrid};
 use tensor::Tensor;
 
 use crate::blueprint::Blueprint;

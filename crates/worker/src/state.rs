@@ -12,11 +12,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use checkpoint::{Checkpoint, Snapshot, Target};
-use collective::ControlPlane;
+use collective::{Axis, ControlPlane};
 use device::DType;
 use nn::{Lora, Model};
 use optim::StateArray;
-use parallel::Axis;
 use system::numbers::megabytes_of;
 use system::pace::Pace;
 use tensor::{Shape, Tensor};

@@ -1,7 +1,7 @@
 //! The results of validation micro-batches, gathered from the ranks that computed them.
 
+use collective::{Axis, Planes};
 use parallel::data::Assignment;
-use parallel::{Axis, Planes};
 use tensor::ops::accuracy::COUNTS;
 
 use crate::error::Result;

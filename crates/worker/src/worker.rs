@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use autograd::Observer;
 use checkpoint::LossScale;
-use collective::Communicator;
+use collective::{Axis, Communicator, Planes, RankGrid};
 use config::RunConfig;
 use data::Prefetcher;
 use device::{Category, DType, Device, HostCopy, Mark, Request};
@@ -13,7 +13,6 @@ use nn::Model;
 use optim::{NamedState, Optimizer, ScaleRule, Schedule};
 use parallel::data::ParameterShard;
 use parallel::pipeline::{Executor, Skipped, StagePart, TiedGradient};
-use parallel::{Axis, Planes, RankGrid};
 use telemetry::GpuMonitor;
 use telemetry::step_trace::RunPart;
 use tensor::Tensor;

@@ -3,7 +3,7 @@
 use device::Region;
 
 /// A peer, and the region sent to it or received from it.
-pub(crate) type PeerRegion<'a> = (usize, Region<'a>);
+pub type PeerRegion<'a> = (usize, Region<'a>);
 
 /// Finds a receive that overlaps another region of the same exchange, and describes the overlap.
 ///

@@ -2,12 +2,11 @@
 
 use std::path::PathBuf;
 
-use collective::PeerMethod;
+use collective::{Axis, GridShape, PeerMethod};
 use keys::{Row, Takes, choice, section};
 use nn::MOST_LAYERS;
 use parallel::data::Reduction;
 use parallel::pipeline::ScheduleKind;
-use parallel::{Axis, GridShape};
 
 use super::train::Train;
 use crate::choices::{Overlap, PartitionPolicy, path_value, read_path};

@@ -1,9 +1,10 @@
 //! Accepted configurations, and their values.
 
+use collective::{Axis, GridShape};
+
 use super::super::*;
 use super::*;
 use nn::Examples;
-use parallel::{Axis, GridShape};
 use std::collections::BTreeSet;
 
 #[test]

@@ -10,8 +10,7 @@ pub use options::EvaluateOptions;
 
 use std::fmt;
 
-use collective::Communicator;
-use parallel::Axis;
+use collective::{Axis, Communicator};
 use serde::Serialize;
 use telemetry::Progress;
 use telemetry::progress::StepFigures;

@@ -3,11 +3,10 @@
 
 use std::time::Duration;
 
-use collective::Communicator;
+use collective::{Communicator, GridShape};
 use config::RunConfig;
 use data::{MicroBatch, Source, Tokenizer};
 use nn::Examples;
-use parallel::GridShape;
 use run::{Sample, Sampler};
 use worker::{Generator, GeneratorOptions, Placement, Worker, state};
 

@@ -4,8 +4,8 @@
 
 use std::time::{Duration, Instant};
 
+use collective::Axis;
 use data::Tokenizer;
-use parallel::Axis;
 use parallel::data::Assignment;
 use worker::{Generator, GeneratorOptions, Line};
 

@@ -1,7 +1,6 @@
 //! The memory of sampling: planned on Meta before anything is allocated, and compared afterwards.
 
-use collective::Communicator;
-use parallel::Axis;
+use collective::{Axis, Communicator};
 use serde::Serialize;
 use telemetry::units::bytes;
 use worker::{Generator, GeneratorBytes, GeneratorOptions, Setup};

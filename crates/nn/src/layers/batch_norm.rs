@@ -26,12 +26,24 @@ pub struct BatchNorm {
 
 impl BatchNorm {
     /// Registers `{name}.weight` (ones) and `{name}.bias` (zeros), both `[channels]`, and running statistics,
-    /// which [`Parameters::allocate_statistics`] makes. Errors: out of memory, a name that exists.
+    /// which [`BatchNorm::allocate_statistics`] makes. Errors: out of
+    /// memory, a name that exists.
     pub fn new(parameters: &mut Parameters, name: &str, channels: usize) -> Result<Self> {
         let weight = parameters.create(&format!("{name}.weight"), [channels], Init::Constant(1.0))?;
         let bias = parameters.create(&format!("{name}.bias"), [channels], Init::Constant(0.0))?;
-        let statistics = parameters.create_statistics(name, channels);
+        let statistics = parameters.statistics().add(name, channels);
         Ok(BatchNorm { name: name.to_owned(), weight, bias, statistics })
+    }
+
+    /// Allocates the running statistics of all batch norms of `parameters` so far, and registers the buffers
+    /// that are their parts. A model calls it once, after its layers are built. Errors: out of memory, a name
+    /// that exists.
+    pub fn allocate_statistics(parameters: &mut Parameters) -> Result<()> {
+        let statistics = parameters.statistics();
+        match statistics.is_empty() {
+            true => Ok(()),
+            false => statistics.allocate(parameters.device()).and_then(|buffers| parameters.register(buffers)),
+        }
     }
 
     /// Normalises `x [.., channels]`. Errors: another shape or type, out of memory.

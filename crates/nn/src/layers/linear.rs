@@ -4,7 +4,7 @@ use autograd::ops::{Adapter, Fp8Input, Fp8Linear, Fp8Weight};
 use autograd::{Tape, Var, Weight, ops};
 use tensor::ops::Activation;
 
-use super::{Layer, within};
+use super::{Layer, adapter, within};
 use crate::error::Result;
 use crate::fp8::LinearRole;
 use crate::init::Init;
@@ -79,8 +79,8 @@ impl Linear {
         role: LinearRole,
     ) -> Result<Self> {
         let weight = parameters.create(&format!("{name}.weight"), sizes, init)?;
-        let adapter = parameters.create_adapter(name, sizes)?;
-        let fp8 = parameters.create_fp8(name, &weight, role)?;
+        let adapter = adapter::create(parameters, name, sizes)?;
+        let fp8 = parameters.fp8_mut().create(name, &weight, role)?;
         Ok(Linear { name: name.to_owned(), weight, bias: None, activation, adapter, fp8 })
     }
 

@@ -11,14 +11,13 @@
 
 use std::ops::{Range, RangeBounds};
 
-use collective::DataPlane;
+use collective::{Axis, DataPlane};
 use device::{DType, Device, StreamKind};
 use nn::Parameters;
 use tensor::Tensor;
 
 use super::reduction::GradientReduction;
 use crate::error::Result;
-use crate::grid::Axis;
 use crate::shard::Shard;
 
 /// Gives every rank of `plane`, the world's, the complete `sums`, of which each element is nonzero on at most

@@ -6,12 +6,12 @@
 
 use std::ops::Range;
 
+use collective::Axis;
 use nn::Parameters;
 use tensor::Tensor;
 
 use super::buckets::{BucketLayout, BucketSlot};
 use crate::error::Result;
-use crate::grid::Axis;
 use crate::shard::Shard;
 
 /// Returns whether optimizer state is sharded over data-parallel ranks at this ZeRO stage.
@@ -120,7 +120,7 @@ mod tests {
     use tensor::ops::norm::CHUNK;
 
     use super::{BucketLayout, OptimizerShards, ParameterShard};
-    use crate::grid::Axis;
+    use collective::Axis;
 
     /// Creates parameters of these sizes, some of them with a second use.
     fn parameters(sizes: &[usize], reused: &[usize]) -> Parameters {

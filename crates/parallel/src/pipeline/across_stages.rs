@@ -4,14 +4,12 @@
 //! Both run on the reduce stream between events: they start after the compute work before them, and later
 //! compute work starts after them.
 
-use collective::CollectiveUse;
+use collective::{Axis, CollectiveUse, Planes, RankGrid};
 use device::{Category, DType, Request, StreamKind};
 use tensor::{Tensor, ops};
 
 use crate::data::between_compute;
 use crate::error::Result;
-use crate::grid::{Axis, RankGrid};
-use crate::planes::Planes;
 
 /// Returns the collectives and peers that stages use on the world's plane, so that exactly their connections
 /// are made before the first step; empty with one stage.
@@ -34,9 +32,9 @@ pub fn share_from_last(planes: &Planes, tensor: &Tensor) -> Result<()> {
     between_compute(tensor.device(), || {
         if stage == last {
             let sends: Vec<_> = (0..last).map(|stage| (stage, tensor.region())).collect();
-            planes.exchange(Axis::Pipeline, &sends, &[], StreamKind::Reduce)
+            Ok(planes.exchange(Axis::Pipeline, &sends, &[], StreamKind::Reduce)?)
         } else {
-            planes.receive(Axis::Pipeline, last, tensor.region(), StreamKind::Reduce)
+            Ok(planes.receive(Axis::Pipeline, last, tensor.region(), StreamKind::Reduce)?)
         }
     })
 }
@@ -63,7 +61,7 @@ pub fn add_tied(planes: &Planes, tied: TiedGradient, gradient: &Tensor) -> Resul
     let other = Tensor::empty(device, gradient.shape(), gradient.dtype(), request)?;
     between_compute(device, || {
         let (sends, receives) = ([(tied.peer, gradient.region())], [(tied.peer, other.region())]);
-        planes.exchange(tied.axis, &sends, &receives, StreamKind::Reduce)
+        Ok(planes.exchange(tied.axis, &sends, &receives, StreamKind::Reduce)?)
     })?;
     Ok(ops::add::into(gradient, &other)?)
 }

@@ -2,16 +2,16 @@
 //! holds exactly the received tensors that the loads predict.
 
 use autograd::{GradientSink, Mode, Tape, Var, ops};
-use collective::{Communicator, threads};
+use collective::{Axis, Communicator, Planes, RankGrid, threads};
 use device::{Category, DType, Device, DeviceOptions};
 use nn::layers::{Activation, Linear};
 use nn::{Init, Input, Model, Parameters};
+use parallel::ParallelError;
 use parallel::data::{GradientReduction, Lanes, MicroBatchSink, Reduction, ReductionOptions};
 use parallel::pipeline::{
     Action, ActionKind, ActionPart, Crossing, Executor, Feed, Held, Loads, Schedule, ScheduleKind, StagePart,
     loads,
 };
-use parallel::{Axis, ParallelError, Planes, RankGrid};
 use tensor::Tensor;
 
 use crate::shapes::schedule;

@@ -1,8 +1,8 @@
 //! Layouts of a step over ranks and micro-batches.
 
+use collective::{Axis, GridShape};
 use config::{Parallel, RecomputePolicy, RunConfig};
 use parallel::pipeline::ScheduleKind;
-use parallel::{Axis, GridShape};
 
 /// A distribution of a step's work over ranks and micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use parallel::Axis;
+use collective::Axis;
 use serde_json::{Value, json};
 use telemetry::GridSizes;
 use telemetry::table::aligned;

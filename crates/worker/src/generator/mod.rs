@@ -12,9 +12,8 @@ mod stage;
 use std::sync::Arc;
 
 use checkpoint::Target;
-use collective::Communicator;
+use collective::{Axis, Communicator, Planes, RankGrid};
 use device::{Category, DType, Device, Request};
-use parallel::{Axis, Planes, RankGrid};
 use tensor::Tensor;
 use tensor::ops::choose::{self, DRAW_ROWS, seen_words};
 

@@ -1,9 +1,9 @@
 //! Passes of a step through all stages, of which each rank computes its own.
 
 use autograd::{CachedPass, Mode, Pass, Tape, Var};
+use collective::{Axis, Planes, RankGrid};
 use device::{Category, Device, Request, StreamKind};
 use nn::Input;
-use parallel::{Axis, Planes, RankGrid};
 use tensor::Tensor;
 
 use super::lines::Line;

@@ -1,6 +1,6 @@
 //! The hashes of a rank's weights, optimizer state and gradients.
 
-use parallel::Axis;
+use collective::Axis;
 use parallel::data::ParameterShard;
 use telemetry::hashes::{HashedStep, Section};
 

@@ -6,8 +6,7 @@
 //! results are discarded, and the parameters are unchanged.
 
 use autograd::Mode;
-use collective::Communicator;
-use parallel::Planes;
+use collective::{Communicator, Planes};
 
 use super::Worker;
 use crate::error::Result;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::RangeBounds;
 
 use autograd::{LossScale, Mode};
+use collective::Axis;
 use device::nvtx::Range;
-use parallel::Axis;
 use parallel::data::{gather_rows, gather_sums, gather_weights};
 use parallel::pipeline::{StagePart, add_tied, share_from_last};
 use telemetry::Phase;
@@ -139,7 +139,7 @@ impl Worker {
 
     /// Lets weights be cast to FP8 at their first use in the passes to come.
     pub(super) fn outdate_copies(&self) {
-        self.parts.iter().for_each(|part| part.model.parameters().outdate_copies());
+        self.parts.iter().for_each(|part| part.model.parameters().fp8().outdate());
     }
 
     /// Names of the parameters of each of the rank's stages, by use.

@@ -74,7 +74,7 @@ impl ResNet {
         let (inputs, init) = (last.outputs(), Init::uniform_fan_in(last.outputs()));
         let head = || Linear::new(&mut parameters, "fc", inputs, sizes.classes, init, Activation::None);
         let head = stage.is_last().then(head).transpose()?;
-        parameters.allocate_statistics()?;
+        BatchNorm::allocate_statistics(&mut parameters)?;
         Ok(ResNet { parameters, stem, blocks: Stack::new(blocks), head })
     }
 

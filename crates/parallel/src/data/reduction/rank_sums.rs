@@ -1,11 +1,10 @@
 //! Sums of buckets over ranks.
 
-use collective::DataPlane;
+use collective::{DataPlane, TreeSum, shard, tree_sums};
 use device::{Category, DType, Device, Request, StreamKind};
 use tensor::Tensor;
 
 use crate::data::options::Reduction;
-use crate::data::tree::{TreeSum, shard, tree_sums};
 use crate::error::Result;
 
 /// Sums buckets over the ranks of a plane; does nothing on one rank.
@@ -81,7 +80,7 @@ impl RankSums {
             TreeSum { bucket: bucket.tensor, scratch, everywhere }
         });
         let sums: Vec<_> = sums.collect();
-        tree_sums(plane, &sums, over, STREAM)
+        Ok(tree_sums(plane, &sums, over, STREAM)?)
     }
 
     fn sum_by_library(&self, bucket: &Bucket<'_>, plane: &mut dyn DataPlane) -> Result<()> {

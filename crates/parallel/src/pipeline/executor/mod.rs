@@ -20,16 +20,15 @@ mod transit;
 use std::sync::Arc;
 
 use autograd::{Mode, Pass};
+use collective::{Axis, Planes, RankGrid};
 use device::{DType, Device};
 use nn::Model;
 use tensor::{Shape, Tensor};
 
 use crate::data::{GradientReduction, MicroBatchSink, SinkPhase};
 use crate::error::{ParallelError, Result};
-use crate::grid::{Axis, RankGrid};
 use crate::pipeline::action::{Action, ActionKind};
 use crate::pipeline::schedule::Schedule;
-use crate::planes::Planes;
 pub use repeats::{PlanWork, Skipped};
 use repeats::{Repeats, Repetition};
 use transit::{InTransit, Queues};

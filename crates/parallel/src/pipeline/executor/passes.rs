@@ -1,6 +1,7 @@
 //! Forward and backward passes of one micro-batch through one stage.
 
-use autograd::{Mode, Source, Tape, Var};
+use autograd::{Mode, Pass, Source, Tape, Var};
+use collective::Axis;
 use device::StreamKind;
 use nn::Input;
 use tensor::Tensor;
@@ -8,7 +9,6 @@ use tensor::Tensor;
 use super::transit::{Arrived, Live, Outgoing, Pending, Root};
 use super::{ActionPart, Feed, Walk};
 use crate::error::{ParallelError, Result};
-use crate::grid::Axis;
 use crate::pipeline::action::{Action, ActionKind};
 
 impl<F: Feed> Walk<'_, F> {
@@ -21,7 +21,7 @@ impl<F: Feed> Walk<'_, F> {
         }
         let batch = if first { Some(self.feed.inputs(action.micro_batch)?) } else { None };
         let targets = if last { Some(self.feed.targets(action.micro_batch)?) } else { None };
-        let pass = self.feed.pass(action)?;
+        let pass = Pass { planes: self.planes.handles(), ..self.feed.pass(action)? };
         let tape = Tape::new(&self.executor.device, self.mode).of(pass);
         let (input, leaf) = match batch {
             Some(batch) => (Input::Batch(batch), None),
@@ -98,7 +98,8 @@ impl<F: Feed> Walk<'_, F> {
         } else {
             let reduction = self.reductions.get_mut(stage).ok_or(ParallelError::Unsound { action })?;
             let reduces = reduction.reduces_next();
-            let mut sink = self.feed.sink(reduction.sink(&self.planes.along(Axis::Data)?), reduces);
+            let data = self.planes.along(Axis::Data).map_err(ParallelError::from)?;
+            let mut sink = self.feed.sink(reduction.sink(&data), reduces);
             let ran = match root {
                 Ok(loss) => tape.backward(loss, &mut *sink),
                 Err(seeds) => tape.backward_from(seeds, &mut *sink),
@@ -122,7 +123,8 @@ impl<F: Feed> Walk<'_, F> {
         self.feed.enter(action, ActionPart::Computing)?;
         let reduction = self.reductions.get_mut(stage).ok_or(ParallelError::Unsound { action })?;
         let reduces = reduction.reduces_next();
-        let mut sink = self.feed.sink(reduction.sink(&self.planes.along(Axis::Data)?), reduces);
+        let data = self.planes.along(Axis::Data).map_err(ParallelError::from)?;
+        let mut sink = self.feed.sink(reduction.sink(&data), reduces);
         let ran = weights.backward_weight(&mut *sink);
         drop(sink);
         ran.map_err(ParallelError::from)?;

@@ -1,12 +1,12 @@
 //! Transfers between stages.
 
+use collective::Axis;
 use device::{Category, Request, StreamKind};
 use tensor::Tensor;
 
 use super::transit::{Arrived, Outgoing};
 use super::{ActionPart, Feed, Walk};
 use crate::error::ParallelError;
-use crate::grid::Axis;
 use crate::pipeline::action::{Action, ActionKind};
 
 impl<F: Feed> Walk<'_, F> {
@@ -29,7 +29,9 @@ impl<F: Feed> Walk<'_, F> {
             Tensor::empty(device, crossing.shape, crossing.dtype, request).map_err(ParallelError::from)?;
         drop(scope);
         self.transit.note_allocation()?;
-        self.planes.receive(Axis::Pipeline, from, tensor.region(), StreamKind::Transfer)?;
+        self.planes
+            .receive(Axis::Pipeline, from, tensor.region(), StreamKind::Transfer)
+            .map_err(ParallelError::from)?;
         let event = device.record(StreamKind::Transfer).map_err(ParallelError::from)?;
         let queues = &mut self.queues[stage];
         let queue = if forward { &mut queues.inputs } else { &mut queues.gradients };
@@ -48,7 +50,9 @@ impl<F: Feed> Walk<'_, F> {
         };
         let Outgoing { tensor, computed } = queue.pop(action)?;
         self.executor.device.wait(StreamKind::Transfer, &computed).map_err(ParallelError::from)?;
-        self.planes.send(Axis::Pipeline, to, tensor.region(), StreamKind::Transfer)?;
+        self.planes
+            .send(Axis::Pipeline, to, tensor.region(), StreamKind::Transfer)
+            .map_err(ParallelError::from)?;
         Ok(self.transit.sent(tensor)?)
     }
 

@@ -3,11 +3,12 @@
 //! With peer access, ranks sum in one pass over each other's memory ([`DataPlane::sum_shared`]). Without it,
 //! they exchange shards, sum them in tree order in one pass, and gather the sums. The bits are the same.
 
-use collective::{DataPlane, SharedSum};
 use device::StreamKind;
 use tensor::{Tensor, ops};
 
+use crate::data::DataPlane;
 use crate::error::Result;
+use crate::peer_access::SharedSum;
 
 /// A bucket to be replaced by its sum over ranks, a balanced binary tree in rank order that is rounded to the
 /// dtype at every node. The bucket divides into one equal shard per rank.
@@ -37,9 +38,10 @@ pub fn tree_sums(
         return Ok(());
     }
     for TreeSum { bucket, scratch, everywhere } in sums {
-        exchange_and_add(plane, bucket, scratch, stream)?;
+        let own = shard(plane, bucket, plane.rank())?;
+        exchange_and_add(plane, bucket, (&own, &own), scratch, stream)?;
         if *everywhere {
-            plane.all_gather(shard(plane, bucket, plane.rank())?.region(), bucket.region(), stream)?;
+            plane.all_gather(own.region(), bucket.region(), stream)?;
         }
     }
     Ok(())
@@ -52,17 +54,30 @@ impl TreeSum<'_> {
     }
 }
 
-/// Sums this rank's shard in place.
+/// Writes this rank's shard of the sum of `input` over ranks to `output`, on `stream`, by the tree of
+/// [`TreeSum`]. `scratch` is a workspace as long as `input`. Errors: a failed collective.
+pub(crate) fn scatter_sum(
+    plane: &mut dyn DataPlane,
+    (input, output): (&Tensor, &Tensor),
+    scratch: &Tensor,
+    stream: StreamKind,
+) -> Result<()> {
+    let own = shard(plane, scratch, plane.rank())?;
+    own.copy_from_on(&shard(plane, input, plane.rank())?, stream)?;
+    exchange_and_add(plane, input, (&own, output), scratch, stream)
+}
+
+/// Sums this rank's shard: its own part, which may be overwritten, and those of the other ranks.
 fn exchange_and_add(
     plane: &mut dyn DataPlane,
-    bucket: &Tensor,
+    input: &Tensor,
+    (own, output): (&Tensor, &Tensor),
     scratch: &Tensor,
     stream: StreamKind,
 ) -> Result<()> {
     let (ranks, rank) = (plane.world_size(), plane.rank());
-    let own = shard(plane, bucket, rank)?;
     let peers = || (0..ranks).filter(|peer| *peer != rank);
-    let outgoing = peers().map(|peer| Ok((peer, shard(plane, bucket, peer)?))).collect::<Result<Vec<_>>>()?;
+    let outgoing = peers().map(|peer| Ok((peer, shard(plane, input, peer)?))).collect::<Result<Vec<_>>>()?;
     let incoming =
         peers().map(|peer| Ok((peer, shard(plane, scratch, peer)?))).collect::<Result<Vec<_>>>()?;
     let sends: Vec<_> = outgoing.iter().map(|(peer, tensor)| (*peer, tensor.region())).collect();
@@ -70,11 +85,14 @@ fn exchange_and_add(
     plane.exchange(&sends, &receives, stream)?;
     let mut sums = incoming.into_iter().map(|(_, tensor)| tensor).collect::<Vec<_>>();
     sums.insert(rank, own.clone());
-    Ok(ops::tree::into_on(&own, &sums, stream)?)
+    Ok(ops::tree::into_on(output, &sums, stream)?)
 }
 
 /// Returns shard `index` of a tensor that divides into one per rank.
-pub(super) fn shard(plane: &dyn DataPlane, tensor: &Tensor, index: usize) -> Result<Tensor> {
+///
+/// # Errors
+/// A rank that the plane does not have.
+pub fn shard(plane: &dyn DataPlane, tensor: &Tensor, index: usize) -> Result<Tensor> {
     let elements = tensor.elements() / plane.world_size();
     Ok(tensor.view(index * elements, [elements])?)
 }

@@ -9,14 +9,36 @@
 
 use std::fmt;
 
-use collective::{CollectiveUse, Communicator, ControlPlane, DataPlane, Observer, SharedPlane, Traffic};
 use device::{Region, StreamKind};
 
-use crate::error::{ParallelError, Result};
+use crate::communicator::Communicator;
+use crate::control::{ControlPlane, Observer};
+use crate::data::{CollectiveUse, DataPlane};
+use crate::error::{CollectiveError, Result};
 use crate::grid::{AXES, Axis, RankGrid};
+use crate::operands::PeerRegion;
+use crate::shared_plane::SharedPlane;
+use crate::traffic::Traffic;
 
-/// A region, and the coordinate of the peer that it is sent to or received from.
-pub type PeerRegion<'a> = (usize, Region<'a>);
+/// Handles to the planes of the axes along which a rank has others, for the operators of its passes.
+///
+/// The default is that of a rank alone.
+#[derive(Clone, Debug, Default)]
+pub struct AxisPlanes([Option<SharedPlane>; AXES]);
+
+impl AxisPlanes {
+    /// Returns the same handles, with the plane of an axis.
+    #[must_use]
+    pub fn with(mut self, axis: Axis, plane: SharedPlane) -> Self {
+        self.0[axis.index()] = (plane.world_size() > 1).then_some(plane);
+        self
+    }
+
+    /// The plane of this rank's group along an axis; `None` if the rank is alone there.
+    pub fn along(&self, axis: Axis) -> Option<&SharedPlane> {
+        self.0[axis.index()].as_ref()
+    }
+}
 
 /// The transports of one rank of a grid.
 ///
@@ -38,7 +60,7 @@ impl Planes {
     pub fn new(mut communicator: Communicator, grid: RankGrid) -> Result<Self> {
         if communicator.world_size() != grid.world_size() {
             let (ranks, size) = (communicator.world_size(), grid.world_size());
-            return Err(ParallelError::Grid(format!(
+            return Err(CollectiveError::Grid(format!(
                 "a grid of {size} ranks does not fit a world of {ranks}"
             )));
         }
@@ -85,7 +107,14 @@ impl Planes {
         if self.grid.size(axis) == self.grid.world_size() {
             return Ok(self.communicator.data.clone());
         }
-        Err(ParallelError::Grid(format!("ranks along the {} axis run no collectives", axis.name())))
+        Err(CollectiveError::Grid(format!("ranks along the {} axis run no collectives", axis.name())))
+    }
+
+    /// Handles to the planes of all axes that run collectives.
+    pub fn handles(&self) -> AxisPlanes {
+        let axes = Axis::ALL.into_iter().filter(|axis| axis.runs_collectives());
+        let planes = axes.filter_map(|axis| Some((axis, self.along(axis).ok()?)));
+        planes.fold(AxisPlanes::default(), |handles, (axis, plane)| handles.with(axis, plane))
     }
 
     /// Sends `region` to the rank at `coordinate` along an axis. May wait for the receive.
@@ -94,7 +123,7 @@ impl Planes {
     /// As for [`DataPlane::send`].
     pub fn send(&self, axis: Axis, coordinate: usize, region: Region<'_>, stream: StreamKind) -> Result<()> {
         let (mut plane, rank) = self.transfers(axis, coordinate);
-        Ok(plane.send(rank, region, stream)?)
+        plane.send(rank, region, stream)
     }
 
     /// Receives `region` from the rank at `coordinate` along an axis.
@@ -109,7 +138,7 @@ impl Planes {
         stream: StreamKind,
     ) -> Result<()> {
         let (mut plane, rank) = self.transfers(axis, coordinate);
-        Ok(plane.receive(rank, region, stream)?)
+        plane.receive(rank, region, stream)
     }
 
     /// Runs several sends and receives between ranks along an axis as one call.
@@ -130,7 +159,7 @@ impl Planes {
         let sends: Vec<_> = to.into_iter().zip(sends.iter().map(|(_, region)| *region)).collect();
         let receives: Vec<_> = from.into_iter().zip(receives.iter().map(|(_, region)| *region)).collect();
         let (mut plane, _) = self.transfers(axis, 0);
-        Ok(plane.exchange(&sends, &receives, stream)?)
+        plane.exchange(&sends, &receives, stream)
     }
 
     /// Returns the plane that carries transfers along an axis, and the rank number on it of a coordinate.

@@ -1,10 +1,17 @@
 //! The grid of ranks: its axes, their order and sizes, and the coordinates of every rank.
 //!
 //! All arithmetic on ranks is here.
+//!
+//! ```
+//! use collective::{Axis, RankGrid};
+//! let grid = RankGrid::new(&[(Axis::Data, 2), (Axis::Pipeline, 2)], 3)?; // the last of 2 × 2 ranks
+//! assert_eq!(grid.group(Axis::Data).ranks, [1, 3]); // ranks with the same stage
+//! # Ok::<(), collective::CollectiveError>(())
+//! ```
 
 use std::fmt;
 
-use crate::error::{ParallelError, Result};
+use crate::error::{CollectiveError, Result};
 
 /// Defines the axes in their order, the one that varies slowest first, each with its name.
 macro_rules! axes {
@@ -72,7 +79,7 @@ impl GridShape {
         let is_listed = |axis: Axis, list: &[(Axis, usize)]| list.iter().any(|(other, _)| *other == axis);
         let twice = (1..axes.len()).find(|index| is_listed(axes[*index].0, &axes[..*index]));
         if let Some(index) = twice {
-            return Err(ParallelError::Grid(format!("axis {} is listed twice", axes[index].0.name())));
+            return Err(CollectiveError::Grid(format!("axis {} is listed twice", axes[index].0.name())));
         }
         let others = Axis::ALL.into_iter().filter(|axis| !is_listed(*axis, axes)).map(|axis| (axis, 1));
         let mut shape = GridShape::of(|_| 1);
@@ -127,7 +134,7 @@ impl GridShape {
         if rank < self.world_size() && self.world_size() < usize::MAX {
             return Ok(RankGrid { shape: self, rank });
         }
-        Err(ParallelError::Grid(format!("rank {rank} is not one of {self} ranks")))
+        Err(CollectiveError::Grid(format!("rank {rank} is not one of {self} ranks")))
     }
 
     /// The product of some sizes, at most [`usize::MAX`].

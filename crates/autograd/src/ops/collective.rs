@@ -1,0 +1,119 @@
+//! Collectives among the ranks along an axis, as operators on variables.
+//!
+//! A gradient is that of the sum of all ranks' losses, so backward of a collective is its transpose: of a sum
+//! over ranks a sum over ranks, of a gather the scattered sum, of a scattered sum the gather, of a shift the
+//! shift back. Sums are added by the fixed tree of [`collective::tensors`], on every transport with the same
+//! bits. On a rank that is alone along the axis, each returns its operand and records nothing.
+
+use collective::{Axis, SharedPlane, tensors};
+use device::{Category, Request};
+use tensor::Tensor;
+
+use super::only;
+use crate::error::{AutogradError, Result};
+use crate::rule::{Rule, Saved};
+use crate::tape::{Tape, Var};
+
+/// A collective with one operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Collective {
+    /// [`all_reduce`].
+    AllReduce,
+    /// [`all_gather`].
+    AllGather,
+    /// [`reduce_scatter`].
+    ReduceScatter,
+    /// [`exchange`] by this many ranks.
+    Exchange(isize),
+}
+
+/// Backward of a collective.
+#[derive(Debug)]
+pub struct CollectiveRule {
+    collective: Collective,
+    plane: SharedPlane,
+}
+
+/// The sum of `x` over the ranks along `axis`, f32, bf16 or f16. Errors: out of memory; a failed collective.
+pub fn all_reduce(tape: &Tape, x: Var, axis: Axis) -> Result<Var> {
+    call(tape, Collective::AllReduce, x, axis)
+}
+
+/// The rows of `x [rows, ..]` of all ranks along `axis`, in rank order: `[ranks · rows, ..]`. Errors: out of
+/// memory; a failed collective.
+pub fn all_gather(tape: &Tape, x: Var, axis: Axis) -> Result<Var> {
+    call(tape, Collective::AllGather, x, axis)
+}
+
+/// This rank's part of the rows of the sum of `x [ranks · rows, ..]` over the ranks along `axis`:
+/// `[rows, ..]`, f32, bf16 or f16. Errors: rows that the ranks do not divide; out of memory; a failed
+/// collective.
+pub fn reduce_scatter(tape: &Tape, x: Var, axis: Axis) -> Result<Var> {
+    call(tape, Collective::ReduceScatter, x, axis)
+}
+
+/// `x` of the rank that is `shift` before this one along `axis`, where the first rank follows the last.
+/// Errors: out of memory; a failed collective.
+pub fn exchange(tape: &Tape, x: Var, axis: Axis, shift: isize) -> Result<Var> {
+    call(tape, Collective::Exchange(shift), x, axis)
+}
+
+fn call(tape: &Tape, collective: Collective, x: Var, axis: Axis) -> Result<Var> {
+    let Some(plane) = tape.pass().planes.along(axis) else { return Ok(x) };
+    let mut plane = plane.clone();
+    tape.begin(collective.operator())?;
+    let output = collective.run(x.tensor(), &mut plane, Category::Activation)?;
+    tape.record_one(&[x.source()], output, || CollectiveRule { collective, plane })
+}
+
+impl Collective {
+    const fn operator(self) -> &'static str {
+        match self {
+            Collective::AllReduce => "all_reduce",
+            Collective::AllGather => "all_gather",
+            Collective::ReduceScatter => "reduce_scatter",
+            Collective::Exchange(_) => "exchange",
+        }
+    }
+
+    /// The collective that computes the gradient.
+    const fn transpose(self) -> Self {
+        match self {
+            Collective::AllReduce => Collective::AllReduce,
+            Collective::AllGather => Collective::ReduceScatter,
+            Collective::ReduceScatter => Collective::AllGather,
+            Collective::Exchange(shift) => Collective::Exchange(-shift),
+        }
+    }
+
+    fn run(self, x: &Tensor, plane: &mut SharedPlane, category: Category) -> Result<Tensor> {
+        let request = Request::new(category, self.operator());
+        match self {
+            Collective::AllReduce => tensors::all_reduce(x, plane, request),
+            Collective::AllGather => tensors::all_gather(x, plane, request),
+            Collective::ReduceScatter => tensors::reduce_scatter(x, plane, request),
+            Collective::Exchange(shift) => tensors::shift(x, plane, shift, request),
+        }
+        .map_err(|source| AutogradError::Collective { operator: self.operator(), source })
+    }
+}
+
+impl Rule for CollectiveRule {
+    fn operator(&self) -> &'static str {
+        self.collective.operator()
+    }
+
+    fn saved(&self) -> Vec<Saved<'_>> {
+        Vec::new()
+    }
+
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        _wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let gradient = only(outputs)?;
+        let transpose = self.collective.transpose();
+        Ok(vec![Some(transpose.run(&gradient, &mut self.plane, Category::ActivationGradient)?)])
+    }
+}
