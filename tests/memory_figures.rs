@@ -111,8 +111,11 @@ fn memory_is_constant_over_steps() {
     for fresh in devices() {
         let device = fresh.device.clone();
         let mlp = five_layers(&device);
-        let slot =
-            |p: &nn::Parameter| Slot { name: p.name.clone(), weight: p.tensor.clone(), decay: p.decay };
+        let slot = |p: &nn::Parameter| Slot {
+            name: p.name.clone(),
+            weight: p.weight.tensor().unwrap(),
+            decay: p.decay,
+        };
         let slots: Vec<_> = mlp.parameters().list().iter().map(slot).collect();
         let rule = UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.0 };
         let optimizer = Optimizer::new(&device, &slots, rule).unwrap();

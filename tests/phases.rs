@@ -272,7 +272,11 @@ struct Look {
 
 impl Look {
     fn arriving(&self) -> usize {
-        self.parameters().list().iter().filter(|parameter| parameter.tensor.is_arriving()).count()
+        self.parameters()
+            .list()
+            .iter()
+            .filter(|parameter| parameter.weight.tensor().unwrap().is_arriving())
+            .count()
     }
 }
 

@@ -46,7 +46,7 @@ impl Model for Planting {
         if self.is_due(tape, PlantedAt::Weight) {
             let parameters = self.inner.parameters();
             let fc = parameters.list().iter().find(|p| p.name.ends_with("1.mlp_fc.weight")).unwrap();
-            ops::fill::constant(&fc.tensor.view(7, [1])?, self.value)?;
+            ops::fill::constant(&fc.weight.tensor().unwrap().view(7, [1])?, self.value)?;
         }
         self.inner.forward(tape, input)
     }

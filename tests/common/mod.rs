@@ -68,7 +68,12 @@ impl Recording {
     /// Sets every parameter to the recorded `{prefix}{name}`.
     pub(crate) fn load(&self, parameters: &Parameters, prefix: &str) {
         for parameter in parameters.list() {
-            parameter.tensor.set(&self.floats(&format!("{prefix}{}", parameter.name))).unwrap();
+            parameter
+                .weight
+                .tensor()
+                .unwrap()
+                .set(&self.floats(&format!("{prefix}{}", parameter.name)))
+                .unwrap();
         }
     }
 }

@@ -16,7 +16,7 @@ pub type Target = GradientTarget;
 pub trait GradientSink {
     /// Returns the target of the gradient of one use of `weight`: a tensor of its shape, in f32 or in the
     /// weight's type, of the same type for all uses.
-    fn target(&mut self, use_id: UseId, weight: &Tensor) -> Result<Target>;
+    fn target(&mut self, use_id: UseId, weight: &Weight) -> Result<Target>;
 
     /// Called when the gradient of this use is complete for this backward pass.
     fn ready(&mut self, use_id: UseId) -> Result<()>;
@@ -24,7 +24,7 @@ pub trait GradientSink {
 
 /// Returns the target of a weight's gradient; `None` for a frozen weight. Errors: the sink's.
 pub fn target(sink: &mut dyn GradientSink, weight: &Weight) -> Result<Option<Target>> {
-    weight.use_id().map(|use_id| sink.target(use_id, weight.tensor())).transpose()
+    weight.use_id().map(|use_id| sink.target(use_id, weight)).transpose()
 }
 
 /// Tells `sink` that a weight's gradient is complete, unless the weight is frozen. Errors: the sink's.
@@ -35,8 +35,8 @@ pub fn ready(sink: &mut dyn GradientSink, weight: &Weight) -> Result<()> {
 /// Returns a target for a gradient that is discarded, like `taken`, for kernels that compute both. Errors:
 /// out of memory.
 pub(crate) fn discarded(weight: &Weight, taken: &Target) -> Result<Target> {
-    let (like, request) = (weight.tensor(), Request::new(Category::Gradient, "discarded_gradient"));
-    let tensor = Tensor::empty(like.device(), like.shape(), taken.tensor.dtype(), request)?;
+    let request = Request::new(Category::Gradient, "discarded_gradient");
+    let tensor = Tensor::empty(weight.device(), weight.shape(), taken.tensor.dtype(), request)?;
     Ok(Target { tensor, accumulate: false })
 }
 
@@ -83,7 +83,7 @@ impl std::fmt::Debug for Gradients {
 }
 
 impl GradientSink for Gradients {
-    fn target(&mut self, use_id: UseId, like: &Tensor) -> Result<Target> {
+    fn target(&mut self, use_id: UseId, like: &Weight) -> Result<Target> {
         if let Some(tensor) = self.tensors.get(&use_id) {
             return Ok(Target { tensor: tensor.clone(), accumulate: true });
         }

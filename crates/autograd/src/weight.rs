@@ -1,7 +1,10 @@
-//! Parameters as operands of operators: a tensor and the number of its use.
+//! Parameters as operands of operators: values that may come and go, and the number of a use.
 
-use device::{Category, DType, Request};
-use tensor::{Tensor, ops};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use device::{Category, DType, Device, Request};
+use tensor::{Shape, Tensor, TensorError, ops};
 
 /// One use of one parameter in a model, numbered in the order in which the model's layers were built. A
 /// parameter with two uses has two numbers, each with its own gradient until the reduction over ranks is
@@ -9,41 +12,131 @@ use tensor::{Tensor, ops};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UseId(pub u32);
 
-/// The tensor of a parameter, at one of its uses. A frozen weight has no gradient.
+/// The values of a parameter, which may be gathered before a use and released after it. Clones share them.
+///
+/// Operators ask for the values whenever they run, in forward and again in backward, and keep none.
+#[derive(Clone, Debug)]
+pub struct WeightHandle(Rc<Storage>);
+
+#[derive(Debug)]
+struct Storage {
+    device: Device,
+    shape: Shape,
+    dtype: DType,
+    /// `None` while the values are released.
+    tensor: RefCell<Option<Tensor>>,
+}
+
+impl WeightHandle {
+    /// Returns a handle without values yet.
+    pub fn released(device: &Device, shape: Shape, dtype: DType) -> Self {
+        WeightHandle(Rc::new(Storage { device: device.clone(), shape, dtype, tensor: RefCell::new(None) }))
+    }
+
+    /// The values. Errors: they are released.
+    pub fn tensor(&self) -> tensor::Result<Tensor> {
+        self.0.tensor.borrow().clone().ok_or(TensorError::Released { shape: self.0.shape })
+    }
+
+    /// Gives the parameter its values. Errors: another shape or type.
+    pub fn fill(&self, tensor: Tensor) -> tensor::Result<()> {
+        let (operator, operand) = ("weight", "values");
+        if tensor.shape() != self.0.shape {
+            let (found, expected) = (tensor.shape(), self.0.shape.to_string());
+            return Err(TensorError::Shape { operator, operand, found, expected });
+        }
+        if tensor.dtype() != self.0.dtype {
+            let (found, expected) = (tensor.dtype(), self.0.dtype);
+            return Err(TensorError::DType { operator, operand, found, expected });
+        }
+        *self.0.tensor.borrow_mut() = Some(tensor);
+        Ok(())
+    }
+
+    /// Drops the values until the next [`WeightHandle::fill`].
+    pub fn release(&self) {
+        *self.0.tensor.borrow_mut() = None;
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.0.device
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> Shape {
+        self.0.shape
+    }
+
+    /// Type of the values.
+    pub fn dtype(&self) -> DType {
+        self.0.dtype
+    }
+
+    /// Number of values.
+    pub fn elements(&self) -> usize {
+        self.0.shape.elements()
+    }
+
+    /// Bytes of the values.
+    pub fn bytes(&self) -> usize {
+        self.elements() * self.0.dtype.bytes()
+    }
+}
+
+impl From<Tensor> for WeightHandle {
+    fn from(tensor: Tensor) -> Self {
+        let (device, shape, dtype) = (tensor.device().clone(), tensor.shape(), tensor.dtype());
+        WeightHandle(Rc::new(Storage { device, shape, dtype, tensor: RefCell::new(Some(tensor)) }))
+    }
+}
+
+/// A parameter at one of its uses. A frozen weight has no gradient.
 #[derive(Clone, Debug)]
 pub struct Weight {
-    tensor: Tensor,
+    handle: WeightHandle,
     use_id: Option<UseId>,
 }
 
 impl Weight {
-    /// Returns `tensor` at the use `use_id`.
-    pub fn new(tensor: Tensor, use_id: UseId) -> Self {
-        Weight { tensor, use_id: Some(use_id) }
+    /// Returns the parameter at the use `use_id`.
+    pub fn new(handle: impl Into<WeightHandle>, use_id: UseId) -> Self {
+        Weight { handle: handle.into(), use_id: Some(use_id) }
     }
 
-    /// Returns `tensor` as a frozen weight.
-    pub fn frozen(tensor: Tensor) -> Self {
-        Weight { tensor, use_id: None }
+    /// Returns the parameter as a frozen weight.
+    pub fn frozen(handle: impl Into<WeightHandle>) -> Self {
+        Weight { handle: handle.into(), use_id: None }
     }
 
-    /// The values.
-    pub fn tensor(&self) -> &Tensor {
-        &self.tensor
+    /// The values in the type that they are stored in. Errors: they are released.
+    pub fn stored(&self) -> tensor::Result<Tensor> {
+        self.handle.tensor()
     }
 
-    /// The values in `dtype`: the tensor itself if it has that type, else a copy. Operators take their
-    /// weights in the type of their operands, and again in backward, so that a copy lives as long as one
-    /// call: copies that are kept for backward would all exist at once. Errors: two half types, out of
-    /// memory.
+    /// The values in `dtype`: those stored if they have that type, else a copy. Operators take their weights
+    /// in the type of their operands, and again in backward, so that a copy lives as long as one call: copies
+    /// that are kept for backward would all exist at once. Errors: two half types, out of memory, released
+    /// values.
     pub fn values(&self, dtype: DType) -> tensor::Result<Tensor> {
-        if self.tensor.dtype() == dtype {
-            return Ok(self.tensor.clone());
+        let stored = self.stored()?;
+        if stored.dtype() == dtype {
+            return Ok(stored);
         }
         let request = Request::new(Category::Workspace, "autocast");
-        let copy = Tensor::empty(self.tensor.device(), self.tensor.shape(), dtype, request)?;
-        ops::cast::into(&self.tensor, &copy)?;
+        let copy = Tensor::empty(stored.device(), stored.shape(), dtype, request)?;
+        ops::cast::into(&stored, &copy)?;
         Ok(copy)
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        self.handle.device()
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> Shape {
+        self.handle.shape()
     }
 
     /// Number of the use; `None` for a frozen weight.

@@ -148,6 +148,9 @@ fn sums_have_the_bits_of_the_tree() {
                 let values: Vec<f32> = (0..7).map(wave).collect();
                 let wide = Tensor::from_host(device, &values, [7], Category::Input).unwrap();
                 let request = Request::new(Category::Input, "part");
+                if dtype == DType::F32 {
+                    return wide;
+                }
                 let cast = Tensor::empty(device, [7], dtype, request).unwrap();
                 tensor::ops::cast::into(&wide, &cast).unwrap();
                 cast

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use autograd::precision::{Arithmetic, Autocast, Operands, OperatorPrecision, PrecisionTable};
 use autograd::{Call, Direction, Gradients, Mode, Observer, ObserverError, Observers};
 use autograd::{Pass, Result, Tape, UseId, Var, Weight, ops};
+use collective::{Axis, AxisPlanes, Communicator};
 use device::{Category, DType, Device, DeviceOptions, bf16};
 use ops::{
     Adapter, BatchNorm, ConvolutionOptions, Dropout, FeedForwardWeights, GatedFeedForwardWeights,
@@ -86,6 +87,8 @@ const CALLS: &[(&str, Run)] = &[
         one(ops::adapted_linear(t, x, &weight, None, &adapter))
     }),
     ("add", |t, o| one(ops::add(t, o.x(t, &[4, 8]), o.x(t, &[4, 8])))),
+    ("all_gather", |t, o| one(ops::all_gather(t, o.x(t, &[4, 8]), Axis::Data))),
+    ("all_reduce", |t, o| one(ops::all_reduce(t, o.x(t, &[4, 8]), Axis::Data))),
     ("attention", |t, o| {
         let qkv = Qkv::Packed(o.x(t, &[1, 4, 96]));
         one(ops::attention(t, qkv, Heads::multi(1, 32), None, ops::AttentionMeasures::default()))
@@ -111,6 +114,7 @@ const CALLS: &[(&str, Run)] = &[
         let tokens = o.indices([2, 2], &[1, 0, 4, 2]);
         one(ops::embedding(t, &tokens, &table, Some(Positions::Learned(&positions))))
     }),
+    ("exchange", |t, o| one(ops::exchange(t, o.x(t, &[4, 8]), Axis::Data, 1))),
     ("feed_forward", |t, o| {
         let x = o.x(t, &[4, 8]);
         let (expand, project) = (o.weight(&[16, 8]), o.weight(&[8, 16]));
@@ -149,6 +153,7 @@ const CALLS: &[(&str, Run)] = &[
         let weights = QkNormWeights { query: o.weight(&[8]), key: o.weight(&[8]) };
         one(ops::qk_norm(t, qkv, heads, &weights, &o.rotary(), 1e-5))
     }),
+    ("reduce_scatter", |t, o| one(ops::reduce_scatter(t, o.x(t, &[4, 8]), Axis::Data))),
     ("reshape", |t, o| one(ops::reshape(t, o.x(t, &[4, 8]), [8, 4]))),
     ("residual_layer_norm", |t, o| {
         let (x, weight, bias) = (o.x(t, &[4, 8]), o.weight(&[8]), o.weight(&[8]));
@@ -207,7 +212,9 @@ fn autocast(table: PrecisionTable) -> Option<Arc<Autocast>> {
 fn results(operand: &Operand, run: Run, table: Option<PrecisionTable>) -> (Vec<Tensor>, &'static str) {
     let names = Rc::new(Names::default());
     let observers = Observers::new([Rc::<Names>::clone(&names) as Rc<dyn Observer>]);
-    let pass = Pass { autocast: table.and_then(autocast), observers, ..Pass::default() };
+    // Collectives are recorded where there are several ranks.
+    let planes = AxisPlanes::default().with(Axis::Data, Communicator::counted(0, 2).data);
+    let pass = Pass { autocast: table.and_then(autocast), planes, observers, ..Pass::default() };
     let tape = Tape::new(&operand.device, Mode::Train).of(pass);
     operand.made.replace(0);
     let outputs = run(&tape, operand).unwrap();

@@ -132,7 +132,7 @@ struct Watching {
 }
 
 impl GradientSink for Watching {
-    fn target(&mut self, use_id: UseId, weight: &Tensor) -> Result<Target> {
+    fn target(&mut self, use_id: UseId, weight: &Weight) -> Result<Target> {
         self.inner.target(use_id, weight)
     }
 

@@ -38,7 +38,8 @@ pub fn all_gather(x: &Tensor, plane: &mut dyn DataPlane, request: Request) -> Re
     Ok(output)
 }
 
-/// This rank's part of the rows of the sum of `x [ranks · rows, ..]` over ranks: `[rows, ..]`, f32, bf16 or f16.
+/// This rank's part of the rows of the sum of `x [ranks · rows, ..]` over ranks: `[rows, ..]`, f32, bf16 or
+/// f16.
 ///
 /// # Errors
 /// Rows that the ranks do not divide; out of memory; a failed collective.

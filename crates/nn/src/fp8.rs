@@ -111,8 +111,8 @@ impl Fp8Weights {
         let Some(fp8) = self.chosen.as_ref().filter(|fp8| fp8.selects(layer, role, is_first)) else {
             return Ok(None);
         };
-        let values = weight.tensor();
-        let [outputs, inputs] = [values.shape().rows(), values.shape().columns()];
+        let shape = weight.shape();
+        let [outputs, inputs] = [shape.rows(), shape.columns()];
         if ![outputs, inputs].iter().all(|size| size.is_multiple_of(MULTIPLE)) {
             let text = format!(
                 "precision.fp8_layers: linear layer {layer} has {inputs} inputs and {outputs} outputs, and FP8 \
@@ -120,8 +120,8 @@ impl Fp8Weights {
             );
             return Err(NnError::Sizes(text));
         }
-        let scope = values.device().module(&format!("{layer}.weight"));
-        let copies = Fp8Weight::new(values, fp8.recipe(), fp8.gradients())?;
+        let scope = weight.device().module(&format!("{layer}.weight"));
+        let copies = Fp8Weight::new(weight, fp8.recipe(), fp8.gradients())?;
         drop(scope);
         self.copies.push(copies.clone());
         Ok(Some(copies))

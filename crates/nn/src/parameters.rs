@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use autograd::{UseId, Weight};
+use autograd::{UseId, Weight, WeightHandle};
 use device::{Category, DType, Device, Element, Request};
 use tensor::{Shape, Tensor};
 
@@ -26,7 +26,7 @@ pub struct Parameter {
     /// The unique name, with the model's global layer numbers.
     pub name: String,
     /// Values, in the compute dtype.
-    pub tensor: Tensor,
+    pub weight: WeightHandle,
     /// Whether weight decay applies: to matrices, but not to biases and norms.
     pub decay: bool,
     /// Initial values.
@@ -109,7 +109,14 @@ impl Parameters {
         init.fill(&tensor, 0, self.seed, name)?;
         let decay = shape.dims().len() >= 2;
         let (name, trained) = (name.to_owned(), self.tuning.trains(name));
-        self.list.push(Parameter { name: name.clone(), tensor, decay, init, shared: false, trained });
+        self.list.push(Parameter {
+            name: name.clone(),
+            weight: tensor.into(),
+            decay,
+            init,
+            shared: false,
+            trained,
+        });
         let id = ParameterId(self.list.len() - 1);
         self.by_name.insert(name, id);
         Ok(id)
@@ -190,13 +197,13 @@ impl Parameters {
 
     /// Adds a use of a parameter; a frozen one has none.
     fn use_of(&mut self, parameter: ParameterId) -> Weight {
-        let Parameter { tensor, trained, .. } = &self.list[parameter.0];
+        let Parameter { weight, trained, .. } = &self.list[parameter.0];
         if !trained {
-            return Weight::frozen(tensor.clone());
+            return Weight::frozen(weight.clone());
         }
         let id = UseId(self.uses.len() as u32);
         self.uses.push(Use { id, parameter });
-        Weight::new(tensor.clone(), id)
+        Weight::new(weight.clone(), id)
     }
 
     /// Fills `target`, f32 or bf16, with the parameter's initial values from element `first` on; those of an
@@ -238,7 +245,7 @@ impl Parameters {
 
     /// Elements of all parameters, each counted once.
     pub fn elements(&self) -> usize {
-        self.list.iter().map(|p| p.tensor.elements()).sum()
+        self.list.iter().map(|p| p.weight.elements()).sum()
     }
 
     /// The parameters' device.

@@ -106,17 +106,17 @@ fn gradients_match_finite_differences() {
         assert_eq!(gradients.len(), parameters.list().len(), "{what}");
         for (parameter, gradient) in parameters.list().iter().zip(&gradients) {
             const STEP: f32 = 1e-2;
-            let start: Vec<f32> = parameter.tensor.to_vec().unwrap();
+            let start: Vec<f32> = parameter.weight.tensor().unwrap().to_vec().unwrap();
             let direction: Vec<f32> =
                 tensor(parameters.device(), "direction", [start.len()]).to_vec().unwrap();
             let at = |step: f32| {
                 let moved: Vec<f32> = start.iter().zip(&direction).map(|(s, d)| s + step * d).collect();
-                parameter.tensor.set(&moved).unwrap();
+                parameter.weight.tensor().unwrap().set(&moved).unwrap();
                 loss(&parameters, &forward).0
             };
             // Fourth order, so that the step is large enough for the rounding of f32 not to matter.
             let (near, far) = (at(STEP) - at(-STEP), at(2.0 * STEP) - at(-2.0 * STEP));
-            parameter.tensor.set(&start).unwrap();
+            parameter.weight.tensor().unwrap().set(&start).unwrap();
             let expected = (8.0 * near - far) / (12.0 * f64::from(STEP));
             let found: f64 = gradient.iter().zip(&direction).map(|(g, d)| f64::from(g * d)).sum();
             let size = gradient.iter().map(|g| f64::from(g * g)).sum::<f64>().sqrt();

@@ -175,7 +175,10 @@ fn losses_gradients_and_statistics_are_torchvisions() {
             build(&device, ResNetSizes { depth, classes, image_size: size, stem, ..IMAGE_NET }, dtype);
         let parameters = model.parameters();
         for parameter in parameters.list() {
-            set(&parameter.tensor, &initial(&parameter.name, parameter.tensor.shape().dims()));
+            set(
+                &parameter.weight.tensor().unwrap(),
+                &initial(&parameter.name, parameter.weight.shape().dims()),
+            );
         }
         parameters.statistics().keep(1).unwrap();
         let shape = [batch, size, size, 3];
@@ -249,11 +252,11 @@ fn initial_values_are_torchvisions() {
     let device = cpu();
     let model = build(&device, sizes, DType::F32);
     for parameter in model.parameters().list() {
-        let values = parameter.tensor.to_vec::<f32>().unwrap();
+        let values = parameter.weight.tensor().unwrap().to_vec::<f32>().unwrap();
         let mean = values.iter().map(|v| f64::from(*v)).sum::<f64>() / values.len() as f64;
         let variance =
             values.iter().map(|v| (f64::from(*v) - mean).powi(2)).sum::<f64>() / values.len() as f64;
-        let expected = match (parameter.tensor.shape().dims(), parameter.name.as_str()) {
+        let expected = match (parameter.weight.shape().dims(), parameter.name.as_str()) {
             ([out, height, width, _], _) => Some(2.0 / (out * height * width) as f64),
             (_, "fc.weight") => Some(1.0 / (3.0 * 256.0)),
             _ => None,

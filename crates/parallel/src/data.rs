@@ -8,6 +8,7 @@ mod groups;
 mod lanes;
 mod options;
 mod reduction;
+mod weight_bucket;
 mod zero;
 
 pub use assignment::Assignment;
@@ -19,4 +20,5 @@ pub use lanes::Lanes;
 pub use options::{Reduction, ReductionOptions};
 pub(crate) use reduction::SinkPhase;
 pub use reduction::{GradientReduction, MicroBatchSink};
+pub use weight_bucket::WeightBucket;
 pub use zero::{OptimizerShards, ParameterShard, shards_optimizer};

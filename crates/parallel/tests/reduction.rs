@@ -104,7 +104,7 @@ fn run(
     let lanes = Lanes::new(lanes, micro_batches, data)?;
     let options = options(lanes, &communicator, bucket_bytes, how);
     let mut reduction = GradientReduction::new(&device, &parameters, options)?;
-    communicator.data.share(&reduction.shared(&parameters), PeerAccessOptions::default())?;
+    share(&mut communicator, &reduction, &parameters)?;
     reduction.reduce_from(from);
     let each = micro_batches / data;
     for _ in 0..2 {
@@ -112,8 +112,8 @@ fn run(
             let mut sink = reduction.sink(&communicator.data);
             for weight in uses.iter().rev() {
                 let id = weight.use_id().unwrap();
-                let target = sink.target(id, weight.tensor()).unwrap();
-                let mut values = gradient(id.0, micro_batch, weight.tensor().elements());
+                let target = sink.target(id, weight).unwrap();
+                let mut values = gradient(id.0, micro_batch, weight.shape().elements());
                 if target.accumulate {
                     let sum = read(&target.tensor)?;
                     values.iter_mut().zip(&sum).for_each(|(v, sum)| *v += sum);
@@ -143,6 +143,18 @@ fn assemble<'a>(ranks: impl Iterator<Item = &'a (f32, Vec<OwnedPart>)>) -> Vec<V
         }
     }
     all.map(|values| values.into_iter().map(Option::unwrap).collect()).into()
+}
+
+/// Gives ranks access to each other's buckets and sharded weights.
+fn share(
+    communicator: &mut Communicator,
+    reduction: &GradientReduction,
+    parameters: &Parameters,
+) -> Result<()> {
+    let shared = reduction.shared(parameters)?;
+    let regions: Vec<_> = shared.iter().map(Tensor::region).collect();
+    communicator.data.share(&regions, PeerAccessOptions::default())?;
+    Ok(())
 }
 
 #[test]
@@ -204,12 +216,12 @@ fn every_rank_gets_the_weights_that_others_own() {
             let lanes = Lanes::new(ranks, ranks, ranks)?;
             let options = options(lanes, &communicator, 40_000, (Reduction::Tree, 1, DType::F32));
             let reduction = GradientReduction::new(&device, &parameters, options)?;
-            let weights: Vec<_> = parameters.list().iter().map(|p| p.tensor.clone()).collect();
+            let weights: Vec<_> = parameters.list().iter().map(|p| p.weight.tensor().unwrap()).collect();
             for owned in reduction.shards().own() {
                 let values: Vec<_> = owned.shard.range.clone().map(|i| mark(owned.parameter, i)).collect();
                 write(&owned.of(&weights[owned.parameter])?, &values)?;
             }
-            communicator.data.share(&reduction.shared(&parameters), PeerAccessOptions::default())?;
+            share(&mut communicator, &reduction, &parameters)?;
             gather_weights(&mut communicator.data, &reduction, &parameters, ..1)?;
             gather_weights(&mut communicator.data, &reduction, &parameters, 1..)?;
             // Groups arrive one by one; the first use of a weight waits for its whole group.
@@ -276,7 +288,7 @@ fn only_the_tree_among_several_ranks_shares() {
             let (parameters, _) = parameters(&device, DType::F32);
             let options = options(Lanes::new(2, 2, ranks)?, &communicator, 40_000, how);
             let reduction = GradientReduction::new(&device, &parameters, options)?;
-            let shares = !reduction.shared(&parameters).is_empty();
+            let shares = !reduction.shared(&parameters)?.is_empty();
             assert_eq!(shares, ranks > 1 && how.0 == Reduction::Tree, "{ranks} {how:?}");
             Ok(())
         };
@@ -313,7 +325,7 @@ fn missing_gradients_are_named() {
     let mut sink = reduction.sink(&communicator.data);
     for weight in uses.iter().filter(|weight| weight.use_id() != Some(UseId(2))) {
         let id = weight.use_id().unwrap();
-        sink.target(id, weight.tensor()).unwrap().tensor.zero().unwrap();
+        sink.target(id, weight).unwrap().tensor.zero().unwrap();
         sink.ready(id).unwrap();
     }
     let loss = Tensor::from_host(&device, &[0.0_f32], [1], Category::Activation).unwrap();

@@ -45,7 +45,7 @@ impl Work {
             let device = blueprint::meta(description)?;
             let model = build::model(config, &device, &stage)?;
             let list = model.parameters().list();
-            let parameters = list.iter().map(|one| (one.name.clone(), one.tensor.elements())).collect();
+            let parameters = list.iter().map(|one| (one.name.clone(), one.weight.elements())).collect();
             let total = |flops: [u64; 3]| flops.iter().sum::<u64>();
             layers.push(LayerWork {
                 forward: kept.flops[0] as f64 / samples,

@@ -22,6 +22,12 @@ pub enum TensorError {
         /// The expected shape or value.
         expected: String,
     },
+    /// Values of a weight that are not in memory now.
+    #[error("a weight {shape} was used while its values were released")]
+    Released {
+        /// The weight's shape.
+        shape: Shape,
+    },
     /// An operand of another type than the operator requires.
     #[error("{operator}: {operand} is {found}, expected {expected}")]
     DType {

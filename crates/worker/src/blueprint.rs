@@ -210,8 +210,8 @@ fn add(parameters: &mut Vec<Entry>, by_name: &mut BTreeMap<String, usize>, stage
     for (number, parameter) in model.parameters().list().iter().enumerate() {
         let position = *by_name.entry(parameter.name.clone()).or_insert(parameters.len());
         if position == parameters.len() {
-            let (name, tensor, trained) = (parameter.name.clone(), &parameter.tensor, parameter.trained);
-            let (shape, dtype) = (tensor.shape(), tensor.dtype());
+            let (name, weight, trained) = (parameter.name.clone(), &parameter.weight, parameter.trained);
+            let (shape, dtype) = (weight.shape(), weight.dtype());
             parameters.push(Entry { name, shape, dtype, trained, holders: Vec::new() });
         }
         parameters[position].holders.push((stage, number));

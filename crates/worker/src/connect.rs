@@ -8,6 +8,7 @@ use collective::{
 use device::{Backend, Device};
 use parallel::data::DataCollectives;
 use parallel::pipeline::{StagePart, stage_uses};
+use tensor::Tensor;
 use tensor::ops::tree;
 
 use crate::error::{Result, WorkerError};
@@ -57,15 +58,18 @@ pub(crate) fn share(
     config: &RunConfig,
 ) -> Result<bool> {
     let Some(method) = config.parallel.peer_access else { return Ok(false) };
-    let regions = parts.iter().flat_map(|part| part.reduction.shared(part.model.parameters()));
-    let regions: Vec<_> = regions.collect();
-    if device.backend() != Backend::Cuda || regions.is_empty() {
+    let mut shared = Vec::new();
+    for part in parts {
+        shared.extend(part.reduction.shared(part.model.parameters())?);
+    }
+    if device.backend() != Backend::Cuda || shared.is_empty() {
         return Ok(false);
     }
     // Memory is not mapped while work is running.
     device.synchronize()?;
     let sums = SumKernels { kernel: tree::kernel, blocks: tree::blocks, threads: tree::THREADS };
     let options = PeerAccessOptions { blocks: config.parallel.peer_blocks, method, sums: Some(sums) };
+    let regions: Vec<_> = shared.iter().map(Tensor::region).collect();
     let mut plane = planes.along(Axis::Data)?;
     let sharing = device.connecting(|| Ok::<_, WorkerError>(plane.share(&regions, options)?))?;
     match &sharing {

@@ -19,7 +19,7 @@ const PIECE: usize = 1 << 18;
 ///
 /// Errors: weights that should be equal on several ranks differ, named with the first such rank.
 pub fn agreed_hash(worker: &mut Worker) -> Result<String> {
-    let masters = state::masters(worker);
+    let masters = state::masters(worker)?;
     let one_stage = worker.grid().size(Axis::Pipeline) == 1;
     if one_stage && masters.iter().all(Array::is_replicated) {
         let masters = masters.iter().filter_map(|array| Some((array.name.as_str(), array.whole()?)));
@@ -28,10 +28,11 @@ pub fn agreed_hash(worker: &mut Worker) -> Result<String> {
     }
     // No rank has all masters, but every rank of a stage has the weights rounded from them.
     let in_use = || worker.models().flat_map(|model| model.parameters().list());
-    let named = |parameter: &'_ nn::Parameter| (parameter.name.clone(), parameter.tensor.clone());
-    let all: Vec<_> = in_use().map(named).collect();
+    let named = |parameter: &'_ nn::Parameter| Ok((parameter.name.clone(), parameter.weight.tensor()?));
+    let all = in_use().map(named).collect::<Result<Vec<_>>>()?;
     let mut hashes = vec![(format!("stage.{}", worker.grid().coordinate(Axis::Pipeline)), hash_of(&all)?)];
     for copied in in_use().filter(|parameter| parameter.shared).map(named) {
+        let copied = copied?;
         hashes.push((copied.0.clone(), hash_of(&[copied])?));
     }
     let hashes: Vec<_> = hashes.iter().map(|(name, hash)| (name.as_str(), hash.as_str())).collect();

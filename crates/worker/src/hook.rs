@@ -5,11 +5,10 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use autograd::{GradientSink, Target, UseId};
+use autograd::{GradientSink, Target, UseId, Weight};
 use device::{Device, ModuleObserver};
 use memory::Statistics;
 use nn::Model;
-use tensor::Tensor;
 
 type Wrap = dyn Fn(Box<dyn Model>) -> Box<dyn Model> + Send + Sync;
 
@@ -168,7 +167,7 @@ pub(crate) struct HookedSink<'a> {
 }
 
 impl GradientSink for HookedSink<'_> {
-    fn target(&mut self, use_id: UseId, weight: &Tensor) -> autograd::Result<Target> {
+    fn target(&mut self, use_id: UseId, weight: &Weight) -> autograd::Result<Target> {
         self.sink.target(use_id, weight)
     }
 

@@ -70,10 +70,10 @@ pub fn build(device: &Device, config: &RunConfig, parts: &[StagePart]) -> Result
     for StagePart { model, reduction } in parts {
         for owned in reduction.shards().own() {
             firsts.push(owned.shard.range.start);
-            let nn::Parameter { name, tensor, decay, .. } = &model.parameters().list()[owned.parameter];
+            let nn::Parameter { name, weight, decay, .. } = &model.parameters().list()[owned.parameter];
             let decay = *decay || config.optim.decay_norms;
-            members.push(group_of(&groups, name, tensor.shape()));
-            slots.push(Slot { name: name.clone(), weight: owned.of(tensor)?, decay });
+            members.push(group_of(&groups, name, weight.shape()));
+            slots.push(Slot { name: name.clone(), weight: owned.of(&weight.tensor()?)?, decay });
         }
     }
     let first = parts.first().map_or(0, |part| first_pieces(&part.reduction));

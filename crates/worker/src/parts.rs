@@ -96,8 +96,9 @@ impl ModelNorm {
             parts.iter().zip(blueprint.stages_of(grid.coordinate(Axis::Pipeline)))
         {
             for (owned, gradient) in reduction.shards().own().iter().zip(reduction.gradients()) {
-                let nn::Parameter { name, tensor, decay, .. } = &model.parameters().list()[owned.parameter];
-                slots.push(Slot { name: name.clone(), weight: owned.of(tensor)?, decay: *decay });
+                let nn::Parameter { name, weight, decay, .. } = &model.parameters().list()[owned.parameter];
+                let weight = owned.of(&weight.tensor()?)?;
+                slots.push(Slot { name: name.clone(), weight, decay: *decay });
                 // Only the first copy of a tied parameter counts.
                 if let Some((index, true)) = blueprint.find(stage, owned.parameter) {
                     positions.push((index, owned.shard.range.start));

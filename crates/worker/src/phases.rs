@@ -4,13 +4,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use autograd::{AutogradError, GradientSink, Target, UseId};
+use autograd::{AutogradError, GradientSink, Target, UseId, Weight};
 use device::nvtx::Range;
 use device::{Device, Mark};
 use memory::Usage;
 use telemetry::step_trace::{MICRO_BATCH, STAGE};
 use telemetry::{Phase, PhaseCounter, PhaseTimes, RankStep};
-use tensor::Tensor;
 
 use crate::error::Result;
 use crate::operator_timer::OperatorTimer;
@@ -259,7 +258,7 @@ pub struct PhaseSink<'a, S> {
 }
 
 impl<S: GradientSink> GradientSink for PhaseSink<'_, S> {
-    fn target(&mut self, use_id: UseId, weight: &Tensor) -> autograd::Result<Target> {
+    fn target(&mut self, use_id: UseId, weight: &Weight) -> autograd::Result<Target> {
         self.sink.target(use_id, weight)
     }
 

@@ -55,16 +55,16 @@ type Kept = BTreeMap<(usize, String), Tensor>;
 
 /// Returns every parameter's master weights under the parameter's name, in the order of the whole model. A
 /// parameter that is frozen, or used in f32, is its own master.
-pub fn masters(worker: &Worker) -> Vec<Array> {
+pub fn masters(worker: &Worker) -> Result<Vec<Array>> {
     masters_among(worker, &kept(worker))
 }
 
-fn masters_among(worker: &Worker, kept: &Kept) -> Vec<Array> {
+fn masters_among(worker: &Worker, kept: &Kept) -> Result<Vec<Array>> {
     let entries = worker.blueprint().parameters.iter().enumerate();
     // Weights that are their own masters are whole on every rank of the stage.
     let master = entries.map(|(position, entry)| match is_own_master(entry.trained, entry.dtype) {
         true => whole_weight(worker, position),
-        false => array(worker, position, StateArray::master(&entry.name), kept),
+        false => Ok(array(worker, position, StateArray::master(&entry.name), kept)),
     });
     master.collect()
 }
@@ -75,16 +75,16 @@ fn is_own_master(trained: bool, dtype: DType) -> bool {
 }
 
 /// Returns the masters, then the optimizer's other tensors.
-pub(crate) fn arrays(worker: &Worker) -> Vec<Array> {
+pub(crate) fn arrays(worker: &Worker) -> Result<Vec<Array>> {
     let kept = kept(worker);
-    let mut all = masters_among(worker, &kept);
+    let mut all = masters_among(worker, &kept)?;
     let config = &worker.setup().config;
     let entries = worker.blueprint().parameters.iter().enumerate();
     for (position, entry) in entries.filter(|(_, entry)| entry.trained) {
         let states = optimizer::state_arrays(config, &entry.name, entry.shape).into_iter();
         all.extend(states.map(|state| array(worker, position, state, &kept)));
     }
-    all
+    Ok(all)
 }
 
 fn kept(worker: &Worker) -> Kept {
@@ -103,11 +103,12 @@ fn rank_of(worker: &Worker, replica: usize, stage: usize) -> usize {
     worker.grid().rank_at(&[(Axis::Data, replica), (Axis::Pipeline, stage_rank)])
 }
 
-fn whole_weight(worker: &Worker, position: usize) -> Array {
+fn whole_weight(worker: &Worker, position: usize) -> Result<Array> {
     let (entry, (stage, parameter)) = (&worker.blueprint().parameters[position], holder(worker, position));
-    let own = worker.model(stage).map(|model| model.parameters().list()[parameter].tensor.clone());
+    let own = worker.model(stage).map(|model| model.parameters().list()[parameter].weight.tensor());
     let sources = vec![(rank_of(worker, 0, stage), 0..entry.shape.elements())];
-    Array { name: entry.name.clone(), dtype: entry.dtype, shape: entry.shape, sources, replicated: true, own }
+    let (name, own) = (entry.name.clone(), own.transpose()?);
+    Ok(Array { name, dtype: entry.dtype, shape: entry.shape, sources, replicated: true, own })
 }
 
 /// Returns an array that optimizers keep for a parameter.
@@ -126,38 +127,40 @@ fn array(worker: &Worker, position: usize, state: StateArray, kept: &Kept) -> Ar
 
 /// Returns the tensors of this rank into which a checkpoint is read: everything that the rank holds, copies
 /// of tied weights included.
-fn targets(worker: &Worker) -> Vec<Target> {
+fn targets(worker: &Worker) -> Result<Vec<Target>> {
     let mut targets = Vec::new();
     for model in worker.models() {
-        let own = |of: &&nn::Parameter| is_own_master(of.trained, of.tensor.dtype());
-        targets.extend(model.parameters().list().iter().filter(own).map(whole_parameter));
+        let own = |of: &&nn::Parameter| is_own_master(of.trained, of.weight.dtype());
+        for parameter in model.parameters().list().iter().filter(own) {
+            targets.push(whole_parameter(parameter)?);
+        }
     }
     targets.extend(worker.optimizer_state().filter_map(|(stage, owned, state)| {
         let parameter = &worker.model(stage)?.parameters().list()[owned.parameter];
-        let shape = state.array.shape(parameter.tensor.shape());
+        let shape = state.array.shape(parameter.weight.shape());
         let first = state.array.range(owned.shard.range.clone()).start;
         let StateArray { name, dtype, .. } = state.array;
         Some(Target { name, dtype, shape, first, tensor: state.tensor.clone() })
     }));
     targets.extend(worker.models().flat_map(|model| model.buffers()).map(whole_buffer));
-    targets
+    Ok(targets)
 }
 
 /// Returns the [`targets`] that are master weights or buffers.
-fn weight_targets(worker: &Worker) -> Vec<Target> {
+fn weight_targets(worker: &Worker) -> Result<Vec<Target>> {
     let parameters = worker.models().flat_map(|model| model.parameters().list());
     let buffers = worker.models().flat_map(|model| model.buffers());
     let names = parameters.map(|parameter| parameter.name.clone());
     let names: BTreeSet<_> = names.chain(buffers.map(|buffer| buffer.name().to_owned())).collect();
-    let mut all = targets(worker);
+    let mut all = targets(worker)?;
     all.retain(|target| names.contains(&target.name));
-    all
+    Ok(all)
 }
 
 /// Returns the weights of this rank that are rounded copies of their masters, as targets of the masters.
-fn rounded_targets(worker: &Worker) -> Vec<Target> {
+fn rounded_targets(worker: &Worker) -> Result<Vec<Target>> {
     let parameters = worker.models().flat_map(|model| model.parameters().list());
-    let rounded = parameters.filter(|of| !is_own_master(of.trained, of.tensor.dtype()));
+    let rounded = parameters.filter(|of| !is_own_master(of.trained, of.weight.dtype()));
     rounded.map(whole_parameter).collect()
 }
 
@@ -172,8 +175,8 @@ fn pieces(target: &Target) -> Result<Vec<Target>> {
 }
 
 /// Returns a target that reads a whole array of master weights into the parameter of its name.
-fn whole_parameter(parameter: &nn::Parameter) -> Target {
-    Target::whole(parameter.name.clone(), DType::F32, parameter.tensor.clone())
+fn whole_parameter(parameter: &nn::Parameter) -> Result<Target> {
+    Ok(Target::whole(parameter.name.clone(), DType::F32, parameter.weight.tensor()?))
 }
 
 /// Returns a target that reads a whole array into the buffer of its name.
@@ -203,7 +206,8 @@ pub fn buffers(worker: &Worker) -> Vec<Array> {
 /// Reads a model's parameters and buffers. Errors: weights that cannot be read or belong to another model.
 pub fn load_model(model: &dyn Model, weights: &dyn Weights) -> Result<()> {
     let parameters = model.parameters().list().iter().map(whole_parameter);
-    let all = parameters.chain(model.buffers().iter().map(whole_buffer)).collect();
+    let buffers = model.buffers().iter().map(whole_buffer).map(Ok);
+    let all = parameters.chain(buffers).collect::<Result<Vec<_>>>()?;
     weights.load(&mut with_progress(all, weights.path()))
 }
 
@@ -222,8 +226,8 @@ fn with_progress(targets: Vec<Target>, path: &Path) -> impl Iterator<Item = Targ
 
 /// Returns the arrays of a checkpoint: those in f32, which precede the losses, and all others, the longest
 /// element types first, which aligns every array of the file to its elements.
-fn saved(worker: &Worker) -> [Vec<Array>; 2] {
-    let mut all = arrays(worker);
+fn saved(worker: &Worker) -> Result<[Vec<Array>; 2]> {
+    let mut all = arrays(worker)?;
     if worker.setup().base.is_some() {
         let frozen = worker.blueprint().parameters.iter().filter(|entry| !entry.trained);
         let frozen: BTreeSet<_> = frozen.map(|entry| entry.name.as_str()).collect();
@@ -233,14 +237,14 @@ fn saved(worker: &Worker) -> [Vec<Array>; 2] {
     let mut after = buffers(worker);
     after.extend(narrow);
     after.sort_by_key(|array| Reverse(array.dtype.bytes()));
-    [before, after]
+    Ok([before, after])
 }
 
 impl Worker {
     /// Copies the state to the host of this rank, rank 0, piece by piece; allocates nothing on the device.
     /// The other ranks call [`Worker::contribute`]. Errors: those of the device and the transport.
     pub fn take_snapshot(&mut self, snapshot: &mut Snapshot, losses: &[f32]) -> Result<()> {
-        let [before, after] = saved(self);
+        let [before, after] = saved(self)?;
         let all: usize = before.iter().chain(&after).map(Array::bytes).sum();
         snapshot.reserve(all + size_of_val(losses));
         for array in before {
@@ -260,7 +264,7 @@ impl Worker {
         if self.device().is_meta() {
             return Ok(());
         }
-        saved(self).into_iter().flatten().try_for_each(|array| array.bring(self, &mut []))
+        saved(self)?.into_iter().flatten().try_for_each(|array| array.bring(self, &mut []))
     }
 
     /// Loads the state with which the run starts. Every rank reads its own part. Errors: weights that cannot
@@ -270,7 +274,7 @@ impl Worker {
             Start::Drawn => Ok(()),
             Start::Weights(weights) => {
                 // Adapters that are not there start as in any run.
-                let mut targets = weight_targets(self);
+                let mut targets = weight_targets(self)?;
                 targets.retain(|target| weights.has(&target.name) || !Lora::is_adapter(&target.name));
                 self.take(&*weights, targets)
             }
@@ -281,7 +285,7 @@ impl Worker {
     /// Restores all state from a checkpoint. Errors: as for [`Worker::begin`].
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
         let weights = Layered::new(Arc::new(checkpoint.clone()), self.setup().base.clone());
-        self.take(&weights, targets(self))?;
+        self.take(&weights, targets(self)?)?;
         checkpoint.loss_scale().map_or(Ok(()), |scale| self.set_loss_scale(scale))?;
         self.set_updates(checkpoint.updates())
     }
@@ -289,7 +293,7 @@ impl Worker {
     /// Reads `targets`, and the compute weights that are rounded copies of their masters. Answers the other
     /// ranks meanwhile, whose disks may be faster.
     fn take(&mut self, weights: &dyn Weights, mut targets: Vec<Target>) -> Result<()> {
-        let rounded = rounded_targets(self).into_iter();
+        let rounded = rounded_targets(self)?.into_iter();
         targets.extend(rounded.filter(|target| weights.has(&target.name) || !Lora::is_adapter(&target.name)));
         let pieces = targets.iter().map(pieces).collect::<Result<Vec<_>>>()?.concat();
         let mut answers = Answers::new(self.control());

@@ -75,7 +75,7 @@ impl Adapter {
         bias: Option<&Weight>,
     ) -> tensor::Result<(Tensor, Kept)> {
         let kept = self.compress(tape, x)?;
-        let expansion = self.expansion(weight.tensor().shape().rows(), x.dtype())?;
+        let expansion = self.expansion(weight.shape().rows(), x.dtype())?;
         let output = ops::linear::forward(&kept.low, &expansion, None, Activation::None)?.output;
         ops::linear::add(x, &weight.values(x.dtype())?, values_of(bias, x.dtype())?.as_ref(), &output)?;
         Ok((output, kept))

@@ -62,7 +62,7 @@ impl Rule for ConvolutionRule {
     }
 
     fn take_sum(&mut self, sum: Tensor) -> Option<Tensor> {
-        if !ops::convolution::can_add(self.weight.tensor(), &self.options) {
+        if !ops::convolution::can_add(self.weight.device(), self.weight.shape(), &self.options) {
             return Some(sum);
         }
         self.sum = Some(sum.with_maxima(None));

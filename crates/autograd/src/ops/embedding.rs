@@ -20,10 +20,10 @@ pub enum Positions<'a> {
 }
 
 impl<'a> Positions<'a> {
-    fn tensor(self) -> &'a Tensor {
+    fn tensor(self) -> tensor::Result<Tensor> {
         match self {
-            Positions::Learned(weight) => weight.tensor(),
-            Positions::Fixed(tensor) => tensor,
+            Positions::Learned(weight) => weight.stored(),
+            Positions::Fixed(tensor) => Ok(tensor.clone()),
         }
     }
 
@@ -72,8 +72,11 @@ pub fn embedding(
 
 fn lookup(tape: &Tape, tokens: &Tensor, table: &Weight, positions: Option<Positions<'_>>) -> Result<Var> {
     tape.begin("embedding")?;
-    let forward = ops::embedding::forward(tokens, table.tensor(), positions.map(Positions::tensor));
-    let output = named("embedding", forward)?;
+    let rows = || {
+        let (table, positions) = (table.stored()?, positions.map(Positions::tensor).transpose()?);
+        ops::embedding::forward(tokens, &table, positions.as_ref())
+    };
+    let output = named("embedding", rows())?;
     let rule = || EmbeddingRule {
         tokens: tokens.clone(),
         table: table.clone(),

@@ -30,7 +30,7 @@ pub struct Fp8Weight {
 impl Fp8Weight {
     /// Allocates both layouts of `weight`, of a layer whose gradients are cast to `gradients`, E4M3 or E5M2.
     /// Errors: out of memory.
-    pub fn new(weight: &Tensor, recipe: Recipe, gradients: DType) -> tensor::Result<Self> {
+    pub fn new(weight: &Weight, recipe: Recipe, gradients: DType) -> tensor::Result<Self> {
         let cast = Cast::new(DType::E4m3, recipe).stored().transposed().of(Category::Parameter);
         let sizes = [weight.shape().rows(), weight.shape().columns()];
         let layouts = Quantised::empty(weight.device(), "fp8_weight", sizes, cast)?;
@@ -50,7 +50,7 @@ impl Fp8Weight {
     /// The layout as stored and the transposed one, of the current values of `weight`.
     fn of(&self, weight: &Weight) -> tensor::Result<[&Scaled; 2]> {
         if !self.is_current.replace(true) {
-            operator::quantise_into(weight.tensor(), self.recipe, &self.layouts)?;
+            operator::quantise_into(&weight.stored()?, self.recipe, &self.layouts)?;
         }
         match (&self.layouts.stored, &self.layouts.transposed) {
             (Some(stored), Some(transposed)) => Ok([stored, transposed]),
@@ -122,14 +122,14 @@ fn forward(
             true => operator::quantise(x, function, cast)?.transposed,
             false => None,
         };
-        let outputs = weight.tensor().shape().rows();
+        let outputs = weight.shape().rows();
         return Ok((operator::forward_again(x, outputs, x.dtype())?, made, None));
     }
     let Quantised { stored, transposed } = operator::quantise(x, function, cast.stored())?;
     let [own, _] = copies.of(weight)?;
     let Some(stored) = stored else { return Err(missing()) };
-    let bias = bias.as_ref().map(Weight::tensor);
-    let output = operator::forward(&stored, own, bias, x.shape(), x.dtype())?;
+    let bias = bias.as_ref().map(Weight::stored).transpose()?;
+    let output = operator::forward(&stored, own, bias.as_ref(), x.shape(), x.dtype())?;
     let factor = (is_gate && copies.recipe == Recipe::Tensorwise).then_some(stored.scales);
     Ok((output, transposed, factor))
 }

@@ -2,7 +2,7 @@
 
 use tensor::{Tensor, ops};
 
-use super::{autocast, only};
+use super::{autocast, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::sink::{GradientSink, ready, target};
@@ -16,11 +16,11 @@ pub struct ParameterRule {
     gradient: Option<Tensor>,
 }
 
-/// Returns the values of `weight`, whose gradient is the variable's. Errors: the tape's only.
+/// Returns the values of `weight`, whose gradient is the variable's. Errors: released values.
 pub fn parameter(tape: &Tape, weight: &Weight) -> Result<Var> {
     tape.begin("parameter")?;
     let rule = || ParameterRule { weight: weight.clone(), gradient: None };
-    let values = tape.record_one(&[], weight.tensor().clone(), rule)?;
+    let values = tape.record_one(&[], named("parameter", weight.stored())?, rule)?;
     let [values] = autocast(tape, "parameter", [values])?;
     Ok(values)
 }

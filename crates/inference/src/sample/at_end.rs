@@ -43,7 +43,7 @@ fn sample_of_run(worker: &mut Worker, count: usize) -> Result<Option<Sample>> {
     if worker.device().is_meta() || *source.tokenizer() == Tokenizer::None {
         return Ok(None);
     }
-    let (trained, buffers) = (state::masters(worker), state::buffers(worker));
+    let (trained, buffers) = (state::masters(worker)?, state::buffers(worker));
     if worker.grid().rank() != 0 {
         trained.iter().chain(&buffers).try_for_each(|array| array.bring(worker, &mut []))?;
         return Ok(None);

@@ -42,7 +42,9 @@ impl BatchNorm {
         let statistics = parameters.statistics();
         match statistics.is_empty() {
             true => Ok(()),
-            false => statistics.allocate(parameters.device()).and_then(|buffers| parameters.register(buffers)),
+            false => {
+                statistics.allocate(parameters.device()).and_then(|buffers| parameters.register(buffers))
+            }
         }
     }
 

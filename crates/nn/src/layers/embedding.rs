@@ -67,7 +67,7 @@ impl Embedding {
     }
 
     fn width(&self) -> usize {
-        self.tokens.tensor().shape().columns()
+        self.tokens.shape().columns()
     }
 
     /// Maps u32 tokens `[batch, time]` to `[batch, time, width]`. Errors: a token outside the table, more

@@ -49,7 +49,7 @@ impl BucketLayout {
         let gradient = |used: &nn::Use| {
             let parameter = &parameters.list()[used.parameter.0];
             let shared = counts[used.parameter.0] > 1 || parameter.shared;
-            Gradient { elements: parameter.tensor.elements(), shared }
+            Gradient { elements: parameter.weight.elements(), shared }
         };
         let gradients: Vec<_> = uses.iter().map(gradient).collect();
         BucketLayout::new(&gradients, bucket_bytes / dtype.bytes(), ranks)

@@ -69,7 +69,9 @@ pub fn gather_weights(
     for (_, group) in all.filter(|(index, _)| groups.contains(index)) {
         exchange_parts(plane, reduction, parameters, group)?;
         let arrival = device.arrival(StreamKind::Reduce)?;
-        group.iter().for_each(|parameter| parameters.list()[*parameter].tensor.arrives(&arrival));
+        for parameter in group {
+            parameters.list()[*parameter].weight.tensor()?.arrives(&arrival);
+        }
     }
     Ok(())
 }
@@ -86,7 +88,7 @@ fn exchange_parts(
         let owned = group.iter().map(|parameter| (*parameter, shards.range(rank, *parameter)));
         let owned = owned.filter(|(_, range)| !range.is_empty());
         let part = |(parameter, range): (usize, Range<usize>)| {
-            Shard::along(Axis::Data, range).of(&parameters.list()[parameter].tensor)
+            Shard::along(Axis::Data, range).of(&parameters.list()[parameter].weight.tensor()?)
         };
         owned.map(part).collect::<Result<Vec<_>>>()
     };

@@ -19,7 +19,7 @@ pub(super) fn weight_groups(parameters: &Parameters, layout: &BucketLayout) -> V
         }
     }
     let bytes_of = |bucket: &[usize]| -> usize {
-        bucket.iter().map(|parameter| parameters.list()[*parameter].tensor.bytes()).sum()
+        bucket.iter().map(|parameter| parameters.list()[*parameter].weight.bytes()).sum()
     };
     let most = buckets.iter().map(|bucket| bytes_of(bucket)).sum::<usize>() / GROUPS;
     let mut groups: Vec<Vec<usize>> = Vec::new();

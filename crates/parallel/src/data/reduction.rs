@@ -6,7 +6,7 @@ mod sink;
 mod views;
 
 use collective::DataPlane;
-use device::{DType, Device, Region, StreamKind};
+use device::{DType, Device, StreamKind};
 use nn::Parameters;
 use tensor::{Tensor, ops};
 
@@ -111,16 +111,23 @@ impl GradientReduction {
         self.held = if fraction < 1.0 { (fraction * all as f64) as usize } else { usize::MAX };
     }
 
-    /// Regions that ranks access in each other's memory ([`DataPlane::share`](collective::DataPlane::share)):
+    /// Tensors that ranks access in each other's memory ([`DataPlane::share`](collective::DataPlane::share)):
     /// the buckets and, if optimizer state is sharded, the weights. Empty if a library sums or there is one
     /// rank. The plane must be dropped before this value and the parameters.
-    pub fn shared<'a>(&'a self, parameters: &'a Parameters) -> Vec<Region<'a>> {
+    ///
+    /// # Errors
+    /// Released weights.
+    pub fn shared(&self, parameters: &Parameters) -> Result<Vec<Tensor>> {
         if !self.ranks.adds_in_tree() {
-            return Vec::new();
+            return Ok(Vec::new());
         }
-        let weights = parameters.list().iter().map(|parameter| parameter.tensor.region());
-        let weights = weights.filter(|_| self.shards.is_sharded());
-        self.lanes.sums().iter().map(Tensor::region).chain(weights).collect()
+        let mut shared = self.lanes.sums().to_vec();
+        if self.shards.is_sharded() {
+            for parameter in parameters.list() {
+                shared.push(parameter.weight.tensor()?);
+            }
+        }
+        Ok(shared)
     }
 
     /// Returns whether the next micro-batch is the step's last, whose gradients are summed over ranks.

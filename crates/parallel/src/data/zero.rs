@@ -69,12 +69,12 @@ impl OptimizerShards {
         if ranks == 1 || !shards_optimizer(zero_stage) {
             let whole = |(parameter, of): (usize, &nn::Parameter)| ParameterShard {
                 parameter,
-                shard: Shard::whole(of.tensor.elements()),
+                shard: Shard::whole(of.weight.elements()),
             };
             let trained = parameters.list().iter().enumerate().filter(|(_, parameter)| parameter.trained);
             return OptimizerShards { by_rank: vec![trained.map(whole).collect()], own: 0 };
         }
-        let sizes = parameters.list().iter().map(|parameter| parameter.tensor.elements());
+        let sizes = parameters.list().iter().map(|parameter| parameter.weight.elements());
         let slots: Vec<_> = layout.first_uses(parameters).into_iter().zip(sizes).enumerate().collect();
         let shards_of = |rank: usize| {
             let shard = |(parameter, (slot, elements)): &(usize, (Option<BucketSlot>, usize))| {

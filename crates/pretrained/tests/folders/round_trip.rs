@@ -21,7 +21,7 @@ fn export(from: &Path, to: &Path, dtype: DType) {
     let stage = Stage::whole(config.layers());
     let model = config.model.build(Parameters::new(&device, 1, DType::F32), &stage, Recompute::NONE).unwrap();
     let shapes: BTreeMap<String, Shape> =
-        model.parameters().list().iter().map(|p| (p.name.clone(), p.tensor.shape())).collect();
+        model.parameters().list().iter().map(|p| (p.name.clone(), p.weight.shape())).collect();
     let export = Export {
         kind: FolderKind::Model,
         model: layout(&config),
@@ -67,7 +67,8 @@ fn shards_and_all_types_give_the_same_weights() {
             let sharded = load(&shards, &device, DType::F32);
             let lists = whole.parameters().list().iter().zip(sharded.parameters().list());
             for (parameter, copy) in lists {
-                let [expected, found] = [parameter, copy].map(|p| p.tensor.to_vec::<f32>().unwrap());
+                let [expected, found] =
+                    [parameter, copy].map(|p| p.weight.tensor().unwrap().to_vec::<f32>().unwrap());
                 let rounded = |value: &f32| match dtype {
                     DType::Bf16 => device::bf16::from_f32(*value).to_f32(),
                     DType::F16 => device::f16::from_f32(*value).to_f32(),
@@ -112,7 +113,8 @@ fn a_stage_and_a_shard_of_a_parameter_read_only_their_elements() {
             fill(&*model, &weights);
             for parameter in model.parameters().list() {
                 let other = &whole.parameters().list()[whole.parameters().find(&parameter.name).unwrap().0];
-                let [own, all] = [parameter, other].map(|p| p.tensor.to_vec::<f32>().unwrap());
+                let [own, all] =
+                    [parameter, other].map(|p| p.weight.tensor().unwrap().to_vec::<f32>().unwrap());
                 assert!(own == all, "{name}: {}", parameter.name);
                 for (first, count) in [(0, 1), (own.len() / 3, own.len() / 2), (own.len() - 1, 1)] {
                     let request = Request::new(Category::Parameter, "part");
@@ -120,7 +122,7 @@ fn a_stage_and_a_shard_of_a_parameter_read_only_their_elements() {
                     let target = Target {
                         name: parameter.name.clone(),
                         dtype: DType::F32,
-                        shape: parameter.tensor.shape(),
+                        shape: parameter.weight.shape(),
                         first,
                         tensor: tensor.clone(),
                     };

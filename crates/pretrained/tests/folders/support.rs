@@ -50,7 +50,7 @@ pub(crate) fn load(folder: &Path, device: &Device, dtype: DType) -> Box<dyn Mode
 
 /// Fills the parameters of a model, or of a stage of it.
 pub(crate) fn fill(model: &dyn Model, weights: &PretrainedModel) {
-    let whole = |p: &nn::Parameter| Target::whole(p.name.clone(), DType::F32, p.tensor.clone());
+    let whole = |p: &nn::Parameter| Target::whole(p.name.clone(), DType::F32, p.weight.tensor().unwrap());
     weights.load(&mut model.parameters().list().iter().map(whole)).unwrap();
 }
 

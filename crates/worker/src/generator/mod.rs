@@ -107,7 +107,7 @@ impl Generator {
         let statistics = self.passes.device.statistics();
         let parameters = self.passes.stages.iter().flat_map(|stage| stage.model.parameters().list());
         GeneratorBytes {
-            weights: parameters.map(|parameter| parameter.tensor.bytes() as u64).sum(),
+            weights: parameters.map(|parameter| parameter.weight.bytes() as u64).sum(),
             cache: self.passes.stages.iter().map(OwnStage::cache_bytes).sum(),
             peak_allocated: statistics.peak_allocated(),
             peak_reserved: statistics.peak_reserved(),
@@ -120,8 +120,8 @@ impl Generator {
         let parameters = self.passes.stages.iter().flat_map(|stage| stage.model.parameters().list());
         let of_tokens = |dims: &[usize]| matches!(dims, [rows, _] if *rows == vocabulary);
         let tables: Vec<u64> = parameters
-            .filter(|parameter| of_tokens(parameter.tensor.shape().dims()))
-            .map(|parameter| parameter.tensor.bytes() as u64)
+            .filter(|parameter| of_tokens(parameter.weight.shape().dims()))
+            .map(|parameter| parameter.weight.bytes() as u64)
             .collect();
         self.bytes().weights - tables.iter().skip(1).sum::<u64>()
     }
@@ -220,9 +220,9 @@ impl Generator {
         for OwnStage { model, .. } in &self.passes.stages {
             let parameters = model.parameters().list().iter().filter(|parameter| parameter.name == name);
             let buffers = model.buffers().iter().filter(|buffer| buffer.name() == name);
-            let tensors = parameters.map(|parameter| &parameter.tensor);
-            for tensor in tensors.chain(buffers.map(|buffer| buffer.tensor())) {
-                Target::whole(name.to_owned(), dtype, tensor.clone()).take(0, bytes)?;
+            let tensors = parameters.map(|parameter| parameter.weight.tensor());
+            for tensor in tensors.chain(buffers.map(|buffer| Ok(buffer.tensor().clone()))) {
+                Target::whole(name.to_owned(), dtype, tensor?).take(0, bytes)?;
             }
         }
         Ok(())

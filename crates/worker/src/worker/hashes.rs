@@ -31,7 +31,7 @@ impl Worker {
                     Section::Weights,
                     (ARRAYS_PER_PARAMETER * index, &weight.name, &weight.name),
                     0,
-                    &weight.tensor,
+                    &weight.weight.tensor()?,
                 )?;
             }
         }

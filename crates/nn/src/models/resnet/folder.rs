@@ -42,7 +42,7 @@ pub(super) fn model(sizes: &ResNetSizes) -> Option<HuggingFaceModel> {
     let device = Device::meta(0, Description::host(), &DeviceOptions::default()).ok()?;
     let parameters = Parameters::new(&device, 0, DType::F32);
     let model = ResNet::new(parameters, sizes, &Stage::whole(sizes.layers())).ok()?;
-    let parameters = model.parameters().list().iter().map(|p| tensor(&p.name, p.tensor.shape().dims()));
+    let parameters = model.parameters().list().iter().map(|p| tensor(&p.name, p.weight.shape().dims()));
     let buffers = model.buffers().iter().map(|buffer| match buffer.name().ends_with(COUNTER) {
         true => FolderTensor::counter(buffer.name().to_owned()),
         false => tensor(buffer.name(), buffer.tensor().shape().dims()),

@@ -1,8 +1,7 @@
 //! The sink to which backward passes the gradients of one micro-batch.
 
-use autograd::{AutogradError, GradientSink, Target, UseId};
+use autograd::{AutogradError, GradientSink, Target, UseId, Weight};
 use collective::SharedPlane;
-use tensor::Tensor;
 
 use super::GradientReduction;
 use crate::data::buckets::BucketSlot;
@@ -38,7 +37,7 @@ impl MicroBatchSink<'_> {
 }
 
 impl GradientSink for MicroBatchSink<'_> {
-    fn target(&mut self, use_id: UseId, weight: &Tensor) -> autograd::Result<Target> {
+    fn target(&mut self, use_id: UseId, weight: &Weight) -> autograd::Result<Target> {
         let BucketSlot { bucket, offset } = self.slot(use_id)?;
         let tensor = self.reduction.lanes.buffer(bucket)?.view(offset, weight.shape())?;
         Ok(Target { tensor, accumulate: self.reduction.accumulates() })

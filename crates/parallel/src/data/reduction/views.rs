@@ -38,7 +38,7 @@ impl ShardGradients {
         }
         let (mut first, mut further) = (Vec::new(), Vec::new());
         for (index, owned) in shards.own().iter().enumerate() {
-            let shape = parameters.list()[owned.parameter].tensor.shape();
+            let shape = parameters.list()[owned.parameter].weight.shape();
             for (number, slot) in uses_of[owned.parameter].iter().enumerate() {
                 let view = owned.of(&set[slot.bucket].view(slot.offset, shape)?)?;
                 match number {

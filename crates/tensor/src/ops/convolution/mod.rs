@@ -9,12 +9,12 @@ mod options;
 mod unfolded;
 mod workspace;
 
-use device::{Backend, Category, ConvolutionPass, ConvolutionShape, Request};
+use device::{Backend, Category, ConvolutionPass, ConvolutionShape, Device, Request};
 
 use super::activation::Activation;
 use super::linear;
 use super::{GradientTarget, check};
-use crate::{Result, Tensor};
+use crate::{Result, Shape, Tensor};
 pub use options::ConvolutionOptions;
 use unfolded::Unfolded;
 
@@ -75,10 +75,9 @@ pub fn backward_input(
 /// Returns whether [`add_backward_input`] computes this convolution: on GPUs, if it is a matmul, which adds
 /// while it writes.
 #[must_use]
-pub fn can_add(weight: &Tensor, options: &ConvolutionOptions) -> bool {
-    let sizes = weight.shape();
-    let kernel = sizes.dims().get(1..3);
-    weight.device().is_cuda_like() && kernel.is_some_and(|kernel| multiplies_pixels(kernel, options))
+pub fn can_add(device: &Device, weight: Shape, options: &ConvolutionOptions) -> bool {
+    let kernel = weight.dims().get(1..3);
+    device.is_cuda_like() && kernel.is_some_and(|kernel| multiplies_pixels(kernel, options))
 }
 
 /// Adds the gradient of the input to `dx`, rounded once, where [`can_add`]. Errors: as [`forward`].
