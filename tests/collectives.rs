@@ -1,0 +1,94 @@
+//! Collectives among the operators of a model in training: the bits of a model without them where they
+//! compose to the identity, and the planned bytes, calls and traffic wherever they stand.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
+
+mod common;
+
+use autograd::{Tape, Var, ops};
+use collective::Axis;
+use common::runs::{GPT, config};
+use nn::{Input, Model, NnError, Parameters};
+use run::{RunOptions, TrainReport};
+use tensor::Tensor;
+use worker::{DeviceChoice, ModelHook};
+
+/// Collectives after the layers of a stage.
+type Collectives = fn(&Tape, Var) -> autograd::Result<Var>;
+
+struct Communicating {
+    inner: Box<dyn Model>,
+    collectives: Collectives,
+}
+
+impl Model for Communicating {
+    fn parameters(&self) -> &Parameters {
+        self.inner.parameters()
+    }
+
+    fn forward(&self, tape: &Tape, input: Input) -> Result<Var, NnError> {
+        let output = self.inner.forward(tape, input)?;
+        // Data-parallel ranks may have different numbers of validation micro-batches.
+        match tape.mode().is_training() {
+            true => Ok((self.collectives)(tape, output)?),
+            false => Ok(output),
+        }
+    }
+
+    fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var, NnError> {
+        self.inner.loss(tape, prediction, targets, scale)
+    }
+}
+
+/// Trains; a difference from the plan, in bytes, calls or traffic, fails.
+fn train(overrides: &[&str], collectives: Option<Collectives>) -> TrainReport {
+    let hook = |collectives| ModelHook::new(move |inner| Box::new(Communicating { inner, collectives }));
+    let directory = tempfile::tempdir().unwrap();
+    let options = RunOptions {
+        device: DeviceChoice::Cpu,
+        run_dir: Some(directory.path().to_owned()),
+        quiet: true,
+        model_hook: collectives.map(hook),
+        ..RunOptions::default()
+    };
+    let report = run::train(config(GPT, overrides), options).unwrap();
+    assert!(report.divergences.is_empty() && report.outlived.is_empty(), "{overrides:?}: {report}");
+    assert!(report.unplanned.as_ref().is_some_and(Vec::is_empty), "{overrides:?}: {report}");
+    report
+}
+
+const GRIDS: [&[&str]; 5] = [
+    &[],
+    &["parallel.data=2"],
+    &["parallel.data=4"],
+    &["parallel.data=2", "parallel.pipeline=2", "memory.recompute=block"],
+    &["parallel.data=2", "parallel.zero_stage=1"],
+];
+
+#[test]
+fn a_shift_and_the_shift_back_change_no_bit() {
+    let expected = train(&[], None).summary;
+    for grid in GRIDS {
+        let there_and_back: Collectives = |tape, x| {
+            let shifted = ops::exchange(tape, x, Axis::Data, 1)?;
+            ops::exchange(tape, shifted, Axis::Data, -1)
+        };
+        let found = train(grid, Some(there_and_back)).summary;
+        assert_eq!(found.weights_sha256, expected.weights_sha256, "{grid:?}");
+        assert_eq!(found.losses, expected.losses, "{grid:?}");
+    }
+}
+
+#[test]
+fn sums_and_gathers_are_planned() {
+    let all: Collectives = |tape, x| {
+        let summed = ops::all_reduce(tape, x, Axis::Data)?;
+        let gathered = ops::all_gather(tape, summed, Axis::Data)?;
+        ops::reduce_scatter(tape, gathered, Axis::Data)
+    };
+    for grid in GRIDS {
+        let [first, second] = [train(grid, Some(all)), train(grid, Some(all))];
+        assert_eq!(first.summary.weights_sha256, second.summary.weights_sha256, "{grid:?}");
+        let alone = train(&[], None).summary.weights_sha256;
+        assert_eq!(first.summary.weights_sha256 == alone, grid.is_empty(), "{grid:?}");
+    }
+}
