@@ -13,12 +13,14 @@ type Module = Vec<String>;
 struct Modules {
     code: BTreeMap<Module, String>,
     exports: BTreeMap<Module, BTreeMap<String, Vec<String>>>,
+    /// Whether an import of a re-exported name is one of the module behind, or of the one that re-exports.
+    looks_behind: bool,
 }
 
 impl Modules {
     /// Returns the modules of the crate with sources in `folder`, which ends with `/`, without modules of
     /// tests.
-    fn of(folder: &str, files: &[File]) -> Self {
+    fn of(folder: &str, files: &[File], looks_behind: bool) -> Self {
         let mut code = BTreeMap::new();
         for file in files {
             let Some(name) = file.path.strip_prefix(folder).and_then(|path| path.strip_suffix(".rs")) else {
@@ -35,7 +37,7 @@ impl Modules {
             }
         }
         let exports = code.iter().map(|(module, text)| (module.clone(), exports(text))).collect();
-        Modules { code, exports }
+        Modules { code, exports, looks_behind }
     }
 
     /// Returns the module to which a path named in `from` leads, through re-exports; `None` for another
@@ -60,7 +62,7 @@ impl Modules {
             path = &path[1..];
         }
         let exported = path.first().and_then(|name| self.exports.get(&at)?.get(name));
-        match exported.filter(|_| depth < 8) {
+        match exported.filter(|_| self.looks_behind && depth < 8) {
             Some(behind) => self.target(&at, behind, depth + 1).or(Some(at)),
             None => Some(at),
         }
@@ -143,9 +145,17 @@ fn inline_paths(text: &str) -> Vec<Vec<String>> {
     words.filter(small).map(|word| expand(word.trim_matches(':'))).map(|mut paths| paths.remove(0)).collect()
 }
 
-/// The cycles between the modules of a crate, each named by its modules.
+/// The cycles between the modules of a crate, each named by its modules, whether re-exported names count as
+/// those of the module behind or of the one that re-exports them.
 pub(crate) fn cycles(folder: &str, files: &[File]) -> Vec<String> {
-    let modules = Modules::of(folder, files);
+    let mut found = BTreeSet::new();
+    for looks_behind in [true, false] {
+        found.extend(cycles_of(folder, &Modules::of(folder, files, looks_behind)));
+    }
+    found.into_iter().collect()
+}
+
+fn cycles_of(folder: &str, modules: &Modules) -> BTreeSet<String> {
     let imports = modules.imports();
     let reaches = |from: &Module| -> BTreeSet<Module> {
         let (mut seen, mut open) = (BTreeSet::new(), vec![from.clone()]);
@@ -166,7 +176,7 @@ pub(crate) fn cycles(folder: &str, files: &[File]) -> Vec<String> {
         let names: Vec<String> = back.map(|other| format!("crate::{}", other.join("::"))).collect();
         found.insert(format!("{folder}: {} import each other", names.join(", ")));
     }
-    found.into_iter().collect()
+    found
 }
 
 #[test]

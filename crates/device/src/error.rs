@@ -2,7 +2,7 @@
 
 use memory::AllocationError;
 
-use crate::cuda::CudaError;
+use crate::cuda::error::CudaError;
 use crate::dtype::DType;
 use crate::kernels::Function;
 

@@ -16,7 +16,7 @@ use crate::nccl::fault;
 use crate::nccl::order::{Order, Work};
 use crate::nccl::raw::{Comm, Queue};
 use crate::nccl::shared::Shared;
-use crate::nccl::window::Gpus;
+use crate::nccl::window::gpus::Gpus;
 use crate::operands::{Caller, Membership, Operands, PeerRegion, Reach};
 use crate::peer_access::PeerWindow;
 use crate::tally::Tally;

@@ -15,7 +15,7 @@ use crate::nccl::call_thread::CallThread;
 use crate::nccl::ending::{self, Ending};
 use crate::nccl::fault::{self, Fault};
 use crate::nccl::raw::Comm;
-use crate::nccl::window::Signals;
+use crate::nccl::window::gpus::Signals;
 
 /// Minimum time allowed for a call that makes connections.
 const CONNECTING: Duration = Duration::from_secs(60);

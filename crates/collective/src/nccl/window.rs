@@ -5,7 +5,7 @@
 //! access.
 
 mod files;
-mod gpus;
+pub(super) mod gpus;
 mod introduction;
 
 use std::cell::Cell;
@@ -23,7 +23,7 @@ use crate::nccl::plane::NcclPlane;
 use crate::operands::Caller;
 use crate::peer_access::{PeerAccessOptions, PeerWindow, SumKernels};
 use files::{BATCH, Post};
-pub(super) use gpus::{Gpus, Signals};
+use gpus::{Gpus, Signals};
 use introduction::{Introduction, Offer, Offered};
 
 /// Result of a step of the set-up; the error is the reason why ranks continue without peer access.

@@ -12,7 +12,7 @@ mod convolution;
 mod copy;
 mod dnn;
 mod dnn_choice;
-mod error;
+pub(crate) mod error;
 mod launch;
 mod ledger;
 mod matmul;
@@ -22,7 +22,7 @@ mod reach;
 mod share;
 mod signals;
 mod staging;
-mod streams;
+pub(crate) mod streams;
 mod timing;
 
 use std::cell::{Cell, OnceCell, RefCell};

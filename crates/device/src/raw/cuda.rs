@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cudarc::driver::{CudaContext, DriverError, result, sys};
 use memory::{Capacity, EventId, Placement, RawError, RawMemory, Stream};
 
-use crate::cuda::Streams;
+use crate::cuda::streams::Streams;
 
 /// Memory that the driver has provided: bytes by address.
 #[derive(Debug, Default)]

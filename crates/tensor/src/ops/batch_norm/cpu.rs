@@ -3,7 +3,7 @@
 use device::DType;
 use device::parallel::{for_pieces, map, simd};
 
-use super::{Affine, Passes, Saved};
+use super::output::{Affine, Passes, Saved};
 use crate::host_values::Values;
 use crate::ops::rows;
 use crate::{Result, Tensor};

@@ -3,7 +3,8 @@
 use device::cuda::Launch;
 use device::{Family, Function};
 
-use super::{Affine, Passes, Saved, workspace};
+use super::output::{Affine, Passes, Saved};
+use super::workspace;
 use crate::ops::kernels::family;
 use crate::ops::{GradientTarget, gpu};
 use crate::{Result, Tensor};

@@ -2,7 +2,7 @@
 
 use device::{Family, Function};
 
-use super::{Pair, Pointwise};
+use super::function::{Pair, Pointwise};
 use crate::ops::elementwise::{self, Each};
 use crate::ops::gpu;
 use crate::ops::kernels::family;
