@@ -23,8 +23,8 @@ pub struct DataCollectives {
 }
 
 impl DataCollectives {
-    /// Returns the collectives and peers of a step on `ranks` ranks along [`Axis::Data`](crate::Axis::Data);
-    /// empty for one rank.
+    /// Returns the collectives and peers of a step on `ranks` ranks along
+    /// [`Axis::Data`](collective::Axis::Data); empty for one rank.
     pub fn uses(self, ranks: usize) -> Vec<CollectiveUse> {
         if ranks == 1 {
             return Vec::new();

@@ -33,7 +33,7 @@ pub struct ReductionOptions {
     pub lanes: Lanes,
     /// Number of data-parallel ranks.
     pub ranks: usize,
-    /// This rank's coordinate along [`Axis::Data`](crate::Axis::Data).
+    /// This rank's coordinate along [`Axis::Data`](collective::Axis::Data).
     pub rank: usize,
     /// Type of gradients, to which each lane's sum and each node of the tree is rounded: f32, or the dtype of
     /// the weights.

@@ -28,7 +28,7 @@ const ALIGNMENT: usize = 128;
 /// For each of the rank's micro-batches in order, a step calls [`GradientReduction::sink`] for backward and
 /// [`GradientReduction::end_micro_batch`] with the loss. Then it calls [`GradientReduction::finish`], after
 /// which the gradients can be read. The `plane` of all calls is the plane of
-/// [`Axis::Data`](crate::Axis::Data).
+/// [`Axis::Data`](collective::Axis::Data).
 #[derive(Debug)]
 pub struct GradientReduction {
     device: Device,

@@ -3,7 +3,8 @@
 /// Round-robin assignment of stages (model chunks) to the ranks of a pipeline: stage s is on rank s modulo
 /// the ranks.
 ///
-/// A rank is a coordinate along [`Axis::Pipeline`](crate::Axis::Pipeline) here, not a number in the world.
+/// A rank is a coordinate along [`Axis::Pipeline`](collective::Axis::Pipeline) here, not a number in the
+/// world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StageLayout {
     /// Number of pipeline ranks; at least 1.

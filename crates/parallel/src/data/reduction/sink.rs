@@ -21,7 +21,7 @@ impl std::fmt::Debug for MicroBatchSink<'_> {
 
 impl GradientReduction {
     /// Creates the sink for the next micro-batch's backward pass; `plane` is the plane of
-    /// [`Axis::Data`](crate::Axis::Data).
+    /// [`Axis::Data`](collective::Axis::Data).
     pub fn sink(&mut self, plane: &SharedPlane) -> MicroBatchSink<'_> {
         self.missing.clone_from(&self.layout.members);
         MicroBatchSink { reduction: self, plane: plane.clone() }
