@@ -141,7 +141,8 @@ impl<'a> Alone<'a> {
         stage: &Stage,
         crossings: [Option<Crossing>; 2],
     ) -> Result<Self> {
-        let parts = parts::build(device, config, 0, std::slice::from_ref(stage), None)?;
+        let grid = config.parallel.grid().seen_from(0)?;
+        let parts = parts::build(device, config, grid, std::slice::from_ref(stage), None)?;
         let optimizer = optimizer::build(device, config, &parts)?;
         let norm = GradientNorm::new(device, optimizer.slots(), config.optim.clip_norm as f32)?;
         let nothing = || BenchError::Refused("a stage has one part".to_owned());

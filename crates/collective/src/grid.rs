@@ -52,6 +52,11 @@ impl Axis {
         !matches!(self, Axis::Pipeline)
     }
 
+    /// Returns whether ranks along the axis compute different examples, so that gradients are summed over it.
+    pub const fn divides_examples(self) -> bool {
+        matches!(self, Axis::Data)
+    }
+
     /// Index into arrays with one entry per axis.
     pub(crate) const fn index(self) -> usize {
         self as usize

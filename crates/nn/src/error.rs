@@ -35,6 +35,9 @@ pub enum NnError {
     /// Sizes of which no model can be built.
     #[error("{0}")]
     Sizes(String),
+    /// A parameter that cannot be divided so.
+    #[error("{0}")]
+    Sharding(String),
     /// An input of the wrong kind for a stage: tokens in the middle of a pipeline, for example.
     #[error("this stage takes {expected}")]
     StageInput {

@@ -58,6 +58,7 @@ pub mod models;
 mod parameters;
 mod recompute;
 mod running_statistics;
+mod sharding;
 mod tuning;
 
 pub use autograd::ops::Fp8Recipe;
@@ -75,4 +76,5 @@ pub use model::{Input, Model, Stage};
 pub use parameters::{Parameter, ParameterId, Parameters, Use};
 pub use recompute::{Part, Recompute};
 pub use running_statistics::{ChannelStatistics, RunningStatistics};
+pub use sharding::{Division, Run, Sharding};
 pub use tuning::Tuning;

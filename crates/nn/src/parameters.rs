@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use autograd::{UseId, Weight, WeightHandle};
+use collective::{Axis, RankGrid};
 use device::{Category, DType, Device, Element, Request};
 use tensor::{Shape, Tensor};
 
@@ -14,6 +15,7 @@ use crate::fp8::Fp8Weights;
 use crate::init::Init;
 use crate::lora::Adapters;
 use crate::running_statistics::RunningStatistics;
+use crate::sharding::Sharding;
 use crate::tuning::Tuning;
 
 /// Index into [`Parameters::list`].
@@ -25,8 +27,10 @@ pub struct ParameterId(pub usize);
 pub struct Parameter {
     /// The unique name, with the model's global layer numbers.
     pub name: String,
-    /// Values, in the compute dtype.
+    /// Values of this rank's part, in the compute dtype.
     pub weight: WeightHandle,
+    /// The parts that the ranks of the grid hold.
+    pub sharding: Sharding,
     /// Whether weight decay applies: to matrices, but not to biases and norms.
     pub decay: bool,
     /// Initial values.
@@ -50,6 +54,8 @@ pub struct Use {
 #[derive(Debug)]
 pub struct Parameters {
     device: Device,
+    /// The grid, with the coordinates whose parts are created; `None` for a model that is not divided.
+    grid: Option<RankGrid>,
     seed: u64,
     dtype: DType,
     tuning: Arc<Tuning>,
@@ -67,6 +73,7 @@ impl Parameters {
     pub fn new(device: &Device, seed: u64, dtype: DType) -> Self {
         Parameters {
             device: device.clone(),
+            grid: None,
             seed,
             dtype,
             tuning: Arc::default(),
@@ -92,33 +99,46 @@ impl Parameters {
         Parameters { tuning, ..self }
     }
 
+    /// Returns the same list for the parts of parameters at these coordinates of a grid.
+    #[must_use]
+    pub fn on_grid(self, grid: RankGrid) -> Self {
+        Parameters { grid: Some(grid), ..self }
+    }
+
     /// Makes a parameter and its first use. Errors: out of memory, a name that exists.
     pub fn create(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Weight> {
-        let parameter = self.create_unused(name, shape, init)?;
+        self.create_sharded(name, Sharding::replicated(shape), init)
+    }
+
+    /// Makes this part of a parameter and its first use. Errors: as for [`Parameters::create`].
+    pub fn create_sharded(&mut self, name: &str, sharding: Sharding, init: Init) -> Result<Weight> {
+        let parameter = self.register_parameter(name, sharding, init)?;
         Ok(self.use_of(parameter))
     }
 
     /// Makes a parameter that [`Parameters::reuse`] will use. Errors: as for [`Parameters::create`].
     pub fn create_unused(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<ParameterId> {
+        self.register_parameter(name, Sharding::replicated(shape), init)
+    }
+
+    fn register_parameter(&mut self, name: &str, sharding: Sharding, init: Init) -> Result<ParameterId> {
         self.check_new(name)?;
-        let shape = shape.into();
         let request = Request::new(Category::Parameter, "parameter");
         let scope = self.device.module(name);
-        let tensor = Tensor::empty(&self.device, shape, self.dtype, request)?;
+        let tensor = Tensor::empty(&self.device, sharding.shape(), self.dtype, request)?;
         drop(scope);
-        init.fill(&tensor, 0, self.seed, name)?;
-        let decay = shape.dims().len() >= 2;
-        let (name, trained) = (name.to_owned(), self.tuning.trains(name));
+        let id = ParameterId(self.list.len());
         self.list.push(Parameter {
-            name: name.clone(),
-            weight: tensor.into(),
-            decay,
+            name: name.to_owned(),
+            weight: tensor.clone().into(),
+            decay: sharding.whole().dims().len() >= 2,
+            sharding,
             init,
             shared: false,
-            trained,
+            trained: self.tuning.trains(name),
         });
-        let id = ParameterId(self.list.len() - 1);
-        self.by_name.insert(name, id);
+        self.by_name.insert(name.to_owned(), id);
+        self.fill_initial(id, 0, &tensor)?;
         Ok(id)
     }
 
@@ -206,11 +226,23 @@ impl Parameters {
         Weight::new(weight.clone(), id)
     }
 
-    /// Fills `target`, f32 or bf16, with the parameter's initial values from element `first` on; those of an
-    /// f32 master are not rounded to the parameter's type.
+    /// Fills `target`, f32 or bf16, with the initial values of this part of the parameter from element
+    /// `first` on; those of an f32 master are not rounded to the parameter's type.
     pub fn fill_initial(&self, parameter: ParameterId, first: usize, target: &Tensor) -> Result<()> {
-        let Parameter { name, init, .. } = &self.list[parameter.0];
-        Ok(init.fill(target, first, self.seed, name)?)
+        let Parameter { name, init, sharding, .. } = &self.list[parameter.0];
+        for run in sharding.runs(|axis| self.coordinate(axis), first..first + target.elements()) {
+            let values = match run.elements == target.elements() {
+                true => target.clone(),
+                false => target.view(run.local - first, [run.elements])?,
+            };
+            init.fill(&values, run.whole, self.seed, name)?;
+        }
+        Ok(())
+    }
+
+    /// Index along `axis` of the parts in this list.
+    pub fn coordinate(&self, axis: Axis) -> usize {
+        self.grid.map_or(0, |grid| grid.coordinate(axis))
     }
 
     /// The seed of the initial values, and of the model's random numbers.

@@ -57,7 +57,8 @@ fn layer_alone(
     before: Option<Crossing>,
 ) -> Result<LayerMeasure> {
     let start = held(device);
-    let mut parts = parts::build(device, config, 0, std::slice::from_ref(stage), None)?;
+    let grid = config.parallel.grid().seen_from(0)?;
+    let mut parts = parts::build(device, config, grid, std::slice::from_ref(stage), None)?;
     let optimizer = optimizer::build(device, config, &parts)?;
     let parameters = held(device) - start;
     let plane = Communicator::counted(0, config.parallel.data).data;

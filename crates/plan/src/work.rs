@@ -39,11 +39,12 @@ impl Work {
         let kept = measure::layers(&with_recompute(config, RecomputePolicy::None), dataset, description)?;
         let again = measure::layers(&with_recompute(config, RecomputePolicy::Block), dataset, description)?;
         let of = config.layers();
+        let grid = config.parallel.grid().seen_from(0)?;
         let mut layers = Vec::with_capacity(of);
         for (layer, (kept, again)) in kept.iter().zip(&again).enumerate() {
             let stage = Stage { layers: layer..layer + 1, of };
             let device = blueprint::meta(description)?;
-            let model = build::model(config, &device, &stage)?;
+            let model = build::model(config, &device, grid, &stage)?;
             let list = model.parameters().list();
             let parameters = list.iter().map(|one| (one.name.clone(), one.weight.elements())).collect();
             let total = |flops: [u64; 3]| flops.iter().sum::<u64>();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use autograd::{Mode, Tape};
 use collective::{Axis, RankGrid};
 use device::{DType, Description, Device, DeviceOptions};
-use nn::{Input, Model, Stage};
+use nn::{Input, Model, Sharding, Stage};
 use parallel::data::{BucketLayout, OptimizerShards};
 use parallel::pipeline::{Crossing, Schedule, StageLayout};
 use tensor::{Shape, Tensor};
@@ -24,8 +24,8 @@ use config::{Precision, RunConfig};
 pub struct Entry {
     /// The parameter's name.
     pub name: String,
-    /// The parameter's shape.
-    pub shape: Shape,
+    /// The parts that ranks hold.
+    pub sharding: Sharding,
     /// Type of the compute weights.
     pub dtype: DType,
     /// Whether the parameter is trained.
@@ -33,6 +33,13 @@ pub struct Entry {
     /// The stages that hold the parameter, each with the parameter's index there. Hash, norm and checkpoints
     /// use the first one's copy; a tied copy has its own uses.
     pub holders: Vec<(usize, usize)>,
+}
+
+impl Entry {
+    /// Shape of the whole parameter.
+    pub fn shape(&self) -> Shape {
+        self.sharding.whole()
+    }
 }
 
 /// The model, divided into stages.
@@ -67,11 +74,12 @@ impl Blueprint {
         hook: Option<&ModelHook>,
     ) -> Result<Self> {
         let device = meta(description)?;
+        let grid = config.parallel.grid().seen_from(0)?;
         let (mut parameters, mut shards, mut crossings) = (Vec::new(), Vec::new(), Vec::new());
         let (mut adapters, mut linear_layers) = (Vec::new(), Vec::new());
         let (mut by_name, mut hidden, mut buffers) = (BTreeMap::new(), None, BufferList::default());
         for (number, stage) in stages.iter().enumerate() {
-            let model = build::model(config, &device, stage)?;
+            let model = build::model(config, &device, grid, stage)?;
             add(&mut parameters, &mut by_name, number, &*model);
             shards.push(divide(config, &*model));
             adapters.extend_from_slice(model.parameters().adapters().tensors());
@@ -109,7 +117,6 @@ impl Blueprint {
             indices.into_iter().map(|(_, position)| position).collect()
         };
         let indices = indices.into_iter().map(in_order).collect();
-        let grid = config.parallel.grid().seen_from(0)?;
         let schedule = Arc::new(schedule(config)?);
         Ok(Blueprint { grid, stages, schedule, parameters, buffers, indices, crossings, shards })
     }
@@ -164,13 +171,21 @@ impl Blueprint {
 
     /// Elements of every parameter, in order.
     pub fn sizes(&self) -> Vec<usize> {
-        self.parameters.iter().map(|entry| entry.shape.elements()).collect()
+        self.parameters.iter().map(|entry| entry.shape().elements()).collect()
     }
 
-    /// Elements of every parameter's gradient, in order: 0 for a frozen one.
+    /// Elements of every part of every parameter's gradient, in order: 0 for a frozen one. The norm adds in
+    /// this order.
     pub fn gradient_sizes(&self) -> Vec<usize> {
-        let elements = |entry: &Entry| if entry.trained { entry.shape.elements() } else { 0 };
-        self.parameters.iter().map(elements).collect()
+        let elements = |entry: &Entry| if entry.trained { entry.sharding.shape().elements() } else { 0 };
+        let parts = |entry: &Entry| vec![elements(entry); entry.sharding.parts()];
+        self.parameters.iter().flat_map(parts).collect()
+    }
+
+    /// Index in [`Blueprint::gradient_sizes`] of the part of parameter `index` that a rank of `grid` holds.
+    pub fn gradient_index(&self, index: usize, grid: &RankGrid) -> usize {
+        let before: usize = self.parameters[..index].iter().map(|entry| entry.sharding.parts()).sum();
+        before + self.parameters[index].sharding.part(|axis| grid.coordinate(axis))
     }
 
     /// The shards of a stage's optimizer state over data-parallel ranks.
@@ -210,9 +225,9 @@ fn add(parameters: &mut Vec<Entry>, by_name: &mut BTreeMap<String, usize>, stage
     for (number, parameter) in model.parameters().list().iter().enumerate() {
         let position = *by_name.entry(parameter.name.clone()).or_insert(parameters.len());
         if position == parameters.len() {
-            let (name, weight, trained) = (parameter.name.clone(), &parameter.weight, parameter.trained);
-            let (shape, dtype) = (weight.shape(), weight.dtype());
-            parameters.push(Entry { name, shape, dtype, trained, holders: Vec::new() });
+            let (name, sharding) = (parameter.name.clone(), parameter.sharding.clone());
+            let (dtype, trained) = (parameter.weight.dtype(), parameter.trained);
+            parameters.push(Entry { name, sharding, dtype, trained, holders: Vec::new() });
         }
         parameters[position].holders.push((stage, number));
     }
@@ -266,7 +281,7 @@ mod tests {
             ] {
                 let divided = blueprint(&[model, grid].concat());
                 let names = |of: &Blueprint| {
-                    of.parameters.iter().map(|p| (p.name.clone(), p.shape)).collect::<Vec<_>>()
+                    of.parameters.iter().map(|p| (p.name.clone(), p.shape())).collect::<Vec<_>>()
                 };
                 assert_eq!(names(&divided), names(&whole), "{grid:?}");
                 assert_eq!(divided.crossings.len() + 1, divided.stages.len());

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use autograd::precision::Autocast;
 use checkpoint::CorpusMark;
+use collective::RankGrid;
 use data::{ChatOptions, ChatSource, ChatTemplate, Component, Corpus, CorpusIdentity, Documents};
 use data::{ImageSource, Prefetcher, Slice, Source, Split, read_conversations};
 use data::{SyntheticKind, SyntheticOptions, SyntheticSource, TokenOptions, TokenSource, Tokenizer};
@@ -252,10 +253,11 @@ fn text_corpus(config: &RunConfig, patterns: &[String]) -> std::result::Result<C
     Ok(Corpus::open_shards(&tokens, &["train_*.bin".to_owned()])?)
 }
 
-/// Builds the layers of `stage` on `device`.
-pub fn model(config: &RunConfig, device: &Device, stage: &Stage) -> Result<Box<dyn Model>> {
+/// Builds the layers of `stage` on `device`, with the parts of parameters that a rank of `grid` holds.
+pub fn model(config: &RunConfig, device: &Device, grid: RankGrid, stage: &Stage) -> Result<Box<dyn Model>> {
     let dtype = config.precision.weight_dtype();
-    let parameters = Parameters::new(device, config.train.seed, dtype).tuned(Arc::clone(&config.tuning));
+    let parameters = Parameters::new(device, config.train.seed, dtype).on_grid(grid);
+    let parameters = parameters.tuned(Arc::clone(&config.tuning));
     let parameters = parameters.in_fp8(Fp8Weights::new(config.fp8.clone(), stage.is_first()));
     Ok(config.model.build(parameters, stage, recompute(config))?)
 }

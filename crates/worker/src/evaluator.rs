@@ -1,21 +1,15 @@
 //! One rank that computes losses and does not train: its stages, without gradients and optimizer.
 
-use std::sync::Arc;
-
-use collective::{Axis, Communicator, Planes, RankGrid};
-use data::Prefetcher;
+use collective::{Axis, Communicator};
 use device::Device;
 use nn::Model;
-use parallel::pipeline::Executor;
 
-use crate::blueprint;
 use crate::build;
 use crate::connect;
+use crate::engine::Engine;
 use crate::error::Result;
-use crate::feed::WorkerFeed;
 use crate::numbers::Numbers;
 use crate::phases::Phases;
-use crate::pixel_buffer::PixelBuffer;
 use crate::setup::Setup;
 use crate::start::Weights;
 use crate::state;
@@ -23,14 +17,8 @@ use crate::validation::{self, Losses};
 
 /// One rank of an evaluation.
 pub struct Evaluator {
-    setup: Setup,
-    grid: RankGrid,
-    device: Device,
-    planes: Planes,
+    engine: Engine,
     models: Vec<Box<dyn Model>>,
-    executor: Executor,
-    /// The memory of inputs that are pixels, on ranks with the first stage.
-    pixels: Option<PixelBuffer>,
 }
 
 impl Evaluator {
@@ -38,27 +26,19 @@ impl Evaluator {
     /// are any: a plan has none. Errors: out of memory, weights that cannot be read or that belong to another
     /// model.
     pub fn new(setup: &Setup, communicator: Communicator, weights: Option<&dyn Weights>) -> Result<Self> {
-        let (config, rank) = (&setup.config, communicator.rank());
-        let grid = config.parallel.grid().seen_from(rank)?;
-        let device = setup.device(rank)?;
-        let mut planes = connect::connect(communicator, &device, config, grid)?;
-        let blueprint = Arc::clone(&setup.blueprint);
-        let stages = blueprint.stages_of(grid.coordinate(Axis::Pipeline));
+        let (config, device) = (&setup.config, setup.device(communicator.rank())?);
+        let mut engine = Engine::connect(device, setup, communicator)?;
         let model = |stage: usize| -> Result<Box<dyn Model>> {
-            let model = build::model(config, &device, &blueprint.stages[stage])?;
+            let model = build::model(config, &engine.device, engine.grid, &setup.blueprint.stages[stage])?;
             if let Some(weights) = weights {
                 state::load_model(&*model, weights)?;
             }
             Ok(model)
         };
-        let models = stages.map(model).collect::<Result<Vec<_>>>()?;
-        let own_stages = blueprint.stages_of(grid.coordinate(Axis::Pipeline));
-        let pixels = PixelBuffer::of_stages(&device, &setup.dataset, own_stages)?;
-        connect::warm_up(&mut planes, &device, config, &[], false)?;
-        let schedule = blueprint::schedule(config)?;
-        let executor = Executor::new(&device, grid, schedule, blueprint.crossings.clone())?;
-        let setup = setup.clone();
-        let mut evaluator = Evaluator { setup, grid, device, planes, models, executor, pixels };
+        let models = engine.stages().map(model).collect::<Result<Vec<_>>>()?;
+        engine.allocate_pixels()?;
+        connect::warm_up(&mut engine.planes, &engine.device, config, &[], false)?;
+        let mut evaluator = Evaluator { engine, models };
         evaluator.rehearse()?;
         Ok(evaluator)
     }
@@ -67,57 +47,40 @@ impl Evaluator {
     /// Calls `on_losses` with the number of this rank's losses so far, where it has the model's end.
     pub fn losses(&mut self, on_losses: &mut dyn FnMut(usize)) -> Result<Losses> {
         let own = self.passes(None, on_losses)?;
-        validation::of_all(&mut self.planes, &own, &self.setup.config.validation_assignment())
+        let assignment = self.engine.setup.config.validation_assignment();
+        validation::of_all(&mut self.engine.planes, &own, &assignment)
     }
 
     /// Returns whether this rank has the model's end, and so losses.
     pub fn has_losses(&self) -> bool {
-        self.grid.coordinate(Axis::Pipeline) + 1 == self.grid.size(Axis::Pipeline)
+        let grid = &self.engine.grid;
+        grid.coordinate(Axis::Pipeline) + 1 == grid.size(Axis::Pipeline)
     }
 
     /// Number of micro-batches that this rank's replica runs.
     pub fn own_micro_batches(&self) -> u64 {
-        Numbers::validation(&self.setup.config, &self.grid).count() as u64
+        Numbers::validation(&self.engine.setup.config, &self.engine.grid).count() as u64
     }
 
     /// The device of this rank.
     pub fn device(&self) -> &Device {
-        &self.device
+        &self.engine.device
     }
 
     /// The results of this rank's micro-batches, at most `most`, where the model ends.
     fn passes(&mut self, most: Option<usize>, on_losses: &mut dyn FnMut(usize)) -> Result<Losses> {
-        let (config, dataset) = (&self.setup.config, &self.setup.dataset);
-        let numbers = Numbers::validation(config, &self.grid);
-        let own = numbers.count().min(most.unwrap_or(usize::MAX));
-        let mut data = Prefetcher::new(Arc::clone(&dataset.source), config.data.prefetch);
-        let order = self.executor.validation_data_order(own, dataset.source.packs_documents());
-        let mut phases = Phases::new(&self.device);
-        let mut feed =
-            WorkerFeed::new(&self.device, (config, dataset), numbers, (&mut data, &order), &mut phases);
-        feed.pixels = self.pixels.as_mut();
-        feed.on_losses = Some(on_losses);
+        let mut phases = Phases::new(&self.engine.device);
         let models = self.models.iter().map(|model| &**model).collect();
-        self.executor.validate(models, &mut self.planes, own, &mut feed)?;
-        feed.results()
+        Ok(self.engine.losses(models, most, &mut phases, Some(on_losses))?.0)
     }
 
-    /// Makes the allocator reserve the passes' memory before ranks wait for each other on their devices. In a
-    /// plan this is all.
+    /// Rehearses one micro-batch where the allocator has a driver. In a plan this is all.
     fn rehearse(&mut self) -> Result<()> {
-        let grid = self.grid;
-        if !self.device.is_cuda_like() && !self.device.is_meta() {
+        if !self.engine.device.is_cuda_like() && !self.engine.device.is_meta() {
             return Ok(());
         }
-        let counted = Planes::new(Communicator::counted(grid.rank(), grid.world_size()), grid)?;
-        let real = std::mem::replace(&mut self.planes, counted);
+        let real = self.engine.begin_rehearsal()?;
         let ran = self.passes(Some(1), &mut |_| ());
-        self.planes = real;
-        ran?;
-        self.device.synchronize()?;
-        match grid.world_size() {
-            1 => Ok(()),
-            _ => Ok(self.planes.control().barrier()?),
-        }
+        self.engine.end_rehearsal(real, ran)
     }
 }

@@ -26,6 +26,7 @@ pub mod build;
 mod calendar;
 mod connect;
 mod covered;
+mod engine;
 mod error;
 mod evaluator;
 pub mod expected;

@@ -17,18 +17,17 @@ use config::{Overlap, RunConfig};
 /// Fraction of backward after which `parallel.overlap = "late"` starts to sum gradients.
 const LATE: f64 = 0.6;
 
-/// Builds the models of `stages`, then their gradient buckets. `data_rank` is the rank among the
-/// data-parallel ranks. Errors: out of memory.
+/// Builds the models of `stages`, then their gradient buckets, for a rank of `grid`. Errors: out of memory.
 pub fn build(
     device: &Device,
     config: &RunConfig,
-    data_rank: usize,
+    grid: RankGrid,
     stages: &[Stage],
     hook: Option<&ModelHook>,
 ) -> Result<Vec<StagePart>> {
     let (parallel, train) = (&config.parallel, &config.train);
     let model = |stage: &Stage| -> Result<Box<dyn Model>> {
-        let model = build::model(config, device, stage)?;
+        let model = build::model(config, device, grid, stage)?;
         model.parameters().statistics().keep(train.micro_batches())?;
         Ok(ModelHook::around(hook, model))
     };
@@ -38,7 +37,7 @@ pub fn build(
         let options = ReductionOptions {
             lanes: Lanes::new(parallel.lanes, train.micro_batches(), parallel.data)?,
             ranks: parallel.data,
-            rank: data_rank,
+            rank: grid.coordinate(Axis::Data),
             dtype: config.precision.gradients,
             bucket_bytes: build::bucket_bytes(config),
             reduction: config.parallel.reduction,
@@ -101,12 +100,13 @@ impl ModelNorm {
                 slots.push(Slot { name: name.clone(), weight, decay: *decay });
                 // Only the first copy of a tied parameter counts.
                 if let Some((index, true)) = blueprint.find(stage, owned.parameter) {
-                    positions.push((index, owned.shard.range.start));
+                    positions.push((blueprint.gradient_index(index, grid), owned.shard.range.start));
                     gradients.push(gradient.clone());
                 }
             }
         }
-        if !divided && grid.size(Axis::Pipeline) == 1 {
+        let all_whole = blueprint.parameters.iter().all(|entry| entry.sharding.parts() == 1);
+        if !divided && all_whole && grid.size(Axis::Pipeline) == 1 {
             let norm = GradientNorm::new(device, &slots, max_norm)?;
             return Ok(ModelNorm { norm, parts: None, counts });
         }

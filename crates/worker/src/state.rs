@@ -12,9 +12,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use checkpoint::{Checkpoint, Snapshot, Target};
-use collective::{Axis, ControlPlane};
+use collective::{Axis, ControlPlane, RankGrid};
 use device::DType;
-use nn::{Lora, Model};
+use nn::{Division, Lora, Model, Parameters, Run, Sharding};
 use optim::StateArray;
 use system::numbers::megabytes_of;
 use system::pace::Pace;
@@ -42,8 +42,8 @@ pub struct Array {
     pub dtype: DType,
     /// Shape of the whole array.
     pub shape: Shape,
-    /// The ranks that hold the array, each with its range of elements.
-    sources: Vec<(usize, Range<usize>)>,
+    /// The ranks that hold the array, each with the runs of elements in its tensor.
+    sources: Vec<(usize, Vec<Run>)>,
     /// Whether every rank of the stage holds the whole array, so that one source stands for all of them.
     replicated: bool,
     /// This rank's shard, if it has one.
@@ -64,7 +64,7 @@ fn masters_among(worker: &Worker, kept: &Kept) -> Result<Vec<Array>> {
     // Weights that are their own masters are whole on every rank of the stage.
     let master = entries.map(|(position, entry)| match is_own_master(entry.trained, entry.dtype) {
         true => whole_weight(worker, position),
-        false => Ok(array(worker, position, StateArray::master(&entry.name), kept)),
+        false => array(worker, position, StateArray::master(&entry.name), kept),
     });
     master.collect()
 }
@@ -81,8 +81,9 @@ pub(crate) fn arrays(worker: &Worker) -> Result<Vec<Array>> {
     let config = &worker.setup().config;
     let entries = worker.blueprint().parameters.iter().enumerate();
     for (position, entry) in entries.filter(|(_, entry)| entry.trained) {
-        let states = optimizer::state_arrays(config, &entry.name, entry.shape).into_iter();
-        all.extend(states.map(|state| array(worker, position, state, &kept)));
+        for state in optimizer::state_arrays(config, &entry.name, entry.shape()) {
+            all.push(array(worker, position, state, &kept)?);
+        }
     }
     Ok(all)
 }
@@ -103,26 +104,69 @@ fn rank_of(worker: &Worker, replica: usize, stage: usize) -> usize {
     worker.grid().rank_at(&[(Axis::Data, replica), (Axis::Pipeline, stage_rank)])
 }
 
+/// Returns the ranks of a stage's replica that hold different parts of a parameter.
+fn part_holders(worker: &Worker, replica: usize, stage: usize, sharding: &Sharding) -> Result<Vec<RankGrid>> {
+    let first = worker.grid().seen_from(rank_of(worker, replica, stage))?;
+    let along = |holders: Vec<RankGrid>, division: &Division| {
+        let at = |holder: RankGrid| {
+            (0..division.parts).map(move |part| holder.seen_from(holder.rank_at(&[(division.axis, part)])))
+        };
+        holders.into_iter().flat_map(at).collect::<std::result::Result<Vec<_>, _>>()
+    };
+    Ok(sharding.divisions().iter().try_fold(vec![first], along)?)
+}
+
+/// Returns the shape of the array `state` of a whole parameter. Blocks are those of its parts.
+fn state_shape(state: &StateArray, sharding: &Sharding) -> Shape {
+    match state.per {
+        1 => sharding.whole(),
+        _ => [sharding.parts() * state.shape(sharding.shape()).elements()].into(),
+    }
+}
+
+/// Returns the runs of the array `state` of a parameter that a rank holds for elements `range` of its part.
+fn state_runs(state: &StateArray, sharding: &Sharding, holder: &RankGrid, range: Range<usize>) -> Vec<Run> {
+    let coordinate = |axis| holder.coordinate(axis);
+    if state.per == 1 {
+        let first = range.start;
+        let runs = sharding.runs(coordinate, range).into_iter();
+        return runs.map(|run| Run { local: run.local - first, ..run }).collect();
+    }
+    // The maxima of a part's blocks follow those of the parts before it.
+    let elements = state.range(range);
+    let before = sharding.part(coordinate) * state.shape(sharding.shape()).elements();
+    vec![Run { local: 0, whole: before + elements.start, elements: elements.len() }]
+}
+
 fn whole_weight(worker: &Worker, position: usize) -> Result<Array> {
     let (entry, (stage, parameter)) = (&worker.blueprint().parameters[position], holder(worker, position));
     let own = worker.model(stage).map(|model| model.parameters().list()[parameter].weight.tensor());
-    let sources = vec![(rank_of(worker, 0, stage), 0..entry.shape.elements())];
-    let (name, own) = (entry.name.clone(), own.transpose()?);
-    Ok(Array { name, dtype: entry.dtype, shape: entry.shape, sources, replicated: true, own })
+    let part = |holder: RankGrid| {
+        let range = 0..entry.sharding.shape().elements();
+        (holder.rank(), entry.sharding.runs(|axis| holder.coordinate(axis), range))
+    };
+    let holders = part_holders(worker, 0, stage, &entry.sharding)?;
+    let (name, own, shape) = (entry.name.clone(), own.transpose()?, entry.shape());
+    let (sources, replicated) = (holders.into_iter().map(part).collect(), entry.sharding.parts() == 1);
+    Ok(Array { name, dtype: entry.dtype, shape, sources, replicated, own })
 }
 
 /// Returns an array that optimizers keep for a parameter.
-fn array(worker: &Worker, position: usize, state: StateArray, kept: &Kept) -> Array {
+fn array(worker: &Worker, position: usize, state: StateArray, kept: &Kept) -> Result<Array> {
     let (entry, (stage, parameter)) = (&worker.blueprint().parameters[position], holder(worker, position));
-    let shards = worker.blueprint().shards(stage);
-    let part = |replica| state.range(shards.range(replica, parameter));
-    let source = |replica| (rank_of(worker, replica, stage), part(replica));
-    let sources = (0..shards.by_rank().len()).map(source).filter(|(_, part)| !part.is_empty());
-    let (sources, shape) = (sources.collect(), state.shape(entry.shape));
+    let (shards, sharding) = (worker.blueprint().shards(stage), &entry.sharding);
+    let mut sources = Vec::new();
+    for replica in 0..shards.by_rank().len() {
+        let range = shards.range(replica, parameter);
+        for holder in part_holders(worker, replica, stage, sharding)?.iter().filter(|_| !range.is_empty()) {
+            sources.push((holder.rank(), state_runs(&state, sharding, holder, range.clone())));
+        }
+    }
+    let (shape, dtype) = (state_shape(&state, sharding), state.dtype);
     let key = (stage, state.name);
     let own = kept.get(&key).cloned();
-    let replicated = !shards.is_sharded();
-    Array { name: key.1, dtype: state.dtype, shape, sources, replicated, own }
+    let replicated = !shards.is_sharded() && sharding.parts() == 1;
+    Ok(Array { name: key.1, dtype, shape, sources, replicated, own })
 }
 
 /// Returns the tensors of this rank into which a checkpoint is read: everything that the rank holds, copies
@@ -132,16 +176,17 @@ fn targets(worker: &Worker) -> Result<Vec<Target>> {
     for model in worker.models() {
         let own = |of: &&nn::Parameter| is_own_master(of.trained, of.weight.dtype());
         for parameter in model.parameters().list().iter().filter(own) {
-            targets.push(whole_parameter(parameter)?);
+            targets.extend(parameter_targets(model.parameters(), parameter)?);
         }
     }
-    targets.extend(worker.optimizer_state().filter_map(|(stage, owned, state)| {
-        let parameter = &worker.model(stage)?.parameters().list()[owned.parameter];
-        let shape = state.array.shape(parameter.weight.shape());
-        let first = state.array.range(owned.shard.range.clone()).start;
+    for (stage, owned, state) in worker.optimizer_state() {
+        let Some(model) = worker.model(stage) else { continue };
+        let sharding = &model.parameters().list()[owned.parameter].sharding;
+        let runs = state_runs(&state.array, sharding, worker.grid(), owned.shard.range.clone());
+        let shape = state_shape(&state.array, sharding);
         let StateArray { name, dtype, .. } = state.array;
-        Some(Target { name, dtype, shape, first, tensor: state.tensor.clone() })
-    }));
+        targets.extend(run_targets(&name, dtype, shape, state.tensor, runs)?);
+    }
     targets.extend(worker.models().flat_map(|model| model.buffers()).map(whole_buffer));
     Ok(targets)
 }
@@ -159,9 +204,14 @@ fn weight_targets(worker: &Worker) -> Result<Vec<Target>> {
 
 /// Returns the weights of this rank that are rounded copies of their masters, as targets of the masters.
 fn rounded_targets(worker: &Worker) -> Result<Vec<Target>> {
-    let parameters = worker.models().flat_map(|model| model.parameters().list());
-    let rounded = parameters.filter(|of| !is_own_master(of.trained, of.weight.dtype()));
-    rounded.map(whole_parameter).collect()
+    let mut targets = Vec::new();
+    for model in worker.models() {
+        let is_rounded = |of: &&nn::Parameter| !is_own_master(of.trained, of.weight.dtype());
+        for parameter in model.parameters().list().iter().filter(is_rounded) {
+            targets.extend(parameter_targets(model.parameters(), parameter)?);
+        }
+    }
+    Ok(targets)
 }
 
 /// Returns targets that read what `target` does, part by part.
@@ -174,9 +224,29 @@ fn pieces(target: &Target) -> Result<Vec<Target>> {
     (0..elements).step_by(LOADED).map(piece).collect()
 }
 
-/// Returns a target that reads a whole array of master weights into the parameter of its name.
-fn whole_parameter(parameter: &nn::Parameter) -> Result<Target> {
-    Ok(Target::whole(parameter.name.clone(), DType::F32, parameter.weight.tensor()?))
+/// Returns targets that read this rank's part of an array of master weights into the parameter of its name.
+fn parameter_targets(parameters: &Parameters, parameter: &nn::Parameter) -> Result<Vec<Target>> {
+    let nn::Parameter { name, weight, sharding, .. } = parameter;
+    let runs = sharding.runs(|axis| parameters.coordinate(axis), 0..weight.elements());
+    run_targets(name, DType::F32, sharding.whole(), &weight.tensor()?, runs)
+}
+
+/// Returns a target for each of the `runs` of an array of this name, type and shape into `tensor`.
+fn run_targets(
+    name: &str,
+    dtype: DType,
+    shape: Shape,
+    tensor: &Tensor,
+    runs: Vec<Run>,
+) -> Result<Vec<Target>> {
+    let target = |run: Run| {
+        let tensor = match run.elements == tensor.elements() {
+            true => tensor.clone(),
+            false => tensor.view(run.local, [run.elements])?,
+        };
+        Ok(Target { name: name.to_owned(), dtype, shape, first: run.whole, tensor })
+    };
+    runs.into_iter().map(target).collect()
 }
 
 /// Returns a target that reads a whole array into the buffer of its name.
@@ -190,7 +260,8 @@ pub fn buffers(worker: &Worker) -> Vec<Array> {
     let array = |entry: &BufferEntry| {
         let (stage, number) = entry.holder;
         let own = worker.model(stage).map(|model| model.buffers()[number].tensor().clone());
-        let sources = vec![(rank_of(worker, 0, stage), 0..entry.shape.elements())];
+        let runs = vec![Run { local: 0, whole: 0, elements: entry.shape.elements() }];
+        let sources = vec![(rank_of(worker, 0, stage), runs)];
         Array {
             name: entry.name.clone(),
             dtype: entry.dtype,
@@ -205,9 +276,10 @@ pub fn buffers(worker: &Worker) -> Vec<Array> {
 
 /// Reads a model's parameters and buffers. Errors: weights that cannot be read or belong to another model.
 pub fn load_model(model: &dyn Model, weights: &dyn Weights) -> Result<()> {
-    let parameters = model.parameters().list().iter().map(whole_parameter);
-    let buffers = model.buffers().iter().map(whole_buffer).map(Ok);
-    let all = parameters.chain(buffers).collect::<Result<Vec<_>>>()?;
+    let list = model.parameters().list().iter();
+    let parameters = list.map(|parameter| parameter_targets(model.parameters(), parameter));
+    let mut all = parameters.collect::<Result<Vec<_>>>()?.concat();
+    all.extend(model.buffers().iter().map(whole_buffer));
     weights.load(&mut with_progress(all, weights.path()))
 }
 
@@ -322,26 +394,30 @@ impl Array {
     /// nor write. All ranks call this with the same arrays in the same order.
     pub fn bring(&self, worker: &mut Worker, whole: &mut [u8]) -> Result<()> {
         let rank = worker.grid().rank();
-        let part = self.sources.iter().find(|(source, _)| *source == rank);
-        let own = part.and(self.own.as_ref());
+        let source = self.sources.iter().find(|(source, _)| *source == rank);
+        let own = source.and(self.own.as_ref());
         if rank == 0 {
-            if let (Some(own), Some((_, part))) = (own, part) {
-                to_host(own, &mut whole[self.range(part)])?;
+            if let (Some(own), Some((_, runs))) = (own, source) {
+                for run in runs {
+                    to_host(own, run.local, &mut whole[self.bytes_of(run.whole, run.elements)])?;
+                }
             }
             return self.receive(worker.control(), whole);
         }
         self.send(worker.control(), own)
     }
 
-    /// Byte range of a range of elements.
-    fn range(&self, elements: &Range<usize>) -> Range<usize> {
-        self.dtype.bytes() * elements.start..self.dtype.bytes() * elements.end
+    /// Byte range of `elements` elements from `first` on.
+    fn bytes_of(&self, first: usize, elements: usize) -> Range<usize> {
+        let size = self.dtype.bytes();
+        size * first..size * (first + elements)
     }
 
     /// Number of messages until the longest shard has been sent.
     fn rounds(&self) -> usize {
         let others = self.sources.iter().filter(|(rank, _)| *rank != 0);
-        others.map(|(_, part)| self.range(part).len()).max().unwrap_or(0).div_ceil(PIECE)
+        let elements = |(_, runs): &(usize, Vec<Run>)| runs.iter().map(|run| run.elements).sum::<usize>();
+        (self.dtype.bytes() * others.map(elements).max().unwrap_or(0)).div_ceil(PIECE)
     }
 
     fn send(&self, control: &mut dyn ControlPlane, part: Option<&Tensor>) -> Result<()> {
@@ -360,21 +436,29 @@ impl Array {
     fn receive(&self, control: &mut dyn ControlPlane, whole: &mut [u8]) -> Result<()> {
         for round in 0..self.rounds() {
             let messages = control.gather(0, &[])?.unwrap_or_default();
-            for (rank, part) in self.sources.iter().filter(|(rank, _)| *rank != 0) {
+            for (rank, runs) in self.sources.iter().filter(|(rank, _)| *rank != 0) {
                 let piece = messages.get(*rank).map_or(&[][..], Vec::as_slice);
-                let position = whole[self.range(part)].chunks_mut(PIECE).nth(round).unwrap_or_default();
-                position.iter_mut().zip(piece).for_each(|(position, byte)| *position = *byte);
+                self.distribute(piece, round * PIECE / self.dtype.bytes(), runs, whole);
             }
         }
         Ok(())
     }
+
+    /// Copies `piece`, the bytes of a rank's tensor from element `first` on, to the runs of the whole.
+    fn distribute(&self, piece: &[u8], first: usize, runs: &[Run], whole: &mut [u8]) {
+        let end = first + piece.len() / self.dtype.bytes();
+        for run in runs.iter().filter_map(|run| run.within(&(first..end))) {
+            let from = &piece[self.bytes_of(run.local - first, run.elements)];
+            whole[self.bytes_of(run.whole, run.elements)].copy_from_slice(from);
+        }
+    }
 }
 
-/// Copies the bytes of a tensor to the host, piece by piece.
-fn to_host(tensor: &Tensor, bytes: &mut [u8]) -> Result<()> {
+/// Copies the bytes of a tensor from element `first` on to the host, piece by piece.
+fn to_host(tensor: &Tensor, first: usize, bytes: &mut [u8]) -> Result<()> {
     let size = tensor.dtype().bytes();
     for (index, bytes) in bytes.chunks_mut(PIECE).enumerate() {
-        tensor.view(index * PIECE / size, [bytes.len() / size])?.read_bytes(bytes)?;
+        tensor.view(first + index * PIECE / size, [bytes.len() / size])?.read_bytes(bytes)?;
     }
     Ok(())
 }

@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use autograd::Observer;
 use checkpoint::LossScale;
-use collective::{Axis, Communicator, Planes, RankGrid};
-use config::RunConfig;
+use collective::{Axis, Communicator, RankGrid};
 use data::Prefetcher;
 use device::{Category, DType, Device, HostCopy, Mark, Request};
 use nn::Model;
 use optim::{NamedState, Optimizer, ScaleRule, Schedule};
 use parallel::data::ParameterShard;
-use parallel::pipeline::{Executor, Skipped, StagePart, TiedGradient};
+use parallel::pipeline::{Skipped, StagePart, TiedGradient};
 use telemetry::GpuMonitor;
 use telemetry::step_trace::RunPart;
 use tensor::Tensor;
@@ -21,13 +20,13 @@ use crate::account::Account;
 use crate::blueprint::Blueprint;
 use crate::build;
 use crate::connect;
-use crate::error::{Result, WorkerError};
+use crate::engine::Engine;
+use crate::error::Result;
 use crate::feed::Marks;
 use crate::hook::Moments;
 use crate::optimizer;
 use crate::parts::{self, ModelNorm};
 use crate::phases::Phases;
-use crate::pixel_buffer::PixelBuffer;
 use crate::preallocate;
 use crate::ranges::OperatorRanges;
 use crate::setup::Setup;
@@ -50,15 +49,10 @@ const SCALARS: usize = 2;
 
 /// One rank of a run.
 pub struct Worker {
-    setup: Setup,
-    grid: RankGrid,
-    device: Device,
-    planes: Planes,
-    /// All stages of the model.
-    blueprint: Arc<Blueprint>,
+    /// Declared first: planes are dropped before the memory that they share.
+    engine: Engine,
     /// The stages of this rank.
     parts: Vec<StagePart>,
-    executor: Executor,
     /// Totals of the micro-batches that the executor has skipped.
     skipped: Skipped,
     /// Gradients that the optimizer reads, stage by stage.
@@ -72,8 +66,6 @@ pub struct Worker {
     scale_rule: Option<ScaleRule>,
     /// Micro-batches of training, which are read ahead.
     data: Prefetcher,
-    /// The memory of inputs that are pixels, on ranks with the first stage.
-    pixels: Option<PixelBuffer>,
     /// The micro-batches of a step whose data this rank needs, in order.
     data_order: Vec<usize>,
     /// Loss, gradient norm and loss scale of the last two steps, by parity of the step.
@@ -112,8 +104,8 @@ impl Worker {
     /// [`Worker::new`] on a device of which the caller keeps a handle. Errors: as for [`Worker::new`].
     pub fn on(device: Device, setup: &Setup, communicator: Communicator) -> Result<Self> {
         let config = &setup.config;
-        let grid = grid_of(config, &communicator)?;
-        let mut planes = connect::connect(communicator, &device, config, grid)?;
+        let mut engine = Engine::connect(device, setup, communicator)?;
+        let (device, grid) = (engine.device.clone(), engine.grid);
         let planned = setup.planned.get(&grid.rank()).cloned();
         let preallocation = planned.as_ref().map_or(&*setup.preallocation, |planned| &planned.preallocation);
         preallocate::take(&device, preallocation)?;
@@ -122,40 +114,25 @@ impl Worker {
             allocator.record_history(events);
             allocator.mark(RunPart::Start.name(), 0);
         });
-        let blueprint = Arc::clone(&setup.blueprint);
-        let stages: Vec<_> = blueprint
-            .stages_of(grid.coordinate(Axis::Pipeline))
-            .map(|s| blueprint.stages[s].clone())
-            .collect();
-        let mut parts =
-            parts::build(&device, config, grid.coordinate(Axis::Data), &stages, setup.hook.as_ref())?;
-        let peer_access = connect::share(&mut planes, &device, &parts, config)?;
+        let stages: Vec<_> = engine.stages().map(|stage| setup.blueprint.stages[stage].clone()).collect();
+        let mut parts = parts::build(&device, config, grid, &stages, setup.hook.as_ref())?;
+        let peer_access = connect::share(&mut engine.planes, &device, &parts, config)?;
         parts.iter_mut().for_each(|part| part.reduction.reduce_from(parts::reduce_from(config, peer_access)));
-        connect::warm_up(&mut planes, &device, config, &parts, peer_access)?;
+        connect::warm_up(&mut engine.planes, &device, config, &parts, peer_access)?;
         let optimizer = optimizer::build(&device, config, &parts)?;
-        let norm = ModelNorm::new(&device, config, &grid, &blueprint, &parts)?;
+        let norm = ModelNorm::new(&device, config, &grid, &setup.blueprint, &parts)?;
         let gradients = parts.iter().flat_map(|part| part.reduction.gradients()).cloned().collect();
         let scale_rule = build::scale_rule(config);
         if scale_rule.is_some() {
             norm.norm.state().set_loss_scale(config.scaler.init_scale as f32, 0)?;
         }
         let scalars = scalars(&device, SCALARS + usize::from(scale_rule.is_some()))?;
-        let own_stages = blueprint.stages_of(grid.coordinate(Axis::Pipeline));
-        let pixels = PixelBuffer::of_stages(&device, &setup.dataset, own_stages)?;
-        let schedule = Arc::clone(&blueprint.schedule);
-        let mut executor = Executor::new(&device, grid, schedule, blueprint.crossings.clone())?;
-        if let Some(work) = setup.plan_work {
-            executor.limit_work(work);
-        }
+        engine.allocate_pixels()?;
         let mut worker = Worker {
             watch: Watch::new(planned, setup.first_step(), config.train.steps),
-            setup: setup.clone(),
-            grid,
             phases: Phases::new(&device),
-            planes,
-            tied: tied(&grid, &blueprint, &parts),
+            tied: tied(&grid, &setup.blueprint, &parts),
             skipped: Skipped::default(),
-            blueprint,
             parts,
             gradients,
             norm,
@@ -163,8 +140,7 @@ impl Worker {
             schedule: build::schedule(config),
             scale_rule,
             data: Prefetcher::new(Arc::clone(&setup.dataset.source), config.data.prefetch),
-            pixels,
-            data_order: executor.data_order(setup.dataset.source.packs_documents()),
+            data_order: engine.executor.data_order(setup.dataset.source.packs_documents()),
             scalars,
             reading: [None, None],
             account: Account::default(),
@@ -175,8 +151,7 @@ impl Worker {
             status: Status::none(),
             observers: ranges(),
             hashes: TensorHashes::new(&device, config.telemetry.hashes, setup.tensor_hook.clone()),
-            device,
-            executor,
+            engine,
         };
         worker.rehearse()?;
         Ok(worker)
@@ -184,29 +159,28 @@ impl Worker {
 
     /// The rank's device.
     pub fn device(&self) -> &Device {
-        &self.device
+        &self.engine.device
     }
 
     /// The grid, with the rank's coordinates.
     pub fn grid(&self) -> &RankGrid {
-        &self.grid
+        &self.engine.grid
     }
 
     /// The model of a stage, if this rank has it.
     pub(crate) fn model(&self, stage: usize) -> Option<&dyn Model> {
-        let index =
-            self.blueprint.stages_of(self.grid.coordinate(Axis::Pipeline)).position(|own| own == stage);
+        let index = self.engine.stages().position(|own| own == stage);
         self.models().nth(index?)
     }
 
     /// The setup that all ranks of the run share.
     pub fn setup(&self) -> &Setup {
-        &self.setup
+        &self.engine.setup
     }
 
     /// All stages of the model.
     pub fn blueprint(&self) -> &Blueprint {
-        &self.blueprint
+        &self.engine.setup.blueprint
     }
 
     /// The models of the rank's stages, in the order of [`Blueprint::stages_of`].
@@ -218,7 +192,7 @@ impl Worker {
     pub(crate) fn optimizer_state<'a>(
         &'a self,
     ) -> impl Iterator<Item = (usize, &'a ParameterShard, NamedState<'a>)> {
-        let stages = self.blueprint.stages_of(self.grid.coordinate(Axis::Pipeline)).zip(&self.parts);
+        let stages = self.engine.stages().zip(&self.parts);
         let own = |(stage, part): (usize, &'a StagePart)| {
             part.reduction.shards().own().iter().map(move |owned| (stage, owned))
         };
@@ -257,26 +231,13 @@ impl Worker {
 
     /// Parameters of the whole model, each counted once.
     pub fn parameters(&self) -> usize {
-        self.blueprint.sizes().iter().sum()
+        self.engine.setup.blueprint.sizes().iter().sum()
     }
 
     /// The rank's endpoints of the transports.
     pub fn communicator(&mut self) -> &mut Communicator {
-        self.planes.communicator()
+        self.engine.planes.communicator()
     }
-}
-
-/// The grid as seen by a rank. Errors: a grid other than the communicator's.
-fn grid_of(config: &RunConfig, communicator: &Communicator) -> Result<RankGrid> {
-    let grid = config.parallel.grid().seen_from(communicator.rank())?;
-    if communicator.world_size() != grid.world_size() {
-        return Err(WorkerError::Refused(format!(
-            "{} ranks were started, and the configuration has {}",
-            communicator.world_size(),
-            config.parallel.grid_in_words()
-        )));
-    }
-    Ok(grid)
 }
 
 /// Allocates `count` scalars of a step, for two steps in turn. Errors: out of memory.
@@ -309,8 +270,8 @@ fn tied(grid: &RankGrid, blueprint: &Blueprint, parts: &[StagePart]) -> Vec<Tied
 impl std::fmt::Debug for Worker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Worker")
-            .field("grid", &self.grid)
-            .field("device", &self.device)
+            .field("grid", &self.engine.grid)
+            .field("device", &self.engine.device)
             .finish_non_exhaustive()
     }
 }

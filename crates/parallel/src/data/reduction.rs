@@ -5,7 +5,7 @@ mod rank_sums;
 mod sink;
 mod views;
 
-use collective::DataPlane;
+use collective::{Axis, DataPlane};
 use device::{DType, Device, StreamKind};
 use nn::Parameters;
 use tensor::{Tensor, ops};
@@ -27,8 +27,7 @@ const ALIGNMENT: usize = 128;
 ///
 /// For each of the rank's micro-batches in order, a step calls [`GradientReduction::sink`] for backward and
 /// [`GradientReduction::end_micro_batch`] with the loss. Then it calls [`GradientReduction::finish`], after
-/// which the gradients can be read. The `plane` of all calls is the plane of
-/// [`Axis::Data`](collective::Axis::Data).
+/// which the gradients can be read. The `plane` of all calls is the plane of [`GradientReduction::axis`].
 #[derive(Debug)]
 pub struct GradientReduction {
     device: Device,
@@ -38,6 +37,8 @@ pub struct GradientReduction {
     /// Sums over ranks.
     ranks: RankSums,
     shards: OptimizerShards,
+    /// The axis over which gradients are summed.
+    axis: Axis,
     weight_groups: Vec<Vec<usize>>,
     /// Views of the sums, which the optimizer reads.
     gradients: ShardGradients,
@@ -75,7 +76,7 @@ impl GradientReduction {
     /// Allocates the buffers for the gradients of `parameters`.
     ///
     /// # Errors
-    /// Out of memory; a parameter without uses.
+    /// Out of memory; a parameter without uses; parameters whose gradients are summed over several axes.
     pub fn new(device: &Device, parameters: &Parameters, options: ReductionOptions) -> Result<Self> {
         let layout = BucketLayout::of(parameters, options.dtype, options.bucket_bytes, options.ranks);
         let shards =
@@ -90,6 +91,7 @@ impl GradientReduction {
         let names = |used: &nn::Use| parameters.list()[used.parameter.0].name.clone();
         Ok(GradientReduction {
             device: device.clone(),
+            axis: reduction_axis(parameters)?,
             weight_groups: weight_groups(parameters, &layout),
             names: parameters.uses().iter().map(names).collect(),
             missing: layout.members.clone(),
@@ -201,6 +203,11 @@ impl GradientReduction {
         Ok(())
     }
 
+    /// The axis over which gradients are summed, of which the calls of a step have the plane.
+    pub fn axis(&self) -> Axis {
+        self.axis
+    }
+
     /// The parts of the parameters that each rank owns.
     pub fn shards(&self) -> &OptimizerShards {
         &self.shards
@@ -254,5 +261,22 @@ impl GradientReduction {
         let is_loss = |bucket: usize| bucket == self.layout.elements.len();
         let bucket = |index: &usize| Bucket { tensor: &self.lanes.sums()[*index], is_loss: is_loss(*index) };
         self.ranks.sum(&buckets.iter().map(bucket).collect::<Vec<_>>(), over, plane)
+    }
+}
+
+/// Returns the axis over which the gradients of all parameters are summed, as their sharding says.
+///
+/// # Errors
+/// Parameters with different axes, or with several.
+fn reduction_axis(parameters: &Parameters) -> Result<Axis> {
+    let axes_of = |parameter: &nn::Parameter| parameter.sharding.reduction_axes().collect::<Vec<_>>();
+    let differs = parameters.list().iter().find(|parameter| axes_of(parameter) != [Axis::Data]);
+    match differs {
+        None => Ok(Axis::Data),
+        Some(parameter) => Err(ParallelError::Grid(format!(
+            "the gradient of {} is not summed over the {} axis alone",
+            parameter.name,
+            Axis::Data.name()
+        ))),
     }
 }

@@ -9,8 +9,6 @@ mod options;
 mod passes;
 mod stage;
 
-use std::sync::Arc;
-
 use checkpoint::Target;
 use collective::{Axis, Communicator, Planes, RankGrid};
 use device::{Category, DType, Device, Request};
@@ -18,6 +16,7 @@ use tensor::Tensor;
 use tensor::ops::choose::{self, DRAW_ROWS, seen_words};
 
 use crate::connect;
+use crate::engine::Engine;
 use crate::error::{Result, WorkerError};
 use crate::setup::Setup;
 use crate::start::Weights;
@@ -71,17 +70,14 @@ impl Generator {
         options: GeneratorOptions,
         weights: Option<&dyn Weights>,
     ) -> Result<Self> {
-        let (config, rank) = (&setup.config, communicator.rank());
+        let config = &setup.config;
         let nn::Examples::Tokens { vocabulary, .. } = config.model.examples() else {
             return Err(WorkerError::Refused("a model without tokens generates no text".to_owned()));
         };
-        let grid = config.parallel.grid().seen_from(rank)?;
-        let device = setup.device(rank)?;
-        let mut planes = connect::connect(communicator, &device, config, grid)?;
-        let blueprint = Arc::clone(&setup.blueprint);
-        let stages = blueprint.stages_of(grid.coordinate(Axis::Pipeline));
-        let stages =
-            stages.map(|stage| OwnStage::new(setup, &device, stage, options)).collect::<Result<_>>()?;
+        let device = setup.device(communicator.rank())?;
+        let mut engine = Engine::connect(device.clone(), setup, communicator)?;
+        let stages = engine.stages().map(|stage| OwnStage::new(&engine, stage, options));
+        let stages = stages.collect::<Result<_>>()?;
         let rows = Self::most_slots(device.is_cuda_like());
         let state = Tensor::for_host(&device, [2 + DRAW_ROWS, rows], DType::U32, Category::Input)?;
         let request = Request::new(Category::Buffer, "seen_tokens");
@@ -92,8 +88,8 @@ impl Generator {
                 Some(Tensor::zeros(&device, shape, DType::U32, request)?)
             }
         };
-        connect::warm_up(&mut planes, &device, config, &[], false)?;
-        let passes = Passes { setup: setup.clone(), vocabulary, grid, device, planes, stages };
+        connect::warm_up(&mut engine.planes, &device, config, &[], false)?;
+        let passes = Passes { engine, vocabulary, stages };
         let mut generator = Generator { options, passes, state, seen };
         generator.rehearse()?;
         if let Some(weights) = weights {
@@ -104,7 +100,7 @@ impl Generator {
 
     /// Bytes so far.
     pub fn bytes(&self) -> GeneratorBytes {
-        let statistics = self.passes.device.statistics();
+        let statistics = self.passes.engine.device.statistics();
         let parameters = self.passes.stages.iter().flat_map(|stage| stage.model.parameters().list());
         GeneratorBytes {
             weights: parameters.map(|parameter| parameter.weight.bytes() as u64).sum(),
@@ -128,12 +124,12 @@ impl Generator {
 
     /// The device of this rank.
     pub fn device(&self) -> &Device {
-        &self.passes.device
+        &self.passes.engine.device
     }
 
     /// The plane for messages between the hosts of all ranks.
     pub fn planes(&mut self) -> &mut Planes {
-        &mut self.passes.planes
+        &mut self.passes.engine.planes
     }
 
     /// Computes the next token of every sequence of this replica: entry i of `lines` is that of slot i,
@@ -144,18 +140,18 @@ impl Generator {
     pub fn step(&mut self, lines: &[Option<Line<'_>>]) -> Result<Vec<Vec<u32>>> {
         lines::check(lines, self.options)?;
         let chosen = self.chosen(lines)?;
-        if self.passes.grid.world_size() == 1 {
+        if self.passes.engine.grid.world_size() == 1 {
             return Ok(vec![chosen]);
         }
         let bytes: Vec<u8> = chosen.iter().flat_map(|token| token.to_le_bytes()).collect();
-        let all = self.passes.planes.control().all_gather(&bytes)?;
-        let last = (Axis::Pipeline, self.passes.grid.size(Axis::Pipeline) - 1);
+        let all = self.passes.engine.planes.control().all_gather(&bytes)?;
+        let last = (Axis::Pipeline, self.passes.engine.grid.size(Axis::Pipeline) - 1);
         let of_replica = |replica: usize| {
-            let bytes = all.get(self.passes.grid.rank_at(&[(Axis::Data, replica), last]));
+            let bytes = all.get(self.passes.engine.grid.rank_at(&[(Axis::Data, replica), last]));
             let (words, _) = bytes.map_or(&[][..], Vec::as_slice).as_chunks::<4>();
             words.iter().map(|word| u32::from_le_bytes(*word)).collect()
         };
-        Ok((0..self.passes.grid.size(Axis::Data)).map(of_replica).collect())
+        Ok((0..self.passes.engine.grid.size(Axis::Data)).map(of_replica).collect())
     }
 
     /// The tokens of this replica's slots where this rank has the model's end; elsewhere none.
@@ -186,32 +182,21 @@ impl Generator {
         Ok(())
     }
 
-    /// Makes the allocator reserve the memory that any step needs, before ranks wait for each other on their
-    /// devices and before there are weights.
+    /// Rehearses the longest step, before there are weights.
     fn rehearse(&mut self) -> Result<()> {
-        let counted = Planes::new(
-            Communicator::counted(self.passes.grid.rank(), self.passes.grid.world_size()),
-            self.passes.grid,
-        )?;
-        let real = std::mem::replace(&mut self.passes.planes, counted);
+        let real = self.passes.engine.begin_rehearsal()?;
         let longest = vec![0; self.options.longest.clamp(1, self.options.capacity)];
         let line = |slot: usize| {
             Some(Line { tokens: &longest, is_new: slot == 0, seen: None, number: 0, key: [0, 0] })
         };
         let lines: Vec<_> = (0..self.options.slots).map(line).collect();
         let ran = self.chosen(&lines);
-        self.passes.planes = real;
-        ran?;
-        self.passes.device.synchronize()?;
-        if self.passes.grid.world_size() > 1 {
-            self.passes.planes.control().barrier()?;
-        }
-        Ok(())
+        self.passes.engine.end_rehearsal(real, ran)
     }
 
     /// The grid of ranks.
     pub fn grid(&self) -> &RankGrid {
-        &self.passes.grid
+        &self.passes.engine.grid
     }
 
     /// Overwrites the parameter or buffer `name` of this rank, of which there may be none, with the bytes of

@@ -2,14 +2,13 @@
 
 use std::rc::Rc;
 
-use device::Device;
 use nn::Model;
 use tensor::ops::cached_attention::Cache;
 
 use super::options::GeneratorOptions;
 use crate::build;
+use crate::engine::Engine;
 use crate::error::{Result, WorkerError};
-use crate::setup::Setup;
 
 /// A stage of this rank.
 pub(super) struct OwnStage {
@@ -20,14 +19,10 @@ pub(super) struct OwnStage {
 }
 
 impl OwnStage {
-    pub(super) fn new(
-        setup: &Setup,
-        device: &Device,
-        number: usize,
-        options: GeneratorOptions,
-    ) -> Result<Self> {
+    pub(super) fn new(engine: &Engine, number: usize, options: GeneratorOptions) -> Result<Self> {
+        let Engine { setup, device, grid, .. } = engine;
         let (config, stage) = (&setup.config, &setup.blueprint.stages[number]);
-        let model = build::model(config, device, stage)?;
+        let model = build::model(config, device, *grid, stage)?;
         let layers = config.model.cached_heads().map_or(0..0, |_| stage.layers.clone());
         let cache = |layer: usize| -> Result<Cache> {
             let _scope = device.module(&format!("cache.{layer}"));

@@ -21,14 +21,14 @@ impl Worker {
     /// Returns the rank's statistics. Waits for the device. Errors: the device's.
     pub fn statistics(&mut self) -> Result<RankStatistics> {
         let phases = self.phases.times()?;
-        let driver = self.account.close(&self.device)?;
+        let driver = self.account.close(&self.engine.device)?;
         Ok(self.counters(phases, driver))
     }
 
     /// Returns the rank's statistics, from the times of its phases and its driver's account.
     pub fn counters(&self, phases: PhaseTimes, driver: DriverAccount) -> RankStatistics {
-        let traffic = self.planes.traffic();
-        self.device.with_allocator(|allocator| {
+        let traffic = self.engine.planes.traffic();
+        self.engine.device.with_allocator(|allocator| {
             let sources = Sources {
                 statistics: allocator.statistics(),
                 live: allocator.category_bytes(),
@@ -37,8 +37,8 @@ impl Worker {
                 driver,
                 phases,
             };
-            let device = &self.device.description().name;
-            RankStatistics::take(self.grid.rank(), &host_name(), device, &sources)
+            let device = &self.engine.device.description().name;
+            RankStatistics::take(self.engine.grid.rank(), &host_name(), device, &sources)
         })
     }
 
@@ -52,7 +52,7 @@ impl Worker {
     /// Memory after the last step. Does not wait for the device.
     pub fn memory(&self) -> StepMemory {
         let step_peak = self.phases.last_peak();
-        self.device.with_allocator(|allocator| {
+        self.engine.device.with_allocator(|allocator| {
             let statistics = allocator.statistics();
             let peak = Usage { allocated: statistics.peak_allocated(), reserved: statistics.peak_reserved() };
             StepMemory { now: allocator.usage(), peak, step_peak }

@@ -1,6 +1,5 @@
 //! The hashes of a rank's weights, optimizer state and gradients.
 
-use collective::Axis;
 use parallel::data::ParameterShard;
 use telemetry::hashes::{HashedStep, Section};
 
@@ -15,7 +14,7 @@ impl Worker {
     /// ranks call this. Errors: the transport's.
     pub fn take_hashes(&mut self) -> Result<Option<HashedStep>> {
         match self.hashes.clone() {
-            Some(hashes) => hashes.gather(self.planes.control()),
+            Some(hashes) => hashes.gather(self.engine.planes.control()),
             None => Ok(None),
         }
     }
@@ -24,9 +23,9 @@ impl Worker {
     pub(super) fn hash_state(&self, step: u64) -> Result<()> {
         let Some(hashes) = &self.hashes else { return Ok(()) };
         hashes.begin(step);
-        for (part, stage) in self.parts.iter().zip(self.stages()) {
+        for (part, stage) in self.parts.iter().zip(self.engine.stages()) {
             for (parameter, weight) in part.model.parameters().list().iter().enumerate() {
-                let Some((index, _)) = self.blueprint.find(stage, parameter) else { continue };
+                let Some((index, _)) = self.engine.setup.blueprint.find(stage, parameter) else { continue };
                 hashes.array(
                     Section::Weights,
                     (ARRAYS_PER_PARAMETER * index, &weight.name, &weight.name),
@@ -38,7 +37,7 @@ impl Worker {
         let mut number = 0;
         let mut last = None;
         for (stage, owned, state) in self.optimizer_state() {
-            let Some((index, _)) = self.blueprint.find(stage, owned.parameter) else { continue };
+            let Some((index, _)) = self.engine.setup.blueprint.find(stage, owned.parameter) else { continue };
             number = if last.replace((stage, index)) == Some((stage, index)) { number + 1 } else { 0 };
             let weight = self.model(stage).map(|model| &model.parameters().list()[owned.parameter]);
             let of = weight.map_or("", |weight| weight.name.as_str());
@@ -52,21 +51,16 @@ impl Worker {
     /// Hashes the summed gradients that this rank owns, if the step is a hashed one.
     pub(super) fn hash_gradients(&self) -> Result<()> {
         let Some(hashes) = &self.hashes else { return Ok(()) };
-        let shards = self.parts.iter().zip(self.stages()).flat_map(|(part, stage)| {
+        let shards = self.parts.iter().zip(self.engine.stages()).flat_map(|(part, stage)| {
             let own = part.reduction.shards().own().iter();
             own.map(move |owned: &ParameterShard| (part, stage, owned))
         });
         for ((part, stage, owned), gradient) in shards.zip(&self.gradients) {
-            let Some((index, _)) = self.blueprint.find(stage, owned.parameter) else { continue };
+            let Some((index, _)) = self.engine.setup.blueprint.find(stage, owned.parameter) else { continue };
             let name = &part.model.parameters().list()[owned.parameter].name;
             let start = owned.shard.range.start;
             hashes.array(Section::Gradients, (ARRAYS_PER_PARAMETER * index, name, name), start, gradient)?;
         }
         Ok(())
-    }
-
-    /// The stages of this rank, in order.
-    fn stages(&self) -> impl Iterator<Item = usize> {
-        self.blueprint.stages_of(self.grid.coordinate(Axis::Pipeline))
     }
 }

@@ -25,12 +25,12 @@ impl Worker {
 
     /// The control plane of all ranks.
     pub fn control(&mut self) -> &mut dyn ControlPlane {
-        self.planes.control()
+        self.engine.planes.control()
     }
 
     /// Bytes that the rank has sent and received.
     pub fn traffic(&self) -> Traffic {
-        self.planes.traffic()
+        self.engine.planes.traffic()
     }
 
     /// Totals of the micro-batches skipped because they repeat others
@@ -43,14 +43,14 @@ impl Worker {
     pub fn report_to(&mut self, status: &Status) {
         self.status = status.clone();
         if let Some(observer) = status.observer() {
-            self.planes.observe(&observer);
+            self.engine.planes.observe(&observer);
         }
     }
 
     /// Sets the file in the run directory to which memory traces are written as soon as they exist, so that a
     /// killed run leaves them.
     pub fn write_traces_to(&mut self, run_dir: &Path) {
-        self.watch.write_to(self.grid.rank(), run_dir);
+        self.watch.write_to(self.engine.grid.rank(), run_dir);
     }
 
     /// Returns the write of the traces to their file, to wait for. Errors: it cannot be started.
@@ -73,13 +73,13 @@ impl Worker {
     /// Compares the part that the rank has just completed with the plan; `step` counts from 1. Errors: a file
     /// that cannot be written.
     pub fn check_plan(&mut self, part: RunPart, step: u64) -> Result<()> {
-        self.watch.check(&self.device, part, step)
+        self.watch.check(&self.engine.device, part, step)
     }
 
     /// Gathers the differences of all ranks from their plans on rank 0; the others get none. Errors: the
     /// transport's.
     pub fn findings(&mut self) -> Result<Vec<Findings>> {
-        self.watch.gather(self.planes.control())
+        self.watch.gather(self.engine.planes.control())
     }
 
     /// Times of the phases of the rank's steps.
@@ -94,7 +94,7 @@ impl Worker {
 
     /// Times the operators of the steps from now on; [`Worker::end_timing`] ends it.
     pub fn time_operators(&mut self) -> OperatorTimer {
-        let timer = OperatorTimer::new(&self.device);
+        let timer = OperatorTimer::new(&self.engine.device);
         self.phases.set_timer(Some(timer.clone()));
         self.observers.push(Rc::new(timer.clone()));
         timer

@@ -1,12 +1,7 @@
-//! A rehearsal of a step before the first, with transports that only count.
-//!
-//! While ranks wait for each other on their devices, no driver may be called: with ranks as threads of one
-//! process, both could wait forever. Therefore the allocator reserves a step's memory beforehand: the passes
-//! of one step and one validation run on undefined values in the buffers that other ranks would fill. The
-//! results are discarded, and the parameters are unchanged.
+//! A rehearsal of a step before the first, with transports that only count: the passes of one step and one
+//! validation. The parameters are unchanged.
 
 use autograd::Mode;
-use collective::{Communicator, Planes};
 
 use super::Worker;
 use crate::error::Result;
@@ -16,23 +11,17 @@ impl Worker {
     /// Rehearses a step if there are other ranks and the allocator has a driver (or Meta imitates one).
     /// Errors: those of a step, out of memory included.
     pub(crate) fn rehearse(&mut self) -> Result<()> {
-        let grid = self.grid;
-        if !self.device.is_cuda_like() || grid.world_size() == 1 {
+        if !self.engine.device.is_cuda_like() || self.engine.grid.world_size() == 1 {
             return Ok(());
         }
-        let counted = Planes::new(Communicator::counted(grid.rank(), grid.world_size()), grid)?;
-        let phases = Phases::new(&self.device);
-        let real =
-            (std::mem::replace(&mut self.planes, counted), std::mem::replace(&mut self.phases, phases));
-        let first = self.setup.first_step();
+        let real = self.engine.begin_rehearsal()?;
+        let phases = std::mem::replace(&mut self.phases, Phases::new(&self.engine.device));
+        let first = self.engine.setup.first_step();
         let ran = self
             .forward_backward(first, Mode::Rehearse)
             .and_then(|()| self.reduce_gradients())
             .and_then(|()| self.validation_passes());
-        (self.planes, self.phases) = real;
-        ran?;
-        // No rank begins while another one still calls its driver.
-        self.device.synchronize()?;
-        Ok(self.planes.control().barrier()?)
+        self.phases = phases;
+        self.engine.end_rehearsal(real, ran)
     }
 }

@@ -52,7 +52,7 @@ impl Worker {
     /// later.
     pub fn step(&mut self, step: u64) -> Result<()> {
         let _range = Range::start(&format!("step {}", step + 1));
-        self.status.step(step, || self.device.statistics());
+        self.status.step(step, || self.engine.device.statistics());
         self.begin_part(RunPart::Step, step + 1);
         self.phases.begin()?;
         self.hash_state(step + 1)?;
@@ -70,14 +70,14 @@ impl Worker {
         self.moments.at(Moment::AfterUpdate, None);
         self.phases.end()?;
         self.moments.train(false);
-        self.account.after_step(&self.device)
+        self.account.after_step(&self.engine.device)
     }
 
     /// If the step may be repeated, returns [`WorkerError::Repeatable`] on all ranks if one ran out of memory
     /// in its passes. The gradients so far are then without meaning, and nothing else has changed. Errors:
     /// those of `outcome`, and of the transport.
     fn share_out_of_memory(&mut self, step: u64, outcome: Result<()>) -> Result<()> {
-        if !self.setup.config.train.halves_micro_batches() {
+        if !self.engine.setup.config.train.halves_micro_batches() {
             return outcome;
         }
         let own = match outcome {
@@ -85,30 +85,31 @@ impl Worker {
             Err(error) => return Err(error),
             Ok(()) => String::new(),
         };
-        let all = self.planes.control().all_gather(own.as_bytes())?;
+        let all = self.engine.planes.control().all_gather(own.as_bytes())?;
         let Some(rank) = all.iter().position(|message| !message.is_empty()) else { return Ok(()) };
-        self.device.empty_cache()?;
+        self.engine.device.empty_cache()?;
         let reason = String::from_utf8_lossy(&all[rank]).into_owned();
         Err(WorkerError::Repeatable { step, rank, reason })
     }
 
     /// Marks the beginning of a part of the run in the allocator's history.
     pub(crate) fn begin_part(&self, part: RunPart, step: u64) {
-        self.device.set_step(u32::try_from(step).unwrap_or(u32::MAX));
-        self.device.with_allocator(|allocator| allocator.mark(part.name(), step));
+        self.engine.device.set_step(u32::try_from(step).unwrap_or(u32::MAX));
+        self.engine.device.with_allocator(|allocator| allocator.mark(part.name(), step));
     }
 
     /// Runs forward and backward of this rank's micro-batches through its stages, to train or to rehearse.
     pub(crate) fn forward_backward(&mut self, step: u64, mode: Mode) -> Result<()> {
         self.outdate_copies();
-        let setup = &self.setup;
+        let setup = &self.engine.setup;
         let scale = 1.0 / setup.config.train.micro_batches() as f32;
-        let numbers = Numbers::training(&setup.config, &self.grid, step);
+        let numbers = Numbers::training(&setup.config, &self.engine.grid, step);
         let names = self.moments.has_hook().then(|| self.names_by_use());
         let loss_scale = self.loss_factor()?;
         let (data, phases) = ((&mut self.data, &*self.data_order), &mut self.phases);
-        let mut feed = WorkerFeed::new(&self.device, (&setup.config, &setup.dataset), numbers, data, phases);
-        feed.pixels = self.pixels.as_mut();
+        let mut feed =
+            WorkerFeed::new(&self.engine.device, (&setup.config, &setup.dataset), numbers, data, phases);
+        feed.pixels = self.engine.pixels.as_mut();
         feed.label_smoothing = setup.config.train.label_smoothing as f32;
         feed.marks = self.marks.as_mut();
         feed.loss_scale = loss_scale;
@@ -116,14 +117,15 @@ impl Worker {
             (feed.observers, feed.hashes) = (&self.observers, self.hashes.as_ref());
         }
         feed.hook_context = names.as_ref().map(|names| HookContext { moments: &self.moments, names });
-        let ran = self.executor.train(&mut self.parts, &mut self.planes, mode, scale, &mut feed);
+        let ran =
+            self.engine.executor.train(&mut self.parts, &mut self.engine.planes, mode, scale, &mut feed);
         self.skipped += ran.map_err(|source| WorkerError::Step {
             step,
             micro_batch: numbers.in_walk(feed.at.map_or(0, |action| action.micro_batch)),
             source: Box::new(source),
         })?;
         if self.marks.is_some() {
-            self.passes_ended = Some(self.device.mark()?);
+            self.passes_ended = Some(self.engine.device.mark()?);
         }
         Ok(())
     }
@@ -144,7 +146,7 @@ impl Worker {
 
     /// Names of the parameters of each of the rank's stages, by use.
     fn names_by_use(&self) -> BTreeMap<usize, Vec<String>> {
-        let stages = self.blueprint.stages_of(self.grid.coordinate(Axis::Pipeline));
+        let stages = self.engine.stages();
         let names = |model: &dyn nn::Model| {
             let parameters = model.parameters();
             let name = |used: &nn::Use| parameters.list()[used.parameter.0].name.clone();
@@ -156,10 +158,10 @@ impl Worker {
     /// Completes the sums of gradients over ranks and over the stages of a tied weight.
     pub(crate) fn reduce_gradients(&mut self) -> Result<()> {
         for part in &mut self.parts {
-            part.reduction.finish(&mut self.planes.along(Axis::Data)?)?;
+            part.reduction.finish(&mut self.engine.planes.along(part.reduction.axis())?)?;
         }
         for tied in &self.tied {
-            add_tied(&self.planes, *tied, &self.gradients[tied.gradient])?;
+            add_tied(&self.engine.planes, *tied, &self.gradients[tied.gradient])?;
         }
         Ok(())
     }
@@ -170,7 +172,7 @@ impl Worker {
         for part in &self.parts {
             let statistics = part.model.parameters().statistics();
             if let Some(records) = statistics.records() {
-                gather_rows(&mut self.planes.along(Axis::Data)?, &records)?;
+                gather_rows(&mut self.engine.planes.along(Axis::Data)?, &records)?;
                 statistics.fold()?;
             }
         }
@@ -186,7 +188,7 @@ impl Worker {
             sums.zero()?;
         }
         self.phases.enter(Phase::Reduce)?;
-        gather_sums(&mut self.planes.world(), sums)?;
+        gather_sums(&mut self.engine.planes.world(), sums)?;
         self.phases.enter(Phase::Update)?;
         Ok(norm.finish()?)
     }
@@ -215,7 +217,7 @@ impl Worker {
             return Ok(());
         }
         self.phases.enter(Phase::Reduce)?;
-        Ok(gather_weights(&mut self.planes.along(Axis::Data)?, reduction, model.parameters(), groups)?)
+        Ok(gather_weights(&mut self.engine.planes.along(reduction.axis())?, reduction, model.parameters(), groups)?)
     }
 
     /// Starts to copy loss, norm and loss scale to the host, and adapts the loss scale.
@@ -234,12 +236,12 @@ impl Worker {
             // After the update, whose factor is the old scale's.
             optim::adapt_loss_scale(rule, state)?;
         }
-        if self.grid.size(Axis::Pipeline) > 1 {
+        if self.engine.grid.size(Axis::Pipeline) > 1 {
             self.phases.enter(Phase::Reduce)?;
-            share_from_last(&self.planes, &loss)?;
+            share_from_last(&self.engine.planes, &loss)?;
             self.phases.enter(Phase::Update)?;
         }
-        self.reading[(step % 2) as usize] = Some(self.device.begin_copy_to_host(scalars.region())?);
+        self.reading[(step % 2) as usize] = Some(self.engine.device.begin_copy_to_host(scalars.region())?);
         Ok(())
     }
 

@@ -53,13 +53,13 @@ fn update(worker: &mut Worker) -> Result<String, WorkerError> {
     }
     state.set_learning_rate(0.01)?;
     worker.optimizer.step(gradients, state)?;
-    gather_weights(&mut worker.planes.world(), &part.reduction, part.model.parameters(), ..)?;
+    gather_weights(&mut worker.engine.planes.world(), &part.reduction, part.model.parameters(), ..)?;
     agreed_hash(worker)
 }
 
 /// Writes a checkpoint of `steps` steps to the run directory `to`.
 fn save(worker: &mut Worker, steps: u64, to: &Path) -> Result<(), WorkerError> {
-    let configuration = worker.setup.config.identity();
+    let configuration = worker.engine.setup.config.identity();
     let contents = Contents {
         keep: 2,
         configuration,

@@ -19,9 +19,9 @@ mod transit;
 
 use std::sync::Arc;
 
-use autograd::{Mode, Pass};
+use autograd::{Mode, Pass, Tape, Var};
 use collective::{Axis, Planes, RankGrid};
-use device::{DType, Device};
+use device::{DType, Device, StreamKind};
 use nn::Model;
 use tensor::{Shape, Tensor};
 
@@ -112,6 +112,17 @@ pub trait Feed {
 
     /// Receives the loss of an evaluated micro-batch; called on the rank of the last stage.
     fn loss(&mut self, micro_batch: usize, loss: &Tensor) -> std::result::Result<(), Self::Error>;
+
+    /// Receives the last stage's output of a pass of [`Executor::generate`]; called on the rank of the last
+    /// stage.
+    fn output(
+        &mut self,
+        _model: &dyn Model,
+        _tape: &Tape,
+        _output: Var,
+    ) -> std::result::Result<(), Self::Error> {
+        Ok(())
+    }
 }
 
 /// Runs this rank's list of a schedule.
@@ -201,7 +212,7 @@ impl Executor {
         feed: &'a mut F,
     ) -> std::result::Result<Skipped, F::Error> {
         let (models, reductions) = parts.iter_mut().map(|part| (&*part.model, &mut part.reduction)).unzip();
-        let walk = Walk::new(self, models, reductions, (planes, feed), scale, mode)?;
+        let walk = Walk::new(self, models, reductions, (planes, feed), Work::Step { scale, mode })?;
         walk.run(&self.schedule.actions[self.grid.coordinate(Axis::Pipeline)])
     }
 
@@ -215,7 +226,74 @@ impl Executor {
         feed: &'a mut F,
     ) -> std::result::Result<Skipped, F::Error> {
         let actions = forward::actions(&self.schedule, self.grid.coordinate(Axis::Pipeline), micro_batches);
-        Walk::new(self, models, Vec::new(), (planes, feed), 1.0, Mode::Evaluate)?.run(&actions)
+        Walk::new(self, models, Vec::new(), (planes, feed), Work::Validation)?.run(&actions)
+    }
+
+    /// Runs one pass of sequences `[rows, time]`, `extents`, through all stages, in [`Mode::Evaluate`].
+    /// `models` are this rank's stages. Transfers run on the compute stream: the next pass needs this one's
+    /// result.
+    pub fn generate<'a, F: Feed>(
+        &'a self,
+        models: Vec<&'a dyn Model>,
+        planes: &'a mut Planes,
+        extents: [usize; 2],
+        feed: &'a mut F,
+    ) -> std::result::Result<(), F::Error> {
+        let actions = forward::actions(&self.schedule, self.grid.coordinate(Axis::Pipeline), 1);
+        Walk::new(self, models, Vec::new(), (planes, feed), Work::Generation { extents })?.run(&actions)?;
+        Ok(())
+    }
+}
+
+/// The work of a walk.
+#[derive(Clone, Copy, Debug)]
+enum Work {
+    /// A training step, whose losses are multiplied by `scale`.
+    Step { scale: f32, mode: Mode },
+    /// Losses of micro-batches.
+    Validation,
+    /// One pass of sequences of these extents.
+    Generation { extents: [usize; 2] },
+}
+
+impl Work {
+    /// Mode of the walk's tapes.
+    fn mode(self) -> Mode {
+        match self {
+            Work::Step { mode, .. } => mode,
+            Work::Validation | Work::Generation { .. } => Mode::Evaluate,
+        }
+    }
+
+    /// Factor of the losses.
+    fn scale(self) -> f32 {
+        match self {
+            Work::Step { scale, .. } => scale,
+            Work::Validation | Work::Generation { .. } => 1.0,
+        }
+    }
+
+    /// Returns whether the last stage ends in a loss.
+    fn has_loss(self) -> bool {
+        !matches!(self, Work::Generation { .. })
+    }
+
+    /// Stream of the transfers between stages.
+    fn transfer_stream(self) -> StreamKind {
+        match self {
+            Work::Step { .. } | Work::Validation => StreamKind::Transfer,
+            Work::Generation { .. } => StreamKind::Compute,
+        }
+    }
+
+    /// Shape of the tensor that is passed over a cut, which has `crossing`'s for a micro-batch of training.
+    fn crossing_shape(self, crossing: &Crossing) -> Option<Shape> {
+        match self {
+            Work::Step { .. } | Work::Validation => Some(crossing.shape),
+            Work::Generation { extents: [rows, time] } => {
+                crossing.shape.with(0, rows).and_then(|shape| shape.with(1, time))
+            }
+        }
     }
 }
 
@@ -227,8 +305,7 @@ struct Walk<'a, F> {
     reductions: Vec<&'a mut GradientReduction>,
     planes: &'a mut Planes,
     feed: &'a mut F,
-    scale: f32,
-    mode: Mode,
+    work: Work,
     /// Queues of each of this rank's stages.
     queues: Vec<Queues>,
     transit: InTransit,
@@ -240,12 +317,11 @@ impl<'a, F: Feed> Walk<'a, F> {
         models: Vec<&'a dyn Model>,
         reductions: Vec<&'a mut GradientReduction>,
         (planes, feed): (&'a mut Planes, &'a mut F),
-        scale: f32,
-        mode: Mode,
+        work: Work,
     ) -> Result<Self> {
         let queues = models.iter().map(|_| Queues::default()).collect();
-        let transit = InTransit::new(&executor.device, executor.schedule.ranks > 1)?;
-        Ok(Walk { executor, models, reductions, planes, feed, scale, mode, queues, transit })
+        let transit = InTransit::new(&executor.device, executor.schedule.ranks > 1, work.transfer_stream())?;
+        Ok(Walk { executor, models, reductions, planes, feed, work, queues, transit })
     }
 
     /// Executes `actions` in order.

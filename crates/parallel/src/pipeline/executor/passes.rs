@@ -1,7 +1,6 @@
 //! Forward and backward passes of one micro-batch through one stage.
 
 use autograd::{Mode, Pass, Source, Tape, Var};
-use collective::Axis;
 use device::StreamKind;
 use nn::Input;
 use tensor::Tensor;
@@ -20,9 +19,10 @@ impl<F: Feed> Walk<'_, F> {
             self.feed.enter(action, ActionPart::Inputs)?;
         }
         let batch = if first { Some(self.feed.inputs(action.micro_batch)?) } else { None };
-        let targets = if last { Some(self.feed.targets(action.micro_batch)?) } else { None };
+        let has_loss = self.work.has_loss();
+        let targets = if last && has_loss { Some(self.feed.targets(action.micro_batch)?) } else { None };
         let pass = Pass { planes: self.planes.handles(), ..self.feed.pass(action)? };
-        let tape = Tape::new(&self.executor.device, self.mode).of(pass);
+        let tape = Tape::new(&self.executor.device, self.work.mode()).of(pass);
         let (input, leaf) = match batch {
             Some(batch) => (Input::Batch(batch), None),
             None => {
@@ -41,13 +41,17 @@ impl<F: Feed> Walk<'_, F> {
         self.feed.enter(action, ActionPart::Computing)?;
         let model = self.models[stage];
         let output = model.forward(&tape, input).map_err(ParallelError::from)?;
+        if last && !has_loss {
+            return self.feed.output(model, &tape, output);
+        }
         let Some(targets) = targets else { return self.send_output(action, tape, output, leaf) };
-        if self.mode == Mode::Evaluate {
+        let evaluates = self.work.mode() == Mode::Evaluate;
+        if evaluates {
             self.feed.predicted(output.tensor(), &targets)?;
         }
-        let loss = model.loss(&tape, output, &targets, self.scale).map_err(ParallelError::from)?;
+        let loss = model.loss(&tape, output, &targets, self.work.scale()).map_err(ParallelError::from)?;
         drop(targets);
-        if self.mode == Mode::Evaluate {
+        if evaluates {
             return self.feed.loss(action.micro_batch, loss.tensor());
         }
         self.queues[stage].live.push(action, Live { tape, root: Root::Loss(loss), leaf });
@@ -64,7 +68,7 @@ impl<F: Feed> Walk<'_, F> {
     ) -> std::result::Result<(), F::Error> {
         let stage = self.local_stage(action)?;
         let root = Root::Output(output.source());
-        if self.mode != Mode::Evaluate {
+        if self.work.mode() != Mode::Evaluate {
             self.queues[stage].live.push(action, Live { tape, root, leaf });
         }
         Ok(self.enqueue(Action { kind: ActionKind::SendForward, ..action }, output.into_tensor())?)
@@ -98,7 +102,7 @@ impl<F: Feed> Walk<'_, F> {
         } else {
             let reduction = self.reductions.get_mut(stage).ok_or(ParallelError::Unsound { action })?;
             let reduces = reduction.reduces_next();
-            let data = self.planes.along(Axis::Data).map_err(ParallelError::from)?;
+            let data = self.planes.along(reduction.axis()).map_err(ParallelError::from)?;
             let mut sink = self.feed.sink(reduction.sink(&data), reduces);
             let ran = match root {
                 Ok(loss) => tape.backward(loss, &mut *sink),
@@ -123,7 +127,7 @@ impl<F: Feed> Walk<'_, F> {
         self.feed.enter(action, ActionPart::Computing)?;
         let reduction = self.reductions.get_mut(stage).ok_or(ParallelError::Unsound { action })?;
         let reduces = reduction.reduces_next();
-        let data = self.planes.along(Axis::Data).map_err(ParallelError::from)?;
+        let data = self.planes.along(reduction.axis()).map_err(ParallelError::from)?;
         let mut sink = self.feed.sink(reduction.sink(&data), reduces);
         let ran = weights.backward_weight(&mut *sink);
         drop(sink);

@@ -1,7 +1,7 @@
 //! Transfers between stages.
 
 use collective::Axis;
-use device::{Category, Request, StreamKind};
+use device::{Category, Request};
 use tensor::Tensor;
 
 use super::transit::{Arrived, Outgoing};
@@ -22,17 +22,15 @@ impl<F: Feed> Walk<'_, F> {
         let crossing = crossing.ok_or(ParallelError::Unsound { action })?;
         let (name, operator) =
             if forward { ("input", "receive_forward") } else { ("gradient", "receive_backward") };
-        let device = &self.executor.device;
+        let (device, stream) = (&self.executor.device, self.work.transfer_stream());
+        let shape = self.work.crossing_shape(crossing).ok_or(ParallelError::Unsound { action })?;
         let scope = device.module(&format!("stage.{}.{name}", action.stage));
-        let request = Request::new(Category::Communication, operator).on(StreamKind::Transfer);
-        let tensor =
-            Tensor::empty(device, crossing.shape, crossing.dtype, request).map_err(ParallelError::from)?;
+        let request = Request::new(Category::Communication, operator).on(stream);
+        let tensor = Tensor::empty(device, shape, crossing.dtype, request).map_err(ParallelError::from)?;
         drop(scope);
         self.transit.note_allocation()?;
-        self.planes
-            .receive(Axis::Pipeline, from, tensor.region(), StreamKind::Transfer)
-            .map_err(ParallelError::from)?;
-        let event = device.record(StreamKind::Transfer).map_err(ParallelError::from)?;
+        self.planes.receive(Axis::Pipeline, from, tensor.region(), stream).map_err(ParallelError::from)?;
+        let event = device.record(stream).map_err(ParallelError::from)?;
         let queues = &mut self.queues[stage];
         let queue = if forward { &mut queues.inputs } else { &mut queues.gradients };
         queue.push(action, Arrived { tensor, event: Some(event) });
@@ -49,10 +47,9 @@ impl<F: Feed> Walk<'_, F> {
             _ => &mut queues.input_gradients,
         };
         let Outgoing { tensor, computed } = queue.pop(action)?;
-        self.executor.device.wait(StreamKind::Transfer, &computed).map_err(ParallelError::from)?;
-        self.planes
-            .send(Axis::Pipeline, to, tensor.region(), StreamKind::Transfer)
-            .map_err(ParallelError::from)?;
+        let stream = self.work.transfer_stream();
+        self.executor.device.wait(stream, &computed).map_err(ParallelError::from)?;
+        self.planes.send(Axis::Pipeline, to, tensor.region(), stream).map_err(ParallelError::from)?;
         Ok(self.transit.sent(tensor)?)
     }
 

@@ -98,11 +98,14 @@ impl Queues {
     }
 }
 
-/// Tensors between the compute stream and the transfer stream.
+/// Tensors between the compute stream and the stream of transfers. Nothing is tracked where they are one
+/// stream, which uses memory in order.
 #[derive(Debug)]
 pub(super) struct InTransit {
     device: Device,
-    transfers: bool,
+    stream: StreamKind,
+    /// Whether there are transfers on another stream.
+    tracks: bool,
     /// Tensors being sent, each with the event after its send.
     sending: Vec<(Tensor, Event)>,
     /// Event after the passes that may have used the transfer stream's memory; `None` if that stream has
@@ -111,10 +114,11 @@ pub(super) struct InTransit {
 }
 
 impl InTransit {
-    /// Creates an empty value. Without `transfers` nothing is tracked.
-    pub(super) fn new(device: &Device, transfers: bool) -> Result<Self> {
+    /// Creates an empty value. `transfers` says whether there are transfers, on `stream`.
+    pub(super) fn new(device: &Device, transfers: bool, stream: StreamKind) -> Result<Self> {
+        let tracks = transfers && stream != StreamKind::Compute;
         let mut transit =
-            InTransit { device: device.clone(), transfers, sending: Vec::new(), released: None };
+            InTransit { device: device.clone(), stream, tracks, sending: Vec::new(), released: None };
         // Earlier work may have used the transfer stream's memory.
         transit.note_release()?;
         Ok(transit)
@@ -122,7 +126,7 @@ impl InTransit {
 
     /// Records that a pass was enqueued that may have used the transfer stream's memory.
     pub(super) fn note_release(&mut self) -> Result<()> {
-        if self.transfers {
+        if self.tracks {
             self.released = Some(self.device.record(StreamKind::Compute)?);
         }
         Ok(())
@@ -132,14 +136,16 @@ impl InTransit {
     /// the memory.
     pub(super) fn note_allocation(&mut self) -> Result<()> {
         match self.released.take() {
-            Some(event) => Ok(self.device.wait(StreamKind::Transfer, &event)?),
+            Some(event) => Ok(self.device.wait(self.stream, &event)?),
             None => Ok(()),
         }
     }
 
     /// Keeps a tensor while it is being sent.
     pub(super) fn sent(&mut self, tensor: Tensor) -> Result<()> {
-        self.sending.push((tensor, self.device.record(StreamKind::Transfer)?));
+        if self.tracks {
+            self.sending.push((tensor, self.device.record(self.stream)?));
+        }
         Ok(())
     }
 

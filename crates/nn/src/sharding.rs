@@ -1,0 +1,298 @@
+//! The sharding of a parameter over the grid: the elements of the whole that each part holds.
+//!
+//! Along each axis of the grid a parameter is replicated, or one of its dimensions is divided in equal parts.
+//! A fused matrix divides its groups of rows (query, key and value; gate and up) each by itself, so that
+//! every part has all groups. Initial values, the ranks that sum its gradient, the order of the norm, the
+//! slices in checkpoints and those of folders in other formats follow from the sharding.
+
+use std::ops::Range;
+
+use collective::Axis;
+use tensor::Shape;
+
+use crate::error::{NnError, Result};
+
+/// A dimension divided in equal parts along an axis of the grid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Division {
+    /// The axis along which ranks hold different parts.
+    pub axis: Axis,
+    /// Index of the divided dimension.
+    pub dimension: usize,
+    /// Number of parts.
+    pub parts: usize,
+    /// Sizes of the groups that are divided one by one, which together are the dimension.
+    pub groups: Vec<usize>,
+}
+
+/// Neighbouring elements of a part that are also neighbours in the whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Index of the first element in the part.
+    pub local: usize,
+    /// Index of the first element in the whole.
+    pub whole: usize,
+    /// Number of elements.
+    pub elements: usize,
+}
+
+/// The sharding of one parameter.
+///
+/// ```
+/// use collective::Axis;
+/// use nn::{Sharding, Run};
+/// // Two groups of four rows, of which each of two parts has half.
+/// let fused = Sharding::replicated([8, 3]).divided_in_groups(Axis::Data, 0, 2, &[4, 4])?;
+/// assert_eq!(fused.shape().dims(), [4, 3]);
+/// let second = fused.runs(|_| 1, 0..12);
+/// let run = |local, whole| Run { local, whole, elements: 6 };
+/// assert_eq!(second, [run(0, 6), run(6, 18)]);
+/// # Ok::<(), nn::NnError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sharding {
+    whole: Shape,
+    divisions: Vec<Division>,
+}
+
+impl Sharding {
+    /// Returns the sharding of a parameter that every rank holds as a whole.
+    pub fn replicated(whole: impl Into<Shape>) -> Self {
+        Sharding { whole: whole.into(), divisions: Vec::new() }
+    }
+
+    /// Divides a dimension in `parts` parts along `axis`.
+    ///
+    /// # Errors
+    /// A dimension that does not exist, is divided already or is no multiple of `parts`; an axis that divides
+    /// another dimension already.
+    pub fn divided(self, axis: Axis, dimension: usize, parts: usize) -> Result<Self> {
+        let size = self.whole.dims().get(dimension).copied().unwrap_or(0);
+        self.divided_in_groups(axis, dimension, parts, &[size])
+    }
+
+    /// Does the same for each of the `groups` of a dimension by itself.
+    ///
+    /// # Errors
+    /// As for [`Sharding::divided`]; groups that together are not the dimension.
+    pub fn divided_in_groups(
+        mut self,
+        axis: Axis,
+        dimension: usize,
+        parts: usize,
+        groups: &[usize],
+    ) -> Result<Self> {
+        let refused = |reason: &str| {
+            let (whole, axis) = (self.whole, axis.name());
+            Err(NnError::Sharding(format!(
+                "dimension {dimension} of {whole} cannot be divided in {parts} along {axis}: {reason}"
+            )))
+        };
+        let Some(size) = self.whole.dims().get(dimension) else {
+            return refused("there is no such dimension");
+        };
+        if self.divisions.iter().any(|other| other.axis == axis || other.dimension == dimension) {
+            return refused("the axis or the dimension has a division");
+        }
+        if groups.iter().sum::<usize>() != *size {
+            return refused("its groups have another number of elements");
+        }
+        if parts == 0 || !groups.iter().all(|group| group.is_multiple_of(parts)) {
+            return refused("its parts would differ in size");
+        }
+        if parts > 1 {
+            self.divisions.push(Division { axis, dimension, parts, groups: groups.to_vec() });
+            self.divisions.sort_by_key(|division| division.dimension);
+        }
+        Ok(self)
+    }
+
+    /// Shape of the whole parameter.
+    pub fn whole(&self) -> Shape {
+        self.whole
+    }
+
+    /// Shape of one part.
+    pub fn shape(&self) -> Shape {
+        let divide = |shape: Shape, Division { dimension, parts, .. }: &Division| {
+            shape.with(*dimension, self.whole.dims()[*dimension] / parts).unwrap_or(shape)
+        };
+        self.divisions.iter().fold(self.whole, divide)
+    }
+
+    /// The divisions, by dimension.
+    pub fn divisions(&self) -> &[Division] {
+        &self.divisions
+    }
+
+    /// Number of different parts.
+    pub fn parts(&self) -> usize {
+        self.divisions.iter().map(|division| division.parts).product()
+    }
+
+    /// Returns the index of the part at a position on the grid: `coordinate` gives the part's index along an
+    /// axis.
+    pub fn part(&self, coordinate: impl Fn(Axis) -> usize) -> usize {
+        self.divisions.iter().fold(0, |part, division| part * division.parts + coordinate(division.axis))
+    }
+
+    /// Returns whether ranks along `axis` hold different parts.
+    pub fn is_divided_along(&self, axis: Axis) -> bool {
+        self.divisions.iter().any(|division| division.axis == axis)
+    }
+
+    /// The axes over which the parameter's gradient is summed: those whose ranks compute different examples
+    /// with the same elements.
+    pub fn reduction_axes(&self) -> impl Iterator<Item = Axis> {
+        Axis::ALL.into_iter().filter(|axis| axis.divides_examples() && !self.is_divided_along(*axis))
+    }
+
+    /// Returns the runs of elements `range` of a part, in the part's order: `coordinate` gives the part's
+    /// index along an axis.
+    pub fn runs(&self, coordinate: impl Fn(Axis) -> usize, range: Range<usize>) -> Vec<Run> {
+        let mut runs = vec![Run { local: 0, whole: 0, elements: 1 }];
+        for (dimension, size) in self.whole.dims().iter().enumerate() {
+            let division = self.divisions.iter().find(|division| division.dimension == dimension);
+            let segments = match division {
+                None => vec![Run { local: 0, whole: 0, elements: *size }],
+                Some(division) => division.segments(coordinate(division.axis)),
+            };
+            let local_size = segments.iter().map(|segment| segment.elements).sum();
+            runs = refined(&runs, &segments, (local_size, *size));
+        }
+        runs.into_iter().filter_map(|run| run.within(&range)).collect()
+    }
+}
+
+impl Division {
+    /// Indices of the dimension that part `part` holds.
+    fn segments(&self, part: usize) -> Vec<Run> {
+        let (mut segments, mut local, mut whole) = (Vec::new(), 0, 0);
+        for group in &self.groups {
+            let elements = group / self.parts;
+            segments.push(Run { local, whole: whole + part * elements, elements });
+            local += elements;
+            whole += group;
+        }
+        segments
+    }
+}
+
+impl Run {
+    /// Returns the run's elements whose indices in the part are in `range`, if there are any.
+    pub fn within(self, range: &Range<usize>) -> Option<Self> {
+        let (start, end) = (self.local.max(range.start), (self.local + self.elements).min(range.end));
+        let run = || Run { local: start, whole: self.whole + start - self.local, elements: end - start };
+        (start < end).then(run)
+    }
+}
+
+/// Returns the runs of an array with one more, innermost dimension of `sizes` elements in the part and in the
+/// whole, of which the part holds `segments`. `outer` are the runs of the array without it.
+fn refined(outer: &[Run], segments: &[Run], (local_size, size): (usize, usize)) -> Vec<Run> {
+    if local_size == size {
+        let widen = |run: &Run| Run {
+            local: run.local * size,
+            whole: run.whole * size,
+            elements: run.elements * size,
+        };
+        return outer.iter().map(widen).collect();
+    }
+    let rows =
+        outer.iter().flat_map(|run| (0..run.elements).map(move |row| (run.local + row, run.whole + row)));
+    let refine = |(local, whole): (usize, usize)| {
+        segments.iter().map(move |segment| Run {
+            local: local * local_size + segment.local,
+            whole: whole * size + segment.whole,
+            elements: segment.elements,
+        })
+    };
+    rows.flat_map(refine).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Every element of the whole that a part holds, in the part's order.
+    fn elements(sharding: &Sharding, data: usize, pipeline: usize) -> Vec<usize> {
+        let coordinate = |axis| if axis == Axis::Data { data } else { pipeline };
+        let runs = sharding.runs(coordinate, 0..sharding.shape().elements());
+        let mut local = 0;
+        for run in &runs {
+            assert_eq!(run.local, local, "runs follow each other in the part");
+            local += run.elements;
+        }
+        assert_eq!(local, sharding.shape().elements());
+        runs.into_iter().flat_map(|run| run.whole..run.whole + run.elements).collect()
+    }
+
+    #[test]
+    fn columns_of_a_matrix_are_a_run_for_each_row() {
+        let columns = Sharding::replicated([2, 6]).divided(Axis::Data, 1, 3).unwrap();
+        assert_eq!(elements(&columns, 1, 0), [2, 3, 8, 9]);
+        assert_eq!(columns.runs(|_| 1, 1..3).iter().map(|run| run.whole).collect::<Vec<_>>(), [3, 8]);
+        assert_eq!(columns.reduction_axes().count(), 0);
+    }
+
+    #[test]
+    fn rows_are_one_run_and_a_replicated_parameter_is_one() {
+        let rows = Sharding::replicated([6, 5]).divided(Axis::Data, 0, 3).unwrap();
+        assert_eq!(rows.runs(|_| 2, 0..10), [Run { local: 0, whole: 20, elements: 10 }]);
+        let whole = Sharding::replicated([6, 5]);
+        assert_eq!(whole.runs(|_| 2, 7..30), [Run { local: 7, whole: 7, elements: 23 }]);
+        assert_eq!((whole.parts(), whole.part(|_| 2)), (1, 0));
+        assert_eq!(whole.reduction_axes().collect::<Vec<_>>(), [Axis::Data]);
+    }
+
+    #[test]
+    fn divisions_that_do_not_fit_are_refused() {
+        let matrix = || Sharding::replicated([6, 5]);
+        for (refused, reason) in [
+            (matrix().divided(Axis::Data, 2, 2), "no such dimension"),
+            (matrix().divided(Axis::Data, 1, 2), "differ in size"),
+            (matrix().divided(Axis::Data, 0, 0), "differ in size"),
+            (matrix().divided_in_groups(Axis::Data, 0, 2, &[4, 4]), "another number of elements"),
+            (matrix().divided_in_groups(Axis::Data, 0, 2, &[3, 3]), "differ in size"),
+            (
+                matrix().divided(Axis::Data, 0, 2).and_then(|once| once.divided(Axis::Data, 1, 5)),
+                "has a division",
+            ),
+        ] {
+            let message = refused.unwrap_err().to_string();
+            assert!(message.contains(reason), "{message}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn parts_hold_each_element_once(
+            (rows, row_parts) in (1_usize..4, 1_usize..4),
+            (groups, columns, column_parts) in (prop::collection::vec(1_usize..4, 1..4), 1_usize..3, 1_usize..4),
+            swapped in any::<bool>(),
+        ) {
+            let groups: Vec<usize> = groups.into_iter().map(|group| group * row_parts).collect();
+            let (height, width) = (groups.iter().sum::<usize>(), columns * column_parts);
+            let axes = if swapped { [Axis::Pipeline, Axis::Data] } else { [Axis::Data, Axis::Pipeline] };
+            let sharding = Sharding::replicated([height, rows, width])
+                .divided_in_groups(axes[0], 0, row_parts, &groups)
+                .and_then(|sharding| sharding.divided(axes[1], 2, column_parts))
+                .unwrap();
+            let sizes = if swapped { [column_parts, row_parts] } else { [row_parts, column_parts] };
+            let mut all = Vec::new();
+            let mut numbers = Vec::new();
+            for data in 0..sizes[0] {
+                for pipeline in 0..sizes[1] {
+                    all.extend(elements(&sharding, data, pipeline));
+                    numbers.push(sharding.part(|axis| if axis == Axis::Data { data } else { pipeline }));
+                }
+            }
+            all.sort_unstable();
+            numbers.sort_unstable();
+            prop_assert_eq!(all, (0..height * rows * width).collect::<Vec<_>>());
+            prop_assert_eq!(numbers, (0..sharding.parts()).collect::<Vec<_>>());
+        }
+    }
+}

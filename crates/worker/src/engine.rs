@@ -1,0 +1,116 @@
+//! The engine of a rank: device, transports and executor, which training, evaluation and generation share.
+
+use std::sync::Arc;
+
+use collective::{Axis, Communicator, Planes, RankGrid};
+use config::RunConfig;
+use data::Prefetcher;
+use device::Device;
+use nn::Model;
+use parallel::pipeline::{Executor, Skipped};
+
+use crate::connect;
+use crate::error::{Result, WorkerError};
+use crate::feed::WorkerFeed;
+use crate::numbers::Numbers;
+use crate::phases::Phases;
+use crate::pixel_buffer::PixelBuffer;
+use crate::setup::Setup;
+use crate::validation::Losses;
+
+/// One rank without its models.
+pub(crate) struct Engine {
+    pub(crate) setup: Setup,
+    pub(crate) grid: RankGrid,
+    pub(crate) device: Device,
+    pub(crate) planes: Planes,
+    pub(crate) executor: Executor,
+    /// The memory of inputs that are pixels, on ranks with the first stage.
+    pub(crate) pixels: Option<PixelBuffer>,
+}
+
+impl Engine {
+    /// Connects a rank to the others of its grid. Errors: a grid other than the communicator's; a failed
+    /// connection.
+    pub(crate) fn connect(device: Device, setup: &Setup, communicator: Communicator) -> Result<Self> {
+        let grid = grid_of(&setup.config, &communicator)?;
+        let planes = connect::connect(communicator, &device, &setup.config, grid)?;
+        let (schedule, crossings) = (Arc::clone(&setup.blueprint.schedule), &setup.blueprint.crossings);
+        let mut executor = Executor::new(&device, grid, schedule, crossings.clone())?;
+        if let Some(work) = setup.plan_work {
+            executor.limit_work(work);
+        }
+        Ok(Engine { setup: setup.clone(), grid, device, planes, executor, pixels: None })
+    }
+
+    /// The numbers of this rank's stages, in order.
+    pub(crate) fn stages(&self) -> impl Iterator<Item = usize> + '_ {
+        self.setup.blueprint.stages_of(self.grid.coordinate(Axis::Pipeline))
+    }
+
+    /// Allocates the memory of inputs that are pixels, on ranks with the first stage. Errors: out of memory.
+    pub(crate) fn allocate_pixels(&mut self) -> Result<()> {
+        self.pixels = PixelBuffer::of_stages(&self.device, &self.setup.dataset, self.stages())?;
+        Ok(())
+    }
+
+    /// Computes the losses of this rank's validation micro-batches, at most `most`, with its `models`. Calls
+    /// `on_losses` with the number of losses so far. Losses exist on ranks with the last stage. Errors: those
+    /// of passes and of data.
+    pub(crate) fn losses(
+        &mut self,
+        models: Vec<&dyn Model>,
+        most: Option<usize>,
+        phases: &mut Phases,
+        on_losses: Option<&mut dyn FnMut(usize)>,
+    ) -> Result<(Losses, Skipped)> {
+        let (config, dataset) = (&self.setup.config, &self.setup.dataset);
+        let numbers = Numbers::validation(config, &self.grid);
+        let own = numbers.count().min(most.unwrap_or(usize::MAX));
+        // A prefetcher of its own: that of training goes on where it is.
+        let mut data = Prefetcher::new(Arc::clone(&dataset.source), config.data.prefetch);
+        let order = self.executor.validation_data_order(own, dataset.source.packs_documents());
+        let mut feed = WorkerFeed::new(&self.device, (config, dataset), numbers, (&mut data, &order), phases);
+        feed.pixels = self.pixels.as_mut();
+        if let Some(on_losses) = on_losses {
+            feed.on_losses = Some(on_losses);
+        }
+        let skipped = self.executor.validate(models, &mut self.planes, own, &mut feed)?;
+        Ok((feed.results()?, skipped))
+    }
+
+    /// Replaces the transports by ones that only count, and returns the real ones.
+    ///
+    /// While ranks wait for each other on their devices, no driver may be called: with ranks as threads of one
+    /// process, both could wait forever. Therefore the allocator reserves the memory of passes beforehand, in a
+    /// rehearsal on undefined values, whose results are discarded.
+    pub(crate) fn begin_rehearsal(&mut self) -> Result<Planes> {
+        let counted = Communicator::counted(self.grid.rank(), self.grid.world_size());
+        Ok(std::mem::replace(&mut self.planes, Planes::new(counted, self.grid)?))
+    }
+
+    /// Ends a rehearsal with result `ran`. No rank continues while another one still calls its driver.
+    /// Errors: those of the rehearsal, out of memory included, and of the transport.
+    pub(crate) fn end_rehearsal<T>(&mut self, real: Planes, ran: Result<T>) -> Result<()> {
+        self.planes = real;
+        ran?;
+        self.device.synchronize()?;
+        match self.grid.world_size() {
+            1 => Ok(()),
+            _ => Ok(self.planes.control().barrier()?),
+        }
+    }
+}
+
+/// The grid as seen by a rank. Errors: a grid other than the communicator's.
+fn grid_of(config: &RunConfig, communicator: &Communicator) -> Result<RankGrid> {
+    let grid = config.parallel.grid().seen_from(communicator.rank())?;
+    if communicator.world_size() != grid.world_size() {
+        return Err(WorkerError::Refused(format!(
+            "{} ranks were started, and the configuration has {}",
+            communicator.world_size(),
+            config.parallel.grid_in_words()
+        )));
+    }
+    Ok(grid)
+}
