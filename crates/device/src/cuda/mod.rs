@@ -44,7 +44,7 @@ pub use share::{Extent, Page};
 pub use signals::{SignalPage, Word};
 pub(crate) use staging::{FETCH_BYTES, Fetch};
 pub use streams::WaitGuard;
-pub(crate) use streams::{Point, Streams};
+pub(crate) use streams::{Point, SharedPoint, Streams};
 
 pub use crate::work::Work;
 
