@@ -93,9 +93,10 @@ struct Parts {
     const void *at[MOST_PARTS];
 };
 
-// Adds `count` parts, from 1 to MOST_PARTS, one element at a time. Launch: THREADS threads, any number of blocks.
-// Sums of complete subtrees wait in `held` by their level, as the digits of a binary counter of the parts
-// added so far; the left subtree of every node thus has the largest power of two below its number of parts.
+// Adds `count` parts, from 1 to MOST_PARTS, one element at a time. Launch: THREADS threads, any number of
+// blocks. Sums of complete subtrees wait in `held` by their level, as the digits of a binary counter of the
+// parts added so far; the left subtree of every node thus has the largest power of two below its number of
+// parts.
 // One thread reads and writes each element, all parts before the sum, so the sum may overwrite a part.
 template <typename T>
 __device__ __forceinline__ void tree_of_any(const Parts &parts, u32 count, T *own, u64 elements) {
@@ -118,9 +119,10 @@ __device__ __forceinline__ void tree_of_any(const Parts &parts, u32 count, T *ow
     }
 }
 
-#define SUM_OF_ANY(NAME, T)                                                                              \
-    KERNEL tree_any_##NAME(const Parts parts, u32 count, T *own, u64 elements) {                         \
-        tree_of_any<T>(parts, count, own, elements);                                                     \
+#define SUM_OF_ANY(NAME, T)                                                          \
+    KERNEL __launch_bounds__(THREADS)                                                \
+        tree_any_##NAME(const Parts parts, u32 count, T *own, u64 elements) {        \
+        tree_of_any<T>(parts, count, own, elements);                                 \
     }
 
 FOR_EACH_TYPE(SUM_OF_ANY)
