@@ -1,5 +1,5 @@
-//! Losses of low precisions stay near those of f32, and their bits are equal on every grid of GPUs, or of ranks
-//! that share one.
+//! Losses of low precisions stay near those of f32, and their bits are equal on every grid of GPUs, or of
+//! ranks that share one.
 
 use run::RunOptions;
 use worker::DeviceChoice;

@@ -1,5 +1,5 @@
-//! The program on a GPU, and its refusal on hosts without one. Where there is one GPU only, the tests of several
-//! ranks run on that one, which they share; NCCL and peer access between GPUs need two.
+//! The program on a GPU, and its refusal on hosts without one. Where there is one GPU only, the tests of
+//! several ranks run on that one, which they share; NCCL and peer access between GPUs need two.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 #[path = "../common/mod.rs"]
@@ -208,8 +208,8 @@ fn every_device_byte_is_accounted_for_and_steady_steps_do_not_call_the_driver() 
     }
 }
 
-/// Pipelines with every schedule, over several GPUs or on one that their ranks share: the bits of one rank, the
-/// planned bytes.
+/// Pipelines with every schedule, over several GPUs or on one that their ranks share: the bits of one rank,
+/// the planned bytes.
 #[test]
 fn stages_on_several_gpus_have_the_bits_of_one() {
     let sizes = world_sizes();

@@ -127,8 +127,8 @@ fn choose(asked: &Asked, there: &There) -> Result<Choice> {
             Ok(Choice::Each(vec![0]))
         }
         Some((_, local_size)) if local_size > there.gpus => Err(RunError::Refused(format!(
-            "there are {local_size} ranks on this host and {} GPUs: one rank runs on one GPU, unless those of \
-             one process share it (parallel.ranks_per_device)",
+            "there are {local_size} ranks on this host and {} GPUs: one rank runs on one GPU, unless those \
+             of one process share it (parallel.ranks_per_device)",
             there.gpus
         ))),
         Some((local_rank, _)) => Ok(Choice::Each(vec![local_rank])),

@@ -68,8 +68,8 @@ const ACCOUNT: [Statistic; 7] = [
     Statistic::DriverUsedBytes,
 ];
 
-/// Returns a table with a row for each rank, or for all ranks that share a device: the bytes used on the device
-/// as the driver counts them, and their parts. Empty if no device has a driver.
+/// Returns a table with a row for each rank, or for all ranks that share a device: the bytes used on the
+/// device as the driver counts them, and their parts. Empty if no device has a driver.
 pub fn device_table(ranks: &[RankStatistics]) -> String {
     if ranks.iter().all(|rank| rank.get(Statistic::DriverUsedBytes) == 0) {
         return String::new();

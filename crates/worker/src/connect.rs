@@ -14,8 +14,8 @@ use tensor::ops::tree;
 use crate::error::{Result, WorkerError};
 use config::RunConfig;
 
-/// Connects the GPUs of all ranks, or the ranks that share one, and those along each axis of the grid. Ranks on
-/// the host are already connected.
+/// Connects the GPUs of all ranks, or the ranks that share one, and those along each axis of the grid. Ranks
+/// on the host are already connected.
 pub(crate) fn connect(
     mut communicator: Communicator,
     device: &Device,

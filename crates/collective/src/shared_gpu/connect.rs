@@ -18,8 +18,8 @@ use crate::traffic::Meter;
 
 const CALL: Call = Call { plane: Plane::Data, operation: Operation::Connect, sequence: 0 };
 
-/// Returns the plane of all ranks, which use the GPU of `device`. `link`: the ranks' link, from which the plane
-/// splits its own; `None` if they are not threads of one process.
+/// Returns the plane of all ranks, which use the GPU of `device`. `link`: the ranks' link, from which the
+/// plane splits its own; `None` if they are not threads of one process.
 pub(crate) fn connect(
     control: &mut dyn ControlPlane,
     device: &Device,

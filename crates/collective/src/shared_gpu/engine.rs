@@ -10,8 +10,8 @@ use crate::operands::Reach;
 /// Bytes of a vector that the kernels for 2, 4 and 8 ranks move.
 const VECTOR: usize = 16;
 
-/// One rank's streams, and the work that it enqueues on them. Spans lie in memory of any rank, whose owner keeps
-/// it while it is read.
+/// One rank's streams, and the work that it enqueues on them. Spans lie in memory of any rank, whose owner
+/// keeps it while it is read.
 pub(crate) trait Engine: 'static {
     /// A point in a stream's work, known to all ranks.
     type Event: Send + Sync + 'static;
@@ -45,7 +45,8 @@ pub(crate) fn span_of(region: Region<'_>) -> Span {
 pub(crate) struct Gpu(pub(crate) Device);
 
 impl Gpu {
-    /// Returns the memory of the ranks at these spans: that of the device's own context, which all of them use.
+    /// Returns the memory of the ranks at these spans: that of the device's own context, which all of them
+    /// use.
     fn memory(&self, spans: &[Span]) -> PeerMemory {
         let extent = |span: &Span| Extent { address: span.address, bytes: span.bytes as u64, is_page: false };
         PeerMemory::own(&self.0, &spans.iter().map(extent).collect::<Vec<_>>())

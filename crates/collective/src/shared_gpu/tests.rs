@@ -1,4 +1,5 @@
-//! The plane over a simulated GPU, which runs the streams of all ranks in a random order that respects events.
+//! The plane over a simulated GPU, which runs the streams of all ranks in a random order that respects
+//! events.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{HashMap, VecDeque};

@@ -81,9 +81,9 @@ section! {
         /// Thread blocks of the kernel that reads other GPUs' memory: the multiprocessors that it takes from
         /// other work.
         peer_blocks: u32 = Row::small(1, 1024).default("16").any_bits();
-        /// Ranks of one process that share a GPU, each with its own allocator, streams and workspaces, so that
-        /// a configuration for several GPUs runs on one; all ranks of the run must fit in. 1: a GPU for each
-        /// rank. No effect on the CPU; the bits are the same.
+        /// Ranks of one process that share a GPU, each with its own allocator, streams and workspaces, so
+        /// that a configuration for several GPUs runs on one; all ranks of the run must fit in. 1: a GPU for
+        /// each rank. No effect on the CPU; the bits are the same.
         ranks_per_device: usize = Row::count(1, MOST_RANKS_PER_DEVICE).default("1").any_bits();
         /// Seconds that a rank waits for another before it gives up.
         timeout_seconds: u64 = Row::integer(1, 1_000_000_000).default("60").any_bits();

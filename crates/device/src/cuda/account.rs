@@ -20,8 +20,8 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    /// Runs `load`, which loads kernels and creates handles, and counts the memory that it takes. Ranks of one
-    /// GPU load one after the other.
+    /// Runs `load`, which loads kernels and creates handles, and counts the memory that it takes. Ranks of
+    /// one GPU load one after the other.
     pub(crate) fn measure<T>(
         shared: &Arc<GpuUse>,
         context: &CudaContext,
@@ -87,14 +87,15 @@ impl GpuUse {
         Ok(new)
     }
 
-    /// Locks the bytes that the driver has provided to allocators, to change them together with the driver or to
-    /// read both.
+    /// Locks the bytes that the driver has provided to allocators, to change them together with the driver or
+    /// to read both.
     pub(crate) fn reserved(&self) -> MutexGuard<'_, u64> {
         // It is changed in one assignment, so a poisoned lock still guards a correct number.
         self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the bytes used on the GPU, and those that the allocators of this process's ranks have reserved.
+    /// Returns the bytes used on the GPU, and those that the allocators of this process's ranks have
+    /// reserved.
     pub(crate) fn read(&self, context: &CudaContext) -> Result<(u64, u64)> {
         let reserved = self.reserved();
         Ok((used(context)?, *reserved))

@@ -15,8 +15,8 @@ pub struct Ledger {
     pub modules: u64,
     /// Bytes used by this rank's connections to other ranks.
     pub communicators: u64,
-    /// Bytes used at present, minus the three above and minus what the allocators of all ranks of this process
-    /// on the GPU have reserved.
+    /// Bytes used at present, minus the three above and minus what the allocators of all ranks of this
+    /// process on the GPU have reserved.
     pub rest: i64,
     /// Total bytes used at present.
     pub used: u64,

@@ -1,4 +1,5 @@
-//! NVIDIA GPUs: a context that ranks of a process share, four streams, loaded kernels, cuBLASLt, cuDNN, and host memory for copies.
+//! NVIDIA GPUs: a context that ranks of a process share, four streams, loaded kernels, cuBLASLt, cuDNN, and
+//! host memory for copies.
 //!
 //! The libraries are opened at run time, so the program builds and starts without them.
 #![allow(unsafe_code)] // driver queries about a device

@@ -32,8 +32,8 @@ impl Device {
         }
     }
 
-    /// Records an event after the work enqueued on `stream` so far, for streams of other ranks of this process.
-    /// Errors: the driver's.
+    /// Records an event after the work enqueued on `stream` so far, for streams of other ranks of this
+    /// process. Errors: the driver's.
     pub fn record_shared(&self, stream: StreamKind) -> Result<SharedEvent> {
         let record = |cuda: &Cuda| SharedPoint::record(&cuda.context, cuda.streams.handle(stream));
         let point = self.gpu_to_use()?.map(record).transpose().map_err(|error| self.cuda_error(error))?;

@@ -144,7 +144,8 @@ impl fmt::Display for PlanReport {
     }
 }
 
-/// Returns the table by rank. `shared`: the plans of all ranks, if they share a GPU; their sums are then a row.
+/// Returns the table by rank. `shared`: the plans of all ranks, if they share a GPU; their sums are then a
+/// row.
 fn rank_table(lines: &[Line<'_>], shared: Option<&Plans>) -> String {
     let titles = [
         "rank",
