@@ -1,4 +1,4 @@
-// The sum of 2, 4 or 8 parts, as a balanced binary tree in their order with each node rounded to the type. A
+// The sum of several parts, as a balanced binary tree in their order with each node rounded to the type. A
 // part may be in the memory of another GPU, which is then read over the link between them.
 #include "common.cuh"
 
@@ -87,3 +87,42 @@ __device__ __forceinline__ void tree(Words *const (&parts)[PARTS], Words *own, u
     }
 
 FOR_EACH_TYPE(SUM_OF)
+
+// Addresses of up to MOST_PARTS parts, aligned for their elements.
+struct Parts {
+    const void *at[MOST_PARTS];
+};
+
+// Adds `count` parts, from 1 to MOST_PARTS, one element at a time. Launch: THREADS threads, any number of
+// blocks. Sums of complete subtrees wait in `held` by their level, as the digits of a binary counter of the
+// parts added so far; the left subtree of every node thus has the largest power of two below its number of
+// parts.
+// One thread reads and writes each element, all parts before the sum, so the sum may overwrite a part.
+template <typename T>
+__device__ __forceinline__ void tree_of_any(const Parts &parts, u32 count, T *own, u64 elements) {
+    const auto added = [](T left, T right) { return from_f32<T>(to_f32(left) + to_f32(right)); };
+    const u64 stride = u64(gridDim.x) * THREADS;
+    for (u64 i = u64(blockIdx.x) * THREADS + threadIdx.x; i < elements; i += stride) {
+        T held[LEVELS];
+        for (u32 part = 0; part < count; part++) {
+            T sum = static_cast<const T *>(parts.at[part])[i];
+            u32 level = 0;
+            for (; (part >> level & 1u) != 0; level++) sum = added(held[level], sum);
+            held[level] = sum;
+        }
+        // What is left are the digits of `count`; lower levels stand to the right of higher ones.
+        u32 level = __ffs(int(count)) - 1;
+        T sum = held[level];
+        for (level++; (count >> level) != 0; level++)
+            if ((count >> level & 1u) != 0) sum = added(held[level], sum);
+        own[i] = sum;
+    }
+}
+
+#define SUM_OF_ANY(NAME, T)                                                          \
+    KERNEL __launch_bounds__(THREADS)                                                \
+        tree_any_##NAME(const Parts parts, u32 count, T *own, u64 elements) {        \
+        tree_of_any<T>(parts, count, own, elements);                                 \
+    }
+
+FOR_EACH_TYPE(SUM_OF_ANY)

@@ -12,7 +12,7 @@ use common::runs::{GPT, config};
 use device::bf16;
 use memory::Category;
 use nn::{Input, Model, ModelBuffer, NnError, Parameters};
-use plan::{PlanDevice, plan, prepare};
+use plan::{DeviceRanks, PlanDevice, plan, prepare};
 use run::{Interrupt, RunOptions, TrainReport};
 use safetensors::{Dtype, SafeTensors};
 use telemetry::Statistic;
@@ -165,7 +165,7 @@ fn the_first_replica_is_saved() {
 /// Ranks on GPUs rehearse a step before the first, as their plan does; these passes are not training.
 #[test]
 fn a_rehearsal_has_its_own_mode() {
-    let description = PlanDevice::shipped().unwrap().description(true);
+    let description = PlanDevice::shipped().unwrap().description(DeviceRanks::CONNECTED);
     let setup =
         prepare(config(GPT, &["parallel.data=2", "memory.recompute=block"]), Placement::Meta(description));
     let modes = Modes::default();

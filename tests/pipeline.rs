@@ -7,7 +7,7 @@ mod common;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::devices::gpu;
+use common::devices::{gpu, own_gpus};
 use common::jobs::{summary, text, workplace};
 
 const SCHEDULES: [&str; 4] = ["gpipe", "1f1b", "interleaved", "zero-bubble"];
@@ -234,7 +234,7 @@ fn the_use_of_a_profile_is_printed_as_a_command() {
     assert!(message.contains("there is nothing to partition"), "{message}");
 }
 
-/// With one GPU one rank does the work of both; with two or more it is a pipeline.
+/// With one GPU the ranks of the pipeline share it.
 #[test]
 fn a_gpu_times_layers_and_the_run_equals_its_plan() {
     if !gpu() {
@@ -243,8 +243,10 @@ fn a_gpu_times_layers_and_the_run_equals_its_plan() {
     let directory = workplace();
     let half =
         ["--set=precision.compute=bf16", "--set=model.width=128", "--set=model.heads=4", "--device=cuda"];
+    let shares: &[&str] = if own_gpus() < 2 { &["--set=parallel.ranks_per_device=2"] } else { &[] };
     let on_gpus = |arguments: &[&str]| {
-        let output = clean(directory.path(), &[arguments, &DIVIDED, &half].concat()).output().unwrap();
+        let arguments = [arguments, &DIVIDED, &half, shares].concat();
+        let output = clean(directory.path(), &arguments).output().unwrap();
         let message = text(&output.stdout) + &text(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{message}");
         message
@@ -262,11 +264,6 @@ fn a_gpu_times_layers_and_the_run_equals_its_plan() {
     }
     let by_times = "--set=parallel.profile=times.toml";
     let message = on_gpus(&["train", "run.toml", "--run-dir", "out", by_times]);
-    if device::cuda::availability().unwrap().len() > 1 {
-        assert!(
-            message.contains("layers of each stage: ") && message.contains("by the times in "),
-            "{message}"
-        );
-    }
+    assert!(message.contains("layers of each stage: ") && message.contains("by the times in "), "{message}");
     assert!(message.contains("Every rank used what was planned, to the byte."), "{message}");
 }

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
+#[path = "planning/shared_gpu.rs"]
+mod shared_gpu;
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -58,12 +58,13 @@ type Row = (&'static str, &'static [&'static str], &'static [&'static [&'static 
 
 /// Asserts that all variants of a row have the losses, weights and validation loss of its first, on the CPU.
 fn assert_equal_bits(table: &[Row]) {
-    assert_equal_bits_on(DeviceChoice::Cpu, table);
+    assert_equal_bits_on(DeviceChoice::Cpu, table, &[]);
 }
 
-fn assert_equal_bits_on(device: DeviceChoice, table: &[Row]) {
+/// [`assert_equal_bits`] on a device, with overrides of all runs.
+fn assert_equal_bits_on(device: DeviceChoice, table: &[Row], more: &[&'static str]) {
     for (row, (text, common, variants)) in table.iter().enumerate() {
-        let all = |variant: &[&'static str]| [*common, variant].concat();
+        let all = |variant: &[&'static str]| [*common, variant, more].concat();
         let reference = history_on(device, text, &all(variants[0]));
         assert!(reference.losses.iter().all(|loss| f32::from_bits(*loss).is_finite()));
         for variant in &variants[1..] {

@@ -1,10 +1,11 @@
-//! Losses of low precisions stay near those of f32, and their bits are equal on every grid of GPUs.
+//! Losses of low precisions stay near those of f32, and their bits are equal on every grid of GPUs, or of
+//! ranks that share one.
 
 use run::RunOptions;
 use worker::DeviceChoice;
 
 use super::{BLOCK, History, Row, SHARDED, ZERO_BUBBLE, alone, assert_equal_bits_on, history};
-use crate::common::devices::gpus;
+use crate::common::devices::{gpu, own_gpus};
 use crate::common::runs::{GPT, LLAMA, RESNET, config};
 
 const BF16: &str = "precision.compute=bf16";
@@ -12,37 +13,42 @@ const F16: &str = "precision.compute=f16";
 const FP8: &str = "precision.matmul=fp8";
 const ROWWISE: &str = "precision.fp8_recipe=rowwise";
 
-/// Grids of two GPUs after one of one.
-const TWO_GPUS: &[&[&str]] = &[
+/// Returns the settings with which two ranks have a GPU each, or share the only one.
+fn sharing() -> &'static [&'static str] {
+    if own_gpus() >= 2 { &[] } else { &["parallel.ranks_per_device=2"] }
+}
+
+/// Grids of two ranks after one of one.
+const TWO_RANKS: &[&[&str]] = &[
     &["parallel.data=1"],
     &["parallel.data=2"],
     &["parallel.data=2", SHARDED, BLOCK],
     &["parallel.pipeline=2", ZERO_BUBBLE],
 ];
-const ON_TWO_GPUS: &[Row] = &[
-    (GPT, &["model.width=128", BF16, FP8], TWO_GPUS),
-    (LLAMA, &["model.width=256", BF16, FP8, ROWWISE], TWO_GPUS),
-    (LLAMA, &["model.width=256", BF16, FP8, "model.qk_norm=true", "optim.state=8bit"], TWO_GPUS),
-    (GPT, &["model.width=128", F16, "model.dropout=0.1"], TWO_GPUS),
-    (GPT, &["model.width=128", BF16, "precision.weights=f32"], TWO_GPUS),
-    (GPT, &["model.width=128", F16, "precision.weights=f32", "optim.state=8bit"], TWO_GPUS),
-    (GPT, &["model.width=128", BF16, "optim.state=bf16"], TWO_GPUS),
+const ROWS: &[Row] = &[
+    (GPT, &["model.width=128", BF16, FP8], TWO_RANKS),
+    (LLAMA, &["model.width=256", BF16, FP8, ROWWISE], TWO_RANKS),
+    (LLAMA, &["model.width=256", BF16, FP8, "model.qk_norm=true", "optim.state=8bit"], TWO_RANKS),
+    (GPT, &["model.width=128", F16, "model.dropout=0.1"], TWO_RANKS),
+    (GPT, &["model.width=128", BF16, "precision.weights=f32"], TWO_RANKS),
+    (GPT, &["model.width=128", F16, "precision.weights=f32", "optim.state=8bit"], TWO_RANKS),
+    (GPT, &["model.width=128", BF16, "optim.state=bf16"], TWO_RANKS),
     (RESNET, &[BF16], &[&["parallel.data=1"], &["parallel.data=2"], &["parallel.pipeline=2"]]),
 ];
 
 #[test]
-fn precisions_have_equal_bits_on_two_gpus() {
-    if gpus() >= 2 {
-        assert_equal_bits_on(DeviceChoice::Cuda, ON_TWO_GPUS);
+fn precisions_have_equal_bits_on_two_gpu_ranks() {
+    if gpu() {
+        assert_equal_bits_on(DeviceChoice::Cuda, ROWS, sharing());
     }
 }
 
 #[test]
-fn precisions_resume_with_equal_bits_on_another_grid_of_gpus() {
-    if gpus() < 2 {
+fn precisions_resume_with_equal_bits_on_another_grid_of_gpu_ranks() {
+    if !gpu() {
         return;
     }
-    for (text, common, _) in ON_TWO_GPUS {
+    for (text, common, _) in ROWS {
         let directory = tempfile::tempdir().unwrap();
         let train = |run: &str, resume: bool, more: &[&str]| {
             let options = RunOptions {
@@ -53,7 +59,7 @@ fn precisions_resume_with_equal_bits_on_another_grid_of_gpus() {
                 ..RunOptions::default()
             };
             let _alone = alone(options.device);
-            run::train(config(text, &[*common, more].concat()), options).unwrap().summary
+            run::train(config(text, &[*common, more, sharing()].concat()), options).unwrap().summary
         };
         let whole = train("whole", false, &["train.steps=4", "parallel.data=1"]);
         let kept = ["train.steps=4", "checkpoint.every=2", "checkpoint.minutes=0"];

@@ -1,7 +1,7 @@
 //! Runs on a GPU.
 
 use memory::Category;
-use plan::{PlanDevice, plan, prepare};
+use plan::{DeviceRanks, PlanDevice, plan, prepare};
 use telemetry::Statistic;
 use worker::{DeviceChoice, Gpus, Placement};
 
@@ -119,7 +119,7 @@ fn convolutions_without_cudnn_are_refused() {
     if device::cuda::has_convolutions() {
         return;
     }
-    let description = PlanDevice::shipped().unwrap().description(false);
+    let description = PlanDevice::shipped().unwrap().description(DeviceRanks::ALONE);
     let prepared = |text| {
         let gpus = Gpus { first_rank: 0, ordinals: vec![0], description: description.clone() };
         prepare(config(text, &["parallel.data=1"]), Placement::Cuda(gpus)).map(|_| ())

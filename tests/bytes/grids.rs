@@ -1,7 +1,7 @@
 //! Grids of ranks, sharding, gradients in bf16, and lanes.
 
 use memory::Category;
-use plan::{PlanDevice, plan, prepare};
+use plan::{DeviceRanks, PlanDevice, plan, prepare};
 use telemetry::{RankStatistics, Statistic};
 use worker::{DeviceChoice, Placement};
 
@@ -170,8 +170,11 @@ fn bf16_gradients_halve_only_their_own_bytes() {
         let sets =
             ["model.heads=1", "precision.compute=bf16", "parallel.data=2", "parallel.bucket_bytes=512"];
         let config = config(GPT, &[&sets[..], &[&gradients], more].concat());
-        let setup =
-            prepare(config, Placement::Meta(PlanDevice::shipped().unwrap().description(true))).unwrap();
+        let setup = prepare(
+            config,
+            Placement::Meta(PlanDevice::shipped().unwrap().description(DeviceRanks::CONNECTED)),
+        )
+        .unwrap();
         plan(&setup, 0).unwrap().counters
     };
     for (more, scratch) in [(&[][..], LARGEST), (&[SHARDED], LARGEST), (&["parallel.reduction=nccl"], 0)] {

@@ -1,7 +1,7 @@
 //! Families of models with their options.
 
 use device::Category;
-use plan::{PlanDevice, plan, prepare};
+use plan::{DeviceRanks, PlanDevice, plan, prepare};
 use telemetry::{RankStatistics, Statistic};
 use worker::Placement;
 
@@ -44,7 +44,7 @@ fn fp8_copies_and_activations_are_planned_to_the_byte() {
         let matmul = format!("precision.matmul={matmul}");
         let batch = ["train.micro_batch_size=8", "parallel.lanes=1"];
         let sets = [&["model.width=128", "precision.compute=bf16", &matmul][..], &batch].concat();
-        let description = PlanDevice::shipped().unwrap().description(false);
+        let description = PlanDevice::shipped().unwrap().description(DeviceRanks::ALONE);
         let setup = prepare(config(GPT, &sets), Placement::Meta(description)).unwrap();
         plan(&setup, 0).unwrap().counters
     };

@@ -15,13 +15,9 @@ pub(crate) fn gpu() -> bool {
     }
 }
 
-/// Returns the number of GPUs on which ranks can meet, and prints if there are fewer than two.
-pub(crate) fn gpus() -> usize {
+/// Returns the number of ranks that can have a GPU of their own, which several do only with NCCL.
+pub(crate) fn own_gpus() -> usize {
     let gpus = device::cuda::availability().map_or(0, |found| found.len());
-    if gpus < 2 || !collective::nccl::is_there() {
-        let nccl = if collective::nccl::is_there() { "NCCL" } else { "no NCCL" };
-        let _ = writeln!(std::io::stderr(), "skipped: it needs 2 GPUs and NCCL; here are {gpus} and {nccl}");
-    }
     if collective::nccl::is_there() { gpus } else { gpus.min(1) }
 }
 

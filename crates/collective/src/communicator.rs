@@ -12,8 +12,10 @@ use crate::data::DataPlane;
 use crate::error::Result;
 use crate::host::{HostControl, HostData};
 use crate::nccl;
+use crate::shared_gpu;
 use crate::shared_plane::SharedPlane;
 use crate::solo::SoloLink;
+use crate::threads::link::ThreadLink;
 use crate::traffic::{Meter, Traffic};
 
 /// One rank's end of a transport. It belongs to the worker's thread, which may replace the data plane.
@@ -24,11 +26,19 @@ pub struct Communicator {
     pub data: SharedPlane,
     /// The buffer that NCCL's plane would allocate on a GPU; used by counted communicators.
     scratch: Option<Rc<Buffer>>,
+    /// The link of the data plane, if the ranks are threads of one process.
+    pub(crate) threads: Option<ThreadLink>,
 }
 
 impl Communicator {
     pub(crate) fn new(control: impl ControlPlane + 'static, data: impl DataPlane + 'static) -> Self {
-        Communicator { control: Box::new(control), data: SharedPlane::new(data), scratch: None }
+        let (control, data) = (Box::new(control), SharedPlane::new(data));
+        Communicator { control, data, scratch: None, threads: None }
+    }
+
+    /// Returns the communicator of a rank that is a thread, with the link of its data plane.
+    pub(crate) fn of_threads(self, link: ThreadLink) -> Self {
+        Communicator { threads: Some(link), ..self }
     }
 
     /// Creates the communicator of a world of one.
@@ -68,6 +78,22 @@ impl Communicator {
             self.scratch = Some(scratch);
         } else {
             self.data = SharedPlane::of_box(nccl::connect(&mut *self.control, device, timeout, scratch)?);
+        }
+        Ok(self)
+    }
+
+    /// Connects ranks that are threads of one process and use one GPU, for device regions; the control plane
+    /// stays. Each rank calls it with its own device on that GPU. Nothing is allocated.
+    ///
+    /// A world of one is returned unchanged, and so is a rank on a Meta device that imitates a GPU.
+    ///
+    /// # Errors
+    /// A device that neither is a GPU nor imitates one, ranks that are not threads of one process or use
+    /// several GPUs, a rank that does not arrive.
+    pub fn over_shared_gpu(mut self, device: &Device) -> Result<Self> {
+        if self.world_size() > 1 && !(device.is_meta() && device.is_cuda_like()) {
+            let data = shared_gpu::connect(&mut *self.control, device, self.threads.as_mut())?;
+            self.data = SharedPlane::of_box(data);
         }
         Ok(self)
     }

@@ -11,6 +11,7 @@
 //! * [`threads::run`]: ranks as threads of one process;
 //! * `mpi::start`, with the feature `mpi`: ranks as processes;
 //! * [`Communicator::over_nccl`]: any of these, with device regions moved by NCCL;
+//! * [`Communicator::over_shared_gpu`]: threads that use one GPU, with device regions moved by that GPU;
 //! * [`Communicator::counted`]: one rank of many alone, for planning; it moves nothing and counts everything.
 //!
 //! [`Communicator::divide`] gives the ranks of a group a data plane of their own, beside the plane of all
@@ -60,6 +61,7 @@ mod payload;
 mod peer_access;
 mod planes;
 mod shards;
+mod shared_gpu;
 mod shared_plane;
 mod solo;
 mod sum;

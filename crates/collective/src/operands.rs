@@ -34,6 +34,8 @@ pub(crate) enum Reach {
     Host,
     /// GPU memory.
     Gpu,
+    /// Memory of the GPU that the ranks share.
+    SharedGpu,
 }
 
 /// A rank's membership in a group, and the memory that the group's transport moves.
@@ -138,6 +140,9 @@ pub(crate) fn check_reach(caller: Caller, reach: Reach, regions: &[Region<'_>]) 
         ),
         Reach::Gpu if !regions.iter().all(on_gpu) => {
             caller.refuse("NCCL moves GPU regions; this one is not on a GPU".to_owned())
+        }
+        Reach::SharedGpu if !regions.iter().all(on_gpu) => {
+            caller.refuse("ranks that share a GPU move its regions; this one is not on a GPU".to_owned())
         }
         _ => Ok(()),
     }

@@ -13,6 +13,7 @@ use common::planes::{
     COUNTS, by_parity, exchange_matches_plain_sends_and_receives, inputs, members_of, on_a_plane,
     sends_and_receives_pass_values_along,
 };
+use common::shared_gpu;
 use common::{Check, Failed, Outcome, STREAM, buffer, everywhere, filled, values};
 use device::{Device, StreamKind};
 
@@ -184,6 +185,29 @@ fn over_nccl() {
         }
         let come = Arc::new([const { AtomicUsize::new(0) }; 2]);
         let outcome = run_on_gpus(world_size, PATIENCE, "", move |c, _| barriers_wait(c, &come));
+        outcome.unwrap_or_else(|error| panic!("{world_size} ranks: {error}"));
+    }
+}
+
+/// On one GPU, ranks that share it pass the same checks, with the sums of this crate.
+#[test]
+fn over_a_shared_gpu() {
+    if !shared_gpu::there_is_one() {
+        return;
+    }
+    for world_size in shared_gpu::WORLDS {
+        for settings in SETTINGS {
+            let outcome =
+                shared_gpu::run_on_one_gpu(world_size, PATIENCE, settings, |communicator, device| {
+                    CHECKS.iter().try_for_each(|(name, check)| {
+                        check(communicator, device).map_err(|error| Failed::Other(format!("{name}: {error}")))
+                    })
+                });
+            outcome.unwrap_or_else(|error| panic!("{world_size} ranks, {settings}: {error}"));
+        }
+        let come = Arc::new([const { AtomicUsize::new(0) }; 2]);
+        let body = move |c: &mut Communicator, _: &Device| barriers_wait(c, &come);
+        let outcome = shared_gpu::run_on_one_gpu(world_size, PATIENCE, "", body);
         outcome.unwrap_or_else(|error| panic!("{world_size} ranks: {error}"));
     }
 }

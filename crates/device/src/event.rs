@@ -2,8 +2,9 @@
 //! because a GPU needs them.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
-use crate::cuda::Point;
+use crate::cuda::{Point, SharedPoint};
 use crate::stream::StreamKind;
 
 /// A point in a stream's work.
@@ -25,4 +26,12 @@ impl Event {
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
+}
+
+/// A point in the work of a stream for which streams of other ranks of this process can wait
+/// ([`Device::wait_shared`](crate::Device::wait_shared)), also after the recording device is gone.
+#[derive(Clone, Debug)]
+pub struct SharedEvent {
+    /// The driver's event, on a GPU.
+    pub(crate) point: Option<Arc<SharedPoint>>,
 }

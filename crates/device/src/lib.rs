@@ -63,7 +63,7 @@ pub use description::{Backend, Description, DeviceOptions, Kind};
 pub use device::Device;
 pub use dtype::{DType, Element, Float};
 pub use error::{DeviceError, Result};
-pub use event::Event;
+pub use event::{Event, SharedEvent};
 pub use fp8::{E4m3, E5m2, Fp8};
 pub use half::{bf16, f16};
 pub use kernels::{Family, Function};

@@ -119,6 +119,7 @@ fn state_bytes(config: &RunConfig) -> f64 {
 mod tests {
     use super::*;
     use crate::imitated::PlanDevice;
+    use crate::overhead::DeviceRanks;
 
     /// The model reproduces, within a few percent, the step with which the shipped efficiency was measured.
     #[test]
@@ -133,7 +134,7 @@ mod tests {
         let text = include_str!("../../../launch/configs/gpt2-124m.toml").replace("lanes = 8", "");
         let config = RunConfig::parse(&text, "124m", std::path::Path::new("/"), &sets).unwrap();
         let shipped = PlanDevice::shipped().unwrap();
-        let (rates, description) = (shipped.rates.clone().unwrap(), shipped.description(false));
+        let (rates, description) = (shipped.rates.clone().unwrap(), shipped.description(DeviceRanks::ALONE));
         let with = |sets: &[&str]| {
             let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
             let config = config.with(&sets).unwrap();

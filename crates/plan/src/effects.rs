@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use config::{PartitionPolicy, RecomputePolicy, RunConfig};
+use device::Kind;
 use parallel::pipeline::ScheduleKind;
 use worker::Setup;
 
@@ -26,6 +27,11 @@ pub fn without_effect(setup: &Setup) -> Vec<String> {
         "parallel.zero_stage has no effect with parallel.data = 1: there is nobody to share the optimizer's \
          state with"
             .to_owned()
+    });
+    let on_host = setup.placement.description().kind == Kind::Cpu;
+    say(parallel.ranks_per_device > 1 && (on_host || !parallel.shares_gpu()), &|| {
+        let why = if on_host { "on the CPU, which all ranks share" } else { "with one rank" };
+        format!("parallel.ranks_per_device has no effect {why}")
     });
     say(optim.warmup_steps >= train.steps && optim.warmup_steps > 0, &|| {
         let (warm_up, steps) = (optim.warmup_steps, train.steps);

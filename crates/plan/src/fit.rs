@@ -45,8 +45,8 @@ pub struct Fit {
     pub limit: Option<Limit>,
     /// The rank with the highest peak.
     pub rank: usize,
-    /// Bytes that the rank reserves on its device; on the CPU, those that are resident, of all ranks that
-    /// share the host and with the host's part.
+    /// Bytes that the rank reserves on its device, or all ranks that share a GPU; on the CPU, those that are
+    /// resident, of all ranks that share the host and with the host's part.
     pub needs: u64,
     /// Bytes that the rank reserves at its peak.
     pub most: u64,
@@ -75,16 +75,19 @@ impl Fit {
         let host = HostUse::of(setup, plans, together);
         let beside = if on_host { host.bytes() } else { 0 };
         let resident = |plan: &Plan| resident_bytes(setup, plan);
+        let sum = |of: &dyn Fn(&Plan) -> u64| {
+            let all = plans.by_rank().map(|(_, plan)| of(plan)).fold(0, u64::saturating_add);
+            (plans.world_size(), all)
+        };
         let (shared_by, held) = match together && on_host {
-            true => {
-                let sum = plans.by_rank().map(|(_, plan)| resident(plan));
-                (plans.world_size(), sum.fold(0, u64::saturating_add))
-            }
+            true => sum(&resident),
             false if on_host => (1, plans.roles().iter().map(resident).max().unwrap_or(0)),
+            false if setup.config.parallel.shares_gpu() => sum(&|plan| plan.statistics.peak_reserved()),
             false => (1, most),
         };
         let needs = held.saturating_add(beside);
         let capacity = description.total_bytes;
+        let taken = overhead.iter().map(|part| part.bytes).sum();
         let process = HostCapacity::of_process();
         let bounded_by = process.limit.filter(|_| on_host && process.bytes == capacity);
         Fit {
@@ -98,7 +101,7 @@ impl Fit {
             host,
             shared_by,
             together,
-            fits: plans.fit() && (!on_host || needs <= capacity),
+            fits: plans.fit() && (!on_host && shared_by == 1 || needs <= capacity.saturating_sub(taken)),
             retries: plans.roles().iter().any(|plan| plan.statistics.num_alloc_retries > 0),
         }
     }

@@ -6,7 +6,7 @@ use device::{Description, Kind};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{PlanError, Result};
-use crate::overhead::Overhead;
+use crate::overhead::{DeviceRanks, Overhead};
 use crate::rates::DeviceRates;
 use crate::toml_file;
 
@@ -159,8 +159,8 @@ impl PlanDevice {
         }
     }
 
-    /// Returns the description for Meta to imitate; `connected` tells whether there are other ranks.
-    pub fn description(&self, connected: bool) -> Description {
+    /// Returns the description for Meta to imitate.
+    pub fn description(&self, ranks: DeviceRanks) -> Description {
         let name = match self.kind {
             Kind::Cpu => "cpu",
             Kind::Cuda => "cuda:0",
@@ -170,7 +170,7 @@ impl PlanDevice {
             name: name.to_owned(),
             model: self.model.clone(),
             total_bytes: self.total_bytes,
-            taken_bytes: self.overhead.parts(connected).iter().map(|part| part.bytes).sum(),
+            taken_bytes: self.overhead.parts(ranks).iter().map(|part| part.bytes).sum(),
             granularity: self.granularity,
             compute_capability: self.compute_capability,
             multiprocessors: self.multiprocessors,

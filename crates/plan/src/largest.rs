@@ -6,6 +6,7 @@ use telemetry::units::{bytes, grouped};
 
 use crate::error::{PlanError, Result};
 use crate::fit::Fit;
+use crate::overhead::DeviceRanks;
 use crate::prepare::prepare;
 use crate::remedy::changed;
 use crate::roles::{plan_all, plan_within};
@@ -107,12 +108,12 @@ pub fn search_largest(
     name: &str,
     on_result: &mut dyn FnMut(&Try),
 ) -> Result<Largest> {
-    let device = options.target.device(options.capacity)?;
-    let connected = config.world_size() > 1;
+    let ranks = DeviceRanks::of(&config);
+    let device = options.target.device(options.capacity, ranks)?;
     let searched = searched(&config, name)?;
     let (start, step) = (searched.value, searched.step);
-    let setup = prepare(config, Placement::Meta(device.description(connected)))?;
-    let overhead = device.overhead.parts(connected);
+    let setup = prepare(config, Placement::Meta(device.description(ranks)))?;
+    let overhead = device.overhead.parts(ranks);
     let mut tries = 0;
     let mut attempt = |steps: usize| -> Result<Try> {
         tries += 1;

@@ -1,5 +1,6 @@
 //! Memory of a device that the allocator cannot use.
 
+use config::RunConfig;
 use serde::{Deserialize, Serialize};
 
 /// Bytes of a device that the allocator cannot use.
@@ -17,6 +18,37 @@ pub struct Overhead {
     /// Keys above whose values were not measured on such a device.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub assumed: Vec<String>,
+}
+
+/// The ranks of a run, as far as drivers and libraries take device memory for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceRanks {
+    /// Number of ranks on the device.
+    pub count: u64,
+    /// Whether the ranks are connected by NCCL.
+    pub connected: bool,
+}
+
+impl DeviceRanks {
+    /// A rank without others.
+    pub const ALONE: Self = DeviceRanks { count: 1, connected: false };
+    /// A rank that is connected with others, each on a device of its own.
+    pub const CONNECTED: Self = DeviceRanks { count: 1, connected: true };
+
+    /// Returns those of a configuration, on GPUs.
+    #[must_use]
+    pub fn of(config: &RunConfig) -> Self {
+        Self::of_world(config, config.world_size())
+    }
+
+    /// Returns those of a configuration with another number of ranks.
+    pub(crate) fn of_world(config: &RunConfig, ranks: usize) -> Self {
+        match config.parallel.ranks_per_device {
+            _ if ranks == 1 => DeviceRanks::ALONE,
+            1 => DeviceRanks::CONNECTED,
+            _ => DeviceRanks { count: ranks as u64, connected: false },
+        }
+    }
 }
 
 /// A part of the overhead.
@@ -44,13 +76,14 @@ impl OverheadPart {
 }
 
 impl Overhead {
-    /// Returns the parts of a rank's overhead; `connected` tells whether there are other ranks.
-    pub fn parts(&self, connected: bool) -> Vec<OverheadPart> {
+    /// Returns the parts of the overhead of a device. Ranks that share it have one context.
+    pub fn parts(&self, ranks: DeviceRanks) -> Vec<OverheadPart> {
+        let each = |bytes: u64| bytes.saturating_mul(ranks.count);
         let all = [
             ("context", self.context),
-            ("modules", self.modules),
-            ("warm_up", self.warm_up),
-            ("communicators", if connected { self.communicators } else { 0 }),
+            ("modules", each(self.modules)),
+            ("warm_up", each(self.warm_up)),
+            ("communicators", if ranks.connected { self.communicators } else { 0 }),
         ];
         let part = |(name, bytes): (&'static str, u64)| OverheadPart {
             name,

@@ -8,6 +8,7 @@ use telemetry::{RankStatistics, Statistic};
 
 use crate::error::Result;
 use crate::fit::Fit;
+use crate::overhead::DeviceRanks;
 use crate::page_parts::{memory_tiles, subtitle};
 use crate::plan::Plan;
 use crate::prepare::prepare;
@@ -23,8 +24,9 @@ use worker::Setup;
 /// rank of each role. Errors: those of [`plan_run`](crate::plan_run).
 pub fn plan_page(config: RunConfig, options: &PlanOptions, title: &str) -> Result<Report> {
     let began = Instant::now();
-    let device = options.target.device(options.capacity)?;
-    let placement = Placement::Meta(device.description(config.world_size() > 1));
+    let ranks_on_device = DeviceRanks::of(&config);
+    let device = options.target.device(options.capacity, ranks_on_device)?;
+    let placement = Placement::Meta(device.description(ranks_on_device));
     let setup = recompute::settle(prepare(config, placement)?)?;
     let config = &setup.config;
     let plans = plan_all(&setup)?;
@@ -38,7 +40,7 @@ pub fn plan_page(config: RunConfig, options: &PlanOptions, title: &str) -> Resul
             Some(SchedulePicture { picture: planned.svg(), note })
         }
     };
-    let fit = Fit::of(&setup, &plans, device.overhead.parts(config.world_size() > 1), true);
+    let fit = Fit::of(&setup, &plans, device.overhead.parts(ranks_on_device), true);
     let mut tiles = memory_tiles(&ranks);
     let (value, note) = (bytes(fit.capacity), format!("{} bytes", grouped(fit.capacity)));
     tiles.push(Tile { name: "Capacity", value, note });

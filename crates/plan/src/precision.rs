@@ -14,6 +14,7 @@ use tensor::Tensor;
 use worker::{Placement, Setup, Worker};
 
 use crate::error::Result;
+use crate::overhead::DeviceRanks;
 use crate::plan::work_of_each;
 use crate::prepare::prepare;
 use crate::target::PlanOptions;
@@ -44,8 +45,8 @@ pub struct PlannedPrecision {
 /// Meta, and every operator is observed. Their arithmetic is that of the model family's table. Errors: those
 /// of a plan.
 pub fn plan_precision(config: RunConfig, options: &PlanOptions) -> Result<PlannedPrecision> {
-    let device = options.target.device(options.capacity)?;
-    let description = device.description(config.world_size() > 1);
+    let ranks = DeviceRanks::of(&config);
+    let description = options.target.device(options.capacity, ranks)?.description(ranks);
     let setup = prepare(config, Placement::Meta(description))?;
     let seen = Rc::new(Seen::default());
     for rank in setup.config.parallel.grid().seen_from(0)?.group(Axis::Pipeline).ranks {

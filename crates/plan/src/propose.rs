@@ -10,6 +10,7 @@ use worker::{Placement, build};
 use crate::cost::{cost, equal_stages};
 use crate::error::{PlanError, Result};
 use crate::fit::Fit;
+use crate::overhead::DeviceRanks;
 use crate::prepare::prepare;
 use crate::roles::plan_within;
 use crate::target::PlanOptions;
@@ -30,9 +31,10 @@ pub fn propose(
     ranks: usize,
     on_result: &mut dyn FnMut(&Proposal),
 ) -> Result<Proposals> {
-    let device = options.target.device(options.capacity)?;
+    let on_device = DeviceRanks::of_world(&config, ranks);
+    let device = options.target.device(options.capacity, on_device)?;
     let (rates, assumed) = device.rates_or_shipped()?;
-    let description = device.description(ranks > 1);
+    let description = device.description(on_device);
     let work = Work::count(&config, &build::dataset(&config)?, &description)?;
     let mut candidates = Vec::new();
     for layout in Layout::all(&config, ranks) {
@@ -77,7 +79,7 @@ pub fn propose(
             }
             Err(error) => return Err(error),
         };
-        let fit = Fit::of(&setup, &plans, device.overhead.parts(ranks > 1), true);
+        let fit = Fit::of(&setup, &plans, device.overhead.parts(on_device), true);
         if !fit.fits {
             too_large.push(layout);
             continue;

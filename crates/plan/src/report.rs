@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use device::Kind;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use telemetry::step_trace::Holding;
@@ -13,6 +14,7 @@ use crate::error::{PlanError, Result};
 use crate::fit::Fit;
 use crate::fp8_cost::Fp8Cost;
 use crate::lane_cost::LaneCost;
+use crate::overhead::DeviceRanks;
 use crate::plan::Plan;
 use crate::prepare::prepare;
 use crate::recompute;
@@ -109,13 +111,13 @@ pub struct PlanReport {
 /// Errors: a configuration, data, settings or a description of a device that are wrong.
 pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> {
     let began = Instant::now();
-    let device = options.target.device(options.capacity)?;
-    let connected = config.world_size() > 1;
-    let setup = prepare(config, Placement::Meta(device.description(connected)))?;
+    let ranks = DeviceRanks::of(&config);
+    let device = options.target.device(options.capacity, ranks)?;
+    let setup = prepare(config, Placement::Meta(device.description(ranks)))?;
     let setup = recompute::settle(setup)?;
     let grid = setup.config.parallel.grid().named().collect();
     let plans = plan_all(&setup)?;
-    let fit = Fit::of(&setup, &plans, device.overhead.parts(connected), true);
+    let fit = Fit::of(&setup, &plans, device.overhead.parts(ranks), true);
     let took = began.elapsed();
     let refusal = (!fit.fits).then(|| remedy::refusal(&setup, &fit).to_string());
     let (name, pipeline) = (device.name(), PipelinePlan::of(&setup)?);
@@ -143,6 +145,26 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
 }
 
 impl PlanReport {
+    /// The plans, if all ranks share a GPU.
+    fn shared_gpu(&self) -> Option<&Plans> {
+        (self.device == Kind::Cuda.name() && self.fit.shared_by > 1).then_some(&self.plans)
+    }
+
+    /// Returns the sums over all ranks, if they share a GPU.
+    fn device_sums(&self) -> Option<Value> {
+        let plans = self.shared_gpu()?;
+        let sum = |statistic: Statistic| -> u64 {
+            plans.by_rank().map(|(_, plan)| plan.counters.get(statistic)).sum()
+        };
+        let memory = [
+            Statistic::AllocatedBytes,
+            Statistic::ReservedBytes,
+            Statistic::PeakAllocatedBytes,
+            Statistic::PeakReservedBytes,
+        ];
+        Some(memory.into_iter().map(|each| (each.name().into_owned(), json!(sum(each)))).collect())
+    }
+
     /// The refusal with settings that would fit, if the run does not fit.
     pub fn refusal(&self) -> Option<PlanError> {
         self.refusal.clone().map(PlanError::Refused)
@@ -169,6 +191,7 @@ impl PlanReport {
             fp8: self.fp8.map(Fp8Cost::to_json),
             without_effect: &self.without_effect,
             roles: self.roles(),
+            shared_device: self.device_sums(),
             ranks: RankEntries { plans: &self.plans, entries: &entries },
         };
         serde_json::to_string(&object)
@@ -226,6 +249,9 @@ struct PlanJson<'a> {
     fp8: Option<Value>,
     without_effect: &'a [String],
     roles: Value,
+    /// Sums over all ranks, if they share a GPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shared_device: Option<Value>,
     ranks: RankEntries<'a>,
 }
 

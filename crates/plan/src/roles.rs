@@ -9,7 +9,7 @@ use device::{Description, Kind};
 
 use crate::error::{PlanError, Result};
 use crate::imitated::PlanDevice;
-use crate::overhead::OverheadPart;
+use crate::overhead::{DeviceRanks, OverheadPart};
 use crate::plan::{MOST_ALLOCATIONS, Plan, Role, boundless, plan, plan_recording, work_of_each};
 use parallel::ParallelError;
 use parallel::pipeline::PlanWork;
@@ -140,7 +140,7 @@ pub fn taken(setup: &Setup) -> Result<Vec<OverheadPart>> {
     if setup.placement.is_meta() || description.kind != Kind::Cuda {
         return Ok(Vec::new());
     }
-    let parts = PlanDevice::gpu(&description)?.overhead.parts(setup.config.world_size() > 1);
+    let parts = PlanDevice::gpu(&description)?.overhead.parts(DeviceRanks::of(&setup.config));
     Ok(parts.into_iter().filter(|part| part.measured).collect())
 }
 

@@ -9,6 +9,7 @@ use telemetry::units::grouped;
 
 use crate::costs::Costs;
 use crate::error::{PlanError, Result};
+use crate::overhead::DeviceRanks;
 use crate::prepare::prepare;
 use crate::target::PlanOptions;
 use config::RunConfig;
@@ -47,8 +48,8 @@ struct PlannedStage {
 /// Plans the schedule of a configuration on a device like the chosen one. Errors: as for
 /// [`plan_run`](crate::plan_run).
 pub fn plan_schedule(config: RunConfig, options: &PlanOptions) -> Result<PlannedSchedule> {
-    let device = options.target.device(options.capacity)?;
-    let description = device.description(config.world_size() > 1);
+    let ranks = DeviceRanks::of(&config);
+    let description = options.target.device(options.capacity, ranks)?.description(ranks);
     PlannedSchedule::of(&prepare(config, Placement::Meta(description))?)
 }
 

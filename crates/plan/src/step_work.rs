@@ -59,6 +59,7 @@ impl StepWork {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::overhead::DeviceRanks;
     use worker::build;
 
     #[test]
@@ -67,7 +68,8 @@ mod tests {
         let sets = ["parallel.data=2", "memory.recompute=block", "precision.compute=bf16"].map(str::to_owned);
         let config = RunConfig::parse(text, "124m", std::path::Path::new("/"), &sets).unwrap();
         let shipped = PlanDevice::known("NVIDIA H200").unwrap().unwrap();
-        let (rates, description) = (shipped.rates.clone().unwrap(), shipped.description(true));
+        let rates = shipped.rates.clone().unwrap();
+        let description = shipped.description(DeviceRanks::CONNECTED);
         let dataset = build::dataset(&config).unwrap();
         let work = StepWork::at(&config, &dataset, &description, &rates).unwrap();
         let [layers, width, context, vocabulary] = [12.0, 768.0, 1024.0, 50304.0];

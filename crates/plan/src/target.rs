@@ -6,6 +6,7 @@ use device::cuda;
 
 use crate::error::{PlanError, Result};
 use crate::imitated::PlanDevice;
+use crate::overhead::DeviceRanks;
 use telemetry::units::grouped;
 use worker::placement::{DeviceChoice, describe};
 
@@ -37,8 +38,8 @@ impl PlanTarget {
     }
 
     /// Returns the device, with `capacity` total bytes if there is one. Errors: an invalid file, a capacity
-    /// that leaves nothing for a run, a GPU that does not answer.
-    pub fn device(&self, capacity: Option<u64>) -> Result<PlanDevice> {
+    /// that leaves nothing for these ranks, a GPU that does not answer.
+    pub fn device(&self, capacity: Option<u64>, ranks: DeviceRanks) -> Result<PlanDevice> {
         let gpu = cuda::availability();
         let mut device = match self {
             PlanTarget::File(path) => PlanDevice::load(path)?,
@@ -48,7 +49,7 @@ impl PlanTarget {
             PlanTarget::AtHand(_) => PlanDevice::gpu(&describe(0)?)?,
         };
         if let Some(capacity) = capacity {
-            let taken = device.description(true).taken_bytes;
+            let taken = device.description(ranks).taken_bytes;
             if capacity <= taken {
                 return Err(PlanError::Refused(format!(
                     "of a capacity of {} bytes a run takes {} before it allocates anything",

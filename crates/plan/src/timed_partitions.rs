@@ -7,6 +7,7 @@ use nn::Stage;
 
 use crate::costs::Costs;
 use crate::error::Result;
+use crate::overhead::DeviceRanks;
 use crate::partition;
 use crate::prepare::prepare;
 use crate::profile::Profile;
@@ -34,7 +35,8 @@ pub fn timed_partitions(config: &RunConfig, path: &Path, target: &PlanTarget) ->
     if config.stages() == 1 {
         return Ok(Vec::new());
     }
-    let description = target.device(None)?.description(config.world_size() > 1);
+    let ranks = DeviceRanks::of(config);
+    let description = target.device(None, ranks)?.description(ranks);
     let mut timed = config.clone();
     (timed.parallel.partition, timed.parallel.profile) = (PartitionPolicy::Fastest, Some(path.to_owned()));
     let mut plain = config.clone();

@@ -19,11 +19,12 @@ pub struct ChosenPlacement {
 }
 
 impl ChosenPlacement {
-    /// Chooses the devices of the ranks. If there are fewer GPUs than configured ranks, and neither a
-    /// launcher nor `--ranks` set their number, one rank does all the work on one GPU, in the same lanes and
-    /// so with the same bits.
+    /// Chooses the devices of the ranks: a GPU each, or one that they share if the configuration says so. If
+    /// there are fewer GPUs than configured ranks, and neither a launcher nor `--ranks` set their number, one
+    /// rank does all the work on one GPU, in the same lanes and so with the same bits.
     ///
-    /// Errors: a requested device that is absent; more ranks than GPUs.
+    /// Errors: a requested device that is absent; more ranks than GPUs; ranks of several processes that share
+    /// a GPU.
     pub fn find(
         choice: DeviceChoice,
         config: &mut RunConfig,
@@ -54,7 +55,8 @@ impl ChosenPlacement {
                 RunError::Refused(format!("--device cuda: {why}; --device cpu trains on the host"))
             })?,
         };
-        let asked = Asked::of(config.world_size(), startup, ranks);
+        let shares = config.parallel.shares_gpu();
+        let asked = Asked { shares, ..Asked::of(config.world_size(), startup, ranks) };
         let there = There {
             gpus: found.len(),
             shown_by_launcher: std::env::var_os("CUDA_VISIBLE_DEVICES").is_some(),
@@ -72,12 +74,14 @@ struct Asked {
     job: Option<(usize, usize)>,
     /// Whether the command line sets the number of ranks.
     threads: bool,
+    /// Whether the ranks share a GPU.
+    shares: bool,
 }
 
 impl Asked {
     fn of(world_size: usize, startup: &Startup, ranks: Option<usize>) -> Self {
         let job = startup.is_in_job().then(|| startup.local());
-        Asked { world_size, job, threads: ranks.is_some() }
+        Asked { world_size, job, threads: ranks.is_some(), shares: false }
     }
 }
 
@@ -95,6 +99,8 @@ struct There {
 enum Choice {
     /// One for each.
     Each(Vec<usize>),
+    /// The first one for all.
+    Shared,
     /// One rank does all the work, for this reason.
     One(&'static str),
 }
@@ -109,20 +115,28 @@ fn choose(asked: &Asked, there: &There) -> Result<Choice> {
         RunError::Refused(text)
     };
     match asked.job {
+        Some(_) if asked.shares => Err(RunError::Refused(
+            "parallel.ranks_per_device is for ranks of one process, as with --ranks, and a launcher started \
+             these: set it to 1, or run without the launcher"
+                .to_owned(),
+        )),
+        None if asked.shares => Ok(Choice::Shared),
         Some(_) if !there.nccl => Err(without_nccl()),
         // Some launchers show each process only its own GPU, as Slurm's --gpus-per-task does.
         Some((_, local_size)) if there.gpus == 1 && local_size > 1 && there.shown_by_launcher => {
             Ok(Choice::Each(vec![0]))
         }
         Some((_, local_size)) if local_size > there.gpus => Err(RunError::Refused(format!(
-            "there are {local_size} ranks on this host and {} GPUs: one rank runs on one GPU",
+            "there are {local_size} ranks on this host and {} GPUs: one rank runs on one GPU, unless those \
+             of one process share it (parallel.ranks_per_device)",
             there.gpus
         ))),
         Some((local_rank, _)) => Ok(Choice::Each(vec![local_rank])),
         None if world_size <= there.gpus && there.nccl => Ok(Choice::Each((0..world_size).collect())),
         None if asked.threads && world_size <= there.gpus => Err(without_nccl()),
         None if asked.threads => Err(RunError::Refused(format!(
-            "--ranks {world_size}: there are {} GPUs, and one rank runs on one GPU",
+            "--ranks {world_size}: there are {} GPUs, and one rank runs on one GPU: \
+             parallel.ranks_per_device = {world_size} lets all share the first",
             there.gpus
         ))),
         None if world_size <= there.gpus => Ok(Choice::One("without NCCL (libnccl.so cannot be opened), ")),
@@ -142,12 +156,16 @@ fn on_gpus(found: &[Found], config: &mut RunConfig, rank: usize, choice: Choice)
             let reason = format!("{} of {all} GPUs, {}", ordinals.len(), name(0));
             (ordinals, reason)
         }
+        Choice::Shared => {
+            let reason = format!("GPU 0 of {all}, {}, which {world_size} ranks share", name(0));
+            (vec![0; world_size], reason)
+        }
         Choice::One(why) => {
             config.parallel.set_grid(GridShape::of(|_| 1));
             let reason = format!(
                 "GPU 0 of {all}, {}: {why}one rank does the work of the {world_size} that are \
                  configured, in {} lanes and so \
-                 with the same bits",
+                 with the same bits (parallel.ranks_per_device = {world_size} runs all of them on it)",
                 name(0),
                 config.parallel.lanes
             );
@@ -156,7 +174,7 @@ fn on_gpus(found: &[Found], config: &mut RunConfig, rank: usize, choice: Choice)
     };
     let first = ordinals.first().copied().unwrap_or(0);
     let mut description = describe(first)?;
-    if config.world_size() > 1 {
+    if config.world_size() > 1 && !config.parallel.shares_gpu() {
         description.libraries += &format!(", NCCL {}", collective::nccl::version().unwrap_or_default());
     }
     let first_rank = if ordinals.len() == 1 && config.world_size() > 1 { rank } else { 0 };
@@ -170,9 +188,11 @@ mod tests {
     #[test]
     fn every_rank_has_a_gpu_or_one_rank_does_all_or_the_run_is_refused() {
         let there = |gpus: usize| There { gpus, shown_by_launcher: false, nccl: true };
-        let alone = |world_size: usize, threads: bool| Asked { world_size, job: None, threads };
+        let alone =
+            |world_size: usize, threads: bool| Asked { world_size, job: None, threads, shares: false };
         let job =
-            |world_size: usize, local: (usize, usize)| Asked { world_size, job: Some(local), threads: false };
+            |world_size: usize, local: (usize, usize)| Asked { job: Some(local), ..alone(world_size, false) };
+        let shared = |asked: Asked| Asked { shares: true, ..asked };
         let each = |ordinals: &[usize]| Some(Choice::Each(ordinals.to_vec()));
         let shown = There { shown_by_launcher: true, ..there(1) };
         let without = There { nccl: false, ..there(4) };
@@ -181,7 +201,7 @@ mod tests {
             (alone(4, false), there(4), each(&[0, 1, 2, 3]), ""),
             (alone(2, true), there(4), each(&[0, 1]), ""),
             (alone(4, false), there(2), Some(Choice::One("")), ""),
-            (alone(4, true), there(2), None, "--ranks 4: there are 2 GPUs"),
+            (alone(4, true), there(2), None, "parallel.ranks_per_device = 4 lets all share the first"),
             (alone(4, true), without, None, "libnccl.so"),
             (job(4, (2, 4)), there(4), each(&[2]), ""),
             // Two hosts with four ranks each: the second host's ranks begin again at GPU 0.
@@ -191,6 +211,9 @@ mod tests {
             (job(4, (3, 4)), there(1), None, "4 ranks on this host and 1 GPUs"),
             (job(2, (0, 2)), without, None, "libnccl.so"),
             (job(1, (0, 1)), without, each(&[0]), ""),
+            (shared(alone(4, false)), there(1), Some(Choice::Shared), ""),
+            (shared(alone(4, true)), without, Some(Choice::Shared), ""),
+            (shared(job(4, (0, 4))), there(4), None, "parallel.ranks_per_device is for ranks of one process"),
         ] {
             match choose(&asked, &there) {
                 Ok(choice) => assert_eq!(Some(choice), expected, "{asked:?} {there:?}"),

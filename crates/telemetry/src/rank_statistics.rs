@@ -50,6 +50,8 @@ pub struct DriverAccount {
     pub unaccounted_growth: u64,
     /// See [`Statistic::DeviceContexts`].
     pub contexts: u64,
+    /// See [`Statistic::DeviceRanks`].
+    pub ranks: u64,
 }
 
 /// The statistics of one rank at one time.
@@ -166,6 +168,7 @@ fn value(statistic: Statistic, sources: &Sources<'_>) -> u64 {
         Statistic::UnaccountedBytes => return sources.driver.unaccounted,
         Statistic::UnaccountedGrowthBytes => return sources.driver.unaccounted_growth,
         Statistic::DeviceContexts => return sources.driver.contexts,
+        Statistic::DeviceRanks => return sources.driver.ranks,
         Statistic::TimedSteps => return sources.phases.steps,
         Statistic::MedianStepTime => return sources.phases.median_step,
         Statistic::WholeStepTime => return sources.phases.whole_step(),

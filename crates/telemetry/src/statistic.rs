@@ -110,20 +110,23 @@ statistics! {
     /// Bytes used on the device by the driver's account when the context had been created: the context and
     /// other processes. 0 without a driver.
     ContextBytes "context_bytes" Bytes,
-    /// Bytes that loading kernels and creating library handles took.
+    /// Bytes that loading kernels and creating library handles took, of all ranks that share the device.
     ModuleBytes "module_bytes" Bytes,
     /// Bytes that connections to other ranks took: buffers and kernels of NCCL.
     CommunicatorBytes "communicator_bytes" Bytes,
-    /// Bytes that drivers and libraries took during the first step.
+    /// Bytes that drivers and libraries took during the first step, of all ranks that share the device.
     WarmUpBytes "warm_up_bytes" Bytes,
     /// Bytes used on the device at the end by the driver's account.
     DriverUsedBytes "driver_used_bytes" Bytes,
-    /// `driver_used_bytes` minus context, modules, communicators, warm-up and reserved; at least 0.
+    /// `driver_used_bytes` minus context, modules, communicators, warm-up and what all ranks that share the
+    /// device have reserved; at least 0.
     UnaccountedBytes "unaccounted_bytes" Bytes,
     /// Growth of `unaccounted_bytes` since the second step.
     UnaccountedGrowthBytes "unaccounted_growth_bytes" Bytes,
-    /// Number of GPUs on which the process has a context: as many as it has ranks. 0 without a driver.
+    /// Number of GPUs on which the process has a context. 0 without a driver.
     DeviceContexts "device_contexts" Count,
+    /// Number of ranks that share the device: `parallel.ranks_per_device` at most. 0 without a driver.
+    DeviceRanks "device_ranks" Count,
     /// Number of steps whose phases were timed: all but the first, which warms up, unless it is the only one.
     /// 0 if nothing is computed.
     TimedSteps "timed_steps" Count,

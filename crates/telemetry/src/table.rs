@@ -22,8 +22,8 @@ const COLUMNS: [Statistic; 4] = [
 const GAP: &str = "  ";
 
 /// Returns a table with a row for each rank: allocated and reserved bytes and their peaks; then the maximum
-/// and minimum of each with the first rank that has it. Ranks whose allocator retried or ran out of memory
-/// are listed below the table.
+/// and minimum of each with the first rank that has it, and the sums over ranks that share a device. Ranks
+/// whose allocator retried or ran out of memory are listed below the table.
 pub fn memory_table(ranks: &[RankStatistics]) -> String {
     let (columns, common) = name_columns(ranks);
     let mut header = columns.iter().map(|column| column.title.to_owned()).collect::<Vec<_>>();
@@ -44,6 +44,13 @@ pub fn memory_table(ranks: &[RankStatistics]) -> String {
             rows.push(row);
         }
     }
+    for device in devices(ranks).into_iter().filter(|device| device.len() > 1) {
+        let mut row = vec![format!("sum of {}", numbers(&device))];
+        row.resize(columns.len(), String::new());
+        let sum = |statistic: Statistic| device.iter().map(|rank| rank.get(statistic)).sum();
+        row.extend(COLUMNS.iter().map(|statistic| exact(*statistic, sum(*statistic))));
+        rows.push(row);
+    }
     let mut text = format!("memory by rank{common}\n");
     text += &aligned(&rows, columns.len(), &[1, by_rank]);
     text += &troubles(ranks);
@@ -61,8 +68,8 @@ const ACCOUNT: [Statistic; 7] = [
     Statistic::DriverUsedBytes,
 ];
 
-/// Returns a table with a row for each rank: the bytes used on its device as the driver counts them, and
-/// their parts. Empty if no device has a driver.
+/// Returns a table with a row for each rank, or for all ranks that share a device: the bytes used on the
+/// device as the driver counts them, and their parts. Empty if no device has a driver.
 pub fn device_table(ranks: &[RankStatistics]) -> String {
     if ranks.iter().all(|rank| rank.get(Statistic::DriverUsedBytes) == 0) {
         return String::new();
@@ -70,13 +77,42 @@ pub fn device_table(ranks: &[RankStatistics]) -> String {
     let titles = ["context", "modules", "NCCL", "warm-up", "reserved", "unaccounted", "used (driver)"];
     let mut header = vec!["rank".to_owned()];
     header.extend(titles.map(str::to_owned));
-    let row = |rank: &RankStatistics| {
-        let mut row = vec![rank.rank.to_string()];
-        row.extend(ACCOUNT.map(|statistic| exact(statistic, rank.get(statistic))));
+    let row = |device: &Vec<&RankStatistics>| {
+        let mut row = vec![numbers(device)];
+        row.extend(ACCOUNT.map(|statistic| {
+            let values = device.iter().map(|rank| rank.get(statistic));
+            // All other parts are those of the whole device on each of its ranks.
+            let value = match statistic {
+                Statistic::ReservedBytes => values.sum(),
+                _ => values.max().unwrap_or(0),
+            };
+            exact(statistic, value)
+        }));
         row
     };
-    let rows: Vec<_> = std::iter::once(header).chain(ranks.iter().map(row)).collect();
+    let rows: Vec<_> = std::iter::once(header).chain(devices(ranks).iter().map(row)).collect();
     format!("device by rank\n{}", aligned(&rows, 1, &[1]))
+}
+
+/// Returns the ranks of each device, of which several may share one.
+fn devices(ranks: &[RankStatistics]) -> Vec<Vec<&RankStatistics>> {
+    let mut devices: Vec<Vec<&RankStatistics>> = Vec::new();
+    for rank in ranks {
+        let same = |device: &&mut Vec<&RankStatistics>| {
+            let shares = rank.get(Statistic::DeviceRanks) > 1;
+            shares && device[0].device == rank.device && device[0].host == rank.host
+        };
+        match devices.iter_mut().find(same) {
+            Some(device) => device.push(rank),
+            None => devices.push(vec![rank]),
+        }
+    }
+    devices
+}
+
+/// Returns the numbers of ranks, as in `0-3`.
+fn numbers(of: &[&RankStatistics]) -> String {
+    ranges(of.iter().map(|statistics| statistics.rank))
 }
 
 /// Returns a table with a row for each statistic that is not 0 on all ranks: the value of one rank or, for

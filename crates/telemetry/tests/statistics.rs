@@ -36,6 +36,7 @@ fn statistics(rank: usize, host: &str, mebibytes: u64) -> RankStatistics {
             unaccounted: 5,
             unaccounted_growth: 1,
             contexts: 2,
+            ranks: 1,
         },
         phases: PhaseTimes::default(),
     };
@@ -79,6 +80,7 @@ fn values_come_from_their_sources() {
         (Statistic::UnaccountedBytes, 5),
         (Statistic::UnaccountedGrowthBytes, 1),
         (Statistic::DeviceContexts, 2),
+        (Statistic::DeviceRanks, 1),
         (Statistic::AllocatedBlocks, 1),
         (Statistic::Allocations, 2),
         (Statistic::Retries, 0),

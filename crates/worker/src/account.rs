@@ -16,6 +16,11 @@ pub(crate) struct Account {
 }
 
 impl Account {
+    /// Returns whether the next step is one of those after which a reading is taken.
+    pub(crate) fn reads_next(&self) -> bool {
+        self.steps < 2
+    }
+
     /// Takes a reading after each of the first two steps.
     pub(crate) fn after_step(&mut self, device: &Device) -> Result<()> {
         self.steps = self.steps.saturating_add(1);
@@ -43,6 +48,7 @@ impl Account {
             unaccounted: positive(ledger.rest - self.warm_up),
             unaccounted_growth: positive(ledger.rest - self.second),
             contexts: ledger.contexts,
+            ranks: ledger.ranks,
         })
     }
 }

@@ -14,14 +14,18 @@ use tensor::ops::tree;
 use crate::error::{Result, WorkerError};
 use config::RunConfig;
 
-/// Connects the GPUs of all ranks, and those along each axis of the grid. Ranks on the host are already
-/// connected.
+/// Connects the GPUs of all ranks, or the ranks that share one, and those along each axis of the grid. Ranks
+/// on the host are already connected.
 pub(crate) fn connect(
     mut communicator: Communicator,
     device: &Device,
     config: &RunConfig,
     grid: RankGrid,
 ) -> Result<Planes> {
+    if shares_gpu(device, config) {
+        // Sharing takes no device memory, and the account would include what other ranks take meanwhile.
+        return Ok(Planes::new(communicator.over_shared_gpu(device)?, grid)?);
+    }
     if device.is_cuda_like() {
         let timeout = Duration::from_secs(config.parallel.timeout_seconds);
         communicator =
@@ -46,7 +50,15 @@ pub(crate) fn warm_up(
     let data = DataCollectives { reduction, zero_stage, dtype, peer_access, statistics };
     let data = (Axis::Data, data.uses(planes.grid().size(Axis::Data)));
     let world = stage_uses(planes.grid());
+    if shares_gpu(device, config) {
+        return Ok(planes.warm_up(world, &[data])?);
+    }
     device.connecting(|| Ok(planes.warm_up(world, &[data])?))
+}
+
+/// Returns whether the ranks share a GPU, or imitate ranks that do.
+fn shares_gpu(device: &Device, config: &RunConfig) -> bool {
+    device.is_cuda_like() && config.parallel.shares_gpu()
 }
 
 /// Gives the GPUs of one host that hold the same `parts` access to each other's memory, through which they
@@ -62,7 +74,8 @@ pub(crate) fn share(
     for part in parts {
         shared.extend(part.reduction.shared(part.model.parameters())?);
     }
-    if device.backend() != Backend::Cuda || shared.is_empty() {
+    if device.backend() != Backend::Cuda || shared.is_empty() || shares_gpu(device, config) {
+        // On one GPU a sum in place gains nothing, and its kernels would wait for those of other ranks.
         return Ok(false);
     }
     // Memory is not mapped while work is running.

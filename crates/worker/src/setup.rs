@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use checkpoint::ResumePoint;
-use config::{Precision, RunConfig};
+use config::{Parallel, Precision, RunConfig};
 use device::host::{AddressLimit, HostCapacity};
 use device::{Backend, DType, Description, Device, DeviceError, DeviceOptions, Kind, cuda};
 use nn::Stage;
@@ -75,6 +75,7 @@ impl Setup {
             return Err(WorkerError::Refused(format!("{origin}: {text}")).into());
         }
         check_fp8(&config, &placement.description())?;
+        check_sharing(&config, &placement.description())?;
         if config.model.convolves() && placement.backend() == Backend::Cuda && !cuda::has_convolutions() {
             return Err(WorkerError::Refused(DeviceError::NoCudnn.to_string()).into());
         }
@@ -204,6 +205,19 @@ fn check_fp8(config: &RunConfig, device: &Description) -> Result<()> {
     };
     let origin = config.origins.of(Precision::matmul);
     Err(WorkerError::Refused(format!("{origin}: precision.matmul = \"fp8\" {reason}")))
+}
+
+/// Refuses more ranks than may share the GPU.
+fn check_sharing(config: &RunConfig, device: &Description) -> Result<()> {
+    let (ranks, most) = (config.world_size(), config.parallel.ranks_per_device);
+    if device.kind == Kind::Cpu || !config.parallel.shares_gpu() || ranks <= most {
+        return Ok(());
+    }
+    let origin = config.origins.of(Parallel::ranks_per_device);
+    Err(WorkerError::Refused(format!(
+        "{origin}: parallel.ranks_per_device = {most} is fewer than the {ranks} ranks of this run, and ranks \
+         that share GPUs all share one: set it to {ranks}, or to 1 for a GPU each"
+    )))
 }
 
 fn allocator_settings(

@@ -10,7 +10,7 @@ use crate::data::DataPlane;
 use crate::error::{CollectiveError, Result};
 use crate::group::SplitGroup;
 use crate::host::region::on_meta;
-use crate::host::{Moved, Transfers, barrier, begin, broadcast_tree, copy};
+use crate::host::{Moved, Transfers, barrier, begin, broadcast_tree, copy, same_groups};
 use crate::link::Link;
 use crate::operands::{Caller, Membership, Operands, PeerRegion, Reach};
 use crate::payload::{PAYLOAD_BYTES, PayloadPool};
@@ -70,24 +70,6 @@ impl<L: Link> HostData<L> {
         // In a group of one nothing is moved, so any kind of memory is accepted.
         let reach = if size == 1 { Reach::Any } else { Reach::Host };
         operands.check(caller, Membership { rank, size, reach })
-    }
-
-    /// Checks that the other ranks gave the same groups for a split.
-    fn same_groups(&mut self, caller: Caller, signature: Signature, groups: &[Vec<usize>]) -> Result<()> {
-        let mine = format!("{groups:?}");
-        let mut theirs = vec![Vec::new(); self.world_size()];
-        let mut transfers = Transfers::new(signature.call);
-        let rank = self.rank();
-        for (peer, bytes) in theirs.iter_mut().enumerate().filter(|(peer, _)| *peer != rank) {
-            transfers.send_bytes(peer, signature, mine.as_bytes());
-            transfers.receive_bytes(peer, signature, bytes);
-        }
-        transfers.run(&mut self.link, &mut self.pool)?;
-        let peer = self.peers().find(|peer| theirs[*peer] != mine.as_bytes());
-        peer.map_or(Ok(()), |peer| {
-            let theirs = String::from_utf8_lossy(&theirs[peer]);
-            caller.refuse(format!("groups {mine}, but rank {} has {theirs}", self.link.world_rank(peer)))
-        })
     }
 
     /// Runs sends and receives between pairs of ranks, as part of `operation`.
@@ -246,7 +228,7 @@ impl<L: Link> DataPlane for HostData<L> {
         let (signature, caller) = self.next(Operation::Split);
         self.check(caller, &Operands::Split { groups })?;
         let call = begin(&mut self.link, &signature)?;
-        self.same_groups(caller, signature, groups)?;
+        same_groups(&mut self.link, &mut self.pool, caller, groups)?;
         let group = SplitGroup::of(groups, self.rank());
         self.record(Operation::Split, Moved::default());
         let link = self.link.split(call.sequence, group.number, &group.members);

@@ -13,6 +13,7 @@ pub(crate) use transfer::{Moved, Transfers};
 use crate::call::{Call, Signature};
 use crate::error::{CollectiveError, Result};
 use crate::link::Link;
+use crate::operands::Caller;
 use crate::payload::PayloadPool;
 
 /// Begins a collective.
@@ -30,6 +31,28 @@ pub(crate) fn begin<L: Link>(link: &mut L, signature: &Signature) -> Result<Call
             Err(CollectiveError::mismatch(rank, *signature, link.world_rank(peer), theirs))
         }
     }
+}
+
+/// Checks that the other ranks passed the same groups to a split.
+pub(crate) fn same_groups<L: Link>(
+    link: &mut L,
+    pool: &mut PayloadPool,
+    caller: Caller,
+    groups: &[Vec<usize>],
+) -> Result<()> {
+    let (rank, mine) = (link.rank(), format!("{groups:?}"));
+    let mut theirs = vec![Vec::new(); link.world_size()];
+    let mut transfers = Transfers::new(caller.call);
+    for (peer, bytes) in theirs.iter_mut().enumerate().filter(|(peer, _)| *peer != rank) {
+        transfers.send_bytes(peer, Signature::new(caller.call), mine.as_bytes());
+        transfers.receive_bytes(peer, Signature::new(caller.call), bytes);
+    }
+    transfers.run(link, pool)?;
+    let other = (0..theirs.len()).find(|peer| *peer != rank && theirs[*peer] != mine.as_bytes());
+    other.map_or(Ok(()), |peer| {
+        let theirs = String::from_utf8_lossy(&theirs[peer]);
+        caller.refuse(format!("groups {mine}, but rank {} has {theirs}", link.world_rank(peer)))
+    })
 }
 
 /// Returns once every rank has arrived. After rounds of distance 1, 2, 4, … below the world size, every rank

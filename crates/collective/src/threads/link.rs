@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Select, TryRecvError, TrySendError};
+use device::SharedEvent;
 
 use crate::call::{Call, Signature};
 use crate::control::Watch;
 use crate::error::Failure;
 use crate::link::{Absent, Closed, Link, Message};
+use crate::shared_gpu::offers::Offers;
 use crate::threads::mesh::Mesh;
 use crate::threads::signal::Signal;
 use crate::threads::world::ThreadLiveness;
@@ -24,6 +26,11 @@ pub(crate) struct ThreadLink {
 impl ThreadLink {
     pub(crate) fn new(mesh: Arc<Mesh>, rank: usize, timeout: Duration) -> Self {
         ThreadLink { mesh, rank, timeout }
+    }
+
+    /// The open offers of memory of a GPU that the process's ranks share.
+    pub(crate) fn offers(&self) -> Arc<Offers<SharedEvent>> {
+        Arc::clone(&self.mesh.world.offers)
     }
 
     fn ended(&self, rank: usize) -> &Signal {

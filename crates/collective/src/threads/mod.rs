@@ -3,7 +3,7 @@
 //! [`run`] gives each rank a thread and bounded queues to all others. The first rank that fails or panics
 //! ends them all: waiting ranks wake up with an error that names that rank and its reason.
 
-mod link;
+pub(crate) mod link;
 mod mesh;
 mod signal;
 mod world;
@@ -138,7 +138,8 @@ impl Seat {
     fn communicator(&self) -> Communicator {
         let [control, data] = &self.meshes;
         let link = |mesh: &Arc<Mesh>| ThreadLink::new(Arc::clone(mesh), self.rank, self.timeout);
-        Communicator::new(HostControl::new(link(control)), HostData::new(link(data), Meter::default()))
+        let data_plane = HostData::new(link(data), Meter::default());
+        Communicator::new(HostControl::new(link(control)), data_plane).of_threads(link(data))
     }
 }
 

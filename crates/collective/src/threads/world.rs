@@ -4,8 +4,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use device::SharedEvent;
+
 use crate::control::Liveness;
 use crate::error::Failure;
+use crate::shared_gpu::offers::Offers;
 use crate::threads::signal::Signal;
 
 /// The state of all ranks of a process.
@@ -18,6 +21,8 @@ pub(crate) struct World {
     /// first.
     signs: Vec<AtomicU64>,
     began: Instant,
+    /// Memory that ranks which share a GPU offer each other.
+    pub(crate) offers: Arc<Offers<SharedEvent>>,
 }
 
 impl World {
@@ -28,6 +33,7 @@ impl World {
             ended: (0..size).map(|_| Signal::default()).collect(),
             signs: (0..size).map(|_| AtomicU64::new(0)).collect(),
             began: Instant::now(),
+            offers: Arc::default(),
         }
     }
 

@@ -11,7 +11,8 @@ section! {
     pub struct Memory = "memory" {
         /// Settings of the caching allocator, in the syntax of PYTORCH_CUDA_ALLOC_CONF.
         allocator: String = Row::text().default("\"\"").any_bits();
-        /// Bytes that a rank may reserve; 0: all of the device.
+        /// Bytes that a rank may reserve, which divides a device among the ranks that share it; 0: all of the
+        /// device.
         limit_bytes: u64 = Row::integer(0, MOST).default("0").any_bits();
         /// Takes the planned peak from the device at the start, so that nothing is asked of its driver later
         /// and no other process can take it meanwhile.

@@ -12,6 +12,9 @@ use super::train::Train;
 use crate::choices::{Overlap, PartitionPolicy, path_value, read_path};
 use crate::paths;
 
+/// Most ranks that share a GPU, whose kernel for sums has so many operands.
+const MOST_RANKS_PER_DEVICE: u64 = 64;
+
 section! {
     /// `[parallel]`: how the work is distributed over ranks.
     pub struct Parallel = "parallel" {
@@ -78,6 +81,10 @@ section! {
         /// Thread blocks of the kernel that reads other GPUs' memory: the multiprocessors that it takes from
         /// other work.
         peer_blocks: u32 = Row::small(1, 1024).default("16").any_bits();
+        /// Ranks of one process that share a GPU, each with its own allocator, streams and workspaces, so
+        /// that a configuration for several GPUs runs on one; all ranks of the run must fit in. 1: a GPU for
+        /// each rank. No effect on the CPU; the bits are the same.
+        ranks_per_device: usize = Row::count(1, MOST_RANKS_PER_DEVICE).default("1").any_bits();
         /// Seconds that a rank waits for another before it gives up.
         timeout_seconds: u64 = Row::integer(1, 1_000_000_000).default("60").any_bits();
     }
@@ -122,6 +129,12 @@ impl Parallel {
         let sizes = self.grid().axes().map(|(axis, size)| format!("{} = {size}", Self::axis_key(axis)));
         let sizes: Vec<_> = sizes.collect();
         format!("{}, that is {} ranks", sizes.join(" × "), self.grid().world_size())
+    }
+
+    /// Returns whether all ranks share a GPU, where they compute on GPUs.
+    #[must_use]
+    pub fn shares_gpu(&self) -> bool {
+        self.ranks_per_device > 1 && self.grid().world_size() > 1
     }
 
     /// Returns whether each data-parallel rank keeps only its shard of the optimizer state.

@@ -244,6 +244,7 @@ fn every_key_is_known_to_decide_bits_or_not() {
         "parallel.pipeline",
         "parallel.profile",
         "parallel.schedule",
+        "parallel.ranks_per_device",
         "parallel.timeout_seconds",
         "parallel.zero_stage",
         "telemetry.every",

@@ -1,22 +1,115 @@
-//! The driver's memory usage when a device was created.
+//! The driver's memory usage: when a device was created, and by all ranks of this process on one GPU.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use cudarc::driver::CudaContext;
 
 use super::error::{Named, Result};
 
-/// Used bytes at the start, as the driver counts them: those of all processes on the GPU.
+/// Memory of one rank outside its allocator, in bytes.
 #[derive(Debug)]
 pub(crate) struct Start {
-    pub(crate) after_context: u64,
-    pub(crate) after_modules: u64,
+    /// The use of the GPU by all ranks of this process there.
+    pub(crate) shared: Arc<GpuUse>,
+    /// Bytes that kernels and library handles took.
+    modules: u64,
     /// Bytes that a communication library took.
     pub(crate) communicators: Cell<u64>,
 }
 
+impl Start {
+    /// Runs `load`, which loads kernels and creates handles, and counts the memory that it takes. Ranks of
+    /// one GPU load one after the other.
+    pub(crate) fn measure<T>(
+        shared: &Arc<GpuUse>,
+        context: &CudaContext,
+        load: impl FnOnce() -> Result<T>,
+    ) -> Result<(T, Self)> {
+        let _alone = shared.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = shared.outside(context)?;
+        let loaded = load()?;
+        let modules = shared.outside(context)?.saturating_sub(before);
+        shared.modules.fetch_add(modules, Ordering::SeqCst);
+        shared.ranks.fetch_add(1, Ordering::SeqCst);
+        let shared = Arc::clone(shared);
+        Ok((loaded, Start { shared, modules, communicators: Cell::new(0) }))
+    }
+}
+
+impl Drop for Start {
+    fn drop(&mut self) {
+        self.shared.modules.fetch_sub(self.modules, Ordering::SeqCst);
+        self.shared.ranks.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// What the ranks of this process use on one GPU, in bytes.
+#[derive(Debug)]
+pub(crate) struct GpuUse {
+    ordinal: usize,
+    /// Bytes used when the process's context was created: the context's and those of other processes.
+    pub(crate) context: u64,
+    /// Bytes that kernels and library handles of all ranks took.
+    pub(crate) modules: AtomicU64,
+    /// Bytes that the driver has provided to the allocators of all ranks; locked while a rank asks for some.
+    reserved: Mutex<u64>,
+    /// Number of ranks.
+    pub(crate) ranks: AtomicU64,
+    /// Held by the rank that loads its kernels.
+    loading: Mutex<()>,
+}
+
+/// The GPUs that this process uses.
+static GPUS: Mutex<Vec<Weak<GpuUse>>> = Mutex::new(Vec::new());
+
+impl GpuUse {
+    /// Returns the use of GPU `ordinal`, whose context has been created. The first rank there measures it,
+    /// before any rank loads anything.
+    pub(crate) fn of(ordinal: usize, context: &CudaContext) -> Result<Arc<Self>> {
+        // An entry is complete when it is added, so a poisoned lock still guards correct ones.
+        let mut gpus = GPUS.lock().unwrap_or_else(PoisonError::into_inner);
+        gpus.retain(|known| known.strong_count() > 0);
+        let known = gpus.iter().filter_map(Weak::upgrade).find(|known| known.ordinal == ordinal);
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let new = Arc::new(GpuUse {
+            ordinal,
+            context: used(context)?,
+            modules: AtomicU64::new(0),
+            reserved: Mutex::new(0),
+            ranks: AtomicU64::new(0),
+            loading: Mutex::new(()),
+        });
+        gpus.push(Arc::downgrade(&new));
+        Ok(new)
+    }
+
+    /// Locks the bytes that the driver has provided to allocators, to change them together with the driver or
+    /// to read both.
+    pub(crate) fn reserved(&self) -> MutexGuard<'_, u64> {
+        // It is changed in one assignment, so a poisoned lock still guards a correct number.
+        self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the bytes used on the GPU, and those that the allocators of this process's ranks have
+    /// reserved.
+    pub(crate) fn read(&self, context: &CudaContext) -> Result<(u64, u64)> {
+        let reserved = self.reserved();
+        Ok((used(context)?, *reserved))
+    }
+
+    /// Bytes used on the GPU beside the allocators of this process's ranks.
+    fn outside(&self, context: &CudaContext) -> Result<u64> {
+        let (used, reserved) = self.read(context)?;
+        Ok(used.saturating_sub(reserved))
+    }
+}
+
 /// Bytes in use on the device of a context.
-pub(crate) fn used(context: &CudaContext) -> Result<u64> {
+fn used(context: &CudaContext) -> Result<u64> {
     let (free, total) = context.mem_get_info().named("cuMemGetInfo")?;
     Ok((total - free) as u64)
 }

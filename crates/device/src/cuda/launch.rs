@@ -30,10 +30,12 @@ pub struct Launch<'a> {
     work: Work,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Argument {
     Word(u32),
     Double(u64),
+    /// A structure of 64-bit integers.
+    Doubles(Vec<u64>),
 }
 
 impl Argument {
@@ -41,6 +43,7 @@ impl Argument {
         match self {
             Argument::Word(_) => 4,
             Argument::Double(_) => 8,
+            Argument::Doubles(values) => size_of_val(&**values),
         }
     }
 
@@ -48,6 +51,7 @@ impl Argument {
         match self {
             Argument::Word(value) => std::ptr::from_mut(value).cast(),
             Argument::Double(value) => std::ptr::from_mut(value).cast(),
+            Argument::Doubles(values) => values.as_mut_ptr().cast(),
         }
     }
 }
@@ -89,6 +93,14 @@ impl Launch<'_> {
     /// Adds an address in another GPU's memory.
     pub fn peer(self, index: PeerAddress<'_>) -> Self {
         self.u64(index.address)
+    }
+
+    /// Adds a structure of `length` addresses in the memory of this GPU or others: these, then null pointers.
+    pub fn peers<'b>(mut self, indices: impl IntoIterator<Item = PeerAddress<'b>>, length: usize) -> Self {
+        let mut addresses: Vec<u64> = indices.into_iter().map(|index| index.address).collect();
+        addresses.resize(length, 0);
+        self.arguments.push(Argument::Doubles(addresses));
+        self
     }
 
     /// Adds a null pointer.

@@ -1,6 +1,7 @@
-//! Device memory used outside the allocator, as the driver counts it.
+//! Device memory used outside the allocators, as the driver counts it.
 
-use super::account::used;
+use std::sync::atomic::Ordering;
+
 use super::availability::contexts;
 use crate::device::Device;
 use crate::error::DeviceError;
@@ -10,31 +11,33 @@ use crate::error::DeviceError;
 pub struct Ledger {
     /// Bytes used when the context was created: the context's and those of other processes.
     pub context: u64,
-    /// Bytes used by kernels and library handles, which were loaded next.
+    /// Bytes used by kernels and library handles of all ranks of this process on the GPU.
     pub modules: u64,
-    /// Bytes used by connections to other ranks.
+    /// Bytes used by this rank's connections to other ranks.
     pub communicators: u64,
-    /// Bytes used at present, minus the three above and minus the allocator's reserved bytes.
+    /// Bytes used at present, minus the three above and minus what the allocators of all ranks of this
+    /// process on the GPU have reserved.
     pub rest: i64,
     /// Total bytes used at present.
     pub used: u64,
     /// Number of GPUs on which this process has a context.
     pub contexts: u64,
+    /// Number of ranks of this process that have used the GPU since the context was created.
+    pub ranks: u64,
 }
 
 impl Device {
     /// Reads the driver's memory usage; `None` if there is no driver.
     pub fn ledger(&self) -> crate::Result<Option<Ledger>> {
         let Some(cuda) = self.gpu() else { return Ok(None) };
-        let used = used(&cuda.context).map_err(|error| self.cuda_error(error))?;
-        let start = &cuda.ledger;
-        let reserved = self.statistics().reserved();
-        let modules = start.after_modules.saturating_sub(start.after_context);
-        let communicators = start.communicators.get();
-        let known = start.after_context + modules + communicators + reserved;
-        let rest = used as i64 - known as i64;
+        let shared = &cuda.ledger.shared;
+        let (used, reserved) = shared.read(&cuda.context).map_err(|error| self.cuda_error(error))?;
+        let modules = shared.modules.load(Ordering::SeqCst);
+        let communicators = cuda.ledger.communicators.get();
+        let rest = used as i64 - (shared.context + modules + communicators + reserved) as i64;
         let contexts = contexts().map_err(|error| self.cuda_error(error))?;
-        Ok(Some(Ledger { context: start.after_context, modules, communicators, rest, used, contexts }))
+        let (context, ranks) = (shared.context, shared.ranks.load(Ordering::SeqCst));
+        Ok(Some(Ledger { context, modules, communicators, rest, used, contexts, ranks }))
     }
 
     /// Runs `body` and counts the device memory that it takes outside the allocator as connections to other

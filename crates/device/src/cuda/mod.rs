@@ -1,9 +1,10 @@
-//! NVIDIA GPUs: one context, four streams, loaded kernels, cuBLASLt, cuDNN, and host memory for copies.
+//! NVIDIA GPUs: a context that ranks of a process share, four streams, loaded kernels, cuBLASLt, cuDNN, and
+//! host memory for copies.
 //!
 //! The libraries are opened at run time, so the program builds and starts without them.
 #![allow(unsafe_code)] // driver queries about a device
 
-mod account;
+pub(crate) mod account;
 mod availability;
 mod blas;
 mod choice;
@@ -25,7 +26,7 @@ mod staging;
 pub(crate) mod streams;
 mod timing;
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
@@ -44,7 +45,7 @@ pub use share::{Extent, Page};
 pub use signals::{SignalPage, Word};
 pub(crate) use staging::{FETCH_BYTES, Fetch};
 pub use streams::WaitGuard;
-pub(crate) use streams::{Point, Streams};
+pub(crate) use streams::{Point, SharedPoint, Streams};
 
 pub use crate::work::Work;
 
@@ -79,18 +80,20 @@ impl Cuda {
     /// matmuls round their operands to TF32.
     pub(crate) fn new(ordinal: usize, families: Families, tf32: bool) -> Result<(Self, Description)> {
         let context = CudaContext::new(ordinal).named("cuDevicePrimaryCtxRetain")?;
-        let after_context = account::used(&context)?;
-        let streams = Arc::new(Streams::new(&context)?);
+        let shared = account::GpuUse::of(ordinal, &context)?;
         let events = EventPool::new(&context, false);
         let marks = EventPool::new(&context, true);
         let description = describe(ordinal)?;
-        let modules =
-            modules::Modules::load(&context, families, &architecture(description.compute_capability))?;
-        let blas = blas::Blas::new(&description.model, tf32)?;
-        let staging = staging::Staging::new(&context, &events)?;
-        let fetches = staging::Fetches::new(&context, &events)?;
-        let after_modules = account::used(&context)?;
-        let ledger = account::Start { after_context, after_modules, communicators: Cell::new(0) };
+        let load = || {
+            let streams = Arc::new(Streams::new(&context)?);
+            let modules =
+                modules::Modules::load(&context, families, &architecture(description.compute_capability))?;
+            let blas = blas::Blas::new(&description.model, tf32)?;
+            let staging = staging::Staging::new(&context, &events)?;
+            Ok((streams, modules, blas, staging, staging::Fetches::new(&context, &events)?))
+        };
+        let (loaded, ledger) = account::Start::measure(&shared, &context, load)?;
+        let (streams, modules, blas, staging, fetches) = loaded;
         let cuda = Cuda {
             profile: RefCell::default(),
             staging: RefCell::new(staging),

@@ -187,6 +187,51 @@ impl Point {
     }
 }
 
+/// A point in a stream's work for which streams of any thread of this process can wait. It has an event of
+/// its own, which is recorded once, so that a wait never means a later point.
+pub(crate) struct SharedPoint {
+    context: Arc<CudaContext>,
+    event: sys::CUevent,
+}
+
+// SAFETY: the driver's event handles may be used from any thread, and the driver locks internally.
+unsafe impl Send for SharedPoint {}
+// SAFETY: as above.
+unsafe impl Sync for SharedPoint {}
+
+impl SharedPoint {
+    /// Records a point after the work enqueued on `stream`, of the same context, so far.
+    pub(crate) fn record(context: &Arc<CudaContext>, stream: sys::CUstream) -> Result<Self> {
+        let flags = sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING;
+        let event = result::event::create(flags).named("cuEventCreate")?;
+        let point = SharedPoint { context: Arc::clone(context), event };
+        // SAFETY: event and stream are of this context and alive.
+        unsafe { result::event::record(event, stream) }.named("cuEventRecord")?;
+        Ok(point)
+    }
+
+    /// Makes `stream` wait for the point.
+    pub(crate) fn hold(&self, stream: sys::CUstream) -> Result<()> {
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: stream and event are alive; the driver keeps the point, not the event.
+        unsafe { result::stream::wait_event(stream, self.event, flags) }.named("cuStreamWaitEvent")
+    }
+}
+
+impl Drop for SharedPoint {
+    fn drop(&mut self) {
+        let _ = self.context.bind_to_thread();
+        // SAFETY: created once and destroyed once; the driver releases an event when its work is done.
+        let _ = unsafe { result::event::destroy(self.event) };
+    }
+}
+
+impl std::fmt::Debug for SharedPoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SharedPoint")
+    }
+}
+
 impl Drop for Point {
     fn drop(&mut self) {
         self.pool.idle.borrow_mut().push(self.event);

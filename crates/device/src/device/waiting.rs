@@ -5,9 +5,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::Device;
-use crate::cuda::{Cuda, Named, WaitGuard};
+use crate::cuda::{Cuda, Named, SharedPoint, WaitGuard};
 use crate::error::{DeviceError, Result};
-use crate::event::Event;
+use crate::event::{Event, SharedEvent};
 use crate::stream::StreamKind;
 
 impl Device {
@@ -25,6 +25,25 @@ impl Device {
         // CPU and Meta finish each call before the next begins, so a recorded event is always done.
         debug_assert!(event.sequence < self.0.events[event.stream as usize].get());
         match (self.gpu(), &event.point) {
+            (Some(cuda), Some(point)) => {
+                point.hold(cuda.streams.handle(stream)).map_err(|error| self.cuda_error(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Records an event after the work enqueued on `stream` so far, for streams of other ranks of this
+    /// process. Errors: the driver's.
+    pub fn record_shared(&self, stream: StreamKind) -> Result<SharedEvent> {
+        let record = |cuda: &Cuda| SharedPoint::record(&cuda.context, cuda.streams.handle(stream));
+        let point = self.gpu_to_use()?.map(record).transpose().map_err(|error| self.cuda_error(error))?;
+        Ok(SharedEvent { point: point.map(Arc::new) })
+    }
+
+    /// Makes work enqueued on `stream` from now on start after an event that any rank of this process has
+    /// recorded. Errors: the driver's.
+    pub fn wait_shared(&self, stream: StreamKind, event: &SharedEvent) -> Result<()> {
+        match (self.gpu_to_use()?, &event.point) {
             (Some(cuda), Some(point)) => {
                 point.hold(cuda.streams.handle(stream)).map_err(|error| self.cuda_error(error))
             }

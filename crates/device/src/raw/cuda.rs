@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cudarc::driver::{CudaContext, DriverError, result, sys};
 use memory::{Capacity, EventId, Placement, RawError, RawMemory, Stream};
 
+use crate::cuda::Cuda;
+use crate::cuda::account::GpuUse;
 use crate::cuda::streams::Streams;
 
 /// Memory that the driver has provided: bytes by address.
@@ -31,6 +33,8 @@ impl Allocated {
 pub(crate) struct CudaMemory {
     context: Arc<CudaContext>,
     streams: Arc<Streams>,
+    /// Counts the memory of all ranks of this process on the GPU.
+    shared: Arc<GpuUse>,
     next_order: u64,
     /// Memory and ranges that are released when the device is dropped.
     allocated: Arc<Mutex<Allocated>>,
@@ -48,18 +52,16 @@ struct Recorded(sys::CUevent);
 unsafe impl Send for Recorded {}
 
 impl CudaMemory {
-    pub(crate) fn new(
-        context: &Arc<CudaContext>,
-        streams: &Arc<Streams>,
-        allocated: &Arc<Mutex<Allocated>>,
-    ) -> Self {
+    pub(crate) fn new(cuda: &Cuda) -> Self {
         use sys::CUdevice_attribute_enum as Attribute;
         const FILES: Attribute = Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
+        let context = &cuda.context;
         CudaMemory {
             context: Arc::clone(context),
-            streams: Arc::clone(streams),
+            streams: Arc::clone(&cuda.streams),
+            shared: Arc::clone(&cuda.ledger.shared),
             next_order: 0,
-            allocated: Arc::clone(allocated),
+            allocated: Arc::clone(&cuda.allocated),
             ranges: HashMap::new(),
             shareable: context.attribute(FILES).is_ok_and(|supported| supported != 0),
             events: HashMap::new(),
@@ -125,18 +127,23 @@ impl CudaMemory {
 impl RawMemory for CudaMemory {
     fn allocate(&mut self, bytes: u64, _stream: Stream) -> Result<Placement, RawError> {
         self.bind()?;
+        let mut reserved = self.shared.reserved();
         // SAFETY: the memory is not read before it is written, which tensors ensure.
         let address = unsafe { result::malloc_sync(bytes as usize) }.map_err(refused)?;
         Allocated::of(&self.allocated).allocations.insert(address, bytes);
+        *reserved += bytes;
+        drop(reserved);
         Ok(self.index(address, bytes))
     }
 
-    fn free(&mut self, address: u64, _bytes: u64) -> Result<(), RawError> {
+    fn free(&mut self, address: u64, bytes: u64) -> Result<(), RawError> {
         self.bind()?;
+        let mut reserved = self.shared.reserved();
         // SAFETY: the allocator returns the memory of `allocate` once; the driver waits for work that uses
         // it.
         unsafe { result::free_sync(address) }.map_err(refused)?;
         Allocated::of(&self.allocated).allocations.remove(&address);
+        *reserved -= bytes;
         Ok(())
     }
 
@@ -161,6 +168,8 @@ impl RawMemory for CudaMemory {
 
     fn map(&mut self, address: u64, bytes: u64, page: u64, _stream: Stream) -> Result<(), RawError> {
         self.bind()?;
+        let shared = Arc::clone(&self.shared);
+        let mut reserved = shared.reserved();
         for offset in (0..bytes).step_by(page as usize) {
             if let Err(error) = self.map_page(address + offset, page) {
                 if offset > 0 {
@@ -181,6 +190,7 @@ impl RawMemory for CudaMemory {
         }
         let pages = (address..address + bytes).step_by(page as usize).map(|address| (address, page));
         Allocated::of(&self.allocated).pages.extend(pages);
+        *reserved += bytes;
         Ok(())
     }
 
@@ -189,8 +199,10 @@ impl RawMemory for CudaMemory {
         // The trait requires waiting for the range's own stream; waiting for all streams is safe too, and
         // rare.
         result::ctx::synchronize().map_err(refused)?;
+        let mut reserved = self.shared.reserved();
         self.unmap_range(address, bytes)?;
         Allocated::of(&self.allocated).pages.retain(|page, _| !(address..address + bytes).contains(page));
+        *reserved -= bytes;
         Ok(())
     }
 
@@ -247,16 +259,19 @@ impl Drop for CudaMemory {
         // Errors cannot be handled here: the context is about to be destroyed.
         let _ = self.bind();
         let Allocated { allocations, pages } = std::mem::take(&mut *Allocated::of(&self.allocated));
+        let mut reserved = self.shared.reserved();
         for (address, bytes) in pages {
             let _ = self.unmap_range(address, bytes);
+            *reserved -= bytes;
         }
         for (address, bytes) in self.ranges.drain() {
             // SAFETY: taken in `reserve`, unmapped above, freed once.
             let _ = unsafe { sys::cuMemAddressFree(address, bytes as usize) };
         }
-        for (address, _) in allocations {
+        for (address, bytes) in allocations {
             // SAFETY: allocated in `allocate`, freed once; no buffer that uses it is left.
             let _ = unsafe { result::free_sync(address) };
+            *reserved -= bytes;
         }
         for (_, Recorded(event)) in self.events.drain() {
             // SAFETY: created in `record_event`, and no longer in use.

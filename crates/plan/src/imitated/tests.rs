@@ -6,15 +6,28 @@ use super::*;
 fn descriptions_are_read_back() {
     let shipped = PlanDevice::shipped().unwrap();
     assert_eq!(PlanDevice::parse(&shipped.to_toml().unwrap(), "again").unwrap(), shipped);
-    let alone = shipped.description(false).taken_bytes;
-    assert_eq!(shipped.description(true).taken_bytes, alone + shipped.overhead.communicators);
+    let alone = shipped.description(DeviceRanks::ALONE).taken_bytes;
+    assert_eq!(
+        shipped.description(DeviceRanks::CONNECTED).taken_bytes,
+        alone + shipped.overhead.communicators
+    );
+    // Four ranks on one device have one context.
+    let four = DeviceRanks { count: 4, connected: false };
+    let each = shipped.overhead.modules + shipped.overhead.warm_up;
+    assert_eq!(shipped.description(four).taken_bytes, alone + 3 * each);
     let host = PlanDevice::host();
     assert_eq!(PlanDevice::parse(&host.to_toml().unwrap(), "host").unwrap(), host);
-    assert_eq!(host.description(true), Description::host());
-    assert!(host.overhead.parts(true).is_empty() && !host.rates_or_shipped().unwrap().1.is_empty());
-    let other = Description { model: "another".to_owned(), ..shipped.description(false) };
+    assert_eq!(host.description(DeviceRanks::CONNECTED), Description::host());
+    assert!(
+        host.overhead.parts(DeviceRanks::CONNECTED).is_empty()
+            && !host.rates_or_shipped().unwrap().1.is_empty()
+    );
+    let other = Description { model: "another".to_owned(), ..shipped.description(DeviceRanks::ALONE) };
     let other = PlanDevice::gpu(&other).unwrap();
-    assert!(other.overhead.parts(true).iter().all(|part| !part.measured) && other.rates.is_none());
+    assert!(
+        other.overhead.parts(DeviceRanks::CONNECTED).iter().all(|part| !part.measured)
+            && other.rates.is_none()
+    );
 }
 
 #[test]
@@ -31,7 +44,13 @@ fn descriptions_from_data_sheets_are_marked_as_assumed() {
             Some("h200") => assert!(device.assumed.is_empty() && all == [0, 0, 0]),
             _ => assert!(!device.assumed.is_empty() && all == [5, 5, 4], "{path:?}"),
         }
-        assert!(device.overhead.parts(true).iter().all(|part| part.measured == device.assumed.is_empty()));
+        assert!(
+            device
+                .overhead
+                .parts(DeviceRanks::CONNECTED)
+                .iter()
+                .all(|part| part.measured == device.assumed.is_empty())
+        );
     }
     names.sort();
     let known = ["a100-40gb", "a100-80gb", "b200", "h100-80gb", "h200", "l40s", "rtx-4090"];

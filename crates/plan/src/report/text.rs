@@ -44,7 +44,6 @@ impl<'a> Line<'a> {
         let mut lines: Vec<Line<'_>> = Vec::new();
         for (role, plan) in plans.roles().iter().enumerate() {
             let peak = plan.parts.peak();
-            let exact = |count: u64| format!("{} ({})", grouped(count), bytes(count));
             let mut cells: Vec<_> = COLUMNS.map(|statistic| exact(plan.counters.get(statistic))).into();
             cells.push(exact(plan.step_traffic.bytes_sent));
             cells.push(peak.as_ref().map_or_else(String::new, index));
@@ -60,6 +59,11 @@ impl<'a> Line<'a> {
     fn ranks(&self) -> String {
         in_steps(&self.ranks)
     }
+}
+
+/// Returns bytes exactly and rounded.
+fn exact(count: u64) -> String {
+    format!("{} ({})", grouped(count), bytes(count))
 }
 
 /// Formats ascending ranks as `0-3,8`, or as `0-24 by 8` if equally spaced.
@@ -90,7 +94,7 @@ impl fmt::Display for PlanReport {
         let took = self.took.as_secs_f64();
         writeln!(f, "planned for {model}, {capacity} bytes{assumed}, in {took:.1} s\n")?;
         let lines = Line::all(&self.plans);
-        write!(f, "{}", rank_table(&lines))?;
+        write!(f, "{}", rank_table(&lines, self.shared_gpu()))?;
         if self.memory.recompute != RecomputePolicy::None {
             writeln!(f, "\nwith {}", recompute::in_words(&self.memory))?;
         }
@@ -140,7 +144,9 @@ impl fmt::Display for PlanReport {
     }
 }
 
-fn rank_table(lines: &[Line<'_>]) -> String {
+/// Returns the table by rank. `shared`: the plans of all ranks, if they share a GPU; their sums are then a
+/// row.
+fn rank_table(lines: &[Line<'_>], shared: Option<&Plans>) -> String {
     let titles = [
         "rank",
         "allocated",
@@ -154,11 +160,20 @@ fn rank_table(lines: &[Line<'_>]) -> String {
     for line in lines.iter().take(LINES) {
         rows.push([&[line.ranks()][..], &line.cells].concat());
     }
+    let by_rank = rows.len();
+    if let Some(plans) = shared {
+        let sum = |statistic: Statistic| plans.by_rank().map(|(_, plan)| plan.counters.get(statistic)).sum();
+        let sent = plans.by_rank().map(|(_, plan)| plan.step_traffic.bytes_sent).sum();
+        let mut row = vec!["the device".to_owned()];
+        row.extend(COLUMNS.map(|statistic| exact(sum(statistic))));
+        row.extend([exact(sent), String::new()]);
+        rows.push(row);
+    }
     let more = match lines.len().saturating_sub(LINES) {
         0 => String::new(),
         more => format!("and {more} more lines; --json has all\n"),
     };
-    format!("memory by rank\n{}{more}", aligned(&rows, 1, &[1]))
+    format!("memory by rank\n{}{more}", aligned(&rows, 1, &[1, by_rank]))
 }
 
 /// Returns the table of allocations alive at the peaks, largest first.

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use config::RunConfig;
-use plan::{PlanDevice, prepare};
+use plan::{DeviceRanks, PlanDevice, prepare};
 use worker::{Placement, Setup};
 
 pub(crate) const GPT: &str = "[model]
@@ -47,6 +47,6 @@ pub(crate) fn of(text: &str, gpu: bool, sets: &[&str]) -> Setup {
     let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
     let config = RunConfig::parse(text, "test.toml", Path::new("/"), &sets).unwrap();
     let device = if gpu { PlanDevice::shipped().unwrap() } else { PlanDevice::host() };
-    let connected = config.world_size() > 1;
-    prepare(config, Placement::Meta(device.description(connected))).unwrap()
+    let description = device.description(DeviceRanks::of(&config));
+    prepare(config, Placement::Meta(description)).unwrap()
 }

@@ -10,9 +10,18 @@ use crate::{Result, Tensor};
 pub const THREADS: u32 = 512;
 /// Loads of 16 bytes that a thread has in flight.
 const LOADS: u32 = 16;
+/// Most parts of [`any_kernel`], and so most ranks that share a GPU.
+pub const MOST_PARTS: usize = 64;
+/// Levels of the tree over that many parts, with the parts themselves.
+const LEVELS: u32 = MOST_PARTS.ilog2() + 1;
 
 /// `kernels/tree.cu`.
-pub(super) static FAMILY: Family = family!("tree", constants: &[("THREADS", THREADS), ("LOADS", LOADS)]);
+pub(super) static FAMILY: Family = family!(
+    "tree",
+    constants: &[
+        ("THREADS", THREADS), ("LOADS", LOADS), ("MOST_PARTS", MOST_PARTS as u32), ("LEVELS", LEVELS)
+    ]
+);
 
 /// Returns the kernel that adds `parts` tensors of a type; `None` if there is none.
 pub fn kernel(dtype: DType, parts: usize) -> Option<Function> {
@@ -23,6 +32,18 @@ pub fn kernel(dtype: DType, parts: usize) -> Option<Function> {
         _ => return None,
     };
     check::DTYPES.contains(&dtype).then(|| Function::new(&FAMILY, name).of(dtype))
+}
+
+/// Returns the kernel that adds any number of parts of a type, up to [`MOST_PARTS`], at any addresses of
+/// their elements; `None` if there is none. Parameters: the addresses of the parts, their number (u32), the
+/// destination, and the number of elements (u64).
+pub fn any_kernel(dtype: DType) -> Option<Function> {
+    check::DTYPES.contains(&dtype).then(|| Function::new(&FAMILY, "tree_any").of(dtype))
+}
+
+/// Blocks of a launch of [`any_kernel`] over `elements` elements, at most `most`.
+pub fn any_blocks(elements: usize, most: u32) -> u32 {
+    elements.div_ceil(THREADS as usize).clamp(1, 8 * most.max(1) as usize) as u32
 }
 
 /// Blocks of a launch of [`kernel`] over `vectors` vectors of 16 bytes per part, at most `most`.

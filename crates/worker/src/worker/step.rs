@@ -70,6 +70,10 @@ impl Worker {
         self.moments.at(Moment::AfterUpdate, None);
         self.phases.end()?;
         self.moments.train(false);
+        if self.account.reads_next() && self.engine.setup.config.parallel.shares_gpu() {
+            // The driver's account is of all ranks on the GPU, so that none may be in its first steps.
+            self.engine.planes.control().barrier()?;
+        }
         self.account.after_step(&self.engine.device)
     }
 

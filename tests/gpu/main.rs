@@ -1,13 +1,16 @@
-//! The program on a GPU, and its refusal on hosts without one.
+//! The program on a GPU, and its refusal on hosts without one. Where there is one GPU only, the tests of
+//! several ranks run on that one, which they share; NCCL and peer access between GPUs need two.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod shared;
 
 use std::path::Path;
 use std::process::Command;
 use std::sync::{PoisonError, RwLock};
 
-use common::devices::{gpu, gpus};
+use common::devices::{gpu, own_gpus};
 use common::jobs::{has_mpi, mpirun, workplace};
 use serde_json::Value;
 
@@ -93,6 +96,7 @@ fn two_runs_have_the_same_bits_and_one_rank_does_the_work_of_four() {
         let (message, four) = of("four", "4");
         assert_eq!((&first["device"], &first["world_size"]), (&"cuda".into(), &1.into()));
         assert!(message.contains("one rank does the work of the 4"), "{message}");
+        assert!(message.contains("parallel.ranks_per_device = 4 runs all of them on it"), "{message}");
         for other in [&second, &four] {
             assert_eq!(first["weights_sha256"], other["weights_sha256"]);
             assert_eq!(first["losses"], other["losses"]);
@@ -204,7 +208,8 @@ fn every_device_byte_is_accounted_for_and_steady_steps_do_not_call_the_driver() 
     }
 }
 
-/// Pipelines over several GPUs with every schedule: one GPU's bits, the planned bytes.
+/// Pipelines with every schedule, over several GPUs or on one that their ranks share: the bits of one rank,
+/// the planned bytes.
 #[test]
 fn stages_on_several_gpus_have_the_bits_of_one() {
     let sizes = world_sizes();
@@ -236,13 +241,16 @@ fn stages_on_several_gpus_have_the_bits_of_one() {
                     grids.push([&["parallel.data=2", "parallel.pipeline=2"][..], &sharded].concat());
                 }
             }
-            let processes = grids.last().filter(|_| has_mpi()).map(|grid| (true, grid.clone()));
+            let processes = grids.last().filter(|_| own_gpus() >= *ranks && has_mpi());
+            let processes = processes.map(|grid| (true, grid.clone()));
             let threads = grids.into_iter().map(|grid| (false, grid));
             for (under_mpirun, grid) in threads.chain(processes) {
                 let command = match under_mpirun {
                     true => on_gpus_under_mpirun(directory.path(), *ranks),
                     false => Command::new(common::program()),
                 };
+                let shares = sharing(*ranks);
+                let grid = [&grid[..], &[&shares]].concat();
                 let (message, several) = train_as(command, "several", &grid);
                 assert!(
                     message.contains("Every rank used what was planned, to the byte."),
@@ -265,10 +273,15 @@ fn on_gpus_under_mpirun(directory: &Path, ranks: usize) -> Command {
     command
 }
 
-/// Returns world sizes 2 and 4 as far as there are GPUs.
+/// Returns world sizes 2 and 4 if there is a GPU.
 fn world_sizes() -> Vec<usize> {
-    let gpus = gpus();
-    [2, 4].into_iter().filter(|ranks| *ranks <= gpus).collect()
+    if gpu() { vec![2, 4] } else { Vec::new() }
+}
+
+/// Returns the setting with which so many threads have a GPU each, if there are enough, or share one.
+fn sharing(ranks: usize) -> String {
+    let on_one = if own_gpus() >= ranks { 1 } else { ranks };
+    format!("parallel.ranks_per_device={on_one}")
 }
 
 #[test]
@@ -292,11 +305,13 @@ fn several_gpus_have_the_bits_of_one() {
         };
         for ranks in &sizes {
             let data = format!("parallel.data={ranks}");
+            let shares = sharing(*ranks);
             for sharded in ["parallel.zero_stage=0", "parallel.zero_stage=1"] {
-                let sets = ["--set", &data, "--set", sharded];
+                let sets = ["--set", &data, "--set", sharded, "--set", &shares];
                 let command = Command::new(common::program());
-                same(command, &format!("{ranks} threads, {sharded}"), *ranks, &sets);
-                if has_mpi() {
+                let contexts = if own_gpus() >= *ranks { *ranks } else { 1 };
+                same(command, &format!("{ranks} threads, {sharded}, {shares}"), contexts, &sets);
+                if own_gpus() >= *ranks && has_mpi() {
                     let command = on_gpus_under_mpirun(directory.path(), *ranks);
                     same(command, &format!("{ranks} processes, {sharded}"), 1, &sets);
                 }
@@ -312,9 +327,9 @@ fn several_gpus_have_the_bits_of_one() {
 fn weights_in_flight_are_waited_for() {
     let Some(ranks) = world_sizes().pop() else { return };
     let directory = workplace();
-    let data = format!("parallel.data={ranks}");
+    let (data, shares) = (format!("parallel.data={ranks}"), sharing(ranks));
     let of = |run: &str, sets: &[&str], flags: &[&str]| {
-        let common = ["model.width=1024", "model.heads=8", "train.validate_every=2", &data];
+        let common = ["model.width=1024", "model.heads=8", "train.validate_every=2", &data, &shares];
         let sets: Vec<&str> = common.iter().chain(sets).flat_map(|set| ["--set", *set]).collect();
         train_with(Command::new(common::program()), directory.path(), run, &[&sets, flags].concat()).1
     };

@@ -1,0 +1,284 @@
+//! The plane of a group of ranks: offers that are made, read and settled, and the calls' common parts.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use device::{Region, StreamKind};
+
+use super::engine::{Engine, span_of};
+use super::offers::{Offer, Offered, Offers, Span};
+use crate::call::{Call, Operation, Plane, Signature};
+use crate::control::Observer;
+use crate::error::{CollectiveError, Failure, Result};
+use crate::host::{Transfers, begin};
+use crate::link::Link;
+use crate::operands::{Caller, Membership, Operands, PeerRegion};
+use crate::payload::PayloadPool;
+use crate::tally::Tally;
+use crate::traffic::Meter;
+
+/// [`DataPlane`](crate::DataPlane) over two links of its own.
+pub(crate) struct SharedGpuPlane<L, E: Engine> {
+    pub(super) engine: Rc<E>,
+    pub(super) offers: Arc<Offers<E::Event>>,
+    /// The link that carries tickets of offers.
+    pub(super) tickets: L,
+    /// The link that carries the news that an offer has been read.
+    pub(super) news: L,
+    pub(super) pool: PayloadPool,
+    pub(super) collectives: u64,
+    /// Number of messages to and from each peer.
+    sent: Vec<u64>,
+    received: Vec<u64>,
+    pub(super) tally: Tally,
+    pub(super) observer: Observer,
+}
+
+/// A span that a call offers to a peer. The signature has no bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Give {
+    peer: usize,
+    signature: Signature,
+    span: Span,
+}
+
+/// An offer that a call takes from a peer, and its length.
+#[derive(Clone, Copy)]
+pub(super) struct Take {
+    peer: usize,
+    signature: Signature,
+    bytes: usize,
+}
+
+impl<L: Link, E: Engine> SharedGpuPlane<L, E> {
+    pub(crate) fn new(
+        engine: Rc<E>,
+        offers: Arc<Offers<E::Event>>,
+        (tickets, news): (L, L),
+        meter: Meter,
+    ) -> Self {
+        let (rank, ranks) = (tickets.rank(), tickets.world_size());
+        SharedGpuPlane {
+            engine,
+            offers,
+            tickets,
+            news,
+            pool: PayloadPool::default(),
+            collectives: 0,
+            sent: vec![0; ranks],
+            received: vec![0; ranks],
+            tally: Tally::new(rank, ranks, meter),
+            observer: Observer::default(),
+        }
+    }
+
+    pub(super) fn caller(&self, call: Call) -> Caller {
+        Caller { rank: self.tickets.world_rank(self.tickets.rank()), call }
+    }
+
+    /// Numbers the next collective.
+    pub(super) fn next(&mut self, operation: Operation) -> (Signature, Caller) {
+        let call = Call { plane: Plane::Data, operation, sequence: self.collectives };
+        self.collectives += 1;
+        self.observer.begins(call);
+        (Signature::new(call), self.caller(call))
+    }
+
+    pub(super) fn check(&self, caller: Caller, operands: &Operands<'_>) -> Result<()> {
+        let (rank, size) = (self.tickets.rank(), self.tickets.world_size());
+        operands.check(caller, Membership { rank, size, reach: self.engine.reach() })
+    }
+
+    /// Begins a collective whose ranks agree on `signature`.
+    pub(super) fn begin(&mut self, signature: &Signature) -> Result<()> {
+        begin(&mut self.tickets, signature).map(drop)
+    }
+
+    /// Offers a span to all other ranks, takes theirs, and enqueues `work` on all spans in rank order.
+    pub(super) fn with_all(
+        &mut self,
+        caller: Caller,
+        span: Span,
+        stream: StreamKind,
+        work: impl FnOnce(&E, &[Span]) -> device::Result<()>,
+    ) -> Result<()> {
+        let (rank, ranks) = (self.tickets.rank(), self.tickets.world_size());
+        let peers = || (0..ranks).filter(|peer| *peer != rank);
+        let signature = Signature::new(caller.call);
+        let gives: Vec<_> = peers().map(|peer| Give { peer, signature, span }).collect();
+        let takes: Vec<_> = peers().map(|peer| Take { peer, signature, bytes: span.bytes }).collect();
+        self.meet(caller, &gives, &takes, stream, |engine, theirs| {
+            let mut all = theirs.to_vec();
+            all.insert(rank, span);
+            work(engine, &all)
+        })
+    }
+
+    /// Copies the root's region to all others.
+    pub(super) fn from_root(
+        &mut self,
+        caller: Caller,
+        root: usize,
+        region: Region<'_>,
+        stream: StreamKind,
+    ) -> Result<()> {
+        let (rank, ranks) = (self.tickets.rank(), self.tickets.world_size());
+        let (signature, span) = (Signature::new(caller.call), span_of(region));
+        if rank == root {
+            let peers = (0..ranks).filter(|peer| *peer != root);
+            let gives: Vec<_> = peers.map(|peer| Give { peer, signature, span }).collect();
+            return self.meet(caller, &gives, &[], stream, |_, _| Ok(()));
+        }
+        let take = Take { peer: root, signature, bytes: region.bytes };
+        self.meet(caller, &[], &[take], stream, |engine, spans| engine.copy(spans[0], region, stream))
+    }
+
+    /// Runs sends and receives between pairs of ranks, as part of `operation`.
+    pub(super) fn point_to_point(
+        &mut self,
+        operation: Operation,
+        sends: &[PeerRegion<'_>],
+        receives: &[PeerRegion<'_>],
+        stream: StreamKind,
+    ) -> Result<()> {
+        let first = match (sends.first(), receives.first()) {
+            (Some((to, _)), _) => self.sent.get(*to),
+            (None, Some((from, _))) => self.received.get(*from),
+            (None, None) => None,
+        };
+        let call = Call { plane: Plane::Data, operation, sequence: first.copied().unwrap_or(0) };
+        self.observer.begins(call);
+        let caller = self.caller(call);
+        self.check(caller, &Operands::PointToPoint { sends, receives })?;
+        let message = |count: &mut u64| {
+            let call = Call { plane: Plane::Data, operation: Operation::Send, sequence: *count };
+            *count += 1;
+            Signature::new(call)
+        };
+        let give = |(peer, region): &PeerRegion<'_>| {
+            let signature = message(&mut self.sent[*peer]);
+            Give { peer: *peer, signature, span: span_of(*region) }
+        };
+        let gives: Vec<_> = sends.iter().map(give).collect();
+        let take = |(peer, region): &PeerRegion<'_>| {
+            let signature = message(&mut self.received[*peer]);
+            Take { peer: *peer, signature, bytes: region.bytes }
+        };
+        let takes: Vec<_> = receives.iter().map(take).collect();
+        self.meet(caller, &gives, &takes, stream, |engine, spans| {
+            let mut copies = spans.iter().zip(receives);
+            copies.try_for_each(|(span, (_, region))| engine.copy(*span, *region, stream))
+        })?;
+        self.tally.point_to_point(operation, sends, receives);
+        Ok(())
+    }
+
+    /// Offers spans, takes the offers of others, enqueues `work` that reads these, and makes later work on
+    /// `stream` wait until all that read this rank's spans have done so.
+    ///
+    /// # Errors
+    /// Those of the links and of the device. In any case nobody reads this rank's spans afterwards, except by
+    /// work for which the stream waits.
+    pub(super) fn meet(
+        &mut self,
+        caller: Caller,
+        gives: &[Give],
+        takes: &[Take],
+        stream: StreamKind,
+        work: impl FnOnce(&E, &[Span]) -> device::Result<()>,
+    ) -> Result<()> {
+        let refused = |source| CollectiveError::device(caller.rank, caller.call)(source);
+        let (engine, offers) = (Rc::clone(&self.engine), Arc::clone(&self.offers));
+        let ready = Arc::new(engine.record(stream).map_err(refused)?);
+        let mut offered = offers.offer(gives.iter().map(|give| give.span), &ready);
+        let met = self.exchange_tickets(caller, (gives, &offered), takes).and_then(|found| {
+            self.read(caller, (takes, &found), stream, work)?;
+            self.exchange_news(caller, gives, takes)
+        });
+        let read = offered.withdraw();
+        let settled = read.iter().try_for_each(|event| engine.wait(event, stream));
+        met.and(settled.map_err(refused))
+    }
+
+    /// Sends the tickets of this rank's offers, and returns the offers that it takes.
+    fn exchange_tickets(
+        &mut self,
+        caller: Caller,
+        (gives, offered): (&[Give], &Offered<'_, E::Event>),
+        takes: &[Take],
+    ) -> Result<Vec<Arc<Offer<E::Event>>>> {
+        let tickets: Vec<_> = offered.tickets().map(u64::to_le_bytes).collect();
+        let mut theirs = vec![Vec::new(); takes.len()];
+        let mut transfers = Transfers::new(caller.call);
+        for (give, ticket) in gives.iter().zip(&tickets) {
+            transfers.send_bytes(give.peer, give.signature, ticket);
+        }
+        for (take, ticket) in takes.iter().zip(&mut theirs) {
+            transfers.receive_bytes(take.peer, take.signature, ticket);
+        }
+        transfers.run(&mut self.tickets, &mut self.pool)?;
+        takes.iter().zip(&theirs).map(|(take, ticket)| self.find(caller, take, ticket)).collect()
+    }
+
+    /// Returns the offer with a ticket, if it is open and has the expected length.
+    fn find(&self, caller: Caller, take: &Take, ticket: &[u8]) -> Result<Arc<Offer<E::Event>>> {
+        let ticket = ticket.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+        let found = ticket.and_then(|ticket| self.offers.get(ticket));
+        let offer = found.ok_or_else(|| self.withdrawn(caller, take.peer))?;
+        if offer.span.bytes != take.bytes {
+            let (mut mine, theirs) =
+                (take.signature.bytes(take.bytes), take.signature.bytes(offer.span.bytes));
+            mine.call.operation = caller.call.operation;
+            let peer = self.tickets.world_rank(take.peer);
+            return Err(CollectiveError::mismatch(caller.rank, mine, peer, theirs));
+        }
+        Ok(offer)
+    }
+
+    /// Returns the error of a call whose peer has given it up.
+    fn withdrawn(&self, caller: Caller, peer: usize) -> CollectiveError {
+        let gave_up = || {
+            let reason = format!("it gave up {}", caller.call);
+            Failure { rank: self.tickets.world_rank(peer), reason }
+        };
+        CollectiveError::failed(caller.rank, caller.call, self.tickets.failure().unwrap_or_else(gave_up))
+    }
+
+    /// Enqueues `work` on offered spans, after the work that completes their values.
+    fn read(
+        &self,
+        caller: Caller,
+        (takes, found): (&[Take], &[Arc<Offer<E::Event>>]),
+        stream: StreamKind,
+        work: impl FnOnce(&E, &[Span]) -> device::Result<()>,
+    ) -> Result<()> {
+        let refused = |source| CollectiveError::device(caller.rank, caller.call)(source);
+        let begun = takes
+            .iter()
+            .zip(found)
+            .map(|(take, offer)| offer.begin().ok_or_else(|| self.withdrawn(caller, take.peer)));
+        let reading = begun.collect::<Result<Vec<_>>>()?;
+        let spans: Vec<_> = found.iter().map(|offer| offer.span).collect();
+        let enqueued = found
+            .iter()
+            .try_for_each(|offer| self.engine.wait(&offer.ready, stream))
+            .and_then(|()| work(&self.engine, &spans));
+        // Also after an error, because some of the work may have been enqueued.
+        let read = self.engine.record(stream).map(Arc::new);
+        if let Ok(read) = &read {
+            reading.into_iter().for_each(|reading| reading.end(Arc::clone(read)));
+        }
+        enqueued.and(read.map(drop)).map_err(refused)
+    }
+
+    /// Tells the owners of offers that they have been read, and waits until this rank's have been.
+    fn exchange_news(&mut self, caller: Caller, gives: &[Give], takes: &[Take]) -> Result<()> {
+        let mut nothing = vec![Vec::new(); gives.len()];
+        let mut transfers = Transfers::new(caller.call);
+        takes.iter().for_each(|take| transfers.send_bytes(take.peer, take.signature, &[]));
+        for (give, nothing) in gives.iter().zip(&mut nothing) {
+            transfers.receive_bytes(give.peer, give.signature, nothing);
+        }
+        transfers.run(&mut self.news, &mut self.pool).map(drop)
+    }
+}
