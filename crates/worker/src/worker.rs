@@ -20,6 +20,7 @@ use tensor::Tensor;
 use crate::account::Account;
 use crate::blueprint::Blueprint;
 use crate::build;
+use crate::calendar::Calendar;
 use crate::connect;
 use crate::error::{Result, WorkerError};
 use crate::feed::Marks;
@@ -148,7 +149,7 @@ impl Worker {
             executor.limit_work(work);
         }
         let mut worker = Worker {
-            watch: Watch::new(planned, setup.first_step(), config.train.steps),
+            watch: Watch::new(planned, setup.first_step(), Calendar::new(config)),
             setup: setup.clone(),
             grid,
             phases: Phases::new(&device),
@@ -178,7 +179,7 @@ impl Worker {
             device,
             executor,
         };
-        worker.rehearse()?;
+        worker.rehearse(setup.first_step())?;
         Ok(worker)
     }
 
