@@ -12,15 +12,16 @@ use crate::output::print;
 ///
 /// On the CPU, and beside it on a GPU if there is one: tensors and their owners, empty_cache(), segments, a
 /// network of five layers, graphs that are kept and consumed, ten epochs of training, and all counters of
-/// `memory_stats` afterwards. Each figure of PyTorch is printed by the listing, measured on a GPU, or computed
-/// from the rules of its allocator, as its row says. A run empties the cache with `memory.empty_cache_every`.
+/// `memory_stats` afterwards. Each figure of PyTorch is printed by the listing, measured on a GPU, or
+/// computed from the rules of its allocator, as its row says. A run empties the cache with
+/// `memory.empty_cache_every`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct MemoryArgs {}
 
 /// Explains the columns of PyTorch.
 const NOTE: &str = "\
-PyTorch's figures are of a GPU. printed: the listing prints them. measured: with PyTorch 2.11.0 and CUDA 13.0, less
-cuBLAS's workspaces. computed: from the rules of its allocator.
+PyTorch's figures are of a GPU. printed: the listing prints them. measured: with PyTorch 2.11.0 and CUDA 13.0,
+less cuBLAS's workspaces. computed: from the rules of its allocator.
 ";
 
 /// A device's name, its listings, and its counters after them.

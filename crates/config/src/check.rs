@@ -75,14 +75,15 @@ fn check_emptied_cache(
     let every = config.memory.empty_cache_every;
     if every > 0 && config.memory.preallocate {
         let reason = format!(
-            "memory.preallocate = true keeps memory that memory.empty_cache_every = {every} returns: use one of them"
+            "memory.preallocate = true keeps memory that memory.empty_cache_every = {every} returns: use one \
+             of them"
         );
         return Err(raw.conflict(&[Memory::preallocate, Memory::empty_cache_every], reason));
     }
     if every > 0 && settings.garbage_collection_threshold > 0.0 {
         let reason = format!(
-            "memory.empty_cache_every = {every} and garbage_collection_threshold in memory.allocator both return \
-             idle memory: use one of them"
+            "memory.empty_cache_every = {every} and garbage_collection_threshold in memory.allocator both \
+             return idle memory: use one of them"
         );
         return Err(raw.conflict(&[Memory::empty_cache_every, Memory::allocator], reason));
     }

@@ -6,10 +6,10 @@ use crate::key::{Default, Key, Only};
 use crate::table::Table;
 use crate::takes::{Takes, quoted};
 
-/// Returns all keys as Markdown: a heading for each section, whose anchor is the section's name, and below it a
-/// table with accepted values, default, whether the value decides the bits of the weights (and may still change
-/// when a run is continued), and meaning. The keys that belong to one value of the key `apart` have a heading
-/// and a table of their own. Begins with links to all headings; ends with a newline.
+/// Returns all keys as Markdown: a heading for each section, whose anchor is the section's name, and below it
+/// a table with accepted values, default, whether the value decides the bits of the weights (and may still
+/// change when a run is continued), and meaning. The keys that belong to one value of the key `apart` have a
+/// heading and a table of their own. Begins with links to all headings; ends with a newline.
 #[must_use]
 pub fn reference(table: &Table, apart: &str) -> String {
     let (mut links, mut text) = (Vec::new(), String::new());

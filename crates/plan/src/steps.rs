@@ -56,8 +56,8 @@ impl Steps {
         Steps { calendar, ages, aged: 0, layouts: vec![layout], now: 0, effects }
     }
 
-    /// Returns the next step to run, `step` or a later one; `None` if all of these would repeat known ones and
-    /// end with the present layout. Errors: too many steps would be run only because they age blocks.
+    /// Returns the next step to run, `step` or a later one; `None` if all of these would repeat known ones
+    /// and end with the present layout. Errors: too many steps would be run only because they age blocks.
     pub(crate) fn next(&mut self, setup: &Setup, step: u64) -> Result<Option<u64>> {
         if step >= self.calendar.steps {
             return Ok(None);
@@ -102,8 +102,8 @@ impl Steps {
         self.effects.of(self.now, self.calendar.kind(step)).is_some_and(|effect| effect.next == self.now)
     }
 
-    /// Follows the known effects from `step` on. Returns the last step that begins with the present layout, up
-    /// to the first step of unknown effect or the end; `None` if the run ends with the present layout.
+    /// Follows the known effects from `step` on. Returns the last step that begins with the present layout,
+    /// up to the first step of unknown effect or the end; `None` if the run ends with the present layout.
     fn next_unknown(&self, mut step: u64) -> Option<u64> {
         let (mut layout, mut last, mut followed) = (self.now, None, 0);
         while step < self.calendar.steps {
@@ -141,8 +141,8 @@ impl Steps {
         let index = setup.config.origins.of("memory.allocator");
         let most = grouped(MOST_AGED);
         Err(PlanError::Refused(format!(
-            "{index}: garbage_collection_threshold releases blocks by their age, so a plan runs every step up to \
-             the first validation, at most {most}: set train.validate_every to fewer"
+            "{index}: garbage_collection_threshold releases blocks by their age, so a plan runs every step up \
+             to the first validation, at most {most}: set train.validate_every to fewer"
         )))
     }
 }

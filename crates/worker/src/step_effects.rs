@@ -1,8 +1,8 @@
 //! The effects of planned steps on the layout of a rank's memory, where the cache is emptied between steps.
 //!
-//! Without that, a step soon leaves the layout as it was, and all later steps repeat it. With it, steps differ:
-//! one after an emptied cache requests memory that others find. But a step of one kind has the same effect
-//! whenever it begins with the same layout, so that the effects known by layout and kind describe a whole run.
+//! Without that, a step soon leaves the layout as it was, and all later steps repeat it. With it, steps
+//! differ: one after an emptied cache requests memory that others find. But a step of one kind has the same
+//! effect whenever it begins with the same layout, so that effects by layout and kind describe a whole run.
 
 use std::collections::BTreeMap;
 

@@ -157,8 +157,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Returns the plan of the part that follows the one before, by the effects of planned steps; `None` if it
-    /// is not known.
+    /// Returns the plan of the part that follows the one before, by the effects of planned steps; `None` if
+    /// it is not known.
     fn follow<'a>(
         &mut self,
         planned: &'a PlannedParts,

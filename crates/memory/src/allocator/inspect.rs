@@ -67,8 +67,8 @@ pub struct BlockPosition {
 }
 
 impl<R: RawMemory> Allocator<R> {
-    /// Returns the positions of all blocks, segment by segment. If they are equal at two times, equal requests
-    /// are served equally from then on, unless blocks are released by their age.
+    /// Returns the positions of all blocks, segment by segment. If they are equal at two times, equal
+    /// requests are served equally from then on, unless blocks are released by their age.
     pub fn layout(&self) -> Vec<BlockPosition> {
         let mut blocks: Vec<_> = self.blocks.iter().map(|(_, block)| block).collect();
         blocks.sort_unstable_by_key(|block| (block.order, block.address));

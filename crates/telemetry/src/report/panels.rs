@@ -21,8 +21,8 @@ pub(super) fn memory_section(ranks: &[RankMemory]) -> Option<Section> {
 
 /// Returns the section of a step's states, with a panel for each kind of rank.
 pub(super) fn states_section(ranks: &[RankMemory]) -> Option<Section> {
-    let note = "The phases of a step as states of its memory: the bytes allocated at each transition, the peak in \
-                each phase, and there the bytes by category.";
+    let note = "The phases of a step as states of its memory: the bytes allocated at each transition, the \
+                peak in each phase, and there the bytes by category.";
     let body = tabs(ranks, "states", |rank| rank.trace().and_then(states::drawing))?;
     let body = format!("<p class=\"soft\">{note}</p>\n{body}");
     Some(Section { id: "states", title: "States of a step", body })

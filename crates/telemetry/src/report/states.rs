@@ -16,7 +16,7 @@ const HEIGHT: f64 = 92.0;
 /// Greatest width of a box.
 const WIDEST: f64 = 168.0;
 /// Space between boxes, for the bytes at a transition.
-const GAP: f64 = 72.0;
+const GAP: f64 = 64.0;
 /// Distance between the lines of transitions that are drawn below the boxes.
 const LEVEL: f64 = 30.0;
 
@@ -64,8 +64,8 @@ pub(super) fn drawing(trace: &StepTrace) -> Option<String> {
     let mut out = "<figure class=\"card\">".to_owned();
     let _ = write!(
         out,
-        "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"The states of {}; the table below has \
-         the same figures\">",
+        "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"The states of {}; the table below \
+         has the same figures\">",
         trace.part.of_step(trace.step)
     );
     for transition in straight {
@@ -159,17 +159,20 @@ fn boxes(out: &mut String, layout: &Layout, states: &StepStates) {
 /// Draws a box with its name and two lines.
 fn state(out: &mut String, layout: &Layout, index: usize, (name, lines): (&str, [String; 2])) {
     let (x, width) = (layout.left(index), layout.width);
+    let center = x + width / 2.0;
     let _ = write!(
         out,
         "<rect class=\"state\" x=\"{x:.1}\" y=\"{TOP}\" width=\"{width:.1}\" height=\"{HEIGHT}\" rx=\"10\"/>\
-         <text class=\"state-name\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-        x + 10.0,
+         <text class=\"state-name\" x=\"{center:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
         TOP + 22.0,
         escape(name)
     );
     for (line, y) in lines.iter().zip([42.0, 60.0]) {
-        let (x, y) = (x + 10.0, TOP + y);
-        let _ = write!(out, "<text class=\"tick\" x=\"{x:.1}\" y=\"{y:.1}\">{line}</text>");
+        let y = TOP + y;
+        let _ = write!(
+            out,
+            "<text class=\"tick\" x=\"{center:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{line}</text>"
+        );
     }
 }
 

@@ -54,8 +54,8 @@ struct Visit<'a> {
 }
 
 impl StepTrace {
-    /// Returns the step's phases, also those without an event, and the transitions between them. Micro-batches
-    /// and stages that follow each other in one phase are one visit.
+    /// Returns the step's phases, also those without an event, and the transitions between them.
+    /// Micro-batches and stages that follow each other in one phase are one visit.
     #[must_use]
     pub fn states(&self) -> StepStates {
         let curve = self.curve();

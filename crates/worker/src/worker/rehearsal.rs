@@ -13,8 +13,8 @@ use crate::error::Result;
 use crate::phases::Phases;
 
 impl Worker {
-    /// Rehearses step `step`, counted from 0, if there are other ranks and the allocator has a driver (or Meta
-    /// imitates one). Errors: those of a step, out of memory included.
+    /// Rehearses step `step`, counted from 0, if there are other ranks and the allocator has a driver (or
+    /// Meta imitates one). Errors: those of a step, out of memory included.
     pub(crate) fn rehearse(&mut self, step: u64) -> Result<()> {
         let grid = self.grid;
         if !self.rehearses() {

@@ -260,8 +260,8 @@ fn an_emptied_cache_with_another_way_to_return_or_keep_memory_is_refused() {
         ),
         (
             &["memory.empty_cache_every=5", "memory.allocator='garbage_collection_threshold:0.5'"],
-            "--set memory.empty_cache_every=5: memory.empty_cache_every = 5 and garbage_collection_threshold in \
-             memory.allocator both return idle memory: use one of them",
+            "--set memory.empty_cache_every=5: memory.empty_cache_every = 5 and garbage_collection_threshold \
+             in memory.allocator both return idle memory: use one of them",
         ),
     ];
     for (overrides, expected) in table {
