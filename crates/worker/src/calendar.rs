@@ -116,8 +116,8 @@ mod tests {
                 let calendar = Calendar { steps, validate_every, empty_every, ..Calendar::default() };
                 for step in 0..steps {
                     let of = |step: u64| {
-                        let validates = validate_every > 0 && (step + 1) % validate_every == 0;
-                        let empties = empty_every > 0 && (step + 1) % empty_every == 0;
+                        let validates = validate_every > 0 && (step + 1).is_multiple_of(validate_every);
+                        let empties = empty_every > 0 && (step + 1).is_multiple_of(empty_every);
                         StepKind { empties, validates: validates || step + 1 == steps }
                     };
                     assert_eq!(calendar.kind(step), of(step), "{calendar:?} {step}");
