@@ -2,80 +2,13 @@
 //! device of this machine.
 
 mod networks;
+mod taken;
 mod tensors;
 
-use device::{Category, DType, Device, Request};
-use memory::{Metric, PoolKind};
-use tensor::Tensor;
+use device::Device;
 
 use crate::error::Result;
-
-/// Origin of a figure of PyTorch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FigureOrigin {
-    /// The listing prints it.
-    Printed,
-    /// Measured with PyTorch 2.11.0 and CUDA 13.0 on a GPU, less the workspaces of cuBLAS.
-    Measured,
-    /// Computed from the rules of PyTorch's allocator.
-    Computed,
-}
-
-impl FigureOrigin {
-    /// Name in tables.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            FigureOrigin::Printed => "printed",
-            FigureOrigin::Measured => "measured",
-            FigureOrigin::Computed => "computed",
-        }
-    }
-}
-
-/// PyTorch's figures for a row of a listing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PyTorchFigures {
-    /// Bytes allocated, or the count that the row names.
-    pub allocated: u64,
-    /// Bytes reserved; `None` where they are not known.
-    pub reserved: Option<u64>,
-    /// Origin of both.
-    pub origin: FigureOrigin,
-}
-
-/// A row of a listing: figures at one moment of its program.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListedFigure {
-    /// Name of the row.
-    pub what: String,
-    /// Figures of PyTorch on a GPU; `None` if there are none.
-    pub pytorch: Option<PyTorchFigures>,
-    /// Bytes allocated on the device, or the count that the row names.
-    pub allocated: u64,
-    /// Bytes reserved on the device; `None` in rows of growth and of counts.
-    pub reserved: Option<u64>,
-}
-
-impl ListedFigure {
-    /// Returns whether the device's figures equal PyTorch's, as far as these are known.
-    #[must_use]
-    pub fn agrees(&self) -> bool {
-        self.pytorch.is_none_or(|known| {
-            let reserved = known.reserved.zip(self.reserved);
-            known.allocated == self.allocated && reserved.is_none_or(|(known, here)| known == here)
-        })
-    }
-}
-
-/// A listing: its title, and its rows in order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listing {
-    /// The program in words.
-    pub title: &'static str,
-    /// The rows.
-    pub figures: Vec<ListedFigure>,
-}
+pub use taken::{FigureOrigin, ListedFigure, Listing, PyTorchFigures};
 
 /// Runs the listings on a device that is used for nothing else. Errors: out of memory, of which 400 MB are
 /// needed.
@@ -89,76 +22,4 @@ pub fn memory_listings(device: &Device) -> Result<Vec<Listing>> {
         networks::graphs(device)?,
         networks::ten_epochs(device)?,
     ])
-}
-
-fn printed(allocated: u64, reserved: impl Into<Option<u64>>) -> Option<PyTorchFigures> {
-    Some(PyTorchFigures { allocated, reserved: reserved.into(), origin: FigureOrigin::Printed })
-}
-
-fn measured(allocated: u64, reserved: impl Into<Option<u64>>) -> Option<PyTorchFigures> {
-    Some(PyTorchFigures { allocated, reserved: reserved.into(), origin: FigureOrigin::Measured })
-}
-
-fn computed(allocated: u64, reserved: impl Into<Option<u64>>) -> Option<PyTorchFigures> {
-    Some(PyTorchFigures { allocated, reserved: reserved.into(), origin: FigureOrigin::Computed })
-}
-
-/// Bytes of a device since the start of a listing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Bytes {
-    allocated: u64,
-    reserved: u64,
-    requested: u64,
-}
-
-impl Bytes {
-    fn of(device: &Device) -> Self {
-        let statistics = device.statistics();
-        let requested = statistics.metric(Metric::RequestedBytes, PoolKind::All).current;
-        Bytes {
-            allocated: statistics.allocated(),
-            reserved: statistics.reserved(),
-            requested: u64::try_from(requested).unwrap_or(0),
-        }
-    }
-}
-
-/// A listing that is being taken, with the device's bytes at its start, such as a GPU's workspace.
-struct Taken<'a> {
-    device: &'a Device,
-    start: Bytes,
-    listing: Listing,
-}
-
-impl<'a> Taken<'a> {
-    fn begin(device: &'a Device, title: &'static str) -> Result<Self> {
-        device.empty_cache()?;
-        Ok(Taken { device, start: Bytes::of(device), listing: Listing { title, figures: Vec::new() } })
-    }
-
-    fn now(&self) -> Bytes {
-        let (now, start) = (Bytes::of(self.device), self.start);
-        Bytes {
-            allocated: now.allocated - start.allocated,
-            reserved: now.reserved.saturating_sub(start.reserved),
-            requested: now.requested - start.requested,
-        }
-    }
-
-    /// Adds a row with the bytes allocated and reserved at present.
-    fn row(&mut self, what: impl Into<String>, pytorch: Option<PyTorchFigures>) {
-        let Bytes { allocated, reserved, .. } = self.now();
-        let row = ListedFigure { what: what.into(), pytorch, allocated, reserved: Some(reserved) };
-        self.listing.figures.push(row);
-    }
-
-    /// Adds a row with a count, or with a difference of bytes.
-    fn count(&mut self, what: impl Into<String>, pytorch: Option<PyTorchFigures>, count: u64) {
-        let row = ListedFigure { what: what.into(), pytorch, allocated: count, reserved: None };
-        self.listing.figures.push(row);
-    }
-
-    fn floats(&self, count: usize) -> Result<Tensor> {
-        Ok(Tensor::empty(self.device, [count], DType::F32, Request::new(Category::Other, "memory"))?)
-    }
 }

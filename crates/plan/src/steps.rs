@@ -141,8 +141,8 @@ impl Steps {
         let index = setup.config.origins.of("memory.allocator");
         let most = grouped(MOST_AGED);
         Err(PlanError::Refused(format!(
-            "{index}: garbage_collection_threshold releases blocks by their age, so a plan runs every step up \
-             to the first validation, at most {most}: set train.validate_every to fewer"
+            "{index}: garbage_collection_threshold releases blocks by their age, so a plan runs every step \
+             up to the first validation, at most {most}: set train.validate_every to fewer"
         )))
     }
 }

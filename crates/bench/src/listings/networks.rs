@@ -8,7 +8,7 @@ use optim::{Optimizer, Slot, StepState, UpdateRule};
 use tensor::Tensor;
 use tensor::ops::Activation;
 
-use super::{Listing, PyTorchFigures, Taken, computed, measured, printed};
+use super::taken::{Listing, PyTorchFigures, Taken, computed, measured, printed};
 use crate::error::Result;
 
 /// Number of graphs that are kept, and consumed.

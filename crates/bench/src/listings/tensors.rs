@@ -2,7 +2,7 @@
 
 use device::Device;
 
-use super::{Listing, Taken, computed, measured, printed};
+use super::taken::{Listing, Taken, computed, measured, printed};
 use crate::error::Result;
 
 const MIB: usize = 1 << 20;
