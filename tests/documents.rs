@@ -27,7 +27,9 @@ fn commands(text: &str) -> Vec<(Option<String>, Vec<String>)> {
 }
 
 fn pages() -> Vec<PathBuf> {
-    let mut pages = vec![common::root().join("README.md"), common::root().join("CONTRIBUTING.md")];
+    let mut pages: Vec<_> = ["README.md", "CONTRIBUTING.md", "launch/devices/README.md"]
+        .map(|page| common::root().join(page))
+        .into();
     for folder in ["docs", "benches/notes"] {
         let files = std::fs::read_dir(common::root().join(folder)).unwrap();
         pages.extend(files.map(|entry| entry.unwrap().path()));
@@ -80,6 +82,18 @@ fn every_command_runs() {
     assert!(ran > 15, "only {ran} commands were found");
 }
 
+/// Anchors of a page: those of its headings, as GitHub makes them, and written ones.
+fn anchors(text: &str) -> Vec<String> {
+    let of_heading = |line: &str| {
+        let title = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = title.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect::<String>()
+    };
+    let headings = text.lines().filter(|line| line.starts_with('#')).map(of_heading);
+    let written = text.lines().filter_map(|line| line.strip_prefix("<a id=\"")?.strip_suffix("\"></a>"));
+    headings.chain(written.map(str::to_owned)).collect()
+}
+
 #[test]
 fn every_path_and_link_exists() {
     let mut seen = 0;
@@ -97,13 +111,68 @@ fn every_path_and_link_exists() {
             if target.starts_with("https://") {
                 continue;
             }
-            let file = target.split('#').next().unwrap_or_default();
-            let found = page.parent().unwrap().join(file);
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let found = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
             assert!(found.exists(), "{} links to {target}", page.display());
+            if !anchor.is_empty() {
+                let text = std::fs::read_to_string(&found).unwrap();
+                assert!(anchors(&text).contains(&anchor.to_owned()), "{} links to {target}", page.display());
+            }
             seen += 1;
         }
     }
     assert!(seen > 30, "only {seen} paths and links were found");
+}
+
+/// Figures stand once, in the benchmarks; the README cites them.
+#[test]
+fn the_figures_of_the_readme_are_in_the_benchmarks() {
+    let read = |path: &str| std::fs::read_to_string(common::root().join(path)).unwrap();
+    let (readme, benchmarks) = (read("README.md"), read("docs/benchmarks.md"));
+    let (_, results) = readme.split_once("## Results").unwrap();
+    let (results, _) = results.split_once("\n## ").unwrap();
+    let is_part = |c: char| c.is_ascii_digit() || c == ',' || c == '.';
+    let numbers = |text: &str| -> Vec<String> {
+        let words = text.split(|c| !is_part(c)).map(|word| word.trim_matches([',', '.']));
+        words.filter(|word| !word.is_empty()).map(str::to_owned).collect()
+    };
+    let known = numbers(&benchmarks);
+    let mut cited = 0;
+    for row in results.lines().filter(|line| line.starts_with('|')) {
+        // The first cell is the model's name.
+        for figure in row.split('|').skip(2).flat_map(numbers) {
+            assert!(
+                known.contains(&figure),
+                "README.md has {figure}, which docs/benchmarks.md has not: {row}"
+            );
+            cited += 1;
+        }
+    }
+    assert!(cited > 20, "only {cited} figures were found");
+}
+
+/// Keys that the tables of other trainers' words name exist.
+#[test]
+fn translated_words_are_keys() {
+    let reference = config::reference();
+    let sections: Vec<&str> = reference
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once('.'))
+        .map(|(s, _)| s)
+        .collect();
+    let mut seen = 0;
+    for page in ["docs/migrating.md", "docs/absent.md"] {
+        let text = std::fs::read_to_string(common::root().join(page)).unwrap();
+        for code in text.split('`').skip(1).step_by(2) {
+            let name = code.split([' ', '=']).next().unwrap_or_default();
+            let is_key = name.split_once('.').is_some_and(|(section, _)| sections.contains(&section));
+            if is_key {
+                assert!(reference.contains(&format!("| `{name}` |")), "{page} names {name}");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 80, "only {seen} keys were found");
 }
 
 /// With PLIMSOLL_WRITE_DOCS=1 the table is written instead.

@@ -1,6 +1,6 @@
 //! `plimsoll memory`.
 
-use bench::{Listing, memory_listings};
+use bench::{ListedFigure, Listing, memory_listings};
 use device::{Device, DeviceOptions, cuda};
 use telemetry::table::aligned;
 use telemetry::units::grouped;
@@ -10,10 +10,19 @@ use crate::output::print;
 
 /// Print well-known memory listings of PyTorch, and those of the same programs here
 ///
-/// On the CPU, and beside it on a GPU if there is one: tensors and their owners, segments, a model of five
-/// layers, graphs that are kept and consumed, and all counters of `memory_stats` afterwards.
+/// On the CPU, and beside it on a GPU if there is one: tensors and their owners, empty_cache(), segments, a
+/// network of five layers, graphs that are kept and consumed, ten epochs of training, and all counters of
+/// `memory_stats` afterwards. Each figure of PyTorch is printed by the listing, measured on a GPU, or
+/// computed from the rules of its allocator, as its row says. A run empties the cache with
+/// `memory.empty_cache_every`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct MemoryArgs {}
+
+/// Explains the columns of PyTorch.
+const NOTE: &str = "\
+PyTorch's figures are of a GPU. printed: the listing prints them. measured: with PyTorch 2.11.0 and CUDA 13.0,
+less cuBLAS's workspaces. computed: from the rules of its allocator.
+";
 
 /// A device's name, its listings, and its counters after them.
 type Column = (String, Vec<Listing>, Vec<(&'static str, i64)>);
@@ -38,17 +47,18 @@ pub(crate) fn run(_: &MemoryArgs) -> Result<(), CliError> {
 
 fn text(columns: &[Column]) -> String {
     let names = || columns.iter().map(|(name, ..)| name.clone());
-    let mut text = String::new();
+    let mut text = format!("{NOTE}\n");
     for (number, listing) in columns[0].1.iter().enumerate() {
-        let mut rows = vec![vec![listing.title.to_owned(), "PyTorch".to_owned()]];
-        rows[0].extend(names());
+        let mut rows = vec![header(listing.title, names())];
         for (index, figure) in listing.figures.iter().enumerate() {
-            let known = figure.known.map_or_else(String::new, grouped);
-            let mut row = vec![format!("  {}", figure.what), known];
-            row.extend(columns.iter().map(|(_, listings, _)| grouped(listings[number].figures[index].bytes)));
+            let mut row = known(figure);
+            for (_, listings, _) in columns {
+                let ListedFigure { allocated, reserved, .. } = &listings[number].figures[index];
+                row.extend([grouped(*allocated), reserved.map_or_else(String::new, grouped)]);
+            }
             rows.push(row);
         }
-        text += &aligned(&rows, 1, &[1]);
+        text += &aligned(&rows, 2, &[1]);
         text.push('\n');
     }
     let mut rows = vec![vec!["memory_stats, of all listings together".to_owned()]];
@@ -59,4 +69,25 @@ fn text(columns: &[Column]) -> String {
         rows.push(row);
     }
     text + &aligned(&rows, 1, &[1])
+}
+
+/// Returns the header of a listing: PyTorch's columns, and two of each device.
+fn header(title: &str, devices: impl Iterator<Item = String>) -> Vec<String> {
+    let mut row: Vec<String> = [title, "origin", "PyTorch: allocated", "reserved"].map(str::to_owned).into();
+    row.extend(devices.flat_map(|name| [format!("{name}: allocated"), "reserved".to_owned()]));
+    row
+}
+
+/// Returns the cells of a row with its name and PyTorch's figures.
+fn known(figure: &ListedFigure) -> Vec<String> {
+    let mut row = vec![format!("  {}", figure.what)];
+    row.extend(match &figure.pytorch {
+        Some(known) => [
+            known.origin.name().to_owned(),
+            grouped(known.allocated),
+            known.reserved.map_or_else(String::new, grouped),
+        ],
+        None => [const { String::new() }; 3],
+    });
+    row
 }

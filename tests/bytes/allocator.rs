@@ -75,3 +75,40 @@ fn plans_equal_runs_with_every_allocator_setting() {
         }
     }
 }
+
+/// The cache is emptied after some steps, before and between validations, with every kind of segment.
+#[test]
+fn plans_with_an_emptied_cache_equal_runs() {
+    let steps = "train.steps=13";
+    let table: &[(&str, &[&str])] = &[
+        (GPT, &["memory.empty_cache_every=1", "train.steps=4"]),
+        (MLP, &["memory.empty_cache_every=2", steps, "memory.allocator=backend:native"]),
+        (MLP, &["memory.empty_cache_every=4", "train.steps=12", "memory.allocator='max_split_size_mb:20'"]),
+        (GPT, &["memory.empty_cache_every=3", steps, "train.validate_every=2", "parallel.data=2"]),
+        (
+            GPT,
+            &[
+                "memory.empty_cache_every=2",
+                steps,
+                "train.validate_every=5",
+                "memory.allocator=backend:native",
+                "parallel.data=2",
+                "parallel.pipeline=2",
+                SHARDED,
+            ],
+        ),
+    ];
+    compare_all(table);
+}
+
+#[test]
+fn an_emptied_cache_returns_idle_memory_and_changes_no_bit() {
+    let with = |every: &str| {
+        let every = format!("memory.empty_cache_every={every}");
+        run(MLP, &[&LARGE[..], &["train.steps=4", &every]].concat(), DeviceChoice::Cpu)
+    };
+    let [never, second] = ["0", "2"].map(with);
+    let reserved = |report: &run::TrainReport| report.ranks[0].get(Statistic::ReservedBytes);
+    assert!(reserved(&second) < reserved(&never), "{} and {}", reserved(&second), reserved(&never));
+    assert_eq!(second.summary.weights_sha256, never.summary.weights_sha256);
+}

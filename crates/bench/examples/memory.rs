@@ -11,7 +11,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for listing in memory_listings(&device)? {
         writeln!(out, "{}", listing.title)?;
         for figure in listing.figures {
-            writeln!(out, "  {}: {} bytes", figure.what, figure.bytes)?;
+            writeln!(out, "  {}: {}", figure.what, figure.allocated)?;
         }
     }
     Ok(())

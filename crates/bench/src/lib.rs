@@ -35,7 +35,7 @@ pub use describe::describe_device;
 pub use error::{BenchError, Result};
 pub use forward::bench_forward;
 pub use generate::{SampleBenchOptions, SampleMeasure, bench_sample};
-pub use listings::{ListedFigure, Listing, memory_listings};
+pub use listings::{FigureOrigin, ListedFigure, Listing, PyTorchFigures, memory_listings};
 pub use matmul::{MatmulMeasure, MatmulOptions, MatmulTime, bench_matmul};
 pub use operators::{OperatorOptions, profile_operators};
 pub use options::{BenchOptions, GPU_WARM_UP};

@@ -61,8 +61,32 @@ pub(crate) fn check(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     check_lanes(raw, config)?;
     check_pipeline(raw, config)?;
     check_recompute(raw, config)?;
-    memory::Settings::parse(&config.memory.allocator)
+    let settings = memory::Settings::parse(&config.memory.allocator)
         .map_err(|error| raw.conflict(&[Memory::allocator], format!("{}: {error}", Memory::allocator)))?;
+    check_emptied_cache(raw, config, &settings)
+}
+
+/// Checks that nothing contradicts an emptied cache.
+fn check_emptied_cache(
+    raw: &RawValues,
+    config: &RunConfig,
+    settings: &memory::Settings,
+) -> Result<(), Error> {
+    let every = config.memory.empty_cache_every;
+    if every > 0 && config.memory.preallocate {
+        let reason = format!(
+            "memory.preallocate = true keeps memory that memory.empty_cache_every = {every} returns: use one \
+             of them"
+        );
+        return Err(raw.conflict(&[Memory::preallocate, Memory::empty_cache_every], reason));
+    }
+    if every > 0 && settings.garbage_collection_threshold > 0.0 {
+        let reason = format!(
+            "memory.empty_cache_every = {every} and garbage_collection_threshold in memory.allocator both \
+             return idle memory: use one of them"
+        );
+        return Err(raw.conflict(&[Memory::empty_cache_every, Memory::allocator], reason));
+    }
     Ok(())
 }
 

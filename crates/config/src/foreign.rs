@@ -47,6 +47,7 @@ pub(crate) const FOREIGN: &[(&str, &str)] = &[
     ("mixed_precision", "precision.compute"),
     ("gradient_checkpointing", "memory.recompute"),
     ("activation_checkpointing", "memory.recompute"),
+    ("torch_empty_cache_steps", "memory.empty_cache_every"),
     ("tensor_parallel", "there is no tensor parallelism; parallel.data and parallel.pipeline are the axes"),
     ("data_parallel", "parallel.data"),
     ("pipeline_parallel", "parallel.pipeline"),

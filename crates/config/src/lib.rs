@@ -62,7 +62,8 @@ pub use sections::{
 
 use nn::Families;
 
-/// Returns every key as a Markdown table, with a newline at the end.
+/// Returns every key as Markdown: a heading and a table for each section and, in `[model]`, for each family.
+/// Ends with a newline.
 ///
 /// ```
 /// let table = config::reference();
@@ -70,7 +71,7 @@ use nn::Families;
 /// ```
 #[must_use]
 pub fn reference() -> String {
-    keys::reference(&table::table(Families::standard()))
+    keys::reference(&table::table(Families::standard()), ModelSection::kind)
 }
 
 /// Returns every key with its meaning and default, as a configuration file in which all of them are commented

@@ -2,39 +2,69 @@
 
 use std::fmt::Write;
 
-use crate::key::{Default, Only};
+use crate::key::{Default, Key, Only};
 use crate::table::Table;
 use crate::takes::{Takes, quoted};
 
-/// Returns all keys as a Markdown table: accepted values, default, whether the value decides the bits of the
-/// weights (and may still change when a run is continued), and meaning. Ends with a newline.
+/// Returns all keys as Markdown: a heading for each section, whose anchor is the section's name, and below it
+/// a table with accepted values, default, whether the value decides the bits of the weights (and may still
+/// change when a run is continued), and meaning. The keys that belong to one value of the key `apart` have a
+/// heading and a table of their own. Begins with links to all headings; ends with a newline.
 #[must_use]
-pub fn reference(table: &Table) -> String {
-    let mut text =
-        String::from("| key | takes | default | bits | meaning |\n| --- | --- | --- | --- | --- |\n");
-    for key in table.keys() {
-        let default = match key.default {
-            Default::Literal(literal) => format!("`{literal}`"),
-            Default::Derived(words) => words.to_owned(),
-        };
-        let takes = match key.takes {
-            Takes::Choice(names) => {
-                names.iter().map(|name| format!("`\"{name}\"`")).collect::<Vec<_>>().join(", ")
-            }
-            _ => key.takes.to_string(),
-        };
-        let only = |only: Only| format!(" Only with `{} = {}`.", only.key, quoted(only.is));
-        let only = key.only.map_or(String::new(), only);
-        let bits = match (key.decides_bits, key.may_change) {
-            (false, _) => "",
-            (true, false) => "yes",
-            (true, true) => "yes, may change",
-        };
-        let meaning = key.meaning();
+pub fn reference(table: &Table, apart: &str) -> String {
+    let (mut links, mut text) = (Vec::new(), String::new());
+    for keys in table.keys().chunk_by(|a, b| (a.section, kind_of(a, apart)) == (b.section, kind_of(b, apart)))
+    {
+        let kind = kind_of(&keys[0], apart);
+        let (title, anchor) = heading(keys[0].section, apart, kind);
+        links.push(format!("[{title}](#{anchor})"));
+        let level = if kind.is_some() { "###" } else { "##" };
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "| `{}` | {takes} | {default} | {bits} | {meaning}{only} |", key.path);
+        let _ = writeln!(text, "\n<a id=\"{anchor}\"></a>\n\n{level} {title}\n\n{HEADER}");
+        text.extend(keys.iter().map(|key| line(key, kind.is_some())));
     }
-    text
+    format!("{}\n{text}", links.join(" · "))
+}
+
+const HEADER: &str = "| key | takes | default | bits | meaning |\n| --- | --- | --- | --- | --- |";
+
+/// Returns the value of the key `apart` to which a key alone belongs.
+fn kind_of(key: &Key, apart: &str) -> Option<&'static str> {
+    match key.only {
+        Some(Only { key, is: [kind] }) if key == apart => Some(*kind),
+        _ => None,
+    }
+}
+
+/// Returns the title of a table and its anchor.
+fn heading(section: &str, apart: &str, kind: Option<&str>) -> (String, String) {
+    let name = apart.rsplit('.').next().unwrap_or(apart);
+    match kind {
+        Some(kind) => (format!("`[{section}]` with `{name} = \"{kind}\"`"), format!("{section}-{kind}")),
+        None => (format!("`[{section}]`"), section.replace('.', "-")),
+    }
+}
+
+/// Returns a key's line. Lines of tables apart leave out the kind, which stands in the heading.
+fn line(key: &Key, is_apart: bool) -> String {
+    let default = match key.default {
+        Default::Literal(literal) => format!("`{literal}`"),
+        Default::Derived(words) => words.to_owned(),
+    };
+    let takes = match key.takes {
+        Takes::Choice(names) => {
+            names.iter().map(|name| format!("`\"{name}\"`")).collect::<Vec<_>>().join(", ")
+        }
+        _ => key.takes.to_string(),
+    };
+    let only = |only: Only| format!(" Only with `{} = {}`.", only.key, quoted(only.is));
+    let only = key.only.filter(|_| !is_apart).map_or(String::new(), only);
+    let bits = match (key.decides_bits, key.may_change) {
+        (false, _) => "",
+        (true, false) => "yes",
+        (true, true) => "yes, may change",
+    };
+    format!("| `{}` | {takes} | {default} | {bits} | {}{only} |\n", key.path, key.meaning())
 }
 
 /// Returns all keys with their meanings and defaults, as a configuration file in which every key is commented

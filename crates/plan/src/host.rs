@@ -1,7 +1,7 @@
 //! Host memory of a run's process besides its allocators'.
 
 use collective::kept_bytes;
-use config::{OptimKind, RunConfig};
+use config::RunConfig;
 use device::host::{AddressLimit, CountedAddresses, HostCapacity};
 use device::{Category, DType, Kind};
 use parallel::pipeline::Crossing;
@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use system::threads;
 use telemetry::Statistic;
 use telemetry::step_trace::{StepTrace, TraceEvent};
-use worker::Setup;
+use worker::blueprint::Entry;
+use worker::{Setup, optimizer};
 
 use crate::plan::Plan;
 use crate::program;
@@ -144,13 +145,20 @@ fn address_bytes(setup: &Setup, ranks: u64) -> u64 {
 }
 
 /// Bytes of the whole model's state, which rank 0 copies to the host for a checkpoint: master weights and the
-/// optimizer's moments, in f32.
+/// optimizer's moments. Frozen weights that a folder has are left out.
 fn checkpoint_bytes(setup: &Setup) -> u64 {
-    let RunConfig { checkpoint, optim, .. } = &*setup.config;
-    let elements: usize = setup.blueprint.sizes().iter().sum();
-    let moments = match optim.kind {
-        OptimKind::AdamW => 2,
-        OptimKind::Sgd => u64::from(optim.momentum > 0.0),
+    let RunConfig { checkpoint, .. } = &*setup.config;
+    if !(checkpoint.is_kept() || checkpoint.keep_best) {
+        return 0;
+    }
+    let of_entry = |entry: &Entry| -> usize {
+        let elements = entry.shape.elements();
+        if !entry.trained {
+            return if setup.base.is_some() { 0 } else { elements * entry.dtype.bytes() };
+        }
+        let states = optimizer::state_arrays(&setup.config, &entry.name, entry.shape);
+        let states = states.iter().map(|state| state.shape(entry.shape).elements() * state.dtype.bytes());
+        elements * DType::F32.bytes() + states.sum::<usize>()
     };
-    if checkpoint.is_kept() { DType::F32.bytes() as u64 * elements as u64 * (1 + moments) } else { 0 }
+    setup.blueprint.parameters.iter().map(of_entry).sum::<usize>() as u64
 }

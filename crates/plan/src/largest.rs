@@ -186,6 +186,6 @@ impl fmt::Display for Largest {
         }
         let Try { value, outcome } = &self.next;
         let (available, tries) = (bytes(self.available), self.tries);
-        write!(f, "the next one, {value}, {outcome}; {available} bytes are available ({tries} plans)")
+        write!(f, "the next one, {value}, {outcome}; {available} are available ({tries} plans)")
     }
 }

@@ -41,6 +41,7 @@ mod report;
 pub mod roles;
 mod schedule;
 mod step_work;
+mod steps;
 mod target;
 mod timed_partitions;
 mod toml_file;

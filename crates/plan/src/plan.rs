@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use collective::{Axis, Communicator, OperationTraffic};
-use device::{Description, Device, DeviceOptions};
+use device::Description;
 use memory::Statistics;
 use parallel::pipeline::PlanWork;
 use telemetry::step_trace::RunPart;
-use telemetry::units::grouped;
 use telemetry::{DriverAccount, PhaseTimes, RankStatistics, Statistic};
 
 use crate::error::{PlanError, Result};
 use crate::imitated::MOST_BYTES;
+use crate::steps::{Layout, Steps};
 use worker::expected::{PLANNED_EVENTS, PlannedParts};
 use worker::preallocate::Preallocation;
 use worker::{Calendar, Setup, Worker};
@@ -46,28 +46,6 @@ impl Plan {
         ]
         .iter()
         .all(|(statistic, planned)| ran.get(*statistic) == *planned)
-    }
-}
-
-/// The allocator's blocks, without counters: if they are equal before and after a step, further equal steps
-/// change nothing.
-#[derive(PartialEq)]
-struct Layout {
-    blocks: Vec<(u64, u64, bool)>,
-    driver_calls: (i64, i64),
-}
-
-impl Layout {
-    fn of(device: &Device) -> Self {
-        device.with_allocator(|allocator| {
-            let statistics = allocator.statistics();
-            let driver_calls = (statistics.num_device_alloc, statistics.num_device_free);
-            let snapshot = allocator.snapshot_of_blocks();
-            let blocks = snapshot.segments.iter().flat_map(|segment| &segment.blocks);
-            let blocks =
-                blocks.map(|b| (b.address, b.size, b.state == memory::BlockState::Inactive)).collect();
-            Layout { blocks, driver_calls }
-        })
     }
 }
 
@@ -124,50 +102,30 @@ fn plan_once(setup: &Setup, rank: usize, events: usize) -> Result<Round> {
     let mut parts = PlannedParts::default();
     parts.preallocation = preallocation;
     let add = |part: RunPart, step: u64, parts: &mut PlannedParts, worker: &Worker| {
-        parts.add(worker.device(), worker.skipped().allocations, part, step, events);
+        parts.add(worker.device(), worker.skipped().allocations, part, step, events)
     };
     add(RunPart::Start, 0, &mut parts, &worker);
     let requests = worker.device().statistics().num_device_alloc;
-    // Garbage collection by age counts requests, so skipped steps would matter until all kinds of steps have
-    // settled.
-    let (ages, mut aged) = (collects_by_age(&setup), 0);
-    let mut before = Layout::of(worker.device());
-    // Whether a step without a validation, and one with, leave the layout unchanged.
-    let mut settled = [false; 2];
+    let mut steps = Steps::new(&setup, calendar, Layout::of(worker.device(), &calendar));
     let mut step_traffic = OperationTraffic::default();
     let mut step = setup.first_step();
-    while step < calendar.steps {
-        let validates = calendar.validates_after(step);
-        if settled[usize::from(validates)] {
-            match calendar.next(step, !validates).filter(|_| !settled[usize::from(!validates)]) {
-                Some(_) if ages => check_passed(&setup, &mut aged)?,
-                Some(next) => {
-                    step = next;
-                    continue;
-                }
-                None => break,
-            }
-        }
+    while let Some(next) = steps.next(&setup, step)? {
         let sent = traffic(&worker);
-        worker.step(step)?;
+        worker.step(next)?;
         step_traffic = traffic(&worker) - sent;
-        add(RunPart::Step, step + 1, &mut parts, &worker);
-        if validates {
+        let stepped = add(RunPart::Step, next + 1, &mut parts, &worker);
+        let mut validated = None;
+        if calendar.validates_after(next) {
             worker.validate()?;
-            add(RunPart::Validation, step + 1, &mut parts, &worker);
+            validated = Some(add(RunPart::Validation, next + 1, &mut parts, &worker));
         }
         if parts.grows() {
             break;
         }
-        let after = Layout::of(worker.device());
-        if before == after {
-            settled[usize::from(validates)] = true;
-        } else {
-            settled = [false; 2];
-        }
-        before = after;
-        step += 1;
+        steps.ran(next, Layout::of(worker.device(), &calendar), (stepped, validated));
+        step = next + 1;
     }
+    parts.effects = steps.into_effects();
     let statistics = worker.device().statistics();
     let counters = worker.counters(PhaseTimes::default(), DriverAccount::default());
     let taken = Preallocation::of(worker.device());
@@ -196,29 +154,6 @@ pub(crate) const MOST_ALLOCATIONS: u64 = 1 << 22;
 pub(crate) fn work_of_each(roles: usize) -> PlanWork {
     let roles = roles.max(1) as u64;
     PlanWork { skips_from: REPEATS_FROM.min(REPEATS_FROM_OF_ALL / roles), most: MOST_ALLOCATIONS / roles }
-}
-
-/// Most steps that are run on Meta only because they age blocks.
-const MOST_AGED: u64 = 1 << 13;
-
-fn collects_by_age(setup: &Setup) -> bool {
-    let DeviceOptions { settings, limit_bytes, .. } = &setup.device;
-    let limited = limit_bytes.is_some() || settings.per_process_memory_fraction < 1.0;
-    limited && settings.garbage_collection_threshold > 0.0
-}
-
-/// Counts a step that is run only because it ages blocks. Errors: too many of them.
-fn check_passed(setup: &Setup, aged: &mut u64) -> Result<()> {
-    *aged += 1;
-    if *aged <= MOST_AGED {
-        return Ok(());
-    }
-    let index = setup.config.origins.of("memory.allocator");
-    let most = grouped(MOST_AGED);
-    Err(PlanError::Refused(format!(
-        "{index}: garbage_collection_threshold releases blocks by their age, so a plan runs every step up to \
-         the first validation, at most {most}: set train.validate_every to fewer"
-    )))
 }
 
 /// The properties that determine a rank's memory.

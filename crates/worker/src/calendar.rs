@@ -1,14 +1,24 @@
-//! The steps of a run, and the validations and checkpoints between them.
+//! The steps of a run, and what follows each: a validation, a checkpoint, an emptied cache.
 
 use config::RunConfig;
 
-/// The steps of a run, and those followed by a validation or a checkpoint.
-#[derive(Clone, Copy, Debug)]
+/// Work after a step that decides how the step changes memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StepKind {
+    /// Whether the rank returns its idle memory to the driver.
+    pub empties: bool,
+    /// Whether a validation follows, after that.
+    pub validates: bool,
+}
+
+/// The steps of a run, and those followed by a validation, a checkpoint or an emptied cache.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Calendar {
     /// Number of steps.
     pub steps: u64,
     validate_every: u64,
     save_every: u64,
+    empty_every: u64,
     /// Validations without a lower loss after which the run ends; `None`: it runs all steps.
     pub patience: Option<u64>,
 }
@@ -16,11 +26,12 @@ pub struct Calendar {
 impl Calendar {
     /// The calendar of a configuration.
     pub fn new(config: &RunConfig) -> Self {
-        let RunConfig { train, checkpoint, .. } = config;
+        let RunConfig { train, checkpoint, memory, .. } = config;
         Calendar {
             steps: train.steps,
             validate_every: train.validate_every,
             save_every: checkpoint.every,
+            empty_every: memory.empty_cache_every,
             patience: Some(train.patience).filter(|patience| *patience > 0),
         }
     }
@@ -32,9 +43,37 @@ impl Calendar {
         due || step + 1 == self.steps
     }
 
+    /// Returns whether the cache is emptied after step `step`, counted from 0.
+    pub fn empties_after(&self, step: u64) -> bool {
+        self.empty_every > 0 && (step + 1).is_multiple_of(self.empty_every)
+    }
+
+    /// Returns whether the cache is emptied after any step.
+    pub fn empties(&self) -> bool {
+        self.empty_every > 0
+    }
+
+    /// Returns the kind of step `step`, counted from 0.
+    pub fn kind(&self, step: u64) -> StepKind {
+        StepKind { empties: self.empties_after(step), validates: self.validates_after(step) }
+    }
+
+    /// Returns the first step after `step` of another kind; `None` if all later ones are of its kind.
+    pub fn next_of_another_kind(&self, step: u64) -> Option<u64> {
+        let StepKind { empties, validates } = self.kind(step);
+        let others = [self.next_validating(step, !validates), self.next_emptying(step, !empties)];
+        others.into_iter().flatten().min()
+    }
+
+    /// Returns the first step after the last but one emptying of the cache, if there are two.
+    pub fn last_round(&self) -> Option<u64> {
+        let rounds = self.steps.checked_div(self.empty_every)?;
+        (rounds >= 2).then(|| (rounds - 1) * self.empty_every)
+    }
+
     /// Returns the first step after `step` that a validation follows (`validates`) or does not; `None` if
     /// there is no such step.
-    pub fn next(&self, step: u64, validates: bool) -> Option<u64> {
+    fn next_validating(&self, step: u64, validates: bool) -> Option<u64> {
         let after = step.saturating_add(1);
         if !validates {
             // Two consecutive steps are both validated only at the end, unless all are.
@@ -46,6 +85,18 @@ impl Calendar {
         Some(due.map_or(last, |due| (due - 1).min(last)))
     }
 
+    /// Returns the first step after `step` after which the cache is emptied (`empties`) or is not; `None` if
+    /// there is no such step.
+    fn next_emptying(&self, step: u64, empties: bool) -> Option<u64> {
+        let after = step.saturating_add(1);
+        let found = match empties {
+            false => Some(after).filter(|next| !self.empties_after(*next)),
+            true if self.empty_every == 0 => None,
+            true => after.saturating_add(1).checked_next_multiple_of(self.empty_every).map(|due| due - 1),
+        };
+        found.filter(|step| *step < self.steps)
+    }
+
     /// Returns whether a checkpoint by number of steps is due after step `step`, counted from 0.
     pub fn saves_after(&self, step: u64) -> bool {
         self.save_every > 0 && (step + 1).is_multiple_of(self.save_every)
@@ -54,20 +105,27 @@ impl Calendar {
 
 #[cfg(test)]
 mod tests {
-    use super::Calendar;
+    use super::{Calendar, StepKind};
 
     #[test]
-    fn the_next_step_of_a_kind_is_the_first_one() {
+    fn the_next_step_of_another_kind_is_the_first_one() {
         for steps in 1..12 {
-            for validate_every in 0..6 {
-                let calendar = Calendar { steps, validate_every, save_every: 0, patience: None };
+            for (validate_every, empty_every) in
+                (0..6).flat_map(|first| (0..4).map(move |second| (first, second)))
+            {
+                let calendar = Calendar { steps, validate_every, empty_every, ..Calendar::default() };
                 for step in 0..steps {
-                    for validates in [false, true] {
-                        let expected =
-                            (step + 1..steps).find(|later| calendar.validates_after(*later) == validates);
-                        assert_eq!(calendar.next(step, validates), expected, "{calendar:?} {step}");
-                    }
+                    let of = |step: u64| {
+                        let validates = validate_every > 0 && (step + 1).is_multiple_of(validate_every);
+                        let empties = empty_every > 0 && (step + 1).is_multiple_of(empty_every);
+                        StepKind { empties, validates: validates || step + 1 == steps }
+                    };
+                    assert_eq!(calendar.kind(step), of(step), "{calendar:?} {step}");
+                    let expected = (step + 1..steps).find(|later| of(*later) != of(step));
+                    assert_eq!(calendar.next_of_another_kind(step), expected, "{calendar:?} {step}");
                 }
+                let emptied = (0..steps).rev().filter(|step| calendar.empties_after(*step)).nth(1);
+                assert_eq!(calendar.last_round(), emptied.map(|step| step + 1), "{calendar:?}");
             }
         }
     }

@@ -9,6 +9,7 @@ use telemetry::step_trace::{Figures, LiveSet, Outlived, Peak, RunPart, StepTrace
 use crate::covered::CoveredPages;
 use crate::outlived::GraphCheck;
 use crate::preallocate::Preallocation;
+use crate::step_effects::StepEffects;
 
 /// Most events of a part that a plan records by default; a longer part has no trace.
 pub const PLANNED_EVENTS: usize = 1 << 24;
@@ -42,6 +43,8 @@ pub struct PlannedParts {
     skipped: u64,
     /// The memory that the rank reserves before anything else.
     pub preallocation: Vec<Preallocation>,
+    /// The effects of steps, if the cache is emptied between some.
+    pub effects: Option<StepEffects>,
     graph: GraphCheck,
     /// Where blocks have lain, on a rank that computes on the host.
     covered: CoveredPages,
@@ -67,8 +70,8 @@ pub struct PlannedPeak {
 
 impl PlannedParts {
     /// Adds the part that `device` has just completed, and restarts its history of `most` events.
-    /// `skipped` is the number of allocations skipped so far by its worker.
-    pub fn add(&mut self, device: &Device, skipped: u64, part: RunPart, step: u64, most: usize) {
+    /// `skipped` is the number of allocations skipped so far by its worker. Returns the part's index.
+    pub fn add(&mut self, device: &Device, skipped: u64, part: RunPart, step: u64, most: usize) -> usize {
         let left_out = skipped - std::mem::replace(&mut self.skipped, skipped);
         let before = self.handed_out;
         let covered = (!device.is_cuda_like()).then_some(&mut self.covered);
@@ -97,6 +100,7 @@ impl PlannedParts {
             None => Arc::new(trace),
         };
         self.parts.push(PlannedPart { part, step, figures, trace });
+        self.parts.len() - 1
     }
 
     /// Every planned part; later parts of a kind repeat the figures of the last.
@@ -115,7 +119,8 @@ impl PlannedParts {
         self.growing.iter().any(|parts| *parts >= GROWING)
     }
 
-    /// Returns the plan of a part: its own, or that of the last part of its kind, which it repeats.
+    /// Returns the plan of a part, where the cache is never emptied: its own, or that of the last part of its
+    /// kind, which it repeats.
     pub fn at(&self, part: RunPart, step: u64) -> Option<(Figures, &Arc<StepTrace>)> {
         let known = self.parts.iter().rev().find(|known| known.part == part && known.step <= step)?;
         if known.step == step {

@@ -51,13 +51,14 @@ mod start;
 pub mod state;
 pub mod status;
 mod status_file;
+pub mod step_effects;
 mod tensor_hashes;
 mod validation;
 pub mod watch;
 mod worker;
 
 pub use buffers::BufferEntry;
-pub use calendar::Calendar;
+pub use calendar::{Calendar, StepKind};
 pub use error::{Result, WorkerError, is_out_of_memory};
 pub use evaluator::Evaluator;
 pub use expected::{PlannedPart, PlannedParts, PlannedPeak};

@@ -55,7 +55,7 @@ fn update_rule(config: &RunConfig) -> UpdateRule {
 }
 
 /// Returns the arrays that the optimizer keeps for a parameter beside its master weights.
-pub(crate) fn state_arrays(config: &RunConfig, parameter: &str, shape: Shape) -> Vec<StateArray> {
+pub fn state_arrays(config: &RunConfig, parameter: &str, shape: Shape) -> Vec<StateArray> {
     let groups = groups(config);
     let group = &groups[group_of(&groups, parameter, shape)];
     StateArray::all(&group.rule, parameter, group.states)

@@ -13,9 +13,11 @@ use telemetry::step_trace::{
     Divergence, Figures, LiveSet, Outlived, RankTraces, RunPart, StepTrace, TracePair,
 };
 
+use crate::calendar::Calendar;
 use crate::error::{Result, WorkerError};
 use crate::expected::PlannedParts;
 use crate::outlived::GraphCheck;
+use crate::step_effects::StepEffect;
 
 /// Differences from the plan on one rank.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -34,6 +36,13 @@ const REPORTED: usize = 32;
 #[derive(Debug, Default)]
 pub struct Watch {
     planned: Option<Arc<PlannedParts>>,
+    calendar: Calendar,
+    /// Index of the layout of the memory, where the plan has effects of steps.
+    layout: usize,
+    /// The effect of the present step.
+    effect: Option<StepEffect>,
+    /// The highest peaks of the planned parts so far.
+    peaks: Figures,
     handed_out: u64,
     graph: GraphCheck,
     /// The step whose trace is kept.
@@ -88,12 +97,12 @@ impl Drop for Writing {
 }
 
 impl Watch {
-    /// Returns a watch for a run from step `first`, counted from 0, to step number `steps`.
-    pub fn new(planned: Option<Arc<PlannedParts>>, first: u64, steps: u64) -> Self {
+    /// Returns a watch for a run of `calendar` from step `first`, counted from 0.
+    pub fn new(planned: Option<Arc<PlannedParts>>, first: u64, calendar: Calendar) -> Self {
         let steady = planned.as_ref().and_then(|planned| planned.steady()).map(|part| part.step);
         // Without a plan, the trace is of the third step.
-        let sample = steady.unwrap_or_else(|| (first + 3).min(steps));
-        Watch { planned, sample, ..Watch::default() }
+        let sample = steady.unwrap_or_else(|| (first + 3).min(calendar.steps));
+        Watch { planned, sample, calendar, ..Watch::default() }
     }
 
     /// Sets the file in the run directory to which traces are written as soon as they exist, so that a killed
@@ -120,7 +129,11 @@ impl Watch {
         {
             tracing::warn!("{outlived}");
         }
-        let expected = self.planned.as_ref().and_then(|planned| planned.at(part, step));
+        let Some(all) = self.planned.clone() else { return Ok(()) };
+        let expected = match all.effects {
+            Some(_) => self.follow(&all, part, step),
+            None => all.at(part, step),
+        };
         let Some((planned, expected)) = expected.filter(|(planned, _)| *planned != figures) else {
             return Ok(());
         };
@@ -142,6 +155,32 @@ impl Watch {
             }
         }
         Ok(())
+    }
+
+    /// Returns the plan of the part that follows the one before, by the effects of planned steps; `None` if
+    /// it is not known.
+    fn follow<'a>(
+        &mut self,
+        planned: &'a PlannedParts,
+        part: RunPart,
+        step: u64,
+    ) -> Option<(Figures, &'a Arc<StepTrace>)> {
+        if part == RunPart::Step {
+            let kind = self.calendar.kind(step.saturating_sub(1));
+            self.effect = planned.effects.as_ref().and_then(|effects| effects.of(self.layout, kind));
+            self.layout = self.effect?.next;
+        }
+        let index = match part {
+            RunPart::Start => 0,
+            RunPart::Step => self.effect?.step,
+            RunPart::Validation => self.effect?.validation?,
+        };
+        let found = planned.list().get(index)?;
+        let peaks = &mut self.peaks;
+        peaks.peak_allocated_bytes = peaks.peak_allocated_bytes.max(found.figures.peak_allocated_bytes);
+        peaks.peak_reserved_bytes = peaks.peak_reserved_bytes.max(found.figures.peak_reserved_bytes);
+        let Figures { peak_allocated_bytes, peak_reserved_bytes, .. } = *peaks;
+        Some((Figures { peak_allocated_bytes, peak_reserved_bytes, ..found.figures }, &found.trace))
     }
 
     /// The first difference from the plan, if any.

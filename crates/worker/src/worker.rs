@@ -19,6 +19,7 @@ use tensor::Tensor;
 use crate::account::Account;
 use crate::blueprint::Blueprint;
 use crate::build;
+use crate::calendar::Calendar;
 use crate::connect;
 use crate::engine::Engine;
 use crate::error::Result;
@@ -129,7 +130,7 @@ impl Worker {
         let scalars = scalars(&device, SCALARS + usize::from(scale_rule.is_some()))?;
         engine.allocate_pixels()?;
         let mut worker = Worker {
-            watch: Watch::new(planned, setup.first_step(), config.train.steps),
+            watch: Watch::new(planned, setup.first_step(), Calendar::new(config)),
             phases: Phases::new(&device),
             tied: tied(&grid, &setup.blueprint, &parts),
             skipped: Skipped::default(),
@@ -153,7 +154,7 @@ impl Worker {
             hashes: TensorHashes::new(&device, config.telemetry.hashes, setup.tensor_hook.clone()),
             engine,
         };
-        worker.rehearse()?;
+        worker.rehearse(setup.first_step())?;
         Ok(worker)
     }
 

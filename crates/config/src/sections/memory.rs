@@ -17,6 +17,9 @@ section! {
         /// Takes the planned peak from the device at the start, so that nothing is asked of its driver later
         /// and no other process can take it meanwhile.
         preallocate: bool = Row::flag().default("false").any_bits();
+        /// Steps between steps after which each rank returns its idle memory to the driver, as PyTorch's
+        /// `empty_cache()`; 0: never. The next step requests it anew.
+        empty_cache_every: u64 = Row::integer(0, MOST).default("0").any_bits();
         /// The activations that backward computes again instead of keeping: none, those of each layer, those
         /// of the layers in so many segments one segment at a time, or the cheapest of these that fits; the
         /// bits are the same.

@@ -47,7 +47,49 @@ impl Fragmentation {
     }
 }
 
+/// The position and state of a block, without addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockPosition {
+    /// Index of the block's segment or virtual range, in the order in which the driver provided them.
+    pub segment: usize,
+    /// Bytes from the start of the segment or range.
+    pub offset: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// Stream that the block is for.
+    pub stream: Stream,
+    /// Whether the block lies in a pool for small blocks.
+    pub small: bool,
+    /// Whether the block is idle.
+    pub idle: bool,
+    /// Whether memory lies behind the block.
+    pub mapped: bool,
+}
+
 impl<R: RawMemory> Allocator<R> {
+    /// Returns the positions of all blocks, segment by segment. If they are equal at two times, equal
+    /// requests are served equally from then on, unless blocks are released by their age.
+    pub fn layout(&self) -> Vec<BlockPosition> {
+        let mut blocks: Vec<_> = self.blocks.iter().map(|(_, block)| block).collect();
+        blocks.sort_unstable_by_key(|block| (block.order, block.address));
+        let mut layout = Vec::with_capacity(blocks.len());
+        for (segment, blocks) in blocks.chunk_by(|a, b| a.order == b.order).enumerate() {
+            let range = blocks[0].range;
+            let range = self.ranges.get(range as usize).copied().flatten();
+            let start = range.map_or(blocks[0].address, |range| range.address);
+            layout.extend(blocks.iter().map(|block| BlockPosition {
+                segment,
+                offset: block.address - start,
+                size: block.size,
+                stream: self.streams[block.stream as usize],
+                small: self.pools[block.pool as usize].is_small(),
+                idle: block.idle(),
+                mapped: block.mapped,
+            }));
+        }
+        layout
+    }
+
     /// Returns the facts of an allocated block.
     ///
     /// # Errors

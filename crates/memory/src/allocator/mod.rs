@@ -26,7 +26,7 @@ mod range;
 mod release;
 mod snapshot;
 
-pub use inspect::{BlockInfo, Fragmentation};
+pub use inspect::{BlockInfo, BlockPosition, Fragmentation};
 use range::Range;
 pub use snapshot::{BlockState, Snapshot, SnapshotBlock, SnapshotSegment};
 

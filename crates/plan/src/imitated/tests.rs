@@ -36,6 +36,9 @@ fn descriptions_from_data_sheets_are_marked_as_assumed() {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "toml") {
+            continue;
+        }
         let device = PlanDevice::load(&path).unwrap();
         names.push(path.file_stem().unwrap().to_string_lossy().into_owned());
         let (rates, assumed) = device.rates_or_shipped().unwrap();

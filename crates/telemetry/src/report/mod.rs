@@ -30,6 +30,7 @@ mod ranks;
 mod section;
 mod sessions;
 mod stacked;
+mod states;
 #[cfg(test)]
 mod tests;
 mod treemap;

@@ -17,6 +17,7 @@ impl Report {
     pub fn to_html(&self) -> String {
         let sections: Vec<Section> = [
             panels::memory_section(&self.ranks),
+            panels::states_section(&self.ranks),
             panels::peak_section(&self.ranks),
             ranks::section(&self.ranks),
             phases::section(&self.phases),

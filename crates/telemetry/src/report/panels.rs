@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::kinds::{kinds, rank_numbers};
 use super::section::Section;
-use super::{RankMemory, live, stacked};
+use super::{RankMemory, live, stacked, states};
 
 /// Largest number of kinds of ranks that are drawn.
 const DRAWN: usize = 16;
@@ -17,6 +17,15 @@ pub(super) fn memory_section(ranks: &[RankMemory]) -> Option<Section> {
     let body = tabs(ranks, "memory", draw)?;
     let body = format!("<p class=\"soft\">{note}</p>\n{body}");
     Some(Section { id: "memory", title: "Memory over a step", body })
+}
+
+/// Returns the section of a step's states, with a panel for each kind of rank.
+pub(super) fn states_section(ranks: &[RankMemory]) -> Option<Section> {
+    let note = "The phases of a step as states of its memory: the bytes allocated at each transition, the \
+                peak in each phase, and there the bytes by category.";
+    let body = tabs(ranks, "states", |rank| rank.trace().and_then(states::drawing))?;
+    let body = format!("<p class=\"soft\">{note}</p>\n{body}");
+    Some(Section { id: "states", title: "States of a step", body })
 }
 
 /// Returns the section of live blocks at the peak, with a panel for each kind of rank.

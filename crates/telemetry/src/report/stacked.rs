@@ -103,7 +103,7 @@ fn legend(full: &Curve, rank: &RankMemory) -> String {
 
 /// Draws a strip of phases below the plot, and one of micro-batches if there are several.
 fn phases(out: &mut String, frame: Frame, spans: &[Span]) {
-    const PHASES: [&str; 5] = ["inputs", "forward", "backward", "reduce", "update"];
+    const PHASES: [&str; 5] = ["inputs", "forward", "backward", "reduce", "optimizer"];
     let batches = spans.iter().filter_map(|span| span.micro_batch).max().unwrap_or(0);
     for span in spans {
         let (from, to) = (frame.x(span.from as f64), frame.x(span.to as f64));

@@ -145,6 +145,37 @@ fn hover_values_are_those_of_the_run() {
 }
 
 #[test]
+fn a_step_is_drawn_as_states() {
+    let states = trace(2 << 20).states();
+    let mib = |count: u64| count << 20;
+    assert_eq!((states.before, states.after), (mib(4), mib(4)));
+    let phases: Vec<_> = states
+        .phases
+        .iter()
+        .map(|state| {
+            (state.phase.as_str(), state.visits, state.before, state.peak.bytes.total(), state.after)
+        })
+        .collect();
+    assert_eq!(phases, [("forward", 2, mib(4), mib(6), mib(6)), ("backward", 2, mib(5), mib(6), mib(4))]);
+    let transitions: Vec<_> =
+        states.transitions.iter().map(|t| (t.from, t.to, t.times, t.least, t.most)).collect();
+    let expected = [
+        (None, Some(0), 1, mib(4), mib(4)),
+        (Some(0), Some(1), 2, mib(5), mib(6)),
+        (Some(1), Some(0), 1, mib(4), mib(4)),
+        (Some(1), None, 1, mib(4), mib(4)),
+    ];
+    assert_eq!(transitions, expected);
+    // The page has each of them: two to the next box, and two back.
+    let page = page(vec![rank(0, Some(2 << 20), Some(2 << 20))]);
+    assert!(page.contains("<section id=\"states\""));
+    assert_eq!(page.matches("<rect class=\"state\"").count(), 3);
+    assert_eq!(page.matches("<path class=\"way\"").count(), 4);
+    assert!(page.contains("5,242,880 to 6,291,456 bytes, 2 ×"));
+    assert!(page.contains("<td>parameter 4.00 MiB, activation 2.00 MiB</td>"));
+}
+
+#[test]
 fn equal_ranks_share_a_drawing() {
     let (same, other) = (Some(2 << 20), Some(3 << 20));
     let ranks = vec![rank(0, same, same), rank(1, same, same), rank(2, same, other), rank(3, same, same)];

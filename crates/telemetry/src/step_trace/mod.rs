@@ -35,6 +35,7 @@ mod divergence;
 mod file;
 mod live;
 mod read;
+mod states;
 #[cfg(test)]
 mod tests;
 
@@ -45,6 +46,7 @@ pub use divergence::{Divergence, Figures, Outlived};
 pub use file::{RankTraces, TracePair};
 pub(crate) use live::without_numbers;
 pub use live::{Holding, LiveSet};
+pub use states::{PhaseState, StepStates, Transition};
 
 /// Name of the mark at the start of a micro-batch; the mark's number is the micro-batch.
 pub const MICRO_BATCH: &str = "micro_batch";

@@ -8,20 +8,35 @@ use crate::error::Result;
 use crate::phases::Phases;
 
 impl Worker {
-    /// Rehearses a step if there are other ranks and the allocator has a driver (or Meta imitates one).
-    /// Errors: those of a step, out of memory included.
-    pub(crate) fn rehearse(&mut self) -> Result<()> {
-        if !self.engine.device.is_cuda_like() || self.engine.grid.world_size() == 1 {
+    /// Rehearses step `step`, counted from 0, if there are other ranks and the allocator has a driver (or
+    /// Meta imitates one). Errors: those of a step, out of memory included.
+    pub(crate) fn rehearse(&mut self, step: u64) -> Result<()> {
+        if !self.rehearses() {
             return Ok(());
         }
         let real = self.engine.begin_rehearsal()?;
         let phases = std::mem::replace(&mut self.phases, Phases::new(&self.engine.device));
-        let first = self.engine.setup.first_step();
         let ran = self
-            .forward_backward(first, Mode::Rehearse)
+            .forward_backward(step, Mode::Rehearse)
             .and_then(|()| self.reduce_gradients())
             .and_then(|()| self.validation_passes());
         self.phases = phases;
         self.engine.end_rehearsal(real, ran)
+    }
+
+    /// Returns all idle memory to the driver, and rehearses step `step`. Errors: those of a step.
+    pub(super) fn empty_cache(&mut self, step: u64) -> Result<()> {
+        // No rank may still wait on its device when another one calls its driver.
+        self.engine.device.synchronize()?;
+        if self.rehearses() {
+            self.engine.planes.control().barrier()?;
+        }
+        self.engine.device.empty_cache()?;
+        self.rehearse(step)
+    }
+
+    /// Returns whether a step's memory must be reserved before ranks wait for each other.
+    fn rehearses(&self) -> bool {
+        self.engine.device.is_cuda_like() && self.engine.grid.world_size() > 1
     }
 }

@@ -12,6 +12,7 @@ use telemetry::Phase;
 use telemetry::step_trace::RunPart;
 
 use super::Worker;
+use crate::calendar::Calendar;
 use crate::error::{Result, WorkerError};
 use crate::feed::{HookContext, WorkerFeed};
 use crate::hook::Moment;
@@ -70,6 +71,9 @@ impl Worker {
         self.moments.at(Moment::AfterUpdate, None);
         self.phases.end()?;
         self.moments.train(false);
+        if Calendar::new(&self.engine.setup.config).empties_after(step) {
+            self.empty_cache(step)?;
+        }
         if self.account.reads_next() && self.engine.setup.config.parallel.shares_gpu() {
             // The driver's account is of all ranks on the GPU, so that none may be in its first steps.
             self.engine.planes.control().barrier()?;

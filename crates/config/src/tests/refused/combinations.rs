@@ -249,3 +249,22 @@ fn recomputation_that_does_not_suit_the_model_is_refused() {
         assert_eq!(refused, format!("quick.toml:{expected}"));
     }
 }
+
+#[test]
+fn an_emptied_cache_with_another_way_to_return_or_keep_memory_is_refused() {
+    let table: [(&[&str], &str); 2] = [
+        (
+            &["memory.empty_cache_every=5", "memory.preallocate=true"],
+            "--set memory.preallocate=true: memory.preallocate = true keeps memory that \
+             memory.empty_cache_every = 5 returns: use one of them",
+        ),
+        (
+            &["memory.empty_cache_every=5", "memory.allocator='garbage_collection_threshold:0.5'"],
+            "--set memory.empty_cache_every=5: memory.empty_cache_every = 5 and garbage_collection_threshold \
+             in memory.allocator both return idle memory: use one of them",
+        ),
+    ];
+    for (overrides, expected) in table {
+        assert_eq!(refusal(LEAST, overrides), expected);
+    }
+}

@@ -1,0 +1,146 @@
+//! A listing that is being taken: rows of figures, with PyTorch's beside them.
+
+use device::{Category, DType, Device, Request};
+use memory::{Metric, PoolKind};
+use tensor::Tensor;
+
+use crate::error::Result;
+
+/// Origin of a figure of PyTorch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FigureOrigin {
+    /// The listing prints it.
+    Printed,
+    /// Measured with PyTorch 2.11.0 and CUDA 13.0 on a GPU, less the workspaces of cuBLAS.
+    Measured,
+    /// Computed from the rules of PyTorch's allocator.
+    Computed,
+}
+
+impl FigureOrigin {
+    /// Name in tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            FigureOrigin::Printed => "printed",
+            FigureOrigin::Measured => "measured",
+            FigureOrigin::Computed => "computed",
+        }
+    }
+}
+
+/// PyTorch's figures for a row of a listing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PyTorchFigures {
+    /// Bytes allocated, or the count that the row names.
+    pub allocated: u64,
+    /// Bytes reserved; `None` where they are not known.
+    pub reserved: Option<u64>,
+    /// Origin of both.
+    pub origin: FigureOrigin,
+}
+
+/// A row of a listing: figures at one moment of its program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedFigure {
+    /// Name of the row.
+    pub what: String,
+    /// Figures of PyTorch on a GPU; `None` if there are none.
+    pub pytorch: Option<PyTorchFigures>,
+    /// Bytes allocated on the device, or the count that the row names.
+    pub allocated: u64,
+    /// Bytes reserved on the device; `None` in rows of growth and of counts.
+    pub reserved: Option<u64>,
+}
+
+impl ListedFigure {
+    /// Returns whether the device's figures equal PyTorch's, as far as these are known.
+    #[must_use]
+    pub fn agrees(&self) -> bool {
+        self.pytorch.is_none_or(|known| {
+            let reserved = known.reserved.zip(self.reserved);
+            known.allocated == self.allocated && reserved.is_none_or(|(known, here)| known == here)
+        })
+    }
+}
+
+/// A listing: its title, and its rows in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listing {
+    /// The program in words.
+    pub title: &'static str,
+    /// The rows.
+    pub figures: Vec<ListedFigure>,
+}
+
+pub(super) fn printed(allocated: u64, reserved: impl Into<Option<u64>>) -> Option<PyTorchFigures> {
+    Some(PyTorchFigures { allocated, reserved: reserved.into(), origin: FigureOrigin::Printed })
+}
+
+pub(super) fn measured(allocated: u64, reserved: impl Into<Option<u64>>) -> Option<PyTorchFigures> {
+    Some(PyTorchFigures { allocated, reserved: reserved.into(), origin: FigureOrigin::Measured })
+}
+
+pub(super) fn computed(allocated: u64, reserved: impl Into<Option<u64>>) -> Option<PyTorchFigures> {
+    Some(PyTorchFigures { allocated, reserved: reserved.into(), origin: FigureOrigin::Computed })
+}
+
+/// Bytes of a device since the start of a listing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bytes {
+    pub(super) allocated: u64,
+    pub(super) reserved: u64,
+    pub(super) requested: u64,
+}
+
+impl Bytes {
+    fn of(device: &Device) -> Self {
+        let statistics = device.statistics();
+        let requested = statistics.metric(Metric::RequestedBytes, PoolKind::All).current;
+        Bytes {
+            allocated: statistics.allocated(),
+            reserved: statistics.reserved(),
+            requested: u64::try_from(requested).unwrap_or(0),
+        }
+    }
+}
+
+/// A listing that is being taken, with the device's bytes at its start, such as a GPU's workspace.
+pub(super) struct Taken<'a> {
+    pub(super) device: &'a Device,
+    start: Bytes,
+    pub(super) listing: Listing,
+}
+
+impl<'a> Taken<'a> {
+    pub(super) fn begin(device: &'a Device, title: &'static str) -> Result<Self> {
+        device.empty_cache()?;
+        Ok(Taken { device, start: Bytes::of(device), listing: Listing { title, figures: Vec::new() } })
+    }
+
+    pub(super) fn now(&self) -> Bytes {
+        let (now, start) = (Bytes::of(self.device), self.start);
+        Bytes {
+            allocated: now.allocated - start.allocated,
+            reserved: now.reserved.saturating_sub(start.reserved),
+            requested: now.requested - start.requested,
+        }
+    }
+
+    /// Adds a row with the bytes allocated and reserved at present.
+    pub(super) fn row(&mut self, what: impl Into<String>, pytorch: Option<PyTorchFigures>) {
+        let Bytes { allocated, reserved, .. } = self.now();
+        let row = ListedFigure { what: what.into(), pytorch, allocated, reserved: Some(reserved) };
+        self.listing.figures.push(row);
+    }
+
+    /// Adds a row with a count, or with a difference of bytes.
+    pub(super) fn count(&mut self, what: impl Into<String>, pytorch: Option<PyTorchFigures>, count: u64) {
+        let row = ListedFigure { what: what.into(), pytorch, allocated: count, reserved: None };
+        self.listing.figures.push(row);
+    }
+
+    pub(super) fn floats(&self, count: usize) -> Result<Tensor> {
+        Ok(Tensor::empty(self.device, [count], DType::F32, Request::new(Category::Other, "memory"))?)
+    }
+}

@@ -1,0 +1,148 @@
+//! The steps that a plan runs: those whose effect on memory is not known from an earlier one.
+
+use device::{Device, DeviceOptions};
+use memory::BlockPosition;
+use telemetry::units::grouped;
+use worker::step_effects::{StepEffect, StepEffects};
+use worker::{Calendar, Setup, StepKind};
+
+use crate::error::{PlanError, Result};
+
+/// Most steps that are run on Meta only because they age blocks.
+const MOST_AGED: u64 = 1 << 13;
+/// Most steps whose known effects are followed one by one; further ones are assumed to repeat them.
+const MOST_FOLLOWED: u64 = 1 << 20;
+
+/// The allocator's blocks, without counters: if they are equal before and after a step, further equal steps
+/// change nothing.
+#[derive(PartialEq)]
+pub(crate) struct Layout {
+    blocks: Vec<BlockPosition>,
+    /// Calls of the driver so far, unless the cache is emptied, which makes new ones in every round.
+    driver_calls: Option<(i64, i64)>,
+}
+
+impl Layout {
+    pub(crate) fn of(device: &Device, calendar: &Calendar) -> Self {
+        device.with_allocator(|allocator| {
+            let statistics = allocator.statistics();
+            let calls = (statistics.num_device_alloc, statistics.num_device_free);
+            Layout { blocks: allocator.layout(), driver_calls: Some(calls).filter(|_| !calendar.empties()) }
+        })
+    }
+}
+
+/// The steps of a plan.
+pub(crate) struct Steps {
+    calendar: Calendar,
+    /// Whether blocks are released by their age, which counts requests: skipped steps would matter until all
+    /// kinds of steps have settled.
+    ages: bool,
+    /// Number of steps that were run only because they age blocks.
+    aged: u64,
+    /// The layouts that steps begin with; without emptied caches, the present one alone.
+    layouts: Vec<Layout>,
+    /// Index of the present layout.
+    now: usize,
+    effects: StepEffects,
+}
+
+impl Steps {
+    pub(crate) fn new(setup: &Setup, calendar: Calendar, layout: Layout) -> Self {
+        let DeviceOptions { settings, limit_bytes, .. } = &setup.device;
+        let limited = limit_bytes.is_some() || settings.per_process_memory_fraction < 1.0;
+        let ages = limited && settings.garbage_collection_threshold > 0.0;
+        let effects = StepEffects::default();
+        Steps { calendar, ages, aged: 0, layouts: vec![layout], now: 0, effects }
+    }
+
+    /// Returns the next step to run, `step` or a later one; `None` if all of these would repeat known ones
+    /// and end with the present layout. Errors: too many steps would be run only because they age blocks.
+    pub(crate) fn next(&mut self, setup: &Setup, step: u64) -> Result<Option<u64>> {
+        if step >= self.calendar.steps {
+            return Ok(None);
+        }
+        if self.calendar.empties() {
+            return Ok(self.next_unknown(step));
+        }
+        if !self.is_settled(step) {
+            return Ok(Some(step));
+        }
+        let other = self.calendar.next_of_another_kind(step).filter(|other| !self.is_settled(*other));
+        if other.is_some() && self.ages {
+            self.check_aged(setup)?;
+            return Ok(Some(step));
+        }
+        Ok(other)
+    }
+
+    /// Adds a step that was run, with the indices of its parts.
+    pub(crate) fn ran(&mut self, step: u64, layout: Layout, (part, validation): (usize, Option<usize>)) {
+        let known = self.layouts.iter().position(|known| *known == layout);
+        let effect = |next| StepEffect { next, step: part, validation };
+        if known.is_none() && !self.calendar.empties() {
+            self.layouts = vec![layout];
+            return self.effects.clear();
+        }
+        let next = known.unwrap_or_else(|| {
+            self.layouts.push(layout);
+            self.layouts.len() - 1
+        });
+        self.effects.add(self.now, self.calendar.kind(step), effect(next));
+        self.now = next;
+    }
+
+    /// The effects of all steps, if the cache is emptied.
+    pub(crate) fn into_effects(self) -> Option<StepEffects> {
+        self.calendar.empties().then_some(self.effects)
+    }
+
+    /// Returns whether a step is known to leave the present layout as it is.
+    fn is_settled(&self, step: u64) -> bool {
+        self.effects.of(self.now, self.calendar.kind(step)).is_some_and(|effect| effect.next == self.now)
+    }
+
+    /// Follows the known effects from `step` on. Returns the last step that begins with the present layout,
+    /// up to the first step of unknown effect or the end; `None` if the run ends with the present layout.
+    fn next_unknown(&self, mut step: u64) -> Option<u64> {
+        let (mut layout, mut last, mut followed) = (self.now, None, 0);
+        while step < self.calendar.steps {
+            if layout == self.now {
+                last = Some(step);
+            }
+            let kind = self.calendar.kind(step);
+            let Some(StepEffect { next, .. }) = self.effects.of(layout, kind) else { return last };
+            if next == layout {
+                step = self.calendar.next_of_another_kind(step).unwrap_or(self.calendar.steps);
+            } else {
+                (layout, step) = (next, step + 1);
+            }
+            followed += 1;
+            if let Some(later) =
+                self.last_round(kind).filter(|later| *later > step && followed >= MOST_FOLLOWED)
+            {
+                (layout, step) = (next, later);
+            }
+        }
+        last.filter(|_| layout != self.now)
+    }
+
+    /// Returns the first step after the last but one emptying of the cache, if `kind` empties it.
+    fn last_round(&self, kind: StepKind) -> Option<u64> {
+        kind.empties.then(|| self.calendar.last_round()).flatten()
+    }
+
+    /// Counts a step that is run only because it ages blocks. Errors: too many of them.
+    fn check_aged(&mut self, setup: &Setup) -> Result<()> {
+        self.aged += 1;
+        if self.aged <= MOST_AGED {
+            return Ok(());
+        }
+        let index = setup.config.origins.of("memory.allocator");
+        let most = grouped(MOST_AGED);
+        Err(PlanError::Refused(format!(
+            "{index}: garbage_collection_threshold releases blocks by their age, so a plan runs every step \
+             up to the first validation, at most {most}: set train.validate_every to fewer"
+        )))
+    }
+}
