@@ -103,6 +103,21 @@ impl RunConfig {
         self.data.separator.or_else(|| self.tokenizer.separator())
     }
 
+    /// Returns the configuration with the number of steps that `train.epochs` decides if an epoch has so many
+    /// sequences or images, and with the defaults that follow from it.
+    #[must_use]
+    pub fn with_epoch_of(mut self, sequences: u64) -> Self {
+        let Some(steps) = self.train.steps_of_epochs(sequences) else { return self };
+        self.train.steps = steps;
+        if !self.origins.is_set(Optim::step_size) {
+            self.optim.step_size = Optim::default_step_size(steps);
+        }
+        if !self.origins.is_set(Optim::decay_steps) {
+            self.optim.decay_steps = Optim::default_decay_steps(steps);
+        }
+        self
+    }
+
     /// The schedule of a run; on one rank each micro-batch ends before the next begins, which is 1F1B there.
     #[must_use]
     pub fn schedule_kind(&self) -> ScheduleKind {
