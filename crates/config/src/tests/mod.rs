@@ -4,6 +4,7 @@ mod accepted;
 mod properties;
 mod refused;
 mod schedules;
+mod words;
 
 use super::{ConfigError, RunConfig};
 use keys::Key;
