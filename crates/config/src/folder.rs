@@ -5,6 +5,7 @@ use std::path::Path;
 use keys::{Error, Implied, RawValues};
 use nn::{AdapterConfig, Families, Family, FolderConfig};
 
+use crate::hub::how_to_download;
 use crate::sections::{LoraSection, ModelSection};
 
 /// The name of the configuration file in a folder.
@@ -25,7 +26,7 @@ pub(crate) fn implied(raw: &RawValues, families: &Families) -> Result<Vec<Implie
     let refused = |reason: String| {
         raw.conflict(&[ModelSection::from], format!("{}: {}: {reason}", ModelSection::from, path.display()))
     };
-    let config = read(&path).map_err(refused)?;
+    let config = read(&path).map_err(|reason| refused(with_hub(reason, &path, &from)))?;
     let (family, translation) = family(&config, families).map_err(refused)?;
     if raw.is_set(ModelSection::kind) && raw.text(ModelSection::kind)? != family.name() {
         let kind = raw.text(ModelSection::kind)?;
@@ -50,12 +51,22 @@ pub(crate) fn adapters_implied(raw: &RawValues) -> Result<Vec<Implied>, Error> {
     let refused = |reason: String| {
         raw.conflict(&[LoraSection::from], format!("{}: {}: {reason}", LoraSection::from, path.display()))
     };
-    let text = system::input::read_text(&path, MOST_CONFIG).map_err(|error| refused(error.to_string()))?;
-    let AdapterConfig { r, alpha, dropout, targets } = AdapterConfig::parse(&text).map_err(refused)?;
+    let text = system::input::read_text(&path, MOST_CONFIG)
+        .map_err(|error| refused(with_hub(error.to_string(), &path, &from)))?;
+    let AdapterConfig { r, alpha, dropout, targets, .. } = AdapterConfig::parse(&text).map_err(refused)?;
     let values: [keys::Value; 4] = [r.into(), alpha.into(), dropout.into(), targets.as_slice().into()];
     let file = path.to_string_lossy().into_owned();
     let implied = |(path, value): (&str, _)| Implied { path: path.to_owned(), value, file: file.clone() };
     Ok(keys.into_iter().zip(values).map(implied).collect())
+}
+
+/// Returns `reason`, for which the file at `path` cannot be read, with how to download the folder called
+/// `name` if it may be one on Hugging Face's hub.
+fn with_hub(reason: String, path: &Path, name: &str) -> String {
+    match how_to_download(name).filter(|_| !path.exists()) {
+        Some(advice) => format!("{reason}; {advice}"),
+        None => reason,
+    }
 }
 
 fn is_complete(raw: &RawValues, families: &Families) -> Result<bool, Error> {
