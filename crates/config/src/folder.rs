@@ -22,7 +22,7 @@ pub(crate) fn implied(raw: &RawValues, families: &Families) -> Result<Vec<Implie
     if from.is_empty() || is_complete(raw, families)? {
         return Ok(Vec::new());
     }
-    let path = raw.directory().join(from).join(CONFIG);
+    let path = raw.directory_of(ModelSection::from).join(&from).join(CONFIG);
     let refused = |reason: String| {
         raw.conflict(&[ModelSection::from], format!("{}: {}: {reason}", ModelSection::from, path.display()))
     };
@@ -47,7 +47,7 @@ pub(crate) fn adapters_implied(raw: &RawValues) -> Result<Vec<Implied>, Error> {
     if from.is_empty() || keys.iter().all(|key| raw.is_set(key)) {
         return Ok(Vec::new());
     }
-    let path = raw.directory().join(from).join(ADAPTER_CONFIG);
+    let path = raw.directory_of(LoraSection::from).join(&from).join(ADAPTER_CONFIG);
     let refused = |reason: String| {
         raw.conflict(&[LoraSection::from], format!("{}: {}: {reason}", LoraSection::from, path.display()))
     };

@@ -81,7 +81,7 @@ pub use corpus::Corpus;
 pub use cycle::CycledSource;
 pub use encoding::{Encoding, HEADER_BYTES, Header};
 pub use error::Error;
-pub use files::files;
+pub use files::{absolute, files};
 pub use identity::CorpusIdentity;
 pub use images::{Crop, ImageOptions, ImageSource, ImageSplit, Normalisation, SHARES};
 pub use mixture::Mixture;

@@ -230,7 +230,7 @@ fn a_run_on_a_mixture_is_evaluated_on_all_that_its_sources_held_out() {
     train_in(run_dir.clone(), config(index.path(), MIXTURE, &["checkpoint.every=6"]), false);
     let all = evaluated(&run_dir, &[]);
     let each = ["a.txt", "b.txt"].map(|text| {
-        let set = format!("data.mixture=[{{paths=['{text}']}}]");
+        let set = format!("data.mixture=[{{paths=['{}']}}]", index.path().join(text).display());
         let found = evaluated(&run_dir, &[set]);
         let held_out = fs::metadata(index.path().join(text)).unwrap().len() as f64 * 0.05;
         assert_eq!(found.tokens, held_out as u64 - 1, "{text}");
@@ -295,7 +295,8 @@ fn recipes_say_what_they_reach_and_train() {
             ["model.width=48", "train.steps=2", "train.validation_micro_batches=1", "precision.compute=f32"];
         let small = ["train.micro_batch_size=2", "train.global_batch_size=4", "model.context=64"];
         let data = format!("data.paths=['{data}']");
-        let sets = [&[data.as_str()][..], &kind, &more, &small].concat();
+        let base = format!("data.base={}", index.path().display());
+        let sets = [&[data.as_str(), &base][..], &kind, &more, &small].concat();
         let sets: Vec<String> = sets.into_iter().map(str::to_owned).collect();
         let config = RunConfig::parse(&text, &name, index.path(), &sets).unwrap();
         let run_dir = index.path().join(recipe.file_stem().unwrap());

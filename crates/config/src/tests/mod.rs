@@ -1,6 +1,7 @@
 //! The configuration through its public interface.
 
 mod accepted;
+mod files;
 mod properties;
 mod refused;
 mod schedules;

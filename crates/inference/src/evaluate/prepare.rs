@@ -172,6 +172,7 @@ fn cut(trained: &Trained, options: &EvaluateOptions) -> Result<RunConfig> {
     sets.push(format!("train.validation_micro_batches={}", sequences / size));
     if !single.data.mixture.is_empty() {
         sets.push(mixture_by_size(&single.data.mixture, &of_each));
+        sets.push(format!("data.base={}", serde_json::Value::from(single.data.base.to_string_lossy())));
     }
     Ok(single.with(&sets)?)
 }
