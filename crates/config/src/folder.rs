@@ -40,6 +40,17 @@ pub(crate) fn implied(raw: &RawValues, families: &Families) -> Result<Vec<Implie
     Ok(std::iter::once(kind).chain(values).map(implied).collect())
 }
 
+/// Returns the tokens in a sequence that the model in `folder` was made for, if its config.json tells.
+pub(crate) fn context_of(folder: &Path, families: &Families) -> Option<u64> {
+    let config = read(&folder.join(CONFIG)).ok()?;
+    let (_, translation) = family(&config, families).ok()?;
+    let keys = (translation.keys)(&config).ok()?;
+    keys.into_iter().find_map(|(key, value)| match value {
+        keys::Value::Integer(count) if key == "model.context" => u64::try_from(count).ok(),
+        _ => None,
+    })
+}
+
 /// Returns the keys of `[lora]` that the folder of `lora.from` implies.
 pub(crate) fn adapters_implied(raw: &RawValues) -> Result<Vec<Implied>, Error> {
     let from = raw.text(LoraSection::from)?;

@@ -45,6 +45,9 @@ pub(super) fn prepare(startup: &Startup, options: &EvaluateOptions) -> Result<Pr
         Some(asked) => one_by_one(&trained.config, asked, options.context)?,
         None => cut(&trained, options)?,
     };
+    if let Some(advice) = config.context_advice() {
+        tracing::warn!("{advice}");
+    }
     let mut setup = with_placement(startup, options, &mut config)?;
     let (questions, data) = match asked {
         Some(Questions { questions, sha256 }) => {
