@@ -63,7 +63,10 @@ pub fn open(path: &Path, config: &RunConfig) -> Result<PretrainedModel> {
         let text = format!("transformers have no model like this model.kind = \"{}\"", config.model.kind());
         return Err(RunError::Refused(text));
     };
-    Ok(PretrainedModel::open(path, model)?)
+    Ok(match config.model.resizes_vocabulary() {
+        true => PretrainedModel::open_resized(path, model)?,
+        false => PretrainedModel::open(path, model)?,
+    })
 }
 
 /// The weights that `model.from` names.

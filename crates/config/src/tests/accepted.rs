@@ -244,6 +244,7 @@ fn every_key_is_known_to_decide_bits_or_not() {
         // They decide how a run starts, which the checkpoint of a resumed run replaces.
         "model.from",
         "model.from_config",
+        "model.resize_vocabulary",
         "parallel.bucket_bytes",
         "parallel.chunks",
         "parallel.data",
