@@ -19,6 +19,10 @@ use telemetry::units::parse_bytes;
 pub(crate) struct ExportArgs {
     /// A run, a checkpoint, a folder of Hugging Face, or one of adapters in PEFT's format.
     model: PathBuf,
+    /// The folder of the model that adapters belong to [default: the one that their adapter_config.json
+    /// names].
+    #[arg(long, value_name = "DIR")]
+    base: Option<PathBuf>,
     /// The folder to write, which must not exist.
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
@@ -49,6 +53,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<(), CliError> {
     let dtype = args.dtype.as_deref().map(|name| if name == "bf16" { DType::Bf16 } else { DType::F32 });
     inference::export(&ExportOptions {
         model: args.model.clone(),
+        base: args.base.clone(),
         step: args.step.map(|step| step.number(&args.model)).transpose()?,
         output: args.output.clone(),
         merge: args.merge,

@@ -12,11 +12,15 @@ use crate::step::Step;
 /// A model, and the ranks and devices to compute on.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ModelArgs {
-    /// A run, a checkpoint, or a folder of Hugging Face.
+    /// A run, a checkpoint, a folder of Hugging Face, or one of adapters in PEFT's format.
     pub(crate) model: PathBuf,
     /// The step of the run's checkpoint, or "best", which checkpoint.keep_best keeps [default: the newest].
     #[arg(long, value_name = "N")]
     step: Option<Step>,
+    /// The folder of the model that adapters belong to [default: the one that their adapter_config.json
+    /// names].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) base: Option<PathBuf>,
     /// Override a key of the model's configuration, as in --set parallel.pipeline=2; may be repeated.
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     pub(crate) set: Vec<String>,

@@ -143,9 +143,10 @@ fn show(piece: Piece<'_>, is_answer: bool) -> std::io::Result<()> {
 
 fn options(args: &SampleArgs) -> Result<SampleOptions, CliError> {
     let device = args.model.device("computes no text; --plan plans memory")?;
-    let ModelArgs { model, set, ranks, .. } = &args.model;
+    let ModelArgs { model, base, set, ranks, .. } = &args.model;
     Ok(SampleOptions {
         model: model.clone(),
+        base: base.clone(),
         step: args.model.step()?,
         prompts: args.prompt.clone(),
         prompt_file: args.prompts.clone(),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use tensor::ops::choose::Choice;
 use worker::DeviceChoice;
 
+use crate::trained::Location;
 use run::{Result, RunError};
 
 /// The default temperature, which sharpens probabilities a little.
@@ -13,8 +14,10 @@ pub(super) const TEMPERATURE: f64 = 0.8;
 /// Options of sampling from a trained model.
 #[derive(Clone, Debug)]
 pub struct SampleOptions {
-    /// A run, a checkpoint or a folder of Hugging Face.
+    /// A run, a checkpoint, a folder of Hugging Face, or one of adapters.
     pub model: PathBuf,
+    /// The folder of the model that adapters belong to; `None`: the one that they name.
+    pub base: Option<PathBuf>,
     /// The step of a run's checkpoint; `None`: the newest.
     pub step: Option<u64>,
     /// The prompts.
@@ -58,6 +61,7 @@ impl Default for SampleOptions {
     fn default() -> Self {
         SampleOptions {
             model: PathBuf::new(),
+            base: None,
             step: None,
             prompts: Vec::new(),
             prompt_file: None,
@@ -80,6 +84,11 @@ impl Default for SampleOptions {
 }
 
 impl SampleOptions {
+    /// The path of the model.
+    pub(crate) fn location(&self) -> Location<'_> {
+        Location { path: &self.model, step: self.step, base: self.base.as_deref() }
+    }
+
     /// Returns whether there are texts to encode.
     pub(super) fn needs_tokenizer(&self) -> bool {
         !self.prompts.is_empty() || self.prompt_file.is_some() || self.prompt_tokens.is_empty()
