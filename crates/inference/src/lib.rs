@@ -25,4 +25,6 @@ mod trained;
 
 pub use evaluate::{Choices, EvaluateOptions, Evaluation, evaluate};
 pub use export::{ExportOptions, export};
-pub use sample::{End, Piece, RankMemory, SampleOptions, Sampled, SampledText, Show, sample, sampler};
+pub use sample::{
+    End, Messages, Piece, RankMemory, SampleOptions, Sampled, SampledText, Show, sample, sampler,
+};

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use tensor::ops::choose::Choice;
 use worker::DeviceChoice;
 
+use super::messages::Messages;
 use crate::trained::Location;
 use run::{Result, RunError};
 
@@ -27,6 +28,14 @@ pub struct SampleOptions {
     /// Whether prompts are messages of a user, which the model's chat template surrounds and whose answers
     /// end as it says.
     pub chat: bool,
+    /// With `chat`, the first message of every conversation without one of its own, by the system.
+    pub system: Option<String>,
+    /// With `chat`, further messages of the user to every conversation, each after an answer.
+    pub turns: Vec<String>,
+    /// With `chat`, files of conversations whose last message is to be answered.
+    pub conversations: Vec<PathBuf>,
+    /// With `chat` and without other messages, those of one conversation, read as it goes on.
+    pub messages: Option<Messages>,
     /// Prompts as tokens, after all texts: those of a model without a tokenizer.
     pub prompt_tokens: Vec<Vec<u32>>,
     /// Number of tokens to add to each, at most.
@@ -66,6 +75,10 @@ impl Default for SampleOptions {
             prompts: Vec::new(),
             prompt_file: None,
             chat: false,
+            system: None,
+            turns: Vec::new(),
+            conversations: Vec::new(),
+            messages: None,
             prompt_tokens: Vec::new(),
             tokens: 320,
             temperature: TEMPERATURE,
@@ -91,7 +104,10 @@ impl SampleOptions {
 
     /// Returns whether there are texts to encode.
     pub(super) fn needs_tokenizer(&self) -> bool {
-        !self.prompts.is_empty() || self.prompt_file.is_some() || self.prompt_tokens.is_empty()
+        !self.conversations.is_empty()
+            || !self.prompts.is_empty()
+            || self.prompt_file.is_some()
+            || self.prompt_tokens.is_empty()
     }
 
     /// The choice of tokens. Errors: a number that makes no sense, by the name of its option.
