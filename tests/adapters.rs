@@ -61,6 +61,10 @@ fn names(file: &Path) -> BTreeSet<String> {
     file.names().into_iter().map(str::to_owned).collect()
 }
 
+fn weights(folder: &Path) -> Vec<u8> {
+    fs::read(folder.join("model.safetensors")).unwrap()
+}
+
 fn assert_near(found: f64, expected: f64, what: &str) {
     assert!((found - expected).abs() <= 1e-5 * expected.abs(), "{what}: {found}, and {expected} is expected");
 }
@@ -86,6 +90,14 @@ fn adapters_are_saved_alone_loaded_and_merged() {
 
         // The folder of adapters says rank, factor and layers; the first loss is that of its weights.
         let adapters = export(&at("run"), at("adapters"), false);
+        assert_near(loss(name, &adapters, false), trained, "a folder of adapters");
+        let again = export(&adapters, at("merged again"), true);
+        assert!(weights(&again) == weights(&merged), "{name}");
+        let again = export(&adapters, at("adapters again"), false);
+        assert!(
+            fs::read(again.join("adapter_model.safetensors")).unwrap()
+                == fs::read(adapters.join("adapter_model.safetensors")).unwrap()
+        );
         let from = format!("lora.from={}", adapters.display());
         let again = train(name, &at("again"), &[&from, "train.steps=1"]);
         assert_near(f64::from(again.summary.losses[0]), trained, "from adapters");
@@ -132,6 +144,53 @@ fn wrong_adapters_are_refused() {
         let text = refused.unwrap_err();
         assert!(text.contains(expected), "{text}");
     }
+}
+
+/// Adapters name the folder of their model, or the command line does.
+#[test]
+fn the_model_of_adapters_is_found_or_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |part: &str| directory.path().join(part);
+    train("llama", &at("run"), &[&LORA[..], &["train.steps=1"]].concat());
+    let adapters = export(&at("run"), at("adapters"), false);
+    let config = fs::read_to_string(adapters.join("adapter_config.json")).unwrap();
+    let evaluate = |named: &str, base: Option<PathBuf>| {
+        let own = folder("llama").display().to_string();
+        fs::write(adapters.join("adapter_config.json"), config.replace(&format!("{own:?}"), named)).unwrap();
+        let options = EvaluateOptions {
+            model: adapters.clone(),
+            base,
+            data: vec![folder("llama").join("tokens.bin").display().to_string()],
+            context: Some(96),
+            device: DeviceChoice::Cpu,
+            ..Default::default()
+        };
+        inference::evaluate(Startup::alone(), &options).map(|found| found.unwrap().loss)
+    };
+    let refused = |named: &str, base: Option<PathBuf>| {
+        let error = evaluate(named, base).unwrap_err();
+        assert_eq!(error.exit_status(), 2, "{error}");
+        error.to_string()
+    };
+    let own = evaluate(&format!("{:?}", folder("llama")), None).unwrap();
+    assert_eq!(evaluate("null", Some(folder("llama"))).unwrap(), own);
+    // A name that is relative to the adapters.
+    std::os::unix::fs::symlink(folder("llama"), at("model")).unwrap();
+    assert_eq!(evaluate("\"../model\"", None).unwrap(), own);
+    let text = refused("\"meta-llama/Llama-3.2-1B\"", None);
+    assert!(
+        text.contains("--base DIR names") && text.contains("`hf download meta-llama/Llama-3.2-1B"),
+        "{text}"
+    );
+    assert!(refused("null", None).contains("it names no model: --base DIR"));
+    assert!(refused("null", Some(at("run"))).contains("it has no config.json"));
+    fs::remove_file(adapters.join("adapter_model.safetensors")).unwrap();
+    fs::write(adapters.join("adapter_model.bin"), "").unwrap();
+    let text = refused("null", Some(folder("llama")));
+    assert!(text.contains("it has adapter_model.bin, which is of Python's pickle: `python -c"), "{text}");
+    let model = EvaluateOptions { model: folder("llama"), base: Some(at("x")), ..Default::default() };
+    let text = inference::evaluate(Startup::alone(), &model).unwrap_err().to_string();
+    assert!(text.contains("is no folder of adapters"), "{text}");
 }
 
 /// PEFT reads our adapters, computes what the merged model computes, and writes adapters that we read.

@@ -4,6 +4,8 @@
 mod common;
 #[path = "command/images.rs"]
 mod images;
+#[path = "command/models.rs"]
+mod models;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

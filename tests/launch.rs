@@ -61,3 +61,25 @@ fn only_the_tests_run_unless_all_is_asked_for() {
     assert!(!printed.contains("== format"), "{printed}");
     assert_eq!(launch_test("exit 0", &["--everything"]).status.code(), Some(2));
 }
+
+/// Arguments before the command go to mpirun, and the command with its own to the program.
+#[test]
+fn every_command_that_runs_on_ranks_is_started_by_mpirun() {
+    let _stand_ins = STAND_INS.lock().unwrap_or_else(PoisonError::into_inner);
+    let directory = tempfile::tempdir().unwrap();
+    let mpirun = directory.path().join("mpirun");
+    script(&mpirun, "printf '%s ' \"$@\"");
+    let started = |arguments: &[&str]| {
+        let mut command = Command::new("launch/mpirun");
+        command.args(arguments).env("MPIRUN", &mpirun).env("PLIMSOLL", "plimsoll").output().unwrap()
+    };
+    for command in ["train", "eval", "sample", "bench"] {
+        let output = started(&["-n", "2", command, "runs/a", "--step", "best"]);
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(printed.trim(), format!("-n 2 plimsoll {command} runs/a --step best"));
+    }
+    let refused = started(&["-n", "2", "export", "runs/a"]);
+    assert_eq!(refused.status.code(), Some(2));
+    let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(message.contains("export runs/a: no command that runs on ranks: train, eval"), "{message}");
+}

@@ -70,11 +70,12 @@ pub(crate) fn run(args: &EvalArgs) -> Result<(), CliError> {
 
 fn options(args: &EvalArgs) -> Result<(EvaluateOptions, Option<Output>), CliError> {
     let device = args.model.device("computes no loss")?;
-    let ModelArgs { model, step, set, ranks, .. } = &args.model;
+    let ModelArgs { model, base, set, ranks, .. } = &args.model;
     let output = args.output.as_deref().map(|path| args.force.output("-o", path, Kind::Measurement));
     let options = EvaluateOptions {
         model: model.clone(),
-        step: *step,
+        base: base.clone(),
+        step: args.model.step()?,
         data: args.data.clone(),
         choices: args.choices.clone(),
         context: args.context,

@@ -6,6 +6,7 @@ use device::DType;
 
 use crate::error::CliError;
 use crate::output::print;
+use crate::step::Step;
 use inference::ExportOptions;
 use telemetry::units::parse_bytes;
 
@@ -16,13 +17,17 @@ use telemetry::units::parse_bytes;
 /// The tokenizer of a run goes with it too, also a built-in one, with its chat template.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ExportArgs {
-    /// A run, a checkpoint, or a folder of Hugging Face.
+    /// A run, a checkpoint, a folder of Hugging Face, or one of adapters in PEFT's format.
     model: PathBuf,
+    /// The folder of the model that adapters belong to [default: the one that their adapter_config.json
+    /// names].
+    #[arg(long, value_name = "DIR")]
+    base: Option<PathBuf>,
     /// The folder to write, which must not exist.
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
-    /// Merge the adapters of a run with [lora] into its model. Without it they are written alone, as PEFT
-    /// loads them.
+    /// Merge adapters, of a run with [lora] or of a folder, into their model. Without it they are written
+    /// alone, as PEFT loads them, with the tokenizer and its chat template.
     #[arg(long)]
     merge: bool,
     /// Type of the written elements: f32 or bf16 [default: that of the folder which the model came from, or
@@ -33,9 +38,9 @@ pub(crate) struct ExportArgs {
     /// [default: 5GB].
     #[arg(long, value_name = "SIZE", value_parser = shard_size)]
     max_shard_size: Option<u64>,
-    /// The step of the run's checkpoint [default: the newest].
+    /// The step of the run's checkpoint, or "best", which checkpoint.keep_best keeps [default: the newest].
     #[arg(long, value_name = "N")]
-    step: Option<u64>,
+    step: Option<Step>,
 }
 
 fn shard_size(text: &str) -> Result<u64, String> {
@@ -48,7 +53,8 @@ pub(crate) fn run(args: &ExportArgs) -> Result<(), CliError> {
     let dtype = args.dtype.as_deref().map(|name| if name == "bf16" { DType::Bf16 } else { DType::F32 });
     inference::export(&ExportOptions {
         model: args.model.clone(),
-        step: args.step,
+        base: args.base.clone(),
+        step: args.step.map(|step| step.number(&args.model)).transpose()?,
         output: args.output.clone(),
         merge: args.merge,
         dtype,

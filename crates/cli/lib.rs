@@ -85,6 +85,7 @@ mod replay;
 mod report;
 mod runs;
 mod sample;
+mod step;
 mod tokenize;
 mod train;
 mod watch;

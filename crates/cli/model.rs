@@ -7,15 +7,20 @@ use telemetry::log::Log;
 use worker::DeviceChoice;
 
 use crate::error::CliError;
+use crate::step::Step;
 
 /// A model, and the ranks and devices to compute on.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ModelArgs {
-    /// A run, a checkpoint, or a folder of Hugging Face.
+    /// A run, a checkpoint, a folder of Hugging Face, or one of adapters in PEFT's format.
     pub(crate) model: PathBuf,
-    /// The step of the run's checkpoint [default: the newest].
+    /// The step of the run's checkpoint, or "best", which checkpoint.keep_best keeps [default: the newest].
     #[arg(long, value_name = "N")]
-    pub(crate) step: Option<u64>,
+    step: Option<Step>,
+    /// The folder of the model that adapters belong to [default: the one that their adapter_config.json
+    /// names].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) base: Option<PathBuf>,
     /// Override a key of the model's configuration, as in --set parallel.pipeline=2; may be repeated.
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     pub(crate) set: Vec<String>,
@@ -34,6 +39,11 @@ pub(crate) fn skips_invalid(is_set: bool) -> Vec<String> {
 }
 
 impl ModelArgs {
+    /// Returns the step of the run's checkpoint that is asked for. Errors: there is no best one.
+    pub(crate) fn step(&self) -> Result<Option<u64>, CliError> {
+        self.step.map(|step| step.number(&self.model)).transpose()
+    }
+
     /// Returns the device, and begins to log. Errors: an unknown device; Meta, for the reason `of_meta`.
     pub(crate) fn device(&self, of_meta: &str) -> Result<DeviceChoice, CliError> {
         let device = DeviceChoice::from_name(&self.device)?;

@@ -1,11 +1,11 @@
 //! `plimsoll sample`.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, IsTerminal};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::error::CliError;
-use inference::{Piece, SampleOptions, Sampled, Show};
+use inference::{Messages, Piece, SampleOptions, Sampled, Show};
 use run::{RunError, Startup};
 use telemetry::units::grouped;
 
@@ -22,7 +22,8 @@ use system::terminal;
 #[command(after_help = "Examples:\n  plimsoll sample runs/first --prompt \"pub fn \"\n  \
     plimsoll sample runs/first --prompt A --prompt B --seed 1 --seed 1 --top-p 0.9\n  \
     plimsoll sample llama/ --prompts questions.txt --greedy --stop $'\\n' --json\n  \
-    plimsoll sample runs/chat --chat --prompt \"How are you?\"\n  \
+    plimsoll sample runs/chat --chat --system \"Be brief.\"\n  \
+    plimsoll sample runs/chat --chat --prompt \"How are you?\" --turn \"Why?\"\n  \
     plimsoll sample llama/ --tokens 4096 --plan\n  \
     plimsoll sample llama/ --prompts many.txt --set parallel.data=2 --set parallel.pipeline=2")]
 pub(crate) struct SampleArgs {
@@ -31,10 +32,21 @@ pub(crate) struct SampleArgs {
     /// Text to continue; may be repeated [default: a line feed].
     #[arg(long, value_name = "TEXT")]
     prompt: Vec<String>,
-    /// Take prompts as messages of a user: the model's chat template surrounds them, and its end of an answer
-    /// ends a text.
+    /// Take prompts as messages of a user, each of its own conversation: the model's chat template surrounds
+    /// them, and its end of an answer ends a text. Without a prompt, talks with you: each line of standard
+    /// input is a message, and earlier messages and answers are part of the next prompt.
     #[arg(long)]
     chat: bool,
+    /// Message of the system at the start of every conversation.
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    system: Option<String>,
+    /// Further message of the user to every conversation, after an answer; may be repeated.
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    turn: Vec<String>,
+    /// File of conversations in JSON, as data.kind = "chat" takes, whose last message is answered; answers
+    /// after it are left out.
+    #[arg(long, value_name = "FILE", requires = "chat")]
+    conversations: Option<PathBuf>,
     /// File with a prompt on each line.
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
@@ -94,8 +106,13 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), CliError> {
     let mut startup = Startup::begin()?;
     let prepared = options(args);
     let options = startup.agree(prepared)?;
-    let chat = args.chat;
-    let show: Show = if args.json { Arc::new(|_| Ok(())) } else { Arc::new(move |piece| show(piece, chat)) };
+    // What the user has typed is on the screen.
+    let is_typed = options.messages.is_some() && std::io::stdin().is_terminal();
+    let format = Format { is_answer: args.chat, is_typed };
+    let show: Show = match args.json {
+        true => Arc::new(|_| Ok(())),
+        false => Arc::new(move |piece| show(piece, format)),
+    };
     let unread = |error: &std::io::Error| error.kind() == ErrorKind::BrokenPipe;
     let sampled = match inference::sample(startup, &options, show) {
         Err(RunError::File { source, .. }) if unread(&source) => return Ok(()),
@@ -128,28 +145,68 @@ fn memory(sampled: &Sampled) -> String {
     }
 }
 
-/// Prints a piece. Several texts have a heading each, and an answer has a line of its own.
-fn show(piece: Piece<'_>, is_answer: bool) -> std::io::Result<()> {
-    let end = if is_answer { "\n" } else { "" };
+/// The form in which texts are printed.
+#[derive(Clone, Copy)]
+struct Format {
+    /// Whether texts are answers, which have lines of their own.
+    is_answer: bool,
+    /// Whether prompts are on the screen already.
+    is_typed: bool,
+}
+
+/// Prints a piece. Several texts have a heading each.
+fn show(piece: Piece<'_>, format: Format) -> std::io::Result<()> {
+    let end = if format.is_answer { "\n" } else { "" };
     match piece {
+        Piece::Begin { of: 1, .. } if format.is_typed => Ok(()),
         Piece::Begin { of: 1, prompt, .. } => terminal::print(&format!("{prompt}{end}")),
-        Piece::Begin { number, of, seed, prompt } => {
-            terminal::print(&format!("── {} of {of}, seed {seed} ──\n{prompt}{end}", number + 1))
+        Piece::Begin { number, of, seed, turn, prompt } => {
+            let turn = if turn == 0 { String::new() } else { format!("turn {}, ", turn + 1) };
+            let number = number + 1;
+            terminal::print(&format!("── {number} of {of}, {turn}seed {seed} ──\n{prompt}{end}"))
         }
         Piece::More(text) => terminal::print(text),
         Piece::End(_) => terminal::print("\n"),
     }
 }
 
+/// Returns the lines of standard input as messages, each after a sign in a terminal if `shows`; empty lines
+/// are skipped.
+fn typed(shows: bool) -> Messages {
+    Messages::new(move || {
+        let is_terminal = shows && std::io::stdin().is_terminal();
+        loop {
+            if is_terminal {
+                terminal::print("> ")?;
+            }
+            let mut line = String::new();
+            if std::io::stdin().read_line(&mut line)? == 0 {
+                return Ok(None);
+            }
+            let message = line.trim();
+            if !message.is_empty() {
+                return Ok(Some(message.to_owned()));
+            }
+        }
+    })
+}
+
 fn options(args: &SampleArgs) -> Result<SampleOptions, CliError> {
     let device = args.model.device("computes no text; --plan plans memory")?;
-    let ModelArgs { model, step, set, ranks, .. } = &args.model;
+    let has_prompt = !args.prompt.is_empty() || args.prompts.is_some() || !args.prompt_tokens.is_empty();
+    let talks = args.chat && !has_prompt && args.conversations.is_none() && args.turn.is_empty();
+    let ModelArgs { model, base, set, ranks, .. } = &args.model;
     Ok(SampleOptions {
         model: model.clone(),
-        step: *step,
+        base: base.clone(),
+        step: args.model.step()?,
         prompts: args.prompt.clone(),
         prompt_file: args.prompts.clone(),
         chat: args.chat,
+        system: args.system.clone(),
+        turns: args.turn.clone(),
+        conversations: args.conversations.iter().cloned().collect(),
+        messages: talks.then(|| typed(!args.json)),
         prompt_tokens: args.prompt_tokens.iter().map(|tokens| tokens.0.clone()).collect(),
         tokens: args.tokens,
         temperature: if args.greedy { 0.0 } else { args.temperature },

@@ -21,7 +21,7 @@ pub(crate) struct TokenizeArgs {
     /// Files and globs of text, JSON lines or Parquet.
     #[arg(value_name = "FILE", required = true)]
     files: Vec<String>,
-    /// bytes, gpt2, or a tokenizer.json.
+    /// bytes, gpt2, or a tokenizer.json or its folder.
     #[arg(long)]
     tokenizer: String,
     /// Directory to make.

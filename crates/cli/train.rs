@@ -10,6 +10,7 @@ use worker::DeviceChoice;
 
 use crate::model::skips_invalid;
 use crate::output::print;
+use crate::step::Step;
 
 /// Train a model
 ///
@@ -47,10 +48,10 @@ pub(crate) struct TrainArgs {
     /// Without CONFIG, that run's configuration is used.
     #[arg(long, value_name = "CHECKPOINT")]
     from: Option<PathBuf>,
-    /// Take the checkpoint of step N instead of the newest: of --from, or else of --resume, which then moves
-    /// later checkpoints aside.
+    /// Take the checkpoint of step N, or the "best", instead of the newest: of --from, or else of --resume,
+    /// which then moves later checkpoints aside.
     #[arg(long, value_name = "N")]
-    step: Option<u64>,
+    step: Option<Step>,
     /// Start without planning, and so without checking that the run fits.
     #[arg(long)]
     no_plan: bool,
@@ -73,6 +74,8 @@ fn prepare(args: &TrainArgs, startup: &Startup) -> Result<(RunConfig, RunOptions
         let text = "--step: it picks a checkpoint for --resume or --from, and neither is there";
         return Err(CliError::Refused(text.to_owned()));
     }
+    let of = args.from.as_deref().or(args.run_dir.as_deref()).unwrap_or(Path::new("."));
+    let step = args.step.map(|step| step.number(of)).transpose()?;
     let config = configuration(args)?;
     let log = Log::new();
     log.install()?;
@@ -83,7 +86,7 @@ fn prepare(args: &TrainArgs, startup: &Startup) -> Result<(RunConfig, RunOptions
         run_dir: args.run_dir.clone(),
         resume: args.resume,
         from: args.from.clone(),
-        step: args.step,
+        step,
         name: name.map_or_else(|| "quickstart".to_owned(), |stem| stem.into_owned()),
         interrupt: startup.interrupt()?,
         log: Some(log),

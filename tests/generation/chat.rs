@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use inference::{End, EvaluateOptions, ExportOptions, SampleOptions};
+use data::Tokenizer;
+use inference::{End, EvaluateOptions, ExportOptions, Messages, SampleOptions};
 use run::Startup;
 use worker::DeviceChoice;
 
@@ -60,6 +61,7 @@ fn conversations_and_adapters_are_learnt() {
     assert!(all.tokens > 10 * held_out.tokens && all.loss < 0.5, "{all}");
     let messages = ["shout keel", "shout wind sail"];
     assert_eq!(answers(&at("chat"), &messages, &[]), ["KEEL", "WIND SAIL"]);
+    conversations_go_on(&at("chat"), directory.path());
     export("chat", "model", false);
     assert_eq!(answers(&at("model"), &messages, &[]), ["KEEL", "WIND SAIL"]);
 
@@ -70,6 +72,75 @@ fn conversations_and_adapters_are_learnt() {
     for grid in &GRIDS[..4] {
         assert_eq!(answers(&at("twice"), &messages, grid), ["KEEL KEEL", "WIND WIND"], "{grid:?}");
     }
+    // Adapters go with the tokenizer and the chat template of their run.
+    export("twice", "adapters", false);
+    for name in ["tokenizer.json", "chat_template.jinja"] {
+        let [own, original] =
+            ["adapters", "model"].map(|folder| std::fs::read(at(folder).join(name)).unwrap());
+        assert!(own == original, "{name}");
+    }
+    assert!(!at("adapters").join("generation_config.json").exists());
+    assert_eq!(answers(&at("adapters"), &messages, &[]), ["KEEL KEEL", "WIND WIND"]);
     export("twice", "merged", true);
     assert_eq!(answers(&at("merged"), &messages, &[]), ["KEEL KEEL", "WIND WIND"]);
+}
+
+/// Turns follow answers, and their prompts have what came before as far as it fits; on every grid, and
+/// however the messages are named.
+fn conversations_go_on(model: &Path, directory: &Path) {
+    let options = |grid: &[&str]| SampleOptions {
+        model: model.to_owned(),
+        chat: true,
+        system: Some("S".to_owned()),
+        tokens: 8,
+        temperature: 0.7,
+        seeds: vec![3],
+        sets: sets(grid),
+        ..SampleOptions::default()
+    };
+    let turns = vec!["shout sail".to_owned(), "shout bow".to_owned()];
+    let prompts = vec!["shout keel".to_owned(), "shout wind".to_owned()];
+    let with = |grid: &[&str]| {
+        let sampled =
+            sample(SampleOptions { prompts: prompts.clone(), turns: turns.clone(), ..options(grid) });
+        assert!(sampled.memory.iter().all(|rank| Some(rank.planned) == rank.used));
+        sampled.texts
+    };
+    let texts = with(&[]);
+    let order: Vec<_> = texts.iter().map(|text| (text.seed, text.turn)).collect();
+    assert_eq!(order, [(3, 0), (3, 1), (3, 2), (4, 0), (4, 1), (4, 2)]);
+    for (conversation, first) in texts.chunks(3).zip(&prompts) {
+        let prompt = |turn: usize| Tokenizer::Bytes.decode(&conversation[turn].prompt_tokens);
+        let begin = format!("<system>S</><user>{first}</><assistant>");
+        assert_eq!(prompt(0), begin);
+        let answer = &conversation[0].text;
+        assert_eq!(prompt(1), format!("{begin}{answer}</><user>shout sail</><assistant>"));
+        // The first exchange no longer fits.
+        let answer = &conversation[1].text;
+        assert_eq!(
+            prompt(2),
+            format!("<system>S</><user>shout sail</><assistant>{answer}</><user>shout bow</><assistant>")
+        );
+    }
+    for grid in &GRIDS[1..4] {
+        assert_eq!(with(grid), texts, "{grid:?}");
+    }
+    // Messages that are read as the conversation goes on, and conversations of a file.
+    let mut lines = [prompts[0].clone()].into_iter().chain(turns.clone());
+    let messages = Some(Messages::new(move || Ok(lines.next())));
+    let read = sample(SampleOptions { messages, ..options(&["parallel.data=2", "parallel.pipeline=2"]) });
+    assert_eq!(read.texts, texts[..3]);
+    let file = directory.join("share_gpt.json");
+    let of = |prompt: &str| {
+        format!(
+            "{{\"conversations\": [{{\"from\": \"human\", \"value\": {prompt:?}}}, \
+             {{\"from\": \"gpt\", \"value\": \"left out\"}}]}}"
+        )
+    };
+    std::fs::write(&file, format!("[{},\n{}]", of(&prompts[0]), of(&prompts[1]))).unwrap();
+    let of_file = SampleOptions { conversations: vec![file], turns, ..options(&[]) };
+    assert_eq!(sample(of_file).texts, texts);
+    let none = SampleOptions { messages: Some(Messages::new(|| Ok(None))), ..options(&[]) };
+    let refused = inference::sample(Startup::alone(), &none, std::sync::Arc::new(|_| Ok(()))).unwrap_err();
+    assert!(refused.to_string().contains("--chat: it needs a message") && refused.exit_status() == 2);
 }

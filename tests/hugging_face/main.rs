@@ -3,6 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod resized;
 mod resnet;
 mod transformers;
 

@@ -13,7 +13,7 @@ use crate::common::root;
 use crate::common::runs::{config, train_in};
 
 /// Loads a folder strictly, and prints the loss of the recorded tokens.
-const LOAD: &str = r#"
+pub(crate) const LOAD: &str = r#"
 import json, sys
 import numpy, torch, transformers
 folder, recorded = sys.argv[1:]

@@ -47,6 +47,10 @@ pub fn describe_device(target: &PlanTarget) -> Result<PlanDevice> {
             let text = format!("--describe: {} is already a description", path.display());
             Err(BenchError::Refused(text))
         }
+        PlanTarget::Named(name) => {
+            let text = format!("--describe: launch/devices/{name}.toml is already a description");
+            Err(BenchError::Refused(text))
+        }
         PlanTarget::AtHand(DeviceChoice::Cpu | DeviceChoice::Meta) => Ok(PlanDevice::host()),
         PlanTarget::AtHand(choice) => match (cuda::availability(), choice) {
             (Err(_), DeviceChoice::Auto) => Ok(PlanDevice::host()),

@@ -44,6 +44,7 @@ pub fn take_profile(config: &RunConfig, target: &PlanTarget) -> Result<Profile> 
         PlanTarget::AtHand(DeviceChoice::Meta) => Err("meta".to_owned()),
         PlanTarget::AtHand(choice) => Ok(*choice),
         PlanTarget::File(path) => Err(path.display().to_string()),
+        PlanTarget::Named(name) => Err((*name).to_owned()),
     };
     let elsewhere =
         |name| format!("--profile --device {name}: nothing is computed there, so no times can be measured");

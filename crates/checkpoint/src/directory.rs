@@ -50,10 +50,7 @@ impl Directory {
     pub(crate) fn list(&self) -> Result<Vec<(u64, PathBuf)>> {
         let mut found = Vec::new();
         for (name, path) in self.entries()? {
-            let digits = name.strip_prefix("step-").filter(|d| d.bytes().all(|b| b.is_ascii_digit()));
-            if let Some(step) = digits.and_then(|digits| digits.parse::<u64>().ok()) {
-                found.push((step, path));
-            }
+            found.extend(step_of(&name).map(|step| (step, path)));
         }
         found.sort();
         Ok(found)
@@ -202,6 +199,24 @@ pub fn find(path: &Path, step: Option<u64>) -> std::result::Result<Checkpoint, C
         Some((_, path)) => Checkpoint::open(path),
         None => Err(missing(all.into_iter().map(|(there, _)| there).collect())),
     }
+}
+
+/// Returns the step of a run's checkpoint with the lowest validation loss. `path` is the run or one of its
+/// checkpoints.
+///
+/// # Errors
+/// The run keeps no such checkpoint.
+pub fn best(path: &Path) -> std::result::Result<u64, CheckpointError> {
+    let run = run_of(path);
+    let target = fs::read_link(run.join(CHECKPOINTS).join(BEST)).ok();
+    let name = target.as_deref().and_then(Path::file_name).and_then(OsStr::to_str);
+    name.and_then(step_of).ok_or(CheckpointError::NoBest { path: run })
+}
+
+/// Returns the step in the name of a checkpoint.
+fn step_of(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix("step-").filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+    digits?.parse().ok()
 }
 
 /// Returns the run directory to which a path of [`find`] belongs.

@@ -37,6 +37,15 @@ pub enum CheckpointError {
         /// The steps of the existing checkpoints.
         there: Vec<u64>,
     },
+    /// A run has no checkpoint with the lowest validation loss.
+    #[error(
+        "{}: it keeps no best checkpoint: train with checkpoint.keep_best = true and train.validate_every",
+        path.display()
+    )]
+    NoBest {
+        /// The run.
+        path: PathBuf,
+    },
     /// The checkpoint belongs to a run whose settings give other weights.
     #[error("{}: {what}", path.display())]
     OtherRun {

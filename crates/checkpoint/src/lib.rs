@@ -32,7 +32,7 @@ mod writer;
 
 pub use contents::Contents;
 pub use corpus_mark::CorpusMark;
-pub use directory::{Directory, find, list, newest, run_of};
+pub use directory::{Directory, best, find, list, newest, run_of};
 pub use error::CheckpointError;
 pub use manifest::LossScale;
 pub use reader::{Checkpoint, Target};

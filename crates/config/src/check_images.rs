@@ -40,6 +40,16 @@ pub(crate) fn check_images(raw: &RawValues, config: &RunConfig) -> Result<(), Er
 
 /// Checks the steps at which the learning rate changes.
 pub(crate) fn check_schedule(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
+    if config.train.epochs > 0.0 && config.data.kind == DataKind::Synthetic {
+        let reason =
+            "train.epochs needs data that ends, and data.kind = \"synthetic\" does not: use train.steps";
+        return Err(raw.conflict(&[Train::epochs, Data::kind], reason.to_owned()));
+    }
+    let (decay, steps) = (config.optim.decay_steps, config.train.steps);
+    if config.optim.schedule == ScheduleName::Wsd && decay > steps && config.train.epochs == 0.0 {
+        let reason = format!("optim.decay_steps = {decay} is more than train.steps = {steps}");
+        return Err(raw.conflict(&[Optim::decay_steps, Train::steps], reason));
+    }
     let Optim { schedule, milestones, .. } = &config.optim;
     if *schedule != ScheduleName::Step || milestones.is_sorted_by(|one, next| one < next) {
         return Ok(());

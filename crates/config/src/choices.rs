@@ -59,6 +59,12 @@ names! {
     ScheduleName {
         /// Half a cosine.
         Cosine = "cosine",
+        /// A line.
+        Linear = "linear",
+        /// None.
+        Constant = "constant",
+        /// None until the last steps, and a line in them: warm-up, stable, decay.
+        Wsd = "wsd",
         /// A factor at some steps.
         Step = "step",
     }

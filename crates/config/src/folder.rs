@@ -5,6 +5,7 @@ use std::path::Path;
 use keys::{Error, Implied, RawValues};
 use nn::{AdapterConfig, Families, Family, FolderConfig};
 
+use crate::hub::how_to_download;
 use crate::sections::{LoraSection, ModelSection};
 
 /// The name of the configuration file in a folder.
@@ -21,11 +22,11 @@ pub(crate) fn implied(raw: &RawValues, families: &Families) -> Result<Vec<Implie
     if from.is_empty() || is_complete(raw, families)? {
         return Ok(Vec::new());
     }
-    let path = raw.directory().join(from).join(CONFIG);
+    let path = raw.directory_of(ModelSection::from).join(&from).join(CONFIG);
     let refused = |reason: String| {
         raw.conflict(&[ModelSection::from], format!("{}: {}: {reason}", ModelSection::from, path.display()))
     };
-    let config = read(&path).map_err(refused)?;
+    let config = read(&path).map_err(|reason| refused(with_hub(reason, &path, &from)))?;
     let (family, translation) = family(&config, families).map_err(refused)?;
     if raw.is_set(ModelSection::kind) && raw.text(ModelSection::kind)? != family.name() {
         let kind = raw.text(ModelSection::kind)?;
@@ -39,6 +40,17 @@ pub(crate) fn implied(raw: &RawValues, families: &Families) -> Result<Vec<Implie
     Ok(std::iter::once(kind).chain(values).map(implied).collect())
 }
 
+/// Returns the tokens in a sequence that the model in `folder` was made for, if its config.json tells.
+pub(crate) fn context_of(folder: &Path, families: &Families) -> Option<u64> {
+    let config = read(&folder.join(CONFIG)).ok()?;
+    let (_, translation) = family(&config, families).ok()?;
+    let keys = (translation.keys)(&config).ok()?;
+    keys.into_iter().find_map(|(key, value)| match value {
+        keys::Value::Integer(count) if key == "model.context" => u64::try_from(count).ok(),
+        _ => None,
+    })
+}
+
 /// Returns the keys of `[lora]` that the folder of `lora.from` implies.
 pub(crate) fn adapters_implied(raw: &RawValues) -> Result<Vec<Implied>, Error> {
     let from = raw.text(LoraSection::from)?;
@@ -46,16 +58,26 @@ pub(crate) fn adapters_implied(raw: &RawValues) -> Result<Vec<Implied>, Error> {
     if from.is_empty() || keys.iter().all(|key| raw.is_set(key)) {
         return Ok(Vec::new());
     }
-    let path = raw.directory().join(from).join(ADAPTER_CONFIG);
+    let path = raw.directory_of(LoraSection::from).join(&from).join(ADAPTER_CONFIG);
     let refused = |reason: String| {
         raw.conflict(&[LoraSection::from], format!("{}: {}: {reason}", LoraSection::from, path.display()))
     };
-    let text = system::input::read_text(&path, MOST_CONFIG).map_err(|error| refused(error.to_string()))?;
-    let AdapterConfig { r, alpha, dropout, targets } = AdapterConfig::parse(&text).map_err(refused)?;
+    let text = system::input::read_text(&path, MOST_CONFIG)
+        .map_err(|error| refused(with_hub(error.to_string(), &path, &from)))?;
+    let AdapterConfig { r, alpha, dropout, targets, .. } = AdapterConfig::parse(&text).map_err(refused)?;
     let values: [keys::Value; 4] = [r.into(), alpha.into(), dropout.into(), targets.as_slice().into()];
     let file = path.to_string_lossy().into_owned();
     let implied = |(path, value): (&str, _)| Implied { path: path.to_owned(), value, file: file.clone() };
     Ok(keys.into_iter().zip(values).map(implied).collect())
+}
+
+/// Returns `reason`, for which the file at `path` cannot be read, with how to download the folder called
+/// `name` if it may be one on Hugging Face's hub.
+fn with_hub(reason: String, path: &Path, name: &str) -> String {
+    match how_to_download(name).filter(|_| !path.exists()) {
+        Some(advice) => format!("{reason}; {advice}"),
+        None => reason,
+    }
 }
 
 fn is_complete(raw: &RawValues, families: &Families) -> Result<bool, Error> {

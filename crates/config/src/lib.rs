@@ -37,6 +37,7 @@ mod check_images;
 mod choices;
 mod folder;
 mod foreign;
+mod hub;
 mod identity;
 mod lanes;
 mod load;
@@ -46,11 +47,13 @@ mod paths;
 mod run_config;
 mod sections;
 mod table;
+mod tokenizer;
 
 pub use choices::{
     DataKind, MatmulPrecision, OnOutOfMemory, OptimKind, Overlap, PartitionPolicy, RecomputePolicy,
     ScheduleName, StateType, WeightType,
 };
+pub use hub::how_to_download;
 pub use identity::{Change, differences};
 pub use keys::{Error as ConfigError, Origin, Origins};
 pub use mixture::MixtureSource;

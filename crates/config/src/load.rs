@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use data::Tokenizer;
 use keys::{Error, RawValues, Section};
 use nn::{Families, Tuning};
 
 use crate::check;
+use crate::choices::DataKind;
 use crate::folder;
 use crate::model::ModelConfig;
 use crate::run_config::RunConfig;
@@ -15,6 +15,7 @@ use crate::sections::{
     Checkpoint, Data, LoraSection, Memory, Optim, Parallel, Precision, Scaler, Telemetry, Train,
 };
 use crate::table::table;
+use crate::tokenizer;
 
 /// The most bytes of a configuration file.
 const MOST_BYTES: u64 = 4 << 20;
@@ -35,8 +36,8 @@ impl RunConfig {
         Self::parse(&text, &path.to_string_lossy(), directory, overrides)
     }
 
-    /// Reads the text of a file called `name` in messages, in the absolute `directory`, to which the data's
-    /// paths are relative.
+    /// Reads the text of a file called `name` in messages, in the absolute `directory`, to which its paths
+    /// are relative. Those of `overrides` are relative to the current directory.
     ///
     /// # Errors
     /// The first error, in one sentence.
@@ -58,9 +59,11 @@ impl RunConfig {
         let imply =
             |raw: &RawValues| Ok([folder::implied(raw, families)?, folder::adapters_implied(raw)?].concat());
         let raw = RawValues::parse_implied(&table(families), text, name, directory, overrides, imply)?;
-        let data = Data::read(&raw)?;
-        let tokenizer = Tokenizer::from_name(&data.tokenizer)
-            .map_err(|error| raw.conflict(&[Data::tokenizer], format!("{}: {error}", Data::tokenizer)))?;
+        let mut data = Data::read(&raw)?;
+        if data.kind == DataKind::Tokens && !raw.is_set(Data::tokenizer) {
+            data.tokenizer = tokenizer::of_shards(&data).unwrap_or(data.tokenizer);
+        }
+        let tokenizer = tokenizer::open(&data.tokenizer, &raw)?;
         let train = Train::read(&raw)?;
         let tuning = Tuning::new(&train.freeze)
             .map_err(|reason| raw.conflict(&[Train::freeze], format!("{}: {reason}", Train::freeze)))?;

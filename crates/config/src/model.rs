@@ -35,8 +35,13 @@ impl ModelConfig {
             let reason = format!("{} = \"{kind}\" is not a model family", ModelSection::kind);
             return Err(raw.conflict(&[ModelSection::kind], reason));
         };
+        if section.resize_vocabulary && section.from.is_none() {
+            let reason = "model.resize_vocabulary = true needs the folder: model.from = \"DIR\"".to_owned();
+            return Err(raw.conflict(&[ModelSection::resize_vocabulary], reason));
+        }
         let vocabulary = tokens.next_multiple_of(VOCABULARY_MULTIPLE);
-        Ok(Self { section, families, family, spec: family.read(raw, vocabulary)? })
+        let needed = if section.resize_vocabulary { tokens } else { 0 };
+        Ok(Self { section, families, family, spec: family.read(raw, vocabulary, needed)? })
     }
 
     /// Returns the name of the family.
@@ -55,6 +60,12 @@ impl ModelConfig {
     #[must_use]
     pub fn folder(&self) -> Option<&Path> {
         self.section.from.as_deref()
+    }
+
+    /// Returns whether the folder of the initial weights may have fewer tokens than the model.
+    #[must_use]
+    pub fn resizes_vocabulary(&self) -> bool {
+        self.section.resize_vocabulary
     }
 
     /// The keys that every family has.

@@ -5,6 +5,9 @@ use std::path::{Component, Path, PathBuf};
 use data::Tokenizer;
 use keys::{Error, RawValues, Reading, Takes, Value};
 
+/// The name of a tokenizer's file in a folder.
+const TOKENIZER: &str = "tokenizer.json";
+
 pub(crate) fn read(value: &Value, _: &Takes) -> Reading<PathBuf> {
     match value {
         Value::Text(text) => Reading::Good(PathBuf::from(text)),
@@ -17,19 +20,6 @@ pub(crate) fn value(path: &PathBuf) -> Value {
     path.to_string_lossy().into_owned().into()
 }
 
-/// Returns the absolute directory of the data; empty for synthetic data.
-pub(crate) fn base(written: PathBuf, raw: &RawValues, key: &str, is_files: bool) -> Result<PathBuf, Error> {
-    if !is_files {
-        return Ok(PathBuf::new());
-    }
-    let base = match raw.is_set(key) {
-        true => normal(&raw.directory().join(written)),
-        false => raw.directory().to_path_buf(),
-    };
-    in_utf8(raw, key, "directory of the data", &base)?;
-    Ok(base)
-}
-
 /// Returns the absolute path of the file or folder at `key`, if one is named; errors call it `what`.
 pub(crate) fn file(
     written: Option<PathBuf>,
@@ -38,25 +28,25 @@ pub(crate) fn file(
     what: &str,
 ) -> Result<Option<PathBuf>, Error> {
     let Some(written) = written else { return Ok(None) };
-    let path = normal(&raw.directory().join(written));
-    in_utf8(raw, key, what, &path)?;
-    Ok(Some(path))
+    in_utf8(raw, key, what, normal(&raw.directory_of(key).join(written))).map(Some)
 }
 
-/// Returns the name of a tokenizer, or the absolute path of its file.
+/// Returns the name of a tokenizer, or the absolute path of its file: of a folder, the file in it.
 pub(crate) fn tokenizer(written: String, raw: &RawValues, key: &str) -> Result<String, Error> {
     if Tokenizer::NAMES.contains(&written.as_str()) {
         return Ok(written);
     }
-    let path = normal(&raw.directory().join(written));
-    in_utf8(raw, key, "tokenizer", &path)?;
-    Ok(path.to_string_lossy().into_owned())
+    let mut path = normal(&raw.directory_of(key).join(written));
+    if path.is_dir() {
+        path.push(TOKENIZER);
+    }
+    Ok(in_utf8(raw, key, "tokenizer", path)?.to_string_lossy().into_owned())
 }
 
-/// Refuses a path that cannot be written in a configuration.
-fn in_utf8(raw: &RawValues, key: &str, what: &str, path: &Path) -> Result<(), Error> {
+/// Returns `path`. Errors: it cannot be written in a configuration.
+pub(crate) fn in_utf8(raw: &RawValues, key: &str, what: &str, path: PathBuf) -> Result<PathBuf, Error> {
     match path.to_str() {
-        Some(_) => Ok(()),
+        Some(_) => Ok(path),
         None => {
             let reason = format!("the {what}, {}, has a name that is not UTF-8", path.display());
             Err(raw.conflict(&[key], reason))
@@ -65,7 +55,7 @@ fn in_utf8(raw: &RawValues, key: &str, what: &str, path: &Path) -> Result<(), Er
 }
 
 /// Returns the path without `.` and `..`, resolved by name only, without following links.
-fn normal(path: &Path) -> PathBuf {
+pub(crate) fn normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for part in path.components() {
         match part {

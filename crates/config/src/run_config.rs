@@ -11,6 +11,7 @@ use parallel::data::Assignment;
 use parallel::pipeline::{ScheduleKind, Shape};
 use sha2::{Digest, Sha256};
 
+use crate::folder::context_of;
 use crate::mixture;
 use crate::model::ModelConfig;
 use crate::sections::{
@@ -101,6 +102,36 @@ impl RunConfig {
     #[must_use]
     pub fn separator(&self) -> Option<u32> {
         self.data.separator.or_else(|| self.tokenizer.separator())
+    }
+
+    /// Returns the configuration with the number of steps that `train.epochs` decides if an epoch has so many
+    /// sequences or images, and with the defaults that follow from it.
+    #[must_use]
+    pub fn with_epoch_of(mut self, sequences: u64) -> Self {
+        let Some(steps) = self.train.steps_of_epochs(sequences) else { return self };
+        self.train.steps = steps;
+        if !self.origins.is_set(Optim::step_size) {
+            self.optim.step_size = Optim::default_step_size(steps);
+        }
+        if !self.origins.is_set(Optim::decay_steps) {
+            self.optim.decay_steps = Optim::default_decay_steps(steps);
+        }
+        self
+    }
+
+    /// Returns a sentence if sequences are longer than those that the model of `model.from` was made for.
+    #[must_use]
+    pub fn context_advice(&self) -> Option<String> {
+        let folder = self.model.folder()?;
+        let (made_for, context) = (context_of(folder, self.model.families())?, self.model.examples().units());
+        (context as u64 > made_for).then(|| {
+            format!(
+                "model.context = {context} is above the {made_for} positions that the model in {} was made \
+                 for (max_position_embeddings): it has not learnt greater distances, and \
+                 model.rope_scaling may help",
+                folder.display()
+            )
+        })
     }
 
     /// The schedule of a run; on one rank each micro-batch ends before the next begins, which is 1F1B there.

@@ -10,6 +10,7 @@ use crate::sections::{
 
 /// All keys, section by section.
 pub(crate) fn table(families: &'static Families) -> Table {
+    let of_tokens = Only { key: ModelSection::kind, is: families.names_of_tokens() };
     // `model.kind` takes the names of the families.
     let mut keys: Vec<Key> = of::<ModelSection>()
         .map(|key| match key.path {
@@ -19,6 +20,7 @@ pub(crate) fn table(families: &'static Families) -> Table {
                 decides_times: true,
                 ..key
             },
+            ModelSection::resize_vocabulary => Key { only: Some(of_tokens), ..key },
             _ => key,
         })
         .collect();
@@ -26,7 +28,6 @@ pub(crate) fn table(families: &'static Families) -> Table {
         let only = Some(Only { key: ModelSection::kind, is: std::slice::from_ref(name) });
         keys.extend(family.keys().into_iter().map(|key| Key { only, decides_times: true, ..key.clone() }));
     }
-    let of_tokens = Only { key: ModelSection::kind, is: families.names_of_tokens() };
     keys.extend(of::<Data>().map(|key| match key.path {
         Data::tokenizer => Key { only: Some(of_tokens), ..key },
         _ => key,

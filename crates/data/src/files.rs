@@ -62,6 +62,16 @@ pub(crate) fn matching(base: &Path, pattern: &str) -> Result<Vec<PathBuf>, Error
     Ok(files)
 }
 
+/// Returns a pattern for the files of `pattern`, which is relative to `base`, that is relative to nothing.
+#[must_use]
+pub fn absolute(base: &Path, pattern: &str) -> String {
+    let literal = base.join(pattern);
+    let is_glob = pattern.contains(['*', '?', '[']) && fs::symlink_metadata(&literal).is_err();
+    let escaped = || Path::new(&Pattern::escape(&base.to_string_lossy())).join(pattern);
+    let path = if is_glob && Path::new(pattern).is_relative() { escaped() } else { literal };
+    path.to_string_lossy().into_owned()
+}
+
 /// Returns all files, sorted by path, each once: of two names of one file, the first is kept.
 pub(crate) fn sorted_once(mut files: Vec<PathBuf>) -> Vec<PathBuf> {
     files.sort_unstable();

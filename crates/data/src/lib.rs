@@ -75,13 +75,13 @@ mod tokenizer;
 
 pub use batch::{ArrayShape, BatchShape, HostArray, HostData, HostType, MicroBatch};
 pub use bigram::Bigrams;
-pub use chat::{ChatOptions, ChatSource, ChatTemplate, Conversation, read_conversations};
+pub use chat::{ChatOptions, ChatSource, ChatTemplate, Conversation, read_conversations, read_messages};
 pub use choices::{ChoiceSource, Ending, Question, Questions};
 pub use corpus::Corpus;
 pub use cycle::CycledSource;
 pub use encoding::{Encoding, HEADER_BYTES, Header};
 pub use error::Error;
-pub use files::files;
+pub use files::{absolute, files};
 pub use identity::CorpusIdentity;
 pub use images::{Crop, ImageOptions, ImageSource, ImageSplit, Normalisation, SHARES};
 pub use mixture::Mixture;

@@ -66,6 +66,11 @@ pub trait Source: Send + Sync {
     /// Shapes of every micro-batch, which a plan needs. Reads no data.
     fn shape(&self) -> BatchShape;
 
+    /// Sequences or images of an epoch of training; `None` if the data has no end.
+    fn training_sequences(&self) -> Option<u64> {
+        None
+    }
+
     /// Sequences or images of the held-out data; `None` if they are not counted.
     fn held_out_sequences(&self) -> Option<u64> {
         None

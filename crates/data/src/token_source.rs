@@ -270,6 +270,10 @@ impl Source for TokenSource {
         })
     }
 
+    fn training_sequences(&self) -> Option<u64> {
+        Some(self.windows())
+    }
+
     fn file_of(&self, id: MicroBatchId) -> Option<PathBuf> {
         let (slice, run) = match id {
             MicroBatchId::Training(number) => {

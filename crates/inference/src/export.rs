@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use checkpoint::Target;
 use config::RunConfig;
-use data::Tokenizer;
 use device::DType;
 use nn::{Examples, HuggingFaceModel};
 use pretrained::{CONFIG, Export, FolderKind, PretrainedError, write_folder};
@@ -13,23 +12,11 @@ use serde_json::Value;
 use tensor::Shape;
 use worker::{Weights, WorkerError};
 
+use crate::beside::{Beside, pretty, takes_tokens};
 use crate::merge::Adapters;
-use crate::trained::{Trained, files_in, folder_config};
+use crate::trained::{Location, Trained, folder_config};
 use run::weights;
 use run::{Result, RunError};
-
-/// Files beside the weights that go with a model: its tokenizer, and how it generates text.
-const BESIDE: &[&str] = &[
-    "added_tokens.json",
-    "chat_template.jinja",
-    GENERATION,
-    "merges.txt",
-    "special_tokens_map.json",
-    TOKENIZER,
-    "tokenizer.model",
-    TOKENIZER_CONFIG,
-    "vocab.json",
-];
 
 /// The most bytes that a configuration may have.
 const MOST_CONFIG: u64 = 1 << 24;
@@ -37,13 +24,11 @@ const MOST_CONFIG: u64 = 1 << 24;
 /// Names of the element type in a folder's configuration, by version of transformers.
 const TYPE_KEYS: [&str; 2] = ["dtype", "torch_dtype"];
 
+/// Keys of a folder's configuration whose values a run may raise: positions and tokens.
+const GROWING: [&str; 2] = ["max_position_embeddings", "vocab_size"];
+
 /// The most bytes of tensors in one file, the default of transformers before version 5.
 const MOST_SHARD: u64 = 5_000_000_000;
-
-/// The files of the tokenizer, and that of settings for generating text.
-const TOKENIZER: &str = "tokenizer.json";
-const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
-const GENERATION: &str = "generation_config.json";
 
 /// Keys that affect neither weights nor outputs, and whose values a folder's configuration may differ in.
 const OF_TRAINING: &[&str] = &["model.dropout", "model.loss_pieces"];
@@ -51,8 +36,10 @@ const OF_TRAINING: &[&str] = &["model.dropout", "model.loss_pieces"];
 /// Options of an export.
 #[derive(Clone, Debug, Default)]
 pub struct ExportOptions {
-    /// A run, a checkpoint or a folder of Hugging Face.
+    /// A run, a checkpoint, a folder of Hugging Face, or one of adapters.
     pub model: PathBuf,
+    /// The folder of the model that adapters belong to; `None`: the one that they name.
+    pub base: Option<PathBuf>,
     /// The step of a run's checkpoint; `None`: the newest.
     pub step: Option<u64>,
     /// The folder to write, which must not exist.
@@ -71,7 +58,11 @@ pub struct ExportOptions {
 /// # Errors
 /// No model there; a family that such folders do not have; an output that exists or cannot be written.
 pub fn export(options: &ExportOptions) -> Result<()> {
-    let Trained { config, weights, .. } = Trained::find(&options.model, options.step, &[])?;
+    let ExportOptions { step, base, .. } = options;
+    let location = Location { path: &options.model, step: *step, base: base.as_deref() };
+    let trained = Trained::find(location, &[])?;
+    let beside = Beside::of(&trained);
+    let Trained { config, weights, .. } = trained;
     let Some(model) = config.model.hugging_face() else {
         let text = format!(
             "{}: transformers have no model like this model.kind = \"{}\"",
@@ -101,17 +92,20 @@ pub fn export(options: &ExportOptions) -> Result<()> {
     }
     let folder = weights::adapters(&config, parameters.adapters().tensors()).filter(|_| !options.merge);
     let export = match folder {
-        Some(model) => Export {
-            kind: FolderKind::Adapters,
-            model,
-            shape: &shape,
-            dtype: options.dtype.unwrap_or(DType::F32),
-            config: None,
-            files: Vec::new(),
-            contents: Vec::new(),
-            most_bytes: u64::MAX,
-        },
-        None => model_export(&config, model.clone(), options, &shape),
+        Some(model) => {
+            let Beside { files, contents } = beside.without_generation();
+            Export {
+                kind: FolderKind::Adapters,
+                model,
+                shape: &shape,
+                dtype: options.dtype.unwrap_or(DType::F32),
+                config: None,
+                files,
+                contents,
+                most_bytes: u64::MAX,
+            }
+        }
+        None => model_export(&config, model.clone(), beside, options, &shape),
     };
     let load = |targets: &mut dyn Iterator<Item = Target>| {
         let mut targets = targets;
@@ -120,11 +114,6 @@ pub fn export(options: &ExportOptions) -> Result<()> {
         loaded.map_err(|error| as_pretrained(error, weights.path()))
     };
     Ok(write_folder(&options.output, export, &load)?)
-}
-
-/// Returns settings for generating text with transformers, which ends at the token between documents.
-fn generation_config(separator: u32) -> String {
-    format!("{{\n  \"bos_token_id\": {separator},\n  \"eos_token_id\": {separator}\n}}\n")
 }
 
 /// Reads a target, plus the term of its adapter.
@@ -146,6 +135,7 @@ fn as_pretrained(error: RunError, path: &Path) -> PretrainedError {
 fn model_export<'a>(
     config: &RunConfig,
     mut model: HuggingFaceModel,
+    beside: Beside,
     options: &ExportOptions,
     shape: &'a dyn Fn(&str) -> Option<Shape>,
 ) -> Export<'a> {
@@ -155,21 +145,8 @@ fn model_export<'a>(
             model.config.insert(key.to_owned(), separator.into());
         }
     }
-    let origin = Origin::of(config);
-    let mut files = config.model.folder().map_or_else(Vec::new, |folder| files_in(folder, BESIDE));
-    let mut contents = Vec::new();
-    if let Some(template) = &config.data.chat_template {
-        files.retain(|file| file.file_name() != template.file_name());
-        files.push(template.clone());
-    }
-    let has_config = files.iter().any(|file| file.ends_with(TOKENIZER_CONFIG));
-    for (name, text) in tokenizer_files(config, has_config) {
-        files.retain(|file| !file.ends_with(name));
-        contents.push((name, text));
-    }
-    if let Some(token) = separator.filter(|_| !files.iter().any(|file| file.ends_with(GENERATION))) {
-        contents.push((GENERATION, generation_config(token).into_bytes()));
-    }
+    let origin = Origin::of(config).map(|origin| origin.with_sizes_of(&model));
+    let Beside { files, contents } = beside.ending_at(separator);
     let dtype = options.dtype.or(origin.as_ref().and_then(Origin::dtype)).unwrap_or(DType::F32);
     Export {
         kind: FolderKind::Model,
@@ -183,40 +160,6 @@ fn model_export<'a>(
     }
 }
 
-/// Returns the files of a run's tokenizer; none of an unknown one, and none of bytes, the default, for a
-/// model that came from a folder.
-fn tokenizer_files(config: &RunConfig, has_config: bool) -> Vec<(&'static str, Vec<u8>)> {
-    let tokenizer = &config.tokenizer;
-    let beside = match tokenizer {
-        Tokenizer::File(file) => file.beside().to_vec(),
-        Tokenizer::Bytes if config.model.folder().is_some() => return Vec::new(),
-        _ if !takes_tokens(config) => return Vec::new(),
-        _ => Vec::new(),
-    };
-    let Some(json) = tokenizer.json() else { return Vec::new() };
-    let mut files = vec![(TOKENIZER, json)];
-    if !has_config && !beside.iter().any(|(name, _)| *name == TOKENIZER_CONFIG) {
-        // Without it, transformers would take the class of tokenizers that usually goes with the model.
-        let mut written = serde_json::Map::new();
-        written.insert("tokenizer_class".to_owned(), "PreTrainedTokenizerFast".into());
-        written.insert("clean_up_tokenization_spaces".to_owned(), false.into());
-        let text = config.separator().and_then(|token| tokenizer.spelling(token));
-        for key in ["bos_token", "eos_token"] {
-            written.extend(text.iter().map(|text| (key.to_owned(), text.clone().into())));
-        }
-        // A map of JSON values has a text.
-        let text = serde_json::to_string_pretty(&Value::Object(written)).unwrap_or_default() + "\n";
-        files.push((TOKENIZER_CONFIG, text.into_bytes()));
-    }
-    files.extend(beside);
-    files
-}
-
-/// Returns whether a model's examples are tokens.
-fn takes_tokens(config: &RunConfig) -> bool {
-    matches!(config.model.examples(), Examples::Tokens { .. })
-}
-
 /// The folder that a model came from, if it is still there and still describes the model.
 struct Origin {
     text: String,
@@ -226,8 +169,13 @@ struct Origin {
 impl Origin {
     fn of(config: &RunConfig) -> Option<Self> {
         let folder = config.model.folder()?;
-        let context = config.model.with_context(config.model.examples().units());
-        let there = folder_config(folder, &context).ok()?;
+        let mut sizes = config.model.with_context(config.model.examples().units());
+        if let (Examples::Tokens { vocabulary, .. }, true) =
+            (config.model.examples(), config.model.resizes_vocabulary())
+        {
+            sizes.push(format!("model.vocabulary={vocabulary}"));
+        }
+        let there = folder_config(folder, &sizes).ok()?;
         let values = |of: &RunConfig| {
             let pairs = of.model.pairs().filter(|(key, _)| !OF_TRAINING.contains(&key.path));
             pairs.map(|(_, value)| value).collect::<Vec<_>>()
@@ -238,6 +186,21 @@ impl Origin {
         let text = system::input::read_text(&folder.join(CONFIG), MOST_CONFIG).ok()?;
         let config = serde_json::from_str(&text).ok()?;
         Some(Origin { text, config })
+    }
+
+    /// Returns the configuration with the positions of the model if it was trained on longer sequences, and
+    /// with the tokens that were added to it.
+    fn with_sizes_of(mut self, model: &HuggingFaceModel) -> Self {
+        for key in GROWING {
+            let size = |config: &serde_json::Map<String, Value>| config.get(key)?.as_u64();
+            if let (Some(there), Some(here)) = (size(&self.config), size(&model.config))
+                && here > there
+            {
+                self.config.insert(key.to_owned(), here.into());
+                self.text = pretty(&self.config);
+            }
+        }
+        self
     }
 
     fn dtype(&self) -> Option<DType> {
@@ -256,8 +219,7 @@ impl Origin {
                 *value = type_name(dtype).into();
             }
         }
-        // A map of JSON values has a text.
-        serde_json::to_string_pretty(&Value::Object(config)).unwrap_or_default() + "\n"
+        pretty(&config)
     }
 }
 

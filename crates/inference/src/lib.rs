@@ -1,7 +1,7 @@
 //! A trained model in use: text from it, its loss and its answers, and folders for other programs.
 //!
-//! The one idea: **a model is found once, whatever it is**. A run, a checkpoint and a folder of Hugging Face
-//! become the same configuration and weights, which all that uses a model takes.
+//! The one idea: **a model is found once, whatever it is**. A run, a checkpoint, a folder of Hugging Face and
+//! one of adapters become the same configuration and weights, which all that uses a model takes.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -15,6 +15,7 @@
 //! # Ok::<(), run::RunError>(())
 //! ```
 
+mod beside;
 mod evaluate;
 mod export;
 mod merge;
@@ -24,4 +25,6 @@ mod trained;
 
 pub use evaluate::{Choices, EvaluateOptions, Evaluation, evaluate};
 pub use export::{ExportOptions, export};
-pub use sample::{End, Piece, RankMemory, SampleOptions, Sampled, SampledText, Show, sample, sampler};
+pub use sample::{
+    End, Messages, Piece, RankMemory, SampleOptions, Sampled, SampledText, Show, sample, sampler,
+};

@@ -109,8 +109,12 @@ pub(crate) fn text(value: &Value, _: &Takes) -> Reading<String> {
     }
 }
 
-pub(crate) fn texts(value: &Value, _: &Takes) -> Reading<Vec<String>> {
-    let Value::List(values) = value else { return Reading::WrongType };
+pub(crate) fn texts(value: &Value, takes: &Takes) -> Reading<Vec<String>> {
+    let values = match value {
+        Value::List(values) => values.as_slice(),
+        Value::Text(_) if matches!(takes, Takes::TextOrTexts) => std::slice::from_ref(value),
+        _ => return Reading::WrongType,
+    };
     let mut texts = Vec::with_capacity(values.len());
     for value in values {
         let Value::Text(text) = value else { return Reading::WrongType };

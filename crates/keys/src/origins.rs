@@ -32,6 +32,12 @@ impl Origins {
         raw.cloned().unwrap_or_else(|| value.to_string())
     }
 
+    /// Returns whether `key` (`section.key`) was written, rather than left to its default.
+    #[must_use]
+    pub fn is_set(&self, key: &str) -> bool {
+        self.raw.contains_key(key)
+    }
+
     /// Returns where `key` (`section.key`) was written; the file as a whole if it has its default.
     #[must_use]
     pub fn of(&self, key: &str) -> Origin {

@@ -26,7 +26,7 @@ pub(crate) fn entry(table: &Table, argument: &str) -> Result<(&'static str, Entr
     // unquoted text for a key of strings.
     let string = match key.takes {
         Takes::Text | Takes::Choice(_) => !text.starts_with(['"', '\'']),
-        Takes::ChoiceOrIntegers(..) => !text.starts_with(['"', '\'', '[']),
+        Takes::ChoiceOrIntegers(..) | Takes::TextOrTexts => !text.starts_with(['"', '\'', '[']),
         _ => false,
     };
     let parsed = if string { None } else { DeValue::parse(text).ok() };

@@ -81,10 +81,34 @@ impl RawValues {
         self.entries.contains_key(path)
     }
 
+    /// Returns whether the value of the key at `path` was set on the command line.
+    #[must_use]
+    pub fn is_override(&self, path: &str) -> bool {
+        self.entries.get(path).is_some_and(|entry| entry.origin.is_override())
+    }
+
+    /// Returns whether the key at `path` was not set, or to an empty string or list.
+    #[must_use]
+    pub fn is_empty(&self, path: &str) -> bool {
+        self.entries.get(path).is_none_or(|entry| match &entry.value {
+            Value::Text(text) => text.is_empty(),
+            Value::List(values) => values.is_empty(),
+            _ => false,
+        })
+    }
+
     /// The absolute directory of the configuration file.
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    /// Returns the absolute directory that a path of the key at `path` is relative to: the current one for a
+    /// value of the command line, else that of the configuration file.
+    #[must_use]
+    pub fn directory_of(&self, path: &str) -> PathBuf {
+        let current = self.is_override(path).then(std::env::current_dir);
+        current.and_then(std::result::Result::ok).unwrap_or_else(|| self.directory.clone())
     }
 
     /// The origin of every configured value.
@@ -229,7 +253,10 @@ fn read_entry<T>(key: &Key, entry: Entry, read: fn(&Value, &Takes) -> Reading<T>
             Err(Error::OutOfRange { origin, key: key.path, value: shown, allowed })
         }
         Reading::WrongType => {
-            let found = format!("{} {shown}", value.type_name());
+            let mut found = format!("{} {shown}", value.type_name());
+            if let (Takes::Texts, Value::Text(_)) = (key.takes, &value) {
+                found += &format!(": write [{value}]");
+            }
             Err(Error::WrongType { origin, key: key.path, allowed: key.takes.to_string(), found })
         }
     }

@@ -197,6 +197,12 @@ impl Row<Vec<String>> {
     pub const fn texts() -> Self {
         Self::new(Takes::Texts, codec::texts, |texts| texts.as_slice().into())
     }
+
+    /// Creates a row for a list of strings, or one string for a list of it alone.
+    #[must_use]
+    pub const fn text_or_texts() -> Self {
+        Self::new(Takes::TextOrTexts, codec::texts, |texts| texts.as_slice().into())
+    }
 }
 
 impl Row<Vec<usize>> {

@@ -58,8 +58,9 @@ impl Table {
         }
         let (section, last) = path.rsplit_once('.').unwrap_or(("", path));
         // The right name in the wrong section is a better suggestion than any similar spelling.
+        let whole = self.foreign(path);
         let moved = self.keys.iter().find(|key| key.name == last).map(|key| key.path);
-        let foreign = || self.foreign(last).or_else(|| self.foreign(section));
+        let foreign = || self.foreign(last).or_else(|| self.foreign_section(section));
         let near = || {
             let of_section = self.keys.iter().filter(|key| section.is_empty() || key.section == section);
             let name = nearest(last, of_section.map(|key| key.name))?;
@@ -68,7 +69,7 @@ impl Table {
         // If the section is misspelt, the whole path is compared.
         let spelt = || nearest(path, self.keys.iter().map(|key| key.path));
         let known = self.section(section).is_some() || section.is_empty();
-        let found = moved.or_else(foreign).or_else(near);
+        let found = whole.or(moved).or_else(foreign).or_else(near);
         let found = found.or_else(|| if known { None } else { spelt() });
         Error::Unknown { origin, what: "key", name: shorten(path), hint: hint(found) }
     }
@@ -76,9 +77,14 @@ impl Table {
     /// Creates the error for a section that does not exist.
     pub(crate) fn unknown_section(&self, origin: Origin, section: &str) -> Error {
         let near = nearest(section, self.keys.iter().map(|key| key.section)).map(|near| format!("[{near}]"));
-        let found = self.foreign(section).map(str::to_owned).or(near);
+        let found = self.foreign_section(section).map(str::to_owned).or(near);
         let (name, hint) = (format!("[{}]", shorten(section)), hint(found.as_deref()));
         Error::Unknown { origin, what: "section", name, hint }
+    }
+
+    /// Returns the section, key or sentence for a section of another tool.
+    fn foreign_section(&self, name: &str) -> Option<&'static str> {
+        self.foreign(&format!("[{name}]")).or_else(|| self.foreign(name))
     }
 
     /// Returns the key or sentence for a name of another tool.

@@ -23,6 +23,8 @@ pub enum Takes {
     Text,
     /// A list of strings.
     Texts,
+    /// A list of strings, or one string that stands for a list of it alone.
+    TextOrTexts,
     /// A list of tables with these keys.
     Tables(&'static [&'static str]),
     /// A list of at least a number of integers, each within the bounds.
@@ -102,6 +104,7 @@ impl fmt::Display for Takes {
             }
             Self::Text => f.write_str("a string"),
             Self::Texts => f.write_str("a list of strings"),
+            Self::TextOrTexts => f.write_str("a string or a list of strings"),
             Self::Tables(keys) => write!(f, "a list of tables with {}", keys.join(", ")),
             Self::Integers(count, least, most) => {
                 write!(f, "a list of {count} or more integers {}", bounds(*least, *most))

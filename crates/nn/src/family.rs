@@ -19,6 +19,9 @@ pub const MOST_EXTENT: u64 = 1 << 24;
 /// The largest number of layers.
 pub const MOST_LAYERS: u64 = 10_000;
 
+/// A function that reads the sizes of a model, with its default vocabulary and the least one.
+type Read = fn(&RawValues, [usize; 2]) -> keys::Result<Arc<dyn ModelSpec>>;
+
 /// A model family: its name in the configuration, its keys, and how they are read.
 ///
 /// A new family is a file of its own in `models/` and its name in [`crate::Families::standard`].
@@ -26,7 +29,7 @@ pub const MOST_LAYERS: u64 = 10_000;
 pub struct Family {
     name: &'static str,
     keys: fn() -> Vec<&'static Key>,
-    read: fn(&RawValues, usize) -> keys::Result<Arc<dyn ModelSpec>>,
+    read: Read,
     takes_tokens: bool,
     hugging_face: Option<HuggingFaceConfig>,
 }
@@ -70,12 +73,12 @@ impl Family {
     }
 
     /// Reads the keys. `tokens` is the default vocabulary size: that of the configured tokenizer, rounded up;
-    /// 0 if there is none.
+    /// 0 if there is none. It replaces a configured size below `needed`.
     ///
     /// # Errors
     /// A value that its key does not accept.
-    pub fn read(&self, raw: &RawValues, tokens: usize) -> keys::Result<Arc<dyn ModelSpec>> {
-        (self.read)(raw, tokens)
+    pub fn read(&self, raw: &RawValues, tokens: usize, needed: usize) -> keys::Result<Arc<dyn ModelSpec>> {
+        (self.read)(raw, [tokens, needed])
     }
 
     /// The translation of Hugging Face's `config.json` into the family's keys; `None` if Hugging Face has no
@@ -88,9 +91,9 @@ impl Family {
 
 fn read<S: Section + ModelSpec + 'static>(
     raw: &RawValues,
-    tokens: usize,
+    [tokens, needed]: [usize; 2],
 ) -> keys::Result<Arc<dyn ModelSpec>> {
-    Ok(Arc::new(S::read(raw)?.with_default_vocabulary(tokens)))
+    Ok(Arc::new(S::read(raw)?.with_default_vocabulary(tokens).with_vocabulary_for(needed, tokens)))
 }
 
 /// A model of one family with its sizes, which are the values of the family's keys.
@@ -98,6 +101,15 @@ pub trait ModelSpec: KeyValues + Debug + Send + Sync {
     /// Returns the model with `tokens` as its vocabulary size, if that is left to the tokenizer.
     #[must_use]
     fn with_default_vocabulary(self, _tokens: usize) -> Self
+    where
+        Self: Sized,
+    {
+        self
+    }
+
+    /// Returns the model with a vocabulary of `tokens` if its own is below `needed`.
+    #[must_use]
+    fn with_vocabulary_for(self, _needed: usize, _tokens: usize) -> Self
     where
         Self: Sized,
     {

@@ -24,6 +24,18 @@ pub enum Decay {
         /// Total number of steps.
         steps: u64,
     },
+    /// None.
+    Constant,
+    /// None until step `start` or the end of the warm-up, and then a line that would reach `minimum` at step
+    /// `end`, one after the last.
+    Linear {
+        /// The first step of the line, counted from 0.
+        start: u64,
+        /// The step after the last.
+        end: u64,
+        /// The rate at `end`.
+        minimum: f64,
+    },
     /// A factor of `gamma` at each of these steps, counted from 0, as PyTorch's `MultiStepLR`.
     Milestones {
         /// The steps.
@@ -52,6 +64,13 @@ impl Schedule {
                 let length = steps.saturating_sub(self.warmup_steps).max(1) as f64;
                 let done = ((step - self.warmup_steps) as f64 / length).min(1.0);
                 minimum + (self.peak - minimum) * 0.5 * (1.0 + (PI * done).cos())
+            }
+            Decay::Constant => self.peak,
+            Decay::Linear { start, end, minimum } => {
+                let start = (*start).max(self.warmup_steps);
+                let length = end.saturating_sub(start).max(1) as f64;
+                let done = (step.saturating_sub(start) as f64 / length).min(1.0);
+                self.peak + (minimum - self.peak) * done
             }
             Decay::Milestones { steps, gamma } => {
                 self.peak * power(*gamma, steps.iter().filter(|milestone| **milestone <= step).count() as u64)
@@ -90,6 +109,28 @@ mod tests {
         let schedule =
             Schedule { peak: 0.5, warmup_steps: 0, decay: Decay::Cosine { minimum: 0.5, steps: 1 } };
         assert_eq!([schedule.rate(0), schedule.rate(7)], [0.5, 0.5]);
+    }
+
+    /// The rates after warm-up of `get_linear_schedule_with_warmup`, `get_constant_schedule` and
+    /// `get_wsd_schedule` of transformers, and of a line in a run without a step for it.
+    #[test]
+    fn lines_fall_to_their_minimum() {
+        let line = |start: u64, minimum: f64| Decay::Linear { start, end: 8, minimum };
+        let table = [
+            (line(0, 0.0), [0.5, 1.0, 1.0, 5.0 / 6.0, 4.0 / 6.0, 0.5, 2.0 / 6.0, 1.0 / 6.0, 0.0, 0.0]),
+            (line(0, 0.4), [0.5, 1.0, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.4]),
+            (line(4, 0.0), [0.5, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0, 0.0]),
+            (Decay::Constant, [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]),
+        ];
+        for (decay, rates) in table {
+            let schedule = Schedule { peak: 1.0, warmup_steps: 2, decay };
+            for (step, rate) in (0..).zip(rates) {
+                assert!((f64::from(schedule.rate(step)) - rate).abs() < 1e-7, "{schedule:?} {step}");
+            }
+            assert!(schedule.rate(u64::MAX) >= 0.0);
+        }
+        let short = Schedule { peak: 1.0, warmup_steps: 20, decay: line(0, 0.0) };
+        assert_eq!([short.rate(7), short.rate(20), short.rate(21)], [0.4, 1.0, 0.0]);
     }
 
     /// The rates of `torch.optim.lr_scheduler.MultiStepLR` and `StepLR`.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use config::{PartitionPolicy, RecomputePolicy, RunConfig};
+use config::{PartitionPolicy, RecomputePolicy, RunConfig, ScheduleName};
 use device::Kind;
 use parallel::pipeline::ScheduleKind;
 use worker::Setup;
@@ -35,9 +35,11 @@ pub fn without_effect(setup: &Setup) -> Vec<String> {
     });
     say(optim.warmup_steps >= train.steps && optim.warmup_steps > 0, &|| {
         let (warm_up, steps) = (optim.warmup_steps, train.steps);
+        let falls = matches!(optim.schedule, ScheduleName::Cosine | ScheduleName::Linear | ScheduleName::Wsd);
+        let minimum = if falls { ", and optim.min_learning_rate has no effect" } else { "" };
         format!(
             "optim.warmup_steps = {warm_up} is not below train.steps = {steps}: the learning rate never \
-             reaches {}, and optim.min_learning_rate has no effect",
+             reaches {}{minimum}",
             optim.learning_rate
         )
     });

@@ -13,15 +13,15 @@ use crate::toml_file;
 /// The description of the device that plans imitate on a host without a GPU.
 const SHIPPED: &str = include_str!("../../../launch/devices/h200.toml");
 const SHIPPED_NAME: &str = "the description that ships";
-/// All descriptions in the repository.
-const KNOWN: [&str; 7] = [
-    SHIPPED,
-    include_str!("../../../launch/devices/a100-40gb.toml"),
-    include_str!("../../../launch/devices/a100-80gb.toml"),
-    include_str!("../../../launch/devices/b200.toml"),
-    include_str!("../../../launch/devices/h100-80gb.toml"),
-    include_str!("../../../launch/devices/l40s.toml"),
-    include_str!("../../../launch/devices/rtx-4090.toml"),
+/// All descriptions in the repository, by the names of their files.
+const KNOWN: [(&str, &str); 7] = [
+    ("a100-40gb", include_str!("../../../launch/devices/a100-40gb.toml")),
+    ("a100-80gb", include_str!("../../../launch/devices/a100-80gb.toml")),
+    ("b200", include_str!("../../../launch/devices/b200.toml")),
+    ("h100-80gb", include_str!("../../../launch/devices/h100-80gb.toml")),
+    ("h200", SHIPPED),
+    ("l40s", include_str!("../../../launch/devices/l40s.toml")),
+    ("rtx-4090", include_str!("../../../launch/devices/rtx-4090.toml")),
 ];
 /// Segments are multiples of this size, so the driver's granularity must divide it.
 const SEGMENTS: u64 = 2 << 20;
@@ -87,13 +87,25 @@ impl PlanDevice {
     /// Returns the description of a GPU with this name among those in the repository. Errors: an invalid
     /// embedded file, which a test excludes.
     pub(crate) fn known(model: &str) -> Result<Option<Self>> {
-        for text in KNOWN {
-            let device = Self::parse(text, SHIPPED_NAME)?;
+        for (name, text) in KNOWN {
+            let device = Self::parse(text, name)?;
             if device.model == model {
                 return Ok(Some(device));
             }
         }
         Ok(None)
+    }
+
+    /// The names of the descriptions in the repository.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        KNOWN.iter().map(|(name, _)| *name)
+    }
+
+    /// Returns the description in the repository called `name`; `None` if there is none. Errors: an invalid
+    /// embedded file, which a test excludes.
+    pub(crate) fn named(name: &str) -> Result<Option<Self>> {
+        let found = KNOWN.iter().find(|(known, _)| *known == name);
+        found.map(|(name, text)| Self::parse(text, name)).transpose()
     }
 
     /// Reads a description. Errors: a file that cannot be read or is invalid, in one sentence with the line.

@@ -26,15 +26,27 @@ pub enum PlanTarget {
     AtHand(DeviceChoice),
     /// The device that a file describes.
     File(PathBuf),
+    /// The device whose description in the repository has this name.
+    Named(&'static str),
 }
 
 impl PlanTarget {
     /// Parses the argument: the name of a device, or a file. Errors: another name.
     pub fn from_argument(text: &str) -> Result<Self> {
-        match text.ends_with(".toml") {
-            true => Ok(PlanTarget::File(PathBuf::from(text))),
-            false => Ok(PlanTarget::AtHand(DeviceChoice::from_name(text)?)),
+        if text.ends_with(".toml") {
+            return Ok(PlanTarget::File(PathBuf::from(text)));
         }
+        if let Some(name) = PlanDevice::names().find(|name| *name == text) {
+            return Ok(PlanTarget::Named(name));
+        }
+        DeviceChoice::from_name(text).map(PlanTarget::AtHand).map_err(|_| {
+            let names: Vec<_> = PlanDevice::names().collect();
+            PlanError::Refused(format!(
+                "--device {text}: unknown device: write auto, cpu, cuda or meta, or for a GPU that is not \
+                 here {}, or the file of a description",
+                names.join(", ")
+            ))
+        })
     }
 
     /// Returns the device, with `capacity` total bytes if there is one. Errors: an invalid file, a capacity
@@ -43,6 +55,9 @@ impl PlanTarget {
         let gpu = cuda::availability();
         let mut device = match self {
             PlanTarget::File(path) => PlanDevice::load(path)?,
+            PlanTarget::Named(name) => {
+                PlanDevice::named(name)?.ok_or_else(|| PlanError::Refused(format!("no device {name}")))?
+            }
             PlanTarget::AtHand(DeviceChoice::Cpu | DeviceChoice::Meta) => PlanDevice::host(),
             PlanTarget::AtHand(DeviceChoice::Auto) if gpu.is_err() => PlanDevice::host(),
             PlanTarget::AtHand(DeviceChoice::Cuda) if gpu.is_err() => PlanDevice::shipped()?,

@@ -50,15 +50,20 @@ impl Folder {
                 }
             }
         } else {
-            return Err(PretrainedError::refused(path, format!("it has no {WEIGHTS} and no {INDEX}")));
+            let what = format!("it has no {WEIGHTS} and no {INDEX}{}", other_format(path, WEIGHTS));
+            return Err(PretrainedError::refused(path, what));
         }
         Ok(Folder { path: path.to_owned(), tensors })
     }
 
     /// Reads the header of the file of a folder of adapters. Errors: as [`Folder::open`].
     pub fn open_adapters(path: &Path) -> Result<Self> {
-        let mut tensors = BTreeMap::new();
-        add_tensors(path.join(ADAPTER_WEIGHTS), &mut tensors)?;
+        let (mut tensors, file) = (BTreeMap::new(), path.join(ADAPTER_WEIGHTS));
+        if !file.exists() {
+            let what = format!("it has no {ADAPTER_WEIGHTS}{}", other_format(path, ADAPTER_WEIGHTS));
+            return Err(PretrainedError::refused(path, what));
+        }
+        add_tensors(file, &mut tensors)?;
         Ok(Folder { path: path.to_owned(), tensors })
     }
 
@@ -94,6 +99,40 @@ impl Folder {
             first.iter().for_each(|value| digest.update(value.to_le_bytes()));
         }
         Ok(format!("{:x}", digest.finalize()))
+    }
+}
+
+/// Returns the end of a sentence about a folder that lacks the file `wanted`: the weights in another format
+/// that it has, and how to convert them; nothing if it has none.
+fn other_format(path: &Path, wanted: &str) -> String {
+    let names = || {
+        let entries = std::fs::read_dir(path).into_iter().flatten().filter_map(|entry| entry.ok());
+        entries.filter_map(|entry| entry.file_name().into_string().ok())
+    };
+    let has = |matches: &dyn Fn(&str) -> bool| names().filter(|name| matches(name)).min();
+    let folder = path.display();
+    if let Some(name) = has(&|name| name.starts_with("adapter_model.") && name.ends_with(".bin")) {
+        return format!(
+            "; it has {name}, which is of Python's pickle: `python -c \"import torch; from \
+             safetensors.torch import save_file; save_file(torch.load('{folder}/{name}', \
+             weights_only=True), '{folder}/{wanted}')\"` converts it"
+        );
+    }
+    if let Some(name) = has(&|name| name.starts_with("pytorch_model") && name.ends_with(".bin")) {
+        return format!(
+            "; it has {name}, which is of Python's pickle: `python -c \"from transformers import \
+             AutoModelForCausalLM as M; M.from_pretrained('{folder}', \
+             torch_dtype='auto').save_pretrained('{folder}')\"` writes {wanted} beside it"
+        );
+    }
+    match has(&|name| {
+        [".bin", ".pth", ".pt", ".ckpt", ".h5", ".msgpack", ".gguf"].iter().any(|end| name.ends_with(end))
+    }) {
+        Some(name) => format!(
+            "; weights as in {name} are not read: load them with the program that wrote them and save \
+             safetensors, as `save_pretrained` of transformers does"
+        ),
+        None => String::new(),
     }
 }
 

@@ -7,10 +7,12 @@ use nn::HuggingFaceModel;
 
 use crate::error::{PretrainedError, Result};
 use crate::folder::Folder;
+use crate::resized::is_shorter;
 
-/// Checks that a folder has all tensors of a model in their shapes, and no others. Errors: the first that is
+/// Checks that a folder has all tensors of a model in their shapes, and no others. With `resizes`, tables may
+/// have rows for fewer tokens. Errors: the first that is
 /// missing, of another shape or unexpected, by name.
-pub(crate) fn check(folder: &Folder, model: &HuggingFaceModel) -> Result<()> {
+pub(crate) fn check(folder: &Folder, model: &HuggingFaceModel, resizes: bool) -> Result<()> {
     let refused = |what: String| PretrainedError::refused(folder.path(), what);
     let (mut used, mut missing) = (BTreeSet::new(), Vec::new());
     for tensor in &model.tensors {
@@ -19,9 +21,14 @@ pub(crate) fn check(folder: &Folder, model: &HuggingFaceModel) -> Result<()> {
             continue;
         };
         used.insert(name);
-        if stored.shape() != tensor.shape {
+        let is_shorter = is_shorter(tensor, stored, model);
+        if stored.shape() != tensor.shape && !(resizes && is_shorter) {
             let (there, here) = (stored.shape(), &tensor.shape);
-            return Err(refused(format!("{name} is {there:?} there and {here:?} in this model")));
+            let advice = match is_shorter {
+                true => ": model.resize_vocabulary = true adds the rows of new tokens",
+                false => "",
+            };
+            return Err(refused(format!("{name} is {there:?} there and {here:?} in this model{advice}")));
         }
         if (stored.dtype() == DType::U32) != tensor.counter {
             let is = if tensor.counter { "a count in I64" } else { "floating-point" };

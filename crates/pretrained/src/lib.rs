@@ -20,6 +20,7 @@ mod folder;
 mod layout;
 mod load;
 mod model;
+mod resized;
 mod tensor_file;
 mod write;
 

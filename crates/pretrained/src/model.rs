@@ -7,6 +7,7 @@ use nn::HuggingFaceModel;
 
 use crate::error::{PretrainedError, Result};
 use crate::folder::Folder;
+use crate::resized::{Means, is_shorter};
 use crate::{layout, load};
 
 /// A folder whose tensors are those of a model, checked by name and shape.
@@ -14,6 +15,7 @@ use crate::{layout, load};
 pub struct PretrainedModel {
     folder: Folder,
     model: HuggingFaceModel,
+    means: Means,
     id: String,
 }
 
@@ -21,18 +23,24 @@ impl PretrainedModel {
     /// Opens the folder at `path` as `model`. Errors: those of [`Folder::open`]; a tensor that is missing, of
     /// another shape or unexpected, by name.
     pub fn open(path: &Path, model: HuggingFaceModel) -> Result<Self> {
-        Self::of(Folder::open(path)?, model)
+        Self::of(Folder::open(path)?, model, false)
+    }
+
+    /// Opens the folder at `path` as `model`, which may have more tokens: the rows that the folder lacks are
+    /// the mean of those that it has. Errors: as [`PretrainedModel::open`].
+    pub fn open_resized(path: &Path, model: HuggingFaceModel) -> Result<Self> {
+        Self::of(Folder::open(path)?, model, true)
     }
 
     /// Opens the folder of adapters at `path` as `adapters`. Errors: as [`PretrainedModel::open`].
     pub fn open_adapters(path: &Path, adapters: HuggingFaceModel) -> Result<Self> {
-        Self::of(Folder::open_adapters(path)?, adapters)
+        Self::of(Folder::open_adapters(path)?, adapters, false)
     }
 
-    fn of(folder: Folder, model: HuggingFaceModel) -> Result<Self> {
-        layout::check(&folder, &model)?;
-        let id = folder.fingerprint()?;
-        Ok(PretrainedModel { folder, model, id })
+    fn of(folder: Folder, model: HuggingFaceModel, resizes: bool) -> Result<Self> {
+        layout::check(&folder, &model, resizes)?;
+        let (id, means) = (folder.fingerprint()?, Means::of(&model));
+        Ok(PretrainedModel { folder, model, means, id })
     }
 
     /// The folder.
@@ -74,7 +82,10 @@ impl PretrainedModel {
         for tensor in own() {
             // Checked when the folder was opened.
             if let Some((_, stored)) = self.folder.find(&tensor.name, self.model.prefix) {
-                load::load(tensor, stored, target)?;
+                match is_shorter(tensor, stored, &self.model) {
+                    true => self.means.load(tensor, stored, target)?,
+                    false => load::load(tensor, stored, target)?,
+                }
             }
         }
         Ok(())

@@ -292,7 +292,8 @@ fn announce(setup: &Setup, directory: &RunDirectory, plans: &Plans) {
     if config.memory.preallocate && plans.roles().is_empty() {
         tracing::warn!("memory.preallocate has no effect without a plan");
     }
-    if let Some(advice) = config.model.advice(config.precision.compute) {
+    let advice = config.model.advice(config.precision.compute);
+    for advice in advice.into_iter().chain(config.context_advice()) {
         tracing::warn!("{advice}");
     }
     if let Some(figures) = setup.dataset.tokens.as_ref().and_then(|tokens| tokens.packing()) {

@@ -41,7 +41,7 @@ mod utc;
 mod views;
 pub mod weights;
 
-pub use checkpoint::run_of;
+pub use checkpoint::{best as best_step, run_of};
 pub use compare::compare;
 pub use compare::{CompareOptions, ComparedRun, Comparison, Difference, MetricsParting, Rerun, RerunOptions};
 pub use error::{JobError, Result, RunError};

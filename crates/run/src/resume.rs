@@ -69,6 +69,7 @@ impl Found {
                 point.checkpoint.path().display()
             )));
         }
+        check_steps(&setup.config, &point.checkpoint)?;
         setup.start = Start::Resumed(Arc::clone(point));
         Ok(())
     }
@@ -85,6 +86,12 @@ fn check_settings(config: &RunConfig, checkpoint: &Checkpoint) -> Result<()> {
         let what = format!("{} when a run is resumed: {}", cannot_change(&changes), listed(&changes));
         return Err(CheckpointError::OtherRun { path: checkpoint.path().to_owned(), what }.into());
     }
+    // The data, which is not open yet, decides the steps of epochs.
+    if config.train.epochs > 0.0 { Ok(()) } else { check_steps(config, checkpoint) }
+}
+
+/// Checks that a run has at least the steps that its checkpoint has done.
+fn check_steps(config: &RunConfig, checkpoint: &Checkpoint) -> Result<()> {
     let (steps, done) = (config.train.steps, checkpoint.step());
     if steps < done {
         return Err(RunError::Refused(format!(

@@ -100,16 +100,18 @@ impl RunDirectory {
     pub(crate) fn create(config: &RunConfig, chosen: Option<PathBuf>, name: &str) -> Result<Self> {
         let Some(path) = chosen else { return Self::begin(config, RunLock::take(&new_directory(name)?)?) };
         check_directory(&path)?;
-        for file in ["summary.json", "metrics.jsonl"] {
-            if path.join(file).exists() {
-                let text = format!("--run-dir {}: it holds a run already ({file})", path.display());
-                return Err(RunError::Refused(text));
-            }
+        let holds = |what: &str| {
+            Err(RunError::Refused(format!(
+                "--run-dir {}: it holds a run already ({what}): --resume continues it, and a new run needs \
+                 another directory",
+                path.display()
+            )))
+        };
+        if let Some(file) = ["summary.json", "metrics.jsonl"].iter().find(|file| path.join(file).exists()) {
+            return holds(file);
         }
         if let Some((step, _)) = checkpoint::list(&path)?.last() {
-            let text =
-                format!("--run-dir {}: it holds a run already (a checkpoint of step {step})", path.display());
-            return Err(RunError::Refused(text));
+            return holds(&format!("a checkpoint of step {step}"));
         }
         let unusable = |error: std::io::Error| {
             RunError::Refused(format!("--run-dir {}: it cannot be created: {error}", path.display()))

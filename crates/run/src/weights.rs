@@ -15,11 +15,15 @@ use crate::error::{Result, RunError};
 /// Returns the start of a run without a checkpoint: the folders of `model.from` and `lora.from`. Errors:
 /// those of reading the folders.
 pub(crate) fn start(config: &RunConfig) -> Result<Start> {
-    let (folder, adapters) = (of_folder(config)?, adapters_of_folder(config)?);
-    Ok(match (adapters, folder) {
-        (Some(adapters), folder) => Start::Weights(Arc::new(Layered::new(adapters, folder))),
-        (None, Some(folder)) => Start::Weights(folder),
-        (None, None) => Start::Drawn,
+    Ok(of_folders(config)?.map_or(Start::Drawn, Start::Weights))
+}
+
+/// Returns the weights in the folders of `model.from` and `lora.from`; `None` if neither is set. Errors:
+/// those of reading the folders.
+pub fn of_folders(config: &RunConfig) -> Result<Option<Arc<dyn Weights>>> {
+    Ok(match (adapters_of_folder(config)?, of_folder(config)?) {
+        (Some(adapters), folder) => Some(Arc::new(Layered::new(adapters, folder))),
+        (None, folder) => folder,
     })
 }
 
@@ -63,7 +67,10 @@ pub fn open(path: &Path, config: &RunConfig) -> Result<PretrainedModel> {
         let text = format!("transformers have no model like this model.kind = \"{}\"", config.model.kind());
         return Err(RunError::Refused(text));
     };
-    Ok(PretrainedModel::open(path, model)?)
+    Ok(match config.model.resizes_vocabulary() {
+        true => PretrainedModel::open_resized(path, model)?,
+        false => PretrainedModel::open(path, model)?,
+    })
 }
 
 /// The weights that `model.from` names.

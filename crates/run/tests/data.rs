@@ -159,6 +159,62 @@ fn a_run_ends_when_the_validation_loss_no_longer_falls() {
     assert!(run_dir.join("checkpoints/step-000006").exists());
 }
 
+/// Epochs decide the steps by the size of the data, on every grid, and a resumed run may have more of them.
+#[test]
+fn epochs_decide_the_steps() {
+    let index = workplace();
+    for (name, data) in [("tokens", TOKENS), ("text", TEXT), ("mixture", MIXTURE), ("packed", PACKED)] {
+        let cache = format!("data.cache={}", index.path().join("cache").display());
+        let cache = if name == "text" { &cache } else { "train.seed=1" };
+        let epoch = config(index.path(), data, &["train.epochs=0.25", "parallel.data=2", cache]);
+        let dataset = worker::build::dataset(&epoch).unwrap();
+        let sequences = dataset.tokens.as_ref().unwrap().windows();
+        let report = train_in(index.path().join(format!("{name}-epochs")), epoch, false);
+        assert_eq!(report.summary.steps, sequences.div_ceil(4).div_ceil(8), "{name}");
+        let steps = format!("train.steps={}", report.summary.steps);
+        let counted = train_in(
+            index.path().join(format!("{name}-steps")),
+            config(index.path(), data, &[&steps]),
+            false,
+        );
+        assert_eq!(bits(&counted), bits(&report), "{name}");
+    }
+    let run_dir = index.path().join("tokens-epochs");
+    let with = |set: &str| config(index.path(), TOKENS, &[set]);
+    let before = train_in(run_dir.clone(), with("train.epochs=0.25"), true).summary.steps;
+    let more = train_in(run_dir.clone(), with("train.epochs=0.5"), true);
+    assert!(more.summary.steps > before && more.summary.steps <= 2 * before, "{more}");
+    let written = fs::read_to_string(run_dir.join("config.toml")).unwrap();
+    assert!(written.contains(&format!("steps = {}\nepochs = 0.5\n", more.summary.steps)), "{written}");
+    let options = RunOptions { run_dir: Some(run_dir), resume: true, quiet: true, ..RunOptions::default() };
+    let refused = run::train(with("train.epochs=0.1"), options).unwrap_err();
+    assert!(refused.to_string().contains("has done") && refused.exit_status() == 2, "{refused}");
+}
+
+/// A run with a rate that falls at its end goes on from before that as if it had been longer.
+#[test]
+fn a_run_goes_on_from_before_its_decay() {
+    let index = workplace();
+    let sets = |steps: &'static str| {
+        ["optim.schedule=wsd", "optim.decay_steps=3", "checkpoint.every=3", "checkpoint.keep=9", steps]
+    };
+    let long =
+        train_in(index.path().join("long"), config(index.path(), TOKENS, &sets("train.steps=12")), false);
+    let run_dir = index.path().join("short");
+    let short = train_in(run_dir.clone(), config(index.path(), TOKENS, &sets("train.steps=6")), false);
+    assert_eq!(short.summary.losses[..4], long.summary.losses[..4]);
+    assert_ne!(short.summary.weights_sha256, long.summary.weights_sha256);
+    let options = RunOptions {
+        run_dir: Some(run_dir),
+        resume: true,
+        step: Some(3),
+        quiet: true,
+        ..RunOptions::default()
+    };
+    let resumed = run::train(config(index.path(), TOKENS, &sets("train.steps=12")), options).unwrap();
+    assert_eq!(bits(&resumed), bits(&long));
+}
+
 fn evaluated(model: &Path, sets: &[String]) -> Evaluation {
     let device = DeviceChoice::Cpu;
     let options =
@@ -174,7 +230,7 @@ fn a_run_on_a_mixture_is_evaluated_on_all_that_its_sources_held_out() {
     train_in(run_dir.clone(), config(index.path(), MIXTURE, &["checkpoint.every=6"]), false);
     let all = evaluated(&run_dir, &[]);
     let each = ["a.txt", "b.txt"].map(|text| {
-        let set = format!("data.mixture=[{{paths=['{text}']}}]");
+        let set = format!("data.mixture=[{{paths=['{}']}}]", index.path().join(text).display());
         let found = evaluated(&run_dir, &[set]);
         let held_out = fs::metadata(index.path().join(text)).unwrap().len() as f64 * 0.05;
         assert_eq!(found.tokens, held_out as u64 - 1, "{text}");
@@ -239,7 +295,8 @@ fn recipes_say_what_they_reach_and_train() {
             ["model.width=48", "train.steps=2", "train.validation_micro_batches=1", "precision.compute=f32"];
         let small = ["train.micro_batch_size=2", "train.global_batch_size=4", "model.context=64"];
         let data = format!("data.paths=['{data}']");
-        let sets = [&[data.as_str()][..], &kind, &more, &small].concat();
+        let base = format!("data.base={}", index.path().display());
+        let sets = [&[data.as_str(), &base][..], &kind, &more, &small].concat();
         let sets: Vec<String> = sets.into_iter().map(str::to_owned).collect();
         let config = RunConfig::parse(&text, &name, index.path(), &sets).unwrap();
         let run_dir = index.path().join(recipe.file_stem().unwrap());

@@ -218,9 +218,11 @@ fn a_resnet_of_the_recipe_learns_alike_on_every_grid() {
     let index = workplace();
     let recipe = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../launch/recipes/cifar10-resnet18.toml");
     let text = fs::read_to_string(recipe).unwrap();
+    let base = format!("data.base={}", index.path().display());
     let run = |more: &str| {
         let sets = [
             "data.paths=['cifar']",
+            &base,
             "data.crop_padding=1",
             "model.width=0.0625",
             "train.steps=32",

@@ -307,9 +307,13 @@ pub fn scale_rule(config: &RunConfig) -> Option<ScaleRule> {
 
 /// The learning-rate schedule.
 pub fn schedule(config: &RunConfig) -> Schedule {
-    let optim = &config.optim;
+    let (optim, steps) = (&config.optim, config.train.steps);
+    let line = |start: u64| Decay::Linear { start, end: steps, minimum: optim.min_learning_rate };
     let decay = match optim.schedule {
-        ScheduleName::Cosine => Decay::Cosine { minimum: optim.min_learning_rate, steps: config.train.steps },
+        ScheduleName::Cosine => Decay::Cosine { minimum: optim.min_learning_rate, steps },
+        ScheduleName::Linear => line(0),
+        ScheduleName::Constant => Decay::Constant,
+        ScheduleName::Wsd => line(steps.saturating_sub(optim.decay_steps)),
         ScheduleName::Step if !optim.milestones.is_empty() => {
             let steps = optim.milestones.iter().map(|step| *step as u64).collect();
             Decay::Milestones { steps, gamma: optim.gamma }

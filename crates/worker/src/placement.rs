@@ -28,7 +28,8 @@ impl DeviceChoice {
             "cuda" => Ok(DeviceChoice::Cuda),
             "meta" => Ok(DeviceChoice::Meta),
             other => Err(WorkerError::Refused(format!(
-                "--device {other}: unknown device; the devices are auto, cpu, cuda and meta"
+                "--device {other}: unknown device; the devices are auto, cpu, cuda and meta (`plimsoll plan` \
+                 also takes the name of a GPU that is not here, such as h100-80gb)"
             ))),
         }
     }

@@ -80,6 +80,10 @@ impl Setup {
             return Err(WorkerError::Refused(DeviceError::NoCudnn.to_string()).into());
         }
         let dataset = build::dataset(&config)?;
+        let config = match dataset.source.training_sequences() {
+            Some(sequences) => config.with_epoch_of(sequences),
+            None => config,
+        };
         let settings =
             allocator_settings(&config, placement.description().kind, |name| std::env::var(name).ok())?;
         let limit_bytes = Some(config.memory.limit_bytes).filter(|limit| *limit > 0);

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use data::{Crop, OrderKind};
-use keys::{Interval, Reading, Row, Takes, Value, choice, section};
+use keys::{Error, Interval, RawValues, Reading, Row, Takes, Value, choice, section};
 
 use crate::choices::{DataKind, path_value, read_path};
 use crate::mixture::{self, MixtureSource};
@@ -29,17 +29,27 @@ section! {
         /// Files and globs of text, of token shards in nanoGPT's or llm.c's format, or of conversations in
         /// JSON lines; folders of images with a subfolder for each class, or CIFAR's binary files or their
         /// folder; at least one.
-        paths: Vec<String> = Row::texts().default("[]").only(Data::kind, FILES).any_bits();
+        paths: Vec<String> = Row::texts()
+            .default("[]")
+            .only(Data::kind, FILES)
+            .any_bits()
+            .finish(|written, raw| of_base(written, raw, Data::paths));
         /// Files and globs that are held out for validation; without one, the end of `paths` is, or for
         /// images CIFAR's test file, or the subfolder `val` beside `train`.
-        validation_paths: Vec<String> = Row::texts().default("[]").only(Data::kind, FILES).any_bits();
+        validation_paths: Vec<String> = Row::texts()
+            .default("[]")
+            .only(Data::kind, FILES)
+            .any_bits()
+            .finish(|written, raw| of_base(written, raw, Data::validation_paths));
         /// Sources in place of `paths`, each with its share of the sequences: `[[data.mixture]]` with
         /// `paths`, `weight` and, if need be, `validation_paths`.
         mixture: Vec<MixtureSource> =
             Row::new(Takes::Tables(MixtureSource::KEYS), MixtureSource::read_all, mixture::value)
                 .default("[]")
-                .only(Data::kind, STREAMS);
-        /// The directory that paths are relative to; relative to its default itself.
+                .only(Data::kind, STREAMS)
+                .finish(sources_of_base);
+        /// The directory that paths are relative to; relative to its default itself. Paths that `--set` names
+        /// are relative to the current directory, also those of other keys.
         base: PathBuf = Row::new(Takes::Text, paths::read, paths::value)
             .derived("the configuration file's directory", |_| Ok("".into()))
             .only(Data::kind, FILES)
@@ -47,12 +57,13 @@ section! {
             .local()
             .finish(|path, raw| {
                 let is_files = FILES.contains(&raw.text(Data::kind)?.as_str());
-                paths::base(path, raw, Data::base, is_files)
+                base_of(path, raw, is_files)
             });
-        /// The tokenizer: "bytes", "gpt2", or the path of a tokenizer.json, relative to this file; "none" for
-        /// token shards whose text does not matter.
+        /// The tokenizer: "bytes", "gpt2", or the path of a tokenizer.json or its folder, relative to this
+        /// file; "none" for token shards whose text does not matter.
         tokenizer: String = Row::text()
-            .derived("\"none\" for token shards, else \"bytes\"", |raw| {
+            .derived("for token shards that of tokenizer.json or tokens.json beside them, or \"none\"; else \
+                      \"bytes\"", |raw| {
                 let is_tokens = raw.text(Data::kind)? == DataKind::Tokens.name();
                 Ok(if is_tokens { "none".into() } else { "bytes".into() })
             })
@@ -132,4 +143,51 @@ fn read_token(value: &Value, takes: &Takes) -> Reading<Option<u32>> {
         Value::Text(name) => Reading::within(takes.names().contains(&name.as_str()).then_some(None)),
         _ => takes.read_count(value).try_into().map(Some),
     }
+}
+
+/// The keys of paths and globs that are relative to `data.base`.
+const OF_BASE: [&str; 3] = [Data::paths, Data::validation_paths, Data::mixture];
+
+/// Returns the absolute directory of the data; empty for synthetic data. Files that the command line names
+/// without a directory are relative to the current one.
+fn base_of(written: PathBuf, raw: &RawValues, is_files: bool) -> Result<PathBuf, Error> {
+    if !is_files {
+        return Ok(PathBuf::new());
+    }
+    match commanded(raw) {
+        Some(key) => paths::in_utf8(raw, key, "current directory", raw.directory_of(key)),
+        None => base_of_file(written, raw),
+    }
+}
+
+fn base_of_file(written: PathBuf, raw: &RawValues) -> Result<PathBuf, Error> {
+    let base = paths::normal(&raw.directory_of(Data::base).join(written));
+    paths::in_utf8(raw, Data::base, "directory of the data", base)
+}
+
+/// Returns a key by which the command line names files without naming their directory.
+fn commanded(raw: &RawValues) -> Option<&'static str> {
+    let names = |key: &&str| raw.is_override(key) && !raw.is_empty(key);
+    OF_BASE.into_iter().find(names).filter(|_| !raw.is_override(Data::base))
+}
+
+/// Returns paths and globs of the key at `key` relative to [`base_of`]: unchanged, or absolute if they are
+/// those of the file and others are relative to the current directory.
+fn of_base(patterns: Vec<String>, raw: &RawValues, key: &str) -> Result<Vec<String>, Error> {
+    if patterns.is_empty() || raw.is_override(key) || commanded(raw).is_none() {
+        return Ok(patterns);
+    }
+    let written = if raw.is_set(Data::base) { raw.text(Data::base)? } else { String::new() };
+    let base = base_of_file(written.into(), raw)?;
+    Ok(patterns.iter().map(|pattern| data::absolute(&base, pattern)).collect())
+}
+
+/// Does the same as [`of_base`] for the sources of a mixture.
+fn sources_of_base(mut sources: Vec<MixtureSource>, raw: &RawValues) -> Result<Vec<MixtureSource>, Error> {
+    for source in &mut sources {
+        for patterns in [&mut source.paths, &mut source.validation_paths] {
+            *patterns = of_base(std::mem::take(patterns), raw, Data::mixture)?;
+        }
+    }
+    Ok(sources)
 }

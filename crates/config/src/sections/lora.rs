@@ -28,7 +28,7 @@ section! {
         dropout: f64 = Row::number(Interval::Fraction).default("0");
         /// The linear layers with an adapter: names of modules or their ends, as PEFT takes them, such as
         /// "q_proj" or "c_attn", globs of names, or "all-linear".
-        targets: Vec<String> = Row::texts().default("[\"all-linear\"]");
+        targets: Vec<String> = Row::text_or_texts().default("[\"all-linear\"]");
     }
 }
 

@@ -19,6 +19,10 @@ section! {
             .any_bits()
             .local()
             .finish(|path, raw| paths::file(path, raw, ModelSection::from, "folder of the model"));
+        /// Whether the vocabulary of the folder `from` grows to that of the tokenizer, rounded up to a
+        /// multiple of 128, or to `vocabulary`: the new rows of the token embedding and the head are the mean
+        /// of the others.
+        resize_vocabulary: bool = Row::flag().default("false").any_bits();
         /// Whether only sizes come from the folder `from`, and initial weights are random.
         from_config: bool = Row::flag().default("false").any_bits();
     }

@@ -17,7 +17,9 @@ section! {
         state: StateType = choice!(StateType, StateType::ALL).default("\"f32\"").decides_times();
         /// The highest learning rate, at the end of warm-up.
         learning_rate: f64 = Row::number(Interval::Positive).default("1e-3").may_change();
-        /// The decay of the learning rate: along half a cosine, or by `gamma` at some steps.
+        /// The learning rate after warm-up: it falls along half a cosine, or a line, to the last step; it is
+        /// constant; it is constant and falls along a line in the last `decay_steps` (wsd: warm-up, stable,
+        /// decay); or it is multiplied by `gamma` at some steps.
         schedule: ScheduleName =
             choice!(ScheduleName, ScheduleName::ALL).default("\"cosine\"").may_change();
         /// Steps after which the learning rate is multiplied by `gamma`, in increasing order.
@@ -26,19 +28,28 @@ section! {
         /// Steps between multiplications by `gamma`, if there are no `milestones`.
         step_size: u64 = Row::integer(1, MOST)
             .derived("a third of `train.steps`, rounded up", |raw| {
-                Ok(raw.integer(Train::steps)?.div_ceil(3).into())
+                Ok(Optim::default_step_size(raw.integer(Train::steps)?).into())
             })
             .only(Optim::schedule, &["step"])
             .may_change();
         /// The factor of the learning rate.
         gamma: f64 =
             Row::number(Interval::Inside).default("0.1").only(Optim::schedule, &["step"]).may_change();
-        /// The learning rate of the last step, reached along a cosine.
-        min_learning_rate: f64 = Row::number(Interval::NotNegative)
-            .derived("a tenth of `learning_rate`", |raw| {
-                Ok((raw.number(Optim::learning_rate)? / 10.0).into())
+        /// Steps at the end in which the learning rate falls. A run that is resumed from a step before them
+        /// with more `train.steps` goes on at the full rate.
+        decay_steps: u64 = Row::integer(1, MOST)
+            .derived("a tenth of `train.steps`, rounded up", |raw| {
+                Ok(Optim::default_decay_steps(raw.integer(Train::steps)?).into())
             })
-            .only(Optim::schedule, &["cosine"])
+            .only(Optim::schedule, &["wsd"])
+            .may_change();
+        /// The learning rate that a cosine or a line reaches one step after the last.
+        min_learning_rate: f64 = Row::number(Interval::NotNegative)
+            .derived("a tenth of `learning_rate` for a cosine, else 0", |raw| {
+                let is_cosine = raw.text(Optim::schedule)? == ScheduleName::Cosine.name();
+                Ok(if is_cosine { raw.number(Optim::learning_rate)? / 10.0 } else { 0.0 }.into())
+            })
+            .only(Optim::schedule, &["cosine", "linear", "wsd"])
             .may_change();
         /// Steps in which the learning rate rises linearly.
         warmup_steps: u64 = Row::integer(0, MOST).default("20").may_change();
@@ -60,5 +71,17 @@ section! {
         epsilon: f64 = Row::number(Interval::Positive).default("1e-8").only(Optim::kind, &["adamw"]);
         /// The fraction of the velocity that an update keeps.
         momentum: f64 = Row::number(Interval::Fraction).default("0.9").only(Optim::kind, &["sgd"]);
+    }
+}
+
+impl Optim {
+    /// Steps between multiplications by `gamma` in a run of `steps`, if they are not written.
+    pub(crate) fn default_step_size(steps: u64) -> u64 {
+        steps.div_ceil(3)
+    }
+
+    /// Steps in which the rate of a run of `steps` falls at its end, if they are not written.
+    pub(crate) fn default_decay_steps(steps: u64) -> u64 {
+        steps.div_ceil(10)
     }
 }

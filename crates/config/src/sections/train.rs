@@ -6,11 +6,21 @@ use nn::MOST_EXTENT;
 use super::MOST;
 use crate::choices::OnOutOfMemory;
 
+/// The most steps of a run.
+const MOST_STEPS: u64 = 1 << 40;
+
 section! {
     /// `[train]`: how long, and in which portions.
     pub struct Train = "train" {
         /// Optimizer steps.
-        steps: u64 = Row::integer(1, 1 << 40).default("300").may_change();
+        steps: u64 = Row::integer(1, MOST_STEPS).default("300").may_change();
+        /// Epochs over the training data, which decide `steps` where they are above 0: the sequences or
+        /// images of so many epochs over `global_batch_size`, rounded up. `--set train.steps` takes
+        /// precedence.
+        epochs: f64 = Row::number(Interval::NotNegative).default("0").may_change().finish(|written, raw| {
+            let has_steps = raw.is_override(Train::steps) && !raw.is_override(Train::epochs);
+            Ok(if has_steps { 0.0 } else { written })
+        });
         /// Sequences, samples or images in one micro-batch.
         micro_batch_size: usize = Row::count(1, MOST_EXTENT).default("8").decides_times()
             .renamed("train.micro_batch", "");
@@ -49,6 +59,14 @@ impl Train {
     #[must_use]
     pub fn micro_batches(&self) -> usize {
         self.global_batch_size / self.micro_batch_size
+    }
+
+    /// Returns the steps that `epochs` over `sequences` training sequences or images take; `None` if `steps`
+    /// is their number, or if there is no sequence.
+    #[must_use]
+    pub fn steps_of_epochs(&self, sequences: u64) -> Option<u64> {
+        let steps = (self.epochs * sequences as f64 / self.global_batch_size as f64).ceil();
+        (steps > 0.0).then(|| (steps as u64).clamp(1, MOST_STEPS))
     }
 
     /// Returns whether a step that runs out of memory is repeated with smaller micro-batches.

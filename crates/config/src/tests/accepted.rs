@@ -23,12 +23,22 @@ fn the_last_of_several_overrides_applies() {
     .unwrap();
     assert_eq!((config.train.steps, config.optim.kind), (7, OptimKind::Sgd));
     assert_eq!(config.data.paths, ["x", "y"]);
-    assert_eq!(config.data.base, Path::new("/base/z"));
+    // A path on the command line is relative to where it was written.
+    assert_eq!(config.data.base, std::env::current_dir().unwrap().join("z"));
     // A string without quotes is a string, even if it looks like another value.
     assert_eq!(
         parse(LEAST, &["memory.allocator=expandable_segments:True"]).unwrap().memory.allocator,
         "expandable_segments:True"
     );
+}
+
+#[test]
+fn targets_of_adapters_may_be_one_string() {
+    let text = |targets: &str| format!("{LEAST}[lora]\nrank = 2\ntargets = {targets}\n");
+    let list = parse(&text("[\"all-linear\"]"), &[]).unwrap();
+    assert_eq!(parse(&text("\"all-linear\""), &[]).unwrap(), list);
+    assert_eq!(parse(&text("[]"), &["lora.targets=all-linear"]).unwrap(), list);
+    assert_eq!(parse(&text("[]"), &["lora.targets=['c_attn', 'c_proj']"]).unwrap().lora.targets.len(), 2);
 }
 
 #[test]
@@ -255,6 +265,7 @@ fn every_key_is_known_to_decide_bits_or_not() {
         // They decide how a run starts, which the checkpoint of a resumed run replaces.
         "model.from",
         "model.from_config",
+        "model.resize_vocabulary",
         "parallel.bucket_bytes",
         "parallel.chunks",
         "parallel.data",
@@ -319,6 +330,9 @@ fn some_keys_that_decide_bits_may_change() {
         ("optim.warmup_steps=3", true),
         ("optim.weight_decay=0.2", true),
         ("optim.clip_norm=0", true),
+        ("optim.schedule=linear", true),
+        ("optim.schedule=wsd", true),
+        ("train.epochs=2", true),
         ("optim.beta1=0.8", false),
         ("train.seed=2", false),
         ("parallel.lanes=2", false),

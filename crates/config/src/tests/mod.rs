@@ -1,8 +1,11 @@
 //! The configuration through its public interface.
 
 mod accepted;
+mod files;
 mod properties;
 mod refused;
+mod schedules;
+mod words;
 
 use super::{ConfigError, RunConfig};
 use keys::Key;

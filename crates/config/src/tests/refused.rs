@@ -37,8 +37,8 @@ fn unknown_names_are_refused_with_the_nearest_known() {
         ),
         (
             "[wandb]\nproject = 1\n",
-            "quick.toml:1: unknown section [wandb]: nothing is sent anywhere; metrics.jsonl in the run \
-             directory has every step",
+            "quick.toml:1: unknown section [wandb]: nothing is sent anywhere; telemetry.tensorboard = true \
+             writes event files for TensorBoard, and metrics.jsonl in the run directory has every step",
         ),
         ("[train]\nxylophone = 1\n", "quick.toml:2: unknown key train.xylophone"),
         ("[zebra]\nx = 1\n", "quick.toml:1: unknown section [zebra]"),
@@ -100,7 +100,7 @@ fn wrong_types_are_refused_with_the_allowed_values() {
         ),
         (
             "[data]\npaths = \"a.txt\"\n",
-            "quick.toml:2: data.paths takes a list of strings, not the string \"a.txt\"",
+            "quick.toml:2: data.paths takes a list of strings, not the string \"a.txt\": write [\"a.txt\"]",
         ),
         ("[data]\npaths = [1]\n", "quick.toml:2: data.paths takes a list of strings, not the list [1]"),
         (

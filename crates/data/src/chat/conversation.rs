@@ -1,15 +1,12 @@
-//! Conversations in files of JSON lines, as tokens.
+//! Conversations in files of JSON, as tokens.
 
+use super::layout::messages;
+use super::objects::each_object;
 use super::template::ChatTemplate;
 use crate::{Error, Tokenizer};
 use serde_json::Value;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-
-/// The most bytes of a line.
-const MOST_LINE: u64 = 64 << 20;
 
 /// A conversation as tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,8 +17,8 @@ pub struct Conversation {
     pub answers: Vec<bool>,
 }
 
-/// Reads the conversations of `files`: each line is a JSON object whose `messages` each have a `role` and a
-/// `content`. Tokens are those of the whole text, special ones where the template writes them; one that joins
+/// Reads the conversations of `files`: JSON lines, or lists, of objects in the layout of OpenAI, ShareGPT or
+/// Alpaca. Tokens are those of the whole text, special ones where the template writes them; one that joins
 /// an answer with the text around it belongs to the answer. Empty lines are skipped.
 ///
 /// # Errors
@@ -35,22 +32,13 @@ pub fn read_conversations(
 ) -> Result<Vec<Conversation>, Error> {
     let mut conversations = Vec::new();
     for path in files {
-        let unreadable = |source| Error::Unreadable { path: path.clone(), source };
-        let mut lines = BufReader::new(File::open(path).map_err(unreadable)?);
-        for number in 1_u64.. {
-            let mut line = Vec::new();
-            let read = lines.by_ref().take(MOST_LINE).read_until(b'\n', &mut line).map_err(unreadable)?;
-            if read == 0 {
-                break;
-            }
-            if line.trim_ascii().is_empty() {
-                continue;
-            }
-            let refused = |reason| Error::BadConversation { path: path.clone(), line: number, reason };
-            let conversation = conversation(&line, template, tokenizer).map_err(refused)?;
+        each_object(path, |line, text| {
+            let refused = |reason| Error::BadConversation { path: path.clone(), line, reason };
+            let conversation = conversation(text, template, tokenizer).map_err(refused)?;
             check(&conversation, vocabulary).map_err(refused)?;
             conversations.push(conversation);
-        }
+            Ok(())
+        })?;
     }
     match conversations.is_empty() {
         true => Err(Error::NoConversations {
@@ -60,11 +48,27 @@ pub fn read_conversations(
     }
 }
 
-fn conversation(line: &[u8], template: &ChatTemplate, tokenizer: &Tokenizer) -> Result<Conversation, String> {
-    let value: Value = serde_json::from_slice(line).map_err(|error| format!("it is no JSON: {error}"))?;
-    let Some(messages) = value.get("messages").and_then(Value::as_array).filter(|all| !all.is_empty()) else {
-        return Err("it has no list \"messages\"".to_owned());
-    };
+/// Reads the messages of the conversations in a file, as [`read_conversations`] does.
+///
+/// # Errors
+/// An object that is no conversation, by file and line; a file without one.
+pub fn read_messages(path: &Path) -> Result<Vec<Vec<Value>>, Error> {
+    let mut conversations = Vec::new();
+    each_object(path, |line, text| {
+        let refused = |reason| Error::BadConversation { path: path.to_path_buf(), line, reason };
+        conversations.push(checked_messages(text).map_err(refused)?);
+        Ok(())
+    })?;
+    match conversations.is_empty() {
+        true => Err(Error::NoConversations { path: path.to_path_buf() }),
+        false => Ok(conversations),
+    }
+}
+
+/// Returns the messages of an object. Errors: text that is no JSON, and messages without role or content.
+fn checked_messages(text: &[u8]) -> Result<Vec<Value>, String> {
+    let value: Value = serde_json::from_slice(text).map_err(|error| format!("it is no JSON: {error}"))?;
+    let messages = messages(&value)?;
     for (index, message) in messages.iter().enumerate() {
         if !message["role"].is_string() {
             return Err(format!("message {index} has no \"role\""));
@@ -73,7 +77,11 @@ fn conversation(line: &[u8], template: &ChatTemplate, tokenizer: &Tokenizer) -> 
             return Err(format!("message {index} has no text as its \"content\""));
         }
     }
-    let (text, answers) = template.render(messages)?;
+    Ok(messages)
+}
+
+fn conversation(text: &[u8], template: &ChatTemplate, tokenizer: &Tokenizer) -> Result<Conversation, String> {
+    let (text, answers) = template.render(&checked_messages(text)?)?;
     let spans = tokenizer.encode_spans(&text).map_err(|error| error.to_string())?;
     let is_answer =
         |span: &Range<usize>| answers.iter().any(|answer| span.start < answer.end && answer.start < span.end);

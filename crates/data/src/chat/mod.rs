@@ -1,10 +1,12 @@
-//! Conversations: JSON lines of messages, rendered by a chat template, of which the answers are learnt.
+//! Conversations: JSON objects of messages, rendered by a chat template, of which the answers are learnt.
 
 mod conversation;
 mod json;
+mod layout;
+mod objects;
 mod source;
 mod template;
 
-pub use conversation::{Conversation, read_conversations};
+pub use conversation::{Conversation, read_conversations, read_messages};
 pub use source::{ChatOptions, ChatSource};
 pub use template::ChatTemplate;

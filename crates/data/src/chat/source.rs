@@ -172,6 +172,10 @@ impl Source for ChatSource {
         Ok(())
     }
 
+    fn training_sequences(&self) -> Option<u64> {
+        Some(self.training.rows.len() as u64)
+    }
+
     fn shape(&self) -> BatchShape {
         let ChatOptions { context: columns, micro_batch: rows, .. } = self.options;
         let tokens = ArrayShape::of_u32([rows, columns]);

@@ -111,13 +111,12 @@ impl ChatTemplate {
         Ok((text, answers))
     }
 
-    /// Returns the text of a user's message, after which the assistant answers.
+    /// Returns the text of messages, after which the assistant answers.
     ///
     /// # Errors
     /// As for [`ChatTemplate::render`].
-    pub fn question(&self, content: &str) -> Result<String, String> {
-        let text = self.text(&[json!({"role": "user", "content": content})], true)?;
-        Ok(without_marks(&text).0)
+    pub fn question(&self, messages: &[serde_json::Value]) -> Result<String, String> {
+        Ok(without_marks(&self.text(messages, true)?).0)
     }
 
     /// Returns the text that ends an answer, without the white space around it; `None` if the template writes

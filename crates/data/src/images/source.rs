@@ -218,6 +218,10 @@ impl Source for ImageSource {
         Ok(())
     }
 
+    fn training_sequences(&self) -> Option<u64> {
+        Some(self.split.training_images())
+    }
+
     fn file_of(&self, id: MicroBatchId) -> Option<PathBuf> {
         let rows = self.options.micro_batch as u64;
         match id {

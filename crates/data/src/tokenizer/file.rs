@@ -13,6 +13,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 const SEPARATORS: [&str; 8] =
     ["<|begin_of_text|>", "<|endoftext|>", "<s>", "<bos>", "</s>", "<|end_of_text|>", "<eos>", "[CLS]"];
 
+/// The name of a tokenizer's file.
+pub(super) const TOKENIZER: &str = "tokenizer.json";
+
 /// Files beside a tokenizer that belong to it: its special tokens, and its chat template.
 const BESIDE: [&str; 2] = ["tokenizer_config.json", "chat_template.jinja"];
 
@@ -47,17 +50,18 @@ impl PartialEq for FileTokenizer {
 }
 
 impl FileTokenizer {
-    /// Reads the file, or returns the tokenizer of an earlier call for the same contents.
+    /// Reads the file, or that of a folder. An earlier call for the same contents gives the same tokenizer.
     ///
     /// # Errors
     /// A file that is missing or unreadable; [`Error::BadTokenizer`] if it is no tokenizer.
     pub(super) fn load(path: &Path) -> Result<Arc<Self>, Error> {
+        let path = &if path.is_dir() { path.join(TOKENIZER) } else { path.to_path_buf() };
         let file = DataFile::open(path)?;
         let mut json = vec![0; usize::try_from(file.len()).map_err(|_| Error::TooLong)?];
         file.read_at(0, &mut json)?;
         let sha256 = format!("{:x}", Sha256::digest(&json));
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = loaded.iter().find(|known| known.path == path && known.sha256 == sha256) {
+        if let Some(known) = loaded.iter().find(|known| known.path == *path && known.sha256 == sha256) {
             return Ok(Arc::clone(known));
         }
         let read = Arc::new(Self::parse(path, json, sha256)?);

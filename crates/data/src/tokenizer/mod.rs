@@ -1,5 +1,6 @@
 //! Conversion of text to token numbers and back.
 
+mod beside;
 mod described;
 mod file;
 mod gpt2;
@@ -33,7 +34,7 @@ impl Tokenizer {
     pub const NAMES: &'static [&'static str] = &["none", "bytes", "gpt2"];
 
     /// Returns the tokenizer called `name` in a configuration: one of [`Tokenizer::NAMES`], or the path of a
-    /// `tokenizer.json`.
+    /// `tokenizer.json` or of its folder.
     ///
     /// # Errors
     /// [`Error::BadTokenizer`] names a file that is no tokenizer; one that is missing or unreadable.
@@ -235,7 +236,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tokenizer.json");
         std::fs::write(&path, text).unwrap();
-        Tokenizer::from_name(path.to_str().unwrap())
+        Tokenizer::from_name(directory.path().to_str().unwrap())
     }
 
     #[test]

@@ -75,7 +75,8 @@ fn prompts_and_conversations_have_the_tokens_of_transformers() {
                 assert_eq!(text, expected["text"], "{name} {title}");
                 assert_eq!(found.tokens, tokens(&expected["tokens"]), "{name} {title}");
                 let content = messages[messages.len() - 2]["content"].as_str().unwrap();
-                let question = template.question(content).unwrap();
+                let message = serde_json::json!({"role": "user", "content": content});
+                let question = template.question(&[message]).unwrap();
                 let spans = tokenizer.encode_spans(&question).unwrap();
                 let question: Vec<u32> = spans.into_iter().map(|(token, _)| token).collect();
                 assert_eq!(question, tokens(&expected["question"]), "{name} {title}");

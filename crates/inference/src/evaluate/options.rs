@@ -4,11 +4,15 @@ use std::path::PathBuf;
 
 use worker::DeviceChoice;
 
+use crate::trained::Location;
+
 /// Options of an evaluation.
 #[derive(Clone, Debug, Default)]
 pub struct EvaluateOptions {
-    /// A run, a checkpoint or a folder of Hugging Face.
+    /// A run, a checkpoint, a folder of Hugging Face, or one of adapters.
     pub model: PathBuf,
+    /// The folder of the model that adapters belong to; `None`: the one that they name.
+    pub base: Option<PathBuf>,
     /// The step of a run's checkpoint; `None`: the newest.
     pub step: Option<u64>,
     /// Text files or token shards, or globs of them; empty: what the run held out.
@@ -23,4 +27,11 @@ pub struct EvaluateOptions {
     pub device: DeviceChoice,
     /// Number of ranks as threads; must equal the configured number, which is the default.
     pub ranks: Option<usize>,
+}
+
+impl EvaluateOptions {
+    /// The path of the model.
+    pub(crate) fn location(&self) -> Location<'_> {
+        Location { path: &self.model, step: self.step, base: self.base.as_deref() }
+    }
 }

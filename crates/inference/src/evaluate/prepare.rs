@@ -30,7 +30,7 @@ pub(super) struct Prepared {
 
 /// Finds model and data, and cuts the data into micro-batches.
 pub(super) fn prepare(startup: &Startup, options: &EvaluateOptions) -> Result<Prepared> {
-    let trained = Trained::find(&options.model, options.step, &options.sets)?;
+    let trained = Trained::find(options.location(), &options.sets)?;
     let (vocabulary, context) = match trained.config.model.examples() {
         Examples::Tokens { vocabulary, context } => (vocabulary, context),
         Examples::Images { .. } => return prepare_images(startup, options, trained),
@@ -45,6 +45,9 @@ pub(super) fn prepare(startup: &Startup, options: &EvaluateOptions) -> Result<Pr
         Some(asked) => one_by_one(&trained.config, asked, options.context)?,
         None => cut(&trained, options)?,
     };
+    if let Some(advice) = config.context_advice() {
+        tracing::warn!("{advice}");
+    }
     let mut setup = with_placement(startup, options, &mut config)?;
     let (questions, data) = match asked {
         Some(Questions { questions, sha256 }) => {
@@ -172,6 +175,7 @@ fn cut(trained: &Trained, options: &EvaluateOptions) -> Result<RunConfig> {
     sets.push(format!("train.validation_micro_batches={}", sequences / size));
     if !single.data.mixture.is_empty() {
         sets.push(mixture_by_size(&single.data.mixture, &of_each));
+        sets.push(format!("data.base={}", serde_json::Value::from(single.data.base.to_string_lossy())));
     }
     Ok(single.with(&sets)?)
 }

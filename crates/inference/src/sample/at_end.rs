@@ -72,7 +72,7 @@ fn sample_of_run(worker: &mut Worker, count: usize) -> Result<Option<Sample>> {
     }
     let tokens = batch.inputs.tokens()?[..longest].to_vec();
     let tokenizer = source.tokenizer().clone();
-    let prompt = Prompt { text: tokenizer.decode(&tokens), tokens, seed: setup.config.train.seed };
+    let prompt = Prompt { text: tokenizer.decode(&tokens), tokens, seed: setup.config.train.seed, turn: 0 };
     tracing::info!("drawing a sample of at most {count} tokens, for at most {} s", LIMIT.as_secs());
     let (stop, ends, limit) = (Vec::new(), Vec::new(), Some(LIMIT));
     let job = Job { prompts: vec![prompt], tokens: count, stop, ends, tokenizer, limit };

@@ -14,7 +14,7 @@ const MOST_BYTES: u64 = 1 << 24;
 /// `data.separator` states it.
 pub(super) fn of(trained: &Trained, tokenizer: &Tokenizer) -> Vec<u32> {
     let config = &trained.config;
-    let named = trained.folder().and_then(|folder| {
+    let named = trained.folders().into_iter().find_map(|folder| {
         FILES.iter().find_map(|file| {
             let text = system::input::read_text(&folder.join(file), MOST_BYTES).ok()?;
             tokens(&serde_json::from_str::<Value>(&text).ok()?["eos_token_id"])

@@ -15,6 +15,7 @@ use super::text::{End, Text};
 use run::Result;
 
 /// Texts to generate.
+#[derive(Clone)]
 pub(super) struct Job {
     pub(super) prompts: Vec<Prompt>,
     /// Tokens to add to each, at most.
@@ -28,9 +29,12 @@ pub(super) struct Job {
     pub(super) limit: Option<Duration>,
 }
 
-/// The key of a text's draws.
-fn key(seed: u64) -> [u32; 2] {
-    philox::key_of_name(seed, "sample")
+/// The key of the draws of a turn's text.
+fn key(seed: u64, turn: usize) -> [u32; 2] {
+    match turn {
+        0 => philox::key_of_name(seed, "sample"),
+        turn => philox::key_of_name(seed, &format!("sample.{turn}")),
+    }
 }
 
 /// The texts of a replica's slots, and the waiting texts.
@@ -110,6 +114,6 @@ fn line(text: &Text) -> Line<'_> {
         is_new: text.is_new,
         seen: (text.drawn() == 0).then(|| text.tokens()),
         number: text.drawn() as u32,
-        key: key(text.prompt.seed),
+        key: key(text.prompt.seed, text.prompt.turn),
     }
 }

@@ -4,14 +4,17 @@ mod at_end;
 mod ends;
 mod generate;
 mod memory;
+mod messages;
 mod options;
 mod prepare;
 mod prompts;
 mod shown;
+mod talk;
 mod text;
 
 pub use at_end::sampler;
 pub use memory::RankMemory;
+pub use messages::Messages;
 pub use options::SampleOptions;
 pub use shown::{Piece, Show};
 pub use text::{End, SampledText};
@@ -50,7 +53,7 @@ pub struct Sampled {
 /// not go together, a model that does not fit. A rank's failure ends all; so does what `show` refuses.
 pub fn sample(mut startup: Startup, options: &SampleOptions, show: Show) -> Result<Option<Sampled>> {
     let prepared = Prepared::new(&startup, options);
-    let Prepared { setup, weights, job, generator } = startup.agree(prepared)?;
+    let Prepared { setup, weights, job, talk, generator } = startup.agree(prepared)?;
     let same = startup.check_same(&setup, &format!("{options:?}"));
     startup.agree(same)?;
     let planned = memory::plan(&setup, generator);
@@ -67,7 +70,11 @@ pub fn sample(mut startup: Startup, options: &SampleOptions, show: Show) -> Resu
         let first = communicator.rank() == 0;
         let mut rank = Generator::new(&setup, communicator, generator, Some(&*weights))?;
         let began = Instant::now();
-        let texts = generate(&mut rank, generator, &job, &|piece| if first { show(piece) } else { Ok(()) })?;
+        let show = |piece: Piece<'_>| if first { show(piece) } else { Ok(()) };
+        let texts = match &talk {
+            Some(talk) => talk.hold(&mut rank, generator, &job, &show)?,
+            None => generate(&mut rank, generator, &job, &show)?,
+        };
         let seconds = began.elapsed().as_secs_f64();
         let memory = memory::compare(&mut rank, &planned)?;
         let tokens = texts.iter().map(|text| text.drawn() as u64).sum();

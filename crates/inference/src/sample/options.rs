@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use tensor::ops::choose::Choice;
 use worker::DeviceChoice;
 
+use super::messages::Messages;
+use crate::trained::Location;
 use run::{Result, RunError};
 
 /// The default temperature, which sharpens probabilities a little.
@@ -13,8 +15,10 @@ pub(super) const TEMPERATURE: f64 = 0.8;
 /// Options of sampling from a trained model.
 #[derive(Clone, Debug)]
 pub struct SampleOptions {
-    /// A run, a checkpoint or a folder of Hugging Face.
+    /// A run, a checkpoint, a folder of Hugging Face, or one of adapters.
     pub model: PathBuf,
+    /// The folder of the model that adapters belong to; `None`: the one that they name.
+    pub base: Option<PathBuf>,
     /// The step of a run's checkpoint; `None`: the newest.
     pub step: Option<u64>,
     /// The prompts.
@@ -24,6 +28,14 @@ pub struct SampleOptions {
     /// Whether prompts are messages of a user, which the model's chat template surrounds and whose answers
     /// end as it says.
     pub chat: bool,
+    /// With `chat`, the first message of every conversation without one of its own, by the system.
+    pub system: Option<String>,
+    /// With `chat`, further messages of the user to every conversation, each after an answer.
+    pub turns: Vec<String>,
+    /// With `chat`, files of conversations whose last message is to be answered.
+    pub conversations: Vec<PathBuf>,
+    /// With `chat` and without other messages, those of one conversation, read as it goes on.
+    pub messages: Option<Messages>,
     /// Prompts as tokens, after all texts: those of a model without a tokenizer.
     pub prompt_tokens: Vec<Vec<u32>>,
     /// Number of tokens to add to each, at most.
@@ -58,10 +70,15 @@ impl Default for SampleOptions {
     fn default() -> Self {
         SampleOptions {
             model: PathBuf::new(),
+            base: None,
             step: None,
             prompts: Vec::new(),
             prompt_file: None,
             chat: false,
+            system: None,
+            turns: Vec::new(),
+            conversations: Vec::new(),
+            messages: None,
             prompt_tokens: Vec::new(),
             tokens: 320,
             temperature: TEMPERATURE,
@@ -80,9 +97,17 @@ impl Default for SampleOptions {
 }
 
 impl SampleOptions {
+    /// The path of the model.
+    pub(crate) fn location(&self) -> Location<'_> {
+        Location { path: &self.model, step: self.step, base: self.base.as_deref() }
+    }
+
     /// Returns whether there are texts to encode.
     pub(super) fn needs_tokenizer(&self) -> bool {
-        !self.prompts.is_empty() || self.prompt_file.is_some() || self.prompt_tokens.is_empty()
+        !self.conversations.is_empty()
+            || !self.prompts.is_empty()
+            || self.prompt_file.is_some()
+            || self.prompt_tokens.is_empty()
     }
 
     /// The choice of tokens. Errors: a number that makes no sense, by the name of its option.

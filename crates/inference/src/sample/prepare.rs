@@ -10,6 +10,7 @@ use worker::{Generator, GeneratorOptions, Placement, Setup, Weights};
 
 use super::generate::{self, Job};
 use super::options::SampleOptions;
+use super::talk::Talk;
 use super::text::kept;
 use super::{ends, prompts};
 use crate::trained::Trained;
@@ -22,13 +23,14 @@ pub(super) struct Prepared {
     pub(super) setup: Setup,
     pub(super) weights: Arc<dyn Weights>,
     pub(super) job: Job,
+    pub(super) talk: Option<Talk>,
     pub(super) generator: GeneratorOptions,
 }
 
 impl Prepared {
     pub(super) fn new(startup: &Startup, options: &SampleOptions) -> Result<Self> {
         let choice = options.choice()?;
-        let trained = Trained::find(&options.model, options.step, &options.sets)?;
+        let trained = Trained::find(options.location(), &options.sets)?;
         let refused = |what: &str| Err(RunError::Refused(format!("{}: {what}", options.model.display())));
         let Examples::Tokens { vocabulary, context } = trained.config.model.examples() else {
             return refused("it trained no model of text");
@@ -41,12 +43,21 @@ impl Prepared {
             false => trained.tokenizer().unwrap_or(Tokenizer::None),
         };
         let ends = ends::of(&trained, &tokenizer);
-        let chat = options.chat.then(|| trained.chat_template()).transpose()?;
+        let texts = prompts::texts(options)?;
+        if options.messages.is_some() && startup.is_in_job() {
+            let text = "--chat: it needs a message: --prompt; a job's ranks read no standard input";
+            return Err(RunError::Refused(text.to_owned()));
+        }
+        let talk = match options.chat {
+            true => Some(Talk::new(options, &texts, trained.chat_template()?)?),
+            false => None,
+        };
         let seed = trained.config.train.seed;
-        let prompts = prompts::read(options, &tokenizer, chat.as_ref(), vocabulary, seed)?;
+        let conversations = talk.as_ref().map(|talk| talk.prompts(&tokenizer)).transpose()?;
+        let prompts = prompts::read(options, texts, &tokenizer, conversations, vocabulary, seed)?;
         prompts::check(&prompts, context)?;
         let mut stop: Vec<_> = options.stop.iter().filter(|stop| !stop.is_empty()).cloned().collect();
-        stop.extend(chat.and_then(|template| template.answer_end()));
+        stop.extend(talk.as_ref().and_then(Talk::answer_end));
         let Trained { mut config, weights, .. } = trained;
         startup.check_ranks(&config, options.ranks)?;
         let ChosenPlacement { placement, reason } =
@@ -60,16 +71,18 @@ impl Prepared {
         let each = generate::assignment(prompts.len(), config.parallel.data).count(0);
         let slots = options.batch.unwrap_or(most).min(most).min(each).max(1);
         let longest = prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(1);
-        let capacity = context.min(longest + options.tokens);
-        let generator = GeneratorOptions {
-            slots,
-            capacity,
-            longest: if longest + options.tokens > capacity { longest.max(kept(capacity)) } else { longest },
-            choice,
+        let room =
+            talk.as_ref().map(|talk| talk.room(longest, options.tokens, &tokenizer)).transpose()?.flatten();
+        let capacity = context.min(room.unwrap_or(longest + options.tokens));
+        let longest = match room {
+            Some(_) => capacity,
+            None if longest + options.tokens > capacity => longest.max(kept(capacity)),
+            None => longest,
         };
+        let generator = GeneratorOptions { slots, capacity, longest, choice };
         let setup = Setup { reason, ..setup_of(config, placement, capacity)? };
         let job = Job { prompts, tokens: options.tokens, stop, ends, tokenizer, limit: None };
-        Ok(Prepared { setup, weights, job, generator })
+        Ok(Prepared { setup, weights, job, talk, generator })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Prompts, from the command line and from a file.
 
-use data::{ChatTemplate, Tokenizer};
+use data::Tokenizer;
 
 use super::options::SampleOptions;
 use run::{Result, RunError};
@@ -11,6 +11,8 @@ pub(super) struct Prompt {
     pub(super) text: String,
     pub(super) tokens: Vec<u32>,
     pub(super) seed: u64,
+    /// The turn of a conversation, from 0.
+    pub(super) turn: usize,
 }
 
 /// The default prompt.
@@ -18,15 +20,9 @@ const LINE_FEED: &str = "\n";
 /// The most bytes of a file of prompts.
 const MOST_BYTES: u64 = 1 << 26;
 
-/// The prompts of the options, with their tokens and seeds. Errors: a file that cannot be read; a prompt
-/// without tokens, or with some that the model does not have; more seeds than prompts.
-pub(super) fn read(
-    options: &SampleOptions,
-    tokenizer: &Tokenizer,
-    chat: Option<&ChatTemplate>,
-    vocabulary: usize,
-    own_seed: u64,
-) -> Result<Vec<Prompt>> {
+/// Returns the texts of the options: those of the command line and the lines of a file. Errors: a file that
+/// cannot be read, or has no line.
+pub(super) fn texts(options: &SampleOptions) -> Result<Vec<String>> {
     let mut texts = options.prompts.clone();
     if let Some(path) = &options.prompt_file {
         let unreadable = |source| RunError::File { path: path.clone(), source };
@@ -36,13 +32,32 @@ pub(super) fn read(
             return Err(RunError::Refused(format!("--prompts {}: it has no prompt", path.display())));
         }
     }
+    Ok(texts)
+}
+
+/// The prompts of `texts`, or of conversations with their tokens, and of tokens, with their seeds. Errors: a
+/// prompt without tokens, or with some that the model does not have; more seeds than prompts.
+pub(super) fn read(
+    options: &SampleOptions,
+    mut texts: Vec<String>,
+    tokenizer: &Tokenizer,
+    conversations: Option<Vec<(String, Vec<u32>)>>,
+    vocabulary: usize,
+    own_seed: u64,
+) -> Result<Vec<Prompt>> {
     if texts.is_empty() && options.prompt_tokens.is_empty() {
-        if chat.is_some() {
-            return Err(RunError::Refused("--chat: it needs a message: --prompt".to_owned()));
-        }
         texts.push(LINE_FEED.to_owned());
     }
-    let prompts = texts.len() + options.prompt_tokens.len();
+    let mut prompts_with_tokens = match conversations {
+        Some(conversations) => conversations,
+        None => {
+            let encode = |text: String| Ok((text.clone(), tokenizer.encode_prompt(&text)?));
+            texts.into_iter().map(encode).collect::<Result<_>>()?
+        }
+    };
+    prompts_with_tokens
+        .extend(options.prompt_tokens.iter().map(|tokens| (tokenizer.decode(tokens), tokens.clone())));
+    let prompts = prompts_with_tokens.len();
     if options.seeds.len() > prompts {
         let seeds = options.seeds.len();
         return Err(RunError::Refused(format!("--seed: {seeds} seeds for {prompts} prompts")));
@@ -55,22 +70,9 @@ pub(super) fn read(
             .copied()
             .unwrap_or_else(|| last.wrapping_add((index + 1 - options.seeds.len()) as u64)),
     };
-    let mut prompts_with_tokens = Vec::with_capacity(prompts);
-    for text in texts {
-        let tokens = match chat {
-            None => tokenizer.encode_prompt(&text)?,
-            Some(template) => {
-                let question = template.question(&text).map_err(RunError::Refused)?;
-                tokenizer.encode_spans(&question)?.into_iter().map(|(token, _)| token).collect()
-            }
-        };
-        prompts_with_tokens.push((text, tokens));
-    }
-    prompts_with_tokens
-        .extend(options.prompt_tokens.iter().map(|tokens| (tokenizer.decode(tokens), tokens.clone())));
     let prompt = |(index, (text, tokens)): (usize, (String, Vec<u32>))| {
         check_tokens(&tokens, vocabulary)?;
-        Ok(Prompt { text, tokens, seed: seed(index) })
+        Ok(Prompt { text, tokens, seed: seed(index), turn: 0 })
     };
     prompts_with_tokens.into_iter().enumerate().map(prompt).collect()
 }
@@ -119,7 +121,8 @@ mod tests {
             let prompts = ["a", "b", "c"].map(str::to_owned).to_vec();
             let options =
                 SampleOptions { prompts, seeds: prompts_with_tokens.to_vec(), ..SampleOptions::default() };
-            let read = read(&options, &Tokenizer::Bytes, None, 256, 40).unwrap();
+            let texts = texts(&options).unwrap();
+            let read = read(&options, texts, &Tokenizer::Bytes, None, 256, 40).unwrap();
             read.iter().map(|prompt| prompt.seed).collect()
         };
         assert_eq!(seeds(&[]), [40, 41, 42]);

@@ -16,6 +16,8 @@ pub enum Piece<'a> {
         of: usize,
         /// The seed of its draws.
         seed: u64,
+        /// The turn of a conversation, from 0.
+        turn: usize,
         /// The prompt.
         prompt: &'a str,
     },
@@ -47,8 +49,8 @@ impl Shown {
         while let Some(text) = texts.get(self.text) {
             if !self.begun {
                 let (number, of) = (self.text, texts.len());
-                let (seed, prompt) = (text.prompt.seed, &*text.prompt.text);
-                show(Piece::Begin { number, of, seed, prompt }).map_err(failed)?;
+                let (seed, turn, prompt) = (text.prompt.seed, text.prompt.turn, &*text.prompt.text);
+                show(Piece::Begin { number, of, seed, turn, prompt }).map_err(failed)?;
                 self.begun = true;
             }
             let more = &text.certain()[self.bytes..];

@@ -39,6 +39,14 @@ pub struct SampledText {
     pub seed: u64,
     /// The reason for its end.
     pub end: End,
+    /// Of a conversation, the turn that it answers, from 0.
+    #[serde(skip_serializing_if = "is_first")]
+    pub turn: usize,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_first(turn: &usize) -> bool {
+    *turn == 0
 }
 
 /// A text that is being generated.
@@ -146,6 +154,7 @@ impl Text {
             prompt_tokens,
             seed: self.prompt.seed,
             end: self.end.unwrap_or(End::Length),
+            turn: self.prompt.turn,
         }
     }
 }
@@ -219,7 +228,7 @@ mod tests {
         ];
         for (drawn, stops, shown, end) in table {
             let stops: Vec<String> = stops.iter().map(ToString::to_string).collect();
-            let prompt = Prompt { text: "p".to_owned(), tokens: vec![112], seed: 0 };
+            let prompt = Prompt { text: "p".to_owned(), tokens: vec![112], seed: 0, turn: 0 };
             let mut text = Text::new(prompt);
             for byte in drawn.bytes() {
                 if text.end().is_none() {

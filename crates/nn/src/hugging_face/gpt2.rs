@@ -109,13 +109,22 @@ pub(crate) fn model(sizes: &Sizes) -> Option<HuggingFaceModel> {
             tensors.push(FolderTensor::whole(HEAD.into(), HEAD.into(), &[sizes.vocabulary, sizes.width]));
         }
     }
-    Some(HuggingFaceModel { config: config(sizes)?, prefix: PREFIX, tensors, ignored })
+    Some(HuggingFaceModel {
+        config: config(sizes)?,
+        prefix: PREFIX,
+        tensors,
+        tables: TABLES.to_vec(),
+        ignored,
+    })
 }
 
 /// The head's weight, which a tied model's folder may contain as a copy of the token table.
 const HEAD: &str = "lm_head.weight";
 
 const PREFIX: &str = "transformer.";
+
+/// The tensors with a row for each token.
+const TABLES: [&str; 2] = ["transformer.wte.weight", HEAD];
 
 fn name(rest: &str) -> String {
     format!("{PREFIX}{rest}")

@@ -16,6 +16,8 @@ type Keys = Vec<(&'static str, Value)>;
 /// The names of the feed-forward activations: ours, and Hugging Face's, the first of which is written.
 const ACTIVATIONS: [(&str, &[&str]); 3] =
     [("silu", &["silu", "swish"]), ("gelu", &["gelu_pytorch_tanh", "gelu_new"]), ("gelu-erf", &["gelu"])];
+/// The tensors with a row for each token.
+const TABLES: [&str; 2] = ["model.embed_tokens.weight", "lm_head.weight"];
 /// The head width of a `qwen3` that does not state it.
 const QWEN3_HEAD: usize = 128;
 const EPSILON: f64 = 1e-6;
@@ -162,7 +164,13 @@ pub(crate) fn model(sizes: &Sizes) -> Option<HuggingFaceModel> {
         true => ignored.push("lm_head.weight"),
         false => tensors.push(same("lm_head.weight", &table)),
     }
-    Some(HuggingFaceModel { config: config(sizes)?, prefix: "model.", tensors, ignored })
+    Some(HuggingFaceModel {
+        config: config(sizes)?,
+        prefix: "model.",
+        tensors,
+        tables: TABLES.to_vec(),
+        ignored,
+    })
 }
 
 /// A tensor with the same name as its parameter.

@@ -36,6 +36,8 @@ pub struct HuggingFaceModel {
     pub prefix: &'static str,
     /// All tensors. Together they contain each parameter of the model once.
     pub tensors: Vec<FolderTensor>,
+    /// Names of the tensors with a row for each token, which a folder with fewer tokens may lack rows of.
+    pub tables: Vec<&'static str>,
     /// Suffixes of tensor names that folders may contain and that are not parameters: masks, copies.
     pub ignored: Vec<&'static str>,
 }

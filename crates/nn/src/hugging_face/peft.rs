@@ -19,6 +19,8 @@ pub struct AdapterConfig {
     pub dropout: f64,
     /// Names of modules.
     pub targets: Vec<String>,
+    /// The model that they belong to: a folder, or a name on Hugging Face's hub.
+    pub base: Option<String>,
 }
 
 impl AdapterConfig {
@@ -53,6 +55,7 @@ impl AdapterConfig {
             alpha: config.number("lora_alpha")?.unwrap_or(r as f64),
             dropout: config.number("lora_dropout")?.unwrap_or(0.0),
             targets,
+            base: config.text("base_model_name_or_path")?.map(str::to_owned),
         })
     }
 }
@@ -92,6 +95,7 @@ impl Lora {
             config: settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
             prefix: PREFIX,
             tensors: tensors.iter().map(named).collect(),
+            tables: Vec::new(),
             ignored: Vec::new(),
         }
     }

@@ -43,8 +43,13 @@ pub(super) fn vocabulary(raw: &RawValues, conditions: &Conditions, vocabulary: u
     let Some((name, tokens)) = conditions.tokenizer.filter(|(_, tokens)| vocabulary < *tokens) else {
         return Ok(());
     };
+    let advice = match raw.is_set("model.from") {
+        true => ": model.resize_vocabulary = true adds rows to its embedding",
+        false => "",
+    };
     let reason = format!(
-        "model.vocabulary = {vocabulary} is less than the {tokens} tokens of data.tokenizer = \"{name}\""
+        "model.vocabulary = {vocabulary} is less than the {tokens} tokens of data.tokenizer = \
+         \"{name}\"{advice}"
     );
     Err(raw.conflict(&["model.vocabulary", "data.tokenizer"], reason))
 }

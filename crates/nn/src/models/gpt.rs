@@ -86,6 +86,10 @@ impl ModelSpec for GptSizes {
         Self { vocabulary: if self.vocabulary == 0 { tokens } else { self.vocabulary }, ..self }
     }
 
+    fn with_vocabulary_for(self, needed: usize, tokens: usize) -> Self {
+        Self { vocabulary: if self.vocabulary < needed { tokens } else { self.vocabulary }, ..self }
+    }
+
     fn layers(&self) -> usize {
         self.layers
     }

@@ -1,6 +1,7 @@
 //! Descriptions that are shipped, written and refused.
 
 use super::*;
+use crate::target::PlanTarget;
 
 #[test]
 fn descriptions_are_read_back() {
@@ -56,8 +57,23 @@ fn descriptions_from_data_sheets_are_marked_as_assumed() {
         );
     }
     names.sort();
-    let known = ["a100-40gb", "a100-80gb", "b200", "h100-80gb", "h200", "l40s", "rtx-4090"];
-    assert_eq!(names, known);
+    assert_eq!(names, PlanDevice::names().collect::<Vec<_>>());
+}
+
+#[test]
+fn a_description_in_the_repository_is_a_device_by_its_name() {
+    for name in PlanDevice::names() {
+        let named = PlanTarget::from_argument(name).unwrap().device(None).unwrap();
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../launch/devices/{name}.toml"));
+        assert_eq!(named, PlanDevice::load(&path).unwrap());
+    }
+    let refused = PlanTarget::from_argument("h100").unwrap_err();
+    assert_eq!(refused.exit_status(), 2);
+    assert_eq!(
+        refused.to_string(),
+        "--device h100: unknown device: write auto, cpu, cuda or meta, or for a GPU that is not here \
+         a100-40gb, a100-80gb, b200, h100-80gb, h200, l40s, rtx-4090, or the file of a description"
+    );
 }
 
 #[test]

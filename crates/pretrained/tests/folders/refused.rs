@@ -236,3 +236,25 @@ fn wrong_indices_are_refused() {
         open(empty.path()).unwrap_err().contains("no model.safetensors and no model.safetensors.index.json")
     );
 }
+
+/// Weights in other formats are named with the way to convert them.
+#[test]
+fn weights_in_other_formats_are_refused_with_the_way_to_convert_them() {
+    let convert = "save_pretrained('FOLDER')\"` writes model.safetensors beside it";
+    for (file, expected) in [
+        ("pytorch_model.bin", convert),
+        ("pytorch_model-00001-of-00002.bin", convert),
+        ("consolidated.00.pth", "weights as in consolidated.00.pth are not read"),
+        ("model.gguf", "weights as in model.gguf are not read"),
+        ("notes.txt", "it has no model.safetensors and no model.safetensors.index.json"),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        copy(directory.path(), |_| {});
+        fs::remove_file(directory.path().join("model.safetensors")).unwrap();
+        fs::write(directory.path().join(file), "").unwrap();
+        let refused = open(directory.path()).unwrap_err();
+        let expected = expected.replace("FOLDER", &directory.path().display().to_string());
+        assert!(refused.contains(&expected), "{file}: {refused}");
+        assert_eq!(refused.contains(file), file != "notes.txt", "{refused}");
+    }
+}

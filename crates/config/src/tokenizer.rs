@@ -1,0 +1,25 @@
+//! The tokenizer of a configuration: opened, or found beside token shards.
+
+use data::Tokenizer;
+use keys::{Error, RawValues};
+
+use crate::hub::how_to_download;
+use crate::sections::Data;
+
+/// Returns the name of the tokenizer that made the data's first shards, if files beside them tell.
+pub(crate) fn of_shards(data: &Data) -> Option<String> {
+    let of_mixture = || data.mixture.first().map(|source| source.paths.as_slice());
+    let patterns = Some(data.paths.as_slice()).filter(|paths| !paths.is_empty()).or_else(of_mixture)?;
+    Tokenizer::beside_shards(&data.base, patterns)
+}
+
+/// Opens the tokenizer of this name. Errors: it is missing or no tokenizer.
+pub(crate) fn open(name: &str, raw: &RawValues) -> Result<Tokenizer, Error> {
+    Tokenizer::from_name(name).map_err(|error| {
+        let missing = matches!(error, data::Error::Missing { .. });
+        let written = raw.text(Data::tokenizer).ok().filter(|_| missing && raw.is_set(Data::tokenizer));
+        let advice = written.and_then(|written| how_to_download(&written));
+        let advice = advice.map_or_else(String::new, |advice| format!("; {advice}"));
+        raw.conflict(&[Data::tokenizer], format!("{}: {error}{advice}", Data::tokenizer))
+    })
+}

@@ -1,0 +1,111 @@
+//! The files beside a model's weights: its tokenizer, its chat template, and how it generates text.
+
+use std::path::PathBuf;
+
+use config::RunConfig;
+use data::Tokenizer;
+use nn::Examples;
+use serde_json::Value;
+
+use crate::trained::{Trained, files_in};
+
+/// Files beside the weights that go with a model: its tokenizer, and how it generates text.
+const BESIDE: &[&str] = &[
+    "added_tokens.json",
+    "chat_template.jinja",
+    GENERATION,
+    "merges.txt",
+    "special_tokens_map.json",
+    TOKENIZER,
+    "tokenizer.model",
+    TOKENIZER_CONFIG,
+    "vocab.json",
+];
+
+/// The files of the tokenizer, and that of settings for generating text.
+const TOKENIZER: &str = "tokenizer.json";
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+const GENERATION: &str = "generation_config.json";
+
+/// The files of a model's tokenizer and of generating text with it.
+pub(crate) struct Beside {
+    /// Files to copy.
+    pub(crate) files: Vec<PathBuf>,
+    /// Names and contents of others.
+    pub(crate) contents: Vec<(&'static str, Vec<u8>)>,
+}
+
+impl Beside {
+    /// Returns the files that go with a model: those of its folders, with the chat template and the tokenizer
+    /// of its run instead.
+    pub(crate) fn of(trained: &Trained) -> Self {
+        let config = &trained.config;
+        let mut files = files_in(&trained.folders(), BESIDE);
+        let mut contents = Vec::new();
+        if let Some(template) = &config.data.chat_template {
+            files.retain(|file| file.file_name() != template.file_name());
+            files.push(template.clone());
+        }
+        let has_config = files.iter().any(|file| file.ends_with(TOKENIZER_CONFIG));
+        for (name, text) in tokenizer_files(config, has_config) {
+            files.retain(|file| !file.ends_with(name));
+            contents.push((name, text));
+        }
+        Beside { files, contents }
+    }
+
+    /// Returns the files without settings for generating text, which adapters take from their model.
+    pub(crate) fn without_generation(mut self) -> Self {
+        self.files.retain(|file| !file.ends_with(GENERATION));
+        self
+    }
+
+    /// Returns the files with settings for generating text, which ends at `separator`, the token between
+    /// documents, if there are none.
+    pub(crate) fn ending_at(mut self, separator: Option<u32>) -> Self {
+        let has_settings = self.files.iter().any(|file| file.ends_with(GENERATION));
+        if let Some(token) = separator.filter(|_| !has_settings) {
+            let text = format!("{{\n  \"bos_token_id\": {token},\n  \"eos_token_id\": {token}\n}}\n");
+            self.contents.push((GENERATION, text.into_bytes()));
+        }
+        self
+    }
+}
+
+/// Returns the files of a run's tokenizer; none of an unknown one, and none of bytes, the default, for a
+/// model that came from a folder.
+fn tokenizer_files(config: &RunConfig, has_config: bool) -> Vec<(&'static str, Vec<u8>)> {
+    let tokenizer = &config.tokenizer;
+    let beside = match tokenizer {
+        Tokenizer::File(file) => file.beside().to_vec(),
+        Tokenizer::Bytes if config.model.folder().is_some() => return Vec::new(),
+        _ if !takes_tokens(config) => return Vec::new(),
+        _ => Vec::new(),
+    };
+    let Some(json) = tokenizer.json() else { return Vec::new() };
+    let mut files = vec![(TOKENIZER, json)];
+    if !has_config && !beside.iter().any(|(name, _)| *name == TOKENIZER_CONFIG) {
+        // Without it, transformers would take the class of tokenizers that usually goes with the model.
+        let mut written = serde_json::Map::new();
+        written.insert("tokenizer_class".to_owned(), "PreTrainedTokenizerFast".into());
+        written.insert("clean_up_tokenization_spaces".to_owned(), false.into());
+        let text = config.separator().and_then(|token| tokenizer.spelling(token));
+        for key in ["bos_token", "eos_token"] {
+            written.extend(text.iter().map(|text| (key.to_owned(), text.clone().into())));
+        }
+        files.push((TOKENIZER_CONFIG, pretty(&written).into_bytes()));
+    }
+    files.extend(beside);
+    files
+}
+
+/// Returns whether a model's examples are tokens.
+pub(crate) fn takes_tokens(config: &RunConfig) -> bool {
+    matches!(config.model.examples(), Examples::Tokens { .. })
+}
+
+/// Returns the text of a JSON object with an indent of two.
+pub(crate) fn pretty(object: &serde_json::Map<String, Value>) -> String {
+    // A map of JSON values has a text.
+    serde_json::to_string_pretty(object).unwrap_or_default() + "\n"
+}

@@ -1,0 +1,164 @@
+//! Conversations: messages of a user, each followed by an answer.
+
+use data::{ChatTemplate, Tokenizer};
+use serde_json::{Value, json};
+use worker::{Generator, GeneratorOptions};
+
+use super::generate::{Job, generate};
+use super::messages::Messages;
+use super::options::SampleOptions;
+use super::prompts::Prompt;
+use super::shown::Piece;
+use super::text::Text;
+use run::{Result, RunError};
+
+/// Tokens that a conversation with unknown messages has room for, unless the model's context is shorter.
+const ROOM: usize = 8192;
+/// Tokens that a template may put around a message and its answer.
+const AROUND: usize = 64;
+
+/// Conversations with one model, which go on side by side.
+pub(super) struct Talk {
+    template: ChatTemplate,
+    /// The messages of each conversation so far, of which the last is to be answered.
+    histories: Vec<Vec<Value>>,
+    /// Further messages of the user, to every conversation.
+    turns: Vec<String>,
+    messages: Option<Messages>,
+}
+
+impl Talk {
+    /// Returns the conversations of the options, of which `texts` are the first messages. Errors: a file of
+    /// conversations that cannot be read or has nothing to answer; no message.
+    pub(super) fn new(options: &SampleOptions, texts: &[String], template: ChatTemplate) -> Result<Self> {
+        let system = options.system.iter().map(|text| message("system", text));
+        let mut histories: Vec<Vec<Value>> =
+            texts.iter().map(|text| system.clone().chain([message("user", text)]).collect()).collect();
+        for path in &options.conversations {
+            for (index, mut history) in data::read_messages(path)?.into_iter().enumerate() {
+                // What is to be answered may have an answer already.
+                while history.last().is_some_and(|last| last["role"] == "assistant") {
+                    history.pop();
+                }
+                if history.last().is_none_or(|last| last["role"] == "system") {
+                    let text =
+                        format!("{}: conversation {} has no message to answer", path.display(), index + 1);
+                    return Err(RunError::Refused(text));
+                }
+                if history[0]["role"] != "system" {
+                    history.splice(0..0, system.clone());
+                }
+                histories.push(history);
+            }
+        }
+        let messages = options.messages.clone().filter(|_| histories.is_empty());
+        if let Some(messages) = &messages {
+            let first = if options.plan_only { Some(String::new()) } else { read(messages, 0)? };
+            histories.extend(first.map(|text| system.chain([message("user", &text)]).collect()));
+        }
+        if histories.is_empty() {
+            let text = "--chat: it needs a message: --prompt, --conversations, or a line of standard input";
+            return Err(RunError::Refused(text.to_owned()));
+        }
+        Ok(Talk { template, histories, turns: options.turns.clone(), messages })
+    }
+
+    /// The text that ends an answer.
+    pub(super) fn answer_end(&self) -> Option<String> {
+        self.template.answer_end()
+    }
+
+    /// Returns the last message of each conversation, with the tokens of all of it. Errors: messages that the
+    /// template refuses.
+    pub(super) fn prompts(&self, tokenizer: &Tokenizer) -> Result<Vec<(String, Vec<u32>)>> {
+        let prompt = |history: &Vec<Value>| Ok((last_of(history), self.tokens(history, tokenizer)?));
+        self.histories.iter().map(prompt).collect()
+    }
+
+    /// Returns the tokens that the conversations have room for, if they go on after the first answer.
+    /// `longest` is the longest prompt, and each answer has at most `answer` tokens. Errors: a message that
+    /// cannot be encoded.
+    pub(super) fn room(&self, longest: usize, answer: usize, tokenizer: &Tokenizer) -> Result<Option<usize>> {
+        if self.messages.is_some() {
+            return Ok(Some(ROOM.max(longest + answer)));
+        }
+        let mut room = longest + answer;
+        for turn in &self.turns {
+            room += tokenizer.encode(turn)?.len() + AROUND + answer;
+        }
+        Ok((!self.turns.is_empty()).then_some(room))
+    }
+
+    /// Generates the answers turn by turn, and returns them conversation by conversation. If a conversation
+    /// does not fit with an answer, its first messages are left out. Errors: those of generating; a message
+    /// that cannot be read or is too long.
+    pub(super) fn hold(
+        &self,
+        generator: &mut Generator,
+        options: GeneratorOptions,
+        job: &Job,
+        show: &dyn Fn(Piece<'_>) -> std::io::Result<()>,
+    ) -> Result<Vec<Text>> {
+        let most = options.capacity - job.tokens.min(options.capacity / 2);
+        let mut histories = self.histories.clone();
+        let mut answered: Vec<(usize, Text)> = Vec::new();
+        let mut texts = generate(generator, options, job, show)?;
+        for turn in 1.. {
+            let next = match &self.messages {
+                Some(messages) => read(messages, turn)?,
+                None => self.turns.get(turn - 1).cloned(),
+            };
+            let Some(next) = next else { break };
+            let mut prompts = Vec::with_capacity(texts.len());
+            for (history, text) in histories.iter_mut().zip(&texts) {
+                history.extend([message("assistant", text.certain()), message("user", &next)]);
+                let tokens = self.shortened(history, &job.tokenizer, most)?;
+                prompts.push(Prompt { text: next.clone(), tokens, seed: text.prompt.seed, turn });
+            }
+            answered.extend(texts.into_iter().enumerate());
+            texts = generate(generator, options, &Job { prompts, ..job.clone() }, show)?;
+        }
+        answered.extend(texts.into_iter().enumerate());
+        answered.sort_by_key(|(conversation, _)| *conversation);
+        Ok(answered.into_iter().map(|(_, text)| text).collect())
+    }
+
+    /// Leaves out messages until the others have at most `most` tokens, and returns the tokens: from the
+    /// first message of the user to the next, but not the last one. Errors: that one is too long.
+    fn shortened(&self, history: &mut Vec<Value>, tokenizer: &Tokenizer, most: usize) -> Result<Vec<u32>> {
+        let is_user = |message: &Value| message["role"] == "user";
+        loop {
+            let tokens = self.tokens(history, tokenizer)?;
+            if tokens.len() <= most {
+                return Ok(tokens);
+            }
+            let mut users = (0..history.len()).filter(|index| is_user(&history[*index]));
+            let (Some(first), Some(next)) = (users.next(), users.next()) else {
+                return Err(RunError::Refused(format!(
+                    "--chat: the last message has {} tokens, and with an answer {most} fit",
+                    tokens.len()
+                )));
+            };
+            history.drain(first..next);
+        }
+    }
+
+    fn tokens(&self, history: &[Value], tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+        let text = self.template.question(history).map_err(RunError::Refused)?;
+        Ok(tokenizer.encode_spans(&text)?.into_iter().map(|(token, _)| token).collect())
+    }
+}
+
+fn message(role: &str, content: &str) -> Value {
+    json!({"role": role, "content": content})
+}
+
+/// The content of the last message.
+fn last_of(history: &[Value]) -> String {
+    history.last().and_then(|last| last["content"].as_str()).unwrap_or_default().to_owned()
+}
+
+fn read(messages: &Messages, turn: usize) -> Result<Option<String>> {
+    let unreadable = |source| RunError::File { path: "standard input".into(), source };
+    messages.of_turn(turn).map_err(unreadable)
+}
