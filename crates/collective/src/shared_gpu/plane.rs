@@ -177,7 +177,7 @@ impl<L: Link, E: Engine> SharedGpuPlane<L, E> {
     /// `stream` wait until all that read this rank's spans have done so.
     ///
     /// # Errors
-    /// Those of the links and of the device. In any case nobody reads this rank's spans afterwards, except by
+    /// Errors of the links and of the device. In any case nobody reads this rank's spans afterwards, except by
     /// work for which the stream waits.
     pub(super) fn meet(
         &mut self,
@@ -235,7 +235,7 @@ impl<L: Link, E: Engine> SharedGpuPlane<L, E> {
         Ok(offer)
     }
 
-    /// Returns the error of a call whose peer has given it up.
+    /// Returns the error of a call whose peer has ended it.
     fn withdrawn(&self, caller: Caller, peer: usize) -> CollectiveError {
         let gave_up = || {
             let reason = format!("it gave up {}", caller.call);

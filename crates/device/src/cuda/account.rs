@@ -45,7 +45,7 @@ impl Drop for Start {
     }
 }
 
-/// What the ranks of this process use on one GPU, in bytes.
+/// Bytes that the ranks of this process use on one GPU.
 #[derive(Debug)]
 pub(crate) struct GpuUse {
     ordinal: usize,

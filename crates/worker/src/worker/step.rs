@@ -225,7 +225,12 @@ impl Worker {
             return Ok(());
         }
         self.phases.enter(Phase::Reduce)?;
-        Ok(gather_weights(&mut self.engine.planes.along(reduction.axis())?, reduction, model.parameters(), groups)?)
+        Ok(gather_weights(
+            &mut self.engine.planes.along(reduction.axis())?,
+            reduction,
+            model.parameters(),
+            groups,
+        )?)
     }
 
     /// Starts to copy loss, norm and loss scale to the host, and adapts the loss scale.
