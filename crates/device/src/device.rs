@@ -57,7 +57,8 @@ impl Device {
     pub fn cuda(rank: usize, ordinal: usize, families: Families, options: &DeviceOptions) -> Result<Self> {
         let named = |source| DeviceError::Cuda { rank, device: format!("cuda:{ordinal}"), source };
         let (cuda, description) = Cuda::new(ordinal, families, options.tf32).map_err(named)?;
-        let raw = Box::new(CudaMemory::new(&cuda));
+        let raw =
+            Box::new(CudaMemory::new(&cuda.context, &cuda.streams, &cuda.ledger.shared, &cuda.allocated));
         Self::new(Backend::Cuda, rank, description, raw, Some(cuda), options)
     }
 

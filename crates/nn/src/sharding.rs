@@ -270,7 +270,8 @@ mod tests {
         #[test]
         fn parts_hold_each_element_once(
             (rows, row_parts) in (1_usize..4, 1_usize..4),
-            (groups, columns, column_parts) in (prop::collection::vec(1_usize..4, 1..4), 1_usize..3, 1_usize..4),
+            groups in prop::collection::vec(1_usize..4, 1..4),
+            (columns, column_parts) in (1_usize..3, 1_usize..4),
             swapped in any::<bool>(),
         ) {
             let groups: Vec<usize> = groups.into_iter().map(|group| group * row_parts).collect();

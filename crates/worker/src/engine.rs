@@ -81,9 +81,9 @@ impl Engine {
 
     /// Replaces the transports by ones that only count, and returns the real ones.
     ///
-    /// While ranks wait for each other on their devices, no driver may be called: with ranks as threads of one
-    /// process, both could wait forever. Therefore the allocator reserves the memory of passes beforehand, in a
-    /// rehearsal on undefined values, whose results are discarded.
+    /// While ranks wait for each other on their devices, no driver may be called: with ranks as threads of
+    /// one process, both could wait forever. Therefore the allocator reserves the memory of passes
+    /// beforehand, in a rehearsal on undefined values, whose results are discarded.
     pub(crate) fn begin_rehearsal(&mut self) -> Result<Planes> {
         let counted = Communicator::counted(self.grid.rank(), self.grid.world_size());
         Ok(std::mem::replace(&mut self.planes, Planes::new(counted, self.grid)?))

@@ -177,8 +177,8 @@ impl<L: Link, E: Engine> SharedGpuPlane<L, E> {
     /// `stream` wait until all that read this rank's spans have done so.
     ///
     /// # Errors
-    /// Errors of the links and of the device. In any case nobody reads this rank's spans afterwards, except by
-    /// work for which the stream waits.
+    /// Failures of the links and of the device. In any case nobody reads this rank's spans afterwards, except
+    /// by work for which the stream waits.
     pub(super) fn meet(
         &mut self,
         caller: Caller,

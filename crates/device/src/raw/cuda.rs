@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cudarc::driver::{CudaContext, DriverError, result, sys};
 use memory::{Capacity, EventId, Placement, RawError, RawMemory, Stream};
 
-use crate::cuda::Cuda;
 use crate::cuda::account::GpuUse;
 use crate::cuda::streams::Streams;
 
@@ -52,16 +51,20 @@ struct Recorded(sys::CUevent);
 unsafe impl Send for Recorded {}
 
 impl CudaMemory {
-    pub(crate) fn new(cuda: &Cuda) -> Self {
+    pub(crate) fn new(
+        context: &Arc<CudaContext>,
+        streams: &Arc<Streams>,
+        shared: &Arc<GpuUse>,
+        allocated: &Arc<Mutex<Allocated>>,
+    ) -> Self {
         use sys::CUdevice_attribute_enum as Attribute;
         const FILES: Attribute = Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
-        let context = &cuda.context;
         CudaMemory {
             context: Arc::clone(context),
-            streams: Arc::clone(&cuda.streams),
-            shared: Arc::clone(&cuda.ledger.shared),
+            streams: Arc::clone(streams),
+            shared: Arc::clone(shared),
             next_order: 0,
-            allocated: Arc::clone(&cuda.allocated),
+            allocated: Arc::clone(allocated),
             ranges: HashMap::new(),
             shareable: context.attribute(FILES).is_ok_and(|supported| supported != 0),
             events: HashMap::new(),
