@@ -98,7 +98,7 @@ impl<L: Link, E: Engine> DataPlane for SharedGpuPlane<L, E> {
         self.check(caller, &Operands::Broadcast { root, region })?;
         self.begin(&signature.bytes(region.bytes).root(root))?;
         if region.bytes > 0 {
-            self.from_root(caller, root, region, stream)?;
+            self.copy_root(caller, root, region, stream)?;
         }
         self.tally.broadcast(root, region.bytes);
         Ok(())

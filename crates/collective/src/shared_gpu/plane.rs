@@ -115,7 +115,7 @@ impl<L: Link, E: Engine> SharedGpuPlane<L, E> {
     }
 
     /// Copies the root's region to all others.
-    pub(super) fn from_root(
+    pub(super) fn copy_root(
         &mut self,
         caller: Caller,
         root: usize,
@@ -192,7 +192,7 @@ impl<L: Link, E: Engine> SharedGpuPlane<L, E> {
         let ready = Arc::new(engine.record(stream).map_err(refused)?);
         let mut offered = offers.offer(gives.iter().map(|give| give.span), &ready);
         let met = self.exchange_tickets(caller, (gives, &offered), takes).and_then(|found| {
-            self.read(caller, (takes, &found), stream, work)?;
+            self.read(caller, takes, &found, stream, work)?;
             self.exchange_news(caller, gives, takes)
         });
         let read = offered.withdraw();
@@ -248,7 +248,8 @@ impl<L: Link, E: Engine> SharedGpuPlane<L, E> {
     fn read(
         &self,
         caller: Caller,
-        (takes, found): (&[Take], &[Arc<Offer<E::Event>>]),
+        takes: &[Take],
+        found: &[Arc<Offer<E::Event>>],
         stream: StreamKind,
         work: impl FnOnce(&E, &[Span]) -> device::Result<()>,
     ) -> Result<()> {
