@@ -175,7 +175,9 @@ impl<'a> Killed<'a> {
             names.len()
         };
         assert_eq!(visible(&path.join("checkpoints")), 2);
-        visible(&path);
+        for directory in ["", "logs", "memory", "traces"] {
+            visible(&path.join(directory));
+        }
         let summary = self.workplace.summary(self.run_dir);
         assert_eq!(summary["weights_sha256"], whole["weights_sha256"]);
         assert_eq!(summary["losses"], whole["losses"]);
@@ -199,6 +201,24 @@ fn a_kill_at_any_point_of_a_checkpoint_loses_none_and_changes_no_bit() {
             assert!(killed.at(point, count), "{point} was reached less than {count} times");
         }
     }
+    killed.ends_as(&whole);
+}
+
+/// Kills while each file of a run in turn is complete under its temporary name.
+#[test]
+fn temporary_files_of_killed_runs_are_removed() {
+    let workplace = Workplace::new();
+    let whole = whole_run(&workplace);
+    let mut killed = Killed::new(&workplace, "out");
+    let mut left = Vec::new();
+    for count in 1.. {
+        if !killed.at("output complete", count) {
+            break;
+        }
+        let traces = std::fs::read_dir(workplace.path("out/traces")).into_iter().flatten();
+        left.extend(traces.map(|entry| entry.unwrap().file_name().into_string().unwrap()));
+    }
+    assert!(left.iter().any(|name| name.starts_with(".rank-0.json.gz.")), "{left:?}");
     killed.ends_as(&whole);
 }
 
