@@ -75,7 +75,7 @@ mod tokenizer;
 
 pub use batch::{ArrayShape, BatchShape, HostArray, HostData, HostType, MicroBatch};
 pub use bigram::Bigrams;
-pub use chat::{ChatOptions, ChatSource, ChatTemplate, Conversation, read_conversations};
+pub use chat::{CHAT_TASK, ChatOptions, ChatSource, ChatTemplate, Conversation, read_conversations};
 pub use choices::{ChoiceSource, Ending, Question, Questions};
 pub use corpus::Corpus;
 pub use cycle::CycledSource;
