@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use collective::{Axis, Communicator, Planes, RankGrid};
-use data::Prefetcher;
 use device::Device;
 use nn::Model;
 use parallel::pipeline::Executor;
@@ -12,7 +11,7 @@ use crate::blueprint;
 use crate::build;
 use crate::connect;
 use crate::error::Result;
-use crate::feed::WorkerFeed;
+use crate::feed::{self, WorkerFeed};
 use crate::numbers::Numbers;
 use crate::phases::Phases;
 use crate::pixel_buffer::PixelBuffer;
@@ -90,7 +89,7 @@ impl Evaluator {
         let (config, dataset) = (&self.setup.config, &self.setup.dataset);
         let numbers = Numbers::validation(config, &self.grid);
         let own = numbers.count().min(most.unwrap_or(usize::MAX));
-        let mut data = Prefetcher::new(Arc::clone(&dataset.source), config.data.prefetch);
+        let mut data = feed::prefetcher(dataset, config, &mut self.planes);
         let order = self.executor.validation_data_order(own, dataset.source.packs_documents());
         let mut phases = Phases::new(&self.device);
         let mut feed =

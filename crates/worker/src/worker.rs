@@ -22,7 +22,7 @@ use crate::blueprint::Blueprint;
 use crate::build;
 use crate::connect;
 use crate::error::{Result, WorkerError};
-use crate::feed::Marks;
+use crate::feed::{self, Marks};
 use crate::hook::Moments;
 use crate::optimizer;
 use crate::parts::{self, ModelNorm};
@@ -147,6 +147,7 @@ impl Worker {
         if let Some(work) = setup.plan_work {
             executor.limit_work(work);
         }
+        let data = feed::prefetcher(&setup.dataset, config, &mut planes);
         let mut worker = Worker {
             watch: Watch::new(planned, setup.first_step(), config.train.steps),
             setup: setup.clone(),
@@ -162,7 +163,7 @@ impl Worker {
             optimizer,
             schedule: build::schedule(config),
             scale_rule,
-            data: Prefetcher::new(Arc::clone(&setup.dataset.source), config.data.prefetch),
+            data,
             pixels,
             data_order: executor.data_order(setup.dataset.source.packs_documents()),
             scalars,

@@ -1,13 +1,10 @@
 //! One validation.
 
-use std::sync::Arc;
-
-use data::Prefetcher;
 use telemetry::step_trace::RunPart;
 
 use super::Worker;
 use crate::error::Result;
-use crate::feed::WorkerFeed;
+use crate::feed::{self, WorkerFeed};
 use crate::numbers::Numbers;
 use crate::validation::{self, Losses, Validation};
 
@@ -31,7 +28,7 @@ impl Worker {
         let numbers = Numbers::validation(config, &self.grid);
         let own = numbers.count();
         // A prefetcher of its own: that of training goes on where it is.
-        let mut data = Prefetcher::new(Arc::clone(&dataset.source), config.data.prefetch);
+        let mut data = feed::prefetcher(dataset, config, &mut self.planes);
         let order = self.executor.validation_data_order(own, dataset.source.packs_documents());
         let mut feed =
             WorkerFeed::new(&self.device, (config, dataset), numbers, (&mut data, &order), &mut self.phases);
