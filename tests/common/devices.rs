@@ -1,26 +1,26 @@
 //! The devices of this machine, on which one test body runs.
 
-use std::io::Write;
-
 use device::{Description, Device, DeviceOptions};
+use system::skipped::{self, Need};
 
-/// Returns whether there is a GPU, and prints once if there is none.
+/// Returns whether there is a GPU, and reports the test as skipped there if there is none.
 pub(crate) fn gpu() -> bool {
     match device::cuda::availability() {
         Ok(_) => true,
         Err(why) => {
-            let _ = writeln!(std::io::stderr(), "skipped: {why}");
+            skipped::report(Need::Gpu, &why.to_string());
             false
         }
     }
 }
 
-/// Returns the number of GPUs on which ranks can meet, and prints if there are fewer than two.
+/// Returns the number of GPUs on which ranks can meet, and reports the test as skipped if there are fewer
+/// than two.
 pub(crate) fn gpus() -> usize {
     let gpus = device::cuda::availability().map_or(0, |found| found.len());
     if gpus < 2 || !collective::nccl::is_there() {
         let nccl = if collective::nccl::is_there() { "NCCL" } else { "no NCCL" };
-        let _ = writeln!(std::io::stderr(), "skipped: it needs 2 GPUs and NCCL; here are {gpus} and {nccl}");
+        skipped::report(Need::Gpu, &format!("2 of them and NCCL; here are {gpus} and {nccl}"));
     }
     if collective::nccl::is_there() { gpus } else { gpus.min(1) }
 }
