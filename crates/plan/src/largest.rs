@@ -6,7 +6,7 @@ use telemetry::units::{bytes, grouped};
 
 use crate::error::{PlanError, Result};
 use crate::fit::Fit;
-use crate::prepare::prepare;
+use crate::prepare::prepare_shapes;
 use crate::remedy::changed;
 use crate::roles::{plan_all, plan_within};
 use crate::target::PlanOptions;
@@ -111,7 +111,7 @@ pub fn search_largest(
     let connected = config.world_size() > 1;
     let searched = searched(&config, name)?;
     let (start, step) = (searched.value, searched.step);
-    let setup = prepare(config, Placement::Meta(device.description(connected)))?;
+    let setup = prepare_shapes(config, Placement::Meta(device.description(connected)))?;
     let overhead = device.overhead.parts(connected);
     let mut tries = 0;
     let mut attempt = |steps: usize| -> Result<Try> {

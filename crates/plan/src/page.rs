@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::fit::Fit;
 use crate::page_parts::{memory_tiles, subtitle};
 use crate::plan::Plan;
-use crate::prepare::prepare;
+use crate::prepare::prepare_shapes;
 use crate::recompute;
 use crate::roles::plan_all;
 use crate::schedule::PlannedSchedule;
@@ -25,7 +25,7 @@ pub fn plan_page(config: RunConfig, options: &PlanOptions, title: &str) -> Resul
     let began = Instant::now();
     let device = options.target.device(options.capacity)?;
     let placement = Placement::Meta(device.description(config.world_size() > 1));
-    let setup = recompute::settle(prepare(config, placement)?)?;
+    let setup = recompute::settle(prepare_shapes(config, placement)?)?;
     let config = &setup.config;
     let plans = plan_all(&setup)?;
     let with_ranks = plans.roles().iter().enumerate().map(|(role, plan)| (plan, plans.ranks_of(role)));

@@ -14,7 +14,7 @@ use crate::fit::Fit;
 use crate::fp8_cost::Fp8Cost;
 use crate::lane_cost::LaneCost;
 use crate::plan::Plan;
-use crate::prepare::prepare;
+use crate::prepare::prepare_shapes;
 use crate::recompute;
 use crate::remedy;
 use crate::roles::{Plans, plan_all};
@@ -111,7 +111,7 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
     let began = Instant::now();
     let device = options.target.device(options.capacity)?;
     let connected = config.world_size() > 1;
-    let setup = prepare(config, Placement::Meta(device.description(connected)))?;
+    let setup = prepare_shapes(config, Placement::Meta(device.description(connected)))?;
     let setup = recompute::settle(setup)?;
     let grid = setup.config.parallel.grid().named().collect();
     let plans = plan_all(&setup)?;

@@ -9,7 +9,7 @@ use telemetry::units::grouped;
 
 use crate::costs::Costs;
 use crate::error::{PlanError, Result};
-use crate::prepare::prepare;
+use crate::prepare::prepare_shapes;
 use crate::target::PlanOptions;
 use config::RunConfig;
 use worker::Placement;
@@ -49,7 +49,7 @@ struct PlannedStage {
 pub fn plan_schedule(config: RunConfig, options: &PlanOptions) -> Result<PlannedSchedule> {
     let device = options.target.device(options.capacity)?;
     let description = device.description(config.world_size() > 1);
-    PlannedSchedule::of(&prepare(config, Placement::Meta(description))?)
+    PlannedSchedule::of(&prepare_shapes(config, Placement::Meta(description))?)
 }
 
 impl PlannedSchedule {

@@ -59,7 +59,7 @@ impl StepWork {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use worker::build;
+    use worker::build::{self, DataScope};
 
     #[test]
     fn the_work_of_a_step_is_that_of_its_matmuls() {
@@ -68,7 +68,7 @@ mod tests {
         let config = RunConfig::parse(text, "124m", std::path::Path::new("/"), &sets).unwrap();
         let shipped = PlanDevice::known("NVIDIA H200").unwrap().unwrap();
         let (rates, description) = (shipped.rates.clone().unwrap(), shipped.description(true));
-        let dataset = build::dataset(&config).unwrap();
+        let dataset = build::dataset(&config, DataScope::Shapes).unwrap();
         let work = StepWork::at(&config, &dataset, &description, &rates).unwrap();
         let [layers, width, context, vocabulary] = [12.0, 768.0, 1024.0, 50304.0];
         let weights = 2.0 * (12.0 * layers * width * width + width * vocabulary);
