@@ -169,7 +169,9 @@ impl<'a> Killed<'a> {
         succeeded(&self.workplace.run(&self.line()));
         let path = self.workplace.path(self.run_dir);
         let visible = |directory: &Path| {
-            let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
+            // Some directories are those of runs with other settings.
+            let entries = std::fs::read_dir(directory).into_iter().flatten();
+            let entries = entries.map(|entry| entry.unwrap().file_name());
             let names: Vec<_> = entries.map(|name| name.into_string().unwrap()).collect();
             assert!(!names.iter().any(|name| name.starts_with('.')), "a temporary is left: {names:?}");
             names.len()

@@ -161,7 +161,6 @@ fn hostile_chat_templates_are_refused_in_a_sentence() {
         ("{{ ('a' * 90000) | replace('a', 'b' * 90000) }}", ""),
         ("{{ ('a' * 99999999) ~ ('a' * 99999999) ~ ('a' * 99999999) }}", ""),
         ("{{ 'a'.count('') }}", "processor time"),
-        ("{% set l = [1] * 1000000000 %}{{ l == l }}{{ 2 in l }}", "processor time"),
         (nested, "of stack"),
         (&format!("{{{{ {deep} }}}}"), ""),
         ("{% for m in messages %}", "unexpected end"),

@@ -85,7 +85,7 @@ fn measure(recordings: &[(String, Recording)], rounds: usize) -> Result<(), CliE
             let name = format!("{:>9} bytes{}", grouped(bytes), if history { ", with history" } else { "" });
             let ratio = pytorch / found.median;
             let (median, p99) = (found.median, found.p99);
-            print(&format!("  {name:<42}{median:8.1} {p99:7.1}   {pytorch:22.0} {ratio:23.1}"))?;
+            print(&format!("  {name:<42}{median:8.1} {p99:7.1}   {pytorch:23.0}{ratio:20.1}"))?;
         }
     }
     print(&format!(
@@ -103,7 +103,7 @@ fn measure(recordings: &[(String, Recording)], rounds: usize) -> Result<(), CliE
             {
                 let compared = if own {
                     let ratio = pytorch.median / found.median;
-                    format!("{:16.0} ({:3.0}) {ratio:23.1}", pytorch.median, pytorch.p99)
+                    format!("{:17.0} ({:3.0}){ratio:20.1}", pytorch.median, pytorch.p99)
                 } else {
                     String::new()
                 };

@@ -57,23 +57,23 @@ pub fn serve(tasks: &[Task]) -> Option<u8> {
 }
 
 fn work(task: Task) -> Result<()> {
-    lower(Resource::Data, MOST_MEMORY)?;
-    lower(Resource::Core, 0)?;
+    lower(Resource::Data, getrlimit(Resource::Data), MOST_MEMORY)?;
+    lower(Resource::Core, getrlimit(Resource::Core), 0)?;
+    let seconds = getrlimit(Resource::Cpu);
     let (mut requests, mut answers) = (std::io::stdin().lock(), std::io::stdout().lock());
     let mut answer = (task.start)();
     while let Some(request) = receive(&mut requests)? {
         let used = clock_gettime(ClockId::ProcessCPUTime).tv_sec.unsigned_abs();
-        lower(Resource::Cpu, used + 1 + MOST_SECONDS)?;
+        lower(Resource::Cpu, seconds, used + 1 + MOST_SECONDS)?;
         send(&mut answers, &answer(&request))?;
     }
     Ok(())
 }
 
-/// Sets a limit of this process, unless the user's own is lower.
-fn lower(resource: Resource, limit: u64) -> Result<()> {
-    let maximum = getrlimit(resource).maximum;
-    let current = maximum.map_or(limit, |maximum| maximum.min(limit));
-    Ok(setrlimit(resource, Rlimit { current: Some(current), maximum })?)
+/// Sets a limit of this process, unless the user's `own` is lower.
+fn lower(resource: Resource, own: Rlimit, limit: u64) -> Result<()> {
+    let current = own.current.map_or(limit, |own| own.min(limit));
+    Ok(setrlimit(resource, Rlimit { current: Some(current), ..own })?)
 }
 
 fn send(to: &mut impl Write, bytes: &[u8]) -> Result<()> {
