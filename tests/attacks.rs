@@ -397,7 +397,7 @@ fn the_benchmark_of_the_allocator_names_what_it_compares() {
     let output = plimsoll(&common::root(), &["bench", "allocator", "--rounds", "1"]);
     let printed = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    let titles: Vec<_> = printed.lines().filter(|line| line.contains("median")).collect();
+    let titles: Vec<_> = printed.lines().filter(|line| line.contains(" p99 ")).collect();
     let named = |line: &&str| line.ends_with("PyTorch on an H200 host  PyTorch there/here");
     assert!(titles.len() == 2 && titles.iter().all(named), "{printed}");
     // Figures stand under their titles.

@@ -220,7 +220,7 @@ fn temporary_files_of_killed_runs_are_removed() {
         let traces = std::fs::read_dir(workplace.path("out/traces")).into_iter().flatten();
         left.extend(traces.map(|entry| entry.unwrap().file_name().into_string().unwrap()));
     }
-    assert!(left.iter().any(|name| name.starts_with(".rank-0.json.gz.")), "{left:?}");
+    assert!(left.iter().any(|name| name.starts_with(".rank-")), "{left:?}");
     killed.ends_as(&whole);
 }
 
