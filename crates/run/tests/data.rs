@@ -148,6 +148,22 @@ fn the_checkpoint_with_the_lowest_validation_loss_is_kept_as_the_best() {
     assert!(fs::read_link(&best).unwrap().to_str().unwrap().starts_with("step-"));
 }
 
+/// The best checkpoint is kept beside the latest ones only if it is not among them.
+#[test]
+fn as_many_checkpoints_as_configured_are_kept_and_the_best() {
+    let index = workplace();
+    let sets =
+        ["checkpoint.keep_best=true", "checkpoint.keep=2", "checkpoint.every=1", "checkpoint.wait=true"];
+    // A loss that never falls after the first validation, and one that falls to the end.
+    for (rate, kept) in [("1e-30", &[2, 5, 6][..]), ("1e-3", &[5, 6])] {
+        let run_dir = index.path().join(rate);
+        let rate = format!("optim.learning_rate={rate}");
+        train_in(run_dir.clone(), config(index.path(), TOKENS, &[&sets[..], &[&rate]].concat()), false);
+        let steps: Vec<u64> = checkpoint::list(&run_dir).unwrap().into_iter().map(|(step, _)| step).collect();
+        assert_eq!(steps, kept, "{rate}");
+    }
+}
+
 #[test]
 fn a_run_ends_when_the_validation_loss_no_longer_falls() {
     let index = workplace();
