@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use config::RunConfig;
 use data::{Corpus, Tokenizer};
 use inference::{EvaluateOptions, Evaluation};
-use run::{RunOptions, Startup, TrainReport};
+use run::{Interrupt, RunOptions, Startup, TrainReport};
 use tempfile::TempDir;
 use tokenize::{HeldOut, Job, tokenize};
 use worker::DeviceChoice;
@@ -173,6 +173,35 @@ fn a_run_ends_when_the_validation_loss_no_longer_falls() {
     // The first validation, after step 2, is the lowest; the second and third are not lower.
     assert_eq!(report.summary.steps, 6);
     assert!(run_dir.join("checkpoints/step-000006").exists());
+}
+
+/// The report of a run that was stopped between validations names the step of the last one, also if no step
+/// is added.
+#[test]
+fn a_validation_loss_of_an_earlier_step_is_reported_with_it() {
+    let index = workplace();
+    let run_dir = index.path().join("run");
+    let until = |steps: Option<u64>, resume: bool| {
+        let interrupt = steps.map_or_else(Interrupt::default, Interrupt::after);
+        let (device, run_dir) = (DeviceChoice::Cpu, Some(run_dir.clone()));
+        let options =
+            RunOptions { device, run_dir, resume, interrupt, quiet: true, ..RunOptions::default() };
+        run::train(config(index.path(), TOKENS, &[]), options).unwrap()
+    };
+    for (steps, resume, step, words) in [
+        (Some(3), false, 2, "\nValidation loss after step 2: "),
+        (Some(0), true, 2, "\nValidation loss after step 2: "),
+        (Some(1), true, 4, "\nValidation loss "),
+        (None, true, 6, "\nValidation loss "),
+    ] {
+        let report = until(steps, resume);
+        let text = report.to_string();
+        assert!(report.validation_step == Some(step) && text.contains(words), "{text}");
+        assert_eq!(report.summary.more["validation_step"], step);
+        assert_eq!(text.contains("after step"), words.contains("after step"), "{text}");
+        let page = run::report_run(&run_dir, &[]).unwrap().to_html();
+        assert_eq!(page.contains(" after step 2"), words.contains("after step"));
+    }
 }
 
 fn evaluated(model: &Path, sets: &[String]) -> Evaluation {
