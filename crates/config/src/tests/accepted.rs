@@ -310,6 +310,24 @@ fn some_keys_that_decide_bits_may_change() {
     assert_eq!(parse(LEAST, &["optim.clip_norm=2"]).unwrap().changes_since(&earlier).len(), 1);
 }
 
+/// The corpora of a mixture have their own hash, so its paths decide no bits.
+#[test]
+fn differences_say_what_decides_bits() {
+    let mixture = |source: &str| {
+        let mixture = format!("data.mixture=[{{paths = ['a.txt']}}, {source}]");
+        parse(LEAST, &[&mixture, "data.paths=[]"]).unwrap()
+    };
+    let first = mixture("{paths = ['b.txt']}");
+    for (other, decides_bits) in
+        [("{paths = ['c.txt']}", false), ("{paths = ['b.txt'], weight = 2}", true)]
+    {
+        let found = first.differences_from(&mixture(other));
+        let found: Vec<_> = found.iter().map(|(key, _, decides_bits)| (&**key, *decides_bits)).collect();
+        assert_eq!(found, [("data.mixture", decides_bits)], "{other}");
+    }
+    assert_eq!(first.differences_from(&first), []);
+}
+
 #[test]
 fn numbers_are_written_as_they_were_given() {
     let text = format!("{LEAST}\n[optim]\nlearning_rate = 3e-4\nweight_decay = 0\nclip_norm = 1.50\n");
