@@ -46,6 +46,7 @@ mod paths;
 mod run_config;
 mod sections;
 mod table;
+mod tokenizer;
 
 pub use choices::{
     DataKind, MatmulPrecision, OnOutOfMemory, OptimKind, Overlap, PartitionPolicy, RecomputePolicy,

@@ -5,6 +5,9 @@ use std::path::{Component, Path, PathBuf};
 use data::Tokenizer;
 use keys::{Error, RawValues, Reading, Takes, Value};
 
+/// The name of a tokenizer's file in a folder of Hugging Face.
+pub(crate) const TOKENIZER: &str = "tokenizer.json";
+
 pub(crate) fn read(value: &Value, _: &Takes) -> Reading<PathBuf> {
     match value {
         Value::Text(text) => Reading::Good(PathBuf::from(text)),
@@ -51,6 +54,16 @@ pub(crate) fn tokenizer(written: String, raw: &RawValues, key: &str) -> Result<S
     let path = normal(&raw.directory().join(written));
     in_utf8(raw, key, "tokenizer", &path)?;
     Ok(path.to_string_lossy().into_owned())
+}
+
+/// Returns the path of the tokenizer in the folder that `key` names, if there is one.
+pub(crate) fn tokenizer_in(raw: &RawValues, key: &str) -> Result<Option<String>, Error> {
+    let from = raw.text(key)?;
+    if from.is_empty() {
+        return Ok(None);
+    }
+    let file = normal(&raw.directory().join(from)).join(TOKENIZER);
+    Ok(file.is_file().then(|| file.to_string_lossy().into_owned()))
 }
 
 /// Refuses a path that cannot be written in a configuration.

@@ -3,6 +3,7 @@
 mod accepted;
 mod properties;
 mod refused;
+mod tokenizer;
 
 use super::{ConfigError, RunConfig};
 use keys::Key;
