@@ -14,7 +14,7 @@ use tensor::Shape;
 use worker::{Weights, WorkerError};
 
 use crate::merge::Adapters;
-use crate::trained::{Trained, files_in, folder_config};
+use crate::trained::{NO_DATA, Trained, files_in, folder_config};
 use run::weights;
 use run::{Result, RunError};
 
@@ -227,7 +227,7 @@ impl Origin {
     fn of(config: &RunConfig) -> Option<Self> {
         let folder = config.model.folder()?;
         let context = config.model.with_context(config.model.examples().units());
-        let there = folder_config(folder, &context).ok()?;
+        let there = folder_config(folder, NO_DATA, &context).ok()?;
         let values = |of: &RunConfig| {
             let pairs = of.model.pairs().filter(|(key, _)| !OF_TRAINING.contains(&key.path));
             pairs.map(|(_, value)| value).collect::<Vec<_>>()

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use config::RunConfig;
+use config::{Data, RunConfig};
 use data::{ChatTemplate, Tokenizer};
 use pretrained::CONFIG;
 use worker::Weights;
@@ -34,8 +34,8 @@ impl Trained {
     /// # Errors
     /// No run, checkpoint or folder there; one that is damaged or of another model; settings that are wrong.
     pub(crate) fn find(path: &Path, step: Option<u64>, sets: &[String]) -> Result<Self> {
-        if path.join(CONFIG).is_file() && step.is_none() {
-            return Self::of_folder(path, sets);
+        if Self::is_folder(path, step) {
+            return Self::of_folder(path, NO_DATA, sets);
         }
         if !path.exists() {
             return Err(RunError::Refused(format!(
@@ -51,8 +51,17 @@ impl Trained {
         Ok(Trained { config, weights, home, is_run: true })
     }
 
-    fn of_folder(path: &Path, sets: &[String]) -> Result<Self> {
-        let config = folder_config(path, sets)?;
+    /// Returns whether `path` is a folder of Hugging Face, which has no steps.
+    pub(crate) fn is_folder(path: &Path, step: Option<u64>) -> bool {
+        path.join(CONFIG).is_file() && step.is_none()
+    }
+
+    /// Reads the folder at `path`, with the lines `data` as its `[data]` and `sets` over its configuration.
+    ///
+    /// # Errors
+    /// As for [`Trained::find`].
+    pub(crate) fn of_folder(path: &Path, data: &str, sets: &[String]) -> Result<Self> {
+        let config = folder_config(path, data, sets)?;
         let weights = weights::open(path, &config)?;
         Ok(Trained { config, weights: Arc::new(weights), home: path.to_owned(), is_run: false })
     }
@@ -67,15 +76,11 @@ impl Trained {
         if self.is_run { self.config.model.folder() } else { Some(&self.home) }
     }
 
-    /// The tokenizer file of the model's folder, if it has one.
-    pub(crate) fn tokenizer_file(&self) -> Option<PathBuf> {
-        Some(self.home.join(TOKENIZER)).filter(|file| !self.is_run && file.is_file())
-    }
-
-    /// Returns the tokenizer of the model's texts: the run's, or that of the model's folder. Errors: there is
-    /// none, or it cannot be read.
+    /// Returns the tokenizer of the model's texts: the run's or that of `--set`, or else that of the model's
+    /// folder. Errors: there is none, or it cannot be read.
     pub(crate) fn tokenizer(&self) -> Result<Tokenizer> {
-        let configured = Some(&self.config.tokenizer).filter(|own| self.is_run && **own != Tokenizer::None);
+        let is_named = self.is_run || self.config.origins.of(Data::tokenizer).is_override();
+        let configured = Some(&self.config.tokenizer).filter(|own| is_named && **own != Tokenizer::None);
         let file = || self.folder().map(|folder| folder.join(TOKENIZER)).filter(|file| file.is_file());
         let found = match configured {
             Some(configured) => configured.clone(),
@@ -105,8 +110,12 @@ impl Trained {
     }
 }
 
-/// The configuration that a folder implies, with `sets` over it. Errors: a model that there is no family for.
-pub(crate) fn folder_config(path: &Path, sets: &[String]) -> Result<RunConfig> {
+/// The `[data]` of a model that is used without data of its own.
+pub(crate) const NO_DATA: &str = "kind = \"synthetic\"\n";
+
+/// The configuration that a folder implies, with the lines `data` as its `[data]` and `sets` over it. Errors:
+/// a model that there is no family for, settings that are wrong.
+pub(crate) fn folder_config(path: &Path, data: &str, sets: &[String]) -> Result<RunConfig> {
     let unreadable = |source| RunError::File { path: path.to_owned(), source };
     let absolute = std::path::absolute(path).map_err(unreadable)?;
     let Some(name) = absolute.to_str() else {
@@ -115,7 +124,7 @@ pub(crate) fn folder_config(path: &Path, sets: &[String]) -> Result<RunConfig> {
     };
     // A JSON string is a TOML string.
     let from = serde_json::Value::from(name);
-    let text = format!("[model]\nfrom = {from}\n[data]\nkind = \"synthetic\"\n");
+    let text = format!("[model]\nfrom = {from}\n[data]\n{data}");
     Ok(RunConfig::parse(&text, &path.join(CONFIG).to_string_lossy(), Path::new("/"), sets)?)
 }
 
