@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use keys::{Default, Error, Key};
+use keys::{Default, Error, Key, Value};
 use nn::Families;
 
 use crate::run_config::RunConfig;
@@ -91,6 +91,16 @@ impl RunConfig {
             (path.to_owned(), sides.values, decides_bits)
         };
         differing.map(entry).collect()
+    }
+
+    /// Returns the paths of the keys whose value is not their default, apart from defaults that follow from
+    /// other keys.
+    #[must_use]
+    pub fn non_defaults(&self) -> BTreeSet<&'static str> {
+        let differs = |(key, value): &(Key, Value)| {
+            matches!(key.default, Default::Literal(_)) && !is_equal(Some(key), Some(&value.to_string()), None)
+        };
+        self.settings().into_iter().filter(differs).map(|(key, _)| key.path).collect()
     }
 
     /// Returns those of [`RunConfig::changes_since`] with which other weights of the same names cannot be
