@@ -59,11 +59,11 @@ section! {
                 "\"none\" for token shards; for text and conversations tokenizer.json in `model.from`, if it \
                  has one; else \"bytes\"",
                 |raw| {
-                    let kind = raw.text(Data::kind)?;
-                    if kind == DataKind::Tokens.name() {
+                    let chosen = raw.text(Data::kind)?;
+                    if chosen == DataKind::Tokens.name() {
                         return Ok("none".into());
                     }
-                    let is_text = TEXTS.contains(&kind.as_str());
+                    let is_text = TEXTS.contains(&chosen.as_str());
                     let of_model = if is_text { paths::tokenizer_in(raw, ModelSection::from)? } else { None };
                     Ok(of_model.map_or_else(|| "bytes".into(), Value::from))
                 },
