@@ -86,6 +86,16 @@ pub fn plan_within(setup: &Setup) -> Result<Plans> {
     plan_roles(&imitation(setup)?, plan)
 }
 
+/// Returns the memory that a run needs which does not fit: its plans with unlimited memory. Errors: those of
+/// the run.
+pub(crate) fn plan_boundless(setup: &Setup) -> Result<Plans> {
+    let on_host = setup.placement.description().kind == Kind::Cpu;
+    let mut boundless = Setup { placement: Placement::Meta(boundless(setup)), ..setup.clone() };
+    boundless.device.limit_bytes = None;
+    // Resident bytes of a host are found in the traces.
+    if on_host { plan_roles(&boundless, plan) } else { count_within(&boundless) }
+}
+
 /// [`plan_within`] for a search: without traces and resident bytes, and all repeated micro-batches skipped.
 pub(crate) fn count_within(setup: &Setup) -> Result<Plans> {
     plan_roles(&skipping(&imitation(setup)?), |setup, rank| plan_recording(setup, rank, 0))
@@ -175,7 +185,7 @@ fn too_long(setup: &Setup, roles: usize) -> PlanError {
         1 => "the rank".to_owned(),
         roles => format!("{} ranks with different work", grouped(roles as u64)),
     };
-    PlanError::Refused(format!(
+    PlanError::TooLong(format!(
         "{index}: a plan runs the passes of a step until they repeat, and those of {different} do not within \
          {} allocations: use fewer, larger micro-batches or fewer stages (`plimsoll train --no-plan` trains \
          without a plan)",
