@@ -164,6 +164,9 @@ fn bytes(argument: &str, text: &str) -> Result<u64, CliError> {
             let count = counted(bytes, "byte");
             Err(refused(format!("that is {count}: write {number}GiB or {number}GB, with the unit")))
         }
+        None if text.ends_with(".toml") => Err(refused(format!(
+            "not a size: the configuration comes first, as in `plimsoll plan {text} {argument}`"
+        ))),
         None => Err(refused("not a size: write 80GiB or 141GB".to_owned())),
     }
 }
@@ -185,7 +188,7 @@ fn fit(args: &PlanArgs, config: RunConfig, options: &PlanOptions, is_raised: boo
     let ranks = args.ranks.unwrap_or(config.world_size());
     let mut on_result = |found: &Proposal| note(&format!("fits: {found}"));
     // Lanes that were raised are not those of the user's configuration.
-    let searched = FitOptions { ranks, names_grid: is_raised };
+    let searched = FitOptions { ranks, names_grid: is_raised, most_allocations: u64::MAX };
     let proposals = propose(config, options, searched, &mut on_result)?;
     print(&if args.json { proposals.to_json().to_string() } else { proposals.to_string() })?;
     if proposals.list.is_empty() { Err(CliError::Shown { status: 1 }) } else { Ok(()) }

@@ -33,7 +33,7 @@ fn a_search_that_finds_nothing_names_the_nearest() {
     assert_eq!(plan["fit"]["needs_bytes"], nearest["peak_reserved_bytes"]);
     assert_eq!(nearest["available_bytes"], 4 << 20);
     let printed = text(&planned(directory.path(), &["model.width=64"], &search).stdout);
-    for part in ["nothing fits: ", "; the nearest, --set ", " of 4.0 MiB: ", "(its own are "] {
+    for part in ["nothing fits: ", "; the nearest, --set ", " of 4.00 MiB: ", "(its own are "] {
         assert!(printed.contains(part), "{part}: {printed}");
     }
 }
@@ -55,7 +55,7 @@ fn the_bytes_to_fit_are_by_default_those_of_the_device() {
         assert_eq!(plan["fit"]["available_bytes"], proposal["available_bytes"]);
     }
     let other = planned(directory.path(), &[], &["--fit", "80GiB", "--ranks", "2", "--device", "h100.toml"]);
-    assert!(text(&other.stdout).contains("with 80.0 GiB (its own are 79.1 GiB"), "{}", text(&other.stdout));
+    assert!(text(&other.stdout).contains("with 80.00 GiB (its own are 79.10 GiB"), "{}", text(&other.stdout));
     for (argument, size) in [("--fit", "80"), ("--capacity", "80"), ("--fit", "80KiB")] {
         let refused = planned(directory.path(), &[], &[argument, size]);
         let message = text(&refused.stderr);
@@ -108,15 +108,16 @@ fn advice_keeps_the_ranks_or_says_how_many_it_needs() {
         json(&plan)["fit"]["needs_bytes"].as_u64().unwrap()
     };
     let large = ["model.width=256", "model.layers=8", "train.micro_batch_size=1", "train.global_batch_size=8"];
-    for (grid, least, expected, consequence) in [
-        (&[][..], &["memory.recompute=block"][..], &["memory.recompute=block", "parallel.pipeline=2"][..], true),
+    let table: [(&[&str], &[&str], &[&str], bool); 2] = [
+        (&[], &["memory.recompute=block"], &["memory.recompute=block", "parallel.pipeline=2"], true),
         (
             &["parallel.data=2"],
             &["memory.recompute=block", "parallel.zero_stage=1"],
             &["memory.recompute=block", "parallel.data=1", "parallel.pipeline=2"],
             false,
         ),
-    ] {
+    ];
+    for (grid, least, expected, consequence) in table {
         let sets = [&large[..], grid].concat();
         let (keys, line) = advice(directory.path(), &sets, needs(&[&sets[..], least].concat()) - 1);
         assert_eq!(keys, expected, "{line}");
@@ -132,7 +133,8 @@ fn advice_for_a_limit_is_below_it() {
     let plan = json(&planned(directory.path(), &large, &["--json", "--device", "cpu"]));
     let limit = plan["ranks"][0]["peak_reserved_bytes"].as_u64().unwrap() - 1;
     let limited = format!("memory.limit_bytes={limit}");
-    let sets = large.iter().chain([&&*limited]).flat_map(|set| ["--set", set]);
+    let sets = [&large[..], &[&limited]].concat();
+    let sets = sets.iter().flat_map(|set| ["--set", set]);
     let train = ["train", "run.toml", "--device", "cpu", "--run-dir", "out"];
     let refused = plimsoll(directory.path()).args(train).args(sets).output().unwrap();
     let message = text(&refused.stderr);

@@ -16,7 +16,7 @@ use crate::imitated::PlanDevice;
 use crate::overhead::OverheadPart;
 use crate::prepare::prepare;
 use crate::rates::DeviceRates;
-use crate::roles::plan_within;
+use crate::roles::{limited_to, plan_within};
 use crate::target::PlanOptions;
 use crate::work::Work;
 use layout::Layout;
@@ -33,6 +33,9 @@ pub struct FitOptions {
     pub ranks: usize,
     /// Whether proposals name the sizes of all axes and the lanes, also those of the configuration.
     pub names_grid: bool,
+    /// Most allocations of a rank in a plan, where it is less than a plan may make; a candidate that needs more
+    /// is left out.
+    pub most_allocations: u64,
 }
 
 /// A layout that the configuration accepts.
@@ -162,7 +165,8 @@ impl Search {
     }
 
     fn setup(&self, candidate: &Candidate) -> Result<Setup> {
-        prepare(self.config.with(&candidate.sets)?, Placement::Meta(self.description.clone()))
+        let setup = prepare(self.config.with(&candidate.sets)?, Placement::Meta(self.description.clone()))?;
+        Ok(limited_to(setup, self.fit.most_allocations))
     }
 
     /// Plans a candidate until a rank does not fit. Errors: those that are no refusal of the candidate.

@@ -1,6 +1,6 @@
 //! The plans of all ranks: ranks with the same role are planned once, for any world size.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -10,7 +10,7 @@ use device::{Description, Kind};
 use crate::error::{PlanError, Result};
 use crate::imitated::PlanDevice;
 use crate::overhead::OverheadPart;
-use crate::plan::{MOST_ALLOCATIONS, Plan, Role, boundless, plan, plan_recording, work_of_each};
+use crate::plan::{Plan, Role, boundless, plan, plan_recording, work_of_each};
 use parallel::ParallelError;
 use parallel::pipeline::PlanWork;
 use system::threads;
@@ -103,8 +103,17 @@ pub(crate) fn count_within(setup: &Setup) -> Result<Plans> {
 
 /// Returns `setup` for a plan that is not compared with a run, and so skips all repeated micro-batches.
 pub(crate) fn skipping(setup: &Setup) -> Setup {
-    let work = PlanWork { skips_from: 0, ..work_of_each(1) };
+    let work = PlanWork { skips_from: 0, ..work_of_each(1, 1) };
     Setup { plan_work: Some(work), ..setup.clone() }
+}
+
+/// Returns `setup` for plans in which a rank makes at most `most` allocations, if that is less than it may.
+pub(crate) fn limited_to(setup: Setup, most: u64) -> Setup {
+    let work = work_of_each(1, 1);
+    match most < work.most {
+        true => Setup { plan_work: Some(PlanWork { most, ..work }), ..setup },
+        false => setup,
+    }
 }
 
 fn plan_roles(setup: &Setup, plan: impl Fn(&Setup, usize) -> Result<Plan> + Sync) -> Result<Plans> {
@@ -121,9 +130,11 @@ fn plan_roles(setup: &Setup, plan: impl Fn(&Setup, usize) -> Result<Plan> + Sync
         };
         of.push(role);
     }
-    let work = work_of_each(first_ranks.len());
-    let skips_from = setup.plan_work.map_or(work.skips_from, |limits| limits.skips_from);
-    let setup = Setup { plan_work: Some(PlanWork { skips_from, ..work }), ..setup.clone() };
+    let stages = known.keys().map(|role| role.stage).collect::<BTreeSet<_>>().len();
+    let work = work_of_each(first_ranks.len(), stages);
+    let limits = setup.plan_work.unwrap_or(work);
+    let work = PlanWork { skips_from: limits.skips_from, most: work.most.min(limits.most) };
+    let setup = Setup { plan_work: Some(work), ..setup.clone() };
     let roles = on_threads(&first_ranks, |rank| plan(&setup, rank));
     let roles = roles.map_err(|error| match is_too_long(&error) {
         true => too_long(&setup, first_ranks.len()),
@@ -189,7 +200,7 @@ fn too_long(setup: &Setup, roles: usize) -> PlanError {
         "{index}: a plan runs the passes of a step until they repeat, and those of {different} do not within \
          {} allocations: use fewer, larger micro-batches or fewer stages (`plimsoll train --no-plan` trains \
          without a plan)",
-        grouped(MOST_ALLOCATIONS)
+        grouped(setup.plan_work.map_or(0, |work| work.most * roles as u64))
     ))
 }
 
