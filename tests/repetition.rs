@@ -113,7 +113,10 @@ fn the_first_step_is_repeated_from_the_start() {
     let sizes: Vec<_> = all.iter().map(|session| &session["micro_batch_size"]).collect();
     assert_eq!(sizes, [2, 1]);
     let changed = &all[1]["changed"]["train.micro_batch_size"];
-    assert_eq!((&all[1]["after_step"], &changed["from"], &changed["to"]), (&0.into(), &"2".into(), &"1".into()));
+    assert_eq!(
+        (&all[1]["after_step"], &changed["from"], &changed["to"]),
+        (&0.into(), &"2".into(), &"1".into())
+    );
     let page = run::report_run(&path("halves"), &[]).unwrap().to_html();
     assert!(page.contains("train.micro_batch_size is 1 and was 2: bits may differ after step 0"));
     // The bits are those of a run with the smaller micro-batches.

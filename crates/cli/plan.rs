@@ -7,8 +7,8 @@ use bench::describe_device;
 use clap::builder::RangedU64ValueParser;
 use config::{Parallel, PartitionPolicy, RunConfig};
 use plan::{
-    FitOptions, PlanOptions, PlanTarget, Proposal, Try, plan_page, plan_precision, plan_run, propose, search_largest,
-    timed_partitions,
+    FitOptions, PlanOptions, PlanTarget, Proposal, Try, plan_page, plan_precision, plan_run, propose,
+    search_largest, timed_partitions,
 };
 use telemetry::units::{counted, parse_bytes};
 

@@ -8,8 +8,8 @@ use run::Startup;
 use worker::DeviceChoice;
 
 use super::{GRIDS, sample, sets};
-use crate::common::{program, root};
 use crate::common::runs::train_in;
+use crate::common::{program, root};
 
 /// Trains a recipe, and returns its first and last loss.
 fn train(run_dir: &Path, recipe: &str, overrides: &[&str]) -> [f32; 2] {

@@ -47,7 +47,10 @@ fn the_bytes_to_fit_are_by_default_those_of_the_device() {
     // both count the same overhead.
     let search = ["--fit", "--ranks", "2", "--device", "h100.toml", "--json"];
     let found = json(&planned(directory.path(), &[], &search));
-    assert_eq!((&found["capacity_bytes"], &found["device_bytes"]), (&84932558848_u64.into(), &found["capacity_bytes"]));
+    assert_eq!(
+        (&found["capacity_bytes"], &found["device_bytes"]),
+        (&84932558848_u64.into(), &found["capacity_bytes"])
+    );
     for proposal in found["proposals"].as_array().unwrap().iter().take(2) {
         let plan = json(&planned(directory.path(), &sets_of(proposal), &["--json", "--device", "h100.toml"]));
         assert_eq!(plan["fit"]["fits"], true);
@@ -107,7 +110,8 @@ fn advice_keeps_the_ranks_or_says_how_many_it_needs() {
         let plan = planned(directory.path(), sets, &["--json", "--device", "small.toml"]);
         json(&plan)["fit"]["needs_bytes"].as_u64().unwrap()
     };
-    let large = ["model.width=256", "model.layers=8", "train.micro_batch_size=1", "train.global_batch_size=8"];
+    let large =
+        ["model.width=256", "model.layers=8", "train.micro_batch_size=1", "train.global_batch_size=8"];
     let table: [(&[&str], &[&str], &[&str], bool); 2] = [
         (&[], &["memory.recompute=block"], &["memory.recompute=block", "parallel.pipeline=2"], true),
         (

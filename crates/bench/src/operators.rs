@@ -58,8 +58,7 @@ fn measure(worker: &mut Worker, options: &OperatorOptions) -> Result<Option<Oper
     let own = record(worker, &mut None, (next, options.steps), detail)?;
     let Some(ranks) = timeline::gather(worker.control(), &own)? else { return Ok(None) };
     // The other ranks, which may share the processors, are done.
-    let matmuls =
-        fastest_matmul_flops_per_second(worker.device(), worker.setup().config.precision.compute)?;
+    let matmuls = fastest_matmul_flops_per_second(worker.device(), worker.setup().config.precision.compute)?;
     if let Some(path) = &options.trace {
         write(path, &ranks)?;
     }

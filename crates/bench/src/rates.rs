@@ -50,7 +50,8 @@ pub(crate) fn matmul_flops_per_second(device: &Device, dtype: DType) -> Result<f
 /// Returns the FLOP/s of the fastest large matmul of random values of this dtype; on a CPU, whose caches suit
 /// some sizes better, the fastest of several sizes.
 pub(crate) fn fastest_matmul_flops_per_second(device: &Device, dtype: DType) -> Result<f64> {
-    let fastest = |side: usize, seconds: Vec<f64>| flops(side) / seconds.into_iter().fold(f64::INFINITY, f64::min);
+    let fastest =
+        |side: usize, seconds: Vec<f64>| flops(side) / seconds.into_iter().fold(f64::INFINITY, f64::min);
     if device.backend() != Backend::Cpu {
         return Ok(fastest(SIDE, gpu_matmuls(device, dtype)?));
     }

@@ -233,7 +233,10 @@ fn check_lanes(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
         let enough = power_of_two_divisors(micro_batches as u64).find(|more| *more >= data as u64);
         let advice = match enough {
             Some(more) => format!("set parallel.lanes = {more}, which decides the bits, on every grid"),
-            None => format!("{} allow no more: lower train.micro_batch_size or use fewer ranks", micro_batches_in_words(config)),
+            None => format!(
+                "{} allow no more: lower train.micro_batch_size or use fewer ranks",
+                micro_batches_in_words(config)
+            ),
         };
         let reason = format!(
             "parallel.data = {data} is more than parallel.lanes = {lanes}{default}, the sums of gradients that \

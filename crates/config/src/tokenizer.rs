@@ -48,7 +48,6 @@ impl RunConfig {
     }
 }
 
-
 /// Returns whether two tokenizers have the same file, or the same text for every token.
 fn is_same(one: &Tokenizer, other: &Tokenizer) -> bool {
     let spelling = |tokenizer: &Tokenizer, token: usize| tokenizer.decode(&[token as u32]);

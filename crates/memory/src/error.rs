@@ -170,7 +170,10 @@ impl fmt::Display for OutOfMemory {
                 write!(f, " Enough is idle, but in several blocks: `expandable_segments:True` avoids that.")
             }
             (true, true) => {
-                write!(f, " Enough is idle, but between allocated blocks, or kept for small requests or other ")?;
+                write!(
+                    f,
+                    " Enough is idle, but between allocated blocks, or kept for small requests or other "
+                )?;
                 write!(f, "streams.")
             }
         }

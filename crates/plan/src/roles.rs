@@ -1,7 +1,7 @@
 //! The plans of all ranks: ranks with the same role are planned once, for any world size.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 

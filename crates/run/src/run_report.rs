@@ -187,7 +187,11 @@ fn tiles(
             let validated = history.iter().rev().find(|point| point.validation_loss.is_some());
             let note = validated.and_then(|point| {
                 let loss = point.validation_loss?;
-                let when = if point.step < last.step { format!(" after step {}", point.step) } else { String::new() };
+                let when = if point.step < last.step {
+                    format!(" after step {}", point.step)
+                } else {
+                    String::new()
+                };
                 Some(format!("validation {loss:.4}{when}"))
             });
             let note = note.unwrap_or_default();

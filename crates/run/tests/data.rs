@@ -184,8 +184,7 @@ fn a_validation_loss_of_an_earlier_step_is_reported_with_it() {
     let until = |steps: Option<u64>, resume: bool| {
         let interrupt = steps.map_or_else(Interrupt::default, Interrupt::after);
         let (device, run_dir) = (DeviceChoice::Cpu, Some(run_dir.clone()));
-        let options =
-            RunOptions { device, run_dir, resume, interrupt, quiet: true, ..RunOptions::default() };
+        let options = RunOptions { device, run_dir, resume, interrupt, quiet: true, ..RunOptions::default() };
         run::train(config(index.path(), TOKENS, &[]), options).unwrap()
     };
     for (steps, resume, step, words) in [

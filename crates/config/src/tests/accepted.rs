@@ -318,9 +318,7 @@ fn differences_say_what_decides_bits() {
         parse(LEAST, &[&mixture, "data.paths=[]"]).unwrap()
     };
     let first = mixture("{paths = ['b.txt']}");
-    for (other, decides_bits) in
-        [("{paths = ['c.txt']}", false), ("{paths = ['b.txt'], weight = 2}", true)]
-    {
+    for (other, decides_bits) in [("{paths = ['c.txt']}", false), ("{paths = ['b.txt'], weight = 2}", true)] {
         let found = first.differences_from(&mixture(other));
         let found: Vec<_> = found.iter().map(|(key, _, decides_bits)| (&**key, *decides_bits)).collect();
         assert_eq!(found, [("data.mixture", decides_bits)], "{other}");

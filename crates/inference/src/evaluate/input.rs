@@ -26,8 +26,7 @@ pub(super) fn trained(options: &EvaluateOptions) -> Result<Trained> {
     // JSON lists and strings are TOML lists and strings.
     let (paths, base) = (Value::from(data.clone()), Value::from(base.to_string_lossy()));
     let kind = kind.name();
-    let section =
-        format!("kind = \"{kind}\"\npaths = {paths}\nvalidation_paths = {paths}\nbase = {base}\n");
+    let section = format!("kind = \"{kind}\"\npaths = {paths}\nvalidation_paths = {paths}\nbase = {base}\n");
     Trained::of_folder(model, &section, sets)
 }
 
