@@ -136,7 +136,8 @@ fn configured(args: &PlanArgs, sets: &[String]) -> Result<RunConfig, CliError> {
 }
 
 /// Returns the configuration for a search of grids, which chooses the lanes itself: with the fewest that its
-/// data-parallel ranks can share if it has too few, and whether it had. Errors: those of the configuration as it is.
+/// data-parallel ranks can share if it has too few, and whether it had. Errors: those of the
+/// configuration as it is.
 fn with_enough_lanes(args: &PlanArgs) -> Result<(RunConfig, bool), CliError> {
     let refused = match configured(args, &args.set) {
         Ok(config) => return Ok((config, false)),

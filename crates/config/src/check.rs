@@ -239,8 +239,8 @@ fn check_lanes(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
             ),
         };
         let reason = format!(
-            "parallel.data = {data} is more than parallel.lanes = {lanes}{default}, the sums of gradients that \
-             ranks share: {advice}"
+            "parallel.data = {data} is more than parallel.lanes = {lanes}{default}, the sums of gradients \
+             that ranks share: {advice}"
         );
         return Err(raw.conflict(&[Parallel::data, Parallel::lanes, Train::global_batch_size], reason));
     }

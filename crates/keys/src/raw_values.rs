@@ -75,8 +75,8 @@ impl RawValues {
         Ok(raw)
     }
 
-    /// Returns the values of a text that was resolved from a file with these origins. Errors then name what the
-    /// user wrote, not lines of that text.
+    /// Returns the values of a text that was resolved from a file with these origins. Errors then name what
+    /// the user wrote, not lines of that text.
     #[must_use]
     pub fn written_at(mut self, origins: &Origins) -> Self {
         self.name = origins.name().to_owned();

@@ -105,7 +105,7 @@ pub fn without_effect(setup: &Setup) -> Vec<String> {
     });
     let is_library = parallel.reduction == Reduction::Library;
     say(parallel.data > 1 && device.kind == Kind::Cpu && is_library, &|| {
-        "parallel.reduction = \"nccl\" names a library that CPU ranks do not have: they add in a fixed tree too"
+        "parallel.reduction = \"nccl\" names a library that CPU ranks do not have: they add in a fixed tree"
             .to_owned()
     });
     say(optim.warmup_steps >= train.steps && optim.warmup_steps > 0, &|| {

@@ -33,8 +33,8 @@ pub struct FitOptions {
     pub ranks: usize,
     /// Whether proposals name the sizes of all axes and the lanes, also those of the configuration.
     pub names_grid: bool,
-    /// Most allocations of a rank in a plan, where it is less than a plan may make; a candidate that needs more
-    /// is left out.
+    /// Most allocations of a rank in a plan, where it is less than a plan may make; a candidate that needs
+    /// more is left out.
     pub most_allocations: u64,
 }
 
@@ -65,8 +65,8 @@ struct Search {
     work: Work,
 }
 
-/// Plans configurations of `fit.ranks` ranks that have the samples of `config` in a step, in the order of their
-/// costs, until enough of them fit. `on_result` is called for each that fits.
+/// Plans configurations of `fit.ranks` ranks that have the samples of `config` in a step, in the order of
+/// their costs, until enough of them fit. `on_result` is called for each that fits.
 ///
 /// Errors: those of the configuration; a number of ranks for which no grid exists; candidates none of which
 /// can be planned.

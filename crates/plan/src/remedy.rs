@@ -25,12 +25,13 @@ pub struct Remedy {
     pub sets: Vec<String>,
     /// The run's memory then.
     pub fit: Fit,
-    /// Changes in words that the keys do not say: another number of ranks, another global batch; may be empty.
+    /// Changes in words that the keys do not say: another number of ranks, another global batch; may be
+    /// empty.
     pub consequences: String,
 }
 
-/// Returns, in words with a comma before them, how a run with the sizes of `after` differs in ranks and global
-/// batch; empty if it does not.
+/// Returns, in words with a comma before them, how a run with the sizes of `after` differs in ranks and
+/// global batch; empty if it does not.
 pub(crate) fn consequences(before: &RunConfig, after: &RunConfig) -> String {
     let ranks = [before.world_size(), after.world_size()];
     let samples = [before.train.global_batch_size, after.train.global_batch_size];
