@@ -7,7 +7,7 @@ use crate::common;
 /// Every figure of the listings is PyTorch's; kept graphs grow by the same bytes each, and consumed ones not.
 #[test]
 fn listings_have_pytorchs_figures() {
-    let gpu = plan::PlanDevice::shipped().unwrap().description(false);
+    let gpu = plan::PlanDevice::shipped().unwrap().description(plan::DeviceRanks::ALONE);
     let gpu = Device::meta(0, gpu, &DeviceOptions::default()).unwrap();
     for device in common::devices::all().into_iter().chain([gpu]) {
         for listing in bench::memory_listings(&device).unwrap() {

@@ -152,12 +152,12 @@ fn checkpoint_bytes(setup: &Setup) -> u64 {
         return 0;
     }
     let of_entry = |entry: &Entry| -> usize {
-        let elements = entry.shape.elements();
+        let elements = entry.shape().elements();
         if !entry.trained {
             return if setup.base.is_some() { 0 } else { elements * entry.dtype.bytes() };
         }
-        let states = optimizer::state_arrays(&setup.config, &entry.name, entry.shape);
-        let states = states.iter().map(|state| state.shape(entry.shape).elements() * state.dtype.bytes());
+        let states = optimizer::state_arrays(&setup.config, &entry.name, entry.shape());
+        let states = states.iter().map(|state| state.shape(entry.shape()).elements() * state.dtype.bytes());
         elements * DType::F32.bytes() + states.sum::<usize>()
     };
     setup.blueprint.parameters.iter().map(of_entry).sum::<usize>() as u64

@@ -7,7 +7,7 @@ use autograd::precision::Autocast;
 use checkpoint::CorpusMark;
 use collective::RankGrid;
 use data::{ChatOptions, ChatSource, ChatTemplate, Component, Corpus, CorpusIdentity, Documents};
-use data::{ImageSource, Prefetcher, Slice, Source, Split, read_conversations};
+use data::{ImageSource, JsonLines, Prefetcher, Slice, Source, Split, read_conversations};
 use data::{SyntheticKind, SyntheticOptions, SyntheticSource, TokenOptions, TokenSource, Tokenizer};
 use device::{DType, Device};
 use nn::{Examples, Fp8Weights, Model, Parameters, Recompute, Stage};
@@ -235,6 +235,7 @@ fn token_dataset(config: &RunConfig) -> Result<Dataset> {
 fn text_corpus(config: &RunConfig, patterns: &[String]) -> std::result::Result<Corpus, tokenize::Error> {
     let (data, tokenizer) = (&config.data, &config.tokenizer);
     let text = Corpus::open(&data.base, patterns)?;
+    warn_of_json(&text);
     if *tokenizer == Tokenizer::Bytes {
         return Ok(text);
     }
@@ -251,6 +252,20 @@ fn text_corpus(config: &RunConfig, patterns: &[String]) -> std::result::Result<C
         tokenize::tokenize(&Job { show_progress: true, is_plain_text: true, ..job })?;
     }
     Ok(Corpus::open_shards(&tokens, &["train_*.bin".to_owned()])?)
+}
+
+/// Warns of a text that consists of JSON lines, whose keys and braces are tokens too.
+fn warn_of_json(text: &Corpus) {
+    let found = text.files().find_map(|path| Some((path, JsonLines::of(path)?)));
+    let Some((path, contents)) = found else { return };
+    let instead = match contents {
+        JsonLines::Conversations => "data.kind = \"chat\" takes them as conversations",
+        JsonLines::Texts => "`plimsoll tokenize` makes token shards of their texts",
+    };
+    tracing::warn!(
+        "{}: its lines are JSON, of which data.kind = \"text\" takes keys and braces as text: {instead}",
+        path.display()
+    );
 }
 
 /// Builds the layers of `stage` on `device`, with the parts of parameters that a rank of `grid` holds.

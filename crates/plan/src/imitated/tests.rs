@@ -63,7 +63,7 @@ fn descriptions_from_data_sheets_are_marked_as_assumed() {
 #[test]
 fn a_description_in_the_repository_is_a_device_by_its_name() {
     for name in PlanDevice::names() {
-        let named = PlanTarget::from_argument(name).unwrap().device(None).unwrap();
+        let named = PlanTarget::from_argument(name).unwrap().device(None, DeviceRanks::ALONE).unwrap();
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../launch/devices/{name}.toml"));
         assert_eq!(named, PlanDevice::load(&path).unwrap());
     }
