@@ -142,7 +142,7 @@ impl Worker {
         let scalars = scalars(&device, SCALARS + usize::from(scale_rule.is_some()))?;
         let own_stages = blueprint.stages_of(grid.coordinate(Axis::Pipeline));
         let pixels = PixelBuffer::of_stages(&device, &setup.dataset, own_stages)?;
-        let schedule = Arc::clone(&blueprint.schedule);
+        let schedule = blueprint.schedule_of(config, grid.coordinate(Axis::Data))?;
         let mut executor = Executor::new(&device, grid, schedule, blueprint.crossings.clone())?;
         if let Some(work) = setup.plan_work {
             executor.limit_work(work);
