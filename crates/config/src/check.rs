@@ -9,7 +9,7 @@ use system::numbers::grouped;
 
 use crate::check_images::{check_images, check_schedule};
 use crate::choices::{DataKind, MatmulPrecision, OptimKind, PartitionPolicy, RecomputePolicy, StateType};
-use crate::lanes::{alternatives, is_power_of_two_divisor};
+use crate::lanes::{divisor_from, divisors_around};
 use crate::run_config::RunConfig;
 use crate::sections::{
     Checkpoint, Data, LoraSection, Memory, ModelSection, Optim, Parallel, Precision, Scaler, Train,
@@ -244,19 +244,21 @@ fn check_repetition(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
 fn check_lanes(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let (micro_batches, lanes, data) =
         (config.train.micro_batches(), config.parallel.lanes, config.parallel.data);
-    if !is_power_of_two_divisor(lanes, micro_batches) {
+    if !micro_batches.is_multiple_of(lanes) {
         let reason = format!(
-            "parallel.lanes = {lanes} is not a power of two that divides {}: use {}",
+            "parallel.lanes = {lanes} does not divide {}: use {}",
             micro_batches_in_words(config),
-            alternatives(micro_batches)
+            divisors_around(lanes, micro_batches)
         );
         return Err(raw.conflict(&[Parallel::lanes, Train::global_batch_size], reason));
     }
-    if !is_power_of_two_divisor(data, lanes) {
+    if data > lanes {
         let default = if raw.is_set(Parallel::lanes) { "" } else { " (its default)" };
+        let more_lanes = divisor_from(data, micro_batches);
+        let more_lanes = more_lanes.map_or_else(String::new, |more| format!(", or parallel.lanes = {more}"));
         let reason = format!(
-            "parallel.data = {data} does not divide parallel.lanes = {lanes}{default}: use {}",
-            alternatives(lanes)
+            "parallel.data = {data} is more than parallel.lanes = {lanes}{default}: use at most {lanes} \
+             ranks{more_lanes}"
         );
         return Err(raw.conflict(&[Parallel::data, Parallel::lanes, Train::global_batch_size], reason));
     }
@@ -295,7 +297,9 @@ fn check_pipeline(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
         pipeline::Partition::explicit(layers, stages, counts).map_err(refused)?;
     }
     let kind = config.schedule_kind();
-    pipeline::Schedule::check(kind, config.pipeline_shape()).map_err(|error| {
+    // The last replica has the fewest micro-batches.
+    let shapes = [0, parallel.data - 1].map(|replica| config.pipeline_shape_of(replica));
+    shapes.into_iter().try_for_each(|shape| pipeline::Schedule::check(kind, shape)).map_err(|error| {
         let reason = format!(
             "parallel.schedule = \"{kind}\" with {} over parallel.data = {}: {error}",
             micro_batches_in_words(config),

@@ -35,8 +35,9 @@ impl Engine {
     pub(crate) fn connect(device: Device, setup: &Setup, communicator: Communicator) -> Result<Self> {
         let grid = grid_of(&setup.config, &communicator)?;
         let planes = connect::connect(communicator, &device, &setup.config, grid)?;
-        let (schedule, crossings) = (Arc::clone(&setup.blueprint.schedule), &setup.blueprint.crossings);
-        let mut executor = Executor::new(&device, grid, schedule, crossings.clone())?;
+        let blueprint = &setup.blueprint;
+        let schedule = blueprint.schedule_of(&setup.config, grid.coordinate(Axis::Data))?;
+        let mut executor = Executor::new(&device, grid, schedule, blueprint.crossings.clone())?;
         if let Some(work) = setup.plan_work {
             executor.limit_work(work);
         }
