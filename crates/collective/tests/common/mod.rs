@@ -2,11 +2,11 @@
 #![allow(dead_code)] // each test program uses only some of them
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // in tests, a panic is the report of a failure
 
-#[cfg(feature = "mpi")]
 pub(crate) mod mpi;
 pub(crate) mod nccl;
 pub(crate) mod planes;
 pub(crate) mod shared;
+pub(crate) mod tcp;
 
 use collective::threads::{Options, run};
 use collective::{CollectiveError, Communicator};
@@ -33,7 +33,8 @@ pub(crate) type Outcome<T> = Result<T, Failed>;
 /// The body of one rank, with its checks.
 pub(crate) type Check = fn(&mut Communicator, &Device) -> Outcome<()>;
 
-/// Runs a body as every rank of every world that fits one process: solo, and threads of 1 to 5 ranks.
+/// Runs a body as every rank of every world that fits one process: solo, threads of 1 to 5 ranks, and threads
+/// that TCP connects.
 pub(crate) fn everywhere(name: &str, body: Check) {
     body(&mut Communicator::solo(), &cpu(0)).unwrap_or_else(|error| panic!("{name}: {error}"));
     for world_size in 1..=5 {
@@ -43,6 +44,7 @@ pub(crate) fn everywhere(name: &str, body: Check) {
         });
         outcome.unwrap_or_else(|error| panic!("{name}, {world_size} ranks: {error}"));
     }
+    tcp::everywhere(name, body);
 }
 
 pub(crate) fn cpu(rank: usize) -> Device {
