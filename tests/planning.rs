@@ -227,7 +227,7 @@ fn proposals_fit_in_their_stated_bytes() {
         assert_eq!(plan["fit"]["needs_bytes"], proposal["peak_reserved_bytes"]);
     }
     // No proposal fits in less than the device's own overhead.
-    let output = planned(directory.path(), &large, &["--fit", "1GiB", "--device", "cuda"]);
+    let output = planned(directory.path(), &large, &["--fit", "512MiB", "--device", "cuda"]);
     assert!(output.status.code() == Some(2) && text(&output.stderr).contains("before it allocates"));
     let output = planned(directory.path(), &large, &["--fit", "4GiB", "--ranks", "3", "--device", "cuda"]);
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stdout));

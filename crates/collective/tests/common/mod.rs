@@ -1,6 +1,6 @@
 //! Helpers for tests of all transports.
 #![allow(dead_code)] // each test program uses only some of them
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // in tests, a panic is the report of a failure
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a panic is a failure")]
 
 #[cfg(feature = "mpi")]
 pub(crate) mod mpi;

@@ -39,7 +39,7 @@ pub struct SampledText {
     pub seed: u64,
     /// The reason for its end.
     pub end: End,
-    /// Of a conversation, the turn that it answers, from 0.
+    /// Index of the conversation turn that the text answers, from 0.
     #[serde(skip_serializing_if = "is_first")]
     pub turn: usize,
 }
