@@ -5,13 +5,14 @@
 mod common;
 
 use std::fs;
-use std::io::Write;
 use std::os::unix::fs::symlink;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use common::jobs::{clean, text, workplace};
 use common::{golden, program};
+use system::skipped::{self, Need};
 
 fn plimsoll(directory: &Path, arguments: &[&str]) -> Output {
     clean(program(), directory).args(arguments).output().unwrap()
@@ -36,7 +37,9 @@ fn refused(output: &Output, status: i32, words: &[&str]) {
 /// A directory with a finished run of one step, `out`.
 fn with_run() -> tempfile::TempDir {
     let workplace = workplace();
-    let arguments = ["train", "run.toml", "--run-dir", "out", "--set", "train.steps=1"];
+    let sets = ["train.steps=1", "checkpoint.every=1", "telemetry.hashes=1"];
+    let sets = sets.iter().flat_map(|set| ["--set", set]);
+    let arguments: Vec<_> = ["train", "run.toml", "--run-dir", "out"].into_iter().chain(sets).collect();
     let output = plimsoll(workplace.path(), &arguments);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     workplace
@@ -157,11 +160,34 @@ fn reading_never_waits_on_irregular_files() {
     let arguments = ["train", "run.toml", "--set", "data.paths=['fifo']"];
     refused(&plimsoll(workplace.path(), &arguments), 2, &["fifo"]);
     refused(&plimsoll(workplace.path(), &["train", "/dev/zero"]), 2, &["/dev/zero", "a device"]);
-    for file in ["metrics.jsonl", "summary.json", "config.toml"] {
+    let arguments = ["train", "run.toml", "--set", "data.kind=chat", "--set", "data.paths=['fifo']"];
+    let template = ["--set", "data.chat_template=run.toml"];
+    refused(&plimsoll(workplace.path(), &[&arguments[..], &template].concat()), 2, &fifo_words);
+    let template = ["--set", "data.chat_template=fifo"];
+    refused(&plimsoll(workplace.path(), &[&arguments[..], &template].concat()), 2, &fifo_words);
+    for file in ["metrics.jsonl", "summary.json", "config.toml", "sessions.json", "hashes.jsonl"] {
         let kept = fs::read(workplace.path().join("out").join(file)).unwrap();
         fifo(&format!("out/{file}"));
-        let output = plimsoll(workplace.path(), &["report", "out"]);
-        assert!(matches!(output.status.code(), Some(1 | 2)), "{file}: {}", text(&output.stderr));
+        for command in [
+            &["report", "out"][..],
+            &["watch", "out", "--once"],
+            &["compare", "out", "out"],
+            &["runs", "."],
+            &["sample", "out"],
+            &["train", "--run-dir", "out", "--resume"],
+        ] {
+            let output = plimsoll(workplace.path(), command);
+            assert!(output.status.code().is_some(), "{file}: {command:?}: {}", text(&output.stderr));
+            let is_read = match command[0] {
+                "watch" => !file.starts_with("hashes"),
+                "compare" => file != "sessions.json",
+                "report" => !["sessions.json", "hashes.jsonl"].contains(&file),
+                _ => false,
+            };
+            if is_read {
+                refused(&output, output.status.code().unwrap().clamp(1, 2), &[file]);
+            }
+        }
         fs::remove_file(workplace.path().join("out").join(file)).unwrap();
         fs::write(workplace.path().join("out").join(file), kept).unwrap();
     }
@@ -208,6 +234,34 @@ fn limits_of_the_process_are_reported_in_a_sentence() {
     }
 }
 
+/// From the least limit on addresses under which the program is loaded, all end with a sentence.
+#[test]
+fn few_addresses_are_reported_in_a_sentence() {
+    let workplace = workplace();
+    for limit in ["-v", "-d"] {
+        let mut was_refused = false;
+        for mebibytes in (4..=2048).step_by(12) {
+            let line = |command: &str| {
+                shell(workplace.path(), &format!("ulimit {limit} {}; exec $P {command}", mebibytes << 10))
+            };
+            let output = line("plan run.toml --device cpu");
+            let message = text(&output.stderr);
+            let abort = output.status.signal() == Some(6) || message.contains("memory allocation of");
+            assert!(!abort && !message.contains("panicked"), "ulimit {limit} {mebibytes} MiB: {message}");
+            match output.status.code() {
+                Some(0) => break,
+                Some(1 | 2) => {
+                    was_refused = true;
+                    assert!(message.trim_end().lines().count() <= 1, "{mebibytes} MiB: {message}");
+                }
+                // The loader, the shell or the kernel could not start the program.
+                _ => {}
+            }
+        }
+        assert!(was_refused, "ulimit {limit}");
+    }
+}
+
 /// `ulimit -u` counts the processes of a user, but not root's.
 #[test]
 fn too_few_threads_are_reported_in_a_sentence() {
@@ -216,7 +270,7 @@ fn too_few_threads_are_reported_in_a_sentence() {
     let line = "ulimit -u 1; exec setpriv --reuid 65534 --clear-groups $P plan run.toml";
     let output = shell(workplace.path(), line);
     if text(&output.stderr).contains("setpriv") {
-        let _ = writeln!(std::io::stderr(), "skipped: setpriv cannot change the user here");
+        skipped::report(Need::Other("setpriv"), "it cannot change the user here");
         return;
     }
     assert!(
@@ -235,7 +289,7 @@ fn input_that_unpacks_to_too_much_is_refused_by_name() {
         "python3 -c 'import gzip,sys; sys.stdout.buffer.write(gzip.compress(b\"[\" + b\"0,\"*60000000))'";
     let made = shell(workplace.path(), &format!("{bomb} > bomb.json.gz"));
     if made.status.code() != Some(0) {
-        let _ = writeln!(std::io::stderr(), "skipped: python3 is not installed");
+        skipped::report(Need::Other("python3"), "it is not installed");
         return;
     }
     let small = fs::metadata(workplace.path().join("bomb.json.gz")).unwrap().len();
@@ -264,7 +318,7 @@ fn text_cannot_control_a_terminal() {
     fs::write(workplace.path().join("sample.sh"), sample).unwrap();
     let terminal = shell(workplace.path(), "script -qec 'bash sample.sh' /dev/null");
     if terminal.status.code() == Some(127) {
-        let _ = writeln!(std::io::stderr(), "skipped: script is not installed");
+        skipped::report(Need::Other("script"), "it is not installed");
         return;
     }
     let shown = text(&terminal.stdout);
@@ -282,4 +336,72 @@ fn a_closed_standard_error_ends_no_command() {
     command.args(["train", "run.toml", "--run-dir", "out", "--set", "train.steps=1"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     assert!(child.wait_with_output().unwrap().status.success());
+}
+
+#[test]
+fn wrong_questions_and_messages_are_counted_from_one() {
+    let workplace = with_run();
+    let write = |name: &str, text: &str| fs::write(workplace.path().join(name), text).unwrap();
+    let good = "{\"context\": \"a\", \"endings\": [\"b\", \"c\"], \"label\": 0}\n";
+    for (bad, words) in [
+        ("no JSON", "questions.jsonl, question 2: expected"),
+        ("{\"context\": \"a\", \"endings\": [\"b\"], \"label\": 3}", "question 2: its label is 3"),
+        ("{\"context\": \"\", \"endings\": [\"b\"], \"label\": 0}", "question 2: its context has no token"),
+    ] {
+        write("questions.jsonl", &format!("{good}{bad}\n{good}"));
+        let output = plimsoll(workplace.path(), &["eval", "out", "--choices", "questions.jsonl"]);
+        refused(&output, 2, &["--choices: ", words]);
+    }
+    refused(&plimsoll(workplace.path(), &["eval", "out", "--choices", "none.jsonl"]), 2, &["none.jsonl"]);
+    write("chat.jinja", "{% for m in messages %}{{ m.content }}{% endfor %}");
+    for (message, words) in [
+        ("{}", "talk.jsonl:1: message 2 has no \"role\""),
+        ("{\"role\": \"assistant\"}", "talk.jsonl:1: message 2 has no text as its \"content\""),
+    ] {
+        write(
+            "talk.jsonl",
+            &format!("{{\"messages\": [{{\"role\": \"user\", \"content\": \"a\"}}, {message}]}}"),
+        );
+        let sets = ["data.kind=chat", "data.paths=['talk.jsonl']", "data.chat_template=chat.jinja"];
+        let sets = sets.iter().flat_map(|set| ["--set", set]);
+        let arguments: Vec<_> = ["train", "run.toml"].into_iter().chain(sets).collect();
+        refused(&plimsoll(workplace.path(), &arguments), 2, &[words]);
+    }
+    let arguments = ["train", "run.toml", "--set", "data.kind=chat", "--set", "data.paths=['talk.jsonl']"];
+    let words = "data.chat_template: bytes: no chat template belongs to this tokenizer";
+    refused(&plimsoll(workplace.path(), &arguments), 2, &[words]);
+}
+
+#[test]
+fn a_trained_tokenizer_gets_its_folders_and_replaces_no_file_without_force() {
+    let workplace = workplace();
+    let train = |more: &[&str]| {
+        let line =
+            ["tokenizer", "train", "--vocabulary", "300", "-o", "new/folder/tokenizer.json", "corpus.txt"];
+        plimsoll(workplace.path(), &[&line[..], more].concat())
+    };
+    refused(&train(&["--vocabulary", "30"]), 2, &[]);
+    assert!(!workplace.path().join("new").exists());
+    let trained = train(&[]);
+    assert_eq!(trained.status.code(), Some(0), "{}", text(&trained.stderr));
+    let path = workplace.path().join("new/folder/tokenizer.json");
+    let first = fs::read(&path).unwrap();
+    refused(&train(&[]), 2, &["tokenizer.json: it exists", "--force replaces it"]);
+    assert_eq!(train(&["--force"]).status.code(), Some(0));
+    assert_eq!(fs::read(&path).unwrap(), first);
+}
+
+/// PyTorch's times are those of another machine, which the names of the columns say.
+#[test]
+fn the_benchmark_of_the_allocator_names_what_it_compares() {
+    let output = plimsoll(&common::root(), &["bench", "allocator", "--rounds", "1"]);
+    let printed = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let titles: Vec<_> = printed.lines().filter(|line| line.contains(" p99 ")).collect();
+    let named = |line: &&str| line.ends_with("PyTorch on an H200 host  PyTorch there/here");
+    assert!(titles.len() == 2 && titles.iter().all(named), "{printed}");
+    // Figures stand under their titles.
+    let width = titles[0].chars().count();
+    let rows = printed.lines().filter(|line| line.contains(" bytes") || line.contains("allocation  "));
+    assert!(rows.filter(|row| !row.contains("median")).all(|row| row.chars().count() == width), "{printed}");
 }

@@ -430,6 +430,6 @@ fn plans_for_a_gpu_need_no_gpu_and_refuse_runs_that_do_not_fit() {
         "{message}"
     );
     let large = plan(&["model.width=8192", "model.heads=64", "model.layers=200"]);
-    assert_eq!(large.status.code(), Some(2));
+    assert_eq!(large.status.code(), Some(1));
     assert!(text(&large.stdout).contains("does not fit"), "{}", text(&large.stdout));
 }

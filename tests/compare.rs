@@ -205,7 +205,7 @@ fn hashes_change_no_bit_and_no_byte_and_resume() {
     assert_eq!(figures(&plain), figures(&hashed));
     assert!(hashed.divergences.is_empty() && hashed.outlived.is_empty(), "{hashed}");
     // A resumed run repeats the lines of its steps.
-    let lines = || hashes::read(&path("hashed").join(hashes::FILE)).unwrap();
+    let lines = || hashes::read(&path("hashed").join(hashes::FILE), true).unwrap();
     let before = lines();
     assert_eq!(before.iter().map(|line| line.step).collect::<Vec<_>>(), [1, 2, 3, 4]);
     let options = RunOptions {
@@ -259,5 +259,10 @@ fn the_command_tells_equal_from_different_runs() {
         let (status, _, error) = plimsoll(arguments);
         assert!(status == Some(2) && error.contains(message), "{error}");
     }
+    let hashes = std::fs::read(path("b/hashes.jsonl")).unwrap();
+    std::fs::write(path("b/hashes.jsonl"), &hashes[..hashes.len() - 9]).unwrap();
+    let (status, text, error) = plimsoll(&["compare", "a", "b"]);
+    assert_eq!((status, text.as_str()), (Some(1), ""));
+    assert!(error.contains("b/hashes.jsonl") && error.contains("the file is damaged"), "{error}");
     assert!(root().exists());
 }

@@ -287,27 +287,38 @@ fn a_rank_that_reads_slowly_is_not_taken_for_dead() {
     assert!(log.contains("rank 1: reading out"), "{log}");
 }
 
-/// A read that lasts is reported.
+/// A read that lasts is reported, and the other rank, which waits longer than its timeout, does not take the
+/// reader for dead.
 #[test]
-fn a_slow_read_is_reported_with_its_file() {
-    let workplace = workplace();
-    let sets = ["train.steps=1", "train.global_batch_size=2", "train.validation_micro_batches=1"];
-    let sets = [&sets[..], &["train.micro_batch_size=2", "parallel.lanes=1"]].concat();
-    let mut command = train(Transport::Threads, workplace.path(), 1, &sets);
-    let held = workplace.path().join("held");
-    let hold = format!("micro-batch about to be read:1:{}", held.display());
-    let command = command.env("PLIMSOLL_HOLD", hold).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let mut reported = Vec::new();
-    for line in lines.filter(|line| line.contains("reading micro-batch 0 of training of /")) {
-        // The read goes on once it has been reported.
-        let _ = std::fs::remove_file(&held);
-        reported.push(line);
+fn a_slow_read_is_reported_with_its_file_and_delays_the_others() {
+    for (transport, prefetch) in Transport::all().into_iter().flat_map(|all| [(all, 0), (all, 4)]) {
+        let workplace = workplace();
+        let prefetch = format!("data.prefetch={prefetch}");
+        let sets = ["train.steps=2", "train.global_batch_size=4", "train.validation_micro_batches=1"];
+        let more = ["train.micro_batch_size=2", "parallel.lanes=2", "parallel.timeout_seconds=3", &prefetch];
+        let mut command = train(transport, workplace.path(), 2, &[&sets[..], &more].concat());
+        let held = workplace.path().join("held");
+        // One rank is held there.
+        let hold = format!("micro-batch about to be read:1:{}", held.display());
+        let command = command.env("PLIMSOLL_HOLD", hold).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let (mut reported, mut others) = (Vec::new(), Vec::new());
+        for line in lines {
+            if !line.contains(" of training of /") {
+                others.push(line);
+                continue;
+            }
+            reported.push(line);
+            // The read goes on once it has been reported after 2 and after 4 seconds.
+            if reported.len() == 2 {
+                let _ = std::fs::remove_file(&held);
+            }
+        }
+        assert!(child.wait().unwrap().success(), "{transport:?} {prefetch}: {reported:?} {others:#?}");
+        let words = |line: &String| line.contains(" has taken ") && line.contains(" s so far");
+        assert!(reported.len() >= 2 && reported.iter().all(words), "{transport:?} {prefetch}: {reported:?}");
     }
-    assert!(child.wait().unwrap().success(), "{reported:?}");
-    let words = |line: &String| line.contains(" has taken ") && line.contains(" s so far");
-    assert!(!reported.is_empty() && reported.iter().all(words), "{reported:?}");
 }
 
 /// `nohup` starts a process with SIGHUP ignored, which it keeps; other signals still stop the run.

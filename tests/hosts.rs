@@ -4,9 +4,10 @@
 
 mod common;
 
-use std::io::Write;
 use std::process::Command;
 use std::time::Duration;
+
+use system::skipped::{self, Need};
 
 use common::jobs::{
     Running, Transport, arguments, is_alive, signal, summary, text, train, two_hosts, workplace,
@@ -59,7 +60,7 @@ fn a_rank_killed_on_another_host_is_named() {
 fn ranks_use_the_gpus_of_their_host() {
     let gpus = device::cuda::availability().map_or(0, |found| found.len());
     if gpus < 2 || !collective::nccl::is_there() {
-        let _ = writeln!(std::io::stderr(), "skipped: {gpus} GPUs, NCCL {}", collective::nccl::is_there());
+        skipped::report(Need::Gpu, &format!("{gpus} GPUs, NCCL {}", collective::nccl::is_there()));
         return;
     }
     let ranks = if gpus < 4 { 1 } else { 2 };

@@ -169,13 +169,17 @@ impl<'a> Killed<'a> {
         succeeded(&self.workplace.run(&self.line()));
         let path = self.workplace.path(self.run_dir);
         let visible = |directory: &Path| {
-            let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
+            // Some directories are those of runs with other settings.
+            let entries = std::fs::read_dir(directory).into_iter().flatten();
+            let entries = entries.map(|entry| entry.unwrap().file_name());
             let names: Vec<_> = entries.map(|name| name.into_string().unwrap()).collect();
             assert!(!names.iter().any(|name| name.starts_with('.')), "a temporary is left: {names:?}");
             names.len()
         };
         assert_eq!(visible(&path.join("checkpoints")), 2);
-        visible(&path);
+        for directory in ["", "logs", "memory", "traces"] {
+            visible(&path.join(directory));
+        }
         let summary = self.workplace.summary(self.run_dir);
         assert_eq!(summary["weights_sha256"], whole["weights_sha256"]);
         assert_eq!(summary["losses"], whole["losses"]);
@@ -199,6 +203,24 @@ fn a_kill_at_any_point_of_a_checkpoint_loses_none_and_changes_no_bit() {
             assert!(killed.at(point, count), "{point} was reached less than {count} times");
         }
     }
+    killed.ends_as(&whole);
+}
+
+/// Kills while each file of a run in turn is complete under its temporary name.
+#[test]
+fn temporary_files_of_killed_runs_are_removed() {
+    let workplace = Workplace::new();
+    let whole = whole_run(&workplace);
+    let mut killed = Killed::new(&workplace, "out");
+    let mut left = Vec::new();
+    for count in 1.. {
+        if !killed.at("output complete", count) {
+            break;
+        }
+        let traces = std::fs::read_dir(workplace.path("out/traces")).into_iter().flatten();
+        left.extend(traces.map(|entry| entry.unwrap().file_name().into_string().unwrap()));
+    }
+    assert!(left.iter().any(|name| name.starts_with(".rank-")), "{left:?}");
     killed.ends_as(&whole);
 }
 

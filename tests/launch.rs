@@ -26,7 +26,9 @@ fn launch_test(cargo: &str, arguments: &[&str]) -> Output {
         script(&path(tool), "exit 0");
     }
     script(&path("bin/cargo"), cargo);
-    fs::copy("launch/test", path("launch/test")).unwrap();
+    for name in ["test", "skipped"] {
+        fs::copy(Path::new("launch").join(name), path("launch").join(name)).unwrap();
+    }
     let search = format!("{}:{}", path("bin").display(), std::env::var("PATH").unwrap());
     let mut command = Command::new(path("launch/test"));
     command.args(arguments).env("PATH", search).env("PLIMSOLL_NO_WHEEL", "1").output().unwrap()
@@ -82,4 +84,30 @@ fn every_command_that_runs_on_ranks_is_started_by_mpirun() {
     assert_eq!(refused.status.code(), Some(2));
     let message = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(message.contains("export runs/a: no command that runs on ranks: train, eval"), "{message}");
+}
+
+#[test]
+fn skipped_tests_are_counted_and_fail_if_they_are_asked_for() {
+    let cargo = r#"case $1 in test)
+printf 'gpu\ta GPU\tone::works\n' >>"$PLIMSOLL_SKIPPED"
+printf 'gpu\ta GPU\tone::works\ngpu\ta GPU\ttwo::works\n' >>"$PLIMSOLL_SKIPPED"
+printf 'python\ttorch\tthree::works\n' >>"$PLIMSOLL_SKIPPED";;
+esac"#;
+    for (arguments, status) in [
+        (&[][..], 0),
+        (&["--need", "mpi"], 0),
+        (&["--need=mpi,python"], 1),
+        (&["--all", "--need", "gpu,python"], 1),
+        (&["--need", "tpu"], 2),
+        (&["--need"], 1),
+    ] {
+        let output = launch_test(cargo, arguments);
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {printed}");
+        let is_run = !matches!(arguments, ["--need", "tpu"] | ["--need"]);
+        let counts = printed.contains("2 need a GPU") && printed.contains("1 need torch");
+        assert_eq!(counts, is_run, "{arguments:?}: {printed}");
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(message.contains("skipped tests"), is_run && status == 1, "{arguments:?}: {message}");
+    }
 }

@@ -9,6 +9,7 @@ use std::process::{Command, Output};
 use common::runs::{GPT, MLP, config, train_in};
 use common::{program, root};
 use serde_json::Value;
+use system::skipped::{self, Need};
 use worker::DeviceChoice;
 
 fn plimsoll(directory: &Path, arguments: &[&str]) -> Output {
@@ -172,9 +173,7 @@ fn a_tool_gets_ranges_of_steps_phases_modules_and_operators() {
     std::fs::write(&source, TOOL).unwrap();
     let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status();
     if !compiled.is_ok_and(|status| status.success()) {
-        eprintln!(
-            "a_tool_gets_ranges_of_steps_phases_modules_and_operators: skipped, there is no C compiler"
-        );
+        skipped::report(Need::Other("a C compiler"), "cc cannot be run");
         return;
     }
     written(directory.path(), GPT);

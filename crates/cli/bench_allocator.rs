@@ -39,6 +39,9 @@ const PYTORCH_STEADY: [(u64, f64); 4] =
 const PYTORCH_REPLAY: (Quantiles, Quantiles) =
     (Quantiles { median: 369.0, p99: 706.0 }, Quantiles { median: 268.0, p99: 514.0 });
 
+/// Titles of the columns with PyTorch's times, which are those of another machine.
+const COMPARED: &str = "PyTorch on an H200 host  PyTorch there/here";
+
 #[derive(Clone, Copy)]
 struct Quantiles {
     median: f64,
@@ -72,17 +75,23 @@ fn measure(recordings: &[(String, Recording)], rounds: usize) -> Result<(), CliE
     let failed = |error: memory::AllocationError| CliError::Measurement(error.to_string());
     print(&hardware())?;
     print(&format!("one reading of the clock: {:.1} ns", clock_ns()))?;
-    print("\nsteady, ns for an allocation and a free      median     p99   PyTorch   ratio")?;
+    print(&format!(
+        "\n{:<44}{:>8} {:>7}   {COMPARED}",
+        "steady, ns for an allocation and a free", "median", "p99"
+    ))?;
     for (bytes, pytorch) in PYTORCH_STEADY {
         for history in [false, true] {
             let found = steady(bytes, history).map_err(failed)?;
             let name = format!("{:>9} bytes{}", grouped(bytes), if history { ", with history" } else { "" });
             let ratio = pytorch / found.median;
             let (median, p99) = (found.median, found.p99);
-            print(&format!("  {name:<40} {median:8.1} {p99:7.1} {pytorch:9.0} {ratio:6.1}x"))?;
+            print(&format!("  {name:<42}{median:8.1} {p99:7.1}   {pytorch:23.0}{ratio:20.1}"))?;
         }
     }
-    print("\nreplay, ns per call, including the clock     median     p99   PyTorch (p99)   ratio")?;
+    print(&format!(
+        "\n{:<44}{:>8} {:>7}   {COMPARED}",
+        "replay, ns per call, including the clock", "median", "p99"
+    ))?;
     for (name, recording) in recordings {
         for history in [false, true] {
             let (allocation, free) = replayed(recording, rounds, history).map_err(failed)?;
@@ -94,15 +103,18 @@ fn measure(recordings: &[(String, Recording)], rounds: usize) -> Result<(), CliE
             {
                 let compared = if own {
                     let ratio = pytorch.median / found.median;
-                    format!("{:9.0} ({:3.0}) {ratio:7.1}x", pytorch.median, pytorch.p99)
+                    format!("{:17.0} ({:3.0}){ratio:20.1}", pytorch.median, pytorch.p99)
                 } else {
                     String::new()
                 };
-                print(&format!("    {kind:<38} {:8.1} {:7.1} {compared}", found.median, found.p99))?;
+                print(&format!("    {kind:<40}{:8.1} {:7.1}   {compared}", found.median, found.p99))?;
             }
         }
     }
-    print("\nPyTorch: its allocator, version 2.11, measured from C++ on an H200 host, without history.")
+    print(
+        "\nPyTorch: its allocator, version 2.11, measured once from C++ on the host of an H200, without history. \
+         Its time there divided by the median here compares two machines.",
+    )
 }
 
 fn steady(bytes: u64, history: bool) -> Result<Quantiles, memory::AllocationError> {

@@ -180,8 +180,11 @@ impl Command {
 /// Runs the command of this process, with the families `own` beside the built-in ones, and ends the process
 /// with the command's exit status. Called first, and once.
 pub fn main(own: impl IntoIterator<Item = Family>) -> ! {
+    if let Some(status) = system::confined::serve(&[data::CHAT_TASK]) {
+        std::process::exit(status.into());
+    }
     let registered = Families::register(own);
-    let status = match process::check_stack().and(registered) {
+    let status = match process::check_stack().and_then(|()| process::check_addresses(0)).and(registered) {
         Ok(()) => run(),
         Err(refused) => output::exit_code(Err(CliError::Refused(refused))),
     };

@@ -11,7 +11,7 @@ use crate::error::CliError;
 /// The argument of commands that write user-named files.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub(crate) struct Force {
-    /// Replace output files that Plimsoll did not write, and files of measurements.
+    /// Replace output files that Plimsoll did not write, tokenizers and files of measurements.
     #[arg(long)]
     force: bool,
 }

@@ -1,5 +1,6 @@
 //! This process before a command starts: the signals of its limits, and its threads.
 
+use device::host::AddressLimit;
 use run::Startup;
 use system::numbers::grouped;
 use telemetry::log::Log;
@@ -9,6 +10,8 @@ use crate::output::note;
 
 /// Least bytes of the first thread's stack.
 const LEAST_STACK: u64 = 256 << 10;
+/// Least bytes of addresses beyond those of the program and of the stacks of its threads.
+const LEAST_ADDRESSES: u64 = 64 << 20;
 
 /// Checks the limit on the first thread's stack (`ulimit -s`); other threads have stacks of their own size.
 /// Errors: too small a limit, in a sentence.
@@ -24,6 +27,24 @@ pub(crate) fn check_stack() -> Result<(), String> {
     }
 }
 
+/// Checks that the limit on addresses (`ulimit -v`, `ulimit -d`) leaves some beyond those of the program and
+/// of the stacks of so many threads: without them any allocation could end the process. Errors: too small a
+/// limit, in a sentence.
+pub(crate) fn check_addresses(threads: usize) -> Result<(), String> {
+    let Some(limit) = AddressLimit::of_process() else { return Ok(()) };
+    let stacks = (threads * system::threads::STACK_BYTES) as u64;
+    let needed = limit.reserved().unwrap_or(0) + stacks + LEAST_ADDRESSES;
+    if limit.bytes >= needed {
+        return Ok(());
+    }
+    let of = match threads {
+        0 => String::new(),
+        _ => format!(" with {threads} threads (RAYON_NUM_THREADS sets fewer)"),
+    };
+    let (name, limit, needed) = (limit.name(), grouped(limit.bytes), grouped(needed));
+    Err(format!("{name} allows {limit} bytes of addresses, and this program needs at least {needed}{of}"))
+}
+
 /// Makes exceeding the file size limit an error instead of the end of the process, and starts the compute
 /// threads; a rank of a job starts them once it knows how many ranks share its host. `joins`: whether the
 /// command joins a launcher's job.
@@ -32,7 +53,7 @@ pub(crate) fn check_stack() -> Result<(), String> {
 pub(crate) fn prepare(joins: bool) -> Result<(), CliError> {
     Log::check_variable().map_err(|error| CliError::Refused(error.to_string()))?;
     device::heap::return_large();
-    if device::host::AddressLimit::of_process().is_some() {
+    if AddressLimit::of_process().is_some() {
         device::heap::share_arena();
     }
     run::heed_limits()?;
@@ -46,6 +67,8 @@ pub(crate) fn prepare(joins: bool) -> Result<(), CliError> {
         }
         _ => {}
     }
+    // One more thread works, and one writes files.
+    check_addresses(system::threads::computing() + 2).map_err(CliError::Refused)?;
     if let Some(warning) = system::threads::start_computing(1).map_err(CliError::Refused)? {
         note(&format!("plimsoll: {warning}"));
     }

@@ -9,6 +9,7 @@ use tokenize::{Counts, Format, HeldOut, Job};
 
 use crate::error::CliError;
 use crate::output::print;
+use crate::outputs::{Force, Kind};
 
 /// Make token shards of text, JSON lines and Parquet
 ///
@@ -74,12 +75,14 @@ pub(crate) struct TrainTokenizerArgs {
     /// Number of tokens, among them 256 bytes and <|endoftext|>.
     #[arg(long, value_name = "N")]
     vocabulary: usize,
-    /// The tokenizer.json to write.
+    /// The tokenizer.json to write; its folders are made.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     /// Key of JSON lines, or column of Parquet, that holds the text.
     #[arg(long, value_name = "KEY", default_value = "text")]
     text_key: String,
+    #[command(flatten)]
+    force: Force,
 }
 
 /// Tokenizes and prints the counts.
@@ -111,8 +114,15 @@ pub(crate) fn run(args: &TokenizeArgs) -> Result<(), CliError> {
 /// Trains a tokenizer and prints its size.
 pub(crate) fn run_tokenizer(command: &TokenizerCommand) -> Result<(), CliError> {
     let TokenizerCommand::Train(args) = command;
-    let tokens =
-        tokenize::train_tokenizer(files(&args.files)?, args.vocabulary, &args.text_key, &args.output)?;
+    let files = files(&args.files)?;
+    tokenize::check_vocabulary(args.vocabulary)?;
+    if let Some(folder) = args.output.parent() {
+        std::fs::create_dir_all(folder)
+            .map_err(|error| CliError::Refused(format!("-o {}: {error}", args.output.display())))?;
+    }
+    let output = args.force.output("-o", &args.output, Kind::Measurement)?;
+    let (json, tokens) = tokenize::trained_tokenizer(files, args.vocabulary, &args.text_key)?;
+    output.write(&json)?;
     print(&format!("{tokens} tokens in {}", args.output.display()))
 }
 

@@ -1,15 +1,14 @@
 //! The devices of this machine, on which one test body runs.
 
-use std::io::Write;
-
 use device::{Description, Device, DeviceOptions};
+use system::skipped::{self, Need};
 
-/// Returns whether there is a GPU, and prints once if there is none.
+/// Returns whether there is a GPU, and reports the test as skipped there if there is none.
 pub(crate) fn gpu() -> bool {
     match device::cuda::availability() {
         Ok(_) => true,
         Err(why) => {
-            let _ = writeln!(std::io::stderr(), "skipped: {why}");
+            skipped::report(Need::Gpu, &why.to_string());
             false
         }
     }

@@ -1,9 +1,11 @@
 //! Runs of the program as processes: one with its ranks as threads, or the ranks of an `mpirun` job.
 
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+
+use system::skipped::{self, Need};
 
 use super::program;
 use super::runs::GPT;
@@ -31,7 +33,7 @@ pub(crate) fn has_mpi() -> bool {
         Err(error) if error.kind() == ErrorKind::NotFound => "there is no mpirun",
         _ => return true,
     };
-    let _ = writeln!(std::io::stderr(), "skipped: {why}");
+    skipped::report(Need::Mpi, why);
     false
 }
 
@@ -75,16 +77,13 @@ pub(crate) fn mpirun(directory: &Path) -> Command {
     command
 }
 
-/// [`mpirun`] over two faked hosts, `first` and `second`, with `ranks` on each; `None`, with the reason on
-/// standard error, if that is impossible.
+/// [`mpirun`] over two faked hosts, `first` and `second`, with `ranks` on each; `None`, and the test is
+/// reported as skipped, if that is impossible.
 pub(crate) fn two_hosts(directory: &Path, ranks: usize) -> Option<Command> {
     let script = super::root().join("tests/common/hosts");
     let can = has_mpi() && Command::new(&script).args(["1", "true"]).output().unwrap().status.success();
     if !can {
-        let _ = writeln!(
-            std::io::stderr(),
-            "skipped: hosts cannot be faked, which needs mpirun and user namespaces"
-        );
+        skipped::report(Need::Other("faked hosts"), "they take mpirun and user namespaces");
         return None;
     }
     let mut command = clean(script, directory);

@@ -1,18 +1,22 @@
 //! Python with what a comparison needs.
 
-use std::io::Write;
 use std::process::Command;
 
-/// Returns Python with all of `modules`, from the environment's PLIMSOLL_PYTHON or the path; prints that the
-/// test is skipped if there is none.
+use system::skipped::{self, Need};
+
+/// Returns Python with all of `modules`, from the environment's PLIMSOLL_PYTHON or the path; reports the test
+/// as skipped if there is none.
 pub(crate) fn python_with(modules: &[&str]) -> Option<String> {
     let python = std::env::var("PLIMSOLL_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let tried = Command::new(&python).args(["-c", &format!("import {}", modules.join(", "))]).output();
-    let found = tried.is_ok_and(|output| output.status.success());
-    if !found {
-        let all = modules.join(" and ");
-        let _ =
-            writeln!(std::io::stderr(), "skipped: {python} has no {all} (pip install {})", modules.join(" "));
+    let has = |names: &str| {
+        let tried = Command::new(&python).args(["-c", &format!("import {names}")]).output();
+        tried.is_ok_and(|output| output.status.success())
+    };
+    if has(&modules.join(", ")) {
+        return Some(python);
     }
-    found.then_some(python)
+    for module in modules.iter().filter(|module| !has(module)) {
+        skipped::report(Need::Python(module), &format!("{python} lacks it (pip install {module})"));
+    }
+    None
 }

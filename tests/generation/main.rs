@@ -198,8 +198,7 @@ fn a_text_is_the_same_alone_beside_others_and_on_every_grid_and_memory_is_as_pla
 
 #[test]
 fn on_a_gpu_a_text_is_the_same_alone_and_beside_others_and_memory_is_as_planned() {
-    if let Err(why) = device::cuda::availability() {
-        eprintln!("skipped on a GPU: {why}");
+    if !common::devices::gpu() {
         return;
     }
     for (text, precision) in [(GPT, "f32"), (LLAMA, "f32"), (GPT_WIDE, "bf16"), (LLAMA_WIDE, "bf16")] {

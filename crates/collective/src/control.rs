@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::rc::Rc;
+use std::time::Duration;
 
 use crate::call::Call;
 use crate::error::{Failure, Result};
@@ -72,6 +73,9 @@ impl fmt::Debug for Observer {
     }
 }
 
+/// Longest time between two calls of [`Watch::delay`] while a rank is delayed.
+pub const DELAY_INTERVAL: Duration = Duration::from_millis(100);
+
 /// A transport's knowledge of which ranks are alive.
 pub(crate) trait Liveness {
     /// The first failure in the world.
@@ -84,6 +88,15 @@ pub(crate) trait Liveness {
     /// ask the ranks.
     fn silent(&self, _among: &[usize]) -> Option<usize> {
         None
+    }
+
+    /// Records that this rank is alive and waits for something other than ranks.
+    fn delay(&self) {}
+
+    /// Returns whether another rank is delayed ([`Watch::delay`]), so that no deadline counts. May block
+    /// briefly to ask the ranks.
+    fn is_delayed(&self) -> bool {
+        false
     }
 
     /// Announces that another rank is lost, if that rank cannot announce it itself.
@@ -108,6 +121,13 @@ impl Watch {
 
     pub(crate) fn over(peers: impl Liveness + 'static) -> Self {
         Watch(Rc::new(peers))
+    }
+
+    /// Records that this rank is alive and waits for something other than ranks, for example a disk. The
+    /// others, which wait for it, then do so beyond their timeout. To be repeated at least every
+    /// [`DELAY_INTERVAL`].
+    pub fn delay(&self) {
+        self.0.delay();
     }
 
     pub(crate) fn liveness(&self) -> &dyn Liveness {

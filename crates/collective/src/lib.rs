@@ -73,7 +73,7 @@ mod tree;
 
 pub use call::{Call, Operation, Plane, Signature};
 pub use communicator::Communicator;
-pub use control::{ControlPlane, Observer, Watch};
+pub use control::{ControlPlane, DELAY_INTERVAL, Observer, Watch};
 pub use data::{CollectiveUse, DataPlane};
 pub use error::{CollectiveError, Failure, Result};
 pub use grid::{Axis, GridShape, Group, RankGrid};

@@ -2,6 +2,7 @@
 
 use crate::data_file::DataFile;
 use crate::encoding::{self, Encoding};
+use crate::progress::Progress;
 use crate::{Error, files};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
@@ -193,13 +194,14 @@ impl Corpus {
     }
 
     /// Returns the SHA-256 in hexadecimal of all tokens in corpus order, as the files encode them, without
-    /// names, headers and borders of files. Reads the whole corpus once, in blocks.
+    /// names, headers and borders of files. Reads the whole corpus once, in blocks, and logs its progress.
     ///
     /// # Errors
     /// A file that was changed or cannot be read.
     pub fn fingerprint(&self) -> Result<String, Error> {
         let mut hash = Sha256::new();
         let mut block = vec![0; BLOCK];
+        let progress = Progress::begin("hashing the corpus", self.length, "tokens");
         for part in &self.parts {
             let width = part.encoding.width() as u64;
             let mut from = 0;
@@ -209,6 +211,7 @@ impl Corpus {
                 part.read_bytes(from, bytes)?;
                 hash.update(bytes);
                 from += count;
+                progress.reached(part.start + from);
             }
         }
         Ok(format!("{:x}", hash.finalize()))

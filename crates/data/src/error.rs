@@ -256,6 +256,9 @@ pub enum Error {
         /// Number of micro-batches, counted from 0.
         count: u64,
     },
+    /// A micro-batch was asked of data that was opened for a plan.
+    #[error("the data was opened for its shapes alone")]
+    OnlyShapes,
     /// An array was read as the other type.
     #[error("the array holds {held} values, not {wanted}")]
     WrongType {

@@ -64,7 +64,9 @@ mod order;
 mod packing;
 mod permutation;
 mod prefetch;
+mod progress;
 mod sequences;
+mod shapes;
 mod slice;
 mod source;
 mod stream;
@@ -75,7 +77,9 @@ mod tokenizer;
 
 pub use batch::{ArrayShape, BatchShape, HostArray, HostData, HostType, MicroBatch};
 pub use bigram::Bigrams;
-pub use chat::{ChatOptions, ChatSource, ChatTemplate, Conversation, read_conversations, read_messages};
+pub use chat::{
+    CHAT_TASK, ChatOptions, ChatSource, ChatTemplate, Conversation, read_conversations, read_messages,
+};
 pub use choices::{ChoiceSource, Ending, Question, Questions};
 pub use corpus::Corpus;
 pub use cycle::CycledSource;
@@ -90,6 +94,7 @@ pub use packing::PackingFigures;
 pub use permutation::Permutation;
 pub use prefetch::Prefetcher;
 pub use sequences::Sequences;
+pub use shapes::TokenShapes;
 pub use slice::{Slice, Split};
 pub use source::{MicroBatchId, Source};
 pub use synthetic::{SyntheticKind, SyntheticOptions, SyntheticSource};

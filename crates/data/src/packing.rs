@@ -1,6 +1,7 @@
 //! Sequences of whole documents.
 
 use crate::permutation::Permutation;
+use crate::progress::Progress;
 use crate::slice::Slice;
 use crate::{Error, Position};
 use philox::key_of_name;
@@ -50,10 +51,11 @@ pub(crate) struct Packing {
 }
 
 impl Packing {
-    /// Packs `slice` into sequences of `context` tokens. Reads all of it.
+    /// Packs `slice` into sequences of `context` tokens. Reads all of it, and logs its progress.
     pub(crate) fn new(seed: u64, slice: &Slice, separator: u32, context: usize) -> Result<Self, Error> {
         let mut packer = Packer::new(slice.range.start, context as u64);
         let mut position = slice.range.start;
+        let progress = Progress::begin("packing documents", slice.tokens(), "tokens");
         slice.corpus.scan(slice.range.clone(), |tokens| {
             for token in tokens {
                 if *token == separator {
@@ -61,6 +63,7 @@ impl Packing {
                 }
                 position += 1;
             }
+            progress.reached(position - slice.range.start);
         })?;
         packer.end_document(slice.range.end);
         packer.end_pack();

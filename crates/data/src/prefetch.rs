@@ -10,6 +10,8 @@ use system::fail_point;
 
 /// Time after which a read that is waited for is reported; each further report comes after twice as long.
 const SLOW: Duration = Duration::from_secs(2);
+/// Interval at which a wait calls the function of [`Prefetcher::while_waiting`].
+const TURN: Duration = Duration::from_millis(50);
 
 /// A request to the thread that reads, with a micro-batch to fill.
 type Request = (MicroBatchId, MicroBatch);
@@ -32,6 +34,8 @@ pub struct Prefetcher {
     /// The micro-batch in `batch`.
     held: Option<MicroBatchId>,
     batch: MicroBatch,
+    /// Called at times while a read is waited for.
+    on_wait: Option<Box<dyn Fn()>>,
 }
 
 /// The ends of the channels to the thread that reads.
@@ -41,12 +45,19 @@ struct Thread {
 }
 
 impl Prefetcher {
-    /// Creates a prefetcher of `depth` micro-batches; with 0, each is read when it is needed, on the caller's
-    /// thread. The thread starts with the first read.
+    /// Creates a prefetcher of `depth` micro-batches; with 0, each is read when it is needed. The thread
+    /// starts with the first read.
     #[must_use]
     pub fn new(source: Arc<dyn Source>, depth: usize) -> Self {
-        let (requested, spare) = (VecDeque::new(), Vec::new());
-        Self { source, depth, thread: None, requested, spare, held: None, batch: MicroBatch::default() }
+        let (requested, spare, batch) = (VecDeque::new(), Vec::new(), MicroBatch::default());
+        Self { source, depth, thread: None, requested, spare, held: None, batch, on_wait: None }
+    }
+
+    /// Returns the prefetcher with a function that it calls on the caller's thread while a read is waited
+    /// for, several times a second.
+    #[must_use]
+    pub fn while_waiting(self, call: impl Fn() + 'static) -> Self {
+        Self { on_wait: Some(Box::new(call)), ..self }
     }
 
     /// Returns the most micro-batches that a prefetcher of `depth` keeps in memory.
@@ -84,17 +95,25 @@ impl Prefetcher {
         if self.requested.front().is_some_and(|requested| *requested != id) {
             self.stop();
         }
-        if self.depth > 0 {
-            self.request([id].into_iter().chain(next));
+        if self.depth == 0 {
+            // The micro-batch in use is the only one.
+            self.spare.push(std::mem::take(&mut self.batch));
         }
+        self.request([id].into_iter().chain(next));
         match self.wait(id) {
             Some((batch, read)) => {
                 self.requested.pop_front();
-                self.spare.push(std::mem::replace(&mut self.batch, batch));
+                let before = std::mem::replace(&mut self.batch, batch);
+                if self.depth > 0 {
+                    self.spare.push(before);
+                }
                 read
             }
             None => {
                 self.stop();
+                if let Some(spare) = self.spare.pop() {
+                    self.batch = spare;
+                }
                 read(&*self.source, id, &mut self.batch)
             }
         }
@@ -117,17 +136,19 @@ impl Prefetcher {
     /// Waits for the answer to the oldest request, which is `id`; `None` if no thread answers.
     fn wait(&self, id: MicroBatchId) -> Option<Answer> {
         let thread = self.thread.as_ref()?;
-        let (began, mut patience) = (Instant::now(), SLOW);
+        let (began, mut reported) = (Instant::now(), SLOW);
         loop {
-            match thread.answers.recv_timeout(patience) {
+            match thread.answers.recv_timeout(TURN) {
                 Ok(answer) => return Some(answer),
                 Err(RecvTimeoutError::Disconnected) => return None,
-                Err(RecvTimeoutError::Timeout) => {
-                    patience *= 2;
-                    let file = self.source.file_of(id);
-                    let of = file.map_or(String::new(), |file| format!(" of {}", file.display()));
-                    tracing::warn!("reading {id}{of} has taken {} s so far", began.elapsed().as_secs());
-                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.on_wait.iter().for_each(|call| call());
+            if began.elapsed() >= reported {
+                reported *= 2;
+                let file = self.source.file_of(id);
+                let of = file.map_or(String::new(), |file| format!(" of {}", file.display()));
+                tracing::warn!("reading {id}{of} has taken {} s so far", began.elapsed().as_secs());
             }
         }
     }

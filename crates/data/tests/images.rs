@@ -4,7 +4,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::process::Command;
 
 use data::{Crop, IGNORED, ImageOptions, ImageSource, ImageSplit, MicroBatch, Normalisation, SHARES, Source};
 use tempfile::TempDir;
@@ -270,20 +273,19 @@ fn jpeg_files_of_every_kind_are_decoded() {
 
 #[test]
 fn a_corrupt_image_is_refused_by_name_or_skipped() {
-    for damage in ["cut", "text", "empty"] {
+    for damage in ["cut", "text", "empty", "a FIFO", "a socket", "a link to nothing"] {
         let folder = folders();
         let bad = folder.path().join("train/cat/1.PNG");
         let bytes = fs::read(&bad).unwrap();
-        let half = &bytes[..bytes.len() / 2];
-        fs::write(
-            &bad,
-            match damage {
-                "cut" => half,
-                "text" => b"text",
-                _ => b"",
-            },
-        )
-        .unwrap();
+        fs::remove_file(&bad).unwrap();
+        match damage {
+            "cut" => fs::write(&bad, &bytes[..bytes.len() / 2]).unwrap(),
+            "text" => fs::write(&bad, "text").unwrap(),
+            "empty" => fs::write(&bad, "").unwrap(),
+            "a FIFO" => assert!(Command::new("mkfifo").arg(&bad).status().unwrap().success()),
+            "a socket" => drop(UnixListener::bind(&bad).unwrap()),
+            _ => symlink("nothing", &bad).unwrap(),
+        }
         let options = ImageOptions { classes: 2, ..PLAIN() };
         let strict = source(folder.path(), options.clone());
         let mut batch = MicroBatch::default();
@@ -291,6 +293,7 @@ fn a_corrupt_image_is_refused_by_name_or_skipped() {
         assert_eq!(errors.len(), 1);
         let text = errors[0].to_string();
         assert!(text.contains("train/cat/1.PNG is no image that can be used: "), "{text}");
+        assert!(!damage.starts_with("a ") || text.contains(damage), "{text}");
 
         let skipping = || source(folder.path(), ImageOptions { skip_invalid: true, ..options.clone() });
         let (one, other) = (skipping(), skipping());

@@ -6,10 +6,13 @@ use device::{Backend, Category, Description, Device, DeviceError, DeviceOptions,
 fn devices(options: &DeviceOptions) -> Vec<Device> {
     let mut devices =
         vec![Device::cpu(3, options).unwrap(), Device::meta(3, Description::host(), options).unwrap()];
-    if device::cuda::availability().is_ok() {
-        let cuda = Device::cuda(3, 0, &[], options).unwrap();
-        devices.push(Device::meta(3, cuda.description().clone(), options).unwrap());
-        devices.push(cuda);
+    match device::cuda::availability() {
+        Ok(_) => {
+            let cuda = Device::cuda(3, 0, &[], options).unwrap();
+            devices.push(Device::meta(3, cuda.description().clone(), options).unwrap());
+            devices.push(cuda);
+        }
+        Err(why) => system::skipped::report(system::skipped::Need::Gpu, &why.to_string()),
     }
     devices
 }

@@ -9,8 +9,9 @@ fn devices() -> Vec<Device> {
     let options = DeviceOptions::default();
     let mut devices =
         vec![Device::cpu(0, &options).unwrap(), Device::meta(0, Description::host(), &options).unwrap()];
-    if cuda::availability().is_ok() {
-        devices.push(Device::cuda(0, 0, &[], &options).unwrap());
+    match cuda::availability() {
+        Ok(_) => devices.push(Device::cuda(0, 0, &[], &options).unwrap()),
+        Err(why) => system::skipped::report(system::skipped::Need::Gpu, &why.to_string()),
     }
     devices
 }

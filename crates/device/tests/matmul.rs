@@ -10,6 +10,7 @@
 use device::matmul_table::MatmulTable;
 use device::{Buffer, Category, DType, Device, DeviceOptions, Epilogue, Matmul, Operand, Region, Request};
 use half::bf16;
+use system::skipped::{self, Need};
 
 /// A matrix on the device, `first` elements into a buffer, and the same values on the host.
 struct Matrix {
@@ -175,7 +176,7 @@ fn check_inside(
 #[test]
 fn matmuls_with_every_epilogue_agree_with_f64() {
     if let Err(why) = device::cuda::availability() {
-        eprintln!("skipped: {why}");
+        skipped::report(Need::Gpu, &why.to_string());
         return;
     }
     let device = Device::cuda(0, 0, &[], &DeviceOptions::default()).unwrap();
@@ -203,7 +204,7 @@ fn matmuls_with_every_epilogue_agree_with_f64() {
 #[test]
 fn operands_begin_at_any_element() {
     if let Err(why) = device::cuda::availability() {
-        eprintln!("skipped: {why}");
+        skipped::report(Need::Gpu, &why.to_string());
         return;
     }
     let device = Device::cuda(0, 0, &[], &DeviceOptions::default()).unwrap();
@@ -225,7 +226,7 @@ fn operands_begin_at_any_element() {
 #[test]
 fn a_table_chooses_the_algorithm() {
     if let Err(why) = device::cuda::availability() {
-        eprintln!("skipped: {why}");
+        skipped::report(Need::Gpu, &why.to_string());
         return;
     }
     let device = Device::cuda(0, 0, &[], &DeviceOptions::default()).unwrap();

@@ -120,6 +120,7 @@ mod tests {
     use super::*;
     use crate::imitated::PlanDevice;
     use crate::overhead::DeviceRanks;
+    use worker::build::DataScope;
 
     /// The model reproduces, within a few percent, the step with which the shipped efficiency was measured.
     #[test]
@@ -138,7 +139,7 @@ mod tests {
         let with = |sets: &[&str]| {
             let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
             let config = config.with(&sets).unwrap();
-            let dataset = build::dataset(&config).unwrap();
+            let dataset = build::dataset(&config, DataScope::Shapes).unwrap();
             let work = Work::count(&config, &dataset, &description).unwrap();
             cost(&config, &work, &rates, &equal_stages(&config)).unwrap()
         };

@@ -11,7 +11,7 @@ use worker::Setup;
 
 use crate::error::Result;
 use crate::plan::{Plan, plan};
-use crate::prepare::prepare;
+use crate::prepare::prepare_shapes;
 
 /// The peak with FP8 matmuls compared with matmuls in the compute type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl Fp8Cost {
         }
         let sets = [format!("{}=compute", Precision::matmul)];
         let compute = setup.config.with(&sets)?;
-        let compute = plan(&prepare(compute, setup.placement.clone())?, largest.rank)?;
+        let compute = plan(&prepare_shapes(compute, setup.placement.clone())?, largest.rank)?;
         let parameters = Statistic::LiveBytes(Category::Parameter);
         Ok(Some(Fp8Cost {
             copies: largest.counters.get(parameters).saturating_sub(compute.counters.get(parameters)),

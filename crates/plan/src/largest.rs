@@ -7,7 +7,7 @@ use telemetry::units::{bytes, grouped};
 use crate::error::{PlanError, Result};
 use crate::fit::Fit;
 use crate::overhead::DeviceRanks;
-use crate::prepare::prepare;
+use crate::prepare::prepare_shapes;
 use crate::remedy::changed;
 use crate::roles::{plan_all, plan_within};
 use crate::target::PlanOptions;
@@ -112,7 +112,7 @@ pub fn search_largest(
     let device = options.target.device(options.capacity, ranks)?;
     let searched = searched(&config, name)?;
     let (start, step) = (searched.value, searched.step);
-    let setup = prepare(config, Placement::Meta(device.description(ranks)))?;
+    let setup = prepare_shapes(config, Placement::Meta(device.description(ranks)))?;
     let overhead = device.overhead.parts(ranks);
     let mut tries = 0;
     let mut attempt = |steps: usize| -> Result<Try> {

@@ -63,7 +63,7 @@ pub use page::plan_page;
 pub use page_parts::{memory_tiles, subtitle};
 pub use plan::{Plan, plan};
 pub use precision::{OperatorTypes, PlannedPrecision, plan_precision};
-pub use prepare::prepare;
+pub use prepare::{prepare, prepare_shapes};
 pub use profile::{LONGEST, LayerTimes, Profile};
 pub use propose::{Proposal, Proposals, propose};
 pub use rates::DeviceRates;

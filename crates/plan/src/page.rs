@@ -11,7 +11,7 @@ use crate::fit::Fit;
 use crate::overhead::DeviceRanks;
 use crate::page_parts::{memory_tiles, subtitle};
 use crate::plan::Plan;
-use crate::prepare::prepare;
+use crate::prepare::prepare_shapes;
 use crate::recompute;
 use crate::roles::plan_all;
 use crate::schedule::PlannedSchedule;
@@ -27,7 +27,7 @@ pub fn plan_page(config: RunConfig, options: &PlanOptions, title: &str) -> Resul
     let ranks_on_device = DeviceRanks::of(&config);
     let device = options.target.device(options.capacity, ranks_on_device)?;
     let placement = Placement::Meta(device.description(ranks_on_device));
-    let setup = recompute::settle(prepare(config, placement)?)?;
+    let setup = recompute::settle(prepare_shapes(config, placement)?)?;
     let config = &setup.config;
     let plans = plan_all(&setup)?;
     let with_ranks = plans.roles().iter().enumerate().map(|(role, plan)| (plan, plans.ranks_of(role)));

@@ -16,7 +16,7 @@ use worker::{Placement, Setup, Worker};
 use crate::error::Result;
 use crate::overhead::DeviceRanks;
 use crate::plan::work_of_each;
-use crate::prepare::prepare;
+use crate::prepare::prepare_shapes;
 use crate::target::PlanOptions;
 
 /// Calls of an operator in a step, and the types of its results and of the gradients that it computes.
@@ -47,7 +47,7 @@ pub struct PlannedPrecision {
 pub fn plan_precision(config: RunConfig, options: &PlanOptions) -> Result<PlannedPrecision> {
     let ranks = DeviceRanks::of(&config);
     let description = options.target.device(options.capacity, ranks)?.description(ranks);
-    let setup = prepare(config, Placement::Meta(description))?;
+    let setup = prepare_shapes(config, Placement::Meta(description))?;
     let seen = Rc::new(Seen::default());
     for rank in setup.config.parallel.grid().seen_from(0)?.group(Axis::Pipeline).ranks {
         let setup = Setup { plan_work: Some(work_of_each(1)), ..setup.on_meta() };

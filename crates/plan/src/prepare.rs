@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use config::RunConfig;
+use worker::build::DataScope;
 use worker::{Placement, Setup};
 
 use crate::partition;
@@ -9,5 +10,10 @@ use crate::partition;
 /// Opens the data of a configuration, and partitions its layers into stages. Errors: as for [`Setup::new`]; a
 /// partition that is not possible; a profile of another run.
 pub fn prepare(config: RunConfig, placement: Placement) -> Result<Setup> {
-    Setup::new(config, placement, partition::stages)
+    Setup::new(config, placement, DataScope::All, partition::stages)
+}
+
+/// [`prepare`] for plans alone, which read no data. Errors: as for [`prepare`].
+pub fn prepare_shapes(config: RunConfig, placement: Placement) -> Result<Setup> {
+    Setup::new(config, placement, DataScope::Shapes, partition::stages)
 }

@@ -5,13 +5,14 @@ mod layout;
 mod proposal;
 
 use config::RunConfig;
-use worker::{Placement, build};
+use worker::Placement;
+use worker::build::{self, DataScope};
 
 use crate::cost::{cost, equal_stages};
 use crate::error::{PlanError, Result};
 use crate::fit::Fit;
 use crate::overhead::DeviceRanks;
-use crate::prepare::prepare;
+use crate::prepare::prepare_shapes;
 use crate::roles::plan_within;
 use crate::target::PlanOptions;
 use crate::work::Work;
@@ -35,7 +36,7 @@ pub fn propose(
     let device = options.target.device(options.capacity, on_device)?;
     let (rates, assumed) = device.rates_or_shipped()?;
     let description = device.description(on_device);
-    let work = Work::count(&config, &build::dataset(&config)?, &description)?;
+    let work = Work::count(&config, &build::dataset(&config, DataScope::Shapes)?, &description)?;
     let mut candidates = Vec::new();
     for layout in Layout::all(&config, ranks) {
         // A refused configuration is no candidate.
@@ -69,7 +70,7 @@ pub fn propose(
         if too_large.iter().any(|other| layout.needs_no_less_than(other)) {
             continue;
         }
-        let setup = prepare(config.with(&sets)?, Placement::Meta(description.clone()))?;
+        let setup = prepare_shapes(config.with(&sets)?, Placement::Meta(description.clone()))?;
         found.planned += 1;
         let plans = match plan_within(&setup) {
             Ok(plans) => plans,

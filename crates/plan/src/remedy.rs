@@ -6,7 +6,7 @@ use telemetry::units::{bytes, grouped};
 
 use crate::error::{PlanError, Result};
 use crate::fit::{Fit, Limit};
-use crate::prepare::prepare;
+use crate::prepare::prepare_shapes;
 use crate::recompute;
 use crate::roles::plan_within;
 use config::{RecomputePolicy, RunConfig};
@@ -66,7 +66,7 @@ pub fn nearest(setup: &Setup, fit: &Fit) -> Option<Remedy> {
 
 /// Returns the setup with other values for some keys. Errors: wrong values.
 pub fn changed(setup: &Setup, sets: &[String]) -> Result<Setup> {
-    let changed = prepare(setup.config.with(sets)?, setup.placement.clone())?;
+    let changed = prepare_shapes(setup.config.with(sets)?, setup.placement.clone())?;
     recompute::settle(changed.with_hook(setup.hook.clone())?)
 }
 

@@ -16,7 +16,7 @@ use crate::fp8_cost::Fp8Cost;
 use crate::lane_cost::LaneCost;
 use crate::overhead::DeviceRanks;
 use crate::plan::Plan;
-use crate::prepare::prepare;
+use crate::prepare::prepare_shapes;
 use crate::recompute;
 use crate::remedy;
 use crate::roles::{Plans, plan_all};
@@ -113,7 +113,7 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
     let began = Instant::now();
     let ranks = DeviceRanks::of(&config);
     let device = options.target.device(options.capacity, ranks)?;
-    let setup = prepare(config, Placement::Meta(device.description(ranks)))?;
+    let setup = prepare_shapes(config, Placement::Meta(device.description(ranks)))?;
     let setup = recompute::settle(setup)?;
     let grid = setup.config.parallel.grid().named().collect();
     let plans = plan_all(&setup)?;

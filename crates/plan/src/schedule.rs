@@ -10,7 +10,7 @@ use telemetry::units::grouped;
 use crate::costs::Costs;
 use crate::error::{PlanError, Result};
 use crate::overhead::DeviceRanks;
-use crate::prepare::prepare;
+use crate::prepare::prepare_shapes;
 use crate::target::PlanOptions;
 use config::RunConfig;
 use worker::Placement;
@@ -50,7 +50,7 @@ struct PlannedStage {
 pub fn plan_schedule(config: RunConfig, options: &PlanOptions) -> Result<PlannedSchedule> {
     let ranks = DeviceRanks::of(&config);
     let description = options.target.device(options.capacity, ranks)?.description(ranks);
-    PlannedSchedule::of(&prepare(config, Placement::Meta(description))?)
+    PlannedSchedule::of(&prepare_shapes(config, Placement::Meta(description))?)
 }
 
 impl PlannedSchedule {

@@ -60,7 +60,7 @@ impl StepWork {
 mod tests {
     use super::*;
     use crate::overhead::DeviceRanks;
-    use worker::build;
+    use worker::build::{self, DataScope};
 
     #[test]
     fn the_work_of_a_step_is_that_of_its_matmuls() {
@@ -70,7 +70,7 @@ mod tests {
         let shipped = PlanDevice::known("NVIDIA H200").unwrap().unwrap();
         let rates = shipped.rates.clone().unwrap();
         let description = shipped.description(DeviceRanks::CONNECTED);
-        let dataset = build::dataset(&config).unwrap();
+        let dataset = build::dataset(&config, DataScope::Shapes).unwrap();
         let work = StepWork::at(&config, &dataset, &description, &rates).unwrap();
         let [layers, width, context, vocabulary] = [12.0, 768.0, 1024.0, 50304.0];
         let weights = 2.0 * (12.0 * layers * width * width + width * vocabulary);

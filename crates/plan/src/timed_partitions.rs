@@ -9,7 +9,7 @@ use crate::costs::Costs;
 use crate::error::Result;
 use crate::overhead::DeviceRanks;
 use crate::partition;
-use crate::prepare::prepare;
+use crate::prepare::prepare_shapes;
 use crate::profile::Profile;
 use crate::target::PlanTarget;
 use config::{PartitionPolicy, RunConfig};
@@ -45,7 +45,7 @@ pub fn timed_partitions(config: &RunConfig, path: &Path, target: &PlanTarget) ->
     let costs = Costs::from_profile(&profile, config);
     let of = |config: &RunConfig| -> Result<TimedPartition> {
         let name = partition::in_words(config);
-        let setup = prepare(config.clone(), Placement::Meta(description.clone()))?;
+        let setup = prepare_shapes(config.clone(), Placement::Meta(description.clone()))?;
         let costs = costs.for_partition(config);
         let busy = |stage: &Stage| costs.of(stage.layers.clone()) as f64 / 1e6;
         let stages = &setup.blueprint.stages;

@@ -10,7 +10,7 @@ use worker::Setup;
 
 use crate::error::Result;
 use crate::plan::{Plan, plan};
-use crate::prepare::prepare;
+use crate::prepare::prepare_shapes;
 
 /// Trained and frozen parameters, and the peak compared with training all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl TuningCost {
             format!("{}=", LoraSection::from),
         ];
         let full = setup.config.with(&sets)?;
-        let full = plan(&prepare(full, setup.placement.clone())?, largest.rank)?;
+        let full = plan(&prepare_shapes(full, setup.placement.clone())?, largest.rank)?;
         Ok(Some(TuningCost {
             trained: trained as u64,
             frozen: (all - trained) as u64,

@@ -167,11 +167,15 @@ fn write_tensors<'a>(
         (tensor.name.clone(), lazy)
     };
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    // The format's writer creates a file that only this user can read.
+    let created = fs::File::create(path).and_then(|file| file.metadata());
+    let permissions = created.map_err(PretrainedError::file(path, "create it"))?.permissions();
     let written = serialize_to_file(tensors.iter().copied().map(view), Some(metadata), path);
     if let Some(error) = failure.take() {
         return Err(error);
     }
-    written.map_err(|error| PretrainedError::refused(path, format!("it was not written: {error}")))
+    written.map_err(|error| PretrainedError::refused(path, format!("it was not written: {error}")))?;
+    fs::set_permissions(path, permissions).map_err(PretrainedError::file(path, "set its permissions"))
 }
 
 /// A tensor whose elements are read when they are written.

@@ -15,6 +15,8 @@ pub struct Interrupt {
     raised: Arc<AtomicBool>,
     /// Whether the last step is done, and its results are being written.
     is_ending: Arc<AtomicBool>,
+    /// Whether the run is being prepared: it has written nothing, and a signal ends the process.
+    is_preparing: Arc<AtomicBool>,
     after: Option<u64>,
 }
 
@@ -35,6 +37,11 @@ impl Interrupt {
         self.raised.load(Ordering::Relaxed)
     }
 
+    /// Says that the run is prepared: from now on, a signal lets it finish its step.
+    pub(crate) fn end_preparation(&self) {
+        self.is_preparing.store(false, Ordering::Relaxed);
+    }
+
     /// Says that no step follows.
     pub(crate) fn end_steps(&self) {
         self.is_ending.store(true, Ordering::Relaxed);
@@ -46,12 +53,14 @@ impl Interrupt {
     }
 
     /// Sets the request at SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGUSR1, which Slurm's `--signal` and
-    /// `mpirun` forward. `alone`: whether this process is not a rank of a job; then a second signal ends it.
+    /// `mpirun` forward. While the run is being prepared, for example tokenizes its corpus, a signal ends the
+    /// process. `alone`: whether this process is not a rank of a job; then a second signal ends it.
     /// A rank of a job may get one signal from several senders, and one from a launcher that ends it because
     /// another rank has died, so it prints nothing before all agree.
     ///
     /// Errors: the system refuses.
     pub(crate) fn on_signals(&self, alone: bool) -> Result<()> {
+        self.is_preparing.store(true, Ordering::Relaxed);
         let refused = |error| RunError::Refused(format!("signals cannot be handled: {error}"));
         // A process started with a signal ignored, for example by nohup, keeps ignoring it.
         let ignored = ignored_signals();
@@ -61,6 +70,12 @@ impl Interrupt {
         let interrupt = self.clone();
         let hear = move || {
             for signal in signals.forever() {
+                if interrupt.is_preparing.load(Ordering::Relaxed) {
+                    if alone {
+                        terminal::say("plimsoll: stopped before the first step, while its data was prepared");
+                    }
+                    std::process::exit(1);
+                }
                 match (interrupt.is_raised(), alone) {
                     (true, true) => std::process::exit(128 + signal),
                     (true, false) => continue,

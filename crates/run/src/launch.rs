@@ -74,6 +74,7 @@ fn train_once(mut startup: Startup, config: RunConfig, options: &RunOptions) -> 
     startup.begins("open its data and what it goes on from");
     let prepared = prepare(&startup, config, options);
     let (setup, found) = startup.agree(prepared)?;
+    options.interrupt.end_preparation();
     startup.begins("tell its data and settings");
     let same = startup.check_same(&setup, &options.shared());
     startup.agree(same)?;

@@ -22,6 +22,8 @@ const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 /// The chat template there.
 const CHAT_TEMPLATE: &str = "chat_template.jinja";
+/// The directories there that hold nothing but files of runs.
+const DIRECTORIES: [&str; 3] = ["logs", "memory", "traces"];
 /// The most bytes of a chat template.
 const MOST_TEMPLATE: u64 = 16 << 20;
 
@@ -117,7 +119,10 @@ impl RunDirectory {
             RunError::Refused(format!("--run-dir {}: it cannot be created: {error}", path.display()))
         };
         std::fs::create_dir_all(&path).map_err(unusable)?;
-        Self::begin(config, RunLock::take(&path)?)
+        let lock = RunLock::take(&path)?;
+        // A process may have been killed there before its first step.
+        remove_temporaries(&path)?;
+        Self::begin(config, lock)
     }
 
     /// Opens the directory of a resumed run, and removes outdated results and partly written files.
@@ -188,9 +193,17 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 /// Deletes files that killed processes left in a run's directory, which this process has locked.
 pub(crate) fn tidy(setup: &Setup, run_dir: &Path) -> Result<()> {
     checkpoint::Directory::of(run_dir).tidy(setup.config.checkpoint.keep)?;
+    remove_temporaries(run_dir)
+}
+
+/// Deletes the temporary files of killed processes in a run's directory, which this process has locked.
+fn remove_temporaries(run_dir: &Path) -> Result<()> {
     let copies = [TOKENIZER, TOKENIZER_CONFIG, CHAT_TEMPLATE];
     for file in [CONFIG, "metrics.jsonl", "sessions.json", "summary.json"].into_iter().chain(copies) {
         run_files::remove_temporaries(&run_dir.join(file))?;
+    }
+    for directory in DIRECTORIES {
+        run_files::remove_all_temporaries(&run_dir.join(directory))?;
     }
     Ok(())
 }

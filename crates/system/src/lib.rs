@@ -5,8 +5,10 @@
 //! new one, replaces no file of another origin, and is not reached through a link ([`output`]); files that
 //! are executed must be this user's own ([`private`]). Text printed to a terminal cannot control it
 //! ([`terminal`]), and long numbers in it have grouped digits ([`numbers`]). A thread that cannot be started
-//! is an error with a sentence ([`threads`]). Long work says at times how far it is ([`pace`]). Tests stop a
-//! process at the point where they kill it ([`fail_point`]).
+//! is an error with a sentence ([`threads`]). Work on untrusted data is done by a second process, whose
+//! limits end only itself ([`confined`]). Long work says at times how far it is ([`pace`]). Tests stop a
+//! process at the point where they kill it ([`fail_point`]), and report what they cannot test here
+//! ([`skipped`]).
 //!
 //! ```
 //! use system::output::{OutputFile, Replace};
@@ -20,11 +22,13 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+pub mod confined;
 pub mod fail_point;
 pub mod input;
 pub mod numbers;
 pub mod output;
 pub mod pace;
 pub mod private;
+pub mod skipped;
 pub mod terminal;
 pub mod threads;

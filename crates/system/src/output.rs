@@ -165,16 +165,37 @@ pub fn remove_temporaries(path: &Path) -> Result<()> {
     else {
         return Ok(());
     };
+    remove_temporaries_of(directory, |file| file == name)
+}
+
+/// [`remove_temporaries`] of all files in a directory, which need not exist. No other process may be writing
+/// there. Errors: the system's.
+pub fn remove_all_temporaries(directory: &Path) -> Result<()> {
+    match remove_temporaries_of(directory, |_| true) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+/// Removes the temporary files in a directory of those files whose name `is_meant`.
+fn remove_temporaries_of(directory: &Path, is_meant: impl Fn(&str) -> bool) -> Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         let left = entry.file_name();
-        let numbers =
-            left.to_str().and_then(|left| left.strip_prefix('.')?.strip_prefix(name)?.strip_prefix('.'));
-        if numbers.is_some_and(|id| !id.is_empty() && id.bytes().all(|b| b.is_ascii_digit() || b == b'-')) {
+        if left.to_str().and_then(file_of_temporary).is_some_and(&is_meant) {
             fs::remove_file(entry.path())?;
         }
     }
     Ok(())
+}
+
+/// Returns the name of the file to which the temporary file `name` belongs; `None` if it is none.
+fn file_of_temporary(name: &str) -> Option<&str> {
+    let (file, numbers) = name.strip_prefix('.')?.rsplit_once('.')?;
+    let (process, number) = numbers.split_once('-').unwrap_or((numbers, "0"));
+    let are_numbers =
+        [process, number].iter().all(|id| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit()));
+    (are_numbers && !file.is_empty()).then_some(file)
 }
 
 /// Checks that the file at `path` may be replaced. Errors: it may not.

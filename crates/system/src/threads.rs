@@ -18,6 +18,12 @@ pub fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
+/// Number of compute threads of a process that is alone on its host.
+#[must_use]
+pub fn computing() -> usize {
+    number(std::env::var(VARIABLE).ok().as_deref(), processors(), 1).0
+}
+
 /// Starts the compute threads, once per process: as many as [`VARIABLE`] says, at most the processors, or the
 /// processors' share of each of `processes` on this host. Their number affects no result.
 ///

@@ -11,7 +11,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use system::input;
-use system::output::{OutputFile, Replace, open_own, remove_temporaries, write_own};
+use system::output::{OutputFile, Replace, open_own, remove_all_temporaries, remove_temporaries, write_own};
 use system::terminal::visible;
 
 /// A directory with one path of each irregular kind, and the words of its refusal.
@@ -174,6 +174,10 @@ fn temporaries_of_a_killed_process_are_removed_and_other_files_kept() {
     let mut kept = kept.map(str::to_owned);
     kept.sort();
     assert_eq!(names(directory.path()), kept);
+    remove_all_temporaries(directory.path()).unwrap();
+    let kept = [".summary.json.", ".summary.json.backup", "summary.json", "summary.json.12"];
+    assert_eq!(names(directory.path()), kept);
+    remove_all_temporaries(&directory.path().join("none")).unwrap();
 }
 
 #[test]

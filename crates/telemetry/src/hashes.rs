@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -187,24 +187,38 @@ fn keys(arrays: &[HashedArray]) -> impl Iterator<Item = Key<'_>> {
     })
 }
 
-/// Reads the complete lines of a file of hashes; none if there is no such file. Errors: it cannot be read, or
-/// a line is not one of hashes.
-pub fn read(path: &Path) -> Result<Vec<HashedStep>> {
+/// Most bytes of a line.
+const MOST_LINE: u64 = 1 << 30;
+
+/// Reads a file of hashes; none if there is no such file. `has_ended`: whether the run has ended, so that the
+/// last line is complete too; a killed run may leave the beginning of one. Errors: the file cannot be read; a
+/// line is damaged, by its number.
+pub fn read(path: &Path, has_ended: bool) -> Result<Vec<HashedStep>> {
     let file = match input::open(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         file => file.map_err(TelemetryError::file(path, "read it"))?,
     };
-    let (mut reader, mut line, mut steps) = (BufReader::new(file), Vec::new(), Vec::new());
-    loop {
-        line.clear();
-        reader.read_until(b'\n', &mut line).map_err(TelemetryError::file(path, "read it"))?;
-        // A killed run may leave an incomplete last line.
-        if line.last() != Some(&b'\n') {
-            return Ok(steps);
+    let (mut reader, mut steps) = (BufReader::new(file), Vec::<HashedStep>::new());
+    for number in 1_u64.. {
+        let mut line = Vec::new();
+        let bytes = reader.by_ref().take(MOST_LINE).read_until(b'\n', &mut line);
+        if bytes.map_err(TelemetryError::file(path, "read it"))? == 0 {
+            break;
         }
-        let step = serde_json::from_slice(&line);
-        steps.push(step.map_err(|error| TelemetryError::file(path, "read a line")(error.into()))?);
+        let damaged = |reason: &str| {
+            let text = format!("line {number} is no line of hashes, so the file is damaged: {reason}");
+            TelemetryError::file(path, "read it")(std::io::Error::new(ErrorKind::InvalidData, text))
+        };
+        match serde_json::from_slice::<HashedStep>(&line) {
+            Err(error) if error.is_eof() && line.last() != Some(&b'\n') && !has_ended => break,
+            Err(error) => return Err(damaged(&error.to_string())),
+            Ok(step) if steps.last().is_some_and(|last| last.step >= step.step) => {
+                return Err(damaged(&format!("its step {} is not after the one before", step.step)));
+            }
+            Ok(step) => steps.push(step),
+        }
     }
+    Ok(steps)
 }
 
 #[cfg(test)]
@@ -260,5 +274,37 @@ mod tests {
         let found = compare(&late, &early);
         assert_eq!((found.arrays, found.unmatched, found.parting), (1, 6, None));
         assert_eq!(compare(&late, &late).unmatched, 0);
+    }
+
+    #[test]
+    fn damaged_lines_are_named_and_the_incomplete_one_of_a_killed_run_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(FILE);
+        let line = |number| serde_json::to_string(&step(number, &[("a", "1")])).unwrap() + "\n";
+        let whole = line(1) + &line(2);
+        let cut = whole.trim_end().len() - 3;
+        // The steps of a killed run and of one that has ended; `None` where the file is damaged.
+        for (text, killed, ended) in [
+            (whole.as_str(), Some(2), Some(2)),
+            (&whole[..cut], Some(1), None),
+            ("", Some(0), Some(0)),
+            (&whole.replacen('{', "[", 1), None, None),
+            (&whole.replace("step", "stop"), None, None),
+            (&(line(2) + &line(1)), None, None),
+            (&(line(1) + "\n" + &line(2)), None, None),
+            (&(line(1) + "\u{0}\u{0}\u{0}"), None, None),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            for (has_ended, steps) in [(false, killed), (true, ended)] {
+                match (read(&path, has_ended), steps) {
+                    (Ok(found), Some(steps)) => assert_eq!(found.len(), steps, "{text}"),
+                    (Err(error), None) => {
+                        assert!(error.to_string().contains("so the file is damaged"), "{error}")
+                    }
+                    (found, steps) => panic!("{text}: {found:?}, {steps:?}"),
+                }
+            }
+        }
+        assert!(read(&directory.path().join("none"), true).unwrap().is_empty());
     }
 }

@@ -1,22 +1,18 @@
 //! A Prometheus endpoint: the figures of the last step over HTTP, in the text format 0.0.4.
 
+mod server;
+
 use std::fmt::Write as _;
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use system::threads;
 
 use crate::metrics::StepMetrics;
 use crate::rank_step::RankStep;
-
-/// Longest time that a client may take to send its request or read the answer.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// Largest request in bytes.
-const MOST: usize = 8192;
 
 /// Serves the last step's figures until it is dropped. No step waits for a client.
 #[derive(Debug)]
@@ -39,9 +35,11 @@ impl Endpoint {
     /// Listens on `address` for the run named `run`. Errors: the address is in use or not of this host.
     pub fn listen(address: SocketAddr, run: &str) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
         let (address, shared) = (listener.local_addr()?, Arc::new(Shared::default()));
         let served = Arc::clone(&shared);
-        let thread = threads::spawn("prometheus", move || serve(&listener, &served))?;
+        let body = move || server::serve(&listener, &served.ended, &|request| answer(request, &served));
+        let thread = threads::spawn("prometheus", body)?;
         let run = format!("run=\"{}\"", label(run));
         let endpoint = Endpoint { shared, address, thread: Some(thread), run, last: StepMetrics::default() };
         endpoint.show();
@@ -86,7 +84,7 @@ impl Drop for Endpoint {
                 SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
             });
         }
-        if TcpStream::connect_timeout(&own, PATIENCE).is_ok()
+        if TcpStream::connect_timeout(&own, server::PATIENCE).is_ok()
             && let Some(thread) = self.thread.take()
         {
             // It holds nothing whose loss matters.
@@ -95,30 +93,8 @@ impl Drop for Endpoint {
     }
 }
 
-fn serve(listener: &TcpListener, shared: &Shared) {
-    for client in listener.incoming() {
-        if shared.ended.load(Ordering::Relaxed) {
-            return;
-        }
-        match client {
-            // A client that goes away or is too slow gets nothing.
-            Ok(client) => drop(answer(client, shared)),
-            // For example, too many open files: not asked again at once.
-            Err(_) => std::thread::sleep(Duration::from_millis(100)),
-        }
-    }
-}
-
-fn answer(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
-    client.set_read_timeout(Some(PATIENCE))?;
-    client.set_write_timeout(Some(PATIENCE))?;
-    let (mut request, mut piece) = (Vec::new(), [0; 1024]);
-    while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < MOST {
-        match client.read(&mut piece)? {
-            0 => break,
-            bytes => request.extend(&piece[..bytes]),
-        }
-    }
+/// Returns the answer to a request.
+fn answer(request: &[u8], shared: &Shared) -> Vec<u8> {
     let line = request.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let mut words = line.split(|byte| *byte == b' ');
     let path = words.nth(1).map(|path| path.split(|byte| *byte == b'?').next().unwrap_or_default());
@@ -134,8 +110,7 @@ fn answer(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
          Content-Length: {}\r\nConnection: close\r\n\r\n",
         text.len()
     );
-    client.write_all(head.as_bytes())?;
-    client.write_all(text.as_bytes())
+    [head.as_bytes(), text.as_bytes()].concat()
 }
 
 /// Figures of the last validation, with their help.
@@ -218,11 +193,18 @@ fn number(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::time::Duration;
+
     use super::*;
     use crate::PhaseFigures;
 
+    /// A limit that only a hang exceeds.
+    const HANG: Option<Duration> = Some(Duration::from_secs(60));
+
     fn ask(endpoint: &Endpoint, request: &str) -> String {
         let mut client = TcpStream::connect(endpoint.address()).unwrap();
+        client.set_read_timeout(HANG).unwrap();
         client.write_all(request.as_bytes()).unwrap();
         let mut text = String::new();
         client.read_to_string(&mut text).unwrap();
@@ -255,12 +237,30 @@ mod tests {
         }
         assert!(ask(&endpoint, "GET / HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 404"));
         assert!(ask(&endpoint, "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
-        assert!(ask(&endpoint, &"x".repeat(MOST)).starts_with("HTTP/1.1 405"));
+        assert!(ask(&endpoint, &"x".repeat(server::MOST_REQUEST)).starts_with("HTTP/1.1 405"));
         // The port is free again when the endpoint is gone, also beside a client that says nothing.
         let address = endpoint.address();
         let idle = TcpStream::connect(address).unwrap();
         drop(endpoint);
         drop(idle);
         drop(TcpListener::bind(address).unwrap());
+    }
+
+    #[test]
+    fn idle_and_slow_clients_delay_no_other() {
+        let endpoint = Endpoint::listen("127.0.0.1:0".parse().unwrap(), "run").unwrap();
+        let idle: Vec<_> = (0..172).map(|_| TcpStream::connect(endpoint.address()).unwrap()).collect();
+        let answer = ask(&endpoint, "GET /metrics HTTP/1.1\r\n\r\n");
+        assert!(answer.contains("plimsoll_step"), "{answer}");
+        drop(idle);
+        // A request that comes byte by byte is cut off, not waited for.
+        let mut slow = TcpStream::connect(endpoint.address()).unwrap();
+        slow.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let is_cut_off = (0..server::MOST_REQUEST / 2).any(|_| {
+            let is_gone = |error: &io::Error| error.kind() != io::ErrorKind::WouldBlock;
+            let sent = slow.write_all(b"x");
+            sent.is_err() || slow.read(&mut [0]).map_or_else(|error| is_gone(&error), |_| true)
+        });
+        assert!(is_cut_off);
     }
 }

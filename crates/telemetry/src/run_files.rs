@@ -89,6 +89,13 @@ pub fn atomic_write(path: &Path, bytes: &[u8]) -> Result<()> {
     output::write_own(path, bytes).map_err(TelemetryError::file(path, "write it"))
 }
 
+/// Removes temporary files that a killed [`atomic_write`] left in `directory`, if it exists. No other process
+/// may be writing there. Errors: they cannot be listed or removed.
+pub fn remove_all_temporaries(directory: &Path) -> Result<()> {
+    output::remove_all_temporaries(directory)
+        .map_err(TelemetryError::file(directory, "remove the temporary files of a killed process"))
+}
+
 /// Removes temporary files that a killed [`atomic_write`] left next to `path`. No other process may be
 /// writing `path`. Errors: they cannot be listed or removed.
 pub fn remove_temporaries(path: &Path) -> Result<()> {

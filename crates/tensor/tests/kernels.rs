@@ -30,7 +30,7 @@ fn compiler_or_skip() -> bool {
     let there = compiler_is_there();
     assert!(there || std::env::var_os("PLIMSOLL_NEED_NVRTC").is_none(), "libnvrtc.so cannot be opened");
     if !there {
-        eprintln!("skipped: libnvrtc.so cannot be opened");
+        system::skipped::report(system::skipped::Need::Other("NVRTC"), "libnvrtc.so cannot be opened");
     }
     there
 }

@@ -37,4 +37,4 @@ pub use error::{Error, Result};
 pub use job::{Format, HeldOut, Job};
 pub use output::Counts;
 pub use run::tokenize;
-pub use train::train_tokenizer;
+pub use train::{check_vocabulary, train_tokenizer, trained_tokenizer};

@@ -3,9 +3,12 @@
 use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressStyle};
 use std::cell::Cell;
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+/// The bytes from which a job may take so long that its first line comes at once.
+const LONG: u64 = 1 << 20;
 /// Time between two lines where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
@@ -34,7 +37,13 @@ impl BytesRead {
 }
 
 impl Progress {
-    pub(crate) fn new(total_bytes: u64, is_shown: bool) -> Self {
+    /// Begins a job on so many bytes; `output`: the directory that it makes.
+    pub(crate) fn new(total_bytes: u64, is_shown: bool, output: &Path) -> Self {
+        if is_shown && total_bytes >= LONG {
+            let total = HumanBytes(total_bytes);
+            // A closed standard error must not end the job, here and below.
+            let _ = writeln!(std::io::stderr(), "tokenizing {total} into {}", output.display());
+        }
         let bar = if is_shown { ProgressBar::new(total_bytes) } else { ProgressBar::hidden() };
         let style = ProgressStyle::with_template("{bar:30} {bytes}/{total_bytes}, {msg}, {eta} left");
         if let Ok(style) = style {
@@ -53,7 +62,6 @@ impl Progress {
             let left = seconds * self.total_bytes.saturating_sub(bytes) as f64 / bytes.max(1) as f64;
             let left = HumanDuration(Duration::try_from_secs_f64(left).unwrap_or(Duration::MAX));
             let (done, total) = (HumanBytes(bytes), HumanBytes(self.total_bytes));
-            // A closed standard error must not end the job.
             let _ = writeln!(std::io::stderr(), "{done} of {total}, {speed}, {left} left");
         }
         self.bar.set_position(bytes);

@@ -30,7 +30,7 @@ pub fn tokenize(job: &Job) -> Result<Counts> {
         Found::Partial(output) => output,
     };
     let total = job.files.iter().filter_map(|path| std::fs::metadata(path).ok()).map(|file| file.len()).sum();
-    let (progress, read) = (Progress::new(total, job.show_progress), BytesRead::default());
+    let (progress, read) = (Progress::new(total, job.show_progress, &job.output), BytesRead::default());
     let skip = output.units();
     let (sender, receiver) = sync_channel(AHEAD);
     std::thread::scope(|scope| {

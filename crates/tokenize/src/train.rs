@@ -19,29 +19,17 @@ use tokenizers::{AddedToken, Tokenizer as Trained};
 const SEPARATOR: &str = "<|endoftext|>";
 /// The smallest vocabulary: the bytes, each of which is a token, and the separator.
 const LEAST: usize = 257;
-/// A text at the start of every tokenizer file, which identifies a file that may be replaced.
-const MARK: &str = "\"truncation\"";
 /// Pieces of text read ahead.
 const AHEAD: usize = 64;
 
 /// Trains a tokenizer of `vocabulary` tokens on the text of `files`, like GPT-2's: pieces by its pattern,
-/// each byte a token, pairs merged by frequency, and `<|endoftext|>`. Writes it to `output`, a
-/// `tokenizer.json`, and returns the number of its tokens, which is smaller if the text has fewer pairs.
+/// each byte a token, pairs merged by frequency, and `<|endoftext|>`. Returns its `tokenizer.json`, and the
+/// number of its tokens, which is smaller if the text has fewer pairs.
 ///
 /// # Errors
-/// A vocabulary below 257; files that are unreadable or no text; a file that cannot be written.
-pub fn train_tokenizer(
-    files: Vec<PathBuf>,
-    vocabulary: usize,
-    text_key: &str,
-    output: &Path,
-) -> Result<usize> {
-    if vocabulary < LEAST {
-        let text = format!("a vocabulary of {vocabulary} is less than 256 bytes and {SEPARATOR}");
-        return Err(Error::Refused(text));
-    }
-    let refused = |error| Error::Refused(format!("{}: {error}", output.display()));
-    let out = OutputFile::new(output, Replace::Marked(MARK)).map_err(refused)?;
+/// Those of [`check_vocabulary`]; files that are unreadable or no text.
+pub fn trained_tokenizer(files: Vec<PathBuf>, vocabulary: usize, text_key: &str) -> Result<(String, usize)> {
+    check_vocabulary(vocabulary)?;
     // The tokenizer of bytes, so that the reader returns the text itself, in pieces that end at spaces.
     let mut job = Job::new(files, Tokenizer::Bytes, PathBuf::new())?;
     text_key.clone_into(&mut job.text_key);
@@ -58,8 +46,39 @@ pub fn train_tokenizer(
         .into();
     feed(&job, |texts| tokenizer.train(&mut trainer, texts).map(|_| ()))?;
     let json = tokenizer.to_string(true).map_err(|error| Error::Refused(error.to_string()))?;
-    out.write(json.as_bytes()).map_err(Error::file(output, "write it"))?;
-    Ok(tokenizer.get_vocab_size(true))
+    Ok((json, tokenizer.get_vocab_size(true)))
+}
+
+/// Writes [`trained_tokenizer`] to `output`, a new file, and returns the number of its tokens.
+///
+/// # Errors
+/// Those of [`trained_tokenizer`]; a file that exists or cannot be written.
+pub fn train_tokenizer(
+    files: Vec<PathBuf>,
+    vocabulary: usize,
+    text_key: &str,
+    output: &Path,
+) -> Result<usize> {
+    check_vocabulary(vocabulary)?;
+    let refused = |error| Error::Refused(format!("{}: {error}", output.display()));
+    let file = OutputFile::new(output, Replace::Nothing).map_err(refused)?;
+    let (json, tokens) = trained_tokenizer(files, vocabulary, text_key)?;
+    file.write(json.as_bytes()).map_err(Error::file(output, "write it"))?;
+    Ok(tokens)
+}
+
+/// Checks the number of tokens of a tokenizer to be trained.
+///
+/// # Errors
+/// Fewer than 257.
+pub fn check_vocabulary(vocabulary: usize) -> Result<()> {
+    match vocabulary < LEAST {
+        true => {
+            let text = format!("a vocabulary of {vocabulary} is less than 256 bytes and {SEPARATOR}");
+            Err(Error::Refused(text))
+        }
+        false => Ok(()),
+    }
 }
 
 /// Passes the texts of `job` to `train` as they are read.

@@ -19,7 +19,7 @@ fn python(module: &str, directory: &Path, script: &str) -> bool {
     let python = std::env::var("PLIMSOLL_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let has = Command::new(&python).args(["-c", &format!("import {module}")]).output();
     if !has.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: {python} has no module {module}");
+        system::skipped::report(system::skipped::Need::Python(module), &format!("{python} lacks it"));
         return false;
     }
     let ran = Command::new(&python).args(["-c", script]).current_dir(directory).output().unwrap();

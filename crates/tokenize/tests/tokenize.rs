@@ -13,6 +13,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use system::skipped::{self, Need};
 use tempfile::TempDir;
 use tokenize::{Counts, Error, Format, HeldOut, Job, tokenize, train_tokenizer};
 
@@ -275,7 +276,7 @@ fn one_text_is_split_as_by_nanogpt_and_llm_c() {
 #[test]
 fn tinyshakespeare_has_the_counts_of_the_projects_own_scripts() {
     let Some(text) = std::env::var_os("PLIMSOLL_TINYSHAKESPEARE") else {
-        eprintln!("skipped: PLIMSOLL_TINYSHAKESPEARE names no file");
+        skipped::report(Need::Other("tinyshakespeare"), "PLIMSOLL_TINYSHAKESPEARE names no file");
         return;
     };
     let directory = TempDir::new().unwrap();

@@ -1,8 +1,9 @@
 //! The lines of a file that another process appends to.
 
-use std::fs::File;
 use std::io::{ErrorKind, Read, Result, Seek, SeekFrom};
 use std::path::PathBuf;
+
+use system::input;
 
 /// Most bytes that are read at once.
 const MOST_BYTES: u64 = 256 << 20;
@@ -21,9 +22,9 @@ impl Tail {
     }
 
     /// Returns the new text, complete lines only. If the file has become shorter, it begins again at its
-    /// start. No text if there is no file. Errors: the file cannot be read.
+    /// start. No text if there is no file. Errors: the file cannot be read, or is not regular.
     pub(crate) fn read(&mut self) -> Result<String> {
-        let mut file = match File::open(&self.path) {
+        let mut file = match input::open(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(String::new()),
             opened => opened?,
         };

@@ -251,6 +251,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::build::DataScope;
     use crate::placement::Placement;
     use crate::setup::Setup;
 
@@ -263,8 +264,10 @@ mod tests {
             let stage = |stage| Stage { layers: stage * of / stages..(stage + 1) * of / stages, of };
             (0..stages).map(stage).collect()
         };
-        let setup =
-            Setup::new(config, Placement::Cpu, |config, _, _| Ok::<_, WorkerError>(equal(config))).unwrap();
+        let setup = Setup::new(config, Placement::Cpu, DataScope::All, |config, _, _| {
+            Ok::<_, WorkerError>(equal(config))
+        })
+        .unwrap();
         setup.blueprint.as_ref().clone()
     }
 

@@ -8,7 +8,9 @@ use checkpoint::CorpusMark;
 use collective::RankGrid;
 use data::{ChatOptions, ChatSource, ChatTemplate, Component, Corpus, CorpusIdentity, Documents};
 use data::{ImageSource, Prefetcher, Slice, Source, Split, read_conversations};
-use data::{SyntheticKind, SyntheticOptions, SyntheticSource, TokenOptions, TokenSource, Tokenizer};
+use data::{
+    SyntheticKind, SyntheticOptions, SyntheticSource, TokenOptions, TokenShapes, TokenSource, Tokenizer,
+};
 use device::{DType, Device};
 use nn::{Examples, Fp8Weights, Model, Parameters, Recompute, Stage};
 use optim::{Decay, ScaleRule, Schedule};
@@ -22,6 +24,15 @@ use config::{self, Data, DataKind, MixtureSource, RunConfig, ScheduleName};
 
 /// The directory beside runs that caches tokenized text.
 pub const CACHE: &str = ".tokens";
+
+/// The part of a configuration's data that is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataScope {
+    /// All of it, to be trained on: text is tokenized, documents are packed, conversations are rendered.
+    All,
+    /// The files and the shapes of micro-batches, which a plan needs: nothing that takes long is read.
+    Shapes,
+}
 
 /// The data of a run.
 #[derive(Clone)]
@@ -108,7 +119,7 @@ impl Dataset {
 }
 
 /// Opens the data of a configuration. Errors: wrong data, with its key.
-pub fn dataset(config: &RunConfig) -> Result<Dataset> {
+pub fn dataset(config: &RunConfig, scope: DataScope) -> Result<Dataset> {
     let (data, train) = (&config.data, &config.train);
     let kind = match (data.kind, config.model.examples()) {
         (DataKind::Synthetic, Examples::Numbers { inputs, outputs }) => {
@@ -120,8 +131,8 @@ pub fn dataset(config: &RunConfig) -> Result<Dataset> {
         (DataKind::Synthetic, Examples::Images { channels, size, classes }) => {
             SyntheticKind::Images { channels, size, classes }
         }
-        (DataKind::Text | DataKind::Tokens, _) => return token_dataset(config),
-        (DataKind::Chat, _) => return chat_dataset(config),
+        (DataKind::Text | DataKind::Tokens, _) => return token_dataset(config, scope),
+        (DataKind::Chat, _) => return chat_dataset(config, scope),
         (DataKind::Images, _) => return Ok(Dataset::of_images(image_source::open(config)?)),
     };
     Ok(Dataset::synthetic(SyntheticSource::new(SyntheticOptions {
@@ -132,8 +143,15 @@ pub fn dataset(config: &RunConfig) -> Result<Dataset> {
     })?))
 }
 
+/// The shapes of micro-batches of tokens. Errors: sizes that are too large.
+fn token_shapes(config: &RunConfig, masks: bool) -> std::result::Result<Dataset, data::Error> {
+    let train = &config.train;
+    let sizes = [train.micro_batch_size, config.model.examples().units()];
+    Ok(Dataset::of_source(Arc::new(TokenShapes::new(sizes, train.validation_micro_batches, masks)?)))
+}
+
 /// Reads files of conversations.
-fn chat_dataset(config: &RunConfig) -> Result<Dataset> {
+fn chat_dataset(config: &RunConfig, scope: DataScope) -> Result<Dataset> {
     let (data, train) = (&config.data, &config.train);
     let at = |key: &'static str| {
         let origin = config.origins.of(key);
@@ -141,12 +159,26 @@ fn chat_dataset(config: &RunConfig) -> Result<Dataset> {
     };
     let template = match &data.chat_template {
         Some(file) => ChatTemplate::of_file(file),
-        None => ChatTemplate::beside(Path::new(config.tokenizer.name())),
+        None => match &config.tokenizer {
+            Tokenizer::File(_) => ChatTemplate::beside(Path::new(config.tokenizer.name())),
+            own => {
+                let reason = "no chat template belongs to this tokenizer: name the file of one".to_owned();
+                Err(data::Error::Template { path: own.name().into(), reason })
+            }
+        },
     };
     let template = template.map_err(at(Data::chat_template))?;
     let Examples::Tokens { vocabulary, context } = config.model.examples() else {
         return Err(WorkerError::Refused("data.kind = \"chat\" needs a model of tokens".to_owned()));
     };
+    if scope == DataScope::Shapes {
+        for (key, paths) in [(Data::paths, &data.paths), (Data::validation_paths, &data.validation_paths)] {
+            if !paths.is_empty() || key == Data::paths {
+                Corpus::open(&data.base, paths).map_err(at(key))?;
+            }
+        }
+        return token_shapes(config, data.document_mask).map_err(at(Data::paths));
+    }
     let read = |paths: &[String]| {
         let files = data::files(&data.base, paths)?;
         read_conversations(&files, &template, &config.tokenizer, vocabulary)
@@ -179,8 +211,11 @@ fn chat_dataset(config: &RunConfig) -> Result<Dataset> {
 }
 
 /// Opens files of text or tokens.
-fn token_dataset(config: &RunConfig) -> Result<Dataset> {
+fn token_dataset(config: &RunConfig, scope: DataScope) -> Result<Dataset> {
     let (data, train) = (&config.data, &config.train);
+    let is_read = scope == DataScope::All;
+    // Its tokens are those that a tokenizer makes.
+    let is_text = data.kind == DataKind::Text && config.tokenizer != Tokenizer::Bytes;
     let at = |key: &'static str| {
         let origin = config.origins.of(key);
         move |source: tokenize::Error| WorkerError::Data { origin, key, source }
@@ -188,7 +223,8 @@ fn token_dataset(config: &RunConfig) -> Result<Dataset> {
     let of_data = |key| move |source: data::Error| at(key)(source.into());
     let open = |patterns: &[String]| match data.kind {
         DataKind::Tokens => Ok(Corpus::open_shards(&data.base, patterns)?),
-        _ => text_corpus(config, patterns),
+        _ if is_text && is_read => text_corpus(config, patterns),
+        _ => Ok(Corpus::open(&data.base, patterns)?),
     };
     let split = |paths: &[String], validation_paths: &[String], key| {
         let training = Arc::new(open(paths).map_err(at(key))?);
@@ -209,6 +245,10 @@ fn token_dataset(config: &RunConfig) -> Result<Dataset> {
         };
         data.mixture.iter().map(component).collect::<Result<_>>()?
     };
+    let documents = config.separator().filter(|_| data.pack_documents || data.document_mask);
+    if !is_read && (is_text || data.pack_documents) {
+        return token_shapes(config, documents.is_some() && data.document_mask).map_err(of_data(Data::paths));
+    }
     let vocabulary = match config.model.examples() {
         Examples::Tokens { vocabulary, .. } => vocabulary,
         Examples::Numbers { .. } | Examples::Images { .. } => config.tokenizer.vocabulary(),
@@ -220,10 +260,11 @@ fn token_dataset(config: &RunConfig) -> Result<Dataset> {
         order: data.order,
         validation_micro_batches: train.validation_micro_batches,
         vocabulary,
-        documents: config
-            .separator()
-            .filter(|_| data.pack_documents || data.document_mask)
-            .map(|separator| Documents { separator, packs: data.pack_documents, masks: data.document_mask }),
+        documents: documents.map(|separator| Documents {
+            separator,
+            packs: data.pack_documents,
+            masks: data.document_mask,
+        }),
         ignored: data.ignore,
     };
     let source =
@@ -231,13 +272,10 @@ fn token_dataset(config: &RunConfig) -> Result<Dataset> {
     Ok(Dataset::of_tokens(source, data.full_hash))
 }
 
-/// Opens text files as tokens: their bytes, or the tokenizer's output, which is cached by content.
+/// Opens text files as the tokenizer's output, which is cached by content.
 fn text_corpus(config: &RunConfig, patterns: &[String]) -> std::result::Result<Corpus, tokenize::Error> {
     let (data, tokenizer) = (&config.data, &config.tokenizer);
     let text = Corpus::open(&data.base, patterns)?;
-    if *tokenizer == Tokenizer::Bytes {
-        return Ok(text);
-    }
     let borders: Vec<u64> = text.starts().collect();
     let contents = format!("{} {} {borders:?}", tokenizer.identity(), text.fingerprint()?);
     let cache = match data.cache.as_os_str().is_empty() {

@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use collective::{Axis, Communicator, Planes, RankGrid};
 use config::RunConfig;
-use data::Prefetcher;
 use device::Device;
 use nn::Model;
 use parallel::pipeline::{Executor, Skipped};
 
 use crate::connect;
 use crate::error::{Result, WorkerError};
-use crate::feed::WorkerFeed;
+use crate::feed::{self, WorkerFeed};
 use crate::numbers::Numbers;
 use crate::phases::Phases;
 use crate::pixel_buffer::PixelBuffer;
@@ -68,7 +67,7 @@ impl Engine {
         let numbers = Numbers::validation(config, &self.grid);
         let own = numbers.count().min(most.unwrap_or(usize::MAX));
         // A prefetcher of its own: that of training goes on where it is.
-        let mut data = Prefetcher::new(Arc::clone(&dataset.source), config.data.prefetch);
+        let mut data = feed::prefetcher(dataset, config, &mut self.planes);
         let order = self.executor.validation_data_order(own, dataset.source.packs_documents());
         let mut feed = WorkerFeed::new(&self.device, (config, dataset), numbers, (&mut data, &order), phases);
         feed.pixels = self.pixels.as_mut();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use autograd::precision::Autocast;
 use autograd::{GradientSink, LossScale, Observer, Observers, Pass};
+use collective::Planes;
 use config::RunConfig;
 use data::{MicroBatch, MicroBatchId, Prefetcher};
 use device::{DType, Device, HostCopy, Mark};
@@ -58,6 +59,13 @@ pub fn first(config: &RunConfig, dataset: &Dataset, device: &Device) -> Result<U
     };
     let targets = upload(device, &batch.targets, dtype)?;
     Ok(Uploaded { inputs, targets, pass: with_casts(pass(device, &batch, 0)?) })
+}
+
+/// Returns the reader of a rank's micro-batches. While it waits for one, the rank is not taken for dead.
+pub(crate) fn prefetcher(dataset: &Dataset, config: &RunConfig, planes: &mut Planes) -> Prefetcher {
+    let watch = planes.control().watch();
+    let data = Prefetcher::new(Arc::clone(&dataset.source), config.data.prefetch);
+    data.while_waiting(move || watch.delay())
 }
 
 /// Returns the settings shared by the passes of micro-batch `number`.

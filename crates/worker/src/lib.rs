@@ -7,10 +7,11 @@
 //! use collective::Communicator;
 //! use config::RunConfig;
 //! use nn::Stage;
+//! use worker::build::DataScope;
 //! use worker::{Placement, Setup, Worker, WorkerError};
 //! let config = RunConfig::quickstart(&["train.steps=1".into()])?;
 //! let whole = |config: &RunConfig, _: &_, _: &_| Ok::<_, WorkerError>(vec![Stage::whole(config.layers())]);
-//! let setup = Setup::new(config, Placement::Cpu, whole)?;
+//! let setup = Setup::new(config, Placement::Cpu, DataScope::All, whole)?;
 //! let mut worker = Worker::new(&setup, Communicator::solo())?;
 //! worker.step(0)?;
 //! println!("the loss is {}", worker.scalars(0)?.loss);

@@ -10,7 +10,7 @@ use nn::Stage;
 use system::numbers::grouped;
 
 use crate::blueprint::Blueprint;
-use crate::build::{self, Dataset};
+use crate::build::{self, DataScope, Dataset};
 use crate::error::{Result, WorkerError};
 use crate::expected::{Expected, UNPLANNED_EVENTS};
 use crate::hook::{ModelHook, StepHook};
@@ -56,12 +56,14 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Opens the data of a configuration, and calls `divide` to divide the layers into stages. Allocator
-    /// settings come from the configuration, or else from the environment ([`memory::ENVIRONMENT`]). Errors:
-    /// wrong data or allocator settings, with their key; those of `divide`.
+    /// Opens the data of a configuration, as much of it as `scope` says, and calls `divide` to divide the
+    /// layers into stages. Allocator settings come from the configuration, or else from the environment
+    /// ([`memory::ENVIRONMENT`]). Errors: wrong data or allocator settings, with their key; those of
+    /// `divide`.
     pub fn new<E: From<WorkerError>>(
         config: RunConfig,
         placement: Placement,
+        scope: DataScope,
         divide: impl FnOnce(&RunConfig, &Dataset, &Description) -> std::result::Result<Vec<Stage>, E>,
     ) -> std::result::Result<Self, E> {
         let capability = placement.description().compute_capability;
@@ -79,7 +81,7 @@ impl Setup {
         if config.model.convolves() && placement.backend() == Backend::Cuda && !cuda::has_convolutions() {
             return Err(WorkerError::Refused(DeviceError::NoCudnn.to_string()).into());
         }
-        let dataset = build::dataset(&config)?;
+        let dataset = build::dataset(&config, scope)?;
         let config = match dataset.source.training_sequences() {
             Some(sequences) => config.with_epoch_of(sequences),
             None => config,

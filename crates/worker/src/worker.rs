@@ -1,7 +1,6 @@
 //! One rank: its device, its model, its buffers, and its steps.
 
 use std::rc::Rc;
-use std::sync::Arc;
 
 use autograd::Observer;
 use checkpoint::LossScale;
@@ -23,7 +22,7 @@ use crate::calendar::Calendar;
 use crate::connect;
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::feed::Marks;
+use crate::feed::{self, Marks};
 use crate::hook::Moments;
 use crate::optimizer;
 use crate::parts::{self, ModelNorm};
@@ -128,6 +127,7 @@ impl Worker {
             norm.norm.state().set_loss_scale(config.scaler.init_scale as f32, 0)?;
         }
         let scalars = scalars(&device, SCALARS + usize::from(scale_rule.is_some()))?;
+        let data = feed::prefetcher(&setup.dataset, config, &mut engine.planes);
         engine.allocate_pixels()?;
         let mut worker = Worker {
             watch: Watch::new(planned, setup.first_step(), Calendar::new(config)),
@@ -140,7 +140,7 @@ impl Worker {
             optimizer,
             schedule: build::schedule(config),
             scale_rule,
-            data: Prefetcher::new(Arc::clone(&setup.dataset.source), config.data.prefetch),
+            data,
             data_order: engine.executor.data_order(setup.dataset.source.packs_documents()),
             scalars,
             reading: [None, None],

@@ -99,6 +99,8 @@ impl<'a> Transfers<'a> {
             let now = Instant::now();
             if before != (moved.sent, moved.received, self.pending()) {
                 deadline = now + timeout;
+            } else if now >= deadline && link.watch().liveness().is_delayed() {
+                deadline = Instant::now() + timeout;
             } else if now >= deadline {
                 let error = self.timed_out(link);
                 if let CollectiveError::Timeout { rank, call, peer, waited } = &error {

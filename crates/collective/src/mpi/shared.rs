@@ -53,6 +53,10 @@ pub(super) struct Shared {
     ended: RefCell<Vec<Option<Instant>>>,
     /// Latest collective of each rank that answered.
     answered: RefCell<Vec<Option<Option<Header>>>>,
+    /// Whether a rank that answered is delayed.
+    is_delayed: Cell<bool>,
+    /// Whether this rank is delayed, so that it says so if it is asked.
+    delayed: Cell<bool>,
     /// The last collective that this rank began, with its group.
     pub(super) begun: Cell<Option<Header>>,
     looked: Cell<Instant>,
@@ -77,6 +81,8 @@ impl Shared {
             outgoing: RefCell::default(),
             ended: RefCell::new(vec![None; size]),
             answered: RefCell::new(vec![None; size]),
+            is_delayed: Cell::new(false),
+            delayed: Cell::new(false),
             begun: Cell::new(None),
             looked: Cell::new(Instant::now()),
             idle: Cell::new(0),
@@ -145,6 +151,15 @@ impl Shared {
             Notice::Ended { rank } => {
                 if let Some(ended) = self.ended.borrow_mut().get_mut(rank) {
                     ended.get_or_insert_with(Instant::now);
+                }
+            }
+            Notice::Asked { rank } if self.delayed.get() => {
+                self.tell(rank, &Notice::Delayed { rank: self.rank });
+            }
+            Notice::Delayed { rank } => {
+                self.is_delayed.set(true);
+                if let Some(answered) = self.answered.borrow_mut().get_mut(rank) {
+                    *answered = Some(None);
                 }
             }
             Notice::Asked { rank } => {
@@ -225,6 +240,7 @@ impl Shared {
     /// rank order; `None` for a rank that does not answer.
     pub(super) fn ask(&self) -> Vec<Option<Option<Header>>> {
         self.answered.borrow_mut().fill(None);
+        self.is_delayed.set(false);
         self.answered.borrow_mut()[self.rank] = Some(self.begun.get());
         self.tell_all(&Notice::Asked { rank: self.rank });
         let all = || self.answered.borrow().iter().all(Option::is_some);
@@ -303,6 +319,18 @@ impl Liveness for ProcessLiveness {
     fn silent(&self, among: &[usize]) -> Option<usize> {
         let answers = self.0.ask();
         among.iter().copied().find(|rank| answers[*rank].is_none())
+    }
+
+    /// Answers ranks that ask.
+    fn delay(&self) {
+        self.0.delayed.set(true);
+        self.0.hear();
+        self.0.delayed.set(false);
+    }
+
+    fn is_delayed(&self) -> bool {
+        self.0.ask();
+        self.0.is_delayed.get()
     }
 
     fn lost(&self, rank: usize, reason: &str) {

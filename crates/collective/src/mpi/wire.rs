@@ -86,6 +86,8 @@ pub(super) enum Notice {
     Asked { rank: usize },
     /// The sender answers: it is in the collective of this header, or after it.
     Answered { rank: usize, header: Option<Header> },
+    /// The sender answers: it waits for something other than ranks.
+    Delayed { rank: usize },
 }
 
 impl Notice {
@@ -98,6 +100,7 @@ impl Notice {
             Notice::Answered { rank, header } => {
                 (3, rank, header.as_ref().map_or([].as_slice(), |header| bytemuck::bytes_of(header)))
             }
+            Notice::Delayed { rank } => (4, rank, [].as_slice()),
         };
         let mut bytes = vec![kind];
         bytes.extend_from_slice(&(*rank as u64).to_le_bytes());
@@ -114,6 +117,7 @@ impl Notice {
             1 => Notice::Ended { rank },
             2 => Notice::Asked { rank },
             3 => Notice::Answered { rank, header: Header::read(more) },
+            4 => Notice::Delayed { rank },
             _ => return None,
         })
     }

@@ -56,6 +56,8 @@ pub(super) struct Shared {
     world: Vec<usize>,
     timeout: Duration,
     patience: Cell<Duration>,
+    /// Time until which no wait is too long, because a rank was delayed.
+    excused: Cell<Option<Instant>>,
     watch: Watch,
     calls: CallThread,
     comms: RefCell<Vec<Option<Comm>>>,
@@ -81,6 +83,7 @@ impl Shared {
             world: (0..world_size).collect(),
             timeout,
             patience: Cell::new(timeout),
+            excused: Cell::new(None),
             watch,
             calls,
             comms: RefCell::default(),
@@ -238,7 +241,12 @@ impl Shared {
                 return Some(self.behind(fault));
             }
         }
-        if waited < self.patience.get() {
+        let is_excused = self.excused.get().is_some_and(|until| Instant::now() < until);
+        if waited < self.patience.get() || is_excused {
+            return None;
+        }
+        if self.watch.liveness().is_delayed() {
+            self.excused.set(Some(Instant::now() + self.timeout));
             return None;
         }
         let only = match *self.begun.borrow().others {

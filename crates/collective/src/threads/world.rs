@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use device::SharedEvent;
 
@@ -10,6 +10,9 @@ use crate::control::Liveness;
 use crate::error::Failure;
 use crate::shared_gpu::offers::Offers;
 use crate::threads::signal::Signal;
+
+/// Time for which a rank's word that it is delayed holds, on a busy host too.
+const FRESH: Duration = Duration::from_secs(2);
 
 /// The state of all ranks of a process.
 #[derive(Debug)]
@@ -20,6 +23,8 @@ pub(crate) struct World {
     /// Time at which each rank last began a call on its device, in microseconds since `began`; 0 before the
     /// first.
     signs: Vec<AtomicU64>,
+    /// Time at which each rank last reported that it is delayed, likewise.
+    delays: Vec<AtomicU64>,
     began: Instant,
     /// Memory that ranks which share a GPU offer each other.
     pub(crate) offers: Arc<Offers<SharedEvent>>,
@@ -32,6 +37,7 @@ impl World {
             failed: Signal::default(),
             ended: (0..size).map(|_| Signal::default()).collect(),
             signs: (0..size).map(|_| AtomicU64::new(0)).collect(),
+            delays: (0..size).map(|_| AtomicU64::new(0)).collect(),
             began: Instant::now(),
             offers: Arc::default(),
         }
@@ -50,6 +56,11 @@ impl World {
             return None;
         }
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Microseconds since the world began, at least 1.
+    fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX).max(1)
     }
 
     pub(crate) fn failed(&self) -> &Signal {
@@ -74,8 +85,18 @@ impl Liveness for ThreadLiveness {
     }
 
     fn sign(&self) {
-        let now = u64::try_from(self.world.began.elapsed().as_micros()).unwrap_or(u64::MAX);
-        self.world.signs[self.rank].store(now.max(1), Ordering::Relaxed);
+        self.world.signs[self.rank].store(self.world.now(), Ordering::Relaxed);
+    }
+
+    fn delay(&self) {
+        self.world.delays[self.rank].store(self.world.now(), Ordering::Relaxed);
+    }
+
+    fn is_delayed(&self) -> bool {
+        let now = self.world.now();
+        let others = self.world.delays.iter().enumerate().filter(|(rank, _)| *rank != self.rank);
+        let mut stamps = others.map(|(_, at)| at.load(Ordering::Relaxed)).filter(|at| *at > 0);
+        stamps.any(|at| now.saturating_sub(at) < FRESH.as_micros() as u64)
     }
 
     /// Returns the rank whose last call began earliest: others began to wait for it later.

@@ -1,7 +1,9 @@
 //! Jobs of this test program's own processes, started by `mpirun`.
 
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::process::{Command, Output};
+
+use system::skipped::{self, Need};
 
 /// Environment variable with the body that the processes of a job run.
 pub(crate) const SCENARIO: &str = "PLIMSOLL_TEST_SCENARIO";
@@ -25,7 +27,7 @@ pub(crate) fn launched(ranks: usize, test: &str, scenario: &str) -> Option<Outpu
     match command.output() {
         Ok(output) => Some(output),
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            let _ = writeln!(std::io::stderr(), "skipped: mpirun is not installed");
+            skipped::report(Need::Mpi, "mpirun is not installed");
             None
         }
         Err(error) => panic!("mpirun: {error}"),

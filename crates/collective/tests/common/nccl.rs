@@ -1,12 +1,12 @@
 //! Worlds of threads with a GPU each, connected by NCCL.
 
-use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use collective::threads::{Options, RunError, run};
 use collective::{CollectiveUse, Communicator, DataPlane, nccl};
 use device::{Device, DeviceOptions};
+use system::skipped::{self, Need};
 
 use super::{Failed, Outcome};
 
@@ -30,7 +30,7 @@ static GPUS: Mutex<()> = Mutex::new(());
 /// NCCL.
 pub(crate) fn gpus() -> Option<Gpus> {
     let skipped = |why: String| {
-        let _ = writeln!(std::io::stderr(), "skipped, over NCCL: {why}");
+        skipped::report(Need::Gpu, &why);
         None
     };
     let found = match device::cuda::availability() {

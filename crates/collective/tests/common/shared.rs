@@ -1,12 +1,12 @@
 //! Checks of sums and copies in shared memory, the same on every transport. Transports without peer access
 //! must say so and change nothing.
 
-use std::io::Write;
 use std::time::Duration;
 
 use collective::{DataPlane, PeerAccess, PeerAccessOptions, PeerMethod, SharedSum, SumKernels};
 use device::{Backend, Buffer, Device};
 use half::bf16;
+use system::skipped::{self, Need};
 use tensor::ops::tree;
 
 use super::{Failed, Number, Outcome, STREAM, buffer, filled, sums_exactly, tree_sum, value, values};
@@ -34,7 +34,7 @@ fn share(
                 if std::env::var_os("PLIMSOLL_NEED_PEERS").is_some() {
                     return Err(Failed::Other(why));
                 }
-                let _ = writeln!(std::io::stderr(), "skipped, no peer access: {why}");
+                skipped::report(Need::Other("peer access"), &why);
             }
             Ok(false)
         }

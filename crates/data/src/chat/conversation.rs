@@ -7,6 +7,12 @@ use crate::{Error, Tokenizer};
 use serde_json::Value;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use system::fail_point;
+use system::numbers::grouped;
+use system::pace::Pace;
+
+/// The bytes of files from which reading may take so long that its first line comes at once.
+const LONG: u64 = 1 << 20;
 
 /// A conversation as tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,7 +25,8 @@ pub struct Conversation {
 
 /// Reads the conversations of `files`: JSON lines, or lists, of objects in the layout of OpenAI, ShareGPT or
 /// Alpaca. Tokens are those of the whole text, special ones where the template writes them; one that joins
-/// an answer with the text around it belongs to the answer. Empty lines are skipped.
+/// an answer with the text around it belongs to the answer. Empty lines are skipped. Logs its
+/// progress.
 ///
 /// # Errors
 /// A line that is no conversation or that the template refuses, by file and line; one without an answer; a
@@ -30,9 +37,17 @@ pub fn read_conversations(
     tokenizer: &Tokenizer,
     vocabulary: usize,
 ) -> Result<Vec<Conversation>, Error> {
-    let mut conversations = Vec::new();
+    let (mut conversations, pace) = (Vec::new(), Pace::of_files());
     for path in files {
+        if path.metadata().is_ok_and(|file| file.len() >= LONG) {
+            tracing::info!("reading the conversations of {}", path.display());
+        }
         each_object(path, |line, text| {
+            if pace.is_due() {
+                let read = grouped(conversations.len() as u64);
+                tracing::info!("{}: read {read} conversations", path.display());
+            }
+            fail_point::reach("conversation about to be rendered");
             let refused = |reason| Error::BadConversation { path: path.clone(), line, reason };
             let conversation = conversation(text, template, tokenizer).map_err(refused)?;
             check(&conversation, vocabulary).map_err(refused)?;
@@ -69,12 +84,12 @@ pub fn read_messages(path: &Path) -> Result<Vec<Vec<Value>>, Error> {
 fn checked_messages(text: &[u8]) -> Result<Vec<Value>, String> {
     let value: Value = serde_json::from_slice(text).map_err(|error| format!("it is no JSON: {error}"))?;
     let messages = messages(&value)?;
-    for (index, message) in messages.iter().enumerate() {
+    for (number, message) in (1..).zip(&messages) {
         if !message["role"].is_string() {
-            return Err(format!("message {index} has no \"role\""));
+            return Err(format!("message {number} has no \"role\""));
         }
         if !message["content"].is_string() {
-            return Err(format!("message {index} has no text as its \"content\""));
+            return Err(format!("message {number} has no text as its \"content\""));
         }
     }
     Ok(messages)

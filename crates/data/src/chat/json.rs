@@ -22,19 +22,20 @@ impl Formatter for OneLine {
     }
 }
 
-/// Returns `value` on one line, or with an indent of so many spaces.
-pub(super) fn python_json(value: &Value, indent: Option<usize>) -> String {
-    let mut text = Vec::new();
-    let written = match indent {
-        None => value.serialize(&mut Serializer::with_formatter(&mut text, OneLine)),
+/// Writes `value` on one line, or with an indent of so many spaces. Errors: those of the writer.
+pub(super) fn python_json(
+    value: &Value,
+    indent: Option<usize>,
+    text: &mut impl Write,
+) -> serde_json::Result<()> {
+    match indent {
+        None => value.serialize(&mut Serializer::with_formatter(text, OneLine)),
         Some(width) => {
             let spaces = " ".repeat(width);
             let formatter = PrettyFormatter::with_indent(spaces.as_bytes());
-            value.serialize(&mut Serializer::with_formatter(&mut text, formatter))
+            value.serialize(&mut Serializer::with_formatter(text, formatter))
         }
-    };
-    // A JSON value can always be written to memory.
-    written.map(|()| String::from_utf8_lossy(&text).into_owned()).unwrap_or_default()
+    }
 }
 
 #[cfg(test)]
@@ -44,8 +45,17 @@ mod tests {
 
     #[test]
     fn json_is_that_of_python() {
-        let value = json!({"a": [1, 2.5, "é<&'"], "b": null, "c": {}});
-        assert_eq!(python_json(&value, None), r#"{"a": [1, 2.5, "é<&'"], "b": null, "c": {}}"#);
-        assert_eq!(python_json(&json!([1]), Some(2)), "[\n  1\n]");
+        for (value, indent, expected) in [
+            (
+                json!({"a": [1, 2.5, "é<&'"], "b": null, "c": {}}),
+                None,
+                r#"{"a": [1, 2.5, "é<&'"], "b": null, "c": {}}"#,
+            ),
+            (json!([1]), Some(2), "[\n  1\n]"),
+        ] {
+            let mut text = Vec::new();
+            python_json(&value, indent, &mut text).unwrap();
+            assert_eq!(String::from_utf8(text).unwrap(), expected);
+        }
     }
 }

@@ -1,9 +1,9 @@
 //! The objects of a JSON file: one on each line, or all in one list.
 
 use crate::Error;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
+use system::input;
 
 /// The most bytes of a line.
 const MOST_LINE: u64 = 64 << 20;
@@ -20,10 +20,10 @@ pub(super) fn each_object(
     mut each: impl FnMut(u64, &[u8]) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let unreadable = |source| Error::Unreadable { path: path.to_path_buf(), source };
-    let mut lines = BufReader::new(File::open(path).map_err(unreadable)?);
+    let mut lines = BufReader::new(input::open(path).map_err(unreadable)?);
     let start = lines.fill_buf().map_err(unreadable)?;
     if start.trim_ascii_start().starts_with(b"[") {
-        let text = system::input::read(path, MOST_LIST).map_err(unreadable)?;
+        let text = input::read(path, MOST_LIST).map_err(unreadable)?;
         return elements(&text, each).unwrap_or_else(|(line, reason)| {
             Err(Error::BadConversation { path: path.to_path_buf(), line, reason: reason.to_owned() })
         });

@@ -1,13 +1,11 @@
 //! Chat templates: Jinja texts that turn messages into the text that a model is trained on.
 
-use super::json::python_json;
+use super::renderer::{Part, Renderer};
 use crate::Error;
-use minijinja::value::{Kwargs, Value};
-use minijinja::{Environment, ErrorKind, context};
 use serde_json::json;
-use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The file of a template alone.
 const TEMPLATE: &str = "chat_template.jinja";
@@ -15,17 +13,15 @@ const TEMPLATE: &str = "chat_template.jinja";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 /// The most bytes of these files.
 const MOST_BYTES: u64 = 16 << 20;
-/// The name of the template within its environment.
-const NAME: &str = "chat";
 /// Private characters that mark an answer while a template is rendered.
 const MARKS: [char; 2] = ['\u{F0000}', '\u{F0001}'];
 
-/// A chat template with the special tokens that it may name.
+/// A chat template with the special tokens that it may name. Rendering is bounded in steps, time, memory and
+/// text.
 #[derive(Clone, Debug)]
 pub struct ChatTemplate {
     path: PathBuf,
-    environment: Environment<'static>,
-    special: Vec<(String, String)>,
+    renderer: Arc<Renderer>,
     /// Whether the template itself marks answers, by `{% generation %}`.
     marks_answers: bool,
 }
@@ -69,17 +65,9 @@ impl ChatTemplate {
 
     fn new(path: &Path, text: &str, special: Vec<(String, String)>) -> Result<Self, Error> {
         let (text, marks_answers) = with_marks(text);
-        let mut environment = Environment::new();
-        environment.set_trim_blocks(true);
-        environment.set_lstrip_blocks(true);
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment.add_filter("tojson", to_json);
-        environment.add_function("raise_exception", |message: String| -> Result<String, _> {
-            Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
-        });
-        let added = environment.add_template_owned(NAME, text);
-        added.map_err(|error| wrong(path, &error))?;
-        Ok(Self { path: path.to_path_buf(), environment, special, marks_answers })
+        let wrong = |reason| Error::Template { path: path.to_path_buf(), reason };
+        let renderer = Arc::new(Renderer::new(text, special).map_err(wrong)?);
+        Ok(Self { path: path.to_path_buf(), renderer, marks_answers })
     }
 
     /// Returns the text of a conversation and the byte ranges of its answers: those that the template marks
@@ -89,20 +77,20 @@ impl ChatTemplate {
     /// Messages that the template refuses; without marks, an answer that changes the text before it. The
     /// error is a sentence.
     pub fn render(&self, messages: &[serde_json::Value]) -> Result<(String, Vec<Range<usize>>), String> {
-        let text = self.text(messages, false)?;
         if self.marks_answers {
-            return Ok(without_marks(&text));
+            return Ok(without_marks(&self.text(messages, false)?));
         }
+        let assistant = || messages.iter().enumerate().filter(|(_, message)| message["role"] == "assistant");
+        let parts = assistant().flat_map(|(index, _)| [(index, true), (index + 1, false)]);
+        let mut texts = self.texts(messages, parts.chain([(messages.len(), false)]).collect())?;
+        let text = texts.pop().unwrap_or_default();
         let mut answers = Vec::new();
-        for (index, message) in
-            messages.iter().enumerate().filter(|(_, message)| message["role"] == "assistant")
-        {
-            let before = self.text(&messages[..index], true)?;
-            let after = self.text(&messages[..=index], false)?;
-            if !after.starts_with(&before) || !text.starts_with(&after) {
-                let role = &message["role"];
+        for ((index, message), texts) in assistant().zip(texts.chunks_exact(2)) {
+            let (before, after) = (&texts[0], &texts[1]);
+            if !after.starts_with(before) || !text.starts_with(after) {
+                let (number, role) = (index + 1, &message["role"]);
                 return Err(format!(
-                    "message {index} ({role}) changes the text before it, so its answer cannot be found: \
+                    "message {number} ({role}) changes the text before it, so its answer cannot be found: \
                      mark answers in the template by {{% generation %}}"
                 ));
             }
@@ -132,33 +120,14 @@ impl ChatTemplate {
     }
 
     fn text(&self, messages: &[serde_json::Value], prompts: bool) -> Result<String, String> {
-        let special = Value::from_iter(self.special.iter().cloned());
-        let values = context! {
-            messages => Value::from_serialize(messages),
-            add_generation_prompt => prompts,
-            // As transformers pass them; templates ask whether they are none.
-            tools => (),
-            documents => (),
-            ..special
-        };
-        let template = self.environment.get_template(NAME).map_err(|error| error.to_string())?;
-        template.render(values).map_err(|error| {
-            let detail = error.detail().map_or_else(|| error.to_string(), str::to_owned);
-            format!("{}: {detail}", self.path.display())
-        })
+        self.texts(messages, vec![(messages.len(), prompts)]).map(|mut texts| texts.remove(0))
     }
-}
 
-/// The filter `tojson`, with Python's spaces.
-fn to_json(value: &Value, options: Kwargs) -> Result<String, minijinja::Error> {
-    let indent = options.get::<Option<usize>>("indent")?;
-    // Templates of Hugging Face may also pass these, which change nothing here.
-    for ignored in ["ensure_ascii", "separators", "sort_keys"] {
-        options.get::<Option<Value>>(ignored)?;
+    /// Returns the texts of `parts` of the messages, as many as `parts`.
+    fn texts(&self, messages: &[serde_json::Value], parts: Vec<Part>) -> Result<Vec<String>, String> {
+        let texts = self.renderer.texts(messages, parts);
+        texts.map_err(|reason| format!("{}: {reason}", self.path.display()))
     }
-    let value = serde_json::to_value(value)
-        .map_err(|error| minijinja::Error::new(ErrorKind::BadSerialization, error.to_string()))?;
-    Ok(python_json(&value, indent))
 }
 
 /// Replaces `{% generation %}` and `{% endgeneration %}` by marks in the text, and returns whether there are
@@ -205,11 +174,7 @@ fn without_marks(text: &str) -> (String, Vec<Range<usize>>) {
 
 fn read(path: &Path) -> Result<String, Error> {
     let unreadable = |source| Error::Unreadable { path: path.to_path_buf(), source };
-    if fs::metadata(path).map_err(unreadable)?.len() > MOST_BYTES {
-        let reason = format!("it has more than {MOST_BYTES} bytes");
-        return Err(Error::Template { path: path.to_path_buf(), reason });
-    }
-    fs::read_to_string(path).map_err(unreadable)
+    system::input::read_text(path, MOST_BYTES).map_err(unreadable)
 }
 
 /// The contents of a `tokenizer_config.json`; nothing where there is none.
@@ -233,10 +198,6 @@ fn special(config: &serde_json::Value) -> Vec<(String, String)> {
         .filter(|(name, _)| name.ends_with("_token"))
         .filter_map(|(name, value)| Some((name.clone(), text(value)?)))
         .collect()
-}
-
-fn wrong(path: &Path, error: &minijinja::Error) -> Error {
-    Error::Template { path: path.to_path_buf(), reason: error.to_string() }
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ pub(super) fn check(question: Question, number: usize) -> Result<Question, (usiz
         return Err((number, "its context has no token".to_owned()));
     }
     if let Some(empty) = endings.iter().position(|ending| ending.tokens.is_empty()) {
-        return Err((number, format!("ending {empty} has no token")));
+        return Err((number, format!("ending {} has no token", empty + 1)));
     }
     if *label >= endings.len() {
         return Err((number, format!("its label is {label}, and it has {} endings", endings.len())));

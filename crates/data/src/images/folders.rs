@@ -2,7 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use system::numbers::grouped;
+use system::pace::Pace;
 
 use super::decode::decode;
 use super::picture::{Picture, invalid};
@@ -14,6 +19,9 @@ const EXTENSIONS: [&str; 3] = ["jpg", "jpeg", "png"];
 const MOST_BYTES: u64 = 1 << 30;
 /// Folders within folders that are followed.
 const MOST_DEPTH: usize = 16;
+/// The silence before the first report of a listing, and the time between reports.
+const QUIET: Duration = Duration::from_secs(1);
+const INTERVAL: Duration = Duration::from_secs(10);
 
 /// A file and the number of its class.
 #[derive(Debug)]
@@ -49,6 +57,7 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, Error> {
 /// A folder that cannot be read or has no image; a subfolder that is none of the classes.
 pub(super) fn files(folders: &[PathBuf], names: &mut Vec<String>) -> Result<Vec<ImageFile>, Error> {
     let mut by_class: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    let mut listing = Listing { found: 0, pace: Pace::new(QUIET, INTERVAL) };
     for folder in folders {
         for name in subfolders(folder)? {
             if !names.is_empty() && !names.contains(&name) {
@@ -56,7 +65,7 @@ pub(super) fn files(folders: &[PathBuf], names: &mut Vec<String>) -> Result<Vec<
                 return Err(Error::BadImages { path: folder.clone(), reason });
             }
             let inner = folder.join(&name);
-            walk(&inner, by_class.entry(name).or_default(), MOST_DEPTH)?;
+            listing.walk(&inner, by_class.entry(name).or_default(), MOST_DEPTH)?;
         }
     }
     by_class.retain(|_, files| !files.is_empty());
@@ -78,18 +87,30 @@ pub(super) fn files(folders: &[PathBuf], names: &mut Vec<String>) -> Result<Vec<
     }
 }
 
-/// Adds the images in a folder and the folders in it.
-fn walk(folder: &Path, files: &mut Vec<PathBuf>, depth: usize) -> Result<(), Error> {
-    for path in entries(folder)? {
-        if path.is_dir() {
-            if depth > 0 {
-                walk(&path, files, depth - 1)?;
-            }
-        } else if is_image(&path) {
-            files.push(path);
+/// The listing of folders, which on a slow disk takes long and then reports its progress.
+struct Listing {
+    found: u64,
+    pace: Pace,
+}
+
+impl Listing {
+    /// Adds the images in a folder and the folders in it.
+    fn walk(&mut self, folder: &Path, files: &mut Vec<PathBuf>, depth: usize) -> Result<(), Error> {
+        if self.pace.is_due() {
+            tracing::info!("listing images: {} before {}", grouped(self.found), folder.display());
         }
+        for path in entries(folder)? {
+            if path.is_dir() {
+                if depth > 0 {
+                    self.walk(&path, files, depth - 1)?;
+                }
+            } else if is_image(&path) {
+                files.push(path);
+                self.found += 1;
+            }
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 fn is_image(path: &Path) -> bool {
@@ -105,11 +126,23 @@ impl ImageFile {
     /// Reads and decodes an image.
     ///
     /// # Errors
-    /// A file that cannot be read, or whose contents are no image.
+    /// A file that cannot be read; one that is not regular, or whose contents are no image.
     pub(super) fn read(&self, channels: usize) -> Result<(Picture, u32), Error> {
-        let bytes = system::input::read(&self.path, MOST_BYTES)
-            .map_err(|source| Error::Unreadable { path: self.path.to_path_buf(), source })?;
-        let picture = decode(&bytes, channels);
-        Ok((picture.map_err(|reason| invalid(&self.path.display().to_string(), reason))?, self.class))
+        let invalid = |reason: String| invalid(&self.path.display().to_string(), reason);
+        let bytes =
+            system::input::read(&self.path, MOST_BYTES).map_err(|source| match self.leads_to_a_file() {
+                // A FIFO, a socket, a device, or too long a file.
+                _ if [ErrorKind::InvalidInput, ErrorKind::FileTooLarge].contains(&source.kind()) => {
+                    invalid(source.to_string())
+                }
+                true => Error::Unreadable { path: self.path.to_path_buf(), source },
+                false => invalid("it is a link to nothing".to_owned()),
+            })?;
+        Ok((decode(&bytes, channels).map_err(invalid)?, self.class))
+    }
+
+    /// Returns whether the path is no link to nothing.
+    fn leads_to_a_file(&self) -> bool {
+        self.path.exists() || fs::symlink_metadata(&self.path).is_err()
     }
 }

@@ -12,14 +12,21 @@ use std::process::Command;
 
 use data::{ChatTemplate, Tokenizer, read_conversations};
 use serde_json::{Value, json};
+use system::skipped::{self, Need};
 
 /// Makes tokenizers, templates and the expected tokens in `directory`; `None`, with a message, without
 /// Python.
 fn expected(directory: &Path, conversations: &Path) -> Option<Value> {
     let python = std::env::var("PLIMSOLL_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let has = Command::new(&python).args(["-c", "import jinja2, tokenizers, transformers"]).output();
-    if !has.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: {python} has no transformers (pip install transformers jinja2)");
+    let lacks = |module: &&str| {
+        let tried = Command::new(&python).args(["-c", &format!("import {module}")]).output();
+        !tried.is_ok_and(|output| output.status.success())
+    };
+    let missing: Vec<_> = ["jinja2", "tokenizers", "transformers"].into_iter().filter(lacks).collect();
+    if !missing.is_empty() {
+        missing
+            .iter()
+            .for_each(|module| skipped::report(Need::Python(module), &format!("{python} lacks it")));
         return None;
     }
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transformers/make.py");

@@ -7,7 +7,7 @@ use config::{DataKind, MixtureSource, RunConfig};
 use data::{ChoiceSource, Question, Questions, Sequences, Source};
 use device::{DType, Kind};
 use nn::Examples;
-use worker::build::{self, Dataset};
+use worker::build::{self, DataScope, Dataset};
 use worker::{Setup, Weights};
 
 use super::options::EvaluateOptions;
@@ -100,7 +100,7 @@ fn prepare_images(startup: &Startup, options: &EvaluateOptions, trained: Trained
     }
     let config = trained.config.with(&sets)?;
     let rows = config.train.micro_batch_size as u64;
-    let mut config = match build::dataset(&config)?.source.held_out_sequences() {
+    let mut config = match build::dataset(&config, DataScope::All)?.source.held_out_sequences() {
         Some(images) => {
             config.with(&[format!("train.validation_micro_batches={}", images.div_ceil(rows))])?
         }
@@ -117,7 +117,8 @@ fn questions(path: &Path, trained: &Trained, vocabulary: usize, context: usize) 
         true => data::Tokenizer::None,
         false => trained.tokenizer()?,
     };
-    let read = Questions::read(path, &tokenizer)?;
+    let read = Questions::read(path, &tokenizer);
+    let read = read.map_err(|error| RunError::Refused(format!("--choices: {error}")))?;
     if read.longest() > context + 1 {
         return Err(RunError::Refused(format!(
             "{}: a context with its ending has {} tokens, more than the model's {context} and one",
@@ -167,7 +168,7 @@ fn cut(trained: &Trained, options: &EvaluateOptions) -> Result<RunConfig> {
     };
     sets.extend(sized(1));
     let single = config.with(&sets)?;
-    let dataset = build::dataset(&single)?;
+    let dataset = build::dataset(&single, DataScope::All)?;
     let of_each = dataset.tokens.as_ref().map_or(Vec::new(), |tokens| tokens.validation_sequences());
     let sequences = dataset.source.held_out_sequences().unwrap_or_else(|| of_each.iter().sum());
     let size = (1..=MOST_SEQUENCES).rev().find(|size| sequences.is_multiple_of(*size)).unwrap_or(1);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use checkpoint::Target;
@@ -51,6 +52,19 @@ fn reading_then_writing_gives_the_same_bytes() {
         export(&half, &again, DType::Bf16);
         let [half, again] = [half, again].map(|at| fs::read(at.join("model.safetensors")).unwrap());
         assert!(half == again && half.len() < after.len() * 11 / 20, "{name}");
+    }
+}
+
+#[test]
+fn written_files_have_the_permissions_of_a_new_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let [plain, folder_of_model] = ["plain", "model"].map(|name| directory.path().join(name));
+    fs::write(&plain, "").unwrap();
+    export(&folder(MODELS[0]), &folder_of_model, DType::F32);
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
+    for entry in fs::read_dir(&folder_of_model).unwrap() {
+        let path = entry.unwrap().path();
+        assert_eq!(mode(&path), mode(&plain), "{}", path.display());
     }
 }
 

@@ -100,7 +100,7 @@ pub(crate) fn devices() -> Vec<Device> {
     let mut devices = vec![Device::cpu(0, &options).unwrap()];
     match device::cuda::availability() {
         Ok(_) => devices.push(Device::cuda(0, 0, tensor::ops::FAMILIES, &options).unwrap()),
-        Err(why) => eprintln!("skipped on a GPU: {why}"),
+        Err(why) => system::skipped::report(system::skipped::Need::Gpu, &why.to_string()),
     }
     devices
 }

@@ -68,7 +68,7 @@ pub struct Comparison {
 pub fn compare(directories: [&Path; 2], options: CompareOptions) -> Result<Comparison> {
     let [first, second] = directories.map(ComparedRun::read);
     let runs = [first?, second?];
-    let files = [0, 1].map(|run| hashes::read(&runs[run].path.join(hashes::FILE)));
+    let files = runs.each_ref().map(|run| hashes::read(&run.path.join(hashes::FILE), run.summary.is_some()));
     let [first, second] = files;
     let hashes = Some(hashes::compare(&first?, &second?)).filter(|found| found.steps > 0);
     let (metrics, steps) = metrics(&runs);

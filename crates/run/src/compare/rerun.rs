@@ -79,7 +79,7 @@ pub(super) fn run(
     for ((index, run), hook) in runs.iter().enumerate().zip(hooks) {
         let directory = options.directory.join(["a", "b"][index]);
         after[index] = again(run, &directory, (equal, last), hook)?;
-        hashed.push(hashes::read(&directory.join(hashes::FILE))?);
+        hashed.push(hashes::read(&directory.join(hashes::FILE), true)?);
     }
     Ok(Rerun { after, last, hashes: hashes::compare(&hashed[0], &hashed[1]) })
 }

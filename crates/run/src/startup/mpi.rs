@@ -208,7 +208,7 @@ mod tests {
         command.env("OMPI_MCA_rmaps_base_oversubscribe", "1").env("OMPI_MCA_plm", "isolated");
         // The test needs a launcher.
         let Ok(output) = command.output() else {
-            terminal::say("skipped: there is no mpirun");
+            system::skipped::report(system::skipped::Need::Mpi, "there is no mpirun");
             return;
         };
         let printed = String::from_utf8_lossy(&output.stdout);

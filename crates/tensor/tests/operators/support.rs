@@ -37,17 +37,17 @@ pub(crate) fn half_precision() -> impl Iterator<Item = Case> {
     devices().into_iter().filter(|case| case.dtype != DType::F32)
 }
 
-/// The first GPU, with free memory filled with NaN; `None` if there is none, which is reported once.
+/// The first GPU, with free memory filled with NaN; `None`, with a report, if there is none.
 pub(crate) fn gpu() -> Option<Device> {
-    static AVAILABLE: OnceLock<bool> = OnceLock::new();
-    let available = AVAILABLE.get_or_init(|| {
-        let found = device::cuda::availability();
-        if let Err(why) = &found {
-            eprintln!("skipped on a GPU: {why}");
-        }
-        found.is_ok()
-    });
-    available.then(|| poisoned(Device::cuda(0, 0, tensor::ops::FAMILIES, &DeviceOptions::default()).unwrap()))
+    static AVAILABLE: OnceLock<Result<(), String>> = OnceLock::new();
+    let found =
+        AVAILABLE.get_or_init(|| device::cuda::availability().map(drop).map_err(|why| why.to_string()));
+    if let Err(why) = found {
+        system::skipped::report(system::skipped::Need::Gpu, why);
+    }
+    found
+        .is_ok()
+        .then(|| poisoned(Device::cuda(0, 0, tensor::ops::FAMILIES, &DeviceOptions::default()).unwrap()))
 }
 
 /// A CPU device whose free memory is filled with NaN, so that outputs not fully written are noticed.

@@ -9,6 +9,7 @@ use nn::Stage;
 use parallel::data::gather_weights;
 
 use super::Worker;
+use crate::build::DataScope;
 use crate::error::WorkerError;
 use crate::hash::agreed_hash;
 use crate::placement::Placement;
@@ -38,7 +39,8 @@ fn setup(ranks: usize, sharded: bool) -> Setup {
         [format!("parallel.data={ranks}"), format!("parallel.zero_stage={}", u8::from(sharded))].to_vec();
     let config = RunConfig::parse(TEXT, "test.toml", Path::new("/"), &overrides).unwrap();
     let one = |config: &RunConfig| vec![Stage::whole(config.layers())];
-    Setup::new(config, Placement::Cpu, |config, _, _| Ok::<_, WorkerError>(one(config))).unwrap()
+    Setup::new(config, Placement::Cpu, DataScope::All, |config, _, _| Ok::<_, WorkerError>(one(config)))
+        .unwrap()
 }
 
 /// Updates by made-up gradients, and returns the resulting weights' hash.

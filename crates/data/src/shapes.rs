@@ -1,0 +1,51 @@
+//! The shapes of micro-batches whose data is not read, for plans.
+
+use crate::batch::checked_shape;
+use crate::{ArrayShape, BatchShape, Error, MicroBatch, Source};
+
+/// Micro-batches of tokens by their shapes alone: a plan needs nothing else of its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenShapes {
+    micro_batch: usize,
+    context: usize,
+    validation_micro_batches: u64,
+    masks: bool,
+}
+
+impl TokenShapes {
+    /// Micro-batches of `micro_batch` sequences of `context` tokens; `masks`: with the starts of documents.
+    ///
+    /// # Errors
+    /// Sizes that are zero or too large.
+    pub fn new(
+        [micro_batch, context]: [usize; 2],
+        validation_micro_batches: u64,
+        masks: bool,
+    ) -> Result<Self, Error> {
+        checked_shape(micro_batch, context)?;
+        Ok(Self { micro_batch, context, validation_micro_batches, masks })
+    }
+}
+
+impl Source for TokenShapes {
+    fn train(&self, _: u64, _: &mut MicroBatch) -> Result<(), Error> {
+        Err(Error::OnlyShapes)
+    }
+
+    fn validation(&self, _: u64, _: &mut MicroBatch) -> Result<(), Error> {
+        Err(Error::OnlyShapes)
+    }
+
+    fn shape(&self) -> BatchShape {
+        let tokens = ArrayShape::of_u32([self.micro_batch, self.context]);
+        BatchShape { inputs: tokens.clone(), targets: tokens }
+    }
+
+    fn packs_documents(&self) -> bool {
+        self.masks
+    }
+
+    fn validation_micro_batches(&self) -> u64 {
+        self.validation_micro_batches
+    }
+}

@@ -1,0 +1,112 @@
+//! An HTTP server on one thread: it waits for no single client, and bounds their number and their time.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// Longest time from a client's connection to the end of its answer.
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+/// Largest request in bytes.
+pub(super) const MOST_REQUEST: usize = 8192;
+/// Most clients at a time: a further one takes the turn of the one that has been connected longest.
+const MOST_CLIENTS: usize = 64;
+/// Pause after a connection that the system refuses, for example because too many files are open.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A connection.
+struct Client {
+    stream: TcpStream,
+    until: Instant,
+    request: Vec<u8>,
+    /// The answer's bytes that are not sent yet, once the request is complete.
+    answer: Option<Vec<u8>>,
+}
+
+/// Answers clients of `listener`, which does not block, until `ended` is set and someone connects. `answer`
+/// returns the answer to a request.
+pub(super) fn serve(listener: &TcpListener, ended: &AtomicBool, answer: &dyn Fn(&[u8]) -> Vec<u8>) {
+    let mut clients = VecDeque::new();
+    loop {
+        wait(listener, &clients);
+        if ended.load(Ordering::Relaxed) {
+            return;
+        }
+        accept(listener, &mut clients);
+        let now = Instant::now();
+        // A client that goes away or is too slow gets nothing more.
+        clients.retain_mut(|client| client.until > now && client.advance(answer).unwrap_or(false));
+    }
+}
+
+/// Waits until a client connects, can be read from or written to, or has had its time.
+fn wait(listener: &TcpListener, clients: &VecDeque<Client>) {
+    let mut all = vec![PollFd::new(listener, PollFlags::IN)];
+    all.extend(clients.iter().map(|client| {
+        let awaited = if client.answer.is_some() { PollFlags::OUT } else { PollFlags::IN };
+        PollFd::new(&client.stream, awaited)
+    }));
+    let until = clients.iter().map(|client| client.until).min();
+    let patience = until.map(|until| until.saturating_duration_since(Instant::now()));
+    let patience = patience.and_then(|patience| Timespec::try_from(patience).ok());
+    if poll(&mut all, patience.as_ref()).is_err() {
+        // An interruption by a signal, or too little memory for the moment.
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Accepts the clients that have connected.
+fn accept(listener: &TcpListener, clients: &mut VecDeque<Client>) {
+    for _ in 0..MOST_CLIENTS {
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+            Err(_) => return std::thread::sleep(PAUSE),
+        };
+        if stream.set_nonblocking(true).is_err() {
+            continue;
+        }
+        if clients.len() == MOST_CLIENTS {
+            clients.pop_front();
+        }
+        let until = Instant::now() + PATIENCE;
+        clients.push_back(Client { stream, until, request: Vec::new(), answer: None });
+    }
+}
+
+impl Client {
+    /// Reads and writes as much as is possible now. Returns whether more is to come. Errors: the connection
+    /// is lost.
+    fn advance(&mut self, answer: &dyn Fn(&[u8]) -> Vec<u8>) -> io::Result<bool> {
+        while self.answer.is_none() {
+            let mut piece = [0; 1024];
+            let Some(bytes) = now(self.stream.read(&mut piece))? else { return Ok(true) };
+            self.request.extend(&piece[..bytes]);
+            let is_complete = self.request.windows(4).any(|end| end == b"\r\n\r\n");
+            if bytes == 0 || is_complete || self.request.len() >= MOST_REQUEST {
+                self.answer = Some(answer(&self.request));
+            }
+        }
+        let Some(rest) = &mut self.answer else { return Ok(false) };
+        while !rest.is_empty() {
+            let Some(bytes) = now(self.stream.write(rest))? else { return Ok(true) };
+            if bytes == 0 {
+                return Ok(false);
+            }
+            rest.drain(..bytes);
+        }
+        Ok(false)
+    }
+}
+
+/// Returns the bytes of a transfer; `None` if it is not possible now. Errors: those of the transfer.
+fn now(transferred: io::Result<usize>) -> io::Result<Option<usize>> {
+    match transferred {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
