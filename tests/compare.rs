@@ -7,7 +7,7 @@ mod common;
 use std::path::Path;
 use std::process::Command;
 
-use common::runs::{GPT, LLAMA, MLP, config};
+use common::runs::{CHAT, GPT, LLAMA, MLP, config};
 use common::{program, root};
 use run::{CompareOptions, Comparison, RerunOptions, RunOptions, TrainReport, compare};
 use telemetry::hashes::{self, Section};
@@ -119,6 +119,32 @@ fn runs_on_different_grids_compare_as_equal() {
     let found = compared(&directory.path().join("gpt-0"), &directory.path().join("gpt-5"));
     assert!(!found.is_same() && found.settings[0].name == "model.dropout" && found.settings[0].decides_bits);
     assert!(found.to_string().contains("model.dropout: 0.0 and 0.1 (decides bits)"), "{found}");
+}
+
+/// Each run has its own copy of a tokenizer's file and of a chat template, whose paths mean nothing.
+#[test]
+fn copies_of_files_are_compared_by_content() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let json = data::Tokenizer::Bytes.json().unwrap();
+    std::fs::write(path("tokenizer.json"), &json).unwrap();
+    std::fs::write(path("other.json"), [&json[..], b"\n"].concat()).unwrap();
+    let template = std::fs::read_to_string(root().join("launch/recipes/chat/template.jinja")).unwrap();
+    std::fs::write(path("other.jinja"), template.replace("</>", "</>\n")).unwrap();
+    let run = |name: &str, tokenizer: &str, template: Option<&str>| {
+        let tokenizer = format!("data.tokenizer={}", path(tokenizer).display());
+        let template = template.map(|file| format!("data.chat_template={}", path(file).display()));
+        let sets = [Some(tokenizer), template, Some("train.steps=1".to_owned())];
+        let sets: Vec<&str> = sets.iter().flatten().map(String::as_str).collect();
+        train(&path(name), CHAT, &sets, None);
+    };
+    run("a", "tokenizer.json", None);
+    run("b", "tokenizer.json", None);
+    run("c", "other.json", Some("other.jinja"));
+    assert_eq!(compared(&path("a"), &path("b")).settings, []);
+    let found = compared(&path("a"), &path("c")).settings;
+    let found: Vec<_> = found.iter().map(|found| (&*found.name, found.decides_bits)).collect();
+    assert_eq!(found, [("data.chat_template", false), ("data.tokenizer", true)]);
 }
 
 #[test]

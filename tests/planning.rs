@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
+#[path = "planning/search.rs"]
+mod search;
 #[path = "planning/shared_gpu.rs"]
 mod shared_gpu;
 
@@ -170,12 +172,7 @@ fn the_largest_value_that_fits_is_found_and_the_next_does_not_fit() {
     ] as [(&str, fn(usize) -> Vec<String>, usize); 4]
     {
         let capacity = ["--capacity", "60MiB", "--device", "cuda"];
-        // A device with little overhead, so that little memory is enough.
-        let device = directory.path().join("small.toml");
-        let shipped = include_str!("../launch/devices/h200.toml");
-        let without = shipped[..shipped.find("# Bytes of the device").unwrap()].to_owned();
-        std::fs::write(&device, without).unwrap();
-        let capacity = ["--capacity", capacity[1], "--device", "small.toml"];
+        let capacity = ["--capacity", capacity[1], "--device", search::small_device(directory.path())];
         let output = planned(directory.path(), &[], &[&["--largest", name], &capacity[..]].concat());
         let (printed, tries) = (text(&output.stdout), text(&output.stderr));
         assert!(output.status.success(), "{tries}");
@@ -189,6 +186,8 @@ fn the_largest_value_that_fits_is_found_and_the_next_does_not_fit() {
         };
         assert!(fits(value) && !fits(value + unit), "{printed}");
         assert!(printed.contains(&format!("the next one, {}, ", value + unit)), "{printed}");
+        // Larger micro-batches are as many, which makes another step.
+        assert_eq!(printed.contains(" sequences a step instead of 8, "), name == "micro_batch_size");
     }
     let output = planned(directory.path(), &[], &["--largest", "heads"]);
     assert!(output.status.code() == Some(2) && text(&output.stderr).contains("--largest heads"));

@@ -67,6 +67,12 @@ fn the_table_adds_up_to_the_trace_on_every_grid() {
             let by_module = sum(modules, in_table);
             assert!((table - by_module).abs() <= 1e-6 * table.abs().max(1.0), "{in_table}: {by_module}");
         }
+        // The best rate is one: no row is beyond it.
+        let best = profile["flops_per_second"].as_f64().unwrap() / 1e3;
+        for row in operators.as_array().unwrap().iter().chain(modules.as_array().unwrap()) {
+            let [flops, time] = ["flops", "device_milliseconds"].map(|key| row[key].as_f64().unwrap());
+            assert!(flops <= best * time * (1.0 + 1e-9), "{row} beyond {best}");
+        }
         // The phases of a step tile it, so operators do too.
         let phases: f64 =
             events.iter().filter(|event| event["cat"] == "phase").map(|e| e["dur"].as_f64().unwrap()).sum();
@@ -108,7 +114,7 @@ fn flops_are_those_of_the_matmuls_and_tables_have_orders() {
         let header =
             lines.iter().position(|line| line.contains("device ms")).unwrap_or_else(|| panic!("{text}"));
         assert!(lines[header + 2].starts_with(first), "{text}");
-        assert!(text.contains("total") && text.contains("of rate"), "{text}");
+        assert!(text.contains("total") && text.contains("of best"), "{text}");
         assert_eq!(lines.iter().any(|line| line.contains(" more ")), order.contains(&"2"), "{text}");
     }
     // Bad arguments end with status 2.

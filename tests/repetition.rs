@@ -109,6 +109,16 @@ fn the_first_step_is_repeated_from_the_start() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let report = train(&path("halves"), 1, &[HALVES], RunOptions::default()).unwrap();
+    let all = sessions(&path("halves"));
+    let sizes: Vec<_> = all.iter().map(|session| &session["micro_batch_size"]).collect();
+    assert_eq!(sizes, [2, 1]);
+    let changed = &all[1]["changed"]["train.micro_batch_size"];
+    assert_eq!(
+        (&all[1]["after_step"], &changed["from"], &changed["to"]),
+        (&0.into(), &"2".into(), &"1".into())
+    );
+    let page = run::report_run(&path("halves"), &[]).unwrap().to_html();
+    assert!(page.contains("train.micro_batch_size is 1 and was 2: bits may differ after step 0"));
     // The bits are those of a run with the smaller micro-batches.
     let small = train(&path("small"), 1, &HALVED, RunOptions::default()).unwrap();
     assert_eq!(report.summary.losses, small.summary.losses);

@@ -20,13 +20,15 @@ use crate::outputs::{Force, Kind, Output};
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  plimsoll eval runs/first\n  \
     plimsoll eval llama/ --data 'books/*.txt' --context 2048 --json -o books.json\n  \
+    plimsoll eval llama/ --data 'chats/*.jsonl'\n  \
     plimsoll eval runs/first --choices hellaswag_val.bin\n  \
     plimsoll eval llama/ --choices questions.jsonl --set parallel.data=4\n\n\
     A line of questions.jsonl: {\"context\": \"The sky is\", \"endings\": [\"blue\", \"flat\"], \"label\": 0}")]
 pub(crate) struct EvalArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Text files or token shards (.bin), or globs of them [default: what the run held out].
+    /// Text files, conversations (JSON lines with messages, of which the answers are scored) or token shards
+    /// (.bin), or globs of them [default: what the run held out].
     #[arg(long, value_name = "FILE", num_args = 1..)]
     data: Vec<String>,
     /// File of questions with several endings: JSON lines with the keys context (or ctx), endings and label,

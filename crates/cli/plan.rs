@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use crate::error::CliError;
 use bench::describe_device;
 use clap::builder::RangedU64ValueParser;
-use config::{PartitionPolicy, RunConfig};
+use config::{Parallel, PartitionPolicy, RunConfig};
 use plan::{
-    PlanOptions, PlanTarget, Proposal, Try, plan_page, plan_precision, plan_run, propose, search_largest,
-    timed_partitions,
+    FitOptions, PlanOptions, PlanTarget, Proposal, Try, plan_page, plan_precision, plan_run, propose,
+    search_largest, timed_partitions,
 };
-use telemetry::units::parse_bytes;
+use telemetry::units::{counted, parse_bytes};
 
 use crate::layer_profile;
 use crate::output::{note, print};
@@ -51,10 +51,11 @@ pub(crate) struct PlanArgs {
     /// Find the largest value of KEY that fits: micro_batch_size, layers, width or context.
     #[arg(long, value_name = "KEY", conflicts_with_all = ["json", "fit", "describe"])]
     largest: Option<String>,
-    /// Propose grids, schedules, sharding of the optimizer and micro-batch sizes that fit devices of so many
-    /// bytes, as in 80GiB; the fastest first, by predicted time. The global batch stays the same.
-    #[arg(long, value_name = "BYTES", conflicts_with_all = ["capacity", "describe"])]
-    fit: Option<String>,
+    /// Propose grids, schedules, sharding of the optimizer, recomputation and micro-batch sizes that fit the
+    /// device, or one of so many bytes, as in 80GiB; the fastest first, by predicted time. The global batch
+    /// stays the same; parallel.lanes grows to the number of data-parallel ranks.
+    #[arg(long, value_name = "BYTES", num_args = 0..=1, conflicts_with_all = ["capacity", "describe"])]
+    fit: Option<Option<String>>,
     /// Number of ranks for --fit [default: that of the configuration].
     #[arg(
         long,
@@ -92,14 +93,14 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), CliError> {
     if let Some(file) = &args.describe {
         return describe(&target, file.as_deref(), args.force);
     }
-    let config = match &args.config {
-        Some(path) => RunConfig::load(path, &args.set)?,
-        None => RunConfig::quickstart(&args.set)?,
+    let (config, is_raised) = match &args.fit {
+        Some(_) => with_enough_lanes(args)?,
+        None => (configured(args, &args.set)?, false),
     };
     if let Some(path) = &args.profile {
         return profile(&config, path, &target, args.force);
     }
-    let capacities = [("--capacity", &args.capacity), ("--fit", &args.fit)];
+    let capacities = [("--capacity", &args.capacity), ("--fit", args.fit.as_ref().unwrap_or(&None))];
     let capacity =
         capacities.into_iter().find_map(|(name, text)| Some(bytes(name, text.as_ref()?))).transpose()?;
     let options = PlanOptions { target, capacity };
@@ -116,7 +117,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), CliError> {
         return largest(name, config, &options);
     }
     if args.fit.is_some() {
-        return fit(args, config, &options);
+        return fit(args, config, &options, is_raised);
     }
     let report = plan_run(config, &options)?;
     let refusal = report.refusal();
@@ -136,9 +137,48 @@ fn verdict(fits: bool) -> Result<(), CliError> {
     if fits { Ok(()) } else { Err(CliError::Shown { status: 1 }) }
 }
 
+fn configured(args: &PlanArgs, sets: &[String]) -> Result<RunConfig, CliError> {
+    Ok(match &args.config {
+        Some(path) => RunConfig::load(path, sets)?,
+        None => RunConfig::quickstart(sets)?,
+    })
+}
+
+/// Returns the configuration for a search of grids, which chooses the lanes itself: with the fewest that its
+/// data-parallel ranks can share if it has too few, and whether it had. Errors: those of the
+/// configuration as it is.
+fn with_enough_lanes(args: &PlanArgs) -> Result<(RunConfig, bool), CliError> {
+    let refused = match configured(args, &args.set) {
+        Ok(config) => return Ok((config, false)),
+        Err(error) => error,
+    };
+    let lanes = (1..=MOST_LANES.ilog2()).map(|power| 1_usize << power);
+    let mut raised = lanes.filter_map(|lanes| {
+        let sets = [&args.set[..], &[format!("{}={lanes}", Parallel::lanes)]].concat();
+        Some((configured(args, &sets).ok()?, true))
+    });
+    raised.next().ok_or(refused)
+}
+
+/// The least bytes that a device has; a smaller number lacks its unit.
+const LEAST_BYTES: u64 = 1 << 20;
+/// The most lanes that a configuration has.
+const MOST_LANES: usize = 1 << 20;
+
 fn bytes(argument: &str, text: &str) -> Result<u64, CliError> {
-    let refused = || CliError::Refused(format!("{argument} {text}: not a size: write 80GiB or 141GB"));
-    parse_bytes(text).filter(|bytes| *bytes > 0).ok_or_else(refused)
+    let refused = |why: String| CliError::Refused(format!("{argument} {text}: {why}"));
+    match parse_bytes(text) {
+        Some(bytes) if bytes >= LEAST_BYTES => Ok(bytes),
+        Some(bytes) => {
+            let number: String = text.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
+            let count = counted(bytes, "byte");
+            Err(refused(format!("that is {count}: write {number}GiB or {number}GB, with the unit")))
+        }
+        None if text.ends_with(".toml") => Err(refused(format!(
+            "not a size: the configuration comes first, as in `plimsoll plan {text} {argument}`"
+        ))),
+        None => Err(refused("not a size: write 80GiB or 141GB".to_owned())),
+    }
 }
 
 fn page(args: &PlanArgs, config: RunConfig, options: &PlanOptions, path: &Path) -> Result<(), CliError> {
@@ -156,10 +196,12 @@ fn largest(name: &str, config: RunConfig, options: &PlanOptions) -> Result<(), C
     print(&search_largest(config, options, name, &mut on_result)?.to_string())
 }
 
-fn fit(args: &PlanArgs, config: RunConfig, options: &PlanOptions) -> Result<(), CliError> {
+fn fit(args: &PlanArgs, config: RunConfig, options: &PlanOptions, is_raised: bool) -> Result<(), CliError> {
     let ranks = args.ranks.unwrap_or(config.world_size());
     let mut on_result = |found: &Proposal| note(&format!("fits: {found}"));
-    let proposals = propose(config, options, ranks, &mut on_result)?;
+    // Lanes that were raised are not those of the user's configuration.
+    let searched = FitOptions { ranks, names_grid: is_raised, most_allocations: u64::MAX };
+    let proposals = propose(config, options, searched, &mut on_result)?;
     print(&if args.json { proposals.to_json().to_string() } else { proposals.to_string() })?;
     verdict(!proposals.list.is_empty())
 }

@@ -119,7 +119,8 @@ fn text(args: &ProfileArgs, profile: &OperatorProfile, trace: Option<&Path>) -> 
     let written = trace.map_or_else(String::new, |path| format!("\ntrace: {}", path.display()));
     format!(
         "{device}: mean of {} steps{added}\nthe step takes {step_milliseconds:.3} ms, and {measured:.3} ms \
-         with every operator measured; a large matmul reaches {} GFLOP/s, the step {} of that\n\n{}{written}",
+         with every operator measured; the best rate, of a large matmul or a row below, is {} GFLOP/s, and \
+         the step reaches {} of that\n\n{}{written}",
         grouped(*steps),
         grouped((flops_per_second / 1e9).round() as u64),
         percent(reached),

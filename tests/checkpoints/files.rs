@@ -44,6 +44,7 @@ fn the_state_is_a_safetensors_file() {
     assert_eq!(checkpoint.step(), 6);
     assert_eq!(checkpoint.losses().unwrap(), report.summary.losses);
     assert_eq!(checkpoint.validations().last, report.validation_loss);
+    assert_eq!((checkpoint.validations().step, report.validation_step), (Some(6), Some(6)));
     assert_eq!(checkpoint.configuration()["model.width"], "32");
     assert!(!checkpoint.configuration().contains_key("parallel.data"));
     let bytes = std::fs::read(checkpoint.path().join("state.safetensors")).unwrap();

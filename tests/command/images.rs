@@ -97,6 +97,16 @@ fn images_are_trained_on_and_evaluated_and_invalid_ones_refused_or_skipped() {
     let shown = succeeded(&ran(base, &[&eval[..], &["--skip-invalid"]].concat()));
     assert!(shown.starts_with("6 images"), "{shown}");
 
+    // A folder has no images of its own.
+    succeeded(&ran(base, &["export", "run", "-o", "folder"]));
+    let refused = ran(base, &["eval", "folder", "--device", "cpu"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stdout));
+    assert!(text(&refused.stderr).contains("folder: it has no data of its own: --data FILE"));
+    let eval = [&["eval", "folder"][..], &eval[2..]].concat();
+    let strict = ran(base, &eval);
+    assert!(text(&strict.stderr).contains("others/data_batch_1.bin, record 1"), "{}", text(&strict.stderr));
+    assert_eq!(succeeded(&ran(base, &[&eval[..], &["--skip-invalid"]].concat())), shown);
+
     // The flag is for images.
     let tokens = ran(base, &["train", "--device", "cpu", "--skip-invalid"]);
     assert_eq!(tokens.status.code(), Some(2));

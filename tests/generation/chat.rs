@@ -1,15 +1,16 @@
 //! Conversations and adapters of `launch/recipes/chat`, whose samples show what was learnt.
 
 use std::path::Path;
+use std::process::Command;
 
 use data::Tokenizer;
-use inference::{End, EvaluateOptions, ExportOptions, Messages, SampleOptions};
+use inference::{End, EvaluateOptions, Evaluation, ExportOptions, Messages, SampleOptions};
 use run::Startup;
 use worker::DeviceChoice;
 
 use super::{GRIDS, sample, sets};
-use crate::common::root;
 use crate::common::runs::train_in;
+use crate::common::{program, root};
 
 /// Trains a recipe, and returns its first and last loss.
 fn train(run_dir: &Path, recipe: &str, overrides: &[&str]) -> [f32; 2] {
@@ -37,6 +38,32 @@ fn answers(model: &Path, messages: &[&str], grid: &[&str]) -> Vec<String> {
     sampled.texts.into_iter().map(|text| text.text).collect()
 }
 
+/// A folder takes conversations as a run on them does, also by a relative path and by `--set`; all lines of
+/// the file as text are another thing.
+fn scores_of_a_folder_are_those_of_its_run(directory: &Path, file: &str, of_run: &Evaluation) {
+    let copy = directory.join("conversations.jsonl");
+    std::fs::copy(file, &copy).unwrap();
+    let evaluated = |sets: &[&str]| {
+        let mut command = Command::new(program());
+        command.args(["eval", "model", "--data", "conversations.jsonl", "--device", "cpu", "--json"]);
+        command.args(sets).current_dir(directory);
+        let output = command.output().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        let found: serde_json::Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{errors}"));
+        (found["tokens"].as_u64().unwrap(), found["loss"].as_f64().unwrap(), errors)
+    };
+    let packed = ["--set", "data.pack_documents=true", "--set", "data.document_mask=true"];
+    for sets in [&[][..], &["--set", "data.kind=chat"], &packed] {
+        let (tokens, loss, _) = evaluated(sets);
+        assert_eq!(tokens, of_run.tokens, "{sets:?}");
+        assert!((loss - of_run.loss).abs() < 1e-5, "{sets:?}: {loss} {of_run}");
+    }
+    let (tokens, _, errors) = evaluated(&["--set", "data.kind=text"]);
+    assert_eq!(tokens, std::fs::metadata(&copy).unwrap().len() - 1);
+    assert!(errors.contains("conversations.jsonl: its lines are JSON"), "{errors}");
+}
+
 #[test]
 fn conversations_and_adapters_are_learnt() {
     let directory = tempfile::tempdir().unwrap();
@@ -57,13 +84,14 @@ fn conversations_and_adapters_are_learnt() {
     assert!(held_out.loss < 0.5 && held_out.tokens > 100, "{held_out}");
     assert_eq!(loss(Vec::new(), &["parallel.data=2"]), held_out);
     let file = root().join("launch/recipes/chat/conversations.jsonl").display().to_string();
-    let all = loss(vec![file], &[]);
+    let all = loss(vec![file.clone()], &[]);
     assert!(all.tokens > 10 * held_out.tokens && all.loss < 0.5, "{all}");
     let messages = ["shout keel", "shout wind sail"];
     assert_eq!(answers(&at("chat"), &messages, &[]), ["KEEL", "WIND SAIL"]);
     conversations_go_on(&at("chat"), directory.path());
     export("chat", "model", false);
     assert_eq!(answers(&at("model"), &messages, &[]), ["KEEL", "WIND SAIL"]);
+    scores_of_a_folder_are_those_of_its_run(directory.path(), &file, &all);
 
     let from = format!("model.from={}", at("model").display());
     let [first, last] = train(&at("twice"), "lora.toml", &[&from]);

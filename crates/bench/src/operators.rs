@@ -9,7 +9,7 @@ use telemetry::timeline::{self, RankTimeline};
 use crate::error::Result;
 use crate::options::{BenchOptions, median};
 use crate::ranks::measure_ranks;
-use crate::rates::matmul_flops_per_second;
+use crate::rates::fastest_matmul_flops_per_second;
 use crate::steps::{TimedSteps, timed_steps};
 use crate::timeline::{Detail, record};
 use config::RunConfig;
@@ -56,19 +56,20 @@ fn measure(worker: &mut Worker, options: &OperatorOptions) -> Result<Option<Oper
     let TimedSteps { seconds, next, .. } = timed_steps(worker, &mut None, &plain)?;
     let detail = if options.trace.is_some() { Detail::Kernels } else { Detail::Operators };
     let own = record(worker, &mut None, (next, options.steps), detail)?;
-    let flops_per_second = matmul_flops_per_second(worker.device(), worker.setup().config.precision.compute)?;
     let Some(ranks) = timeline::gather(worker.control(), &own)? else { return Ok(None) };
+    // The other ranks, which may share the processors, are done.
+    let matmuls = fastest_matmul_flops_per_second(worker.device(), worker.setup().config.precision.compute)?;
     if let Some(path) = &options.trace {
         write(path, &ranks)?;
     }
     let spans = ranks.iter().flat_map(|rank| &rank.operators);
-    Ok(Some(OperatorProfile {
+    let profile = OperatorProfile {
         device: worker.setup().placement.description().model,
         ranks: ranks.len(),
         step_milliseconds: 1e3 * median(&seconds),
-        flops_per_second,
         ..OperatorProfile::new(spans, options.steps)
-    }))
+    };
+    Ok(Some(profile.with_best_rate(matmuls)))
 }
 
 fn write(path: &Path, ranks: &[RankTimeline]) -> Result<()> {

@@ -20,6 +20,8 @@ pub struct Rates {
 const SIDE: usize = 8192;
 /// Rows and columns of the matmuls that are timed on a CPU.
 const HOST_SIDE: usize = 1024;
+/// Rows and columns of other matmuls among which the fastest is, on a CPU.
+const HOST_SIDES: [usize; 3] = [256, 512, HOST_SIDE];
 /// Elements of the copies that are timed: 2 GiB.
 const COPIED: usize = 1 << 29;
 const ROUNDS: usize = 10;
@@ -30,18 +32,43 @@ pub(crate) fn rates(device: &Device) -> Result<Rates> {
         Tensor::zeros(device, [COPIED], DType::F32, request)?,
         Tensor::empty(device, [COPIED], DType::F32, request)?,
     );
-    let seconds = timed(device, || Ok(to.copy_from(&from)?))?;
+    let seconds = median(&timed(device, || Ok(to.copy_from(&from)?))?);
     Ok(Rates {
         flops_per_second: matmul_flops_per_second(device, DType::Bf16)?,
         bytes_per_second: 2.0 * from.bytes() as f64 / seconds,
     })
 }
 
-/// Returns the FLOP/s of large matmuls of random values of this dtype.
+/// Returns the FLOP/s of large matmuls of random values of this dtype, the median of several.
 pub(crate) fn matmul_flops_per_second(device: &Device, dtype: DType) -> Result<f64> {
-    if device.backend() == Backend::Cpu {
-        return host_flops_per_second(device);
+    match device.backend() {
+        Backend::Cpu => Ok(flops(HOST_SIDE) / median(&host_matmuls(device, HOST_SIDE)?)),
+        _ => Ok(flops(SIDE) / median(&gpu_matmuls(device, dtype)?)),
     }
+}
+
+/// Returns the FLOP/s of the fastest large matmul of random values of this dtype; on a CPU, whose caches suit
+/// some sizes better, the fastest of several sizes.
+pub(crate) fn fastest_matmul_flops_per_second(device: &Device, dtype: DType) -> Result<f64> {
+    let fastest =
+        |side: usize, seconds: Vec<f64>| flops(side) / seconds.into_iter().fold(f64::INFINITY, f64::min);
+    if device.backend() != Backend::Cpu {
+        return Ok(fastest(SIDE, gpu_matmuls(device, dtype)?));
+    }
+    let mut best = 0.0;
+    for side in HOST_SIDES {
+        best = f64::max(best, fastest(side, host_matmuls(device, side)?));
+    }
+    Ok(best)
+}
+
+/// FLOPs of a square matmul.
+fn flops(side: usize) -> f64 {
+    2.0 * (side as f64).powi(3)
+}
+
+/// Returns the seconds of matmuls of [`SIDE`] rows on a GPU.
+fn gpu_matmuls(device: &Device, dtype: DType) -> Result<Vec<f64>> {
     let request = Request::new(Category::Other, "rates");
     let square = |name: &str| -> Result<Tensor> {
         let matrix = Tensor::empty(device, [SIDE, SIDE], dtype, request)?;
@@ -60,15 +87,14 @@ pub(crate) fn matmul_flops_per_second(device: &Device, dtype: DType) -> Result<f
         epilogue: device::Epilogue::None,
         fast: false,
     };
-    let seconds = timed(device, || Ok(device.matmul(&matmul)?))?;
-    Ok(2.0 * (SIDE as f64).powi(3) / seconds)
+    timed(device, || Ok(device.matmul(&matmul)?))
 }
 
-/// Returns the FLOP/s of large f32 matmuls of random values on the host.
-fn host_flops_per_second(device: &Device) -> Result<f64> {
+/// Returns the seconds of f32 matmuls of `side` rows on the host.
+fn host_matmuls(device: &Device, side: usize) -> Result<Vec<f64>> {
     let square = |name: &str| -> Result<Tensor> {
         let request = Request::new(Category::Other, "rates");
-        let matrix = Tensor::empty(device, [HOST_SIDE, HOST_SIDE], DType::F32, request)?;
+        let matrix = Tensor::empty(device, [side, side], DType::F32, request)?;
         ops::random::uniform(&matrix, 1, name, -1.0, 1.0)?;
         Ok(matrix)
     };
@@ -77,11 +103,11 @@ fn host_flops_per_second(device: &Device) -> Result<f64> {
         linear::forward(&a, &b, None, Activation::None)?;
         Ok(())
     };
-    Ok(2.0 * (HOST_SIDE as f64).powi(3) / timed(device, matmul)?)
+    timed(device, matmul)
 }
 
-/// Returns the seconds of one call on the device, the median of several.
-fn timed(device: &Device, run: impl Fn() -> Result<()>) -> Result<f64> {
+/// Returns the seconds of each of several calls on the device.
+fn timed(device: &Device, run: impl Fn() -> Result<()>) -> Result<Vec<f64>> {
     run()?;
     let mut marks = vec![device.mark()?];
     for _ in 0..ROUNDS {
@@ -93,5 +119,5 @@ fn timed(device: &Device, run: impl Fn() -> Result<()>) -> Result<f64> {
     for pair in marks.windows(2) {
         times.push(pair[0].until(&pair[1])?.unwrap_or_default().as_secs_f64());
     }
-    Ok(median(&times))
+    Ok(times)
 }

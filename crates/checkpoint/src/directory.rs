@@ -94,13 +94,13 @@ impl Directory {
         sync_directory(&self.0)
     }
 
-    /// Deletes all checkpoints but the newest `keep` and the best.
+    /// Deletes all checkpoints but the newest `keep`, of which the best may be one, and the best.
     pub(crate) fn retain(&self, keep: u64) -> Result<()> {
-        let mut all = self.list()?;
+        let all = self.list()?;
         let best = fs::read_link(self.0.join(BEST)).ok();
-        all.retain(|(_, path)| path.file_name() != best.as_deref().map(Path::as_os_str));
+        let is_best = |path: &Path| path.file_name() == best.as_deref().map(Path::as_os_str);
         let surplus = all.len().saturating_sub(usize::try_from(keep).unwrap_or(usize::MAX));
-        for (step, path) in &all[..surplus] {
+        for (step, path) in all[..surplus].iter().filter(|(_, path)| !is_best(path)) {
             // A partly deleted checkpoint must not have a complete one's name.
             let temporary = self.temporary(*step);
             fs::rename(path, &temporary).map_err(CheckpointError::file(path, "rename it to delete it"))?;

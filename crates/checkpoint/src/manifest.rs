@@ -74,6 +74,9 @@ pub(crate) struct Manifest {
     pub(crate) corpus: Option<CorpusMark>,
     /// Mean loss of the last validation.
     validation_loss: Option<f64>,
+    /// Steps done before that validation; absent before the first and in checkpoints of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    validation_step: Option<u64>,
     /// Identifier of the weights of frozen parameters, which are not in the checkpoint; absent where they
     /// are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -110,6 +113,7 @@ impl Manifest {
             corpus: contents.corpus.clone(),
             base: contents.base.clone(),
             validation_loss: validations.last.filter(|loss| loss.is_finite()),
+            validation_step: validations.step,
             best_validation_loss: validations.best,
             validations_since_best: validations.best.map(|_| validations.since_best),
             files: BTreeMap::from([(STATE.to_owned(), state)]),
@@ -140,7 +144,12 @@ impl Manifest {
     /// The validations of the run up to the checkpoint.
     pub(crate) fn validations(&self) -> Validations {
         let since_best = self.validations_since_best.unwrap_or(0);
-        Validations { last: self.validation_loss, best: self.best_validation_loss, since_best }
+        Validations {
+            last: self.validation_loss,
+            step: self.validation_step,
+            best: self.best_validation_loss,
+            since_best,
+        }
     }
 
     pub(crate) fn to_text(&self) -> Vec<u8> {

@@ -9,7 +9,7 @@ use system::numbers::grouped;
 
 use crate::check_images::{check_images, check_schedule};
 use crate::choices::{DataKind, MatmulPrecision, OptimKind, PartitionPolicy, RecomputePolicy, StateType};
-use crate::lanes::{alternatives, is_power_of_two_divisor};
+use crate::lanes::{alternatives, is_power_of_two_divisor, power_of_two_divisors};
 use crate::run_config::RunConfig;
 use crate::sections::{
     Checkpoint, Data, LoraSection, Memory, ModelSection, Optim, Parallel, Precision, Scaler, Train,
@@ -210,7 +210,7 @@ fn check_batch(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
         let below = global / micro * micro;
         let near = if below > 0 { format!("{below} or {}", below + micro) } else { micro.to_string() };
         let (of_step, of_micro) = sizes();
-        format!("{of_step} is not a multiple of {of_micro}: use {near}")
+        format!("{of_step} is not a multiple of {of_micro}: use {} = {near}", Train::global_batch_size)
     } else if config.train.micro_batches() > MOST_MICRO_BATCHES {
         let (of_step, of_micro) = sizes();
         format!("{of_step} is more than {MOST_MICRO_BATCHES} micro-batches of {of_micro}")
@@ -251,6 +251,22 @@ fn check_lanes(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
             alternatives(micro_batches)
         );
         return Err(raw.conflict(&[Parallel::lanes, Train::global_batch_size], reason));
+    }
+    if data > lanes {
+        let default = if raw.is_set(Parallel::lanes) { "" } else { " (its default)" };
+        let enough = power_of_two_divisors(micro_batches as u64).find(|more| *more >= data as u64);
+        let advice = match enough {
+            Some(more) => format!("set parallel.lanes = {more}, which decides the bits, on every grid"),
+            None => format!(
+                "{} allow no more: lower train.micro_batch_size or use fewer ranks",
+                micro_batches_in_words(config)
+            ),
+        };
+        let reason = format!(
+            "parallel.data = {data} is more than parallel.lanes = {lanes}{default}, the sums of gradients \
+             that ranks share: {advice}"
+        );
+        return Err(raw.conflict(&[Parallel::data, Parallel::lanes, Train::global_batch_size], reason));
     }
     if !is_power_of_two_divisor(data, lanes) {
         let default = if raw.is_set(Parallel::lanes) { "" } else { " (its default)" };

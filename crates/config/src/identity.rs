@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use keys::{Default, Error, Key};
+use keys::{Default, Error, Key, Value};
 use nn::Families;
 
 use crate::run_config::RunConfig;
@@ -29,6 +29,15 @@ impl Change {
         let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "absent".to_owned());
         format!("{} here, {} in the checkpoint", shown(&self.to), shown(&self.from))
     }
+}
+
+/// The values of a key in two configurations, as TOML.
+#[derive(Default)]
+struct SidesOfKey {
+    values: [Option<String>; 2],
+    /// Values without paths of this machine.
+    portable: [Option<String>; 2],
+    decides_bits: bool,
 }
 
 impl RunConfig {
@@ -60,19 +69,40 @@ impl RunConfig {
     }
 
     /// Returns the keys whose values differ from those of `other`, in the order of their names: each with
-    /// both values as TOML (`None` where the key does not apply), and whether it decides bits.
+    /// both values as TOML (`None` where the key does not apply), and whether it decides bits. Tokenizers are
+    /// compared by content, since each run has its own copy; paths of a mixture decide no bits.
     #[must_use]
     pub fn differences_from(&self, other: &Self) -> Vec<(String, [Option<String>; 2], bool)> {
-        let mut keys: BTreeMap<&str, ([Option<String>; 2], bool)> = BTreeMap::new();
+        let mut keys: BTreeMap<&str, SidesOfKey> = BTreeMap::new();
         for (side, config) in [self, other].into_iter().enumerate() {
-            for (key, value) in config.settings() {
-                let (values, decides_bits) = keys.entry(key.path).or_default();
-                values[side] = Some(value.to_string());
-                *decides_bits |= key.decides_bits;
+            for ((key, value), (_, portable)) in config.settings().into_iter().zip(config.portable_settings())
+            {
+                let sides = keys.entry(key.path).or_default();
+                sides.values[side] = Some(value.to_string());
+                sides.portable[side] = Some(portable.to_string());
+                sides.decides_bits |= key.decides_bits;
             }
         }
-        let differing = keys.into_iter().filter(|(_, (values, _))| values[0] != values[1]);
-        differing.map(|(path, (values, decides_bits))| (path.to_owned(), values, decides_bits)).collect()
+        let differs = |(path, sides): &(&str, SidesOfKey)| {
+            let compared = if *path == Data::tokenizer { &sides.portable } else { &sides.values };
+            compared[0] != compared[1]
+        };
+        let differing = keys.into_iter().filter(differs);
+        let entry = |(path, sides): (&str, SidesOfKey)| {
+            let decides_bits = sides.decides_bits && sides.portable[0] != sides.portable[1];
+            (path.to_owned(), sides.values, decides_bits)
+        };
+        differing.map(entry).collect()
+    }
+
+    /// Returns the paths of the keys whose value is not their default, apart from defaults that follow from
+    /// other keys.
+    #[must_use]
+    pub fn non_defaults(&self) -> BTreeSet<&'static str> {
+        let differs = |(key, value): &(Key, Value)| {
+            matches!(key.default, Default::Literal(_)) && !is_equal(Some(key), Some(&value.to_string()), None)
+        };
+        self.settings().into_iter().filter(differs).map(|(key, _)| key.path).collect()
     }
 
     /// Returns those of [`RunConfig::changes_since`] with which other weights of the same names cannot be

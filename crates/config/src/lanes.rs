@@ -9,7 +9,7 @@ pub(crate) fn default_lanes(micro_batches: u64) -> u64 {
 }
 
 /// Returns the powers of two that divide `number`: 1, 2, 4 ….
-fn power_of_two_divisors(number: u64) -> impl Iterator<Item = u64> {
+pub(crate) fn power_of_two_divisors(number: u64) -> impl Iterator<Item = u64> {
     (0..u64::BITS)
         .map(|bit| 1_u64 << bit)
         .take_while(move |power| number.is_multiple_of(*power) && *power <= number)

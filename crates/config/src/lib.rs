@@ -48,6 +48,7 @@ mod run_config;
 mod sections;
 mod table;
 mod tokenizer;
+mod tokenizer_warning;
 
 pub use choices::{
     DataKind, MatmulPrecision, OnOutOfMemory, OptimKind, Overlap, PartitionPolicy, RecomputePolicy,

@@ -59,19 +59,24 @@ impl RunConfig {
         let imply =
             |raw: &RawValues| Ok([folder::implied(raw, families)?, folder::adapters_implied(raw)?].concat());
         let raw = RawValues::parse_implied(&table(families), text, name, directory, overrides, imply)?;
-        let mut data = Data::read(&raw)?;
+        Self::of_values(families, &raw)
+    }
+
+    /// Reads all sections, and checks the values against each other.
+    fn of_values(families: &'static Families, raw: &RawValues) -> Result<Self, Error> {
+        let mut data = Data::read(raw)?;
         if data.kind == DataKind::Tokens && !raw.is_set(Data::tokenizer) {
             data.tokenizer = tokenizer::of_shards(&data).unwrap_or(data.tokenizer);
         }
-        let tokenizer = tokenizer::open(&data.tokenizer, &raw)?;
-        let train = Train::read(&raw)?;
+        let tokenizer = tokenizer::open(&data.tokenizer, raw)?;
+        let train = Train::read(raw)?;
         let tuning = Tuning::new(&train.freeze)
             .map_err(|reason| raw.conflict(&[Train::freeze], format!("{}: {reason}", Train::freeze)))?;
-        let model = ModelConfig::read(&raw, families, tokenizer.vocabulary())?;
-        let lora = LoraSection::read(&raw)?;
+        let model = ModelConfig::read(raw, families, tokenizer.vocabulary())?;
+        let lora = LoraSection::read(raw)?;
         let tensors = model.hugging_face().map_or_else(Vec::new, |model| model.tensors);
         let tuning = tuning.with_lora(lora.of(&tensors));
-        let precision = Precision::read(&raw)?;
+        let precision = Precision::read(raw)?;
         let fp8 = precision.fp8().map_err(|reason| {
             raw.conflict(&[Precision::fp8_layers], format!("{}: {reason}", Precision::fp8_layers))
         })?;
@@ -83,16 +88,16 @@ impl RunConfig {
             lora,
             tuning: Arc::new(tuning),
             fp8: fp8.map(Arc::new),
-            optim: Optim::read(&raw)?,
-            parallel: Parallel::read(&raw)?,
+            optim: Optim::read(raw)?,
+            parallel: Parallel::read(raw)?,
             precision,
-            scaler: Scaler::read(&raw)?,
-            memory: Memory::read(&raw)?,
-            telemetry: Telemetry::read(&raw)?,
-            checkpoint: Checkpoint::read(&raw)?,
+            scaler: Scaler::read(raw)?,
+            memory: Memory::read(raw)?,
+            telemetry: Telemetry::read(raw)?,
+            checkpoint: Checkpoint::read(raw)?,
             origins: raw.origins(),
         };
-        check::check(&raw, &config)?;
+        check::check(raw, &config)?;
         Ok(config)
     }
 
@@ -117,13 +122,10 @@ impl RunConfig {
     /// # Errors
     /// Values that are wrong or contradict others.
     pub fn with(&self, overrides: &[String]) -> Result<Self, Error> {
+        let families = self.model.families();
         // A resolved configuration contains its directory.
-        Self::parse_with(
-            self.model.families(),
-            &self.to_toml(),
-            "the configuration",
-            Path::new("/"),
-            overrides,
-        )
+        let (text, name, directory) = (self.to_toml(), "the configuration", Path::new("/"));
+        let raw = RawValues::parse(&table(families), &text, name, directory, overrides)?;
+        Self::of_values(families, &raw.written_at(&self.origins))
     }
 }

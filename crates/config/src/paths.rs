@@ -5,8 +5,8 @@ use std::path::{Component, Path, PathBuf};
 use data::Tokenizer;
 use keys::{Error, RawValues, Reading, Takes, Value};
 
-/// The name of a tokenizer's file in a folder.
-const TOKENIZER: &str = "tokenizer.json";
+/// The name of a tokenizer's file in a folder of Hugging Face.
+pub(crate) const TOKENIZER: &str = "tokenizer.json";
 
 pub(crate) fn read(value: &Value, _: &Takes) -> Reading<PathBuf> {
     match value {
@@ -41,6 +41,16 @@ pub(crate) fn tokenizer(written: String, raw: &RawValues, key: &str) -> Result<S
         path.push(TOKENIZER);
     }
     Ok(in_utf8(raw, key, "tokenizer", path)?.to_string_lossy().into_owned())
+}
+
+/// Returns the path of the tokenizer in the folder that `key` names, if there is one.
+pub(crate) fn tokenizer_in(raw: &RawValues, key: &str) -> Result<Option<String>, Error> {
+    let from = raw.text(key)?;
+    if from.is_empty() {
+        return Ok(None);
+    }
+    let file = normal(&raw.directory_of(key).join(from)).join(TOKENIZER);
+    Ok(file.is_file().then(|| file.to_string_lossy().into_owned()))
 }
 
 /// Returns `path`. Errors: it cannot be written in a configuration.

@@ -13,8 +13,9 @@ use tensor::Shape;
 use worker::{Weights, WorkerError};
 
 use crate::beside::{Beside, pretty, takes_tokens};
+use crate::location::{Location, NO_DATA, folder_config};
 use crate::merge::Adapters;
-use crate::trained::{Location, Trained, folder_config};
+use crate::trained::Trained;
 use run::weights;
 use run::{Result, RunError};
 
@@ -175,7 +176,7 @@ impl Origin {
         {
             sizes.push(format!("model.vocabulary={vocabulary}"));
         }
-        let there = folder_config(folder, &sizes).ok()?;
+        let there = folder_config(folder, NO_DATA, &sizes).ok()?;
         let values = |of: &RunConfig| {
             let pairs = of.model.pairs().filter(|(key, _)| !OF_TRAINING.contains(&key.path));
             pairs.map(|(_, value)| value).collect::<Vec<_>>()

@@ -18,6 +18,7 @@
 mod beside;
 mod evaluate;
 mod export;
+mod location;
 mod merge;
 mod ranks;
 mod sample;

@@ -3,12 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use config::{RunConfig, how_to_download};
+use config::{Data, RunConfig, how_to_download};
 use data::{ChatTemplate, Tokenizer};
-use nn::AdapterConfig;
-use pretrained::{ADAPTER_CONFIG, CONFIG};
 use worker::Weights;
 
+use crate::location::{Location, NO_DATA, TOKENIZER};
 use run::check_model;
 use run::configuration_of;
 use run::weights;
@@ -26,38 +25,17 @@ pub(crate) struct Trained {
     is_run: bool,
 }
 
-/// A path of a model, as a command names it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Location<'a> {
-    /// A run, a checkpoint, or a folder.
-    pub(crate) path: &'a Path,
-    /// The step of a run's checkpoint.
-    pub(crate) step: Option<u64>,
-    /// The folder of the model that adapters belong to.
-    pub(crate) base: Option<&'a Path>,
-}
-
-/// The file of a folder's tokenizer.
-const TOKENIZER: &str = "tokenizer.json";
-
 impl Trained {
     /// Finds the model at a location, with `sets` over its configuration.
     ///
     /// # Errors
     /// No run, checkpoint or folder there; one that is damaged or of another model; settings that are wrong.
     pub(crate) fn find(location: Location<'_>, sets: &[String]) -> Result<Self> {
-        let Location { path, step, base } = location;
-        let is_folder = path.join(CONFIG).is_file() && step.is_none();
-        if !is_folder && path.join(ADAPTER_CONFIG).is_file() {
-            return Self::of_adapters(location, sets);
+        if location.is_folder() {
+            return Self::of_folder(location, NO_DATA, sets);
         }
-        if let Some(base) = base {
-            let text = format!("--base {}: {} is no folder of adapters", base.display(), path.display());
-            return Err(RunError::Refused(text));
-        }
-        if is_folder {
-            return Self::of_folder(path, sets);
-        }
+        location.check_base()?;
+        let Location { path, step, .. } = location;
         if !path.exists() {
             let advice =
                 path.to_str().and_then(how_to_download).map_or(String::new(), |text| format!("; {text}"));
@@ -74,34 +52,20 @@ impl Trained {
         Ok(Trained { config, weights, home, is_run: true })
     }
 
-    fn of_folder(path: &Path, sets: &[String]) -> Result<Self> {
-        let config = folder_config(path, sets)?;
-        let weights = weights::open(path, &config)?;
-        Ok(Trained { config, weights: Arc::new(weights), home: path.to_owned(), is_run: false })
-    }
-
-    fn of_adapters(location: Location<'_>, sets: &[String]) -> Result<Self> {
-        let Location { path, step, base } = location;
-        if let Some(step) = step {
-            let text = format!("--step {step}: {} is a folder of adapters", path.display());
-            return Err(RunError::Refused(text));
-        }
-        let base = base.map_or_else(|| base_of(path), |base| Ok(base.to_owned()))?;
-        if !base.join(CONFIG).is_file() {
-            let text = format!(
-                "--base {}: it has no {CONFIG}; it is the folder of a model, which `plimsoll export` makes of \
-                 a run",
-                base.display()
-            );
-            return Err(RunError::Refused(text));
-        }
-        let (model, adapters) = (toml_path(&base)?, toml_path(path)?);
-        let text = format!("[model]\nfrom = {model}\n[lora]\nfrom = {adapters}\n{NO_DATA}");
-        let name = path.join(ADAPTER_CONFIG);
-        let config = RunConfig::parse(&text, &name.to_string_lossy(), Path::new("/"), sets)?;
-        let weights = weights::of_folders(&config)?;
-        let missing = || RunError::Refused(format!("{}: it has no adapters", path.display()));
-        let weights = weights.ok_or_else(missing)?;
+    /// Reads the folder at `location`, with the lines `data` as its `[data]` and `sets` over its
+    /// configuration.
+    ///
+    /// # Errors
+    /// As for [`Trained::find`].
+    pub(crate) fn of_folder(location: Location<'_>, data: &str, sets: &[String]) -> Result<Self> {
+        let path = location.path;
+        let config = location.config(data, sets)?;
+        let weights: Arc<dyn Weights> = if location.is_adapters() {
+            let missing = || RunError::Refused(format!("{}: it has no adapters", path.display()));
+            weights::of_folders(&config)?.ok_or_else(missing)?
+        } else {
+            Arc::new(weights::open(path, &config)?)
+        };
         Ok(Trained { config, weights, home: path.to_owned(), is_run: false })
     }
 
@@ -118,15 +82,11 @@ impl Trained {
         own.into_iter().chain(original).collect()
     }
 
-    /// The tokenizer file of the model's folders, if one has it.
-    pub(crate) fn tokenizer_file(&self) -> Option<PathBuf> {
-        files_in(&self.folders(), &[TOKENIZER]).pop().filter(|_| !self.is_run)
-    }
-
-    /// Returns the tokenizer of the model's texts: the run's, or that of the model's folder. Errors: there is
-    /// none, or it cannot be read.
+    /// Returns the tokenizer of the model's texts: the run's or that of `--set`, or else that of the model's
+    /// folders. Errors: there is none, or it cannot be read.
     pub(crate) fn tokenizer(&self) -> Result<Tokenizer> {
-        let configured = Some(&self.config.tokenizer).filter(|own| self.is_run && **own != Tokenizer::None);
+        let is_named = self.is_run || self.config.origins.of(Data::tokenizer).is_override();
+        let configured = Some(&self.config.tokenizer).filter(|own| is_named && **own != Tokenizer::None);
         let file = || files_in(&self.folders(), &[TOKENIZER]).pop();
         let found = match configured {
             Some(configured) => configured.clone(),
@@ -154,50 +114,6 @@ impl Trained {
             .fold(own, |found, folder| found.or_else(|_| ChatTemplate::beside(&folder.join(TOKENIZER))));
         found.map_err(|error| RunError::Refused(error.to_string()))
     }
-}
-
-/// The configuration that a folder implies, with `sets` over it. Errors: a model that there is no family for.
-pub(crate) fn folder_config(path: &Path, sets: &[String]) -> Result<RunConfig> {
-    let text = format!("[model]\nfrom = {}\n{NO_DATA}", toml_path(path)?);
-    Ok(RunConfig::parse(&text, &path.join(CONFIG).to_string_lossy(), Path::new("/"), sets)?)
-}
-
-/// The section of a model without data.
-const NO_DATA: &str = "[data]\nkind = \"synthetic\"\n";
-/// The most bytes of an adapter_config.json.
-const MOST_CONFIG: u64 = 1 << 24;
-
-/// Returns the absolute path as a TOML string. Errors: a name that is not UTF-8, no current directory.
-fn toml_path(path: &Path) -> Result<String> {
-    let unreadable = |source| RunError::File { path: path.to_owned(), source };
-    let absolute = std::path::absolute(path).map_err(unreadable)?;
-    match absolute.to_str() {
-        // A JSON string is a TOML string.
-        Some(name) => Ok(serde_json::Value::from(name).to_string()),
-        None => Err(RunError::Refused(format!("{}: its name is not UTF-8", path.display()))),
-    }
-}
-
-/// Returns the folder of the model that a folder of adapters names: relative to the current directory, as
-/// PEFT takes it, or to the folder itself. Errors: adapters that cannot be read, or whose model is not there.
-fn base_of(adapters: &Path) -> Result<PathBuf> {
-    let path = adapters.join(ADAPTER_CONFIG);
-    let refused = |reason: String| RunError::Refused(format!("{}: {reason}", path.display()));
-    let text = system::input::read_text(&path, MOST_CONFIG).map_err(|error| refused(error.to_string()))?;
-    let Some(base) = AdapterConfig::parse(&text).map_err(refused)?.base else {
-        return Err(refused(
-            "it names no model: --base DIR names the folder of the adapters' model".to_owned(),
-        ));
-    };
-    let found =
-        [PathBuf::from(&base), adapters.join(&base)].into_iter().find(|path| path.join(CONFIG).is_file());
-    found.ok_or_else(|| {
-        let advice = how_to_download(&base).map_or(String::new(), |text| format!("; {text}"));
-        refused(format!(
-            "base_model_name_or_path = \"{base}\" is no folder with a {CONFIG}: --base DIR names the \
-             adapters' model{advice}"
-        ))
-    })
 }
 
 /// Returns the files of these names, each from the first of the folders that has it.

@@ -24,6 +24,11 @@ impl Origins {
         origins
     }
 
+    /// The name of the file.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Returns `value` of `key` as TOML: the text as written if it is the same number.
     #[must_use]
     pub fn as_written(&self, key: &str, value: &Value) -> String {

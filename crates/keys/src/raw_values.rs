@@ -75,6 +75,19 @@ impl RawValues {
         Ok(raw)
     }
 
+    /// Returns the values of a text that was resolved from a file with these origins. Errors then name what
+    /// the user wrote, not lines of that text.
+    #[must_use]
+    pub fn written_at(mut self, origins: &Origins) -> Self {
+        self.name = origins.name().to_owned();
+        for (path, entry) in &mut self.entries {
+            if !entry.origin.is_override() {
+                entry.origin = origins.of(path);
+            }
+        }
+        self
+    }
+
     /// Returns whether the key at `path` was set.
     #[must_use]
     pub fn is_set(&self, path: &str) -> bool {

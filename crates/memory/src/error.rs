@@ -84,6 +84,8 @@ pub struct OutOfMemory {
     pub private_idle: u64,
     /// The largest idle block of the request's stream in the default pools.
     pub largest_idle: u64,
+    /// Whether segments are expandable.
+    pub expandable_segments: bool,
     /// The stream of the request.
     pub stream: Stream,
     /// Purpose of the memory.
@@ -162,10 +164,19 @@ impl fmt::Display for OutOfMemory {
         }
         write!(f, ", {} idle; ", Bytes(self.unallocated()))?;
         write!(f, "the largest idle block of this stream has {}.", Bytes(self.largest_idle))?;
-        if self.unallocated() >= self.rounded {
-            write!(f, " Enough is idle, but in several blocks: `expandable_segments:True` avoids that.")?;
+        match (self.unallocated() >= self.rounded, self.expandable_segments) {
+            (false, _) => Ok(()),
+            (true, false) => {
+                write!(f, " Enough is idle, but in several blocks: `expandable_segments:True` avoids that.")
+            }
+            (true, true) => {
+                write!(
+                    f,
+                    " Enough is idle, but between allocated blocks, or kept for small requests or other "
+                )?;
+                write!(f, "streams.")
+            }
         }
-        Ok(())
     }
 }
 

@@ -2,33 +2,114 @@
 
 use std::sync::Arc;
 
-use config::{PartitionPolicy, RecomputePolicy, RunConfig, ScheduleName};
-use device::Kind;
-use parallel::pipeline::ScheduleKind;
+use config::{
+    Checkpoint, LoraSection, MatmulPrecision, Parallel, Precision, RecomputePolicy, RunConfig, ScheduleName,
+    Telemetry,
+};
+use device::{Description, Kind};
+use parallel::data::Reduction;
 use worker::Setup;
 
 use crate::roles::{plan_one, skipping};
 
+/// The least compute capability with TF32, of Ampere.
+const TF32_CAPABILITY: (u32, u32) = (8, 0);
+
+/// Keys without effect under a condition.
+struct Idle {
+    /// Whether the condition holds.
+    when: fn(&RunConfig, &Description) -> bool,
+    keys: &'static [&'static str],
+    /// The condition in words.
+    words: &'static str,
+}
+
+const IDLE: &[Idle] = &[
+    Idle {
+        when: |config, _| config.parallel.pipeline == 1,
+        keys: &[Parallel::partition, Parallel::schedule, Parallel::chunks, Parallel::profile],
+        words: "with parallel.pipeline = 1",
+    },
+    Idle {
+        when: |config, _| config.parallel.data == 1,
+        keys: &[Parallel::zero_stage],
+        words: "with parallel.data = 1: there is nobody to share the optimizer's state with",
+    },
+    Idle {
+        when: |config, _| config.parallel.data == 1,
+        keys: &[Parallel::reduction, Parallel::overlap, Parallel::peer_access, Parallel::peer_blocks],
+        words: "with parallel.data = 1: no gradients are summed over ranks",
+    },
+    Idle {
+        when: |config, _| config.parallel.data == 1,
+        keys: &[Parallel::bucket_bytes],
+        words: "with parallel.data = 1, but for the sizes of the buffers of gradients",
+    },
+    Idle {
+        when: |config, device| config.parallel.data > 1 && device.kind == Kind::Cpu,
+        keys: &[Parallel::peer_access, Parallel::peer_blocks],
+        words: "on CPU ranks: it is for GPUs of one host",
+    },
+    Idle {
+        when: |config, _| config.parallel.data > 1 && config.train.halves_micro_batches(),
+        keys: &[Parallel::overlap],
+        words: "with train.on_out_of_memory = \"halve_micro_batch\", which sums gradients after backward",
+    },
+    Idle { when: |_, device| device.kind == Kind::Cpu, keys: &[Precision::tf32], words: "on a CPU" },
+    Idle {
+        when: |_, device| device.kind == Kind::Cuda && device.compute_capability < TF32_CAPABILITY,
+        keys: &[Precision::tf32],
+        words: "on a GPU of compute capability below 8.0, which has no TF32",
+    },
+    Idle {
+        when: |config, _| config.precision.matmul == MatmulPrecision::Compute,
+        keys: &[Precision::fp8_recipe, Precision::fp8_gradients, Precision::fp8_layers],
+        words: "with precision.matmul = \"compute\"",
+    },
+    Idle {
+        when: |config, _| config.lora.rank == 0,
+        keys: &[LoraSection::dropout, LoraSection::targets],
+        words: "with lora.rank = 0: there are no adapters",
+    },
+    Idle {
+        when: |config, _| !config.checkpoint.is_kept() && !config.checkpoint.keep_best,
+        keys: &[Checkpoint::keep, Checkpoint::wait],
+        words: "with checkpoint.every = 0 and checkpoint.minutes = 0: there are no checkpoints",
+    },
+    Idle {
+        when: |config, _| config.telemetry.listen.is_empty(),
+        keys: &[Telemetry::listen_publicly],
+        words: "without telemetry.listen",
+    },
+];
+
 /// Returns a sentence for each setting that differs from its default and changes nothing in this run.
 pub fn without_effect(setup: &Setup) -> Vec<String> {
-    let RunConfig { train, optim, parallel, memory, .. } = &*setup.config;
-    let mut sentences = Vec::new();
+    let (config, device) = (&*setup.config, setup.placement.description());
+    let changed = config.non_defaults();
+    let idle = IDLE.iter().filter(|idle| (idle.when)(config, &device));
+    let mut sentences: Vec<String> = idle
+        .flat_map(|Idle { keys, words, .. }| {
+            let keys = keys.iter().filter(|key| changed.contains(*key));
+            keys.map(move |key| format!("{key} has no effect {words}"))
+        })
+        .collect();
     let mut say = |found: bool, sentence: &dyn Fn() -> String| {
         if found {
             sentences.push(sentence());
         }
     };
-    let alone = |key: &str| format!("parallel.{key} has no effect with parallel.pipeline = 1");
-    let one_stage = parallel.pipeline == 1;
-    say(one_stage && parallel.partition != PartitionPolicy::Fastest, &|| alone("partition"));
-    say(one_stage && parallel.schedule != ScheduleKind::OneForwardOneBackward, &|| alone("schedule"));
-    say(one_stage && parallel.profile.is_some(), &|| alone("profile"));
-    say(parallel.data == 1 && parallel.zero_stage > 0, &|| {
-        "parallel.zero_stage has no effect with parallel.data = 1: there is nobody to share the optimizer's \
-         state with"
+    let RunConfig { train, optim, parallel, memory, lora, .. } = config;
+    // The default of alpha is the rank.
+    say(lora.rank == 0 && lora.alpha != 0.0, &|| {
+        format!("{} has no effect with lora.rank = 0: there are no adapters", LoraSection::alpha)
+    });
+    let is_library = parallel.reduction == Reduction::Library;
+    say(parallel.data > 1 && device.kind == Kind::Cpu && is_library, &|| {
+        "parallel.reduction = \"nccl\" names a library that CPU ranks do not have: they add in a fixed tree"
             .to_owned()
     });
-    let on_host = setup.placement.description().kind == Kind::Cpu;
+    let on_host = device.kind == Kind::Cpu;
     say(parallel.ranks_per_device > 1 && (on_host || !parallel.shares_gpu()), &|| {
         let why = if on_host { "on the CPU, which all ranks share" } else { "with one rank" };
         format!("parallel.ranks_per_device has no effect {why}")

@@ -21,6 +21,9 @@ pub enum PlanError {
     /// The command line, a file or the device does not allow this run.
     #[error("{0}")]
     Refused(String),
+    /// The plan needs more work than a plan may do, in a sentence.
+    #[error("{0}")]
+    TooLong(String),
     /// A rank failed on Meta.
     #[error(transparent)]
     Worker(#[from] WorkerError),
@@ -31,7 +34,7 @@ impl PlanError {
     /// failed.
     pub fn exit_status(&self) -> u8 {
         match self {
-            PlanError::Config(_) | PlanError::Refused(_) => 2,
+            PlanError::Config(_) | PlanError::Refused(_) | PlanError::TooLong(_) => 2,
             PlanError::Worker(error) => error.exit_status(),
         }
     }
@@ -39,10 +42,15 @@ impl PlanError {
     /// Returns whether the command line, a file or the device does not allow the run.
     pub fn is_refused(&self) -> bool {
         match self {
-            PlanError::Refused(_) => true,
+            PlanError::Refused(_) | PlanError::TooLong(_) => true,
             PlanError::Worker(error) => error.is_refused(),
             PlanError::Config(_) => false,
         }
+    }
+
+    /// Returns whether the plan needs more work than a plan may do.
+    pub fn is_too_long(&self) -> bool {
+        matches!(self, PlanError::TooLong(_))
     }
 
     /// Returns whether a device would run out of memory or reach its limit.

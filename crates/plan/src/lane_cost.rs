@@ -22,6 +22,8 @@ pub struct LaneCost {
     pub local: usize,
     /// Data-parallel ranks.
     pub data: usize,
+    /// Ranks of a grid with a data-parallel rank for each lane.
+    pub ranks: usize,
     /// Gradient sets that a rank keeps.
     pub sets: usize,
     /// Bytes of all sets, on the rank that needs most.
@@ -39,6 +41,7 @@ impl LaneCost {
             lanes: parallel.lanes,
             local: lanes.local,
             data: parallel.data,
+            ranks: setup.config.world_size() / parallel.data * parallel.lanes,
             sets: lanes.sets(),
             bytes: plan.counters.get(Statistic::LiveBytes(Category::Gradient)),
         };
@@ -65,13 +68,13 @@ impl LaneCost {
 
 impl fmt::Display for LaneCost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LaneCost { lanes, local, data, sets, .. } = self;
+        let LaneCost { lanes, local, data, ranks, sets, .. } = self;
         let extra = bytes(self.extra_bytes());
         write!(
             f,
             "parallel.lanes = {lanes}: {sets} gradient sets on a rank for its {local} lanes, {}; \
              parallel.lanes = {data} would need one, {extra} less, with other bits; parallel.data = {lanes} \
-             too, with the same bits",
+             too, with the same bits, on {ranks} ranks",
             bytes(self.bytes)
         )
     }

@@ -8,7 +8,7 @@ use crate::error::{PlanError, Result};
 use crate::fit::Fit;
 use crate::overhead::DeviceRanks;
 use crate::prepare::prepare_shapes;
-use crate::remedy::changed;
+use crate::remedy::{changed, consequences};
 use crate::roles::{plan_all, plan_within};
 use crate::target::PlanOptions;
 use config::{RunConfig, Train};
@@ -93,6 +93,8 @@ pub struct Largest {
     pub found: Option<(Try, Vec<String>)>,
     /// The next larger value, with the reason why it does not fit.
     pub next: Try,
+    /// Changes in words that the key does not say; may be empty.
+    consequences: String,
     /// Bytes that the devices' allocators can use.
     pub available: u64,
     /// Number of configurations planned.
@@ -155,7 +157,9 @@ pub fn search_largest(
         Ok((tried, sets))
     };
     let found = found.map(with_sets).transpose()?;
-    Ok(Largest { key: searched.key, found, next: above, available, tries })
+    let of_found = found.as_ref().map(|(_, sets)| setup.config.with(sets)).transpose()?;
+    let consequences = of_found.map_or_else(String::new, |found| consequences(&setup.config, &found));
+    Ok(Largest { key: searched.key, found, consequences, next: above, available, tries })
 }
 
 /// Plans a configuration until a rank does not fit. Errors: those that would end every plan, not only this
@@ -180,7 +184,8 @@ impl fmt::Display for Largest {
         match &self.found {
             Some((Try { value, outcome }, sets)) => {
                 let sets: Vec<_> = sets.iter().map(|set| format!("--set {set}")).collect();
-                writeln!(f, "the largest {} is {value} ({}), which {outcome}", self.key, sets.join(" "))?;
+                let (sets, consequences) = (sets.join(" "), &self.consequences);
+                writeln!(f, "the largest {} is {value} ({sets}){consequences}, which {outcome}", self.key)?;
             }
             None => writeln!(f, "no {} fits", self.key)?,
         }

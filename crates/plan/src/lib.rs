@@ -65,7 +65,7 @@ pub use plan::{Plan, plan};
 pub use precision::{OperatorTypes, PlannedPrecision, plan_precision};
 pub use prepare::{prepare, prepare_shapes};
 pub use profile::{LONGEST, LayerTimes, Profile};
-pub use propose::{Proposal, Proposals, propose};
+pub use propose::{FitOptions, Miss, Proposal, Proposals, propose};
 pub use rates::DeviceRates;
 pub use report::{PipelinePlan, PlanReport, plan_run};
 pub use roles::Plans;

@@ -92,7 +92,7 @@ struct Round {
 
 /// Plans a rank with the setup's preallocation.
 fn plan_once(setup: &Setup, rank: usize, events: usize) -> Result<Round> {
-    let plan_work = Some(setup.plan_work.unwrap_or(work_of_each(1)));
+    let plan_work = Some(setup.plan_work.unwrap_or(work_of_each(1, 1)));
     let setup = Setup { history: events, plan_work, ..setup.on_meta() };
     let config = Arc::clone(&setup.config);
     let communicator = Communicator::counted(rank, config.world_size());
@@ -147,19 +147,26 @@ const REPEATS_FROM: u64 = 1 << 16;
 /// The number of allocations in the steps of all roles together from which that is so.
 const REPEATS_FROM_OF_ALL: u64 = 1 << 18;
 
-/// Most allocations of all roles together: they take about two seconds on two cores.
-pub(crate) const MOST_ALLOCATIONS: u64 = 1 << 22;
+/// Most allocations of all roles of a pipeline together: they take about two seconds on two cores.
+const MOST_ALLOCATIONS: u64 = 1 << 22;
 
-/// The limits of the work of each role in a plan of so many.
-pub(crate) fn work_of_each(roles: usize) -> PlanWork {
+/// Most pipelines with other roles, as those that hold other shards, of which each may have as many.
+const MOST_PIPELINES: u64 = 4;
+
+/// The limits of the work of each role in a plan of `roles`, which are those of `stages` ranks of pipelines.
+pub(crate) fn work_of_each(roles: usize, stages: usize) -> PlanWork {
+    let pipelines = (roles.div_ceil(stages.max(1)) as u64).clamp(1, MOST_PIPELINES);
     let roles = roles.max(1) as u64;
-    PlanWork { skips_from: REPEATS_FROM.min(REPEATS_FROM_OF_ALL / roles), most: MOST_ALLOCATIONS / roles }
+    PlanWork {
+        skips_from: REPEATS_FROM.min(REPEATS_FROM_OF_ALL / roles),
+        most: MOST_ALLOCATIONS * pipelines / roles,
+    }
 }
 
 /// The properties that determine a rank's memory.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Role {
-    stage: usize,
+    pub(crate) stage: usize,
     validations: usize,
     /// Elements of the rank's shards, if they differ between ranks.
     shards: Vec<usize>,

@@ -50,7 +50,7 @@ pub fn plan_precision(config: RunConfig, options: &PlanOptions) -> Result<Planne
     let setup = prepare_shapes(config, Placement::Meta(description))?;
     let seen = Rc::new(Seen::default());
     for rank in setup.config.parallel.grid().seen_from(0)?.group(Axis::Pipeline).ranks {
-        let setup = Setup { plan_work: Some(work_of_each(1)), ..setup.on_meta() };
+        let setup = Setup { plan_work: Some(work_of_each(1, 1)), ..setup.on_meta() };
         let communicator = Communicator::counted(rank, setup.config.world_size());
         let mut worker = Worker::new(&setup, communicator)?;
         worker.observe(Rc::<Seen>::clone(&seen));

@@ -2,100 +2,197 @@
 //! micro-batch sizes, with the same number of samples in a step.
 
 mod layout;
+mod nearest;
 mod proposal;
 
 use config::RunConfig;
-use worker::Placement;
+use device::Description;
 use worker::build::{self, DataScope};
+use worker::{Placement, Setup};
 
-use crate::cost::{cost, equal_stages};
+use crate::cost::{Cost, cost, equal_stages};
 use crate::error::{PlanError, Result};
 use crate::fit::Fit;
-use crate::overhead::DeviceRanks;
+use crate::imitated::PlanDevice;
+use crate::overhead::{DeviceRanks, OverheadPart};
 use crate::prepare::prepare_shapes;
-use crate::roles::plan_within;
+use crate::rates::DeviceRates;
+use crate::roles::{limited_to, plan_within};
 use crate::target::PlanOptions;
 use crate::work::Work;
 use layout::Layout;
+pub use nearest::Miss;
 pub use proposal::{Proposal, Proposals};
 
 /// Number of proposals.
 const PROPOSALS: usize = 12;
 
-/// Plans configurations of `ranks` ranks that have the samples of `config` in a step, in the order of their
-/// costs, until enough of them fit. `on_result` is called for each that fits.
+/// The grids that are searched, and how they are named.
+#[derive(Clone, Copy, Debug)]
+pub struct FitOptions {
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Whether proposals name the sizes of all axes and the lanes, also those of the configuration.
+    pub names_grid: bool,
+    /// Most allocations of a rank in a plan, where it is less than a plan may make; a candidate that needs
+    /// more is left out.
+    pub most_allocations: u64,
+}
+
+/// A layout that the configuration accepts.
+struct Candidate {
+    layout: Layout,
+    /// Keys that give the configuration this layout.
+    sets: Vec<String>,
+    /// Predicted time of a step with equal stages.
+    cost: Cost,
+}
+
+/// The result of planning a candidate.
+enum Outcome {
+    Fits(Box<Proposal>),
+    TooLarge,
+    /// The candidate cannot be planned, for this reason.
+    Unplanned(PlanError),
+}
+
+/// The settings that all candidates share.
+struct Search {
+    config: RunConfig,
+    device: PlanDevice,
+    on_device: DeviceRanks,
+    description: Description,
+    fit: FitOptions,
+    rates: DeviceRates,
+    work: Work,
+}
+
+/// Plans configurations of `fit.ranks` ranks that have the samples of `config` in a step, in the order of
+/// their costs, until enough of them fit. `on_result` is called for each that fits.
 ///
-/// Errors: those of a plan; a number of ranks for which no grid exists.
+/// Errors: those of the configuration; a number of ranks for which no grid exists; candidates none of which
+/// can be planned.
 pub fn propose(
     config: RunConfig,
     options: &PlanOptions,
-    ranks: usize,
+    fit: FitOptions,
     on_result: &mut dyn FnMut(&Proposal),
 ) -> Result<Proposals> {
+    let ranks = fit.ranks;
     let on_device = DeviceRanks::of_world(&config, ranks);
     let device = options.target.device(options.capacity, on_device)?;
+    let own_capacity = options.target.device(None, on_device)?.total_bytes;
     let (rates, assumed) = device.rates_or_shipped()?;
     let description = device.description(on_device);
     let work = Work::count(&config, &build::dataset(&config, DataScope::Shapes)?, &description)?;
-    let mut candidates = Vec::new();
-    for layout in Layout::all(&config, ranks) {
-        // A refused configuration is no candidate.
-        let Ok(sets) = config.with_profile_of(layout.sets(&config)) else { continue };
-        let Ok(changed) = config.with(&sets) else { continue };
-        let Ok(cost) = cost(&changed, &work, &rates, &equal_stages(&changed)) else { continue };
-        candidates.push((layout, sets, cost));
-    }
-    if candidates.is_empty() {
-        let samples = config.train.global_batch_size;
-        return Err(PlanError::Refused(format!(
-            "--fit: no grid of {ranks} ranks divides the {samples} samples of a step and the model's layers"
-        )));
-    }
-    candidates.sort_by(|(.., a), (.., b)| a.seconds().total_cmp(&b.seconds()));
-    let all = candidates.len();
+    let search = Search { config, device, on_device, description, fit, rates, work };
+    let candidates = search.candidates()?;
     let mut found = Proposals {
         list: Vec::new(),
+        nearest: None,
         planned: 0,
-        candidates: all,
-        device_model: device.model.clone(),
-        capacity: device.total_bytes,
+        unplanned: 0,
+        reason: None,
+        candidates: candidates.len(),
+        device_model: search.device.model.clone(),
+        capacity: search.device.total_bytes,
+        own_capacity,
         ranks,
-        samples: config.train.global_batch_size,
-        tokens: build::tokens_per_step(&config),
+        samples: search.config.train.global_batch_size,
+        tokens: build::tokens_per_step(&search.config),
         assumed,
     };
-    // Skip layouts that need no less than one that does not fit.
-    let mut too_large: Vec<Layout> = Vec::new();
-    for (layout, sets, _) in candidates {
-        if too_large.iter().any(|other| layout.needs_no_less_than(other)) {
+    let (mut too_large, mut too_long): (Vec<Candidate>, Vec<Layout>) = Default::default();
+    let mut refusal = None;
+    for candidate in candidates {
+        let layout = candidate.layout;
+        // Layouts are skipped that need no less memory, or no less planning, than one that failed by it.
+        if too_large.iter().any(|other| layout.needs_no_less_than(&other.layout)) {
             continue;
         }
-        let setup = prepare_shapes(config.with(&sets)?, Placement::Meta(description.clone()))?;
+        if too_long.iter().any(|other| layout.takes_no_less_planning_than(other)) {
+            found.unplanned += 1;
+            continue;
+        }
         found.planned += 1;
-        let plans = match plan_within(&setup) {
-            Ok(plans) => plans,
-            Err(error) if error.is_out_of_memory() => {
-                too_large.push(layout);
-                continue;
+        match search.plan(&candidate)? {
+            Outcome::Fits(proposal) => {
+                on_result(&proposal);
+                found.list.push(*proposal);
             }
-            Err(error) => return Err(error),
-        };
-        let fit = Fit::of(&setup, &plans, device.overhead.parts(on_device), true);
-        if !fit.fits {
-            too_large.push(layout);
-            continue;
+            Outcome::TooLarge => too_large.push(candidate),
+            Outcome::Unplanned(error) => {
+                found.unplanned += 1;
+                found.reason.get_or_insert_with(|| error.to_string());
+                too_long.extend(error.is_too_long().then_some(layout));
+                refusal.get_or_insert(error);
+            }
         }
-        let sent = plans.roles().iter().map(|plan| plan.step_traffic.bytes_sent).max().unwrap_or(0);
-        let (needs, available) = (fit.needs, fit.available());
-        // The cost with the actual partition of the layers instead of the assumed one.
-        let cost = cost(&setup.config, &work, &rates, &setup.blueprint.stages)?;
-        let proposal = Proposal { sets, layout, cost, needs, available, sent };
-        on_result(&proposal);
-        found.list.push(proposal);
         if found.list.len() == PROPOSALS {
             break;
         }
     }
+    match refusal {
+        Some(error) if found.list.is_empty() && too_large.is_empty() => return Err(error),
+        _ if found.list.is_empty() => found.nearest = search.nearest(&too_large),
+        _ => {}
+    }
     found.list.sort_by(|a, b| a.cost.seconds().total_cmp(&b.cost.seconds()));
     Ok(found)
+}
+
+impl Search {
+    /// Returns the layouts that the configuration accepts, the fastest first. Errors: there is none.
+    fn candidates(&self) -> Result<Vec<Candidate>> {
+        let config = &self.config;
+        let candidate = |layout: Layout| {
+            // A refused configuration is no candidate.
+            let sets = config.with_profile_of(layout.sets(config, self.fit.names_grid)).ok()?;
+            let changed = config.with(&sets).ok()?;
+            let cost = cost(&changed, &self.work, &self.rates, &equal_stages(&changed)).ok()?;
+            Some(Candidate { layout, sets, cost })
+        };
+        let mut all: Vec<_> = Layout::all(config, self.fit.ranks).into_iter().filter_map(candidate).collect();
+        if all.is_empty() {
+            let (ranks, samples) = (self.fit.ranks, config.train.global_batch_size);
+            return Err(PlanError::Refused(format!(
+                "--fit: no grid of {ranks} ranks divides the {samples} samples of a step and \
+                 the model's layers"
+            )));
+        }
+        all.sort_by(|a, b| a.cost.seconds().total_cmp(&b.cost.seconds()));
+        Ok(all)
+    }
+
+    fn overhead(&self) -> Vec<OverheadPart> {
+        self.device.overhead.parts(self.on_device)
+    }
+
+    fn setup(&self, candidate: &Candidate) -> Result<Setup> {
+        let placement = Placement::Meta(self.description.clone());
+        let setup = prepare_shapes(self.config.with(&candidate.sets)?, placement)?;
+        Ok(limited_to(setup, self.fit.most_allocations))
+    }
+
+    /// Plans a candidate until a rank does not fit. Errors: those that are no refusal of the candidate.
+    fn plan(&self, candidate: &Candidate) -> Result<Outcome> {
+        let planned = self.setup(candidate).and_then(|setup| Ok((plan_within(&setup)?, setup)));
+        let (plans, setup) = match planned {
+            Ok(planned) => planned,
+            Err(error) if error.is_out_of_memory() => return Ok(Outcome::TooLarge),
+            Err(error) if error.exit_status() == 2 => return Ok(Outcome::Unplanned(error)),
+            Err(error) => return Err(error),
+        };
+        let fit = Fit::of(&setup, &plans, self.overhead(), true);
+        if !fit.fits {
+            return Ok(Outcome::TooLarge);
+        }
+        let sent = plans.roles().iter().map(|plan| plan.step_traffic.bytes_sent).max().unwrap_or(0);
+        let Candidate { layout, sets, .. } = candidate;
+        // The cost with the actual partition of the layers instead of the assumed one.
+        let cost = cost(&setup.config, &self.work, &self.rates, &setup.blueprint.stages)?;
+        let (needs, available) = (fit.needs, fit.available());
+        let (sets, layout) = (sets.clone(), *layout);
+        Ok(Outcome::Fits(Box::new(Proposal { sets, layout, cost, needs, available, sent })))
+    }
 }

@@ -19,17 +19,34 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) const DOES_NOT_FIT: &str = "the run does not fit on this device: ";
 
 /// Keys with other values, with which the run fits.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Remedy {
     /// Keys to set, each as `section.key=value`.
     pub sets: Vec<String>,
-    /// Bytes that the rank that needs most then reserves at its peak.
-    pub needs: u64,
+    /// The run's memory then.
+    pub fit: Fit,
+    /// Changes in words that the keys do not say: another number of ranks, another global batch; may be
+    /// empty.
+    pub consequences: String,
+}
+
+/// Returns, in words with a comma before them, how a run with the sizes of `after` differs in ranks and
+/// global batch; empty if it does not.
+pub(crate) fn consequences(before: &RunConfig, after: &RunConfig) -> String {
+    let ranks = [before.world_size(), after.world_size()];
+    let samples = [before.train.global_batch_size, after.train.global_batch_size];
+    let unit = if after.model.examples().units() > 1 { "sequences" } else { "samples" };
+    let changed = |preposition: &str, [before, after]: [usize; 2], unit: &str| {
+        let [old, new] = [before, after].map(|number| grouped(number as u64));
+        if before == after { String::new() } else { format!(", {preposition} {new} {unit} instead of {old}") }
+    };
+    changed("on", ranks, "ranks") + &changed("with", samples, &format!("{unit} a step"))
 }
 
 /// Returns the refusal of a run that does not fit: the figures, and the nearest configuration that would.
 pub fn refusal(setup: &Setup, fit: &Fit) -> PlanError {
-    let text = match fit.broken_limit() {
+    let broken = fit.broken_limit();
+    let text = match broken {
         Some(Limit { setting, bytes }) => {
             let key =
                 if setup.device.limit_bytes.is_some() { "memory.limit_bytes" } else { "memory.allocator" };
@@ -40,9 +57,11 @@ pub fn refusal(setup: &Setup, fit: &Fit) -> PlanError {
         None => format!("{DOES_NOT_FIT}{}", fit.figures()),
     };
     let advice = match nearest(setup, fit) {
-        Some(Remedy { sets, needs }) => {
+        Some(Remedy { sets, fit, consequences }) => {
             let sets: Vec<_> = sets.iter().map(|set| format!("--set {set}")).collect();
-            format!("; {} would need {} ({})", sets.join(" "), grouped(needs), bytes(needs))
+            // A limit is compared with what a rank reserves, a device with all that it holds.
+            let needs = if broken.is_some() { fit.most } else { fit.needs };
+            format!("; {}{consequences} would need {} ({})", sets.join(" "), grouped(needs), bytes(needs))
         }
         None => String::new(),
     };
@@ -50,8 +69,8 @@ pub fn refusal(setup: &Setup, fit: &Fit) -> PlanError {
 }
 
 /// Returns the first configuration that fits: with sharded optimizer state, which changes nothing else; with
-/// more, smaller micro-batches; with recomputed activations; with several of these; and with all of them on
-/// twice, four, eight times as many pipeline ranks.
+/// more, smaller micro-batches; with recomputed activations; with several of these; and with all of them and
+/// twice, four, eight times as many pipeline stages, by as many ranks if possible, else by more.
 pub fn nearest(setup: &Setup, fit: &Fit) -> Option<Remedy> {
     let began = Instant::now();
     let candidates = candidates(&setup.config);
@@ -60,7 +79,8 @@ pub fn nearest(setup: &Setup, fit: &Fit) -> Option<Remedy> {
         let sets = setup.config.with_profile_of(sets).ok()?;
         let changed = changed(setup, &sets).ok()?;
         let fit = Fit::of(&changed, &plan_within(&changed).ok()?, fit.overhead.clone(), fit.together);
-        fit.fits.then_some(Remedy { needs: fit.needs, sets })
+        let consequences = consequences(&setup.config, &changed.config);
+        fit.fits.then_some(Remedy { sets, fit, consequences })
     })
 }
 
@@ -90,7 +110,14 @@ fn candidates(config: &RunConfig) -> Vec<Vec<String>> {
     all.extend(both(&again, &smaller));
     all.extend(both(&shard, &both(&again, &smaller)));
     let everything: Vec<String> = [&shard[..], &again, &least].concat().concat();
-    let stages = [2, 4, 8].map(|by| format!("parallel.pipeline={}", config.parallel.pipeline * by));
-    all.extend(stages.into_iter().map(|set| [&everything[..], &[set]].concat()));
+    let (data, pipeline) = (config.parallel.data, config.parallel.pipeline);
+    let stages = |by: usize| format!("parallel.pipeline={}", pipeline * by);
+    let divided = [2, 4, 8].into_iter().filter(|by| data.is_multiple_of(*by));
+    let grids = divided.map(|by| vec![format!("parallel.data={}", data / by), stages(by)]);
+    let grids = grids.chain([2, 4, 8].map(|by| vec![stages(by)]));
+    // One replica has no optimizer state to share.
+    let shares = |grid: &Vec<String>| !grid.contains(&"parallel.data=1".to_owned());
+    let without: Vec<String> = [&again[..], &least].concat().concat();
+    all.extend(grids.map(|grid| [if shares(&grid) { &everything[..] } else { &without }, &grid].concat()));
     all
 }

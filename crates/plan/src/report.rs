@@ -97,6 +97,8 @@ pub struct PlanReport {
     pub tuning: Option<TuningCost>,
     /// The memory of FP8 matmuls, if there are any.
     pub fp8: Option<Fp8Cost>,
+    /// Settings that probably are not meant, in sentences.
+    pub warnings: Vec<String>,
     /// Settings without effect, in sentences.
     pub without_effect: Vec<String>,
     /// Duration of planning.
@@ -125,6 +127,7 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
     let lanes = plans.largest().map(|plan| LaneCost::of(&setup, plan)).transpose()?.flatten();
     let tuning = plans.largest().map(|plan| TuningCost::of(&setup, plan)).transpose()?.flatten();
     let fp8 = plans.largest().map(|plan| Fp8Cost::of(&setup, plan)).transpose()?.flatten();
+    let warnings = setup.config.tokenizer_warning().into_iter().collect();
     let without_effect = without_effect(&setup);
     Ok(PlanReport {
         device_model: device.model,
@@ -138,6 +141,7 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
         lanes,
         tuning,
         fp8,
+        warnings,
         without_effect,
         took,
         refusal,
@@ -189,6 +193,7 @@ impl PlanReport {
             lanes: self.lanes.map(|cost| cost.to_json()),
             tuning: self.tuning.map(TuningCost::to_json),
             fp8: self.fp8.map(Fp8Cost::to_json),
+            warnings: &self.warnings,
             without_effect: &self.without_effect,
             roles: self.roles(),
             shared_device: self.device_sums(),
@@ -247,6 +252,7 @@ struct PlanJson<'a> {
     lanes: Option<Value>,
     tuning: Option<Value>,
     fp8: Option<Value>,
+    warnings: &'a [String],
     without_effect: &'a [String],
     roles: Value,
     /// Sums over all ranks, if they share a GPU.

@@ -1,7 +1,7 @@
 //! The plans of all ranks: ranks with the same role are planned once, for any world size.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -10,7 +10,7 @@ use device::{Description, Kind};
 use crate::error::{PlanError, Result};
 use crate::imitated::PlanDevice;
 use crate::overhead::{DeviceRanks, OverheadPart};
-use crate::plan::{MOST_ALLOCATIONS, Plan, Role, boundless, plan, plan_recording, work_of_each};
+use crate::plan::{Plan, Role, boundless, plan, plan_recording, work_of_each};
 use parallel::ParallelError;
 use parallel::pipeline::PlanWork;
 use system::threads;
@@ -86,6 +86,16 @@ pub fn plan_within(setup: &Setup) -> Result<Plans> {
     plan_roles(&imitation(setup)?, plan)
 }
 
+/// Returns the memory that a run needs which does not fit: its plans with unlimited memory. Errors: those of
+/// the run.
+pub(crate) fn plan_boundless(setup: &Setup) -> Result<Plans> {
+    let on_host = setup.placement.description().kind == Kind::Cpu;
+    let mut boundless = Setup { placement: Placement::Meta(boundless(setup)), ..setup.clone() };
+    boundless.device.limit_bytes = None;
+    // Resident bytes of a host are found in the traces.
+    if on_host { plan_roles(&boundless, plan) } else { count_within(&boundless) }
+}
+
 /// [`plan_within`] for a search: without traces and resident bytes, and all repeated micro-batches skipped.
 pub(crate) fn count_within(setup: &Setup) -> Result<Plans> {
     plan_roles(&skipping(&imitation(setup)?), |setup, rank| plan_recording(setup, rank, 0))
@@ -93,8 +103,17 @@ pub(crate) fn count_within(setup: &Setup) -> Result<Plans> {
 
 /// Returns `setup` for a plan that is not compared with a run, and so skips all repeated micro-batches.
 pub(crate) fn skipping(setup: &Setup) -> Setup {
-    let work = PlanWork { skips_from: 0, ..work_of_each(1) };
+    let work = PlanWork { skips_from: 0, ..work_of_each(1, 1) };
     Setup { plan_work: Some(work), ..setup.clone() }
+}
+
+/// Returns `setup` for plans in which a rank makes at most `most` allocations, if that is less than it may.
+pub(crate) fn limited_to(setup: Setup, most: u64) -> Setup {
+    let work = work_of_each(1, 1);
+    match most < work.most {
+        true => Setup { plan_work: Some(PlanWork { most, ..work }), ..setup },
+        false => setup,
+    }
 }
 
 fn plan_roles(setup: &Setup, plan: impl Fn(&Setup, usize) -> Result<Plan> + Sync) -> Result<Plans> {
@@ -111,9 +130,11 @@ fn plan_roles(setup: &Setup, plan: impl Fn(&Setup, usize) -> Result<Plan> + Sync
         };
         of.push(role);
     }
-    let work = work_of_each(first_ranks.len());
-    let skips_from = setup.plan_work.map_or(work.skips_from, |limits| limits.skips_from);
-    let setup = Setup { plan_work: Some(PlanWork { skips_from, ..work }), ..setup.clone() };
+    let stages = known.keys().map(|role| role.stage).collect::<BTreeSet<_>>().len();
+    let work = work_of_each(first_ranks.len(), stages);
+    let limits = setup.plan_work.unwrap_or(work);
+    let work = PlanWork { skips_from: limits.skips_from, most: work.most.min(limits.most) };
+    let setup = Setup { plan_work: Some(work), ..setup.clone() };
     let roles = on_threads(&first_ranks, |rank| plan(&setup, rank));
     let roles = roles.map_err(|error| match is_too_long(&error) {
         true => too_long(&setup, first_ranks.len()),
@@ -175,11 +196,11 @@ fn too_long(setup: &Setup, roles: usize) -> PlanError {
         1 => "the rank".to_owned(),
         roles => format!("{} ranks with different work", grouped(roles as u64)),
     };
-    PlanError::Refused(format!(
+    PlanError::TooLong(format!(
         "{index}: a plan runs the passes of a step until they repeat, and those of {different} do not within \
          {} allocations: use fewer, larger micro-batches or fewer stages (`plimsoll train --no-plan` trains \
          without a plan)",
-        grouped(MOST_ALLOCATIONS)
+        grouped(setup.plan_work.map_or(0, |work| work.most * roles as u64))
     ))
 }
 

@@ -47,21 +47,54 @@ fn preallocated_runs_request_no_driver_memory_after_the_start() {
 #[test]
 fn settings_without_effect_are_named() {
     let table: &[(&[&str], &[&str])] = &[
-        (&[], &["optim.warmup_steps = 20 is not below train.steps = 3"]),
-        (&["optim.warmup_steps=1"], &[]),
-        (&["optim.warmup_steps=0", "parallel.zero_stage=1"], &["parallel.zero_stage has no effect"]),
-        (&["optim.warmup_steps=1", "parallel.data=2", "parallel.zero_stage=1"], &[]),
+        (&[], &[]),
+        (&["optim.warmup_steps=20"], &["optim.warmup_steps = 20 is not below train.steps = 3"]),
+        (&["parallel.zero_stage=1"], &["parallel.zero_stage has no effect"]),
+        (&["parallel.data=2", "parallel.zero_stage=1"], &[]),
         (
-            &["optim.warmup_steps=1", "parallel.partition=smallest", "parallel.schedule=gpipe"],
-            &["parallel.partition has no effect", "parallel.schedule has no effect"],
+            &["parallel.partition=smallest", "parallel.schedule=interleaved", "parallel.chunks=3"],
+            &[
+                "parallel.partition has no effect with parallel.pipeline = 1",
+                "parallel.schedule has no effect",
+                "parallel.chunks has no effect",
+            ],
         ),
-        (&["optim.warmup_steps=1", "parallel.pipeline=2", "parallel.partition=smallest"], &[]),
-        (&["optim.warmup_steps=1", "memory.recompute=block", "model.context=64"], &[]),
+        (&["parallel.pipeline=2", "parallel.partition=smallest"], &[]),
+        (&["memory.recompute=block", "model.context=64"], &[]),
+        (
+            &["parallel.reduction=nccl", "parallel.overlap=off", "parallel.peer_access=off"],
+            &[
+                "parallel.reduction has no effect with parallel.data = 1",
+                "parallel.overlap has no effect",
+                "parallel.peer_access has no effect with parallel.data = 1",
+            ],
+        ),
+        (&["parallel.bucket_bytes=16384"], &["parallel.bucket_bytes has no effect with parallel.data = 1"]),
+        (
+            &["parallel.data=2", "parallel.reduction=nccl", "parallel.peer_blocks=8", "parallel.overlap=off"],
+            &["parallel.peer_blocks has no effect on CPU ranks", "parallel.reduction = \"nccl\" names a lib"],
+        ),
+        (&["precision.tf32=true"], &["precision.tf32 has no effect on a CPU"]),
+        (&["precision.fp8_recipe=rowwise"], &["precision.fp8_recipe has no effect with precision.matmul"]),
+        (
+            &["lora.alpha=32", "lora.targets=['c_attn']"],
+            &["lora.targets has no effect with lora.rank = 0", "lora.alpha has no effect with lora.rank = 0"],
+        ),
+        (&["lora.rank=8", "lora.alpha=32"], &[]),
+        (&["checkpoint.minutes=0", "checkpoint.keep=5"], &["checkpoint.keep has no effect"]),
+        (&["telemetry.listen_publicly=true"], &["telemetry.listen_publicly has no effect without"]),
     ];
+    const USUAL: [&str; 2] = ["optim.warmup_steps=1", "parallel.bucket_bytes=67108864"];
     for (sets, expected) in table {
-        let found = without_effect(&setup(false, sets));
+        let sets = [&USUAL, *sets].concat();
+        let found = without_effect(&setup(false, &sets));
         assert_eq!(found.len(), expected.len(), "{sets:?}: {found:?}");
         assert!(found.iter().zip(*expected).all(|(found, start)| found.starts_with(start)), "{found:?}");
+    }
+    // On a GPU, these have an effect.
+    for set in ["parallel.peer_access=off", "parallel.reduction=nccl", "precision.tf32=true"] {
+        let sets = [&USUAL[..], &["parallel.data=2", set]].concat();
+        assert_eq!(without_effect(&setup(true, &sets)), [""; 0], "{set}");
     }
     let mlp = common::of(common::MLP, false, &["memory.recompute=block"]);
     let found = without_effect(&mlp);

@@ -287,6 +287,9 @@ fn announce(setup: &Setup, directory: &RunDirectory, plans: &Plans) {
     for warning in setup.device.settings.warnings() {
         tracing::warn!("memory.allocator: {warning}");
     }
+    if let Some(warning) = config.tokenizer_warning() {
+        tracing::warn!("{warning}");
+    }
     for sentence in plan::without_effect(setup) {
         tracing::warn!("{sentence}");
     }

@@ -184,8 +184,17 @@ fn tiles(
         let value = grouped(last.step);
         tiles.push(Tile { name: "Steps", value, note: format!("of {}", grouped(of)) });
         if let Some(loss) = last.loss {
-            let validated = history.iter().rev().find_map(|point| point.validation_loss);
-            let note = validated.map_or_else(String::new, |loss| format!("validation {loss:.4}"));
+            let validated = history.iter().rev().find(|point| point.validation_loss.is_some());
+            let note = validated.and_then(|point| {
+                let loss = point.validation_loss?;
+                let when = if point.step < last.step {
+                    format!(" after step {}", point.step)
+                } else {
+                    String::new()
+                };
+                Some(format!("validation {loss:.4}{when}"))
+            });
+            let note = note.unwrap_or_default();
             tiles.push(Tile { name: "Loss", value: format!("{loss:.4}"), note });
         }
     }

@@ -139,7 +139,7 @@ impl Training<'_> {
         let found = self.worker.validate()?;
         self.history.accuracy = found.accuracy;
         let keeps_best = self.worker.setup().config.checkpoint.keep_best;
-        self.history.is_best = self.history.validations.add(found.loss) && keeps_best;
+        self.history.is_best = self.history.validations.add(step + 1, found.loss) && keeps_best;
         self.worker.check_plan(RunPart::Validation, step + 1)?;
         self.clock.restart();
         Ok(Some(found))

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
+use config::Train;
 use serde::{Deserialize, Serialize};
 use system::input;
 use telemetry::report::SessionRow;
@@ -72,6 +73,9 @@ pub(crate) struct Session {
     grid: GridSizes,
     /// Steps done by earlier sessions.
     after_step: u64,
+    /// Sequences or samples in a micro-batch; absent in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    micro_batch_size: Option<usize>,
     /// The checkpoint or folder of the initial weights.
     weights_from: Option<PathBuf>,
     /// Bit-deciding settings that changed, by key: bits may differ after `after_step`.
@@ -144,7 +148,17 @@ impl Sessions {
             session.ending = Ending::Lost;
         }
         let description = setup.placement.description();
+        let size = setup.config.train.micro_batch_size;
         let changes = resume::changes(setup).into_iter();
+        let changed = changes.map(|change| (change.key, Changed { from: change.from, to: change.to }));
+        let mut changed: BTreeMap<_, _> = changed.collect();
+        // A first step that ran out of memory left no checkpoint to compare with.
+        let repeated = all.last().filter(|last| last.ending == Ending::OutOfMemory);
+        let before = repeated.and_then(|last| last.micro_batch_size).filter(|before| *before != size);
+        if let Some(before) = before.filter(|_| setup.resumed().is_none()) {
+            let change = Changed { from: Some(before.to_string()), to: Some(size.to_string()) };
+            changed.insert(Train::micro_batch_size.to_owned(), change);
+        }
         let warnings = setup.resumed().map_or_else(Vec::new, |point| {
             let mut warnings = resume::other_software(&point.checkpoint, &description);
             warnings.extend(resume::other_times(setup, &point.checkpoint));
@@ -160,13 +174,12 @@ impl Sessions {
             libraries: description.libraries,
             grid: setup.config.parallel.grid().named().collect(),
             after_step: setup.first_step(),
+            micro_batch_size: Some(size),
             weights_from: match &setup.start {
                 Start::Weights(weights) => Some(weights.path().to_owned()),
                 Start::Drawn | Start::Resumed(_) => None,
             },
-            changed: changes
-                .map(|change| (change.key, Changed { from: change.from, to: change.to }))
-                .collect(),
+            changed,
             warnings,
             results: None,
         });

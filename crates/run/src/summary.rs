@@ -59,6 +59,7 @@ pub(crate) fn summarize(
     more.insert("outlived".to_owned(), json!(outlived));
     if let Some(loss) = history.validations.last {
         more.insert("validation_loss".to_owned(), loss.into());
+        more.insert("validation_step".to_owned(), history.validations.step.into());
     }
     if let Some(accuracy) = history.accuracy {
         more.insert("validation_top_1".to_owned(), accuracy.top_1().into());

@@ -26,8 +26,10 @@ pub struct TrainReport {
     pub summary: Summary,
     /// The run directory.
     pub run_dir: PathBuf,
-    /// Mean loss over the held-out data, at the end.
+    /// Mean loss over the held-out data, in the last validation.
     pub validation_loss: Option<f64>,
+    /// Steps done before the last validation, fewer than those of the run if it was stopped.
+    pub validation_step: Option<u64>,
     /// Shares of validation images whose class was the best, and among the best five.
     pub validation_accuracy: Option<[f64; 2]>,
     /// Bytes of text per validation target, if tokens consist of bytes.
@@ -98,6 +100,7 @@ pub(crate) fn report(
     Ok(TrainReport {
         run_dir: directory.path().to_owned(),
         validation_loss: history.validations.last,
+        validation_step: history.validations.step,
         validation_accuracy: history.accuracy.map(|accuracy| [accuracy.top_1(), accuracy.top_5()]),
         bytes_per_token: bytes(TokenSource::bytes_per_token).flatten(),
         training_bytes_per_token: bytes(TokenSource::training_bytes_per_token).flatten(),
@@ -122,6 +125,7 @@ impl TrainReport {
         TrainReport {
             run_dir,
             validation_loss: share("validation_loss"),
+            validation_step: summary.more.get("validation_step").and_then(serde_json::Value::as_u64),
             validation_accuracy: share("validation_top_1")
                 .zip(share("validation_top_5"))
                 .map(<[f64; 2]>::from),
@@ -163,7 +167,9 @@ impl fmt::Display for TrainReport {
         // Meta counts memory and computes no numbers.
         let computes = self.summary.device != Backend::Meta.name();
         if let Some(loss) = self.validation_loss.filter(|_| computes) {
-            write!(f, "Validation loss {loss:.4}{}", self.loss_unit)?;
+            let earlier = self.validation_step.filter(|step| *step != self.summary.steps);
+            let when = earlier.map_or_else(String::new, |step| format!(" after step {step}:"));
+            write!(f, "Validation loss{when} {loss:.4}{}", self.loss_unit)?;
             if let Some(accuracy) = self.validation_accuracy {
                 write!(f, ", {}", percentages(accuracy))?;
             }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use config::RunConfig;
 use data::{Corpus, Tokenizer};
 use inference::{EvaluateOptions, Evaluation};
-use run::{RunOptions, Startup, TrainReport};
+use run::{Interrupt, RunOptions, Startup, TrainReport};
 use tempfile::TempDir;
 use tokenize::{HeldOut, Job, tokenize};
 use worker::DeviceChoice;
@@ -149,6 +149,22 @@ fn the_checkpoint_with_the_lowest_validation_loss_is_kept_as_the_best() {
     assert!(fs::read_link(&best).unwrap().to_str().unwrap().starts_with("step-"));
 }
 
+/// The best checkpoint is kept beside the latest ones only if it is not among them.
+#[test]
+fn as_many_checkpoints_as_configured_are_kept_and_the_best() {
+    let index = workplace();
+    let sets =
+        ["checkpoint.keep_best=true", "checkpoint.keep=2", "checkpoint.every=1", "checkpoint.wait=true"];
+    // A loss that never falls after the first validation, and one that falls to the end.
+    for (rate, kept) in [("1e-30", &[2, 5, 6][..]), ("1e-3", &[5, 6])] {
+        let run_dir = index.path().join(rate);
+        let rate = format!("optim.learning_rate={rate}");
+        train_in(run_dir.clone(), config(index.path(), TOKENS, &[&sets[..], &[&rate]].concat()), false);
+        let steps: Vec<u64> = checkpoint::list(&run_dir).unwrap().into_iter().map(|(step, _)| step).collect();
+        assert_eq!(steps, kept, "{rate}");
+    }
+}
+
 #[test]
 fn a_run_ends_when_the_validation_loss_no_longer_falls() {
     let index = workplace();
@@ -214,6 +230,34 @@ fn a_run_goes_on_from_before_its_decay() {
     };
     let resumed = run::train(config(index.path(), TOKENS, &sets("train.steps=12")), options).unwrap();
     assert_eq!(bits(&resumed), bits(&long));
+}
+
+/// The report of a run that was stopped between validations names the step of the last one, also if no step
+/// is added.
+#[test]
+fn a_validation_loss_of_an_earlier_step_is_reported_with_it() {
+    let index = workplace();
+    let run_dir = index.path().join("run");
+    let until = |steps: Option<u64>, resume: bool| {
+        let interrupt = steps.map_or_else(Interrupt::default, Interrupt::after);
+        let (device, run_dir) = (DeviceChoice::Cpu, Some(run_dir.clone()));
+        let options = RunOptions { device, run_dir, resume, interrupt, quiet: true, ..RunOptions::default() };
+        run::train(config(index.path(), TOKENS, &[]), options).unwrap()
+    };
+    for (steps, resume, step, words) in [
+        (Some(3), false, 2, "\nValidation loss after step 2: "),
+        (Some(0), true, 2, "\nValidation loss after step 2: "),
+        (Some(1), true, 4, "\nValidation loss "),
+        (None, true, 6, "\nValidation loss "),
+    ] {
+        let report = until(steps, resume);
+        let text = report.to_string();
+        assert!(report.validation_step == Some(step) && text.contains(words), "{text}");
+        assert_eq!(report.summary.more["validation_step"], step);
+        assert_eq!(text.contains("after step"), words.contains("after step"), "{text}");
+        let page = run::report_run(&run_dir, &[]).unwrap().to_html();
+        assert_eq!(page.contains(" after step 2"), words.contains("after step"));
+    }
 }
 
 fn evaluated(model: &Path, sets: &[String]) -> Evaluation {

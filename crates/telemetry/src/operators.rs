@@ -99,7 +99,7 @@ pub struct OperatorProfile {
     pub steps: u64,
     /// Milliseconds of the median step without measurement.
     pub step_milliseconds: f64,
-    /// FLOP/s of a large matmul on the device, in the compute type.
+    /// The highest FLOP/s that a rank reached: of large matmuls in the compute type, or of a row.
     pub flops_per_second: f64,
     /// Rows by operator.
     pub operators: Vec<OperatorRow>,
@@ -125,6 +125,15 @@ impl OperatorProfile {
             modules: rows(|span| &span.module),
             ..OperatorProfile::default()
         }
+    }
+
+    /// Sets the best rate: `flops_per_second`, that of large matmuls, or that of a row that reached more, as
+    /// operands in caches may.
+    #[must_use]
+    pub fn with_best_rate(self, flops_per_second: f64) -> Self {
+        let rows = self.operators.iter().chain(&self.modules).map(OperatorRow::flops_per_second);
+        let flops_per_second = rows.fold(flops_per_second, f64::max);
+        OperatorProfile { flops_per_second, ..self }
     }
 
     /// The sum of all rows.
@@ -172,7 +181,7 @@ impl OperatorProfile {
             "allocated",
             "kept",
             "GFLOP",
-            "of rate",
+            "of best",
         ];
         let whole = self.total().device_milliseconds;
         (header, rows.iter().map(|row| row.cells(whole, self.flops_per_second)).collect())
@@ -229,6 +238,11 @@ impl OperatorRow {
         self.flops += share * span.flops as f64;
     }
 
+    /// FLOP/s of a rank, 0 without time on the device.
+    fn flops_per_second(&self) -> f64 {
+        if self.device_milliseconds > 0.0 { 1e3 * self.flops / self.device_milliseconds } else { 0.0 }
+    }
+
     fn plus(self, other: &Self) -> Self {
         OperatorRow {
             calls: self.calls + other.calls,
@@ -244,7 +258,7 @@ impl OperatorRow {
     fn cells(&self, whole: f64, rate: f64) -> Vec<String> {
         let or_empty = |value: f64, text: String| if value > 0.0 { text } else { String::new() };
         let calls = if self.calls.fract() == 0.0 { 0 } else { 1 };
-        let reached = 1e3 * self.flops / self.device_milliseconds.max(f64::MIN_POSITIVE) / rate;
+        let reached = self.flops_per_second() / rate;
         let sign = if self.kept_bytes < 0.0 { "-" } else { "" };
         vec![
             self.name.clone(),
@@ -303,5 +317,9 @@ mod tests {
         assert!(lines[3].starts_with("2 more") && lines[5].starts_with("total"), "{table}");
         // 1000 FLOPs in 2 ms of a device that does 1,000,000 a second.
         assert!(lines[2].ends_with("50.0 %"), "{table}");
+        // No row is beyond the best rate: the 500 FLOPs of gelu take 0.25 ms.
+        for (matmuls, best) in [(1e6, 2e6), (4e6, 4e6)] {
+            assert_eq!(profile.clone().with_best_rate(matmuls).flops_per_second, best);
+        }
     }
 }

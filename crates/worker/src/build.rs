@@ -7,7 +7,7 @@ use autograd::precision::Autocast;
 use checkpoint::CorpusMark;
 use collective::RankGrid;
 use data::{ChatOptions, ChatSource, ChatTemplate, Component, Corpus, CorpusIdentity, Documents};
-use data::{ImageSource, Prefetcher, Slice, Source, Split, read_conversations};
+use data::{ImageSource, JsonLines, Prefetcher, Slice, Source, Split, read_conversations};
 use data::{
     SyntheticKind, SyntheticOptions, SyntheticSource, TokenOptions, TokenShapes, TokenSource, Tokenizer,
 };
@@ -223,8 +223,7 @@ fn token_dataset(config: &RunConfig, scope: DataScope) -> Result<Dataset> {
     let of_data = |key| move |source: data::Error| at(key)(source.into());
     let open = |patterns: &[String]| match data.kind {
         DataKind::Tokens => Ok(Corpus::open_shards(&data.base, patterns)?),
-        _ if is_text && is_read => text_corpus(config, patterns),
-        _ => Ok(Corpus::open(&data.base, patterns)?),
+        _ => text_corpus(config, patterns, scope),
     };
     let split = |paths: &[String], validation_paths: &[String], key| {
         let training = Arc::new(open(paths).map_err(at(key))?);
@@ -272,10 +271,18 @@ fn token_dataset(config: &RunConfig, scope: DataScope) -> Result<Dataset> {
     Ok(Dataset::of_tokens(source, data.full_hash))
 }
 
-/// Opens text files as the tokenizer's output, which is cached by content.
-fn text_corpus(config: &RunConfig, patterns: &[String]) -> std::result::Result<Corpus, tokenize::Error> {
+/// Opens text files as the tokenizer's output, which is cached by content; for shapes alone, as their bytes.
+fn text_corpus(
+    config: &RunConfig,
+    patterns: &[String],
+    scope: DataScope,
+) -> std::result::Result<Corpus, tokenize::Error> {
     let (data, tokenizer) = (&config.data, &config.tokenizer);
     let text = Corpus::open(&data.base, patterns)?;
+    warn_of_json(&text);
+    if *tokenizer == Tokenizer::Bytes || scope == DataScope::Shapes {
+        return Ok(text);
+    }
     let borders: Vec<u64> = text.starts().collect();
     let contents = format!("{} {} {borders:?}", tokenizer.identity(), text.fingerprint()?);
     let cache = match data.cache.as_os_str().is_empty() {
@@ -289,6 +296,20 @@ fn text_corpus(config: &RunConfig, patterns: &[String]) -> std::result::Result<C
         tokenize::tokenize(&Job { show_progress: true, is_plain_text: true, ..job })?;
     }
     Ok(Corpus::open_shards(&tokens, &["train_*.bin".to_owned()])?)
+}
+
+/// Warns of a text that consists of JSON lines, whose keys and braces are tokens too.
+fn warn_of_json(text: &Corpus) {
+    let found = text.files().find_map(|path| Some((path, JsonLines::of(path)?)));
+    let Some((path, contents)) = found else { return };
+    let instead = match contents {
+        JsonLines::Conversations => "data.kind = \"chat\" takes them as conversations",
+        JsonLines::Texts => "`plimsoll tokenize` makes token shards of their texts",
+    };
+    tracing::warn!(
+        "{}: its lines are JSON, of which data.kind = \"text\" takes keys and braces as text: {instead}",
+        path.display()
+    );
 }
 
 /// Builds the layers of `stage` on `device`, with the parts of parameters that a rank of `grid` holds.

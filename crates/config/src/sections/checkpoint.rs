@@ -17,7 +17,8 @@ section! {
         wait: bool = Row::flag().default("false").any_bits();
         /// Checkpoints that are kept, the latest.
         keep: u64 = Row::integer(1, MOST).default("2").any_bits();
-        /// Also save and keep the state with the lowest validation loss, as `checkpoints/best`.
+        /// Also save and keep the state with the lowest validation loss, as `checkpoints/best`: one
+        /// checkpoint beside the latest, unless it is among them.
         keep_best: bool = Row::flag().default("false").any_bits();
     }
 }

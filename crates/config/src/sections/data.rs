@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use data::{Crop, OrderKind};
 use keys::{Error, Interval, RawValues, Reading, Row, Takes, Value, choice, section};
 
+use super::model::ModelSection;
 use crate::choices::{DataKind, path_value, read_path};
 use crate::mixture::{self, MixtureSource};
 use crate::paths;
@@ -13,6 +14,8 @@ use crate::paths;
 const MOST_TOKEN: u64 = u32::MAX as u64 - 1;
 /// The kinds of data that are read from files.
 const FILES: &[&str] = &[DataKind::Text.name(), DataKind::Tokens.name(), DataKind::Chat.name(), IMAGES[0]];
+/// The kinds of data of which a tokenizer makes tokens.
+const TEXTS: &[&str] = &[DataKind::Text.name(), DataKind::Chat.name()];
 /// The kind of data that is images.
 const IMAGES: &[&str] = &[DataKind::Images.name()];
 /// Kinds of data with documents.
@@ -62,11 +65,19 @@ section! {
         /// The tokenizer: "bytes", "gpt2", or the path of a tokenizer.json or its folder, relative to this
         /// file; "none" for token shards whose text does not matter.
         tokenizer: String = Row::text()
-            .derived("for token shards that of tokenizer.json or tokens.json beside them, or \"none\"; else \
-                      \"bytes\"", |raw| {
-                let is_tokens = raw.text(Data::kind)? == DataKind::Tokens.name();
-                Ok(if is_tokens { "none".into() } else { "bytes".into() })
-            })
+            .derived(
+                "for token shards that of tokenizer.json or tokens.json beside them, or \"none\"; for text \
+                 and conversations tokenizer.json in `model.from`, if it has one; else \"bytes\"",
+                |raw| {
+                    let chosen = raw.text(Data::kind)?;
+                    if chosen == DataKind::Tokens.name() {
+                        return Ok("none".into());
+                    }
+                    let is_text = TEXTS.contains(&chosen.as_str());
+                    let of_model = if is_text { paths::tokenizer_in(raw, ModelSection::from)? } else { None };
+                    Ok(of_model.map_or_else(|| "bytes".into(), Value::from))
+                },
+            )
             .finish(|name, raw| paths::tokenizer(name, raw, Data::tokenizer));
         /// The file of the chat template, relative to this file; by default chat_template.jinja beside the
         /// tokenizer, or `chat_template` in its tokenizer_config.json.

@@ -346,6 +346,43 @@ fn some_keys_that_decide_bits_may_change() {
     assert_eq!(parse(LEAST, &["optim.clip_norm=2"]).unwrap().changes_since(&earlier).len(), 1);
 }
 
+/// The corpora of a mixture have their own hash, so its paths decide no bits.
+#[test]
+fn differences_say_what_decides_bits() {
+    let mixture = |source: &str| {
+        let mixture = format!("data.mixture=[{{paths = ['a.txt']}}, {source}]");
+        parse(LEAST, &[&mixture, "data.paths=[]"]).unwrap()
+    };
+    let first = mixture("{paths = ['b.txt']}");
+    for (other, decides_bits) in [("{paths = ['c.txt']}", false), ("{paths = ['b.txt'], weight = 2}", true)] {
+        let found = first.differences_from(&mixture(other));
+        let found: Vec<_> = found.iter().map(|(key, _, decides_bits)| (&**key, *decides_bits)).collect();
+        assert_eq!(found, [("data.mixture", decides_bits)], "{other}");
+    }
+    assert_eq!(first.differences_from(&first), []);
+}
+
+/// Errors after a change of some keys name the lines that the user wrote.
+#[test]
+fn values_keep_their_origins() {
+    let config = parse(&format!("{LEAST}[train]\nsteps = 5\n"), &["train.seed=7"]).unwrap();
+    let changed = config.with(&["optim.clip_norm=2".to_owned()]).unwrap().with(&[]).unwrap();
+    for (key, origin) in [
+        ("train.steps", "quick.toml:4"),
+        ("data.paths", "quick.toml:2"),
+        ("train.seed", "--set train.seed=7"),
+        ("parallel.data", "quick.toml"),
+        ("optim.clip_norm", "--set optim.clip_norm=2"),
+    ] {
+        assert_eq!(changed.origins.of(key).to_string(), origin, "{key}");
+    }
+    let refused = config.with(&["train.micro_batch_size=7".to_owned()]).unwrap_err().to_string();
+    assert!(refused.starts_with("--set train.micro_batch_size=7: "), "{refused}");
+    let wide = parse(&format!("{LEAST}[model]\nwidth = 96\nheads = 6\n"), &[]).unwrap();
+    let refused = wide.with(&["precision.compute=bf16".to_owned()]).unwrap_err().to_string();
+    assert!(!refused.contains("the configuration"), "{refused}");
+}
+
 #[test]
 fn numbers_are_written_as_they_were_given() {
     let text = format!("{LEAST}\n[optim]\nlearning_rate = 3e-4\nweight_decay = 0\nclip_norm = 1.50\n");

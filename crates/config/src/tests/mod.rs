@@ -5,6 +5,7 @@ mod files;
 mod properties;
 mod refused;
 mod schedules;
+mod tokenizer;
 mod words;
 
 use super::{ConfigError, RunConfig};

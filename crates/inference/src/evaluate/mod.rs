@@ -1,6 +1,7 @@
 //! Evaluation of a trained model on any grid: the loss on all tokens of some data, or multiple choice.
 
 mod choices;
+mod input;
 mod loss;
 mod options;
 mod prepare;

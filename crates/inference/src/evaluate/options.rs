@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use worker::DeviceChoice;
 
-use crate::trained::Location;
+use crate::location::Location;
 
 /// Options of an evaluation.
 #[derive(Clone, Debug, Default)]

@@ -1,6 +1,6 @@
 //! Model and data of an evaluation, cut into micro-batches.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use config::{DataKind, MixtureSource, RunConfig};
@@ -10,6 +10,7 @@ use nn::Examples;
 use worker::build::{self, DataScope, Dataset};
 use worker::{Setup, Weights};
 
+use super::input;
 use super::options::EvaluateOptions;
 use crate::trained::Trained;
 use run::ChosenPlacement;
@@ -30,7 +31,7 @@ pub(super) struct Prepared {
 
 /// Finds model and data, and cuts the data into micro-batches.
 pub(super) fn prepare(startup: &Startup, options: &EvaluateOptions) -> Result<Prepared> {
-    let trained = Trained::find(options.location(), &options.sets)?;
+    let trained = input::trained(options)?;
     let (vocabulary, context) = match trained.config.model.examples() {
         Examples::Tokens { vocabulary, context } => (vocabulary, context),
         Examples::Images { .. } => return prepare_images(startup, options, trained),
@@ -87,9 +88,10 @@ fn prepare_images(startup: &Startup, options: &EvaluateOptions, trained: Trained
         return Err(RunError::Refused(text));
     }
     let mut sets = Vec::new();
-    if !options.data.is_empty() {
-        let base =
-            std::env::current_dir().map_err(|source| RunError::File { path: PathBuf::from("."), source })?;
+    if options.data.is_empty() {
+        input::check_own(&trained, options)?;
+    } else {
+        let base = input::current_directory()?;
         let whole: Vec<_> = options.data.iter().map(|path| base.join(path)).collect();
         // A JSON list of strings is a TOML list.
         let paths = serde_json::json!(whole);
@@ -157,7 +159,7 @@ fn one_by_one(config: &RunConfig, asked: &Questions, context: Option<usize>) -> 
 /// Returns the configuration with all of the data as validation micro-batches of equal size.
 fn cut(trained: &Trained, options: &EvaluateOptions) -> Result<RunConfig> {
     let config = &trained.config;
-    let mut sets = data_settings(trained, options)?;
+    let mut sets = input::settings(trained, options)?;
     if let Some(context) = options.context {
         sets.extend(config.model.with_context(context));
     }
@@ -209,52 +211,4 @@ fn whole(setup: &mut Setup, vocabulary: usize) -> Result<()> {
     setup.dataset = setup.dataset.clone().through(Arc::new(source));
     setup.config = Arc::new(config);
     Ok(())
-}
-
-/// The settings of the data that is evaluated. Errors: none named for a model without data of its own; texts
-/// and token shards together.
-fn data_settings(trained: &Trained, options: &EvaluateOptions) -> Result<Vec<String>> {
-    let config = &trained.config;
-    // Packed documents are consecutive in validation for every order of training.
-    let order = if config.data.pack_documents { "shuffled" } else { "sequential" };
-    let in_order = format!("data.order={order}");
-    if options.data.is_empty() {
-        if config.data.kind == DataKind::Synthetic {
-            let text = format!("{}: it has no data of its own: --data FILE", options.model.display());
-            return Err(RunError::Refused(text));
-        }
-        let has_order = config.data.kind != DataKind::Chat;
-        return Ok(has_order.then_some(in_order).into_iter().collect());
-    }
-    let shards = options.data.iter().filter(|path| path.ends_with(".bin")).count();
-    let kind = match shards {
-        0 if config.data.kind == DataKind::Chat => DataKind::Chat,
-        0 => DataKind::Text,
-        all if all == options.data.len() => DataKind::Tokens,
-        _ => return Err(RunError::Refused("--data: texts and token shards (.bin) do not mix".to_owned())),
-    };
-    let base =
-        std::env::current_dir().map_err(|source| RunError::File { path: PathBuf::from("."), source })?;
-    // A JSON list of strings is a TOML list, and a string a string.
-    let paths = serde_json::Value::from(options.data.clone());
-    let named = options.sets.iter().any(|set| set.starts_with("data.tokenizer"));
-    let own = match (kind, trained.tokenizer_file()) {
-        _ if named || trained.is_run() => None,
-        // The tokens of a folder's model may be fewer than bytes, the default.
-        (DataKind::Tokens, _) => Some("data.tokenizer=none".to_owned()),
-        (_, Some(file)) => {
-            Some(format!("data.tokenizer={}", serde_json::Value::from(file.to_string_lossy())))
-        }
-        (_, None) => None,
-    };
-    let mut settings = vec![
-        format!("data.kind={}", kind.name()),
-        format!("data.paths={paths}"),
-        format!("data.validation_paths={paths}"),
-        format!("data.base={}", serde_json::Value::from(base.to_string_lossy())),
-    ];
-    if kind != DataKind::Chat {
-        settings.extend(["data.mixture=[]".to_owned(), in_order]);
-    }
-    Ok(settings.into_iter().chain(own).collect())
 }

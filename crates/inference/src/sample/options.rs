@@ -6,7 +6,7 @@ use tensor::ops::choose::Choice;
 use worker::DeviceChoice;
 
 use super::messages::Messages;
-use crate::trained::Location;
+use crate::location::Location;
 use run::{Result, RunError};
 
 /// The default temperature, which sharpens probabilities a little.

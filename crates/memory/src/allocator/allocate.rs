@@ -298,6 +298,7 @@ impl<R: RawMemory> Allocator<R> {
             reserved: self.statistics.reserved(),
             private_idle: self.private_idle_bytes(),
             largest_idle: default_idle[0].max(default_idle[1]),
+            expandable_segments: self.settings.expandable_segments,
             stream,
             category: request.tag.category,
             module: self.labels.name(request.tag.module).to_owned(),

@@ -55,6 +55,22 @@ fn out_of_memory_errors_have_every_figure() {
     assert_eq!(figures.requested, 21 * GIB);
 }
 
+/// Advice names a setting only where it would change something.
+#[test]
+fn expandable_segments_are_advised_where_they_are_off() {
+    for (settings, advised) in [("", true), ("expandable_segments:True", false)] {
+        let mut a = over(GIB, settings);
+        // Every sixth block stays, so that each segment or page has one.
+        let blocks: Vec<_> = (0..48 * 6).map(|_| take(&mut a, 3 * MIB)).collect();
+        let idle = blocks.into_iter().enumerate().filter(|(index, _)| index % 6 > 0);
+        idle.for_each(|(_, block)| a.free(block).unwrap());
+        let error = a.allocate(400 * MIB, Stream(0), Tag::default()).unwrap_err();
+        let text = error.to_string();
+        assert_eq!(text.contains("`expandable_segments:True`"), advised, "{settings}: {text}");
+        assert!(text.contains("Enough is idle, but"), "{settings}: {text}");
+    }
+}
+
 #[test]
 fn empty_and_impossible_requests_are_not_counted() {
     let mut a = over(GIB, "");

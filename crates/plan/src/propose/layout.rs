@@ -23,6 +23,24 @@ impl Layout {
         alike == *other && self.micro_batch >= other.micro_batch
     }
 
+    /// Returns whether the layout has as many actions as another of the same grid and schedule, and as many
+    /// kinds of ranks.
+    pub(super) fn takes_no_less_planning_than(&self, other: &Layout) -> bool {
+        (self.grid, self.schedule) == (other.grid, other.schedule)
+            && self.micro_batches >= other.micro_batches
+            && self.recomputed >= other.recomputed
+            && self.sharded >= other.sharded
+    }
+
+    /// Returns whether the layout saves memory in every way in which it differs from another of the same grid
+    /// and schedule.
+    pub(super) fn probably_needs_less(&self, other: &Layout) -> bool {
+        (self.grid, self.schedule) == (other.grid, other.schedule)
+            && self.micro_batch <= other.micro_batch
+            && self.recomputed >= other.recomputed
+            && self.sharded >= other.sharded
+    }
+
     /// Returns all layouts of the configuration's step over `ranks` ranks.
     pub(super) fn all(config: &RunConfig, ranks: usize) -> Vec<Self> {
         let samples = config.train.global_batch_size;
@@ -52,8 +70,9 @@ impl Layout {
         all
     }
 
-    /// Returns the keys that give a configuration this layout.
-    pub(super) fn sets(&self, config: &RunConfig) -> Vec<String> {
+    /// Returns the keys that give a configuration this layout; with `names_grid` those of the grid and the
+    /// lanes also where nothing changes.
+    pub(super) fn sets(&self, config: &RunConfig, names_grid: bool) -> Vec<String> {
         let Layout { grid, micro_batch, micro_batches, .. } = *self;
         let data = grid.size(Axis::Data);
         let (parallel, train, memory) = (&config.parallel, &config.train, &config.memory);
@@ -62,6 +81,8 @@ impl Layout {
         let keeps = micro_batches.is_multiple_of(kept) && kept.is_multiple_of(data);
         let lanes = if keeps { kept } else { data.max(1 << micro_batches.trailing_zeros().min(3)) };
         let number = |key: &str, new: usize, old: usize| (new != old).then(|| format!("{key}={new}"));
+        let named =
+            |key: &str, new: usize, old: usize| (names_grid || new != old).then(|| format!("{key}={new}"));
         // One rank needs no schedule.
         let scheduled = grid.size(Axis::Pipeline) > 1 && self.schedule != parallel.schedule;
         let recompute = if self.recomputed { RecomputePolicy::Block } else { RecomputePolicy::None };
@@ -69,10 +90,10 @@ impl Layout {
             .then(|| format!("memory.recompute={}", if self.recomputed { "block" } else { "none" }));
         let all_layers = memory.recompute_layers != 0 && (self.recomputed || recompute.is_some());
         let axes = grid.axes().zip(parallel.grid().axes());
-        let axes = axes.filter_map(|((axis, new), (_, old))| number(&Parallel::axis_key(axis), new, old));
+        let axes = axes.filter_map(|((axis, new), (_, old))| named(&Parallel::axis_key(axis), new, old));
         let sets = [
             scheduled.then(|| format!("parallel.schedule={}", self.schedule.name())),
-            number("parallel.lanes", lanes, kept),
+            named(Parallel::lanes, lanes, kept),
             (self.sharded != parallel.shards_optimizer())
                 .then(|| format!("parallel.zero_stage={}", u8::from(self.sharded))),
             recompute,

@@ -3,12 +3,14 @@
 use std::fmt::{self, Write};
 
 use collective::Axis;
+use config::Parallel;
 use serde_json::{Value, json};
 use telemetry::GridSizes;
 use telemetry::table::aligned;
 use telemetry::units::{bytes, counted, grouped};
 
 use super::layout::Layout;
+use super::nearest::Miss;
 use crate::cost::Cost;
 
 /// A configuration that fits.
@@ -32,13 +34,21 @@ pub struct Proposal {
 pub struct Proposals {
     /// Configurations that fit.
     pub list: Vec<Proposal>,
+    /// If none fits, the one that needs least.
+    pub nearest: Option<Miss>,
     /// Number of configurations that were planned.
     pub planned: usize,
+    /// Number of candidates that cannot be planned.
+    pub unplanned: usize,
+    /// The reason why the first of these cannot be planned.
+    pub reason: Option<String>,
     /// Number of candidates in all.
     pub candidates: usize,
     /// The device's model.
     pub(super) device_model: String,
     pub(super) capacity: u64,
+    /// Bytes of the device itself, which may be others than those to fit.
+    pub(super) own_capacity: u64,
     pub(super) ranks: usize,
     /// Number of samples in a step, equal for all.
     pub(super) samples: usize,
@@ -110,7 +120,45 @@ impl fmt::Display for Proposal {
     }
 }
 
+impl Miss {
+    fn to_json(&self) -> Value {
+        json!({
+            "set": self.sets,
+            "peak_reserved_bytes": self.needs,
+            "available_bytes": self.available,
+        })
+    }
+}
+
+impl fmt::Display for Miss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Miss { sets, needs, available } = self;
+        let sets: Vec<_> = sets.iter().map(|set| format!("--set {set}")).collect();
+        let sets = if sets.is_empty() { "the configuration as it is".to_owned() } else { sets.join(" ") };
+        let lacks = bytes(needs.saturating_sub(*available));
+        write!(f, "the nearest, {sets}, needs {} of {}: {lacks} more", bytes(*needs), bytes(*available))
+    }
+}
+
 impl Proposals {
+    /// The bytes to fit, with those of the device itself if they are others.
+    fn capacity_in_words(&self) -> String {
+        let capacity = bytes(self.capacity);
+        match self.capacity == self.own_capacity {
+            true => capacity,
+            false => format!("{capacity} (its own are {}: --fit without a size)", bytes(self.own_capacity)),
+        }
+    }
+
+    /// A line about candidates that cannot be planned, if there are any.
+    fn unplanned_in_words(&self) -> String {
+        let reason = self.reason.as_deref().unwrap_or_default();
+        match self.unplanned {
+            0 => String::new(),
+            count => format!("\n{} cannot be planned: {reason}", counted(count as u64, "candidate")),
+        }
+    }
+
     /// Returns one object: `proposals`, the fastest first, each with its figures and the keys to `set`.
     #[must_use]
     pub fn to_json(&self) -> Value {
@@ -118,10 +166,14 @@ impl Proposals {
         json!({
             "device_model": self.device_model,
             "capacity_bytes": self.capacity,
+            "device_bytes": self.own_capacity,
             "ranks": self.ranks,
             "samples_per_step": self.samples,
             "candidates": self.candidates,
             "planned": self.planned,
+            "unplanned": self.unplanned,
+            "unplanned_reason": self.reason,
+            "nearest": self.nearest.as_ref().map(Miss::to_json),
             "assumed": self.assumed,
             "proposals": proposals,
         })
@@ -132,13 +184,15 @@ impl fmt::Display for Proposals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Proposals { samples, candidates, planned, .. } = self;
         let ranks = counted(self.ranks as u64, "rank");
-        let (model, capacity) = (&self.device_model, bytes(self.capacity));
+        let (model, capacity) = (&self.device_model, self.capacity_in_words());
+        let unplanned = self.unplanned_in_words();
         if self.list.is_empty() {
-            return write!(
-                f,
-                "nothing fits: {} of {ranks} on {model} with {capacity}",
-                counted(*candidates as u64, "configuration")
-            );
+            let candidates = counted(*candidates as u64, "configuration");
+            write!(f, "nothing fits: {candidates} of {ranks} on {model} with {capacity}")?;
+            if let Some(nearest) = &self.nearest {
+                write!(f, "; {nearest}")?;
+            }
+            return write!(f, "{unplanned}");
         }
         let axes = with_crosses(Axis::ALL.into_iter().map(Axis::name));
         let titles = [
@@ -165,6 +219,9 @@ impl fmt::Display for Proposals {
             let sets: Vec<_> = first.sets.iter().map(|set| format!("--set {set}")).collect();
             let sets = if sets.is_empty() { "the configuration as it is".to_owned() } else { sets.join(" ") };
             let _ = write!(more, "\nthe first: {sets}\n");
+            if first.sets.iter().any(|set| set.starts_with(Parallel::lanes)) {
+                let _ = writeln!(more, "(parallel.lanes decides the bits of the weights)");
+            }
         }
         let assumed = match self.assumed.as_slice() {
             [] => String::new(),
@@ -174,7 +231,7 @@ impl fmt::Display for Proposals {
             f,
             "{more}\nPeaks are planned, to the byte ({planned} plans of {candidates} configurations); \
              times are predicted: FLOPs at the measured rate of matmuls times a measured efficiency, the \
-             schedule's bubble, and communication beyond backward{assumed}."
+             schedule's bubble, and communication beyond backward{assumed}.{unplanned}"
         )
     }
 }

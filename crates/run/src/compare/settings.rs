@@ -2,9 +2,13 @@
 
 use std::fmt;
 
-use config::RunConfig;
+use config::{Data, RunConfig};
 use serde::Serialize;
+use system::input;
 use telemetry::run_files::Summary;
+
+/// The most bytes of a chat template.
+const MOST_TEMPLATE: u64 = 16 << 20;
 
 /// A setting, or a fact about a run, that differs between two runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -26,9 +30,14 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Returns the keys whose values differ.
+/// Returns the keys whose values differ. Chat templates are compared by content, since each run has its own
+/// copy.
 pub(super) fn of_configurations(configs: [&RunConfig; 2]) -> Vec<Difference> {
+    let template = |config: &RunConfig| input::read(config.data.chat_template.as_ref()?, MOST_TEMPLATE).ok();
+    let [first, second] = configs.map(template);
+    let same_template = first.is_some() && first == second;
     let found = configs[0].differences_from(configs[1]).into_iter();
+    let found = found.filter(|(name, ..)| !(same_template && name == Data::chat_template));
     found.map(|(name, values, decides_bits)| Difference { name, values, decides_bits }).collect()
 }
 

@@ -8,13 +8,13 @@ fn a_step_that_is_no_whole_number_of_micro_batches_is_refused() {
         (
             &["train.global_batch_size=30"],
             "--set train.global_batch_size=30: train.global_batch_size = 30 is not a multiple of \
-             train.micro_batch_size = 8 (its default): use 24 or 32",
+             train.micro_batch_size = 8 (its default): use train.global_batch_size = 24 or 32",
         ),
         (
             &["train.micro_batch_size=600"],
             "--set train.micro_batch_size=600: train.global_batch_size = 32 (its default) is not a multiple \
              of \
-             train.micro_batch_size = 600: use 600",
+             train.micro_batch_size = 600: use train.global_batch_size = 600",
         ),
         (
             &["train.micro_batch_size=1", "train.global_batch_size=1048577"],
@@ -144,8 +144,19 @@ fn impossible_grids_are_refused_with_possible_ones() {
         ),
         (
             "global_batch_size = 256\n[parallel]\ndata = 16\n",
-            "quick.toml:6: parallel.data = 16 does not divide parallel.lanes = 8 (its default): use 1, 2, 4 \
-             or 8",
+            "quick.toml:6: parallel.data = 16 is more than parallel.lanes = 8 (its default), the sums of \
+             gradients that ranks share: set parallel.lanes = 16, which decides the bits, on every grid",
+        ),
+        (
+            "global_batch_size = 256\n[parallel]\nlanes = 2\ndata = 12\n",
+            "quick.toml:7: parallel.data = 12 is more than parallel.lanes = 2, the sums of gradients that ranks \
+             share: set parallel.lanes = 16, which decides the bits, on every grid",
+        ),
+        (
+            "global_batch_size = 64\n[parallel]\ndata = 16\n",
+            "quick.toml:6: parallel.data = 16 is more than parallel.lanes = 8 (its default), the sums of \
+             gradients that ranks share: the 8 micro-batches of train.global_batch_size = 64 allow no more: \
+             lower train.micro_batch_size or use fewer ranks",
         ),
     ];
     for (text, expected) in table {

@@ -1,0 +1,113 @@
+//! The data of an evaluation: files that are named, or what a run held out.
+
+use std::path::{Path, PathBuf};
+
+use config::{Data, DataKind};
+use data::JsonLines;
+use nn::Examples;
+use run::{Result, RunError};
+use serde_json::Value;
+
+use super::options::EvaluateOptions;
+use crate::location::{NO_DATA, TOKENIZER, toml_path};
+use crate::trained::Trained;
+
+/// Finds the model. The configuration of a folder has the data that is named, whose keys `--set` then takes.
+/// Errors: no model there, data of several kinds, wrong settings.
+pub(super) fn trained(options: &EvaluateOptions) -> Result<Trained> {
+    let EvaluateOptions { data, sets, .. } = options;
+    let location = options.location();
+    if data.is_empty() || !location.is_folder() {
+        return Trained::find(location, sets);
+    }
+    let base = current_directory()?;
+    let kind = match location.config(NO_DATA, &[])?.model.examples() {
+        Examples::Images { .. } => DataKind::Images,
+        Examples::Tokens { .. } | Examples::Numbers { .. } => kind_of(data, &base)?,
+    };
+    // Adapters may have a tokenizer of their own, with more tokens than that of their model.
+    let file = location.path.join(TOKENIZER);
+    let tokenizer = match kind {
+        DataKind::Tokens => "tokenizer = \"none\"\n".to_owned(),
+        DataKind::Text | DataKind::Chat if file.is_file() => format!("tokenizer = {}\n", toml_path(&file)?),
+        _ => String::new(),
+    };
+    // JSON lists and strings are TOML lists and strings.
+    let (paths, base) = (Value::from(data.clone()), Value::from(base.to_string_lossy()));
+    let kind = kind.name();
+    let section =
+        format!("kind = \"{kind}\"\npaths = {paths}\nvalidation_paths = {paths}\nbase = {base}\n{tokenizer}");
+    Trained::of_folder(location, &section, sets)
+}
+
+/// Returns the settings of the data that is evaluated. Errors: none named for a model without data of its
+/// own; data of several kinds.
+pub(super) fn settings(trained: &Trained, options: &EvaluateOptions) -> Result<Vec<String>> {
+    let config = &trained.config;
+    // Packed documents are consecutive in validation for every order of training.
+    let order = if config.data.pack_documents { "shuffled" } else { "sequential" };
+    let in_order = format!("data.order={order}");
+    if options.data.is_empty() {
+        check_own(trained, options)?;
+        let has_order = config.data.kind != DataKind::Chat;
+        return Ok(has_order.then_some(in_order).into_iter().collect());
+    }
+    let base = current_directory()?;
+    let is_decided = !trained.is_run() || config.origins.of(Data::kind).is_override();
+    let kind = match config.data.kind {
+        kind if is_decided => kind,
+        // A file that a run on conversations cannot read is refused by its line.
+        DataKind::Chat if !options.data.iter().any(|path| is_shard(path)) => DataKind::Chat,
+        _ => kind_of(&options.data, &base)?,
+    };
+    if kind == DataKind::Chat && config.data.kind != kind {
+        tracing::info!("the answers of conversations are scored: --set data.kind=text scores whole lines");
+    }
+    // A JSON list of strings is a TOML list, and a string a string.
+    let paths = Value::from(options.data.clone());
+    let mut settings = vec![
+        format!("data.kind={}", kind.name()),
+        format!("data.paths={paths}"),
+        format!("data.validation_paths={paths}"),
+        format!("data.base={}", Value::from(base.to_string_lossy())),
+    ];
+    if kind != DataKind::Chat {
+        settings.extend(["data.mixture=[]".to_owned(), in_order]);
+    }
+    Ok(settings)
+}
+
+/// Refuses a model without data of its own.
+pub(super) fn check_own(trained: &Trained, options: &EvaluateOptions) -> Result<()> {
+    if trained.config.data.kind == DataKind::Synthetic {
+        let text = format!("{}: it has no data of its own: --data FILE", options.model.display());
+        return Err(RunError::Refused(text));
+    }
+    Ok(())
+}
+
+fn is_shard(path: &str) -> bool {
+    path.ends_with(".bin")
+}
+
+/// Returns the kind of files of tokens, as their names and first lines show. Errors: files of several kinds.
+fn kind_of(patterns: &[String], base: &Path) -> Result<DataKind> {
+    let mixed = |kinds: &str| Err(RunError::Refused(format!("--data: {kinds} do not mix")));
+    match patterns.iter().filter(|path| is_shard(path)).count() {
+        0 => {}
+        all if all == patterns.len() => return Ok(DataKind::Tokens),
+        _ => return mixed("texts and token shards (.bin)"),
+    }
+    // A file that is missing is refused later, by its key.
+    let files = data::files(base, patterns).unwrap_or_default();
+    let is_chat = |file: &&PathBuf| JsonLines::of(file) == Some(JsonLines::Conversations);
+    match files.iter().filter(is_chat).count() {
+        0 => Ok(DataKind::Text),
+        all if all == files.len() => Ok(DataKind::Chat),
+        _ => mixed("texts and conversations"),
+    }
+}
+
+pub(super) fn current_directory() -> Result<PathBuf> {
+    std::env::current_dir().map_err(|source| RunError::File { path: PathBuf::from("."), source })
+}

@@ -1,0 +1,126 @@
+//! A path of a model, and the configuration that a folder at it implies.
+
+use std::path::{Path, PathBuf};
+
+use config::{RunConfig, how_to_download};
+use nn::AdapterConfig;
+use pretrained::{ADAPTER_CONFIG, CONFIG};
+
+use run::{Result, RunError};
+
+/// The file of a folder's tokenizer.
+pub(crate) const TOKENIZER: &str = "tokenizer.json";
+/// The `[data]` of a model that is used without data of its own.
+pub(crate) const NO_DATA: &str = "kind = \"synthetic\"\n";
+/// The most bytes of an adapter_config.json.
+const MOST_CONFIG: u64 = 1 << 24;
+
+/// A path of a model, as a command names it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Location<'a> {
+    /// A run, a checkpoint, or a folder.
+    pub(crate) path: &'a Path,
+    /// The step of a run's checkpoint.
+    pub(crate) step: Option<u64>,
+    /// The folder of the model that adapters belong to.
+    pub(crate) base: Option<&'a Path>,
+}
+
+impl Location<'_> {
+    /// Returns whether there is a folder of Hugging Face: of a model, which has no steps, or of adapters.
+    pub(crate) fn is_folder(&self) -> bool {
+        self.is_model() || self.is_adapters()
+    }
+
+    fn is_model(&self) -> bool {
+        self.path.join(CONFIG).is_file() && self.step.is_none()
+    }
+
+    /// Returns whether there is a folder of adapters.
+    pub(crate) fn is_adapters(&self) -> bool {
+        !self.is_model() && self.path.join(ADAPTER_CONFIG).is_file()
+    }
+
+    /// Refuses the folder of a model for what is no folder of adapters.
+    pub(crate) fn check_base(&self) -> Result<()> {
+        match self.base {
+            Some(base) => Err(RunError::Refused(format!(
+                "--base {}: {} is no folder of adapters",
+                base.display(),
+                self.path.display()
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// The configuration that the folder implies, with the lines `data` as its `[data]` and `sets` over it.
+    /// Errors: a model that there is no family for, adapters without their model, settings that are wrong.
+    pub(crate) fn config(&self, data: &str, sets: &[String]) -> Result<RunConfig> {
+        if self.is_adapters() {
+            return self.adapters_config(data, sets);
+        }
+        self.check_base()?;
+        folder_config(self.path, data, sets)
+    }
+
+    fn adapters_config(&self, data: &str, sets: &[String]) -> Result<RunConfig> {
+        let Location { path, step, base } = self;
+        if let Some(step) = step {
+            let text = format!("--step {step}: {} is a folder of adapters", path.display());
+            return Err(RunError::Refused(text));
+        }
+        let base = base.map_or_else(|| base_of(path), |base| Ok(base.to_owned()))?;
+        if !base.join(CONFIG).is_file() {
+            let text = format!(
+                "--base {}: it has no {CONFIG}; it is the folder of a model, which `plimsoll export` makes \
+                 of a run",
+                base.display()
+            );
+            return Err(RunError::Refused(text));
+        }
+        let (model, adapters) = (toml_path(&base)?, toml_path(path)?);
+        let text = format!("[model]\nfrom = {model}\n[lora]\nfrom = {adapters}\n[data]\n{data}");
+        let name = path.join(ADAPTER_CONFIG);
+        Ok(RunConfig::parse(&text, &name.to_string_lossy(), Path::new("/"), sets)?)
+    }
+}
+
+/// The configuration that a folder implies, with the lines `data` as its `[data]` and `sets` over it. Errors:
+/// a model that there is no family for, settings that are wrong.
+pub(crate) fn folder_config(path: &Path, data: &str, sets: &[String]) -> Result<RunConfig> {
+    let text = format!("[model]\nfrom = {}\n[data]\n{data}", toml_path(path)?);
+    Ok(RunConfig::parse(&text, &path.join(CONFIG).to_string_lossy(), Path::new("/"), sets)?)
+}
+
+/// Returns the absolute path as a TOML string. Errors: a name that is not UTF-8, no current directory.
+pub(crate) fn toml_path(path: &Path) -> Result<String> {
+    let unreadable = |source| RunError::File { path: path.to_owned(), source };
+    let absolute = std::path::absolute(path).map_err(unreadable)?;
+    match absolute.to_str() {
+        // A JSON string is a TOML string.
+        Some(name) => Ok(serde_json::Value::from(name).to_string()),
+        None => Err(RunError::Refused(format!("{}: its name is not UTF-8", path.display()))),
+    }
+}
+
+/// Returns the folder of the model that a folder of adapters names: relative to the current directory, as
+/// PEFT takes it, or to the folder itself. Errors: adapters that cannot be read, or whose model is not there.
+fn base_of(adapters: &Path) -> Result<PathBuf> {
+    let path = adapters.join(ADAPTER_CONFIG);
+    let refused = |reason: String| RunError::Refused(format!("{}: {reason}", path.display()));
+    let text = system::input::read_text(&path, MOST_CONFIG).map_err(|error| refused(error.to_string()))?;
+    let Some(base) = AdapterConfig::parse(&text).map_err(refused)?.base else {
+        return Err(refused(
+            "it names no model: --base DIR names the folder of the adapters' model".to_owned(),
+        ));
+    };
+    let found =
+        [PathBuf::from(&base), adapters.join(&base)].into_iter().find(|path| path.join(CONFIG).is_file());
+    found.ok_or_else(|| {
+        let advice = how_to_download(&base).map_or(String::new(), |text| format!("; {text}"));
+        refused(format!(
+            "base_model_name_or_path = \"{base}\" is no folder with a {CONFIG}: --base DIR names the \
+             adapters' model{advice}"
+        ))
+    })
+}

@@ -1,0 +1,54 @@
+//! Searches for configurations that fit, of which some cannot be planned.
+#![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
+
+mod common;
+
+use common::setup;
+use config::RunConfig;
+use plan::roles::plan_all;
+use plan::{DeviceRanks, FitOptions, PlanDevice, PlanOptions, PlanTarget, Proposals, prepare, propose};
+use worker::Placement;
+
+fn search(config: &RunConfig, most_allocations: u64) -> plan::Result<Proposals> {
+    let target = PlanTarget::from_argument("cuda").unwrap();
+    let fit = FitOptions { ranks: 2, names_grid: false, most_allocations };
+    propose(config.clone(), &PlanOptions { target, capacity: None }, fit, &mut |_| ())
+}
+
+/// The most allocations of a rank in the plan of a proposal.
+fn allocations(config: &RunConfig, sets: &[String]) -> u64 {
+    let device = PlanDevice::shipped().unwrap().description(DeviceRanks::CONNECTED);
+    let plans = plan_all(&prepare(config.with(sets).unwrap(), Placement::Meta(device)).unwrap()).unwrap();
+    plans.roles().iter().map(|plan| plan.statistics.handed_out()).max().unwrap()
+}
+
+#[test]
+fn candidates_that_cannot_be_planned_are_left_out_and_counted() {
+    let config = (*setup(true, &["parallel.lanes=2"]).config).clone();
+    let all = search(&config, u64::MAX).unwrap();
+    assert_eq!((all.unplanned, all.reason.as_ref()), (0, None));
+    assert!(!all.to_string().contains("cannot be planned"));
+    let mut needed: Vec<u64> = all.list.iter().map(|found| allocations(&config, &found.sets)).collect();
+    needed.sort_unstable();
+    assert!(needed[0] < needed[needed.len() / 2], "{needed:?}");
+    let some = search(&config, needed[needed.len() / 2]).unwrap();
+    assert!(some.unplanned > 0 && !some.list.is_empty(), "{some}");
+    for part in [" cannot be planned: test.toml:", "use fewer, larger micro-batches or fewer stages"] {
+        assert!(some.to_string().contains(part), "{some}");
+    }
+    assert_eq!(some.to_json()["unplanned"], some.unplanned);
+    // If none can be planned, the reason is the error.
+    let refused = search(&config, 1).unwrap_err();
+    assert!(refused.is_too_long() && refused.exit_status() == 2, "{refused}");
+}
+
+/// Pipelines that hold other shards are as many plans more, not a part of one's limit.
+#[test]
+fn a_pipeline_that_can_be_planned_can_be_planned_with_shards() {
+    let one = ["model.layers=64", "parallel.pipeline=64", "train.micro_batch_size=1", "parallel.lanes=1"];
+    let alone = plan_all(&setup(true, &[&one[..], &["train.global_batch_size=512"]].concat())).unwrap();
+    let shards =
+        ["train.global_batch_size=1024", "parallel.data=2", "parallel.zero_stage=1", "parallel.lanes=2"];
+    let both = plan_all(&setup(true, &[&one[..], &shards].concat())).unwrap();
+    assert!(both.roles().len() > alone.roles().len());
+}

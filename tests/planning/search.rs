@@ -1,0 +1,150 @@
+//! Searches for what fits: proposals, the nearest miss, remedies.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{json, planned, plimsoll, text, workplace};
+
+/// A device without overhead, so that little memory is enough.
+pub(super) fn small_device(directory: &Path) -> &'static str {
+    let shipped = include_str!("../../launch/devices/h200.toml");
+    let without = shipped[..shipped.find("# Bytes of the device").unwrap()].to_owned();
+    std::fs::write(directory.join("small.toml"), without).unwrap();
+    "small.toml"
+}
+
+fn sets_of(found: &Value) -> Vec<&str> {
+    found["set"].as_array().unwrap().iter().map(|set| set.as_str().unwrap()).collect()
+}
+
+#[test]
+fn a_search_that_finds_nothing_names_the_nearest() {
+    let directory = workplace();
+    let device = small_device(directory.path());
+    let search = ["--fit", "4MiB", "--ranks", "2", "--device", device];
+    let output = planned(directory.path(), &["model.width=64"], &[&search[..], &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let (found, nearest) = (json(&output), &json(&output)["nearest"]);
+    assert!(found["proposals"].as_array().unwrap().is_empty() && found["planned"].as_u64() > Some(1));
+    // What the nearest needs is exact.
+    let sets = [&["model.width=64"][..], &sets_of(nearest)].concat();
+    let plan = json(&planned(directory.path(), &sets, &["--json", "--device", device]));
+    assert_eq!(plan["fit"]["needs_bytes"], nearest["peak_reserved_bytes"]);
+    assert_eq!(nearest["available_bytes"], 4 << 20);
+    let printed = text(&planned(directory.path(), &["model.width=64"], &search).stdout);
+    for part in ["nothing fits: ", "; the nearest, --set ", " of 4.00 MiB: ", "(its own are "] {
+        assert!(printed.contains(part), "{part}: {printed}");
+    }
+}
+
+#[test]
+fn the_bytes_to_fit_are_by_default_those_of_the_device() {
+    let directory = workplace();
+    let h100 = include_str!("../../launch/devices/h100-80gb.toml");
+    std::fs::write(directory.path().join("h100.toml"), h100).unwrap();
+    // The widest that fits the device's own bytes and not 80 GiB, or the other way round, does not matter:
+    // both count the same overhead.
+    let search = ["--fit", "--ranks", "2", "--device", "h100.toml", "--json"];
+    let found = json(&planned(directory.path(), &[], &search));
+    assert_eq!(
+        (&found["capacity_bytes"], &found["device_bytes"]),
+        (&84932558848_u64.into(), &found["capacity_bytes"])
+    );
+    for proposal in found["proposals"].as_array().unwrap().iter().take(2) {
+        let plan = json(&planned(directory.path(), &sets_of(proposal), &["--json", "--device", "h100.toml"]));
+        assert_eq!(plan["fit"]["fits"], true);
+        assert_eq!(plan["fit"]["needs_bytes"], proposal["peak_reserved_bytes"]);
+        assert_eq!(plan["fit"]["available_bytes"], proposal["available_bytes"]);
+    }
+    let other = planned(directory.path(), &[], &["--fit", "80GiB", "--ranks", "2", "--device", "h100.toml"]);
+    assert!(text(&other.stdout).contains("with 80.00 GiB (its own are 79.10 GiB"), "{}", text(&other.stdout));
+    for (argument, size) in [("--fit", "80"), ("--capacity", "80"), ("--fit", "80KiB")] {
+        let refused = planned(directory.path(), &[], &[argument, size]);
+        let message = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{message}");
+        assert!(message.contains(" bytes: write 80GiB or 80GB"), "{message}");
+    }
+}
+
+/// A search chooses the lanes that its grids need, also for a configuration that has too few.
+#[test]
+fn proposals_have_the_lanes_of_their_ranks() {
+    let directory = workplace();
+    let sets = ["train.global_batch_size=64", "parallel.data=16"];
+    let refused = planned(directory.path(), &sets, &["--device", "cuda"]);
+    let message = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{message}");
+    assert!(message.contains("set parallel.lanes = 16, which decides the bits, on every grid"), "{message}");
+    for (sets, ranks) in [(&sets[..], &[][..]), (&sets[..1], &["--ranks", "16"])] {
+        let search = [&["--fit", "--device", "cuda", "--json"], ranks].concat();
+        let output = planned(directory.path(), sets, &search);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let found = json(&output);
+        let proposals = found["proposals"].as_array().unwrap();
+        let raised = |proposal: &&Value| sets_of(proposal).contains(&"parallel.lanes=16");
+        assert!(proposals.iter().any(|proposal| raised(&proposal)), "{found}");
+        for proposal in proposals.iter().take(3) {
+            let sets = [sets, &sets_of(proposal)].concat();
+            let plan = json(&planned(directory.path(), &sets, &["--json", "--device", "cuda"]));
+            assert_eq!((&plan["world_size"], &plan["grid"]), (&16.into(), &proposal["grid"]));
+        }
+    }
+}
+
+/// The last line of a plan that does not fit: the keys of its advice, and the whole line.
+fn advice(directory: &Path, sets: &[&str], capacity: u64) -> (Vec<String>, String) {
+    let capacity = capacity.to_string();
+    let refused = planned(directory, sets, &["--device", "small.toml", "--capacity", &capacity]);
+    let printed = text(&refused.stdout);
+    let line = printed.trim_end().lines().last().unwrap_or_default().to_owned();
+    let keys = line.split("--set ").skip(1).map(|set| set.split([' ', ',']).next().unwrap().to_owned());
+    (keys.collect(), line)
+}
+
+#[test]
+fn advice_keeps_the_ranks_or_says_how_many_it_needs() {
+    let directory = workplace();
+    small_device(directory.path());
+    let needs = |sets: &[&str]| {
+        let plan = planned(directory.path(), sets, &["--json", "--device", "small.toml"]);
+        json(&plan)["fit"]["needs_bytes"].as_u64().unwrap()
+    };
+    let large =
+        ["model.width=256", "model.layers=8", "train.micro_batch_size=1", "train.global_batch_size=8"];
+    /// Grid, the settings that save most on it, the advice, and whether that has more ranks.
+    type Row = (&'static [&'static str], &'static [&'static str], &'static [&'static str], bool);
+    let table: [Row; 2] = [
+        (&[], &["memory.recompute=block"], &["memory.recompute=block", "parallel.pipeline=2"], true),
+        (
+            &["parallel.data=2"],
+            &["memory.recompute=block", "parallel.zero_stage=1"],
+            &["memory.recompute=block", "parallel.data=1", "parallel.pipeline=2"],
+            false,
+        ),
+    ];
+    for (grid, least, expected, consequence) in table {
+        let sets = [&large[..], grid].concat();
+        let (keys, line) = advice(directory.path(), &sets, needs(&[&sets[..], least].concat()) - 1);
+        assert_eq!(keys, expected, "{line}");
+        assert_eq!(line.contains(", on 2 ranks instead of 1 would need "), consequence, "{line}");
+    }
+}
+
+/// A limit is compared with what a rank reserves, by the refusal and by its advice.
+#[test]
+fn advice_for_a_limit_is_below_it() {
+    let directory = workplace();
+    let large = ["model.width=256", "train.micro_batch_size=8", "train.global_batch_size=32"];
+    let plan = json(&planned(directory.path(), &large, &["--json", "--device", "cpu"]));
+    let limit = plan["ranks"][0]["peak_reserved_bytes"].as_u64().unwrap() - 1;
+    let limited = format!("memory.limit_bytes={limit}");
+    let sets = [&large[..], &[&limited]].concat();
+    let sets = sets.iter().flat_map(|set| ["--set", set]);
+    let train = ["train", "run.toml", "--device", "cpu", "--run-dir", "out"];
+    let refused = plimsoll(directory.path()).args(train).args(sets).output().unwrap();
+    let message = text(&refused.stderr);
+    let advised = message.split("would need ").nth(1).unwrap_or_else(|| panic!("{message}"));
+    let digits: String = advised.split(' ').next().unwrap().chars().filter(char::is_ascii_digit).collect();
+    assert!(digits.parse::<u64>().unwrap() <= limit, "{message}");
+}
