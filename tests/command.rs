@@ -18,7 +18,7 @@ fn plimsoll(directory: &Path) -> Command {
     let mut command = Command::new(common::program());
     // These tests use the CPU even on hosts with a GPU.
     command.current_dir(directory).env("CUDA_VISIBLE_DEVICES", "");
-    for variable in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_ID", "PLIMSOLL_ALLOC_CONF"] {
+    for variable in common::jobs::FOREIGN {
         command.env_remove(variable);
     }
     command

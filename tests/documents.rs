@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use common::jobs::has_mpi;
 
 /// Requirements of fenced commands that are not run here.
-const NEEDS: [&str; 4] = ["build", "gpu", "mpi", "slurm"];
+const NEEDS: [&str; 5] = ["build", "gpu", "mpi", "slurm", "torchrun"];
 
 /// Fenced shell commands of a page: their requirement, if any, and the lines with continuations joined.
 fn commands(text: &str) -> Vec<(Option<String>, Vec<String>)> {

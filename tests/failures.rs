@@ -10,7 +10,8 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use common::jobs::{
-    Running, Transport, arguments, has_mpi, is_alive, mpirun, signal, summary, text, train, workplace,
+    Running, Transport, arguments, has_mpi, is_alive, launcher, mpirun, over_tcp, signal, summary, text,
+    train, workplace,
 };
 use common::program;
 
@@ -51,12 +52,10 @@ fn failed(output: &Output, run_dir: &Path, ranks: usize, words: &[&str]) {
 
 #[test]
 fn a_killed_process_ends_the_job() {
-    if !has_mpi() {
-        return;
-    }
-    for rank in [2, 0] {
+    let table = Transport::of_processes().into_iter().flat_map(|transport| [(transport, 2), (transport, 0)]);
+    for (transport, rank) in table {
         let workplace = workplace();
-        let running = Running::start(Transport::Mpi, workplace.path(), 4, &[]);
+        let running = Running::start(transport, workplace.path(), 4, &[]);
         let (pid, run_dir) = (running.pid(rank), running.run_dir.clone());
         signal("KILL", pid);
         let output = running.end(LIMIT);
@@ -75,35 +74,30 @@ fn a_killed_process_ends_the_job() {
 /// The report names a dead pipeline rank's stage.
 #[test]
 fn a_killed_stage_ends_the_job() {
-    if !has_mpi() {
-        return;
+    for transport in Transport::of_processes() {
+        let workplace = workplace();
+        let sets = ["parallel.data=2", "parallel.pipeline=2"];
+        let running = Running::start(transport, workplace.path(), 4, &sets);
+        let (pid, run_dir) = (running.pid(3), running.run_dir.clone());
+        signal("KILL", pid);
+        let output = running.end(LIMIT);
+        let words =
+            ["rank 3 (stage 1 of 2) on ", "failed in step ", "last call ", "has ended without a message"];
+        failed(&output, &run_dir, 4, &words);
     }
-    let workplace = workplace();
-    let sets = ["parallel.data=2", "parallel.pipeline=2"];
-    let running = Running::start(Transport::Mpi, workplace.path(), 4, &sets);
-    let (pid, run_dir) = (running.pid(3), running.run_dir.clone());
-    signal("KILL", pid);
-    let output = running.end(LIMIT);
-    let words = ["rank 3 (stage 1 of 2) on ", "failed in step ", "last call ", "has ended without a message"];
-    failed(&output, &run_dir, 4, &words);
 }
 
 #[test]
 fn a_stopped_process_ends_the_job_after_the_timeout() {
-    if !has_mpi() {
-        return;
+    for transport in Transport::of_processes() {
+        let workplace = workplace();
+        let running = Running::start(transport, workplace.path(), 4, &["parallel.timeout_seconds=5"]);
+        let (pid, run_dir) = (running.pid(1), running.run_dir.clone());
+        signal("STOP", pid);
+        let output = running.end(LIMIT);
+        let words = ["rank 1 on ", "failed in step ", "last call ", "did not answer rank ", "within 5.0 s"];
+        failed(&output, &run_dir, 4, &words);
     }
-    let workplace = workplace();
-    let running = Running::start(Transport::Mpi, workplace.path(), 4, &["parallel.timeout_seconds=5"]);
-    let (pid, run_dir) = (running.pid(1), running.run_dir.clone());
-    signal("STOP", pid);
-    let output = running.end(LIMIT);
-    failed(
-        &output,
-        &run_dir,
-        4,
-        &["rank 1 on ", "failed in step ", "last call ", "did not answer rank ", "within 5.0 s"],
-    );
 }
 
 #[test]
@@ -124,7 +118,7 @@ fn a_truncated_corpus_is_named() {
 /// The second layer's weights need 320 MB; rank 1, or the process, is allowed less.
 #[test]
 fn out_of_memory_writes_the_table_and_the_snapshot() {
-    const LIMITED: &str = "ulimit -v 800000; exec \"$@\"";
+    const LIMITED: &str = "[ \"${RANK:-1}\" = 0 ] || ulimit -v 800000; exec \"$@\"";
     let sets = [
         "model.kind=mlp",
         "model.sizes=[3, 8000, 10000, 2]",
@@ -137,6 +131,11 @@ fn out_of_memory_writes_the_table_and_the_snapshot() {
         let workplace = workplace();
         let mut command = match transport {
             Transport::Threads => Command::new("bash"),
+            Transport::Tcp => {
+                let mut command = over_tcp(workplace.path(), 2);
+                command.arg("bash");
+                command
+            }
             Transport::Mpi => {
                 let mut command = mpirun(workplace.path());
                 command.args(["-n", "1"]).arg(program()).args(arguments(2, &sets)).arg("--no-plan");
@@ -149,7 +148,7 @@ fn out_of_memory_writes_the_table_and_the_snapshot() {
         command.env("MALLOC_ARENA_MAX", "1").env("RAYON_NUM_THREADS", "2");
         let output = command.current_dir(workplace.path()).stdin(Stdio::null()).output().unwrap();
         let run_dir = workplace.path().join("out");
-        let rank = if transport == Transport::Mpi { "rank 1 on " } else { "rank " };
+        let rank = if transport == Transport::Threads { "rank " } else { "rank 1 on " };
         failed(&output, &run_dir, 2, &[rank, "out of memory on device", "its memory is in "]);
         let of = |ending: &str| {
             (0..2).find_map(|rank| std::fs::read(run_dir.join(format!("logs/rank-{rank}.{ending}"))).ok())
@@ -264,27 +263,25 @@ fn a_slow_checkpoint_says_how_far_it_is() {
 /// Rank 1 reads its checkpoint for longer than ranks wait for each other, and answers meanwhile.
 #[test]
 fn a_rank_that_reads_slowly_is_not_taken_for_dead() {
-    if !has_mpi() {
-        return;
-    }
-    let workplace = workplace();
-    let sets = ["train.steps=2", "parallel.timeout_seconds=3"];
-    let first = train(Transport::Mpi, workplace.path(), 2, &sets).output().unwrap();
-    assert_eq!(first.status.code(), Some(0), "{}", text(&first.stderr));
-    let sets = ["train.steps=4", "parallel.timeout_seconds=3"];
-    let rank = [&arguments(2, &sets)[..], &["--resume".to_owned()]].concat();
-    let mut command = mpirun(workplace.path());
-    command.args(["-n", "1"]).arg(program()).args(&rank);
     // A checkpoint of this model has about a hundred pieces.
-    let slow = "PLIMSOLL_SLOW=checkpoint piece about to be read:60";
-    command.args([":", "-n", "1", "env", slow]).arg(program()).args(&rank);
-    let output = command.stdin(Stdio::null()).output().unwrap();
-    let printed = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{printed}");
-    let run_dir = workplace.path().join("out");
-    assert_eq!(summary(&run_dir)["steps"], 4);
-    let log = std::fs::read_to_string(run_dir.join("logs/rank-1.log")).unwrap();
-    assert!(log.contains("rank 1: reading out"), "{log}");
+    const SLOW: &str = "[ \"${RANK:-$OMPI_COMM_WORLD_RANK}\" = 0 ] || \
+                        export PLIMSOLL_SLOW='checkpoint piece about to be read:60'; exec \"$@\"";
+    for transport in Transport::of_processes() {
+        let workplace = workplace();
+        let sets = ["train.steps=2", "parallel.timeout_seconds=3"];
+        let first = train(transport, workplace.path(), 2, &sets).output().unwrap();
+        assert_eq!(first.status.code(), Some(0), "{}", text(&first.stderr));
+        let mut command = launcher(transport, workplace.path(), 2);
+        command.args(["bash", "-c", SLOW, "bash"]).arg(program());
+        command.args(arguments(2, &["train.steps=4", "parallel.timeout_seconds=3"])).arg("--resume");
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        let printed = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{printed}");
+        let run_dir = workplace.path().join("out");
+        assert_eq!(summary(&run_dir)["steps"], 4);
+        let log = std::fs::read_to_string(run_dir.join("logs/rank-1.log")).unwrap();
+        assert!(log.contains("rank 1: reading out"), "{log}");
+    }
 }
 
 /// A read that lasts is reported, and the other rank, which waits longer than its timeout, does not take the

@@ -49,7 +49,7 @@ impl Workplace {
     fn plimsoll(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(common::program());
         command.current_dir(self.0.path()).args(arguments).stdin(Stdio::null());
-        for variable in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_ID", "PLIMSOLL_ALLOC_CONF"] {
+        for variable in common::jobs::FOREIGN {
             command.env_remove(variable);
         }
         command

@@ -6,31 +6,11 @@ mod common;
 
 use std::process::{Command, Output};
 
-use common::jobs::{Transport, arguments, has_mpi, mpirun, summary, text, train, workplace};
+use common::jobs::{
+    Transport, arguments, has_mpi, history, launcher, mpirun, summary, text, train, workplace,
+};
 use common::program;
 use telemetry::scaling::{Scaling, ScalingRun, read_runs};
-use telemetry::step_trace::RankTraces;
-
-/// Loss of every step, and the hash of the weights.
-fn history(transport: Transport, ranks: usize, sets: &[&str]) -> (Vec<u64>, String) {
-    let workplace = workplace();
-    let output = train(transport, workplace.path(), ranks, sets).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{transport:?}, {ranks} ranks: {}", text(&output.stderr));
-    let summary = summary(&workplace.path().join("out"));
-    assert_eq!(summary["world_size"], ranks);
-    assert_eq!(summary["ranks"].as_array().unwrap().len(), ranks);
-    assert!(text(&output.stdout).contains("Every rank used what was planned"), "{}", text(&output.stdout));
-    // Every process has a plan and is compared with it.
-    assert_eq!(summary["divergences"], serde_json::json!([]));
-    for rank in 0..ranks {
-        let path = workplace.path().join(format!("out/traces/rank-{rank}.json.gz"));
-        let traces = RankTraces::read(&path).unwrap();
-        let measured = traces.steady.measured.as_ref().unwrap();
-        assert!(traces.steady.planned() == Some(measured) && traces.rank == rank, "rank {rank}");
-    }
-    let losses = summary["losses"].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap().to_bits());
-    (losses.collect(), summary["weights_sha256"].as_str().unwrap().to_owned())
-}
 
 /// The planned host memory of a process is within 5 % of the peak that the system measures.
 #[test]
@@ -54,8 +34,8 @@ fn the_planned_memory_of_a_process_matches_a_run() {
         std::fs::write(workplace.path().join("host.toml"), "[model]\n").unwrap();
         let sets: Vec<&str> = ALL.iter().chain(parts.iter().copied().flatten()).copied().collect();
         let sets = [&sets[..], &["train.global_batch_size=16", "optim.warmup_steps=1"]].concat();
-        let mut command = mpirun(workplace.path());
-        command.args(["-n", "2"]).arg(program()).args(["train", "host.toml", "--run-dir", "out"]);
+        let mut command = launcher(Transport::Mpi, workplace.path(), 2);
+        command.arg(program()).args(["train", "host.toml", "--run-dir", "out"]);
         let output = command.args(sets.iter().flat_map(|set| ["--set", set])).output().unwrap();
         let message = text(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{message}");
@@ -89,9 +69,13 @@ fn processes_threads_and_one_rank_alone_give_the_same_bits() {
     for (name, sets) in table {
         let alone = history(Transport::Threads, 1, sets);
         assert_eq!(alone.0.len(), 6);
-        for (transport, ranks) in
-            [(Transport::Threads, 4), (Transport::Mpi, 1), (Transport::Mpi, 2), (Transport::Mpi, 4)]
-        {
+        for (transport, ranks) in [
+            (Transport::Threads, 4),
+            (Transport::Tcp, 4),
+            (Transport::Mpi, 1),
+            (Transport::Mpi, 2),
+            (Transport::Mpi, 4),
+        ] {
             assert_eq!(history(transport, ranks, sets), alone, "{name}: {transport:?}, {ranks} ranks");
         }
     }

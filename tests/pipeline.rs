@@ -21,7 +21,7 @@ fn plimsoll(directory: &Path, arguments: &[&str]) -> Output {
 fn clean(directory: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(common::program());
     command.current_dir(directory).args(arguments);
-    for variable in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_ID", "PLIMSOLL_ALLOC_CONF"] {
+    for variable in common::jobs::FOREIGN {
         command.env_remove(variable);
     }
     command

@@ -14,7 +14,7 @@ use worker::DeviceChoice;
 fn bench(arguments: &[&str]) -> Output {
     let mut command = Command::new(common::program());
     command.env("CUDA_VISIBLE_DEVICES", "").args(["bench", "scaling"]).args(arguments);
-    for variable in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_ID", "PLIMSOLL_ALLOC_CONF"] {
+    for variable in common::jobs::FOREIGN {
         command.env_remove(variable);
     }
     command.output().unwrap()

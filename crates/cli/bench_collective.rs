@@ -22,11 +22,11 @@ use run::Startup;
 use system::threads::check_ranks as threads_of_one_process;
 use worker::DeviceChoice;
 
-/// Measure every collective: time and bandwidth by message size, between threads or, under mpirun, processes
+/// Measure every collective: time and bandwidth by message size, between threads or a launcher's processes
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchCollectiveArgs {
-    /// Number of ranks, as threads of this process [default: 2; on GPUs, the number of GPUs]; under mpirun,
-    /// its processes are the ranks
+    /// Number of ranks, as threads of this process [default: 2; on GPUs, the number of GPUs]; under a
+    /// launcher, its processes are the ranks
     #[arg(long, value_name = "N")]
     ranks: Option<usize>,
     /// Memory of the operands: cpu; cuda (a GPU for each rank, connected by NCCL); or auto, GPUs if there are
@@ -73,9 +73,8 @@ pub(crate) fn run(args: &BenchCollectiveArgs) -> Result<(), CliError> {
     let mut startup = Startup::begin()?;
     let asked = Asked::of(args, startup.is_in_job());
     let Asked { ranks, on_gpus, choice } = startup.agree(asked)?;
-    #[cfg(feature = "mpi")]
     if startup.is_in_job() {
-        return over_mpi(startup, on_gpus, &choice);
+        return between_processes(startup, on_gpus, &choice);
     }
     let ran = threads::run(ranks, threads::Options::default(), move |communicator| {
         let ordinal = communicator.rank();
@@ -141,10 +140,9 @@ fn ranks(asked: Option<usize>, gpus: Option<usize>, in_job: bool) -> Result<usiz
     }
 }
 
-#[cfg(feature = "mpi")]
-fn over_mpi(startup: Startup, on_gpus: bool, choice: &Choice) -> Result<(), CliError> {
+fn between_processes(startup: Startup, on_gpus: bool, choice: &Choice) -> Result<(), CliError> {
     let ran = startup.run_job(|world, communicator| {
-        let transport = format!("processes, {}", world.library_version());
+        let transport = format!("processes, {}", world.transport());
         if on_gpus {
             let (ordinal, local) = world.local();
             connect::enough(world.size(), local)?;
@@ -155,7 +153,11 @@ fn over_mpi(startup: Startup, on_gpus: bool, choice: &Choice) -> Result<(), CliE
         let measured = || {
             let mut bench = HostBench::new(communicator, choice.clone())?;
             bench.run(&transport)?;
-            if choice.only.is_none() && !choice.json { bench.compare(world) } else { Ok(()) }
+            #[cfg(feature = "mpi")]
+            if choice.only.is_none() && !choice.json && world.transport() != collective::Transport::Tcp {
+                bench.compare()?;
+            }
+            Ok::<_, measurement::BenchError>(())
         };
         measured().map_err(|error| error.to_string())
     });

@@ -61,8 +61,11 @@ pub(crate) fn prepare(joins: bool) -> Result<(), CliError> {
         Some(_) if joins => return Ok(()),
         // The other processes of the job would wait for this one.
         Some(processes) if processes > 1 => {
-            let text =
-                format!("a launcher started {processes} processes, and this command is one: start it alone");
+            let alone =
+                if std::env::var_os("WORLD_SIZE").is_some() { ", as with env -u WORLD_SIZE" } else { "" };
+            let text = format!(
+                "a launcher started {processes} processes, and this command is one: start it alone{alone}"
+            );
             return Err(CliError::Refused(text));
         }
         _ => {}

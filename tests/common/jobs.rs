@@ -1,28 +1,62 @@
-//! Runs of the program as processes: one with its ranks as threads, or the ranks of an `mpirun` job.
+//! Runs of the program as processes: one with its ranks as threads, or the ranks of a job over TCP or MPI.
 
 use std::io::ErrorKind;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use system::skipped::{self, Need};
+use telemetry::step_trace::RankTraces;
 
 use super::program;
 use super::runs::GPT;
 
-/// The form of ranks: threads or processes.
+/// The form of ranks: threads, or processes over TCP or MPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
     Threads,
+    Tcp,
     Mpi,
 }
 
 impl Transport {
     /// Returns the transports that can be tested here, and prints which cannot.
     pub(crate) fn all() -> Vec<Transport> {
-        let mut all = vec![Transport::Threads];
+        [vec![Transport::Threads], Self::of_processes()].concat()
+    }
+
+    /// Returns the transports between processes that can be tested here, and prints which cannot.
+    pub(crate) fn of_processes() -> Vec<Transport> {
+        let mut all = vec![Transport::Tcp];
         all.extend(has_mpi().then_some(Transport::Mpi));
         all
+    }
+}
+
+/// Variables of launchers and users, which no test inherits.
+pub(crate) const FOREIGN: [&str; 9] = [
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_SIZE",
+    "SLURM_STEP_ID",
+    "RANK",
+    "WORLD_SIZE",
+    "MASTER_ADDR",
+    "PLIMSOLL_PORT",
+    "PLIMSOLL_SECRET",
+    "PLIMSOLL_ALLOC_CONF",
+];
+
+/// Returns a port that nothing listens on, outside the range from which the system takes ports of its own.
+pub(crate) fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let first = std::process::id().wrapping_mul(7919);
+    loop {
+        let port = 20_000 + (first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 12_000) as u16;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
     }
 }
 
@@ -54,10 +88,32 @@ pub(crate) fn clean(program: impl AsRef<std::ffi::OsStr>, directory: &Path) -> C
     let mut command = Command::new(program);
     // These tests use the CPU even on hosts with a GPU.
     command.current_dir(directory).stdin(Stdio::null()).env("CUDA_VISIBLE_DEVICES", "");
-    for variable in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_ID", "PLIMSOLL_ALLOC_CONF"] {
+    for variable in FOREIGN {
         command.env_remove(variable);
     }
     command
+}
+
+/// `ranks` ranks over TCP, started by a script with the variables of torchrun; the command follows.
+pub(crate) fn over_tcp(directory: &Path, ranks: usize) -> Command {
+    let mut command = clean(super::root().join("tests/common/ranks"), directory);
+    command.env("MASTER_PORT", free_port().to_string()).arg(ranks.to_string());
+    command
+}
+
+/// [`over_tcp`] on two hosts that network namespaces fake, `first` and `second`, with `ranks` on each. Once
+/// the file `cut` exists, the hosts are apart. `None`, and the test is reported as skipped, if that is
+/// impossible.
+pub(crate) fn two_namespaces(directory: &Path, ranks: usize) -> Option<Command> {
+    let script = super::root().join("tests/common/namespaces");
+    if !Command::new(&script).args(["1", "true"]).env("MASTER_PORT", "1").status().unwrap().success() {
+        skipped::report(Need::Other("network namespaces"), "they take user namespaces, unshare and ip");
+        return None;
+    }
+    let mut command = clean(script, directory);
+    command.env("MASTER_PORT", "29500").env("PLIMSOLL_SECRET", "the secret of these tests");
+    command.env("CUT", directory.join("cut")).arg(ranks.to_string()).arg(program());
+    Some(command)
 }
 
 /// A command with interrupts enabled, which a shell disables for background processes.
@@ -91,17 +147,23 @@ pub(crate) fn two_hosts(directory: &Path, ranks: usize) -> Option<Command> {
     Some(command)
 }
 
-/// `plimsoll train run.toml --run-dir out` on `ranks` ranks.
-pub(crate) fn train(transport: Transport, directory: &Path, ranks: usize, sets: &[&str]) -> Command {
-    let mut command = match transport {
-        Transport::Threads => clean(program(), directory),
+/// The start of a command line: nothing, or the launcher of `ranks` processes.
+pub(crate) fn launcher(transport: Transport, directory: &Path, ranks: usize) -> Command {
+    match transport {
+        Transport::Threads => clean("env", directory),
+        Transport::Tcp => over_tcp(directory, ranks),
         Transport::Mpi => {
             let mut command = mpirun(directory);
-            command.args(["-n", &ranks.to_string()]).arg(program());
+            command.args(["-n", &ranks.to_string()]);
             command
         }
-    };
-    command.args(arguments(ranks, sets));
+    }
+}
+
+/// `plimsoll train run.toml --run-dir out` on `ranks` ranks.
+pub(crate) fn train(transport: Transport, directory: &Path, ranks: usize, sets: &[&str]) -> Command {
+    let mut command = launcher(transport, directory, ranks);
+    command.arg(program()).args(arguments(ranks, sets));
     command
 }
 
@@ -112,6 +174,28 @@ pub(crate) fn arguments(ranks: usize, sets: &[&str]) -> Vec<String> {
         arguments.extend(["--set".to_owned(), (*set).to_owned()]);
     }
     arguments
+}
+
+/// Runs [`train`] to its end, and checks that every rank used what was planned. Returns the loss of every
+/// step, and the hash of the weights.
+pub(crate) fn history(transport: Transport, ranks: usize, sets: &[&str]) -> (Vec<u64>, String) {
+    let workplace = workplace();
+    let output = train(transport, workplace.path(), ranks, sets).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{transport:?}, {ranks} ranks: {}", text(&output.stderr));
+    let summary = summary(&workplace.path().join("out"));
+    assert_eq!(summary["world_size"], ranks);
+    assert_eq!(summary["ranks"].as_array().unwrap().len(), ranks);
+    assert!(text(&output.stdout).contains("Every rank used what was planned"), "{}", text(&output.stdout));
+    // Every process has a plan and is compared with it.
+    assert_eq!(summary["divergences"], serde_json::json!([]));
+    for rank in 0..ranks {
+        let path = workplace.path().join(format!("out/traces/rank-{rank}.json.gz"));
+        let traces = RankTraces::read(&path).unwrap();
+        let measured = traces.steady.measured.as_ref().unwrap();
+        assert!(traces.steady.planned() == Some(measured) && traces.rank == rank, "rank {rank}");
+    }
+    let losses = summary["losses"].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap().to_bits());
+    (losses.collect(), summary["weights_sha256"].as_str().unwrap().to_owned())
 }
 
 /// A run in progress.

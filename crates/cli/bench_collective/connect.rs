@@ -20,7 +20,6 @@ pub(super) fn available() -> Result<usize, String> {
 }
 
 /// Checks the number of GPUs for a job of `ranks` ranks, `local` of them on this host. Errors: too few.
-#[cfg(feature = "mpi")]
 pub(super) fn enough(ranks: usize, local: usize) -> Result<(), String> {
     let gpus = available()?;
     if ranks == 1 {

@@ -9,7 +9,8 @@
 //!
 //! * [`Communicator::solo`]: a world of one;
 //! * [`threads::run`]: ranks as threads of one process;
-//! * `mpi::start`, with the feature `mpi`: ranks as processes;
+//! * [`tcp::start`]: ranks as processes that a launcher such as `torchrun` starts, connected over TCP;
+//! * `mpi::start`, with the feature `mpi`: ranks as processes that an MPI launcher starts;
 //! * [`Communicator::over_nccl`]: any of these, with device regions moved by NCCL;
 //! * [`Communicator::over_shared_gpu`]: threads that use one GPU, with device regions moved by that GPU;
 //! * [`Communicator::counted`]: one rank of many alone, for planning; it moves nothing and counts everything.
@@ -60,12 +61,14 @@ mod operands;
 mod payload;
 mod peer_access;
 mod planes;
+mod processes;
 mod shards;
 mod shared_gpu;
 mod shared_plane;
 mod solo;
 mod sum;
 mod tally;
+pub mod tcp;
 pub mod tensors;
 pub mod threads;
 mod traffic;
@@ -81,6 +84,7 @@ pub use operands::PeerRegion;
 pub use payload::kept_bytes;
 pub use peer_access::{PeerAccess, PeerAccessOptions, PeerMethod, SharedSum, SumKernels};
 pub use planes::{AxisPlanes, Planes};
+pub use processes::{IdentityError, Process, Processes, Transport, World};
 pub use shared_plane::SharedPlane;
 pub use traffic::{OperationTraffic, Traffic};
 pub use tree::{TreeSum, shard, tree_sums};

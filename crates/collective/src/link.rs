@@ -27,7 +27,6 @@ pub(crate) enum Absent {
     /// The rank has not begun the call, or does not answer.
     Silent(usize),
     /// The rank waits in another call; reported by transports whose [`Link::begin`] cannot detect it.
-    #[cfg_attr(not(feature = "mpi"), expect(dead_code, reason = "threads detect it when a call begins"))]
     Elsewhere { rank: usize, mine: Signature, theirs: Signature },
 }
 

@@ -152,6 +152,10 @@ fn barriers_wait_for_every_rank() {
         let come = Arc::new([const { AtomicUsize::new(0) }; 2]);
         let outcome = run(world_size, Options::default(), move |mut c| barriers_wait(&mut c, &come));
         outcome.unwrap();
+        let come = [const { AtomicUsize::new(0) }; 2];
+        for outcome in common::tcp::run_over_tcp(world_size, PATIENCE, |c, _| barriers_wait(c, &come)) {
+            outcome.unwrap();
+        }
     }
 }
 
@@ -165,7 +169,7 @@ const CHECKS: [(&str, Check); 5] = [
 ];
 
 #[test]
-fn solo_and_over_threads() {
+fn solo_and_over_threads_and_tcp() {
     for (name, check) in CHECKS {
         everywhere(name, check);
     }
@@ -223,6 +227,60 @@ fn first_calls_over_nccl_may_differ_in_form() {
         sends_and_receives_pass_values_along(&mut communicator.data, &device)
     });
     outcome.unwrap();
+}
+
+/// Processes that TCP connects.
+#[cfg(test)]
+mod tcp {
+    use collective::{CollectiveUse, Communicator, DataPlane, World};
+    use device::Device;
+
+    use super::{CHECKS, PATIENCE, common, gpus};
+
+    fn hold(ranks: usize, test: &str) {
+        let output = common::tcp::launched(ranks, test, "");
+        let text = common::mpi::text(&output);
+        assert!(output.status.success(), "{ranks} ranks: {text}");
+        assert_eq!(text.matches("every check held").count(), ranks, "{text}");
+    }
+
+    fn check_all(world: World, mut communicator: Communicator, device: &Device) {
+        for (name, check) in CHECKS {
+            check(&mut communicator, device).unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+        drop(communicator);
+        world.finish().unwrap();
+        println!("every check held");
+    }
+
+    #[test]
+    fn over_tcp_between_processes() {
+        hold(3, "tcp::one_rank");
+    }
+
+    #[test]
+    #[ignore = "one process of a job that over_tcp_between_processes starts"]
+    fn one_rank() {
+        let (world, communicator) = common::tcp::join(PATIENCE);
+        let device = common::cpu(world.rank());
+        check_all(world, communicator, &device);
+    }
+
+    #[test]
+    fn over_tcp_and_nccl() {
+        let Some(gpus) = gpus() else { return };
+        (2..=gpus.largest_world).for_each(|ranks| hold(ranks, "tcp::one_rank_on_a_gpu"));
+    }
+
+    #[test]
+    #[ignore = "one process of a job that over_tcp_and_nccl starts"]
+    fn one_rank_on_a_gpu() {
+        let (world, communicator) = common::tcp::join(PATIENCE);
+        let device = common::nccl::gpu(world.rank(), world.local().0, "expandable_segments:True").unwrap();
+        let mut communicator = communicator.over_nccl(&device, PATIENCE).unwrap();
+        communicator.data.warm_up(&CollectiveUse::everything(world.size())).unwrap();
+        check_all(world, communicator, &device);
+    }
 }
 
 #[cfg(feature = "mpi")]

@@ -83,6 +83,23 @@ fn ranks_that_disagree_are_named() {
                 assert!(text.contains(word), "case {index}: {word} is not in: {text}");
             }
         }
+        if words[0].starts_with("broadcast") {
+            // Both roots only send, so processes notice in their next call.
+            continue;
+        }
+        // Either rank may notice first; the other gets its reason.
+        let outcomes = common::tcp::run_over_tcp(2, Duration::from_secs(3), |c, device| {
+            c.data.barrier(STREAM)?;
+            if c.rank() == 0 { zero(c, device) } else { one(c, device) }
+        });
+        let errors: Vec<String> = outcomes.into_iter().filter_map(Result::err).collect();
+        assert!(!errors.is_empty(), "case {index}");
+        for word in words {
+            // The first call of the control plane has exchanged the identities of the processes.
+            let word = if word.starts_with("control") { &*word.replace("#0", "#1") } else { word };
+            let all = errors.iter().all(|text| text.contains(word));
+            assert!(all, "case {index} over TCP: {word} is not in: {errors:?}");
+        }
     }
 }
 

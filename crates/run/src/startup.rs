@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::path::PathBuf;
 
 use checkpoint::CorpusMark;
-use collective::Communicator;
+use collective::{Communicator, World};
 use config::RunConfig;
 use device::Kind;
 use system::{terminal, threads};
@@ -18,14 +18,11 @@ use crate::interrupt::Interrupt;
 use crate::run_directory::RunDirectory;
 use worker::Setup;
 
-#[cfg(feature = "mpi")]
-#[path = "startup/mpi.rs"]
 mod job;
-#[cfg(not(feature = "mpi"))]
-#[path = "startup/none.rs"]
-mod job;
+mod launcher;
 
 pub(crate) use job::Job;
+use launcher::{Environment, Launcher};
 
 /// This process, alone or as a rank of a job.
 #[derive(Debug)]
@@ -34,20 +31,25 @@ pub struct Startup {
 }
 
 impl Startup {
-    /// Joins the job to which this process belongs, if a launcher started it: `mpirun`, or `srun` with PMI.
-    /// Called once, on the process's first thread.
+    /// Joins the job to which this process belongs, if a launcher started it: `mpirun`, `srun`, or one that
+    /// sets RANK, WORLD_SIZE and MASTER_ADDR, such as `torchrun`. Called once, on the process's first thread.
     ///
-    /// Errors: a launcher, but a build without MPI; MPI does not start, or joins another number of processes
-    /// than the launcher started.
+    /// Errors: ranks that do not find each other; an MPI launcher, but a build without MPI.
     pub fn begin() -> Result<Self> {
-        let Some(processes) = launched(|name| std::env::var(name).ok()) else { return Ok(Self::alone()) };
-        Ok(Startup { job: Job::join(processes)? })
+        if let Some(warning) = Environment::of_process().warning() {
+            terminal::say(&format!("plimsoll: {warning}"));
+        }
+        let Some(launcher) = Launcher::of_process()? else { return Ok(Self::alone()) };
+        match Job::join(launcher)? {
+            Some(job) => Ok(Startup { job: Some(job) }),
+            None => Ok(Self::alone()),
+        }
     }
 
     /// Returns the number of processes in this process's job, if a launcher started it.
     #[must_use]
     pub fn launched() -> Option<usize> {
-        launched(|name| std::env::var(name).ok())
+        Launcher::of_process().ok().flatten().map(|launcher| launcher.processes())
     }
 
     /// Returns the startup of a process without a job.
@@ -75,10 +77,9 @@ impl Startup {
     /// job.
     ///
     /// Errors: those of `body`, here or on another rank.
-    #[cfg(feature = "mpi")]
     pub fn run_job(
         self,
-        body: impl FnOnce(&collective::mpi::World, Communicator) -> std::result::Result<(), String>,
+        body: impl FnOnce(&World, Communicator) -> std::result::Result<(), String>,
     ) -> Result<()> {
         self.job.map_or(Ok(()), |job| job.run_plain(body))
     }
@@ -303,20 +304,9 @@ fn device_facts(setup: &Setup) -> String {
     }
 }
 
-/// Returns the number of processes that a launcher started, if one did: Open MPI's, MPICH's and others with
-/// PMI, or Slurm's. Inside a Slurm job, whose steps have their own tasks, the variables of an MPI launcher
-/// take precedence.
-fn launched(variable: impl Fn(&str) -> Option<String>) -> Option<usize> {
-    let number = |name: &str| variable(name).and_then(|value| value.parse::<usize>().ok());
-    number("OMPI_COMM_WORLD_SIZE").or_else(|| number("PMI_SIZE")).or_else(|| {
-        let step = variable("SLURM_STEP_ID").and_then(|_| number("SLURM_STEP_NUM_TASKS"));
-        step.filter(|tasks| *tasks > 1)
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Facts, launched};
+    use super::Facts;
 
     #[test]
     fn the_first_difference_is_reported() {
@@ -357,30 +347,5 @@ mod tests {
         let partitioned = Facts { partition: "1, 3".to_owned(), ..Facts::decode(&own.encode()) };
         let difference = "partition into stages of layers, 1, 3 and not 2, 2,";
         assert_eq!(own.difference(&partitioned).as_deref(), Some(difference));
-    }
-
-    #[test]
-    fn a_launcher_is_recognised_by_environment_variables() {
-        type Variables = &'static [(&'static str, &'static str)];
-        let cases: [(Variables, Option<usize>); 9] = [
-            (&[], None),
-            (&[("OMPI_COMM_WORLD_SIZE", "1")], Some(1)),
-            (&[("OMPI_COMM_WORLD_SIZE", "4")], Some(4)),
-            (&[("PMI_SIZE", "2")], Some(2)),
-            (&[("SLURM_STEP_NUM_TASKS", "2")], None),
-            (&[("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "2")], Some(2)),
-            (&[("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "1")], None),
-            (&[("PMI_SIZE", "two")], None),
-            // mpirun inside a Slurm job: the step is that of its daemons, one on each node.
-            (
-                &[("OMPI_COMM_WORLD_SIZE", "8"), ("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "2")],
-                Some(8),
-            ),
-        ];
-        for (variables, expected) in cases {
-            let get =
-                |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
-            assert_eq!(launched(get), expected, "{variables:?}");
-        }
     }
 }

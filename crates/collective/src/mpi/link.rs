@@ -8,21 +8,21 @@ use crate::call::{Call, Signature};
 use crate::control::Watch;
 use crate::error::Failure;
 use crate::link::{Absent, Closed, Link, Message};
+use crate::mpi::post::Library;
 use crate::mpi::raw::{Completed, Fault, Request};
-use crate::mpi::shared::{ProcessLiveness, Shared};
-use crate::mpi::wire::{HEADER_BYTES, Header, INLINE_BYTES};
 use crate::payload::{PAYLOAD_BYTES, PayloadPool};
+use crate::processes::{DATA, HEADER_BYTES, Header, Shared, child};
 
 /// Most pending sends to one peer; a message takes one or two.
 const QUEUED: usize = 8;
-/// Contexts of the world's control plane and data plane.
-pub(super) const CONTROL: u64 = 0;
-pub(super) const DATA: u64 = 1;
+/// Largest payload that is sent in one message with its header.
+const INLINE_BYTES: usize = 2048;
 
 /// Queues of messages between processes. A message is a header followed by a short payload. A longer payload
 /// follows in a message of its own, with another tag, without a copy.
 pub(crate) struct MpiLink {
     world: Rc<Shared>,
+    library: Rc<Library>,
     rank: usize,
     /// World numbers of the ranks, by number in the group.
     members: Vec<usize>,
@@ -62,12 +62,13 @@ struct Peer {
 }
 
 impl MpiLink {
-    pub(super) fn new(world: Rc<Shared>, members: Vec<usize>, context: u64) -> Self {
+    pub(super) fn new(world: Rc<Shared>, library: Rc<Library>, members: Vec<usize>, context: u64) -> Self {
         let rank = members.iter().position(|member| *member == world.rank).unwrap_or_default();
         let peers = members.iter().map(|_| Peer::default()).collect();
-        let tags = Tags::new(context, world.library.traffic.greatest_tag());
+        let tags = Tags::new(context, library.traffic.greatest_tag());
         MpiLink {
             world,
+            library,
             rank,
             members,
             context,
@@ -101,7 +102,7 @@ impl MpiLink {
         let mut first = self.headers.take(HEADER_BYTES + inline);
         first.bytes_mut()[..HEADER_BYTES].copy_from_slice(bytemuck::bytes_of(&header));
         first.bytes_mut()[HEADER_BYTES..].copy_from_slice(&bytes[..inline]);
-        let (member, traffic) = (self.members[to], &self.world.library.traffic);
+        let (member, traffic) = (self.members[to], &self.library.traffic);
         let sends = &mut self.peers[to].sends;
         sends.push_back(traffic.send(first, member, self.tags.header)?);
         if payload.bytes().len() > inline {
@@ -132,7 +133,7 @@ impl MpiLink {
         if self.peers[from].header.is_none() {
             let payload = self.headers.take(HEADER_BYTES + INLINE_BYTES);
             let request =
-                self.world.library.traffic.receive(payload, Some(self.members[from]), self.tags.header)?;
+                self.library.traffic.receive(payload, Some(self.members[from]), self.tags.header)?;
             self.peers[from].header = Some(request);
         }
         let Some(request) = &mut self.peers[from].header else { return Ok(None) };
@@ -147,7 +148,7 @@ impl MpiLink {
         let mut payload = self.pool.take(len);
         if len > INLINE_BYTES {
             let request =
-                self.world.library.traffic.receive(payload, Some(self.members[from]), self.tags.payload)?;
+                self.library.traffic.receive(payload, Some(self.members[from]), self.tags.payload)?;
             self.peers[from].payload = Some((header.signature(), request));
             self.headers.put(first);
             return Ok(Some(Arrived::Header));
@@ -160,7 +161,7 @@ impl MpiLink {
 
     /// Records a failure of MPI, which ends the world; the caller then finds it like any other failure.
     fn failed(&self, fault: Fault) -> Closed {
-        self.world.fault(&fault);
+        self.world.fault(&fault.in_words());
         Closed
     }
 }
@@ -243,43 +244,21 @@ impl Link for MpiLink {
     }
 
     fn watch(&self) -> Watch {
-        Watch::over(ProcessLiveness(Rc::clone(&self.world)))
+        self.world.watch()
     }
 
     fn begin(&mut self, signature: &Signature) -> Result<(), (usize, Signature)> {
-        self.world.begun.set(Some(Header::new(self.context, signature, 0)));
+        self.world.begin(self.context, signature);
         Ok(())
     }
 
     fn absent(&self, call: Call) -> Option<Absent> {
-        let answers = self.world.ask();
-        if let Some(rank) = self.members.iter().position(|member| answers[*member].is_none()) {
-            return Some(Absent::Silent(rank));
-        }
-        let mine = self.world.begun.get().filter(|_| !call.operation.is_point_to_point())?.signature();
-        let elsewhere = |(rank, member): (usize, &usize)| {
-            let header = answers[*member].flatten()?;
-            let theirs = header.signature();
-            let same = header.context == self.context && mine.agrees(&theirs);
-            (!same).then_some(Absent::Elsewhere { rank, mine, theirs })
-        };
-        self.members.iter().enumerate().find_map(elsewhere)
+        self.world.absent(&self.members, self.context, call)
     }
 
     fn split(&mut self, sequence: u64, group: usize, members: &[usize]) -> Self {
         let members = members.iter().map(|member| self.members[*member]).collect();
-        MpiLink::new(Rc::clone(&self.world), members, child(self.context, sequence, group))
+        let context = child(self.context, sequence, group);
+        MpiLink::new(Rc::clone(&self.world), Rc::clone(&self.library), members, context)
     }
-}
-
-/// Returns the context of a group from its parent's: the same on all its ranks, and different from all other
-/// groups except with probability 2⁻⁶² (the mixing function of SplitMix64).
-fn child(context: u64, sequence: u64, group: usize) -> u64 {
-    let mixed = [sequence, group as u64].iter().fold(context, |state, value| {
-        let mut z = (state ^ value).wrapping_add(0x9e37_79b9_7f4a_7c15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    });
-    mixed.max(DATA + 1)
 }

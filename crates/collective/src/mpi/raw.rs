@@ -17,6 +17,13 @@ pub(crate) struct Fault {
     pub(crate) text: String,
 }
 
+impl Fault {
+    /// Returns the error in words.
+    pub(crate) fn in_words(&self) -> String {
+        format!("MPI error {}: {}", self.code, self.text)
+    }
+}
+
 type Result<T> = std::result::Result<T, Fault>;
 
 /// A duplicated communicator: its messages match only its own receives. It belongs to the thread that

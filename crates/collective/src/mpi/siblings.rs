@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use super::processes::parent_and_state;
+use crate::processes::parent_and_state;
 
 /// A process with the same parent as this one.
 struct Sibling {

@@ -2,12 +2,12 @@
 #![allow(dead_code)] // each test program uses only some of them
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a panic is a failure")]
 
-#[cfg(feature = "mpi")]
 pub(crate) mod mpi;
 pub(crate) mod nccl;
 pub(crate) mod planes;
 pub(crate) mod shared;
 pub(crate) mod shared_gpu;
+pub(crate) mod tcp;
 
 use std::cell::Cell;
 
@@ -36,7 +36,8 @@ pub(crate) type Outcome<T> = Result<T, Failed>;
 /// The body of one rank, with its checks.
 pub(crate) type Check = fn(&mut Communicator, &Device) -> Outcome<()>;
 
-/// Runs a body as every rank of every world that fits one process: solo, and threads of 1 to 5 ranks.
+/// Runs a body as every rank of every world that fits one process: solo, threads of 1 to 5 ranks, and threads
+/// that TCP connects.
 pub(crate) fn everywhere(name: &str, body: Check) {
     body(&mut Communicator::solo(), &cpu(0)).unwrap_or_else(|error| panic!("{name}: {error}"));
     for world_size in 1..=5 {
@@ -46,6 +47,7 @@ pub(crate) fn everywhere(name: &str, body: Check) {
         });
         outcome.unwrap_or_else(|error| panic!("{name}, {world_size} ranks: {error}"));
     }
+    tcp::everywhere(name, body);
 }
 
 pub(crate) fn cpu(rank: usize) -> Device {

@@ -1,4 +1,4 @@
-//! The wire format of message headers and notices.
+//! The wire format of message headers and notices, and the contexts that tell groups apart.
 
 use bytemuck::{Pod, Zeroable};
 use device::DType;
@@ -6,9 +6,10 @@ use device::DType;
 use crate::call::{Call, Operation, Plane, Signature};
 
 /// Size of a header in bytes.
-pub(super) const HEADER_BYTES: usize = size_of::<Header>();
-/// Largest payload that is sent in one message with its header.
-pub(super) const INLINE_BYTES: usize = 2048;
+pub(crate) const HEADER_BYTES: usize = size_of::<Header>();
+/// Contexts of the world's control plane and data plane.
+pub(crate) const CONTROL: u64 = 0;
+pub(crate) const DATA: u64 = 1;
 
 const HAS_BYTES: u8 = 1;
 const HAS_ROOT: u8 = 2;
@@ -17,11 +18,11 @@ const DTYPES: [DType; 4] = [DType::F32, DType::Bf16, DType::F16, DType::U32];
 /// The header of a message. All processes of a job have the same byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
-pub(super) struct Header {
+pub(crate) struct Header {
     /// Context of the receiving group, a check in case tags coincide.
-    pub(super) context: u64,
+    pub(crate) context: u64,
     /// Bytes of the payload, in this message or the next.
-    pub(super) payload: u64,
+    pub(crate) payload: u64,
     sequence: u64,
     bytes: u64,
     root: u64,
@@ -34,7 +35,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    pub(super) fn new(context: u64, signature: &Signature, payload: usize) -> Self {
+    pub(crate) fn new(context: u64, signature: &Signature, payload: usize) -> Self {
         let Signature { call, bytes, dtype, root } = *signature;
         let index =
             |dtype| DTYPES.iter().position(|other| *other == dtype).map_or(0, |index| index as u8 + 1);
@@ -53,12 +54,12 @@ impl Header {
     }
 
     /// Parses the header at the start of a message; `None` if invalid.
-    pub(super) fn read(message: &[u8]) -> Option<Self> {
+    pub(crate) fn read(message: &[u8]) -> Option<Self> {
         let header: Header = bytemuck::pod_read_unaligned(message.get(..HEADER_BYTES)?);
         (usize::from(header.operation) < Operation::ALL.len()).then_some(header)
     }
 
-    pub(super) fn signature(&self) -> Signature {
+    pub(crate) fn signature(&self) -> Signature {
         let plane = if self.plane == 0 { Plane::Control } else { Plane::Data };
         let operation =
             Operation::ALL.get(usize::from(self.operation)).copied().unwrap_or(Operation::Barrier);
@@ -72,12 +73,24 @@ impl Header {
     }
 }
 
+/// Returns the context of a group from its parent's: the same on all its ranks, and different from all other
+/// groups except with probability 2⁻⁶² (the mixing function of SplitMix64).
+pub(crate) fn child(context: u64, sequence: u64, group: usize) -> u64 {
+    let mixed = [sequence, group as u64].iter().fold(context, |state, value| {
+        let mut z = (state ^ value).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    });
+    mixed.max(DATA + 1)
+}
+
 /// Largest size of a notice in bytes.
-pub(super) const NOTICE_BYTES: usize = 2048;
+pub(crate) const NOTICE_BYTES: usize = 2048;
 
 /// A message between ranks outside their calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Notice {
+pub(crate) enum Notice {
     /// A rank has failed: the sender, or a rank that can no longer announce it.
     Failed { rank: usize, reason: String },
     /// The sender has made all its calls.
@@ -92,7 +105,7 @@ pub(super) enum Notice {
 
 impl Notice {
     /// Encodes to at most [`NOTICE_BYTES`] bytes; a long reason is truncated.
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let (kind, rank, more) = match self {
             Notice::Failed { rank, reason } => (0, rank, cut(reason).as_bytes()),
             Notice::Ended { rank } => (1, rank, [].as_slice()),
@@ -108,7 +121,7 @@ impl Notice {
         bytes
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (kind, rest) = bytes.split_first()?;
         let (rank, more) = rest.split_first_chunk::<8>()?;
         let rank = usize::try_from(u64::from_le_bytes(*rank)).ok()?;

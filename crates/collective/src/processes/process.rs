@@ -19,7 +19,7 @@ pub struct Process {
 
 impl Process {
     /// Describes this process.
-    pub(super) fn own() -> Self {
+    pub(crate) fn own() -> Self {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let numbering = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
         let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -32,11 +32,11 @@ impl Process {
         }
     }
 
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         format!("{}\n{}\n{}\n{}", self.host, self.pid, self.system, self.began).into_bytes()
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut lines = std::str::from_utf8(bytes).ok()?.split('\n');
         Some(Process {
             host: lines.next()?.to_owned(),
@@ -71,7 +71,8 @@ fn state_of(pid: u32) -> Option<(char, u64)> {
 }
 
 /// Returns parent and state of a process; `None` if it does not exist.
-pub(super) fn parent_and_state(pid: u32) -> Option<(u32, char)> {
+#[cfg(feature = "mpi")]
+pub(crate) fn parent_and_state(pid: u32) -> Option<(u32, char)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?.chars().next()?;
@@ -87,7 +88,7 @@ pub struct Processes {
 }
 
 impl Processes {
-    pub(super) fn new(rank: usize, all: Vec<Process>) -> Self {
+    pub(crate) fn new(rank: usize, all: Vec<Process>) -> Self {
         Processes { rank, all, ending: AtomicBool::new(false) }
     }
 
@@ -101,8 +102,18 @@ impl Processes {
         &self.all
     }
 
+    /// Returns this rank's number among the ranks of its host, and their count.
+    pub(crate) fn on_host(&self) -> (usize, usize) {
+        let own = self.all.get(self.rank);
+        let is_here = |process: &&Process| {
+            own.is_some_and(|own| process.host == own.host && process.system == own.system)
+        };
+        let before = self.all.iter().take(self.rank).filter(is_here).count();
+        (before, self.all.iter().filter(is_here).count())
+    }
+
     /// Returns the first rank whose process has ended; only ranks of this host are checked.
-    pub(super) fn first_gone(&self) -> Option<usize> {
+    pub(crate) fn first_gone(&self) -> Option<usize> {
         let own = self.all.get(self.rank)?;
         let gone = |(rank, process): &(usize, &Process)| *rank != self.rank && process.is_gone(own);
         self.all.iter().enumerate().find(gone).map(|(rank, _)| rank)
@@ -116,12 +127,13 @@ impl Processes {
     }
 
     /// Returns the first rank whose process is on this host and was stopped by a signal.
-    pub(super) fn first_stopped(&self) -> Option<usize> {
+    #[cfg(feature = "mpi")]
+    pub(crate) fn first_stopped(&self) -> Option<usize> {
         (0..self.all.len()).find(|rank| self.has_stopped(*rank))
     }
 
     /// Returns whether a rank's process is on this host and was stopped by a signal.
-    pub(super) fn has_stopped(&self, rank: usize) -> bool {
+    pub(crate) fn has_stopped(&self, rank: usize) -> bool {
         let state = self.all.get(self.rank).and_then(|own| self.all.get(rank)?.state(own));
         state.is_some_and(|state| "Tt".contains(state))
     }
@@ -137,7 +149,7 @@ impl Processes {
         }
     }
 
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.ending.store(true, Ordering::Release);
     }
 }

@@ -1,4 +1,4 @@
-//! A build with MPI: this process as a rank of its launcher's job.
+//! This process as a rank of its launcher's job, over MPI or TCP.
 
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,16 +6,19 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
-use collective::mpi::{World, start};
-use collective::{Communicator, Failure};
+use collective::tcp::{self, Member};
+use collective::{Communicator, Failure, World};
 use system::{terminal, threads};
 
 use crate::error::{JobError, Result, RunError};
 use crate::failure::{self, Lost};
+use crate::startup::launcher::Launcher;
 
-/// Seconds allowed for the start, before the configured timeout is known, and the environment variable that
-/// overrides them.
+/// Seconds that a rank may be silent before the configured timeout is known.
 const START_SECONDS: u64 = 60;
+/// Seconds in which all ranks must start that TCP connects: containers may start minutes apart.
+const CONNECT_SECONDS: u64 = 300;
+/// Environment variable that overrides both.
 const START_VARIABLE: &str = "PLIMSOLL_START_SECONDS";
 /// Interval at which the watching thread checks the processes of this host.
 const LOOK: Duration = Duration::from_millis(100);
@@ -30,22 +33,15 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Joins the job, which has `processes` processes according to the launcher.
-    pub(crate) fn join(processes: usize) -> Result<Option<Self>> {
-        let seconds = std::env::var(START_VARIABLE).ok().and_then(|seconds| seconds.parse().ok());
-        let timeout = Duration::from_secs(seconds.unwrap_or(START_SECONDS).clamp(1, 1_000_000_000));
-        let (world, communicator) =
-            start(timeout).map_err(|error| RunError::Refused(format!("MPI does not start: {error}")))?;
-        let joined = world.size();
-        if joined != processes {
-            // Otherwise each of them would run as the only process.
-            let _ = world.finish();
-            return Err(RunError::Refused(format!(
-                "a launcher started {processes} processes, and MPI joins this one to \
-                 {joined}: the launcher is not that \
-                 of the MPI library that this program was built with"
-            )));
-        }
+    /// Joins the job that the launcher started.
+    ///
+    /// Errors: MPI or TCP does not start; a launcher of MPI, but a build without it.
+    pub(crate) fn join(launcher: Launcher) -> Result<Option<Self>> {
+        let joined = match launcher {
+            Launcher::Mpi(processes) => over_mpi(processes)?,
+            Launcher::Variables(member) => Some(over_tcp(&member)?),
+        };
+        let Some((world, communicator)) = joined else { return Ok(None) };
         // The number of threads changes no result.
         let (_, neighbours) = world.local();
         if let Some(warning) = threads::start_computing(neighbours).map_err(RunError::Refused)? {
@@ -173,8 +169,58 @@ impl Job {
 
     /// Ends with all other ranks.
     pub(crate) fn finish(self) -> std::result::Result<(), Lost> {
-        finish(self.world)
+        let Job { world, communicator } = self;
+        drop(communicator);
+        finish(world)
     }
+}
+
+/// Returns the time of a wait at the start: the variable's, or this default.
+fn start_time(default: u64) -> Duration {
+    let seconds = std::env::var(START_VARIABLE).ok().and_then(|seconds| seconds.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(default).clamp(1, 1_000_000_000))
+}
+
+fn over_tcp(member: &Member) -> Result<(World, Communicator)> {
+    let (world, communicator) =
+        tcp::start(member, start_time(CONNECT_SECONDS)).map_err(|error| match error {
+            tcp::StartError::Refused(why) => RunError::Refused(why),
+            tcp::StartError::Absent(why) => RunError::Failed(why),
+            tcp::StartError::Identity(error) => RunError::Failed(error.to_string()),
+        })?;
+    world.set_timeout(start_time(START_SECONDS));
+    Ok((world, communicator))
+}
+
+#[cfg(feature = "mpi")]
+fn over_mpi(processes: usize) -> Result<Option<(World, Communicator)>> {
+    let (world, communicator) = collective::mpi::start(start_time(START_SECONDS))
+        .map_err(|error| RunError::Refused(format!("MPI does not start: {error}")))?;
+    let joined = world.size();
+    if joined == processes {
+        return Ok(Some((world, communicator)));
+    }
+    // Otherwise each of them would run as the only process.
+    drop(communicator);
+    let _ = world.finish();
+    Err(RunError::Refused(format!(
+        "a launcher started {processes} processes, and MPI joins this one to {joined}: the launcher is not \
+         that of the MPI library that this program was built with"
+    )))
+}
+
+/// Refuses a job that a build with MPI could join. A launcher of one process starts a world of one.
+#[cfg(not(feature = "mpi"))]
+fn over_mpi(processes: usize) -> Result<Option<(World, Communicator)>> {
+    if processes == 1 {
+        return Ok(None);
+    }
+    Err(RunError::Refused(format!(
+        "a launcher started {processes} processes, and this build has no MPI: build it with \
+         `cargo build --release --features mpi`, or start it through `./launch/mpirun -n {processes}`, which \
+         does; without MPI, a launcher sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun does, \
+         and --ranks {processes} makes the ranks threads of one process"
+    )))
 }
 
 fn lost(world: &World, Failure { rank, reason }: Failure) -> Lost {
@@ -190,7 +236,7 @@ fn finish(world: World) -> std::result::Result<(), Lost> {
     })
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "mpi"))]
 mod tests {
     use std::process::Command;
 
@@ -219,7 +265,7 @@ mod tests {
     #[test]
     #[ignore = "one process of a job that another test starts"]
     fn one_rank() {
-        let job = Job::join(2).unwrap().unwrap();
+        let job = Job::join(Launcher::Mpi(2)).unwrap().unwrap();
         let body = |mut communicator: Communicator| -> Result<()> {
             match communicator.rank() {
                 1 => panic!("index 7 of {}", 7),

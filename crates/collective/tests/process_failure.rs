@@ -1,13 +1,12 @@
 //! Processes that fail, are killed or stopped, or disagree: the others learn which and why, and end.
-#![cfg(feature = "mpi")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
 
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use collective::mpi::World;
-use collective::{Communicator, DataPlane};
+use collective::{Communicator, DataPlane, World};
 use common::{Failed, Outcome, STREAM, buffer, cpu};
 use device::DType;
 
@@ -58,17 +57,32 @@ fn reduce(communicator: &mut Communicator, bytes: usize) -> Outcome<()> {
 #[test]
 fn survivors_name_the_rank_that_is_lost() {
     for (name, _, words) in SCENARIOS {
-        let begin = Instant::now();
-        let Some(output) = common::mpi::launched(RANKS, "one_rank", name) else { return };
-        let text = common::mpi::text(&output);
-        assert!(!output.status.success(), "{name}: {text}");
-        assert!(begin.elapsed() < LIMIT, "{name} took {:?}: {text}", begin.elapsed());
-        let printed: Vec<_> = text.lines().filter(|line| line.starts_with("survivor ")).collect();
-        assert!(!printed.is_empty(), "{name}: {text}");
-        for word in words {
-            assert!(printed.iter().all(|line| line.contains(word)), "{name}: {word} is not in: {text}");
+        let over_tcp = || Some(common::tcp::launched(RANKS, "one_rank", name));
+        let over_mpi =
+            || cfg!(feature = "mpi").then(|| common::mpi::launched(RANKS, "one_rank", name)).flatten();
+        for launched in [&over_tcp as &dyn Fn() -> Option<Output>, &over_mpi] {
+            let begin = Instant::now();
+            let Some(output) = launched() else { continue };
+            let text = common::mpi::text(&output);
+            assert!(!output.status.success(), "{name}: {text}");
+            assert!(begin.elapsed() < LIMIT, "{name} took {:?}: {text}", begin.elapsed());
+            let printed: Vec<_> = text.lines().filter(|line| line.contains("survivor ")).collect();
+            assert!(!printed.is_empty(), "{name}: {text}");
+            for word in words {
+                assert!(printed.iter().all(|line| line.contains(word)), "{name}: {word} is not in: {text}");
+            }
         }
     }
+}
+
+#[cfg(feature = "mpi")]
+fn join_mpi() -> (World, Communicator) {
+    collective::mpi::start(LIMIT).unwrap()
+}
+
+#[cfg(not(feature = "mpi"))]
+fn join_mpi() -> (World, Communicator) {
+    panic!("this build has no MPI")
 }
 
 #[test]
@@ -76,7 +90,8 @@ fn survivors_name_the_rank_that_is_lost() {
 fn one_rank() {
     let scenario = std::env::var(common::mpi::SCENARIO).unwrap();
     let (_, rank_two, words) = SCENARIOS.into_iter().find(|(name, ..)| *name == scenario).unwrap();
-    let (world, mut communicator) = collective::mpi::start(LIMIT).unwrap();
+    let is_over_tcp = std::env::var_os("MASTER_PORT").is_some();
+    let (world, mut communicator) = if is_over_tcp { common::tcp::join(LIMIT) } else { join_mpi() };
     world.set_timeout(TIMEOUT);
     communicator.data.barrier(STREAM).unwrap();
     let outcome = if world.rank() == 2 {

@@ -1,0 +1,17 @@
+//! Errors while joining a job.
+
+use crate::processes::IdentityError;
+
+/// Errors while joining a job; each rank returns one.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The ranks, their settings or the port do not allow the job.
+    #[error("{0}")]
+    Refused(String),
+    /// A rank did not arrive, or ended.
+    #[error("{0}")]
+    Absent(String),
+    /// The ranks could not exchange their identities.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+}

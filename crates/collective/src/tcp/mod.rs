@@ -1,0 +1,117 @@
+//! Ranks as processes that something other than MPI starts, connected over TCP.
+//!
+//! A launcher such as `torchrun` gives each process its rank, their number, and an address and port at which
+//! rank 0 listens. [`start`] joins the job: each rank connects to rank 0, both prove that they know the job's
+//! [`Secret`], rank 0 compares the ranks and passes on where each listens, and all connect with each other.
+//! Without a secret, ranks listen on addresses of their own host only. Every wait has a deadline.
+
+mod address;
+mod channel;
+mod connection;
+mod door;
+mod error;
+mod gather;
+mod handshake;
+mod hello;
+mod join;
+mod link;
+mod member;
+mod wires;
+
+use std::io::ErrorKind;
+use std::net::TcpStream;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use system::{fail_point, threads};
+
+use crate::communicator::Communicator;
+use crate::host::{HostControl, HostData};
+use crate::processes::{CONTROL, DATA, Processes, Shared, World};
+use crate::traffic::Meter;
+use address::{listen, reach};
+use door::Door;
+pub use error::StartError;
+pub use handshake::Secret;
+use link::TcpLink;
+pub use member::Member;
+use wires::Wires;
+
+/// Open files besides the connections.
+const OTHER_FILES: u64 = 256;
+
+/// Joins the job, and waits for all its ranks. `timeout` is the longest time that they take to start, and
+/// that a peer may be silent.
+///
+/// # Errors
+/// Ranks that differ, prove no secret, are there twice or do not arrive; a port in use.
+pub fn start(member: &Member, timeout: Duration) -> Result<(World, Communicator), StartError> {
+    fail_point::reach("TCP about to start");
+    let Member { rank, world_size, .. } = *member;
+    if rank >= world_size {
+        return Err(StartError::Refused(format!("there is no rank {rank} among {world_size}")));
+    }
+    allow_files(world_size)?;
+    let reach = reach(member, Instant::now() + timeout)?;
+    let listener = listen(reach, if rank == 0 { member.port } else { 0 }).map_err(|error| {
+        let port = member.port;
+        StartError::Refused(match error.kind() {
+            ErrorKind::AddrInUse => {
+                format!("port {port} of this host is in use by another program: choose another port")
+            }
+            _ => format!("rank {rank} cannot listen: {error}"),
+        })
+    })?;
+    let door = Door::new(listener, member.secret.clone(), world_size);
+    let streams = match rank {
+        0 => gather::gather(member, door, timeout)?,
+        _ => join::join(member, door, reach, timeout)?,
+    };
+    connect(member, streams, timeout)
+}
+
+/// Builds the planes over the connections to all other ranks.
+fn connect(
+    member: &Member,
+    streams: Vec<Option<TcpStream>>,
+    timeout: Duration,
+) -> Result<(World, Communicator), StartError> {
+    let Member { rank, world_size, local_rank, local_size, .. } = *member;
+    let unusable = |error: std::io::Error| {
+        StartError::Absent(format!("rank {rank} cannot use its connections: {error}"))
+    };
+    let wires = Rc::new(Wires::new(rank, streams).map_err(unusable)?);
+    let shared = Rc::new(Shared::new(rank, world_size, Rc::clone(&wires) as _, timeout));
+    let link =
+        |context| TcpLink::new(Rc::clone(&shared), Rc::clone(&wires), (0..world_size).collect(), context);
+    let data = HostData::new(link(DATA), Meter::default());
+    let mut communicator = Communicator::new(HostControl::new(link(CONTROL)), data);
+    let local = |processes: &Processes| {
+        let (index, count) = processes.on_host();
+        let index = local_rank.unwrap_or(index);
+        let local = (index, local_size.unwrap_or(count).max(index + 1));
+        wires.share_processors(threads::processors() < local.1);
+        local
+    };
+    let world = World::join(Rc::clone(&shared), &mut *communicator.control, local)?;
+    Ok((world, communicator))
+}
+
+/// Raises the limit of open files (`ulimit -n`) to what the connections need. Errors: it cannot be raised.
+fn allow_files(world_size: usize) -> Result<(), StartError> {
+    let needed = world_size as u64 + OTHER_FILES;
+    let limit = getrlimit(Resource::Nofile);
+    let is_enough = |limit: Option<u64>| limit.is_none_or(|limit| limit >= needed);
+    if is_enough(limit.current) {
+        return Ok(());
+    }
+    let raised = Rlimit { current: Some(needed), ..limit };
+    if is_enough(limit.maximum) && setrlimit(Resource::Nofile, raised).is_ok() {
+        return Ok(());
+    }
+    Err(StartError::Refused(format!(
+        "{world_size} ranks over TCP need {needed} open files, and the limit (ulimit -n) is {}",
+        limit.maximum.unwrap_or_default()
+    )))
+}
