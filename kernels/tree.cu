@@ -1,11 +1,14 @@
-// The sum of several parts, as a balanced binary tree in their order with each node rounded to the type. A
-// part may be in the memory of another GPU, which is then read over the link between them.
+// The sum of several parts, as a binary tree in their order with each node rounded to the type: kernels for
+// the balanced tree over 2, 4 or 8 parts, and one for any tree. A part may be in the memory of another GPU,
+// which is then read over the link between them.
 #include "common.cuh"
 
 // Launch: THREADS threads, any number of blocks: few blocks leave multiprocessors to other kernels, and
 // suffice to fill the links. A thread loads UNROLL vectors of every part before it uses the first, LOADS
-// loads of 16 bytes in all. All pointers are 16-byte aligned; elements are counted in vectors. Floor: every
-// part once through memory or over its link; with `everywhere`, also the sum once into every part.
+// loads of 16 bytes in all; for any tree one vector of GROUP parts. All pointers are 16-byte aligned, and
+// elements are counted in vectors; any tree also adds `elements` instead, aligned as elements. Floor: every
+// part once through memory or over its link; with `everywhere`, also the sum once into every part, and with
+// `targets` into those.
 
 // 16 bytes of one part.
 struct alignas(16) Words {
@@ -68,6 +71,76 @@ __device__ __forceinline__ void tree(Words *const (&parts)[PARTS], Words *own, u
     }
 }
 
+// Parts of any tree that a thread loads before it adds the first.
+#define GROUP 8
+
+// Addresses of up to MOST_PARTS parts.
+struct Parts {
+    void *at[MOST_PARTS];
+};
+
+// The order of a tree: JOIN_BITS bits for each part, the number of times that the last two sums are added
+// after it.
+struct Order {
+    u64 words[MOST_PARTS * JOIN_BITS / 64];
+};
+
+__device__ __forceinline__ Words load_unit(const Words *from) { return load_once(from); }
+template <typename T> __device__ __forceinline__ T load_unit(const T *from) { return *from; }
+
+// Adds an element of the type, or a vector of such elements.
+template <typename T> __device__ __forceinline__ void add_unit(T &to, const T &from) {
+    to = from_f32<T>(to_f32(to) + to_f32(from));
+}
+template <typename T> __device__ __forceinline__ void add_unit(Words &to, const Words &from) {
+    add<T>(to, from);
+}
+
+// Adds `units` units of `count` parts of type T in the order of any tree; a unit is a vector or an element.
+// Sums that wait for their right sibling stay in registers: all their indices are constants once the loops
+// are unrolled, and the comparisons are the same in all threads. As above, one thread reads and writes each
+// unit. The sum goes to the parts whose bits `targets` has, or to `own` if it has none.
+template <typename T, typename Unit>
+__device__ __forceinline__ void any_tree(const Parts &parts, const Order &order, u32 count, Unit *own,
+                                         u64 units, u64 targets) {
+    const u64 stride = u64(gridDim.x) * THREADS;
+    for (u64 at = u64(blockIdx.x) * THREADS + threadIdx.x; at < units; at += stride) {
+        Unit waiting[MOST_DEPTH] = {};
+        u32 height = 0;
+#pragma unroll 1
+        for (u32 group = 0; group < count; group += GROUP) {
+            const u32 bit = JOIN_BITS * group;
+            const u32 joins_of_group = u32(order.words[bit / 64] >> (bit % 64));
+            Unit held[GROUP];
+#pragma unroll
+            for (int i = 0; i < GROUP; i++)
+                if (group + i < count) held[i] = load_unit(static_cast<const Unit *>(parts.at[group + i]) + at);
+#pragma unroll
+            for (int i = 0; i < GROUP; i++) {
+                if (group + i >= count) continue;
+                Unit right = held[i];
+                u32 joins = joins_of_group >> (JOIN_BITS * i) & ((1u << JOIN_BITS) - 1);
+                for (; joins > 0; joins--) {
+                    height--;
+                    Unit left = waiting[0];
+#pragma unroll
+                    for (int depth = 1; depth < MOST_DEPTH; depth++)
+                        if (depth == height) left = waiting[depth];
+                    add_unit<T>(left, right);
+                    right = left;
+                }
+#pragma unroll
+                for (int depth = 0; depth < MOST_DEPTH; depth++)
+                    if (depth == height) waiting[depth] = right;
+                height++;
+            }
+        }
+        if (targets == 0) own[at] = waiting[0];
+        for (u64 left = targets; left != 0; left &= left - 1)
+            static_cast<Unit *>(parts.at[__ffsll(static_cast<long long>(left)) - 1])[at] = waiting[0];
+    }
+}
+
 #define SUM_OF(NAME, T)                                                                                  \
     KERNEL __launch_bounds__(THREADS)                                                                    \
         tree_2_##NAME(Words *a, Words *b, Words *own, u64 vectors, u32 everywhere) {                     \
@@ -84,45 +157,12 @@ __device__ __forceinline__ void tree(Words *const (&parts)[PARTS], Words *own, u
                       Words *own, u64 vectors, u32 everywhere) {                                         \
         Words *const parts[8] = {a, b, c, d, e, f, g, h};                                                \
         tree<T>(parts, own, vectors, everywhere);                                                        \
+    }                                                                                                    \
+    KERNEL __launch_bounds__(THREADS)                                                                    \
+        tree_any_##NAME(const Parts parts, void *own, u64 vectors, u64 elements, u64 targets, u32 count, \
+                        const Order order) {                                                             \
+        any_tree<T>(parts, order, count, static_cast<Words *>(own), vectors, targets);                   \
+        any_tree<T>(parts, order, count, static_cast<T *>(own), elements, targets);                      \
     }
 
 FOR_EACH_TYPE(SUM_OF)
-
-// Addresses of up to MOST_PARTS parts, aligned for their elements.
-struct Parts {
-    const void *at[MOST_PARTS];
-};
-
-// Adds `count` parts, from 1 to MOST_PARTS, one element at a time. Launch: THREADS threads, any number of
-// blocks. Sums of complete subtrees wait in `held` by their level, as the digits of a binary counter of the
-// parts added so far; the left subtree of every node thus has the largest power of two below its number of
-// parts.
-// One thread reads and writes each element, all parts before the sum, so the sum may overwrite a part.
-template <typename T>
-__device__ __forceinline__ void tree_of_any(const Parts &parts, u32 count, T *own, u64 elements) {
-    const auto added = [](T left, T right) { return from_f32<T>(to_f32(left) + to_f32(right)); };
-    const u64 stride = u64(gridDim.x) * THREADS;
-    for (u64 i = u64(blockIdx.x) * THREADS + threadIdx.x; i < elements; i += stride) {
-        T held[LEVELS];
-        for (u32 part = 0; part < count; part++) {
-            T sum = static_cast<const T *>(parts.at[part])[i];
-            u32 level = 0;
-            for (; (part >> level & 1u) != 0; level++) sum = added(held[level], sum);
-            held[level] = sum;
-        }
-        // What is left are the digits of `count`; lower levels stand to the right of higher ones.
-        u32 level = __ffs(int(count)) - 1;
-        T sum = held[level];
-        for (level++; (count >> level) != 0; level++)
-            if ((count >> level & 1u) != 0) sum = added(held[level], sum);
-        own[i] = sum;
-    }
-}
-
-#define SUM_OF_ANY(NAME, T)                                                          \
-    KERNEL __launch_bounds__(THREADS)                                                \
-        tree_any_##NAME(const Parts parts, u32 count, T *own, u64 elements) {        \
-        tree_of_any<T>(parts, count, own, elements);                                 \
-    }
-
-FOR_EACH_TYPE(SUM_OF_ANY)

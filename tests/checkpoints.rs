@@ -145,6 +145,59 @@ fn runs_stopped_after_any_step_continue_on_other_grids() {
     }
 }
 
+/// Each number of ranks continues what another one began: in a chain, or with `PLIMSOLL_LONG_TESTS` each
+/// after each.
+#[test]
+fn any_number_of_ranks_resumes_the_run_of_another() {
+    const SHARDED: &str = "parallel.zero_stage=1";
+    const PIPELINE: &str = "parallel.pipeline=2";
+    let is_long = std::env::var_os("PLIMSOLL_LONG_TESTS").is_some();
+    let table: [(&[&str], &[&[&str]]); 3] = [
+        (
+            &["parallel.lanes=8", "train.global_batch_size=16", "model.dropout=0.1"],
+            &[
+                &["parallel.data=3", SHARDED],
+                &["parallel.data=7"],
+                &["parallel.data=5", SHARDED],
+                &[PIPELINE],
+            ],
+        ),
+        (
+            &["parallel.lanes=12", "train.global_batch_size=24", "model.dropout=0.1"],
+            &[&["parallel.data=6"], &["parallel.data=4", SHARDED], &["parallel.data=3", PIPELINE]],
+        ),
+        (
+            &["parallel.lanes=35", "train.global_batch_size=70", "precision.compute=bf16"],
+            &[&["parallel.data=5", SHARDED], &["parallel.data=1"], &["parallel.data=7", SHARDED]],
+        ),
+    ];
+    for (common, grids) in table {
+        let directory = tempfile::tempdir().unwrap();
+        let all = |more: &[&'static str]| {
+            [common, &["checkpoint.every=1000", "model.width=64", "train.steps=5"], more].concat()
+        };
+        let reference = bits(&full(&directory.path().join("whole"), GPT, &all(&[])));
+        let chain = directory.path().join("chain");
+        for grid in grids {
+            assert!(one_step(&chain, GPT, &all(grid)).interrupted);
+        }
+        assert_eq!(bits(&resume(&chain, GPT, &all(grids[0])).unwrap()), reference, "{common:?}");
+        for (number, first) in grids.iter().enumerate().filter(|_| is_long) {
+            let begun = directory.path().join(format!("begun-{number}"));
+            assert!(one_step(&begun, GPT, &all(first)).interrupted);
+            for (other, then) in grids.iter().enumerate() {
+                let resumed = directory.path().join(format!("resumed-{number}-{other}"));
+                copy(&begun, &resumed);
+                assert_eq!(
+                    bits(&resume(&resumed, GPT, &all(then)).unwrap()),
+                    reference,
+                    "{first:?} {then:?}"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn sharded_and_whole_optimizer_state_give_equal_checkpoints() {
     const SHARDED: &str = "parallel.zero_stage=1";

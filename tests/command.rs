@@ -59,8 +59,8 @@ fn wrong_input_is_refused_in_one_sentence_and_leaves_no_file() {
         (&["--set", "model.layers=many"], "model.layers takes"),
         (&["--set", "model.layers=0"], "model.layers"),
         (&["--set", "model.width=33"], "model.width = 33 is not a multiple of model.heads = 2"),
-        (&["--set", "parallel.data=3"], "parallel.data"),
-        (&["--set", "parallel.lanes=3"], "parallel.lanes"),
+        (&["--set", "parallel.data=1000"], "parallel.data = 1000 is more than parallel.lanes"),
+        (&["--set", "parallel.lanes=1000"], "parallel.lanes = 1000 does not divide"),
         (
             &["--set", "parallel.pipeline=3"],
             "2 layers cannot be divided into 3 stages: a stage would be empty",

@@ -23,14 +23,14 @@ fn named(using: &CollectiveUse) -> Operation {
     }
 }
 
-fn traffic_of_steps(text: &str, reduction: &str, sharded: bool) -> Traffic {
+fn traffic_of_steps(text: &str, reduction: &str, sharded: bool, ranks: usize) -> Traffic {
     let overrides = [
-        "parallel.data=2",
+        &*format!("parallel.data={ranks}"),
         &format!("parallel.reduction={reduction:?}"),
         &format!("parallel.zero_stage={}", u8::from(sharded)),
     ];
     let setup = prepare(config(text, &overrides), Placement::Cpu).unwrap();
-    let ranks = run(2, Options::default(), move |communicator| -> Result<Traffic, WorkerError> {
+    let ranks = run(ranks, Options::default(), move |communicator| -> Result<Traffic, WorkerError> {
         let mut worker = Worker::new(&setup, communicator)?;
         (0..2).try_for_each(|step| worker.step(step))?;
         Ok(worker.communicator().traffic())
@@ -47,12 +47,13 @@ fn connections_cover_exactly_a_steps_traffic() {
         (RESNET, "nccl", Reduction::Library, true),
     ];
     for (text, name, reduction, statistics) in table {
-        for sharded in [false, true] {
-            let zero_stage = u32::from(sharded);
-            let uses =
-                DataCollectives { reduction, zero_stage, dtype: DType::F32, peer_access: false, statistics }
-                    .uses(2);
-            let traffic = traffic_of_steps(text, name, sharded);
+        // Two ranks with two lanes each, and three with one or two.
+        for (sharded, ranks) in [(false, 2), (true, 2), (false, 3), (true, 3)] {
+            let (zero_stage, even, peer_access) = (u32::from(sharded), ranks == 2, false);
+            let dtype = DType::F32;
+            let uses = DataCollectives { reduction, zero_stage, dtype, peer_access, statistics, even };
+            let uses = uses.uses(ranks);
+            let traffic = traffic_of_steps(text, name, sharded, ranks);
             let made: Vec<Operation> =
                 Operation::ALL.into_iter().filter(|operation| traffic.get(*operation).calls > 0).collect();
             assert!(!made.is_empty());
@@ -63,7 +64,8 @@ fn connections_cover_exactly_a_steps_traffic() {
         }
     }
     let (reduction, dtype) = (Reduction::Tree, DType::F32);
-    let tree = DataCollectives { reduction, zero_stage: 1, dtype, peer_access: true, statistics: false };
+    let (zero_stage, peer_access, statistics, even) = (1, true, false, true);
+    let tree = DataCollectives { reduction, zero_stage, dtype, peer_access, statistics, even };
     assert!(tree.uses(1).is_empty());
     // With peer access only the norm's sums need connections.
     assert_eq!(tree.uses(2), [CollectiveUse::AllReduce(DType::F32)]);
@@ -72,5 +74,9 @@ fn connections_cover_exactly_a_steps_traffic() {
     assert_eq!(
         DataCollectives { zero_stage: 0, statistics: true, ..tree }.uses(4),
         [CollectiveUse::AllGather]
+    );
+    assert_eq!(
+        DataCollectives { zero_stage: 0, statistics: true, even: false, ..tree }.uses(3),
+        [0, 1, 2].map(CollectiveUse::Peer)
     );
 }

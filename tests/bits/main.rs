@@ -10,6 +10,7 @@ mod loss_scale;
 mod models;
 mod planted;
 mod precision;
+mod uneven;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

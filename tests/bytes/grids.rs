@@ -127,6 +127,35 @@ fn plans_of_many_lanes_equal_runs() {
     compare_all(table);
 }
 
+/// Runs of lanes that are uneven, or several subtrees: ranks with more sets, parts and micro-batches than
+/// others.
+#[test]
+fn plans_of_uneven_runs_equal_runs() {
+    const EIGHT: [&str; 3] = ["parallel.lanes=8", "train.global_batch_size=16", "train.steps=2"];
+    let table: &[(&str, &[&str], &[&str])] = &[
+        (GPT, &EIGHT, &["parallel.data=3"]),
+        (GPT, &EIGHT, &["parallel.data=5", SHARDED, "parallel.bucket_bytes=512"]),
+        (GPT, &EIGHT, &["parallel.data=7"]),
+        (GPT, &EIGHT, &["parallel.data=3", "parallel.pipeline=2", SHARDED]),
+        (GPT, &EIGHT, &["parallel.data=3", "parallel.pipeline=2", "parallel.schedule=zero-bubble"]),
+        (GPT, &EIGHT, &["parallel.data=3", "parallel.reduction=nccl"]),
+        // Lanes of two micro-batches.
+        (GPT, &["parallel.lanes=6", "train.global_batch_size=24"], &["parallel.data=1", "train.steps=2"]),
+        (GPT, &["parallel.lanes=6", "train.global_batch_size=24"], &["parallel.data=4", "train.steps=2"]),
+        (MLP, &["parallel.lanes=35", "train.global_batch_size=350"], &["parallel.data=1"]),
+        (MLP, &["parallel.lanes=35", "train.global_batch_size=350"], &["parallel.data=5", SHARDED]),
+        (
+            MLP,
+            &["parallel.lanes=12", "train.global_batch_size=120"],
+            &["parallel.data=4", "optim.kind=adamw"],
+        ),
+        (RESNET, &[], &["parallel.data=3", SHARDED, "train.steps=2"]),
+    ];
+    for (text, common, grid) in table {
+        compare(text, &[*common, *grid].concat());
+    }
+}
+
 #[test]
 fn zero_stage_1_divides_only_the_moments() {
     // Every parameter has a multiple of 128 elements, so no tensor is rounded up.

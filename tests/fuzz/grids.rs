@@ -50,7 +50,7 @@ const BASES: [Base; 4] = [
 
 /// Settings of a run that decide its bits, and its layers.
 fn settings(random: &mut Random, base: &Base) -> (Vec<String>, usize) {
-    let lanes = 1 << random.below(4);
+    let lanes = 1 + random.below(9);
     let of_lane = 1 + random.below(3);
     let micro_batch = 1 + random.below(3);
     let mut set = vec![
@@ -81,9 +81,10 @@ fn settings(random: &mut Random, base: &Base) -> (Vec<String>, usize) {
 
 /// Settings of the grid and schedule, which decide no bits.
 fn grid(random: &mut Random, lanes: usize, micro_batches: usize, layers: usize) -> Vec<String> {
-    let data = 1 << random.below(lanes.ilog2() as usize + 1);
+    let data = 1 + random.below(lanes);
     // The schedule needs enough micro-batches on each rank.
-    let fits = |stages: &usize| micro_batches / data >= *stages;
+    let fewest = lanes / data * (micro_batches / lanes);
+    let fits = |stages: &usize| fewest >= *stages;
     let mut stages: Vec<usize> = (1..=4.min(layers)).filter(fits).collect();
     if stages.is_empty() {
         stages.push(1);

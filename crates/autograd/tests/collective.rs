@@ -164,7 +164,8 @@ fn sums_have_the_bits_of_the_tree() {
             let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
             let parts: Vec<_> = (0..ranks).map(|rank| part(&device, rank)).collect();
             let target = part(&device, 0);
-            tensor::ops::tree::into_on(&target, &parts, device::StreamKind::Compute).unwrap();
+            let tree = tensor::ops::tree::SumTree::balanced(ranks);
+            tensor::ops::tree::into_on(&target, &parts, &tree, device::StreamKind::Compute).unwrap();
             assert_eq!(results.unwrap(), vec![bytes(&target); ranks], "{dtype} on {ranks} ranks");
         }
     }

@@ -10,7 +10,7 @@
 use std::time::{Duration, Instant};
 
 use collective::{
-    Communicator, DataPlane, PeerAccess, PeerAccessOptions, PeerMethod, TreeSum, nccl, tree_sums,
+    Communicator, DataPlane, PeerAccess, PeerAccessOptions, PeerMethod, RankTree, TreeSum, nccl, tree_sums,
 };
 use device::{Category, DType, Device, DeviceOptions, Request};
 use serde::Serialize;
@@ -201,9 +201,10 @@ impl GpuBench {
     /// Sums in peer memory if `bucket` is shared, by exchanges otherwise.
     fn tree(&mut self, bucket: &Tensor, scratch: &Tensor, bytes: usize) -> Result<()> {
         let elements = self.share(bytes) * self.ranks() / bucket.dtype().bytes();
-        let (bucket, scratch) = (bucket.view(0, [elements])?, scratch.view(0, [elements])?);
-        let sum = TreeSum { bucket: &bucket, scratch: &scratch, everywhere: true };
-        Ok(tree_sums(&mut self.communicator.data, &[sum], false, STREAM)?)
+        let (parts, scratch) = ([bucket.view(0, [elements])?], scratch.view(0, [elements])?);
+        let sum = TreeSum { parts: &parts, scratch: &scratch, everywhere: true };
+        let tree = RankTree::balanced(self.ranks());
+        Ok(tree_sums(&mut self.communicator.data, &[sum], &tree, false, STREAM)?)
     }
 
     fn reduce_scatter(&mut self, buffers: &Buffers, bytes: usize) -> Result<()> {

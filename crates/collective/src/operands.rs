@@ -200,9 +200,9 @@ fn check_groups(caller: Caller, size: usize, groups: &[Vec<usize>]) -> Result<()
 fn check_shared_sum(caller: Caller, reach: Reach, sum: &SharedSum<'_>) -> Result<()> {
     check_sum(caller, sum.dtype, &[sum.region, sum.scratch])?;
     check_reach(caller, reach, &[sum.scratch])?;
-    if sum.scratch.bytes < sum.region.bytes {
-        let (scratch, region) = (sum.scratch.bytes, sum.region.bytes);
-        return caller.refuse(format!("{scratch} bytes of scratch for {region}"));
+    let needed = sum.tree.scratch_elements(sum.region.bytes);
+    if sum.scratch.bytes < needed {
+        return caller.refuse(format!("{} bytes of scratch instead of {needed}", sum.scratch.bytes));
     }
     Ok(())
 }

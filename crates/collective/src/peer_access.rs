@@ -5,7 +5,10 @@
 //! belongs on all ranks to the one rank that sums or copies it. After the second, each rank may use its own
 //! memory again.
 
-use device::{DType, Function, Region, Result, StreamKind};
+use device::{DType, Region, Result, StreamKind};
+use tensor::ops::tree::{SumTree, TreeKernel};
+
+use crate::rank_tree::RankTree;
 
 /// Tuning of peer-to-peer sums. Affects speed, never results.
 #[derive(Clone, Copy, Debug)]
@@ -16,24 +19,59 @@ pub struct PeerAccessOptions {
     pub method: PeerMethod,
     /// Kernels that sum; without them, ranks do not share memory.
     pub sums: Option<SumKernels>,
+    /// The regions of ranks with several parts of a sum.
+    pub layout: SharedLayout,
+}
+
+/// The order of the regions that ranks share, of which those with several parts of a sum have more.
+///
+/// The first `common` regions are those that every rank has, and the sums are made in the first `summed` of
+/// them. Second parts follow the common regions, one of each summed region and as long, then third ones. By
+/// default all ranks share equally many regions, and have one part of each sum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SharedLayout {
+    /// Number of regions that every rank has.
+    pub common: usize,
+    /// Number of regions that may have further parts.
+    pub summed: usize,
+}
+
+impl SharedLayout {
+    /// Returns the index of a rank's part of a region; `None` for a further part of one that has none.
+    fn part(self, region: usize, part: usize) -> Option<usize> {
+        match part.checked_sub(1) {
+            None => Some(region),
+            Some(further) => (region < self.summed).then_some(self.common + further * self.summed + region),
+        }
+    }
+
+    /// Returns whether ranks may share regions of these lengths together.
+    pub(crate) fn agrees(self, lengths: &[u64], others: &[u64]) -> bool {
+        if self.summed == 0 {
+            return lengths == others;
+        }
+        let common = |lengths: &[u64]| lengths.get(..self.common).map(<[u64]>::to_vec);
+        let repeats = |lengths: &[u64]| {
+            let further = lengths.iter().skip(self.common).enumerate();
+            further.into_iter().all(|(index, length)| lengths.get(index % self.summed) == Some(length))
+        };
+        common(lengths).is_some() && common(lengths) == common(others) && repeats(lengths) && repeats(others)
+    }
 }
 
 impl Default for PeerAccessOptions {
     fn default() -> Self {
-        PeerAccessOptions { blocks: 16, method: PeerMethod::Kernel, sums: None }
+        let layout = SharedLayout::default();
+        PeerAccessOptions { blocks: 16, method: PeerMethod::Kernel, sums: None, layout }
     }
 }
 
-/// Kernels that sum the values of several ranks as a balanced binary tree in rank order, rounding each node
-/// to the dtype.
-///
-/// Parameters of the kernels: each rank's values, the destination of the sum, the number of 16-byte vectors
-/// (u64), and 1 to write the sum over every rank's values or 0 (u32).
+/// Kernels that sum the parts of several ranks as a binary tree, rounding each node to the dtype.
 #[derive(Clone, Copy, Debug)]
 pub struct SumKernels {
-    /// Returns the kernel for a dtype and a number of ranks; `None` if there is none.
-    pub kernel: fn(DType, usize) -> Option<Function>,
-    /// Returns the blocks of a launch over a number of vectors from a number of ranks, at most the third
+    /// Returns the kernel for a dtype and an order; `None` if there is none.
+    pub kernel: fn(DType, &SumTree) -> Option<TreeKernel>,
+    /// Returns the blocks of a launch over a number of vectors of a number of parts, at most the third
     /// argument.
     pub blocks: fn(usize, usize, u32) -> u32,
     /// Threads of a block.
@@ -62,13 +100,16 @@ impl PeerMethod {
     }
 }
 
-/// A sum over ranks of the same range of a shared region on every rank.
+/// A sum over ranks of the same range of a shared region on every rank, and of its further parts.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedSum<'a> {
-    /// The range that is summed in place.
+    /// The range that is summed in place, of this rank's first part.
     pub region: Region<'a>,
-    /// Workspace of at least the same length, on the same device, not shared; overwritten.
+    /// Workspace of at least [`RankTree::scratch_elements`] of that length, on the same device, not shared;
+    /// overwritten.
     pub scratch: Region<'a>,
+    /// The parts of all ranks, and their order.
+    pub tree: &'a RankTree,
     /// Type of the elements.
     pub dtype: DType,
     /// Whether every rank gets the whole sum; if false, each gets only its own of the equal shards.
@@ -98,24 +139,30 @@ pub(crate) struct SharedRange {
     pub(crate) bytes: usize,
 }
 
+/// The parts of a shard that one rank sums.
+#[derive(Clone, Debug)]
+pub(crate) struct PeerSum<'a> {
+    /// The shard in the first part of each rank, where the sum goes.
+    pub(crate) own: SharedRange,
+    /// Rank and range of each part, in the order of the tree.
+    pub(crate) parts: Vec<(usize, SharedRange)>,
+    /// The order of additions.
+    pub(crate) tree: &'a SumTree,
+    /// Type of the elements.
+    pub(crate) dtype: DType,
+}
+
 /// One rank's operations on the shared memory. Each call is enqueued on a stream, in order.
 pub(crate) trait PeerEngine {
     /// Blocks later work until all ranks have reached their meeting of this number and finished their work
     /// before it.
     fn meet(&mut self, number: u32, stream: StreamKind) -> Result<()>;
 
-    /// Sums all ranks' values at `range`, in tree order, into this rank's memory or into all ranks' memory.
-    fn add(&mut self, range: SharedRange, dtype: DType, everywhere: bool, stream: StreamKind) -> Result<()>;
+    /// Sums all parts into this rank's memory or into all ranks' memory.
+    fn add(&mut self, sum: &PeerSum<'_>, everywhere: bool, stream: StreamKind) -> Result<()>;
 
-    /// Copies the other ranks' values at `range` to `scratch`, and sums all values in tree order into this
-    /// rank's memory.
-    fn fetch_and_add(
-        &mut self,
-        range: SharedRange,
-        scratch: Region<'_>,
-        dtype: DType,
-        stream: StreamKind,
-    ) -> Result<()>;
+    /// Copies the other ranks' parts to `scratch`, and sums all into this rank's memory.
+    fn fetch_and_add(&mut self, sum: &PeerSum<'_>, scratch: Region<'_>, stream: StreamKind) -> Result<()>;
 
     /// Copies this rank's values at `range` to `peer`'s memory.
     fn put(&mut self, range: SharedRange, peer: usize, stream: StreamKind) -> Result<()>;
@@ -128,22 +175,30 @@ pub(crate) struct PeerWindow<E> {
     rank: usize,
     ranks: usize,
     method: PeerMethod,
+    layout: SharedLayout,
     /// Number of meetings so far; it wraps around.
     meetings: u32,
 }
 
 impl<E: PeerEngine> PeerWindow<E> {
-    pub(crate) fn new(engine: E, rank: usize, ranks: usize, method: PeerMethod) -> Self {
-        PeerWindow { engine, rank, ranks, method, meetings: 0 }
+    pub(crate) fn new(
+        engine: E,
+        (rank, ranks): (usize, usize),
+        method: PeerMethod,
+        layout: SharedLayout,
+    ) -> Self {
+        PeerWindow { engine, rank, ranks, method, layout, meetings: 0 }
     }
 
     pub(crate) fn engine(&self) -> &E {
         &self.engine
     }
 
-    /// Returns whether `range` splits into one shard of whole vectors per rank.
-    pub(crate) fn divides(&self, range: SharedRange) -> bool {
-        range.offset.is_multiple_of(VECTOR) && range.bytes.is_multiple_of(VECTOR * self.ranks)
+    /// Returns whether `range` splits into one shard of whole vectors per rank, in all parts of a tree.
+    pub(crate) fn divides(&self, range: SharedRange, tree: &RankTree) -> bool {
+        let has_parts = tree.has_one_part_each() || self.layout.part(range.region, 1).is_some();
+        let whole = range.offset.is_multiple_of(VECTOR) && range.bytes.is_multiple_of(VECTOR * self.ranks);
+        whole && has_parts && tree.ranks() == self.ranks
     }
 
     /// Sums over ranks at each range; [`PeerWindow::divides`] must hold for all of them.
@@ -171,11 +226,18 @@ impl<E: PeerEngine> PeerWindow<E> {
     ) -> Result<()> {
         let bytes = range.bytes / self.ranks;
         let own = SharedRange { offset: range.offset + self.rank * bytes, bytes, ..range };
-        let SharedSum { scratch, dtype, everywhere, .. } = *sum;
+        let SharedSum { scratch, dtype, everywhere, tree, .. } = *sum;
+        let parts_of = |rank: usize| {
+            let regions =
+                (0..tree.parts_of(rank).len()).filter_map(|part| self.layout.part(own.region, part));
+            regions.map(move |region| (rank, SharedRange { region, ..own }))
+        };
+        let parts = (0..self.ranks).flat_map(parts_of).collect();
+        let shard = PeerSum { own, parts, tree: tree.tree(), dtype };
         match method {
-            PeerMethod::Kernel => self.engine.add(own, dtype, everywhere, stream)?,
-            PeerMethod::Copies => self.engine.add(own, dtype, false, stream)?,
-            PeerMethod::Engines => self.engine.fetch_and_add(own, scratch, dtype, stream)?,
+            PeerMethod::Kernel => self.engine.add(&shard, everywhere, stream)?,
+            PeerMethod::Copies => self.engine.add(&shard, false, stream)?,
+            PeerMethod::Engines => self.engine.fetch_and_add(&shard, scratch, stream)?,
         }
         if everywhere && method != PeerMethod::Kernel {
             // Until the second meeting only this rank accesses that shard on other ranks, and its read is

@@ -5,6 +5,7 @@ use device::{DType, Region};
 
 use crate::call::Operation;
 use crate::host::broadcast_tree;
+use crate::rank_tree::RankTree;
 use crate::shards::ByteShards;
 use crate::traffic::Meter;
 
@@ -71,13 +72,14 @@ impl Tally {
         self.meter.record(operation, total(sends), total(receives));
     }
 
-    /// Counts a sum by an exchange of shards, with a gather if `everywhere`; `part` is the bytes of one
-    /// rank's shard.
-    pub(crate) fn sum_shared(&mut self, part: usize, everywhere: bool) {
-        let bytes = (part * (self.world_size - 1)) as u64;
-        self.meter.record(Operation::Exchange, bytes, bytes);
+    /// Counts a sum by an exchange of shards of the parts of a tree, with a gather if `everywhere`. `shard`
+    /// is the bytes of one rank's shard.
+    pub(crate) fn sum_shared(&mut self, shard: usize, tree: &RankTree, everywhere: bool) {
+        let own = tree.parts_of(self.rank).len();
+        let (sent, received) = (own * (self.world_size - 1), tree.parts() - own);
+        self.meter.record(Operation::Exchange, (shard * sent) as u64, (shard * received) as u64);
         if everywhere {
-            self.all_gather(part);
+            self.all_gather(shard);
         }
     }
 

@@ -1,12 +1,13 @@
 //! Collectives of tensors, with results of their own, on the compute stream.
 //!
-//! Sums are added in the tree of [`TreeSum`], on every transport with the same bits.
+//! Sums are added in the tree of [`RankTree::balanced`], on every transport with the same bits.
 
 use device::{Category, Request, StreamKind};
 use tensor::{Shape, Tensor, TensorError};
 
 use crate::data::DataPlane;
 use crate::error::{CollectiveError, Result};
+use crate::rank_tree::RankTree;
 use crate::tree::{TreeSum, scatter_sum, tree_sums};
 
 /// The sum of `x` over ranks, f32, bf16 or f16.
@@ -22,8 +23,9 @@ pub fn all_reduce(x: &Tensor, plane: &mut dyn DataPlane, request: Request) -> Re
     };
     let output = padded.view(0, x.shape())?;
     output.copy_from(x)?;
-    let tree = TreeSum { bucket: &padded, scratch: &scratch(&padded)?, everywhere: true };
-    tree_sums(plane, &[tree], true, StreamKind::Compute)?;
+    let sum = TreeSum { parts: std::slice::from_ref(&padded), scratch: &scratch(&padded)?, everywhere: true };
+    let tree = RankTree::balanced(plane.world_size());
+    tree_sums(plane, &[sum], &tree, true, StreamKind::Compute)?;
     Ok(output)
 }
 

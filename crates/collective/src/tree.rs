@@ -1,7 +1,8 @@
 //! Sums over ranks in a fixed order.
 //!
 //! With peer access, ranks sum in one pass over each other's memory ([`DataPlane::sum_shared`]). Without it,
-//! they exchange shards, sum them in tree order in one pass, and gather the sums. The bits are the same.
+//! they exchange shards, sum them in tree order in one pass, and gather the sums. The bits are the same. A
+//! rank that owns several parts of the tree sends each of them ([`RankTree`]).
 
 use device::StreamKind;
 use tensor::{Tensor, ops};
@@ -9,83 +10,128 @@ use tensor::{Tensor, ops};
 use crate::data::DataPlane;
 use crate::error::Result;
 use crate::peer_access::SharedSum;
+use crate::rank_tree::RankTree;
 
-/// A bucket to be replaced by its sum over ranks, a balanced binary tree in rank order that is rounded to the
-/// dtype at every node. The bucket divides into one equal shard per rank.
+/// A sum over ranks of their parts, in the order of a [`RankTree`] and rounded to the dtype at every node. A
+/// part divides into one equal shard per rank.
+///
+/// The owner of a shard receives it from every part of the other ranks, so that a rank with n parts of b
+/// bytes sends n · b · (ranks - 1) / ranks bytes: the least with one part, where the sum over ranks costs as
+/// much as any all-reduce. The sum then costs each rank b · (ranks - 1) / ranks more, if it goes everywhere.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeSum<'a> {
-    /// The bucket that is summed in place.
-    pub bucket: &'a Tensor,
-    /// Workspace of the same length, which is overwritten; several sums may share it.
+    /// This rank's parts, in order, of the same length. The sum replaces the first; the others may be
+    /// overwritten.
+    pub parts: &'a [Tensor],
+    /// Workspace of [`RankTree::scratch_elements`], which is overwritten; several sums may share it.
     pub scratch: &'a Tensor,
     /// Whether every rank gets the whole sum; if false, each gets only its own shard.
     pub everywhere: bool,
 }
 
-/// Sums buckets over ranks, in their order, on `stream`. `alone` says that the device has no other work
-/// meanwhile; it affects speed, never results.
+/// Sums parts over ranks, one sum after the other, on `stream`. `alone` says that the device has no other
+/// work meanwhile; it affects speed, never results.
 ///
 /// # Errors
-/// A failed collective.
+/// A failed collective; another number of parts than this rank has in `tree`.
 pub fn tree_sums(
     plane: &mut dyn DataPlane,
     sums: &[TreeSum<'_>],
+    tree: &RankTree,
     alone: bool,
     stream: StreamKind,
 ) -> Result<()> {
-    let shared: Vec<_> = sums.iter().map(TreeSum::shared).collect();
-    if plane.world_size() == 1 || plane.sum_shared(&shared, alone, stream)? {
+    if plane.world_size() == 1 {
         return Ok(());
     }
-    for TreeSum { bucket, scratch, everywhere } in sums {
-        let own = shard(plane, bucket, plane.rank())?;
-        exchange_and_add(plane, bucket, (&own, &own), scratch, stream)?;
+    let shared: Vec<_> = sums.iter().filter_map(|sum| sum.shared(tree)).collect();
+    if plane.sum_shared(&shared, alone, stream)? {
+        return Ok(());
+    }
+    for TreeSum { parts, scratch, everywhere } in sums {
+        let Some(first) = parts.first() else { continue };
+        let own = shard(plane, first, plane.rank())?;
+        exchange_and_add(plane, parts, &own, (scratch, tree), stream)?;
         if *everywhere {
-            plane.all_gather(own.region(), bucket.region(), stream)?;
+            plane.all_gather(own.region(), first.region(), stream)?;
         }
     }
     Ok(())
 }
 
 impl TreeSum<'_> {
-    fn shared(&self) -> SharedSum<'_> {
-        let (region, scratch) = (self.bucket.region(), self.scratch.region());
-        SharedSum { region, scratch, dtype: self.bucket.dtype(), everywhere: self.everywhere }
+    fn shared<'a>(&'a self, tree: &'a RankTree) -> Option<SharedSum<'a>> {
+        let (first, scratch) = (self.parts.first()?, self.scratch.region());
+        let (region, dtype) = (first.region(), first.dtype());
+        Some(SharedSum { region, scratch, tree, dtype, everywhere: self.everywhere })
     }
 }
 
-/// Writes this rank's shard of the sum of `input` over ranks to `output`, on `stream`, by the tree of
-/// [`TreeSum`]. `scratch` is a workspace as long as `input`. Errors: a failed collective.
+/// Writes this rank's shard of the sum of `input` over ranks to `output`, on `stream`, by the balanced tree.
+/// `scratch` is a workspace as long as `input`. Errors: a failed collective.
 pub(crate) fn scatter_sum(
     plane: &mut dyn DataPlane,
     (input, output): (&Tensor, &Tensor),
     scratch: &Tensor,
     stream: StreamKind,
 ) -> Result<()> {
-    let own = shard(plane, scratch, plane.rank())?;
-    own.copy_from_on(&shard(plane, input, plane.rank())?, stream)?;
-    exchange_and_add(plane, input, (&own, output), scratch, stream)
+    let (rank, tree) = (plane.rank(), RankTree::balanced(plane.world_size()));
+    let own = shard(plane, scratch, rank)?;
+    own.copy_from_on(&shard(plane, input, rank)?, stream)?;
+    let incoming = exchange(plane, std::slice::from_ref(input), (scratch, &tree), stream)?;
+    add(output, &incoming, (rank, &[own]), &tree, stream)
 }
 
-/// Sums this rank's shard: its own part, which may be overwritten, and those of the other ranks.
+/// Sums this rank's shard of all parts into `output`, which is the shard of the first own part. Own shards
+/// may be overwritten.
 fn exchange_and_add(
     plane: &mut dyn DataPlane,
-    input: &Tensor,
-    (own, output): (&Tensor, &Tensor),
-    scratch: &Tensor,
+    parts: &[Tensor],
+    output: &Tensor,
+    (scratch, tree): (&Tensor, &RankTree),
     stream: StreamKind,
 ) -> Result<()> {
+    let rank = plane.rank();
+    let own = parts.iter().map(|part| shard(plane, part, rank)).collect::<Result<Vec<_>>>()?;
+    let incoming = exchange(plane, parts, (scratch, tree), stream)?;
+    add(output, &incoming, (rank, &own), tree, stream)
+}
+
+/// Adds all parts of a shard, of which the `own` ones stand for those of `rank`.
+fn add(
+    output: &Tensor,
+    incoming: &[Tensor],
+    (rank, own): (usize, &[Tensor]),
+    tree: &RankTree,
+    stream: StreamKind,
+) -> Result<()> {
+    let mut all = incoming.to_vec();
+    all.splice(tree.parts_of(rank), own.iter().cloned());
+    Ok(ops::tree::into_on(output, &all, tree.tree(), stream)?)
+}
+
+/// Sends each rank its shard of this rank's parts, and receives this rank's shard of the others' parts.
+/// Returns a slot of `scratch` for each part of all ranks; those of this rank are not written.
+fn exchange(
+    plane: &mut dyn DataPlane,
+    parts: &[Tensor],
+    (scratch, tree): (&Tensor, &RankTree),
+    stream: StreamKind,
+) -> Result<Vec<Tensor>> {
     let (ranks, rank) = (plane.world_size(), plane.rank());
-    let peers = || (0..ranks).filter(|peer| *peer != rank);
-    let outgoing = peers().map(|peer| Ok((peer, shard(plane, input, peer)?))).collect::<Result<Vec<_>>>()?;
-    let incoming =
-        peers().map(|peer| Ok((peer, shard(plane, scratch, peer)?))).collect::<Result<Vec<_>>>()?;
+    let elements = parts.first().map_or(0, Tensor::elements) / ranks;
+    let slot = |part: usize| Ok(scratch.view(part * elements, [elements])?);
+    let slots = (0..tree.parts()).map(slot).collect::<Result<Vec<_>>>()?;
+    let (mut outgoing, mut receives) = (Vec::new(), Vec::new());
+    for peer in (0..ranks).filter(|peer| *peer != rank) {
+        for part in parts {
+            outgoing.push((peer, shard(plane, part, peer)?));
+        }
+        receives.extend(tree.parts_of(peer).map(|part| (peer, slots[part].region())));
+    }
     let sends: Vec<_> = outgoing.iter().map(|(peer, tensor)| (*peer, tensor.region())).collect();
-    let receives: Vec<_> = incoming.iter().map(|(peer, tensor)| (*peer, tensor.region())).collect();
     plane.exchange(&sends, &receives, stream)?;
-    let mut sums = incoming.into_iter().map(|(_, tensor)| tensor).collect::<Vec<_>>();
-    sums.insert(rank, own.clone());
-    Ok(ops::tree::into_on(output, &sums, stream)?)
+    Ok(slots)
 }
 
 /// Returns shard `index` of a tensor that divides into one per rank.

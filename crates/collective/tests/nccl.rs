@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use collective::threads::{Options, run};
 use collective::{
     CollectiveError, CollectiveUse, Communicator, DataPlane, Operation, PeerAccess, PeerAccessOptions,
-    SharedSum, nccl,
+    RankTree, SharedSum, nccl,
 };
 use common::nccl::{PATIENCE, SETTINGS, gpu, gpus, run_on_gpus};
 use common::shared::SUMS;
@@ -278,7 +278,8 @@ fn waits_in_shared_memory_end_if_a_rank_is_missing() {
             let (kept, sums) = (buffer(device, 4), filled(device, &vec![1.0f32; 1 << 20]));
             let scratch = buffer(device, sums.bytes());
             let (whole, scratch) = (sums.region(0, sums.bytes()), scratch.region(0, sums.bytes()));
-            let sum = SharedSum { region: whole, scratch, dtype: DType::F32, everywhere: true };
+            let tree = &RankTree::balanced(world_size);
+            let sum = SharedSum { region: whole, scratch, tree, dtype: DType::F32, everywhere: true };
             if let PeerAccess::Denied(_) = communicator
                 .data
                 .share(&[whole], PeerAccessOptions { sums: Some(SUMS), ..PeerAccessOptions::default() })?

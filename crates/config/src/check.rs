@@ -9,7 +9,7 @@ use system::numbers::grouped;
 
 use crate::check_images::{check_images, check_schedule};
 use crate::choices::{DataKind, MatmulPrecision, OptimKind, PartitionPolicy, RecomputePolicy, StateType};
-use crate::lanes::{alternatives, is_power_of_two_divisor, power_of_two_divisors};
+use crate::lanes::{divisor_from, divisors_around};
 use crate::run_config::RunConfig;
 use crate::sections::{
     Checkpoint, Data, LoraSection, Memory, ModelSection, Optim, Parallel, Precision, Scaler, Train,
@@ -244,18 +244,17 @@ fn check_repetition(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
 fn check_lanes(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let (micro_batches, lanes, data) =
         (config.train.micro_batches(), config.parallel.lanes, config.parallel.data);
-    if !is_power_of_two_divisor(lanes, micro_batches) {
+    if !micro_batches.is_multiple_of(lanes) {
         let reason = format!(
-            "parallel.lanes = {lanes} is not a power of two that divides {}: use {}",
+            "parallel.lanes = {lanes} does not divide {}: use {}",
             micro_batches_in_words(config),
-            alternatives(micro_batches)
+            divisors_around(lanes, micro_batches)
         );
         return Err(raw.conflict(&[Parallel::lanes, Train::global_batch_size], reason));
     }
     if data > lanes {
         let default = if raw.is_set(Parallel::lanes) { "" } else { " (its default)" };
-        let enough = power_of_two_divisors(micro_batches as u64).find(|more| *more >= data as u64);
-        let advice = match enough {
+        let advice = match divisor_from(data, micro_batches) {
             Some(more) => format!("set parallel.lanes = {more}, which decides the bits, on every grid"),
             None => format!(
                 "{} allow no more: lower train.micro_batch_size or use fewer ranks",
@@ -265,14 +264,6 @@ fn check_lanes(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
         let reason = format!(
             "parallel.data = {data} is more than parallel.lanes = {lanes}{default}, the sums of gradients \
              that ranks share: {advice}"
-        );
-        return Err(raw.conflict(&[Parallel::data, Parallel::lanes, Train::global_batch_size], reason));
-    }
-    if !is_power_of_two_divisor(data, lanes) {
-        let default = if raw.is_set(Parallel::lanes) { "" } else { " (its default)" };
-        let reason = format!(
-            "parallel.data = {data} does not divide parallel.lanes = {lanes}{default}: use {}",
-            alternatives(lanes)
         );
         return Err(raw.conflict(&[Parallel::data, Parallel::lanes, Train::global_batch_size], reason));
     }
@@ -311,7 +302,9 @@ fn check_pipeline(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
         pipeline::Partition::explicit(layers, stages, counts).map_err(refused)?;
     }
     let kind = config.schedule_kind();
-    pipeline::Schedule::check(kind, config.pipeline_shape()).map_err(|error| {
+    // The last replica has the fewest micro-batches.
+    let shapes = [0, parallel.data - 1].map(|replica| config.pipeline_shape_of(replica));
+    shapes.into_iter().try_for_each(|shape| pipeline::Schedule::check(kind, shape)).map_err(|error| {
         let reason = format!(
             "parallel.schedule = \"{kind}\" with {} over parallel.data = {}: {error}",
             micro_batches_in_words(config),

@@ -1,4 +1,4 @@
-//! Numbers of lanes: the powers of two that divide the micro-batches of a step.
+//! Numbers of lanes: any that divide the micro-batches of a step, by default a power of two.
 
 /// The most lanes by default.
 const MOST_DEFAULT_LANES: u64 = 8;
@@ -15,16 +15,14 @@ pub(crate) fn power_of_two_divisors(number: u64) -> impl Iterator<Item = u64> {
         .take_while(move |power| number.is_multiple_of(*power) && *power <= number)
 }
 
-pub(crate) fn is_power_of_two_divisor(lanes: usize, number: usize) -> bool {
-    lanes.is_power_of_two() && number.is_multiple_of(lanes)
+/// Returns the smallest divisor of `number` that is at least `least`, if there is one.
+pub(crate) fn divisor_from(least: usize, number: usize) -> Option<usize> {
+    (least..=number).find(|candidate| number.is_multiple_of(*candidate))
 }
 
-/// Returns the powers of two that divide `number` in words: `1, 2 or 4`.
-pub(crate) fn alternatives(number: usize) -> String {
-    let mut all: Vec<String> = power_of_two_divisors(number as u64).map(|power| power.to_string()).collect();
-    match all.pop() {
-        Some(last) if all.is_empty() => last,
-        Some(last) => format!("{} or {last}", all.join(", ")),
-        None => String::new(),
-    }
+/// Returns the divisors of `number` nearest to `near`, which is none, in words: `4 or 6`.
+pub(crate) fn divisors_around(near: usize, number: usize) -> String {
+    let below = (1..=near.min(number)).rev().find(|candidate| number.is_multiple_of(*candidate));
+    let both = below.into_iter().chain(divisor_from(near, number));
+    both.map(|divisor| divisor.to_string()).collect::<Vec<_>>().join(" or ")
 }

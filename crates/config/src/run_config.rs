@@ -90,12 +90,18 @@ impl RunConfig {
         ranks * chunks
     }
 
-    /// Ranks, stages of a rank, and micro-batches of each pipeline.
+    /// Ranks, stages of a rank, and micro-batches of the pipeline that has most, the first.
     #[must_use]
     pub fn pipeline_shape(&self) -> Shape {
+        self.pipeline_shape_of(0)
+    }
+
+    /// Ranks, stages of a rank, and micro-batches of a replica's pipeline.
+    #[must_use]
+    pub fn pipeline_shape_of(&self, replica: usize) -> Shape {
         let Parallel { pipeline, chunks, .. } = self.parallel;
         let chunks = if pipeline == 1 { 1 } else { chunks };
-        Shape { ranks: pipeline, chunks, micro_batches: self.training_assignment().count(0) }
+        Shape { ranks: pipeline, chunks, micro_batches: self.training_assignment().count(replica) }
     }
 
     /// The token with which documents begin, if any: `data.separator`, or the tokenizer's.

@@ -19,6 +19,6 @@ pub use gather::{gather_rows, gather_sums, gather_weights};
 pub use lanes::Lanes;
 pub use options::{Reduction, ReductionOptions};
 pub(crate) use reduction::SinkPhase;
-pub use reduction::{GradientReduction, MicroBatchSink};
+pub use reduction::{GradientReduction, MicroBatchSink, SharedTensors};
 pub use weight_bucket::WeightBucket;
 pub use zero::{OptimizerShards, ParameterShard, shards_optimizer};

@@ -2,14 +2,15 @@
 //!
 //! The one idea: **a step's micro-batches are numbered, and so is the order in which their gradients are
 //! added.** Lane l of `lanes` owns a contiguous range of micro-batches; within a lane gradients add up in
-//! micro-batch order, and lanes are added in a balanced binary tree. A rank owns a contiguous range of lanes,
-//! so the tree's lower levels lie within one rank and its upper levels between ranks: the same sum, in the
-//! same order, for every number of ranks that divides the lanes.
+//! micro-batch order, and lanes are added in a binary tree. A rank owns a contiguous range of lanes, which is
+//! a few subtrees: they are summed within the rank, and the rest of the tree between ranks. This is the same
+//! sum, in the same order, for every number of ranks up to that of lanes.
 //!
 //! ```
-//! use parallel::data::Lanes;
-//! let lanes = Lanes::new(4, 8, 2)?; // 4 lanes of 8 micro-batches, on 2 ranks
-//! assert_eq!((lanes.local, lanes.micro_batches()), (2, 4));
+//! use parallel::data::{Assignment, Lanes};
+//! let runs = Assignment::contiguous(4, 3).with_lanes_of(2); // 4 lanes of 8 micro-batches, on 3 ranks
+//! let lanes = Lanes::new(runs, 0)?;
+//! assert_eq!((lanes.local(), lanes.micro_batches(), lanes.parts()), (2, 4, 1));
 //! # Ok::<(), parallel::ParallelError>(())
 //! ```
 //!

@@ -8,6 +8,7 @@
 
 use device::DType;
 use nn::Stage;
+use parallel::data::{Lanes, Reduction};
 use parallel::pipeline::{ActionTimes, ScheduleError, StageTimes, simulate};
 
 use crate::costs::recomputed_layers;
@@ -28,7 +29,8 @@ pub struct Cost {
     pub exposed: f64,
     /// Time of the optimizer update.
     pub update: f64,
-    /// Fraction of `passes` in which pipeline ranks wait for each other.
+    /// Fraction of `passes` in which ranks wait: for other ranks of their pipeline, and for replicas with
+    /// more micro-batches.
     pub bubble: f64,
 }
 
@@ -80,7 +82,10 @@ pub(crate) fn cost(config: &RunConfig, work: &Work, rates: &DeviceRates, stages:
         recomputed: schedule.micro_batches as f64 * most(&again),
         exposed: exposed(config, rates, parameters, hidden),
         update: parameters / shards * state_bytes(config) / rates.memory_bytes,
-        bubble: timeline.bubble(),
+        bubble: match config.training_assignment().idle() {
+            0.0 => timeline.bubble(),
+            idle => 1.0 - (1.0 - timeline.bubble()) * (1.0 - idle),
+        },
     })
 }
 
@@ -91,11 +96,17 @@ fn exposed(config: &RunConfig, rates: &DeviceRates, parameters: f64, hidden: f64
         return 0.0;
     }
     let others = (data - 1.0) / data;
-    // Gradients are sent and summed gradients received; with sharded state, updated weights are received
-    // instead.
+    // Gradients are sent, once for each subtree that a rank's lanes are, and summed gradients received; with
+    // sharded state, updated weights are received instead.
+    let runs = config.training_assignment();
+    let parts = |rank: usize| Lanes::new(runs, rank).map_or(1, |lanes| lanes.parts());
+    let parts = match config.parallel.reduction {
+        Reduction::Tree => (0..runs.replicas()).map(parts).max().unwrap_or(1) as f64,
+        Reduction::Library => 1.0,
+    };
     let (rounds, weights) = match config.parallel.shards_optimizer() {
-        true => (1.0, parameters * config.precision.weight_dtype().bytes() as f64),
-        false => (2.0, 0.0),
+        true => (parts, parameters * config.precision.weight_dtype().bytes() as f64),
+        false => (parts + 1.0, 0.0),
     };
     let gradients = config.precision.gradients.bytes() as f64 * parameters * rounds;
     let last = (config.parallel.bucket_bytes as f64 * rounds).min(gradients);

@@ -2,16 +2,16 @@
 
 use std::fmt;
 
+use collective::Axis;
 use config::RunConfig;
 use device::Category;
-use parallel::data::Lanes;
 use serde_json::{Value, json};
 use telemetry::Statistic;
 use telemetry::units::bytes;
 use worker::Setup;
 
-use crate::error::{PlanError, Result};
-use crate::plan::Plan;
+use crate::error::Result;
+use crate::plan::{Plan, lanes};
 
 /// Gradient sets that a rank keeps for its lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub struct LaneCost {
     pub data: usize,
     /// Ranks of a grid with a data-parallel rank for each lane.
     pub ranks: usize,
+    /// Whether there may be one lane for each data-parallel rank.
+    pub divides: bool,
     /// Gradient sets that a rank keeps.
     pub sets: usize,
     /// Bytes of all sets, on the rank that needs most.
@@ -35,13 +37,13 @@ impl LaneCost {
     /// configuration.
     pub(crate) fn of(setup: &Setup, plan: &Plan) -> Result<Option<Self>> {
         let RunConfig { parallel, train, .. } = &*setup.config;
-        let lanes = Lanes::new(parallel.lanes, train.micro_batches(), parallel.data);
-        let lanes = lanes.map_err(|error| PlanError::Refused(error.to_string()))?;
+        let lanes = lanes(setup, parallel.grid().seen_from(plan.rank)?.coordinate(Axis::Data))?;
         let cost = LaneCost {
             lanes: parallel.lanes,
-            local: lanes.local,
+            local: lanes.local(),
             data: parallel.data,
             ranks: setup.config.world_size() / parallel.data * parallel.lanes,
+            divides: train.micro_batches().is_multiple_of(parallel.data),
             sets: lanes.sets(),
             bytes: plan.counters.get(Statistic::LiveBytes(Category::Gradient)),
         };
@@ -68,14 +70,23 @@ impl LaneCost {
 
 impl fmt::Display for LaneCost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LaneCost { lanes, local, data, ranks, sets, .. } = self;
+        let LaneCost { lanes, local, data, ranks, sets, divides, .. } = self;
         let extra = bytes(self.extra_bytes());
         write!(
             f,
-            "parallel.lanes = {lanes}: {sets} gradient sets on a rank for its {local} lanes, {}; \
-             parallel.lanes = {data} would need one, {extra} less, with other bits; parallel.data = {lanes} \
-             too, with the same bits, on {ranks} ranks",
+            "parallel.lanes = {lanes}: {sets} gradient sets on a rank for its {local} lanes, {}; ",
             bytes(self.bytes)
-        )
+        )?;
+        match divides {
+            true => write!(
+                f,
+                "parallel.lanes = {data} would need one, {extra} less, with other bits; parallel.data = \
+                 {lanes} too, with the same bits, on {ranks} ranks"
+            ),
+            false => write!(
+                f,
+                "parallel.data = {lanes} would need one, {extra} less, with the same bits, on {ranks} ranks"
+            ),
+        }
     }
 }

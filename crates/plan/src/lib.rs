@@ -12,6 +12,7 @@
 //! # Ok::<(), plan::PlanError>(())
 //! ```
 
+mod balance;
 mod cost;
 pub mod costs;
 mod effects;
@@ -48,6 +49,7 @@ mod toml_file;
 mod tuning_cost;
 mod work;
 
+pub use balance::Balance;
 pub use cost::Cost;
 pub use effects::without_effect;
 pub use error::{PlanError, Result};

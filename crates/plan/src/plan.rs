@@ -5,6 +5,7 @@ use std::sync::Arc;
 use collective::{Axis, Communicator, OperationTraffic};
 use device::Description;
 use memory::Statistics;
+use parallel::data::Lanes;
 use parallel::pipeline::PlanWork;
 use telemetry::step_trace::RunPart;
 use telemetry::{DriverAccount, PhaseTimes, RankStatistics, Statistic};
@@ -168,6 +169,8 @@ pub(crate) fn work_of_each(roles: usize, stages: usize) -> PlanWork {
 pub(crate) struct Role {
     pub(crate) stage: usize,
     validations: usize,
+    /// Micro-batches of a step, gradient sets, parts of the sum over ranks, and the lanes without a set.
+    lanes: (usize, usize, usize, Vec<usize>),
     /// Elements of the rank's shards, if they differ between ranks.
     shards: Vec<usize>,
 }
@@ -181,8 +184,19 @@ impl Role {
         let sharded = stages.map(|stage| setup.blueprint.shards(stage)).filter(|shards| shards.is_sharded());
         let own = sharded.filter_map(|shards| shards.by_rank().get(replica));
         let shards = own.flatten().map(|owned| owned.shard.range.len()).collect();
-        Ok(Role { stage, validations, shards })
+        let lanes = lanes(setup, replica)?;
+        let transient = (0..lanes.local()).filter(|lane| lanes.is_transient(*lane)).collect();
+        let lanes = (lanes.micro_batches(), lanes.sets(), lanes.parts(), transient);
+        Ok(Role { stage, validations, lanes, shards })
     }
+}
+
+/// Returns the lanes of a replica as they are added. Errors: none for a checked configuration.
+pub(crate) fn lanes(setup: &Setup, replica: usize) -> Result<Lanes> {
+    let config = &setup.config;
+    let lanes = Lanes::new(config.training_assignment(), replica);
+    let lanes = lanes.and_then(|lanes| config.parallel.reduction.lanes(lanes));
+    lanes.map_err(|error| PlanError::Refused(error.to_string()))
 }
 
 /// Returns a description of the run's device with practically unlimited memory.

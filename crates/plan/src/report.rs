@@ -9,6 +9,7 @@ use telemetry::step_trace::Holding;
 use telemetry::units::ranges;
 use telemetry::{GridSizes, Statistic};
 
+use crate::balance::Balance;
 use crate::effects::without_effect;
 use crate::error::{PlanError, Result};
 use crate::fit::Fit;
@@ -93,6 +94,8 @@ pub struct PlanReport {
     pub fit: Fit,
     /// The memory of lanes, if they need more than one gradient set.
     pub lanes: Option<LaneCost>,
+    /// The distribution of lanes, if it is uneven or costs more traffic than an even one.
+    pub balance: Option<Balance>,
     /// The memory that frozen parameters save, if there are any.
     pub tuning: Option<TuningCost>,
     /// The memory of FP8 matmuls, if there are any.
@@ -125,6 +128,7 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
     let (name, pipeline) = (device.name(), PipelinePlan::of(&setup)?);
     let memory = setup.config.memory.clone();
     let lanes = plans.largest().map(|plan| LaneCost::of(&setup, plan)).transpose()?.flatten();
+    let balance = Balance::of(&setup)?;
     let tuning = plans.largest().map(|plan| TuningCost::of(&setup, plan)).transpose()?.flatten();
     let fp8 = plans.largest().map(|plan| Fp8Cost::of(&setup, plan)).transpose()?.flatten();
     let warnings = setup.config.tokenizer_warning().into_iter().collect();
@@ -139,6 +143,7 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
         pipeline,
         fit,
         lanes,
+        balance,
         tuning,
         fp8,
         warnings,
@@ -191,6 +196,7 @@ impl PlanReport {
             pipeline: self.pipeline.as_ref().map(PipelinePlan::to_json),
             fit: self.fit.to_json(),
             lanes: self.lanes.map(|cost| cost.to_json()),
+            balance: self.balance.map(Balance::to_json),
             tuning: self.tuning.map(TuningCost::to_json),
             fp8: self.fp8.map(Fp8Cost::to_json),
             warnings: &self.warnings,
@@ -250,6 +256,8 @@ struct PlanJson<'a> {
     pipeline: Option<Value>,
     fit: Value,
     lanes: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    balance: Option<Value>,
     tuning: Option<Value>,
     fp8: Option<Value>,
     warnings: &'a [String],

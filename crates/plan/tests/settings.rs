@@ -119,3 +119,36 @@ fn the_cost_of_lanes_is_the_difference_to_one_lane() {
     let report = report("parallel.lanes=32");
     assert_eq!(report.lanes.unwrap().sets, 5);
 }
+
+#[test]
+fn uneven_runs_and_several_subtrees_are_reported() {
+    let report = |sets: &[&str]| {
+        let config = (*setup(false, &[sets, &["parallel.lanes=8"]].concat()).config).clone();
+        let target = PlanTarget::from_argument("cpu").unwrap();
+        plan_run(config, &PlanOptions { target, capacity: None }).unwrap()
+    };
+    for even in ["parallel.data=1", "parallel.data=2", "parallel.data=8"] {
+        let report = report(&[even]);
+        assert!(report.balance.is_none() && !report.to_json().unwrap().contains("\"balance\""), "{even}");
+    }
+    let seven = report(&["parallel.data=7"]);
+    let balance = seven.balance.unwrap();
+    assert_eq!((balance.most, balance.fewest, balance.parts), (2, 1, 7));
+    let text = seven.to_string();
+    assert!(text.contains(
+        "parallel.data = 7: ranks run 1 or 2 of 8 lanes and wait 42.9 % of the passes' time, so that 4 ranks \
+         would be as fast"
+    ));
+    assert!(!text.contains("subtrees"));
+    let three = report(&["parallel.data=3"]);
+    assert!(
+        three.to_string().contains("wait 11.1 % of the passes' time; their lanes are 5 subtrees, so that")
+    );
+    assert!(three.to_string().contains("gradient sets on a rank for its 3 lanes"));
+    assert!(!three.to_string().contains("parallel.lanes = 3"), "3 do not divide the micro-batches");
+    // A rank with two subtrees sends each, and ranks that run as many lanes may have different bytes.
+    let sent: Vec<u64> = three.plans.by_rank().map(|(_, plan)| plan.step_traffic.bytes_sent).collect();
+    assert!(sent[0] == sent[1] && sent[1] > sent[2], "{sent:?}");
+    let sums = report(&["parallel.data=3", "parallel.reduction=nccl"]);
+    assert_eq!(sums.balance.unwrap().parts, 3);
+}

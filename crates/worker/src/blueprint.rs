@@ -49,7 +49,7 @@ pub struct Blueprint {
     grid: RankGrid,
     /// The layers of each stage.
     pub stages: Vec<Stage>,
-    /// The actions of all ranks of a pipeline in a step.
+    /// The actions of all ranks of a pipeline in a step, for the replica with the most micro-batches.
     pub schedule: Arc<Schedule>,
     /// Every parameter, in the order of the whole model, which is that of the stages.
     pub parameters: Vec<Entry>,
@@ -119,6 +119,14 @@ impl Blueprint {
         let indices = indices.into_iter().map(in_order).collect();
         let schedule = Arc::new(schedule(config)?);
         Ok(Blueprint { grid, stages, schedule, parameters, buffers, indices, crossings, shards })
+    }
+
+    /// Returns the schedule of a replica of `config`. Errors: none for a checked configuration.
+    pub fn schedule_of(&self, config: &RunConfig, replica: usize) -> Result<Arc<Schedule>> {
+        if config.pipeline_shape_of(replica) == config.pipeline_shape() {
+            return Ok(Arc::clone(&self.schedule));
+        }
+        Ok(Arc::new(schedule_of(config, replica)?))
     }
 
     /// Returns the index in the whole model of a stage's parameter, and whether this stage's copy is the
@@ -240,9 +248,15 @@ fn divide(config: &RunConfig, model: &dyn Model) -> OptimizerShards {
     OptimizerShards::new(config.parallel.zero_stage, parameters, &layout, ranks, 0)
 }
 
-/// Returns the pipeline schedule of a configuration. Errors: none for a checked configuration.
+/// Returns the pipeline schedule of the replica with the most micro-batches, the first. Errors: none for a
+/// checked configuration.
 pub fn schedule(config: &RunConfig) -> Result<Schedule> {
-    let schedule = Schedule::new(config.schedule_kind(), config.pipeline_shape());
+    schedule_of(config, 0)
+}
+
+/// Returns the pipeline schedule of a replica. Errors: none for a checked configuration.
+fn schedule_of(config: &RunConfig, replica: usize) -> Result<Schedule> {
+    let schedule = Schedule::new(config.schedule_kind(), config.pipeline_shape_of(replica));
     schedule.map_err(|error| WorkerError::Refused(error.to_string()))
 }
 

@@ -6,10 +6,10 @@ use collective::{
     Axis, Communicator, DataPlane, PeerAccess, PeerAccessOptions, Planes, RankGrid, SumKernels,
 };
 use device::{Backend, Device};
-use parallel::data::DataCollectives;
+use parallel::data::{DataCollectives, SharedTensors};
 use parallel::pipeline::{StagePart, stage_uses};
 use tensor::Tensor;
-use tensor::ops::tree;
+use tensor::ops::tree::{self, TreeKernel};
 
 use crate::error::{Result, WorkerError};
 use config::RunConfig;
@@ -47,7 +47,8 @@ pub(crate) fn warm_up(
     let (reduction, zero_stage) = (config.parallel.reduction, config.parallel.zero_stage);
     let statistics = parts.iter().any(|part| !part.model.parameters().statistics().is_empty());
     let dtype = config.precision.gradients;
-    let data = DataCollectives { reduction, zero_stage, dtype, peer_access, statistics };
+    let even = config.training_assignment().is_even();
+    let data = DataCollectives { reduction, zero_stage, dtype, peer_access, statistics, even };
     let data = (Axis::Data, data.uses(planes.grid().size(Axis::Data)));
     let world = stage_uses(planes.grid());
     if shares_gpu(device, config) {
@@ -70,7 +71,7 @@ pub(crate) fn share(
     config: &RunConfig,
 ) -> Result<bool> {
     let Some(method) = config.parallel.peer_access else { return Ok(false) };
-    let mut shared = Vec::new();
+    let mut shared = SharedTensors::default();
     for part in parts {
         shared.extend(part.reduction.shared(part.model.parameters())?);
     }
@@ -78,11 +79,24 @@ pub(crate) fn share(
         // On one GPU a sum in place gains nothing, and its kernels would wait for those of other ranks.
         return Ok(false);
     }
+    let dtype = config.precision.gradients;
+    let added = |part: &StagePart| TreeKernel::of(dtype, part.reduction.rank_tree().tree()).is_some();
+    if !parts.iter().all(added) {
+        if planes.world().rank() == 0 {
+            tracing::info!(
+                "gradients are summed over NCCL: the lanes of the ranks are more subtrees than the {} that a \
+                 kernel adds",
+                tree::MOST_PARTS
+            );
+        }
+        return Ok(false);
+    }
     // Memory is not mapped while work is running.
     device.synchronize()?;
-    let sums = SumKernels { kernel: tree::kernel, blocks: tree::blocks, threads: tree::THREADS };
-    let options = PeerAccessOptions { blocks: config.parallel.peer_blocks, method, sums: Some(sums) };
-    let regions: Vec<_> = shared.iter().map(Tensor::region).collect();
+    let sums = SumKernels { kernel: TreeKernel::of, blocks: tree::blocks, threads: tree::THREADS };
+    let (blocks, layout) = (config.parallel.peer_blocks, shared.layout());
+    let options = PeerAccessOptions { blocks, method, sums: Some(sums), layout };
+    let regions: Vec<_> = shared.list().map(Tensor::region).collect();
     let mut plane = planes.along(Axis::Data)?;
     let sharing = device.connecting(|| Ok::<_, WorkerError>(plane.share(&regions, options)?))?;
     match &sharing {

@@ -1,7 +1,5 @@
 //! The engine of a rank: device, transports and executor, which training, evaluation and generation share.
 
-use std::sync::Arc;
-
 use collective::{Axis, Communicator, Planes, RankGrid};
 use config::RunConfig;
 use device::Device;
@@ -34,8 +32,9 @@ impl Engine {
     pub(crate) fn connect(device: Device, setup: &Setup, communicator: Communicator) -> Result<Self> {
         let grid = grid_of(&setup.config, &communicator)?;
         let planes = connect::connect(communicator, &device, &setup.config, grid)?;
-        let (schedule, crossings) = (Arc::clone(&setup.blueprint.schedule), &setup.blueprint.crossings);
-        let mut executor = Executor::new(&device, grid, schedule, crossings.clone())?;
+        let blueprint = &setup.blueprint;
+        let schedule = blueprint.schedule_of(&setup.config, grid.coordinate(Axis::Data))?;
+        let mut executor = Executor::new(&device, grid, schedule, blueprint.crossings.clone())?;
         if let Some(work) = setup.plan_work {
             executor.limit_work(work);
         }

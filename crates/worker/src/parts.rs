@@ -35,7 +35,7 @@ pub fn build(
     let mut parts = Vec::with_capacity(stages.len());
     for (model, stage) in models.into_iter().zip(stages) {
         let options = ReductionOptions {
-            lanes: Lanes::new(parallel.lanes, train.micro_batches(), parallel.data)?,
+            lanes: Lanes::new(config.training_assignment(), grid.coordinate(Axis::Data))?,
             ranks: parallel.data,
             rank: grid.coordinate(Axis::Data),
             dtype: config.precision.gradients,

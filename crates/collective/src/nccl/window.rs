@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use device::cuda::{Extent, Page, PageSource, PeerMemory, SignalPage};
 use device::{DType, Device, DeviceError, Region, StreamKind};
+use tensor::ops::tree::{MOST_PARTS, SumTree};
 
 use crate::data::DataPlane;
 use crate::error::Result;
@@ -41,7 +42,7 @@ pub(super) fn connect(
 ) -> Result<Attempt<PeerWindow<Gpus>>> {
     let mut own = Own::new(plane, regions);
     let printed = plane.gather_bytes(caller, &own.introduction.encode())?;
-    let met = acquaint(plane, &printed, options.sums);
+    let met = acquaint(plane, &printed, &options);
     let offer = match &met {
         Ok((peers, _)) => own.offer(plane, regions, peers).unwrap_or_else(Offer::refusal),
         Err(why) => Offer::refusal(why.clone()),
@@ -58,7 +59,7 @@ pub(super) fn connect(
     // Mappings are dropped before other ranks unmap or free the memory; nothing uses them.
     Ok(agreed.and(mapped).map(|gpus| {
         let (rank, ranks) = (gpus.rank, gpus.memory.len());
-        PeerWindow::new(gpus, rank, ranks, options.method)
+        PeerWindow::new(gpus, (rank, ranks), options.method, options.layout)
     }))
 }
 
@@ -110,12 +111,12 @@ fn agreed<T>(all: Vec<T>, trouble: impl Fn(&T) -> &String) -> Attempt<Vec<T>> {
 fn acquaint(
     plane: &NcclPlane,
     printed: &[Vec<u8>],
-    sums: Option<SumKernels>,
+    options: &PeerAccessOptions,
 ) -> Attempt<(Vec<Peer>, SumKernels)> {
     let printed = agreed(decoded(printed, Introduction::decode)?, |printed| &printed.trouble)?;
-    let Some(sums) = sums else { return Err("there are no kernels that sum".to_owned()) };
-    if (sums.kernel)(DType::F32, printed.len()).is_none() {
-        return Err(format!("there are {} ranks; the kernels sum over 2, 4 or 8", printed.len()));
+    let Some(sums) = options.sums else { return Err("there are no kernels that sum".to_owned()) };
+    if (sums.kernel)(DType::F32, &SumTree::balanced(printed.len())).is_none() {
+        return Err(format!("there are {} ranks; the kernels sum over at most {MOST_PARTS}", printed.len()));
     }
     let first = printed[0].clone();
     if let Some(other) = printed.iter().position(|printed| printed.host != first.host) {
@@ -123,7 +124,9 @@ fn acquaint(
     }
     let lengths =
         |printed: &Introduction| printed.regions.iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>();
-    if let Some(other) = printed.iter().position(|printed| lengths(printed) != lengths(&first)) {
+    if let Some(other) =
+        printed.iter().position(|printed| !options.layout.agrees(&lengths(printed), &lengths(&first)))
+    {
         return Err(format!("rank {other} shares other regions"));
     }
     let process = printed[plane.rank()].process;

@@ -74,26 +74,18 @@ impl PeerEngine for Host<'_> {
         Ok(())
     }
 
-    fn add(
-        &mut self,
-        range: SharedRange,
-        _dtype: DType,
-        everywhere: bool,
-        _stream: StreamKind,
-    ) -> Result<()> {
-        for vector in Self::vectors(range) {
-            let mut held: Vec<_> = self
-                .memory
-                .values
-                .iter()
-                .map(|regions| regions[range.region][vector].try_lock().expect("one rank sums a vector"))
-                .collect();
+    fn add(&mut self, sum: &PeerSum<'_>, everywhere: bool, _stream: StreamKind) -> Result<()> {
+        for vector in Self::vectors(sum.own) {
+            let value = |(rank, range): &(usize, SharedRange)| {
+                self.memory.values[*rank][range.region][vector].try_lock().expect("one rank sums a vector")
+            };
+            let mut held: Vec<_> = sum.parts.iter().map(value).collect();
             let mut values: Vec<f32> = held.iter().map(|value| **value).collect();
-            while values.len() > 1 {
-                values = values.chunks(2).map(|pair| pair.iter().sum()).collect();
+            for (left, right) in sum.tree.additions() {
+                values[left] += values[right];
             }
-            for (rank, value) in held.iter_mut().enumerate() {
-                if everywhere || rank == self.rank {
+            for ((rank, range), value) in sum.parts.iter().zip(&mut held) {
+                if *range == sum.own && (everywhere || *rank == self.rank) {
                     **value = values[0];
                 }
             }
@@ -102,21 +94,16 @@ impl PeerEngine for Host<'_> {
         Ok(())
     }
 
-    fn fetch_and_add(
-        &mut self,
-        range: SharedRange,
-        _scratch: Region<'_>,
-        _dtype: DType,
-        stream: StreamKind,
-    ) -> Result<()> {
-        // Locks one rank at a time, as copies arrive; the values do not change meanwhile.
-        for regions in &self.memory.values {
-            for vector in Self::vectors(range) {
-                drop(regions[range.region][vector].try_lock().expect("one rank reads a vector"));
+    fn fetch_and_add(&mut self, sum: &PeerSum<'_>, _scratch: Region<'_>, stream: StreamKind) -> Result<()> {
+        // Locks one part at a time, as copies arrive; the values do not change meanwhile.
+        for (rank, range) in &sum.parts {
+            for vector in Self::vectors(*range) {
+                let value = &self.memory.values[*rank][range.region][vector];
+                drop(value.try_lock().expect("one rank reads a vector"));
             }
             std::thread::yield_now();
         }
-        self.add(range, DType::F32, false, stream)
+        self.add(sum, false, stream)
     }
 
     fn put(&mut self, range: SharedRange, peer: usize, _stream: StreamKind) -> Result<()> {
@@ -135,13 +122,16 @@ fn value(rank: usize, round: usize, index: usize) -> f32 {
     ((rank * 7919 + round * 104_729 + index * 31) % 10_007) as f32 / 97.0 - 50.0
 }
 
-/// Returns the sum by the definition of the tree.
-fn tree(first: usize, count: usize, of: &impl Fn(usize) -> f32) -> f32 {
-    if count == 1 {
-        return of(first);
-    }
-    tree(first, count / 2, of) + tree(first + count / 2, count / 2, of)
+/// Returns the sum of all parts by the definition of the tree.
+fn sum_of_all(tree: &SumTree, of: impl Fn(usize) -> f32) -> f32 {
+    let mut values: Vec<f32> = (0..tree.parts()).map(of).collect();
+    tree.additions().for_each(|(left, right)| values[left] += values[right]);
+    values[0]
 }
+
+/// Regions that every rank shares.
+const COMMON: usize = 2;
+const LAYOUT: SharedLayout = SharedLayout { common: COMMON, summed: COMMON };
 
 const STREAM: StreamKind = StreamKind::Reduce;
 
@@ -149,14 +139,16 @@ const STREAM: StreamKind = StreamKind::Reduce;
 fn rounds(
     memory: &Memory,
     rank: usize,
-    ranks: usize,
+    tree: &RankTree,
     method: PeerMethod,
     shard: usize,
     seed: u64,
     first: u32,
 ) {
+    let (ranks, own_parts) = (tree.ranks(), tree.parts_of(rank));
     let engine = Host { memory, rank, pace: seed.wrapping_add(rank as u64) };
-    let mut window = PeerWindow { meetings: first, ..PeerWindow::new(engine, rank, ranks, method) };
+    let window = PeerWindow::new(engine, (rank, ranks), method, LAYOUT);
+    let mut window = PeerWindow { meetings: first, ..window };
     let whole = |region: usize| SharedRange { region, offset: 0, bytes: VECTOR * shard * ranks };
     // The simulated ranks have memory of their own, so the buffer is empty.
     let device = Device::cpu(rank, &DeviceOptions::default()).unwrap();
@@ -168,16 +160,22 @@ fn rounds(
             let regions = 1 + round % 2;
             let sum = |region: usize| {
                 let everywhere = everywhere || region == 1;
-                let sum = SharedSum { region: nothing, scratch: nothing, dtype: DType::F32, everywhere };
+                let (scratch, dtype) = (nothing, DType::F32);
+                let sum = SharedSum { region: nothing, scratch, tree, dtype, everywhere };
                 (whole(region), sum)
             };
-            (0..regions).for_each(|r| memory.fill(rank, r, |index| value(rank, round + r, index)));
+            for (region, (number, part)) in
+                (0..regions).flat_map(|region| own_parts.clone().enumerate().map(move |own| (region, own)))
+            {
+                let at = region + COMMON * number;
+                memory.fill(rank, at, |index| value(part, round + region, index));
+            }
             let sums: Vec<_> = (0..regions).map(sum).collect();
             window.sum(&sums, round == 3, STREAM).unwrap();
             for (region, (_, sum)) in sums.iter().enumerate() {
                 for (index, found) in memory.read(rank, region).into_iter().enumerate() {
                     if sum.everywhere || index / shard == rank {
-                        let expected = tree(0, ranks, &|rank| value(rank, round + region, index));
+                        let expected = sum_of_all(tree.tree(), |part| value(part, round + region, index));
                         assert_eq!(found, expected, "region {region}, {index}");
                     }
                 }
@@ -198,18 +196,25 @@ proptest! {
 
     #[test]
     fn ranks_never_share_a_value_and_sums_follow_the_tree(
-        ranks in prop::sample::select(vec![2_usize, 4, 8]),
+        ranks in 2_usize..9,
+        leaves_per_rank in 1_usize..4,
+        more_leaves in 0_usize..3,
         method in prop::sample::select(vec![PeerMethod::Kernel, PeerMethod::Copies, PeerMethod::Engines]),
         shard in 1_usize..5,
         seed in any::<u64>(),
         // The number of meetings wraps around.
         first in prop::sample::select(vec![0_u32, u32::MAX - 5, u32::MAX / 2 - 5]),
     ) {
-        let memory = Memory::new(ranks, &[shard * ranks; 2], first);
+        let leaves = leaves_per_rank * ranks + more_leaves.min(ranks - 1);
+        let bound = |rank: usize| rank * leaves_per_rank + rank.min(leaves - leaves_per_rank * ranks);
+        let runs = (0..ranks).map(|rank| bound(rank)..bound(rank + 1));
+        let tree = RankTree::of_runs(leaves, runs).unwrap();
+        let most = (0..ranks).map(|rank| tree.parts_of(rank).len()).max().unwrap_or(1);
+        let memory = Memory::new(ranks, &vec![shard * ranks; COMMON * most], first);
         std::thread::scope(|scope| {
             for rank in 0..ranks {
-                let memory = &memory;
-                scope.spawn(move || rounds(memory, rank, ranks, method, shard, seed, first));
+                let (memory, tree) = (&memory, &tree);
+                scope.spawn(move || rounds(memory, rank, tree, method, shard, seed, first));
             }
         });
     }
@@ -218,10 +223,38 @@ proptest! {
 #[test]
 fn ranges_divide_only_into_whole_vectors_per_rank() {
     let memory = Memory::new(4, &[], 0);
-    let window = PeerWindow::new(Host { memory: &memory, rank: 0, pace: 0 }, 0, 4, PeerMethod::Kernel);
+    let host = Host { memory: &memory, rank: 0, pace: 0 };
+    let window = PeerWindow::new(host, (0, 4), PeerMethod::Kernel, SharedLayout { common: 2, summed: 1 });
+    let (tree, several) = (RankTree::balanced(4), RankTree::of_runs(5, [0..2, 2..3, 3..4, 4..5]).unwrap());
+    assert!(several.has_one_part_each() && !several.tree().is_balanced());
     for (offset, bytes, divides) in
         [(0, 64, true), (16, 128, true), (8, 64, false), (0, 72, false), (0, 48, false), (0, 0, true)]
     {
-        assert_eq!(window.divides(SharedRange { region: 0, offset, bytes }), divides, "{offset} {bytes}");
+        let range = SharedRange { region: 0, offset, bytes };
+        assert_eq!(window.divides(range, &tree), divides, "{offset} {bytes}");
+        assert_eq!(window.divides(range, &several), divides, "{offset} {bytes}");
     }
+    // Only summed regions have further parts.
+    let further = RankTree::of_runs(8, [0..3, 3..5, 5..7, 7..8]).unwrap();
+    assert!(!further.has_one_part_each());
+    for (region, divides) in [(0, true), (1, false)] {
+        assert_eq!(window.divides(SharedRange { region, offset: 0, bytes: 64 }, &further), divides);
+    }
+}
+
+#[test]
+fn ranks_with_more_parts_share_more_regions() {
+    let layout = SharedLayout { common: 3, summed: 2 };
+    assert_eq!([layout.part(1, 0), layout.part(1, 1), layout.part(0, 2)], [Some(1), Some(4), Some(5)]);
+    assert_eq!(layout.part(2, 1), None);
+    for (lengths, others, agrees) in [
+        (&[8, 4, 2][..], &[8, 4, 2][..], true),
+        (&[8, 4, 2, 8, 4], &[8, 4, 2], true),
+        (&[8, 4, 2, 8, 2], &[8, 4, 2], false),
+        (&[8, 4], &[8, 4], false),
+        (&[8, 4, 2], &[8, 4, 1], false),
+    ] {
+        assert_eq!(layout.agrees(lengths, others), agrees, "{lengths:?} {others:?}");
+    }
+    assert!(!SharedLayout::default().agrees(&[8], &[8, 8]));
 }

@@ -2,12 +2,12 @@
 
 use device::cuda::{Extent, PeerAddress, PeerMemory};
 use device::{DType, Device, DeviceError, Region, Result, SharedEvent, StreamKind};
-use tensor::ops::tree;
+use tensor::ops::tree::{self, SumTree, TreeKernel};
 
 use super::offers::Span;
 use crate::operands::Reach;
 
-/// Bytes of a vector that the kernels for 2, 4 and 8 ranks move.
+/// Bytes of a vector that kernels move if all addresses are aligned to it.
 const VECTOR: usize = 16;
 
 /// One rank's streams, and the work that it enqueues on them. Spans lie in memory of any rank, whose owner
@@ -89,22 +89,20 @@ impl Engine for Gpu {
         let addresses = parts.iter().map(|part| at(&memory, *part)).collect::<Result<Vec<_>>>()?;
         let multiprocessors = self.0.description().multiprocessors;
         let elements = to.bytes / dtype.bytes();
+        let order = SumTree::balanced(count);
         let unsupported = DeviceError::Unsupported { call: "sum over ranks", dtype };
-        let (launch, blocks) = match tree::kernel(dtype, count).filter(|_| whole) {
-            Some(function) => {
-                let vectors = to.bytes / VECTOR;
-                let launch =
-                    addresses.into_iter().fold(self.0.kernel(function), |launch, part| launch.peer(part));
-                // The last argument, 0: the sum is written to this rank's memory only.
-                let launch = launch.write(to).u64(vectors as u64).u32(0);
-                (launch, tree::blocks(vectors, count, multiprocessors))
-            }
-            None => {
-                let function = tree::any_kernel(dtype).ok_or(unsupported)?;
-                let launch = self.0.kernel(function).peers(addresses, tree::MOST_PARTS).u32(count as u32);
-                (launch.write(to).u64(elements as u64), tree::any_blocks(elements, multiprocessors))
-            }
+        let (kernel, units, blocks) = if whole {
+            let vectors = to.bytes / VECTOR;
+            (TreeKernel::of(dtype, &order), vectors, tree::blocks(vectors, count, multiprocessors))
+        } else {
+            let blocks = tree::element_blocks(elements, multiprocessors);
+            (TreeKernel::by_element(dtype, &order), elements, blocks)
         };
+        let kernel = kernel.ok_or(unsupported)?;
+        let launch = self.0.kernel(kernel.function());
+        let launch = addresses.into_iter().fold(launch, |launch, part| launch.peer(part));
+        // The sum is written to this rank's memory only.
+        let launch = kernel.finish(launch, |launch| launch.write(to), units as u64, 0);
         let (bytes, flops) = (to.bytes * (count + 1), elements * count.saturating_sub(1));
         launch.on(stream).cost(bytes as u64, flops as u64).launch([blocks, 1, 1], tree::THREADS)
     }

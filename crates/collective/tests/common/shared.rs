@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
-use collective::{DataPlane, PeerAccess, PeerAccessOptions, PeerMethod, SharedSum, SumKernels};
+use collective::SumKernels;
+use collective::{DataPlane, PeerAccess, PeerAccessOptions, PeerMethod, RankTree, SharedLayout, SharedSum};
 use device::{Backend, Buffer, Device};
 use half::bf16;
 use system::skipped::{self, Need};
-use tensor::ops::tree;
+use tensor::ops::tree::{self, TreeKernel};
 
 use super::{Failed, Number, Outcome, STREAM, buffer, filled, sums_exactly, tree_sum, value, values};
 
@@ -28,7 +29,7 @@ fn share(
     match plane.share(&regions, options)? {
         PeerAccess::Granted => Ok(true),
         PeerAccess::Denied(why) => {
-            let summable = [2, 4, 8].contains(&plane.world_size());
+            let summable = (2..=tree::MOST_PARTS).contains(&plane.world_size());
             // Ranks that share a GPU need no peer access.
             if device.backend() == Backend::Cuda && summable && !sums_exactly() {
                 if std::env::var_os("PLIMSOLL_NEED_PEERS").is_some() {
@@ -77,10 +78,10 @@ fn sums<T: Number>(
     let count = last.first + last.shard * ranks + around;
     let whole = buffer(device, count * size_of::<T>());
     let direct = share(plane, device, &[&whole], options)?;
-    let scratch = buffer(device, whole.bytes());
+    let (scratch, tree) = (buffer(device, whole.bytes()), RankTree::balanced(ranks));
     let sum = |region, everywhere| {
         let scratch = scratch.region(0, scratch.bytes());
-        SharedSum { region, scratch, dtype: T::DTYPE, everywhere }
+        SharedSum { region, scratch, tree: &tree, dtype: T::DTYPE, everywhere }
     };
     let region =
         |part: ShardedRange| whole.region(part.first * size_of::<T>(), part.shard * ranks * size_of::<T>());
@@ -118,12 +119,54 @@ fn sums<T: Number>(
     share(plane, device, &[], options).map(drop)
 }
 
+/// Sums of ranks that own uneven runs of a tree's leaves, some of them several parts.
+fn sums_of_several_parts<T: Number>(
+    plane: &mut dyn DataPlane,
+    device: &Device,
+    options: PeerAccessOptions,
+) -> Outcome<()> {
+    let (rank, ranks) = (plane.rank(), plane.world_size());
+    let leaves = 3 * ranks + 1;
+    let runs = (0..ranks).map(|rank| 3 * rank + usize::from(rank > 0)..3 * rank + 4);
+    let tree = RankTree::of_runs(leaves, runs).unwrap();
+    let (count, own) = (ranks * 37 * 16 / size_of::<T>(), tree.parts_of(rank));
+    let parts: Vec<_> = own.clone().map(|_| buffer(device, count * size_of::<T>())).collect();
+    let layout = SharedLayout { common: 1, summed: 1 };
+    let options = PeerAccessOptions { layout, ..options };
+    let direct = share(plane, device, &parts.iter().collect::<Vec<_>>(), options)?;
+    let scratch = buffer(device, tree.scratch_elements(parts[0].bytes()));
+    for everywhere in [true, false] {
+        for (part, buffer) in own.clone().zip(&parts) {
+            fill::<T>(device, buffer, |index| value(part, index))?;
+        }
+        let region = parts[0].region(0, parts[0].bytes());
+        let scratch = scratch.region(0, scratch.bytes());
+        let sum = SharedSum { region, scratch, tree: &tree, dtype: T::DTYPE, everywhere };
+        assert_eq!(plane.sum_shared(&[sum], false, STREAM)?, direct);
+        for (index, found) in values::<T>(device, &parts[0], 0, count)?.into_iter().enumerate() {
+            if direct && (everywhere || index / (count / ranks) == rank) {
+                let mut all: Vec<T> = (0..tree.parts()).map(|part| T::of(value(part, index))).collect();
+                for (left, right) in tree.tree().additions() {
+                    all[left] = all[left].plus(all[right]);
+                }
+                assert_eq!(found, all[0], "element {index}, {options:?}");
+            }
+        }
+    }
+    share(plane, device, &[], PeerAccessOptions { layout: SharedLayout::default(), ..options }).map(drop)
+}
+
 pub(crate) const SUMS: SumKernels =
-    SumKernels { kernel: tree::kernel, blocks: tree::blocks, threads: tree::THREADS };
+    SumKernels { kernel: TreeKernel::of, blocks: tree::blocks, threads: tree::THREADS };
 
 fn options() -> [PeerAccessOptions; 4] {
     [(16, PeerMethod::Engines), (16, PeerMethod::Kernel), (3, PeerMethod::Copies), (1, PeerMethod::Kernel)]
-        .map(|(blocks, method)| PeerAccessOptions { blocks, method, sums: Some(SUMS) })
+        .map(|(blocks, method)| PeerAccessOptions {
+            blocks,
+            method,
+            sums: Some(SUMS),
+            layout: SharedLayout::default(),
+        })
 }
 
 pub(crate) fn sums_in_shared_memory(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
@@ -139,6 +182,10 @@ pub(crate) fn sums_in_shared_memory(plane: &mut dyn DataPlane, device: &Device) 
         return Ok(());
     }
     let ranks = plane.world_size();
+    for options in options() {
+        sums_of_several_parts::<f32>(plane, device, options)?;
+        sums_of_several_parts::<bf16>(plane, device, options)?;
+    }
     options()[..2].iter().try_for_each(|options| sums::<f32>(plane, device, *options, LARGE / 16 / ranks))
 }
 

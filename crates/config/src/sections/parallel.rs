@@ -18,11 +18,12 @@ const MOST_RANKS_PER_DEVICE: u64 = 64;
 section! {
     /// `[parallel]`: how the work is distributed over ranks.
     pub struct Parallel = "parallel" {
-        /// Ranks that share the micro-batches: a power of two that divides `lanes`.
+        /// Ranks that share the micro-batches: any number up to `lanes`. Each runs as many lanes, or one
+        /// more.
         data: usize = Row::count(1, 1 << 20).default("1").any_bits();
         /// Ranks that share the layers.
         pipeline: usize = Row::count(1, MOST_LAYERS).default("1").any_bits();
-        /// Gradient sums that a fixed tree adds: a power of two that divides the micro-batches of a step.
+        /// Gradient sums that a fixed tree adds: any number that divides the micro-batches of a step.
         lanes: usize = Row::count(1, 1 << 20).derived(
             "the largest power of two, at most 8, that divides the micro-batches of a step",
             |raw| {

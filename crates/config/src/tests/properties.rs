@@ -17,12 +17,11 @@ prop_compose! {
         sizes in proptest::collection::vec(1_usize..5000, 2..6), activation in 0_usize..3,
         paths in proptest::collection::vec("\\PC{1,12}|[\\x00-\\x7f]{1,6}", 1..4), base in "[a-z./ ]{1,10}",
         numbers in (1e-20..1e20, float(), float(), 0.0..0.99, 0.0..0.99, 1e-30..1.0, 0.001..0.999),
-        lanes in 0_u32..4, data in 0_u32..4, odd in 0_usize..5, recompute in 0_usize..5,
+        lanes in 1_usize..9, data in 1_usize..9, odd in 0_usize..5, recompute in 0_usize..5,
         counts in (1_u64..1 << 40, 0..i64::MAX, 0..i64::MAX, 0..i64::MAX, 512_u64..1 << 40),
     ) -> Vec<String> {
         let text = gpt && text;
-        let lanes = 1 << lanes;
-        let data = lanes.min(1 << data);
+        let data = lanes.min(data);
         let (rate, decay, clip, first, second, epsilon, held_out) = numbers;
         let mut set = vec![
             format!("model.kind={}", if gpt { "gpt" } else { "mlp" }),

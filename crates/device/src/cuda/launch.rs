@@ -95,11 +95,18 @@ impl Launch<'_> {
         self.u64(index.address)
     }
 
-    /// Adds a structure of `length` addresses in the memory of this GPU or others: these, then null pointers.
-    pub fn peers<'b>(mut self, indices: impl IntoIterator<Item = PeerAddress<'b>>, length: usize) -> Self {
-        let mut addresses: Vec<u64> = indices.into_iter().map(|index| index.address).collect();
-        addresses.resize(length, 0);
-        self.arguments.push(Argument::Doubles(addresses));
+    /// Joins the last `count` arguments, which are 64-bit ones, into a structure of `length` of them: these,
+    /// then zeros or null pointers.
+    pub fn structure(mut self, count: usize, length: usize) -> Self {
+        let joined = self.arguments.split_off(self.arguments.len().saturating_sub(count));
+        let value = |argument| match argument {
+            Argument::Word(value) => vec![u64::from(value)],
+            Argument::Double(value) => vec![value],
+            Argument::Doubles(values) => values,
+        };
+        let mut values: Vec<u64> = joined.into_iter().flat_map(value).collect();
+        values.resize(length, 0);
+        self.arguments.push(Argument::Doubles(values));
         self
     }
 

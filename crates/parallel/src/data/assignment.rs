@@ -84,7 +84,23 @@ impl Assignment {
         self.lanes / self.replicas + usize::from(replica < self.lanes % self.replicas)
     }
 
-    /// Returns the number of micro-batches of a replica. Replica 0 has the most.
+    /// Returns whether all replicas have equally many lanes.
+    #[must_use]
+    pub fn is_even(&self) -> bool {
+        self.lanes.is_multiple_of(self.replicas)
+    }
+
+    /// The share of the time in which a replica, on average, waits for those with more lanes, from 0 to 1, if
+    /// each lane takes as long.
+    #[must_use]
+    pub fn idle(&self) -> f64 {
+        if self.is_even() {
+            return 0.0;
+        }
+        1.0 - self.lanes as f64 / (self.replicas * self.lanes_of(0)) as f64
+    }
+
+    /// Returns the number of micro-batches of a replica. Replica 0 has the most, and the last the fewest.
     #[must_use]
     pub fn count(&self, replica: usize) -> usize {
         self.lanes_of(replica) * self.micro_batches_per_lane
@@ -122,7 +138,7 @@ impl Assignment {
     }
 
     /// The first lane of a replica's contiguous run.
-    fn first_lane(&self, replica: usize) -> usize {
+    pub(crate) fn first_lane(&self, replica: usize) -> usize {
         replica * (self.lanes / self.replicas) + replica.min(self.lanes % self.replicas)
     }
 

@@ -20,6 +20,8 @@ pub struct DataCollectives {
     pub peer_access: bool,
     /// Whether the model has running statistics, which are gathered.
     pub statistics: bool,
+    /// Whether all ranks run equally many micro-batches.
+    pub even: bool,
 }
 
 impl DataCollectives {
@@ -29,7 +31,7 @@ impl DataCollectives {
         if ranks == 1 {
             return Vec::new();
         }
-        let DataCollectives { reduction, zero_stage, dtype, peer_access, statistics } = self;
+        let DataCollectives { reduction, zero_stage, dtype, peer_access, statistics, even } = self;
         let sharded = shards_optimizer(zero_stage);
         // Losses are gathered or summed even if gradients are not.
         let mut uses = match (reduction, sharded) {
@@ -52,10 +54,11 @@ impl DataCollectives {
             // Chunk sums of the gradient norm.
             uses.push(CollectiveUse::AllReduce(DType::F32));
         }
-        if statistics && !uses.contains(&CollectiveUse::AllGather) {
+        if statistics && even && !uses.contains(&CollectiveUse::AllGather) {
             uses.push(CollectiveUse::AllGather);
         }
-        if !peer_access && (sharded || reduction == Reduction::Tree) {
+        let exchanges = !peer_access && (sharded || reduction == Reduction::Tree);
+        if exchanges || (statistics && !even) {
             uses.extend((0..ranks).map(CollectiveUse::Peer));
         }
         uses

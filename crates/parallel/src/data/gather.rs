@@ -16,8 +16,9 @@ use device::{DType, Device, StreamKind};
 use nn::Parameters;
 use tensor::Tensor;
 
+use super::assignment::Assignment;
 use super::reduction::GradientReduction;
-use crate::error::Result;
+use crate::error::{ParallelError, Result};
 use crate::shard::Shard;
 
 /// Gives every rank of `plane`, the world's, the complete `sums`, of which each element is nonzero on at most
@@ -32,20 +33,30 @@ pub fn gather_sums(plane: &mut dyn DataPlane, sums: &Tensor) -> Result<()> {
     between_compute(sums.device(), || Ok(plane.all_reduce(sums.region(), DType::F32, StreamKind::Reduce)?))
 }
 
-/// Gives every rank of `plane`, the plane of [`Axis::Data`], all rows of `rows [n, ..]`, of which each rank
-/// has n / ranks, in rank order.
+/// Gives every rank of `plane`, the plane of [`Axis::Data`], all rows of `rows [n, ..]`, one for each of the
+/// n micro-batches of `runs`, a contiguous assignment. Each rank has its own.
 ///
 /// # Errors
-/// A failed collective.
-pub fn gather_rows(plane: &mut dyn DataPlane, rows: &Tensor) -> Result<()> {
+/// A failed collective; another number of rows.
+pub fn gather_rows(plane: &mut dyn DataPlane, rows: &Tensor, runs: &Assignment) -> Result<()> {
     if plane.world_size() == 1 {
         return Ok(());
     }
-    let own = rows.elements() / plane.world_size();
-    let part = rows.view(own * plane.rank(), [own])?;
-    between_compute(rows.device(), || {
-        Ok(plane.all_gather(part.region(), rows.region(), StreamKind::Reduce)?)
-    })
+    let row = rows.elements() / runs.total().max(1);
+    let part = |rank: usize| {
+        Ok::<_, ParallelError>(rows.view(row * runs.number(rank, 0), [row * runs.count(rank)])?)
+    };
+    let (rank, own) = (plane.rank(), part(plane.rank())?);
+    if runs.is_even() {
+        return between_compute(rows.device(), || {
+            Ok(plane.all_gather(own.region(), rows.region(), StreamKind::Reduce)?)
+        });
+    }
+    let peers = (0..plane.world_size()).filter(|peer| *peer != rank);
+    let parts = peers.map(|peer| Ok((peer, part(peer)?))).collect::<Result<Vec<_>>>()?;
+    let sends: Vec<_> = parts.iter().map(|(peer, _)| (*peer, own.region())).collect();
+    let receives: Vec<_> = parts.iter().map(|(peer, part)| (*peer, part.region())).collect();
+    between_compute(rows.device(), || Ok(plane.exchange(&sends, &receives, StreamKind::Reduce)?))
 }
 
 /// Starts to give every rank of `plane`, the plane of [`Axis::Data`], the parts that other ranks own of some

@@ -1,99 +1,231 @@
 //! Lanes: the fixed order in which micro-batches' gradients are added.
 
+use std::ops::Range;
+
+use collective::RankTree;
+use tensor::ops::tree::{joins, subtrees};
+
+use super::assignment::Assignment;
 use crate::error::{ParallelError, Result};
 
 /// The lanes of one data-parallel rank.
+///
+/// Lanes are the leaves of the tree of [`subtrees`], in whose order a step's gradients are added. A rank owns
+/// a contiguous run of them and completes subtrees of the run from left to right: sums that wait for their
+/// right sibling are kept in gradient sets, of which the topmost is the current lane's. After the last lane,
+/// the sets hold the run's parts, the fewest subtrees that cover it: one for powers of two, and at most
+/// 2 · log2 of the run's lanes. The owner of each shard adds the parts of all ranks ([`RankTree`]).
+///
+/// The cost, for a rank with n lanes and p parts, of P parts of R ranks:
+///
+/// * 1 + log2(n) gradient sets, rounded down, for a run that is a subtree or begins at lane 0, the fewest for
+///   leaves that come one after another; at most twice as many for any other run. If a lane is one
+///   micro-batch, those that complete a subtree need no set.
+/// * A workspace of P / R of the largest bucket.
+/// * p · (R - 1) / R gradient sets sent, and (P - p) / R received.
+///
+/// With p = 1 these are the costs of any tree over ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lanes {
-    /// Number of lanes on this rank.
-    pub local: usize,
-    /// Number of micro-batches in one lane.
-    pub micro_batches_per_lane: usize,
+    assignment: Assignment,
+    rank: usize,
+    /// Lanes of the tree.
+    all: usize,
+    /// The rank's first lane.
+    first: usize,
+    sets: usize,
 }
 
 impl Lanes {
-    /// Distributes `lanes` lanes, with `micro_batches` micro-batches in total, over `data` ranks.
+    /// Returns the lanes of a data-parallel rank in an assignment of contiguous runs.
     ///
     /// # Errors
-    /// Numbers that do not divide each other.
-    pub fn new(lanes: usize, micro_batches: usize, data: usize) -> Result<Self> {
-        let divides = |a: usize, b: usize| a > 0 && b.is_multiple_of(a);
-        if !lanes.is_power_of_two() || !divides(lanes, micro_batches) || !divides(data, lanes) {
+    /// More ranks than lanes; a rank that does not exist.
+    pub fn new(assignment: Assignment, rank: usize) -> Result<Self> {
+        Lanes { assignment, rank, all: assignment.lanes(), first: assignment.first_lane(rank), sets: 0 }
+            .counted()
+    }
+
+    /// Returns the same lanes in a tree of their own, whose sum a library adds to those of other ranks.
+    ///
+    /// # Errors
+    /// None for lanes that exist.
+    pub fn apart(self) -> Result<Self> {
+        Lanes { all: self.local(), first: 0, ..self }.counted()
+    }
+
+    /// Counts the sets.
+    fn counted(self) -> Result<Self> {
+        let (ranks, lanes) = (self.assignment.replicas(), self.assignment.lanes());
+        if ranks > lanes || self.rank >= ranks {
             return Err(ParallelError::Grid(format!(
-                "{micro_batches} micro-batches, {lanes} lanes and {data} data-parallel ranks do not divide \
-                 each other"
+                "{lanes} lanes on {ranks} data-parallel ranks leave rank {} none",
+                self.rank
             )));
         }
-        Ok(Lanes { local: lanes / data, micro_batches_per_lane: micro_batches / lanes })
+        let needed = |lane: usize| self.set_of(lane) + usize::from(!self.passes_on(lane));
+        Ok(Lanes { sets: (0..self.local()).map(needed).max().unwrap_or(1), ..self })
+    }
+
+    /// Number of lanes of this rank.
+    pub fn local(&self) -> usize {
+        self.assignment.lanes_of(self.rank)
+    }
+
+    /// Number of micro-batches in one lane.
+    pub fn micro_batches_per_lane(&self) -> usize {
+        self.assignment.micro_batches_per_lane()
     }
 
     /// Number of micro-batches that this rank runs in a step.
     pub fn micro_batches(&self) -> usize {
-        self.local * self.micro_batches_per_lane
+        self.assignment.count(self.rank)
     }
 
-    /// Number of gradient sets: 1 + log2 of the lanes, the fewest that hold the parts of a balanced tree
-    /// whose leaves come one after another. Where a lane is one micro-batch, the last lane needs no set: each
-    /// of its buckets goes up the tree as soon as it is full.
+    /// Number of gradient sets. A lane of one micro-batch that completes a subtree may do without: each of
+    /// its buckets goes up the tree as soon as it is full, in a transient buffer.
     pub fn sets(&self) -> usize {
-        1 + self.local.ilog2() as usize - usize::from(self.last_is_transient())
+        self.sets
     }
 
-    /// Returns whether the last lane has transient buckets instead of a set.
-    pub fn last_is_transient(&self) -> bool {
-        self.local > 1 && self.micro_batches_per_lane == 1
+    /// Number of sets that hold the run's parts after the last lane, the first ones.
+    pub fn parts(&self) -> usize {
+        self.set_of(self.local())
     }
 
-    /// The set in which lane `lane` adds up: the number of subtrees to its left that wait for their sibling.
-    /// [`Lanes::sets`] for a last lane without one.
+    /// Returns the parts of all ranks, and the order in which they are added.
+    ///
+    /// # Errors
+    /// None for lanes that exist.
+    pub fn rank_tree(&self) -> Result<RankTree> {
+        let ranks = self.assignment.replicas();
+        if self.all != self.assignment.lanes() {
+            return Ok(RankTree::balanced(ranks));
+        }
+        let run = |rank: usize| {
+            let first = self.assignment.first_lane(rank);
+            first..first + self.assignment.lanes_of(rank)
+        };
+        let tree = RankTree::of_runs(self.all, (0..ranks).map(run));
+        tree.ok_or_else(|| ParallelError::Grid("the runs of lanes do not follow each other".to_owned()))
+    }
+
+    /// Returns whether this rank's lane `lane` has transient buckets instead of a set.
+    pub fn is_transient(&self, lane: usize) -> bool {
+        self.set_of(lane) >= self.sets
+    }
+
+    /// The set in which this rank's lane `lane` adds up: the number of subtrees to its left that wait for
+    /// their sibling. At least [`Lanes::sets`] for a lane without one.
     pub fn set_of(&self, lane: usize) -> usize {
-        lane.count_ones() as usize
+        subtrees(self.all, self.run(0..lane)).count()
     }
 
-    /// Number of subtrees that lane `lane` completes, which is how often the topmost set is added to the one
-    /// below.
+    /// Number of subtrees that this rank's lane `lane` completes, which is how often the topmost set is added
+    /// to the one below.
     pub fn folds_after(&self, lane: usize) -> usize {
-        lane.trailing_ones() as usize
+        usize::from(joins(self.all, self.first, self.run(lane..lane + 1)))
+    }
+
+    /// Returns whether a lane's only gradients may be added to the set below as they come.
+    fn passes_on(&self, lane: usize) -> bool {
+        self.micro_batches_per_lane() == 1 && self.folds_after(lane) > 0
+    }
+
+    /// The numbers, among all lanes, of some of this rank's.
+    fn run(&self, lanes: Range<usize>) -> Range<usize> {
+        self.first + lanes.start..self.first + lanes.end
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Lanes;
+    use super::{Assignment, Lanes};
 
-    /// Applies the folds to names instead of gradients.
-    fn sum(lanes: usize) -> (String, usize) {
-        let plan = Lanes::new(lanes, lanes, 1).unwrap();
+    /// Applies the folds to names instead of gradients. Returns the parts of a rank.
+    fn parts(lanes: &Lanes) -> Vec<String> {
         // The last one stands for transient buckets.
-        let mut sets = vec![String::new(); plan.sets() + 1];
-        for lane in 0..lanes {
-            let mut top = plan.set_of(lane);
-            sets[top] = lane.to_string();
-            for _ in 0..plan.folds_after(lane) {
+        let mut sets = vec![String::new(); lanes.sets() + 1];
+        for lane in 0..lanes.local() {
+            let mut top = lanes.set_of(lane);
+            assert_eq!(lanes.is_transient(lane), top == lanes.sets());
+            assert!(!lanes.is_transient(lane) || lanes.micro_batches_per_lane() == 1);
+            sets[top] = (lanes.first + lane).to_string();
+            for _ in 0..lanes.folds_after(lane) {
                 sets[top - 1] = format!("({}+{})", sets[top - 1], sets[top]);
                 top -= 1;
             }
         }
-        (sets[0].clone(), plan.sets())
+        assert!(lanes.parts() <= lanes.sets());
+        sets.truncate(lanes.parts());
+        sets
+    }
+
+    fn sum(lanes: usize) -> (String, usize) {
+        let lanes = Lanes::new(Assignment::contiguous(lanes, 1), 0).unwrap();
+        (parts(&lanes).concat(), lanes.sets())
     }
 
     #[test]
-    fn folds_build_the_balanced_tree_in_logarithmic_sets() {
+    fn folds_build_the_tree_in_logarithmic_sets() {
         assert_eq!(sum(1), ("0".into(), 1));
         assert_eq!(sum(2), ("(0+1)".into(), 1));
+        assert_eq!(sum(3), ("((0+1)+2)".into(), 1));
         assert_eq!(sum(4), ("((0+1)+(2+3))".into(), 2));
+        assert_eq!(sum(6), ("(((0+1)+(2+3))+(4+5))".into(), 2));
+        assert_eq!(sum(7), ("(((0+1)+(2+3))+((4+5)+6))".into(), 2));
         assert_eq!(sum(8), ("(((0+1)+(2+3))+((4+5)+(6+7)))".into(), 3));
-        for (lanes, sets) in [(1, 1), (2, 2), (4, 3), (8, 4)] {
-            let plan = Lanes::new(lanes, 2 * lanes, 1).unwrap();
-            assert_eq!((plan.sets(), plan.set_of(lanes - 1)), (sets, sets - 1));
+        for (lanes, sets) in [(1, 1), (2, 2), (3, 2), (4, 3), (6, 3), (7, 3), (8, 4), (12, 4)] {
+            let plan = Lanes::new(Assignment::contiguous(lanes, 1).with_lanes_of(2), 0).unwrap();
+            assert_eq!(plan.sets(), sets, "{lanes}");
+            assert!((0..lanes).all(|lane| !plan.is_transient(lane)));
+        }
+    }
+
+    /// The sets and parts of each rank, with one micro-batch in a lane and with several.
+    #[test]
+    fn uneven_runs_have_few_parts() {
+        for (lanes, ranks, of_one, of_two, counts) in [
+            (8, 2, vec![2, 2], vec![3, 3], vec![1, 1]),
+            (8, 3, vec![2, 2, 1], vec![2, 3, 2], vec![2, 2, 1]),
+            (8, 7, vec![1; 7], vec![2, 1, 1, 1, 1, 1, 1], vec![1; 7]),
+            (12, 4, vec![2, 2, 2, 2], vec![2, 3, 2, 3], vec![2; 4]),
+            (12, 6, vec![1; 6], vec![2; 6], vec![1; 6]),
+            (35, 5, vec![3, 3, 3, 4, 2], vec![3, 4, 4, 5, 3], vec![3, 3, 3, 3, 2]),
+        ] {
+            let all = |each: usize, of: fn(&Lanes) -> usize| -> Vec<usize> {
+                let runs = Assignment::contiguous(lanes, ranks).with_lanes_of(each);
+                (0..ranks).map(|rank| of(&Lanes::new(runs, rank).unwrap())).collect()
+            };
+            assert_eq!(all(1, Lanes::sets), of_one, "{lanes} on {ranks}");
+            assert_eq!(all(2, Lanes::sets), of_two, "{lanes} on {ranks}");
+            assert_eq!(all(1, Lanes::parts), counts, "{lanes} on {ranks}");
         }
     }
 
     #[test]
-    fn numbers_that_do_not_divide_are_refused() {
-        for (lanes, micro_batches, data) in [(3, 3, 1), (4, 6, 1), (4, 4, 3), (4, 4, 8), (0, 0, 1), (4, 4, 0)]
-        {
-            assert!(Lanes::new(lanes, micro_batches, data).is_err(), "{lanes} {micro_batches} {data}");
+    fn the_parts_of_all_ranks_give_the_sum_of_one() {
+        for lanes in 1..40 {
+            for ranks in 1..=lanes {
+                let runs = Assignment::contiguous(lanes, ranks);
+                let own = |rank: usize| Lanes::new(runs, rank).unwrap();
+                let mut all: Vec<String> = (0..ranks).flat_map(|rank| parts(&own(rank))).collect();
+                let tree = own(0).rank_tree().unwrap();
+                assert_eq!((tree.ranks(), tree.parts()), (ranks, all.len()));
+                for (left, right) in tree.tree().additions() {
+                    all[left] = format!("({}+{})", all[left], all[right]);
+                }
+                assert_eq!(all[0], sum(lanes).0, "{lanes} on {ranks}");
+                let apart = own(ranks - 1).apart().unwrap();
+                assert_eq!((apart.parts(), apart.rank_tree().unwrap().parts()), (1, ranks));
+            }
+        }
+    }
+
+    #[test]
+    fn a_rank_without_lanes_is_refused() {
+        for (lanes, ranks, rank) in [(4, 5, 0), (4, 2, 2), (0, 1, 0)] {
+            assert!(Lanes::new(Assignment::contiguous(lanes, ranks), rank).is_err(), "{lanes} {ranks}");
         }
     }
 }

@@ -3,6 +3,7 @@
 use device::DType;
 
 use super::lanes::Lanes;
+use crate::error::Result;
 
 /// How gradients are summed over ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +23,18 @@ impl Reduction {
         match self {
             Reduction::Tree => "tree",
             Reduction::Library => "nccl",
+        }
+    }
+
+    /// Returns the lanes of a rank as this reduction adds them: a library sums one part of each rank, so that
+    /// they have a tree of their own.
+    ///
+    /// # Errors
+    /// None for lanes that exist.
+    pub fn lanes(self, lanes: Lanes) -> Result<Lanes> {
+        match self {
+            Reduction::Tree => Ok(lanes),
+            Reduction::Library => lanes.apart(),
         }
     }
 }

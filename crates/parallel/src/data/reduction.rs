@@ -2,10 +2,11 @@
 
 mod lane_sums;
 mod rank_sums;
+mod shared;
 mod sink;
 mod views;
 
-use collective::{Axis, DataPlane};
+use collective::{Axis, DataPlane, RankTree};
 use device::{DType, Device, StreamKind};
 use nn::Parameters;
 use tensor::{Tensor, ops};
@@ -17,6 +18,7 @@ use super::zero::OptimizerShards;
 use crate::error::{ParallelError, Result};
 use lane_sums::LaneSums;
 use rank_sums::{Bucket, RankSums};
+pub use shared::SharedTensors;
 pub use sink::MicroBatchSink;
 use views::ShardGradients;
 
@@ -84,8 +86,9 @@ impl GradientReduction {
         let loss = options.loss.then_some(ALIGNMENT * options.ranks);
         let buckets: Vec<_> = layout.elements.iter().map(|elements| (*elements, options.dtype)).collect();
         let buckets = [buckets, loss.map(|loss| (loss, DType::F32)).into_iter().collect()].concat();
-        let lanes = LaneSums::new(device, options.lanes, &buckets)?;
-        let sum = (options.reduction, options.ranks, shards.is_sharded());
+        let own = options.reduction.lanes(options.lanes)?;
+        let lanes = LaneSums::new(device, own, &buckets)?;
+        let sum = (options.reduction, own.rank_tree()?, shards.is_sharded());
         let ranks = RankSums::new(device, sum, (layout.largest(), options.dtype), loss)?;
         let gradients = ShardGradients::new(parameters, &layout, &shards, lanes.sums())?;
         let names = |used: &nn::Use| parameters.list()[used.parameter.0].name.clone();
@@ -113,23 +116,26 @@ impl GradientReduction {
         self.held = if fraction < 1.0 { (fraction * all as f64) as usize } else { usize::MAX };
     }
 
-    /// Tensors that ranks access in each other's memory ([`DataPlane::share`](collective::DataPlane::share)):
-    /// the buckets and, if optimizer state is sharded, the weights. Empty if a library sums or there is one
-    /// rank. The plane must be dropped before this value and the parameters.
+    /// Returns the tensors that ranks access in each other's memory. The plane must be dropped before this
+    /// value and the parameters.
     ///
     /// # Errors
     /// Released weights.
-    pub fn shared(&self, parameters: &Parameters) -> Result<Vec<Tensor>> {
+    pub fn shared(&self, parameters: &Parameters) -> Result<SharedTensors> {
         if !self.ranks.adds_in_tree() {
-            return Ok(Vec::new());
+            return Ok(SharedTensors::default());
         }
-        let mut shared = self.lanes.sums().to_vec();
-        if self.shards.is_sharded() {
-            for parameter in parameters.list() {
-                shared.push(parameter.weight.tensor()?);
-            }
-        }
-        Ok(shared)
+        let weights = match self.shards.is_sharded() {
+            true => parameters.list().iter().map(|one| one.weight.tensor()).collect::<tensor::Result<_>>()?,
+            false => Vec::new(),
+        };
+        let further = self.lanes.further_parts().map(<[Tensor]>::to_vec).collect();
+        Ok(SharedTensors { sums: self.lanes.sums().to_vec(), weights, further })
+    }
+
+    /// The parts of all ranks of a sum, and the order in which they are added.
+    pub fn rank_tree(&self) -> &RankTree {
+        self.ranks.tree()
     }
 
     /// Returns whether the next micro-batch is the step's last, whose gradients are summed over ranks.
@@ -259,7 +265,7 @@ impl GradientReduction {
 
     fn sum_over_ranks(&self, buckets: &[usize], over: bool, plane: &mut dyn DataPlane) -> Result<()> {
         let is_loss = |bucket: usize| bucket == self.layout.elements.len();
-        let bucket = |index: &usize| Bucket { tensor: &self.lanes.sums()[*index], is_loss: is_loss(*index) };
+        let bucket = |index: &usize| Bucket { parts: self.lanes.parts(*index), is_loss: is_loss(*index) };
         self.ranks.sum(&buckets.iter().map(bucket).collect::<Vec<_>>(), over, plane)
     }
 }

@@ -2,7 +2,8 @@
 //! collectives that sum in the same order, and refuses other calls on shared regions.
 
 use collective::{
-    Communicator, DataPlane, Observer, PeerAccess, PeerAccessOptions, Result, SharedPlane, SharedSum, Traffic,
+    Communicator, DataPlane, Observer, PeerAccess, PeerAccessOptions, RankTree, Result, SharedPlane,
+    SharedSum, Traffic,
 };
 use device::{DType, Region, StreamKind};
 
@@ -119,7 +120,12 @@ impl DataPlane for Direct {
     }
 
     fn sum_shared(&mut self, sums: &[SharedSum<'_>], _alone: bool, stream: StreamKind) -> Result<bool> {
-        for SharedSum { region, scratch, dtype, everywhere } in sums {
+        // The inner plane's order is that of one part each.
+        if sums.iter().any(|sum| *sum.tree != RankTree::balanced(self.world_size())) {
+            self.shared.clear();
+            return Ok(false);
+        }
+        for SharedSum { region, scratch, dtype, everywhere, .. } in sums {
             assert!(
                 self.is_shared(region) && !self.is_shared(scratch),
                 "the summed region must be shared, and the scratch must not"
@@ -142,6 +148,9 @@ impl DataPlane for Direct {
         receives: &[(usize, Region<'_>)],
         stream: StreamKind,
     ) -> Result<bool> {
+        if self.shared.is_empty() {
+            return Ok(false);
+        }
         assert!(
             sends.iter().chain(receives).all(|(_, region)| self.is_shared(region)),
             "all parts must be shared"

@@ -7,7 +7,7 @@ use device::{Category, DType, Device, DeviceOptions};
 use nn::layers::{Activation, Linear};
 use nn::{Init, Input, Model, Parameters};
 use parallel::ParallelError;
-use parallel::data::{GradientReduction, Lanes, MicroBatchSink, Reduction, ReductionOptions};
+use parallel::data::{Assignment, GradientReduction, Lanes, MicroBatchSink, Reduction, ReductionOptions};
 use parallel::pipeline::{
     Action, ActionKind, ActionPart, Crossing, Executor, Feed, Held, Loads, Schedule, ScheduleKind, StagePart,
     loads,
@@ -136,7 +136,7 @@ fn run_rank(schedule: &Schedule, communicator: Communicator) -> Result<RunResult
     let grid = RankGrid::new(&[(Axis::Data, 1), (Axis::Pipeline, schedule.ranks)], rank)?;
     let stages: Vec<_> = schedule.stages_of(rank).collect();
     let options = |stage: usize| ReductionOptions {
-        lanes: Lanes::new(1, schedule.micro_batches, 1).unwrap(),
+        lanes: Lanes::new(Assignment::contiguous(1, 1).with_lanes_of(schedule.micro_batches), 0).unwrap(),
         ranks: 1,
         rank: 0,
         bucket_bytes: 512,

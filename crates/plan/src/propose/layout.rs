@@ -54,9 +54,9 @@ impl Layout {
         let with_replicas = |data: usize| {
             config.parallel.grid().with_size(Axis::Data, data).filled_along(Axis::Pipeline, ranks)
         };
-        for grid in powers(ranks).filter_map(with_replicas) {
+        for grid in (1..=ranks).filter(|data| ranks.is_multiple_of(*data)).filter_map(with_replicas) {
             let data = grid.size(Axis::Data);
-            for micro_batch in sizes.iter().copied().filter(|size| (samples / size).is_multiple_of(data)) {
+            for micro_batch in sizes.iter().copied().filter(|size| samples / size >= data) {
                 for schedule in schedules(grid.size(Axis::Pipeline)) {
                     let shard = [false, true].into_iter().filter(|sharded| !sharded || data > 1);
                     for (sharded, recomputed) in shard.flat_map(|sharded| [(sharded, false), (sharded, true)])
@@ -78,8 +78,8 @@ impl Layout {
         let (parallel, train, memory) = (&config.parallel, &config.train, &config.memory);
         // The number of lanes, and with it the bits, is kept if possible.
         let kept = parallel.lanes;
-        let keeps = micro_batches.is_multiple_of(kept) && kept.is_multiple_of(data);
-        let lanes = if keeps { kept } else { data.max(1 << micro_batches.trailing_zeros().min(3)) };
+        let keeps = micro_batches.is_multiple_of(kept) && kept >= data;
+        let lanes = if keeps { kept } else { lanes(micro_batches, data) };
         let number = |key: &str, new: usize, old: usize| (new != old).then(|| format!("{key}={new}"));
         let named =
             |key: &str, new: usize, old: usize| (names_grid || new != old).then(|| format!("{key}={new}"));
@@ -101,6 +101,17 @@ impl Layout {
             number("train.micro_batch_size", micro_batch, train.micro_batch_size),
         ];
         axes.chain(sets.into_iter().flatten()).collect()
+    }
+}
+
+/// Returns the lanes of a layout that cannot keep the configuration's: the default if ranks have equally many
+/// of them, else one for each rank, or the fewest more of which some ranks have two.
+fn lanes(micro_batches: usize, data: usize) -> usize {
+    let default = 1_usize << micro_batches.trailing_zeros().min(3);
+    let divides = |lanes: &usize| micro_batches.is_multiple_of(*lanes);
+    match usize::is_multiple_of(default, data) {
+        true => default,
+        false => (data..=micro_batches).find(divides).unwrap_or(micro_batches),
     }
 }
 

@@ -124,6 +124,9 @@ impl fmt::Display for PlanReport {
         if let Some(lanes) = &self.lanes {
             writeln!(f, "\n{lanes}")?;
         }
+        if let Some(balance) = &self.balance {
+            writeln!(f, "\n{balance}")?;
+        }
         if let Some(fp8) = &self.fp8 {
             writeln!(f, "\n{fp8}")?;
         }

@@ -1,79 +1,156 @@
-//! Sums of several tensors, added as a balanced binary tree.
+//! Sums of several tensors, added as a binary tree.
 
+mod order;
+
+use device::cuda::Launch;
 use device::{Backend, DType, Family, Function, StreamKind};
 
 use super::kernels::family;
 use super::{add, check, gpu};
 use crate::{Result, Tensor};
+pub use order::{SumTree, joins, subtrees};
 
 /// Threads of a block of the kernels.
 pub const THREADS: u32 = 512;
 /// Loads of 16 bytes that a thread has in flight.
 const LOADS: u32 = 16;
-/// Most parts of [`any_kernel`], and so most ranks that share a GPU.
+/// Most parts that a kernel adds, and so most ranks that share a GPU.
 pub const MOST_PARTS: usize = 64;
-/// Levels of the tree over that many parts, with the parts themselves.
-const LEVELS: u32 = MOST_PARTS.ilog2() + 1;
+/// Most sums that wait for their right sibling in that kernel.
+const MOST_DEPTH: usize = 8;
+/// Bits of a part's number of joins, which is below that depth, in that kernel's words for the order.
+const JOIN_BITS: usize = 4;
+/// Parts whose joins a word has.
+const PARTS_PER_WORD: usize = u64::BITS as usize / JOIN_BITS;
+/// Words of that kernel's order.
+const WORDS: usize = MOST_PARTS / PARTS_PER_WORD;
 
 /// `kernels/tree.cu`.
-pub(super) static FAMILY: Family = family!(
-    "tree",
-    constants: &[
-        ("THREADS", THREADS), ("LOADS", LOADS), ("MOST_PARTS", MOST_PARTS as u32), ("LEVELS", LEVELS)
-    ]
-);
+pub(super) static FAMILY: Family = family!("tree", constants: &[
+    ("THREADS", THREADS),
+    ("LOADS", LOADS),
+    ("MOST_PARTS", MOST_PARTS as u32),
+    ("MOST_DEPTH", MOST_DEPTH as u32),
+    ("JOIN_BITS", JOIN_BITS as u32),
+]);
 
-/// Returns the kernel that adds `parts` tensors of a type; `None` if there is none.
-pub fn kernel(dtype: DType, parts: usize) -> Option<Function> {
-    let name = match parts {
-        2 => "tree_2",
-        4 => "tree_4",
-        8 => "tree_8",
-        _ => return None,
-    };
-    check::DTYPES.contains(&dtype).then(|| Function::new(&FAMILY, name).of(dtype))
+/// A kernel that adds parts in the order of a tree.
+#[derive(Clone, Debug)]
+pub struct TreeKernel {
+    function: Function,
+    parts: usize,
+    order: Order,
 }
 
-/// Returns the kernel that adds any number of parts of a type, up to [`MOST_PARTS`], at any addresses of
-/// their elements; `None` if there is none. Parameters: the addresses of the parts, their number (u32), the
-/// destination, and the number of elements (u64).
-pub fn any_kernel(dtype: DType) -> Option<Function> {
-    check::DTYPES.contains(&dtype).then(|| Function::new(&FAMILY, "tree_any").of(dtype))
+/// The order in which a kernel adds.
+#[derive(Clone, Debug)]
+enum Order {
+    /// The one that the kernel has.
+    Balanced,
+    /// An argument of the kernel that adds in any order, by vectors or by elements.
+    Any { joins: [u64; WORDS], by_element: bool },
 }
 
-/// Blocks of a launch of [`any_kernel`] over `elements` elements, at most `most`.
-pub fn any_blocks(elements: usize, most: u32) -> u32 {
+impl TreeKernel {
+    /// Returns the kernel that adds parts of a type in this order by 16-byte vectors, to which all addresses
+    /// are aligned; `None` if there is none.
+    #[must_use]
+    pub fn of(dtype: DType, tree: &SumTree) -> Option<Self> {
+        let (parts, is_balanced) = (tree.parts(), tree.is_balanced());
+        let name = match parts {
+            2 if is_balanced => "tree_2",
+            4 if is_balanced => "tree_4",
+            8 if is_balanced => "tree_8",
+            _ => return Self::any(dtype, tree, false),
+        };
+        let function = Function::new(&FAMILY, name).of(dtype);
+        check::DTYPES.contains(&dtype).then_some(TreeKernel { function, parts, order: Order::Balanced })
+    }
+
+    /// Returns the kernel that adds parts of a type in this order element by element, at any addresses of
+    /// elements; `None` if there is none.
+    #[must_use]
+    pub fn by_element(dtype: DType, tree: &SumTree) -> Option<Self> {
+        Self::any(dtype, tree, true)
+    }
+
+    fn any(dtype: DType, tree: &SumTree, by_element: bool) -> Option<Self> {
+        let parts = tree.parts();
+        let fits = (1..=MOST_PARTS).contains(&parts) && tree.depth() <= MOST_DEPTH;
+        let order = Order::Any { joins: packed(tree), by_element };
+        let function = Function::new(&FAMILY, "tree_any").of(dtype);
+        (fits && check::DTYPES.contains(&dtype)).then_some(TreeKernel { function, parts, order })
+    }
+
+    /// The kernel. Its parameters are each part's values, which `launch` adds, and those of
+    /// [`TreeKernel::finish`].
+    #[must_use]
+    pub fn function(&self) -> Function {
+        self.function
+    }
+
+    /// Adds the parameters after the parts: `own` adds the destination of the sum; `count` is the number of
+    /// 16-byte vectors, or of elements. If `targets` is not 0, the sum is written over the parts whose bits
+    /// it has, which are all for a balanced tree, instead of to the destination.
+    pub fn finish<'a>(
+        &self,
+        launch: Launch<'a>,
+        own: impl FnOnce(Launch<'a>) -> Launch<'a>,
+        count: u64,
+        targets: u64,
+    ) -> Launch<'a> {
+        match self.order {
+            Order::Balanced => own(launch).u64(count).u32(u32::from(targets != 0)),
+            Order::Any { joins, by_element } => {
+                let (vectors, elements) = if by_element { (0, count) } else { (count, 0) };
+                let launch = own(launch.structure(self.parts, MOST_PARTS));
+                let launch = launch.u64(vectors).u64(elements).u64(targets).u32(self.parts as u32);
+                joins.into_iter().fold(launch, Launch::u64).structure(WORDS, WORDS)
+            }
+        }
+    }
+}
+
+/// Returns the joins of each part, in [`JOIN_BITS`] bits each; those of the first [`MOST_PARTS`].
+fn packed(tree: &SumTree) -> [u64; WORDS] {
+    let mut words = [0; WORDS];
+    for (word, joins) in words.iter_mut().zip(tree.joins().chunks(PARTS_PER_WORD)) {
+        let joins = joins.iter().enumerate();
+        *word = joins.fold(0, |word, (part, joins)| word | u64::from(*joins) << (JOIN_BITS * part));
+    }
+    words
+}
+
+/// Blocks of a launch of [`TreeKernel::by_element`] over `elements` elements, at most 8 · `most`.
+pub fn element_blocks(elements: usize, most: u32) -> u32 {
     elements.div_ceil(THREADS as usize).clamp(1, 8 * most.max(1) as usize) as u32
 }
 
-/// Blocks of a launch of [`kernel`] over `vectors` vectors of 16 bytes per part, at most `most`.
+/// Blocks of a launch of a [`TreeKernel`] over `vectors` vectors of 16 bytes per part, at most `most`.
 pub fn blocks(vectors: usize, parts: usize, most: u32) -> u32 {
     let block = (THREADS * LOADS) as usize / parts.max(1);
     vectors.div_ceil(block).clamp(1, most.max(1) as usize) as u32
 }
 
-/// target = the sum of parts, added as a balanced binary tree in their order and rounded to their type at
-/// every node, on a chosen stream. Parts have one shape and do not overlap, all f32 or all bf16; the target
-/// is one of them, or apart. The parts may be overwritten. Errors: no parts, shapes or types that do not
-/// agree.
-pub fn into_on(target: &Tensor, parts: &[Tensor], stream: StreamKind) -> Result<()> {
+/// target = the sum of parts, added in the order of `tree` and rounded to their type at every node, on a
+/// chosen stream. Parts have one shape and do not overlap, all f32 or all bf16; the target is one of them, or
+/// apart. The parts may be overwritten. Errors: no parts, another number than the tree's, shapes or types
+/// that do not agree.
+pub fn into_on(target: &Tensor, parts: &[Tensor], tree: &SumTree, stream: StreamKind) -> Result<()> {
     const OPERATOR: &str = "tree.into";
-    let Some(first) = parts.first() else {
-        return Err(check::wrong(OPERATOR, "target", target, "parts to be the sum of".to_owned()));
+    let Some(first) = parts.first().filter(|_| parts.len() == tree.parts()) else {
+        let expected = format!("{} parts to be the sum of, and not {}", tree.parts(), parts.len());
+        return Err(check::wrong(OPERATOR, "target", target, expected));
     };
     for part in parts {
         check::computed(OPERATOR, &[("target", target), ("part", part)])?;
         check::shape(OPERATOR, "part", part, target.shape())?;
     }
-    if target.device().backend() == Backend::Cuda && on_gpu(target, parts, stream)? {
+    if target.device().backend() == Backend::Cuda && on_gpu(target, parts, tree, stream)? {
         return Ok(());
     }
-    let mut stride = 1;
-    while stride < parts.len() {
-        for left in (0..parts.len() - stride).step_by(2 * stride) {
-            add::into_on(&parts[left], &parts[left + stride], stream)?;
-        }
-        stride *= 2;
+    for (left, right) in tree.additions() {
+        add::into_on(&parts[left], &parts[right], stream)?;
     }
     if first.region().offset == target.region().offset && first.shares_storage(target) {
         return Ok(());
@@ -81,22 +158,24 @@ pub fn into_on(target: &Tensor, parts: &[Tensor], stream: StreamKind) -> Result<
     target.copy_from_on(first, stream)
 }
 
-/// Adds all parts in one pass if a kernel for their number exists and they are aligned for its accesses;
+/// Adds all parts in one pass if a kernel for their order exists and they are aligned for its accesses;
 /// returns whether it did.
-fn on_gpu(target: &Tensor, parts: &[Tensor], stream: StreamKind) -> Result<bool> {
+fn on_gpu(target: &Tensor, parts: &[Tensor], tree: &SumTree, stream: StreamKind) -> Result<bool> {
     let all: Vec<&Tensor> = parts.iter().chain([target]).collect();
     let whole = target.elements().is_multiple_of(gpu::lanes(target.dtype()));
-    let function = kernel(target.dtype(), parts.len()).filter(|_| whole && gpu::aligned(&all));
-    let Some(function) = function else { return Ok(false) };
+    let kernel = TreeKernel::of(target.dtype(), tree);
+    let Some(kernel) = kernel.filter(|_| parts.len() > 1 && whole && gpu::aligned(&all)) else {
+        return Ok(false);
+    };
     let vectors = target.elements() / gpu::lanes(target.dtype());
     let blocks = blocks(vectors, parts.len(), target.device().description().multiprocessors);
-    let mut launch = target.device().kernel(function).on(stream);
+    let mut launch = target.device().kernel(kernel.function()).on(stream);
     for part in parts {
         launch = launch.read(part.region());
     }
-    // The last argument, 0: the result goes to the target only, not into every part.
-    launch = launch.write(target.region()).u64(vectors as u64).u32(0);
-    launch = launch.cost(gpu::bytes(&all), (target.elements() * (parts.len() - 1)) as u64);
+    // The result goes to the target only, not into every part.
+    let launch = kernel.finish(launch, |launch| launch.write(target.region()), vectors as u64, 0);
+    let launch = launch.cost(gpu::bytes(&all), (target.elements() * (parts.len() - 1)) as u64);
     launch.launch([blocks, 1, 1], THREADS)?;
     Ok(true)
 }

@@ -288,7 +288,12 @@ fn operators_refuse_types_that_they_do_not_implement() {
         ("scale.in_place: tensor is u32", scale::in_place(&v2, 1.0)),
         (
             "tree.into: target is u32",
-            tree::into_on(&v2, std::slice::from_ref(&v2), device::StreamKind::Compute),
+            tree::into_on(
+                &v2,
+                std::slice::from_ref(&v2),
+                &tree::SumTree::balanced(1),
+                device::StreamKind::Compute,
+            ),
         ),
     ]);
 }

@@ -1,6 +1,6 @@
 use device::StreamKind;
 use tensor::Tensor;
-use tensor::ops::tree;
+use tensor::ops::tree::{self, SumTree, subtrees};
 
 use crate::support::{Case, devices, read};
 
@@ -32,7 +32,7 @@ fn parts_are_added_as_a_tree_into_one_of_them_or_elsewhere() {
                 let operand = |part: usize| case.operand(&format!("part {part}"), [length]);
                 let (parts, wide): (Vec<Tensor>, Vec<Vec<f64>>) = (0..count).map(operand).unzip();
                 let into = parts.get(target).cloned().unwrap_or_else(|| operand(count).0);
-                tree::into_on(&into, &parts, StreamKind::Compute).unwrap();
+                tree::into_on(&into, &parts, &SumTree::balanced(count), StreamKind::Compute).unwrap();
                 let found = read(&into);
                 let wrong = (0..length).find(|index| found[*index] != expected(&case, &wide, *index));
                 assert_eq!(wrong, None, "{} × {length} into {target}, {}", count, case.name());
@@ -41,12 +41,42 @@ fn parts_are_added_as_a_tree_into_one_of_them_or_elsewhere() {
     }
 }
 
+/// Runs of lanes on ranks whose sums are parts of different sizes; the last has more parts than any kernel.
+#[test]
+fn parts_that_are_sums_are_added_as_their_leaves_would_be() {
+    for case in devices() {
+        for (leaves, ranks) in [(8, 7), (8, 3), (12, 4), (35, 5), (7, 1), (61, 20)] {
+            let length = 4096;
+            let leaf = |leaf: usize| case.operand(&format!("leaf {leaf}"), [length]);
+            let wide: Vec<Vec<f64>> = (0..leaves).map(|number| leaf(number).1).collect();
+            let first = |rank: usize| rank * (leaves / ranks) + rank.min(leaves % ranks);
+            let runs: Vec<_> = (0..ranks).flat_map(|r| subtrees(leaves, first(r)..first(r + 1))).collect();
+            let part = |run: &std::ops::Range<usize>| {
+                let parts: Vec<Tensor> = run.clone().map(|number| leaf(number).0).collect();
+                tree::into_on(&parts[0], &parts, &SumTree::balanced(run.len()), StreamKind::Compute).unwrap();
+                parts[0].clone()
+            };
+            let parts: Vec<Tensor> = runs.iter().map(part).collect();
+            let tree = SumTree::of(leaves, runs).unwrap();
+            let into = parts[parts.len() / 2].clone();
+            tree::into_on(&into, &parts, &tree, StreamKind::Compute).unwrap();
+            let found = read(&into);
+            let wrong = (0..length).find(|index| found[*index] != expected(&case, &wide, *index));
+            assert_eq!(wrong, None, "{leaves} leaves on {ranks} ranks, {}", case.name());
+        }
+    }
+}
+
 #[test]
 fn parts_of_another_shape_are_refused() {
     for case in devices() {
         let (a, b) = (case.operand("a", [4]).0, case.operand("b", [8]).0);
-        let sum = |parts: &[Tensor]| tree::into_on(&a, parts, StreamKind::Compute).unwrap_err().to_string();
-        assert!(sum(&[a.clone(), b]).contains("part"));
-        assert!(sum(&[]).contains("parts to be the sum of"));
+        let sum = |parts: &[Tensor], count: usize| {
+            let tree = SumTree::balanced(count);
+            tree::into_on(&a, parts, &tree, StreamKind::Compute).unwrap_err().to_string()
+        };
+        assert!(sum(&[a.clone(), b], 2).contains("part"));
+        assert!(sum(&[], 0).contains("parts to be the sum of"));
+        assert!(sum(std::slice::from_ref(&a), 2).contains("2 parts to be the sum of, and not 1"));
     }
 }

@@ -177,10 +177,11 @@ impl Worker {
     /// Adds the statistics of the step's micro-batches on all ranks to the running averages, in the order of
     /// their numbers.
     fn reduce_statistics(&mut self) -> Result<()> {
+        let runs = self.engine.setup.config.training_assignment();
         for part in &self.parts {
             let statistics = part.model.parameters().statistics();
             if let Some(records) = statistics.records() {
-                gather_rows(&mut self.engine.planes.along(Axis::Data)?, &records)?;
+                gather_rows(&mut self.engine.planes.along(Axis::Data)?, &records, &runs)?;
                 statistics.fold()?;
             }
         }

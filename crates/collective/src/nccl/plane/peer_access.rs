@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use device::{DType, Device, Region, StreamKind};
+use device::{Device, Region, StreamKind};
 
 use super::NcclPlane;
 use crate::call::{Call, Operation};
@@ -41,7 +41,7 @@ impl NcclPlane {
         alone: bool,
         stream: StreamKind,
     ) -> Result<bool> {
-        let ranges = sums.iter().map(|sum| Some((self.shared_range(sum.region, sum.dtype)?, *sum)));
+        let ranges = sums.iter().map(|sum| Some((self.shared_range(sum)?, *sum)));
         let Some(ranges) = ranges.collect::<Option<Vec<_>>>() else { return Ok(false) };
         let everywhere = sums.iter().any(|sum| sum.everywhere);
         let caller = self.next(if everywhere { Operation::AllReduce } else { Operation::ReduceScatter });
@@ -50,7 +50,7 @@ impl NcclPlane {
         let Some(window) = &mut self.window else { return Ok(false) };
         window.sum(&ranges, alone, stream).map_err(CollectiveError::device(caller.rank, caller.call))?;
         for (range, sum) in &ranges {
-            self.tally.sum_shared(range.bytes / self.members.len(), sum.everywhere);
+            self.tally.sum_shared(range.bytes / self.members.len(), sum.tree, sum.everywhere);
         }
         Ok(true)
     }
@@ -133,10 +133,10 @@ impl NcclPlane {
         Ok(all)
     }
 
-    /// Returns a region's range in the shared regions; `None` if values of `dtype` there cannot be summed.
-    fn shared_range(&self, region: Region<'_>, dtype: DType) -> Option<SharedRange> {
+    /// Returns a sum's range in the shared regions; `None` if the values there cannot be summed.
+    fn shared_range(&self, sum: &SharedSum<'_>) -> Option<SharedRange> {
         let window = self.window.as_ref()?;
-        let range = window.engine().range(region).filter(|range| window.divides(*range));
-        range.filter(|_| window.engine().adds(dtype))
+        let range = window.engine().range(sum.region).filter(|range| window.divides(*range, sum.tree));
+        range.filter(|_| window.engine().adds(sum.dtype, sum.tree.tree()))
     }
 }

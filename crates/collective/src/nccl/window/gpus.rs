@@ -4,9 +4,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use device::cuda::{PeerAddress, PeerMemory, SignalPage};
-use device::{DType, Device, DeviceError, Function, Region, StreamKind};
+use device::{DType, Device, DeviceError, Region, StreamKind};
+use tensor::ops::tree::{SumTree, TreeKernel};
 
-use crate::peer_access::{PeerEngine, SharedRange, SumKernels};
+use crate::peer_access::{PeerEngine, PeerSum, SharedRange, SumKernels};
 
 /// Number by which a released word is ahead of all waits.
 const RELEASED: u32 = 1 << 30;
@@ -66,8 +67,14 @@ impl Gpus {
         let Some(bytes) = self.lengths.first().map(|bytes| scratch.bytes.min(*bytes as usize)) else {
             return Ok(());
         };
-        for dtype in [DType::F32, DType::Bf16] {
-            self.add(SharedRange { region: 0, offset: 0, bytes: 0 }, dtype, true, StreamKind::Reduce)?;
+        // The kernel of one order, and the one of any.
+        let own = SharedRange { region: 0, offset: 0, bytes: 0 };
+        let ranks: Vec<usize> = (0..self.memory.len()).collect();
+        for (dtype, ranks) in [DType::F32, DType::Bf16].into_iter().flat_map(|d| [(d, &*ranks), (d, &[0; 3])])
+        {
+            let tree = SumTree::balanced(ranks.len());
+            let parts = ranks.iter().map(|rank| (*rank, own)).collect();
+            self.add(&PeerSum { own, parts, tree: &tree, dtype }, true, StreamKind::Reduce)?;
         }
         let (some, target) = (SharedRange { region: 0, offset: 0, bytes }, scratch.part(0, bytes));
         for rank in 0..self.memory.len() {
@@ -76,25 +83,26 @@ impl Gpus {
         self.device.synchronize()
     }
 
-    /// Returns whether there is a kernel that sums all ranks' values of a type.
-    pub(in crate::nccl) fn adds(&self, dtype: DType) -> bool {
-        (self.sums.kernel)(dtype, self.memory.len()).is_some()
+    /// Returns whether there is a kernel that sums values of a type in an order.
+    pub(in crate::nccl) fn adds(&self, dtype: DType, tree: &SumTree) -> bool {
+        (self.sums.kernel)(dtype, tree).is_some()
     }
 
-    /// Returns the kernel that sums all ranks' values of a type.
+    /// Returns the kernel of a sum.
     ///
     /// # Errors
-    /// A type for which [`Gpus::adds`] is false.
-    fn kernel(&self, dtype: DType) -> device::Result<Function> {
-        let ranks = self.memory.len();
-        (self.sums.kernel)(dtype, ranks).ok_or(DeviceError::Unsupported { call: "sum over ranks", dtype })
+    /// A type or an order for which [`Gpus::adds`] is false.
+    fn kernel(&self, sum: &PeerSum<'_>) -> device::Result<TreeKernel> {
+        let unsupported = DeviceError::Unsupported { call: "sum over ranks", dtype: sum.dtype };
+        (self.sums.kernel)(sum.dtype, sum.tree).ok_or(unsupported)
     }
 
     fn at(&self, rank: usize, range: SharedRange) -> device::Result<PeerAddress<'_>> {
-        let address = self.bases[rank][range.region] + range.offset as u64;
+        let address = self.bases[rank].get(range.region).map(|base| base + range.offset as u64);
         let (start, end) = (range.offset, range.offset + range.bytes);
-        let outside = || DeviceError::OutOfBounds { start, end, bytes: self.lengths[range.region] as usize };
-        self.memory[rank].at(address, range.bytes).ok_or_else(outside)
+        let bytes = self.lengths.get(range.region).copied().unwrap_or(0) as usize;
+        let outside = || DeviceError::OutOfBounds { start, end, bytes };
+        address.and_then(|address| self.memory[rank].at(address, range.bytes)).ok_or_else(outside)
     }
 }
 
@@ -110,48 +118,54 @@ impl PeerEngine for Gpus {
         span.end()
     }
 
-    fn add(
-        &mut self,
-        range: SharedRange,
-        dtype: DType,
-        everywhere: bool,
-        stream: StreamKind,
-    ) -> device::Result<()> {
-        let ranks = self.memory.len();
-        let vectors = range.bytes / 16;
-        let blocks = (self.sums.blocks)(vectors, ranks, self.blocks);
-        let mut launch = self.device.kernel(self.kernel(dtype)?).on(stream);
-        for rank in 0..ranks {
-            launch = launch.peer(self.at(rank, range)?);
+    fn add(&mut self, sum: &PeerSum<'_>, everywhere: bool, stream: StreamKind) -> device::Result<()> {
+        let (parts, bytes) = (sum.parts.len(), sum.own.bytes);
+        let vectors = bytes / 16;
+        let blocks = (self.sums.blocks)(vectors, parts, self.blocks);
+        let kernel = self.kernel(sum)?;
+        let mut launch = self.device.kernel(kernel.function()).on(stream);
+        for (rank, range) in &sum.parts {
+            launch = launch.peer(self.at(*rank, *range)?);
         }
-        launch = launch.peer(self.at(self.rank, range)?).u64(vectors as u64).u32(u32::from(everywhere));
-        let written = if everywhere { ranks } else { 1 };
-        launch = launch.cost((range.bytes * (ranks + written)) as u64, (vectors * 4 * (ranks - 1)) as u64);
+        // The sum replaces the first part of every rank.
+        let is_first = |(_, (_, range)): &(usize, &(usize, SharedRange))| *range == sum.own;
+        let first = sum.parts.iter().enumerate().filter(|part| everywhere && is_first(part));
+        let targets = first.fold(0_u64, |targets, (part, _)| targets | 1 << part);
+        let own = self.at(self.rank, sum.own)?;
+        let launch = kernel.finish(launch, |launch| launch.peer(own), vectors as u64, targets);
+        let written = targets.count_ones().max(1) as usize;
+        let launch = launch.cost((bytes * (parts + written)) as u64, (vectors * 4 * (parts - 1)) as u64);
         launch.launch([blocks, 1, 1], self.sums.threads)
     }
 
     fn fetch_and_add(
         &mut self,
-        range: SharedRange,
+        sum: &PeerSum<'_>,
         scratch: Region<'_>,
-        dtype: DType,
         stream: StreamKind,
     ) -> device::Result<()> {
-        let (ranks, bytes) = (self.memory.len(), range.bytes);
-        let copy_of = |rank: usize| scratch.part(rank * bytes, bytes);
+        let (ranks, bytes) = (self.memory.len(), sum.own.bytes);
+        let copy_of = |part: usize| scratch.part(part * bytes, bytes);
         // Each rank starts with the next one, so that not all read from the same one.
         for other in (1..ranks).map(|distance| (self.rank + distance) % ranks) {
-            self.device.copy_from_peer(self.at(other, range)?, copy_of(other), stream)?;
+            for (part, (rank, range)) in sum.parts.iter().enumerate().filter(|(_, (rank, _))| *rank == other)
+            {
+                self.device.copy_from_peer(self.at(*rank, *range)?, copy_of(part), stream)?;
+            }
         }
-        let vectors = bytes / 16;
-        let blocks = (self.sums.blocks)(vectors, ranks, self.device.description().multiprocessors);
-        let own = self.at(self.rank, range)?;
-        let mut launch = self.device.kernel(self.kernel(dtype)?).on(stream);
-        for rank in 0..ranks {
-            launch = if rank == self.rank { launch.peer(own) } else { launch.read(copy_of(rank)) };
+        let (vectors, parts) = (bytes / 16, sum.parts.len());
+        let blocks = (self.sums.blocks)(vectors, parts, self.device.description().multiprocessors);
+        let own = self.at(self.rank, sum.own)?;
+        let kernel = self.kernel(sum)?;
+        let mut launch = self.device.kernel(kernel.function()).on(stream);
+        for (part, (rank, range)) in sum.parts.iter().enumerate() {
+            launch = match *rank == self.rank {
+                true => launch.peer(self.at(*rank, *range)?),
+                false => launch.read(copy_of(part)),
+            };
         }
-        launch = launch.peer(own).u64(vectors as u64).u32(0);
-        launch = launch.cost((bytes * (ranks + 1)) as u64, (vectors * 4 * (ranks - 1)) as u64);
+        let launch = kernel.finish(launch, |launch| launch.peer(own), vectors as u64, 0);
+        let launch = launch.cost((bytes * (parts + 1)) as u64, (vectors * 4 * (parts - 1)) as u64);
         launch.launch([blocks, 1, 1], self.sums.threads)
     }
 

@@ -124,23 +124,23 @@ fn values_that_contradict_each_other_are_refused() {
 fn impossible_grids_are_refused_with_possible_ones() {
     let table = [
         (
-            "global_batch_size = 96\n[parallel]\nlanes = 3\n",
-            "quick.toml:6: parallel.lanes = 3 is not a power of two that divides the 12 micro-batches of \
-             train.global_batch_size = 96: use 1, 2 or 4",
+            "global_batch_size = 96\n[parallel]\nlanes = 13\n",
+            "quick.toml:6: parallel.lanes = 13 does not divide the 12 micro-batches of \
+             train.global_batch_size = 96: use 12",
         ),
         (
             "global_batch_size = 96\n[parallel]\nlanes = 8\n",
-            "quick.toml:6: parallel.lanes = 8 is not a power of two that divides the 12 micro-batches of \
-             train.global_batch_size = 96: use 1, 2 or 4",
+            "quick.toml:6: parallel.lanes = 8 does not divide the 12 micro-batches of \
+             train.global_batch_size = 96: use 6 or 12",
         ),
         (
             "global_batch_size = 56\n[parallel]\nlanes = 2\n",
-            "quick.toml:6: parallel.lanes = 2 is not a power of two that divides the 7 micro-batches of \
-             train.global_batch_size = 56: use 1",
+            "quick.toml:6: parallel.lanes = 2 does not divide the 7 micro-batches of \
+             train.global_batch_size = 56: use 1 or 7",
         ),
         (
-            "global_batch_size = 32\n[parallel]\nlanes = 4\ndata = 3\n",
-            "quick.toml:7: parallel.data = 3 does not divide parallel.lanes = 4: use 1, 2 or 4",
+            "global_batch_size = 32\n[parallel]\nlanes = 4\ndata = 5\n",
+            "quick.toml:7: parallel.data = 5 is more than parallel.lanes = 4: use at most 4 ranks",
         ),
         (
             "global_batch_size = 256\n[parallel]\ndata = 16\n",

@@ -14,7 +14,7 @@ pub(super) struct LaneSums {
     lanes: Lanes,
     /// Buckets by set.
     sets: Vec<Vec<Tensor>>,
-    /// By bucket, the buffer of a last lane without a set, from the bucket's first gradient to its sum.
+    /// By bucket, the buffer of a lane without a set, from the bucket's first gradient to its sum.
     transient: Vec<Option<Tensor>>,
     /// The current micro-batch of the step, from 0.
     micro_batch: usize,
@@ -32,9 +32,20 @@ impl LaneSums {
         Ok(LaneSums { device: device.clone(), lanes, sets, transient, micro_batch: 0 })
     }
 
-    /// The buckets that hold the rank's sums after its last micro-batch.
+    /// The buckets of the set that holds the rank's sums, or the first part of them, after its last
+    /// micro-batch.
     pub(super) fn sums(&self) -> &[Tensor] {
         &self.sets[0]
+    }
+
+    /// The rank's parts of a bucket's sum after its last micro-batch.
+    pub(super) fn parts(&self, bucket: usize) -> Vec<Tensor> {
+        self.sets.iter().take(self.lanes.parts()).map(|set| set[bucket].clone()).collect()
+    }
+
+    /// The sets that hold the further parts of the rank's sums.
+    pub(super) fn further_parts(&self) -> impl Iterator<Item = &[Tensor]> {
+        self.sets[..self.lanes.parts()].iter().skip(1).map(Vec::as_slice)
     }
 
     /// The current micro-batch of the step, from 0.
@@ -59,12 +70,12 @@ impl LaneSums {
 
     /// Returns whether a micro-batch adds its gradients to those of its lane, instead of writing them.
     pub(super) fn accumulates(&self, micro_batch: usize) -> bool {
-        !micro_batch.is_multiple_of(self.lanes.micro_batches_per_lane)
+        !micro_batch.is_multiple_of(self.lanes.micro_batches_per_lane())
     }
 
     /// Returns whether a micro-batch uses transient buffers.
     pub(super) fn is_transient(&self, micro_batch: usize) -> bool {
-        self.lanes.last_is_transient() && self.is_last(micro_batch)
+        self.lanes.is_transient(self.lane_of(micro_batch))
     }
 
     /// Returns whether a micro-batch is the step's last.
@@ -102,7 +113,11 @@ impl LaneSums {
     }
 
     fn lane(&self) -> usize {
-        self.micro_batch / self.lanes.micro_batches_per_lane
+        self.lane_of(self.micro_batch)
+    }
+
+    fn lane_of(&self, micro_batch: usize) -> usize {
+        micro_batch / self.lanes.micro_batches_per_lane()
     }
 
     fn set(&self) -> usize {

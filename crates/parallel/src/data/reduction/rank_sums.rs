@@ -1,6 +1,6 @@
 //! Sums of buckets over ranks.
 
-use collective::{DataPlane, TreeSum, shard, tree_sums};
+use collective::{DataPlane, RankTree, TreeSum, shard, tree_sums};
 use device::{Category, DType, Device, Request, StreamKind};
 use tensor::Tensor;
 
@@ -11,14 +11,15 @@ use crate::error::Result;
 #[derive(Debug)]
 pub(super) struct RankSums {
     device: Device,
-    ranks: usize,
+    /// The parts of all ranks. A library sums one of each rank.
+    tree: RankTree,
     /// Whether each rank needs only its own part of a sum of gradients.
     scatters: bool,
     /// Buffers for [`Reduction::Tree`] on several ranks.
     scratch: Option<Scratch>,
 }
 
-/// Buffers for the other ranks' values of one bucket.
+/// Buffers for a shard of every part of one bucket.
 #[derive(Debug)]
 struct Scratch {
     gradients: Tensor,
@@ -27,10 +28,10 @@ struct Scratch {
 }
 
 /// A bucket to be summed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Bucket<'a> {
-    /// The rank's own sum, which the sum over ranks replaces.
-    pub(super) tensor: &'a Tensor,
+#[derive(Clone, Debug)]
+pub(super) struct Bucket {
+    /// The rank's own parts, the first of which the sum over ranks replaces.
+    pub(super) parts: Vec<Tensor>,
     /// Whether the bucket holds the loss, which every rank needs.
     pub(super) is_loss: bool,
 }
@@ -40,15 +41,24 @@ impl RankSums {
     /// memory.
     pub(super) fn new(
         device: &Device,
-        (reduction, ranks, scatters): (Reduction, usize, bool),
+        (reduction, tree, scatters): (Reduction, RankTree, bool),
         (largest, dtype): (usize, DType),
         loss: Option<usize>,
     ) -> Result<Self> {
-        let scratch = match (reduction, ranks) {
+        let scratch = match (reduction, tree.ranks()) {
             (Reduction::Library, _) | (_, 1) => None,
-            (Reduction::Tree, _) => Some(Scratch::new(device, largest, dtype, loss)?),
+            (Reduction::Tree, _) => {
+                let [largest, loss] = [Some(largest), loss]
+                    .map(|elements| elements.map(|elements| tree.scratch_elements(elements)));
+                Some(Scratch::new(device, largest.unwrap_or(0), dtype, loss)?)
+            }
         };
-        Ok(RankSums { device: device.clone(), ranks, scatters, scratch })
+        Ok(RankSums { device: device.clone(), tree, scatters, scratch })
+    }
+
+    /// The parts of all ranks.
+    pub(super) fn tree(&self) -> &RankTree {
+        &self.tree
     }
 
     /// Returns whether this code adds, in the order of the tree, instead of a library.
@@ -58,12 +68,12 @@ impl RankSums {
 
     /// Returns whether there are several ranks.
     pub(super) fn is_distributed(&self) -> bool {
-        self.ranks > 1
+        self.tree.ranks() > 1
     }
 
     /// Sums buckets on the reduce stream, behind the work that compute has; `over` says that backward has
     /// ended. Nothing may write to the buckets until compute waits for the stream.
-    pub(super) fn sum(&self, buckets: &[Bucket<'_>], over: bool, plane: &mut dyn DataPlane) -> Result<()> {
+    pub(super) fn sum(&self, buckets: &[Bucket], over: bool, plane: &mut dyn DataPlane) -> Result<()> {
         const STREAM: StreamKind = StreamKind::Reduce;
         if buckets.is_empty() || !self.is_distributed() {
             return Ok(());
@@ -73,18 +83,19 @@ impl RankSums {
         let Some(scratch) = &self.scratch else {
             return buckets.iter().try_for_each(|bucket| self.sum_by_library(bucket, plane));
         };
-        let scratch: Vec<_> = buckets.iter().map(|bucket| scratch.of(bucket)).collect::<Result<_>>()?;
+        let scratch = |bucket| scratch.of(bucket, &self.tree);
+        let scratch: Vec<_> = buckets.iter().map(scratch).collect::<Result<_>>()?;
         let pairs = buckets.iter().zip(&scratch);
         let sums = pairs.map(|(bucket, scratch)| {
             let everywhere = !self.scatters(bucket);
-            TreeSum { bucket: bucket.tensor, scratch, everywhere }
+            TreeSum { parts: &bucket.parts, scratch, everywhere }
         });
         let sums: Vec<_> = sums.collect();
-        Ok(tree_sums(plane, &sums, over, STREAM)?)
+        Ok(tree_sums(plane, &sums, &self.tree, over, STREAM)?)
     }
 
-    fn sum_by_library(&self, bucket: &Bucket<'_>, plane: &mut dyn DataPlane) -> Result<()> {
-        let tensor = bucket.tensor;
+    fn sum_by_library(&self, bucket: &Bucket, plane: &mut dyn DataPlane) -> Result<()> {
+        let tensor = &bucket.parts[0];
         if !self.scatters(bucket) {
             return Ok(plane.all_reduce(tensor.region(), tensor.dtype(), StreamKind::Reduce)?);
         }
@@ -92,7 +103,7 @@ impl RankSums {
         Ok(plane.reduce_scatter(tensor.region(), part.region(), tensor.dtype(), StreamKind::Reduce)?)
     }
 
-    fn scatters(&self, bucket: &Bucket<'_>) -> bool {
+    fn scatters(&self, bucket: &Bucket) -> bool {
         self.scatters && !bucket.is_loss
     }
 }
@@ -105,9 +116,9 @@ impl Scratch {
         Ok(Scratch { gradients, loss: loss.transpose()? })
     }
 
-    /// A buffer as long as the bucket.
-    fn of(&self, bucket: &Bucket<'_>) -> Result<Tensor> {
+    /// The buffer for a bucket.
+    fn of(&self, bucket: &Bucket, tree: &RankTree) -> Result<Tensor> {
         let buffer = self.loss.as_ref().filter(|_| bucket.is_loss).unwrap_or(&self.gradients);
-        Ok(buffer.view(0, [bucket.tensor.elements()])?)
+        Ok(buffer.view(0, [tree.scratch_elements(bucket.parts[0].elements())])?)
     }
 }
