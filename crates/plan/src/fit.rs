@@ -4,7 +4,7 @@ use device::host::HostCapacity;
 use serde_json::{Value, json};
 use telemetry::units::{bytes, grouped};
 
-use crate::host::{HostUse, resident_bytes};
+use crate::host::{HostUse, RankForm, resident_bytes};
 use crate::overhead::OverheadPart;
 use crate::plan::Plan;
 use crate::roles::Plans;
@@ -56,8 +56,8 @@ pub struct Fit {
     pub host: HostUse,
     /// Number of ranks that share the device.
     pub shared_by: usize,
-    /// Whether all ranks are threads of one process.
-    pub together: bool,
+    /// The form of the ranks.
+    pub form: RankForm,
     /// Whether all ranks fit.
     pub fits: bool,
     /// Whether a rank fits only if its allocator releases cached memory and retries.
@@ -66,20 +66,20 @@ pub struct Fit {
 
 impl Fit {
     /// Compares the plans of a run with `setup`'s devices. On the CPU, the ranks share the host's memory if
-    /// they run `together` as threads of one process.
-    pub fn of(setup: &Setup, plans: &Plans, overhead: Vec<OverheadPart>, together: bool) -> Self {
+    /// they are threads of one process.
+    pub fn of(setup: &Setup, plans: &Plans, overhead: Vec<OverheadPart>, form: RankForm) -> Self {
         let description = setup.placement.description();
         let largest = plans.largest();
         let most = largest.map_or(0, |plan| plan.statistics.peak_reserved());
         let on_host = description.kind == device::Kind::Cpu;
-        let host = HostUse::of(setup, plans, together);
+        let host = HostUse::of(setup, plans, form);
         let beside = if on_host { host.bytes() } else { 0 };
         let resident = |plan: &Plan| resident_bytes(setup, plan);
         let sum = |of: &dyn Fn(&Plan) -> u64| {
             let all = plans.by_rank().map(|(_, plan)| of(plan)).fold(0, u64::saturating_add);
             (plans.world_size(), all)
         };
-        let (shared_by, held) = match together && on_host {
+        let (shared_by, held) = match form == RankForm::Threads && on_host {
             true => sum(&resident),
             false if on_host => (1, plans.roles().iter().map(resident).max().unwrap_or(0)),
             false if setup.config.parallel.shares_gpu() => sum(&|plan| plan.statistics.peak_reserved()),
@@ -100,7 +100,7 @@ impl Fit {
             bounded_by,
             host,
             shared_by,
-            together,
+            form,
             fits: plans.fit() && (!on_host && shared_by == 1 || needs <= capacity.saturating_sub(taken)),
             retries: plans.roles().iter().any(|plan| plan.statistics.num_alloc_retries > 0),
         }

@@ -28,6 +28,18 @@ const THREADS_OF_RANK: u64 = 6;
 /// Bytes that compressing a rank's traces takes.
 const PACKER: u64 = 3 << 17;
 
+/// The form of a run's ranks, on which the host memory of a process depends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RankForm {
+    /// Threads of one process.
+    Threads,
+    /// A process each.
+    Processes {
+        /// Whether an MPI library connects them.
+        mpi: bool,
+    },
+}
+
 /// A part of a process's host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostPart {
@@ -45,9 +57,9 @@ pub struct HostUse {
 }
 
 impl HostUse {
-    /// Host memory of a run whose ranks are threads of one process or (if `together` is false) processes.
-    pub fn of(setup: &Setup, plans: &Plans, together: bool) -> Self {
-        let ranks = if together { plans.world_size() as u64 } else { 1 };
+    /// Host memory of a run whose ranks have this form.
+    pub fn of(setup: &Setup, plans: &Plans, form: RankForm) -> Self {
+        let ranks = if form == RankForm::Threads { plans.world_size() as u64 } else { 1 };
         let batches = setup.dataset.micro_batch_bytes(setup.config.data.prefetch);
         let events = plans.roles().iter().map(|plan| plan.parts.events_to_keep()).max().unwrap_or(0) as u64;
         // The ring, and the copy that the trace of a step is made of.
@@ -56,7 +68,7 @@ impl HostUse {
         let parts = [
             ("the program", program::resident_bytes()),
             ("its ranks", RANK * ranks),
-            ("MPI", if together { 0 } else { MPI }),
+            ("MPI", if form == (RankForm::Processes { mpi: true }) { MPI } else { 0 }),
             ("packed operands", packed_bytes(setup, plans)),
             ("messages", message_bytes(setup, plans) * ranks),
             ("micro-batches", batches.saturating_mul(ranks)),

@@ -6,6 +6,7 @@ use telemetry::units::{bytes, grouped};
 
 use crate::error::{PlanError, Result};
 use crate::fit::Fit;
+use crate::host::RankForm;
 use crate::overhead::DeviceRanks;
 use crate::prepare::prepare_shapes;
 use crate::remedy::{changed, consequences};
@@ -147,7 +148,7 @@ pub fn search_largest(
     if above.outcome == Outcome::TooLarge {
         let sets = sets(&searched, &setup.config, above.value)?;
         let plans = plan_all(&changed(&setup, &sets)?)?;
-        let needs = Fit::of(&setup, &plans, overhead.clone(), true).needs;
+        let needs = Fit::of(&setup, &plans, overhead.clone(), RankForm::Threads).needs;
         above.outcome = Outcome::Needs(needs);
     }
     let taken: u64 = overhead.iter().map(|part| part.bytes).sum();
@@ -175,7 +176,7 @@ fn outcome(setup: &Setup, sets: Result<Vec<String>>) -> Result<Outcome> {
         Err(error) if error.is_out_of_memory() => return Ok(Outcome::TooLarge),
         Err(error) => return Err(error),
     };
-    let fit = Fit::of(&changed, &plans, Vec::new(), true);
+    let fit = Fit::of(&changed, &plans, Vec::new(), RankForm::Threads);
     Ok(if fit.fits { Outcome::Fits(fit.needs) } else { Outcome::Needs(fit.needs) })
 }
 

@@ -55,7 +55,7 @@ pub use effects::without_effect;
 pub use error::{PlanError, Result};
 pub use fit::{Fit, Limit};
 pub use fp8_cost::Fp8Cost;
-pub use host::{HostPart, HostUse};
+pub use host::{HostPart, HostUse, RankForm};
 pub use imitated::PlanDevice;
 pub use lane_cost::LaneCost;
 pub use largest::{Largest, Outcome, Try, search_largest};

@@ -8,6 +8,7 @@ use telemetry::{RankStatistics, Statistic};
 
 use crate::error::Result;
 use crate::fit::Fit;
+use crate::host::RankForm;
 use crate::overhead::DeviceRanks;
 use crate::page_parts::{memory_tiles, subtitle};
 use crate::plan::Plan;
@@ -40,7 +41,7 @@ pub fn plan_page(config: RunConfig, options: &PlanOptions, title: &str) -> Resul
             Some(SchedulePicture { picture: planned.svg(), note })
         }
     };
-    let fit = Fit::of(&setup, &plans, device.overhead.parts(ranks_on_device), true);
+    let fit = Fit::of(&setup, &plans, device.overhead.parts(ranks_on_device), RankForm::Threads);
     let mut tiles = memory_tiles(&ranks);
     let (value, note) = (bytes(fit.capacity), format!("{} bytes", grouped(fit.capacity)));
     tiles.push(Tile { name: "Capacity", value, note });

@@ -13,6 +13,7 @@ use worker::{Placement, Setup};
 use crate::cost::{Cost, cost, equal_stages};
 use crate::error::{PlanError, Result};
 use crate::fit::Fit;
+use crate::host::RankForm;
 use crate::imitated::PlanDevice;
 use crate::overhead::{DeviceRanks, OverheadPart};
 use crate::prepare::prepare_shapes;
@@ -183,7 +184,7 @@ impl Search {
             Err(error) if error.exit_status() == 2 => return Ok(Outcome::Unplanned(error)),
             Err(error) => return Err(error),
         };
-        let fit = Fit::of(&setup, &plans, self.overhead(), true);
+        let fit = Fit::of(&setup, &plans, self.overhead(), RankForm::Threads);
         if !fit.fits {
             return Ok(Outcome::TooLarge);
         }

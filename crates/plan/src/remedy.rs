@@ -78,7 +78,7 @@ pub fn nearest(setup: &Setup, fit: &Fit) -> Option<Remedy> {
     timely.into_iter().find_map(|sets| {
         let sets = setup.config.with_profile_of(sets).ok()?;
         let changed = changed(setup, &sets).ok()?;
-        let fit = Fit::of(&changed, &plan_within(&changed).ok()?, fit.overhead.clone(), fit.together);
+        let fit = Fit::of(&changed, &plan_within(&changed).ok()?, fit.overhead.clone(), fit.form);
         let consequences = consequences(&setup.config, &changed.config);
         fit.fits.then_some(Remedy { sets, fit, consequences })
     })

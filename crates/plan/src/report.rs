@@ -14,6 +14,7 @@ use crate::effects::without_effect;
 use crate::error::{PlanError, Result};
 use crate::fit::Fit;
 use crate::fp8_cost::Fp8Cost;
+use crate::host::RankForm;
 use crate::lane_cost::LaneCost;
 use crate::overhead::DeviceRanks;
 use crate::plan::Plan;
@@ -122,7 +123,7 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
     let setup = recompute::settle(setup)?;
     let grid = setup.config.parallel.grid().named().collect();
     let plans = plan_all(&setup)?;
-    let fit = Fit::of(&setup, &plans, device.overhead.parts(ranks), true);
+    let fit = Fit::of(&setup, &plans, device.overhead.parts(ranks), RankForm::Threads);
     let took = began.elapsed();
     let refusal = (!fit.fits).then(|| remedy::refusal(&setup, &fit).to_string());
     let (name, pipeline) = (device.name(), PipelinePlan::of(&setup)?);

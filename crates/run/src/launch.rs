@@ -27,6 +27,7 @@ use config::{RecomputePolicy, RunConfig};
 use data::Tokenizer;
 use nn::Examples;
 use plan::Fit;
+use plan::RankForm;
 use plan::partition;
 use plan::recompute;
 use plan::remedy;
@@ -156,8 +157,11 @@ fn plan_ranks(startup: &Startup, setup: &Setup) -> Result<(Plans, Expected)> {
 fn plan_that_fits(startup: &Startup, setup: &Setup) -> Result<Plans> {
     let plans = plan_all(setup)?;
     // On Meta no host memory is used, and the ranks of a job may be on several hosts.
-    let together = matches!(setup.placement, Placement::Cpu) && !startup.is_in_job();
-    let fit = Fit::of(setup, &plans, taken(setup)?, together);
+    let form = match &setup.placement {
+        Placement::Cpu => startup.rank_form(),
+        _ => RankForm::Processes { mpi: false },
+    };
+    let fit = Fit::of(setup, &plans, taken(setup)?, form);
     if !fit.fits {
         return Err(remedy::refusal(setup, &fit).into());
     }

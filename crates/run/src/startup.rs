@@ -10,6 +10,7 @@ use checkpoint::CorpusMark;
 use collective::{Communicator, World};
 use config::RunConfig;
 use device::Kind;
+use plan::RankForm;
 use system::{terminal, threads};
 
 use crate::error::{JobError, Result, RunError};
@@ -71,6 +72,11 @@ impl Startup {
     #[must_use]
     pub fn is_in_job(&self) -> bool {
         self.job.is_some()
+    }
+
+    /// Returns the form of the ranks.
+    pub(crate) fn rank_form(&self) -> RankForm {
+        self.job.as_ref().map_or(RankForm::Threads, |job| RankForm::Processes { mpi: job.has_mpi() })
     }
 
     /// Calls `body` as this rank of the job, and ends with all others; does nothing for a process without a

@@ -4,6 +4,7 @@ use super::layout::Layout;
 use super::{Candidate, Search};
 use crate::error::Result;
 use crate::fit::Fit;
+use crate::host::RankForm;
 use crate::roles::plan_boundless;
 
 /// A configuration that does not fit.
@@ -32,7 +33,7 @@ impl Search {
     fn miss(&self, candidate: &Candidate) -> Result<Miss> {
         let setup = self.setup(candidate)?;
         let plans = plan_boundless(&setup)?;
-        let fit = Fit::of(&setup, &plans, self.overhead(), true);
+        let fit = Fit::of(&setup, &plans, self.overhead(), RankForm::Threads);
         Ok(Miss { sets: candidate.sets.clone(), needs: fit.needs, available: fit.available() })
     }
 }

@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use collective::tcp::{self, Member};
-use collective::{Communicator, Failure, World};
+use collective::{Communicator, Failure, Transport, World};
 use system::{terminal, threads};
 
 use crate::error::{JobError, Result, RunError};
@@ -56,6 +56,11 @@ impl Job {
 
     pub(crate) fn size(&self) -> usize {
         self.world.size()
+    }
+
+    /// Returns whether an MPI library connects the ranks.
+    pub(crate) fn has_mpi(&self) -> bool {
+        matches!(self.world.transport(), Transport::Mpi { .. })
     }
 
     /// This rank's index among those of its host, and their number.
