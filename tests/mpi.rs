@@ -84,20 +84,19 @@ fn processes_threads_and_one_rank_alone_give_the_same_bits() {
 /// Runs of lanes that are uneven, or several subtrees.
 #[test]
 fn any_number_of_processes_has_the_bits_of_one_rank() {
-    if !has_mpi() {
-        return;
-    }
     let table: [(&[&str], &[usize]); 2] = [
         (&["train.global_batch_size=16", "parallel.lanes=8", "model.dropout=0.1"], &[3, 5, 7]),
         (&["train.global_batch_size=24", "parallel.lanes=6", "parallel.zero_stage=1"], &[4]),
     ];
     for (sets, sizes) in table {
         let alone = history(Transport::Threads, 1, sets);
-        for ranks in sizes {
-            assert_eq!(history(Transport::Mpi, *ranks, sets), alone, "{ranks} ranks, {sets:?}");
-        }
         let grid = [sets, &["parallel.data=3", "parallel.pipeline=2"]].concat();
-        assert_eq!(history(Transport::Mpi, 6, &grid), alone, "{grid:?}");
+        for transport in Transport::of_processes() {
+            for ranks in sizes {
+                assert_eq!(history(transport, *ranks, sets), alone, "{transport:?}, {ranks} ranks, {sets:?}");
+            }
+            assert_eq!(history(transport, 6, &grid), alone, "{transport:?}, {grid:?}");
+        }
     }
 }
 

@@ -57,6 +57,28 @@ const TABLE: &[(&str, &[&str], &[Grid])] = &[
             (2, 2, &["parallel.schedule=zero-bubble", SHARDED, "parallel.bucket_bytes=512"]),
         ],
     ),
+    // Runs of lanes that are uneven, or several subtrees.
+    (
+        GPT,
+        &["parallel.lanes=8", "train.global_batch_size=16", "model.dropout=0.1", "optim.clip_norm=0.1"],
+        &[
+            (3, 1, &[SHARDED]),
+            (5, 1, &[SHARDED, "parallel.bucket_bytes=512"]),
+            (7, 1, &[]),
+            (3, 2, &["parallel.schedule=zero-bubble", SHARDED]),
+        ],
+    ),
+    (
+        LLAMA,
+        &[
+            "parallel.lanes=12",
+            "train.global_batch_size=24",
+            "model.width=128",
+            BF16,
+            "precision.gradients=bf16",
+        ],
+        &[(3, 1, &[SHARDED]), (4, 1, &["memory.recompute=block"]), (3, 2, &[])],
+    ),
     // Eight ranks on one GPU.
     (
         GPT,
@@ -72,6 +94,7 @@ const TABLE: &[(&str, &[&str], &[Grid])] = &[
         RESNET,
         &[],
         &[
+            (3, 1, &[SHARDED]),
             (4, 1, &[SHARDED]),
             (1, 4, &["parallel.schedule=zero-bubble"]),
             (2, 2, &["parallel.schedule=gpipe"]),

@@ -45,7 +45,7 @@ fn parts_are_added_as_a_tree_into_one_of_them_or_elsewhere() {
 #[test]
 fn parts_that_are_sums_are_added_as_their_leaves_would_be() {
     for case in devices() {
-        for (leaves, ranks) in [(8, 7), (8, 3), (12, 4), (35, 5), (7, 1), (61, 20)] {
+        for (leaves, ranks) in [(8, 7), (8, 3), (12, 4), (35, 5), (7, 1), (61, 20), (140, 100)] {
             let length = 4096;
             let leaf = |leaf: usize| case.operand(&format!("leaf {leaf}"), [length]);
             let wide: Vec<Vec<f64>> = (0..leaves).map(|number| leaf(number).1).collect();
