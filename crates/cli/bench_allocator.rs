@@ -56,7 +56,10 @@ fn quantiles(samples: &mut [f64]) -> Quantiles {
     Quantiles { median: at(0.5), p99: at(0.99) }
 }
 
-/// Measures and prints. Errors: a file that is not a recording; a failed allocation.
+/// Measures and prints.
+///
+/// # Errors
+/// A file that is not a recording; a failed allocation.
 pub(crate) fn run(args: &BenchAllocatorArgs) -> Result<(), CliError> {
     let mut named: Vec<(String, _)> =
         args.traces.iter().map(|path| (path.display().to_string(), replay::read(path))).collect();

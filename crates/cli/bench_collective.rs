@@ -68,7 +68,10 @@ struct Asked {
     choice: Choice,
 }
 
-/// Measures and prints. Errors: arguments that contradict each other; a failed collective.
+/// Measures and prints.
+///
+/// # Errors
+/// Arguments that contradict each other; a failed collective.
 pub(crate) fn run(args: &BenchCollectiveArgs) -> Result<(), CliError> {
     let mut startup = Startup::begin()?;
     let asked = Asked::of(args, startup.is_in_job());
@@ -87,7 +90,10 @@ pub(crate) fn run(args: &BenchCollectiveArgs) -> Result<(), CliError> {
 }
 
 impl Asked {
-    /// Checks the arguments. Errors: arguments that contradict each other or this host.
+    /// Checks the arguments.
+    ///
+    /// # Errors
+    /// Arguments that contradict each other or this host.
     fn of(args: &BenchCollectiveArgs, in_job: bool) -> Result<Self, CliError> {
         let gpus = gpus(DeviceChoice::from_name(&args.device)?)?;
         let allocator = memory::Settings::parse(&args.allocator)
@@ -104,8 +110,10 @@ impl Asked {
     }
 }
 
-/// Returns the number of GPUs to measure on; `None` for the CPU. Errors: there are too few, or NCCL is
-/// missing.
+/// Returns the number of GPUs to measure on; `None` for the CPU.
+///
+/// # Errors
+/// Too few GPUs; no NCCL.
 fn gpus(device: DeviceChoice) -> Result<Option<usize>, CliError> {
     match device {
         DeviceChoice::Cpu => Ok(None),
@@ -117,7 +125,10 @@ fn gpus(device: DeviceChoice) -> Result<Option<usize>, CliError> {
     }
 }
 
-/// Returns the number of ranks as threads. Errors: a number that contradicts the launcher or the GPUs.
+/// Returns the number of ranks as threads.
+///
+/// # Errors
+/// A number that contradicts the launcher or the GPUs.
 fn ranks(asked: Option<usize>, gpus: Option<usize>, in_job: bool) -> Result<usize, CliError> {
     let refused = |text: String| Err(CliError::Refused(text));
     match (asked, gpus) {

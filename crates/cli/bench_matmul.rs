@@ -38,7 +38,10 @@ pub(crate) struct BenchMatmulArgs {
     write: Option<PathBuf>,
 }
 
-/// Measures, prints and writes. Errors: wrong arguments; no GPU; a failed run.
+/// Measures, prints and writes.
+///
+/// # Errors
+/// Wrong arguments; no GPU; a failed run.
 pub(crate) fn run(args: &BenchMatmulArgs) -> Result<(), CliError> {
     let device = DeviceChoice::from_name(&args.step.device)?;
     let before = args.write.as_deref().map(read).transpose()?.flatten();
@@ -62,7 +65,10 @@ pub(crate) fn run(args: &BenchMatmulArgs) -> Result<(), CliError> {
     output.write(text.as_bytes()).map_err(|source| CliError::File { path, source })
 }
 
-/// Checks that `path` can be written. Errors: it cannot.
+/// Checks that `path` can be written.
+///
+/// # Errors
+/// A path that cannot be written.
 fn output(path: &Path) -> Result<OutputFile, CliError> {
     let refused = |error| CliError::Refused(format!("--write {}: {error}", path.display()));
     OutputFile::new(path, Replace::Anything).map_err(refused)
@@ -71,7 +77,10 @@ fn output(path: &Path) -> Result<OutputFile, CliError> {
 /// The most bytes of a table.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// Reads the table of `path`; `None` if there is no such file. Errors: a file that is not a table.
+/// Reads the table of `path`; `None` if there is no such file.
+///
+/// # Errors
+/// A file that is not a table.
 fn read(path: &Path) -> Result<Option<MatmulTable>, CliError> {
     match input::read_text(path, MOST_BYTES) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),

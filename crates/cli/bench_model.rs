@@ -38,8 +38,10 @@ pub(crate) struct StepArgs {
 }
 
 impl StepArgs {
-    /// Device to measure several ranks on, with `auto` resolved, and the number of GPUs of this host. Errors:
-    /// an unknown device.
+    /// Device to measure several ranks on, with `auto` resolved, and the number of GPUs of this host.
+    ///
+    /// # Errors
+    /// An unknown device.
     pub(crate) fn device_of_ranks(&self) -> Result<(DeviceChoice, usize), CliError> {
         let gpus = device::cuda::availability().map_or(0, |found| found.len());
         let device = match DeviceChoice::from_name(&self.device)? {
@@ -93,7 +95,10 @@ pub(crate) struct TraceArgs {
 }
 
 impl TraceArgs {
-    /// Creates the directory, if one is named. Errors: it cannot be created.
+    /// Creates the directory, if one is named.
+    ///
+    /// # Errors
+    /// A directory that cannot be created.
     pub(crate) fn directory(&self) -> Result<Option<PathBuf>, CliError> {
         let Some(directory) = &self.trace else { return Ok(None) };
         let refused = |error| {
@@ -171,7 +176,10 @@ const MODELS: [BenchModel; 8] = [
 ];
 
 impl BenchModel {
-    /// Returns the model called `name`. Errors: there is none.
+    /// Returns the model called `name`.
+    ///
+    /// # Errors
+    /// No such model.
     pub(crate) fn named(name: &str) -> Result<&'static Self, CliError> {
         MODELS.iter().find(|model| model.name == name).ok_or_else(|| {
             let names = MODELS.each_ref().map(|model| model.name).join(", ");
@@ -180,7 +188,10 @@ impl BenchModel {
     }
 
     /// Configuration that trains the model on one rank: language models with AdamW and clipping. Further
-    /// sections such as `[parallel]` may be appended. Errors: a file of sizes that is not a configuration.
+    /// sections such as `[parallel]` may be appended.
+    ///
+    /// # Errors
+    /// A file of sizes that is not a configuration.
     pub(crate) fn configuration(
         &self,
         micro_batch_size: Option<usize>,

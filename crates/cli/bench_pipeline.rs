@@ -53,7 +53,10 @@ pub(crate) struct BenchPipelineArgs {
     json: bool,
 }
 
-/// Measures and prints. Errors: wrong arguments; a failed run.
+/// Measures and prints.
+///
+/// # Errors
+/// Wrong arguments; a failed run.
 pub(crate) fn run(args: &BenchPipelineArgs) -> Result<(), CliError> {
     let (mut cases, options) = prepare(args)?;
     if let Some(path) = &args.profile {

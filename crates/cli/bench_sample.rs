@@ -41,7 +41,10 @@ pub(crate) struct BenchSampleArgs {
     json: bool,
 }
 
-/// Measures and prints. Errors: wrong arguments; a generation that failed.
+/// Measures and prints.
+///
+/// # Errors
+/// Wrong arguments; a generation that failed.
 pub(crate) fn run(args: &BenchSampleArgs) -> Result<(), CliError> {
     let device = DeviceChoice::from_name(&args.device)?;
     let on_gpu = device != DeviceChoice::Cpu && device::cuda::availability().is_ok();

@@ -14,7 +14,10 @@ pub(crate) use arguments::BenchScalingArgs;
 use crate::output::{note, plural, print};
 use crate::outputs::Kind;
 
-/// Measures or reports. Errors: wrong arguments; a file without runs; a failed run.
+/// Measures or reports.
+///
+/// # Errors
+/// Wrong arguments; a file without runs; a failed run.
 pub(crate) fn run(args: &BenchScalingArgs) -> Result<(), CliError> {
     if args.report.is_empty() { measure(args) } else { report(args) }
 }

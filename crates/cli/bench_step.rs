@@ -39,7 +39,10 @@ pub(crate) struct BenchStepArgs {
     json: bool,
 }
 
-/// Measures and prints. Errors: wrong arguments; a failed run.
+/// Measures and prints.
+///
+/// # Errors
+/// Wrong arguments; a failed run.
 pub(crate) fn run(args: &BenchStepArgs) -> Result<(), CliError> {
     let device = DeviceChoice::from_name(&args.step.device)?;
     let on_gpu = device != DeviceChoice::Cpu && device::cuda::availability().is_ok();
@@ -79,8 +82,10 @@ pub(crate) fn run(args: &BenchStepArgs) -> Result<(), CliError> {
     }
 }
 
-/// The settings of a configuration that reads token shards; none without any. Errors: a path that is not
-/// UTF-8, or a current directory that is gone.
+/// The settings of a configuration that reads token shards; none without any.
+///
+/// # Errors
+/// A path that is not UTF-8, or a current directory that is gone.
 fn data_settings(files: &[PathBuf]) -> Result<Vec<String>, CliError> {
     if files.is_empty() {
         return Ok(Vec::new());

@@ -33,7 +33,10 @@ pub(crate) struct CompareArgs {
     force: Force,
 }
 
-/// Compares and prints. Errors: a directory without a run; a rerun that fails; runs that differ.
+/// Compares and prints.
+///
+/// # Errors
+/// A directory without a run; a rerun that fails; runs that differ.
 pub(crate) fn run(args: &CompareArgs) -> Result<(), CliError> {
     let [first, second] = args.runs.as_slice() else {
         return Err(CliError::Refused("compare takes two run directories".to_owned()));
@@ -74,7 +77,10 @@ fn line(found: &Comparison) -> serde_json::Value {
 struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Creates the directory. Errors: it cannot be created.
+    /// Creates the directory.
+    ///
+    /// # Errors
+    /// A directory that cannot be created.
     fn create() -> Result<Self, CliError> {
         let path = std::env::temp_dir().join(format!("plimsoll-compare-{}", std::process::id()));
         let unwritable = |source| CliError::File { path: path.clone(), source };

@@ -9,8 +9,10 @@ use plan::{PlanTarget, Profile};
 
 use crate::outputs::{Force, Kind};
 
-/// Times the layers, writes them to the file `path` and reads it back. Errors: those of the run; a file that
-/// may not be replaced.
+/// Times the layers, writes them to the file `path` and reads it back.
+///
+/// # Errors
+/// Errors of the run; a file that may not be replaced.
 pub(crate) fn take(
     config: &RunConfig,
     path: &Path,

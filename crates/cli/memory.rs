@@ -33,7 +33,10 @@ fn column(device: &Device) -> Result<Column, CliError> {
     Ok((device.description().name.clone(), listings, counters))
 }
 
-/// Prints the listings. Errors: out of memory; a GPU that does not start; standard output cannot be written.
+/// Prints the listings.
+///
+/// # Errors
+/// Out of memory; a GPU that does not start; standard output cannot be written.
 pub(crate) fn run(_: &MemoryArgs) -> Result<(), CliError> {
     let failed = |error: device::DeviceError| CliError::Measurement(error.to_string());
     let options = DeviceOptions::default();

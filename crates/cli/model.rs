@@ -39,12 +39,18 @@ pub(crate) fn skips_invalid(is_set: bool) -> Vec<String> {
 }
 
 impl ModelArgs {
-    /// Returns the step of the run's checkpoint that is asked for. Errors: there is no best one.
+    /// Returns the step of the run's checkpoint that is asked for.
+    ///
+    /// # Errors
+    /// No best checkpoint.
     pub(crate) fn step(&self) -> Result<Option<u64>, CliError> {
         self.step.map(|step| step.number(&self.model)).transpose()
     }
 
-    /// Returns the device, and begins to log. Errors: an unknown device; Meta, for the reason `of_meta`.
+    /// Returns the device, and begins to log.
+    ///
+    /// # Errors
+    /// An unknown device; Meta, for the reason `of_meta`.
     pub(crate) fn device(&self, of_meta: &str) -> Result<DeviceChoice, CliError> {
         let device = DeviceChoice::from_name(&self.device)?;
         if device == DeviceChoice::Meta {

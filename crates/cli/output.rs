@@ -9,12 +9,16 @@ use system::terminal;
 
 /// Prints `text` to standard output and ends the line.
 ///
-/// Errors: standard output cannot be written. A reader that has closed its end is no error.
+/// # Errors
+/// Standard output cannot be written. A reader that has closed its end is no error.
 pub(crate) fn print(text: &str) -> Result<(), CliError> {
     terminal::print_to_reader(&format!("{}\n", text.trim_end())).map_err(unwritable)
 }
 
-/// Prints `value` as one line of JSON. Errors: as for [`print`].
+/// Prints `value` as one line of JSON.
+///
+/// # Errors
+/// As for [`print`].
 pub(crate) fn print_json(value: &impl Serialize) -> Result<(), CliError> {
     let text = serde_json::to_string(value);
     print(&text.map_err(|error| unwritable(error.into()))?)

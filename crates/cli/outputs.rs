@@ -42,7 +42,8 @@ pub(crate) struct Output {
 impl Force {
     /// Checks that `path` can be written before anything is computed. `argument` names its option.
     ///
-    /// Errors: it cannot, or there is a file that may not be replaced.
+    /// # Errors
+    /// A path that cannot be written, or there is a file that may not be replaced.
     pub(crate) fn output(self, argument: &str, path: &Path, kind: Kind) -> Result<Output, CliError> {
         let replace = match kind {
             _ if self.force => Replace::Anything,
@@ -62,7 +63,10 @@ impl Force {
 }
 
 impl Output {
-    /// Writes the file. Errors: the system's.
+    /// Writes the file.
+    ///
+    /// # Errors
+    /// The system's.
     pub(crate) fn write(self, text: &str) -> Result<(), CliError> {
         let path = self.file.path().to_owned();
         let head = if matches!(self.kind, Kind::Picture) { PICTURE } else { "" };

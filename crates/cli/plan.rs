@@ -87,7 +87,10 @@ pub(crate) struct PlanArgs {
     force: Force,
 }
 
-/// Plans and prints. Errors: wrong arguments, configuration or data; a run that does not fit.
+/// Plans and prints.
+///
+/// # Errors
+/// Wrong arguments, configuration or data; a run that does not fit.
 pub(crate) fn run(args: &PlanArgs) -> Result<(), CliError> {
     let target = PlanTarget::from_argument(&args.device)?;
     if let Some(file) = &args.describe {
@@ -132,7 +135,10 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), CliError> {
     verdict(refusal.is_none())
 }
 
-/// The end of a command that has printed whether a run fits. Errors: it does not.
+/// The end of a command that has printed whether a run fits.
+///
+/// # Errors
+/// A run that does not fit.
 fn verdict(fits: bool) -> Result<(), CliError> {
     if fits { Ok(()) } else { Err(CliError::Shown { status: 1 }) }
 }
@@ -145,8 +151,10 @@ fn configured(args: &PlanArgs, sets: &[String]) -> Result<RunConfig, CliError> {
 }
 
 /// Returns the configuration for a search of grids, which chooses the lanes itself: with the fewest that its
-/// data-parallel ranks can share if it has too few, and whether it had. Errors: those of the
-/// configuration as it is.
+/// data-parallel ranks can share if it has too few, and whether it had.
+///
+/// # Errors
+/// Errors of the configuration as it is.
 fn with_enough_lanes(args: &PlanArgs) -> Result<(RunConfig, bool), CliError> {
     let refused = match configured(args, &args.set) {
         Ok(config) => return Ok((config, false)),

@@ -19,8 +19,10 @@ pub(crate) struct ScheduleArgs {
     svg: Option<PathBuf>,
 }
 
-/// Returns the schedule as text and writes its picture if requested. Errors: those of a plan; a file that
-/// cannot be written.
+/// Returns the schedule as text and writes its picture if requested.
+///
+/// # Errors
+/// Errors of a plan; a file that cannot be written.
 pub(crate) fn text(
     args: &ScheduleArgs,
     force: Force,

@@ -14,7 +14,9 @@ const LEAST_STACK: u64 = 256 << 10;
 const LEAST_ADDRESSES: u64 = 64 << 20;
 
 /// Checks the limit on the first thread's stack (`ulimit -s`); other threads have stacks of their own size.
-/// Errors: too small a limit, in a sentence.
+///
+/// # Errors
+/// Too small a limit, in a sentence.
 pub(crate) fn check_stack() -> Result<(), String> {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max stack size"));
@@ -28,8 +30,10 @@ pub(crate) fn check_stack() -> Result<(), String> {
 }
 
 /// Checks that the limit on addresses (`ulimit -v`, `ulimit -d`) leaves some beyond those of the program and
-/// of the stacks of so many threads: without them any allocation could end the process. Errors: too small a
-/// limit, in a sentence.
+/// of the stacks of so many threads: without them any allocation could end the process.
+///
+/// # Errors
+/// Too small a limit, in a sentence.
 pub(crate) fn check_addresses(threads: usize) -> Result<(), String> {
     let Some(limit) = AddressLimit::of_process() else { return Ok(()) };
     let stacks = (threads * system::threads::STACK_BYTES) as u64;
@@ -49,7 +53,8 @@ pub(crate) fn check_addresses(threads: usize) -> Result<(), String> {
 /// threads; a rank of a job starts them once it knows how many ranks share its host. `joins`: whether the
 /// command joins a launcher's job.
 ///
-/// Errors: an invalid filter of the log; several processes of a command that runs as one; the system refuses.
+/// # Errors
+/// An invalid filter of the log; several processes of a command that runs as one; the system refuses.
 pub(crate) fn prepare(joins: bool) -> Result<(), CliError> {
     Log::check_variable().map_err(|error| CliError::Refused(error.to_string()))?;
     device::heap::return_large();

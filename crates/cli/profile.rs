@@ -74,7 +74,10 @@ enum Order {
     Bytes,
 }
 
-/// Measures and prints. Errors: wrong arguments or configuration; a failed run.
+/// Measures and prints.
+///
+/// # Errors
+/// Wrong arguments or configuration; a failed run.
 pub(crate) fn run(args: &ProfileArgs) -> Result<(), CliError> {
     let device = DeviceChoice::from_name(&args.device)?;
     let run_dir = args.config.as_deref().filter(|path| path.is_dir());

@@ -14,7 +14,10 @@ pub(crate) struct ReplayArgs {
     traces: Vec<PathBuf>,
 }
 
-/// Prints a line per file. Errors: a file that is not a recording; a mismatch; a failed write.
+/// Prints a line per file.
+///
+/// # Errors
+/// A file that is not a recording; a mismatch; a failed write.
 pub(crate) fn run(args: &ReplayArgs) -> Result<(), CliError> {
     let (mut mismatches, mut unreadable) = (0, 0);
     for path in &args.traces {

@@ -26,8 +26,10 @@ pub(crate) struct ReportArgs {
     force: Force,
 }
 
-/// Writes the page. Errors: a directory without a run, or a file that cannot be read; the page cannot be
-/// written.
+/// Writes the page.
+///
+/// # Errors
+/// A directory without a run, or a file that cannot be read; the page cannot be written.
 pub(crate) fn run(args: &ReportArgs) -> Result<(), CliError> {
     let option = if args.output.is_some() { "--output" } else { "" };
     let path = args.output.clone().unwrap_or_else(|| args.run_dir.join("report.html"));

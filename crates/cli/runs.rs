@@ -23,7 +23,10 @@ pub(crate) struct RunsArgs {
     json: bool,
 }
 
-/// Lists and prints. Errors: a directory that cannot be read.
+/// Lists and prints.
+///
+/// # Errors
+/// A directory that cannot be read.
 pub(crate) fn run(args: &RunsArgs) -> Result<(), CliError> {
     let runs = list_runs(&args.directory)?;
     if args.json {

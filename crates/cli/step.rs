@@ -28,8 +28,10 @@ impl FromStr for Step {
 }
 
 impl Step {
-    /// Returns the step in a run, of which `model` is the directory or a checkpoint. Errors: the run keeps no
-    /// best checkpoint.
+    /// Returns the step in a run, of which `model` is the directory or a checkpoint.
+    ///
+    /// # Errors
+    /// The run keeps no best checkpoint.
     pub(crate) fn number(self, model: &Path) -> Result<u64, CliError> {
         match self {
             Step::Number(step) => Ok(step),

@@ -19,7 +19,10 @@ pub(crate) struct WatchArgs {
     once: bool,
 }
 
-/// Shows the run. Errors: a directory without a run, or a file that cannot be read; a terminal that fails.
+/// Shows the run.
+///
+/// # Errors
+/// A directory without a run, or a file that cannot be read; a terminal that fails.
 pub(crate) fn run(args: &WatchArgs) -> Result<(), CliError> {
     ::watch::watch(&args.run_dir, args.once).map_err(|error| match error {
         WatchError::Run(error) => error.into(),

@@ -57,12 +57,13 @@ fn words(text: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// Documentation comments whose first word is one of [`OPENINGS`].
+/// Documentation comments, and sections of errors, whose first word is one of [`OPENINGS`].
 fn openings(text: &str) -> usize {
     let is_comment = |line: &str| line.starts_with("///") || line.starts_with("//!");
     let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+    let continues = |line: &str| is_comment(line) && !line.ends_with(" # Errors");
     let starts = lines.iter().enumerate().filter(|(index, line)| {
-        is_comment(line) && !index.checked_sub(1).is_some_and(|before| is_comment(lines[before]))
+        is_comment(line) && !index.checked_sub(1).is_some_and(|before| continues(lines[before]))
     });
     let first = |line: &str| line[3..].split_whitespace().next().map(str::to_owned).unwrap_or_default();
     starts.filter(|(_, line)| OPENINGS.contains(&first(line).as_str())).count()
@@ -77,7 +78,26 @@ fn private_words_only_get_fewer() {
 
 #[test]
 fn words_of_names_are_counted() {
-    let text = "/// Those of it.\n/// That.\nlet placeGiven = a_place; // replaced\n";
+    let text =
+        "/// Those of it.\n/// That.\nlet placeGiven = a_place; // replaced\n/// # Errors\n/// It fails.\n";
     let files = [File { path: "a.rs".to_owned(), text: text.to_owned() }];
-    assert_eq!(counts(&files), Counts { words: 3, openings: 1 });
+    assert_eq!(counts(&files), Counts { words: 3, openings: 2 });
+}
+
+/// Lines of documentation that list errors within a paragraph instead of under `# Errors`.
+fn inline_errors(File { path, text }: &File) -> Vec<String> {
+    let lines = text.lines().enumerate().filter(|_| path.ends_with(".rs"));
+    let inline = lines.filter(|(_, line)| {
+        let line = line.trim_start();
+        (line.starts_with("///") || line.starts_with("//!")) && line.contains("Errors: ")
+    });
+    inline.map(|(number, _)| format!("{path}:{}: errors belong under `# Errors`", number + 1)).collect()
+}
+
+#[test]
+fn errors_are_listed_in_one_style() {
+    let found: Vec<_> = house::files().iter().flat_map(inline_errors).collect();
+    assert!(found.is_empty(), "{}", found.join("\n"));
+    let text = "/// A sum. Errors: none.\n/// # Errors\n/// None.\n// Errors: none\n".to_owned();
+    assert_eq!(inline_errors(&File { path: "a.rs".to_owned(), text }).len(), 1);
 }

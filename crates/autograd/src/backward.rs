@@ -50,8 +50,10 @@ impl std::fmt::Debug for PendingWeights {
 
 impl Tape {
     /// Runs backward from a scalar loss, whose gradient is 1 or the pass's loss scale, and consumes tape and
-    /// loss. Weight gradients go to `sink`; gradients of leaves are returned. Errors: a loss that this tape
-    /// did not record, an operator's error, or the sink's.
+    /// loss. Weight gradients go to `sink`; gradients of leaves are returned.
+    ///
+    /// # Errors
+    /// A loss that this tape did not record, an operator's error, or the sink's.
     pub fn backward(self, loss: Var, sink: &mut dyn GradientSink) -> Result<LeafGradients> {
         let root = self.index_of(loss.source())?;
         self.run(Vec::new(), Some((root, loss)), &mut Weights::Now(sink))

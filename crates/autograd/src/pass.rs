@@ -47,7 +47,10 @@ pub struct LossScale {
 }
 
 impl LossScale {
-    /// Divides `gradient`, a scalar f32, by the factor. Errors: out of memory.
+    /// Divides `gradient`, a scalar f32, by the factor.
+    ///
+    /// # Errors
+    /// Out of memory.
     pub(crate) fn removed_from(&self, gradient: Tensor) -> Result<Tensor> {
         let own = if gradient.is_unique() {
             gradient

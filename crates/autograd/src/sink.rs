@@ -22,18 +22,26 @@ pub trait GradientSink {
     fn ready(&mut self, use_id: UseId) -> Result<()>;
 }
 
-/// Returns the target of a weight's gradient; `None` for a frozen weight. Errors: the sink's.
+/// Returns the target of a weight's gradient; `None` for a frozen weight.
+///
+/// # Errors
+/// The sink's.
 pub fn target(sink: &mut dyn GradientSink, weight: &Weight) -> Result<Option<Target>> {
     weight.use_id().map(|use_id| sink.target(use_id, weight)).transpose()
 }
 
-/// Tells `sink` that a weight's gradient is complete, unless the weight is frozen. Errors: the sink's.
+/// Tells `sink` that a weight's gradient is complete, unless the weight is frozen.
+///
+/// # Errors
+/// The sink's.
 pub fn ready(sink: &mut dyn GradientSink, weight: &Weight) -> Result<()> {
     weight.use_id().map_or(Ok(()), |use_id| sink.ready(use_id))
 }
 
-/// Returns a target for a gradient that is discarded, like `taken`, for kernels that compute both. Errors:
-/// out of memory.
+/// Returns a target for a gradient that is discarded, like `taken`, for kernels that compute both.
+///
+/// # Errors
+/// Out of memory.
 pub(crate) fn discarded(weight: &Weight, taken: &Target) -> Result<Target> {
     let request = Request::new(Category::Gradient, "discarded_gradient");
     let tensor = Tensor::empty(weight.device(), weight.shape(), taken.tensor.dtype(), request)?;

@@ -218,7 +218,10 @@ impl Tape {
     }
 
     /// Tells the observers of the pass that a call of `operator` begins, which [`Tape::record`] ends. They do
-    /// not see an operator that leaves this out. Errors: an observer's.
+    /// not see an operator that leaves this out.
+    ///
+    /// # Errors
+    /// An observer's.
     pub fn begin(&self, operator: &'static str) -> Result<()> {
         let observers = &self.pass.observers;
         if !observers.is_empty() {
@@ -244,8 +247,10 @@ impl Tape {
     }
 
     /// Records a call: `rule` for `outputs` computed from `inputs`. A call without weights and without inputs
-    /// that have gradients is not kept. Operators outside this crate join the tape through it. Errors: an
-    /// input of another tape, an observer's.
+    /// that have gradients is not kept. Operators outside this crate join the tape through it.
+    ///
+    /// # Errors
+    /// An input of another tape, an observer's.
     pub fn record<R: Rule + 'static>(
         &self,
         inputs: &[Source],

@@ -33,12 +33,18 @@ impl WeightHandle {
         WeightHandle(Rc::new(Storage { device: device.clone(), shape, dtype, tensor: RefCell::new(None) }))
     }
 
-    /// The values. Errors: they are released.
+    /// The values.
+    ///
+    /// # Errors
+    /// Values that are released.
     pub fn tensor(&self) -> tensor::Result<Tensor> {
         self.0.tensor.borrow().clone().ok_or(TensorError::Released { shape: self.0.shape })
     }
 
-    /// Gives the parameter its values. Errors: another shape or type.
+    /// Gives the parameter its values.
+    ///
+    /// # Errors
+    /// Another shape or type.
     pub fn fill(&self, tensor: Tensor) -> tensor::Result<()> {
         let (operator, operand) = ("weight", "values");
         if tensor.shape() != self.0.shape {
@@ -109,15 +115,20 @@ impl Weight {
         Weight { handle: handle.into(), use_id: None }
     }
 
-    /// The values in the type that they are stored in. Errors: they are released.
+    /// The values in the type that they are stored in.
+    ///
+    /// # Errors
+    /// Values that are released.
     pub fn stored(&self) -> tensor::Result<Tensor> {
         self.handle.tensor()
     }
 
     /// The values in `dtype`: those stored if they have that type, else a copy. Operators take their weights
     /// in the type of their operands, and again in backward, so that a copy lives as long as one call: copies
-    /// that are kept for backward would all exist at once. Errors: two half types, out of memory, released
-    /// values.
+    /// that are kept for backward would all exist at once.
+    ///
+    /// # Errors
+    /// Two half types, out of memory, released values.
     pub fn values(&self, dtype: DType) -> tensor::Result<Tensor> {
         let stored = self.stored()?;
         if stored.dtype() == dtype {

@@ -40,7 +40,8 @@ const ROUNDS: usize = 5;
 /// small model run on as many as exist, up to the largest power of two. The GPUs then make all connections
 /// that any run may make. The result has the memory that the driver reports as used, and the measured rates.
 ///
-/// Errors: a file, which is already a description; GPUs that are missing or fail.
+/// # Errors
+/// A file, which is already a description; GPUs that are missing or fail.
 pub fn describe_device(target: &PlanTarget) -> Result<PlanDevice> {
     match target {
         PlanTarget::File(path) => {

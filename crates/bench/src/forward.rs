@@ -16,7 +16,10 @@ use crate::step::StepMeasure;
 const ROUNDS: usize = 5;
 
 /// Runs the forward pass and the loss of `config`'s micro-batches on one rank, which holds no gradients and
-/// no optimizer state. The seconds are those of a micro-batch in each round. Errors: those of an evaluation.
+/// no optimizer state. The seconds are those of a micro-batch in each round.
+///
+/// # Errors
+/// Errors of an evaluation.
 pub fn bench_forward(mut config: RunConfig, options: &BenchOptions) -> Result<StepMeasure> {
     config.train.validation_micro_batches = options.steps;
     let ChosenPlacement { placement, reason } =

@@ -53,8 +53,10 @@ impl SampleMeasure {
     }
 }
 
-/// Generates from random tokens with random weights. Errors: those of a generation; more prompts at once than
-/// a step has rows.
+/// Generates from random tokens with random weights.
+///
+/// # Errors
+/// Errors of a generation; more prompts at once than a step has rows.
 pub fn bench_sample(mut config: RunConfig, options: &SampleBenchOptions) -> Result<SampleMeasure> {
     let SampleBenchOptions { batch, prompt_tokens, new_tokens, .. } = *options;
     let ChosenPlacement { placement, .. } =

@@ -10,8 +10,10 @@ use device::Device;
 use crate::error::Result;
 pub use taken::{FigureOrigin, ListedFigure, Listing, PyTorchFigures};
 
-/// Runs the listings on a device that is used for nothing else. Errors: out of memory, of which 400 MB are
-/// needed.
+/// Runs the listings on a device that is used for nothing else.
+///
+/// # Errors
+/// Out of memory, of which 400 MB are needed.
 pub fn memory_listings(device: &Device) -> Result<Vec<Listing>> {
     Ok(vec![
         tensors::two_tensors(device)?,

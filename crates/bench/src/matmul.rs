@@ -88,8 +88,10 @@ impl MatmulMeasure {
     }
 }
 
-/// Measures algorithms for each matmul of a step of `config`. Errors: those of a run, a device that is not a
-/// GPU.
+/// Measures algorithms for each matmul of a step of `config`.
+///
+/// # Errors
+/// Errors of a run, a device that is not a GPU.
 pub fn bench_matmul(
     mut config: RunConfig,
     options: &BenchOptions,

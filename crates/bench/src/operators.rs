@@ -35,8 +35,10 @@ const MOST_STEPS: u64 = 1 << 32;
 /// Fewest steps before anything is timed.
 const WARM_UP_STEPS: u64 = 1;
 
-/// Measures the operators of a few steps of `config` on all ranks, and writes their trace if asked. Errors:
-/// those of a run; a refusal if it does not fit; the trace cannot be written.
+/// Measures the operators of a few steps of `config` on all ranks, and writes their trace if asked.
+///
+/// # Errors
+/// Errors of a run; a refusal if it does not fit; the trace cannot be written.
 pub fn profile_operators(mut config: RunConfig, options: &OperatorOptions) -> Result<OperatorProfile> {
     config.train.steps = MOST_STEPS;
     let shared = options.clone();

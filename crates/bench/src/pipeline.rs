@@ -94,8 +94,10 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     sum / count
 }
 
-/// Measures the step of a configuration with a pipeline; its ranks are threads of this process. Errors: those
-/// of a run; a refusal if it does not fit.
+/// Measures the step of a configuration with a pipeline; its ranks are threads of this process.
+///
+/// # Errors
+/// Errors of a run; a refusal if it does not fit.
 pub fn bench_pipeline(config: RunConfig, options: &BenchOptions) -> Result<PipelineMeasure> {
     let shared = options.clone();
     let (setup, measured) = measure_ranks(config, options.device, move |worker| measure(worker, &shared))?;

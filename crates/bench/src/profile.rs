@@ -38,7 +38,8 @@ const MICRO_BATCHES: usize = 16;
 /// and optimizer of the run. Layers with equal counts on Meta are timed once. All memory is free again on
 /// return.
 ///
-/// Errors: those of a run; a device that is not on this host.
+/// # Errors
+/// Errors of a run; a device that is not on this host.
 pub fn take_profile(config: &RunConfig, target: &PlanTarget) -> Result<Profile> {
     let choice = match target {
         PlanTarget::AtHand(DeviceChoice::Meta) => Err("meta".to_owned()),

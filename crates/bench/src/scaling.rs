@@ -50,7 +50,10 @@ impl ScalingCase {
     }
 }
 
-/// Measures `case`, whose ranks are threads of this process, and releases everything. Errors: those of a run.
+/// Measures `case`, whose ranks are threads of this process, and releases everything.
+///
+/// # Errors
+/// Errors of a run.
 pub fn bench_scaling(case: ScalingCase, options: &BenchOptions) -> Result<ScalingRun> {
     bench_scaling_as(Startup::alone(), vec![case], options)?.ok_or(RunError::Reported { status: 0 }.into())
 }
@@ -58,7 +61,8 @@ pub fn bench_scaling(case: ScalingCase, options: &BenchOptions) -> Result<Scalin
 /// Measures the case of `cases` whose ranks match the job that this process belongs to; without a job, the
 /// only case. `None` on ranks other than 0.
 ///
-/// Errors: those of a run; no case or several cases with the job's number of ranks.
+/// # Errors
+/// Errors of a run; no case or several cases with the job's number of ranks.
 pub fn bench_scaling_as(
     mut startup: Startup,
     cases: Vec<ScalingCase>,

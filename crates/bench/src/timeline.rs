@@ -25,7 +25,10 @@ pub(super) enum Detail {
 }
 
 /// Runs `step` and the next step on all ranks, or on all worlds `beside` each other, and the first writes
-/// their work to `file`. Errors: those of a step; writing the file.
+/// their work to `file`.
+///
+/// # Errors
+/// Errors of a step; writing the file.
 pub(super) fn write(
     worker: &mut Worker,
     beside: &mut Option<Communicator>,
@@ -40,7 +43,10 @@ pub(super) fn write(
 }
 
 /// Runs `count` steps from step `first` on and returns this rank's timeline. All ranks begin together, to the
-/// precision of a message between hosts. Errors: those of a step.
+/// precision of a message between hosts.
+///
+/// # Errors
+/// Errors of a step.
 pub(super) fn record(
     worker: &mut Worker,
     beside: &mut Option<Communicator>,

@@ -69,8 +69,10 @@ impl Directory {
         entries.map(named).filter_map(Result::transpose).collect()
     }
 
-    /// Returns the newest checkpoint, verified; `None` if there is none. Errors: the newest is damaged; the
-    /// error names the newest intact one.
+    /// Returns the newest checkpoint, verified; `None` if there is none.
+    ///
+    /// # Errors
+    /// The newest is damaged; the error names the newest intact one.
     pub(crate) fn newest(&self) -> Result<Option<Checkpoint>> {
         let mut all = self.list()?;
         let Some((_, newest)) = all.pop() else { return Ok(None) };
@@ -183,7 +185,7 @@ pub fn newest(run_dir: &Path) -> std::result::Result<Option<Checkpoint>, Checkpo
 /// the checkpoint of step `step`, by default the newest.
 ///
 /// # Errors
-/// There is no such checkpoint, or it is damaged.
+/// A checkpoint that does not exist or is damaged.
 pub fn find(path: &Path, step: Option<u64>) -> std::result::Result<Checkpoint, CheckpointError> {
     let missing = |there| CheckpointError::Missing { path: path.to_owned(), step, there };
     if path.join(MANIFEST).exists() {

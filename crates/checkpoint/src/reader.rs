@@ -36,8 +36,10 @@ impl Target {
         Target { name, dtype, shape: tensor.shape(), first: 0, tensor }
     }
 
-    /// Writes a piece of the array, where `at` is its first element counted from [`Target::first`]. Errors: a
-    /// piece beyond the tensor, types that do not convert.
+    /// Writes a piece of the array, where `at` is its first element counted from [`Target::first`].
+    ///
+    /// # Errors
+    /// A piece beyond the tensor, types that do not convert.
     pub fn take(&self, at: usize, piece: &[u8]) -> std::result::Result<(), TensorError> {
         let target = self.tensor.view(at, [piece.len() / self.dtype.bytes()])?;
         if self.dtype == target.dtype() {
@@ -166,8 +168,10 @@ impl Checkpoint {
         self.manifest.validations()
     }
 
-    /// Returns the loss of every step before the checkpoint. Errors: the file cannot be read, or has another
-    /// number of losses.
+    /// Returns the loss of every step before the checkpoint.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has another number of losses.
     pub fn losses(&self) -> std::result::Result<Vec<f32>, CheckpointError> {
         let mut losses = Vec::new();
         let entry = self.entry(LOSSES)?;
@@ -183,8 +187,11 @@ impl Checkpoint {
     }
 
     /// Reads arrays into the tensors of `targets`, piece by piece. Arrays of half types are widened for f32
-    /// targets. Errors: an array that is missing or has another type or shape, found before its tensor is
-    /// written; the file cannot be read.
+    /// targets.
+    ///
+    /// # Errors
+    /// An array that is missing or has another type or shape, found before its tensor is written; the file
+    /// cannot be read.
     pub fn load<E: From<CheckpointError> + From<TensorError>>(
         &self,
         targets: impl Iterator<Item = Target>,

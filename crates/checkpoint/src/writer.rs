@@ -87,7 +87,10 @@ impl Writer {
         }
     }
 
-    /// Waits for the checkpoint being written. Errors: it could not be written.
+    /// Waits for the checkpoint being written.
+    ///
+    /// # Errors
+    /// A checkpoint that could not be written.
     pub fn finish(&mut self) -> std::result::Result<(), CheckpointError> {
         if let Some(error) = self.unstarted.take() {
             return Err(error);

@@ -37,7 +37,10 @@ impl Choice {
     }
 }
 
-/// Parses a size such as `512`, `64KiB` or `1GiB`. Errors: no size, or not a positive multiple of 4 bytes.
+/// Parses a size such as `512`, `64KiB` or `1GiB`.
+///
+/// # Errors
+/// No size, or not a positive multiple of 4 bytes.
 pub(super) fn size(text: &str) -> Result<usize, String> {
     match parse_bytes(text).and_then(|bytes| usize::try_from(bytes).ok()) {
         Some(bytes) if bytes > 0 && bytes.is_multiple_of(4) => Ok(bytes),

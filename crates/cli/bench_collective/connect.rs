@@ -5,7 +5,10 @@ use tensor::ops::tree::{self, TreeKernel};
 
 use super::choice::Choice;
 
-/// Returns the number of GPUs. Errors: fewer than two, or NCCL cannot be opened.
+/// Returns the number of GPUs.
+///
+/// # Errors
+/// Fewer than two, or NCCL cannot be opened.
 pub(super) fn available() -> Result<usize, String> {
     let found = device::cuda::availability().map_err(|why| format!("--device cuda: {why}"))?.len();
     match found {
@@ -19,7 +22,10 @@ pub(super) fn available() -> Result<usize, String> {
     }
 }
 
-/// Checks the number of GPUs for a job of `ranks` ranks, `local` of them on this host. Errors: too few.
+/// Checks the number of GPUs for a job of `ranks` ranks, `local` of them on this host.
+///
+/// # Errors
+/// Too few.
 pub(super) fn enough(ranks: usize, local: usize) -> Result<(), String> {
     let gpus = available()?;
     if ranks == 1 {

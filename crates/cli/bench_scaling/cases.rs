@@ -77,8 +77,10 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// Sizes from the arguments; by default, powers of two up to `there`. Errors: micro-batches that ranks do
-    /// not divide.
+    /// Sizes from the arguments; by default, powers of two up to `there`.
+    ///
+    /// # Errors
+    /// Micro-batches that ranks do not divide.
     fn of(args: &BenchScalingArgs, there: usize) -> Result<Self, CliError> {
         let powers = std::iter::successors(Some(1_usize), |ranks| ranks.checked_mul(2));
         let ranks = match args.ranks.as_slice() {

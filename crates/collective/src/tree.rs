@@ -68,7 +68,10 @@ impl TreeSum<'_> {
 }
 
 /// Writes this rank's shard of the sum of `input` over ranks to `output`, on `stream`, by the balanced tree.
-/// `scratch` is a workspace as long as `input`. Errors: a failed collective.
+/// `scratch` is a workspace as long as `input`.
+///
+/// # Errors
+/// A failed collective.
 pub(crate) fn scatter_sum(
     plane: &mut dyn DataPlane,
     (input, output): (&Tensor, &Tensor),

@@ -53,7 +53,10 @@ pub(crate) fn tokenizer_in(raw: &RawValues, key: &str) -> Result<Option<String>,
     Ok(file.is_file().then(|| file.to_string_lossy().into_owned()))
 }
 
-/// Returns `path`. Errors: it cannot be written in a configuration.
+/// Returns `path`.
+///
+/// # Errors
+/// A path that cannot be written in a configuration.
 pub(crate) fn in_utf8(raw: &RawValues, key: &str, what: &str, path: PathBuf) -> Result<PathBuf, Error> {
     match path.to_str() {
         Some(_) => Ok(path),

@@ -13,7 +13,10 @@ pub(crate) fn of_shards(data: &Data) -> Option<String> {
     Tokenizer::beside_shards(&data.base, patterns)
 }
 
-/// Opens the tokenizer of this name. Errors: it is missing or no tokenizer.
+/// Opens the tokenizer of this name.
+///
+/// # Errors
+/// A tokenizer that is missing, or a file that is none.
 pub(crate) fn open(name: &str, raw: &RawValues) -> Result<Tokenizer, Error> {
     Tokenizer::from_name(name).map_err(|error| {
         let missing = matches!(error, data::Error::Missing { .. });

@@ -100,7 +100,7 @@ impl Corpus {
     /// determined by its header.
     ///
     /// # Errors
-    /// Those of [`Corpus::open`]; [`Error::BadShard`] names a file with a wrong header, a wrong length, or no
+    /// Errors of [`Corpus::open`]; [`Error::BadShard`] names a file with a wrong header, a wrong length, or no
     /// token.
     pub fn open_shards(base: &Path, patterns: &[String]) -> Result<Self, Error> {
         let parts = files::files(base, patterns)?.into_iter().map(|path| {
@@ -183,7 +183,10 @@ impl Corpus {
         }
     }
 
-    /// The parts that hold `count` tokens from `start`, each with the range in it. Errors: too few tokens.
+    /// The parts that hold `count` tokens from `start`, each with the range in it.
+    ///
+    /// # Errors
+    /// Too few tokens.
     fn pieces(&self, start: u64, count: usize) -> Result<impl Iterator<Item = (&Part, Range<u64>)>, Error> {
         let end = start.checked_add(count as u64).filter(|end| *end <= self.length);
         let end = end.ok_or(Error::BeyondCorpus { start, count, tokens: self.length })?;
@@ -220,7 +223,7 @@ impl Corpus {
     /// Calls `see` with the tokens of `range` in order, in blocks.
     ///
     /// # Errors
-    /// Those of [`Corpus::read`].
+    /// Errors of [`Corpus::read`].
     pub fn scan(&self, range: Range<u64>, mut see: impl FnMut(&[u32])) -> Result<(), Error> {
         let mut block = vec![0; BLOCK.min(usize::try_from(range.end - range.start).unwrap_or(BLOCK))];
         let mut from = range.start;

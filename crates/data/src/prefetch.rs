@@ -76,7 +76,7 @@ impl Prefetcher {
     /// Returns a micro-batch when it has been read, and requests those of `next`.
     ///
     /// # Errors
-    /// Those of reading this micro-batch.
+    /// Errors of reading this micro-batch.
     pub fn get(
         &mut self,
         id: MicroBatchId,

@@ -18,8 +18,10 @@ pub struct Sequences {
 }
 
 impl Sequences {
-    /// Sequences of `context` tokens below `vocabulary`, `micro_batch` in each. Errors: sizes of 0; slices
-    /// without a token and its target.
+    /// Sequences of `context` tokens below `vocabulary`, `micro_batch` in each.
+    ///
+    /// # Errors
+    /// Sizes of 0; slices without a token and its target.
     pub fn new(
         slices: Vec<Slice>,
         micro_batch: usize,

@@ -31,7 +31,10 @@ enum Order {
 }
 
 impl Stream {
-    /// Divides `slice`. Errors: no shard has a whole micro-batch; packing cannot read the data.
+    /// Divides `slice`.
+    ///
+    /// # Errors
+    /// No shard has a whole micro-batch; packing cannot read the data.
     pub(crate) fn new(slice: &Slice, options: &TokenOptions) -> Result<Self, Error> {
         let TokenOptions { context, micro_batch, seed, order, documents, .. } = *options;
         let order = match (order, documents) {

@@ -169,7 +169,10 @@ impl TokenSource {
         (cut, cut.validation.validation(row.saturating_sub(before), count))
     }
 
-    /// Fills `out` with the tokens from `start`. Errors: those of reading, and a token beyond the vocabulary.
+    /// Fills `out` with the tokens from `start`.
+    ///
+    /// # Errors
+    /// Errors of reading, and a token beyond the vocabulary.
     fn read_tokens(&self, slice: &Slice, start: u64, out: &mut [u32]) -> Result<(), Error> {
         slice.corpus.read(start, out)?;
         let vocabulary = self.options.vocabulary;

@@ -40,8 +40,10 @@ impl Drop for Release<'_> {
 }
 
 impl Buffer {
-    /// Returns `len` elements from byte `offset` on, for reading. Errors: the buffer is not on the host, the
-    /// range is out of bounds or misaligned, or it is being written.
+    /// Returns `len` elements from byte `offset` on, for reading.
+    ///
+    /// # Errors
+    /// The buffer is not on the host, the range is out of bounds or misaligned, or it is being written.
     pub fn read<T: Element>(&self, offset: usize, len: usize) -> Result<ReadGuard<'_, T>> {
         let (pointer, release) = self.borrow::<T>(offset, len, false)?;
         // SAFETY: `borrow` checked bounds and alignment and that no writer overlaps while the guard lives;
@@ -51,8 +53,10 @@ impl Buffer {
         Ok(ReadGuard { slice, release })
     }
 
-    /// Returns `len` elements from byte `offset` on, for writing. Errors: as for [`Buffer::read`], or it is
-    /// being read.
+    /// Returns `len` elements from byte `offset` on, for writing.
+    ///
+    /// # Errors
+    /// As for [`Buffer::read`], or it is being read.
     pub fn write<T: Element>(&self, offset: usize, len: usize) -> Result<WriteGuard<'_, T>> {
         let (pointer, release) = self.borrow::<T>(offset, len, true)?;
         // SAFETY: as in `read`, and no other guard overlaps while this one lives.

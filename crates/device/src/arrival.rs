@@ -23,7 +23,10 @@ struct Coming {
 }
 
 impl Device {
-    /// Returns the arrival of the work enqueued on `stream` so far. Errors: the driver's.
+    /// Returns the arrival of the work enqueued on `stream` so far.
+    ///
+    /// # Errors
+    /// The driver's.
     pub fn arrival(&self, stream: StreamKind) -> Result<Arrival> {
         Ok(Arrival(Rc::new(Coming { event: self.record(stream)?, awaited: Cell::new(false) })))
     }

@@ -45,15 +45,20 @@ struct State {
 }
 
 impl Device {
-    /// Creates `rank`'s device on the host. Errors: settings that the allocator refuses.
+    /// Creates `rank`'s device on the host.
+    ///
+    /// # Errors
+    /// Settings that the allocator refuses.
     pub fn cpu(rank: usize, options: &DeviceOptions) -> Result<Self> {
         let description = Description::host();
         let raw = Box::new(HostMemory::new(description.total_bytes));
         Self::new(Backend::Cpu, rank, description, raw, None, options)
     }
 
-    /// Creates `rank`'s device on GPU `ordinal`, with the kernels of `families` compiled and loaded. Errors:
-    /// settings that the allocator refuses, a driver error, kernels that do not compile.
+    /// Creates `rank`'s device on GPU `ordinal`, with the kernels of `families` compiled and loaded.
+    ///
+    /// # Errors
+    /// Settings that the allocator refuses, a driver error, kernels that do not compile.
     pub fn cuda(rank: usize, ordinal: usize, families: Families, options: &DeviceOptions) -> Result<Self> {
         let named = |source| DeviceError::Cuda { rank, device: format!("cuda:{ordinal}"), source };
         let (cuda, description) = Cuda::new(ordinal, families, options.tf32).map_err(named)?;
@@ -62,7 +67,10 @@ impl Device {
         Self::new(Backend::Cuda, rank, description, raw, Some(cuda), options)
     }
 
-    /// Creates a device without memory that counts as `description` would. Errors: as for [`Device::cpu`].
+    /// Creates a device without memory that counts as `description` would.
+    ///
+    /// # Errors
+    /// As for [`Device::cpu`].
     pub fn meta(rank: usize, description: Description, options: &DeviceOptions) -> Result<Self> {
         let raw = Box::new(MetaMemory::new(&description));
         Self::new(Backend::Meta, rank, description, raw, None, options)
@@ -128,8 +136,10 @@ impl Device {
         &self.0.description
     }
 
-    /// Allocates `bytes` from the caching allocator; 0 bytes give a null buffer that is not counted. Errors:
-    /// out of memory, with the allocator's figures.
+    /// Allocates `bytes` from the caching allocator; 0 bytes give a null buffer that is not counted.
+    ///
+    /// # Errors
+    /// Out of memory, with the allocator's figures.
     pub fn allocate(&self, bytes: usize, request: Request) -> Result<Buffer> {
         let tag = Tag {
             category: request.category,
@@ -209,7 +219,10 @@ impl Device {
         self.0.cuda.as_ref()
     }
 
-    /// Returns the GPU, for giving it work. Errors: an earlier error that could not be returned at once.
+    /// Returns the GPU, for giving it work.
+    ///
+    /// # Errors
+    /// An earlier error that could not be returned at once.
     pub(crate) fn gpu_to_use(&self) -> Result<Option<&Cuda>> {
         self.0.deferred.take().map_or(Ok(self.gpu()), Err)
     }

@@ -17,8 +17,10 @@ pub struct Mark {
 
 impl Device {
     /// Marks the end of the work enqueued on the compute stream so far. The call does not wait; it takes one
-    /// event of a pool. [`Mark::until`] gives the time between two marks once both are reached. Errors: the
-    /// driver's.
+    /// event of a pool. [`Mark::until`] gives the time between two marks once both are reached.
+    ///
+    /// # Errors
+    /// The driver's.
     pub fn mark(&self) -> Result<Mark> {
         Ok(self.marked(self.moment()?))
     }
@@ -37,7 +39,9 @@ impl Device {
 impl Mark {
     /// Returns the time from this mark to a later one of the same device, by that device's clock; `None`
     /// while the later one has not been reached, and between devices of different backends. Never waits.
-    /// Errors: those of the work before the later mark.
+    ///
+    /// # Errors
+    /// Errors of the work before the later mark.
     pub fn until(&self, later: &Mark) -> Result<Option<Duration>> {
         let milliseconds = match (&self.moment, &later.moment) {
             (Moment::Host(earlier), Moment::Host(later)) => {

@@ -166,7 +166,10 @@ enum Coming<T> {
 }
 
 impl<T: Element> HostCopy<T> {
-    /// Waits for the values. Errors: those of the work before them.
+    /// Waits for the values.
+    ///
+    /// # Errors
+    /// Errors of the work before them.
     pub fn wait(&self) -> Result<Vec<T>> {
         match &self.0 {
             Coming::Here(values) => Ok(values.clone()),

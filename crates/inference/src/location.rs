@@ -54,7 +54,9 @@ impl Location<'_> {
     }
 
     /// The configuration that the folder implies, with the lines `data` as its `[data]` and `sets` over it.
-    /// Errors: a model that there is no family for, adapters without their model, settings that are wrong.
+    ///
+    /// # Errors
+    /// A model that there is no family for, adapters without their model, settings that are wrong.
     pub(crate) fn config(&self, data: &str, sets: &[String]) -> Result<RunConfig> {
         if self.is_adapters() {
             return self.adapters_config(data, sets);
@@ -85,14 +87,19 @@ impl Location<'_> {
     }
 }
 
-/// The configuration that a folder implies, with the lines `data` as its `[data]` and `sets` over it. Errors:
-/// a model that there is no family for, settings that are wrong.
+/// The configuration that a folder implies, with the lines `data` as its `[data]` and `sets` over it.
+///
+/// # Errors
+/// A model that there is no family for, settings that are wrong.
 pub(crate) fn folder_config(path: &Path, data: &str, sets: &[String]) -> Result<RunConfig> {
     let text = format!("[model]\nfrom = {}\n[data]\n{data}", toml_path(path)?);
     Ok(RunConfig::parse(&text, &path.join(CONFIG).to_string_lossy(), Path::new("/"), sets)?)
 }
 
-/// Returns the absolute path as a TOML string. Errors: a name that is not UTF-8, no current directory.
+/// Returns the absolute path as a TOML string.
+///
+/// # Errors
+/// A name that is not UTF-8, no current directory.
 pub(crate) fn toml_path(path: &Path) -> Result<String> {
     let unreadable = |source| RunError::File { path: path.to_owned(), source };
     let absolute = std::path::absolute(path).map_err(unreadable)?;
@@ -104,7 +111,10 @@ pub(crate) fn toml_path(path: &Path) -> Result<String> {
 }
 
 /// Returns the folder of the model that a folder of adapters names: relative to the current directory, as
-/// PEFT takes it, or to the folder itself. Errors: adapters that cannot be read, or whose model is not there.
+/// PEFT takes it, or to the folder itself.
+///
+/// # Errors
+/// Adapters that cannot be read, or whose model is not there.
 fn base_of(adapters: &Path) -> Result<PathBuf> {
     let path = adapters.join(ADAPTER_CONFIG);
     let refused = |reason: String| RunError::Refused(format!("{}: {reason}", path.display()));

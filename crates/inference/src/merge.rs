@@ -22,7 +22,10 @@ pub(crate) struct Adapters<'a> {
 
 impl Adapters<'_> {
     /// Adds to `target`, an f32 tensor of the host that holds a tensor of the model, the term of its adapter,
-    /// if it has one: scale · B · A. Errors: matrices that cannot be read.
+    /// if it has one: scale · B · A.
+    ///
+    /// # Errors
+    /// Matrices that cannot be read.
     pub(crate) fn add_to(&self, target: &Target, weights: &dyn Weights) -> Result<()> {
         let is_own = |tensor: &&FolderTensor| {
             let [_, columns] = tensor.rows_and_columns();

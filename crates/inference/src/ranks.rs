@@ -9,7 +9,10 @@ use run::Startup;
 use run::{Result, RunError};
 
 /// Runs `body` as every rank of a setup that is of this process, and returns the first rank's result; `None`
-/// on other processes than that of rank 0. Errors: the first rank's that failed.
+/// on other processes than that of rank 0.
+///
+/// # Errors
+/// The first rank's that failed.
 pub(crate) fn on_ranks<T: Send + 'static>(
     startup: Startup,
     setup: &Setup,

@@ -83,7 +83,10 @@ impl Trained {
     }
 
     /// Returns the tokenizer of the model's texts: the run's or that of `--set`, or else that of the model's
-    /// folders. Errors: there is none, or it cannot be read.
+    /// folders.
+    ///
+    /// # Errors
+    /// A tokenizer that is missing or cannot be read.
     pub(crate) fn tokenizer(&self) -> Result<Tokenizer> {
         let is_named = self.is_run || self.config.origins.of(Data::tokenizer).is_override();
         let configured = Some(&self.config.tokenizer).filter(|own| is_named && **own != Tokenizer::None);
@@ -104,8 +107,10 @@ impl Trained {
         Ok(found)
     }
 
-    /// Returns the chat template: that of the run, or that of its model's folder. Errors:
-    /// there is none, or it cannot be read.
+    /// Returns the chat template: that of the run, or that of its model's folder.
+    ///
+    /// # Errors
+    /// A template that is missing or cannot be read.
     pub(crate) fn chat_template(&self) -> Result<ChatTemplate> {
         let own = ChatTemplate::beside(&self.home.join(TOKENIZER));
         let folders = self.folders();

@@ -12,7 +12,10 @@ use crate::origin::Origin;
 use crate::table::Table;
 use crate::value::Value;
 
-/// Parses the text of the file called `name`. Errors: text that is not TOML, names that do not exist.
+/// Parses the text of the file called `name`.
+///
+/// # Errors
+/// Text that is not TOML, names that do not exist.
 pub(crate) fn entries(table: &Table, text: &str, name: &str) -> Result<BTreeMap<&'static str, Entry>> {
     let file = |offset| Origin::File { name: name.to_owned(), line: Some(line_at(text, offset)) };
     let document = DeTable::parse(text).map_err(|error| Error::Syntax {

@@ -9,7 +9,10 @@ use crate::table::Table;
 use crate::takes::Takes;
 use crate::value::Value;
 
-/// Parses `section.key=value`. Errors: another form, a key that does not exist.
+/// Parses `section.key=value`.
+///
+/// # Errors
+/// Another form, a key that does not exist.
 pub(crate) fn entry(table: &Table, argument: &str) -> Result<(&'static str, Entry)> {
     let origin = Origin::Override { argument: shorten(argument) };
     let Some((path, text)) = argument.split_once('=').map(|(path, text)| (path.trim(), text.trim())) else {

@@ -50,7 +50,7 @@ impl RawValues {
     /// others.
     ///
     /// # Errors
-    /// Those of [`RawValues::parse`] and of `imply`; an implied value whose key does not exist.
+    /// Errors of [`RawValues::parse`] and of `imply`; an implied value whose key does not exist.
     pub fn parse_implied(
         table: &Table,
         text: &str,

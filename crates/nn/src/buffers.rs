@@ -19,8 +19,10 @@ pub struct ModelBuffer {
 }
 
 impl ModelBuffer {
-    /// Makes a buffer of `T`'s type with these initial values. Errors: out of memory, or a count other than
-    /// the shape's.
+    /// Makes a buffer of `T`'s type with these initial values.
+    ///
+    /// # Errors
+    /// Out of memory, or a count other than the shape's.
     pub fn new<T: Element>(
         device: &Device,
         name: &str,

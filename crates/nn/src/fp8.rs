@@ -30,8 +30,10 @@ pub struct Fp8Layers {
 
 impl Fp8Layers {
     /// Chooses the layers whose names match one of the globs `layers`, or without one all but the first layer
-    /// of a model and its head. Their gradients are cast to `gradients`, E4M3 or E5M2. Errors: an invalid
-    /// glob, in a sentence.
+    /// of a model and its head. Their gradients are cast to `gradients`, E4M3 or E5M2.
+    ///
+    /// # Errors
+    /// An invalid glob, in a sentence.
     pub fn new(recipe: Fp8Recipe, gradients: DType, layers: &[String]) -> std::result::Result<Self, String> {
         let pattern = |glob: &String| {
             Pattern::new(glob).map_err(|error| format!("\"{glob}\" is no glob: {}", error.msg))
@@ -65,7 +67,10 @@ impl Fp8Layers {
     }
 
     /// Checks that every glob matches one of `names`, those of all linear layers, and that without globs a
-    /// layer may be chosen. Errors: a sentence.
+    /// layer may be chosen.
+    ///
+    /// # Errors
+    /// A sentence.
     pub fn check<'a>(&self, names: impl Iterator<Item = &'a str> + Clone) -> std::result::Result<(), String> {
         if self.layers.is_empty() && names.clone().count() < 2 {
             return Err(
@@ -99,7 +104,10 @@ impl Fp8Weights {
     }
 
     /// Makes the copies of the weight of the next linear layer, `layer`; `None` for a layer that multiplies
-    /// in the compute type. Errors: out of memory, sizes that FP8 does not have.
+    /// in the compute type.
+    ///
+    /// # Errors
+    /// Out of memory, sizes that FP8 does not have.
     pub(crate) fn create(
         &mut self,
         layer: &str,

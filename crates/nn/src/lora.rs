@@ -95,8 +95,10 @@ impl Lora {
         modules.iter().enumerate().flat_map(of).collect()
     }
 
-    /// Checks that every target is one of the modules with an adapter, whose matrices are `tensors`. Errors:
-    /// a sentence.
+    /// Checks that every target is one of the modules with an adapter, whose matrices are `tensors`.
+    ///
+    /// # Errors
+    /// A sentence.
     pub(crate) fn check(&self, tensors: &[FolderTensor]) -> Result<(), String> {
         let names = || tensors.iter().filter_map(|tensor| tensor.name.strip_suffix(MATRICES[0]));
         let idle = |target: &&String| !names().any(|name| is_target(target, name));

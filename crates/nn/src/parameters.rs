@@ -105,18 +105,27 @@ impl Parameters {
         Parameters { grid: Some(grid), ..self }
     }
 
-    /// Makes a parameter and its first use. Errors: out of memory, a name that exists.
+    /// Makes a parameter and its first use.
+    ///
+    /// # Errors
+    /// Out of memory, a name that exists.
     pub fn create(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Weight> {
         self.create_sharded(name, Sharding::replicated(shape), init)
     }
 
-    /// Makes this part of a parameter and its first use. Errors: as for [`Parameters::create`].
+    /// Makes this part of a parameter and its first use.
+    ///
+    /// # Errors
+    /// As for [`Parameters::create`].
     pub fn create_sharded(&mut self, name: &str, sharding: Sharding, init: Init) -> Result<Weight> {
         let parameter = self.register_parameter(name, sharding, init)?;
         Ok(self.use_of(parameter))
     }
 
-    /// Makes a parameter that [`Parameters::reuse`] will use. Errors: as for [`Parameters::create`].
+    /// Makes a parameter that [`Parameters::reuse`] will use.
+    ///
+    /// # Errors
+    /// As for [`Parameters::create`].
     pub fn create_unused(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<ParameterId> {
         self.register_parameter(name, Sharding::replicated(shape), init)
     }
@@ -142,14 +151,20 @@ impl Parameters {
         Ok(id)
     }
 
-    /// Adds a use of an existing parameter, with its own gradient. Errors: no such parameter.
+    /// Adds a use of an existing parameter, with its own gradient.
+    ///
+    /// # Errors
+    /// No such parameter.
     pub fn reuse(&mut self, name: &str) -> Result<Weight> {
         let found = self.find(name);
         let missing = || NnError::Parameter { name: name.to_owned(), problem: "used before it is made" };
         Ok(self.use_of(found.ok_or_else(missing)?))
     }
 
-    /// Records that another stage also has this parameter. Errors: no such parameter.
+    /// Records that another stage also has this parameter.
+    ///
+    /// # Errors
+    /// No such parameter.
     pub fn share(&mut self, name: &str) -> Result<()> {
         let missing = || NnError::Parameter { name: name.to_owned(), problem: "shared before it is made" };
         let found = self.find(name).ok_or_else(missing)?;
@@ -157,8 +172,10 @@ impl Parameters {
         Ok(())
     }
 
-    /// Makes a buffer of `T`'s type with these initial values. Errors: out of memory, a count other than the
-    /// shape's, or a name that exists.
+    /// Makes a buffer of `T`'s type with these initial values.
+    ///
+    /// # Errors
+    /// Out of memory, a count other than the shape's, or a name that exists.
     pub fn create_buffer<T: Element>(
         &mut self,
         name: &str,
@@ -171,7 +188,10 @@ impl Parameters {
         Ok(buffer)
     }
 
-    /// Adds buffers that are parts of arrays. Errors: a name that exists.
+    /// Adds buffers that are parts of arrays.
+    ///
+    /// # Errors
+    /// A name that exists.
     pub(crate) fn register(&mut self, buffers: Vec<ModelBuffer>) -> Result<()> {
         for buffer in buffers {
             self.check_new(buffer.name())?;

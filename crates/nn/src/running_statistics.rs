@@ -74,8 +74,10 @@ impl RunningStatistics {
     }
 
     /// Allocates the averages, means 0 and variances 1, and returns the buffers that are their parts: of each
-    /// norm `running_mean` and `running_var`, `[channels]` f32, and `num_batches_tracked`, `[1]` u32. Errors:
-    /// out of memory.
+    /// norm `running_mean` and `running_var`, `[channels]` f32, and `num_batches_tracked`, `[1]` u32.
+    ///
+    /// # Errors
+    /// Out of memory.
     pub(crate) fn allocate(&self, device: &Device) -> Result<Vec<ModelBuffer>> {
         let (width, norms) = (self.width(), self.norms.borrow());
         let scope = device.module("running_statistics");
@@ -99,7 +101,10 @@ impl RunningStatistics {
     }
 
     /// Allocates the records of a step of `micro_batches` micro-batches; without them, training passes record
-    /// nothing. Does nothing if there are no batch norms. Errors: out of memory.
+    /// nothing. Does nothing if there are no batch norms.
+    ///
+    /// # Errors
+    /// Out of memory.
     pub fn keep(&self, micro_batches: usize) -> Result<()> {
         let Some(Arrays { averages, .. }) = self.arrays.get() else { return Ok(()) };
         let (device, shape) = (averages.device(), [micro_batches, averages.elements()]);
@@ -116,7 +121,10 @@ impl RunningStatistics {
         self.records.borrow().clone()
     }
 
-    /// Adds the records to the averages, one micro-batch after the other. Errors: the device's.
+    /// Adds the records to the averages, one micro-batch after the other.
+    ///
+    /// # Errors
+    /// The device's.
     pub fn fold(&self) -> Result<()> {
         let (Some(records), Some(arrays)) = (self.records(), self.arrays.get()) else { return Ok(()) };
         Ok(running_average::fold(&arrays.averages, &arrays.counters, &records, MOMENTUM)?)
@@ -124,8 +132,10 @@ impl RunningStatistics {
 }
 
 impl ChannelStatistics {
-    /// The running averages of mean and variance, `[channels]` f32. Errors: a model whose averages have not
-    /// been allocated.
+    /// The running averages of mean and variance, `[channels]` f32.
+    ///
+    /// # Errors
+    /// A model whose averages have not been allocated.
     pub fn averages(&self) -> Result<[Tensor; 2]> {
         let missing = || NnError::Sizes("the running statistics of batch norms are not allocated".to_owned());
         let averages = &self.all.arrays.get().ok_or_else(missing)?.averages;
@@ -135,7 +145,9 @@ impl ChannelStatistics {
 
     /// Returns the tensor to write mean and variance of this pass's micro-batch into, `[2, channels]` f32, if
     /// `tape` belongs to a pass of a training step; `None` in a rehearsal, a recomputation or an evaluation.
-    /// Errors: the tensor's.
+    ///
+    /// # Errors
+    /// The tensor's.
     pub fn record(&self, tape: &Tape) -> Result<Option<Tensor>> {
         let Some(records) = self.all.records().filter(|_| tape.mode().updates_buffers()) else {
             return Ok(None);

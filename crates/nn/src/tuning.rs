@@ -13,8 +13,10 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    /// Freezes the parameters whose names match one of the globs `freeze`. Errors: an invalid glob, in a
-    /// sentence.
+    /// Freezes the parameters whose names match one of the globs `freeze`.
+    ///
+    /// # Errors
+    /// An invalid glob, in a sentence.
     pub fn new(freeze: &[String]) -> Result<Self, String> {
         let pattern = |glob: &String| {
             Pattern::new(glob).map_err(|error| format!("\"{glob}\" is no glob: {}", error.msg))
@@ -48,8 +50,10 @@ impl Tuning {
     }
 
     /// Checks that every glob matches one of `names`, those of all parameters, that every target of adapters
-    /// has one of `adapters`, their matrices, and that something is left to train. Errors: the key and a
-    /// sentence.
+    /// has one of `adapters`, their matrices, and that something is left to train.
+    ///
+    /// # Errors
+    /// The key and a sentence.
     pub fn check<'a>(
         &self,
         names: impl Iterator<Item = &'a str> + Clone,

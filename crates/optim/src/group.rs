@@ -88,7 +88,10 @@ struct Member {
 
 impl Group {
     /// Allocates the state of a group, slot by slot, then the tables of its launches. The first call updates
-    /// the slots whose index is below `first`. Errors: out of memory.
+    /// the slots whose index is below `first`.
+    ///
+    /// # Errors
+    /// Out of memory.
     pub(crate) fn new(device: &Device, slots: &[Slot], options: &GroupOptions, first: usize) -> Result<Self> {
         let GroupOptions { rule, states, slots: indices } = options;
         let chosen = indices.iter().filter_map(|index| Some((*index, slots.get(*index)?)));

@@ -20,13 +20,19 @@ pub struct Optimizer {
 
 impl Optimizer {
     /// Allocates zeroed state for every slot, with master weights for slots that are not f32. One rule
-    /// updates all of them. Errors: out of memory.
+    /// updates all of them.
+    ///
+    /// # Errors
+    /// Out of memory.
     pub fn new(device: &Device, slots: &[Slot], rule: UpdateRule) -> Result<Self> {
         Self::with_groups(device, slots, &[GroupOptions::all(rule, slots.len())], 0)
     }
 
     /// Allocates zeroed state group by group. [`Optimizer::update_first_slots`] updates the first `first`
-    /// slots, on which results do not depend. Errors: out of memory; a slot that is in no group, or in two.
+    /// slots, on which results do not depend.
+    ///
+    /// # Errors
+    /// Out of memory; a slot that is in no group, or in two.
     pub fn with_groups(
         device: &Device,
         slots: &[Slot],

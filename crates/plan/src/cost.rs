@@ -48,8 +48,10 @@ pub(crate) fn equal_stages(config: &RunConfig) -> Vec<Stage> {
     (0..stages).map(|stage| Stage { layers: stage * of / stages..(stage + 1) * of / stages, of }).collect()
 }
 
-/// Predicts a step of `config` with its layers in these stages, from the layers' work. Errors: an invalid
-/// schedule.
+/// Predicts a step of `config` with its layers in these stages, from the layers' work.
+///
+/// # Errors
+/// An invalid schedule.
 pub(crate) fn cost(config: &RunConfig, work: &Work, rates: &DeviceRates, stages: &[Stage]) -> Result<Cost> {
     let (parallel, samples) = (&config.parallel, config.train.micro_batch_size as f64);
     let half = config.precision.compute != DType::F32;

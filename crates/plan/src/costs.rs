@@ -25,8 +25,10 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// Costs of a run on devices like `description`. Errors: data that cannot be read; a profile of another
-    /// run.
+    /// Costs of a run on devices like `description`.
+    ///
+    /// # Errors
+    /// Data that cannot be read; a profile of another run.
     pub fn of(config: &RunConfig, dataset: &Dataset, description: &Description) -> Result<Self> {
         let profile = config.parallel.profile.clone();
         let layers = match &profile {

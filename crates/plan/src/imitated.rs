@@ -78,14 +78,18 @@ mod kind_by_name {
 }
 
 impl PlanDevice {
-    /// Returns the description that ships with the program: an NVIDIA H200. Errors: an invalid embedded file,
-    /// which a test excludes.
+    /// Returns the description that ships with the program: an NVIDIA H200.
+    ///
+    /// # Errors
+    /// An invalid embedded file, which a test excludes.
     pub fn shipped() -> Result<Self> {
         Self::parse(SHIPPED, SHIPPED_NAME)
     }
 
-    /// Returns the description of a GPU with this name among those in the repository. Errors: an invalid
-    /// embedded file, which a test excludes.
+    /// Returns the description of a GPU with this name among those in the repository.
+    ///
+    /// # Errors
+    /// An invalid embedded file, which a test excludes.
     pub(crate) fn known(model: &str) -> Result<Option<Self>> {
         for (name, text) in KNOWN {
             let device = Self::parse(text, name)?;
@@ -101,20 +105,28 @@ impl PlanDevice {
         KNOWN.iter().map(|(name, _)| *name)
     }
 
-    /// Returns the description in the repository called `name`; `None` if there is none. Errors: an invalid
-    /// embedded file, which a test excludes.
+    /// Returns the description in the repository called `name`; `None` if there is none.
+    ///
+    /// # Errors
+    /// An invalid embedded file, which a test excludes.
     pub(crate) fn named(name: &str) -> Result<Option<Self>> {
         let found = KNOWN.iter().find(|(known, _)| *known == name);
         found.map(|(name, text)| Self::parse(text, name)).transpose()
     }
 
-    /// Reads a description. Errors: a file that cannot be read or is invalid, in one sentence with the line.
+    /// Reads a description.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is invalid, in one sentence with the line.
     pub fn load(path: &Path) -> Result<Self> {
         let (text, name) = toml_file::read(path)?;
         Self::parse(&text, &name)
     }
 
-    /// Parses the text of a file called `name`. Errors: as for [`PlanDevice::load`].
+    /// Parses the text of a file called `name`.
+    ///
+    /// # Errors
+    /// As for [`PlanDevice::load`].
     pub fn parse(text: &str, name: &str) -> Result<Self> {
         let read: Self = toml_file::parse(text, name)?;
         let wrong = |what: &str| Err(PlanError::Refused(format!("{name}: {what}")));
@@ -146,7 +158,8 @@ impl PlanDevice {
     /// Describes a GPU of this host. Memory outside the allocator is known for the shipped model, and assumed
     /// for others.
     ///
-    /// Errors: as for [`PlanDevice::shipped`].
+    /// # Errors
+    /// As for [`PlanDevice::shipped`].
     pub(crate) fn gpu(description: &Description) -> Result<Self> {
         let shipped = Self::shipped()?;
         let known = shipped.model == description.model;
@@ -191,7 +204,10 @@ impl PlanDevice {
     }
 
     /// Returns the device's rates, or those of the shipped description, and the keys not measured on such a
-    /// device. Errors: as for [`PlanDevice::shipped`].
+    /// device.
+    ///
+    /// # Errors
+    /// As for [`PlanDevice::shipped`].
     pub(crate) fn rates_or_shipped(&self) -> Result<(DeviceRates, Vec<String>)> {
         if let Some(rates) = &self.rates {
             return Ok((rates.clone(), rates.assumed.clone()));
@@ -207,8 +223,10 @@ impl PlanDevice {
         self.kind.name()
     }
 
-    /// Returns the text of a file that [`PlanDevice::load`] reads. Errors: values that TOML cannot hold,
-    /// which no description that was read or measured has.
+    /// Returns the text of a file that [`PlanDevice::load`] reads.
+    ///
+    /// # Errors
+    /// Values that TOML cannot hold, which no description that was read or measured has.
     pub fn to_toml(&self) -> Result<String> {
         let unwritable = |error| PlanError::Refused(format!("a description that TOML cannot hold: {error}"));
         let text = toml::to_string(self).map_err(unwritable)?;

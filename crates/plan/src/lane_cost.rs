@@ -33,8 +33,10 @@ pub struct LaneCost {
 }
 
 impl LaneCost {
-    /// Returns the cost on the rank of `plan`; `None` if one set is enough. Errors: none for a checked
-    /// configuration.
+    /// Returns the cost on the rank of `plan`; `None` if one set is enough.
+    ///
+    /// # Errors
+    /// None for a checked configuration.
     pub(crate) fn of(setup: &Setup, plan: &Plan) -> Result<Option<Self>> {
         let RunConfig { parallel, train, .. } = &*setup.config;
         let lanes = lanes(setup, parallel.grid().seen_from(plan.rank)?.coordinate(Axis::Data))?;

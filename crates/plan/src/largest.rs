@@ -39,7 +39,10 @@ fn searched(config: &RunConfig, name: &str) -> Result<Searchable> {
     )))
 }
 
-/// Returns the keys to set for `value`. Errors: values that give no valid configuration.
+/// Returns the keys to set for `value`.
+///
+/// # Errors
+/// Values that give no valid configuration.
 fn sets(searched: &Searchable, config: &RunConfig, value: usize) -> Result<Vec<String>> {
     let mut sets = vec![format!("{}={value}", searched.key)];
     sets.extend((searched.follows)(value, searched.step));
@@ -104,7 +107,10 @@ pub struct Largest {
 
 /// Searches for the largest value of the key `name` (such as `width`) with which the configuration fits, by
 /// doubling and bisection: a larger value is assumed to need no less memory. `on_result` is called for every
-/// configuration tried. Errors: a model without such a key, and those of a plan.
+/// configuration tried.
+///
+/// # Errors
+/// A model without such a key, and those of a plan.
 pub fn search_largest(
     config: RunConfig,
     options: &PlanOptions,
@@ -163,8 +169,10 @@ pub fn search_largest(
     Ok(Largest { key: searched.key, found, consequences, next: above, available, tries })
 }
 
-/// Plans a configuration until a rank does not fit. Errors: those that would end every plan, not only this
-/// one.
+/// Plans a configuration until a rank does not fit.
+///
+/// # Errors
+/// Errors that would end every plan, not only this one.
 fn outcome(setup: &Setup, sets: Result<Vec<String>>) -> Result<Outcome> {
     let changed = match sets.and_then(|sets| changed(setup, &sets)) {
         Ok(changed) => changed,

@@ -54,7 +54,9 @@ impl Plan {
 const ROUNDS: usize = 16;
 
 /// Runs rank `rank` of the configuration on Meta to its end, skipping steps that would change nothing.
-/// Errors: those of the run; out of memory if the run would be.
+///
+/// # Errors
+/// Errors of the run; out of memory if the run would be.
 pub fn plan(setup: &Setup, rank: usize) -> Result<Plan> {
     plan_recording(setup, rank, PLANNED_EVENTS)
 }
@@ -191,7 +193,10 @@ impl Role {
     }
 }
 
-/// Returns the lanes of a replica as they are added. Errors: none for a checked configuration.
+/// Returns the lanes of a replica as they are added.
+///
+/// # Errors
+/// None for a checked configuration.
 pub(crate) fn lanes(setup: &Setup, replica: usize) -> Result<Lanes> {
     let config = &setup.config;
     let lanes = Lanes::new(config.training_assignment(), replica);

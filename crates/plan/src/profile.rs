@@ -53,13 +53,19 @@ pub struct LayerTimes {
 }
 
 impl Profile {
-    /// Reads a profile. Errors: a file that cannot be read or is invalid, in one sentence with the line.
+    /// Reads a profile.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is invalid, in one sentence with the line.
     pub fn load(path: &Path) -> Result<Self> {
         let (text, name) = toml_file::read(path)?;
         Self::parse(&text, &name)
     }
 
-    /// Parses the text of a file called `name`. Errors: as for [`Profile::load`].
+    /// Parses the text of a file called `name`.
+    ///
+    /// # Errors
+    /// As for [`Profile::load`].
     pub fn parse(text: &str, name: &str) -> Result<Self> {
         let read: Self = toml_file::parse(text, name)?;
         let times = |layer: &LayerTimes| {
@@ -76,8 +82,10 @@ impl Profile {
         }
     }
 
-    /// Reads the profile that a run's configuration names, for devices like `description`. Errors: as for
-    /// [`Profile::load`]; a profile of another model, other sizes or another device.
+    /// Reads the profile that a run's configuration names, for devices like `description`.
+    ///
+    /// # Errors
+    /// As for [`Profile::load`]; a profile of another model, other sizes or another device.
     pub fn of_run(path: &Path, config: &RunConfig, description: &Description) -> Result<Self> {
         let index = config.origins.of("parallel.profile");
         let refused = |what: String| PlanError::Refused(format!("{index}: parallel.profile: {what}"));
@@ -109,8 +117,10 @@ impl Profile {
         self.layers.iter().flat_map(|layer| std::iter::repeat_n(cost(layer), layer.count)).collect()
     }
 
-    /// Returns the text of a file that [`Profile::load`] reads. Errors: values that TOML cannot hold, which
-    /// no profile that was read or measured has.
+    /// Returns the text of a file that [`Profile::load`] reads.
+    ///
+    /// # Errors
+    /// Values that TOML cannot hold, which no profile that was read or measured has.
     pub fn to_toml(&self) -> Result<String> {
         let unwritable = |error| PlanError::Refused(format!("a profile that TOML cannot hold: {error}"));
         let text = toml::to_string(self).map_err(unwritable)?;

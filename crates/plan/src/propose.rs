@@ -71,8 +71,9 @@ struct Search {
 /// Plans configurations of `fit.ranks` ranks that have the samples of `config` in a step, in the order of
 /// their costs, until enough of them fit. `on_result` is called for each that fits.
 ///
-/// Errors: those of the configuration; a number of ranks for which no grid exists; candidates none of which
-/// can be planned.
+/// # Errors
+/// Errors of the configuration; a number of ranks for which no grid exists; candidates none of which can be
+/// planned.
 pub fn propose(
     config: RunConfig,
     options: &PlanOptions,
@@ -143,7 +144,10 @@ pub fn propose(
 }
 
 impl Search {
-    /// Returns the layouts that the configuration accepts, the fastest first. Errors: there is none.
+    /// Returns the layouts that the configuration accepts, the fastest first.
+    ///
+    /// # Errors
+    /// No such layout.
     fn candidates(&self) -> Result<Vec<Candidate>> {
         let config = &self.config;
         let candidate = |layout: Layout| {
@@ -175,7 +179,10 @@ impl Search {
         Ok(limited_to(setup, self.fit.most_allocations))
     }
 
-    /// Plans a candidate until a rank does not fit. Errors: those that are no refusal of the candidate.
+    /// Plans a candidate until a rank does not fit.
+    ///
+    /// # Errors
+    /// Errors that are no refusal of the candidate.
     fn plan(&self, candidate: &Candidate) -> Result<Outcome> {
         let planned = self.setup(candidate).and_then(|setup| Ok((plan_within(&setup)?, setup)));
         let (plans, setup) = match planned {

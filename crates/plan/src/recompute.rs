@@ -25,7 +25,8 @@ struct Choice {
 
 /// Returns `setup` with its recomputation chosen, if the configuration leaves it open.
 ///
-/// Errors: those of planning; nothing fits.
+/// # Errors
+/// Errors of planning; nothing fits.
 pub fn settle(setup: Setup) -> Result<Setup> {
     if setup.config.memory.recompute != RecomputePolicy::Auto {
         return Ok(setup);
@@ -40,7 +41,8 @@ pub fn settle(setup: Setup) -> Result<Setup> {
 
 /// [`settle`] for a measurement, which has no last step.
 ///
-/// Errors: as for [`settle`].
+/// # Errors
+/// As for [`settle`].
 pub fn settle_soon(mut setup: Setup) -> Result<Setup> {
     let mut short = setup.clone();
     Arc::make_mut(&mut short.config).train.steps = setup.first_step() + STEPS;
@@ -60,7 +62,10 @@ pub fn encode(memory: &Memory) -> String {
     }
 }
 
-/// Returns `setup` with the choice that another rank has encoded. Errors: those of partitioning layers anew.
+/// Returns `setup` with the choice that another rank has encoded.
+///
+/// # Errors
+/// Errors of partitioning layers anew.
 pub fn adopt(setup: Setup, text: &str) -> Result<Setup> {
     match decode(text) {
         Some((recompute, layers)) => with(&setup, recompute, layers),

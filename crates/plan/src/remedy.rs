@@ -84,7 +84,10 @@ pub fn nearest(setup: &Setup, fit: &Fit) -> Option<Remedy> {
     })
 }
 
-/// Returns the setup with other values for some keys. Errors: wrong values.
+/// Returns the setup with other values for some keys.
+///
+/// # Errors
+/// Wrong values.
 pub fn changed(setup: &Setup, sets: &[String]) -> Result<Setup> {
     let changed = prepare_shapes(setup.config.with(sets)?, setup.placement.clone())?;
     recompute::settle(changed.with_hook(setup.hook.clone())?)

@@ -114,7 +114,8 @@ pub struct PlanReport {
 /// Plans the whole run, on all ranks of the configuration, on a device like the chosen one. No device memory
 /// is allocated and no file written.
 ///
-/// Errors: a configuration, data, settings or a description of a device that are wrong.
+/// # Errors
+/// A configuration, data, settings or a description of a device that are wrong.
 pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> {
     let began = Instant::now();
     let ranks = DeviceRanks::of(&config);
@@ -183,7 +184,8 @@ impl PlanReport {
     /// Returns one JSON object: `device`, `world_size`, `grid` and `ranks` under the keys of `summary.json`;
     /// `recompute`, `pipeline` and `fit`; and `roles`, which the `role` of each rank indexes.
     ///
-    /// Errors: those of the serializer, which cannot occur because all keys are strings.
+    /// # Errors
+    /// Errors of the serializer, which cannot occur because all keys are strings.
     pub fn to_json(&self) -> Result<String> {
         let entries: Vec<Map<String, Value>> =
             self.plans.roles().iter().enumerate().map(|(role, plan)| entry(role, plan)).collect();

@@ -71,23 +71,32 @@ impl Plans {
 /// Plans every rank on an imitation of its device. A rank that does not fit is planned with unlimited memory,
 /// and marked.
 ///
-/// Errors: those of the run.
+/// # Errors
+/// Errors of the run.
 pub fn plan_all(setup: &Setup) -> Result<Plans> {
     plan_roles(&imitation(setup)?, plan_or_measure)
 }
 
-/// Plans one rank as [`plan_all`] does. Errors: those of the run.
+/// Plans one rank as [`plan_all`] does.
+///
+/// # Errors
+/// Errors of the run.
 pub fn plan_one(setup: &Setup, rank: usize) -> Result<Plan> {
     plan(&imitation(setup)?, rank).map_err(refused)
 }
 
-/// Plans a run that may not fit. Errors: the first rank that does not fit; those of the run.
+/// Plans a run that may not fit.
+///
+/// # Errors
+/// The first rank that does not fit; those of the run.
 pub fn plan_within(setup: &Setup) -> Result<Plans> {
     plan_roles(&imitation(setup)?, plan)
 }
 
-/// Returns the memory that a run needs which does not fit: its plans with unlimited memory. Errors: those of
-/// the run.
+/// Returns the memory that a run needs which does not fit: its plans with unlimited memory.
+///
+/// # Errors
+/// Errors of the run.
 pub(crate) fn plan_boundless(setup: &Setup) -> Result<Plans> {
     let on_host = setup.placement.description().kind == Kind::Cpu;
     let mut boundless = Setup { placement: Placement::Meta(boundless(setup)), ..setup.clone() };
@@ -143,8 +152,10 @@ fn plan_roles(setup: &Setup, plan: impl Fn(&Setup, usize) -> Result<Plan> + Sync
     Ok(Plans { roles, of })
 }
 
-/// Returns the run on Meta. A present GPU has less memory for the allocator than its total. Errors: those of
-/// [`taken`].
+/// Returns the run on Meta. A present GPU has less memory for the allocator than its total.
+///
+/// # Errors
+/// Errors of [`taken`].
 pub fn imitation(setup: &Setup) -> Result<Setup> {
     if setup.placement.is_meta() {
         return Ok(setup.clone());
@@ -154,8 +165,10 @@ pub fn imitation(setup: &Setup) -> Result<Setup> {
     Ok(Setup { placement: Placement::Meta(description), ..setup.clone() })
 }
 
-/// Returns the parts of a GPU's memory that the allocator cannot use, as measured on such a GPU. Errors:
-/// none, as a test of the shipped description shows.
+/// Returns the parts of a GPU's memory that the allocator cannot use, as measured on such a GPU.
+///
+/// # Errors
+/// None, as a test of the shipped description shows.
 pub fn taken(setup: &Setup) -> Result<Vec<OverheadPart>> {
     let description = setup.placement.description();
     if setup.placement.is_meta() || description.kind != Kind::Cuda {
@@ -213,7 +226,9 @@ fn refused(error: PlanError) -> PlanError {
 }
 
 /// Returns the results of `body` for each of `ranks`, in order, on as many threads as there are processors.
-/// Errors: those of the first rank that has one.
+///
+/// # Errors
+/// Errors of the first rank that has one.
 fn on_threads(ranks: &[usize], body: impl Fn(usize) -> Result<Plan> + Sync) -> Result<Vec<Plan>> {
     let threads = threads::processors().min(ranks.len());
     if threads <= 1 {

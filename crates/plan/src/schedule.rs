@@ -45,8 +45,10 @@ struct PlannedStage {
     received: usize,
 }
 
-/// Plans the schedule of a configuration on a device like the chosen one. Errors: as for
-/// [`plan_run`](crate::plan_run).
+/// Plans the schedule of a configuration on a device like the chosen one.
+///
+/// # Errors
+/// As for [`plan_run`](crate::plan_run).
 pub fn plan_schedule(config: RunConfig, options: &PlanOptions) -> Result<PlannedSchedule> {
     let ranks = DeviceRanks::of(&config);
     let description = options.target.device(options.capacity, ranks)?.description(ranks);
@@ -54,7 +56,10 @@ pub fn plan_schedule(config: RunConfig, options: &PlanOptions) -> Result<Planned
 }
 
 impl PlannedSchedule {
-    /// Returns the schedule of a run. Errors: those of a layer on Meta.
+    /// Returns the schedule of a run.
+    ///
+    /// # Errors
+    /// Errors of a layer on Meta.
     pub fn of(setup: &Setup) -> Result<Self> {
         let (config, blueprint) = (&setup.config, &setup.blueprint);
         let costs = Costs::of(config, &setup.dataset, &setup.placement.description())?;

@@ -22,8 +22,10 @@ pub struct StepWork {
 }
 
 impl StepWork {
-    /// Counts the work of a step on Meta; `None` for devices whose rate is not known, such as a CPU. Errors:
-    /// those of building and running the model on Meta.
+    /// Counts the work of a step on Meta; `None` for devices whose rate is not known, such as a CPU.
+    ///
+    /// # Errors
+    /// Errors of building and running the model on Meta.
     pub fn of(setup: &Setup) -> Result<Option<Self>> {
         let Placement::Cuda(gpus) = &setup.placement else { return Ok(None) };
         let known = PlanDevice::known(&gpus.description.model)?;

@@ -57,7 +57,10 @@ impl Steps {
     }
 
     /// Returns the next step to run, `step` or a later one; `None` if all of these would repeat known ones
-    /// and end with the present layout. Errors: too many steps would be run only because they age blocks.
+    /// and end with the present layout.
+    ///
+    /// # Errors
+    /// Too many steps would be run only because they age blocks.
     pub(crate) fn next(&mut self, setup: &Setup, step: u64) -> Result<Option<u64>> {
         if step >= self.calendar.steps {
             return Ok(None);
@@ -132,7 +135,10 @@ impl Steps {
         kind.empties.then(|| self.calendar.last_round()).flatten()
     }
 
-    /// Counts a step that is run only because it ages blocks. Errors: too many of them.
+    /// Counts a step that is run only because it ages blocks.
+    ///
+    /// # Errors
+    /// Too many of them.
     fn check_aged(&mut self, setup: &Setup) -> Result<()> {
         self.aged += 1;
         if self.aged <= MOST_AGED {

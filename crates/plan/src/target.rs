@@ -31,7 +31,10 @@ pub enum PlanTarget {
 }
 
 impl PlanTarget {
-    /// Parses the argument: the name of a device, or a file. Errors: another name.
+    /// Parses the argument: the name of a device, or a file.
+    ///
+    /// # Errors
+    /// Another name.
     pub fn from_argument(text: &str) -> Result<Self> {
         if text.ends_with(".toml") {
             return Ok(PlanTarget::File(PathBuf::from(text)));
@@ -49,8 +52,10 @@ impl PlanTarget {
         })
     }
 
-    /// Returns the device, with `capacity` total bytes if there is one. Errors: an invalid file, a capacity
-    /// that leaves nothing for these ranks, a GPU that does not answer.
+    /// Returns the device, with `capacity` total bytes if there is one.
+    ///
+    /// # Errors
+    /// An invalid file, a capacity that leaves nothing for these ranks, a GPU that does not answer.
     pub fn device(&self, capacity: Option<u64>, ranks: DeviceRanks) -> Result<PlanDevice> {
         let gpu = cuda::availability();
         let mut device = match self {

@@ -30,7 +30,8 @@ pub struct TimedPartition {
 /// Returns the partition of `config` without a profile, and with the profile in `path`; none for a model of
 /// one stage.
 ///
-/// Errors: those of a plan; a profile of another run.
+/// # Errors
+/// Errors of a plan; a profile of another run.
 pub fn timed_partitions(config: &RunConfig, path: &Path, target: &PlanTarget) -> Result<Vec<TimedPartition>> {
     if config.stages() == 1 {
         return Ok(Vec::new());

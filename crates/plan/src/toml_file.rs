@@ -10,14 +10,20 @@ use crate::error::{PlanError, Result};
 /// The most bytes of a file.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// Reads a file; returns its text and its name in errors. Errors: the file cannot be read.
+/// Reads a file; returns its text and its name in errors.
+///
+/// # Errors
+/// The file cannot be read.
 pub(crate) fn read(path: &Path) -> Result<(String, String)> {
     let name = path.to_string_lossy().into_owned();
     let unreadable = |error| PlanError::Refused(format!("{name} cannot be read: {error}"));
     Ok((input::read_text(path, MOST_BYTES).map_err(unreadable)?, name))
 }
 
-/// Parses the text of a file called `name`. Errors: invalid TOML; other keys or types.
+/// Parses the text of a file called `name`.
+///
+/// # Errors
+/// Invalid TOML; other keys or types.
 pub(crate) fn parse<T: DeserializeOwned>(text: &str, name: &str) -> Result<T> {
     toml::from_str(text).map_err(|error| {
         let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());

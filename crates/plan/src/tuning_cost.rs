@@ -26,8 +26,10 @@ pub struct TuningCost {
 }
 
 impl TuningCost {
-    /// Returns the cost on the rank of `largest`; `None` if all parameters are trained. Errors: those of
-    /// planning.
+    /// Returns the cost on the rank of `largest`; `None` if all parameters are trained.
+    ///
+    /// # Errors
+    /// Errors of planning.
     pub(crate) fn of(setup: &Setup, largest: &Plan) -> Result<Option<Self>> {
         if setup.config.tuning.trains_all() {
             return Ok(None);

@@ -32,8 +32,10 @@ struct LayerWork {
 }
 
 impl Work {
-    /// Counts the work on Meta imitating `description`. Errors: those of building and running the model
-    /// there.
+    /// Counts the work on Meta imitating `description`.
+    ///
+    /// # Errors
+    /// Errors of building and running the model there.
     pub(crate) fn count(config: &RunConfig, dataset: &Dataset, description: &Description) -> Result<Self> {
         let samples = config.train.micro_batch_size as f64;
         let kept = measure::layers(&with_recompute(config, RecomputePolicy::None), dataset, description)?;

@@ -31,8 +31,11 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Reads the headers of a folder's files. Errors: no such files; headers that do not describe their files
-    /// byte for byte; an index that names other tensors than the files contain.
+    /// Reads the headers of a folder's files.
+    ///
+    /// # Errors
+    /// No such files; headers that do not describe their files byte for byte; an index that names other
+    /// tensors than the files contain.
     pub fn open(path: &Path) -> Result<Self> {
         let mut tensors = BTreeMap::new();
         let (whole, index) = (path.join(WEIGHTS), path.join(INDEX));
@@ -56,7 +59,10 @@ impl Folder {
         Ok(Folder { path: path.to_owned(), tensors })
     }
 
-    /// Reads the header of the file of a folder of adapters. Errors: as [`Folder::open`].
+    /// Reads the header of the file of a folder of adapters.
+    ///
+    /// # Errors
+    /// As [`Folder::open`].
     pub fn open_adapters(path: &Path) -> Result<Self> {
         let (mut tensors, file) = (BTreeMap::new(), path.join(ADAPTER_WEIGHTS));
         if !file.exists() {
@@ -136,8 +142,10 @@ fn other_format(path: &Path, wanted: &str) -> String {
     }
 }
 
-/// Returns the file of each tensor that an index names. Errors: text that is no index, a file that is not in
-/// the folder itself.
+/// Returns the file of each tensor that an index names.
+///
+/// # Errors
+/// Text that is no index, a file that is not in the folder itself.
 fn read_index(path: &Path) -> Result<BTreeMap<String, String>> {
     let refused = |what: String| PretrainedError::refused(path, what);
     let text = input::read_text(path, MOST_INDEX).map_err(PretrainedError::file(path, "read it"))?;

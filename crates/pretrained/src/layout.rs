@@ -10,8 +10,10 @@ use crate::folder::Folder;
 use crate::resized::is_shorter;
 
 /// Checks that a folder has all tensors of a model in their shapes, and no others. With `resizes`, tables may
-/// have rows for fewer tokens. Errors: the first that is
-/// missing, of another shape or unexpected, by name.
+/// have rows for fewer tokens.
+///
+/// # Errors
+/// The first that is missing, of another shape or unexpected, by name.
 pub(crate) fn check(folder: &Folder, model: &HuggingFaceModel, resizes: bool) -> Result<()> {
     let refused = |what: String| PretrainedError::refused(folder.path(), what);
     let (mut used, mut missing) = (BTreeSet::new(), Vec::new());

@@ -20,19 +20,27 @@ pub struct PretrainedModel {
 }
 
 impl PretrainedModel {
-    /// Opens the folder at `path` as `model`. Errors: those of [`Folder::open`]; a tensor that is missing, of
-    /// another shape or unexpected, by name.
+    /// Opens the folder at `path` as `model`.
+    ///
+    /// # Errors
+    /// Errors of [`Folder::open`]; a tensor that is missing, of another shape or unexpected, by name.
     pub fn open(path: &Path, model: HuggingFaceModel) -> Result<Self> {
         Self::of(Folder::open(path)?, model, false)
     }
 
     /// Opens the folder at `path` as `model`, which may have more tokens: the rows that the folder lacks are
-    /// the mean of those that it has. Errors: as [`PretrainedModel::open`].
+    /// the mean of those that it has.
+    ///
+    /// # Errors
+    /// As [`PretrainedModel::open`].
     pub fn open_resized(path: &Path, model: HuggingFaceModel) -> Result<Self> {
         Self::of(Folder::open(path)?, model, true)
     }
 
-    /// Opens the folder of adapters at `path` as `adapters`. Errors: as [`PretrainedModel::open`].
+    /// Opens the folder of adapters at `path` as `adapters`.
+    ///
+    /// # Errors
+    /// As [`PretrainedModel::open`].
     pub fn open_adapters(path: &Path, adapters: HuggingFaceModel) -> Result<Self> {
         Self::of(Folder::open_adapters(path)?, adapters, false)
     }
@@ -61,8 +69,10 @@ impl PretrainedModel {
         self.model.tensors.iter().any(|tensor| tensor.parameter == name)
     }
 
-    /// Fills the targets that are parameters of the model, or shards of them, and skips others. Errors: a
-    /// file that cannot be read; a parameter of another shape.
+    /// Fills the targets that are parameters of the model, or shards of them, and skips others.
+    ///
+    /// # Errors
+    /// A file that cannot be read; a parameter of another shape.
     pub fn load(&self, targets: &mut dyn Iterator<Item = Target>) -> Result<()> {
         for target in targets {
             self.fill(&target)?;

@@ -32,8 +32,10 @@ impl Means {
         Means(Arc::new(model.tables.iter().map(|name| (*name, OnceLock::new())).collect()))
     }
 
-    /// Reads the part of `target` that `tensor` covers from `stored`, a table with fewer rows. Errors: a file
-    /// that cannot be read.
+    /// Reads the part of `target` that `tensor` covers from `stored`, a table with fewer rows.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
     pub(crate) fn load(&self, tensor: &FolderTensor, stored: &StoredTensor, target: &Target) -> Result<()> {
         let shorter = FolderTensor { shape: stored.shape().to_vec(), ..tensor.clone() };
         load::load(&shorter, stored, target)?;

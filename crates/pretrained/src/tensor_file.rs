@@ -61,7 +61,10 @@ impl StoredTensor {
         Ok(())
     }
 
-    /// Reads a count. Errors: a negative one, or one that does not fit 32 bits.
+    /// Reads a count.
+    ///
+    /// # Errors
+    /// A negative one, or one that does not fit 32 bits.
     pub(crate) fn read_count(&self, file: &File) -> Result<u32> {
         let mut bytes = [0; 8];
         file.read_exact_at(&mut bytes, self.start).map_err(PretrainedError::file(&self.file, "read it"))?;
@@ -75,8 +78,11 @@ fn widen<const N: usize>(bytes: &[u8], values: &mut [f32], of: impl Fn([u8; N]) 
     values.iter_mut().zip(bytes.as_chunks().0).for_each(|(value, word)| *value = of(*word));
 }
 
-/// Reads the header of the file at `path` and adds its tensors to `tensors`. Errors: a header that does not
-/// describe the file byte for byte; an unsupported type; a name that another file has too.
+/// Reads the header of the file at `path` and adds its tensors to `tensors`.
+///
+/// # Errors
+/// A header that does not describe the file byte for byte; an unsupported type; a name that another file has
+/// too.
 pub(crate) fn add_tensors(path: PathBuf, tensors: &mut BTreeMap<String, StoredTensor>) -> Result<()> {
     let (header, data) = read_header(&path)?;
     let path = Arc::new(path);

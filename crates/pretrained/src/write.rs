@@ -61,8 +61,10 @@ pub struct Export<'a> {
     pub most_bytes: u64,
 }
 
-/// Writes the folder `path`, which must not exist. It is renamed to `path` when it is complete. Errors: a
-/// folder that exists, a file that cannot be written, weights that cannot be read.
+/// Writes the folder `path`, which must not exist. It is renamed to `path` when it is complete.
+///
+/// # Errors
+/// A folder that exists, a file that cannot be written, weights that cannot be read.
 pub fn write_folder(path: &Path, export: Export<'_>, load: Load<'_>) -> Result<()> {
     let write = |source| PretrainedError::file(path, "write it")(source);
     let folder = OutputFolder::create(path).map_err(write)?;

@@ -7,7 +7,10 @@ use worker::answering::wait_together;
 use crate::error::{Result, RunError};
 
 /// Runs `work`, which may wait for a disk, on a separate thread while this rank answers the others, which all
-/// call this, with work or without. Returns the result of `work`. Errors: those of the transport; no thread.
+/// call this, with work or without. Returns the result of `work`.
+///
+/// # Errors
+/// Errors of the transport; no thread.
 pub(crate) fn while_answering<T: Send + 'static>(
     control: &mut dyn ControlPlane,
     work: Option<impl FnOnce() -> T + Send + 'static>,

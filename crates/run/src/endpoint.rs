@@ -8,14 +8,20 @@ use telemetry::prometheus::Endpoint;
 
 use crate::error::{Result, RunError};
 
-/// Checks `telemetry.listen` before anything is allocated. Errors: text that is no address, an address that
-/// other hosts reach without `telemetry.listen_publicly`, one that is in use or not of this host.
+/// Checks `telemetry.listen` before anything is allocated.
+///
+/// # Errors
+/// Text that is no address, an address that other hosts reach without `telemetry.listen_publicly`, one that
+/// is in use or not of this host.
 pub(crate) fn check(config: &RunConfig) -> Result<()> {
     let Some(address) = address(config)? else { return Ok(()) };
     TcpListener::bind(address).map(drop).map_err(|error| refused(config, &error.to_string()))
 }
 
-/// Opens the endpoint of the run in `run_dir`; `None` without an address. Errors: as for [`check`].
+/// Opens the endpoint of the run in `run_dir`; `None` without an address.
+///
+/// # Errors
+/// As for [`check`].
 pub(crate) fn open(config: &RunConfig, run_dir: &Path) -> Result<Option<Endpoint>> {
     let Some(address) = address(config)? else { return Ok(None) };
     let name = run_dir.file_name().unwrap_or(run_dir.as_os_str()).to_string_lossy();

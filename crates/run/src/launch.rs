@@ -44,7 +44,9 @@ pub fn train(config: RunConfig, options: RunOptions) -> Result<TrainReport> {
 }
 
 /// Trains in this process, which may be a rank of a job. `None` on ranks other than 0, which has the report.
-/// Errors: as for [`train`]; one rank of a job has the error to be printed.
+///
+/// # Errors
+/// As for [`train`]; one rank of a job has the error to be printed.
 pub fn train_as(
     startup: Startup,
     mut config: RunConfig,
@@ -131,7 +133,9 @@ fn train_once(mut startup: Startup, config: RunConfig, options: &RunOptions) -> 
 }
 
 /// Returns the report of the run to be resumed if all its steps are done, and leaves its record unchanged.
-/// Errors: files left by killed processes cannot be deleted.
+///
+/// # Errors
+/// Files left by killed processes cannot be deleted.
 fn complete(setup: &Setup, options: &RunOptions) -> Result<Option<TrainReport>> {
     let Some(run_dir) = options.run_dir.as_deref() else { return Ok(None) };
     let Some(summary) = summary::of_complete_run(setup, run_dir) else { return Ok(None) };
@@ -152,8 +156,10 @@ fn plan_ranks(startup: &Startup, setup: &Setup) -> Result<(Plans, Expected)> {
     Ok((plans, expected))
 }
 
-/// Returns the plan of every rank. Errors: those of the run; a run that does not fit, with the nearest that
-/// would.
+/// Returns the plan of every rank.
+///
+/// # Errors
+/// Errors of the run; a run that does not fit, with the nearest that would.
 fn plan_that_fits(startup: &Startup, setup: &Setup) -> Result<Plans> {
     let plans = plan_all(setup)?;
     // On Meta no host memory is used, and the ranks of a job may be on several hosts.

@@ -23,8 +23,8 @@ impl ChosenPlacement {
     /// there are fewer GPUs than configured ranks, and neither a launcher nor `--ranks` set their number, one
     /// rank does all the work on one GPU, in the same lanes and so with the same bits.
     ///
-    /// Errors: a requested device that is absent; more ranks than GPUs; ranks of several processes that share
-    /// a GPU.
+    /// # Errors
+    /// A requested device that is absent; more ranks than GPUs; ranks of several processes that share a GPU.
     pub fn find(
         choice: DeviceChoice,
         config: &mut RunConfig,

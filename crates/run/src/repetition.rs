@@ -5,8 +5,10 @@ use config::RunConfig;
 use crate::error::{Result, RunError};
 
 /// Returns the configuration with micro-batches of half the size and the same samples in each step and each
-/// validation, and says so. Errors: a micro-batch of an odd size, with `reason`, for which memory did not
-/// suffice.
+/// validation, and says so.
+///
+/// # Errors
+/// A micro-batch of an odd size, with `reason`, for which memory did not suffice.
 pub(crate) fn halved(config: &RunConfig, reason: &str) -> Result<RunConfig> {
     let (size, lanes) = (config.train.micro_batch_size, config.parallel.lanes);
     if !size.is_multiple_of(2) {

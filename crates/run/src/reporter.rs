@@ -44,8 +44,10 @@ pub(crate) struct RunFiles {
 }
 
 impl RunFiles {
-    /// Opens the files; in a resumed run, lines of steps that are repeated are removed. Errors: a file or the
-    /// data cannot be read or written.
+    /// Opens the files; in a resumed run, lines of steps that are repeated are removed.
+    ///
+    /// # Errors
+    /// A file or the data cannot be read or written.
     pub(crate) fn open(setup: &Setup, run_dir: &Path) -> Result<Self> {
         let sessions = Sessions::begin(run_dir, setup)?;
         let metrics = MetricsWriter::resume(&run_dir.join("metrics.jsonl"), setup.first_step())?;
@@ -66,7 +68,10 @@ impl RunFiles {
         Ok(RunFiles { metrics, hashes, tensorboard, endpoint, saver, sessions, work })
     }
 
-    /// Waits for the checkpoint from which a step is repeated. Errors: a file cannot be written.
+    /// Waits for the checkpoint from which a step is repeated.
+    ///
+    /// # Errors
+    /// A file cannot be written.
     pub(crate) fn leave(self) -> Result<()> {
         let RunFiles { metrics, hashes, tensorboard, saver, mut sessions, .. } = self;
         sessions.leave()?;
@@ -96,7 +101,10 @@ impl RunFiles {
     }
 }
 
-/// Waits until the figures of all steps are written. Errors: a file cannot be written.
+/// Waits until the figures of all steps are written.
+///
+/// # Errors
+/// A file cannot be written.
 fn finish(
     metrics: MetricsWriter,
     hashes: Option<MetricsWriter>,

@@ -27,8 +27,9 @@ impl Found {
     /// Finds the checkpoint from which to resume, the newest or that of `--step`, verifies it and compares it
     /// with `config`. `owns`: whether this process writes the run's shared files.
     ///
-    /// Errors: no directory; one that is in use, or holds a run that ended without a checkpoint; a
-    /// checkpoint that is damaged or of another run.
+    /// # Errors
+    /// No directory; one that is in use, or holds a run that ended without a checkpoint; a checkpoint that is
+    /// damaged or of another run.
     pub(crate) fn look(config: &RunConfig, options: &RunOptions, owns: bool) -> Result<Self> {
         let Some(run_dir) = options.run_dir.as_deref() else {
             return Err(RunError::Refused("--resume needs --run-dir, the run to resume".to_owned()));
@@ -55,7 +56,10 @@ impl Found {
         Ok(Found { lock, point: Some(Arc::new(ResumePoint { checkpoint, losses })) })
     }
 
-    /// Makes `setup` resume from the checkpoint. Errors: other data; the device Meta.
+    /// Makes `setup` resume from the checkpoint.
+    ///
+    /// # Errors
+    /// Other data; the device Meta.
     pub(crate) fn apply(&self, setup: &mut Setup) -> Result<()> {
         let Some(point) = &self.point else { return Ok(()) };
         if setup.placement.is_meta() {
@@ -75,8 +79,10 @@ impl Found {
     }
 }
 
-/// Checks the settings of a resumed run. Errors: settings that may not change; fewer steps than the
-/// checkpoint has done.
+/// Checks the settings of a resumed run.
+///
+/// # Errors
+/// Settings that may not change; fewer steps than the checkpoint has done.
 fn check_settings(config: &RunConfig, checkpoint: &Checkpoint) -> Result<()> {
     let mut changes = config.changes_since(checkpoint.configuration());
     let may_halve =
@@ -121,8 +127,10 @@ fn listed(changes: &[Change]) -> String {
     }
 }
 
-/// Returns the weights that `--from` names: a checkpoint, or a run with checkpoints. Errors: none found; one
-/// that is damaged or of another model.
+/// Returns the weights that `--from` names: a checkpoint, or a run with checkpoints.
+///
+/// # Errors
+/// None found; one that is damaged or of another model.
 pub(crate) fn weights_from(path: &Path, step: Option<u64>, config: &RunConfig) -> Result<Start> {
     let checkpoint = checkpoint::find(path, step)?;
     check_model(config, &checkpoint)?;
@@ -137,7 +145,10 @@ pub(crate) fn weights_from(path: &Path, step: Option<u64>, config: &RunConfig) -
     Ok(Start::Weights(weights::complete(checkpoint, config)?))
 }
 
-/// Checks the settings of the weights' model and tokenizer. Errors: some differ.
+/// Checks the settings of the weights' model and tokenizer.
+///
+/// # Errors
+/// Some differ.
 pub fn check_model(config: &RunConfig, checkpoint: &Checkpoint) -> Result<()> {
     let changes = config.model_changes_since(checkpoint.configuration());
     if changes.is_empty() {

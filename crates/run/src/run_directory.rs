@@ -35,7 +35,10 @@ pub(crate) struct RunLock {
 }
 
 impl RunLock {
-    /// Locks the directory `path`. Errors: another process holds the lock.
+    /// Locks the directory `path`.
+    ///
+    /// # Errors
+    /// Another process holds the lock.
     pub(crate) fn take(path: &Path) -> Result<Self> {
         let unreadable = |error: std::io::Error| {
             RunError::Refused(format!("--run-dir {}: it cannot be opened: {error}", path.display()))
@@ -59,7 +62,10 @@ impl RunLock {
     }
 }
 
-/// Checks that `path` is a directory or does not exist. Errors: anything else.
+/// Checks that `path` is a directory or does not exist.
+///
+/// # Errors
+/// Anything else.
 fn check_directory(path: &Path) -> Result<()> {
     if path.exists() && !path.is_dir() {
         return Err(RunError::Refused(format!("--run-dir {}: it is a file", path.display())));
@@ -68,7 +74,10 @@ fn check_directory(path: &Path) -> Result<()> {
 }
 
 /// Creates a directory below `runs` for a run called `name`, with the time in its name, and a number if
-/// another run began in the same second. Errors: it cannot be created.
+/// another run began in the same second.
+///
+/// # Errors
+/// A directory that cannot be created.
 fn new_directory(name: &str) -> Result<PathBuf> {
     let unusable = |path: &Path, error: std::io::Error| {
         RunError::Refused(format!("{}: the run's directory cannot be created: {error}", path.display()))
@@ -97,8 +106,10 @@ pub(crate) struct RunDirectory {
 }
 
 impl RunDirectory {
-    /// Creates the directory and writes the resolved configuration. Errors: a directory that already holds a
-    /// run.
+    /// Creates the directory and writes the resolved configuration.
+    ///
+    /// # Errors
+    /// A directory that already holds a run.
     pub(crate) fn create(config: &RunConfig, chosen: Option<PathBuf>, name: &str) -> Result<Self> {
         let Some(path) = chosen else { return Self::begin(config, RunLock::take(&new_directory(name)?)?) };
         check_directory(&path)?;

@@ -26,7 +26,8 @@ const FIGURES: [&str; 4] =
 /// Reads the files of a run so far; a run that has not ended has no summary and no traces. With `others`, the
 /// page also has the learning curves of all runs.
 ///
-/// Errors: a directory without a run, an invalid file in it.
+/// # Errors
+/// A directory without a run, an invalid file in it.
 pub fn report_run(run_dir: &Path, others: &[PathBuf]) -> Result<Report> {
     let all = std::iter::once(run_dir).chain(others.iter().map(PathBuf::as_path));
     let curves = if others.is_empty() { Vec::new() } else { all.map(curve).collect::<Result<_>>()? };
@@ -83,8 +84,10 @@ fn phases(summary: &Value) -> Vec<PhaseRow> {
     ranks.iter().enumerate().filter_map(row).collect()
 }
 
-/// Returns the configuration of the run in `run_dir`, with `overrides` as for [`RunConfig::load`]. Errors:
-/// there is no run; those of a configuration.
+/// Returns the configuration of the run in `run_dir`, with `overrides` as for [`RunConfig::load`].
+///
+/// # Errors
+/// No run; errors of a configuration.
 pub fn configuration_of(run_dir: &Path, overrides: &[String]) -> Result<RunConfig> {
     let path = run_dir.join(CONFIG);
     if !path.exists() {
@@ -254,8 +257,10 @@ fn notices(ranks: &[RankMemory], history: &[StepPoint], summary: Option<&Value>)
     notices
 }
 
-/// The schedule of a pipeline with passes of equal length: their durations are not recorded. Errors: none for
-/// a checked configuration.
+/// The schedule of a pipeline with passes of equal length: their durations are not recorded.
+///
+/// # Errors
+/// None for a checked configuration.
 fn schedule(config: &RunConfig) -> Result<Option<SchedulePicture>> {
     if config.parallel.pipeline == 1 {
         return Ok(None);

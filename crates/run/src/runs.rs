@@ -43,8 +43,10 @@ pub struct ListedRun {
     pub error: Option<String>,
 }
 
-/// Returns the runs in `directory`: itself if it is a run, or else those directly below it, by name. Errors:
-/// it cannot be listed. A run whose files cannot be read is listed with the reason.
+/// Returns the runs in `directory`: itself if it is a run, or else those directly below it, by name.
+///
+/// # Errors
+/// A directory that cannot be listed. A run whose files cannot be read is listed with the reason.
 pub fn list_runs(directory: &Path) -> Result<Vec<ListedRun>> {
     let unreadable = |error: std::io::Error| {
         RunError::Refused(format!("{}: it cannot be listed: {error}", directory.display()))

@@ -25,7 +25,10 @@ pub(crate) struct Saver {
 
 impl Saver {
     /// Returns the saver of the run in `run_dir`, which first syncs its metrics by `metrics`; `None` if the
-    /// run keeps no checkpoints, or computes nothing. Errors: data that cannot be read.
+    /// run keeps no checkpoints, or computes nothing.
+    ///
+    /// # Errors
+    /// Data that cannot be read.
     pub(crate) fn new(setup: &Setup, run_dir: &Path, metrics: MetricsSync) -> Result<Option<Self>> {
         let config = &setup.config;
         if !(config.checkpoint.is_kept() || config.checkpoint.keep_best) || setup.placement.is_meta() {
@@ -68,7 +71,10 @@ impl Saver {
     }
 
     /// Copies the state of a run, of which `worker` is rank 0, and starts to write it. The checkpoint before
-    /// has been written; if that failed, it is a warning, because this one replaces it. Errors: the device's.
+    /// has been written; if that failed, it is a warning, because this one replaces it.
+    ///
+    /// # Errors
+    /// The device's.
     pub(crate) fn save(&mut self, worker: &mut Worker, history: &History) -> Result<()> {
         let mut snapshot = self.writer.begin();
         worker.take_snapshot(&mut snapshot, &history.losses)?;
@@ -77,7 +83,10 @@ impl Saver {
         Ok(())
     }
 
-    /// Waits for the checkpoint being written. Errors: it could not be written.
+    /// Waits for the checkpoint being written.
+    ///
+    /// # Errors
+    /// A checkpoint that could not be written.
     pub(crate) fn finish(&mut self) -> std::result::Result<(), CheckpointError> {
         self.writer.finish()
     }

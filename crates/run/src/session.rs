@@ -196,7 +196,10 @@ impl Training<'_> {
     }
 
     /// Saves the state before a step that ran out of memory, from which the run continues with smaller
-    /// micro-batches. Errors: `error` if that state is not finite, so that it may not be saved.
+    /// micro-batches.
+    ///
+    /// # Errors
+    /// `error` if that state is not finite, so that it may not be saved.
     fn leave_to_repeat(&mut self, error: WorkerError) -> Result<()> {
         self.read_last()?;
         if !self.history.is_finite() {

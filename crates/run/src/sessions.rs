@@ -140,7 +140,10 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    /// Adds a record of the starting session. Errors: the file cannot be read or written.
+    /// Adds a record of the starting session.
+    ///
+    /// # Errors
+    /// The file cannot be read or written.
     pub(crate) fn begin(run_dir: &Path, setup: &Setup) -> Result<Self> {
         let path = run_dir.join("sessions.json");
         let mut all = read(&path)?;
@@ -188,7 +191,10 @@ impl Sessions {
         Ok(sessions)
     }
 
-    /// Completes the record of this session. Errors: the file cannot be written.
+    /// Completes the record of this session.
+    ///
+    /// # Errors
+    /// The file cannot be written.
     pub(crate) fn end(&mut self, summary: &Summary) -> Result<()> {
         let most = |statistic: Statistic| summary.ranks.iter().map(|rank| rank.get(statistic)).max();
         let results = Results {
@@ -206,8 +212,10 @@ impl Sessions {
         self.close(ending, Some(results))
     }
 
-    /// Completes the record of a session whose last step is repeated by the next one. Errors: the file cannot
-    /// be written.
+    /// Completes the record of a session whose last step is repeated by the next one.
+    ///
+    /// # Errors
+    /// The file cannot be written.
     pub(crate) fn leave(&mut self) -> Result<()> {
         self.close(Ending::OutOfMemory, None)
     }

@@ -35,7 +35,8 @@ impl Startup {
     /// Joins the job to which this process belongs, if a launcher started it: `mpirun`, `srun`, or one that
     /// sets RANK, WORLD_SIZE and MASTER_ADDR, such as `torchrun`. Called once, on the process's first thread.
     ///
-    /// Errors: ranks that do not find each other; an MPI launcher, but a build without MPI.
+    /// # Errors
+    /// Ranks that do not find each other; an MPI launcher, but a build without MPI.
     pub fn begin() -> Result<Self> {
         if let Some(warning) = Environment::of_process().warning() {
             terminal::say(&format!("plimsoll: {warning}"));
@@ -82,7 +83,8 @@ impl Startup {
     /// Calls `body` as this rank of the job, and ends with all others; does nothing for a process without a
     /// job.
     ///
-    /// Errors: those of `body`, here or on another rank.
+    /// # Errors
+    /// Errors of `body`, here or on another rank.
     pub fn run_job(
         self,
         body: impl FnOnce(&World, Communicator) -> std::result::Result<(), String>,
@@ -93,7 +95,8 @@ impl Startup {
     /// Runs `body` as this rank of the job, and ends with all others; `None`, without calling it, for a
     /// process without a job.
     ///
-    /// Errors: those of the first rank that failed.
+    /// # Errors
+    /// Errors of the first rank that failed.
     pub fn run_in_job<T, E: Display>(
         self,
         timeout_seconds: u64,
@@ -104,7 +107,10 @@ impl Startup {
         job.run(timeout_seconds, body).map(Some).map_err(failed)
     }
 
-    /// Ends with all other ranks of the job. Errors: those of the first rank that failed.
+    /// Ends with all other ranks of the job.
+    ///
+    /// # Errors
+    /// Errors of the first rank that failed.
     pub fn finish(self) -> Result<()> {
         let failed = |Lost { rank, reason, .. }| RunError::Rank { rank, reason };
         self.job.map_or(Ok(()), |job| job.finish().map_err(failed))
@@ -130,7 +136,10 @@ impl Startup {
         }
     }
 
-    /// Returns rank 0's text on all ranks. Errors: those of the job.
+    /// Returns rank 0's text on all ranks.
+    ///
+    /// # Errors
+    /// Errors of the job.
     pub(crate) fn of_rank_zero(&mut self, mine: String) -> Result<String> {
         let Some(job) = &mut self.job else { return Ok(mine) };
         Ok(job.all(&mine)?.into_iter().next().unwrap_or_default())
@@ -138,15 +147,19 @@ impl Startup {
 
     /// Returns the request to stop that signals set.
     ///
-    /// Errors: the system refuses to handle signals.
+    /// # Errors
+    /// The system refuses to handle signals.
     pub fn interrupt(&self) -> Result<Interrupt> {
         let interrupt = Interrupt::default();
         interrupt.on_signals(self.job.is_none())?;
         Ok(interrupt)
     }
 
-    /// Returns `mine` if no rank has an error. Errors: `mine` for a process without a job; in a job, that
-    /// some rank has an error, which rank 0 has printed by then.
+    /// Returns `mine` if no rank has an error.
+    ///
+    /// # Errors
+    /// `mine` for a process without a job; in a job, that some rank has an error, which rank 0 has printed by
+    /// then.
     pub fn agree<T, E: JobError>(&mut self, mine: std::result::Result<T, E>) -> std::result::Result<T, E> {
         let Some(job) = &mut self.job else { return mine };
         let (agreed, ends) = job.agree(mine);
@@ -163,8 +176,10 @@ impl Startup {
         Err(RunError::Reported { status }.into())
     }
 
-    /// Checks that the job has the configured number of ranks. Errors: another number, or `--ranks` in
-    /// addition.
+    /// Checks that the job has the configured number of ranks.
+    ///
+    /// # Errors
+    /// Another number, or `--ranks` in addition.
     pub fn check_ranks(&self, config: &RunConfig, threads: Option<usize>) -> Result<()> {
         let world_size = config.world_size();
         let grid = format!("the configuration has {}", config.parallel.grid_in_words());
@@ -187,7 +202,8 @@ impl Startup {
 
     /// Checks that all ranks run the same program with the same `options` on the same configuration and data.
     ///
-    /// Errors: the first difference, with its rank and host.
+    /// # Errors
+    /// The first difference, with its rank and host.
     pub fn check_same(&mut self, setup: &Setup, options: &str) -> Result<()> {
         let Some(job) = &mut self.job else { return Ok(()) };
         let own = Facts::of(setup, options)?;

@@ -85,7 +85,10 @@ pub(crate) fn of_step(step: u64, run_dir: &Path) -> Option<Vec<u8>> {
     (summary.steps == step).then(|| std::fs::read(path).ok()).flatten()
 }
 
-/// Removes the summary, which a run in progress does not have. Errors: it cannot be removed.
+/// Removes the summary, which a run in progress does not have.
+///
+/// # Errors
+/// A summary that cannot be removed.
 pub(crate) fn remove(run_dir: &Path) -> Result<()> {
     let path = run_dir.join(SUMMARY);
     match std::fs::remove_file(&path) {
@@ -94,12 +97,18 @@ pub(crate) fn remove(run_dir: &Path) -> Result<()> {
     }
 }
 
-/// Writes the text of an earlier summary. Errors: the file cannot be written.
+/// Writes the text of an earlier summary.
+///
+/// # Errors
+/// The file cannot be written.
 pub(crate) fn write_again(text: &[u8], run_dir: &Path) -> Result<()> {
     Ok(run_files::atomic_write(&run_dir.join(SUMMARY), text)?)
 }
 
-/// Writes the summary. Errors: the file cannot be written.
+/// Writes the summary.
+///
+/// # Errors
+/// The file cannot be written.
 pub(crate) fn write(summary: &Summary, run_dir: &Path) -> Result<()> {
     Ok(summary.write(&run_dir.join(SUMMARY))?)
 }

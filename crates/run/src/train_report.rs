@@ -57,8 +57,11 @@ pub struct TrainReport {
     pub loss_unit: &'static str,
 }
 
-/// Returns the report of a run on rank 0. Errors: a loss that was not finite, a last checkpoint that could
-/// not be written, an early end that kept no weights.
+/// Returns the report of a run on rank 0.
+///
+/// # Errors
+/// A loss that was not finite, a last checkpoint that could not be written, an early end that kept no
+/// weights.
 pub(crate) fn report(
     setup: &Setup,
     outcomes: Vec<Outcome>,

@@ -41,7 +41,10 @@ pub(crate) fn of(worker: &Worker) -> Vec<View> {
     ]
 }
 
-/// Writes views. Errors: a file that cannot be written.
+/// Writes views.
+///
+/// # Errors
+/// A file that cannot be written.
 pub(crate) fn write(views: &[View], run_dir: &Path) -> Result<()> {
     if views.is_empty() {
         return Ok(());

@@ -12,14 +12,18 @@ use worker::{Layered, Start, Weights, blueprint};
 
 use crate::error::{Result, RunError};
 
-/// Returns the start of a run without a checkpoint: the folders of `model.from` and `lora.from`. Errors:
-/// those of reading the folders.
+/// Returns the start of a run without a checkpoint: the folders of `model.from` and `lora.from`.
+///
+/// # Errors
+/// Errors of reading the folders.
 pub(crate) fn start(config: &RunConfig) -> Result<Start> {
     Ok(of_folders(config)?.map_or(Start::Drawn, Start::Weights))
 }
 
-/// Returns the weights in the folders of `model.from` and `lora.from`; `None` if neither is set. Errors:
-/// those of reading the folders.
+/// Returns the weights in the folders of `model.from` and `lora.from`; `None` if neither is set.
+///
+/// # Errors
+/// Errors of reading the folders.
 pub fn of_folders(config: &RunConfig) -> Result<Option<Arc<dyn Weights>>> {
     Ok(match (adapters_of_folder(config)?, of_folder(config)?) {
         (Some(adapters), folder) => Some(Arc::new(Layered::new(adapters, folder))),
@@ -27,13 +31,18 @@ pub fn of_folders(config: &RunConfig) -> Result<Option<Arc<dyn Weights>>> {
     })
 }
 
-/// The weights of frozen parameters that checkpoints leave out: those of `model.from`. Errors: those of
-/// reading the folder.
+/// The weights of frozen parameters that checkpoints leave out: those of `model.from`.
+///
+/// # Errors
+/// Errors of reading the folder.
 pub(crate) fn base(config: &RunConfig) -> Result<Option<Arc<dyn Weights>>> {
     if config.tuning.trains_all() { Ok(None) } else { of_folder(config) }
 }
 
-/// Returns the weights that a checkpoint omits. Errors: those of reading the folder; other weights there.
+/// Returns the weights that a checkpoint omits.
+///
+/// # Errors
+/// Errors of reading the folder; other weights there.
 pub(crate) fn base_of(checkpoint: &Checkpoint, config: &RunConfig) -> Result<Option<Arc<dyn Weights>>> {
     let Some(id) = checkpoint.base() else { return Ok(None) };
     let origin = config.origins.of("model.from");
@@ -51,8 +60,10 @@ pub(crate) fn base_of(checkpoint: &Checkpoint, config: &RunConfig) -> Result<Opt
     Ok(Some(base))
 }
 
-/// Returns a checkpoint with the weights that it omits. Errors: those of reading the folder; other weights
-/// there.
+/// Returns a checkpoint with the weights that it omits.
+///
+/// # Errors
+/// Errors of reading the folder; other weights there.
 pub fn complete(checkpoint: Checkpoint, config: &RunConfig) -> Result<Arc<dyn Weights>> {
     Ok(match base_of(&checkpoint, config)? {
         None => Arc::new(checkpoint),
@@ -60,8 +71,10 @@ pub fn complete(checkpoint: Checkpoint, config: &RunConfig) -> Result<Arc<dyn We
     })
 }
 
-/// Opens a folder as the model of a configuration. Errors: a family without such folders; tensors of another
-/// model.
+/// Opens a folder as the model of a configuration.
+///
+/// # Errors
+/// A family without such folders; tensors of another model.
 pub fn open(path: &Path, config: &RunConfig) -> Result<PretrainedModel> {
     let Some(model) = config.model.hugging_face() else {
         let text = format!("transformers have no model like this model.kind = \"{}\"", config.model.kind());

@@ -106,8 +106,10 @@ pub struct Confined {
 }
 
 impl Confined {
-    /// Starts a process for the task `name`; `None` if this program does not [`serve`]. Errors: the system
-    /// starts no process.
+    /// Starts a process for the task `name`; `None` if this program does not [`serve`].
+    ///
+    /// # Errors
+    /// The system starts no process.
     pub fn start(name: &str) -> Option<Result<Self>> {
         SERVES.load(Ordering::Relaxed).then(|| Self::spawn(name))
     }
@@ -125,8 +127,10 @@ impl Confined {
         }
     }
 
-    /// Returns the answer to a request. Errors: the process ended instead; the reason, in words whose subject
-    /// is the request.
+    /// Returns the answer to a request.
+    ///
+    /// # Errors
+    /// The process ended instead; the reason, in words whose subject is the request.
     pub fn ask(&mut self, request: &[u8]) -> std::result::Result<Vec<u8>, String> {
         // A process that has ended meanwhile gives no answer either.
         let sent = send(&mut self.requests, request);

@@ -14,8 +14,10 @@ use crate::numbers::grouped;
 /// First bytes of a gzip file.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// Opens a regular file for reading. Errors: the system's; a path that is no regular file, such as a FIFO, on
-/// which it does not wait.
+/// Opens a regular file for reading.
+///
+/// # Errors
+/// The system's; a path that is no regular file, such as a FIFO, on which it does not wait.
 pub fn open(path: &Path) -> Result<File> {
     // Opening some devices has effects, so the type is checked before; it is checked again on the open file,
     // which may be another one.
@@ -25,17 +27,26 @@ pub fn open(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// Reads a regular file of at most `most` bytes. Errors: those of [`open`]; a longer file.
+/// Reads a regular file of at most `most` bytes.
+///
+/// # Errors
+/// Errors of [`open`]; a longer file.
 pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
     bounded(open(path)?, most, "it has")
 }
 
-/// Reads a regular file of at most `most` bytes as UTF-8. Errors: those of [`read`]; other bytes.
+/// Reads a regular file of at most `most` bytes as UTF-8.
+///
+/// # Errors
+/// Errors of [`read`]; other bytes.
 pub fn read_text(path: &Path, most: u64) -> Result<String> {
     String::from_utf8(read(path, most)?).map_err(|_| Error::new(ErrorKind::InvalidData, "it is not UTF-8"))
 }
 
-/// Returns `bytes`, decompressed if they are gzip data, at most `most`. Errors: damaged data; more bytes.
+/// Returns `bytes`, decompressed if they are gzip data, at most `most`.
+///
+/// # Errors
+/// Damaged data; more bytes.
 pub fn unpack(bytes: &[u8], most: u64) -> Result<Cow<'_, [u8]>> {
     if !bytes.starts_with(&GZIP) {
         return Ok(Cow::Borrowed(bytes));
@@ -53,7 +64,10 @@ fn bounded(from: impl Read, most: u64, verb: &str) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Checks that a file is regular. Errors: it is not.
+/// Checks that a file is regular.
+///
+/// # Errors
+/// A file that is not regular.
 pub(crate) fn check_regular(metadata: &Metadata) -> Result<()> {
     let kind = metadata.file_type();
     if kind.is_file() {

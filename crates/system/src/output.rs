@@ -36,8 +36,10 @@ pub struct OutputFile {
 }
 
 impl OutputFile {
-    /// Checks that `path` can be written and that an existing file may be replaced. Errors: the reason why
-    /// not.
+    /// Checks that `path` can be written and that an existing file may be replaced.
+    ///
+    /// # Errors
+    /// The reason why not.
     pub fn new(path: &Path, replace: Replace) -> Result<Self> {
         check_replaceable(path, replace)?;
         let temporary = Temporary::create(path, MODE)?;
@@ -51,7 +53,10 @@ impl OutputFile {
         &self.path
     }
 
-    /// Writes the file. Errors: the system's; a file created meanwhile that may not be replaced.
+    /// Writes the file.
+    ///
+    /// # Errors
+    /// The system's; a file created meanwhile that may not be replaced.
     pub fn write(self, bytes: &[u8]) -> Result<()> {
         let mut temporary = Temporary::create(&self.path, MODE)?;
         temporary.fill(bytes)?;
@@ -69,7 +74,10 @@ pub struct OutputFolder {
 }
 
 impl OutputFolder {
-    /// Begins the folder `path`. Errors: something is there; the system's.
+    /// Begins the folder `path`.
+    ///
+    /// # Errors
+    /// Something is there; the system's.
     pub fn create(path: &Path) -> Result<Self> {
         if fs::symlink_metadata(path).is_ok() {
             let text = "it exists: a folder is written whole, to a new path";
@@ -98,8 +106,10 @@ impl OutputFolder {
         &self.temporary
     }
 
-    /// Brings all files to the disk and gives the folder its name. Errors: the system's; something has come
-    /// there meanwhile.
+    /// Brings all files to the disk and gives the folder its name.
+    ///
+    /// # Errors
+    /// The system's; something has come there meanwhile.
     pub fn publish(self) -> Result<()> {
         for entry in fs::read_dir(&self.temporary)? {
             File::open(entry?.path())?.sync_all()?;
@@ -118,7 +128,10 @@ impl Drop for OutputFolder {
     }
 }
 
-/// Makes the name of a file or folder durable. Errors: the system's.
+/// Makes the name of a file or folder durable.
+///
+/// # Errors
+/// The system's.
 pub fn sync_parent(path: &Path) -> Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     File::open(parent.unwrap_or(Path::new("."))).and_then(|directory| directory.sync_all())
@@ -126,7 +139,10 @@ pub fn sync_parent(path: &Path) -> Result<()> {
 
 /// Writes one of the program's own files under a temporary name beside `path`, syncs it to the disk and
 /// renames it, so that `path` has either its previous content or all of `bytes`. A symbolic link at `path` is
-/// replaced, not followed. Errors: the system's; a path that is no regular file.
+/// replaced, not followed.
+///
+/// # Errors
+/// The system's; a path that is no regular file.
 pub fn write_own(path: &Path, bytes: &[u8]) -> Result<()> {
     write_with_mode(path, bytes, MODE)
 }
@@ -139,8 +155,10 @@ pub(crate) fn write_with_mode(path: &Path, bytes: &[u8], mode: u32) -> Result<()
     temporary.rename(path)
 }
 
-/// Opens one of the program's own files with `options`. Errors: the system's; a symbolic link; a path that is
-/// no regular file, such as a FIFO, on which it does not wait.
+/// Opens one of the program's own files with `options`.
+///
+/// # Errors
+/// The system's; a symbolic link; a path that is no regular file, such as a FIFO, on which it does not wait.
 pub fn open_own(path: &Path, options: &mut OpenOptions) -> Result<File> {
     if fs::symlink_metadata(path).is_ok_and(|there| there.is_symlink()) {
         return Err(link());
@@ -159,7 +177,10 @@ fn link() -> Error {
 }
 
 /// Removes temporary files that a killed [`write_own`] or [`OutputFile::write`] left beside `path`. No other
-/// process may be writing `path`. Errors: the system's.
+/// process may be writing `path`.
+///
+/// # Errors
+/// The system's.
 pub fn remove_temporaries(path: &Path) -> Result<()> {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str()))
     else {
@@ -169,7 +190,10 @@ pub fn remove_temporaries(path: &Path) -> Result<()> {
 }
 
 /// [`remove_temporaries`] of all files in a directory, which need not exist. No other process may be writing
-/// there. Errors: the system's.
+/// there.
+///
+/// # Errors
+/// The system's.
 pub fn remove_all_temporaries(directory: &Path) -> Result<()> {
     match remove_temporaries_of(directory, |_| true) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -198,7 +222,10 @@ fn file_of_temporary(name: &str) -> Option<&str> {
     (are_numbers && !file.is_empty()).then_some(file)
 }
 
-/// Checks that the file at `path` may be replaced. Errors: it may not.
+/// Checks that the file at `path` may be replaced.
+///
+/// # Errors
+/// A file that may not be replaced.
 fn check_replaceable(path: &Path, replace: Replace) -> Result<()> {
     let there = match fs::symlink_metadata(path) {
         Ok(there) => there,

@@ -10,16 +10,20 @@ use rustix::process::geteuid;
 use crate::{input, output};
 
 /// Reads a file of at most `most` bytes that only this user can have written: the file and its directory
-/// belong to the user and are writable by nobody else. Errors: those of [`input::read`]; of kind
-/// `PermissionDenied`, a file that others could have written.
+/// belong to the user and are writable by nobody else.
+///
+/// # Errors
+/// Errors of [`input::read`]; of kind `PermissionDenied`, a file that others could have written.
 pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
     check_directory(path)?;
     check(&fs::symlink_metadata(path)?, "the file")?;
     input::read(path, most)
 }
 
-/// Writes a file whole, in a directory that is created for this user alone if it does not exist. Errors: the
-/// system's; a directory that others can write to.
+/// Writes a file whole, in a directory that is created for this user alone if it does not exist.
+///
+/// # Errors
+/// The system's; a directory that others can write to.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     if let Some(directory) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;

@@ -5,8 +5,8 @@ use std::io::{ErrorKind, IsTerminal, Result, Write};
 
 /// Writes `text` to standard output at once, with control characters made visible if that is a terminal.
 ///
-/// Errors: standard output cannot be written. A reader that has closed its end gives an error of kind
-/// `BrokenPipe`.
+/// # Errors
+/// Standard output cannot be written. A reader that has closed its end gives an error of kind `BrokenPipe`.
 pub fn print(text: &str) -> Result<()> {
     let shown = if std::io::stdout().is_terminal() { visible(text) } else { Cow::Borrowed(text) };
     write(&shown)

@@ -76,7 +76,10 @@ pub fn check_ranks(ranks: usize) -> std::result::Result<(), String> {
     Err(format!("{ranks} ranks as threads: one process has at most {MOST_RANKS}; mpirun starts more"))
 }
 
-/// Starts a thread. Errors: the system's, if it allows no more threads.
+/// Starts a thread.
+///
+/// # Errors
+/// The system's, if it allows no more threads.
 pub fn spawn<T: Send + 'static>(
     name: &str,
     body: impl FnOnce() -> T + Send + 'static,
@@ -84,7 +87,10 @@ pub fn spawn<T: Send + 'static>(
     Builder::new().name(name.to_owned()).stack_size(STACK_BYTES).spawn(body)
 }
 
-/// Starts a thread in `scope`. Errors: as for [`spawn`].
+/// Starts a thread in `scope`.
+///
+/// # Errors
+/// As for [`spawn`].
 pub fn spawn_scoped<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     body: impl FnOnce() -> T + Send + 'scope,

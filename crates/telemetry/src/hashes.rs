@@ -191,8 +191,10 @@ fn keys(arrays: &[HashedArray]) -> impl Iterator<Item = Key<'_>> {
 const MOST_LINE: u64 = 1 << 30;
 
 /// Reads a file of hashes; none if there is no such file. `has_ended`: whether the run has ended, so that the
-/// last line is complete too; a killed run may leave the beginning of one. Errors: the file cannot be read; a
-/// line is damaged, by its number.
+/// last line is complete too; a killed run may leave the beginning of one.
+///
+/// # Errors
+/// The file cannot be read; a line is damaged, by its number.
 pub fn read(path: &Path, has_ended: bool) -> Result<Vec<HashedStep>> {
     let file = match input::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),

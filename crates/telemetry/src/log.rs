@@ -74,20 +74,28 @@ impl Log {
         Log(Arc::new(State { began: Instant::now(), terminal: false, sinks: Mutex::default() }))
     }
 
-    /// Makes this the log of the process, filtered by [`VARIABLE`]; by default, level `info`. Errors: an
-    /// invalid filter; the process already has a log.
+    /// Makes this the log of the process, filtered by [`VARIABLE`]; by default, level `info`.
+    ///
+    /// # Errors
+    /// An invalid filter; the process already has a log.
     pub fn install(&self) -> Result<()> {
         let text = std::env::var(VARIABLE).unwrap_or_default();
         let subscriber = self.subscriber(&text)?;
         subscriber.try_init().map_err(|_| TelemetryError::SecondLog)
     }
 
-    /// Checks the filter of [`VARIABLE`]. Errors: an invalid one.
+    /// Checks the filter of [`VARIABLE`].
+    ///
+    /// # Errors
+    /// An invalid one.
     pub fn check_variable() -> Result<()> {
         Self::files_only().subscriber(&std::env::var(VARIABLE).unwrap_or_default()).map(drop)
     }
 
-    /// Returns the log as a subscriber with `filter`; an empty filter is `info`. Errors: an invalid filter.
+    /// Returns the log as a subscriber with `filter`; an empty filter is `info`.
+    ///
+    /// # Errors
+    /// An invalid filter.
     pub fn subscriber(&self, filter: &str) -> Result<impl Subscriber + Send + Sync + use<>> {
         let wanted = if filter.is_empty() { "info" } else { filter };
         let refused =
@@ -106,8 +114,10 @@ impl Log {
         self.sinks().rank = Some(rank);
     }
 
-    /// Starts writing the lines of each rank to `directory/rank-N.log`. Errors: the directory cannot be
-    /// created.
+    /// Starts writing the lines of each rank to `directory/rank-N.log`.
+    ///
+    /// # Errors
+    /// The directory cannot be created.
     pub fn set_directory(&self, directory: &Path) -> Result<()> {
         std::fs::create_dir_all(directory)
             .map_err(TelemetryError::file(directory, "create the directory"))?;

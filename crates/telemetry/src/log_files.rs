@@ -28,7 +28,10 @@ enum Request {
 }
 
 impl LogFiles {
-    /// Starts the thread that writes the files in `directory`. Errors: the system allows no thread.
+    /// Starts the thread that writes the files in `directory`.
+    ///
+    /// # Errors
+    /// The system allows no thread.
     pub(crate) fn start(directory: PathBuf) -> Result<Self> {
         let (requests, received) = channel();
         let thread = threads::spawn("log", move || serve(&directory, &received))?;

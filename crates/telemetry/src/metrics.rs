@@ -41,7 +41,10 @@ pub struct MetricsSync {
 }
 
 impl MetricsWriter {
-    /// Creates an empty file. Errors: the file cannot be created.
+    /// Creates an empty file.
+    ///
+    /// # Errors
+    /// The file cannot be created.
     pub fn create(path: &Path) -> Result<Self> {
         let file = output::open_own(path, OpenOptions::new().write(true).create(true).truncate(true));
         let file = file.map_err(TelemetryError::file(path, "create it"))?;
@@ -50,7 +53,10 @@ impl MetricsWriter {
 
     /// Continues after the line of step `step`, removing later steps and an incomplete line. Damaged lines
     /// before it are moved to `metrics.damaged.jsonl` beside the file, with a warning. Starts an empty file
-    /// if `step` is 0 or the file does not exist. Errors: the file cannot be read or written.
+    /// if `step` is 0 or the file does not exist.
+    ///
+    /// # Errors
+    /// The file cannot be read or written.
     pub fn resume(path: &Path, step: u64) -> Result<Self> {
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(true).truncate(false);
@@ -80,8 +86,10 @@ impl MetricsWriter {
         Ok(MetricsWriter { requests, path: path.to_owned(), thread: Some(thread) })
     }
 
-    /// Passes a line, such as a [`StepMetrics`], to the writing thread without waiting. Errors: an earlier
-    /// line could not be written.
+    /// Passes a line, such as a [`StepMetrics`], to the writing thread without waiting.
+    ///
+    /// # Errors
+    /// An earlier line could not be written.
     pub fn write(&mut self, line: &impl Serialize) -> Result<()> {
         let mut text = to_json(&self.path, serde_json::to_vec(line))?;
         text.push(b'\n');
@@ -102,7 +110,10 @@ impl MetricsWriter {
         MetricsSync { requests: self.requests.clone(), path: self.path.clone() }
     }
 
-    /// Waits until all lines are in the file. Errors: a line could not be written.
+    /// Waits until all lines are in the file.
+    ///
+    /// # Errors
+    /// A line could not be written.
     pub fn finish(mut self) -> Result<()> {
         self.end()
     }
@@ -126,7 +137,10 @@ impl Drop for MetricsWriter {
 }
 
 impl MetricsSync {
-    /// Syncs the lines written so far to the disk. Errors: they cannot be written.
+    /// Syncs the lines written so far to the disk.
+    ///
+    /// # Errors
+    /// Lines that cannot be written.
     pub fn sync(&self) -> Result<()> {
         let (answer, answered) = sync_channel(1);
         let ended = || io::Error::other("its writer has ended");
@@ -197,7 +211,10 @@ fn sorted(lines: &[Line], step: u64) -> (Vec<&Line>, Vec<&Line>) {
     (kept, damaged)
 }
 
-/// Moves damaged lines to a separate file. Errors: a file cannot be read or written.
+/// Moves damaged lines to a separate file.
+///
+/// # Errors
+/// A file cannot be read or written.
 fn set_aside(path: &Path, kept: &[&Line], damaged: &[&Line]) -> Result<()> {
     let all = input::read(path, u64::MAX).map_err(TelemetryError::file(path, "read it"))?;
     let text = |lines: &[&Line]| -> Vec<u8> {

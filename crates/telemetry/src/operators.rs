@@ -207,12 +207,18 @@ impl OperatorProfile {
         aligned(&table, 2, &[1, end])
     }
 
-    /// Writes the profile to `path`. Errors: the file cannot be written.
+    /// Writes the profile to `path`.
+    ///
+    /// # Errors
+    /// The file cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
         atomic_write(path, &to_json(path, serde_json::to_vec_pretty(self))?)
     }
 
-    /// Reads a profile; `None` if there is no such file. Errors: a file that cannot be read or is none.
+    /// Reads a profile; `None` if there is no such file.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is none.
     pub fn read(path: &Path) -> Result<Option<Self>> {
         let text = match input::read(path, MOST_BYTES) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),

@@ -32,7 +32,10 @@ struct Shared {
 }
 
 impl Endpoint {
-    /// Listens on `address` for the run named `run`. Errors: the address is in use or not of this host.
+    /// Listens on `address` for the run named `run`.
+    ///
+    /// # Errors
+    /// The address is in use or not of this host.
     pub fn listen(address: SocketAddr, run: &str) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;

@@ -113,8 +113,10 @@ impl RankStatistics {
         wire::encode(self.rank, self)
     }
 
-    /// Decodes a message from rank `from`. Errors: a message that was not written by
-    /// [`RankStatistics::encode`] of this version.
+    /// Decodes a message from rank `from`.
+    ///
+    /// # Errors
+    /// A message that was not written by [`RankStatistics::encode`] of this version.
     pub fn decode(from: usize, message: &[u8]) -> Result<Self> {
         let statistics: Self = wire::decode(from, message)?;
         let (values, due) = (statistics.values.len(), Statistic::all().len());

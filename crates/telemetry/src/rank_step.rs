@@ -90,8 +90,10 @@ impl RankStep {
         wire::encode(self.rank, self)
     }
 
-    /// Decodes a message of rank `from`. Errors: a message that [`RankStep::encode`] of this version did not
-    /// write.
+    /// Decodes a message of rank `from`.
+    ///
+    /// # Errors
+    /// A message that [`RankStep::encode`] of this version did not write.
     pub fn decode(from: usize, message: &[u8]) -> Result<Self> {
         wire::decode(from, message)
     }

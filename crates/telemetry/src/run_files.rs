@@ -41,15 +41,20 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Writes the summary to `path`, completely or not at all. Errors: the file cannot be written.
+    /// Writes the summary to `path`, completely or not at all.
+    ///
+    /// # Errors
+    /// The file cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
         let mut text = to_json(path, serde_json::to_vec_pretty(self))?;
         text.push(b'\n');
         atomic_write(path, &text)
     }
 
-    /// Reads a summary; `None` if the file does not exist. Errors: a file that cannot be read or is not a
-    /// summary.
+    /// Reads a summary; `None` if the file does not exist.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is not a summary.
     pub fn read(path: &Path) -> Result<Option<Self>> {
         let text = match input::read(path, MOST_BYTES) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -83,21 +88,29 @@ pub(crate) fn to_json(path: &Path, text: serde_json::Result<Vec<u8>>) -> Result<
     text.map_err(|error| TelemetryError::file(path, "express the values as JSON")(error.into()))
 }
 
-/// Writes a file of the run, completely or not at all ([`output::write_own`]). Errors: the file cannot be
-/// written.
+/// Writes a file of the run, completely or not at all ([`output::write_own`]).
+///
+/// # Errors
+/// The file cannot be written.
 pub fn atomic_write(path: &Path, bytes: &[u8]) -> Result<()> {
     output::write_own(path, bytes).map_err(TelemetryError::file(path, "write it"))
 }
 
 /// Removes temporary files that a killed [`atomic_write`] left in `directory`, if it exists. No other process
-/// may be writing there. Errors: they cannot be listed or removed.
+/// may be writing there.
+///
+/// # Errors
+/// Files that cannot be listed or removed.
 pub fn remove_all_temporaries(directory: &Path) -> Result<()> {
     output::remove_all_temporaries(directory)
         .map_err(TelemetryError::file(directory, "remove the temporary files of a killed process"))
 }
 
 /// Removes temporary files that a killed [`atomic_write`] left next to `path`. No other process may be
-/// writing `path`. Errors: they cannot be listed or removed.
+/// writing `path`.
+///
+/// # Errors
+/// Files that cannot be listed or removed.
 pub fn remove_temporaries(path: &Path) -> Result<()> {
     output::remove_temporaries(path)
         .map_err(TelemetryError::file(path, "remove the temporary file of a killed process"))

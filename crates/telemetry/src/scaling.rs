@@ -243,7 +243,10 @@ impl ScalingRun {
     }
 }
 
-/// Parses one run per line, skipping empty lines. Errors: the first line that is not a run.
+/// Parses one run per line, skipping empty lines.
+///
+/// # Errors
+/// The first line that is not a run.
 pub fn parse_runs(text: &str) -> Result<Vec<ScalingRun>> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let refuse = |line| move |reason| TelemetryError::Line { line, reason };
@@ -253,7 +256,10 @@ pub fn parse_runs(text: &str) -> Result<Vec<ScalingRun>> {
 /// Largest size of a file of runs in bytes.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// Reads the runs of a file. Errors: the file cannot be read; a line that is not a run.
+/// Reads the runs of a file.
+///
+/// # Errors
+/// The file cannot be read; a line that is not a run.
 pub fn read_runs(path: &Path) -> Result<Vec<ScalingRun>> {
     let text = input::read_text(path, MOST_BYTES).map_err(TelemetryError::file(path, "read it"))?;
     parse_runs(&text).map_err(|error| TelemetryError::In { path: path.to_owned(), source: Box::new(error) })

@@ -29,8 +29,11 @@ pub struct TensorBoardWriter {
 }
 
 impl TensorBoardWriter {
-    /// Continues the file in `run_dir` after the records of step `step`, removing later and incomplete
-    /// ones; begins a file if there is none. Errors: the file cannot be read or written.
+    /// Continues the file in `run_dir` after the records of step `step`, removing later and incomplete ones;
+    /// begins a file if there is none.
+    ///
+    /// # Errors
+    /// The file cannot be read or written.
     pub fn resume(run_dir: &Path, step: u64, world_size: usize) -> Result<Self> {
         let directory = run_dir.join(DIRECTORY);
         std::fs::create_dir_all(&directory).map_err(TelemetryError::file(&directory, "create it"))?;
@@ -52,12 +55,18 @@ impl TensorBoardWriter {
         Ok(TensorBoardWriter { file: MetricsWriter::start(&path, file)?, world_size: world_size as f64 })
     }
 
-    /// Adds the scalars of a step without waiting. Errors: an earlier record could not be written.
+    /// Adds the scalars of a step without waiting.
+    ///
+    /// # Errors
+    /// An earlier record could not be written.
     pub fn write(&mut self, metrics: &StepMetrics) -> Result<()> {
         self.file.write_bytes(record(&event(metrics.step, &scalars(metrics, self.world_size))))
     }
 
-    /// Waits until all records are in the file. Errors: a record could not be written.
+    /// Waits until all records are in the file.
+    ///
+    /// # Errors
+    /// A record could not be written.
     pub fn finish(self) -> Result<()> {
         self.file.finish()
     }

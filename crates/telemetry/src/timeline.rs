@@ -76,7 +76,10 @@ pub struct RankTimeline {
 }
 
 /// Gathers the timelines of all ranks on rank 0, in rank order; returns `None` on the other ranks. All ranks
-/// must call it. Errors: those of the control plane; a message that is not a timeline.
+/// must call it.
+///
+/// # Errors
+/// Errors of the control plane; a message that is not a timeline.
 pub fn gather(control: &mut dyn ControlPlane, own: &RankTimeline) -> Result<Option<Vec<RankTimeline>>> {
     let encoded = serde_json::to_vec(own)
         .map_err(|error| TelemetryError::Encode { rank: own.rank, reason: error.to_string() })?;
@@ -88,8 +91,10 @@ pub fn gather(control: &mut dyn ControlPlane, own: &RankTimeline) -> Result<Opti
     all.map(|all| all.iter().enumerate().map(decode).collect()).transpose()
 }
 
-/// Writes the timelines as a trace, completely or not at all. Errors: the file cannot be written, or was not
-/// written by this program.
+/// Writes the timelines as a trace, completely or not at all.
+///
+/// # Errors
+/// The file cannot be written, or was not written by this program.
 pub fn write(path: &Path, ranks: &[RankTimeline]) -> Result<()> {
     let output = OutputFile::new(path, Replace::Marked(MARK));
     let written = output.and_then(|output| output.write(chrome_trace(ranks).as_bytes()));

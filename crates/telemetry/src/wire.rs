@@ -15,7 +15,10 @@ pub(crate) fn encode(rank: usize, value: &impl Serialize) -> Result<Vec<u8>> {
         .map_err(|error| TelemetryError::Encode { rank, reason: error.to_string() })
 }
 
-/// Decodes a message of rank `from`. Errors: a message of another form.
+/// Decodes a message of rank `from`.
+///
+/// # Errors
+/// A message of another form.
 pub(crate) fn decode<T: DeserializeOwned>(from: usize, message: &[u8]) -> Result<T> {
     let refuse = |reason: String| TelemetryError::Decode { rank: from, reason };
     let (value, read) =

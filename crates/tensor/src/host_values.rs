@@ -31,8 +31,10 @@ pub(crate) enum ValuesMut<'a> {
 }
 
 impl Tensor {
-    /// The elements in f32 on a CPU device, for reading. Errors: as for [`Tensor::read`]; a type that is not
-    /// floating-point.
+    /// The elements in f32 on a CPU device, for reading.
+    ///
+    /// # Errors
+    /// As for [`Tensor::read`]; a type that is not floating-point.
     pub(crate) fn values(&self) -> Result<Values<'_>> {
         match self.dtype() {
             DType::F32 => Ok(Values::Own(self.read()?)),
@@ -44,8 +46,10 @@ impl Tensor {
         }
     }
 
-    /// The elements in f32 on a CPU device, for writing. Errors: as for [`Tensor::write`]; a type that is not
-    /// floating-point.
+    /// The elements in f32 on a CPU device, for writing.
+    ///
+    /// # Errors
+    /// As for [`Tensor::write`]; a type that is not floating-point.
     pub(crate) fn values_mut(&self) -> Result<ValuesMut<'_>> {
         match self.dtype() {
             DType::F32 => Ok(ValuesMut::Own(self.write()?)),

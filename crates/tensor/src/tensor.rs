@@ -48,7 +48,10 @@ impl Drop for Storage {
 }
 
 impl Tensor {
-    /// Allocates a tensor with undefined elements. Errors: out of memory.
+    /// Allocates a tensor with undefined elements.
+    ///
+    /// # Errors
+    /// Out of memory.
     pub fn empty(device: &Device, shape: impl Into<Shape>, dtype: DType, request: Request) -> Result<Self> {
         let shape = shape.into();
         let buffer = device.allocate(shape.elements() * dtype.bytes(), request)?;
@@ -56,7 +59,10 @@ impl Tensor {
         Ok(Tensor { storage, offset: 0, shape, dtype, maxima: None })
     }
 
-    /// Allocates a tensor of zeros. Errors: out of memory.
+    /// Allocates a tensor of zeros.
+    ///
+    /// # Errors
+    /// Out of memory.
     pub fn zeros(device: &Device, shape: impl Into<Shape>, dtype: DType, request: Request) -> Result<Self> {
         let tensor = Self::empty(device, shape, dtype, request)?;
         tensor.zero()?;
@@ -64,14 +70,19 @@ impl Tensor {
     }
 
     /// Allocates a workspace of `bytes` bytes, a multiple of 4, on devices whose operators take workspaces;
-    /// elsewhere it is empty. An operator drops it when it returns. Errors: out of memory.
+    /// elsewhere it is empty. An operator drops it when it returns.
+    ///
+    /// # Errors
+    /// Out of memory.
     pub fn workspace(device: &Device, operator: &'static str, bytes: usize) -> Result<Self> {
         let words = if device.is_cuda_like() { bytes.div_ceil(DType::U32.bytes()) } else { 0 };
         Self::empty(device, [words], DType::U32, Request::new(Category::Workspace, operator))
     }
 
-    /// Allocates a tensor with these elements, in row-major order. Errors: out of memory, or a count other
-    /// than the shape's.
+    /// Allocates a tensor with these elements, in row-major order.
+    ///
+    /// # Errors
+    /// Out of memory, or a count other than the shape's.
     pub fn from_host<T: Element>(
         device: &Device,
         values: &[T],
@@ -83,7 +94,10 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// Allocates a tensor as [`Tensor::from_host`] does, without the values. Errors: out of memory.
+    /// Allocates a tensor as [`Tensor::from_host`] does, without the values.
+    ///
+    /// # Errors
+    /// Out of memory.
     pub fn for_host(
         device: &Device,
         shape: impl Into<Shape>,
@@ -93,8 +107,10 @@ impl Tensor {
         Self::empty(device, shape, dtype, Request::new(category, "from_host"))
     }
 
-    /// Returns a view of `shape` elements, `offset` elements after this view's first. Errors: a view that
-    /// reaches beyond this one.
+    /// Returns a view of `shape` elements, `offset` elements after this view's first.
+    ///
+    /// # Errors
+    /// A view that reaches beyond this one.
     pub fn view(&self, offset: usize, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
         if offset + shape.elements() > self.elements() {
@@ -181,15 +197,20 @@ impl Tensor {
         self.storage.buffer.region(self.offset, self.bytes())
     }
 
-    /// The elements on a CPU device, for reading. Errors: another type, a device that is not the CPU, or
-    /// elements being written.
+    /// The elements on a CPU device, for reading.
+    ///
+    /// # Errors
+    /// Another type, a device that is not the CPU, or elements being written.
     pub fn read<T: Element>(&self) -> Result<ReadGuard<'_, T>> {
         self.check_type::<T>("read")?;
         self.storage.settle();
         Ok(self.storage.buffer.read(self.offset, self.elements())?)
     }
 
-    /// The elements on a CPU device, for writing. Errors: as for [`Tensor::read`], or elements being read.
+    /// The elements on a CPU device, for writing.
+    ///
+    /// # Errors
+    /// As for [`Tensor::read`], or elements being read.
     pub fn write<T: Element>(&self) -> Result<WriteGuard<'_, T>> {
         self.check_type::<T>("write")?;
         self.storage.settle();
@@ -204,7 +225,10 @@ impl Tensor {
         Ok(values)
     }
 
-    /// Overwrites all elements from the host. Errors: another type or count.
+    /// Overwrites all elements from the host.
+    ///
+    /// # Errors
+    /// Another type or count.
     pub fn set<T: Element>(&self, values: &[T]) -> Result<()> {
         self.set_on(values, StreamKind::Compute)
     }
@@ -216,12 +240,17 @@ impl Tensor {
     }
 
     /// Copies the bytes of all elements, of any type, to the host, zeros on Meta. Waits for the device.
-    /// Errors: another number of bytes.
+    ///
+    /// # Errors
+    /// Another number of bytes.
     pub fn read_bytes(&self, bytes: &mut [u8]) -> Result<()> {
         Ok(self.device().copy_bytes_to_host(self.region(), bytes)?)
     }
 
-    /// Overwrites all elements, of any type, from bytes. Errors: another number of bytes.
+    /// Overwrites all elements, of any type, from bytes.
+    ///
+    /// # Errors
+    /// Another number of bytes.
     pub fn set_bytes(&self, bytes: &[u8]) -> Result<()> {
         Ok(self.device().copy_bytes_from_host(bytes, self.region())?)
     }

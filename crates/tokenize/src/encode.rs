@@ -19,7 +19,10 @@ pub(crate) struct Encoded {
     pub(crate) is_skipped: bool,
 }
 
-/// Encodes units, in order. Errors: the first that cannot be encoded, unless invalid ones are skipped.
+/// Encodes units, in order.
+///
+/// # Errors
+/// The first that cannot be encoded, unless invalid ones are skipped.
 pub(crate) fn encode_all(job: &Job, units: &[Unit]) -> Result<Vec<Encoded>> {
     let encoded: Vec<Result<Encoded>> = units.par_iter().map(|unit| encode(job, unit)).collect();
     encoded.into_iter().collect()

@@ -65,8 +65,10 @@ pub(crate) enum Found {
 }
 
 impl Output {
-    /// Opens the output of `job`, after waiting for another process with the same job. Errors: a directory
-    /// with other contents.
+    /// Opens the output of `job`, after waiting for another process with the same job.
+    ///
+    /// # Errors
+    /// A directory with other contents.
     pub(crate) fn open(job: &Job) -> Result<Found> {
         let fingerprint = job.fingerprint()?;
         if let Some(counts) = whole(job, &fingerprint)? {
@@ -145,7 +147,10 @@ impl Output {
         write_atomically(&self.directory.join(RECORD), text.as_bytes())
     }
 
-    /// Renames the directory to its final name. Errors: no tokens.
+    /// Renames the directory to its final name.
+    ///
+    /// # Errors
+    /// No tokens.
     pub(crate) fn publish(mut self, job: &Job) -> Result<Counts> {
         self.save()?;
         let counts = self.record.counts;
@@ -178,7 +183,10 @@ fn partial(output: &Path) -> PathBuf {
     name.into()
 }
 
-/// Returns the counts of the output if it is this job's. Errors: other contents.
+/// Returns the counts of the output if it is this job's.
+///
+/// # Errors
+/// Other contents.
 fn whole(job: &Job, fingerprint: &str) -> Result<Option<Counts>> {
     let is_empty = match fs::read_dir(&job.output) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),

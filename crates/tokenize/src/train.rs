@@ -27,7 +27,7 @@ const AHEAD: usize = 64;
 /// number of its tokens, which is smaller if the text has fewer pairs.
 ///
 /// # Errors
-/// Those of [`check_vocabulary`]; files that are unreadable or no text.
+/// Errors of [`check_vocabulary`]; files that are unreadable or no text.
 pub fn trained_tokenizer(files: Vec<PathBuf>, vocabulary: usize, text_key: &str) -> Result<(String, usize)> {
     check_vocabulary(vocabulary)?;
     // The tokenizer of bytes, so that the reader returns the text itself, in pieces that end at spaces.
@@ -52,7 +52,7 @@ pub fn trained_tokenizer(files: Vec<PathBuf>, vocabulary: usize, text_key: &str)
 /// Writes [`trained_tokenizer`] to `output`, a new file, and returns the number of its tokens.
 ///
 /// # Errors
-/// Those of [`trained_tokenizer`]; a file that exists or cannot be written.
+/// Errors of [`trained_tokenizer`]; a file that exists or cannot be written.
 pub fn train_tokenizer(
     files: Vec<PathBuf>,
     vocabulary: usize,

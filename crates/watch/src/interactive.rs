@@ -39,7 +39,10 @@ impl From<std::io::Error> for WatchError {
 }
 
 /// Shows the run in `run_dir` until the user leaves with `q`, or once as plain text if standard output is no
-/// terminal or `once` is true. Errors: no run, a file or a terminal that cannot be read or written.
+/// terminal or `once` is true.
+///
+/// # Errors
+/// No run, a file or a terminal that cannot be read or written.
 pub fn watch(run_dir: &Path, once: bool) -> Result<(), WatchError> {
     let mut run = RunView::open(run_dir)?;
     run.refresh()?;

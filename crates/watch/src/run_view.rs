@@ -76,8 +76,10 @@ pub(crate) enum State {
 }
 
 impl RunView {
-    /// Opens the run in `run_dir`, of which nothing but the configuration is read yet. Errors: there is no
-    /// run; those of its configuration.
+    /// Opens the run in `run_dir`, of which nothing but the configuration is read yet.
+    ///
+    /// # Errors
+    /// No run; errors of its configuration.
     pub fn open(run_dir: &Path) -> Result<Self, RunError> {
         let config = configuration_of(run_dir, &[])?;
         let name = run_dir.file_name().unwrap_or(run_dir.as_os_str());
@@ -98,7 +100,10 @@ impl RunView {
         })
     }
 
-    /// Reads what has been written since the last call. Errors: a file that cannot be read.
+    /// Reads what has been written since the last call.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
     pub fn refresh(&mut self) -> Result<(), RunError> {
         let path = self.run_dir.join("metrics.jsonl");
         let text = self.metrics.read().map_err(|source| RunError::File { path, source })?;

@@ -22,7 +22,10 @@ impl Tail {
     }
 
     /// Returns the new text, complete lines only. If the file has become shorter, it begins again at its
-    /// start. No text if there is no file. Errors: the file cannot be read, or is not regular.
+    /// start. No text if there is no file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is not regular.
     pub(crate) fn read(&mut self) -> Result<String> {
         let mut file = match input::open(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(String::new()),

@@ -64,8 +64,11 @@ pub struct Blueprint {
 }
 
 impl Blueprint {
-    /// Builds the model of a run on devices like `description`, with `hook` around it. Errors: sizes of which
-    /// no model can be built, data that cannot be read, buffers of one name with different types or shapes.
+    /// Builds the model of a run on devices like `description`, with `hook` around it.
+    ///
+    /// # Errors
+    /// Sizes of which no model can be built, data that cannot be read, buffers of one name with different
+    /// types or shapes.
     pub fn new(
         config: &RunConfig,
         dataset: &Dataset,
@@ -121,7 +124,10 @@ impl Blueprint {
         Ok(Blueprint { grid, stages, schedule, parameters, buffers, indices, crossings, shards })
     }
 
-    /// Returns the schedule of a replica of `config`. Errors: none for a checked configuration.
+    /// Returns the schedule of a replica of `config`.
+    ///
+    /// # Errors
+    /// None for a checked configuration.
     pub fn schedule_of(&self, config: &RunConfig, replica: usize) -> Result<Arc<Schedule>> {
         if config.pipeline_shape_of(replica) == config.pipeline_shape() {
             return Ok(Arc::clone(&self.schedule));
@@ -205,7 +211,10 @@ impl Blueprint {
 /// More bytes than any model needs: here the model must not run out of memory.
 const PLENTY: u64 = 1 << 60;
 
-/// Returns a Meta device like `description`, with more memory. Errors: the device's.
+/// Returns a Meta device like `description`, with more memory.
+///
+/// # Errors
+/// The device's.
 pub fn meta(description: &Description) -> Result<Device> {
     let description = Description { total_bytes: PLENTY, ..description.clone() };
     Ok(Device::meta(0, description, &DeviceOptions::default())?)
@@ -248,13 +257,18 @@ fn divide(config: &RunConfig, model: &dyn Model) -> OptimizerShards {
     OptimizerShards::new(config.parallel.zero_stage, parameters, &layout, ranks, 0)
 }
 
-/// Returns the pipeline schedule of the replica with the most micro-batches, the first. Errors: none for a
-/// checked configuration.
+/// Returns the pipeline schedule of the replica with the most micro-batches, the first.
+///
+/// # Errors
+/// None for a checked configuration.
 pub fn schedule(config: &RunConfig) -> Result<Schedule> {
     schedule_of(config, 0)
 }
 
-/// Returns the pipeline schedule of a replica. Errors: none for a checked configuration.
+/// Returns the pipeline schedule of a replica.
+///
+/// # Errors
+/// None for a checked configuration.
 fn schedule_of(config: &RunConfig, replica: usize) -> Result<Schedule> {
     let schedule = Schedule::new(config.schedule_kind(), config.pipeline_shape_of(replica));
     schedule.map_err(|error| WorkerError::Refused(error.to_string()))

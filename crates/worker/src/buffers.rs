@@ -30,8 +30,10 @@ pub(crate) struct BufferList {
 }
 
 impl BufferList {
-    /// Adds the buffers of a stage. Errors: a buffer whose name another stage uses with another type or
-    /// shape.
+    /// Adds the buffers of a stage.
+    ///
+    /// # Errors
+    /// A buffer whose name another stage uses with another type or shape.
     pub(crate) fn add(&mut self, stage: usize, model: &dyn Model) -> Result<()> {
         for (number, buffer) in model.buffers().iter().enumerate() {
             let (name, tensor) = (buffer.name().to_owned(), buffer.tensor());
@@ -54,7 +56,10 @@ impl BufferList {
         Ok(())
     }
 
-    /// Returns the buffers. Errors: one that has a parameter's name.
+    /// Returns the buffers.
+    ///
+    /// # Errors
+    /// One that has a parameter's name.
     pub(crate) fn finish(self, is_parameter: impl Fn(&str) -> bool) -> Result<Vec<BufferEntry>> {
         match self.entries.iter().find(|entry| is_parameter(&entry.name)) {
             Some(entry) => {

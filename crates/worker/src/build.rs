@@ -96,7 +96,10 @@ impl Dataset {
     }
 
     /// Returns the mark that identifies the corpus; `None` for synthetic data. The first call reads a few
-    /// megabytes, with `data.full_hash` the whole corpus. Errors: a file that was changed or cannot be read.
+    /// megabytes, with `data.full_hash` the whole corpus.
+    ///
+    /// # Errors
+    /// A file that was changed or cannot be read.
     pub fn mark(&self) -> std::result::Result<Option<&CorpusMark>, data::Error> {
         if let Some(known) = self.mark.get() {
             return Ok(Some(known));
@@ -108,8 +111,10 @@ impl Dataset {
         Ok(Some(self.mark.get_or_init(|| mark)))
     }
 
-    /// Computes the SHA-256 of the whole corpus, which it reads; `None` for synthetic data. Errors: a file
-    /// that was changed or cannot be read.
+    /// Computes the SHA-256 of the whole corpus, which it reads; `None` for synthetic data.
+    ///
+    /// # Errors
+    /// A file that was changed or cannot be read.
     pub fn sha256(&self) -> std::result::Result<Option<String>, data::Error> {
         let Some(tokens) = &self.tokens else { return Ok(None) };
         let count = tokens.splits().map(|split| split.training.corpus.len()).sum();
@@ -118,7 +123,10 @@ impl Dataset {
     }
 }
 
-/// Opens the data of a configuration. Errors: wrong data, with its key.
+/// Opens the data of a configuration.
+///
+/// # Errors
+/// Wrong data, with its key.
 pub fn dataset(config: &RunConfig, scope: DataScope) -> Result<Dataset> {
     let (data, train) = (&config.data, &config.train);
     let kind = match (data.kind, config.model.examples()) {
@@ -143,7 +151,10 @@ pub fn dataset(config: &RunConfig, scope: DataScope) -> Result<Dataset> {
     })?))
 }
 
-/// The shapes of micro-batches of tokens. Errors: sizes that are too large.
+/// The shapes of micro-batches of tokens.
+///
+/// # Errors
+/// Sizes that are too large.
 fn token_shapes(config: &RunConfig, masks: bool) -> std::result::Result<Dataset, data::Error> {
     let train = &config.train;
     let sizes = [train.micro_batch_size, config.model.examples().units()];

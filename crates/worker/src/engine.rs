@@ -27,8 +27,10 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Connects a rank to the others of its grid. Errors: a grid other than the communicator's; a failed
-    /// connection.
+    /// Connects a rank to the others of its grid.
+    ///
+    /// # Errors
+    /// A grid other than the communicator's; a failed connection.
     pub(crate) fn connect(device: Device, setup: &Setup, communicator: Communicator) -> Result<Self> {
         let grid = grid_of(&setup.config, &communicator)?;
         let planes = connect::connect(communicator, &device, &setup.config, grid)?;
@@ -46,15 +48,20 @@ impl Engine {
         self.setup.blueprint.stages_of(self.grid.coordinate(Axis::Pipeline))
     }
 
-    /// Allocates the memory of inputs that are pixels, on ranks with the first stage. Errors: out of memory.
+    /// Allocates the memory of inputs that are pixels, on ranks with the first stage.
+    ///
+    /// # Errors
+    /// Out of memory.
     pub(crate) fn allocate_pixels(&mut self) -> Result<()> {
         self.pixels = PixelBuffer::of_stages(&self.device, &self.setup.dataset, self.stages())?;
         Ok(())
     }
 
     /// Computes the losses of this rank's validation micro-batches, at most `most`, with its `models`. Calls
-    /// `on_losses` with the number of losses so far. Losses exist on ranks with the last stage. Errors: those
-    /// of passes and of data.
+    /// `on_losses` with the number of losses so far. Losses exist on ranks with the last stage.
+    ///
+    /// # Errors
+    /// Errors of passes and of data.
     pub(crate) fn losses(
         &mut self,
         models: Vec<&dyn Model>,
@@ -88,7 +95,9 @@ impl Engine {
     }
 
     /// Ends a rehearsal with result `ran`. No rank continues while another one still calls its driver.
-    /// Errors: those of the rehearsal, out of memory included, and of the transport.
+    ///
+    /// # Errors
+    /// Errors of the rehearsal, out of memory included, and of the transport.
     pub(crate) fn end_rehearsal<T>(&mut self, real: Planes, ran: Result<T>) -> Result<()> {
         self.planes = real;
         ran?;
@@ -100,7 +109,10 @@ impl Engine {
     }
 }
 
-/// The grid as seen by a rank. Errors: a grid other than the communicator's.
+/// The grid as seen by a rank.
+///
+/// # Errors
+/// A grid other than the communicator's.
 fn grid_of(config: &RunConfig, communicator: &Communicator) -> Result<RankGrid> {
     let grid = config.parallel.grid().seen_from(communicator.rank())?;
     if communicator.world_size() != grid.world_size() {

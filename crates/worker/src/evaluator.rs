@@ -23,8 +23,10 @@ pub struct Evaluator {
 
 impl Evaluator {
     /// Builds this rank's stages, has the allocator reserve what passes need, and reads the weights, if there
-    /// are any: a plan has none. Errors: out of memory, weights that cannot be read or that belong to another
-    /// model.
+    /// are any: a plan has none.
+    ///
+    /// # Errors
+    /// Out of memory, weights that cannot be read or that belong to another model.
     pub fn new(setup: &Setup, communicator: Communicator, weights: Option<&dyn Weights>) -> Result<Self> {
         let (config, device) = (&setup.config, setup.device(communicator.rank())?);
         let mut engine = Engine::connect(device, setup, communicator)?;

@@ -37,7 +37,10 @@ pub struct Uploaded {
     pub pass: Pass,
 }
 
-/// Returns the first micro-batch; on Meta, of its shape. Errors: data that cannot be read; the device's.
+/// Returns the first micro-batch; on Meta, of its shape.
+///
+/// # Errors
+/// Data that cannot be read; the device's.
 pub fn first(config: &RunConfig, dataset: &Dataset, device: &Device) -> Result<Uploaded> {
     let dtype = config.precision.weight_dtype();
     let with_casts = |pass| Pass { autocast: build::autocast(config), ..pass };

@@ -17,7 +17,8 @@ const PIECE: usize = 1 << 18;
 /// name in UTF-8, then its f32 master weights, little-endian. All ranks call this and get the result. Copies
 /// to the host piece by piece, and allocates nothing on the device.
 ///
-/// Errors: weights that should be equal on several ranks differ, named with the first such rank.
+/// # Errors
+/// Weights that should be equal on several ranks differ, named with the first such rank.
 pub fn agreed_hash(worker: &mut Worker) -> Result<String> {
     let masters = state::masters(worker)?;
     let one_stage = worker.grid().size(Axis::Pipeline) == 1;

@@ -7,7 +7,10 @@ use telemetry::units::grouped;
 
 use crate::error::{Result, WorkerError};
 
-/// Opens the images of a configuration. Errors: wrong data, with its key; a model of other examples.
+/// Opens the images of a configuration.
+///
+/// # Errors
+/// Wrong data, with its key; a model of other examples.
 pub(crate) fn open(config: &RunConfig) -> Result<ImageSource> {
     let (data, train) = (&config.data, &config.train);
     let Examples::Images { channels, size, classes } = config.model.examples() else {

@@ -63,7 +63,10 @@ pub fn state_arrays(config: &RunConfig, parameter: &str, shape: Shape) -> Vec<St
 
 /// Builds the optimizer of this rank's shards of the parameters, stage by stage, with the initial master
 /// weights. If the optimizer state is sharded, its first call updates the shards of the group that the next
-/// forward pass needs first. Errors: out of memory.
+/// forward pass needs first.
+///
+/// # Errors
+/// Out of memory.
 pub fn build(device: &Device, config: &RunConfig, parts: &[StagePart]) -> Result<Optimizer> {
     let groups = groups(config);
     let (mut slots, mut firsts, mut members) = (Vec::new(), Vec::new(), Vec::new());

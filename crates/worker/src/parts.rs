@@ -17,7 +17,10 @@ use config::{Overlap, RunConfig};
 /// Fraction of backward after which `parallel.overlap = "late"` starts to sum gradients.
 const LATE: f64 = 0.6;
 
-/// Builds the models of `stages`, then their gradient buckets, for a rank of `grid`. Errors: out of memory.
+/// Builds the models of `stages`, then their gradient buckets, for a rank of `grid`.
+///
+/// # Errors
+/// Out of memory.
 pub fn build(
     device: &Device,
     config: &RunConfig,
@@ -79,7 +82,10 @@ pub struct ModelNorm {
 }
 
 impl ModelNorm {
-    /// Returns the norm for a rank of `grid` that holds `parts`. Errors: out of memory.
+    /// Returns the norm for a rank of `grid` that holds `parts`.
+    ///
+    /// # Errors
+    /// Out of memory.
     pub fn new(
         device: &Device,
         config: &RunConfig,

@@ -67,7 +67,9 @@ impl Phases {
     }
 
     /// Begins a step, in the phase of its inputs. Discards a step that did not end, and marks between steps.
-    /// Errors: the driver's.
+    ///
+    /// # Errors
+    /// The driver's.
     pub fn begin(&mut self) -> Result<()> {
         self.current.clear();
         self.now = None;
@@ -78,7 +80,9 @@ impl Phases {
     }
 
     /// Enters `phase`, which may occur several times in a step, and marks it in the allocator's history.
-    /// Errors: the driver's.
+    ///
+    /// # Errors
+    /// The driver's.
     pub fn enter(&mut self, phase: Phase) -> Result<()> {
         if self.now == Some(phase) {
             return Ok(());
@@ -124,7 +128,10 @@ impl Phases {
         }
     }
 
-    /// Ends the step being enqueued. Errors: the driver's.
+    /// Ends the step being enqueued.
+    ///
+    /// # Errors
+    /// The driver's.
     pub fn end(&mut self) -> Result<()> {
         self.note_waits();
         self.now = None;
@@ -156,7 +163,10 @@ impl Phases {
     }
 
     /// Returns the record of the steps since the last call. Times are those of steps that the device has
-    /// finished. Errors: the driver's.
+    /// finished.
+    ///
+    /// # Errors
+    /// The driver's.
     pub(crate) fn record(&mut self) -> Result<RankStep> {
         self.read()?;
         let mut record = self.memory.take();
@@ -174,7 +184,10 @@ impl Phases {
         *self = Phases { first: Some(PhaseCounter::default()), ..Phases::new(&self.device) };
     }
 
-    /// Returns the times of the steps so far. Waits for the device. Errors: the device's.
+    /// Returns the times of the steps so far. Waits for the device.
+    ///
+    /// # Errors
+    /// The device's.
     pub fn times(&mut self) -> Result<PhaseTimes> {
         if !self.unread.is_empty() {
             self.device.synchronize()?;
@@ -187,8 +200,10 @@ impl Phases {
         })
     }
 
-    /// Keeps the position of every phase from now on, for [`Phases::spans`]. Waits for the device. Errors:
-    /// the device's.
+    /// Keeps the position of every phase from now on, for [`Phases::spans`]. Waits for the device.
+    ///
+    /// # Errors
+    /// The device's.
     pub fn keep(&mut self) -> Result<()> {
         self.device.synchronize()?;
         self.read()?;
@@ -197,7 +212,10 @@ impl Phases {
     }
 
     /// Returns begin and end of every phase since [`Phases::keep`], counted from `zero`. Waits for the
-    /// device. Errors: the device's.
+    /// device.
+    ///
+    /// # Errors
+    /// The device's.
     pub fn spans(&mut self, zero: &Mark) -> Result<Vec<(Phase, Duration, Duration)>> {
         self.device.synchronize()?;
         self.read()?;

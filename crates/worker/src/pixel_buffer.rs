@@ -20,7 +20,10 @@ pub(crate) struct PixelBuffer {
 }
 
 impl PixelBuffer {
-    /// Allocates the memory of a source of pixels; `None` for inputs of other types. Errors: out of memory.
+    /// Allocates the memory of a source of pixels; `None` for inputs of other types.
+    ///
+    /// # Errors
+    /// Out of memory.
     pub(crate) fn new(device: &Device, dataset: &Dataset) -> Result<Option<Self>> {
         let ArrayShape { extents, values } = dataset.source.shape().inputs;
         let (HostType::U8, Some(normalisation)) = (values, dataset.source.normalisation()) else {
@@ -42,7 +45,10 @@ impl PixelBuffer {
     }
 
     /// Enqueues the copy of `pixels`, which may change after the call, and returns them normalised, in
-    /// `dtype`. Errors: an array of another type or size; the device's.
+    /// `dtype`.
+    ///
+    /// # Errors
+    /// An array of another type or size; the device's.
     pub(crate) fn upload(&mut self, pixels: &HostArray, dtype: DType) -> Result<Tensor> {
         let (device, values) = (self.pixels.device().clone(), pixels.pixels()?);
         device.wait(StreamKind::Input, &self.read)?;
@@ -51,7 +57,10 @@ impl PixelBuffer {
         self.normalised(dtype)
     }
 
-    /// Returns the pixels that the buffer holds, normalised. Errors: out of memory; the device's.
+    /// Returns the pixels that the buffer holds, normalised.
+    ///
+    /// # Errors
+    /// Out of memory; the device's.
     pub(crate) fn normalised(&mut self, dtype: DType) -> Result<Tensor> {
         let Normalisation { mean, deviation } = &self.normalisation;
         let values = pixels::normalise(&self.pixels, mean, deviation, dtype)?;

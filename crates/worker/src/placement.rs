@@ -20,7 +20,10 @@ pub enum DeviceChoice {
 }
 
 impl DeviceChoice {
-    /// Parses the name on the command line. Errors: another name.
+    /// Parses the name on the command line.
+    ///
+    /// # Errors
+    /// Another name.
     pub fn from_name(name: &str) -> Result<Self> {
         match name {
             "auto" => Ok(DeviceChoice::Auto),
@@ -58,12 +61,18 @@ pub struct Gpus {
 }
 
 impl Placement {
-    /// Returns GPU `ordinal` for one rank. Errors: the reason why it cannot be used.
+    /// Returns GPU `ordinal` for one rank.
+    ///
+    /// # Errors
+    /// The reason why it cannot be used.
     pub fn one_gpu(ordinal: usize) -> Result<Self> {
         Ok(Placement::Cuda(Gpus { first_rank: 0, ordinals: vec![ordinal], description: describe(ordinal)? }))
     }
 
-    /// Opens the device of `rank`. Errors: settings that the allocator refuses; a GPU that does not start.
+    /// Opens the device of `rank`.
+    ///
+    /// # Errors
+    /// Settings that the allocator refuses; a GPU that does not start.
     pub fn device(&self, rank: usize, options: &DeviceOptions) -> Result<Device> {
         Ok(match self {
             Placement::Cpu => Device::cpu(rank, options)?,
@@ -121,7 +130,10 @@ impl Gpus {
     }
 }
 
-/// Describes GPU `ordinal`. Errors: there is no such GPU.
+/// Describes GPU `ordinal`.
+///
+/// # Errors
+/// No such GPU.
 pub fn describe(ordinal: usize) -> Result<Description> {
     cuda::describe(ordinal).map_err(|error| WorkerError::Refused(error.to_string()))
 }

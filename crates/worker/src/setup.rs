@@ -58,8 +58,10 @@ pub struct Setup {
 impl Setup {
     /// Opens the data of a configuration, as much of it as `scope` says, and calls `divide` to divide the
     /// layers into stages. Allocator settings come from the configuration, or else from the environment
-    /// ([`memory::ENVIRONMENT`]). Errors: wrong data or allocator settings, with their key; those of
-    /// `divide`.
+    /// ([`memory::ENVIRONMENT`]).
+    ///
+    /// # Errors
+    /// Wrong data or allocator settings, with their key; those of `divide`.
     pub fn new<E: From<WorkerError>>(
         config: RunConfig,
         placement: Placement,
@@ -112,8 +114,10 @@ impl Setup {
         })
     }
 
-    /// Returns the setup with a hook around the model, if there is one. Errors: those of
-    /// [`Setup::partitioned`].
+    /// Returns the setup with a hook around the model, if there is one.
+    ///
+    /// # Errors
+    /// Errors of [`Setup::partitioned`].
     pub fn with_hook(self, hook: Option<ModelHook>) -> Result<Self> {
         if hook.is_none() {
             return Ok(self);
@@ -122,8 +126,10 @@ impl Setup {
         Setup { hook, ..self }.partitioned(stages)
     }
 
-    /// Returns the setup with other stages. Errors: stages of which no model can be built, buffers of one
-    /// name with different types or shapes.
+    /// Returns the setup with other stages.
+    ///
+    /// # Errors
+    /// Stages of which no model can be built, buffers of one name with different types or shapes.
     pub fn partitioned(self, stages: Vec<Stage>) -> Result<Self> {
         let (description, hook) = (self.placement.description(), self.hook.as_ref());
         let blueprint = Blueprint::new(&self.config, &self.dataset, &description, stages, hook)?;
@@ -149,7 +155,10 @@ impl Setup {
         }
     }
 
-    /// Opens the device of a rank. Errors: settings that the allocator refuses.
+    /// Opens the device of a rank.
+    ///
+    /// # Errors
+    /// Settings that the allocator refuses.
     pub fn device(&self, rank: usize) -> Result<Device> {
         self.placement.device(rank, &self.device)
     }

@@ -21,7 +21,10 @@ pub trait Weights: fmt::Debug + Send + Sync {
     fn has(&self, name: &str) -> bool;
 
     /// Reads the arrays of `targets`: this rank's part of every parameter and buffer of its stages, under the
-    /// names of the model. Errors: an array that is missing or of another shape, by name; an unreadable file.
+    /// names of the model.
+    ///
+    /// # Errors
+    /// An array that is missing or of another shape, by name; an unreadable file.
     fn load(&self, targets: &mut dyn Iterator<Item = Target>) -> Result<()>;
 }
 

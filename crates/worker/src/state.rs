@@ -274,7 +274,10 @@ pub fn buffers(worker: &Worker) -> Vec<Array> {
     worker.blueprint().buffers.iter().map(array).collect()
 }
 
-/// Reads a model's parameters and buffers. Errors: weights that cannot be read or belong to another model.
+/// Reads a model's parameters and buffers.
+///
+/// # Errors
+/// Weights that cannot be read or belong to another model.
 pub fn load_model(model: &dyn Model, weights: &dyn Weights) -> Result<()> {
     let list = model.parameters().list().iter();
     let parameters = list.map(|parameter| parameter_targets(model.parameters(), parameter));
@@ -314,7 +317,10 @@ fn saved(worker: &Worker) -> Result<[Vec<Array>; 2]> {
 
 impl Worker {
     /// Copies the state to the host of this rank, rank 0, piece by piece; allocates nothing on the device.
-    /// The other ranks call [`Worker::contribute`]. Errors: those of the device and the transport.
+    /// The other ranks call [`Worker::contribute`].
+    ///
+    /// # Errors
+    /// Errors of the device and the transport.
     pub fn take_snapshot(&mut self, snapshot: &mut Snapshot, losses: &[f32]) -> Result<()> {
         let [before, after] = saved(self)?;
         let all: usize = before.iter().chain(&after).map(Array::bytes).sum();
@@ -331,7 +337,10 @@ impl Worker {
         Ok(())
     }
 
-    /// Sends this rank's shards while rank 0 takes a snapshot. Errors: as for [`Worker::take_snapshot`].
+    /// Sends this rank's shards while rank 0 takes a snapshot.
+    ///
+    /// # Errors
+    /// As for [`Worker::take_snapshot`].
     pub fn contribute(&mut self) -> Result<()> {
         if self.device().is_meta() {
             return Ok(());
@@ -339,8 +348,10 @@ impl Worker {
         saved(self)?.into_iter().flatten().try_for_each(|array| array.bring(self, &mut []))
     }
 
-    /// Loads the state with which the run starts. Every rank reads its own part. Errors: weights that cannot
-    /// be read or belong to another model.
+    /// Loads the state with which the run starts. Every rank reads its own part.
+    ///
+    /// # Errors
+    /// Weights that cannot be read or belong to another model.
     pub fn begin(&mut self) -> Result<()> {
         match self.setup().start.clone() {
             Start::Drawn => Ok(()),
@@ -354,7 +365,10 @@ impl Worker {
         }
     }
 
-    /// Restores all state from a checkpoint. Errors: as for [`Worker::begin`].
+    /// Restores all state from a checkpoint.
+    ///
+    /// # Errors
+    /// As for [`Worker::begin`].
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
         let weights = Layered::new(Arc::new(checkpoint.clone()), self.setup().base.clone());
         self.take(&weights, targets(self)?)?;

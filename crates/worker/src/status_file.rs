@@ -32,8 +32,10 @@ struct Latest {
 }
 
 impl StatusFile {
-    /// Creates the file with its first text, and starts the thread. Errors: the system's; a link, or
-    /// something that is no file.
+    /// Creates the file with its first text, and starts the thread.
+    ///
+    /// # Errors
+    /// The system's; a link, or something that is no file.
     pub(crate) fn create(path: &Path, first: Vec<u8>) -> Result<Self> {
         let file = output::open_own(path, OpenOptions::new().write(true).create(true).truncate(true))?;
         file.write_all_at(&first, 0)?;

@@ -79,7 +79,10 @@ impl Writing {
         Ok(Writing(Some(thread)))
     }
 
-    /// Waits until the file is written. Errors: it cannot be written.
+    /// Waits until the file is written.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
     pub fn finish(mut self) -> Result<()> {
         let Some(thread) = self.0.take() else { return Ok(()) };
         thread
@@ -111,8 +114,10 @@ impl Watch {
         self.file = Some((rank, path(run_dir, rank)));
     }
 
-    /// Checks the part that `device` has just completed; `step` counts from 1. Errors: a file that cannot be
-    /// written.
+    /// Checks the part that `device` has just completed; `step` counts from 1.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
     pub fn check(&mut self, device: &Device, part: RunPart, step: u64) -> Result<()> {
         let before = self.handed_out;
         let (figures, handed_out) = device.with_allocator(|allocator| {
@@ -193,8 +198,10 @@ impl Watch {
         self.graph.found()
     }
 
-    /// Starts to write the traces, unless there is no file or they are written already. Errors: no thread for
-    /// it.
+    /// Starts to write the traces, unless there is no file or they are written already.
+    ///
+    /// # Errors
+    /// No thread for it.
     fn write(&mut self) -> Result<()> {
         let Some((rank, path)) = self.file.clone() else { return Ok(()) };
         let planned = self.planned.as_ref().and_then(|planned| planned.steady());
@@ -206,8 +213,10 @@ impl Watch {
         Ok(())
     }
 
-    /// Returns the write of the traces, started if it was not yet; `None` without a file. Errors: no thread
-    /// for it.
+    /// Returns the write of the traces, started if it was not yet; `None` without a file.
+    ///
+    /// # Errors
+    /// No thread for it.
     pub fn written(&mut self) -> Result<Option<Writing>> {
         if !self.is_begun {
             self.write()?;
@@ -215,7 +224,10 @@ impl Watch {
         Ok(self.writing.take())
     }
 
-    /// Gathers the differences of all ranks on rank 0; the others get none. Errors: those of the transport.
+    /// Gathers the differences of all ranks on rank 0; the others get none.
+    ///
+    /// # Errors
+    /// Errors of the transport.
     pub fn gather(&self, control: &mut dyn ControlPlane) -> Result<Vec<Findings>> {
         let mut outlived = self.graph.found().cloned();
         if let Some(outlived) = &mut outlived {

@@ -96,12 +96,17 @@ pub struct Worker {
 
 impl Worker {
     /// Allocates everything that a rank holds through a run: parameters, gradient buckets, optimizer state.
-    /// Errors: out of memory; a grid other than the communicator's.
+    ///
+    /// # Errors
+    /// Out of memory; a grid other than the communicator's.
     pub fn new(setup: &Setup, communicator: Communicator) -> Result<Self> {
         Self::on(setup.device(communicator.rank())?, setup, communicator)
     }
 
-    /// [`Worker::new`] on a device of which the caller keeps a handle. Errors: as for [`Worker::new`].
+    /// [`Worker::new`] on a device of which the caller keeps a handle.
+    ///
+    /// # Errors
+    /// As for [`Worker::new`].
     pub fn on(device: Device, setup: &Setup, communicator: Communicator) -> Result<Self> {
         let config = &setup.config;
         let mut engine = Engine::connect(device, setup, communicator)?;
@@ -241,7 +246,10 @@ impl Worker {
     }
 }
 
-/// Allocates `count` scalars of a step, for two steps in turn. Errors: out of memory.
+/// Allocates `count` scalars of a step, for two steps in turn.
+///
+/// # Errors
+/// Out of memory.
 fn scalars(device: &Device, count: usize) -> Result<[Tensor; 2]> {
     let zeros = || Tensor::zeros(device, [count], DType::F32, Request::new(Category::Other, "step_scalars"));
     Ok([zeros()?, zeros()?])

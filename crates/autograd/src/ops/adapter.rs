@@ -180,8 +180,10 @@ pub struct AdaptedLinearRule {
     gradient: Option<Tensor>,
 }
 
-/// [`linear`](super::linear()) without activation, plus an adapter's term. Errors: as
-/// [`ops::linear::forward`].
+/// [`linear`](super::linear()) without activation, plus an adapter's term.
+///
+/// # Errors
+/// As [`ops::linear::forward`].
 pub fn adapted_linear(
     tape: &Tape,
     x: Var,

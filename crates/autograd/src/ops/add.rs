@@ -12,7 +12,10 @@ use crate::tape::{Tape, Var};
 #[derive(Debug)]
 pub struct AddRule;
 
-/// `a + b`. Errors: as [`ops::add::forward`].
+/// `a + b`.
+///
+/// # Errors
+/// As [`ops::add::forward`].
 pub fn add(tape: &Tape, a: Var, b: Var) -> Result<Var> {
     let [a, b] = autocast(tape, "add", [a, b])?;
     tape.begin("add")?;

@@ -49,7 +49,10 @@ impl AttentionSaved {
 
 /// Attention over `qkv`, arrays of shape `[batch, time, columns]` with the columns that [`Heads`] states; the
 /// result is `[batch, time, heads.query · heads.width]`. Tokens see only their own document, and in training
-/// `dropout` drops attention weights. Errors: as [`ops::attention::forward`].
+/// `dropout` drops attention weights.
+///
+/// # Errors
+/// As [`ops::attention::forward`].
 pub fn attention(
     tape: &Tape,
     qkv: Qkv<Var>,
@@ -82,7 +85,10 @@ pub fn attention(
 }
 
 /// [`attention`] of a pass with caches: of a whole sequence that fills them, or of the next token of every
-/// sequence in them. Nothing is recorded. Errors: more calls than caches; as [`ops::cached_attention`].
+/// sequence in them. Nothing is recorded.
+///
+/// # Errors
+/// More calls than caches; as [`ops::cached_attention`].
 fn cached(tape: &Tape, pass: &CachedPass, qkv: &Qkv<Var>, heads: Heads) -> Result<Var> {
     let Some(cache) = pass.next() else { return Err(AutogradError::NoCache) };
     let tensors = qkv.as_ref().map(|array| array.tensor().clone());

@@ -68,8 +68,10 @@ pub struct BatchNormRule {
     sums: Option<Tensor>,
 }
 
-/// Normalises each channel of `x [.., channels]`, adds `residual` and applies ReLU. Errors: as
-/// [`ops::batch_norm::forward`].
+/// Normalises each channel of `x [.., channels]`, adds `residual` and applies ReLU.
+///
+/// # Errors
+/// As [`ops::batch_norm::forward`].
 pub fn batch_norm(
     tape: &Tape,
     x: Var,

@@ -16,7 +16,10 @@ pub struct CastRule {
 }
 
 /// Returns `x` in `dtype`: itself if it has that type, else rounded to a half type or widened to f32. The
-/// gradient is cast back. Errors: two half types, out of memory.
+/// gradient is cast back.
+///
+/// # Errors
+/// Two half types, out of memory.
 pub fn cast(tape: &Tape, x: Var, dtype: DType) -> Result<Var> {
     if x.tensor().dtype() == dtype {
         return Ok(x);
@@ -30,7 +33,9 @@ pub fn cast(tape: &Tape, x: Var, dtype: DType) -> Result<Var> {
 /// Returns the operands of a call of `operator` in the type that the pass's autocast table gives them:
 /// unchanged without autocast, without a row, and for integers. An operator calls it before [`Tape::begin`],
 /// also one of a program that adds a row for it; one whose only operands are weights casts its result.
-/// Errors: as [`cast`].
+///
+/// # Errors
+/// As [`cast`].
 pub fn autocast<const N: usize>(tape: &Tape, operator: &str, operands: [Var; N]) -> Result<[Var; N]> {
     let mut operands = operands;
     autocast_all(tape, operator, &mut operands)?;

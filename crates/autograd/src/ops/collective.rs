@@ -34,26 +34,35 @@ pub struct CollectiveRule {
     plane: SharedPlane,
 }
 
-/// The sum of `x` over the ranks along `axis`, f32, bf16 or f16. Errors: out of memory; a failed collective.
+/// The sum of `x` over the ranks along `axis`, f32, bf16 or f16.
+///
+/// # Errors
+/// Out of memory; a failed collective.
 pub fn all_reduce(tape: &Tape, x: Var, axis: Axis) -> Result<Var> {
     call(tape, Collective::AllReduce, x, axis)
 }
 
-/// The rows of `x [rows, ..]` of all ranks along `axis`, in rank order: `[ranks · rows, ..]`. Errors: out of
-/// memory; a failed collective.
+/// The rows of `x [rows, ..]` of all ranks along `axis`, in rank order: `[ranks · rows, ..]`.
+///
+/// # Errors
+/// Out of memory; a failed collective.
 pub fn all_gather(tape: &Tape, x: Var, axis: Axis) -> Result<Var> {
     call(tape, Collective::AllGather, x, axis)
 }
 
 /// This rank's part of the rows of the sum of `x [ranks · rows, ..]` over the ranks along `axis`:
-/// `[rows, ..]`, f32, bf16 or f16. Errors: rows that the ranks do not divide; out of memory; a failed
-/// collective.
+/// `[rows, ..]`, f32, bf16 or f16.
+///
+/// # Errors
+/// Rows that the ranks do not divide; out of memory; a failed collective.
 pub fn reduce_scatter(tape: &Tape, x: Var, axis: Axis) -> Result<Var> {
     call(tape, Collective::ReduceScatter, x, axis)
 }
 
 /// `x` of the rank that is `shift` before this one along `axis`, where the first rank follows the last.
-/// Errors: out of memory; a failed collective.
+///
+/// # Errors
+/// Out of memory; a failed collective.
 pub fn exchange(tape: &Tape, x: Var, axis: Axis, shift: isize) -> Result<Var> {
     call(tape, Collective::Exchange(shift), x, axis)
 }

@@ -25,8 +25,10 @@ pub struct ConvolutionRule {
     gradient: Option<Tensor>,
 }
 
-/// `x` is `[batch, height, width, in]`, `weight` `[out, height, width, in / groups]`. Errors: as
-/// [`ops::convolution::forward`].
+/// `x` is `[batch, height, width, in]`, `weight` `[out, height, width, in / groups]`.
+///
+/// # Errors
+/// As [`ops::convolution::forward`].
 pub fn convolution(tape: &Tape, x: Var, weight: &Weight, options: ConvolutionOptions) -> Result<Var> {
     let [x] = autocast(tape, "convolution", [x])?;
     tape.begin("convolution")?;

@@ -39,7 +39,10 @@ pub struct DropoutRule {
 }
 
 /// Drops elements of `x` and scales the others, in place if no other tensor views its storage; returns `x`
-/// itself outside training. Errors: as [`ops::dropout::apply`].
+/// itself outside training.
+///
+/// # Errors
+/// As [`ops::dropout::apply`].
 pub fn dropout(tape: &Tape, x: Var, dropout: &Dropout) -> Result<Var> {
     let [x] = autocast(tape, "dropout", [x])?;
     tape.begin("dropout")?;

@@ -46,7 +46,10 @@ pub struct EmbeddingRule {
 
 /// Rows of `table` by token, plus rows of `positions` by time if present, counted from the start of the
 /// token's document. `tokens` is `[batch, time]` of u32, `table` `[vocabulary, width]`, with time at most the
-/// rows of the positions; the result is `[batch, time, width]`. Errors: as [`ops::embedding::forward`].
+/// rows of the positions; the result is `[batch, time, width]`.
+///
+/// # Errors
+/// As [`ops::embedding::forward`].
 pub fn embedding(
     tape: &Tape,
     tokens: &Tensor,

@@ -52,7 +52,10 @@ pub struct FeedForwardRule {
     gradients: [Option<Tensor>; 2],
 }
 
-/// `x` is `[.., in]`; the result is `[.., out]`. Errors: as [`ops::feed_forward::forward`].
+/// `x` is `[.., in]`; the result is `[.., out]`.
+///
+/// # Errors
+/// As [`ops::feed_forward::forward`].
 pub fn feed_forward(
     tape: &Tape,
     x: Var,

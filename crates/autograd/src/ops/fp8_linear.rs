@@ -29,7 +29,9 @@ pub struct Fp8Weight {
 
 impl Fp8Weight {
     /// Allocates both layouts of `weight`, of a layer whose gradients are cast to `gradients`, E4M3 or E5M2.
-    /// Errors: out of memory.
+    ///
+    /// # Errors
+    /// Out of memory.
     pub fn new(weight: &Weight, recipe: Recipe, gradients: DType) -> tensor::Result<Self> {
         let cast = Cast::new(DType::E4m3, recipe).stored().transposed().of(Category::Parameter);
         let sizes = [weight.shape().rows(), weight.shape().columns()];
@@ -87,7 +89,9 @@ pub struct Fp8LinearRule {
 }
 
 /// `x` is `[.., in]`, or `[.., 2 · in]` for a gate, which backward overwrites; the result is `[.., out]`.
-/// Errors: sizes that are no multiples of 16, out of memory.
+///
+/// # Errors
+/// Sizes that are no multiples of 16, out of memory.
 pub fn fp8_linear(tape: &Tape, x: Var, layer: &Fp8Linear, function: Input) -> Result<Var> {
     const OPERATOR: &str = "fp8_linear";
     tape.begin(OPERATOR)?;

@@ -43,8 +43,10 @@ pub struct GatedFeedForwardRule {
     down: Option<(Tensor, Tensor)>,
 }
 
-/// `x` is `[.., in]`; the result is `[.., out]`. Errors: as [`ops::linear::forward`] and
-/// [`ops::gate::forward`].
+/// `x` is `[.., in]`; the result is `[.., out]`.
+///
+/// # Errors
+/// As [`ops::linear::forward`] and [`ops::gate::forward`].
 pub fn gated_feed_forward(
     tape: &Tape,
     x: Var,

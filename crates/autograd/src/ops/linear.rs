@@ -25,7 +25,9 @@ pub struct LinearRule {
 }
 
 /// `x` is `[.., in]`, `weight` `[out, in]`, `bias` `[out]`; the result is `[.., out]`.
-/// Errors: as [`ops::linear::forward`].
+///
+/// # Errors
+/// As [`ops::linear::forward`].
 pub fn linear(
     tape: &Tape,
     x: Var,

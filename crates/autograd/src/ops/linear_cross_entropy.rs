@@ -26,7 +26,10 @@ pub struct LinearCrossEntropyRule {
 }
 
 /// `scale` times the mean cross-entropy of the scores `x · weightᵀ` against `targets`: `x` is `[.., in]`,
-/// `weight` `[vocabulary, in]`, `targets` has one u32 per row. Errors: as [`operator::forward`].
+/// `weight` `[vocabulary, in]`, `targets` has one u32 per row.
+///
+/// # Errors
+/// As [`operator::forward`].
 pub fn linear_cross_entropy(
     tape: &Tape,
     x: Var,

@@ -16,7 +16,10 @@ pub struct ParameterRule {
     gradient: Option<Tensor>,
 }
 
-/// Returns the values of `weight`, whose gradient is the variable's. Errors: released values.
+/// Returns the values of `weight`, whose gradient is the variable's.
+///
+/// # Errors
+/// Released values.
 pub fn parameter(tape: &Tape, weight: &Weight) -> Result<Var> {
     tape.begin("parameter")?;
     let rule = || ParameterRule { weight: weight.clone(), gradient: None };

@@ -17,7 +17,10 @@ pub struct PointwiseRule {
     x: Option<Tensor>,
 }
 
-/// `function(x)` of every element. Errors: as [`pointwise::forward`].
+/// `function(x)` of every element.
+///
+/// # Errors
+/// As [`pointwise::forward`].
 pub fn pointwise(tape: &Tape, x: Var, function: Pointwise) -> Result<Var> {
     let [x] = autocast(tape, "pointwise", [x])?;
     tape.begin("pointwise")?;
@@ -56,7 +59,10 @@ pub struct PairRule {
 }
 
 /// `function(a, b)` of every pair of elements; a dimension of one element broadcasts to the other operand's
-/// size. Errors: as [`pointwise::pair`].
+/// size.
+///
+/// # Errors
+/// As [`pointwise::pair`].
 pub fn pair(tape: &Tape, a: Var, b: Var, function: Pair) -> Result<Var> {
     let [a, b] = autocast(tape, "pair", [a, b])?;
     tape.begin("pair")?;
@@ -69,17 +75,26 @@ pub fn pair(tape: &Tape, a: Var, b: Var, function: Pair) -> Result<Var> {
     tape.record_one(&sources, output, || PairRule { function, shapes, operands })
 }
 
-/// a − b. Errors: as [`pair`].
+/// a − b.
+///
+/// # Errors
+/// As [`pair`].
 pub fn subtract(tape: &Tape, a: Var, b: Var) -> Result<Var> {
     pair(tape, a, b, Pair::Subtract)
 }
 
-/// a · b. Errors: as [`pair`].
+/// a · b.
+///
+/// # Errors
+/// As [`pair`].
 pub fn multiply(tape: &Tape, a: Var, b: Var) -> Result<Var> {
     pair(tape, a, b, Pair::Multiply)
 }
 
-/// a / b. Errors: as [`pair`].
+/// a / b.
+///
+/// # Errors
+/// As [`pair`].
 pub fn divide(tape: &Tape, a: Var, b: Var) -> Result<Var> {
     pair(tape, a, b, Pair::Divide)
 }

@@ -16,7 +16,10 @@ pub struct MaxPoolRule {
     windows: Windows,
 }
 
-/// The largest element of each window. Errors: as [`ops::pooling::maximum`].
+/// The largest element of each window.
+///
+/// # Errors
+/// As [`ops::pooling::maximum`].
 pub fn max_pool(tape: &Tape, x: Var, windows: Windows) -> Result<Var> {
     let [x] = autocast(tape, "max_pool", [x])?;
     tape.begin("max_pool")?;
@@ -52,7 +55,10 @@ pub struct AveragePoolRule {
     windows: Windows,
 }
 
-/// The mean of each window. Errors: as [`ops::pooling::average`].
+/// The mean of each window.
+///
+/// # Errors
+/// As [`ops::pooling::average`].
 pub fn average_pool(tape: &Tape, x: Var, windows: Windows) -> Result<Var> {
     let [x] = autocast(tape, "average_pool", [x])?;
     tape.begin("average_pool")?;
@@ -61,7 +67,10 @@ pub fn average_pool(tape: &Tape, x: Var, windows: Windows) -> Result<Var> {
     tape.record_one(&[x.source()], output, rule)
 }
 
-/// The mean of each image and channel, `[batch, channels]`. Errors: as [`average_pool`].
+/// The mean of each image and channel, `[batch, channels]`.
+///
+/// # Errors
+/// As [`average_pool`].
 pub fn global_average_pool(tape: &Tape, x: Var) -> Result<Var> {
     let windows = Windows::whole(size(x.tensor()));
     let pooled = average_pool(tape, x, windows)?;

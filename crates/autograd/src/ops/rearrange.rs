@@ -38,7 +38,10 @@ pub enum RearrangeRule {
     },
 }
 
-/// Returns a view of the same elements in another shape of as many. Errors: another count.
+/// Returns a view of the same elements in another shape of as many.
+///
+/// # Errors
+/// Another count.
 pub fn reshape(tape: &Tape, x: Var, shape: impl Into<Shape>) -> Result<Var> {
     let [x] = autocast(tape, "reshape", [x])?;
     tape.begin("reshape")?;
@@ -47,7 +50,10 @@ pub fn reshape(tape: &Tape, x: Var, shape: impl Into<Shape>) -> Result<Var> {
     tape.record_one(&[x.source()], output, || RearrangeRule::Reshape(before))
 }
 
-/// Returns `x` with two dimensions exchanged. Errors: as [`rearrange::transpose`].
+/// Returns `x` with two dimensions exchanged.
+///
+/// # Errors
+/// As [`rearrange::transpose`].
 pub fn transpose(tape: &Tape, x: Var, one: usize, other: usize) -> Result<Var> {
     let [x] = autocast(tape, "transpose", [x])?;
     tape.begin("transpose")?;
@@ -55,8 +61,10 @@ pub fn transpose(tape: &Tape, x: Var, one: usize, other: usize) -> Result<Var> {
     tape.record_one(&[x.source()], output, || RearrangeRule::Transpose(one, other))
 }
 
-/// Returns elements `start` to `start + length` of dimension `axis`; a view for the outermost. Errors: as
-/// [`rearrange::slice`].
+/// Returns elements `start` to `start + length` of dimension `axis`; a view for the outermost.
+///
+/// # Errors
+/// As [`rearrange::slice`].
 pub fn slice(tape: &Tape, x: Var, axis: usize, start: usize, length: usize) -> Result<Var> {
     let [x] = autocast(tape, "slice", [x])?;
     tape.begin("slice")?;
@@ -65,7 +73,10 @@ pub fn slice(tape: &Tape, x: Var, axis: usize, start: usize, length: usize) -> R
     tape.record_one(&[x.source()], output, || RearrangeRule::Slice { shape, axis, start })
 }
 
-/// Joins variables along dimension `axis`. Errors: as [`rearrange::concatenate`].
+/// Joins variables along dimension `axis`.
+///
+/// # Errors
+/// As [`rearrange::concatenate`].
 pub fn concatenate(tape: &Tape, parts: &[Var], axis: usize) -> Result<Var> {
     let mut parts = parts.to_vec();
     autocast_all(tape, "concatenate", &mut parts)?;

@@ -16,7 +16,10 @@ pub struct SumRule {
     shape: Shape,
 }
 
-/// The sum along dimension `axis`. Errors: as [`reduce::forward`].
+/// The sum along dimension `axis`.
+///
+/// # Errors
+/// As [`reduce::forward`].
 pub fn sum(tape: &Tape, x: Var, axis: usize) -> Result<Var> {
     let [x] = autocast(tape, "sum", [x])?;
     tape.begin("sum")?;
@@ -25,7 +28,10 @@ pub fn sum(tape: &Tape, x: Var, axis: usize) -> Result<Var> {
     tape.record_one(&[x.source()], output, || SumRule { shape })
 }
 
-/// The mean along dimension `axis`. Errors: as [`sum`].
+/// The mean along dimension `axis`.
+///
+/// # Errors
+/// As [`sum`].
 pub fn mean(tape: &Tape, x: Var, axis: usize) -> Result<Var> {
     let count = x.tensor().shape().dims().get(axis).copied().unwrap_or(1);
     let total = sum(tape, x, axis)?;
@@ -58,8 +64,10 @@ pub struct MaximumRule {
     saved: Option<[Tensor; 2]>,
 }
 
-/// The maximum along dimension `axis`, whose gradient goes to the first of the largest elements. Errors: as
-/// [`reduce::forward`].
+/// The maximum along dimension `axis`, whose gradient goes to the first of the largest elements.
+///
+/// # Errors
+/// As [`reduce::forward`].
 pub fn maximum(tape: &Tape, x: Var, axis: usize) -> Result<Var> {
     let [x] = autocast(tape, "maximum", [x])?;
     tape.begin("maximum")?;

@@ -15,7 +15,10 @@ pub struct SoftmaxRule {
     y: Option<Tensor>,
 }
 
-/// e^x over the sum of e^x along the innermost dimension. Errors: as [`ops::softmax::forward`].
+/// e^x over the sum of e^x along the innermost dimension.
+///
+/// # Errors
+/// As [`ops::softmax::forward`].
 pub fn softmax(tape: &Tape, x: Var) -> Result<Var> {
     let [x] = autocast(tape, "softmax", [x])?;
     tape.begin("softmax")?;

@@ -37,8 +37,10 @@ impl Noise {
         Ok(Noise(all))
     }
 
-    /// Returns a tensor of `elements` values, which repeat. Errors: a dtype that operators do not compute
-    /// with.
+    /// Returns a tensor of `elements` values, which repeat.
+    ///
+    /// # Errors
+    /// A dtype that operators do not compute with.
     fn tensor(&self, device: &Device, elements: usize, dtype: DType) -> Result<Tensor> {
         let noise = self.0.iter().find(|noise| noise.dtype() == dtype);
         let noise = noise.ok_or(DeviceError::Unsupported { call: "matmul", dtype })?;

@@ -25,7 +25,8 @@ impl Deadline {
     /// sentence, and exits with status 1, upon which the launcher ends the other ranks. Meanwhile rank 0
     /// prints what it is `waiting` for.
     ///
-    /// Errors: the system cannot start a thread.
+    /// # Errors
+    /// The system cannot start a thread.
     pub(super) fn start(
         timeout: Duration,
         rank: usize,

@@ -256,8 +256,10 @@ impl Shared {
     }
 
     /// Announces that this rank has made all its calls, and waits until all ranks have. A rank that does
-    /// other work may take any time; a stopped process of this host has the timeout. Errors: a failure in the
-    /// meantime.
+    /// other work may take any time; a stopped process of this host has the timeout.
+    ///
+    /// # Errors
+    /// A failure in the meantime.
     pub(crate) fn finish(&self) -> Result<(), Failure> {
         self.notify_all(&Notice::Ended { rank: self.rank });
         let missing =

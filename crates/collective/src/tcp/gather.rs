@@ -85,7 +85,10 @@ impl Ranks {
         Ok(())
     }
 
-    /// Takes in a rank. Errors: it differs from this one, or is there twice.
+    /// Takes in a rank.
+    ///
+    /// # Errors
+    /// A rank that differs from this one, or is there twice.
     fn admit(&mut self, arrival: Arrival) -> Result<(), StartError> {
         let (hello, own) = (&arrival.hello, &self.own);
         let other = hello.named();
@@ -118,7 +121,10 @@ impl Ranks {
         }
     }
 
-    /// Checks that the ranks are still connected. Errors: one has ended or reports why it cannot start.
+    /// Checks that the ranks are still connected.
+    ///
+    /// # Errors
+    /// One has ended or reports why it cannot start.
     fn check_connected(&mut self) -> Result<(), StartError> {
         let most = answer_bytes(self.world_size);
         for arrival in self.arrived.iter_mut().flatten() {

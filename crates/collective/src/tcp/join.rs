@@ -128,7 +128,10 @@ fn broken(error: std::io::Error) -> Refusal {
     Refusal::Broken(Broken::Io(error))
 }
 
-/// Waits for rank 0's next answer. Errors: it refuses the job, has ended, or is silent until the deadline.
+/// Waits for rank 0's next answer.
+///
+/// # Errors
+/// Rank 0 refuses the job, has ended, or is silent until the deadline.
 fn answer(member: &Member, zero: &mut Channel, deadline: Instant) -> Result<Answer, StartError> {
     loop {
         if let Some(answer) = answered(member, zero)? {
@@ -265,7 +268,10 @@ impl Mesh {
 }
 
 impl Call {
-    /// Goes on without waiting, except for an attempt to connect. Errors: the attempt failed.
+    /// Goes on without waiting, except for an attempt to connect.
+    ///
+    /// # Errors
+    /// The attempt failed.
     fn advance(&mut self, secret: Option<&Secret>, deadline: Instant) -> Result<Option<Channel>, Refusal> {
         let now = Instant::now();
         let (mut handshake, until) = match self.handshake.take() {

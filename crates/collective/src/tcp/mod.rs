@@ -98,7 +98,10 @@ fn connect(
     Ok((world, communicator))
 }
 
-/// Raises the limit of open files (`ulimit -n`) to what the connections need. Errors: it cannot be raised.
+/// Raises the limit of open files (`ulimit -n`) to what the connections need.
+///
+/// # Errors
+/// A limit that cannot be raised.
 fn allow_files(world_size: usize) -> Result<(), StartError> {
     let needed = world_size as u64 + OTHER_FILES;
     let limit = getrlimit(Resource::Nofile);

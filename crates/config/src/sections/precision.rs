@@ -75,8 +75,10 @@ impl Precision {
         self.weight_dtype() != self.compute
     }
 
-    /// Returns the choice of layers that multiply in FP8; `None` if all multiply in the compute type. Errors:
-    /// an invalid glob, in a sentence.
+    /// Returns the choice of layers that multiply in FP8; `None` if all multiply in the compute type.
+    ///
+    /// # Errors
+    /// An invalid glob, in a sentence.
     pub(crate) fn fp8(&self) -> Result<Option<Fp8Layers>, String> {
         match self.matmul {
             MatmulPrecision::Compute => Ok(None),

@@ -80,7 +80,10 @@ pub fn read_messages(path: &Path) -> Result<Vec<Vec<Value>>, Error> {
     }
 }
 
-/// Returns the messages of an object. Errors: text that is no JSON, and messages without role or content.
+/// Returns the messages of an object.
+///
+/// # Errors
+/// Text that is no JSON, and messages without role or content.
 fn checked_messages(text: &[u8]) -> Result<Vec<Value>, String> {
     let value: Value = serde_json::from_slice(text).map_err(|error| format!("it is no JSON: {error}"))?;
     let messages = messages(&value)?;

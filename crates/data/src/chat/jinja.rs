@@ -25,7 +25,10 @@ pub(super) struct Jinja {
 }
 
 impl Jinja {
-    /// Compiles `text`. Errors: it is no template; the reason.
+    /// Compiles `text`.
+    ///
+    /// # Errors
+    /// The reason why the text is no template.
     pub(super) fn new(text: String, special: Vec<(String, String)>) -> Result<Self, String> {
         let mut environment = Environment::new();
         environment.set_trim_blocks(true);
@@ -40,8 +43,10 @@ impl Jinja {
         Ok(Self { environment, special })
     }
 
-    /// Returns the text of `messages`; `prompts`: with the words after which the assistant answers. Errors:
-    /// messages that the template refuses, too many steps, too long a text; the reason.
+    /// Returns the text of `messages`; `prompts`: with the words after which the assistant answers.
+    ///
+    /// # Errors
+    /// Messages that the template refuses, too many steps, too long a text; the reason.
     pub(super) fn render(&self, messages: &[serde_json::Value], prompts: bool) -> Result<String, String> {
         let special = Value::from_iter(self.special.iter().cloned());
         let values = context! {

@@ -22,7 +22,10 @@ impl Formatter for OneLine {
     }
 }
 
-/// Writes `value` on one line, or with an indent of so many spaces. Errors: those of the writer.
+/// Writes `value` on one line, or with an indent of so many spaces.
+///
+/// # Errors
+/// Errors of the writer.
 pub(super) fn python_json(
     value: &Value,
     indent: Option<usize>,

@@ -41,8 +41,10 @@ pub(super) fn each_object(
     Ok(())
 }
 
-/// Calls `each` with the text of every element of a JSON list and the line on which it begins. Errors: that
-/// of `each`, or the line and the reason of a text that is no list.
+/// Calls `each` with the text of every element of a JSON list and the line on which it begins.
+///
+/// # Errors
+/// The error of `each`, or the line and the reason of a text that is no list.
 fn elements<E>(
     text: &[u8],
     mut each: impl FnMut(u64, &[u8]) -> Result<(), E>,

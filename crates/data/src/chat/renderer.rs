@@ -49,7 +49,10 @@ enum Request {
 type Answer = Result<Vec<String>, String>;
 
 impl Renderer {
-    /// Compiles a template. Errors: it is none; the reason.
+    /// Compiles a template.
+    ///
+    /// # Errors
+    /// The reason why the text is no template.
     pub(super) fn new(template: String, special: Vec<(String, String)>) -> Result<Self, String> {
         let opening = Opening { template, special };
         let engine = match open(&opening) {
@@ -59,8 +62,11 @@ impl Renderer {
         Ok(Self { opening, engine })
     }
 
-    /// Returns the texts of `parts`. Errors: messages that the template refuses, or a template that takes too
-    /// much memory or time; the reason, in words whose subject is the template.
+    /// Returns the texts of `parts`.
+    ///
+    /// # Errors
+    /// Messages that the template refuses, or a template that takes too much memory or time; the reason, in
+    /// words whose subject is the template.
     pub(super) fn texts(&self, messages: &[Value], parts: Vec<Part>) -> Answer {
         let process = match &self.engine {
             Engine::Here(jinja) => return texts(jinja, messages, &parts),
@@ -77,7 +83,10 @@ impl Renderer {
     }
 }
 
-/// Starts a process that has compiled a template; `None` if this program starts none. Errors: the reason.
+/// Starts a process that has compiled a template; `None` if this program starts none.
+///
+/// # Errors
+/// The reason.
 fn open(opening: &Opening) -> Option<Result<Confined, String>> {
     let process = Confined::start(CHAT_TASK.name)?;
     let started = process.map_err(|error| format!("no process can be started to render it: {error}"));
@@ -87,7 +96,10 @@ fn open(opening: &Opening) -> Option<Result<Confined, String>> {
     }))
 }
 
-/// Returns a process's answer. Errors: it has ended; the reason.
+/// Returns a process's answer.
+///
+/// # Errors
+/// The reason why the process has ended.
 fn ask(process: &mut Confined, request: &Request) -> Result<Answer, String> {
     let request = serde_json::to_vec(request).map_err(|error| error.to_string())?;
     let answer = process.ask(&request)?;

@@ -63,7 +63,10 @@ pub struct ChoiceSource {
 }
 
 impl ChoiceSource {
-    /// Rows of `context` tokens. Errors: a question that is longer, or a context without tokens.
+    /// Rows of `context` tokens.
+    ///
+    /// # Errors
+    /// A question that is longer, or a context without tokens.
     pub fn new(questions: Vec<Question>, context: usize) -> Result<Self, Error> {
         let endings = |(index, question): (usize, &Question)| {
             (0..question.endings.len()).map(|ending| (index, ending)).collect::<Vec<_>>()

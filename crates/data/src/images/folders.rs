@@ -30,13 +30,19 @@ pub(super) struct ImageFile {
     class: u32,
 }
 
-/// Returns the names of a folder's subfolders, without hidden ones, sorted. Errors: it cannot be read.
+/// Returns the names of a folder's subfolders, without hidden ones, sorted.
+///
+/// # Errors
+/// A folder that cannot be read.
 pub(super) fn subfolders(folder: &Path) -> Result<Vec<String>, Error> {
     let folders = entries(folder)?.into_iter().filter(|path| path.is_dir());
     Ok(folders.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect())
 }
 
-/// Returns the paths in a folder, without hidden ones, sorted. Errors: it cannot be read.
+/// Returns the paths in a folder, without hidden ones, sorted.
+///
+/// # Errors
+/// A folder that cannot be read.
 fn entries(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let unreadable = |source| Error::Unreadable { path: folder.to_path_buf(), source };
     let mut paths = Vec::new();

@@ -19,7 +19,10 @@ pub(super) enum ImageSet {
 }
 
 impl ImageSet {
-    /// Opens CIFAR's files. Errors: one that is not of CIFAR's formats, or cannot be read.
+    /// Opens CIFAR's files.
+    ///
+    /// # Errors
+    /// One that is not of CIFAR's formats, or cannot be read.
     pub(super) fn of_cifar(paths: &[PathBuf]) -> Result<Self, Error> {
         Ok(Self::Cifar(paths.iter().map(|path| CifarFile::open(path)).collect::<Result<_, _>>()?))
     }

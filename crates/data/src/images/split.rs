@@ -108,7 +108,10 @@ impl ImageSplit {
     }
 }
 
-/// Sorts paths into files of CIFAR and folders. Errors: both, or a path that does not exist.
+/// Sorts paths into files of CIFAR and folders.
+///
+/// # Errors
+/// Both, or a path that does not exist.
 fn named(base: &Path, patterns: &[String]) -> Result<Paths, Error> {
     let mut all = Vec::new();
     for pattern in patterns {
@@ -143,7 +146,10 @@ fn of_folder(folder: &Path) -> Result<Paths, Error> {
     Ok(Paths::Folders { training: vec![folder.join("train")], validation })
 }
 
-/// Opens the images of training and, if they are apart, of validation. Errors: those of the files.
+/// Opens the images of training and, if they are apart, of validation.
+///
+/// # Errors
+/// Errors of the files.
 fn opened(paths: Paths, names: &mut Vec<String>) -> Result<(ImageSet, Option<ImageSet>), Error> {
     let apart = |paths: &[PathBuf], open: &mut dyn FnMut(&[PathBuf]) -> Result<ImageSet, Error>| {
         Some(paths).filter(|paths| !paths.is_empty()).map(open).transpose()
@@ -177,7 +183,10 @@ impl Part {
         self.set.path(self.order.at(self.first + index)).map(Path::to_path_buf)
     }
 
-    /// Reads image `index`. Errors: those of [`ImageSet::read`].
+    /// Reads image `index`.
+    ///
+    /// # Errors
+    /// Errors of [`ImageSet::read`].
     pub(super) fn read(&self, index: u64, channels: usize, classes: usize) -> Result<(Picture, u32), Error> {
         self.set.read(self.order.at(self.first + index), channels, classes)
     }

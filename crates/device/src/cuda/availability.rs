@@ -52,8 +52,10 @@ fn hidden(visible: Option<&str>) -> String {
     visible.map(|value| format!(": CUDA_VISIBLE_DEVICES is \"{value}\"")).unwrap_or_default()
 }
 
-/// Returns the GPUs that this process may use, at least one, without creating a context. Errors: why there is
-/// none.
+/// Returns the GPUs that this process may use, at least one, without creating a context.
+///
+/// # Errors
+/// Why there is none.
 pub fn availability() -> Result<Vec<Found>, Unavailable> {
     // SAFETY: opening the driver's library runs its initialisers, which is what they are for.
     if !unsafe { sys::is_culib_present() } {

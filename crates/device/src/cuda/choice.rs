@@ -26,7 +26,9 @@ pub struct PlannedMatmul {
 
 impl Device {
     /// The matmuls since the device was created or since [`Device::set_matmul_table`], in order of first use.
-    /// Errors: the device is not a GPU.
+    ///
+    /// # Errors
+    /// The device is not a GPU.
     pub fn planned_matmuls(&self) -> crate::Result<Vec<PlannedMatmul>> {
         let plans = self.gpu_or_refuse("planned_matmuls")?.blas.plans.borrow();
         let planned = plans.iter().map(|(key, plan)| {
@@ -38,12 +40,18 @@ impl Device {
         Ok(planned)
     }
 
-    /// The table that chooses algorithms. Errors: the device is not a GPU.
+    /// The table that chooses algorithms.
+    ///
+    /// # Errors
+    /// The device is not a GPU.
     pub fn matmul_table(&self) -> crate::Result<MatmulTable> {
         Ok(self.gpu_or_refuse("matmul_table")?.blas.table.borrow().clone())
     }
 
-    /// Replaces the table, for measurements. Errors: the device is not a GPU.
+    /// Replaces the table, for measurements.
+    ///
+    /// # Errors
+    /// The device is not a GPU.
     pub fn set_matmul_table(&self, table: MatmulTable) -> crate::Result<()> {
         let blas = &self.gpu_or_refuse("set_matmul_table")?.blas;
         blas.plans.borrow_mut().clear();
@@ -51,8 +59,10 @@ impl Device {
         Ok(())
     }
 
-    /// Returns at most `most` algorithms for a matmul, in the library's order of preference. Errors: the
-    /// device is not a GPU, the library does not have the matmul.
+    /// Returns at most `most` algorithms for a matmul, in the library's order of preference.
+    ///
+    /// # Errors
+    /// The device is not a GPU, the library does not have the matmul.
     pub fn matmul_choices(&self, key: MatmulKey, most: usize) -> crate::Result<Vec<Choice>> {
         let blas = &self.gpu_or_refuse("matmul_choices")?.blas;
         let found = Plan::new(key, blas.compute_type(&key))

@@ -6,8 +6,11 @@ use crate::device::Device;
 use crate::stream::StreamKind;
 
 impl Device {
-    /// Enqueues a pass of a convolution on the compute stream. Errors: a device that is not a GPU, no cuDNN,
-    /// operands that do not fit their regions, no deterministic algorithm whose workspace fits.
+    /// Enqueues a pass of a convolution on the compute stream.
+    ///
+    /// # Errors
+    /// A device that is not a GPU, no cuDNN, operands that do not fit their regions, no deterministic
+    /// algorithm whose workspace fits.
     pub fn convolve(&self, call: &Convolution<'_>) -> crate::Result<()> {
         let cuda = self.gpu_or_refuse("convolution")?;
         call.check()?;

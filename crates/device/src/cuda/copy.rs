@@ -27,7 +27,10 @@ impl Cuda {
         Ok(copied.named("cuMemcpyDtoDAsync").and_then(|()| timed.finish()))
     }
 
-    /// Enqueues a copy between GPUs, of the target's length, on a copy engine. Errors: the driver's.
+    /// Enqueues a copy between GPUs, of the target's length, on a copy engine.
+    ///
+    /// # Errors
+    /// The driver's.
     pub(crate) fn copy_between(
         &self,
         name: &'static str,
@@ -45,7 +48,10 @@ impl Cuda {
         copied.named("cuMemcpyAsync").and_then(|()| timed.finish())
     }
 
-    /// Enqueues a zero-fill. Errors: as for [`Cuda::copy`].
+    /// Enqueues a zero-fill.
+    ///
+    /// # Errors
+    /// As for [`Cuda::copy`].
     pub(crate) fn zero(&self, target: Region<'_>) -> crate::Result<Result<()>> {
         let to = target.checked_address()?;
         let stream = self.streams.handle(StreamKind::Compute);

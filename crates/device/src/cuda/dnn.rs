@@ -265,7 +265,10 @@ fn tensor(
     Ok(made)
 }
 
-/// Sizes as the library takes them. Errors: one that does not fit 32 bits.
+/// Sizes as the library takes them.
+///
+/// # Errors
+/// One that does not fit 32 bits.
 fn integers<const N: usize>(sizes: [usize; N]) -> Result<[c_int; N]> {
     let mut integers = [0; N];
     for (integer, size) in integers.iter_mut().zip(sizes) {

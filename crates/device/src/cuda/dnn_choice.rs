@@ -107,7 +107,10 @@ impl Plan {
         })
     }
 
-    /// Returns the bytes of an algorithm's workspace. Errors: an algorithm without this shape.
+    /// Returns the bytes of an algorithm's workspace.
+    ///
+    /// # Errors
+    /// An algorithm without this shape.
     fn workspace(&self, handle: sys::cudnnHandle_t, algorithm: Algorithm) -> Result<usize> {
         let (input, output, weight, convolution) = (self.input, self.output, self.weight, self.convolution);
         let bytes = match algorithm {

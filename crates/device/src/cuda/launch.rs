@@ -152,8 +152,10 @@ impl Launch<'_> {
         Launch { work: Work { bytes, flops }, ..self }
     }
 
-    /// Enqueues the kernel: `grid` blocks of `threads` threads each. An empty grid does nothing. Errors:
-    /// arguments that do not match the kernel's parameters, a device that is not a GPU, the driver's.
+    /// Enqueues the kernel: `grid` blocks of `threads` threads each. An empty grid does nothing.
+    ///
+    /// # Errors
+    /// Arguments that do not match the kernel's parameters, a device that is not a GPU, the driver's.
     pub fn launch(mut self, grid: [u32; 3], threads: u32) -> Result<()> {
         if let Some(error) = self.outside.take() {
             return Err(error);

@@ -6,8 +6,11 @@ use crate::matmul::{Epilogue, Matmul, Operand, Scales};
 use crate::stream::StreamKind;
 
 impl Device {
-    /// Enqueues a matmul on the compute stream. Errors: a device that is not a GPU, operands that do not fit
-    /// their regions, a combination that the library does not support.
+    /// Enqueues a matmul on the compute stream.
+    ///
+    /// # Errors
+    /// A device that is not a GPU, operands that do not fit their regions, a combination that the library
+    /// does not support.
     pub fn matmul(&self, call: &Matmul<'_>) -> crate::Result<()> {
         let cuda = self.gpu_or_refuse("matmul")?;
         check(call)?;

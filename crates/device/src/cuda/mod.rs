@@ -112,7 +112,10 @@ impl Cuda {
     }
 }
 
-/// Describes GPU `ordinal` without creating a context. Errors: no such GPU.
+/// Describes GPU `ordinal` without creating a context.
+///
+/// # Errors
+/// No such GPU.
 pub fn describe(ordinal: usize) -> std::result::Result<Description, CudaError> {
     use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
     result::init().named("cuInit")?;
@@ -164,8 +167,10 @@ fn granularity(ordinal: usize) -> u64 {
 }
 
 /// Compiles the `families` that the cache lacks for GPU `ordinal`. `progress` receives the number of modules
-/// done and their total. Later devices of this process use the result. Errors: no such GPU, the compiler's
-/// log.
+/// done and their total. Later devices of this process use the result.
+///
+/// # Errors
+/// No such GPU, the compiler's log.
 pub fn prepare_kernels(
     ordinal: usize,
     families: Families,

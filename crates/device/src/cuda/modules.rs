@@ -32,7 +32,10 @@ struct Compiled {
 static COMPILED: Mutex<Vec<Compiled>> = Mutex::new(Vec::new());
 
 /// Returns the machine code of `families` for `architecture`, from the cache or compiled now, a few at a
-/// time. `progress` receives the number done and the total. Errors: the first compilation that failed.
+/// time. `progress` receives the number done and the total.
+///
+/// # Errors
+/// The first compilation that failed.
 pub(crate) fn images(
     families: Families,
     architecture: &str,

@@ -38,7 +38,10 @@ pub struct Span<'a> {
 }
 
 impl Span<'_> {
-    /// Ends the span; its work must be enqueued. Errors: the driver's.
+    /// Ends the span; its work must be enqueued.
+    ///
+    /// # Errors
+    /// The driver's.
     pub fn end(self) -> crate::Result<()> {
         let ended = self.timed.map_or(Ok(()), Timed::finish);
         ended.map_err(|error| self.device.cuda_error(error))

@@ -29,7 +29,10 @@ pub struct Extent {
 }
 
 impl Device {
-    /// The GPU's UUID, the same in every process. Errors: the device is not a GPU, the driver's.
+    /// The GPU's UUID, the same in every process.
+    ///
+    /// # Errors
+    /// The device is not a GPU, the driver's.
     pub fn gpu_uuid(&self) -> crate::Result<[u8; 16]> {
         let cuda = self.gpu_or_refuse("cuDeviceGetUuid")?;
         let uuid = result::device::get_uuid(cuda.context.cu_device()).named("cuDeviceGetUuid");
@@ -37,14 +40,19 @@ impl Device {
     }
 
     /// Returns the number in this process of GPU `uuid` if this GPU can read and write its memory, else
-    /// `None`. Errors: as for [`Device::gpu_uuid`].
+    /// `None`.
+    ///
+    /// # Errors
+    /// As for [`Device::gpu_uuid`].
     pub fn reachable(&self, uuid: [u8; 16]) -> crate::Result<Option<usize>> {
         let cuda = self.gpu_or_refuse("cuDeviceCanAccessPeer")?;
         reachable(cuda, uuid).map_err(|error| self.cuda_error(error))
     }
 
-    /// Returns the extents that hold these regions, without duplicates, sorted by address. Errors: a region
-    /// outside its buffer, or memory that is not of this device's allocator.
+    /// Returns the extents that hold these regions, without duplicates, sorted by address.
+    ///
+    /// # Errors
+    /// A region outside its buffer, or memory that is not of this device's allocator.
     pub fn extents(&self, regions: &[Region<'_>]) -> crate::Result<Vec<Extent>> {
         let cuda = self.gpu_or_refuse("extents")?;
         let allocated = Allocated::of(&cuda.allocated);
@@ -65,7 +73,10 @@ impl Device {
         Ok(found)
     }
 
-    /// Holds a page so that others can map it. Errors: the driver's.
+    /// Holds a page so that others can map it.
+    ///
+    /// # Errors
+    /// The driver's.
     pub fn hold_page(&self, extent: &Extent) -> crate::Result<Page> {
         self.gpu_or_refuse("cuMemRetainAllocationHandle")?;
         let mut handle = 0;
@@ -77,7 +88,10 @@ impl Device {
         Ok(Page { handle })
     }
 
-    /// Returns the name with which other processes open an allocation. Errors: the driver's.
+    /// Returns the name with which other processes open an allocation.
+    ///
+    /// # Errors
+    /// The driver's.
     pub fn name_of(&self, extent: &Extent) -> crate::Result<[u8; NAME_BYTES]> {
         self.gpu_or_refuse("cuIpcGetMemHandle")?;
         let mut name = sys::CUipcMemHandle { reserved: [0; NAME_BYTES] };
@@ -128,8 +142,10 @@ impl Page {
         self.handle
     }
 
-    /// Creates a file descriptor of the page for other processes. Errors: a page that was not created as
-    /// shareable.
+    /// Creates a file descriptor of the page for other processes.
+    ///
+    /// # Errors
+    /// A page that was not created as shareable.
     pub fn file(&self) -> Result<OwnedFd> {
         let mut file: i32 = -1;
         // SAFETY: the handle is held, and the call writes a file descriptor.

@@ -73,15 +73,20 @@ impl Drop for SignalPage {
 }
 
 impl Device {
-    /// Maps a page of signals, a file of [`SignalPage::BYTES`] zeros, for this GPU. Errors: a device that is
-    /// not a GPU, a driver without memory operations on streams, the driver's.
+    /// Maps a page of signals, a file of [`SignalPage::BYTES`] zeros, for this GPU.
+    ///
+    /// # Errors
+    /// A device that is not a GPU, a driver without memory operations on streams, the driver's.
     pub fn signal_page(&self, file: &File) -> crate::Result<SignalPage> {
         let cuda = self.gpu_or_refuse("cuMemHostRegister")?;
         map(file, &cuda.context).map_err(|error| self.cuda_error(error))
     }
 
     /// Enqueues, after all work before, the writes of `writes` and then waits until each word of `waits` has
-    /// reached its value or, modulo 2^32, is up to 2^31 past it. Errors: the driver's.
+    /// reached its value or, modulo 2^32, is up to 2^31 past it.
+    ///
+    /// # Errors
+    /// The driver's.
     pub fn signal(
         &self,
         writes: &[(Word, u32)],

@@ -139,7 +139,10 @@ pub(crate) struct Point {
 }
 
 impl Point {
-    /// Returns whether the work before the event is done. Errors: those of that work.
+    /// Returns whether the work before the event is done.
+    ///
+    /// # Errors
+    /// Errors of that work.
     pub(crate) fn is_over(&self) -> Result<bool> {
         // SAFETY: the event is alive as long as `self`.
         match unsafe { result::event::query(self.event) } {
@@ -150,7 +153,10 @@ impl Point {
     }
 
     /// Waits on the host. With a guard, it regularly asks whether to go on: work that waits for another rank
-    /// may never finish. Errors: those of that work, the guard's reason.
+    /// may never finish.
+    ///
+    /// # Errors
+    /// Errors of that work, the guard's reason.
     pub(crate) fn wait(&self) -> Result<()> {
         let guard = self.pool.guard.borrow().clone();
         let Some(guard) = guard else {

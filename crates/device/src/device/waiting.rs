@@ -11,7 +11,10 @@ use crate::event::{Event, SharedEvent};
 use crate::stream::StreamKind;
 
 impl Device {
-    /// Records an event after the work enqueued on `stream` so far. Errors: the driver's.
+    /// Records an event after the work enqueued on `stream` so far.
+    ///
+    /// # Errors
+    /// The driver's.
     pub fn record(&self, stream: StreamKind) -> Result<Event> {
         let count = &self.0.events[stream as usize];
         let sequence = count.replace(count.get() + 1);
@@ -20,7 +23,10 @@ impl Device {
         Ok(Event { stream, sequence, point: point.map(Rc::new) })
     }
 
-    /// Makes work enqueued on `stream` from now on start after `event`. Errors: the driver's.
+    /// Makes work enqueued on `stream` from now on start after `event`.
+    ///
+    /// # Errors
+    /// The driver's.
     pub fn wait(&self, stream: StreamKind, event: &Event) -> Result<()> {
         // CPU and Meta finish each call before the next begins, so a recorded event is always done.
         debug_assert!(event.sequence < self.0.events[event.stream as usize].get());
@@ -33,7 +39,10 @@ impl Device {
     }
 
     /// Records an event after the work enqueued on `stream` so far, for streams of other ranks of this
-    /// process. Errors: the driver's.
+    /// process.
+    ///
+    /// # Errors
+    /// The driver's.
     pub fn record_shared(&self, stream: StreamKind) -> Result<SharedEvent> {
         let record = |cuda: &Cuda| SharedPoint::record(&cuda.context, cuda.streams.handle(stream));
         let point = self.gpu_to_use()?.map(record).transpose().map_err(|error| self.cuda_error(error))?;
@@ -41,7 +50,10 @@ impl Device {
     }
 
     /// Makes work enqueued on `stream` from now on start after an event that any rank of this process has
-    /// recorded. Errors: the driver's.
+    /// recorded.
+    ///
+    /// # Errors
+    /// The driver's.
     pub fn wait_shared(&self, stream: StreamKind, event: &SharedEvent) -> Result<()> {
         match (self.gpu_to_use()?, &event.point) {
             (Some(cuda), Some(point)) => {
@@ -51,14 +63,20 @@ impl Device {
         }
     }
 
-    /// Waits on the host until all work enqueued so far is done. Errors: those of that work.
+    /// Waits on the host until all work enqueued so far is done.
+    ///
+    /// # Errors
+    /// Errors of that work.
     pub fn synchronize(&self) -> Result<()> {
         let Some(cuda) = self.gpu() else { return Ok(()) };
         let wait = |stream| cuda.events.record(cuda.streams.handle(stream))?.wait();
         StreamKind::ALL.into_iter().try_for_each(wait).map_err(|error| self.cuda_error(error))
     }
 
-    /// Waits on the host for `event`. Errors: those of the work before it.
+    /// Waits on the host for `event`.
+    ///
+    /// # Errors
+    /// Errors of the work before it.
     pub fn wait_on_host(&self, event: &Event) -> Result<()> {
         event.point.as_ref().map_or(Ok(()), |point| point.wait()).map_err(|error| self.cuda_error(error))
     }
@@ -72,8 +90,10 @@ impl Device {
         }
     }
 
-    /// The driver's handle of a stream, for a library that enqueues on it. Errors: the device is not a GPU;
-    /// an earlier error that could not be returned at once.
+    /// The driver's handle of a stream, for a library that enqueues on it.
+    ///
+    /// # Errors
+    /// The device is not a GPU; an earlier error that could not be returned at once.
     pub fn stream_handle(&self, stream: StreamKind) -> Result<*mut c_void> {
         Ok(self.gpu_or_refuse("stream_handle")?.streams.handle(stream).cast())
     }

@@ -51,7 +51,10 @@ impl MatmulTable {
         MatmulTable { device: device.to_owned(), library, choices: BTreeMap::new() }
     }
 
-    /// Parses the text that [`MatmulTable`] prints. Errors: the first invalid line.
+    /// Parses the text that [`MatmulTable`] prints.
+    ///
+    /// # Errors
+    /// The first invalid line.
     pub fn parse(text: &str) -> Result<Self, TableError> {
         let mut table = MatmulTable::default();
         for (index, line) in text.lines().enumerate() {

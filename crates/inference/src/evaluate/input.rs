@@ -13,7 +13,9 @@ use crate::location::{NO_DATA, TOKENIZER, toml_path};
 use crate::trained::Trained;
 
 /// Finds the model. The configuration of a folder has the data that is named, whose keys `--set` then takes.
-/// Errors: no model there, data of several kinds, wrong settings.
+///
+/// # Errors
+/// No model there, data of several kinds, wrong settings.
 pub(super) fn trained(options: &EvaluateOptions) -> Result<Trained> {
     let EvaluateOptions { data, sets, .. } = options;
     let location = options.location();
@@ -40,8 +42,10 @@ pub(super) fn trained(options: &EvaluateOptions) -> Result<Trained> {
     Trained::of_folder(location, &section, sets)
 }
 
-/// Returns the settings of the data that is evaluated. Errors: none named for a model without data of its
-/// own; data of several kinds.
+/// Returns the settings of the data that is evaluated.
+///
+/// # Errors
+/// None named for a model without data of its own; data of several kinds.
 pub(super) fn settings(trained: &Trained, options: &EvaluateOptions) -> Result<Vec<String>> {
     let config = &trained.config;
     // Packed documents are consecutive in validation for every order of training.
@@ -90,7 +94,10 @@ fn is_shard(path: &str) -> bool {
     path.ends_with(".bin")
 }
 
-/// Returns the kind of files of tokens, as their names and first lines show. Errors: files of several kinds.
+/// Returns the kind of files of tokens, as their names and first lines show.
+///
+/// # Errors
+/// Files of several kinds.
 fn kind_of(patterns: &[String], base: &Path) -> Result<DataKind> {
     let mixed = |kinds: &str| Err(RunError::Refused(format!("--data: {kinds} do not mix")));
     match patterns.iter().filter(|path| is_shard(path)).count() {

@@ -127,7 +127,10 @@ pub fn evaluate(mut startup: Startup, options: &EvaluateOptions) -> Result<Optio
     }))
 }
 
-/// Runs one micro-batch of a rank on Meta, where memory is counted as on its device. Errors: it does not fit.
+/// Runs one micro-batch of a rank on Meta, where memory is counted as on its device.
+///
+/// # Errors
+/// A micro-batch that does not fit.
 fn check_fit(setup: &Setup, rank: usize) -> Result<()> {
     let imitated = plan::roles::imitation(setup)?.on_meta();
     let communicator = Communicator::counted(rank, setup.config.world_size());

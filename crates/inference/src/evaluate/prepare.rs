@@ -66,7 +66,10 @@ pub(super) fn prepare(startup: &Startup, options: &EvaluateOptions) -> Result<Pr
     Ok(Prepared { setup, weights: trained.weights, questions, data })
 }
 
-/// Chooses the devices of an evaluation. Errors: ranks or a device that are not there.
+/// Chooses the devices of an evaluation.
+///
+/// # Errors
+/// Ranks or a device that are not there.
 fn with_placement(startup: &Startup, options: &EvaluateOptions, config: &mut RunConfig) -> Result<Setup> {
     startup.check_ranks(config, options.ranks)?;
     let ChosenPlacement { placement, reason } =
@@ -113,7 +116,10 @@ fn prepare_images(startup: &Startup, options: &EvaluateOptions, trained: Trained
     Ok(Prepared { setup, weights: trained.weights, questions: None, data })
 }
 
-/// Reads the questions. Errors: those that the model cannot answer.
+/// Reads the questions.
+///
+/// # Errors
+/// Errors that the model cannot answer.
 fn questions(path: &Path, trained: &Trained, vocabulary: usize, context: usize) -> Result<Questions> {
     let tokenizer = match path.extension().is_some_and(|extension| extension == "bin") {
         true => data::Tokenizer::None,

@@ -16,7 +16,10 @@ pub struct RankMemory {
     pub used: Option<GeneratorBytes>,
 }
 
-/// Plans every rank: ranks of one pipeline stage are alike. Errors: a rank that does not fit.
+/// Plans every rank: ranks of one pipeline stage are alike.
+///
+/// # Errors
+/// A rank that does not fit.
 pub(super) fn plan(setup: &Setup, options: GeneratorOptions) -> Result<Vec<RankMemory>> {
     let imitated = plan::roles::imitation(setup)?.on_meta();
     let shape = setup.config.parallel.grid();

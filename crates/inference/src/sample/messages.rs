@@ -25,7 +25,9 @@ impl Messages {
     }
 
     /// Returns the message of a turn, counted from 0, after waiting for it; `None` after the last one.
-    /// Errors: it cannot be read.
+    ///
+    /// # Errors
+    /// A message that cannot be read.
     pub(super) fn of_turn(&self, turn: usize) -> Result<Option<String>> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         while state.known.len() <= turn && !state.is_over {

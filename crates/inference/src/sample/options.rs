@@ -110,7 +110,10 @@ impl SampleOptions {
             || self.prompt_tokens.is_empty()
     }
 
-    /// The choice of tokens. Errors: a number that makes no sense, by the name of its option.
+    /// The choice of tokens.
+    ///
+    /// # Errors
+    /// A number that makes no sense, by the name of its option.
     pub(super) fn choice(&self) -> Result<Choice> {
         let SampleOptions { temperature, top_p, repetition_penalty, .. } = *self;
         let rows = [

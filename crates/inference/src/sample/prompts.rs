@@ -20,8 +20,10 @@ const LINE_FEED: &str = "\n";
 /// The most bytes of a file of prompts.
 const MOST_BYTES: u64 = 1 << 26;
 
-/// Returns the texts of the options: those of the command line and the lines of a file. Errors: a file that
-/// cannot be read, or has no line.
+/// Returns the texts of the options: those of the command line and the lines of a file.
+///
+/// # Errors
+/// A file that cannot be read, or has no line.
 pub(super) fn texts(options: &SampleOptions) -> Result<Vec<String>> {
     let mut texts = options.prompts.clone();
     if let Some(path) = &options.prompt_file {
@@ -35,8 +37,10 @@ pub(super) fn texts(options: &SampleOptions) -> Result<Vec<String>> {
     Ok(texts)
 }
 
-/// The prompts of `texts`, or of conversations with their tokens, and of tokens, with their seeds. Errors: a
-/// prompt without tokens, or with some that the model does not have; more seeds than prompts.
+/// The prompts of `texts`, or of conversations with their tokens, and of tokens, with their seeds.
+///
+/// # Errors
+/// A prompt without tokens, or with some that the model does not have; more seeds than prompts.
 pub(super) fn read(
     options: &SampleOptions,
     mut texts: Vec<String>,

@@ -28,8 +28,10 @@ pub(super) struct Talk {
 }
 
 impl Talk {
-    /// Returns the conversations of the options, of which `texts` are the first messages. Errors: a file of
-    /// conversations that cannot be read or has nothing to answer; no message.
+    /// Returns the conversations of the options, of which `texts` are the first messages.
+    ///
+    /// # Errors
+    /// A file of conversations that cannot be read or has nothing to answer; no message.
     pub(super) fn new(options: &SampleOptions, texts: &[String], template: ChatTemplate) -> Result<Self> {
         let system = options.system.iter().map(|text| message("system", text));
         let mut histories: Vec<Vec<Value>> =
@@ -68,16 +70,20 @@ impl Talk {
         self.template.answer_end()
     }
 
-    /// Returns the last message of each conversation, with the tokens of all of it. Errors: messages that the
-    /// template refuses.
+    /// Returns the last message of each conversation, with the tokens of all of it.
+    ///
+    /// # Errors
+    /// Messages that the template refuses.
     pub(super) fn prompts(&self, tokenizer: &Tokenizer) -> Result<Vec<(String, Vec<u32>)>> {
         let prompt = |history: &Vec<Value>| Ok((last_of(history), self.tokens(history, tokenizer)?));
         self.histories.iter().map(prompt).collect()
     }
 
     /// Returns the tokens that the conversations have room for, if they go on after the first answer.
-    /// `longest` is the longest prompt, and each answer has at most `answer` tokens. Errors: a message that
-    /// cannot be encoded.
+    /// `longest` is the longest prompt, and each answer has at most `answer` tokens.
+    ///
+    /// # Errors
+    /// A message that cannot be encoded.
     pub(super) fn room(&self, longest: usize, answer: usize, tokenizer: &Tokenizer) -> Result<Option<usize>> {
         if self.messages.is_some() {
             return Ok(Some(ROOM.max(longest + answer)));
@@ -90,8 +96,10 @@ impl Talk {
     }
 
     /// Generates the answers turn by turn, and returns them conversation by conversation. If a conversation
-    /// does not fit with an answer, its first messages are left out. Errors: those of generating; a message
-    /// that cannot be read or is too long.
+    /// does not fit with an answer, its first messages are left out.
+    ///
+    /// # Errors
+    /// Errors of generating; a message that cannot be read or is too long.
     pub(super) fn hold(
         &self,
         generator: &mut Generator,
@@ -124,7 +132,10 @@ impl Talk {
     }
 
     /// Leaves out messages until the others have at most `most` tokens, and returns the tokens: from the
-    /// first message of the user to the next, but not the last one. Errors: that one is too long.
+    /// first message of the user to the next, but not the last one.
+    ///
+    /// # Errors
+    /// A last message that is too long.
     fn shortened(&self, history: &mut Vec<Value>, tokenizer: &Tokenizer, most: usize) -> Result<Vec<u32>> {
         let is_user = |message: &Value| message["role"] == "user";
         loop {

@@ -9,7 +9,10 @@ type Result<T> = std::result::Result<T, String>;
 pub struct FolderConfig(Map<String, Value>);
 
 impl FolderConfig {
-    /// Parses the file's text. Errors: text that is no JSON object.
+    /// Parses the file's text.
+    ///
+    /// # Errors
+    /// Text that is no JSON object.
     pub fn parse(text: &str) -> Result<Self> {
         let map = serde_json::from_str(text).map_err(|error| format!("it is no JSON object: {error}"))?;
         Ok(FolderConfig(map))

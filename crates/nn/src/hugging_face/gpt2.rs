@@ -68,7 +68,10 @@ fn keys(config: &FolderConfig) -> Result<Vec<(&'static str, Value)>, String> {
     ])
 }
 
-/// Returns the common dropout probability. Errors: three that differ.
+/// Returns the common dropout probability.
+///
+/// # Errors
+/// Three that differ.
 fn dropout(config: &FolderConfig) -> Result<f64, String> {
     let probability = |key: &str| Ok::<_, String>(config.number(key)?.unwrap_or(DROPOUT));
     let all = [probability("attn_pdrop")?, probability("embd_pdrop")?, probability("resid_pdrop")?];

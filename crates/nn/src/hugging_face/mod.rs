@@ -22,8 +22,10 @@ pub type FolderKeys = Vec<(&'static str, Value)>;
 pub struct HuggingFaceConfig {
     /// Values of `model_type` that the family implements.
     pub model_types: &'static [&'static str],
-    /// Returns the keys that correspond to a configuration. Errors: an unsupported setting, named with the
-    /// supported ones.
+    /// Returns the keys that correspond to a configuration.
+    ///
+    /// # Errors
+    /// An unsupported setting, named with the supported ones.
     pub keys: fn(&FolderConfig) -> std::result::Result<FolderKeys, String>,
 }
 

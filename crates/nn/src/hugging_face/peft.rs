@@ -24,7 +24,10 @@ pub struct AdapterConfig {
 }
 
 impl AdapterConfig {
-    /// Reads the text of an `adapter_config.json`. Errors: other text; adapters of another kind.
+    /// Reads the text of an `adapter_config.json`.
+    ///
+    /// # Errors
+    /// Other text; adapters of another kind.
     pub fn parse(text: &str) -> Result<Self, String> {
         let config = FolderConfig::parse(text)?;
         match config.text("peft_type")? {

@@ -10,9 +10,11 @@ use crate::init::Init;
 use crate::lora::Lora;
 use crate::parameters::Parameters;
 
-/// Makes the adapter of the linear layer `layer` in `parameters`, whose weight is `[outputs, inputs]`;
-/// `None` for a layer without one. A starts like the weight of PyTorch's linear layers, B at zero.
-/// Errors: as for [`Parameters::create`].
+/// Makes the adapter of the linear layer `layer` in `parameters`, whose weight is `[outputs, inputs]`; `None`
+/// for a layer without one. A starts like the weight of PyTorch's linear layers, B at zero.
+///
+/// # Errors
+/// As for [`Parameters::create`].
 pub(super) fn create(
     parameters: &mut Parameters,
     layer: &str,

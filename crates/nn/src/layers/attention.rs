@@ -34,7 +34,10 @@ impl CausalSelfAttention {
 impl Layer for CausalSelfAttention {
     type Stream = Var;
 
-    /// Maps `[batch, time, width]` to the same shape. Errors: operands of a wrong shape, out of memory.
+    /// Maps `[batch, time, width]` to the same shape.
+    ///
+    /// # Errors
+    /// Operands of a wrong shape, out of memory.
     fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         let qkv = match &self.qkv {
             Qkv::Packed(layer) => Qkv::Packed(layer.forward(tape, x)?),

@@ -26,8 +26,10 @@ pub struct BatchNorm {
 
 impl BatchNorm {
     /// Registers `{name}.weight` (ones) and `{name}.bias` (zeros), both `[channels]`, and running statistics,
-    /// which [`BatchNorm::allocate_statistics`] makes. Errors: out of
-    /// memory, a name that exists.
+    /// which [`BatchNorm::allocate_statistics`] makes.
+    ///
+    /// # Errors
+    /// Out of memory, a name that exists.
     pub fn new(parameters: &mut Parameters, name: &str, channels: usize) -> Result<Self> {
         let weight = parameters.create(&format!("{name}.weight"), [channels], Init::Constant(1.0))?;
         let bias = parameters.create(&format!("{name}.bias"), [channels], Init::Constant(0.0))?;
@@ -36,8 +38,10 @@ impl BatchNorm {
     }
 
     /// Allocates the running statistics of all batch norms of `parameters` so far, and registers the buffers
-    /// that are their parts. A model calls it once, after its layers are built. Errors: out of memory, a name
-    /// that exists.
+    /// that are their parts. A model calls it once, after its layers are built.
+    ///
+    /// # Errors
+    /// Out of memory, a name that exists.
     pub fn allocate_statistics(parameters: &mut Parameters) -> Result<()> {
         let statistics = parameters.statistics();
         match statistics.is_empty() {
@@ -48,12 +52,18 @@ impl BatchNorm {
         }
     }
 
-    /// Normalises `x [.., channels]`. Errors: another shape or type, out of memory.
+    /// Normalises `x [.., channels]`.
+    ///
+    /// # Errors
+    /// Another shape or type, out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         self.run(tape, x, None, false)
     }
 
-    /// Computes relu(norm(x) + residual). Errors: as [`BatchNorm::forward`].
+    /// Computes relu(norm(x) + residual).
+    ///
+    /// # Errors
+    /// As [`BatchNorm::forward`].
     pub fn forward_relu(&self, tape: &Tape, x: Var, residual: Option<Var>) -> Result<Var> {
         self.run(tape, x, residual, true)
     }

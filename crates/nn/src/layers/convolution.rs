@@ -32,7 +32,10 @@ pub struct ConvolutionSizes {
 
 impl Convolution {
     /// Registers `{name}.weight`, normal with variance 2 / (outputs · kernel²), as He and others initialise
-    /// layers before ReLU, by the fan of their outputs. Errors: out of memory, a name that exists.
+    /// layers before ReLU, by the fan of their outputs.
+    ///
+    /// # Errors
+    /// Out of memory, a name that exists.
     pub fn new(parameters: &mut Parameters, name: &str, sizes: ConvolutionSizes) -> Result<Self> {
         let ConvolutionSizes { inputs, outputs, kernel, stride } = sizes;
         let deviation = (2.0 / (outputs * kernel * kernel) as f32).sqrt();
@@ -44,7 +47,10 @@ impl Convolution {
     }
 
     /// Maps `[batch, height, width, inputs]` to `[batch, height / stride, width / stride, outputs]`, sizes
-    /// rounded up. Errors: another shape or type, out of memory.
+    /// rounded up.
+    ///
+    /// # Errors
+    /// Another shape or type, out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         within(tape, short(&self.name), || Ok(ops::convolution(tape, x, &self.weight, self.options)?))
     }

@@ -30,7 +30,10 @@ impl Dropout {
         self.site.as_ref()
     }
 
-    /// Drops elements of `x`, of any shape. Errors: out of memory.
+    /// Drops elements of `x`, of any shape.
+    ///
+    /// # Errors
+    /// Out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         match &self.site {
             Some(site) => within(tape, "dropout", || Ok(ops::dropout(tape, x, site)?)),

@@ -27,7 +27,10 @@ enum Table {
 }
 
 impl Embedding {
-    /// Registers `name`, of shape `[vocabulary, width]`. Errors: out of memory, a name that exists.
+    /// Registers `name`, of shape `[vocabulary, width]`.
+    ///
+    /// # Errors
+    /// Out of memory, a name that exists.
     pub fn new(
         parameters: &mut Parameters,
         name: &str,
@@ -37,8 +40,10 @@ impl Embedding {
         Ok(Embedding { tokens: parameters.create(name, [vocabulary, width], init)?, positions: Table::None })
     }
 
-    /// Registers `name`, of shape `[context, width]`, as learned positions. Errors: out of memory, a name
-    /// that exists.
+    /// Registers `name`, of shape `[context, width]`, as learned positions.
+    ///
+    /// # Errors
+    /// Out of memory, a name that exists.
     pub fn with_positions(
         self,
         parameters: &mut Parameters,
@@ -51,7 +56,10 @@ impl Embedding {
     }
 
     /// Registers the buffer `name`, of shape `[context, width]`: sines and cosines of positions (Vaswani and
-    /// others, *Attention Is All You Need*, 2017). Errors: out of memory, a name that exists.
+    /// others, *Attention Is All You Need*, 2017).
+    ///
+    /// # Errors
+    /// Out of memory, a name that exists.
     pub fn with_sinusoids(self, parameters: &mut Parameters, name: &str, context: usize) -> Result<Self> {
         let width = self.width();
         let values = (0..context * width).map(|i| sinusoid(i / width, i % width, width));
@@ -70,8 +78,10 @@ impl Embedding {
         self.tokens.shape().columns()
     }
 
-    /// Maps u32 tokens `[batch, time]` to `[batch, time, width]`. Errors: a token outside the table, more
-    /// positions than were registered, out of memory.
+    /// Maps u32 tokens `[batch, time]` to `[batch, time, width]`.
+    ///
+    /// # Errors
+    /// A token outside the table, more positions than were registered, out of memory.
     pub fn forward(&self, tape: &Tape, tokens: &Tensor) -> Result<Var> {
         let positions = match &self.positions {
             Table::None => None,

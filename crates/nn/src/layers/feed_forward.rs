@@ -28,8 +28,10 @@ enum Layers {
 
 impl FeedForward {
     /// Registers the weights of `{prefix}.mlp_fc` and `{prefix}.mlp_proj`, and with `biases` their biases,
-    /// which start at zero. `init` holds the initial values of the first weight, then the second. Errors: out
-    /// of memory, a name that exists.
+    /// which start at zero. `init` holds the initial values of the first weight, then the second.
+    ///
+    /// # Errors
+    /// Out of memory, a name that exists.
     pub fn new(
         parameters: &mut Parameters,
         prefix: &str,
@@ -61,7 +63,10 @@ impl FeedForward {
 impl Layer for FeedForward {
     type Stream = Var;
 
-    /// Maps `[.., width]` to the same shape. Errors: another shape or type, out of memory.
+    /// Maps `[.., width]` to the same shape.
+    ///
+    /// # Errors
+    /// Another shape or type, out of memory.
     fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         within(tape, "mlp", || match &self.layers {
             Layers::Fused(weights) => Ok(ops::feed_forward(tape, x, weights, self.activation)?),

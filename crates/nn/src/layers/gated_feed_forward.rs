@@ -26,7 +26,10 @@ enum Layers {
 
 impl GatedFeedForward {
     /// Registers `{prefix}.gate_up_proj.weight` `[2 · hidden, width]`, the rows of the gate before those of
-    /// up, and `{prefix}.down_proj.weight` `[width, hidden]`. Errors: out of memory, a name that exists.
+    /// up, and `{prefix}.down_proj.weight` `[width, hidden]`.
+    ///
+    /// # Errors
+    /// Out of memory, a name that exists.
     pub fn new(
         parameters: &mut Parameters,
         prefix: &str,
@@ -59,7 +62,10 @@ impl GatedFeedForward {
 impl Layer for GatedFeedForward {
     type Stream = Var;
 
-    /// Maps `[.., width]` to the same shape. Errors: another shape or type, out of memory.
+    /// Maps `[.., width]` to the same shape.
+    ///
+    /// # Errors
+    /// Another shape or type, out of memory.
     fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         within(tape, "mlp", || match &self.layers {
             Layers::Fused(weights) => Ok(ops::gated_feed_forward(tape, x, weights, self.activation)?),

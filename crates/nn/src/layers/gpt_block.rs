@@ -28,7 +28,10 @@ pub type GptBlock = Block<LayerNorm, CausalSelfAttention, FeedForward>;
 
 impl GptBlock {
     /// Registers the parameters of layer `index` as `h.{index}.…`. `projection` initialises the two layers
-    /// whose outputs are added to the residual stream. Errors: out of memory, a name that exists.
+    /// whose outputs are added to the residual stream.
+    ///
+    /// # Errors
+    /// Out of memory, a name that exists.
     pub fn new(
         parameters: &mut Parameters,
         index: usize,

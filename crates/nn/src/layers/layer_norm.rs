@@ -23,21 +23,29 @@ pub struct LayerNorm {
 
 impl LayerNorm {
     /// Registers `{name}.weight` (ones) and `{name}.bias` (zeros), both `[width]`.
-    /// Errors: out of memory, a name that exists.
+    ///
+    /// # Errors
+    /// Out of memory, a name that exists.
     pub fn new(parameters: &mut Parameters, name: &str, width: usize) -> Result<Self> {
         let layer = Self::without_bias(parameters, name, width)?;
         let bias = Some(parameters.create(&format!("{name}.bias"), [width], Init::Constant(0.0))?);
         Ok(LayerNorm { bias, ..layer })
     }
 
-    /// Registers `{name}.weight` alone. Errors: as [`LayerNorm::new`].
+    /// Registers `{name}.weight` alone.
+    ///
+    /// # Errors
+    /// As [`LayerNorm::new`].
     pub fn without_bias(parameters: &mut Parameters, name: &str, width: usize) -> Result<Self> {
         let weight = parameters.create(&format!("{name}.weight"), [width], Init::Constant(1.0))?;
         let settings = parameters.fp8().norm_settings(EPSILON);
         Ok(LayerNorm { name: name.to_owned(), weight, bias: None, settings })
     }
 
-    /// Maps `[.., width]` to the same shape. Errors: another shape or type, out of memory.
+    /// Maps `[.., width]` to the same shape.
+    ///
+    /// # Errors
+    /// Another shape or type, out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         within(tape, short(&self.name), || {
             Ok(ops::layer_norm(tape, x, &self.weight, self.bias.as_ref(), self.settings)?)

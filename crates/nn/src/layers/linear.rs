@@ -24,8 +24,10 @@ pub struct Linear {
 
 impl Linear {
     /// Registers `{name}.weight`, an adapter if the layer has one, and `{name}.bias`. A uniform `init` also
-    /// initialises the bias, as in PyTorch; otherwise the bias starts at zero, as in GPT-2. Errors: out of
-    /// memory, a name that exists.
+    /// initialises the bias, as in PyTorch; otherwise the bias starts at zero, as in GPT-2.
+    ///
+    /// # Errors
+    /// Out of memory, a name that exists.
     pub fn new(
         parameters: &mut Parameters,
         name: &str,
@@ -43,8 +45,10 @@ impl Linear {
         Ok(Linear { bias, ..layer })
     }
 
-    /// Registers a layer that gives the model's result, with a bias if there is a `bias_init`. Errors: as
-    /// [`Linear::new`].
+    /// Registers a layer that gives the model's result, with a bias if there is a `bias_init`.
+    ///
+    /// # Errors
+    /// As [`Linear::new`].
     pub fn head(
         parameters: &mut Parameters,
         name: &str,
@@ -58,7 +62,10 @@ impl Linear {
         Ok(Linear { bias: bias.transpose()?, ..layer })
     }
 
-    /// Registers a layer without a bias. Errors: as [`Linear::new`].
+    /// Registers a layer without a bias.
+    ///
+    /// # Errors
+    /// As [`Linear::new`].
     pub fn without_bias(
         parameters: &mut Parameters,
         name: &str,
@@ -89,15 +96,20 @@ impl Linear {
         Linear { activation: Activation::None, ..self }
     }
 
-    /// A layer without bias that uses another layer's weight, as a tied output head does. Errors: no such
-    /// weight.
+    /// A layer without bias that uses another layer's weight, as a tied output head does.
+    ///
+    /// # Errors
+    /// No such weight.
     pub fn tied(parameters: &mut Parameters, name: &str, weight: &str) -> Result<Self> {
         let weight = parameters.reuse(weight)?;
         let (name, activation) = (name.to_owned(), Activation::None);
         Ok(Linear { name, weight, bias: None, activation, adapter: None, fp8: None })
     }
 
-    /// Maps `[.., inputs]` to `[.., outputs]`. Errors: another shape or type, out of memory.
+    /// Maps `[.., inputs]` to `[.., outputs]`.
+    ///
+    /// # Errors
+    /// Another shape or type, out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         let Linear { name, weight, bias, activation, adapter, .. } = self;
         let activated = |y: Var| match activation {

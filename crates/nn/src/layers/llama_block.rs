@@ -36,7 +36,10 @@ impl LlamaBlock {
     /// Registers the parameters of layer `index` as `model.layers.{index}.…`, named as by Hugging Face except
     /// two fused matrices: `self_attn.qkv_proj` has the rows of `q_proj`, `k_proj` and `v_proj`, and
     /// `mlp.gate_up_proj` those of `gate_proj` and `up_proj`. `projection` initialises the layers whose
-    /// outputs are added to the residual stream. Errors: out of memory, a name that exists.
+    /// outputs are added to the residual stream.
+    ///
+    /// # Errors
+    /// Out of memory, a name that exists.
     pub fn new(
         parameters: &mut Parameters,
         index: usize,

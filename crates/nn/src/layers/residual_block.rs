@@ -56,7 +56,10 @@ pub struct ResidualBlock {
 
 impl ResidualBlock {
     /// Registers the parameters under torchvision's names: `{name}.conv1`, `{name}.bn1`, …,
-    /// `{name}.downsample.0`, `{name}.downsample.1`. Errors: out of memory, a name that exists.
+    /// `{name}.downsample.0`, `{name}.downsample.1`.
+    ///
+    /// # Errors
+    /// Out of memory, a name that exists.
     pub fn new(parameters: &mut Parameters, name: &str, sizes: ResidualBlockSizes) -> Result<Self> {
         let kernels = sizes.kernels();
         let (mut branch, mut inputs) = (Vec::new(), sizes.inputs);

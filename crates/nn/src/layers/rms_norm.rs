@@ -18,15 +18,20 @@ pub struct RmsNorm {
 }
 
 impl RmsNorm {
-    /// Registers `{name}.weight` (ones), `[width]`. `epsilon` is added to the mean square. Errors: out of
-    /// memory, a name that exists.
+    /// Registers `{name}.weight` (ones), `[width]`. `epsilon` is added to the mean square.
+    ///
+    /// # Errors
+    /// Out of memory, a name that exists.
     pub fn new(parameters: &mut Parameters, name: &str, width: usize, epsilon: f32) -> Result<Self> {
         let weight = parameters.create(&format!("{name}.weight"), [width], Init::Constant(1.0))?;
         let settings = parameters.fp8().norm_settings(epsilon);
         Ok(RmsNorm { name: name.to_owned(), weight, settings })
     }
 
-    /// Maps `[.., width]` to the same shape. Errors: another shape or type, out of memory.
+    /// Maps `[.., width]` to the same shape.
+    ///
+    /// # Errors
+    /// Another shape or type, out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         within(tape, short(&self.name), || Ok(ops::rms_norm(tape, x, &self.weight, self.settings)?))
     }

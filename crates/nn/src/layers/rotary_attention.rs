@@ -20,7 +20,10 @@ pub struct RotaryTable {
 }
 
 impl RotaryTable {
-    /// Makes the table of positions 0 to `context`. Errors: out of memory.
+    /// Makes the table of positions 0 to `context`.
+    ///
+    /// # Errors
+    /// Out of memory.
     pub fn new(device: &Device, frequencies: Frequencies, context: usize) -> Result<Self> {
         let _scope = device.module("rotary");
         let request = Request::new(Category::Buffer, "rotary");
@@ -40,8 +43,10 @@ pub struct QkNorm {
 }
 
 impl QkNorm {
-    /// Registers `{prefix}.q_norm.weight` and `{prefix}.k_norm.weight` (ones), `[width]` each. Errors: out of
-    /// memory, a name that exists.
+    /// Registers `{prefix}.q_norm.weight` and `{prefix}.k_norm.weight` (ones), `[width]` each.
+    ///
+    /// # Errors
+    /// Out of memory, a name that exists.
     pub fn new(parameters: &mut Parameters, prefix: &str, width: usize, epsilon: f32) -> Result<Self> {
         let mut weight =
             |part: &str| parameters.create(&format!("{prefix}.{part}.weight"), [width], Init::Constant(1.0));
@@ -84,7 +89,10 @@ impl RotaryAttention {
 impl Layer for RotaryAttention {
     type Stream = Var;
 
-    /// Maps `[batch, time, width]` to the same shape. Errors: operands of a wrong shape, out of memory.
+    /// Maps `[batch, time, width]` to the same shape.
+    ///
+    /// # Errors
+    /// Operands of a wrong shape, out of memory.
     fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         let qkv = self.qkv.forward(tape, x)?;
         let rotary = ops::Rotary {

@@ -18,8 +18,10 @@ pub struct TokenHead {
 impl TokenHead {
     /// A head whose scores are those of `output`, a layer without bias, capped where `soft_cap` is not 0: x
     /// becomes c·tanh(x/c). With more than one of `pieces` the loss computes the scores of one piece of the
-    /// vocabulary at a time, in forward and again in backward. Errors: a layer with an adapter and several
-    /// pieces, whose scores are those of its weight alone.
+    /// vocabulary at a time, in forward and again in backward.
+    ///
+    /// # Errors
+    /// A layer with an adapter and several pieces, whose scores are those of its weight alone.
     pub fn new(output: Linear, soft_cap: f64, pieces: usize) -> Result<Self> {
         if pieces > 1 && output.adapter.is_some() {
             let text =
@@ -38,12 +40,18 @@ impl TokenHead {
     }
 
     /// From `[.., width]` to what [`TokenHead::loss`] takes: scores `[.., vocabulary]`, or `x` if the loss
-    /// computes them in pieces. Errors: another shape or type, out of memory.
+    /// computes them in pieces.
+    ///
+    /// # Errors
+    /// Another shape or type, out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         if self.pieces > 1 { Ok(x) } else { self.all(tape, x) }
     }
 
-    /// From the result of [`TokenHead::forward`] to scores `[.., vocabulary]`. Errors: as there.
+    /// From the result of [`TokenHead::forward`] to scores `[.., vocabulary]`.
+    ///
+    /// # Errors
+    /// As there.
     pub fn scores(&self, tape: &Tape, prediction: Var) -> Result<Var> {
         if self.pieces > 1 { self.all(tape, prediction) } else { Ok(prediction) }
     }
@@ -55,7 +63,10 @@ impl TokenHead {
     }
 
     /// `scale` times the mean cross-entropy of a result of [`TokenHead::forward`] against `targets`, tokens
-    /// as u32. Errors: other shapes, out of memory.
+    /// as u32.
+    ///
+    /// # Errors
+    /// Other shapes, out of memory.
     pub fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var> {
         within(tape, "loss", || match self.pieces {
             ..=1 => Ok(ops::cross_entropy(tape, prediction, targets, scale)?),

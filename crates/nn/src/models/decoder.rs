@@ -55,8 +55,10 @@ pub(super) fn initial(layers: usize) -> [Init; 2] {
 
 impl<B, N> Decoder<B, N> {
     /// Builds the layers of `stage` in `parameters`, which are empty: the token embedding, which `positions`
-    /// completes, then `blocks`, then `norm` and the head. Errors: a stage that the model does not have;
-    /// those of the layers.
+    /// completes, then `blocks`, then `norm` and the head.
+    ///
+    /// # Errors
+    /// A stage that the model does not have; those of the layers.
     pub(super) fn build(
         mut parameters: Parameters,
         ends: Ends,

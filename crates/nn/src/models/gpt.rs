@@ -209,8 +209,10 @@ pub type Gpt = Decoder<GptBlock, LayerNorm>;
 
 impl Gpt {
     /// Builds the layers of `stage` in `parameters`, which are empty. Initial values are those of GPT-2:
-    /// standard deviation 0.02, and 0.02/√(2·layers) for projections into the residual stream. Errors: sizes
-    /// of which no model can be built, out of memory.
+    /// standard deviation 0.02, and 0.02/√(2·layers) for projections into the residual stream.
+    ///
+    /// # Errors
+    /// Sizes of which no model can be built, out of memory.
     pub fn new(parameters: Parameters, sizes: GptSizes, stage: &Stage) -> Result<Self> {
         let GptSizes { layers, heads, width, biases, activation, dropout, .. } = sizes;
         if heads == 0 || width == 0 || !width.is_multiple_of(heads) {

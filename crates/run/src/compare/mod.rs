@@ -63,8 +63,10 @@ pub struct Comparison {
     pub rerun: Option<Rerun>,
 }
 
-/// Compares the runs in two directories. Errors: a directory without a run, a file that cannot be read, those
-/// of a rerun.
+/// Compares the runs in two directories.
+///
+/// # Errors
+/// A directory without a run, a file that cannot be read, those of a rerun.
 pub fn compare(directories: [&Path; 2], options: CompareOptions) -> Result<Comparison> {
     let [first, second] = directories.map(ComparedRun::read);
     let runs = [first?, second?];

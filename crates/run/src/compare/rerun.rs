@@ -67,7 +67,9 @@ impl fmt::Display for Rerun {
 }
 
 /// Trains both runs again, from their nearest checkpoints of at most `equal` steps to step `last`.
-/// Errors: those of a run; a directory that cannot be written.
+///
+/// # Errors
+/// Errors of a run; a directory that cannot be written.
 pub(super) fn run(
     runs: &[ComparedRun; 2],
     (equal, last): (u64, u64),

@@ -35,7 +35,8 @@ pub(crate) struct Job {
 impl Job {
     /// Joins the job that the launcher started.
     ///
-    /// Errors: MPI or TCP does not start; a launcher of MPI, but a build without it.
+    /// # Errors
+    /// MPI or TCP does not start; a launcher of MPI, but a build without it.
     pub(crate) fn join(launcher: Launcher) -> Result<Option<Self>> {
         let joined = match launcher {
             Launcher::Mpi(processes) => over_mpi(processes)?,
@@ -133,7 +134,10 @@ impl Job {
         threads::spawn("watch", watch).map(drop).map_err(refused)
     }
 
-    /// Runs this rank. Errors: the first rank that failed, this one or another.
+    /// Runs this rank.
+    ///
+    /// # Errors
+    /// The first rank that failed, this one or another.
     pub(crate) fn run<T, E: Display>(
         self,
         timeout_seconds: u64,
@@ -155,7 +159,10 @@ impl Job {
         Err(lost(&world, world.failure().unwrap_or(own)))
     }
 
-    /// Runs work other than training. Errors: the first rank that failed.
+    /// Runs work other than training.
+    ///
+    /// # Errors
+    /// The first rank that failed.
     pub(crate) fn run_plain(
         self,
         body: impl FnOnce(&World, Communicator) -> std::result::Result<(), String>,

@@ -30,7 +30,8 @@ pub(crate) struct Environment<'a> {
 impl Launcher {
     /// Returns the launcher of this process, if it has one.
     ///
-    /// Errors: variables with values that no launcher sets.
+    /// # Errors
+    /// Variables with values that no launcher sets.
     pub(crate) fn of_process() -> Result<Option<Self>> {
         Environment::of_process().launcher()
     }
@@ -92,7 +93,10 @@ impl Environment<'_> {
         self.text(name).and_then(|value| value.trim().parse().ok())
     }
 
-    /// Returns a number that must be one. Errors: another text.
+    /// Returns a number that must be one.
+    ///
+    /// # Errors
+    /// Another text.
     fn checked(&self, name: &str) -> Result<Option<usize>> {
         let parsed = |text: String| text.trim().parse().map_err(|_| format!("{name}={text} is not a number"));
         self.text(name).map(parsed).transpose().map_err(RunError::Refused)

@@ -65,7 +65,10 @@ impl RankTraces {
         atomic_write(path, &packed)
     }
 
-    /// Reads a file that [`RankTraces::write`] wrote. Errors: the file cannot be read or has other content.
+    /// Reads a file that [`RankTraces::write`] wrote.
+    ///
+    /// # Errors
+    /// The file cannot be read or has other content.
     pub fn read(path: &Path) -> Result<Self> {
         let failed = || TelemetryError::file(path, "read it");
         let packed = input::read(path, MOST_PACKED).map_err(failed())?;

@@ -13,7 +13,9 @@ pub(super) static FAMILY: Family =
     family!("add", headers: ["elementwise.cuh"], constants: elementwise::CONSTANTS);
 
 /// a + b in a new tensor, for operands of one shape, both f32 or both bf16.
-/// Errors: shapes or types that do not agree, out of memory.
+///
+/// # Errors
+/// Shapes or types that do not agree, out of memory.
 pub fn forward(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     const OPERATOR: &str = "add.forward";
     let dtype = check::computed(OPERATOR, &[("a", a), ("b", b)])?;
@@ -29,7 +31,9 @@ pub fn forward(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 
 /// target += source, rounded to their type, for operands of one shape that do not overlap, both f32 or both
 /// bf16.
-/// Errors: shapes or types that do not agree, memory that overlaps.
+///
+/// # Errors
+/// Shapes or types that do not agree, memory that overlaps.
 pub fn into(target: &Tensor, source: &Tensor) -> Result<()> {
     into_on(target, source, StreamKind::Compute)
 }

@@ -13,7 +13,10 @@ pub(super) static FAMILY: Family =
     family!("cast", headers: ["elementwise.cuh"], constants: elementwise::CONSTANTS);
 
 /// target = source, rounded to the nearest value of the target's type, ties to even: from f32 to a half type,
-/// or from a half type to f32 (exact). Both have one shape. Errors: other types, shapes that do not agree.
+/// or from a half type to f32 (exact). Both have one shape.
+///
+/// # Errors
+/// Other types, shapes that do not agree.
 pub fn into(source: &Tensor, target: &Tensor) -> Result<()> {
     const OPERATOR: &str = "cast.into";
     let from = check::computed(OPERATOR, &[("source", source)])?;

@@ -26,8 +26,10 @@ pub(crate) fn f32s(operator: &'static str, operands: &[(&'static str, &Tensor)])
 /// The compute types of operators: those of `FOR_EACH_TYPE` in `kernels/common.cuh`, f32 first.
 pub const DTYPES: &[DType] = &[DType::F32, DType::Bf16, DType::F16];
 
-/// Returns the common compute type of the named operands, f32 if there are none. Errors: a type that is no
-/// compute type, operands that do not agree with the first.
+/// Returns the common compute type of the named operands, f32 if there are none.
+///
+/// # Errors
+/// A type that is no compute type, operands that do not agree with the first.
 pub(crate) fn computed(operator: &'static str, operands: &[(&'static str, &Tensor)]) -> Result<DType> {
     let Some((operand, first)) = operands.first() else { return Ok(DType::F32) };
     let expected = first.dtype();
@@ -43,7 +45,10 @@ pub(crate) fn unsupported(operator: &'static str, operand: &'static str, tensor:
     TensorError::Unsupported { operator, operand, found: tensor.dtype(), supported: DTYPES }
 }
 
-/// Returns the common type of gradients: all f32, or all of one half type. Errors: others.
+/// Returns the common type of gradients: all f32, or all of one half type.
+///
+/// # Errors
+/// Others.
 pub(crate) fn gradients<'a>(
     operator: &'static str,
     gradients: impl Iterator<Item = &'a Tensor>,
@@ -51,8 +56,10 @@ pub(crate) fn gradients<'a>(
     computed(operator, &gradients.map(|gradient| ("gradient", gradient)).collect::<Vec<_>>())
 }
 
-/// Returns the common type of gradient targets: f32, or `computed`, the compute type. Errors: another type,
-/// or targets that do not agree with the first.
+/// Returns the common type of gradient targets: f32, or `computed`, the compute type.
+///
+/// # Errors
+/// Another type, or targets that do not agree with the first.
 pub(crate) fn targets(
     operator: &'static str,
     computed: DType,

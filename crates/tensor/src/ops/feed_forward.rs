@@ -23,7 +23,10 @@ pub struct Output {
 
 /// Computes both layers for `x [.., in]`, `w1 [hidden, in]`, `b1 [hidden]`, `w2 [out, hidden]`, `b2 [out]`,
 /// all f32 or all bf16, giving `[.., out]`. Either bias may be absent. Allocates the pre-activation, then its
-/// activation, then the output. Errors: shapes or types that do not agree, out of memory.
+/// activation, then the output.
+///
+/// # Errors
+/// Shapes or types that do not agree, out of memory.
 pub fn forward(
     x: &Tensor,
     w1: &Tensor,
@@ -39,7 +42,10 @@ pub fn forward(
 }
 
 /// [`forward`] for recomputation, which allocates the output and leaves it uncomputed because nothing reads
-/// it. Errors: as [`forward`].
+/// it.
+///
+/// # Errors
+/// As [`forward`].
 pub fn forward_again(
     x: &Tensor,
     w1: &Tensor,
@@ -55,7 +61,10 @@ pub fn forward_again(
 }
 
 /// Computes the gradient of the pre-activation, `[.., hidden]`, from the output's gradient `dy [.., out]`:
-/// (dy · w2) ∘ activation'(pre_activation). Errors: shapes or types that do not agree, out of memory.
+/// (dy · w2) ∘ activation'(pre_activation).
+///
+/// # Errors
+/// Shapes or types that do not agree, out of memory.
 pub fn backward_input_hidden(
     dy: &Tensor,
     w2: &Tensor,

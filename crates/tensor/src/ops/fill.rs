@@ -15,7 +15,10 @@ pub(super) static FAMILY: Family =
 /// Elements computed on the host at a time, enough for tasks on all processors.
 pub(crate) const PIECE: usize = 1 << 20;
 
-/// Sets every element of an f32 or bf16 tensor to `value`. Errors: another type.
+/// Sets every element of an f32 or bf16 tensor to `value`.
+///
+/// # Errors
+/// Another type.
 pub fn constant(target: &Tensor, value: f32) -> Result<()> {
     check::computed("fill.constant", &[("target", target)])?;
     if target.device().backend() == Backend::Cuda {
@@ -26,7 +29,10 @@ pub fn constant(target: &Tensor, value: f32) -> Result<()> {
 }
 
 /// Fills a tensor from the host, [`PIECE`] elements at a time: `make(first element, values)` computes values
-/// that are rounded to its type. Errors: a type that is not floating-point.
+/// that are rounded to its type.
+///
+/// # Errors
+/// A type that is not floating-point.
 pub(crate) fn in_pieces(target: &Tensor, make: impl Fn(usize, &mut [f32])) -> Result<()> {
     if target.device().is_meta() {
         return Ok(());

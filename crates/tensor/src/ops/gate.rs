@@ -20,8 +20,10 @@ pub(super) static FAMILY: Family = family!(
     constants: &[gpu::THREADS_CONSTANT, gpu::CELLS_CONSTANT],
 );
 
-/// Computes `activation(g) · u` of `pair [.., 2 · width]`, f32 or bf16, as `[.., width]`. Errors: another
-/// type, an odd number of columns, out of memory.
+/// Computes `activation(g) · u` of `pair [.., 2 · width]`, f32 or bf16, as `[.., width]`.
+///
+/// # Errors
+/// Another type, an odd number of columns, out of memory.
 pub fn forward(pair: &Tensor, activation: Activation) -> Result<Tensor> {
     const OPERATOR: &str = "gate.forward";
     let width = check_pair(OPERATOR, pair)?;
@@ -35,7 +37,10 @@ pub fn forward(pair: &Tensor, activation: Activation) -> Result<Tensor> {
 }
 
 /// [`forward`] for recomputation, which allocates the output and leaves it uncomputed because nothing reads
-/// it. Errors: as [`forward`].
+/// it.
+///
+/// # Errors
+/// As [`forward`].
 pub fn forward_again(pair: &Tensor) -> Result<Tensor> {
     const OPERATOR: &str = "gate.forward";
     let width = check_pair(OPERATOR, pair)?;
@@ -43,7 +48,10 @@ pub fn forward_again(pair: &Tensor) -> Result<Tensor> {
 }
 
 /// Replaces `pair` by its gradient, and the output's gradient `hidden` by the output, which the next layer's
-/// weight gradient reads. Errors: shapes or types that do not agree.
+/// weight gradient reads.
+///
+/// # Errors
+/// Shapes or types that do not agree.
 pub fn backward(pair: &Tensor, hidden: &Tensor, activation: Activation) -> Result<()> {
     backward_measured(pair, hidden, activation, None)
 }

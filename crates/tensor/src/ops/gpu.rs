@@ -22,7 +22,10 @@ pub fn lanes(dtype: DType) -> usize {
     ACCESS_BYTES / dtype.bytes()
 }
 
-/// Allocates the words of a largest magnitude on devices whose operators measure it. Errors: out of memory.
+/// Allocates the words of a largest magnitude on devices whose operators measure it.
+///
+/// # Errors
+/// Out of memory.
 pub(crate) fn cells(device: &Device, request: Request) -> Result<Option<Tensor>> {
     if !device.is_cuda_like() {
         return Ok(None);
@@ -51,7 +54,10 @@ pub(crate) fn aligned(tensors: &[&Tensor]) -> bool {
     tensors.iter().all(|tensor| address(tensor).is_multiple_of(ACCESS_BYTES as u64))
 }
 
-/// A count as kernels take it. Errors: more than 32 bits.
+/// A count as kernels take it.
+///
+/// # Errors
+/// More than 32 bits.
 pub(crate) fn word(operator: &'static str, size: usize) -> Result<u32> {
     u32::try_from(size).map_err(|_| TensorError::TooLarge { operator, size })
 }

@@ -23,7 +23,10 @@ pub struct ScaleRule {
     pub interval: u32,
 }
 
-/// Adapts the loss scale of `state` to the norm of the last update. Errors: the device's.
+/// Adapts the loss scale of `state` to the norm of the last update.
+///
+/// # Errors
+/// The device's.
 pub fn adapt(rule: &ScaleRule, state: &StepState) -> Result<()> {
     let device = state.tensor().device();
     match device.backend() {

@@ -25,7 +25,10 @@ fn chunks(elements: usize) -> usize {
 }
 
 /// Computes scale · mean of (prediction − target)², a scalar f32, for operands of one shape, both f32 or both
-/// bf16. Errors: shapes or types that do not agree, no element, out of memory.
+/// bf16.
+///
+/// # Errors
+/// Shapes or types that do not agree, no element, out of memory.
 pub fn forward(prediction: &Tensor, target: &Tensor, scale: f32) -> Result<Tensor> {
     const OPERATOR: &str = "mse.forward";
     check_operands(OPERATOR, prediction, target)?;
@@ -45,12 +48,18 @@ pub fn forward(prediction: &Tensor, target: &Tensor, scale: f32) -> Result<Tenso
 }
 
 /// Computes the gradient of [`forward`]'s result with respect to `prediction`: 2 · scale · (prediction −
-/// target) / elements. Errors: as [`forward`].
+/// target) / elements.
+///
+/// # Errors
+/// As [`forward`].
 pub fn backward(prediction: &Tensor, target: &Tensor, scale: f32) -> Result<Tensor> {
     backward_scaled(prediction, target, scale, None)
 }
 
-/// [`backward`] times `factor`, a scalar f32 on the device, before it is rounded. Errors: as [`forward`].
+/// [`backward`] times `factor`, a scalar f32 on the device, before it is rounded.
+///
+/// # Errors
+/// As [`forward`].
 pub fn backward_scaled(
     prediction: &Tensor,
     target: &Tensor,

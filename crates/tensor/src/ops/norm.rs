@@ -34,8 +34,10 @@ pub const fn chunks(elements: usize) -> usize {
 }
 
 /// Computes sums\[i\] = Σ of the squares of x's elements i·[`CHUNK`].. , added in f64 and rounded once. `x`
-/// is f32 or bf16 of any shape, `sums` f32 of exactly [`chunks`]`(x.elements())` elements. Errors: shapes or
-/// types that do not agree.
+/// is f32 or bf16 of any shape, `sums` f32 of exactly [`chunks`]`(x.elements())` elements.
+///
+/// # Errors
+/// Shapes or types that do not agree.
 pub fn chunk_sums(x: &Tensor, sums: &Tensor) -> Result<()> {
     const OPERATOR: &str = "norm.chunk_sums";
     check::computed(OPERATOR, &[("x", x)])?;
@@ -80,7 +82,10 @@ fn sums_on_host<T: Copy + Into<f64> + Sync>(x: &[T], sums: &mut [f32]) {
 
 /// Computes norm and clipping factor of `state`: √(Σ sums) times the gradient scale, added in f64 in an order
 /// that depends on the number of sums only; and min(1, max_norm / (norm + 1e-6)), as PyTorch's
-/// `clip_grad_norm_`, or 1 if `max_norm` is 0. A NaN norm gives a NaN factor. Errors: sums that are not f32.
+/// `clip_grad_norm_`, or 1 if `max_norm` is 0. A NaN norm gives a NaN factor.
+///
+/// # Errors
+/// Sums that are not f32.
 pub fn finish(sums: &Tensor, max_norm: f32, state: &StepState) -> Result<()> {
     const OPERATOR: &str = "norm.finish";
     check::f32s(OPERATOR, &[("sums", sums)])?;
@@ -105,8 +110,10 @@ fn finish_on_host(sums: &Tensor, max_norm: f32, state: &StepState) -> Result<()>
 }
 
 /// Computes [`chunk_sums`] of all `gradients`, of one type, consecutively into `sums`, then [`finish`]; on a
-/// GPU in one launch. `table` was made for that many gradients. Errors: shapes, types or counts that do not
-/// agree.
+/// GPU in one launch. `table` was made for that many gradients.
+///
+/// # Errors
+/// Shapes, types or counts that do not agree.
 pub fn measure(
     table: &Table,
     gradients: &[Tensor],
@@ -136,8 +143,10 @@ pub fn measure(
 
 /// Computes [`chunk_sums`] of `parts` of one type, each a part of a longer tensor that begins on a chunk:
 /// part i's sums are stored in `sums` from `offsets[i]` on, and all other sums become 0. On a GPU in one
-/// launch. `table` was made by [`Table::of_parts`] for that many. Errors: shapes, types or counts that do not
-/// agree, an offset outside `sums`.
+/// launch. `table` was made by [`Table::of_parts`] for that many.
+///
+/// # Errors
+/// Shapes, types or counts that do not agree, an offset outside `sums`.
 pub fn part_sums(table: &Table, parts: &[Tensor], offsets: &[usize], sums: &Tensor) -> Result<()> {
     const OPERATOR: &str = "norm.part_sums";
     table.check(OPERATOR, parts.len())?;

@@ -11,7 +11,10 @@ use crate::{Result, Tensor};
 const TASK: usize = 1 << 12;
 
 /// Fills an f32 or bf16 tensor with normal values, rounded to its type: element i is `mean` + `deviation` ·
-/// value i mod 4 of block i div 4 of the stream `name` under `seed`. Errors: another type.
+/// value i mod 4 of block i div 4 of the stream `name` under `seed`.
+///
+/// # Errors
+/// Another type.
 pub fn normal(target: &Tensor, seed: u64, name: &str, mean: f32, deviation: f32) -> Result<()> {
     normal_part(target, 0, seed, name, mean, deviation)
 }
@@ -30,7 +33,10 @@ pub fn normal_part(
 }
 
 /// Fills an f32 or bf16 tensor with uniform values in `low..=high` (`high` by rounding only), from the same
-/// blocks as [`normal`]. Errors: another type.
+/// blocks as [`normal`].
+///
+/// # Errors
+/// Another type.
 pub fn uniform(target: &Tensor, seed: u64, name: &str, low: f32, high: f32) -> Result<()> {
     uniform_part(target, 0, seed, name, low, high)
 }

@@ -12,7 +12,10 @@ use crate::{Result, Tensor};
 pub(super) static FAMILY: Family =
     family!("scale", headers: ["elementwise.cuh"], constants: elementwise::CONSTANTS);
 
-/// tensor *= factor, for f32 or bf16 of any shape. Errors: another type.
+/// tensor *= factor, for f32 or bf16 of any shape.
+///
+/// # Errors
+/// Another type.
 pub fn in_place(tensor: &Tensor, factor: f32) -> Result<()> {
     check::computed("scale.in_place", &[("tensor", tensor)])?;
     match tensor.device().backend() {
@@ -25,7 +28,10 @@ pub fn in_place(tensor: &Tensor, factor: f32) -> Result<()> {
     }
 }
 
-/// tensor *= factor, an f32 tensor of one element on the device. Errors: another type or count.
+/// tensor *= factor, an f32 tensor of one element on the device.
+///
+/// # Errors
+/// Another type or count.
 pub fn by(tensor: &Tensor, factor: &Tensor) -> Result<()> {
     check::computed("scale.by", &[("tensor", tensor)])?;
     check::f32s("scale.by", &[("factor", factor)])?;

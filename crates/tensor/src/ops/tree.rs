@@ -134,8 +134,10 @@ pub fn blocks(vectors: usize, parts: usize, most: u32) -> u32 {
 
 /// target = the sum of parts, added in the order of `tree` and rounded to their type at every node, on a
 /// chosen stream. Parts have one shape and do not overlap, all f32 or all bf16; the target is one of them, or
-/// apart. The parts may be overwritten. Errors: no parts, another number than the tree's, shapes or types
-/// that do not agree.
+/// apart. The parts may be overwritten.
+///
+/// # Errors
+/// No parts, another number than the tree's, shapes or types that do not agree.
 pub fn into_on(target: &Tensor, parts: &[Tensor], tree: &SumTree, stream: StreamKind) -> Result<()> {
     const OPERATOR: &str = "tree.into";
     let Some(first) = parts.first().filter(|_| parts.len() == tree.parts()) else {

@@ -62,8 +62,11 @@ impl Generator {
     }
 
     /// Builds this rank's stages and caches, has the allocator reserve what generating needs, and reads the
-    /// weights, if there are any: a plan has none. Errors: a model that takes no tokens, out of memory,
-    /// weights that cannot be read or that belong to another model.
+    /// weights, if there are any: a plan has none.
+    ///
+    /// # Errors
+    /// A model that takes no tokens, out of memory, weights that cannot be read or that belong to another
+    /// model.
     pub fn new(
         setup: &Setup,
         communicator: Communicator,
@@ -135,8 +138,10 @@ impl Generator {
     /// Computes the next token of every sequence of this replica: entry i of `lines` is that of slot i,
     /// `None` for a slot without one. Returns the tokens of all replicas, on every rank, a list of slots
     /// each; those of slots without a sequence mean nothing. All ranks call it as often; it waits for the
-    /// device once, to read four bytes for each slot. Errors: more lines than slots, a line longer than the
-    /// capacity, a failure of a rank or of the transport.
+    /// device once, to read four bytes for each slot.
+    ///
+    /// # Errors
+    /// More lines than slots, a line longer than the capacity, a failure of a rank or of the transport.
     pub fn step(&mut self, lines: &[Option<Line<'_>>]) -> Result<Vec<Vec<u32>>> {
         lines::check(lines, self.options)?;
         let chosen = self.chosen(lines)?;
@@ -200,7 +205,10 @@ impl Generator {
     }
 
     /// Overwrites the parameter or buffer `name` of this rank, of which there may be none, with the bytes of
-    /// an array of type `dtype`. Errors: types that do not convert.
+    /// an array of type `dtype`.
+    ///
+    /// # Errors
+    /// Types that do not convert.
     pub fn set_array(&self, name: &str, dtype: DType, bytes: &[u8]) -> Result<()> {
         for OwnStage { model, .. } in &self.passes.stages {
             let parameters = model.parameters().list().iter().filter(|parameter| parameter.name == name);

@@ -18,7 +18,10 @@ pub struct StepMemory {
 }
 
 impl Worker {
-    /// Returns the rank's statistics. Waits for the device. Errors: the device's.
+    /// Returns the rank's statistics. Waits for the device.
+    ///
+    /// # Errors
+    /// The device's.
     pub fn statistics(&mut self) -> Result<RankStatistics> {
         let phases = self.phases.times()?;
         let driver = self.account.close(&self.engine.device)?;
@@ -42,8 +45,10 @@ impl Worker {
         })
     }
 
-    /// Returns the rank's record of the steps since the last call, without waiting for the device. Errors:
-    /// the driver's.
+    /// Returns the rank's record of the steps since the last call, without waiting for the device.
+    ///
+    /// # Errors
+    /// The driver's.
     pub fn record(&mut self) -> Result<RankStep> {
         let gpu = self.gpu.as_ref().and_then(GpuMonitor::latest);
         Ok(RankStep { gpu, ..self.phases.record()? })

@@ -11,7 +11,10 @@ const ARRAYS_PER_PARAMETER: usize = 16;
 
 impl Worker {
     /// Returns the hashes of the step that has just run, on rank 0, if `telemetry.hashes` selects it. All
-    /// ranks call this. Errors: the transport's.
+    /// ranks call this.
+    ///
+    /// # Errors
+    /// The transport's.
     pub fn take_hashes(&mut self) -> Result<Option<HashedStep>> {
         match self.hashes.clone() {
             Some(hashes) => hashes.gather(self.engine.planes.control()),

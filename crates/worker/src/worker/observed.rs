@@ -53,7 +53,10 @@ impl Worker {
         self.watch.write_to(self.engine.grid.rank(), run_dir);
     }
 
-    /// Returns the write of the traces to their file, to wait for. Errors: it cannot be started.
+    /// Returns the write of the traces to their file, to wait for.
+    ///
+    /// # Errors
+    /// A write that cannot be started.
     pub fn written_traces(&mut self) -> Result<Option<Writing>> {
         self.watch.written()
     }
@@ -70,14 +73,18 @@ impl Worker {
         self.watch.divergence().map(ToString::to_string).into_iter().chain(outlived).collect()
     }
 
-    /// Compares the part that the rank has just completed with the plan; `step` counts from 1. Errors: a file
-    /// that cannot be written.
+    /// Compares the part that the rank has just completed with the plan; `step` counts from 1.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
     pub fn check_plan(&mut self, part: RunPart, step: u64) -> Result<()> {
         self.watch.check(&self.engine.device, part, step)
     }
 
-    /// Gathers the differences of all ranks from their plans on rank 0; the others get none. Errors: the
-    /// transport's.
+    /// Gathers the differences of all ranks from their plans on rank 0; the others get none.
+    ///
+    /// # Errors
+    /// The transport's.
     pub fn findings(&mut self) -> Result<Vec<Findings>> {
         self.watch.gather(self.engine.planes.control())
     }
@@ -107,7 +114,10 @@ impl Worker {
     }
 
     /// Runs step `step`. Returns the times at which the parts of its actions began, and at which the last of
-    /// them ended. Errors: as for [`Worker::step`].
+    /// them ended.
+    ///
+    /// # Errors
+    /// As for [`Worker::step`].
     pub fn marked_step(&mut self, step: u64) -> Result<(Marks, Option<Mark>)> {
         self.marks = Some(Marks::new());
         let stepped = self.step(step);

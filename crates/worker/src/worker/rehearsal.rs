@@ -9,7 +9,10 @@ use crate::phases::Phases;
 
 impl Worker {
     /// Rehearses step `step`, counted from 0, if there are other ranks and the allocator has a driver (or
-    /// Meta imitates one). Errors: those of a step, out of memory included.
+    /// Meta imitates one).
+    ///
+    /// # Errors
+    /// Errors of a step, out of memory included.
     pub(crate) fn rehearse(&mut self, step: u64) -> Result<()> {
         if !self.rehearses() {
             return Ok(());
@@ -24,7 +27,10 @@ impl Worker {
         self.engine.end_rehearsal(real, ran)
     }
 
-    /// Returns all idle memory to the driver, and rehearses step `step`. Errors: those of a step.
+    /// Returns all idle memory to the driver, and rehearses step `step`.
+    ///
+    /// # Errors
+    /// Errors of a step.
     pub(super) fn empty_cache(&mut self, step: u64) -> Result<()> {
         // No rank may still wait on its device when another one calls its driver.
         self.engine.device.synchronize()?;

@@ -82,8 +82,10 @@ impl Worker {
     }
 
     /// If the step may be repeated, returns [`WorkerError::Repeatable`] on all ranks if one ran out of memory
-    /// in its passes. The gradients so far are then without meaning, and nothing else has changed. Errors:
-    /// those of `outcome`, and of the transport.
+    /// in its passes. The gradients so far are then without meaning, and nothing else has changed.
+    ///
+    /// # Errors
+    /// Errors of `outcome`, and of the transport.
     fn share_out_of_memory(&mut self, step: u64, outcome: Result<()>) -> Result<()> {
         if !self.engine.setup.config.train.halves_micro_batches() {
             return outcome;

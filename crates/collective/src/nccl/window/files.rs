@@ -113,7 +113,8 @@ fn split(address: &[u8]) -> Result<(&[u8], &[u8])> {
     parts.ok_or_else(|| Error::new(ErrorKind::InvalidData, "an address is too short"))
 }
 
-/// Errors: the other side is a process of another user.
+/// # Errors
+/// The other side is a process of another user.
 fn check_user(stream: &UnixStream) -> Result<()> {
     let other = socket_peercred(stream)?.uid;
     if other == geteuid() {
@@ -122,8 +123,10 @@ fn check_user(stream: &UnixStream) -> Result<()> {
     Err(Error::new(ErrorKind::PermissionDenied, "the socket of a rank belongs to another user"))
 }
 
-/// Returns the rank that has connected, and its stream. Errors: a process of another user, or one without the
-/// secret.
+/// Returns the rank that has connected, and its stream.
+///
+/// # Errors
+/// A process of another user, or one without the secret.
 fn greeted(mut stream: UnixStream, secret: &[u8]) -> Result<(usize, UnixStream)> {
     check_user(&stream)?;
     stream.set_nonblocking(false)?;

@@ -13,8 +13,10 @@ pub type Llama = Decoder<LlamaBlock, RmsNorm>;
 
 impl Llama {
     /// Builds the layers of `stage` in `parameters`, which are empty. Initial values are normal with standard
-    /// deviation 0.02, and 0.02/√(2·layers) for projections into the residual stream. Errors: sizes of which
-    /// no model can be built, out of memory.
+    /// deviation 0.02, and 0.02/√(2·layers) for projections into the residual stream.
+    ///
+    /// # Errors
+    /// Sizes of which no model can be built, out of memory.
     pub fn new(parameters: Parameters, sizes: &LlamaSizes, stage: &Stage) -> Result<Self> {
         let inits = decoder::initial(sizes.layers);
         let block_sizes = sizes.block();

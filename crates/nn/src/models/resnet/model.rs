@@ -54,7 +54,10 @@ pub struct ResNet {
 
 impl ResNet {
     /// Builds the layers of `stage` in `parameters`, which are empty, under torchvision's names and with its
-    /// initial values. Errors: sizes of which no model can be built, out of memory.
+    /// initial values.
+    ///
+    /// # Errors
+    /// Sizes of which no model can be built, out of memory.
     pub fn new(mut parameters: Parameters, sizes: &ResNetSizes, stage: &Stage) -> Result<Self> {
         let all = sizes.blocks();
         if all.is_empty() || stage.of != all.len() || stage.layers.is_empty() || stage.layers.end > all.len()

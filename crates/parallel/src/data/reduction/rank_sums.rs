@@ -37,8 +37,10 @@ pub(super) struct Bucket {
 }
 
 impl RankSums {
-    /// Allocates the buffers for buckets of at most `largest` gradients and `loss` elements. Errors: out of
-    /// memory.
+    /// Allocates the buffers for buckets of at most `largest` gradients and `loss` elements.
+    ///
+    /// # Errors
+    /// Out of memory.
     pub(super) fn new(
         device: &Device,
         (reduction, tree, scatters): (Reduction, RankTree, bool),

@@ -87,7 +87,10 @@ impl<'a> Repeats<'a> {
     }
 
     /// Records a pass after which `done` actions are done. Returns the following actions if they repeat
-    /// earlier ones. Errors: more allocations than the plan may make.
+    /// earlier ones.
+    ///
+    /// # Errors
+    /// More allocations than the plan may make.
     pub(super) fn note(
         &mut self,
         device: &Device,

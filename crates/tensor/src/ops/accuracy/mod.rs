@@ -14,8 +14,10 @@ use crate::{Result, Tensor};
 /// Counts rows of `scores [.., classes]`, f32 or a half type, whose target has the highest score, or one of
 /// the five highest: u32 \[[`COUNTS`]\]: rows, top-1, top-5. Of equal scores the lower class is the higher
 /// one; a NaN is above all. `targets` are u32 of one or more values a row, of which the first is the class;
-/// rows of [`IGNORED`](super::cross_entropy::IGNORED) are left out. Errors: shapes or types that do not
-/// agree, out of memory.
+/// rows of [`IGNORED`](super::cross_entropy::IGNORED) are left out.
+///
+/// # Errors
+/// Shapes or types that do not agree, out of memory.
 pub fn count(scores: &Tensor, targets: &Tensor) -> Result<Tensor> {
     const OPERATOR: &str = "accuracy.count";
     let dtype = check::computed(OPERATOR, &[("scores", scores)])?;

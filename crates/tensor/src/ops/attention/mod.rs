@@ -40,9 +40,11 @@ pub struct Output {
 
 /// Computes attention over queries, keys and values of shape `[batch, time, columns]`, all f32 or all bf16,
 /// with the columns that [`Heads`] states. Scores are scaled by 1/√width, and a position sees itself and the
-/// earlier ones that `masks` do not hide. Packed and separate operands give the same bits. Errors: shapes or
-/// types that do not agree, heads that do not divide, a head width that is not in [`widths`] on a GPU, out of
-/// memory. With `measures`, an output in bf16 is accompanied by its largest magnitude on a GPU
+/// earlier ones that `masks` do not hide. Packed and separate operands give the same bits.
+///
+/// # Errors
+/// Shapes or types that do not agree, heads that do not divide, a head width that is not in [`widths`] on a
+/// GPU, out of memory. With `measures`, an output in bf16 is accompanied by its largest magnitude on a GPU
 /// ([`Tensor::with_maxima`]).
 pub fn forward(qkv: &Qkv<Tensor>, heads: Heads, masks: Masks<'_>, measures: bool) -> Result<Output> {
     const OPERATOR: &str = "attention.forward";
@@ -76,7 +78,10 @@ pub fn forward(qkv: &Qkv<Tensor>, heads: Heads, masks: Masks<'_>, measures: bool
 
 /// Computes the gradients of `qkv`, in its layout, from the output's gradient `dy` and the operands and
 /// results of [`forward`], with the same masks. The gradient of a key or value head adds its query heads in a
-/// fixed order, so that its bits repeat. `measures`: as in [`forward`], of each gradient. Errors: as there.
+/// fixed order, so that its bits repeat. `measures`: as in [`forward`], of each gradient.
+///
+/// # Errors
+/// As there.
 pub fn backward(
     dy: &Tensor,
     qkv: &Qkv<Tensor>,

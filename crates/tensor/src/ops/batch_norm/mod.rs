@@ -17,8 +17,10 @@ pub use output::{Affine, Gradients, Output, Passes, Saved};
 
 /// Normalises each channel of `x [.., channels]` with the batch's statistics, and adds `residual`, of the
 /// same shape. `record`, if present, is `[2, channels]` f32 and receives mean and unbiased variance, which
-/// running averages are made from. Errors: shapes or types that do not agree, a batch without elements, out
-/// of memory.
+/// running averages are made from.
+///
+/// # Errors
+/// Shapes or types that do not agree, a batch without elements, out of memory.
 pub fn forward(
     x: &Tensor,
     residual: Option<&Tensor>,
@@ -50,8 +52,10 @@ pub fn forward(
     Ok(Output { output, mean, rstd })
 }
 
-/// Normalises as [`forward`] does, with running averages of mean and variance, `[channels]` f32. Errors: as
-/// [`forward`].
+/// Normalises as [`forward`] does, with running averages of mean and variance, `[channels]` f32.
+///
+/// # Errors
+/// As [`forward`].
 pub fn evaluate(
     x: &Tensor,
     residual: Option<&Tensor>,
@@ -75,7 +79,9 @@ pub fn evaluate(
 
 /// Computes the gradients of the input and of the residual from the output's gradient `dy`; the residual's is
 /// `dy` where the ReLU passes it. Overwrites `dy` with one of the two if it is the only view of its storage.
-/// Errors: as [`forward`].
+///
+/// # Errors
+/// As [`forward`].
 pub fn backward_input(
     dy: Tensor,
     saved: Saved<'_>,
@@ -135,7 +141,10 @@ pub fn backward_input(
 }
 
 /// Computes weight `[channels]` (+)= the first row of `sums` and bias `[channels]` (+)= the second, for
-/// operands of type `dtype`. The targets are both f32 or both of `dtype`. Errors: as [`forward`].
+/// operands of type `dtype`. The targets are both f32 or both of `dtype`.
+///
+/// # Errors
+/// As [`forward`].
 pub fn backward_weight(
     sums: &Tensor,
     dtype: DType,

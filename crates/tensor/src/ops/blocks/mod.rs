@@ -14,7 +14,10 @@ use crate::{Result, Tensor};
 
 /// `scale` times the rows of `packed [rows, width]` as blocks of a matrix `[outputs, ranges.len() · width]`:
 /// the next `ranges[i].len()` rows lie at rows `ranges[i]` and in columns from `i · width` on. A type that
-/// operators compute with. Errors: rows that `packed` or the matrix does not have, out of memory.
+/// operators compute with.
+///
+/// # Errors
+/// Rows that `packed` or the matrix does not have, out of memory.
 pub fn spread(packed: &Tensor, ranges: &[Range<usize>], outputs: usize, scale: f32) -> Result<Tensor> {
     const OPERATOR: &str = "blocks.spread";
     let dtype = check::computed(OPERATOR, &[("packed", packed)])?;
@@ -32,7 +35,10 @@ pub fn spread(packed: &Tensor, ranges: &[Range<usize>], outputs: usize, scale: f
 }
 
 /// Computes the gradient of [`spread`]: packed `[rows, width]` (+)= `scale` times the blocks of `matrix`, of
-/// the same type. Errors: as [`spread`].
+/// the same type.
+///
+/// # Errors
+/// As [`spread`].
 pub fn gather(matrix: &Tensor, ranges: &[Range<usize>], scale: f32, packed: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "blocks.gather";
     check::computed(OPERATOR, &[("matrix", matrix), ("packed", &packed.tensor)])?;

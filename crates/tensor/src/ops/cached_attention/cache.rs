@@ -15,8 +15,10 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Allocates a cache without contents. Errors: heads that do not divide, a type that operators do not
-    /// compute with, out of memory.
+    /// Allocates a cache without contents.
+    ///
+    /// # Errors
+    /// Heads that do not divide, a type that operators do not compute with, out of memory.
     pub fn new(device: &Device, slots: usize, heads: Heads, capacity: usize, dtype: DType) -> Result<Self> {
         const OPERATOR: &str = "cached_attention.cache";
         heads.check(OPERATOR)?;

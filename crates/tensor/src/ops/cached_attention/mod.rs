@@ -19,7 +19,9 @@ use super::check;
 use crate::{Result, Tensor};
 
 /// Copies the keys and values of a whole sequence `qkv [1, time, columns]` to positions 0 to time of `slot`.
-/// Errors: separate arrays, shapes or types that do not agree, a slot or a time that the cache does not have.
+///
+/// # Errors
+/// Separate arrays, shapes or types that do not agree, a slot or a time that the cache does not have.
 pub fn store(qkv: &Qkv<Tensor>, heads: Heads, cache: &Cache, slot: usize) -> Result<()> {
     const OPERATOR: &str = "cached_attention.store";
     let (qkv, [rows, time]) = cache.check(OPERATOR, qkv, heads)?;
@@ -37,8 +39,10 @@ pub fn store(qkv: &Qkv<Tensor>, heads: Heads, cache: &Cache, slot: usize) -> Res
 /// Adds one token to the sequence of every slot and lets it attend: `qkv [rows, 1, columns]`, of which row i
 /// is the next token of slot i, to `[rows, 1, heads.query · heads.width]`. `documents [rows, 1]` u32 has
 /// minus the position of every row, modulo 2³², as rotary embeddings take it; rows beyond the slots give 0.
-/// Errors: separate arrays, shapes or types that do not agree, fewer rows than slots, a position that the
-/// cache does not have (on a GPU it ends the process's use of the device), out of memory.
+///
+/// # Errors
+/// Separate arrays, shapes or types that do not agree, fewer rows than slots, a position that the cache does
+/// not have (on a GPU it ends the process's use of the device), out of memory.
 pub fn forward(qkv: &Qkv<Tensor>, heads: Heads, cache: &Cache, documents: &Tensor) -> Result<Tensor> {
     const OPERATOR: &str = "cached_attention.forward";
     let (qkv, [rows, time]) = cache.check(OPERATOR, qkv, heads)?;

@@ -25,9 +25,11 @@ pub fn seen_words(vocabulary: usize) -> usize {
 }
 
 /// Chooses the token after each of the first `count` rows of `logits [rows, 1, vocabulary]`, f32 or bf16: u32
-/// `[count]`. `draws [3, rows]` u32 states the rows' draws. With tokens, `tokens [rows, 1]` u32
-/// are added to `seen [count, seen_words(vocabulary)]` u32 before the penalty applies to it. Errors: shapes
-/// or types that do not agree, out of memory.
+/// `[count]`. `draws [3, rows]` u32 states the rows' draws. With tokens, `tokens [rows, 1]` u32 are added to
+/// `seen [count, seen_words(vocabulary)]` u32 before the penalty applies to it.
+///
+/// # Errors
+/// Shapes or types that do not agree, out of memory.
 pub fn forward(
     logits: &Tensor,
     count: usize,

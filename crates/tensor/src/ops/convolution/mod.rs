@@ -18,7 +18,10 @@ use crate::{Result, Shape, Tensor};
 pub use options::ConvolutionOptions;
 use unfolded::Unfolded;
 
-/// Convolves `x` with `weight`. Errors: shapes or types that do not agree, out of memory.
+/// Convolves `x` with `weight`.
+///
+/// # Errors
+/// Shapes or types that do not agree, out of memory.
 pub fn forward(x: &Tensor, weight: &Tensor, options: &ConvolutionOptions) -> Result<Tensor> {
     const OPERATOR: &str = "convolution.forward";
     let dtype = check::computed(OPERATOR, &[("x", x), ("weight", weight)])?;
@@ -44,8 +47,10 @@ pub fn forward(x: &Tensor, weight: &Tensor, options: &ConvolutionOptions) -> Res
     Ok(output)
 }
 
-/// Computes the gradient of an input of `size` (height and width) from the output's gradient `dy`. Errors:
-/// as [`forward`].
+/// Computes the gradient of an input of `size` (height and width) from the output's gradient `dy`.
+///
+/// # Errors
+/// As [`forward`].
 pub fn backward_input(
     dy: &Tensor,
     weight: &Tensor,
@@ -80,7 +85,10 @@ pub fn can_add(device: &Device, weight: Shape, options: &ConvolutionOptions) -> 
     device.is_cuda_like() && kernel.is_some_and(|kernel| multiplies_pixels(kernel, options))
 }
 
-/// Adds the gradient of the input to `dx`, rounded once, where [`can_add`]. Errors: as [`forward`].
+/// Adds the gradient of the input to `dx`, rounded once, where [`can_add`].
+///
+/// # Errors
+/// As [`forward`].
 pub fn add_backward_input(
     dy: &Tensor,
     weight: &Tensor,
@@ -96,8 +104,10 @@ pub fn add_backward_input(
 
 /// Computes the weight's gradient, `weight` (+)=, from the output's gradient `dy` and the input `x`. The
 /// target is f32 or of the type of `dy` and `x`; sums are in f32. On a GPU the gradient of half types is
-/// rounded to their type before it is added to an f32 target, unless matmuls compute it. Errors: as
-/// [`forward`].
+/// rounded to their type before it is added to an f32 target, unless matmuls compute it.
+///
+/// # Errors
+/// As [`forward`].
 pub fn backward_weight(
     dy: &Tensor,
     x: &Tensor,

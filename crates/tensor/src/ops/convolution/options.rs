@@ -26,8 +26,11 @@ impl Default for ConvolutionOptions {
 }
 
 impl ConvolutionOptions {
-    /// Returns the sizes of a convolution of `x` with `weight`. Errors: shapes that do not agree, a kernel
-    /// larger than the padded input, a stride, dilation or number of groups of 0.
+    /// Returns the sizes of a convolution of `x` with `weight`.
+    ///
+    /// # Errors
+    /// Shapes that do not agree, a kernel larger than the padded input, a stride, dilation or number of
+    /// groups of 0.
     pub(super) fn shape(
         &self,
         operator: &'static str,
@@ -42,7 +45,10 @@ impl ConvolutionOptions {
     }
 
     /// Returns the sizes of the convolution whose output's gradient is `dy`, of inputs of this height and
-    /// width. Errors: as [`ConvolutionOptions::shape`].
+    /// width.
+    ///
+    /// # Errors
+    /// As [`ConvolutionOptions::shape`].
     pub(super) fn shape_of_gradient(
         &self,
         operator: &'static str,

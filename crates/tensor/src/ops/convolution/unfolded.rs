@@ -39,7 +39,10 @@ impl Unfolded {
         applies.then_some(Unfolded { operator, shape: *shape, columns, images })
     }
 
-    /// out = the convolution of x with the weight. Errors: out of memory.
+    /// out = the convolution of x with the weight.
+    ///
+    /// # Errors
+    /// Out of memory.
     pub(super) fn forward(&self, x: &Tensor, weight: &Tensor, out: &Tensor) -> Result<()> {
         let outputs = self.shape.output[2];
         let padded = self.empty(weight, [outputs, self.columns], weight.dtype())?;
@@ -57,7 +60,10 @@ impl Unfolded {
         })
     }
 
-    /// weight (+)= the gradient of the weight. Errors: out of memory.
+    /// weight (+)= the gradient of the weight.
+    ///
+    /// # Errors
+    /// Out of memory.
     pub(super) fn backward_weight(&self, dy: &Tensor, x: &Tensor, weight: &GradientTarget) -> Result<()> {
         let outputs = self.shape.output[2];
         let sum = self.empty(x, [outputs, self.columns], DType::F32)?;

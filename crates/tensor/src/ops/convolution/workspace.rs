@@ -13,7 +13,10 @@ const CHANNELS: usize = 8;
 /// Bytes of unfolded windows, if they hold at least one image.
 const UNFOLDED_BYTES: usize = 16 << 20;
 
-/// Allocates the workspace of a pass. Errors: out of memory.
+/// Allocates the workspace of a pass.
+///
+/// # Errors
+/// Out of memory.
 pub(super) fn allocate(
     device: &Device,
     operator: &'static str,

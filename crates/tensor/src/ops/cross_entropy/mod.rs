@@ -25,15 +25,20 @@ pub struct Output {
 
 /// Computes the loss of `logits [.., vocab]`, f32 or bf16, and `targets`, u32 of the shape without `vocab`.
 /// With `with_gradient` the gradient overwrites `logits` if they are the only view of their storage, else it
-/// is a new tensor. A row whose target is [`IGNORED`] has no loss and no gradient. Errors: shapes or types
-/// that do not agree, no row, a target outside 0..vocab (on a GPU it ends the process's use of the device),
-/// out of memory.
+/// is a new tensor. A row whose target is [`IGNORED`] has no loss and no gradient.
+///
+/// # Errors
+/// Shapes or types that do not agree, no row, a target outside 0..vocab (on a GPU it ends the process's use
+/// of the device), out of memory.
 pub fn forward(logits: Tensor, targets: &Tensor, scale: f32, with_gradient: bool) -> Result<Output> {
     forward_scaled(logits, targets, scale, with_gradient, None)
 }
 
 /// [`forward`] with a gradient that is multiplied by `loss_scale`, a scalar f32 on the device, before it is
-/// rounded. Errors: as [`forward`].
+/// rounded.
+///
+/// # Errors
+/// As [`forward`].
 pub fn forward_scaled(
     logits: Tensor,
     targets: &Tensor,

@@ -14,8 +14,11 @@ use sizes::Sizes;
 
 /// Looks up `tokens [batch, time]` u32 in `table [vocab, width]` and adds `positions [context, width]`, both
 /// f32 or both bf16, with time ≤ context, giving `[batch, time, width]`. Without positions the result is the
-/// table's rows. Errors: shapes or types that do not agree, a token outside the table (on a GPU it ends the
-/// process's use of the device), out of memory.
+/// table's rows.
+///
+/// # Errors
+/// Shapes or types that do not agree, a token outside the table (on a GPU it ends the process's use of the
+/// device), out of memory.
 pub fn forward(tokens: &Tensor, table: &Tensor, positions: Option<&Tensor>) -> Result<Tensor> {
     const OPERATOR: &str = "embedding.forward";
     let sizes = Sizes::of(OPERATOR, tokens, table, positions)?;
@@ -37,7 +40,10 @@ pub fn forward(tokens: &Tensor, table: &Tensor, positions: Option<&Tensor>) -> R
 
 /// Returns positions of tokens in their documents, `[batch, time]` u32, from the positions at which those
 /// begin in their sequences, of the same shape; negative, modulo 2³², for a document that begins before its
-/// sequence. Errors: another type or shape, a document that begins after its token, out of memory.
+/// sequence.
+///
+/// # Errors
+/// Another type or shape, a document that begins after its token, out of memory.
 pub fn positions(documents: &Tensor) -> Result<Tensor> {
     const OPERATOR: &str = "embedding.positions";
     check::dtype(OPERATOR, "documents", documents, DType::U32)?;
@@ -61,8 +67,10 @@ pub fn positions(documents: &Tensor) -> Result<Tensor> {
 
 /// Computes the gradients of the tables from `dy [batch, time, width]`: every row adds its gradients in the
 /// order of (batch, time), in f32, and is rounded once. The targets are both f32 or both of the type of `dy`.
-/// Without `accumulate` a whole table is overwritten, rows of unused tokens with zeros. Errors: as
-/// [`forward`].
+/// Without `accumulate` a whole table is overwritten, rows of unused tokens with zeros.
+///
+/// # Errors
+/// As [`forward`].
 pub fn backward_weight(
     dy: &Tensor,
     tokens: &Tensor,
@@ -99,7 +107,9 @@ pub fn backward_weight(
 }
 
 /// Computes the gradient of the positions alone, as [`backward_weight`] does, from `dy [batch, time, width]`.
-/// Errors: shapes or types that do not agree.
+///
+/// # Errors
+/// Shapes or types that do not agree.
 pub fn backward_positions(dy: &Tensor, positions: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "embedding.backward_positions";
     let dtype = check::computed(OPERATOR, &[("dy", dy)])?;

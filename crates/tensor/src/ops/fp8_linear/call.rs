@@ -24,7 +24,10 @@ pub(super) struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Checks the operands. Errors: another type, a number of columns that is no multiple of [`MULTIPLE`].
+    /// Checks the operands.
+    ///
+    /// # Errors
+    /// Another type, a number of columns that is no multiple of [`MULTIPLE`].
     pub(super) fn new(operator: &'static str, x: &'a Tensor, input: Input, recipe: Recipe) -> Result<Self> {
         check::computed(operator, &[("x", x)])?;
         let columns = input.columns(operator, x)?;

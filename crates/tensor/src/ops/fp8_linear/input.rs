@@ -17,7 +17,10 @@ pub enum Input {
 }
 
 impl Input {
-    /// Number of columns of the layer's input for a tensor `x`. Errors: an odd number of columns of a gate.
+    /// Number of columns of the layer's input for a tensor `x`.
+    ///
+    /// # Errors
+    /// An odd number of columns of a gate.
     pub(super) fn columns(self, operator: &'static str, x: &Tensor) -> Result<usize> {
         let columns = x.shape().columns();
         match self {

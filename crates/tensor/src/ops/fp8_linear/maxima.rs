@@ -12,8 +12,10 @@ fn cells(like: &Tensor, operator: &'static str) -> Result<Option<Tensor>> {
     gpu::cells(like.device(), Request::new(Category::ActivationGradient, operator))
 }
 
-/// As [`activation::backward`] in `dy`'s own memory, with the result's largest magnitude. Errors: as there,
-/// and a number of columns that is no multiple of [`MULTIPLE`].
+/// As [`activation::backward`] in `dy`'s own memory, with the result's largest magnitude.
+///
+/// # Errors
+/// As there, and a number of columns that is no multiple of [`MULTIPLE`].
 pub fn backward_activation(dy: Tensor, saved: &Tensor, activation: Activation) -> Result<Tensor> {
     const OPERATOR: &str = "fp8_linear.backward_activation";
     if !dy.is_unique() || activation == Activation::None {
@@ -31,7 +33,10 @@ pub fn backward_activation(dy: Tensor, saved: &Tensor, activation: Activation) -
     Ok(dy.with_maxima(Some(cells)))
 }
 
-/// As [`gate::backward`], with the largest magnitude of the gradients that replace `pair`. Errors: as there.
+/// As [`gate::backward`], with the largest magnitude of the gradients that replace `pair`.
+///
+/// # Errors
+/// As there.
 pub fn backward_gate(pair: Tensor, hidden: &Tensor, activation: Activation) -> Result<Tensor> {
     let cells = cells(&pair, "fp8_linear.backward_gate")?;
     gate::backward_measured(&pair, hidden, activation, cells.as_ref())?;

@@ -32,8 +32,10 @@ fn run(call: &Call<'_>, made: &Quantised) -> Result<()> {
     }
 }
 
-/// Casts `input` of `x [.., columns]`, f32 or a half type, into new layouts. Errors: a number of columns that
-/// is no multiple of [`super::MULTIPLE`], another type, out of memory.
+/// Casts `input` of `x [.., columns]`, f32 or a half type, into new layouts.
+///
+/// # Errors
+/// A number of columns that is no multiple of [`super::MULTIPLE`], another type, out of memory.
 pub fn quantise(x: &Tensor, input: Input, cast: Cast) -> Result<Quantised> {
     const OPERATOR: &str = "fp8_linear.quantise";
     let call = Call::new(OPERATOR, x, input, cast.recipe)?;
@@ -42,7 +44,10 @@ pub fn quantise(x: &Tensor, input: Input, cast: Cast) -> Result<Quantised> {
     Ok(made)
 }
 
-/// [`quantise`] into existing layouts. Errors: as there, layouts of other shapes.
+/// [`quantise`] into existing layouts.
+///
+/// # Errors
+/// As there, layouts of other shapes.
 pub fn quantise_into(x: &Tensor, recipe: Recipe, made: &Quantised) -> Result<()> {
     const OPERATOR: &str = "fp8_linear.quantise_into";
     let call = Call::new(OPERATOR, x, Input::Plain, recipe)?;
@@ -54,7 +59,10 @@ pub fn quantise_into(x: &Tensor, recipe: Recipe, made: &Quantised) -> Result<()>
 }
 
 /// [`quantise`] of the plain values into the transposed layout alone, with the factors `scales` of an earlier
-/// cast of equal values. Errors: as there.
+/// cast of equal values.
+///
+/// # Errors
+/// As there.
 pub fn quantise_with(x: &Tensor, format: DType, scales: &Tensor) -> Result<Scaled> {
     const OPERATOR: &str = "fp8_linear.quantise_with";
     let recipe = if scales.elements() == 1 { Recipe::Tensorwise } else { Recipe::Rowwise };
@@ -68,7 +76,10 @@ pub fn quantise_with(x: &Tensor, format: DType, scales: &Tensor) -> Result<Scale
 }
 
 /// [`quantise`] of gradients `dy`; with `sums` also the column sums of every 128 rows, f32, which
-/// [`finish_sums`] adds up for a bias. Errors: as there.
+/// [`finish_sums`] adds up for a bias.
+///
+/// # Errors
+/// As there.
 pub fn quantise_gradient(dy: &Tensor, cast: Cast, sums: bool) -> Result<(Quantised, Option<Tensor>)> {
     const OPERATOR: &str = "fp8_linear.quantise_gradient";
     let call = Call::new(OPERATOR, dy, Input::Plain, cast.recipe)?;
@@ -85,7 +96,10 @@ pub fn quantise_gradient(dy: &Tensor, cast: Cast, sums: bool) -> Result<(Quantis
     Ok((made, sums))
 }
 
-/// Adds the sums of [`quantise_gradient`] up: bias `[columns]` (+)= Σ. Errors: shapes that do not agree.
+/// Adds the sums of [`quantise_gradient`] up: bias `[columns]` (+)= Σ.
+///
+/// # Errors
+/// Shapes that do not agree.
 pub fn finish_sums(sums: &Tensor, bias: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "fp8_linear.finish_sums";
     check::shape(OPERATOR, "bias", &bias.tensor, [sums.shape().columns()])?;

@@ -21,7 +21,9 @@ pub use output::Output;
 
 /// Normalises the rows of `x [.., width]`; `weight` and `bias`, which may be absent, are `[width]`, all of
 /// one type.
-/// Errors: shapes or types that do not agree, rows without elements, out of memory.
+///
+/// # Errors
+/// Shapes or types that do not agree, rows without elements, out of memory.
 pub fn forward(
     x: &Tensor,
     weight: &Tensor,
@@ -46,7 +48,10 @@ pub fn forward(
 
 /// Computes `sum = residual + branch` and its normalised rows; the sum is rounded to its type before it is
 /// normalised, as if a pipeline were cut between the two. Both inputs are `[.., width]`; all operands have
-/// one type. Errors: as [`forward`].
+/// one type.
+///
+/// # Errors
+/// As [`forward`].
 pub fn forward_residual(
     residual: &Tensor,
     branch: &Tensor,
@@ -78,7 +83,10 @@ pub fn forward_residual(
 
 /// Computes the gradient of the input `x` from the output's gradient `dy`, plus `dsum` if present, the
 /// gradient of the residual sum from its other readers; with `measures` accompanied by its largest magnitude
-/// on a GPU. All are `[.., width]`; `mean` and `rstd` are `[rows]`. Errors: as [`forward`].
+/// on a GPU. All are `[.., width]`; `mean` and `rstd` are `[rows]`.
+///
+/// # Errors
+/// As [`forward`].
 pub fn backward_input(
     dy: &Tensor,
     dsum: Option<&Tensor>,
@@ -116,7 +124,10 @@ pub fn backward_input(
 
 /// Computes the gradients of the parameters: weight `[width]` (+)= Σ over rows of dy · (x − mean) · rstd, and
 /// bias `[width]`, if any, (+)= Σ over rows of dy. The targets are both f32 or both of the type of `dy` and
-/// `x`; sums are in f32 and rounded once. Errors: as [`forward`].
+/// `x`; sums are in f32 and rounded once.
+///
+/// # Errors
+/// As [`forward`].
 pub fn backward_weight(
     dy: &Tensor,
     x: &Tensor,

@@ -20,7 +20,10 @@ pub struct Output {
 
 /// Computes a linear layer and its activation for `x [.., in]`, `weight [out, in]`, `bias [out]`, all f32 or
 /// all bf16, giving `[.., out]`. ReLU is applied in the output's own memory; activations that need their
-/// input in backward allocate it, then the output. Errors: shapes or types that do not agree, out of memory.
+/// input in backward allocate it, then the output.
+///
+/// # Errors
+/// Shapes or types that do not agree, out of memory.
 pub fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, activation: Activation) -> Result<Output> {
     const OPERATOR: &str = "linear.forward";
     if activation.needs_input() {
@@ -32,7 +35,10 @@ pub fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, activation: A
 }
 
 /// [`forward`] without activation for recomputation, which allocates the output and leaves it uncomputed
-/// because nothing reads it. Errors: as [`forward`].
+/// because nothing reads it.
+///
+/// # Errors
+/// As [`forward`].
 pub fn forward_again(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Output> {
     Ok(Output { output: allocate("linear.forward", x, weight, bias)?, pre_activation: None })
 }
@@ -98,13 +104,18 @@ pub(super) fn allocate(
 
 /// Computes the gradient of the pre-activation from that of the output; `saved` is the output for ReLU, the
 /// pre-activation for all others. Overwrites `dy` if it is the only view of its storage, else returns a new
-/// tensor. Errors: as [`activation::backward`].
+/// tensor.
+///
+/// # Errors
+/// As [`activation::backward`].
 pub fn backward_activation(dy: Tensor, saved: &Tensor, activation: Activation) -> Result<Tensor> {
     activation::backward(dy, saved, activation)
 }
 
-/// out `[.., out]` += x `[.., in]` · weightᵀ + bias; sums are in f32 and rounded once. Errors: shapes or
-/// types that do not agree.
+/// out `[.., out]` += x `[.., in]` · weightᵀ + bias; sums are in f32 and rounded once.
+///
+/// # Errors
+/// Shapes or types that do not agree.
 pub fn add(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, out: &Tensor) -> Result<()> {
     const OPERATOR: &str = "linear.add";
     let dtype = check::computed(OPERATOR, &[("x", x), ("weight", weight), ("out", out)])?;
@@ -123,8 +134,10 @@ pub fn add(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, out: &Tensor) -> 
     }
 }
 
-/// dx `[.., in]` += dy `[.., out]` · weight `[out, in]`; sums are in f32 and rounded once. Errors: shapes or
-/// types that do not agree.
+/// dx `[.., in]` += dy `[.., out]` · weight `[out, in]`; sums are in f32 and rounded once.
+///
+/// # Errors
+/// Shapes or types that do not agree.
 pub fn add_backward_input(dy: &Tensor, weight: &Tensor, dx: &Tensor) -> Result<()> {
     const OPERATOR: &str = "linear.add_backward_input";
     check::computed(OPERATOR, &[("dy", dy), ("weight", weight), ("dx", dx)])?;
@@ -139,8 +152,10 @@ pub fn add_backward_input(dy: &Tensor, weight: &Tensor, dx: &Tensor) -> Result<(
     }
 }
 
-/// dx `[.., in]` = dy `[.., out]` · weight `[out, in]`. Errors: shapes or types that do not agree, out of
-/// memory.
+/// dx `[.., in]` = dy `[.., out]` · weight `[out, in]`.
+///
+/// # Errors
+/// Shapes or types that do not agree, out of memory.
 pub fn backward_input(dy: &Tensor, weight: &Tensor) -> Result<Tensor> {
     let dx = allocate_gradient("linear.backward_input", dy, weight)?;
     matmul_backward_input(dy, weight, &dx, Epilogue::None)?;
@@ -184,7 +199,10 @@ pub(super) fn sum_backward_input(dy: &Tensor, weight: &Tensor, sum: &Tensor, acc
 
 /// Computes weight `[out, in]` (+)= dyᵀ · x and bias `[out]` (+)= Σ over rows of dy, for `dy [.., out]` and
 /// `x [.., in]`. The targets are both f32 or both of the type of `dy` and `x`; sums are in f32 and rounded
-/// once. Errors: shapes or types that do not agree, out of memory.
+/// once.
+///
+/// # Errors
+/// Shapes or types that do not agree, out of memory.
 pub fn backward_weight(
     dy: &Tensor,
     x: &Tensor,
@@ -221,8 +239,10 @@ pub fn backward_weight(
     Ok(())
 }
 
-/// Computes bias `[out]` (+)= Σ over rows of dy `[.., out]`, for a layer with a frozen weight. Errors: shapes
-/// or types that do not agree, out of memory.
+/// Computes bias `[out]` (+)= Σ over rows of dy `[.., out]`, for a layer with a frozen weight.
+///
+/// # Errors
+/// Shapes or types that do not agree, out of memory.
 pub fn backward_bias(dy: &Tensor, bias: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "linear.backward_bias";
     let dtype = check::computed(OPERATOR, &[("dy", dy)])?;

@@ -10,7 +10,10 @@ use crate::ops::pointwise::{soft_cap, soft_cap_slope};
 use crate::ops::{check, rows};
 use crate::{Result, Tensor};
 
-/// Counts the targets that are not ignored. Errors: one outside the vocabulary.
+/// Counts the targets that are not ignored.
+///
+/// # Errors
+/// One outside the vocabulary.
 pub(super) fn count(
     operator: &'static str,
     targets: &Tensor,

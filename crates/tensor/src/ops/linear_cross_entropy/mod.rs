@@ -47,8 +47,11 @@ fn rows_of(matrix: &Tensor, rows: Range<usize>) -> Result<Tensor> {
     matrix.view(rows.start * columns, [rows.len(), columns])
 }
 
-/// Computes the loss of the scores `x · weightᵀ`. Errors: shapes or types that do not agree, no row, a target
-/// outside the vocabulary (on a GPU it ends the process's use of the device), out of memory.
+/// Computes the loss of the scores `x · weightᵀ`.
+///
+/// # Errors
+/// Shapes or types that do not agree, no row, a target outside the vocabulary (on a GPU it ends the process's
+/// use of the device), out of memory.
 pub fn forward(operands: &Operands, settings: &Settings) -> Result<Output> {
     const OPERATOR: &str = "linear_cross_entropy.forward";
     let (x, rows) = check(OPERATOR, operands)?;
@@ -82,7 +85,10 @@ pub fn forward(operands: &Operands, settings: &Settings) -> Result<Output> {
 
 /// Computes the gradients of [`forward`] if the loss has the gradient `factor`, a scalar f32: that of `x` if
 /// `input` is true, in its type after an f32 sum over the pieces, and that of the weight into `weight`, f32
-/// or of its type. Errors: as [`forward`].
+/// or of its type.
+///
+/// # Errors
+/// As [`forward`].
 pub fn backward(
     operands: &Operands,
     statistics: &Statistics,

@@ -48,9 +48,10 @@ fn compute_coefficients(rule: &UpdateRule, state: &StepState, count: u32) -> Res
 }
 
 /// Updates all items with the coefficients of the last [`begin`] or [`change_rule`]; does nothing if `state`
-/// says to skip.
-/// `table` was made for that many items. Errors: shapes, types or counts that do not agree, tensors that
-/// overlap.
+/// says to skip. `table` was made for that many items.
+///
+/// # Errors
+/// Shapes, types or counts that do not agree, tensors that overlap.
 pub fn update(table: &Table, rule: &UpdateRule, items: &[Item<'_>], state: &StepState) -> Result<()> {
     let operator = rule.operator();
     table.check(operator, items.len())?;

@@ -12,18 +12,26 @@ use crate::{Result, Tensor};
 pub use windows::Windows;
 
 /// Returns the largest element of each window and channel; NaN if there is one. Padding is never the largest.
-/// Errors: windows that do not fit the images, a type that is no compute type, out of memory.
+///
+/// # Errors
+/// Windows that do not fit the images, a type that is no compute type, out of memory.
 pub fn maximum(x: &Tensor, windows: &Windows) -> Result<Tensor> {
     pool("pooling.maximum", x, windows, Kind::Maximum)
 }
 
-/// Returns the mean of each window and channel. Errors: as [`maximum`].
+/// Returns the mean of each window and channel.
+///
+/// # Errors
+/// As [`maximum`].
 pub fn average(x: &Tensor, windows: &Windows) -> Result<Tensor> {
     pool("pooling.average", x, windows, Kind::Average)
 }
 
 /// Computes the gradient of the input of [`maximum`], from the output's gradient, the input and the output:
-/// the first of several equal elements of a window gets its gradient. Errors: as [`maximum`].
+/// the first of several equal elements of a window gets its gradient.
+///
+/// # Errors
+/// As [`maximum`].
 pub fn maximum_backward(dy: &Tensor, x: &Tensor, y: &Tensor, windows: &Windows) -> Result<Tensor> {
     const OPERATOR: &str = "pooling.maximum_backward";
     check::computed(OPERATOR, &[("x", x), ("y", y), ("dy", dy)])?;
@@ -41,7 +49,9 @@ pub fn maximum_backward(dy: &Tensor, x: &Tensor, y: &Tensor, windows: &Windows) 
 }
 
 /// Computes the gradient of the input of [`average`], of `size` (height and width), from the output's.
-/// Errors: as [`maximum`].
+///
+/// # Errors
+/// As [`maximum`].
 pub fn average_backward(dy: &Tensor, size: [usize; 2], windows: &Windows) -> Result<Tensor> {
     const OPERATOR: &str = "pooling.average_backward";
     check::computed(OPERATOR, &[("dy", dy)])?;

@@ -34,8 +34,10 @@ impl Windows {
         self.shape_of(operator, x, [batch, height, width, channels])
     }
 
-    /// Returns the sizes of windows over an input of this shape. Errors: windows that do not fit it, reported
-    /// for `operand`.
+    /// Returns the sizes of windows over an input of this shape.
+    ///
+    /// # Errors
+    /// Windows that do not fit it, reported for `operand`.
     pub(super) fn shape_of(
         &self,
         operator: &'static str,

@@ -12,8 +12,10 @@ use super::check;
 use super::layout::{Layout, Sizes, sizes};
 use crate::{Result, Shape, Tensor};
 
-/// Returns `x` with two dimensions exchanged, f32 or bf16, in a new tensor. Errors: no such dimension, out of
-/// memory.
+/// Returns `x` with two dimensions exchanged, f32 or bf16, in a new tensor.
+///
+/// # Errors
+/// No such dimension, out of memory.
 pub fn transpose(x: &Tensor, one: usize, other: usize) -> Result<Tensor> {
     const OPERATOR: &str = "rearrange.transpose";
     let missing = || check::wrong(OPERATOR, "x", x, format!("dimensions {one} and {other}"));
@@ -26,7 +28,10 @@ pub fn transpose(x: &Tensor, one: usize, other: usize) -> Result<Tensor> {
 }
 
 /// Returns elements `start` to `start + length` of dimension `axis` of `x`, f32 or bf16: a view for the
-/// outermost dimension, else a new tensor. Errors: no such elements, out of memory.
+/// outermost dimension, else a new tensor.
+///
+/// # Errors
+/// No such elements, out of memory.
 pub fn slice(x: &Tensor, axis: usize, start: usize, length: usize) -> Result<Tensor> {
     const OPERATOR: &str = "rearrange.slice";
     let (from, shape) = part(OPERATOR, x, axis, start, length)?;
@@ -38,8 +43,10 @@ pub fn slice(x: &Tensor, axis: usize, start: usize, length: usize) -> Result<Ten
     Ok(output)
 }
 
-/// Computes the gradient of [`slice()`]: `dy` at the slice's position in zeros of `shape`. Errors: as
-/// [`slice()`].
+/// Computes the gradient of [`slice()`]: `dy` at the slice's position in zeros of `shape`.
+///
+/// # Errors
+/// As [`slice()`].
 pub fn slice_backward(dy: &Tensor, shape: Shape, axis: usize, start: usize) -> Result<Tensor> {
     const OPERATOR: &str = "rearrange.slice_backward";
     let dtype = check::computed(OPERATOR, &[("dy", dy)])?;
@@ -52,8 +59,10 @@ pub fn slice_backward(dy: &Tensor, shape: Shape, axis: usize, start: usize) -> R
     Ok(dx)
 }
 
-/// Joins arrays along dimension `axis`, f32 or bf16, whose other sizes agree. Errors: no arrays, shapes that
-/// do not agree, out of memory.
+/// Joins arrays along dimension `axis`, f32 or bf16, whose other sizes agree.
+///
+/// # Errors
+/// No arrays, shapes that do not agree, out of memory.
 pub fn concatenate(parts: &[&Tensor], axis: usize) -> Result<Tensor> {
     const OPERATOR: &str = "rearrange.concatenate";
     let first =
@@ -74,8 +83,10 @@ pub fn concatenate(parts: &[&Tensor], axis: usize) -> Result<Tensor> {
     Ok(joined)
 }
 
-/// Returns `x` with its dimensions of one element repeated until its shape is `shape`. Errors: other sizes
-/// that do not agree, out of memory.
+/// Returns `x` with its dimensions of one element repeated until its shape is `shape`.
+///
+/// # Errors
+/// Other sizes that do not agree, out of memory.
 pub fn repeat(x: &Tensor, shape: Shape) -> Result<Tensor> {
     const OPERATOR: &str = "rearrange.repeat";
     let unequal = || check::wrong(OPERATOR, "x", x, format!("{shape}, or 1 where it is repeated"));

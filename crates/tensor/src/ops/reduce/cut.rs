@@ -21,8 +21,10 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    /// Returns the cut of `x` at dimension `axis`, with the shape of the result. Errors: no such
-    /// dimension, or one without elements.
+    /// Returns the cut of `x` at dimension `axis`, with the shape of the result.
+    ///
+    /// # Errors
+    /// No such dimension, or one without elements.
     pub(super) fn of(operator: &'static str, x: &Tensor, axis: usize) -> Result<(Self, Shape)> {
         let dims = x.shape();
         let (dims, missing) = (dims.dims(), || check::wrong(operator, "x", x, format!("a dimension {axis}")));

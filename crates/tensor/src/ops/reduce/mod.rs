@@ -12,8 +12,10 @@ use super::{check, rows};
 use crate::{Result, Tensor};
 use cut::Cut;
 
-/// Reduces dimension `axis` of `x`, f32 or bf16, to one element, in a new tensor. Errors: no such dimension,
-/// or one without elements; out of memory.
+/// Reduces dimension `axis` of `x`, f32 or bf16, to one element, in a new tensor.
+///
+/// # Errors
+/// No such dimension, or one without elements; out of memory.
 pub fn forward(x: &Tensor, axis: usize, reduction: Reduction) -> Result<Tensor> {
     const OPERATOR: &str = "reduce.forward";
     let dtype = check::computed(OPERATOR, &[("x", x)])?;
@@ -41,7 +43,10 @@ pub fn forward(x: &Tensor, axis: usize, reduction: Reduction) -> Result<Tensor> 
 }
 
 /// Computes the gradient of the input of a maximum: `dy` at the first of the largest elements, 0 elsewhere.
-/// `y` is the result. Errors: shapes or types that do not agree, out of memory.
+/// `y` is the result.
+///
+/// # Errors
+/// Shapes or types that do not agree, out of memory.
 pub fn backward_maximum(dy: &Tensor, x: &Tensor, y: &Tensor, axis: usize) -> Result<Tensor> {
     const OPERATOR: &str = "reduce.backward_maximum";
     let dtype = check::computed(OPERATOR, &[("dy", dy), ("x", x), ("y", y)])?;

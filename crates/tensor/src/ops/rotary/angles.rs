@@ -34,8 +34,10 @@ impl Turn {
     }
 }
 
-/// Returns the head width of the table. Errors: a table or documents of a wrong shape for `x [batch, time,
-/// ..]`.
+/// Returns the head width of the table.
+///
+/// # Errors
+/// A table or documents of a wrong shape for `x [batch, time, ..]`.
 pub(in crate::ops) fn check_angles(operator: &'static str, x: &Tensor, angles: Angles<'_>) -> Result<usize> {
     check::rank(operator, "x", x, 3)?;
     check::rank(operator, "table", angles.table, 2)?;

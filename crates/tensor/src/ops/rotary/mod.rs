@@ -17,8 +17,10 @@ pub(super) use angles::{check_angles, check_documents};
 
 /// Rotates the first `heads` heads of the rows of `x [batch, time, columns]`, f32 or bf16. Overwrites `x` if
 /// it is the only view of its storage, else returns a new tensor. With `measures`, a rotation back gives the
-/// result's largest magnitude on a GPU ([`Tensor::with_maxima`]). Errors: shapes or types that do not agree,
-/// more positions than the table has, an odd head width, out of memory.
+/// result's largest magnitude on a GPU ([`Tensor::with_maxima`]).
+///
+/// # Errors
+/// Shapes or types that do not agree, more positions than the table has, an odd head width, out of memory.
 pub fn rotate(x: Tensor, heads: usize, angles: Angles<'_>, turn: Turn, measures: bool) -> Result<Tensor> {
     const OPERATOR: &str = "rotary.rotate";
     check::computed(OPERATOR, &[("x", &x)])?;

@@ -24,7 +24,10 @@ impl From<f32> for Settings {
     }
 }
 
-/// Returns the type of `x` and `parameters`. Errors: shapes or types that do not agree.
+/// Returns the type of `x` and `parameters`.
+///
+/// # Errors
+/// Shapes or types that do not agree.
 pub(super) fn check_operands(
     operator: &'static str,
     x: &Tensor,

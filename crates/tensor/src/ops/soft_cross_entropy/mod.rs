@@ -18,8 +18,11 @@ use crate::{Result, Tensor};
 
 /// Computes scale · the mean cross-entropy of `logits [.., classes]`, f32 or a half type, and its gradient,
 /// as [`cross_entropy::forward`](super::cross_entropy::forward). `targets` are u32, one class per row or
-/// [`MIXED`] values. Ignored rows have no loss and no gradient. Errors: shapes or types that do not agree, no
-/// row, a class outside 0..classes (on a GPU it ends the process's use of the device), out of memory.
+/// [`MIXED`] values. Ignored rows have no loss and no gradient.
+///
+/// # Errors
+/// Shapes or types that do not agree, no row, a class outside 0..classes (on a GPU it ends the process's use
+/// of the device), out of memory.
 pub fn forward(
     logits: Tensor,
     targets: &Tensor,

@@ -10,7 +10,9 @@ use super::{check, rows};
 use crate::{Result, Tensor};
 
 /// Computes e^x over the sum of e^x along the innermost dimension of `x`, f32 or bf16, in a new tensor.
-/// Errors: another type, no elements, out of memory.
+///
+/// # Errors
+/// Another type, no elements, out of memory.
 pub fn forward(x: &Tensor) -> Result<Tensor> {
     const OPERATOR: &str = "softmax.forward";
     let dtype = check::computed(OPERATOR, &[("x", x)])?;
@@ -38,7 +40,10 @@ pub fn forward(x: &Tensor) -> Result<Tensor> {
 }
 
 /// Computes the gradient of the input of [`forward`] from its result `y`: y · (dy − Σ y · dy), in a new
-/// tensor. Errors: shapes or types that do not agree, out of memory.
+/// tensor.
+///
+/// # Errors
+/// Shapes or types that do not agree, out of memory.
 pub fn backward(dy: &Tensor, y: &Tensor) -> Result<Tensor> {
     const OPERATOR: &str = "softmax.backward";
     let dtype = check::computed(OPERATOR, &[("dy", dy), ("y", y)])?;
