@@ -107,6 +107,17 @@ KERNEL begin_adamw(StepState *state, u32 count, float beta1, float beta2, float 
     *reinterpret_cast<AdamW *>(state->coefficients) = rule;
 }
 
+KERNEL begin_lion(StepState *state, u32 count, float beta1, float beta2, float weight_decay) {
+    if (skips(state)) return;
+    state->updates += count;
+    const Exact one = {1.0}, rate = {state->learning_rate};
+    const float keep = __double2float_rn((one - rate * Exact{weight_decay}).value);
+    const float take1 = __double2float_rn((one - Exact{beta1}).value);
+    const float take2 = __double2float_rn((one - Exact{beta2}).value);
+    *reinterpret_cast<Lion *>(state->coefficients) = {
+        factor_of(*state), keep, state->learning_rate, beta1, take1, beta2, take2, 0.0f};
+}
+
 KERNEL begin_sgd(StepState *state, u32 count, float momentum, float weight_decay) {
     if (skips(state)) return;
     state->updates += count;
@@ -133,6 +144,9 @@ KERNEL begin_sgd(StepState *state, u32 count, float momentum, float weight_decay
     UPDATE(adamw_##NAME, AdamW, G, float)                                                                    \
     UPDATE(adamw_rounded_##NAME, AdamW, G, bf16)                                                             \
     UPDATE_QUANTISED(adamw_quantised_##NAME, AdamW, G)                                                       \
+    UPDATE(lion_##NAME, Lion, G, float)                                                                      \
+    UPDATE(lion_rounded_##NAME, Lion, G, bf16)                                                               \
+    UPDATE_QUANTISED(lion_quantised_##NAME, Lion, G)                                                         \
     UPDATE(sgd_##NAME, Sgd<false>, G, float)                                                                 \
     UPDATE(sgd_momentum_##NAME, Sgd<true>, G, float)                                                         \
     UPDATE(sgd_momentum_rounded_##NAME, Sgd<true>, G, bf16)                                                  \

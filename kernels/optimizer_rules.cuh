@@ -25,6 +25,25 @@ struct alignas(16) AdamW {
     }
 };
 
+// Lion, as in `crates/tensor/src/ops/optimizer/lion.rs`.
+struct alignas(16) Lion {
+    static constexpr int STATES = 1;
+    // None is never negative.
+    static constexpr int UNSIGNED = -1;
+    float factor, keep, learning_rate, beta1, take1, beta2, take2, unused;
+
+    __device__ __forceinline__ void update(float gradient, float &weight, float (&states)[MOST_STATES],
+                                           bool decay, int) const {
+        const float g = gradient * factor, m = states[0];
+        // Explicit, because the compiler may fuse different operations for different vectors of a thread.
+        const float direction = __fmaf_rn(take1, g, __fmul_rn(beta1, m));
+        // NaN stays NaN.
+        const float sign = direction == 0.0f || direction != direction ? direction : copysignf(1.0f, direction);
+        weight = __fmaf_rn(-learning_rate, sign, __fmul_rn(weight, decay ? keep : 1.0f));
+        states[0] = __fmaf_rn(take2, g, __fmul_rn(beta2, m));
+    }
+};
+
 // SGD, as in `crates/tensor/src/ops/optimizer/sgd.rs`; with momentum, it keeps a velocity.
 template <bool MOMENTUM> struct alignas(16) Sgd {
     static constexpr int STATES = MOMENTUM ? 1 : 0;

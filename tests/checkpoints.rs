@@ -108,6 +108,7 @@ fn runs_stopped_after_any_step_continue_on_other_grids() {
         (MLP, &[]),
         (GPT, &["train.freeze=['wpe.*', 'h.0.*']"]),
         (GPT, &["optim.kind=sgd", "optim.momentum=0"]),
+        (GPT, &["optim.kind=lion", "optim.state=bf16"]),
         (MLP, &["optim.kind=adamw", "parallel.lanes=8"]),
         (GPT, &["precision.compute=bf16", "model.width=64"]),
         (GPT, &["optim.state=bf16"]),

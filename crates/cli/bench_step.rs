@@ -60,6 +60,7 @@ pub(crate) fn run(args: &BenchStepArgs) -> Result<(), CliError> {
     };
     let optimizer = match config.optim.kind {
         OptimKind::AdamW => "AdamW",
+        OptimKind::Lion => "Lion",
         OptimKind::Sgd => "SGD",
     };
     let settings = format!(

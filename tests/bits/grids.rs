@@ -13,6 +13,11 @@ const GRIDS: &[Row] = &[
     (GPT, &["parallel.data=2"], &[&["parallel.bucket_bytes=512"], &["parallel.bucket_bytes=100000000"]]),
     // SGD on the transformer, without clipping.
     (GPT, &["optim.kind=sgd", "optim.clip_norm=0"], &[&["parallel.data=1"], &["parallel.data=4"]]),
+    (
+        GPT,
+        &["optim.kind=lion", "optim.state=8bit", "model.width=64"],
+        &[&["parallel.data=1"], &["parallel.data=4", SHARDED], &["parallel.data=2", "parallel.pipeline=2"]],
+    ),
     // Optimizer state whole and sharded; with clipping the norm affects every update.
     (
         GPT,

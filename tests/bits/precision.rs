@@ -32,6 +32,7 @@ const ROWS: &[Row] = &[
     (GPT, &["model.width=128", F16, "model.dropout=0.1"], TWO_RANKS),
     (GPT, &["model.width=128", BF16, "precision.weights=f32"], TWO_RANKS),
     (GPT, &["model.width=128", F16, "precision.weights=f32", "optim.state=8bit"], TWO_RANKS),
+    (GPT, &["model.width=128", BF16, "optim.kind=lion"], TWO_RANKS),
     (GPT, &["model.width=128", BF16, "optim.state=bf16"], TWO_RANKS),
     (RESNET, &[BF16], &[&["parallel.data=1"], &["parallel.data=2"], &["parallel.pipeline=2"]]),
 ];

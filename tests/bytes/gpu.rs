@@ -62,6 +62,7 @@ const CASES: &[(&str, &[&str])] = &[
         &["model.width=256", "precision.compute=bf16", "precision.weights=f32", "memory.recompute=block"],
     ),
     (GPT, &["optim.state=8bit"]),
+    (GPT, &["optim.kind=lion"]),
     (GPT, &["model.width=128", "precision.compute=bf16", "optim.state=8bit"]),
     (GPT, &["model.dropout=0.2"]),
     (GPT, &["model.width=128", "model.dropout=0.2", "precision.compute=bf16", "memory.recompute=block"]),

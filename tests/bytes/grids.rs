@@ -42,6 +42,7 @@ fn data_parallel_plans_equal_runs() {
         // Fewer validation micro-batches than ranks, so that their roles differ.
         (GPT, &["parallel.data=4", "train.validation_micro_batches=2"]),
         (GPT, &["parallel.data=2", "optim.kind=sgd", "train.steps=1"]),
+        (GPT, &["parallel.data=2", "optim.kind=lion", SHARDED]),
         // Ranks own different shards of the optimizer state.
         (GPT, &["parallel.data=2", SHARDED]),
         (GPT, &["parallel.data=4", SHARDED, "parallel.bucket_bytes=512"]),

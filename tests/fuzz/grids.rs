@@ -69,7 +69,7 @@ fn settings(random: &mut Random, base: &Base) -> (Vec<String>, usize) {
         set.push(format!("train.validation_micro_batches={}", 1 + random.below(4)));
     }
     if random.once_in(3) {
-        set.push("optim.kind=sgd".to_owned());
+        set.push(format!("optim.kind={}", random.one(&["sgd", "lion"])));
     }
     let more = base.sizes.iter().chain(*random.one(base.precisions));
     set.extend(more.map(|&setting| setting.to_owned()));

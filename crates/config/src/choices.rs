@@ -49,6 +49,8 @@ names! {
     OptimKind {
         /// Adam with decoupled weight decay.
         AdamW = "adamw",
+        /// The sign of a running mean of gradients.
+        Lion = "lion",
         /// Stochastic gradient descent with momentum.
         Sgd = "sgd",
     }

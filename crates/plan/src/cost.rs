@@ -120,7 +120,7 @@ fn exposed(config: &RunConfig, rates: &DeviceRates, parameters: f64, hidden: f64
 fn state_bytes(config: &RunConfig) -> f64 {
     let moments = match config.optim.kind {
         OptimKind::AdamW => 2.0,
-        OptimKind::Sgd => 1.0,
+        OptimKind::Lion | OptimKind::Sgd => 1.0,
     };
     let state = build::state_dtype(config).bytes() as f64;
     let copy = if config.precision.weight_dtype() == DType::F32 { 0.0 } else { 2.0 };

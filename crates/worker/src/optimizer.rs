@@ -50,6 +50,9 @@ fn update_rule(config: &RunConfig) -> UpdateRule {
             epsilon: optim.epsilon as f32,
             weight_decay,
         },
+        OptimKind::Lion => {
+            UpdateRule::Lion { beta1: optim.beta1 as f32, beta2: optim.beta2 as f32, weight_decay }
+        }
         OptimKind::Sgd => UpdateRule::Sgd { momentum: optim.momentum as f32, weight_decay },
     }
 }

@@ -9,7 +9,8 @@ use crate::choices::{OptimKind, ScheduleName, StateType};
 section! {
     /// `[optim]`: the optimizer and its learning rate.
     pub struct Optim = "optim" {
-        /// AdamW, or stochastic gradient descent with momentum.
+        /// AdamW; Lion, whose one moment is half of AdamW's bytes and which wants a learning rate 3 to 10 times
+        /// lower; or stochastic gradient descent with momentum.
         kind: OptimKind = choice!(OptimKind, OptimKind::ALL).default("\"adamw\"").decides_times();
         /// The type of moments and velocity. bf16 takes half the bytes; each update rounds it up or down at
         /// random, with the same random numbers on every grid. 8bit takes a quarter: 256 fractions of the
@@ -53,7 +54,7 @@ section! {
             .may_change();
         /// Steps in which the learning rate rises linearly.
         warmup_steps: u64 = Row::integer(0, MOST).default("20").may_change();
-        /// Weight decay: decoupled in AdamW, added to the gradient in SGD.
+        /// Weight decay: decoupled in AdamW and Lion, added to the gradient in SGD.
         weight_decay: f64 = Row::number(Interval::NotNegative).default("0.1").may_change();
         /// Whether weight decay applies to norms and biases too.
         decay_norms: bool = Row::flag()
@@ -63,10 +64,14 @@ section! {
             .may_change();
         /// The norm that the gradient is clipped to; 0: no clipping.
         clip_norm: f64 = Row::number(Interval::NotNegative).default("1.0").may_change();
-        /// Decay of the gradient's running mean.
-        beta1: f64 = Row::number(Interval::Fraction).default("0.9").only(Optim::kind, &["adamw"]);
-        /// Decay of the squared gradient's running mean.
-        beta2: f64 = Row::number(Interval::Fraction).default("0.95").only(Optim::kind, &["adamw"]);
+        /// Decay of the gradient's running mean; in Lion, its weight in an update's direction.
+        beta1: f64 = Row::number(Interval::Fraction).default("0.9").only(Optim::kind, &["adamw", "lion"]);
+        /// Decay of the squared gradient's running mean; in Lion, of the gradient's.
+        beta2: f64 = Row::number(Interval::Fraction)
+            .derived("0.95 for AdamW, 0.99 for Lion", |raw| {
+                Ok(if raw.text(Optim::kind)? == OptimKind::Lion.name() { 0.99 } else { 0.95 }.into())
+            })
+            .only(Optim::kind, &["adamw", "lion"]);
         /// Added to the denominator of the update.
         epsilon: f64 = Row::number(Interval::Positive).default("1e-8").only(Optim::kind, &["adamw"]);
         /// The fraction of the velocity that an update keeps.

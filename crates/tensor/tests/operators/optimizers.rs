@@ -10,6 +10,7 @@ use crate::support::{Case, bits, close, close_sums, cpu, devices, normal, read, 
 const LENGTHS: [usize; 4] = [1, 33, 40_001, 8192];
 
 const ADAMW: UpdateRule = UpdateRule::AdamW { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
+const LION: UpdateRule = UpdateRule::Lion { beta1: 0.9, beta2: 0.99, weight_decay: 0.1 };
 const SGD: UpdateRule = UpdateRule::Sgd { momentum: 0.0, weight_decay: 0.01 };
 const MOMENTUM: UpdateRule = UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.01 };
 
@@ -118,6 +119,47 @@ fn adamw_steps(case: &Case, clip: f32, scale: f32, copied: bool) {
 }
 
 #[test]
+fn lion_follows_the_published_formula_for_many_steps() {
+    for case in devices() {
+        for (factor, copied) in [(1.0, false), (0.5, true)] {
+            LENGTHS.into_iter().for_each(|length| lion_steps(&case, factor, length, copied));
+        }
+    }
+}
+
+fn lion_steps(case: &Case, clip: f32, length: usize, copied: bool) {
+    let [rate, beta1, beta2, decay, factor] = [0.01f32, 0.9, 0.99, 0.1, clip].map(f64::from);
+    let state = state(&case.device, 0.01);
+    state.set_norm(7.0, clip).unwrap();
+    let made = Parameter::new(case, &LION, length, copied, 0.0);
+    let (mut weights, mut momenta) = (case.single().operand("w", [length]).1, vec![0.0; length]);
+    // Absolute sums of the terms of the momentum.
+    let mut added = vec![0.0; length];
+    let table = Table::of_parameters(&case.device, 1).unwrap();
+    for count in 0..5 {
+        let (gradient, wide) = case.operand(&format!("g{count}"), [length]);
+        let before = read(&made.weight);
+        step(&table, &LION, &[made.item(&gradient, true)], &state);
+        let after = read(&made.weight);
+        for (k, g) in wide.iter().map(|g| g * factor).enumerate() {
+            let (a, b): (f64, f64) = (beta1 * momenta[k], (1.0 - beta1) * g);
+            // The sign of a sum that nearly cancels is decided by rounding: take the one that was taken.
+            let is_decided = (a + b).abs() > 1e-5 * (a.abs() + b.abs());
+            let taken = before[k] * (1.0 - rate * decay) - after[k];
+            let sign = if is_decided { (a + b).signum() } else { (taken / rate).round() };
+            weights[k] = weights[k] * (1.0 - rate * decay) - rate * sign;
+            momenta[k] = beta2 * momenta[k] + (1.0 - beta2) * g;
+            added[k] = beta2 * added[k] + (1.0 - beta2) * g.abs();
+        }
+    }
+    close("weight", &read(&made.weight), &weights);
+    close_sums("momentum", &read(&made.states[0]), &momenta, &added);
+    if let Some(copy) = &made.compute {
+        is_rounded(copy, &made.weight);
+    }
+}
+
+#[test]
 fn sgd_follows_the_published_formula_for_many_steps() {
     for case in devices() {
         for (rule, copied) in [(SGD, true), (MOMENTUM, false), (MOMENTUM, true)] {
@@ -161,7 +203,7 @@ fn sgd_steps(case: &Case, rule: &UpdateRule, length: usize, copied: bool) {
 #[test]
 fn decay_applies_only_to_items_that_request_it() {
     for case in devices() {
-        for rule in [ADAMW, SGD, MOMENTUM] {
+        for rule in [ADAMW, LION, SGD, MOMENTUM] {
             let [decayed, plain] = [true, false].map(|decay| {
                 let made = Parameter::new(&case, &rule, 33, false, 0.0);
                 let gradient = case.tensor(&[0.0; 33], [33]);
@@ -179,7 +221,7 @@ fn decay_applies_only_to_items_that_request_it() {
 #[test]
 fn many_parameters_in_one_call_give_the_same_bits_as_one_by_one() {
     for case in devices() {
-        for rule in [ADAMW, SGD, MOMENTUM] {
+        for rule in [ADAMW, LION, SGD, MOMENTUM] {
             many_and_one_by_one(&case, &rule);
         }
     }
@@ -222,7 +264,7 @@ type Left = (Vec<Vec<u32>>, u32);
 #[test]
 fn a_skipped_update_changes_nothing_and_is_not_counted() {
     for case in devices() {
-        for rule in [ADAMW, SGD, MOMENTUM] {
+        for rule in [ADAMW, LION, SGD, MOMENTUM] {
             // Updates of which the marked ones are skipped, by the flag or by a norm that is not finite.
             let run = |skipped: &[bool], by_norm: Option<f32>| -> Vec<Left> {
                 let made = Parameter::new(&case, &rule, 40_001, true, 0.0);
@@ -257,7 +299,7 @@ fn a_skipped_update_changes_nothing_and_is_not_counted() {
 #[test]
 fn a_gradient_scale_equals_scaled_gradients() {
     for case in devices() {
-        for rule in [ADAMW, SGD, MOMENTUM] {
+        for rule in [ADAMW, LION, SGD, MOMENTUM] {
             // Scaling by a power of two rounds nothing.
             let [plain, scaled] = [(1.0f32, 1.0f32), (8.0, 0.125)].map(|(size, scale)| {
                 let made = Parameter::new(&case, &rule, 8192, true, 0.0);
@@ -296,7 +338,7 @@ fn coefficients_have_the_same_bits_on_every_device() {
             for (beta1, beta2) in betas {
                 same(&UpdateRule::AdamW { beta1, beta2, epsilon: 1e-8, weight_decay: 0.1 }, count);
             }
-            [SGD, MOMENTUM].iter().for_each(|rule| same(rule, count));
+            [LION, SGD, MOMENTUM].iter().for_each(|rule| same(rule, count));
         }
     }
 }

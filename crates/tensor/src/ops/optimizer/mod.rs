@@ -8,6 +8,7 @@
 
 mod adamw;
 mod item;
+mod lion;
 mod listing;
 mod piece;
 mod quantised;

@@ -4,7 +4,7 @@ use device::Float;
 
 use super::item::Storage;
 use super::piece::Piece;
-use super::{adamw, sgd};
+use super::{adamw, lion, sgd};
 use crate::ops::step_state::Coefficients;
 
 /// An update rule with its constants.
@@ -18,6 +18,15 @@ pub enum UpdateRule {
         beta2: f32,
         /// Added to the root of the second moment.
         epsilon: f32,
+        /// Fraction of a weight, times the learning rate, that an update subtracts from it.
+        weight_decay: f32,
+    },
+    /// Lion (Chen et al. 2023): the sign of a running mean of gradients, and decoupled weight decay.
+    Lion {
+        /// Weight of the running mean in the direction of an update.
+        beta1: f32,
+        /// Decay of the running mean.
+        beta2: f32,
         /// Fraction of a weight, times the learning rate, that an update subtracts from it.
         weight_decay: f32,
     },
@@ -47,9 +56,11 @@ impl UpdateRule {
             StateTensor { name: "adamw.first", is_signed: true },
             StateTensor { name: "adamw.second", is_signed: false },
         ];
+        const LION: &[StateTensor] = &[StateTensor { name: "lion.momentum", is_signed: true }];
         const MOMENTUM: &[StateTensor] = &[StateTensor { name: "sgd.velocity", is_signed: true }];
         match self {
             UpdateRule::AdamW { .. } => ADAMW,
+            UpdateRule::Lion { .. } => LION,
             UpdateRule::Sgd { momentum: 0.0, .. } => &[],
             UpdateRule::Sgd { .. } => MOMENTUM,
         }
@@ -59,6 +70,7 @@ impl UpdateRule {
     pub(super) fn operator(&self) -> &'static str {
         match self {
             UpdateRule::AdamW { .. } => "adamw.step",
+            UpdateRule::Lion { .. } => "lion.step",
             UpdateRule::Sgd { .. } => "sgd.step",
         }
     }
@@ -68,6 +80,9 @@ impl UpdateRule {
         match *self {
             UpdateRule::AdamW { beta1, beta2, epsilon, weight_decay } => {
                 ("begin_adamw", vec![beta1, beta2, epsilon, weight_decay])
+            }
+            UpdateRule::Lion { beta1, beta2, weight_decay } => {
+                ("begin_lion", vec![beta1, beta2, weight_decay])
             }
             UpdateRule::Sgd { momentum, weight_decay } => ("begin_sgd", vec![momentum, weight_decay]),
         }
@@ -80,6 +95,9 @@ impl UpdateRule {
             (UpdateRule::AdamW { .. }, Storage::Single) => "adamw",
             (UpdateRule::AdamW { .. }, Storage::Rounded) => "adamw_rounded",
             (UpdateRule::AdamW { .. }, Storage::Quantised) => "adamw_quantised",
+            (UpdateRule::Lion { .. }, Storage::Single) => "lion",
+            (UpdateRule::Lion { .. }, Storage::Rounded) => "lion_rounded",
+            (UpdateRule::Lion { .. }, Storage::Quantised) => "lion_quantised",
             (UpdateRule::Sgd { momentum: 0.0, .. }, _) => "sgd",
             (UpdateRule::Sgd { .. }, Storage::Single) => "sgd_momentum",
             (UpdateRule::Sgd { .. }, Storage::Rounded) => "sgd_momentum_rounded",
@@ -94,6 +112,9 @@ impl UpdateRule {
                 let constants = adamw::Constants { beta1, beta2, epsilon, weight_decay };
                 adamw::coefficients(constants, learning_rate, count, factor)
             }
+            UpdateRule::Lion { beta1, beta2, weight_decay } => {
+                lion::coefficients([beta1, beta2], weight_decay, learning_rate, factor)
+            }
             UpdateRule::Sgd { momentum, weight_decay } => {
                 sgd::coefficients(momentum, weight_decay, learning_rate, count, factor)
             }
@@ -105,6 +126,7 @@ impl UpdateRule {
     pub(super) fn update<G: Float>(&self, piece: Piece<'_, G>, coefficients: &Coefficients) {
         match self {
             UpdateRule::AdamW { .. } => adamw::update(piece, coefficients),
+            UpdateRule::Lion { .. } => lion::update(piece, coefficients),
             UpdateRule::Sgd { momentum: 0.0, .. } => sgd::update(piece, coefficients),
             UpdateRule::Sgd { .. } => sgd::update_with_momentum(piece, coefficients),
         }
