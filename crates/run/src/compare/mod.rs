@@ -133,13 +133,12 @@ impl Comparison {
     /// Returns the last step known to be equal, and the first known to differ, or else the last of both runs.
     fn parted_within(&self) -> (u64, u64) {
         let ends = self.runs.each_ref().map(|run| run.history.last().map_or(1, |point| point.step));
-        let by_hashes = self.parting().map(|found| (found.last_equal.unwrap_or(0), found.step));
-        let by_metrics = self.metrics.map(|found| (found.step - 1, found.step));
-        let found = [by_hashes, by_metrics].into_iter().flatten();
-        let (equal, last) = found.fold((0, ends[0].min(ends[1])), |(equal, last), (before, found)| {
-            (equal.max(before), last.min(found))
-        });
-        // Losses may be equal beyond a difference that hashes show.
+        let by_hashes = self.parting().map(|parting| (parting.last_equal.unwrap_or(0), parting.step));
+        let by_metrics = self.metrics.map(|parting| (parting.step - 1, parting.step));
+        let last = [by_hashes, by_metrics].into_iter().flatten().map(|(_, differs)| differs);
+        let last = last.fold(ends[0].min(ends[1]), u64::min);
+        // Hashes prove that weights are equal; losses and norms may round a difference away.
+        let (equal, _) = by_hashes.or(by_metrics).unwrap_or_default();
         (equal.min(last.saturating_sub(1)), last)
     }
 
