@@ -140,7 +140,9 @@ fn impossible_grids_are_refused_with_possible_ones() {
         ),
         (
             "global_batch_size = 32\n[parallel]\nlanes = 4\ndata = 5\n",
-            "quick.toml:7: parallel.data = 5 is more than parallel.lanes = 4: use at most 4 ranks",
+            "quick.toml:7: parallel.data = 5 is more than parallel.lanes = 4, the sums of gradients \
+             that ranks share: the 4 micro-batches of train.global_batch_size = 32 allow no more: lower \
+             train.micro_batch_size or use fewer ranks",
         ),
         (
             "global_batch_size = 256\n[parallel]\ndata = 16\n",
