@@ -38,7 +38,8 @@ struct alignas(16) Lion {
         // Explicit, because the compiler may fuse different operations for different vectors of a thread.
         const float direction = __fmaf_rn(take1, g, __fmul_rn(beta1, m));
         // NaN stays NaN.
-        const float sign = direction == 0.0f || direction != direction ? direction : copysignf(1.0f, direction);
+        const bool is_signed = direction > 0.0f || direction < 0.0f;
+        const float sign = is_signed ? copysignf(1.0f, direction) : direction;
         weight = __fmaf_rn(-learning_rate, sign, __fmul_rn(weight, decay ? keep : 1.0f));
         states[0] = __fmaf_rn(take2, g, __fmul_rn(beta2, m));
     }

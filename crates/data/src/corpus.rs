@@ -100,8 +100,8 @@ impl Corpus {
     /// determined by its header.
     ///
     /// # Errors
-    /// Errors of [`Corpus::open`]; [`Error::BadShard`] names a file with a wrong header, a wrong length, or no
-    /// token.
+    /// Errors of [`Corpus::open`]; [`Error::BadShard`] names a file with a wrong header, a wrong length, or
+    /// no token.
     pub fn open_shards(base: &Path, patterns: &[String]) -> Result<Self, Error> {
         let parts = files::files(base, patterns)?.into_iter().map(|path| {
             let file = DataFile::open(&path)?;

@@ -9,8 +9,8 @@ use crate::choices::{OptimKind, ScheduleName, StateType};
 section! {
     /// `[optim]`: the optimizer and its learning rate.
     pub struct Optim = "optim" {
-        /// AdamW; Lion, whose one moment is half of AdamW's bytes and which wants a learning rate 3 to 10 times
-        /// lower; or stochastic gradient descent with momentum.
+        /// AdamW; Lion, whose one moment is half of AdamW's bytes and which wants a learning rate 3 to 10
+        /// times lower; or stochastic gradient descent with momentum.
         kind: OptimKind = choice!(OptimKind, OptimKind::ALL).default("\"adamw\"").decides_times();
         /// The type of moments and velocity. bf16 takes half the bytes; each update rounds it up or down at
         /// random, with the same random numbers on every grid. 8bit takes a quarter: 256 fractions of the

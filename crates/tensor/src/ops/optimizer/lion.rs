@@ -1,5 +1,5 @@
-//! Lion (Chen et al., *Symbolic Discovery of Optimization Algorithms*, 2023, algorithm 2): the sign of a running
-//! mean of gradients.
+//! Lion (Chen et al., *Symbolic Discovery of Optimization Algorithms*, 2023, algorithm 2): the sign of a
+//! running mean of gradients.
 
 use device::Float;
 
