@@ -212,8 +212,8 @@ fn peft_reads_and_writes_the_same_adapters() {
         let output = Command::new(&python).args(arguments).output().unwrap();
         assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
         let results: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        let expected = results["loss"].as_f64().unwrap();
-        assert_near(loss(name, &at("run"), true), expected, "PEFT with our adapters");
+        let loss_of_ours = results["loss"].as_f64().unwrap();
+        assert_near(loss(name, &at("run"), true), loss_of_ours, "PEFT with our adapters");
         // The run samples what PEFT generates.
         let sampled = |model: PathBuf| {
             let options = SampleOptions {

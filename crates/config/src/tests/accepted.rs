@@ -356,7 +356,8 @@ fn differences_say_what_decides_bits() {
     let first = mixture("{paths = ['b.txt']}");
     for (other, decides_bits) in [("{paths = ['c.txt']}", false), ("{paths = ['b.txt'], weight = 2}", true)] {
         let differences = first.differences_from(&mixture(other));
-        let differences: Vec<_> = differences.iter().map(|(key, _, decides_bits)| (&**key, *decides_bits)).collect();
+        let differences: Vec<_> =
+            differences.iter().map(|(key, _, decides_bits)| (&**key, *decides_bits)).collect();
         assert_eq!(differences, [("data.mixture", decides_bits)], "{other}");
     }
     assert_eq!(first.differences_from(&first), []);
