@@ -115,8 +115,9 @@ impl Trained {
         let own = ChatTemplate::beside(&self.home.join(TOKENIZER));
         let folders = self.folders();
         let others = folders.iter().filter(|folder| **folder != self.home);
-        let template = others
-            .fold(own, |template, folder| template.or_else(|_| ChatTemplate::beside(&folder.join(TOKENIZER))));
+        let template = others.fold(own, |template, folder| {
+            template.or_else(|_| ChatTemplate::beside(&folder.join(TOKENIZER)))
+        });
         template.map_err(|error| RunError::Refused(error.to_string()))
     }
 }

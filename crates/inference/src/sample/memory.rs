@@ -31,7 +31,8 @@ pub(super) fn plan(setup: &Setup, options: GeneratorOptions) -> Result<Vec<RankM
         let planned = match *entry {
             Some(planned) => planned,
             None => {
-                let generator = Generator::new(&imitated, Communicator::counted(rank, world_size), options, None);
+                let communicator = Communicator::counted(rank, world_size);
+                let generator = Generator::new(&imitated, communicator, options, None);
                 let generator = generator.map_err(|error| match error.is_out_of_memory() {
                     true => RunError::Refused(format!("sampling does not fit: {error}")),
                     false => error.into(),
