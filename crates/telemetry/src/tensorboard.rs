@@ -42,7 +42,7 @@ impl TensorBoardWriter {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
             bytes => bytes.map_err(TelemetryError::file(&path, "read it"))?,
         };
-        let length = length(&before, step);
+        let length = intact_length(&before, step);
         let mut options = OpenOptions::new();
         let file = output::open_own(&path, options.write(true).create(true).truncate(false));
         let mut file = file.map_err(TelemetryError::file(&path, "open it"))?;
