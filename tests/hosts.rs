@@ -4,24 +4,11 @@
 
 mod common;
 
-use std::process::Command;
 use std::time::Duration;
 
 use system::skipped::{self, Need};
 
-use common::jobs::{
-    Running, Transport, arguments, is_alive, signal, summary, text, train, two_hosts, workplace,
-};
-
-/// Losses and weights of a run, and the host of each rank.
-fn outcome(mut command: Command, directory: &std::path::Path) -> ([String; 2], Vec<String>) {
-    let output = command.output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    let summary = summary(&directory.join("out"));
-    let hosts =
-        summary["ranks"].as_array().unwrap().iter().map(|rank| rank["host"].as_str().unwrap().to_owned());
-    (["losses", "weights_sha256"].map(|key| summary[key].to_string()), hosts.collect())
-}
+use common::jobs::{Running, Transport, arguments, is_alive, outcome, signal, train, two_hosts, workplace};
 
 #[test]
 fn two_hosts_give_the_bits_of_one() {

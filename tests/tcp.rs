@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use common::jobs::{
-    Running, Transport, arguments, clean, free_port, history, is_alive, over_tcp, signal, summary, text,
+    Running, Transport, arguments, clean, free_port, history, is_alive, outcome, over_tcp, signal, text,
     train, two_namespaces, workplace,
 };
 use common::program;
@@ -202,16 +202,6 @@ fn no_signal_at_any_moment_makes_a_job_hang() {
         assert!(!text(&output.stderr).contains("panicked"), "{name}: {}", text(&output.stderr));
         round += 1;
     }
-}
-
-/// Losses and weights of a run, and the host of each rank.
-fn outcome(mut command: Command, directory: &Path) -> ([String; 2], Vec<String>) {
-    let output = command.output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    let summary = summary(&directory.join("out"));
-    let hosts =
-        summary["ranks"].as_array().unwrap().iter().map(|rank| rank["host"].as_str().unwrap().to_owned());
-    (["losses", "weights_sha256"].map(|key| summary[key].to_string()), hosts.collect())
 }
 
 #[test]

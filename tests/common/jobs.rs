@@ -1,15 +1,14 @@
 //! Runs of the program as processes: one with its ranks as threads, or the ranks of a job over TCP or MPI.
 
 use std::io::ErrorKind;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use system::skipped::{self, Need};
 use telemetry::step_trace::RankTraces;
 
+pub(crate) use super::ports::free_port;
 use super::program;
 use super::runs::GPT;
 
@@ -47,18 +46,6 @@ pub(crate) const FOREIGN: [&str; 9] = [
     "PLIMSOLL_SECRET",
     "PLIMSOLL_ALLOC_CONF",
 ];
-
-/// Returns a port that nothing listens on, outside the range from which the system takes ports of its own.
-pub(crate) fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let first = std::process::id().wrapping_mul(7919);
-    loop {
-        let port = 20_000 + (first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 12_000) as u16;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
-}
 
 /// Returns whether this build has MPI and this machine a launcher.
 pub(crate) fn has_mpi() -> bool {
@@ -196,6 +183,16 @@ pub(crate) fn history(transport: Transport, ranks: usize, sets: &[&str]) -> (Vec
     }
     let losses = summary["losses"].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap().to_bits());
     (losses.collect(), summary["weights_sha256"].as_str().unwrap().to_owned())
+}
+
+/// Runs a command to its end. Returns losses and weights of its run, and the host of each rank.
+pub(crate) fn outcome(mut command: Command, directory: &Path) -> ([String; 2], Vec<String>) {
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let summary = summary(&directory.join("out"));
+    let hosts =
+        summary["ranks"].as_array().unwrap().iter().map(|rank| rank["host"].as_str().unwrap().to_owned());
+    (["losses", "weights_sha256"].map(|key| summary[key].to_string()), hosts.collect())
 }
 
 /// A run in progress.

@@ -326,7 +326,7 @@ fn check_recompute(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
         RecomputePolicy::Auto if of > 0 => {
             format!(
                 "memory.recompute = \"auto\" chooses the layers itself, and memory.recompute_layers = {of} \
-                 is given"
+                 is set"
             )
         }
         _ if of > layers => {

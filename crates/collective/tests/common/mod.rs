@@ -5,6 +5,8 @@
 pub(crate) mod mpi;
 pub(crate) mod nccl;
 pub(crate) mod planes;
+#[path = "../../../../tests/common/ports.rs"]
+pub(crate) mod ports;
 pub(crate) mod shared;
 pub(crate) mod shared_gpu;
 pub(crate) mod tcp;

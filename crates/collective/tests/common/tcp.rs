@@ -1,10 +1,8 @@
 //! Worlds that TCP connects: threads of this process, or processes of this test program.
 
-use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use collective::tcp::{Member, StartError, start};
@@ -12,22 +10,11 @@ use collective::{Communicator, World};
 use device::Device;
 
 use super::mpi::SCENARIO;
+pub(crate) use super::ports::free_port;
 use super::{Outcome, cpu};
 
 /// Time that a job of processes may take even on a busy machine; a job that hangs takes longer.
 const LIMIT: Duration = Duration::from_secs(300);
-
-/// Returns a port that nothing listens on, outside the range from which the system takes ports of its own.
-pub(crate) fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let first = std::process::id().wrapping_mul(7919);
-    loop {
-        let port = 20_000 + (first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 12_000) as u16;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
-}
 
 /// A rank of a job on this host.
 pub(crate) fn member(rank: usize, world_size: usize, port: u16) -> Member {

@@ -45,7 +45,7 @@ pub struct TreeKernel {
 /// The order in which a kernel adds.
 #[derive(Clone, Debug)]
 enum Order {
-    /// The one that the kernel has.
+    /// A balanced tree, which is compiled into the kernel.
     Balanced,
     /// An argument of the kernel that adds in any order, by vectors or by elements.
     Any { joins: [u64; WORDS], by_element: bool },

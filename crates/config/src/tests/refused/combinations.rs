@@ -254,7 +254,7 @@ fn recomputation_that_does_not_suit_the_model_is_refused() {
         (
             "recompute = \"auto\"\nrecompute_layers = 2\n",
             "2: memory.recompute = \"auto\" chooses the layers itself, and memory.recompute_layers = 2 is \
-             given",
+             set",
         ),
     ];
     for (text, expected) in table {
