@@ -65,8 +65,11 @@ fn weights(folder: &Path) -> Vec<u8> {
     fs::read(folder.join("model.safetensors")).unwrap()
 }
 
-fn assert_near(found: f64, expected: f64, what: &str) {
-    assert!((found - expected).abs() <= 1e-5 * expected.abs(), "{what}: {found}, and {expected} is expected");
+fn assert_near(actual: f64, expected: f64, what: &str) {
+    assert!(
+        (actual - expected).abs() <= 1e-5 * expected.abs(),
+        "{what}: {actual}, and {expected} is expected"
+    );
 }
 
 #[test]
@@ -165,7 +168,7 @@ fn the_model_of_adapters_is_found_or_named() {
             device: DeviceChoice::Cpu,
             ..Default::default()
         };
-        inference::evaluate(Startup::alone(), &options).map(|found| found.unwrap().loss)
+        inference::evaluate(Startup::alone(), &options).map(|evaluation| evaluation.unwrap().loss)
     };
     let refused = |named: &str, base: Option<PathBuf>| {
         let error = evaluate(named, base).unwrap_err();
@@ -208,13 +211,14 @@ fn peft_reads_and_writes_the_same_adapters() {
         let arguments = [script, folder(name), adapters, merged, at("theirs")];
         let output = Command::new(&python).args(arguments).output().unwrap();
         assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
-        let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_near(loss(name, &at("run"), true), found["loss"].as_f64().unwrap(), "PEFT with our adapters");
+        let results: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let loss_of_ours = results["loss"].as_f64().unwrap();
+        assert_near(loss(name, &at("run"), true), loss_of_ours, "PEFT with our adapters");
         // The run samples what PEFT generates.
         let sampled = |model: PathBuf| {
             let options = SampleOptions {
                 model,
-                prompt_tokens: vec![serde_json::from_value(found["prompt"].clone()).unwrap()],
+                prompt_tokens: vec![serde_json::from_value(results["prompt"].clone()).unwrap()],
                 tokens: 64,
                 temperature: 0.0,
                 device: DeviceChoice::Cpu,
@@ -223,11 +227,11 @@ fn peft_reads_and_writes_the_same_adapters() {
             let sampled = inference::sample(Startup::alone(), &options, Arc::new(|_| Ok(())));
             serde_json::json!(sampled.unwrap().unwrap().texts[0].tokens)
         };
-        assert_eq!(sampled(at("run")), found["tokens"], "{name}");
-        assert_eq!(sampled(at("merged")), found["tokens"], "{name}");
+        assert_eq!(sampled(at("run")), results["tokens"], "{name}");
+        assert_eq!(sampled(at("merged")), results["tokens"], "{name}");
         let from = format!("lora.from={}", at("theirs").display());
         let theirs = train(name, &at("again"), &[&from, "train.steps=1"]);
-        let expected = found["loss_of_theirs"].as_f64().unwrap();
+        let expected = results["loss_of_theirs"].as_f64().unwrap();
         assert_near(f64::from(theirs.summary.losses[0]), expected, "PEFT's adapters");
     }
 }

@@ -166,7 +166,7 @@ fn reading_never_waits_on_irregular_files() {
     let template = ["--set", "data.chat_template=fifo"];
     refused(&plimsoll(workplace.path(), &[&arguments[..], &template].concat()), 2, &fifo_words);
     for file in ["metrics.jsonl", "summary.json", "config.toml", "sessions.json", "hashes.jsonl"] {
-        let kept = fs::read(workplace.path().join("out").join(file)).unwrap();
+        let bytes = fs::read(workplace.path().join("out").join(file)).unwrap();
         fifo(&format!("out/{file}"));
         for command in [
             &["report", "out"][..],
@@ -189,7 +189,7 @@ fn reading_never_waits_on_irregular_files() {
             }
         }
         fs::remove_file(workplace.path().join("out").join(file)).unwrap();
-        fs::write(workplace.path().join("out").join(file), kept).unwrap();
+        fs::write(workplace.path().join("out").join(file), bytes).unwrap();
     }
 }
 
@@ -287,8 +287,8 @@ fn input_that_unpacks_to_too_much_is_refused_by_name() {
     let workplace = workplace();
     let bomb =
         "python3 -c 'import gzip,sys; sys.stdout.buffer.write(gzip.compress(b\"[\" + b\"0,\"*60000000))'";
-    let made = shell(workplace.path(), &format!("{bomb} > bomb.json.gz"));
-    if made.status.code() != Some(0) {
+    let compression = shell(workplace.path(), &format!("{bomb} > bomb.json.gz"));
+    if compression.status.code() != Some(0) {
         skipped::report(Need::Other("python3"), "it is not installed");
         return;
     }

@@ -72,9 +72,9 @@ fn a_shift_and_the_shift_back_change_no_bit() {
             let shifted = ops::exchange(tape, x, Axis::Data, 1)?;
             ops::exchange(tape, shifted, Axis::Data, -1)
         };
-        let found = train(grid, Some(there_and_back)).summary;
-        assert_eq!(found.weights_sha256, expected.weights_sha256, "{grid:?}");
-        assert_eq!(found.losses, expected.losses, "{grid:?}");
+        let actual = train(grid, Some(there_and_back)).summary;
+        assert_eq!(actual.weights_sha256, expected.weights_sha256, "{grid:?}");
+        assert_eq!(actual.losses, expected.losses, "{grid:?}");
     }
 }
 

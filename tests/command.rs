@@ -400,8 +400,8 @@ fn the_precision_of_every_operator_is_planned() {
     let wide = ["model.width=128", "model.heads=2"];
     let half = plan(&[&wide[..], &["precision.compute=f16", "model.dropout=0.1"]].concat());
     let line = |of: &str, name: &str| {
-        let found = of.lines().find(|line| line.split_whitespace().next() == Some(name));
-        found.unwrap_or_else(|| panic!("{name}: {of}")).to_owned()
+        let row = of.lines().find(|line| line.split_whitespace().next() == Some(name));
+        row.unwrap_or_else(|| panic!("{name}: {of}")).to_owned()
     };
     assert!(half.starts_with("activations in f16, gradients of weights in f32"), "{half}");
     assert!(half.contains("with a dynamic loss scale"), "{half}");

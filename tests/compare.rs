@@ -58,10 +58,10 @@ impl Flip {
 
     /// Asserts that `parting` is this tensor.
     fn is_found(self, parting: &telemetry::hashes::Parting) {
-        let found = &parting.array;
-        assert_eq!((parting.step, found.section), (self.step, self.section), "{parting}");
-        assert_eq!((found.micro_batch, found.module.as_str()), (self.micro_batch, self.module), "{parting}");
-        assert_eq!((found.operator.as_str(), found.array.as_str()), (self.operator, self.name), "{parting}");
+        let array = &parting.array;
+        assert_eq!((parting.step, array.section), (self.step, self.section), "{parting}");
+        assert_eq!((array.micro_batch, array.module.as_str()), (self.micro_batch, self.module), "{parting}");
+        assert_eq!((array.operator.as_str(), array.array.as_str()), (self.operator, self.name), "{parting}");
         assert!(!parting.only_in_one);
     }
 }
@@ -104,21 +104,23 @@ fn runs_on_different_grids_compare_as_equal() {
                 plain.push((drops, path));
                 continue;
             };
-            let found = compared(first, &path);
-            assert!(found.is_same(), "{name} {case:?}: {found}");
-            let all = found.hashes.as_ref().unwrap();
+            let comparison = compared(first, &path);
+            assert!(comparison.is_same(), "{name} {case:?}: {comparison}");
+            let all = comparison.hashes.as_ref().unwrap();
             // Weights, moments and gradients, and the tensors of four micro-batches.
             assert!(all.steps == 1 && all.arrays > 60, "{name} {case:?}: {all:?}");
-            assert!(found.settings.iter().all(|setting| !setting.decides_bits), "{found}");
+            assert!(comparison.settings.iter().all(|setting| !setting.decides_bits), "{comparison}");
             if !case.is_empty() {
-                assert!(found.software.iter().any(|found| found.name == "grid"), "{found}");
+                let mut software = comparison.software.iter();
+                assert!(software.any(|difference| difference.name == "grid"), "{comparison}");
             }
         }
     }
     // Another seed of dropout's model is another computation.
-    let found = compared(&directory.path().join("gpt-0"), &directory.path().join("gpt-5"));
-    assert!(!found.is_same() && found.settings[0].name == "model.dropout" && found.settings[0].decides_bits);
-    assert!(found.to_string().contains("model.dropout: 0.0 and 0.1 (decides bits)"), "{found}");
+    let comparison = compared(&directory.path().join("gpt-0"), &directory.path().join("gpt-5"));
+    let setting = &comparison.settings[0];
+    assert!(!comparison.is_same() && setting.name == "model.dropout" && setting.decides_bits);
+    assert!(comparison.to_string().contains("model.dropout: 0.0 and 0.1 (decides bits)"), "{comparison}");
 }
 
 /// Each run has its own copy of a tokenizer's file and of a chat template, whose paths mean nothing.
@@ -142,9 +144,9 @@ fn copies_of_files_are_compared_by_content() {
     run("b", "tokenizer.json", None);
     run("c", "other.json", Some("other.jinja"));
     assert_eq!(compared(&path("a"), &path("b")).settings, []);
-    let found = compared(&path("a"), &path("c")).settings;
-    let found: Vec<_> = found.iter().map(|found| (&*found.name, found.decides_bits)).collect();
-    assert_eq!(found, [("data.chat_template", false), ("data.tokenizer", true)]);
+    let settings = compared(&path("a"), &path("c")).settings;
+    let actual: Vec<_> = settings.iter().map(|setting| (&*setting.name, setting.decides_bits)).collect();
+    assert_eq!(actual, [("data.chat_template", false), ("data.tokenizer", true)]);
 }
 
 #[test]
@@ -164,10 +166,10 @@ fn a_flipped_bit_is_found_where_it_was_flipped() {
         for grid in [&[][..], &["parallel.pipeline=2", "parallel.data=2"]] {
             let path = directory.path().join(format!("{number}-{}", grid.len()));
             train(&path, GPT, &[grid, &sets].concat(), Some(flip.hook()));
-            let found = compared(&clean, &path);
-            assert!(!found.is_same());
-            flip.is_found(found.parting().unwrap_or_else(|| panic!("{flip:?}: {found}")));
-            assert_eq!(found.parting().unwrap().last_equal, Some(flip.step - 1));
+            let comparison = compared(&clean, &path);
+            assert!(!comparison.is_same());
+            flip.is_found(comparison.parting().unwrap_or_else(|| panic!("{flip:?}: {comparison}")));
+            assert_eq!(comparison.parting().unwrap().last_equal, Some(flip.step - 1));
         }
     }
 }
@@ -198,16 +200,17 @@ fn reruns_find_the_operator_between_hashed_steps() {
         let options = CompareOptions { rerun: Some(RerunOptions { directory }), hooks };
         compare([&clean, &other], options).unwrap()
     };
-    let found = rerun([None, Some(flip.hook())], "fault");
+    let comparison = rerun([None, Some(flip.hook())], "fault");
     // Only step 8 shows it in the runs themselves.
-    assert_eq!((found.parting().unwrap().step, found.parting().unwrap().last_equal), (8, Some(4)));
-    let again = found.rerun.as_ref().unwrap();
-    assert_eq!((again.after, again.hashes.steps), ([4, 4], 2), "{found}");
+    assert_eq!((comparison.parting().unwrap().step, comparison.parting().unwrap().last_equal), (8, Some(4)));
+    let again = comparison.rerun.as_ref().unwrap();
+    assert_eq!((again.after, again.hashes.steps), ([4, 4], 2), "{comparison}");
     flip.is_found(again.hashes.parting.as_ref().unwrap());
     // A fault that does not repeat.
-    let found = rerun([None, None], "none");
-    let again = found.rerun.as_ref().unwrap();
-    assert!(again.hashes.parting.is_none() && found.to_string().contains("does not repeat"), "{found}");
+    let comparison = rerun([None, None], "none");
+    let again = comparison.rerun.as_ref().unwrap();
+    let text = comparison.to_string();
+    assert!(again.hashes.parting.is_none() && text.contains("does not repeat"), "{text}");
     assert_eq!(checkpoints(), before);
 }
 
@@ -254,9 +257,9 @@ fn the_command_tells_equal_from_different_runs() {
     train(&path("b"), MLP, &["telemetry.hashes=1", "parallel.data=2"], None);
     train(&path("<script>c"), MLP, &["optim.momentum=0.8"], None);
     let plimsoll = |arguments: &[&str]| {
-        let made = Command::new(program()).current_dir(directory.path()).args(arguments).output().unwrap();
-        let text = [made.stdout, made.stderr].map(|text| String::from_utf8(text).unwrap());
-        (made.status.code(), text[0].clone(), text[1].clone())
+        let output = Command::new(program()).current_dir(directory.path()).args(arguments).output().unwrap();
+        let text = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        (output.status.code(), text[0].clone(), text[1].clone())
     };
     let (status, text, _) = plimsoll(&["compare", "a", "b"]);
     assert_eq!(status, Some(0), "{text}");

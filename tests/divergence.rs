@@ -140,7 +140,7 @@ fn is_as_planned(directory: &Path, report: &TrainReport, what: &str) {
         assert!(measured.kept().holdings.is_empty(), "nothing that a steady step asks for outlives it");
         let phases: Vec<_> = measured.spans().into_iter().map(|span| span.phase).collect();
         for phase in ["forward", "backward"] {
-            assert!(phases.iter().any(|known| known == phase), "{phases:?}: {what}");
+            assert!(phases.iter().any(|other| other == phase), "{phases:?}: {what}");
         }
     }
 }
@@ -236,10 +236,10 @@ fn owners_of_unplanned_memory_are_named() {
     let embedding = ("embedding", "embedding.forward", Category::Activation);
     // A graph keeps the batch first.
     let all = Some((("", "from_host", Category::Input), None));
-    let kept = Some((prediction, Some(2)));
+    let leak = Some((prediction, Some(2)));
     let cases = [
-        (KeepsActivations, (1, 3), (RunPart::Step, 3, 6), DifferenceKind::Extra, (gradient, logits), kept),
-        (KeepsActivations, (0, 1), (RunPart::Step, 1, 8), DifferenceKind::Extra, (gradient, logits), kept),
+        (KeepsActivations, (1, 3), (RunPart::Step, 3, 6), DifferenceKind::Extra, (gradient, logits), leak),
+        (KeepsActivations, (0, 1), (RunPart::Step, 1, 8), DifferenceKind::Extra, (gradient, logits), leak),
         (KeepsLosses, (0, 2), (RunPart::Step, 2, 7), DifferenceKind::Extra, (embedding, hidden), all),
         (Computes, (1, 6), (RunPart::Step, 6, 2), DifferenceKind::Extra, (embedding, hidden), None),
         (
@@ -251,7 +251,7 @@ fn owners_of_unplanned_memory_are_named() {
             Some((validating, Some(2))),
         ),
     ];
-    for (fault, (rank, from_step), (part, step, parts), kind, (owner, bytes), kept) in cases {
+    for (fault, (rank, from_step), (part, step, parts), kind, (owner, bytes), holding) in cases {
         let directory = tempfile::tempdir().unwrap();
         let when = When { rank, from_step, planned: false };
         let options = RunOptions {
@@ -260,25 +260,31 @@ fn owners_of_unplanned_memory_are_named() {
             ..RunOptions::default()
         };
         let report = run(directory.path(), GPT, &["parallel.data=2"], options);
-        let [found] = report.divergences.as_slice() else { panic!("{fault:?}: {:?}", report.divergences) };
-        assert_eq!((found.rank, found.part, found.step, found.parts), (rank, part, step, parts), "{found}");
-        let first = found.first.as_ref().unwrap();
-        assert_eq!((first.kind, name(&first.owner), first.bytes), (kind, owner, bytes), "{found}");
-        let oldest = found.kept.holdings.first();
-        assert_eq!(oldest.map(|h| name(&h.owner)), kept.map(|(owner, _)| owner), "{found}");
-        if let Some((_, Some(blocks))) = kept {
-            let [only] = found.kept.holdings.as_slice() else { panic!("{found}") };
+        let [divergence] = report.divergences.as_slice() else {
+            panic!("{fault:?}: {:?}", report.divergences)
+        };
+        assert_eq!(
+            (divergence.rank, divergence.part, divergence.step, divergence.parts),
+            (rank, part, step, parts),
+            "{divergence}"
+        );
+        let first = divergence.first.as_ref().unwrap();
+        assert_eq!((first.kind, name(&first.owner), first.bytes), (kind, owner, bytes), "{divergence}");
+        let oldest = divergence.kept.holdings.first();
+        assert_eq!(oldest.map(|h| name(&h.owner)), holding.map(|(owner, _)| owner), "{divergence}");
+        if let Some((_, Some(blocks))) = holding {
+            let [only] = divergence.kept.holdings.as_slice() else { panic!("{divergence}") };
             assert_eq!(only.blocks, blocks);
-            assert_eq!(found.measured.allocated_bytes - found.planned.allocated_bytes, only.bytes);
+            assert_eq!(divergence.measured.allocated_bytes - divergence.planned.allocated_bytes, only.bytes);
         }
         // A step that leaks its graph is reported without a plan too.
         let outlives: Vec<_> =
             report.outlived.iter().map(|outlived| (outlived.rank, outlived.part, outlived.step)).collect();
-        let expected = if kept.is_some() { vec![(rank, part, step)] } else { vec![] };
+        let expected = if holding.is_some() { vec![(rank, part, step)] } else { vec![] };
         assert_eq!(outlives, expected, "{fault:?}");
         // The files and the printed text contain all of it.
         let words = report.to_string();
-        if let Some((owner, Some(_))) = kept {
+        if let Some((owner, Some(_))) = holding {
             let still = format!("activations of `{}` (", owner.0);
             assert!(words.contains(&still) && words.contains("were still alive"), "{words}");
         }
@@ -364,7 +370,7 @@ fn planning_finds_a_leak_in_the_code() {
     let options = RunOptions { device: DeviceChoice::Cpu, model_hook: Some(hook()), ..RunOptions::default() };
     let report = run(directory.path(), MLP, &["train.steps=9"], options);
     assert!(report.divergences.is_empty());
-    let outlives: Vec<_> = report.outlived.iter().map(|found| (found.step, found.parts)).collect();
+    let outlives: Vec<_> = report.outlived.iter().map(|leak| (leak.step, leak.parts)).collect();
     // Nine steps and a validation.
     assert_eq!(outlives, [(1, 10)]);
 }
@@ -389,8 +395,8 @@ fn a_resumed_run_is_compared_with_the_plan_of_its_remainder() {
     let when = When { rank: 1, from_step: 4, planned: false };
     let hook = Probe::hook(Fault::KeepsActivations, when);
     let report = go_on("parallel.data=2", Interrupt::default(), Some(hook));
-    let found: Vec<_> = report.divergences.iter().map(|found| (found.rank, found.step)).collect();
-    assert_eq!(found, [(1, 4)]);
+    let divergences: Vec<_> = report.divergences.iter().map(|one| (one.rank, one.step)).collect();
+    assert_eq!(divergences, [(1, 4)]);
     let report = go_on("parallel.data=4", Interrupt::default(), None);
     assert_eq!(report.summary.steps, config(GPT, &[]).train.steps, "nothing is left to do");
 }

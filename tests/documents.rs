@@ -86,8 +86,8 @@ fn every_command_runs() {
 fn anchors(text: &str) -> Vec<String> {
     let of_heading = |line: &str| {
         let title = line.trim_start_matches('#').trim().to_lowercase();
-        let kept = title.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
-        kept.map(|c| if c == ' ' { '-' } else { c }).collect::<String>()
+        let characters = title.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        characters.map(|c| if c == ' ' { '-' } else { c }).collect::<String>()
     };
     let headings = text.lines().filter(|line| line.starts_with('#')).map(of_heading);
     let written = text.lines().filter_map(|line| line.strip_prefix("<a id=\"")?.strip_suffix("\"></a>"));
@@ -112,10 +112,10 @@ fn every_path_and_link_exists() {
                 continue;
             }
             let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
-            let found = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
-            assert!(found.exists(), "{} links to {target}", page.display());
+            let path = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
+            assert!(path.exists(), "{} links to {target}", page.display());
             if !anchor.is_empty() {
-                let text = std::fs::read_to_string(&found).unwrap();
+                let text = std::fs::read_to_string(&path).unwrap();
                 assert!(anchors(&text).contains(&anchor.to_owned()), "{} links to {target}", page.display());
             }
             seen += 1;
@@ -136,13 +136,13 @@ fn the_figures_of_the_readme_are_in_the_benchmarks() {
         let words = text.split(|c| !is_part(c)).map(|word| word.trim_matches([',', '.']));
         words.filter(|word| !word.is_empty()).map(str::to_owned).collect()
     };
-    let known = numbers(&benchmarks);
+    let figures = numbers(&benchmarks);
     let mut cited = 0;
     for row in results.lines().filter(|line| line.starts_with('|')) {
         // The first cell is the model's name.
         for figure in row.split('|').skip(2).flat_map(numbers) {
             assert!(
-                known.contains(&figure),
+                figures.contains(&figure),
                 "README.md has {figure}, which docs/benchmarks.md has not: {row}"
             );
             cited += 1;

@@ -45,7 +45,7 @@ fn a_rank_killed_on_another_host_is_named() {
 /// network.
 #[test]
 fn ranks_use_the_gpus_of_their_host() {
-    let gpus = device::cuda::availability().map_or(0, |found| found.len());
+    let gpus = device::cuda::availability().map_or(0, |gpus| gpus.len());
     if gpus < 2 || !collective::nccl::is_there() {
         skipped::report(Need::Gpu, &format!("{gpus} GPUs, NCCL {}", collective::nccl::is_there()));
         return;

@@ -103,13 +103,13 @@ struct Killed<'a> {
     run_dir: &'a str,
     /// The newest checkpoint, and how many are kept.
     newest: u64,
-    kept: usize,
+    checkpoints: usize,
     kills: usize,
 }
 
 impl<'a> Killed<'a> {
     fn new(workplace: &'a Workplace, run_dir: &'a str) -> Self {
-        Killed { workplace, run_dir, newest: 0, kept: 0, kills: 0 }
+        Killed { workplace, run_dir, newest: 0, checkpoints: 0, kills: 0 }
     }
 
     fn line(&self) -> [&'a str; 5] {
@@ -160,8 +160,8 @@ impl<'a> Killed<'a> {
         }
         let now = complete.last().map_or(0, |(step, _)| *step);
         assert!(now >= self.newest, "step {} was lost, {now} is there", self.newest);
-        assert!(complete.len() >= self.kept, "{complete:?}");
-        (self.newest, self.kept) = (now, complete.len().min(2));
+        assert!(complete.len() >= self.checkpoints, "{complete:?}");
+        (self.newest, self.checkpoints) = (now, complete.len().min(2));
     }
 
     /// Runs to the end, and compares with a run that was never killed.

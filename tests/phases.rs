@@ -206,8 +206,8 @@ fn a_hook_sees_every_moment_and_changes_nothing() {
     let (_, moments) = recorded(&directory.path().join("order"), &one, true);
     let last: Vec<_> = moments.iter().filter(|recorded| recorded.1 == 3).collect();
     let at = |moment: &str| {
-        let found = last.iter().position(|recorded| recorded.0 == moment);
-        found.unwrap_or_else(|| panic!("{moment} is not among {last:?}"))
+        let position = last.iter().position(|recorded| recorded.0 == moment);
+        position.unwrap_or_else(|| panic!("{moment} is not among {last:?}"))
     };
     let outer = [
         "BeforeForward",

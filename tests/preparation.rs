@@ -110,9 +110,9 @@ fn a_run_says_at_once_what_it_reads_and_stops_when_asked() {
         let mut child = train.spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
         let mut before = Vec::new();
-        let found =
+        let is_announced =
             lines.by_ref().inspect(|line| before.push(line.clone())).any(|line| line.contains(*words));
-        assert!(found, "{sets:?}: {before:?}");
+        assert!(is_announced, "{sets:?}: {before:?}");
         signal("TERM", child.id());
         let rest: Vec<String> = lines.collect();
         assert_eq!(child.wait().unwrap().code(), Some(1), "{rest:?}");

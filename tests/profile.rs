@@ -205,7 +205,7 @@ fn a_tool_gets_ranges_of_steps_phases_modules_and_operators() {
     };
     assert_eq!(train("with", true), train("without", false));
     let ranges = std::fs::read_to_string(directory.path().join("ranges")).unwrap();
-    let count = |line: &str| ranges.lines().filter(|found| *found == line).count();
+    let count = |line: &str| ranges.lines().filter(|range| *range == line).count();
     for line in
         ["start step 2", "start forward", "push h.1.mlp", "push feed_forward", "push linear, backward weight"]
     {

@@ -76,25 +76,25 @@ fn logits_loss_and_gradients(device: &Device) {
 
     let tape = Tape::new(device, Mode::Train);
     let logits = gpt.forward(&tape, Input::Batch(inputs)).unwrap();
-    let found = logits.tensor().to_vec::<f32>().unwrap();
-    assert!(relative(&found, &recording.values("logits")) < 2e-5);
+    let logit_values = logits.tensor().to_vec::<f32>().unwrap();
+    assert!(relative(&logit_values, &recording.values("logits")) < 2e-5);
     let loss = gpt.loss(&tape, logits, &targets, 1.0).unwrap();
-    let found = loss.tensor().to_vec::<f32>().unwrap();
-    assert!(relative(&found, &recording.values("loss_f64")) < 2e-5);
+    let loss_values = loss.tensor().to_vec::<f32>().unwrap();
+    assert!(relative(&loss_values, &recording.values("loss_f64")) < 2e-5);
 
     let mut gradients = Gradients::default();
     tape.backward(loss, &mut gradients).unwrap();
     let summed = by_parameter(gpt.parameters(), &gradients);
     for (parameter, gradient) in gpt.parameters().list().iter().zip(&summed) {
-        let mut found = gradient.to_vec::<f32>().unwrap();
+        let mut actual = gradient.to_vec::<f32>().unwrap();
         let mut expected = recording.values(&format!("grad_f64.{}", parameter.name));
         if parameter.name.ends_with("attn_qkv.bias") {
             let third = expected.len() / 3;
-            assert!(found[third..2 * third].iter().all(|v| v.abs() < 1e-6), "{}", parameter.name);
-            found = without_keys(&found);
+            assert!(actual[third..2 * third].iter().all(|v| v.abs() < 1e-6), "{}", parameter.name);
+            actual = without_keys(&actual);
             expected = [&expected[..third], &expected[2 * third..]].concat();
         }
-        let error = relative(&found, &expected);
+        let error = relative(&actual, &expected);
         assert!(error < 2e-5, "{}: {error}", parameter.name);
     }
 }
@@ -143,19 +143,19 @@ fn twenty_adamw_steps(device: &Device) {
     let error = relative(&norms, &recording.values("adamw.grad_norms"));
     assert!(error < tolerance, "norms {error}");
     for parameter in gpt.parameters().list() {
-        let found = parameter.weight.tensor().unwrap().to_vec::<f32>().unwrap();
+        let actual = parameter.weight.tensor().unwrap().to_vec::<f32>().unwrap();
         let expected = recording.values(&format!("adamw.final.{}", parameter.name));
         if parameter.name.ends_with("attn_qkv.bias") {
             // The keys' true gradient is zero, so Adam amplifies rounding there.
             let third = expected.len() / 3;
             let keys = third..2 * third;
-            let error = relative(&found[keys.clone()], &expected[keys.clone()]);
+            let error = relative(&actual[keys.clone()], &expected[keys.clone()]);
             assert!(error < 1e-3, "{} keys: {error}", parameter.name);
             let rest = [&expected[..third], &expected[2 * third..]].concat();
-            let error = relative(&without_keys(&found), &rest);
+            let error = relative(&without_keys(&actual), &rest);
             assert!(error < tolerance, "{}: {error}", parameter.name);
         } else {
-            let error = relative(&found, &expected);
+            let error = relative(&actual, &expected);
             assert!(error < tolerance, "{}: {error}", parameter.name);
         }
     }
@@ -192,8 +192,8 @@ fn ten_sgd_steps(device: &Device) {
     let error = relative(&losses, &recording.values("mlp.losses"));
     assert!(error < tolerance, "losses {error}: {losses:?} {:?}", recording.values("mlp.losses"));
     for parameter in mlp.parameters().list() {
-        let found = parameter.weight.tensor().unwrap().to_vec::<f32>().unwrap();
-        let error = relative(&found, &recording.values(&format!("mlp.final.{}", parameter.name)));
+        let actual = parameter.weight.tensor().unwrap().to_vec::<f32>().unwrap();
+        let error = relative(&actual, &recording.values(&format!("mlp.final.{}", parameter.name)));
         assert!(error < tolerance, "{}: {error}", parameter.name);
     }
 }

@@ -26,10 +26,10 @@ fn the_page_of_a_run_shows_its_plan() {
     let overrides =
         ["parallel.pipeline=2", "memory.recompute=block", "train.steps=3", "train.validate_every=2"];
     let report = train_in(&run_dir, config(GPT, &overrides), DeviceChoice::Cpu).unwrap();
-    let made = plimsoll(&["report", run_dir.to_str().unwrap()]);
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let output = plimsoll(&["report", run_dir.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let path = run_dir.join("report.html");
-    assert_eq!(String::from_utf8(made.stdout).unwrap().trim(), path.to_str().unwrap());
+    assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), path.to_str().unwrap());
     let page = read(&path);
     for rank in &report.ranks {
         let peak = rank.get(telemetry::Statistic::PeakReservedBytes);
@@ -53,8 +53,8 @@ fn the_page_of_a_run_shows_its_plan() {
     // An unfinished run has no summary.
     std::fs::remove_file(run_dir.join("summary.json")).unwrap();
     let elsewhere = directory.path().join("page.html");
-    let made = plimsoll(&["report", run_dir.to_str().unwrap(), "--output", elsewhere.to_str().unwrap()]);
-    assert!(made.status.success());
+    let second = plimsoll(&["report", run_dir.to_str().unwrap(), "--output", elsewhere.to_str().unwrap()]);
+    assert!(second.status.success());
     assert!(read(&elsewhere).contains("This run has no summary"));
 }
 
@@ -74,8 +74,8 @@ fn the_page_of_a_plan_needs_no_run() {
         "--set",
         "parallel.data=2",
     ];
-    let made = plimsoll(&arguments);
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let output = plimsoll(&arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let page = read(&page);
     for text in ["<title>small · Plimsoll</title>", "Planned for ", ">ranks 0–1</label>", "2 ranks"] {
         assert!(page.contains(text), "{text}");

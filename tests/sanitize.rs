@@ -63,8 +63,8 @@ fn reports_count_by_the_owner_of_their_kernels() {
         let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/launch/sanitize"));
         command.arg("--bundle").arg(&bundle).arg("--out").arg(directory.path().join("out"));
         let output = command.args([tool, "linear"]).env("PATH", &path).output().unwrap();
-        let found = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-        assert!(found.contains(message) && output.status.code() == Some(status), "{tool} {reports}\n{found}");
+        let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains(message) && output.status.code() == Some(status), "{tool} {reports}\n{text}");
     }
 }
 
@@ -115,8 +115,8 @@ fn invalid_calls_are_refused_in_one_line() {
         let mut command = Command::new("/bin/bash");
         command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/launch/sanitize")).args(arguments);
         let output = command.env("PATH", tools.path()).output().unwrap();
-        let found = String::from_utf8_lossy(&output.stderr);
-        assert!(found.contains(message) && found.lines().count() == 1, "{arguments:?}: {found}");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(errors.contains(message) && errors.lines().count() == 1, "{arguments:?}: {errors}");
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
     }
 }

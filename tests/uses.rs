@@ -54,12 +54,12 @@ fn connections_cover_exactly_a_steps_traffic() {
             let uses = DataCollectives { reduction, zero_stage, dtype, peer_access, statistics, even };
             let uses = uses.uses(ranks);
             let traffic = traffic_of_steps(text, name, sharded, ranks);
-            let made: Vec<Operation> =
+            let operations: Vec<Operation> =
                 Operation::ALL.into_iter().filter(|operation| traffic.get(*operation).calls > 0).collect();
-            assert!(!made.is_empty());
-            for operation in made {
-                let found = uses.iter().any(|using| named(using) == operation);
-                assert!(found, "{name}, sharded {sharded}: {operation:?} is not in {uses:?}");
+            assert!(!operations.is_empty());
+            for operation in operations {
+                let is_used = uses.iter().any(|using| named(using) == operation);
+                assert!(is_used, "{name}, sharded {sharded}: {operation:?} is not in {uses:?}");
             }
         }
     }

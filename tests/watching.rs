@@ -73,13 +73,13 @@ fn tensorboard_reads_the_scalars_of_a_resumed_run() {
     ] {
         let logged = lines.iter().filter_map(|line| Some((line["step"].as_u64()?, line.get(key)?.as_f64()?)));
         let logged: Vec<_> = logged.collect();
-        let found = scalars[tag].as_array().unwrap_or_else(|| panic!("{tag}: {scalars}"));
-        assert_eq!(found.len(), logged.len(), "{tag}: {found:?}");
-        for (found, (step, value)) in found.iter().zip(logged) {
-            let (at, read) = (found[0].as_u64().unwrap(), found[1].as_f64().unwrap());
+        let points = scalars[tag].as_array().unwrap_or_else(|| panic!("{tag}: {scalars}"));
+        assert_eq!(points.len(), logged.len(), "{tag}: {points:?}");
+        for (point, (step, value)) in points.iter().zip(logged) {
+            let (at, read) = (point[0].as_u64().unwrap(), point[1].as_f64().unwrap());
             assert!(
                 at == step && (read - scale * value).abs() <= 1e-6 * value.abs(),
-                "{tag}: {found} {value}"
+                "{tag}: {point} {value}"
             );
         }
     }

@@ -68,8 +68,8 @@ pub(crate) fn run(args: &BenchAllocatorArgs) -> Result<(), CliError> {
     }
     let mut recordings = Vec::new();
     for (name, read) in named {
-        let found = read.map_err(|error| CliError::Refused(format!("{name}: {error}")))?;
-        recordings.extend(found.into_iter().map(|recording| (name.clone(), recording)));
+        let list = read.map_err(|error| CliError::Refused(format!("{name}: {error}")))?;
+        recordings.extend(list.into_iter().map(|recording| (name.clone(), recording)));
     }
     measure(&recordings, args.rounds.max(1))
 }
@@ -84,10 +84,10 @@ fn measure(recordings: &[(String, Recording)], rounds: usize) -> Result<(), CliE
     ))?;
     for (bytes, pytorch) in PYTORCH_STEADY {
         for history in [false, true] {
-            let found = steady(bytes, history).map_err(failed)?;
+            let quantiles = steady(bytes, history).map_err(failed)?;
             let name = format!("{:>9} bytes{}", grouped(bytes), if history { ", with history" } else { "" });
-            let ratio = pytorch / found.median;
-            let (median, p99) = (found.median, found.p99);
+            let ratio = pytorch / quantiles.median;
+            let (median, p99) = (quantiles.median, quantiles.p99);
             print(&format!("  {name:<42}{median:8.1} {p99:7.1}   {pytorch:23.0}{ratio:20.1}"))?;
         }
     }
@@ -101,16 +101,16 @@ fn measure(recordings: &[(String, Recording)], rounds: usize) -> Result<(), CliE
             let own = name == BUILT_IN_NAME || recording.name == "default_mixed";
             let with = if history { ", with history" } else { "" };
             print(&format!("  {name}{with}"))?;
-            for (kind, found, pytorch) in
+            for (kind, quantiles, pytorch) in
                 [("allocation", allocation, PYTORCH_REPLAY.0), ("free", free, PYTORCH_REPLAY.1)]
             {
                 let compared = if own {
-                    let ratio = pytorch.median / found.median;
+                    let ratio = pytorch.median / quantiles.median;
                     format!("{:17.0} ({:3.0}){ratio:20.1}", pytorch.median, pytorch.p99)
                 } else {
                     String::new()
                 };
-                print(&format!("    {kind:<40}{:8.1} {:7.1}   {compared}", found.median, found.p99))?;
+                print(&format!("    {kind:<40}{:8.1} {:7.1}   {compared}", quantiles.median, quantiles.p99))?;
             }
         }
     }

@@ -58,10 +58,10 @@ pub(crate) fn run(args: &BenchMatmulArgs) -> Result<(), CliError> {
         config.precision.name()
     );
     let tried = MatmulOptions { candidates: args.candidates.max(1), sustained: args.sustained_seconds };
-    let found = bench_matmul(config, &args.step.options(device), tried)?;
-    print(&report(&head, &found))?;
+    let measure = bench_matmul(config, &args.step.options(device), tried)?;
+    print(&report(&head, &measure))?;
     let Some(output) = output else { return Ok(()) };
-    let (path, text) = (output.path().to_owned(), merged(before, &found).to_string());
+    let (path, text) = (output.path().to_owned(), merged(before, &measure).to_string());
     output.write(text.as_bytes()).map_err(|source| CliError::File { path, source })
 }
 
@@ -93,23 +93,22 @@ fn read(path: &Path) -> Result<Option<MatmulTable>, CliError> {
 
 /// The measured table, with the choices of `before` for matmuls that were not measured, if it is for the same
 /// device and library.
-fn merged(before: Option<MatmulTable>, found: &MatmulMeasure) -> MatmulTable {
-    let same =
-        |table: &MatmulTable| (&table.device, table.library) == (&found.table.device, found.table.library);
-    let mut table = found.table.clone();
+fn merged(before: Option<MatmulTable>, measure: &MatmulMeasure) -> MatmulTable {
+    let mut table = measure.table.clone();
+    let same = |other: &MatmulTable| (&other.device, other.library) == (&table.device, table.library);
     if let Some(before) = before.filter(same) {
-        let measured = |key| found.matmuls.iter().any(|time| time.key == key);
+        let measured = |key| measure.matmuls.iter().any(|time| time.key == key);
         table.choices.extend(before.choices.into_iter().filter(|(key, _)| !measured(*key)));
     }
     table
 }
 
 /// A row for each matmul, and the times of a step with and without the table.
-fn report(head: &str, found: &MatmulMeasure) -> String {
+fn report(head: &str, measure: &MatmulMeasure) -> String {
     let titles = ["matmul", "choice", "calls", "tried", "first ms", "best ms", "ratio"];
     let mut rows = vec![titles.map(str::to_owned).to_vec()];
     let (mut all_first, mut all_chosen) = (0.0, 0.0);
-    for time in &found.matmuls {
+    for time in &measure.matmuls {
         let chosen = if time.choice.is_some() { time.best } else { time.first };
         all_first += time.calls as f64 * time.first;
         all_chosen += time.calls as f64 * chosen;
@@ -124,13 +123,13 @@ fn report(head: &str, found: &MatmulMeasure) -> String {
             format!("{:.3}", time.best / time.first),
         ]);
     }
-    let (without, with) = found.medians();
+    let (without, with) = measure.medians();
     format!(
         "{}, {}\n{head}\n\n{}\nall matmuls of a step, each alone: {all_first:.3} ms with the library's first \
          algorithms, {all_chosen:.3} ms with the table, ratio {:.3}\nmedian step: {:.2} ms with the \
          library's first algorithms, {:.2} ms with the table, ratio {:.3}",
-        found.model,
-        found.libraries,
+        measure.model,
+        measure.libraries,
         aligned(&rows, 2, &[1]),
         all_chosen / all_first,
         1e3 * without,

@@ -43,7 +43,7 @@ impl StepArgs {
     /// # Errors
     /// An unknown device.
     pub(crate) fn device_of_ranks(&self) -> Result<(DeviceChoice, usize), CliError> {
-        let gpus = device::cuda::availability().map_or(0, |found| found.len());
+        let gpus = device::cuda::availability().map_or(0, |gpus| gpus.len());
         let device = match DeviceChoice::from_name(&self.device)? {
             DeviceChoice::Auto if gpus > 0 => DeviceChoice::Cuda,
             DeviceChoice::Auto => DeviceChoice::Cpu,

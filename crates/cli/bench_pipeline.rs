@@ -65,22 +65,22 @@ pub(crate) fn run(args: &BenchPipelineArgs) -> Result<(), CliError> {
     let mut measures = Vec::new();
     for config in cases {
         let schedule = config.parallel.schedule.name();
-        let found = match bench_pipeline(config, &options) {
+        let measure = match bench_pipeline(config, &options) {
             // Other schedules may fit.
             Err(why) if why.is_refused() => {
                 note(&format!("{schedule}: {why}"));
                 continue;
             }
-            found => found?,
+            result => result?,
         };
         match args.json {
-            true => print_json(&ScheduleLine::of(&found))?,
+            true => print_json(&ScheduleLine::of(&measure))?,
             false => {
-                let speed = grouped(found.tokens_per_second().round() as u64);
-                note(&format!("{}: {speed} {}", name(&found), found.unit));
+                let speed = grouped(measure.tokens_per_second().round() as u64);
+                note(&format!("{}: {speed} {}", name(&measure), measure.unit));
             }
         }
-        measures.push(found);
+        measures.push(measure);
     }
     if args.json { Ok(()) } else { print(&tables(args, &measures)) }
 }
@@ -146,11 +146,11 @@ fn prepare(args: &BenchPipelineArgs) -> Result<(Vec<RunConfig>, BenchOptions), C
 }
 
 /// Names a measured case in tables.
-fn name(found: &PipelineMeasure) -> String {
-    match (found.ranks.len(), found.chunks) {
+fn name(measure: &PipelineMeasure) -> String {
+    match (measure.ranks.len(), measure.chunks) {
         (1, _) => "one rank".to_owned(),
-        (_, 1) => found.schedule.clone(),
-        (_, chunks) => format!("{} × {chunks}", found.schedule),
+        (_, 1) => measure.schedule.clone(),
+        (_, chunks) => format!("{} × {chunks}", measure.schedule),
     }
 }
 
@@ -184,21 +184,21 @@ struct RankLine<'a> {
 }
 
 impl<'a> ScheduleLine<'a> {
-    fn of(found: &'a PipelineMeasure) -> Self {
+    fn of(measure: &'a PipelineMeasure) -> Self {
         ScheduleLine {
-            schedule: &found.schedule,
-            chunks: found.chunks,
-            device: &found.device,
-            seconds: found.step_seconds,
-            tokens_per_second: rounded(found.tokens_per_second(), 1),
-            bubble: rounded(found.bubble(), 5),
-            simulated_bubble: rounded(found.simulated_bubble(), 5),
-            passes_ms: rounded(found.passes_milliseconds, 3),
-            simulated_ms: rounded(found.simulated_milliseconds, 3),
-            transfer_ms: rounded(found.transfer_milliseconds, 4),
-            transfer_bytes: found.transfer_bytes,
-            loss: found.loss,
-            ranks: found.ranks.iter().map(RankLine::of).collect(),
+            schedule: &measure.schedule,
+            chunks: measure.chunks,
+            device: &measure.device,
+            seconds: measure.step_seconds,
+            tokens_per_second: rounded(measure.tokens_per_second(), 1),
+            bubble: rounded(measure.bubble(), 5),
+            simulated_bubble: rounded(measure.simulated_bubble(), 5),
+            passes_ms: rounded(measure.passes_milliseconds, 3),
+            simulated_ms: rounded(measure.simulated_milliseconds, 3),
+            transfer_ms: rounded(measure.transfer_milliseconds, 4),
+            transfer_bytes: measure.transfer_bytes,
+            loss: measure.loss,
+            ranks: measure.ranks.iter().map(RankLine::of).collect(),
         }
     }
 }
@@ -237,25 +237,25 @@ fn tables(args: &BenchPipelineArgs, measures: &[PipelineMeasure]) -> String {
         first.transfer_milliseconds,
         aligned(&rows, 1, &[1])
     );
-    for found in measures {
+    for measure in measures {
         let titles = ["rank", "stages", "busy ms", "idle", "simulated", "peak allocated", "peak reserved"];
         let mut rows = vec![titles.map(str::to_owned).to_vec()];
-        rows.extend(found.ranks.iter().enumerate().map(rank_row));
-        text += &format!("\n{}: loss {}\n{}", name(found), found.loss, aligned(&rows, 2, &[1]));
+        rows.extend(measure.ranks.iter().enumerate().map(rank_row));
+        text += &format!("\n{}: loss {}\n{}", name(measure), measure.loss, aligned(&rows, 2, &[1]));
     }
     text
 }
 
-fn schedule_row(found: &PipelineMeasure) -> Vec<String> {
-    let peak = found.ranks.iter().map(|rank| rank.peak_allocated).max().unwrap_or(0);
+fn schedule_row(measure: &PipelineMeasure) -> Vec<String> {
+    let peak = measure.ranks.iter().map(|rank| rank.peak_allocated).max().unwrap_or(0);
     vec![
-        name(found),
-        grouped(found.tokens_per_second().round() as u64),
-        format!("{:.2}", 1e3 * found.step_seconds),
-        format!("{:.2}", found.passes_milliseconds),
-        format!("{:.2}", found.simulated_milliseconds),
-        percent(found.bubble()),
-        percent(found.simulated_bubble()),
+        name(measure),
+        grouped(measure.tokens_per_second().round() as u64),
+        format!("{:.2}", 1e3 * measure.step_seconds),
+        format!("{:.2}", measure.passes_milliseconds),
+        format!("{:.2}", measure.simulated_milliseconds),
+        percent(measure.bubble()),
+        percent(measure.simulated_bubble()),
         bytes(peak),
     ]
 }

@@ -58,7 +58,7 @@ pub(crate) fn run(args: &BenchSampleArgs) -> Result<(), CliError> {
     let config = RunConfig::parse(&text, "bench sample", Path::new("/"), &[])?;
     let context = config.model.with_context(args.prompt_tokens + args.new_tokens);
     let config = config.with(&context)?;
-    let found = bench_sample(
+    let measure = bench_sample(
         config,
         &SampleBenchOptions {
             device,
@@ -69,8 +69,8 @@ pub(crate) fn run(args: &BenchSampleArgs) -> Result<(), CliError> {
         },
     )?;
     match args.json {
-        true => print_json(&SampleLine::of(args, &found)),
-        false => print(&summary(args, precision, &found)),
+        true => print_json(&SampleLine::of(args, &measure)),
+        false => print(&summary(args, precision, &measure)),
     }
 }
 
@@ -90,47 +90,47 @@ struct SampleLine<'a> {
 }
 
 impl<'a> SampleLine<'a> {
-    fn of(args: &'a BenchSampleArgs, found: &'a SampleMeasure) -> Self {
+    fn of(args: &'a BenchSampleArgs, measure: &'a SampleMeasure) -> Self {
         SampleLine {
             model: &args.model,
-            device: &found.model,
+            device: &measure.model,
             batch: args.batch,
-            seconds: found.seconds,
-            tokens_per_second: rounded(tokens_per_second(args, found), 1),
-            step_seconds: found.step_seconds,
-            prompt_seconds: found.prompt_seconds,
-            step_bytes: found.step_bytes,
-            bandwidth_share: share(found).map(|share| rounded(share, 4)),
-            peak_allocated_bytes: found.bytes.peak_allocated,
+            seconds: measure.seconds,
+            tokens_per_second: rounded(tokens_per_second(args, measure), 1),
+            step_seconds: measure.step_seconds,
+            prompt_seconds: measure.prompt_seconds,
+            step_bytes: measure.step_bytes,
+            bandwidth_share: share(measure).map(|share| rounded(share, 4)),
+            peak_allocated_bytes: measure.bytes.peak_allocated,
         }
     }
 }
 
-fn tokens_per_second(args: &BenchSampleArgs, found: &SampleMeasure) -> f64 {
-    (args.batch * args.new_tokens) as f64 / found.seconds
+fn tokens_per_second(args: &BenchSampleArgs, measure: &SampleMeasure) -> f64 {
+    (args.batch * args.new_tokens) as f64 / measure.seconds
 }
 
 /// Share of the rate of a large copy.
-fn share(found: &SampleMeasure) -> Option<f64> {
-    Some(found.bytes_per_second() / found.rates?.bytes_per_second)
+fn share(measure: &SampleMeasure) -> Option<f64> {
+    Some(measure.bytes_per_second() / measure.rates?.bytes_per_second)
 }
 
-fn summary(args: &BenchSampleArgs, precision: &str, found: &SampleMeasure) -> String {
+fn summary(args: &BenchSampleArgs, precision: &str, measure: &SampleMeasure) -> String {
     let BenchSampleArgs { model, batch, prompt_tokens, new_tokens, .. } = args;
-    let of_copy = share(found)
+    let of_copy = share(measure)
         .map_or_else(String::new, |share| format!(", {} of the rate of a large copy", percent(share)));
     format!(
         "{}\n{model}, {precision}, {batch} prompts of {prompt_tokens} tokens, {new_tokens} new tokens each\n\n\
          {} tokens/s with the prompts, {:.3} ms a step of {batch} tokens after {:.2} ms for the prompts\n\
          {} read in a step: {:.3} TB/s{of_copy}\nweights {}, cache {}, peak allocated {}\n",
-        found.model,
-        grouped(tokens_per_second(args, found).round() as u64),
-        1e3 * found.step_seconds,
-        1e3 * found.prompt_seconds,
-        bytes(found.step_bytes),
-        found.bytes_per_second() / 1e12,
-        bytes(found.bytes.weights),
-        bytes(found.bytes.cache),
-        bytes(found.bytes.peak_allocated)
+        measure.model,
+        grouped(tokens_per_second(args, measure).round() as u64),
+        1e3 * measure.step_seconds,
+        1e3 * measure.prompt_seconds,
+        bytes(measure.step_bytes),
+        measure.bytes_per_second() / 1e12,
+        bytes(measure.bytes.weights),
+        bytes(measure.bytes.cache),
+        bytes(measure.bytes.peak_allocated)
     )
 }

@@ -58,8 +58,7 @@ fn round_of(
             (other.scaling == Scaling::Alone) == (case.scaling == Scaling::Alone)
                 && other.config.to_toml() == case.config.to_toml()
         };
-        let known = cases.iter().zip(&runs).find(|(other, _)| same(other));
-        let run = match known {
+        let run = match cases.iter().zip(&runs).find(|(other, _)| same(other)) {
             Some((_, run)) => ScalingRun { scaling: case.scaling, ..run.clone() },
             None => ScalingRun { round, ..bench_scaling(case.clone(), options)? },
         };

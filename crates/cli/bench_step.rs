@@ -71,15 +71,15 @@ pub(crate) fn run(args: &BenchStepArgs) -> Result<(), CliError> {
         optimizer,
         config.optim.clip_norm
     );
-    let found = match args.forward {
+    let measure = match args.forward {
         true => bench_forward(config, &options)?,
         false => bench_step(config, &options)?,
     };
-    let turns = found.cycled.map_or_else(String::new, |count| format!(" ({count} micro-batches in turn)"));
+    let turns = measure.cycled.map_or_else(String::new, |count| format!(" ({count} micro-batches in turn)"));
     let head = format!("{}: {shape}, {examples}{turns}, {settings}", args.model);
     match args.json {
-        true => print_json(&StepLine::of(args, &found)),
-        false => print(&format!("{}{}", summary(&head, &found), kernels(&found))),
+        true => print_json(&StepLine::of(args, &measure)),
+        false => print(&format!("{}{}", summary(&head, &measure), kernels(&measure))),
     }
 }
 
@@ -118,45 +118,45 @@ struct StepLine<'a> {
 }
 
 impl<'a> StepLine<'a> {
-    fn of(args: &'a BenchStepArgs, found: &'a StepMeasure) -> Self {
-        let (peak_allocated_bytes, peak_reserved_bytes) = found.peaks;
+    fn of(args: &'a BenchStepArgs, measure: &'a StepMeasure) -> Self {
+        let (peak_allocated_bytes, peak_reserved_bytes) = measure.peaks;
         StepLine {
             model: &args.model,
-            device: &found.model,
-            seconds: found.median(),
-            input_milliseconds: found.input_milliseconds.map(|time| rounded(time, 3)),
-            parameters: found.parameters,
-            tokens_per_second: rounded(found.tokens_per_second(), 1),
-            loss: found.loss,
+            device: &measure.model,
+            seconds: measure.median(),
+            input_milliseconds: measure.input_milliseconds.map(|time| rounded(time, 3)),
+            parameters: measure.parameters,
+            tokens_per_second: rounded(measure.tokens_per_second(), 1),
+            loss: measure.loss,
             peak_allocated_bytes,
             peak_reserved_bytes,
-            at_peak_bytes: found.at_peak.iter().map(|(category, bytes)| (category.name(), bytes)).collect(),
+            at_peak_bytes: measure.at_peak.iter().map(|(category, bytes)| (category.name(), bytes)).collect(),
         }
     }
 }
 
 /// Text about the model, its median step and its peak memory.
-fn summary(head: &str, found: &StepMeasure) -> String {
-    let separator = if found.libraries.is_empty() { "" } else { ", " };
+fn summary(head: &str, measure: &StepMeasure) -> String {
+    let separator = if measure.libraries.is_empty() { "" } else { ", " };
     let (least, most) =
-        found.seconds.iter().fold((f64::INFINITY, 0.0_f64), |(a, b), s| (a.min(*s), b.max(*s)));
-    let (allocated, reserved) = found.peaks;
-    let inputs = found.input_milliseconds.map_or_else(String::new, |time| format!(", inputs {time:.3}"));
+        measure.seconds.iter().fold((f64::INFINITY, 0.0_f64), |(a, b), s| (a.min(*s), b.max(*s)));
+    let (allocated, reserved) = measure.peaks;
+    let inputs = measure.input_milliseconds.map_or_else(String::new, |time| format!(", inputs {time:.3}"));
     format!(
         "{}{separator}{}\n{head}\n{} parameters, on {}\n\nmedian step {:.2} ms ({:.2} to {:.2} over {}{inputs}), \
          {} {}, last loss {:.4}\npeak allocated {} ({}), peak reserved {} ({}): reserved is {:.3} \
          of allocated\n",
-        found.model,
-        found.libraries,
-        grouped(found.parameters as u64),
-        found.reason,
-        1e3 * found.median(),
+        measure.model,
+        measure.libraries,
+        grouped(measure.parameters as u64),
+        measure.reason,
+        1e3 * measure.median(),
         1e3 * least,
         1e3 * most,
-        found.seconds.len(),
-        grouped(found.tokens_per_second().round() as u64),
-        found.unit,
-        found.loss,
+        measure.seconds.len(),
+        grouped(measure.tokens_per_second().round() as u64),
+        measure.unit,
+        measure.loss,
         grouped(allocated),
         bytes(allocated),
         grouped(reserved),
@@ -166,11 +166,13 @@ fn summary(head: &str, found: &StepMeasure) -> String {
 }
 
 /// Returns the device's own rates and a row for each family of kernels; empty on the CPU.
-fn kernels(found: &StepMeasure) -> String {
-    let (Some(rates), Some(utilisation)) = (found.rates, found.utilisation()) else { return String::new() };
+fn kernels(measure: &StepMeasure) -> String {
+    let (Some(rates), Some(utilisation)) = (measure.rates, measure.utilisation()) else {
+        return String::new();
+    };
     let mut rows = vec![["family", "launches", "ms", "floor ms", "ratio"].map(str::to_owned).to_vec()];
     let (mut launches, mut milliseconds, mut floor) = (0, 0.0, 0.0);
-    for family in &found.families {
+    for family in &measure.families {
         // A kernel shorter than a microsecond takes the time of its launch.
         let ratio =
             (family.floor_milliseconds > 1e-3).then(|| family.milliseconds / family.floor_milliseconds);

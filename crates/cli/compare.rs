@@ -44,31 +44,31 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), CliError> {
     let page = args.html.as_ref().map(|path| args.force.output("--html", path, Kind::Page)).transpose()?;
     let scratch = args.rerun.then(Scratch::create).transpose()?;
     let rerun = scratch.as_ref().map(|scratch| RerunOptions { directory: scratch.0.clone() });
-    let found = run::compare([first, second], CompareOptions { rerun, ..CompareOptions::default() })?;
+    let comparison = run::compare([first, second], CompareOptions { rerun, ..CompareOptions::default() })?;
     if let Some(page) = page {
-        page.write(&found.page().to_html())?;
+        page.write(&comparison.page().to_html())?;
     }
     match args.json {
-        true => print_json(&line(&found))?,
-        false => print(&found.to_string())?,
+        true => print_json(&line(&comparison))?,
+        false => print(&comparison.to_string())?,
     }
-    match found.is_same() {
+    match comparison.is_same() {
         true => Ok(()),
         false => Err(CliError::Shown { status: 1 }),
     }
 }
 
-fn line(found: &Comparison) -> serde_json::Value {
+fn line(comparison: &Comparison) -> serde_json::Value {
     json!({
-        "same": found.is_same(),
-        "findings": found.findings(),
-        "settings": found.settings,
-        "software": found.software,
-        "hashes": found.hashes,
-        "metrics": found.metrics,
-        "steps": found.steps,
-        "weights_sha256": found.weights,
-        "rerun": found.rerun,
+        "same": comparison.is_same(),
+        "findings": comparison.findings(),
+        "settings": comparison.settings,
+        "software": comparison.software,
+        "hashes": comparison.hashes,
+        "metrics": comparison.metrics,
+        "steps": comparison.steps,
+        "weights_sha256": comparison.weights,
+        "rerun": comparison.rerun,
     })
 }
 

@@ -59,14 +59,14 @@ pub(crate) fn run(args: &EvalArgs) -> Result<(), CliError> {
     let mut startup = Startup::begin()?;
     let prepared = options(args);
     let (options, output) = startup.agree(prepared)?;
-    let Some(found) = inference::evaluate(startup, &options)? else { return Ok(()) };
+    let Some(evaluation) = inference::evaluate(startup, &options)? else { return Ok(()) };
     if let Some(output) = output {
-        let text = serde_json::to_string_pretty(&found).unwrap_or_default() + "\n";
+        let text = serde_json::to_string_pretty(&evaluation).unwrap_or_default() + "\n";
         output.write(&text)?;
     }
     match args.json {
-        true => print_json(&found),
-        false => print(&found.to_string()),
+        true => print_json(&evaluation),
+        false => print(&evaluation.to_string()),
     }
 }
 

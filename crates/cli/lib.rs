@@ -151,8 +151,8 @@ enum Bench {
 
 /// Parses the command line.
 fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Arguments, clap::Error> {
-    let found = with_negative_numbers(Arguments::command()).try_get_matches_from(arguments)?;
-    Arguments::from_arg_matches(&found)
+    let matches = with_negative_numbers(Arguments::command()).try_get_matches_from(arguments)?;
+    Arguments::from_arg_matches(&matches)
 }
 
 /// Makes the command and those below it accept negative numbers as values, which are then refused as values.

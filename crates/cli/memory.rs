@@ -54,7 +54,7 @@ fn text(columns: &[Column]) -> String {
     for (number, listing) in columns[0].1.iter().enumerate() {
         let mut rows = vec![header(listing.title, names())];
         for (index, figure) in listing.figures.iter().enumerate() {
-            let mut row = known(figure);
+            let mut row = pytorch_row(figure);
             for (_, listings, _) in columns {
                 let ListedFigure { allocated, reserved, .. } = &listings[number].figures[index];
                 row.extend([grouped(*allocated), reserved.map_or_else(String::new, grouped)]);
@@ -82,13 +82,13 @@ fn header(title: &str, devices: impl Iterator<Item = String>) -> Vec<String> {
 }
 
 /// Returns the cells of a row with its name and PyTorch's figures.
-fn known(figure: &ListedFigure) -> Vec<String> {
+fn pytorch_row(figure: &ListedFigure) -> Vec<String> {
     let mut row = vec![format!("  {}", figure.what)];
     row.extend(match &figure.pytorch {
-        Some(known) => [
-            known.origin.name().to_owned(),
-            grouped(known.allocated),
-            known.reserved.map_or_else(String::new, grouped),
+        Some(pytorch) => [
+            pytorch.origin.name().to_owned(),
+            grouped(pytorch.allocated),
+            pytorch.reserved.map_or_else(String::new, grouped),
         ],
         None => [const { String::new() }; 3],
     });

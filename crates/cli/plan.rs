@@ -206,7 +206,7 @@ fn largest(name: &str, config: RunConfig, options: &PlanOptions) -> Result<(), C
 
 fn fit(args: &PlanArgs, config: RunConfig, options: &PlanOptions, is_raised: bool) -> Result<(), CliError> {
     let ranks = args.ranks.unwrap_or(config.world_size());
-    let mut on_result = |found: &Proposal| note(&format!("fits: {found}"));
+    let mut on_result = |proposal: &Proposal| note(&format!("fits: {proposal}"));
     // Lanes that were raised are not those of the user's configuration.
     let searched = FitOptions { ranks, names_grid: is_raised, most_allocations: u64::MAX };
     let proposals = propose(config, options, searched, &mut on_result)?;

@@ -138,11 +138,11 @@ fn held_out(text: Option<&str>) -> Result<HeldOut, CliError> {
     let Some(text) = text else { return Ok(HeldOut::Nothing) };
     let fraction = || text.parse().ok().filter(|fraction| *fraction > 0.0 && *fraction < 1.0);
     let tokens = || text.parse().ok().filter(|tokens| *tokens > 0).map(HeldOut::Tokens);
-    let found = match text {
+    let choice = match text {
         "shard" => Some(HeldOut::Shard),
         _ => tokens().or_else(|| fraction().map(HeldOut::Fraction)),
     };
-    found.ok_or_else(|| {
+    choice.ok_or_else(|| {
         let what = "it is a fraction above 0 and below 1, a number of tokens, or shard";
         CliError::Refused(format!("--validation {text}: {what}"))
     })

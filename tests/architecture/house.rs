@@ -137,7 +137,7 @@ fn without_git_the_same_sources_are_found() {
     let sources = |path: &String| path.ends_with(".rs") && path.starts_with("crates/");
     let mut walked: Vec<String> = walk().into_iter().filter(sources).collect();
     walked.sort();
-    let found: Vec<String> = files().into_iter().map(|file| file.path).filter(sources).collect();
-    assert_eq!(walked, found);
-    assert!(!found.is_empty());
+    let paths: Vec<String> = files().into_iter().map(|file| file.path).filter(sources).collect();
+    assert_eq!(walked, paths);
+    assert!(!paths.is_empty());
 }

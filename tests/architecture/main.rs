@@ -39,9 +39,9 @@ fn every_path_exists() {
 fn a_missing_path_is_reported() {
     let document = "In `a/b.rs`, `c.toml`, `a::b`, `not a/path`, `d/`.\n\
         ## The map\n| `one` | x `y.rs` |\n## Else\n| `two` | `z.md` |\n";
-    let found = document::paths(document, sources_of);
+    let paths = document::paths(document, sources_of);
     let all = ["a/b.rs", "c.toml", "crates/one/src/y.rs", "d/", "z.md"];
-    assert_eq!(found.iter().map(String::as_str).collect::<Vec<_>>(), all);
+    assert_eq!(paths.iter().map(String::as_str).collect::<Vec<_>>(), all);
     assert_eq!(missing_paths(document, |path| path != "c.toml").len(), 1);
 }
 
@@ -69,7 +69,7 @@ fn a_missing_name_is_reported() {
     assert_eq!(unknown_names("`Here`, `here::Here`, `Gone`, `README`, `a b`", &files).len(), 2);
 }
 
-fn wrong_arrows(document: &str, found: &Arrows) -> Vec<String> {
+fn wrong_arrows(document: &str, arrows: &Arrows) -> Vec<String> {
     let written = document::arrows(document);
     let one_sided = |from: &Arrows, to: &Arrows, what: &str| {
         let mut complaints = Vec::new();
@@ -82,8 +82,8 @@ fn wrong_arrows(document: &str, found: &Arrows) -> Vec<String> {
         }
         complaints
     };
-    let mut complaints = one_sided(&written, found, "written in ARCHITECTURE.md, and not in Cargo.toml");
-    complaints.extend(one_sided(found, &written, "in Cargo.toml, and not written in ARCHITECTURE.md"));
+    let mut complaints = one_sided(&written, arrows, "written in ARCHITECTURE.md, and not in Cargo.toml");
+    complaints.extend(one_sided(arrows, &written, "in Cargo.toml, and not written in ARCHITECTURE.md"));
     complaints
 }
 
@@ -95,12 +95,12 @@ fn the_arrows_are_those_of_the_manifests() {
 #[test]
 fn a_wrong_arrow_is_reported_in_both_directions() {
     let written = |lines: &str| format!("## The arrows\n\n{lines}\n## Else\n    x → y\n");
-    let found = document::arrows(&written("    a → b, c\n    b →\n    c →"));
-    assert_eq!(wrong_arrows(&written("    a → b, c\n    b →\n    c →"), &found), [""; 0]);
-    assert_eq!(wrong_arrows(&written("    a → b\n    b →\n    c →"), &found).len(), 1);
-    assert_eq!(wrong_arrows(&written("    a → b, c\n    b → c\n    c →"), &found).len(), 1);
-    assert_eq!(wrong_arrows(&written("    a → b, c\n    b →"), &found).len(), 1);
-    assert_eq!(wrong_arrows(&written("    a → b, c\n    b →\n    c →\n    d →"), &found).len(), 1);
+    let arrows = document::arrows(&written("    a → b, c\n    b →\n    c →"));
+    assert_eq!(wrong_arrows(&written("    a → b, c\n    b →\n    c →"), &arrows), [""; 0]);
+    assert_eq!(wrong_arrows(&written("    a → b\n    b →\n    c →"), &arrows).len(), 1);
+    assert_eq!(wrong_arrows(&written("    a → b, c\n    b → c\n    c →"), &arrows).len(), 1);
+    assert_eq!(wrong_arrows(&written("    a → b, c\n    b →"), &arrows).len(), 1);
+    assert_eq!(wrong_arrows(&written("    a → b, c\n    b →\n    c →\n    d →"), &arrows).len(), 1);
 }
 
 fn wrong_map(document: &str, manifests: &BTreeMap<String, Table>) -> Vec<String> {
@@ -162,12 +162,12 @@ fn wrong_unsafe(document: &str, files: &[File]) -> Vec<String> {
     let listed = document::unsafe_files(document);
     let lines =
         rust(files).filter_map(|file| Some((file.path.as_str(), line_of(&code_of(&file.text), "unsafe")?)));
-    let found: BTreeMap<&str, usize> = lines.collect();
-    let unlisted = found.iter().filter(|(path, _)| !listed.contains(*path));
+    let by_path: BTreeMap<&str, usize> = lines.collect();
+    let unlisted = by_path.iter().filter(|(path, _)| !listed.contains(*path));
     let mut complaints: Vec<String> = unlisted
         .map(|(path, line)| format!("{path}:{line}: `unsafe` in a file that ARCHITECTURE.md does not list"))
         .collect();
-    let idle = listed.iter().filter(|path| !found.contains_key(*path));
+    let idle = listed.iter().filter(|path| !by_path.contains_key(*path));
     complaints.extend(idle.map(|path| format!("ARCHITECTURE.md lists {path} for `unsafe`, and it has none")));
     complaints
 }
@@ -199,9 +199,9 @@ fn present_though_absent(document: &str, files: &[File]) -> Vec<String> {
         }
         for file in sources {
             let code = code_of(&file.text);
-            let found = terms.iter().filter_map(|term| Some((term, line_of(&code, term)?)));
+            let matches = terms.iter().filter_map(|term| Some((term, line_of(&code, term)?)));
             complaints.extend(
-                found.map(|(term, line)| format!("{}:{line}: `{term}` is to be absent here", file.path)),
+                matches.map(|(term, line)| format!("{}:{line}: `{term}` is to be absent here", file.path)),
             );
         }
     }

@@ -95,7 +95,7 @@ fn exports(text: &str) -> BTreeMap<String, Vec<String>> {
 
 /// Every `use` of a text: whether it has a visibility, and its tree.
 fn uses(text: &str) -> Vec<(bool, String)> {
-    let mut found = Vec::new();
+    let mut trees = Vec::new();
     for statement in text.split_inclusive(';') {
         let Some(end) = statement.strip_suffix(';') else { continue };
         let line = end.rfind("use ").filter(|at| {
@@ -105,9 +105,9 @@ fn uses(text: &str) -> Vec<(bool, String)> {
         let Some(at) = line else { continue };
         let before = end[..at].trim_end();
         let exported = before.ends_with("pub") || before.ends_with(')') && before.contains("pub(");
-        found.push((exported, end[at + 4..].split_whitespace().collect::<Vec<_>>().join(" ")));
+        trees.push((exported, end[at + 4..].split_whitespace().collect::<Vec<_>>().join(" ")));
     }
-    found
+    trees
 }
 
 /// The paths of a `use` tree: `a::{b, c::d}` is `a::b` and `a::c::d`.
@@ -148,11 +148,11 @@ fn inline_paths(text: &str) -> Vec<Vec<String>> {
 /// The cycles between the modules of a crate, each named by its modules, whether re-exported names count as
 /// those of the module behind or of the one that re-exports them.
 pub(crate) fn cycles(folder: &str, files: &[File]) -> Vec<String> {
-    let mut found = BTreeSet::new();
+    let mut cycles = BTreeSet::new();
     for looks_behind in [true, false] {
-        found.extend(cycles_of(folder, &Modules::of(folder, files, looks_behind)));
+        cycles.extend(cycles_of(folder, &Modules::of(folder, files, looks_behind)));
     }
-    found.into_iter().collect()
+    cycles.into_iter().collect()
 }
 
 fn cycles_of(folder: &str, modules: &Modules) -> BTreeSet<String> {
@@ -170,13 +170,13 @@ fn cycles_of(folder: &str, modules: &Modules) -> BTreeSet<String> {
     };
     let reached: BTreeMap<&Module, BTreeSet<Module>> =
         imports.keys().map(|module| (*module, reaches(module))).collect();
-    let mut found = BTreeSet::new();
+    let mut cycles = BTreeSet::new();
     for (module, targets) in reached.iter().filter(|(module, targets)| targets.contains(**module)) {
         let back = targets.iter().filter(|other| reached.get(other).is_some_and(|all| all.contains(*module)));
         let names: Vec<String> = back.map(|other| format!("crate::{}", other.join("::"))).collect();
-        found.insert(format!("{folder}: {} import each other", names.join(", ")));
+        cycles.insert(format!("{folder}: {} import each other", names.join(", ")));
     }
-    found
+    cycles
 }
 
 #[test]

@@ -96,8 +96,8 @@ fn inline_errors(File { path, text }: &File) -> Vec<String> {
 
 #[test]
 fn errors_are_listed_in_one_style() {
-    let found: Vec<_> = house::files().iter().flat_map(inline_errors).collect();
-    assert!(found.is_empty(), "{}", found.join("\n"));
+    let errors: Vec<_> = house::files().iter().flat_map(inline_errors).collect();
+    assert!(errors.is_empty(), "{}", errors.join("\n"));
     let text = "/// A sum. Errors: none.\n/// # Errors\n/// None.\n// Errors: none\n".to_owned();
     assert_eq!(inline_errors(&File { path: "a.rs".to_owned(), text }).len(), 1);
 }

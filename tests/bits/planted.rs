@@ -91,11 +91,11 @@ fn values_that_are_not_finite_end_a_run_in_fp8_as_in_bf16() {
             assert!(expected.starts_with("step 3: the loss is "), "{at:?} {value}: {expected}");
             assert_eq!(expected.contains("the loss is NaN"), at == PlantedAt::Weight, "{value}: {expected}");
             for sets in [&fp8[..], &rowwise] {
-                let found = reason(device, sets, at, value);
-                assert!(found.starts_with("step 3: the loss is "), "{sets:?} {at:?} {value}: {found}");
-                let is_nan = found.contains("the loss is NaN");
-                assert_eq!(is_nan, at == PlantedAt::Weight, "{sets:?} {value}: {found}");
-                assert!(found.contains("the gradient norm NaN"), "{sets:?} {at:?} {value}: {found}");
+                let actual = reason(device, sets, at, value);
+                assert!(actual.starts_with("step 3: the loss is "), "{sets:?} {at:?} {value}: {actual}");
+                let is_nan = actual.contains("the loss is NaN");
+                assert_eq!(is_nan, at == PlantedAt::Weight, "{sets:?} {value}: {actual}");
+                assert!(actual.contains("the gradient norm NaN"), "{sets:?} {at:?} {value}: {actual}");
             }
         }
     }

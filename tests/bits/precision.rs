@@ -63,10 +63,10 @@ fn precisions_resume_with_equal_bits_on_another_grid_of_gpu_ranks() {
             run::train(config(text, &[*common, more, sharing()].concat()), options).unwrap().summary
         };
         let whole = train("whole", false, &["train.steps=4", "parallel.data=1"]);
-        let kept = ["train.steps=4", "checkpoint.every=2", "checkpoint.minutes=0"];
-        train("cut", false, &[&kept[..], &["parallel.pipeline=2"]].concat());
+        let sets = ["train.steps=4", "checkpoint.every=2", "checkpoint.minutes=0"];
+        train("cut", false, &[&sets[..], &["parallel.pipeline=2"]].concat());
         std::fs::remove_dir_all(directory.path().join("cut/checkpoints/step-000004")).unwrap();
-        let resumed = train("cut", true, &[&kept[..], &["parallel.data=2", SHARDED]].concat());
+        let resumed = train("cut", true, &[&sets[..], &["parallel.data=2", SHARDED]].concat());
         assert_eq!(resumed.more["resumed_after_step"], 2, "{common:?}");
         assert_eq!(whole.weights_sha256, resumed.weights_sha256, "{common:?}");
     }
@@ -91,10 +91,10 @@ fn low_precisions_learn_as_f32_does() {
     ];
     let mut all = vec![reference];
     for more in table {
-        let found = run(more);
-        let off = losses(&found).iter().zip(&single).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        let result = run(more);
+        let off = losses(&result).iter().zip(&single).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(off < 0.03, "{more:?}: off by {off}");
-        assert!(all.iter().all(|other| other.weights != found.weights), "{more:?} changes nothing");
-        all.push(found);
+        assert!(all.iter().all(|other| other.weights != result.weights), "{more:?} changes nothing");
+        all.push(result);
     }
 }

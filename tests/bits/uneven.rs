@@ -114,10 +114,10 @@ fn every_number_of_ranks_on_every_grid_has_equal_bits() {
             let reference = history(GPT, &common);
             for data in sizes.iter().map(|data| format!("parallel.data={data}")) {
                 for grid in [&[][..], &[SHARDED], &[PIPELINE], &[PIPELINE, SHARDED]] {
-                    let found = history(GPT, &[&common[..], &[data.as_str()], grid].concat());
-                    assert_eq!(reference.losses, found.losses, "losses of {common:?}, {data} {grid:?}");
-                    assert_eq!(reference.weights, found.weights, "weights of {common:?}, {data} {grid:?}");
-                    assert_eq!(reference.validation, found.validation, "{common:?}, {data} {grid:?}");
+                    let actual = history(GPT, &[&common[..], &[data.as_str()], grid].concat());
+                    assert_eq!(reference.losses, actual.losses, "losses of {common:?}, {data} {grid:?}");
+                    assert_eq!(reference.weights, actual.weights, "weights of {common:?}, {data} {grid:?}");
+                    assert_eq!(reference.validation, actual.validation, "{common:?}, {data} {grid:?}");
                 }
             }
         }

@@ -54,10 +54,10 @@ fn fp8_copies_and_activations_are_planned_to_the_byte() {
     let (elements, layers) = ((2 * 12 - 3) * 128 * 128, 2 * 4 - 1);
     let copies = 2 * elements + 512 * layers;
     assert_eq!(of(&fp8, Category::Parameter), of(&compute, Category::Parameter) + copies);
-    let kept = |counters: &RankStatistics| counters.get(Statistic::PeakBytes(Category::Activation));
+    let peak = |counters: &RankStatistics| counters.get(Statistic::PeakBytes(Category::Activation));
     // Each layer but the first keeps its input, 8 · 32 rows of it, in one byte an element instead of two.
     let inputs = 2 * (128 + 128 + 128 + 4 * 128) - 128;
-    assert!(kept(&fp8) + 8 * 32 * inputs <= kept(&compute), "{} of {}", kept(&fp8), kept(&compute));
+    assert!(peak(&fp8) + 8 * 32 * inputs <= peak(&compute), "{} of {}", peak(&fp8), peak(&compute));
 }
 
 /// Dropout, other heads, and losses in pieces of the vocabulary.

@@ -60,10 +60,10 @@ fn a_loss_that_is_not_finite_is_never_saved() {
         let summary = summary(&run_dir);
         let last = summary["nonfinite"]["step"].as_u64().unwrap();
         assert!(last < 60 && summary["steps"] == last, "{summary}");
-        let kept = newest(&run_dir).unwrap().unwrap();
-        assert_eq!(kept.step(), last - most, "{grid}");
-        assert!(kept.losses().unwrap().iter().all(|loss| loss.is_finite()));
-        let named = format!("the last good checkpoint is {}", kept.path().display());
+        let checkpoint = newest(&run_dir).unwrap().unwrap();
+        assert_eq!(checkpoint.step(), last - most, "{grid}");
+        assert!(checkpoint.losses().unwrap().iter().all(|loss| loss.is_finite()));
+        let named = format!("the last good checkpoint is {}", checkpoint.path().display());
         assert!(text.starts_with(&format!("step {last}: the loss is ")), "{text}");
         assert!(text.contains("and the gradient norm ") && text.ends_with(&named), "{text}");
         assert_eq!(sessions(&run_dir)[0]["ending"], "non_finite");

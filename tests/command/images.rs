@@ -78,11 +78,11 @@ fn images_are_trained_on_and_evaluated_and_invalid_ones_refused_or_skipped() {
     // All ten held-out images, on any grid.
     for grid in ["parallel.data=1", "parallel.pipeline=2"] {
         let eval = ["eval", "run", "--device", "cpu", "--json", "--set", grid];
-        let found: serde_json::Value = serde_json::from_str(&succeeded(&ran(base, &eval))).unwrap();
-        assert_eq!(found["tokens"], 10);
-        let loss = found["loss"].as_f64().unwrap();
-        assert!((loss - summary["validation_loss"].as_f64().unwrap()).abs() < 1e-9, "{found} {summary}");
-        assert_eq!(found["top_1"], summary["validation_top_1"]);
+        let evaluation: serde_json::Value = serde_json::from_str(&succeeded(&ran(base, &eval))).unwrap();
+        assert_eq!(evaluation["tokens"], 10);
+        let loss = evaluation["loss"].as_f64().unwrap();
+        assert!((loss - summary["validation_loss"].as_f64().unwrap()).abs() < 1e-9, "{evaluation} {summary}");
+        assert_eq!(evaluation["top_1"], summary["validation_top_1"]);
     }
     let shown = succeeded(&ran(base, &["eval", "run", "--device", "cpu"]));
     assert!(shown.starts_with("10 images, loss ") && shown.contains("top-5"), "{shown}");

@@ -16,7 +16,7 @@ pub(crate) fn gpu() -> bool {
 
 /// Returns the number of ranks that can have a GPU of their own, which several do only with NCCL.
 pub(crate) fn own_gpus() -> usize {
-    let gpus = device::cuda::availability().map_or(0, |found| found.len());
+    let gpus = device::cuda::availability().map_or(0, |gpus| gpus.len());
     if collective::nccl::is_there() { gpus } else { gpus.min(1) }
 }
 

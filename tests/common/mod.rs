@@ -79,10 +79,10 @@ impl Recording {
     }
 }
 
-/// ‖found − expected‖ / ‖expected‖.
-pub(crate) fn relative(found: &[f32], expected: &[f64]) -> f64 {
-    assert_eq!(found.len(), expected.len());
-    let difference: f64 = found.iter().zip(expected).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum();
+/// ‖actual − expected‖ / ‖expected‖.
+pub(crate) fn relative(actual: &[f32], expected: &[f64]) -> f64 {
+    assert_eq!(actual.len(), expected.len());
+    let difference: f64 = actual.iter().zip(expected).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum();
     let size: f64 = expected.iter().map(|b| b * b).sum();
     (difference / size).sqrt()
 }

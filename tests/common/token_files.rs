@@ -9,8 +9,8 @@ use tokenize::{HeldOut, Job, tokenize, train_tokenizer};
 
 /// The directory of the files, made anew by each test program.
 static FILES: LazyLock<PathBuf> = LazyLock::new(|| {
-    let kept = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let base = if kept.is_dir() { kept.to_owned() } else { std::env::temp_dir() };
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let base = if target.is_dir() { target.to_owned() } else { std::env::temp_dir() };
     let directory = base.join(concat!("plimsoll-", env!("CARGO_CRATE_NAME")));
     let _ = fs::remove_dir_all(&directory);
     make(&directory);

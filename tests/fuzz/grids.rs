@@ -121,8 +121,8 @@ fn random_grids_have_the_bits_of_one_rank_and_the_bytes_of_their_plan() {
         let base = random.one(&BASES);
         let (text, (common, layers)) = (base.text, settings(&mut random, base));
         let number = |key: &str| -> usize {
-            let found = common.iter().find_map(|one| one.strip_prefix(key)?.strip_prefix('='));
-            found.unwrap().parse().unwrap()
+            let value = common.iter().find_map(|one| one.strip_prefix(key)?.strip_prefix('='));
+            value.unwrap().parse().unwrap()
         };
         let lanes = number("parallel.lanes");
         let micro_batches = number("train.global_batch_size") / number("train.micro_batch_size");

@@ -57,9 +57,9 @@ fn a_report_of_damaged_files_is_a_page_or_a_sentence() {
             false => random.damaged(&whole, &PIECES),
         };
         fs::write(&file, damaged).unwrap();
-        let made =
+        let result =
             catch_unwind(AssertUnwindSafe(|| report_run(&run_dir, &[]).map(|report| report.to_html())));
-        match made.unwrap_or_else(|_| panic!("a panic in round {round} at {}", file.display())) {
+        match result.unwrap_or_else(|_| panic!("a panic in round {round} at {}", file.display())) {
             Ok(page) => assert!(page.ends_with("</html>\n") && !page.contains("<script>\""), "round {round}"),
             Err(error) => assert_eq!(error.to_string().lines().count(), 1, "round {round}: {error}"),
         }

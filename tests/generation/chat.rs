@@ -49,9 +49,9 @@ fn scores_of_a_folder_are_those_of_its_run(directory: &Path, file: &str, of_run:
         command.args(sets).current_dir(directory);
         let output = command.output().unwrap();
         let errors = String::from_utf8(output.stderr).unwrap();
-        let found: serde_json::Value =
+        let evaluation: serde_json::Value =
             serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{errors}"));
-        (found["tokens"].as_u64().unwrap(), found["loss"].as_f64().unwrap(), errors)
+        (evaluation["tokens"].as_u64().unwrap(), evaluation["loss"].as_f64().unwrap(), errors)
     };
     let packed = ["--set", "data.pack_documents=true", "--set", "data.document_mask=true"];
     for sets in [&[][..], &["--set", "data.kind=chat"], &packed] {

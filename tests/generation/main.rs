@@ -136,10 +136,10 @@ fn multiple_choice_is_scored_as_by_transformers_on_every_grid() {
         let loss = expected["loss"].as_f64().unwrap();
         assert!((first.loss - loss).abs() < 1e-5 * loss, "{name}: {} and {loss}", first.loss);
         assert_eq!(first.tokens, expected["targets"].as_u64().unwrap(), "{name}");
-        let found = first.choices.unwrap();
-        assert_eq!(found.accuracy, expected["accuracy"].as_f64().unwrap(), "{name}");
-        assert_eq!(found.accuracy_per_token, expected["accuracy_per_token"].as_f64().unwrap(), "{name}");
-        assert_eq!((found.questions, found.accuracy_per_byte), (24, None));
+        let scores = first.choices.unwrap();
+        assert_eq!(scores.accuracy, expected["accuracy"].as_f64().unwrap(), "{name}");
+        assert_eq!(scores.accuracy_per_token, expected["accuracy_per_token"].as_f64().unwrap(), "{name}");
+        assert_eq!((scores.questions, scores.accuracy_per_byte), (24, None));
         for grid in &GRIDS[1..] {
             assert_eq!(choices(&folder(name), grid), first, "{name} {grid:?}");
         }

@@ -23,9 +23,9 @@ model = transformers.AutoModelForCausalLM.from_pretrained(folder, torch_dtype=to
 tokens = []
 for prompt in asked:
     given = torch.tensor([prompt])
-    found = model.generate(given, attention_mask=torch.ones_like(given), max_new_tokens=64, min_new_tokens=64,
-                           do_sample=False, eos_token_id=None, pad_token_id=0)
-    tokens.append(found[0, len(prompt):].tolist())
+    output = model.generate(given, attention_mask=torch.ones_like(given), max_new_tokens=64,
+                            min_new_tokens=64, do_sample=False, eos_token_id=None, pad_token_id=0)
+    tokens.append(output[0, len(prompt):].tolist())
 print(json.dumps(tokens))
 "#;
 
@@ -70,9 +70,9 @@ for line in map(json.loads, open(file)):
         tokens = encode(" " + ending)
         with torch.no_grad():
             logits = model(torch.tensor([context + tokens])).logits[0, len(context) - 1:-1]
-        found = logits.log_softmax(-1).gather(1, torch.tensor(tokens)[:, None])
-        losses += (-found[:, 0]).tolist()
-        total = found.sum().item()
+        log_probs = logits.log_softmax(-1).gather(1, torch.tensor(tokens)[:, None])
+        losses += (-log_probs[:, 0]).tolist()
+        total = log_probs.sum().item()
         scores.append([total, total / len(tokens), total / len(ending.encode())])
     questions += 1
     for way in range(3):
@@ -153,10 +153,10 @@ fn transformers_load_tokenizers_of_exported_runs() {
         inference::export(&options).unwrap();
         let folder = |name: &str| -> String { Path::new(&at(name)).display().to_string() };
         let asked = serde_json::to_string(&texts).unwrap();
-        let found = run(&python, ENCODE, &[&folder("out"), &asked]);
+        let theirs = run(&python, ENCODE, &[&folder("out"), &asked]);
         let ours: Vec<Vec<u32>> = texts.iter().map(|text| tokenizer.encode_prompt(text).unwrap()).collect();
-        assert_eq!(lists(&found[0]), ours, "{sets:?}");
+        assert_eq!(lists(&theirs[0]), ours, "{sets:?}");
         let decoded: Vec<_> = ours.iter().map(|tokens| tokenizer.decode(tokens)).collect();
-        assert_eq!(found[1], json!(decoded), "{sets:?}");
+        assert_eq!(theirs[1], json!(decoded), "{sets:?}");
     }
 }

@@ -62,9 +62,9 @@ every = 10
     )
 }
 
-fn near(found: f64, expected: &Value, tolerance: f64) -> bool {
+fn near(actual: f64, expected: &Value, tolerance: f64) -> bool {
     let expected = expected.as_f64().unwrap();
-    (found - expected).abs() <= tolerance * expected.abs()
+    (actual - expected).abs() <= tolerance * expected.abs()
 }
 
 fn evaluate(options: EvaluateOptions) -> Result<inference::Evaluation, RunError> {
@@ -123,10 +123,10 @@ fn the_loss_of_a_folder_matches_transformers_on_every_grid() {
                 sets: grid.iter().map(|set| (*set).to_owned()).collect(),
                 ..Default::default()
             };
-            let found = evaluate(options).unwrap();
-            assert!(near(found.loss, &expected(name)["loss"], 1e-6), "{name} {grid:?}: {found}");
-            assert_eq!((found.tokens, found.perplexity), (768, found.loss.exp()));
-            losses.push(found.loss);
+            let evaluation = evaluate(options).unwrap();
+            assert!(near(evaluation.loss, &expected(name)["loss"], 1e-6), "{name} {grid:?}: {evaluation}");
+            assert_eq!((evaluation.tokens, evaluation.perplexity), (768, evaluation.loss.exp()));
+            losses.push(evaluation.loss);
         }
         assert!(losses.iter().all(|loss| *loss == losses[0]), "{name}: {losses:?}");
     }
@@ -151,13 +151,13 @@ fn a_folder_is_read_and_written_byte_by_byte() {
 /// The tensors of a folder of one file or of several, by name.
 fn tensors(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let mut found = BTreeMap::new();
+    let mut by_name = BTreeMap::new();
     for file in files.filter(|file| file.extension().is_some_and(|end| end == "safetensors")) {
         let bytes = fs::read(file).unwrap();
         let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
-        found.extend(tensors.iter().map(|(name, tensor)| (name.to_owned(), tensor.data().to_vec())));
+        by_name.extend(tensors.iter().map(|(name, tensor)| (name.to_owned(), tensor.data().to_vec())));
     }
-    found
+    by_name
 }
 
 #[test]
@@ -183,8 +183,8 @@ fn large_models_are_cut_into_files_of_some_size() {
         let tokens = folder(name).join("tokens.bin").display().to_string();
         let options =
             EvaluateOptions { model: out, data: vec![tokens], context: Some(96), ..Default::default() };
-        let found = evaluate(options).unwrap();
-        assert!(near(found.loss, &expected(name)["loss"], 1e-6), "{name}: {found}");
+        let evaluation = evaluate(options).unwrap();
+        assert!(near(evaluation.loss, &expected(name)["loss"], 1e-6), "{name}: {evaluation}");
     }
 }
 

@@ -156,8 +156,8 @@ fn more_tokens_are_refused_with_the_way_to_add_them() {
     assert!(grown.to_toml().contains("\nvocabulary = 50304\n"), "{}", grown.to_toml());
     assert_eq!(grown.with(&[]).unwrap(), grown);
     // A vocabulary that suffices stays.
-    let kept = parse(&["data.tokenizer=bytes", "model.resize_vocabulary=true"]).unwrap();
-    assert!(kept.to_toml().contains("\nvocabulary = 768\n"));
+    let unchanged = parse(&["data.tokenizer=bytes", "model.resize_vocabulary=true"]).unwrap();
+    assert!(unchanged.to_toml().contains("\nvocabulary = 768\n"));
     let fewer = parse(&["model.vocabulary=700", "model.resize_vocabulary=true"]).unwrap();
     let text = train_in(&run, fewer, DeviceChoice::Cpu).unwrap_err().to_string();
     assert!(text.contains("[768, ") && !text.contains("resize"), "{text}");

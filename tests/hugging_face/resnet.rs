@@ -39,8 +39,8 @@ fn exported_networks_have_torchvisions_tensors_and_are_read_back() {
     });
     let expected: BTreeSet<_> =
         names("gradients").into_iter().chain(names("buffers")).chain(counters).collect();
-    let found: BTreeSet<_> = tensors.names().into_iter().map(ToOwned::to_owned).collect();
-    assert_eq!(found, expected);
+    let actual: BTreeSet<_> = tensors.names().into_iter().map(ToOwned::to_owned).collect();
+    assert_eq!(actual, expected);
     let counter = tensors.tensor("layer4.1.bn2.num_batches_tracked").unwrap();
     assert_eq!((counter.dtype(), counter.shape()), (Dtype::I64, &[][..]));
     // Two steps of eight micro-batches.

@@ -61,9 +61,9 @@ fn random_models_of_transformers_go_in_and_out_unchanged() {
     let Some(python) = python_with(&["torch", "transformers"]) else { return };
     let directory = tempfile::tempdir().unwrap();
     let script = root().join("tests/hugging_face/sizes.py");
-    let made = Command::new(&python).arg(script).arg(directory.path()).output().unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let message = String::from_utf8_lossy(&made.stdout).into_owned();
+    let output = Command::new(&python).arg(script).arg(directory.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let message = String::from_utf8_lossy(&output.stdout).into_owned();
     let losses: Value = serde_json::from_str(message.lines().last().unwrap()).unwrap();
     let losses = losses.as_object().unwrap();
     assert!(losses.len() > 8);
@@ -76,8 +76,8 @@ fn random_models_of_transformers_go_in_and_out_unchanged() {
             context: Some(24),
             ..Default::default()
         };
-        let found = evaluate(options).unwrap();
-        assert!(near(found.loss, loss, 1e-5), "{name}: {found}, and {loss} is expected");
+        let evaluation = evaluate(options).unwrap();
+        assert!(near(evaluation.loss, loss, 1e-5), "{name}: {evaluation}, and {loss} is expected");
         let out = directory.path().join(format!("{name}-out"));
         let options = ExportOptions { model: at.clone(), output: out.clone(), ..Default::default() };
         inference::export(&options).unwrap();

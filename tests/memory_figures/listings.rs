@@ -39,7 +39,7 @@ fn measured_figures_are_recorded() {
     let text = std::fs::read_to_string(common::golden("pytorch_listings.json")).unwrap();
     let golden: serde_json::Value = serde_json::from_str(&text).unwrap();
     let listings = bench::memory_listings(&common::devices::all()[0]).unwrap();
-    let known = |number: usize| -> Vec<(u64, Option<u64>)> {
+    let pytorch = |number: usize| -> Vec<(u64, Option<u64>)> {
         let rows = listings[number].figures.iter().filter_map(|figure| figure.pytorch);
         rows.map(|figures| (figures.allocated, figures.reserved)).collect()
     };
@@ -48,9 +48,9 @@ fn measured_figures_are_recorded() {
         rows.map(|row| (row["allocated"].as_u64().unwrap(), row["reserved"].as_u64())).collect()
     };
     // The recording has no row between the second tensor and the emptied cache.
-    let two = known(0);
+    let two = pytorch(0);
     assert_eq!([two[0], two[1], two[3]].as_slice(), pairs("two_tensors"));
-    assert_eq!(known(1), pairs("aliases"));
+    assert_eq!(pytorch(1), pairs("aliases"));
     let allocated = |number: usize, what: &str| {
         let row = listings[number].figures.iter().find(|figure| figure.what.contains(what)).unwrap();
         row.pytorch.unwrap().allocated

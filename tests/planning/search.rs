@@ -14,8 +14,8 @@ pub(super) fn small_device(directory: &Path) -> &'static str {
     "small.toml"
 }
 
-fn sets_of(found: &Value) -> Vec<&str> {
-    found["set"].as_array().unwrap().iter().map(|set| set.as_str().unwrap()).collect()
+fn sets_of(proposal: &Value) -> Vec<&str> {
+    proposal["set"].as_array().unwrap().iter().map(|set| set.as_str().unwrap()).collect()
 }
 
 #[test]
@@ -25,8 +25,8 @@ fn a_search_that_finds_nothing_names_the_nearest() {
     let search = ["--fit", "4MiB", "--ranks", "2", "--device", device];
     let output = planned(directory.path(), &["model.width=64"], &[&search[..], &["--json"]].concat());
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
-    let (found, nearest) = (json(&output), &json(&output)["nearest"]);
-    assert!(found["proposals"].as_array().unwrap().is_empty() && found["planned"].as_u64() > Some(1));
+    let (result, nearest) = (json(&output), &json(&output)["nearest"]);
+    assert!(result["proposals"].as_array().unwrap().is_empty() && result["planned"].as_u64() > Some(1));
     // What the nearest needs is exact.
     let sets = [&["model.width=64"][..], &sets_of(nearest)].concat();
     let plan = json(&planned(directory.path(), &sets, &["--json", "--device", device]));
@@ -46,12 +46,12 @@ fn the_bytes_to_fit_are_by_default_those_of_the_device() {
     // The widest that fits the device's own bytes and not 80 GiB, or the other way round, does not matter:
     // both count the same overhead.
     let search = ["--fit", "--ranks", "2", "--device", "h100.toml", "--json"];
-    let found = json(&planned(directory.path(), &[], &search));
+    let result = json(&planned(directory.path(), &[], &search));
     assert_eq!(
-        (&found["capacity_bytes"], &found["device_bytes"]),
-        (&84932558848_u64.into(), &found["capacity_bytes"])
+        (&result["capacity_bytes"], &result["device_bytes"]),
+        (&84932558848_u64.into(), &result["capacity_bytes"])
     );
-    for proposal in found["proposals"].as_array().unwrap().iter().take(2) {
+    for proposal in result["proposals"].as_array().unwrap().iter().take(2) {
         let plan = json(&planned(directory.path(), &sets_of(proposal), &["--json", "--device", "h100.toml"]));
         assert_eq!(plan["fit"]["fits"], true);
         assert_eq!(plan["fit"]["needs_bytes"], proposal["peak_reserved_bytes"]);
@@ -80,10 +80,10 @@ fn proposals_have_the_lanes_of_their_ranks() {
         let search = [&["--fit", "--device", "cuda", "--json"], ranks].concat();
         let output = planned(directory.path(), sets, &search);
         assert!(output.status.success(), "{}", text(&output.stderr));
-        let found = json(&output);
-        let proposals = found["proposals"].as_array().unwrap();
+        let result = json(&output);
+        let proposals = result["proposals"].as_array().unwrap();
         let raised = |proposal: &&Value| sets_of(proposal).contains(&"parallel.lanes=16");
-        assert!(proposals.iter().any(|proposal| raised(&proposal)), "{found}");
+        assert!(proposals.iter().any(|proposal| raised(&proposal)), "{result}");
         for proposal in proposals.iter().take(3) {
             let sets = [sets, &sets_of(proposal)].concat();
             let plan = json(&planned(directory.path(), &sets, &["--json", "--device", "cuda"]));

@@ -37,7 +37,7 @@ pub fn recompute<S: Segment + 'static>(
         return segment.run(tape, inputs);
     }
     let sources: Vec<_> = inputs.iter().map(Var::source).collect();
-    let kept = inputs.iter().map(|input| input.tensor().clone()).collect();
+    let tensors = inputs.iter().map(|input| input.tensor().clone()).collect();
     let silent = tape.first_run();
     let constants = inputs.into_iter().map(|input| silent.constant(input.into_tensor())).collect();
     let outputs = segment.run(&silent, constants)?.into_iter().map(Var::into_tensor).collect();
@@ -47,7 +47,7 @@ pub fn recompute<S: Segment + 'static>(
         has_weights: silent.has_weights(),
         device: tape.device().clone(),
         pass: tape.shared_pass(),
-        inputs: kept,
+        inputs: tensors,
         pending: None,
     };
     Ok(tape.record(&sources, outputs, rule)?)

@@ -48,12 +48,12 @@ impl WeightHandle {
     pub fn fill(&self, tensor: Tensor) -> tensor::Result<()> {
         let (operator, operand) = ("weight", "values");
         if tensor.shape() != self.0.shape {
-            let (found, expected) = (tensor.shape(), self.0.shape.to_string());
-            return Err(TensorError::Shape { operator, operand, found, expected });
+            let expected = self.0.shape.to_string();
+            return Err(TensorError::Shape { operator, operand, found: tensor.shape(), expected });
         }
         if tensor.dtype() != self.0.dtype {
-            let (found, expected) = (tensor.dtype(), self.0.dtype);
-            return Err(TensorError::DType { operator, operand, found, expected });
+            let expected = self.0.dtype;
+            return Err(TensorError::DType { operator, operand, found: tensor.dtype(), expected });
         }
         *self.0.tensor.borrow_mut() = Some(tensor);
         Ok(())

@@ -99,12 +99,12 @@ fn gradients(device: &Device, mask: usize, recomputed: bool) -> (Vec<(u32, Vec<f
     let output = output.unwrap().pop().unwrap();
     let target = Tensor::from_host(device, &[0.25f32; 8 * WIDTH], [2, 4, WIDTH], Category::Input).unwrap();
     let loss = ops::mse(&tape, output, &target, 1.0).unwrap();
-    let kept = tape.saved().iter().map(|saved| saved.bytes).sum();
+    let bytes = tape.saved().iter().map(|saved| saved.bytes).sum();
     let mut sink = Gradients::default();
     if mask != 0 {
         tape.backward(loss, &mut sink).unwrap();
     }
-    (sink.iter().map(|(id, tensor)| (id.0, tensor.to_vec().unwrap())).collect(), kept)
+    (sink.iter().map(|(id, tensor)| (id.0, tensor.to_vec().unwrap())).collect(), bytes)
 }
 
 #[test]
@@ -118,8 +118,8 @@ fn trained_weights_have_the_gradients_that_they_have_among_others() {
     for mask in alone.chain([0b10_1010_1010_1010, 0b01_0101_0101_0101]) {
         let expected: Vec<_> = full.iter().filter(|(id, _)| mask >> id & 1 == 1).cloned().collect();
         for recomputed in [false, true] {
-            let (found, _) = gradients(&device, mask, recomputed);
-            assert_eq!(found, expected, "{mask:b}, recomputed {recomputed}");
+            let (actual, _) = gradients(&device, mask, recomputed);
+            assert_eq!(actual, expected, "{mask:b}, recomputed {recomputed}");
         }
     }
 }
@@ -127,12 +127,12 @@ fn trained_weights_have_the_gradients_that_they_have_among_others() {
 #[test]
 fn nothing_is_kept_or_computed_below_the_first_trained_weight() {
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
-    let kept = |mask| gradients(&device, mask, false).1;
+    let bytes = |mask| gradients(&device, mask, false).1;
     let recomputed = |mask| gradients(&device, mask, true).1;
     let all = (1 << WEIGHTS) - 1;
     // If only the last weight is trained, its own operands and the loss's are kept.
-    assert!(kept(1 << (WEIGHTS - 1)) < kept(1 << 12) && kept(1 << 12) < kept(1) && kept(1) < kept(all));
-    assert_eq!(kept(0), 0);
+    assert!(bytes(1 << (WEIGHTS - 1)) < bytes(1 << 12) && bytes(1 << 12) < bytes(1) && bytes(1) < bytes(all));
+    assert_eq!(bytes(0), 0);
     // A segment is not recorded if neither it nor anything before or after it is trained.
     assert_eq!(recomputed(0), 0);
 

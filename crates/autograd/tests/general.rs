@@ -58,14 +58,14 @@ fn compare(x_shape: [usize; 3], weight_shapes: &[&[usize]], composed: Layer<'_>,
             Weight::new(values, UseId(number as u32))
         };
         let weights: Vec<_> = weight_shapes.iter().enumerate().map(weight).collect();
-        let found = run(&device, &x, &weights, composed);
+        let actual = run(&device, &x, &weights, composed);
         let expected = run(&device, &x, &weights, fused);
-        assert_eq!(found.len(), expected.len());
-        for (position, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        assert_eq!(actual.len(), expected.len());
+        for (position, (actual, expected)) in actual.iter().zip(&expected).enumerate() {
             let size = expected.iter().map(|v| v * v).sum::<f32>().sqrt().max(1e-3);
-            let error = found.iter().zip(expected).map(|(a, b)| (a - b).powi(2)).sum::<f32>().sqrt();
+            let error = actual.iter().zip(expected).map(|(a, b)| (a - b).powi(2)).sum::<f32>().sqrt();
             assert!(
-                found.len() == expected.len() && error < 1e-5 * size,
+                actual.len() == expected.len() && error < 1e-5 * size,
                 "{position}: off by {error} of {size}"
             );
         }
@@ -161,10 +161,10 @@ fn log_sum_exp_has_the_softmax_as_its_gradient() {
     };
     for device in devices() {
         let x = tensor(&device, [2, 7, 33], 1);
-        let found = run(&device, &x, &[], &composed);
+        let results = run(&device, &x, &[], &composed);
         let y = tensor::ops::softmax::forward(&x).unwrap().to_vec::<f32>().unwrap();
         let values = tensor(&device, [14], 3).to_vec::<f32>().unwrap();
-        for (position, (gradient, y)) in found[1].iter().zip(&y).enumerate() {
+        for (position, (gradient, y)) in results[1].iter().zip(&y).enumerate() {
             assert!((gradient - values[position / 33] * y).abs() < 1e-6, "{position}");
         }
     }

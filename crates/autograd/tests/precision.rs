@@ -24,12 +24,12 @@ struct Operand {
     /// Types of the first and of all other variables.
     variables: [DType; 2],
     weights: DType,
-    made: RefCell<u32>,
+    count: RefCell<u32>,
 }
 
 impl Operand {
     fn new(device: &Device, variables: [DType; 2], weights: DType) -> Self {
-        Operand { device: device.clone(), variables, weights, made: RefCell::new(0) }
+        Operand { device: device.clone(), variables, weights, count: RefCell::new(0) }
     }
 
     /// Values that bf16 represents, a different pattern for each number.
@@ -45,7 +45,7 @@ impl Operand {
     }
 
     fn next(&self) -> u32 {
-        self.made.replace_with(|made| *made + 1)
+        self.count.replace_with(|count| *count + 1)
     }
 
     fn x(&self, tape: &Tape, shape: &[usize]) -> Var {
@@ -216,7 +216,7 @@ fn results(operand: &Operand, run: Run, table: Option<PrecisionTable>) -> (Vec<T
     let planes = AxisPlanes::default().with(Axis::Data, Communicator::counted(0, 2).data);
     let pass = Pass { autocast: table.and_then(autocast), planes, observers, ..Pass::default() };
     let tape = Tape::new(&operand.device, Mode::Train).of(pass);
-    operand.made.replace(0);
+    operand.count.replace(0);
     let outputs = run(&tape, operand).unwrap();
     let tensors: Vec<Tensor> = outputs.iter().map(|output| output.tensor().clone()).collect();
     let ones = |output: &Var| {

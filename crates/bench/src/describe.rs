@@ -56,7 +56,7 @@ pub fn describe_device(target: &PlanTarget) -> Result<PlanDevice> {
         PlanTarget::AtHand(choice) => match (cuda::availability(), choice) {
             (Err(_), DeviceChoice::Auto) => Ok(PlanDevice::host()),
             (Err(why), _) => Err(BenchError::Refused(format!("--device cuda: {why}"))),
-            (Ok(found), _) => measure(found.len()),
+            (Ok(gpus), _) => measure(gpus.len()),
         },
     }
 }
@@ -162,9 +162,9 @@ fn described(description: &Description, all: &[Measured], others: PlanDevice) ->
         assumed: if connected { Vec::new() } else { not(&["communicators"]) },
     };
     let rates = others.rates.map(|assumed| {
-        let known = description.model == others.model;
+        let is_same_model = description.model == others.model;
         let mut names = Vec::new();
-        names.extend((!known).then_some("efficiency"));
+        names.extend((!is_same_model).then_some("efficiency"));
         names.extend((!connected).then_some("link_bytes"));
         DeviceRates {
             flops_bf16: slowest(|rank| Some(rank.rates.flops_per_second)).unwrap_or(assumed.flops_bf16),

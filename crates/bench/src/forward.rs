@@ -35,9 +35,9 @@ pub fn bench_forward(mut config: RunConfig, options: &BenchOptions) -> Result<St
     let (mut seconds, mut loss) = (Vec::new(), f32::NAN);
     for _ in 0..ROUNDS {
         let began = Instant::now();
-        let found = evaluator.losses(&mut |_| ())?;
+        let evaluation = evaluator.losses(&mut |_| ())?;
         seconds.push(began.elapsed().as_secs_f64() / options.steps as f64);
-        loss = found.losses.last().copied().unwrap_or(loss);
+        loss = evaluation.losses.last().copied().unwrap_or(loss);
     }
     let (device, train) = (evaluator.device(), &setup.config.train);
     let (description, examples) = (device.description(), setup.config.model.examples());

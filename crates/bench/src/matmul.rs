@@ -119,7 +119,7 @@ pub fn bench_matmul(
     }
     drop(noise);
     let mut table = empty.clone();
-    let chosen = matmuls.iter().filter_map(|found| Some((found.key, found.choice.clone()?)));
+    let chosen = matmuls.iter().filter_map(|matmul| Some((matmul.key, matmul.choice.clone()?)));
     table.choices.extend(chosen);
     let (mut without, mut with) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
@@ -220,7 +220,7 @@ fn same_bits(a: &[f32], b: &[f32]) -> bool {
     a.iter().map(|sum| sum.to_bits()).eq(b.iter().map(|sum| sum.to_bits()))
 }
 
-fn close(expected: &[f32], found: &[f32]) -> bool {
+fn close(expected: &[f32], actual: &[f32]) -> bool {
     let largest = expected.iter().copied().fold(0.0_f32, f32::max);
-    expected.iter().zip(found).all(|(expected, found)| (expected - found).abs() <= TOLERANCE * largest)
+    expected.iter().zip(actual).all(|(expected, actual)| (expected - actual).abs() <= TOLERANCE * largest)
 }

@@ -85,9 +85,9 @@ fn alone(config: &RunConfig) -> RunConfig {
 /// anything is timed, so that all are timed at the same clocks.
 fn layers(setup: &Setup, device: &Device, warm_up: Duration) -> Result<Vec<LayerTimes>> {
     let (config, of) = (&setup.config, setup.config.layers());
-    let kept = with_recompute(config, RecomputePolicy::None);
+    let without_recompute = with_recompute(config, RecomputePolicy::None);
     let again = with_recompute(config, RecomputePolicy::Block);
-    let counted = measure::layers(&kept, &setup.dataset, device.description())?;
+    let counted = measure::layers(&without_recompute, &setup.dataset, device.description())?;
     let mut layers: Vec<LayerTimes> = Vec::new();
     for (layer, measure) in counted.iter().enumerate() {
         // The first layer has everything before the layers, the last layer everything after them.
@@ -99,7 +99,7 @@ fn layers(setup: &Setup, device: &Device, warm_up: Duration) -> Result<Vec<Layer
         let stage = Stage { layers: layer..layer + 1, of };
         let before = layer.checked_sub(1).and_then(|before| counted[before].output);
         let alone = |config: &RunConfig| Alone::new(setup, device, config, &stage, [before, measure.output]);
-        let mut both = [alone(&kept)?, alone(&again)?];
+        let mut both = [alone(&without_recompute)?, alone(&again)?];
         let began = Instant::now();
         while layer == 0 && began.elapsed() < warm_up {
             both[0].step()?;
@@ -202,16 +202,16 @@ impl<'a> Alone<'a> {
             false => Input::Hidden(tape.leaf(self.input.clone())),
         };
         let output = model.forward(&tape, input)?;
-        let (mut kept, forward, halves);
+        let (mut loss_tensor, forward, halves);
         match &self.seed {
             None => {
                 let loss = model.loss(&tape, output, &self.targets, 1.0 / self.micro_batches as f32)?;
-                kept = Some(loss.tensor().clone());
+                loss_tensor = Some(loss.tensor().clone());
                 forward = self.device.mark()?;
                 halves = tape.backward_input(loss)?;
             }
             Some(seed) => {
-                kept = None;
+                loss_tensor = None;
                 let root = vec![(output.source(), seed.clone())];
                 drop(output);
                 forward = self.device.mark()?;
@@ -222,7 +222,7 @@ impl<'a> Alone<'a> {
         drop(leaves);
         let backward = self.device.mark()?;
         pending.backward_weight(&mut reduction.sink(&self.plane))?;
-        reduction.end_micro_batch(kept.take().as_ref())?;
+        reduction.end_micro_batch(loss_tensor.take().as_ref())?;
         Ok([began, forward, backward, self.device.mark()?])
     }
 }

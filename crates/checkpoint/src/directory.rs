@@ -48,12 +48,12 @@ impl Directory {
 
     /// Returns every checkpoint with its step, oldest first; none if the directory is missing.
     pub(crate) fn list(&self) -> Result<Vec<(u64, PathBuf)>> {
-        let mut found = Vec::new();
+        let mut checkpoints = Vec::new();
         for (name, path) in self.entries()? {
-            found.extend(step_of(&name).map(|step| (step, path)));
+            checkpoints.extend(step_of(&name).map(|step| (step, path)));
         }
-        found.sort();
-        Ok(found)
+        checkpoints.sort();
+        Ok(checkpoints)
     }
 
     fn entries(&self) -> Result<Vec<(String, PathBuf)>> {

@@ -260,7 +260,7 @@ mod tests {
             match (entries_of(&header_of(arrays), bytes), refused) {
                 (Ok(entries), None) => assert_eq!(entries.len(), arrays.len()),
                 (Err(message), Some(words)) => assert!(message.contains(words), "{arrays:?}: {message}"),
-                (found, _) => panic!("{arrays:?}: {found:?}"),
+                (result, _) => panic!("{arrays:?}: {result:?}"),
             }
         }
     }

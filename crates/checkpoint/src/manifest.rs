@@ -178,18 +178,18 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Compares the current digest of the file of arrays, `found`, with the one in the manifest.
-    pub(crate) fn check_state(&self, path: &Path, found: &FileDigest) -> Result<()> {
+    /// Compares `digest`, the current one of the file of arrays, with the one in the manifest.
+    pub(crate) fn check_state(&self, path: &Path, digest: &FileDigest) -> Result<()> {
         let Some(written) = self.files.get(STATE) else {
             return Err(CheckpointError::damaged(path, "its manifest does not name it"));
         };
-        if found.bytes != written.bytes {
-            let what = if found.bytes < written.bytes { "truncated" } else { "longer than it was" };
-            let [found, written] = [found.bytes, written.bytes].map(grouped);
-            let text = format!("it is {what}: it has {found} bytes and was written with {written}");
+        if digest.bytes != written.bytes {
+            let what = if digest.bytes < written.bytes { "truncated" } else { "longer than it was" };
+            let [bytes, written] = [digest.bytes, written.bytes].map(grouped);
+            let text = format!("it is {what}: it has {bytes} bytes and was written with {written}");
             return Err(CheckpointError::damaged(path, text));
         }
-        if found.sha256 != written.sha256 {
+        if digest.sha256 != written.sha256 {
             let what = "it is corrupted: its SHA-256 is not the one that was written";
             return Err(CheckpointError::damaged(path, what));
         }

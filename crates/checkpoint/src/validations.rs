@@ -36,8 +36,8 @@ mod tests {
         let mut validations = Validations::default();
         let table = [(2.0, true, 0), (f64::NAN, false, 1), (2.0, false, 2), (1.5, true, 0), (3.0, false, 1)];
         for (step, (loss, is_best, since_best)) in (1..).zip(table) {
-            let found = (validations.add(step, loss), validations.since_best);
-            assert_eq!(found, (is_best, since_best), "{loss}");
+            let actual = (validations.add(step, loss), validations.since_best);
+            assert_eq!(actual, (is_best, since_best), "{loss}");
         }
         assert_eq!((validations.last, validations.step, validations.best), (Some(3.0), Some(5), Some(1.5)));
     }

@@ -10,15 +10,15 @@ use super::choice::Choice;
 /// # Errors
 /// Fewer than two, or NCCL cannot be opened.
 pub(super) fn available() -> Result<usize, String> {
-    let found = device::cuda::availability().map_err(|why| format!("--device cuda: {why}"))?.len();
-    match found {
+    let gpus = device::cuda::availability().map_err(|why| format!("--device cuda: {why}"))?.len();
+    match gpus {
         1 => Err("--device cuda: this host has 1 GPU, and collectives need at least two".to_owned()),
         _ if !nccl::is_there() => {
             Err("--device cuda: NCCL's library libnccl.so cannot be opened: install NCCL or set \
              LD_LIBRARY_PATH; if there is only libnccl.so.2, link libnccl.so to it"
                 .to_owned())
         }
-        _ => Ok(found),
+        _ => Ok(gpus),
     }
 }
 

@@ -251,8 +251,8 @@ impl GpuBench {
     /// The largest of all ranks' `seconds`.
     fn slowest(&mut self, seconds: f64) -> Result<f64> {
         let all = self.communicator.control.all_gather(&seconds.to_le_bytes())?;
-        let known = all.iter().filter_map(|bytes| bytes.as_slice().try_into().ok().map(f64::from_le_bytes));
-        Ok(known.fold(seconds, f64::max))
+        let times = all.iter().filter_map(|bytes| bytes.as_slice().try_into().ok().map(f64::from_le_bytes));
+        Ok(times.fold(seconds, f64::max))
     }
 
     fn line(
@@ -295,7 +295,7 @@ impl GpuBench {
         let Head { ranks, device, nccl, .. } = &head;
         let say = |line: &str| say(&self.communicator, line);
         say(&format!("{ranks} × {device}, {transport}, NCCL {nccl}, {}", description.libraries))?;
-        if NVLINK.iter().any(|known| device.starts_with(known)) {
+        if NVLINK.iter().any(|model| device.starts_with(model)) {
             say(&format!("datasheet: NVLink {NVLINK_GIGABYTES} GB/s per GPU and direction"))?;
         }
         let (meeting, connections) = (bytes(self.meeting_bytes), bytes(self.connection_bytes));

@@ -14,11 +14,11 @@ pub(crate) struct SplitGroup {
 impl SplitGroup {
     /// Returns the group of `groups` that contains `rank`, or a group of that rank alone.
     pub(crate) fn of(groups: &[Vec<usize>], rank: usize) -> SplitGroup {
-        let found = |(number, members): (usize, &Vec<usize>)| {
+        let group = |(number, members): (usize, &Vec<usize>)| {
             let index = members.iter().position(|member| *member == rank)?;
             Some(SplitGroup { number, rank: index, members: members.clone() })
         };
         let alone = || SplitGroup { number: groups.len() + rank, rank: 0, members: vec![rank] };
-        groups.iter().enumerate().find_map(found).unwrap_or_else(alone)
+        groups.iter().enumerate().find_map(group).unwrap_or_else(alone)
     }
 }

@@ -169,7 +169,7 @@ fn a_rank_that_stops_is_a_timeout_that_names_it() {
             }
             std::thread::sleep(Duration::from_millis(50));
             // Allocated before the call: memory of an abandoned call may still be written.
-            let kept = buffer(device, 4);
+            let memory = buffer(device, 4);
             let began = Instant::now();
             let message = wait(communicator, device).unwrap_err().to_string();
             assert!(message.contains("rank 1 did not answer within 3."), "{message}");
@@ -178,8 +178,8 @@ fn a_rank_that_stops_is_a_timeout_that_names_it() {
                 assert!(matches!(error, CollectiveError::Timeout { peer: 1, .. }), "{error}");
             }
             // The device itself stays usable.
-            device.copy_from_host(&[communicator.rank() as f32], kept.region(0, 4))?;
-            assert_eq!(values::<f32>(device, &kept, 0, 1)?, [communicator.rank() as f32]);
+            device.copy_from_host(&[communicator.rank() as f32], memory.region(0, 4))?;
+            assert_eq!(values::<f32>(device, &memory, 0, 1)?, [communicator.rank() as f32]);
             over.fetch_add(1, Ordering::SeqCst);
             Ok(())
         });
@@ -236,7 +236,7 @@ fn calls_that_connect_end_if_a_rank_is_missing() {
         let outcome = run(world_size, options, move |communicator| -> Outcome<()> {
             let device = gpu(communicator.rank(), communicator.rank(), "")?;
             let mut communicator = communicator.over_nccl(&device, TIMEOUT)?;
-            let (kept, began) = (buffer(&device, 4), Instant::now());
+            let (memory, began) = (buffer(&device, 4), Instant::now());
             if communicator.rank() == 1 {
                 if fails {
                     std::thread::sleep(Duration::from_millis(200));
@@ -253,8 +253,8 @@ fn calls_that_connect_end_if_a_rank_is_missing() {
             assert!(began.elapsed() < 3 * TIMEOUT, "took {:?}", began.elapsed());
             assert_eq!(later(&mut communicator, &device).len(), 6);
             // The device itself stays usable.
-            device.copy_from_host(&[5.0f32], kept.region(0, 4))?;
-            assert_eq!(values::<f32>(&device, &kept, 0, 1)?, [5.0]);
+            device.copy_from_host(&[5.0f32], memory.region(0, 4))?;
+            assert_eq!(values::<f32>(&device, &memory, 0, 1)?, [5.0]);
             over.fetch_add(1, Ordering::SeqCst);
             Ok(())
         });
@@ -275,7 +275,7 @@ fn waits_in_shared_memory_end_if_a_rank_is_missing() {
     for (fails, settings) in [(true, SETTINGS[1]), (false, SETTINGS[1]), (true, SETTINGS[0])] {
         let over = Arc::new(AtomicUsize::new(0));
         let outcome = run_on_gpus(world_size, TIMEOUT, settings, move |communicator, device| {
-            let (kept, sums) = (buffer(device, 4), filled(device, &vec![1.0f32; 1 << 20]));
+            let (memory, sums) = (buffer(device, 4), filled(device, &vec![1.0f32; 1 << 20]));
             let scratch = buffer(device, sums.bytes());
             let (whole, scratch) = (sums.region(0, sums.bytes()), scratch.region(0, sums.bytes()));
             let tree = &RankTree::balanced(world_size);
@@ -311,8 +311,8 @@ fn waits_in_shared_memory_end_if_a_rank_is_missing() {
             assert!(began.elapsed() < 4 * TIMEOUT, "took {:?}", began.elapsed());
             assert!(communicator.data.sum_shared(&[sum], false, STREAM).is_err());
             // The device itself stays usable.
-            device.copy_from_host(&[5.0f32], kept.region(0, 4))?;
-            assert_eq!(values::<f32>(device, &kept, 0, 1)?, [5.0]);
+            device.copy_from_host(&[5.0f32], memory.region(0, 4))?;
+            assert_eq!(values::<f32>(device, &memory, 0, 1)?, [5.0]);
             over.fetch_add(1, Ordering::SeqCst);
             Ok(())
         });

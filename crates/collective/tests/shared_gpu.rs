@@ -72,7 +72,7 @@ fn memory_is_not_overwritten_before_others_have_read_it() {
                     for (from, part) in
                         values::<f32>(device, &all, 0, COUNT * ranks)?.chunks(COUNT).enumerate()
                     {
-                        assert!(part.iter().all(|found| *found == (from + round) as f32), "round {round}");
+                        assert!(part.iter().all(|actual| *actual == (from + round) as f32), "round {round}");
                     }
                 }
             }
@@ -110,7 +110,7 @@ fn a_rank_that_stops_or_fails_is_named_and_the_device_stays_usable() {
         let over = Arc::new(AtomicUsize::new(0));
         let timeout = if fails { PATIENCE } else { TIMEOUT };
         let outcome = run_on_one_gpu(3, timeout, "", move |communicator, device| {
-            let kept = filled(device, &[communicator.rank() as f32]);
+            let memory = filled(device, &[communicator.rank() as f32]);
             communicator.data.barrier(STREAM)?;
             communicator.data.synchronize(STREAM)?;
             let began = Instant::now();
@@ -127,7 +127,7 @@ fn a_rank_that_stops_or_fails_is_named_and_the_device_stays_usable() {
             let expected = if fails { "rank 1 failed: disk full" } else { "rank 1 did not answer within 1." };
             assert!(message.contains(expected), "{message}");
             assert!(began.elapsed() < PATIENCE / 4, "took {:?}", began.elapsed());
-            assert_eq!(values::<f32>(device, &kept, 0, 1)?, [communicator.rank() as f32]);
+            assert_eq!(values::<f32>(device, &memory, 0, 1)?, [communicator.rank() as f32]);
             over.fetch_add(1, Ordering::SeqCst);
             Ok(())
         });

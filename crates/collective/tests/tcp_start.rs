@@ -121,10 +121,10 @@ fn a_port_in_use_is_named_on_every_rank() {
         let port = listener.local_addr().unwrap().port();
         if let Some(greet) = greet {
             std::thread::spawn(move || {
-                let mut kept = Vec::new();
+                let mut streams = Vec::new();
                 for mut stream in listener.incoming().map(Result::unwrap) {
                     greet(&mut stream);
-                    kept.extend(keeps.then_some(stream));
+                    streams.extend(keeps.then_some(stream));
                 }
             });
         } else {
@@ -178,7 +178,7 @@ fn strangers_do_not_disturb_the_start() {
         let port = free_port();
         let members = (0..3).map(|rank| Member { secret: secret.clone(), ..member(rank, 3, port) });
         let strangers = std::thread::spawn(move || {
-            let mut kept = Vec::new();
+            let mut streams = Vec::new();
             let magic = b"plimsoll\x01\0\0\0";
             let greeting = [&magic[..], &[7; 32]].concat();
             let proofless = [&greeting[..], &[0xff; 64]].concat();
@@ -187,7 +187,7 @@ fn strangers_do_not_disturb_the_start() {
                     if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) {
                         // The other end may have closed the connection.
                         let _ = stream.write_all(bytes);
-                        kept.push(stream);
+                        streams.push(stream);
                     }
                 }
             }

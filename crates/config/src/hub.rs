@@ -25,8 +25,8 @@ pub fn how_to_download(name: &str) -> Option<String> {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         !part.is_empty() && !part.starts_with('.') && part.bytes().all(allowed)
     };
-    let known = || WITHOUT_OWNER.iter().find(|(model, _)| *model == name);
-    let (owner, model) = name.split_once('/').or_else(|| known().map(|(model, owner)| (*owner, *model)))?;
+    let entry = || WITHOUT_OWNER.iter().find(|(model, _)| *model == name);
+    let (owner, model) = name.split_once('/').or_else(|| entry().map(|(model, owner)| (*owner, *model)))?;
     let is_name = is_part(owner) && is_part(model) && !model.ends_with(".json");
     let is_here = Path::new(name).exists() || Path::new(owner).is_dir();
     (is_name && !is_here).then(|| {

@@ -74,9 +74,9 @@ impl Corpus {
         let mut opened: HashMap<PathBuf, DataFile> = HashMap::new();
         let mut all = Vec::new();
         for pattern in patterns {
-            let found = files::matching(base, pattern)?;
+            let paths = files::matching(base, pattern)?;
             let mut bytes = 0;
-            for path in &found {
+            for path in &paths {
                 let file = match opened.remove(path) {
                     Some(file) => file,
                     None => DataFile::open(path)?,
@@ -87,7 +87,7 @@ impl Corpus {
             if bytes == 0 {
                 return Err(Error::Empty { pattern: pattern.clone() });
             }
-            all.extend(found);
+            all.extend(paths);
         }
         let parts = files::sorted_once(all).into_iter().filter_map(|path| opened.remove(&path));
         Self::join(parts.filter(|file| file.len() > 0).map(|file| {

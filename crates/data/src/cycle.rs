@@ -30,16 +30,16 @@ fn turn(
     read: impl FnOnce(u64, &mut MicroBatch) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let position = number % first.len() as u64;
-    let known = &first[position as usize];
-    if let Some(known) = known.get() {
-        out.inputs.copy_from(&known.inputs);
-        out.targets.copy_from(&known.targets);
-        out.documents.clone_from(&known.documents);
+    let slot = &first[position as usize];
+    if let Some(batch) = slot.get() {
+        out.inputs.copy_from(&batch.inputs);
+        out.targets.copy_from(&batch.targets);
+        out.documents.clone_from(&batch.documents);
         return Ok(());
     }
     read(position, out)?;
     // Another rank may have read the same one meanwhile.
-    known.get_or_init(|| out.clone());
+    slot.get_or_init(|| out.clone());
     Ok(())
 }
 

@@ -22,7 +22,7 @@ static OPEN: AtomicUsize = AtomicUsize::new(0);
 pub(crate) struct DataFile {
     path: PathBuf,
     mark: Mark,
-    kept: Option<Kept>,
+    open_file: Option<OpenFile>,
 }
 
 /// Metadata of an unchanged file.
@@ -43,9 +43,9 @@ impl Mark {
 
 /// A file that stays open, counted in [`OPEN`].
 #[derive(Debug)]
-struct Kept(File);
+struct OpenFile(File);
 
-impl Kept {
+impl OpenFile {
     fn new(file: File) -> Option<Self> {
         let counted = OPEN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| {
             (open < KEPT_OPEN).then_some(open + 1)
@@ -54,7 +54,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for OpenFile {
     fn drop(&mut self) {
         OPEN.fetch_sub(1, Ordering::Relaxed);
     }
@@ -78,7 +78,7 @@ impl DataFile {
         }
         let file = File::open(path).map_err(unreadable)?;
         let mark = Mark::of(&file.metadata().map_err(unreadable)?);
-        Ok(Self { path: path.to_path_buf(), mark, kept: Kept::new(file) })
+        Ok(Self { path: path.to_path_buf(), mark, open_file: OpenFile::new(file) })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -102,8 +102,8 @@ impl DataFile {
     pub(crate) fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), Error> {
         let unreadable = |source| Error::Unreadable { path: self.path.clone(), source };
         let opened;
-        let file = match &self.kept {
-            Some(Kept(file)) => file,
+        let file = match &self.open_file {
+            Some(OpenFile(file)) => file,
             None => {
                 opened = File::open(&self.path).map_err(unreadable)?;
                 &opened

@@ -81,8 +81,8 @@ impl Encoding {
 pub(crate) fn recognise(file: &DataFile) -> Result<(Encoding, u64), Error> {
     let refused = |reason: String| Error::BadShard { path: file.path().to_path_buf(), reason };
     let mut start = [0; 12];
-    let known = start.len().min(usize::try_from(file.len()).unwrap_or(usize::MAX));
-    file.read_at(0, &mut start[..known])?;
+    let length = start.len().min(usize::try_from(file.len()).unwrap_or(usize::MAX));
+    file.read_at(0, &mut start[..length])?;
     let [magic, version, count] =
         [0, 4, 8].map(|at| u32::from_le_bytes([start[at], start[at + 1], start[at + 2], start[at + 3]]));
     let of_magic = |encoding: &Encoding| encoding.header().is_some_and(|header| header.magic == magic);

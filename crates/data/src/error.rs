@@ -222,10 +222,10 @@ pub enum Error {
         count: u64,
     },
     /// More classes than the model has.
-    #[error("the images have {found} folders of classes, and the model has {classes} classes")]
+    #[error("the images have {folders} folders of classes, and the model has {classes} classes")]
     TooManyClasses {
         /// Folders.
-        found: usize,
+        folders: usize,
         /// Classes of the model.
         classes: usize,
     },

@@ -58,14 +58,14 @@ fn files_are_sorted_and_occur_once_under_any_names() {
         (&[&absolute, "b.txt"], "AB"),
     ];
     for (patterns, expected) in table {
-        let mut found: Vec<char> = text(&open(base, patterns).unwrap()).chars().collect();
+        let mut actual: Vec<char> = text(&open(base, patterns).unwrap()).chars().collect();
         if patterns.len() == 1 {
-            assert_eq!(found.iter().collect::<String>(), expected, "{patterns:?}");
+            assert_eq!(actual.iter().collect::<String>(), expected, "{patterns:?}");
         }
         let mut expected: Vec<char> = expected.chars().collect();
-        found.sort_unstable();
+        actual.sort_unstable();
         expected.sort_unstable();
-        assert_eq!(found, expected, "{patterns:?}");
+        assert_eq!(actual, expected, "{patterns:?}");
     }
 }
 

@@ -113,9 +113,9 @@ fn files_of_cifar_are_read_pixel_by_pixel() {
         for (pixels, class) in samples(&batch) {
             let number = number(&pixels);
             assert_eq!(class as usize, number % classes);
-            for (at, found) in pixels.iter().enumerate() {
+            for (at, actual) in pixels.iter().enumerate() {
                 let expected = value(number, at / 3 % 32, at / 96, at % 3);
-                assert!((found - f32::from(expected)).abs() < 1e-3, "{number} {at}: {found} {expected}");
+                assert!((actual - f32::from(expected)).abs() < 1e-3, "{number} {at}: {actual} {expected}");
             }
         }
         // Files may also be named one by one, and a fraction is then held out.
@@ -191,8 +191,8 @@ fn padded_windows_show_the_image_moved_and_mirrored() {
                 })
             };
             let positions = (-4..=4).flat_map(|dx| (-4..=4).map(move |dy| (dx, dy)));
-            let found = positions.flat_map(|(dx, dy)| [(false, dx, dy), (true, dx, dy)]);
-            let (flip, dx, dy) = found.into_iter().find(|(flip, dx, dy)| at(*flip, *dx, *dy)).unwrap();
+            let candidates = positions.flat_map(|(dx, dy)| [(false, dx, dy), (true, dx, dy)]);
+            let (flip, dx, dy) = candidates.into_iter().find(|(flip, dx, dy)| at(*flip, *dx, *dy)).unwrap();
             moves.insert((dx, dy));
             mirrored += usize::from(flip);
         }
@@ -319,9 +319,9 @@ fn mixtures_are_of_two_images_and_their_classes() {
             let ((own, class), (other, other_class)) = (&whole[position], &whole[position ^ 1]);
             assert_eq!(target[..2], [*class, *other_class]);
             let share = f64::from(target[2]) / f64::from(SHARES);
-            for (at, found) in pixels.iter().enumerate() {
+            for (at, actual) in pixels.iter().enumerate() {
                 let exact = share * f64::from(own[at]) + (1.0 - share) * f64::from(other[at]);
-                assert!((f64::from(*found) - exact).abs() < 0.51, "{found} {exact}");
+                assert!((f64::from(*actual) - exact).abs() < 0.51, "{actual} {exact}");
             }
             shares.insert(target[2]);
         }
@@ -346,9 +346,9 @@ fn channels_are_normalised_by_their_own_numbers() {
     let plain = train(&source(folder.path(), PLAIN()), 0);
     assert_eq!(train(&normal, 0).inputs, plain.inputs);
     let grey = source(folder.path(), ImageOptions { channels: 1, ..PLAIN() });
-    let found = train(&grey, 0);
-    assert_eq!(found.inputs.shape, [4, 32, 32, 1]);
-    let pixels = plain.inputs.pixels().unwrap().chunks_exact(3).zip(found.inputs.pixels().unwrap());
+    let batch = train(&grey, 0);
+    assert_eq!(batch.inputs.shape, [4, 32, 32, 1]);
+    let pixels = plain.inputs.pixels().unwrap().chunks_exact(3).zip(batch.inputs.pixels().unwrap());
     for (colour, grey) in pixels {
         let (colour, grey) = ([0, 1, 2].map(|at| f32::from(colour[at])), f32::from(*grey));
         let expected = 0.299 * colour[0] + 0.587 * colour[1] + 0.114 * colour[2];
@@ -376,10 +376,10 @@ fn wrong_images_are_refused_in_a_sentence() {
     let text = refused(folders.path(), &["."]);
     assert!(text.contains("its folder 'dog' is no class of the training images"), "{text}");
 
-    let made = |options| ImageSource::new(open(cifar.path(), &["."]).unwrap(), options);
-    let text = made(ImageOptions { channels: 2, ..PLAIN() }).unwrap_err().to_string();
+    let cifar_source = |options| ImageSource::new(open(cifar.path(), &["."]).unwrap(), options);
+    let text = cifar_source(ImageOptions { channels: 2, ..PLAIN() }).unwrap_err().to_string();
     assert!(text.contains("images have 1 or 3 channels"), "{text}");
-    let few = made(ImageOptions { classes: 3, ..PLAIN() }).unwrap();
+    let few = cifar_source(ImageOptions { classes: 3, ..PLAIN() }).unwrap();
     let error = (0..8).find_map(|number| few.train(number, &mut MicroBatch::default()).err()).unwrap();
     assert!(error.to_string().contains("and the model has 3"), "{error}");
     fs::remove_dir(folders.path().join("val/dog")).unwrap();

@@ -113,8 +113,8 @@ fn a_token_beyond_the_vocabulary_is_named_with_its_position() {
     let late = raw((0..10_000).map(|index| if index == 9000 { 1000 } else { 0 }));
     fs::write(directory.path().join("2.bin"), &late).unwrap();
     let named = |source: &TokenSource| {
-        let found = (0..2000).find_map(|number| source.train(number, &mut MicroBatch::default()).err());
-        found.unwrap().to_string()
+        let error = (0..2000).find_map(|number| source.train(number, &mut MicroBatch::default()).err());
+        error.unwrap().to_string()
     };
     let corpus = Arc::new(open(directory.path(), &["*.bin"]).unwrap());
     let split = || Split::at_end(Arc::clone(&corpus), 0.05).unwrap();

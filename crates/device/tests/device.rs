@@ -90,7 +90,7 @@ fn buffers_may_be_dropped_on_another_thread() {
 fn out_of_memory_errors_name_rank_operator_and_bytes() {
     let options = DeviceOptions { limit_bytes: Some(40 << 20), ..DeviceOptions::default() };
     for device in devices(&options) {
-        let kept = device.allocate(1 << 20, request()).unwrap();
+        let buffer = device.allocate(1 << 20, request()).unwrap();
         let error =
             device.allocate(60 << 20, Request::new(Category::Activation, "linear.forward")).unwrap_err();
         let DeviceError::Allocation { rank: 3, operator: "linear.forward", bytes, .. } = &error else {
@@ -100,7 +100,7 @@ fn out_of_memory_errors_name_rank_operator_and_bytes() {
         let text = error.to_string();
         assert!(text.contains("rank 3") && text.contains("linear.forward"), "{text}");
         assert_eq!(device.statistics().num_ooms, 1);
-        drop(kept);
+        drop(buffer);
     }
 }
 

@@ -54,10 +54,10 @@ impl MatmulCase {
         let a = if transpose.0 { stored(1, inner, rows) } else { stored(1, rows, inner) };
         let b = if transpose.1 { stored(2, columns, inner) } else { stored(2, inner, columns) };
         let before = values(3, rows * (columns + gap));
-        for (index, found) in self.run().iter().enumerate() {
+        for (index, actual) in self.run().iter().enumerate() {
             let (row, column) = (index / (columns + gap), index % (columns + gap));
             if column >= columns {
-                assert_eq!(*found, before[index], "{self:?} wrote between rows");
+                assert_eq!(*actual, before[index], "{self:?} wrote between rows");
                 continue;
             }
             let a =
@@ -67,7 +67,7 @@ impl MatmulCase {
             };
             let sum: f64 = (0..inner).map(|k| f64::from(a(k)) * f64::from(b(k))).sum();
             let expected = f64::from(alpha) * sum + if accumulate { f64::from(before[index]) } else { 0.0 };
-            let error = (f64::from(*found) - expected).abs();
+            let error = (f64::from(*actual) - expected).abs();
             assert!(
                 error < 1e-5 * (inner as f64).sqrt().max(1.0),
                 "{self:?} ({row}, {column}): off by {error:e}"

@@ -80,9 +80,10 @@ fn gelu_slope(x: f64) -> f64 {
     (gelu(x + 1e-5) - gelu(x - 1e-5)) / 2e-5
 }
 
-fn error(found: &[f64], expected: &[f64]) -> f64 {
+fn error(actual: &[f64], expected: &[f64]) -> f64 {
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
-    norm(&mut found.iter().zip(expected).map(|(a, b)| a - b)) / norm(&mut expected.iter().copied()).max(1e-30)
+    let mut differences = actual.iter().zip(expected).map(|(a, b)| a - b);
+    norm(&mut differences) / norm(&mut expected.iter().copied()).max(1e-30)
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -142,8 +143,8 @@ fn check_inside(
         .matmul(&call)
         .unwrap_or_else(|error| panic!("{case:?} {m} × {n} × {k} {ta} {tb} {operands} {out_type}: {error}"));
     let tolerance = if out_type == DType::Bf16 { 1e-2 } else { 1e-5 };
-    let expect = |what: &str, found: &Matrix, expected: Vec<f64>| {
-        let error = error(&found.now(device), &expected);
+    let expect = |what: &str, actual: &Matrix, expected: Vec<f64>| {
+        let error = error(&actual.now(device), &expected);
         assert!(
             error < tolerance,
             "{case:?} {m} × {n} × {k} {ta} {tb} {operands} {out_type}: {what} is off by {error}"

@@ -124,9 +124,9 @@ fn base_of(adapters: &Path) -> Result<PathBuf> {
             "it names no model: --base DIR names the folder of the adapters' model".to_owned(),
         ));
     };
-    let found =
+    let folder =
         [PathBuf::from(&base), adapters.join(&base)].into_iter().find(|path| path.join(CONFIG).is_file());
-    found.ok_or_else(|| {
+    folder.ok_or_else(|| {
         let advice = how_to_download(&base).map_or(String::new(), |text| format!("; {text}"));
         refused(format!(
             "base_model_name_or_path = \"{base}\" is no folder with a {CONFIG}: --base DIR names the \

@@ -91,20 +91,20 @@ impl Trained {
         let is_named = self.is_run || self.config.origins.of(Data::tokenizer).is_override();
         let configured = Some(&self.config.tokenizer).filter(|own| is_named && **own != Tokenizer::None);
         let file = || files_in(&self.folders(), &[TOKENIZER]).pop();
-        let found = match configured {
+        let tokenizer = match configured {
             Some(configured) => configured.clone(),
             None => {
                 file().map_or(Ok(Tokenizer::None), |file| Tokenizer::from_name(&file.to_string_lossy()))?
             }
         };
-        if found == Tokenizer::None {
+        if tokenizer == Tokenizer::None {
             let why = match self.is_run {
                 false => format!("{}: it has no {TOKENIZER}", self.home.display()),
                 true => "data.tokenizer = \"none\" makes no text of tokens".to_owned(),
             };
             return Err(RunError::Refused(why));
         }
-        Ok(found)
+        Ok(tokenizer)
     }
 
     /// Returns the chat template: that of the run, or that of its model's folder.
@@ -115,9 +115,10 @@ impl Trained {
         let own = ChatTemplate::beside(&self.home.join(TOKENIZER));
         let folders = self.folders();
         let others = folders.iter().filter(|folder| **folder != self.home);
-        let found = others
-            .fold(own, |found, folder| found.or_else(|_| ChatTemplate::beside(&folder.join(TOKENIZER))));
-        found.map_err(|error| RunError::Refused(error.to_string()))
+        let template = others.fold(own, |template, folder| {
+            template.or_else(|_| ChatTemplate::beside(&folder.join(TOKENIZER)))
+        });
+        template.map_err(|error| RunError::Refused(error.to_string()))
     }
 }
 

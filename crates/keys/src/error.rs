@@ -66,7 +66,7 @@ pub enum Error {
         section: &'static str,
     },
     /// A value of a type that its key does not accept.
-    #[error("{origin}: {key} takes {allowed}, not {found}")]
+    #[error("{origin}: {key} takes {allowed}, not {value}")]
     WrongType {
         /// Where the value is written.
         origin: Origin,
@@ -75,7 +75,7 @@ pub enum Error {
         /// The values that the key accepts.
         allowed: String,
         /// The type of the value, and the value.
-        found: String,
+        value: String,
     },
     /// A value of the right type that its key does not accept.
     #[error("{origin}: {key} = {value} is not {allowed}")]

@@ -266,11 +266,11 @@ fn read_entry<T>(key: &Key, entry: Entry, read: fn(&Value, &Takes) -> Reading<T>
             Err(Error::OutOfRange { origin, key: key.path, value: shown, allowed })
         }
         Reading::WrongType => {
-            let mut found = format!("{} {shown}", value.type_name());
+            let mut text = format!("{} {shown}", value.type_name());
             if let (Takes::Texts, Value::Text(_)) = (key.takes, &value) {
-                found += &format!(": write [{value}]");
+                text += &format!(": write [{value}]");
             }
-            Err(Error::WrongType { origin, key: key.path, allowed: key.takes.to_string(), found })
+            Err(Error::WrongType { origin, key: key.path, allowed: key.takes.to_string(), value: text })
         }
     }
 }

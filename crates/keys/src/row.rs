@@ -257,8 +257,8 @@ macro_rules! choice {
             $crate::Takes::Choice(&NAMES),
             |value, _| match value {
                 $crate::Value::Text(text) => {
-                    let found = NAMES.iter().position(|name| name == text);
-                    $crate::Reading::within(found.and_then(|index| $values.get(index).copied()))
+                    let position = NAMES.iter().position(|name| name == text);
+                    $crate::Reading::within(position.and_then(|index| $values.get(index).copied()))
                 }
                 _ => $crate::Reading::WrongType,
             },

@@ -68,17 +68,17 @@ impl Table {
         };
         // If the section is misspelt, the whole path is compared.
         let spelt = || nearest(path, self.keys.iter().map(|key| key.path));
-        let known = self.section(section).is_some() || section.is_empty();
-        let found = whole.or(moved).or_else(foreign).or_else(near);
-        let found = found.or_else(|| if known { None } else { spelt() });
-        Error::Unknown { origin, what: "key", name: shorten(path), hint: hint(found) }
+        let is_section = self.section(section).is_some() || section.is_empty();
+        let suggestion = whole.or(moved).or_else(foreign).or_else(near);
+        let suggestion = suggestion.or_else(|| if is_section { None } else { spelt() });
+        Error::Unknown { origin, what: "key", name: shorten(path), hint: hint(suggestion) }
     }
 
     /// Creates the error for a section that does not exist.
     pub(crate) fn unknown_section(&self, origin: Origin, section: &str) -> Error {
         let near = nearest(section, self.keys.iter().map(|key| key.section)).map(|near| format!("[{near}]"));
-        let found = self.foreign_section(section).map(str::to_owned).or(near);
-        let (name, hint) = (format!("[{}]", shorten(section)), hint(found.as_deref()));
+        let suggestion = self.foreign_section(section).map(str::to_owned).or(near);
+        let (name, hint) = (format!("[{}]", shorten(section)), hint(suggestion.as_deref()));
         Error::Unknown { origin, what: "section", name, hint }
     }
 
@@ -94,8 +94,8 @@ impl Table {
 }
 
 /// Returns the end of an error's sentence: a suggested name, or advice in words.
-fn hint(found: Option<&str>) -> String {
-    match found {
+fn hint(suggestion: Option<&str>) -> String {
+    match suggestion {
         None => String::new(),
         Some(advice) if advice.contains(' ') => format!(": {advice}"),
         Some(name) => format!(": did you mean {name}?"),

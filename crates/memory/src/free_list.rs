@@ -209,9 +209,9 @@ mod tests {
                 } else if kind == 2 {
                     let probe = Entry { size, order: 0, address: 0, block: 0 };
                     let expected = model.range(probe..).next().copied();
-                    let found = list.best_fit(size);
-                    prop_assert_eq!(found.map(|at| list.at(at)), expected);
-                    if let (Some(at), Some(entry)) = (found, expected) {
+                    let fit = list.best_fit(size);
+                    prop_assert_eq!(fit.map(|at| list.at(at)), expected);
+                    if let (Some(at), Some(entry)) = (fit, expected) {
                         prop_assert_eq!(list.following(at).map(|at| list.at(at)), model.range(entry..).nth(1).copied());
                         list.take(at);
                         model.remove(&entry);

@@ -103,8 +103,8 @@ impl Lora {
         let names = || tensors.iter().filter_map(|tensor| tensor.name.strip_suffix(MATRICES[0]));
         let idle = |target: &&String| !names().any(|name| is_target(target, name));
         let Some(target) = self.targets.iter().find(idle) else { return Ok(()) };
-        let known = self.modules.values().flatten().map(|module| last_part(&module.name));
-        let hint = keys::nearest(target, known).map_or(String::new(), |near| format!(", such as {near}"));
+        let layers = self.modules.values().flatten().map(|module| last_part(&module.name));
+        let hint = keys::nearest(target, layers).map_or(String::new(), |near| format!(", such as {near}"));
         Err(format!("\"{target}\" names no linear layer of the model{hint}"))
     }
 }

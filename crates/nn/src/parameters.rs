@@ -156,9 +156,9 @@ impl Parameters {
     /// # Errors
     /// No such parameter.
     pub fn reuse(&mut self, name: &str) -> Result<Weight> {
-        let found = self.find(name);
+        let id = self.find(name);
         let missing = || NnError::Parameter { name: name.to_owned(), problem: "used before it is made" };
-        Ok(self.use_of(found.ok_or_else(missing)?))
+        Ok(self.use_of(id.ok_or_else(missing)?))
     }
 
     /// Records that another stage also has this parameter.
@@ -167,8 +167,8 @@ impl Parameters {
     /// No such parameter.
     pub fn share(&mut self, name: &str) -> Result<()> {
         let missing = || NnError::Parameter { name: name.to_owned(), problem: "shared before it is made" };
-        let found = self.find(name).ok_or_else(missing)?;
-        self.list[found.0].shared = true;
+        let id = self.find(name).ok_or_else(missing)?;
+        self.list[id.0].shared = true;
         Ok(())
     }
 

@@ -217,7 +217,7 @@ fn names_identify_tied_parameters_and_buffers() {
         let buffers = model.buffers().iter().map(|buffer| format!("buffer {}", buffer.name()));
         parameters.chain(buffers).collect::<Vec<_>>()
     };
-    let has = |names: &[String], name: &str| names.iter().any(|found| found == name);
+    let has = |names: &[String], name: &str| names.iter().any(|candidate| candidate == name);
     let (gpt, other) = (names("gpt", &[]), names("gpt", MODELS[1].1));
     assert!(has(&gpt, "wpe.weight") && has(&gpt, "h.1.mlp_fc.bias") && !has(&gpt, "lm_head.weight"));
     assert!(has(&other, "buffer wpe") && has(&other, "lm_head.weight"));

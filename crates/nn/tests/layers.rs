@@ -118,10 +118,10 @@ fn gradients_match_finite_differences() {
             let (near, far) = (at(STEP) - at(-STEP), at(2.0 * STEP) - at(-2.0 * STEP));
             parameter.weight.tensor().unwrap().set(&start).unwrap();
             let expected = (8.0 * near - far) / (12.0 * f64::from(STEP));
-            let found: f64 = gradient.iter().zip(&direction).map(|(g, d)| f64::from(g * d)).sum();
+            let actual: f64 = gradient.iter().zip(&direction).map(|(g, d)| f64::from(g * d)).sum();
             let size = gradient.iter().map(|g| f64::from(g * g)).sum::<f64>().sqrt();
             let name = &parameter.name;
-            assert!((found - expected).abs() <= 1e-3 * size.max(0.1), "{what} {name}: {found} {expected}");
+            assert!((actual - expected).abs() <= 1e-3 * size.max(0.1), "{what} {name}: {actual} {expected}");
         }
     }
 }

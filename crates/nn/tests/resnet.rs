@@ -118,10 +118,10 @@ struct Differences {
 }
 
 impl Differences {
-    fn add(&mut self, name: &str, found: [f64; 5], expected: &Value) {
+    fn add(&mut self, name: &str, actual: [f64; 5], expected: &Value) {
         let norm = expected[0].as_f64().unwrap().abs();
-        for (found, expected) in found.iter().zip(expected.as_array().unwrap()) {
-            let off = (found - expected.as_f64().unwrap()).abs() / norm.max(1e-3);
+        for (actual, expected) in actual.iter().zip(expected.as_array().unwrap()) {
+            let off = (actual - expected.as_f64().unwrap()).abs() / norm.max(1e-3);
             if off >= self.worst.0 {
                 self.worst = (off, name.to_owned());
             }
@@ -208,8 +208,8 @@ fn losses_gradients_and_statistics_are_torchvisions() {
         for used in parameters.uses() {
             let parameter = &parameters.list()[used.parameter.0].name;
             let gradient = gradients[&used.id];
-            let found = sampled(&gradient.to_vec::<f32>().unwrap(), gradient.shape().dims());
-            differences.add(parameter, found, &case["gradients"][parameter]);
+            let actual = sampled(&gradient.to_vec::<f32>().unwrap(), gradient.shape().dims());
+            differences.add(parameter, actual, &case["gradients"][parameter]);
         }
         differences.assert(&format!("{name}, gradients"), dtype, least, theirs("gradients"));
         parameters.statistics().fold().unwrap();
@@ -220,8 +220,8 @@ fn losses_gradients_and_statistics_are_torchvisions() {
                 continue;
             }
             elements += buffer.tensor().elements();
-            let found = sampled(&buffer.tensor().to_vec::<f32>().unwrap(), &[]);
-            differences.add(buffer.name(), found, &case["buffers"][buffer.name()]);
+            let actual = sampled(&buffer.tensor().to_vec::<f32>().unwrap(), &[]);
+            differences.add(buffer.name(), actual, &case["buffers"][buffer.name()]);
         }
         differences.assert(&format!("{name}, statistics"), dtype, least, theirs("buffers"));
         assert_eq!(elements, count(&case["buffers_elements"]));

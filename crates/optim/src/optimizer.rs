@@ -48,8 +48,8 @@ impl Optimizer {
         let mut members: Vec<_> = groups.iter().enumerate().flat_map(numbered).collect();
         members.sort_unstable();
         if !members.iter().map(|(slot, _)| *slot).eq(0..slots.len()) {
-            let (found, expected) = (members.len(), slots.len());
-            return Err(TensorError::Count { operator: "optimizer.groups", found, expected });
+            let expected = slots.len();
+            return Err(TensorError::Count { operator: "optimizer.groups", found: members.len(), expected });
         }
         let members = members.into_iter().map(|(_, member)| member).collect();
         Ok(Optimizer { slots: slots.to_vec(), groups, members })

@@ -83,8 +83,8 @@ fn any_number_of_slots_may_come_first() {
 #[test]
 fn kept_tensors_have_stable_names() {
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
-    let kept = [&["adamw.first", "adamw.second"][..], &["sgd.velocity"], &[]];
-    for (rule, kept) in RULES.into_iter().zip(kept) {
+    let names = [&["adamw.first", "adamw.second"][..], &["sgd.velocity"], &[]];
+    for (rule, names) in RULES.into_iter().zip(names) {
         for dtype in [DType::F32, DType::Bf16] {
             let slot = |name: &str, shape: [usize; 2]| {
                 let request = Request::new(Category::Parameter, "weight");
@@ -97,10 +97,11 @@ fn kept_tensors_have_stable_names() {
             for (index, slot) in slots.iter().enumerate() {
                 // An f32 weight is its own master.
                 expected.extend((dtype != DType::F32).then(|| (index, slot.name.clone())));
-                expected.extend(kept.iter().map(|kept| (index, format!("{kept}.{}", slot.name))));
+                expected.extend(names.iter().map(|name| (index, format!("{name}.{}", slot.name))));
             }
-            let found: Vec<_> = optimizer.named_state().map(|state| (state.slot, state.array.name)).collect();
-            assert_eq!(found, expected, "{rule:?} {dtype}");
+            let actual: Vec<_> =
+                optimizer.named_state().map(|state| (state.slot, state.array.name)).collect();
+            assert_eq!(actual, expected, "{rule:?} {dtype}");
             for state in optimizer.named_state() {
                 assert_eq!(state.tensor.dtype(), DType::F32);
                 assert_eq!(state.tensor.shape(), slots[state.slot].weight.shape());

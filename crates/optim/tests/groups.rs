@@ -104,10 +104,10 @@ fn two_groups_of_different_rules_equal_two_optimizers() {
 fn every_slot_belongs_to_one_group() {
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
     let slots = slots(&device, DType::F32, &[0, 1, 2]);
-    for (other, found) in [(&[1][..], 2), (&[0, 1, 2], 4), (&[], 1)] {
+    for (other, count) in [(&[1][..], 2), (&[0, 1, 2], 4), (&[], 1)] {
         let groups = [group(ADAMW, DType::F32, &[0]), group(SGD, DType::F32, other)];
         let refused = Optimizer::with_groups(&device, &slots, &groups, 0).unwrap_err();
-        let expected = TensorError::Count { operator: "optimizer.groups", found, expected: 3 };
+        let expected = TensorError::Count { operator: "optimizer.groups", found: count, expected: 3 };
         assert_eq!(refused.to_string(), expected.to_string());
     }
 }

@@ -207,7 +207,7 @@ fn every_grid_gives_the_defined_sum() {
                     let ranks = threads::run(data, threads::Options::default(), body).unwrap();
                     let reference = &references[usize::from(how.2 == DType::Bf16)];
                     let name = format!("{lanes} lanes, {data} ranks, {bucket_bytes}, {how:?}, from {from}");
-                    assert!(ranks.iter().all(|(found, _)| *found == loss), "{name}");
+                    assert!(ranks.iter().all(|(actual, _)| *actual == loss), "{name}");
                     match how.1 > 0 {
                         true => assert_eq!(&assemble(ranks.iter()), reference, "{name}"),
                         false => ranks
@@ -256,9 +256,9 @@ fn every_rank_gets_the_weights_that_others_own() {
             }
             assert!(!weights.iter().any(Tensor::is_arriving));
             for (parameter, weight) in weights.iter().enumerate() {
-                let found = read(weight)?;
+                let actual = read(weight)?;
                 let expected: Vec<_> = (0..weight.elements()).map(|i| mark(parameter, i)).collect();
-                assert_eq!(found, expected, "{ranks} ranks, {dtype:?}, parameter {parameter}");
+                assert_eq!(actual, expected, "{ranks} ranks, {dtype:?}, parameter {parameter}");
             }
             Ok(())
         };

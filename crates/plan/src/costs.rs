@@ -85,7 +85,7 @@ pub(crate) fn recomputed_layers(memory: &Memory) -> usize {
 
 /// Counts FLOPs and bytes on Meta.
 fn counted(config: &RunConfig, dataset: &Dataset, description: &Description) -> Result<Vec<LayerCost>> {
-    let kept = measure::layers(&with_recompute(config, RecomputePolicy::None), dataset, description)?;
+    let baseline = measure::layers(&with_recompute(config, RecomputePolicy::None), dataset, description)?;
     let again = match recomputed_layers(&config.memory) {
         0 => Vec::new(),
         _ => measure::layers(&with_recompute(config, RecomputePolicy::Block), dataset, description)?,
@@ -95,7 +95,7 @@ fn counted(config: &RunConfig, dataset: &Dataset, description: &Description) -> 
         let again = again.get(number).map_or(0, |again| work(&again.passes));
         LayerCost { passes: layer.passes, again: again.saturating_sub(work(&layer.passes)), update: 0 }
     };
-    Ok(kept.iter().enumerate().map(cost).collect())
+    Ok(baseline.iter().enumerate().map(cost).collect())
 }
 
 /// Returns the configuration with all of its layers recomputed or none.

@@ -94,8 +94,8 @@ pub fn without_effect(setup: &Setup) -> Vec<String> {
             keys.map(move |key| format!("{key} has no effect {words}"))
         })
         .collect();
-    let mut say = |found: bool, sentence: &dyn Fn() -> String| {
-        if found {
+    let mut say = |condition: bool, sentence: &dyn Fn() -> String| {
+        if condition {
             sentences.push(sentence());
         }
     };
@@ -139,10 +139,10 @@ pub fn without_effect(setup: &Setup) -> Vec<String> {
 /// Returns whether the first rank needs less memory with recomputed layers.
 fn block_saves(setup: &Setup) -> bool {
     let again = skipping(setup);
-    let mut kept = again.clone();
-    Arc::make_mut(&mut kept.config).memory.recompute = RecomputePolicy::None;
-    match (plan_one(&kept, 0), plan_one(&again, 0)) {
-        (Ok(kept), Ok(again)) => again.statistics.peak_allocated() < kept.statistics.peak_allocated(),
+    let mut baseline = again.clone();
+    Arc::make_mut(&mut baseline.config).memory.recompute = RecomputePolicy::None;
+    match (plan_one(&baseline, 0), plan_one(&again, 0)) {
+        (Ok(baseline), Ok(again)) => again.statistics.peak_allocated() < baseline.statistics.peak_allocated(),
         // A configuration that does not fit without it needs it.
         _ => true,
     }

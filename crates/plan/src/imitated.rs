@@ -14,7 +14,7 @@ use crate::toml_file;
 const SHIPPED: &str = include_str!("../../../launch/devices/h200.toml");
 const SHIPPED_NAME: &str = "the description that ships";
 /// All descriptions in the repository, by the names of their files.
-const KNOWN: [(&str, &str); 7] = [
+const DESCRIPTIONS: [(&str, &str); 7] = [
     ("a100-40gb", include_str!("../../../launch/devices/a100-40gb.toml")),
     ("a100-80gb", include_str!("../../../launch/devices/a100-80gb.toml")),
     ("b200", include_str!("../../../launch/devices/b200.toml")),
@@ -90,8 +90,8 @@ impl PlanDevice {
     ///
     /// # Errors
     /// An invalid embedded file, which a test excludes.
-    pub(crate) fn known(model: &str) -> Result<Option<Self>> {
-        for (name, text) in KNOWN {
+    pub(crate) fn of_model(model: &str) -> Result<Option<Self>> {
+        for (name, text) in DESCRIPTIONS {
             let device = Self::parse(text, name)?;
             if device.model == model {
                 return Ok(Some(device));
@@ -102,7 +102,7 @@ impl PlanDevice {
 
     /// The names of the descriptions in the repository.
     pub fn names() -> impl Iterator<Item = &'static str> {
-        KNOWN.iter().map(|(name, _)| *name)
+        DESCRIPTIONS.iter().map(|(name, _)| *name)
     }
 
     /// Returns the description in the repository called `name`; `None` if there is none.
@@ -110,8 +110,8 @@ impl PlanDevice {
     /// # Errors
     /// An invalid embedded file, which a test excludes.
     pub(crate) fn named(name: &str) -> Result<Option<Self>> {
-        let found = KNOWN.iter().find(|(known, _)| *known == name);
-        found.map(|(name, text)| Self::parse(text, name)).transpose()
+        let entry = DESCRIPTIONS.iter().find(|(other, _)| *other == name);
+        entry.map(|(name, text)| Self::parse(text, name)).transpose()
     }
 
     /// Reads a description.
@@ -162,9 +162,9 @@ impl PlanDevice {
     /// As for [`PlanDevice::shipped`].
     pub(crate) fn gpu(description: &Description) -> Result<Self> {
         let shipped = Self::shipped()?;
-        let known = shipped.model == description.model;
-        let overhead = if known { shipped.overhead } else { shipped.overhead.elsewhere() };
-        let rates = shipped.rates.filter(|_| known);
+        let is_shipped = shipped.model == description.model;
+        let overhead = if is_shipped { shipped.overhead } else { shipped.overhead.elsewhere() };
+        let rates = shipped.rates.filter(|_| is_shipped);
         Ok(Self::of(description, overhead, rates))
     }
 

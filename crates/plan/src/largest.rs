@@ -24,8 +24,8 @@ fn searched(config: &RunConfig, name: &str) -> Result<Searchable> {
         vec![Searchable { key: Train::micro_batch_size, value: size, step: 1, follows: |_, _| Vec::new() }];
     all.extend(config.model.searchable());
     let short = |key: &'static str| key.rsplit('.').next().unwrap_or(key);
-    if let Some(found) = all.iter().position(|one| short(one.key) == name) {
-        return Ok(all.swap_remove(found));
+    if let Some(position) = all.iter().position(|one| short(one.key) == name) {
+        return Ok(all.swap_remove(position));
     }
     let names: Vec<_> = all.iter().map(|one| short(one.key)).collect();
     let names = match names.split_last() {
@@ -94,7 +94,7 @@ pub struct Largest {
     /// The key whose value was searched.
     pub key: &'static str,
     /// The largest value that fits, with the keys to set for it; `None` if no value fits.
-    pub found: Option<(Try, Vec<String>)>,
+    pub best: Option<(Try, Vec<String>)>,
     /// The next larger value, with the reason why it does not fit.
     pub next: Try,
     /// Changes in words that the key does not say; may be empty.
@@ -134,19 +134,19 @@ pub fn search_largest(
     };
     let fits = |tried: &Try| matches!(tried.outcome, Outcome::Fits(_));
     // In units of the key's step: `most` fits or is 0, and `above` does not fit.
-    let mut found = None;
+    let mut best = None;
     let mut above = attempt((start / step).max(1))?;
     let mut most = 0;
     while fits(&above) {
         most = above.value / step;
-        found = Some(above);
+        best = Some(above);
         above = attempt(most.saturating_mul(2))?;
     }
     while above.value / step - most > 1 {
         let middle = attempt(most + (above.value / step - most) / 2)?;
         if fits(&middle) {
             most = middle.value / step;
-            found = Some(middle);
+            best = Some(middle);
         } else {
             above = middle;
         }
@@ -163,10 +163,10 @@ pub fn search_largest(
         let sets = sets(&searched, &setup.config, tried.value)?;
         Ok((tried, sets))
     };
-    let found = found.map(with_sets).transpose()?;
-    let of_found = found.as_ref().map(|(_, sets)| setup.config.with(sets)).transpose()?;
-    let consequences = of_found.map_or_else(String::new, |found| consequences(&setup.config, &found));
-    Ok(Largest { key: searched.key, found, consequences, next: above, available, tries })
+    let best = best.map(with_sets).transpose()?;
+    let best_config = best.as_ref().map(|(_, sets)| setup.config.with(sets)).transpose()?;
+    let consequences = best_config.map_or_else(String::new, |other| consequences(&setup.config, &other));
+    Ok(Largest { key: searched.key, best, consequences, next: above, available, tries })
 }
 
 /// Plans a configuration until a rank does not fit.
@@ -190,7 +190,7 @@ fn outcome(setup: &Setup, sets: Result<Vec<String>>) -> Result<Outcome> {
 
 impl fmt::Display for Largest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.found {
+        match &self.best {
             Some((Try { value, outcome }, sets)) => {
                 let sets: Vec<_> = sets.iter().map(|set| format!("--set {set}")).collect();
                 let (sets, consequences) = (sets.join(" "), &self.consequences);

@@ -89,7 +89,7 @@ pub fn propose(
     let work = Work::count(&config, &build::dataset(&config, DataScope::Shapes)?, &description)?;
     let search = Search { config, device, on_device, description, fit, rates, work };
     let candidates = search.candidates()?;
-    let mut found = Proposals {
+    let mut proposals = Proposals {
         list: Vec::new(),
         nearest: None,
         planned: 0,
@@ -113,34 +113,34 @@ pub fn propose(
             continue;
         }
         if too_long.iter().any(|other| layout.takes_no_less_planning_than(other)) {
-            found.unplanned += 1;
+            proposals.unplanned += 1;
             continue;
         }
-        found.planned += 1;
+        proposals.planned += 1;
         match search.plan(&candidate)? {
             Outcome::Fits(proposal) => {
                 on_result(&proposal);
-                found.list.push(*proposal);
+                proposals.list.push(*proposal);
             }
             Outcome::TooLarge => too_large.push(candidate),
             Outcome::Unplanned(error) => {
-                found.unplanned += 1;
-                found.reason.get_or_insert_with(|| error.to_string());
+                proposals.unplanned += 1;
+                proposals.reason.get_or_insert_with(|| error.to_string());
                 too_long.extend(error.is_too_long().then_some(layout));
                 refusal.get_or_insert(error);
             }
         }
-        if found.list.len() == PROPOSALS {
+        if proposals.list.len() == PROPOSALS {
             break;
         }
     }
     match refusal {
-        Some(error) if found.list.is_empty() && too_large.is_empty() => return Err(error),
-        _ if found.list.is_empty() => found.nearest = search.nearest(&too_large),
+        Some(error) if proposals.list.is_empty() && too_large.is_empty() => return Err(error),
+        _ if proposals.list.is_empty() => proposals.nearest = search.nearest(&too_large),
         _ => {}
     }
-    found.list.sort_by(|a, b| a.cost.seconds().total_cmp(&b.cost.seconds()));
-    Ok(found)
+    proposals.list.sort_by(|a, b| a.cost.seconds().total_cmp(&b.cost.seconds()));
+    Ok(proposals)
 }
 
 impl Search {

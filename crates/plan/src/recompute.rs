@@ -32,11 +32,11 @@ pub fn settle(setup: Setup) -> Result<Setup> {
         return Ok(setup);
     }
     let search = Search { setup: &setup, layers: layers_of_a_stage(&setup) };
-    let found = match search.attempt(Choice { layers: 0, segments: 0 })? {
+    let fitting = match search.attempt(Choice { layers: 0, segments: 0 })? {
         Some(fitting) => Some(fitting),
         None => search.cheapest()?,
     };
-    found.ok_or_else(|| search.refusal())
+    fitting.ok_or_else(|| search.refusal())
 }
 
 /// [`settle`] for a measurement, which has no last step.

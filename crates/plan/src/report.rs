@@ -223,8 +223,8 @@ impl PlanReport {
 
 /// Returns the peak of a rank with the allocations alive at it; `null` for a plan without a trace.
 fn peak(plan: &Plan) -> Value {
-    let Some(found) = plan.parts.peak() else { return Value::Null };
-    let (peak, owner) = (&found.peak, found.peak.owner.as_ref());
+    let Some(planned_peak) = plan.parts.peak() else { return Value::Null };
+    let (peak, owner) = (&planned_peak.peak, planned_peak.peak.owner.as_ref());
     let holding = |holding: &Holding| {
         json!({
             "category": holding.owner.category.name(),
@@ -234,8 +234,8 @@ fn peak(plan: &Plan) -> Value {
         })
     };
     json!({
-        "part": found.part.name(),
-        "step": found.step,
+        "part": planned_peak.part.name(),
+        "step": planned_peak.step,
         "phase": peak.phase,
         "micro_batch": peak.micro_batch,
         "stage": peak.stage,
@@ -243,7 +243,7 @@ fn peak(plan: &Plan) -> Value {
         "operator": owner.map(|owner| &owner.operator),
         "requested_bytes": peak.requested,
         "allocated_bytes": peak.bytes,
-        "live": found.live.by_module().holdings.iter().map(holding).collect::<Vec<_>>(),
+        "live": planned_peak.live.by_module().holdings.iter().map(holding).collect::<Vec<_>>(),
     })
 }
 

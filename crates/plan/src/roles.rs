@@ -126,11 +126,11 @@ pub(crate) fn limited_to(setup: Setup, most: u64) -> Setup {
 }
 
 fn plan_roles(setup: &Setup, plan: impl Fn(&Setup, usize) -> Result<Plan> + Sync) -> Result<Plans> {
-    let mut known: BTreeMap<Role, usize> = BTreeMap::new();
+    let mut numbers: BTreeMap<Role, usize> = BTreeMap::new();
     let (mut of, mut first_ranks) = (Vec::new(), Vec::new());
     for rank in 0..setup.config.world_size() {
         let next = first_ranks.len();
-        let role = match known.entry(Role::of(setup, rank)?) {
+        let role = match numbers.entry(Role::of(setup, rank)?) {
             Entry::Occupied(before) => *before.get(),
             Entry::Vacant(new) => {
                 first_ranks.push(rank);
@@ -139,7 +139,7 @@ fn plan_roles(setup: &Setup, plan: impl Fn(&Setup, usize) -> Result<Plan> + Sync
         };
         of.push(role);
     }
-    let stages = known.keys().map(|role| role.stage).collect::<BTreeSet<_>>().len();
+    let stages = numbers.keys().map(|role| role.stage).collect::<BTreeSet<_>>().len();
     let work = work_of_each(first_ranks.len(), stages);
     let limits = setup.plan_work.unwrap_or(work);
     let work = PlanWork { skips_from: limits.skips_from, most: work.most.min(limits.most) };

@@ -28,10 +28,10 @@ impl StepWork {
     /// Errors of building and running the model on Meta.
     pub fn of(setup: &Setup) -> Result<Option<Self>> {
         let Placement::Cuda(gpus) = &setup.placement else { return Ok(None) };
-        let known = PlanDevice::known(&gpus.description.model)?;
+        let device = PlanDevice::of_model(&gpus.description.model)?;
         // The rate of matmuls in TF32 is not measured.
         let measured = |_: &DeviceRates| !setup.config.precision.tf32;
-        let rates = known.and_then(|device| device.rates).filter(measured);
+        let rates = device.and_then(|device| device.rates).filter(measured);
         rates.map(|rates| Self::at(&setup.config, &setup.dataset, &gpus.description, &rates)).transpose()
     }
 
@@ -69,7 +69,7 @@ mod tests {
         let text = include_str!("../../../launch/configs/gpt2-124m.toml");
         let sets = ["parallel.data=2", "memory.recompute=block", "precision.compute=bf16"].map(str::to_owned);
         let config = RunConfig::parse(text, "124m", std::path::Path::new("/"), &sets).unwrap();
-        let shipped = PlanDevice::known("NVIDIA H200").unwrap().unwrap();
+        let shipped = PlanDevice::of_model("NVIDIA H200").unwrap().unwrap();
         let rates = shipped.rates.clone().unwrap();
         let description = shipped.description(DeviceRanks::CONNECTED);
         let dataset = build::dataset(&config, DataScope::Shapes).unwrap();
@@ -83,6 +83,6 @@ mod tests {
         assert!((work.flops / expected - 1.0).abs() < 0.02, "{work:?}, {expected}");
         assert_eq!(work.rate, 2.0 * 799.2e12);
         assert!((work.mfu(work.flops / work.rate) - 1.0).abs() < 1e-12);
-        assert!(PlanDevice::known("another").unwrap().is_none());
+        assert!(PlanDevice::of_model("another").unwrap().is_none());
     }
 }

@@ -81,13 +81,13 @@ impl Steps {
 
     /// Adds a step that was run, with the indices of its parts.
     pub(crate) fn ran(&mut self, step: u64, layout: Layout, (part, validation): (usize, Option<usize>)) {
-        let known = self.layouts.iter().position(|known| *known == layout);
+        let position = self.layouts.iter().position(|other| *other == layout);
         let effect = |next| StepEffect { next, step: part, validation };
-        if known.is_none() && !self.calendar.empties() {
+        if position.is_none() && !self.calendar.empties() {
             self.layouts = vec![layout];
             return self.effects.clear();
         }
-        let next = known.unwrap_or_else(|| {
+        let next = position.unwrap_or_else(|| {
             self.layouts.push(layout);
             self.layouts.len() - 1
         });

@@ -38,12 +38,12 @@ impl Work {
     /// Errors of building and running the model there.
     pub(crate) fn count(config: &RunConfig, dataset: &Dataset, description: &Description) -> Result<Self> {
         let samples = config.train.micro_batch_size as f64;
-        let kept = measure::layers(&with_recompute(config, RecomputePolicy::None), dataset, description)?;
+        let baseline = measure::layers(&with_recompute(config, RecomputePolicy::None), dataset, description)?;
         let again = measure::layers(&with_recompute(config, RecomputePolicy::Block), dataset, description)?;
         let of = config.layers();
         let grid = config.parallel.grid().seen_from(0)?;
         let mut layers = Vec::with_capacity(of);
-        for (layer, (kept, again)) in kept.iter().zip(&again).enumerate() {
+        for (layer, (baseline, again)) in baseline.iter().zip(&again).enumerate() {
             let stage = Stage { layers: layer..layer + 1, of };
             let device = blueprint::meta(description)?;
             let model = build::model(config, &device, grid, &stage)?;
@@ -51,10 +51,10 @@ impl Work {
             let parameters = list.iter().map(|one| (one.name.clone(), one.weight.elements())).collect();
             let total = |flops: [u64; 3]| flops.iter().sum::<u64>();
             layers.push(LayerWork {
-                forward: kept.flops[0] as f64 / samples,
-                again: total(again.flops).saturating_sub(total(kept.flops)) as f64 / samples,
+                forward: baseline.flops[0] as f64 / samples,
+                again: total(again.flops).saturating_sub(total(baseline.flops)) as f64 / samples,
                 parameters,
-                output: kept.output.map_or(0.0, |cut| cut.shape.elements() as f64 / samples),
+                output: baseline.output.map_or(0.0, |cut| cut.shape.elements() as f64 / samples),
             });
         }
         Ok(Self { layers })

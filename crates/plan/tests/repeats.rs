@@ -28,11 +28,11 @@ fn figures(plan: &Plan) -> impl PartialEq + std::fmt::Debug {
     ]
     .map(|statistic| plan.counters.get(statistic))
     .to_vec();
-    let peak: Vec<u64> =
+    let peaks: Vec<u64> =
         memory::Category::ALL.map(|category| plan.counters.get(Statistic::PeakBytes(category))).to_vec();
     let parts: Vec<_> = plan.parts.list().iter().map(|part| (part.part, part.step, part.figures)).collect();
-    let index = plan.parts.peak().map(|found| (found.step, found.peak.bytes, found.live.by_category()));
-    (statistics, peak, parts, plan.step_traffic, index)
+    let index = plan.parts.peak().map(|peak| (peak.step, peak.peak.bytes, peak.live.by_category()));
+    (statistics, peaks, parts, plan.step_traffic, index)
 }
 
 #[test]

@@ -28,7 +28,7 @@ fn candidates_that_cannot_be_planned_are_left_out_and_counted() {
     let all = search(&config, u64::MAX).unwrap();
     assert_eq!((all.unplanned, all.reason.as_ref()), (0, None));
     assert!(!all.to_string().contains("cannot be planned"));
-    let mut needed: Vec<u64> = all.list.iter().map(|found| allocations(&config, &found.sets)).collect();
+    let mut needed: Vec<u64> = all.list.iter().map(|proposal| allocations(&config, &proposal.sets)).collect();
     needed.sort_unstable();
     assert!(needed[0] < needed[needed.len() / 2], "{needed:?}");
     let some = search(&config, needed[needed.len() / 2]).unwrap();

@@ -87,9 +87,10 @@ fn settings_without_effect_are_named() {
     const USUAL: [&str; 2] = ["optim.warmup_steps=1", "parallel.bucket_bytes=67108864"];
     for (sets, expected) in table {
         let sets = [&USUAL, *sets].concat();
-        let found = without_effect(&setup(false, &sets));
-        assert_eq!(found.len(), expected.len(), "{sets:?}: {found:?}");
-        assert!(found.iter().zip(*expected).all(|(found, start)| found.starts_with(start)), "{found:?}");
+        let sentences = without_effect(&setup(false, &sets));
+        assert_eq!(sentences.len(), expected.len(), "{sets:?}: {sentences:?}");
+        let all_begin = sentences.iter().zip(*expected).all(|(sentence, start)| sentence.starts_with(start));
+        assert!(all_begin, "{sentences:?}");
     }
     // On a GPU, these have an effect.
     for set in ["parallel.peer_access=off", "parallel.reduction=nccl", "precision.tf32=true"] {
@@ -97,8 +98,9 @@ fn settings_without_effect_are_named() {
         assert_eq!(without_effect(&setup(true, &sets)), [""; 0], "{set}");
     }
     let mlp = common::of(common::MLP, false, &["memory.recompute=block"]);
-    let found = without_effect(&mlp);
-    assert!(found.len() == 1 && found[0].contains("saves no memory with model.kind = \"mlp\""), "{found:?}");
+    let sentences = without_effect(&mlp);
+    let [sentence] = &sentences[..] else { panic!("{sentences:?}") };
+    assert!(sentence.contains("saves no memory with model.kind = \"mlp\""), "{sentence}");
 }
 
 #[test]

@@ -88,8 +88,8 @@ impl Folder {
     /// Returns the tensor called `name`, without `prefix` in the folder of a model without its head.
     pub(crate) fn find(&self, name: &str, prefix: &str) -> Option<(&str, &StoredTensor)> {
         let short = || self.tensors.get_key_value(name.strip_prefix(prefix)?);
-        let found = self.tensors.get_key_value(name).or_else(short);
-        found.map(|(name, tensor)| (name.as_str(), tensor))
+        let entry = self.tensors.get_key_value(name).or_else(short);
+        entry.map(|(name, tensor)| (name.as_str(), tensor))
     }
 
     /// Returns the SHA-256, in hexadecimal, of names, types and shapes of all tensors, and of the first

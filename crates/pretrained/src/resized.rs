@@ -56,8 +56,8 @@ impl Means {
 
     /// Returns the mean of the rows of a table, added up in f64 from the first on.
     fn mean(&self, tensor: &FolderTensor, stored: &StoredTensor) -> Result<Vec<f32>> {
-        let known = self.0.get(tensor.name.as_str());
-        if let Some(mean) = known.and_then(OnceLock::get) {
+        let cell = self.0.get(tensor.name.as_str());
+        if let Some(mean) = cell.and_then(OnceLock::get) {
             return Ok(mean.clone());
         }
         let path = stored.path();
@@ -73,6 +73,6 @@ impl Means {
             }
         }
         let mean: Vec<f32> = sums.iter().map(|sum| (sum / rows as f64) as f32).collect();
-        Ok(known.map_or_else(|| mean.clone(), |known| known.get_or_init(|| mean.clone()).clone()))
+        Ok(cell.map_or_else(|| mean.clone(), |cell| cell.get_or_init(|| mean.clone()).clone()))
     }
 }

@@ -132,7 +132,7 @@ pub fn memory_of(device: &Device, rank: usize, logs: &Path, before: &[String]) -
     };
     let trace = StepTrace::of_now(&snapshot, RunPart::Step, device.step().into());
     let used = trace.live_after(usize::MAX).in_words();
-    let before: String = before.iter().map(|found| format!("; before that, {found}")).collect();
+    let before: String = before.iter().map(|finding| format!("; before that, {finding}")).collect();
     let used = if used.is_empty() { String::new() } else { format!("outside the step it holds {used}; ") };
     format!("{used}{left}{before}")
 }

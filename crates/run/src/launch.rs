@@ -16,7 +16,7 @@ use crate::options::RunOptions;
 use crate::placement::ChosenPlacement;
 use crate::rank::{Outcome, run_rank};
 use crate::repetition;
-use crate::resume::{self, Found};
+use crate::resume::{self, Resumption};
 use crate::run_directory::{self, RunDirectory};
 use crate::sessions;
 use crate::startup::Startup;
@@ -76,7 +76,7 @@ fn train_once(mut startup: Startup, config: RunConfig, options: &RunOptions) -> 
     }
     startup.begins("open its data and what it goes on from");
     let prepared = prepare(&startup, config, options);
-    let (setup, found) = startup.agree(prepared)?;
+    let (setup, resumption) = startup.agree(prepared)?;
     options.interrupt.end_preparation();
     startup.begins("tell its data and settings");
     let same = startup.check_same(&setup, &options.shared());
@@ -102,7 +102,7 @@ fn train_once(mut startup: Startup, config: RunConfig, options: &RunOptions) -> 
     device::heap::return_free_pages();
     setup = setup.expecting(expected);
     startup.begins("open the run directory");
-    let directory = if first { open_directory(&setup, options, found).map(Some) } else { Ok(None) };
+    let directory = if first { open_directory(&setup, options, resumption).map(Some) } else { Ok(None) };
     let directory = startup.agree(directory)?;
     let directory = startup.share_directory(directory)?;
     if first {
@@ -181,7 +181,11 @@ fn plan_that_fits(startup: &Startup, setup: &Setup) -> Result<Plans> {
 }
 
 /// Checks what a process can check alone, and opens the data.
-fn prepare(startup: &Startup, mut config: RunConfig, options: &RunOptions) -> Result<(Setup, Option<Found>)> {
+fn prepare(
+    startup: &Startup,
+    mut config: RunConfig,
+    options: &RunOptions,
+) -> Result<(Setup, Option<Resumption>)> {
     startup.check_ranks(&config, options.ranks)?;
     if startup.rank() == 0 {
         endpoint::check(&config)?;
@@ -194,15 +198,15 @@ fn prepare(startup: &Startup, mut config: RunConfig, options: &RunOptions) -> Re
     {
         config.data.cache = runs.join(build::CACHE);
     }
-    let look = || Found::look(&config, options, startup.rank() == 0);
-    let found = options.resume.then(look).transpose()?;
-    let continues = found.as_ref().is_some_and(|found| found.point.is_some());
+    let look = || Resumption::look(&config, options, startup.rank() == 0);
+    let resumption = options.resume.then(look).transpose()?;
+    let continues = resumption.as_ref().is_some_and(|resumption| resumption.point.is_some());
     let start = match &options.from {
         _ if continues => Start::Drawn,
         Some(from) => resume::weights_from(from, options.step, &config)?,
         None => weights::start(&config)?,
     };
-    let point = found.as_ref().and_then(|found| found.point.as_deref());
+    let point = resumption.as_ref().and_then(|resumption| resumption.point.as_deref());
     let base = match (&options.from, point) {
         (_, Some(point)) => weights::base_of(&point.checkpoint, &config)?,
         (Some(_), None) => None,
@@ -211,14 +215,18 @@ fn prepare(startup: &Startup, mut config: RunConfig, options: &RunOptions) -> Re
     let setup = plan::prepare(config, placement)?.with_hook(options.model_hook.clone())?;
     let (tensor_hook, step_hook) = (options.tensor_hook.clone(), options.step_hook.clone());
     let mut setup = Setup { reason, start, base, tensor_hook, step_hook, ..setup };
-    if let Some(found) = &found {
-        found.apply(&mut setup)?;
+    if let Some(resumption) = &resumption {
+        resumption.apply(&mut setup)?;
     }
-    Ok((setup, found))
+    Ok((setup, resumption))
 }
 
-fn open_directory(setup: &Setup, options: &RunOptions, found: Option<Found>) -> Result<RunDirectory> {
-    let directory = match found.and_then(|found| found.lock) {
+fn open_directory(
+    setup: &Setup,
+    options: &RunOptions,
+    resumption: Option<Resumption>,
+) -> Result<RunDirectory> {
+    let directory = match resumption.and_then(|resumption| resumption.lock) {
         Some(lock) => RunDirectory::reopen(setup, lock)?,
         None => RunDirectory::create(&setup.config, options.run_dir.clone(), &options.name)?,
     };

@@ -31,7 +31,7 @@ impl ChosenPlacement {
         startup: &Startup,
         ranks: Option<usize>,
     ) -> Result<Self> {
-        let found = match choice {
+        let gpus = match choice {
             DeviceChoice::Cpu => {
                 return Ok(ChosenPlacement {
                     placement: Placement::Cpu,
@@ -43,7 +43,7 @@ impl ChosenPlacement {
                 return Ok(ChosenPlacement { placement: Placement::Meta(Description::host()), reason });
             }
             DeviceChoice::Auto => match cuda::availability() {
-                Ok(found) => found,
+                Ok(gpus) => gpus,
                 Err(why) => {
                     return Ok(ChosenPlacement {
                         placement: Placement::Cpu,
@@ -58,11 +58,11 @@ impl ChosenPlacement {
         let shares = config.parallel.shares_gpu();
         let asked = Asked { shares, ..Asked::of(config.world_size(), startup, ranks) };
         let there = There {
-            gpus: found.len(),
+            gpus: gpus.len(),
             shown_by_launcher: std::env::var_os("CUDA_VISIBLE_DEVICES").is_some(),
             nccl: collective::nccl::is_there(),
         };
-        on_gpus(&found, config, startup.rank(), choose(&asked, &there)?)
+        on_gpus(&gpus, config, startup.rank(), choose(&asked, &there)?)
     }
 }
 
@@ -144,9 +144,9 @@ fn choose(asked: &Asked, there: &There) -> Result<Choice> {
     }
 }
 
-fn on_gpus(found: &[Found], config: &mut RunConfig, rank: usize, choice: Choice) -> Result<ChosenPlacement> {
-    let (world_size, all) = (config.world_size(), found.len());
-    let name = |ordinal: usize| found.get(ordinal).map_or("", |found| found.name.as_str());
+fn on_gpus(gpus: &[Found], config: &mut RunConfig, rank: usize, choice: Choice) -> Result<ChosenPlacement> {
+    let (world_size, all) = (config.world_size(), gpus.len());
+    let name = |ordinal: usize| gpus.get(ordinal).map_or("", |gpu| gpu.name.as_str());
     let (ordinals, reason) = match choice {
         Choice::Each(ordinals) if ordinals.len() == 1 => {
             let reason = format!("GPU {} of {all}, {}", ordinals[0], name(ordinals[0]));

@@ -69,8 +69,8 @@ pub(crate) fn run_rank(
             if let Err(error) = &outcome {
                 // Before the worker is dropped, and with it what it holds.
                 if error.is_out_of_memory() {
-                    let found = worker.found_in_words();
-                    left = Some(failure::memory_of(&device, rank, &directory.logs(), &found));
+                    let findings = worker.found_in_words();
+                    left = Some(failure::memory_of(&device, rank, &directory.logs(), &findings));
                 }
                 // Reported before the connections close, so that no other rank waits for this one.
                 worker.control().fail(&failure::sentence(error));

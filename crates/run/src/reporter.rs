@@ -206,10 +206,10 @@ impl Observer for Reporter {
             let per_byte = loss_per_byte(loss, bytes);
             if !worker.device().is_meta() {
                 let in_bytes = per_byte.map_or(String::new(), |loss| format!(" a token, {loss:.4} a byte"));
-                let found = accuracy.map_or(String::new(), |accuracy| {
+                let accuracies = accuracy.map_or(String::new(), |accuracy| {
                     format!(", {}", percentages([accuracy.top_1(), accuracy.top_5()]))
                 });
-                tracing::info!(step = report.step + 1, "validation loss {loss:.4}{in_bytes}{found}");
+                tracing::info!(step = report.step + 1, "validation loss {loss:.4}{in_bytes}{accuracies}");
             }
             if let Some(accuracy) = accuracy {
                 more.insert("validation_top_1".to_owned(), accuracy.top_1().into());

@@ -15,7 +15,7 @@ use worker::{Setup, Start};
 
 /// The checkpoint found by `--resume` in the run directory, which is still unchanged.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct Resumption {
     /// `None` for a process that does not write the shared files, and for a directory that does not exist
     /// yet.
     pub(crate) lock: Option<RunLock>,
@@ -23,7 +23,7 @@ pub(crate) struct Found {
     pub(crate) point: Option<Arc<ResumePoint>>,
 }
 
-impl Found {
+impl Resumption {
     /// Finds the checkpoint from which to resume, the newest or that of `--step`, verifies it and compares it
     /// with `config`. `owns`: whether this process writes the run's shared files.
     ///
@@ -35,7 +35,7 @@ impl Found {
             return Err(RunError::Refused("--resume needs --run-dir, the run to resume".to_owned()));
         };
         if !run_dir.exists() {
-            return Ok(Found { lock: None, point: None });
+            return Ok(Resumption { lock: None, point: None });
         }
         let lock = owns.then(|| RunLock::take(run_dir)).transpose()?;
         // With --from, the step is that of the other run.
@@ -49,11 +49,11 @@ impl Found {
                     format!("--resume: {} holds a run that ended and no checkpoint", run_dir.display());
                 return Err(RunError::Refused(text));
             }
-            return Ok(Found { lock, point: None });
+            return Ok(Resumption { lock, point: None });
         };
         check_settings(config, &checkpoint)?;
         let losses = checkpoint.losses()?;
-        Ok(Found { lock, point: Some(Arc::new(ResumePoint { checkpoint, losses })) })
+        Ok(Resumption { lock, point: Some(Arc::new(ResumePoint { checkpoint, losses })) })
     }
 
     /// Makes `setup` resume from the checkpoint.

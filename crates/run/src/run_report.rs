@@ -227,14 +227,14 @@ fn notices(ranks: &[RankMemory], history: &[StepPoint], summary: Option<&Value>)
             counted(steps, "step")
         ))];
     };
-    let found = |key: &str| summary[key].as_array().cloned().unwrap_or_default();
+    let entries = |key: &str| summary[key].as_array().cloned().unwrap_or_default();
     let mut notices = Vec::new();
-    for entry in found("divergences") {
-        let sentence = serde_json::from_value::<Divergence>(entry).map(|found| found.to_string());
+    for entry in entries("divergences") {
+        let sentence = serde_json::from_value::<Divergence>(entry).map(|divergence| divergence.to_string());
         notices.extend(sentence.ok().map(bad));
     }
-    for entry in found("outlived") {
-        let sentence = serde_json::from_value::<Outlived>(entry).map(|found| found.to_string());
+    for entry in entries("outlived") {
+        let sentence = serde_json::from_value::<Outlived>(entry).map(|outlived| outlived.to_string());
         notices.extend(sentence.ok().map(bad));
     }
     if let Some(step) = summary["nonfinite"]["step"].as_u64() {

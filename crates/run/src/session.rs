@@ -136,13 +136,13 @@ impl Training<'_> {
         if !self.calendar.validates_after(step) {
             return Ok(None);
         }
-        let found = self.worker.validate()?;
-        self.history.accuracy = found.accuracy;
+        let validation = self.worker.validate()?;
+        self.history.accuracy = validation.accuracy;
         let keeps_best = self.worker.setup().config.checkpoint.keep_best;
-        self.history.is_best = self.history.validations.add(step + 1, found.loss) && keeps_best;
+        self.history.is_best = self.history.validations.add(step + 1, validation.loss) && keeps_best;
         self.worker.check_plan(RunPart::Validation, step + 1)?;
         self.clock.restart();
-        Ok(Some(found))
+        Ok(Some(validation))
     }
 
     /// Exchanges with all ranks what is due after `step`.

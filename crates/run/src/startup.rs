@@ -299,12 +299,12 @@ impl Facts {
         let is_location =
             |line: &&str| ["base =", "from =", "profile ="].iter().any(|start| line.starts_with(start));
         let lines = |facts: &'_ Facts| -> Vec<String> {
-            let kept = facts.configuration.lines().filter(|line| !is_location(line));
-            kept.map(str::to_owned).collect()
+            let settings = facts.configuration.lines().filter(|line| !is_location(line));
+            settings.map(str::to_owned).collect()
         };
         let (mine, theirs) = (lines(self), lines(other));
-        let found = mine.iter().zip(&theirs).find(|(mine, theirs)| mine != theirs);
-        found.map_or_else(String::new, |(mine, theirs)| format!(", `{theirs}` and not `{mine}`,"))
+        let pair = mine.iter().zip(&theirs).find(|(mine, theirs)| mine != theirs);
+        pair.map_or_else(String::new, |(mine, theirs)| format!(", `{theirs}` and not `{mine}`,"))
     }
 }
 

@@ -53,8 +53,8 @@ pub(crate) fn summarize(
         let lost = json!({ "step": lost.step, "loss": loss, "gradient_norm": norm });
         more.insert("nonfinite".to_owned(), lost);
     }
-    let divergences: Vec<_> = findings.iter().filter_map(|found| found.divergence.as_ref()).collect();
-    let outlived: Vec<_> = findings.iter().filter_map(|found| found.outlived.as_ref()).collect();
+    let divergences: Vec<_> = findings.iter().filter_map(|finding| finding.divergence.as_ref()).collect();
+    let outlived: Vec<_> = findings.iter().filter_map(|finding| finding.outlived.as_ref()).collect();
     more.insert("divergences".to_owned(), json!(divergences));
     more.insert("outlived".to_owned(), json!(outlived));
     if let Some(loss) = history.validations.last {

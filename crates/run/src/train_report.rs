@@ -94,8 +94,8 @@ pub(crate) fn report(
         None
     });
     let bytes = |per_token: fn(&TokenSource) -> std::result::Result<Option<f64>, data::Error>| {
-        let found = setup.dataset.tokens.as_ref().map(|tokens| per_token(tokens)).transpose();
-        found.unwrap_or_else(|error| {
+        let ratio = setup.dataset.tokens.as_ref().map(|tokens| per_token(tokens)).transpose();
+        ratio.unwrap_or_else(|error| {
             tracing::warn!("no loss a byte: {error}");
             None
         })
@@ -110,8 +110,8 @@ pub(crate) fn report(
         bigram_entropy: bigram_entropy.flatten(),
         sample,
         unplanned,
-        divergences: findings.iter().filter_map(|found| found.divergence.clone()).collect(),
-        outlived: findings.iter().filter_map(|found| found.outlived.clone()).collect(),
+        divergences: findings.iter().filter_map(|finding| finding.divergence.clone()).collect(),
+        outlived: findings.iter().filter_map(|finding| finding.outlived.clone()).collect(),
         ranks: summary.ranks.clone(),
         interrupted: history.interrupted,
         unit: setup.config.model.examples().rate(),

@@ -123,8 +123,8 @@ fn every_kind_of_data_gives_equal_bits_on_every_grid_and_after_a_resume() {
     }
     // The text was tokenized once, and runs keep their tokenizer.
     assert_eq!(fs::read_dir(index.path().join("runs/.tokens")).unwrap().count(), 1);
-    let kept = fs::read(index.path().join("runs/text1/tokenizer.json")).unwrap();
-    assert!(kept == fs::read(index.path().join("tokenizer.json")).unwrap());
+    let tokenizer = fs::read(index.path().join("runs/text1/tokenizer.json")).unwrap();
+    assert!(tokenizer == fs::read(index.path().join("tokenizer.json")).unwrap());
     let written = fs::read_to_string(index.path().join("runs/text1/config.toml")).unwrap();
     assert!(written.contains("tokenizer = \"tokenizer.json\""), "{written}");
     // The vocabulary follows the tokenizer: 300 tokens, rounded up.
@@ -156,12 +156,12 @@ fn as_many_checkpoints_as_configured_are_kept_and_the_best() {
     let sets =
         ["checkpoint.keep_best=true", "checkpoint.keep=2", "checkpoint.every=1", "checkpoint.wait=true"];
     // A loss that never falls after the first validation, and one that falls to the end.
-    for (rate, kept) in [("1e-30", &[2, 5, 6][..]), ("1e-3", &[5, 6])] {
+    for (rate, expected) in [("1e-30", &[2, 5, 6][..]), ("1e-3", &[5, 6])] {
         let run_dir = index.path().join(rate);
         let rate = format!("optim.learning_rate={rate}");
         train_in(run_dir.clone(), config(index.path(), TOKENS, &[&sets[..], &[&rate]].concat()), false);
         let steps: Vec<u64> = checkpoint::list(&run_dir).unwrap().into_iter().map(|(step, _)| step).collect();
-        assert_eq!(steps, kept, "{rate}");
+        assert_eq!(steps, expected, "{rate}");
     }
 }
 
@@ -276,13 +276,13 @@ fn a_run_on_a_mixture_is_evaluated_on_all_that_its_sources_held_out() {
     let all = evaluated(&run_dir, &[]);
     let each = ["a.txt", "b.txt"].map(|text| {
         let set = format!("data.mixture=[{{paths=['{}']}}]", index.path().join(text).display());
-        let found = evaluated(&run_dir, &[set]);
+        let evaluation = evaluated(&run_dir, &[set]);
         let held_out = fs::metadata(index.path().join(text)).unwrap().len() as f64 * 0.05;
-        assert_eq!(found.tokens, held_out as u64 - 1, "{text}");
-        found
+        assert_eq!(evaluation.tokens, held_out as u64 - 1, "{text}");
+        evaluation
     });
     assert_eq!(all.tokens, each[0].tokens + each[1].tokens);
-    let sum: f64 = each.iter().map(|found| found.loss * found.tokens as f64).sum();
+    let sum: f64 = each.iter().map(|evaluation| evaluation.loss * evaluation.tokens as f64).sum();
     assert!((all.loss - sum / all.tokens as f64).abs() < 1e-5, "{all} {each:?}");
 }
 
@@ -293,9 +293,9 @@ fn a_run_on_packed_documents_is_evaluated_on_every_token_of_them() {
     let run_dir = index.path().join("run");
     let report = train_in(run_dir.clone(), config(index.path(), PACKED, &["checkpoint.every=6"]), false);
     let corpus = Corpus::open_shards(index.path(), &["tokens/*.bin".to_owned()]).unwrap();
-    let found = evaluated(&run_dir, &[]);
-    assert_eq!(found.tokens, (corpus.len() as f64 * 0.05) as u64);
-    assert!((found.loss - report.validation_loss.unwrap()).abs() < 0.5, "{found} {report}");
+    let evaluation = evaluated(&run_dir, &[]);
+    assert_eq!(evaluation.tokens, (corpus.len() as f64 * 0.05) as u64);
+    assert!((evaluation.loss - report.validation_loss.unwrap()).abs() < 0.5, "{evaluation} {report}");
 }
 
 /// Every step has its loss in nats per byte if tokens have several bytes.

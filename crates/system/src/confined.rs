@@ -209,8 +209,8 @@ mod tests {
             (9, "signal: 9"),
             (0x100, "exit status: 1"),
         ] {
-            let found = in_words(ExitStatus::from_raw(status));
-            assert!(found.contains(words), "{status}: {found}");
+            let text = in_words(ExitStatus::from_raw(status));
+            assert!(text.contains(words), "{status}: {text}");
         }
     }
 }

@@ -237,12 +237,12 @@ fn check_replaceable(path: &Path, replace: Replace) -> Result<()> {
         return fs::metadata(path).map_or(Ok(()), |target| check_regular(&target));
     }
     check_regular(&there)?;
-    let kept = |why: &str| Error::new(ErrorKind::AlreadyExists, why.to_owned());
+    let refusal = |why: &str| Error::new(ErrorKind::AlreadyExists, why.to_owned());
     match replace {
         Replace::Anything => Ok(()),
-        Replace::Nothing => Err(kept("it exists")),
+        Replace::Nothing => Err(refusal("it exists")),
         Replace::Marked(mark) if is_marked(path, mark)? => Ok(()),
-        Replace::Marked(_) => Err(kept("it exists, and Plimsoll did not write it")),
+        Replace::Marked(_) => Err(refusal("it exists, and Plimsoll did not write it")),
     }
 }
 

@@ -113,8 +113,8 @@ mod tests {
             (Some("99999"), 1, 8, true),
             (Some("many"), 2, 4, true),
         ] {
-            let (found, warning) = number(value, 8, processes);
-            assert_eq!((found, warning.is_some()), (threads, warns), "{value:?} {warning:?}");
+            let (actual, warning) = number(value, 8, processes);
+            assert_eq!((actual, warning.is_some()), (threads, warns), "{value:?} {warning:?}");
         }
     }
 }

@@ -164,19 +164,19 @@ fn links_are_replaced_and_not_followed() {
 #[test]
 fn temporaries_of_a_killed_process_are_removed_and_other_files_kept() {
     let directory = tempfile::tempdir().unwrap();
-    let kept =
+    let others =
         ["summary.json", ".summary.json.backup", ".other.json.123", ".summary.json.", "summary.json.12"];
     let gone = [".summary.json.123", ".summary.json.123-4"];
-    for name in kept.iter().chain(&gone) {
+    for name in others.iter().chain(&gone) {
         fs::write(directory.path().join(name), "x").unwrap();
     }
     remove_temporaries(&directory.path().join("summary.json")).unwrap();
-    let mut kept = kept.map(str::to_owned);
-    kept.sort();
-    assert_eq!(names(directory.path()), kept);
+    let mut others = others.map(str::to_owned);
+    others.sort();
+    assert_eq!(names(directory.path()), others);
     remove_all_temporaries(directory.path()).unwrap();
-    let kept = [".summary.json.", ".summary.json.backup", "summary.json", "summary.json.12"];
-    assert_eq!(names(directory.path()), kept);
+    let others = [".summary.json.", ".summary.json.backup", "summary.json", "summary.json.12"];
+    assert_eq!(names(directory.path()), others);
     remove_all_temporaries(&directory.path().join("none")).unwrap();
 }
 

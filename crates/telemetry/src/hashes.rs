@@ -124,18 +124,18 @@ pub struct HashComparison {
 
 /// Compares the steps that are hashed in both runs, in order, up to the first difference.
 pub fn compare(first: &[HashedStep], second: &[HashedStep]) -> HashComparison {
-    let mut found = HashComparison { steps: 0, arrays: 0, unmatched: 0, parting: None };
+    let mut comparison = HashComparison { steps: 0, arrays: 0, unmatched: 0, parting: None };
     let mut last_equal = None;
     for one in first {
         let Some(other) = second.iter().find(|other| other.step == one.step) else { continue };
-        found.steps += 1;
-        found.parting = found.add(one, other, last_equal);
-        if found.parting.is_some() {
+        comparison.steps += 1;
+        comparison.parting = comparison.add(one, other, last_equal);
+        if comparison.parting.is_some() {
             break;
         }
         last_equal = Some(one.step);
     }
-    found
+    comparison
 }
 
 impl HashComparison {
@@ -273,8 +273,8 @@ mod tests {
             [HashedStep { step: 1, arrays: modules.iter().map(array).collect() }]
         };
         let (late, early) = (forward(&["a", "b", "residual", "c"]), forward(&["a", "residual", "b", "c"]));
-        let found = compare(&late, &early);
-        assert_eq!((found.arrays, found.unmatched, found.parting), (1, 6, None));
+        let comparison = compare(&late, &early);
+        assert_eq!((comparison.arrays, comparison.unmatched, comparison.parting), (1, 6, None));
         assert_eq!(compare(&late, &late).unmatched, 0);
     }
 
@@ -299,11 +299,11 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             for (has_ended, steps) in [(false, killed), (true, ended)] {
                 match (read(&path, has_ended), steps) {
-                    (Ok(found), Some(steps)) => assert_eq!(found.len(), steps, "{text}"),
+                    (Ok(hashed), Some(steps)) => assert_eq!(hashed.len(), steps, "{text}"),
                     (Err(error), None) => {
                         assert!(error.to_string().contains("so the file is damaged"), "{error}")
                     }
-                    (found, steps) => panic!("{text}: {found:?}, {steps:?}"),
+                    (result, steps) => panic!("{text}: {result:?}, {steps:?}"),
                 }
             }
         }

@@ -63,15 +63,15 @@ impl MetricsWriter {
         let mut open = || output::open_own(path, options);
         let file = open().map_err(TelemetryError::file(path, "open it"))?;
         let lines = lines_of(&file).map_err(TelemetryError::file(path, "read it"))?;
-        let (kept, damaged) = sorted(&lines, step);
+        let (valid, damaged) = sorted(&lines, step);
         if !damaged.is_empty() {
-            set_aside(path, &kept, &damaged)?;
+            set_aside(path, &valid, &damaged)?;
         }
         // Moving lines replaces the file, so it is opened again.
         let mut file = open().map_err(TelemetryError::file(path, "open it"))?;
         let end = match damaged.is_empty() {
-            true => kept.last().map_or(0, |line| line.bytes.end),
-            false => kept.iter().map(|line| line.bytes.end - line.bytes.start).sum(),
+            true => valid.last().map_or(0, |line| line.bytes.end),
+            false => valid.iter().map(|line| line.bytes.end - line.bytes.start).sum(),
         };
         // Truncation is atomic, as a rename is.
         file.set_len(end).map_err(TelemetryError::file(path, "cut it"))?;
@@ -194,28 +194,28 @@ fn lines_of(file: &File) -> io::Result<Vec<Line>> {
 /// Returns the lines of steps up to `step`, and the damaged lines: those that are not metrics or whose step
 /// contradicts their neighbours. The incomplete line of a killed run is neither.
 fn sorted(lines: &[Line], step: u64) -> (Vec<&Line>, Vec<&Line>) {
-    let (mut kept, mut damaged, mut last) = (Vec::new(), Vec::new(), 0);
+    let (mut valid, mut damaged, mut last) = (Vec::new(), Vec::new(), 0);
     for (index, line) in lines.iter().enumerate().filter(|(_, line)| line.complete) {
         let next = lines.get(index + 1).and_then(|next| next.step);
         let fits = |own: &u64| *own > last && next.is_none_or(|next| next <= last || next > *own);
         match line.step.filter(fits) {
             None => damaged.push(line),
             Some(own) if own <= step => {
-                kept.push(line);
+                valid.push(line);
                 last = own;
             }
             // The continued run repeats this step.
             Some(_) => {}
         }
     }
-    (kept, damaged)
+    (valid, damaged)
 }
 
 /// Moves damaged lines to a separate file.
 ///
 /// # Errors
 /// A file cannot be read or written.
-fn set_aside(path: &Path, kept: &[&Line], damaged: &[&Line]) -> Result<()> {
+fn set_aside(path: &Path, valid: &[&Line], damaged: &[&Line]) -> Result<()> {
     let all = input::read(path, u64::MAX).map_err(TelemetryError::file(path, "read it"))?;
     let text = |lines: &[&Line]| -> Vec<u8> {
         let position = |line: &&Line| all.get(line.bytes.start as usize..line.bytes.end as usize);
@@ -228,7 +228,7 @@ fn set_aside(path: &Path, kept: &[&Line], damaged: &[&Line]) -> Result<()> {
     };
     moved.extend(text(damaged));
     atomic_write(&aside, &moved)?;
-    atomic_write(path, &text(kept))?;
+    atomic_write(path, &text(valid))?;
     let (count, aside) = (damaged.len(), aside.display());
     let lines = if count == 1 { "line is" } else { "lines are" };
     tracing::warn!("{}: {count} damaged {lines} now in {aside}", path.display());

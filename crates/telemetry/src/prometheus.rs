@@ -236,7 +236,7 @@ mod tests {
             "plimsoll_allocated_bytes{run=\"a \\\"run\\\"\\\\\",rank=\"1\"} 512",
             "plimsoll_phase_seconds{run=\"a \\\"run\\\"\\\\\",rank=\"1\",phase=\"forward\"} 0.0015",
         ] {
-            assert!(body.lines().any(|found| found == line), "{line}: {body}");
+            assert!(body.lines().any(|other| other == line), "{line}: {body}");
         }
         assert!(ask(&endpoint, "GET / HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 404"));
         assert!(ask(&endpoint, "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));

@@ -42,13 +42,13 @@ impl TensorBoardWriter {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
             bytes => bytes.map_err(TelemetryError::file(&path, "read it"))?,
         };
-        let kept = kept(&before, step);
+        let length = intact_length(&before, step);
         let mut options = OpenOptions::new();
         let file = output::open_own(&path, options.write(true).create(true).truncate(false));
         let mut file = file.map_err(TelemetryError::file(&path, "open it"))?;
-        let begin = if kept == 0 { record(&version()) } else { Vec::new() };
+        let begin = if length == 0 { record(&version()) } else { Vec::new() };
         let ready = file
-            .set_len(kept as u64)
+            .set_len(length as u64)
             .and_then(|()| file.seek(SeekFrom::End(0)))
             .and_then(|_| file.write_all(&begin));
         ready.map_err(TelemetryError::file(&path, "continue it"))?;
@@ -161,7 +161,7 @@ fn record(event: &[u8]) -> Vec<u8> {
 }
 
 /// Returns the bytes of the intact records up to step `step`.
-fn kept(bytes: &[u8], step: u64) -> usize {
+fn intact_length(bytes: &[u8], step: u64) -> usize {
     let mut at = 0;
     while let Some(event) = event_at(bytes, at) {
         if step_of(event).is_none_or(|own| own > step) {
@@ -220,13 +220,13 @@ mod tests {
             ends.push(file.len());
         }
         for (step, end) in [(0, 0), (1, 1), (2, 2), (299, 2), (300, 3), (80_000, 4)] {
-            assert_eq!(kept(&file, step), ends[end], "{step}");
+            assert_eq!(intact_length(&file, step), ends[end], "{step}");
         }
         // An incomplete or damaged record is cut off with all after it.
-        assert_eq!(kept(&file[..file.len() - 1], 80_000), ends[3]);
+        assert_eq!(intact_length(&file[..file.len() - 1], 80_000), ends[3]);
         let index = ends[1] + 20;
         file[index] ^= 1;
-        assert_eq!(kept(&file, 80_000), ends[1]);
-        assert_eq!(kept(b"text", 5), 0);
+        assert_eq!(intact_length(&file, 80_000), ends[1]);
+        assert_eq!(intact_length(b"text", 5), 0);
     }
 }

@@ -68,18 +68,18 @@ fn metrics_continue_after_a_step() {
         // Steps that an earlier resume moved aside leave gaps.
         (all(1..=6) + &all(8..=20), 20, all(1..=6) + &all(8..=20), none()),
     ];
-    for (before, step, kept, aside) in table {
+    for (before, step, after, aside) in table {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("metrics.jsonl");
         std::fs::write(&path, &before).unwrap();
         let mut writer = MetricsWriter::resume(&path, step).unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), kept, "{step} of {before}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), after, "{step} of {before}");
         let moved = std::fs::read_to_string(directory.path().join("metrics.damaged.jsonl"));
         assert_eq!(moved.unwrap_or_default(), aside, "{step} of {before}");
         writer.write(&StepMetrics { step: 7, ..Default::default() }).unwrap();
         writer.finish().unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
-        assert!(text.starts_with(&(kept.clone() + "{\"step\":7,")) && text.ends_with("}\n"), "{text}");
+        assert!(text.starts_with(&(after.clone() + "{\"step\":7,")) && text.ends_with("}\n"), "{text}");
     }
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("metrics.jsonl");
@@ -141,15 +141,15 @@ fn a_failed_write_names_the_file_and_keeps_the_old_one() {
 fn only_temporary_files_are_removed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("summary.json");
-    let kept =
+    let others =
         ["summary.json", ".summary.json", ".summary.json.", ".summary.json.12x", ".metrics.jsonl.12", "12"];
-    for name in [&kept[..], &[".summary.json.12", ".summary.json.4194304"]].concat() {
+    for name in [&others[..], &[".summary.json.12", ".summary.json.4194304"]].concat() {
         std::fs::write(directory.path().join(name), "").unwrap();
     }
     remove_temporaries(&path).unwrap();
     let left =
         std::fs::read_dir(directory.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
-    assert_eq!(left.collect::<std::collections::BTreeSet<_>>(), kept.map(str::to_owned).into());
+    assert_eq!(left.collect::<std::collections::BTreeSet<_>>(), others.map(str::to_owned).into());
 }
 
 #[test]

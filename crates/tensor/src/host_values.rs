@@ -66,8 +66,8 @@ impl Tensor {
     }
 
     fn not_floating(&self, operator: &'static str) -> TensorError {
-        let (found, expected) = (self.dtype(), DType::F32);
-        TensorError::DType { operator, operand: "tensor", found, expected }
+        let expected = DType::F32;
+        TensorError::DType { operator, operand: "tensor", found: self.dtype(), expected }
     }
 }
 

@@ -93,8 +93,8 @@ fn kernels_are_instantiated_for_the_types_that_operators_compute_with() {
         for (chip, expected) in [((8, 0), DTYPES), ((7, 5), &[DType::F32, DType::F16])] {
             let symbols = symbols(&machine_code(family, 0, chip).unwrap());
             let has = |dtype: &DType| symbols.iter().any(|symbol| symbol.ends_with(&format!("_{dtype}")));
-            let found: Vec<DType> = DType::ALL.iter().copied().filter(has).collect();
-            assert_eq!(found, expected, "{name} for {chip:?} has {symbols:?}");
+            let actual: Vec<DType> = DType::ALL.iter().copied().filter(has).collect();
+            assert_eq!(actual, expected, "{name} for {chip:?} has {symbols:?}");
         }
     }
 }

@@ -57,7 +57,7 @@ pub(crate) struct Output {
 
 /// The state of a job's output.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum OutputState {
     /// The job was done earlier.
     Whole(Counts),
     /// The job is to be started or continued.
@@ -69,10 +69,10 @@ impl Output {
     ///
     /// # Errors
     /// A directory with other contents.
-    pub(crate) fn open(job: &Job) -> Result<Found> {
+    pub(crate) fn open(job: &Job) -> Result<OutputState> {
         let fingerprint = job.fingerprint()?;
         if let Some(counts) = whole(job, &fingerprint)? {
-            return Ok(Found::Whole(counts));
+            return Ok(OutputState::Whole(counts));
         }
         let directory = partial(&job.output);
         fs::create_dir_all(&directory).map_err(Error::file(&directory, "make the directory"))?;
@@ -80,7 +80,7 @@ impl Output {
         // Another process may have finished meanwhile.
         if let Some(counts) = whole(job, &fingerprint)? {
             let _ = fs::remove_dir_all(&directory);
-            return Ok(Found::Whole(counts));
+            return Ok(OutputState::Whole(counts));
         }
         let record = match read_record(&directory)? {
             Some(record) if record.job == fingerprint => record,
@@ -96,7 +96,8 @@ impl Output {
         };
         let training = shards("train", job.shard_tokens, record.training)?;
         let validation = shards("val", job.shard_tokens.max(first), record.validation)?;
-        Ok(Found::Partial(Box::new(Self { directory, _lock: lock, record, first, training, validation })))
+        let output = Self { directory, _lock: lock, record, first, training, validation };
+        Ok(OutputState::Partial(Box::new(output)))
     }
 
     /// Number of units already in the shards.

@@ -47,8 +47,8 @@ pub(crate) fn read(
 fn find(file: &SerializedFileReader<File>, name: &str) -> std::result::Result<(usize, i16), String> {
     let schema = file.metadata().file_metadata().schema_descr();
     let names = || schema.columns().iter().map(|column| format!("\"{}\"", column.path().string()));
-    let found = schema.columns().iter().position(|column| column.path().string() == name);
-    let Some(index) = found else {
+    let index = schema.columns().iter().position(|column| column.path().string() == name);
+    let Some(index) = index else {
         let names: Vec<String> = names().collect();
         return Err(format!("it has no column \"{name}\"; there is {}", names.join(", ")));
     };

@@ -4,7 +4,7 @@ use crate::encode::encode_all;
 use crate::error::{Error, Result};
 use crate::input::Reader;
 use crate::job::Job;
-use crate::output::{Counts, Found, Output};
+use crate::output::{Counts, Output, OutputState};
 use crate::progress::{BytesRead, Progress};
 use crate::unit::Unit;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -26,8 +26,8 @@ const SAVE_EVERY: Duration = Duration::from_secs(5);
 pub fn tokenize(job: &Job) -> Result<Counts> {
     job.check()?;
     let mut output = match Output::open(job)? {
-        Found::Whole(counts) => return Ok(counts),
-        Found::Partial(output) => output,
+        OutputState::Whole(counts) => return Ok(counts),
+        OutputState::Partial(output) => output,
     };
     let total = job.files.iter().filter_map(|path| std::fs::metadata(path).ok()).map(|file| file.len()).sum();
     let (progress, read) = (Progress::new(total, job.show_progress, &job.output), BytesRead::default());

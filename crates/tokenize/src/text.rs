@@ -90,8 +90,8 @@ struct Border {
 fn border(text: &[u8], searched: &mut usize, division: Division<'_>) -> Option<Border> {
     let end = division.document_end.and_then(|end| {
         let from = searched.saturating_sub(end.len());
-        let found = text.get(from..)?.windows(end.len()).position(|window| window == end)?;
-        Some(Border { at: from + found + end.len(), ends: true })
+        let offset = text.get(from..)?.windows(end.len()).position(|window| window == end)?;
+        Some(Border { at: from + offset + end.len(), ends: true })
     });
     let cut = if division.at_spaces { cut(text, (*searched).max(PIECE)) } else { None };
     *searched = text.len().saturating_sub(TAIL);
@@ -203,9 +203,9 @@ mod tests {
         ];
         for (text, expected) in table {
             let division = Division { document_end: Some(b"\n\n"), at_spaces: true };
-            let found = pieces(text.as_bytes(), division);
-            assert!(found.iter().all(|piece| piece.starts_document));
-            let texts: Vec<&[u8]> = found.iter().map(|piece| piece.bytes.as_slice()).collect();
+            let parts = pieces(text.as_bytes(), division);
+            assert!(parts.iter().all(|piece| piece.starts_document));
+            let texts: Vec<&[u8]> = parts.iter().map(|piece| piece.bytes.as_slice()).collect();
             assert_eq!(texts, expected.iter().map(|text| text.as_bytes()).collect::<Vec<_>>(), "{text:?}");
         }
     }
@@ -215,10 +215,10 @@ mod tests {
         let line =
             "the quick  brown fox,\njumps\n\nover é\u{3000}世界 the lazy\tdog's 12 345 ...\r\n  and\n世界 ";
         let text = line.repeat(3 * PIECE / line.len() + 1);
-        let found = pieces(text.as_bytes(), Division { document_end: None, at_spaces: true });
-        assert!(found.len() >= 3 && found[0].starts_document && !found[1].starts_document);
+        let parts = pieces(text.as_bytes(), Division { document_end: None, at_spaces: true });
+        assert!(parts.len() >= 3 && parts[0].starts_document && !parts[1].starts_document);
         let encode = |bytes: &[u8]| Tokenizer::Gpt2.encode(std::str::from_utf8(bytes).unwrap()).unwrap();
-        let apart: Vec<u32> = found.iter().flat_map(|piece| encode(&piece.bytes)).collect();
+        let apart: Vec<u32> = parts.iter().flat_map(|piece| encode(&piece.bytes)).collect();
         assert_eq!(apart, encode(text.as_bytes()));
     }
 

@@ -115,11 +115,11 @@ fn every_kind_of_file_gives_the_same_tokens() {
         let is_text = !name.contains("json") && !name.contains("parquet");
         let end = is_text.then(|| "\u{1}".to_owned());
         let counts = tokenize(&Job { document_end: end, ..job(directory.path(), &[(name, bytes)]) }).unwrap();
-        let mut found = tokens(&directory.path().join("out"), "train_*.bin");
-        assert_eq!((counts.documents, counts.training_tokens), (500, found.len() as u64), "{name}");
+        let mut actual = tokens(&directory.path().join("out"), "train_*.bin");
+        assert_eq!((counts.documents, counts.training_tokens), (500, actual.len() as u64), "{name}");
         // The end of a document stays in the text.
-        found.retain(|token| !(is_text && *token == 189));
-        assert!(found == expected(&documents), "{name}");
+        actual.retain(|token| !(is_text && *token == 189));
+        assert!(actual == expected(&documents), "{name}");
     }
 }
 

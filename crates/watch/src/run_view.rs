@@ -175,6 +175,6 @@ fn findings(summary: &Value) -> Vec<String> {
     let divergences =
         entries("divergences").filter_map(|entry| serde_json::from_value::<Divergence>(entry).ok());
     let outlived = entries("outlived").filter_map(|entry| serde_json::from_value::<Outlived>(entry).ok());
-    let divergences = divergences.map(|found| found.to_string());
-    divergences.chain(outlived.map(|found| found.to_string())).collect()
+    let divergences = divergences.map(|divergence| divergence.to_string());
+    divergences.chain(outlived.map(|entry| entry.to_string())).collect()
 }

@@ -101,8 +101,8 @@ impl Dataset {
     /// # Errors
     /// A file that was changed or cannot be read.
     pub fn mark(&self) -> std::result::Result<Option<&CorpusMark>, data::Error> {
-        if let Some(known) = self.mark.get() {
-            return Ok(Some(known));
+        if let Some(mark) = self.mark.get() {
+            return Ok(Some(mark));
         }
         let Some(tokens) = &self.tokens else { return Ok(None) };
         let CorpusIdentity { tokens: count, modified, samples_sha256 } = tokens.identity()?;
@@ -212,12 +212,12 @@ fn chat_dataset(config: &RunConfig, scope: DataScope) -> Result<Dataset> {
     };
     let read = training.len();
     let source = ChatSource::new(training, validation, options).map_err(at(Data::paths))?;
-    let (kept, sequences) = source.training();
-    if kept < read {
-        let left = read - kept;
+    let (conversations, sequences) = source.training();
+    if conversations < read {
+        let left = read - conversations;
         tracing::warn!("{left} conversations have no answer within {context} tokens and are left out");
     }
-    tracing::info!("{kept} conversations in {sequences} sequences");
+    tracing::info!("{conversations} conversations in {sequences} sequences");
     Ok(Dataset::of_chat(source))
 }
 
@@ -311,8 +311,8 @@ fn text_corpus(
 
 /// Warns of a text that consists of JSON lines, whose keys and braces are tokens too.
 fn warn_of_json(text: &Corpus) {
-    let found = text.files().find_map(|path| Some((path, JsonLines::of(path)?)));
-    let Some((path, contents)) = found else { return };
+    let json_file = text.files().find_map(|path| Some((path, JsonLines::of(path)?)));
+    let Some((path, contents)) = json_file else { return };
     let instead = match contents {
         JsonLines::Conversations => "data.kind = \"chat\" takes them as conversations",
         JsonLines::Texts => "`plimsoll tokenize` makes token shards of their texts",

@@ -89,12 +89,12 @@ impl Calendar {
     /// there is no such step.
     fn next_emptying(&self, step: u64, empties: bool) -> Option<u64> {
         let after = step.saturating_add(1);
-        let found = match empties {
+        let next = match empties {
             false => Some(after).filter(|next| !self.empties_after(*next)),
             true if self.empty_every == 0 => None,
             true => after.saturating_add(1).checked_next_multiple_of(self.empty_every).map(|due| due - 1),
         };
-        found.filter(|step| *step < self.steps)
+        next.filter(|step| *step < self.steps)
     }
 
     /// Returns whether a checkpoint by number of steps is due after step `step`, counted from 0.

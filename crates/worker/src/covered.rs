@@ -37,10 +37,10 @@ impl CoveredPages {
 
     fn cover(&mut self, start: u64, end: u64) {
         let before = self.ranges.range(..=start).next_back().map(|(start, end)| (*start, *end));
-        if before.is_some_and(|(_, known)| end <= known) {
+        if before.is_some_and(|(_, old_end)| end <= old_end) {
             return;
         }
-        let start = before.filter(|(_, known)| start <= *known).map_or(start, |(first, _)| first);
+        let start = before.filter(|(_, old_end)| start <= *old_end).map_or(start, |(first, _)| first);
         let end = self.remove(start, end).map_or(end, |last| last.max(end));
         self.ranges.insert(start, end);
         self.bytes += end - start;
@@ -50,10 +50,10 @@ impl CoveredPages {
     fn uncover(&mut self, start: u64, end: u64) {
         // A range that begins before the pages keeps its beginning, and the last one its end.
         let before = self.ranges.range(..start).next_back().map(|(start, end)| (*start, *end));
-        if let Some((first, known)) = before.filter(|(_, known)| start < *known) {
+        if let Some((first, old_end)) = before.filter(|(_, old_end)| start < *old_end) {
             self.ranges.insert(first, start);
-            self.bytes -= known - start;
-            self.keep(end, known);
+            self.bytes -= old_end - start;
+            self.keep(end, old_end);
         }
         if let Some(last) = self.remove(start, end) {
             self.keep(end, last);
@@ -63,10 +63,10 @@ impl CoveredPages {
     /// Removes the ranges that begin from `start` up to and including `end`. Returns the end of the last one.
     fn remove(&mut self, start: u64, end: u64) -> Option<u64> {
         let mut last = None;
-        while let Some((first, known)) = self.ranges.range(start..=end).next().map(|(s, e)| (*s, *e)) {
+        while let Some((first, old_end)) = self.ranges.range(start..=end).next().map(|(s, e)| (*s, *e)) {
             self.ranges.remove(&first);
-            self.bytes -= known - first;
-            last = Some(known);
+            self.bytes -= old_end - first;
+            last = Some(old_end);
         }
         last
     }
@@ -106,9 +106,9 @@ mod tests {
                     false => covered.uncover(start * PAGE, end * PAGE),
                 }
             }
-            let found: Vec<_> =
+            let actual: Vec<_> =
                 covered.ranges.iter().map(|(start, end)| (start / PAGE, end / PAGE)).collect();
-            assert_eq!(found, ranges, "{steps:?}");
+            assert_eq!(actual, ranges, "{steps:?}");
             assert_eq!(covered.peak(), peak * PAGE, "{steps:?}");
             assert_eq!(covered.bytes, ranges.iter().map(|(start, end)| (end - start) * PAGE).sum::<u64>());
         }

@@ -94,9 +94,9 @@ impl PlannedParts {
         self.graph.check(device, part, step, || trace.clone());
         let growing = &mut self.growing[part as usize];
         *growing = if self.graph.left() > left { *growing + 1 } else { 0 };
-        let known = self.parts.iter().rev().find(|known| known.part == part);
-        let trace = match known.filter(|known| known.trace.repeats(&trace)) {
-            Some(known) => Arc::clone(&known.trace),
+        let earlier = self.parts.iter().rev().find(|other| other.part == part);
+        let trace = match earlier.filter(|earlier| earlier.trace.repeats(&trace)) {
+            Some(earlier) => Arc::clone(&earlier.trace),
             None => Arc::new(trace),
         };
         self.parts.push(PlannedPart { part, step, figures, trace });
@@ -110,7 +110,7 @@ impl PlannedParts {
 
     /// Allocations of a step's graph that outlive the step, if any.
     pub fn outlived(&self) -> Option<&Outlived> {
-        self.graph.found()
+        self.graph.outlived()
     }
 
     /// Returns whether steps allocate more and more memory, so that no later step equals the last planned
@@ -122,33 +122,33 @@ impl PlannedParts {
     /// Returns the plan of a part, where the cache is never emptied: its own, or that of the last part of its
     /// kind, which it repeats.
     pub fn at(&self, part: RunPart, step: u64) -> Option<(Figures, &Arc<StepTrace>)> {
-        let known = self.parts.iter().rev().find(|known| known.part == part && known.step <= step)?;
-        if known.step == step {
-            return Some((known.figures, &known.trace));
+        let last = self.parts.iter().rev().find(|other| other.part == part && other.step <= step)?;
+        if last.step == step {
+            return Some((last.figures, &last.trace));
         }
         if self.grows() {
             return None;
         }
         // Peaks continue over parts of another kind.
-        let latest = self.parts.iter().rev().find(|known| known.step <= step)?;
-        Some((Figures { allocations: known.figures.allocations, ..latest.figures }, &known.trace))
+        let latest = self.parts.iter().rev().find(|other| other.step <= step)?;
+        Some((Figures { allocations: last.figures.allocations, ..latest.figures }, &last.trace))
     }
 
     /// The first step that all later ones repeat.
     pub fn steady(&self) -> Option<&PlannedPart> {
-        let last = self.parts.iter().rev().find(|known| known.part == RunPart::Step)?;
-        self.parts.iter().find(|known| Arc::ptr_eq(&known.trace, &last.trace))
+        let last = self.parts.iter().rev().find(|other| other.part == RunPart::Step)?;
+        self.parts.iter().find(|other| Arc::ptr_eq(&other.trace, &last.trace))
     }
 
     /// Returns the peak of allocated bytes.
     pub fn peak(&self) -> Option<PlannedPeak> {
         let most = self.parts.last()?.figures.peak_allocated_bytes;
-        let mut found =
-            self.parts.iter().map(|known| (known, known.trace.peak())).filter(|(_, peak)| peak.bytes == most);
+        let mut candidates =
+            self.parts.iter().map(|part| (part, part.trace.peak())).filter(|(_, peak)| peak.bytes == most);
         // A step rehearsed at the start reaches the same peak.
-        let first = found.next()?;
+        let first = candidates.next()?;
         let (reached, peak) = match first.0.part {
-            RunPart::Start => found.find(|(known, _)| known.part == RunPart::Step).unwrap_or(first),
+            RunPart::Start => candidates.find(|(part, _)| part.part == RunPart::Step).unwrap_or(first),
             _ => first,
         };
         let live = reached.trace.live_after(peak.events);
@@ -173,7 +173,7 @@ impl PlannedParts {
     /// Number of events that a run must record to have all of any part, even if it has grown: an allocation
     /// is one event, a free two.
     pub fn events_to_keep(&self) -> usize {
-        let events = |known: &PlannedPart| 2 * known.trace.events.len() + known.trace.marks.len();
+        let events = |part: &PlannedPart| 2 * part.trace.events.len() + part.trace.marks.len();
         2 * self.parts.iter().map(events).max().unwrap_or(0) + 4096
     }
 }

@@ -2,7 +2,7 @@
 
 use device::Device;
 use memory::{Category, CategoryBytes};
-use telemetry::step_trace::{LiveSet, Outlived, RunPart, StepTrace};
+use telemetry::step_trace::{Outlived, RunPart, StepTrace};
 
 /// Memory categories of a step's graph.
 const GRAPH: [Category; 3] = [Category::Activation, Category::ActivationGradient, Category::Input];
@@ -16,7 +16,7 @@ pub(crate) struct GraphCheck {
     now: u64,
     /// Bytes after the first part that left some.
     first: u64,
-    found: Option<Outlived>,
+    outlived: Option<Outlived>,
 }
 
 impl GraphCheck {
@@ -30,23 +30,23 @@ impl GraphCheck {
         trace: impl FnOnce() -> StepTrace,
     ) -> bool {
         self.now = of_graph(&device.with_allocator(|allocator| allocator.category_bytes()));
-        match (part, &mut self.found) {
+        match (part, &mut self.outlived) {
             (RunPart::Start, _) => self.before = self.now,
             _ if self.now <= self.before => {}
-            (_, Some(found)) => {
-                found.parts += 1;
-                found.last_step = step;
-                found.growth_bytes = self.now.saturating_sub(self.first) / (found.parts - 1);
-                return found.parts == 2;
+            (_, Some(outlived)) => {
+                outlived.parts += 1;
+                outlived.last_step = step;
+                outlived.growth_bytes = self.now.saturating_sub(self.first) / (outlived.parts - 1);
+                return outlived.parts == 2;
             }
             (_, None) => {
                 self.first = self.now;
                 let rank = device.rank();
-                let mut kept = trace().kept().holdings;
-                kept.retain(|holding| GRAPH.contains(&holding.owner.category));
-                let kept = LiveSet { holdings: kept };
-                self.found =
-                    Some(Outlived { rank, part, step, kept, parts: 1, last_step: step, growth_bytes: 0 });
+                let mut live = trace().kept();
+                live.holdings.retain(|holding| GRAPH.contains(&holding.owner.category));
+                let outlived =
+                    Outlived { rank, part, step, kept: live, parts: 1, last_step: step, growth_bytes: 0 };
+                self.outlived = Some(outlived);
                 return true;
             }
         }
@@ -58,8 +58,8 @@ impl GraphCheck {
         self.now
     }
 
-    pub(crate) fn found(&self) -> Option<&Outlived> {
-        self.found.as_ref()
+    pub(crate) fn outlived(&self) -> Option<&Outlived> {
+        self.outlived.as_ref()
     }
 }
 

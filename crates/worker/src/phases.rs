@@ -31,7 +31,7 @@ pub struct Phases {
     /// Enqueued steps whose times have not been read.
     unread: VecDeque<Enqueued>,
     /// Steps that have been read, while their positions are kept.
-    kept: Option<Vec<Enqueued>>,
+    history: Option<Vec<Enqueued>>,
     first: Option<PhaseCounter>,
     counter: PhaseCounter,
     /// The timer of operators, if they are timed, which times each phase outside them.
@@ -51,7 +51,7 @@ impl Phases {
             now: None,
             current: Vec::new(),
             unread: VecDeque::new(),
-            kept: None,
+            history: None,
             first: None,
             counter: PhaseCounter::default(),
             timer: None,
@@ -207,7 +207,7 @@ impl Phases {
     pub fn keep(&mut self) -> Result<()> {
         self.device.synchronize()?;
         self.read()?;
-        self.kept = Some(Vec::new());
+        self.history = Some(Vec::new());
         Ok(())
     }
 
@@ -220,7 +220,7 @@ impl Phases {
         self.device.synchronize()?;
         self.read()?;
         let mut spans = Vec::new();
-        for (marks, end) in self.kept.take().unwrap_or_default() {
+        for (marks, end) in self.history.take().unwrap_or_default() {
             let ends = marks.iter().skip(1).map(|(_, mark)| mark).chain([&end]);
             for ((phase, mark), end) in marks.iter().zip(ends) {
                 if let (Some(begin), Some(end)) = (zero.until(mark)?, zero.until(end)?) {
@@ -242,8 +242,8 @@ impl Phases {
     fn read(&mut self) -> Result<()> {
         while let Some((marks, end)) = self.unread.front() {
             let Some(step) = times(marks, end)? else { return Ok(()) };
-            if let (Some(over), Some(kept)) = (self.unread.pop_front(), &mut self.kept) {
-                kept.push(over);
+            if let (Some(over), Some(history)) = (self.unread.pop_front(), &mut self.history) {
+                history.push(over);
             }
             self.recent.0 += 1;
             self.recent.1.iter_mut().zip(step).for_each(|(sum, time)| *sum += time);

@@ -168,8 +168,8 @@ mod tests {
         for (placement, rank, ordinal) in
             [(gpus(0, &[0, 1, 2, 3]), 2, 2), (gpus(0, &[0]), 0, 0), (gpus(7, &[3]), 7, 3)]
         {
-            let Placement::Cuda(found) = placement.alone(rank) else { panic!("{placement:?}") };
-            assert_eq!((found.ordinals.as_slice(), found.ordinal_of(0)), (&[ordinal][..], ordinal));
+            let Placement::Cuda(own) = placement.alone(rank) else { panic!("{placement:?}") };
+            assert_eq!((own.ordinals.as_slice(), own.ordinal_of(0)), (&[ordinal][..], ordinal));
         }
         assert!(matches!(Placement::Cpu.alone(1), Placement::Cpu));
     }

@@ -51,20 +51,20 @@ pub struct Array {
 }
 
 /// The tensors of this rank's optimizer, by stage and name.
-type Kept = BTreeMap<(usize, String), Tensor>;
+type StateTensors = BTreeMap<(usize, String), Tensor>;
 
 /// Returns every parameter's master weights under the parameter's name, in the order of the whole model. A
 /// parameter that is frozen, or used in f32, is its own master.
 pub fn masters(worker: &Worker) -> Result<Vec<Array>> {
-    masters_among(worker, &kept(worker))
+    masters_among(worker, &state_tensors(worker))
 }
 
-fn masters_among(worker: &Worker, kept: &Kept) -> Result<Vec<Array>> {
+fn masters_among(worker: &Worker, tensors: &StateTensors) -> Result<Vec<Array>> {
     let entries = worker.blueprint().parameters.iter().enumerate();
     // Weights that are their own masters are whole on every rank of the stage.
     let master = entries.map(|(position, entry)| match is_own_master(entry.trained, entry.dtype) {
         true => whole_weight(worker, position),
-        false => array(worker, position, StateArray::master(&entry.name), kept),
+        false => array(worker, position, StateArray::master(&entry.name), tensors),
     });
     master.collect()
 }
@@ -76,19 +76,19 @@ fn is_own_master(trained: bool, dtype: DType) -> bool {
 
 /// Returns the masters, then the optimizer's other tensors.
 pub(crate) fn arrays(worker: &Worker) -> Result<Vec<Array>> {
-    let kept = kept(worker);
-    let mut all = masters_among(worker, &kept)?;
+    let tensors = state_tensors(worker);
+    let mut all = masters_among(worker, &tensors)?;
     let config = &worker.setup().config;
     let entries = worker.blueprint().parameters.iter().enumerate();
     for (position, entry) in entries.filter(|(_, entry)| entry.trained) {
         for state in optimizer::state_arrays(config, &entry.name, entry.shape()) {
-            all.push(array(worker, position, state, &kept)?);
+            all.push(array(worker, position, state, &tensors)?);
         }
     }
     Ok(all)
 }
 
-fn kept(worker: &Worker) -> Kept {
+fn state_tensors(worker: &Worker) -> StateTensors {
     let states = worker.optimizer_state();
     states.map(|(stage, _, state)| ((stage, state.array.name), state.tensor.clone())).collect()
 }
@@ -152,7 +152,7 @@ fn whole_weight(worker: &Worker, position: usize) -> Result<Array> {
 }
 
 /// Returns an array that optimizers keep for a parameter.
-fn array(worker: &Worker, position: usize, state: StateArray, kept: &Kept) -> Result<Array> {
+fn array(worker: &Worker, position: usize, state: StateArray, tensors: &StateTensors) -> Result<Array> {
     let (entry, (stage, parameter)) = (&worker.blueprint().parameters[position], holder(worker, position));
     let (shards, sharding) = (worker.blueprint().shards(stage), &entry.sharding);
     let mut sources = Vec::new();
@@ -164,7 +164,7 @@ fn array(worker: &Worker, position: usize, state: StateArray, kept: &Kept) -> Re
     }
     let (shape, dtype) = (state_shape(&state, sharding), state.dtype);
     let key = (stage, state.name);
-    let own = kept.get(&key).cloned();
+    let own = tensors.get(&key).cloned();
     let replicated = !shards.is_sharded() && sharding.parts() == 1;
     Ok(Array { name: key.1, dtype, shape, sources, replicated, own })
 }

@@ -162,8 +162,8 @@ impl Status {
     pub fn create(logs: &Path, rank: usize, stage: &str) -> Self {
         let path = path(logs, rank);
         let record = Record::new(rank, stage);
-        let made = std::fs::create_dir_all(logs).and_then(|()| StatusFile::create(&path, record.bytes()));
-        match made {
+        let result = std::fs::create_dir_all(logs).and_then(|()| StatusFile::create(&path, record.bytes()));
+        match result {
             Ok(file) => Status(Some(Rc::new((file, RefCell::new(record))))),
             Err(error) => {
                 tracing::warn!("{}: cannot be created: {error}", path.display());

@@ -198,10 +198,10 @@ fn joined(step: u64, ranks: Vec<Vec<Part>>) -> Vec<HashedArray> {
     let mut arrays: BTreeMap<Order, (HashedArray, BTreeMap<usize, u64>)> = BTreeMap::new();
     for (rank, parts) in ranks.into_iter().enumerate() {
         for Part { order, array, start, hash } in parts {
-            let (known, shards) = arrays.entry(order).or_insert_with(|| (array, BTreeMap::new()));
+            let (entry, shards) = arrays.entry(order).or_insert_with(|| (array, BTreeMap::new()));
             let first = *shards.entry(start).or_insert(hash);
             if first != hash {
-                tracing::warn!("step {step}: rank {rank} has other bits than the ranks before it in {known}");
+                tracing::warn!("step {step}: rank {rank} has other bits than the ranks before it in {entry}");
                 shards.insert(start, first.wrapping_add(mixed(rank as u64, hash)));
             }
         }

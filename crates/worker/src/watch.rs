@@ -130,7 +130,7 @@ impl Watch {
             self.write()?;
         }
         if self.graph.check(device, part, step, || trace(device, part, step).0)
-            && let Some(outlived) = self.graph.found()
+            && let Some(outlived) = self.graph.outlived()
         {
             tracing::warn!("{outlived}");
         }
@@ -148,11 +148,11 @@ impl Watch {
                 let (trace, complete) = trace(device, part, step);
                 let comparable = complete && expected.left_out == 0;
                 let first = if comparable { trace.difference(expected) } else { None };
-                let mut kept = trace.kept_beyond(expected);
-                kept.holdings.truncate(REPORTED);
+                let mut live = trace.kept_beyond(expected);
+                live.holdings.truncate(REPORTED);
                 let rank = device.rank();
                 let divergence =
-                    Divergence { rank, part, step, measured: figures, planned, first, kept, parts: 1 };
+                    Divergence { rank, part, step, measured: figures, planned, first, kept: live, parts: 1 };
                 tracing::warn!("{divergence}");
                 let planned = StepTrace::clone(expected);
                 self.diverged = Some((divergence, TracePair::new(Some(trace), Some(planned))));
@@ -180,12 +180,12 @@ impl Watch {
             RunPart::Step => self.effect?.step,
             RunPart::Validation => self.effect?.validation?,
         };
-        let found = planned.list().get(index)?;
+        let plan = planned.list().get(index)?;
         let peaks = &mut self.peaks;
-        peaks.peak_allocated_bytes = peaks.peak_allocated_bytes.max(found.figures.peak_allocated_bytes);
-        peaks.peak_reserved_bytes = peaks.peak_reserved_bytes.max(found.figures.peak_reserved_bytes);
+        peaks.peak_allocated_bytes = peaks.peak_allocated_bytes.max(plan.figures.peak_allocated_bytes);
+        peaks.peak_reserved_bytes = peaks.peak_reserved_bytes.max(plan.figures.peak_reserved_bytes);
         let Figures { peak_allocated_bytes, peak_reserved_bytes, .. } = *peaks;
-        Some((Figures { peak_allocated_bytes, peak_reserved_bytes, ..found.figures }, &found.trace))
+        Some((Figures { peak_allocated_bytes, peak_reserved_bytes, ..plan.figures }, &plan.trace))
     }
 
     /// The first difference from the plan, if any.
@@ -195,7 +195,7 @@ impl Watch {
 
     /// Allocations of a step's graph that outlived the step, if any.
     pub fn outlived(&self) -> Option<&Outlived> {
-        self.graph.found()
+        self.graph.outlived()
     }
 
     /// Starts to write the traces, unless there is no file or they are written already.
@@ -229,7 +229,7 @@ impl Watch {
     /// # Errors
     /// Errors of the transport.
     pub fn gather(&self, control: &mut dyn ControlPlane) -> Result<Vec<Findings>> {
-        let mut outlived = self.graph.found().cloned();
+        let mut outlived = self.graph.outlived().cloned();
         if let Some(outlived) = &mut outlived {
             outlived.kept =
                 LiveSet { holdings: outlived.kept.holdings.iter().take(REPORTED).cloned().collect() };

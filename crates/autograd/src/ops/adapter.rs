@@ -34,7 +34,7 @@ pub struct Adapter {
 
 /// The tensors of an adapter's call that backward needs.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct AdapterTensors {
     /// A · dropout(x), `[.., parts · rank]`.
     pub(super) low: Tensor,
     mask: Option<Mask>,
@@ -55,14 +55,14 @@ impl Adapter {
         x: &Tensor,
         weight: &Weight,
         bias: Option<&Weight>,
-    ) -> tensor::Result<(Tensor, Kept)> {
+    ) -> tensor::Result<(Tensor, AdapterTensors)> {
         if tape.reads_output() {
             return self.compute(tape, x, weight, bias);
         }
-        let kept = self.compress(tape, x)?;
+        let tensors = self.compress(tape, x)?;
         let (weight, bias) = (weight.values(x.dtype())?, values_of(bias, x.dtype())?);
         let output = ops::linear::forward_again(x, &weight, bias.as_ref())?.output;
-        Ok((output, kept))
+        Ok((output, tensors))
     }
 
     /// Computes a layer's output `x · Wᵀ + b` plus the term. The term comes first: the large matmul reads
@@ -73,19 +73,19 @@ impl Adapter {
         x: &Tensor,
         weight: &Weight,
         bias: Option<&Weight>,
-    ) -> tensor::Result<(Tensor, Kept)> {
-        let kept = self.compress(tape, x)?;
+    ) -> tensor::Result<(Tensor, AdapterTensors)> {
+        let tensors = self.compress(tape, x)?;
         let expansion = self.expansion(weight.shape().rows(), x.dtype())?;
-        let output = ops::linear::forward(&kept.low, &expansion, None, Activation::None)?.output;
+        let output = ops::linear::forward(&tensors.low, &expansion, None, Activation::None)?.output;
         ops::linear::add(x, &weight.values(x.dtype())?, values_of(bias, x.dtype())?.as_ref(), &output)?;
-        Ok((output, kept))
+        Ok((output, tensors))
     }
 
-    fn compress(&self, tape: &Tape, x: &Tensor) -> tensor::Result<Kept> {
+    fn compress(&self, tape: &Tape, x: &Tensor) -> tensor::Result<AdapterTensors> {
         let mask = self.dropout.as_ref().and_then(|dropout| dropout.mask(tape));
         let input = dropped(x, mask)?;
         let low = ops::linear::forward(&input, &self.a.values(x.dtype())?, None, Activation::None)?.output;
-        Ok(Kept { low, mask, gradient: None })
+        Ok(AdapterTensors { low, mask, gradient: None })
     }
 
     /// Returns whether the matrix from `low` to the output is B itself.
@@ -105,13 +105,13 @@ impl Adapter {
     /// The gradient of the layer's input, if that is wanted, from the output's.
     pub(super) fn backward_input(
         &self,
-        kept: &mut Kept,
+        tensors: &mut AdapterTensors,
         dy: &Tensor,
         weight: &Weight,
         wanted: bool,
     ) -> tensor::Result<Option<Tensor>> {
         let low = ops::linear::backward_input(dy, &self.expansion(dy.shape().columns(), dy.dtype())?)?;
-        let dx = match (wanted, kept.mask) {
+        let dx = match (wanted, tensors.mask) {
             (true, None) => Some(ops::linear::backward_input(&low, &self.a.values(low.dtype())?)?),
             (true, Some(mask)) => {
                 let dx = ops::linear::backward_input(&low, &self.a.values(low.dtype())?)?;
@@ -119,7 +119,7 @@ impl Adapter {
             }
             (false, _) => None,
         };
-        kept.gradient = Some(low);
+        tensors.gradient = Some(low);
         if let Some(dx) = &dx {
             ops::linear::add_backward_input(dy, &weight.values(dy.dtype())?, dx)?;
         }
@@ -130,11 +130,11 @@ impl Adapter {
     pub(super) fn backward_weight(
         &self,
         sink: &mut dyn GradientSink,
-        kept: Kept,
+        tensors: AdapterTensors,
         dy: &Tensor,
         x: &Tensor,
     ) -> Result<()> {
-        let Kept { low, mask, gradient } = kept;
+        let AdapterTensors { low, mask, gradient } = tensors;
         if let Some(target) = target(sink, &self.b)? {
             self.backward_b(dy, &low, &target)?;
         }
@@ -175,7 +175,7 @@ pub struct AdaptedLinearRule {
     weight: Weight,
     bias: Option<Weight>,
     adapter: Adapter,
-    kept: Kept,
+    tensors: AdapterTensors,
     /// The output's gradient, from the input half to the weight half.
     gradient: Option<Tensor>,
 }
@@ -194,13 +194,13 @@ pub fn adapted_linear(
     const OPERATOR: &str = "adapted_linear";
     let [x] = autocast(tape, OPERATOR, [x])?;
     tape.begin(OPERATOR)?;
-    let (output, kept) = named(OPERATOR, adapter.forward(tape, x.tensor(), weight, bias))?;
+    let (output, tensors) = named(OPERATOR, adapter.forward(tape, x.tensor(), weight, bias))?;
     tape.record_one(&[x.source()], output, || AdaptedLinearRule {
         x: x.tensor().clone(),
         weight: weight.clone(),
         bias: bias.cloned(),
         adapter: adapter.clone(),
-        kept,
+        tensors,
         gradient: None,
     })
 }
@@ -211,7 +211,7 @@ impl Rule for AdaptedLinearRule {
     }
 
     fn saved(&self) -> Vec<Saved<'_>> {
-        vec![Saved::new("x", &self.x), Saved::new("low", &self.kept.low)]
+        vec![Saved::new("x", &self.x), Saved::new("low", &self.tensors.low)]
     }
 
     fn has_weights(&self) -> bool {
@@ -225,15 +225,15 @@ impl Rule for AdaptedLinearRule {
         wanted: &[bool],
     ) -> Result<Vec<Option<Tensor>>> {
         let gradient = only(outputs)?;
-        let input = self.adapter.backward_input(&mut self.kept, &gradient, &self.weight, wanted[0])?;
+        let input = self.adapter.backward_input(&mut self.tensors, &gradient, &self.weight, wanted[0])?;
         self.gradient = Some(gradient);
         Ok(vec![input])
     }
 
     fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
-        let AdaptedLinearRule { x, weight, bias, adapter, kept, gradient } = *self;
+        let AdaptedLinearRule { x, weight, bias, adapter, tensors, gradient } = *self;
         let Some(gradient) = gradient else { return Ok(()) };
-        adapter.backward_weight(sink, kept, &gradient, &x)?;
+        adapter.backward_weight(sink, tensors, &gradient, &x)?;
         backward_weight(sink, gradient, Some(x), &weight, bias.as_ref())
     }
 }

@@ -137,8 +137,8 @@ impl Rule for BatchNormRule {
         };
         let saved = ops::batch_norm::Saved { x: &x, passes, mean, rstd };
         let with_residual = self.with_residual && wanted.get(1) == Some(&true);
-        let made = ops::batch_norm::backward_input(only(outputs)?, saved, weight, with_residual)?;
-        let ops::batch_norm::Gradients { input, residual, sums } = made;
+        let ops::batch_norm::Gradients { input, residual, sums } =
+            ops::batch_norm::backward_input(only(outputs)?, saved, weight, with_residual)?;
         self.sums = self.has_weights().then_some(sums);
         let gradients = [Some(input), residual].into_iter().zip(wanted);
         Ok(gradients.map(|(gradient, wanted)| gradient.filter(|_| *wanted)).collect())

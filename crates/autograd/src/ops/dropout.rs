@@ -48,8 +48,8 @@ pub fn dropout(tape: &Tape, x: Var, dropout: &Dropout) -> Result<Var> {
     tape.begin("dropout")?;
     let Some(mask) = dropout.mask(tape) else { return Ok(x) };
     let source = x.source();
-    let kept = named("dropout", ops::dropout::apply(x.into_tensor(), mask, Category::Activation))?;
-    tape.record_one(&[source], kept, || DropoutRule { mask })
+    let output = named("dropout", ops::dropout::apply(x.into_tensor(), mask, Category::Activation))?;
+    tape.record_one(&[source], output, || DropoutRule { mask })
 }
 
 impl Rule for DropoutRule {

@@ -122,12 +122,12 @@ fn forward(
     let keeps = tape.is_recording() && weight.is_trained() && !is_gate;
     let cast = if keeps { cast.transposed() } else { cast };
     if !tape.reads_output() {
-        let made = match keeps {
+        let transposed = match keeps {
             true => operator::quantise(x, function, cast)?.transposed,
             false => None,
         };
         let outputs = weight.shape().rows();
-        return Ok((operator::forward_again(x, outputs, x.dtype())?, made, None));
+        return Ok((operator::forward_again(x, outputs, x.dtype())?, transposed, None));
     }
     let Quantised { stored, transposed } = operator::quantise(x, function, cast.stored())?;
     let [own, _] = copies.of(weight)?;

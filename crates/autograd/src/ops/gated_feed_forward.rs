@@ -7,7 +7,7 @@
 use tensor::Tensor;
 use tensor::ops::{self, Activation};
 
-use super::adapter::{Adapter, Kept};
+use super::adapter::{Adapter, AdapterTensors};
 use super::linear::backward_weight;
 use super::{autocast, named, only};
 use crate::error::Result;
@@ -37,7 +37,7 @@ pub struct GatedFeedForwardRule {
     activation: Activation,
     weights: GatedFeedForwardWeights,
     /// The tensors that the adapters keep.
-    kept: [Option<Kept>; 2],
+    tensors: [Option<AdapterTensors>; 2],
     /// The output's gradient and the input of the last matmul, from the input half to the weight half, if
     /// anything is trained.
     down: Option<(Tensor, Tensor)>,
@@ -58,10 +58,10 @@ pub fn gated_feed_forward(
     tape.begin(OPERATOR)?;
     let [adapter, down_adapter] = &weights.adapters;
     let forward = || {
-        let (gate_up, kept) = match adapter {
+        let (gate_up, tensors) = match adapter {
             Some(adapter) => {
-                let (output, kept) = adapter.compute(tape, x.tensor(), &weights.gate_up, None)?;
-                (output, Some(kept))
+                let (output, tensors) = adapter.compute(tape, x.tensor(), &weights.gate_up, None)?;
+                (output, Some(tensors))
             }
             None => {
                 let matrix = weights.gate_up.values(x.tensor().dtype())?;
@@ -73,23 +73,23 @@ pub fn gated_feed_forward(
             false => ops::gate::forward_again(&gate_up)?,
         };
         let down = || weights.down.values(x.tensor().dtype());
-        let (output, down_kept) = match (down_adapter, tape.reads_output()) {
+        let (output, down_tensors) = match (down_adapter, tape.reads_output()) {
             (Some(adapter), _) => {
-                let (output, kept) = adapter.forward(tape, &hidden, &weights.down, None)?;
-                (output, Some(kept))
+                let (output, tensors) = adapter.forward(tape, &hidden, &weights.down, None)?;
+                (output, Some(tensors))
             }
             (None, true) => (ops::linear::forward(&hidden, &down()?, None, Activation::None)?.output, None),
             (None, false) => (ops::linear::forward_again(&hidden, &down()?, None)?.output, None),
         };
-        Ok((gate_up, output, [kept, down_kept]))
+        Ok((gate_up, output, [tensors, down_tensors]))
     };
-    let (gate_up, output, kept) = named(OPERATOR, forward())?;
+    let (gate_up, output, tensors) = named(OPERATOR, forward())?;
     tape.record_one(&[x.source()], output, || GatedFeedForwardRule {
         x: (weights.gate_up.is_trained() || adapter.is_some()).then(|| x.tensor().clone()),
         gate_up,
         activation,
         weights: weights.clone(),
-        kept,
+        tensors,
         down: None,
     })
 }
@@ -101,7 +101,7 @@ impl Rule for GatedFeedForwardRule {
 
     fn saved(&self) -> Vec<Saved<'_>> {
         let x = self.x.iter().map(|t| Saved::new("x", t));
-        let low = self.kept.iter().flatten().map(|kept| Saved::new("low", &kept.low));
+        let low = self.tensors.iter().flatten().map(|tensors| Saved::new("low", &tensors.low));
         x.chain(low).chain(std::iter::once(Saved::new("gate_up", &self.gate_up))).collect()
     }
 
@@ -118,26 +118,26 @@ impl Rule for GatedFeedForwardRule {
     ) -> Result<Vec<Option<Tensor>>> {
         let (gradient, is_trained) = (only(outputs)?, self.has_weights());
         let [adapter, down_adapter] = &self.weights.adapters;
-        let [kept, down_kept] = &mut self.kept;
-        let hidden = input_gradient(down_adapter, down_kept, &gradient, &self.weights.down, true)?;
+        let [tensors, down_tensors] = &mut self.tensors;
+        let hidden = input_gradient(down_adapter, down_tensors, &gradient, &self.weights.down, true)?;
         let Some(hidden) = hidden else { return Ok(vec![None]) };
         ops::gate::backward(&self.gate_up, &hidden, self.activation)?;
         self.down = is_trained.then_some((gradient, hidden));
         let wanted = wanted.contains(&true);
-        let input = input_gradient(adapter, kept, &self.gate_up, &self.weights.gate_up, wanted)?;
+        let input = input_gradient(adapter, tensors, &self.gate_up, &self.weights.gate_up, wanted)?;
         Ok(vec![input])
     }
 
     fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
-        let GatedFeedForwardRule { x, gate_up, weights, kept: [kept, down_kept], down, .. } = *self;
+        let GatedFeedForwardRule { x, gate_up, weights, tensors: [tensors, down_tensors], down, .. } = *self;
         let Some((gradient, hidden)) = down else { return Ok(()) };
         let [adapter, down_adapter] = &weights.adapters;
-        if let (Some(adapter), Some(kept)) = (down_adapter, down_kept) {
-            adapter.backward_weight(sink, kept, &gradient, &hidden)?;
+        if let (Some(adapter), Some(tensors)) = (down_adapter, down_tensors) {
+            adapter.backward_weight(sink, tensors, &gradient, &hidden)?;
         }
         backward_weight(sink, gradient, Some(hidden), &weights.down, None)?;
-        if let (Some(adapter), Some(kept), Some(x)) = (adapter, kept, &x) {
-            adapter.backward_weight(sink, kept, &gate_up, x)?;
+        if let (Some(adapter), Some(tensors), Some(x)) = (adapter, tensors, &x) {
+            adapter.backward_weight(sink, tensors, &gate_up, x)?;
         }
         backward_weight(sink, gate_up, x, &weights.gate_up, None)
     }
@@ -146,13 +146,13 @@ impl Rule for GatedFeedForwardRule {
 /// The gradient of the input of a matmul with or without an adapter, if it is wanted.
 fn input_gradient(
     adapter: &Option<Adapter>,
-    kept: &mut Option<Kept>,
+    tensors: &mut Option<AdapterTensors>,
     dy: &Tensor,
     weight: &Weight,
     wanted: bool,
 ) -> tensor::Result<Option<Tensor>> {
-    match (adapter, kept) {
-        (Some(adapter), Some(kept)) => adapter.backward_input(kept, dy, weight, wanted),
+    match (adapter, tensors) {
+        (Some(adapter), Some(tensors)) => adapter.backward_input(tensors, dy, weight, wanted),
         _ if wanted => Ok(Some(ops::linear::backward_input(dy, &weight.values(dy.dtype())?)?)),
         _ => Ok(None),
     }

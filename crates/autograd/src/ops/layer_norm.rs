@@ -62,7 +62,7 @@ pub fn residual_layer_norm(
     let (scale, shift) = (&scale, shift.as_ref());
     let forward = match &branch {
         Some(branch) => ops::layer_norm::forward_residual(x, branch.tensor(), scale, shift, settings),
-        None => ops::layer_norm::forward(x, scale, shift, settings).map(|made| (x.clone(), made)),
+        None => ops::layer_norm::forward(x, scale, shift, settings).map(|output| (x.clone(), output)),
     };
     let (sum, ops::layer_norm::Output { output, mean, rstd }) = named(OPERATOR, forward)?;
     let rule = || NormRule {

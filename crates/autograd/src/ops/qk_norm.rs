@@ -93,9 +93,10 @@ impl Rule for QkNormRule {
         let Some((qkv, rstd)) = self.saved.take() else { return Ok(vec![None]) };
         let (values, angles) = (self.weights.values(qkv.dtype())?, self.rotary.angles());
         let (weights, heads, measures) = (operands(&values), self.heads, self.rotary.measures);
-        let made = ops::qk_norm::backward_input(gradient, &qkv, &rstd, heads, weights, angles, measures)?;
-        self.sums = self.has_weights().then(|| (made.sums, qkv.dtype()));
-        Ok(vec![Some(made.input)])
+        let gradients =
+            ops::qk_norm::backward_input(gradient, &qkv, &rstd, heads, weights, angles, measures)?;
+        self.sums = self.has_weights().then(|| (gradients.sums, qkv.dtype()));
+        Ok(vec![Some(gradients.input)])
     }
 
     fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {

@@ -55,7 +55,7 @@ pub fn residual_rms_norm(
     let scale = &named(OPERATOR, weight.values(values.dtype()))?;
     let forward = match &branch {
         Some(branch) => ops::rms_norm::forward_residual(values, branch.tensor(), scale, settings),
-        None => ops::rms_norm::forward(values, scale, settings).map(|made| (values.clone(), made)),
+        None => ops::rms_norm::forward(values, scale, settings).map(|output| (values.clone(), output)),
     };
     let (sum, ops::rms_norm::Output { output, rstd }) = named(OPERATOR, forward)?;
     let rule = || NormRule {

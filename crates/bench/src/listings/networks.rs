@@ -76,12 +76,12 @@ pub(super) fn graphs(device: &Device) -> Result<Listing> {
         Taken::begin(device, "losses of that network: their graphs kept, and consumed by backward")?;
     let model = five(device)?;
     let before = taken.now().allocated;
-    let mut kept = Vec::new();
+    let mut graphs = Vec::new();
     for number in 1..=GRAPHS {
-        kept.push(forward(device, &model)?);
+        graphs.push(forward(device, &model)?);
         taken.count(format!("growth with {number} kept"), None, taken.now().allocated - before);
     }
-    drop(kept);
+    drop(graphs);
     for number in 1..=GRAPHS {
         let (tape, loss) = forward(device, &model)?;
         tape.backward(loss, &mut Gradients::default())?;
@@ -119,9 +119,9 @@ pub(super) fn ten_epochs(device: &Device) -> Result<Listing> {
     for _ in 0..EPOCHS {
         epochs.push(epoch(&taken, (&model, &optimizer, &state), &batch)?);
     }
-    for (index, (moment, known)) in MOMENTS.into_iter().enumerate() {
+    for (index, (moment, pytorch)) in MOMENTS.into_iter().enumerate() {
         let growth: Vec<u64> = epochs.iter().map(|epoch| epoch[index] - before).collect();
-        rows_of_epochs(&mut taken, moment, measured(known, None), &growth);
+        rows_of_epochs(&mut taken, moment, measured(pytorch, None), &growth);
     }
     Ok(taken.listing)
 }

@@ -57,9 +57,9 @@ impl ListedFigure {
     /// Returns whether the device's figures equal PyTorch's, as far as these are known.
     #[must_use]
     pub fn agrees(&self) -> bool {
-        self.pytorch.is_none_or(|known| {
-            let reserved = known.reserved.zip(self.reserved);
-            known.allocated == self.allocated && reserved.is_none_or(|(known, here)| known == here)
+        self.pytorch.is_none_or(|pytorch| {
+            let reserved = pytorch.reserved.zip(self.reserved);
+            pytorch.allocated == self.allocated && reserved.is_none_or(|(theirs, here)| theirs == here)
         })
     }
 }

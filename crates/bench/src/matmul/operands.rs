@@ -31,8 +31,8 @@ impl Noise {
         let half = of(&DType::Bf16)?.reshape([NOISE / 1024, 1024])?;
         for format in [DType::E4m3, DType::E5m2] {
             let cast = Cast::new(format, Recipe::Tensorwise).stored();
-            let made = fp8_linear::quantise(&half, Input::Plain, cast)?;
-            all.extend(made.stored.map(|scaled| scaled.values.reshape([NOISE])).transpose()?);
+            let output = fp8_linear::quantise(&half, Input::Plain, cast)?;
+            all.extend(output.stored.map(|scaled| scaled.values.reshape([NOISE])).transpose()?);
         }
         Ok(Noise(all))
     }

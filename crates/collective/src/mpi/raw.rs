@@ -41,11 +41,11 @@ impl Channel {
 
     /// The largest tag; every MPI has at least 32767, most have many more.
     pub(crate) fn greatest_tag(&self) -> i32 {
-        let (mut value, mut found): (*mut c_int, c_int) = (std::ptr::null_mut(), 0);
+        let (mut value, mut flag): (*mut c_int, c_int) = (std::ptr::null_mut(), 0);
         let (key, into) = (ffi::MPI_TAG_UB as c_int, (&raw mut value).cast());
         // SAFETY: for this key MPI writes the address of an integer of its own.
-        let code = unsafe { ffi::MPI_Comm_get_attr(self.0.as_raw(), key, into, &raw mut found) };
-        if code != ffi::MPI_SUCCESS as c_int || found == 0 || value.is_null() {
+        let code = unsafe { ffi::MPI_Comm_get_attr(self.0.as_raw(), key, into, &raw mut flag) };
+        if code != ffi::MPI_SUCCESS as c_int || flag == 0 || value.is_null() {
             return 32767;
         }
         // SAFETY: it was found, and it lives as long as MPI.
@@ -162,8 +162,8 @@ fn check(code: c_int) -> Result<()> {
     let mut text = [0u8; ffi::MPI_MAX_ERROR_STRING as usize + 1];
     let mut len: c_int = 0;
     // SAFETY: the buffer is as long as MPI requires.
-    let known = unsafe { ffi::MPI_Error_string(code, text.as_mut_ptr().cast::<c_char>(), &raw mut len) };
-    let len = if known == ffi::MPI_SUCCESS as c_int { usize::try_from(len).unwrap_or(0) } else { 0 };
+    let status = unsafe { ffi::MPI_Error_string(code, text.as_mut_ptr().cast::<c_char>(), &raw mut len) };
+    let len = if status == ffi::MPI_SUCCESS as c_int { usize::try_from(len).unwrap_or(0) } else { 0 };
     let text = String::from_utf8_lossy(&text[..len.min(text.len())]).into_owned();
     Err(Fault { code: i64::from(code), text })
 }

@@ -138,7 +138,7 @@ impl Comm {
         let mut state = 0u32;
         // SAFETY: the handle is alive; the state is an integer of the written size, valid with any value.
         check(unsafe { sys::ncclCommGetAsyncError(self.handle(), (&raw mut state).cast()) })?;
-        match known(state) {
+        match result_code(state) {
             sys::ncclResult_t::ncclSuccess => Ok(true),
             sys::ncclResult_t::ncclInProgress => Ok(false),
             code => Err(fault(code)),
@@ -225,12 +225,12 @@ pub(super) fn abort(comms: &[Comm], busy: &Busy, until: Instant) {
         // Read first: once the thread is idle, whatever its call created exists.
         let over = !busy.is_set();
         left.retain(|comm| {
-            let made = comm.is_made();
-            if made {
+            let is_made = comm.is_made();
+            if is_made {
                 // SAFETY: the handle is alive, and aborted only once; an error could not be handled.
                 let _ = unsafe { sys::ncclCommAbort(comm.handle()) };
             }
-            !made
+            !is_made
         });
         if over {
             break;
@@ -276,7 +276,7 @@ fn check(code: sys::ncclResult_t) -> Result<()> {
 }
 
 /// Converts a state to a result code; a state that the bindings do not know is an internal error.
-fn known(state: u32) -> sys::ncclResult_t {
+fn result_code(state: u32) -> sys::ncclResult_t {
     use sys::ncclResult_t as Code;
     const CODES: [Code; 8] = [
         Code::ncclSuccess,

@@ -216,8 +216,8 @@ impl Shared {
             let late = waited >= PARTING || self.end.borrow().is_some() || self.watch.failure().is_some();
             return late.then(|| format!("rank {} leaves with unfinished work", self.rank));
         }
-        let known = self.end.borrow().clone();
-        if let Some(end) = known {
+        let end = self.end.borrow().clone();
+        if let Some(end) = end {
             self.release();
             // Aborted work ends; work that does not end is not NCCL's.
             return (waited >= ABORTING).then(|| self.error(&end, call).to_string());
@@ -236,8 +236,8 @@ impl Shared {
         // A running call reports its own errors, and a communicator in creation must not be queried.
         if !self.calls.busy().is_set() {
             let comms: Vec<Comm> = self.comms.borrow().iter().flatten().copied().collect();
-            let mut made = comms.iter().filter(|comm| comm.is_made());
-            if let Some(fault) = made.find_map(|comm| comm.is_ready().err()) {
+            let fault = comms.iter().filter(|comm| comm.is_made()).find_map(|comm| comm.is_ready().err());
+            if let Some(fault) = fault {
                 return Some(self.behind(fault));
             }
         }

@@ -173,10 +173,10 @@ fn rounds(
             let sums: Vec<_> = (0..regions).map(sum).collect();
             window.sum(&sums, round == 3, STREAM).unwrap();
             for (region, (_, sum)) in sums.iter().enumerate() {
-                for (index, found) in memory.read(rank, region).into_iter().enumerate() {
+                for (index, actual) in memory.read(rank, region).into_iter().enumerate() {
                     if sum.everywhere || index / shard == rank {
                         let expected = sum_of_all(tree.tree(), |part| value(part, round + region, index));
-                        assert_eq!(found, expected, "region {region}, {index}");
+                        assert_eq!(actual, expected, "region {region}, {index}");
                     }
                 }
             }
@@ -185,8 +185,8 @@ fn rounds(
         memory.fill(rank, 1, |index| value(rank, round, index));
         let parts: Vec<_> = (0..ranks).filter(|to| *to != rank).map(|to| (to, own)).collect();
         window.exchange(&parts, STREAM).unwrap();
-        for (index, found) in memory.read(rank, 1).into_iter().enumerate() {
-            assert_eq!(found, value(index / shard, round, index), "{index}");
+        for (index, actual) in memory.read(rank, 1).into_iter().enumerate() {
+            assert_eq!(actual, value(index / shard, round, index), "{index}");
         }
     }
 }

@@ -56,9 +56,9 @@ impl World {
         local: impl FnOnce(&Processes) -> (usize, usize),
     ) -> Result<Self, IdentityError> {
         let all = control.all_gather(&Process::own().encode())?;
-        let known =
+        let process =
             |(rank, text): (usize, &Vec<u8>)| Process::decode(text).ok_or(IdentityError::Unknown { rank });
-        let all = all.iter().enumerate().map(known).collect::<Result<_, _>>()?;
+        let all = all.iter().enumerate().map(process).collect::<Result<_, _>>()?;
         let processes = Arc::new(Processes::new(shared.rank, all));
         let processes = Arc::clone(shared.processes.get_or_init(|| processes));
         Ok(World { shared, local: local(&processes), processes })

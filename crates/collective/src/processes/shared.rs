@@ -234,7 +234,7 @@ impl Shared {
     /// the first does.
     pub(crate) fn say_slow(&self, rank: usize) {
         let Some(doing) = self.doing.get().filter(|_| self.rank == usize::from(rank == 0)) else { return };
-        let host = self.processes.get().and_then(|known| known.all().get(rank)).map(|p| p.host.as_str());
+        let host = self.processes.get().and_then(|list| list.all().get(rank)).map(|p| p.host.as_str());
         let host = host.unwrap_or("its host");
         let seconds = self.timeout.get().as_secs();
         terminal::say(&format!(

@@ -191,8 +191,8 @@ impl<L: Link, E: Engine> SharedGpuPlane<L, E> {
         let (engine, offers) = (Rc::clone(&self.engine), Arc::clone(&self.offers));
         let ready = Arc::new(engine.record(stream).map_err(refused)?);
         let mut offered = offers.offer(gives.iter().map(|give| give.span), &ready);
-        let met = self.exchange_tickets(caller, (gives, &offered), takes).and_then(|found| {
-            self.read(caller, takes, &found, stream, work)?;
+        let met = self.exchange_tickets(caller, (gives, &offered), takes).and_then(|peer_offers| {
+            self.read(caller, takes, &peer_offers, stream, work)?;
             self.exchange_news(caller, gives, takes)
         });
         let read = offered.withdraw();
@@ -223,8 +223,8 @@ impl<L: Link, E: Engine> SharedGpuPlane<L, E> {
     /// Returns the offer with a ticket, if it is open and has the expected length.
     fn find(&self, caller: Caller, take: &Take, ticket: &[u8]) -> Result<Arc<Offer<E::Event>>> {
         let ticket = ticket.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
-        let found = ticket.and_then(|ticket| self.offers.get(ticket));
-        let offer = found.ok_or_else(|| self.withdrawn(caller, take.peer))?;
+        let offer = ticket.and_then(|ticket| self.offers.get(ticket));
+        let offer = offer.ok_or_else(|| self.withdrawn(caller, take.peer))?;
         if offer.span.bytes != take.bytes {
             let (mut mine, theirs) =
                 (take.signature.bytes(take.bytes), take.signature.bytes(offer.span.bytes));
@@ -249,18 +249,18 @@ impl<L: Link, E: Engine> SharedGpuPlane<L, E> {
         &self,
         caller: Caller,
         takes: &[Take],
-        found: &[Arc<Offer<E::Event>>],
+        peer_offers: &[Arc<Offer<E::Event>>],
         stream: StreamKind,
         work: impl FnOnce(&E, &[Span]) -> device::Result<()>,
     ) -> Result<()> {
         let refused = |source| CollectiveError::device(caller.rank, caller.call)(source);
         let begun = takes
             .iter()
-            .zip(found)
+            .zip(peer_offers)
             .map(|(take, offer)| offer.begin().ok_or_else(|| self.withdrawn(caller, take.peer)));
         let reading = begun.collect::<Result<Vec<_>>>()?;
-        let spans: Vec<_> = found.iter().map(|offer| offer.span).collect();
-        let enqueued = found
+        let spans: Vec<_> = peer_offers.iter().map(|offer| offer.span).collect();
+        let enqueued = peer_offers
             .iter()
             .try_for_each(|offer| self.engine.wait(&offer.ready, stream))
             .and_then(|()| work(&self.engine, &spans));

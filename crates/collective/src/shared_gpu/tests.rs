@@ -306,10 +306,10 @@ fn all_calls(one: &mut Rank) -> Result<(), CollectiveError> {
     }
     one.plane.synchronize(StreamKind::Reduce)?;
     one.plane.synchronize(StreamKind::Transfer)?;
-    for (name, found, values) in expected {
-        let found = found.lock().unwrap();
-        let found: Vec<f32> = bytemuck::pod_collect_to_vec(&found);
-        assert_eq!(found, values, "{name} on rank {rank} of {ranks}");
+    for (name, actual, values) in expected {
+        let actual = actual.lock().unwrap();
+        let actual: Vec<f32> = bytemuck::pod_collect_to_vec(&actual);
+        assert_eq!(actual, values, "{name} on rank {rank} of {ranks}");
     }
     Ok(())
 }
@@ -333,17 +333,17 @@ fn groups_work_side_by_side() {
             assert_eq!((members[plane.rank()], plane.world_size()), (one.rank, 2));
             let (region, stream) = (one.buffer(5), StreamKind::Reduce);
             let region = region.region(0, 20);
-            let mut found = Vec::new();
+            let mut outputs = Vec::new();
             for round in 0..4 {
                 one.engine.write(region, &values(one.rank, 0..5, round), stream);
                 plane.all_reduce(region, DType::F32, stream)?;
-                found.push(one.engine.read(region, stream));
+                outputs.push(one.engine.read(region, stream));
             }
             plane.synchronize(stream)?;
-            for (round, found) in found.iter().enumerate() {
+            for (round, output) in outputs.iter().enumerate() {
                 let of = |index| members.iter().map(|rank| value(*rank, index, round)).sum();
-                let found: Vec<f32> = bytemuck::pod_collect_to_vec(&found.lock().unwrap());
-                assert_eq!(found, (0..5).map(of).collect::<Vec<f32>>());
+                let actual: Vec<f32> = bytemuck::pod_collect_to_vec(&output.lock().unwrap());
+                assert_eq!(actual, (0..5).map(of).collect::<Vec<f32>>());
             }
             let other = if one.rank == 1 { vec![vec![0, 1, 2, 3]] } else { vec![vec![0, 1], vec![2, 3]] };
             let error = one.plane.split(&other).map(drop).unwrap_err().to_string();

@@ -32,10 +32,10 @@ pub(super) fn reach(member: &Member, deadline: Instant) -> Result<Reach, StartEr
         return Ok(Reach::Network);
     }
     let Member { address, port, .. } = member;
-    let found = resolve(address, *port, deadline)
+    let addresses = resolve(address, *port, deadline)
         .map_err(|why| StartError::Absent(format!("the address {address} of rank 0 is not found: {why}")))?;
-    match found.iter().map(SocketAddr::ip).find(|address| !address.to_canonical().is_loopback()) {
-        None => Ok(Reach::Host(found.first().map_or(Ipv4Addr::LOCALHOST.into(), SocketAddr::ip))),
+    match addresses.iter().map(SocketAddr::ip).find(|address| !address.to_canonical().is_loopback()) {
+        None => Ok(Reach::Host(addresses.first().map_or(Ipv4Addr::LOCALHOST.into(), SocketAddr::ip))),
         Some(other) => {
             let of = if other.to_string() == *address { String::new() } else { format!(" ({other})") };
             Err(StartError::Refused(format!(
@@ -71,14 +71,14 @@ pub(super) fn resolve(name: &str, port: u16, deadline: Instant) -> Result<Vec<So
     // The system's look-up cannot be interrupted.
     let (sender, receiver) = channel();
     let look_up = move || {
-        let found = (bare.as_str(), port).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+        let addresses = (bare.as_str(), port).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
         // The receiver is gone after the deadline.
-        let _ = sender.send(found.map_err(|error| error.to_string()));
+        let _ = sender.send(addresses.map_err(|error| error.to_string()));
     };
     threads::spawn("resolve", look_up).map_err(|error| format!("no thread can be started: {error}"))?;
     match receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-        Ok(Ok(found)) if found.is_empty() => Err("the name has no address".to_owned()),
-        Ok(found) => found,
+        Ok(Ok(addresses)) if addresses.is_empty() => Err("the name has no address".to_owned()),
+        Ok(result) => result,
         Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
             Err("the name was not looked up in time".to_owned())
         }

@@ -193,7 +193,7 @@ mod tests {
         ] {
             for result in meet(secrets) {
                 match result {
-                    Ok(known) => assert!(known && same, "{secrets:?}"),
+                    Ok(is_done) => assert!(is_done && same, "{secrets:?}"),
                     Err(refusal) => {
                         assert!(
                             !same && refusal.to_string().contains("another PLIMSOLL_SECRET"),

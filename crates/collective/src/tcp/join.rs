@@ -67,15 +67,15 @@ fn find(member: &Member, reach: Reach, timeout: Duration) -> Result<Channel, Sta
     // If rank 0 is missing, it cannot say so.
     let mut notice = Some(Instant::now() + NOTICE).filter(|notice| member.rank == 1 && *notice < deadline);
     loop {
-        let found = match reach {
+        let addresses = match reach {
             Reach::Host(host) => Ok(vec![SocketAddr::new(host, *port)]),
             Reach::Network => resolve(address, *port, deadline),
         };
-        let found = found.unwrap_or_else(|unknown| {
+        let addresses = addresses.unwrap_or_else(|unknown| {
             why = unknown;
             Vec::new()
         });
-        for address in found {
+        for address in addresses {
             match knock(address, member.secret.as_ref(), deadline) {
                 Ok(channel) => return Ok(channel),
                 Err(Refusal::Stranger) => {

@@ -33,18 +33,18 @@ pub(crate) fn gpus() -> Option<Gpus> {
         skipped::report(Need::Gpu, &why);
         None
     };
-    let found = match device::cuda::availability() {
-        Ok(found) => found.len(),
+    let count = match device::cuda::availability() {
+        Ok(gpus) => gpus.len(),
         Err(why) => return skipped(why.to_string()),
     };
-    if found < 2 {
-        return skipped(format!("there is {found} GPU; two are needed"));
+    if count < 2 {
+        return skipped(format!("there is {count} GPU; two are needed"));
     }
     if !nccl::is_there() {
         return skipped("libnccl.so cannot be opened".to_owned());
     }
     let alone = GPUS.lock().unwrap_or_else(PoisonError::into_inner);
-    Some(Gpus { largest_world: found.min(LARGEST), _alone: alone })
+    Some(Gpus { largest_world: count.min(LARGEST), _alone: alone })
 }
 
 pub(crate) fn gpu(rank: usize, ordinal: usize, settings: &str) -> Outcome<Device> {

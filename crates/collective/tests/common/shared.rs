@@ -96,14 +96,14 @@ fn sums<T: Number>(
         let together = round % 3 > 0;
         let sums = [sum(region(part), everywhere), sum(region(last), true)];
         assert_eq!(plane.sum_shared(&sums[..1 + usize::from(together)], round > 3, STREAM)?, direct);
-        for (index, found) in values::<T>(device, &whole, 0, count)?.into_iter().enumerate() {
+        for (index, actual) in values::<T>(device, &whole, 0, count)?.into_iter().enumerate() {
             let owner = part.owner(index, ranks).is_some_and(|owner| everywhere || owner == rank);
             let summed = owner || together && last.owner(index, ranks).is_some();
             let expected = match summed && direct {
                 true => tree_sum(0, ranks, &|rank| T::of(of(rank, index))),
                 false => T::of(of(rank, index)),
             };
-            assert_eq!(found, expected, "round {round}, element {index} of {count}, {options:?}");
+            assert_eq!(actual, expected, "round {round}, element {index} of {count}, {options:?}");
         }
     }
     // Regions that are not shared, or do not divide, stay unchanged.
@@ -143,13 +143,13 @@ fn sums_of_several_parts<T: Number>(
         let scratch = scratch.region(0, scratch.bytes());
         let sum = SharedSum { region, scratch, tree: &tree, dtype: T::DTYPE, everywhere };
         assert_eq!(plane.sum_shared(&[sum], false, STREAM)?, direct);
-        for (index, found) in values::<T>(device, &parts[0], 0, count)?.into_iter().enumerate() {
+        for (index, actual) in values::<T>(device, &parts[0], 0, count)?.into_iter().enumerate() {
             if direct && (everywhere || index / (count / ranks) == rank) {
                 let mut all: Vec<T> = (0..tree.parts()).map(|part| T::of(value(part, index))).collect();
                 for (left, right) in tree.tree().additions() {
                     all[left] = all[left].plus(all[right]);
                 }
-                assert_eq!(found, all[0], "element {index}, {options:?}");
+                assert_eq!(actual, all[0], "element {index}, {options:?}");
             }
         }
     }
@@ -215,9 +215,9 @@ pub(crate) fn parts_are_exchanged_in_shared_memory(
             others().flat_map(|other| parts(other).map(move |part| (other, part))).collect();
         assert_eq!(plane.exchange_shared(&sends, &receives, STREAM)?, direct);
         for buffer in &buffers {
-            for (index, found) in values::<f32>(device, buffer, 0, COUNT * ranks)?.into_iter().enumerate() {
+            for (index, actual) in values::<f32>(device, buffer, 0, COUNT * ranks)?.into_iter().enumerate() {
                 let here = direct || index / COUNT == rank;
-                assert_eq!(found, if here { of(index / COUNT, index) } else { -1.0 }, "element {index}");
+                assert_eq!(actual, if here { of(index / COUNT, index) } else { -1.0 }, "element {index}");
             }
         }
     }

@@ -72,11 +72,11 @@ fn the_path_of_a_profile_is_relative_to_the_configuration() {
         assert_eq!(named(&[none]).parallel.profile, None, "{none}");
     }
     // Other layers have other times; the same layers on another grid have the same.
-    for (set, kept) in
+    for (set, is_kept) in
         [("model.width=64", false), ("train.micro_batch_size=4", false), ("parallel.pipeline=2", true)]
     {
         let mut sets = vec![set.to_owned()];
-        sets.extend((!kept).then(|| "parallel.profile=".to_owned()));
+        sets.extend((!is_kept).then(|| "parallel.profile=".to_owned()));
         assert_eq!(config.with_profile_of(vec![set.to_owned()]).unwrap(), sets);
         assert_eq!(parse(LEAST, &[]).unwrap().with_profile_of(vec![set.to_owned()]).unwrap(), [set]);
     }
@@ -355,9 +355,10 @@ fn differences_say_what_decides_bits() {
     };
     let first = mixture("{paths = ['b.txt']}");
     for (other, decides_bits) in [("{paths = ['c.txt']}", false), ("{paths = ['b.txt'], weight = 2}", true)] {
-        let found = first.differences_from(&mixture(other));
-        let found: Vec<_> = found.iter().map(|(key, _, decides_bits)| (&**key, *decides_bits)).collect();
-        assert_eq!(found, [("data.mixture", decides_bits)], "{other}");
+        let differences = first.differences_from(&mixture(other));
+        let differences: Vec<_> =
+            differences.iter().map(|(key, _, decides_bits)| (&**key, *decides_bits)).collect();
+        assert_eq!(differences, [("data.mixture", decides_bits)], "{other}");
     }
     assert_eq!(first.differences_from(&first), []);
 }

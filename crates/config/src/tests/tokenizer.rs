@@ -66,8 +66,8 @@ fn another_tokenizer_than_that_of_the_model_is_a_warning() {
     let swapped = String::from_utf8(json).unwrap().replace("\"a\":", "\"aa\":").replace("\"b\":", "\"a\":");
     fs::write(&other, swapped.replace("\"aa\":", "\"b\":")).unwrap();
     for set in ["data.kind=text", "data.kind=chat"] {
-        let found = warning(&[&named, set]);
-        assert!(found.contains("is not the tokenizer of the model, "), "{found}");
-        assert!(found.contains("model/tokenizer.json, with 256: the model has learnt other"), "{found}");
+        let text = warning(&[&named, set]);
+        assert!(text.contains("is not the tokenizer of the model, "), "{text}");
+        assert!(text.contains("model/tokenizer.json, with 256: the model has learnt other"), "{text}");
     }
 }

@@ -232,15 +232,15 @@ mod tests {
             {"role": "user", "content": "2+2?"},
             {"role": "assistant", "content": "4"},
         ]);
-        let (text, found) = answers(&template(CHATML), &messages).unwrap();
+        let (text, actual) = answers(&template(CHATML), &messages).unwrap();
         assert!(text.starts_with("<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\n2<|im_end|>\n"));
-        assert_eq!(found, ["2<|im_end|>\n", "4<|im_end|>\n"]);
+        assert_eq!(actual, ["2<|im_end|>\n", "4<|im_end|>\n"]);
         let marked = "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}[A]\
                       {%- generation -%}\n {{ m.content }}</s>\n{%- endgeneration %}\
                       {% else %}[U]{{ m.content | trim }}{% endif %}{% endfor %}";
-        let (text, found) = answers(&template(marked), &messages).unwrap();
+        let (text, actual) = answers(&template(marked), &messages).unwrap();
         assert_eq!(text, "<s>[U]1+1?[A]2</s>[U]2+2?[A]4</s>");
-        assert_eq!(found, ["2</s>", "4</s>"]);
+        assert_eq!(actual, ["2</s>", "4</s>"]);
     }
 
     #[test]

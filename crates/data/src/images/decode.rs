@@ -54,16 +54,16 @@ fn decode_png(bytes: &[u8]) -> Result<Picture, String> {
     let frame = reader.next_frame(&mut pixels).map_err(|error| error.to_string())?;
     pixels.truncate(frame.buffer_size());
     // Transparency is left out, as Pillow's conversion to RGB does.
-    let (channels, kept): (usize, usize) = match frame.color_type {
+    let (channels, colours): (usize, usize) = match frame.color_type {
         ColorType::Grayscale => (1, 1),
         ColorType::GrayscaleAlpha => (2, 1),
         ColorType::Rgba => (4, 3),
         ColorType::Rgb | ColorType::Indexed => (3, 3),
     };
-    if channels > kept {
-        pixels = pixels.chunks_exact(channels).flat_map(|pixel| &pixel[..kept]).copied().collect();
+    if channels > colours {
+        pixels = pixels.chunks_exact(channels).flat_map(|pixel| &pixel[..colours]).copied().collect();
     }
-    whole(Picture { width, height, channels: kept, pixels })
+    whole(Picture { width, height, channels: colours, pixels })
 }
 
 /// Checks that there is a value for every pixel.

@@ -63,7 +63,7 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, Error> {
 /// A folder that cannot be read or has no image; a subfolder that is none of the classes.
 pub(super) fn files(folders: &[PathBuf], names: &mut Vec<String>) -> Result<Vec<ImageFile>, Error> {
     let mut by_class: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
-    let mut listing = Listing { found: 0, pace: Pace::new(QUIET, INTERVAL) };
+    let mut listing = Listing { images: 0, pace: Pace::new(QUIET, INTERVAL) };
     for folder in folders {
         for name in subfolders(folder)? {
             if !names.is_empty() && !names.contains(&name) {
@@ -78,7 +78,7 @@ pub(super) fn files(folders: &[PathBuf], names: &mut Vec<String>) -> Result<Vec<
     if names.is_empty() {
         *names = by_class.keys().cloned().collect();
     }
-    let class = |name: &String| names.iter().position(|known| known == name).unwrap_or(0) as u32;
+    let class = |name: &String| names.iter().position(|other| other == name).unwrap_or(0) as u32;
     let of_class = by_class.iter().flat_map(|(name, paths)| {
         let class = class(name);
         paths.iter().map(move |path| ImageFile { path: path.as_path().into(), class })
@@ -95,7 +95,7 @@ pub(super) fn files(folders: &[PathBuf], names: &mut Vec<String>) -> Result<Vec<
 
 /// The listing of folders, which on a slow disk takes long and then reports its progress.
 struct Listing {
-    found: u64,
+    images: u64,
     pace: Pace,
 }
 
@@ -103,7 +103,7 @@ impl Listing {
     /// Adds the images in a folder and the folders in it.
     fn walk(&mut self, folder: &Path, files: &mut Vec<PathBuf>, depth: usize) -> Result<(), Error> {
         if self.pace.is_due() {
-            tracing::info!("listing images: {} before {}", grouped(self.found), folder.display());
+            tracing::info!("listing images: {} before {}", grouped(self.images), folder.display());
         }
         for path in entries(folder)? {
             if path.is_dir() {
@@ -112,7 +112,7 @@ impl Listing {
                 }
             } else if is_image(&path) {
                 files.push(path);
-                self.found += 1;
+                self.images += 1;
             }
         }
         Ok(())

@@ -50,7 +50,7 @@ impl ImageSource {
             return Err(Error::BadChannels { channels, mean, deviation });
         }
         if split.classes() > classes {
-            return Err(Error::TooManyClasses { found: split.classes(), classes });
+            return Err(Error::TooManyClasses { folders: split.classes(), classes });
         }
         let each = |values: &[f64]| values.iter().copied().cycle().take(channels).collect();
         Ok(Self {

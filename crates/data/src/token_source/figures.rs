@@ -72,14 +72,14 @@ impl TokenSource {
         self.bytes_per_target(&self.training_bytes_per_token, (0..count).map(MicroBatchId::Training))
     }
 
-    /// Mean bytes of text per target of `ids` that counts, unless `known` already.
+    /// Mean bytes of text per target of `ids` that counts, unless `cell` has it already.
     fn bytes_per_target(
         &self,
-        known: &OnceLock<Option<f64>>,
+        cell: &OnceLock<Option<f64>>,
         ids: impl Iterator<Item = MicroBatchId>,
     ) -> Result<Option<f64>, Error> {
-        if let Some(known) = known.get() {
-            return Ok(*known);
+        if let Some(mean) = cell.get() {
+            return Ok(*mean);
         }
         let Some(lengths) = self.tokenizer.byte_lengths() else { return Ok(None) };
         let (mut batch, mut bytes, mut count) = (MicroBatch::default(), 0_u64, 0_u64);
@@ -88,12 +88,12 @@ impl TokenSource {
             for target in batch.targets.tokens()?.iter().filter(|target| **target != IGNORED) {
                 // Shards may be of another tokenizer than the configuration names.
                 let Some(length) = lengths.get(*target as usize) else {
-                    return Ok(*known.get_or_init(|| None));
+                    return Ok(*cell.get_or_init(|| None));
                 };
                 bytes += u64::from(*length);
                 count += 1;
             }
         }
-        Ok(*known.get_or_init(|| (bytes > 0).then(|| bytes as f64 / count as f64)))
+        Ok(*cell.get_or_init(|| (bytes > 0).then(|| bytes as f64 / count as f64)))
     }
 }

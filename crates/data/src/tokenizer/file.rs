@@ -61,8 +61,8 @@ impl FileTokenizer {
         file.read_at(0, &mut json)?;
         let sha256 = format!("{:x}", Sha256::digest(&json));
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = loaded.iter().find(|known| known.path == *path && known.sha256 == sha256) {
-            return Ok(Arc::clone(known));
+        if let Some(entry) = loaded.iter().find(|entry| entry.path == *path && entry.sha256 == sha256) {
+            return Ok(Arc::clone(entry));
         }
         let read = Arc::new(Self::parse(path, json, sha256)?);
         loaded.push(Arc::clone(&read));
@@ -202,7 +202,7 @@ fn not_encoded(error: tokenizers::Error) -> Error {
 
 /// Reads the files of [`BESIDE`] that exist beside a tokenizer.
 fn files_beside(path: &Path) -> Result<Vec<(&'static str, Vec<u8>)>, Error> {
-    let mut found = Vec::new();
+    let mut files = Vec::new();
     for name in BESIDE {
         let path = path.with_file_name(name);
         if path.is_file() {
@@ -213,10 +213,10 @@ fn files_beside(path: &Path) -> Result<Vec<(&'static str, Vec<u8>)>, Error> {
             }
             let mut text = vec![0; usize::try_from(file.len()).map_err(|_| Error::TooLong)?];
             file.read_at(0, &mut text)?;
-            found.push((name, text));
+            files.push((name, text));
         }
     }
-    Ok(found)
+    Ok(files)
 }
 
 /// Returns whether a byte-level tokenizer splits at spaces, adds none before its text and changes none.

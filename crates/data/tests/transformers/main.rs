@@ -75,12 +75,13 @@ fn prompts_and_conversations_have_the_tokens_of_transformers() {
         for (title, chats) in expected["chats"].as_object().unwrap() {
             let at = directory.path().join(format!("{name}-{title}/tokenizer.json"));
             let template = ChatTemplate::beside(&at).unwrap();
-            let found = read_conversations(std::slice::from_ref(&file), &template, &tokenizer, 1000).unwrap();
-            for ((found, line), expected) in found.iter().zip(&lines).zip(chats.as_array().unwrap()) {
+            let conversations =
+                read_conversations(std::slice::from_ref(&file), &template, &tokenizer, 1000).unwrap();
+            for ((chat, line), expected) in conversations.iter().zip(&lines).zip(chats.as_array().unwrap()) {
                 let messages = line["messages"].as_array().unwrap();
                 let (text, answers) = template.render(messages).unwrap();
                 assert_eq!(text, expected["text"], "{name} {title}");
-                assert_eq!(found.tokens, tokens(&expected["tokens"]), "{name} {title}");
+                assert_eq!(chat.tokens, tokens(&expected["tokens"]), "{name} {title}");
                 let content = messages[messages.len() - 2]["content"].as_str().unwrap();
                 let message = serde_json::json!({"role": "user", "content": content});
                 let question = template.question(&[message]).unwrap();
@@ -92,7 +93,7 @@ fn prompts_and_conversations_have_the_tokens_of_transformers() {
                     Some(_) if name == "pieces" => {}
                     Some(marks) => {
                         let marks: Vec<bool> = marks.iter().map(|mark| mark == 1).collect();
-                        assert_eq!(found.answers, marks, "{name} {title}");
+                        assert_eq!(chat.answers, marks, "{name} {title}");
                     }
                     None => assert_eq!(
                         answers.len(),

@@ -70,10 +70,10 @@ impl GpuUse {
     pub(crate) fn of(ordinal: usize, context: &CudaContext) -> Result<Arc<Self>> {
         // An entry is complete when it is added, so a poisoned lock still guards correct ones.
         let mut gpus = GPUS.lock().unwrap_or_else(PoisonError::into_inner);
-        gpus.retain(|known| known.strong_count() > 0);
-        let known = gpus.iter().filter_map(Weak::upgrade).find(|known| known.ordinal == ordinal);
-        if let Some(known) = known {
-            return Ok(known);
+        gpus.retain(|gpu| gpu.strong_count() > 0);
+        let gpu = gpus.iter().filter_map(Weak::upgrade).find(|gpu| gpu.ordinal == ordinal);
+        if let Some(gpu) = gpu {
+            return Ok(gpu);
         }
         let new = Arc::new(GpuUse {
             ordinal,

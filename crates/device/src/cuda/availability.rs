@@ -75,11 +75,11 @@ pub fn availability() -> Result<Vec<Found>, Unavailable> {
         return Err(none());
     }
     libraries()?;
-    let found = |ordinal: usize| {
+    let gpu = |ordinal: usize| {
         let device = result::device::get(ordinal as i32).map_err(refused)?;
         Ok(Found { ordinal, name: result::device::get_name(device).map_err(refused)? })
     };
-    (0..count).map(found).collect()
+    (0..count).map(gpu).collect()
 }
 
 fn none() -> Unavailable {

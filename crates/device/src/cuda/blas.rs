@@ -91,7 +91,7 @@ pub(super) fn multiply(
     let key = MatmulKey::of(call);
     let mut plans = blas.plans.borrow_mut();
     let plan = match plans.entry(key) {
-        Entry::Occupied(known) => known.into_mut(),
+        Entry::Occupied(entry) => entry.into_mut(),
         Entry::Vacant(index) => {
             let named = |error: CudaError| CudaError { text: format!("{} for {key}", error.text), ..error };
             let mut plan = Plan::new(key, blas.compute_type(&key)).map_err(named)?;

@@ -65,11 +65,11 @@ impl Device {
     /// The device is not a GPU, the library does not have the matmul.
     pub fn matmul_choices(&self, key: MatmulKey, most: usize) -> crate::Result<Vec<Choice>> {
         let blas = &self.gpu_or_refuse("matmul_choices")?.blas;
-        let found = Plan::new(key, blas.compute_type(&key))
+        let algorithms = Plan::new(key, blas.compute_type(&key))
             .and_then(|plan| plan.library_choices(blas.handle, &key, most))
             .map_err(|error| self.cuda_error(error))?;
         let choice = |algorithm| Choice { note: described(&algorithm), algorithm: algorithm.data };
-        Ok(found.into_iter().map(choice).collect())
+        Ok(algorithms.into_iter().map(choice).collect())
     }
 }
 
@@ -85,13 +85,13 @@ impl Plan {
                 return Ok(());
             }
         }
-        let found = self.library_choices(blas.handle, key, 1)?;
+        let algorithms = self.library_choices(blas.handle, key, 1)?;
         let missing = || CudaError {
             call: "cublasLtMatmulAlgoGetHeuristic",
             code: sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED as i64,
             text: "no algorithm".to_owned(),
         };
-        self.algorithm = *found.first().ok_or_else(missing)?;
+        self.algorithm = *algorithms.first().ok_or_else(missing)?;
         Ok(())
     }
 
@@ -127,7 +127,7 @@ impl Plan {
         let wishes = Wishes::new(key.operand_alignments())?;
         let [first, second, output] = self.layouts;
         let mut answers = vec![MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed(); most];
-        let mut found: c_int = 0;
+        let mut count: c_int = 0;
         // SAFETY: every description is alive; the buffer has room for the requested number of answers.
         let status = unsafe {
             sys::cublasLtMatmulAlgoGetHeuristic(
@@ -140,11 +140,11 @@ impl Plan {
                 wishes.0,
                 c_int::try_from(most).unwrap_or(c_int::MAX),
                 answers.as_mut_ptr().cast(),
-                &raw mut found,
+                &raw mut count,
             )
         };
         status.result().named("cublasLtMatmulAlgoGetHeuristic")?;
-        let answers = answers.into_iter().take(usize::try_from(found).unwrap_or(0));
+        let answers = answers.into_iter().take(usize::try_from(count).unwrap_or(0));
         // SAFETY: the library reported that it wrote this many answers.
         let answers = answers.map(|answer| unsafe { answer.assume_init() });
         Ok(answers.filter(|answer| answer.state.result().is_ok()).map(|answer| answer.algo).collect())

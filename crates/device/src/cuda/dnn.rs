@@ -74,7 +74,7 @@ pub(super) fn convolve(dnn: &Dnn, call: &Convolution<'_>) -> Result<()> {
     let key = Key { shape, pass, dtype, workspace: call.workspace.bytes };
     let mut plans = dnn.plans.borrow_mut();
     let plan = match plans.entry(key) {
-        Entry::Occupied(known) => known.into_mut(),
+        Entry::Occupied(entry) => entry.into_mut(),
         Entry::Vacant(index) => {
             let described = |error: CudaError| {
                 let text = format!("{} for {} of {shape:?} in {dtype}", error.text, name(pass));
@@ -258,11 +258,11 @@ fn tensor(
     [height, width, channels]: [usize; 3],
 ) -> Result<sys::cudnnTensorDescriptor_t> {
     let sizes = integers([batch, channels, height, width])?;
-    let made = result::create_tensor_descriptor().named("cudnnCreateTensorDescriptor")?;
+    let descriptor = result::create_tensor_descriptor().named("cudnnCreateTensorDescriptor")?;
     // SAFETY: the descriptor was made above.
-    let set = unsafe { result::set_tensor4d_descriptor(made, NHWC, data_type(dtype)?, sizes) };
+    let set = unsafe { result::set_tensor4d_descriptor(descriptor, NHWC, data_type(dtype)?, sizes) };
     set.named("cudnnSetTensor4dDescriptor")?;
-    Ok(made)
+    Ok(descriptor)
 }
 
 /// Sizes as the library takes them.

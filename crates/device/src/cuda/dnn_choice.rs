@@ -34,7 +34,7 @@ impl Plan {
     /// exist for most shapes.
     fn candidates(&self, handle: sys::cudnnHandle_t, pass: ConvolutionPass) -> Result<Vec<Algorithm>> {
         use sys::cudnnDeterminism_t::CUDNN_DETERMINISTIC as DETERMINISTIC;
-        let mut found: c_int = 0;
+        let mut count: c_int = 0;
         let most = c_int::try_from(CHOICES).unwrap_or(c_int::MAX);
         /// Calls one of the library's queries and keeps the deterministic answers.
         macro_rules! ask {
@@ -50,12 +50,12 @@ impl Plan {
                         self.convolution,
                         $third,
                         most,
-                        &raw mut found,
+                        &raw mut count,
                         answers.as_mut_ptr(),
                     )
                 };
                 status.named($name)?;
-                answers.truncate(usize::try_from(found).unwrap_or(0));
+                answers.truncate(usize::try_from(count).unwrap_or(0));
                 let usable = answers
                     .iter()
                     .filter(|answer| answer.status.result().is_ok() && answer.determinism == DETERMINISTIC);

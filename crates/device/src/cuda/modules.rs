@@ -43,8 +43,8 @@ pub(crate) fn images(
 ) -> Result<Arc<Vec<Image>>> {
     let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
     let same = |one: &&Compiled| std::ptr::eq(one.families, families) && one.architecture == architecture;
-    if let Some(found) = compiled.iter().find(same) {
-        return Ok(Arc::clone(&found.images));
+    if let Some(entry) = compiled.iter().find(same) {
+        return Ok(Arc::clone(&entry.images));
     }
     let cache = Cache::of_user();
     let variants = |family: &&'static Family| {

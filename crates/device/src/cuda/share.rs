@@ -56,7 +56,7 @@ impl Device {
     pub fn extents(&self, regions: &[Region<'_>]) -> crate::Result<Vec<Extent>> {
         let cuda = self.gpu_or_refuse("extents")?;
         let allocated = Allocated::of(&cuda.allocated);
-        let mut found = Vec::new();
+        let mut extents = Vec::new();
         for region in regions {
             let (mut at, end) = (region.checked_address()?, region.buffer.address() + region.end() as u64);
             while at < end {
@@ -65,12 +65,12 @@ impl Device {
                     self.cuda_error(CudaError { call: "extents", code: 0, text })
                 })?;
                 at = extent.address + extent.bytes;
-                found.push(extent);
+                extents.push(extent);
             }
         }
-        found.sort_unstable();
-        found.dedup();
-        Ok(found)
+        extents.sort_unstable();
+        extents.dedup();
+        Ok(extents)
     }
 
     /// Holds a page so that others can map it.
@@ -114,8 +114,8 @@ fn reachable(cuda: &Cuda, uuid: [u8; 16]) -> Result<Option<usize>> {
     let own = cuda.context.cu_device();
     for ordinal in 0..result::device::get_count().named("cuDeviceGetCount")? {
         let device = result::device::get(ordinal).named("cuDeviceGet")?;
-        let found = result::device::get_uuid(device).named("cuDeviceGetUuid")?;
-        if found.bytes.map(|byte| byte as u8) != uuid {
+        let id = result::device::get_uuid(device).named("cuDeviceGetUuid")?;
+        if id.bytes.map(|byte| byte as u8) != uuid {
             continue;
         }
         let mut can = i32::from(device == own);

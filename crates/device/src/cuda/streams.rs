@@ -32,8 +32,8 @@ impl Streams {
             let priority = if kind == StreamKind::Compute { 0 } else { urgent };
             // Non-blocking streams avoid the implicit waits of the legacy default stream.
             let flags = result::stream::StreamKind::NonBlocking;
-            let made = result::stream::create_with_priority(flags, priority);
-            handles[kind as usize] = made.named("cuStreamCreateWithPriority")?;
+            let stream = result::stream::create_with_priority(flags, priority);
+            handles[kind as usize] = stream.named("cuStreamCreateWithPriority")?;
         }
         Ok(Streams { context: Arc::clone(context), handles })
     }

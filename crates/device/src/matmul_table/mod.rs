@@ -170,15 +170,15 @@ impl FromStr for MatmulKey {
         let bad = |what: &str| format!("\"{what}\" in \"{text}\"");
         let number = |word: &str| word.parse::<usize>().map_err(|_| bad(word));
         let dtype = |word: &str| {
-            let found = DType::ALL.iter().copied().find(|dtype| dtype.name() == word);
-            found.filter(|dtype| dtype.is_float() || dtype.is_fp8()).ok_or_else(|| bad(word))
+            let dtype = DType::ALL.iter().copied().find(|dtype| dtype.name() == word);
+            dtype.filter(|dtype| dtype.is_float() || dtype.is_fp8()).ok_or_else(|| bad(word))
         };
         let transposed = |letter: char| match letter {
             'n' => Ok(false),
             't' => Ok(true),
             _ => Err(bad(stored)),
         };
-        let known = EPILOGUES.iter().find(|(_, name)| *name == epilogue);
+        let entry = EPILOGUES.iter().find(|(_, name)| *name == epilogue);
         Ok(MatmulKey {
             sizes: three(sizes, 'x', number).ok_or_else(|| bad(sizes))??,
             transposed: match stored.chars().collect::<Vec<_>>()[..] {
@@ -191,7 +191,7 @@ impl FromStr for MatmulKey {
                 "add" => true,
                 _ => return Err(bad(write)),
             },
-            epilogue: known.ok_or_else(|| bad(epilogue))?.0,
+            epilogue: entry.ok_or_else(|| bad(epilogue))?.0,
             alignment: alignment.parse().map_err(|_| bad(alignment))?,
             scaling: SCALINGS.iter().find(|(_, name)| *name == scaling).ok_or_else(|| bad(scaling))?.0,
         })

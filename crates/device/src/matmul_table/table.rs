@@ -42,8 +42,8 @@ impl MatmulTable {
     /// The repository's table for this device and library; empty if there is none.
     pub fn embedded(device: &str, library: usize) -> Self {
         let tables = EMBEDDED.iter().filter_map(|text| Self::parse(text).ok());
-        let found = tables.into_iter().find(|table| table.device == device && table.library == library);
-        found.unwrap_or_else(|| Self::empty(device, library))
+        let table = tables.into_iter().find(|table| table.device == device && table.library == library);
+        table.unwrap_or_else(|| Self::empty(device, library))
     }
 
     /// A table without entries, so that the library chooses everywhere.

@@ -210,8 +210,8 @@ impl RawMemory for CudaMemory {
     }
 
     fn capacity(&self) -> Capacity {
-        let known = self.context.mem_get_info().unwrap_or((0, 0));
-        Capacity { free: known.0 as u64, total: known.1 as u64 }
+        let (free, total) = self.context.mem_get_info().unwrap_or((0, 0));
+        Capacity { free: free as u64, total: total as u64 }
     }
 
     fn record_event(&mut self, stream: Stream) -> Result<EventId, RawError> {

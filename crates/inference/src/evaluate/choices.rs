@@ -69,9 +69,9 @@ mod tests {
         // Sums of 2, 3 and 5: the least sum, mean of tokens (1.25) and of bytes (0.22) are of 0, 2 and 0.
         let (losses, counts) = ([2.0, 1.5, 1.25], [1, 2, 4]);
         for (label, expected) in [(0, [1.0, 0.0, 1.0]), (1, [0.0; 3]), (2, [0.0, 1.0, 0.0])] {
-            let found = score(&[question(label)], &losses, &counts);
-            let shares = [found.accuracy, found.accuracy_per_token, found.accuracy_per_byte.unwrap()];
-            assert_eq!((shares, found.questions), (expected, 1), "{label}");
+            let choices = score(&[question(label)], &losses, &counts);
+            let shares = [choices.accuracy, choices.accuracy_per_token, choices.accuracy_per_byte.unwrap()];
+            assert_eq!((shares, choices.questions), (expected, 1), "{label}");
         }
         let mut tokens_only = question(0);
         tokens_only.endings[1].bytes = None;

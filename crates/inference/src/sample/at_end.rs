@@ -14,7 +14,7 @@ use super::generate::{Job, generate};
 use super::options::SampleOptions;
 use super::prepare::setup_of;
 use super::prompts::Prompt;
-use super::text::{Text, kept};
+use super::text::{Text, tail};
 use run::Result;
 
 /// Tokens of the continuation.
@@ -53,7 +53,7 @@ fn sample_of_run(worker: &mut Worker, count: usize) -> Result<Option<Sample>> {
     let options = GeneratorOptions {
         slots: 1,
         capacity,
-        longest: longest.max(kept(capacity)),
+        longest: longest.max(tail(capacity)),
         choice: SampleOptions::default().choice()?,
     };
     let setup = setup_of(alone(&setup.config), Placement::Cpu, capacity)?;

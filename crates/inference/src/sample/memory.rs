@@ -27,16 +27,17 @@ pub(super) fn plan(setup: &Setup, options: GeneratorOptions) -> Result<Vec<RankM
     let mut by_stage: Vec<Option<GeneratorBytes>> = vec![None; shape.size(Axis::Pipeline)];
     let rank = |rank: usize| -> Result<RankMemory> {
         let grid = shape.seen_from(rank).map_err(worker::WorkerError::from)?;
-        let known = &mut by_stage[grid.coordinate(Axis::Pipeline)];
-        let planned = match *known {
+        let entry = &mut by_stage[grid.coordinate(Axis::Pipeline)];
+        let planned = match *entry {
             Some(planned) => planned,
             None => {
-                let made = Generator::new(&imitated, Communicator::counted(rank, world_size), options, None);
-                let made = made.map_err(|error| match error.is_out_of_memory() {
+                let communicator = Communicator::counted(rank, world_size);
+                let generator = Generator::new(&imitated, communicator, options, None);
+                let generator = generator.map_err(|error| match error.is_out_of_memory() {
                     true => RunError::Refused(format!("sampling does not fit: {error}")),
                     false => error.into(),
                 })?;
-                *known.insert(made.bytes())
+                *entry.insert(generator.bytes())
             }
         };
         Ok(RankMemory { planned, used: None })

@@ -13,14 +13,14 @@ pub struct Messages(Arc<Mutex<State>>);
 
 struct State {
     read: Read,
-    known: Vec<String>,
+    messages: Vec<String>,
     is_over: bool,
 }
 
 impl Messages {
     /// Creates messages that `read` returns one by one.
     pub fn new(read: impl FnMut() -> Result<Option<String>> + Send + 'static) -> Self {
-        let state = State { read: Box::new(read), known: Vec::new(), is_over: false };
+        let state = State { read: Box::new(read), messages: Vec::new(), is_over: false };
         Messages(Arc::new(Mutex::new(state)))
     }
 
@@ -30,13 +30,13 @@ impl Messages {
     /// A message that cannot be read.
     pub(super) fn of_turn(&self, turn: usize) -> Result<Option<String>> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        while state.known.len() <= turn && !state.is_over {
+        while state.messages.len() <= turn && !state.is_over {
             match (state.read)()? {
-                Some(message) => state.known.push(message),
+                Some(message) => state.messages.push(message),
                 None => state.is_over = true,
             }
         }
-        Ok(state.known.get(turn).cloned())
+        Ok(state.messages.get(turn).cloned())
     }
 }
 

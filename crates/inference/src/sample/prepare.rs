@@ -11,7 +11,7 @@ use worker::{Generator, GeneratorOptions, Placement, Setup, Weights};
 use super::generate::{self, Job};
 use super::options::SampleOptions;
 use super::talk::Talk;
-use super::text::kept;
+use super::text::tail;
 use super::{ends, prompts};
 use crate::trained::Trained;
 use run::ChosenPlacement;
@@ -76,7 +76,7 @@ impl Prepared {
         let capacity = context.min(room.unwrap_or(longest + options.tokens));
         let longest = match room {
             Some(_) => capacity,
-            None if longest + options.tokens > capacity => longest.max(kept(capacity)),
+            None if longest + options.tokens > capacity => longest.max(tail(capacity)),
             None => longest,
         };
         let generator = GeneratorOptions { slots, capacity, longest, choice };

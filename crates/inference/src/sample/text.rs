@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::prompts::Prompt;
 
 /// Returns the number of tokens with which a text longer than `capacity` continues.
-pub(super) fn kept(capacity: usize) -> usize {
+pub(super) fn tail(capacity: usize) -> usize {
     capacity.div_ceil(2)
 }
 
@@ -116,7 +116,7 @@ impl Text {
         }
         self.tokens.push(token);
         if self.window().len() > capacity {
-            (self.start, self.is_new) = (self.tokens.len() - kept(capacity), true);
+            (self.start, self.is_new) = (self.tokens.len() - tail(capacity), true);
         }
         self.text += &self.unprinted.add(tokenizer, token);
         self.cut(stops);
@@ -133,8 +133,8 @@ impl Text {
 
     /// Ends the text before a stop text; a possible beginning of one is not certain.
     fn cut(&mut self, stops: &[String]) {
-        let found = stops.iter().filter_map(|stop| self.text[self.certain..].find(&**stop)).min();
-        if let Some(index) = found {
+        let position = stops.iter().filter_map(|stop| self.text[self.certain..].find(&**stop)).min();
+        if let Some(index) = position {
             self.certain += index;
             self.text.truncate(self.certain);
             self.end = Some(End::Stop);

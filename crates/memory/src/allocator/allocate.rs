@@ -105,13 +105,13 @@ impl<R: RawMemory> Allocator<R> {
                 }
             }
         }
-        let found = list.at(at).size;
+        let size = list.at(at).size;
         let largest = self.settings.max_split_size;
         if request.size < largest {
-            if found >= largest {
+            if size >= largest {
                 return None;
             }
-        } else if found >= request.size.saturating_add(self.settings.max_non_split_rounding) {
+        } else if size >= request.size.saturating_add(self.settings.max_non_split_rounding) {
             return None;
         }
         Some(list.take(at).block)
@@ -186,10 +186,10 @@ impl<R: RawMemory> Allocator<R> {
         self.recent.reserved = self.recent.reserved.max(self.statistics.reserved());
     }
 
-    /// Returns whether a block of `found` bytes is split and its upper part returned to the pool.
+    /// Returns whether a block of `size` bytes is split and its upper part returned to the pool.
     #[inline]
-    fn splits(&self, request: &Request, found: u64) -> bool {
-        let rest = found - request.size;
+    fn splits(&self, request: &Request, size: u64) -> bool {
+        let rest = size - request.size;
         let pool = &self.pools[request.pool as usize];
         if pool.no_split {
             false
@@ -202,23 +202,23 @@ impl<R: RawMemory> Allocator<R> {
 
     /// Hands a block that is in no pool to the request, splitting it if worthwhile.
     #[inline]
-    fn hand_out(&mut self, found: u32, request: &Request) -> Allocation {
+    fn hand_out(&mut self, block_index: u32, request: &Request) -> Allocation {
         let kind = self.pools[request.pool as usize].kind;
         let (address, whole, was_split, expandable) = {
-            let block = &self.blocks[found];
+            let block = &self.blocks[block_index];
             (block.address, block.size, block.split(), block.expandable())
         };
         let index = if self.splits(request, whole) {
             if !expandable {
                 self.count_split_off(kind, was_split, request.size, whole - request.size);
             }
-            self.split_off(found, request)
+            self.split_off(block_index, request)
         } else {
             if !expandable && was_split {
                 self.statistics.change(Metric::InactiveSplitBytes, kind, -(whole as i64));
                 self.statistics.change(Metric::InactiveSplit, kind, -1);
             }
-            found
+            block_index
         };
         let block = &mut self.blocks[index];
         block.allocated = true;
@@ -249,15 +249,15 @@ impl<R: RawMemory> Allocator<R> {
 
     /// Splits off the lower part as a new block; the upper part keeps its identity and returns to the pool.
     #[inline]
-    fn split_off(&mut self, found: u32, request: &Request) -> u32 {
-        let rest = &mut self.blocks[found];
+    fn split_off(&mut self, block_index: u32, request: &Request) -> u32 {
+        let rest = &mut self.blocks[block_index];
         let mut low = Block::new(rest.address, request.size, rest.order, rest.pool, rest.stream);
         low.range = rest.range;
         rest.address += request.size;
         rest.size -= request.size;
         let index = self.blocks.insert(low);
-        self.blocks.link_before(index, found);
-        self.insert_idle(found);
+        self.blocks.link_before(index, block_index);
+        self.insert_idle(block_index);
         index
     }
 

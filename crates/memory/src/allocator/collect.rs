@@ -30,12 +30,12 @@ impl<R: RawMemory> Allocator<R> {
         while reclaimed < target && freed_any && count > 0 {
             let oldest = ages as f64 / count as f64;
             freed_any = false;
-            let mut kept = Vec::with_capacity(idle.len());
+            let mut younger = Vec::with_capacity(idle.len());
             for index in std::mem::take(&mut idle) {
                 let block = &self.blocks[index];
                 let (block_age, size) = (age(block), block.size);
                 if (block_age as f64) < oldest {
-                    kept.push(index);
+                    younger.push(index);
                     continue;
                 }
                 self.release_segment(index)?;
@@ -44,7 +44,7 @@ impl<R: RawMemory> Allocator<R> {
                 ages -= block_age;
                 count -= 1;
             }
-            idle = kept;
+            idle = younger;
         }
         Ok(())
     }

@@ -120,7 +120,7 @@ impl<R: RawMemory> Allocator<R> {
 
     /// The size of the largest idle block of a stream in the default pools.
     pub fn largest_available(&self, stream: Stream) -> u64 {
-        let Some(index) = self.streams.iter().position(|known| *known == stream) else { return 0 };
+        let Some(index) = self.streams.iter().position(|other| *other == stream) else { return 0 };
         self.pools
             .iter()
             .filter(|pool| pool.is_default())

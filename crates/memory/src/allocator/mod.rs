@@ -289,7 +289,7 @@ impl<R: RawMemory> Allocator<R> {
     /// Returns the index of a stream in the tables, which grow for a new stream.
     #[inline]
     fn stream_index(&mut self, stream: Stream) -> u32 {
-        match self.streams.iter().position(|known| *known == stream) {
+        match self.streams.iter().position(|other| *other == stream) {
             Some(index) => index as u32,
             None => self.add_stream(stream),
         }

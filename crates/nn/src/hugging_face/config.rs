@@ -74,8 +74,8 @@ impl FolderConfig {
     /// Refuses a boolean `key` that is present and not `built`.
     pub fn only(&self, key: &str, built: bool) -> Result<()> {
         match self.flag(key)? {
-            Some(found) if found != built => {
-                Err(format!("{key} = {found} is not supported; supported: {built}"))
+            Some(value) if value != built => {
+                Err(format!("{key} = {value} is not supported; supported: {built}"))
             }
             _ => Ok(()),
         }

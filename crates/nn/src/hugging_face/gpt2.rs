@@ -87,8 +87,8 @@ fn dropout(config: &FolderConfig) -> Result<f64, String> {
 
 fn activation(config: &FolderConfig) -> Result<&'static str, String> {
     let theirs = config.text("activation_function")?.unwrap_or("gelu_new");
-    let found = ACTIVATIONS.iter().find(|(_, names)| names.contains(&theirs));
-    found.map(|(ours, _)| *ours).ok_or_else(|| {
+    let entry = ACTIVATIONS.iter().find(|(_, names)| names.contains(&theirs));
+    entry.map(|(ours, _)| *ours).ok_or_else(|| {
         let built: Vec<_> = ACTIVATIONS.iter().map(|(_, names)| format!("\"{}\"", names[0])).collect();
         format!("activation_function = \"{theirs}\" is not supported; supported: {}", built.join(", "))
     })

@@ -79,8 +79,8 @@ fn check(config: &FolderConfig) -> Result<(), String> {
 
 fn activation(config: &FolderConfig) -> Result<&'static str, String> {
     let theirs = config.text("hidden_act")?.unwrap_or("silu");
-    let found = ACTIVATIONS.iter().find(|(_, names)| names.contains(&theirs));
-    found.map(|(ours, _)| *ours).ok_or_else(|| {
+    let entry = ACTIVATIONS.iter().find(|(_, names)| names.contains(&theirs));
+    entry.map(|(ours, _)| *ours).ok_or_else(|| {
         let built: Vec<_> = ACTIVATIONS.iter().map(|(_, names)| format!("\"{}\"", names[0])).collect();
         format!("hidden_act = \"{theirs}\" is not supported; supported: {}", built.join(", "))
     })

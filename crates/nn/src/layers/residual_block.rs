@@ -94,19 +94,19 @@ impl Layer for ResidualBlock {
             let mut hidden = x.clone();
             let last = self.branch.len() - 1;
             for Normed { convolution, norm } in &self.branch[..last] {
-                let made = convolution.forward(tape, hidden)?;
-                hidden = norm.forward_relu(tape, made, None)?;
+                let output = convolution.forward(tape, hidden)?;
+                hidden = norm.forward_relu(tape, output, None)?;
             }
             let Normed { convolution, norm } = &self.branch[last];
-            let made = convolution.forward(tape, hidden)?;
+            let output = convolution.forward(tape, hidden)?;
             let residual = match &self.shortcut {
                 Some(Normed { convolution, norm }) => {
-                    let made = convolution.forward(tape, x)?;
-                    norm.forward(tape, made)?
+                    let projection = convolution.forward(tape, x)?;
+                    norm.forward(tape, projection)?
                 }
                 None => x,
             };
-            norm.forward_relu(tape, made, Some(residual))
+            norm.forward_relu(tape, output, Some(residual))
         })
     }
 }

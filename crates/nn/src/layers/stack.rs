@@ -82,7 +82,7 @@ impl<L: Layer + 'static> Stack<L> {
             stream = match part.again && tape.is_recording() {
                 true => {
                     let input = stream.close(tape)?;
-                    made(recompute(tape, run, vec![input])?)?
+                    stream_of(recompute(tape, run, vec![input])?)?
                 }
                 false => run.forward(tape, stream)?,
             };
@@ -112,7 +112,7 @@ impl<L: Layer> Segment for Run<L> {
     }
 }
 
-fn made<S: Stream>(outputs: Vec<Var>) -> Result<S> {
+fn stream_of<S: Stream>(outputs: Vec<Var>) -> Result<S> {
     Ok(S::from_variables(outputs).ok_or(AutogradError::NotRecorded)?)
 }
 

@@ -107,8 +107,8 @@ impl OptimizerShards {
     /// everything, rank 0 stands for all.
     pub fn range(&self, rank: usize, parameter: usize) -> Range<usize> {
         let shards = self.by_rank.get(rank).map_or(&[][..], Vec::as_slice);
-        let found = shards.binary_search_by_key(&parameter, |shard| shard.parameter);
-        found.map_or(0..0, |index| shards[index].shard.range.clone())
+        let position = shards.binary_search_by_key(&parameter, |shard| shard.parameter);
+        position.map_or(0..0, |index| shards[index].shard.range.clone())
     }
 }
 
@@ -182,8 +182,8 @@ mod tests {
             // Shards are in order, and no rank has more than its part of the buckets of first uses.
             for owned in shards.by_rank() {
                 prop_assert!(owned.windows(2).all(|pair| pair[0].parameter < pair[1].parameter));
-                let kept: usize = owned.iter().map(|owned| owned.shard.range.len()).sum();
-                prop_assert!(kept * ranks <= layout.elements.iter().sum());
+                let elements: usize = owned.iter().map(|owned| owned.shard.range.len()).sum();
+                prop_assert!(elements * ranks <= layout.elements.iter().sum());
             }
             let unsharded = OptimizerShards::new(0, &parameters, &layout, ranks, ranks - 1);
             prop_assert!(!unsharded.is_sharded());

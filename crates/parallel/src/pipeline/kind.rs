@@ -52,7 +52,7 @@ impl FromStr for ScheduleKind {
     type Err = UnknownSchedule;
 
     fn from_str(name: &str) -> Result<Self, UnknownSchedule> {
-        let found = ScheduleKind::ALL.into_iter().find(|kind| kind.name() == name);
-        found.ok_or_else(|| UnknownSchedule(name.to_owned()))
+        let kind = ScheduleKind::ALL.into_iter().find(|kind| kind.name() == name);
+        kind.ok_or_else(|| UnknownSchedule(name.to_owned()))
     }
 }

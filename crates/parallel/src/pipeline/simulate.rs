@@ -158,7 +158,7 @@ struct Simulation<'a> {
     times: &'a ActionTimes,
     streams: Vec<Streams>,
     /// End times of the forward and input-backward passes, by direction, stage and micro-batch.
-    made: Vec<Option<u64>>,
+    pass_ends: Vec<Option<u64>>,
     /// End times of transfers, by direction, receiving stage and micro-batch.
     transfers: Vec<Ends>,
     spans: Vec<Vec<Span>>,
@@ -171,7 +171,7 @@ impl<'a> Simulation<'a> {
             schedule,
             times,
             streams: vec![Streams::default(); schedule.ranks],
-            made: vec![None; cells],
+            pass_ends: vec![None; cells],
             transfers: vec![Ends::default(); cells],
             spans: schedule.actions.iter().map(|list| vec![Span::default(); list.len()]).collect(),
         }
@@ -201,11 +201,11 @@ impl<'a> Simulation<'a> {
             match action.kind {
                 ActionKind::Forward => {
                     let cell = self.cell(false, action.stage, action.micro_batch);
-                    self.made[cell] = Some(end);
+                    self.pass_ends[cell] = Some(end);
                 }
                 ActionKind::Backward | ActionKind::BackwardInput => {
                     let cell = self.cell(true, action.stage, action.micro_batch);
-                    self.made[cell] = Some(end);
+                    self.pass_ends[cell] = Some(end);
                 }
                 _ => {}
             }
@@ -227,7 +227,7 @@ impl<'a> Simulation<'a> {
         let Some(other) = self.schedule.other_stage(receive) else { return Some(0) };
         match self.schedule.peer(receive) {
             Some(_) => Some(self.transfer_span(receive)?.end),
-            None => self.made[self.cell(backward, other, action.micro_batch)],
+            None => self.pass_ends[self.cell(backward, other, action.micro_batch)],
         }
     }
 
@@ -250,8 +250,8 @@ impl<'a> Simulation<'a> {
         let index = self.streams[rank].transfer;
         let Some(action) = self.schedule.actions[rank].get(index).copied() else { return false };
         if action.kind.is_transfer() {
-            let Some(made) = self.sent_made(action) else { return false };
-            let reached = Some(made.max(self.streams[rank].transfer_free));
+            let Some(ready_time) = self.ready_time(action) else { return false };
+            let reached = Some(ready_time.max(self.streams[rank].transfer_free));
             let cell = self.transfer_cell(action);
             let ends = &mut self.transfers[cell];
             let end = if action.kind.is_send() { &mut ends.send } else { &mut ends.receive };
@@ -266,10 +266,10 @@ impl<'a> Simulation<'a> {
     }
 
     /// Returns the time at which a send's tensor is computed; 0 for a receive.
-    fn sent_made(&self, action: Action) -> Option<u64> {
+    fn ready_time(&self, action: Action) -> Option<u64> {
         let Action { stage, micro_batch, kind } = action;
         match kind.is_send() {
-            true => self.made[self.cell(kind == ActionKind::SendBackward, stage, micro_batch)],
+            true => self.pass_ends[self.cell(kind == ActionKind::SendBackward, stage, micro_batch)],
             false => Some(0),
         }
     }

@@ -106,7 +106,7 @@ fn transfers_are_hidden_except_at_the_ends() {
 /// Returns the end of a schedule whose transfers never wait for each other.
 fn end_with_free_transfers(schedule: &Schedule, times: &ActionTimes) -> u64 {
     let wire = if schedule.ranks > 1 { times.transfer } else { 0 };
-    let mut made = HashMap::new();
+    let mut ends = HashMap::new();
     let mut lists: Vec<_> = schedule.actions.iter().map(|list| (0, list.iter().peekable())).collect();
     while lists.iter_mut().any(|(_, list)| list.peek().is_some()) {
         for (free, list) in &mut lists {
@@ -114,15 +114,15 @@ fn end_with_free_transfers(schedule: &Schedule, times: &ActionTimes) -> u64 {
                 let Action { stage, micro_batch, kind } = **action;
                 let backward = matches!(kind, ActionKind::Backward | ActionKind::BackwardInput);
                 let input = match kind {
-                    ActionKind::Forward if stage > 0 => made.get(&(false, stage - 1, micro_batch)),
-                    _ if backward && stage + 1 < schedule.stages => made.get(&(true, stage + 1, micro_batch)),
+                    ActionKind::Forward if stage > 0 => ends.get(&(false, stage - 1, micro_batch)),
+                    _ if backward && stage + 1 < schedule.stages => ends.get(&(true, stage + 1, micro_batch)),
                     _ => Some(&0),
                 };
                 let Some(input) = input else { break };
                 if kind.is_compute() {
                     *free = times.of(**action) + (*free).max(if *input > 0 { input + wire } else { 0 });
                     if backward || kind == ActionKind::Forward {
-                        made.insert((backward, stage, micro_batch), *free);
+                        ends.insert((backward, stage, micro_batch), *free);
                     }
                 }
                 list.next();
@@ -181,9 +181,9 @@ proptest! {
         let timeline = simulate(&schedule, &times).unwrap();
         let span = |stage: usize, kinds: &[ActionKind], micro_batch: usize| {
             let list = &schedule.actions[schedule.rank_of(stage)];
-            let found =
+            let is_wanted =
                 |a: &Action| a.stage == stage && a.micro_batch == micro_batch && kinds.contains(&a.kind);
-            list.iter().position(found).map(|index| timeline.spans[schedule.rank_of(stage)][index])
+            list.iter().position(is_wanted).map(|index| timeline.spans[schedule.rank_of(stage)][index])
         };
         let backward = [ActionKind::Backward, ActionKind::BackwardInput];
         let wire = if schedule.ranks > 1 { transfer } else { 0 };

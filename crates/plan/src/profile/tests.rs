@@ -169,12 +169,12 @@ fn counted_costs_include_recomputation() {
         let costs = Costs::of(&setup.config, &setup.dataset, &Description::host()).unwrap();
         costs.of_stage(&setup.blueprint.stages[stage])
     };
-    let kept = times(&[], 0);
+    let baseline = times(&[], 0);
     let some = times(&["memory.recompute=block", "memory.recompute_layers=1"], 0);
     let all = times(&["memory.recompute=block"], 0);
-    assert_eq!((kept.forward, kept.backward_weight), (all.forward, all.backward_weight));
-    assert!(kept.backward_input < some.backward_input && some.backward_input < all.backward_input);
-    assert_eq!(all.backward_input - some.backward_input, some.backward_input - kept.backward_input);
+    assert_eq!((baseline.forward, baseline.backward_weight), (all.forward, all.backward_weight));
+    assert!(baseline.backward_input < some.backward_input && some.backward_input < all.backward_input);
+    assert_eq!(all.backward_input - some.backward_input, some.backward_input - baseline.backward_input);
     let none = with_recompute(&setup(&four).config, RecomputePolicy::None);
     assert_eq!(none.memory.recompute, RecomputePolicy::None);
 }

@@ -77,9 +77,9 @@ impl Layout {
         let data = grid.size(Axis::Data);
         let (parallel, train, memory) = (&config.parallel, &config.train, &config.memory);
         // The number of lanes, and with it the bits, is kept if possible.
-        let kept = parallel.lanes;
-        let keeps = micro_batches.is_multiple_of(kept) && kept >= data;
-        let lanes = if keeps { kept } else { lanes(micro_batches, data) };
+        let current = parallel.lanes;
+        let keeps = micro_batches.is_multiple_of(current) && current >= data;
+        let lanes = if keeps { current } else { lanes(micro_batches, data) };
         let number = |key: &str, new: usize, old: usize| (new != old).then(|| format!("{key}={new}"));
         let named =
             |key: &str, new: usize, old: usize| (names_grid || new != old).then(|| format!("{key}={new}"));
@@ -93,7 +93,7 @@ impl Layout {
         let axes = axes.filter_map(|((axis, new), (_, old))| named(&Parallel::axis_key(axis), new, old));
         let sets = [
             scheduled.then(|| format!("parallel.schedule={}", self.schedule.name())),
-            named(Parallel::lanes, lanes, kept),
+            named(Parallel::lanes, lanes, current),
             (self.sharded != parallel.shards_optimizer())
                 .then(|| format!("parallel.zero_stage={}", u8::from(self.sharded))),
             recompute,

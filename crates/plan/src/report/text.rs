@@ -79,12 +79,12 @@ fn in_steps(ranks: &[usize]) -> String {
 }
 
 /// Returns the phase and the module of a peak.
-fn index(found: &PlannedPeak) -> String {
-    let module = found.peak.owner.as_ref().map_or("", |owner| match owner.module.as_str() {
+fn index(planned_peak: &PlannedPeak) -> String {
+    let module = planned_peak.peak.owner.as_ref().map_or("", |owner| match owner.module.as_str() {
         "" => &owner.operator,
         module => module,
     });
-    format!("{}, {module}", found.peak.phase)
+    format!("{}, {module}", planned_peak.peak.phase)
 }
 
 impl fmt::Display for PlanReport {
@@ -213,8 +213,8 @@ fn share(part: u64, whole: u64) -> f64 {
 }
 
 /// Returns a sentence with the phase and the owner of the allocation that reached the peak.
-fn standing(line: &Line<'_>, found: &PlannedPeak) -> String {
-    let peak = &found.peak;
+fn standing(line: &Line<'_>, planned_peak: &PlannedPeak) -> String {
+    let peak = &planned_peak.peak;
     let micro_batch = peak.micro_batch.map_or_else(String::new, |number| format!(" of micro-batch {number}"));
     let stage = peak.stage.map_or_else(String::new, |stage| format!(" in stage {stage}"));
     let by = match &peak.owner {
@@ -222,14 +222,14 @@ fn standing(line: &Line<'_>, found: &PlannedPeak) -> String {
         Some(owner) => format!("{} ({})", owner.module, owner.operator),
         None => "allocations from before".to_owned(),
     };
-    let (rank, phase, part) = (line.plan.rank, &peak.phase, found.part.of_step(found.step));
+    let (rank, phase, part) = (line.plan.rank, &peak.phase, planned_peak.part.of_step(planned_peak.step));
     let what = format!("{phase}{micro_batch}{stage} in {part}");
     format!("\nrank {rank} reaches its peak in {what}, when {by} requests {}\n", bytes(peak.requested))
 }
 
 /// Returns the table of activations and their gradients at the peak by module, with layers merged.
-fn module_table(line: &Line<'_>, found: &PlannedPeak) -> String {
-    let live = found.live.by_module();
+fn module_table(line: &Line<'_>, planned_peak: &PlannedPeak) -> String {
+    let live = planned_peak.live.by_module();
     let is_activation = |holding: &&Holding| {
         matches!(holding.owner.category, Category::Activation | Category::ActivationGradient)
     };

@@ -15,9 +15,9 @@ const LATER: f64 = 1e-4;
 /// Largest relative distance of a loss in half precision.
 const ROUGH: f64 = 1e-2;
 
-fn distance(found: f64, expected: &Value) -> f64 {
+fn distance(actual: f64, expected: &Value) -> f64 {
     let expected = expected.as_f64().unwrap();
-    (found - expected).abs() / expected.abs()
+    (actual - expected).abs() / expected.abs()
 }
 
 #[test]
@@ -55,9 +55,9 @@ fn logits_match_transformers() {
             (0..context).map(|at| &values[((rows - 1) * context + at) * classes..][..classes]).collect();
         let first: Vec<_> = (0..context).map(|at| &values[at * classes..][..classes]).collect();
         let likeliest = |row: &&[f32]| (0..classes).max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap();
-        let found = |rows: &[&[f32]]| rows.iter().map(likeliest).map(Value::from).collect::<Vec<_>>();
+        let actual = |rows: &[&[f32]]| rows.iter().map(likeliest).map(Value::from).collect::<Vec<_>>();
         let argmax = expected["argmax"].as_array().unwrap();
-        assert!([found(&first), found(&last)].contains(argmax), "{name} on {device:?}");
+        assert!([actual(&first), actual(&last)].contains(argmax), "{name} on {device:?}");
         let logits = expected["last_logits"].as_array().unwrap();
         let near = |row: &[f32]| {
             row.iter().zip(logits).all(|(v, e)| (f64::from(*v) - e.as_f64().unwrap()).abs() < 1e-4)

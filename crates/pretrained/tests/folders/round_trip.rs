@@ -81,14 +81,14 @@ fn shards_and_all_types_give_the_same_weights() {
             let sharded = load(&shards, &device, DType::F32);
             let lists = whole.parameters().list().iter().zip(sharded.parameters().list());
             for (parameter, copy) in lists {
-                let [expected, found] =
+                let [expected, actual] =
                     [parameter, copy].map(|p| p.weight.tensor().unwrap().to_vec::<f32>().unwrap());
                 let rounded = |value: &f32| match dtype {
                     DType::Bf16 => device::bf16::from_f32(*value).to_f32(),
                     DType::F16 => device::f16::from_f32(*value).to_f32(),
                     _ => *value,
                 };
-                assert!(expected.iter().map(rounded).eq(found), "{name} {dtype} {}", parameter.name);
+                assert!(expected.iter().map(rounded).eq(actual), "{name} {dtype} {}", parameter.name);
             }
         }
     }

@@ -72,7 +72,7 @@ pub fn compare(directories: [&Path; 2], options: CompareOptions) -> Result<Compa
     let runs = [first?, second?];
     let files = runs.each_ref().map(|run| hashes::read(&run.path.join(hashes::FILE), run.summary.is_some()));
     let [first, second] = files;
-    let hashes = Some(hashes::compare(&first?, &second?)).filter(|found| found.steps > 0);
+    let hashes = Some(hashes::compare(&first?, &second?)).filter(|comparison| comparison.steps > 0);
     let (metrics, steps) = metrics(&runs);
     let mut comparison = Comparison {
         settings: settings::of_configurations([&runs[0].config, &runs[1].config]),
@@ -145,31 +145,31 @@ impl Comparison {
     /// Returns the finding, in a sentence each.
     #[must_use]
     pub fn findings(&self) -> Vec<String> {
-        let mut found = Vec::new();
+        let mut findings = Vec::new();
         match (&self.hashes, self.parting()) {
-            (None, _) => found.push(
+            (None, _) => findings.push(
                 "no step is hashed in both runs: `telemetry.hashes = 1` names the first array that differs"
                     .to_owned(),
             ),
-            (Some(all), None) => found.push(format!(
+            (Some(all), None) => findings.push(format!(
                 "all {} of {} are equal to the bit",
                 counted(all.arrays as u64, "hashed array"),
                 counted(all.steps as u64, "step")
             )),
-            (Some(_), Some(parting)) => found.push(format!("they part in {parting}")),
+            (Some(_), Some(parting)) => findings.push(format!("they part in {parting}")),
         }
         let shown = |value: Option<f64>| value.map_or_else(|| "not finite".to_owned(), |v| v.to_string());
-        found.extend(self.hashes.as_ref().filter(|all| all.unmatched > 0).map(|all| {
+        findings.extend(self.hashes.as_ref().filter(|all| all.unmatched > 0).map(|all| {
             let count = counted(all.unmatched as u64, "result");
             format!("{count} of operators, fused differently in the two runs, have no counterpart")
         }));
         match &self.metrics {
-            _ if self.steps == 0 => found.push("no step is in both metrics".to_owned()),
-            None => found.push(format!(
+            _ if self.steps == 0 => findings.push("no step is in both metrics".to_owned()),
+            None => findings.push(format!(
                 "losses and gradient norms of all {} in both are equal",
                 counted(self.steps as u64, "step")
             )),
-            Some(MetricsParting { step, losses: [a, b], gradient_norms: [c, d] }) => found.push(format!(
+            Some(MetricsParting { step, losses: [a, b], gradient_norms: [c, d] }) => findings.push(format!(
                 "from step {step} on, losses or gradient norms differ: loss {} and {}, norm {} and {}",
                 shown(*a),
                 shown(*b),
@@ -177,12 +177,12 @@ impl Comparison {
                 shown(*d)
             )),
         }
-        found.extend(self.weights.as_ref().map(|[first, second]| match first == second {
+        findings.extend(self.weights.as_ref().map(|[first, second]| match first == second {
             true => format!("the weights at the end are equal: {}…", &first[..first.len().min(12)]),
             false => "the weights at the end differ".to_owned(),
         }));
-        found.extend(self.rerun.as_ref().map(ToString::to_string));
-        found
+        findings.extend(self.rerun.as_ref().map(ToString::to_string));
+        findings
     }
 
     /// Returns a page with the findings, all differences and both learning curves.
@@ -190,7 +190,8 @@ impl Comparison {
     pub fn page(&self) -> Report {
         let names = self.runs.each_ref().map(|run| run.path.display().to_string());
         let notice = |text| Notice { good: self.is_same(), text };
-        let differences = self.settings.iter().chain(&self.software).map(|found| format!("{found}\n"));
+        let differences = self.settings.iter().chain(&self.software);
+        let differences = differences.map(|difference| format!("{difference}\n"));
         let curve =
             |(run, name): (&ComparedRun, &String)| Curve { name: name.clone(), history: run.history.clone() };
         Report {

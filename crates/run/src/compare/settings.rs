@@ -36,9 +36,9 @@ pub(super) fn of_configurations(configs: [&RunConfig; 2]) -> Vec<Difference> {
     let template = |config: &RunConfig| input::read(config.data.chat_template.as_ref()?, MOST_TEMPLATE).ok();
     let [first, second] = configs.map(template);
     let same_template = first.is_some() && first == second;
-    let found = configs[0].differences_from(configs[1]).into_iter();
-    let found = found.filter(|(name, ..)| !(same_template && name == Data::chat_template));
-    found.map(|(name, values, decides_bits)| Difference { name, values, decides_bits }).collect()
+    let differences = configs[0].differences_from(configs[1]).into_iter();
+    let differences = differences.filter(|(name, ..)| !(same_template && name == Data::chat_template));
+    differences.map(|(name, values, decides_bits)| Difference { name, values, decides_bits }).collect()
 }
 
 /// Returns the differences of device, libraries, version and grid of runs that have a summary.

@@ -206,9 +206,9 @@ mod tests {
             ),
         ];
         for (variables, expected) in cases {
-            let found = with(variables, true, |environment| environment.launcher().unwrap());
-            assert!(matches!(found, None | Some(Launcher::Mpi(_))), "{variables:?}");
-            assert_eq!(found.map(|launcher| launcher.processes()), expected, "{variables:?}");
+            let launcher = with(variables, true, |environment| environment.launcher().unwrap());
+            assert!(matches!(launcher, None | Some(Launcher::Mpi(_))), "{variables:?}");
+            assert_eq!(launcher.map(|launcher| launcher.processes()), expected, "{variables:?}");
         }
     }
 
@@ -255,10 +255,11 @@ mod tests {
             (OPERATOR, true, 1, 2, (None, None), 23456),
             (REPEATED, true, 1, 2, (None, None), 29500),
         ] {
-            let found = with(variables, has_mpi, |environment| environment.launcher().unwrap());
-            let Some(Launcher::Variables(member)) = found else { panic!("{variables:?}: {found:?}") };
-            let found = (member.rank, member.world_size, (member.local_rank, member.local_size), member.port);
-            assert_eq!(found, (rank, size, local, port), "{variables:?}");
+            let launcher = with(variables, has_mpi, |environment| environment.launcher().unwrap());
+            let Some(Launcher::Variables(member)) = launcher else { panic!("{variables:?}: {launcher:?}") };
+            let actual =
+                (member.rank, member.world_size, (member.local_rank, member.local_size), member.port);
+            assert_eq!(actual, (rank, size, local, port), "{variables:?}");
             assert_eq!(member.secret.is_some(), variables == OPERATOR);
         }
         // With MPI, Slurm's tasks are ranks of MPI.

@@ -119,9 +119,9 @@ impl Lifetimes {
                 end: self.end,
                 mapped: segment.expandable,
             };
-            let known: Vec<SegmentLife> =
+            let pieces: Vec<SegmentLife> =
                 open.iter().filter(|p| overlap(p, &whole).is_some()).copied().collect();
-            open.extend(without(whole, &known));
+            open.extend(without(whole, &pieces));
         }
         self.segments.extend(open);
         self.segments.sort_unstable_by_key(|s| (s.begin, s.address));
@@ -130,8 +130,9 @@ impl Lifetimes {
     /// Ends the lifetimes inside `gone`. Parts outside `gone` live on; parts of `gone` without a recorded
     /// start lived from event 0.
     fn close(&mut self, open: &mut Vec<SegmentLife>, gone: SegmentLife, now: usize) {
-        let (hit, kept): (Vec<_>, Vec<_>) = open.drain(..).partition(|piece| overlap(piece, &gone).is_some());
-        *open = kept;
+        let (hit, outside): (Vec<_>, Vec<_>) =
+            open.drain(..).partition(|piece| overlap(piece, &gone).is_some());
+        *open = outside;
         for piece in &hit {
             if let Some((address, size)) = overlap(piece, &gone) {
                 self.segments.push(SegmentLife { address, size, end: now, ..*piece });
@@ -201,7 +202,7 @@ mod tests {
         for (settings, events) in [("", 10_000), ("", 40), ("expandable_segments:True", 10_000)] {
             let mut allocator =
                 Allocator::new(Counting::new(1 << 32), Settings::parse(settings).unwrap()).unwrap();
-            let kept = allocator.allocate(7 << 20, Stream(0), Tag::of(Category::Parameter)).unwrap();
+            let parameter = allocator.allocate(7 << 20, Stream(0), Tag::of(Category::Parameter)).unwrap();
             allocator.record_history(events);
             let mut alive = Vec::new();
             for round in 0..40u64 {
@@ -222,7 +223,7 @@ mod tests {
             let requested = allocator.statistics().get("requested_bytes.all.current").unwrap() as u64;
             assert_eq!(last.used(), requested, "{settings}");
             assert_eq!(last.by_category[Category::Parameter.index()], 7 << 20);
-            allocator.free(kept.block).unwrap();
+            allocator.free(parameter.block).unwrap();
         }
     }
 }

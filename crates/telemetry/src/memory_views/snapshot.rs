@@ -44,8 +44,8 @@ impl Writer<'_> {
         let snapshot = self.snapshot;
         let devices: Vec<u32> = (0..=snapshot.device).collect();
         // PyTorch's viewers do not know marks.
-        let known = snapshot.events.iter().filter(|event| event.action != Action::Mark);
-        let mut events: Vec<Event> = known.copied().collect();
+        let visible = snapshot.events.iter().filter(|event| event.action != Action::Mark);
+        let mut events: Vec<Event> = visible.copied().collect();
         events.push(snapshot_event(snapshot));
         p.dictionary(|p| {
             p.text("segments");

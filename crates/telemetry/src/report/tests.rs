@@ -18,9 +18,9 @@ fn trace(second: u64) -> StepTrace {
     for (number, bytes) in [(0, 1 << 20), (1, second)] {
         allocator.mark(MICRO_BATCH, number);
         allocator.mark("forward", 0);
-        let made = allocator.allocate(bytes, Stream(0), activation).unwrap();
+        let allocation = allocator.allocate(bytes, Stream(0), activation).unwrap();
         allocator.mark("backward", 0);
-        allocator.free(made.block).unwrap();
+        allocator.free(allocation.block).unwrap();
     }
     StepTrace::read(&allocator.snapshot()).unwrap()
 }

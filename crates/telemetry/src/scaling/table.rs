@@ -185,7 +185,7 @@ fn peaks_by_rank(series: &Series<'_>) -> String {
         let peaks = |rank: &RankFigures| (rank.peak_allocated_bytes, rank.peak_reserved_bytes);
         let mut groups: Vec<((u64, u64), Vec<usize>)> = Vec::new();
         for rank in &run.by_rank {
-            match groups.iter_mut().find(|(known, _)| *known == peaks(rank)) {
+            match groups.iter_mut().find(|(other, _)| *other == peaks(rank)) {
                 Some((_, ranks)) => ranks.push(rank.rank),
                 None => groups.push((peaks(rank), vec![rank.rank])),
             }

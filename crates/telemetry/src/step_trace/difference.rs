@@ -80,29 +80,29 @@ impl StepTrace {
             }
         }
         let blocks = self.blocks();
-        let mut kept: Vec<Holding> = Vec::new();
+        let mut holdings: Vec<Holding> = Vec::new();
         for block in self.numbers_after(self.events.len()).iter().filter_map(|number| blocks.get(*number)) {
             let Some(key) = self.key(block) else { continue };
             match due.get_mut(&key) {
                 Some(count) if *count > 0 => *count -= 1,
-                _ => add(&mut kept, key.0, block),
+                _ => add(&mut holdings, key.0, block),
             }
         }
-        LiveSet { holdings: kept }
+        LiveSet { holdings }
     }
 
     /// Returns the blocks allocated within the trace and alive at its end, by owner, oldest first.
     #[must_use]
     pub fn kept(&self) -> LiveSet {
         let blocks = self.blocks();
-        let mut kept: Vec<Holding> = Vec::new();
+        let mut holdings: Vec<Holding> = Vec::new();
         for number in self.numbers_after(self.events.len()) {
             let Some(block) = blocks.get(number).filter(|_| number >= self.held.len()) else { continue };
             if let Some(owner) = self.owners.get(block.owner) {
-                add(&mut kept, owner, block);
+                add(&mut holdings, owner, block);
             }
         }
-        LiveSet { holdings: kept }
+        LiveSet { holdings }
     }
 
     fn key(&self, block: &Held) -> Option<(&Owner, u64)> {
@@ -196,13 +196,13 @@ impl StepTrace {
     }
 }
 
-fn add(kept: &mut Vec<Holding>, owner: &Owner, block: &Held) {
+fn add(holdings: &mut Vec<Holding>, owner: &Owner, block: &Held) {
     let since = block.since;
-    let index = kept.iter().position(|holding| holding.owner == *owner).unwrap_or(kept.len());
-    if index == kept.len() {
-        kept.push(Holding { owner: owner.clone(), blocks: 0, requested: 0, bytes: 0, since });
+    let index = holdings.iter().position(|holding| holding.owner == *owner).unwrap_or(holdings.len());
+    if index == holdings.len() {
+        holdings.push(Holding { owner: owner.clone(), blocks: 0, requested: 0, bytes: 0, since });
     }
-    let holding = &mut kept[index];
+    let holding = &mut holdings[index];
     holding.blocks += 1;
     holding.requested += block.requested;
     holding.bytes += block.bytes;

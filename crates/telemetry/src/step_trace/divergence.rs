@@ -113,11 +113,11 @@ pub struct Outlived {
 impl fmt::Display for Outlived {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let index = self.part.of_step(self.step);
-        let kept = match self.kept.in_words().as_str() {
+        let blocks = match self.kept.in_words().as_str() {
             "" => "tensors".to_owned(),
             words => words.to_owned(),
         };
-        write!(f, "rank {}: {kept} from {index} were still alive ", self.rank)?;
+        write!(f, "rank {}: {blocks} from {index} were still alive ", self.rank)?;
         match (self.last_step > self.step, self.growth_bytes) {
             (false, 0) => write!(f, "after it"),
             (false, growth) => write!(f, "after it (+{} since)", bytes(growth)),

@@ -35,8 +35,8 @@ impl StepTrace {
             Action::Mark => RunPart::of_mark(event.tag.operator),
             _ => None,
         };
-        let found = events.iter().enumerate().rev();
-        let (start, part) = found.into_iter().find_map(|(at, event)| Some((at, begins(event)?)))?;
+        let latest_first = events.iter().enumerate().rev();
+        let (start, part) = latest_first.into_iter().find_map(|(at, event)| Some((at, begins(event)?)))?;
         let step = events.get(start)?.address;
         Some(Reader::new(snapshot).trace(part, step, &events[start + 1..]))
     }
@@ -72,7 +72,7 @@ impl<'a> Reader<'a> {
         };
         for event in events {
             let driver = |owner, taken, returned| TraceEvent::Driver { owner, taken, returned };
-            let kept = match event.action {
+            let entry = match event.action {
                 Action::Alloc => {
                     numbers.insert(event.address, next);
                     next += 1;
@@ -95,7 +95,7 @@ impl<'a> Reader<'a> {
                 }
                 Action::FreeCompleted | Action::Snapshot | Action::OutOfMemory => None,
             };
-            trace.events.extend(kept);
+            trace.events.extend(entry);
         }
         trace.owners = std::mem::take(&mut self.owners);
         trace

@@ -111,11 +111,11 @@ impl StepStates {
     }
 
     fn count(&mut self, from: Option<usize>, to: Option<usize>, bytes: u64) {
-        match self.transitions.iter_mut().find(|known| (known.from, known.to) == (from, to)) {
-            Some(known) => {
-                known.times += 1;
-                known.least = known.least.min(bytes);
-                known.most = known.most.max(bytes);
+        match self.transitions.iter_mut().find(|other| (other.from, other.to) == (from, to)) {
+            Some(transition) => {
+                transition.times += 1;
+                transition.least = transition.least.min(bytes);
+                transition.most = transition.most.max(bytes);
             }
             None => self.transitions.push(Transition { from, to, times: 1, least: bytes, most: bytes }),
         }

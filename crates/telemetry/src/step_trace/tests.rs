@@ -147,22 +147,22 @@ fn differences_name_the_first_allocation() {
         (Fault::Resize, Resized, "linear", 7 << 20, None, "instead of 3"),
         (Fault::Skip, Missing, "gelu", 3 << 20, None, "does not allocate"),
     ];
-    for (fault, kind, operator, bytes, kept, words) in cases {
+    for (fault, kind, operator, bytes, leftover, words) in cases {
         let (mut planned, mut measured) = (Bench::new(""), Bench::new(""));
         for step in 1..=2 {
             assert!(measured.step(step, Fault::None).repeats(&planned.step(step, Fault::None)));
         }
         let (planned, measured) = (planned.step(3, Fault::None), measured.step(3, fault));
-        let found = measured.difference(&planned).unwrap();
+        let difference = measured.difference(&planned).unwrap();
         assert_eq!(
-            (found.kind, found.owner.operator.as_str(), found.bytes),
+            (difference.kind, difference.owner.operator.as_str(), difference.bytes),
             (kind, operator, bytes),
-            "{found}"
+            "{difference}"
         );
-        assert!(found.to_string().contains(words), "{found}");
+        assert!(difference.to_string().contains(words), "{difference}");
         let beyond = measured.kept_beyond(&planned);
         let names: Vec<_> = beyond.holdings.iter().map(|h| h.owner.operator.as_str()).collect();
-        assert_eq!(names, kept.into_iter().collect::<Vec<_>>(), "{found}");
+        assert_eq!(names, leftover.into_iter().collect::<Vec<_>>(), "{difference}");
         assert_eq!(measured.kept().holdings, beyond.holdings);
         assert!(beyond.holdings.iter().all(|h| h.since == 3));
     }
@@ -174,9 +174,9 @@ fn differences_name_driver_calls() {
     planned.step(1, Fault::None);
     measured.step(1, Fault::None);
     measured.allocator.empty_cache().unwrap();
-    let found = measured.step(2, Fault::None).difference(&planned.step(2, Fault::None)).unwrap();
-    assert_eq!((found.kind, found.phase.as_str()), (DifferenceKind::Driver, "forward"));
-    assert!(found.bytes > 0 && found.planned_bytes.is_none());
+    let difference = measured.step(2, Fault::None).difference(&planned.step(2, Fault::None)).unwrap();
+    assert_eq!((difference.kind, difference.phase.as_str()), (DifferenceKind::Driver, "forward"));
+    assert!(difference.bytes > 0 && difference.planned_bytes.is_none());
 }
 
 #[test]

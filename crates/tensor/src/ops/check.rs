@@ -151,9 +151,9 @@ pub(crate) fn elements(
 }
 
 /// Refuses a number of tensors other than `expected`.
-pub(crate) fn count(operator: &'static str, found: usize, expected: usize) -> Result<()> {
-    if found == expected {
+pub(crate) fn count(operator: &'static str, actual: usize, expected: usize) -> Result<()> {
+    if actual == expected {
         return Ok(());
     }
-    Err(TensorError::Count { operator, found, expected })
+    Err(TensorError::Count { operator, found: actual, expected })
 }

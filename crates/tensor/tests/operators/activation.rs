@@ -63,14 +63,14 @@ fn gradients_match_finite_differences_in_place_and_apart() {
             assert_eq!(bits(&in_place), bits(&apart), "{kind:?} {length}");
             // The derivative is undefined at ReLU's corner.
             let smooth = |i: usize| kind != Activation::Relu || x_wide[i].abs() > 1e-2;
-            let kept: Vec<usize> = (0..length).filter(|i| smooth(*i)).rev().take(100).collect();
-            let point: Vec<f64> = kept.iter().map(|i| x_wide[*i]).collect();
+            let indices: Vec<usize> = (0..length).filter(|i| smooth(*i)).rev().take(100).collect();
+            let point: Vec<f64> = indices.iter().map(|i| x_wide[*i]).collect();
             let all = read(&in_place);
-            let gradient: Vec<f64> = kept.iter().map(|i| all[*i]).collect();
+            let gradient: Vec<f64> = indices.iter().map(|i| all[*i]).collect();
             // The terms of a derivative may cancel.
-            let terms = kept.iter().map(|i| dy_wide[*i].powi(2)).sum::<f64>().sqrt();
+            let terms = indices.iter().map(|i| dy_wide[*i].powi(2)).sum::<f64>().sqrt();
             case.is_gradient_of_terms(&format!("{kind:?} {length}"), terms, &gradient, &point, |x| {
-                kept.iter().zip(x).map(|(i, x)| dy_wide[*i] * reference::activation(*x, kind)).sum()
+                indices.iter().zip(x).map(|(i, x)| dy_wide[*i] * reference::activation(*x, kind)).sum()
             });
         }
     }

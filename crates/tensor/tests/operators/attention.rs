@@ -15,10 +15,11 @@ use sizes::{SIZES, Size, sizes};
 
 /// Runs both passes: output, log-sum-exp, and gradients in the layout of `qkv`.
 fn both(dy: &Tensor, qkv: &Qkv<Tensor>, heads: Heads) -> (Tensor, Tensor, Qkv<Tensor>) {
-    let made = attention::forward(qkv, heads, Masks::default(), false).unwrap();
+    let result = attention::forward(qkv, heads, Masks::default(), false).unwrap();
     let gradients =
-        attention::backward(dy, qkv, &made.output, &made.logsumexp, heads, Masks::default(), false).unwrap();
-    (made.output, made.logsumexp, gradients)
+        attention::backward(dy, qkv, &result.output, &result.logsumexp, heads, Masks::default(), false)
+            .unwrap();
+    (result.output, result.logsumexp, gradients)
 }
 
 fn packed(gradients: &Qkv<Tensor>) -> &Tensor {
@@ -86,10 +87,10 @@ fn forward_is_causal_softmax_attention() {
     for case in devices() {
         for size in sizes(&case) {
             let (qkv, qkv_wide) = case.operand("qkv", size.qkv_shape());
-            let made = attention::forward(&Qkv::Packed(qkv), size.heads, Masks::default(), false).unwrap();
+            let result = attention::forward(&Qkv::Packed(qkv), size.heads, Masks::default(), false).unwrap();
             let [output, logsumexp] = size.reference(&qkv_wide);
-            case.close(&format!("output {size:?}"), &read(&made.output), &output);
-            case.close(&format!("logsumexp {size:?}"), &read(&made.logsumexp), &logsumexp);
+            case.close(&format!("output {size:?}"), &read(&result.output), &output);
+            case.close(&format!("logsumexp {size:?}"), &read(&result.logsumexp), &logsumexp);
         }
     }
 }
@@ -103,14 +104,14 @@ fn backward_is_the_gradient_of_forward() {
             let (_, _, gradients) = both(&dy, &Qkv::Packed(qkv), size.heads);
             let [output, logsumexp] = size.reference(&qkv_wide);
             let expected = gradient(&size, &qkv_wide, &dy_wide, &output, &logsumexp);
-            let found = read(packed(&gradients));
-            case.close(&format!("dqkv {size:?}"), &found, &expected);
+            let actual = read(packed(&gradients));
+            case.close(&format!("dqkv {size:?}"), &actual, &expected);
             // With few positions, gradients of queries and keys are differences that depend on the output's
             // rounding.
             if size.time >= 32 {
-                let parts = split(&found, &size).into_iter().zip(split(&expected, &size));
-                for (name, (found, expected)) in ["dq", "dk", "dv"].iter().zip(parts) {
-                    case.close(&format!("{name} {size:?}"), &found, &expected);
+                let parts = split(&actual, &size).into_iter().zip(split(&expected, &size));
+                for (name, (actual, expected)) in ["dq", "dk", "dv"].iter().zip(parts) {
+                    case.close(&format!("{name} {size:?}"), &actual, &expected);
                 }
             }
         }
@@ -201,11 +202,11 @@ fn scores_far_from_zero_neither_overflow_nor_vanish() {
     let (output, _, gradients) = both(&dy, &Qkv::Packed(tensor(&device, &values, [1, 70, 12])), heads);
     let [expected, _] = reference::attention(&wide(&values), 1, 70, heads);
     // Scores of some thousands carry an absolute error of a few 1e-4, and so do the weights.
-    let found = read(&output);
-    let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    let actual = read(&output);
+    let worst = actual.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
     assert!(worst < 0.2, "{worst}");
     assert!(read(packed(&gradients)).iter().all(|g| g.is_finite()));
-    assert!(dot(&dy_wide, &found).is_finite());
+    assert!(dot(&dy_wide, &actual).is_finite());
 }
 
 #[test]

@@ -86,12 +86,12 @@ fn check(case: &Case, batch: usize, time: usize, heads: Heads, packs: bool, drop
     let masks = Masks { documents: packs.then_some(&firsts), dropout };
     let first = packs.then_some(&list[..]);
     let qkv = Qkv::Packed(qkv);
-    let made = attention::forward(&qkv, heads, masks, false).unwrap();
+    let result = attention::forward(&qkv, heads, masks, false).unwrap();
     let [output, logsumexp] = expected(&x, time, heads, first, drops);
-    case.close(&what("output"), &read(&made.output), &output);
-    case.close(&what("logsumexp"), &read(&made.logsumexp), &logsumexp);
+    case.close(&what("output"), &read(&result.output), &output);
+    case.close(&what("logsumexp"), &read(&result.logsumexp), &logsumexp);
     let gradients =
-        attention::backward(&dy, &qkv, &made.output, &made.logsumexp, heads, masks, false).unwrap();
+        attention::backward(&dy, &qkv, &result.output, &result.logsumexp, heads, masks, false).unwrap();
     let terms = dy_wide.iter().map(|dy| dy * dy).sum::<f64>().sqrt();
     case.is_gradient_of_terms(&what("dqkv"), terms, &read(&gradients.arrays()[0]), &x, |x| {
         dot(&dy_wide, &expected(x, time, heads, first, drops)[0])

@@ -69,20 +69,20 @@ fn forward_normalises_every_channel_and_records_its_statistics() {
             for (with_residual, relu) in [(false, false), (false, true), (true, true), (true, false)] {
                 let record = tensor(&case.device, &vec![f32::NAN; 2 * channels], [2, channels]);
                 let residual = with_residual.then_some(residual);
-                let made = batch_norm::forward(x, residual, operands.affine(relu), Some(&record)).unwrap();
+                let result = batch_norm::forward(x, residual, operands.affine(relu), Some(&record)).unwrap();
                 let added = with_residual.then_some(&residual_wide[..]);
                 let (mean, variance, output) = normalised(x_wide, added, weight, bias, relu);
                 let what = |part: &str| format!("{part} of {size:?}, residual {with_residual}, ReLU {relu}");
-                case.close(&what("output"), &read(&made.output), &output);
+                case.close(&what("output"), &read(&result.output), &output);
                 // Terms of both signs cancel in a mean.
                 let sizes: Vec<_> = mean.iter().zip(&variance).map(|(m, v)| (m * m + v).sqrt()).collect();
-                close_sums(&format!("{}, {}", what("mean"), case.name()), &read(&made.mean), &mean, &sizes);
+                close_sums(&format!("{}, {}", what("mean"), case.name()), &read(&result.mean), &mean, &sizes);
                 let unbiased = rows as f64 / (rows as f64 - 1.0);
                 let recorded: Vec<_> =
                     mean.iter().copied().chain(variance.iter().map(|v| v * unbiased)).collect();
                 case.single().close(&what("record"), &read(&record), &recorded);
                 let again = batch_norm::forward(x, residual, operands.affine(relu), None).unwrap();
-                assert_eq!(bits(&again.output), bits(&made.output));
+                assert_eq!(bits(&again.output), bits(&result.output));
             }
         }
     }
@@ -101,8 +101,8 @@ fn evaluation_uses_running_averages() {
                 [mean, variance].map(|values| values.iter().map(|value| *value as f32).collect::<Vec<_>>());
             let [mean, variance] = running.map(|values| tensor(&case.device, &values, [channels]));
             let affine = operands.affine(true);
-            let made = batch_norm::evaluate(x, Some(residual), affine, [&mean, &variance]).unwrap();
-            case.close(&format!("{size:?}"), &read(&made), &output);
+            let actual = batch_norm::evaluate(x, Some(residual), affine, [&mean, &variance]).unwrap();
+            case.close(&format!("{size:?}"), &read(&actual), &output);
         }
     }
 }
@@ -117,9 +117,9 @@ fn gradients_match_finite_differences() {
             let (dy, dy_wide) = case.operand("dy", size);
             for (with_residual, relu) in [(false, false), (false, true), (true, true), (true, false)] {
                 let added = with_residual.then_some(residual);
-                let made = batch_norm::forward(x, added, operands.affine(relu), None).unwrap();
-                let passes = if relu { Passes::ByOutput(&made.output) } else { Passes::Everywhere };
-                let saved = Saved { x, passes, mean: &made.mean, rstd: &made.rstd };
+                let result = batch_norm::forward(x, added, operands.affine(relu), None).unwrap();
+                let passes = if relu { Passes::ByOutput(&result.output) } else { Passes::Everywhere };
+                let saved = Saved { x, passes, mean: &result.mean, rstd: &result.rstd };
                 let what = format!("{size:?}, residual {with_residual}, ReLU {relu}");
                 let back = |dy: Tensor| batch_norm::backward_input(dy, saved, weight, with_residual).unwrap();
                 let apart = back(dy.clone());
@@ -141,7 +141,7 @@ fn gradients_match_finite_differences() {
                     assert_eq!(bits(&again.sums), bits(&apart.sums), "{what}, by input");
                 }
                 // The gradient passes where the output is positive: differences must not cross zero.
-                let masked: Vec<f64> = (dy_wide.iter().zip(read(&made.output)))
+                let masked: Vec<f64> = (dy_wide.iter().zip(read(&result.output)))
                     .map(|(dy, y)| if relu && y <= 0.0 { 0.0 } else { *dy })
                     .collect();
                 let loss = |x: &[f64], residual: &[f64], weight: &[f64], bias: &[f64]| {
@@ -187,13 +187,13 @@ fn outputs_that_vanish_pass_no_gradient() {
             let (dy, _) = case.operand("dy", [64, 8]);
             let [weight, bias] = [2.0_f32.powi(exponent), 0.0].map(|value| case.tensor(&[value; 8], [8]));
             let affine = Affine { weight: &weight, bias: &bias, epsilon: EPSILON, relu: true };
-            let made = batch_norm::forward(&x, None, affine, None).unwrap();
+            let result = batch_norm::forward(&x, None, affine, None).unwrap();
             let back = |passes| {
-                let saved = Saved { x: &x, passes, mean: &made.mean, rstd: &made.rstd };
+                let saved = Saved { x: &x, passes, mean: &result.mean, rstd: &result.rstd };
                 bits(&batch_norm::backward_input(dy.clone(), saved, &weight, false).unwrap().sums)
             };
             let by_input = back(Passes::ByInput { bias: &bias });
-            assert_eq!(by_input, back(Passes::ByOutput(&made.output)), "2^{exponent}, {}", case.name());
+            assert_eq!(by_input, back(Passes::ByOutput(&result.output)), "2^{exponent}, {}", case.name());
         }
     }
 }
@@ -206,9 +206,9 @@ fn statistics_of_channels_far_from_zero() {
         let x = case.tensor(&values, [1000, 3]);
         let ones = case.tensor(&[1.0; 3], [3]);
         let affine = Affine { weight: &ones, bias: &ones, epsilon: EPSILON, relu: false };
-        let made = batch_norm::forward(&x, None, affine, None).unwrap();
+        let result = batch_norm::forward(&x, None, affine, None).unwrap();
         let (_, _, output) = normalised(&wide(&values), None, &[1.0; 3], &[1.0; 3], false);
-        let worst = read(&made.output).iter().zip(&output).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        let worst = read(&result.output).iter().zip(&output).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
         assert!(worst < 2e-3, "{worst:e}, {}", case.name());
     }
 }

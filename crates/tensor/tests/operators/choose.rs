@@ -45,11 +45,11 @@ fn tokens_are_drawn_by_their_probability_within_the_limits() {
     ];
     for case in devices() {
         for (choice, expected) in table {
-            let found = counted(&case, &logits, choice, 4000);
-            for (found, expected) in found.iter().zip(expected) {
+            let actual = counted(&case, &logits, choice, 4000);
+            for (actual, expected) in actual.iter().zip(expected) {
                 // Four standard deviations of a share of 4000 draws, at most.
-                assert!((found - expected).abs() < 0.032, "{} {choice:?}: {found} {expected}", case.name());
-                assert!(expected > 0.0 || *found == 0.0, "{} {choice:?}", case.name());
+                assert!((actual - expected).abs() < 0.032, "{} {choice:?}: {actual} {expected}", case.name());
+                assert!(expected > 0.0 || *actual == 0.0, "{} {choice:?}", case.name());
             }
         }
     }

@@ -102,13 +102,13 @@ fn outputs_and_gradients_are_those_of_plain_code() {
                 dx[i] += dy_wide[o] * weight_wide[w];
                 dw[w] += dy_wide[o] * x_wide[i];
             });
-            let made = convolution::forward(&x, &weight, &sizes.options).unwrap();
-            assert_eq!(made.shape(), sizes.output().into());
-            case.close(&what("output"), &read(&made), &expected[0]);
+            let actual = convolution::forward(&x, &weight, &sizes.options).unwrap();
+            assert_eq!(actual.shape(), sizes.output().into());
+            case.close(&what("output"), &read(&actual), &expected[0]);
             let size = [sizes.input[1], sizes.input[2]];
-            let made = convolution::backward_input(&dy, &weight, size, &sizes.options).unwrap();
-            assert_eq!(made.shape(), sizes.input.into());
-            case.close(&what("input's gradient"), &read(&made), &expected[1]);
+            let actual = convolution::backward_input(&dy, &weight, size, &sizes.options).unwrap();
+            assert_eq!(actual.shape(), sizes.input.into());
+            case.close(&what("input's gradient"), &read(&actual), &expected[1]);
             for accumulate in [false, true] {
                 let target = case.target("dw", sizes.weight(), accumulate);
                 convolution::backward_weight(&dy, &x, &target, &sizes.options).unwrap();

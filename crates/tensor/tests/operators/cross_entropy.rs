@@ -30,11 +30,11 @@ fn loss_and_gradient() {
             let what = format!("{rows}x{vocab} scale {scale}");
             let (logits, logits_wide) = case.operand("logits", [rows, vocab]);
             let (target, ids) = targets(&case, rows, vocab);
-            let made = cross_entropy::forward(logits, &target, scale, true).unwrap();
+            let result = cross_entropy::forward(logits, &target, scale, true).unwrap();
             let value = |logits: &[f64]| f64::from(scale) * reference::cross_entropy(logits, &ids);
             // The loss is f32 for all types of scores.
-            close(&format!("{what}, {}", case.name()), &read(&made.loss), &[value(&logits_wide)]);
-            let gradient = read(&made.gradient.unwrap());
+            close(&format!("{what}, {}", case.name()), &read(&result.loss), &[value(&logits_wide)]);
+            let gradient = read(&result.gradient.unwrap());
             let exact: Vec<f64> = gradient_of(&logits_wide, &ids, f64::from(scale));
             case.close(&what, &gradient, &exact);
             if vocab <= 1000 {
@@ -89,11 +89,11 @@ fn scores_of_any_size_give_finite_losses() {
     for case in devices().into_iter().filter(|case| case.dtype == DType::F32) {
         let logits = case.tensor(&[1e30, -1e30, 0.0, 3e4, 3e4 + 1.0, -3e4], [2, 3]);
         let targets = tensor(&case.device, &[0u32, 1], [2]);
-        let made = cross_entropy::forward(logits, &targets, 1.0, true).unwrap();
+        let result = cross_entropy::forward(logits, &targets, 1.0, true).unwrap();
         let expected = (1.0 + (-1.0f64).exp()).ln() / 2.0;
-        close("loss", &read(&made.loss), &[expected]);
+        close("loss", &read(&result.loss), &[expected]);
         let p = 1.0 / (1.0 + 1f64.exp());
-        close("gradient", &read(&made.gradient.unwrap()), &[0.0, 0.0, 0.0, p / 2.0, -p / 2.0, 0.0]);
+        close("gradient", &read(&result.gradient.unwrap()), &[0.0, 0.0, 0.0, p / 2.0, -p / 2.0, 0.0]);
     }
 }
 
@@ -105,18 +105,20 @@ fn ignored_targets_have_no_loss_and_no_gradient() {
             let (logits, logits_wide) = case.operand("logits", [rows, vocab]);
             let (_, mut ids) = targets(&case, rows, vocab);
             ids.iter_mut().step_by(every).for_each(|id| *id = cross_entropy::IGNORED);
-            let kept: Vec<usize> = (0..rows).filter(|row| ids[*row] != cross_entropy::IGNORED).collect();
+            let valid_rows: Vec<usize> =
+                (0..rows).filter(|row| ids[*row] != cross_entropy::IGNORED).collect();
             let scores: Vec<f64> =
-                kept.iter().flat_map(|row| logits_wide[row * vocab..][..vocab].to_vec()).collect();
-            let targets: Vec<u32> = kept.iter().map(|row| ids[*row]).collect();
-            let made =
+                valid_rows.iter().flat_map(|row| logits_wide[row * vocab..][..vocab].to_vec()).collect();
+            let targets: Vec<u32> = valid_rows.iter().map(|row| ids[*row]).collect();
+            let result =
                 cross_entropy::forward(logits, &tensor(&case.device, &ids, [rows]), 0.5, true).unwrap();
-            let loss = if kept.is_empty() { 0.0 } else { 0.5 * reference::cross_entropy(&scores, &targets) };
-            close(&format!("{what}, {}", case.name()), &read(&made.loss), &[loss]);
-            let gradient = read(&made.gradient.unwrap());
+            let loss =
+                if valid_rows.is_empty() { 0.0 } else { 0.5 * reference::cross_entropy(&scores, &targets) };
+            close(&format!("{what}, {}", case.name()), &read(&result.loss), &[loss]);
+            let gradient = read(&result.gradient.unwrap());
             let (mut own, mut exact) = (vec![], gradient_of(&scores, &targets, 0.5));
             for (row, gradient) in gradient.chunks(vocab).enumerate() {
-                match kept.contains(&row) {
+                match valid_rows.contains(&row) {
                     true => own.extend_from_slice(gradient),
                     false => assert!(gradient.iter().all(|slope| *slope == 0.0), "{what}"),
                 }

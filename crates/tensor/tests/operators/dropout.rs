@@ -23,14 +23,14 @@ fn elements_are_dropped_by_their_random_words_and_others_scaled() {
             let mask = Mask::new(SEED, "site", 1 << 33, probability);
             let factors = factors("site", 1 << 33, probability, length);
             let (x, x_wide) = case.operand("x", [length]);
-            let kept = apply(x.clone(), mask, Category::Activation).unwrap();
+            let apart = apply(x.clone(), mask, Category::Activation).unwrap();
             assert_eq!(read(&x), x_wide, "an operand in use stays");
             let expected: Vec<f64> = x_wide.iter().zip(&factors).map(|(x, factor)| x * factor).collect();
-            case.close(&what, &read(&kept), &expected);
+            case.close(&what, &read(&apart), &expected);
             let address = x.region().buffer.address();
             let in_place = apply(x, mask, Category::Activation).unwrap();
             assert_eq!(in_place.region().buffer.address(), address, "{what}");
-            assert_eq!(bits(&in_place), bits(&kept), "{what}");
+            assert_eq!(bits(&in_place), bits(&apart), "{what}");
             if length > 10_000 {
                 let dropped = factors.iter().filter(|factor| **factor == 0.0).count() as f64;
                 assert!((dropped / length as f64 - probability).abs() < 0.01, "{what}: {dropped}");
@@ -58,7 +58,7 @@ fn sites_micro_batches_and_seeds_have_different_masks() {
 fn probability_0_keeps_all_elements() {
     for case in devices() {
         let (x, x_wide) = case.operand("x", [1000]);
-        let kept = apply(x, Mask::new(SEED, "site", 0, 0.0), Category::Activation).unwrap();
-        assert_eq!(read(&kept), x_wide);
+        let output = apply(x, Mask::new(SEED, "site", 0, 0.0), Category::Activation).unwrap();
+        assert_eq!(read(&output), x_wide);
     }
 }

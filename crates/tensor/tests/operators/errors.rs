@@ -302,9 +302,9 @@ fn operators_refuse_types_that_they_do_not_implement() {
 fn a_refused_call_changes_no_operand() {
     let device = cpu();
     let scores = zeros(&device, [2, 3]);
-    let kept = scores.view(0, [2, 3]).unwrap();
+    let view = scores.view(0, [2, 3]).unwrap();
     assert!(cross_entropy::forward(scores, &ids(&device, &[0, 3], [2]), 1.0, true).is_err());
-    assert_eq!(kept.to_vec::<f32>().unwrap(), [0.0; 6]);
+    assert_eq!(view.to_vec::<f32>().unwrap(), [0.0; 6]);
     let table = GradientTarget { tensor: zeros(&device, [3, 4]), accumulate: false };
     let positions = GradientTarget { tensor: zeros(&device, [2, 4]), accumulate: false };
     table.tensor.set(&[1.0f32; 12]).unwrap();

@@ -64,13 +64,13 @@ pub(crate) fn check_cast<F: Fp8>(
     values: &[f32],
     columns: usize,
     recipe: Recipe,
-    made: &Quantised,
+    output: &Quantised,
 ) {
     let padded = (values.len() / columns).next_multiple_of(16);
-    assert_eq!(codes(made.stored.as_ref().unwrap()), model::<F>(values, columns, recipe), "{what}");
+    assert_eq!(codes(output.stored.as_ref().unwrap()), model::<F>(values, columns, recipe), "{what}");
     let turned = transposed(values, columns, padded);
     let expected = model::<F>(&turned, padded, recipe);
-    assert_eq!(codes(made.transposed.as_ref().unwrap()), expected, "{what}, transposed");
+    assert_eq!(codes(output.transposed.as_ref().unwrap()), expected, "{what}, transposed");
 }
 
 pub(crate) fn wide(case: &Case, tensor: &Tensor) -> Vec<f32> {
@@ -86,13 +86,13 @@ fn casts_round_and_transpose_by_the_largest_magnitude() {
             let (x, _) = case.operand("x", [rows, columns]);
             let plain = wide(&case, &x);
             let cast = |format| Cast::new(format, recipe).stored().transposed();
-            let made = fp8_linear::quantise(&x, Input::Plain, cast(DType::E4m3)).unwrap();
-            check_cast::<E4m3>(&what, &plain, columns, recipe, &made);
-            let (made, sums) = fp8_linear::quantise_gradient(&x, cast(DType::E5m2), true).unwrap();
-            check_cast::<E5m2>(&what, &plain, columns, recipe, &made);
-            let scales = &made.transposed.as_ref().unwrap().scales;
+            let output = fp8_linear::quantise(&x, Input::Plain, cast(DType::E4m3)).unwrap();
+            check_cast::<E4m3>(&what, &plain, columns, recipe, &output);
+            let (gradient, sums) = fp8_linear::quantise_gradient(&x, cast(DType::E5m2), true).unwrap();
+            check_cast::<E5m2>(&what, &plain, columns, recipe, &gradient);
+            let scales = &gradient.transposed.as_ref().unwrap().scales;
             let again = fp8_linear::quantise_with(&x, DType::E5m2, scales).unwrap();
-            assert_eq!(codes(&again), codes(made.transposed.as_ref().unwrap()), "{what}, again");
+            assert_eq!(codes(&again), codes(gradient.transposed.as_ref().unwrap()), "{what}, again");
 
             for accumulate in [false, true] {
                 let bias = case.target("bias", [columns], accumulate);
@@ -155,15 +155,15 @@ fn activations_are_measured_wherever_their_largest_value_lies() {
                 let cast = Cast::new(DType::E4m3, Recipe::Tensorwise).stored();
                 let stored = tensor::ops::activation::forward(&x, activation).unwrap();
                 let factor = |tensor, input| {
-                    let made = fp8_linear::quantise(tensor, input, cast).unwrap().stored.unwrap();
-                    f64::from(made.scales.to_vec::<f32>().unwrap()[0])
+                    let layout = fp8_linear::quantise(tensor, input, cast).unwrap().stored.unwrap();
+                    f64::from(layout.scales.to_vec::<f32>().unwrap()[0])
                 };
-                let [found, expected] =
+                let [actual, expected] =
                     [factor(&x, Input::Activated(activation)), factor(&stored, Input::Plain)];
-                let what = format!("{activation:?}, {name}, {}: {found} and {expected}", case.name());
-                assert_eq!(found.is_finite(), expected.is_finite(), "{what}");
+                let what = format!("{activation:?}, {name}, {}: {actual} and {expected}", case.name());
+                assert_eq!(actual.is_finite(), expected.is_finite(), "{what}");
                 // Operators that store may use another arithmetic.
-                assert!(!found.is_finite() || (found / expected - 1.0).abs() < 0.01, "{what}");
+                assert!(!actual.is_finite() || (actual / expected - 1.0).abs() < 0.01, "{what}");
             }
         }
     }
@@ -254,12 +254,12 @@ fn tiny_and_huge_tensors_keep_their_size() {
                 (0..32 * 16).map(|i| case.round(size * (1.0 + (i % 7) as f32 / 8.0))).collect();
             let x = case.tensor(&values, [32, 16]);
             let cast = Cast::new(DType::E5m2, Recipe::Tensorwise).stored();
-            let made = fp8_linear::quantise(&x, Input::Plain, cast).unwrap().stored.unwrap();
-            let found = self::values(&made);
-            let wrong = |(found, value): (&f64, &f32)| (found / f64::from(*value) - 1.0).abs() > 0.13;
+            let layout = fp8_linear::quantise(&x, Input::Plain, cast).unwrap().stored.unwrap();
+            let actual = self::values(&layout);
+            let wrong = |(actual, value): (&f64, &f32)| (actual / f64::from(*value) - 1.0).abs() > 0.13;
             let least = if size < 2f32.powi(-100) { f64::from(size) } else { 0.0 };
-            assert!(least > 0.0 || !found.iter().zip(&values).any(wrong), "{size} {}", case.name());
-            assert!(found.iter().all(|value| value.is_finite() && *value > 0.0), "{size}");
+            assert!(least > 0.0 || !actual.iter().zip(&values).any(wrong), "{size} {}", case.name());
+            assert!(actual.iter().all(|value| value.is_finite() && *value > 0.0), "{size}");
         }
     }
 }

@@ -13,13 +13,13 @@ use crate::fp8_linear::{cases, check_cast, wide};
 use crate::rotary::{documents, table};
 use crate::support::{Case, bits, read};
 
-/// Compares a cast of `made`, which is measured on a GPU, with its model.
-fn check(what: &str, case: &Case, made: &Tensor) {
-    assert_eq!(made.maxima().is_some(), case.device.is_cuda_like(), "{what}");
+/// Compares a cast of `x`, which is measured on a GPU, with its model.
+fn check(what: &str, case: &Case, x: &Tensor) {
+    assert_eq!(x.maxima().is_some(), case.device.is_cuda_like(), "{what}");
     let cast = Cast::new(DType::E4m3, Recipe::Tensorwise).stored().transposed();
-    let cast = fp8_linear::quantise(made, Input::Plain, cast).unwrap();
-    let columns = made.shape().columns();
-    check_cast::<E4m3>(what, &wide(case, made), columns, Recipe::Tensorwise, &cast);
+    let cast = fp8_linear::quantise(x, Input::Plain, cast).unwrap();
+    let columns = x.shape().columns();
+    check_cast::<E4m3>(what, &wide(case, x), columns, Recipe::Tensorwise, &cast);
 }
 
 /// Heads of widths with a kernel of Hopper's and without, in sequences that end within a tile.
@@ -52,10 +52,10 @@ fn attention_measures_its_output_and_gradients() {
             {
                 let what = format!("{} {batch}x{time} {heads:?} {masks:?}", case.name());
                 let run = |measures| {
-                    let made = attention::forward(qkv, heads, masks, measures).unwrap();
-                    let (output, rows) = (&made.output, &made.logsumexp);
+                    let result = attention::forward(qkv, heads, masks, measures).unwrap();
+                    let (output, rows) = (&result.output, &result.logsumexp);
                     let back = attention::backward(&dy, qkv, output, rows, heads, masks, measures);
-                    (made.output, back.unwrap().into_vec())
+                    (result.output, back.unwrap().into_vec())
                 };
                 let ((output, gradients), (plain, plain_gradients)) = (run(true), run(false));
                 assert_eq!(bits(&output), bits(&plain), "{what}");
@@ -93,9 +93,9 @@ fn rotations_back_measure_whole_rows() {
                 let angles = Angles { table: &table, documents: Some(&first) };
                 let turned = heads.query + heads.key_value;
                 let turn = |measures| rotary::rotate(dy(), turned, angles, Turn::Back, measures).unwrap();
-                let (made, plain) = (turn(true), turn(false));
-                assert_eq!(bits(&made), bits(&plain), "{what}");
-                check(&what, &case, &made);
+                let (gradient, plain) = (turn(true), turn(false));
+                assert_eq!(bits(&gradient), bits(&plain), "{what}");
+                check(&what, &case, &gradient);
 
                 let (qkv, _) = case.operand("qkv", [batch, time, columns]);
                 let (query, _) = case.operand("query", [heads.width]);
@@ -107,9 +107,9 @@ fn rotations_back_measure_whole_rows() {
                         .unwrap()
                         .input
                 };
-                let (made, plain) = (back(true), back(false));
-                assert_eq!(bits(&made), bits(&plain), "{what}");
-                check(&what, &case, &made);
+                let (dqkv, plain) = (back(true), back(false));
+                assert_eq!(bits(&dqkv), bits(&plain), "{what}");
+                check(&what, &case, &dqkv);
             }
         }
     }
@@ -132,8 +132,8 @@ fn norms_measure_what_they_write() {
             let layer_dx =
                 layer_norm::backward_input(&dy, Some(&x), &sum, &weight, mean, rstd, true).unwrap();
             let rms_dx = rms_norm::backward_input(&dy, None, &x, &weight, &rms.rstd, true).unwrap();
-            for (number, made) in [layer.output, rms.output, layer_dx, rms_dx].into_iter().enumerate() {
-                check(&format!("{number} of width {width}, {}", case.name()), &case, &made);
+            for (number, tensor) in [layer.output, rms.output, layer_dx, rms_dx].into_iter().enumerate() {
+                check(&format!("{number} of width {width}, {}", case.name()), &case, &tensor);
             }
         }
     }
@@ -148,8 +148,8 @@ fn gradients_are_measured_where_they_are_made() {
             let (saved, _) = case.operand("saved", [130, 96]);
             let dy = || case.operand("dy", [130, 96]).0;
             let measured = fp8_linear::backward_activation(dy(), &saved, activation).unwrap();
-            let (made, _) = fp8_linear::quantise_gradient(&measured, cast, false).unwrap();
-            check_cast::<E5m2>(&what, &wide(&case, &measured), 96, Recipe::Tensorwise, &made);
+            let (output, _) = fp8_linear::quantise_gradient(&measured, cast, false).unwrap();
+            check_cast::<E5m2>(&what, &wide(&case, &measured), 96, Recipe::Tensorwise, &output);
             let apart = tensor::ops::activation::backward(dy(), &saved, activation).unwrap();
             case.close(&what, &read(&measured), &read(&apart));
 
@@ -158,8 +158,8 @@ fn gradients_are_measured_where_they_are_made() {
             let measured = fp8_linear::backward_gate(pair, &hidden, activation).unwrap();
             gate::backward(&same, &dy(), activation).unwrap();
             assert_eq!(bits(&measured), bits(&same), "{what}");
-            let (made, _) = fp8_linear::quantise_gradient(&measured, cast, false).unwrap();
-            check_cast::<E5m2>(&what, &wide(&case, &measured), 192, Recipe::Tensorwise, &made);
+            let (output, _) = fp8_linear::quantise_gradient(&measured, cast, false).unwrap();
+            check_cast::<E5m2>(&what, &wide(&case, &measured), 192, Recipe::Tensorwise, &output);
         }
     }
 }

@@ -81,9 +81,9 @@ fn pairs_broadcast() {
                 let value =
                     |index| plain(at(&wide_a, of_a, own(of_a, index)), at(&wide_b, of_b, own(of_b, index)));
                 let expected: Vec<f64> = each(all).map(value).collect();
-                let found = pointwise::pair(&a, &b, function).unwrap();
-                assert_eq!(found.shape(), all.into());
-                case.close(&format!("{function:?} {of_a:?} {of_b:?}"), &read(&found), &expected);
+                let actual = pointwise::pair(&a, &b, function).unwrap();
+                assert_eq!(actual.shape(), all.into());
+                case.close(&format!("{function:?} {of_a:?} {of_b:?}"), &read(&actual), &expected);
             }
         }
     }
@@ -107,15 +107,15 @@ fn sums_and_maxima_along_every_dimension() {
                 };
                 let what = format!("{shape:?} along {axis}");
                 let sums: Vec<f64> = each(reduced).map(|index| terms(index).sum()).collect();
-                let found = reduce::forward(&x, axis, Reduction::Sum).unwrap();
-                assert_eq!(found.shape(), reduced.into());
-                case.close(&what, &read(&found), &sums);
+                let actual = reduce::forward(&x, axis, Reduction::Sum).unwrap();
+                assert_eq!(actual.shape(), reduced.into());
+                case.close(&what, &read(&actual), &sums);
                 let largest: Vec<f64> =
                     each(reduced).map(|index| terms(index).fold(f64::NEG_INFINITY, f64::max)).collect();
-                let found = reduce::forward(&x, axis, Reduction::Maximum).unwrap();
-                assert_eq!(read(&found), largest, "{what}");
+                let maxima = reduce::forward(&x, axis, Reduction::Maximum).unwrap();
+                assert_eq!(read(&maxima), largest, "{what}");
                 let (dy, values) = case.operand("dy", reduced);
-                let dx = reduce::backward_maximum(&dy, &x, &found, axis).unwrap();
+                let dx = reduce::backward_maximum(&dy, &x, &maxima, axis).unwrap();
                 let mut left: Vec<Option<f64>> = values.into_iter().map(Some).collect();
                 let number = |index: [usize; 3]| {
                     let mut index = index;
@@ -176,9 +176,9 @@ fn matmuls_of_plain_and_transposed_matrices() {
                 let expected: Vec<f64> = each([count, m, n]).map(value).collect();
                 let (a, b) =
                     (Factor { tensor: &a, transposed: of_a }, Factor { tensor: &b, transposed: of_b });
-                let found = product(a, b, device::Category::Activation).unwrap();
-                assert_eq!(found.shape(), [count, m, n].into());
-                case.close(&format!("{count} of [{m}, {k}] · [{k}, {n}]"), &read(&found), &expected);
+                let actual = product(a, b, device::Category::Activation).unwrap();
+                assert_eq!(actual.shape(), [count, m, n].into());
+                case.close(&format!("{count} of [{m}, {k}] · [{k}, {n}]"), &read(&actual), &expected);
             }
         }
     }
@@ -193,12 +193,12 @@ fn factors_begin_at_any_element() {
             let (a, wide_a) = case.operand("a", [of_a + m * k]);
             let (b, wide_b) = case.operand("b", [of_b + k * n]);
             let (a, b) = (a.view(of_a, [m, k]).unwrap(), b.view(of_b, [k, n]).unwrap());
-            let found = product(Factor::plain(&a), Factor::plain(&b), device::Category::Activation).unwrap();
+            let actual = product(Factor::plain(&a), Factor::plain(&b), device::Category::Activation).unwrap();
             let term =
                 |row, column, inner| wide_a[of_a + row * k + inner] * wide_b[of_b + inner * n + column];
             let value = |[_, row, column]: [usize; 3]| (0..k).map(|inner| term(row, column, inner)).sum();
             let expected: Vec<f64> = each([1, m, n]).map(value).collect();
-            case.close(&format!("[{m}, {k}] · [{k}, {n}] from {of_a} and {of_b}"), &read(&found), &expected);
+            case.close(&format!("[{m}, {k}] · [{k}, {n}] from {of_a} and {of_b}"), &read(&actual), &expected);
         }
     }
 }
@@ -211,33 +211,33 @@ fn rearranged_arrays_have_the_same_elements() {
             for (one, other) in [(0, 1), (1, 2), (0, 2), (1, 1)] {
                 let mut swapped = shape;
                 swapped.swap(one, other);
-                let found = rearrange::transpose(&x, one, other).unwrap();
+                let actual = rearrange::transpose(&x, one, other).unwrap();
                 let value = |mut index: [usize; 3]| {
                     index.swap(one, other);
                     at(&wide, shape, index)
                 };
-                assert_eq!(read(&found), each(swapped).map(value).collect::<Vec<_>>(), "{one} {other}");
+                assert_eq!(read(&actual), each(swapped).map(value).collect::<Vec<_>>(), "{one} {other}");
             }
             for axis in 0..3 {
                 let (start, length) = (shape[axis] / 3, (shape[axis] / 2).max(1));
                 let mut sliced = shape;
                 sliced[axis] = length;
-                let found = rearrange::slice(&x, axis, start, length).unwrap();
+                let part = rearrange::slice(&x, axis, start, length).unwrap();
                 let value = |mut index: [usize; 3]| {
                     index[axis] += start;
                     at(&wide, shape, index)
                 };
-                assert_eq!(read(&found), each(sliced).map(value).collect::<Vec<_>>(), "{axis}");
-                let back = rearrange::slice_backward(&found, shape.into(), axis, start).unwrap();
-                let kept = |index: [usize; 3]| {
+                assert_eq!(read(&part), each(sliced).map(value).collect::<Vec<_>>(), "{axis}");
+                let back = rearrange::slice_backward(&part, shape.into(), axis, start).unwrap();
+                let gradient = |index: [usize; 3]| {
                     let inside = (start..start + length).contains(&index[axis]);
                     if inside { at(&wide, shape, index) } else { 0.0 }
                 };
-                assert_eq!(read(&back), each(shape).map(kept).collect::<Vec<_>>(), "{axis}");
+                assert_eq!(read(&back), each(shape).map(gradient).collect::<Vec<_>>(), "{axis}");
                 let before = rearrange::slice(&x, axis, 0, start).unwrap();
                 let rest = shape[axis] - start - length;
                 let after = rearrange::slice(&x, axis, start + length, rest).unwrap();
-                let joined = rearrange::concatenate(&[&before, &found, &after], axis).unwrap();
+                let joined = rearrange::concatenate(&[&before, &part, &after], axis).unwrap();
                 assert_eq!(read(&joined), wide, "{axis}");
                 let one = rearrange::slice(&x, axis, 0, 1).unwrap();
                 let value = |mut index: [usize; 3]| {

@@ -8,12 +8,12 @@ use crate::support::{bits, devices, read, wide};
 const LAYER_NORM: Norm = Norm {
     parameters: &["weight", "bias"],
     forward: |x, parameters| {
-        made(layer_norm::forward(x, &parameters[0], Some(&parameters[1]), EPSILON).unwrap())
+        outputs(layer_norm::forward(x, &parameters[0], Some(&parameters[1]), EPSILON).unwrap())
     },
     forward_residual: |residual, branch, parameters| {
         let (weight, bias) = (&parameters[0], Some(&parameters[1]));
         let (sum, output) = layer_norm::forward_residual(residual, branch, weight, bias, EPSILON).unwrap();
-        (sum, made(output))
+        (sum, outputs(output))
     },
     backward_input: |dy, dsum, x, parameters, statistics| {
         layer_norm::backward_input(dy, dsum, x, &parameters[0], &statistics[0], &statistics[1], false)
@@ -28,7 +28,7 @@ const LAYER_NORM: Norm = Norm {
     },
 };
 
-fn made(output: layer_norm::Output) -> (Tensor, Vec<Tensor>) {
+fn outputs(output: layer_norm::Output) -> (Tensor, Vec<Tensor>) {
     (output.output, vec![output.mean, output.rstd])
 }
 
@@ -61,9 +61,9 @@ fn gradients_of_parameters_over_many_rows() {
         let (x, x_wide) = case.operand("x", [rows, width]);
         let (weight, _) = case.operand("weight", [width]);
         let (dy, dy_wide) = case.operand("dy", [rows, width]);
-        let made = layer_norm::forward(&x, &weight, Some(&weight), EPSILON).unwrap();
+        let result = layer_norm::forward(&x, &weight, Some(&weight), EPSILON).unwrap();
         let (dweight, dbias) = (case.target("", [width], false), case.target("", [width], false));
-        layer_norm::backward_weight(&dy, &x, &made.mean, &made.rstd, &dweight, Some(&dbias)).unwrap();
+        layer_norm::backward_weight(&dy, &x, &result.mean, &result.rstd, &dweight, Some(&dbias)).unwrap();
         let ones = vec![1.0; width];
         let [normal, ..] = reference::layer_norm(&x_wide, &ones, &vec![0.0; width], f64::from(EPSILON));
         let (mut weight, mut bias) = (vec![0.0; width], vec![0.0; width]);
@@ -105,9 +105,10 @@ fn a_row_of_one_element_is_the_bias_and_has_no_gradient() {
         let (weight, _) = case.operand("weight", [1]);
         let (bias, bias_wide) = case.operand("bias", [1]);
         let (dy, _) = case.operand("dy", [4, 1]);
-        let made = layer_norm::forward(&x, &weight, Some(&bias), EPSILON).unwrap();
-        assert_eq!(read(&made.output), vec![bias_wide[0]; 4]);
-        let dx = layer_norm::backward_input(&dy, None, &x, &weight, &made.mean, &made.rstd, false).unwrap();
+        let result = layer_norm::forward(&x, &weight, Some(&bias), EPSILON).unwrap();
+        assert_eq!(read(&result.output), vec![bias_wide[0]; 4]);
+        let dx =
+            layer_norm::backward_input(&dy, None, &x, &weight, &result.mean, &result.rstd, false).unwrap();
         // Two roundings of one number may differ, and 1/√epsilon multiplies the difference.
         assert!(read(&dx).iter().all(|dx| dx.abs() < 1e-4), "{:?}", read(&dx));
     }
@@ -122,10 +123,10 @@ fn a_large_common_offset_loses_no_accuracy() {
         let x = case.tensor(&values, [3, 100]);
         let (weight, weight_wide) = case.operand("weight", [100]);
         let (bias, bias_wide) = case.operand("bias", [100]);
-        let made = layer_norm::forward(&x, &weight, Some(&bias), EPSILON).unwrap();
+        let result = layer_norm::forward(&x, &weight, Some(&bias), EPSILON).unwrap();
         let [output, ..] =
             reference::layer_norm(&wide(&values), &weight_wide, &bias_wide, f64::from(EPSILON));
-        let worst = read(&made.output).iter().zip(&output).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        let worst = read(&result.output).iter().zip(&output).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
         // Half a unit in the last digit of 1000 is 3e-5 of a standard deviation of 1, times weight, and one
         // of a sum near 100,000 is a hundredth of 4e-3, at each of the few levels of a GPU's sum; a bf16
         // output near 8 has 2e-2.

@@ -45,12 +45,12 @@ fn forward_is_the_affine_map_and_its_activation() {
             let (weight, weight_wide) = case.operand("weight", [outputs, inputs]);
             let (bias, bias_wide) = case.operand("bias", [outputs]);
             let (bias, bias_wide) = (with_bias.then_some(&bias), with_bias.then_some(&bias_wide[..]));
-            let made = linear::forward(&x, &weight, bias, activation).unwrap();
+            let result = linear::forward(&x, &weight, bias, activation).unwrap();
             let pre = reference::linear(&x_wide, &weight_wide, bias_wide, inputs);
-            case.close(&what, &read(&made.output), &with_activation(&pre, activation));
-            assert_eq!(made.output.shape(), [rows, outputs].into(), "{what}");
-            assert_eq!(made.pre_activation.is_some(), activation == Activation::Gelu, "{what}");
-            if let Some(saved) = made.pre_activation {
+            case.close(&what, &read(&result.output), &with_activation(&pre, activation));
+            assert_eq!(result.output.shape(), [rows, outputs].into(), "{what}");
+            assert_eq!(result.pre_activation.is_some(), activation == Activation::Gelu, "{what}");
+            if let Some(saved) = result.pre_activation {
                 case.close(&what, &read(&saved), &pre);
             }
         }
@@ -91,8 +91,8 @@ fn gradients(case: &Case, [rows, inputs, outputs]: [usize; 3], activation: Activ
     let (weight, weight_wide) = case.operand("weight", [outputs, inputs]);
     let (bias, bias_wide) = case.operand("bias", [outputs]);
     let (dy, dy_wide) = case.operand("dy", [rows, outputs]);
-    let made = linear::forward(&x, &weight, Some(&bias), activation).unwrap();
-    let saved = made.pre_activation.unwrap_or(made.output);
+    let result = linear::forward(&x, &weight, Some(&bias), activation).unwrap();
+    let saved = result.pre_activation.unwrap_or(result.output);
     let dpre = linear::backward_activation(dy, &saved, activation).unwrap();
     let dx = linear::backward_input(&dpre, &weight).unwrap();
     let dweight = case.target("dw", [outputs, inputs], accumulate);
@@ -152,9 +152,10 @@ fn a_feed_forward_pair_equals_its_two_layers() {
             let (b2, b2_wide) = case.operand("b2", [outputs]);
             let (dy, dy_wide) = case.operand("dy", [rows, outputs]);
             let [b1, b2] = [&b1, &b2].map(|bias| with_biases.then_some(bias));
-            let made = feed_forward::forward(&x, &w1, b1, &w2, b2, Activation::Gelu).unwrap();
-            let dpre = feed_forward::backward_input_hidden(&dy, &w2, &made.pre_activation, Activation::Gelu)
-                .unwrap();
+            let result = feed_forward::forward(&x, &w1, b1, &w2, b2, Activation::Gelu).unwrap();
+            let dpre =
+                feed_forward::backward_input_hidden(&dy, &w2, &result.pre_activation, Activation::Gelu)
+                    .unwrap();
 
             let [b1_wide, b2_wide] = [&b1_wide[..], &b2_wide].map(|bias| with_biases.then_some(bias));
             let second = |pre: &[f64]| {
@@ -163,16 +164,16 @@ fn a_feed_forward_pair_equals_its_two_layers() {
             };
             let pre = reference::linear(&x_wide, &w1_wide, b1_wide, inputs);
             let (output, activated) = second(&pre);
-            case.close(&what("pre_activation"), &read(&made.pre_activation), &pre);
-            case.close(&what("activated"), &read(&made.activated), &activated);
-            case.close(&what("output"), &read(&made.output), &output);
+            case.close(&what("pre_activation"), &read(&result.pre_activation), &pre);
+            case.close(&what("activated"), &read(&result.activated), &activated);
+            case.close(&what("output"), &read(&result.output), &output);
             case.is_gradient(&what("dpre"), &read(&dpre), &pre, |pre| dot(&dy_wide, &second(pre).0));
             if case.device.backend() == tensor::Backend::Cpu {
                 let first = linear::forward(&x, &w1, b1, Activation::Gelu).unwrap();
                 let apart = linear::forward(&first.output, &w2, b2, Activation::None).unwrap();
-                assert_eq!(bits(&made.output), bits(&apart.output));
+                assert_eq!(bits(&result.output), bits(&apart.output));
                 let hidden = linear::backward_input(&dy, &w2).unwrap();
-                let apart = linear::backward_activation(hidden, &made.pre_activation, Activation::Gelu);
+                let apart = linear::backward_activation(hidden, &result.pre_activation, Activation::Gelu);
                 assert_eq!(bits(&dpre), bits(&apart.unwrap()));
             }
         }
@@ -260,9 +261,9 @@ proptest! {
             let (x, x_wide) = case.operand("x", [rows, inputs]);
             let (weight, weight_wide) = case.operand("weight", [outputs, inputs]);
             let (bias, bias_wide) = case.operand("bias", [outputs]);
-            let made = linear::forward(&x, &weight, Some(&bias), Activation::None).unwrap();
+            let result = linear::forward(&x, &weight, Some(&bias), Activation::None).unwrap();
             let expected = reference::linear(&x_wide, &weight_wide, Some(&bias_wide), inputs);
-            case.close("linear", &read(&made.output), &expected);
+            case.close("linear", &read(&result.output), &expected);
         });
     }
 }

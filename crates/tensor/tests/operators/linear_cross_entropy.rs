@@ -44,7 +44,7 @@ impl Example {
         Example { operands, x: wide(x), weight: wide(weight), targets, settings }
     }
 
-    fn kept(&self) -> Vec<u32> {
+    fn valid_targets(&self) -> Vec<u32> {
         self.targets.iter().copied().filter(|target| *target != IGNORED).collect()
     }
 
@@ -60,8 +60,8 @@ impl Example {
         let rows = || scores.chunks(vocabulary).zip(&self.targets).enumerate();
         let own: Vec<f64> =
             rows().filter(|(_, (_, t))| **t != IGNORED).flat_map(|(_, (row, _))| row.to_vec()).collect();
-        let loss = f64::from(self.settings.scale) * reference::cross_entropy(&own, &self.kept());
-        let weight = f64::from(FACTOR * self.settings.scale) / self.kept().len() as f64;
+        let loss = f64::from(self.settings.scale) * reference::cross_entropy(&own, &self.valid_targets());
+        let weight = f64::from(FACTOR * self.settings.scale) / self.valid_targets().len() as f64;
         let (mut dx, mut dweight) = (vec![0.0; self.x.len()], vec![0.0; self.weight.len()]);
         for (row, (scores, target)) in rows().filter(|(_, (_, target))| **target != IGNORED) {
             let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -87,17 +87,17 @@ fn loss_and_gradients() {
                 let example = Example::new(&case, size, capped);
                 let what = |part: &str| format!("{part} {size:?} capped {capped}");
                 let (loss, dx, dweight) = example.expected();
-                let made = forward(&example.operands, &example.settings).unwrap();
-                assert!(made.loss.dtype() == DType::F32 && made.loss.shape() == [0; 0].into());
-                case.close(&what("loss"), &read(&made.loss), &[loss]);
+                let result = forward(&example.operands, &example.settings).unwrap();
+                assert!(result.loss.dtype() == DType::F32 && result.loss.shape() == [0; 0].into());
+                case.close(&what("loss"), &read(&result.loss), &[loss]);
                 let factor = tensor(&case.device, &[FACTOR], [1]);
                 let [rows, inputs, vocabulary] = size.0;
                 let target = case.target("dweight", [vocabulary, inputs], number % 2 == 1);
                 let Example { operands, settings, .. } = &example;
-                let found = backward(operands, &made.statistics, settings, &factor, true, Some(&target));
-                let found = found.unwrap().unwrap();
-                assert!(found.shape() == [rows, inputs].into() && found.dtype() == case.dtype);
-                case.close(&what("dx"), &read(&found), &dx);
+                let actual = backward(operands, &result.statistics, settings, &factor, true, Some(&target));
+                let actual = actual.unwrap().unwrap();
+                assert!(actual.shape() == [rows, inputs].into() && actual.dtype() == case.dtype);
+                case.close(&what("dx"), &read(&actual), &dx);
                 // The previous value is larger than the gradient, and so is the rounding of their sum.
                 let (sum, added) = (read(&target.tensor), case.added(&target, "dweight"));
                 let parts = sum.iter().zip(&added).zip(&dweight);
@@ -132,10 +132,10 @@ fn all_targets_ignored_have_no_loss_and_no_gradient() {
         let Example { operands, settings, .. } = Example::new(&case, SIZES[2], false);
         let targets = tensor(&case.device, &[IGNORED; 7], [7]);
         let operands = Operands { targets, ..operands };
-        let made = forward(&operands, &settings).unwrap();
-        assert_eq!(read(&made.loss), [0.0]);
+        let result = forward(&operands, &settings).unwrap();
+        assert_eq!(read(&result.loss), [0.0]);
         let factor = tensor(&case.device, &[1.0_f32], [1]);
-        let dx = backward(&operands, &made.statistics, &settings, &factor, true, None).unwrap().unwrap();
+        let dx = backward(&operands, &result.statistics, &settings, &factor, true, None).unwrap().unwrap();
         assert!(read(&dx).iter().all(|slope| *slope == 0.0), "{}", case.name());
     }
 }

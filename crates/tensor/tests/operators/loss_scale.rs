@@ -45,8 +45,8 @@ fn losses_multiply_their_gradients_before_rounding() {
         let [rows, vocab] = [7, 1000];
         let targets = tensor(&case.device, &case.indices("targets", rows, vocab), [rows]);
         let scaled = |logits: &tensor::Tensor| {
-            let made = cross_entropy::forward_scaled(logits.clone(), &targets, 1e-4, true, Some(&factor));
-            read(&made.unwrap().gradient.unwrap())
+            let result = cross_entropy::forward_scaled(logits.clone(), &targets, 1e-4, true, Some(&factor));
+            read(&result.unwrap().gradient.unwrap())
         };
         let (logits, _) = case.operand("logits", [rows, vocab]);
         let wide: Vec<f32> = case.normal("logits", rows * vocab);
@@ -54,9 +54,9 @@ fn losses_multiply_their_gradients_before_rounding() {
         case.close("cross_entropy", &scaled(&logits), &expected);
         let (a, a_wide) = case.operand("a", [40, 50]);
         let (b, b_wide) = case.operand("b", [40, 50]);
-        let found = read(&mse::backward_scaled(&a, &b, 1e-4, Some(&factor)).unwrap());
+        let actual = read(&mse::backward_scaled(&a, &b, 1e-4, Some(&factor)).unwrap());
         let slope = 2.0 * f64::from(1e-4f32) / 2000.0 * 65_536.0;
         let expected: Vec<f64> = a_wide.iter().zip(&b_wide).map(|(a, b)| slope * (a - b)).collect();
-        case.close("mse", &found, &expected);
+        case.close("mse", &actual, &expected);
     }
 }

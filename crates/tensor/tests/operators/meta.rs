@@ -102,15 +102,15 @@ fn operators_allocate_only_their_outputs() {
     let operand = crate::support::operand(&device, "qkv", [sizes.batch, sizes.time, 3 * sizes.width]).0;
     let before = count(&device);
     let (qkv, heads) = (Qkv::Packed(operand), Heads::multi(sizes.heads, sizes.width / sizes.heads));
-    let made = tensor::ops::attention::forward(&qkv, heads, Masks::default(), false).unwrap();
+    let result = tensor::ops::attention::forward(&qkv, heads, Masks::default(), false).unwrap();
     assert_eq!(count(&device) - before, 2);
     let dy = crate::support::operand(&device, "dy", [sizes.batch, sizes.time, sizes.width]).0;
     let before = count(&device);
     tensor::ops::attention::backward(
         &dy,
         &qkv,
-        &made.output,
-        &made.logsumexp,
+        &result.output,
+        &result.logsumexp,
         heads,
         Masks::default(),
         false,

@@ -47,9 +47,9 @@ fn norm_and_factor_of_several_tensors() {
         {
             let state = unmeasured(&case);
             norm::finish(&sums, max_norm, &state).unwrap();
-            let found = measured(&state);
-            assert!((found[0] / length - 1.0).abs() < 1e-6, "{found:?}");
-            assert!((found[1] / factor - 1.0).abs() < 1e-6, "{found:?} for {max_norm}");
+            let actual = measured(&state);
+            assert!((actual[0] / length - 1.0).abs() < 1e-6, "{actual:?}");
+            assert!((actual[1] / factor - 1.0).abs() < 1e-6, "{actual:?} for {max_norm}");
         }
     }
 }
@@ -129,11 +129,11 @@ fn sums_of_parts_are_stored_at_their_places_and_the_rest_is_zero() {
         let parts = [whole[4].view(cut, [LENGTHS[4] - cut]).unwrap(), whole[1].clone()];
         for _ in 0..3 {
             norm::part_sums(&table, &parts, &[firsts[4] + 3, firsts[1]], &all).unwrap();
-            let mut kept = vec![0f32.to_bits(); total()];
+            let mut expected_bits = vec![0f32.to_bits(); total()];
             for range in [firsts[4] + 3..firsts[5], firsts[1]..firsts[2]] {
-                kept[range.clone()].copy_from_slice(&bits(&expected)[range]);
+                expected_bits[range.clone()].copy_from_slice(&bits(&expected)[range]);
             }
-            assert_eq!(bits(&all), kept, "{}", case.name());
+            assert_eq!(bits(&all), expected_bits, "{}", case.name());
         }
         let none = Table::of_parts(&case.device, 0).unwrap();
         norm::part_sums(&none, &[], &[], &all).unwrap();

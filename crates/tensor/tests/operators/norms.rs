@@ -24,7 +24,7 @@ pub(crate) const SIZES: [[usize; 2]; 13] = [
 pub(crate) const EPSILON: f32 = 1e-5;
 
 /// Output and statistics.
-type Made = (Tensor, Vec<Tensor>);
+type Outputs = (Tensor, Vec<Tensor>);
 
 /// The gradient of the input from dy, dsum, x, the parameters and the statistics.
 type BackwardInput = fn(&Tensor, Option<&Tensor>, &Tensor, &[Tensor], &[Tensor]) -> Tensor;
@@ -34,8 +34,8 @@ type Reference = fn(&[f64], &[Vec<f64>]) -> Vec<Vec<f64>>;
 /// A norm, with its parameters as a list.
 pub(crate) struct Norm {
     pub(crate) parameters: &'static [&'static str],
-    pub(crate) forward: fn(&Tensor, &[Tensor]) -> Made,
-    pub(crate) forward_residual: fn(&Tensor, &Tensor, &[Tensor]) -> (Tensor, Made),
+    pub(crate) forward: fn(&Tensor, &[Tensor]) -> Outputs,
+    pub(crate) forward_residual: fn(&Tensor, &Tensor, &[Tensor]) -> (Tensor, Outputs),
     pub(crate) backward_input: BackwardInput,
     /// The gradients of the parameters from dy, x and the statistics.
     pub(crate) backward_weight: fn(&Tensor, &Tensor, &[Tensor], &[&GradientTarget]),
@@ -57,10 +57,10 @@ impl Norm {
                 let (output, statistics) = (self.forward)(&x, &parameters);
                 let expected = (self.reference)(&x_wide, &wide);
                 assert_eq!(expected.len(), 1 + statistics.len());
-                for (index, (found, expected)) in
+                for (index, (actual, expected)) in
                     [&output].into_iter().chain(&statistics).zip(&expected).enumerate()
                 {
-                    case.close(&format!("result {index} of {rows}x{width}"), &read(found), expected);
+                    case.close(&format!("result {index} of {rows}x{width}"), &read(actual), expected);
                 }
             }
         }
@@ -119,13 +119,13 @@ impl Norm {
             case.is_gradient_of_terms(&what, terms, &read(&dx), &x_wide, |x| value(x, &wide));
         }
         for (index, (name, target)) in self.parameters.iter().zip(&targets).enumerate() {
-            let found = case.added(target, &format!("d{name}"));
+            let gradient = case.added(target, &format!("d{name}"));
             let with = |changed: &[f64]| {
                 let mut all = wide.clone();
                 all[index] = changed.to_vec();
                 value(&x_wide, &all)
             };
-            case.is_gradient(&format!("d{name} {rows}x{width}"), &found, &wide[index], with);
+            case.is_gradient(&format!("d{name} {rows}x{width}"), &gradient, &wide[index], with);
         }
     }
 

@@ -84,14 +84,14 @@ fn adamw_steps(case: &Case, clip: f32, scale: f32, copied: bool) {
     let state = state(&case.device, rate);
     state.set_norm(7.0, clip).unwrap();
     state.set_gradient_scale(scale).unwrap();
-    let made = LENGTHS.map(|length| Parameter::new(case, &ADAMW, length, copied, 0.0));
+    let parameters = LENGTHS.map(|length| Parameter::new(case, &ADAMW, length, copied, 0.0));
     let mut expected = LENGTHS.map(|n| (case.single().operand("w", [n]).1, vec![0.0; n], vec![0.0; n]));
     // Absolute sums of the terms of the first moments.
     let mut added = LENGTHS.map(|n| vec![0.0; n]);
     let table = Table::of_parameters(&case.device, LENGTHS.len()).unwrap();
     for count in 1..=5u32 {
         let gradients = LENGTHS.map(|n| case.operand(&format!("g{count}"), [n]));
-        let items: Vec<_> = (0..LENGTHS.len()).map(|i| made[i].item(&gradients[i].0, i != 1)).collect();
+        let items: Vec<_> = (0..LENGTHS.len()).map(|i| parameters[i].item(&gradients[i].0, i != 1)).collect();
         step(&table, &ADAMW, &items, &state);
         assert_eq!(state.updates().unwrap(), count);
         let factor = f64::from(clip) * f64::from(scale);
@@ -107,12 +107,12 @@ fn adamw_steps(case: &Case, clip: f32, scale: f32, copied: bool) {
                 weights[k] -= rate * first[k] / (1.0 - b1.powi(count as i32)) / (corrected.sqrt() + epsilon);
             }
         }
-        for ((made, (weights, first, second)), added) in made.iter().zip(&expected).zip(&added) {
-            close("weight", &read(&made.weight), weights);
-            close_sums("first", &read(&made.states[0]), first, added);
-            close("second", &read(&made.states[1]), second);
-            if let Some(copy) = &made.compute {
-                is_rounded(copy, &made.weight);
+        for ((parameter, (weights, first, second)), added) in parameters.iter().zip(&expected).zip(&added) {
+            close("weight", &read(&parameter.weight), weights);
+            close_sums("first", &read(&parameter.states[0]), first, added);
+            close("second", &read(&parameter.states[1]), second);
+            if let Some(copy) = &parameter.compute {
+                is_rounded(copy, &parameter.weight);
             }
         }
     }
@@ -172,7 +172,7 @@ fn sgd_steps(case: &Case, rule: &UpdateRule, length: usize, copied: bool) {
     let (rate, mu, decay) = (0.1f32, 0.9f32, 0.01f32);
     let state = state(&case.device, rate);
     // The first update overwrites the velocity.
-    let made = Parameter::new(case, rule, length, copied, f32::NAN);
+    let parameter = Parameter::new(case, rule, length, copied, f32::NAN);
     let mut expected = case.single().operand("w", [length]).1;
     let mut velocity = vec![0.0; length];
     // Absolute sums of the terms of both.
@@ -180,8 +180,8 @@ fn sgd_steps(case: &Case, rule: &UpdateRule, length: usize, copied: bool) {
     let table = Table::of_parameters(&case.device, 1).unwrap();
     for count in 0..4 {
         let (gradient, wide) = case.operand(&format!("g{count}"), [length]);
-        step(&table, rule, &[made.item(&gradient, true)], &state);
-        let mu = if count > 0 && !made.states.is_empty() { f64::from(mu) } else { 0.0 };
+        step(&table, rule, &[parameter.item(&gradient, true)], &state);
+        let mu = if count > 0 && !parameter.states.is_empty() { f64::from(mu) } else { 0.0 };
         let all = expected.iter_mut().zip(&mut velocity).zip(&mut added);
         for (((weight, velocity), added), g) in all.zip(wide) {
             added.1 = mu * added.1 + g.abs() + f64::from(decay) * added.0;
@@ -191,12 +191,12 @@ fn sgd_steps(case: &Case, rule: &UpdateRule, length: usize, copied: bool) {
         }
     }
     let (to_weight, to_velocity): (Vec<_>, Vec<_>) = added.into_iter().unzip();
-    close_sums("weight", &read(&made.weight), &expected, &to_weight);
-    for kept in &made.states {
-        close_sums("velocity", &read(kept), &velocity, &to_velocity);
+    close_sums("weight", &read(&parameter.weight), &expected, &to_weight);
+    for buffer in &parameter.states {
+        close_sums("velocity", &read(buffer), &velocity, &to_velocity);
     }
-    if let Some(copy) = &made.compute {
-        is_rounded(copy, &made.weight);
+    if let Some(copy) = &parameter.compute {
+        is_rounded(copy, &parameter.weight);
     }
 }
 
@@ -205,11 +205,11 @@ fn decay_applies_only_to_items_that_request_it() {
     for case in devices() {
         for rule in [ADAMW, LION, SGD, MOMENTUM] {
             let [decayed, plain] = [true, false].map(|decay| {
-                let made = Parameter::new(&case, &rule, 33, false, 0.0);
+                let parameter = Parameter::new(&case, &rule, 33, false, 0.0);
                 let gradient = case.tensor(&[0.0; 33], [33]);
                 let table = Table::of_parameters(&case.device, 1).unwrap();
-                step(&table, &rule, &[made.item(&gradient, decay)], &state(&case.device, 0.1));
-                made
+                step(&table, &rule, &[parameter.item(&gradient, decay)], &state(&case.device, 0.1));
+                parameter
             });
             let weight = case.single().operand("w", [33]).1;
             assert_eq!(read(&plain.weight), weight, "{rule:?}, {}", case.name());
@@ -234,22 +234,22 @@ fn many_and_one_by_one(case: &Case, rule: &UpdateRule) {
         values.extend(normal(name, length).iter().map(|v| v.abs()));
         typed(&case.device, dtype, &values, [length + start]).view(start, [length]).unwrap()
     };
-    let parameter = |length: usize, start: usize| {
+    let operands = |length: usize, start: usize| {
         let states = rule.states().iter().map(|state| view(state.name, DType::F32, length, start));
         let weight = view("w", DType::F32, length, start);
-        let made = Parameter { weight, states: states.collect(), compute: None };
-        (made, view("g", case.dtype, length, start))
+        let parameter = Parameter { weight, states: states.collect(), compute: None };
+        (parameter, view("g", case.dtype, length, start))
     };
-    let [together, alone] = [1, 0].map(|start| LENGTHS.map(|length| parameter(length, start)));
+    let [together, alone] = [1, 0].map(|start| LENGTHS.map(|length| operands(length, start)));
     let state = state(&case.device, 0.1);
     state.set_updates(2).unwrap();
     optimizer::begin(rule, &state).unwrap();
-    let items = together.each_ref().map(|(made, gradient)| made.item(gradient, true));
+    let items = together.each_ref().map(|(parameter, gradient)| parameter.item(gradient, true));
     let table = Table::of_parameters(&case.device, 4).unwrap();
     optimizer::update(&table, rule, &items, &state).unwrap();
     let table = Table::of_parameters(&case.device, 1).unwrap();
-    for (made, gradient) in &alone {
-        optimizer::update(&table, rule, &[made.item(gradient, true)], &state).unwrap();
+    for (parameter, gradient) in &alone {
+        optimizer::update(&table, rule, &[parameter.item(gradient, true)], &state).unwrap();
     }
     for ((together, _), (alone, _)) in together.iter().zip(&alone) {
         assert_eq!(together.bits(), alone.bits(), "{rule:?}, {}", case.name());
@@ -267,7 +267,7 @@ fn a_skipped_update_changes_nothing_and_is_not_counted() {
         for rule in [ADAMW, LION, SGD, MOMENTUM] {
             // Updates of which the marked ones are skipped, by the flag or by a norm that is not finite.
             let run = |skipped: &[bool], by_norm: Option<f32>| -> Vec<Left> {
-                let made = Parameter::new(&case, &rule, 40_001, true, 0.0);
+                let parameter = Parameter::new(&case, &rule, 40_001, true, 0.0);
                 let (gradient, _) = case.operand("g", [40_001]);
                 let (table, state) =
                     (Table::of_parameters(&case.device, 1).unwrap(), state(&case.device, 0.1));
@@ -276,8 +276,8 @@ fn a_skipped_update_changes_nothing_and_is_not_counted() {
                         None => state.set_skip(*skip).unwrap(),
                         Some(norm) => state.set_norm(if *skip { norm } else { 1.0 }, 1.0).unwrap(),
                     }
-                    step(&table, &rule, &[made.item(&gradient, true)], &state);
-                    (made.bits(), state.updates().unwrap())
+                    step(&table, &rule, &[parameter.item(&gradient, true)], &state);
+                    (parameter.bits(), state.updates().unwrap())
                 });
                 each.collect()
             };
@@ -286,8 +286,8 @@ fn a_skipped_update_changes_nothing_and_is_not_counted() {
             let expected = [&(start.bits(), 0), &all[0], &all[0], &all[1], &all[1], &all[2]];
             for by_norm in [None, Some(f32::NAN), Some(f32::INFINITY), Some(f32::NEG_INFINITY)] {
                 let some = run(&[true, false, true, false, true, false], by_norm);
-                for (index, (found, expected)) in some.iter().zip(expected).enumerate() {
-                    assert!(found == expected, "{rule:?}, update {index}, {by_norm:?}, {}", case.name());
+                for (index, (actual, expected)) in some.iter().zip(expected).enumerate() {
+                    assert!(actual == expected, "{rule:?}, update {index}, {by_norm:?}, {}", case.name());
                 }
             }
             assert_eq!(all[2].1, 3);
@@ -302,14 +302,14 @@ fn a_gradient_scale_equals_scaled_gradients() {
         for rule in [ADAMW, LION, SGD, MOMENTUM] {
             // Scaling by a power of two rounds nothing.
             let [plain, scaled] = [(1.0f32, 1.0f32), (8.0, 0.125)].map(|(size, scale)| {
-                let made = Parameter::new(&case, &rule, 8192, true, 0.0);
+                let parameter = Parameter::new(&case, &rule, 8192, true, 0.0);
                 let values: Vec<f32> = case.normal("g", 8192).iter().map(|g| g * size).collect();
                 let gradient = case.tensor(&values, [8192]);
                 let (table, state) =
                     (Table::of_parameters(&case.device, 1).unwrap(), state(&case.device, 0.1));
                 state.set_gradient_scale(scale).unwrap();
-                step(&table, &rule, &[made.item(&gradient, true)], &state);
-                made.bits()
+                step(&table, &rule, &[parameter.item(&gradient, true)], &state);
+                parameter.bits()
             });
             assert!(plain == scaled, "{rule:?}, {}", case.name());
         }
@@ -324,15 +324,15 @@ fn coefficients_have_the_same_bits_on_every_device() {
     let counts: Vec<u32> = counts.collect();
     for case in devices() {
         let host = cpu();
-        let [found, expected] = [&case.device, &host].map(|device| state(device, 0.003));
+        let [actual, expected] = [&case.device, &host].map(|device| state(device, 0.003));
         let same = |rule: &UpdateRule, count: u32| {
-            for state in [&found, &expected] {
+            for state in [&actual, &expected] {
                 state.set_norm(2.0, 0.3).unwrap();
                 state.set_updates(count).unwrap();
                 optimizer::begin(rule, state).unwrap();
             }
             let what = format!("{rule:?} after {count} updates, {}", case.name());
-            assert_eq!(bits(found.tensor()), bits(expected.tensor()), "{what}");
+            assert_eq!(bits(actual.tensor()), bits(expected.tensor()), "{what}");
         };
         for &count in &counts {
             for (beta1, beta2) in betas {

@@ -22,15 +22,15 @@ fn levels_are_normalised_in_f64_and_rounded_by_channel() {
             whole.set(&levels).unwrap();
             let pixels = whole.view(offset, [length]).unwrap();
             let (mean, deviation) = (&MEAN[..channels], &DEVIATION[..channels]);
-            let found = normalise(&pixels, mean, deviation, case.dtype).unwrap();
+            let actual = normalise(&pixels, mean, deviation, case.dtype).unwrap();
             let of = |(at, level): (usize, &u8)| {
                 let (mean, deviation) = (mean[at % channels], deviation[at % channels]);
                 case.round(((f64::from(*level) / 255.0 - mean) / deviation) as f32)
             };
             let expected: Vec<f32> = levels[offset..].iter().enumerate().map(of).collect();
             let expected = case.tensor(&expected, [length]);
-            assert_eq!(bits(&found), bits(&expected), "{} {channels} {length} {offset}", case.name());
-            assert!(read(&found).iter().all(|value| value.is_finite()));
+            assert_eq!(bits(&actual), bits(&expected), "{} {channels} {length} {offset}", case.name());
+            assert!(read(&actual).iter().all(|value| value.is_finite()));
         }
         let words = case.tensor(&[0.0], [1]);
         assert!(normalise(&words, &MEAN, &DEVIATION, case.dtype).is_err());

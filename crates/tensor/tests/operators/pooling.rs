@@ -57,14 +57,14 @@ fn maxima_and_their_gradients_are_those_of_plain_code() {
                         chosen.push(best);
                     }
                 });
-                let made = pooling::maximum(&x, &of).unwrap();
-                assert_eq!(made.shape(), shape.into());
-                assert_eq!(read(&made), expected, "{of:?} of {input:?}, {}", case.name());
+                let output = pooling::maximum(&x, &of).unwrap();
+                assert_eq!(output.shape(), shape.into());
+                assert_eq!(read(&output), expected, "{of:?} of {input:?}, {}", case.name());
                 let (dy, dy_wide) = case.operand("dy", shape);
                 let mut gradient = vec![0.0; values.len()];
                 chosen.iter().zip(&dy_wide).for_each(|(at, dy)| gradient[*at] += dy);
-                let found = pooling::maximum_backward(&dy, &x, &made, &of).unwrap();
-                case.close(&format!("{of:?} of {input:?}"), &read(&found), &gradient);
+                let dx = pooling::maximum_backward(&dy, &x, &output, &of).unwrap();
+                case.close(&format!("{of:?} of {input:?}"), &read(&dx), &gradient);
             }
         }
     }
@@ -91,15 +91,15 @@ fn means_and_their_gradients_are_those_of_plain_code() {
                             }));
                         }
                     });
-                let made = pooling::average(&x, &of).unwrap();
-                assert_eq!(made.shape(), shape.into());
-                case.close(&format!("{of:?} of {input:?}"), &read(&made), &expected);
+                let output = pooling::average(&x, &of).unwrap();
+                assert_eq!(output.shape(), shape.into());
+                case.close(&format!("{of:?} of {input:?}"), &read(&output), &expected);
                 let (dy, dy_wide) = case.operand("dy", shape);
                 let mut gradient = vec![0.0; values.len()];
                 terms.iter().for_each(|(at, window, scale)| gradient[*at] += dy_wide[*window] * scale);
-                let found = pooling::average_backward(&dy, [input[1], input[2]], &of).unwrap();
-                assert_eq!(found.shape(), input.into());
-                case.close(&format!("gradient, {of:?} of {input:?}"), &read(&found), &gradient);
+                let dx = pooling::average_backward(&dy, [input[1], input[2]], &of).unwrap();
+                assert_eq!(dx.shape(), input.into());
+                case.close(&format!("gradient, {of:?} of {input:?}"), &read(&dx), &gradient);
             }
         }
     }
@@ -111,8 +111,8 @@ fn a_maximum_is_nan_if_an_element_is() {
         let values = [1.0, f32::NAN, 5.0, 7.0];
         let x = case.tensor(&values, [1, 1, 4, 1]);
         let of = Windows { size: [1, 2], stride: [1, 2], padding: [0, 0], counts_padding: true };
-        let made = read(&pooling::maximum(&x, &of).unwrap());
-        assert!(made[0].is_nan() && made[1] == 7.0, "{made:?}, {}", case.name());
+        let output = read(&pooling::maximum(&x, &of).unwrap());
+        assert!(output[0].is_nan() && output[1] == 7.0, "{output:?}, {}", case.name());
         let dy = case.tensor(&[2.0, 3.0], [1, 1, 2, 1]);
         let y = pooling::maximum(&x, &of).unwrap();
         let dx = pooling::maximum_backward(&dy, &x, &y, &of).unwrap();

@@ -63,13 +63,14 @@ fn check(case: &Case, batch: usize, time: usize, heads: Heads, packed: bool) {
     let angles = Angles { table: &table, documents: packed.then_some(&firsts) };
     let first = packed.then_some(&list[..]);
 
-    let made = qk_norm::forward(&qkv, heads, weights, angles, EPSILON).unwrap();
+    let result = qk_norm::forward(&qkv, heads, weights, angles, EPSILON).unwrap();
     let truth = expected(&x, time, heads, [&query_wide, &key_wide], first);
-    case.close(&what("output"), &read(&made.output), &truth);
+    case.close(&what("output"), &read(&result.output), &truth);
 
-    let apart = qk_norm::backward_input(dy.clone(), &qkv, &made.rstd, heads, weights, angles, false).unwrap();
+    let apart =
+        qk_norm::backward_input(dy.clone(), &qkv, &result.rstd, heads, weights, angles, false).unwrap();
     assert_eq!(read(&dy), dy_wide, "a gradient with other views is not overwritten");
-    let gradients = qk_norm::backward_input(dy, &qkv, &made.rstd, heads, weights, angles, false).unwrap();
+    let gradients = qk_norm::backward_input(dy, &qkv, &result.rstd, heads, weights, angles, false).unwrap();
     assert_eq!(bits(&gradients.input), bits(&apart.input), "{}", what("in place"));
     let value =
         |x: &[f64], query: &[f64], key: &[f64]| dot(&dy_wide, &expected(x, time, heads, [query, key], first));
@@ -98,8 +99,9 @@ fn gradients_in_half_precision_are_rounded_f32_gradients() {
         let weights = Weights { query: &weight, key: &weight };
         let table = table(&case, heads.width, time);
         let angles = Angles { table: &table, documents: None };
-        let made = qk_norm::forward(&qkv, heads, weights, angles, EPSILON).unwrap();
-        let sums = qk_norm::backward_input(dy, &qkv, &made.rstd, heads, weights, angles, false).unwrap().sums;
+        let result = qk_norm::forward(&qkv, heads, weights, angles, EPSILON).unwrap();
+        let sums =
+            qk_norm::backward_input(dy, &qkv, &result.rstd, heads, weights, angles, false).unwrap().sums;
         for accumulate in [false, true] {
             let query = case.targets("dquery", [heads.width], accumulate);
             let key = case.targets("dkey", [heads.width], accumulate);

@@ -104,10 +104,10 @@ fn codes_are_the_nearest_fractions_of_the_largest_in_a_block() {
                         let off = |fraction: f64| (fraction * maximum - value).abs();
                         let nearest =
                             fractions.iter().map(|fraction| off(*fraction)).fold(f64::MAX, f64::min);
-                        let found = fractions[usize::from(*code)];
+                        let fraction = fractions[usize::from(*code)];
                         let lifted = !state.is_signed && *code == 1 && *value > 0.0;
-                        let near = off(found) <= nearest + 1e-6 * maximum;
-                        assert!(near || lifted, "{value} of {maximum} as {found}, {}", case.name());
+                        let near = off(fraction) <= nearest + 1e-6 * maximum;
+                        assert!(near || lifted, "{value} of {maximum} as {fraction}, {}", case.name());
                         assert!(state.is_signed || *value == 0.0 || *code > 0, "{}", case.name());
                     }
                 }

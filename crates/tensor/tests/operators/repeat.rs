@@ -70,15 +70,15 @@ fn repeat(sizes: &Sizes) {
     let device = Device::cuda(0, 0, tensor::ops::FAMILIES, &DeviceOptions::default()).unwrap();
     let results = || {
         let mut results = vec![];
-        every_operator(&device, sizes, |operator, made| {
-            results.push((operator, made.iter().map(|tensor| bits(tensor)).collect::<Vec<_>>()));
+        every_operator(&device, sizes, |operator, outputs| {
+            results.push((operator, outputs.iter().map(|tensor| bits(tensor)).collect::<Vec<_>>()));
         });
         results
     };
     let first = results();
     for time in 1..=repeats(TIMES) {
-        for ((operator, expected), (_, found)) in first.iter().zip(results()) {
-            assert!(*expected == found, "{operator} in {} differs at repetition {time}", sizes.dtype);
+        for ((operator, expected), (_, actual)) in first.iter().zip(results()) {
+            assert!(*expected == actual, "{operator} in {} differs at repetition {time}", sizes.dtype);
         }
     }
 

@@ -6,10 +6,10 @@ use crate::reference;
 
 const RMS_NORM: Norm = Norm {
     parameters: &["weight"],
-    forward: |x, parameters| made(rms_norm::forward(x, &parameters[0], EPSILON).unwrap()),
+    forward: |x, parameters| outputs(rms_norm::forward(x, &parameters[0], EPSILON).unwrap()),
     forward_residual: |residual, branch, parameters| {
         let (sum, output) = rms_norm::forward_residual(residual, branch, &parameters[0], EPSILON).unwrap();
-        (sum, made(output))
+        (sum, outputs(output))
     },
     backward_input: |dy, dsum, x, parameters, statistics| {
         rms_norm::backward_input(dy, dsum, x, &parameters[0], &statistics[0], false).unwrap()
@@ -20,7 +20,7 @@ const RMS_NORM: Norm = Norm {
     reference: |x, parameters| reference::rms_norm(x, &parameters[0], f64::from(EPSILON)).to_vec(),
 };
 
-fn made(output: rms_norm::Output) -> (Tensor, Vec<Tensor>) {
+fn outputs(output: rms_norm::Output) -> (Tensor, Vec<Tensor>) {
     (output.output, vec![output.rstd])
 }
 

@@ -66,11 +66,11 @@ fn heads_rotate_to_their_positions_and_back() {
                 // The gradient of a rotation is the inverse rotation.
                 let back = rotate(in_place, heads, angles, Turn::Back, false).unwrap();
                 case.close(&what, &read(&back), &x_wide);
-                let kept = |tensor: &Tensor| -> Vec<f64> {
+                let rest = |tensor: &Tensor| -> Vec<f64> {
                     let all = read(tensor);
                     all.chunks(columns).flat_map(|row| row[heads * width..].to_vec()).collect()
                 };
-                assert_eq!(kept(&back), kept(&turned), "{what}: columns after the heads");
+                assert_eq!(rest(&back), rest(&turned), "{what}: columns after the heads");
             }
         }
     }
@@ -85,7 +85,7 @@ fn scaled_frequencies_match_their_definitions() {
     let llama3 = of(Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, context: 8192 });
     for pair in 1..32 {
         let frequency = 500_000f64.powf(-2.0 * pair as f64 / 64.0);
-        let close = |found: f64, expected: f64| (found / expected - 1.0).abs() < 1e-5;
+        let close = |actual: f64, expected: f64| (actual / expected - 1.0).abs() < 1e-5;
         assert!(close(angle(&plain, pair), frequency), "{pair}");
         assert!(close(angle(&linear, pair), frequency / 4.0), "{pair}");
         let turns = 8192.0 * frequency / std::f64::consts::TAU;

@@ -127,9 +127,9 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
         let Sizes { batch, time, width, .. } = *self.sizes;
         let Saved { weight, bias, sum, second, .. } = saved;
         for kind in [Activation::Relu, Activation::Gelu] {
-            let made = linear::forward(&second.output, weight, Some(bias), kind).unwrap();
-            let saved = made.pre_activation.as_ref().unwrap_or(&made.output);
-            self.after("linear.forward with activation", &[&made.output, saved]);
+            let result = linear::forward(&second.output, weight, Some(bias), kind).unwrap();
+            let saved = result.pre_activation.as_ref().unwrap_or(&result.output);
+            self.after("linear.forward with activation", &[&result.output, saved]);
             let dy = self.make("dy wide", &[batch, time, 3 * width]);
             let apart = linear::backward_activation(dy.clone(), saved, kind).unwrap();
             self.after("linear.backward_activation", &[&apart]);
@@ -144,16 +144,16 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
         let hidden = 4 * width;
         let (w1, b1) = (self.make("w1", &[hidden, width]), self.make("b1", &[hidden]));
         let (w2, b2) = (self.make("w2", &[width, hidden]), self.make("b2", &[width]));
-        let made =
+        let result =
             feed_forward::forward(&saved.second.output, &w1, Some(&b1), &w2, Some(&b2), Activation::Gelu)
                 .unwrap();
-        self.after("feed_forward.forward", &[&made.output, &made.pre_activation, &made.activated]);
+        self.after("feed_forward.forward", &[&result.output, &result.pre_activation, &result.activated]);
         let plain =
             feed_forward::forward(&saved.second.output, &w1, None, &w2, None, Activation::Gelu).unwrap();
         self.after("feed_forward.forward without biases", &[&plain.output, &plain.activated]);
         let dy = self.make("dy", &[batch, time, width]);
         let hidden =
-            feed_forward::backward_input_hidden(&dy, &w2, &made.pre_activation, Activation::Gelu).unwrap();
+            feed_forward::backward_input_hidden(&dy, &w2, &result.pre_activation, Activation::Gelu).unwrap();
         self.after("feed_forward.backward_input_hidden", &[&hidden]);
     }
 
@@ -175,15 +175,15 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
         let Saved { gamma, x, mixed, .. } = saved;
         let alone = rms_norm::forward(x, gamma, 1e-5).unwrap();
         self.after("rms_norm.forward", &[&alone.output, &alone.rstd]);
-        let (sum, made) = rms_norm::forward_residual(x, &mixed.output, gamma, 1e-5).unwrap();
-        self.after("rms_norm.forward_residual", &[&sum, &made.output, &made.rstd]);
+        let (sum, result) = rms_norm::forward_residual(x, &mixed.output, gamma, 1e-5).unwrap();
+        self.after("rms_norm.forward_residual", &[&sum, &result.output, &result.rstd]);
         let dy = self.make("dy", &[batch, time, width]);
         for accumulate in [false, true] {
             let dsum = accumulate.then_some(&dy);
-            let dx = rms_norm::backward_input(&dy, dsum, &sum, gamma, &made.rstd, false).unwrap();
+            let dx = rms_norm::backward_input(&dy, dsum, &sum, gamma, &result.rstd, false).unwrap();
             self.after("rms_norm.backward_input", &[&dx]);
             let target = self.target("dg", &[width], accumulate);
-            rms_norm::backward_weight(&dy, &sum, &made.rstd, &target).unwrap();
+            rms_norm::backward_weight(&dy, &sum, &result.rstd, &target).unwrap();
             self.after("rms_norm.backward_weight", &[&target.tensor]);
         }
     }
@@ -205,10 +205,10 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
         self.after("rotary.rotate in place", &[&back]);
         let (query, key) = (self.make("query norm", &[heads.width]), self.make("key norm", &[heads.width]));
         let weights = qk_norm::Weights { query: &query, key: &key };
-        let made = qk_norm::forward(&qkv, heads, weights, angles, 1e-6).unwrap();
-        self.after("qk_norm.forward", &[&made.output, &made.rstd]);
+        let result = qk_norm::forward(&qkv, heads, weights, angles, 1e-6).unwrap();
+        self.after("qk_norm.forward", &[&result.output, &result.rstd]);
         let gradients =
-            qk_norm::backward_input(back, &qkv, &made.rstd, heads, weights, angles, false).unwrap();
+            qk_norm::backward_input(back, &qkv, &result.rstd, heads, weights, angles, false).unwrap();
         self.after("qk_norm.backward_input", &[&gradients.input, &gradients.sums]);
         for accumulate in [false, true] {
             let targets = ["dq", "dk"].map(|name| self.target(name, &[heads.width], accumulate));
@@ -231,9 +231,9 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
         let documents = tensor(self.device, &first, [batch, time]);
         let masks = Masks { documents: Some(&documents), dropout: Some(mask) };
         let heads = Heads::multi(heads, width / heads);
-        let made = attention::forward(&saved.qkv, heads, masks, false).unwrap();
-        self.after("attention.forward masked", &[&made.output, &made.logsumexp]);
-        let (output, logsumexp) = (&made.output, &made.logsumexp);
+        let result = attention::forward(&saved.qkv, heads, masks, false).unwrap();
+        self.after("attention.forward masked", &[&result.output, &result.logsumexp]);
+        let (output, logsumexp) = (&result.output, &result.logsumexp);
         let gradients =
             attention::backward(&in_place, &saved.qkv, output, logsumexp, heads, masks, false).unwrap();
         self.after("attention.backward masked", &[&gradients.arrays()[0]]);
@@ -306,10 +306,10 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
         let of = |name, columns| self.make(name, &[batch, time, columns]);
         let (queries, keys, values) = (of("q", width), of("k", heads.width), of("v", heads.width));
         let qkv = Qkv::Separate([queries, keys, values]);
-        let made = attention::forward(&qkv, heads, Masks::default(), false).unwrap();
-        self.after("attention.forward grouped", &[&made.output, &made.logsumexp]);
+        let result = attention::forward(&qkv, heads, Masks::default(), false).unwrap();
+        self.after("attention.forward grouped", &[&result.output, &result.logsumexp]);
         let gradients =
-            attention::backward(dy, &qkv, &made.output, &made.logsumexp, heads, Masks::default(), false)
+            attention::backward(dy, &qkv, &result.output, &result.logsumexp, heads, Masks::default(), false)
                 .unwrap();
         self.after("attention.backward grouped", &gradients.arrays().iter().collect::<Vec<_>>());
     }

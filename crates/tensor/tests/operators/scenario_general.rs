@@ -35,8 +35,8 @@ pub(crate) fn every_general_operator(
     let small = pointwise::forward(&x, Pointwise::Scale(0.5)).unwrap();
     let positive = pointwise::forward(&small, Pointwise::Exp).unwrap();
     for function in FUNCTIONS {
-        let made = pointwise::forward(&positive, function).unwrap();
-        after("pointwise.forward", &[&made]);
+        let output = pointwise::forward(&positive, function).unwrap();
+        after("pointwise.forward", &[&output]);
         after("pointwise.backward", &[&pointwise::backward(&y, &positive, function).unwrap()]);
     }
     let row = make(device, sizes.dtype, "row", &[1, 1, sizes.width]);
@@ -59,9 +59,9 @@ pub(crate) fn every_general_operator(
         after("rearrange.repeat", &[&rearrange::repeat(&largest, shape.into()).unwrap()]);
         after("rearrange.transpose", &[&rearrange::transpose(&x, axis, (axis + 1) % 3).unwrap()]);
     }
-    let made = softmax::forward(&x).unwrap();
-    after("softmax.forward", &[&made]);
-    after("softmax.backward", &[&softmax::backward(&y, &made).unwrap()]);
+    let output = softmax::forward(&x).unwrap();
+    after("softmax.forward", &[&output]);
+    after("softmax.backward", &[&softmax::backward(&y, &output).unwrap()]);
     let scores = product(Factor::plain(&x), Factor::transposed(&y), Category::Activation).unwrap();
     after("matmul.product", &[&scores]);
     let mixed = product(Factor::plain(&scores), Factor::plain(&y), Category::Activation).unwrap();
@@ -79,12 +79,12 @@ fn loss_in_pieces(
     let targets = tensor(device, &indices("targets", batch * time, vocab), [batch, time]);
     let operands = Operands { x, weight: make(device, sizes.dtype, "head", &[vocab, width]), targets };
     let settings = Settings { scale: 0.5, soft_cap: Some(10.0), pieces: 3 };
-    let made = linear_cross_entropy::forward(&operands, &settings).unwrap();
-    after("linear_cross_entropy.forward", &[&made.loss, &made.statistics.rows]);
+    let result = linear_cross_entropy::forward(&operands, &settings).unwrap();
+    after("linear_cross_entropy.forward", &[&result.loss, &result.statistics.rows]);
     let factor = tensor(device, &[0.0_f32], [1]);
     fill::constant(&factor, 1.0).unwrap();
     let back = |input, target: Option<&GradientTarget>| {
-        let statistics = &made.statistics;
+        let statistics = &result.statistics;
         linear_cross_entropy::backward(&operands, statistics, &settings, &factor, input, target).unwrap()
     };
     for accumulate in [false, true] {

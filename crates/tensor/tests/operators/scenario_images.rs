@@ -53,26 +53,26 @@ fn norms(device: &Device, sizes: &Sizes, x: &Tensor, after: &mut dyn FnMut(&'sta
     let record = make(device, DType::F32, "record", &[2, channels]);
     for (relu, residual) in [(true, Some(x)), (true, None), (false, None)] {
         let affine = Affine { weight: &weight, bias: &bias, epsilon: 1e-5, relu };
-        let made = batch_norm::forward(x, residual, affine, Some(&record)).unwrap();
-        after("batch_norm.forward", &[&made.output, &made.mean, &made.rstd, &record]);
+        let result = batch_norm::forward(x, residual, affine, Some(&record)).unwrap();
+        after("batch_norm.forward", &[&result.output, &result.mean, &result.rstd, &record]);
         let variance = record.view(channels, [channels]).unwrap();
-        let made_again = batch_norm::evaluate(x, residual, affine, [&made.mean, &variance]).unwrap();
-        after("batch_norm.evaluate", &[&made_again]);
+        let output = batch_norm::evaluate(x, residual, affine, [&result.mean, &variance]).unwrap();
+        after("batch_norm.evaluate", &[&output]);
         let passes = match (relu, residual) {
             (false, _) => Passes::Everywhere,
-            (true, Some(_)) => Passes::ByOutput(&made.output),
+            (true, Some(_)) => Passes::ByOutput(&result.output),
             (true, None) => Passes::ByInput { bias: &bias },
         };
-        let saved = Saved { x, passes, mean: &made.mean, rstd: &made.rstd };
-        for dy in [made_again.clone(), make(device, dtype, "dy", x.shape().dims())] {
-            let made = batch_norm::backward_input(dy, saved, &weight, residual.is_some()).unwrap();
-            after("batch_norm.backward_input", &[&made.input, &made.sums]);
+        let saved = Saved { x, passes, mean: &result.mean, rstd: &result.rstd };
+        for dy in [output.clone(), make(device, dtype, "dy", x.shape().dims())] {
+            let gradients = batch_norm::backward_input(dy, saved, &weight, residual.is_some()).unwrap();
+            after("batch_norm.backward_input", &[&gradients.input, &gradients.sums]);
             for accumulate in [false, true] {
                 let targets = ["dw", "db"].map(|name| GradientTarget {
                     tensor: make(device, sizes.gradients, name, &[channels]),
                     accumulate,
                 });
-                batch_norm::backward_weight(&made.sums, dtype, &targets[0], &targets[1]).unwrap();
+                batch_norm::backward_weight(&gradients.sums, dtype, &targets[0], &targets[1]).unwrap();
                 after("batch_norm.backward_weight", &[&targets[0].tensor, &targets[1].tensor]);
             }
         }

@@ -40,12 +40,12 @@ pub(crate) fn half_precision() -> impl Iterator<Item = Case> {
 /// The first GPU, with free memory filled with NaN; `None`, with a report, if there is none.
 pub(crate) fn gpu() -> Option<Device> {
     static AVAILABLE: OnceLock<Result<(), String>> = OnceLock::new();
-    let found =
+    let availability =
         AVAILABLE.get_or_init(|| device::cuda::availability().map(drop).map_err(|why| why.to_string()));
-    if let Err(why) = found {
+    if let Err(why) = availability {
         system::skipped::report(system::skipped::Need::Gpu, why);
     }
-    found
+    availability
         .is_ok()
         .then(|| poisoned(Device::cuda(0, 0, tensor::ops::FAMILIES, &DeviceOptions::default()).unwrap()))
 }
@@ -166,19 +166,19 @@ impl Case {
 
     /// The values added to a target of [`Case::target`]`(name, …)`.
     pub(crate) fn added(&self, target: &GradientTarget, name: &str) -> Vec<f64> {
-        let found = read(&target.tensor);
-        let count = found.len();
+        let after = read(&target.tensor);
+        let count = after.len();
         let before = if target.accumulate { wide(&seeded(self.seed, name, count)) } else { vec![0.0; count] };
-        found.iter().zip(before).map(|(found, before)| found - before).collect()
+        after.iter().zip(before).map(|(after, before)| after - before).collect()
     }
 
     fn tolerance(&self) -> f64 {
         if self.dtype == DType::F32 { TOLERANCE } else { ROUGH }
     }
 
-    /// Asserts that `found` is `expected` within the tolerance of the case's type.
-    pub(crate) fn close(&self, what: &str, found: &[f64], expected: &[f64]) {
-        close_within((self.tolerance(), 0.0), &format!("{what}, {}", self.name()), found, expected);
+    /// Asserts that `actual` is `expected` within the tolerance of the case's type.
+    pub(crate) fn close(&self, what: &str, actual: &[f64], expected: &[f64]) {
+        close_within((self.tolerance(), 0.0), &format!("{what}, {}", self.name()), actual, expected);
     }
 
     /// [`is_gradient`] within the tolerance of the case's type.
@@ -276,25 +276,25 @@ pub(crate) fn bits(tensor: &Tensor) -> Vec<u32> {
     )
 }
 
-/// Asserts that `found` is `expected` within [`TOLERANCE`].
-pub(crate) fn close(what: &str, found: &[f64], expected: &[f64]) {
-    close_within((TOLERANCE, 0.0), what, found, expected);
+/// Asserts that `actual` is `expected` within [`TOLERANCE`].
+pub(crate) fn close(what: &str, actual: &[f64], expected: &[f64]) {
+    close_within((TOLERANCE, 0.0), what, actual, expected);
 }
 
 /// [`close`] for sums, relative to `added`, the absolute sum of the terms, because terms that cancel keep
 /// their rounding errors.
-pub(crate) fn close_sums(what: &str, found: &[f64], expected: &[f64], added: &[f64]) {
+pub(crate) fn close_sums(what: &str, actual: &[f64], expected: &[f64], added: &[f64]) {
     let size = added.iter().map(|v| v * v).sum::<f64>().sqrt();
-    close_within((TOLERANCE, size), what, found, expected);
+    close_within((TOLERANCE, size), what, actual, expected);
 }
 
 /// Asserts that the difference is at most `tolerance` times the larger of the expected values' norm and
 /// `least`.
-fn close_within((tolerance, least): (f64, f64), what: &str, found: &[f64], expected: &[f64]) {
-    assert_eq!(found.len(), expected.len(), "{what}");
+fn close_within((tolerance, least): (f64, f64), what: &str, actual: &[f64], expected: &[f64]) {
+    assert_eq!(actual.len(), expected.len(), "{what}");
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
     let size = norm(&mut expected.iter().copied());
-    let error = norm(&mut found.iter().zip(expected).map(|(a, b)| a - b));
+    let error = norm(&mut actual.iter().zip(expected).map(|(a, b)| a - b));
     assert!(error <= tolerance * size.max(least).max(1e-3), "{what}: off by {error:e} of {size:e}");
 }
 
@@ -332,8 +332,8 @@ fn is_gradient_within(
         let (near, far) = (at(STEP) - at(-STEP), at(2.0 * STEP) - at(-2.0 * STEP));
         (dot(gradient, &direction), (8.0 * near - far) / (12.0 * STEP))
     };
-    let (found, expected): (Vec<f64>, Vec<f64>) = (0..count).into_par_iter().map(along).unzip();
-    close_within(tolerance, what, &found, &expected);
+    let (actual, expected): (Vec<f64>, Vec<f64>) = (0..count).into_par_iter().map(along).unzip();
+    close_within(tolerance, what, &actual, &expected);
 }
 
 /// Σ weights · values: a scalar function of an output whose gradient with respect to the output is `weights`.

@@ -33,8 +33,8 @@ fn parts_are_added_as_a_tree_into_one_of_them_or_elsewhere() {
                 let (parts, wide): (Vec<Tensor>, Vec<Vec<f64>>) = (0..count).map(operand).unzip();
                 let into = parts.get(target).cloned().unwrap_or_else(|| operand(count).0);
                 tree::into_on(&into, &parts, &SumTree::balanced(count), StreamKind::Compute).unwrap();
-                let found = read(&into);
-                let wrong = (0..length).find(|index| found[*index] != expected(&case, &wide, *index));
+                let actual = read(&into);
+                let wrong = (0..length).find(|index| actual[*index] != expected(&case, &wide, *index));
                 assert_eq!(wrong, None, "{} × {length} into {target}, {}", count, case.name());
             }
         }
@@ -60,8 +60,8 @@ fn parts_that_are_sums_are_added_as_their_leaves_would_be() {
             let tree = SumTree::of(leaves, runs).unwrap();
             let into = parts[parts.len() / 2].clone();
             tree::into_on(&into, &parts, &tree, StreamKind::Compute).unwrap();
-            let found = read(&into);
-            let wrong = (0..length).find(|index| found[*index] != expected(&case, &wide, *index));
+            let actual = read(&into);
+            let wrong = (0..length).find(|index| actual[*index] != expected(&case, &wide, *index));
             assert_eq!(wrong, None, "{leaves} leaves on {ranks} ranks, {}", case.name());
         }
     }

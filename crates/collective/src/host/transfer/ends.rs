@@ -107,7 +107,7 @@ impl Incoming<'_> {
                 bytes.extend_from_slice(payload.bytes());
                 pool.put(payload);
             }
-            Sink::Payload(_, kept) => pool.put(std::mem::replace(kept, payload)),
+            Sink::Payload(_, slot) => pool.put(std::mem::replace(slot, payload)),
         }
         self.moved += stands_for;
         self.done = self.moved == self.total(&theirs);

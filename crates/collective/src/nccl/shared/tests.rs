@@ -44,8 +44,8 @@ fn one_thread_makes_calls_in_order() {
             Ok(())
         };
         shared.have_made(CALL, body).unwrap();
-        let (made, by) = message.try_recv().unwrap();
-        assert_eq!(made, number);
+        let (actual, by) = message.try_recv().unwrap();
+        assert_eq!(actual, number);
         assert_ne!(by, current().id());
     }
 }

@@ -235,9 +235,9 @@ mod tests {
                             let theirs = lines.receive(other).unwrap();
                             assert_eq!(theirs.len(), batch);
                             for (index, file) in theirs.into_iter().enumerate() {
-                                let mut found = [0; 2];
-                                File::from(file).read_exact_at(&mut found, 0).unwrap();
-                                assert_eq!(found, [other as u8, index as u8]);
+                                let mut actual = [0; 2];
+                                File::from(file).read_exact_at(&mut actual, 0).unwrap();
+                                assert_eq!(actual, [other as u8, index as u8]);
                             }
                         }
                     }

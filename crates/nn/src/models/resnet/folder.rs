@@ -29,9 +29,9 @@ fn keys(config: &FolderConfig) -> Result<Vec<(&'static str, Value)>, String> {
     ];
     if let Some(stem) = config.text("stem")? {
         let names = StemKind::ALL.map(StemKind::name);
-        let known = names.into_iter().find(|name| *name == stem);
-        let known = known.ok_or_else(|| format!("its stem is {stem:?}, not one of {}", names.join(", ")))?;
-        keys.push((ResNetSizes::stem, known.into()));
+        let entry = names.into_iter().find(|name| *name == stem);
+        let entry = entry.ok_or_else(|| format!("its stem is {stem:?}, not one of {}", names.join(", ")))?;
+        keys.push((ResNetSizes::stem, entry.into()));
     }
     keys.extend(size.map(|size| (ResNetSizes::image_size, size.into())));
     Ok(keys)

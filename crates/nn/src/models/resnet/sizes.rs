@@ -64,8 +64,8 @@ const CHANNELS: usize = 64;
 impl ResNetSizes {
     /// The blocks of each stage, and whether they are bottlenecks; `None` for another depth.
     pub(super) fn stages(&self) -> Option<([usize; 4], bool)> {
-        let found = DEPTHS.iter().find(|(depth, ..)| *depth == self.depth);
-        found.map(|(_, blocks, bottleneck)| (*blocks, *bottleneck))
+        let entry = DEPTHS.iter().find(|(depth, ..)| *depth == self.depth);
+        entry.map(|(_, blocks, bottleneck)| (*blocks, *bottleneck))
     }
 
     /// Channels of the inner convolutions of a stage.

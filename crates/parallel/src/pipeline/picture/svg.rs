@@ -176,10 +176,10 @@ impl<'a> Picture<'a> {
         let idle = 100.0 * self.timeline.idle(rank);
         writeln!(out, "<text x=\"{:.1}\" y=\"{middle:.1}\">{idle:.1} % idle</text>", end + 12.0)?;
         let peak = self.loads.ranks[rank].peak;
-        let kept = if peak.weights > 0 { format!(" · {} kept", peak.weights) } else { String::new() };
+        let weights = if peak.weights > 0 { format!(" · {} kept", peak.weights) } else { String::new() };
         writeln!(
             out,
-            "<text x=\"{:.1}\" y=\"{:.1}\" font-size=\"11\" fill=\"{FAINT}\">at most {} held{kept}</text>",
+            "<text x=\"{:.1}\" y=\"{:.1}\" font-size=\"11\" fill=\"{FAINT}\">at most {} held{weights}</text>",
             end + 12.0,
             y + BAR + STRIP,
             peak.activations

@@ -34,12 +34,12 @@ pub fn count(scores: &Tensor, targets: &Tensor) -> Result<Tensor> {
         Backend::Meta => {}
         Backend::Cpu => {
             let targets = targets.read::<u32>()?;
-            let found = dispatch!(
+            let values = dispatch!(
                 dtype,
                 T => cpu::count::<T>(&scores.read::<T>()?, &targets, classes, each),
                 _ => [0; COUNTS],
             );
-            counts.set(&found)?;
+            counts.set(&values)?;
         }
         Backend::Cuda => cuda::count(OPERATOR, scores, targets, each, &counts)?,
     }

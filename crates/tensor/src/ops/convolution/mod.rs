@@ -137,9 +137,9 @@ pub fn backward_weight(
     }
     // cuDNN writes the operands' type.
     let request = Request::new(Category::Workspace, OPERATOR);
-    let made = &Tensor::empty(dy.device(), weight.tensor.shape(), dtype, request)?;
-    cuda::Operands { weight: made, ..operands }.run(shape, ConvolutionPass::BackwardWeight, false)?;
-    cuda::unpad(OPERATOR, made, shape.window(), weight, shape.window())
+    let gradient = &Tensor::empty(dy.device(), weight.tensor.shape(), dtype, request)?;
+    cuda::Operands { weight: gradient, ..operands }.run(shape, ConvolutionPass::BackwardWeight, false)?;
+    cuda::unpad(OPERATOR, gradient, shape.window(), weight, shape.window())
 }
 
 /// Returns whether the convolution multiplies each pixel with one matrix.

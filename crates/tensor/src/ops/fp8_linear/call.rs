@@ -17,8 +17,8 @@ pub(super) struct Call<'a> {
     pub(super) rows: usize,
     pub(super) columns: usize,
     pub(super) recipe: Recipe,
-    /// Whether the factors are known, and not computed.
-    pub(super) known: bool,
+    /// Whether the layouts have their factors, which are not computed then.
+    pub(super) has_factors: bool,
     /// Column sums of every [`SUMMED_ROWS`] rows.
     pub(super) sums: Option<&'a Tensor>,
 }
@@ -36,6 +36,6 @@ impl<'a> Call<'a> {
             return Err(check::wrong(operator, "x", x, expected));
         }
         let rows = x.shape().rows();
-        Ok(Call { operator, x, input, rows, columns, recipe, known: false, sums: None })
+        Ok(Call { operator, x, input, rows, columns, recipe, has_factors: false, sums: None })
     }
 }

@@ -65,14 +65,14 @@ impl<T: Float> Source<'_, T> {
     }
 }
 
-/// Casts into the layouts of `made`, computes their factors unless they are known, and column sums.
-pub(super) fn quantise(call: &Call<'_>, made: &Quantised) -> Result<()> {
+/// Casts into the layouts of `output`, computes their factors unless they are known, and column sums.
+pub(super) fn quantise(call: &Call<'_>, output: &Quantised) -> Result<()> {
     dispatch!(
         call.x.dtype(),
         T => {
             let x = call.x.read::<T>()?;
             let source = Source { x: &x, input: call.input, columns: call.columns };
-            for (layout, is_transposed) in [(&made.stored, false), (&made.transposed, true)] {
+            for (layout, is_transposed) in [(&output.stored, false), (&output.transposed, true)] {
                 let Some(layout) = layout else { continue };
                 with_format!(layout.values.dtype(), F => cast::<T, F>(call, &source, layout, is_transposed)?);
             }
@@ -95,7 +95,7 @@ fn cast<T: Float, F: Fp8 + Element>(
         false => source.at(outer, inner),
     };
     let largest_of = |row: usize| (0..inner).map(|i| magnitude(at(row, i))).max().unwrap_or(0);
-    if !call.known {
+    if !call.has_factors {
         let mut factors = layout.scales.write::<f32>()?;
         match call.recipe {
             Recipe::Rowwise => factors.iter_mut().enumerate().for_each(|(row, factor)| {

@@ -82,23 +82,25 @@ pub(super) fn measure(call: &Call<'_>, words: &Tensor) -> Result<()> {
     }
 }
 
-/// Casts into the layouts of `made`; factors are computed from `maxima` and written, or read if it is `None`.
-pub(super) fn cast(call: &Call<'_>, maxima: Option<&Tensor>, made: &Quantised) -> Result<()> {
+/// Casts into the layouts of `output`; factors are computed from `maxima` and written, or read if it is
+/// `None`.
+pub(super) fn cast(call: &Call<'_>, maxima: Option<&Tensor>, output: &Quantised) -> Result<()> {
     let (x, word) = (call.x, |size| gpu::word(call.operator, size));
-    let Some(format) = made.layouts().next().map(|layout| layout.values.dtype()) else { return Ok(()) };
+    let Some(format) = output.layouts().next().map(|layout| layout.values.dtype()) else { return Ok(()) };
     let [.., cast] = names(call.input);
     let mut launch = x.device().kernel(Function::new(&FAMILY, cast).from_to(x.dtype(), format));
     launch = launch.read(x.region());
-    let [rows, columns] = [&made.stored, &made.transposed].map(|layout| layout.as_ref().map(|l| &l.scales));
+    let [rows, columns] =
+        [&output.stored, &output.transposed].map(|layout| layout.as_ref().map(|layout| &layout.scales));
     let rows = if call.recipe == Recipe::Tensorwise { rows.or(columns) } else { rows };
     let [stored, transposed] =
-        [&made.stored, &made.transposed].map(|layout| layout.as_ref().map(|layout| &layout.values));
+        [&output.stored, &output.transposed].map(|layout| layout.as_ref().map(|layout| &layout.values));
     for operand in [maxima, rows, columns, stored, transposed, call.sums] {
         launch = gpu::write_any(launch, operand);
     }
     launch = launch.u32(word(call.rows)?).u32(word(call.columns)?).u32(word(padded(call.rows))?);
     launch = launch.u32(u32::from(call.recipe == Recipe::Rowwise)).u32(is_vector(call));
-    let written: usize = made.layouts().map(|layout| layout.values.bytes()).sum();
+    let written: usize = output.layouts().map(|layout| layout.values.bytes()).sum();
     let cost = (x.bytes() + written) as u64;
     Ok(launch.cost(cost, 2 * x.elements() as u64).launch(tiles(call)?, gpu::THREADS)?)
 }

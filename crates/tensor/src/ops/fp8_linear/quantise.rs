@@ -10,10 +10,10 @@ use crate::ops::gpu::CELLS;
 use crate::ops::{GradientTarget, check};
 use crate::{Result, Tensor};
 
-/// Casts into `made`. Largest magnitudes that accompany x are not searched for again.
-fn run(call: &Call<'_>, made: &Quantised) -> Result<()> {
-    let measured = call.x.maxima().filter(|_| call.recipe == Recipe::Tensorwise && !call.known);
-    let words = match (call.known, measured, call.recipe) {
+/// Casts into `output`. Largest magnitudes that accompany x are not searched for again.
+fn run(call: &Call<'_>, output: &Quantised) -> Result<()> {
+    let measured = call.x.maxima().filter(|_| call.recipe == Recipe::Tensorwise && !call.has_factors);
+    let words = match (call.has_factors, measured, call.recipe) {
         (true, ..) | (_, Some(_), _) => 0,
         (_, None, Recipe::Tensorwise) => CELLS,
         (_, None, Recipe::Rowwise) => call.rows + call.columns,
@@ -21,13 +21,13 @@ fn run(call: &Call<'_>, made: &Quantised) -> Result<()> {
     let workspace = Tensor::workspace(call.x.device(), call.operator, words * DType::U32.bytes())?;
     match call.x.device().backend() {
         Backend::Meta => Ok(()),
-        Backend::Cpu => cpu::quantise(call, made),
-        Backend::Cuda if call.known => cuda::cast(call, None, made),
+        Backend::Cpu => cpu::quantise(call, output),
+        Backend::Cuda if call.has_factors => cuda::cast(call, None, output),
         Backend::Cuda => {
             if measured.is_none() {
                 cuda::measure(call, &workspace)?;
             }
-            cuda::cast(call, Some(measured.unwrap_or(&workspace)), made)
+            cuda::cast(call, Some(measured.unwrap_or(&workspace)), output)
         }
     }
 }
@@ -39,23 +39,23 @@ fn run(call: &Call<'_>, made: &Quantised) -> Result<()> {
 pub fn quantise(x: &Tensor, input: Input, cast: Cast) -> Result<Quantised> {
     const OPERATOR: &str = "fp8_linear.quantise";
     let call = Call::new(OPERATOR, x, input, cast.recipe)?;
-    let made = Quantised::empty(x.device(), OPERATOR, [call.rows, call.columns], cast)?;
-    run(&call, &made)?;
-    Ok(made)
+    let output = Quantised::empty(x.device(), OPERATOR, [call.rows, call.columns], cast)?;
+    run(&call, &output)?;
+    Ok(output)
 }
 
 /// [`quantise`] into existing layouts.
 ///
 /// # Errors
 /// As there, layouts of other shapes.
-pub fn quantise_into(x: &Tensor, recipe: Recipe, made: &Quantised) -> Result<()> {
+pub fn quantise_into(x: &Tensor, recipe: Recipe, output: &Quantised) -> Result<()> {
     const OPERATOR: &str = "fp8_linear.quantise_into";
     let call = Call::new(OPERATOR, x, Input::Plain, recipe)?;
     let (rows, columns) = (call.rows, call.columns);
-    for layout in made.layouts() {
+    for layout in output.layouts() {
         check::elements(OPERATOR, "layout", &layout.values, rows * columns)?;
     }
-    run(&call, made)
+    run(&call, output)
 }
 
 /// [`quantise`] of the plain values into the transposed layout alone, with the factors `scales` of an earlier
@@ -66,13 +66,13 @@ pub fn quantise_into(x: &Tensor, recipe: Recipe, made: &Quantised) -> Result<()>
 pub fn quantise_with(x: &Tensor, format: DType, scales: &Tensor) -> Result<Scaled> {
     const OPERATOR: &str = "fp8_linear.quantise_with";
     let recipe = if scales.elements() == 1 { Recipe::Tensorwise } else { Recipe::Rowwise };
-    let call = Call { known: true, ..Call::new(OPERATOR, x, Input::Plain, recipe)? };
+    let call = Call { has_factors: true, ..Call::new(OPERATOR, x, Input::Plain, recipe)? };
     let request = Request::new(Category::ActivationGradient, OPERATOR);
     let shape = [call.columns, padded(call.rows)];
     let values = Tensor::empty(x.device(), shape, format, request)?;
-    let made = Scaled { values, scales: scales.clone() };
-    run(&call, &Quantised { stored: None, transposed: Some(made.clone()) })?;
-    Ok(made)
+    let layout = Scaled { values, scales: scales.clone() };
+    run(&call, &Quantised { stored: None, transposed: Some(layout.clone()) })?;
+    Ok(layout)
 }
 
 /// [`quantise`] of gradients `dy`; with `sums` also the column sums of every 128 rows, f32, which
@@ -83,7 +83,7 @@ pub fn quantise_with(x: &Tensor, format: DType, scales: &Tensor) -> Result<Scale
 pub fn quantise_gradient(dy: &Tensor, cast: Cast, sums: bool) -> Result<(Quantised, Option<Tensor>)> {
     const OPERATOR: &str = "fp8_linear.quantise_gradient";
     let call = Call::new(OPERATOR, dy, Input::Plain, cast.recipe)?;
-    let made = Quantised::empty(dy.device(), OPERATOR, [call.rows, call.columns], cast)?;
+    let output = Quantised::empty(dy.device(), OPERATOR, [call.rows, call.columns], cast)?;
     let request = Request::new(cast.category, OPERATOR);
     let sums = match sums {
         true => {
@@ -92,8 +92,8 @@ pub fn quantise_gradient(dy: &Tensor, cast: Cast, sums: bool) -> Result<(Quantis
         }
         false => None,
     };
-    run(&Call { sums: sums.as_ref(), ..call }, &made)?;
-    Ok((made, sums))
+    run(&Call { sums: sums.as_ref(), ..call }, &output)?;
+    Ok((output, sums))
 }
 
 /// Adds the sums of [`quantise_gradient`] up: bias `[columns]` (+)= Σ.

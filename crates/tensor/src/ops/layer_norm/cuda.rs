@@ -39,7 +39,7 @@ pub(super) fn forward(
     x: &Tensor,
     residual: Option<(&Tensor, &Tensor)>,
     affine: Affine<'_>,
-    made: &Output,
+    result: &Output,
 ) -> Result<()> {
     let Affine { weight, bias, epsilon } = affine;
     Forward {
@@ -48,8 +48,8 @@ pub(super) fn forward(
         residual,
         parameters: &[Some(weight), bias],
         epsilon,
-        output: &made.output,
-        statistics: &[&made.mean, &made.rstd],
+        output: &result.output,
+        statistics: &[&result.mean, &result.rstd],
         flops_per_element: 8,
     }
     .launch(operator)

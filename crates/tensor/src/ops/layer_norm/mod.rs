@@ -33,17 +33,17 @@ pub fn forward(
     let Settings { epsilon, measures } = settings.into();
     const OPERATOR: &str = "layer_norm.forward";
     check_operands(OPERATOR, x, &parameters(weight, bias))?;
-    let made = allocate(OPERATOR, x, measures)?;
+    let result = allocate(OPERATOR, x, measures)?;
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
             let bias = bias.map(Tensor::values).transpose()?;
             let parameters = cpu::Affine { weight: &weight.values()?, bias: bias.as_deref(), epsilon };
-            cpu::forward(&x.values()?, parameters, outputs(&mut writes(&made)?));
+            cpu::forward(&x.values()?, parameters, outputs(&mut writes(&result)?));
         }
-        Backend::Cuda => cuda::forward(OPERATOR, x, None, cuda::Affine { weight, bias, epsilon }, &made)?,
+        Backend::Cuda => cuda::forward(OPERATOR, x, None, cuda::Affine { weight, bias, epsilon }, &result)?,
     }
-    Ok(made)
+    Ok(result)
 }
 
 /// Computes `sum = residual + branch` and its normalised rows; the sum is rounded to its type before it is
@@ -63,22 +63,22 @@ pub fn forward_residual(
     const OPERATOR: &str = "layer_norm.forward_residual";
     let dtype = check_operands(OPERATOR, residual, &parameters(weight, bias))?;
     let sum = row_norm::allocate_sum(OPERATOR, residual, branch, dtype)?;
-    let made = allocate(OPERATOR, residual, measures)?;
+    let result = allocate(OPERATOR, residual, measures)?;
     match residual.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
             let bias = bias.map(Tensor::values).transpose()?;
             let parameters = cpu::Affine { weight: &weight.values()?, bias: bias.as_deref(), epsilon };
             let (residual, branch, mut sum) = (residual.values()?, branch.values()?, sum.values_mut()?);
-            let mut writes = writes(&made)?;
+            let mut writes = writes(&result)?;
             cpu::forward_residual([&residual, &branch], parameters, (&mut sum, dtype), outputs(&mut writes));
         }
         Backend::Cuda => {
             let affine = cuda::Affine { weight, bias, epsilon };
-            cuda::forward(OPERATOR, residual, Some((branch, &sum)), affine, &made)?;
+            cuda::forward(OPERATOR, residual, Some((branch, &sum)), affine, &result)?;
         }
     }
-    Ok((sum, made))
+    Ok((sum, result))
 }
 
 /// Computes the gradient of the input `x` from the output's gradient `dy`, plus `dsum` if present, the
@@ -179,8 +179,8 @@ fn allocate(operator: &'static str, x: &Tensor, measures: bool) -> Result<Output
 
 type Write<'a> = ValuesMut<'a>;
 
-fn writes(made: &Output) -> Result<[Write<'_>; 3]> {
-    Ok([made.output.values_mut()?, made.mean.values_mut()?, made.rstd.values_mut()?])
+fn writes(result: &Output) -> Result<[Write<'_>; 3]> {
+    Ok([result.output.values_mut()?, result.mean.values_mut()?, result.rstd.values_mut()?])
 }
 
 fn outputs<'a>([output, mean, rstd]: &'a mut [Write<'_>; 3]) -> Outputs<'a, 2> {

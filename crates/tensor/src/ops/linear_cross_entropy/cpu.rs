@@ -20,9 +20,9 @@ pub(super) fn count(
     vocabulary: usize,
     counted: &Tensor,
 ) -> Result<()> {
-    let kept: Vec<u32> = targets.read::<u32>()?.iter().copied().filter(|t| *t != IGNORED).collect();
-    check::indices(operator, &kept, vocabulary)?;
-    counted.set(&[kept.len() as u32])
+    let indices: Vec<u32> = targets.read::<u32>()?.iter().copied().filter(|t| *t != IGNORED).collect();
+    check::indices(operator, &indices, vocabulary)?;
+    counted.set(&[indices.len() as u32])
 }
 
 fn capped(x: f32, cap: f32) -> f32 {

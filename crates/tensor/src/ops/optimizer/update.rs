@@ -95,8 +95,8 @@ fn check_item(rule: &UpdateRule, item: &Item<'_>) -> Result<()> {
     }
     let Some(compute) = item.compute else { return Ok(()) };
     if compute.dtype() == DType::F32 || !check::DTYPES.contains(&compute.dtype()) {
-        let (found, supported) = (compute.dtype(), &check::DTYPES[1..]);
-        return Err(TensorError::Unsupported { operator, operand: "compute", found, supported });
+        let (dtype, supported) = (compute.dtype(), &check::DTYPES[1..]);
+        return Err(TensorError::Unsupported { operator, operand: "compute", found: dtype, supported });
     }
     check::elements(operator, "compute", compute, elements)
 }
@@ -165,9 +165,9 @@ fn on_host_rounded<G: Float>(rule: &UpdateRule, items: &[Item<'_>], state: &Step
         for_tasks(tasks.collect(), |(start, weight, gradient, mut states): Task<'_, G>| {
             let widened = |state: &&mut [bf16]| state.iter().map(|value| value.to_f32()).collect();
             let mut wide: Vec<Vec<f32>> = states.iter().map(widened).collect();
-            let mut kept = wide.iter_mut().map(Vec::as_mut_slice);
-            let kept = std::array::from_fn(|_| kept.next().unwrap_or_default());
-            rule.update(Piece { weight, gradient, states: kept, decay }, &coefficients);
+            let mut slices = wide.iter_mut().map(Vec::as_mut_slice);
+            let wide_states = std::array::from_fn(|_| slices.next().unwrap_or_default());
+            rule.update(Piece { weight, gradient, states: wide_states, decay }, &coefficients);
             for (number, (wide, rounded)) in wide.iter().zip(&mut states).enumerate() {
                 stream.round(wide, rounded, start, number, update);
             }
@@ -204,9 +204,9 @@ fn on_host_quantised<G: Float>(rule: &UpdateRule, items: &[Item<'_>], state: &St
             for (number, ((codes, maxima), wide)) in states.iter().zip(&mut wide).enumerate() {
                 code(number).decode(codes, maxima, wide);
             }
-            let mut kept = wide.iter_mut().map(Vec::as_mut_slice);
-            let kept = std::array::from_fn(|_| kept.next().unwrap_or_default());
-            rule.update(Piece { weight, gradient, states: kept, decay }, &coefficients);
+            let mut slices = wide.iter_mut().map(Vec::as_mut_slice);
+            let wide_states = std::array::from_fn(|_| slices.next().unwrap_or_default());
+            rule.update(Piece { weight, gradient, states: wide_states, decay }, &coefficients);
             for (number, ((codes, maxima), wide)) in states.iter_mut().zip(&wide).enumerate() {
                 code(number).encode(wide, codes, maxima);
             }

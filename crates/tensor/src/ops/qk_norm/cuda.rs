@@ -50,19 +50,19 @@ pub(super) fn forward(
     weights: Weights<'_>,
     angles: Angles<'_>,
     epsilon: f32,
-    made: &Output,
+    result: &Output,
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
     let (rows, time) = (qkv.shape().rows(), qkv.shape().dims()[1]);
     let Weights { query, key } = weights;
-    let lanes = Lanes::of(operator, qkv, heads.width, &[qkv, query, key, angles.table, &made.output])?;
+    let lanes = Lanes::of(operator, qkv, heads.width, &[qkv, query, key, angles.table, &result.output])?;
     let launch = kernel(qkv.device(), "forward", qkv.dtype()).read(qkv.region());
     let launch = launch.read(query.region()).read(key.region());
-    let launch = read_angles(launch, angles).write(made.output.region()).write(made.rstd.region());
+    let launch = read_angles(launch, angles).write(result.output.region()).write(result.rstd.region());
     let launch = launch.u32(word(rows)?).u32(word(time)?).u32(word(heads.query)?);
     let launch = launch.u32(word(heads.key_value)?).u32(word(heads.width)?).u32(word(lanes.count)?);
     let launch = launch.f32(epsilon).u32(u32::from(lanes.vector));
-    let launch = launch.cost(gpu::bytes(&[qkv, &made.output]), 6 * qkv.elements() as u64);
+    let launch = launch.cost(gpu::bytes(&[qkv, &result.output]), 6 * qkv.elements() as u64);
     let threads = rows * (heads.query + 2 * heads.key_value) * lanes.count;
     Ok(launch.launch([word(threads.div_ceil(gpu::THREADS as usize))?, 1, 1], gpu::THREADS)?)
 }

@@ -33,17 +33,17 @@ pub fn forward(
     let (rows, normed) = (qkv.shape().rows(), heads.query + heads.key_value);
     let request = Request::new(Category::Activation, OPERATOR);
     let output = Tensor::empty(qkv.device(), qkv.shape(), qkv.dtype(), request)?;
-    let made = Output { output, rstd: Tensor::empty(qkv.device(), [rows, normed], DType::F32, request)? };
+    let result = Output { output, rstd: Tensor::empty(qkv.device(), [rows, normed], DType::F32, request)? };
     match qkv.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
             let operands = cpu::Operands::read(qkv, heads, weights, angles)?;
-            let (mut output, mut rstd) = (made.output.values_mut()?, made.rstd.values_mut()?);
+            let (mut output, mut rstd) = (result.output.values_mut()?, result.rstd.values_mut()?);
             operands.rows(OPERATOR)?.forward(epsilon, &mut output, &mut rstd);
         }
-        Backend::Cuda => cuda::forward(OPERATOR, qkv, heads, weights, angles, epsilon, &made)?,
+        Backend::Cuda => cuda::forward(OPERATOR, qkv, heads, weights, angles, epsilon, &result)?,
     }
-    Ok(made)
+    Ok(result)
 }
 
 /// Computes the gradients of `qkv` from those of the output, `dy`. Overwrites `dy` if it is the only view of

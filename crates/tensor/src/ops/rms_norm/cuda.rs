@@ -24,7 +24,7 @@ pub(super) fn forward(
     residual: Option<(&Tensor, &Tensor)>,
     weight: &Tensor,
     epsilon: f32,
-    made: &Output,
+    result: &Output,
 ) -> Result<()> {
     Forward {
         family: &FAMILY,
@@ -32,8 +32,8 @@ pub(super) fn forward(
         residual,
         parameters: &[Some(weight)],
         epsilon,
-        output: &made.output,
-        statistics: &[&made.rstd],
+        output: &result.output,
+        statistics: &[&result.rstd],
         flops_per_element: 4,
     }
     .launch(operator)

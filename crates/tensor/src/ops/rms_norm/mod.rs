@@ -25,17 +25,17 @@ pub fn forward(x: &Tensor, weight: &Tensor, settings: impl Into<Settings>) -> Re
     let Settings { epsilon, measures } = settings.into();
     const OPERATOR: &str = "rms_norm.forward";
     check_operands(OPERATOR, x, &[("weight", weight)])?;
-    let made = allocate(OPERATOR, x, measures)?;
+    let result = allocate(OPERATOR, x, measures)?;
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let (mut output, mut rstd) = (made.output.values_mut()?, made.rstd.values_mut()?);
+            let (mut output, mut rstd) = (result.output.values_mut()?, result.rstd.values_mut()?);
             let outputs = Outputs { output: &mut output, statistics: [&mut rstd] };
             cpu::forward(&x.values()?, &weight.values()?, epsilon, outputs);
         }
-        Backend::Cuda => cuda::forward(OPERATOR, x, None, weight, epsilon, &made)?,
+        Backend::Cuda => cuda::forward(OPERATOR, x, None, weight, epsilon, &result)?,
     }
-    Ok(made)
+    Ok(result)
 }
 
 /// Computes `sum = residual + branch` and its normalised rows; the sum is rounded to its type before it is
@@ -54,19 +54,19 @@ pub fn forward_residual(
     const OPERATOR: &str = "rms_norm.forward_residual";
     let dtype = check_operands(OPERATOR, residual, &[("weight", weight)])?;
     let sum = row_norm::allocate_sum(OPERATOR, residual, branch, dtype)?;
-    let made = allocate(OPERATOR, residual, measures)?;
+    let result = allocate(OPERATOR, residual, measures)?;
     match residual.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let (mut output, mut rstd) = (made.output.values_mut()?, made.rstd.values_mut()?);
+            let (mut output, mut rstd) = (result.output.values_mut()?, result.rstd.values_mut()?);
             let outputs = Outputs { output: &mut output, statistics: [&mut rstd] };
             let (residual, branch, mut sum) = (residual.values()?, branch.values()?, sum.values_mut()?);
             let (inputs, sum) = ([&*residual, &*branch], (&mut *sum, dtype));
             cpu::forward_residual(inputs, &weight.values()?, epsilon, sum, outputs);
         }
-        Backend::Cuda => cuda::forward(OPERATOR, residual, Some((branch, &sum)), weight, epsilon, &made)?,
+        Backend::Cuda => cuda::forward(OPERATOR, residual, Some((branch, &sum)), weight, epsilon, &result)?,
     }
-    Ok((sum, made))
+    Ok((sum, result))
 }
 
 /// Computes the gradient of the input `x` from the output's gradient `dy`, plus `dsum` if present, the

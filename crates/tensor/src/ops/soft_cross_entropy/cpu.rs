@@ -57,9 +57,9 @@ pub(super) fn losses_and_gradient<T: Float>(
                     row.iter_mut().for_each(|x| *x = exp(*x - largest) * factor - rest);
                 },
             );
-            let kept = weight * (1.0 - smoothing);
-            row[target.class as usize] -= kept * target.share;
-            row[target.other as usize] -= kept * (1.0 - target.share);
+            let target_weight = weight * (1.0 - smoothing);
+            row[target.class as usize] -= target_weight * target.share;
+            row[target.other as usize] -= target_weight * (1.0 - target.share);
             T::round(&row, logits);
         }
     });

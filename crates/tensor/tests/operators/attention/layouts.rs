@@ -19,8 +19,8 @@ fn separate_operands_give_the_same_bits_as_packed_ones() {
             assert_eq!(bits(&apart_output), bits(&output), "{what}");
             assert_eq!(bits(&apart_logsumexp), bits(&logsumexp), "{what}");
             let expected = split(&bits(packed(&gradients)), &size);
-            let found: Vec<_> = apart_gradients.arrays().iter().map(bits).collect();
-            assert!(found == expected, "{what}");
+            let actual: Vec<_> = apart_gradients.arrays().iter().map(bits).collect();
+            assert!(actual == expected, "{what}");
         }
     }
 }
@@ -82,9 +82,9 @@ fn gradients_of_a_group_add_its_query_heads_in_order() {
             sum.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
         }
     }
-    let found = all(&dy);
-    assert_eq!(found[1], sums[1]);
-    assert_eq!(found[2], sums[2]);
+    let actual = all(&dy);
+    assert_eq!(actual[1], sums[1]);
+    assert_eq!(actual[2], sums[2]);
 }
 
 #[test]
