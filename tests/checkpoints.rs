@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use checkpoint::{Checkpoint, list, newest};
 use common::runs::{CHAT, GPT, MIXTURE, MLP, PACKED, RESNET, SEQUENTIAL_MIXTURE, TOKENS, config, train_in};
+use common::sizes;
 use run::{Interrupt, RunError, RunOptions, TrainReport};
 use safetensors::{Dtype, SafeTensors};
 use sha2::{Digest, Sha256};
@@ -152,7 +153,7 @@ fn runs_stopped_after_any_step_continue_on_other_grids() {
 fn any_number_of_ranks_resumes_the_run_of_another() {
     const SHARDED: &str = "parallel.zero_stage=1";
     const PIPELINE: &str = "parallel.pipeline=2";
-    let is_long = std::env::var_os("PLIMSOLL_LONG_TESTS").is_some();
+    let is_long = sizes::are_wanted();
     let table: [(&[&str], &[&[&str]]); 3] = [
         (
             &["parallel.lanes=8", "train.global_batch_size=16", "model.dropout=0.1"],

@@ -10,6 +10,7 @@ use common::jobs::{
     Transport, arguments, has_mpi, history, launcher, mpirun, summary, text, train, workplace,
 };
 use common::program;
+use common::sizes::{self, Sizes};
 use telemetry::scaling::{Scaling, ScalingRun, read_runs};
 
 /// The planned host memory of a process is within 5 % of the peak that the system measures.
@@ -97,6 +98,64 @@ fn any_number_of_processes_has_the_bits_of_one_rank() {
             }
             assert_eq!(history(transport, 6, &grid), alone, "{transport:?}, {grid:?}");
         }
+    }
+}
+
+/// Every number of them on every grid, resumed from each to each, if `PLIMSOLL_LONG_TESTS` is set.
+#[test]
+fn every_number_of_processes_has_the_bits_of_one_rank_and_resumes_every_other() {
+    if !sizes::are_wanted() {
+        return;
+    }
+    for Sizes { common, data } in sizes::all(1) {
+        let common: Vec<&str> = common.iter().map(String::as_str).collect();
+        let alone = history(Transport::Threads, 1, &common);
+        for transport in Transport::all() {
+            for (data, (pipeline, grid)) in data.iter().flat_map(|data| sizes::GRIDS.map(|grid| (data, grid)))
+            {
+                let size = [format!("parallel.data={data}"), format!("parallel.pipeline={pipeline}")];
+                let size: Vec<&str> = size.iter().map(String::as_str).collect();
+                let sets = [&common[..], &size, grid].concat();
+                let of_grid = history(transport, data * pipeline, &sets);
+                assert_eq!(of_grid, alone, "{transport:?}, {sets:?}");
+            }
+            for first in data {
+                assert_resumes_on_each(transport, *first, data, &common, &alone);
+            }
+        }
+    }
+}
+
+/// Asserts that a run of `first` data-parallel ranks that ended after a step ends on any number of them as
+/// one rank does. `alone` is as [`history`] returns it.
+fn assert_resumes_on_each(
+    transport: Transport,
+    first: usize,
+    sizes: &[usize],
+    common: &[&str],
+    alone: &(Vec<u64>, String),
+) {
+    let workplace = workplace();
+    let on = |ranks: usize, more: &[&str]| {
+        let zero = format!("parallel.zero_stage={}", ranks % 2);
+        let sets = [common, &["checkpoint.every=1", "checkpoint.keep=3", &zero]].concat();
+        let output = train(transport, workplace.path(), ranks, &sets).args(more).output().unwrap();
+        let name = format!("{transport:?}, {first} to {ranks} ranks, {common:?}");
+        assert_eq!(output.status.code(), Some(0), "{name}: {}", text(&output.stderr));
+        assert!(text(&output.stdout).contains("Every rank used what was planned"), "{name}");
+        let summary = summary(&workplace.path().join("out"));
+        let losses =
+            summary["losses"].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap().to_bits());
+        assert_eq!(summary["weights_sha256"], alone.1, "{name}");
+        assert_eq!(losses.collect::<Vec<u64>>(), alone.0, "{name}");
+    };
+    on(first, &[]);
+    for ranks in sizes {
+        for step in [2, 3] {
+            let checkpoint = workplace.path().join(format!("out/checkpoints/step-{step:06}"));
+            std::fs::remove_dir_all(checkpoint).unwrap();
+        }
+        on(*ranks, &["--resume"]);
     }
 }
 

@@ -1,7 +1,10 @@
 //! Any number of data-parallel ranks up to that of lanes, and any number of lanes that divides a step.
 
-use super::{BLOCK, GPIPE, INTERLEAVED, LIBRARY, Row, SHARDED, ZERO_BUBBLE, assert_equal_bits, history};
+use super::{BLOCK, GPIPE, INTERLEAVED, LIBRARY, Row, SHARDED, ZERO_BUBBLE, assert_equal_bits, history_on};
+use crate::common::devices::gpu;
 use crate::common::runs::{GPT, LLAMA, MLP, RESNET};
+use crate::common::sizes::{self, Sizes};
+use worker::DeviceChoice;
 
 const PIPELINE: &str = "parallel.pipeline=2";
 const DROPOUT: &str = "model.dropout=0.1";
@@ -91,35 +94,40 @@ fn any_number_of_ranks_has_equal_bits() {
     assert_equal_bits(UNEVEN);
 }
 
-/// All of them, if `PLIMSOLL_LONG_TESTS` is set; `tests/checkpoints.rs` resumes from each to each.
-#[test]
-fn every_number_of_ranks_on_every_grid_has_equal_bits() {
-    if std::env::var_os("PLIMSOLL_LONG_TESTS").is_none() {
-        return;
-    }
-    let all: [(usize, &[usize]); 3] =
-        [(8, &[1, 2, 3, 4, 5, 6, 7, 8]), (12, &[1, 2, 3, 4, 6, 12]), (35, &[1, 5, 7])];
-    let precisions: [&[&str]; 3] =
-        [&[], &["precision.compute=bf16"], &["precision.compute=bf16", "precision.gradients=bf16"]];
-    for ((lanes, sizes), precision) in all.into_iter().flat_map(|one| precisions.map(|more| (one, more))) {
-        for of_lane in [1, 2] {
-            let set = [
-                format!("parallel.lanes={lanes}"),
-                format!("train.global_batch_size={}", 2 * lanes * of_lane),
-                "train.steps=3".to_owned(),
-                "model.width=64".to_owned(),
-                DROPOUT.to_owned(),
+/// Asserts that all of them on every grid have the bits of one rank, on a device whose ranks share it.
+fn assert_every_number_has_equal_bits(device: DeviceChoice, of_lane: usize) {
+    for Sizes { common, data } in sizes::all(of_lane) {
+        let common: Vec<&str> = common.iter().map(String::as_str).collect();
+        let reference = history_on(device, GPT, &common);
+        for (data, (pipeline, grid)) in data.iter().flat_map(|data| sizes::GRIDS.map(|grid| (data, grid))) {
+            let size = [
+                format!("parallel.data={data}"),
+                format!("parallel.pipeline={pipeline}"),
+                format!("parallel.ranks_per_device={}", data * pipeline),
             ];
-            let common: Vec<&str> = set.iter().map(String::as_str).chain(precision.iter().copied()).collect();
-            let reference = history(GPT, &common);
-            for data in sizes.iter().map(|data| format!("parallel.data={data}")) {
-                for grid in [&[][..], &[SHARDED], &[PIPELINE], &[PIPELINE, SHARDED]] {
-                    let actual = history(GPT, &[&common[..], &[data.as_str()], grid].concat());
-                    assert_eq!(reference.losses, actual.losses, "losses of {common:?}, {data} {grid:?}");
-                    assert_eq!(reference.weights, actual.weights, "weights of {common:?}, {data} {grid:?}");
-                    assert_eq!(reference.validation, actual.validation, "{common:?}, {data} {grid:?}");
-                }
-            }
+            let size: Vec<&str> = size.iter().map(String::as_str).collect();
+            let shared = if device == DeviceChoice::Cpu { &size[..2] } else { &size };
+            let actual = history_on(device, GPT, &[&common[..], shared, grid].concat());
+            let name = format!("{device:?} {common:?} {size:?} {grid:?}");
+            assert_eq!(reference.losses, actual.losses, "losses of {name}");
+            assert_eq!(reference.weights, actual.weights, "weights of {name}");
+            assert_eq!(reference.validation, actual.validation, "validation of {name}");
         }
+    }
+}
+
+/// Only if `PLIMSOLL_LONG_TESTS` is set.
+#[test]
+fn every_number_of_threads_has_equal_bits() {
+    for of_lane in [1, 2].into_iter().filter(|_| sizes::are_wanted()) {
+        assert_every_number_has_equal_bits(DeviceChoice::Cpu, of_lane);
+    }
+}
+
+/// Only if `PLIMSOLL_LONG_TESTS` is set.
+#[test]
+fn every_number_of_ranks_that_share_a_gpu_has_equal_bits() {
+    if sizes::are_wanted() && gpu() {
+        assert_every_number_has_equal_bits(DeviceChoice::Cuda, 1);
     }
 }

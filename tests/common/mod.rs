@@ -8,6 +8,7 @@ pub(crate) mod ports;
 pub(crate) mod python;
 pub(crate) mod random;
 pub(crate) mod runs;
+pub(crate) mod sizes;
 pub(crate) mod token_files;
 
 use std::path::PathBuf;

@@ -1,0 +1,38 @@
+//! Every number of data-parallel ranks of a step of the small GPT, as tests behind `PLIMSOLL_LONG_TESTS` run it.
+
+/// Runs with equal bits: a number of lanes, a precision, and the grids that they allow.
+pub(crate) struct Sizes {
+    /// Settings of all runs.
+    pub(crate) common: Vec<String>,
+    /// Numbers of data-parallel ranks.
+    pub(crate) data: &'static [usize],
+}
+
+/// What is set beside the number of data-parallel ranks: pipeline ranks, and the other settings.
+pub(crate) const GRIDS: [(usize, &[&str]); 4] = [
+    (1, &["parallel.zero_stage=0"]),
+    (1, &["parallel.zero_stage=1"]),
+    (2, &["parallel.zero_stage=0"]),
+    (2, &["parallel.zero_stage=1"]),
+];
+
+/// Returns the table for lanes of `of_lane` micro-batches: 8, 12 and 35 lanes, in f32 and bf16.
+pub(crate) fn all(of_lane: usize) -> Vec<Sizes> {
+    let lanes: [(usize, &[usize]); 3] =
+        [(8, &[1, 2, 3, 4, 5, 6, 7, 8]), (12, &[1, 2, 3, 4, 6, 12]), (35, &[1, 5, 7])];
+    let precisions: [&[&str]; 3] =
+        [&[], &["precision.compute=bf16"], &["precision.compute=bf16", "precision.gradients=bf16"]];
+    let sizes = |(lanes, data): (usize, &'static [usize]), precision: &[&str]| {
+        let step =
+            [format!("parallel.lanes={lanes}"), format!("train.global_batch_size={}", 2 * lanes * of_lane)];
+        let more = ["train.steps=3", "model.width=64", "model.dropout=0.1"].iter().chain(precision);
+        let common = step.into_iter().chain(more.map(|set| (*set).to_owned())).collect();
+        Sizes { common, data }
+    };
+    lanes.into_iter().flat_map(|of| precisions.map(|precision| sizes(of, precision))).collect()
+}
+
+/// Returns whether the long tables run.
+pub(crate) fn are_wanted() -> bool {
+    std::env::var_os("PLIMSOLL_LONG_TESTS").is_some()
+}
