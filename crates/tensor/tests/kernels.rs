@@ -1,4 +1,4 @@
-//! Compilation of every kernel for every supported architecture. Needs NVRTC and no GPU; with
+//! Compilation of every kernel for each source that the supported architectures have. Needs NVRTC and no GPU; with
 //! PLIMSOLL_NEED_NVRTC set, the absence of NVRTC is a failure.
 #![allow(
     clippy::unwrap_used,
@@ -7,6 +7,7 @@
     reason = "in tests, a panic is the report of a failure"
 )]
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -14,16 +15,34 @@ use device::cuda::{architecture, compile, compiler_is_there};
 use device::{DType, Family};
 use tensor::ops::{DTYPES, FAMILIES};
 
-/// The supported compute capabilities that compile different source.
-const CHIPS: [(u32, u32); 5] = [(7, 5), (8, 0), (8, 9), (9, 0), (12, 0)];
-/// Architectures whose source is that of (8, 0) and of (12, 0): compiled if PLIMSOLL_LONG_TESTS is set.
-const ALIKE_CHIPS: [(u32, u32); 2] = [(8, 6), (10, 0)];
+/// The supported compute capabilities, newest first.
+const CHIPS: [(u32, u32); 7] = [(12, 0), (10, 0), (9, 0), (8, 9), (8, 6), (8, 0), (7, 5)];
 
-fn chips() -> Vec<(u32, u32)> {
-    match std::env::var_os("PLIMSOLL_LONG_TESTS") {
-        Some(_) => CHIPS.into_iter().chain(ALIKE_CHIPS).collect(),
-        None => CHIPS.to_vec(),
+/// Conditions on the architecture in a family's source and headers, and whether they hold for a chip.
+///
+/// Chips with equal conditions compile equal source; what the oldest of them has, the newer have too.
+fn conditions(family: &Family, (major, minor): (u32, u32)) -> BTreeMap<String, bool> {
+    let texts = family.headers.iter().map(|(_, text)| *text).chain([family.source]);
+    let lines = texts.flat_map(str::lines).map(str::trim).filter(|line| line.starts_with("#if"));
+    let holds = |line: &str| match line.split_once("__CUDA_ARCH__ >= ") {
+        Some((_, rest)) => {
+            let oldest: u32 = rest.split_whitespace().next().unwrap().parse().unwrap();
+            100 * major + 10 * minor >= oldest
+        }
+        None if line.contains("__CUDA_ARCH_FEAT_SM90_ALL") => (major, minor) == (9, 0),
+        None => panic!("{}: no known condition on the architecture: {line}", family.name),
+    };
+    lines.filter(|line| line.contains("__CUDA_ARCH")).map(|line| (line.to_owned(), holds(line))).collect()
+}
+
+/// Chips for which a family is compiled: one for each source, or all if PLIMSOLL_LONG_TESTS is set.
+fn chips(family: &Family) -> Vec<(u32, u32)> {
+    let mut chips = CHIPS.to_vec();
+    if std::env::var_os("PLIMSOLL_LONG_TESTS").is_none() {
+        let sources: BTreeMap<_, _> = CHIPS.iter().map(|chip| (conditions(family, *chip), *chip)).collect();
+        chips.retain(|chip| sources.values().any(|oldest| oldest == chip));
     }
+    chips
 }
 
 fn compiler_or_skip() -> bool {
@@ -41,14 +60,14 @@ fn machine_code(family: &Family, variant: usize, chip: (u32, u32)) -> Result<Vec
 }
 
 #[test]
-fn every_kernel_compiles_for_every_architecture() {
+fn every_kernel_compiles_for_each_source_of_the_architectures() {
     if !compiler_or_skip() {
         return;
     }
     let jobs: Vec<_> = FAMILIES
         .iter()
         .flat_map(|family| (0..family.variants.len()).map(move |variant| (*family, variant)))
-        .flat_map(|(family, variant)| chips().into_iter().map(move |chip| (family, variant, chip)))
+        .flat_map(|(family, variant)| chips(family).into_iter().map(move |chip| (family, variant, chip)))
         .collect();
     assert!(!jobs.is_empty());
     // Compilation times differ by a factor of a hundred, so each thread takes the next job when it is done.
