@@ -6,6 +6,7 @@ mod common;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::jobs::has_mpi;
 
@@ -59,26 +60,37 @@ fn run(line: &str, directory: &Path, page: &Path) {
     assert!(output.status.success(), "{}: {line}\n{}", page.display(), String::from_utf8_lossy(&message));
 }
 
-#[test]
-fn every_command_runs() {
+/// Runs the commands of a page in a directory of its own, one after the other. Returns how many ran.
+fn run_all(page: &Path) -> usize {
+    let directory = scratch();
     let mut ran = 0;
-    for page in pages() {
-        let directory = scratch();
-        for (needs, lines) in commands(&std::fs::read_to_string(&page).unwrap()) {
-            match needs.as_deref() {
-                Some("mpi") if has_mpi() => {}
-                Some(needs) => {
-                    assert!(NEEDS.contains(&needs), "{}: unknown need {needs:?}", page.display());
-                    continue;
-                }
-                None => {}
+    for (needs, lines) in commands(&std::fs::read_to_string(page).unwrap()) {
+        match needs.as_deref() {
+            Some("mpi") if has_mpi() => {}
+            Some(needs) => {
+                assert!(NEEDS.contains(&needs), "{}: unknown need {needs:?}", page.display());
+                continue;
             }
-            for line in lines {
-                run(&line, directory.path(), &page);
-                ran += 1;
-            }
+            None => {}
+        }
+        for line in lines {
+            run(&line, directory.path(), page);
+            ran += 1;
         }
     }
+    ran
+}
+
+/// Two pages at a time: many commands wait or use one core.
+#[test]
+fn every_command_runs() {
+    let pages = pages();
+    let next = AtomicUsize::new(0);
+    let take = || std::iter::from_fn(|| pages.get(next.fetch_add(1, Ordering::Relaxed)));
+    let ran: usize = std::thread::scope(|scope| {
+        let threads = [(); 2].map(|()| scope.spawn(|| take().map(|page| run_all(page)).sum::<usize>()));
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
     assert!(ran > 15, "only {ran} commands were found");
 }
 
