@@ -137,7 +137,7 @@ fn is_as_planned(directory: &Path, report: &TrainReport, what: &str) {
                 "{category:?}: {what}"
             );
         }
-        assert!(measured.kept().holdings.is_empty(), "nothing that a steady step asks for outlives it");
+        assert!(measured.outlived().holdings.is_empty(), "nothing that a steady step asks for outlives it");
         let phases: Vec<_> = measured.spans().into_iter().map(|span| span.phase).collect();
         for phase in ["forward", "backward"] {
             assert!(phases.iter().any(|other| other == phase), "{phases:?}: {what}");
@@ -246,7 +246,7 @@ fn owners_of_unplanned_memory_are_named() {
             KeepsValidations,
             (0, 1),
             (RunPart::Validation, 4, 4),
-            DifferenceKind::Kept,
+            DifferenceKind::Unfreed,
             (validating, logits),
             Some((validating, Some(2))),
         ),

@@ -49,11 +49,11 @@ impl WeightHandle {
         let (operator, operand) = ("weight", "values");
         if tensor.shape() != self.0.shape {
             let expected = self.0.shape.to_string();
-            return Err(TensorError::Shape { operator, operand, found: tensor.shape(), expected });
+            return Err(TensorError::Shape { operator, operand, actual: tensor.shape(), expected });
         }
         if tensor.dtype() != self.0.dtype {
             let expected = self.0.dtype;
-            return Err(TensorError::DType { operator, operand, found: tensor.dtype(), expected });
+            return Err(TensorError::DType { operator, operand, actual: tensor.dtype(), expected });
         }
         *self.0.tensor.borrow_mut() = Some(tensor);
         Ok(())

@@ -48,7 +48,7 @@ impl Target {
         let wrong = TensorError::DType {
             operator: "load",
             operand: "target",
-            found: target.dtype(),
+            actual: target.dtype(),
             expected: self.dtype,
         };
         let Some(values) = widened(self.dtype, piece) else { return Err(wrong) };

@@ -82,7 +82,7 @@ fn with_rows(x: &Tensor, rows: usize) -> Result<Shape> {
 }
 
 fn refused(x: &Tensor, expected: String) -> CollectiveError {
-    TensorError::Shape { operator: "collective", operand: "x", found: x.shape(), expected }.into()
+    TensorError::Shape { operator: "collective", operand: "x", actual: x.shape(), expected }.into()
 }
 
 /// A workspace as long as `like`.

@@ -42,7 +42,7 @@ impl RunConfig {
     /// # Errors
     /// The first error, in one sentence.
     pub fn parse(text: &str, name: &str, directory: &Path, overrides: &[String]) -> Result<Self, Error> {
-        Self::parse_with(Families::known(), text, name, directory, overrides)
+        Self::parse_with(Families::registered(), text, name, directory, overrides)
     }
 
     /// [`RunConfig::parse`] with the models of `families`.

@@ -6,7 +6,7 @@ use crate::family::Family;
 use crate::models::{GPT, LLAMA, MLP, RESNET};
 
 /// The families of this program, set when they are first read.
-static KNOWN: OnceLock<Families> = OnceLock::new();
+static REGISTERED: OnceLock<Families> = OnceLock::new();
 
 /// The model families of a program.
 #[derive(Debug)]
@@ -36,8 +36,8 @@ impl Families {
 
     /// The families of this program: those of this crate, and those that it registered.
     #[must_use]
-    pub fn known() -> &'static Self {
-        KNOWN.get_or_init(|| Families::new(Self::standard().list.clone()))
+    pub fn registered() -> &'static Self {
+        REGISTERED.get_or_init(|| Families::new(Self::standard().list.clone()))
     }
 
     /// Adds families to this program's, before it reads its first configuration.
@@ -54,7 +54,7 @@ impl Families {
             all.push(family);
         }
         let late = |_| "families of models are registered before the first configuration is read".to_owned();
-        KNOWN.set(Families::new(all)).map_err(late)
+        REGISTERED.set(Families::new(all)).map_err(late)
     }
 
     /// All families.

@@ -49,7 +49,7 @@ impl Optimizer {
         members.sort_unstable();
         if !members.iter().map(|(slot, _)| *slot).eq(0..slots.len()) {
             let expected = slots.len();
-            return Err(TensorError::Count { operator: "optimizer.groups", found: members.len(), expected });
+            return Err(TensorError::Count { operator: "optimizer.groups", actual: members.len(), expected });
         }
         let members = members.into_iter().map(|(_, member)| member).collect();
         Ok(Optimizer { slots: slots.to_vec(), groups, members })

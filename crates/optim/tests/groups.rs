@@ -107,7 +107,7 @@ fn every_slot_belongs_to_one_group() {
     for (other, count) in [(&[1][..], 2), (&[0, 1, 2], 4), (&[], 1)] {
         let groups = [group(ADAMW, DType::F32, &[0]), group(SGD, DType::F32, other)];
         let refused = Optimizer::with_groups(&device, &slots, &groups, 0).unwrap_err();
-        let expected = TensorError::Count { operator: "optimizer.groups", found: count, expected: 3 };
+        let expected = TensorError::Count { operator: "optimizer.groups", actual: count, expected: 3 };
         assert_eq!(refused.to_string(), expected.to_string());
     }
 }

@@ -83,8 +83,8 @@ pub enum RunError {
         checkpoint: Option<PathBuf>,
     },
     /// The run was stopped early, and no weights are kept: before the first step, or as configured.
-    #[error("{}", nothing_kept(*steps))]
-    NothingKept {
+    #[error("{}", no_checkpoint(*steps))]
+    NoCheckpoint {
         /// Steps done.
         steps: u64,
     },
@@ -168,7 +168,7 @@ from_below!(
     data::Error
 );
 
-fn nothing_kept(steps: u64) -> String {
+fn no_checkpoint(steps: u64) -> String {
     match steps {
         0 => "stopped before the first step".to_owned(),
         steps => format!(

@@ -2,7 +2,7 @@
 
 use collective::GridShape;
 use device::Description;
-use device::cuda::{self, Found};
+use device::cuda::{self, GpuInfo};
 
 use crate::error::{Result, RunError};
 use crate::startup::Startup;
@@ -144,7 +144,7 @@ fn choose(asked: &Asked, there: &There) -> Result<Choice> {
     }
 }
 
-fn on_gpus(gpus: &[Found], config: &mut RunConfig, rank: usize, choice: Choice) -> Result<ChosenPlacement> {
+fn on_gpus(gpus: &[GpuInfo], config: &mut RunConfig, rank: usize, choice: Choice) -> Result<ChosenPlacement> {
     let (world_size, all) = (config.world_size(), gpus.len());
     let name = |ordinal: usize| gpus.get(ordinal).map_or("", |gpu| gpu.name.as_str());
     let (ordinals, reason) = match choice {

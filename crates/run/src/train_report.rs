@@ -81,7 +81,7 @@ pub(crate) fn report(
     }
     let keeps = setup.config.checkpoint.is_kept() && history.steps > 0;
     if history.interrupted && !keeps && !setup.placement.is_meta() {
-        return Err(RunError::NothingKept { steps: history.steps });
+        return Err(RunError::NoCheckpoint { steps: history.steps });
     }
     let differ =
         |ran: &&RankStatistics| plans.role_of(ran.rank).is_some_and(|role| !plans.roles()[role].agrees(ran));

@@ -11,14 +11,14 @@ pub type Result<T> = std::result::Result<T, TensorError>;
 #[derive(Debug, thiserror::Error)]
 pub enum TensorError {
     /// Operands whose shapes do not agree.
-    #[error("{operator}: {operand} has shape {found}, expected {expected}")]
+    #[error("{operator}: {operand} has shape {actual}, expected {expected}")]
     Shape {
         /// The operator.
         operator: &'static str,
         /// The operand that does not fit.
         operand: &'static str,
         /// The operand's shape.
-        found: Shape,
+        actual: Shape,
         /// The expected shape or value.
         expected: String,
     },
@@ -29,26 +29,26 @@ pub enum TensorError {
         shape: Shape,
     },
     /// An operand of another type than the operator requires.
-    #[error("{operator}: {operand} is {found}, expected {expected}")]
+    #[error("{operator}: {operand} is {actual}, expected {expected}")]
     DType {
         /// The operator.
         operator: &'static str,
         /// The operand that does not fit.
         operand: &'static str,
         /// The operand's type.
-        found: DType,
+        actual: DType,
         /// The required type.
         expected: DType,
     },
     /// An operand of an element type for which the operator has no implementation.
-    #[error("{operator}: {operand} is {found}, expected {}", names(.supported))]
+    #[error("{operator}: {operand} is {actual}, expected {}", names(.supported))]
     Unsupported {
         /// The operator.
         operator: &'static str,
         /// The operand.
         operand: &'static str,
         /// The operand's type.
-        found: DType,
+        actual: DType,
         /// The types that the operator implements.
         supported: &'static [DType],
     },
@@ -91,12 +91,12 @@ pub enum TensorError {
         supported: String,
     },
     /// A number of tensors other than the table was made for.
-    #[error("{operator}: {found} tensors, expected {expected}")]
+    #[error("{operator}: {actual} tensors, expected {expected}")]
     Count {
         /// The operator.
         operator: &'static str,
         /// Number of tensors.
-        found: usize,
+        actual: usize,
         /// Number of tensors expected.
         expected: usize,
     },

@@ -67,7 +67,7 @@ impl Tensor {
 
     fn not_floating(&self, operator: &'static str) -> TensorError {
         let expected = DType::F32;
-        TensorError::DType { operator, operand: "tensor", found: self.dtype(), expected }
+        TensorError::DType { operator, operand: "tensor", actual: self.dtype(), expected }
     }
 }
 

@@ -116,7 +116,7 @@ impl Tensor {
         if offset + shape.elements() > self.elements() {
             let expected =
                 format!("a view inside {} elements, {offset} elements from the start", self.elements());
-            return Err(TensorError::Shape { operator: "view", operand: "view", found: shape, expected });
+            return Err(TensorError::Shape { operator: "view", operand: "view", actual: shape, expected });
         }
         let offset = self.offset + offset * self.dtype.bytes();
         Ok(Tensor { storage: Rc::clone(&self.storage), offset, shape, dtype: self.dtype, maxima: None })
@@ -127,7 +127,12 @@ impl Tensor {
         let shape = shape.into();
         if shape.elements() != self.elements() {
             let expected = format!("{} elements", self.elements());
-            return Err(TensorError::Shape { operator: "reshape", operand: "shape", found: shape, expected });
+            return Err(TensorError::Shape {
+                operator: "reshape",
+                operand: "shape",
+                actual: shape,
+                expected,
+            });
         }
         self.view(0, shape)
     }
@@ -278,7 +283,7 @@ impl Tensor {
     }
 
     fn wrong_type(&self, operator: &'static str, expected: DType) -> TensorError {
-        TensorError::DType { operator, operand: "tensor", found: self.dtype, expected }
+        TensorError::DType { operator, operand: "tensor", actual: self.dtype, expected }
     }
 }
 

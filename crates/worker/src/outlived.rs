@@ -42,7 +42,7 @@ impl GraphCheck {
             (_, None) => {
                 self.first = self.now;
                 let rank = device.rank();
-                let mut live = trace().kept();
+                let mut live = trace().outlived();
                 live.holdings.retain(|holding| GRAPH.contains(&holding.owner.category));
                 let outlived =
                     Outlived { rank, part, step, kept: live, parts: 1, last_step: step, growth_bytes: 0 };

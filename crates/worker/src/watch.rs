@@ -148,7 +148,7 @@ impl Watch {
                 let (trace, complete) = trace(device, part, step);
                 let comparable = complete && expected.left_out == 0;
                 let first = if comparable { trace.difference(expected) } else { None };
-                let mut live = trace.kept_beyond(expected);
+                let mut live = trace.outlived_beyond(expected);
                 live.holdings.truncate(REPORTED);
                 let rank = device.rank();
                 let divergence =

@@ -139,7 +139,7 @@ fn forward(
 }
 
 fn missing() -> tensor::TensorError {
-    tensor::TensorError::Count { operator: "fp8_linear", found: 0, expected: 1 }
+    tensor::TensorError::Count { operator: "fp8_linear", actual: 0, expected: 1 }
 }
 
 impl Fp8LinearRule {

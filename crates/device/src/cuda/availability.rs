@@ -10,7 +10,7 @@ const NEEDED_VERSION: i32 = 13_000;
 
 /// A GPU that this process may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct GpuInfo {
     /// Number in this process, as `CUDA_VISIBLE_DEVICES` leaves it.
     pub ordinal: usize,
     /// Name of the GPU.
@@ -56,7 +56,7 @@ fn hidden(visible: Option<&str>) -> String {
 ///
 /// # Errors
 /// Why there is none.
-pub fn availability() -> Result<Vec<Found>, Unavailable> {
+pub fn availability() -> Result<Vec<GpuInfo>, Unavailable> {
     // SAFETY: opening the driver's library runs its initialisers, which is what they are for.
     if !unsafe { sys::is_culib_present() } {
         return Err(Unavailable::NoDriver);
@@ -77,7 +77,7 @@ pub fn availability() -> Result<Vec<Found>, Unavailable> {
     libraries()?;
     let gpu = |ordinal: usize| {
         let device = result::device::get(ordinal as i32).map_err(refused)?;
-        Ok(Found { ordinal, name: result::device::get_name(device).map_err(refused)? })
+        Ok(GpuInfo { ordinal, name: result::device::get_name(device).map_err(refused)? })
     };
     (0..count).map(gpu).collect()
 }

@@ -32,7 +32,7 @@ use std::sync::{Arc, Mutex};
 
 use cudarc::driver::{CudaContext, result, sys};
 
-pub use availability::{Found, Unavailable, availability, has_convolutions};
+pub use availability::{GpuInfo, Unavailable, availability, has_convolutions};
 pub use choice::PlannedMatmul;
 pub use compile::{CACHE_VARIABLE, architecture, compile, compiler_is_there};
 pub use error::CudaError;

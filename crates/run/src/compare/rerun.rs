@@ -120,7 +120,7 @@ fn again(
     };
     match train(configuration_of(&run.path, &SETTINGS.map(str::to_owned))?, options) {
         // It stops before the run's last step, and keeps hashes only.
-        Ok(_) | Err(RunError::NothingKept { .. } | RunError::NonFinite { .. }) => Ok(after),
+        Ok(_) | Err(RunError::NoCheckpoint { .. } | RunError::NonFinite { .. }) => Ok(after),
         Err(error) => Err(error),
     }
 }

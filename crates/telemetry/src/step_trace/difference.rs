@@ -21,7 +21,8 @@ pub enum DifferenceKind {
     /// An allocation of another size.
     Resized,
     /// A block that is freed at this point in the plan but kept in the run.
-    Kept,
+    #[serde(rename = "kept")]
+    Unfreed,
     /// A block that is freed earlier than planned.
     Early,
     /// Allocations in a different order.
@@ -38,7 +39,7 @@ pub struct Difference {
     /// Owner of the allocation.
     #[serde(flatten)]
     pub owner: Owner,
-    /// Requested bytes; for [`DifferenceKind::Missing`] and [`DifferenceKind::Kept`], as planned.
+    /// Requested bytes; for [`DifferenceKind::Missing`] and [`DifferenceKind::Unfreed`], as planned.
     pub bytes: u64,
     /// Planned bytes, for [`DifferenceKind::Resized`] and [`DifferenceKind::Driver`].
     pub planned_bytes: Option<u64>,
@@ -71,7 +72,7 @@ impl StepTrace {
 
     /// Returns the blocks alive at the end of this trace but not of `planned`, by owner, oldest first.
     #[must_use]
-    pub fn kept_beyond(&self, planned: &StepTrace) -> LiveSet {
+    pub fn outlived_beyond(&self, planned: &StepTrace) -> LiveSet {
         let mut due: HashMap<(&Owner, u64), u64> = HashMap::new();
         let blocks = planned.blocks();
         for number in planned.numbers_after(planned.events.len()) {
@@ -93,7 +94,7 @@ impl StepTrace {
 
     /// Returns the blocks allocated within the trace and alive at its end, by owner, oldest first.
     #[must_use]
-    pub fn kept(&self) -> LiveSet {
+    pub fn outlived(&self) -> LiveSet {
         let blocks = self.blocks();
         let mut holdings: Vec<Holding> = Vec::new();
         for number in self.numbers_after(self.events.len()) {
@@ -132,7 +133,7 @@ impl StepTrace {
         expected: &[(usize, Step<'_>)],
         at: usize,
     ) -> Option<Difference> {
-        use DifferenceKind::{Early, Extra, Kept, Missing, Moved, Resized};
+        use DifferenceKind::{Early, Extra, Missing, Moved, Resized, Unfreed};
         let count = |steps: &[(usize, Step<'_>)], what: Step<'_>| {
             steps[at.min(steps.len())..].iter().filter(|(_, step)| *step == what).count()
         };
@@ -147,7 +148,7 @@ impl StepTrace {
             }
             (Some(new @ Step::Allocate(owner, bytes)), _) if more(new) => (Extra, owner, bytes, None),
             (_, Some(due @ Step::Allocate(owner, bytes))) if fewer(due) => (Missing, owner, bytes, None),
-            (_, Some(Step::Free(owner, bytes))) => (Kept, owner, bytes, None),
+            (_, Some(Step::Free(owner, bytes))) => (Unfreed, owner, bytes, None),
             (Some(Step::Free(owner, bytes)), _) => (Early, owner, bytes, None),
             (Some(Step::Allocate(owner, bytes)), _) | (None, Some(Step::Allocate(owner, bytes))) => {
                 (Moved, owner, bytes, None)
@@ -231,7 +232,7 @@ impl fmt::Display for Difference {
             DifferenceKind::Extra => write!(f, "allocates {size} that the plan does not have"),
             DifferenceKind::Missing => write!(f, "does not allocate the {size} that the plan has"),
             DifferenceKind::Resized => write!(f, "allocates {size} instead of {planned}"),
-            DifferenceKind::Kept => write!(f, "keeps {size} that the plan frees"),
+            DifferenceKind::Unfreed => write!(f, "keeps {size} that the plan frees"),
             DifferenceKind::Early => write!(f, "frees {size} before the plan does"),
             DifferenceKind::Moved => write!(f, "allocates {size} in another order than the plan"),
             DifferenceKind::Driver => {

@@ -9,7 +9,7 @@ use super::{Owner, StepTrace, TraceEvent};
 use crate::units::bytes;
 
 /// Largest number of owners listed in a sentence; the others are counted.
-const TOLD: usize = 3;
+const LISTED: usize = 3;
 
 /// The live blocks of one owner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -143,10 +143,10 @@ impl LiveSet {
         let all = self.by_owner().holdings;
         let parts: Vec<String> = all
             .iter()
-            .take(TOLD)
+            .take(LISTED)
             .map(|holding| format!("{} ({})", holding.owner.in_words(), bytes(holding.bytes)))
             .collect();
-        match all.len().saturating_sub(TOLD) {
+        match all.len().saturating_sub(LISTED) {
             0 => parts.join(", "),
             more => format!("{} and {more} more", parts.join(", ")),
         }

@@ -104,7 +104,7 @@ fn traces_agree_with_the_allocators_counters() {
         // Only the first step took memory from the driver.
         assert!(!second.repeats(&first));
         assert_eq!(second.difference(&first).unwrap().kind, DifferenceKind::Driver);
-        assert!(second.kept().holdings.is_empty() && second.kept_beyond(&first).holdings.is_empty());
+        assert!(second.outlived().holdings.is_empty() && second.outlived_beyond(&first).holdings.is_empty());
     }
 }
 
@@ -138,10 +138,10 @@ fn the_peak_has_a_phase_and_spans_are_contiguous() {
 
 #[test]
 fn differences_name_the_first_allocation() {
-    use DifferenceKind::{Early, Extra, Kept, Missing, Resized};
+    use DifferenceKind::{Early, Extra, Missing, Resized, Unfreed};
     let cases = [
-        (Fault::Keep, Kept, "gelu", 3 << 20, Some("gelu"), "keeps 3"),
-        (Fault::Late, Kept, "gelu", 3 << 20, None, "keeps 3"),
+        (Fault::Keep, Unfreed, "gelu", 3 << 20, Some("gelu"), "keeps 3"),
+        (Fault::Late, Unfreed, "gelu", 3 << 20, None, "keeps 3"),
         (Fault::Early, Early, "gelu", 3 << 20, None, "before the plan does"),
         (Fault::Extra, Extra, "gelu", 5000, None, "that the plan does not have"),
         (Fault::Resize, Resized, "linear", 7 << 20, None, "instead of 3"),
@@ -160,10 +160,10 @@ fn differences_name_the_first_allocation() {
             "{difference}"
         );
         assert!(difference.to_string().contains(words), "{difference}");
-        let beyond = measured.kept_beyond(&planned);
+        let beyond = measured.outlived_beyond(&planned);
         let names: Vec<_> = beyond.holdings.iter().map(|h| h.owner.operator.as_str()).collect();
         assert_eq!(names, leftover.into_iter().collect::<Vec<_>>(), "{difference}");
-        assert_eq!(measured.kept().holdings, beyond.holdings);
+        assert_eq!(measured.outlived().holdings, beyond.holdings);
         assert!(beyond.holdings.iter().all(|h| h.since == 3));
     }
 }

@@ -23,7 +23,12 @@ pub fn into(source: &Tensor, target: &Tensor) -> Result<()> {
     let to = target.dtype();
     let supported = if from == DType::F32 { &check::DTYPES[1..] } else { &[DType::F32] };
     if !supported.contains(&to) {
-        return Err(TensorError::Unsupported { operator: OPERATOR, operand: "target", found: to, supported });
+        return Err(TensorError::Unsupported {
+            operator: OPERATOR,
+            operand: "target",
+            actual: to,
+            supported,
+        });
     }
     check::shape(OPERATOR, "target", target, source.shape())?;
     match target.device().backend() {

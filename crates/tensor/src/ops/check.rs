@@ -15,7 +15,7 @@ pub(crate) fn dtype(
     if tensor.dtype() == expected {
         return Ok(());
     }
-    Err(TensorError::DType { operator, operand, found: tensor.dtype(), expected })
+    Err(TensorError::DType { operator, operand, actual: tensor.dtype(), expected })
 }
 
 /// Refuses each named tensor that is not f32, as statistics and optimizer states are.
@@ -42,7 +42,7 @@ pub(crate) fn computed(operator: &'static str, operands: &[(&'static str, &Tenso
 
 /// The error for an operand of a type that the operator does not implement.
 pub(crate) fn unsupported(operator: &'static str, operand: &'static str, tensor: &Tensor) -> TensorError {
-    TensorError::Unsupported { operator, operand, found: tensor.dtype(), supported: DTYPES }
+    TensorError::Unsupported { operator, operand, actual: tensor.dtype(), supported: DTYPES }
 }
 
 /// Returns the common type of gradients: all f32, or all of one half type.
@@ -116,7 +116,7 @@ pub(crate) fn wrong(
     tensor: &Tensor,
     expected: String,
 ) -> TensorError {
-    TensorError::Shape { operator, operand, found: tensor.shape(), expected }
+    TensorError::Shape { operator, operand, actual: tensor.shape(), expected }
 }
 
 /// Returns `shape` with another innermost size; a scalar becomes a vector.
@@ -155,5 +155,5 @@ pub(crate) fn count(operator: &'static str, actual: usize, expected: usize) -> R
     if actual == expected {
         return Ok(());
     }
-    Err(TensorError::Count { operator, found: actual, expected })
+    Err(TensorError::Count { operator, actual, expected })
 }

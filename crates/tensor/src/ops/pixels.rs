@@ -39,7 +39,7 @@ pub fn normalise(pixels: &Tensor, mean: &[f64], deviation: &[f64], dtype: DType)
     check::dtype(OPERATOR, "pixels", pixels, DType::U8)?;
     check::count(OPERATOR, deviation.len(), mean.len())?;
     if mean.is_empty() || mean.len() > MOST_CHANNELS {
-        return Err(TensorError::Count { operator: OPERATOR, found: mean.len(), expected: MOST_CHANNELS });
+        return Err(TensorError::Count { operator: OPERATOR, actual: mean.len(), expected: MOST_CHANNELS });
     }
     let request = Request::new(Category::Input, OPERATOR);
     let values = Tensor::empty(pixels.device(), pixels.shape(), dtype, request)?;

@@ -51,7 +51,7 @@ impl Cache {
         heads: Heads,
     ) -> Result<(Tensor, [usize; 2])> {
         let Qkv::Packed(qkv) = qkv else {
-            return Err(TensorError::Count { operator, found: 3, expected: 1 });
+            return Err(TensorError::Count { operator, actual: 3, expected: 1 });
         };
         check::rank(operator, "qkv", qkv, 3)?;
         check::dtype(operator, "qkv", qkv, self.array.dtype())?;

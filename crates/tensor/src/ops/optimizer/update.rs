@@ -96,7 +96,7 @@ fn check_item(rule: &UpdateRule, item: &Item<'_>) -> Result<()> {
     let Some(compute) = item.compute else { return Ok(()) };
     if compute.dtype() == DType::F32 || !check::DTYPES.contains(&compute.dtype()) {
         let (dtype, supported) = (compute.dtype(), &check::DTYPES[1..]);
-        return Err(TensorError::Unsupported { operator, operand: "compute", found: dtype, supported });
+        return Err(TensorError::Unsupported { operator, operand: "compute", actual: dtype, supported });
     }
     check::elements(operator, "compute", compute, elements)
 }

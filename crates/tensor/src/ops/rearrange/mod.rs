@@ -66,7 +66,7 @@ pub fn slice_backward(dy: &Tensor, shape: Shape, axis: usize, start: usize) -> R
 pub fn concatenate(parts: &[&Tensor], axis: usize) -> Result<Tensor> {
     const OPERATOR: &str = "rearrange.concatenate";
     let first =
-        parts.first().ok_or(crate::TensorError::Count { operator: OPERATOR, found: 0, expected: 1 })?;
+        parts.first().ok_or(crate::TensorError::Count { operator: OPERATOR, actual: 0, expected: 1 })?;
     let length: usize = parts.iter().filter_map(|part| part.shape().dims().get(axis).copied()).sum();
     let no_axis = || check::wrong(OPERATOR, "parts", first, format!("a dimension {axis}"));
     let shape = first.shape().with(axis, length).ok_or_else(no_axis)?;
