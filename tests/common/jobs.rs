@@ -187,8 +187,8 @@ pub(crate) fn history(transport: Transport, ranks: usize, sets: &[&str]) -> (Vec
     (losses.collect(), summary["weights_sha256"].as_str().unwrap().to_owned())
 }
 
-/// Returns a trace without the names of the weights whose optimizer state a rank has: ranks with shards of equal
-/// sizes have one plan, which names the weights of the first of them.
+/// Returns a trace without the names of the weights whose optimizer state a rank has: ranks with shards of
+/// equal sizes have one plan, which names the weights of the first of them.
 fn without_weights_of_state(trace: &StepTrace) -> StepTrace {
     let mut trace = trace.clone();
     let of_state = trace.owners.iter_mut().filter(|owner| owner.category == Category::OptimizerState);

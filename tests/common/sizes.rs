@@ -1,4 +1,4 @@
-//! Every number of data-parallel ranks of a step of the small GPT, as tests behind `PLIMSOLL_LONG_TESTS` run it.
+//! Every number of data-parallel ranks of a step of the small GPT, for tests behind `PLIMSOLL_LONG_TESTS`.
 
 /// Runs with equal bits: a number of lanes, a precision, and the grids that they allow.
 pub(crate) struct Sizes {
@@ -8,7 +8,7 @@ pub(crate) struct Sizes {
     pub(crate) data: &'static [usize],
 }
 
-/// What is set beside the number of data-parallel ranks: pipeline ranks, and the other settings.
+/// Pipeline ranks, and the settings beside the number of data-parallel ranks.
 pub(crate) const GRIDS: [(usize, &[&str]); 4] = [
     (1, &["parallel.zero_stage=0"]),
     (1, &["parallel.zero_stage=1"]),

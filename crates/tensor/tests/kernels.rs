@@ -1,5 +1,5 @@
-//! Compilation of every kernel for each source that the supported architectures have. Needs NVRTC and no GPU; with
-//! PLIMSOLL_NEED_NVRTC set, the absence of NVRTC is a failure.
+//! Compilation of every kernel for each source that the supported architectures have. Needs NVRTC and no
+//! GPU; with PLIMSOLL_NEED_NVRTC set, the absence of NVRTC is a failure.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
