@@ -1,6 +1,6 @@
 //! One rank of a run, from start to end.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use collective::Communicator;
 use system::fail_point;
@@ -26,7 +26,7 @@ use worker::Placement;
 use worker::agreed_hash;
 use worker::status::{State, Status};
 use worker::watch::{Findings, Writing};
-use worker::{Setup, Worker};
+use worker::{Setup, Start, Worker};
 
 /// Longest preparation of kernels that is not logged; cached kernels take less.
 const QUIET_PREPARATION: Duration = Duration::from_millis(500);
@@ -106,10 +106,12 @@ fn train_rank(worker: &mut Worker, options: &RunOptions, directory: &RunDirector
     let setup = worker.setup().clone();
     let (setup, rank) = (&setup, worker.grid().rank());
     tracing::debug!("{} parameters on {:?}", worker.parameters(), worker.device());
+    let began = Instant::now();
     worker.begin()?;
+    let loaded = (!matches!(setup.start, Start::Drawn)).then(|| began.elapsed());
     worker.write_traces_to(directory.path());
     let (opened, run_dir) = (setup.clone(), directory.path().to_owned());
-    let open = (rank == 0).then_some(move || RunFiles::open(&opened, &run_dir));
+    let open = (rank == 0).then_some(move || RunFiles::open(&opened, &run_dir, loaded));
     let files = while_answering(worker.control(), open)?.transpose()?;
     let (history, files, mut saver) = train(worker, options, directory, files)?;
     if history.repeats.is_some() {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use checkpoint::CheckpointError;
 use config::RunConfig;
@@ -45,12 +45,13 @@ pub(crate) struct RunFiles {
 }
 
 impl RunFiles {
-    /// Opens the files; in a resumed run, lines of steps that are repeated are removed.
+    /// Opens the files; in a resumed run, lines of steps that are repeated are removed. `loaded`: the time of
+    /// reading the state.
     ///
     /// # Errors
     /// A file or the data cannot be read or written.
-    pub(crate) fn open(setup: &Setup, run_dir: &Path) -> Result<Self> {
-        let sessions = Sessions::begin(run_dir, setup)?;
+    pub(crate) fn open(setup: &Setup, run_dir: &Path, loaded: Option<Duration>) -> Result<Self> {
+        let sessions = Sessions::begin(run_dir, setup, loaded)?;
         let metrics = MetricsWriter::resume(&run_dir.join("metrics.jsonl"), setup.first_step())?;
         let hashed = (setup.config.telemetry.hashes > 0).then(|| run_dir.join(hashes::FILE));
         let hashes = hashed.map(|path| MetricsWriter::resume(&path, setup.first_step())).transpose()?;
@@ -97,7 +98,7 @@ impl RunFiles {
         saver: Option<Saver>,
     ) -> Result<(Summary, Option<CheckpointError>)> {
         let RunFiles { metrics, hashes, tensorboard, mut sessions, .. } = self;
-        sessions.end(&summary)?;
+        sessions.end(&summary, saver.as_ref().and_then(Saver::longest_stall))?;
         match earlier {
             Some(text) => summary::write_again(text, run_dir)?,
             None => summary::write(&summary, run_dir)?,

@@ -25,6 +25,8 @@ pub(crate) struct Saver {
     last: Instant,
     /// Whether the delay of a checkpoint has been logged.
     is_reported: bool,
+    /// The longest time for which a checkpoint held up the steps.
+    longest_stall: Option<Duration>,
 }
 
 impl Saver {
@@ -78,7 +80,8 @@ impl Saver {
     }
 
     fn with(writer: Writer) -> Self {
-        Saver { writer, is_first: false, every: None, last: Instant::now(), is_reported: false }
+        let (last, is_reported) = (Instant::now(), false);
+        Saver { writer, is_first: false, every: None, last, is_reported, longest_stall: None }
     }
 
     /// Returns whether a checkpoint is due by time.
@@ -117,11 +120,13 @@ impl Saver {
     /// # Errors
     /// Errors of the device and the transport.
     pub(crate) fn save(&mut self, worker: &mut Worker, history: &History) -> Result<()> {
+        let began = Instant::now();
         self.settle(worker.control())?;
         let mut snapshot = self.writer.begin();
         worker.take_snapshot(&mut snapshot, &history.losses)?;
         self.writer.write(snapshot, history.steps, history.validations, history.is_best);
         self.last = Instant::now();
+        self.longest_stall = self.longest_stall.max(Some(began.elapsed()));
         Ok(())
     }
 
@@ -140,6 +145,11 @@ impl Saver {
             self.writer.complete(&reports);
         }
         Ok(())
+    }
+
+    /// Returns the longest time for which a checkpoint held up the steps; `None` if none was taken.
+    pub(crate) fn longest_stall(&self) -> Option<Duration> {
+        self.longest_stall
     }
 
     /// Waits until no checkpoint is being written. All ranks call this.
