@@ -9,12 +9,11 @@ use std::sync::{Arc, Mutex};
 
 use autograd::{Mode, Tape, Var};
 use common::runs::{GPT, config};
-use device::bf16;
+use device::{DType, bf16};
 use memory::Category;
 use nn::{Input, Model, ModelBuffer, NnError, Parameters};
 use plan::{DeviceRanks, PlanDevice, plan, prepare};
 use run::{Interrupt, RunOptions, TrainReport};
-use safetensors::{Dtype, SafeTensors};
 use telemetry::Statistic;
 use tensor::Tensor;
 use worker::{DeviceChoice, ModelHook, Placement};
@@ -103,16 +102,13 @@ fn train(directory: &Path, overrides: &[&str], hook: bool, one_step: bool) -> Tr
 /// Returns the newest checkpoint's mean, as bits, and count.
 fn saved(directory: &Path) -> (u32, u32) {
     let checkpoint = checkpoint::newest(directory).unwrap().unwrap();
-    let bytes = std::fs::read(checkpoint.path().join("state.safetensors")).unwrap();
-    let file = SafeTensors::deserialize(&bytes).unwrap();
     let array = |name: &str, dtype, shape: &[usize]| {
-        let array = file.tensor(name).unwrap();
-        assert_eq!((array.dtype(), array.shape()), (dtype, shape), "{name}");
-        array.data().to_vec()
+        assert_eq!(checkpoint.layout(name).unwrap(), (dtype, shape), "{name}");
+        checkpoint.bytes(name).unwrap()
     };
-    assert_eq!(array("table", Dtype::BF16, &[3]), TABLE.map(bf16::to_le_bytes).concat());
+    assert_eq!(array("table", DType::Bf16, &[3]), TABLE.map(bf16::to_le_bytes).concat());
     let word = |bytes: Vec<u8>| u32::from_le_bytes(bytes.try_into().unwrap());
-    (word(array("tokens.mean", Dtype::F32, &[1])), word(array("passes", Dtype::U32, &[1, 1])))
+    (word(array("tokens.mean", DType::F32, &[1])), word(array("passes", DType::U32, &[1, 1])))
 }
 
 /// Steps and micro-batches of a run.

@@ -85,6 +85,12 @@ fn await_step(run_dir: &Path, step: u64) {
     }
 }
 
+/// Grids whose checkpoints are one file.
+const WHOLE: [&[&str]; 3] = [&["parallel.data=1"], &["parallel.data=2"], &["parallel.data=4"]];
+/// Grids of which each rank writes a file.
+const SHARDED: [&[&str]; 2] =
+    [&["parallel.data=2", "parallel.zero_stage=1"], &["parallel.data=4", "parallel.zero_stage=1"]];
+
 /// The points of the program at which processes are killed, and how often a run reaches each at least.
 const POINTS: [(&str, u64); 8] = [
     ("checkpoint directory made", 2),
@@ -97,10 +103,25 @@ const POINTS: [(&str, u64); 8] = [
     ("output complete", 2),
 ];
 
+/// The points of a checkpoint of several files.
+const POINTS_OF_FILES: [(&str, u64); 9] = [
+    ("checkpoint directory made", 3),
+    ("checkpoint piece written", 4),
+    ("checkpoint state written", 4),
+    ("checkpoint file reported", 4),
+    ("checkpoint index written", 2),
+    ("checkpoint manifest written", 2),
+    ("checkpoint complete", 2),
+    ("checkpoint published", 2),
+    ("checkpoint renamed to be deleted", 1),
+];
+
 /// Runs that are killed repeatedly.
 struct Killed<'a> {
     workplace: &'a Workplace,
     run_dir: &'a str,
+    /// The grids, which alternate.
+    grids: Vec<&'static [&'static str]>,
     /// The newest checkpoint, and how many are kept.
     newest: u64,
     checkpoints: usize,
@@ -108,8 +129,8 @@ struct Killed<'a> {
 }
 
 impl<'a> Killed<'a> {
-    fn new(workplace: &'a Workplace, run_dir: &'a str) -> Self {
-        Killed { workplace, run_dir, newest: 0, checkpoints: 0, kills: 0 }
+    fn new(workplace: &'a Workplace, run_dir: &'a str, grids: &[&'static [&'static str]]) -> Self {
+        Killed { workplace, run_dir, grids: grids.to_vec(), newest: 0, checkpoints: 0, kills: 0 }
     }
 
     fn line(&self) -> [&'a str; 5] {
@@ -118,8 +139,10 @@ impl<'a> Killed<'a> {
 
     /// Returns the command of the next run; the grids alternate.
     fn command(&self) -> Command {
-        let grid = ["parallel.data=1", "parallel.data=2", "parallel.data=4"][self.kills % 3];
-        let mut command = self.workplace.plimsoll(&[&self.line()[..], &["--set", grid]].concat());
+        let mut command = self.workplace.plimsoll(&self.line());
+        for set in self.grids[self.kills % self.grids.len()] {
+            command.args(["--set", set]);
+        }
         command.stdout(Stdio::null()).stderr(Stdio::null());
         command
     }
@@ -197,13 +220,17 @@ fn whole_run(workplace: &Workplace) -> serde_json::Value {
 fn a_kill_at_any_point_of_a_checkpoint_loses_none_and_changes_no_bit() {
     let workplace = Workplace::new();
     let whole = whole_run(&workplace);
-    let mut killed = Killed::new(&workplace, "out");
-    for (point, most) in POINTS {
-        for count in 1..=most {
-            assert!(killed.at(point, count), "{point} was reached less than {count} times");
+    for (run_dir, grids, points) in
+        [("out", &WHOLE[..], &POINTS[..]), ("sharded", &SHARDED, &POINTS_OF_FILES)]
+    {
+        let mut killed = Killed::new(&workplace, run_dir, grids);
+        for (point, most) in points {
+            for count in 1..=*most {
+                assert!(killed.at(point, count), "{point} was reached less than {count} times");
+            }
         }
+        killed.ends_as(&whole);
     }
-    killed.ends_as(&whole);
 }
 
 /// Kills while each file of a run in turn is complete under its temporary name.
@@ -211,7 +238,7 @@ fn a_kill_at_any_point_of_a_checkpoint_loses_none_and_changes_no_bit() {
 fn temporary_files_of_killed_runs_are_removed() {
     let workplace = Workplace::new();
     let whole = whole_run(&workplace);
-    let mut killed = Killed::new(&workplace, "out");
+    let mut killed = Killed::new(&workplace, "out", &WHOLE);
     let mut left = Vec::new();
     for count in 1.. {
         if !killed.at("output complete", count) {
@@ -233,7 +260,8 @@ fn kills_at_random_moments_lose_no_checkpoint_and_change_no_bit() {
     let budget = common::random::Budget::of_fuzzer();
     for run in 0.. {
         let run_dir = format!("out{run}");
-        let mut killed = Killed::new(&workplace, &run_dir);
+        let grids = [&WHOLE[..], &SHARDED].concat();
+        let mut killed = Killed::new(&workplace, &run_dir, &grids);
         while budget.allows(killed.kills) {
             let child = killed.command().spawn().unwrap();
             std::thread::sleep(Duration::from_millis(5 + random.below(400) as u64));
@@ -245,6 +273,45 @@ fn kills_at_random_moments_lose_no_checkpoint_and_change_no_bit() {
         if !budget.allows(run + 1) {
             break;
         }
+    }
+}
+
+/// Kills one of two processes while it writes its file: the checkpoint is absent, and the one before is
+/// resumed on another grid.
+#[test]
+fn a_killed_rank_of_a_job_leaves_no_partial_checkpoint() {
+    let workplace = Workplace::new();
+    let whole = whole_run(&workplace);
+    for (number, rank) in [(0, 1), (1, 0)] {
+        let run_dir = format!("job{number}");
+        let (out, reached) = (workplace.path(&run_dir), workplace.path(&format!("{run_dir}-reached")));
+        // The model's file is one piece: the third time is in the third checkpoint.
+        let script = format!(
+            "[ \"$RANK\" != {rank} ] || export {}='checkpoint piece written:3:{}'; exec \"$@\"",
+            fail_point::VARIABLE,
+            reached.display()
+        );
+        let mut command = common::jobs::over_tcp(&workplace.path(""), 2);
+        command.args(["bash", "-c", &script, "bash"]).arg(common::program());
+        command.args(["train", "run.toml", "--run-dir", &run_dir]);
+        for set in SHARDED[0] {
+            command.args(["--set", set]);
+        }
+        let mut job = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        while !reached.exists() {
+            assert!(job.try_wait().unwrap().is_none(), "it ended before its third checkpoint");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let status = std::fs::read_to_string(out.join(format!("logs/rank-{rank}.status"))).unwrap();
+        let process = status.lines().find_map(|line| line.strip_prefix("pid = ")).unwrap().trim();
+        assert!(Command::new("kill").args(["-KILL", process]).status().unwrap().success());
+        assert!(!job.wait().unwrap().success());
+        let complete = list(&out).unwrap();
+        assert_eq!(complete.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [1, 2]);
+        for (_, checkpoint) in complete {
+            Checkpoint::open(&checkpoint).unwrap();
+        }
+        Killed::new(&workplace, &run_dir, &WHOLE).ends_as(&whole);
     }
 }
 

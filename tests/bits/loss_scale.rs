@@ -5,7 +5,6 @@ use std::path::Path;
 use autograd::{Rule, Saved, Tape, Var};
 use nn::{Input, Model, NnError, Parameters};
 use run::{Interrupt, RunOptions, TrainReport};
-use safetensors::SafeTensors;
 use serde_json::Value;
 use tensor::{Tensor, ops};
 use worker::{DeviceChoice, ModelHook};
@@ -96,12 +95,9 @@ fn metrics(directory: &Path, key: &str) -> Vec<f64> {
 /// The arrays of the newest checkpoint but the losses.
 fn state(directory: &Path) -> Vec<(String, Vec<u8>)> {
     let checkpoint = checkpoint::newest(directory).unwrap().unwrap();
-    let bytes = std::fs::read(checkpoint.path().join("state.safetensors")).unwrap();
-    let file = SafeTensors::deserialize(&bytes).unwrap();
-    let mut arrays: Vec<_> =
-        file.tensors().into_iter().map(|(name, array)| (name, array.data().to_vec())).collect();
+    let array = |name: &str| (name.to_owned(), checkpoint.bytes(name).unwrap());
+    let mut arrays: Vec<_> = checkpoint.names().map(array).collect();
     arrays.retain(|(name, _)| !name.contains("loss"));
-    arrays.sort();
     arrays
 }
 

@@ -30,6 +30,13 @@ fn sessions_are_recorded() {
     assert_eq!((&results["steps"], &results["peak_allocated_bytes"]), (&6.into(), &peak));
     assert!(results["tokens_per_second"].as_f64().unwrap() > 0.0);
     assert!(results["wall_seconds"].as_f64().unwrap() > 0.0);
+    let of = |session: usize, key: &str| second[session]["results"][key].as_f64();
+    assert!(
+        [0, 1]
+            .iter()
+            .all(|session| of(*session, "longest_save_stall_seconds").is_some_and(|time| time > 0.0))
+    );
+    assert!(of(0, "load_seconds").is_none() && of(1, "load_seconds").is_some_and(|time| time > 0.0));
     // Nothing is left to do: the record is unchanged, with other settings too.
     let before = contents(&run_dir);
     let report = resume(&run_dir, GPT, &["parallel.data=2", "telemetry.every=1"]).unwrap();

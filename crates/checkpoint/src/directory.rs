@@ -10,7 +10,7 @@ use system::fail_point;
 
 use crate::error::{CheckpointError, Result};
 use crate::manifest::MANIFEST;
-use crate::reader::Checkpoint;
+use crate::reader::{Checkpoint, Share};
 
 /// Name of the directory of checkpoints in a run directory.
 const CHECKPOINTS: &str = "checkpoints";
@@ -19,31 +19,40 @@ const BEST: &str = "best";
 
 /// The directory `RUN_DIR/checkpoints`.
 #[derive(Clone, Debug)]
-pub struct Directory(PathBuf);
+pub struct Directory {
+    path: PathBuf,
+    /// The process of rank 0, in the names of temporary files.
+    process: u32,
+}
 
 impl Directory {
     /// Returns the directory of the run in `run_dir`, which need not exist.
     pub fn of(run_dir: &Path) -> Self {
-        Directory(run_dir.join(CHECKPOINTS))
+        Self::written_by(run_dir, std::process::id())
+    }
+
+    /// Returns the directory of the run in `run_dir`, whose rank 0 is `process`.
+    pub(crate) fn written_by(run_dir: &Path, process: u32) -> Self {
+        Directory { path: run_dir.join(CHECKPOINTS), process }
     }
 
     /// Creates the directory if it is missing, and syncs its parent.
     pub(crate) fn make(&self) -> Result<()> {
-        match fs::create_dir(&self.0) {
-            Ok(()) => sync_directory(self.0.parent().unwrap_or(Path::new("."))),
+        match fs::create_dir(&self.path) {
+            Ok(()) => sync_directory(self.path.parent().unwrap_or(Path::new("."))),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
-            Err(error) => Err(CheckpointError::file(&self.0, "make the directory")(error)),
+            Err(error) => Err(CheckpointError::file(&self.path, "make the directory")(error)),
         }
     }
 
     /// Path of the checkpoint after `step` steps.
     pub(crate) fn step(&self, step: u64) -> PathBuf {
-        self.0.join(format!("step-{step:06}"))
+        self.path.join(format!("step-{step:06}"))
     }
 
     /// Path of a checkpoint while it is written or deleted. Nothing is read there.
     pub(crate) fn temporary(&self, step: u64) -> PathBuf {
-        self.0.join(format!(".step-{step:06}.tmp-{}", std::process::id()))
+        self.path.join(format!(".step-{step:06}.tmp-{}", self.process))
     }
 
     /// Returns every checkpoint with its step, oldest first; none if the directory is missing.
@@ -57,13 +66,13 @@ impl Directory {
     }
 
     fn entries(&self) -> Result<Vec<(String, PathBuf)>> {
-        let entries = match fs::read_dir(&self.0) {
+        let entries = match fs::read_dir(&self.path) {
             Ok(entries) => entries,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(CheckpointError::file(&self.0, "list the directory")(error)),
+            Err(error) => return Err(CheckpointError::file(&self.path, "list the directory")(error)),
         };
         let named = |entry: std::io::Result<fs::DirEntry>| {
-            let entry = entry.map_err(CheckpointError::file(&self.0, "list the directory"))?;
+            let entry = entry.map_err(CheckpointError::file(&self.path, "list the directory"))?;
             Ok(entry.file_name().into_string().ok().map(|name| (name, entry.path())))
         };
         entries.map(named).filter_map(Result::transpose).collect()
@@ -73,10 +82,10 @@ impl Directory {
     ///
     /// # Errors
     /// The newest is damaged; the error names the newest intact one.
-    pub(crate) fn newest(&self) -> Result<Option<Checkpoint>> {
+    pub(crate) fn newest(&self, share: Share) -> Result<Option<Checkpoint>> {
         let mut all = self.list()?;
         let Some((_, newest)) = all.pop() else { return Ok(None) };
-        match Checkpoint::open(&newest) {
+        match Checkpoint::open_share(&newest, share) {
             Ok(checkpoint) => Ok(Some(checkpoint)),
             Err(damage) => {
                 let intact =
@@ -88,18 +97,18 @@ impl Directory {
 
     /// Makes the link `best` point to the checkpoint after `step` steps.
     pub(crate) fn name_best(&self, step: u64) -> Result<()> {
-        let (path, link) = (self.step(step), self.0.join(BEST));
+        let (path, link) = (self.step(step), self.path.join(BEST));
         let temporary = self.temporary(step);
         let name = path.file_name().unwrap_or_default();
         symlink(name, &temporary).map_err(CheckpointError::file(&temporary, "make the link"))?;
         fs::rename(&temporary, &link).map_err(CheckpointError::file(&link, "rename it"))?;
-        sync_directory(&self.0)
+        sync_directory(&self.path)
     }
 
     /// Deletes all checkpoints but the newest `keep`, of which the best may be one, and the best.
     pub(crate) fn retain(&self, keep: u64) -> Result<()> {
         let all = self.list()?;
-        let best = fs::read_link(self.0.join(BEST)).ok();
+        let best = fs::read_link(self.path.join(BEST)).ok();
         let is_best = |path: &Path| path.file_name() == best.as_deref().map(Path::as_os_str);
         let surplus = all.len().saturating_sub(usize::try_from(keep).unwrap_or(usize::MAX));
         for (step, path) in all[..surplus].iter().filter(|(_, path)| !is_best(path)) {
@@ -120,14 +129,14 @@ impl Directory {
         if later.is_empty() {
             return Ok(None);
         }
-        let free = (1..).map(|number| self.0.join(format!("aside-{number}"))).find(|path| !path.exists());
-        let aside = free.unwrap_or_else(|| self.0.join("aside"));
+        let free = (1..).map(|number| self.path.join(format!("aside-{number}"))).find(|path| !path.exists());
+        let aside = free.unwrap_or_else(|| self.path.join("aside"));
         fs::create_dir(&aside).map_err(CheckpointError::file(&aside, "make the directory"))?;
         for (_, path) in later {
             let to = aside.join(path.file_name().unwrap_or_default());
             fs::rename(&path, &to).map_err(CheckpointError::file(&path, "set it aside"))?;
         }
-        sync_directory(&self.0)?;
+        sync_directory(&self.path)?;
         Ok(Some(aside))
     }
 
@@ -157,7 +166,7 @@ impl Directory {
         fail_point::reach("checkpoint complete");
         fs::rename(temporary, &path).map_err(CheckpointError::file(&path, "rename it"))?;
         fail_point::reach("checkpoint published");
-        sync_directory(&self.0)
+        sync_directory(&self.path)
     }
 }
 
@@ -178,7 +187,18 @@ pub fn list(run_dir: &Path) -> std::result::Result<Vec<(u64, PathBuf)>, Checkpoi
 /// # Errors
 /// The newest checkpoint is damaged: [`CheckpointError::NewestDamaged`] names the newest intact one.
 pub fn newest(run_dir: &Path) -> std::result::Result<Option<Checkpoint>, CheckpointError> {
-    Directory::of(run_dir).newest()
+    newest_share(run_dir, Share::ALL)
+}
+
+/// Returns the checkpoint of [`newest`], of which this process verifies a share.
+///
+/// # Errors
+/// As for [`newest`].
+pub fn newest_share(
+    run_dir: &Path,
+    share: Share,
+) -> std::result::Result<Option<Checkpoint>, CheckpointError> {
+    Directory::of(run_dir).newest(share)
 }
 
 /// Returns a complete checkpoint, verified. `path` is the checkpoint itself, or a run, of which it returns
@@ -187,18 +207,30 @@ pub fn newest(run_dir: &Path) -> std::result::Result<Option<Checkpoint>, Checkpo
 /// # Errors
 /// A checkpoint that does not exist or is damaged.
 pub fn find(path: &Path, step: Option<u64>) -> std::result::Result<Checkpoint, CheckpointError> {
+    find_share(path, step, Share::ALL)
+}
+
+/// Returns the checkpoint of [`find`], of which this process verifies a share.
+///
+/// # Errors
+/// As for [`find`].
+pub fn find_share(
+    path: &Path,
+    step: Option<u64>,
+    share: Share,
+) -> std::result::Result<Checkpoint, CheckpointError> {
     let missing = |there| CheckpointError::Missing { path: path.to_owned(), step, there };
     if path.join(MANIFEST).exists() {
-        let checkpoint = Checkpoint::open(path)?;
+        let checkpoint = Checkpoint::open_share(path, share)?;
         return match step.filter(|step| *step != checkpoint.step()) {
             Some(_) => Err(missing(vec![checkpoint.step()])),
             None => Ok(checkpoint),
         };
     }
-    let Some(step) = step else { return newest(path)?.ok_or_else(|| missing(Vec::new())) };
+    let Some(step) = step else { return newest_share(path, share)?.ok_or_else(|| missing(Vec::new())) };
     let all = list(path)?;
     match all.iter().find(|(there, _)| *there == step) {
-        Some((_, path)) => Checkpoint::open(path),
+        Some((_, path)) => Checkpoint::open_share(path, share),
         None => Err(missing(all.into_iter().map(|(there, _)| there).collect())),
     }
 }

@@ -65,6 +65,16 @@ pub enum CheckpointError {
         #[source]
         source: std::io::Error,
     },
+    /// A rank could not write its file.
+    #[error("{}: rank {rank}: {what}", path.display())]
+    Rank {
+        /// The checkpoint to be written.
+        path: PathBuf,
+        /// The rank.
+        rank: usize,
+        /// The failure.
+        what: String,
+    },
     /// The writing thread could not be started, or panicked.
     #[error("{}: {what}", path.display())]
     Thread {

@@ -22,6 +22,8 @@ use system::{fail_point, input, threads};
 use crate::error::{CheckpointError, Result};
 use crate::manifest::FileDigest;
 
+/// Name of the array of losses.
+pub(crate) const LOSSES: &str = "run.losses";
 /// Bytes that are hashed, written or read at a time; a multiple of every element's size.
 const PIECE: usize = 1 << 18;
 /// The most bytes of a header: the limit of other readers of the format.
@@ -48,8 +50,13 @@ impl Entry {
 }
 
 /// The name of an element type in the format, such as `BF16`.
-fn type_name(dtype: DType) -> String {
+pub(crate) fn type_name(dtype: DType) -> String {
     dtype.name().to_uppercase()
+}
+
+/// The element type of a name in the format.
+pub(crate) fn dtype_of(name: &str) -> Option<DType> {
+    DType::ALL.iter().copied().find(|dtype| type_name(*dtype) == name)
 }
 
 /// Writes `bytes`, the arrays of all entries one after another, and syncs the file; hashes them at the same
@@ -164,8 +171,7 @@ fn entries_of(header: &[u8], bytes: u64) -> std::result::Result<Vec<Entry>, Stri
         let described: Described =
             serde_json::from_value(value).map_err(|error| format!("its header: {name}: {error}"))?;
         let [start, end] = described.data_offsets;
-        let Some(dtype) = DType::ALL.iter().copied().find(|dtype| type_name(*dtype) == described.dtype)
-        else {
+        let Some(dtype) = dtype_of(&described.dtype) else {
             return Err(format!("its header: {name} is of type {}, which is not known", described.dtype));
         };
         let element = dtype.bytes() as u64;
@@ -191,34 +197,31 @@ fn entries_of(header: &[u8], bytes: u64) -> std::result::Result<Vec<Entry>, Stri
     Ok(entries)
 }
 
-/// Arrays of an open file.
-pub(crate) struct Arrays<'a> {
+/// A file of arrays, open for reading.
+pub(crate) struct OpenFile<'a> {
     path: &'a Path,
     file: File,
-    data: u64,
     bytes: Vec<u8>,
 }
 
-impl<'a> Arrays<'a> {
-    /// Opens the file whose arrays begin at byte `data`.
-    pub(crate) fn open(path: &'a Path, data: u64) -> Result<Self> {
+impl<'a> OpenFile<'a> {
+    pub(crate) fn open(path: &'a Path) -> Result<Self> {
         let file = input::open(path).map_err(CheckpointError::file(path, "open it"))?;
-        Ok(Arrays { path, file, data, bytes: Vec::new() })
+        Ok(OpenFile { path, file, bytes: Vec::new() })
     }
 
-    /// Passes the bytes of the range `elements` of an array to `take`, piece by piece, each with the index of
-    /// its first element in the range.
+    /// Passes the bytes of `elements` elements of `size` bytes from byte `position` on to `take`, piece by
+    /// piece, each with the index of its first element.
     pub(crate) fn read<E: From<CheckpointError>>(
         &mut self,
-        entry: &Entry,
-        elements: Range<usize>,
+        position: u64,
+        size: usize,
+        elements: usize,
         mut take: impl FnMut(usize, &[u8]) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
-        let size = entry.dtype.bytes();
-        let start = self.data + entry.bytes.start + (size * elements.start) as u64;
-        self.file.seek(SeekFrom::Start(start)).map_err(CheckpointError::file(self.path, "seek in it"))?;
-        for first in (0..elements.len()).step_by(PIECE / size) {
-            self.bytes.resize((size * (elements.len() - first)).min(PIECE), 0);
+        self.file.seek(SeekFrom::Start(position)).map_err(CheckpointError::file(self.path, "seek in it"))?;
+        for first in (0..elements).step_by(PIECE / size) {
+            self.bytes.resize((size * (elements - first)).min(PIECE), 0);
             fail_point::reach("checkpoint piece about to be read");
             self.file.read_exact(&mut self.bytes).map_err(CheckpointError::file(self.path, "read it"))?;
             take(first, &self.bytes)?;

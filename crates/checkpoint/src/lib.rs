@@ -7,6 +7,9 @@
 //! * `manifest.json`: the step, the settings that decide the bits, the identity of the corpus, and size and
 //!   SHA-256 of the other file and of itself.
 //!
+//! Several ranks write a file each of the arrays that they hold, `state-00001-of-00004.safetensors`, and
+//! rank 0 writes `state.safetensors.index.json`, the index of all elements. Each element is written once.
+//!
 //! A checkpoint that exists is complete: it is written under a hidden name, synced to the disk, and renamed.
 //! No other state is needed, because random numbers and the data's order are functions of the step.
 //!
@@ -23,19 +26,23 @@ mod corpus_mark;
 mod directory;
 mod error;
 mod format;
+mod index;
+mod job;
 mod manifest;
 mod reader;
 mod resume;
 mod snapshot;
+mod state_files;
 mod validations;
 mod writer;
 
 pub use contents::Contents;
 pub use corpus_mark::CorpusMark;
-pub use directory::{Directory, best, find, list, newest, run_of};
+pub use directory::{Directory, best, find, find_share, list, newest, newest_share, run_of};
 pub use error::CheckpointError;
+pub use index::{Index, Part};
 pub use manifest::LossScale;
-pub use reader::{Checkpoint, Target};
+pub use reader::{Checkpoint, Share, Target};
 pub use resume::ResumePoint;
 pub use snapshot::Snapshot;
 pub use validations::Validations;

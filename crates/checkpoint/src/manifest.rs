@@ -20,14 +20,14 @@ const FORMAT: u64 = 1;
 const MOST_BYTES: u64 = 16 << 20;
 /// The file's name.
 pub(crate) const MANIFEST: &str = "manifest.json";
-/// The name of the file of arrays.
+/// The name of the file of arrays, if there is one of all arrays.
 pub(crate) const STATE: &str = "state.safetensors";
 
 /// Size and hash of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FileDigest {
-    bytes: u64,
+    pub(crate) bytes: u64,
     sha256: String,
 }
 
@@ -99,7 +99,7 @@ impl Manifest {
         (updates, loss_scale): (u32, Option<LossScale>),
         contents: &Contents,
         validations: Validations,
-        state: FileDigest,
+        files: BTreeMap<String, FileDigest>,
     ) -> Self {
         let mut manifest = Manifest {
             format: FORMAT,
@@ -116,7 +116,7 @@ impl Manifest {
             validation_step: validations.step,
             best_validation_loss: validations.best,
             validations_since_best: validations.best.map(|_| validations.since_best),
-            files: BTreeMap::from([(STATE.to_owned(), state)]),
+            files,
             manifest_sha256: String::new(),
         };
         manifest.manifest_sha256 = manifest.digest();
@@ -178,23 +178,47 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Compares `digest`, the current one of the file of arrays, with the one in the manifest.
-    pub(crate) fn check_state(&self, path: &Path, digest: &FileDigest) -> Result<()> {
-        let Some(written) = self.files.get(STATE) else {
-            return Err(CheckpointError::damaged(path, "its manifest does not name it"));
-        };
-        if digest.bytes != written.bytes {
-            let what = if digest.bytes < written.bytes { "truncated" } else { "longer than it was" };
-            let [bytes, written] = [digest.bytes, written.bytes].map(grouped);
-            let text = format!("it is {what}: it has {bytes} bytes and was written with {written}");
-            return Err(CheckpointError::damaged(path, text));
-        }
+    /// Returns whether all arrays are in the file [`STATE`].
+    pub(crate) fn is_single(&self) -> bool {
+        self.files.len() <= 1
+    }
+
+    /// The names of the checkpoint's other files.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &str> {
+        self.files.keys().map(String::as_str)
+    }
+
+    /// Compares the current size of the file at `path` with the one in the manifest.
+    pub(crate) fn check_size(&self, path: &Path, bytes: u64) -> Result<()> {
+        check_size(path, bytes, self.written(path)?)
+    }
+
+    /// Compares `digest`, the current one of the file at `path`, with the one in the manifest.
+    pub(crate) fn check_file(&self, path: &Path, digest: &FileDigest) -> Result<()> {
+        let written = self.written(path)?;
+        check_size(path, digest.bytes, written)?;
         if digest.sha256 != written.sha256 {
             let what = "it is corrupted: its SHA-256 is not the one that was written";
             return Err(CheckpointError::damaged(path, what));
         }
         Ok(())
     }
+
+    /// Returns the digest of a file when it was written.
+    fn written(&self, path: &Path) -> Result<&FileDigest> {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        self.files.get(name).ok_or_else(|| CheckpointError::damaged(path, "its manifest does not name it"))
+    }
+}
+
+fn check_size(path: &Path, bytes: u64, written: &FileDigest) -> Result<()> {
+    if bytes == written.bytes {
+        return Ok(());
+    }
+    let what = if bytes < written.bytes { "truncated" } else { "longer than it was" };
+    let [bytes, written] = [bytes, written.bytes].map(grouped);
+    let text = format!("it is {what}: it has {bytes} bytes and was written with {written}");
+    Err(CheckpointError::damaged(path, text))
 }
 
 #[cfg(test)]
@@ -205,7 +229,7 @@ mod tests {
 
     /// Writes a manifest of 5 steps, and returns the number of updates read from it.
     fn updates_read(written: Option<u32>) -> u64 {
-        let state = FileDigest::new(0, Sha256::new());
+        let files = BTreeMap::from([(STATE.to_owned(), FileDigest::new(0, Sha256::new()))]);
         let contents = Contents {
             keep: 1,
             configuration: BTreeMap::new(),
@@ -214,7 +238,7 @@ mod tests {
             corpus: None,
             before: Arc::new(|| Ok(())),
         };
-        let mut manifest = Manifest::new(5, (0, None), &contents, Validations::default(), state);
+        let mut manifest = Manifest::new(5, (0, None), &contents, Validations::default(), files);
         manifest.updates = written;
         manifest.manifest_sha256 = manifest.digest();
         let directory = tempfile::tempdir().unwrap();

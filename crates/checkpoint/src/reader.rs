@@ -8,12 +8,11 @@ use tensor::{Shape, Tensor, TensorError};
 
 use crate::corpus_mark::CorpusMark;
 use crate::error::{CheckpointError, Result};
-use crate::format::{self, Arrays, Entry};
+use crate::format::{self, LOSSES};
+use crate::index::INDEX;
 use crate::manifest::{LossScale, Manifest, STATE};
+use crate::state_files::{Ranges, StateFiles};
 use crate::validations::Validations;
-
-/// Name of the array of losses.
-pub(crate) const LOSSES: &str = "run.losses";
 
 /// The tensor into which an array of a checkpoint, or its part from element `first` on, is read.
 #[derive(Clone, Debug)]
@@ -71,14 +70,31 @@ fn widened(dtype: DType, piece: &[u8]) -> Option<Vec<f32>> {
     })
 }
 
-/// A complete, verified checkpoint: every byte has been read and compared with its hash.
+/// The part of a checkpoint's files that one of several processes verifies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Index of this process.
+    pub index: usize,
+    /// Number of processes.
+    pub of: usize,
+}
+
+impl Share {
+    /// All files.
+    pub const ALL: Share = Share { index: 0, of: 1 };
+
+    fn has(self, file: usize) -> bool {
+        file % self.of.max(1) == self.index
+    }
+}
+
+/// A complete, verified checkpoint: every byte has been read and compared with its hash, by this process or
+/// by those that opened the checkpoint with it.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     path: PathBuf,
-    state: PathBuf,
     manifest: Manifest,
-    entries: BTreeMap<String, Entry>,
-    data: u64,
+    state: StateFiles,
 }
 
 impl Checkpoint {
@@ -87,9 +103,17 @@ impl Checkpoint {
     /// # Errors
     /// A file that is missing, truncated or corrupted, by name.
     pub fn open(path: &Path) -> std::result::Result<Self, CheckpointError> {
+        Self::open_share(path, Share::ALL)
+    }
+
+    /// Reads the checkpoint in `path` and verifies its share of the files' hashes, and the sizes of all.
+    /// Several processes together verify every byte, each once.
+    ///
+    /// # Errors
+    /// As for [`Checkpoint::open`].
+    pub fn open_share(path: &Path, share: Share) -> std::result::Result<Self, CheckpointError> {
         let manifest = Manifest::read(path)?;
-        let state = path.join(STATE);
-        manifest.check_state(&state, &format::digest_of(&state)?)?;
+        check_files(path, &manifest, share)?;
         let name =
             path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix("step-"));
         if let Some(step) = name.and_then(|digits| digits.parse::<u64>().ok()).filter(|s| *s != manifest.step)
@@ -97,9 +121,8 @@ impl Checkpoint {
             let what = format!("it holds step {}, and its name says {step}", manifest.step);
             return Err(CheckpointError::damaged(path, what));
         }
-        let (entries, data) = format::read_header(&state)?;
-        let entries = entries.into_iter().map(|entry| (entry.name.clone(), entry)).collect();
-        Ok(Checkpoint { path: path.to_owned(), state, manifest, entries, data })
+        let state = StateFiles::open(path, &manifest)?;
+        Ok(Checkpoint { path: path.to_owned(), manifest, state })
     }
 
     /// The checkpoint's directory.
@@ -160,7 +183,33 @@ impl Checkpoint {
 
     /// Returns whether there is an array called `name`.
     pub fn has(&self, name: &str) -> bool {
-        self.entries.contains_key(name)
+        self.state.has(name)
+    }
+
+    /// Returns the names of all arrays, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.state.names()
+    }
+
+    /// Returns the element type and the shape of an array.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn layout(&self, name: &str) -> std::result::Result<(DType, &[usize]), CheckpointError> {
+        self.state.array(name).map(|array| (array.dtype, &array.shape[..]))
+    }
+
+    /// Returns the bytes of all elements of an array.
+    ///
+    /// # Errors
+    /// There is none of this name; its file cannot be read.
+    pub fn bytes(&self, name: &str) -> std::result::Result<Vec<u8>, CheckpointError> {
+        let (array, mut bytes) = (self.state.array(name)?, Vec::new());
+        Ranges::new(&self.state).read(array, 0..array.elements(), |_, piece| {
+            bytes.extend_from_slice(piece);
+            Ok::<_, CheckpointError>(())
+        })?;
+        Ok(bytes)
     }
 
     /// The validations of the run before the checkpoint.
@@ -173,21 +222,17 @@ impl Checkpoint {
     /// # Errors
     /// The file cannot be read, or has another number of losses.
     pub fn losses(&self) -> std::result::Result<Vec<f32>, CheckpointError> {
-        let mut losses = Vec::new();
-        let entry = self.entry(LOSSES)?;
-        self.arrays()?.read(entry, 0..entry.elements(), |_, piece| {
-            losses.extend(piece.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)));
-            Ok::<_, CheckpointError>(())
-        })?;
-        if entry.dtype != DType::F32 || losses.len() as u64 != self.step() {
+        let (dtype, bytes) = (self.state.array(LOSSES)?.dtype, self.bytes(LOSSES)?);
+        let losses: Vec<_> = bytes.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)).collect();
+        if dtype != DType::F32 || losses.len() as u64 != self.step() {
             let what = format!("it has {} losses of {} steps", losses.len(), self.step());
-            return Err(CheckpointError::damaged(&self.state, what));
+            return Err(CheckpointError::damaged(self.state.list(), what));
         }
         Ok(losses)
     }
 
-    /// Reads arrays into the tensors of `targets`, piece by piece. Arrays of half types are widened for f32
-    /// targets.
+    /// Reads arrays into the tensors of `targets`, piece by piece, and no other bytes. Arrays of half types
+    /// are widened for f32 targets.
     ///
     /// # Errors
     /// An array that is missing or has another type or shape, found before its tensor is written; the file
@@ -196,30 +241,41 @@ impl Checkpoint {
         &self,
         targets: impl Iterator<Item = Target>,
     ) -> std::result::Result<(), E> {
-        let mut arrays = self.arrays()?;
+        let mut ranges = Ranges::new(&self.state);
         for target in targets {
             let Target { name, dtype, shape, first, tensor } = &target;
-            let entry = self.entry(name)?;
-            let widens = *dtype == DType::F32 && entry.dtype.is_float();
-            if !(widens || entry.dtype == *dtype) || entry.shape != shape.dims() {
-                let (there, there_shape) = (entry.dtype, &entry.shape);
+            let array = self.state.array(name)?;
+            let widens = *dtype == DType::F32 && array.dtype.is_float();
+            if !(widens || array.dtype == *dtype) || array.shape != shape.dims() {
+                let (there, there_shape) = (array.dtype, &array.shape);
                 let what =
                     format!("{name} is {there} {there_shape:?} there and {dtype} {shape} in this model");
-                return Err(CheckpointError::damaged(&self.state, what).into());
+                return Err(CheckpointError::damaged(self.state.list(), what).into());
             }
             let elements = *first..first + tensor.elements();
-            let stored = Target { dtype: entry.dtype, ..target.clone() };
-            arrays.read(entry, elements, |at, piece| stored.take(at, piece).map_err(E::from))?;
+            let stored = Target { dtype: array.dtype, ..target.clone() };
+            ranges.read(array, elements, |at, piece| stored.take(at, piece).map_err(E::from))?;
         }
         Ok(())
     }
+}
 
-    fn arrays(&self) -> Result<Arrays<'_>> {
-        Arrays::open(&self.state, self.data)
+/// Compares the files of a checkpoint with its manifest: the sizes of all, the hashes of a share. The index,
+/// which every process reads, is verified by each.
+fn check_files(path: &Path, manifest: &Manifest, share: Share) -> Result<()> {
+    if manifest.is_single() {
+        return check_file(&path.join(STATE), manifest, share.has(0));
     }
+    for (number, name) in manifest.files().enumerate() {
+        check_file(&path.join(name), manifest, name == INDEX || share.has(number))?;
+    }
+    Ok(())
+}
 
-    fn entry(&self, name: &str) -> Result<&Entry> {
-        let missing = || CheckpointError::damaged(&self.state, format!("it has no {name}"));
-        self.entries.get(name).ok_or_else(missing)
+fn check_file(path: &Path, manifest: &Manifest, is_hashed: bool) -> Result<()> {
+    if is_hashed {
+        return manifest.check_file(path, &format::digest_of(path)?);
     }
+    let metadata = std::fs::metadata(path).map_err(CheckpointError::file(path, "open it"))?;
+    manifest.check_size(path, metadata.len())
 }

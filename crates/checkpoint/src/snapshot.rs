@@ -1,10 +1,10 @@
-//! A copy of a run's state on the host, from which a checkpoint is written.
+//! A copy of a rank's part of a run's state on the host, from which a checkpoint is written.
 
 use device::DType;
 
-use crate::format::Entry;
+use crate::format::{Entry, LOSSES};
+use crate::index::Index;
 use crate::manifest::LossScale;
-use crate::reader::LOSSES;
 
 /// Named arrays on the host, whose memory is reused by the next snapshot.
 #[derive(Debug, Default)]
@@ -14,6 +14,20 @@ pub struct Snapshot {
     pub(crate) bytes: Vec<u8>,
     pub(crate) updates: u32,
     pub(crate) loss_scale: Option<LossScale>,
+    /// The file that this rank writes.
+    pub(crate) file: FileNumber,
+    /// The index of all files, on rank 0 of a run that writes several.
+    pub(crate) index: Option<Index>,
+}
+
+/// The file that a rank writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum FileNumber {
+    /// The only one.
+    #[default]
+    Only,
+    /// One of several, counted from 0, and their number; `None` for a rank that writes nothing.
+    OneOf(Option<usize>, usize),
 }
 
 impl Snapshot {
@@ -21,6 +35,7 @@ impl Snapshot {
     pub fn clear(&mut self) {
         self.entries.clear();
         self.bytes.clear();
+        (self.file, self.index) = (FileNumber::Only, None);
     }
 
     /// Takes memory for `bytes` more bytes of arrays at once.
@@ -35,6 +50,16 @@ impl Snapshot {
         let bytes = start as u64..self.bytes.len() as u64;
         self.entries.push(Entry { name, dtype, shape: shape.to_vec(), bytes });
         &mut self.bytes[start..]
+    }
+
+    /// Makes this one of `files` files, counted from 0; `None`: this rank writes nothing.
+    pub fn set_file(&mut self, number: Option<usize>, files: usize) {
+        self.file = FileNumber::OneOf(number, files);
+    }
+
+    /// Sets the index of all files, which rank 0 writes if there are several.
+    pub fn set_index(&mut self, index: Index) {
+        self.index = Some(index);
     }
 
     /// Sets the number of updates that the optimizer has made; by default, the number of steps.

@@ -1,61 +1,90 @@
-//! Writing checkpoints during training: one thread, one checkpoint at a time.
+//! Writing checkpoints during training: one thread of each rank, one checkpoint at a time.
+//!
+//! A single file is written and published by one thread of rank 0. Of several, each rank writes its own; when
+//! the threads of all ranks have ended, the ranks exchange their reports ([`Writer::report`]), and rank 0
+//! publishes the checkpoint on a thread ([`Writer::complete`]).
 
-use std::fs::{self, File};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
-use system::numbers::{grouped, megabytes_of};
-use system::pace::{Pace, QUIET};
 use system::{fail_point, threads};
 
 use crate::contents::Contents;
 use crate::directory::Directory;
 use crate::error::{CheckpointError, Result};
-use crate::format;
-use crate::manifest::{MANIFEST, Manifest, STATE};
-use crate::snapshot::Snapshot;
+use crate::job::{Files, Job, Step};
+use crate::snapshot::{FileNumber, Snapshot};
 use crate::validations::Validations;
 
-/// The destination and the shared data of a run's checkpoints.
-#[derive(Clone, Debug)]
-struct Job {
-    directory: Directory,
-    contents: Contents,
-}
+/// Result of a rank's file, on the wire.
+type Report = std::result::Result<Files, String>;
+
+/// A thread that works with a snapshot and returns it.
+type Thread<T> = JoinHandle<(Snapshot, Result<T>)>;
 
 /// A checkpoint that is being written.
 #[derive(Debug)]
-struct InFlight {
-    path: PathBuf,
-    thread: JoinHandle<(Snapshot, Result<()>)>,
+enum Work {
+    /// A thread completes the checkpoint.
+    Completion { path: PathBuf, thread: Thread<()> },
+    /// A thread writes this rank's file, one of several.
+    File { step: Step, thread: Thread<Files> },
+    /// This rank's file has been reported; rank 0 waits for the reports of all.
+    Reported { step: Step, snapshot: Snapshot },
 }
 
-/// Writes the checkpoints of a run, each on a separate thread.
+/// Writes a rank's part of the checkpoints of a run, on separate threads.
 #[derive(Debug)]
 pub struct Writer {
     job: Job,
     /// Memory of the last written snapshot, for the next one.
     spare: Snapshot,
-    in_flight: Option<InFlight>,
-    /// The reason why the last checkpoint was not started.
-    unstarted: Option<CheckpointError>,
+    work: Option<Work>,
+    /// The error of the last checkpoint if a thread did not start or panicked.
+    failed: Option<CheckpointError>,
+    /// Whether a checkpoint of several files has been begun and not been reported.
+    is_unreported: bool,
 }
 
 impl Writer {
-    /// Returns a writer for the run in `run_dir`.
+    /// Returns the writer of rank 0 for the run in `run_dir`.
     pub fn new(run_dir: &Path, contents: Contents) -> Self {
-        let job = Job { directory: Directory::of(run_dir), contents };
+        let directory = Directory::of(run_dir);
         // A killed process may have published a new checkpoint without deleting the oldest.
-        if let Err(error) = job.directory.retain(job.contents.keep) {
+        if let Err(error) = directory.retain(contents.keep) {
             tracing::warn!("an old checkpoint is still there: {error}");
         }
-        Writer { job, spare: Snapshot::default(), in_flight: None, unstarted: None }
+        Self::with(Job { directory, contents: Some(contents) })
+    }
+
+    /// Returns the writer of another rank than rank 0, which runs in process `process`.
+    pub fn beside(run_dir: &Path, process: u32) -> Self {
+        Self::with(Job { directory: Directory::written_by(run_dir, process), contents: None })
+    }
+
+    fn with(job: Job) -> Self {
+        Writer { job, spare: Snapshot::default(), work: None, failed: None, is_unreported: false }
+    }
+
+    /// Returns whether this rank's thread is at work, without waiting.
+    pub fn is_working(&self) -> bool {
+        match &self.work {
+            Some(Work::Completion { thread, .. }) => !thread.is_finished(),
+            Some(Work::File { thread, .. }) => !thread.is_finished(),
+            Some(Work::Reported { .. }) | None => false,
+        }
+    }
+
+    /// Returns whether a checkpoint of several files has been begun and not been reported. The answer is the
+    /// same on all ranks.
+    pub fn is_unreported(&self) -> bool {
+        self.is_unreported
     }
 
     /// Returns whether a checkpoint is being written, without waiting.
     pub fn is_busy(&self) -> bool {
-        self.in_flight.as_ref().is_some_and(|in_flight| !in_flight.thread.is_finished())
+        self.is_working() || self.is_unreported
     }
 
     /// Waits for the checkpoint being written and returns an empty snapshot to fill. If that checkpoint
@@ -72,38 +101,132 @@ impl Writer {
     /// Starts to write the state after `step` steps. `is_best`: the last of `validations` is of this state
     /// and has the lowest loss.
     pub fn write(&mut self, snapshot: Snapshot, step: u64, validations: Validations, is_best: bool) {
+        let step = Step { step, validations, is_best, began: Instant::now() };
+        self.is_unreported = snapshot.file != FileNumber::Only;
+        if !self.is_unreported && self.job.contents.is_none() {
+            // Rank 0 alone writes a single file.
+            self.spare = snapshot;
+            return;
+        }
         let job = self.job.clone();
-        let path = job.directory.step(step);
-        let body = move || {
-            let written = job.write(&snapshot, step, validations, is_best);
-            (snapshot, written)
+        if self.is_unreported {
+            let write = move || {
+                let written = job.write_file(&snapshot, &step);
+                (snapshot, written)
+            };
+            self.work = self.start(&step, write).map(|thread| Work::File { step, thread });
+            return;
+        }
+        let write = move || {
+            let completed = job.complete(&snapshot, &step, job.write_file(&snapshot, &step));
+            (snapshot, completed)
         };
-        match threads::spawn("checkpoint", body) {
-            Ok(thread) => self.in_flight = Some(InFlight { path, thread }),
+        self.work = self.completion(&step, write);
+    }
+
+    /// Waits for this rank's file and returns its report, for rank 0.
+    pub fn report(&mut self) -> Vec<u8> {
+        self.is_unreported = false;
+        let report: Report = match self.work.take() {
+            Some(Work::File { step, thread }) => self.file(step, thread),
+            other => {
+                self.work = other;
+                Err("its thread was not started".to_owned())
+            }
+        };
+        fail_point::reach("checkpoint file reported");
+        // Serializing strings and numbers does not fail.
+        serde_json::to_vec(&report).unwrap_or_default()
+    }
+
+    /// Waits for the thread that writes this rank's file.
+    fn file(&mut self, step: Step, thread: Thread<Files>) -> Report {
+        let Ok((snapshot, written)) = thread.join() else {
+            let what = "its writer panicked".to_owned();
+            self.failed = Some(CheckpointError::Thread { path: self.job.path(&step), what: what.clone() });
+            return Err(what);
+        };
+        match self.job.contents {
+            Some(_) => self.work = Some(Work::Reported { step, snapshot }),
+            None => self.spare = snapshot,
+        }
+        written.map_err(|error| error.to_string())
+    }
+
+    /// Starts to complete, on rank 0, the checkpoint whose files the ranks have reported.
+    pub fn complete(&mut self, reports: &[Vec<u8>]) {
+        let Some(Work::Reported { step, snapshot }) = self.work.take() else { return };
+        let files = files_of(&self.job.path(&step), reports);
+        let job = self.job.clone();
+        let complete = move || {
+            let completed = job.complete(&snapshot, &step, files);
+            (snapshot, completed)
+        };
+        self.work = self.completion(&step, complete);
+    }
+
+    fn completion(
+        &mut self,
+        step: &Step,
+        complete: impl FnOnce() -> (Snapshot, Result<()>) + Send + 'static,
+    ) -> Option<Work> {
+        let path = self.job.path(step);
+        self.start(step, complete).map(|thread| Work::Completion { path, thread })
+    }
+
+    fn start<T: Send + 'static>(
+        &mut self,
+        step: &Step,
+        body: impl FnOnce() -> (Snapshot, Result<T>) + Send + 'static,
+    ) -> Option<Thread<T>> {
+        let unstarted = |error| {
+            let what = format!("the thread to write it cannot be started: {error}");
+            CheckpointError::Thread { path: self.job.path(step), what }
+        };
+        match threads::spawn("checkpoint", body).map_err(unstarted) {
+            Ok(thread) => Some(thread),
             Err(error) => {
-                let what = format!("the thread to write it cannot be started: {error}");
-                self.unstarted = Some(CheckpointError::Thread { path, what });
+                self.failed = Some(error);
+                None
             }
         }
     }
 
-    /// Waits for the checkpoint being written.
+    /// Waits for the checkpoint being written. One of several files that has not been reported is abandoned.
     ///
     /// # Errors
     /// A checkpoint that could not be written.
     pub fn finish(&mut self) -> std::result::Result<(), CheckpointError> {
-        if let Some(error) = self.unstarted.take() {
+        if let Some(error) = self.failed.take() {
             return Err(error);
         }
-        let Some(InFlight { path, thread }) = self.in_flight.take() else { return Ok(()) };
-        let panicked = |_| CheckpointError::Thread { path, what: "its writer panicked".to_owned() };
-        let (snapshot, written) = thread.join().map_err(panicked)?;
-        self.spare = snapshot;
-        written
+        let is_first = self.job.contents.is_some();
+        match self.work.take() {
+            None => Ok(()),
+            Some(Work::Completion { path, thread }) => {
+                let panicked = |_| CheckpointError::Thread { path, what: "its writer panicked".to_owned() };
+                let (snapshot, completed) = thread.join().map_err(panicked)?;
+                self.spare = snapshot;
+                completed
+            }
+            Some(Work::File { step, thread }) => {
+                self.is_unreported = false;
+                // Its result matters only together with those of the other ranks.
+                let _ = thread.join();
+                if is_first { Err(self.abandoned(&step)) } else { Ok(()) }
+            }
+            Some(Work::Reported { step, .. }) => Err(self.abandoned(&step)),
+        }
+    }
+
+    fn abandoned(&self, step: &Step) -> CheckpointError {
+        self.job.discard(step);
+        let what = "the run ended before all ranks had written it".to_owned();
+        CheckpointError::Thread { path: self.job.path(step), what }
     }
 }
 
-/// A failing run still completes the checkpoint being written.
+/// A failing run still completes the checkpoint being written, if it is a single file.
 impl Drop for Writer {
     fn drop(&mut self) {
         if let Err(error) = self.finish() {
@@ -112,56 +235,16 @@ impl Drop for Writer {
     }
 }
 
-impl Job {
-    /// Writes a checkpoint, renames it, links it as the best if it is, and deletes the oldest
-    /// beyond `keep`.
-    fn write(&self, snapshot: &Snapshot, step: u64, validations: Validations, is_best: bool) -> Result<()> {
-        let (temporary, pace) = (self.directory.temporary(step), Pace::of_files());
-        let unready = |what| CheckpointError::Thread { path: self.directory.step(step), what };
-        (self.contents.before)().map_err(unready)?;
-        self.directory.make()?;
-        let written = self.write_files(&temporary, snapshot, step, validations, &pace);
-        if let Err(error) = written.and_then(|()| self.directory.publish(&temporary, step)) {
-            // The first error matters; there may be nothing to delete.
-            let _ = fs::remove_dir_all(&temporary);
-            return Err(error);
-        }
-        if pace.elapsed() > QUIET {
-            let bytes = grouped(snapshot.bytes.len() as u64);
-            let seconds = pace.elapsed().as_secs_f64();
-            tracing::info!(
-                "the checkpoint of step {step}, {bytes} bytes, is on the disk after {seconds:.0} s"
-            );
-        }
-        if is_best {
-            self.directory.name_best(step)?;
-        }
-        self.directory.retain(self.contents.keep)
+/// Returns the files in the reports of all ranks.
+///
+/// # Errors
+/// The first failure in the order of the ranks.
+fn files_of(path: &Path, reports: &[Vec<u8>]) -> Result<Files> {
+    let mut files = Files::new();
+    for (rank, report) in reports.iter().enumerate() {
+        let report: Report = serde_json::from_slice(report).unwrap_or_else(|error| Err(error.to_string()));
+        let failed = |what| CheckpointError::Rank { path: path.to_owned(), rank, what };
+        files.append(&mut report.map_err(failed)?);
     }
-
-    fn write_files(
-        &self,
-        temporary: &Path,
-        snapshot: &Snapshot,
-        step: u64,
-        validations: Validations,
-        pace: &Pace,
-    ) -> Result<()> {
-        fs::create_dir(temporary).map_err(CheckpointError::file(temporary, "make the directory"))?;
-        fail_point::reach("checkpoint directory made");
-        let written = |bytes: usize| {
-            if pace.is_due() {
-                let progress = megabytes_of(bytes as u64, snapshot.bytes.len() as u64);
-                tracing::info!("writing the checkpoint of step {step}: {progress}");
-            }
-        };
-        let state = format::write(&temporary.join(STATE), &snapshot.entries, &snapshot.bytes, written)?;
-        let manifest =
-            Manifest::new(step, (snapshot.updates, snapshot.loss_scale), &self.contents, validations, state);
-        let path = temporary.join(MANIFEST);
-        let mut file = File::create_new(&path).map_err(CheckpointError::file(&path, "create it"))?;
-        file.write_all(&manifest.to_text()).map_err(CheckpointError::file(&path, "write to it"))?;
-        fail_point::reach("checkpoint manifest written");
-        file.sync_all().map_err(CheckpointError::file(&path, "bring it to the disk"))
-    }
+    Ok(files)
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use checkpoint::{Checkpoint, Contents, Target, Validations, Writer, newest};
+use checkpoint::{Checkpoint, Contents, Index, Target, Validations, Writer, newest};
 use device::{Category, DType, Device, DeviceOptions, Element, bf16, f16};
 use safetensors::{Dtype, SafeTensors};
 use tensor::{Shape, Tensor};
@@ -25,18 +25,21 @@ fn written<T: Element>(name: &'static str, shape: &[usize], values: &[T]) -> Wri
     Written { name, dtype: T::DTYPE, shape: shape.to_vec(), bytes }
 }
 
-/// A checkpoint after one step with these arrays and one loss.
-fn checkpoint(run_dir: &Path, arrays: &[Written]) -> Checkpoint {
-    std::fs::write(run_dir.join("metrics.jsonl"), "").unwrap();
-    let contents = Contents {
+fn shared() -> Contents {
+    Contents {
         keep: 1,
         configuration: BTreeMap::new(),
         libraries: String::new(),
         base: None,
         corpus: None,
         before: Arc::new(|| Ok(())),
-    };
-    let mut writer = Writer::new(run_dir, contents);
+    }
+}
+
+/// A checkpoint after one step with these arrays and one loss.
+fn checkpoint(run_dir: &Path, arrays: &[Written]) -> Checkpoint {
+    std::fs::write(run_dir.join("metrics.jsonl"), "").unwrap();
+    let mut writer = Writer::new(run_dir, shared());
     let mut snapshot = writer.begin();
     for array in arrays {
         snapshot.add(array.name.to_owned(), array.dtype, &array.shape).copy_from_slice(&array.bytes);
@@ -161,4 +164,98 @@ fn f32_arrays_have_the_layout_of_earlier_versions() {
     expected.extend(format!("{header:<width$}", width = header.len().next_multiple_of(8)).bytes());
     expected.extend([1.0f32, -2.0, 0.5].iter().flat_map(|value| value.to_le_bytes()));
     assert_eq!(state(&checkpoint), expected);
+}
+
+/// The writers of three ranks, of which the last writes no array. Rank 0 has elements 0 to 2 and 5 of the
+/// array `w`, rank 1 the others.
+fn three_writers(run_dir: &Path) -> Vec<Writer> {
+    let mut writers = vec![Writer::new(run_dir, shared())];
+    writers.extend((1..3).map(|_| Writer::beside(run_dir, std::process::id())));
+    for (rank, writer) in writers.iter_mut().enumerate() {
+        let mut snapshot = writer.begin();
+        snapshot.set_file((rank < 2).then_some(rank), 2);
+        let values = [&[0.0f32, 1.0, 2.0, 5.0][..], &[3.0, 4.0], &[]][rank];
+        if !values.is_empty() {
+            let bytes = snapshot.add("w".to_owned(), DType::F32, &[values.len()]);
+            bytes.copy_from_slice(bytemuck::cast_slice(values));
+        }
+        if rank == 0 {
+            let mut index = Index::new(2);
+            index.add("w".to_owned(), DType::F32, &[2, 3], vec![(0, 0, 3), (0, 5, 1), (1, 3, 2)]);
+            index.add_losses(1);
+            snapshot.add_losses(&[0.5]);
+            snapshot.set_index(index);
+        }
+        writer.write(snapshot, 1, Validations::default(), false);
+        assert!(writer.is_unreported() && writer.is_busy());
+    }
+    writers
+}
+
+/// Reports the files of all writers to the first. Returns the result of each.
+fn complete(writers: &mut [Writer]) -> Vec<Result<(), String>> {
+    let reports: Vec<_> = writers.iter_mut().map(Writer::report).collect();
+    writers[0].complete(&reports);
+    writers.iter_mut().map(|writer| writer.finish().map_err(|error| error.to_string())).collect()
+}
+
+#[test]
+fn a_read_touches_only_the_files_of_its_range() {
+    let directory = tempfile::tempdir().unwrap();
+    assert_eq!(complete(&mut three_writers(directory.path())), vec![Ok(()); 3]);
+    let checkpoint = newest(directory.path()).unwrap().unwrap();
+    let range = |first: usize, elements: usize| {
+        let part = Target { first, shape: [2, 3].into(), ..target("w", DType::F32, &[elements], 9.0f32) };
+        load(&checkpoint, &part).map(|bytes| bytemuck::cast_slice::<u8, f32>(&bytes).to_vec())
+    };
+    assert_eq!(range(0, 6).unwrap(), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
+    assert_eq!(checkpoint.losses().unwrap(), [0.5]);
+    std::fs::remove_file(checkpoint.path().join("state-00002-of-00002.safetensors")).unwrap();
+    for (first, elements, expected) in [
+        (0, 3, Some(&[0.0f32, 1.0, 2.0][..])),
+        (1, 1, Some(&[1.0])),
+        (5, 1, Some(&[5.0])),
+        (2, 2, None),
+        (4, 2, None),
+        (3, 1, None),
+    ] {
+        assert_eq!(range(first, elements).ok().as_deref(), expected, "{first}, {elements}");
+    }
+}
+
+/// A checkpoint that a rank cannot write, or whose ranks end before they report, is absent.
+#[test]
+fn a_checkpoint_without_the_file_of_every_rank_is_absent() {
+    let directory = tempfile::tempdir().unwrap();
+    let run_dir = directory.path().join("run");
+    std::fs::create_dir(&run_dir).unwrap();
+    let checkpoints = run_dir.join("checkpoints");
+    let temporary = checkpoints.join(format!(".step-000001.tmp-{}", std::process::id()));
+    let second = temporary.join("state-00002-of-00002.safetensors");
+    // Rank 1 finds a file of the name of its own.
+    std::fs::create_dir_all(&temporary).unwrap();
+    std::fs::write(&second, "").unwrap();
+    let results = complete(&mut three_writers(&run_dir));
+    let error = results[0].clone().unwrap_err();
+    assert!(error.contains("step-000001: rank 1: ") && error.contains("state-00002-of-00002"), "{error}");
+    assert_eq!(std::fs::read_dir(&checkpoints).unwrap().count(), 0);
+    // Rank 1's host has other storage.
+    let mut writers = three_writers(&run_dir);
+    let reports: Vec<_> = writers.iter_mut().map(Writer::report).collect();
+    std::fs::remove_file(&second).unwrap();
+    writers[0].complete(&reports);
+    let error = writers[0].finish().unwrap_err().to_string();
+    assert!(error.starts_with(&second.display().to_string()), "{error}");
+    assert_eq!(std::fs::read_dir(&checkpoints).unwrap().count(), 0);
+    // The run fails before the ranks report.
+    let mut writers = three_writers(&run_dir);
+    for writer in writers.iter_mut().rev() {
+        let ended = writer.finish();
+        assert!(!writer.is_unreported() && !writer.is_busy());
+        drop(ended);
+    }
+    assert_eq!(std::fs::read_dir(&checkpoints).unwrap().count(), 0);
+    assert!(newest(&run_dir).unwrap().is_none());
+    assert_eq!(complete(&mut three_writers(&run_dir)), vec![Ok(()); 3]);
+    assert_eq!(newest(&run_dir).unwrap().unwrap().step(), 1);
 }

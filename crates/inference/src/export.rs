@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use checkpoint::Target;
+use checkpoint::{Share, Target};
 use config::RunConfig;
 use device::DType;
 use nn::{Examples, HuggingFaceModel};
@@ -61,7 +61,7 @@ pub struct ExportOptions {
 pub fn export(options: &ExportOptions) -> Result<()> {
     let ExportOptions { step, base, .. } = options;
     let location = Location { path: &options.model, step: *step, base: base.as_deref() };
-    let trained = Trained::find(location, &[])?;
+    let trained = Trained::find(location, &[], Share::ALL)?;
     let beside = Beside::of(&trained);
     let Trained { config, weights, .. } = trained;
     let Some(model) = config.model.hugging_face() else {

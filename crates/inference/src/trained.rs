@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use checkpoint::Share;
 use config::{Data, RunConfig, how_to_download};
 use data::{ChatTemplate, Tokenizer};
 use worker::Weights;
@@ -26,11 +27,12 @@ pub(crate) struct Trained {
 }
 
 impl Trained {
-    /// Finds the model at a location, with `sets` over its configuration.
+    /// Finds the model at a location, with `sets` over its configuration. This process verifies a `share` of
+    /// a checkpoint's files.
     ///
     /// # Errors
     /// No run, checkpoint or folder there; one that is damaged or of another model; settings that are wrong.
-    pub(crate) fn find(location: Location<'_>, sets: &[String]) -> Result<Self> {
+    pub(crate) fn find(location: Location<'_>, sets: &[String], share: Share) -> Result<Self> {
         if location.is_folder() {
             return Self::of_folder(location, NO_DATA, sets);
         }
@@ -46,7 +48,7 @@ impl Trained {
         }
         let home = checkpoint::run_of(path);
         let config = configuration_of(&home, sets)?;
-        let checkpoint = checkpoint::find(path, step)?;
+        let checkpoint = checkpoint::find_share(path, step, share)?;
         check_model(&config, &checkpoint)?;
         let weights = weights::complete(checkpoint, &config)?;
         Ok(Trained { config, weights, home, is_run: true })

@@ -1,5 +1,8 @@
 //! Host memory of a run's process besides its allocators'.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
+
 use collective::kept_bytes;
 use config::RunConfig;
 use device::host::{AddressLimit, CountedAddresses, HostCapacity};
@@ -49,7 +52,7 @@ pub struct HostPart {
     pub bytes: u64,
 }
 
-/// Host memory of the process of rank 0, which needs most, without the memory of GPU drivers.
+/// Host memory of the process that needs most, without the memory of GPU drivers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostUse {
     /// The parts that are not 0.
@@ -75,7 +78,7 @@ impl HostUse {
             ("events of allocators", history * ranks),
             ("the plan", traces),
             ("traces of steps", written_bytes(plans) * ranks),
-            ("the copy for checkpoints", checkpoint_bytes(setup)),
+            ("the copy for checkpoints", checkpoint_bytes(setup, form)),
             ("addresses of threads and files", address_bytes(setup, ranks)),
         ];
         let parts = parts.map(|(name, bytes)| HostPart { name, bytes });
@@ -156,21 +159,38 @@ fn address_bytes(setup: &Setup, ranks: u64) -> u64 {
     now + (THREADS + THREADS_OF_RANK * ranks) * threads::STACK_BYTES as u64
 }
 
-/// Bytes of the whole model's state, which rank 0 copies to the host for a checkpoint: master weights and the
-/// optimizer's moments. Frozen weights that a folder has are left out.
-fn checkpoint_bytes(setup: &Setup) -> u64 {
+/// Bytes of the state that a process copies to the host for a checkpoint: master weights and the optimizer's
+/// moments, each element by one rank. Ranks as threads copy all of it; of processes, this is the one that
+/// copies most.
+fn checkpoint_bytes(setup: &Setup, form: RankForm) -> u64 {
     let RunConfig { checkpoint, .. } = &*setup.config;
     if !(checkpoint.is_kept() || checkpoint.keep_best) {
         return 0;
     }
-    let of_entry = |entry: &Entry| -> usize {
-        let elements = entry.shape().elements();
-        if !entry.trained {
-            return if setup.base.is_some() { 0 } else { elements * entry.dtype.bytes() };
+    let mut by_rank: BTreeMap<(usize, usize), u64> = BTreeMap::new();
+    for entry in &setup.blueprint.parameters {
+        let (stage, parameter) = entry.holders.first().copied().unwrap_or_default();
+        let (shards, stage_rank) = (setup.blueprint.shards(stage), setup.blueprint.layout().rank_of(stage));
+        for replica in 0..shards.by_rank().len() {
+            let bytes = saved_bytes(setup, entry, shards.range(replica, parameter), replica == 0);
+            *by_rank.entry((stage_rank, replica)).or_default() += bytes as u64;
         }
-        let states = optimizer::state_arrays(&setup.config, &entry.name, entry.shape());
-        let states = states.iter().map(|state| state.shape(entry.shape()).elements() * state.dtype.bytes());
-        elements * DType::F32.bytes() + states.sum::<usize>()
-    };
-    setup.blueprint.parameters.iter().map(of_entry).sum::<usize>() as u64
+    }
+    match form {
+        RankForm::Threads => by_rank.values().sum(),
+        RankForm::Processes { .. } => by_rank.values().max().copied().unwrap_or(0),
+    }
+}
+
+/// Bytes of a parameter's state that a replica copies, which owns the range `owned` of its elements. Weights
+/// that are whole on every replica are copied by the first; frozen ones that a folder has, by none.
+fn saved_bytes(setup: &Setup, entry: &Entry, owned: Range<usize>, is_first: bool) -> usize {
+    let weights = if is_first { entry.shape().elements() * entry.dtype.bytes() } else { 0 };
+    if !entry.trained {
+        return if setup.base.is_some() { 0 } else { weights };
+    }
+    let masters = if entry.dtype == DType::F32 { weights } else { owned.len() * DType::F32.bytes() };
+    let states = optimizer::state_arrays(&setup.config, &entry.name, entry.shape());
+    let states = states.iter().map(|state| state.range(owned.clone()).len() * state.dtype.bytes());
+    masters + states.sum::<usize>()
 }

@@ -198,12 +198,13 @@ fn prepare(
     {
         config.data.cache = runs.join(build::CACHE);
     }
-    let look = || Resumption::look(&config, options, startup.rank() == 0);
+    let share = startup.share();
+    let look = || Resumption::look(&config, options, startup.rank() == 0, share);
     let resumption = options.resume.then(look).transpose()?;
     let continues = resumption.as_ref().is_some_and(|resumption| resumption.point.is_some());
     let start = match &options.from {
         _ if continues => Start::Drawn,
-        Some(from) => resume::weights_from(from, options.step, &config)?,
+        Some(from) => resume::weights_from(from, options.step, &config, share)?,
         None => weights::start(&config)?,
     };
     let point = resumption.as_ref().and_then(|resumption| resumption.point.as_deref());

@@ -1,6 +1,6 @@
 //! One rank of a run, from start to end.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use collective::Communicator;
 use system::fail_point;
@@ -17,6 +17,7 @@ use crate::options::RunOptions;
 use crate::reporter::{Reporter, RunFiles, Silent};
 use crate::run_directory::RunDirectory;
 use crate::sampler::Sample;
+use crate::save::Saver;
 use crate::session;
 use crate::summary;
 use crate::views;
@@ -25,7 +26,7 @@ use worker::Placement;
 use worker::agreed_hash;
 use worker::status::{State, Status};
 use worker::watch::{Findings, Writing};
-use worker::{Setup, Worker};
+use worker::{Setup, Start, Worker};
 
 /// Longest preparation of kernels that is not logged; cached kernels take less.
 const QUIET_PREPARATION: Duration = Duration::from_millis(500);
@@ -105,22 +106,17 @@ fn train_rank(worker: &mut Worker, options: &RunOptions, directory: &RunDirector
     let setup = worker.setup().clone();
     let (setup, rank) = (&setup, worker.grid().rank());
     tracing::debug!("{} parameters on {:?}", worker.parameters(), worker.device());
+    let began = Instant::now();
     worker.begin()?;
+    let loaded = (!matches!(setup.start, Start::Drawn)).then(|| began.elapsed());
     worker.write_traces_to(directory.path());
     let (opened, run_dir) = (setup.clone(), directory.path().to_owned());
-    let open = (rank == 0).then_some(move || RunFiles::open(&opened, &run_dir));
+    let open = (rank == 0).then_some(move || RunFiles::open(&opened, &run_dir, loaded));
     let files = while_answering(worker.control(), open)?.transpose()?;
-    fail_point::reach("training about to begin");
-    let (history, files) = match files {
-        Some(files) => {
-            let mut reporter = Reporter::new(&setup.config, options, files);
-            let history = session::run(worker, &options.interrupt, &mut reporter)?;
-            (history, Some(reporter.into_files()))
-        }
-        None => (session::run(worker, &options.interrupt, &mut Silent)?, None),
-    };
+    let (history, files, mut saver) = train(worker, options, directory, files)?;
     if history.repeats.is_some() {
-        let close = files.map(|files| move || files.leave());
+        report_files(saver.as_mut(), worker)?;
+        let close = files.map(|files| move || files.leave(saver));
         while_answering(worker.control(), close)?.transpose()?;
         return Ok(Outcome { history, summary: None, sample: None, findings: Vec::new(), unsaved: None });
     }
@@ -131,13 +127,15 @@ fn train_rank(worker: &mut Worker, options: &RunOptions, directory: &RunDirector
     let own = worker.statistics()?;
     let ranks = telemetry::gather(worker.control(), &own)?.unwrap_or_default();
     let weights_sha256 = agreed_hash(worker)?;
+    report_files(saver.as_mut(), worker)?;
     let mut conclusion = None;
     if let Some(files) = files {
         let summary = summary::summarize(setup, &history, ranks, weights_sha256, &findings);
         let run_dir = directory.path().to_owned();
         // A session without a step leaves the record of the steps that were done.
         let earlier = directory.earlier_summary().filter(|_| history.steps == history.first);
-        conclusion = Some(move || files.conclude(summary, earlier.as_ref().map(|text| &text[..]), &run_dir));
+        conclusion =
+            Some(move || files.conclude(summary, earlier.as_ref().map(|text| &text[..]), &run_dir, saver));
     }
     let concluded = while_answering(worker.control(), conclusion)?.transpose()?;
     let (summary, unsaved) = concluded.map_or((None, None), |(summary, unsaved)| (Some(summary), unsaved));
@@ -146,6 +144,36 @@ fn train_rank(worker: &mut Worker, options: &RunOptions, directory: &RunDirector
         _ => None,
     };
     Ok(Outcome { history, summary, sample, findings, unsaved })
+}
+
+/// Trains. Returns the history, rank 0's files, and what writes this rank's part of the last checkpoint.
+fn train(
+    worker: &mut Worker,
+    options: &RunOptions,
+    directory: &RunDirectory,
+    mut files: Option<RunFiles>,
+) -> Result<(History, Option<RunFiles>, Option<Saver>)> {
+    let setup = worker.setup().clone();
+    let first = files.as_mut().and_then(RunFiles::take_saver);
+    let saver = Saver::shared(&setup, directory.path(), first, worker.control())?;
+    fail_point::reach("training about to begin");
+    Ok(match files {
+        Some(files) => {
+            let mut reporter = Reporter::new(&setup.config, options, files, saver);
+            let history = session::run(worker, &options.interrupt, &mut reporter)?;
+            let (files, saver) = reporter.into_files();
+            (history, Some(files), saver)
+        }
+        None => {
+            let mut silent = Silent(saver);
+            (session::run(worker, &options.interrupt, &mut silent)?, None, silent.0)
+        }
+    })
+}
+
+/// Waits until every rank has written its file of the last checkpoint, which rank 0 then completes.
+fn report_files(saver: Option<&mut Saver>, worker: &mut Worker) -> Result<()> {
+    saver.map_or(Ok(()), |saver| saver.report(worker.control()))
 }
 
 /// Writes this rank's traces and, if configured, views of its memory. All ranks call this.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use checkpoint::CheckpointError;
 use config::RunConfig;
@@ -20,7 +20,7 @@ use worker::{Setup, StepMemory, StepScalars, Validation, Worker, build};
 use crate::accuracy::percentages;
 use crate::endpoint;
 use crate::error::Result;
-use crate::history::{History, StepReport};
+use crate::history::StepReport;
 use crate::options::RunOptions;
 use crate::save::Saver;
 use crate::session::Observer;
@@ -37,6 +37,7 @@ pub(crate) struct RunFiles {
     tensorboard: Option<TensorBoardWriter>,
     /// Serves figures to Prometheus.
     endpoint: Option<Endpoint>,
+    /// Rank 0's saver, until training begins.
     saver: Option<Saver>,
     sessions: Sessions,
     /// Work of a step, if the devices' rate is known.
@@ -44,12 +45,13 @@ pub(crate) struct RunFiles {
 }
 
 impl RunFiles {
-    /// Opens the files; in a resumed run, lines of steps that are repeated are removed.
+    /// Opens the files; in a resumed run, lines of steps that are repeated are removed. `loaded`: the time of
+    /// reading the state.
     ///
     /// # Errors
     /// A file or the data cannot be read or written.
-    pub(crate) fn open(setup: &Setup, run_dir: &Path) -> Result<Self> {
-        let sessions = Sessions::begin(run_dir, setup)?;
+    pub(crate) fn open(setup: &Setup, run_dir: &Path, loaded: Option<Duration>) -> Result<Self> {
+        let sessions = Sessions::begin(run_dir, setup, loaded)?;
         let metrics = MetricsWriter::resume(&run_dir.join("metrics.jsonl"), setup.first_step())?;
         let hashed = (setup.config.telemetry.hashes > 0).then(|| run_dir.join(hashes::FILE));
         let hashes = hashed.map(|path| MetricsWriter::resume(&path, setup.first_step())).transpose()?;
@@ -68,12 +70,17 @@ impl RunFiles {
         Ok(RunFiles { metrics, hashes, tensorboard, endpoint, saver, sessions, work })
     }
 
-    /// Waits for the checkpoint from which a step is repeated.
+    /// Returns rank 0's saver, once.
+    pub(crate) fn take_saver(&mut self) -> Option<Saver> {
+        self.saver.take()
+    }
+
+    /// Waits for the checkpoint from which a step is repeated, which `saver` writes.
     ///
     /// # Errors
     /// A file cannot be written.
-    pub(crate) fn leave(self) -> Result<()> {
-        let RunFiles { metrics, hashes, tensorboard, saver, mut sessions, .. } = self;
+    pub(crate) fn leave(self, saver: Option<Saver>) -> Result<()> {
+        let RunFiles { metrics, hashes, tensorboard, mut sessions, .. } = self;
         sessions.leave()?;
         if let Some(mut saver) = saver {
             saver.finish()?;
@@ -81,16 +88,17 @@ impl RunFiles {
         finish(metrics, hashes, tensorboard)
     }
 
-    /// Writes the summary, or the text `earlier` instead, and waits for the last checkpoint. Returns the
-    /// summary, and the error of that checkpoint.
+    /// Writes the summary, or the text `earlier` instead, and waits for the last checkpoint, which `saver`
+    /// writes. Returns the summary, and the error of that checkpoint.
     pub(crate) fn conclude(
         self,
         summary: Summary,
         earlier: Option<&[u8]>,
         run_dir: &Path,
+        saver: Option<Saver>,
     ) -> Result<(Summary, Option<CheckpointError>)> {
-        let RunFiles { metrics, hashes, tensorboard, saver, mut sessions, .. } = self;
-        sessions.end(&summary)?;
+        let RunFiles { metrics, hashes, tensorboard, mut sessions, .. } = self;
+        sessions.end(&summary, saver.as_ref().and_then(Saver::longest_stall))?;
         match earlier {
             Some(text) => summary::write_again(text, run_dir)?,
             None => summary::write(&summary, run_dir)?,
@@ -119,19 +127,26 @@ fn finish(
 pub(crate) struct Reporter {
     progress: Option<Progress>,
     files: RunFiles,
+    saver: Option<Saver>,
     tokens: f64,
     /// Mean bytes per training token, if tokens consist of bytes; `None`: not read yet.
     bytes_per_token: Option<Option<f64>>,
 }
 
 impl Reporter {
-    pub(crate) fn new(config: &RunConfig, options: &RunOptions, files: RunFiles) -> Self {
+    pub(crate) fn new(
+        config: &RunConfig,
+        options: &RunOptions,
+        files: RunFiles,
+        saver: Option<Saver>,
+    ) -> Self {
         let progress = || Progress::new(0, config.train.steps, config.telemetry.every);
         let unit = config.model.examples().rate();
         let tokens = build::tokens_per_step(config) as f64;
         Reporter {
             progress: (!options.quiet).then(|| progress().in_units(unit)),
             files,
+            saver,
             tokens,
             bytes_per_token: None,
         }
@@ -144,11 +159,11 @@ impl Reporter {
     }
 
     /// Ends the progress.
-    pub(crate) fn into_files(self) -> RunFiles {
+    pub(crate) fn into_files(self) -> (RunFiles, Option<Saver>) {
         if let Some(progress) = self.progress {
             progress.finish();
         }
-        self.files
+        (self.files, self.saver)
     }
 }
 
@@ -248,28 +263,17 @@ impl Observer for Reporter {
         Ok(self.files.hashes.as_mut().map_or(Ok(()), |file| file.write(hashes))?)
     }
 
-    fn is_save_due(&self) -> bool {
-        self.files.saver.as_ref().is_some_and(Saver::is_due)
+    fn saver(&self) -> Option<&Saver> {
+        self.saver.as_ref()
     }
 
-    fn is_saving(&self) -> bool {
-        self.files.saver.as_ref().is_some_and(Saver::is_busy)
-    }
-
-    fn put_off(&mut self, history: &History) {
-        if let Some(saver) = &mut self.files.saver {
-            saver.put_off(history.steps);
-        }
-    }
-
-    fn save(&mut self, worker: &mut Worker, history: &History) -> Result<()> {
-        let Some(saver) = &mut self.files.saver else { return Ok(()) };
-        saver.save(worker, history)
+    fn saver_mut(&mut self) -> Option<&mut Saver> {
+        self.saver.as_mut()
     }
 }
 
-/// The observer of the other ranks.
-pub(crate) struct Silent;
+/// The observer of the other ranks, which writes their parts of checkpoints.
+pub(crate) struct Silent(pub(crate) Option<Saver>);
 
 impl Observer for Silent {
     fn step(&mut self, _: &Worker, _: &StepReport) -> Result<()> {
@@ -280,17 +284,11 @@ impl Observer for Silent {
         Ok(())
     }
 
-    fn is_save_due(&self) -> bool {
-        false
+    fn saver(&self) -> Option<&Saver> {
+        self.0.as_ref()
     }
 
-    fn is_saving(&self) -> bool {
-        false
-    }
-
-    fn put_off(&mut self, _: &History) {}
-
-    fn save(&mut self, worker: &mut Worker, _: &History) -> Result<()> {
-        Ok(worker.contribute()?)
+    fn saver_mut(&mut self) -> Option<&mut Saver> {
+        self.0.as_mut()
     }
 }

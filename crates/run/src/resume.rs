@@ -8,7 +8,7 @@ use crate::error::{Result, RunError};
 use crate::options::RunOptions;
 use crate::run_directory::RunLock;
 use crate::weights;
-use checkpoint::{Checkpoint, CheckpointError, ResumePoint};
+use checkpoint::{Checkpoint, CheckpointError, ResumePoint, Share};
 use config::{Change, RunConfig, Train};
 use device::Description;
 use worker::{Setup, Start};
@@ -25,12 +25,13 @@ pub(crate) struct Resumption {
 
 impl Resumption {
     /// Finds the checkpoint from which to resume, the newest or that of `--step`, verifies it and compares it
-    /// with `config`. `owns`: whether this process writes the run's shared files.
+    /// with `config`. `owns`: whether this process writes the run's shared files. The processes of a job
+    /// verify a `share` of the checkpoint each.
     ///
     /// # Errors
     /// No directory; one that is in use, or holds a run that ended without a checkpoint; a checkpoint that is
     /// damaged or of another run.
-    pub(crate) fn look(config: &RunConfig, options: &RunOptions, owns: bool) -> Result<Self> {
+    pub(crate) fn look(config: &RunConfig, options: &RunOptions, owns: bool, share: Share) -> Result<Self> {
         let Some(run_dir) = options.run_dir.as_deref() else {
             return Err(RunError::Refused("--resume needs --run-dir, the run to resume".to_owned()));
         };
@@ -40,8 +41,8 @@ impl Resumption {
         let lock = owns.then(|| RunLock::take(run_dir)).transpose()?;
         // With --from, the step is that of the other run.
         let checkpoint = match options.step.filter(|_| options.from.is_none()) {
-            Some(step) => Some(checkpoint::find(run_dir, Some(step))?),
-            None => checkpoint::newest(run_dir)?,
+            Some(step) => Some(checkpoint::find_share(run_dir, Some(step), share)?),
+            None => checkpoint::newest_share(run_dir, share)?,
         };
         let Some(checkpoint) = checkpoint else {
             if run_dir.join("summary.json").exists() {
@@ -127,12 +128,18 @@ fn listed(changes: &[Change]) -> String {
     }
 }
 
-/// Returns the weights that `--from` names: a checkpoint, or a run with checkpoints.
+/// Returns the weights that `--from` names: a checkpoint, or a run with checkpoints, of which this process
+/// verifies a `share`.
 ///
 /// # Errors
 /// None found; one that is damaged or of another model.
-pub(crate) fn weights_from(path: &Path, step: Option<u64>, config: &RunConfig) -> Result<Start> {
-    let checkpoint = checkpoint::find(path, step)?;
+pub(crate) fn weights_from(
+    path: &Path,
+    step: Option<u64>,
+    config: &RunConfig,
+    share: Share,
+) -> Result<Start> {
+    let checkpoint = checkpoint::find_share(path, step, share)?;
     check_model(config, &checkpoint)?;
     let has_adapters = checkpoint.configuration().get("lora.rank").is_some_and(|rank| rank != "0");
     if has_adapters && config.lora.rank == 0 {

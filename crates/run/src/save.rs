@@ -1,37 +1,43 @@
-//! Checkpoints during a run, on rank 0.
+//! Checkpoints during a run, on every rank.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use checkpoint::{CheckpointError, Contents, Writer};
+use collective::ControlPlane;
 use telemetry::metrics::MetricsSync;
+use worker::answering::wait_together;
 use worker::{Setup, Worker};
 
 use crate::error::Result;
 use crate::history::History;
 
-/// Takes and writes the checkpoints of a run.
+/// Takes and writes a rank's part of the checkpoints of a run.
 #[derive(Debug)]
 pub(crate) struct Saver {
     writer: Writer,
+    /// Whether this is rank 0, which decides by time, logs and completes checkpoints.
+    is_first: bool,
     /// Longest time between two checkpoints; `None`: any.
     every: Option<Duration>,
     /// The start of the last checkpoint, or of the run.
     last: Instant,
     /// Whether the delay of a checkpoint has been logged.
     is_reported: bool,
+    /// The longest time for which a checkpoint held up the steps.
+    longest_stall: Option<Duration>,
 }
 
 impl Saver {
-    /// Returns the saver of the run in `run_dir`, which first syncs its metrics by `metrics`; `None` if the
-    /// run keeps no checkpoints, or computes nothing.
+    /// Returns rank 0's saver of the run in `run_dir`, which first syncs its metrics by `metrics`; `None` if
+    /// the run keeps no checkpoints, or computes nothing.
     ///
     /// # Errors
     /// Data that cannot be read.
     pub(crate) fn new(setup: &Setup, run_dir: &Path, metrics: MetricsSync) -> Result<Option<Self>> {
         let config = &setup.config;
-        if !(config.checkpoint.is_kept() || config.checkpoint.keep_best) || setup.placement.is_meta() {
+        if !is_kept(setup) {
             return Ok(None);
         }
         let contents = Contents {
@@ -47,7 +53,35 @@ impl Saver {
         // An interval too long for the clock is never due.
         let every = Duration::try_from_secs_f64(seconds).ok().filter(|every| !every.is_zero());
         let writer = Writer::new(run_dir, contents);
-        Ok(Some(Saver { writer, every, last: Instant::now(), is_reported: false }))
+        Ok(Some(Saver { is_first: true, every, ..Self::with(writer) }))
+    }
+
+    /// Returns on all ranks their saver, that of rank 0 from `first`. All ranks call this.
+    ///
+    /// # Errors
+    /// Errors of the transport.
+    pub(crate) fn shared(
+        setup: &Setup,
+        run_dir: &Path,
+        first: Option<Saver>,
+        control: &mut dyn ControlPlane,
+    ) -> Result<Option<Self>> {
+        if !is_kept(setup) {
+            return Ok(None);
+        }
+        // Names of temporary files contain the process of rank 0.
+        let mut process = std::process::id().to_le_bytes().to_vec();
+        control.broadcast(0, &mut process)?;
+        if control.rank() == 0 {
+            return Ok(first);
+        }
+        let process = process.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+        Ok(Some(Self::with(Writer::beside(run_dir, process))))
+    }
+
+    fn with(writer: Writer) -> Self {
+        let (last, is_reported) = (Instant::now(), false);
+        Saver { writer, is_first: false, every: None, last, is_reported, longest_stall: None }
     }
 
     /// Returns whether a checkpoint is due by time.
@@ -60,9 +94,19 @@ impl Saver {
         self.writer.is_busy()
     }
 
+    /// Returns whether this rank's thread is writing.
+    pub(crate) fn is_working(&self) -> bool {
+        self.writer.is_working()
+    }
+
+    /// Returns whether the ranks have to report their files of a checkpoint; all ranks agree.
+    pub(crate) fn is_unreported(&self) -> bool {
+        self.writer.is_unreported()
+    }
+
     /// Logs once that a checkpoint due after `step` steps waits for the one being written.
     pub(crate) fn put_off(&mut self, step: u64) {
-        if !std::mem::replace(&mut self.is_reported, true) {
+        if self.is_first && !std::mem::replace(&mut self.is_reported, true) {
             tracing::warn!(
                 "the checkpoint of step {step} is put off until the last one is on the disk, which is slow; \
                  later ones likewise"
@@ -70,17 +114,51 @@ impl Saver {
         }
     }
 
-    /// Copies the state of a run, of which `worker` is rank 0, and starts to write it. The checkpoint before
-    /// has been written; if that failed, it is a warning, because this one replaces it.
+    /// Copies this rank's part of the state and starts to write it, when the checkpoint before has been
+    /// written; if that failed, it is a warning, because this one replaces it. All ranks call this.
     ///
     /// # Errors
-    /// The device's.
+    /// Errors of the device and the transport.
     pub(crate) fn save(&mut self, worker: &mut Worker, history: &History) -> Result<()> {
+        let began = Instant::now();
+        self.settle(worker.control())?;
         let mut snapshot = self.writer.begin();
         worker.take_snapshot(&mut snapshot, &history.losses)?;
         self.writer.write(snapshot, history.steps, history.validations, history.is_best);
         self.last = Instant::now();
+        self.longest_stall = self.longest_stall.max(Some(began.elapsed()));
         Ok(())
+    }
+
+    /// Waits until all ranks have written their files of a checkpoint, and lets rank 0 start to complete it.
+    /// All ranks call this.
+    ///
+    /// # Errors
+    /// Errors of the transport.
+    pub(crate) fn report(&mut self, control: &mut dyn ControlPlane) -> Result<()> {
+        if !self.writer.is_unreported() {
+            return Ok(());
+        }
+        wait_together(control, &mut || !self.writer.is_working())?;
+        let own = self.writer.report();
+        if let Some(reports) = control.gather(0, &own)? {
+            self.writer.complete(&reports);
+        }
+        Ok(())
+    }
+
+    /// Returns the longest time for which a checkpoint held up the steps; `None` if none was taken.
+    pub(crate) fn longest_stall(&self) -> Option<Duration> {
+        self.longest_stall
+    }
+
+    /// Waits until no checkpoint is being written. All ranks call this.
+    ///
+    /// # Errors
+    /// Errors of the transport.
+    fn settle(&mut self, control: &mut dyn ControlPlane) -> Result<()> {
+        self.report(control)?;
+        Ok(wait_together(control, &mut || !self.writer.is_busy())?)
     }
 
     /// Waits for the checkpoint being written.
@@ -90,4 +168,10 @@ impl Saver {
     pub(crate) fn finish(&mut self) -> std::result::Result<(), CheckpointError> {
         self.writer.finish()
     }
+}
+
+/// Returns whether the run keeps checkpoints, and computes something to keep.
+fn is_kept(setup: &Setup) -> bool {
+    let checkpoint = &setup.config.checkpoint;
+    (checkpoint.is_kept() || checkpoint.keep_best) && !setup.placement.is_meta()
 }

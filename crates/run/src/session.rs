@@ -14,27 +14,21 @@ use telemetry::step_trace::RunPart;
 use crate::error::Result;
 use crate::history::{History, StepReport};
 use crate::interrupt::Interrupt;
-use worker::answering::wait_together;
+use crate::save::Saver;
 use worker::{Calendar, StepMemory, Validation, Worker, WorkerError};
 
-/// An observer of training, on rank 0.
+/// An observer of training.
 pub(crate) trait Observer {
     fn step(&mut self, worker: &Worker, report: &StepReport) -> Result<()>;
 
     /// Writes the hashes of a step.
     fn hashes(&mut self, hashes: &HashedStep) -> Result<()>;
 
-    /// Returns whether a checkpoint is due by time.
-    fn is_save_due(&self) -> bool;
+    /// Returns what takes this rank's part of checkpoints; `None` if the run keeps none.
+    fn saver(&self) -> Option<&Saver>;
 
-    /// Returns whether the last checkpoint is still being written.
-    fn is_saving(&self) -> bool;
-
-    /// Called when a checkpoint is delayed because the last one is still being written.
-    fn put_off(&mut self, history: &History);
-
-    /// Takes a checkpoint of the state after the steps of `history`, or sends this rank's part of it.
-    fn save(&mut self, worker: &mut Worker, history: &History) -> Result<()>;
+    /// As [`Observer::saver`].
+    fn saver_mut(&mut self) -> Option<&mut Saver>;
 }
 
 /// Trains to the last step, to the step at which the ranks agree to stop, or to a loss that is not finite.
@@ -155,6 +149,11 @@ impl Training<'_> {
             false => None,
         };
         let agreed = Agreement::reach(self.worker.control(), is_due, self.observer, record)?;
+        if let Some(saver) = self.observer.saver_mut().filter(|saver| saver.is_unreported())
+            && !agreed.is_working
+        {
+            saver.report(self.worker.control())?;
+        }
         self.history.interrupted = agreed.stop && done < self.calendar.steps;
         if self.history.interrupted && self.worker.grid().rank() == 0 {
             tracing::info!("stop requested: step {done} is the last");
@@ -172,7 +171,8 @@ impl Training<'_> {
         let newly_due = self.calendar.saves_after(step) || agreed.save_is_due && !self.due;
         self.due |= newly_due;
         if newly_due && is_busy && !is_last {
-            self.observer.put_off(&self.history);
+            let step = self.history.steps;
+            self.observer.saver_mut().into_iter().for_each(|saver| saver.put_off(step));
         }
         if is_kept && (is_last || self.due && !is_busy) || self.history.is_best {
             // A checkpoint includes the loss of its last step.
@@ -189,10 +189,10 @@ impl Training<'_> {
         })
     }
 
-    /// Saves the state when the last checkpoint has been written.
+    /// Saves the state, when the last checkpoint has been written.
     fn save(&mut self) -> Result<()> {
-        wait_together(self.worker.control(), &mut || !self.observer.is_saving())?;
-        self.observer.save(self.worker, &self.history)
+        let Some(saver) = self.observer.saver_mut() else { return Ok(()) };
+        saver.save(self.worker, &self.history)
     }
 
     /// Saves the state before a step that ran out of memory, from which the run continues with smaller
@@ -279,13 +279,16 @@ struct Agreement {
     /// All ranks end after this step.
     stop: bool,
     save_is_due: bool,
+    /// A checkpoint is being written.
     is_saving: bool,
+    /// A thread is writing it.
+    is_working: bool,
     /// The records of all ranks, on rank 0 if there are any.
     ranks: Vec<RankStep>,
 }
 
 /// Number of flags at the beginning of a message.
-const FLAGS: usize = 3;
+const FLAGS: usize = 4;
 
 impl Agreement {
     /// Exchanges the flags of all ranks; their records, which either all ranks give or none, travel in the
@@ -296,7 +299,9 @@ impl Agreement {
         observer: &dyn Observer,
         record: Option<RankStep>,
     ) -> Result<Self> {
-        let flags: [bool; FLAGS] = [stop, observer.is_save_due(), observer.is_saving()];
+        let saver = |is: fn(&Saver) -> bool| observer.saver().is_some_and(is);
+        let flags: [bool; FLAGS] =
+            [stop, saver(Saver::is_due), saver(Saver::is_busy), saver(Saver::is_working)];
         let mut own = flags.map(u8::from).to_vec();
         let has_records = record.is_some();
         if let Some(record) = record {
@@ -309,6 +314,7 @@ impl Agreement {
         let read =
             |(rank, flags): (usize, &Vec<u8>)| RankStep::decode(rank, flags.get(FLAGS..).unwrap_or_default());
         let ranks = records.map(read).collect::<telemetry::Result<_>>()?;
-        Ok(Agreement { stop: any(0), save_is_due: any(1), is_saving: any(2), ranks })
+        let (save_is_due, is_saving, is_working) = (any(1), any(2), any(3));
+        Ok(Agreement { stop: any(0), save_is_due, is_saving, is_working, ranks })
     }
 }

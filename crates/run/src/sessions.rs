@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use config::Train;
 use serde::{Deserialize, Serialize};
@@ -51,6 +51,12 @@ struct Results {
     /// The largest peak of a rank.
     peak_reserved_bytes: u64,
     wall_seconds: f64,
+    /// Seconds of reading the state before the first step, on rank 0; absent if nothing was read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    load_seconds: Option<f64>,
+    /// The longest time for which a checkpoint held up the steps, on rank 0; absent without checkpoints.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    longest_save_stall_seconds: Option<f64>,
 }
 
 /// A bit-deciding setting whose value changed at the start of the session.
@@ -137,14 +143,16 @@ pub(crate) struct Sessions {
     path: PathBuf,
     all: Vec<Session>,
     began: Instant,
+    /// Time of reading the state before the first step, if any was read.
+    loaded: Option<Duration>,
 }
 
 impl Sessions {
-    /// Adds a record of the starting session.
+    /// Adds a record of the starting session, which has read its state in the time `loaded`.
     ///
     /// # Errors
     /// The file cannot be read or written.
-    pub(crate) fn begin(run_dir: &Path, setup: &Setup) -> Result<Self> {
+    pub(crate) fn begin(run_dir: &Path, setup: &Setup, loaded: Option<Duration>) -> Result<Self> {
         let path = run_dir.join("sessions.json");
         let mut all = read(&path)?;
         for session in all.iter_mut().filter(|session| session.ending == Ending::Running) {
@@ -186,16 +194,16 @@ impl Sessions {
             warnings,
             results: None,
         });
-        let sessions = Sessions { path, all, began: Instant::now() };
+        let sessions = Sessions { path, all, began: Instant::now(), loaded };
         sessions.write()?;
         Ok(sessions)
     }
 
-    /// Completes the record of this session.
+    /// Completes the record of this session, of whose checkpoints one held up the steps for `longest_stall`.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub(crate) fn end(&mut self, summary: &Summary) -> Result<()> {
+    pub(crate) fn end(&mut self, summary: &Summary, longest_stall: Option<Duration>) -> Result<()> {
         let most = |statistic: Statistic| summary.ranks.iter().map(|rank| rank.get(statistic)).max();
         let results = Results {
             steps: summary.steps,
@@ -203,6 +211,8 @@ impl Sessions {
             peak_allocated_bytes: most(Statistic::PeakAllocatedBytes).unwrap_or(0),
             peak_reserved_bytes: most(Statistic::PeakReservedBytes).unwrap_or(0),
             wall_seconds: self.began.elapsed().as_secs_f64(),
+            load_seconds: self.loaded.map(|time| time.as_secs_f64()),
+            longest_save_stall_seconds: longest_stall.map(|time| time.as_secs_f64()),
         };
         let ending = match (summary.more.contains_key("nonfinite"), summary.more["interrupted"].as_bool()) {
             (true, _) => Ending::NonFinite,
@@ -247,7 +257,7 @@ pub(crate) fn fail(run_dir: &Path, error: &RunError) {
     if all.last().is_some_and(|session| session.ending == Ending::Running) {
         let text = error.to_string();
         let ending = Ending::Failed(text.lines().next().unwrap_or_default().to_owned());
-        let _ = Sessions { path, all, began: Instant::now() }.close(ending, None);
+        let _ = Sessions { path, all, began: Instant::now(), loaded: None }.close(ending, None);
     }
 }
 

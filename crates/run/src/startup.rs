@@ -6,7 +6,7 @@
 use std::fmt::Display;
 use std::path::PathBuf;
 
-use checkpoint::CorpusMark;
+use checkpoint::{CorpusMark, Share};
 use collective::{Communicator, World};
 use config::RunConfig;
 use device::Kind;
@@ -62,6 +62,12 @@ impl Startup {
     /// This process's rank; 0 for a process alone.
     pub fn rank(&self) -> usize {
         self.job.as_ref().map_or(0, Job::rank)
+    }
+
+    /// The share of this process in what the processes of its job do together.
+    pub fn share(&self) -> Share {
+        let alone = Share::ALL;
+        self.job.as_ref().map_or(alone, |job| Share { index: job.rank(), of: job.size() })
     }
 
     /// This rank's index among those of its host, and their number.

@@ -2,17 +2,19 @@
 //! hash.
 //!
 //! Pipeline ranks hold the arrays of their own stages, and data-parallel ranks may each hold a shard of an
-//! array. Rank 0 collects arrays on its host over the control plane, in messages of bounded length; nothing
-//! is allocated on a device.
+//! array. Every rank writes and reads its own part of a checkpoint; for the hash, rank 0 collects one array
+//! at a time. Nothing is allocated on a device.
 
-use std::cmp::Reverse;
+mod gather;
+mod snapshot;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use checkpoint::{Checkpoint, Snapshot, Target};
-use collective::{Axis, ControlPlane, RankGrid};
+use checkpoint::{Checkpoint, Target};
+use collective::{Axis, RankGrid};
 use device::DType;
 use nn::{Division, Lora, Model, Parameters, Run, Sharding};
 use optim::StateArray;
@@ -299,55 +301,7 @@ fn with_progress(targets: Vec<Target>, path: &Path) -> impl Iterator<Item = Targ
     })
 }
 
-/// Returns the arrays of a checkpoint: those in f32, which precede the losses, and all others, the longest
-/// element types first, which aligns every array of the file to its elements.
-fn saved(worker: &Worker) -> Result<[Vec<Array>; 2]> {
-    let mut all = arrays(worker)?;
-    if worker.setup().base.is_some() {
-        let frozen = worker.blueprint().parameters.iter().filter(|entry| !entry.trained);
-        let frozen: BTreeSet<_> = frozen.map(|entry| entry.name.as_str()).collect();
-        all.retain(|array| !frozen.contains(array.name.as_str()));
-    }
-    let (before, narrow): (Vec<_>, Vec<_>) = all.into_iter().partition(|array| array.dtype == DType::F32);
-    let mut after = buffers(worker);
-    after.extend(narrow);
-    after.sort_by_key(|array| Reverse(array.dtype.bytes()));
-    Ok([before, after])
-}
-
 impl Worker {
-    /// Copies the state to the host of this rank, rank 0, piece by piece; allocates nothing on the device.
-    /// The other ranks call [`Worker::contribute`].
-    ///
-    /// # Errors
-    /// Errors of the device and the transport.
-    pub fn take_snapshot(&mut self, snapshot: &mut Snapshot, losses: &[f32]) -> Result<()> {
-        let [before, after] = saved(self)?;
-        let all: usize = before.iter().chain(&after).map(Array::bytes).sum();
-        snapshot.reserve(all + size_of_val(losses));
-        for array in before {
-            array.bring(self, snapshot.add(array.name.clone(), array.dtype, array.shape.dims()))?;
-        }
-        snapshot.add_losses(losses);
-        for array in after {
-            array.bring(self, snapshot.add(array.name.clone(), array.dtype, array.shape.dims()))?;
-        }
-        snapshot.set_updates(self.updates()?);
-        snapshot.set_loss_scale(self.loss_scale()?);
-        Ok(())
-    }
-
-    /// Sends this rank's shards while rank 0 takes a snapshot.
-    ///
-    /// # Errors
-    /// As for [`Worker::take_snapshot`].
-    pub fn contribute(&mut self) -> Result<()> {
-        if self.device().is_meta() {
-            return Ok(());
-        }
-        saved(self)?.into_iter().flatten().try_for_each(|array| array.bring(self, &mut []))
-    }
-
     /// Loads the state with which the run starts. Every rank reads its own part.
     ///
     /// # Errors
@@ -404,67 +358,10 @@ impl Array {
         self.dtype.bytes() * self.shape.elements()
     }
 
-    /// Collects the bytes of all elements on the host of rank 0, in `whole`, which other ranks neither read
-    /// nor write. All ranks call this with the same arrays in the same order.
-    pub fn bring(&self, worker: &mut Worker, whole: &mut [u8]) -> Result<()> {
-        let rank = worker.grid().rank();
-        let source = self.sources.iter().find(|(source, _)| *source == rank);
-        let own = source.and(self.own.as_ref());
-        if rank == 0 {
-            if let (Some(own), Some((_, runs))) = (own, source) {
-                for run in runs {
-                    to_host(own, run.local, &mut whole[self.bytes_of(run.whole, run.elements)])?;
-                }
-            }
-            return self.receive(worker.control(), whole);
-        }
-        self.send(worker.control(), own)
-    }
-
     /// Byte range of `elements` elements from `first` on.
     fn bytes_of(&self, first: usize, elements: usize) -> Range<usize> {
         let size = self.dtype.bytes();
         size * first..size * (first + elements)
-    }
-
-    /// Number of messages until the longest shard has been sent.
-    fn rounds(&self) -> usize {
-        let others = self.sources.iter().filter(|(rank, _)| *rank != 0);
-        let elements = |(_, runs): &(usize, Vec<Run>)| runs.iter().map(|run| run.elements).sum::<usize>();
-        (self.dtype.bytes() * others.map(elements).max().unwrap_or(0)).div_ceil(PIECE)
-    }
-
-    fn send(&self, control: &mut dyn ControlPlane, part: Option<&Tensor>) -> Result<()> {
-        let (mut message, size) = (Vec::new(), self.dtype.bytes());
-        for round in 0..self.rounds() {
-            let len = part.map_or(0, Tensor::bytes).saturating_sub(round * PIECE).min(PIECE);
-            message.resize(len, 0);
-            if let Some(part) = part.filter(|_| len > 0) {
-                part.view(round * PIECE / size, [len / size])?.read_bytes(&mut message)?;
-            }
-            control.gather(0, &message)?;
-        }
-        Ok(())
-    }
-
-    fn receive(&self, control: &mut dyn ControlPlane, whole: &mut [u8]) -> Result<()> {
-        for round in 0..self.rounds() {
-            let messages = control.gather(0, &[])?.unwrap_or_default();
-            for (rank, runs) in self.sources.iter().filter(|(rank, _)| *rank != 0) {
-                let piece = messages.get(*rank).map_or(&[][..], Vec::as_slice);
-                self.distribute(piece, round * PIECE / self.dtype.bytes(), runs, whole);
-            }
-        }
-        Ok(())
-    }
-
-    /// Copies `piece`, the bytes of a rank's tensor from element `first` on, to the runs of the whole.
-    fn distribute(&self, piece: &[u8], first: usize, runs: &[Run], whole: &mut [u8]) {
-        let end = first + piece.len() / self.dtype.bytes();
-        for run in runs.iter().filter_map(|run| run.within(&(first..end))) {
-            let from = &piece[self.bytes_of(run.local - first, run.elements)];
-            whole[self.bytes_of(run.whole, run.elements)].copy_from_slice(from);
-        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use checkpoint::Share;
 use config::{Data, DataKind};
 use data::JsonLines;
 use nn::Examples;
@@ -12,15 +13,16 @@ use super::options::EvaluateOptions;
 use crate::location::{NO_DATA, TOKENIZER, toml_path};
 use crate::trained::Trained;
 
-/// Finds the model. The configuration of a folder has the data that is named, whose keys `--set` then takes.
+/// Finds the model, and verifies a `share` of a checkpoint's files. The configuration of a folder has the
+/// data that is named, whose keys `--set` then takes.
 ///
 /// # Errors
 /// No model there, data of several kinds, wrong settings.
-pub(super) fn trained(options: &EvaluateOptions) -> Result<Trained> {
+pub(super) fn trained(options: &EvaluateOptions, share: Share) -> Result<Trained> {
     let EvaluateOptions { data, sets, .. } = options;
     let location = options.location();
     if data.is_empty() || !location.is_folder() {
-        return Trained::find(location, sets);
+        return Trained::find(location, sets, share);
     }
     let base = current_directory()?;
     let kind = match location.config(NO_DATA, &[])?.model.examples() {

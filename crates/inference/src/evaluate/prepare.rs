@@ -31,7 +31,7 @@ pub(super) struct Prepared {
 
 /// Finds model and data, and cuts the data into micro-batches.
 pub(super) fn prepare(startup: &Startup, options: &EvaluateOptions) -> Result<Prepared> {
-    let trained = input::trained(options)?;
+    let trained = input::trained(options, startup.share())?;
     let (vocabulary, context) = match trained.config.model.examples() {
         Examples::Tokens { vocabulary, context } => (vocabulary, context),
         Examples::Images { .. } => return prepare_images(startup, options, trained),

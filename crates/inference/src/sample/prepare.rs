@@ -30,7 +30,7 @@ pub(super) struct Prepared {
 impl Prepared {
     pub(super) fn new(startup: &Startup, options: &SampleOptions) -> Result<Self> {
         let choice = options.choice()?;
-        let trained = Trained::find(options.location(), &options.sets)?;
+        let trained = Trained::find(options.location(), &options.sets, startup.share())?;
         let refused = |what: &str| Err(RunError::Refused(format!("{}: {what}", options.model.display())));
         let Examples::Tokens { vocabulary, context } = trained.config.model.examples() else {
             return refused("it trained no model of text");

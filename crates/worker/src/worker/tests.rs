@@ -59,7 +59,7 @@ fn update(worker: &mut Worker) -> Result<String, WorkerError> {
     agreed_hash(worker)
 }
 
-/// Writes a checkpoint of `steps` steps to the run directory `to`.
+/// Writes a checkpoint of `steps` steps to the run directory `to`. All ranks call this.
 fn save(worker: &mut Worker, steps: u64, to: &Path) -> Result<(), WorkerError> {
     let configuration = worker.engine.setup.config.identity();
     let contents = Contents {
@@ -70,10 +70,19 @@ fn save(worker: &mut Worker, steps: u64, to: &Path) -> Result<(), WorkerError> {
         corpus: None,
         before: Arc::new(|| Ok(())),
     };
-    let mut writer = Writer::new(to, contents);
+    let mut writer = match worker.grid().rank() {
+        0 => Writer::new(to, contents),
+        _ => Writer::beside(to, std::process::id()),
+    };
     let mut snapshot = writer.begin();
     worker.take_snapshot(&mut snapshot, &vec![0.5; steps as usize])?;
     writer.write(snapshot, steps, Validations::default(), false);
+    if writer.is_unreported() {
+        let own = writer.report();
+        if let Some(reports) = worker.control().gather(0, &own)? {
+            writer.complete(&reports);
+        }
+    }
     Ok(writer.finish()?)
 }
 
@@ -89,12 +98,8 @@ fn hashes(ranks: usize, sharded: bool, from: Option<&Path>, to: &Path) -> Vec<St
             worker.restore(&checkpoint::newest(from)?.unwrap())?;
         }
         let mut hashes = vec![agreed_hash(&mut worker)?, update(&mut worker)?];
-        if worker.grid().rank() == 0 {
-            let steps = u64::from(worker.updates()?);
-            save(&mut worker, steps, &to)?;
-        } else {
-            worker.contribute()?;
-        }
+        let steps = u64::from(worker.updates()?);
+        save(&mut worker, steps, &to)?;
         hashes.push(update(&mut worker)?);
         Ok(hashes)
     };
@@ -108,7 +113,8 @@ fn sharded_masters_start_and_are_hashed_saved_and_restored_like_whole_ones() {
     let directory = |name: &str| tempfile::Builder::new().prefix(name).tempdir().unwrap();
     let state = |run_dir: &Path| {
         let newest = checkpoint::newest(run_dir).unwrap().unwrap();
-        std::fs::read(newest.path().join("state.safetensors")).unwrap()
+        let array = |name: &str| (name.to_owned(), newest.bytes(name).unwrap());
+        newest.names().map(array).collect::<Vec<_>>()
     };
     let whole = directory("whole");
     let reference = hashes(1, false, None, whole.path());
@@ -117,6 +123,10 @@ fn sharded_masters_start_and_are_hashed_saved_and_restored_like_whole_ones() {
         let parts = directory("parts");
         assert_eq!(hashes(ranks, sharded, None, parts.path()), reference, "{ranks} ranks");
         assert!(state(parts.path()) == state(whole.path()), "{ranks} ranks");
+        let checkpoint = checkpoint::newest(parts.path()).unwrap().unwrap();
+        let names: Vec<_> =
+            std::fs::read_dir(checkpoint.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(names.len(), if sharded { ranks + 2 } else { 2 }, "{names:?}");
         for (ranks, sharded) in [(1, false), (2, true), (4, false), (4, true)] {
             let again = hashes(ranks, sharded, Some(parts.path()), directory("again").path());
             assert_eq!(again[..2], reference[1..], "{ranks} ranks");

@@ -1,0 +1,151 @@
+//! The files of a checkpoint: each rank writes one of arrays, rank 0 the index and the manifest.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use system::fail_point;
+use system::numbers::{grouped, megabytes_of};
+use system::pace::{Pace, QUIET};
+
+use crate::contents::Contents;
+use crate::directory::Directory;
+use crate::error::{CheckpointError, Result};
+use crate::format;
+use crate::index::{INDEX, file_name};
+use crate::manifest::{FileDigest, MANIFEST, Manifest, STATE};
+use crate::snapshot::{FileNumber, Snapshot};
+use crate::validations::Validations;
+
+/// The files of arrays, by name.
+pub(crate) type Files = BTreeMap<String, FileDigest>;
+
+/// The destination of a run's checkpoints and, on rank 0, the data that they share.
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    pub(crate) directory: Directory,
+    pub(crate) contents: Option<Contents>,
+}
+
+/// The step of a checkpoint.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step {
+    pub(crate) step: u64,
+    pub(crate) validations: Validations,
+    /// The last of `validations` is of this state and has the lowest loss.
+    pub(crate) is_best: bool,
+    pub(crate) began: Instant,
+}
+
+impl Job {
+    /// Path of the checkpoint of a step.
+    pub(crate) fn path(&self, step: &Step) -> PathBuf {
+        self.directory.step(step.step)
+    }
+
+    /// Writes the file of this rank under the temporary name, and syncs it. Returns its name and digest; none
+    /// for a rank that writes nothing.
+    pub(crate) fn write_file(&self, snapshot: &Snapshot, step: &Step) -> Result<Files> {
+        let (name, is_only) = match snapshot.file {
+            FileNumber::Only => (STATE.to_owned(), true),
+            FileNumber::OneOf(Some(number), files) => (file_name(number, files), false),
+            FileNumber::OneOf(None, _) => return Ok(Files::new()),
+        };
+        let temporary = self.directory.temporary(step.step);
+        self.directory.make()?;
+        make_temporary(&temporary, is_only)?;
+        fail_point::reach("checkpoint directory made");
+        let pace = Pace::of_files();
+        let written = |bytes: usize| {
+            if pace.is_due() {
+                let progress = megabytes_of(bytes as u64, snapshot.bytes.len() as u64);
+                tracing::info!("writing the checkpoint of step {}: {progress}", step.step);
+            }
+        };
+        let digest = format::write(&temporary.join(&name), &snapshot.entries, &snapshot.bytes, written)?;
+        Ok(Files::from([(name, digest)]))
+    }
+
+    /// Completes the checkpoint whose `files` have been written: writes index and manifest, renames it, links
+    /// it as the best if it is, and deletes the oldest beyond those to keep. Does nothing on ranks other than
+    /// rank 0.
+    pub(crate) fn complete(&self, snapshot: &Snapshot, step: &Step, files: Result<Files>) -> Result<()> {
+        let Some(contents) = &self.contents else { return files.map(drop) };
+        let temporary = self.directory.temporary(step.step);
+        let bytes = files.as_ref().map_or(0, |files| files.values().map(|digest| digest.bytes).sum());
+        let unready = |what| CheckpointError::Thread { path: self.path(step), what };
+        let described = files.and_then(|files| {
+            (contents.before)().map_err(unready)?;
+            check_present(&temporary, &files)?;
+            describe(&temporary, snapshot, step, contents, files)
+        });
+        if let Err(error) = described.and_then(|()| self.directory.publish(&temporary, step.step)) {
+            self.discard(step);
+            return Err(error);
+        }
+        if step.began.elapsed() > QUIET {
+            let (number, bytes) = (step.step, grouped(bytes));
+            let seconds = step.began.elapsed().as_secs_f64();
+            tracing::info!(
+                "the checkpoint of step {number}, {bytes} bytes, is on the disk after {seconds:.0} s"
+            );
+        }
+        if step.is_best {
+            self.directory.name_best(step.step)?;
+        }
+        self.directory.retain(contents.keep)
+    }
+
+    /// Deletes what was written of a checkpoint that is not completed.
+    pub(crate) fn discard(&self, step: &Step) {
+        // The first error matters; there may be nothing to delete.
+        let _ = fs::remove_dir_all(self.directory.temporary(step.step));
+    }
+}
+
+/// Makes the temporary directory, which another rank may have made if this one writes not the only file.
+fn make_temporary(path: &Path, is_only: bool) -> Result<()> {
+    match fs::create_dir(path) {
+        Err(error) if !is_only && error.kind() == ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        made => made.map_err(CheckpointError::file(path, "make the directory")),
+    }
+}
+
+/// Checks that the files of all ranks are in the directory.
+///
+/// # Errors
+/// One that is not, as of a rank on a host with other storage.
+fn check_present(directory: &Path, files: &Files) -> Result<()> {
+    for (name, digest) in files {
+        let path = directory.join(name);
+        let metadata = fs::metadata(&path);
+        let action = "find it there; all hosts need the same storage";
+        let bytes = metadata.map_err(CheckpointError::file(&path, action))?.len();
+        if bytes != digest.bytes {
+            return Err(CheckpointError::damaged(&path, "it has not the bytes that its rank wrote"));
+        }
+    }
+    Ok(())
+}
+
+/// Writes the index, if there are several files, and the manifest.
+fn describe(
+    directory: &Path,
+    snapshot: &Snapshot,
+    step: &Step,
+    contents: &Contents,
+    mut files: Files,
+) -> Result<()> {
+    if let Some(index) = &snapshot.index {
+        files.insert(INDEX.to_owned(), index.write(directory)?);
+    }
+    let made = (snapshot.updates, snapshot.loss_scale);
+    let manifest = Manifest::new(step.step, made, contents, step.validations, files);
+    let path = directory.join(MANIFEST);
+    let mut file = File::create_new(&path).map_err(CheckpointError::file(&path, "create it"))?;
+    file.write_all(&manifest.to_text()).map_err(CheckpointError::file(&path, "write to it"))?;
+    fail_point::reach("checkpoint manifest written");
+    file.sync_all().map_err(CheckpointError::file(&path, "bring it to the disk"))
+}
