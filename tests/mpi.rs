@@ -101,13 +101,13 @@ fn any_number_of_processes_has_the_bits_of_one_rank() {
     }
 }
 
-/// Every number of them on every grid, resumed from each to each, if `PLIMSOLL_LONG_TESTS` is set.
-#[test]
-fn every_number_of_processes_has_the_bits_of_one_rank_and_resumes_every_other() {
+/// Asserts that every number of processes of a row of [`sizes::LANES`] has the bits of one rank on every
+/// grid, and resumes what every other began; only if `PLIMSOLL_LONG_TESTS` is set.
+fn assert_every_number_has_the_bits_of_one_rank(row: usize) {
     if !sizes::are_wanted() {
         return;
     }
-    for Sizes { common, data } in sizes::all(1) {
+    for Sizes { common, data } in sizes::rows(sizes::LANES[row], 1) {
         let common: Vec<&str> = common.iter().map(String::as_str).collect();
         let alone = history(Transport::Threads, 1, &common);
         for transport in Transport::all() {
@@ -124,6 +124,21 @@ fn every_number_of_processes_has_the_bits_of_one_rank_and_resumes_every_other() 
             }
         }
     }
+}
+
+#[test]
+fn every_number_of_processes_with_8_lanes_has_the_bits_of_one_rank() {
+    assert_every_number_has_the_bits_of_one_rank(0);
+}
+
+#[test]
+fn every_number_of_processes_with_12_lanes_has_the_bits_of_one_rank() {
+    assert_every_number_has_the_bits_of_one_rank(1);
+}
+
+#[test]
+fn every_number_of_processes_with_35_lanes_has_the_bits_of_one_rank() {
+    assert_every_number_has_the_bits_of_one_rank(2);
 }
 
 /// Asserts that a run of `first` data-parallel ranks that ended after a step ends on any number of them as

@@ -16,20 +16,21 @@ pub(crate) const GRIDS: [(usize, &[&str]); 4] = [
     (2, &["parallel.zero_stage=1"]),
 ];
 
-/// Returns the table for lanes of `of_lane` micro-batches: 8, 12 and 35 lanes, in f32 and bf16.
-pub(crate) fn all(of_lane: usize) -> Vec<Sizes> {
-    let lanes: [(usize, &[usize]); 3] =
-        [(8, &[1, 2, 3, 4, 5, 6, 7, 8]), (12, &[1, 2, 3, 4, 6, 12]), (35, &[1, 5, 7])];
+/// Numbers of lanes, each with the numbers of data-parallel ranks that it allows here.
+pub(crate) const LANES: [(usize, &[usize]); 3] =
+    [(8, &[1, 2, 3, 4, 5, 6, 7, 8]), (12, &[1, 2, 3, 4, 6, 12]), (35, &[1, 5, 7])];
+
+/// Returns the rows of one of [`LANES`], each of `of_lane` micro-batches, in f32 and bf16.
+pub(crate) fn rows((lanes, data): (usize, &'static [usize]), of_lane: usize) -> [Sizes; 3] {
     let precisions: [&[&str]; 3] =
         [&[], &["precision.compute=bf16"], &["precision.compute=bf16", "precision.gradients=bf16"]];
-    let sizes = |(lanes, data): (usize, &'static [usize]), precision: &[&str]| {
+    precisions.map(|precision| {
         let step =
             [format!("parallel.lanes={lanes}"), format!("train.global_batch_size={}", 2 * lanes * of_lane)];
         let more = ["train.steps=3", "model.width=64", "model.dropout=0.1"].iter().chain(precision);
         let common = step.into_iter().chain(more.map(|set| (*set).to_owned())).collect();
         Sizes { common, data }
-    };
-    lanes.into_iter().flat_map(|of| precisions.map(|precision| sizes(of, precision))).collect()
+    })
 }
 
 /// Returns whether the long tables run.
