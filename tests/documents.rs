@@ -55,7 +55,9 @@ fn run(line: &str, directory: &Path, page: &Path) {
     let mut command = Command::new("bash");
     command.args(["-ec", line]).current_dir(directory).env("PATH", path).stdin(Stdio::null());
     // `launch/mpirun` builds the program unless `PLIMSOLL` names one.
-    let output = command.env("PLIMSOLL", common::program()).output().unwrap();
+    command.env("PLIMSOLL", common::program());
+    // Jobs under mpirun that make one session directory at the same time fail.
+    let output = command.env("OMPI_MCA_orte_tmpdir_base", directory).output().unwrap();
     let message = [output.stdout, output.stderr].concat();
     assert!(output.status.success(), "{}: {line}\n{}", page.display(), String::from_utf8_lossy(&message));
 }

@@ -13,7 +13,10 @@ pub(crate) const SCENARIO: &str = "PLIMSOLL_TEST_SCENARIO";
 /// follows a second later.
 pub(crate) fn launched(ranks: usize, test: &str, scenario: &str) -> Option<Output> {
     let program = std::env::current_exe().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let mut command = Command::new("mpirun");
+    // Jobs that make one session directory at the same time fail.
+    command.env("OMPI_MCA_orte_tmpdir_base", directory.path());
     command
         .args(["-n", &ranks.to_string()])
         .args(["sh", "-c", "trap '' TERM; exec \"$@\"", "rank"])
