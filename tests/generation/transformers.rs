@@ -22,8 +22,8 @@ folder, asked = sys.argv[1], json.loads(sys.argv[2])
 model = transformers.AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32)
 tokens = []
 for prompt in asked:
-    given = torch.tensor([prompt])
-    output = model.generate(given, attention_mask=torch.ones_like(given), max_new_tokens=64,
+    ids = torch.tensor([prompt])
+    output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=64,
                             min_new_tokens=64, do_sample=False, eos_token_id=None, pad_token_id=0)
     tokens.append(output[0, len(prompt):].tolist())
 print(json.dumps(tokens))

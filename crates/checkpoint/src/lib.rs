@@ -23,11 +23,11 @@
 
 mod contents;
 mod corpus_mark;
+mod destination;
 mod directory;
 mod error;
 mod format;
 mod index;
-mod job;
 mod manifest;
 mod reader;
 mod resume;

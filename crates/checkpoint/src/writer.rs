@@ -11,9 +11,9 @@ use std::time::Instant;
 use system::{fail_point, threads};
 
 use crate::contents::Contents;
+use crate::destination::{Destination, Files, Step};
 use crate::directory::Directory;
 use crate::error::{CheckpointError, Result};
-use crate::job::{Files, Job, Step};
 use crate::snapshot::{FileNumber, Snapshot};
 use crate::validations::Validations;
 
@@ -37,7 +37,7 @@ enum Work {
 /// Writes a rank's part of the checkpoints of a run, on separate threads.
 #[derive(Debug)]
 pub struct Writer {
-    job: Job,
+    destination: Destination,
     /// Memory of the last written snapshot, for the next one.
     spare: Snapshot,
     work: Option<Work>,
@@ -55,16 +55,16 @@ impl Writer {
         if let Err(error) = directory.retain(contents.keep) {
             tracing::warn!("an old checkpoint is still there: {error}");
         }
-        Self::with(Job { directory, contents: Some(contents) })
+        Self::with(Destination { directory, contents: Some(contents) })
     }
 
     /// Returns the writer of another rank than rank 0, which runs in process `process`.
     pub fn beside(run_dir: &Path, process: u32) -> Self {
-        Self::with(Job { directory: Directory::written_by(run_dir, process), contents: None })
+        Self::with(Destination { directory: Directory::written_by(run_dir, process), contents: None })
     }
 
-    fn with(job: Job) -> Self {
-        Writer { job, spare: Snapshot::default(), work: None, failed: None, is_unreported: false }
+    fn with(destination: Destination) -> Self {
+        Writer { destination, spare: Snapshot::default(), work: None, failed: None, is_unreported: false }
     }
 
     /// Returns whether this rank's thread is at work, without waiting.
@@ -103,22 +103,22 @@ impl Writer {
     pub fn write(&mut self, snapshot: Snapshot, step: u64, validations: Validations, is_best: bool) {
         let step = Step { step, validations, is_best, began: Instant::now() };
         self.is_unreported = snapshot.file != FileNumber::Only;
-        if !self.is_unreported && self.job.contents.is_none() {
+        if !self.is_unreported && self.destination.contents.is_none() {
             // Rank 0 alone writes a single file.
             self.spare = snapshot;
             return;
         }
-        let job = self.job.clone();
+        let destination = self.destination.clone();
         if self.is_unreported {
             let write = move || {
-                let written = job.write_file(&snapshot, &step);
+                let written = destination.write_file(&snapshot, &step);
                 (snapshot, written)
             };
             self.work = self.start(&step, write).map(|thread| Work::File { step, thread });
             return;
         }
         let write = move || {
-            let completed = job.complete(&snapshot, &step, job.write_file(&snapshot, &step));
+            let completed = destination.complete(&snapshot, &step, destination.write_file(&snapshot, &step));
             (snapshot, completed)
         };
         self.work = self.completion(&step, write);
@@ -143,10 +143,11 @@ impl Writer {
     fn file(&mut self, step: Step, thread: Thread<Files>) -> Report {
         let Ok((snapshot, written)) = thread.join() else {
             let what = "its writer panicked".to_owned();
-            self.failed = Some(CheckpointError::Thread { path: self.job.path(&step), what: what.clone() });
+            self.failed =
+                Some(CheckpointError::Thread { path: self.destination.path(&step), what: what.clone() });
             return Err(what);
         };
-        match self.job.contents {
+        match self.destination.contents {
             Some(_) => self.work = Some(Work::Reported { step, snapshot }),
             None => self.spare = snapshot,
         }
@@ -156,10 +157,10 @@ impl Writer {
     /// Starts to complete, on rank 0, the checkpoint whose files the ranks have reported.
     pub fn complete(&mut self, reports: &[Vec<u8>]) {
         let Some(Work::Reported { step, snapshot }) = self.work.take() else { return };
-        let files = files_of(&self.job.path(&step), reports);
-        let job = self.job.clone();
+        let files = files_of(&self.destination.path(&step), reports);
+        let destination = self.destination.clone();
         let complete = move || {
-            let completed = job.complete(&snapshot, &step, files);
+            let completed = destination.complete(&snapshot, &step, files);
             (snapshot, completed)
         };
         self.work = self.completion(&step, complete);
@@ -170,7 +171,7 @@ impl Writer {
         step: &Step,
         complete: impl FnOnce() -> (Snapshot, Result<()>) + Send + 'static,
     ) -> Option<Work> {
-        let path = self.job.path(step);
+        let path = self.destination.path(step);
         self.start(step, complete).map(|thread| Work::Completion { path, thread })
     }
 
@@ -181,7 +182,7 @@ impl Writer {
     ) -> Option<Thread<T>> {
         let unstarted = |error| {
             let what = format!("the thread to write it cannot be started: {error}");
-            CheckpointError::Thread { path: self.job.path(step), what }
+            CheckpointError::Thread { path: self.destination.path(step), what }
         };
         match threads::spawn("checkpoint", body).map_err(unstarted) {
             Ok(thread) => Some(thread),
@@ -200,7 +201,7 @@ impl Writer {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
-        let is_first = self.job.contents.is_some();
+        let is_first = self.destination.contents.is_some();
         match self.work.take() {
             None => Ok(()),
             Some(Work::Completion { path, thread }) => {
@@ -220,9 +221,9 @@ impl Writer {
     }
 
     fn abandoned(&self, step: &Step) -> CheckpointError {
-        self.job.discard(step);
+        self.destination.discard(step);
         let what = "the run ended before all ranks had written it".to_owned();
-        CheckpointError::Thread { path: self.job.path(step), what }
+        CheckpointError::Thread { path: self.destination.path(step), what }
     }
 }
 

@@ -257,7 +257,10 @@ mod tests {
     /// A panicking rank fails, and the other ranks receive its message.
     #[test]
     fn a_panic_ends_the_job() {
+        let directory = tempfile::tempdir().unwrap();
         let mut command = Command::new("mpirun");
+        // Jobs that make one session directory at the same time fail.
+        command.env("OMPI_MCA_orte_tmpdir_base", directory.path());
         command.args(["-n", "2"]).arg(std::env::current_exe().unwrap());
         command.args(["startup::job::tests::one_rank", "--exact", "--ignored", "--nocapture"]);
         for variable in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] {

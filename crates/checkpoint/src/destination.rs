@@ -1,4 +1,4 @@
-//! The files of a checkpoint: each rank writes one of arrays, rank 0 the index and the manifest.
+//! Writing of a checkpoint's files: each rank writes its own arrays, rank 0 the index and the manifest.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -24,7 +24,7 @@ pub(crate) type Files = BTreeMap<String, FileDigest>;
 
 /// The destination of a run's checkpoints and, on rank 0, the data that they share.
 #[derive(Clone, Debug)]
-pub(crate) struct Job {
+pub(crate) struct Destination {
     pub(crate) directory: Directory,
     pub(crate) contents: Option<Contents>,
 }
@@ -39,7 +39,7 @@ pub(crate) struct Step {
     pub(crate) began: Instant,
 }
 
-impl Job {
+impl Destination {
     /// Path of the checkpoint of a step.
     pub(crate) fn path(&self, step: &Step) -> PathBuf {
         self.directory.step(step.step)
