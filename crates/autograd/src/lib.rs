@@ -51,4 +51,4 @@ pub use recompute::{RECOMPUTE, RecomputeRule, Segment, recompute};
 pub use rule::{Rule, Saved};
 pub use sink::{GradientSink, Gradients, Target, ready, target};
 pub use tape::{SavedBytes, Source, Tape, Var};
-pub use weight::{UseId, Weight, WeightHandle};
+pub use weight::{UseId, Weight, WeightHandle, WeightSource};

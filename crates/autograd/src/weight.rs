@@ -1,7 +1,9 @@
 //! Parameters as operands of operators: values that may come and go, and the number of a use.
 
 use std::cell::RefCell;
-use std::rc::Rc;
+use std::error::Error;
+use std::fmt;
+use std::rc::{Rc, Weak};
 
 use device::{Category, DType, Device, Request};
 use tensor::{Shape, Tensor, TensorError, ops};
@@ -11,6 +13,15 @@ use tensor::{Shape, Tensor, TensorError, ops};
 /// done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UseId(pub u32);
+
+/// Gathers weights that are released between their uses. Weights that are gathered together form a unit.
+pub trait WeightSource: fmt::Debug {
+    /// Fills the handles of unit `unit`. It may release those of other units.
+    ///
+    /// # Errors
+    /// Values that cannot be gathered.
+    fn gather(&self, unit: usize) -> Result<(), Box<dyn Error + Send + Sync>>;
+}
 
 /// The values of a parameter, which may be gathered before a use and released after it. Clones share them.
 ///
@@ -25,19 +36,36 @@ struct Storage {
     dtype: DType,
     /// `None` while the values are released.
     tensor: RefCell<Option<Tensor>>,
+    /// The source of values that come and go, and the weight's unit.
+    source: RefCell<Option<(Weak<dyn WeightSource>, usize)>>,
 }
 
 impl WeightHandle {
     /// Returns a handle without values yet.
     pub fn released(device: &Device, shape: Shape, dtype: DType) -> Self {
-        WeightHandle(Rc::new(Storage { device: device.clone(), shape, dtype, tensor: RefCell::new(None) }))
+        Self::with(device.clone(), shape, dtype, None)
     }
 
-    /// The values.
+    fn with(device: Device, shape: Shape, dtype: DType, tensor: Option<Tensor>) -> Self {
+        let (tensor, source) = (RefCell::new(tensor), RefCell::new(None));
+        WeightHandle(Rc::new(Storage { device, shape, dtype, tensor, source }))
+    }
+
+    /// Lets `source` gather the values as unit `unit` whenever they are asked for.
+    pub fn gathered_by(&self, source: Weak<dyn WeightSource>, unit: usize) {
+        *self.0.source.borrow_mut() = Some((source, unit));
+    }
+
+    /// The values, which the weight's source gathers if it has one.
     ///
     /// # Errors
-    /// Values that are released.
+    /// Values that are released, or that cannot be gathered.
     pub fn tensor(&self) -> tensor::Result<Tensor> {
+        let source = self.0.source.borrow().clone();
+        if let Some((source, unit)) = source.and_then(|(source, unit)| Some((source.upgrade()?, unit))) {
+            let failed = |source| TensorError::Gather { shape: self.0.shape, source };
+            source.gather(unit).map_err(failed)?;
+        }
         self.0.tensor.borrow().clone().ok_or(TensorError::Released { shape: self.0.shape })
     }
 
@@ -93,7 +121,7 @@ impl WeightHandle {
 impl From<Tensor> for WeightHandle {
     fn from(tensor: Tensor) -> Self {
         let (device, shape, dtype) = (tensor.device().clone(), tensor.shape(), tensor.dtype());
-        WeightHandle(Rc::new(Storage { device, shape, dtype, tensor: RefCell::new(Some(tensor)) }))
+        WeightHandle::with(device, shape, dtype, Some(tensor))
     }
 }
 

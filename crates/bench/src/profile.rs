@@ -194,7 +194,7 @@ impl<'a> Alone<'a> {
 
     /// Runs forward and both halves of backward.
     fn passes(&mut self) -> Result<Passes> {
-        let StagePart { model, reduction } = &mut self.part;
+        let StagePart { model, reduction, .. } = &mut self.part;
         let began = self.device.mark()?;
         let tape = Tape::new(self.device, Mode::Rehearse).of(self.pass.clone());
         let input = match self.stage.is_first() {

@@ -89,4 +89,4 @@ pub use processes::{IdentityError, Process, Processes, Transport, World};
 pub use rank_tree::RankTree;
 pub use shared_plane::SharedPlane;
 pub use traffic::{OperationTraffic, Traffic};
-pub use tree::{TreeSum, shard, tree_sums};
+pub use tree::{TreeSum, exchange_shards, shard, tree_sums};

@@ -137,6 +137,32 @@ fn exchange(
     Ok(slots)
 }
 
+/// Sends each rank its shard of `part`, and receives this rank's shard of the parts of the first `senders`
+/// ranks, in their order; the others send nothing. Returned shards lie in `scratch`, a workspace as long as
+/// `part`, but this rank's own, which is a view of `part`.
+///
+/// # Errors
+/// A failed collective.
+pub fn exchange_shards(
+    plane: &mut dyn DataPlane,
+    part: &Tensor,
+    senders: usize,
+    scratch: &Tensor,
+    stream: StreamKind,
+) -> Result<Vec<Tensor>> {
+    let (ranks, rank) = (plane.world_size(), plane.rank());
+    let others = |count: usize| (0..count).filter(move |peer| *peer != rank);
+    let sent = if rank < senders { ranks } else { 0 };
+    let outgoing = others(sent).map(|peer| Ok((peer, shard(plane, part, peer)?)));
+    let outgoing = outgoing.collect::<Result<Vec<_>>>()?;
+    let from = |peer: usize| shard(plane, if peer == rank { part } else { scratch }, peer);
+    let shards = (0..senders).map(from).collect::<Result<Vec<_>>>()?;
+    let sends: Vec<_> = outgoing.iter().map(|(peer, tensor)| (*peer, tensor.region())).collect();
+    let receives: Vec<_> = others(senders).map(|peer| (peer, shards[peer].region())).collect();
+    plane.exchange(&sends, &receives, stream)?;
+    Ok(shards)
+}
+
 /// Returns shard `index` of a tensor that divides into one per rank.
 ///
 /// # Errors

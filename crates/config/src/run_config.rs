@@ -64,17 +64,24 @@ impl RunConfig {
         self.parallel.grid().world_size()
     }
 
-    /// The replicas that run the micro-batches of a training step: contiguous runs of lanes.
+    /// The replicas that run the micro-batches of a training step: contiguous runs of lanes, or lanes in turn
+    /// if gradients are summed in shards.
     #[must_use]
     pub fn training_assignment(&self) -> Assignment {
         let Parallel { lanes, data, .. } = self.parallel;
-        Assignment::contiguous(lanes, data).with_lanes_of(self.train.micro_batches() / lanes)
+        let assignment = match self.parallel.shards_gradients() {
+            true => Assignment::in_turn(lanes, data).padded(),
+            false => Assignment::contiguous(lanes, data),
+        };
+        assignment.with_lanes_of(self.train.micro_batches() / lanes)
     }
 
     /// The replicas that run the micro-batches of a validation, in turn.
     #[must_use]
     pub fn validation_assignment(&self) -> Assignment {
-        Assignment::in_turn(self.train.validation_micro_batches as usize, self.parallel.data)
+        let count = self.train.validation_micro_batches as usize;
+        let assignment = Assignment::in_turn(count, self.parallel.data);
+        if self.parallel.shards_weights() { assignment.padded() } else { assignment }
     }
 
     /// Layers of the model, which are divided over a pipeline's stages.

@@ -39,6 +39,8 @@ pub struct Parameter {
     pub shared: bool,
     /// Whether the parameter is trained. A frozen one has no gradient, no master and no optimizer state.
     pub trained: bool,
+    /// The unit of weights with which ranks gather this one, if they hold parts of it between uses.
+    pub unit: usize,
 }
 
 /// One use of a parameter by one operator.
@@ -59,6 +61,10 @@ pub struct Parameters {
     seed: u64,
     dtype: DType,
     tuning: Arc<Tuning>,
+    /// Whether parameters are made without values.
+    released: bool,
+    /// The unit of the parameters made next.
+    unit: usize,
     list: Vec<Parameter>,
     by_name: BTreeMap<String, ParameterId>,
     uses: Vec<Use>,
@@ -77,6 +83,8 @@ impl Parameters {
             seed,
             dtype,
             tuning: Arc::default(),
+            released: false,
+            unit: 0,
             list: Vec::new(),
             by_name: BTreeMap::new(),
             uses: Vec::new(),
@@ -103,6 +111,19 @@ impl Parameters {
     #[must_use]
     pub fn on_grid(self, grid: RankGrid) -> Self {
         Parameters { grid: Some(grid), ..self }
+    }
+
+    /// Returns the same list, whose parameters are made without values, which something else provides.
+    #[must_use]
+    pub fn released(self) -> Self {
+        Parameters { released: true, ..self }
+    }
+
+    /// Starts a unit: parameters made from now on are gathered together, if ranks hold parts of them between
+    /// uses. A layer that is computed as a whole, such as a block, is a unit.
+    pub fn begin_unit(&mut self) {
+        let is_used = self.list.last().is_some_and(|parameter| parameter.unit == self.unit);
+        self.unit += usize::from(is_used);
     }
 
     /// Makes a parameter and its first use.
@@ -132,22 +153,28 @@ impl Parameters {
 
     fn register_parameter(&mut self, name: &str, sharding: Sharding, init: Init) -> Result<ParameterId> {
         self.check_new(name)?;
-        let request = Request::new(Category::Parameter, "parameter");
-        let scope = self.device.module(name);
-        let tensor = Tensor::empty(&self.device, sharding.shape(), self.dtype, request)?;
-        drop(scope);
+        let tensor = match self.released {
+            true => None,
+            false => {
+                let _scope = self.device.module(name);
+                let request = Request::new(Category::Parameter, "parameter");
+                Some(Tensor::empty(&self.device, sharding.shape(), self.dtype, request)?)
+            }
+        };
+        let released = || WeightHandle::released(&self.device, sharding.shape(), self.dtype);
         let id = ParameterId(self.list.len());
         self.list.push(Parameter {
             name: name.to_owned(),
-            weight: tensor.clone().into(),
+            weight: tensor.clone().map_or_else(released, WeightHandle::from),
             decay: sharding.whole().dims().len() >= 2,
             sharding,
             init,
             shared: false,
             trained: self.tuning.trains(name),
+            unit: self.unit,
         });
         self.by_name.insert(name.to_owned(), id);
-        self.fill_initial(id, 0, &tensor)?;
+        tensor.map_or(Ok(()), |tensor| self.fill_initial(id, 0, &tensor))?;
         Ok(id)
     }
 

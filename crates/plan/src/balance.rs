@@ -40,7 +40,10 @@ impl Balance {
     pub(crate) fn of(setup: &Setup) -> Result<Option<Self>> {
         let runs = setup.config.training_assignment();
         let ranks = runs.replicas();
-        let tree = lanes(setup, 0)?.rank_tree().unwrap_or_else(|_| RankTree::balanced(ranks));
+        let tree = match setup.config.parallel.shards_gradients() {
+            true => RankTree::balanced(ranks),
+            false => lanes(setup, 0)?.rank_tree().unwrap_or_else(|_| RankTree::balanced(ranks)),
+        };
         let balance = Balance {
             ranks,
             lanes: runs.lanes(),

@@ -103,6 +103,7 @@ fn exposed(config: &RunConfig, rates: &DeviceRates, parameters: f64, hidden: f64
     let runs = config.training_assignment();
     let parts = |rank: usize| Lanes::new(runs, rank).map_or(1, |lanes| lanes.parts());
     let parts = match config.parallel.reduction {
+        _ if config.parallel.shards_gradients() => runs.lanes_of(0) as f64,
         Reduction::Tree => (0..runs.replicas()).map(parts).max().unwrap_or(1) as f64,
         Reduction::Library => 1.0,
     };

@@ -63,7 +63,7 @@ fn layer_alone(
     let parameters = held(device) - start;
     let plane = Communicator::counted(0, config.parallel.data).data;
     let mut measure = LayerMeasure::default();
-    for StagePart { model, reduction } in &mut parts {
+    for StagePart { model, reduction, .. } in &mut parts {
         let (start, before_passes, flops_before) = (held(device), work(device), device.flops());
         let (tape, loss, output) = passed_forward(config, dataset, &**model, stage, before)?;
         let (activations, after_forward, flops_forward) =

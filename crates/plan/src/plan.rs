@@ -186,9 +186,15 @@ impl Role {
         let sharded = stages.map(|stage| setup.blueprint.shards(stage)).filter(|shards| shards.is_sharded());
         let own = sharded.filter_map(|shards| shards.by_rank().get(replica));
         let shards = own.flatten().map(|owned| owned.shard.range.len()).collect();
-        let lanes = lanes(setup, replica)?;
-        let transient = (0..lanes.local()).filter(|lane| lanes.is_transient(*lane)).collect();
-        let lanes = (lanes.micro_batches(), lanes.sets(), lanes.parts(), transient);
+        let lanes = match setup.config.parallel.shards_gradients() {
+            // Lanes in turn are the same work for all replicas.
+            true => (setup.config.training_assignment().count(replica), 0, 0, Vec::new()),
+            false => {
+                let lanes = lanes(setup, replica)?;
+                let transient = (0..lanes.local()).filter(|lane| lanes.is_transient(*lane)).collect();
+                (lanes.micro_batches(), lanes.sets(), lanes.parts(), transient)
+            }
+        };
         Ok(Role { stage, validations, lanes, shards })
     }
 }

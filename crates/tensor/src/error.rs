@@ -28,6 +28,15 @@ pub enum TensorError {
         /// The weight's shape.
         shape: Shape,
     },
+    /// A weight whose values could not be gathered from the ranks that hold them.
+    #[error("gathering a weight {shape}: {source}")]
+    Gather {
+        /// The weight's shape.
+        shape: Shape,
+        /// Reason of the failure.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// An operand of another type than the operator requires.
     #[error("{operator}: {operand} is {actual}, expected {expected}")]
     DType {

@@ -8,7 +8,7 @@ use autograd::{Mode, Tape};
 use collective::{Axis, RankGrid};
 use device::{DType, Description, Device, DeviceOptions};
 use nn::{Input, Model, Sharding, Stage};
-use parallel::data::{BucketLayout, OptimizerShards};
+use parallel::data::{BucketLayout, OptimizerShards, WeightLayout};
 use parallel::pipeline::{Crossing, Schedule, StageLayout};
 use tensor::{Shape, Tensor};
 
@@ -61,6 +61,8 @@ pub struct Blueprint {
     pub crossings: Vec<Crossing>,
     /// The shards of each stage's optimizer state over its data-parallel ranks.
     shards: Vec<OptimizerShards>,
+    /// The parts of each stage's weights on its data-parallel ranks, if those are sharded.
+    weights: Vec<Option<WeightLayout>>,
 }
 
 impl Blueprint {
@@ -79,10 +81,13 @@ impl Blueprint {
         let device = meta(description)?;
         let grid = config.parallel.grid().seen_from(0)?;
         let (mut parameters, mut shards, mut crossings) = (Vec::new(), Vec::new(), Vec::new());
+        let mut weights = Vec::new();
         let (mut adapters, mut linear_layers) = (Vec::new(), Vec::new());
         let (mut by_name, mut hidden, mut buffers) = (BTreeMap::new(), None, BufferList::default());
         for (number, stage) in stages.iter().enumerate() {
             let model = build::model(config, &device, grid, stage)?;
+            let sharded = config.parallel.shards_weights();
+            weights.push(sharded.then(|| build::weight_layout(config, model.parameters())));
             add(&mut parameters, &mut by_name, number, &*model);
             shards.push(divide(config, &*model));
             adapters.extend_from_slice(model.parameters().adapters().tensors());
@@ -121,7 +126,7 @@ impl Blueprint {
         };
         let indices = indices.into_iter().map(in_order).collect();
         let schedule = Arc::new(schedule(config)?);
-        Ok(Blueprint { grid, stages, schedule, parameters, buffers, indices, crossings, shards })
+        Ok(Blueprint { grid, stages, schedule, parameters, buffers, indices, crossings, shards, weights })
     }
 
     /// Returns the schedule of a replica of `config`.
@@ -202,6 +207,11 @@ impl Blueprint {
         before + self.parameters[index].sharding.part(|axis| grid.coordinate(axis))
     }
 
+    /// The parts of a stage's weights on data-parallel ranks; `None` if every rank has all of them.
+    pub fn weights(&self, stage: usize) -> Option<&WeightLayout> {
+        self.weights[stage].as_ref()
+    }
+
     /// The shards of a stage's optimizer state over data-parallel ranks.
     pub fn shards(&self, stage: usize) -> &OptimizerShards {
         &self.shards[stage]
@@ -252,8 +262,7 @@ fn add(parameters: &mut Vec<Entry>, by_name: &mut BTreeMap<String, usize>, stage
 
 fn divide(config: &RunConfig, model: &dyn Model) -> OptimizerShards {
     let (parameters, ranks) = (model.parameters(), config.parallel.data);
-    let (dtype, bytes) = (config.precision.gradients, build::bucket_bytes(config));
-    let layout = BucketLayout::of(parameters, dtype, bytes, ranks);
+    let layout = BucketLayout::of(parameters, config.precision.gradients, build::bucket_end(config), ranks);
     OptimizerShards::new(config.parallel.zero_stage, parameters, &layout, ranks, 0)
 }
 

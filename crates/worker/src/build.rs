@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use autograd::precision::Autocast;
 use checkpoint::CorpusMark;
-use collective::RankGrid;
+use collective::{Axis, RankGrid};
 use data::{ChatOptions, ChatSource, ChatTemplate, Component, Corpus, CorpusIdentity, Documents};
 use data::{ImageSource, JsonLines, Prefetcher, Slice, Source, Split, read_conversations};
 use data::{
@@ -14,6 +14,7 @@ use data::{
 use device::{DType, Device};
 use nn::{Examples, Fp8Weights, Model, Parameters, Recompute, Stage};
 use optim::{Decay, ScaleRule, Schedule};
+use parallel::data::{BucketEnd, BucketLayout, UnitOptions, WeightLayout, WeightUnits};
 use sha2::{Digest, Sha256};
 use telemetry::units::grouped;
 use tokenize::Job;
@@ -323,10 +324,40 @@ fn warn_of_json(text: &Corpus) {
     );
 }
 
-/// Builds the layers of `stage` on `device`, with the parts of parameters that a rank of `grid` holds.
+/// Builds the layers of `stage` on `device`, with all weights of a rank of `grid`, even if those are sharded.
+///
+/// # Errors
+/// Sizes of which no model can be built, out of memory.
 pub fn model(config: &RunConfig, device: &Device, grid: RankGrid, stage: &Stage) -> Result<Box<dyn Model>> {
-    let dtype = config.precision.weight_dtype();
-    let parameters = Parameters::new(device, config.train.seed, dtype).on_grid(grid);
+    build_in(empty_parameters(config, device, grid), config, stage)
+}
+
+/// Builds the layers of `stage` on `device`, with the weights that a rank of `grid` holds between their uses,
+/// which are parts of units if weights are sharded.
+///
+/// # Errors
+/// As for [`model`].
+pub fn sharded_model(
+    config: &RunConfig,
+    device: &Device,
+    grid: RankGrid,
+    stage: &Stage,
+) -> Result<(Box<dyn Model>, Option<WeightUnits>)> {
+    if !config.parallel.shards_weights() {
+        return Ok((model(config, device, grid, stage)?, None));
+    }
+    let model = build_in(empty_parameters(config, device, grid).released(), config, stage)?;
+    let parameters = model.parameters();
+    let options = UnitOptions { rank: grid.coordinate(Axis::Data), prefetch: config.parallel.prefetch };
+    let units = WeightUnits::new(device, parameters, weight_layout(config, parameters), options)?;
+    Ok((model, Some(units)))
+}
+
+fn empty_parameters(config: &RunConfig, device: &Device, grid: RankGrid) -> Parameters {
+    Parameters::new(device, config.train.seed, config.precision.weight_dtype()).on_grid(grid)
+}
+
+fn build_in(parameters: Parameters, config: &RunConfig, stage: &Stage) -> Result<Box<dyn Model>> {
     let parameters = parameters.tuned(Arc::clone(&config.tuning));
     let parameters = parameters.in_fp8(Fp8Weights::new(config.fp8.clone(), stage.is_first()));
     Ok(config.model.build(parameters, stage, recompute(config))?)
@@ -338,9 +369,18 @@ pub fn autocast(config: &RunConfig) -> Option<Arc<Autocast>> {
     config.precision.is_autocast().then(|| Arc::new(table()))
 }
 
-/// Bytes at which a bucket of gradients is full.
-pub fn bucket_bytes(config: &RunConfig) -> usize {
-    usize::try_from(config.parallel.bucket_bytes).unwrap_or(usize::MAX)
+/// The end of a bucket of gradients: that of a unit of weights, if those are sharded.
+pub fn bucket_end(config: &RunConfig) -> BucketEnd {
+    match config.parallel.shards_weights() {
+        true => BucketEnd::Unit,
+        false => BucketEnd::Bytes(usize::try_from(config.parallel.bucket_bytes).unwrap_or(usize::MAX)),
+    }
+}
+
+/// Returns the parts of a stage's weights on all data-parallel ranks, if those are sharded.
+pub fn weight_layout(config: &RunConfig, parameters: &Parameters) -> WeightLayout {
+    let (dtype, ranks) = (config.precision.gradients, config.parallel.data);
+    WeightLayout::new(parameters, &BucketLayout::of(parameters, dtype, bucket_end(config), ranks), ranks)
 }
 
 /// The layers of a stage that are recomputed; none while `"auto"` is unresolved.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use collective::{
-    Axis, Communicator, DataPlane, PeerAccess, PeerAccessOptions, Planes, RankGrid, SumKernels,
+    Axis, Communicator, DataPlane, PeerAccess, PeerAccessOptions, Planes, RankGrid, RankTree, SumKernels,
 };
 use device::{Backend, Device};
 use parallel::data::{DataCollectives, SharedTensors};
@@ -80,7 +80,8 @@ pub(crate) fn share(
         return Ok(false);
     }
     let dtype = config.precision.gradients;
-    let added = |part: &StagePart| TreeKernel::of(dtype, part.reduction.rank_tree().tree()).is_some();
+    let has_kernel = |tree: &RankTree| TreeKernel::of(dtype, tree.tree()).is_some();
+    let added = |part: &StagePart| part.reduction.rank_tree().is_some_and(has_kernel);
     if !parts.iter().all(added) {
         if planes.world().rank() == 0 {
             tracing::info!(

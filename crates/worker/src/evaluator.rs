@@ -3,6 +3,7 @@
 use collective::{Axis, Communicator};
 use device::Device;
 use nn::Model;
+use parallel::data::{WalkKind, WeightUnits};
 
 use crate::build;
 use crate::connect;
@@ -18,8 +19,11 @@ use crate::validation::{self, Losses};
 /// One rank of an evaluation.
 pub struct Evaluator {
     engine: Engine,
-    models: Vec<Box<dyn Model>>,
+    models: Vec<StageWeights>,
 }
+
+/// A stage's model, with the rank's parts of its weights if those are sharded.
+type StageWeights = (Box<dyn Model>, Option<WeightUnits>);
 
 impl Evaluator {
     /// Builds this rank's stages, has the allocator reserve what passes need, and reads the weights, if there
@@ -30,12 +34,13 @@ impl Evaluator {
     pub fn new(setup: &Setup, communicator: Communicator, weights: Option<&dyn Weights>) -> Result<Self> {
         let (config, device) = (&setup.config, setup.device(communicator.rank())?);
         let mut engine = Engine::connect(device, setup, communicator)?;
-        let model = |stage: usize| -> Result<Box<dyn Model>> {
-            let model = build::model(config, &engine.device, engine.grid, &setup.blueprint.stages[stage])?;
+        let model = |stage: usize| -> Result<StageWeights> {
+            let stage = &setup.blueprint.stages[stage];
+            let (model, units) = build::sharded_model(config, &engine.device, engine.grid, stage)?;
             if let Some(weights) = weights {
-                state::load_model(&*model, weights)?;
+                state::load_model(&*model, units.as_ref(), weights)?;
             }
-            Ok(model)
+            Ok((model, units))
         };
         let models = engine.stages().map(model).collect::<Result<Vec<_>>>()?;
         engine.allocate_pixels()?;
@@ -72,7 +77,10 @@ impl Evaluator {
     /// The results of this rank's micro-batches, at most `most`, where the model ends.
     fn passes(&mut self, most: Option<usize>, on_losses: &mut dyn FnMut(usize)) -> Result<Losses> {
         let mut phases = Phases::new(&self.engine.device);
-        let models = self.models.iter().map(|model| &**model).collect();
+        for units in self.models.iter().filter_map(|(_, units)| units.as_ref()) {
+            units.begin(WalkKind::Forward, &self.engine.planes.along(Axis::Data)?);
+        }
+        let models = self.models.iter().map(|(model, _)| &**model).collect();
         Ok(self.engine.losses(models, most, &mut phases, Some(on_losses))?.0)
     }
 
@@ -83,6 +91,8 @@ impl Evaluator {
         }
         let real = self.engine.begin_rehearsal()?;
         let ran = self.passes(Some(1), &mut |_| ());
+        // Transports that count give no values.
+        self.models.iter().filter_map(|(_, units)| units.as_ref()).for_each(WeightUnits::outdate);
         self.engine.end_rehearsal(real, ran)
     }
 }

@@ -73,21 +73,22 @@ pub fn state_arrays(config: &RunConfig, parameter: &str, shape: Shape) -> Vec<St
 pub fn build(device: &Device, config: &RunConfig, parts: &[StagePart]) -> Result<Optimizer> {
     let groups = groups(config);
     let (mut slots, mut firsts, mut members) = (Vec::new(), Vec::new(), Vec::new());
-    for StagePart { model, reduction } in parts {
-        for owned in reduction.shards().own() {
+    for part in parts {
+        for owned in part.reduction.shards().own() {
             firsts.push(owned.shard.range.start);
-            let nn::Parameter { name, weight, decay, .. } = &model.parameters().list()[owned.parameter];
+            let nn::Parameter { name, weight, decay, .. } = &part.model.parameters().list()[owned.parameter];
             let decay = *decay || config.optim.decay_norms;
             members.push(group_of(&groups, name, weight.shape()));
-            slots.push(Slot { name: name.clone(), weight: owned.of(&weight.tensor()?)?, decay });
+            slots.push(Slot { name: name.clone(), weight: part.own_weight(owned)?, decay });
         }
     }
-    let first = parts.first().map_or(0, |part| first_pieces(&part.reduction));
+    let first = parts.first().filter(|part| part.weights.is_none());
+    let first = first.map_or(0, |part| first_pieces(&part.reduction));
     let mut options: Vec<_> = groups.iter().map(|group| group.options(config, &firsts)).collect();
     members.into_iter().enumerate().for_each(|(slot, group)| options[group].slots.push(slot));
     let optimizer = Optimizer::with_groups(device, &slots, &options, first)?;
     let mut masters = slots.iter().zip(optimizer.masters());
-    for StagePart { model, reduction } in parts {
+    for StagePart { model, reduction, .. } in parts {
         for (owned, (slot, master)) in reduction.shards().own().iter().zip(&mut masters) {
             if !master.shares_storage(&slot.weight) {
                 let parameter = ParameterId(owned.parameter);

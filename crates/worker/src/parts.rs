@@ -4,7 +4,7 @@ use collective::{Axis, RankGrid};
 use device::Device;
 use nn::{Model, Stage};
 use optim::{GradientNorm, Slot};
-use parallel::data::{GradientReduction, Lanes, ReductionOptions};
+use parallel::data::{GradientReduction, ReductionOptions, WeightUnits};
 use parallel::pipeline::StagePart;
 use tensor::Tensor;
 
@@ -29,26 +29,25 @@ pub fn build(
     hook: Option<&ModelHook>,
 ) -> Result<Vec<StagePart>> {
     let (parallel, train) = (&config.parallel, &config.train);
-    let model = |stage: &Stage| -> Result<Box<dyn Model>> {
-        let model = build::model(config, device, grid, stage)?;
+    let model = |stage: &Stage| -> Result<(Box<dyn Model>, Option<WeightUnits>)> {
+        let (model, weights) = build::sharded_model(config, device, grid, stage)?;
         model.parameters().statistics().keep(train.micro_batches())?;
-        Ok(ModelHook::around(hook, model))
+        Ok((ModelHook::around(hook, model), weights))
     };
     let models = stages.iter().map(model).collect::<Result<Vec<_>>>()?;
     let mut parts = Vec::with_capacity(stages.len());
-    for (model, stage) in models.into_iter().zip(stages) {
+    for ((model, weights), stage) in models.into_iter().zip(stages) {
         let options = ReductionOptions {
-            lanes: Lanes::new(config.training_assignment(), grid.coordinate(Axis::Data))?,
-            ranks: parallel.data,
+            assignment: config.training_assignment(),
             rank: grid.coordinate(Axis::Data),
             dtype: config.precision.gradients,
-            bucket_bytes: build::bucket_bytes(config),
+            bucket_end: build::bucket_end(config),
             reduction: config.parallel.reduction,
             zero_stage: parallel.zero_stage,
             loss: stage.is_last(),
         };
         let reduction = GradientReduction::new(device, model.parameters(), options)?;
-        parts.push(StagePart { model, reduction });
+        parts.push(StagePart { model, reduction, weights });
     }
     Ok(parts)
 }
@@ -97,12 +96,11 @@ impl ModelNorm {
         let divided = parts.iter().any(|part| part.reduction.shards().is_sharded());
         let counts = divided || grid.coordinate(Axis::Data) == 0;
         let (mut gradients, mut positions, mut slots) = (Vec::new(), Vec::new(), Vec::new());
-        for (StagePart { model, reduction }, stage) in
-            parts.iter().zip(blueprint.stages_of(grid.coordinate(Axis::Pipeline)))
-        {
+        for (part, stage) in parts.iter().zip(blueprint.stages_of(grid.coordinate(Axis::Pipeline))) {
+            let reduction = &part.reduction;
             for (owned, gradient) in reduction.shards().own().iter().zip(reduction.gradients()) {
-                let nn::Parameter { name, weight, decay, .. } = &model.parameters().list()[owned.parameter];
-                let weight = owned.of(&weight.tensor()?)?;
+                let nn::Parameter { name, decay, .. } = &part.model.parameters().list()[owned.parameter];
+                let weight = part.own_weight(owned)?;
                 slots.push(Slot { name: name.clone(), weight, decay: *decay });
                 // Only the first copy of a tied parameter counts.
                 if let Some((index, true)) = blueprint.find(stage, owned.parameter) {

@@ -16,8 +16,9 @@ use std::sync::Arc;
 use checkpoint::{Checkpoint, Target};
 use collective::{Axis, RankGrid};
 use device::DType;
-use nn::{Division, Lora, Model, Parameters, Run, Sharding};
+use nn::{Division, Lora, Model, Run, Sharding};
 use optim::StateArray;
+use parallel::data::{WeightLayout, WeightUnits};
 use system::numbers::megabytes_of;
 use system::pace::Pace;
 use tensor::{Shape, Tensor};
@@ -63,9 +64,8 @@ pub fn masters(worker: &Worker) -> Result<Vec<Array>> {
 
 fn masters_among(worker: &Worker, tensors: &StateTensors) -> Result<Vec<Array>> {
     let entries = worker.blueprint().parameters.iter().enumerate();
-    // Weights that are their own masters are whole on every rank of the stage.
     let master = entries.map(|(position, entry)| match is_own_master(entry.trained, entry.dtype) {
-        true => whole_weight(worker, position),
+        true => weight(worker, position),
         false => array(worker, position, StateArray::master(&entry.name), tensors),
     });
     master.collect()
@@ -130,9 +130,7 @@ fn state_shape(state: &StateArray, sharding: &Sharding) -> Shape {
 fn state_runs(state: &StateArray, sharding: &Sharding, holder: &RankGrid, range: Range<usize>) -> Vec<Run> {
     let coordinate = |axis| holder.coordinate(axis);
     if state.per == 1 {
-        let first = range.start;
-        let runs = sharding.runs(coordinate, range).into_iter();
-        return runs.map(|run| Run { local: run.local - first, ..run }).collect();
+        return part_runs(sharding, coordinate, range);
     }
     // The maxima of a part's blocks follow those of the parts before it.
     let elements = state.range(range);
@@ -140,17 +138,33 @@ fn state_runs(state: &StateArray, sharding: &Sharding, holder: &RankGrid, range:
     vec![Run { local: 0, whole: before + elements.start, elements: elements.len() }]
 }
 
-fn whole_weight(worker: &Worker, position: usize) -> Result<Array> {
+/// Returns the weights that compute with a parameter.
+fn weight(worker: &Worker, position: usize) -> Result<Array> {
     let (entry, (stage, parameter)) = (&worker.blueprint().parameters[position], holder(worker, position));
-    let own = worker.model(stage).map(|model| model.parameters().list()[parameter].weight.tensor());
-    let part = |holder: RankGrid| {
-        let range = 0..entry.sharding.shape().elements();
-        (holder.rank(), entry.sharding.runs(|axis| holder.coordinate(axis), range))
+    let (sharding, layout) = (&entry.sharding, worker.blueprint().weights(stage));
+    let mut sources = Vec::new();
+    for replica in 0..layout.map_or(1, WeightLayout::ranks) {
+        let all = 0..sharding.shape().elements();
+        let range = layout.map_or(all, |layout| layout.range(replica, parameter));
+        for holder in part_holders(worker, replica, stage, sharding)?.iter().filter(|_| !range.is_empty()) {
+            sources.push((holder.rank(), part_runs(sharding, |axis| holder.coordinate(axis), range.clone())));
+        }
+    }
+    let own = match (worker.model(stage), worker.weight_units(stage)) {
+        (_, Some(units)) => units.part(parameter)?.map(|(_, part)| part),
+        (Some(model), None) => Some(model.parameters().list()[parameter].weight.tensor()?),
+        (None, None) => None,
     };
-    let holders = part_holders(worker, 0, stage, &entry.sharding)?;
-    let (name, own, shape) = (entry.name.clone(), own.transpose()?, entry.shape());
-    let (sources, replicated) = (holders.into_iter().map(part).collect(), entry.sharding.parts() == 1);
+    let (name, shape) = (entry.name.clone(), entry.shape());
+    let replicated = layout.is_none() && sharding.parts() == 1;
     Ok(Array { name, dtype: entry.dtype, shape, sources, replicated, own })
+}
+
+/// Returns the runs of elements `range` of a part of a parameter, counted in the range.
+fn part_runs(sharding: &Sharding, coordinate: impl Fn(Axis) -> usize, range: Range<usize>) -> Vec<Run> {
+    let first = range.start;
+    let runs = sharding.runs(coordinate, range).into_iter();
+    runs.map(|run| Run { local: run.local - first, ..run }).collect()
 }
 
 /// Returns an array that optimizers keep for a parameter.
@@ -175,11 +189,8 @@ fn array(worker: &Worker, position: usize, state: StateArray, tensors: &StateTen
 /// of tied weights included.
 fn targets(worker: &Worker) -> Result<Vec<Target>> {
     let mut targets = Vec::new();
-    for model in worker.models() {
-        let own = |of: &&nn::Parameter| is_own_master(of.trained, of.weight.dtype());
-        for parameter in model.parameters().list().iter().filter(own) {
-            targets.extend(parameter_targets(model.parameters(), parameter)?);
-        }
+    for (model, units) in worker.stage_weights() {
+        targets.extend(parameter_targets(model, units, |of| is_own_master(of.trained, of.weight.dtype()))?);
     }
     for (stage, owned, state) in worker.optimizer_state() {
         let Some(model) = worker.model(stage) else { continue };
@@ -207,11 +218,8 @@ fn weight_targets(worker: &Worker) -> Result<Vec<Target>> {
 /// Returns the weights of this rank that are rounded copies of their masters, as targets of the masters.
 fn rounded_targets(worker: &Worker) -> Result<Vec<Target>> {
     let mut targets = Vec::new();
-    for model in worker.models() {
-        let is_rounded = |of: &&nn::Parameter| !is_own_master(of.trained, of.weight.dtype());
-        for parameter in model.parameters().list().iter().filter(is_rounded) {
-            targets.extend(parameter_targets(model.parameters(), parameter)?);
-        }
+    for (model, units) in worker.stage_weights() {
+        targets.extend(parameter_targets(model, units, |of| !is_own_master(of.trained, of.weight.dtype()))?);
     }
     Ok(targets)
 }
@@ -226,11 +234,27 @@ fn pieces(target: &Target) -> Result<Vec<Target>> {
     (0..elements).step_by(LOADED).map(piece).collect()
 }
 
-/// Returns targets that read this rank's part of an array of master weights into the parameter of its name.
-fn parameter_targets(parameters: &Parameters, parameter: &nn::Parameter) -> Result<Vec<Target>> {
-    let nn::Parameter { name, weight, sharding, .. } = parameter;
-    let runs = sharding.runs(|axis| parameters.coordinate(axis), 0..weight.elements());
-    run_targets(name, DType::F32, sharding.whole(), &weight.tensor()?, runs)
+/// Returns targets that read this rank's parts of arrays of master weights into the parameters of their names
+/// that `chosen` accepts.
+fn parameter_targets(
+    model: &dyn Model,
+    units: Option<&WeightUnits>,
+    chosen: impl Fn(&nn::Parameter) -> bool,
+) -> Result<Vec<Target>> {
+    let parameters = model.parameters();
+    let mut targets = Vec::new();
+    for (number, parameter) in parameters.list().iter().enumerate().filter(|(_, of)| chosen(of)) {
+        let nn::Parameter { name, weight, sharding, .. } = parameter;
+        let part = match units {
+            Some(units) => units.part(number)?,
+            None => Some((0, weight.tensor()?)),
+        };
+        let Some((first, tensor)) = part else { continue };
+        let range = first..first + tensor.elements();
+        let runs = part_runs(sharding, |axis| parameters.coordinate(axis), range);
+        targets.extend(run_targets(name, DType::F32, sharding.whole(), &tensor, runs)?);
+    }
+    Ok(targets)
 }
 
 /// Returns a target for each of the `runs` of an array of this name, type and shape into `tensor`.
@@ -276,14 +300,12 @@ pub fn buffers(worker: &Worker) -> Vec<Array> {
     worker.blueprint().buffers.iter().map(array).collect()
 }
 
-/// Reads a model's parameters and buffers.
+/// Reads a model's buffers and parameters, or this rank's parts of them.
 ///
 /// # Errors
 /// Weights that cannot be read or belong to another model.
-pub fn load_model(model: &dyn Model, weights: &dyn Weights) -> Result<()> {
-    let list = model.parameters().list().iter();
-    let parameters = list.map(|parameter| parameter_targets(model.parameters(), parameter));
-    let mut all = parameters.collect::<Result<Vec<_>>>()?.concat();
+pub fn load_model(model: &dyn Model, units: Option<&WeightUnits>, weights: &dyn Weights) -> Result<()> {
+    let mut all = parameter_targets(model, units, |_| true)?;
     all.extend(model.buffers().iter().map(whole_buffer));
     weights.load(&mut with_progress(all, weights.path()))
 }
@@ -338,7 +360,9 @@ impl Worker {
         let pieces = targets.iter().map(pieces).collect::<Result<Vec<_>>>()?.concat();
         let mut answers = Answers::new(self.control());
         weights.load(&mut with_progress(pieces, weights.path()).inspect(|_| answers.answer()))?;
-        answers.finish()
+        answers.finish()?;
+        self.outdate_weights();
+        Ok(())
     }
 }
 

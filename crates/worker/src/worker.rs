@@ -9,7 +9,7 @@ use data::Prefetcher;
 use device::{Category, DType, Device, HostCopy, Mark, Request};
 use nn::Model;
 use optim::{NamedState, Optimizer, ScaleRule, Schedule};
-use parallel::data::ParameterShard;
+use parallel::data::{ParameterShard, WeightUnits};
 use parallel::pipeline::{Skipped, StagePart, TiedGradient};
 use telemetry::GpuMonitor;
 use telemetry::step_trace::RunPart;
@@ -192,6 +192,17 @@ impl Worker {
     /// The models of the rank's stages, in the order of [`Blueprint::stages_of`].
     pub(crate) fn models(&self) -> impl Iterator<Item = &dyn Model> {
         self.parts.iter().map(|part| &*part.model)
+    }
+
+    /// The rank's parts of a stage's weights, if it has some.
+    pub(crate) fn weight_units(&self, stage: usize) -> Option<&WeightUnits> {
+        let index = self.engine.stages().position(|own| own == stage);
+        self.parts.get(index?)?.weights.as_ref()
+    }
+
+    /// The models of the rank's stages, each with the rank's parts of its weights if those are sharded.
+    pub(crate) fn stage_weights(&self) -> impl Iterator<Item = (&dyn Model, Option<&WeightUnits>)> {
+        self.parts.iter().map(|part| (&*part.model, part.weights.as_ref()))
     }
 
     /// The tensors that the optimizer keeps, each with the shard that it updates and the shard's stage.

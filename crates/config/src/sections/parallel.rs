@@ -61,10 +61,13 @@ section! {
         /// The order in which gradients are added over ranks: a fixed tree, with the same bits on every grid,
         /// or NCCL's, with the same bits on the same grid.
         reduction: Reduction = choice!(Reduction, Reduction::ALL).default("\"tree\"");
-        /// 1: each data-parallel rank keeps only its shard of the optimizer state (ZeRO stage 1); the bits
-        /// are the same.
-        zero_stage: u32 = Row::small(0, 1).default("0").any_bits()
+        /// State of which each data-parallel rank keeps only its shard (ZeRO): 1: the optimizer's, 2: also
+        /// gradients, 3: also weights, which are gathered before their use. The bits are the same.
+        zero_stage: u32 = Row::small(0, 3).default("0").any_bits()
             .renamed("parallel.shard_optimizer", ": true is 1, false is 0");
+        /// Units of weights (embedding, blocks, head) that are gathered ahead of their use; the bits are the
+        /// same.
+        prefetch: usize = Row::count(0, 64).default("1").any_bits();
         /// Bytes of gradients that are reduced together.
         bucket_bytes: u64 = Row::integer(512, 1 << 40).default("67108864").any_bits();
         /// Time at which ranks sum gradients: as buckets fill (on), from late in backward on, or after
@@ -142,5 +145,17 @@ impl Parallel {
     #[must_use]
     pub fn shards_optimizer(&self) -> bool {
         parallel::data::shards_optimizer(self.zero_stage)
+    }
+
+    /// Returns whether several data-parallel ranks sum gradients in shards, and so run lanes in turn.
+    #[must_use]
+    pub fn shards_gradients(&self) -> bool {
+        self.data > 1 && parallel::data::shards_gradients(self.zero_stage)
+    }
+
+    /// Returns whether each of several data-parallel ranks keeps only its shard of the weights.
+    #[must_use]
+    pub fn shards_weights(&self) -> bool {
+        self.data > 1 && parallel::data::shards_weights(self.zero_stage)
     }
 }

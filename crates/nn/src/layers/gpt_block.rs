@@ -39,6 +39,7 @@ impl GptBlock {
         [init, projection]: [Init; 2],
     ) -> Result<Self> {
         let GptBlockSizes { width, heads, biases, activation, dropout } = sizes;
+        parameters.begin_unit();
         let name = format!("h.{index}");
         let norm = if biases { LayerNorm::new } else { LayerNorm::without_bias };
         let linear = if biases { Linear::new } else { Linear::without_bias };

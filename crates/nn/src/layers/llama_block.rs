@@ -48,6 +48,7 @@ impl LlamaBlock {
         [init, projection]: [Init; 2],
     ) -> Result<Self> {
         let LlamaBlockSizes { width, feed_forward, activation, epsilon, .. } = sizes;
+        parameters.begin_unit();
         let name = format!("model.layers.{index}");
         let norm_1 = RmsNorm::new(parameters, &format!("{name}.input_layernorm"), width, epsilon)?;
         let attention = Self::attention(parameters, &name, sizes, table, [init, projection])?;

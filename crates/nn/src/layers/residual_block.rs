@@ -61,6 +61,7 @@ impl ResidualBlock {
     /// # Errors
     /// Out of memory, a name that exists.
     pub fn new(parameters: &mut Parameters, name: &str, sizes: ResidualBlockSizes) -> Result<Self> {
+        parameters.begin_unit();
         let kernels = sizes.kernels();
         let (mut branch, mut inputs) = (Vec::new(), sizes.inputs);
         for (index, [kernel, stride]) in kernels.iter().copied().enumerate() {

@@ -89,6 +89,7 @@ impl<B, N> Decoder<B, N> {
         let blocks = Stack::new(blocks(&mut parameters)?);
         let head = match stage.is_last() {
             true => {
+                parameters.begin_unit();
                 let norm = norm(&mut parameters)?;
                 let output = output(&mut parameters, ends, stage)?;
                 Some(Head { norm, output: TokenHead::new(output, ends.soft_cap, ends.loss_pieces)? })

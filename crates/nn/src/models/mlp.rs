@@ -80,6 +80,7 @@ impl Mlp {
         let layer = |index: usize| {
             let (inputs, outputs) = (sizes.sizes[index], sizes.sizes[index + 1]);
             let (name, init) = (index.to_string(), Init::uniform_fan_in(inputs));
+            parameters.begin_unit();
             match index + 1 == count {
                 true => Linear::head(&mut parameters, &name, [inputs, outputs], init, Some(init)),
                 false => Linear::new(&mut parameters, &name, inputs, outputs, init, sizes.activation),

@@ -1,5 +1,7 @@
 //! Assignment of micro-batches to the replicas of a model.
 
+use std::ops::Range;
+
 /// Order in which lanes are assigned to replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
@@ -29,6 +31,8 @@ pub struct Assignment {
     lanes: usize,
     micro_batches_per_lane: usize,
     replicas: usize,
+    /// Whether all replicas run as many micro-batches as the first.
+    is_padded: bool,
 }
 
 impl Assignment {
@@ -45,7 +49,15 @@ impl Assignment {
     }
 
     fn new(order: Order, lanes: usize, replicas: usize) -> Self {
-        Assignment { order, lanes, micro_batches_per_lane: 1, replicas: replicas.max(1) }
+        let (micro_batches_per_lane, is_padded) = (1, false);
+        Assignment { order, lanes, micro_batches_per_lane, replicas: replicas.max(1), is_padded }
+    }
+
+    /// Returns the same assignment, in which a replica with fewer lanes than the first runs a lane of another
+    /// replica too, whose results nobody uses: all replicas then make the same collective calls.
+    #[must_use]
+    pub fn padded(self) -> Self {
+        Assignment { is_padded: true, ..self }
     }
 
     /// Returns the assignment of equally many lanes with this many micro-batches each.
@@ -78,7 +90,7 @@ impl Assignment {
         self.lanes * self.micro_batches_per_lane
     }
 
-    /// Returns the number of lanes of a replica.
+    /// Returns the number of lanes of a replica, without those of others.
     #[must_use]
     pub fn lanes_of(&self, replica: usize) -> usize {
         self.lanes / self.replicas + usize::from(replica < self.lanes % self.replicas)
@@ -103,6 +115,7 @@ impl Assignment {
     /// Returns the number of micro-batches of a replica. Replica 0 has the most, and the last the fewest.
     #[must_use]
     pub fn count(&self, replica: usize) -> usize {
+        let replica = if self.is_padded { 0 } else { replica };
         self.lanes_of(replica) * self.micro_batches_per_lane
     }
 
@@ -114,6 +127,8 @@ impl Assignment {
             Order::Contiguous => self.first_lane(replica) + lane,
             Order::InTurn => replica + self.replicas * lane,
         };
+        // A lane beyond the last stands for one at the beginning, which another replica owns.
+        let lane = if self.is_padded { lane % self.lanes.max(1) } else { lane };
         lane * self.micro_batches_per_lane + offset
     }
 
@@ -121,6 +136,21 @@ impl Assignment {
     pub fn numbers(&self, replica: usize) -> impl Iterator<Item = usize> + use<> {
         let assignment = *self;
         (0..self.count(replica)).map(move |index| assignment.number(replica, index))
+    }
+
+    /// The runs of neighbouring micro-batches of a replica's own lanes, in order.
+    pub fn runs(&self, replica: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (each, first) = (self.micro_batches_per_lane, self.first_lane(replica));
+        let own = self.lanes_of(replica);
+        let (count, lanes, step) = match self.order {
+            Order::Contiguous => (1, own, 0),
+            Order::InTurn => (own, 1, self.replicas),
+        };
+        let first = if self.order == Order::InTurn { replica } else { first };
+        (0..count).map(move |run| {
+            let lane = first + run * step;
+            each * lane..each * (lane + lanes)
+        })
     }
 
     /// Returns the replica that runs micro-batch `number`, and the index among that replica's micro-batches.
@@ -157,6 +187,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{Assignment, Order};
+
+    #[test]
+    fn padded_replicas_run_as_many_micro_batches() {
+        let padded = Assignment::in_turn(5, 3).with_lanes_of(2).padded();
+        assert_eq!(numbers(padded), [vec![0, 1, 6, 7], vec![2, 3, 8, 9], vec![4, 5, 0, 1]]);
+        assert_eq!((padded.lanes_of(2), padded.owner(0)), (1, (0, 0)));
+    }
 
     fn numbers(assignment: Assignment) -> Vec<Vec<usize>> {
         (0..assignment.replicas()).map(|replica| assignment.numbers(replica).collect()).collect()
@@ -204,6 +241,7 @@ mod tests {
                 prop_assert!(own.chunks(each).all(is_lane));
                 let numbers_of_lanes = [lanes / replicas, lanes.div_ceil(replicas)];
                 prop_assert!(numbers_of_lanes.contains(&assignment.lanes_of(replica)));
+                prop_assert_eq!(&assignment.runs(replica).flatten().collect::<Vec<_>>(), own);
                 for (index, number) in own.iter().enumerate() {
                     prop_assert_eq!(assignment.owner(*number), (replica, index));
                 }

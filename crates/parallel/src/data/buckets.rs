@@ -21,6 +21,17 @@ pub struct Gradient {
     pub elements: usize,
     /// Whether the parameter has other uses, in this stage or another.
     pub shared: bool,
+    /// The parameter's unit.
+    pub unit: usize,
+}
+
+/// The end of a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BucketEnd {
+    /// A bucket is closed before it would exceed this many bytes.
+    Bytes(usize),
+    /// A bucket ends with a unit of weights.
+    Unit,
 }
 
 /// The buckets of one gradient set, filled in the order in which backward completes gradients.
@@ -42,31 +53,36 @@ pub struct BucketLayout {
 
 impl BucketLayout {
     /// Lays out the gradients of a model, of type `dtype`, for `ranks` data-parallel ranks.
-    pub fn of(parameters: &Parameters, dtype: DType, bucket_bytes: usize, ranks: usize) -> Self {
+    pub fn of(parameters: &Parameters, dtype: DType, end: BucketEnd, ranks: usize) -> Self {
         let uses = parameters.uses();
         let mut counts = vec![0; parameters.list().len()];
         uses.iter().for_each(|used| counts[used.parameter.0] += 1);
         let gradient = |used: &nn::Use| {
             let parameter = &parameters.list()[used.parameter.0];
             let shared = counts[used.parameter.0] > 1 || parameter.shared;
-            Gradient { elements: parameter.weight.elements(), shared }
+            Gradient { elements: parameter.weight.elements(), shared, unit: parameter.unit }
         };
         let gradients: Vec<_> = uses.iter().map(gradient).collect();
-        BucketLayout::new(&gradients, bucket_bytes / dtype.bytes(), ranks)
+        BucketLayout::new(&gradients, dtype, end, ranks)
     }
 
-    /// Lays out `gradients`, indexed by use, last use first. A bucket is closed before it would exceed
-    /// `bucket_elements`; a larger gradient, and a shared one, has a bucket of its own.
-    pub fn new(gradients: &[Gradient], bucket_elements: usize, ranks: usize) -> Self {
+    /// Lays out `gradients` of type `dtype`, indexed by use, last use first. A gradient that is longer than a
+    /// bucket, and a shared one, has a bucket of its own.
+    pub fn new(gradients: &[Gradient], dtype: DType, end: BucketEnd, ranks: usize) -> Self {
         let mut layout = BucketLayout {
             elements: Vec::new(),
             members: Vec::new(),
             slots: vec![BucketSlot { bucket: 0, offset: 0 }; gradients.len()],
         };
-        let (mut filled, mut full) = (0, true);
-        for (index, Gradient { elements, shared }) in gradients.iter().enumerate().rev() {
+        let (mut filled, mut full, mut last_unit) = (0, true, 0);
+        for (index, Gradient { elements, shared, unit }) in gradients.iter().enumerate().rev() {
             let elements = elements.next_multiple_of(CHUNK);
-            if full || *shared || filled + elements > bucket_elements {
+            let ends = match end {
+                BucketEnd::Bytes(bytes) => filled + elements > bytes / dtype.bytes(),
+                BucketEnd::Unit => last_unit != *unit,
+            };
+            last_unit = *unit;
+            if full || *shared || ends {
                 layout.close(filled, ranks);
                 layout.members.push(0);
                 filled = 0;
@@ -111,7 +127,9 @@ impl BucketLayout {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{BucketLayout, CHUNK, Gradient};
+    use device::DType;
+
+    use super::{BucketEnd, BucketLayout, CHUNK, Gradient};
 
     proptest! {
         #[test]
@@ -119,10 +137,13 @@ mod tests {
             gradients in prop::collection::vec((1_usize..20_000, prop::bool::weighted(0.1)), 0..40),
             bucket_elements in 1_usize..60_000,
             ranks in 1_usize..9,
+            by_unit: bool,
+            per_unit in 1_usize..6,
         ) {
-            let gradients: Vec<_> =
-                gradients.into_iter().map(|(elements, shared)| Gradient { elements, shared }).collect();
-            let layout = BucketLayout::new(&gradients, bucket_elements, ranks);
+            let gradient = |(index, (elements, shared))| Gradient { elements, shared, unit: index / per_unit };
+            let gradients: Vec<_> = gradients.into_iter().enumerate().map(gradient).collect();
+            let end = if by_unit { BucketEnd::Unit } else { BucketEnd::Bytes(bucket_elements) };
+            let layout = BucketLayout::new(&gradients, DType::U8, end, ranks);
             prop_assert_eq!(layout.elements.len(), layout.members.len());
             prop_assert_eq!(layout.members.iter().sum::<usize>(), gradients.len());
             prop_assert!(layout.members.iter().all(|members| *members > 0));
@@ -143,6 +164,9 @@ mod tests {
             for (slot, gradient) in layout.slots.iter().zip(&gradients) {
                 prop_assert!(!gradient.shared || layout.members[slot.bucket] == 1);
             }
+            let mut pairs = layout.slots.windows(2).zip(gradients.windows(2));
+            let is_apart = |slots: &[super::BucketSlot]| slots[0].bucket != slots[1].bucket;
+            prop_assert!(!by_unit || pairs.all(|(slots, of)| of[0].unit == of[1].unit || is_apart(slots)));
         }
     }
 }

@@ -5,7 +5,7 @@ use collective::CollectiveUse;
 use device::DType;
 
 use super::options::Reduction;
-use super::zero::shards_optimizer;
+use super::zero::{shards_gradients, shards_optimizer};
 
 /// The settings that decide which collectives data-parallel ranks use.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +33,8 @@ impl DataCollectives {
         }
         let DataCollectives { reduction, zero_stage, dtype, peer_access, statistics, even } = self;
         let sharded = shards_optimizer(zero_stage);
+        // In shards, gradients are exchanged; the losses, and weights that are sharded too, are gathered.
+        let in_shards = shards_gradients(zero_stage);
         // Losses are gathered or summed even if gradients are not.
         let mut uses = match (reduction, sharded) {
             (Reduction::Tree, _) if peer_access => Vec::new(),
@@ -54,11 +56,11 @@ impl DataCollectives {
             // Chunk sums of the gradient norm.
             uses.push(CollectiveUse::AllReduce(DType::F32));
         }
-        if statistics && even && !uses.contains(&CollectiveUse::AllGather) {
+        if (in_shards || (statistics && even)) && !uses.contains(&CollectiveUse::AllGather) {
             uses.push(CollectiveUse::AllGather);
         }
         let exchanges = !peer_access && (sharded || reduction == Reduction::Tree);
-        if exchanges || (statistics && !even) {
+        if exchanges || (statistics && (in_shards || !even)) {
             uses.extend((0..ranks).map(CollectiveUse::Peer));
         }
         uses

@@ -34,28 +34,32 @@ pub fn gather_sums(plane: &mut dyn DataPlane, sums: &Tensor) -> Result<()> {
 }
 
 /// Gives every rank of `plane`, the plane of [`Axis::Data`], all rows of `rows [n, ..]`, one for each of the
-/// n micro-batches of `runs`, a contiguous assignment. Each rank has its own.
+/// n micro-batches of `assignment`. Each rank has its own.
 ///
 /// # Errors
 /// A failed collective; another number of rows.
-pub fn gather_rows(plane: &mut dyn DataPlane, rows: &Tensor, runs: &Assignment) -> Result<()> {
+pub fn gather_rows(plane: &mut dyn DataPlane, rows: &Tensor, assignment: &Assignment) -> Result<()> {
     if plane.world_size() == 1 {
         return Ok(());
     }
-    let row = rows.elements() / runs.total().max(1);
-    let part = |rank: usize| {
-        Ok::<_, ParallelError>(rows.view(row * runs.number(rank, 0), [row * runs.count(rank)])?)
-    };
-    let (rank, own) = (plane.rank(), part(plane.rank())?);
-    if runs.is_even() {
+    let row = rows.elements() / assignment.total().max(1);
+    let part = |run: Range<usize>| Ok::<_, ParallelError>(rows.view(row * run.start, [row * run.len()])?);
+    let (rank, ranks) = (plane.rank(), plane.world_size());
+    let own = assignment.runs(rank).map(part).collect::<Result<Vec<_>>>()?;
+    if let ([own], true) = (&*own, assignment.is_even()) {
         return between_compute(rows.device(), || {
             Ok(plane.all_gather(own.region(), rows.region(), StreamKind::Reduce)?)
         });
     }
-    let peers = (0..plane.world_size()).filter(|peer| *peer != rank);
-    let parts = peers.map(|peer| Ok((peer, part(peer)?))).collect::<Result<Vec<_>>>()?;
-    let sends: Vec<_> = parts.iter().map(|(peer, _)| (*peer, own.region())).collect();
-    let receives: Vec<_> = parts.iter().map(|(peer, part)| (*peer, part.region())).collect();
+    let (mut outgoing, mut incoming) = (Vec::new(), Vec::new());
+    for peer in (0..ranks).filter(|peer| *peer != rank) {
+        outgoing.extend(own.iter().map(|part| (peer, part)));
+        for run in assignment.runs(peer) {
+            incoming.push((peer, part(run)?));
+        }
+    }
+    let sends: Vec<_> = outgoing.iter().map(|(peer, part)| (*peer, part.region())).collect();
+    let receives: Vec<_> = incoming.iter().map(|(peer, part)| (*peer, part.region())).collect();
     between_compute(rows.device(), || Ok(plane.exchange(&sends, &receives, StreamKind::Reduce)?))
 }
 

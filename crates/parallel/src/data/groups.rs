@@ -46,6 +46,7 @@ mod tests {
     use device::{DType, Description, Device, DeviceOptions};
     use nn::{Init, Parameters};
 
+    use super::super::buckets::BucketEnd;
     use super::{BucketLayout, weight_groups};
 
     #[test]
@@ -63,7 +64,8 @@ mod tests {
         }
         parameters.reuse("table").unwrap();
         let groups = |bucket_bytes| {
-            let layout = BucketLayout::of(&parameters, DType::F32, bucket_bytes, 2);
+            let end = BucketEnd::Bytes(bucket_bytes);
+            let layout = BucketLayout::of(&parameters, DType::F32, end, 2);
             weight_groups(&parameters, &layout)
         };
         // At most (64 + 20 · 6) / 16 chunks: a layer of 6, or three parameters, of 5, 1 and 5 or of 1, 5 and

@@ -2,6 +2,8 @@
 
 use device::DType;
 
+use super::assignment::Assignment;
+use super::buckets::BucketEnd;
 use super::lanes::Lanes;
 use crate::error::Result;
 
@@ -42,21 +44,27 @@ impl Reduction {
 /// Options of a [`GradientReduction`](super::GradientReduction).
 #[derive(Clone, Copy, Debug)]
 pub struct ReductionOptions {
-    /// Lanes of this rank.
-    pub lanes: Lanes,
-    /// Number of data-parallel ranks.
-    pub ranks: usize,
+    /// The lanes of all data-parallel ranks: in turn from ZeRO stage 2 on, otherwise contiguous runs.
+    pub assignment: Assignment,
     /// This rank's coordinate along [`Axis::Data`](collective::Axis::Data).
     pub rank: usize,
     /// Type of gradients, to which each lane's sum and each node of the tree is rounded: f32, or the dtype of
     /// the weights.
     pub dtype: DType,
-    /// Most bytes of a bucket with several gradients.
-    pub bucket_bytes: usize,
+    /// The end of a bucket of gradients.
+    pub bucket_end: BucketEnd,
     /// How gradients are summed over ranks.
     pub reduction: Reduction,
-    /// ZeRO stage: from 1 on, each rank gets only the sums of the parts that it owns.
+    /// ZeRO stage: from 1 on, each rank gets only the sums of the parts that it owns, and from 2 on it has
+    /// buffers for those only.
     pub zero_stage: u32,
     /// Whether this rank has the last stage, where losses are summed.
     pub loss: bool,
+}
+
+impl ReductionOptions {
+    /// Number of data-parallel ranks.
+    pub fn ranks(&self) -> usize {
+        self.assignment.replicas()
+    }
 }

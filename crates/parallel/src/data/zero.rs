@@ -1,8 +1,8 @@
 //! ZeRO: the parts of parameters whose optimizer state a data-parallel rank owns.
 //!
 //! At stage 0 every rank owns all parameters. From stage 1 on, each rank owns an equal part of every gradient
-//! bucket, and with it the gradient sums, moments and master weights of the parameters there. The weights
-//! used for computing are whole on every rank.
+//! bucket, and with it the moments and master weights of the parameters there; from stage 2 on, it sums
+//! gradients in parts only, and at stage 3 it holds only that part of the weights used for computing.
 
 use std::ops::Range;
 
@@ -19,12 +19,23 @@ pub fn shards_optimizer(zero_stage: u32) -> bool {
     zero_stage >= 1
 }
 
+/// Returns whether gradient sums are sharded over data-parallel ranks at this ZeRO stage. The ranks then run
+/// lanes in turn.
+pub fn shards_gradients(zero_stage: u32) -> bool {
+    zero_stage >= 2
+}
+
+/// Returns whether weights are sharded over data-parallel ranks at this ZeRO stage.
+pub fn shards_weights(zero_stage: u32) -> bool {
+    zero_stage >= 3
+}
+
 /// Returns the range of a parameter's elements that data-parallel rank `rank` of `ranks` owns, if the
-/// parameter's gradient lies at `slot` of a bucket of `bucket` elements. It starts at a multiple of the
-/// norm's chunk, and is empty if the rank owns none.
-fn owned(elements: usize, slot: BucketSlot, bucket: usize, ranks: usize, rank: usize) -> Range<usize> {
-    let part = bucket / ranks;
-    let inside = |end: usize| end.saturating_sub(slot.offset).min(elements);
+/// parameter begins at element `offset` of an array of `all` elements. It starts at a multiple of the norm's
+/// chunk, and is empty if the rank owns none.
+pub(super) fn owned(elements: usize, offset: usize, all: usize, ranks: usize, rank: usize) -> Range<usize> {
+    let part = all / ranks;
+    let inside = |end: usize| end.saturating_sub(offset).min(elements);
     inside(rank * part)..inside((rank + 1) * part)
 }
 
@@ -79,7 +90,7 @@ impl OptimizerShards {
         let shards_of = |rank: usize| {
             let shard = |(parameter, (slot, elements)): &(usize, (Option<BucketSlot>, usize))| {
                 let slot = (*slot)?;
-                let range = owned(*elements, slot, layout.elements[slot.bucket], ranks, rank);
+                let range = owned(*elements, slot.offset, layout.elements[slot.bucket], ranks, rank);
                 let shard = Shard::along(Axis::Data, range);
                 (!shard.is_empty()).then_some(ParameterShard { parameter: *parameter, shard })
             };
@@ -119,6 +130,8 @@ mod tests {
     use proptest::prelude::*;
     use tensor::ops::norm::CHUNK;
 
+    use super::super::buckets::BucketEnd;
+    use super::super::weight_layout::WeightLayout;
     use super::{BucketLayout, OptimizerShards, ParameterShard};
     use collective::Axis;
 
@@ -127,6 +140,9 @@ mod tests {
         let device = Device::meta(0, Description::host(), &DeviceOptions::default()).unwrap();
         let mut parameters = Parameters::new(&device, 1, DType::F32);
         for (index, size) in sizes.iter().enumerate() {
+            if index.is_multiple_of(3) {
+                parameters.begin_unit();
+            }
             parameters.create(&format!("p{index}"), [*size], Init::Constant(0.0)).unwrap();
         }
         for index in reused {
@@ -142,9 +158,12 @@ mod tests {
             reused in prop::collection::vec(0_usize..30, 0..3),
             bucket_bytes in 4_usize..400_000,
             ranks in 1_usize..9,
+            by_unit: bool,
         ) {
             let parameters = parameters(&sizes, &reused);
-            let layout = BucketLayout::of(&parameters, DType::F32, bucket_bytes, ranks);
+            let end = if by_unit { BucketEnd::Unit } else { BucketEnd::Bytes(bucket_bytes) };
+            let layout = BucketLayout::of(&parameters, DType::F32, end, ranks);
+            let weights = WeightLayout::new(&parameters, &layout, ranks);
             let shards = OptimizerShards::new(1, &parameters, &layout, ranks, ranks - 1);
             prop_assert_eq!(shards.by_rank().len(), ranks);
             prop_assert_eq!(shards.own(), &*shards.by_rank()[ranks - 1]);
@@ -154,6 +173,7 @@ mod tests {
                 let mut end = 0;
                 for rank in 0..ranks {
                     let range = shards.range(rank, parameter);
+                    prop_assert_eq!(&weights.range(rank, parameter), &range);
                     let mut listed = shards.by_rank()[rank].iter();
                     let listed = listed.find(|owned| owned.parameter == parameter);
                     prop_assert_eq!(listed.is_some(), !range.is_empty());

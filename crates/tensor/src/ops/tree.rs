@@ -160,24 +160,26 @@ pub fn into_on(target: &Tensor, parts: &[Tensor], tree: &SumTree, stream: Stream
     target.copy_from_on(first, stream)
 }
 
-/// Adds all parts in one pass if a kernel for their order exists and they are aligned for its accesses;
+/// Adds all parts in one pass if a kernel for their order exists, by vectors if they are aligned for it;
 /// returns whether it did.
 fn on_gpu(target: &Tensor, parts: &[Tensor], tree: &SumTree, stream: StreamKind) -> Result<bool> {
     let all: Vec<&Tensor> = parts.iter().chain([target]).collect();
-    let whole = target.elements().is_multiple_of(gpu::lanes(target.dtype()));
-    let kernel = TreeKernel::of(target.dtype(), tree);
-    let Some(kernel) = kernel.filter(|_| parts.len() > 1 && whole && gpu::aligned(&all)) else {
-        return Ok(false);
+    let (dtype, elements) = (target.dtype(), target.elements());
+    let by_vector = elements.is_multiple_of(gpu::lanes(dtype)) && gpu::aligned(&all);
+    let kernel = if by_vector { TreeKernel::of(dtype, tree) } else { TreeKernel::by_element(dtype, tree) };
+    let Some(kernel) = kernel.filter(|_| parts.len() > 1) else { return Ok(false) };
+    let most = target.device().description().multiprocessors;
+    let (count, blocks) = match by_vector {
+        true => (elements / gpu::lanes(dtype), blocks(elements / gpu::lanes(dtype), parts.len(), most)),
+        false => (elements, element_blocks(elements, most)),
     };
-    let vectors = target.elements() / gpu::lanes(target.dtype());
-    let blocks = blocks(vectors, parts.len(), target.device().description().multiprocessors);
     let mut launch = target.device().kernel(kernel.function()).on(stream);
     for part in parts {
         launch = launch.read(part.region());
     }
     // The result goes to the target only, not into every part.
-    let launch = kernel.finish(launch, |launch| launch.write(target.region()), vectors as u64, 0);
-    let launch = launch.cost(gpu::bytes(&all), (target.elements() * (parts.len() - 1)) as u64);
+    let launch = kernel.finish(launch, |launch| launch.write(target.region()), count as u64, 0);
+    let launch = launch.cost(gpu::bytes(&all), (elements * (parts.len() - 1)) as u64);
     launch.launch([blocks, 1, 1], THREADS)?;
     Ok(true)
 }

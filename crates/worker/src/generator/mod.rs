@@ -96,7 +96,11 @@ impl Generator {
         let mut generator = Generator { options, passes, state, seen };
         generator.rehearse()?;
         if let Some(weights) = weights {
-            generator.passes.stages.iter().try_for_each(|stage| state::load_model(&*stage.model, weights))?;
+            generator
+                .passes
+                .stages
+                .iter()
+                .try_for_each(|stage| state::load_model(&*stage.model, None, weights))?;
         }
         Ok(generator)
     }

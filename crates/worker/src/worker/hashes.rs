@@ -29,12 +29,13 @@ impl Worker {
         for (part, stage) in self.parts.iter().zip(self.engine.stages()) {
             for (parameter, weight) in part.model.parameters().list().iter().enumerate() {
                 let Some((index, _)) = self.engine.setup.blueprint.find(stage, parameter) else { continue };
-                hashes.array(
-                    Section::Weights,
-                    (ARRAYS_PER_PARAMETER * index, &weight.name, &weight.name),
-                    0,
-                    &weight.weight.tensor()?,
-                )?;
+                let own = match &part.weights {
+                    Some(units) => units.part(parameter)?,
+                    None => Some((0, weight.weight.tensor()?)),
+                };
+                let Some((start, tensor)) = own else { continue };
+                let named = (ARRAYS_PER_PARAMETER * index, weight.name.as_str(), weight.name.as_str());
+                hashes.array(Section::Weights, named, start, &tensor)?;
             }
         }
         let mut number = 0;

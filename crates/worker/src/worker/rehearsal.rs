@@ -24,6 +24,8 @@ impl Worker {
             .and_then(|()| self.reduce_gradients())
             .and_then(|()| self.validation_passes());
         self.phases = phases;
+        // Transports that count give no values.
+        self.outdate_weights();
         self.engine.end_rehearsal(real, ran)
     }
 

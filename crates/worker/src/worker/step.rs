@@ -6,7 +6,7 @@ use std::ops::RangeBounds;
 use autograd::{LossScale, Mode};
 use collective::Axis;
 use device::nvtx::Range;
-use parallel::data::{gather_rows, gather_sums, gather_weights};
+use parallel::data::{WalkKind, WeightUnits, gather_rows, gather_sums, gather_weights};
 use parallel::pipeline::{StagePart, add_tied, share_from_last};
 use telemetry::Phase;
 use telemetry::step_trace::RunPart;
@@ -111,6 +111,7 @@ impl Worker {
     /// Runs forward and backward of this rank's micro-batches through its stages, to train or to rehearse.
     pub(crate) fn forward_backward(&mut self, step: u64, mode: Mode) -> Result<()> {
         self.outdate_copies();
+        self.begin_walk(WalkKind::Step)?;
         let setup = &self.engine.setup;
         let scale = 1.0 / setup.config.train.micro_batches() as f32;
         let numbers = Numbers::training(&setup.config, &self.engine.grid, step);
@@ -147,6 +148,19 @@ impl Worker {
             Ok(LossScale { scale: state.loss_scale_tensor()?, inverse: state.gradient_scale_tensor()? })
         };
         self.scale_rule.map(factor).transpose()
+    }
+
+    /// Lets weights be gathered in the passes to come, if they are sharded.
+    pub(super) fn begin_walk(&self, kind: WalkKind) -> Result<()> {
+        for units in self.parts.iter().filter_map(|part| part.weights.as_ref()) {
+            units.begin(kind, &self.engine.planes.along(Axis::Data)?);
+        }
+        Ok(())
+    }
+
+    /// Releases gathered weights, whose values have changed.
+    pub(crate) fn outdate_weights(&self) {
+        self.parts.iter().filter_map(|part| part.weights.as_ref()).for_each(WeightUnits::outdate);
     }
 
     /// Lets weights be cast to FP8 at their first use in the passes to come.
@@ -213,6 +227,7 @@ impl Worker {
         self.gather_weights(0, ..1)?;
         self.phases.enter(Phase::Update)?;
         self.optimizer.update_other_slots(&self.gradients, self.norm.norm.state())?;
+        self.outdate_weights();
         self.report(step)?;
         // Last, because a wait of compute on the same stream would wait for all weights.
         for part in 0..self.parts.len() {
@@ -223,8 +238,8 @@ impl Worker {
 
     /// Starts to gather some groups of a stage's weights from the ranks that updated them.
     fn gather_weights(&mut self, part: usize, groups: impl RangeBounds<usize>) -> Result<()> {
-        let StagePart { model, reduction } = &self.parts[part];
-        if !reduction.shards().is_sharded() {
+        let StagePart { model, reduction, weights } = &self.parts[part];
+        if !reduction.shards().is_sharded() || weights.is_some() {
             return Ok(());
         }
         self.phases.enter(Phase::Reduce)?;
@@ -241,7 +256,7 @@ impl Worker {
         let scalars = &self.scalars[(step % 2) as usize];
         let loss = scalars.view(0, [1])?;
         for part in &self.parts {
-            if let Some(sum) = part.reduction.loss()? {
+            if let Some(sum) = part.reduction.loss() {
                 loss.copy_from(&sum)?;
             }
         }

@@ -1,5 +1,6 @@
 //! One validation.
 
+use parallel::data::WalkKind;
 use telemetry::step_trace::RunPart;
 
 use super::Worker;
@@ -22,6 +23,7 @@ impl Worker {
     /// Returns the results of this rank's validation micro-batches on ranks with the last stage.
     pub(crate) fn validation_passes(&mut self) -> Result<Losses> {
         self.outdate_copies();
+        self.begin_walk(WalkKind::Forward)?;
         let _scope = self.engine.device.module("validation");
         let models = self.parts.iter().map(|part| &*part.model).collect();
         let (losses, skipped) = self.engine.losses(models, None, &mut self.phases, None)?;

@@ -75,7 +75,10 @@ impl ResNet {
         };
         let blocks = stage.layers.clone().map(block).collect::<Result<Vec<_>>>()?;
         let (inputs, init) = (last.outputs(), Init::uniform_fan_in(last.outputs()));
-        let head = || Linear::new(&mut parameters, "fc", inputs, sizes.classes, init, Activation::None);
+        let head = || {
+            parameters.begin_unit();
+            Linear::new(&mut parameters, "fc", inputs, sizes.classes, init, Activation::None)
+        };
         let head = stage.is_last().then(head).transpose()?;
         BatchNorm::allocate_statistics(&mut parameters)?;
         Ok(ResNet { parameters, stem, blocks: Stack::new(blocks), head })

@@ -15,7 +15,7 @@ pub struct MicroBatchSink<'a> {
 
 impl std::fmt::Debug for MicroBatchSink<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MicroBatchSink").field("micro_batch", &self.reduction.lanes.micro_batch()).finish()
+        f.debug_struct("MicroBatchSink").field("micro_batch", &self.reduction.sums.micro_batch()).finish()
     }
 }
 
@@ -39,8 +39,10 @@ impl MicroBatchSink<'_> {
 impl GradientSink for MicroBatchSink<'_> {
     fn target(&mut self, use_id: UseId, weight: &Weight) -> autograd::Result<Target> {
         let BucketSlot { bucket, offset } = self.slot(use_id)?;
-        let tensor = self.reduction.lanes.buffer(bucket)?.view(offset, weight.shape())?;
-        Ok(Target { tensor, accumulate: self.reduction.accumulates() })
+        let sums = &mut self.reduction.sums;
+        let accumulate = sums.phase(sums.micro_batch()).accumulates;
+        let tensor = sums.buffer(bucket)?.view(offset, weight.shape())?;
+        Ok(Target { tensor, accumulate })
     }
 
     fn ready(&mut self, use_id: UseId) -> autograd::Result<()> {

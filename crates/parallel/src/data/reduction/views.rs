@@ -17,7 +17,8 @@ pub(super) struct ShardGradients {
 }
 
 impl ShardGradients {
-    /// Creates views of the gradients of this rank's `shards` in the buckets of `set`.
+    /// Creates views of the gradients of this rank's `shards` in the buckets of `set`, which are whole, or the
+    /// part of a rank.
     ///
     /// # Errors
     /// A parameter without uses.
@@ -25,7 +26,7 @@ impl ShardGradients {
         parameters: &Parameters,
         layout: &BucketLayout,
         shards: &OptimizerShards,
-        set: &[Tensor],
+        (set, part_of): (&[Tensor], Option<usize>),
     ) -> Result<Self> {
         let mut uses_of: Vec<Vec<BucketSlot>> = vec![Vec::new(); parameters.list().len()];
         for (used, slot) in parameters.uses().iter().zip(&layout.slots) {
@@ -39,8 +40,16 @@ impl ShardGradients {
         let (mut first, mut further) = (Vec::new(), Vec::new());
         for (index, owned) in shards.own().iter().enumerate() {
             let shape = parameters.list()[owned.parameter].weight.shape();
+            let range = &owned.shard.range;
             for (number, slot) in uses_of[owned.parameter].iter().enumerate() {
-                let view = owned.of(&set[slot.bucket].view(slot.offset, shape)?)?;
+                let bucket = &set[slot.bucket];
+                let view = match part_of {
+                    None => owned.of(&bucket.view(slot.offset, shape)?)?,
+                    Some(rank) => {
+                        let first = slot.offset + range.start - rank * bucket.elements();
+                        bucket.view(first, [range.len()])?
+                    }
+                };
                 match number {
                     0 => first.push(view),
                     _ => further.push((index, view)),

@@ -22,10 +22,10 @@ use std::sync::Arc;
 use autograd::{Mode, Pass, Tape, Var};
 use collective::{Axis, Planes, RankGrid};
 use device::{DType, Device, StreamKind};
-use nn::Model;
+use nn::{Model, Parameter};
 use tensor::{Shape, Tensor};
 
-use crate::data::{GradientReduction, MicroBatchSink, SinkPhase};
+use crate::data::{GradientReduction, MicroBatchSink, ParameterShard, SinkPhase, WeightUnits};
 use crate::error::{ParallelError, Result};
 use crate::pipeline::action::{Action, ActionKind};
 use crate::pipeline::schedule::Schedule;
@@ -39,6 +39,21 @@ pub struct StagePart {
     pub model: Box<dyn Model>,
     /// The buffers in which the stage's gradients are summed.
     pub reduction: GradientReduction,
+    /// The rank's parts of the weights, if those are sharded.
+    pub weights: Option<WeightUnits>,
+}
+
+impl StagePart {
+    /// Returns the part of a parameter's weights that the rank updates.
+    ///
+    /// # Errors
+    /// A part that the rank does not have.
+    pub fn own_weight(&self, owned: &ParameterShard) -> Result<Tensor> {
+        let Parameter { name, weight, .. } = &self.model.parameters().list()[owned.parameter];
+        let Some(units) = &self.weights else { return owned.of(&weight.tensor()?) };
+        let missing = || ParallelError::Grid(format!("this rank has no part of {name}"));
+        units.part(owned.parameter)?.map(|(_, part)| part).ok_or_else(missing)
+    }
 }
 
 impl std::fmt::Debug for StagePart {

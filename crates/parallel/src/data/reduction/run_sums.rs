@@ -1,0 +1,157 @@
+//! Sums of gradients where each rank runs a contiguous run of lanes.
+
+use collective::{DataPlane, RankTree};
+use device::{DType, Device, StreamKind};
+use tensor::{Tensor, ops};
+
+use super::lane_sums::LaneSums;
+use super::rank_sums::{Bucket, RankSums};
+use super::step_sums::{Progress, StepSums};
+use super::{SharedTensors, SinkPhase};
+use crate::data::lanes::Lanes;
+use crate::data::options::ReductionOptions;
+use crate::error::Result;
+
+/// Elements per rank of the bucket of the loss: 512 bytes.
+const ALIGNMENT: usize = 128;
+
+/// Sums in lanes within the rank, and over ranks as buckets fill in the last micro-batch.
+#[derive(Debug)]
+pub(super) struct RunSums {
+    device: Device,
+    /// Sums within the rank. On the last stage there is one more bucket, in f32, for the loss.
+    lanes: LaneSums,
+    /// Sums over ranks.
+    ranks: RankSums,
+    /// Index of the bucket of the loss, if there is one.
+    loss: Option<usize>,
+    /// Number of elements that full buckets must have before the first is summed over ranks.
+    held: usize,
+    /// Full buckets that are not summed yet.
+    waiting: Vec<usize>,
+}
+
+impl RunSums {
+    /// Allocates the buffers for buckets of `elements` gradients each; `scatters` says that a rank needs only
+    /// its own part of a sum.
+    ///
+    /// # Errors
+    /// Out of memory; lanes that the ranks do not have.
+    pub(super) fn new(
+        device: &Device,
+        elements: &[usize],
+        options: ReductionOptions,
+        scatters: bool,
+    ) -> Result<Self> {
+        let loss = options.loss.then_some(ALIGNMENT * options.ranks());
+        let buckets: Vec<_> = elements.iter().map(|elements| (*elements, options.dtype)).collect();
+        let buckets = [buckets, loss.map(|loss| (loss, DType::F32)).into_iter().collect()].concat();
+        let own = options.reduction.lanes(Lanes::new(options.assignment, options.rank)?)?;
+        let lanes = LaneSums::new(device, own, &buckets)?;
+        let sum = (options.reduction, own.rank_tree()?, scatters);
+        let largest = elements.iter().copied().max().unwrap_or(0);
+        let ranks = RankSums::new(device, sum, (largest, options.dtype), loss)?;
+        let (device, loss) = (device.clone(), options.loss.then_some(elements.len()));
+        Ok(RunSums { device, lanes, ranks, loss, held: 0, waiting: Vec::new() })
+    }
+
+    /// The buckets of the set that holds the rank's sums after its last micro-batch.
+    pub(super) fn sums(&self) -> &[Tensor] {
+        self.lanes.sums()
+    }
+
+    fn sum_over_ranks(&self, buckets: &[usize], over: bool, plane: &mut dyn DataPlane) -> Result<()> {
+        let is_loss = |bucket: usize| Some(bucket) == self.loss;
+        let bucket = |index: &usize| Bucket { parts: self.lanes.parts(*index), is_loss: is_loss(*index) };
+        self.ranks.sum(&buckets.iter().map(bucket).collect::<Vec<_>>(), over, plane)
+    }
+}
+
+impl StepSums for RunSums {
+    fn micro_batch(&self) -> usize {
+        self.lanes.micro_batch()
+    }
+
+    fn micro_batches(&self) -> usize {
+        self.lanes.micro_batches()
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.lanes.advance(count);
+    }
+
+    fn phase(&self, micro_batch: usize) -> SinkPhase {
+        SinkPhase {
+            accumulates: self.lanes.accumulates(micro_batch),
+            reduces: self.ranks.is_distributed() && self.lanes.is_last(micro_batch),
+            is_transient: self.lanes.is_transient(micro_batch),
+            senders: 0,
+        }
+    }
+
+    fn buffer(&mut self, bucket: usize) -> Result<Tensor> {
+        self.lanes.buffer(bucket)
+    }
+
+    /// After a lane's last micro-batch, the bucket is folded, and after the rank's last one summed over ranks.
+    fn filled(&mut self, bucket: usize, progress: Progress, plane: &mut dyn DataPlane) -> Result<()> {
+        if !self.lanes.ends_lane() {
+            return Ok(());
+        }
+        self.lanes.fold(bucket)?;
+        if !self.lanes.is_last(self.lanes.micro_batch()) {
+            return Ok(());
+        }
+        self.waiting.push(bucket);
+        if progress.elements < self.held {
+            return Ok(());
+        }
+        let waiting = std::mem::take(&mut self.waiting);
+        self.sum_over_ranks(&waiting, progress.is_complete, plane)
+    }
+
+    fn add_loss(&mut self, loss: &Tensor) -> Result<()> {
+        let Some(bucket) = self.loss else { return Ok(()) };
+        let slot = self.lanes.buffer(bucket)?.view(0, [1])?;
+        match self.lanes.accumulates(self.lanes.micro_batch()) {
+            true => ops::add::into(&slot, loss)?,
+            false => slot.copy_from(loss)?,
+        }
+        if self.lanes.ends_lane() {
+            self.lanes.fold(bucket)?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, plane: &mut dyn DataPlane) -> Result<()> {
+        let mut left = std::mem::take(&mut self.waiting);
+        left.extend(self.loss);
+        self.sum_over_ranks(&left, true, plane)?;
+        let reduced = self.device.record(StreamKind::Reduce)?;
+        self.device.wait(StreamKind::Compute, &reduced)?;
+        self.lanes.restart();
+        Ok(())
+    }
+
+    fn loss(&self) -> Option<Tensor> {
+        self.lanes.sums().get(self.loss?)?.view(0, [1]).ok()
+    }
+
+    fn hold(&mut self, elements: usize) {
+        self.held = elements;
+    }
+
+    fn shared(&self) -> Option<SharedTensors> {
+        let further = || self.lanes.further_parts().map(<[Tensor]>::to_vec).collect();
+        let sums = || self.lanes.sums().to_vec();
+        self.ranks.adds_in_tree().then(|| SharedTensors {
+            sums: sums(),
+            weights: Vec::new(),
+            further: further(),
+        })
+    }
+
+    fn rank_tree(&self) -> Option<&RankTree> {
+        Some(self.ranks.tree())
+    }
+}

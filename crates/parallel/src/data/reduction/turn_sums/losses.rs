@@ -1,0 +1,79 @@
+//! The losses of a step, which every rank of the last stage needs.
+
+use collective::DataPlane;
+use device::{Category, DType, Device, Request, StreamKind};
+use tensor::ops::tree::{MOST_PARTS, SumTree};
+use tensor::{Tensor, ops};
+
+use crate::data::assignment::Assignment;
+use crate::data::gather::between_compute;
+use crate::error::Result;
+
+/// Elements of which a rank's losses are a multiple: 512 bytes.
+const ALIGNMENT: usize = 128;
+
+/// The losses of lanes: of this rank's lanes, and gathered of all.
+#[derive(Debug)]
+pub(super) struct LaneLosses {
+    assignment: Assignment,
+    own: Tensor,
+    /// Those of each rank, one after another.
+    all: Tensor,
+    total: Tensor,
+}
+
+impl LaneLosses {
+    /// Allocates the losses of `rank`'s lanes.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub(super) fn new(device: &Device, assignment: Assignment, rank: usize) -> Result<Self> {
+        let each = assignment.lanes_of(0).next_multiple_of(ALIGNMENT);
+        let request = Request::new(Category::Gradient, "lane_losses");
+        let all = Tensor::zeros(device, [assignment.replicas() * each], DType::F32, request)?;
+        let total = Tensor::zeros(device, [1], DType::F32, request)?;
+        Ok(LaneLosses { assignment, own: all.view(rank * each, [each])?, all, total })
+    }
+
+    /// Adds a micro-batch's loss to that of this rank's lane `lane`.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(super) fn add(&self, lane: usize, loss: &Tensor, accumulates: bool) -> Result<()> {
+        let own = self.own.view(lane, [1])?;
+        match accumulates {
+            true => ops::add::into(&own, loss)?,
+            false => own.copy_from(loss)?,
+        }
+        Ok(())
+    }
+
+    /// Gathers the losses of all lanes and adds them in the tree.
+    ///
+    /// # Errors
+    /// A failed collective.
+    pub(super) fn sum(&self, plane: &mut dyn DataPlane) -> Result<()> {
+        between_compute(self.all.device(), || {
+            Ok(plane.all_gather(self.own.region(), self.all.region(), StreamKind::Reduce)?)
+        })?;
+        let (ranks, each) = (self.assignment.replicas(), self.own.elements());
+        let lane = |lane: usize| self.all.view(lane % ranks * each + lane / ranks, [1]);
+        let mut sums = (0..self.assignment.lanes()).map(lane).collect::<tensor::Result<Vec<_>>>()?;
+        // Aligned groups of a power of two of lanes are subtrees.
+        while sums.len() > 1 {
+            for group in sums.chunks(MOST_PARTS) {
+                ops::tree::into_on(&group[0], group, &SumTree::balanced(group.len()), StreamKind::Compute)?;
+            }
+            sums = sums.into_iter().step_by(MOST_PARTS).collect();
+        }
+        if let Some(sum) = sums.first() {
+            self.total.copy_from(sum)?;
+        }
+        Ok(())
+    }
+
+    /// The sum of the step's losses.
+    pub(super) fn total(&self) -> &Tensor {
+        &self.total
+    }
+}

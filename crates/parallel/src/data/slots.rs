@@ -1,0 +1,81 @@
+//! Buffers that arrays of different lengths use in turn.
+
+/// An assignment of arrays to as few and short buffers as a greedy choice finds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Slots {
+    /// Buffer of each array.
+    pub(super) of: Vec<usize>,
+    /// Elements of each buffer.
+    pub(super) elements: Vec<usize>,
+}
+
+impl Slots {
+    /// Assigns arrays of `sizes` elements that are used in the order of `sequence`. Any `window` neighbours
+    /// in the sequence have different buffers.
+    pub(super) fn new(sizes: &[usize], sequence: &[usize], window: usize) -> Self {
+        let mut neighbours = vec![Vec::new(); sizes.len()];
+        for run in sequence.windows(window.clamp(1, sequence.len().max(1))) {
+            for (at, array) in run.iter().enumerate() {
+                let others = run[at + 1..].iter().filter(|other| *other != array);
+                for other in others {
+                    neighbours[*array].push(*other);
+                    neighbours[*other].push(*array);
+                }
+            }
+        }
+        let mut by_size: Vec<_> = (0..sizes.len()).collect();
+        by_size.sort_by_key(|array| std::cmp::Reverse(sizes[*array]));
+        let (mut of, mut elements) = (vec![usize::MAX; sizes.len()], Vec::new());
+        for array in by_size {
+            let taken = |slot: usize| neighbours[array].iter().any(|other| of[*other] == slot);
+            // The last buffer is the shortest, and long enough.
+            let slot = (0..elements.len()).rev().find(|slot| !taken(*slot));
+            of[array] = slot.unwrap_or_else(|| {
+                elements.push(sizes[array]);
+                elements.len() - 1
+            });
+        }
+        Slots { of, elements }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::Slots;
+
+    #[test]
+    fn ends_share_a_buffer_and_blocks_take_turns() {
+        let sizes = [100, 10, 10, 10, 10, 90];
+        let slots = Slots::new(&sizes, &[0, 1, 2, 3, 4, 5], 2);
+        assert_eq!((slots.of[0], slots.of[5]), (0, 0));
+        assert_eq!(slots.elements.iter().sum::<usize>(), 120);
+        // A table that is used again at the end.
+        let tied = Slots::new(&sizes, &[0, 1, 2, 3, 4, 5, 0], 2);
+        assert_ne!(tied.of[0], tied.of[5]);
+        assert_eq!(Slots::new(&[7], &[0], 2).elements, [7]);
+        assert_eq!(Slots::new(&[], &[], 2).elements, []);
+    }
+
+    proptest! {
+        #[test]
+        fn neighbours_have_different_buffers_that_are_long_enough(
+            sizes in prop::collection::vec(1_usize..100, 1..20),
+            order in prop::collection::vec(0_usize..100, 0..40),
+            window in 1_usize..5,
+        ) {
+            let sequence: Vec<_> = order.iter().map(|number| number % sizes.len()).collect();
+            let slots = Slots::new(&sizes, &sequence, window);
+            for (array, slot) in slots.of.iter().enumerate() {
+                prop_assert!(slots.elements[*slot] >= sizes[array]);
+            }
+            for run in sequence.windows(window.min(sequence.len().max(1))) {
+                for (at, array) in run.iter().enumerate() {
+                    let apart = |other: &usize| other == array || slots.of[*other] != slots.of[*array];
+                    prop_assert!(run[at + 1..].iter().all(apart));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The parts of weights that ranks hold between uses, if the weights themselves are sharded (ZeRO stage 3).
+
+use std::ops::Range;
+
+use nn::Parameters;
+use tensor::ops::norm::CHUNK;
+
+use super::buckets::BucketLayout;
+use super::zero::owned;
+
+/// Weights one after another in one array, of which each rank owns an equal part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FlatWeights {
+    /// Elements of the array, a multiple of the ranks.
+    pub(super) elements: usize,
+    /// Each parameter with its first element.
+    pub(super) members: Vec<(usize, usize)>,
+}
+
+/// The weights of a stage by unit, each of which is gathered as a whole.
+///
+/// Trained weights lie as their gradients lie in buckets, so that a rank owns the same elements of both.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WeightLayout {
+    ranks: usize,
+    /// The arrays of each unit.
+    pub(super) units: Vec<Vec<FlatWeights>>,
+    /// Elements of each parameter, its unit, array and first element.
+    positions: Vec<(usize, [usize; 2], usize)>,
+    /// The units in the order in which forward uses them.
+    pub(super) order: Vec<usize>,
+}
+
+impl WeightLayout {
+    /// Lays out weights for `ranks` ranks; `layout` is that of their gradients.
+    pub fn new(parameters: &Parameters, layout: &BucketLayout, ranks: usize) -> Self {
+        let count = parameters.list().iter().map(|parameter| parameter.unit + 1).max().unwrap_or(0);
+        let mut units: Vec<Vec<FlatWeights>> = vec![Vec::new(); count];
+        let (mut array_of_bucket, mut positions) = (vec![None; layout.elements.len()], Vec::new());
+        let mut frozen: Vec<Option<usize>> = vec![None; count];
+        for ((number, parameter), slot) in
+            parameters.list().iter().enumerate().zip(layout.first_uses(parameters))
+        {
+            let arrays = &mut units[parameter.unit];
+            let add = |arrays: &mut Vec<FlatWeights>, elements: usize| {
+                arrays.push(FlatWeights { elements, members: Vec::new() });
+                arrays.len() - 1
+            };
+            let (array, offset) = match slot {
+                Some(slot) => {
+                    let array = array_of_bucket[slot.bucket]
+                        .get_or_insert_with(|| add(arrays, layout.elements[slot.bucket]));
+                    (*array, slot.offset)
+                }
+                None => {
+                    let array = *frozen[parameter.unit].get_or_insert_with(|| add(arrays, 0));
+                    let offset = arrays[array].elements;
+                    arrays[array].elements += parameter.weight.elements().next_multiple_of(CHUNK);
+                    (array, offset)
+                }
+            };
+            arrays[array].members.push((number, offset));
+            positions.push((parameter.weight.elements(), [parameter.unit, array], offset));
+        }
+        for (unit, array) in frozen.into_iter().enumerate().filter_map(|(unit, array)| Some((unit, array?))) {
+            let elements = &mut units[unit][array].elements;
+            *elements = elements.next_multiple_of(CHUNK * ranks);
+        }
+        let mut order: Vec<_> = (0..count).collect();
+        // A table that the head uses again.
+        let last = parameters.uses().last().map(|used| parameters.list()[used.parameter.0].unit);
+        order.extend(last.filter(|last| last + 1 < count));
+        WeightLayout { ranks, units, positions, order }
+    }
+
+    /// Returns the range of a parameter's elements that `rank` holds; empty if it holds none.
+    pub fn range(&self, rank: usize, parameter: usize) -> Range<usize> {
+        let (elements, [unit, array], offset) = self.positions[parameter];
+        owned(elements, offset, self.units[unit][array].elements, self.ranks, rank)
+    }
+
+    /// Returns the unit, array and first element there of a parameter's elements that a rank holds.
+    pub(super) fn position(&self, parameter: usize, rank: usize) -> ([usize; 2], usize) {
+        let (_, [unit, array], offset) = self.positions[parameter];
+        let first = rank * (self.units[unit][array].elements / self.ranks);
+        ([unit, array], (offset + self.range(rank, parameter).start).saturating_sub(first))
+    }
+
+    /// Elements of each unit.
+    pub(super) fn sizes(&self) -> Vec<usize> {
+        let elements = |arrays: &Vec<FlatWeights>| arrays.iter().map(|flat| flat.elements).sum();
+        self.units.iter().map(elements).collect()
+    }
+
+    /// Number of ranks.
+    pub fn ranks(&self) -> usize {
+        self.ranks
+    }
+}
