@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use autograd::{Mode, Pass, Tape};
-use collective::{Communicator, GridShape, SharedPlane};
+use collective::{Communicator, DividedPlane, GridShape};
 use device::{Backend, Device, Mark};
 use nn::{Input, Stage};
 use optim::{GradientNorm, Optimizer};
@@ -120,7 +120,7 @@ struct Alone<'a> {
     part: StagePart,
     optimizer: Optimizer,
     norm: GradientNorm,
-    plane: SharedPlane,
+    plane: DividedPlane,
     /// The micro-batch for the first layer, or the activation that the previous layer produces.
     input: Tensor,
     targets: Tensor,
@@ -156,7 +156,7 @@ impl<'a> Alone<'a> {
             part,
             optimizer,
             norm,
-            plane: Communicator::solo().data,
+            plane: DividedPlane::undivided(Communicator::solo().data),
             input: before?.unwrap_or(inputs),
             targets,
             pass,

@@ -262,6 +262,23 @@ impl RankGrid {
         self.groups_over(&[axis])
     }
 
+    /// Returns the groups of `size` neighbours along an axis, of all ranks.
+    pub fn neighbours(&self, axis: Axis, size: usize) -> Vec<Vec<usize>> {
+        let groups = self.groups(axis).into_iter();
+        groups
+            .flat_map(|group| group.chunks(size.max(1)).map(<[usize]>::to_vec).collect::<Vec<_>>())
+            .collect()
+    }
+
+    /// Returns the groups of ranks at the same place of each of the [`RankGrid::neighbours`].
+    pub fn across_neighbours(&self, axis: Axis, size: usize) -> Vec<Vec<usize>> {
+        let places = |group: Vec<usize>| {
+            let place = |place: usize| group.iter().skip(place).step_by(size.max(1)).copied().collect();
+            (0..size.min(group.len())).map(place).collect::<Vec<_>>()
+        };
+        self.groups(axis).into_iter().flat_map(places).collect()
+    }
+
     /// Returns the groups of all ranks over some axes, ordered by their first ranks.
     pub fn groups_over(&self, axes: &[Axis]) -> Vec<Vec<usize>> {
         let is_first = |rank: &usize| axes.iter().all(|axis| self.shape.coordinate(*axis, *rank) == 0);

@@ -84,7 +84,7 @@ pub use grid::{Axis, GridShape, Group, RankGrid};
 pub use operands::PeerRegion;
 pub use payload::kept_bytes;
 pub use peer_access::{PeerAccess, PeerAccessOptions, PeerMethod, SharedLayout, SharedSum, SumKernels};
-pub use planes::{AxisPlanes, Planes};
+pub use planes::{AxisPlanes, DividedPlane, Planes};
 pub use processes::{IdentityError, Process, Processes, Transport, World};
 pub use rank_tree::RankTree;
 pub use shared_plane::SharedPlane;

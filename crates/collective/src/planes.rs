@@ -40,6 +40,31 @@ impl AxisPlanes {
     }
 }
 
+/// The planes of the ranks along an axis, which may be divided into groups of neighbours.
+#[derive(Clone, Debug)]
+pub struct DividedPlane {
+    /// The plane of all ranks along the axis.
+    pub all: SharedPlane,
+    /// The plane of this rank's group; that of all ranks if there is one group.
+    pub within: SharedPlane,
+    /// The plane of the ranks at this rank's place of each group; of a rank alone if there is one group.
+    pub across: SharedPlane,
+}
+
+impl DividedPlane {
+    /// Returns the planes of an axis that is one group.
+    pub fn undivided(all: SharedPlane) -> Self {
+        DividedPlane { within: all.clone(), across: Communicator::solo().data, all }
+    }
+
+    /// Returns planes that only count, of the first of `ranks` ranks in groups of `size`, which divides them.
+    pub fn counted(ranks: usize, size: usize) -> Self {
+        let [all, within, across] =
+            [ranks, size, ranks / size.max(1)].map(|ranks| Communicator::counted(0, ranks.max(1)).data);
+        DividedPlane { all, within, across }
+    }
+}
+
 /// The transports of one rank of a grid.
 ///
 /// A group that is the whole world uses the world's plane, and a rank alone along an axis has a plane of its
@@ -50,6 +75,8 @@ pub struct Planes {
     grid: RankGrid,
     /// Planes of the groups that have their own, by axis.
     own: [Option<SharedPlane>; AXES],
+    /// Planes within and across the groups of an axis that is divided.
+    divided: Option<(Axis, [SharedPlane; 2])>,
 }
 
 impl Planes {
@@ -72,7 +99,38 @@ impl Planes {
                 _ => Some(communicator.divide(&grid.groups(axis))?),
             };
         }
-        Ok(Planes { communicator, grid, own })
+        Ok(Planes { communicator, grid, own, divided: None })
+    }
+
+    /// Divides the ranks along an axis into groups of `size` neighbours, if there are several. All ranks call
+    /// it.
+    ///
+    /// # Errors
+    /// A failure of a rank or of the transport.
+    pub fn divide(&mut self, axis: Axis, size: usize) -> Result<()> {
+        if size < self.grid.size(axis) {
+            let within = match size {
+                1 => Communicator::solo().data,
+                _ => self.communicator.divide(&self.grid.neighbours(axis, size))?,
+            };
+            let across = self.communicator.divide(&self.grid.across_neighbours(axis, size))?;
+            self.divided = Some((axis, [within, across]));
+        }
+        Ok(())
+    }
+
+    /// Returns the planes of this rank's groups along an axis.
+    ///
+    /// # Errors
+    /// As for [`Planes::along`].
+    pub fn divided(&self, axis: Axis) -> Result<DividedPlane> {
+        let all = self.along(axis)?;
+        Ok(match &self.divided {
+            Some((of, [within, across])) if *of == axis => {
+                DividedPlane { all, within: within.clone(), across: across.clone() }
+            }
+            _ => DividedPlane::undivided(all),
+        })
     }
 
     /// The grid of ranks.
@@ -192,6 +250,15 @@ impl Planes {
             if let Some(plane) = &mut self.own[axis.index()] {
                 plane.warm_up(uses)?;
             }
+            let Some((_, planes)) = self.divided.as_mut().filter(|(of, _)| of == axis) else { continue };
+            for plane in planes {
+                let exists = |used: &&CollectiveUse| match used {
+                    CollectiveUse::Peer(peer) => *peer < plane.world_size(),
+                    _ => true,
+                };
+                let uses: Vec<_> = uses.iter().filter(exists).copied().collect();
+                plane.warm_up(&uses)?;
+            }
         }
         Ok(())
     }
@@ -200,7 +267,8 @@ impl Planes {
     pub fn observe(&mut self, observer: &Observer) {
         self.communicator.control.observe(observer.clone());
         self.communicator.data.observe(observer.clone());
-        self.own.iter_mut().flatten().for_each(|plane| plane.observe(observer.clone()));
+        let divided = self.divided.iter_mut().flat_map(|(_, planes)| planes);
+        self.own.iter_mut().flatten().chain(divided).for_each(|plane| plane.observe(observer.clone()));
     }
 
     /// Traffic of all planes so far.

@@ -252,6 +252,14 @@ fn check_lanes(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
         );
         return Err(raw.conflict(&[Parallel::lanes, Train::global_batch_size], reason));
     }
+    if config.parallel.shard > 0 && !data.is_multiple_of(config.parallel.shard) {
+        let shard = config.parallel.shard;
+        let reason = format!(
+            "parallel.shard = {shard} does not divide parallel.data = {data}: use {}",
+            divisors_around(shard, data)
+        );
+        return Err(raw.conflict(&[Parallel::shard, Parallel::data], reason));
+    }
     if data > lanes {
         let default = if raw.is_set(Parallel::lanes) { "" } else { " (its default)" };
         let advice = match divisor_from(data, micro_batches) {

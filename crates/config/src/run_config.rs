@@ -70,7 +70,7 @@ impl RunConfig {
     pub fn training_assignment(&self) -> Assignment {
         let Parallel { lanes, data, .. } = self.parallel;
         let assignment = match self.parallel.shards_gradients() {
-            true => Assignment::in_turn(lanes, data).padded(),
+            true => Assignment::in_groups(lanes, data, self.parallel.owners()).padded(),
             false => Assignment::contiguous(lanes, data),
         };
         assignment.with_lanes_of(self.train.micro_batches() / lanes)

@@ -1,9 +1,10 @@
 //! FLOPs, bytes and memory of single layers, counted by running them on Meta.
 
 use autograd::{Mode, Source, Tape, Var};
-use collective::Communicator;
+use collective::DividedPlane;
 use device::{Category, Description, Device, Kind, Request};
 use nn::{Input, Model, Stage};
+use parallel::data::WalkKind;
 use parallel::pipeline::{Crossing, HeldBytes, StagePart};
 use tensor::Tensor;
 
@@ -61,9 +62,12 @@ fn layer_alone(
     let mut parts = parts::build(device, config, grid, std::slice::from_ref(stage), None)?;
     let optimizer = optimizer::build(device, config, &parts)?;
     let parameters = held(device) - start;
-    let plane = Communicator::counted(0, config.parallel.data).data;
+    let plane = DividedPlane::counted(config.parallel.data, config.parallel.owners());
     let mut measure = LayerMeasure::default();
-    for StagePart { model, reduction, .. } in &mut parts {
+    for StagePart { model, reduction, weights } in &mut parts {
+        if let Some(units) = weights {
+            units.begin(WalkKind::Step, &plane.within);
+        }
         let (start, before_passes, flops_before) = (held(device), work(device), device.flops());
         let (tape, loss, output) = passed_forward(config, dataset, &**model, stage, before)?;
         let (activations, after_forward, flops_forward) =

@@ -263,7 +263,7 @@ fn add(parameters: &mut Vec<Entry>, by_name: &mut BTreeMap<String, usize>, stage
 fn divide(config: &RunConfig, model: &dyn Model) -> OptimizerShards {
     let (parameters, ranks) = (model.parameters(), config.parallel.data);
     let layout = BucketLayout::of(parameters, config.precision.gradients, build::bucket_end(config), ranks);
-    OptimizerShards::new(config.parallel.zero_stage, parameters, &layout, ranks, 0)
+    OptimizerShards::new(config.parallel.zero_stage, parameters, &layout, config.parallel.owners(), 0)
 }
 
 /// Returns the pipeline schedule of the replica with the most micro-batches, the first.

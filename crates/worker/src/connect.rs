@@ -24,14 +24,26 @@ pub(crate) fn connect(
 ) -> Result<Planes> {
     if shares_gpu(device, config) {
         // Sharing takes no device memory, and the account would include what other ranks take meanwhile.
-        return Ok(Planes::new(communicator.over_shared_gpu(device)?, grid)?);
+        return divided(communicator.over_shared_gpu(device)?, config, grid);
     }
     if device.is_cuda_like() {
         let timeout = Duration::from_secs(config.parallel.timeout_seconds);
         communicator =
             device.connecting(|| Ok::<_, WorkerError>(communicator.over_nccl(device, timeout)?))?;
     }
-    device.connecting(|| Ok(Planes::new(communicator, grid)?))
+    device.connecting(|| divided(communicator, config, grid))
+}
+
+/// Splits the planes of a grid, and those of the ranks that share state.
+///
+/// # Errors
+/// A failure of a rank or of the transport.
+pub(crate) fn divided(communicator: Communicator, config: &RunConfig, grid: RankGrid) -> Result<Planes> {
+    let mut planes = Planes::new(communicator, grid)?;
+    if config.parallel.shards_gradients() {
+        planes.divide(Axis::Data, config.parallel.owners())?;
+    }
+    Ok(planes)
 }
 
 /// Makes the connections for all communication of a step, so that nothing is connected or loaded later, and

@@ -91,7 +91,8 @@ impl Engine {
     /// beforehand, in a rehearsal on undefined values, whose results are discarded.
     pub(crate) fn begin_rehearsal(&mut self) -> Result<Planes> {
         let counted = Communicator::counted(self.grid.rank(), self.grid.world_size());
-        Ok(std::mem::replace(&mut self.planes, Planes::new(counted, self.grid)?))
+        let counted = connect::divided(counted, &self.setup.config, self.grid)?;
+        Ok(std::mem::replace(&mut self.planes, counted))
     }
 
     /// Ends a rehearsal with result `ran`. No rank continues while another one still calls its driver.

@@ -94,7 +94,8 @@ impl ModelNorm {
     ) -> Result<Self> {
         let max_norm = config.optim.clip_norm as f32;
         let divided = parts.iter().any(|part| part.reduction.shards().is_sharded());
-        let counts = divided || grid.coordinate(Axis::Data) == 0;
+        let sharing = if divided { config.parallel.owners() } else { 1 };
+        let counts = grid.coordinate(Axis::Data) < sharing;
         let (mut gradients, mut positions, mut slots) = (Vec::new(), Vec::new(), Vec::new());
         for (part, stage) in parts.iter().zip(blueprint.stages_of(grid.coordinate(Axis::Pipeline))) {
             let reduction = &part.reduction;

@@ -65,6 +65,9 @@ section! {
         /// gradients, 3: also weights, which are gathered before their use. The bits are the same.
         zero_stage: u32 = Row::small(0, 3).default("0").any_bits()
             .renamed("parallel.shard_optimizer", ": true is 1, false is 0");
+        /// Neighbouring data-parallel ranks that share state from ZeRO stage 2 on: a number that divides
+        /// `data`. Groups of so many ranks have copies of it. 0: all ranks share it.
+        shard: usize = Row::count(0, 1 << 20).default("0").any_bits();
         /// Units of weights (embedding, blocks, head) that are gathered ahead of their use; the bits are the
         /// same.
         prefetch: usize = Row::count(0, 64).default("1").any_bits();
@@ -147,15 +150,22 @@ impl Parallel {
         parallel::data::shards_optimizer(self.zero_stage)
     }
 
+    /// Number of data-parallel ranks that share state, if that is sharded.
+    #[must_use]
+    pub fn owners(&self) -> usize {
+        let in_groups = parallel::data::shards_gradients(self.zero_stage) && self.shard > 0;
+        if in_groups { self.shard } else { self.data }
+    }
+
     /// Returns whether several data-parallel ranks sum gradients in shards, and so run lanes in turn.
     #[must_use]
     pub fn shards_gradients(&self) -> bool {
-        self.data > 1 && parallel::data::shards_gradients(self.zero_stage)
+        self.owners() > 1 && parallel::data::shards_gradients(self.zero_stage)
     }
 
     /// Returns whether each of several data-parallel ranks keeps only its shard of the weights.
     #[must_use]
     pub fn shards_weights(&self) -> bool {
-        self.data > 1 && parallel::data::shards_weights(self.zero_stage)
+        self.owners() > 1 && parallel::data::shards_weights(self.zero_stage)
     }
 }

@@ -2,20 +2,12 @@
 
 use std::ops::Range;
 
-/// Order in which lanes are assigned to replicas.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
-    /// Each replica runs neighbouring lanes.
-    Contiguous,
-    /// Replica r of d runs lanes r, r + d, r + 2d ….
-    InTurn,
-}
-
 /// The replica that runs each of a fixed number of micro-batches, for any number of replicas.
 ///
 /// Micro-batches are numbered from 0. They form lanes of equally many neighbours; a lane is never divided.
-/// Replicas run equally many lanes or differ by one, the first ones having more. A replica runs its
-/// micro-batches in the order of their numbers.
+/// Replicas form groups of neighbours, of which each runs a contiguous run of lanes; within a group, replicas
+/// run lanes in turn. Groups run equally many lanes or differ by one, the first ones having more, and likewise
+/// the replicas of a group. A replica runs its micro-batches in the order of their numbers.
 ///
 /// ```
 /// use parallel::data::Assignment;
@@ -24,14 +16,17 @@ enum Order {
 /// assert_eq!(runs.owner(5), (1, 1)); // the second micro-batch of replica 1
 /// let turns = Assignment::in_turn(3, 2);
 /// assert_eq!(turns.numbers(0).collect::<Vec<_>>(), [0, 2]);
+/// let groups = Assignment::in_groups(8, 4, 2); // two groups of two
+/// assert_eq!(groups.numbers(2).collect::<Vec<_>>(), [4, 6]);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Assignment {
-    order: Order,
     lanes: usize,
     micro_batches_per_lane: usize,
     replicas: usize,
-    /// Whether all replicas run as many micro-batches as the first.
+    /// Replicas of a group, which divides them.
+    group: usize,
+    /// Whether all replicas of a group run as many micro-batches as the first.
     is_padded: bool,
 }
 
@@ -39,22 +34,32 @@ impl Assignment {
     /// Creates contiguous runs of `lanes` lanes, each of one micro-batch, on `replicas` replicas.
     #[must_use]
     pub fn contiguous(lanes: usize, replicas: usize) -> Self {
-        Self::new(Order::Contiguous, lanes, replicas)
+        Self::in_groups(lanes, replicas, 1)
     }
 
     /// Deals `lanes` lanes, each of one micro-batch, to `replicas` replicas in turn.
     #[must_use]
     pub fn in_turn(lanes: usize, replicas: usize) -> Self {
-        Self::new(Order::InTurn, lanes, replicas)
+        Self::in_groups(lanes, replicas, replicas)
     }
 
-    fn new(order: Order, lanes: usize, replicas: usize) -> Self {
+    /// Gives groups of `group` replicas, which divides `replicas`, contiguous runs of `lanes` lanes, each of
+    /// one micro-batch, which are dealt to the replicas of the group in turn.
+    #[must_use]
+    pub fn in_groups(lanes: usize, replicas: usize, group: usize) -> Self {
         let (micro_batches_per_lane, is_padded) = (1, false);
-        Assignment { order, lanes, micro_batches_per_lane, replicas: replicas.max(1), is_padded }
+        Assignment {
+            lanes,
+            micro_batches_per_lane,
+            replicas: replicas.max(1),
+            group: group.max(1),
+            is_padded,
+        }
     }
 
-    /// Returns the same assignment, in which a replica with fewer lanes than the first runs a lane of another
-    /// replica too, whose results nobody uses: all replicas then make the same collective calls.
+    /// Returns the same assignment, in which a replica with fewer lanes than the first of its group runs a
+    /// lane of another replica too, whose results nobody uses: all of them then make the same collective
+    /// calls.
     #[must_use]
     pub fn padded(self) -> Self {
         Assignment { is_padded: true, ..self }
@@ -90,10 +95,31 @@ impl Assignment {
         self.lanes * self.micro_batches_per_lane
     }
 
+    /// Number of replicas of a group.
+    #[must_use]
+    pub fn group(&self) -> usize {
+        self.group
+    }
+
+    /// Number of groups.
+    #[must_use]
+    pub fn groups(&self) -> usize {
+        self.replicas / self.group
+    }
+
+    /// Returns the run of lanes of a group.
+    #[must_use]
+    pub fn lanes_of_group(&self, group: usize) -> Range<usize> {
+        let (each, longer) = (self.lanes / self.groups(), self.lanes % self.groups());
+        let first = |group: usize| group * each + group.min(longer);
+        first(group)..first(group + 1)
+    }
+
     /// Returns the number of lanes of a replica, without those of others.
     #[must_use]
     pub fn lanes_of(&self, replica: usize) -> usize {
-        self.lanes / self.replicas + usize::from(replica < self.lanes % self.replicas)
+        let (lanes, place) = (self.lanes_of_group(replica / self.group).len(), replica % self.group);
+        lanes / self.group + usize::from(place < lanes % self.group)
     }
 
     /// Returns whether all replicas have equally many lanes.
@@ -115,20 +141,18 @@ impl Assignment {
     /// Returns the number of micro-batches of a replica. Replica 0 has the most, and the last the fewest.
     #[must_use]
     pub fn count(&self, replica: usize) -> usize {
-        let replica = if self.is_padded { 0 } else { replica };
-        self.lanes_of(replica) * self.micro_batches_per_lane
+        let first = replica - replica % self.group;
+        self.lanes_of(if self.is_padded { first } else { replica }) * self.micro_batches_per_lane
     }
 
     /// Returns the number of a replica's micro-batch `index`, which is below the replica's count.
     #[must_use]
     pub fn number(&self, replica: usize, index: usize) -> usize {
         let (lane, offset) = (index / self.micro_batches_per_lane, index % self.micro_batches_per_lane);
-        let lane = match self.order {
-            Order::Contiguous => self.first_lane(replica) + lane,
-            Order::InTurn => replica + self.replicas * lane,
-        };
+        let lanes = self.lanes_of_group(replica / self.group);
+        let lane = replica % self.group + self.group * lane;
         // A lane beyond the last stands for one at the beginning, which another replica owns.
-        let lane = if self.is_padded { lane % self.lanes.max(1) } else { lane };
+        let lane = lanes.start + if self.is_padded { lane % lanes.len().max(1) } else { lane };
         lane * self.micro_batches_per_lane + offset
     }
 
@@ -141,12 +165,8 @@ impl Assignment {
     /// The runs of neighbouring micro-batches of a replica's own lanes, in order.
     pub fn runs(&self, replica: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let (each, first) = (self.micro_batches_per_lane, self.first_lane(replica));
-        let own = self.lanes_of(replica);
-        let (count, lanes, step) = match self.order {
-            Order::Contiguous => (1, own, 0),
-            Order::InTurn => (own, 1, self.replicas),
-        };
-        let first = if self.order == Order::InTurn { replica } else { first };
+        let (own, step) = (self.lanes_of(replica), self.group);
+        let (count, lanes) = if step == 1 { (1, own) } else { (own, 1) };
         (0..count).map(move |run| {
             let lane = first + run * step;
             each * lane..each * (lane + lanes)
@@ -157,24 +177,20 @@ impl Assignment {
     #[must_use]
     pub fn owner(&self, number: usize) -> (usize, usize) {
         let (lane, offset) = (number / self.micro_batches_per_lane, number % self.micro_batches_per_lane);
-        let (replica, index) = match self.order {
-            Order::Contiguous => {
-                let replica = self.replica_of_run(lane);
-                (replica, lane - self.first_lane(replica))
-            }
-            Order::InTurn => (lane % self.replicas, lane / self.replicas),
-        };
-        (replica, index * self.micro_batches_per_lane + offset)
+        let group = self.group_of(lane);
+        let lane = lane - self.lanes_of_group(group).start;
+        let replica = group * self.group + lane % self.group;
+        (replica, lane / self.group * self.micro_batches_per_lane + offset)
     }
 
-    /// The first lane of a replica's contiguous run.
+    /// The first lane of a replica.
     pub(crate) fn first_lane(&self, replica: usize) -> usize {
-        replica * (self.lanes / self.replicas) + replica.min(self.lanes % self.replicas)
+        self.lanes_of_group(replica / self.group).start + replica % self.group
     }
 
-    /// The replica whose contiguous run contains a lane.
-    fn replica_of_run(&self, lane: usize) -> usize {
-        let (each, longer) = (self.lanes / self.replicas, self.lanes % self.replicas);
+    /// The group whose run contains a lane.
+    fn group_of(&self, lane: usize) -> usize {
+        let (each, longer) = (self.lanes / self.groups(), self.lanes % self.groups());
         match lane.checked_sub(longer * (each + 1)) {
             None => lane / (each + 1),
             Some(after) => longer + after / each.max(1),
@@ -186,7 +202,7 @@ impl Assignment {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{Assignment, Order};
+    use super::Assignment;
 
     #[test]
     fn padded_replicas_run_as_many_micro_batches() {
@@ -229,9 +245,10 @@ mod tests {
             lanes in 0_usize..40,
             replicas in 1_usize..12,
             each in 1_usize..5,
-            order in prop_oneof![Just(Order::Contiguous), Just(Order::InTurn)],
+            group in 1_usize..6,
         ) {
-            let assignment = Assignment::new(order, lanes, replicas).with_lanes_of(each);
+            let assignment = Assignment::in_groups(lanes, replicas * group, group).with_lanes_of(each);
+            let replicas = replicas * group;
             let all = numbers(assignment);
             for (replica, own) in all.iter().enumerate() {
                 prop_assert_eq!(own.len(), assignment.count(replica));
@@ -239,8 +256,8 @@ mod tests {
                 let is_lane =
                     |lane: &[usize]| lane[0].is_multiple_of(each) && lane[each - 1] == lane[0] + each - 1;
                 prop_assert!(own.chunks(each).all(is_lane));
-                let numbers_of_lanes = [lanes / replicas, lanes.div_ceil(replicas)];
-                prop_assert!(numbers_of_lanes.contains(&assignment.lanes_of(replica)));
+                let of_group = assignment.lanes_of_group(replica / group).len();
+                prop_assert!([of_group / group, of_group.div_ceil(group)].contains(&own.len().div_ceil(each)));
                 prop_assert_eq!(&assignment.runs(replica).flatten().collect::<Vec<_>>(), own);
                 for (index, number) in own.iter().enumerate() {
                     prop_assert_eq!(assignment.owner(*number), (replica, index));

@@ -5,6 +5,7 @@ use device::DType;
 use super::assignment::Assignment;
 use super::buckets::BucketEnd;
 use super::lanes::Lanes;
+use super::zero::shards_gradients;
 use crate::error::Result;
 
 /// How gradients are summed over ranks.
@@ -44,7 +45,8 @@ impl Reduction {
 /// Options of a [`GradientReduction`](super::GradientReduction).
 #[derive(Clone, Copy, Debug)]
 pub struct ReductionOptions {
-    /// The lanes of all data-parallel ranks: in turn from ZeRO stage 2 on, otherwise contiguous runs.
+    /// The lanes of all data-parallel ranks: in turn within each group that shares state from ZeRO stage 2 on,
+    /// otherwise contiguous runs.
     pub assignment: Assignment,
     /// This rank's coordinate along [`Axis::Data`](collective::Axis::Data).
     pub rank: usize,
@@ -66,5 +68,18 @@ impl ReductionOptions {
     /// Number of data-parallel ranks.
     pub fn ranks(&self) -> usize {
         self.assignment.replicas()
+    }
+
+    /// Returns whether gradients are summed in shards.
+    pub fn sums_in_shards(&self) -> bool {
+        shards_gradients(self.zero_stage) && self.assignment.group() > 1
+    }
+
+    /// Returns the number of ranks that share state, if it is sharded, and this rank's place among them.
+    pub fn owners(&self) -> (usize, usize) {
+        match shards_gradients(self.zero_stage) {
+            true => (self.assignment.group(), self.rank % self.assignment.group()),
+            false => (self.ranks(), self.rank),
+        }
     }
 }

@@ -9,7 +9,7 @@ mod step_sums;
 mod turn_sums;
 mod views;
 
-use collective::{Axis, DataPlane, RankTree};
+use collective::{Axis, DividedPlane, RankTree};
 use device::Device;
 use nn::Parameters;
 use tensor::{Tensor, ops};
@@ -17,7 +17,7 @@ use tensor::{Tensor, ops};
 use super::buckets::BucketLayout;
 use super::groups::weight_groups;
 use super::options::ReductionOptions;
-use super::zero::{OptimizerShards, shards_gradients};
+use super::zero::OptimizerShards;
 use crate::error::{ParallelError, Result};
 use run_sums::RunSums;
 pub use shared::SharedTensors;
@@ -30,7 +30,8 @@ use views::ShardGradients;
 ///
 /// For each of the rank's micro-batches in order, a step calls [`GradientReduction::sink`] for backward and
 /// [`GradientReduction::end_micro_batch`] with the loss. Then it calls [`GradientReduction::finish`], after
-/// which the gradients can be read. The `plane` of all calls is the plane of [`GradientReduction::axis`].
+/// which the gradients can be read. The `plane` of all calls is that of [`GradientReduction::axis`], divided
+/// into groups of ranks that share state.
 #[derive(Debug)]
 pub struct GradientReduction {
     layout: BucketLayout,
@@ -75,21 +76,20 @@ impl GradientReduction {
     /// # Errors
     /// Out of memory; a parameter without uses; parameters whose gradients are summed over several axes.
     pub fn new(device: &Device, parameters: &Parameters, options: ReductionOptions) -> Result<Self> {
-        let ranks = options.ranks();
-        let layout = BucketLayout::of(parameters, options.dtype, options.bucket_end, ranks);
-        let shards = OptimizerShards::new(options.zero_stage, parameters, &layout, ranks, options.rank);
-        let (gradients, sums): (_, Box<dyn StepSums>) =
-            match shards_gradients(options.zero_stage) && ranks > 1 {
-                true => {
-                    let sums = TurnSums::new(device, &layout.elements, options)?;
-                    let parts = Some(options.rank);
-                    (ShardGradients::new(parameters, &layout, &shards, (sums.sums(), parts))?, Box::new(sums))
-                }
-                false => {
-                    let sums = RunSums::new(device, &layout.elements, options, shards.is_sharded())?;
-                    (ShardGradients::new(parameters, &layout, &shards, (sums.sums(), None))?, Box::new(sums))
-                }
-            };
+        let (owners, place) = options.owners();
+        let layout = BucketLayout::of(parameters, options.dtype, options.bucket_end, options.ranks());
+        let shards = OptimizerShards::new(options.zero_stage, parameters, &layout, owners, place);
+        let (gradients, sums): (_, Box<dyn StepSums>) = match options.sums_in_shards() {
+            true => {
+                let sums = TurnSums::new(device, &layout.elements, options)?;
+                let parts = Some(place);
+                (ShardGradients::new(parameters, &layout, &shards, (sums.sums(), parts))?, Box::new(sums))
+            }
+            false => {
+                let sums = RunSums::new(device, &layout.elements, options, shards.is_sharded())?;
+                (ShardGradients::new(parameters, &layout, &shards, (sums.sums(), None))?, Box::new(sums))
+            }
+        };
         let names = |used: &nn::Use| parameters.list()[used.parameter.0].name.clone();
         Ok(GradientReduction {
             axis: reduction_axis(parameters)?,
@@ -161,7 +161,7 @@ impl GradientReduction {
     ///
     /// # Errors
     /// A micro-batch that did not run; a gradient that backward did not produce; a failed collective.
-    pub fn finish(&mut self, plane: &mut dyn DataPlane) -> Result<()> {
+    pub fn finish(&mut self, plane: &mut DividedPlane) -> Result<()> {
         self.check_complete()?;
         self.sums.finish(plane)?;
         for (shard, view) in &self.gradients.further {
@@ -211,7 +211,7 @@ impl GradientReduction {
     }
 
     /// Counts a produced gradient of a bucket, which is full after the last one.
-    fn complete(&mut self, bucket: usize, plane: &mut dyn DataPlane) -> Result<()> {
+    fn complete(&mut self, bucket: usize, plane: &mut DividedPlane) -> Result<()> {
         self.missing[bucket] = self.missing[bucket].saturating_sub(1);
         if self.missing[bucket] > 0 {
             return Ok(());

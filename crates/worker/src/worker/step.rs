@@ -153,7 +153,7 @@ impl Worker {
     /// Lets weights be gathered in the passes to come, if they are sharded.
     pub(super) fn begin_walk(&self, kind: WalkKind) -> Result<()> {
         for units in self.parts.iter().filter_map(|part| part.weights.as_ref()) {
-            units.begin(kind, &self.engine.planes.along(Axis::Data)?);
+            units.begin(kind, &self.engine.planes.divided(Axis::Data)?.within);
         }
         Ok(())
     }
@@ -182,7 +182,7 @@ impl Worker {
     /// Completes the sums of gradients over ranks and over the stages of a tied weight.
     pub(crate) fn reduce_gradients(&mut self) -> Result<()> {
         for part in &mut self.parts {
-            part.reduction.finish(&mut self.engine.planes.along(part.reduction.axis())?)?;
+            part.reduction.finish(&mut self.engine.planes.divided(part.reduction.axis())?)?;
         }
         for tied in &self.tied {
             add_tied(&self.engine.planes, *tied, &self.gradients[tied.gradient])?;
@@ -244,7 +244,7 @@ impl Worker {
         }
         self.phases.enter(Phase::Reduce)?;
         Ok(gather_weights(
-            &mut self.engine.planes.along(reduction.axis())?,
+            &mut self.engine.planes.divided(reduction.axis())?.within,
             reduction,
             model.parameters(),
             groups,

@@ -1,6 +1,6 @@
 //! Sums of gradients where each rank runs a contiguous run of lanes.
 
-use collective::{DataPlane, RankTree};
+use collective::{DataPlane, DividedPlane, RankTree};
 use device::{DType, Device, StreamKind};
 use tensor::{Tensor, ops};
 
@@ -94,7 +94,7 @@ impl StepSums for RunSums {
     }
 
     /// After a lane's last micro-batch, the bucket is folded, and after the rank's last one summed over ranks.
-    fn filled(&mut self, bucket: usize, progress: Progress, plane: &mut dyn DataPlane) -> Result<()> {
+    fn filled(&mut self, bucket: usize, progress: Progress, plane: &mut DividedPlane) -> Result<()> {
         if !self.lanes.ends_lane() {
             return Ok(());
         }
@@ -107,7 +107,7 @@ impl StepSums for RunSums {
             return Ok(());
         }
         let waiting = std::mem::take(&mut self.waiting);
-        self.sum_over_ranks(&waiting, progress.is_complete, plane)
+        self.sum_over_ranks(&waiting, progress.is_complete, &mut plane.all)
     }
 
     fn add_loss(&mut self, loss: &Tensor) -> Result<()> {
@@ -123,10 +123,10 @@ impl StepSums for RunSums {
         Ok(())
     }
 
-    fn finish(&mut self, plane: &mut dyn DataPlane) -> Result<()> {
+    fn finish(&mut self, plane: &mut DividedPlane) -> Result<()> {
         let mut left = std::mem::take(&mut self.waiting);
         left.extend(self.loss);
-        self.sum_over_ranks(&left, true, plane)?;
+        self.sum_over_ranks(&left, true, &mut plane.all)?;
         let reduced = self.device.record(StreamKind::Reduce)?;
         self.device.wait(StreamKind::Compute, &reduced)?;
         self.lanes.restart();

@@ -1,7 +1,7 @@
 //! The sink to which backward passes the gradients of one micro-batch.
 
 use autograd::{AutogradError, GradientSink, Target, UseId, Weight};
-use collective::SharedPlane;
+use collective::DividedPlane;
 
 use super::GradientReduction;
 use crate::data::buckets::BucketSlot;
@@ -10,7 +10,7 @@ use crate::data::buckets::BucketSlot;
 /// fill.
 pub struct MicroBatchSink<'a> {
     reduction: &'a mut GradientReduction,
-    plane: SharedPlane,
+    plane: DividedPlane,
 }
 
 impl std::fmt::Debug for MicroBatchSink<'_> {
@@ -22,7 +22,7 @@ impl std::fmt::Debug for MicroBatchSink<'_> {
 impl GradientReduction {
     /// Creates the sink for the next micro-batch's backward pass; `plane` is the plane of
     /// [`Axis::Data`](collective::Axis::Data).
-    pub fn sink(&mut self, plane: &SharedPlane) -> MicroBatchSink<'_> {
+    pub fn sink(&mut self, plane: &DividedPlane) -> MicroBatchSink<'_> {
         self.missing.clone_from(&self.layout.members);
         MicroBatchSink { reduction: self, plane: plane.clone() }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use collective::{DataPlane, RankTree};
+use collective::{DividedPlane, RankTree};
 use tensor::Tensor;
 
 use super::{SharedTensors, SinkPhase};
@@ -32,7 +32,7 @@ pub(super) trait StepSums: Debug {
     ///
     /// # Errors
     /// A failed collective.
-    fn filled(&mut self, bucket: usize, progress: Progress, plane: &mut dyn DataPlane) -> Result<()>;
+    fn filled(&mut self, bucket: usize, progress: Progress, plane: &mut DividedPlane) -> Result<()>;
 
     /// Adds the loss of the current micro-batch, of one element, on the last stage.
     ///
@@ -44,7 +44,7 @@ pub(super) trait StepSums: Debug {
     ///
     /// # Errors
     /// A failed collective.
-    fn finish(&mut self, plane: &mut dyn DataPlane) -> Result<()>;
+    fn finish(&mut self, plane: &mut DividedPlane) -> Result<()>;
 
     /// The summed loss, one element, on the last stage.
     fn loss(&self) -> Option<Tensor>;

@@ -4,24 +4,26 @@
 //! rank's shard of it, and adds what it receives, shards of d consecutive lanes, as a binary counter does: the
 //! fewest subtrees that cover the lanes are added up, and each joins the sums that wait for their right
 //! sibling. If d is a power of two, a round is one subtree.
+//!
+//! Where ranks form several groups, each of which shares state, the groups run contiguous runs of lanes. After
+//! its last round, the ranks at the same place of all groups add up the subtrees of the runs.
 
 mod buffers;
 mod losses;
+mod turns;
 
-use std::ops::Range;
-
-use collective::{DataPlane, exchange_shards, shard};
+use collective::{DataPlane, DividedPlane, RankTree, TreeSum, exchange_shards, shard, tree_sums};
 use device::{Category, Device, Request, StreamKind};
-use tensor::ops::tree::{SumTree, joins, subtrees};
+use tensor::ops::tree::SumTree;
 use tensor::{Tensor, ops};
 
 use super::SinkPhase;
 use super::step_sums::{Progress, StepSums};
-use crate::data::assignment::Assignment;
 use crate::data::options::{Reduction, ReductionOptions};
 use crate::error::Result;
 use buffers::BucketBuffers;
 use losses::LaneLosses;
+use turns::{Subtree, Turns};
 
 const STREAM: StreamKind = StreamKind::Reduce;
 
@@ -38,9 +40,18 @@ pub(super) struct TurnSums {
     /// By set and bucket, the shards of sums that wait for their right sibling. The first are the step's sums
     /// in the end.
     sets: Vec<Vec<Tensor>>,
+    /// Sums over groups, if there are several.
+    groups: Option<GroupSums>,
     /// The losses of this rank's lanes, on the last stage.
     losses: Option<LaneLosses>,
     micro_batch: usize,
+}
+
+/// The parts of all groups of a sum, and a workspace for a shard of each.
+#[derive(Debug)]
+struct GroupSums {
+    tree: RankTree,
+    scratch: Tensor,
 }
 
 impl TurnSums {
@@ -49,10 +60,10 @@ impl TurnSums {
     /// # Errors
     /// Out of memory.
     pub(super) fn new(device: &Device, elements: &[usize], options: ReductionOptions) -> Result<Self> {
-        let turns = Turns::new(options.assignment, options.reduction);
-        let (ranks, dtype) = (options.ranks(), options.dtype);
+        let turns = Turns::new(options.assignment, options.rank, options.reduction);
+        let ((owners, _), dtype) = (options.owners(), options.dtype);
         let request = Request::new(Category::Gradient, "gradient_shard");
-        let part = |elements: &usize| Tensor::zeros(device, [elements / ranks], dtype, request);
+        let part = |elements: &usize| Tensor::zeros(device, [elements / owners], dtype, request);
         let set = |_| elements.iter().map(part).collect::<tensor::Result<Vec<_>>>();
         let sets = (0..turns.sets()).map(set).collect::<tensor::Result<Vec<_>>>()?;
         let is_whole = options.assignment.micro_batches_per_lane() > 1;
@@ -60,7 +71,12 @@ impl TurnSums {
         let request = Request::new(Category::Communication, "reduction_scratch").on(STREAM);
         let largest = elements.iter().copied().max().unwrap_or(0);
         let scratch = Tensor::empty(device, [largest], dtype, request)?;
-        let losses = options.loss.then(|| LaneLosses::new(device, turns.assignment, options.rank));
+        let group_scratch = |tree: RankTree| -> Result<GroupSums> {
+            let elements = tree.scratch_elements(largest / owners);
+            Ok(GroupSums { scratch: Tensor::empty(device, [elements], dtype, request)?, tree })
+        };
+        let groups = turns.group_tree()?.map(group_scratch).transpose()?;
+        let losses = options.loss.then(|| LaneLosses::new(device, options.assignment, options.rank));
         Ok(TurnSums {
             device: device.clone(),
             turns,
@@ -68,6 +84,7 @@ impl TurnSums {
             buffers,
             scratch,
             sets,
+            groups,
             losses: losses.transpose()?,
             micro_batch: 0,
         })
@@ -95,8 +112,21 @@ impl TurnSums {
         Ok(())
     }
 
+    /// Adds the sums of all groups, which then have the sum of all.
+    fn sum_over_groups(&self, bucket: usize, plane: &mut dyn DataPlane) -> Result<()> {
+        let Some(GroupSums { tree, scratch }) = &self.groups else { return Ok(()) };
+        let parts: Vec<_> = self.sets[..self.turns.parts()].iter().map(|set| set[bucket].clone()).collect();
+        let first = &parts[0];
+        if self.reduction == Reduction::Library {
+            return Ok(plane.all_reduce(first.region(), first.dtype(), STREAM)?);
+        }
+        let scratch = scratch.view(0, [tree.scratch_elements(first.elements())])?;
+        let sum = TreeSum { parts: &parts, scratch: &scratch, everywhere: true };
+        Ok(tree_sums(plane, &[sum], tree, false, STREAM)?)
+    }
+
     fn per_lane(&self) -> usize {
-        self.turns.assignment.micro_batches_per_lane()
+        self.turns.micro_batches_per_lane()
     }
 
     fn accumulates(&self, micro_batch: usize) -> bool {
@@ -131,7 +161,7 @@ impl StepSums for TurnSums {
     }
 
     /// After a lane's last micro-batch, sends the bucket to the owners of its shards.
-    fn filled(&mut self, bucket: usize, _: Progress, plane: &mut dyn DataPlane) -> Result<()> {
+    fn filled(&mut self, bucket: usize, _: Progress, plane: &mut DividedPlane) -> Result<()> {
         if self.accumulates(self.micro_batch + 1) {
             return Ok(());
         }
@@ -142,16 +172,19 @@ impl StepSums for TurnSums {
             Reduction::Tree => {
                 let senders = self.turns.lanes_of_round(round).len();
                 let scratch = self.scratch.view(0, [whole.elements()])?;
-                let shards = exchange_shards(plane, &whole, senders, &scratch, STREAM)?;
+                let shards = exchange_shards(&mut plane.within, &whole, senders, &scratch, STREAM)?;
                 self.fold(bucket, round, &shards)?;
             }
             Reduction::Library => {
-                let own = shard(plane, &whole, plane.rank())?;
-                plane.reduce_scatter(whole.region(), own.region(), whole.dtype(), STREAM)?;
+                let own = shard(&plane.within, &whole, plane.within.rank())?;
+                plane.within.reduce_scatter(whole.region(), own.region(), whole.dtype(), STREAM)?;
                 self.fold(bucket, round, &[own])?;
             }
         }
         self.buffers.sent(bucket, self.device.record(STREAM)?);
+        if round + 1 == self.turns.rounds() {
+            self.sum_over_groups(bucket, &mut plane.across)?;
+        }
         Ok(())
     }
 
@@ -161,9 +194,9 @@ impl StepSums for TurnSums {
         self.losses.as_ref().map_or(Ok(()), |losses| losses.add(lane, loss, accumulates))
     }
 
-    fn finish(&mut self, plane: &mut dyn DataPlane) -> Result<()> {
+    fn finish(&mut self, plane: &mut DividedPlane) -> Result<()> {
         if let Some(losses) = &self.losses {
-            losses.sum(plane)?;
+            losses.sum(&mut plane.all)?;
         }
         let reduced = self.device.record(STREAM)?;
         self.device.wait(StreamKind::Compute, &reduced)?;
@@ -173,115 +206,5 @@ impl StepSums for TurnSums {
 
     fn loss(&self) -> Option<Tensor> {
         Some(self.losses.as_ref()?.total().clone())
-    }
-}
-
-/// The rounds of lanes in turn, and the tree in which they are added.
-#[derive(Clone, Copy, Debug)]
-struct Turns {
-    assignment: Assignment,
-    /// Lanes that a round adds, the last one perhaps fewer, and those of the whole tree. A library adds a
-    /// round's lanes itself, to one.
-    each: usize,
-    all: usize,
-}
-
-/// A subtree of which a round completes all lanes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Subtree {
-    run: Range<usize>,
-    /// Number of sums to its left that wait for their right sibling.
-    set: usize,
-    /// Number of these that it joins.
-    joins: usize,
-}
-
-impl Turns {
-    fn new(assignment: Assignment, reduction: Reduction) -> Self {
-        let rounds = assignment.lanes_of(0);
-        let (each, all) = match reduction {
-            Reduction::Tree => (assignment.replicas(), assignment.lanes()),
-            Reduction::Library => (1, rounds),
-        };
-        Turns { assignment, each, all }
-    }
-
-    fn rounds(&self) -> usize {
-        self.assignment.lanes_of(0)
-    }
-
-    fn lanes_of_round(&self, round: usize) -> Range<usize> {
-        (round * self.each).min(self.all)..((round + 1) * self.each).min(self.all)
-    }
-
-    /// The fewest subtrees that cover a round's lanes, in order.
-    fn subtrees(&self, round: usize) -> impl Iterator<Item = Subtree> {
-        let all = self.all;
-        subtrees(all, self.lanes_of_round(round)).map(move |run| {
-            let set = subtrees(all, 0..run.start).count();
-            Subtree { set, joins: joins(all, 0, run.clone()).into(), run }
-        })
-    }
-
-    /// Number of sets in which sums wait.
-    fn sets(&self) -> usize {
-        let all = (0..self.rounds()).flat_map(|round| self.subtrees(round));
-        all.map(|subtree| subtree.set + usize::from(subtree.joins == 0)).max().unwrap_or(1).max(1)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Assignment, Reduction, Turns};
-
-    #[test]
-    fn rounds_of_a_power_of_two_need_logarithmically_many_sets() {
-        let sets = |lanes, ranks| Turns::new(Assignment::in_turn(lanes, ranks), Reduction::Tree).sets();
-        for (lanes, ranks, expected) in
-            [(1, 1, 1), (2, 2, 1), (8, 8, 1), (8, 4, 1), (8, 2, 2), (16, 2, 3), (8, 1, 3)]
-        {
-            assert_eq!(sets(lanes, ranks), expected, "{lanes} on {ranks}");
-        }
-        for (lanes, ranks, expected) in [(8, 3, 3), (8, 7, 3), (12, 5, 3), (35, 6, 4)] {
-            assert_eq!(sets(lanes, ranks), expected, "{lanes} on {ranks}");
-        }
-        assert_eq!(Turns::new(Assignment::in_turn(8, 3), Reduction::Library).sets(), 1);
-    }
-
-    #[test]
-    fn rounds_add_up_the_tree_over_all_lanes() {
-        for lanes in 1..40 {
-            let whole = Turns::new(Assignment::in_turn(lanes, lanes), Reduction::Tree);
-            assert_eq!(sum(&whole).len(), 1);
-            for ranks in 1..=lanes {
-                assert_eq!(sum(&Turns::new(Assignment::in_turn(lanes, ranks), Reduction::Tree)), sum(&whole));
-            }
-        }
-    }
-
-    /// The sums at the end of a step, in words.
-    fn sum(turns: &Turns) -> Vec<String> {
-        fn balanced(lanes: std::ops::Range<usize>) -> String {
-            match lanes.len() {
-                1 => lanes.start.to_string(),
-                count => {
-                    let middle = lanes.start + count.next_power_of_two() / 2;
-                    format!("({}+{})", balanced(lanes.start..middle), balanced(middle..lanes.end))
-                }
-            }
-        }
-        let mut waiting: Vec<String> = Vec::new();
-        for round in 0..turns.rounds() {
-            for subtree in turns.subtrees(round) {
-                assert_eq!(waiting.len(), subtree.set);
-                let mut upper = balanced(subtree.run);
-                for _ in 0..subtree.joins {
-                    upper = format!("({}+{upper})", waiting.pop().unwrap());
-                }
-                waiting.push(upper);
-                assert!(waiting.len() <= turns.sets());
-            }
-        }
-        waiting
     }
 }

@@ -102,7 +102,7 @@ impl<F: Feed> Walk<'_, F> {
         } else {
             let reduction = self.reductions.get_mut(stage).ok_or(ParallelError::Unsound { action })?;
             let reduces = reduction.reduces_next();
-            let data = self.planes.along(reduction.axis()).map_err(ParallelError::from)?;
+            let data = self.planes.divided(reduction.axis()).map_err(ParallelError::from)?;
             let mut sink = self.feed.sink(reduction.sink(&data), reduces);
             let ran = match root {
                 Ok(loss) => tape.backward(loss, &mut *sink),
@@ -127,7 +127,7 @@ impl<F: Feed> Walk<'_, F> {
         self.feed.enter(action, ActionPart::Computing)?;
         let reduction = self.reductions.get_mut(stage).ok_or(ParallelError::Unsound { action })?;
         let reduces = reduction.reduces_next();
-        let data = self.planes.along(reduction.axis()).map_err(ParallelError::from)?;
+        let data = self.planes.divided(reduction.axis()).map_err(ParallelError::from)?;
         let mut sink = self.feed.sink(reduction.sink(&data), reduces);
         let ran = weights.backward_weight(&mut *sink);
         drop(sink);

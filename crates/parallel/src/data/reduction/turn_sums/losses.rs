@@ -56,8 +56,11 @@ impl LaneLosses {
         between_compute(self.all.device(), || {
             Ok(plane.all_gather(self.own.region(), self.all.region(), StreamKind::Reduce)?)
         })?;
-        let (ranks, each) = (self.assignment.replicas(), self.own.elements());
-        let lane = |lane: usize| self.all.view(lane % ranks * each + lane / ranks, [1]);
+        let per_lane = self.assignment.micro_batches_per_lane();
+        let lane = |lane: usize| {
+            let (rank, index) = self.assignment.owner(lane * per_lane);
+            self.all.view(rank * self.own.elements() + index / per_lane, [1])
+        };
         let mut sums = (0..self.assignment.lanes()).map(lane).collect::<tensor::Result<Vec<_>>>()?;
         // Aligned groups of a power of two of lanes are subtrees.
         while sums.len() > 1 {

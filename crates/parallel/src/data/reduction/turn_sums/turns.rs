@@ -1,0 +1,173 @@
+//! The rounds of lanes in turn, and the tree in which they are added.
+
+use std::ops::Range;
+
+use collective::RankTree;
+use tensor::ops::tree::{joins, subtrees};
+
+use crate::data::assignment::Assignment;
+use crate::data::options::Reduction;
+use crate::error::{ParallelError, Result};
+
+/// The rounds of the lanes of a group of ranks.
+#[derive(Clone, Debug)]
+pub(super) struct Turns {
+    assignment: Assignment,
+    rounds: usize,
+    /// Lanes that a round adds, the last one perhaps fewer.
+    each: usize,
+    /// Lanes of the tree, and those that the group adds. A library adds the lanes of a round itself, to one.
+    all: usize,
+    run: Range<usize>,
+    reduction: Reduction,
+}
+
+/// A subtree of which a round completes all lanes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Subtree {
+    pub(super) run: Range<usize>,
+    /// Number of sums to its left that wait for their right sibling.
+    pub(super) set: usize,
+    /// Number of these that it joins.
+    pub(super) joins: usize,
+}
+
+impl Turns {
+    /// Returns the rounds of the group that `rank` belongs to.
+    pub(super) fn new(assignment: Assignment, rank: usize, reduction: Reduction) -> Self {
+        let group = rank / assignment.group();
+        let rounds = assignment.lanes_of(group * assignment.group());
+        let (each, all, run) = match reduction {
+            Reduction::Tree => (assignment.group(), assignment.lanes(), assignment.lanes_of_group(group)),
+            Reduction::Library => (1, rounds, 0..rounds),
+        };
+        Turns { assignment, rounds, each, all, run, reduction }
+    }
+
+    pub(super) fn micro_batches_per_lane(&self) -> usize {
+        self.assignment.micro_batches_per_lane()
+    }
+
+    pub(super) fn rounds(&self) -> usize {
+        self.rounds
+    }
+
+    pub(super) fn lanes_of_round(&self, round: usize) -> Range<usize> {
+        let lane = |round: usize| (self.run.start + round * self.each).min(self.run.end);
+        lane(round)..lane(round + 1)
+    }
+
+    /// The fewest subtrees that cover a round's lanes, in order.
+    pub(super) fn subtrees(&self, round: usize) -> impl Iterator<Item = Subtree> {
+        let (all, first) = (self.all, self.run.start);
+        subtrees(all, self.lanes_of_round(round)).map(move |run| {
+            let set = subtrees(all, first..run.start).count();
+            Subtree { set, joins: joins(all, first, run.clone()).into(), run }
+        })
+    }
+
+    /// Number of sets in which sums wait.
+    pub(super) fn sets(&self) -> usize {
+        let all = (0..self.rounds).flat_map(|round| self.subtrees(round));
+        all.map(|subtree| subtree.set + usize::from(subtree.joins == 0)).max().unwrap_or(1).max(1)
+    }
+
+    /// Number of sets that hold the group's sum after the last round, the first ones.
+    pub(super) fn parts(&self) -> usize {
+        subtrees(self.all, self.run.clone()).count()
+    }
+
+    /// Returns the parts of all groups, and the order in which they are added; `None` for one group.
+    ///
+    /// # Errors
+    /// None for an assignment of lanes to groups.
+    pub(super) fn group_tree(&self) -> Result<Option<RankTree>> {
+        let groups = self.assignment.groups();
+        if groups == 1 {
+            return Ok(None);
+        }
+        if self.reduction == Reduction::Library {
+            return Ok(Some(RankTree::balanced(groups)));
+        }
+        let runs = (0..groups).map(|group| self.assignment.lanes_of_group(group));
+        let tree = RankTree::of_runs(self.all, runs);
+        let refused = || ParallelError::Grid("the runs of groups do not follow each other".to_owned());
+        tree.map(Some).ok_or_else(refused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Assignment, Reduction, Turns};
+
+    fn turns(lanes: usize, ranks: usize, group: usize, rank: usize) -> Turns {
+        Turns::new(Assignment::in_groups(lanes, ranks, group), rank, Reduction::Tree)
+    }
+
+    #[test]
+    fn rounds_of_a_power_of_two_need_logarithmically_many_sets() {
+        for (lanes, ranks, expected) in [
+            (1, 1, 1),
+            (2, 2, 1),
+            (8, 8, 1),
+            (8, 4, 1),
+            (8, 2, 2),
+            (16, 2, 3),
+            (8, 3, 2),
+            (8, 7, 3),
+            (35, 6, 4),
+        ] {
+            assert_eq!(turns(lanes, ranks, ranks, 0).sets(), expected, "{lanes} on {ranks}");
+        }
+        let library = Turns::new(Assignment::in_turn(8, 3), 0, Reduction::Library);
+        assert_eq!((library.rounds(), library.sets(), library.parts()), (3, 2, 1));
+    }
+
+    #[test]
+    fn rounds_add_up_the_tree_over_all_lanes() {
+        for lanes in 1..32 {
+            let whole = sums(&turns(lanes, 1, 1, 0));
+            assert_eq!(whole.len(), 1);
+            for (groups, group) in
+                (1..=lanes).flat_map(|groups| (1..=lanes / groups).map(move |n| (groups, n)))
+            {
+                let of_group = |number: usize| turns(lanes, groups * group, group, number * group);
+                let mut parts: Vec<_> = (0..groups).flat_map(|number| sums(&of_group(number))).collect();
+                if let Some(tree) = of_group(0).group_tree().unwrap() {
+                    assert_eq!(tree.parts(), parts.len());
+                    for (left, right) in tree.tree().additions() {
+                        parts[left] = format!("({}+{})", parts[left], parts[right]);
+                    }
+                }
+                assert_eq!(parts[0], whole[0], "{lanes} on {groups} groups of {group}");
+            }
+        }
+    }
+
+    /// The sums of a group at the end of a step, in words.
+    fn sums(turns: &Turns) -> Vec<String> {
+        fn balanced(lanes: std::ops::Range<usize>) -> String {
+            match lanes.len() {
+                1 => lanes.start.to_string(),
+                count => {
+                    let middle = lanes.start + count.next_power_of_two() / 2;
+                    format!("({}+{})", balanced(lanes.start..middle), balanced(middle..lanes.end))
+                }
+            }
+        }
+        let mut waiting: Vec<String> = Vec::new();
+        for round in 0..turns.rounds() {
+            for subtree in turns.subtrees(round) {
+                assert_eq!(waiting.len(), subtree.set);
+                let mut upper = balanced(subtree.run);
+                for _ in 0..subtree.joins {
+                    upper = format!("({}+{upper})", waiting.pop().unwrap());
+                }
+                waiting.push(upper);
+            }
+            assert!(waiting.len() <= turns.sets());
+        }
+        assert_eq!(waiting.len(), turns.parts());
+        waiting
+    }
+}
