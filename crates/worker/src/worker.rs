@@ -92,6 +92,8 @@ pub struct Worker {
     observers: Vec<Rc<dyn Observer>>,
     /// Hashes of the tensors of steps, if something looks at them.
     hashes: Option<TensorHashes>,
+    /// Whether the next step is rehearsed before ranks communicate in it.
+    rehearses_first: bool,
 }
 
 impl Worker {
@@ -157,9 +159,12 @@ impl Worker {
             status: Status::none(),
             observers: ranges(),
             hashes: TensorHashes::new(&device, config.telemetry.hashes, setup.tensor_hook.clone()),
+            rehearses_first: config.train.halves_micro_batches() && config.parallel.shards_gradients(),
             engine,
         };
-        worker.rehearse(setup.first_step())?;
+        if !worker.rehearses_first {
+            worker.rehearse(setup.first_step())?;
+        }
         Ok(worker)
     }
 

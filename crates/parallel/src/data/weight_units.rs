@@ -139,6 +139,21 @@ impl WeightUnits {
         state.current = None;
     }
 
+    /// Gathers what the last walk of a kind did, for ranks that compute while this one has nothing to do.
+    ///
+    /// # Errors
+    /// A failed collective.
+    pub fn repeat(&self, kind: WalkKind, plane: &SharedPlane) -> Result<()> {
+        self.begin(kind, plane);
+        let units = self.0.state.borrow().visits.last(kind);
+        units.into_iter().try_for_each(|unit| self.0.visit(unit))
+    }
+
+    /// Bytes of the parts that this rank holds.
+    pub fn bytes(&self) -> usize {
+        self.0.shards.iter().flatten().map(Tensor::bytes).sum()
+    }
+
     /// Releases all gathered units, whose weights have changed.
     pub fn outdate(&self) {
         let mut state = self.0.state.borrow_mut();
@@ -180,6 +195,18 @@ impl Units {
         Ok(())
     }
 
+    /// Gathers a unit that is used now, and those that follow.
+    fn visit(&self, unit: usize) -> Result<()> {
+        let mut state = self.state.borrow_mut();
+        if state.current == Some(unit) {
+            return Ok(());
+        }
+        self.fetch(&mut state, unit)?;
+        state.current = Some(unit);
+        state.visits.visit(unit);
+        self.fetch_ahead(&mut state, unit)
+    }
+
     /// The parameters of a unit, each with its first element in the unit's buffer.
     fn members(&self, unit: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
         let arrays = self.layout.units[unit].iter().scan(0, |first, flat| {
@@ -209,13 +236,6 @@ impl Units {
 
 impl WeightSource for Units {
     fn gather(&self, unit: usize) -> std::result::Result<(), Box<dyn Error + Send + Sync>> {
-        let mut state = self.state.borrow_mut();
-        if state.current == Some(unit) {
-            return Ok(());
-        }
-        self.fetch(&mut state, unit)?;
-        state.current = Some(unit);
-        state.visits.visit(unit);
-        Ok(self.fetch_ahead(&mut state, unit)?)
+        Ok(self.visit(unit)?)
     }
 }

@@ -55,6 +55,7 @@ impl Worker {
         let _range = Range::start(&format!("step {}", step + 1));
         self.status.step(step, || self.engine.device.statistics());
         self.begin_part(RunPart::Step, step + 1);
+        self.rehearse_repeatable(step)?;
         self.phases.begin()?;
         self.hash_state(step + 1)?;
         self.moments.train(true);
@@ -86,7 +87,7 @@ impl Worker {
     ///
     /// # Errors
     /// Errors of `outcome`, and of the transport.
-    fn share_out_of_memory(&mut self, step: u64, outcome: Result<()>) -> Result<()> {
+    pub(super) fn share_out_of_memory(&mut self, step: u64, outcome: Result<()>) -> Result<()> {
         if !self.engine.setup.config.train.halves_micro_batches() {
             return outcome;
         }
