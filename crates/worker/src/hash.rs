@@ -27,14 +27,18 @@ pub fn agreed_hash(worker: &mut Worker) -> Result<String> {
         let own = weights_sha256(masters)?;
         return same_where_shared(worker, &[("weights", &own)]).map(|()| own);
     }
-    // No rank has all masters, but every rank of a stage has the weights rounded from them.
-    let in_use = || worker.models().flat_map(|model| model.parameters().list());
-    let named = |parameter: &'_ nn::Parameter| Ok((parameter.name.clone(), parameter.weight.tensor()?));
-    let all = in_use().map(named).collect::<Result<Vec<_>>>()?;
-    let mut hashes = vec![(format!("stage.{}", worker.grid().coordinate(Axis::Pipeline)), hash_of(&all)?)];
-    for copied in in_use().filter(|parameter| parameter.shared).map(named) {
-        let copied = copied?;
-        hashes.push((copied.0.clone(), hash_of(&[copied])?));
+    // No rank has all masters, but every rank of a stage has the weights rounded from them, or the ranks at the
+    // same place of each group have the same parts of them.
+    let parallel = &worker.setup().config.parallel;
+    let sharing = if parallel.shards_weights() { parallel.owners() } else { 1 };
+    let place = worker.grid().coordinate(Axis::Data) % sharing;
+    let all = weights_in_use(worker)?;
+    let named = all.iter().map(|(parameter, tensor)| (parameter.name.as_str(), tensor));
+    let stage = format!("stage.{}.{place}", worker.grid().coordinate(Axis::Pipeline));
+    let mut hashes = vec![(stage, weights_sha256(named)?)];
+    for (copied, tensor) in all.iter().filter(|(parameter, _)| parameter.shared) {
+        let hash = weights_sha256([(copied.name.as_str(), tensor)].into_iter())?;
+        hashes.push((format!("{}.{place}", copied.name), hash));
     }
     let hashes: Vec<_> = hashes.iter().map(|(name, hash)| (name.as_str(), hash.as_str())).collect();
     same_where_shared(worker, &hashes)?;
@@ -43,8 +47,19 @@ pub fn agreed_hash(worker: &mut Worker) -> Result<String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-fn hash_of(weights: &[(String, Tensor)]) -> Result<String> {
-    weights_sha256(weights.iter().map(|(name, tensor)| (name.as_str(), tensor)))
+/// Returns the weights that this rank computes with, or its parts of them if they are sharded.
+fn weights_in_use(worker: &Worker) -> Result<Vec<(nn::Parameter, Tensor)>> {
+    let mut all = Vec::new();
+    for (model, units) in worker.stage_weights() {
+        for (number, parameter) in model.parameters().list().iter().enumerate() {
+            let own = match units {
+                Some(units) => units.part(number)?.map(|(_, part)| part),
+                None => Some(parameter.weight.tensor()?),
+            };
+            all.extend(own.map(|own| (parameter.clone(), own)));
+        }
+    }
+    Ok(all)
 }
 
 /// Compares hashes with those of the same name on other ranks.
