@@ -19,14 +19,15 @@ KERNEL __launch_bounds__(CELLS) fold_cells(const u32 *cells, u32 *maxima) {
     }
 }
 
-// The factors of `count` matrices, whose largest magnitudes are those of `parts` rows of words. Launch: a
-// thread for each matrix.
-KERNEL __launch_bounds__(THREADS) factors_e4m3(const u32 *maxima, float *factors, u32 parts, u32 count) {
+// The factors of `count` matrices, one every `stride` elements, whose largest magnitudes are those of `parts`
+// rows of words. Launch: a thread for each matrix.
+KERNEL __launch_bounds__(THREADS) factors_e4m3(const u32 *maxima, float *factors, u32 parts, u32 count,
+                                               u32 stride) {
     const u32 matrix = blockIdx.x * THREADS + threadIdx.x;
     if (matrix >= count) return;
     u32 most = 0;
     for (u32 part = 0; part < parts; part++) most = max(most, maxima[u64(part) * count + matrix]);
-    factors[matrix] = inverse<E4m3>(most);
+    factors[u64(matrix) * stride] = inverse<E4m3>(most);
 }
 
 #define SIDE 128

@@ -63,15 +63,16 @@ pub fn fold(cells: &Tensor, maxima: &Tensor) -> Result<()> {
     }
 }
 
-/// factors `[n]` f32 = those of E4M3 for matrices whose parts have the largest magnitudes `maxima [parts, n]`
-/// u32.
+/// The first of each row of factors `[n, stride]` f32 = that of E4M3 for a matrix whose parts have the largest
+/// magnitudes `maxima [parts, n]` u32. Rows of 16 bytes or more have the alignment that matmuls need.
 ///
 /// # Errors
 /// Shapes that do not agree.
 pub fn factors(maxima: &Tensor, factors: &Tensor) -> Result<()> {
     const OPERATOR: &str = "fp8_parts.factors";
-    let (parts, count) = (maxima.shape().rows(), factors.elements());
+    let (parts, count) = (maxima.shape().rows(), factors.shape().rows());
     check::shape(OPERATOR, "maxima", maxima, [parts, count])?;
+    let stride = factors.shape().columns();
     match maxima.device().backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => {
