@@ -77,8 +77,8 @@ pub fn factors(maxima: &Tensor, factors: &Tensor) -> Result<()> {
         Backend::Meta => Ok(()),
         Backend::Cpu => {
             let (maxima, mut factors) = (maxima.read::<u32>()?, factors.write::<f32>()?);
-            for (matrix, factor) in factors.iter_mut().enumerate() {
-                *factor =
+            for (matrix, row) in factors.chunks_exact_mut(stride).enumerate() {
+                row[0] =
                     fp8_linear::factor_of::<E4m3>(largest((0..parts).map(|p| maxima[p * count + matrix])));
             }
             Ok(())
@@ -87,6 +87,7 @@ pub fn factors(maxima: &Tensor, factors: &Tensor) -> Result<()> {
             let launch = maxima.device().kernel(Function::new(&FAMILY, "factors_e4m3"));
             let launch = launch.read(maxima.region()).write(factors.region());
             let launch = launch.u32(gpu::word(OPERATOR, parts)?).u32(gpu::word(OPERATOR, count)?);
+            let launch = launch.u32(gpu::word(OPERATOR, stride)?);
             let blocks = gpu::word(OPERATOR, count.div_ceil(gpu::THREADS as usize))?;
             Ok(launch
                 .cost(maxima.bytes() as u64, maxima.elements() as u64)

@@ -30,8 +30,9 @@ fn cast_in_parts(case: &Case, x: &Tensor) -> Scaled {
         fp8_parts::measure(&part, &cells.reshape([CELLS]).unwrap()).unwrap();
         fp8_parts::fold(&cells, &maxima.view(number, [1]).unwrap()).unwrap();
     }
-    let scales = zeros(case, [1], DType::F32);
+    let scales = zeros(case, [1, 4], DType::F32);
     fp8_parts::factors(&maxima, &scales).unwrap();
+    let scales = scales.view(0, [1]).unwrap();
     let values = zeros(case, [x.shape().rows(), x.shape().columns()], CODES);
     for (first, end) in parts {
         let range = (*first, [*end - *first]);

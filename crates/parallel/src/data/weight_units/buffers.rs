@@ -14,6 +14,8 @@ use crate::error::{ParallelError, Result};
 
 /// The kinds of a unit's values: weights, codes as stored, and transposed codes.
 const KINDS: usize = 3;
+/// Codes of which the first of each layout is a multiple.
+const ALIGNMENT: usize = 512;
 
 /// Buffers that units use in turn.
 #[derive(Debug)]
@@ -87,13 +89,13 @@ impl UnitBuffers {
             let (Some(stored), Some(turned)) = (stored, turned) else { continue };
             let [end, turned_end] = &mut ends[unit];
             let transposed = turned.view(*turned_end, [columns, rows])?;
-            *turned_end += rows * columns;
+            *turned_end += (rows * columns).next_multiple_of(ALIGNMENT);
             if codes.has(number) {
                 self.turned[number] = Some(transposed);
                 continue;
             }
             let values = stored.view(*end, [rows, columns])?;
-            *end += rows * columns;
+            *end += (rows * columns).next_multiple_of(ALIGNMENT);
             let [by_row, by_column] = factors(device, copies, [rows, columns])?;
             let layouts = Quantised {
                 stored: Some(Scaled { values, scales: by_row }),
@@ -169,8 +171,9 @@ fn sizes(parameters: &Parameters, layout: &WeightLayout) -> Sizes {
         if parameters.fp8().copies_of(&parameter.weight).is_some() {
             let [_, stored, turned] = &mut sizes[parameter.unit];
             let is_gathered = parameters.is_only_in_fp8(ParameterId(number));
-            *stored += if is_gathered { 0 } else { parameter.weight.elements() };
-            *turned += parameter.weight.elements();
+            let elements = parameter.weight.elements().next_multiple_of(ALIGNMENT);
+            *stored += if is_gathered { 0 } else { elements };
+            *turned += elements;
         }
     }
     (sizes, places)

@@ -14,7 +14,7 @@ use crate::data::gather::between_compute;
 use crate::data::weight_layout::{FlatWeights, WeightLayout};
 use crate::error::{ParallelError, Result};
 
-/// Weights of which the number is a multiple: 512 bytes of factors.
+/// Weights of which the number is a multiple, and elements from one factor to the next: 512 bytes.
 const ALIGNMENT: usize = 128;
 
 /// The codes of a rank's parts of weights in FP8, and the factors of the whole weights.
@@ -38,7 +38,7 @@ struct Arrays {
     /// Largest magnitudes of the parts of all ranks, `[ranks, weights]`, and this rank's row.
     maxima: Tensor,
     own: Tensor,
-    /// `[weights]`.
+    /// `[weights, ALIGNMENT]`, of which the first of each row is the weight's factor.
     factors: Tensor,
 }
 
@@ -101,7 +101,7 @@ impl Codes {
             let ([unit, array], first) = self.positions[parameter];
             if let Some((_, part)) = part(parameter)? {
                 let codes = self.shard(unit, array)?.view(first, [part.elements()])?;
-                fp8_parts::cast(&part, &arrays.factors.view(number, [1])?, &codes)?;
+                fp8_parts::cast(&part, &arrays.factor(number)?, &codes)?;
             }
         }
         Ok(())
@@ -123,7 +123,7 @@ impl Codes {
             return Ok(());
         };
         fp8_parts::transpose(&codes, &turned, stream)?;
-        let scales = arrays.factors.view(*number, [1])?;
+        let scales = arrays.factor(*number)?;
         let transposed = Some(Scaled { values: turned, scales: scales.clone() });
         copies.fill(Quantised { stored: Some(Scaled { values: codes, scales }), transposed });
         Ok(())
@@ -170,7 +170,12 @@ impl Arrays {
         };
         let maxima = zeros([ranks, count], DType::U32)?;
         let own = maxima.view(rank * count, [count])?;
-        let factors = zeros([1, count], DType::F32)?.reshape([count])?;
+        let factors = zeros([count, ALIGNMENT], DType::F32)?;
         Ok(Arrays { cells: zeros([count, fp8_parts::CELLS], DType::U32)?, maxima, own, factors })
+    }
+
+    /// The factor of a weight.
+    fn factor(&self, number: usize) -> Result<Tensor> {
+        Ok(self.factors.view(number * ALIGNMENT, [1])?)
     }
 }
