@@ -34,6 +34,12 @@ impl HostBuffer {
         HostBuffer { memory: Memory::Ordinary(vec![0; bytes]), filling: None }
     }
 
+    /// Returns ordinary memory that has been written, so that the system provides its pages now, and not
+    /// during the first copies.
+    fn touched(bytes: usize) -> Self {
+        HostBuffer { memory: Memory::Ordinary(vec![u8::MAX; bytes]), filling: None }
+    }
+
     /// Number of bytes.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -116,10 +122,10 @@ impl Device {
                         "{bytes} bytes of host memory cannot be pinned, so each copy to them holds the run \
                          up: {error}"
                     );
-                    HostBuffer::ordinary(bytes)
+                    HostBuffer::touched(bytes)
                 }
             },
-            _ => HostBuffer::ordinary(if is_meta { 0 } else { bytes }),
+            _ => HostBuffer::touched(if is_meta { 0 } else { bytes }),
         }
     }
 
