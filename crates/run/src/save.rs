@@ -26,7 +26,7 @@ pub(crate) struct Saver {
     last: Instant,
     /// Whether the delay of a checkpoint has been logged.
     is_reported: bool,
-    /// The longest time for which a checkpoint held up the steps.
+    /// The longest time for which a checkpoint held up the steps on the host.
     longest_stall: Option<Duration>,
 }
 
@@ -129,13 +129,16 @@ impl Saver {
 
     /// Starts to copy this rank's part of the state and to write it, when the checkpoint before has been
     /// written; if that failed, it is a warning, because this one replaces it. Does not wait for the device.
-    /// All ranks call this.
+    /// With `is_last`, no step follows that the wait for the disk would hold up. All ranks call this.
     ///
     /// # Errors
     /// Errors of the device and the transport.
-    pub(crate) fn save(&mut self, worker: &mut Worker, history: &History) -> Result<()> {
-        let began = Instant::now();
+    pub(crate) fn save(&mut self, worker: &mut Worker, history: &History, is_last: bool) -> Result<()> {
+        let mut began = Instant::now();
         self.settle(worker.control())?;
+        if is_last {
+            began = Instant::now();
+        }
         let mut snapshot = self.writer.begin();
         worker.take_snapshot(&mut snapshot, &history.losses)?;
         self.writer.write(snapshot, history.steps, history.validations, history.is_best);
