@@ -159,9 +159,9 @@ fn address_bytes(setup: &Setup, ranks: u64) -> u64 {
     now + (THREADS + THREADS_OF_RANK * ranks) * threads::STACK_BYTES as u64
 }
 
-/// Bytes of the state that a process copies to the host for a checkpoint: master weights and the optimizer's
-/// moments, each element by one rank. Ranks as threads copy all of it; of processes, this is the one that
-/// copies most.
+/// Bytes of the memory to which a process copies the state for checkpoints, which it takes at the start, and
+/// pins if it computes on a GPU: master weights and the optimizer's moments, each element by one rank. Ranks
+/// as threads copy all of it; of processes, this is the one that copies most.
 fn checkpoint_bytes(setup: &Setup, form: RankForm) -> u64 {
     let RunConfig { checkpoint, .. } = &*setup.config;
     if !(checkpoint.is_kept() || checkpoint.keep_best) {

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use collective::Axis;
+use nn::Run;
 use sha2::{Digest, Sha256};
 use tensor::Tensor;
 
 use crate::error::{Result, WorkerError};
+use crate::running_sha256::RunningSha256;
 use crate::state::{self, Array};
 use crate::worker::Worker;
 
@@ -42,9 +44,7 @@ pub fn agreed_hash(worker: &mut Worker) -> Result<String> {
     }
     let hashes: Vec<_> = hashes.iter().map(|(name, hash)| (name.as_str(), hash.as_str())).collect();
     same_where_shared(worker, &hashes)?;
-    let mut text = brought_sha256(worker, masters)?.into_bytes();
-    worker.control().broadcast(0, &mut text)?;
-    Ok(String::from_utf8_lossy(&text).into_owned())
+    chained_sha256(worker, masters)
 }
 
 /// Returns the weights that this rank computes with, or its parts of them if they are sharded.
@@ -104,18 +104,53 @@ fn feed(digest: &mut Sha256, tensor: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// Returns the hash of master weights spread over several ranks; rank 0 collects one parameter at a time.
-fn brought_sha256(worker: &mut Worker, mut masters: Vec<Array>) -> Result<String> {
-    masters.sort_by(|a, b| a.name.as_bytes().cmp(b.name.as_bytes()));
-    let mut digest = Sha256::new();
-    let mut bytes = Vec::new();
-    for array in masters {
-        bytes.resize(if worker.grid().rank() == 0 { array.bytes() } else { 0 }, 0);
-        array.bring(worker, &mut bytes)?;
-        digest.update(array.name.as_bytes());
-        digest.update(&bytes);
+/// The runs of elements that a rank hashes before another one goes on, each with the index of its array.
+#[derive(Debug)]
+struct Turn {
+    rank: usize,
+    runs: Vec<(usize, Run)>,
+}
+
+/// Returns the turns of the ranks that hold the arrays, array by array.
+fn turns(arrays: &[Array]) -> Vec<Turn> {
+    let mut turns: Vec<Turn> = Vec::new();
+    for (index, array) in arrays.iter().enumerate() {
+        for (rank, run) in array.runs_in_order() {
+            match turns.last_mut() {
+                Some(turn) if turn.rank == rank => turn.runs.push((index, run)),
+                _ => turns.push(Turn { rank, runs: vec![(index, run)] }),
+            }
+        }
     }
-    Ok(format!("{:x}", digest.finalize()))
+    turns
+}
+
+/// Returns the hash of master weights spread over several ranks, on all of them: the hash's state goes from
+/// rank to rank, and each adds what it holds. All ranks call this.
+fn chained_sha256(worker: &mut Worker, mut masters: Vec<Array>) -> Result<String> {
+    masters.sort_by(|a, b| a.name.as_bytes().cmp(b.name.as_bytes()));
+    let (rank, watch) = (worker.grid().rank(), worker.control().watch());
+    let (mut digest, mut bytes) = (RunningSha256::new(), Vec::new());
+    for turn in turns(&masters) {
+        let own = turn.runs.iter().filter(|_| turn.rank == rank);
+        for (index, run) in own {
+            let array = &masters[*index];
+            if run.whole == 0 {
+                digest.update(array.name.as_bytes());
+            }
+            array.read_run(*run, PIECE, &mut bytes, |piece| {
+                // The others wait for this rank, which may hold gigabytes.
+                watch.delay();
+                digest.update(piece);
+            })?;
+        }
+        let mut message = digest.encode();
+        worker.control().broadcast(turn.rank, &mut message)?;
+        let refused =
+            || WorkerError::Rank { rank: turn.rank, reason: "it sent no state of a hash".to_owned() };
+        digest = RunningSha256::decode(&message).ok_or_else(refused)?;
+    }
+    Ok(digest.finish())
 }
 
 #[cfg(test)]

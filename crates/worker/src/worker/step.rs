@@ -63,6 +63,7 @@ impl Worker {
         self.share_out_of_memory(step, outcome)?;
         self.phases.enter(Phase::Reduce)?;
         self.reduce_gradients()?;
+        self.await_snapshot()?;
         self.reduce_statistics()?;
         self.hash_gradients()?;
         self.phases.enter(Phase::Update)?;
