@@ -13,6 +13,7 @@
 //! ```
 
 mod balance;
+mod communication;
 mod cost;
 pub mod costs;
 mod effects;
