@@ -172,7 +172,7 @@ fn array(worker: &Worker, position: usize, state: StateArray, tensors: &StateTen
     let (entry, (stage, parameter)) = (&worker.blueprint().parameters[position], holder(worker, position));
     let (shards, sharding) = (worker.blueprint().shards(stage), &entry.sharding);
     let mut sources = Vec::new();
-    for replica in 0..shards.by_rank().len() {
+    for replica in 0..shards.ranks() {
         let range = shards.range(replica, parameter);
         for holder in part_holders(worker, replica, stage, sharding)?.iter().filter(|_| !range.is_empty()) {
             sources.push((holder.rank(), state_runs(&state, sharding, holder, range.clone())));
