@@ -22,7 +22,8 @@ pub(crate) struct Engine {
     pub(crate) device: Device,
     pub(crate) planes: Planes,
     pub(crate) executor: Executor,
-    /// Whether data-parallel ranks are connected for exchanges of any tensors.
+    /// Whether data-parallel ranks are connected for exchanges of any tensors. GPUs of one host that access
+    /// each other's memory are not, nor are GPUs that sum whole gradients in the library's order.
     pub(crate) exchanges: bool,
     /// The memory of inputs that are pixels, on ranks with the first stage.
     pub(crate) pixels: Option<PixelBuffer>,

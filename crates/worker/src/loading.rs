@@ -3,7 +3,8 @@
 //! The one idea: **ranks that hold the same elements read each of them once**. Every rank reads its shards,
 //! and an equal part of the arrays that others hold too; then the ranks exchange those parts. Small arrays
 //! are read by all. Weights that are rounded copies of their masters are cast from them. Nothing is allocated
-//! on a device.
+//! on a device, and GPUs make no connection that their steps do not use: ranks without one
+//! ([`Engine::exchanges`]) each read all that they hold.
 
 use std::ops::Range;
 use std::path::Path;
@@ -40,7 +41,12 @@ impl Worker {
     pub fn begin(&mut self) -> Result<()> {
         match self.setup().start.clone() {
             Start::Drawn => Ok(()),
-            Start::Weights(weights) => self.take(&*weights, Targets::of_weights(self)?),
+            Start::Weights(weights) => {
+                // Adapters that are not there start as in any run.
+                let mut targets = Targets::of_weights(self)?;
+                targets.retain(|name| weights.has(name) || !Lora::is_adapter(name));
+                self.take(&*weights, &targets)
+            }
             Start::Resumed(point) => self.restore(&point.checkpoint),
         }
     }
@@ -51,16 +57,14 @@ impl Worker {
     /// As for [`Worker::begin`].
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
         let weights = Layered::new(Arc::new(checkpoint.clone()), self.setup().base.clone());
-        self.take(&weights, Targets::of(self)?)?;
+        self.take(&weights, &Targets::of(self)?)?;
         checkpoint.loss_scale().map_or(Ok(()), |scale| self.set_loss_scale(scale))?;
         self.set_updates(checkpoint.updates())
     }
 
-    /// Loads `targets`, and with them the weights that compute. Adapters that are not there keep their
-    /// values.
-    pub(crate) fn take(&mut self, weights: &dyn Weights, mut targets: Targets) -> Result<()> {
-        targets.retain(|name| weights.has(name) || !Lora::is_adapter(name));
-        load(self.engine(), &targets, weights)?;
+    /// Loads `targets`, and rounds masters to the weights that compute.
+    pub(crate) fn take(&mut self, weights: &dyn Weights, targets: &Targets) -> Result<()> {
+        load(self.engine(), targets, weights)?;
         self.round_weights()?;
         settle(self.engine())
     }

@@ -171,6 +171,14 @@ fn a_skipped_step_counts_as_a_step_but_not_as_an_update() {
 struct Counted {
     checkpoint: Checkpoint,
     read: AtomicUsize,
+    /// The first element of an array that cannot be read.
+    damaged: usize,
+}
+
+impl Counted {
+    fn of(checkpoint: &Checkpoint, damaged: usize) -> Arc<Self> {
+        Arc::new(Counted { checkpoint: checkpoint.clone(), read: AtomicUsize::new(0), damaged })
+    }
 }
 
 impl Weights for Counted {
@@ -191,7 +199,13 @@ impl Weights for Counted {
             let bytes = target.dtype.bytes() * target.tensor.elements();
             self.read.fetch_add(bytes, Ordering::Relaxed);
         };
-        Checkpoint::load::<WorkerError>(&self.checkpoint, targets.inspect(count))
+        for target in targets.inspect(count) {
+            if target.first + target.tensor.elements() > self.damaged {
+                return Err(WorkerError::Refused(format!("{} is damaged", target.name)));
+            }
+            Checkpoint::load::<WorkerError>(&self.checkpoint, std::iter::once(target))?;
+        }
+        Ok(())
     }
 }
 
@@ -218,12 +232,12 @@ fn weight_bits(worker: &Worker) -> Vec<Vec<u8>> {
 /// weights then and after an update.
 fn loaded(ranks: usize, overrides: &[&str], checkpoint: &Checkpoint) -> (usize, Vec<String>) {
     let setup = setup_with(&[overrides, &[&format!("parallel.data={ranks}")]].concat());
-    let weights = Arc::new(Counted { checkpoint: checkpoint.clone(), read: AtomicUsize::new(0) });
+    let weights = Counted::of(checkpoint, usize::MAX);
     let counted = Arc::clone(&weights);
     let body = move |communicator: Communicator| -> Result<Vec<String>, WorkerError> {
         let mut worker = Worker::new(&setup, communicator)?;
         let targets = Targets::of(&worker)?;
-        worker.take(&*weights, targets)?;
+        worker.take(&*weights, &targets)?;
         worker.set_updates(weights.checkpoint.updates())?;
         worker.begin_walk(WalkKind::Forward)?;
         let cast = weight_bits(&worker);
@@ -268,4 +282,22 @@ fn ranks_read_each_byte_of_a_checkpoint_once() {
             assert!(bytes <= read && read < bytes + bytes / 20, "{precision} {layout:?}: {read} of {bytes}");
         }
     }
+}
+
+#[test]
+fn ranks_that_have_read_their_parts_learn_why_another_one_has_not() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("metrics.jsonl"), "").unwrap();
+    let mut worker = Worker::new(&setup(1, false), Communicator::solo()).unwrap();
+    save(&mut worker, 0, directory.path()).unwrap();
+    let checkpoint = checkpoint::newest(directory.path()).unwrap().unwrap();
+    // One of the ranks reads the end of the longest array.
+    let (weights, setup) = (Counted::of(&checkpoint, 29_999), setup(4, false));
+    let body = move |communicator: Communicator| -> Result<(), WorkerError> {
+        let mut worker = Worker::new(&setup, communicator)?;
+        let targets = Targets::of(&worker)?;
+        worker.take(&*weights, &targets)
+    };
+    let failed = threads::run(4, threads::Options::default(), body).unwrap_err();
+    assert_eq!(failed.cause.to_string(), "1.weight is damaged");
 }
