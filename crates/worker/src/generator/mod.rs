@@ -18,9 +18,9 @@ use tensor::ops::choose::{self, DRAW_ROWS, seen_words};
 use crate::connect;
 use crate::engine::Engine;
 use crate::error::{Result, WorkerError};
+use crate::loading;
 use crate::setup::Setup;
 use crate::start::Weights;
-use crate::state;
 pub use lines::Line;
 pub use options::GeneratorOptions;
 use passes::Passes;
@@ -91,13 +91,14 @@ impl Generator {
                 Some(Tensor::zeros(&device, shape, DType::U32, request)?)
             }
         };
-        connect::warm_up(&mut engine.planes, &device, config, &[], false)?;
+        engine.exchanges = connect::warm_up(&mut engine.planes, &device, config, &[], false)?;
         let passes = Passes { engine, vocabulary, stages };
         let mut generator = Generator { options, passes, state, seen };
         generator.rehearse()?;
         if let Some(weights) = weights {
-            let load = |stage: &OwnStage| state::load_model(&*stage.model, stage.units.as_ref(), weights);
-            generator.passes.stages.iter().try_for_each(load)?;
+            let Passes { engine, stages, .. } = &mut generator.passes;
+            let own = stages.iter().map(|stage| (&*stage.model, stage.units.as_ref()));
+            loading::load_models(engine, own, weights)?;
         }
         Ok(generator)
     }
