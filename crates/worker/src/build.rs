@@ -348,8 +348,8 @@ pub fn sharded_model(
     }
     let model = build_in(empty_parameters(config, device, grid).released(), config, stage)?;
     let parameters = model.parameters();
-    let place = grid.coordinate(Axis::Data) % config.parallel.owners();
-    let options = UnitOptions { rank: place, prefetch: config.parallel.prefetch };
+    let index = grid.coordinate(Axis::Data) % config.parallel.owners();
+    let options = UnitOptions { rank: index, prefetch: config.parallel.prefetch };
     let units = WeightUnits::new(device, parameters, weight_layout(config, parameters), options)?;
     Ok((model, Some(units)))
 }

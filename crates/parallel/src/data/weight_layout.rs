@@ -98,3 +98,64 @@ impl WeightLayout {
         self.ranks
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use device::{DType, Description, Device, DeviceOptions};
+    use nn::{Init, Parameters, Tuning};
+    use tensor::ops::norm::CHUNK;
+
+    use super::super::buckets::BucketEnd;
+    use super::{BucketLayout, WeightLayout};
+
+    /// Creates a table, two blocks of a weight and a bias, and perhaps a head that uses the table again.
+    fn parameters(freeze: &[&str], is_tied: bool) -> Parameters {
+        let device = Device::meta(0, Description::host(), &DeviceOptions::default()).unwrap();
+        let freeze: Vec<_> = freeze.iter().map(|glob| (*glob).to_owned()).collect();
+        let tuning = Arc::new(Tuning::new(&freeze).unwrap());
+        let mut parameters = Parameters::new(&device, 1, DType::F32).tuned(tuning);
+        let mut create = |unit: &str, sizes: &[usize]| {
+            parameters.begin_unit();
+            for (number, size) in sizes.iter().enumerate() {
+                parameters.create(&format!("{unit}.{number}"), [*size], Init::Constant(0.0)).unwrap();
+            }
+        };
+        create("table", &[5 * CHUNK]);
+        create("block.0", &[2 * CHUNK, 1]);
+        create("block.1", &[2 * CHUNK, 1]);
+        if is_tied {
+            parameters.reuse("table.0").unwrap();
+        }
+        parameters
+    }
+
+    fn layout(parameters: &Parameters, ranks: usize) -> WeightLayout {
+        let buckets = BucketLayout::of(parameters, DType::F32, BucketEnd::Unit, ranks);
+        WeightLayout::new(parameters, &buckets, ranks)
+    }
+
+    #[test]
+    fn units_are_used_in_order_and_a_tied_table_again() {
+        let layouts = [false, true].map(|is_tied| layout(&parameters(&[], is_tied), 2));
+        assert_eq!(layouts[0].order, [0, 1, 2]);
+        assert_eq!(layouts[1].order, [0, 1, 2, 0]);
+        for layout in layouts {
+            assert_eq!(layout.sizes(), [6 * CHUNK, 4 * CHUNK, 4 * CHUNK]);
+            // Backward completes the bias first.
+            assert_eq!((layout.range(0, 1), layout.range(1, 1)), (0..CHUNK, CHUNK..2 * CHUNK));
+            assert_eq!((layout.range(0, 2), layout.range(1, 2)), (0..1, 1..1));
+        }
+    }
+
+    #[test]
+    fn frozen_weights_have_an_array_of_their_own() {
+        let layout = layout(&parameters(&["*.1"], false), 3);
+        let arrays = |unit: usize| layout.units[unit].iter().map(|flat| flat.elements).collect::<Vec<_>>();
+        assert_eq!([arrays(0), arrays(1)], [vec![6 * CHUNK], vec![3 * CHUNK, 3 * CHUNK]]);
+        assert_eq!((layout.range(0, 2), layout.position(2, 0)), (0..1, ([1, 1], 0)));
+        // The second rank's part of the table begins at the second third.
+        assert_eq!((layout.range(1, 0), layout.position(0, 1)), (2 * CHUNK..4 * CHUNK, ([0, 0], 0)));
+    }
+}

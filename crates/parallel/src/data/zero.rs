@@ -160,7 +160,7 @@ mod tests {
 
     use super::super::buckets::BucketEnd;
     use super::super::weight_layout::WeightLayout;
-    use super::{BucketLayout, OptimizerShards, ParameterShard};
+    use super::{BucketLayout, OptimizerShards, ParameterShard, Range};
     use collective::Axis;
 
     /// Creates parameters of these sizes, some of them with a second use.
@@ -191,7 +191,7 @@ mod tests {
             let parameters = parameters(&sizes, &reused);
             let end = if by_unit { BucketEnd::Unit } else { BucketEnd::Bytes(bucket_bytes) };
             let layout = BucketLayout::of(&parameters, DType::F32, end, ranks);
-            let weights = WeightLayout::new(&parameters, &layout, ranks);
+            let weights = by_unit.then(|| WeightLayout::new(&parameters, &layout, ranks));
             let shards = OptimizerShards::new(1, &parameters, &layout, ranks, ranks - 1);
             prop_assert_eq!(shards.ranks(), ranks);
             prop_assert_eq!(shards.own(), shards.of(ranks - 1).collect::<Vec<_>>());
@@ -201,7 +201,9 @@ mod tests {
                 let mut end = 0;
                 for rank in 0..ranks {
                     let range = shards.range(rank, parameter);
-                    prop_assert_eq!(&weights.range(rank, parameter), &range);
+                    let held = weights.as_ref().map(|weights| weights.range(rank, parameter));
+                    let is_owned = |held: &Range<usize>| *held == range || held.len() + range.len() == 0;
+                    prop_assert!(held.iter().all(is_owned), "{held:?} and {range:?}");
                     let mut listed = shards.of(rank);
                     let listed = listed.find(|owned| owned.parameter == parameter);
                     prop_assert_eq!(listed.is_some(), !range.is_empty());

@@ -10,7 +10,7 @@ use tensor::Tensor;
 use tensor::ops::fp8_linear::{Quantised, Scaled};
 use tensor::ops::fp8_parts;
 
-use crate::data::gather::between_compute;
+use crate::data::stream_order::between_compute;
 use crate::data::weight_layout::{FlatWeights, WeightLayout};
 use crate::error::{ParallelError, Result};
 
