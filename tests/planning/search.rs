@@ -118,7 +118,7 @@ fn advice_keeps_the_ranks_or_says_how_many_it_needs() {
         (&[], &["memory.recompute=block"], &["memory.recompute=block", "parallel.pipeline=2"], true),
         (
             &["parallel.data=2"],
-            &["memory.recompute=block", "parallel.zero_stage=1"],
+            &["memory.recompute=block", "parallel.zero_stage=3", "parallel.lanes=8"],
             &["memory.recompute=block", "parallel.data=1", "parallel.pipeline=2"],
             false,
         ),

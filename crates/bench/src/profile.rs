@@ -290,6 +290,7 @@ mod tests {
             (&["model.layers=2", "train.global_batch_size=64", "parallel.lanes=64"], &[1, 1]),
             (&mlp, &[1, 3, 1, 1]),
             (&["model.layers=1", "parallel.data=4", "parallel.zero_stage=1"], &[1]),
+            (&["model.layers=1", "parallel.data=4", "parallel.zero_stage=3", "parallel.shard=2"], &[1]),
         ] {
             let config = alone(&config(sets));
             assert!(config.train.micro_batches() <= 16 && config.world_size() == 1);

@@ -26,7 +26,6 @@ use crate::work::Work;
 use layout::Layout;
 pub use nearest::Miss;
 pub use proposal::{Proposal, Proposals};
-use tried::{Outcome, Tried};
 
 /// Number of proposals.
 const PROPOSALS: usize = 12;
@@ -50,6 +49,14 @@ struct Candidate {
     sets: Vec<String>,
     /// Predicted time of a step with equal stages.
     cost: Cost,
+}
+
+/// The result of planning a candidate.
+enum Outcome {
+    Fits(Box<Proposal>),
+    TooLarge,
+    /// The candidate cannot be planned, for this reason.
+    Unplanned(PlanError),
 }
 
 /// The settings that all candidates share.
@@ -107,49 +114,6 @@ pub fn propose(
 }
 
 impl Search {
-    /// Plans candidates until enough of them fit, and adds them to `proposals`. Returns the reason why the
-    /// first that cannot be planned cannot be.
-    ///
-    /// # Errors
-    /// Errors that are no refusal of a candidate.
-    fn run(
-        &self,
-        candidates: &[Candidate],
-        proposals: &mut Proposals,
-        on_result: &mut dyn FnMut(&Proposal),
-    ) -> Result<Option<PlanError>> {
-        let mut tried = Tried::new(self, candidates);
-        for (index, Candidate { layout, .. }) in candidates.iter().enumerate() {
-            if proposals.list.len() == PROPOSALS {
-                break;
-            }
-            if proposals.have_faster(layout) || tried.is_too_large(layout) {
-                continue;
-            }
-            if tried.is_too_long(layout) {
-                proposals.unplanned += 1;
-                continue;
-            }
-            match tried.plan(index)? {
-                Outcome::Fits(proposal) => {
-                    on_result(proposal);
-                    proposals.list.push((**proposal).clone());
-                }
-                Outcome::TooLarge => {}
-                Outcome::Unplanned(error) => {
-                    proposals.unplanned += 1;
-                    proposals.reason.get_or_insert_with(|| error.to_string());
-                }
-            }
-        }
-        proposals.planned = tried.planned();
-        if proposals.list.is_empty() {
-            proposals.nearest = self.nearest(&tried.too_large().collect::<Vec<_>>());
-        }
-        proposals.list.sort_by(|a, b| a.cost.seconds().total_cmp(&b.cost.seconds()));
-        Ok(tried.into_refusal())
-    }
-
     /// Returns the layouts that the configuration accepts, the fastest first. Of those that differ only in
     /// the size of the groups that share state, the smallest comes first: the cost model has one link between
     /// all ranks, and groups use those of a host.

@@ -62,8 +62,8 @@ impl fmt::Display for WholeGradients {
         let WholeGradients { zero_stage, lanes, micro_batches_per_lane, bytes: kept } = self;
         write!(
             f,
-            "parallel.lanes = {lanes}: at parallel.zero_stage = {zero_stage}, a rank keeps whole gradients for \
-             lanes of {micro_batches_per_lane} micro-batches, {}; parallel.lanes = {} needs none, with \
+            "parallel.lanes = {lanes}: at parallel.zero_stage = {zero_stage}, a rank keeps whole gradients \
+             for lanes of {micro_batches_per_lane} micro-batches, {}; parallel.lanes = {} needs none, with \
              other bits, and exchanges gradients after every micro-batch",
             bytes(*kept),
             lanes * micro_batches_per_lane

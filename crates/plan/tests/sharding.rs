@@ -134,7 +134,7 @@ fn ranks_without_a_lane_repeat_one() {
     assert!(text.contains(words) && !text.contains("subtrees"), "{text}");
 }
 
-/// A run that does not fit is told the next ZeRO stage with which it does.
+/// The refusal of a run that does not fit names the next ZeRO stage with which it does.
 #[test]
 fn remedies_name_the_next_stage() {
     const GRID: [&str; 2] = ["parallel.data=4", "parallel.lanes=16"];
@@ -153,7 +153,7 @@ fn remedies_name_the_next_stage() {
         let bytes = needs(&[&GRID[..], &[stage]].concat());
         assert_eq!(remedy(before, bytes), [stage], "{before:?}");
     }
-    // Groups are given up, and lanes of several micro-batches, which need whole gradients.
+    // The last way has one group, and lanes of one micro-batch, which need no whole gradients.
     let most = needs(&["parallel.data=4", "parallel.zero_stage=3", "parallel.lanes=16"]);
     let sets = remedy(&["parallel.zero_stage=3", "parallel.shard=2", "parallel.lanes=4"], most);
     assert_eq!(sets, ["parallel.shard=0", "parallel.lanes=16"]);

@@ -1,20 +1,55 @@
-//! The outcomes of a search's candidates: planned, or decided by the plans of others.
+//! The search: candidates are planned in their order, or left out because of the plans of others.
 
 use std::collections::BTreeMap;
 
 use super::layout::Layout;
-use super::proposal::Proposal;
-use super::{Candidate, Search};
+use super::proposal::{Proposal, Proposals};
+use super::{Candidate, Outcome, PROPOSALS, Search};
 use crate::error::{PlanError, Result};
 
-/// The result of planning a candidate.
-pub(super) enum Outcome {
-    /// The candidate fits.
-    Fits(Box<Proposal>),
-    /// The candidate does not fit.
-    TooLarge,
-    /// The candidate cannot be planned, for this reason.
-    Unplanned(PlanError),
+impl Search {
+    /// Plans candidates until enough of them fit, and adds them to `proposals`. Returns the reason why the
+    /// first that cannot be planned cannot be.
+    ///
+    /// # Errors
+    /// Errors that are no refusal of a candidate.
+    pub(super) fn run(
+        &self,
+        candidates: &[Candidate],
+        proposals: &mut Proposals,
+        on_result: &mut dyn FnMut(&Proposal),
+    ) -> Result<Option<PlanError>> {
+        let mut tried = Tried::new(self, candidates);
+        for (index, Candidate { layout, .. }) in candidates.iter().enumerate() {
+            if proposals.list.len() == PROPOSALS {
+                break;
+            }
+            if proposals.have_faster(layout) || tried.is_too_large(layout) {
+                continue;
+            }
+            if tried.is_too_long(layout) {
+                proposals.unplanned += 1;
+                continue;
+            }
+            match tried.plan(index)? {
+                Outcome::Fits(proposal) => {
+                    on_result(proposal);
+                    proposals.list.push((**proposal).clone());
+                }
+                Outcome::TooLarge => {}
+                Outcome::Unplanned(error) => {
+                    proposals.unplanned += 1;
+                    proposals.reason.get_or_insert_with(|| error.to_string());
+                }
+            }
+        }
+        proposals.planned = tried.planned();
+        if proposals.list.is_empty() {
+            proposals.nearest = self.nearest(&tried.too_large().collect::<Vec<_>>());
+        }
+        proposals.list.sort_by(|a, b| a.cost.seconds().total_cmp(&b.cost.seconds()));
+        Ok(tried.into_refusal())
+    }
 }
 
 /// The candidates of a search and the outcomes of those that were planned.
