@@ -94,6 +94,14 @@ const WHOLE: [&[&str]; 3] = [&["parallel.data=1"], &["parallel.data=2"], &["para
 const SHARDED: [&[&str]; 2] =
     [&["parallel.data=2", "parallel.zero_stage=1"], &["parallel.data=4", "parallel.zero_stage=1"]];
 
+/// Grids whose ranks hold shards of gradients or weights too.
+const SHARDS: [&[&str]; 4] = [
+    &["parallel.data=4", "parallel.zero_stage=3"],
+    &["parallel.data=3", "parallel.zero_stage=2"],
+    &["parallel.data=4", "parallel.zero_stage=3", "parallel.shard=2"],
+    &["parallel.data=2", "parallel.zero_stage=3", "parallel.prefetch=0"],
+];
+
 /// The points of the program at which processes are killed, and how often a run reaches each at least.
 const POINTS: [(&str, u64); 8] = [
     ("checkpoint directory made", 2),
@@ -168,7 +176,8 @@ fn kills_at_random_moments_lose_no_checkpoint_and_change_no_bit() {
     let budget = common::random::Budget::of_fuzzer();
     for run in 0.. {
         let run_dir = format!("out{run}");
-        let grids = [&WHOLE[..], &SHARDED].concat();
+        let grids =
+            if run % 2 == 0 { [&WHOLE[..], &SHARDED].concat() } else { [&SHARDS[..], &WHOLE].concat() };
         let mut killed = Killed::new(&workplace, &run_dir, &grids);
         while budget.allows(killed.kills) {
             let child = killed.command().spawn().unwrap();
@@ -190,7 +199,7 @@ fn kills_at_random_moments_lose_no_checkpoint_and_change_no_bit() {
 fn a_killed_rank_of_a_job_leaves_no_partial_checkpoint() {
     let workplace = Workplace::new();
     let whole = whole_run(&workplace);
-    for (number, rank) in [(0, 1), (1, 0)] {
+    for (number, (rank, grid)) in [(1, SHARDED[0]), (0, SHARDED[0]), (1, SHARDS[3])].into_iter().enumerate() {
         let run_dir = format!("job{number}");
         let (out, reached) = (workplace.path(&run_dir), workplace.path(&format!("{run_dir}-reached")));
         // The model's file is one piece: the third time is in the third checkpoint.
@@ -202,7 +211,7 @@ fn a_killed_rank_of_a_job_leaves_no_partial_checkpoint() {
         let mut command = common::jobs::over_tcp(&workplace.path(""), 2);
         command.args(["bash", "-c", &script, "bash"]).arg(common::program());
         command.args(["train", "run.toml", "--run-dir", &run_dir]);
-        for set in SHARDED[0] {
+        for set in grid {
             command.args(["--set", set]);
         }
         let mut job = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
