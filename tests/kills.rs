@@ -176,8 +176,8 @@ fn kills_at_random_moments_lose_no_checkpoint_and_change_no_bit() {
     let budget = common::random::Budget::of_fuzzer();
     for run in 0.. {
         let run_dir = format!("out{run}");
-        let grids =
-            if run % 2 == 0 { [&WHOLE[..], &SHARDED].concat() } else { [&SHARDS[..], &WHOLE].concat() };
+        let all = [&SHARDS[..], &SHARDED, &WHOLE].concat();
+        let grids = [&all[3 * run % all.len()..], &all].concat();
         let mut killed = Killed::new(&workplace, &run_dir, &grids);
         while budget.allows(killed.kills) {
             let child = killed.command().spawn().unwrap();

@@ -88,7 +88,14 @@ fn each_stage_divides_more_of_the_state() {
 
 #[test]
 fn ranks_that_share_weights_train_a_model_that_one_rank_cannot_hold() {
-    let sets = ["model.width=256", "model.layers=24", "train.steps=2"];
+    let sets = [
+        "model.width=256",
+        "model.layers=24",
+        "train.steps=2",
+        "train.micro_batch_size=1",
+        "train.global_batch_size=4",
+        "model.context=16",
+    ];
     let on = |more: &[&str]| config(GPT, &[&sets[..], more].concat());
     let four = ["parallel.data=4", ZERO_3];
     let needs = |more: &[&str]| {
