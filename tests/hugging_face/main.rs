@@ -21,8 +21,13 @@ use worker::DeviceChoice;
 /// The recorded models of supported families.
 const MODELS: &[&str] = &["gpt2", "llama", "mistral", "qwen2", "qwen3"];
 
-const GRIDS: [&[&str]; 4] =
-    [&[], &["parallel.data=2"], &["parallel.pipeline=2"], &["parallel.data=2", "parallel.pipeline=2"]];
+const GRIDS: [&[&str]; 5] = [
+    &[],
+    &["parallel.data=2"],
+    &["parallel.pipeline=2"],
+    &["parallel.data=2", "parallel.pipeline=2"],
+    &["parallel.data=4", "parallel.zero_stage=3", "parallel.shard=2"],
+];
 
 fn folder(name: &str) -> PathBuf {
     golden("models").join(name)

@@ -106,7 +106,7 @@ fn generate(generator: &mut Generator, options: &SampleBenchOptions) -> Result<V
         };
         let began = Instant::now();
         let lines: Vec<_> = texts.iter().map(Vec::as_slice).enumerate().map(line).collect();
-        let chosen = generator.step(&lines)?;
+        let chosen = generator.step(std::slice::from_ref(&lines))?;
         times.push(began.elapsed().as_secs_f64());
         let drawn = chosen.into_iter().flatten();
         texts.iter_mut().zip(drawn).for_each(|(text, token)| text.push(token));

@@ -13,10 +13,13 @@ use safetensors::Dtype;
 use safetensors::tensor::{View, serialize_to_file};
 use serde_json::{Map, Value, json};
 use system::output::OutputFolder;
-use tensor::{Shape, Tensor};
+use tensor::{Shape, Tensor, TensorError};
 
 use crate::error::{PretrainedError, Result};
 use crate::folder::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, CONFIG, INDEX, WEIGHTS};
+
+/// Elements that are rounded at a time.
+const PIECE: usize = 1 << 18;
 
 /// Reads the arrays of targets, under the names of the model's parameters.
 pub type Load<'a> = &'a dyn Fn(&mut dyn Iterator<Item = Target>) -> Result<()>;
@@ -162,7 +165,7 @@ fn write_tensors<'a>(
     export: &'a Export<'a>,
     load: Load<'a>,
 ) -> Result<()> {
-    let device = Device::cpu(0, &DeviceOptions::default()).map_err(tensor::TensorError::from)?;
+    let device = Device::cpu(0, &DeviceOptions::default()).map_err(TensorError::from)?;
     let failure = RefCell::new(None);
     let view = |tensor: &'a FolderTensor| {
         let lazy = LazyTensor { tensor, export, load, device: &device, failure: &failure };
@@ -208,7 +211,9 @@ impl View for LazyTensor<'_> {
         if self.failure.borrow().is_some() {
             return Cow::default();
         }
-        match self.bytes() {
+        // Tensors of many sizes would each keep a segment.
+        let freed = |bytes| Ok(self.device.empty_cache().map(|()| bytes).map_err(TensorError::from)?);
+        match self.bytes().and_then(freed) {
             Ok(bytes) => bytes.into(),
             Err(error) => {
                 self.failure.replace(Some(error));
@@ -231,23 +236,32 @@ impl LazyTensor<'_> {
             let count = self.read(DType::U32)?.to_vec::<u32>()?;
             return Ok(count.first().map_or(0, |count| i64::from(*count)).to_le_bytes().to_vec());
         }
-        let values = self.read(DType::F32)?.to_vec::<f32>()?;
-        let [_, rows, columns] = self.tensor.matrices();
-        let stored = match self.tensor.transposed {
-            false => values,
-            true => values
-                .chunks(rows * columns)
-                .flat_map(|matrix| {
-                    (0..columns).flat_map(move |c| matrix.iter().skip(c).step_by(columns).take(rows))
-                })
-                .copied()
-                .collect(),
-        };
-        Ok(dispatch!(self.export.dtype, T => {
-            let mut rounded = vec![<T as Float>::from_f32(0.0); stored.len()];
-            <T as Float>::round(&stored, &mut rounded);
-            rounded.iter().flat_map(|value| value.to_le_bytes()).collect()
-        }, _ => Vec::new()))
+        let whole = self.read(DType::F32)?;
+        let mut bytes = Vec::with_capacity(self.data_len());
+        dispatch!(self.export.dtype, T => {
+            let mut rounded = Vec::new();
+            self.each_piece(&whole.read::<f32>()?, &mut |values| {
+                rounded.resize(values.len(), <T as Float>::from_f32(0.0));
+                <T as Float>::round(values, &mut rounded);
+                bytes.extend(rounded.iter().flat_map(|value| value.to_le_bytes()));
+            });
+        }, _ => {});
+        Ok(bytes)
+    }
+
+    /// Passes elements in the parameter's order to `take` in that of the folder, piece by piece.
+    fn each_piece(&self, values: &[f32], take: &mut dyn FnMut(&[f32])) {
+        if !self.tensor.transposed {
+            return values.chunks(PIECE).for_each(take);
+        }
+        let ([_, rows, columns], mut line) = (self.tensor.matrices(), Vec::new());
+        for matrix in values.chunks(rows * columns) {
+            for column in 0..columns {
+                line.clear();
+                line.extend(matrix.iter().skip(column).step_by(columns).take(rows));
+                take(&line);
+            }
+        }
     }
 
     /// The elements in the parameter's order.

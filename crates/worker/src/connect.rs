@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use collective::{
-    Axis, Communicator, DataPlane, PeerAccess, PeerAccessOptions, Planes, RankGrid, RankTree, SumKernels,
+    Axis, CollectiveUse, Communicator, DataPlane, PeerAccess, PeerAccessOptions, Planes, RankGrid, RankTree,
+    SumKernels,
 };
 use device::{Backend, Device};
 use parallel::data::{DataCollectives, SharedTensors};
@@ -48,14 +49,15 @@ pub(crate) fn divided(communicator: Communicator, config: &RunConfig, grid: Rank
 
 /// Makes the connections for all communication of a step, so that nothing is connected or loaded later, and
 /// records their device memory. `parts` are the rank's stages;
-/// `peer_access`: whether ranks along [`Axis::Data`] access each other's memory.
+/// `peer_access`: whether ranks along [`Axis::Data`] access each other's memory. Returns whether those ranks
+/// can exchange any tensors, without a new connection.
 pub(crate) fn warm_up(
     planes: &mut Planes,
     device: &Device,
     config: &RunConfig,
     parts: &[StagePart],
     peer_access: bool,
-) -> Result<()> {
+) -> Result<bool> {
     let (reduction, zero_stage) = (config.parallel.reduction, config.parallel.zero_stage);
     let statistics = parts.iter().any(|part| !part.model.parameters().statistics().is_empty());
     let dtype = config.precision.gradients;
@@ -64,9 +66,12 @@ pub(crate) fn warm_up(
     let data = (Axis::Data, data.uses(planes.grid().size(Axis::Data)));
     let world = stage_uses(planes.grid());
     if shares_gpu(device, config) {
-        return Ok(planes.warm_up(world, &[data])?);
+        planes.warm_up(world, &[data])?;
+        return Ok(true);
     }
-    device.connecting(|| Ok(planes.warm_up(world, &[data])?))
+    let has_peers = data.1.iter().any(|used| matches!(used, CollectiveUse::Peer(_)));
+    device.connecting(|| Ok::<_, WorkerError>(planes.warm_up(world, &[data])?))?;
+    Ok(has_peers || !device.is_cuda_like())
 }
 
 /// Returns whether the ranks share a GPU, or imitate ranks that do.

@@ -9,11 +9,11 @@ use crate::build;
 use crate::connect;
 use crate::engine::Engine;
 use crate::error::Result;
+use crate::loading;
 use crate::numbers::Numbers;
 use crate::phases::Phases;
 use crate::setup::Setup;
 use crate::start::Weights;
-use crate::state;
 use crate::validation::{self, Losses};
 
 /// One rank of an evaluation.
@@ -36,15 +36,15 @@ impl Evaluator {
         let mut engine = Engine::connect(device, setup, communicator)?;
         let model = |stage: usize| -> Result<StageWeights> {
             let stage = &setup.blueprint.stages[stage];
-            let (model, units) = build::sharded_model(config, &engine.device, engine.grid, stage)?;
-            if let Some(weights) = weights {
-                state::load_model(&*model, units.as_ref(), weights)?;
-            }
-            Ok((model, units))
+            build::sharded_model(config, &engine.device, engine.grid, stage)
         };
         let models = engine.stages().map(model).collect::<Result<Vec<_>>>()?;
         engine.allocate_pixels()?;
-        connect::warm_up(&mut engine.planes, &engine.device, config, &[], false)?;
+        engine.exchanges = connect::warm_up(&mut engine.planes, &engine.device, config, &[], false)?;
+        if let Some(weights) = weights {
+            let own = models.iter().map(|(model, units)| (&**model, units.as_ref()));
+            loading::load_models(&mut engine, own, weights)?;
+        }
         let mut evaluator = Evaluator { engine, models };
         evaluator.rehearse()?;
         Ok(evaluator)
@@ -78,7 +78,7 @@ impl Evaluator {
     fn passes(&mut self, most: Option<usize>, on_losses: &mut dyn FnMut(usize)) -> Result<Losses> {
         let mut phases = Phases::new(&self.engine.device);
         for units in self.models.iter().filter_map(|(_, units)| units.as_ref()) {
-            units.begin(WalkKind::Forward, &self.engine.planes.divided(Axis::Data)?.within);
+            units.begin(WalkKind::Forward, &self.engine.planes.divided(Axis::Data)?.within)?;
         }
         let models = self.models.iter().map(|(model, _)| &**model).collect();
         Ok(self.engine.losses(models, most, &mut phases, Some(on_losses))?.0)

@@ -6,7 +6,7 @@ use autograd::Observer;
 use checkpoint::LossScale;
 use collective::{Axis, Communicator, RankGrid};
 use data::Prefetcher;
-use device::{Category, DType, Device, HostCopy, Mark, Request};
+use device::{Category, DType, Device, HostCopy, Mark, Request, SharedEvent, StreamKind};
 use nn::Model;
 use optim::{NamedState, Optimizer, ScaleRule, Schedule};
 use parallel::data::{ParameterShard, WeightUnits};
@@ -38,6 +38,7 @@ mod counters;
 mod hashes;
 mod observed;
 mod rehearsal;
+mod rounding;
 mod step;
 mod validate;
 
@@ -72,6 +73,8 @@ pub struct Worker {
     scalars: [Tensor; 2],
     /// Copies of `scalars` to the host that are in flight.
     reading: [Option<HostCopy<f32>>; 2],
+    /// The end of the copies of the state to the host, if updates do not wait for it yet.
+    copying: Option<SharedEvent>,
     /// The driver's account of the device.
     account: Account,
     /// Times of the phases of steps.
@@ -92,6 +95,8 @@ pub struct Worker {
     observers: Vec<Rc<dyn Observer>>,
     /// Hashes of the tensors of steps, if something looks at them.
     hashes: Option<TensorHashes>,
+    /// Whether the next step is rehearsed before ranks communicate in it.
+    rehearses_first: bool,
 }
 
 impl Worker {
@@ -123,7 +128,7 @@ impl Worker {
         let mut parts = parts::build(&device, config, grid, &stages, setup.hook.as_ref())?;
         let peer_access = connect::share(&mut engine.planes, &device, &parts, config)?;
         parts.iter_mut().for_each(|part| part.reduction.reduce_from(parts::reduce_from(config, peer_access)));
-        connect::warm_up(&mut engine.planes, &device, config, &parts, peer_access)?;
+        engine.exchanges = connect::warm_up(&mut engine.planes, &device, config, &parts, peer_access)?;
         let optimizer = optimizer::build(&device, config, &parts)?;
         let norm = ModelNorm::new(&device, config, &grid, &setup.blueprint, &parts)?;
         let gradients = parts.iter().flat_map(|part| part.reduction.gradients()).cloned().collect();
@@ -149,6 +154,7 @@ impl Worker {
             data_order: engine.executor.data_order(setup.dataset.source.packs_documents()),
             scalars,
             reading: [None, None],
+            copying: None,
             account: Account::default(),
             marks: None,
             passes_ended: None,
@@ -157,9 +163,12 @@ impl Worker {
             status: Status::none(),
             observers: ranges(),
             hashes: TensorHashes::new(&device, config.telemetry.hashes, setup.tensor_hook.clone()),
+            rehearses_first: config.train.halves_micro_batches() && config.parallel.shards_gradients(),
             engine,
         };
-        worker.rehearse(setup.first_step())?;
+        if !worker.rehearses_first {
+            worker.rehearse(setup.first_step())?;
+        }
         Ok(worker)
     }
 
@@ -220,24 +229,35 @@ impl Worker {
         })
     }
 
-    /// Number of updates that the optimizer has made, one for each step that was not skipped. Waits for the
-    /// device.
-    pub(crate) fn updates(&self) -> Result<u32> {
-        Ok(self.norm.norm.state().updates()?)
+    /// The number of updates that the optimizer has made, one for each step that was not skipped, and the
+    /// loss scale ([`tensor::ops::StepState::counters_tensor`]).
+    pub(crate) fn counters_tensor(&self) -> Result<Tensor> {
+        Ok(self.norm.norm.state().counters_tensor()?)
+    }
+
+    /// Returns whether there is a loss scale.
+    pub(crate) fn has_loss_scale(&self) -> bool {
+        self.scale_rule.is_some()
+    }
+
+    /// Makes the next update wait for `copied`, the end of copies of the state.
+    pub(crate) fn set_copying(&mut self, copied: SharedEvent) {
+        self.copying = Some(copied);
+    }
+
+    /// Makes the device's work from now on, which may change the state, start after the copies of the last
+    /// snapshot.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    fn await_snapshot(&mut self) -> Result<()> {
+        let Some(copied) = self.copying.take() else { return Ok(()) };
+        Ok(self.device().wait_shared(StreamKind::Compute, &copied)?)
     }
 
     /// Sets the number of updates, from a checkpoint.
     pub(crate) fn set_updates(&self, updates: u32) -> Result<()> {
         Ok(self.norm.norm.state().set_updates(updates)?)
-    }
-
-    /// The loss scale, if there is one. Waits for the device.
-    pub(crate) fn loss_scale(&self) -> Result<Option<LossScale>> {
-        let of_state = |_| {
-            let (scale, good_steps) = self.norm.norm.state().loss_scale()?;
-            Ok(LossScale { scale_bits: scale.to_bits(), good_steps })
-        };
-        self.scale_rule.map(of_state).transpose()
     }
 
     /// Sets the loss scale, from a checkpoint.

@@ -157,7 +157,7 @@ impl Parallel {
     #[must_use]
     pub fn owners(&self) -> usize {
         let in_groups = parallel::data::shards_gradients(self.zero_stage) && self.shard > 0;
-        if in_groups { self.shard } else { self.data }
+        if in_groups && self.data.is_multiple_of(self.shard) { self.shard } else { self.data }
     }
 
     /// Returns whether several data-parallel ranks sum gradients in shards, and so run lanes in turn.

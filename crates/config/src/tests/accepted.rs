@@ -145,9 +145,20 @@ fn the_shipped_configurations_are_valid() {
         }
     }
     assert!(
-        ["quickstart", "mlp", "gpt2-124m", "gpt2-355m", "gpt2-1558m", "llama3-1b", "llama3-8b", "resnet50"]
-            .iter()
-            .all(|name| names.contains(*name)),
+        [
+            "quickstart",
+            "mlp",
+            "gpt2-124m",
+            "gpt2-355m",
+            "gpt2-1558m",
+            "llama3-1b",
+            "llama3-8b",
+            "llama3-70b",
+            "llama3-405b",
+            "resnet50"
+        ]
+        .iter()
+        .all(|name| names.contains(*name)),
         "{names:?}"
     );
 }

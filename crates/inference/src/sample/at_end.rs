@@ -43,6 +43,14 @@ fn sample_of_run(worker: &mut Worker, count: usize) -> Result<Option<Sample>> {
     if worker.device().is_meta() || *source.tokenizer() == Tokenizer::None {
         return Ok(None);
     }
+    if setup.config.parallel.shards_weights() {
+        if worker.grid().rank() == 0 {
+            tracing::info!(
+                "no sample at the end, since no rank has all weights: `plimsoll sample` draws some"
+            );
+        }
+        return Ok(None);
+    }
     let (trained, buffers) = (state::masters(worker)?, state::buffers(worker));
     if worker.grid().rank() != 0 {
         trained.iter().chain(&buffers).try_for_each(|array| array.bring(worker, &mut []))?;

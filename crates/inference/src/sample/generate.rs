@@ -70,8 +70,8 @@ pub(super) fn generate(
     job: &Job,
     show: &dyn Fn(Piece<'_>) -> std::io::Result<()>,
 ) -> Result<Vec<Text>> {
-    let (began, grid) = (Instant::now(), *generator.grid());
-    let (replicas, own) = (grid.size(Axis::Data), grid.coordinate(Axis::Data));
+    let began = Instant::now();
+    let replicas = generator.grid().size(Axis::Data);
     let mut texts: Vec<_> = job.prompts.iter().cloned().map(Text::new).collect();
     if job.tokens == 0 {
         texts.iter_mut().for_each(|text| text.finish(End::Length, &job.tokenizer));
@@ -90,7 +90,8 @@ pub(super) fn generate(
             return Ok(texts);
         }
         let line = |text: &Option<usize>| text.map(|text| line(&texts[text]));
-        let lines: Vec<_> = queues[own].slots.iter().map(line).collect();
+        let lines = |queue: &Queue| queue.slots.iter().map(line).collect();
+        let lines: Vec<Vec<_>> = queues.iter().map(lines).collect();
         let tokens = generator.step(&lines)?;
         let is_late = job.limit.is_some_and(|limit| began.elapsed() >= limit);
         for (queue, tokens) in queues.iter().zip(&tokens) {

@@ -1,7 +1,7 @@
-//! Exchanges between ranks with sharded optimizer state: chunk sums of the norm, and updated weights; and of
-//! the statistics that running averages are made from.
+//! Exchanges between ranks with sharded optimizer state: chunk sums of the norm, and updated weights; of the
+//! statistics that running averages are made from; and of arrays that ranks have read in parts.
 //!
-//! Both run on the reduce stream, after the compute work before them. Compute waits for the sums at once, and
+//! All run on the reduce stream, after the compute work before them. Compute waits for the sums at once, and
 //! for weights group by group when it needs them: most travel while the next forward pass computes with those
 //! that have arrived ([`Tensor::arrives`]).
 //!
@@ -11,7 +11,7 @@
 
 use std::ops::{Range, RangeBounds};
 
-use collective::{Axis, DataPlane};
+use collective::{Axis, DataPlane, PeerRegion};
 use device::{DType, StreamKind};
 use nn::Parameters;
 use tensor::Tensor;
@@ -52,16 +52,30 @@ pub fn gather_rows(plane: &mut dyn DataPlane, rows: &Tensor, assignment: &Assign
             Ok(plane.all_gather(own.region(), rows.region(), StreamKind::Reduce)?)
         });
     }
-    let (mut outgoing, mut incoming) = (Vec::new(), Vec::new());
-    for peer in (0..ranks).filter(|peer| *peer != rank) {
-        outgoing.extend(own.iter().map(|part| (peer, part)));
-        for run in assignment.runs(peer) {
-            incoming.push((peer, part(run)?));
-        }
+    let parts = |rank: usize| assignment.runs(rank).map(part).collect::<Result<Vec<_>>>();
+    gather_parts(plane, &(0..ranks).map(parts).collect::<Result<Vec<_>>>()?)
+}
+
+/// Gives every rank of `plane` the values of all `parts`, of which there is a list for each rank: those that
+/// the rank has. All ranks name the same parts of their own tensors.
+///
+/// # Errors
+/// A failed collective.
+pub fn gather_parts(plane: &mut dyn DataPlane, parts: &[Vec<Tensor>]) -> Result<()> {
+    let Some(device) = parts.iter().flatten().next().map(Tensor::device) else { return Ok(()) };
+    let (sends, receives) = regions(parts, plane.rank());
+    between_compute(device, || Ok(plane.exchange(&sends, &receives, StreamKind::Reduce)?))
+}
+
+/// Returns what `rank` sends and receives, so that every rank gets the parts of all.
+fn regions(parts: &[Vec<Tensor>], rank: usize) -> (Vec<PeerRegion<'_>>, Vec<PeerRegion<'_>>) {
+    let own = parts.get(rank).map_or(&[][..], Vec::as_slice);
+    let (mut sends, mut receives) = (Vec::new(), Vec::new());
+    for (peer, theirs) in parts.iter().enumerate().filter(|(peer, _)| *peer != rank) {
+        sends.extend(own.iter().map(|part| (peer, part.region())));
+        receives.extend(theirs.iter().map(|part| (peer, part.region())));
     }
-    let sends: Vec<_> = outgoing.iter().map(|(peer, part)| (*peer, part.region())).collect();
-    let receives: Vec<_> = incoming.iter().map(|(peer, part)| (*peer, part.region())).collect();
-    between_compute(rows.device(), || Ok(plane.exchange(&sends, &receives, StreamKind::Reduce)?))
+    (sends, receives)
 }
 
 /// Starts to give every rank of `plane`, the plane of [`Axis::Data`], the parts that other ranks own of some
@@ -108,15 +122,8 @@ fn exchange_parts(
         };
         owned.map(part).collect::<Result<Vec<_>>>()
     };
-    let rank = plane.rank();
-    let own = parts_of(rank)?;
-    let (mut outgoing, mut incoming) = (Vec::new(), Vec::new());
-    for peer in (0..plane.world_size()).filter(|peer| *peer != rank) {
-        outgoing.extend(own.iter().map(|part| (peer, part.clone())));
-        incoming.extend(parts_of(peer)?.into_iter().map(|part| (peer, part)));
-    }
-    let sends: Vec<_> = outgoing.iter().map(|(peer, part)| (*peer, part.region())).collect();
-    let receives: Vec<_> = incoming.iter().map(|(peer, part)| (*peer, part.region())).collect();
+    let parts = (0..plane.world_size()).map(parts_of).collect::<Result<Vec<_>>>()?;
+    let (sends, receives) = regions(&parts, plane.rank());
     if !plane.exchange_shared(&sends, &receives, StreamKind::Reduce)? {
         plane.exchange(&sends, &receives, StreamKind::Reduce)?;
     }

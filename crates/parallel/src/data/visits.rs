@@ -6,8 +6,10 @@ pub enum WalkKind {
     /// The passes of a training step.
     #[default]
     Step,
-    /// Passes of a validation, or of generation.
+    /// Passes of a validation, or a pass of generation that computes scores.
     Forward,
+    /// A pass of generation that fills caches.
+    Fill,
 }
 
 /// The units of the current walk so far, and those of the last walk of each kind.
@@ -15,7 +17,7 @@ pub enum WalkKind {
 pub(super) struct Visits {
     kind: WalkKind,
     now: Vec<usize>,
-    last: [Vec<usize>; 2],
+    last: [Vec<usize>; 3],
     /// Whether the walk is the last one's so far.
     repeats: bool,
 }
@@ -28,6 +30,11 @@ impl Visits {
             self.last[self.kind as usize] = before;
         }
         (self.kind, self.repeats) = (kind, true);
+    }
+
+    /// The units of the last walk of a kind.
+    pub(super) fn last(&self, kind: WalkKind) -> Vec<usize> {
+        self.last[kind as usize].clone()
     }
 
     /// Records the use of a unit.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use nn::Parameters;
+use nn::{ParameterId, Parameters};
 use tensor::ops::norm::CHUNK;
 
 use super::buckets::BucketLayout;
@@ -15,6 +15,8 @@ pub(super) struct FlatWeights {
     pub(super) elements: usize,
     /// Each parameter with its first element.
     pub(super) members: Vec<(usize, usize)>,
+    /// Whether FP8 codes of the weights are gathered instead of the weights.
+    pub(super) in_fp8: bool,
 }
 
 /// The weights of a stage by unit, each of which is gathered as a whole.
@@ -37,13 +39,14 @@ impl WeightLayout {
         let count = parameters.list().iter().map(|parameter| parameter.unit + 1).max().unwrap_or(0);
         let mut units: Vec<Vec<FlatWeights>> = vec![Vec::new(); count];
         let (mut array_of_bucket, mut positions) = (vec![None; layout.elements.len()], Vec::new());
-        let mut frozen: Vec<Option<usize>> = vec![None; count];
+        let mut frozen: Vec<[Option<usize>; 2]> = vec![[None; 2]; count];
         for ((number, parameter), slot) in
             parameters.list().iter().enumerate().zip(layout.first_uses(parameters))
         {
-            let arrays = &mut units[parameter.unit];
+            let (arrays, in_fp8) =
+                (&mut units[parameter.unit], parameters.is_only_in_fp8(ParameterId(number)));
             let add = |arrays: &mut Vec<FlatWeights>, elements: usize| {
-                arrays.push(FlatWeights { elements, members: Vec::new() });
+                arrays.push(FlatWeights { elements, members: Vec::new(), in_fp8 });
                 arrays.len() - 1
             };
             let (array, offset) = match slot {
@@ -53,7 +56,8 @@ impl WeightLayout {
                     (*array, slot.offset)
                 }
                 None => {
-                    let array = *frozen[parameter.unit].get_or_insert_with(|| add(arrays, 0));
+                    let array = &mut frozen[parameter.unit][usize::from(in_fp8)];
+                    let array = *array.get_or_insert_with(|| add(arrays, 0));
                     let offset = arrays[array].elements;
                     arrays[array].elements += parameter.weight.elements().next_multiple_of(CHUNK);
                     (array, offset)
@@ -62,7 +66,10 @@ impl WeightLayout {
             arrays[array].members.push((number, offset));
             positions.push((parameter.weight.elements(), [parameter.unit, array], offset));
         }
-        for (unit, array) in frozen.into_iter().enumerate().filter_map(|(unit, array)| Some((unit, array?))) {
+        let frozen = frozen.into_iter().enumerate();
+        for (unit, array) in
+            frozen.flat_map(|(unit, arrays)| arrays.into_iter().flatten().map(move |array| (unit, array)))
+        {
             let elements = &mut units[unit][array].elements;
             *elements = elements.next_multiple_of(CHUNK * ranks);
         }
@@ -84,12 +91,6 @@ impl WeightLayout {
         let (_, [unit, array], offset) = self.positions[parameter];
         let first = rank * (self.units[unit][array].elements / self.ranks);
         ([unit, array], (offset + self.range(rank, parameter).start).saturating_sub(first))
-    }
-
-    /// Elements of each unit.
-    pub(super) fn sizes(&self) -> Vec<usize> {
-        let elements = |arrays: &Vec<FlatWeights>| arrays.iter().map(|flat| flat.elements).sum();
-        self.units.iter().map(elements).collect()
     }
 
     /// Number of ranks.

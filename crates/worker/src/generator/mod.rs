@@ -18,9 +18,9 @@ use tensor::ops::choose::{self, DRAW_ROWS, seen_words};
 use crate::connect;
 use crate::engine::Engine;
 use crate::error::{Result, WorkerError};
+use crate::loading;
 use crate::setup::Setup;
 use crate::start::Weights;
-use crate::state;
 pub use lines::Line;
 pub use options::GeneratorOptions;
 use passes::Passes;
@@ -91,16 +91,14 @@ impl Generator {
                 Some(Tensor::zeros(&device, shape, DType::U32, request)?)
             }
         };
-        connect::warm_up(&mut engine.planes, &device, config, &[], false)?;
+        engine.exchanges = connect::warm_up(&mut engine.planes, &device, config, &[], false)?;
         let passes = Passes { engine, vocabulary, stages };
         let mut generator = Generator { options, passes, state, seen };
         generator.rehearse()?;
         if let Some(weights) = weights {
-            generator
-                .passes
-                .stages
-                .iter()
-                .try_for_each(|stage| state::load_model(&*stage.model, None, weights))?;
+            let Passes { engine, stages, .. } = &mut generator.passes;
+            let own = stages.iter().map(|stage| (&*stage.model, stage.units.as_ref()));
+            loading::load_models(engine, own, weights)?;
         }
         Ok(generator)
     }
@@ -108,9 +106,8 @@ impl Generator {
     /// Bytes so far.
     pub fn bytes(&self) -> GeneratorBytes {
         let statistics = self.passes.engine.device.statistics();
-        let parameters = self.passes.stages.iter().flat_map(|stage| stage.model.parameters().list());
         GeneratorBytes {
-            weights: parameters.map(|parameter| parameter.weight.bytes() as u64).sum(),
+            weights: self.passes.stages.iter().map(OwnStage::weight_bytes).sum(),
             cache: self.passes.stages.iter().map(OwnStage::cache_bytes).sum(),
             peak_allocated: statistics.peak_allocated(),
             peak_reserved: statistics.peak_reserved(),
@@ -139,16 +136,22 @@ impl Generator {
         &mut self.passes.engine.planes
     }
 
-    /// Computes the next token of every sequence of this replica: entry i of `lines` is that of slot i,
-    /// `None` for a slot without one. Returns the tokens of all replicas, on every rank, a list of slots
-    /// each; those of slots without a sequence mean nothing. All ranks call it as often; it waits for the
-    /// device once, to read four bytes for each slot.
+    /// Computes the next token of every sequence. `replicas` has the lines of each replica: entry i of one is
+    /// that of slot i, `None` for a slot without one. Returns the tokens of all replicas, on every rank, a
+    /// list of slots each; those of slots without a sequence mean nothing. All ranks call it with the same
+    /// lines; it waits for the device once, to read four bytes for each slot.
     ///
     /// # Errors
-    /// More lines than slots, a line longer than the capacity, a failure of a rank or of the transport.
-    pub fn step(&mut self, lines: &[Option<Line<'_>>]) -> Result<Vec<Vec<u32>>> {
+    /// More lines than slots, a line longer than the capacity, lines of another number of replicas, a failure
+    /// of a rank or of the transport.
+    pub fn step(&mut self, replicas: &[Vec<Option<Line<'_>>>]) -> Result<Vec<Vec<u32>>> {
+        let own = self.passes.engine.grid.coordinate(Axis::Data);
+        let lines = replicas.get(own).filter(|_| replicas.len() == self.passes.engine.grid.size(Axis::Data));
+        let other = || WorkerError::Refused(format!("lines of {} replicas", replicas.len()));
+        let lines = lines.ok_or_else(other)?;
         lines::check(lines, self.options)?;
-        let chosen = self.chosen(lines)?;
+        let most = replicas.iter().map(|lines| self.passes.count(lines)).max().unwrap_or(0);
+        let chosen = self.chosen(lines, most)?;
         if self.passes.engine.grid.world_size() == 1 {
             return Ok(vec![chosen]);
         }
@@ -164,12 +167,12 @@ impl Generator {
     }
 
     /// The tokens of this replica's slots where this rank has the model's end; elsewhere none.
-    fn chosen(&mut self, lines: &[Option<Line<'_>>]) -> Result<Vec<u32>> {
+    fn chosen(&mut self, lines: &[Option<Line<'_>>], most: usize) -> Result<Vec<u32>> {
         let slots = self.options.slots;
         let words = lines::state(lines, self.state.shape().columns());
         self.state.set(&words)?;
         self.see(lines)?;
-        let Some(logits) = self.passes.logits(&self.state, lines)? else { return Ok(Vec::new()) };
+        let Some(logits) = self.passes.logits(&self.state, lines, most)? else { return Ok(Vec::new()) };
         let rows = self.state.shape().columns();
         let draws = self.state.view(2 * rows, [DRAW_ROWS, rows])?;
         let tokens = self.state.view(0, [rows, 1])?;
@@ -199,7 +202,9 @@ impl Generator {
             Some(Line { tokens: &longest, is_new: slot == 0, seen: None, number: 0, key: [0, 0] })
         };
         let lines: Vec<_> = (0..self.options.slots).map(line).collect();
-        let ran = self.chosen(&lines);
+        let ran = self.chosen(&lines, 0);
+        // Transports that count give no values.
+        self.passes.outdate();
         self.passes.engine.end_rehearsal(real, ran)
     }
 

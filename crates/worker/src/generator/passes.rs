@@ -1,9 +1,10 @@
 //! Passes of a step through all stages, of which each rank computes its own.
 
 use autograd::{CachedPass, GradientSink, Pass, Tape, Var};
+use collective::Axis;
 use device::{Category, Request};
 use nn::Model;
-use parallel::data::MicroBatchSink;
+use parallel::data::{MicroBatchSink, WalkKind, WeightUnits};
 use parallel::pipeline::{Action, ActionPart, Feed};
 use tensor::Tensor;
 
@@ -31,22 +32,34 @@ pub(super) struct Passes {
 }
 
 impl Passes {
+    /// Number of passes for the lines of a replica before or beside the one over all rows.
+    pub(super) fn count(&self, lines: &[Option<Line<'_>>]) -> usize {
+        match self.engine.setup.config.model.cached_heads() {
+            Some(_) => lines.iter().filter(|line| fill(line).is_some()).count(),
+            None => lines.iter().flatten().count(),
+        }
+    }
+
     /// The logits after the last token of every line, `[rows, 1, vocabulary]`, where this rank has the
-    /// model's end. `state` is that of the lines.
-    pub(super) fn logits(&mut self, state: &Tensor, lines: &[Option<Line<'_>>]) -> Result<Option<Tensor>> {
+    /// model's end. `state` is that of the lines; `most` is the largest [`Passes::count`] of all replicas.
+    pub(super) fn logits(
+        &mut self,
+        state: &Tensor,
+        lines: &[Option<Line<'_>>],
+        most: usize,
+    ) -> Result<Option<Tensor>> {
+        let idle = most.saturating_sub(self.count(lines));
         if self.engine.setup.config.model.cached_heads().is_none() {
-            return self.logits_of_all(state, lines);
+            let logits = self.logits_of_all(state, lines)?;
+            return self.idle(WalkKind::Forward, idle).map(|()| logits);
         }
         for (slot, line) in lines.iter().enumerate() {
-            let Some((_, before)) = line.filter(|line| line.is_new).and_then(|line| line.tokens.split_last())
-            else {
-                continue;
-            };
-            if !before.is_empty() {
+            if let Some(before) = fill(line) {
                 let inputs = self.inputs(before)?;
                 self.pass(&inputs, Use::Fill(slot))?;
             }
         }
+        self.idle(WalkKind::Fill, idle)?;
         let rows = state.shape().columns();
         let (inputs, documents) = (state.view(0, [rows, 1])?, state.view(rows, [rows, 1])?);
         self.pass(&inputs, Use::Extend(&documents))
@@ -77,15 +90,39 @@ impl Passes {
         Ok(Tensor::from_host(&self.engine.device, tokens, [1, tokens.len()], Category::Input)?)
     }
 
+    /// Gathers weights for `count` passes of other replicas, of which this one has none.
+    fn idle(&self, kind: WalkKind, count: usize) -> Result<()> {
+        for units in self.stages.iter().filter_map(|stage| stage.units.as_ref()) {
+            let plane = self.engine.planes.divided(Axis::Data)?.within;
+            (0..count).try_for_each(|_| units.repeat(kind, &plane))?;
+        }
+        Ok(())
+    }
+
+    /// Releases gathered weights, which may have changed.
+    pub(super) fn outdate(&self) {
+        self.stages.iter().filter_map(|stage| stage.units.as_ref()).for_each(WeightUnits::outdate);
+    }
+
     /// One pass of `inputs [rows, time]` through all stages, of which each rank computes its own: the result
     /// of the last one, where it is this rank's.
     fn pass(&mut self, inputs: &Tensor, uses: Use<'_>) -> Result<Option<Tensor>> {
+        let kind = if matches!(uses, Use::Fill(_)) { WalkKind::Fill } else { WalkKind::Forward };
+        for units in self.stages.iter().filter_map(|stage| stage.units.as_ref()) {
+            units.begin(kind, &self.engine.planes.divided(Axis::Data)?.within)?;
+        }
         let extents = [inputs.shape().dims()[0], inputs.shape().dims()[1]];
         let models = self.stages.iter().map(|stage| &*stage.model).collect();
         let mut feed = PassFeed { stages: &self.stages, inputs, uses, result: None };
         self.engine.executor.generate(models, &mut self.engine.planes, extents, &mut feed)?;
         Ok(feed.result)
     }
+}
+
+/// The tokens of a new sequence that fill its slot before the last token extends it, if there are some.
+fn fill<'a>(line: &Option<Line<'a>>) -> Option<&'a [u32]> {
+    let (_, before) = line.filter(|line| line.is_new)?.tokens.split_last()?;
+    (!before.is_empty()).then_some(before)
 }
 
 /// The inputs and the result of one pass.

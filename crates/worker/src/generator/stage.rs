@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use nn::Model;
+use parallel::data::WeightUnits;
 use tensor::ops::cached_attention::Cache;
 
 use super::options::GeneratorOptions;
@@ -14,6 +15,8 @@ use crate::error::{Result, WorkerError};
 pub(super) struct OwnStage {
     pub(super) number: usize,
     pub(super) model: Box<dyn Model>,
+    /// The rank's parts of the weights, if those are sharded.
+    pub(super) units: Option<WeightUnits>,
     /// A cache for each layer; none for a model that cannot have them.
     pub(super) caches: Rc<[Cache]>,
 }
@@ -22,7 +25,7 @@ impl OwnStage {
     pub(super) fn new(engine: &Engine, number: usize, options: GeneratorOptions) -> Result<Self> {
         let Engine { setup, device, grid, .. } = engine;
         let (config, stage) = (&setup.config, &setup.blueprint.stages[number]);
-        let model = build::model(config, device, *grid, stage)?;
+        let (model, units) = build::sharded_model(config, device, *grid, stage)?;
         let layers = config.model.cached_heads().map_or(0..0, |_| stage.layers.clone());
         let cache = |layer: usize| -> Result<Cache> {
             let _scope = device.module(&format!("cache.{layer}"));
@@ -30,7 +33,13 @@ impl OwnStage {
             Ok(Cache::new(device, options.slots, heads, options.capacity, config.precision.compute)?)
         };
         let caches = layers.map(cache).collect::<Result<Rc<[Cache]>>>()?;
-        Ok(OwnStage { number, model, caches })
+        Ok(OwnStage { number, model, units, caches })
+    }
+
+    /// Bytes of the weights that this rank holds between their uses.
+    pub(super) fn weight_bytes(&self) -> u64 {
+        let whole = || self.model.parameters().list().iter().map(|parameter| parameter.weight.bytes()).sum();
+        self.units.as_ref().map_or_else(whole, WeightUnits::bytes) as u64
     }
 
     pub(super) fn cache_bytes(&self) -> u64 {

@@ -2,6 +2,7 @@
 //! validation. The parameters are unchanged.
 
 use autograd::Mode;
+use collective::Planes;
 
 use super::Worker;
 use crate::error::Result;
@@ -17,6 +18,28 @@ impl Worker {
         if !self.rehearses() {
             return Ok(());
         }
+        let (real, ran) = self.rehearse_passes(step)?;
+        self.engine.end_rehearsal(real, ran)
+    }
+
+    /// Rehearses the first step where ranks communicate within the passes of a step that is repeated if a rank
+    /// runs out of memory. After that, the allocator has the memory of all steps, so that no rank runs out of
+    /// memory while others wait for it.
+    ///
+    /// # Errors
+    /// [`WorkerError::Repeatable`](crate::WorkerError::Repeatable) on all ranks if one ran out of memory.
+    pub(super) fn rehearse_repeatable(&mut self, step: u64) -> Result<()> {
+        if !std::mem::take(&mut self.rehearses_first) {
+            return Ok(());
+        }
+        let (real, ran) = self.rehearse_passes(step)?;
+        self.engine.planes = real;
+        self.share_out_of_memory(step, ran)
+    }
+
+    /// Runs the passes of a step and of a validation with transports that only count. Returns the real ones,
+    /// and the result of the passes.
+    fn rehearse_passes(&mut self, step: u64) -> Result<(Planes, Result<()>)> {
         let real = self.engine.begin_rehearsal()?;
         let phases = std::mem::replace(&mut self.phases, Phases::new(&self.engine.device));
         let ran = self
@@ -26,7 +49,7 @@ impl Worker {
         self.phases = phases;
         // Transports that count give no values.
         self.outdate_weights();
-        self.engine.end_rehearsal(real, ran)
+        Ok((real, ran.map(|_| ())))
     }
 
     /// Returns all idle memory to the driver, and rehearses step `step`.

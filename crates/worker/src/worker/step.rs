@@ -55,6 +55,7 @@ impl Worker {
         let _range = Range::start(&format!("step {}", step + 1));
         self.status.step(step, || self.engine.device.statistics());
         self.begin_part(RunPart::Step, step + 1);
+        self.rehearse_repeatable(step)?;
         self.phases.begin()?;
         self.hash_state(step + 1)?;
         self.moments.train(true);
@@ -62,6 +63,7 @@ impl Worker {
         self.share_out_of_memory(step, outcome)?;
         self.phases.enter(Phase::Reduce)?;
         self.reduce_gradients()?;
+        self.await_snapshot()?;
         self.reduce_statistics()?;
         self.hash_gradients()?;
         self.phases.enter(Phase::Update)?;
@@ -86,7 +88,7 @@ impl Worker {
     ///
     /// # Errors
     /// Errors of `outcome`, and of the transport.
-    fn share_out_of_memory(&mut self, step: u64, outcome: Result<()>) -> Result<()> {
+    pub(super) fn share_out_of_memory(&mut self, step: u64, outcome: Result<()>) -> Result<()> {
         if !self.engine.setup.config.train.halves_micro_batches() {
             return outcome;
         }
@@ -153,7 +155,7 @@ impl Worker {
     /// Lets weights be gathered in the passes to come, if they are sharded.
     pub(super) fn begin_walk(&self, kind: WalkKind) -> Result<()> {
         for units in self.parts.iter().filter_map(|part| part.weights.as_ref()) {
-            units.begin(kind, &self.engine.planes.divided(Axis::Data)?.within);
+            units.begin(kind, &self.engine.planes.divided(Axis::Data)?.within)?;
         }
         Ok(())
     }

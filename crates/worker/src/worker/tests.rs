@@ -2,18 +2,24 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use checkpoint::{Contents, Validations, Writer};
-use collective::{Communicator, threads};
+use checkpoint::{Checkpoint, Contents, Target, Validations, Writer};
+use collective::{Axis, Communicator, threads};
 use nn::Stage;
-use parallel::data::gather_weights;
+use parallel::data::{WalkKind, gather_weights};
+use parallel::pipeline::StagePart;
+use tensor::Tensor;
 
 use super::Worker;
 use crate::build::DataScope;
 use crate::error::WorkerError;
 use crate::hash::agreed_hash;
+use crate::loading::load_models;
 use crate::placement::Placement;
 use crate::setup::Setup;
+use crate::start::Weights;
+use crate::targets::Targets;
 use config::RunConfig;
 
 const TEXT: &str = r#"
@@ -35,8 +41,11 @@ every = 1
 
 /// A bf16 setup; the tests need only its state.
 fn setup(ranks: usize, sharded: bool) -> Setup {
-    let overrides =
-        [format!("parallel.data={ranks}"), format!("parallel.zero_stage={}", u8::from(sharded))].to_vec();
+    setup_with(&[&format!("parallel.data={ranks}"), &format!("parallel.zero_stage={}", u8::from(sharded))])
+}
+
+fn setup_with(overrides: &[&str]) -> Setup {
+    let overrides: Vec<_> = overrides.iter().map(|setting| (*setting).to_owned()).collect();
     let config = RunConfig::parse(TEXT, "test.toml", Path::new("/"), &overrides).unwrap();
     let one = |config: &RunConfig| vec![Stage::whole(config.layers())];
     Setup::new(config, Placement::Cpu, DataScope::All, |config, _, _| Ok::<_, WorkerError>(one(config)))
@@ -55,7 +64,8 @@ fn update(worker: &mut Worker) -> Result<String, WorkerError> {
     }
     state.set_learning_rate(0.01)?;
     worker.optimizer.step(gradients, state)?;
-    gather_weights(&mut worker.engine.planes.world(), &part.reduction, part.model.parameters(), ..)?;
+    let mut plane = worker.engine.planes.divided(Axis::Data)?.within;
+    gather_weights(&mut plane, &part.reduction, part.model.parameters(), ..)?;
     agreed_hash(worker)
 }
 
@@ -98,7 +108,7 @@ fn hashes(ranks: usize, sharded: bool, from: Option<&Path>, to: &Path) -> Vec<St
             worker.restore(&checkpoint::newest(from)?.unwrap())?;
         }
         let mut hashes = vec![agreed_hash(&mut worker)?, update(&mut worker)?];
-        let steps = u64::from(worker.updates()?);
+        let steps = u64::from(worker.norm.norm.state().updates()?);
         save(&mut worker, steps, &to)?;
         hashes.push(update(&mut worker)?);
         Ok(hashes)
@@ -152,6 +162,142 @@ fn a_skipped_step_counts_as_a_step_but_not_as_an_update() {
     assert_ne!(second, first);
     let mut again = Worker::new(&setup, Communicator::solo()).unwrap();
     again.restore(&saved).unwrap();
-    assert_eq!(again.updates().unwrap(), 1);
+    assert_eq!(again.norm.norm.state().updates().unwrap(), 1);
     assert_eq!(update(&mut again).unwrap(), second);
+}
+
+/// A checkpoint that counts the bytes that are read.
+#[derive(Debug)]
+struct Counted {
+    checkpoint: Checkpoint,
+    read: AtomicUsize,
+    /// The first element of an array that cannot be read.
+    damaged: usize,
+}
+
+impl Counted {
+    fn of(checkpoint: &Checkpoint, damaged: usize) -> Arc<Self> {
+        Arc::new(Counted { checkpoint: checkpoint.clone(), read: AtomicUsize::new(0), damaged })
+    }
+}
+
+impl Weights for Counted {
+    fn id(&self) -> &str {
+        self.checkpoint.id()
+    }
+
+    fn path(&self) -> &Path {
+        self.checkpoint.path()
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.checkpoint.has(name)
+    }
+
+    fn load(&self, targets: &mut dyn Iterator<Item = Target>) -> Result<(), WorkerError> {
+        let count = |target: &Target| {
+            let bytes = target.dtype.bytes() * target.tensor.elements();
+            self.read.fetch_add(bytes, Ordering::Relaxed);
+        };
+        for target in targets.inspect(count) {
+            if target.first + target.tensor.elements() > self.damaged {
+                return Err(WorkerError::Refused(format!("{} is damaged", target.name)));
+            }
+            Checkpoint::load::<WorkerError>(&self.checkpoint, std::iter::once(target))?;
+        }
+        Ok(())
+    }
+}
+
+/// The bits of the weights that this rank holds.
+fn weight_bits(worker: &Worker) -> Vec<Vec<u8>> {
+    let bits = |weight: Tensor| {
+        let mut bits = vec![0; weight.bytes()];
+        weight.read_bytes(&mut bits).unwrap();
+        bits
+    };
+    let mut all = Vec::new();
+    for StagePart { model, weights, .. } in &worker.parts {
+        for (number, parameter) in model.parameters().list().iter().enumerate() {
+            all.extend(match weights {
+                Some(units) => units.part(number).unwrap().map(|(_, part)| bits(part)),
+                None => Some(bits(parameter.weight.tensor().unwrap())),
+            });
+        }
+    }
+    all
+}
+
+/// Loads a checkpoint on `ranks` ranks. Returns the number of bytes that they read, and the hashes of the
+/// weights then and after an update.
+fn loaded(ranks: usize, overrides: &[&str], checkpoint: &Checkpoint) -> (usize, Vec<String>) {
+    let setup = setup_with(&[overrides, &[&format!("parallel.data={ranks}")]].concat());
+    let weights = Counted::of(checkpoint, usize::MAX);
+    let counted = Arc::clone(&weights);
+    let body = move |communicator: Communicator| -> Result<Vec<String>, WorkerError> {
+        let mut worker = Worker::new(&setup, communicator)?;
+        let targets = Targets::of(&worker)?;
+        worker.take(&*weights, &targets)?;
+        worker.set_updates(weights.checkpoint.updates())?;
+        worker.begin_walk(WalkKind::Forward)?;
+        let cast = weight_bits(&worker);
+        let mut hashes = vec![agreed_hash(&mut worker)?];
+        // The reader rounds like a cast.
+        let own = worker.parts.iter().map(|part| (&*part.model, part.weights.as_ref()));
+        load_models(&mut worker.engine, own, &weights.checkpoint)?;
+        assert!(weight_bits(&worker) == cast);
+        if worker.parts[0].weights.is_none() {
+            hashes.push(update(&mut worker)?);
+        }
+        Ok(hashes)
+    };
+    let mut ranks = threads::run(ranks, threads::Options::default(), body).unwrap();
+    assert!(ranks.windows(2).all(|pair| pair[0] == pair[1]));
+    (counted.read.load(Ordering::Relaxed), ranks.remove(0))
+}
+
+#[test]
+fn ranks_read_each_byte_of_a_checkpoint_once() {
+    const SIZES: &str = "model.sizes=[200, 301, 300, 170]";
+    for precision in ["precision.compute=bf16", "precision.compute=f16", "precision.compute=f32"] {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("metrics.jsonl"), "").unwrap();
+        let mut worker = Worker::new(&setup_with(&[SIZES, precision]), Communicator::solo()).unwrap();
+        update(&mut worker).unwrap();
+        save(&mut worker, 1, directory.path()).unwrap();
+        let checkpoint = checkpoint::newest(directory.path()).unwrap().unwrap();
+        let (bytes, reference) = loaded(1, &[SIZES, precision], &checkpoint);
+        assert_eq!(bytes, 3 * 4 * worker.parameters());
+        for (ranks, layout) in [
+            (3, &["parallel.zero_stage=0"][..]),
+            (4, &["parallel.zero_stage=0"]),
+            (4, &["parallel.zero_stage=1"]),
+            (4, &["parallel.zero_stage=2"]),
+            (4, &["parallel.zero_stage=3"]),
+            (4, &["parallel.zero_stage=2", "parallel.shard=2"]),
+            (4, &["parallel.zero_stage=3", "parallel.shard=2"]),
+        ] {
+            let (read, hashes) = loaded(ranks, &[&[SIZES, precision], layout].concat(), &checkpoint);
+            assert_eq!(hashes, reference[..hashes.len()], "{precision} {layout:?}");
+            assert!(bytes <= read && read < bytes + bytes / 20, "{precision} {layout:?}: {read} of {bytes}");
+        }
+    }
+}
+
+#[test]
+fn ranks_that_have_read_their_parts_learn_why_another_one_has_not() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("metrics.jsonl"), "").unwrap();
+    let mut worker = Worker::new(&setup(1, false), Communicator::solo()).unwrap();
+    save(&mut worker, 0, directory.path()).unwrap();
+    let checkpoint = checkpoint::newest(directory.path()).unwrap().unwrap();
+    // One of the ranks reads the end of the longest array.
+    let (weights, setup) = (Counted::of(&checkpoint, 29_999), setup(4, false));
+    let body = move |communicator: Communicator| -> Result<(), WorkerError> {
+        let mut worker = Worker::new(&setup, communicator)?;
+        let targets = Targets::of(&worker)?;
+        worker.take(&*weights, &targets)
+    };
+    let failed = threads::run(4, threads::Options::default(), body).unwrap_err();
+    assert_eq!(failed.cause.to_string(), "1.weight is damaged");
 }

@@ -1,0 +1,124 @@
+//! The tensors of a rank into which its state is read, by the ranks that hold the same elements.
+
+use std::collections::BTreeSet;
+
+use checkpoint::Target;
+use device::DType;
+use nn::{Model, Run};
+use optim::StateArray;
+use parallel::data::WeightUnits;
+use tensor::{Shape, Tensor};
+
+use crate::error::Result;
+use crate::state::{is_own_master, part_runs, state_runs, state_shape};
+use crate::worker::Worker;
+
+/// The tensors into which a rank's state is read, in the same order on all ranks that hold the same elements.
+#[derive(Debug, Default)]
+pub(crate) struct Targets {
+    /// Tensors that all data-parallel ranks hold alike.
+    pub(crate) everywhere: Vec<Target>,
+    /// Shards, which the ranks at the same place of other groups hold too.
+    pub(crate) in_groups: Vec<Target>,
+}
+
+impl Targets {
+    /// Returns everything that a rank holds, copies of tied weights included, but weights that are rounded
+    /// copies of their masters.
+    pub(crate) fn of(worker: &Worker) -> Result<Self> {
+        let mut targets = Targets::default();
+        for (model, units) in worker.stage_weights() {
+            targets.add_parameters(model, units, |of| is_own_master(of.trained, of.weight.dtype()))?;
+            targets.add_buffers(model);
+        }
+        for (stage, owned, state) in worker.optimizer_state() {
+            let Some(model) = worker.model(stage) else { continue };
+            let sharding = &model.parameters().list()[owned.parameter].sharding;
+            let runs = state_runs(&state.array, sharding, worker.grid(), owned.shard.range.clone());
+            let shape = state_shape(&state.array, sharding);
+            let StateArray { name, dtype, .. } = state.array;
+            let is_whole = owned.shard.axis.is_none();
+            targets.holders(is_whole).extend(run_targets(&name, dtype, shape, state.tensor, runs)?);
+        }
+        Ok(targets)
+    }
+
+    /// Returns those of a rank's targets that are master weights or buffers.
+    pub(crate) fn of_weights(worker: &Worker) -> Result<Self> {
+        let parameters = worker.models().flat_map(|model| model.parameters().list());
+        let buffers = worker.models().flat_map(|model| model.buffers());
+        let names = parameters.map(|parameter| parameter.name.clone());
+        let names: BTreeSet<_> = names.chain(buffers.map(|buffer| buffer.name().to_owned())).collect();
+        let mut targets = Self::of(worker)?;
+        targets.retain(|name| names.contains(name));
+        Ok(targets)
+    }
+
+    /// Adds the weights that compute and the buffers of a model that does not train.
+    pub(crate) fn add_model(&mut self, model: &dyn Model, units: Option<&WeightUnits>) -> Result<()> {
+        self.add_parameters(model, units, |_| true)?;
+        self.add_buffers(model);
+        Ok(())
+    }
+
+    /// Keeps the arrays whose names `keeps` accepts.
+    pub(crate) fn retain(&mut self, keeps: impl Fn(&str) -> bool) {
+        for targets in [&mut self.everywhere, &mut self.in_groups] {
+            targets.retain(|target| keeps(&target.name));
+        }
+    }
+
+    fn holders(&mut self, is_whole: bool) -> &mut Vec<Target> {
+        if is_whole { &mut self.everywhere } else { &mut self.in_groups }
+    }
+
+    /// Adds this rank's parts of the parameters that `chosen` accepts, as targets of master weights.
+    fn add_parameters(
+        &mut self,
+        model: &dyn Model,
+        units: Option<&WeightUnits>,
+        chosen: impl Fn(&nn::Parameter) -> bool,
+    ) -> Result<()> {
+        let parameters = model.parameters();
+        for (number, parameter) in parameters.list().iter().enumerate().filter(|(_, of)| chosen(of)) {
+            let nn::Parameter { name, weight, sharding, .. } = parameter;
+            let part = match units {
+                Some(units) => units.part(number)?,
+                None => Some((0, weight.tensor()?)),
+            };
+            let Some((first, tensor)) = part else { continue };
+            let range = first..first + tensor.elements();
+            let runs = part_runs(sharding, |axis| parameters.coordinate(axis), range);
+            let targets = run_targets(name, DType::F32, sharding.whole(), &tensor, runs)?;
+            self.holders(units.is_none()).extend(targets);
+        }
+        Ok(())
+    }
+
+    /// Adds whole buffers.
+    fn add_buffers(&mut self, model: &dyn Model) {
+        let whole = |buffer: &nn::ModelBuffer| {
+            let tensor = buffer.tensor().clone();
+            Target::whole(buffer.name().to_owned(), tensor.dtype(), tensor)
+        };
+        self.everywhere.extend(model.buffers().iter().map(whole));
+    }
+}
+
+/// Returns a target for each of the `runs` of an array of this name, type and shape into `tensor`.
+fn run_targets(
+    name: &str,
+    dtype: DType,
+    shape: Shape,
+    tensor: &Tensor,
+    runs: Vec<Run>,
+) -> Result<Vec<Target>> {
+    let target = |run: Run| {
+        let tensor = match run.elements == tensor.elements() {
+            true => tensor.clone(),
+            false => tensor.view(run.local, [run.elements])?,
+        };
+        Ok(Target { name: name.to_owned(), dtype, shape, first: run.whole, tensor })
+    };
+    runs.into_iter().map(target).collect()
+}

@@ -1,0 +1,44 @@
+//! Weights that are rounded copies of their masters.
+
+use collective::DataPlane;
+use device::{DType, StreamKind};
+use parallel::data::gather_weights;
+use parallel::pipeline::StagePart;
+use tensor::ops::cast;
+
+use super::Worker;
+use crate::engine::Engine;
+use crate::error::Result;
+
+impl Worker {
+    /// The engine, for loading.
+    pub(crate) fn engine(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+
+    /// Casts the masters of this rank, which were loaded, to the weights that compute. If masters are sharded
+    /// and weights are not, ranks then gather the weights as after an update.
+    ///
+    /// # Errors
+    /// A failed collective.
+    pub(crate) fn round_weights(&mut self) -> Result<()> {
+        let mut masters = self.optimizer.masters();
+        for part in &self.parts {
+            for (owned, master) in part.reduction.shards().own().iter().zip(&mut masters) {
+                let weight = part.own_weight(owned)?;
+                if !master.shares_storage(&weight) {
+                    cast::into(master, &weight)?;
+                }
+            }
+        }
+        self.outdate_weights();
+        let is_gathered =
+            |part: &&StagePart| part.weights.is_none() && part.model.parameters().dtype() != DType::F32;
+        for StagePart { model, reduction, .. } in self.parts.iter().filter(is_gathered) {
+            let mut plane = self.engine.planes.divided(reduction.axis())?.within;
+            gather_weights(&mut plane, reduction, model.parameters(), ..)?;
+            plane.synchronize(StreamKind::Reduce)?;
+        }
+        Ok(())
+    }
+}
