@@ -159,6 +159,8 @@ fn runs_stopped_after_any_step_continue_on_other_grids() {
 #[test]
 fn any_number_of_ranks_resumes_the_run_of_another() {
     const SHARDED: &str = "parallel.zero_stage=1";
+    const ZERO_2: &str = "parallel.zero_stage=2";
+    const ZERO_3: &str = "parallel.zero_stage=3";
     const PIPELINE: &str = "parallel.pipeline=2";
     let is_long = sizes::are_wanted();
     let table: [(&[&str], &[&[&str]]); 3] = [
@@ -166,24 +168,38 @@ fn any_number_of_ranks_resumes_the_run_of_another() {
             &["parallel.lanes=8", "train.global_batch_size=16", "model.dropout=0.1"],
             &[
                 &["parallel.data=3", SHARDED],
+                &["parallel.data=6", ZERO_3, "parallel.shard=3"],
                 &["parallel.data=7"],
+                &["parallel.data=7", ZERO_2],
                 &["parallel.data=5", SHARDED],
+                &["parallel.data=4", ZERO_3, PIPELINE],
                 &[PIPELINE],
             ],
         ),
         (
             &["parallel.lanes=12", "train.global_batch_size=24", "model.dropout=0.1"],
-            &[&["parallel.data=6"], &["parallel.data=4", SHARDED], &["parallel.data=3", PIPELINE]],
+            &[
+                &["parallel.data=6"],
+                &["parallel.data=5", ZERO_3],
+                &["parallel.data=4", SHARDED],
+                &["parallel.data=6", ZERO_2, "parallel.shard=2"],
+                &["parallel.data=3", PIPELINE],
+            ],
         ),
         (
             &["parallel.lanes=35", "train.global_batch_size=70", "precision.compute=bf16"],
-            &[&["parallel.data=5", SHARDED], &["parallel.data=1"], &["parallel.data=7", SHARDED]],
+            &[
+                &["parallel.data=5", SHARDED],
+                &["parallel.data=3", ZERO_3],
+                &["parallel.data=1"],
+                &["parallel.data=7", SHARDED],
+            ],
         ),
     ];
     for (common, grids) in table {
         let directory = tempfile::tempdir().unwrap();
         let all = |more: &[&'static str]| {
-            [common, &["checkpoint.every=1000", "model.width=64", "train.steps=5"], more].concat()
+            [common, &["checkpoint.every=1000", "model.width=64", "train.steps=8"], more].concat()
         };
         let reference = bits(&full(&directory.path().join("whole"), GPT, &all(&[])));
         let chain = directory.path().join("chain");
@@ -221,8 +237,13 @@ fn sharded_and_whole_optimizer_state_give_equal_checkpoints() {
         let (whole, parts) = (directory.path().join("whole"), directory.path().join("parts"));
         let all = |more: &[&'static str]| [overrides, &["checkpoint.every=1000"], more].concat();
         let reference = full(&whole, text, &all(&["parallel.data=1"]));
-        // Sharded, whole, sharded differently.
-        for grid in [&["parallel.data=4", SHARDED][..], &["parallel.data=2"], &["parallel.data=2", SHARDED]] {
+        // Sharded, whole, sharded differently and with the weights, in groups.
+        for grid in [
+            &["parallel.data=2", SHARDED][..],
+            &["parallel.data=2"],
+            &["parallel.data=3", "parallel.zero_stage=3"],
+            &["parallel.data=4", "parallel.zero_stage=3", "parallel.shard=2"],
+        ] {
             assert!(one_step(&parts, text, &all(grid)).interrupted);
         }
         let report = resume(&parts, text, &all(&["parallel.data=4", SHARDED])).unwrap();
@@ -251,7 +272,7 @@ fn pipelines_write_the_checkpoints_of_one_rank() {
             &["parallel.pipeline=4"][..],
             &["parallel.data=2", SHARDED],
             &["parallel.pipeline=2", "parallel.data=2", SHARDED, "parallel.schedule=zero-bubble"],
-            &["parallel.data=1"],
+            &["parallel.pipeline=2", "parallel.data=2", "parallel.zero_stage=3"],
         ] {
             assert!(one_step(&parts, text, &all(grid)).interrupted);
         }

@@ -56,12 +56,13 @@ fn train(overrides: &[&str], collectives: Option<Collectives>) -> TrainReport {
     report
 }
 
-const GRIDS: [&[&str]; 5] = [
+const GRIDS: [&[&str]; 6] = [
     &[],
     &["parallel.data=2"],
     &["parallel.data=4"],
     &["parallel.data=2", "parallel.pipeline=2", "memory.recompute=block"],
     &["parallel.data=2", "parallel.zero_stage=1"],
+    &["parallel.data=4", "parallel.zero_stage=3", "parallel.shard=2"],
 ];
 
 #[test]

@@ -90,6 +90,7 @@ fn runs_on_different_grids_compare_as_equal() {
         &["parallel.data=2", "parallel.pipeline=2", "parallel.schedule=zero-bubble"],
         &["model.dropout=0.1"],
         &["model.dropout=0.1", "parallel.pipeline=2", "parallel.data=2"],
+        &["parallel.data=3", "parallel.zero_stage=3"],
     ];
     let llama = [&[][..], &["parallel.pipeline=2", "parallel.schedule=interleaved"]];
     let mlp = [&[][..], &["parallel.data=4", "parallel.zero_stage=1"]];

@@ -94,6 +94,14 @@ const WHOLE: [&[&str]; 3] = [&["parallel.data=1"], &["parallel.data=2"], &["para
 const SHARDED: [&[&str]; 2] =
     [&["parallel.data=2", "parallel.zero_stage=1"], &["parallel.data=4", "parallel.zero_stage=1"]];
 
+/// Grids whose ranks hold shards of gradients or weights too.
+const SHARDS: [&[&str]; 4] = [
+    &["parallel.data=4", "parallel.zero_stage=3"],
+    &["parallel.data=3", "parallel.zero_stage=2"],
+    &["parallel.data=4", "parallel.zero_stage=3", "parallel.shard=2"],
+    &["parallel.data=2", "parallel.zero_stage=3", "parallel.prefetch=0"],
+];
+
 /// The points of the program at which processes are killed, and how often a run reaches each at least.
 const POINTS: [(&str, u64); 8] = [
     ("checkpoint directory made", 2),
@@ -168,7 +176,8 @@ fn kills_at_random_moments_lose_no_checkpoint_and_change_no_bit() {
     let budget = common::random::Budget::of_fuzzer();
     for run in 0.. {
         let run_dir = format!("out{run}");
-        let grids = [&WHOLE[..], &SHARDED].concat();
+        let all = [&SHARDS[..], &SHARDED, &WHOLE].concat();
+        let grids = [&all[3 * run % all.len()..], &all].concat();
         let mut killed = Killed::new(&workplace, &run_dir, &grids);
         while budget.allows(killed.kills) {
             let child = killed.command().spawn().unwrap();
@@ -191,7 +200,8 @@ fn a_killed_rank_of_a_job_leaves_no_partial_checkpoint() {
     let workplace = Workplace::new();
     let whole = whole_run(&workplace);
     // A file's arrays are one piece, and the losses in rank 0's another: its third checkpoint has the fifth.
-    for (number, (rank, pieces)) in [(1, 3), (0, 5)].into_iter().enumerate() {
+    let table = [(1, 3, SHARDED[0]), (0, 5, SHARDED[0]), (1, 3, SHARDS[3])];
+    for (number, (rank, pieces, grid)) in table.into_iter().enumerate() {
         let run_dir = format!("job{number}");
         let (out, reached) = (workplace.path(&run_dir), workplace.path(&format!("{run_dir}-reached")));
         let script = format!(
@@ -202,7 +212,7 @@ fn a_killed_rank_of_a_job_leaves_no_partial_checkpoint() {
         let mut command = common::jobs::over_tcp(&workplace.path(""), 2);
         command.args(["bash", "-c", &script, "bash"]).arg(common::program());
         command.args(["train", "run.toml", "--run-dir", &run_dir]);
-        for set in SHARDED[0] {
+        for set in grid {
             command.args(["--set", set]);
         }
         let mut job = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();

@@ -60,9 +60,10 @@ fn processes_threads_and_one_rank_alone_give_the_same_bits() {
         "optim.kind=sgd",
         "train.global_batch_size=16",
     ];
-    let table: [(&str, &[&str]); 5] = [
+    let table: [(&str, &[&str]); 6] = [
         ("transformer", &[]),
         ("the optimizer's state in parts", &["parallel.zero_stage=1", "optim.clip_norm=0.1"]),
+        ("weights in parts", &["parallel.zero_stage=3", "optim.clip_norm=0.1"]),
         ("sums of the transport", &["parallel.zero_stage=1", "parallel.reduction=nccl"]),
         ("several micro-batches a lane", &["train.global_batch_size=16", "optim.clip_norm=0.5"]),
         ("perceptron", mlp),
@@ -85,9 +86,10 @@ fn processes_threads_and_one_rank_alone_give_the_same_bits() {
 /// Runs of lanes that are uneven, or several subtrees.
 #[test]
 fn any_number_of_processes_has_the_bits_of_one_rank() {
-    let table: [(&[&str], &[usize]); 2] = [
+    let table: [(&[&str], &[usize]); 3] = [
         (&["train.global_batch_size=16", "parallel.lanes=8", "model.dropout=0.1"], &[3, 5, 7]),
         (&["train.global_batch_size=24", "parallel.lanes=6", "parallel.zero_stage=1"], &[4]),
+        (&["train.global_batch_size=16", "parallel.lanes=8", "parallel.zero_stage=3"], &[5]),
     ];
     for (sets, sizes) in table {
         let alone = history(Transport::Threads, 1, sets);
@@ -152,7 +154,7 @@ fn assert_resumes_on_each(
 ) {
     let workplace = workplace();
     let on = |ranks: usize, more: &[&str]| {
-        let zero = format!("parallel.zero_stage={}", ranks % 2);
+        let zero = format!("parallel.zero_stage={}", ranks % 4);
         let sets = [common, &["checkpoint.every=1", "checkpoint.keep=3", &zero]].concat();
         let output = train(transport, workplace.path(), ranks, &sets).args(more).output().unwrap();
         let name = format!("{transport:?}, {first} to {ranks} ranks, {common:?}");
@@ -183,11 +185,13 @@ fn stages_have_the_bits_of_one_rank() {
     }
     let common = ["model.layers=4", "optim.clip_norm=0.1"];
     let alone = history(Transport::Threads, 1, &common);
-    let table: [(usize, &[&str]); 4] = [
+    let table: [(usize, &[&str]); 6] = [
         (2, &["parallel.data=1", "parallel.pipeline=2"]),
         (2, &["parallel.data=1", "parallel.pipeline=2", "parallel.schedule=interleaved"]),
         (4, &["parallel.data=1", "parallel.pipeline=4", "parallel.schedule=zero-bubble"]),
         (4, &["parallel.data=2", "parallel.pipeline=2", "parallel.zero_stage=1"]),
+        (4, &["parallel.data=2", "parallel.pipeline=2", "parallel.zero_stage=3"]),
+        (4, &["parallel.data=4", "parallel.zero_stage=2", "parallel.shard=2"]),
     ];
     for (ranks, grid) in table {
         let sets = [&common[..], grid].concat();
@@ -226,7 +230,10 @@ fn processes_sample_and_evaluate_as_one_rank() {
         };
         let alone = message(1, &["parallel.data=1"]);
         assert!(alone[2].as_u64().is_some_and(|tokens| tokens > 50), "{alone:?}");
-        for grid in [&["parallel.data=2"][..], &["parallel.data=1", "parallel.pipeline=2"]] {
+        let sharded = [&["parallel.data=2", "parallel.zero_stage=3"][..]];
+        let evaluated = sharded.into_iter().filter(|_| command[0] == "eval");
+        let grids = [&["parallel.data=2"][..], &["parallel.data=1", "parallel.pipeline=2"]];
+        for grid in grids.into_iter().chain(evaluated) {
             assert_eq!(message(2, grid), alone, "{grid:?}");
         }
     }

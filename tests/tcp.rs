@@ -40,9 +40,11 @@ fn lines(output: &Output) -> Vec<String> {
 
 #[test]
 fn processes_have_the_bits_of_one_rank() {
-    let table: [(usize, &[&str]); 4] = [
+    let table: [(usize, &[&str]); 6] = [
         (2, &[]),
         (4, &["parallel.zero_stage=1"]),
+        (3, &["parallel.zero_stage=3"]),
+        (4, &["parallel.zero_stage=3", "parallel.shard=2"]),
         (2, &["parallel.data=1", "parallel.pipeline=2"]),
         (4, &["parallel.data=2", "parallel.pipeline=2", "parallel.schedule=zero-bubble"]),
     ];
@@ -62,18 +64,22 @@ fn processes_sample_and_evaluate_as_one_rank() {
     for command in
         [&["sample", "out", "--prompt", "The load", "--seed=3", "--tokens=40"][..], &["eval", "out"]]
     {
-        let object = |ranks: usize, set: &str| {
+        let object = |ranks: usize, sets: &[&str]| {
             let mut launched = over_tcp(workplace.path(), ranks);
-            launched.arg(program()).args(command).args(["--json", "--set", set]);
+            launched.arg(program()).args(command).arg("--json");
+            launched.args(sets.iter().flat_map(|set| ["--set", set]));
             let output = launched.output().unwrap();
-            assert_eq!(output.status.code(), Some(0), "{set}: {}", text(&output.stderr));
+            assert_eq!(output.status.code(), Some(0), "{sets:?}: {}", text(&output.stderr));
             // One rank prints one object.
             let object: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
             [&object["texts"], &object["loss"], &object["tokens"]].map(Clone::clone)
         };
-        let alone = object(1, "parallel.data=1");
+        let alone = object(1, &["parallel.data=1"]);
         assert!(alone[2].as_u64().is_some_and(|tokens| tokens > 30), "{alone:?}");
-        assert_eq!(object(2, "parallel.data=2"), alone);
+        assert_eq!(object(2, &["parallel.data=2"]), alone);
+        if command[0] == "eval" {
+            assert_eq!(object(3, &["parallel.data=3", "parallel.zero_stage=3"]), alone);
+        }
     }
 }
 

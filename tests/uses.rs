@@ -23,11 +23,11 @@ fn named(using: &CollectiveUse) -> Operation {
     }
 }
 
-fn traffic_of_steps(text: &str, reduction: &str, sharded: bool, ranks: usize) -> Traffic {
+fn traffic_of_steps(text: &str, reduction: &str, zero_stage: u32, ranks: usize) -> Traffic {
     let overrides = [
         &*format!("parallel.data={ranks}"),
         &format!("parallel.reduction={reduction:?}"),
-        &format!("parallel.zero_stage={}", u8::from(sharded)),
+        &format!("parallel.zero_stage={zero_stage}"),
     ];
     let setup = prepare(config(text, &overrides), Placement::Cpu).unwrap();
     let ranks = run(ranks, Options::default(), move |communicator| -> Result<Traffic, WorkerError> {
@@ -48,18 +48,17 @@ fn connections_cover_exactly_a_steps_traffic() {
     ];
     for (text, name, reduction, statistics) in table {
         // Two ranks with two lanes each, and three with one or two.
-        for (sharded, ranks) in [(false, 2), (true, 2), (false, 3), (true, 3)] {
-            let (zero_stage, even, peer_access) = (u32::from(sharded), ranks == 2, false);
-            let dtype = DType::F32;
+        for (zero_stage, ranks) in (0..=3).flat_map(|stage| [(stage, 2), (stage, 3)]) {
+            let (even, peer_access, dtype) = (ranks == 2, false, DType::F32);
             let uses = DataCollectives { reduction, zero_stage, dtype, peer_access, statistics, even };
             let uses = uses.uses(ranks);
-            let traffic = traffic_of_steps(text, name, sharded, ranks);
+            let traffic = traffic_of_steps(text, name, zero_stage, ranks);
             let operations: Vec<Operation> =
                 Operation::ALL.into_iter().filter(|operation| traffic.get(*operation).calls > 0).collect();
             assert!(!operations.is_empty());
             for operation in operations {
                 let is_used = uses.iter().any(|using| named(using) == operation);
-                assert!(is_used, "{name}, sharded {sharded}: {operation:?} is not in {uses:?}");
+                assert!(is_used, "{name}, stage {zero_stage}: {operation:?} is not in {uses:?}");
             }
         }
     }

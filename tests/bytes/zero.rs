@@ -2,11 +2,12 @@
 //! groups of ranks that share state.
 
 use memory::Category;
+use plan::{plan, prepare};
 use telemetry::{RankStatistics, Statistic};
-use worker::DeviceChoice;
+use worker::{DeviceChoice, Placement};
 
 use super::{compare, compare_all, run};
-use crate::common::runs::{GPT, LLAMA, MLP, RESNET};
+use crate::common::runs::{GPT, LLAMA, MLP, RESNET, config, train_in};
 
 const ZERO_2: &str = "parallel.zero_stage=2";
 const ZERO_3: &str = "parallel.zero_stage=3";
@@ -83,4 +84,40 @@ fn each_stage_divides_more_of_the_state() {
             assert!(half.abs_diff(whole / 2) < whole / 8, "{category:?}: {half} of {whole}");
         }
     }
+}
+
+#[test]
+fn ranks_that_share_weights_train_a_model_that_one_rank_cannot_hold() {
+    let sets = [
+        "model.width=256",
+        "model.layers=24",
+        "train.steps=2",
+        "train.micro_batch_size=1",
+        "train.global_batch_size=4",
+        "model.context=16",
+    ];
+    let on = |more: &[&str]| config(GPT, &[&sets[..], more].concat());
+    let four = ["parallel.data=4", ZERO_3];
+    let needs = |more: &[&str]| {
+        let setup = prepare(on(more), Placement::Cpu).unwrap();
+        let peak = |rank: usize| plan(&setup, rank).unwrap().statistics.peak_reserved();
+        (0..setup.config.world_size()).map(peak).max().unwrap()
+    };
+    let most = needs(&four);
+    assert!(2 * most < needs(&["parallel.data=1"]), "{most} bytes");
+    let limit = format!("memory.limit_bytes={most}");
+    let directory = tempfile::tempdir().unwrap();
+    let train = |name: &str, more: &[&str]| {
+        let config = on(&[more, &[&limit]].concat());
+        train_in(&directory.path().join(name), config, DeviceChoice::Cpu)
+    };
+    for whole in [&["parallel.data=1"][..], &["parallel.data=4"], &["parallel.data=4", ZERO_2]] {
+        let refused = train("refused", whole).unwrap_err();
+        assert_eq!(refused.exit_status(), 2, "{whole:?}: {refused}");
+        assert!(refused.to_string().contains("memory.limit_bytes"), "{whole:?}: {refused}");
+    }
+    let shared = train("shared", &four).unwrap();
+    let alone = train_in(&directory.path().join("alone"), on(&[]), DeviceChoice::Cpu).unwrap();
+    assert_eq!(shared.summary.weights_sha256, alone.summary.weights_sha256);
+    assert_eq!(shared.summary.losses, alone.summary.losses);
 }

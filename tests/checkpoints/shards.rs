@@ -3,6 +3,9 @@
 use super::*;
 
 const SHARDED: &str = "parallel.zero_stage=1";
+const ZERO_2: &str = "parallel.zero_stage=2";
+const ZERO_3: &str = "parallel.zero_stage=3";
+const PAIRS: &str = "parallel.shard=2";
 
 /// The files of arrays in a checkpoint.
 fn files(checkpoint: &Checkpoint) -> Vec<PathBuf> {
@@ -39,15 +42,39 @@ fn each_element_is_written_once_by_a_rank_that_holds_it() {
                 (&["parallel.pipeline=2"], 2),
                 (&["parallel.pipeline=2", "parallel.data=2"], 2),
                 (&["parallel.pipeline=2", "parallel.data=2", SHARDED], 4),
+                (&["parallel.data=3", ZERO_2], 3),
+                (&["parallel.data=3", ZERO_3], 3),
+                (&["parallel.data=4", ZERO_3, PAIRS], 2),
+                (&["parallel.pipeline=2", "parallel.data=2", ZERO_3], 4),
             ],
         ),
         (
             GPT,
             &["model.width=64", "precision.compute=bf16", "optim.state=8bit"],
-            &[(&["parallel.data=2", SHARDED], 2), (&["parallel.pipeline=2", "parallel.data=2", SHARDED], 4)],
+            &[
+                (&["parallel.data=2", SHARDED], 2),
+                (&["parallel.pipeline=2", "parallel.data=2", SHARDED], 4),
+                (&["parallel.data=3", ZERO_3], 3),
+            ],
         ),
-        (GPT, &["lora.rank=2"], &[(&["parallel.pipeline=2"], 2), (&["parallel.data=2", SHARDED], 2)]),
-        (RESNET, &["train.steps=1"], &[(&["parallel.pipeline=2"], 2), (&["parallel.data=2", SHARDED], 2)]),
+        (
+            GPT,
+            &["lora.rank=2"],
+            &[
+                (&["parallel.pipeline=2"], 2),
+                (&["parallel.data=2", SHARDED], 2),
+                (&["parallel.data=2", ZERO_3], 2),
+            ],
+        ),
+        (
+            RESNET,
+            &["train.steps=1"],
+            &[
+                (&["parallel.pipeline=2"], 2),
+                (&["parallel.data=2", SHARDED], 2),
+                (&["parallel.data=4", ZERO_3, PAIRS], 2),
+            ],
+        ),
     ];
     for (text, overrides, grids) in table {
         let directory = tempfile::tempdir().unwrap();

@@ -90,10 +90,13 @@ fn grid(random: &mut Random, lanes: usize, micro_batches: usize, layers: usize) 
         stages.push(1);
     }
     let pipeline = *random.one(&stages);
+    let shards: Vec<usize> = (0..=data).filter(|shard| *shard == 0 || data.is_multiple_of(*shard)).collect();
     let mut set = vec![
         format!("parallel.data={data}"),
         format!("parallel.pipeline={pipeline}"),
-        format!("parallel.zero_stage={}", random.below(2)),
+        format!("parallel.zero_stage={}", random.below(4)),
+        format!("parallel.shard={}", random.one(&shards)),
+        format!("parallel.prefetch={}", random.one(&[0, 1, 2, 64])),
         format!("parallel.bucket_bytes={}", random.one(&[512, 4096, 67_108_864])),
         format!("parallel.overlap={}", random.one(&["on", "off", "auto"])),
         format!("memory.recompute={}", random.one(&["none", "block", "1", "auto"])),

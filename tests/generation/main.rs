@@ -27,6 +27,12 @@ const GRIDS: [&[&str]; 5] = [
     &["parallel.data=2", "parallel.pipeline=2"],
     &["parallel.data=4"],
 ];
+/// Grids of an evaluation with sharded weights.
+const SHARDED: [&[&str]; 3] = [
+    &["parallel.data=2", "parallel.zero_stage=3"],
+    &["parallel.data=3", "parallel.pipeline=2", "parallel.zero_stage=3"],
+    &["parallel.data=4", "parallel.zero_stage=3", "parallel.shard=2", "parallel.prefetch=0"],
+];
 
 /// Sizes whose heads have kernels in bf16.
 const GPT_WIDE: &str = r#"
@@ -140,7 +146,7 @@ fn multiple_choice_is_scored_as_by_transformers_on_every_grid() {
         assert_eq!(scores.accuracy, expected["accuracy"].as_f64().unwrap(), "{name}");
         assert_eq!(scores.accuracy_per_token, expected["accuracy_per_token"].as_f64().unwrap(), "{name}");
         assert_eq!((scores.questions, scores.accuracy_per_byte), (24, None));
-        for grid in &GRIDS[1..] {
+        for grid in GRIDS[1..].iter().chain(&SHARDED) {
             assert_eq!(choices(&folder(name), grid), first, "{name} {grid:?}");
         }
     }

@@ -237,8 +237,11 @@ fn stages_on_several_gpus_have_the_bits_of_one() {
                 2 => grids.push(stages("parallel.schedule=interleaved")),
                 _ => {
                     grids.push(vec!["parallel.data=2", "parallel.pipeline=2"]);
-                    let sharded = ["parallel.zero_stage=1", "parallel.schedule=interleaved"];
-                    grids.push([&["parallel.data=2", "parallel.pipeline=2"][..], &sharded].concat());
+                    for stage in ["parallel.zero_stage=1", "parallel.zero_stage=3"] {
+                        let grid =
+                            ["parallel.data=2", "parallel.pipeline=2", "parallel.schedule=interleaved"];
+                        grids.push([&grid[..], &[stage]].concat());
+                    }
                 }
             }
             let processes = grids.last().filter(|_| own_gpus() >= *ranks && has_mpi());
@@ -306,8 +309,8 @@ fn several_gpus_have_the_bits_of_one() {
         for ranks in &sizes {
             let data = format!("parallel.data={ranks}");
             let shares = sharing(*ranks);
-            for sharded in ["parallel.zero_stage=0", "parallel.zero_stage=1"] {
-                let sets = ["--set", &data, "--set", sharded, "--set", &shares];
+            for sharded in ["0", "1", "2", "3"].map(|stage| format!("parallel.zero_stage={stage}")) {
+                let sets = ["--set", &data, "--set", &sharded, "--set", &shares];
                 let command = Command::new(common::program());
                 let contexts = if own_gpus() >= *ranks { *ranks } else { 1 };
                 same(command, &format!("{ranks} threads, {sharded}, {shares}"), contexts, &sets);

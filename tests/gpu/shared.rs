@@ -14,6 +14,9 @@ use crate::common::jobs::workplace;
 use crate::common::runs::{CHAT, GPT, LLAMA, MLP, RESNET, config};
 
 const SHARDED: &str = "parallel.zero_stage=1";
+const ZERO_2: &str = "parallel.zero_stage=2";
+const ZERO_3: &str = "parallel.zero_stage=3";
+const PAIRS: &str = "parallel.shard=2";
 const BF16: &str = "precision.compute=bf16";
 
 /// Returns the settings of a grid whose ranks share a GPU.
@@ -55,6 +58,12 @@ const TABLE: &[(&str, &[&str], &[Grid])] = &[
             (1, 2, &["parallel.schedule=interleaved"]),
             (1, 4, &["parallel.schedule=gpipe", "memory.recompute=block"]),
             (2, 2, &["parallel.schedule=zero-bubble", SHARDED, "parallel.bucket_bytes=512"]),
+            (2, 1, &[ZERO_2]),
+            (4, 1, &[ZERO_3]),
+            (4, 1, &[ZERO_3, "parallel.prefetch=0", "memory.recompute=block"]),
+            (4, 1, &[ZERO_3, PAIRS]),
+            (4, 1, &[ZERO_3, "parallel.reduction=nccl"]),
+            (2, 2, &["parallel.schedule=zero-bubble", ZERO_3]),
         ],
     ),
     // Runs of lanes that are uneven, or several subtrees.
@@ -66,6 +75,9 @@ const TABLE: &[(&str, &[&str], &[Grid])] = &[
             (5, 1, &[SHARDED, "parallel.bucket_bytes=512"]),
             (7, 1, &[]),
             (3, 2, &["parallel.schedule=zero-bubble", SHARDED]),
+            (3, 1, &[ZERO_2, "parallel.bucket_bytes=512"]),
+            (7, 1, &[ZERO_3]),
+            (6, 1, &[ZERO_3, "parallel.shard=3"]),
         ],
     ),
     (
@@ -77,13 +89,13 @@ const TABLE: &[(&str, &[&str], &[Grid])] = &[
             BF16,
             "precision.gradients=bf16",
         ],
-        &[(3, 1, &[SHARDED]), (4, 1, &["memory.recompute=block"]), (3, 2, &[])],
+        &[(3, 1, &[SHARDED]), (4, 1, &["memory.recompute=block"]), (3, 2, &[]), (6, 1, &[ZERO_3, PAIRS])],
     ),
     // Eight ranks on one GPU.
     (
         GPT,
         &["model.layers=4", "parallel.lanes=4", BF16, "model.width=128", "precision.gradients=bf16"],
-        &[(4, 2, &[SHARDED]), (2, 4, &[])],
+        &[(4, 2, &[SHARDED]), (2, 4, &[]), (4, 2, &[ZERO_3])],
     ),
     (
         MLP,
@@ -96,16 +108,26 @@ const TABLE: &[(&str, &[&str], &[Grid])] = &[
         &[
             (3, 1, &[SHARDED]),
             (4, 1, &[SHARDED]),
+            (3, 1, &[ZERO_2]),
+            (4, 1, &[ZERO_3, PAIRS]),
             (1, 4, &["parallel.schedule=zero-bubble"]),
             (2, 2, &["parallel.schedule=gpipe"]),
         ],
     ),
-    (LLAMA, &["model.width=256", BF16, "precision.matmul=fp8"], &[(4, 1, &[SHARDED]), (2, 2, &[])]),
-    (LLAMA, &["model.width=256", "precision.compute=f16"], &[(2, 1, &[SHARDED]), (1, 2, &[])]),
+    (
+        LLAMA,
+        &["model.width=256", BF16, "precision.matmul=fp8"],
+        &[(4, 1, &[SHARDED]), (2, 2, &[]), (4, 1, &[ZERO_3])],
+    ),
+    (
+        LLAMA,
+        &["model.width=256", "precision.compute=f16"],
+        &[(2, 1, &[SHARDED]), (1, 2, &[]), (3, 1, &[ZERO_2])],
+    ),
     (
         LLAMA,
         &["lora.rank=4", "lora.alpha=8", "optim.clip_norm=0.1", "model.tied=true"],
-        &[(4, 1, &[SHARDED]), (1, 4, &[]), (2, 2, &["parallel.schedule=interleaved"])],
+        &[(4, 1, &[SHARDED]), (1, 4, &[]), (2, 2, &["parallel.schedule=interleaved"]), (3, 1, &[ZERO_3])],
     ),
     (CHAT, &[], &[(4, 1, &[]), (2, 2, &["parallel.schedule=zero-bubble"])]),
 ];
@@ -154,6 +176,9 @@ fn a_run_resumes_on_another_grid_of_ranks_that_share_a_gpu() {
     remove(6);
     let resumed = on("parts", "train.steps=6", shared(2, 2), &["parallel.schedule=zero-bubble"], true);
     assert_eq!(resumed.summary.more["resumed_after_step"], 4);
+    assert_eq!(bits(&whole), bits(&resumed));
+    remove(6);
+    let resumed = on("parts", "train.steps=6", shared(4, 1), &[ZERO_3, PAIRS], true);
     assert_eq!(bits(&whole), bits(&resumed));
     remove(6);
     let resumed = on("parts", "train.steps=6", alone(), &[], true);

@@ -250,8 +250,8 @@ impl Parameters {
         &self.fp8
     }
 
-    /// Returns whether ranks that hold parts of a parameter may exchange its FP8 codes alone: its only user in
-    /// a pass is a layer that multiplies in FP8, with one factor.
+    /// Returns whether ranks that hold parts of a parameter may exchange its FP8 codes alone: its only user
+    /// in a pass is a layer that multiplies in FP8, with one factor.
     pub fn is_only_in_fp8(&self, parameter: ParameterId) -> bool {
         let Parameter { weight, users, shared, .. } = &self.list[parameter.0];
         let tensorwise = self.fp8.copies_of(weight).is_some_and(Fp8Weight::is_tensorwise);

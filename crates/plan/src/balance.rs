@@ -30,7 +30,7 @@ pub struct Balance {
     /// The share of the passes' time in which a rank, on average, waits for those that run more lanes, or
     /// repeats a lane of another one, from 0 to 1.
     pub idle: f64,
-    /// Whether ranks that share gradients repeat a lane where they have none of their own.
+    /// Whether ranks that share weights or gradients repeat a lane instead of a missing one.
     pub repeats: bool,
 }
 

@@ -134,7 +134,7 @@ fn ranks_without_a_lane_repeat_one() {
     assert!(text.contains(words) && !text.contains("subtrees"), "{text}");
 }
 
-/// The refusal of a run that does not fit names the next ZeRO stage with which it does.
+/// The message of a run that does not fit names the next ZeRO stage with which it does.
 #[test]
 fn remedies_name_the_next_stage() {
     const GRID: [&str; 2] = ["parallel.data=4", "parallel.lanes=16"];

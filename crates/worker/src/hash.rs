@@ -29,18 +29,18 @@ pub fn agreed_hash(worker: &mut Worker) -> Result<String> {
         let own = weights_sha256(masters)?;
         return same_where_shared(worker, &[("weights", &own)]).map(|()| own);
     }
-    // No rank has all masters, but every rank of a stage has the weights rounded from them, or the ranks at the
-    // same place of each group have the same parts of them.
+    // No rank has all masters, but every rank of a stage has the weights rounded from them, or the ranks with
+    // the same index in each group have the same parts of them.
     let parallel = &worker.setup().config.parallel;
     let sharing = if parallel.shards_weights() { parallel.owners() } else { 1 };
-    let place = worker.grid().coordinate(Axis::Data) % sharing;
+    let index = worker.grid().coordinate(Axis::Data) % sharing;
     let all = weights_in_use(worker)?;
     let named = all.iter().map(|(parameter, tensor)| (parameter.name.as_str(), tensor));
-    let stage = format!("stage.{}.{place}", worker.grid().coordinate(Axis::Pipeline));
+    let stage = format!("stage.{}.{index}", worker.grid().coordinate(Axis::Pipeline));
     let mut hashes = vec![(stage, weights_sha256(named)?)];
     for (copied, tensor) in all.iter().filter(|(parameter, _)| parameter.shared) {
         let hash = weights_sha256([(copied.name.as_str(), tensor)].into_iter())?;
-        hashes.push((format!("{}.{place}", copied.name), hash));
+        hashes.push((format!("{}.{index}", copied.name), hash));
     }
     let hashes: Vec<_> = hashes.iter().map(|(name, hash)| (name.as_str(), hash.as_str())).collect();
     same_where_shared(worker, &hashes)?;

@@ -18,7 +18,7 @@ use crate::worker::Worker;
 pub(crate) struct Targets {
     /// Tensors that all data-parallel ranks hold alike.
     pub(crate) everywhere: Vec<Target>,
-    /// Shards, which the ranks at the same place of other groups hold too.
+    /// Shards, which the ranks with the same index in other groups hold too.
     pub(crate) in_groups: Vec<Target>,
 }
 

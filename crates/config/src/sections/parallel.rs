@@ -114,13 +114,16 @@ impl Parallel {
         })
     }
 
-    /// Sets the keys of all axes.
+    /// Sets the keys of all axes. All ranks share state if `shard` does not divide them into groups.
     pub fn set_grid(&mut self, grid: GridShape) {
         for (axis, size) in grid.axes() {
             match axis {
                 Axis::Data => self.data = size,
                 Axis::Pipeline => self.pipeline = size,
             }
+        }
+        if self.shard > 0 && !self.data.is_multiple_of(self.shard) {
+            self.shard = 0;
         }
     }
 

@@ -310,6 +310,18 @@ fn every_key_is_known_to_decide_bits_or_not() {
     assert_eq!(elsewhere.identity(), parse(LEAST, &[]).unwrap().identity());
 }
 
+/// Commands that use a trained model on another grid keep the other keys of its configuration.
+#[test]
+fn groups_that_do_not_divide_a_new_grid_end() {
+    let groups = ["parallel.data=4", "parallel.shard=2", "parallel.zero_stage=3"];
+    let mut parallel = parse(LEAST, &groups).unwrap().parallel;
+    for (data, shard, owners) in [(4, 2, 2), (2, 2, 2), (1, 0, 1)] {
+        parallel.set_grid(parallel.grid().with_size(Axis::Data, data));
+        assert_eq!((parallel.shard, parallel.owners()), (shard, owners));
+        assert_eq!(parallel.shards_weights(), data > 1);
+    }
+}
+
 /// A checkpoint of a version with other names of keys belongs to the same run, and changes are still found.
 #[test]
 fn an_identity_under_earlier_names_of_keys_is_understood() {

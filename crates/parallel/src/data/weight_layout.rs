@@ -108,7 +108,7 @@ mod tests {
     use tensor::ops::norm::CHUNK;
 
     use super::super::buckets::BucketEnd;
-    use super::{BucketLayout, WeightLayout};
+    use super::{BucketLayout, FlatWeights, WeightLayout};
 
     /// Creates a table, two blocks of a weight and a bias, and perhaps a head that uses the table again.
     fn parameters(freeze: &[&str], is_tied: bool) -> Parameters {

@@ -23,7 +23,8 @@ use tensor::Tensor;
 /// Returns the gradient of a use in a micro-batch: values whose sum depends on the order of addition.
 fn gradient(use_id: u32, micro_batch: usize, elements: usize) -> Vec<f32> {
     // Many grids need the same gradients.
-    static MADE: Mutex<BTreeMap<(u32, usize, usize), Arc<[f32]>>> = Mutex::new(BTreeMap::new());
+    type Made = BTreeMap<(u32, usize, usize), Arc<[f32]>>;
+    static MADE: Mutex<Made> = Mutex::new(BTreeMap::new());
     let key = (use_id, micro_batch, elements);
     if let Some(made) = MADE.lock().unwrap().get(&key).cloned() {
         return made.to_vec();

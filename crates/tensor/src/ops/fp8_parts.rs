@@ -63,8 +63,8 @@ pub fn fold(cells: &Tensor, maxima: &Tensor) -> Result<()> {
     }
 }
 
-/// The first of each row of factors `[n, stride]` f32 = that of E4M3 for a matrix whose parts have the largest
-/// magnitudes `maxima [parts, n]` u32. Rows of 16 bytes or more have the alignment that matmuls need.
+/// The first of each row of factors `[n, stride]` f32 = that of E4M3 for a matrix whose parts have the
+/// largest magnitudes `maxima [parts, n]` u32. Rows of 16 bytes or more have the alignment that matmuls need.
 ///
 /// # Errors
 /// Shapes that do not agree.

@@ -22,9 +22,9 @@ impl Worker {
         self.engine.end_rehearsal(real, ran)
     }
 
-    /// Rehearses the first step where ranks communicate within the passes of a step that is repeated if a rank
-    /// runs out of memory. After that, the allocator has the memory of all steps, so that no rank runs out of
-    /// memory while others wait for it.
+    /// Rehearses the first step where ranks communicate within the passes of a step that is repeated if a
+    /// rank runs out of memory. After that, the allocator has the memory of all steps, so that no rank runs
+    /// out of memory while others wait for it.
     ///
     /// # Errors
     /// [`WorkerError::Repeatable`](crate::WorkerError::Repeatable) on all ranks if one ran out of memory.

@@ -70,12 +70,12 @@ impl UnitBuffers {
         let slots = longest.into_iter().map(slot).collect::<Result<Vec<_>>>()?;
         let (turned, copies) = (vec![None; parameters.list().len()], vec![Vec::new(); sizes.len()]);
         let mut buffers = UnitBuffers { slot_of, slots, arrays, turned, copies };
-        buffers.place_copies(device, parameters, codes)?;
+        buffers.locate_copies(device, parameters, codes)?;
         Ok(buffers)
     }
 
     /// Finds room for the layouts of all weights in FP8.
-    fn place_copies(&mut self, device: &Device, parameters: &Parameters, codes: &Codes) -> Result<()> {
+    fn locate_copies(&mut self, device: &Device, parameters: &Parameters, codes: &Codes) -> Result<()> {
         let mut ends = vec![[0; 2]; self.copies.len()];
         for (unit, arrays) in self.arrays.iter().enumerate() {
             let of_codes = arrays.iter().filter(|(kind, ..)| *kind == 1);
@@ -116,7 +116,7 @@ impl UnitBuffers {
         self.slot_of[unit]
     }
 
-    /// The place of a unit's array.
+    /// The position of a unit's array.
     ///
     /// # Errors
     /// None for an array of the unit.
@@ -127,7 +127,7 @@ impl UnitBuffers {
         Ok(tensor.ok_or_else(missing)?.view(first, [elements])?)
     }
 
-    /// The place of a parameter's transposed codes.
+    /// The position of a parameter's transposed codes.
     ///
     /// # Errors
     /// A parameter whose codes are not gathered.
@@ -152,20 +152,20 @@ impl UnitBuffers {
     }
 }
 
-/// Elements of each kind that a unit needs, and the place of each of its arrays.
+/// Elements of each kind that a unit needs, and the position of each of its arrays.
 type Sizes = (Vec<[usize; KINDS]>, Vec<Vec<(usize, usize, usize)>>);
 
 fn sizes(parameters: &Parameters, layout: &WeightLayout) -> Sizes {
     let mut sizes = vec![[0; KINDS]; layout.units.len()];
-    let mut places = Vec::new();
+    let mut positions = Vec::new();
     for (size, arrays) in sizes.iter_mut().zip(&layout.units) {
-        let place = |flat: &FlatWeights| {
+        let position = |flat: &FlatWeights| {
             let kind = usize::from(flat.in_fp8);
             let first = size[kind];
             size[kind] += flat.elements;
             (kind, first, flat.elements)
         };
-        places.push(arrays.iter().map(place).collect());
+        positions.push(arrays.iter().map(position).collect());
     }
     for (number, parameter) in parameters.list().iter().enumerate() {
         if parameters.fp8().copies_of(&parameter.weight).is_some() {
@@ -176,7 +176,7 @@ fn sizes(parameters: &Parameters, layout: &WeightLayout) -> Sizes {
             *turned += elements;
         }
     }
-    (sizes, places)
+    (sizes, positions)
 }
 
 /// Allocates the factors of both layouts of a weight, which are one if it has one factor.
