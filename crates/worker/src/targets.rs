@@ -18,7 +18,7 @@ use crate::worker::Worker;
 pub(crate) struct Targets {
     /// Tensors that all data-parallel ranks hold alike.
     pub(crate) everywhere: Vec<Target>,
-    /// Shards, which the ranks at the same place of other groups hold too.
+    /// Shards, which a rank of each of the other groups holds too.
     pub(crate) in_groups: Vec<Target>,
 }
 
