@@ -190,12 +190,12 @@ fn kills_at_random_moments_lose_no_checkpoint_and_change_no_bit() {
 fn a_killed_rank_of_a_job_leaves_no_partial_checkpoint() {
     let workplace = Workplace::new();
     let whole = whole_run(&workplace);
-    for (number, rank) in [(0, 1), (1, 0)] {
+    // A file's arrays are one piece, and the losses in rank 0's another: its third checkpoint has the fifth.
+    for (number, (rank, pieces)) in [(1, 3), (0, 5)].into_iter().enumerate() {
         let run_dir = format!("job{number}");
         let (out, reached) = (workplace.path(&run_dir), workplace.path(&format!("{run_dir}-reached")));
-        // The model's file is one piece: the third time is in the third checkpoint.
         let script = format!(
-            "[ \"$RANK\" != {rank} ] || export {}='checkpoint piece written:3:{}'; exec \"$@\"",
+            "[ \"$RANK\" != {rank} ] || export {}='checkpoint piece written:{pieces}:{}'; exec \"$@\"",
             fail_point::VARIABLE,
             reached.display()
         );

@@ -1,6 +1,6 @@
 //! Models of which a part is trained: frozen parameters and low-rank adapters.
 
-use super::{BLOCK, GPIPE, INTERLEAVED, Row, SHARDED, ZERO_BUBBLE, assert_equal_bits};
+use super::{BLOCK, GPIPE, INTERLEAVED, PAIRS, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE, assert_equal_bits};
 use crate::common::runs::{GPT, LLAMA, MLP};
 
 /// Frozen parameters: whole stages at the start, in the middle and at the end, a tied table, biases alone.
@@ -12,9 +12,12 @@ const FROZEN: &[Row] = &[
             &["parallel.data=1"],
             &["parallel.data=2"],
             &["parallel.data=4", SHARDED],
+            &["parallel.data=3", ZERO_2],
+            &["parallel.data=3", ZERO_3],
             &["parallel.pipeline=2"],
             &["parallel.pipeline=4", ZERO_BUBBLE],
             &["parallel.pipeline=2", "parallel.data=2", INTERLEAVED, SHARDED],
+            &["parallel.pipeline=2", "parallel.data=2", INTERLEAVED, ZERO_3],
             &["parallel.pipeline=4", GPIPE, BLOCK],
             &["memory.recompute=2", "parallel.data=2"],
         ],
@@ -25,6 +28,7 @@ const FROZEN: &[Row] = &[
         &[
             &["parallel.data=1"],
             &["parallel.data=2", SHARDED, BLOCK],
+            &["parallel.data=4", ZERO_3, PAIRS],
             &["parallel.pipeline=4"],
             &["parallel.pipeline=2", "parallel.data=2", ZERO_BUBBLE, SHARDED],
         ],
@@ -46,7 +50,13 @@ const FROZEN: &[Row] = &[
     (
         MLP,
         &["train.freeze=['[13].*']"],
-        &[&["parallel.data=1"], &["parallel.pipeline=5"], &["parallel.data=4", SHARDED], &[BLOCK]],
+        &[
+            &["parallel.data=1"],
+            &["parallel.pipeline=5"],
+            &["parallel.data=4", SHARDED],
+            &["parallel.data=3", ZERO_3, BLOCK],
+            &[BLOCK],
+        ],
     ),
 ];
 
@@ -62,6 +72,8 @@ const ADAPTED: &[Row] = &[
             &["parallel.pipeline=2"],
             &["parallel.pipeline=4", ZERO_BUBBLE],
             &["parallel.pipeline=2", "parallel.data=2", INTERLEAVED, SHARDED],
+            &["parallel.pipeline=2", "parallel.data=2", ZERO_BUBBLE, ZERO_3],
+            &["parallel.data=4", ZERO_2, PAIRS],
             &[BLOCK],
             &["memory.recompute=2", "parallel.pipeline=2", GPIPE],
         ],
@@ -72,6 +84,7 @@ const ADAPTED: &[Row] = &[
         &[
             &["parallel.data=1"],
             &["parallel.data=2", BLOCK, SHARDED],
+            &["parallel.data=3", BLOCK, ZERO_3],
             &["parallel.pipeline=2", ZERO_BUBBLE, BLOCK],
         ],
     ),

@@ -1,6 +1,6 @@
 //! Data of every kind, conversations included.
 
-use super::{BLOCK, INTERLEAVED, Row, SHARDED, ZERO_BUBBLE, assert_equal_bits};
+use super::{BLOCK, INTERLEAVED, Row, SHARDED, ZERO_3, ZERO_BUBBLE, assert_equal_bits};
 use crate::common::runs::{CHAT, GPT, LLAMA};
 use crate::common::runs::{MIXTURE, PACKED, SEQUENTIAL, SEQUENTIAL_MIXTURE, TOKENIZED, TOKENS};
 
@@ -29,6 +29,7 @@ const SOURCES: &[Row] = &[
             &["model.dropout=0.1", "data.prefetch=0"],
             &["model.dropout=0.1", "parallel.data=2", BLOCK],
             &["model.dropout=0.1", "parallel.data=4", SHARDED],
+            &["model.dropout=0.1", "parallel.data=4", ZERO_3],
             &["model.dropout=0.1", "parallel.pipeline=2", ZERO_BUBBLE],
         ],
     ),
@@ -64,6 +65,7 @@ const CHATS: &[Row] = &[
             &["parallel.data=1"],
             &["parallel.data=2"],
             &["parallel.data=4", SHARDED],
+            &["parallel.data=3", ZERO_3],
             &["parallel.pipeline=2", "parallel.data=2"],
             &["parallel.pipeline=4", BLOCK],
         ],

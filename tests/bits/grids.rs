@@ -1,6 +1,8 @@
 //! Grids of ranks: data parallel, pipelines, recomputed activations.
 
-use super::{BLOCK, GPIPE, INTERLEAVED, LIBRARY, Row, SHARDED, ZERO_BUBBLE, assert_equal_bits};
+use super::{
+    BLOCK, GPIPE, INTERLEAVED, LIBRARY, PAIRS, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE, assert_equal_bits,
+};
 use crate::common::runs::{GPT, LLAMA, MLP};
 
 /// Data-parallel ranks: lanes, buckets, ZeRO stages 0 and 1, sums by the transport.
@@ -16,7 +18,12 @@ const GRIDS: &[Row] = &[
     (
         GPT,
         &["optim.kind=lion", "optim.state=8bit", "model.width=64"],
-        &[&["parallel.data=1"], &["parallel.data=4", SHARDED], &["parallel.data=2", "parallel.pipeline=2"]],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=4", SHARDED],
+            &["parallel.data=3", ZERO_3],
+            &["parallel.data=2", "parallel.pipeline=2"],
+        ],
     ),
     // Optimizer state whole and sharded; with clipping the norm affects every update.
     (
@@ -47,23 +54,36 @@ const GRIDS: &[Row] = &[
             &["parallel.data=4"],
             &["parallel.data=2", SHARDED],
             &["parallel.data=4", SHARDED, "parallel.bucket_bytes=512"],
+            &["parallel.data=3", ZERO_2, "parallel.bucket_bytes=512"],
+            &["parallel.data=4", ZERO_3, PAIRS],
         ],
     ),
     (
         MLP,
         &["precision.compute=bf16", "precision.gradients=bf16"],
-        &[&["parallel.data=1"], &["parallel.data=2", SHARDED], &["parallel.data=4"]],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", SHARDED],
+            &["parallel.data=3", ZERO_2],
+            &["parallel.data=4", ZERO_3],
+            &["parallel.data=4"],
+        ],
     ),
     // Rank 0's shard has every trained element, and the other ranks have none.
     (
         MLP,
         &["precision.compute=bf16", "model.sizes=[8, 8]", "parallel.bucket_bytes=512"],
-        &[&["parallel.data=1"], &["parallel.data=2", SHARDED]],
+        &[&["parallel.data=1"], &["parallel.data=2", SHARDED], &["parallel.data=3", ZERO_3]],
     ),
     (
         GPT,
         &["precision.compute=bf16", "model.width=64", "model.biases=false", "train.freeze=['w*', 'h.*']"],
-        &[&["parallel.data=1"], &["parallel.data=2", SHARDED]],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", SHARDED],
+            &["parallel.data=2", ZERO_2],
+            &["parallel.data=3", ZERO_3],
+        ],
     ),
     // f32 weights, which operators cast to a half type.
     (
@@ -75,12 +95,18 @@ const GRIDS: &[Row] = &[
             &["parallel.data=4", SHARDED, "parallel.bucket_bytes=512"],
             &["parallel.pipeline=2"],
             &["parallel.pipeline=2", "parallel.data=2", ZERO_BUBBLE, SHARDED],
+            &["parallel.pipeline=2", "parallel.data=2", ZERO_BUBBLE, ZERO_3],
         ],
     ),
     (
         LLAMA,
         &["precision.compute=f16", "precision.weights=f32", "model.width=128", "model.loss_pieces=2"],
-        &[&["parallel.data=1"], &["parallel.data=2", SHARDED, BLOCK], &["parallel.pipeline=2", GPIPE]],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", SHARDED, BLOCK],
+            &["parallel.data=3", ZERO_3, BLOCK],
+            &["parallel.pipeline=2", GPIPE],
+        ],
     ),
     // Optimizer state in bf16, rounded at random.
     (
@@ -89,6 +115,8 @@ const GRIDS: &[Row] = &[
         &[
             &["parallel.data=1"],
             &["parallel.data=2", SHARDED],
+            &["parallel.data=2", ZERO_2],
+            &["parallel.data=3", ZERO_3],
             &["parallel.data=4", SHARDED, "parallel.bucket_bytes=512"],
             &["parallel.pipeline=2"],
         ],
@@ -100,6 +128,8 @@ const GRIDS: &[Row] = &[
         &[
             &["parallel.data=1"],
             &["parallel.data=2", SHARDED],
+            &["parallel.data=2", ZERO_2],
+            &["parallel.data=4", ZERO_3, PAIRS],
             &["parallel.data=4", SHARDED, "parallel.bucket_bytes=512"],
             &["parallel.pipeline=2"],
         ],

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tensor::{Tensor, ops};
 use worker::{DeviceChoice, ModelHook};
 
-use super::{BLOCK, GPIPE, Row, SHARDED, ZERO_BUBBLE, assert_equal_bits};
+use super::{BLOCK, GPIPE, PAIRS, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE, assert_equal_bits};
 use crate::common::runs::{GPT, LLAMA, MLP, config};
 
 const F16: [&str; 3] = ["precision.compute=f16", "model.width=64", "model.layers=4"];
@@ -104,13 +104,15 @@ fn state(directory: &Path) -> Vec<(String, Vec<u8>)> {
 #[test]
 fn a_planted_infinity_skips_one_update_on_every_grid() {
     let directory = tempfile::tempdir().unwrap();
-    let grids: [&[&str]; 6] = [
+    let grids: [&[&str]; 8] = [
         &["parallel.data=1"],
         &["parallel.data=2", "parallel.overlap=off"],
         &["parallel.data=4", SHARDED],
         &["parallel.pipeline=2"],
         &["parallel.pipeline=2", "parallel.data=2", ZERO_BUBBLE, SHARDED],
         &["parallel.data=2", BLOCK],
+        &["parallel.data=3", ZERO_2],
+        &["parallel.data=4", ZERO_3, PAIRS],
     ];
     let mut first: Option<(Vec<f32>, String)> = None;
     for (number, grid) in grids.into_iter().enumerate() {
@@ -187,8 +189,10 @@ const GRIDS: &[Row] = &[
             &["parallel.data=1"],
             &["parallel.data=2", BLOCK],
             &["parallel.data=4", SHARDED],
+            &["parallel.data=3", ZERO_2],
             &["parallel.pipeline=2", GPIPE],
             &["parallel.pipeline=2", "parallel.data=2", ZERO_BUBBLE, SHARDED],
+            &["parallel.pipeline=2", "parallel.data=2", ZERO_BUBBLE, ZERO_3],
         ],
     ),
     (

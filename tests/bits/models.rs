@@ -2,7 +2,10 @@
 
 use worker::DeviceChoice;
 
-use super::{BLOCK, GPIPE, INTERLEAVED, Row, SHARDED, ZERO_BUBBLE, assert_equal_bits, history_on};
+use super::{
+    BLOCK, GPIPE, INTERLEAVED, PAIRS, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE, assert_equal_bits,
+    history_on,
+};
 use crate::common::devices::gpu;
 use crate::common::runs::{BOTTLENECKS, GPT, LLAMA, RESNET};
 
@@ -17,6 +20,7 @@ const LLAMAS: &[Row] = &[
             &["parallel.data=4", SHARDED],
             &["parallel.pipeline=2", ZERO_BUBBLE],
             &["parallel.pipeline=2", "parallel.data=2", INTERLEAVED, SHARDED],
+            &["parallel.pipeline=2", "parallel.data=2", INTERLEAVED, ZERO_3],
             &["memory.recompute=2", "parallel.pipeline=2", GPIPE],
         ],
     ),
@@ -26,6 +30,7 @@ const LLAMAS: &[Row] = &[
         &[
             &["parallel.data=1"],
             &["parallel.data=2", SHARDED],
+            &["parallel.data=2", ZERO_3, BLOCK],
             &["parallel.pipeline=4"],
             &["parallel.pipeline=2", "parallel.data=2", BLOCK],
         ],
@@ -48,6 +53,9 @@ const RESNETS: &[Row] = &[
             &["parallel.pipeline=2", "parallel.data=2", GPIPE, SHARDED],
             &["parallel.pipeline=2", "parallel.data=2", INTERLEAVED, BLOCK],
             &["memory.recompute=2", "parallel.data=2"],
+            &["parallel.data=3", ZERO_2],
+            &["parallel.data=4", ZERO_3, PAIRS],
+            &["parallel.pipeline=2", "parallel.data=2", GPIPE, ZERO_3],
         ],
     ),
     (
@@ -63,7 +71,12 @@ const RESNETS: &[Row] = &[
     (
         RESNET,
         &["model.stem=small", "model.image_size=16", "precision.compute=bf16"],
-        &[&["parallel.data=1"], &["parallel.data=2", SHARDED], &["parallel.pipeline=2", BLOCK]],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", SHARDED],
+            &["parallel.data=3", ZERO_3, BLOCK],
+            &["parallel.pipeline=2", BLOCK],
+        ],
     ),
     (
         RESNET,
@@ -86,6 +99,7 @@ const FP8_MATMULS: &[Row] = &[
             &["parallel.data=4", SHARDED],
             &["parallel.pipeline=2", ZERO_BUBBLE],
             &["parallel.pipeline=2", "parallel.data=2", INTERLEAVED, SHARDED],
+            &["parallel.pipeline=2", "parallel.data=2", INTERLEAVED, ZERO_3],
             &["memory.recompute=2", "parallel.pipeline=2", GPIPE],
         ],
     ),
@@ -96,6 +110,8 @@ const FP8_MATMULS: &[Row] = &[
             &["parallel.data=1"],
             &["parallel.data=2", BLOCK],
             &["parallel.data=4", SHARDED],
+            &["parallel.data=3", ZERO_2],
+            &["parallel.data=4", ZERO_3, PAIRS, BLOCK],
             &["parallel.pipeline=2", ZERO_BUBBLE, BLOCK],
         ],
     ),
@@ -136,6 +152,7 @@ const OPTIONS: &[Row] = &[
             &["parallel.data=1"],
             &["parallel.data=2", BLOCK],
             &["parallel.data=4", SHARDED],
+            &["parallel.data=3", ZERO_3],
             &["parallel.pipeline=2", ZERO_BUBBLE],
             &["parallel.pipeline=2", "parallel.data=2", GPIPE, BLOCK],
         ],
@@ -148,6 +165,7 @@ const OPTIONS: &[Row] = &[
             &["parallel.data=1"],
             &["parallel.data=4", SHARDED],
             &["parallel.pipeline=2", ZERO_BUBBLE],
+            &["parallel.pipeline=2", "parallel.data=3", ZERO_3, ZERO_BUBBLE],
             &["parallel.pipeline=2", "parallel.data=2", BLOCK],
         ],
     ),

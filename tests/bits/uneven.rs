@@ -1,6 +1,9 @@
 //! Any number of data-parallel ranks up to that of lanes, and any number of lanes that divides a step.
 
-use super::{BLOCK, GPIPE, INTERLEAVED, LIBRARY, Row, SHARDED, ZERO_BUBBLE, assert_equal_bits, history_on};
+use super::{
+    BLOCK, GPIPE, INTERLEAVED, LIBRARY, PAIRS, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE, assert_equal_bits,
+    history_on,
+};
 use crate::common::devices::gpu;
 use crate::common::runs::{GPT, LLAMA, MLP, RESNET};
 use crate::common::sizes::{self, Sizes};
@@ -54,8 +57,10 @@ const UNEVEN: &[Row] = &[
             &["parallel.data=1"],
             &["parallel.data=2", PIPELINE],
             &["parallel.data=3", SHARDED],
+            &["parallel.data=5", ZERO_2],
             &["parallel.data=4", BLOCK],
             &["parallel.data=6", PIPELINE, INTERLEAVED, SHARDED],
+            &["parallel.data=6", ZERO_3, PAIRS],
             &["parallel.data=12"],
         ],
     ),
@@ -78,6 +83,7 @@ const UNEVEN: &[Row] = &[
             &["parallel.data=1"],
             &["parallel.data=3", SHARDED],
             &["parallel.data=3", PIPELINE],
+            &["parallel.data=3", ZERO_3],
             &["parallel.data=4"],
         ],
     ),

@@ -10,6 +10,7 @@ mod gpu;
 mod grids;
 mod models;
 mod recompute;
+mod zero;
 
 use common::runs::{GPT, config, train_in};
 use memory::Statistics;

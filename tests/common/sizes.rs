@@ -9,11 +9,15 @@ pub(crate) struct Sizes {
 }
 
 /// Pipeline ranks, and the settings beside the number of data-parallel ranks.
-pub(crate) const GRIDS: [(usize, &[&str]); 4] = [
+pub(crate) const GRIDS: [(usize, &[&str]); 8] = [
     (1, &["parallel.zero_stage=0"]),
     (1, &["parallel.zero_stage=1"]),
+    (1, &["parallel.zero_stage=2"]),
+    (1, &["parallel.zero_stage=3"]),
     (2, &["parallel.zero_stage=0"]),
     (2, &["parallel.zero_stage=1"]),
+    (2, &["parallel.zero_stage=2"]),
+    (2, &["parallel.zero_stage=3"]),
 ];
 
 /// Numbers of lanes, each with the numbers of data-parallel ranks that it allows here.

@@ -56,16 +56,40 @@ impl WeightHandle {
         *self.0.source.borrow_mut() = Some((source, unit));
     }
 
+    /// Returns whether a source gathers the values.
+    pub fn is_gathered(&self) -> bool {
+        self.0.source.borrow().is_some()
+    }
+
+    /// Returns whether there are no values now.
+    pub fn is_released(&self) -> bool {
+        self.0.tensor.borrow().is_none()
+    }
+
+    /// Lets the weight's source, if it has one, gather its unit.
+    ///
+    /// # Errors
+    /// Values that cannot be gathered.
+    pub fn gather(&self) -> tensor::Result<()> {
+        let source = self.0.source.borrow().clone();
+        let Some((source, unit)) = source.and_then(|(source, unit)| Some((source.upgrade()?, unit))) else {
+            return Ok(());
+        };
+        let failed = |source| TensorError::Gather { shape: self.0.shape, source };
+        source.gather(unit).map_err(failed)
+    }
+
+    /// Returns whether `other` is a clone of this handle.
+    pub fn is(&self, other: &WeightHandle) -> bool {
+        Rc::ptr_eq(&self.0, &other.0)
+    }
+
     /// The values, which the weight's source gathers if it has one.
     ///
     /// # Errors
     /// Values that are released, or that cannot be gathered.
     pub fn tensor(&self) -> tensor::Result<Tensor> {
-        let source = self.0.source.borrow().clone();
-        if let Some((source, unit)) = source.and_then(|(source, unit)| Some((source.upgrade()?, unit))) {
-            let failed = |source| TensorError::Gather { shape: self.0.shape, source };
-            source.gather(unit).map_err(failed)?;
-        }
+        self.gather()?;
         self.0.tensor.borrow().clone().ok_or(TensorError::Released { shape: self.0.shape })
     }
 
@@ -166,6 +190,11 @@ impl Weight {
         let copy = Tensor::empty(stored.device(), stored.shape(), dtype, request)?;
         ops::cast::into(&stored, &copy)?;
         Ok(copy)
+    }
+
+    /// The handle of the values.
+    pub fn handle(&self) -> &WeightHandle {
+        &self.handle
     }
 
     /// The device.

@@ -95,5 +95,6 @@ fn row(stream: StreamKind) -> Row {
         StreamKind::Reduce => Row::Reduce,
         StreamKind::Transfer => Row::Transfer,
         StreamKind::Input => Row::Input,
+        StreamKind::Snapshot => Row::Snapshot,
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use system::fail_point;
@@ -14,8 +15,8 @@ use crate::contents::Contents;
 use crate::directory::Directory;
 use crate::error::{CheckpointError, Result};
 use crate::format;
-use crate::index::{INDEX, file_name};
-use crate::manifest::{FileDigest, MANIFEST, Manifest, STATE};
+use crate::index::{INDEX, Index, file_name};
+use crate::manifest::{FileDigest, LossScale, MANIFEST, Manifest, STATE};
 use crate::snapshot::{FileNumber, Snapshot};
 use crate::validations::Validations;
 
@@ -47,12 +48,23 @@ impl Destination {
 
     /// Writes the file of this rank under the temporary name, and syncs it. Returns its name and digest; none
     /// for a rank that writes nothing.
-    pub(crate) fn write_file(&self, snapshot: &Snapshot, step: &Step) -> Result<Files> {
+    ///
+    /// # Errors
+    /// A file that cannot be written; a copy of the state that failed or `is_abandoned`.
+    pub(crate) fn write_file(
+        &self,
+        snapshot: &Snapshot,
+        step: &Step,
+        is_abandoned: &AtomicBool,
+    ) -> Result<Files> {
         let (name, is_only) = match snapshot.file {
             FileNumber::Only => (STATE.to_owned(), true),
             FileNumber::OneOf(Some(number), files) => (file_name(number, files), false),
             FileNumber::OneOf(None, _) => return Ok(Files::new()),
         };
+        snapshot.wait(is_abandoned).map_err(|what| self.unready(step, what))?;
+        let parts = snapshot.parts().map_err(|what| self.unready(step, what))?;
+        let all = parts.iter().map(|part| part.len() as u64).sum();
         let temporary = self.directory.temporary(step.step);
         self.directory.make()?;
         make_temporary(&temporary, is_only)?;
@@ -60,11 +72,11 @@ impl Destination {
         let pace = Pace::of_files();
         let written = |bytes: usize| {
             if pace.is_due() {
-                let progress = megabytes_of(bytes as u64, snapshot.bytes.len() as u64);
+                let progress = megabytes_of(bytes as u64, all);
                 tracing::info!("writing the checkpoint of step {}: {progress}", step.step);
             }
         };
-        let digest = format::write(&temporary.join(&name), &snapshot.entries, &snapshot.bytes, written)?;
+        let digest = format::write(&temporary.join(&name), &snapshot.entries, &parts, written)?;
         Ok(Files::from([(name, digest)]))
     }
 
@@ -75,11 +87,11 @@ impl Destination {
         let Some(contents) = &self.contents else { return files.map(drop) };
         let temporary = self.directory.temporary(step.step);
         let bytes = files.as_ref().map_or(0, |files| files.values().map(|digest| digest.bytes).sum());
-        let unready = |what| CheckpointError::Thread { path: self.path(step), what };
         let described = files.and_then(|files| {
-            (contents.before)().map_err(unready)?;
+            (contents.before)().map_err(|what| self.unready(step, what))?;
             check_present(&temporary, &files)?;
-            describe(&temporary, snapshot, step, contents, files)
+            let counters = snapshot.counters().map_err(|what| self.unready(step, what))?;
+            describe(&temporary, snapshot.index.as_ref(), counters, step, contents, files)
         });
         if let Err(error) = described.and_then(|()| self.directory.publish(&temporary, step.step)) {
             self.discard(step);
@@ -96,6 +108,11 @@ impl Destination {
             self.directory.name_best(step.step)?;
         }
         self.directory.retain(contents.keep)
+    }
+
+    /// Returns the error of a checkpoint without the data that it needs.
+    fn unready(&self, step: &Step, what: String) -> CheckpointError {
+        CheckpointError::Thread { path: self.path(step), what }
     }
 
     /// Deletes what was written of a checkpoint that is not completed.
@@ -133,16 +150,16 @@ fn check_present(directory: &Path, files: &Files) -> Result<()> {
 /// Writes the index, if there are several files, and the manifest.
 fn describe(
     directory: &Path,
-    snapshot: &Snapshot,
+    index: Option<&Index>,
+    counters: (u32, Option<LossScale>),
     step: &Step,
     contents: &Contents,
     mut files: Files,
 ) -> Result<()> {
-    if let Some(index) = &snapshot.index {
+    if let Some(index) = index {
         files.insert(INDEX.to_owned(), index.write(directory)?);
     }
-    let made = (snapshot.updates, snapshot.loss_scale);
-    let manifest = Manifest::new(step.step, made, contents, step.validations, files);
+    let manifest = Manifest::new(step.step, counters, contents, step.validations, files);
     let path = directory.join(MANIFEST);
     let mut file = File::create_new(&path).map_err(CheckpointError::file(&path, "create it"))?;
     file.write_all(&manifest.to_text()).map_err(CheckpointError::file(&path, "write to it"))?;

@@ -75,7 +75,7 @@ pub enum CheckpointError {
         /// The failure.
         what: String,
     },
-    /// The writing thread could not be started, or panicked.
+    /// The writing thread could not be started, panicked, or lacked data.
     #[error("{}: {what}", path.display())]
     Thread {
         /// The checkpoint to be written.

@@ -59,40 +59,48 @@ pub(crate) fn dtype_of(name: &str) -> Option<DType> {
     DType::ALL.iter().copied().find(|dtype| type_name(*dtype) == name)
 }
 
-/// Writes `bytes`, the arrays of all entries one after another, and syncs the file; hashes them at the same
-/// time, which takes as long as a fast disk. `written` receives the number of bytes after each piece. Returns
-/// the digest of the written bytes.
+/// Writes `parts`, together the arrays of all entries one after another, and syncs the file; hashes them at
+/// the same time, which takes as long as a fast disk. `written` receives the number of bytes after each
+/// piece. Returns the digest of the written bytes.
 pub(crate) fn write(
     path: &Path,
     entries: &[Entry],
-    bytes: &[u8],
+    parts: &[&[u8]],
     written: impl Fn(usize),
 ) -> Result<FileDigest> {
     let header = header(entries);
     let is_failed = AtomicBool::new(false);
     let digest = || {
         let mut digest = Sha256::new();
-        let pieces = [&header[..]].into_iter().chain(bytes.chunks(PIECE));
+        let pieces = [&header[..]].into_iter().chain(pieces(parts));
         pieces.take_while(|_| !is_failed.load(Ordering::Relaxed)).for_each(|piece| digest.update(piece));
-        FileDigest::new((header.len() + bytes.len()) as u64, digest)
+        let bytes = parts.iter().map(|part| part.len()).sum::<usize>();
+        FileDigest::new((header.len() + bytes) as u64, digest)
     };
     thread::scope(|scope| {
         let hashing = threads::spawn_scoped(scope, digest);
-        let outcome = write_synced(path, &header, bytes, written);
+        let outcome = write_synced(path, &header, parts, written);
         is_failed.store(outcome.is_err(), Ordering::Relaxed);
         outcome?;
         Ok(hashing.ok().and_then(|thread| thread.join().ok()).unwrap_or_else(digest))
     })
 }
 
-fn write_synced(path: &Path, header: &[u8], bytes: &[u8], written: impl Fn(usize)) -> Result<()> {
+/// Returns the bytes that are hashed or written at a time.
+fn pieces<'a>(parts: &'a [&'a [u8]]) -> impl Iterator<Item = &'a [u8]> {
+    parts.iter().flat_map(|part| part.chunks(PIECE))
+}
+
+fn write_synced(path: &Path, header: &[u8], parts: &[&[u8]], written: impl Fn(usize)) -> Result<()> {
     let failed = || CheckpointError::file(path, "write to it");
     let mut file = File::create_new(path).map_err(CheckpointError::file(path, "create it"))?;
     file.write_all(header).map_err(failed())?;
-    for (number, piece) in bytes.chunks(PIECE).enumerate() {
+    let mut done = 0;
+    for piece in pieces(parts) {
         file.write_all(piece).map_err(failed())?;
         fail_point::reach("checkpoint piece written");
-        written(number * PIECE + piece.len());
+        done += piece.len();
+        written(done);
     }
     fail_point::reach("checkpoint state written");
     file.sync_all().map_err(CheckpointError::file(path, "bring it to the disk"))

@@ -1,24 +1,50 @@
 //! A copy of a rank's part of a run's state on the host, from which a checkpoint is written.
 
-use device::DType;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use device::{DType, HostBuffer};
 
 use crate::format::{Entry, LOSSES};
 use crate::index::Index;
 use crate::manifest::LossScale;
 
-/// Named arrays on the host, whose memory is reused by the next snapshot.
+/// Interval at which the writing thread asks whether the device has filled the memory.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Named arrays on the host, in memory that a device may be filling and the next snapshot reuses.
+///
+/// Everything is added before [`Snapshot::fit`] provides the memory, into which the bytes are then copied.
 #[derive(Debug, Default)]
 pub struct Snapshot {
     pub(crate) entries: Vec<Entry>,
-    /// The arrays one after another.
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) updates: u32,
-    pub(crate) loss_scale: Option<LossScale>,
+    /// The arrays one after another, then the counters.
+    memory: HostBuffer,
+    /// Bytes of the arrays in `memory`.
+    arrays: usize,
+    /// The losses as bytes, and the number of bytes of the arrays before them.
+    losses: (Vec<u8>, usize),
+    counters: Counters,
     /// The file that this rank writes.
     pub(crate) file: FileNumber,
     /// The index of all files, on rank 0 of a run that writes several.
     pub(crate) index: Option<Index>,
 }
+
+/// The counters of the optimizer behind the arrays of a snapshot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Counters {
+    /// There are none: no update has been made.
+    #[default]
+    Absent,
+    /// There are, and the loss scale counts if `has_loss_scale`.
+    Present { has_loss_scale: bool },
+}
+
+/// Bytes of the counters: number of updates, loss scale, updates since it last changed.
+const COUNTER_BYTES: usize = 3 * size_of::<u32>();
 
 /// The file that a rank writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,25 +57,38 @@ pub(crate) enum FileNumber {
 }
 
 impl Snapshot {
-    /// Removes all arrays and keeps their memory.
+    /// Removes all arrays and keeps the memory.
     pub fn clear(&mut self) {
-        self.entries.clear();
-        self.bytes.clear();
-        (self.file, self.index) = (FileNumber::Only, None);
+        let memory = std::mem::take(&mut self.memory);
+        *self = Snapshot { memory, ..Snapshot::default() };
     }
 
-    /// Takes memory for `bytes` more bytes of arrays at once.
-    pub fn reserve(&mut self, bytes: usize) {
-        self.bytes.reserve_exact(bytes);
+    /// Adds an array. Returns the offset of its bytes in the memory. Counters are added last.
+    pub fn add(&mut self, name: String, dtype: DType, shape: &[usize]) -> usize {
+        let (start, bytes) = (self.arrays, dtype.bytes() * shape.iter().product::<usize>());
+        self.arrays += bytes;
+        self.push(name, dtype, shape, start + self.losses.0.len(), bytes);
+        start
     }
 
-    /// Adds an array of zeros, and returns its bytes for filling.
-    pub fn add(&mut self, name: String, dtype: DType, shape: &[usize]) -> &mut [u8] {
-        let start = self.bytes.len();
-        self.bytes.resize(start + dtype.bytes() * shape.iter().product::<usize>(), 0);
-        let bytes = start as u64..self.bytes.len() as u64;
+    /// Adds the loss of every step so far, once.
+    pub fn add_losses(&mut self, losses: &[f32]) {
+        let bytes: Vec<u8> = losses.iter().flat_map(|loss| loss.to_le_bytes()).collect();
+        self.push(LOSSES.to_owned(), DType::F32, &[losses.len()], self.arrays, bytes.len());
+        self.losses = (bytes, self.arrays);
+    }
+
+    fn push(&mut self, name: String, dtype: DType, shape: &[usize], start: usize, bytes: usize) {
+        let bytes = start as u64..(start + bytes) as u64;
         self.entries.push(Entry { name, dtype, shape: shape.to_vec(), bytes });
-        &mut self.bytes[start..]
+    }
+
+    /// Adds the optimizer's counters, three words: the number of updates that it has made, and the bits of
+    /// the loss scale with the number of updates since it last changed, which count if the run has a loss
+    /// scale. Returns the offset of their bytes in the memory.
+    pub fn add_counters(&mut self, has_loss_scale: bool) -> usize {
+        self.counters = Counters::Present { has_loss_scale };
+        self.arrays
     }
 
     /// Makes this one of `files` files, counted from 0; `None`: this rank writes nothing.
@@ -62,20 +101,67 @@ impl Snapshot {
         self.index = Some(index);
     }
 
-    /// Sets the number of updates that the optimizer has made; by default, the number of steps.
-    pub fn set_updates(&mut self, updates: u32) {
-        self.updates = updates;
+    /// Bytes that the arrays and counters take in memory.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.arrays + if self.counters == Counters::Absent { 0 } else { COUNTER_BYTES }
     }
 
-    /// Sets the loss scale of a run that has one.
-    pub fn set_loss_scale(&mut self, scale: Option<LossScale>) {
-        self.loss_scale = scale;
+    /// Replaces the memory by `allocate` of the number of bytes that are missing in it, unless it suffices.
+    /// Returns the memory, into which the arrays and counters are to be copied.
+    pub fn fit(&mut self, allocate: impl FnOnce(usize) -> HostBuffer) -> &mut HostBuffer {
+        let bytes = self.memory_bytes();
+        if self.memory.len() < bytes {
+            // Freed first: both may not fit.
+            self.memory = HostBuffer::default();
+            self.memory = allocate(bytes);
+        }
+        &mut self.memory
     }
 
-    /// Adds the loss of every step so far.
-    pub fn add_losses(&mut self, losses: &[f32]) {
-        let bytes = self.add(LOSSES.to_owned(), DType::F32, &[losses.len()]);
-        let (indices, _) = bytes.as_chunks_mut::<4>();
-        indices.iter_mut().zip(losses).for_each(|(index, loss)| *index = loss.to_le_bytes());
+    /// Provides memory.
+    pub(crate) fn set_memory(&mut self, memory: HostBuffer) {
+        self.memory = memory;
+    }
+
+    /// Waits until the device has filled the memory.
+    ///
+    /// # Errors
+    /// Errors of the device; `is_abandoned`.
+    pub(crate) fn wait(&self, is_abandoned: &AtomicBool) -> Result<(), String> {
+        while !self.memory.is_filled().map_err(|error| error.to_string())? {
+            if is_abandoned.load(Ordering::Relaxed) {
+                return Err("the run ended before the state was copied".to_owned());
+            }
+            thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+
+    /// The bytes of all arrays in order, in three parts, of which the second is the losses.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(crate) fn parts(&self) -> Result<[&[u8]; 3], String> {
+        let (losses, before) = &self.losses;
+        let (before, after) = self.bytes(0..self.arrays)?.split_at(*before);
+        Ok([before, losses, after])
+    }
+
+    fn bytes(&self, range: Range<usize>) -> Result<&[u8], String> {
+        let all = self.memory.bytes().map_err(|error| error.to_string())?;
+        all.get(range).ok_or_else(|| "its memory was not provided".to_owned())
+    }
+
+    /// The number of updates that the optimizer has made, and the loss scale of a run that has one.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(crate) fn counters(&self) -> Result<(u32, Option<LossScale>), String> {
+        let Counters::Present { has_loss_scale } = self.counters else { return Ok((0, None)) };
+        let (words, _) = self.bytes(self.arrays..self.arrays + COUNTER_BYTES)?.as_chunks::<4>();
+        let word = |index: usize| words.get(index).map_or(0, |word| u32::from_le_bytes(*word));
+        let scale = LossScale { scale_bits: word(1), good_steps: word(2) };
+        Ok((word(0), has_loss_scale.then_some(scale)))
     }
 }

@@ -5,9 +5,12 @@
 //! publishes the checkpoint on a thread ([`Writer::complete`]).
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use device::HostBuffer;
 use system::{fail_point, threads};
 
 use crate::contents::Contents;
@@ -28,8 +31,8 @@ type Thread<T> = JoinHandle<(Snapshot, Result<T>)>;
 enum Work {
     /// A thread completes the checkpoint.
     Completion { path: PathBuf, thread: Thread<()> },
-    /// A thread writes this rank's file, one of several.
-    File { step: Step, thread: Thread<Files> },
+    /// A thread writes this rank's file, one of several, unless it is abandoned.
+    File { step: Step, is_abandoned: Arc<AtomicBool>, thread: Thread<Files> },
     /// This rank's file has been reported; rank 0 waits for the reports of all.
     Reported { step: Step, snapshot: Snapshot },
 }
@@ -98,6 +101,11 @@ impl Writer {
         snapshot
     }
 
+    /// Provides `memory` for snapshots, which otherwise is allocated for the first one.
+    pub fn set_memory(&mut self, memory: HostBuffer) {
+        self.spare.set_memory(memory);
+    }
+
     /// Starts to write the state after `step` steps. `is_best`: the last of `validations` is of this state
     /// and has the lowest loss.
     pub fn write(&mut self, snapshot: Snapshot, step: u64, validations: Validations, is_best: bool) {
@@ -109,16 +117,20 @@ impl Writer {
             return;
         }
         let destination = self.destination.clone();
+        let is_abandoned = Arc::new(AtomicBool::new(false));
+        let abandoned = Arc::clone(&is_abandoned);
         if self.is_unreported {
             let write = move || {
-                let written = destination.write_file(&snapshot, &step);
+                let written = destination.write_file(&snapshot, &step, &abandoned);
                 (snapshot, written)
             };
-            self.work = self.start(&step, write).map(|thread| Work::File { step, thread });
+            let thread = self.start(&step, write);
+            self.work = thread.map(|thread| Work::File { step, is_abandoned, thread });
             return;
         }
         let write = move || {
-            let completed = destination.complete(&snapshot, &step, destination.write_file(&snapshot, &step));
+            let files = destination.write_file(&snapshot, &step, &abandoned);
+            let completed = destination.complete(&snapshot, &step, files);
             (snapshot, completed)
         };
         self.work = self.completion(&step, write);
@@ -128,7 +140,7 @@ impl Writer {
     pub fn report(&mut self) -> Vec<u8> {
         self.is_unreported = false;
         let report: Report = match self.work.take() {
-            Some(Work::File { step, thread }) => self.file(step, thread),
+            Some(Work::File { step, thread, .. }) => self.file(step, thread),
             other => {
                 self.work = other;
                 Err("its thread was not started".to_owned())
@@ -210,9 +222,11 @@ impl Writer {
                 self.spare = snapshot;
                 completed
             }
-            Some(Work::File { step, thread }) => {
+            Some(Work::File { step, is_abandoned, thread }) => {
                 self.is_unreported = false;
-                // Its result matters only together with those of the other ranks.
+                // Its result matters only together with those of the other ranks, for which the device may
+                // wait forever.
+                is_abandoned.store(true, Ordering::Relaxed);
                 let _ = thread.join();
                 if is_first { Err(self.abandoned(&step)) } else { Ok(()) }
             }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use checkpoint::{Checkpoint, Contents, Index, Target, Validations, Writer, newest};
-use device::{Category, DType, Device, DeviceOptions, Element, bf16, f16};
+use checkpoint::{Checkpoint, Contents, Index, LossScale, Snapshot, Target, Validations, Writer, newest};
+use device::{Category, DType, Device, DeviceOptions, Element, HostBuffer, bf16, f16};
 use safetensors::{Dtype, SafeTensors};
 use tensor::{Shape, Tensor};
 
@@ -41,13 +41,23 @@ fn checkpoint(run_dir: &Path, arrays: &[Written]) -> Checkpoint {
     std::fs::write(run_dir.join("metrics.jsonl"), "").unwrap();
     let mut writer = Writer::new(run_dir, shared());
     let mut snapshot = writer.begin();
+    let mut bytes = Vec::new();
     for array in arrays {
-        snapshot.add(array.name.to_owned(), array.dtype, &array.shape).copy_from_slice(&array.bytes);
+        assert_eq!(snapshot.add(array.name.to_owned(), array.dtype, &array.shape), bytes.len());
+        bytes.extend(&array.bytes);
     }
     snapshot.add_losses(&[0.5]);
+    fill(&mut snapshot, &bytes);
     writer.write(snapshot, 1, Validations::default(), false);
     writer.finish().unwrap();
     newest(run_dir).unwrap().unwrap()
+}
+
+/// Copies `bytes` to a snapshot's memory.
+fn fill(snapshot: &mut Snapshot, bytes: &[u8]) {
+    assert_eq!(snapshot.memory_bytes(), bytes.len());
+    let memory = snapshot.fit(HostBuffer::ordinary);
+    memory.bytes_mut().unwrap()[..bytes.len()].copy_from_slice(bytes);
 }
 
 fn state(checkpoint: &Checkpoint) -> Vec<u8> {
@@ -176,8 +186,7 @@ fn three_writers(run_dir: &Path) -> Vec<Writer> {
         snapshot.set_file((rank < 2).then_some(rank), 2);
         let values = [&[0.0f32, 1.0, 2.0, 5.0][..], &[3.0, 4.0], &[]][rank];
         if !values.is_empty() {
-            let bytes = snapshot.add("w".to_owned(), DType::F32, &[values.len()]);
-            bytes.copy_from_slice(bytemuck::cast_slice(values));
+            snapshot.add("w".to_owned(), DType::F32, &[values.len()]);
         }
         if rank == 0 {
             let mut index = Index::new(2);
@@ -186,6 +195,7 @@ fn three_writers(run_dir: &Path) -> Vec<Writer> {
             snapshot.add_losses(&[0.5]);
             snapshot.set_index(index);
         }
+        fill(&mut snapshot, bytemuck::cast_slice(values));
         writer.write(snapshot, 1, Validations::default(), false);
         assert!(writer.is_unreported() && writer.is_busy());
     }
@@ -258,4 +268,36 @@ fn a_checkpoint_without_the_file_of_every_rank_is_absent() {
     assert!(newest(&run_dir).unwrap().is_none());
     assert_eq!(complete(&mut three_writers(&run_dir)), vec![Ok(()); 3]);
     assert_eq!(newest(&run_dir).unwrap().unwrap().step(), 1);
+}
+
+/// Arrays before and after the losses keep their order, and the counters behind them reach the manifest. The
+/// memory serves every snapshot that it can hold.
+#[test]
+fn losses_and_counters_are_written_with_the_arrays() {
+    let directory = tempfile::tempdir().unwrap();
+    let run_dir = directory.path();
+    std::fs::write(run_dir.join("metrics.jsonl"), "").unwrap();
+    let mut writer = Writer::new(run_dir, shared());
+    writer.set_memory(HostBuffer::ordinary(23));
+    let scale = LossScale { scale_bits: 1024.0f32.to_bits(), good_steps: 7 };
+    for (step, losses) in [(1, &[0.5f32][..]), (2, &[0.5, 0.25])] {
+        let mut snapshot = writer.begin();
+        assert_eq!(snapshot.add("first".to_owned(), DType::F32, &[2]), 0);
+        snapshot.add_losses(losses);
+        assert_eq!(snapshot.add("last".to_owned(), DType::U8, &[3]), 8);
+        assert_eq!(snapshot.add_counters(step == 2), 11);
+        let mut bytes = bytemuck::cast_slice::<f32, u8>(&[1.0, 2.0]).to_vec();
+        bytes.extend([7, 8, 9]);
+        bytes.extend([5, scale.scale_bits, scale.good_steps].iter().flat_map(|word| word.to_le_bytes()));
+        let memory = snapshot.fit(|bytes| panic!("{bytes} bytes are there"));
+        memory.bytes_mut().unwrap()[..bytes.len()].copy_from_slice(&bytes);
+        writer.write(snapshot, step, Validations::default(), false);
+        writer.finish().unwrap();
+        let checkpoint = newest(run_dir).unwrap().unwrap();
+        assert_eq!((checkpoint.step(), checkpoint.updates()), (step, 5));
+        assert_eq!(checkpoint.loss_scale(), (step == 2).then_some(scale));
+        assert_eq!(checkpoint.losses().unwrap(), losses);
+        assert_eq!(checkpoint.bytes("first").unwrap(), bytes[..8]);
+        assert_eq!(checkpoint.bytes("last").unwrap(), bytes[8..11]);
+    }
 }

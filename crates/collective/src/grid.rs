@@ -270,13 +270,13 @@ impl RankGrid {
             .collect()
     }
 
-    /// Returns the groups of ranks at the same place of each of the [`RankGrid::neighbours`].
+    /// Returns the groups of ranks with the same index in each of the [`RankGrid::neighbours`].
     pub fn across_neighbours(&self, axis: Axis, size: usize) -> Vec<Vec<usize>> {
-        let places = |group: Vec<usize>| {
-            let place = |place: usize| group.iter().skip(place).step_by(size.max(1)).copied().collect();
-            (0..size.min(group.len())).map(place).collect::<Vec<_>>()
+        let across = |group: Vec<usize>| {
+            let of = |index: usize| group.iter().skip(index).step_by(size.max(1)).copied().collect();
+            (0..size.min(group.len())).map(of).collect::<Vec<_>>()
         };
-        self.groups(axis).into_iter().flat_map(places).collect()
+        self.groups(axis).into_iter().flat_map(across).collect()
     }
 
     /// Returns the groups of all ranks over some axes, ordered by their first ranks.

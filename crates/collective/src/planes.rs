@@ -47,7 +47,7 @@ pub struct DividedPlane {
     pub all: SharedPlane,
     /// The plane of this rank's group; that of all ranks if there is one group.
     pub within: SharedPlane,
-    /// The plane of the ranks at this rank's place of each group; of a rank alone if there is one group.
+    /// The plane of the ranks with this rank's index in each group; of a rank alone if there is one group.
     pub across: SharedPlane,
 }
 

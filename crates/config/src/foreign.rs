@@ -5,8 +5,8 @@ const NO_CONTEXT: &str = "there is no context parallelism; parallel.data and par
                           and memory.recompute makes room for long sequences";
 const NO_EXPERTS: &str = "there are no experts: every layer of these models is dense";
 const NO_COMPILER: &str = "leave it out: kernels are fused already, and there is no graph to compile";
-const SHARDED: &str = "use parallel.zero_stage = 1, which shards the optimizer state over parallel.data \
-                       ranks; weights and gradients are whole on each";
+const SHARDED: &str = "use parallel.zero_stage = 3, which shards weights, gradients and optimizer state over \
+                       parallel.data ranks; 2 leaves weights whole on each, and 1 gradients too";
 const NOT_SENT: &str = "nothing is sent anywhere; telemetry.tensorboard = true writes event files for \
                         TensorBoard, and metrics.jsonl in the run directory has every step";
 const FOLDER: &str = "use model.from, a folder with a config.json, or the keys of [model]";

@@ -1,6 +1,6 @@
 //! Logical streams.
 
-/// The four queues of work of every device.
+/// The five queues of work of every device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum StreamKind {
     /// Forward, backward and optimizer.
@@ -11,12 +11,19 @@ pub enum StreamKind {
     Transfer,
     /// Copies of micro-batches from the host while the device computes.
     Input,
+    /// Copies of the state to the host for checkpoints.
+    Snapshot,
 }
 
 impl StreamKind {
     /// All streams.
-    pub const ALL: [StreamKind; 4] =
-        [StreamKind::Compute, StreamKind::Reduce, StreamKind::Transfer, StreamKind::Input];
+    pub const ALL: [StreamKind; 5] = [
+        StreamKind::Compute,
+        StreamKind::Reduce,
+        StreamKind::Transfer,
+        StreamKind::Input,
+        StreamKind::Snapshot,
+    ];
 
     /// The allocator's handle: a fixed number, so that ties do not depend on the driver's stream handles.
     pub const fn handle(self) -> memory::Stream {
@@ -25,6 +32,7 @@ impl StreamKind {
             StreamKind::Reduce => 1,
             StreamKind::Transfer => 2,
             StreamKind::Input => 3,
+            StreamKind::Snapshot => 4,
         })
     }
 }

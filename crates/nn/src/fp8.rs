@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use autograd::Weight;
 use autograd::ops::{Fp8Recipe, Fp8Weight, NormSettings};
+use autograd::{Weight, WeightHandle};
 use device::DType;
 use glob::Pattern;
 use tensor::ops::fp8_linear::MULTIPLE;
@@ -145,6 +145,12 @@ impl Fp8Weights {
     /// Records that the weights may have changed, so that copies are cast again at their next use.
     pub fn outdate(&self) {
         self.copies.iter().for_each(Fp8Weight::outdate);
+    }
+
+    /// The copies of a weight, if its layer multiplies in FP8.
+    #[must_use]
+    pub fn copies_of(&self, weight: &WeightHandle) -> Option<&Fp8Weight> {
+        self.copies.iter().find(|copies| copies.weight().is(weight))
     }
 
     /// Names of all linear layers in the order of creation; one that uses another's weight is left out.

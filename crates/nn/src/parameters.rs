@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use autograd::ops::Fp8Weight;
 use autograd::{UseId, Weight, WeightHandle};
 use collective::{Axis, RankGrid};
 use device::{Category, DType, Device, Element, Request};
@@ -39,6 +40,8 @@ pub struct Parameter {
     pub shared: bool,
     /// Whether the parameter is trained. A frozen one has no gradient, no master and no optimizer state.
     pub trained: bool,
+    /// Number of operators in a pass that use the parameter.
+    pub users: usize,
     /// The unit of weights with which ranks gather this one, if they hold parts of it between uses.
     pub unit: usize,
 }
@@ -171,6 +174,7 @@ impl Parameters {
             init,
             shared: false,
             trained: self.tuning.trains(name),
+            users: 0,
             unit: self.unit,
         });
         self.by_name.insert(name.to_owned(), id);
@@ -246,6 +250,14 @@ impl Parameters {
         &self.fp8
     }
 
+    /// Returns whether ranks that hold parts of a parameter may exchange its FP8 codes alone: its only user in
+    /// a pass is a layer that multiplies in FP8, with one factor.
+    pub fn is_only_in_fp8(&self, parameter: ParameterId) -> bool {
+        let Parameter { weight, users, shared, .. } = &self.list[parameter.0];
+        let tensorwise = self.fp8.copies_of(weight).is_some_and(Fp8Weight::is_tensorwise);
+        tensorwise && *users == 1 && !shared
+    }
+
     pub(crate) fn fp8_mut(&mut self) -> &mut Fp8Weights {
         &mut self.fp8
     }
@@ -264,6 +276,7 @@ impl Parameters {
 
     /// Adds a use of a parameter; a frozen one has none.
     fn use_of(&mut self, parameter: ParameterId) -> Weight {
+        self.list[parameter.0].users += 1;
         let Parameter { weight, trained, .. } = &self.list[parameter.0];
         if !trained {
             return Weight::frozen(weight.clone());

@@ -27,9 +27,11 @@ pub struct Balance {
     pub fewest: usize,
     /// Parts of the tree that all ranks sum together.
     pub parts: usize,
-    /// The share of the passes' time in which a rank, on average, waits for those that run more lanes, from 0
-    /// to 1.
+    /// The share of the passes' time in which a rank, on average, waits for those that run more lanes, or
+    /// repeats a lane of another one, from 0 to 1.
     pub idle: f64,
+    /// Whether ranks that share weights or gradients repeat a lane in place of a missing one.
+    pub repeats: bool,
 }
 
 impl Balance {
@@ -52,6 +54,7 @@ impl Balance {
             fewest: runs.lanes_of(ranks - 1),
             parts: tree.parts(),
             idle: runs.idle(),
+            repeats: setup.config.parallel.shards_gradients(),
         };
         Ok(Some(balance).filter(|balance| balance.most > balance.fewest || balance.parts > ranks))
     }
@@ -63,6 +66,7 @@ impl Balance {
             "fewest_lanes": self.fewest,
             "micro_batches_per_lane": self.micro_batches_per_lane,
             "idle": self.idle,
+            "repeats_lanes": self.repeats,
             "parts": self.parts,
         })
     }
@@ -80,7 +84,15 @@ impl fmt::Display for Balance {
         if most > fewest {
             let all = counted(*lanes as u64, "lane");
             let idle = 100.0 * self.idle;
-            write!(f, "ranks run {fewest} or {most} of {all} and wait {idle:.1} % of the passes' time")?;
+            write!(f, "ranks run {fewest} or {most} of {all} and ")?;
+            match self.repeats {
+                true => write!(
+                    f,
+                    "those with fewer repeat a lane of another rank, unused, or wait, {idle:.1} % of the \
+                     passes' time"
+                )?,
+                false => write!(f, "wait {idle:.1} % of the passes' time")?,
+            }
             if self.as_fast() < *ranks {
                 write!(f, ", so that {} ranks would be as fast", self.as_fast())?;
             }

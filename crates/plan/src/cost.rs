@@ -2,15 +2,16 @@
 //!
 //! A pass takes its FLOPs at the rate of the device's large matmuls times a measured efficiency. The backward
 //! pass has twice the forward's FLOPs, plus those of recomputation. The schedule's simulator combines passes
-//! into a step, including the bubble. Gradients are reduced during the last micro-batch's backward; the rest
-//! of that communication is exposed, and so is the last bucket. The update reads and writes the optimizer's
-//! state in the device's memory.
+//! into a step, including the bubble. Communication beyond the passes is added ([`communication`]). The
+//! update reads and writes the optimizer's state in the device's memory.
+//!
+//! [`communication`]: crate::communication
 
 use device::DType;
 use nn::Stage;
-use parallel::data::{Lanes, Reduction};
 use parallel::pipeline::{ActionTimes, ScheduleError, StageTimes, simulate};
 
+use crate::communication::{RankWork, exposed};
 use crate::costs::recomputed_layers;
 use crate::error::{PlanError, Result};
 use crate::rates::DeviceRates;
@@ -77,44 +78,23 @@ pub(crate) fn cost(config: &RunConfig, work: &Work, rates: &DeviceRates, stages:
         (0..parallel.pipeline).map(of_rank).fold(0.0, f64::max)
     };
     let parameters = most(&|stage| work.parameters(stage));
-    let shards = if parallel.shards_optimizer() { parallel.data as f64 } else { 1.0 };
-    let hidden = most(&|stage| 2.0 * forward(stage) + again(stage));
+    let shards = if parallel.shards_optimizer() { parallel.owners() as f64 } else { 1.0 };
+    let of_rank = RankWork {
+        parameters,
+        unit: parameters / most(&|stage| stage.layers.len() as f64).max(1.0),
+        forward: most(&forward),
+        backward: most(&|stage| 2.0 * forward(stage) + again(stage)),
+    };
     Ok(Cost {
         passes: timeline.makespan as f64 / 1e9,
         recomputed: schedule.micro_batches as f64 * most(&again),
-        exposed: exposed(config, rates, parameters, hidden),
+        exposed: exposed(config, rates, of_rank),
         update: parameters / shards * state_bytes(config) / rates.memory_bytes,
         bubble: match config.training_assignment().idle() {
             0.0 => timeline.bubble(),
             idle => 1.0 - (1.0 - timeline.bubble()) * (1.0 - idle),
         },
     })
-}
-
-/// Returns the seconds of communication between data-parallel ranks beyond the `hidden` seconds of backward.
-fn exposed(config: &RunConfig, rates: &DeviceRates, parameters: f64, hidden: f64) -> f64 {
-    let data = config.parallel.data as f64;
-    if config.parallel.data == 1 {
-        return 0.0;
-    }
-    let others = (data - 1.0) / data;
-    // Gradients are sent, once for each subtree that a rank's lanes are, and summed gradients received; with
-    // sharded state, updated weights are received instead.
-    let runs = config.training_assignment();
-    let parts = |rank: usize| Lanes::new(runs, rank).map_or(1, |lanes| lanes.parts());
-    let parts = match config.parallel.reduction {
-        _ if config.parallel.shards_gradients() => runs.lanes_of(0) as f64,
-        Reduction::Tree => (0..runs.replicas()).map(parts).max().unwrap_or(1) as f64,
-        Reduction::Library => 1.0,
-    };
-    let (rounds, weights) = match config.parallel.shards_optimizer() {
-        true => (parts, parameters * config.precision.weight_dtype().bytes() as f64),
-        false => (parts + 1.0, 0.0),
-    };
-    let gradients = config.precision.gradients.bytes() as f64 * parameters * rounds;
-    let last = (config.parallel.bucket_bytes as f64 * rounds).min(gradients);
-    let time = |bytes: f64| others * bytes / rates.link_bytes;
-    (time(gradients) - hidden).max(time(last)) + time(weights)
 }
 
 /// Returns the bytes that the update reads and writes for one parameter.

@@ -56,7 +56,7 @@ impl Costs {
     /// Costs by layer for each micro-batch: the passes, and its share of the update.
     pub fn for_partition(&self, config: &RunConfig) -> LayerCosts {
         let parallel = &config.parallel;
-        let owners = if parallel.shards_optimizer() { parallel.data } else { 1 };
+        let owners = if parallel.shards_optimizer() { parallel.owners() } else { 1 };
         let micro_batches = config.training_assignment().count(0);
         let among = (owners * micro_batches).max(1) as u64;
         let layer =

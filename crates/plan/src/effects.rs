@@ -32,8 +32,18 @@ const IDLE: &[Idle] = &[
     },
     Idle {
         when: |config, _| config.parallel.data == 1,
-        keys: &[Parallel::zero_stage],
-        words: "with parallel.data = 1: there is nobody to share the optimizer's state with",
+        keys: &[Parallel::zero_stage, Parallel::shard],
+        words: "with parallel.data = 1: there is nobody to share state with",
+    },
+    Idle {
+        when: |config, _| config.parallel.data > 1 && config.parallel.zero_stage < 2,
+        keys: &[Parallel::shard],
+        words: "below parallel.zero_stage = 2: all data-parallel ranks share the optimizer's state",
+    },
+    Idle {
+        when: |config, _| !config.parallel.shards_weights(),
+        keys: &[Parallel::prefetch],
+        words: "without sharded weights (parallel.zero_stage = 3): every rank has all of them",
     },
     Idle {
         when: |config, _| config.parallel.data == 1,
@@ -46,12 +56,28 @@ const IDLE: &[Idle] = &[
         words: "with parallel.data = 1, but for the sizes of the buffers of gradients",
     },
     Idle {
-        when: |config, device| config.parallel.data > 1 && device.kind == Kind::Cpu,
+        when: |config, _| config.parallel.shards_weights(),
+        keys: &[Parallel::bucket_bytes],
+        words: "with parallel.zero_stage = 3: a bucket of gradients is a unit of weights",
+    },
+    Idle {
+        when: |config, _| config.parallel.shards_gradients(),
+        keys: &[Parallel::overlap, Parallel::peer_access, Parallel::peer_blocks],
+        words: "from parallel.zero_stage = 2 on: a full bucket is exchanged at once, over the transport",
+    },
+    Idle {
+        when: |config, device| {
+            config.parallel.data > 1 && !config.parallel.shards_gradients() && device.kind == Kind::Cpu
+        },
         keys: &[Parallel::peer_access, Parallel::peer_blocks],
         words: "on CPU ranks: it is for GPUs of one host",
     },
     Idle {
-        when: |config, _| config.parallel.data > 1 && config.train.halves_micro_batches(),
+        when: |config, _| {
+            config.parallel.data > 1
+                && !config.parallel.shards_gradients()
+                && config.train.halves_micro_batches()
+        },
         keys: &[Parallel::overlap],
         words: "with train.on_out_of_memory = \"halve_micro_batch\", which sums gradients after backward",
     },

@@ -159,9 +159,9 @@ fn address_bytes(setup: &Setup, ranks: u64) -> u64 {
     now + (THREADS + THREADS_OF_RANK * ranks) * threads::STACK_BYTES as u64
 }
 
-/// Bytes of the state that a process copies to the host for a checkpoint: master weights and the optimizer's
-/// moments, each element by one rank. Ranks as threads copy all of it; of processes, this is the one that
-/// copies most.
+/// Bytes of the memory to which a process copies the state for checkpoints, which it takes at the start, and
+/// pins if it computes on a GPU: master weights and the optimizer's moments, each element by one rank. Ranks
+/// as threads copy all of it; of processes, this is the one that copies most.
 fn checkpoint_bytes(setup: &Setup, form: RankForm) -> u64 {
     let RunConfig { checkpoint, .. } = &*setup.config;
     if !(checkpoint.is_kept() || checkpoint.keep_best) {
@@ -171,8 +171,17 @@ fn checkpoint_bytes(setup: &Setup, form: RankForm) -> u64 {
     for entry in &setup.blueprint.parameters {
         let (stage, parameter) = entry.holders.first().copied().unwrap_or_default();
         let (shards, stage_rank) = (setup.blueprint.shards(stage), setup.blueprint.layout().rank_of(stage));
-        for replica in 0..shards.by_rank().len() {
-            let bytes = saved_bytes(setup, entry, shards.range(replica, parameter), replica == 0);
+        let states = optimizer::state_arrays(&setup.config, &entry.name, entry.shape());
+        for replica in 0..shards.ranks() {
+            let owned = shards.range(replica, parameter);
+            let bytes = weight_bytes(setup, entry, replica, &owned)
+                + match entry.trained {
+                    true => states
+                        .iter()
+                        .map(|state| state.range(owned.clone()).len() * state.dtype.bytes())
+                        .sum(),
+                    false => 0,
+                };
             *by_rank.entry((stage_rank, replica)).or_default() += bytes as u64;
         }
     }
@@ -182,15 +191,18 @@ fn checkpoint_bytes(setup: &Setup, form: RankForm) -> u64 {
     }
 }
 
-/// Bytes of a parameter's state that a replica copies, which owns the range `owned` of its elements. Weights
-/// that are whole on every replica are copied by the first; frozen ones that a folder has, by none.
-fn saved_bytes(setup: &Setup, entry: &Entry, owned: Range<usize>, is_first: bool) -> usize {
-    let weights = if is_first { entry.shape().elements() * entry.dtype.bytes() } else { 0 };
+/// Bytes of a parameter's weights that a replica copies, which owns the range `owned` of its elements.
+/// Weights that are whole on every replica are copied by the first; frozen ones that a folder has, by none.
+fn weight_bytes(setup: &Setup, entry: &Entry, replica: usize, owned: &Range<usize>) -> usize {
+    let (stage, parameter) = entry.holders.first().copied().unwrap_or_default();
+    let held = match setup.blueprint.weights(stage) {
+        Some(layout) => layout.range(replica, parameter).len(),
+        None if replica == 0 => entry.shape().elements(),
+        None => 0,
+    };
+    let weights = held * entry.dtype.bytes();
     if !entry.trained {
         return if setup.base.is_some() { 0 } else { weights };
     }
-    let masters = if entry.dtype == DType::F32 { weights } else { owned.len() * DType::F32.bytes() };
-    let states = optimizer::state_arrays(&setup.config, &entry.name, entry.shape());
-    let states = states.iter().map(|state| state.range(owned.clone()).len() * state.dtype.bytes());
-    masters + states.sum::<usize>()
+    if entry.dtype == DType::F32 { weights } else { owned.len() * DType::F32.bytes() }
 }

@@ -33,12 +33,16 @@ pub struct LaneCost {
 }
 
 impl LaneCost {
-    /// Returns the cost on the rank of `plan`; `None` if one set is enough.
+    /// Returns the cost on the rank of `plan`; `None` if one set is enough, or if gradients are sharded
+    /// ([`WholeGradients`](crate::WholeGradients)).
     ///
     /// # Errors
     /// None for a checked configuration.
     pub(crate) fn of(setup: &Setup, plan: &Plan) -> Result<Option<Self>> {
         let RunConfig { parallel, train, .. } = &*setup.config;
+        if parallel.shards_gradients() {
+            return Ok(None);
+        }
         let lanes = lanes(setup, parallel.grid().seen_from(plan.rank)?.coordinate(Axis::Data))?;
         let cost = LaneCost {
             lanes: parallel.lanes,

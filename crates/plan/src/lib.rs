@@ -13,6 +13,7 @@
 //! ```
 
 mod balance;
+mod communication;
 mod cost;
 pub mod costs;
 mod effects;
@@ -47,6 +48,7 @@ mod target;
 mod timed_partitions;
 mod toml_file;
 mod tuning_cost;
+mod whole_gradients;
 mod work;
 
 pub use balance::Balance;
@@ -76,3 +78,4 @@ pub use step_work::StepWork;
 pub use target::{PlanOptions, PlanTarget};
 pub use timed_partitions::{TimedPartition, timed_partitions};
 pub use tuning_cost::TuningCost;
+pub use whole_gradients::WholeGradients;

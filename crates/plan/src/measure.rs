@@ -66,7 +66,7 @@ fn layer_alone(
     let mut measure = LayerMeasure::default();
     for StagePart { model, reduction, weights } in &mut parts {
         if let Some(units) = weights {
-            units.begin(WalkKind::Step, &plane.within);
+            units.begin(WalkKind::Step, &plane.within)?;
         }
         let (start, before_passes, flops_before) = (held(device), work(device), device.flops());
         let (tape, loss, output) = passed_forward(config, dataset, &**model, stage, before)?;

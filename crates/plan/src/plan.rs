@@ -184,8 +184,8 @@ impl Role {
         let validations = setup.config.validation_assignment().count(replica);
         let stages = setup.blueprint.stages_of(stage);
         let sharded = stages.map(|stage| setup.blueprint.shards(stage)).filter(|shards| shards.is_sharded());
-        let own = sharded.filter_map(|shards| shards.by_rank().get(replica % setup.config.parallel.owners()));
-        let shards = own.flatten().map(|owned| owned.shard.range.len()).collect();
+        let own = sharded.flat_map(|shards| shards.of(replica % shards.ranks()));
+        let shards = own.map(|owned| owned.shard.range.len()).collect();
         let lanes = match setup.config.parallel.shards_gradients() {
             // Lanes in turn are the same work for all replicas.
             true => (setup.config.training_assignment().count(replica), 0, 0, Vec::new()),

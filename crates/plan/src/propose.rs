@@ -4,6 +4,8 @@
 mod layout;
 mod nearest;
 mod proposal;
+mod shards;
+mod tried;
 
 use config::RunConfig;
 use device::Description;
@@ -24,6 +26,7 @@ use crate::work::Work;
 use layout::Layout;
 pub use nearest::Miss;
 pub use proposal::{Proposal, Proposals};
+use tried::{Outcome, Tried};
 
 /// Number of proposals.
 const PROPOSALS: usize = 12;
@@ -47,14 +50,6 @@ struct Candidate {
     sets: Vec<String>,
     /// Predicted time of a step with equal stages.
     cost: Cost,
-}
-
-/// The result of planning a candidate.
-enum Outcome {
-    Fits(Box<Proposal>),
-    TooLarge,
-    /// The candidate cannot be planned, for this reason.
-    Unplanned(PlanError),
 }
 
 /// The settings that all candidates share.
@@ -104,47 +99,60 @@ pub fn propose(
         tokens: build::tokens_per_step(&search.config),
         assumed,
     };
-    let (mut too_large, mut too_long): (Vec<Candidate>, Vec<Layout>) = Default::default();
-    let mut refusal = None;
-    for candidate in candidates {
-        let layout = candidate.layout;
-        // Layouts are skipped that need no less memory, or no less planning, than one that failed by it.
-        if too_large.iter().any(|other| layout.needs_no_less_than(&other.layout)) {
-            continue;
-        }
-        if too_long.iter().any(|other| layout.takes_no_less_planning_than(other)) {
-            proposals.unplanned += 1;
-            continue;
-        }
-        proposals.planned += 1;
-        match search.plan(&candidate)? {
-            Outcome::Fits(proposal) => {
-                on_result(&proposal);
-                proposals.list.push(*proposal);
-            }
-            Outcome::TooLarge => too_large.push(candidate),
-            Outcome::Unplanned(error) => {
-                proposals.unplanned += 1;
-                proposals.reason.get_or_insert_with(|| error.to_string());
-                too_long.extend(error.is_too_long().then_some(layout));
-                refusal.get_or_insert(error);
-            }
-        }
-        if proposals.list.len() == PROPOSALS {
-            break;
-        }
-    }
+    let refusal = search.run(&candidates, &mut proposals, on_result)?;
     match refusal {
-        Some(error) if proposals.list.is_empty() && too_large.is_empty() => return Err(error),
-        _ if proposals.list.is_empty() => proposals.nearest = search.nearest(&too_large),
-        _ => {}
+        Some(error) if proposals.list.is_empty() && proposals.nearest.is_none() => Err(error),
+        _ => Ok(proposals),
     }
-    proposals.list.sort_by(|a, b| a.cost.seconds().total_cmp(&b.cost.seconds()));
-    Ok(proposals)
 }
 
 impl Search {
-    /// Returns the layouts that the configuration accepts, the fastest first.
+    /// Plans candidates until enough of them fit, and adds them to `proposals`. Returns the reason why the
+    /// first that cannot be planned cannot be.
+    ///
+    /// # Errors
+    /// Errors that are no refusal of a candidate.
+    fn run(
+        &self,
+        candidates: &[Candidate],
+        proposals: &mut Proposals,
+        on_result: &mut dyn FnMut(&Proposal),
+    ) -> Result<Option<PlanError>> {
+        let mut tried = Tried::new(self, candidates);
+        for (index, Candidate { layout, .. }) in candidates.iter().enumerate() {
+            if proposals.list.len() == PROPOSALS {
+                break;
+            }
+            if proposals.have_faster(layout) || tried.is_too_large(layout) {
+                continue;
+            }
+            if tried.is_too_long(layout) {
+                proposals.unplanned += 1;
+                continue;
+            }
+            match tried.plan(index)? {
+                Outcome::Fits(proposal) => {
+                    on_result(proposal);
+                    proposals.list.push((**proposal).clone());
+                }
+                Outcome::TooLarge => {}
+                Outcome::Unplanned(error) => {
+                    proposals.unplanned += 1;
+                    proposals.reason.get_or_insert_with(|| error.to_string());
+                }
+            }
+        }
+        proposals.planned = tried.planned();
+        if proposals.list.is_empty() {
+            proposals.nearest = self.nearest(&tried.too_large().collect::<Vec<_>>());
+        }
+        proposals.list.sort_by(|a, b| a.cost.seconds().total_cmp(&b.cost.seconds()));
+        Ok(tried.into_refusal())
+    }
+
+    /// Returns the layouts that the configuration accepts, the fastest first. Of those that differ only in
+    /// the size of the groups that share state, the smallest comes first: the cost model has one link between
+    /// all ranks, and groups use those of a host.
     ///
     /// # Errors
     /// No such layout.
@@ -166,7 +174,13 @@ impl Search {
             )));
         }
         all.sort_by(|a, b| a.cost.seconds().total_cmp(&b.cost.seconds()));
-        Ok(all)
+        let first_alike = |one: &Candidate| {
+            all.iter().position(|other: &Candidate| other.layout.has_groups_of_another_size(&one.layout))
+        };
+        let order: Vec<_> = all.iter().map(|one| (first_alike(one), one.layout.shards.owners)).collect();
+        let mut all: Vec<_> = order.into_iter().zip(all).collect();
+        all.sort_by_key(|(order, _)| *order);
+        Ok(all.into_iter().map(|(_, candidate)| candidate).collect())
     }
 
     fn overhead(&self) -> Vec<OverheadPart> {

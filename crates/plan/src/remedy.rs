@@ -9,11 +9,14 @@ use crate::fit::{Fit, Limit};
 use crate::prepare::prepare_shapes;
 use crate::recompute;
 use crate::roles::plan_within;
-use config::{RecomputePolicy, RunConfig};
+use config::{Parallel, RecomputePolicy, RunConfig};
 use worker::Setup;
 
 /// Duration after which the search for a configuration that fits ends.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The highest ZeRO stage.
+const MOST_STAGE: u32 = 3;
 
 /// The beginning of a refusal for lack of device memory.
 pub(crate) const DOES_NOT_FIT: &str = "the run does not fit on this device: ";
@@ -68,9 +71,10 @@ pub fn refusal(setup: &Setup, fit: &Fit) -> PlanError {
     PlanError::Refused(text + &advice)
 }
 
-/// Returns the first configuration that fits: with sharded optimizer state, which changes nothing else; with
-/// more, smaller micro-batches; with recomputed activations; with several of these; and with all of them and
-/// twice, four, eight times as many pipeline stages, by as many ranks if possible, else by more.
+/// Returns the first configuration that fits: with more sharded state, which changes nothing else, one ZeRO
+/// stage after the other, and with lanes of one micro-batch; with more, smaller micro-batches; with
+/// recomputed activations; with several of these; and with all of them and twice, four, eight times as many
+/// pipeline stages, by as many ranks if possible, else by more.
 pub fn nearest(setup: &Setup, fit: &Fit) -> Option<Remedy> {
     let began = Instant::now();
     let candidates = candidates(&setup.config);
@@ -93,12 +97,35 @@ pub fn changed(setup: &Setup, sets: &[String]) -> Result<Setup> {
     recompute::settle(changed.with_hook(setup.hook.clone())?)
 }
 
+/// Returns the keys of each way to share more state among data-parallel ranks: the higher ZeRO stages; then
+/// stage 3 over all ranks, with lanes of one micro-batch, which need no whole gradients.
+fn sharded(config: &RunConfig) -> Vec<Vec<String>> {
+    let (parallel, micro_batches) = (&config.parallel, config.train.micro_batches());
+    if parallel.data == 1 {
+        return Vec::new();
+    }
+    let stage = |stage: u32| format!("{}={stage}", Parallel::zero_stage);
+    let mut ways: Vec<_> = (parallel.zero_stage + 1..=MOST_STAGE).map(|higher| vec![stage(higher)]).collect();
+    let mut all: Vec<String> = Vec::new();
+    all.extend((parallel.zero_stage < MOST_STAGE).then(|| stage(MOST_STAGE)));
+    let rest = [
+        (parallel.shard > 0).then(|| format!("{}=0", Parallel::shard)),
+        (parallel.lanes < micro_batches).then(|| format!("{}={micro_batches}", Parallel::lanes)),
+    ];
+    let rest: Vec<_> = rest.into_iter().flatten().collect();
+    if !rest.is_empty() {
+        all.extend(rest);
+        ways.push(all);
+    }
+    ways
+}
+
 fn candidates(config: &RunConfig) -> Vec<Vec<String>> {
     let one = |when: bool, set: &str| -> Vec<Vec<String>> {
         let with = when.then(|| vec![set.to_owned()]);
         with.into_iter().collect()
     };
-    let shard = one(config.parallel.data > 1 && !config.parallel.shards_optimizer(), "parallel.zero_stage=1");
+    let shard = sharded(config);
     let again = one(config.memory.recompute == RecomputePolicy::None, "memory.recompute=block");
     let size = config.train.micro_batch_size;
     let halves = (1..usize::BITS).map(|power| 1_usize << power).take_while(|by| size.is_multiple_of(*by));
@@ -112,7 +139,8 @@ fn candidates(config: &RunConfig) -> Vec<Vec<String>> {
     all.extend(both(&shard, &again));
     all.extend(both(&again, &smaller));
     all.extend(both(&shard, &both(&again, &smaller)));
-    let everything: Vec<String> = [&shard[..], &again, &least].concat().concat();
+    let most: Vec<_> = shard.last().cloned().into_iter().collect();
+    let everything: Vec<String> = [&most[..], &again, &least].concat().concat();
     let (data, pipeline) = (config.parallel.data, config.parallel.pipeline);
     let stages = |by: usize| format!("parallel.pipeline={}", pipeline * by);
     let divided = [2, 4, 8].into_iter().filter(|by| data.is_multiple_of(*by));

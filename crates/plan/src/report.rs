@@ -25,6 +25,7 @@ use crate::roles::{Plans, plan_all};
 use crate::schedule::PlannedSchedule;
 use crate::target::PlanOptions;
 use crate::tuning_cost::TuningCost;
+use crate::whole_gradients::WholeGradients;
 use config::{Memory, RunConfig};
 use worker::Placement;
 use worker::Setup;
@@ -95,6 +96,8 @@ pub struct PlanReport {
     pub fit: Fit,
     /// The memory of lanes, if they need more than one gradient set.
     pub lanes: Option<LaneCost>,
+    /// The memory of whole gradients, if gradients are sharded and lanes need them.
+    pub whole_gradients: Option<WholeGradients>,
     /// The distribution of lanes, if it is uneven or costs more traffic than an even one.
     pub balance: Option<Balance>,
     /// The memory that frozen parameters save, if there are any.
@@ -130,6 +133,7 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
     let (name, pipeline) = (device.name(), PipelinePlan::of(&setup)?);
     let memory = setup.config.memory.clone();
     let lanes = plans.largest().map(|plan| LaneCost::of(&setup, plan)).transpose()?.flatten();
+    let whole_gradients = plans.largest().map(|plan| WholeGradients::of(&setup, plan)).transpose()?.flatten();
     let balance = Balance::of(&setup)?;
     let tuning = plans.largest().map(|plan| TuningCost::of(&setup, plan)).transpose()?.flatten();
     let fp8 = plans.largest().map(|plan| Fp8Cost::of(&setup, plan)).transpose()?.flatten();
@@ -145,6 +149,7 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
         pipeline,
         fit,
         lanes,
+        whole_gradients,
         balance,
         tuning,
         fp8,
@@ -199,6 +204,7 @@ impl PlanReport {
             pipeline: self.pipeline.as_ref().map(PipelinePlan::to_json),
             fit: self.fit.to_json(),
             lanes: self.lanes.map(|cost| cost.to_json()),
+            whole_gradients: self.whole_gradients.map(WholeGradients::to_json),
             balance: self.balance.map(Balance::to_json),
             tuning: self.tuning.map(TuningCost::to_json),
             fp8: self.fp8.map(Fp8Cost::to_json),
@@ -259,6 +265,8 @@ struct PlanJson<'a> {
     pipeline: Option<Value>,
     fit: Value,
     lanes: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    whole_gradients: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     balance: Option<Value>,
     tuning: Option<Value>,

@@ -51,6 +51,33 @@ fn settings_without_effect_are_named() {
         (&["optim.warmup_steps=20"], &["optim.warmup_steps = 20 is not below train.steps = 3"]),
         (&["parallel.zero_stage=1"], &["parallel.zero_stage has no effect"]),
         (&["parallel.data=2", "parallel.zero_stage=1"], &[]),
+        (&["parallel.shard=1"], &["parallel.shard has no effect with parallel.data = 1"]),
+        (
+            &["parallel.data=4", "parallel.shard=2"],
+            &["parallel.shard has no effect below parallel.zero_stage = 2"],
+        ),
+        (&["parallel.data=4", "parallel.shard=2", "parallel.zero_stage=2"], &[]),
+        (&["parallel.data=4", "parallel.shard=2", "parallel.zero_stage=3", "parallel.prefetch=2"], &[]),
+        (&["parallel.data=2", "parallel.zero_stage=2", "parallel.bucket_bytes=16384"], &[]),
+        (
+            &["parallel.data=2", "parallel.zero_stage=2", "parallel.prefetch=2", "parallel.overlap=off"],
+            &[
+                "parallel.prefetch has no effect without sharded weights",
+                "parallel.overlap has no effect from parallel.zero_stage = 2 on",
+            ],
+        ),
+        (
+            &[
+                "parallel.data=2",
+                "parallel.zero_stage=3",
+                "parallel.bucket_bytes=16384",
+                "parallel.peer_access=off",
+            ],
+            &[
+                "parallel.bucket_bytes has no effect with parallel.zero_stage = 3",
+                "parallel.peer_access has no effect from parallel.zero_stage = 2 on",
+            ],
+        ),
         (
             &["parallel.partition=smallest", "parallel.schedule=interleaved", "parallel.chunks=3"],
             &[
@@ -97,6 +124,9 @@ fn settings_without_effect_are_named() {
         let sets = [&USUAL[..], &["parallel.data=2", set]].concat();
         assert_eq!(without_effect(&setup(true, &sets)), [""; 0], "{set}");
     }
+    let sharded = ["parallel.data=2", "parallel.zero_stage=2", "parallel.peer_access=off"];
+    let sentences = without_effect(&setup(true, &[&USUAL[..], &sharded].concat()));
+    assert!(matches!(&sentences[..], [only] if only.starts_with("parallel.peer_access")), "{sentences:?}");
     let mlp = common::of(common::MLP, false, &["memory.recompute=block"]);
     let sentences = without_effect(&mlp);
     let [sentence] = &sentences[..] else { panic!("{sentences:?}") };

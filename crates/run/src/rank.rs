@@ -155,7 +155,8 @@ fn train(
 ) -> Result<(History, Option<RunFiles>, Option<Saver>)> {
     let setup = worker.setup().clone();
     let first = files.as_mut().and_then(RunFiles::take_saver);
-    let saver = Saver::shared(&setup, directory.path(), first, worker.control())?;
+    let mut saver = Saver::shared(&setup, directory.path(), first, worker.control())?;
+    saver.as_mut().map_or(Ok(()), |saver| saver.prepare(worker))?;
     fail_point::reach("training about to begin");
     Ok(match files {
         Some(files) => {

@@ -10,6 +10,7 @@ use telemetry::metrics::MetricsSync;
 use worker::answering::wait_together;
 use worker::{Setup, Worker};
 
+use crate::answering::while_answering;
 use crate::error::Result;
 use crate::history::History;
 
@@ -25,7 +26,7 @@ pub(crate) struct Saver {
     last: Instant,
     /// Whether the delay of a checkpoint has been logged.
     is_reported: bool,
-    /// The longest time for which a checkpoint held up the steps.
+    /// The longest time for which a checkpoint held up the steps on the host.
     longest_stall: Option<Duration>,
 }
 
@@ -79,6 +80,18 @@ impl Saver {
         Ok(Some(Self::with(Writer::beside(run_dir, process))))
     }
 
+    /// Allocates this rank's memory for checkpoints, on a separate thread. All ranks call this.
+    ///
+    /// # Errors
+    /// Errors of the device and the transport.
+    pub(crate) fn prepare(&mut self, worker: &mut Worker) -> Result<()> {
+        let bytes = worker.snapshot_bytes()?;
+        let allocate = worker.device().host_memory();
+        let memory = while_answering(worker.control(), (bytes > 0).then_some(move || allocate(bytes)))?;
+        memory.into_iter().for_each(|memory| self.writer.set_memory(memory));
+        Ok(())
+    }
+
     fn with(writer: Writer) -> Self {
         let (last, is_reported) = (Instant::now(), false);
         Saver { writer, is_first: false, every: None, last, is_reported, longest_stall: None }
@@ -114,14 +127,18 @@ impl Saver {
         }
     }
 
-    /// Copies this rank's part of the state and starts to write it, when the checkpoint before has been
-    /// written; if that failed, it is a warning, because this one replaces it. All ranks call this.
+    /// Starts to copy this rank's part of the state and to write it, when the checkpoint before has been
+    /// written; if that failed, it is a warning, because this one replaces it. Does not wait for the device.
+    /// With `is_last`, no step follows that the wait for the disk would hold up. All ranks call this.
     ///
     /// # Errors
     /// Errors of the device and the transport.
-    pub(crate) fn save(&mut self, worker: &mut Worker, history: &History) -> Result<()> {
-        let began = Instant::now();
+    pub(crate) fn save(&mut self, worker: &mut Worker, history: &History, is_last: bool) -> Result<()> {
+        let mut began = Instant::now();
         self.settle(worker.control())?;
+        if is_last {
+            began = Instant::now();
+        }
         let mut snapshot = self.writer.begin();
         worker.take_snapshot(&mut snapshot, &history.losses)?;
         self.writer.write(snapshot, history.steps, history.validations, history.is_best);

@@ -178,7 +178,7 @@ impl Training<'_> {
             // A checkpoint includes the loss of its last step.
             self.read_last()?;
             if self.history.lost.is_none() && self.history.is_finite() {
-                self.save()?;
+                self.save(is_last)?;
                 self.due = false;
                 self.clock.restart();
             }
@@ -190,9 +190,9 @@ impl Training<'_> {
     }
 
     /// Saves the state, when the last checkpoint has been written.
-    fn save(&mut self) -> Result<()> {
+    fn save(&mut self, is_last: bool) -> Result<()> {
         let Some(saver) = self.observer.saver_mut() else { return Ok(()) };
-        saver.save(self.worker, &self.history)
+        saver.save(self.worker, &self.history, is_last)
     }
 
     /// Saves the state before a step that ran out of memory, from which the run continues with smaller
@@ -207,7 +207,7 @@ impl Training<'_> {
         }
         self.history.repeats = Some(error.to_string());
         if self.history.steps > self.history.first {
-            self.save()?;
+            self.save(true)?;
         }
         Ok(())
     }

@@ -26,10 +26,13 @@ pub enum Row {
     Transfer,
     /// Copies of micro-batches from the host.
     Input,
+    /// Copies of the state to the host.
+    Snapshot,
 }
 
 impl Row {
-    const ALL: [Row; 6] = [Row::Phases, Row::Operators, Row::Compute, Row::Reduce, Row::Transfer, Row::Input];
+    const ALL: [Row; 7] =
+        [Row::Phases, Row::Operators, Row::Compute, Row::Reduce, Row::Transfer, Row::Input, Row::Snapshot];
 
     const fn name(self) -> &'static str {
         match self {
@@ -39,6 +42,7 @@ impl Row {
             Row::Reduce => "reduce",
             Row::Transfer => "transfer",
             Row::Input => "input",
+            Row::Snapshot => "snapshot",
         }
     }
 }

@@ -61,6 +61,8 @@ pub struct Blueprint {
     pub crossings: Vec<Crossing>,
     /// The shards of each stage's optimizer state over its data-parallel ranks.
     shards: Vec<OptimizerShards>,
+    /// The buckets of each stage's gradients.
+    buckets: Vec<BucketLayout>,
     /// The parts of each stage's weights on its data-parallel ranks, if those are sharded.
     weights: Vec<Option<WeightLayout>>,
 }
@@ -81,7 +83,7 @@ impl Blueprint {
         let device = meta(description)?;
         let grid = config.parallel.grid().seen_from(0)?;
         let (mut parameters, mut shards, mut crossings) = (Vec::new(), Vec::new(), Vec::new());
-        let mut weights = Vec::new();
+        let (mut buckets, mut weights) = (Vec::new(), Vec::new());
         let (mut adapters, mut linear_layers) = (Vec::new(), Vec::new());
         let (mut by_name, mut hidden, mut buffers) = (BTreeMap::new(), None, BufferList::default());
         for (number, stage) in stages.iter().enumerate() {
@@ -89,7 +91,9 @@ impl Blueprint {
             let sharded = config.parallel.shards_weights();
             weights.push(sharded.then(|| build::weight_layout(config, model.parameters())));
             add(&mut parameters, &mut by_name, number, &*model);
-            shards.push(divide(config, &*model));
+            let layout = build::bucket_layout(config, model.parameters());
+            shards.push(divide(config, &*model, &layout));
+            buckets.push(layout);
             adapters.extend_from_slice(model.parameters().adapters().tensors());
             linear_layers.extend_from_slice(model.parameters().fp8().linear_layers());
             if !stage.is_last() {
@@ -126,7 +130,18 @@ impl Blueprint {
         };
         let indices = indices.into_iter().map(in_order).collect();
         let schedule = Arc::new(schedule(config)?);
-        Ok(Blueprint { grid, stages, schedule, parameters, buffers, indices, crossings, shards, weights })
+        Ok(Blueprint {
+            grid,
+            stages,
+            schedule,
+            parameters,
+            buffers,
+            indices,
+            crossings,
+            shards,
+            buckets,
+            weights,
+        })
     }
 
     /// Returns the schedule of a replica of `config`.
@@ -212,6 +227,11 @@ impl Blueprint {
         self.weights[stage].as_ref()
     }
 
+    /// The buckets of a stage's gradients.
+    pub fn buckets(&self, stage: usize) -> &BucketLayout {
+        &self.buckets[stage]
+    }
+
     /// The shards of a stage's optimizer state over data-parallel ranks.
     pub fn shards(&self, stage: usize) -> &OptimizerShards {
         &self.shards[stage]
@@ -260,10 +280,9 @@ fn add(parameters: &mut Vec<Entry>, by_name: &mut BTreeMap<String, usize>, stage
     }
 }
 
-fn divide(config: &RunConfig, model: &dyn Model) -> OptimizerShards {
-    let (parameters, ranks) = (model.parameters(), config.parallel.data);
-    let layout = BucketLayout::of(parameters, config.precision.gradients, build::bucket_end(config), ranks);
-    OptimizerShards::new(config.parallel.zero_stage, parameters, &layout, config.parallel.owners(), 0)
+fn divide(config: &RunConfig, model: &dyn Model, layout: &BucketLayout) -> OptimizerShards {
+    let (stage, owners) = (config.parallel.zero_stage, config.parallel.owners());
+    OptimizerShards::new(stage, model.parameters(), layout, owners, 0)
 }
 
 /// Returns the pipeline schedule of the replica with the most micro-batches, the first.

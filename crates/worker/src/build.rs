@@ -348,8 +348,8 @@ pub fn sharded_model(
     }
     let model = build_in(empty_parameters(config, device, grid).released(), config, stage)?;
     let parameters = model.parameters();
-    let place = grid.coordinate(Axis::Data) % config.parallel.owners();
-    let options = UnitOptions { rank: place, prefetch: config.parallel.prefetch };
+    let index = grid.coordinate(Axis::Data) % config.parallel.owners();
+    let options = UnitOptions { rank: index, prefetch: config.parallel.prefetch };
     let units = WeightUnits::new(device, parameters, weight_layout(config, parameters), options)?;
     Ok((model, Some(units)))
 }
@@ -378,11 +378,14 @@ pub fn bucket_end(config: &RunConfig) -> BucketEnd {
     }
 }
 
+/// Returns the buckets of a stage's gradients.
+pub fn bucket_layout(config: &RunConfig, parameters: &Parameters) -> BucketLayout {
+    BucketLayout::of(parameters, config.precision.gradients, bucket_end(config), config.parallel.data)
+}
+
 /// Returns the parts of a stage's weights on all data-parallel ranks, if those are sharded.
 pub fn weight_layout(config: &RunConfig, parameters: &Parameters) -> WeightLayout {
-    let (dtype, ranks) = (config.precision.gradients, config.parallel.data);
-    let layout = BucketLayout::of(parameters, dtype, bucket_end(config), ranks);
-    WeightLayout::new(parameters, &layout, config.parallel.owners())
+    WeightLayout::new(parameters, &bucket_layout(config, parameters), config.parallel.owners())
 }
 
 /// The layers of a stage that are recomputed; none while `"auto"` is unresolved.

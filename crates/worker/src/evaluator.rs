@@ -78,7 +78,7 @@ impl Evaluator {
     fn passes(&mut self, most: Option<usize>, on_losses: &mut dyn FnMut(usize)) -> Result<Losses> {
         let mut phases = Phases::new(&self.engine.device);
         for units in self.models.iter().filter_map(|(_, units)| units.as_ref()) {
-            units.begin(WalkKind::Forward, &self.engine.planes.divided(Axis::Data)?.within);
+            units.begin(WalkKind::Forward, &self.engine.planes.divided(Axis::Data)?.within)?;
         }
         let models = self.models.iter().map(|(model, _)| &**model).collect();
         Ok(self.engine.losses(models, most, &mut phases, Some(on_losses))?.0)

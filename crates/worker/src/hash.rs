@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use collective::Axis;
+use nn::Run;
 use sha2::{Digest, Sha256};
 use tensor::Tensor;
 
 use crate::error::{Result, WorkerError};
+use crate::running_sha256::RunningSha256;
 use crate::state::{self, Array};
 use crate::worker::Worker;
 
@@ -27,24 +29,37 @@ pub fn agreed_hash(worker: &mut Worker) -> Result<String> {
         let own = weights_sha256(masters)?;
         return same_where_shared(worker, &[("weights", &own)]).map(|()| own);
     }
-    // No rank has all masters, but every rank of a stage has the weights rounded from them.
-    let in_use = || worker.models().flat_map(|model| model.parameters().list());
-    let named = |parameter: &'_ nn::Parameter| Ok((parameter.name.clone(), parameter.weight.tensor()?));
-    let all = in_use().map(named).collect::<Result<Vec<_>>>()?;
-    let mut hashes = vec![(format!("stage.{}", worker.grid().coordinate(Axis::Pipeline)), hash_of(&all)?)];
-    for copied in in_use().filter(|parameter| parameter.shared).map(named) {
-        let copied = copied?;
-        hashes.push((copied.0.clone(), hash_of(&[copied])?));
+    // No rank has all masters, but every rank of a stage has the weights rounded from them, or the ranks at the
+    // same place of each group have the same parts of them.
+    let parallel = &worker.setup().config.parallel;
+    let sharing = if parallel.shards_weights() { parallel.owners() } else { 1 };
+    let place = worker.grid().coordinate(Axis::Data) % sharing;
+    let all = weights_in_use(worker)?;
+    let named = all.iter().map(|(parameter, tensor)| (parameter.name.as_str(), tensor));
+    let stage = format!("stage.{}.{place}", worker.grid().coordinate(Axis::Pipeline));
+    let mut hashes = vec![(stage, weights_sha256(named)?)];
+    for (copied, tensor) in all.iter().filter(|(parameter, _)| parameter.shared) {
+        let hash = weights_sha256([(copied.name.as_str(), tensor)].into_iter())?;
+        hashes.push((format!("{}.{place}", copied.name), hash));
     }
     let hashes: Vec<_> = hashes.iter().map(|(name, hash)| (name.as_str(), hash.as_str())).collect();
     same_where_shared(worker, &hashes)?;
-    let mut text = brought_sha256(worker, masters)?.into_bytes();
-    worker.control().broadcast(0, &mut text)?;
-    Ok(String::from_utf8_lossy(&text).into_owned())
+    chained_sha256(worker, masters)
 }
 
-fn hash_of(weights: &[(String, Tensor)]) -> Result<String> {
-    weights_sha256(weights.iter().map(|(name, tensor)| (name.as_str(), tensor)))
+/// Returns the weights that this rank computes with, or its parts of them if they are sharded.
+fn weights_in_use(worker: &Worker) -> Result<Vec<(nn::Parameter, Tensor)>> {
+    let mut all = Vec::new();
+    for (model, units) in worker.stage_weights() {
+        for (number, parameter) in model.parameters().list().iter().enumerate() {
+            let own = match units {
+                Some(units) => units.part(number)?.map(|(_, part)| part),
+                None => Some(parameter.weight.tensor()?),
+            };
+            all.extend(own.map(|own| (parameter.clone(), own)));
+        }
+    }
+    Ok(all)
 }
 
 /// Compares hashes with those of the same name on other ranks.
@@ -89,18 +104,53 @@ fn feed(digest: &mut Sha256, tensor: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// Returns the hash of master weights spread over several ranks; rank 0 collects one parameter at a time.
-fn brought_sha256(worker: &mut Worker, mut masters: Vec<Array>) -> Result<String> {
-    masters.sort_by(|a, b| a.name.as_bytes().cmp(b.name.as_bytes()));
-    let mut digest = Sha256::new();
-    let mut bytes = Vec::new();
-    for array in masters {
-        bytes.resize(if worker.grid().rank() == 0 { array.bytes() } else { 0 }, 0);
-        array.bring(worker, &mut bytes)?;
-        digest.update(array.name.as_bytes());
-        digest.update(&bytes);
+/// The runs of elements that a rank hashes before another one goes on, each with the index of its array.
+#[derive(Debug)]
+struct Turn {
+    rank: usize,
+    runs: Vec<(usize, Run)>,
+}
+
+/// Returns the turns of the ranks that hold the arrays, array by array.
+fn turns(arrays: &[Array]) -> Vec<Turn> {
+    let mut turns: Vec<Turn> = Vec::new();
+    for (index, array) in arrays.iter().enumerate() {
+        for (rank, run) in array.runs_in_order() {
+            match turns.last_mut() {
+                Some(turn) if turn.rank == rank => turn.runs.push((index, run)),
+                _ => turns.push(Turn { rank, runs: vec![(index, run)] }),
+            }
+        }
     }
-    Ok(format!("{:x}", digest.finalize()))
+    turns
+}
+
+/// Returns the hash of master weights spread over several ranks, on all of them: the hash's state goes from
+/// rank to rank, and each adds what it holds. All ranks call this.
+fn chained_sha256(worker: &mut Worker, mut masters: Vec<Array>) -> Result<String> {
+    masters.sort_by(|a, b| a.name.as_bytes().cmp(b.name.as_bytes()));
+    let (rank, watch) = (worker.grid().rank(), worker.control().watch());
+    let (mut digest, mut bytes) = (RunningSha256::new(), Vec::new());
+    for turn in turns(&masters) {
+        let own = turn.runs.iter().filter(|_| turn.rank == rank);
+        for (index, run) in own {
+            let array = &masters[*index];
+            if run.whole == 0 {
+                digest.update(array.name.as_bytes());
+            }
+            array.read_run(*run, PIECE, &mut bytes, |piece| {
+                // The others wait for this rank, which may hold gigabytes.
+                watch.delay();
+                digest.update(piece);
+            })?;
+        }
+        let mut message = digest.encode();
+        worker.control().broadcast(turn.rank, &mut message)?;
+        let refused =
+            || WorkerError::Rank { rank: turn.rank, reason: "it sent no state of a hash".to_owned() };
+        digest = RunningSha256::decode(&message).ok_or_else(refused)?;
+    }
+    Ok(digest.finish())
 }
 
 #[cfg(test)]

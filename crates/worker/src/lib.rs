@@ -48,6 +48,7 @@ mod pixel_buffer;
 pub mod placement;
 pub mod preallocate;
 mod ranges;
+mod running_sha256;
 mod setup;
 mod start;
 pub mod state;

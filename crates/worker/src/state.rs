@@ -2,8 +2,8 @@
 //! hash.
 //!
 //! Pipeline ranks hold the arrays of their own stages, and data-parallel ranks may each hold a shard of an
-//! array. Every rank writes its own part of a checkpoint; for the hash, rank 0 collects one array at a time.
-//! Nothing is allocated on a device.
+//! array. Every rank writes its own part of a checkpoint, and hashes its own part. Nothing is allocated on a
+//! device.
 
 mod gather;
 mod snapshot;
@@ -171,7 +171,7 @@ fn array(worker: &Worker, position: usize, state: StateArray, tensors: &StateTen
     let (entry, (stage, parameter)) = (&worker.blueprint().parameters[position], holder(worker, position));
     let (shards, sharding) = (worker.blueprint().shards(stage), &entry.sharding);
     let mut sources = Vec::new();
-    for replica in 0..shards.by_rank().len() {
+    for replica in 0..shards.ranks() {
         let range = shards.range(replica, parameter);
         for holder in part_holders(worker, replica, stage, sharding)?.iter().filter(|_| !range.is_empty()) {
             sources.push((holder.rank(), state_runs(&state, sharding, holder, range.clone())));
@@ -212,6 +212,39 @@ impl Array {
     /// The tensor, if this rank holds the whole array.
     pub(crate) fn whole(&self) -> Option<&Tensor> {
         self.own.as_ref().filter(|own| own.elements() == self.shape.elements())
+    }
+
+    /// Returns the runs of all elements in the order of the whole array, each with the rank that holds it. An
+    /// array without elements has an empty run.
+    pub(crate) fn runs_in_order(&self) -> Vec<(usize, Run)> {
+        let of_rank = |(rank, runs): &'_ (usize, Vec<Run>)| {
+            let rank = *rank;
+            runs.clone().into_iter().filter(|run| run.elements > 0).map(move |run| (rank, run))
+        };
+        let mut all: Vec<_> = self.sources.iter().flat_map(of_rank).collect();
+        all.sort_by_key(|(_, run)| run.whole);
+        if all.is_empty() {
+            all.push((0, Run { local: 0, whole: 0, elements: 0 }));
+        }
+        all
+    }
+
+    /// Passes the bytes of a run of this rank to `take`, up to `most` elements at a time, by way of `bytes`.
+    pub(crate) fn read_run(
+        &self,
+        run: Run,
+        most: usize,
+        bytes: &mut Vec<u8>,
+        mut take: impl FnMut(&[u8]),
+    ) -> Result<()> {
+        let Some(own) = &self.own else { return Ok(()) };
+        for first in (0..run.elements).step_by(most) {
+            let piece = own.view(run.local + first, [most.min(run.elements - first)])?;
+            bytes.resize(piece.bytes(), 0);
+            piece.read_bytes(bytes)?;
+            take(bytes);
+        }
+        Ok(())
     }
 
     /// Bytes of all elements.

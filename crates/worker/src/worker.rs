@@ -6,7 +6,7 @@ use autograd::Observer;
 use checkpoint::LossScale;
 use collective::{Axis, Communicator, RankGrid};
 use data::Prefetcher;
-use device::{Category, DType, Device, HostCopy, Mark, Request};
+use device::{Category, DType, Device, HostCopy, Mark, Request, SharedEvent, StreamKind};
 use nn::Model;
 use optim::{NamedState, Optimizer, ScaleRule, Schedule};
 use parallel::data::{ParameterShard, WeightUnits};
@@ -73,6 +73,8 @@ pub struct Worker {
     scalars: [Tensor; 2],
     /// Copies of `scalars` to the host that are in flight.
     reading: [Option<HostCopy<f32>>; 2],
+    /// The end of the copies of the state to the host, if updates do not wait for it yet.
+    copying: Option<SharedEvent>,
     /// The driver's account of the device.
     account: Account,
     /// Times of the phases of steps.
@@ -152,6 +154,7 @@ impl Worker {
             data_order: engine.executor.data_order(setup.dataset.source.packs_documents()),
             scalars,
             reading: [None, None],
+            copying: None,
             account: Account::default(),
             marks: None,
             passes_ended: None,
@@ -226,24 +229,35 @@ impl Worker {
         })
     }
 
-    /// Number of updates that the optimizer has made, one for each step that was not skipped. Waits for the
-    /// device.
-    pub(crate) fn updates(&self) -> Result<u32> {
-        Ok(self.norm.norm.state().updates()?)
+    /// The number of updates that the optimizer has made, one for each step that was not skipped, and the
+    /// loss scale ([`tensor::ops::StepState::counters_tensor`]).
+    pub(crate) fn counters_tensor(&self) -> Result<Tensor> {
+        Ok(self.norm.norm.state().counters_tensor()?)
+    }
+
+    /// Returns whether there is a loss scale.
+    pub(crate) fn has_loss_scale(&self) -> bool {
+        self.scale_rule.is_some()
+    }
+
+    /// Makes the next update wait for `copied`, the end of copies of the state.
+    pub(crate) fn set_copying(&mut self, copied: SharedEvent) {
+        self.copying = Some(copied);
+    }
+
+    /// Makes the device's work from now on, which may change the state, start after the copies of the last
+    /// snapshot.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    fn await_snapshot(&mut self) -> Result<()> {
+        let Some(copied) = self.copying.take() else { return Ok(()) };
+        Ok(self.device().wait_shared(StreamKind::Compute, &copied)?)
     }
 
     /// Sets the number of updates, from a checkpoint.
     pub(crate) fn set_updates(&self, updates: u32) -> Result<()> {
         Ok(self.norm.norm.state().set_updates(updates)?)
-    }
-
-    /// The loss scale, if there is one. Waits for the device.
-    pub(crate) fn loss_scale(&self) -> Result<Option<LossScale>> {
-        let of_state = |_| {
-            let (scale, good_steps) = self.norm.norm.state().loss_scale()?;
-            Ok(LossScale { scale_bits: scale.to_bits(), good_steps })
-        };
-        self.scale_rule.map(of_state).transpose()
     }
 
     /// Sets the loss scale, from a checkpoint.

@@ -3,7 +3,7 @@
 //!
 //! Backward needs the layer's input in FP8 only, so that is what the rule keeps of it.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use device::{Category, DType};
@@ -15,46 +15,96 @@ use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::sink::{GradientSink, ready, target};
 use crate::tape::{Tape, Var};
-use crate::weight::Weight;
+use crate::weight::{Weight, WeightHandle};
 
 /// The FP8 copies of a weight `[out, in]`, cast at their first use after [`Fp8Weight::outdate`]. Clones share
 /// them.
 #[derive(Clone, Debug)]
-pub struct Fp8Weight {
-    layouts: Quantised,
+pub struct Fp8Weight(Rc<Copies>);
+
+#[derive(Debug)]
+struct Copies {
+    weight: WeightHandle,
     recipe: Recipe,
     gradients: DType,
-    is_current: Rc<Cell<bool>>,
+    layouts: RefCell<Layouts>,
+}
+
+/// The layouts of a weight's copies.
+#[derive(Clone, Debug)]
+enum Layouts {
+    /// None yet: the weight's source provides them.
+    Missing,
+    /// To be cast from the weight, which has changed.
+    Outdated(Quantised),
+    /// The weight's current values.
+    Current(Quantised),
 }
 
 impl Fp8Weight {
     /// Allocates both layouts of `weight`, of a layer whose gradients are cast to `gradients`, E4M3 or E5M2.
+    /// Those of a weight without values come from the weight's source.
     ///
     /// # Errors
     /// Out of memory.
     pub fn new(weight: &Weight, recipe: Recipe, gradients: DType) -> tensor::Result<Self> {
         let cast = Cast::new(DType::E4m3, recipe).stored().transposed().of(Category::Parameter);
         let sizes = [weight.shape().rows(), weight.shape().columns()];
-        let layouts = Quantised::empty(weight.device(), "fp8_weight", sizes, cast)?;
-        Ok(Fp8Weight { layouts, recipe, gradients, is_current: Rc::default() })
+        let layouts = match weight.handle().is_released() {
+            true => Layouts::Missing,
+            false => Layouts::Outdated(Quantised::empty(weight.device(), "fp8_weight", sizes, cast)?),
+        };
+        let (weight, layouts) = (weight.handle().clone(), RefCell::new(layouts));
+        Ok(Fp8Weight(Rc::new(Copies { weight, recipe, gradients, layouts })))
     }
 
     /// Returns whether an operand has one factor, which its maker can measure.
     pub fn is_tensorwise(&self) -> bool {
-        self.recipe == Recipe::Tensorwise
+        self.0.recipe == Recipe::Tensorwise
     }
 
-    /// Records that the weight has changed.
+    /// The weight that these are copies of.
+    pub fn weight(&self) -> &WeightHandle {
+        &self.0.weight
+    }
+
+    /// Records that the weight has changed; layouts that its source provides stay until that replaces them.
     pub fn outdate(&self) {
-        self.is_current.set(false);
+        let mut layouts = self.0.layouts.borrow_mut();
+        if let (Layouts::Current(current), false) = (&*layouts, self.0.weight.is_gathered()) {
+            *layouts = Layouts::Outdated(current.clone());
+        }
     }
 
-    /// The layout as stored and the transposed one, of the current values of `weight`.
-    fn of(&self, weight: &Weight) -> tensor::Result<[&Scaled; 2]> {
-        if !self.is_current.replace(true) {
-            operator::quantise_into(&weight.stored()?, self.recipe, &self.layouts)?;
-        }
-        match (&self.layouts.stored, &self.layouts.transposed) {
+    /// Provides layouts that have the current values.
+    pub fn fill(&self, layouts: Quantised) {
+        *self.0.layouts.borrow_mut() = Layouts::Current(layouts);
+    }
+
+    /// Provides layouts into which the current values are cast at their first use.
+    pub fn fill_later(&self, layouts: Quantised) {
+        *self.0.layouts.borrow_mut() = Layouts::Outdated(layouts);
+    }
+
+    /// Drops layouts that the weight's source provided.
+    pub fn release(&self) {
+        *self.0.layouts.borrow_mut() = Layouts::Missing;
+    }
+
+    /// The layout as stored and the transposed one, of the current values of the weight.
+    fn layouts(&self) -> tensor::Result<[Scaled; 2]> {
+        self.0.weight.gather()?;
+        let layouts = self.0.layouts.borrow().clone();
+        let current = match layouts {
+            Layouts::Missing => return Err(tensor::TensorError::Released { shape: self.0.weight.shape() }),
+            Layouts::Outdated(layouts) => {
+                operator::quantise_into(&self.0.weight.tensor()?, self.0.recipe, &layouts)?;
+                self.fill(layouts.clone());
+                layouts
+            }
+            Layouts::Current(layouts) => layouts,
+        };
+        match (current.stored, current.transposed) {
             (Some(stored), Some(transposed)) => Ok([stored, transposed]),
             _ => Err(missing()),
         }
@@ -118,7 +168,7 @@ fn forward(
 ) -> tensor::Result<(Tensor, Option<Scaled>, Option<Tensor>)> {
     let Fp8Linear { weight, copies, bias } = layer;
     let is_gate = matches!(function, Input::Gated(_));
-    let cast = Cast::new(DType::E4m3, copies.recipe);
+    let cast = Cast::new(DType::E4m3, copies.0.recipe);
     let keeps = tape.is_recording() && weight.is_trained() && !is_gate;
     let cast = if keeps { cast.transposed() } else { cast };
     if !tape.reads_output() {
@@ -130,11 +180,11 @@ fn forward(
         return Ok((operator::forward_again(x, outputs, x.dtype())?, transposed, None));
     }
     let Quantised { stored, transposed } = operator::quantise(x, function, cast.stored())?;
-    let [own, _] = copies.of(weight)?;
+    let [own, _] = copies.layouts()?;
     let Some(stored) = stored else { return Err(missing()) };
     let bias = bias.as_ref().map(Weight::stored).transpose()?;
-    let output = operator::forward(&stored, own, bias.as_ref(), x.shape(), x.dtype())?;
-    let factor = (is_gate && copies.recipe == Recipe::Tensorwise).then_some(stored.scales);
+    let output = operator::forward(&stored, &own, bias.as_ref(), x.shape(), x.dtype())?;
+    let factor = (is_gate && copies.is_tensorwise()).then_some(stored.scales);
     Ok((output, transposed, factor))
 }
 
@@ -145,8 +195,8 @@ fn missing() -> tensor::TensorError {
 impl Fp8LinearRule {
     /// The gradient of the layer's input, from the output's.
     fn input_gradient(&mut self, dy: &Scaled, output: &Tensor) -> Result<Tensor> {
-        let [_, turned] = self.layer.copies.of(&self.layer.weight)?;
-        let dx = operator::backward_input(dy, turned, output.shape(), output.dtype())?;
+        let [_, turned] = self.layer.copies.layouts()?;
+        let dx = operator::backward_input(dy, &turned, output.shape(), output.dtype())?;
         let Some(layer_input) = self.layer_input.take() else { return Ok(dx) };
         match self.function {
             Input::Plain => Ok(dx),
@@ -167,7 +217,7 @@ impl Fp8LinearRule {
         if let Some(factor) = self.factor.take() {
             return Ok(Some(operator::quantise_with(hidden, DType::E4m3, &factor)?));
         }
-        let cast = Cast::new(DType::E4m3, self.layer.copies.recipe).transposed();
+        let cast = Cast::new(DType::E4m3, self.layer.copies.0.recipe).transposed();
         let cast = cast.of(Category::ActivationGradient);
         Ok(operator::quantise(hidden, Input::Plain, cast)?.transposed)
     }
@@ -201,7 +251,7 @@ impl Rule for Fp8LinearRule {
         let output = only(outputs)?;
         let Fp8Linear { weight, copies, bias } = &self.layer;
         let wanted = wanted[0] || matches!(self.function, Input::Gated(_));
-        let cast = Cast::new(copies.gradients, copies.recipe).of(Category::ActivationGradient);
+        let cast = Cast::new(copies.0.gradients, copies.0.recipe).of(Category::ActivationGradient);
         let cast = if wanted { cast.stored() } else { cast };
         let cast = if weight.is_trained() { cast.transposed() } else { cast };
         let sums = bias.as_ref().is_some_and(Weight::is_trained);

@@ -102,6 +102,38 @@ proptest! {
         }
     }
 
+    /// Neighbours have coordinates that follow each other, and ranks across them the same one within theirs.
+    #[test]
+    fn neighbours_divide_an_axis_in_two_ways(
+        sizes in proptest::collection::vec(1_usize..4, AXES),
+        axis in proptest::sample::select(&Axis::ALL[..]),
+        group in 1_usize..4,
+        groups in 1_usize..4,
+    ) {
+        let shape = GridShape::of(|axis| sizes[axis.index()]).with_size(axis, group * groups);
+        let all: Vec<_> = (0..shape.world_size()).map(|rank| shape.seen_from(rank).unwrap()).collect();
+        let (neighbours, across) =
+            (all[0].neighbours(axis, group), all[0].across_neighbours(axis, group));
+        for (divided, size) in [(&neighbours, group), (&across, groups)] {
+            prop_assert!(divided.iter().all(|ranks| ranks.len() == size && ranks.is_sorted()));
+            let mut ranks = divided.concat();
+            ranks.sort_unstable();
+            prop_assert_eq!(ranks, (0..shape.world_size()).collect::<Vec<_>>());
+        }
+        let others = |rank: usize| {
+            Axis::ALL.map(|other| if other == axis { 0 } else { all[rank].coordinate(other) })
+        };
+        let coordinate = |rank: usize| all[rank].coordinate(axis);
+        for ranks in neighbours {
+            prop_assert!(ranks.iter().all(|rank| others(*rank) == others(ranks[0])));
+            prop_assert!(ranks.iter().all(|rank| coordinate(*rank) / group == coordinate(ranks[0]) / group));
+        }
+        for ranks in across {
+            prop_assert!(ranks.iter().all(|rank| others(*rank) == others(ranks[0])));
+            prop_assert!(ranks.iter().all(|rank| coordinate(*rank) % group == coordinate(ranks[0]) % group));
+        }
+    }
+
     /// Ranks are numbered like the digits of a number, one for each axis.
     #[test]
     fn the_last_axis_varies_fastest(sizes in proptest::collection::vec(1_usize..4, AXES)) {

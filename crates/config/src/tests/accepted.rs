@@ -145,9 +145,20 @@ fn the_shipped_configurations_are_valid() {
         }
     }
     assert!(
-        ["quickstart", "mlp", "gpt2-124m", "gpt2-355m", "gpt2-1558m", "llama3-1b", "llama3-8b", "resnet50"]
-            .iter()
-            .all(|name| names.contains(*name)),
+        [
+            "quickstart",
+            "mlp",
+            "gpt2-124m",
+            "gpt2-355m",
+            "gpt2-1558m",
+            "llama3-1b",
+            "llama3-8b",
+            "llama3-70b",
+            "llama3-405b",
+            "resnet50"
+        ]
+        .iter()
+        .all(|name| names.contains(*name)),
         "{names:?}"
     );
 }
@@ -274,9 +285,11 @@ fn every_key_is_known_to_decide_bits_or_not() {
         "parallel.peer_access",
         "parallel.peer_blocks",
         "parallel.pipeline",
+        "parallel.prefetch",
         "parallel.profile",
         "parallel.schedule",
         "parallel.ranks_per_device",
+        "parallel.shard",
         "parallel.timeout_seconds",
         "parallel.zero_stage",
         "telemetry.every",

@@ -105,7 +105,7 @@ fn wrong_types_are_refused_with_the_allowed_values() {
         ("[data]\npaths = [1]\n", "quick.toml:2: data.paths takes a list of strings, not the list [1]"),
         (
             "[parallel]\nzero_stage = true\n",
-            "quick.toml:2: parallel.zero_stage takes an integer from 0 to 1, not the boolean true",
+            "quick.toml:2: parallel.zero_stage takes an integer from 0 to 3, not the boolean true",
         ),
         (
             "[optim]\nlearning_rate = true\n",

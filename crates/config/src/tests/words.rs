@@ -31,7 +31,7 @@ fn words_of_other_tools_are_refused_with_ours() {
         ("[parallel]\ncontext_parallel = 2\n", no_axis),
         ("[parallel]\ncontext = 2\n", no_axis),
         ("[parallel]\nexpert = 2\n", "unknown key parallel.expert: there are no experts"),
-        ("[parallel]\nfsdp = true\n", "unknown key parallel.fsdp: use parallel.zero_stage = 1"),
+        ("[parallel]\nfsdp = true\n", "unknown key parallel.fsdp: use parallel.zero_stage = 3"),
         ("[train]\nwandb_project = \"a\"\n", "telemetry.tensorboard = true"),
         ("[train]\nreport_to = \"wandb\"\n", "telemetry.tensorboard = true"),
         ("[train]\nnum_train_epochs = 3\n", "did you mean train.epochs?"),

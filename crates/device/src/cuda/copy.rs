@@ -1,11 +1,13 @@
-//! Copies and zero-fills on one GPU.
+//! Copies and zero-fills on one GPU, and copies from it to pinned memory.
 #![allow(unsafe_code)] // the driver copies between addresses
 
 use cudarc::driver::{result, sys};
 
 use super::Cuda;
 use super::error::{Named, Result};
+use super::pinned::{Pinned, PinnedCopy};
 use super::reach::PeerAddress;
+use super::streams::SharedPoint;
 use crate::buffer::Region;
 use crate::stream::StreamKind;
 use crate::work::Work;
@@ -63,5 +65,32 @@ impl Cuda {
         // SAFETY: the region was checked to be inside a live buffer.
         let set = unsafe { result::memset_d8_async(to, 0, target.bytes, stream) };
         Ok(set.named("cuMemsetD8Async").and_then(|()| timed.finish()))
+    }
+
+    /// Enqueues copies to `memory` on the snapshot stream, after the compute work so far. Returns the end of
+    /// the copies, before which nobody reads the block or writes the addresses.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn copy_to_pinned(
+        &self,
+        mut copies: Vec<PinnedCopy>,
+        memory: &mut Pinned,
+    ) -> Result<SharedPoint> {
+        let stream = self.streams.handle(StreamKind::Snapshot);
+        self.events.record(self.streams.handle(StreamKind::Compute))?.hold(stream)?;
+        // Short copies end as fast as they are enqueued. Behind long ones they would fill the stream's queue,
+        // which holds about a thousand, and the host would wait.
+        copies.sort_by_key(|copy| copy.target.len());
+        let bytes = copies.iter().map(|copy| copy.target.len() as u64).sum();
+        let timed = self.timed(stream, "copy", || "to host".to_owned(), Work { bytes, flops: 0 });
+        for PinnedCopy { address, target } in copies {
+            let target = &mut memory.slice_mut()[target];
+            // SAFETY: the source was checked to be inside a live buffer; the target is not read before the
+            // point that is returned.
+            unsafe { result::memcpy_dtoh_async(target, address, stream) }.named("cuMemcpyDtoHAsync")?;
+        }
+        timed.finish()?;
+        SharedPoint::record(&self.context, stream)
     }
 }

@@ -1,4 +1,4 @@
-//! NVIDIA GPUs: a context that ranks of a process share, four streams, loaded kernels, cuBLASLt, cuDNN, and
+//! NVIDIA GPUs: a context that ranks of a process share, five streams, loaded kernels, cuBLASLt, cuDNN, and
 //! host memory for copies.
 //!
 //! The libraries are opened at run time, so the program builds and starts without them.
@@ -18,6 +18,7 @@ mod launch;
 mod ledger;
 mod matmul;
 mod modules;
+mod pinned;
 mod profile;
 mod reach;
 mod share;
@@ -39,6 +40,7 @@ pub use error::CudaError;
 pub use launch::Launch;
 pub use ledger::Ledger;
 pub use modules::{Families, Progress};
+pub(crate) use pinned::{Pinned, PinnedCopy};
 pub use profile::TimedCall;
 pub use reach::{PageSource, PeerAddress, PeerMemory};
 pub use share::{Extent, Page};

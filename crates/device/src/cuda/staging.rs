@@ -1,5 +1,5 @@
 //! Staging: pinned host memory for copies that do not block the host.
-#![allow(unsafe_code)] // pinned memory comes from the driver
+#![allow(unsafe_code)] // the driver copies between addresses
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -8,6 +8,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, result, sys};
 
 use super::error::{Named, Result};
+use super::pinned::Pinned;
 use super::streams::{EventPool, Point};
 
 /// Bytes of one staging block.
@@ -19,41 +20,6 @@ pub(crate) const FETCH_BYTES: usize = 256;
 /// Values on their way that need no driver call, which must not happen while ranks wait for each other: the
 /// results of two steps, and loss and counts of three validation micro-batches.
 const FETCHES: usize = 8;
-
-/// A pinned block of host memory.
-struct Pinned {
-    context: Arc<CudaContext>,
-    pointer: *mut u8,
-    bytes: usize,
-}
-
-impl Pinned {
-    fn new(context: &Arc<CudaContext>, bytes: usize) -> Result<Self> {
-        // SAFETY: the memory is written before it is read, and freed in `drop`.
-        let pointer = unsafe { result::malloc_host(bytes, 0) }.named("cuMemHostAlloc")?;
-        // SAFETY: the block has `bytes` bytes.
-        unsafe { std::ptr::write_bytes(pointer.cast::<u8>(), 0, bytes) };
-        Ok(Pinned { context: Arc::clone(context), pointer: pointer.cast(), bytes })
-    }
-
-    fn slice(&self) -> &[u8] {
-        // SAFETY: the block is alive and initialised; callers wait for copies into it before they read.
-        unsafe { std::slice::from_raw_parts(self.pointer, self.bytes) }
-    }
-
-    fn slice_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and callers wait for copies out of it before they write.
-        unsafe { std::slice::from_raw_parts_mut(self.pointer, self.bytes) }
-    }
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        let _ = self.context.bind_to_thread();
-        // SAFETY: allocated in `new`, freed once; the driver waits for copies under way.
-        let _ = unsafe { result::free_host(self.pointer.cast()) };
-    }
-}
 
 struct Block {
     memory: Pinned,

@@ -131,6 +131,16 @@ impl Drop for EventPool {
     }
 }
 
+/// Returns whether the work before `event`, which is alive, is done.
+fn is_over(event: sys::CUevent) -> Result<bool> {
+    // SAFETY: points pass their own event, which is alive as long as they are.
+    match unsafe { result::event::query(event) } {
+        Ok(()) => Ok(true),
+        Err(driver::DriverError(sys::cudaError_enum::CUDA_ERROR_NOT_READY)) => Ok(false),
+        Err(error) => Err(error).named("cuEventQuery"),
+    }
+}
+
 /// A point in a stream's work; its event returns to the pool when dropped.
 #[derive(Debug)]
 pub(crate) struct Point {
@@ -144,12 +154,7 @@ impl Point {
     /// # Errors
     /// Errors of that work.
     pub(crate) fn is_over(&self) -> Result<bool> {
-        // SAFETY: the event is alive as long as `self`.
-        match unsafe { result::event::query(self.event) } {
-            Ok(()) => Ok(true),
-            Err(driver::DriverError(sys::cudaError_enum::CUDA_ERROR_NOT_READY)) => Ok(false),
-            Err(error) => Err(error).named("cuEventQuery"),
-        }
+        is_over(self.event)
     }
 
     /// Waits on the host. With a guard, it regularly asks whether to go on: work that waits for another rank
@@ -214,6 +219,26 @@ impl SharedPoint {
         // SAFETY: event and stream are of this context and alive.
         unsafe { result::event::record(event, stream) }.named("cuEventRecord")?;
         Ok(point)
+    }
+
+    /// Returns whether the work before the point is done. Any thread may ask.
+    ///
+    /// # Errors
+    /// Errors of that work.
+    pub(crate) fn is_over(&self) -> Result<bool> {
+        self.context.bind_to_thread().named("cuCtxSetCurrent")?;
+        is_over(self.event)
+    }
+
+    /// Waits on the host of any thread.
+    ///
+    /// # Errors
+    /// Errors of the work before the point.
+    pub(crate) fn wait(&self) -> Result<()> {
+        while !self.is_over()? {
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
     }
 
     /// Makes `stream` wait for the point.

@@ -6,8 +6,8 @@ use std::ops::Range;
 ///
 /// Micro-batches are numbered from 0. They form lanes of equally many neighbours; a lane is never divided.
 /// Replicas form groups of neighbours, of which each runs a contiguous run of lanes; within a group, replicas
-/// run lanes in turn. Groups run equally many lanes or differ by one, the first ones having more, and likewise
-/// the replicas of a group. A replica runs its micro-batches in the order of their numbers.
+/// run lanes in turn. Groups run equally many lanes or differ by one, the first ones having more, and
+/// likewise the replicas of a group. A replica runs its micro-batches in the order of their numbers.
 ///
 /// ```
 /// use parallel::data::Assignment;
@@ -118,8 +118,8 @@ impl Assignment {
     /// Returns the number of lanes of a replica, without those of others.
     #[must_use]
     pub fn lanes_of(&self, replica: usize) -> usize {
-        let (lanes, place) = (self.lanes_of_group(replica / self.group).len(), replica % self.group);
-        lanes / self.group + usize::from(place < lanes % self.group)
+        let (lanes, index) = (self.lanes_of_group(replica / self.group).len(), replica % self.group);
+        lanes / self.group + usize::from(index < lanes % self.group)
     }
 
     /// Returns whether all replicas have equally many lanes.
@@ -248,7 +248,6 @@ mod tests {
             group in 1_usize..6,
         ) {
             let assignment = Assignment::in_groups(lanes, replicas * group, group).with_lanes_of(each);
-            let replicas = replicas * group;
             let all = numbers(assignment);
             for (replica, own) in all.iter().enumerate() {
                 prop_assert_eq!(own.len(), assignment.count(replica));

@@ -23,6 +23,8 @@ pub struct Gradient {
     pub shared: bool,
     /// The parameter's unit.
     pub unit: usize,
+    /// Whether only FP8 codes of the parameter are gathered.
+    pub in_fp8: bool,
 }
 
 /// The end of a bucket.
@@ -30,7 +32,7 @@ pub struct Gradient {
 pub enum BucketEnd {
     /// A bucket is closed before it would exceed this many bytes.
     Bytes(usize),
-    /// A bucket ends with a unit of weights.
+    /// A bucket ends with a unit of weights, of which those in FP8 have one of their own.
     Unit,
 }
 
@@ -60,7 +62,8 @@ impl BucketLayout {
         let gradient = |used: &nn::Use| {
             let parameter = &parameters.list()[used.parameter.0];
             let shared = counts[used.parameter.0] > 1 || parameter.shared;
-            Gradient { elements: parameter.weight.elements(), shared, unit: parameter.unit }
+            let in_fp8 = parameters.is_only_in_fp8(used.parameter);
+            Gradient { elements: parameter.weight.elements(), shared, unit: parameter.unit, in_fp8 }
         };
         let gradients: Vec<_> = uses.iter().map(gradient).collect();
         BucketLayout::new(&gradients, dtype, end, ranks)
@@ -69,38 +72,33 @@ impl BucketLayout {
     /// Lays out `gradients` of type `dtype`, indexed by use, last use first. A gradient that is longer than a
     /// bucket, and a shared one, has a bucket of its own.
     pub fn new(gradients: &[Gradient], dtype: DType, end: BucketEnd, ranks: usize) -> Self {
-        let mut layout = BucketLayout {
-            elements: Vec::new(),
-            members: Vec::new(),
-            slots: vec![BucketSlot { bucket: 0, offset: 0 }; gradients.len()],
-        };
-        let (mut filled, mut full, mut last_unit) = (0, true, 0);
-        for (index, Gradient { elements, shared, unit }) in gradients.iter().enumerate().rev() {
+        let mut slots = vec![BucketSlot { bucket: 0, offset: 0 }; gradients.len()];
+        let (mut filled, mut members) = (Vec::new(), Vec::new());
+        // The bucket to which the next gradient is added, of those in FP8 another.
+        let (mut open, mut last_unit) = ([None; 2], 0);
+        for (index, Gradient { elements, shared, unit, in_fp8 }) in gradients.iter().enumerate().rev() {
             let elements = elements.next_multiple_of(CHUNK);
-            let ends = match end {
-                BucketEnd::Bytes(bytes) => filled + elements > bytes / dtype.bytes(),
-                BucketEnd::Unit => last_unit != *unit,
-            };
-            last_unit = *unit;
-            if full || *shared || ends {
-                layout.close(filled, ranks);
-                layout.members.push(0);
-                filled = 0;
+            let class = usize::from(end == BucketEnd::Unit && *in_fp8);
+            if std::mem::replace(&mut last_unit, *unit) != *unit && end == BucketEnd::Unit {
+                open = [None; 2];
             }
-            let bucket = layout.members.len() - 1;
-            layout.slots[index] = BucketSlot { bucket, offset: filled };
-            layout.members[bucket] += 1;
-            filled += elements;
-            full = *shared;
+            let is_full = |bucket: usize| match end {
+                BucketEnd::Bytes(bytes) => filled[bucket] + elements > bytes / dtype.bytes(),
+                BucketEnd::Unit => false,
+            };
+            let bucket = open[class].filter(|bucket| !shared && !is_full(*bucket)).unwrap_or_else(|| {
+                filled.push(0);
+                members.push(0);
+                members.len() - 1
+            });
+            slots[index] = BucketSlot { bucket, offset: filled[bucket] };
+            members[bucket] += 1;
+            filled[bucket] += elements;
+            open[class] = (!shared).then_some(bucket);
         }
-        layout.close(filled, ranks);
-        layout
-    }
-
-    fn close(&mut self, filled: usize, ranks: usize) {
-        if self.elements.len() < self.members.len() {
-            self.elements.push(filled.next_multiple_of(CHUNK * ranks));
-        }
+        let elements =
+            filled.into_iter().map(|filled: usize| filled.next_multiple_of(CHUNK * ranks)).collect();
+        BucketLayout { elements, members, slots }
     }
 
     /// The position of a use's gradient; `None` if there is no such use.
@@ -140,7 +138,10 @@ mod tests {
             by_unit: bool,
             per_unit in 1_usize..6,
         ) {
-            let gradient = |(index, (elements, shared))| Gradient { elements, shared, unit: index / per_unit };
+            let gradient = |(index, (elements, shared))| {
+                let (unit, in_fp8) = (index / per_unit, index % 3 == 0);
+                Gradient { elements, shared, unit, in_fp8 }
+            };
             let gradients: Vec<_> = gradients.into_iter().enumerate().map(gradient).collect();
             let end = if by_unit { BucketEnd::Unit } else { BucketEnd::Bytes(bucket_elements) };
             let layout = BucketLayout::new(&gradients, DType::U8, end, ranks);
@@ -159,8 +160,9 @@ mod tests {
                 prop_assert!(start % CHUNK == 0 && *end <= layout.elements[*bucket]);
             }
             prop_assert!(spans.windows(2).all(|pair| pair[0].0 != pair[1].0 || pair[0].2 <= pair[1].1));
-            // In backward order, later uses are never in later buckets.
-            prop_assert!(layout.slots.windows(2).all(|pair| pair[0].bucket >= pair[1].bucket));
+            // In backward order, later uses are never in later buckets, but for those in FP8 within a unit.
+            let ordered = layout.slots.windows(2).all(|pair| pair[0].bucket >= pair[1].bucket);
+            prop_assert!(by_unit || ordered);
             for (slot, gradient) in layout.slots.iter().zip(&gradients) {
                 prop_assert!(!gradient.shared || layout.members[slot.bucket] == 1);
             }

@@ -12,12 +12,13 @@
 use std::ops::{Range, RangeBounds};
 
 use collective::{Axis, DataPlane, PeerRegion};
-use device::{DType, Device, StreamKind};
+use device::{DType, StreamKind};
 use nn::Parameters;
 use tensor::Tensor;
 
 use super::assignment::Assignment;
 use super::reduction::GradientReduction;
+use super::stream_order::between_compute;
 use crate::error::{ParallelError, Result};
 use crate::shard::Shard;
 
@@ -126,14 +127,5 @@ fn exchange_parts(
     if !plane.exchange_shared(&sends, &receives, StreamKind::Reduce)? {
         plane.exchange(&sends, &receives, StreamKind::Reduce)?;
     }
-    Ok(())
-}
-
-/// Runs `enqueue`, whose work on the reduce stream comes after the compute work so far and before later
-/// compute work.
-pub(crate) fn between_compute(device: &Device, enqueue: impl FnOnce() -> Result<()>) -> Result<()> {
-    device.wait(StreamKind::Reduce, &device.record(StreamKind::Compute)?)?;
-    enqueue()?;
-    device.wait(StreamKind::Compute, &device.record(StreamKind::Reduce)?)?;
     Ok(())
 }

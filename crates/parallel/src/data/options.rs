@@ -45,8 +45,8 @@ impl Reduction {
 /// Options of a [`GradientReduction`](super::GradientReduction).
 #[derive(Clone, Copy, Debug)]
 pub struct ReductionOptions {
-    /// The lanes of all data-parallel ranks: in turn within each group that shares state from ZeRO stage 2 on,
-    /// otherwise contiguous runs.
+    /// The lanes of all data-parallel ranks: in turn within each group that shares state from ZeRO stage 2
+    /// on, otherwise contiguous runs.
     pub assignment: Assignment,
     /// This rank's coordinate along [`Axis::Data`](collective::Axis::Data).
     pub rank: usize,
@@ -75,7 +75,7 @@ impl ReductionOptions {
         shards_gradients(self.zero_stage) && self.assignment.group() > 1
     }
 
-    /// Returns the number of ranks that share state, if it is sharded, and this rank's place among them.
+    /// Returns the number of ranks that share state, if it is sharded, and this rank's index among them.
     pub fn owners(&self) -> (usize, usize) {
         match shards_gradients(self.zero_stage) {
             true => (self.assignment.group(), self.rank % self.assignment.group()),

@@ -1,6 +1,7 @@
 //! The reduction of a step's gradients: summed in lanes during backward, and over ranks as buckets fill.
 
 mod lane_sums;
+mod phase;
 mod rank_sums;
 mod run_sums;
 mod shared;
@@ -19,6 +20,7 @@ use super::groups::weight_groups;
 use super::options::ReductionOptions;
 use super::zero::OptimizerShards;
 use crate::error::{ParallelError, Result};
+pub(crate) use phase::SinkPhase;
 use run_sums::RunSums;
 pub use shared::SharedTensors;
 pub use sink::MicroBatchSink;
@@ -50,39 +52,19 @@ pub struct GradientReduction {
     missing: Vec<usize>,
 }
 
-/// Properties of a micro-batch that decide how its backward pass uses the gradient buffers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SinkPhase {
-    /// Whether gradients are added to those of the lane.
-    accumulates: bool,
-    /// Whether gradients are reduced over ranks.
-    reduces: bool,
-    /// Whether gradients use transient buckets.
-    is_transient: bool,
-    /// Number of ranks whose gradients are reduced into shards.
-    senders: usize,
-}
-
-impl SinkPhase {
-    /// Returns whether two phases differ only in whether gradients are written or added.
-    pub(crate) fn differs_in_accumulation(self, other: SinkPhase) -> bool {
-        self == SinkPhase { accumulates: !other.accumulates, ..other }
-    }
-}
-
 impl GradientReduction {
     /// Allocates the buffers for the gradients of `parameters`.
     ///
     /// # Errors
     /// Out of memory; a parameter without uses; parameters whose gradients are summed over several axes.
     pub fn new(device: &Device, parameters: &Parameters, options: ReductionOptions) -> Result<Self> {
-        let (owners, place) = options.owners();
+        let (owners, index) = options.owners();
         let layout = BucketLayout::of(parameters, options.dtype, options.bucket_end, options.ranks());
-        let shards = OptimizerShards::new(options.zero_stage, parameters, &layout, owners, place);
+        let shards = OptimizerShards::new(options.zero_stage, parameters, &layout, owners, index);
         let (gradients, sums): (_, Box<dyn StepSums>) = match options.sums_in_shards() {
             true => {
                 let sums = TurnSums::new(device, &layout.elements, options)?;
-                let parts = Some(place);
+                let parts = Some(index);
                 (ShardGradients::new(parameters, &layout, &shards, (sums.sums(), parts))?, Box::new(sums))
             }
             false => {

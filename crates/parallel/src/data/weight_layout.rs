@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use nn::Parameters;
+use nn::{ParameterId, Parameters};
 use tensor::ops::norm::CHUNK;
 
 use super::buckets::BucketLayout;
@@ -15,6 +15,8 @@ pub(super) struct FlatWeights {
     pub(super) elements: usize,
     /// Each parameter with its first element.
     pub(super) members: Vec<(usize, usize)>,
+    /// Whether FP8 codes of the weights are gathered instead of the weights.
+    pub(super) in_fp8: bool,
 }
 
 /// The weights of a stage by unit, each of which is gathered as a whole.
@@ -37,13 +39,14 @@ impl WeightLayout {
         let count = parameters.list().iter().map(|parameter| parameter.unit + 1).max().unwrap_or(0);
         let mut units: Vec<Vec<FlatWeights>> = vec![Vec::new(); count];
         let (mut array_of_bucket, mut positions) = (vec![None; layout.elements.len()], Vec::new());
-        let mut frozen: Vec<Option<usize>> = vec![None; count];
+        let mut frozen: Vec<[Option<usize>; 2]> = vec![[None; 2]; count];
         for ((number, parameter), slot) in
             parameters.list().iter().enumerate().zip(layout.first_uses(parameters))
         {
-            let arrays = &mut units[parameter.unit];
+            let (arrays, in_fp8) =
+                (&mut units[parameter.unit], parameters.is_only_in_fp8(ParameterId(number)));
             let add = |arrays: &mut Vec<FlatWeights>, elements: usize| {
-                arrays.push(FlatWeights { elements, members: Vec::new() });
+                arrays.push(FlatWeights { elements, members: Vec::new(), in_fp8 });
                 arrays.len() - 1
             };
             let (array, offset) = match slot {
@@ -53,7 +56,8 @@ impl WeightLayout {
                     (*array, slot.offset)
                 }
                 None => {
-                    let array = *frozen[parameter.unit].get_or_insert_with(|| add(arrays, 0));
+                    let array = &mut frozen[parameter.unit][usize::from(in_fp8)];
+                    let array = *array.get_or_insert_with(|| add(arrays, 0));
                     let offset = arrays[array].elements;
                     arrays[array].elements += parameter.weight.elements().next_multiple_of(CHUNK);
                     (array, offset)
@@ -62,7 +66,10 @@ impl WeightLayout {
             arrays[array].members.push((number, offset));
             positions.push((parameter.weight.elements(), [parameter.unit, array], offset));
         }
-        for (unit, array) in frozen.into_iter().enumerate().filter_map(|(unit, array)| Some((unit, array?))) {
+        let frozen = frozen.into_iter().enumerate();
+        for (unit, array) in
+            frozen.flat_map(|(unit, arrays)| arrays.into_iter().flatten().map(move |array| (unit, array)))
+        {
             let elements = &mut units[unit][array].elements;
             *elements = elements.next_multiple_of(CHUNK * ranks);
         }
@@ -86,14 +93,69 @@ impl WeightLayout {
         ([unit, array], (offset + self.range(rank, parameter).start).saturating_sub(first))
     }
 
-    /// Elements of each unit.
-    pub(super) fn sizes(&self) -> Vec<usize> {
-        let elements = |arrays: &Vec<FlatWeights>| arrays.iter().map(|flat| flat.elements).sum();
-        self.units.iter().map(elements).collect()
-    }
-
     /// Number of ranks.
     pub fn ranks(&self) -> usize {
         self.ranks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use device::{DType, Description, Device, DeviceOptions};
+    use nn::{Init, Parameters, Tuning};
+    use tensor::ops::norm::CHUNK;
+
+    use super::super::buckets::BucketEnd;
+    use super::{BucketLayout, WeightLayout};
+
+    /// Creates a table, two blocks of a weight and a bias, and perhaps a head that uses the table again.
+    fn parameters(freeze: &[&str], is_tied: bool) -> Parameters {
+        let device = Device::meta(0, Description::host(), &DeviceOptions::default()).unwrap();
+        let freeze: Vec<_> = freeze.iter().map(|glob| (*glob).to_owned()).collect();
+        let tuning = Arc::new(Tuning::new(&freeze).unwrap());
+        let mut parameters = Parameters::new(&device, 1, DType::F32).tuned(tuning);
+        let mut create = |unit: &str, sizes: &[usize]| {
+            parameters.begin_unit();
+            for (number, size) in sizes.iter().enumerate() {
+                parameters.create(&format!("{unit}.{number}"), [*size], Init::Constant(0.0)).unwrap();
+            }
+        };
+        create("table", &[5 * CHUNK]);
+        create("block.0", &[2 * CHUNK, 1]);
+        create("block.1", &[2 * CHUNK, 1]);
+        if is_tied {
+            parameters.reuse("table.0").unwrap();
+        }
+        parameters
+    }
+
+    fn layout(parameters: &Parameters, ranks: usize) -> WeightLayout {
+        let buckets = BucketLayout::of(parameters, DType::F32, BucketEnd::Unit, ranks);
+        WeightLayout::new(parameters, &buckets, ranks)
+    }
+
+    #[test]
+    fn units_are_used_in_order_and_a_tied_table_again() {
+        let layouts = [false, true].map(|is_tied| layout(&parameters(&[], is_tied), 2));
+        assert_eq!(layouts[0].order, [0, 1, 2]);
+        assert_eq!(layouts[1].order, [0, 1, 2, 0]);
+        for layout in layouts {
+            assert_eq!(layout.sizes(), [6 * CHUNK, 4 * CHUNK, 4 * CHUNK]);
+            // Backward completes the bias first.
+            assert_eq!((layout.range(0, 1), layout.range(1, 1)), (0..CHUNK, CHUNK..2 * CHUNK));
+            assert_eq!((layout.range(0, 2), layout.range(1, 2)), (0..1, 1..1));
+        }
+    }
+
+    #[test]
+    fn frozen_weights_have_an_array_of_their_own() {
+        let layout = layout(&parameters(&["*.1"], false), 3);
+        let arrays = |unit: usize| layout.units[unit].iter().map(|flat| flat.elements).collect::<Vec<_>>();
+        assert_eq!([arrays(0), arrays(1)], [vec![6 * CHUNK], vec![3 * CHUNK, 3 * CHUNK]]);
+        assert_eq!((layout.range(0, 2), layout.position(2, 0)), (0..1, ([1, 1], 0)));
+        // The second rank's part of the table begins at the second third.
+        assert_eq!((layout.range(1, 0), layout.position(0, 1)), (2 * CHUNK..4 * CHUNK, ([0, 0], 0)));
     }
 }

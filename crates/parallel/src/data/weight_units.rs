@@ -5,6 +5,12 @@
 //! the passes that used it, so a unit is released when another one needs its buffer. While a unit is used,
 //! the next ones are gathered, as many as [`UnitOptions::prefetch`]. The order of the units is that of the
 //! last walk of the same kind: all ranks run the same passes, so they make the same calls.
+//!
+//! Of a weight that is multiplied in FP8 only, codes are gathered: each rank casts its part with the factor
+//! of the whole weight, which follows from the largest magnitudes of all parts.
+
+mod buffers;
+mod codes;
 
 use std::cell::RefCell;
 use std::error::Error;
@@ -16,11 +22,12 @@ use device::{Category, Device, Request, StreamKind};
 use nn::{ParameterId, Parameters};
 use tensor::Tensor;
 
-use super::slots::Slots;
 use super::visits::Visits;
 pub use super::visits::WalkKind;
 use super::weight_layout::WeightLayout;
 use crate::error::{ParallelError, Result};
+use buffers::UnitBuffers;
+use codes::Codes;
 
 /// Options of [`WeightUnits`].
 #[derive(Clone, Copy, Debug)]
@@ -44,9 +51,8 @@ struct Units {
     shards: Vec<Vec<Tensor>>,
     /// The handles of the weights, by parameter.
     handles: Vec<WeightHandle>,
-    /// The buffer of each unit.
-    slot_of: Vec<usize>,
-    slots: Vec<Tensor>,
+    buffers: UnitBuffers,
+    codes: Codes,
     state: RefCell<State>,
 }
 
@@ -81,24 +87,13 @@ impl WeightUnits {
         let shards =
             layout.units.iter().map(|arrays| arrays.iter().map(|flat| part(flat.elements)).collect());
         let shards = shards.collect::<tensor::Result<Vec<Vec<_>>>>()?;
-        let Slots { of: slot_of, elements } =
-            Slots::new(&layout.sizes(), &layout.order, options.prefetch.saturating_add(1));
-        let request = Request::new(Category::Communication, "gathered_weights").on(StreamKind::Reduce);
-        let slot = |elements: &usize| Tensor::empty(device, [*elements], dtype, request);
-        let slots = elements.iter().map(slot).collect::<tensor::Result<Vec<_>>>()?;
-        let state =
-            State { plane: None, held: vec![None; slots.len()], current: None, visits: Visits::default() };
+        let codes = Codes::new(device, parameters, &layout, options.rank)?;
+        let buffers = UnitBuffers::new(device, parameters, &layout, &codes, options.prefetch)?;
+        let (held, visits) = (vec![None; buffers.count()], Visits::default());
+        let state = RefCell::new(State { plane: None, held, current: None, visits });
         let handles: Vec<_> = parameters.list().iter().map(|parameter| parameter.weight.clone()).collect();
-        let units = Rc::new(Units {
-            device: device.clone(),
-            layout,
-            options,
-            shards,
-            handles,
-            slot_of,
-            slots,
-            state: RefCell::new(state),
-        });
+        let device = device.clone();
+        let units = Rc::new(Units { device, layout, options, shards, handles, buffers, codes, state });
         for (parameter, handle) in parameters.list().iter().zip(&units.handles) {
             let source: Weak<dyn WeightSource> = Rc::downgrade(&units) as Weak<dyn WeightSource>;
             handle.gathered_by(source, parameter.unit);
@@ -131,12 +126,17 @@ impl WeightUnits {
         &self.0.layout
     }
 
-    /// Begins a walk through the units, which are gathered over `plane`.
-    pub fn begin(&self, kind: WalkKind, plane: &SharedPlane) {
+    /// Begins a walk through the units, which are gathered over `plane`. Weights in FP8 are cast if they have
+    /// changed.
+    ///
+    /// # Errors
+    /// A failed collective.
+    pub fn begin(&self, kind: WalkKind, plane: &SharedPlane) -> Result<()> {
         let mut state = self.0.state.borrow_mut();
         state.plane = Some(plane.clone());
         state.visits.begin(kind);
         state.current = None;
+        self.0.codes.cast(&mut plane.clone(), |parameter| self.part(parameter))
     }
 
     /// Gathers what the last walk of a kind did, for ranks that compute while this one has nothing to do.
@@ -144,14 +144,15 @@ impl WeightUnits {
     /// # Errors
     /// A failed collective.
     pub fn repeat(&self, kind: WalkKind, plane: &SharedPlane) -> Result<()> {
-        self.begin(kind, plane);
+        self.begin(kind, plane)?;
         let units = self.0.state.borrow().visits.last(kind);
         units.into_iter().try_for_each(|unit| self.0.visit(unit))
     }
 
     /// Bytes of the parts that this rank holds.
     pub fn bytes(&self) -> usize {
-        self.0.shards.iter().flatten().map(Tensor::bytes).sum()
+        let weights: usize = self.0.shards.iter().flatten().map(Tensor::bytes).sum();
+        weights + self.0.codes.bytes()
     }
 
     /// Releases all gathered units, whose weights have changed.
@@ -160,6 +161,7 @@ impl WeightUnits {
         state.current = None;
         state.held.fill(None);
         self.0.handles.iter().for_each(WeightHandle::release);
+        self.0.codes.outdate();
     }
 }
 
@@ -168,7 +170,7 @@ impl Units {
     /// waits for it.
     fn fetch(&self, state: &mut State, unit: usize) -> Result<()> {
         const STREAM: StreamKind = StreamKind::Reduce;
-        let slot = self.slot_of[unit];
+        let slot = self.buffers.slot_of(unit);
         if state.held[slot] == Some(unit) {
             return Ok(());
         }
@@ -176,23 +178,37 @@ impl Units {
             || ParallelError::Grid("weights were used before their ranks were connected".to_owned());
         let plane = state.plane.as_mut().ok_or_else(missing)?;
         if let Some(before) = state.held[slot].take() {
-            self.members(before).for_each(|(parameter, ..)| self.handles[parameter].release());
+            self.release(before);
         }
         // Behind the passes that used the buffer.
         self.device.wait(STREAM, &self.device.record(StreamKind::Compute)?)?;
-        let mut first = 0;
-        for (flat, shard) in self.layout.units[unit].iter().zip(&self.shards[unit]) {
-            let whole = self.slots[slot].view(first, [flat.elements])?;
-            plane.all_gather(shard.region(), whole.region(), STREAM)?;
-            first += flat.elements;
+        let arrays = self.layout.units[unit].iter().enumerate();
+        for (array, flat) in arrays {
+            let whole = self.buffers.array(unit, array)?;
+            let own = if flat.in_fp8 { self.codes.shard(unit, array)? } else { &self.shards[unit][array] };
+            plane.all_gather(own.region(), whole.region(), STREAM)?;
+            for (parameter, first) in &flat.members {
+                let handle = &self.handles[*parameter];
+                let values = whole.view(*first, handle.shape())?;
+                match flat.in_fp8 {
+                    true => self.codes.fill(*parameter, values, self.buffers.turned(*parameter)?, STREAM)?,
+                    false => handle.fill(values)?,
+                }
+            }
         }
-        self.slots[slot].arrives(&self.device.arrival(STREAM)?);
-        for (parameter, first) in self.members(unit) {
-            let handle = &self.handles[parameter];
-            handle.fill(self.slots[slot].view(first, handle.shape())?)?;
-        }
+        self.buffers.arrive(unit, &self.device.arrival(STREAM)?);
+        self.buffers.fill_copies(unit);
         state.held[slot] = Some(unit);
         Ok(())
+    }
+
+    /// Releases the weights of a unit.
+    fn release(&self, unit: usize) {
+        for (parameter, _) in self.layout.units[unit].iter().flat_map(|flat| &flat.members) {
+            self.handles[*parameter].release();
+            self.codes.release(*parameter);
+        }
+        self.buffers.release_copies(unit);
     }
 
     /// Gathers a unit that is used now, and those that follow.
@@ -207,23 +223,11 @@ impl Units {
         self.fetch_ahead(&mut state, unit)
     }
 
-    /// The parameters of a unit, each with its first element in the unit's buffer.
-    fn members(&self, unit: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
-        let arrays = self.layout.units[unit].iter().scan(0, |first, flat| {
-            let begin = *first;
-            *first += flat.elements;
-            Some((begin, flat))
-        });
-        arrays.flat_map(|(begin, flat)| {
-            flat.members.iter().map(move |(number, offset)| (*number, begin + offset))
-        })
-    }
-
     /// Gathers the units that follow in the walk, up to one that needs a buffer in use.
     fn fetch_ahead(&self, state: &mut State, current: usize) -> Result<()> {
-        let mut taken = vec![self.slot_of[current]];
+        let mut taken = vec![self.buffers.slot_of(current)];
         for next in state.visits.following(self.options.prefetch) {
-            let slot = self.slot_of[next];
+            let slot = self.buffers.slot_of(next);
             if taken.contains(&slot) {
                 break;
             }

@@ -62,9 +62,22 @@ impl ParameterShard {
 /// most one shard of a parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptimizerShards {
-    /// Shards by rank; a single entry if every rank owns everything.
-    by_rank: Vec<Vec<ParameterShard>>,
-    own: usize,
+    /// Number of ranks with different shards; 1 if every rank owns everything.
+    ranks: usize,
+    own: Vec<ParameterShard>,
+    /// By parameter; `None` for one without a gradient.
+    positions: Vec<Option<Position>>,
+}
+
+/// The position of a parameter in its bucket, which ranks divide into equal parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Position {
+    /// Elements of the parameter.
+    elements: usize,
+    /// Index of the first element in the bucket.
+    offset: usize,
+    /// Elements of the bucket.
+    bucket: usize,
 }
 
 impl OptimizerShards {
@@ -77,49 +90,64 @@ impl OptimizerShards {
         ranks: usize,
         rank: usize,
     ) -> Self {
-        if ranks == 1 || !shards_optimizer(zero_stage) {
-            let whole = |(parameter, of): (usize, &nn::Parameter)| ParameterShard {
-                parameter,
-                shard: Shard::whole(of.weight.elements()),
-            };
-            let trained = parameters.list().iter().enumerate().filter(|(_, parameter)| parameter.trained);
-            return OptimizerShards { by_rank: vec![trained.map(whole).collect()], own: 0 };
-        }
         let sizes = parameters.list().iter().map(|parameter| parameter.weight.elements());
-        let slots: Vec<_> = layout.first_uses(parameters).into_iter().zip(sizes).enumerate().collect();
-        let shards_of = |rank: usize| {
-            let shard = |(parameter, (slot, elements)): &(usize, (Option<BucketSlot>, usize))| {
-                let slot = (*slot)?;
-                let range = owned(*elements, slot.offset, layout.elements[slot.bucket], ranks, rank);
-                let shard = Shard::along(Axis::Data, range);
-                (!shard.is_empty()).then_some(ParameterShard { parameter: *parameter, shard })
-            };
-            slots.iter().filter_map(shard).collect()
+        if ranks == 1 || !shards_optimizer(zero_stage) {
+            let whole = |elements: usize| Position { elements, offset: 0, bucket: elements };
+            let trained = parameters.list().iter().map(|parameter| parameter.trained);
+            let positions = trained.zip(sizes).map(|(trained, elements)| trained.then(|| whole(elements)));
+            return Self::of_rank_in(positions.collect(), 1, 0);
+        }
+        let slots = layout.first_uses(parameters).into_iter();
+        let position = |(slot, elements): (Option<BucketSlot>, usize)| {
+            let BucketSlot { bucket, offset } = slot?;
+            Some(Position { elements, offset, bucket: layout.elements[bucket] })
         };
-        OptimizerShards { by_rank: (0..ranks).map(shards_of).collect(), own: rank }
+        Self::of_rank_in(slots.zip(sizes).map(position).collect(), ranks, rank)
+    }
+
+    fn of_rank_in(positions: Vec<Option<Position>>, ranks: usize, rank: usize) -> Self {
+        let shards = OptimizerShards { ranks, own: Vec::new(), positions };
+        OptimizerShards { own: shards.of(rank).collect(), ..shards }
     }
 
     /// Returns whether ranks own different parts.
     pub fn is_sharded(&self) -> bool {
-        self.by_rank.len() > 1
+        self.ranks > 1
     }
 
     /// This rank's shards, in the order of the parameters.
     pub fn own(&self) -> &[ParameterShard] {
-        &self.by_rank[self.own]
+        &self.own
     }
 
-    /// The shards of each rank; a single entry if every rank owns everything.
-    pub fn by_rank(&self) -> &[Vec<ParameterShard>] {
-        &self.by_rank
+    /// Number of ranks with different shards; 1 if every rank owns everything.
+    pub fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    /// The shards of `rank`, in the order of the parameters.
+    pub fn of(&self, rank: usize) -> impl Iterator<Item = ParameterShard> + '_ {
+        let shard = move |parameter: usize| {
+            let range = self.range(rank, parameter);
+            let shard = match self.is_sharded() {
+                true => Shard::along(Axis::Data, range),
+                false => Shard { axis: None, range },
+            };
+            let owns = self.positions[parameter].is_some() && (!shard.is_empty() || !self.is_sharded());
+            owns.then_some(ParameterShard { parameter, shard })
+        };
+        (0..self.positions.len()).filter_map(shard)
     }
 
     /// The range of a parameter's elements that `rank` owns; empty if it owns none. If every rank owns
     /// everything, rank 0 stands for all.
     pub fn range(&self, rank: usize, parameter: usize) -> Range<usize> {
-        let shards = self.by_rank.get(rank).map_or(&[][..], Vec::as_slice);
-        let position = shards.binary_search_by_key(&parameter, |shard| shard.parameter);
-        position.map_or(0..0, |index| shards[index].shard.range.clone())
+        match self.positions.get(parameter) {
+            Some(Some(Position { elements, offset, bucket })) if rank < self.ranks => {
+                owned(*elements, *offset, *bucket, self.ranks, rank)
+            }
+            _ => 0..0,
+        }
     }
 }
 
@@ -132,7 +160,7 @@ mod tests {
 
     use super::super::buckets::BucketEnd;
     use super::super::weight_layout::WeightLayout;
-    use super::{BucketLayout, OptimizerShards, ParameterShard};
+    use super::{BucketLayout, OptimizerShards, ParameterShard, Range};
     use collective::Axis;
 
     /// Creates parameters of these sizes, some of them with a second use.
@@ -163,18 +191,20 @@ mod tests {
             let parameters = parameters(&sizes, &reused);
             let end = if by_unit { BucketEnd::Unit } else { BucketEnd::Bytes(bucket_bytes) };
             let layout = BucketLayout::of(&parameters, DType::F32, end, ranks);
-            let weights = WeightLayout::new(&parameters, &layout, ranks);
+            let weights = by_unit.then(|| WeightLayout::new(&parameters, &layout, ranks));
             let shards = OptimizerShards::new(1, &parameters, &layout, ranks, ranks - 1);
-            prop_assert_eq!(shards.by_rank().len(), ranks);
-            prop_assert_eq!(shards.own(), &*shards.by_rank()[ranks - 1]);
+            prop_assert_eq!(shards.ranks(), ranks);
+            prop_assert_eq!(shards.own(), shards.of(ranks - 1).collect::<Vec<_>>());
             prop_assert_eq!(shards.is_sharded(), ranks > 1);
             for (parameter, size) in sizes.iter().enumerate() {
                 // Each rank's part begins where the previous one ends.
                 let mut end = 0;
                 for rank in 0..ranks {
                     let range = shards.range(rank, parameter);
-                    prop_assert_eq!(&weights.range(rank, parameter), &range);
-                    let mut listed = shards.by_rank()[rank].iter();
+                    let held = weights.as_ref().map(|weights| weights.range(rank, parameter));
+                    let is_owned = |held: &Range<usize>| *held == range || held.len() + range.len() == 0;
+                    prop_assert!(held.iter().all(is_owned), "{held:?} and {range:?}");
+                    let mut listed = shards.of(rank);
                     let listed = listed.find(|owned| owned.parameter == parameter);
                     prop_assert_eq!(listed.is_some(), !range.is_empty());
                     if let Some(ParameterShard { shard, .. }) = listed {
@@ -200,7 +230,7 @@ mod tests {
                 }
             }
             // Shards are in order, and no rank has more than its part of the buckets of first uses.
-            for owned in shards.by_rank() {
+            for owned in (0..ranks).map(|rank| shards.of(rank).collect::<Vec<_>>()) {
                 prop_assert!(owned.windows(2).all(|pair| pair[0].parameter < pair[1].parameter));
                 let elements: usize = owned.iter().map(|owned| owned.shard.range.len()).sum();
                 prop_assert!(elements * ranks <= layout.elements.iter().sum());

@@ -7,7 +7,7 @@ use device::{Category, DType, Device, DeviceOptions};
 use nn::layers::{Activation, Linear};
 use nn::{Init, Input, Model, Parameters};
 use parallel::ParallelError;
-use parallel::data::{Assignment, GradientReduction, Lanes, MicroBatchSink, Reduction, ReductionOptions};
+use parallel::data::{Assignment, BucketEnd, GradientReduction, MicroBatchSink, Reduction, ReductionOptions};
 use parallel::pipeline::{
     Action, ActionKind, ActionPart, Crossing, Executor, Feed, Held, Loads, Schedule, ScheduleKind, StagePart,
     loads,
@@ -136,10 +136,9 @@ fn run_rank(schedule: &Schedule, communicator: Communicator) -> Result<RunResult
     let grid = RankGrid::new(&[(Axis::Data, 1), (Axis::Pipeline, schedule.ranks)], rank)?;
     let stages: Vec<_> = schedule.stages_of(rank).collect();
     let options = |stage: usize| ReductionOptions {
-        lanes: Lanes::new(Assignment::contiguous(1, 1).with_lanes_of(schedule.micro_batches), 0).unwrap(),
-        ranks: 1,
+        assignment: Assignment::contiguous(1, 1).with_lanes_of(schedule.micro_batches),
         rank: 0,
-        bucket_bytes: 512,
+        bucket_end: BucketEnd::Bytes(512),
         dtype: DType::F32,
         reduction: Reduction::Tree,
         zero_stage: 0,
@@ -148,7 +147,7 @@ fn run_rank(schedule: &Schedule, communicator: Communicator) -> Result<RunResult
     let part = |stage: &usize| {
         let model = Box::new(Layer::new(&device, *stage));
         let reduction = GradientReduction::new(&device, model.parameters(), options(*stage)).unwrap();
-        StagePart { model, reduction }
+        StagePart { model, reduction, weights: None }
     };
     let mut parts: Vec<_> = stages.iter().map(part).collect();
     let crossing = Crossing { shape: [ROWS, WIDTH].into(), dtype: DType::F32, gradient: true };
@@ -172,7 +171,7 @@ fn run_rank(schedule: &Schedule, communicator: Communicator) -> Result<RunResult
         executor.train(&mut parts, &mut planes, Mode::Train, scale, &mut feed)?;
         let passes = schedule.actions[rank].iter().filter(|action| action.kind.is_compute()).count();
         assert_eq!(feed.passes, passes);
-        let mut data = planes.along(Axis::Data)?;
+        let mut data = planes.divided(Axis::Data)?;
         parts.iter_mut().try_for_each(|part| part.reduction.finish(&mut data))?;
         let live = device.with_allocator(|allocator| allocator.category_bytes());
         for category in [Category::Communication, Category::Activation, Category::ActivationGradient] {
@@ -184,7 +183,7 @@ fn run_rank(schedule: &Schedule, communicator: Communicator) -> Result<RunResult
     executor.validate(models, &mut planes, schedule.micro_batches, &mut feed)?;
     let gradients =
         |part: &StagePart| part.reduction.gradients().iter().map(|g| g.to_vec().unwrap()).collect();
-    let loss = parts.iter().find_map(|part| part.reduction.loss().unwrap());
+    let loss = parts.iter().find_map(|part| part.reduction.loss());
     let loss = loss.map(|loss| loss.to_vec::<f32>().unwrap()[0]);
     Ok((stages.into_iter().zip(parts.iter().map(gradients)).collect(), loss, feed.losses))
 }

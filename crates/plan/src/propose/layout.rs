@@ -4,23 +4,54 @@ use collective::{Axis, GridShape};
 use config::{Parallel, RecomputePolicy, RunConfig};
 use parallel::pipeline::ScheduleKind;
 
+use super::shards::Shards;
+
 /// A distribution of a step's work over ranks and micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) grid: GridShape,
     pub(super) schedule: ScheduleKind,
-    pub(super) sharded: bool,
+    pub(super) shards: Shards,
     pub(super) recomputed: bool,
     pub(super) micro_batch: usize,
     pub(super) micro_batches: usize,
 }
 
 impl Layout {
-    /// Returns whether the layout differs from another only by larger micro-batches, and so needs no less
-    /// memory.
+    /// Data-parallel ranks.
+    fn data(&self) -> usize {
+        self.grid.size(Axis::Data)
+    }
+
+    /// Returns whether two layouts differ only in the state that ranks share.
+    pub(super) fn is_alike(&self, other: &Layout) -> bool {
+        Layout { shards: other.shards, ..*self } == *other
+    }
+
+    /// Returns whether two layouts differ at most in the size of the groups that share state.
+    pub(super) fn has_groups_of_another_size(&self, other: &Layout) -> bool {
+        let shards = Shards { owners: other.shards.owners, ..self.shards };
+        Layout { shards, ..*self } == *other
+    }
+
+    /// The layout that differs only in the state that ranks share, and of which a rank keeps least.
+    pub(super) fn smallest(&self) -> Self {
+        match self.data() {
+            1 => *self,
+            data => Layout { shards: Shards::smallest(data, self.micro_batches), ..*self },
+        }
+    }
+
+    /// Returns whether the layout needs no less memory than another of the same grid and schedule: its
+    /// micro-batches are no smaller, it recomputes no more, and ranks keep no less state.
     pub(super) fn needs_no_less_than(&self, other: &Layout) -> bool {
-        let alike = Layout { micro_batch: other.micro_batch, micro_batches: other.micro_batches, ..*self };
-        alike == *other && self.micro_batch >= other.micro_batch
+        let shards_less = other.shards.are_smallest(other.data(), other.micro_batches)
+            || (self.shards.zero_stage, self.shards.owners) == (other.shards.zero_stage, other.shards.owners)
+                && (self.shards.lanes == self.micro_batches) == (other.shards.lanes == other.micro_batches);
+        (self.grid, self.schedule) == (other.grid, other.schedule)
+            && self.micro_batch >= other.micro_batch
+            && self.recomputed <= other.recomputed
+            && shards_less
     }
 
     /// Returns whether the layout has as many actions as another of the same grid and schedule, and as many
@@ -29,7 +60,7 @@ impl Layout {
         (self.grid, self.schedule) == (other.grid, other.schedule)
             && self.micro_batches >= other.micro_batches
             && self.recomputed >= other.recomputed
-            && self.sharded >= other.sharded
+            && self.shards.zero_stage >= other.shards.zero_stage
     }
 
     /// Returns whether the layout saves memory in every way in which it differs from another of the same grid
@@ -38,7 +69,7 @@ impl Layout {
         (self.grid, self.schedule) == (other.grid, other.schedule)
             && self.micro_batch <= other.micro_batch
             && self.recomputed >= other.recomputed
-            && self.sharded >= other.sharded
+            && self.shards.keep_no_more_than(other.shards)
     }
 
     /// Returns all layouts of the configuration's step over `ranks` ranks.
@@ -58,12 +89,19 @@ impl Layout {
             let data = grid.size(Axis::Data);
             for micro_batch in sizes.iter().copied().filter(|size| samples / size >= data) {
                 for schedule in schedules(grid.size(Axis::Pipeline)) {
-                    let shard = [false, true].into_iter().filter(|sharded| !sharded || data > 1);
-                    for (sharded, recomputed) in shard.flat_map(|sharded| [(sharded, false), (sharded, true)])
-                    {
-                        let micro_batches = samples / micro_batch;
-                        all.push(Layout { grid, schedule, sharded, recomputed, micro_batch, micro_batches });
-                    }
+                    let micro_batches = samples / micro_batch;
+                    let ways = Shards::all(config, data, micro_batches).into_iter();
+                    all.extend(ways.flat_map(|shards| {
+                        let layout = |recomputed| Layout {
+                            grid,
+                            schedule,
+                            shards,
+                            recomputed,
+                            micro_batch,
+                            micro_batches,
+                        };
+                        [false, true].map(layout)
+                    }));
                 }
             }
         }
@@ -73,13 +111,8 @@ impl Layout {
     /// Returns the keys that give a configuration this layout; with `names_grid` those of the grid and the
     /// lanes also where nothing changes.
     pub(super) fn sets(&self, config: &RunConfig, names_grid: bool) -> Vec<String> {
-        let Layout { grid, micro_batch, micro_batches, .. } = *self;
-        let data = grid.size(Axis::Data);
+        let Layout { grid, micro_batch, shards, .. } = *self;
         let (parallel, train, memory) = (&config.parallel, &config.train, &config.memory);
-        // The number of lanes, and with it the bits, is kept if possible.
-        let current = parallel.lanes;
-        let keeps = micro_batches.is_multiple_of(current) && current >= data;
-        let lanes = if keeps { current } else { lanes(micro_batches, data) };
         let number = |key: &str, new: usize, old: usize| (new != old).then(|| format!("{key}={new}"));
         let named =
             |key: &str, new: usize, old: usize| (names_grid || new != old).then(|| format!("{key}={new}"));
@@ -91,27 +124,14 @@ impl Layout {
         let all_layers = memory.recompute_layers != 0 && (self.recomputed || recompute.is_some());
         let axes = grid.axes().zip(parallel.grid().axes());
         let axes = axes.filter_map(|((axis, new), (_, old))| named(&Parallel::axis_key(axis), new, old));
+        let scheduled = scheduled.then(|| format!("parallel.schedule={}", self.schedule.name()));
+        let sharded = shards.sets(config, self.data(), names_grid);
         let sets = [
-            scheduled.then(|| format!("parallel.schedule={}", self.schedule.name())),
-            named(Parallel::lanes, lanes, current),
-            (self.sharded != parallel.shards_optimizer())
-                .then(|| format!("parallel.zero_stage={}", u8::from(self.sharded))),
             recompute,
             all_layers.then(|| "memory.recompute_layers=0".to_owned()),
             number("train.micro_batch_size", micro_batch, train.micro_batch_size),
         ];
-        axes.chain(sets.into_iter().flatten()).collect()
-    }
-}
-
-/// Returns the lanes of a layout that cannot keep the configuration's: the default if ranks have equally many
-/// of them, else one for each rank, or the fewest more of which some ranks have two.
-fn lanes(micro_batches: usize, data: usize) -> usize {
-    let default = 1_usize << micro_batches.trailing_zeros().min(3);
-    let divides = |lanes: &usize| micro_batches.is_multiple_of(*lanes);
-    match usize::is_multiple_of(default, data) {
-        true => default,
-        false => (data..=micro_batches).find(divides).unwrap_or(micro_batches),
+        axes.chain(scheduled).chain(sharded).chain(sets.into_iter().flatten()).collect()
     }
 }
 

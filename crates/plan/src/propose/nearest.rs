@@ -21,7 +21,7 @@ pub struct Miss {
 impl Search {
     /// Returns the candidate among `too_large` that needs least. Of those that differ only in recomputation,
     /// sharding and the micro-batch size, the one is planned that probably needs least.
-    pub(super) fn nearest(&self, too_large: &[Candidate]) -> Option<Miss> {
+    pub(super) fn nearest(&self, too_large: &[&Candidate]) -> Option<Miss> {
         let is_least = |layout: &Layout| {
             !too_large.iter().any(|other| other.layout != *layout && other.layout.probably_needs_less(layout))
         };

@@ -11,6 +11,7 @@ use telemetry::units::{bytes, counted, grouped};
 
 use super::layout::Layout;
 use super::nearest::Miss;
+use super::shards::Shards;
 use crate::cost::Cost;
 
 /// A configuration that fits.
@@ -70,7 +71,7 @@ impl Proposal {
         vec![
             with_crosses(grid.axes().map(|(_, size)| size)),
             yes(grid.size(Axis::Pipeline) > 1, self.layout.schedule.name()),
-            yes(self.layout.sharded, "yes"),
+            self.layout.shards.in_words(self.layout.grid.size(Axis::Data)).unwrap_or_else(|| "-".to_owned()),
             yes(self.layout.recomputed, "block"),
             format!("{micro_batch} x {micro_batches}"),
             format!("{:.1}", 1e3 * seconds),
@@ -85,11 +86,14 @@ impl Proposal {
 
     fn to_json(&self, tokens: u64) -> Value {
         let (layout, cost) = (&self.layout, &self.cost);
+        let Shards { zero_stage, owners, lanes } = layout.shards;
         json!({
             "set": self.sets,
             "grid": layout.grid.named().collect::<GridSizes>(),
             "schedule": layout.schedule.name(),
-            "zero_stage": u8::from(layout.sharded),
+            "zero_stage": zero_stage,
+            "ranks_that_share_state": if zero_stage > 0 { owners } else { 1 },
+            "lanes": lanes,
             "recompute": layout.recomputed,
             "micro_batch_size": layout.micro_batch,
             "micro_batches": layout.micro_batches,
@@ -108,13 +112,15 @@ impl Proposal {
 
 impl fmt::Display for Proposal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Layout { grid, schedule, sharded, recomputed, micro_batch, micro_batches } = self.layout;
+        let Layout { grid, schedule, shards, recomputed, micro_batch, micro_batches } = self.layout;
         let sizes = with_crosses(grid.axes().map(|(_, size)| size));
         write!(f, "{sizes}, {micro_batches} micro-batches of {micro_batch}")?;
         if grid.size(Axis::Pipeline) > 1 {
             write!(f, ", {}", schedule.name())?;
         }
-        f.write_str(if sharded { ", ZeRO-1" } else { "" })?;
+        if let Some(sharded) = shards.in_words(grid.size(Axis::Data)) {
+            write!(f, ", ZeRO-{sharded}")?;
+        }
         f.write_str(if recomputed { ", recomputed blocks" } else { "" })?;
         write!(f, ": {} at the peak", bytes(self.needs))
     }
@@ -141,6 +147,12 @@ impl fmt::Display for Miss {
 }
 
 impl Proposals {
+    /// Returns whether the list has a layout that differs from `layout` only in the state that ranks share,
+    /// if `layout` shares more than the optimizer's. That one is faster, so that sharing more gains nothing.
+    pub(super) fn have_faster(&self, layout: &Layout) -> bool {
+        layout.shards.zero_stage > 1 && self.list.iter().any(|other| other.layout.is_alike(layout))
+    }
+
     /// The bytes to fit, with those of the device itself if they are others.
     fn capacity_in_words(&self) -> String {
         let capacity = bytes(self.capacity);
@@ -198,7 +210,7 @@ impl fmt::Display for Proposals {
         let titles = [
             &*axes,
             "schedule",
-            "sharded",
+            "ZeRO",
             "recompute",
             "micro-batches",
             "step, ms",

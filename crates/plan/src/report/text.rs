@@ -124,6 +124,9 @@ impl fmt::Display for PlanReport {
         if let Some(lanes) = &self.lanes {
             writeln!(f, "\n{lanes}")?;
         }
+        if let Some(whole_gradients) = &self.whole_gradients {
+            writeln!(f, "\n{whole_gradients}")?;
+        }
         if let Some(balance) = &self.balance {
             writeln!(f, "\n{balance}")?;
         }

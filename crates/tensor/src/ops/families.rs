@@ -22,6 +22,7 @@ pub static FAMILIES: Families = &[
     &super::embedding::cuda::FAMILY,
     &super::fill::FAMILY,
     &super::fp8_linear::cuda::FAMILY,
+    &super::fp8_parts::FAMILY,
     &super::gate::FAMILY,
     &super::layer_norm::cuda::FAMILY,
     &super::linear::cuda::FAMILY,

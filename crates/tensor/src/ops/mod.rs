@@ -30,6 +30,7 @@ mod families;
 pub mod feed_forward;
 pub mod fill;
 pub mod fp8_linear;
+pub mod fp8_parts;
 pub mod gate;
 mod gpu;
 mod kernels;

@@ -75,6 +75,12 @@ impl StepState {
         Ok(self.get(UPDATES)?.to_bits())
     }
 
+    /// The number of updates made, the loss scale, and the number of updates since it last changed, f32 \[3\]
+    /// of which the numbers are the bits of a u32.
+    pub fn counters_tensor(&self) -> Result<Tensor> {
+        self.words.view(UPDATES, [3])
+    }
+
     /// Sets the learning rate of the following updates.
     pub fn set_learning_rate(&self, rate: f32) -> Result<()> {
         if self.learning_rate.get().to_bits() != rate.to_bits() {

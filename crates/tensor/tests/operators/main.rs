@@ -20,6 +20,7 @@ mod errors;
 mod fill;
 mod fp8_linear;
 mod fp8_maxima;
+mod fp8_parts;
 mod gate;
 mod general;
 mod layer_norm;

@@ -109,7 +109,7 @@ impl Passes {
     fn pass(&mut self, inputs: &Tensor, uses: Use<'_>) -> Result<Option<Tensor>> {
         let kind = if matches!(uses, Use::Fill(_)) { WalkKind::Fill } else { WalkKind::Forward };
         for units in self.stages.iter().filter_map(|stage| stage.units.as_ref()) {
-            units.begin(kind, &self.engine.planes.divided(Axis::Data)?.within);
+            units.begin(kind, &self.engine.planes.divided(Axis::Data)?.within)?;
         }
         let extents = [inputs.shape().dims()[0], inputs.shape().dims()[1]];
         let models = self.stages.iter().map(|stage| &*stage.model).collect();

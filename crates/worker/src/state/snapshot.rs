@@ -8,9 +8,11 @@ use std::collections::BTreeSet;
 
 use checkpoint::{Index, Part, Snapshot};
 use device::DType;
+use nn::Run;
+use tensor::Tensor;
 
 use crate::error::Result;
-use crate::state::{Array, arrays, buffers, to_host};
+use crate::state::{Array, arrays, buffers};
 use crate::worker::Worker;
 
 /// Returns the arrays of a checkpoint: those in f32, which precede the losses, and all others, the longest
@@ -30,12 +32,38 @@ fn saved(worker: &Worker) -> Result<[Vec<Array>; 2]> {
 }
 
 impl Worker {
-    /// Copies the arrays that this rank writes to its host, piece by piece; allocates nothing on the device.
-    /// Rank 0 also writes the losses and, if there are several files, their index.
+    /// Starts to copy the arrays that this rank writes to the memory of `snapshot`, and returns without
+    /// waiting for the device: the next update waits for the copies. Rank 0 also writes the losses, the
+    /// optimizer's counters and, if there are several files, their index. Allocates nothing on the device.
     ///
     /// # Errors
     /// Errors of the device.
     pub fn take_snapshot(&mut self, snapshot: &mut Snapshot, losses: &[f32]) -> Result<()> {
+        let copies = self.lay_out(snapshot, losses)?;
+        if copies.is_empty() {
+            return Ok(());
+        }
+        let regions: Vec<_> = copies.iter().map(|(tensor, start)| (tensor.region(), *start)).collect();
+        let device = self.device();
+        let memory = snapshot.fit(device.host_memory());
+        let copied = device.copy_to_host_buffer(&regions, memory)?;
+        self.set_copying(copied);
+        Ok(())
+    }
+
+    /// Returns the bytes of memory that this rank's snapshots take.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub fn snapshot_bytes(&self) -> Result<usize> {
+        let mut snapshot = Snapshot::default();
+        self.lay_out(&mut snapshot, &[])?;
+        Ok(snapshot.memory_bytes())
+    }
+
+    /// Adds everything that this rank writes to `snapshot`. Returns the tensors to copy, each with its offset
+    /// in the memory.
+    fn lay_out(&self, snapshot: &mut Snapshot, losses: &[f32]) -> Result<Vec<(Tensor, usize)>> {
         let [before, after] = saved(self)?;
         let (rank, writers) = (self.grid().rank(), writers(before.iter().chain(&after)));
         let is_first = rank == 0;
@@ -45,16 +73,17 @@ impl Worker {
                 snapshot.set_index(index(before.iter().chain(&after), &writers, losses.len()));
             }
         }
-        let own: usize = before.iter().chain(&after).map(|array| array.bytes_on(rank)).sum();
-        snapshot.reserve(own + if is_first { size_of_val(losses) } else { 0 });
-        before.iter().try_for_each(|array| array.copy_to(snapshot, rank))?;
+        let mut copies = Vec::new();
+        before.iter().try_for_each(|array| array.add_to(snapshot, rank, &mut copies))?;
         if is_first {
             snapshot.add_losses(losses);
         }
-        after.iter().try_for_each(|array| array.copy_to(snapshot, rank))?;
-        snapshot.set_updates(self.updates()?);
-        snapshot.set_loss_scale(self.loss_scale()?);
-        Ok(())
+        after.iter().try_for_each(|array| array.add_to(snapshot, rank, &mut copies))?;
+        if is_first {
+            let start = snapshot.add_counters(self.has_loss_scale());
+            copies.push((self.counters_tensor()?, start));
+        }
+        Ok(copies)
     }
 }
 
@@ -77,12 +106,6 @@ fn index<'a>(arrays: impl Iterator<Item = &'a Array>, writers: &[usize], losses:
 }
 
 impl Array {
-    /// Bytes of the elements that `rank` writes.
-    fn bytes_on(&self, rank: usize) -> usize {
-        let runs = self.sources.iter().filter(|(source, _)| *source == rank).flat_map(|(_, runs)| runs);
-        self.dtype.bytes() * runs.map(|run| run.elements).sum::<usize>()
-    }
-
     /// Returns the parts of the array in the files of `writers`.
     fn parts(&self, writers: &[usize]) -> Vec<Part> {
         let mut parts = Vec::new();
@@ -94,19 +117,30 @@ impl Array {
         parts
     }
 
-    /// Copies the elements that `rank`, this rank, writes.
-    fn copy_to(&self, snapshot: &mut Snapshot, rank: usize) -> Result<()> {
+    /// Adds the elements that `rank`, this rank, writes to `snapshot`, and what to copy to `copies`.
+    fn add_to(&self, snapshot: &mut Snapshot, rank: usize, copies: &mut Vec<(Tensor, usize)>) -> Result<()> {
         let Some((_, runs)) = self.sources.iter().find(|(source, _)| *source == rank) else { return Ok(()) };
         let Some(own) = &self.own else { return Ok(()) };
         let elements: usize = runs.iter().map(|run| run.elements).sum();
         let part = [elements];
         let shape = if elements == self.shape.elements() { self.shape.dims() } else { &part[..] };
-        let mut bytes = snapshot.add(self.name.clone(), self.dtype, shape);
-        for run in runs {
-            let (piece, rest) = bytes.split_at_mut(self.dtype.bytes() * run.elements);
-            to_host(own, run.local, piece)?;
-            bytes = rest;
+        let mut start = snapshot.add(self.name.clone(), self.dtype, shape);
+        for run in joined(runs) {
+            copies.push((own.view(run.local, [run.elements])?, start));
+            start += self.dtype.bytes() * run.elements;
         }
         Ok(())
     }
+}
+
+/// Returns runs of which neighbours in the part are one.
+fn joined(runs: &[Run]) -> Vec<Run> {
+    let mut joined: Vec<Run> = Vec::new();
+    for run in runs.iter().filter(|run| run.elements > 0) {
+        match joined.last_mut() {
+            Some(last) if last.local + last.elements == run.local => last.elements += run.elements,
+            _ => joined.push(*run),
+        }
+    }
+    joined
 }

@@ -63,6 +63,7 @@ impl Worker {
         self.share_out_of_memory(step, outcome)?;
         self.phases.enter(Phase::Reduce)?;
         self.reduce_gradients()?;
+        self.await_snapshot()?;
         self.reduce_statistics()?;
         self.hash_gradients()?;
         self.phases.enter(Phase::Update)?;
@@ -154,7 +155,7 @@ impl Worker {
     /// Lets weights be gathered in the passes to come, if they are sharded.
     pub(super) fn begin_walk(&self, kind: WalkKind) -> Result<()> {
         for units in self.parts.iter().filter_map(|part| part.weights.as_ref()) {
-            units.begin(kind, &self.engine.planes.divided(Axis::Data)?.within);
+            units.begin(kind, &self.engine.planes.divided(Axis::Data)?.within)?;
         }
         Ok(())
     }

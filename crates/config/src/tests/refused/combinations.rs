@@ -145,6 +145,10 @@ fn impossible_grids_are_refused_with_possible_ones() {
              train.micro_batch_size or use fewer ranks",
         ),
         (
+            "global_batch_size = 64\n[parallel]\ndata = 6\nzero_stage = 3\nshard = 4\n",
+            "quick.toml:8: parallel.shard = 4 does not divide parallel.data = 6: use 3 or 6",
+        ),
+        (
             "global_batch_size = 256\n[parallel]\ndata = 16\n",
             "quick.toml:6: parallel.data = 16 is more than parallel.lanes = 8 (its default), the sums of \
              gradients that ranks share: set parallel.lanes = 16, which decides the bits, on every grid",

@@ -5,9 +5,10 @@ use device::{DType, Device, StreamKind};
 use tensor::{Tensor, ops};
 
 use super::lane_sums::LaneSums;
+use super::phase::SinkPhase;
 use super::rank_sums::{Bucket, RankSums};
+use super::shared::SharedTensors;
 use super::step_sums::{Progress, StepSums};
-use super::{SharedTensors, SinkPhase};
 use crate::data::lanes::Lanes;
 use crate::data::options::ReductionOptions;
 use crate::error::Result;
@@ -93,7 +94,7 @@ impl StepSums for RunSums {
         self.lanes.buffer(bucket)
     }
 
-    /// After a lane's last micro-batch, the bucket is folded, and after the rank's last one summed over ranks.
+    /// Folds a bucket after a lane's last micro-batch, and sums it over ranks after the rank's last one.
     fn filled(&mut self, bucket: usize, progress: Progress, plane: &mut DividedPlane) -> Result<()> {
         if !self.lanes.ends_lane() {
             return Ok(());

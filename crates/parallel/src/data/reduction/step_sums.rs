@@ -5,7 +5,8 @@ use std::fmt::Debug;
 use collective::{DividedPlane, RankTree};
 use tensor::Tensor;
 
-use super::{SharedTensors, SinkPhase};
+use super::phase::SinkPhase;
+use super::shared::SharedTensors;
 use crate::error::Result;
 
 /// The buffers in which a rank adds up a step's gradients and losses, and the micro-batch that is current.

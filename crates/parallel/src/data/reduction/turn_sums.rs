@@ -1,12 +1,12 @@
 //! Sums of gradients in shards (ZeRO stages 2 and 3), where ranks run lanes in turn.
 //!
 //! In round k of d ranks, rank r runs lane k·d + r. When it has filled a bucket, it sends each rank that
-//! rank's shard of it, and adds what it receives, shards of d consecutive lanes, as a binary counter does: the
-//! fewest subtrees that cover the lanes are added up, and each joins the sums that wait for their right
+//! rank's shard of it, and adds what it receives, shards of d consecutive lanes, as a binary counter does:
+//! the fewest subtrees that cover the lanes are added up, and each joins the sums that wait for their right
 //! sibling. If d is a power of two, a round is one subtree.
 //!
-//! Where ranks form several groups, each of which shares state, the groups run contiguous runs of lanes. After
-//! its last round, the ranks at the same place of all groups add up the subtrees of the runs.
+//! Where ranks form several groups, each of which shares state, the groups run contiguous runs of lanes.
+//! After its last round, the ranks with the same index in all groups add up the subtrees of the runs.
 
 mod buffers;
 mod losses;
@@ -17,7 +17,7 @@ use device::{Category, Device, Request, StreamKind};
 use tensor::ops::tree::SumTree;
 use tensor::{Tensor, ops};
 
-use super::SinkPhase;
+use super::phase::SinkPhase;
 use super::step_sums::{Progress, StepSums};
 use crate::data::options::{Reduction, ReductionOptions};
 use crate::error::Result;
@@ -167,6 +167,10 @@ impl StepSums for TurnSums {
         }
         let round = self.micro_batch / self.per_lane();
         let whole = self.buffers.filled(bucket)?;
+        if self.reduction == Reduction::Library && !self.turns.has_lane(round) {
+            // A library adds the buckets of all ranks.
+            whole.zero()?;
+        }
         self.device.wait(STREAM, &self.device.record(StreamKind::Compute)?)?;
         match self.reduction {
             Reduction::Tree => {

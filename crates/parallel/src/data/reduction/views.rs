@@ -17,8 +17,8 @@ pub(super) struct ShardGradients {
 }
 
 impl ShardGradients {
-    /// Creates views of the gradients of this rank's `shards` in the buckets of `set`, which are whole, or the
-    /// part of a rank.
+    /// Creates views of the gradients of this rank's `shards` in the buckets of `set`, which are whole, or
+    /// the part of a rank.
     ///
     /// # Errors
     /// A parameter without uses.

@@ -35,7 +35,7 @@ fn magnitude(value: f32) -> u32 {
 }
 
 /// The factor that turns codes back, for elements whose largest magnitude has these bits.
-fn inverse<F: Fp8>(largest: u32) -> f32 {
+pub(crate) fn inverse<F: Fp8>(largest: u32) -> f32 {
     if largest == 0 { 1.0 } else { f32::from_bits(largest.max(TINY)) / F::LARGEST }
 }
 
@@ -63,6 +63,21 @@ impl<T: Float> Source<'_, T> {
             }
         }
     }
+}
+
+/// Writes the largest magnitude to the first of `cells`, and zeros to the others.
+pub(super) fn measure(call: &Call<'_>, cells: &Tensor) -> Result<()> {
+    let mut cells = cells.write::<u32>()?;
+    cells.fill(0);
+    dispatch!(
+        call.x.dtype(),
+        T => {
+            let x = call.x.read::<T>()?;
+            cells[0] = x.iter().map(|value| magnitude(value.to_f32())).max().unwrap_or(0);
+            Ok(())
+        },
+        _ => Err(check::unsupported(call.operator, "x", call.x)),
+    )
 }
 
 /// Casts into the layouts of `output`, computes their factors unless they are known, and column sums.

@@ -26,8 +26,10 @@ use device::{Backend, Category, DType, Request};
 
 use super::{GradientTarget, check};
 use crate::{Result, Shape, Tensor};
+pub(super) use cpu::inverse as factor_of;
 pub use input::Input;
 pub use maxima::{backward_activation, backward_gate};
+pub(super) use quantise::{cast, measure};
 pub use quantise::{finish_sums, quantise, quantise_gradient, quantise_into, quantise_with};
 pub use quantised::{Cast, MULTIPLE, Quantised, Recipe, Scaled};
 

@@ -58,6 +58,29 @@ pub fn quantise_into(x: &Tensor, recipe: Recipe, output: &Quantised) -> Result<(
     run(&call, output)
 }
 
+/// Writes the largest magnitude of a matrix `x` to one of the words `cells`, zeros to the others or smaller
+/// magnitudes.
+///
+/// # Errors
+/// A number of columns that is no multiple of [`super::MULTIPLE`], another type.
+pub(crate) fn measure(operator: &'static str, x: &Tensor, cells: &Tensor) -> Result<()> {
+    let call = Call::new(operator, x, Input::Plain, Recipe::Tensorwise)?;
+    match x.device().backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => cpu::measure(&call, cells),
+        Backend::Cuda => cuda::measure(&call, cells),
+    }
+}
+
+/// Casts a matrix `x` into `output`, whose one factor is known.
+///
+/// # Errors
+/// A number of columns that is no multiple of [`super::MULTIPLE`], another type.
+pub(crate) fn cast(operator: &'static str, x: &Tensor, output: &Quantised) -> Result<()> {
+    let call = Call::new(operator, x, Input::Plain, Recipe::Tensorwise)?;
+    run(&Call { has_factors: true, ..call }, output)
+}
+
 /// [`quantise`] of the plain values into the transposed layout alone, with the factors `scales` of an earlier
 /// cast of equal values.
 ///

@@ -6,7 +6,7 @@ use tensor::ops::tree::{MOST_PARTS, SumTree};
 use tensor::{Tensor, ops};
 
 use crate::data::assignment::Assignment;
-use crate::data::gather::between_compute;
+use crate::data::stream_order::between_compute;
 use crate::error::Result;
 
 /// Elements of which a rank's losses are a multiple: 512 bytes.
@@ -17,7 +17,7 @@ const ALIGNMENT: usize = 128;
 pub(super) struct LaneLosses {
     assignment: Assignment,
     own: Tensor,
-    /// Those of each rank, one after another.
+    /// Losses of each rank, one rank after another.
     all: Tensor,
     total: Tensor,
 }

@@ -14,6 +14,8 @@ use crate::error::{ParallelError, Result};
 pub(super) struct Turns {
     assignment: Assignment,
     rounds: usize,
+    /// Number of the rank's own lanes: in a round beyond, it repeats a lane of another rank.
+    own: usize,
     /// Lanes that a round adds, the last one perhaps fewer.
     each: usize,
     /// Lanes of the tree, and those that the group adds. A library adds the lanes of a round itself, to one.
@@ -41,7 +43,8 @@ impl Turns {
             Reduction::Tree => (assignment.group(), assignment.lanes(), assignment.lanes_of_group(group)),
             Reduction::Library => (1, rounds, 0..rounds),
         };
-        Turns { assignment, rounds, each, all, run, reduction }
+        let own = assignment.lanes_of(rank);
+        Turns { assignment, rounds, own, each, all, run, reduction }
     }
 
     pub(super) fn micro_batches_per_lane(&self) -> usize {
@@ -50,6 +53,11 @@ impl Turns {
 
     pub(super) fn rounds(&self) -> usize {
         self.rounds
+    }
+
+    /// Returns whether the rank runs a lane of its own in a round.
+    pub(super) fn has_lane(&self, round: usize) -> bool {
+        round < self.own
     }
 
     pub(super) fn lanes_of_round(&self, round: usize) -> Range<usize> {
@@ -120,7 +128,7 @@ mod tests {
             assert_eq!(turns(lanes, ranks, ranks, 0).sets(), expected, "{lanes} on {ranks}");
         }
         let library = Turns::new(Assignment::in_turn(8, 3), 0, Reduction::Library);
-        assert_eq!((library.rounds(), library.sets(), library.parts()), (3, 2, 1));
+        assert_eq!((library.rounds(), library.sets(), library.parts()), (3, 1, 1));
     }
 
     #[test]

@@ -2,22 +2,37 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod direct;
+mod turns;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 use autograd::{GradientSink, UseId, Weight};
-use collective::{Communicator, DataPlane, PeerAccessOptions, RankTree, TreeSum, threads, tree_sums};
+use collective::{
+    Axis, Communicator, DataPlane, DividedPlane, PeerAccessOptions, Planes, RankGrid, RankTree, TreeSum,
+    threads, tree_sums,
+};
 use device::{Category, DType, Device, DeviceOptions, StreamKind};
 use half::bf16;
 use nn::{Init, Parameters};
-use parallel::data::{Assignment, GradientReduction, Lanes, Reduction, ReductionOptions};
+use parallel::data::{Assignment, BucketEnd, GradientReduction, Reduction, ReductionOptions};
 use parallel::data::{gather_rows, gather_sums, gather_weights};
 use parallel::{ParallelError, Result};
 use tensor::Tensor;
 
 /// Returns the gradient of a use in a micro-batch: values whose sum depends on the order of addition.
 fn gradient(use_id: u32, micro_batch: usize, elements: usize) -> Vec<f32> {
-    let key = philox::key_of_name(u64::from(use_id), "gradient");
-    let block = |i: usize| philox::normals(philox::philox4x32(key, [i as u32, micro_batch as u32, 0, 0]));
-    (0..elements).map(|i| block(i)[0] * 10_f32.powi((i % 7) as i32)).collect()
+    // Many grids need the same gradients.
+    static MADE: Mutex<BTreeMap<(u32, usize, usize), Arc<[f32]>>> = Mutex::new(BTreeMap::new());
+    let key = (use_id, micro_batch, elements);
+    if let Some(made) = MADE.lock().unwrap().get(&key).cloned() {
+        return made.to_vec();
+    }
+    let name = philox::key_of_name(u64::from(use_id), "gradient");
+    let block = |i: usize| philox::normals(philox::philox4x32(name, [i as u32, micro_batch as u32, 0, 0]));
+    let values: Vec<f32> = (0..elements).map(|i| block(i)[0] * 10_f32.powi((i % 7) as i32)).collect();
+    MADE.lock().unwrap().insert(key, values.clone().into());
+    values
 }
 
 /// Returns the nearest value of `dtype`.
@@ -64,12 +79,16 @@ fn expected(use_id: u32, elements: usize, micro_batches: usize, lanes: usize, dt
 
 const SHAPES: [usize; 5] = [9000, 5, 300, 9500, 128];
 
-/// Creates five parameters, the first of which is used twice.
+/// Creates five parameters in three units, the first of which is used twice.
 fn parameters(device: &Device, dtype: DType) -> (Parameters, Vec<Weight>) {
     let mut parameters = Parameters::new(device, 1, dtype);
-    let mut uses: Vec<_> = (0..SHAPES.len())
-        .map(|i| parameters.create(&format!("p{i}"), [SHAPES[i]], Init::Constant(0.0)).unwrap())
-        .collect();
+    let mut create = |i: usize| {
+        if i.is_multiple_of(2) {
+            parameters.begin_unit();
+        }
+        parameters.create(&format!("p{i}"), [SHAPES[i]], Init::Constant(0.0)).unwrap()
+    };
+    let mut uses: Vec<_> = (0..SHAPES.len()).map(&mut create).collect();
     uses.push(parameters.reuse("p0").unwrap());
     (parameters, uses)
 }
@@ -77,10 +96,9 @@ fn parameters(device: &Device, dtype: DType) -> (Parameters, Vec<Weight>) {
 /// One rank's part of one sum: parameter, first element, values.
 type OwnedPart = (usize, usize, Vec<f32>);
 
-fn options(lanes: Lanes, communicator: &Communicator, bucket_bytes: usize, how: How) -> ReductionOptions {
-    let (ranks, rank) = (communicator.world_size(), communicator.rank());
+fn options(assignment: Assignment, rank: usize, bucket_end: BucketEnd, how: How) -> ReductionOptions {
     let (reduction, zero_stage, dtype) = how;
-    ReductionOptions { lanes, ranks, rank, dtype, bucket_bytes, reduction, zero_stage, loss: true }
+    ReductionOptions { assignment, rank, dtype, bucket_end, reduction, zero_stage, loss: true }
 }
 
 /// Kind of reduction, ZeRO stage, and dtype of the gradients.
@@ -94,27 +112,28 @@ const ALL: [How; 6] = [
     (Reduction::Library, 0, DType::Bf16),
 ];
 
+/// The end of buckets of several gradients.
+const END: BucketEnd = BucketEnd::Bytes(40_000);
+
 /// Runs two steps of simulated backward passes as one rank, and returns the loss and gradients of the second.
 fn run(
     mut communicator: Communicator,
-    lanes: usize,
-    micro_batches: usize,
-    bucket_bytes: usize,
+    assignment: Assignment,
+    bucket_end: BucketEnd,
     how: How,
     from: f64,
 ) -> Result<(f32, Vec<OwnedPart>)> {
-    let (rank, data) = (communicator.rank(), communicator.world_size());
+    let rank = communicator.rank();
     let device = Device::cpu(rank, &DeviceOptions::default())?;
     let (parameters, uses) = parameters(&device, how.2);
-    let runs = Assignment::contiguous(lanes, data).with_lanes_of(micro_batches / lanes);
-    let lanes = Lanes::new(runs, rank)?;
-    let options = options(lanes, &communicator, bucket_bytes, how);
+    let options = options(assignment, rank, bucket_end, how);
     let mut reduction = GradientReduction::new(&device, &parameters, options)?;
     share(&mut communicator, &reduction, &parameters)?;
     reduction.reduce_from(from);
+    let mut plane = divided(communicator, assignment.group())?;
     for _ in 0..2 {
-        for micro_batch in runs.numbers(rank) {
-            let mut sink = reduction.sink(&communicator.data);
+        for micro_batch in assignment.numbers(rank) {
+            let mut sink = reduction.sink(&plane);
             for weight in uses.iter().rev() {
                 let id = weight.use_id().unwrap();
                 let target = sink.target(id, weight).unwrap();
@@ -129,14 +148,24 @@ fn run(
             let loss = Tensor::from_host(&device, &gradient(99, micro_batch, 1), [1], Category::Activation)?;
             reduction.end_micro_batch(Some(&loss))?;
         }
-        reduction.finish(&mut communicator.data)?;
+        reduction.finish(&mut plane)?;
     }
     let parts = reduction.shards().own().iter().zip(reduction.gradients());
     let parts = parts.map(|(owned, gradient)| {
         assert_eq!(owned.shard.range.len(), gradient.elements());
         Ok((owned.parameter, owned.shard.range.start, read(gradient)?))
     });
-    Ok((reduction.loss()?.unwrap().to_vec::<f32>()?[0], parts.collect::<Result<_>>()?))
+    Ok((reduction.loss().unwrap().to_vec::<f32>()?[0], parts.collect::<Result<_>>()?))
+}
+
+/// Divides the plane of all ranks into groups of `group` neighbours.
+fn divided(communicator: Communicator, group: usize) -> Result<DividedPlane> {
+    let (ranks, rank) = (communicator.world_size(), communicator.rank());
+    let mut planes = Planes::new(communicator, RankGrid::new(&[(Axis::Data, ranks)], rank)?)?;
+    if group > 1 {
+        planes.divide(Axis::Data, group)?;
+    }
+    Ok(planes.divided(Axis::Data)?)
 }
 
 /// Assembles the parts of some ranks; every element must be present once.
@@ -148,6 +177,17 @@ fn assemble<'a>(ranks: impl Iterator<Item = &'a (f32, Vec<OwnedPart>)>) -> Vec<V
         }
     }
     all.map(|values| values.into_iter().map(Option::unwrap).collect()).into()
+}
+
+/// The sums of the gradients of all parameters, by their definition.
+fn references(micro_batches: usize, lanes: usize, dtype: DType) -> Vec<Vec<f32>> {
+    let of =
+        |(index, elements): (usize, &usize)| expected(index as u32, *elements, micro_batches, lanes, dtype);
+    let mut references: Vec<_> = SHAPES.iter().enumerate().map(of).collect();
+    let second_use = expected(SHAPES.len() as u32, SHAPES[0], micro_batches, lanes, dtype);
+    let uses = references[0].iter_mut().zip(&second_use);
+    uses.for_each(|(sum, other)| *sum = rounded(*sum + other, dtype));
+    references
 }
 
 /// Gives ranks access to each other's buckets and sharded weights.
@@ -178,16 +218,7 @@ fn every_grid_gives_the_defined_sum() {
     ];
     for (lanes, micro_batches, sizes) in all.iter().copied() {
         let loss = expected(99, 1, micro_batches, lanes, DType::F32)[0];
-        let references = [DType::F32, DType::Bf16].map(|dtype| {
-            let of = |(index, elements): (usize, &usize)| {
-                expected(index as u32, *elements, micro_batches, lanes, dtype)
-            };
-            let mut reference: Vec<_> = SHAPES.iter().enumerate().map(of).collect();
-            let second_use = expected(SHAPES.len() as u32, SHAPES[0], micro_batches, lanes, dtype);
-            let uses = reference[0].iter_mut().zip(&second_use);
-            uses.for_each(|(sum, other)| *sum = rounded(*sum + other, dtype));
-            reference
-        });
+        let references = [DType::F32, DType::Bf16].map(|dtype| references(micro_batches, lanes, dtype));
         for data in sizes.iter().copied() {
             // A library adds the ranks' sums in an order of its own.
             let has_order =
@@ -201,9 +232,10 @@ fn every_grid_gives_the_defined_sum() {
                 for (over, from) in
                     overs.into_iter().flat_map(|over| [0.0, 0.5, 1.0].map(|from| (over, from)))
                 {
-                    let body = move |communicator: Communicator| {
-                        run(over(communicator), lanes, micro_batches, bucket_bytes, how, from)
-                    };
+                    let runs = Assignment::contiguous(lanes, data).with_lanes_of(micro_batches / lanes);
+                    let end = BucketEnd::Bytes(bucket_bytes);
+                    let body =
+                        move |communicator: Communicator| run(over(communicator), runs, end, how, from);
                     let ranks = threads::run(data, threads::Options::default(), body).unwrap();
                     let reference = &references[usize::from(how.2 == DType::Bf16)];
                     let name = format!("{lanes} lanes, {data} ranks, {bucket_bytes}, {how:?}, from {from}");
@@ -235,8 +267,8 @@ fn every_rank_gets_the_weights_that_others_own() {
             let mut communicator = over(communicator);
             let device = Device::cpu(communicator.rank(), &DeviceOptions::default())?;
             let (parameters, _) = parameters(&device, dtype);
-            let lanes = Lanes::new(Assignment::contiguous(ranks, ranks), communicator.rank())?;
-            let options = options(lanes, &communicator, 40_000, (Reduction::Tree, 1, DType::F32));
+            let runs = Assignment::contiguous(ranks, ranks);
+            let options = options(runs, communicator.rank(), END, (Reduction::Tree, 1, DType::F32));
             let reduction = GradientReduction::new(&device, &parameters, options)?;
             let weights: Vec<_> = parameters.list().iter().map(|p| p.weight.tensor().unwrap()).collect();
             for owned in reduction.shards().own() {
@@ -288,8 +320,10 @@ fn disjoint_sums_are_gathered_exactly() {
 
 #[test]
 fn rows_of_uneven_runs_are_gathered() {
-    for (lanes, ranks) in [(4, 1), (4, 4), (8, 3), (5, 4)] {
-        let runs = Assignment::contiguous(lanes, ranks).with_lanes_of(2);
+    let contiguous = [(4, 1), (4, 4), (8, 3), (5, 4)].map(|(lanes, ranks)| (lanes, ranks, 1));
+    let others = [(4, 4, 4), (8, 3, 3), (5, 4, 4), (3, 3, 3), (8, 4, 2), (9, 6, 3), (7, 6, 2)];
+    for (lanes, ranks, group) in contiguous.into_iter().chain(others) {
+        let runs = Assignment::in_groups(lanes, ranks, group).padded().with_lanes_of(2);
         let body = move |mut communicator: Communicator| -> Result<()> {
             let (rank, width) = (communicator.rank(), 6);
             let device = Device::cpu(rank, &DeviceOptions::default())?;
@@ -312,8 +346,8 @@ fn only_the_tree_takes_scratch() {
         let body = move |communicator: Communicator| -> Result<()> {
             let device = Device::cpu(communicator.rank(), &DeviceOptions::default())?;
             let (parameters, _) = parameters(&device, DType::F32);
-            let lanes = Lanes::new(Assignment::contiguous(2, 2), communicator.rank())?;
-            let options = options(lanes, &communicator, 40_000, how);
+            let runs = Assignment::contiguous(2, 2);
+            let options = options(runs, communicator.rank(), END, how);
             let _reduction = GradientReduction::new(&device, &parameters, options)?;
             let held = device.with_allocator(|a| a.category_bytes().get(Category::Communication));
             assert_eq!(held > 0, takes, "{how:?}");
@@ -329,8 +363,8 @@ fn only_the_tree_among_several_ranks_shares() {
         let body = move |communicator: Communicator| -> Result<()> {
             let device = Device::cpu(communicator.rank(), &DeviceOptions::default())?;
             let (parameters, _) = parameters(&device, DType::F32);
-            let lanes = Lanes::new(Assignment::contiguous(2, ranks), communicator.rank())?;
-            let options = options(lanes, &communicator, 40_000, how);
+            let runs = Assignment::contiguous(2, ranks);
+            let options = options(runs, communicator.rank(), END, how);
             let reduction = GradientReduction::new(&device, &parameters, options)?;
             let shares = !reduction.shared(&parameters)?.is_empty();
             assert_eq!(shares, ranks > 1 && how.0 == Reduction::Tree, "{ranks} {how:?}");
@@ -365,11 +399,11 @@ fn the_tree_adds_in_rank_order() {
 fn missing_gradients_are_named() {
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
     let (parameters, uses) = parameters(&device, DType::F32);
-    let mut communicator = Communicator::solo();
-    let lanes = Lanes::new(Assignment::contiguous(1, 1), 0).unwrap();
-    let options = options(lanes, &communicator, 512, ALL[0]);
+    let mut plane = DividedPlane::undivided(Communicator::solo().data);
+    let runs = Assignment::contiguous(1, 1);
+    let options = options(runs, 0, BucketEnd::Bytes(512), ALL[0]);
     let mut reduction = GradientReduction::new(&device, &parameters, options).unwrap();
-    let mut sink = reduction.sink(&communicator.data);
+    let mut sink = reduction.sink(&plane);
     for weight in uses.iter().filter(|weight| weight.use_id() != Some(UseId(2))) {
         let id = weight.use_id().unwrap();
         sink.target(id, weight).unwrap().tensor.zero().unwrap();
@@ -377,7 +411,7 @@ fn missing_gradients_are_named() {
     }
     let loss = Tensor::from_host(&device, &[0.0_f32], [1], Category::Activation).unwrap();
     reduction.end_micro_batch(Some(&loss)).unwrap();
-    match reduction.finish(&mut communicator.data) {
+    match reduction.finish(&mut plane) {
         Err(ParallelError::MissingGradient { parameter }) => assert_eq!(parameter, "p2"),
         other => panic!("{other:?}"),
     }

@@ -1,0 +1,83 @@
+//! Axes that are divided into groups of neighbours, and shards that the ranks of a group exchange.
+
+mod common;
+
+use collective::threads::{Options, run};
+use collective::{Axis, DataPlane, DividedPlane, Planes, RankGrid, SharedPlane, exchange_shards};
+use common::{Failed, Outcome, STREAM, buffer, cpu, filled, values};
+use device::{Category, Device};
+use tensor::Tensor;
+
+/// Gathers the world numbers of a plane's ranks.
+fn members(plane: &mut SharedPlane, device: &Device, rank: usize) -> Outcome<Vec<usize>> {
+    let (own, all) = (filled(device, &[rank as f32]), buffer(device, 4 * plane.world_size()));
+    plane.all_gather(own.region(0, 4), all.region(0, all.bytes()), STREAM)?;
+    Ok(values::<f32>(device, &all, 0, plane.world_size())?.into_iter().map(|rank| rank as usize).collect())
+}
+
+/// The groups of a rank along an axis, of sizes that divide it, on grids with other axes.
+#[test]
+fn planes_of_divided_axes_have_the_ranks_of_the_grid() {
+    for (data, pipeline, size) in
+        [(1, 1, 1), (2, 1, 1), (2, 1, 2), (4, 1, 2), (6, 1, 3), (4, 2, 2), (4, 2, 1), (6, 2, 2), (2, 3, 2)]
+    {
+        let sizes = [(Axis::Data, data), (Axis::Pipeline, pipeline)];
+        let outcome = run(data * pipeline, Options::default(), move |communicator| -> Outcome<()> {
+            let rank = communicator.rank();
+            let device = cpu(rank);
+            let failed = |error: collective::CollectiveError| Failed::Other(error.to_string());
+            let grid = RankGrid::new(&sizes, rank).map_err(failed)?;
+            let mut planes = Planes::new(communicator, grid)?;
+            planes.divide(Axis::Data, size)?;
+            let DividedPlane { mut all, mut within, mut across } = planes.divided(Axis::Data)?;
+            let group_of = |groups: Vec<Vec<usize>>| groups.into_iter().find(|ranks| ranks.contains(&rank));
+            let neighbours = group_of(grid.neighbours(Axis::Data, size)).unwrap_or_default();
+            assert_eq!(members(&mut all, &device, rank)?, grid.group(Axis::Data).ranks);
+            assert_eq!(members(&mut within, &device, rank)?, neighbours);
+            let others = group_of(grid.across_neighbours(Axis::Data, size)).unwrap_or_default();
+            assert_eq!(members(&mut across, &device, rank)?, others);
+            let coordinate = grid.coordinate(Axis::Data);
+            assert_eq!((within.rank(), within.world_size()), (coordinate % size, size));
+            assert_eq!((across.rank(), across.world_size()), (coordinate / size, data / size));
+            Ok(())
+        });
+        outcome.unwrap_or_else(|error| panic!("{data} × {pipeline} in groups of {size}: {error}"));
+    }
+}
+
+#[test]
+fn counted_planes_have_the_sizes_of_divided_ones() {
+    for (ranks, size) in [(1, 1), (4, 4), (4, 2), (6, 3), (3, 1)] {
+        let DividedPlane { all, within, across } = DividedPlane::counted(ranks, size);
+        assert_eq!([all, within, across].map(|plane| plane.world_size()), [ranks, size, ranks / size]);
+    }
+}
+
+/// Each rank gets its shard of the parts of the first ranks; the parts of others stay with them.
+#[test]
+fn shards_come_from_the_first_ranks_in_their_order() {
+    const SHARD: usize = 3;
+    let value = |from: usize, index: usize| (100 * from + index) as f32;
+    for ranks in 1..=5 {
+        for senders in 1..=ranks {
+            let outcome = run(ranks, Options::default(), move |mut communicator| -> Outcome<()> {
+                let rank = communicator.rank();
+                let device = cpu(rank);
+                let own: Vec<_> = (0..SHARD * ranks).map(|index| value(rank, index)).collect();
+                let part = Tensor::from_host(&device, &own, [own.len()], Category::Gradient).unwrap();
+                let scratch = Tensor::from_host(&device, &own, [own.len()], Category::Communication).unwrap();
+                let plane = &mut communicator.data;
+                let shards = exchange_shards(plane, &part, senders, &scratch, STREAM)?;
+                assert_eq!(shards.len(), senders);
+                for (from, shard) in shards.iter().enumerate() {
+                    let expected: Vec<_> =
+                        (SHARD * rank..SHARD * (rank + 1)).map(|index| value(from, index)).collect();
+                    assert_eq!(shard.to_vec::<f32>().unwrap(), expected, "from {from} to {rank}");
+                }
+                assert_eq!(part.to_vec::<f32>().unwrap(), own);
+                Ok(())
+            });
+            outcome.unwrap_or_else(|error| panic!("{senders} of {ranks} ranks: {error}"));
+        }
+    }
+}

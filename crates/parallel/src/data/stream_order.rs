@@ -1,0 +1,14 @@
+//! The order of work on the reduce stream and on the compute stream.
+
+use device::{Device, StreamKind};
+
+use crate::error::Result;
+
+/// Runs `enqueue`, whose work on the reduce stream comes after the compute work so far and before later
+/// compute work.
+pub(crate) fn between_compute(device: &Device, enqueue: impl FnOnce() -> Result<()>) -> Result<()> {
+    device.wait(StreamKind::Reduce, &device.record(StreamKind::Compute)?)?;
+    enqueue()?;
+    device.wait(StreamKind::Compute, &device.record(StreamKind::Reduce)?)?;
+    Ok(())
+}

@@ -1,0 +1,192 @@
+//! The buffers of gathered units: weights, and both layouts of weights in FP8.
+
+use autograd::ops::Fp8Weight;
+use device::{Arrival, Category, DType, Device, Request, StreamKind};
+use nn::{ParameterId, Parameters};
+use tensor::Tensor;
+use tensor::ops::fp8_linear::{Quantised, Scaled};
+use tensor::ops::fp8_parts;
+
+use super::codes::Codes;
+use crate::data::slots::Slots;
+use crate::data::weight_layout::{FlatWeights, WeightLayout};
+use crate::error::{ParallelError, Result};
+
+/// The kinds of a unit's values: weights, codes as stored, and transposed codes.
+const KINDS: usize = 3;
+/// Codes of which the first of each layout is a multiple.
+const ALIGNMENT: usize = 512;
+
+/// Buffers that units use in turn.
+#[derive(Debug)]
+pub(super) struct UnitBuffers {
+    /// The buffer of each unit.
+    slot_of: Vec<usize>,
+    /// The tensors of each buffer, by kind; `None` if no unit needs one.
+    slots: Vec<[Option<Tensor>; KINDS]>,
+    /// By unit and array, its kind and first element in the buffer.
+    arrays: Vec<Vec<(usize, usize, usize)>>,
+    /// By parameter, the transposed codes.
+    turned: Vec<Option<Tensor>>,
+    /// By unit, copies that are cast from gathered weights.
+    copies: Vec<Vec<(Fp8Weight, Quantised)>>,
+}
+
+impl UnitBuffers {
+    /// Allocates the buffers, so that units of which one is used while `prefetch` others are gathered have
+    /// different ones.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub(super) fn new(
+        device: &Device,
+        parameters: &Parameters,
+        layout: &WeightLayout,
+        codes: &Codes,
+        prefetch: usize,
+    ) -> Result<Self> {
+        let kinds = [parameters.dtype(), fp8_parts::CODES, fp8_parts::CODES];
+        let (sizes, arrays) = sizes(parameters, layout);
+        let bytes: Vec<usize> = sizes
+            .iter()
+            .map(|elements| {
+                elements.iter().zip(kinds).map(|(elements, dtype)| elements * dtype.bytes()).sum()
+            })
+            .collect();
+        let Slots { of: slot_of, elements } = Slots::new(&bytes, &layout.order, prefetch.saturating_add(1));
+        let mut longest = vec![[0; KINDS]; elements.len()];
+        for (unit, elements) in sizes.iter().enumerate() {
+            let longest = &mut longest[slot_of[unit]];
+            longest.iter_mut().zip(elements).for_each(|(most, elements)| *most = (*most).max(*elements));
+        }
+        let slot = |elements: [usize; KINDS]| -> Result<[Option<Tensor>; KINDS]> {
+            let request = Request::new(Category::Communication, "gathered_weights").on(StreamKind::Reduce);
+            let tensor = |kind: usize| match elements[kind] {
+                0 => Ok(None),
+                elements => Tensor::empty(device, [elements], kinds[kind], request).map(Some),
+            };
+            Ok([tensor(0)?, tensor(1)?, tensor(2)?])
+        };
+        let slots = longest.into_iter().map(slot).collect::<Result<Vec<_>>>()?;
+        let (turned, copies) = (vec![None; parameters.list().len()], vec![Vec::new(); sizes.len()]);
+        let mut buffers = UnitBuffers { slot_of, slots, arrays, turned, copies };
+        buffers.place_copies(device, parameters, codes)?;
+        Ok(buffers)
+    }
+
+    /// Finds room for the layouts of all weights in FP8.
+    fn place_copies(&mut self, device: &Device, parameters: &Parameters, codes: &Codes) -> Result<()> {
+        let mut ends = vec![[0; 2]; self.copies.len()];
+        for (unit, arrays) in self.arrays.iter().enumerate() {
+            let of_codes = arrays.iter().filter(|(kind, ..)| *kind == 1);
+            ends[unit][0] = of_codes.map(|(_, first, elements)| first + elements).max().unwrap_or(0);
+        }
+        for (number, parameter) in parameters.list().iter().enumerate() {
+            let Some(copies) = parameters.fp8().copies_of(&parameter.weight) else { continue };
+            let (unit, shape) = (parameter.unit, parameter.weight.shape());
+            let (rows, columns) = (shape.rows(), shape.columns());
+            let [_, stored, turned] = &self.slots[self.slot_of[unit]];
+            let (Some(stored), Some(turned)) = (stored, turned) else { continue };
+            let [end, turned_end] = &mut ends[unit];
+            let transposed = turned.view(*turned_end, [columns, rows])?;
+            *turned_end += (rows * columns).next_multiple_of(ALIGNMENT);
+            if codes.has(number) {
+                self.turned[number] = Some(transposed);
+                continue;
+            }
+            let values = stored.view(*end, [rows, columns])?;
+            *end += (rows * columns).next_multiple_of(ALIGNMENT);
+            let [by_row, by_column] = factors(device, copies, [rows, columns])?;
+            let layouts = Quantised {
+                stored: Some(Scaled { values, scales: by_row }),
+                transposed: Some(Scaled { values: transposed, scales: by_column }),
+            };
+            self.copies[unit].push((copies.clone(), layouts));
+        }
+        Ok(())
+    }
+
+    /// Number of buffers.
+    pub(super) fn count(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The buffer of a unit.
+    pub(super) fn slot_of(&self, unit: usize) -> usize {
+        self.slot_of[unit]
+    }
+
+    /// The place of a unit's array.
+    ///
+    /// # Errors
+    /// None for an array of the unit.
+    pub(super) fn array(&self, unit: usize, array: usize) -> Result<Tensor> {
+        let (kind, first, elements) = self.arrays[unit][array];
+        let tensor = self.slots[self.slot_of[unit]][kind].as_ref();
+        let missing = || ParallelError::Grid(format!("unit {unit} has no buffer"));
+        Ok(tensor.ok_or_else(missing)?.view(first, [elements])?)
+    }
+
+    /// The place of a parameter's transposed codes.
+    ///
+    /// # Errors
+    /// A parameter whose codes are not gathered.
+    pub(super) fn turned(&self, parameter: usize) -> Result<Tensor> {
+        let missing = || ParallelError::Grid(format!("parameter {parameter} has no codes"));
+        self.turned[parameter].clone().ok_or_else(missing)
+    }
+
+    /// Records that a unit's values arrive.
+    pub(super) fn arrive(&self, unit: usize, arrival: &Arrival) {
+        self.slots[self.slot_of[unit]].iter().flatten().for_each(|tensor| tensor.arrives(arrival));
+    }
+
+    /// Provides the layouts of a unit's weights that are cast after they have been gathered.
+    pub(super) fn fill_copies(&self, unit: usize) {
+        self.copies[unit].iter().for_each(|(copies, layouts)| copies.fill_later(layouts.clone()));
+    }
+
+    /// Drops these layouts.
+    pub(super) fn release_copies(&self, unit: usize) {
+        self.copies[unit].iter().for_each(|(copies, _)| copies.release());
+    }
+}
+
+/// Elements of each kind that a unit needs, and the place of each of its arrays.
+type Sizes = (Vec<[usize; KINDS]>, Vec<Vec<(usize, usize, usize)>>);
+
+fn sizes(parameters: &Parameters, layout: &WeightLayout) -> Sizes {
+    let mut sizes = vec![[0; KINDS]; layout.units.len()];
+    let mut places = Vec::new();
+    for (size, arrays) in sizes.iter_mut().zip(&layout.units) {
+        let place = |flat: &FlatWeights| {
+            let kind = usize::from(flat.in_fp8);
+            let first = size[kind];
+            size[kind] += flat.elements;
+            (kind, first, flat.elements)
+        };
+        places.push(arrays.iter().map(place).collect());
+    }
+    for (number, parameter) in parameters.list().iter().enumerate() {
+        if parameters.fp8().copies_of(&parameter.weight).is_some() {
+            let [_, stored, turned] = &mut sizes[parameter.unit];
+            let is_gathered = parameters.is_only_in_fp8(ParameterId(number));
+            let elements = parameter.weight.elements().next_multiple_of(ALIGNMENT);
+            *stored += if is_gathered { 0 } else { elements };
+            *turned += elements;
+        }
+    }
+    (sizes, places)
+}
+
+/// Allocates the factors of both layouts of a weight, which are one if it has one factor.
+fn factors(device: &Device, copies: &Fp8Weight, sizes: [usize; 2]) -> Result<[Tensor; 2]> {
+    let request = Request::new(Category::Parameter, "fp8_factors");
+    let zeros = |elements: usize| Tensor::zeros(device, [elements], DType::F32, request);
+    if copies.is_tensorwise() {
+        let one = zeros(1)?;
+        return Ok([one.clone(), one]);
+    }
+    let [rows, columns] = sizes.map(zeros);
+    Ok([rows?, columns?])
+}

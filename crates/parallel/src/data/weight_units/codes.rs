@@ -1,0 +1,181 @@
+//! FP8 codes of the parts of weights, which are gathered instead of the weights.
+
+use std::cell::Cell;
+
+use autograd::ops::Fp8Weight;
+use collective::DataPlane;
+use device::{Category, DType, Device, Request, StreamKind};
+use nn::{ParameterId, Parameters};
+use tensor::Tensor;
+use tensor::ops::fp8_linear::{Quantised, Scaled};
+use tensor::ops::fp8_parts;
+
+use crate::data::stream_order::between_compute;
+use crate::data::weight_layout::{FlatWeights, WeightLayout};
+use crate::error::{ParallelError, Result};
+
+/// Weights of which the number is a multiple, and elements from one factor to the next: 512 bytes.
+const ALIGNMENT: usize = 128;
+
+/// The codes of a rank's parts of weights in FP8, and the factors of the whole weights.
+#[derive(Debug)]
+pub(super) struct Codes {
+    /// By parameter, the copies and the number of a weight whose codes are gathered.
+    weights: Vec<Option<(Fp8Weight, usize)>>,
+    /// By unit and array, codes of this rank's part of an array in FP8.
+    shards: Vec<Vec<Option<Tensor>>>,
+    /// The position of each parameter's part: unit, array and first element.
+    positions: Vec<([usize; 2], usize)>,
+    arrays: Option<Arrays>,
+    is_current: Cell<bool>,
+}
+
+/// Words of every weight in FP8.
+#[derive(Debug)]
+struct Arrays {
+    /// Largest magnitudes of this rank's parts, spread over words.
+    cells: Tensor,
+    /// Largest magnitudes of the parts of all ranks, `[ranks, weights]`, and this rank's row.
+    maxima: Tensor,
+    own: Tensor,
+    /// `[weights, ALIGNMENT]`, of which the first of each row is the weight's factor.
+    factors: Tensor,
+}
+
+impl Codes {
+    /// Allocates the codes of the parts of `rank`; nothing without weights in FP8.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub(super) fn new(
+        device: &Device,
+        parameters: &Parameters,
+        layout: &WeightLayout,
+        rank: usize,
+    ) -> Result<Self> {
+        let request = Request::new(Category::Parameter, "fp8_weight_shard");
+        let shard = |flat: &FlatWeights| {
+            let part = [flat.elements / layout.ranks()];
+            flat.in_fp8.then(|| Tensor::empty(device, part, fp8_parts::CODES, request)).transpose()
+        };
+        let shards = layout.units.iter().map(|arrays| arrays.iter().map(shard).collect());
+        let shards = shards.collect::<tensor::Result<Vec<Vec<_>>>>()?;
+        let (mut weights, mut count) = (Vec::new(), 0);
+        for (number, parameter) in parameters.list().iter().enumerate() {
+            let copies = parameters.fp8().copies_of(&parameter.weight);
+            let coded = copies.filter(|_| parameters.is_only_in_fp8(ParameterId(number)));
+            weights.push(coded.map(|copies| (copies.clone(), count)));
+            count += usize::from(coded.is_some());
+        }
+        let arrays = (count > 0).then(|| Arrays::new(device, count, layout.ranks(), rank)).transpose()?;
+        let positions = (0..weights.len()).map(|parameter| layout.position(parameter, rank)).collect();
+        Ok(Codes { weights, shards, positions, arrays, is_current: Cell::new(false) })
+    }
+
+    /// Casts this rank's parts of weights, which `part` returns, if they have changed. All ranks call it.
+    ///
+    /// # Errors
+    /// A failed collective.
+    pub(super) fn cast(
+        &self,
+        plane: &mut dyn DataPlane,
+        part: impl Fn(usize) -> Result<Option<(usize, Tensor)>>,
+    ) -> Result<()> {
+        let Some(arrays) = self.arrays.as_ref().filter(|_| !self.is_current.replace(true)) else {
+            return Ok(());
+        };
+        let coded = self.weights.iter().enumerate();
+        let coded: Vec<_> = coded.filter_map(|(at, weight)| Some((at, weight.as_ref()?.1))).collect();
+        for (parameter, number) in &coded {
+            if let Some((_, part)) = part(*parameter)? {
+                let cells = arrays.cells.view(number * fp8_parts::CELLS, [fp8_parts::CELLS])?;
+                fp8_parts::measure(&part, &cells)?;
+            }
+        }
+        fp8_parts::fold(&arrays.cells, &arrays.own)?;
+        between_compute(arrays.own.device(), || {
+            Ok(plane.all_gather(arrays.own.region(), arrays.maxima.region(), StreamKind::Reduce)?)
+        })?;
+        fp8_parts::factors(&arrays.maxima, &arrays.factors)?;
+        for (parameter, number) in coded {
+            let ([unit, array], first) = self.positions[parameter];
+            if let Some((_, part)) = part(parameter)? {
+                let codes = self.shard(unit, array)?.view(first, [part.elements()])?;
+                fp8_parts::cast(&part, &arrays.factor(number)?, &codes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Provides the gathered codes `[rows, columns]` of a parameter as its copies; the transposed layout is
+    /// made in `turned`, on `stream`.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(super) fn fill(
+        &self,
+        parameter: usize,
+        codes: Tensor,
+        turned: Tensor,
+        stream: StreamKind,
+    ) -> Result<()> {
+        let (Some((copies, number)), Some(arrays)) = (&self.weights[parameter], &self.arrays) else {
+            return Ok(());
+        };
+        fp8_parts::transpose(&codes, &turned, stream)?;
+        let scales = arrays.factor(*number)?;
+        let transposed = Some(Scaled { values: turned, scales: scales.clone() });
+        copies.fill(Quantised { stored: Some(Scaled { values: codes, scales }), transposed });
+        Ok(())
+    }
+
+    /// Drops the copies of a parameter whose codes are gathered.
+    pub(super) fn release(&self, parameter: usize) {
+        if let Some((copies, _)) = &self.weights[parameter] {
+            copies.release();
+        }
+    }
+
+    /// Records that the weights have changed.
+    pub(super) fn outdate(&self) {
+        self.is_current.set(false);
+        self.weights.iter().flatten().for_each(|(copies, _)| copies.release());
+    }
+
+    /// Returns whether codes of a parameter are gathered instead of its values.
+    pub(super) fn has(&self, parameter: usize) -> bool {
+        self.weights[parameter].is_some()
+    }
+
+    /// The codes of this rank's part of an array in FP8.
+    ///
+    /// # Errors
+    /// An array of other weights.
+    pub(super) fn shard(&self, unit: usize, array: usize) -> Result<&Tensor> {
+        let missing = || ParallelError::Grid(format!("array {array} of unit {unit} has no codes"));
+        self.shards[unit][array].as_ref().ok_or_else(missing)
+    }
+
+    /// Bytes of the codes of this rank's parts.
+    pub(super) fn bytes(&self) -> usize {
+        self.shards.iter().flatten().flatten().map(Tensor::bytes).sum()
+    }
+}
+
+impl Arrays {
+    fn new(device: &Device, count: usize, ranks: usize, rank: usize) -> Result<Self> {
+        let count = count.next_multiple_of(ALIGNMENT);
+        let zeros = |shape: [usize; 2], dtype: DType| {
+            Tensor::zeros(device, shape, dtype, Request::new(Category::Parameter, "fp8_factors"))
+        };
+        let maxima = zeros([ranks, count], DType::U32)?;
+        let own = maxima.view(rank * count, [count])?;
+        let factors = zeros([count, ALIGNMENT], DType::F32)?;
+        Ok(Arrays { cells: zeros([count, fp8_parts::CELLS], DType::U32)?, maxima, own, factors })
+    }
+
+    /// The factor of a weight.
+    fn factor(&self, number: usize) -> Result<Tensor> {
+        Ok(self.factors.view(number * ALIGNMENT, [1])?)
+    }
+}

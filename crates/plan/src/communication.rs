@@ -1,0 +1,184 @@
+//! The communication between data-parallel ranks that compute does not hide, predicted.
+//!
+//! A rank sends what all others own of a bucket or of a unit, over one link. Gradients travel while backward
+//! fills more buckets, and weights while the passes that need the next ones compute; the rest is exposed.
+
+use parallel::data::{Lanes, Reduction};
+
+use crate::rates::DeviceRates;
+use config::{RecomputePolicy, RunConfig};
+
+/// Work and weights of the rank of a pipeline that has most.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RankWork {
+    /// Elements of all parameters.
+    pub(crate) parameters: f64,
+    /// Elements of the parameters of a unit, on average.
+    pub(crate) unit: f64,
+    /// Seconds of a micro-batch's forward pass.
+    pub(crate) forward: f64,
+    /// Seconds of a micro-batch's backward pass, with recomputation.
+    pub(crate) backward: f64,
+}
+
+/// Seconds of transfers.
+struct Transfers<'a> {
+    config: &'a RunConfig,
+    link: f64,
+    work: RankWork,
+}
+
+/// Returns the seconds of a step's communication between data-parallel ranks beyond its compute.
+pub(crate) fn exposed(config: &RunConfig, rates: &DeviceRates, work: RankWork) -> f64 {
+    let transfers = Transfers { config, link: rates.link_bytes, work };
+    match config.parallel.data {
+        1 => 0.0,
+        _ if config.parallel.shards_weights() => transfers.of_sharded_weights(),
+        _ if config.parallel.shards_gradients() => transfers.of_sharded_gradients() + transfers.of_update(),
+        _ if config.parallel.shards_optimizer() && config.parallel.owners() > 1 => {
+            transfers.of_gradients(0.0) + transfers.of_update()
+        }
+        // Every rank receives the sums.
+        _ => transfers.of_gradients(1.0),
+    }
+}
+
+impl Transfers<'_> {
+    /// Seconds in which each of `ranks` sends the parts of all others of `elements` values of `bytes` bytes.
+    fn among(&self, ranks: usize, elements: f64, bytes: usize) -> f64 {
+        let others = (ranks as f64 - 1.0) / ranks as f64;
+        others * elements * bytes as f64 / self.link
+    }
+
+    /// Ranks that exchange shards: those that share state, or all if each of them has all of it.
+    fn ranks(&self) -> usize {
+        match self.config.parallel.owners() {
+            1 => self.config.parallel.data,
+            owners => owners,
+        }
+    }
+
+    /// Seconds in which the owners of shards get the gradients of `elements` parameters.
+    fn gradients(&self, elements: f64) -> f64 {
+        self.among(self.ranks(), elements, self.config.precision.gradients.bytes())
+    }
+
+    /// Seconds in which all ranks get the weights of `elements` parameters from their owners.
+    fn weights(&self, elements: f64) -> f64 {
+        self.among(self.ranks(), elements, self.config.precision.weight_dtype().bytes())
+    }
+
+    /// Parameters of a bucket.
+    fn bucket(&self) -> f64 {
+        let elements =
+            self.config.parallel.bucket_bytes as f64 / self.config.precision.gradients.bytes() as f64;
+        elements.min(self.work.parameters)
+    }
+
+    /// Gradients that contiguous runs of lanes sum, once for each subtree that a rank's lanes are and `more`
+    /// times, during the last micro-batch's backward pass.
+    fn of_gradients(&self, more: f64) -> f64 {
+        let runs = self.config.training_assignment();
+        let parts = |rank: usize| Lanes::new(runs, rank).map_or(1, |lanes| lanes.parts());
+        let parts = match self.config.parallel.reduction {
+            Reduction::Tree => (0..runs.replicas()).map(parts).max().unwrap_or(1) as f64,
+            Reduction::Library => 1.0,
+        };
+        let times = parts + more;
+        let hidden = times * self.gradients(self.work.parameters) - self.work.backward;
+        hidden.max(times * self.gradients(self.bucket()))
+    }
+
+    /// Updated weights, of which the first are needed at once and the others during the next forward pass.
+    fn of_update(&self) -> f64 {
+        (self.weights(self.work.parameters) - self.work.forward).max(self.weights(self.bucket()))
+    }
+
+    /// Sums that all groups of ranks add up after their last round.
+    fn over_groups(&self) -> f64 {
+        let groups = self.config.training_assignment().groups();
+        let elements = self.work.parameters / self.config.parallel.owners() as f64;
+        2.0 * self.among(groups, elements, self.config.precision.gradients.bytes())
+    }
+
+    /// Gradients that are exchanged in every round of lanes, behind its backward and the next forward pass.
+    fn of_sharded_gradients(&self) -> f64 {
+        let RankWork { parameters, forward, backward, .. } = self.work;
+        let rounds = self.config.training_assignment().lanes_of(0) as f64;
+        let exchange = self.gradients(parameters);
+        let last = exchange + self.over_groups() - backward;
+        (rounds - 1.0) * (exchange - forward - backward).max(0.0) + last.max(self.gradients(self.bucket()))
+    }
+
+    /// Weights that are gathered in every pass, and gradients that are exchanged in every round of lanes.
+    fn of_sharded_weights(&self) -> f64 {
+        let RankWork { parameters, unit, forward, backward } = self.work;
+        let assignment = self.config.training_assignment();
+        let [rounds, passes] = [assignment.lanes_of(0), assignment.count(0)].map(|count| count as f64);
+        let (gather, exchange) = (self.weights(parameters), self.gradients(parameters));
+        // Recomputed segments of several units gather these before backward does.
+        let again = matches!(self.config.memory.recompute, RecomputePolicy::Segments(_));
+        let gathers = if again { 2.0 * gather } else { gather };
+        // Without units ahead, compute waits for each.
+        let [forward, backward] = [forward, backward].map(|time| match self.config.parallel.prefetch {
+            0 => 0.0,
+            _ => time,
+        });
+        let beyond = |transfer: f64, compute: f64| (transfer - compute).max(0.0);
+        let last = gathers + exchange + self.over_groups() - backward;
+        let unit = unit.max(self.bucket());
+        passes * beyond(gather, forward)
+            + (passes - rounds) * beyond(gathers, backward)
+            + (rounds - 1.0) * beyond(gathers + exchange, backward)
+            + last.max(self.gradients(unit))
+            + self.weights(unit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::{RankWork, RunConfig, exposed};
+    use crate::imitated::PlanDevice;
+
+    /// Seconds of an imagined rank with a billion parameters whose passes take this long.
+    fn seconds(pass: f64, sets: &[&str]) -> f64 {
+        let text = "[model]\nlayers = 4\n[data]\nkind = \"synthetic\"\n[train]\nmicro_batch_size = 1\n\
+                    global_batch_size = 64\n[parallel]\ndata = 16\nlanes = 16\n\
+                    [precision]\ncompute = \"bf16\"\n";
+        let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+        let config = RunConfig::parse(text, "test.toml", Path::new("/"), &sets).unwrap();
+        let rates = PlanDevice::shipped().unwrap().rates.unwrap();
+        exposed(&config, &rates, RankWork { parameters: 1e9, unit: 1e8, forward: pass, backward: 2.0 * pass })
+    }
+
+    #[test]
+    fn lower_stages_are_no_slower() {
+        for pass in [0.0, 1e-3, 1e-2, 1.0] {
+            for lanes in ["parallel.lanes=16", "parallel.lanes=64"] {
+                let stages = ["1", "2", "3"].map(|stage| format!("parallel.zero_stage={stage}"));
+                let times = stages.map(|stage| seconds(pass, &[&stage, lanes]));
+                assert!(times.is_sorted() && times[0] > 0.0, "{times:?} with passes of {pass} s, {lanes}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_compute_does_not_hide_is_exposed() {
+        const WEIGHTS: &str = "parallel.zero_stage=3";
+        let [few, many] =
+            ["parallel.lanes=16", "parallel.lanes=64"].map(|lanes| seconds(0.0, &[WEIGHTS, lanes]));
+        // Gradients once a round instead of four times; weights twice for each of four micro-batches.
+        assert!(many > 1.2 * few, "{many} {few}");
+        // Units that are not gathered ahead are waited for.
+        let [ahead, late] =
+            ["1", "0"].map(|units| seconds(1.0, &[WEIGHTS, &format!("parallel.prefetch={units}")]));
+        assert!(late > 5.0 * ahead, "{late} {ahead}");
+        // Groups send less to each other, and add up their shards.
+        let [all, groups] =
+            ["0", "8"].map(|ranks| seconds(0.0, &[WEIGHTS, &format!("parallel.shard={ranks}")]));
+        assert!(groups != all && (groups / all - 1.0).abs() < 0.2, "{groups} {all}");
+        assert_eq!(seconds(1.0, &["parallel.data=1"]), 0.0);
+    }
+}

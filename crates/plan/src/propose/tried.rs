@@ -1,0 +1,95 @@
+//! The outcomes of a search's candidates: planned, or decided by the plans of others.
+
+use std::collections::BTreeMap;
+
+use super::layout::Layout;
+use super::proposal::Proposal;
+use super::{Candidate, Search};
+use crate::error::{PlanError, Result};
+
+/// The result of planning a candidate.
+pub(super) enum Outcome {
+    /// The candidate fits.
+    Fits(Box<Proposal>),
+    /// The candidate does not fit.
+    TooLarge,
+    /// The candidate cannot be planned, for this reason.
+    Unplanned(PlanError),
+}
+
+/// The candidates of a search and the outcomes of those that were planned.
+pub(super) struct Tried<'a> {
+    search: &'a Search,
+    candidates: &'a [Candidate],
+    /// Outcomes by index of the candidate.
+    outcomes: BTreeMap<usize, Outcome>,
+}
+
+impl<'a> Tried<'a> {
+    /// Returns a search's candidates, none of which is planned.
+    pub(super) fn new(search: &'a Search, candidates: &'a [Candidate]) -> Self {
+        Tried { search, candidates, outcomes: BTreeMap::new() }
+    }
+
+    /// Plans a candidate that is not planned yet. If it does not fit, plans the one that shares most state
+    /// among its ranks too: if that does not fit either, no other way of sharing does.
+    ///
+    /// # Errors
+    /// Errors that are no refusal of a candidate.
+    pub(super) fn plan(&mut self, index: usize) -> Result<&Outcome> {
+        self.plan_one(index)?;
+        if matches!(self.outcomes.get(&index), Some(Outcome::TooLarge)) {
+            let smallest = self.candidates[index].layout.smallest();
+            if let Some(probe) = self.candidates.iter().position(|other| other.layout == smallest) {
+                self.plan_one(probe)?;
+            }
+        }
+        Ok(self.outcomes.entry(index).or_insert(Outcome::TooLarge))
+    }
+
+    fn plan_one(&mut self, index: usize) -> Result<()> {
+        if !self.outcomes.contains_key(&index) {
+            self.outcomes.insert(index, self.search.plan(&self.candidates[index])?);
+        }
+        Ok(())
+    }
+
+    /// Returns whether a layout needs no less memory than one that did not fit.
+    pub(super) fn is_too_large(&self, layout: &Layout) -> bool {
+        self.too_large().any(|other| other.layout != *layout && layout.needs_no_less_than(&other.layout))
+    }
+
+    /// Returns whether a layout takes no less planning than one that took too long.
+    pub(super) fn is_too_long(&self, layout: &Layout) -> bool {
+        let unplanned = self.unplanned().filter(|(_, error)| error.is_too_long());
+        let mut too_long = unplanned.map(|(candidate, _)| candidate.layout);
+        too_long.any(|other| other != *layout && layout.takes_no_less_planning_than(&other))
+    }
+
+    /// The candidates that do not fit.
+    pub(super) fn too_large(&self) -> impl Iterator<Item = &'a Candidate> {
+        let too_large = self.outcomes.iter().filter(|(_, outcome)| matches!(outcome, Outcome::TooLarge));
+        too_large.map(|(index, _)| &self.candidates[*index])
+    }
+
+    /// Number of candidates that were planned.
+    pub(super) fn planned(&self) -> usize {
+        self.outcomes.len()
+    }
+
+    /// The candidates that cannot be planned, and the reasons.
+    fn unplanned(&self) -> impl Iterator<Item = (&'a Candidate, &PlanError)> {
+        self.outcomes.iter().filter_map(|(index, outcome)| match outcome {
+            Outcome::Unplanned(error) => Some((&self.candidates[*index], error)),
+            _ => None,
+        })
+    }
+
+    /// Returns the reason why the first candidate that cannot be planned cannot be.
+    pub(super) fn into_refusal(self) -> Option<PlanError> {
+        self.outcomes.into_values().find_map(|outcome| match outcome {
+            Outcome::Unplanned(error) => Some(error),
+            _ => None,
+        })
+    }
+}

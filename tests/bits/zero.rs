@@ -1,0 +1,127 @@
+//! ZeRO stages: the shards that data-parallel ranks keep of state, gradients and weights change no bit.
+
+use super::{BLOCK, GPIPE, INTERLEAVED, LIBRARY, PAIRS, Row, ZERO_2, ZERO_3, ZERO_BUBBLE};
+use super::{assert_equal_bits, history};
+use crate::common::runs::{GPT, MLP};
+use crate::common::sizes;
+
+const PIPELINE: &str = "parallel.pipeline=2";
+
+/// Settings of a run on every grid: validations of fewer micro-batches than ranks, dropout and clipping.
+const COMMON: [&str; 4] =
+    ["train.steps=3", "train.validate_every=2", "model.dropout=0.1", "optim.clip_norm=0.1"];
+
+/// Every stage on every number of ranks, with and without a pipeline, half of them recomputed, and groups of
+/// ranks that share state. With `PLIMSOLL_LONG_TESTS`, all of them recomputed or not, in bf16 too.
+#[test]
+fn every_stage_on_every_grid_has_one_hash() {
+    let grids = (0..=3).flat_map(|stage| (1..=4).flat_map(move |data| [(stage, data, 1), (stage, data, 2)]));
+    let alone = grids.map(|(stage, data, pipeline)| (stage, data, pipeline, 0));
+    let groups = [2, 3].into_iter().flat_map(|stage| [(stage, 4, 1, 2), (stage, 4, 2, 2), (stage, 3, 1, 1)]);
+    let is_long = sizes::are_wanted();
+    for precision in ["f32", "bf16"].into_iter().filter(|precision| is_long || *precision == "f32") {
+        let compute = format!("precision.compute={precision}");
+        let reference = history(GPT, &[&COMMON[..], &[&compute]].concat());
+        for (number, (stage, data, pipeline, shard)) in alone.clone().chain(groups.clone()).enumerate() {
+            let grid = [
+                format!("parallel.zero_stage={stage}"),
+                format!("parallel.data={data}"),
+                format!("parallel.pipeline={pipeline}"),
+                format!("parallel.shard={shard}"),
+            ];
+            let grid: Vec<&str> = grid.iter().map(String::as_str).collect();
+            let recomputes = [&[][..], &[BLOCK]];
+            let half = [recomputes[(stage + data + number / 2) % 2]];
+            for recompute in if is_long { &recomputes[..] } else { &half } {
+                let actual = history(GPT, &[&COMMON[..], &[&compute], &grid, recompute].concat());
+                let name = format!("{precision} {grid:?} {recompute:?}");
+                assert_eq!(reference.losses, actual.losses, "losses of {name}");
+                assert_eq!(reference.weights, actual.weights, "weights of {name}");
+                assert_eq!(reference.validation, actual.validation, "validation of {name}");
+            }
+        }
+    }
+}
+
+/// Groups, prefetches, ends of buckets, and lanes of several micro-batches.
+const SHARDS: &[Row] = &[
+    (
+        GPT,
+        &["parallel.lanes=8", "train.global_batch_size=16", "train.steps=3", "model.tied=false"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=5", ZERO_2, "parallel.bucket_bytes=512"],
+            &["parallel.data=7", ZERO_3],
+            &["parallel.data=6", ZERO_2, PAIRS, "parallel.bucket_bytes=100000000"],
+            &["parallel.data=6", ZERO_3, "parallel.shard=3", "parallel.prefetch=0"],
+            &["parallel.data=8", ZERO_3, "parallel.shard=4", BLOCK],
+            &["parallel.data=4", ZERO_3, PAIRS, PIPELINE, "parallel.prefetch=3"],
+        ],
+    ),
+    // Several micro-batches in a lane, whose gradients add up in whole buckets.
+    (
+        GPT,
+        &["parallel.lanes=5", "train.global_batch_size=20", "train.steps=3", "model.layers=4"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", ZERO_2],
+            &["parallel.data=3", ZERO_3, PIPELINE, ZERO_BUBBLE],
+            &["parallel.data=4", ZERO_3, PAIRS, "memory.recompute=2"],
+            &["parallel.data=2", ZERO_2, PIPELINE, GPIPE],
+            &["parallel.data=5", ZERO_3],
+        ],
+    ),
+    // An interleaved schedule, and fewer lanes than micro-batches.
+    (
+        GPT,
+        &["parallel.lanes=4", "train.global_batch_size=16", "train.steps=3", "model.layers=4"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", ZERO_2, PIPELINE, INTERLEAVED],
+            &["parallel.data=2", ZERO_3, PIPELINE, INTERLEAVED],
+            &["parallel.data=4", ZERO_3, PAIRS, PIPELINE, INTERLEAVED, BLOCK],
+        ],
+    ),
+    (
+        MLP,
+        &["parallel.lanes=35", "train.global_batch_size=350", "train.steps=2", "optim.kind=adamw"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=6", ZERO_2],
+            &["parallel.data=6", ZERO_3, "parallel.shard=3"],
+            &["parallel.data=5", ZERO_3, PIPELINE],
+        ],
+    ),
+    // Between threads the transport's own sum of powers of two uses the same tree.
+    (
+        GPT,
+        &["parallel.data=4"],
+        &[&["parallel.reduction=tree"], &[LIBRARY, ZERO_2], &[LIBRARY, ZERO_3], &[LIBRARY, ZERO_3, PAIRS]],
+    ),
+    // Other numbers in an order of its own, on the same grid always the same.
+    (
+        GPT,
+        &["parallel.data=3", "parallel.lanes=8", "train.global_batch_size=16", "train.steps=3", LIBRARY],
+        &[&[ZERO_2], &[ZERO_3], &[ZERO_2, "parallel.bucket_bytes=512"], &[ZERO_3, "parallel.prefetch=0"]],
+    ),
+];
+
+#[test]
+fn shards_of_gradients_and_weights_keep_the_bits() {
+    assert_equal_bits(SHARDS);
+}
+
+/// The order of a library's sums differs from the tree's, but not their lanes.
+#[test]
+fn a_library_sums_the_lanes_of_the_tree() {
+    let on = |more: &[&str]| {
+        let sets = ["parallel.data=3", "parallel.lanes=8", "train.global_batch_size=16", "train.steps=3"];
+        let losses = history(GPT, &[&sets[..], more].concat()).losses;
+        losses.into_iter().map(f32::from_bits).collect::<Vec<_>>()
+    };
+    let reference = on(&[]);
+    for stage in [ZERO_2, ZERO_3] {
+        let losses = on(&[LIBRARY, stage]);
+        assert!(reference.iter().zip(&losses).all(|(a, b)| (a - b).abs() < 1e-4), "{reference:?} {losses:?}");
+    }
+}
