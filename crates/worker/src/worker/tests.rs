@@ -228,12 +228,14 @@ fn weight_bits(worker: &Worker) -> Vec<Vec<u8>> {
     all
 }
 
-/// Loads a checkpoint on `ranks` ranks. Returns the number of bytes that they read, and the hashes of the
-/// weights then and after an update.
-fn loaded(ranks: usize, overrides: &[&str], checkpoint: &Checkpoint) -> (usize, Vec<String>) {
+/// Loads a checkpoint on `ranks` ranks, and then its weights again as for a model that does not train.
+/// Returns the number of bytes that they read for both, and the hashes of the weights then and after an
+/// update.
+fn loaded(ranks: usize, overrides: &[&str], checkpoint: &Checkpoint) -> ([usize; 2], Vec<String>) {
     let setup = setup_with(&[overrides, &[&format!("parallel.data={ranks}")]].concat());
     let weights = Counted::of(checkpoint, usize::MAX);
-    let counted = Arc::clone(&weights);
+    let models = Counted::of(checkpoint, usize::MAX);
+    let counted = [Arc::clone(&weights), Arc::clone(&models)];
     let body = move |communicator: Communicator| -> Result<Vec<String>, WorkerError> {
         let mut worker = Worker::new(&setup, communicator)?;
         let targets = Targets::of(&worker)?;
@@ -244,7 +246,7 @@ fn loaded(ranks: usize, overrides: &[&str], checkpoint: &Checkpoint) -> (usize, 
         let mut hashes = vec![agreed_hash(&mut worker)?];
         // The reader rounds like a cast.
         let own = worker.parts.iter().map(|part| (&*part.model, part.weights.as_ref()));
-        load_models(&mut worker.engine, own, &weights.checkpoint)?;
+        load_models(&mut worker.engine, own, &*models)?;
         assert!(weight_bits(&worker) == cast);
         if worker.parts[0].weights.is_none() {
             hashes.push(update(&mut worker)?);
@@ -253,12 +255,12 @@ fn loaded(ranks: usize, overrides: &[&str], checkpoint: &Checkpoint) -> (usize, 
     };
     let mut ranks = threads::run(ranks, threads::Options::default(), body).unwrap();
     assert!(ranks.windows(2).all(|pair| pair[0] == pair[1]));
-    (counted.read.load(Ordering::Relaxed), ranks.remove(0))
+    (counted.map(|weights| weights.read.load(Ordering::Relaxed)), ranks.remove(0))
 }
 
 #[test]
 fn ranks_read_each_byte_of_a_checkpoint_once() {
-    const SIZES: &str = "model.sizes=[200, 301, 300, 170]";
+    const SIZES: &str = "model.sizes=[300, 301, 300, 250]";
     for precision in ["precision.compute=bf16", "precision.compute=f16", "precision.compute=f32"] {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("metrics.jsonl"), "").unwrap();
@@ -267,7 +269,8 @@ fn ranks_read_each_byte_of_a_checkpoint_once() {
         save(&mut worker, 1, directory.path()).unwrap();
         let checkpoint = checkpoint::newest(directory.path()).unwrap().unwrap();
         let (bytes, reference) = loaded(1, &[SIZES, precision], &checkpoint);
-        assert_eq!(bytes, 3 * 4 * worker.parameters());
+        let weights = size_of::<f32>() * worker.parameters();
+        assert_eq!(bytes, [3 * weights, weights]);
         for (ranks, layout) in [
             (3, &["parallel.zero_stage=0"][..]),
             (4, &["parallel.zero_stage=0"]),
@@ -279,7 +282,10 @@ fn ranks_read_each_byte_of_a_checkpoint_once() {
         ] {
             let (read, hashes) = loaded(ranks, &[&[SIZES, precision], layout].concat(), &checkpoint);
             assert_eq!(hashes, reference[..hashes.len()], "{precision} {layout:?}");
-            assert!(bytes <= read && read < bytes + bytes / 20, "{precision} {layout:?}: {read} of {bytes}");
+            for (bytes, read) in bytes.into_iter().zip(read) {
+                let is_near = bytes <= read && read < bytes + bytes / 20;
+                assert!(is_near, "{precision} {layout:?}: {read} of {bytes}");
+            }
         }
     }
 }
@@ -291,7 +297,7 @@ fn ranks_that_have_read_their_parts_learn_why_another_one_has_not() {
     let mut worker = Worker::new(&setup(1, false), Communicator::solo()).unwrap();
     save(&mut worker, 0, directory.path()).unwrap();
     let checkpoint = checkpoint::newest(directory.path()).unwrap().unwrap();
-    // One of the ranks reads the end of the longest array.
+    // Not all ranks read the end of the longest arrays.
     let (weights, setup) = (Counted::of(&checkpoint, 29_999), setup(4, false));
     let body = move |communicator: Communicator| -> Result<(), WorkerError> {
         let mut worker = Worker::new(&setup, communicator)?;
@@ -299,5 +305,5 @@ fn ranks_that_have_read_their_parts_learn_why_another_one_has_not() {
         worker.take(&*weights, &targets)
     };
     let failed = threads::run(4, threads::Options::default(), body).unwrap_err();
-    assert_eq!(failed.cause.to_string(), "1.weight is damaged");
+    assert!(failed.cause.to_string().ends_with("1.weight is damaged"), "{failed}");
 }
