@@ -108,7 +108,7 @@ mod tests {
     use tensor::ops::norm::CHUNK;
 
     use super::super::buckets::BucketEnd;
-    use super::{BucketLayout, WeightLayout};
+    use super::{BucketLayout, FlatWeights, WeightLayout};
 
     /// Creates a table, two blocks of a weight and a bias, and perhaps a head that uses the table again.
     fn parameters(freeze: &[&str], is_tied: bool) -> Parameters {
@@ -142,7 +142,9 @@ mod tests {
         assert_eq!(layouts[0].order, [0, 1, 2]);
         assert_eq!(layouts[1].order, [0, 1, 2, 0]);
         for layout in layouts {
-            assert_eq!(layout.sizes(), [6 * CHUNK, 4 * CHUNK, 4 * CHUNK]);
+            let elements = |arrays: &Vec<FlatWeights>| arrays.iter().map(|flat| flat.elements).sum();
+            let sizes: Vec<usize> = layout.units.iter().map(elements).collect();
+            assert_eq!(sizes, [6 * CHUNK, 4 * CHUNK, 4 * CHUNK]);
             // Backward completes the bias first.
             assert_eq!((layout.range(0, 1), layout.range(1, 1)), (0..CHUNK, CHUNK..2 * CHUNK));
             assert_eq!((layout.range(0, 2), layout.range(1, 2)), (0..1, 1..1));
