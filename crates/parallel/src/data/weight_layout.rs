@@ -142,8 +142,8 @@ mod tests {
         assert_eq!(layouts[0].order, [0, 1, 2]);
         assert_eq!(layouts[1].order, [0, 1, 2, 0]);
         for layout in layouts {
-            let elements = |arrays: &Vec<FlatWeights>| arrays.iter().map(|flat| flat.elements).sum::<usize>();
-            let sizes: Vec<_> = layout.units.iter().map(elements).collect();
+            let elements = |arrays: &Vec<FlatWeights>| arrays.iter().map(|flat| flat.elements).sum();
+            let sizes: Vec<usize> = layout.units.iter().map(elements).collect();
             assert_eq!(sizes, [6 * CHUNK, 4 * CHUNK, 4 * CHUNK]);
             // Backward completes the bias first.
             assert_eq!((layout.range(0, 1), layout.range(1, 1)), (0..CHUNK, CHUNK..2 * CHUNK));
