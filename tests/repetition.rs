@@ -129,6 +129,34 @@ fn the_first_step_is_repeated_from_the_start() {
     assert_eq!(plain.summary.weights_sha256, ready.summary.weights_sha256);
 }
 
+/// Ranks that sum gradients in shards communicate within passes: a step is repeated from the last checkpoint,
+/// and the first one, which is rehearsed, from the start.
+#[test]
+fn runs_with_sharded_gradients_go_on_from_a_checkpoint() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    for (stage, step, after) in [("2", 4, 2), ("3", 4, 2), ("3", 1, 0)] {
+        let stage = format!("parallel.zero_stage={stage}");
+        let sets = [HALVES, "checkpoint.every=2", &stage];
+        let name = format!("{stage} {step}");
+        let report = train(&path(&name), step, &sets, RunOptions::default()).unwrap();
+        assert_eq!((report.summary.steps, report.summary.losses.len()), (6, 6), "{name}");
+        let all = sessions(&path(&name));
+        let endings: Vec<_> = all.iter().map(|session| session["ending"].as_str().unwrap()).collect();
+        assert_eq!(endings, ["out_of_memory", "complete"], "{name}");
+        assert_eq!(all[1]["after_step"], after, "{name}");
+        // The bits are those of a run without shards that is stopped there and resumed with half the size.
+        let by_hand = path(&format!("{name} by hand"));
+        if after > 0 {
+            let until = RunOptions { interrupt: Interrupt::after(after), ..RunOptions::default() };
+            assert!(train(&by_hand, 99, &[HALVES], until).unwrap().interrupted);
+        }
+        let resumed = RunOptions { resume: after > 0, ..RunOptions::default() };
+        let expected = train(&by_hand, 99, &[&[HALVES], &HALVED[..]].concat(), resumed).unwrap();
+        assert_eq!(report.summary.weights_sha256, expected.summary.weights_sha256, "{name}");
+    }
+}
+
 #[test]
 fn configurations_without_equal_samples_are_refused() {
     let refused = |text: &str, sets: &[&str]| {

@@ -119,13 +119,13 @@ fn train_once(mut startup: Startup, config: RunConfig, options: &RunOptions) -> 
         }
         if first { report(&setup, outcomes, directory.clone(), &plans).map(Some) } else { Ok(None) }
     };
-    let reported = launch(startup, &setup, options, &directory, conclude);
+    let reported = launch(startup, &setup, options, &directory, conclude)
+        .map_err(|error| repetition::from_checkpoint(&setup.config, &run_dir, error));
     if let Some(log) = &options.log {
         log.flush();
     }
     if let Err(error) = reported.as_ref()
         && first
-        && !matches!(error, RunError::Repeatable { .. })
     {
         sessions::fail(&run_dir, error);
     }

@@ -1,8 +1,20 @@
 //! The repetition of a step that ran out of memory, with smaller micro-batches.
 
+use std::path::Path;
+
 use config::RunConfig;
 
 use crate::error::{Result, RunError};
+
+/// Returns a failure for want of memory as one that is repeated from the last checkpoint, where ranks
+/// communicate within passes and so cannot save the state of the step that failed; other errors as they are.
+pub(crate) fn from_checkpoint(config: &RunConfig, run_dir: &Path, error: RunError) -> RunError {
+    let is_repeated = config.train.halves_micro_batches() && config.parallel.shards_gradients();
+    match is_repeated && error.is_out_of_memory() {
+        true => RunError::Repeatable { run_dir: run_dir.to_owned(), reason: error.to_string() },
+        false => error,
+    }
+}
 
 /// Returns the configuration with micro-batches of half the size and the same samples in each step and each
 /// validation, and says so.
@@ -24,7 +36,7 @@ pub(crate) fn halved(config: &RunConfig, reason: &str) -> Result<RunConfig> {
     ];
     let halved = config.with(&sets)?;
     tracing::warn!(
-        "{reason}; the step is repeated with train.micro_batch_size = {} instead of {size}, {} micro-batches \
+        "{reason}; training goes on with train.micro_batch_size = {} instead of {size}, {} micro-batches \
          of the same samples",
         size / 2,
         halved.train.micro_batches()

@@ -256,7 +256,10 @@ pub(crate) fn fail(run_dir: &Path, error: &RunError) {
     let Ok(all) = read(&path) else { return };
     if all.last().is_some_and(|session| session.ending == Ending::Running) {
         let text = error.to_string();
-        let ending = Ending::Failed(text.lines().next().unwrap_or_default().to_owned());
+        let ending = match error {
+            RunError::Repeatable { .. } => Ending::OutOfMemory,
+            _ => Ending::Failed(text.lines().next().unwrap_or_default().to_owned()),
+        };
         let _ = Sessions { path, all, began: Instant::now(), loaded: None }.close(ending, None);
     }
 }

@@ -46,7 +46,8 @@ section! {
         patience: u64 = Row::integer(0, MOST).default("0").any_bits();
         /// After a step that runs out of memory: "stop" ends the run; "halve_micro_batch" halves
         /// `micro_batch_size`, doubles the number of micro-batches, and repeats the step with the same
-        /// samples. Ranks of one process, without a pipeline; gradients are summed after backward.
+        /// samples, from ZeRO stage 2 on from the last checkpoint. Ranks of one process, without a pipeline;
+        /// gradients are summed after backward.
         on_out_of_memory: OnOutOfMemory =
             choice!(OnOutOfMemory, OnOutOfMemory::ALL).default("\"stop\"").any_bits();
         /// Micro-batches in a validation, over all ranks. Of images, those beyond the last are empty.
