@@ -55,6 +55,10 @@ impl WeightLayout {
                         .get_or_insert_with(|| add(arrays, layout.elements[slot.bucket]));
                     (*array, slot.offset)
                 }
+                // The stages that have a shared weight hold the same parts of it.
+                None if parameter.shared => {
+                    (add(arrays, parameter.weight.elements().next_multiple_of(CHUNK * ranks)), 0)
+                }
                 None => {
                     let array = &mut frozen[parameter.unit][usize::from(in_fp8)];
                     let array = *array.get_or_insert_with(|| add(arrays, 0));
