@@ -60,7 +60,11 @@ impl Worker {
         self.hash_state(step + 1)?;
         self.moments.train(true);
         let outcome = self.forward_backward(step, Mode::Train);
-        self.share_out_of_memory(step, outcome)?;
+        match self.engine.setup.config.parallel.shards_gradients() {
+            // Ranks communicate within passes, so that others wait for one that failed.
+            true => outcome?,
+            false => self.share_out_of_memory(step, outcome)?,
+        }
         self.phases.enter(Phase::Reduce)?;
         self.reduce_gradients()?;
         self.await_snapshot()?;
