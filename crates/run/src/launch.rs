@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use collective::{Communicator, threads};
@@ -119,8 +120,7 @@ fn train_once(mut startup: Startup, config: RunConfig, options: &RunOptions) -> 
         }
         if first { report(&setup, outcomes, directory.clone(), &plans).map(Some) } else { Ok(None) }
     };
-    let reported = launch(startup, &setup, options, &directory, conclude)
-        .map_err(|error| repetition::from_checkpoint(&setup.config, &run_dir, error));
+    let reported = launch(startup, &setup, options, &directory, conclude);
     if let Some(log) = &options.log {
         log.flush();
     }
@@ -246,6 +246,7 @@ fn launch<T>(
 ) -> Result<T> {
     let world_size = setup.config.world_size();
     let (timeout_seconds, in_job) = (setup.config.parallel.timeout_seconds, startup.is_in_job());
+    let (run_dir, repeats) = (directory.path().to_owned(), repetition::is_from_checkpoint(&setup.config));
     let outcomes = match startup.into_job() {
         Some(job) => {
             job.watch(&directory.logs())?;
@@ -270,9 +271,21 @@ fn launch<T>(
             let timeout = Duration::from_secs(timeout_seconds);
             let waits = threads::Options { timeout, ..threads::Options::default() };
             let (setup, options, directory) = (setup.clone(), options.clone(), directory.clone());
-            let body = move |communicator| run_rank(&setup, communicator, &options, &directory);
-            let ran = threads::run(world_size, waits, body);
-            ran.map_err(|error| Lost::here(error.rank, failure::one_line(&error.cause.to_string())))
+            let ran_out = Arc::new(AtomicBool::new(false));
+            let noted = Arc::clone(&ran_out);
+            let body = move |communicator| {
+                let note = |error: &RunError| noted.fetch_or(error.is_out_of_memory(), Ordering::Relaxed);
+                run_rank(&setup, communicator, &options, &directory).inspect_err(|error| drop(note(error)))
+            };
+            match threads::run(world_size, waits, body) {
+                Err(error) if ran_out.load(Ordering::Relaxed) && repeats => {
+                    let reason = failure::one_line(&error.to_string());
+                    return Err(RunError::Repeatable { run_dir, reason });
+                }
+                ran => {
+                    ran.map_err(|error| Lost::here(error.rank, failure::one_line(&error.cause.to_string())))
+                }
+            }
         }
     };
     conclude(outcomes.map_err(|lost| lost_rank(directory, world_size, in_job, &lost))?)

@@ -1,19 +1,13 @@
 //! The repetition of a step that ran out of memory, with smaller micro-batches.
 
-use std::path::Path;
-
 use config::RunConfig;
 
 use crate::error::{Result, RunError};
 
-/// Returns a failure for want of memory as one that is repeated from the last checkpoint, where ranks
-/// communicate within passes and so cannot save the state of the step that failed; other errors as they are.
-pub(crate) fn from_checkpoint(config: &RunConfig, run_dir: &Path, error: RunError) -> RunError {
-    let is_repeated = config.train.halves_micro_batches() && config.parallel.shards_gradients();
-    match is_repeated && error.is_out_of_memory() {
-        true => RunError::Repeatable { run_dir: run_dir.to_owned(), reason: error.to_string() },
-        false => error,
-    }
+/// Returns whether a step that runs out of memory is repeated from the last checkpoint: where ranks
+/// communicate within passes, those that wait for the one that failed cannot save the state before the step.
+pub(crate) fn is_from_checkpoint(config: &RunConfig) -> bool {
+    config.train.halves_micro_batches() && config.parallel.shards_gradients()
 }
 
 /// Returns the configuration with micro-batches of half the size and the same samples in each step and each
