@@ -274,8 +274,11 @@ fn launch<T>(
             let ran_out = Arc::new(AtomicBool::new(false));
             let noted = Arc::clone(&ran_out);
             let body = move |communicator| {
-                let note = |error: &RunError| noted.fetch_or(error.is_out_of_memory(), Ordering::Relaxed);
-                run_rank(&setup, communicator, &options, &directory).inspect_err(|error| drop(note(error)))
+                let ran = run_rank(&setup, communicator, &options, &directory);
+                if ran.as_ref().is_err_and(RunError::is_out_of_memory) {
+                    noted.store(true, Ordering::Relaxed);
+                }
+                ran
             };
             match threads::run(world_size, waits, body) {
                 Err(error) if ran_out.load(Ordering::Relaxed) && repeats => {
