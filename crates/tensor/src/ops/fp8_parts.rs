@@ -1,4 +1,4 @@
-//! FP8 codes of matrices that are cast in parts, for operands of [`fp8_linear`](super::fp8_linear) with one
+//! FP8 codes of matrices that are cast in parts, for operands of [`fp8_linear`] with one
 //! factor each: the same codes and factors as of whole matrices.
 //!
 //! [`measure`] finds the largest magnitude of a part, [`fold`] makes it one word, and [`factors`] computes a
