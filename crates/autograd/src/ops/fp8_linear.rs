@@ -43,7 +43,7 @@ enum Layouts {
 
 impl Fp8Weight {
     /// Allocates both layouts of `weight`, of a layer whose gradients are cast to `gradients`, E4M3 or E5M2.
-    /// Those of a weight without values come from the weight's source.
+    /// Nothing is allocated for a weight without values, whose source provides the layouts.
     ///
     /// # Errors
     /// Out of memory.

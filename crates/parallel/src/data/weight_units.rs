@@ -6,8 +6,8 @@
 //! the next ones are gathered, as many as [`UnitOptions::prefetch`]. The order of the units is that of the
 //! last walk of the same kind: all ranks run the same passes, so they make the same calls.
 //!
-//! Of a weight that is multiplied in FP8 only, codes are gathered: each rank casts its part with the factor
-//! of the whole weight, which follows from the largest magnitudes of all parts.
+//! FP8 codes are gathered instead of a weight that is multiplied in FP8 only: each rank casts its part with
+//! the factor of the whole weight, which follows from the largest magnitudes of all parts.
 
 mod buffers;
 mod codes;

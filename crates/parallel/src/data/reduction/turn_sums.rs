@@ -166,7 +166,7 @@ impl StepSums for TurnSums {
             return Ok(());
         }
         let round = self.micro_batch / self.per_lane();
-        let whole = self.buffers.filled(bucket)?;
+        let whole = self.buffers.take(bucket)?;
         if self.reduction == Reduction::Library && !self.turns.has_lane(round) {
             // A library adds the buckets of all ranks.
             whole.zero()?;

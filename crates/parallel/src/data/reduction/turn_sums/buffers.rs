@@ -72,14 +72,6 @@ impl BucketBuffers {
         Ok(buffer.memory.view(0, [self.elements[bucket]])?)
     }
 
-    /// Returns a bucket that is full.
-    ///
-    /// # Errors
-    /// Out of memory.
-    pub(super) fn filled(&mut self, bucket: usize) -> Result<Tensor> {
-        self.take(bucket)
-    }
-
     /// Records that the work up to `read` reads a bucket for the last time.
     pub(super) fn sent(&mut self, bucket: usize, read: Event) {
         let buffer = &mut self.buffers[self.of[bucket]];
