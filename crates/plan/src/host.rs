@@ -22,7 +22,7 @@ use crate::roles::Plans;
 /// Bytes of a rank's stacks, labels and lists, and of pieces of arrays in transit.
 const RANK: u64 = 2 << 20;
 /// Bytes of MPI's libraries and queues in each process of a job, measured with Open MPI 4.1.
-const MPI: u64 = 8 << 20;
+const MPI: u64 = 11 << 20;
 /// Most bytes of packed operands that a thread keeps for matmuls.
 const PACKED: u64 = 3 << 19;
 /// Threads that a run starts besides those of its ranks, and those of each rank, at most.

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// The share of the mapped pages of the program's file that a run on the host reads, as a fraction, measured
 /// on Linux; the rest is for other commands and devices.
-const READ: (u64, u64) = (4, 9);
+const READ: (u64, u64) = (1, 2);
 /// Bytes of the system's and MPI's libraries that a run reads, and of the heap, measured on Linux.
 const LIBRARIES: u64 = 7 << 19;
 /// Bytes of the mapped file where the system does not say.
