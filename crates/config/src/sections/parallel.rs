@@ -23,6 +23,8 @@ section! {
         data: usize = Row::count(1, 1 << 20).default("1").any_bits();
         /// Ranks that share the layers.
         pipeline: usize = Row::count(1, MOST_LAYERS).default("1").any_bits();
+        /// Ranks that share each layer, neighbours, best on one host.
+        tensor: usize = Row::count(1, 1 << 10).default("1").any_bits();
         /// Gradient sums that a fixed tree adds: any number that divides the micro-batches of a step.
         lanes: usize = Row::count(1, 1 << 20).derived(
             "the largest power of two, at most 8, that divides the micro-batches of a step",
@@ -111,6 +113,7 @@ impl Parallel {
         GridShape::of(|axis| match axis {
             Axis::Data => self.data,
             Axis::Pipeline => self.pipeline,
+            Axis::Tensor => self.tensor,
         })
     }
 
@@ -120,6 +123,7 @@ impl Parallel {
             match axis {
                 Axis::Data => self.data = size,
                 Axis::Pipeline => self.pipeline = size,
+                Axis::Tensor => self.tensor = size,
             }
         }
         if self.shard > 0 && !self.data.is_multiple_of(self.shard) {
