@@ -1,7 +1,9 @@
 // Token embedding, with or without learned positions, and the gradients of both tables without float atomics.
 #include "common.cuh"
 
-// RARE: the list of a token that occurs more often is sorted, and its row summed, by whole blocks.
+// RARE: the list of a token that occurs more often is sorted, and its row summed, by whole blocks. ABSENT:
+// the number of a token whose row is in another part of a divided table; its row is -0, and it has no
+// gradient.
 
 template <int N> __device__ __forceinline__ void add(Floats<N> &sum, const Floats<N> &values) {
 #pragma unroll
@@ -16,9 +18,17 @@ __device__ __forceinline__ void forward(const u32 *tokens, const T *table, const
     const u32 row = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
     if (row >= rows) return;
     const u32 token = tokens[row];
+    const T *position = positions + u64(row % time) * width;
+    if (token == ABSENT) {
+        Floats<N> values;
+#pragma unroll
+        for (int i = 0; i < N; i++) values.at[i] = -0.0f;
+        for (u32 at = threadIdx.x % WARP * N; at < width; at += WARP * N)
+            write(out + u64(row) * width + at, positions ? read<N>(position + at) : values);
+        return;
+    }
     if (token >= vocab) __trap();
     const T *from = table + u64(token) * width;
-    const T *position = positions + u64(row % time) * width;
     T *to = out + u64(row) * width;
 #pragma unroll 4
     for (u32 at = threadIdx.x % WARP * N; at < width; at += WARP * N) {
@@ -26,6 +36,15 @@ __device__ __forceinline__ void forward(const u32 *tokens, const T *table, const
         if (positions) add(values, read<N>(position + at));
         write(to + at, values);
     }
+}
+
+// Numbers of tokens in the part of a table whose rows begin with token `first`. Launch: a thread per token.
+KERNEL __launch_bounds__(THREADS)
+    local_tokens(const u32 *__restrict__ tokens, u32 *__restrict__ out, u32 count, u32 first, u32 rows) {
+    const u32 at = blockIdx.x * THREADS + threadIdx.x;
+    if (at >= count) return;
+    const u32 number = tokens[at] - first;
+    out[at] = tokens[at] >= first && number < rows ? number : ABSENT;
 }
 
 // Positions of tokens in their documents. Launch: a thread per token.
@@ -43,8 +62,8 @@ KERNEL __launch_bounds__(THREADS)
 KERNEL __launch_bounds__(THREADS)
     count_tokens(const u32 *__restrict__ tokens, u32 *counts, u32 rows, u32 vocab) {
     const u32 row = blockIdx.x * THREADS + threadIdx.x;
-    const bool present = row < rows;
-    const u32 token = present ? tokens[row] : 0xffffffffu;
+    const u32 token = row < rows ? tokens[row] : ABSENT;
+    const bool present = token != ABSENT;
     if (present && token >= vocab) __trap();
     // One addition for all threads of a warp with the same token, so that frequent tokens do not contend.
     const u32 same = __match_any_sync(ALL_LANES, token);
@@ -90,6 +109,7 @@ KERNEL __launch_bounds__(THREADS) list_rare(const u32 *__restrict__ tokens, cons
     const u32 row = blockIdx.x * THREADS + threadIdx.x;
     if (row >= rows) return;
     const u32 token = tokens[row];
+    if (token == ABSENT) return;
     const u32 start = starts[token];
     if (starts[token + 1] - start <= RARE) lists[start + atomicSub(counts + token, 1u) - 1] = row;
 }

@@ -10,14 +10,14 @@ __device__ __forceinline__ float capped(float x, float cap) { return cap > 0.0f 
 // memory; the second reading is mostly from L2.
 
 // Adds a piece to the rows' largest scores and sums of e^(score - largest), and keeps the targets' scores in
-// `losses`, which the last piece turns into losses. Pieces are processed in the order of their classes.
+// `losses`, which the last piece turns into losses. A fresh piece begins the statistics. Pieces are processed
+// in the order of their classes.
 template <typename T>
 __device__ __forceinline__ void join(const T *scores, const u32 *targets, float *maxima, float *sums,
-                                     float *losses, u32 first, u32 width, u32 vocab, float cap) {
+                                     float *losses, u32 first, u32 width, u32 vocab, u32 fresh, u32 last, float cap) {
     constexpr u32 N = Cut<T>::N;
     __shared__ float of_warps[MOST_THREADS / WARP], sums_of_warps[MOST_THREADS / WARP];
     const u32 at_row = blockIdx.x, target = targets[at_row];
-    const bool last = first + width == vocab;
     if (target == IGNORED) {
         if (threadIdx.x == 0 && last) losses[at_row] = NO_LOSS;
         return;
@@ -42,7 +42,7 @@ __device__ __forceinline__ void join(const T *scores, const u32 *targets, float 
     total = block_sum(total, sums_of_warps);
     if (threadIdx.x != 0) return;
 
-    if (first != 0) {
+    if (!fresh) {
         const float before = maxima[at_row], both = fmaxf(before, largest);
         total = sums[at_row] * expf(before - both) + total * expf(largest - both);
         largest = both;
@@ -50,9 +50,32 @@ __device__ __forceinline__ void join(const T *scores, const u32 *targets, float 
     maxima[at_row] = largest;
     sums[at_row] = total;
     // A target in another piece is beyond the width, even if it is before the first class.
-    float score = losses[at_row];
+    float score = fresh ? 0.0f : losses[at_row];
     if (target - first < width) score = capped(to_f32(row[target - first]), cap);
     losses[at_row] = last ? float(log(double(total)) + (double(largest) - double(score))) : score;
+}
+
+// Merges the statistics of `lanes` runs of `width` classes, [lanes][3][rows], in the order of the classes, to
+// those of all classes, [3][rows], with the rows' losses. Launch: a thread per row.
+KERNEL __launch_bounds__(MOST_THREADS)
+    merge(const float *__restrict__ parts, const u32 *__restrict__ targets, float *__restrict__ merged,
+          u32 lanes, u32 width, u32 rows) {
+    const u32 row = blockIdx.x * MOST_THREADS + threadIdx.x;
+    if (row >= rows) return;
+    const u32 target = targets[row];
+    float *loss = merged + 2 * u64(rows) + row;
+    if (target == IGNORED) {
+        *loss = NO_LOSS;
+        return;
+    }
+    if (target / width >= lanes) __trap();
+    const auto part = [&](u32 lane, u32 which) { return parts[(u64(lane) * 3 + which) * rows + row]; };
+    float largest = part(0, 0), total = 0.0f;
+    for (u32 lane = 1; lane < lanes; lane++) largest = fmaxf(largest, part(lane, 0));
+    for (u32 lane = 0; lane < lanes; lane++) total += part(lane, 1) * expf(part(lane, 0) - largest);
+    merged[row] = largest;
+    merged[u64(rows) + row] = total;
+    *loss = float(log(double(total)) + (double(largest) - double(part(target / width, 2))));
 }
 
 // Replaces scores by the gradient of factor * scale * mean loss with respect to them.
@@ -92,8 +115,8 @@ __device__ __forceinline__ void gradient(T *scores, const u32 *targets, const fl
     KERNEL __launch_bounds__(MOST_THREADS)                                                                \
         join_##NAME(const T *__restrict__ scores, const u32 *__restrict__ targets,                        \
                     float *__restrict__ maxima, float *__restrict__ sums, float *__restrict__ losses,     \
-                    u32 first, u32 width, u32 vocab, float cap) {                                         \
-        join(scores, targets, maxima, sums, losses, first, width, vocab, cap);                            \
+                    u32 first, u32 width, u32 vocab, u32 fresh, u32 last, float cap) {                    \
+        join(scores, targets, maxima, sums, losses, first, width, vocab, fresh, last, cap);               \
     }                                                                                                     \
     KERNEL __launch_bounds__(MOST_THREADS)                                                                \
         gradient_##NAME(T *__restrict__ scores, const u32 *__restrict__ targets,                          \

@@ -154,17 +154,31 @@ impl From<Tensor> for WeightHandle {
 pub struct Weight {
     handle: WeightHandle,
     use_id: Option<UseId>,
+    /// Number of runs of rows here over which the gradient is a sum in a fixed tree; 0: it is one sum.
+    row_lanes: usize,
 }
 
 impl Weight {
     /// Returns the parameter at the use `use_id`.
     pub fn new(handle: impl Into<WeightHandle>, use_id: UseId) -> Self {
-        Weight { handle: handle.into(), use_id: Some(use_id) }
+        Weight { handle: handle.into(), use_id: Some(use_id), row_lanes: 0 }
     }
 
     /// Returns the parameter as a frozen weight.
     pub fn frozen(handle: impl Into<WeightHandle>) -> Self {
-        Weight { handle: handle.into(), use_id: None }
+        Weight { handle: handle.into(), use_id: None, row_lanes: 0 }
+    }
+
+    /// Returns the weight of an operator on rows that are divided along [`collective::Axis::Tensor`], of
+    /// which `lanes` equal runs are here. Its gradient is the sum over all runs.
+    #[must_use]
+    pub fn over_row_lanes(self, lanes: usize) -> Self {
+        Weight { row_lanes: lanes, ..self }
+    }
+
+    /// Number of runs of rows here over which the gradient is a sum; 0: it is one sum.
+    pub(crate) fn row_lanes(&self) -> usize {
+        self.row_lanes
     }
 
     /// The values in the type that they are stored in.

@@ -78,8 +78,12 @@ impl Segment for Layers {
         };
         let x = ops::feed_forward(tape, x, &feed_forward, Activation::Gelu)?;
         let x = ops::rms_norm(tape, x, &w[10], 1e-5)?;
-        let gated =
-            GatedFeedForwardWeights { gate_up: w[11].clone(), down: w[12].clone(), adapters: [None, None] };
+        let gated = GatedFeedForwardWeights {
+            gate_up: w[11].clone(),
+            down: w[12].clone(),
+            adapters: [None, None],
+            is_lane: false,
+        };
         let x = ops::gated_feed_forward(tape, x, &gated, Activation::Silu)?;
         let scale = ops::parameter(tape, &w[13])?;
         Ok(vec![ops::multiply(tape, x, ops::reshape(tape, scale, [1, 1, WIDTH])?)?])

@@ -124,7 +124,7 @@ const CALLS: &[(&str, Run)] = &[
     }),
     ("gated_feed_forward", |t, o| {
         let (x, gate_up, down) = (o.x(t, &[4, 8]), o.weight(&[16, 8]), o.weight(&[8, 8]));
-        let weights = GatedFeedForwardWeights { gate_up, down, adapters: [None, None] };
+        let weights = GatedFeedForwardWeights { gate_up, down, adapters: [None, None], is_lane: false };
         one(ops::gated_feed_forward(t, x, &weights, Activation::Silu))
     }),
     ("gather", |t, o| one(ops::gather(t, o.x(t, &[5, 8]), &o.indices([2, 2], &[1, 0, 4, 2])))),

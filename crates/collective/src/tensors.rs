@@ -10,6 +10,11 @@ use crate::error::{CollectiveError, Result};
 use crate::rank_tree::RankTree;
 use crate::tree::{TreeSum, scatter_sum, tree_sums};
 
+/// Number of this rank's first part, where each rank has `each` parts in the order of the ranks.
+pub fn first_part(plane: &dyn DataPlane, each: usize) -> usize {
+    plane.rank() * each
+}
+
 /// The sum of `x` over ranks, f32, bf16 or f16.
 ///
 /// # Errors

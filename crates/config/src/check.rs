@@ -8,6 +8,7 @@ use parallel::pipeline;
 use system::numbers::grouped;
 
 use crate::check_images::{check_images, check_schedule};
+use crate::check_tensor::check_tensor_lanes;
 use crate::choices::{DataKind, MatmulPrecision, OptimKind, PartitionPolicy, RecomputePolicy, StateType};
 use crate::lanes::{divisor_from, divisors_around};
 use crate::run_config::RunConfig;
@@ -59,6 +60,7 @@ pub(crate) fn check(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     check_batch(raw, config)?;
     check_repetition(raw, config)?;
     check_lanes(raw, config)?;
+    check_tensor_lanes(raw, config)?;
     check_pipeline(raw, config)?;
     check_recompute(raw, config)?;
     let settings = memory::Settings::parse(&config.memory.allocator)

@@ -130,6 +130,14 @@ pub trait ModelSpec: KeyValues + Debug + Send + Sync {
         false
     }
 
+    /// The dimensions that the lanes of layers divide, each with the path of its key.
+    ///
+    /// # Errors
+    /// A key whose value excludes lanes, with the reason.
+    fn divided_dimensions(&self) -> std::result::Result<Vec<(&'static str, usize)>, (&'static str, String)> {
+        Err(("model.kind", "the layers of this kind of model cannot be divided".to_owned()))
+    }
+
     /// Checks the sizes against each other and against `conditions`.
     ///
     /// # Errors

@@ -51,6 +51,7 @@ mod family;
 mod fp8;
 mod hugging_face;
 mod init;
+mod lanes;
 pub mod layers;
 mod lora;
 mod model;
@@ -71,6 +72,7 @@ pub use hugging_face::{
     AdapterConfig, FolderConfig, FolderKeys, FolderTensor, HuggingFaceConfig, HuggingFaceModel,
 };
 pub use init::Init;
+pub use lanes::Lanes;
 pub use lora::{Adapters, Lora};
 pub use model::{Input, Model, Stage};
 pub use parameters::{Parameter, ParameterId, Parameters, Use};

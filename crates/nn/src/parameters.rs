@@ -14,6 +14,7 @@ use crate::buffers::ModelBuffer;
 use crate::error::{NnError, Result};
 use crate::fp8::Fp8Weights;
 use crate::init::Init;
+use crate::lanes::Lanes;
 use crate::lora::Adapters;
 use crate::running_statistics::RunningStatistics;
 use crate::sharding::Sharding;
@@ -32,6 +33,8 @@ pub struct Parameter {
     pub weight: WeightHandle,
     /// The parts that the ranks of the grid hold.
     pub sharding: Sharding,
+    /// Number of the part among those that are here, if layers are divided in lanes.
+    pub lane: usize,
     /// Whether weight decay applies: to matrices, but not to biases and norms.
     pub decay: bool,
     /// Initial values.
@@ -66,10 +69,14 @@ pub struct Parameters {
     tuning: Arc<Tuning>,
     /// Whether parameters are made without values.
     released: bool,
+    lanes: Lanes,
+    /// The lane of the parameters made next; `None` for those of all lanes.
+    lane: Option<usize>,
     /// The unit of the parameters made next.
     unit: usize,
     list: Vec<Parameter>,
-    by_name: BTreeMap<String, ParameterId>,
+    /// By name and lane.
+    by_name: BTreeMap<(String, usize), ParameterId>,
     uses: Vec<Use>,
     buffers: Vec<ModelBuffer>,
     statistics: Rc<RunningStatistics>,
@@ -87,6 +94,8 @@ impl Parameters {
             dtype,
             tuning: Arc::default(),
             released: false,
+            lanes: Lanes::ONE,
+            lane: None,
             unit: 0,
             list: Vec::new(),
             by_name: BTreeMap::new(),
@@ -114,6 +123,39 @@ impl Parameters {
     #[must_use]
     pub fn on_grid(self, grid: RankGrid) -> Self {
         Parameters { grid: Some(grid), ..self }
+    }
+
+    /// Returns the same list for layers that are divided in `lanes`.
+    #[must_use]
+    pub fn in_lanes(self, lanes: Lanes) -> Self {
+        Parameters { lanes, ..self }
+    }
+
+    /// The lanes of layers.
+    pub fn lanes(&self) -> Lanes {
+        self.lanes
+    }
+
+    /// Calls `make` for each lane that is here; the parameters that it makes belong to the lane.
+    ///
+    /// # Errors
+    /// Errors of `make`.
+    pub fn for_each_lane<T>(&mut self, mut make: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
+        let mut all = Vec::with_capacity(self.lanes.here);
+        for lane in 0..self.lanes.here {
+            self.lane = self.lanes.is_divided().then_some(lane);
+            let made = make(self);
+            self.lane = None;
+            all.push(made?);
+        }
+        Ok(all)
+    }
+
+    /// The number among all lanes of the lane whose parameters are made now; `None` outside
+    /// [`Parameters::for_each_lane`], and if layers are not divided.
+    pub(crate) fn lane(&self) -> Option<usize> {
+        let lane = self.lane?;
+        Some(self.grid.map_or(lane, |grid| self.lanes.coordinate(&grid, lane, Axis::Tensor)))
     }
 
     /// Returns the same list, whose parameters are made without values, which something else provides.
@@ -146,12 +188,17 @@ impl Parameters {
         Ok(self.use_of(parameter))
     }
 
+    /// Returns `weight` for an operator on rows, which are divided between layers if layers are.
+    pub(crate) fn over_rows(&self, weight: Weight) -> Weight {
+        if self.lanes.is_divided() { weight.over_row_lanes(self.lanes.here) } else { weight }
+    }
+
     /// Makes a parameter that [`Parameters::reuse`] will use.
     ///
     /// # Errors
     /// As for [`Parameters::create`].
-    pub fn create_unused(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<ParameterId> {
-        self.register_parameter(name, Sharding::replicated(shape), init)
+    pub fn create_unused(&mut self, name: &str, sharding: Sharding, init: Init) -> Result<ParameterId> {
+        self.register_parameter(name, sharding, init)
     }
 
     fn register_parameter(&mut self, name: &str, sharding: Sharding, init: Init) -> Result<ParameterId> {
@@ -171,13 +218,14 @@ impl Parameters {
             weight: tensor.clone().map_or_else(released, WeightHandle::from),
             decay: sharding.whole().dims().len() >= 2,
             sharding,
+            lane: self.lane.unwrap_or(0),
             init,
             shared: false,
             trained: self.tuning.trains(name),
             users: 0,
             unit: self.unit,
         });
-        self.by_name.insert(name.to_owned(), id);
+        self.by_name.insert((name.to_owned(), self.lane.unwrap_or(0)), id);
         tensor.map_or(Ok(()), |tensor| self.fill_initial(id, 0, &tensor))?;
         Ok(id)
     }
@@ -289,8 +337,8 @@ impl Parameters {
     /// Fills `target`, f32 or bf16, with the initial values of this part of the parameter from element
     /// `first` on; those of an f32 master are not rounded to the parameter's type.
     pub fn fill_initial(&self, parameter: ParameterId, first: usize, target: &Tensor) -> Result<()> {
-        let Parameter { name, init, sharding, .. } = &self.list[parameter.0];
-        for run in sharding.runs(|axis| self.coordinate(axis), first..first + target.elements()) {
+        let Parameter { name, init, sharding, lane, .. } = &self.list[parameter.0];
+        for run in sharding.runs(|axis| self.coordinate(axis, *lane), first..first + target.elements()) {
             let values = match run.elements == target.elements() {
                 true => target.clone(),
                 false => target.view(run.local - first, [run.elements])?,
@@ -300,9 +348,13 @@ impl Parameters {
         Ok(())
     }
 
-    /// Index along `axis` of the parts in this list.
-    pub fn coordinate(&self, axis: Axis) -> usize {
-        self.grid.map_or(0, |grid| grid.coordinate(axis))
+    /// Index along `axis` of the parts in this list that belong to lane `lane` of those that are here.
+    pub fn coordinate(&self, axis: Axis, lane: usize) -> usize {
+        match &self.grid {
+            Some(grid) => self.lanes.coordinate(grid, lane, axis),
+            None if axis == Axis::Tensor => lane,
+            None => 0,
+        }
     }
 
     /// The seed of the initial values, and of the model's random numbers.
@@ -330,9 +382,9 @@ impl Parameters {
         &self.uses
     }
 
-    /// The parameter named `name`.
+    /// The parameter named `name`, the part of the lane whose parameters are made now.
     pub fn find(&self, name: &str) -> Option<ParameterId> {
-        self.by_name.get(name).copied()
+        self.by_name.get(&(name.to_owned(), self.lane.unwrap_or(0))).copied()
     }
 
     /// Elements of all parameters, each counted once.

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use autograd::{Mode, Tape};
-use collective::{Axis, RankGrid};
+use collective::{Axis, Communicator, Planes, RankGrid};
 use device::{DType, Description, Device, DeviceOptions};
-use nn::{Input, Model, Sharding, Stage};
+use nn::{Input, Lanes, Model, Sharding, Stage};
 use parallel::data::{BucketLayout, OptimizerShards, WeightLayout};
 use parallel::pipeline::{Crossing, Schedule, StageLayout};
 use tensor::{Shape, Tensor};
@@ -26,6 +26,8 @@ pub struct Entry {
     pub name: String,
     /// The parts that ranks hold.
     pub sharding: Sharding,
+    /// Number of the part among those of a rank. A rank has an entry for each of its parts.
+    pub lane: usize,
     /// Type of the compute weights.
     pub dtype: DType,
     /// Whether the parameter is trained.
@@ -39,6 +41,11 @@ impl Entry {
     /// Shape of the whole parameter.
     pub fn shape(&self) -> Shape {
         self.sharding.whole()
+    }
+
+    /// Elements of a part's gradient: 0 for a frozen parameter.
+    fn gradient_elements(&self) -> usize {
+        if self.trained { self.sharding.shape().elements() } else { 0 }
     }
 }
 
@@ -57,6 +64,11 @@ pub struct Blueprint {
     pub buffers: Vec<BufferEntry>,
     /// Index in `parameters` of each parameter of each stage.
     indices: Vec<Vec<usize>>,
+    lanes: Lanes,
+    /// Indices in `parameters` of all parts that a rank has of each whole parameter, in order.
+    wholes: Vec<Vec<usize>>,
+    /// By entry of `parameters`, the index in `gradient_sizes` of the whole parameter's first part.
+    first_gradients: Vec<usize>,
     /// The activation that each stage sends to the next.
     pub crossings: Vec<Crossing>,
     /// The shards of each stage's optimizer state over its data-parallel ranks.
@@ -85,7 +97,7 @@ impl Blueprint {
         let (mut parameters, mut shards, mut crossings) = (Vec::new(), Vec::new(), Vec::new());
         let (mut buckets, mut weights) = (Vec::new(), Vec::new());
         let (mut adapters, mut linear_layers) = (Vec::new(), Vec::new());
-        let (mut by_name, mut hidden, mut buffers) = (BTreeMap::new(), None, BufferList::default());
+        let (mut by_name, mut hidden, mut buffers) = (ByName::new(), None, BufferList::default());
         for (number, stage) in stages.iter().enumerate() {
             let model = build::model(config, &device, grid, stage)?;
             let sharded = config.parallel.shards_weights();
@@ -97,7 +109,7 @@ impl Blueprint {
             adapters.extend_from_slice(model.parameters().adapters().tensors());
             linear_layers.extend_from_slice(model.parameters().fp8().linear_layers());
             if !stage.is_last() {
-                let output = forward(config, dataset, &*model, hidden.take())?;
+                let output = forward(config, dataset, (grid, &*model), hidden.take())?;
                 let gradient = parameters.iter().any(|entry: &Entry| entry.trained);
                 crossings.push(Crossing { shape: output.shape(), dtype: output.dtype(), gradient });
                 hidden = Some(output);
@@ -129,6 +141,8 @@ impl Blueprint {
             indices.into_iter().map(|(_, position)| position).collect()
         };
         let indices = indices.into_iter().map(in_order).collect();
+        let wholes = wholes(&parameters);
+        let first_gradients = first_gradients(&parameters, &wholes);
         let schedule = Arc::new(schedule(config)?);
         Ok(Blueprint {
             grid,
@@ -137,6 +151,9 @@ impl Blueprint {
             parameters,
             buffers,
             indices,
+            lanes: config.parallel.layer_lanes(),
+            wholes,
+            first_gradients,
             crossings,
             shards,
             buckets,
@@ -203,23 +220,50 @@ impl Blueprint {
         counts.collect::<Vec<_>>().join(", ")
     }
 
-    /// Elements of every parameter, in order.
+    /// Indices of all parts that a rank has of each whole parameter, in the order of the whole model.
+    pub fn wholes(&self) -> &[Vec<usize>] {
+        &self.wholes
+    }
+
+    /// The first part of each whole parameter, in order.
+    fn first_parts(&self) -> impl Iterator<Item = &Entry> {
+        self.wholes.iter().map(|parts| &self.parameters[parts[0]])
+    }
+
+    /// Elements of every whole parameter, in order.
     pub fn sizes(&self) -> Vec<usize> {
-        self.parameters.iter().map(|entry| entry.shape().elements()).collect()
+        self.first_parts().map(|entry| entry.shape().elements()).collect()
     }
 
     /// Elements of every part of every parameter's gradient, in order: 0 for a frozen one. The norm adds in
     /// this order.
     pub fn gradient_sizes(&self) -> Vec<usize> {
-        let elements = |entry: &Entry| if entry.trained { entry.sharding.shape().elements() } else { 0 };
-        let parts = |entry: &Entry| vec![elements(entry); entry.sharding.parts()];
-        self.parameters.iter().flat_map(parts).collect()
+        let parts = |entry: &Entry| vec![entry.gradient_elements(); entry.sharding.parts()];
+        self.first_parts().flat_map(parts).collect()
     }
 
     /// Index in [`Blueprint::gradient_sizes`] of the part of parameter `index` that a rank of `grid` holds.
     pub fn gradient_index(&self, index: usize, grid: &RankGrid) -> usize {
-        let before: usize = self.parameters[..index].iter().map(|entry| entry.sharding.parts()).sum();
-        before + self.parameters[index].sharding.part(|axis| grid.coordinate(axis))
+        self.first_gradients[index] + self.part(index, grid)
+    }
+
+    /// Number of the part of parameter `index` that a rank of `grid` holds, of all parts of the parameter.
+    pub fn part(&self, index: usize, grid: &RankGrid) -> usize {
+        self.parameters[index].sharding.part(|axis| self.coordinate(index, grid, axis))
+    }
+
+    /// Index along `axis` of the part of parameter `index` that a rank of `grid` holds.
+    pub fn coordinate(&self, index: usize, grid: &RankGrid, axis: Axis) -> usize {
+        self.lanes.coordinate(grid, self.parameters[index].lane, axis)
+    }
+
+    /// The name of a part of parameter `index` on a rank of `grid`: with its number if there are several.
+    pub fn part_name(&self, index: usize, grid: &RankGrid) -> String {
+        let entry = &self.parameters[index];
+        match entry.sharding.parts() {
+            1 => entry.name.clone(),
+            parts => format!("{}[{} of {parts}]", entry.name, self.part(index, grid)),
+        }
     }
 
     /// The parts of a stage's weights on data-parallel ranks; `None` if every rank has all of them.
@@ -254,11 +298,13 @@ pub fn meta(description: &Description) -> Result<Device> {
 fn forward(
     config: &RunConfig,
     dataset: &Dataset,
-    model: &dyn Model,
+    (grid, model): (RankGrid, &dyn Model),
     before: Option<Tensor>,
 ) -> Result<Tensor> {
     let device = model.parameters().device().clone();
-    let feed::Uploaded { inputs, pass, .. } = feed::first(config, dataset, &device)?;
+    let feed::Uploaded { inputs, mut pass, .. } = feed::first(config, dataset, &device)?;
+    let counted = Communicator::counted(grid.rank(), grid.world_size());
+    pass.planes = Planes::new(counted, grid)?.handles();
     let tape = Tape::new(&device, Mode::Evaluate).of(pass);
     let input = match before {
         Some(hidden) => Input::Hidden(tape.constant(hidden)),
@@ -268,16 +314,43 @@ fn forward(
 }
 
 /// Adds the parameters of a stage.
-fn add(parameters: &mut Vec<Entry>, by_name: &mut BTreeMap<String, usize>, stage: usize, model: &dyn Model) {
+fn add(parameters: &mut Vec<Entry>, by_name: &mut ByName, stage: usize, model: &dyn Model) {
     for (number, parameter) in model.parameters().list().iter().enumerate() {
-        let position = *by_name.entry(parameter.name.clone()).or_insert(parameters.len());
+        let lanes = by_name.entry(parameter.name.clone()).or_default();
+        let position = *lanes.entry(parameter.lane).or_insert(parameters.len());
         if position == parameters.len() {
-            let (name, sharding) = (parameter.name.clone(), parameter.sharding.clone());
+            let (name, sharding, lane) = (parameter.name.clone(), parameter.sharding.clone(), parameter.lane);
             let (dtype, trained) = (parameter.weight.dtype(), parameter.trained);
-            parameters.push(Entry { name, sharding, dtype, trained, holders: Vec::new() });
+            parameters.push(Entry { name, sharding, lane, dtype, trained, holders: Vec::new() });
         }
         parameters[position].holders.push((stage, number));
     }
+}
+
+/// Indices of entries by name and lane.
+type ByName = BTreeMap<String, BTreeMap<usize, usize>>;
+
+/// Returns the indices of the parts of each whole parameter, in the order of their first parts.
+fn wholes(parameters: &[Entry]) -> Vec<Vec<usize>> {
+    let (mut wholes, mut by_name) = (Vec::<Vec<usize>>::new(), BTreeMap::new());
+    for (index, entry) in parameters.iter().enumerate() {
+        let whole = *by_name.entry(entry.name.as_str()).or_insert(wholes.len());
+        match wholes.get_mut(whole) {
+            Some(parts) => parts.push(index),
+            None => wholes.push(vec![index]),
+        }
+    }
+    wholes
+}
+
+/// Returns by entry the number of parts of all whole parameters before its own.
+fn first_gradients(parameters: &[Entry], wholes: &[Vec<usize>]) -> Vec<usize> {
+    let (mut firsts, mut before) = (vec![0; parameters.len()], 0);
+    for parts in wholes {
+        parts.iter().for_each(|index| firsts[*index] = before);
+        before += parts.first().map_or(0, |index| parameters[*index].sharding.parts());
+    }
+    firsts
 }
 
 fn divide(config: &RunConfig, model: &dyn Model, layout: &BucketLayout) -> OptimizerShards {

@@ -355,7 +355,8 @@ pub fn sharded_model(
 }
 
 fn empty_parameters(config: &RunConfig, device: &Device, grid: RankGrid) -> Parameters {
-    Parameters::new(device, config.train.seed, config.precision.weight_dtype()).on_grid(grid)
+    let parameters = Parameters::new(device, config.train.seed, config.precision.weight_dtype());
+    parameters.on_grid(grid).in_lanes(config.parallel.layer_lanes())
 }
 
 fn build_in(parameters: Parameters, config: &RunConfig, stage: &Stage) -> Result<Box<dyn Model>> {

@@ -6,7 +6,7 @@ use collective::{
     Axis, CollectiveUse, Communicator, DataPlane, PeerAccess, PeerAccessOptions, Planes, RankGrid, RankTree,
     SumKernels,
 };
-use device::{Backend, Device};
+use device::{Backend, DType, Device};
 use parallel::data::{DataCollectives, SharedTensors};
 use parallel::pipeline::{StagePart, stage_uses};
 use tensor::Tensor;
@@ -64,14 +64,27 @@ pub(crate) fn warm_up(
     let even = config.training_assignment().is_even();
     let data = DataCollectives { reduction, zero_stage, dtype, peer_access, statistics, even };
     let data = (Axis::Data, data.uses(planes.grid().size(Axis::Data)));
-    let world = stage_uses(planes.grid());
+    let (mut world, lanes) = (stage_uses(planes.grid()), lane_uses(planes.grid()));
+    if !lanes.is_empty() {
+        // Chunk sums of the norm.
+        world.push(CollectiveUse::AllReduce(DType::F32));
+    }
+    let lanes = (Axis::Tensor, lanes);
     if shares_gpu(device, config) {
-        planes.warm_up(world, &[data])?;
+        planes.warm_up(world, &[data, lanes])?;
         return Ok(true);
     }
     let has_peers = data.1.iter().any(|used| matches!(used, CollectiveUse::Peer(_)));
-    device.connecting(|| Ok::<_, WorkerError>(planes.warm_up(world, &[data])?))?;
+    device.connecting(|| Ok::<_, WorkerError>(planes.warm_up(world, &[data, lanes])?))?;
     Ok(has_peers || !device.is_cuda_like())
+}
+
+/// Returns the collectives of ranks that share layers: rows and statistics are gathered, and sums exchanged.
+fn lane_uses(grid: &RankGrid) -> Vec<CollectiveUse> {
+    match grid.size(Axis::Tensor) {
+        1 => Vec::new(),
+        ranks => (0..ranks).map(CollectiveUse::Peer).chain([CollectiveUse::AllGather]).collect(),
+    }
 }
 
 /// Returns whether the ranks share a GPU, or imitate ranks that do.

@@ -34,13 +34,18 @@ pub fn agreed_hash(worker: &mut Worker) -> Result<String> {
     let parallel = &worker.setup().config.parallel;
     let sharing = if parallel.shards_weights() { parallel.owners() } else { 1 };
     let index = worker.grid().coordinate(Axis::Data) % sharing;
+    let [stage, tensor_rank] = [Axis::Pipeline, Axis::Tensor].map(|axis| worker.grid().coordinate(axis));
     let all = weights_in_use(worker)?;
-    let named = all.iter().map(|(parameter, tensor)| (parameter.name.as_str(), tensor));
-    let stage = format!("stage.{}.{index}", worker.grid().coordinate(Axis::Pipeline));
-    let mut hashes = vec![(stage, weights_sha256(named)?)];
+    let is_divided = |parameter: &nn::Parameter| parameter.sharding.is_divided_along(Axis::Tensor);
+    let of = |divided: bool| {
+        let chosen = all.iter().filter(|(parameter, _)| is_divided(parameter) == divided);
+        weights_sha256(chosen.map(|(parameter, tensor)| (parameter.name.as_str(), tensor)))
+    };
+    let divided = format!("stage.{stage}.{index}.{tensor_rank}");
+    let mut hashes = vec![(format!("stage.{stage}.{index}"), of(false)?), (divided, of(true)?)];
     for (copied, tensor) in all.iter().filter(|(parameter, _)| parameter.shared) {
         let hash = weights_sha256([(copied.name.as_str(), tensor)].into_iter())?;
-        hashes.push((format!("{}.{index}", copied.name), hash));
+        hashes.push((format!("{}.{index}.{tensor_rank}.{}", copied.name, copied.lane), hash));
     }
     let hashes: Vec<_> = hashes.iter().map(|(name, hash)| (name.as_str(), hash.as_str())).collect();
     same_where_shared(worker, &hashes)?;
@@ -104,23 +109,39 @@ fn feed(digest: &mut Sha256, tensor: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// The runs of elements that a rank hashes before another one goes on, each with the index of its array.
+/// Most runs of each part of an array that ranks hash in turn. An array with more is collected on rank 0,
+/// because each turn is a message to all ranks.
+const MOST_RUNS: usize = 8;
+
+/// The part of the message that a rank hashes before another one goes on.
 #[derive(Debug)]
 struct Turn {
     rank: usize,
-    runs: Vec<(usize, Run)>,
+    parts: Vec<TurnPart>,
+}
+
+#[derive(Debug)]
+enum TurnPart {
+    /// A run of elements of an array, given by its index, and the number of the rank's tensor.
+    Run(usize, usize, Run),
+    /// A whole array, which rank 0 collects.
+    Whole(usize),
 }
 
 /// Returns the turns of the ranks that hold the arrays, array by array.
 fn turns(arrays: &[Array]) -> Vec<Turn> {
     let mut turns: Vec<Turn> = Vec::new();
+    let mut add = |rank: usize, part: TurnPart| match turns.last_mut() {
+        Some(turn) if turn.rank == rank => turn.parts.push(part),
+        _ => turns.push(Turn { rank, parts: vec![part] }),
+    };
     for (index, array) in arrays.iter().enumerate() {
-        for (rank, run) in array.runs_in_order() {
-            match turns.last_mut() {
-                Some(turn) if turn.rank == rank => turn.runs.push((index, run)),
-                _ => turns.push(Turn { rank, runs: vec![(index, run)] }),
-            }
+        let runs = array.runs_in_order();
+        if runs.len() > MOST_RUNS * array.parts_count() {
+            add(0, TurnPart::Whole(index));
+            continue;
         }
+        runs.into_iter().for_each(|(rank, lane, run)| add(rank, TurnPart::Run(index, lane, run)));
     }
     turns
 }
@@ -132,17 +153,28 @@ fn chained_sha256(worker: &mut Worker, mut masters: Vec<Array>) -> Result<String
     let (rank, watch) = (worker.grid().rank(), worker.control().watch());
     let (mut digest, mut bytes) = (RunningSha256::new(), Vec::new());
     for turn in turns(&masters) {
-        let own = turn.runs.iter().filter(|_| turn.rank == rank);
-        for (index, run) in own {
-            let array = &masters[*index];
-            if run.whole == 0 {
-                digest.update(array.name.as_bytes());
+        for part in &turn.parts {
+            match part {
+                TurnPart::Whole(index) => {
+                    let array = &masters[*index];
+                    bytes.resize(if rank == 0 { array.bytes() } else { 0 }, 0);
+                    array.bring(worker, &mut bytes)?;
+                    digest.update(array.name.as_bytes());
+                    digest.update(&bytes);
+                }
+                TurnPart::Run(index, lane, run) if turn.rank == rank => {
+                    let array = &masters[*index];
+                    if run.whole == 0 {
+                        digest.update(array.name.as_bytes());
+                    }
+                    array.read_run((*lane, *run), PIECE, &mut bytes, |piece| {
+                        // The others wait for this rank, which may hold gigabytes.
+                        watch.delay();
+                        digest.update(piece);
+                    })?;
+                }
+                TurnPart::Run(..) => {}
             }
-            array.read_run(*run, PIECE, &mut bytes, |piece| {
-                // The others wait for this rank, which may hold gigabytes.
-                watch.delay();
-                digest.update(piece);
-            })?;
         }
         let mut message = digest.encode();
         worker.control().broadcast(turn.rank, &mut message)?;

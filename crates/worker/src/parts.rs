@@ -96,6 +96,7 @@ impl ModelNorm {
         let divided = parts.iter().any(|part| part.reduction.shards().is_sharded());
         let sharing = if divided { config.parallel.owners() } else { 1 };
         let counts = grid.coordinate(Axis::Data) < sharing;
+        let is_first = grid.coordinate(Axis::Tensor) == 0;
         let (mut gradients, mut positions, mut slots) = (Vec::new(), Vec::new(), Vec::new());
         for (part, stage) in parts.iter().zip(blueprint.stages_of(grid.coordinate(Axis::Pipeline))) {
             let reduction = &part.reduction;
@@ -104,7 +105,12 @@ impl ModelNorm {
                 let weight = part.own_weight(owned)?;
                 slots.push(Slot { name: name.clone(), weight, decay: *decay });
                 // Only the first copy of a tied parameter counts.
-                if let Some((index, true)) = blueprint.find(stage, owned.parameter) {
+                let first_copy = blueprint.find(stage, owned.parameter).filter(|(_, is_first)| *is_first);
+                // Ranks along the tensor axis have equal gradients of parameters that are not divided.
+                let counted = first_copy.filter(|(index, _)| {
+                    is_first || blueprint.parameters[*index].sharding.is_divided_along(Axis::Tensor)
+                });
+                if let Some((index, _)) = counted {
                     positions.push((blueprint.gradient_index(index, grid), owned.shard.range.start));
                     gradients.push(gradient.clone());
                 }

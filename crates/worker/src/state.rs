@@ -14,8 +14,8 @@ use std::ops::Range;
 use collective::{Axis, RankGrid};
 use device::DType;
 use nn::{Division, Run, Sharding};
-use optim::StateArray;
-use parallel::data::WeightLayout;
+use optim::{NamedState, StateArray};
+use parallel::data::{ParameterShard, WeightLayout};
 use tensor::{Shape, Tensor};
 
 use crate::buffers::BufferEntry;
@@ -35,16 +35,28 @@ pub struct Array {
     pub dtype: DType,
     /// Shape of the whole array.
     pub shape: Shape,
-    /// The ranks that hold the array, each with the runs of elements in its tensor.
-    sources: Vec<(usize, Vec<Run>)>,
+    /// The parts of the array, those of one rank in the order of its tensors.
+    sources: Vec<Source>,
     /// Whether every rank of the stage holds the whole array, so that one source stands for all of them.
     replicated: bool,
-    /// This rank's shard, if it has one.
-    own: Option<Tensor>,
+    /// This rank's tensors: one, or one for each lane of a divided parameter; `None` where the rank's shard
+    /// is empty.
+    own: Vec<Option<Tensor>>,
 }
 
-/// The tensors of this rank's optimizer, by stage and name.
-type StateTensors = BTreeMap<(usize, String), Tensor>;
+/// A part of an array.
+#[derive(Clone, Debug)]
+struct Source {
+    /// The rank that holds the part.
+    rank: usize,
+    /// Number of the rank's tensor.
+    lane: usize,
+    /// The elements in the tensor.
+    runs: Vec<Run>,
+}
+
+/// The tensors of this rank's optimizer, by stage, parameter of the stage, and name.
+type StateTensors = BTreeMap<(usize, usize, String), Tensor>;
 
 /// Returns every parameter's master weights under the parameter's name, in the order of the whole model. A
 /// parameter that is frozen, or used in f32, is its own master.
@@ -53,10 +65,12 @@ pub fn masters(worker: &Worker) -> Result<Vec<Array>> {
 }
 
 fn masters_among(worker: &Worker, tensors: &StateTensors) -> Result<Vec<Array>> {
-    let entries = worker.blueprint().parameters.iter().enumerate();
-    let master = entries.map(|(position, entry)| match is_own_master(entry.trained, entry.dtype) {
-        true => weight(worker, position),
-        false => array(worker, position, StateArray::master(&entry.name), tensors),
+    let master = worker.blueprint().wholes().iter().map(|parts| {
+        let entry = &worker.blueprint().parameters[parts[0]];
+        match is_own_master(entry.trained, entry.dtype) {
+            true => weight(worker, parts),
+            false => array(worker, parts, StateArray::master(&entry.name), tensors),
+        }
     });
     master.collect()
 }
@@ -71,10 +85,11 @@ pub(crate) fn arrays(worker: &Worker) -> Result<Vec<Array>> {
     let tensors = state_tensors(worker);
     let mut all = masters_among(worker, &tensors)?;
     let config = &worker.setup().config;
-    let entries = worker.blueprint().parameters.iter().enumerate();
-    for (position, entry) in entries.filter(|(_, entry)| entry.trained) {
-        for state in optimizer::state_arrays(config, &entry.name, entry.shape()) {
-            all.push(array(worker, position, state, &tensors)?);
+    for parts in worker.blueprint().wholes() {
+        let entry = &worker.blueprint().parameters[parts[0]];
+        let states = optimizer::state_arrays(config, &entry.name, entry.shape()).into_iter();
+        for state in states.filter(|_| entry.trained) {
+            all.push(array(worker, parts, state, &tensors)?);
         }
     }
     Ok(all)
@@ -82,7 +97,10 @@ pub(crate) fn arrays(worker: &Worker) -> Result<Vec<Array>> {
 
 fn state_tensors(worker: &Worker) -> StateTensors {
     let states = worker.optimizer_state();
-    states.map(|(stage, _, state)| ((stage, state.array.name), state.tensor.clone())).collect()
+    let named = |(stage, owned, state): (usize, &ParameterShard, NamedState<'_>)| {
+        ((stage, owned.parameter, state.array.name), state.tensor.clone())
+    };
+    states.map(named).collect()
 }
 
 /// Returns the stage whose copy of a parameter is saved, and the parameter's index there.
@@ -93,7 +111,7 @@ fn holder(worker: &Worker, position: usize) -> (usize, usize) {
 /// Returns the rank of the world that holds a stage in a replica.
 fn rank_of(worker: &Worker, replica: usize, stage: usize) -> usize {
     let stage_rank = worker.blueprint().layout().rank_of(stage);
-    worker.grid().rank_at(&[(Axis::Data, replica), (Axis::Pipeline, stage_rank)])
+    worker.grid().rank_at(&[(Axis::Data, replica), (Axis::Pipeline, stage_rank), (Axis::Tensor, 0)])
 }
 
 /// Returns the ranks of a stage's replica that hold different parts of a parameter.
@@ -101,7 +119,8 @@ fn part_holders(worker: &Worker, replica: usize, stage: usize, sharding: &Shardi
     let first = worker.grid().seen_from(rank_of(worker, replica, stage))?;
     let along = |holders: Vec<RankGrid>, division: &Division| {
         let at = |holder: RankGrid| {
-            (0..division.parts).map(move |part| holder.seen_from(holder.rank_at(&[(division.axis, part)])))
+            let ranks = 0..holder.size(division.axis);
+            ranks.map(move |rank| holder.seen_from(holder.rank_at(&[(division.axis, rank)])))
         };
         holders.into_iter().flat_map(at).collect::<std::result::Result<Vec<_>, _>>()
     };
@@ -116,14 +135,14 @@ pub(crate) fn state_shape(state: &StateArray, sharding: &Sharding) -> Shape {
     }
 }
 
-/// Returns the runs of the array `state` of a parameter that a rank holds for elements `range` of its part.
+/// Returns the runs of the array `state` of a parameter that a rank holds for elements `range` of its part,
+/// whose index along an axis `coordinate` gives.
 pub(crate) fn state_runs(
     state: &StateArray,
     sharding: &Sharding,
-    holder: &RankGrid,
+    coordinate: impl Fn(Axis) -> usize,
     range: Range<usize>,
 ) -> Vec<Run> {
-    let coordinate = |axis| holder.coordinate(axis);
     if state.per == 1 {
         return part_runs(sharding, coordinate, range);
     }
@@ -133,23 +152,56 @@ pub(crate) fn state_runs(
     vec![Run { local: 0, whole: before + elements.start, elements: elements.len() }]
 }
 
-/// Returns the weights that compute with a parameter.
-fn weight(worker: &Worker, position: usize) -> Result<Array> {
-    let (entry, (stage, parameter)) = (&worker.blueprint().parameters[position], holder(worker, position));
-    let (sharding, layout) = (&entry.sharding, worker.blueprint().weights(stage));
+/// Returns the parts of an array of the parameter with `parts`: those of `replicas` replicas of its stage,
+/// each with the range of a part's elements that `range` gives for a replica and a parameter of the stage.
+fn sources(
+    worker: &Worker,
+    parts: &[usize],
+    replicas: usize,
+    range: impl Fn(usize, usize) -> Range<usize>,
+    runs: impl Fn(&Sharding, &dyn Fn(Axis) -> usize, Range<usize>) -> Vec<Run>,
+) -> Result<Vec<Source>> {
+    let blueprint = worker.blueprint();
     let mut sources = Vec::new();
-    for replica in 0..layout.map_or(1, WeightLayout::ranks) {
-        let all = 0..sharding.shape().elements();
-        let range = layout.map_or(all, |layout| layout.range(replica, parameter));
-        for holder in part_holders(worker, replica, stage, sharding)?.iter().filter(|_| !range.is_empty()) {
-            sources.push((holder.rank(), part_runs(sharding, |axis| holder.coordinate(axis), range.clone())));
+    for replica in 0..replicas {
+        let (stage, _) = holder(worker, parts[0]);
+        for rank in part_holders(worker, replica, stage, &blueprint.parameters[parts[0]].sharding)? {
+            for (lane, index) in parts.iter().enumerate() {
+                let own = range(replica, holder(worker, *index).1);
+                if own.is_empty() {
+                    continue;
+                }
+                let coordinate = |axis| blueprint.coordinate(*index, &rank, axis);
+                let runs = runs(&blueprint.parameters[*index].sharding, &coordinate, own);
+                sources.push(Source { rank: rank.rank(), lane, runs });
+            }
         }
     }
-    let own = match (worker.model(stage), worker.weight_units(stage)) {
-        (_, Some(units)) => units.part(parameter)?.map(|(_, part)| part),
-        (Some(model), None) => Some(model.parameters().list()[parameter].weight.tensor()?),
-        (None, None) => None,
+    Ok(sources)
+}
+
+/// Returns the weights that compute with a parameter, of which a rank has `parts`.
+fn weight(worker: &Worker, parts: &[usize]) -> Result<Array> {
+    let (entry, (stage, _)) = (&worker.blueprint().parameters[parts[0]], holder(worker, parts[0]));
+    let (sharding, layout) = (&entry.sharding, worker.blueprint().weights(stage));
+    let all = 0..sharding.shape().elements();
+    let range = |replica, parameter| layout.map_or(all.clone(), |layout| layout.range(replica, parameter));
+    let sources = sources(
+        worker,
+        parts,
+        layout.map_or(1, WeightLayout::ranks),
+        range,
+        |sharding, coordinate, range| part_runs(sharding, coordinate, range),
+    )?;
+    let own = |index: &usize| {
+        let (_, parameter) = holder(worker, *index);
+        Ok(match (worker.model(stage), worker.weight_units(stage)) {
+            (_, Some(units)) => units.part(parameter)?.map(|(_, part)| part),
+            (Some(model), None) => Some(model.parameters().list()[parameter].weight.tensor()?),
+            (None, None) => None,
+        })
     };
+    let own = parts.iter().map(own).collect::<Result<_>>()?;
     let (name, shape) = (entry.name.clone(), entry.shape());
     let replicated = layout.is_none() && sharding.parts() == 1;
     Ok(Array { name, dtype: entry.dtype, shape, sources, replicated, own })
@@ -166,22 +218,19 @@ pub(crate) fn part_runs(
     runs.map(|run| Run { local: run.local - first, ..run }).collect()
 }
 
-/// Returns an array that optimizers keep for a parameter.
-fn array(worker: &Worker, position: usize, state: StateArray, tensors: &StateTensors) -> Result<Array> {
-    let (entry, (stage, parameter)) = (&worker.blueprint().parameters[position], holder(worker, position));
+/// Returns an array that optimizers keep for a parameter, of which a rank has `parts`.
+fn array(worker: &Worker, parts: &[usize], state: StateArray, tensors: &StateTensors) -> Result<Array> {
+    let (entry, (stage, _)) = (&worker.blueprint().parameters[parts[0]], holder(worker, parts[0]));
     let (shards, sharding) = (worker.blueprint().shards(stage), &entry.sharding);
-    let mut sources = Vec::new();
-    for replica in 0..shards.ranks() {
-        let range = shards.range(replica, parameter);
-        for holder in part_holders(worker, replica, stage, sharding)?.iter().filter(|_| !range.is_empty()) {
-            sources.push((holder.rank(), state_runs(&state, sharding, holder, range.clone())));
-        }
-    }
+    let range = |replica, parameter| shards.range(replica, parameter);
+    let sources = sources(worker, parts, shards.ranks(), range, |sharding, coordinate, range| {
+        state_runs(&state, sharding, coordinate, range)
+    })?;
     let (shape, dtype) = (state_shape(&state, sharding), state.dtype);
-    let key = (stage, state.name);
-    let own = tensors.get(&key).cloned();
+    let own = |index: &usize| tensors.get(&(stage, holder(worker, *index).1, state.name.clone())).cloned();
+    let own = parts.iter().map(own).collect();
     let replicated = !shards.is_sharded() && sharding.parts() == 1;
-    Ok(Array { name: key.1, dtype, shape, sources, replicated, own })
+    Ok(Array { name: state.name, dtype, shape, sources, replicated, own })
 }
 
 /// Returns the model's buffers, each held by the first data-parallel rank of the first stage that has it.
@@ -190,14 +239,14 @@ pub fn buffers(worker: &Worker) -> Vec<Array> {
         let (stage, number) = entry.holder;
         let own = worker.model(stage).map(|model| model.buffers()[number].tensor().clone());
         let runs = vec![Run { local: 0, whole: 0, elements: entry.shape.elements() }];
-        let sources = vec![(rank_of(worker, 0, stage), runs)];
+        let sources = vec![Source { rank: rank_of(worker, 0, stage), lane: 0, runs }];
         Array {
             name: entry.name.clone(),
             dtype: entry.dtype,
             shape: entry.shape,
             sources,
             replicated: true,
-            own,
+            own: vec![own],
         }
     };
     worker.blueprint().buffers.iter().map(array).collect()
@@ -209,35 +258,42 @@ impl Array {
         self.replicated
     }
 
-    /// The tensor, if this rank holds the whole array.
+    /// The tensor, if this rank holds the whole array in one.
     pub(crate) fn whole(&self) -> Option<&Tensor> {
-        self.own.as_ref().filter(|own| own.elements() == self.shape.elements())
+        let [own] = &*self.own else { return None };
+        own.as_ref().filter(|own| own.elements() == self.shape.elements())
     }
 
-    /// Returns the runs of all elements in the order of the whole array, each with the rank that holds it. An
-    /// array without elements has an empty run.
-    pub(crate) fn runs_in_order(&self) -> Vec<(usize, Run)> {
-        let of_rank = |(rank, runs): &'_ (usize, Vec<Run>)| {
-            let rank = *rank;
-            runs.clone().into_iter().filter(|run| run.elements > 0).map(move |run| (rank, run))
+    /// Number of parts that ranks hold.
+    pub(crate) fn parts_count(&self) -> usize {
+        self.sources.len()
+    }
+
+    /// Returns the runs of all elements in the order of the whole array, each with the rank that holds it and
+    /// the number of its tensor. An array without elements has an empty run.
+    pub(crate) fn runs_in_order(&self) -> Vec<(usize, usize, Run)> {
+        let of = |Source { rank, lane, runs }: &'_ Source| {
+            let (rank, lane) = (*rank, *lane);
+            runs.clone().into_iter().filter(|run| run.elements > 0).map(move |run| (rank, lane, run))
         };
-        let mut all: Vec<_> = self.sources.iter().flat_map(of_rank).collect();
-        all.sort_by_key(|(_, run)| run.whole);
+        let mut all: Vec<_> = self.sources.iter().flat_map(of).collect();
+        all.sort_by_key(|(_, _, run)| run.whole);
         if all.is_empty() {
-            all.push((0, Run { local: 0, whole: 0, elements: 0 }));
+            all.push((0, 0, Run { local: 0, whole: 0, elements: 0 }));
         }
         all
     }
 
-    /// Passes the bytes of a run of this rank to `take`, up to `most` elements at a time, by way of `bytes`.
+    /// Passes the bytes of a run of this rank's tensor `lane` to `take`, up to `most` elements at a time, by
+    /// way of `bytes`.
     pub(crate) fn read_run(
         &self,
-        run: Run,
+        (lane, run): (usize, Run),
         most: usize,
         bytes: &mut Vec<u8>,
         mut take: impl FnMut(&[u8]),
     ) -> Result<()> {
-        let Some(own) = &self.own else { return Ok(()) };
+        let Some(Some(own)) = self.own.get(lane) else { return Ok(()) };
         for first in (0..run.elements).step_by(most) {
             let piece = own.view(run.local + first, [most.min(run.elements - first)])?;
             bytes.resize(piece.bytes(), 0);
@@ -257,13 +313,4 @@ impl Array {
         let size = self.dtype.bytes();
         size * first..size * (first + elements)
     }
-}
-
-/// Copies the bytes of a tensor from element `first` on to the host, piece by piece.
-fn to_host(tensor: &Tensor, first: usize, bytes: &mut [u8]) -> Result<()> {
-    let size = tensor.dtype().bytes();
-    for (index, bytes) in bytes.chunks_mut(PIECE).enumerate() {
-        tensor.view(first + index * PIECE / size, [bytes.len() / size])?.read_bytes(bytes)?;
-    }
-    Ok(())
 }

@@ -20,14 +20,14 @@ pub enum Positions<'a> {
 }
 
 impl<'a> Positions<'a> {
-    fn tensor(self) -> tensor::Result<Tensor> {
+    pub(super) fn tensor(self) -> tensor::Result<Tensor> {
         match self {
             Positions::Learned(weight) => weight.stored(),
             Positions::Fixed(tensor) => Ok(tensor.clone()),
         }
     }
 
-    fn weight(self) -> Option<&'a Weight> {
+    pub(super) fn weight(self) -> Option<&'a Weight> {
         match self {
             Positions::Learned(weight) => Some(weight),
             Positions::Fixed(_) => None,

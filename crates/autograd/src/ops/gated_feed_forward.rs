@@ -25,6 +25,8 @@ pub struct GatedFeedForwardWeights {
     pub down: Weight,
     /// The adapters of both.
     pub adapters: [Option<Adapter>; 2],
+    /// Whether output and gradient of the input are parts of sums over lanes, and therefore in f32.
+    pub is_lane: bool,
 }
 
 /// Backward of [`gated_feed_forward`].
@@ -78,6 +80,7 @@ pub fn gated_feed_forward(
                 let (output, tensors) = adapter.forward(tape, &hidden, &weights.down, None)?;
                 (output, Some(tensors))
             }
+            (None, _) if weights.is_lane => (ops::linear::partial(&hidden, &down()?)?, None),
             (None, true) => (ops::linear::forward(&hidden, &down()?, None, Activation::None)?.output, None),
             (None, false) => (ops::linear::forward_again(&hidden, &down()?, None)?.output, None),
         };
@@ -106,7 +109,7 @@ impl Rule for GatedFeedForwardRule {
     }
 
     fn has_weights(&self) -> bool {
-        let GatedFeedForwardWeights { gate_up, down, adapters } = &self.weights;
+        let GatedFeedForwardWeights { gate_up, down, adapters, .. } = &self.weights;
         let adapted = adapters.iter().flatten().any(Adapter::is_trained);
         gate_up.is_trained() || down.is_trained() || adapted
     }
@@ -124,7 +127,14 @@ impl Rule for GatedFeedForwardRule {
         ops::gate::backward(&self.gate_up, &hidden, self.activation)?;
         self.down = is_trained.then_some((gradient, hidden));
         let wanted = wanted.contains(&true);
-        let input = input_gradient(adapter, tensors, &self.gate_up, &self.weights.gate_up, wanted)?;
+        let gate_up = &self.weights.gate_up;
+        let input = match wanted && self.weights.is_lane {
+            true => {
+                let matrix = gate_up.values(self.gate_up.dtype())?;
+                Some(ops::linear::partial_backward_input(&self.gate_up, &matrix)?)
+            }
+            false => input_gradient(adapter, tensors, &self.gate_up, gate_up, wanted)?,
+        };
         Ok(vec![input])
     }
 

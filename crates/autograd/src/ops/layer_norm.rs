@@ -3,6 +3,7 @@
 use tensor::ops::layer_norm::Settings as NormSettings;
 use tensor::{DType, Tensor, ops};
 
+use super::lanes::LanePlane;
 use super::norm_rule::{NormRule, record_residual, residual_operands};
 use super::{autocast, named, values_of};
 use crate::error::Result;
@@ -35,6 +36,7 @@ pub fn layer_norm(
         bias: bias.cloned(),
         gradient: None,
         measures: settings.measures,
+        planes: LanePlane::of(tape),
     };
     tape.record_one(&[x.source()], output, rule)
 }
@@ -74,6 +76,7 @@ pub fn residual_layer_norm(
         bias: bias.cloned(),
         gradient: None,
         measures: settings.measures,
+        planes: LanePlane::of(tape),
     };
     let sources: Vec<_> = std::iter::once(&residual).chain(&branch).map(Var::source).collect();
     record_residual(tape, &sources, sum.clone(), output, rule)

@@ -10,6 +10,15 @@ use crate::sink::{GradientSink, ready, target};
 use crate::tape::{Tape, Var};
 use crate::weight::Weight;
 
+/// The results of a linear layer that are parts of sums over lanes, and therefore in f32.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PartialSums {
+    /// The output; the layer has no bias and no activation.
+    pub output: bool,
+    /// The gradient of the input.
+    pub input_gradient: bool,
+}
+
 /// Backward of [`linear`].
 #[derive(Debug)]
 pub struct LinearRule {
@@ -20,6 +29,7 @@ pub struct LinearRule {
     activation: Activation,
     weight: Weight,
     bias: Option<Weight>,
+    sums: PartialSums,
     /// Gradient of the activation's input, from the input half to the weight half.
     gradient: Option<Tensor>,
 }
@@ -35,10 +45,28 @@ pub fn linear(
     bias: Option<&Weight>,
     activation: Activation,
 ) -> Result<Var> {
+    lane_linear(tape, x, weight, bias, activation, PartialSums::default())
+}
+
+/// [`linear`] of a lane, some results of which are parts of sums over lanes.
+///
+/// # Errors
+/// As [`linear`].
+pub fn lane_linear(
+    tape: &Tape,
+    x: Var,
+    weight: &Weight,
+    bias: Option<&Weight>,
+    activation: Activation,
+    sums: PartialSums,
+) -> Result<Var> {
     let [x] = autocast(tape, "linear", [x])?;
     tape.begin("linear")?;
-    let ops::linear::Output { output, pre_activation } =
-        named("linear", forward(tape, x.tensor(), weight, bias, activation))?;
+    let forward = match sums.output {
+        true => partial(x.tensor(), weight),
+        false => forward(tape, x.tensor(), weight, bias, activation),
+    };
+    let ops::linear::Output { output, pre_activation } = named("linear", forward)?;
     let activated = match activation {
         Activation::None => None,
         Activation::Relu => Some(output.clone()),
@@ -50,8 +78,15 @@ pub fn linear(
         activation,
         weight: weight.clone(),
         bias: bias.cloned(),
+        sums,
         gradient: None,
     })
+}
+
+/// The f32 output of a layer without bias and activation.
+fn partial(x: &Tensor, weight: &Weight) -> tensor::Result<ops::linear::Output> {
+    let output = ops::linear::partial(x, &weight.values(x.dtype())?)?;
+    Ok(ops::linear::Output { output, pre_activation: None })
 }
 
 fn forward(
@@ -92,7 +127,11 @@ impl Rule for LinearRule {
             gradient = ops::linear::backward_activation(gradient, &activated, self.activation)?;
         }
         let input = if wanted[0] {
-            Some(ops::linear::backward_input(&gradient, &self.weight.values(gradient.dtype())?)?)
+            let weight = self.weight.values(gradient.dtype())?;
+            Some(match self.sums.input_gradient {
+                true => ops::linear::partial_backward_input(&gradient, &weight)?,
+                false => ops::linear::backward_input(&gradient, &weight)?,
+            })
         } else {
             None
         };

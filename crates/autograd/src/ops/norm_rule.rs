@@ -1,12 +1,16 @@
 //! The backward rule of layer norm and RMS norm.
 
+use std::ops::Range;
+
+use device::{Category, DType, Request};
 use tensor::Tensor;
 use tensor::ops;
 
 use super::autocast;
+use super::lanes::{LanePlane, give};
 use crate::error::{AutogradError, Result};
 use crate::rule::{Rule, Saved};
-use crate::sink::{GradientSink, discarded, ready, target};
+use crate::sink::{GradientSink, Target, discarded, ready, target};
 use crate::tape::{Source, Tape, Var};
 use crate::weight::Weight;
 
@@ -24,6 +28,8 @@ pub struct NormRule {
     pub(super) gradient: Option<Tensor>,
     /// Whether the input's gradient is accompanied by its largest magnitude.
     pub(super) measures: bool,
+    /// The planes of rows that are divided.
+    pub(super) planes: LanePlane,
 }
 
 /// The operands of a norm of a residual sum, as autocast gives them.
@@ -57,6 +63,47 @@ pub(super) fn record_residual(
     match (outputs.pop(), outputs.pop()) {
         (Some(normalised), Some(sum)) => Ok((sum, normalised)),
         _ => Err(AutogradError::NotRecorded),
+    }
+}
+
+impl NormRule {
+    /// Adds the gradients of some rows to the targets.
+    fn sums(&self, rows: Range<usize>, weight: &Target, bias: Option<&Target>) -> Result<()> {
+        let Some(gradient) = &self.gradient else { return Ok(()) };
+        let width = gradient.shape().columns();
+        let of = |array: &Tensor| array.view(rows.start * width, [rows.len(), width]);
+        let per_row = |array: &Tensor| array.view(rows.start, [rows.len()]);
+        let (gradient, x, rstd) = (of(gradient)?, of(&self.x)?, per_row(&self.rstd)?);
+        match &self.mean {
+            Some(mean) => {
+                let mean = per_row(mean)?;
+                ops::layer_norm::backward_weight(&gradient, &x, &mean, &rstd, weight, bias)?;
+            }
+            None => ops::rms_norm::backward_weight(&gradient, &x, &rstd, weight)?,
+        }
+        Ok(())
+    }
+
+    /// Adds the gradients of all rows to the targets: the sum over lanes, of which `lanes` runs of rows are
+    /// here.
+    fn sums_over_lanes(&self, lanes: usize, weight: &Target, bias: Option<&Target>) -> Result<()> {
+        let Some(gradient) = &self.gradient else { return Ok(()) };
+        let (width, rows) = (gradient.shape().columns(), gradient.shape().rows() / lanes);
+        let request = Request::new(Category::Workspace, self.operator);
+        let arrays = 1 + usize::from(bias.is_some());
+        let part = |lane: usize| -> Result<Tensor> {
+            let sums = Tensor::empty(gradient.device(), [arrays, width], DType::F32, request)?;
+            let target = |index: usize| -> Result<Target> {
+                Ok(Target { tensor: sums.view(index * width, [width])?, accumulate: false })
+            };
+            let of_bias = bias.map(|_| target(1)).transpose()?;
+            self.sums(lane * rows..(lane + 1) * rows, &target(0)?, of_bias.as_ref())?;
+            Ok(sums)
+        };
+        let parts = (0..lanes).map(part).collect::<Result<Vec<_>>>()?;
+        let sums = self.planes.sum(parts, request)?;
+        give(&sums.view(0, [width])?, weight)?;
+        bias.map_or(Ok(()), |bias| give(&sums.view(width, [width])?, bias))
     }
 }
 
@@ -109,10 +156,9 @@ impl Rule for NormRule {
             (None, Some(bias)) => discarded(&self.weight, bias)?,
             (None, None) => return Ok(()),
         };
-        let (x, rstd) = (&self.x, &self.rstd);
-        match &self.mean {
-            Some(mean) => ops::layer_norm::backward_weight(gradient, x, mean, rstd, &weight, bias.as_ref())?,
-            None => ops::rms_norm::backward_weight(gradient, x, rstd, &weight)?,
+        match self.weight.row_lanes() {
+            0 => self.sums(0..gradient.shape().rows(), &weight, bias.as_ref())?,
+            lanes => self.sums_over_lanes(lanes, &weight, bias.as_ref())?,
         }
         self.bias.as_ref().map_or(Ok(()), |bias| ready(sink, bias))?;
         ready(sink, &self.weight)

@@ -3,6 +3,7 @@
 use tensor::ops;
 use tensor::ops::rms_norm::Settings as NormSettings;
 
+use super::lanes::LanePlane;
 use super::norm_rule::{NormRule, record_residual, residual_operands};
 use super::{autocast, named};
 use crate::error::Result;
@@ -30,6 +31,7 @@ pub fn rms_norm(tape: &Tape, x: Var, weight: &Weight, settings: impl Into<NormSe
         bias: None,
         gradient: None,
         measures: settings.measures,
+        planes: LanePlane::of(tape),
     };
     tape.record_one(&[x.source()], output, rule)
 }
@@ -67,6 +69,7 @@ pub fn residual_rms_norm(
         bias: None,
         gradient: None,
         measures: settings.measures,
+        planes: LanePlane::of(tape),
     };
     let sources: Vec<_> = std::iter::once(&residual).chain(&branch).map(Var::source).collect();
     record_residual(tape, &sources, sum.clone(), output, rule)

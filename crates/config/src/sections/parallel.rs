@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use collective::{Axis, GridShape, PeerMethod};
 use keys::{Row, Takes, choice, section};
-use nn::MOST_LAYERS;
+use nn::{Lanes, MOST_LAYERS};
 use parallel::data::Reduction;
 use parallel::pipeline::ScheduleKind;
 
@@ -23,8 +23,14 @@ section! {
         data: usize = Row::count(1, 1 << 20).default("1").any_bits();
         /// Ranks that share the layers.
         pipeline: usize = Row::count(1, MOST_LAYERS).default("1").any_bits();
-        /// Ranks that share each layer, neighbours, best on one host.
+        /// Ranks that share each layer: they hold parts of its weights, divide attention's heads, the columns
+        /// of feed-forward layers and the vocabulary, and each keeps a part of the rows between layers. They
+        /// are neighbours, best on one host. A number that divides `tensor_lanes`.
         tensor: usize = Row::count(1, 1 << 10).default("1").any_bits();
+        /// Parts of each layer over which sums are defined: each part is computed by itself, in the same way
+        /// on any number of ranks, and a fixed tree adds the results in f32.
+        tensor_lanes: usize = Row::count(1, 1 << 10)
+            .derived("as many as `tensor`", |raw| Ok(raw.integer(Parallel::tensor)?.into()));
         /// Gradient sums that a fixed tree adds: any number that divides the micro-batches of a step.
         lanes: usize = Row::count(1, 1 << 20).derived(
             "the largest power of two, at most 8, that divides the micro-batches of a step",
@@ -129,6 +135,12 @@ impl Parallel {
         if self.shard > 0 && !self.data.is_multiple_of(self.shard) {
             self.shard = 0;
         }
+    }
+
+    /// The lanes that layers are divided in, and those of a rank.
+    #[must_use]
+    pub fn layer_lanes(&self) -> Lanes {
+        Lanes { all: self.tensor_lanes, here: self.tensor_lanes / self.tensor.max(1) }
     }
 
     /// Returns the path of the key with the number of ranks along an axis.

@@ -14,10 +14,16 @@ pub struct Dropout {
 
 impl Dropout {
     /// Drops elements with `probability`, 0 to below 1, by random numbers of the model's seed and of `site`,
-    /// a unique name. With 0 no operator is called.
+    /// a unique name. With 0 no operator is called. Each lane of a divided layer has a site of its own;
+    /// between layers, rows are divided.
     pub fn new(parameters: &Parameters, site: &str, probability: f64) -> Self {
-        let drops = probability > 0.0;
-        Dropout { site: drops.then(|| ops::Dropout::new(parameters.seed(), site, probability)) }
+        let new = |site: &str| ops::Dropout::new(parameters.seed(), site, probability);
+        let of_lane = || match parameters.lane() {
+            Some(lane) => new(&format!("{site}.{lane}")),
+            None if parameters.lanes().is_divided() => new(site).of_divided_rows(),
+            None => new(site),
+        };
+        Dropout { site: (probability > 0.0).then(of_lane) }
     }
 
     /// No dropout.

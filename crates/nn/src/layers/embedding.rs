@@ -2,6 +2,7 @@
 
 use autograd::ops::Positions;
 use autograd::{Tape, Var, Weight, ops};
+use collective::Axis;
 use device::{Float, dispatch};
 use tensor::Tensor;
 
@@ -10,13 +11,16 @@ use crate::buffers::ModelBuffer;
 use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
+use crate::sharding::Sharding;
 
 /// The vector of each token, plus the vector of its position if there are positions. Positions count from the
 /// start of a token's document.
 #[derive(Debug)]
 pub struct Embedding {
-    tokens: Weight,
+    /// The rows of each lane that is here.
+    lanes: Vec<Weight>,
     positions: Table,
+    is_divided: bool,
 }
 
 #[derive(Debug)]
@@ -37,7 +41,13 @@ impl Embedding {
         [vocabulary, width]: [usize; 2],
         init: Init,
     ) -> Result<Self> {
-        Ok(Embedding { tokens: parameters.create(name, [vocabulary, width], init)?, positions: Table::None })
+        let all = parameters.lanes();
+        let lane = |parameters: &mut Parameters| {
+            let table = Sharding::replicated([vocabulary, width]).divided(Axis::Tensor, 0, all.all)?;
+            parameters.create_sharded(name, table, init)
+        };
+        let lanes = parameters.for_each_lane(lane)?;
+        Ok(Embedding { lanes, positions: Table::None, is_divided: all.is_divided() })
     }
 
     /// Registers `name`, of shape `[context, width]`, as learned positions.
@@ -75,10 +85,10 @@ impl Embedding {
     }
 
     fn width(&self) -> usize {
-        self.tokens.shape().columns()
+        self.lanes[0].shape().columns()
     }
 
-    /// Maps u32 tokens `[batch, time]` to `[batch, time, width]`.
+    /// Maps u32 tokens `[batch, time]` to `[batch, time, width]`, or to the rows of it that are here.
     ///
     /// # Errors
     /// A token outside the table, more positions than were registered, out of memory.
@@ -88,7 +98,12 @@ impl Embedding {
             Table::Learned(table) => Some(Positions::Learned(table)),
             Table::Fixed(table) => Some(Positions::Fixed(table.tensor())),
         };
-        within(tape, "embedding", || Ok(ops::embedding(tape, tokens, &self.tokens, positions)?))
+        within(tape, "embedding", || {
+            Ok(match self.is_divided {
+                true => ops::divided_embedding(tape, tokens, &self.lanes, positions)?,
+                false => ops::embedding(tape, tokens, &self.lanes[0], positions)?,
+            })
+        })
     }
 }
 

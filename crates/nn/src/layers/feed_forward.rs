@@ -4,7 +4,7 @@ use autograd::ops::{FeedForwardWeights, Fp8Input, Fp8Linear};
 use autograd::{Tape, Var, ops};
 use tensor::ops::Activation;
 
-use super::{Layer, Linear, within};
+use super::{Layer, Linear, LinearCut, within};
 use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
@@ -20,7 +20,8 @@ pub struct FeedForward {
 enum Layers {
     /// One operator for both layers.
     Fused(Box<FeedForwardWeights>),
-    /// Two operators, because one of the layers has an adapter or the first alone is in FP8.
+    /// Two operators, because one of the layers has an adapter, the first alone is in FP8, or they are a
+    /// lane.
     Separate(Box<[Linear; 2]>),
     /// Two operators, of which the second computes the activation of its input, which it stores in FP8 only.
     Fp8(Box<(Linear, Fp8Linear)>),
@@ -41,11 +42,13 @@ impl FeedForward {
         activation: Activation,
     ) -> Result<Self> {
         let hidden = 4 * width;
-        let linear = if biases { Linear::new } else { Linear::without_bias };
         let name = |part: &str| format!("{prefix}.{part}");
-        let expand = linear(parameters, &name("mlp_fc"), width, hidden, init, activation)?;
-        let project = linear(parameters, &name("mlp_proj"), hidden, width, projection, Activation::None)?;
-        let is_plain = |layer: &Linear| layer.adapter.is_none() && layer.fp8.is_none();
+        let cut = ([width, hidden], LinearCut::Outputs(&[hidden]));
+        let expand = Linear::lane(parameters, &name("mlp_fc"), cut, init, biases, activation)?;
+        let cut = ([hidden, width], LinearCut::Inputs);
+        let project = Linear::lane(parameters, &name("mlp_proj"), cut, projection, biases, Activation::None)?;
+        let is_divided = parameters.lanes().is_divided();
+        let is_plain = |layer: &Linear| layer.adapter.is_none() && layer.fp8.is_none() && !is_divided;
         let layers = match (is_plain(&expand) && is_plain(&project), project.in_fp8()) {
             (_, Some(project)) => Layers::Fp8(Box::new((expand.without_activation(), project))),
             (false, None) => Layers::Separate(Box::new([expand, project])),

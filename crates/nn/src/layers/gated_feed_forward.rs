@@ -4,7 +4,7 @@ use autograd::ops::{Fp8Input, Fp8Linear, GatedFeedForwardWeights};
 use autograd::{Tape, Var, ops};
 use tensor::ops::Activation;
 
-use super::{Layer, Linear, within};
+use super::{Layer, Linear, LinearCut, within};
 use crate::error::{NnError, Result};
 use crate::init::Init;
 use crate::parameters::Parameters;
@@ -37,12 +37,12 @@ impl GatedFeedForward {
         [init, projection]: [Init; 2],
         activation: Activation,
     ) -> Result<Self> {
-        let mut linear = |part: &str, inputs, outputs, init| {
-            let name = format!("{prefix}.{part}");
-            Linear::without_bias(parameters, &name, inputs, outputs, init, Activation::None)
+        let mut linear = |part: &str, cut, init| {
+            Linear::lane(parameters, &format!("{prefix}.{part}"), cut, init, false, Activation::None)
         };
-        let gate_up = linear("gate_up_proj", width, 2 * hidden, init)?;
-        let down = linear("down_proj", hidden, width, projection)?;
+        let groups = [hidden, hidden];
+        let gate_up = linear("gate_up_proj", ([width, 2 * hidden], LinearCut::Outputs(&groups)), init)?;
+        let down = linear("down_proj", ([hidden, width], LinearCut::Inputs), projection)?;
         let layers = match (gate_up.in_fp8(), down.in_fp8()) {
             (_, Some(down)) => Layers::Fp8(Box::new((gate_up, down))),
             (Some(_), None) => {
@@ -53,6 +53,7 @@ impl GatedFeedForward {
                 gate_up: gate_up.weight,
                 down: down.weight,
                 adapters: [gate_up.adapter, down.adapter],
+                is_lane: parameters.lanes().is_divided(),
             })),
         };
         Ok(GatedFeedForward { layers, activation })

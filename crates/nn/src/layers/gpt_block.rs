@@ -3,7 +3,7 @@
 use tensor::ops::Activation;
 use tensor::ops::attention::{Heads, Qkv};
 
-use super::{Block, CausalSelfAttention, Dropout, FeedForward, LayerNorm, Linear};
+use super::{Block, Branch, CausalSelfAttention, Dropout, FeedForward, LayerNorm, Linear, LinearCut};
 use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
@@ -15,6 +15,8 @@ pub struct GptBlockSizes {
     pub width: usize,
     /// Attention heads.
     pub heads: Heads,
+    /// Tokens in a sequence.
+    pub context: usize,
     /// Whether norms and linear layers have biases.
     pub biases: bool,
     /// Activation of the feed-forward layers.
@@ -24,7 +26,7 @@ pub struct GptBlockSizes {
 }
 
 /// GPT-2's block: layer norms, and feed-forward layers with one activation.
-pub type GptBlock = Block<LayerNorm, CausalSelfAttention, FeedForward>;
+pub type GptBlock = Block<LayerNorm, Branch<CausalSelfAttention>, Branch<FeedForward>>;
 
 impl GptBlock {
     /// Registers the parameters of layer `index` as `h.{index}.…`. `projection` initialises the two layers
@@ -38,24 +40,41 @@ impl GptBlock {
         sizes: GptBlockSizes,
         [init, projection]: [Init; 2],
     ) -> Result<Self> {
-        let GptBlockSizes { width, heads, biases, activation, dropout } = sizes;
+        let GptBlockSizes { width, context, biases, dropout, .. } = sizes;
         parameters.begin_unit();
         let name = format!("h.{index}");
         let norm = if biases { LayerNorm::new } else { LayerNorm::without_bias };
-        let linear = if biases { Linear::new } else { Linear::without_bias };
         let of = |part: &str| format!("{name}.{part}");
         let norm_1 = norm(parameters, &of("ln_1"), width)?;
-        let columns = heads.packed_columns();
-        let qkv = linear(parameters, &of("attn_qkv"), width, columns, init, Activation::None)?;
-        let columns = heads.query_columns();
-        let output = linear(parameters, &of("attn_proj"), columns, width, projection, Activation::None)?;
-        let weights = Dropout::new(parameters, &of("attention.dropout"), dropout);
-        let attention = CausalSelfAttention::new(Qkv::Packed(qkv), output, heads).dropping(weights);
+        let attention = Branch::new(parameters, (&of("attn_proj"), width, biases), context, |parameters| {
+            Self::attention(parameters, &name, sizes, [init, projection])
+        })?;
         let norm_2 = norm(parameters, &of("ln_2"), width)?;
         let feed_forward =
-            FeedForward::new(parameters, &name, width, [init, projection], biases, activation)?;
+            Branch::new(parameters, (&of("mlp_proj"), width, biases), context, |parameters| {
+                FeedForward::new(parameters, &name, width, [init, projection], biases, sizes.activation)
+            })?;
         let dropout =
             ["attn_proj.dropout", "mlp.dropout"].map(|site| Dropout::new(parameters, &of(site), dropout));
         Ok(Block { name, norm_1, attention, norm_2, feed_forward, dropout })
+    }
+
+    /// Registers a lane of attention.
+    fn attention(
+        parameters: &mut Parameters,
+        name: &str,
+        sizes: GptBlockSizes,
+        [init, projection]: [Init; 2],
+    ) -> Result<CausalSelfAttention> {
+        let GptBlockSizes { width, heads, biases, .. } = sizes;
+        let of = |part: &str| format!("{name}.{part}");
+        let groups = heads.groups_of_columns();
+        let cut = ([width, heads.packed_columns()], LinearCut::Outputs(&groups));
+        let qkv = Linear::lane(parameters, &of("attn_qkv"), cut, init, biases, Activation::None)?;
+        let cut = ([heads.query_columns(), width], LinearCut::Inputs);
+        let output = Linear::lane(parameters, &of("attn_proj"), cut, projection, biases, Activation::None)?;
+        let weights = Dropout::new(parameters, &of("attention.dropout"), sizes.dropout);
+        let heads = heads.divided(parameters.lanes().all);
+        Ok(CausalSelfAttention::new(Qkv::Packed(qkv), output, heads).dropping(weights))
     }
 }

@@ -38,6 +38,7 @@ impl LayerNorm {
     /// As [`LayerNorm::new`].
     pub fn without_bias(parameters: &mut Parameters, name: &str, width: usize) -> Result<Self> {
         let weight = parameters.create(&format!("{name}.weight"), [width], Init::Constant(1.0))?;
+        let weight = parameters.over_rows(weight);
         let settings = parameters.fp8().norm_settings(EPSILON);
         Ok(LayerNorm { name: name.to_owned(), weight, bias: None, settings })
     }

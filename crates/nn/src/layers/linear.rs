@@ -1,7 +1,8 @@
 //! A linear layer with activation, with or without a bias.
 
-use autograd::ops::{Adapter, Fp8Input, Fp8Linear, Fp8Weight};
+use autograd::ops::{Adapter, Fp8Input, Fp8Linear, Fp8Weight, PartialSums};
 use autograd::{Tape, Var, Weight, ops};
+use collective::Axis;
 use tensor::ops::Activation;
 
 use super::{Layer, adapter, within};
@@ -9,6 +10,16 @@ use crate::error::Result;
 use crate::fp8::LinearRole;
 use crate::init::Init;
 use crate::parameters::Parameters;
+use crate::sharding::Sharding;
+
+/// The dimension of a weight `[outputs, inputs]` that lanes divide, if layers are divided.
+#[derive(Clone, Copy, Debug)]
+pub enum LinearCut<'a> {
+    /// Outputs, each of these groups by itself. The gradient of the input is a sum over lanes.
+    Outputs(&'a [usize]),
+    /// Inputs. The output is a sum over lanes, after which the layer's bias is added.
+    Inputs,
+}
 
 /// `y = activation(x · Wᵀ + b)` with weight `[outputs, inputs]` and bias `[outputs]`.
 #[derive(Debug)]
@@ -20,6 +31,7 @@ pub struct Linear {
     pub(super) adapter: Option<Adapter>,
     /// Copies of the weight, if the layer multiplies in FP8.
     pub(super) fp8: Option<Fp8Weight>,
+    sums: PartialSums,
 }
 
 impl Linear {
@@ -56,8 +68,8 @@ impl Linear {
         init: Init,
         bias_init: Option<Init>,
     ) -> Result<Self> {
-        let sizes = [outputs, inputs];
-        let layer = Self::create(parameters, name, sizes, init, Activation::None, LinearRole::Head)?;
+        let weight = Sharding::replicated([outputs, inputs]);
+        let layer = Self::create(parameters, name, weight, init, Activation::None, LinearRole::Head)?;
         let bias = bias_init.map(|init| parameters.create(&format!("{name}.bias"), [outputs], init));
         Ok(Linear { bias: bias.transpose()?, ..layer })
     }
@@ -74,21 +86,75 @@ impl Linear {
         init: Init,
         activation: Activation,
     ) -> Result<Self> {
-        Self::create(parameters, name, [outputs, inputs], init, activation, LinearRole::Inner)
+        let weight = Sharding::replicated([outputs, inputs]);
+        Self::create(parameters, name, weight, init, activation, LinearRole::Inner)
+    }
+
+    /// Registers a lane of a layer with weight `[outputs, inputs]`, or the layer if layers are not divided,
+    /// with a bias if `biases`. The bias of lanes that divide the inputs belongs to all of them.
+    ///
+    /// # Errors
+    /// As [`Linear::new`]; a dimension that the lanes do not divide.
+    pub fn lane(
+        parameters: &mut Parameters,
+        name: &str,
+        ([inputs, outputs], cut): ([usize; 2], LinearCut<'_>),
+        init: Init,
+        biases: bool,
+        activation: Activation,
+    ) -> Result<Self> {
+        let lanes = parameters.lanes();
+        let whole = Sharding::replicated([outputs, inputs]);
+        let weight = match cut {
+            LinearCut::Outputs(groups) => whole.divided_in_groups(Axis::Tensor, 0, lanes.all, groups),
+            LinearCut::Inputs => whole.divided(Axis::Tensor, 1, lanes.all),
+        };
+        let layer = Self::create(parameters, name, weight?, init, activation, LinearRole::Inner)?;
+        let bias = Sharding::replicated([outputs]);
+        let bias = match cut {
+            LinearCut::Outputs(groups) => Some(bias.divided_in_groups(Axis::Tensor, 0, lanes.all, groups)?),
+            LinearCut::Inputs => (!lanes.is_divided()).then_some(bias),
+        };
+        let bias = bias.filter(|_| biases).map(|sharding| {
+            parameters.create_sharded(&format!("{name}.bias"), sharding, Init::Constant(0.0))
+        });
+        Ok(Linear { bias: bias.transpose()?, sums: cut.sums(lanes.is_divided()), ..layer })
+    }
+
+    /// Returns the same layer as a lane of the head: it divides the outputs.
+    pub(super) fn lane_of_head(self) -> Self {
+        Linear { sums: LinearCut::Outputs(&[]).sums(true), ..self }
+    }
+
+    /// Registers a lane of the head, whose `outputs` are divided.
+    ///
+    /// # Errors
+    /// As [`Linear::lane`].
+    pub(crate) fn head_lane(
+        parameters: &mut Parameters,
+        name: &str,
+        [inputs, outputs]: [usize; 2],
+        init: Init,
+    ) -> Result<Self> {
+        let weight = Sharding::replicated([outputs, inputs]);
+        let weight = weight.divided(Axis::Tensor, 0, parameters.lanes().all)?;
+        Self::create(parameters, name, weight, init, Activation::None, LinearRole::Head)
     }
 
     fn create(
         parameters: &mut Parameters,
         name: &str,
-        sizes: [usize; 2],
+        sharding: Sharding,
         init: Init,
         activation: Activation,
         role: LinearRole,
     ) -> Result<Self> {
-        let weight = parameters.create(&format!("{name}.weight"), sizes, init)?;
-        let adapter = adapter::create(parameters, name, sizes)?;
+        let whole = sharding.whole();
+        let weight = parameters.create_sharded(&format!("{name}.weight"), sharding, init)?;
+        let adapter = adapter::create(parameters, name, [whole.rows(), whole.columns()])?;
         let fp8 = parameters.fp8_mut().create(name, &weight, role)?;
-        Ok(Linear { name: name.to_owned(), weight, bias: None, activation, adapter, fp8 })
+        let (name, sums) = (name.to_owned(), PartialSums::default());
+        Ok(Linear { name, weight, bias: None, activation, adapter, fp8, sums })
     }
 
     /// Returns the same layer without its activation.
@@ -103,7 +169,8 @@ impl Linear {
     pub fn tied(parameters: &mut Parameters, name: &str, weight: &str) -> Result<Self> {
         let weight = parameters.reuse(weight)?;
         let (name, activation) = (name.to_owned(), Activation::None);
-        Ok(Linear { name, weight, bias: None, activation, adapter: None, fp8: None })
+        let sums = PartialSums::default();
+        Ok(Linear { name, weight, bias: None, activation, adapter: None, fp8: None, sums })
     }
 
     /// Maps `[.., inputs]` to `[.., outputs]`.
@@ -117,7 +184,7 @@ impl Linear {
             activation => Ok(ops::activation(tape, y, *activation)?),
         };
         within(tape, short(name), || match (adapter, self.in_fp8()) {
-            (None, None) => Ok(ops::linear(tape, x, weight, bias.as_ref(), *activation)?),
+            (None, None) => Ok(ops::lane_linear(tape, x, weight, bias.as_ref(), *activation, self.sums)?),
             (Some(adapter), _) => activated(ops::adapted_linear(tape, x, weight, bias.as_ref(), adapter)?),
             (None, Some(layer)) => activated(ops::fp8_linear(tape, x, &layer, Fp8Input::Plain)?),
         })
@@ -136,6 +203,13 @@ impl Linear {
             Fp8Linear { weight, copies, bias }
         };
         fp8.as_ref().map(of)
+    }
+}
+
+impl LinearCut<'_> {
+    const fn sums(self, is_divided: bool) -> PartialSums {
+        let output = matches!(self, LinearCut::Inputs);
+        PartialSums { output: is_divided && output, input_gradient: is_divided && !output }
     }
 }
 

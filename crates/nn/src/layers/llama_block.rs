@@ -3,7 +3,10 @@
 use tensor::ops::Activation;
 use tensor::ops::attention::Heads;
 
-use super::{Block, Dropout, GatedFeedForward, Linear, QkNorm, RmsNorm, RotaryAttention, RotaryTable};
+use super::{
+    Block, Branch, Dropout, GatedFeedForward, Linear, LinearCut, QkNorm, RmsNorm, RotaryAttention,
+    RotaryTable,
+};
 use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
@@ -15,6 +18,8 @@ pub struct LlamaBlockSizes {
     pub width: usize,
     /// Attention heads.
     pub heads: Heads,
+    /// Tokens in a sequence.
+    pub context: usize,
     /// Hidden width of the feed-forward layers.
     pub feed_forward: usize,
     /// The gate's activation.
@@ -30,7 +35,7 @@ pub struct LlamaBlockSizes {
 }
 
 /// Llama's block: RMS norms, rotary positions, and gated feed-forward layers.
-pub type LlamaBlock = Block<RmsNorm, RotaryAttention, GatedFeedForward>;
+pub type LlamaBlock = Block<RmsNorm, Branch<RotaryAttention>, Branch<GatedFeedForward>>;
 
 impl LlamaBlock {
     /// Registers the parameters of layer `index` as `model.layers.{index}.…`, named as by Hugging Face except
@@ -47,16 +52,21 @@ impl LlamaBlock {
         table: &RotaryTable,
         [init, projection]: [Init; 2],
     ) -> Result<Self> {
-        let LlamaBlockSizes { width, feed_forward, activation, epsilon, .. } = sizes;
+        let LlamaBlockSizes { width, context, feed_forward, activation, epsilon, .. } = sizes;
         parameters.begin_unit();
         let name = format!("model.layers.{index}");
         let norm_1 = RmsNorm::new(parameters, &format!("{name}.input_layernorm"), width, epsilon)?;
-        let attention = Self::attention(parameters, &name, sizes, table, [init, projection])?;
+        let output = (&*format!("{name}.self_attn.o_proj"), width, false);
+        let attention = Branch::new(parameters, output, context, |parameters| {
+            Self::attention(parameters, &name, sizes, table, [init, projection])
+        })?;
         let norm = format!("{name}.post_attention_layernorm");
         let norm_2 = RmsNorm::new(parameters, &norm, width, epsilon)?;
         let (prefix, widths) = (format!("{name}.mlp"), [width, feed_forward]);
-        let feed_forward =
-            GatedFeedForward::new(parameters, &prefix, widths, [init, projection], activation)?;
+        let output = (&*format!("{prefix}.down_proj"), width, false);
+        let feed_forward = Branch::new(parameters, output, context, |parameters| {
+            GatedFeedForward::new(parameters, &prefix, widths, [init, projection], activation)
+        })?;
         let dropout = ["self_attn.dropout", "mlp.dropout"]
             .map(|site| Dropout::new(parameters, &format!("{name}.{site}"), sizes.dropout));
         Ok(LlamaBlock { name, norm_1, attention, norm_2, feed_forward, dropout })
@@ -71,15 +81,16 @@ impl LlamaBlock {
     ) -> Result<RotaryAttention> {
         let LlamaBlockSizes { width, heads, epsilon, qkv_bias, qk_norm, .. } = sizes;
         let prefix = format!("{name}.self_attn");
-        let linear = if qkv_bias { Linear::new } else { Linear::without_bias };
-        let (fused, columns) = (format!("{prefix}.qkv_proj"), heads.packed_columns());
-        let qkv = linear(parameters, &fused, width, columns, init, Activation::None)?;
+        let (fused, groups) = (format!("{prefix}.qkv_proj"), heads.groups_of_columns());
+        let cut = ([width, heads.packed_columns()], LinearCut::Outputs(&groups));
+        let qkv = Linear::lane(parameters, &fused, cut, init, qkv_bias, Activation::None)?;
         let norm = match qk_norm {
             true => Some(QkNorm::new(parameters, &prefix, heads.width, epsilon)?),
             false => None,
         };
-        let (output, columns) = (format!("{prefix}.o_proj"), heads.query_columns());
-        let output = Linear::without_bias(parameters, &output, columns, width, projection, Activation::None)?;
+        let (output, cut) = (format!("{prefix}.o_proj"), ([heads.query_columns(), width], LinearCut::Inputs));
+        let output = Linear::lane(parameters, &output, cut, projection, false, Activation::None)?;
+        let heads = heads.divided(parameters.lanes().all);
         let weights = Dropout::new(parameters, &format!("{prefix}.weights.dropout"), sizes.dropout);
         Ok(RotaryAttention::new(qkv, norm, output, heads, table.clone()).dropping(weights))
     }

@@ -24,6 +24,7 @@ impl RmsNorm {
     /// Out of memory, a name that exists.
     pub fn new(parameters: &mut Parameters, name: &str, width: usize, epsilon: f32) -> Result<Self> {
         let weight = parameters.create(&format!("{name}.weight"), [width], Init::Constant(1.0))?;
+        let weight = parameters.over_rows(weight);
         let settings = parameters.fp8().norm_settings(epsilon);
         Ok(RmsNorm { name: name.to_owned(), weight, settings })
     }

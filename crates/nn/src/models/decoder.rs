@@ -1,6 +1,7 @@
 //! Decoder-only language models: the part that the families share.
 
 use autograd::{Tape, Var};
+use collective::Axis;
 use tensor::Tensor;
 
 use crate::error::{NnError, Result};
@@ -9,6 +10,7 @@ use crate::layers::{Dropout, Embedding, Layer, Linear, Norm, Residual, Stack, St
 use crate::model::{Input, Model, Stage};
 use crate::parameters::Parameters;
 use crate::recompute::Recompute;
+use crate::sharding::Sharding;
 
 /// Standard deviation of the initial weights.
 const DEVIATION: f32 = 0.02;
@@ -42,6 +44,8 @@ pub(super) struct Ends {
     pub(super) dropout: f64,
     pub(super) soft_cap: f64,
     pub(super) loss_pieces: usize,
+    /// Tokens in a sequence.
+    pub(super) context: usize,
     /// Name of the token table.
     pub(super) table: &'static str,
     /// Name of the head, without `.weight`.
@@ -84,15 +88,17 @@ impl<B, N> Decoder<B, N> {
             false => None,
         };
         if tied && stage.is_first() && !stage.is_last() {
-            parameters.share(table)?;
+            parameters.for_each_lane(|parameters| parameters.share(table))?;
         }
         let blocks = Stack::new(blocks(&mut parameters)?);
         let head = match stage.is_last() {
             true => {
                 parameters.begin_unit();
                 let norm = norm(&mut parameters)?;
-                let output = output(&mut parameters, ends, stage)?;
-                Some(Head { norm, output: TokenHead::new(output, ends.soft_cap, ends.loss_pieces)? })
+                let lanes = parameters.for_each_lane(|parameters| output(parameters, ends, stage))?;
+                let all = parameters.lanes().all;
+                let settings = (ends.soft_cap, ends.loss_pieces);
+                Some(Head { norm, output: TokenHead::new(lanes, all, ends.context, settings)? })
             }
             false => None,
         };
@@ -115,16 +121,18 @@ impl<B, N> Decoder<B, N> {
     }
 }
 
-/// Registers the head's weight: a parameter of its own, or the token table.
+/// Registers the head's weight, or a lane of it: a parameter of its own, or the token table.
 fn output(parameters: &mut Parameters, ends: Ends, stage: &Stage) -> Result<Linear> {
     let Ends { width, vocabulary, tied, table, head, .. } = ends;
     let init = Init::Normal(DEVIATION);
     if !tied {
-        return Linear::head(parameters, head, [width, vocabulary], init, None);
+        return Linear::head_lane(parameters, head, [width, vocabulary], init);
     }
     if !stage.is_first() {
         // The last stage has a copy of the tied table with the same initial values.
-        parameters.create_unused(table, [vocabulary, width], init)?;
+        let all = parameters.lanes().all;
+        let rows = Sharding::replicated([vocabulary, width]).divided(Axis::Tensor, 0, all)?;
+        parameters.create_unused(table, rows, init)?;
         parameters.share(table)?;
     }
     Linear::tied(parameters, head, table)

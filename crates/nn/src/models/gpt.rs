@@ -102,6 +102,11 @@ impl ModelSpec for GptSizes {
         Examples::Tokens { vocabulary: self.vocabulary, context: self.context }
     }
 
+    fn divided_dimensions(&self) -> std::result::Result<Vec<(&'static str, usize)>, (&'static str, String)> {
+        checks::has_whole_loss(Self::loss_pieces, self.loss_pieces)?;
+        Ok(vec![(Self::heads, self.heads), (Self::vocabulary, self.vocabulary)])
+    }
+
     fn check(&self, raw: &RawValues, conditions: &Conditions) -> keys::Result<()> {
         let Self { heads, width, vocabulary, .. } = *self;
         if !width.is_multiple_of(heads) {
@@ -214,7 +219,7 @@ impl Gpt {
     /// # Errors
     /// Sizes of which no model can be built, out of memory.
     pub fn new(parameters: Parameters, sizes: GptSizes, stage: &Stage) -> Result<Self> {
-        let GptSizes { layers, heads, width, biases, activation, dropout, .. } = sizes;
+        let GptSizes { layers, heads, width, context, biases, activation, dropout, .. } = sizes;
         if heads == 0 || width == 0 || !width.is_multiple_of(heads) {
             return Err(NnError::Sizes(format!("a width of {width} does not divide into {heads} heads")));
         }
@@ -226,8 +231,8 @@ impl Gpt {
                 PositionKind::Sinusoidal => embedding.with_sinusoids(parameters, "wpe", rows),
             }
         };
-        let block_sizes =
-            GptBlockSizes { width, heads: Heads::multi(heads, width / heads), biases, activation, dropout };
+        let heads = Heads::multi(heads, width / heads);
+        let block_sizes = GptBlockSizes { width, heads, context, biases, activation, dropout };
         let blocks = |parameters: &mut Parameters| {
             let block = |index| GptBlock::new(parameters, index, block_sizes, [init, projection]);
             stage.layers.clone().map(block).collect()
@@ -250,6 +255,7 @@ impl GptSizes {
             dropout: self.dropout,
             soft_cap: self.logit_soft_cap,
             loss_pieces: self.loss_pieces,
+            context: self.context,
             table: "wte.weight",
             head: if self.tied { "head" } else { "lm_head" },
         }

@@ -39,6 +39,7 @@ pub static FAMILIES: Families = &[
     &super::reduce::cuda::FAMILY,
     &super::rms_norm::cuda::FAMILY,
     &super::rotary::cuda::FAMILY,
+    &super::rounded_sum::FAMILY,
     &super::running_average::FAMILY,
     &super::scale::FAMILY,
     &super::soft_cross_entropy::cuda::FAMILY,

@@ -53,6 +53,7 @@ pub mod rearrange;
 pub mod reduce;
 pub mod rms_norm;
 pub mod rotary;
+pub mod rounded_sum;
 mod row_norm;
 mod rows;
 pub mod running_average;

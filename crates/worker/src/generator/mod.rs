@@ -213,18 +213,24 @@ impl Generator {
         &self.passes.engine.grid
     }
 
-    /// Overwrites the parameter or buffer `name` of this rank, of which there may be none, with the bytes of
-    /// an array of type `dtype`.
+    /// Overwrites this rank's parts of the parameter or buffer `name`, of which there may be none, with the
+    /// bytes of an array of type `dtype`.
     ///
     /// # Errors
     /// Types that do not convert.
     pub fn set_array(&self, name: &str, dtype: DType, bytes: &[u8]) -> Result<()> {
         for OwnStage { model, .. } in &self.passes.stages {
-            let parameters = model.parameters().list().iter().filter(|parameter| parameter.name == name);
-            let buffers = model.buffers().iter().filter(|buffer| buffer.name() == name);
-            let tensors = parameters.map(|parameter| parameter.weight.tensor());
-            for tensor in tensors.chain(buffers.map(|buffer| Ok(buffer.tensor().clone()))) {
-                Target::whole(name.to_owned(), dtype, tensor?).take(0, bytes)?;
+            for parameter in model.parameters().list().iter().filter(|parameter| parameter.name == name) {
+                let (tensor, size) = (parameter.weight.tensor()?, dtype.bytes());
+                let coordinate = |axis| model.parameters().coordinate(axis, parameter.lane);
+                for run in parameter.sharding.runs(coordinate, 0..tensor.elements()) {
+                    let part = tensor.view(run.local, [run.elements])?;
+                    let own = &bytes[size * run.whole..size * (run.whole + run.elements)];
+                    Target::whole(name.to_owned(), dtype, part).take(0, own)?;
+                }
+            }
+            for buffer in model.buffers().iter().filter(|buffer| buffer.name() == name) {
+                Target::whole(name.to_owned(), dtype, buffer.tensor().clone()).take(0, bytes)?;
             }
         }
         Ok(())

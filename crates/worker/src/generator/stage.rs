@@ -17,7 +17,7 @@ pub(super) struct OwnStage {
     pub(super) model: Box<dyn Model>,
     /// The rank's parts of the weights, if those are sharded.
     pub(super) units: Option<WeightUnits>,
-    /// A cache for each layer; none for a model that cannot have them.
+    /// A cache for each lane of each layer; none for a model that cannot have them.
     pub(super) caches: Rc<[Cache]>,
 }
 
@@ -27,9 +27,11 @@ impl OwnStage {
         let (config, stage) = (&setup.config, &setup.blueprint.stages[number]);
         let (model, units) = build::sharded_model(config, device, *grid, stage)?;
         let layers = config.model.cached_heads().map_or(0..0, |_| stage.layers.clone());
+        let lanes = config.parallel.layer_lanes();
+        let layers = layers.flat_map(|layer| (0..lanes.here).map(move |_| layer));
         let cache = |layer: usize| -> Result<Cache> {
             let _scope = device.module(&format!("cache.{layer}"));
-            let heads = config.model.cached_heads().ok_or_else(no_stage)?;
+            let heads = config.model.cached_heads().ok_or_else(no_stage)?.divided(lanes.all);
             Ok(Cache::new(device, options.slots, heads, options.capacity, config.precision.compute)?)
         };
         let caches = layers.map(cache).collect::<Result<Rc<[Cache]>>>()?;

@@ -1,11 +1,10 @@
 //! Collection of arrays on rank 0, over the control plane in messages of bounded length.
 
 use collective::ControlPlane;
-use nn::Run;
 use tensor::Tensor;
 
 use crate::error::Result;
-use crate::state::{Array, PIECE, to_host};
+use crate::state::{Array, PIECE, Source};
 use crate::worker::Worker;
 
 impl Array {
@@ -13,54 +12,71 @@ impl Array {
     /// nor write. All ranks call this with the same arrays in the same order.
     pub fn bring(&self, worker: &mut Worker, whole: &mut [u8]) -> Result<()> {
         let rank = worker.grid().rank();
-        let source = self.sources.iter().find(|(source, _)| *source == rank);
-        let own = source.and(self.own.as_ref());
-        if rank == 0 {
-            if let (Some(own), Some((_, runs))) = (own, source) {
-                for run in runs {
-                    to_host(own, run.local, &mut whole[self.bytes_of(run.whole, run.elements)])?;
+        for lane in 0..self.own.len() {
+            let sources: Vec<_> = self.sources.iter().filter(|source| source.lane == lane).collect();
+            let source = sources.iter().find(|source| source.rank == rank);
+            let own = source.and(self.own[lane].as_ref());
+            if rank != 0 {
+                self.send(worker.control(), own, self.rounds(&sources))?;
+                continue;
+            }
+            if let (Some(own), Some(source)) = (own, source) {
+                let mut piece = Vec::new();
+                for round in 0..own.bytes().div_ceil(PIECE) {
+                    self.read_piece(own, round, &mut piece)?;
+                    self.distribute(&piece, round, source, whole);
                 }
             }
-            return self.receive(worker.control(), whole);
+            self.receive(worker.control(), &sources, whole)?;
         }
-        self.send(worker.control(), own)
+        Ok(())
     }
 
-    /// Number of messages until the longest shard has been sent.
-    fn rounds(&self) -> usize {
-        let others = self.sources.iter().filter(|(rank, _)| *rank != 0);
-        let elements = |(_, runs): &(usize, Vec<Run>)| runs.iter().map(|run| run.elements).sum::<usize>();
+    /// Number of messages until the longest part of ranks other than 0 has been sent.
+    fn rounds(&self, sources: &[&Source]) -> usize {
+        let others = sources.iter().filter(|source| source.rank != 0);
+        let elements = |source: &&Source| source.runs.iter().map(|run| run.elements).sum::<usize>();
         (self.dtype.bytes() * others.map(elements).max().unwrap_or(0)).div_ceil(PIECE)
     }
 
-    fn send(&self, control: &mut dyn ControlPlane, part: Option<&Tensor>) -> Result<()> {
-        let (mut message, size) = (Vec::new(), self.dtype.bytes());
-        for round in 0..self.rounds() {
-            let len = part.map_or(0, Tensor::bytes).saturating_sub(round * PIECE).min(PIECE);
-            message.resize(len, 0);
-            if let Some(part) = part.filter(|_| len > 0) {
-                part.view(round * PIECE / size, [len / size])?.read_bytes(&mut message)?;
+    /// Reads piece `round` of a tensor, which is empty beyond its end.
+    fn read_piece(&self, tensor: &Tensor, round: usize, piece: &mut Vec<u8>) -> Result<()> {
+        let (size, start) = (self.dtype.bytes(), round * PIECE);
+        piece.resize(tensor.bytes().saturating_sub(start).min(PIECE), 0);
+        if !piece.is_empty() {
+            tensor.view(start / size, [piece.len() / size])?.read_bytes(piece)?;
+        }
+        Ok(())
+    }
+
+    fn send(&self, control: &mut dyn ControlPlane, part: Option<&Tensor>, rounds: usize) -> Result<()> {
+        let mut message = Vec::new();
+        for round in 0..rounds {
+            match part {
+                Some(part) => self.read_piece(part, round, &mut message)?,
+                None => message.clear(),
             }
             control.gather(0, &message)?;
         }
         Ok(())
     }
 
-    fn receive(&self, control: &mut dyn ControlPlane, whole: &mut [u8]) -> Result<()> {
-        for round in 0..self.rounds() {
+    fn receive(&self, control: &mut dyn ControlPlane, sources: &[&Source], whole: &mut [u8]) -> Result<()> {
+        for round in 0..self.rounds(sources) {
             let messages = control.gather(0, &[])?.unwrap_or_default();
-            for (rank, runs) in self.sources.iter().filter(|(rank, _)| *rank != 0) {
-                let piece = messages.get(*rank).map_or(&[][..], Vec::as_slice);
-                self.distribute(piece, round * PIECE / self.dtype.bytes(), runs, whole);
+            for source in sources.iter().filter(|source| source.rank != 0) {
+                let piece = messages.get(source.rank).map_or(&[][..], Vec::as_slice);
+                self.distribute(piece, round, source, whole);
             }
         }
         Ok(())
     }
 
-    /// Copies `piece`, the bytes of a rank's tensor from element `first` on, to the runs of the whole.
-    fn distribute(&self, piece: &[u8], first: usize, runs: &[Run], whole: &mut [u8]) {
+    /// Copies piece `round` of the bytes of a part's tensor to the runs of the whole.
+    fn distribute(&self, piece: &[u8], round: usize, source: &Source, whole: &mut [u8]) {
+        let first = round * PIECE / self.dtype.bytes();
         let end = first + piece.len() / self.dtype.bytes();
-        for run in runs.iter().filter_map(|run| run.within(&(first..end))) {
+        for run in source.runs.iter().filter_map(|run| run.within(&(first..end))) {
             let from = &piece[self.bytes_of(run.local - first, run.elements)];
             whole[self.bytes_of(run.whole, run.elements)].copy_from_slice(from);
         }

@@ -90,8 +90,8 @@ impl Worker {
 /// Returns the ranks that write a file, in order: those that hold elements of an array, and rank 0.
 fn writers<'a>(arrays: impl Iterator<Item = &'a Array>) -> Vec<usize> {
     let sources = arrays.flat_map(|array| &array.sources);
-    let holders = sources.filter(|(_, runs)| runs.iter().any(|run| run.elements > 0));
-    let writers: BTreeSet<_> = holders.map(|(rank, _)| *rank).chain([0]).collect();
+    let holders = sources.filter(|source| source.runs.iter().any(|run| run.elements > 0));
+    let writers: BTreeSet<_> = holders.map(|source| source.rank).chain([0]).collect();
     writers.into_iter().collect()
 }
 
@@ -109,9 +109,9 @@ impl Array {
     /// Returns the parts of the array in the files of `writers`.
     fn parts(&self, writers: &[usize]) -> Vec<Part> {
         let mut parts = Vec::new();
-        for (rank, runs) in &self.sources {
-            let Ok(file) = writers.binary_search(rank) else { continue };
-            let runs = runs.iter().filter(|run| run.elements > 0);
+        for source in &self.sources {
+            let Ok(file) = writers.binary_search(&source.rank) else { continue };
+            let runs = source.runs.iter().filter(|run| run.elements > 0);
             parts.extend(runs.map(|run| (file, run.whole, run.elements)));
         }
         parts
@@ -119,27 +119,40 @@ impl Array {
 
     /// Adds the elements that `rank`, this rank, writes to `snapshot`, and what to copy to `copies`.
     fn add_to(&self, snapshot: &mut Snapshot, rank: usize, copies: &mut Vec<(Tensor, usize)>) -> Result<()> {
-        let Some((_, runs)) = self.sources.iter().find(|(source, _)| *source == rank) else { return Ok(()) };
-        let Some(own) = &self.own else { return Ok(()) };
-        let elements: usize = runs.iter().map(|run| run.elements).sum();
+        let own = self.sources.iter().filter(|source| source.rank == rank);
+        let runs = own.flat_map(|source| source.runs.iter().map(move |run| (source.lane, *run)));
+        let mut runs: Vec<_> = runs.filter(|(_, run)| run.elements > 0).collect();
+        let elements: usize = runs.iter().map(|(_, run)| run.elements).sum();
+        let is_whole = elements == self.shape.elements();
+        if is_whole {
+            // A whole array is in its own order; parts are in the order of the index.
+            runs.sort_by_key(|(_, run)| run.whole);
+        }
+        if elements == 0 && !(is_whole && rank == 0) {
+            return Ok(());
+        }
         let part = [elements];
-        let shape = if elements == self.shape.elements() { self.shape.dims() } else { &part[..] };
+        let shape = if is_whole { self.shape.dims() } else { &part[..] };
         let mut start = snapshot.add(self.name.clone(), self.dtype, shape);
-        for run in joined(runs) {
-            copies.push((own.view(run.local, [run.elements])?, start));
+        for (lane, run) in joined(&runs) {
+            if let Some(Some(own)) = self.own.get(lane) {
+                copies.push((own.view(run.local, [run.elements])?, start));
+            }
             start += self.dtype.bytes() * run.elements;
         }
         Ok(())
     }
 }
 
-/// Returns runs of which neighbours in the part are one.
-fn joined(runs: &[Run]) -> Vec<Run> {
-    let mut joined: Vec<Run> = Vec::new();
-    for run in runs.iter().filter(|run| run.elements > 0) {
+/// Returns runs of tensors, of which neighbours are one.
+fn joined(runs: &[(usize, Run)]) -> Vec<(usize, Run)> {
+    let mut joined: Vec<(usize, Run)> = Vec::new();
+    for (lane, run) in runs {
         match joined.last_mut() {
-            Some(last) if last.local + last.elements == run.local => last.elements += run.elements,
-            _ => joined.push(*run),
+            Some((of, last)) if of == lane && last.local + last.elements == run.local => {
+                last.elements += run.elements;
+            }
+            _ => joined.push((*lane, *run)),
         }
     }
     joined

@@ -34,7 +34,8 @@ impl Worker {
                     None => Some((0, weight.weight.tensor()?)),
                 };
                 let Some((start, tensor)) = own else { continue };
-                let named = (ARRAYS_PER_PARAMETER * index, weight.name.as_str(), weight.name.as_str());
+                let name = self.part_name(index);
+                let named = (ARRAYS_PER_PARAMETER * index, name.as_str(), name.as_str());
                 hashes.array(Section::Weights, named, start, &tensor)?;
             }
         }
@@ -44,12 +45,17 @@ impl Worker {
             let Some((index, _)) = self.engine.setup.blueprint.find(stage, owned.parameter) else { continue };
             number = if last.replace((stage, index)) == Some((stage, index)) { number + 1 } else { 0 };
             let weight = self.model(stage).map(|model| &model.parameters().list()[owned.parameter]);
-            let of = weight.map_or("", |weight| weight.name.as_str());
-            let named = (ARRAYS_PER_PARAMETER * index + number, state.array.name.as_str(), of);
+            let of = weight.map_or(String::new(), |_| self.part_name(index));
+            let named = (ARRAYS_PER_PARAMETER * index + number, state.array.name.as_str(), of.as_str());
             let start = state.array.range(owned.shard.range.clone()).start;
             hashes.array(Section::OptimizerState, named, start, state.tensor)?;
         }
         Ok(())
+    }
+
+    /// The name of this rank's part of parameter `index` of the whole model.
+    fn part_name(&self, index: usize) -> String {
+        self.engine.setup.blueprint.part_name(index, &self.engine.grid)
     }
 
     /// Hashes the summed gradients that this rank owns, if the step is a hashed one.
@@ -57,11 +63,11 @@ impl Worker {
         let Some(hashes) = &self.hashes else { return Ok(()) };
         let shards = self.parts.iter().zip(self.engine.stages()).flat_map(|(part, stage)| {
             let own = part.reduction.shards().own().iter();
-            own.map(move |owned: &ParameterShard| (part, stage, owned))
+            own.map(move |owned: &ParameterShard| (stage, owned))
         });
-        for ((part, stage, owned), gradient) in shards.zip(&self.gradients) {
+        for ((stage, owned), gradient) in shards.zip(&self.gradients) {
             let Some((index, _)) = self.engine.setup.blueprint.find(stage, owned.parameter) else { continue };
-            let name = &part.model.parameters().list()[owned.parameter].name;
+            let name = &*self.part_name(index);
             let start = owned.shard.range.start;
             hashes.array(Section::Gradients, (ARRAYS_PER_PARAMETER * index, name, name), start, gradient)?;
         }

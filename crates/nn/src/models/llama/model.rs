@@ -42,6 +42,7 @@ impl LlamaSizes {
             dropout: self.dropout,
             soft_cap: self.logit_soft_cap,
             loss_pieces: self.loss_pieces,
+            context: self.context,
             table: "model.embed_tokens.weight",
             head: "lm_head",
         }

@@ -98,6 +98,7 @@ impl LlamaSizes {
         LlamaBlockSizes {
             width: self.width,
             heads: Heads { query: self.heads, key_value: self.key_value_heads, width: self.head_width },
+            context: self.context,
             feed_forward: self.feed_forward,
             activation: self.activation,
             qkv_bias: self.qkv_bias,

@@ -306,7 +306,8 @@ impl Work {
         match self {
             Work::Step { .. } | Work::Validation => Some(crossing.shape),
             Work::Generation { extents: [rows, time] } => {
-                crossing.shape.with(0, rows).and_then(|shape| shape.with(1, time))
+                // Their rows are not divided, as those of a step may be.
+                Some([rows, time, crossing.shape.columns()].into())
             }
         }
     }

@@ -41,6 +41,17 @@ impl Heads {
         self.query_columns() + 2 * self.key_value_columns()
     }
 
+    /// Columns of queries, keys and values in [`Qkv::Packed`].
+    pub fn groups_of_columns(&self) -> [usize; 3] {
+        [self.query_columns(), self.key_value_columns(), self.key_value_columns()]
+    }
+
+    /// Returns the heads of each of `parts` parts, which divide key and value heads.
+    #[must_use]
+    pub fn divided(self, parts: usize) -> Self {
+        Heads { query: self.query / parts, key_value: self.key_value / parts, ..self }
+    }
+
     pub(in crate::ops) fn check(&self, operator: &'static str) -> Result<()> {
         let Heads { query, key_value, width } = *self;
         if query > 0 && key_value > 0 && width > 0 && query.is_multiple_of(key_value) {

@@ -15,6 +15,8 @@ pub struct Mask {
     pub(in crate::ops) threshold: u32,
     /// Factor of elements that are kept.
     pub(in crate::ops) scale: f32,
+    /// Draw of an array's first four elements.
+    pub(in crate::ops) first_draw: u64,
 }
 
 impl Mask {
@@ -26,12 +28,20 @@ impl Mask {
         let site = key_of_name(seed, name);
         let [a, b, ..] = philox4x32(site, [number as u32, (number >> 32) as u32, 0, 0]);
         let threshold = (probability * WORDS) as u32;
-        Mask { key: [a, b], threshold, scale: (1.0 / (1.0 - f64::from(threshold) / WORDS)) as f32 }
+        let scale = (1.0 / (1.0 - f64::from(threshold) / WORDS)) as f32;
+        Mask { key: [a, b], threshold, scale, first_draw: 0 }
+    }
+
+    /// Returns the mask for the part of an array that begins with element `first`, a multiple of 4.
+    #[must_use]
+    pub fn from(self, first: usize) -> Self {
+        Mask { first_draw: first as u64 / 4, ..self }
     }
 
     /// Factors of elements 4 · `draw` to 4 · `draw` + 3 of an array.
     #[inline(always)]
     pub(in crate::ops) fn of_array(&self, draw: u64) -> [f32; 4] {
+        let draw = self.first_draw + draw;
         self.factors([draw as u32, (draw >> 32) as u32, 0, 0])
     }
 

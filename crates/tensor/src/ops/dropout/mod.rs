@@ -57,7 +57,7 @@ fn launch(operator: &'static str, x: &Tensor, out: &Tensor, mask: Mask) -> Resul
     let blocks = items.div_ceil((gpu::THREADS * elementwise::UNROLL) as usize).max(1);
     let launch = x.device().kernel(Function::new(&FAMILY, "dropout").of(x.dtype()));
     let launch = launch.read(x.region()).write(out.region()).u64(x.elements() as u64);
-    let launch = mask.add_to(launch).u32(u32::from(vector));
+    let launch = mask.add_to(launch).u64(mask.first_draw).u32(u32::from(vector));
     let launch = launch.cost(gpu::bytes(&[x, out]), 25 * x.elements() as u64);
     Ok(launch.launch([gpu::word(operator, blocks)?, 1, 1], gpu::THREADS)?)
 }

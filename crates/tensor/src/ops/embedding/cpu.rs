@@ -2,7 +2,7 @@
 
 use device::parallel::{for_pieces, simd};
 
-use super::sizes::Sizes;
+use super::sizes::{ABSENT, Sizes};
 use crate::ops::rows;
 
 /// Approximate number of tasks into which a table's gradient is divided; each reads all tokens.
@@ -20,6 +20,15 @@ pub(super) fn forward(
         simd(|| {
             for (row, out) in out.chunks_exact_mut(width).enumerate() {
                 let row = index * per_task + row;
+                if tokens[row] == ABSENT {
+                    match positions {
+                        Some(positions) => {
+                            out.copy_from_slice(&positions[row % sizes.time * width..][..width]);
+                        }
+                        None => out.fill(-0.0),
+                    }
+                    continue;
+                }
                 let token = &table[tokens[row] as usize * width..][..width];
                 let Some(positions) = positions else {
                     out.copy_from_slice(token);

@@ -2,7 +2,7 @@
 
 use device::{Family, Function, Region};
 
-use super::sizes::Sizes;
+use super::sizes::{ABSENT, Sizes};
 use super::workspace;
 use crate::ops::kernels::family;
 use crate::ops::{GradientTarget, gpu};
@@ -26,6 +26,7 @@ pub(crate) static FAMILY: Family = family!(
         ("WIDE_THREADS", WIDE_THREADS),
         ("COLUMNS", COLUMNS),
         ("RARE", workspace::RARE),
+        ("ABSENT", ABSENT),
     ],
 );
 
@@ -51,6 +52,21 @@ pub(super) fn forward(
     let launch = launch.u32(word(sizes.vocab)?).u32(word(sizes.width)?).u32(u32::from(vector));
     let launch = launch.cost(2 * out.bytes() as u64, out.elements() as u64);
     Ok(launch.launch([word(rows.div_ceil(ROWS_PER_BLOCK))?, 1, 1], gpu::THREADS)?)
+}
+
+pub(super) fn local_tokens(
+    operator: &'static str,
+    tokens: &Tensor,
+    out: &Tensor,
+    first: usize,
+    rows: usize,
+) -> Result<()> {
+    let word = |size| gpu::word(operator, size);
+    let launch = out.device().kernel(Function::new(&FAMILY, "local_tokens"));
+    let launch = launch.read(tokens.region()).write(out.region()).u32(word(tokens.elements())?);
+    let launch = launch.u32(word(first)?).u32(word(rows)?).cost(gpu::bytes(&[tokens, out]), 0);
+    let blocks = word(tokens.elements().div_ceil(gpu::THREADS as usize))?;
+    Ok(launch.launch([blocks, 1, 1], gpu::THREADS)?)
 }
 
 pub(super) fn positions(operator: &'static str, documents: &Tensor, out: &Tensor) -> Result<()> {

@@ -10,11 +10,43 @@ use device::{Backend, Category, DType, Request};
 use super::rotary::check_documents;
 use super::{GradientTarget, check};
 use crate::{Result, Tensor};
+pub use sizes::ABSENT;
 use sizes::Sizes;
+
+/// Returns the numbers of `tokens`, u32, in the part of a table whose `rows` rows begin with token `first`;
+/// [`ABSENT`] for those of other parts.
+///
+/// # Errors
+/// Another type, out of memory.
+pub fn local_tokens(tokens: &Tensor, first: usize, rows: usize) -> Result<Tensor> {
+    const OPERATOR: &str = "embedding.local_tokens";
+    check::dtype(OPERATOR, "tokens", tokens, DType::U32)?;
+    let request = Request::new(Category::Activation, OPERATOR);
+    let output = Tensor::empty(tokens.device(), tokens.shape(), DType::U32, request)?;
+    match tokens.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => {
+            let tokens = tokens.read::<u32>()?;
+            for (local, token) in output.write::<u32>()?.iter_mut().zip(&*tokens) {
+                let number = (*token as usize).checked_sub(first).filter(|number| *number < rows);
+                *local = number.map_or(ABSENT, |number| number as u32);
+            }
+        }
+        Backend::Cuda => cuda::local_tokens(OPERATOR, tokens, &output, first, rows)?,
+    }
+    Ok(output)
+}
+
+/// Returns an error for a token outside a table of `vocab` rows that is not [`ABSENT`].
+fn check_tokens(operator: &'static str, tokens: &[u32], vocab: usize) -> Result<()> {
+    let present: Vec<u32> = tokens.iter().copied().filter(|token| *token != ABSENT).collect();
+    check::indices(operator, &present, vocab)
+}
 
 /// Looks up `tokens [batch, time]` u32 in `table [vocab, width]` and adds `positions [context, width]`, both
 /// f32 or both bf16, with time ≤ context, giving `[batch, time, width]`. Without positions the result is the
-/// table's rows.
+/// table's rows. The row of an [`ABSENT`] token is −0, or that
+/// of its position.
 ///
 /// # Errors
 /// Shapes or types that do not agree, a token outside the table (on a GPU it ends the process's use of the
@@ -29,7 +61,7 @@ pub fn forward(tokens: &Tensor, table: &Tensor, positions: Option<&Tensor>) -> R
         Backend::Meta => {}
         Backend::Cpu => {
             let tokens = tokens.read::<u32>()?;
-            check::indices(OPERATOR, &tokens, sizes.vocab)?;
+            check_tokens(OPERATOR, &tokens, sizes.vocab)?;
             let positions = positions.map(Tensor::values).transpose()?;
             cpu::forward(&tokens, &table.values()?, positions.as_deref(), &mut output.values_mut()?, sizes);
         }
@@ -90,7 +122,7 @@ pub fn backward_weight(
         Backend::Meta => {}
         Backend::Cpu => {
             let (dy, tokens) = (dy.values()?, tokens.read::<u32>()?);
-            check::indices(OPERATOR, &tokens, sizes.vocab)?;
+            check_tokens(OPERATOR, &tokens, sizes.vocab)?;
             cpu::table_gradient(&dy, &tokens, &mut table.tensor.values_mut()?, table.accumulate, sizes);
             if let Some(GradientTarget { tensor, accumulate }) = positions {
                 cpu::position_gradient(&dy, &mut tensor.values_mut()?, *accumulate, sizes);

@@ -5,6 +5,10 @@ use device::DType;
 use crate::ops::check;
 use crate::{Result, Tensor};
 
+/// The number of a token whose row is in another part of a divided table. It has −0 as its row, which added
+/// to a number gives that number, and no gradient.
+pub const ABSENT: u32 = u32::MAX;
+
 #[derive(Clone, Copy)]
 pub(super) struct Sizes {
     pub(super) batch: usize,

@@ -3,7 +3,7 @@
 mod cpu;
 pub(crate) mod cuda;
 
-use device::{Backend, Category, Epilogue, Request};
+use device::{Backend, Category, DType, Epilogue, Request};
 
 use super::activation::{self, Activation};
 use super::{GradientTarget, check, columns};
@@ -184,6 +184,44 @@ pub(super) fn matmul_backward_input(
         Backend::Cpu => cpu::backward_input(dy, weight, dx, false),
         Backend::Cuda => cuda::backward_input(dy, weight, dx, false, epilogue),
     }
+}
+
+/// x · Wᵀ in f32 for operands of all types, not rounded, as a part of a sum: `x [.., in]`, `weight [out,
+/// in]`, giving `[.., out]`.
+///
+/// # Errors
+/// Shapes or types that do not agree, out of memory.
+pub fn partial(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
+    const OPERATOR: &str = "linear.partial";
+    check::computed(OPERATOR, &[("x", x), ("weight", weight)])?;
+    let (outputs, inputs) = matrix(OPERATOR, weight)?;
+    check::shape(OPERATOR, "x", x, check::with_columns(x.shape(), inputs))?;
+    let (shape, request) =
+        (check::with_columns(x.shape(), outputs), Request::new(Category::Activation, OPERATOR));
+    let output = Tensor::empty(x.device(), shape, DType::F32, request)?;
+    count(x, weight);
+    match x.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => cpu::affine(x, weight, None, false, &output, false)?,
+        Backend::Cuda => cuda::affine(x, weight, None, false, &output)?,
+    }
+    Ok(output)
+}
+
+/// dy `[.., out]` · weight `[out, in]` in f32 for operands of all types, as a part of a sum: `[.., in]`.
+///
+/// # Errors
+/// Shapes or types that do not agree, out of memory.
+pub fn partial_backward_input(dy: &Tensor, weight: &Tensor) -> Result<Tensor> {
+    const OPERATOR: &str = "linear.partial_backward_input";
+    check::computed(OPERATOR, &[("dy", dy), ("weight", weight)])?;
+    let (outputs, inputs) = matrix(OPERATOR, weight)?;
+    check::shape(OPERATOR, "dy", dy, check::with_columns(dy.shape(), outputs))?;
+    let (shape, request) =
+        (check::with_columns(dy.shape(), inputs), Request::new(Category::ActivationGradient, OPERATOR));
+    let sum = Tensor::empty(dy.device(), shape, DType::F32, request)?;
+    sum_backward_input(dy, weight, &sum, false)?;
+    Ok(sum)
 }
 
 /// Computes sum `[.., in]` (+)= dy `[.., out]` · weight `[out, in]`; the sum is f32 for all types of the

@@ -47,8 +47,8 @@ pub(super) fn join(scores: &Tensor, targets: &Tensor, statistics: &Statistics, p
         }
         let own = capped(max(scores), cap);
         let of_piece = sum(scores, |x| exp(capped(x, cap) - own));
-        if first == 0 {
-            (*largest, *total) = (own, of_piece);
+        if piece.is_fresh {
+            (*largest, *total, *loss) = (own, of_piece, 0.0);
         } else {
             let both = largest.max(own);
             *total = *total * exp(*largest - both) + of_piece * exp(own - both);
@@ -57,7 +57,7 @@ pub(super) fn join(scores: &Tensor, targets: &Tensor, statistics: &Statistics, p
         if let Some(score) = (target as usize).checked_sub(first).and_then(|at| scores.get(at)) {
             *loss = capped(*score, cap);
         }
-        if piece.is_last() {
+        if piece.is_last {
             let loss_of_row = libm::log(f64::from(*total)) + (f64::from(*largest) - f64::from(*loss));
             *loss = loss_of_row as f32;
         }
@@ -75,6 +75,26 @@ pub(super) fn join(scores: &Tensor, targets: &Tensor, statistics: &Statistics, p
             },
         );
     });
+    Ok(())
+}
+
+/// Merges statistics of runs of `classes` classes, `[lanes, 3, rows]`, to those of all.
+pub(super) fn merge(parts: &Tensor, targets: &Tensor, merged: &Tensor, classes: usize) -> Result<()> {
+    let (targets, parts) = (targets.read::<u32>()?, parts.values()?);
+    let mut merged = merged.values_mut()?;
+    let rows = targets.len();
+    for (row, target) in targets.iter().enumerate() {
+        if *target == IGNORED {
+            merged[2 * rows + row] = 0.0;
+            continue;
+        }
+        let lanes = || parts.chunks_exact(3 * rows).map(|lane| (lane[row], lane[rows + row]));
+        let largest = lanes().map(|(largest, _)| largest).fold(f32::NEG_INFINITY, f32::max);
+        let total: f32 = lanes().map(|(own, total)| total * exp(own - largest)).sum();
+        let score = parts[*target as usize / classes * 3 * rows + 2 * rows + row];
+        let loss = libm::log(f64::from(total)) + (f64::from(largest) - f64::from(score));
+        (merged[row], merged[rows + row], merged[2 * rows + row]) = (largest, total, loss as f32);
+    }
     Ok(())
 }
 

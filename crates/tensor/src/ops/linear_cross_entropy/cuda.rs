@@ -31,9 +31,27 @@ pub(super) fn join(
     let launch = launch.write(maxima.region()).write(sums.region()).write(losses.region());
     let [first, classes] = [gpu::word(operator, piece.first)?, gpu::word(operator, piece.classes)?];
     let launch = launch.u32(first).u32(classes).u32(gpu::word(operator, piece.vocabulary)?);
+    let launch = launch.u32(u32::from(piece.is_fresh)).u32(u32::from(piece.is_last));
     let launch = launch.f32(piece.soft_cap).cost(scores.bytes() as u64, 2 * scores.elements() as u64);
     let rows = gpu::word(operator, targets.elements())?;
     Ok(launch.launch([rows, 1, 1], threads(operator, piece.classes, scores.dtype())?)?)
+}
+
+/// Merges statistics of runs of `classes` classes, `[lanes, 3, rows]`, to those of all.
+pub(super) fn merge(
+    operator: &'static str,
+    parts: &Tensor,
+    targets: &Tensor,
+    merged: &Tensor,
+    classes: usize,
+) -> Result<()> {
+    let (lanes, rows) = (parts.shape().dims()[0], targets.elements());
+    let launch = parts.device().kernel(Function::new(&FAMILY, "merge")).read(parts.region());
+    let launch = launch.read(targets.region()).write(merged.region()).u32(gpu::word(operator, lanes)?);
+    let launch = launch.u32(gpu::word(operator, classes)?).u32(gpu::word(operator, rows)?);
+    let launch = launch.cost(gpu::bytes(&[parts, targets, merged]), 4 * parts.elements() as u64);
+    let blocks = gpu::word(operator, rows.div_ceil(MOST_THREADS as usize))?;
+    Ok(launch.launch([blocks, 1, 1], MOST_THREADS)?)
 }
 
 /// Counts the targets and computes the mean of the rows' losses.

@@ -6,6 +6,7 @@
 
 mod cpu;
 pub(crate) mod cuda;
+pub mod divided;
 mod piece;
 mod statistics;
 

@@ -21,20 +21,22 @@ pub(super) struct Piece {
     pub(super) classes: usize,
     /// Classes of all pieces.
     pub(super) vocabulary: usize,
+    /// Whether the piece begins the rows' statistics.
+    pub(super) is_fresh: bool,
+    /// Whether it completes them.
+    pub(super) is_last: bool,
     /// 0 for none.
     pub(super) soft_cap: f32,
-}
-
-impl Piece {
-    pub(super) fn is_last(&self) -> bool {
-        self.first + self.classes == self.vocabulary
-    }
 }
 
 /// The pieces in the order of their classes.
 pub(super) fn pieces(vocabulary: usize, settings: &Settings) -> impl Iterator<Item = Piece> {
     let most = vocabulary.div_ceil(settings.pieces.max(1)).next_multiple_of(PIECE_STEP);
     let soft_cap = settings.soft_cap.unwrap_or(0.0);
-    let piece = move |first| Piece { first, classes: most.min(vocabulary - first), vocabulary, soft_cap };
+    let piece = move |first| {
+        let classes = most.min(vocabulary - first);
+        let (is_fresh, is_last) = (first == 0, first + classes == vocabulary);
+        Piece { first, classes, vocabulary, is_fresh, is_last, soft_cap }
+    };
     (0..vocabulary).step_by(most).map(piece)
 }

@@ -1,0 +1,127 @@
+//! Token embedding whose vocabulary is divided in lanes.
+
+use device::{Category, Request};
+use tensor::{Tensor, ops};
+
+use super::embedding::Positions;
+use super::lanes::LanePlane;
+use super::{autocast, named, only};
+use crate::error::Result;
+use crate::rule::{Rule, Saved};
+use crate::sink::{GradientSink, ready, target};
+use crate::tape::{Tape, Var};
+use crate::weight::Weight;
+
+/// Backward of [`divided_embedding`].
+#[derive(Debug)]
+pub struct DividedEmbeddingRule {
+    planes: LanePlane,
+    tokens: Tensor,
+    /// Positions of the tokens in their documents, if sequences have several.
+    numbers: Option<Tensor>,
+    tables: Vec<Weight>,
+    positions: Option<Weight>,
+    /// The gradient of all rows, from the input half to the weight half.
+    gradient: Option<Tensor>,
+}
+
+/// The rows of `tokens [batch, time]` in a table that is divided in equal runs of rows, of which `tables`,
+/// `[rows, width]` each, are here, plus rows of `positions`, as [`embedding`](super::embedding). Of rows that
+/// are divided along [`collective::Axis::Tensor`], returns those that are here.
+///
+/// # Errors
+/// As [`ops::embedding::forward`]; no table; a failed collective.
+pub fn divided_embedding(
+    tape: &Tape,
+    tokens: &Tensor,
+    tables: &[Weight],
+    positions: Option<Positions<'_>>,
+) -> Result<Var> {
+    const OPERATOR: &str = "divided_embedding";
+    tape.begin(OPERATOR)?;
+    let planes = LanePlane::of(tape);
+    let documents = tape.pass().documents.as_ref().filter(|_| positions.is_some());
+    let numbers = named(OPERATOR, documents.map(ops::embedding::positions).transpose())?;
+    let first = planes.first_lane(tables.len());
+    let rows = |lane: usize| -> tensor::Result<Tensor> {
+        let (table, local) = (tables[lane].stored()?, local_tokens(tokens, &tables[lane], first + lane)?);
+        // The first lane of all adds the positions: one addition, whichever lane has the token.
+        let positions = positions.filter(|_| first + lane == 0).map(Positions::tensor).transpose()?;
+        match (&numbers, positions) {
+            (Some(numbers), Some(positions)) => {
+                let rows = ops::embedding::forward(&local, &table, None)?;
+                ops::add::into(&rows, &ops::embedding::forward(numbers, &positions, None)?)?;
+                Ok(rows)
+            }
+            (_, positions) => ops::embedding::forward(&local, &table, positions.as_ref()),
+        }
+    };
+    let parts = named(OPERATOR, (0..tables.len()).map(rows).collect::<tensor::Result<Vec<_>>>())?;
+    let output = planes.sum_rows(parts, Request::new(Category::Activation, OPERATOR))?;
+    let rule = || DividedEmbeddingRule {
+        planes,
+        tokens: tokens.clone(),
+        numbers,
+        tables: tables.to_vec(),
+        positions: positions.and_then(Positions::weight).cloned(),
+        gradient: None,
+    };
+    let [output] = autocast(tape, OPERATOR, [tape.record_one(&[], output, rule)?])?;
+    Ok(output)
+}
+
+/// The numbers of `tokens` in the table of a lane.
+fn local_tokens(tokens: &Tensor, table: &Weight, lane: usize) -> tensor::Result<Tensor> {
+    let rows = table.shape().rows();
+    ops::embedding::local_tokens(tokens, lane * rows, rows)
+}
+
+impl Rule for DividedEmbeddingRule {
+    fn operator(&self) -> &'static str {
+        "divided_embedding"
+    }
+
+    fn saved(&self) -> Vec<Saved<'_>> {
+        let numbers = self.numbers.iter().map(|numbers| Saved::new("numbers", numbers));
+        std::iter::once(Saved::new("tokens", &self.tokens)).chain(numbers).collect()
+    }
+
+    fn has_weights(&self) -> bool {
+        self.tables.iter().chain(&self.positions).any(Weight::is_trained)
+    }
+
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        _wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let request = Request::new(Category::ActivationGradient, "divided_embedding");
+        let gradient = self.planes.gather_rows(&only(outputs)?, request)?;
+        let [batch, time] = [self.tokens.shape().rows(), self.tokens.shape().columns()];
+        self.gradient = Some(gradient.reshape([batch, time, gradient.shape().columns()])?);
+        Ok(Vec::new())
+    }
+
+    fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
+        let Some(gradient) = &self.gradient else { return Ok(()) };
+        if let Some(weight) = &self.positions {
+            match (target(sink, weight)?, &self.numbers) {
+                (Some(target), Some(numbers)) => {
+                    ops::embedding::backward_weight(gradient, numbers, &target, None)?;
+                }
+                (Some(target), None) => ops::embedding::backward_positions(gradient, &target)?,
+                (None, _) => {}
+            }
+            ready(sink, weight)?;
+        }
+        let first = self.planes.first_lane(self.tables.len());
+        for (lane, table) in self.tables.iter().enumerate() {
+            if let Some(target) = target(sink, table)? {
+                let local = local_tokens(&self.tokens, table, first + lane)?;
+                ops::embedding::backward_weight(gradient, &local, &target, None)?;
+            }
+            ready(sink, table)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,53 @@
+//! Checks of the keys that divide layers among ranks.
+
+use keys::{Error, RawValues};
+
+use crate::choices::MatmulPrecision;
+use crate::lanes::divisors_around;
+use crate::run_config::RunConfig;
+use crate::sections::{LoraSection, Parallel, Precision, Train};
+
+/// Checks that the lanes of layers can be divided among ranks, and the model among lanes.
+pub(crate) fn check_tensor_lanes(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
+    let (ranks, lanes) = (config.parallel.tensor, config.parallel.tensor_lanes);
+    let refused = |other: &'static str, why: String| {
+        let reason = format!("parallel.tensor_lanes = {lanes}: {why}");
+        Err(raw.conflict(&[Parallel::tensor_lanes, Parallel::tensor, other], reason))
+    };
+    if !lanes.is_multiple_of(ranks) {
+        let near = divisors_around(ranks, lanes);
+        return refused(
+            Parallel::tensor,
+            format!("parallel.tensor = {ranks} does not divide it: use {near}"),
+        );
+    }
+    if ranks > 1 && !(lanes / ranks).is_power_of_two() {
+        let each = lanes / ranks;
+        let why =
+            format!("parallel.tensor = {ranks} leaves {each} lanes to a rank, which is no power of two");
+        return refused(Parallel::tensor, why);
+    }
+    if lanes == 1 {
+        return Ok(());
+    }
+    match config.model.divided_dimensions() {
+        Err((key, why)) => return refused(key, format!("{key}: {why}")),
+        Ok(dimensions) => {
+            if let Some((key, size)) = dimensions.iter().find(|(_, size)| !size.is_multiple_of(lanes)) {
+                return refused(key, format!("it does not divide {key} = {size}"));
+            }
+        }
+    }
+    if config.tuning.lora().is_some() {
+        return refused(LoraSection::rank, "adapters have no lanes yet".to_owned());
+    }
+    if config.precision.matmul == MatmulPrecision::Fp8 {
+        return refused(Precision::matmul, "matmuls in FP8 have no lanes yet".to_owned());
+    }
+    let rows = config.train.micro_batch_size * config.model.examples().units();
+    if !rows.is_multiple_of(4 * lanes) {
+        let why = format!("the {rows} rows of a micro-batch are no multiple of {}", 4 * lanes);
+        return refused(Train::micro_batch_size, why);
+    }
+    Ok(())
+}

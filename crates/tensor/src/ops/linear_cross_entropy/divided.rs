@@ -1,0 +1,118 @@
+//! Cross-entropy of scores whose vocabulary is divided in equal runs of classes, which may be in different
+//! memories. Only statistics of rows travel between them.
+
+use device::{Backend, Category, DType, Request};
+
+use super::piece::Piece;
+use super::{Settings, Statistics, cpu, cuda};
+use crate::ops::check;
+use crate::{Result, Tensor};
+
+/// A run of classes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClassRun {
+    /// The first class.
+    pub first: usize,
+    /// Classes of all runs.
+    pub vocabulary: usize,
+}
+
+impl ClassRun {
+    fn piece(self, scores: &Tensor, soft_cap: Option<f32>) -> Piece {
+        let ClassRun { first, vocabulary } = self;
+        let (classes, soft_cap) = (scores.shape().columns(), soft_cap.unwrap_or(0.0));
+        Piece { first, classes, vocabulary, is_fresh: true, is_last: false, soft_cap }
+    }
+}
+
+/// Writes to `statistics`, f32 `[3, rows]`, the largest of each row of a run's `scores [rows, classes]`, f32
+/// or of a half type, Σ e^(score − largest), and the score of the row's target, 0 if another run has it.
+///
+/// # Errors
+/// Shapes or types that do not agree, a target outside the vocabulary (on a GPU it ends the process's use of
+/// the device).
+pub fn statistics(
+    scores: &Tensor,
+    targets: &Tensor,
+    run: ClassRun,
+    soft_cap: Option<f32>,
+    statistics: &Tensor,
+) -> Result<()> {
+    const OPERATOR: &str = "cross_entropy.statistics";
+    check_scores(OPERATOR, scores, targets)?;
+    check::f32s(OPERATOR, &[("statistics", statistics)])?;
+    check::elements(OPERATOR, "statistics", statistics, 3 * targets.elements())?;
+    let rows = statistics.reshape([3, targets.elements()])?;
+    let device = scores.device();
+    let joined = Statistics { rows, counted: Tensor::workspace(device, OPERATOR, 0)? };
+    let piece = run.piece(scores, soft_cap);
+    match device.backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => cpu::join(scores, targets, &joined, piece),
+        Backend::Cuda => cuda::join(OPERATOR, scores, targets, &joined, piece),
+    }
+}
+
+/// Merges the [`statistics`] of all runs, `parts [runs, 3, rows]` in the order of their classes, each of
+/// `classes` classes. Returns the scalar loss, f32, and the rows' statistics.
+///
+/// # Errors
+/// Shapes or types that do not agree, a target outside the vocabulary, out of memory.
+pub fn merge(parts: &Tensor, targets: &Tensor, classes: usize, scale: f32) -> Result<super::Output> {
+    const OPERATOR: &str = "cross_entropy.merge";
+    check::f32s(OPERATOR, &[("parts", parts)])?;
+    check::dtype(OPERATOR, "targets", targets, DType::U32)?;
+    check::rank(OPERATOR, "parts", parts, 3)?;
+    let (runs, rows) = (parts.shape().dims()[0], targets.elements());
+    check::shape(OPERATOR, "parts", parts, [runs, 3, rows])?;
+    let (device, request) = (parts.device(), Request::new(Category::Activation, OPERATOR));
+    let loss = Tensor::empty(device, [], DType::F32, request)?;
+    let statistics = Statistics {
+        rows: Tensor::empty(device, [3, rows], DType::F32, request)?,
+        counted: Tensor::empty(device, [], DType::U32, request)?,
+    };
+    match device.backend() {
+        Backend::Meta => {}
+        Backend::Cpu => {
+            cpu::count(OPERATOR, targets, runs * classes, &statistics.counted)?;
+            cpu::merge(parts, targets, &statistics.rows, classes)?;
+            cpu::mean(&statistics, scale, &loss)?;
+        }
+        Backend::Cuda => {
+            cuda::merge(OPERATOR, parts, targets, &statistics.rows, classes)?;
+            cuda::mean(OPERATOR, targets, &statistics, scale, &loss)?;
+        }
+    }
+    Ok(super::Output { loss, statistics })
+}
+
+/// Replaces a run's scores by the gradient of `factor` (a scalar f32) · scale · mean loss.
+///
+/// # Errors
+/// Shapes or types that do not agree.
+pub fn gradient(
+    scores: &Tensor,
+    targets: &Tensor,
+    statistics: &Statistics,
+    run: ClassRun,
+    settings: &Settings,
+    factor: &Tensor,
+) -> Result<()> {
+    const OPERATOR: &str = "cross_entropy.gradient";
+    check_scores(OPERATOR, scores, targets)?;
+    check::f32s(OPERATOR, &[("factor", factor)])?;
+    check::elements(OPERATOR, "factor", factor, 1)?;
+    let piece = run.piece(scores, settings.soft_cap);
+    match scores.device().backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => cpu::gradient(scores, targets, statistics, piece, settings, factor),
+        Backend::Cuda => cuda::gradient(OPERATOR, scores, targets, statistics, piece, settings, factor),
+    }
+}
+
+fn check_scores(operator: &'static str, scores: &Tensor, targets: &Tensor) -> Result<()> {
+    check::computed(operator, &[("scores", scores)])?;
+    check::dtype(operator, "targets", targets, DType::U32)?;
+    check::not_empty(operator, "scores", scores)?;
+    check::elements(operator, "targets", targets, scores.shape().rows())
+}
