@@ -15,7 +15,9 @@ mod shards;
 use std::path::{Path, PathBuf};
 
 use checkpoint::{Checkpoint, Share, list, newest};
-use common::runs::{CHAT, GPT, MIXTURE, MLP, PACKED, RESNET, SEQUENTIAL_MIXTURE, TOKENS, config, train_in};
+use common::runs::{
+    CHAT, GPT, LLAMA, MIXTURE, MLP, PACKED, RESNET, SEQUENTIAL_MIXTURE, TOKENS, config, train_in,
+};
 use common::sizes;
 use run::{Interrupt, RunError, RunOptions, TrainReport};
 use safetensors::{Dtype, SafeTensors};
@@ -278,6 +280,41 @@ fn pipelines_write_the_checkpoints_of_one_rank() {
         }
         let last = ["parallel.pipeline=2", "parallel.schedule=interleaved", "parallel.data=2"];
         let report = resume(&parts, text, &all(&last)).unwrap();
+        assert!(report.unplanned.as_ref().is_some_and(Vec::is_empty));
+        assert_eq!(bits(&report), bits(&reference), "{overrides:?}");
+        assert_eq!(report.sample, reference.sample);
+        assert!(arrays(&parts) == arrays(&whole), "{overrides:?}");
+    }
+}
+
+/// Ranks that share layers write their parts of them, and each grid resumes each.
+#[test]
+fn parts_of_layers_are_parts_of_one_checkpoint() {
+    const SHARDED: &str = "parallel.zero_stage=1";
+    const ZERO_3: &str = "parallel.zero_stage=3";
+    const TWO: &str = "parallel.tensor=2";
+    const FOUR: &str = "parallel.tensor=4";
+    let table: [(&str, &[&str]); 3] = [
+        (GPT, &["model.heads=4", "optim.clip_norm=0.1", "model.dropout=0.1"]),
+        (LLAMA, &["model.key_value_heads=4", "model.qk_norm=true", "model.width=64", "optim.state=8bit"]),
+        (GPT, &["model.heads=4", "model.width=128", "precision.compute=bf16", "train.freeze=['*.bias']"]),
+    ];
+    for (text, overrides) in table {
+        let directory = tempfile::tempdir().unwrap();
+        let (whole, parts) = (directory.path().join("whole"), directory.path().join("parts"));
+        let lanes = ["parallel.tensor_lanes=4", "checkpoint.every=1000", "train.steps=7"];
+        let all = |more: &[&'static str]| [overrides, &lanes, more].concat();
+        let reference = full(&whole, text, &all(&[]));
+        for grid in [
+            &[TWO][..],
+            &["parallel.data=2", FOUR, ZERO_3],
+            &["parallel.data=1"],
+            &["parallel.pipeline=2", TWO],
+            &["parallel.data=3", TWO, SHARDED],
+        ] {
+            assert!(one_step(&parts, text, &all(grid)).interrupted);
+        }
+        let report = resume(&parts, text, &all(&[FOUR, "parallel.pipeline=2"])).unwrap();
         assert!(report.unplanned.as_ref().is_some_and(Vec::is_empty));
         assert_eq!(bits(&report), bits(&reference), "{overrides:?}");
         assert_eq!(report.sample, reference.sample);

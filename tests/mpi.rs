@@ -197,6 +197,21 @@ fn stages_have_the_bits_of_one_rank() {
         let sets = [&common[..], grid].concat();
         assert_eq!(history(Transport::Mpi, ranks, &sets), alone, "{grid:?}");
     }
+    let lanes = ["model.layers=4", "model.heads=4", "optim.clip_norm=0.1", "parallel.tensor_lanes=4"];
+    let alone = history(Transport::Threads, 1, &lanes);
+    let table: [(usize, &[&str]); 3] = [
+        (2, &["parallel.data=1", "parallel.tensor=2"]),
+        (4, &["parallel.data=1", "parallel.tensor=2", "parallel.pipeline=2"]),
+        (8, &["parallel.data=2", "parallel.tensor=4", "parallel.zero_stage=3"]),
+    ];
+    for (transport, (ranks, grid)) in Transport::of_processes()
+        .into_iter()
+        .zip(table.iter().rev())
+        .chain(table.iter().map(|row| (Transport::Mpi, row)))
+    {
+        let sets = [&lanes[..], grid].concat();
+        assert_eq!(history(transport, *ranks, &sets), alone, "{transport:?}, {grid:?}");
+    }
 }
 
 /// A grid of processes samples and evaluates as one rank, as threads and from the command line.

@@ -10,6 +10,7 @@ mod loss_scale;
 mod models;
 mod planted;
 mod precision;
+mod tensor;
 mod uneven;
 mod zero;
 

@@ -10,6 +10,7 @@ mod gpu;
 mod grids;
 mod models;
 mod recompute;
+mod tensor;
 mod zero;
 
 use common::runs::{GPT, config, train_in};

@@ -46,14 +46,21 @@ pub fn divided_embedding(
     let rows = |lane: usize| -> tensor::Result<Tensor> {
         let (table, local) = (tables[lane].stored()?, local_tokens(tokens, &tables[lane], first + lane)?);
         // The first lane of all adds the positions: one addition, whichever lane has the token.
-        let positions = positions.filter(|_| first + lane == 0).map(Positions::tensor).transpose()?;
-        match (&numbers, positions) {
+        let adds = first + lane == 0;
+        match (&numbers, positions.filter(|_| lane == 0)) {
             (Some(numbers), Some(positions)) => {
                 let rows = ops::embedding::forward(&local, &table, None)?;
-                ops::add::into(&rows, &ops::embedding::forward(numbers, &positions, None)?)?;
+                // Looked up everywhere, so that all allocate alike.
+                let positions = ops::embedding::forward(numbers, &positions.tensor()?, None)?;
+                if adds {
+                    ops::add::into(&rows, &positions)?;
+                }
                 Ok(rows)
             }
-            (_, positions) => ops::embedding::forward(&local, &table, positions.as_ref()),
+            (_, positions) => {
+                let positions = positions.filter(|_| adds).map(Positions::tensor).transpose()?;
+                ops::embedding::forward(&local, &table, positions.as_ref())
+            }
         }
     };
     let parts = named(OPERATOR, (0..tables.len()).map(rows).collect::<tensor::Result<Vec<_>>>())?;

@@ -57,8 +57,9 @@ impl LlamaBlock {
         let name = format!("model.layers.{index}");
         let norm_1 = RmsNorm::new(parameters, &format!("{name}.input_layernorm"), width, epsilon)?;
         let output = (&*format!("{name}.self_attn.o_proj"), width, false);
+        let mut shared = Self::shared_norms(parameters, &name, sizes)?.into_iter();
         let attention = Branch::new(parameters, output, context, |parameters| {
-            Self::attention(parameters, &name, sizes, table, [init, projection])
+            Self::attention(parameters, &name, sizes, (table, shared.next()), [init, projection])
         })?;
         let norm = format!("{name}.post_attention_layernorm");
         let norm_2 = RmsNorm::new(parameters, &norm, width, epsilon)?;
@@ -72,11 +73,22 @@ impl LlamaBlock {
         Ok(LlamaBlock { name, norm_1, attention, norm_2, feed_forward, dropout })
     }
 
+    /// Registers the norms of queries and keys that all lanes share, if layers are divided and have some.
+    fn shared_norms(parameters: &mut Parameters, name: &str, sizes: LlamaBlockSizes) -> Result<Vec<QkNorm>> {
+        let lanes = parameters.lanes();
+        if !(sizes.qk_norm && lanes.is_divided()) {
+            return Ok(Vec::new());
+        }
+        let prefix = format!("{name}.self_attn");
+        Ok(QkNorm::new(parameters, &prefix, sizes.heads.width, sizes.epsilon)?.in_lanes(lanes))
+    }
+
+    /// Registers a lane of attention, whose norm of queries and keys is `shared` if it has one of all lanes.
     fn attention(
         parameters: &mut Parameters,
         name: &str,
         sizes: LlamaBlockSizes,
-        table: &RotaryTable,
+        (table, shared): (&RotaryTable, Option<QkNorm>),
         [init, projection]: [Init; 2],
     ) -> Result<RotaryAttention> {
         let LlamaBlockSizes { width, heads, epsilon, qkv_bias, qk_norm, .. } = sizes;
@@ -84,9 +96,9 @@ impl LlamaBlock {
         let (fused, groups) = (format!("{prefix}.qkv_proj"), heads.groups_of_columns());
         let cut = ([width, heads.packed_columns()], LinearCut::Outputs(&groups));
         let qkv = Linear::lane(parameters, &fused, cut, init, qkv_bias, Activation::None)?;
-        let norm = match qk_norm {
-            true => Some(QkNorm::new(parameters, &prefix, heads.width, epsilon)?),
-            false => None,
+        let norm = match (qk_norm, shared) {
+            (true, None) => Some(QkNorm::new(parameters, &prefix, heads.width, epsilon)?),
+            (_, shared) => shared,
         };
         let (output, cut) = (format!("{prefix}.o_proj"), ([heads.query_columns(), width], LinearCut::Inputs));
         let output = Linear::lane(parameters, &output, cut, projection, false, Activation::None)?;

@@ -1,6 +1,6 @@
 //! Causal self-attention with rotary position embeddings.
 
-use autograd::ops::{AttentionMeasures, QkNormWeights};
+use autograd::ops::{AttentionMeasures, LaneShare, QkNormWeights};
 use autograd::{Tape, Var, ops};
 use device::{Backend, Category, Device, Request};
 use tensor::ops::attention::{Heads, Qkv};
@@ -10,6 +10,7 @@ use tensor::{DType, Tensor};
 use super::{Dropout, Layer, Linear, within};
 use crate::error::Result;
 use crate::init::Init;
+use crate::lanes::Lanes;
 use crate::parameters::Parameters;
 
 /// Cosines and sines of the angles of all positions, shared by the layers of a stage: `[context, head width]`
@@ -36,7 +37,7 @@ impl RotaryTable {
 }
 
 /// RMS norm of every query head and of every key head.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct QkNorm {
     weights: QkNormWeights,
     epsilon: f32,
@@ -50,7 +51,20 @@ impl QkNorm {
     pub fn new(parameters: &mut Parameters, prefix: &str, width: usize, epsilon: f32) -> Result<Self> {
         let mut weight =
             |part: &str| parameters.create(&format!("{prefix}.{part}.weight"), [width], Init::Constant(1.0));
-        Ok(QkNorm { weights: QkNormWeights { query: weight("q_norm")?, key: weight("k_norm")? }, epsilon })
+        let weights = QkNormWeights { query: weight("q_norm")?, key: weight("k_norm")?, share: None };
+        Ok(QkNorm { weights, epsilon })
+    }
+
+    /// Returns the norms of each lane, which share the weights; the norm itself if layers are not divided.
+    pub(super) fn in_lanes(self, lanes: Lanes) -> Vec<Self> {
+        if !lanes.is_divided() {
+            return vec![self];
+        }
+        let of_lane = |share| {
+            let weights = QkNormWeights { share: Some(share), ..self.weights.clone() };
+            QkNorm { weights, epsilon: self.epsilon }
+        };
+        LaneShare::of_lanes(lanes.here).into_iter().map(of_lane).collect()
     }
 }
 

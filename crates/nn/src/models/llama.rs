@@ -44,9 +44,6 @@ impl ModelSpec for LlamaSizes {
 
     fn divided_dimensions(&self) -> std::result::Result<Vec<(&'static str, usize)>, (&'static str, String)> {
         checks::has_whole_loss(Self::loss_pieces, self.loss_pieces)?;
-        if self.qk_norm {
-            return Err((Self::qk_norm, "norms of queries and keys have no lanes yet".to_owned()));
-        }
         let heads = (Self::key_value_heads, self.key_value_heads);
         let feed_forward = (Self::feed_forward, self.feed_forward);
         Ok(vec![heads, feed_forward, (Self::vocabulary, self.vocabulary)])

@@ -1,0 +1,50 @@
+//! The gradient of a parameter that all lanes of a layer use: the sum of those of the lanes.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use device::Request;
+use tensor::Tensor;
+
+use super::lanes::LanePlane;
+use crate::error::Result;
+
+/// A lane's share in the gradients of parameters that all lanes of a layer use. Clones for other lanes share
+/// the gradients.
+#[derive(Clone, Debug)]
+pub struct LaneShare {
+    /// Gradients of the lanes that are here and whose backward has run.
+    gradients: Rc<RefCell<Vec<Option<Tensor>>>>,
+    lane: usize,
+}
+
+impl LaneShare {
+    /// Returns the share of each of `lanes` lanes that are here.
+    #[must_use]
+    pub fn of_lanes(lanes: usize) -> Vec<Self> {
+        let gradients = Rc::new(RefCell::new(vec![None; lanes]));
+        (0..lanes).map(|lane| LaneShare { gradients: Rc::clone(&gradients), lane }).collect()
+    }
+
+    /// Adds the gradient of this lane, f32. Returns the sum over all lanes once all that are here have
+    /// theirs.
+    ///
+    /// # Errors
+    /// Out of memory; a failed collective.
+    pub(super) fn add(
+        &self,
+        gradient: Tensor,
+        planes: &LanePlane,
+        request: Request,
+    ) -> Result<Option<Tensor>> {
+        let mut gradients = self.gradients.borrow_mut();
+        if let Some(own) = gradients.get_mut(self.lane) {
+            *own = Some(gradient);
+        }
+        if gradients.iter().any(Option::is_none) {
+            return Ok(None);
+        }
+        let parts: Vec<Tensor> = gradients.iter_mut().filter_map(Option::take).collect();
+        planes.sum(parts, request).map(Some)
+    }
+}

@@ -1,0 +1,161 @@
+//! Tensor parallelism: ranks that share layers, and the lanes of sums over a divided dimension.
+
+use super::{BLOCK, INTERLEAVED, PAIRS, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE};
+use super::{assert_equal_bits, history};
+use crate::common::runs::{GPT, LLAMA};
+
+const LANES: &str = "parallel.tensor_lanes=4";
+const TWO: &str = "parallel.tensor=2";
+const FOUR: &str = "parallel.tensor=4";
+const PAIR: &str = "parallel.data=2";
+const PIPELINE: &str = "parallel.pipeline=2";
+const THREE: &str = "parallel.data=3";
+
+/// Grids of ranks for each family: tensor-parallel ranks, data-parallel ranks at all ZeRO stages, pipelines
+/// and recomputation.
+const GRIDS: &[&[&str]] = &[
+    &[],
+    &[TWO],
+    &[FOUR],
+    &[BLOCK],
+    &[TWO, BLOCK],
+    &[FOUR, "memory.recompute=2"],
+    &[PAIR],
+    &[PAIR, TWO],
+    &[PAIR, FOUR],
+    &[THREE, TWO, SHARDED],
+    &[THREE, FOUR],
+    &["parallel.data=4", TWO],
+    &[PIPELINE],
+    &[PIPELINE, TWO],
+    &[PIPELINE, FOUR],
+    &[PIPELINE, TWO, ZERO_BUBBLE],
+    &[PIPELINE, FOUR, "parallel.schedule=gpipe", BLOCK],
+    &[PIPELINE, PAIR, TWO],
+    &[PIPELINE, PAIR, FOUR, SHARDED],
+    &[PIPELINE, PAIR, TWO, INTERLEAVED],
+    &[PAIR, TWO, SHARDED],
+    &[PAIR, FOUR, SHARDED, "parallel.bucket_bytes=512"],
+    &[PAIR, TWO, ZERO_2],
+    &[PAIR, FOUR, ZERO_2, BLOCK],
+    &[THREE, TWO, ZERO_2],
+    &[PAIR, ZERO_3],
+    &[PAIR, TWO, ZERO_3],
+    &[PAIR, FOUR, ZERO_3, BLOCK],
+    &[THREE, TWO, ZERO_3, "parallel.prefetch=0"],
+    &["parallel.data=4", TWO, ZERO_3, PAIRS],
+    &[PIPELINE, PAIR, TWO, ZERO_3],
+    &[PIPELINE, PAIR, FOUR, ZERO_3, ZERO_BUBBLE],
+];
+
+const FAMILIES: &[Row] = &[
+    (
+        GPT,
+        &[
+            LANES,
+            "model.layers=4",
+            "model.heads=4",
+            "train.steps=2",
+            "model.dropout=0.1",
+            "optim.clip_norm=0.1",
+        ],
+        GRIDS,
+    ),
+    (LLAMA, &[LANES, "model.key_value_heads=4", "model.qk_norm=true", "train.steps=2"], GRIDS),
+];
+
+#[test]
+fn every_grid_with_four_lanes_has_one_hash() {
+    assert_equal_bits(FAMILIES);
+}
+
+/// Numbers of lanes, precisions, narrow state, frozen weights, biases, soft caps, and documents in sequences.
+const FEATURES: &[Row] = &[
+    (
+        GPT,
+        &["parallel.tensor_lanes=2", "model.biases=false", "model.tied=false"],
+        &[&[], &[TWO], &[PIPELINE, TWO]],
+    ),
+    (
+        GPT,
+        &["parallel.tensor_lanes=8", "model.heads=8", "model.logit_soft_cap=5.0"],
+        &[&[], &[FOUR], &["parallel.tensor=8"], &[PAIR, TWO, ZERO_2]],
+    ),
+    (
+        LLAMA,
+        &["parallel.tensor_lanes=2", "model.tied=true", "model.qkv_bias=true", "model.activation=gelu"],
+        &[&[], &[TWO], &[PIPELINE, TWO, SHARDED, PAIR]],
+    ),
+    (
+        GPT,
+        &[LANES, "model.width=128", "model.heads=4", "precision.compute=bf16", "model.activation=relu"],
+        &[&[], &[TWO, PIPELINE], &[FOUR, PAIR, ZERO_3, BLOCK]],
+    ),
+    (
+        LLAMA,
+        &[LANES, "model.width=128", "model.key_value_heads=4", "precision.compute=f16", "model.qk_norm=true"],
+        &[&[], &[TWO, PIPELINE], &[FOUR, PAIR, ZERO_3]],
+    ),
+    (
+        GPT,
+        &[LANES, "model.width=128", "model.heads=4", "precision.compute=bf16", "precision.weights=f32"],
+        &[&[], &[TWO], &[FOUR, PIPELINE]],
+    ),
+    (
+        GPT,
+        &[LANES, "model.width=128", "model.heads=4", "precision.compute=bf16", "precision.gradients=bf16"],
+        &[&[], &[TWO, PAIR], &[FOUR, PIPELINE]],
+    ),
+    (
+        GPT,
+        &[LANES, "model.heads=4", "optim.state=8bit", "model.width=64"],
+        &[&[], &[TWO], &[FOUR, PAIR, SHARDED]],
+    ),
+    (
+        GPT,
+        &[LANES, "model.heads=4", "train.freeze=['w?e.*', 'h.0.attn*', '*.bias']"],
+        &[&[], &[TWO], &[FOUR, PIPELINE], &[TWO, THREE, ZERO_3]],
+    ),
+    (
+        GPT,
+        &[LANES, "model.heads=4", "data.separator=10", "data.document_mask=true", "data.pack_documents=true"],
+        &[&[], &[TWO], &[FOUR, PIPELINE]],
+    ),
+    (
+        GPT,
+        &[
+            LANES,
+            "model.heads=4",
+            "model.positions=sinusoidal",
+            "parallel.lanes=2",
+            "train.global_batch_size=16",
+        ],
+        &[&[], &[TWO, PAIR], &[FOUR, PAIR, ZERO_2]],
+    ),
+];
+
+#[test]
+fn features_keep_their_bits_among_ranks_that_share_layers() {
+    assert_equal_bits(FEATURES);
+}
+
+/// Lanes change the order of sums, not what is summed.
+#[test]
+fn lanes_differ_from_whole_layers_by_rounding_alone() {
+    for (text, sets) in [
+        (GPT, &["model.heads=4", "model.logit_soft_cap=20.0"][..]),
+        (LLAMA, &["model.key_value_heads=4", "model.qk_norm=true", "model.qkv_bias=true"]),
+    ] {
+        let run = |lanes: &str| {
+            let ran = history(text, &[sets, &[lanes]].concat());
+            (ran.losses.into_iter().map(f32::from_bits).collect::<Vec<_>>(), ran.weights)
+        };
+        let (whole, weights) = run("parallel.tensor_lanes=1");
+        for lanes in ["parallel.tensor_lanes=2", LANES] {
+            let (divided, of_lanes) = run(lanes);
+            let close = whole.iter().zip(&divided).all(|(a, b)| (a - b).abs() < 2e-5 * a.abs());
+            assert!(close, "{lanes}: {whole:?} {divided:?}");
+            assert_ne!(weights, of_lanes, "{lanes}");
+        }
+    }
+}
