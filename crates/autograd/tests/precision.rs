@@ -150,7 +150,7 @@ const CALLS: &[(&str, Run)] = &[
     ("pointwise", |t, o| one(ops::pointwise(t, o.x(t, &[4, 8]), Pointwise::Square))),
     ("qk_norm", |t, o| {
         let (qkv, heads) = (o.x(t, &[1, 4, 24]), Heads::multi(1, 8));
-        let weights = QkNormWeights { query: o.weight(&[8]), key: o.weight(&[8]) };
+        let weights = QkNormWeights { query: o.weight(&[8]), key: o.weight(&[8]), share: None };
         one(ops::qk_norm(t, qkv, heads, &weights, &o.rotary(), 1e-5))
     }),
     ("reduce_scatter", |t, o| one(ops::reduce_scatter(t, o.x(t, &[4, 8]), Axis::Data))),
