@@ -255,6 +255,7 @@ impl Observer for Reporter {
             more,
         };
         self.files.metrics.write(&metrics)?;
+        self.files.sessions.step(step);
         if let Some(endpoint) = &mut self.files.endpoint {
             endpoint.set(&metrics);
         }
