@@ -193,6 +193,28 @@ fn kills_at_random_moments_lose_no_checkpoint_and_change_no_bit() {
     }
 }
 
+#[test]
+fn a_kill_during_the_only_checkpoint_leaves_a_run_that_starts_again() {
+    let workplace = Workplace::new();
+    let line = ["train", "run.toml", "--run-dir", "out", "--resume"];
+    let line = [&line[..], &["--set", "checkpoint.every=0", "--set", "train.steps=5"]].concat();
+    let mut command = workplace.plimsoll(&line);
+    let reached = workplace.path("reached");
+    command.env(fail_point::VARIABLE, format!("checkpoint state written:1:{}", reached.display()));
+    let mut child = command.stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    while !reached.exists() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before its checkpoint");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // Other threads have time to write the results.
+    std::thread::sleep(Duration::from_millis(300));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(list(&workplace.path("out")).unwrap().is_empty());
+    succeeded(&workplace.run(&line));
+    assert_eq!(workplace.summary("out")["steps"], 5);
+}
+
 /// Kills one of two processes while it writes its file: the checkpoint is absent, and the one before is
 /// resumed on another grid.
 #[test]

@@ -72,6 +72,7 @@ mod compare;
 mod error;
 mod eval;
 mod export;
+mod launch;
 mod layer_profile;
 mod memory;
 mod model;
@@ -119,6 +120,7 @@ struct Arguments {
 #[derive(Subcommand, Debug)]
 enum Command {
     Train(train::TrainArgs),
+    Launch(launch::LaunchArgs),
     Plan(plan::PlanArgs),
     Sample(sample::SampleArgs),
     Eval(eval::EvalArgs),
@@ -153,6 +155,19 @@ enum Bench {
 fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Arguments, clap::Error> {
     let matches = with_negative_numbers(Arguments::command()).try_get_matches_from(arguments)?;
     Arguments::from_arg_matches(&matches)
+}
+
+/// Parses the words of `plimsoll train`, the first of which is `train`.
+///
+/// # Errors
+/// Wrong arguments, in a sentence; another command.
+fn train_arguments(words: &[OsString]) -> Result<train::TrainArgs, CliError> {
+    let refused = |why: String| CliError::Refused(why.trim_start_matches("error: ").trim_end().to_owned());
+    let words = std::iter::once(OsString::from("plimsoll")).chain(words.iter().cloned());
+    match parse(words).map_err(|error| refused(error.to_string()))?.command {
+        Some(Command::Train(args)) => Ok(args),
+        _ => Err(refused("only train starts again".to_owned())),
+    }
 }
 
 /// Makes the command and those below it accept negative numbers as values, which are then refused as values.
@@ -206,6 +221,7 @@ fn run() -> u8 {
     };
     output::exit_code(process::prepare(command.joins_jobs()).and_then(|()| match command {
         Command::Train(args) => train::run(&args),
+        Command::Launch(args) => launch::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Sample(args) => sample::run(&args),
         Command::Eval(args) => eval::run(&args),

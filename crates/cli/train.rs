@@ -35,19 +35,19 @@ pub(crate) struct TrainArgs {
     /// Device to train on: cpu; cuda (NVIDIA GPUs); meta (no device: memory is counted, nothing is computed);
     /// or auto, GPUs if there are any and the CPU otherwise.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
-    device: String,
+    pub(crate) device: String,
     /// Directory for the run's files [default: runs/<configuration>-<time>].
     #[arg(long, value_name = "DIR")]
-    run_dir: Option<PathBuf>,
+    pub(crate) run_dir: Option<PathBuf>,
     /// Continue from the newest checkpoint in --run-dir, or from the beginning if there is none. Without
     /// CONFIG, the run's own configuration is used. Keys that decide the bits of every step may not differ;
     /// the grid of ranks, the number of steps, the learning rate and others may.
     #[arg(long, requires = "run_dir")]
-    resume: bool,
+    pub(crate) resume: bool,
     /// Start a new run with the weights of a checkpoint: a directory step-N, or a run, whose newest it is.
     /// Without CONFIG, that run's configuration is used.
     #[arg(long, value_name = "CHECKPOINT")]
-    from: Option<PathBuf>,
+    pub(crate) from: Option<PathBuf>,
     /// Take the checkpoint of step N, or the "best", instead of the newest: of --from, or else of --resume,
     /// which then moves later checkpoints aside.
     #[arg(long, value_name = "N")]
@@ -100,7 +100,10 @@ fn prepare(args: &TrainArgs, startup: &Startup) -> Result<(RunConfig, RunOptions
 
 /// Reads the configuration, or that of the run that is resumed or whose weights are used, or the
 /// built-in one.
-fn configuration(args: &TrainArgs) -> Result<RunConfig, CliError> {
+///
+/// # Errors
+/// A configuration that is wrong, or no run.
+pub(crate) fn configuration(args: &TrainArgs) -> Result<RunConfig, CliError> {
     let sets = [args.set.clone(), skips_invalid(args.skip_invalid)].concat();
     let of_run = |run_dir: &Path| run::configuration_of(run_dir, &sets);
     // The run to be resumed may not have started yet.

@@ -218,6 +218,10 @@ impl PlanDevice {
         Ok((shipped.rates.ok_or_else(missing)?, vec![all]))
     }
 
+    pub(crate) fn is_gpu(&self) -> bool {
+        self.kind == Kind::Cuda
+    }
+
     /// Name of the device's kind in `summary.json`.
     pub(crate) fn name(&self) -> &'static str {
         self.kind.name()

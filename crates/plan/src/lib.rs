@@ -14,6 +14,7 @@
 
 mod balance;
 mod communication;
+mod continuation;
 mod cost;
 pub mod costs;
 mod effects;
@@ -52,6 +53,7 @@ mod whole_gradients;
 mod work;
 
 pub use balance::Balance;
+pub use continuation::{Continuation, continuation};
 pub use cost::Cost;
 pub use effects::without_effect;
 pub use error::{PlanError, Result};

@@ -18,6 +18,9 @@ use worker::status::{Record, State};
 /// The file of the report in `logs`, which the rank that created it prints.
 pub const REPORT: &str = "failure.txt";
 
+/// The most bytes of the report that are read.
+const MOST_BYTES: u64 = 16 << 20;
+
 /// A rank that failed.
 #[derive(Clone, Debug)]
 pub struct Lost {
@@ -62,6 +65,12 @@ pub fn report(logs: &Path, ranks: usize, lost: &Lost) -> Option<String> {
     // An error of the write is ignored: the report is printed too.
     let _ = file.map(|mut file: File| file.write_all(text.as_bytes()));
     Some(text)
+}
+
+/// Returns the first line of the report, if there is one.
+pub(crate) fn reported(logs: &Path) -> Option<String> {
+    let text = system::input::read_text(&logs.join(REPORT), MOST_BYTES).ok()?;
+    text.lines().next().map(str::to_owned)
 }
 
 fn describe(logs: &Path, ranks: usize, Lost { rank, host, reason }: &Lost) -> String {

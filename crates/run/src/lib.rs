@@ -14,6 +14,7 @@
 
 mod accuracy;
 mod answering;
+mod cause;
 mod compare;
 mod endpoint;
 mod error;
@@ -26,6 +27,7 @@ mod placement;
 mod rank;
 mod repetition;
 mod reporter;
+mod restarts;
 mod resume;
 mod run_directory;
 mod run_report;
@@ -51,6 +53,7 @@ pub use launch::{train, train_as};
 pub use options::RunOptions;
 pub use placement::ChosenPlacement;
 pub use rank::prepare_kernels;
+pub use restarts::{JobLauncher, RestartedJob};
 pub use resume::check_model;
 pub use run_report::{configuration_of, report_run};
 pub use runs::{ListedRun, list_runs};

@@ -88,8 +88,8 @@ impl RunFiles {
         finish(metrics, hashes, tensorboard)
     }
 
-    /// Writes the summary, or the text `earlier` instead, and waits for the last checkpoint, which `saver`
-    /// writes. Returns the summary, and the error of that checkpoint.
+    /// Waits for the last checkpoint, which `saver` writes, and then writes the summary, or the text
+    /// `earlier` instead. Returns the summary, and the error of that checkpoint.
     pub(crate) fn conclude(
         self,
         summary: Summary,
@@ -98,12 +98,14 @@ impl RunFiles {
         saver: Option<Saver>,
     ) -> Result<(Summary, Option<CheckpointError>)> {
         let RunFiles { metrics, hashes, tensorboard, mut sessions, .. } = self;
-        sessions.end(&summary, saver.as_ref().and_then(Saver::longest_stall))?;
+        let longest_stall = saver.as_ref().and_then(Saver::longest_stall);
+        // A run with a summary and no checkpoint has ended for good.
+        let unsaved = saver.and_then(|mut saver| saver.finish().err());
+        sessions.end(&summary, longest_stall)?;
         match earlier {
             Some(text) => summary::write_again(text, run_dir)?,
             None => summary::write(&summary, run_dir)?,
         }
-        let unsaved = saver.and_then(|mut saver| saver.finish().err());
         finish(metrics, hashes, tensorboard)?;
         Ok((summary, unsaved))
     }
@@ -253,6 +255,7 @@ impl Observer for Reporter {
             more,
         };
         self.files.metrics.write(&metrics)?;
+        self.files.sessions.step(step);
         if let Some(endpoint) = &mut self.files.endpoint {
             endpoint.set(&metrics);
         }

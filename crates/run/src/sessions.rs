@@ -2,19 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use config::Train;
 use serde::{Deserialize, Serialize};
-use system::input;
+use system::{input, threads};
 use telemetry::report::SessionRow;
 use telemetry::run_files::{Summary, atomic_write};
-use telemetry::units::{bytes, duration, grouped};
+use telemetry::units::{bytes, counted, duration, grouped};
 use telemetry::{GridSizes, Statistic, host_name};
 use worker::{Setup, Start};
 
+use crate::cause::Cause;
 use crate::error::{Result, RunError};
-use crate::{resume, utc};
+use crate::{failure, resume, utc};
 
 /// The most bytes of the file that are read.
 const MOST_BYTES: u64 = 64 << 20;
@@ -66,6 +68,23 @@ struct Changed {
     to: Option<String>,
 }
 
+/// The restart that began a session.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Restarted {
+    /// Number of the restart in its job, from 1.
+    number: u64,
+    /// Why the session before ended.
+    cause: String,
+    /// Steps that had been done and are done again.
+    steps_repeated: u64,
+    /// Seconds from the last sign of life of the lost rank until the first step was done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    seconds_to_next_step: Option<f64>,
+    /// Seconds from there until the repeated steps were done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    seconds_lost: Option<f64>,
+}
+
 /// A record of one session.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Session {
@@ -88,7 +107,33 @@ pub(crate) struct Session {
     changed: BTreeMap<String, Changed>,
     /// Differences from the software that wrote the checkpoint: bits may differ after `after_step`.
     warnings: Vec<String>,
+    /// The restart, if the job was started again by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    restart: Option<Restarted>,
     results: Option<Results>,
+}
+
+impl Restarted {
+    fn of(cause: &Cause, first_step: u64) -> Self {
+        Restarted {
+            number: cause.restart,
+            cause: cause.reason.clone(),
+            steps_repeated: cause.steps.saturating_sub(first_step),
+            seconds_to_next_step: None,
+            seconds_lost: None,
+        }
+    }
+
+    fn in_words(&self) -> String {
+        let Restarted { number, cause, steps_repeated, .. } = self;
+        let seconds = |value: Option<f64>| value.map_or("no".to_owned(), |value| format!("{value:.1} s"));
+        format!(
+            "restart {number}, after: {cause}; {} to the next step, {} lost, {} repeated",
+            seconds(self.seconds_to_next_step),
+            seconds(self.seconds_lost),
+            counted(*steps_repeated, "step")
+        )
+    }
 }
 
 impl Ending {
@@ -132,7 +177,8 @@ impl Session {
             format!("{key} is {} and was {}: bits may differ after step {from}", value(to), value(before))
         });
         let weights = self.weights_from.iter().map(|path| format!("weights from {}", path.display()));
-        let notes = weights.chain(changed).chain(self.warnings.iter().cloned()).collect();
+        let restart = self.restart.iter().map(Restarted::in_words);
+        let notes = restart.chain(weights).chain(changed).chain(self.warnings.iter().cloned()).collect();
         SessionRow { started: self.started.clone(), cells, notes }
     }
 }
@@ -145,6 +191,10 @@ pub(crate) struct Sessions {
     began: Instant,
     /// Time of reading the state before the first step, if any was read.
     loaded: Option<Duration>,
+    /// The cause of the restart that began this session, until the steps that it repeats are done.
+    cause: Option<Cause>,
+    /// The thread that writes the file during training.
+    writing: Option<JoinHandle<()>>,
 }
 
 impl Sessions {
@@ -175,6 +225,7 @@ impl Sessions {
             warnings.extend(resume::other_times(setup, &point.checkpoint));
             warnings
         });
+        let cause = Cause::of_process();
         all.push(Session {
             started: utc::rfc3339(SystemTime::now()),
             ended: None,
@@ -192,11 +243,38 @@ impl Sessions {
             },
             changed,
             warnings,
+            restart: cause.as_ref().map(|cause| Restarted::of(cause, setup.first_step())),
             results: None,
         });
-        let sessions = Sessions { path, all, began: Instant::now(), loaded };
+        let sessions = Sessions { path, all, began: Instant::now(), loaded, cause, writing: None };
         sessions.write()?;
         Ok(sessions)
+    }
+
+    /// Records that `steps` steps are done, if that says what a restart has cost. The file is written by a
+    /// separate thread; an error of the write is ignored, because the end of the session is written too.
+    pub(crate) fn step(&mut self, steps: u64) {
+        let Some(cause) = &self.cause else { return };
+        let Some(restart) = self.all.last_mut().and_then(|session| session.restart.as_mut()) else { return };
+        let (is_first, is_last) = (restart.seconds_to_next_step.is_none(), steps >= cause.steps);
+        if !is_first && !is_last {
+            return;
+        }
+        let seconds = cause.seconds_since();
+        restart.seconds_to_next_step.get_or_insert(seconds);
+        if is_last {
+            restart.seconds_lost = Some(seconds);
+            self.cause = None;
+        }
+        self.finish_writing();
+        let (path, text) = (self.path.clone(), self.text());
+        let write = move || drop(text.map(|text| atomic_write(&path, &text)));
+        self.writing = threads::spawn("sessions", write).ok();
+    }
+
+    fn finish_writing(&mut self) {
+        // A thread that panicked has written nothing.
+        let _ = self.writing.take().map(JoinHandle::join);
     }
 
     /// Completes the record of this session, of whose checkpoints one held up the steps for `longest_stall`.
@@ -231,6 +309,7 @@ impl Sessions {
     }
 
     fn close(&mut self, ending: Ending, results: Option<Results>) -> Result<()> {
+        self.finish_writing();
         if let Some(session) = self.all.last_mut() {
             (session.ending, session.results) = (ending, results);
             session.ended = Some(utc::rfc3339(SystemTime::now()));
@@ -239,9 +318,13 @@ impl Sessions {
     }
 
     fn write(&self) -> Result<()> {
+        Ok(atomic_write(&self.path, &self.text()?)?)
+    }
+
+    fn text(&self) -> Result<Vec<u8>> {
         let mut text = serde_json::to_vec_pretty(&self.all).map_err(|error| self.failed(error.into()))?;
         text.push(b'\n');
-        Ok(atomic_write(&self.path, &text)?)
+        Ok(text)
     }
 
     fn failed(&self, source: std::io::Error) -> RunError {
@@ -256,11 +339,14 @@ pub(crate) fn fail(run_dir: &Path, error: &RunError) {
     let Ok(all) = read(&path) else { return };
     if all.last().is_some_and(|session| session.ending == Ending::Running) {
         let text = error.to_string();
+        let reported = failure::reported(&run_dir.join("logs"));
         let ending = match error {
             RunError::Repeatable { .. } => Ending::OutOfMemory,
+            RunError::Reported { .. } => reported.map_or(Ending::Lost, Ending::Failed),
             _ => Ending::Failed(text.lines().next().unwrap_or_default().to_owned()),
         };
-        let _ = Sessions { path, all, began: Instant::now(), loaded: None }.close(ending, None);
+        let began = Instant::now();
+        let _ = Sessions { path, all, began, loaded: None, cause: None, writing: None }.close(ending, None);
     }
 }
 

@@ -1,0 +1,136 @@
+//! `plimsoll launch`.
+
+use std::ffi::OsString;
+
+use clap::ValueEnum;
+use clap::builder::RangedU64ValueParser;
+use plan::{PlanOptions, PlanTarget};
+use run::{JobLauncher, RestartedJob};
+
+use crate::error::CliError;
+use crate::train::{self, TrainArgs};
+
+/// Start the ranks of a run under mpirun or srun, and start them again after a failure
+///
+/// A job that loses a rank, a host or the launcher is stopped and starts again from the newest checkpoint, on
+/// the hosts that answer and with the fastest grid of them that fits: fewer data-parallel ranks, and only if
+/// that does not fit a higher ZeRO stage and recomputed blocks. The weights are those of a run that never
+/// failed. sessions.json and the report name each restart, its cause and its cost.
+#[derive(clap::Args, Debug)]
+pub(crate) struct LaunchArgs {
+    /// End the job after N failures in a row without a new checkpoint.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "3",
+        value_parser = RangedU64ValueParser::<u64>::new().range(1..)
+    )]
+    restarts: u64,
+    /// Use hosts again that answer again, after the next checkpoint.
+    #[arg(long)]
+    grow: bool,
+    /// The program that starts the ranks, on the hosts of its --host or --hostfile, or of Slurm's allocation.
+    #[arg(long, value_name = "PROGRAM", value_enum, default_value_t = With::Mpirun)]
+    with: With,
+    /// Options of that program, the word train, and the arguments of `plimsoll train`, among them --run-dir.
+    #[arg(
+        value_name = "OPTION… train ARGUMENT",
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    words: Vec<OsString>,
+}
+
+/// The programs that start ranks.
+#[derive(ValueEnum, Clone, Copy, Debug)]
+enum With {
+    Mpirun,
+    Srun,
+}
+
+/// Runs the job to its end.
+///
+/// # Errors
+/// Wrong arguments or configuration; too many failures.
+pub(crate) fn run(args: &LaunchArgs) -> Result<(), CliError> {
+    let Some(command) = args.words.iter().position(|word| word == "train") else {
+        let text =
+            "launch: no command train: launcher options come first, as in `plimsoll launch -n 4 train …`";
+        return Err(CliError::Refused(text.to_owned()));
+    };
+    let (options, arguments) = args.words.split_at(command);
+    let train = crate::train_arguments(arguments)?;
+    let Some(run_dir) = train.run_dir.clone() else {
+        let text = "launch: --run-dir is missing: a run that starts again needs a directory with a name";
+        return Err(CliError::Refused(text.to_owned()));
+    };
+    let job = RestartedJob {
+        launcher: match args.with {
+            With::Mpirun => JobLauncher::Mpirun,
+            With::Srun => JobLauncher::Srun,
+        },
+        launcher_options: options.to_vec(),
+        program: std::env::current_exe()
+            .map_err(|error| CliError::Refused(format!("launch: this program has no path: {error}")))?,
+        arguments: arguments.to_vec(),
+        arguments_to_resume: to_resume(arguments, &train),
+        run_dir,
+        config: train::configuration(&train)?,
+        plan: PlanOptions { target: PlanTarget::from_argument(&train.device)?, capacity: None },
+        most_failures: args.restarts,
+        grows: args.grow,
+    };
+    match job.run()? {
+        0 => Ok(()),
+        // The ranks have printed the error.
+        status => Err(CliError::Shown { status }),
+    }
+}
+
+/// Returns the arguments with which a run goes on from its newest checkpoint.
+fn to_resume(arguments: &[OsString], train: &TrainArgs) -> Vec<OsString> {
+    let mut resuming = Vec::new();
+    let mut words = arguments.iter();
+    while let Some(word) = words.next() {
+        let name = word.to_string_lossy();
+        // The step from which the run went on at first; with --from, that of the other run.
+        match train.from {
+            None if name == "--step" => drop(words.next()),
+            None if name.starts_with("--step=") => {}
+            _ => resuming.push(word.clone()),
+        }
+    }
+    if !train.resume {
+        resuming.push("--resume".into());
+    }
+    resuming
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_restart_resumes_from_the_newest_checkpoint() {
+        for (first, later) in [
+            (
+                &["train", "a.toml", "--run-dir", "r"][..],
+                &["train", "a.toml", "--run-dir", "r", "--resume"][..],
+            ),
+            (&["train", "--run-dir=r", "--resume", "--step", "4"], &["train", "--run-dir=r", "--resume"]),
+            (
+                &["train", "--resume", "--step=best", "--run-dir", "r"],
+                &["train", "--resume", "--run-dir", "r"],
+            ),
+            (
+                &["train", "--run-dir", "r", "--from", "q", "--step", "4"],
+                &["train", "--run-dir", "r", "--from", "q", "--step", "4", "--resume"],
+            ),
+        ] {
+            let first: Vec<OsString> = first.iter().map(OsString::from).collect();
+            let train = crate::train_arguments(&first).unwrap();
+            assert_eq!(to_resume(&first, &train), later, "{first:?}");
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Restarts of a job: it is started under its launcher, and when a rank or a host is lost, again from the
+//! newest checkpoint, on the hosts that answer and with a grid that fits them.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use checkpoint::list;
+use config::RunConfig;
+use plan::{Continuation, PlanOptions, continuation};
+use system::terminal;
+
+use crate::cause::Cause;
+use crate::error::{Result, RunError};
+use crate::failure;
+use crate::sessions::{self, Ending};
+
+mod attempt;
+mod hosts;
+mod processes;
+mod stops;
+
+use attempt::{Attempt, Ended};
+pub use hosts::JobLauncher;
+use hosts::{Host, Hosts};
+use stops::Stops;
+
+/// Time in which enough hosts must answer.
+const HOSTS_ANSWER: Duration = Duration::from_secs(300);
+/// Interval between two questions to hosts that do not answer.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
+
+/// A job that is restarted.
+#[derive(Debug)]
+pub struct RestartedJob {
+    /// The program that starts the ranks.
+    pub launcher: JobLauncher,
+    /// Options of that program.
+    pub launcher_options: Vec<OsString>,
+    /// The program of a rank.
+    pub program: PathBuf,
+    /// Arguments of every rank of the first start, `train` first.
+    pub arguments: Vec<OsString>,
+    /// Arguments of later starts, which resume the run.
+    pub arguments_to_resume: Vec<OsString>,
+    /// The run directory.
+    pub run_dir: PathBuf,
+    /// The configuration.
+    pub config: RunConfig,
+    /// The devices.
+    pub plan: PlanOptions,
+    /// Number of failures in a row without a new checkpoint that ends the job.
+    pub most_failures: u64,
+    /// Whether the job takes hosts that answer again, after the next checkpoint.
+    pub grows: bool,
+}
+
+impl RestartedJob {
+    /// Runs the job until training is complete or is stopped, or until it fails too often. Returns the exit
+    /// status.
+    ///
+    /// # Errors
+    /// Launcher options that cannot be read; no grid for the hosts that answer; a launcher that does not
+    /// start; too many failures.
+    pub fn run(&self) -> Result<u8> {
+        let stops = Stops::hear()?;
+        let hosts = Hosts::of(self.launcher, &self.launcher_options, self.config.world_size())?;
+        let mut restarts = Restarts { job: self, hosts, stops, failures: 0, newest: 0, cause: None };
+        restarts.newest = restarts.newest_checkpoint();
+        restarts.run()
+    }
+}
+
+/// The state of a job between its starts.
+struct Restarts<'a> {
+    job: &'a RestartedJob,
+    hosts: Hosts,
+    stops: Stops,
+    /// Failures in a row without a new checkpoint.
+    failures: u64,
+    /// Step of the newest checkpoint at the last failure.
+    newest: u64,
+    /// The cause of the next start, if it is not the first.
+    cause: Option<Cause>,
+}
+
+impl Restarts<'_> {
+    fn run(&mut self) -> Result<u8> {
+        loop {
+            let Some((hosts, grid)) = self.grid_of_hosts()? else { return Ok(1) };
+            self.announce(&grid);
+            let ended = self.attempt(&hosts, &grid)?;
+            let reason = match ended {
+                Ended::Stopped(status) => return Ok(status),
+                Ended::ToGrow if self.last_ending() == Some(Ending::Interrupted) => {
+                    "more hosts answer".to_owned()
+                }
+                Ended::Done | Ended::ToGrow => return Ok(0),
+                // The command line, configuration or data is wrong, and stays so.
+                Ended::Refused => return Ok(2),
+                Ended::Failed(reason) => self.count(reason)?,
+            };
+            let restart = self.cause.as_ref().map_or(1, |cause| cause.restart + 1);
+            self.cause = Some(Cause::of_ranks(&self.logs(), grid.ranks, restart, reason));
+            failure::forget(&self.logs());
+        }
+    }
+
+    fn logs(&self) -> PathBuf {
+        self.job.run_dir.join("logs")
+    }
+
+    /// Returns the hosts that answer and the grid for them, once there are enough; `None` if the job was
+    /// stopped meanwhile.
+    ///
+    /// # Errors
+    /// Too few hosts for a long time; a grid that does not fit.
+    fn grid_of_hosts(&self) -> Result<Option<(Vec<Host>, Continuation)>> {
+        let began = Instant::now();
+        loop {
+            let hosts = self.hosts.answering();
+            match self.grid(&hosts) {
+                Ok(grid) => return Ok(Some((hosts, grid))),
+                Err(error) if self.hosts.are_all(&hosts) || began.elapsed() > HOSTS_ANSWER => {
+                    return Err(error);
+                }
+                Err(_) => {}
+            }
+            if self.stops.count() > 0 {
+                return Ok(None);
+            }
+            std::thread::sleep(ASK_AGAIN);
+        }
+    }
+
+    fn grid(&self, hosts: &[Host]) -> Result<Continuation> {
+        let slots = hosts.iter().map(|host| host.slots).sum();
+        Ok(continuation(&self.job.config, &self.job.plan, slots)?)
+    }
+
+    fn announce(&self, grid: &Continuation) {
+        let Some(cause) = &self.cause else { return };
+        let (from, ranks) = (self.newest_checkpoint(), grid.ranks);
+        let from =
+            if from == 0 { "the beginning".to_owned() } else { format!("the checkpoint of step {from}") };
+        let sets: String = grid.sets.iter().map(|set| format!(" --set {set}")).collect();
+        terminal::say(&format!("plimsoll: restart {} from {from}, {ranks} ranks{sets}", cause.restart));
+    }
+
+    /// Starts the job once, and waits for its end.
+    fn attempt(&self, hosts: &[Host], grid: &Continuation) -> Result<Ended> {
+        let arguments = match self.cause {
+            None => &self.job.arguments,
+            Some(_) => &self.job.arguments_to_resume,
+        };
+        let mut command = self.hosts.command(hosts, grid.ranks);
+        command.arg(&self.job.program).args(arguments);
+        for set in &grid.sets {
+            command.args(["--set", set]);
+        }
+        let attempt = Attempt::start(command, self.cause.as_ref(), &self.logs())?;
+        let began_at = self.newest_checkpoint();
+        let may_grow = self.job.grows && grid.ranks < self.job.config.world_size();
+        let mut growth = may_grow.then(|| Growth { asked_at: began_at, asking: None });
+        attempt.wait(&self.stops, || {
+            let Some(growth) = &mut growth else { return false };
+            growth
+                .is_due(&self.job.run_dir, &self.hosts)
+                .is_some_and(|hosts| self.grid(&hosts).is_ok_and(|larger| larger.ranks > grid.ranks))
+        })
+    }
+
+    /// Counts a failure for this reason, which it returns.
+    ///
+    /// # Errors
+    /// Too many in a row without a new checkpoint; a failure that comes again at every start.
+    fn count(&mut self, reason: String) -> Result<String> {
+        let newest = self.newest_checkpoint();
+        self.failures = if newest > self.newest { 0 } else { self.failures + 1 };
+        self.newest = newest;
+        if self.last_ending() == Some(Ending::NonFinite) {
+            return Err(RunError::Failed(format!("{reason}; a restart would end in the same way")));
+        }
+        if self.failures >= self.job.most_failures {
+            let since = match newest {
+                0 => "without a checkpoint".to_owned(),
+                step => format!("since the checkpoint of step {step}"),
+            };
+            let failures = self.failures;
+            return Err(RunError::Failed(format!("{failures} failures {since}; the last: {reason}")));
+        }
+        terminal::say(&format!("plimsoll: the job failed: {reason}"));
+        Ok(reason)
+    }
+
+    fn newest_checkpoint(&self) -> u64 {
+        newest(&self.job.run_dir)
+    }
+
+    fn last_ending(&self) -> Option<Ending> {
+        sessions::all(&self.job.run_dir).pop().map(|session| session.ending)
+    }
+}
+
+/// Returns the step of a run's newest checkpoint; 0 if there is none.
+fn newest(run_dir: &Path) -> u64 {
+    list(run_dir).ok().and_then(|all| all.last().map(|(step, _)| *step)).unwrap_or(0)
+}
+
+/// The question to hosts, after each checkpoint of a job on fewer ranks than configured.
+struct Growth {
+    /// Step of the checkpoint after which the hosts were last asked.
+    asked_at: u64,
+    asking: Option<std::thread::JoinHandle<Vec<Host>>>,
+}
+
+impl Growth {
+    /// Returns the hosts that answer, once after each new checkpoint.
+    fn is_due(&mut self, run_dir: &Path, hosts: &Hosts) -> Option<Vec<Host>> {
+        if let Some(asking) = self.asking.take_if(|asking| asking.is_finished()) {
+            return asking.join().ok();
+        }
+        let newest = newest(run_dir);
+        if self.asking.is_none() && newest > self.asked_at {
+            self.asked_at = newest;
+            let hosts = hosts.clone();
+            self.asking = system::threads::spawn("hosts", move || hosts.answering()).ok();
+        }
+        None
+    }
+}

@@ -1,0 +1,186 @@
+//! One start of a job: its launcher's process, what ends it, and the processes that are left of it.
+
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime};
+
+use system::terminal;
+
+use super::processes;
+use super::stops::Stops;
+use crate::cause::{self, Cause};
+use crate::error::{Result, RunError};
+use crate::failure;
+
+/// Interval at which the launcher is looked at.
+const LOOK: Duration = Duration::from_millis(20);
+/// Time in which a launcher must go on that was stopped, or end after a rank's report of a failure.
+const LAUNCHER_ENDS: Duration = Duration::from_secs(5);
+/// Time in which ranks without a launcher end by themselves, and report why.
+const RANKS_END: Duration = Duration::from_secs(2);
+
+/// The end of a job's start.
+#[derive(Debug, PartialEq)]
+pub(super) enum Ended {
+    /// All ranks ended without an error.
+    Done,
+    /// All ranks ended without an error, because they were asked to make room for a larger grid.
+    ToGrow,
+    /// The user stopped the job, which ended with this status.
+    Stopped(u8),
+    /// The command line, configuration or data is wrong.
+    Refused,
+    /// The launcher ended in this way.
+    Failed(String),
+}
+
+/// A running job.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    launcher: Child,
+    name: String,
+    /// The value of [`processes::VARIABLE`] in its processes.
+    id: String,
+    logs: PathBuf,
+    started: SystemTime,
+    /// Signals that have been forwarded.
+    forwarded: usize,
+    to_grow: bool,
+    /// The time at which the launcher was first seen stopped, or not to end.
+    hangs_since: Option<Instant>,
+    /// Whether this process has killed the launcher.
+    is_killed: bool,
+}
+
+impl Attempt {
+    /// Starts the launcher in a process group of its own, so that a terminal's signals reach it from here
+    /// only.
+    ///
+    /// # Errors
+    /// The launcher does not start.
+    pub(super) fn start(mut command: Command, cause: Option<&Cause>, logs: &Path) -> Result<Self> {
+        let started = SystemTime::now();
+        let since_1970 = started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let id = format!("{}-{}", std::process::id(), since_1970.as_nanos());
+        command.env(processes::VARIABLE, &id).stdin(Stdio::null()).process_group(0);
+        let mut passed = vec![processes::VARIABLE];
+        if let Some(cause) = cause {
+            command.env(cause::VARIABLE, cause.encode());
+            passed.push(cause::VARIABLE);
+        }
+        // Open MPI passes these variables on to other hosts.
+        command.env("OMPI_MCA_mca_base_env_list", passed.join(";"));
+        let name = command.get_program().to_string_lossy().into_owned();
+        let launcher = command
+            .spawn()
+            .map_err(|error| RunError::Refused(format!("{name} cannot be started: {error}")))?;
+        Ok(Attempt {
+            launcher,
+            name,
+            id,
+            logs: logs.to_owned(),
+            started,
+            forwarded: 0,
+            to_grow: false,
+            hangs_since: None,
+            is_killed: false,
+        })
+    }
+
+    /// Waits until the job has ended and nothing of it is left on this host. Asks the ranks to end after
+    /// their step once `grows` returns true.
+    ///
+    /// # Errors
+    /// The system does not tell how the launcher ended.
+    pub(super) fn wait(mut self, stops: &Stops, mut grows: impl FnMut() -> bool) -> Result<Ended> {
+        let status = loop {
+            let unknown = |error| RunError::Refused(format!("{}: its end is unknown: {error}", self.name));
+            if let Some(status) = self.launcher.try_wait().map_err(unknown)? {
+                break status;
+            }
+            self.forward(stops.count());
+            if !self.to_grow && self.forwarded == 0 && grows() {
+                self.to_grow = true;
+                self.ask_to_stop();
+            }
+            if self.hangs() {
+                self.is_killed = true;
+                processes::signal("KILL", &[self.launcher.id()]);
+            }
+            sleep(LOOK);
+        };
+        self.end_what_is_left();
+        Ok(self.ended(status))
+    }
+
+    /// Forwards signals to stop: the first ends the job after the current step, the second at once.
+    fn forward(&mut self, signals: usize) {
+        if signals > 0 && self.forwarded == 0 {
+            terminal::say("plimsoll: stopping after this step; once more to stop at once");
+            self.ask_to_stop();
+        } else if signals > 1 && self.forwarded == 1 {
+            processes::signal("TERM", &[self.launcher.id()]);
+        }
+        self.forwarded = self.forwarded.max(signals.min(2)).min(self.forwarded + 1);
+    }
+
+    /// Asks the ranks to end after their step. Not every launcher forwards the signal, but one rank that
+    /// receives it is enough.
+    fn ask_to_stop(&self) {
+        let mut asked = processes::ranks_of_job(&self.id);
+        asked.push(self.launcher.id());
+        processes::signal("USR1", &asked);
+    }
+
+    /// Returns whether the launcher is stopped, or does not end although a rank has reported a failure.
+    fn hangs(&mut self) -> bool {
+        let is_stopped = processes::state(self.launcher.id()) == Some('T');
+        if !(is_stopped || self.has_report()) {
+            self.hangs_since = None;
+            return false;
+        }
+        self.hangs_since.get_or_insert_with(Instant::now).elapsed() > LAUNCHER_ENDS
+    }
+
+    /// Returns whether a rank of this start has reported a failure.
+    fn has_report(&self) -> bool {
+        let written = self.logs.join(failure::REPORT).metadata().and_then(|metadata| metadata.modified());
+        written.is_ok_and(|written| written >= self.started)
+    }
+
+    /// Returns the first line of the ranks' report, or else the launcher's end.
+    fn reason(&self, launcher: String) -> String {
+        let reported =
+            Some(&self.logs).filter(|_| self.has_report()).and_then(|logs| failure::reported(logs));
+        reported.unwrap_or(launcher)
+    }
+
+    /// Waits for processes of this host that outlive the launcher, and kills them.
+    fn end_what_is_left(&self) {
+        let began = Instant::now();
+        while !processes::of_job(&self.id).is_empty() {
+            if began.elapsed() > RANKS_END {
+                processes::signal("KILL", &processes::of_job(&self.id));
+            }
+            sleep(LOOK);
+        }
+    }
+
+    fn ended(&self, status: ExitStatus) -> Ended {
+        if self.forwarded > 0 {
+            return Ended::Stopped(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1));
+        }
+        let name = &self.name;
+        let failed = |how: String| Ended::Failed(self.reason(format!("{name} {how}")));
+        match status.code() {
+            _ if status.success() && self.to_grow => Ended::ToGrow,
+            _ if status.success() => Ended::Done,
+            _ if self.is_killed => failed("did not go on, and was killed".to_owned()),
+            Some(2) => Ended::Refused,
+            Some(code) => failed(format!("ended with status {code}")),
+            None => failed(format!("was killed by signal {}", status.signal().unwrap_or(0))),
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The processes of this host that belong to one start of a job.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// The environment variable that all processes of a job's start have, with a value of its own for each.
+pub(super) const VARIABLE: &str = "PLIMSOLL_JOB";
+
+/// Returns the processes whose [`VARIABLE`] has this value.
+pub(super) fn of_job(value: &str) -> Vec<u32> {
+    let wanted = format!("{VARIABLE}={value}");
+    let belongs = |process: &u32| {
+        let environment = std::fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
+            && !matches!(state(*process), None | Some('Z' | 'X'))
+    };
+    all().into_iter().filter(belongs).collect()
+}
+
+fn all() -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Returns those of [`of_job`] that run this program.
+pub(super) fn ranks_of_job(value: &str) -> Vec<u32> {
+    let program = |process: &str| std::fs::read_link(Path::new("/proc").join(process).join("exe")).ok();
+    let own = program("self");
+    of_job(value)
+        .into_iter()
+        .filter(|process| own.is_some() && program(&process.to_string()) == own)
+        .collect()
+}
+
+/// Returns the state of a process, as `T` for stopped; `None` if it is gone.
+pub(super) fn state(process: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(Path::new("/proc").join(process.to_string()).join("stat")).ok()?;
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
+/// Sends a signal to processes, some of which may have ended.
+pub(super) fn signal(name: &str, processes: &[u32]) {
+    if processes.is_empty() {
+        return;
+    }
+    let mut command = Command::new("kill");
+    command.arg(format!("-{name}")).args(processes.iter().map(u32::to_string));
+    // A process that has ended needs no signal.
+    let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+}

@@ -1,0 +1,196 @@
+//! Jobs that lose ranks, hosts and launchers at random moments, start again by themselves, and end with the
+//! weights of an undisturbed run.
+#![cfg(feature = "mpi")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
+
+mod common;
+#[path = "restarts/restarted.rs"]
+mod restarted;
+
+use std::process::Command;
+use std::time::Duration;
+
+use common::jobs::{clean, has_mpi, signal, text};
+use common::program;
+use common::random::{Budget, Random};
+use restarted::{Costs, Hosts, Restarted, whole, workplace};
+
+/// Steps of the jobs that are disturbed.
+const STEPS: u64 = 200;
+/// Milliseconds that a file of a checkpoint takes, also on a slow disk.
+const SLOWNESS: [u64; 3] = [100, 100, 400];
+/// Disturbances of a job of the long driver.
+const EACH: usize = 6;
+
+/// The ways in which a job is disturbed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Blow {
+    /// A rank is killed, or stopped.
+    Rank(&'static str),
+    /// The launcher is killed, or stopped.
+    Launcher(&'static str),
+    /// All processes of a host are killed, and it does not answer for some time.
+    Host,
+    /// The disk is full for some time.
+    FullDisk,
+}
+
+impl Blow {
+    fn strike(self, job: &Restarted, random: &mut Random) {
+        let lasts = Duration::from_millis(500 + random.below(2500) as u64);
+        let file = match self {
+            Blow::Rank(name) => {
+                return job.pid(random.below(4)).into_iter().for_each(|pid| job.signal(name, pid));
+            }
+            Blow::Launcher(name) => return job.launcher().into_iter().for_each(|pid| job.signal(name, pid)),
+            Blow::Host => job.lose("second"),
+            Blow::FullDisk => job.fill_disk(),
+        };
+        std::thread::spawn(move || {
+            std::thread::sleep(lasts);
+            // The job may have ended.
+            let _ = std::fs::remove_file(file);
+        });
+    }
+}
+
+const BLOWS: [Blow; 7] = [
+    Blow::Rank("KILL"),
+    Blow::Host,
+    Blow::Launcher("KILL"),
+    Blow::Rank("STOP"),
+    Blow::Rank("KILL"),
+    Blow::Launcher("STOP"),
+    Blow::FullDisk,
+];
+
+/// Disturbs jobs at random moments: two in a short run, and for `PLIMSOLL_LONG_TESTS` seconds otherwise.
+#[test]
+fn a_disturbed_job_ends_with_the_weights_of_an_undisturbed_one() {
+    if !has_mpi() {
+        return;
+    }
+    let (whole, budget, mut random) = (whole(STEPS), Budget::of_fuzzer(), Random::new(41));
+    let (mut jobs, mut struck, mut costs) = (0, 0, Costs::default());
+    while budget.within(jobs, 1) {
+        let slowness = SLOWNESS[jobs % SLOWNESS.len()];
+        let job = Restarted::start(STEPS, Hosts::Two, &["--restarts", "50", "--grow"], slowness);
+        let Some(mut job) = job else { return };
+        let each = if budget.allows(usize::MAX) { EACH } else { 2 };
+        for _ in 0..each {
+            job.wait(Duration::from_millis(700 + random.below(2500) as u64));
+            if job.has_ended() {
+                break;
+            }
+            // Every job is disturbed in another way first.
+            BLOWS[struck % BLOWS.len()].strike(&job, &mut random);
+            struck += 1;
+        }
+        costs.add(&job.ends_as(&whole));
+        jobs += 1;
+    }
+    println!("{struck} disturbances of {jobs} jobs: {costs}");
+}
+
+#[test]
+fn a_lost_host_is_left_out_until_it_answers_again() {
+    if !has_mpi() {
+        return;
+    }
+    let whole = whole(STEPS);
+    let options = ["--restarts", "3", "--grow"];
+    let Some(mut job) = Restarted::start(STEPS, Hosts::Two, &options, SLOWNESS[0]) else { return };
+    job.await_checkpoint(20);
+    let down = job.lose("second");
+    job.await_checkpoint(60);
+    std::fs::remove_file(down).unwrap();
+    let sessions = job.ends_as(&whole);
+    let sizes: Vec<_> = sessions.iter().map(|session| session["grid"]["data"].as_u64().unwrap()).collect();
+    assert_eq!(sizes, [4, 2, 4], "{sessions:?}");
+    let causes: Vec<_> = sessions.iter().map(|session| &session["restart"]["cause"]).collect();
+    assert!(causes[0].is_null() && causes[2] == "more hosts answer", "{causes:?}");
+    assert_eq!(sessions[1]["ending"], "interrupted");
+    assert_eq!(sessions[2]["restart"]["steps_repeated"], 0);
+    assert!(sessions[1]["restart"]["seconds_to_next_step"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn failures_without_a_checkpoint_end_a_job_with_the_reason() {
+    if !has_mpi() {
+        return;
+    }
+    let job = Restarted::start(1_000_000, Hosts::One, &["--restarts", "2"], SLOWNESS[0]).unwrap();
+    job.disturb_every_start();
+    let output = job.end();
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    let last = message.lines().last().unwrap();
+    assert!(last.starts_with("plimsoll: 2 failures") && last.contains("; the last: rank 1 "), "{message}");
+    assert!(message.contains("plimsoll: restart 1 from the beginning, 4 ranks"), "{message}");
+}
+
+#[test]
+fn a_job_that_is_stopped_or_refused_does_not_start_again() {
+    if !has_mpi() {
+        return;
+    }
+    let mut job = Restarted::start(1_000_000, Hosts::One, &["--restarts", "3"], SLOWNESS[0]).unwrap();
+    job.await_checkpoint(1);
+    signal("TERM", job.id());
+    let output = job.end();
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{message}");
+    assert!(message.contains("stopping after this step") && !message.contains("restart 1"), "{message}");
+    let directory = workplace(10);
+    for (words, expected) in [
+        (
+            &[
+                "--restarts",
+                "2",
+                "-n",
+                "4",
+                "train",
+                "run.toml",
+                "--run-dir",
+                "out",
+                "--set",
+                "model.width=3",
+            ][..],
+            "model.width",
+        ),
+        (&["--restarts", "2", "-n", "4", "train", "run.toml"], "--run-dir is missing"),
+        (&["--restarts", "0", "-n", "4", "train", "run.toml"], "--restarts"),
+        (&["--restarts", "2", "-n", "4", "eval", "out"], "no command train"),
+        (&["--restarts"], "Usage: launch/mpirun"),
+    ] {
+        let mut command = clean(common::root().join("launch/mpirun"), directory.path());
+        let output = command.env("PLIMSOLL", program()).args(words).output().unwrap();
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {message}");
+        assert!(message.contains(expected) && !message.contains("restart 1"), "{words:?}: {message}");
+    }
+}
+
+/// `launch/slurm.sbatch` with stand-ins for Slurm's programs.
+#[test]
+fn slurm_starts_a_job_again_on_the_nodes_that_answer() {
+    let directory = workplace(10);
+    let path = |name: &str| directory.path().join(name);
+    common::jobs::script(&path("bin/scontrol"), "printf 'node1\\nnode2\\n'");
+    // The second node answers until the job has failed once.
+    let srun = "case \"$*\" in *' true') [[ $* != *node2* || ! -e failed ]]; exit;; esac\n\
+                echo \"$*\" >>starts; [[ -e failed ]] || { touch failed; exit 1; }";
+    common::jobs::script(&path("bin/srun"), srun);
+    let search = format!("{}:{}", path("bin").display(), std::env::var("PATH").unwrap());
+    let mut command: Command = clean(common::root().join("launch/slurm.sbatch"), directory.path());
+    command.args(["run.toml", "out"]).env("PATH", search).env("PLIMSOLL", program());
+    command.env("PLIMSOLL_RESTARTS", "3").env("SLURM_JOB_NODELIST", "node[1-2]");
+    let output = command.env("SLURM_NTASKS_PER_NODE", "2").output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let starts = std::fs::read_to_string(path("starts")).unwrap();
+    let starts: Vec<_> = starts.lines().collect();
+    assert_eq!(starts.len(), 2, "{starts:?}");
+    assert!(starts[0].contains("--nodelist=node1,node2 --nodes=2 --ntasks=4 "), "{starts:?}");
+    assert!(starts[1].contains("--nodelist=node1 --nodes=1 --ntasks=2 "), "{starts:?}");
+    assert!(starts[1].ends_with("--resume --set parallel.data=2"), "{starts:?}");
+}

@@ -1,0 +1,345 @@
+//! A job under `launch/mpirun --restarts`, the ways to disturb it, and what it leaves.
+
+use std::fmt;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use checkpoint::{Checkpoint, list};
+use serde_json::Value;
+use system::fail_point;
+use system::skipped::{self, Need};
+
+use super::common::jobs::{clean, signal, summary, text};
+use super::common::{program, root};
+
+/// A model so small that most of a job's time is spent in its start.
+const TINY: &str = r#"
+[model]
+layers = 1
+heads = 2
+width = 16
+context = 16
+[data]
+paths = ["corpus.txt"]
+[train]
+micro_batch_size = 1
+global_batch_size = 8
+validation_micro_batches = 1
+[optim]
+warmup_steps = 2
+[checkpoint]
+every = 20
+wait = true
+[parallel]
+data = 4
+timeout_seconds = 5
+"#;
+
+/// Longest time of a job.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// The hosts of a job of four ranks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Hosts {
+    /// This one.
+    One,
+    /// Two faked ones, `first` and `second`.
+    Two,
+}
+
+/// A directory with a corpus and a configuration of so many steps.
+pub(crate) fn workplace(steps: u64) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let line = "The load line of a ship says how much she may carry, and in which waters.\n";
+    std::fs::write(directory.path().join("corpus.txt"), line.repeat(100)).unwrap();
+    let text = TINY.replace("[train]\n", &format!("[train]\nsteps = {steps}\n"));
+    std::fs::write(directory.path().join("run.toml"), text).unwrap();
+    directory
+}
+
+/// Returns the summary of an undisturbed run on one rank.
+pub(crate) fn whole(steps: u64) -> Value {
+    let directory = workplace(steps);
+    let mut command = clean(program(), directory.path());
+    command.args(["train", "run.toml", "--run-dir", "out", "--set", "parallel.data=1"]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    summary(&directory.path().join("out"))
+}
+
+/// A job that is restarted. Its run directory is a small file system of its own, where the system allows it.
+pub(crate) struct Restarted {
+    directory: tempfile::TempDir,
+    child: Child,
+    disk: Option<Disk>,
+}
+
+/// A small file system for a run directory, in a namespace that a sleeping process keeps.
+struct Disk(Child);
+
+impl Disk {
+    /// Mounts the file system at `disk` in this directory; `None` where the system does not allow that.
+    fn mount(directory: &Path) -> Option<Self> {
+        std::fs::create_dir(directory.join("disk")).unwrap();
+        let mut command = clean("unshare", directory);
+        command.args(["--user", "--map-root-user", "--mount", "sh", "-c"]);
+        let script = "mount -t tmpfs -o size=24m tmpfs disk && touch disk/mounted && exec sleep 3600";
+        let disk = Disk(command.arg(script).stderr(Stdio::null()).spawn().ok()?);
+        let (began, mounted) = (Instant::now(), disk.root(directory).join("mounted"));
+        while !mounted.exists() && began.elapsed() < Duration::from_secs(2) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        mounted.exists().then_some(disk)
+    }
+
+    /// The root of the file system, seen from here.
+    fn root(&self, directory: &Path) -> PathBuf {
+        let path = directory.join("disk");
+        Path::new(&format!("/proc/{}/root", self.0.id())).join(path.strip_prefix("/").unwrap())
+    }
+
+    /// A command that sees the file system; the program follows.
+    fn command(&self, directory: &Path) -> Command {
+        let mut command = clean("nsenter", directory);
+        command.args(["--user", "--mount", "--preserve-credentials"]);
+        command.arg(format!("--target={}", self.0.id()));
+        // The working directory of this process is on the file system outside.
+        command.args(["sh", "-c", "cd \"$0\" && exec \"$@\""]).arg(directory);
+        command
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // A process that has ended needs no signal.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Restarted {
+    /// Starts a job of four ranks whose disk takes so many milliseconds for a file; `None`, and the test is
+    /// reported as skipped, where hosts cannot be faked.
+    pub(crate) fn start(steps: u64, hosts: Hosts, options: &[&str], slowness: u64) -> Option<Self> {
+        let directory = workplace(steps);
+        let script = root().join("tests/common/hosts");
+        let two = hosts == Hosts::Two;
+        if two && !Command::new(&script).args(["1", "true"]).output().unwrap().status.success() {
+            skipped::report(Need::Other("faked hosts"), "they take mpirun and user namespaces");
+            return None;
+        }
+        let disk = Disk::mount(directory.path());
+        let mut command = match &disk {
+            Some(disk) => disk.command(directory.path()),
+            None => clean("env", directory.path()),
+        };
+        command.arg(root().join("launch/mpirun")).args(options);
+        if two {
+            command.args(["--host", "first:2,second:2"]).env("HOSTS_AGENT", "1");
+            command.env("OMPI_MCA_plm", "rsh").env("OMPI_MCA_plm_rsh_agent", script);
+            command.env("OMPI_MCA_oob_tcp_if_include", "lo").env("OMPI_MCA_btl_tcp_if_include", "lo");
+            command.env("DOWN", directory.path().join("down"));
+        } else {
+            command.args(["-n", "4"]);
+        }
+        command.args(["train", "run.toml", "--run-dir", "disk/out"]).env("PLIMSOLL", program());
+        command.env(fail_point::SLOW, format!("checkpoint piece written:{slowness}"));
+        command.env("PLIMSOLL_START_SECONDS", "8").stdout(Stdio::null());
+        command.stderr(File::create(directory.path().join("stderr")).unwrap());
+        let child = command.spawn().unwrap();
+        Some(Restarted { directory, child, disk })
+    }
+
+    /// The process that restarts the job.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The run directory, seen from here.
+    fn run_dir(&self) -> PathBuf {
+        self.disk().join("out")
+    }
+
+    fn disk(&self) -> PathBuf {
+        let directory = self.directory.path();
+        self.disk.as_ref().map_or_else(|| directory.join("disk"), |disk| disk.root(directory))
+    }
+
+    /// The process of a rank, if it has one.
+    pub(crate) fn pid(&self, rank: usize) -> Option<u32> {
+        let path = self.run_dir().join(format!("logs/rank-{rank}.status"));
+        let record = std::fs::read_to_string(path).ok()?;
+        record.lines().find_map(|line| line.strip_prefix("pid = "))?.trim().parse().ok()
+    }
+
+    /// The running launcher.
+    pub(crate) fn launcher(&self) -> Option<u32> {
+        let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.id())).ok()?;
+        children.split_whitespace().next()?.parse().ok()
+    }
+
+    /// Signals a process of this job, which may have ended.
+    pub(crate) fn signal(&self, name: &str, pid: u32) {
+        let own = self.directory.path().to_string_lossy().into_owned();
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        if String::from_utf8_lossy(&environment).contains(&own) {
+            let arguments = [format!("-{name}"), pid.to_string()];
+            let _ = Command::new("kill").args(arguments).stderr(Stdio::null()).status();
+        }
+    }
+
+    /// Kills all processes of a faked host, which does not answer until the returned file is removed.
+    pub(crate) fn lose(&self, host: &str) -> PathBuf {
+        let down = self.directory.path().join(format!("down-{host}"));
+        std::fs::write(&down, "").unwrap();
+        let mark = format!("FAKED_HOST={host}");
+        for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
+            if environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes()) {
+                self.signal("KILL", pid);
+            }
+        }
+        down
+    }
+
+    /// Fills the disk of the run directory, where that is one of its own, with the returned file.
+    pub(crate) fn fill_disk(&self) -> PathBuf {
+        let filler = self.disk().join("filler");
+        if self.disk.is_some() {
+            // It ends with an error when the disk is full.
+            let _ = std::fs::write(&filler, vec![0; 64 << 20]);
+        }
+        filler
+    }
+
+    /// Kills rank 1 of every start when it is about to train.
+    pub(crate) fn disturb_every_start(&self) {
+        let (mut last, began) = (None, Instant::now());
+        for _ in 0..2 {
+            while self.pid(1).is_none_or(|pid| Some(pid) == last) {
+                assert!(began.elapsed() < LIMIT, "{}", self.messages());
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            last = self.pid(1);
+            last.into_iter().for_each(|pid| self.signal("KILL", pid));
+        }
+    }
+
+    /// Waits until there is a checkpoint of `step` or a later one.
+    pub(crate) fn await_checkpoint(&mut self, step: u64) {
+        let began = Instant::now();
+        while list(&self.run_dir())
+            .ok()
+            .and_then(|all| Some(all.last()?.0))
+            .is_none_or(|newest| newest < step)
+        {
+            assert!(!self.has_ended() && began.elapsed() < LIMIT, "{}", self.messages());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    /// Waits for this time, or for the end of the job.
+    pub(crate) fn wait(&mut self, time: Duration) {
+        let began = Instant::now();
+        while began.elapsed() < time && !self.has_ended() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn messages(&self) -> String {
+        std::fs::read_to_string(self.directory.path().join("stderr")).unwrap_or_default()
+    }
+
+    /// Waits for the end of the job.
+    pub(crate) fn end(mut self) -> Output {
+        self.finish()
+    }
+
+    fn finish(&mut self) -> Output {
+        let began = Instant::now();
+        while !self.has_ended() {
+            if began.elapsed() > LIMIT {
+                signal("KILL", self.id());
+                panic!("it did not end: {}", self.messages());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let status = self.child.wait().unwrap();
+        Output { status, stdout: Vec::new(), stderr: self.messages().into_bytes() }
+    }
+
+    /// Waits for the end of the job, and compares it with an undisturbed run. Returns the records of its
+    /// sessions.
+    pub(crate) fn ends_as(mut self, whole: &Value) -> Vec<Value> {
+        let output = self.finish();
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{message}");
+        let run_dir = self.run_dir();
+        let ended = summary(&run_dir);
+        for key in ["weights_sha256", "losses", "validation_loss"] {
+            assert_eq!(ended[key], whole[key], "{key}: {message}");
+        }
+        let lines = std::fs::read_to_string(run_dir.join("metrics.jsonl")).unwrap();
+        assert_eq!(lines.lines().count(), whole["losses"].as_array().unwrap().len());
+        for (step, checkpoint) in list(&run_dir).unwrap() {
+            assert_eq!(Checkpoint::open(&checkpoint).unwrap().step(), step);
+        }
+        serde_json::from_slice(&std::fs::read(run_dir.join("sessions.json")).unwrap()).unwrap()
+    }
+}
+
+impl Drop for Restarted {
+    fn drop(&mut self) {
+        // A second signal ends a job at once.
+        for _ in 0..50 {
+            if self.has_ended() {
+                return;
+            }
+            signal("TERM", self.id());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+/// The cost of restarts.
+#[derive(Default)]
+pub(crate) struct Costs {
+    seconds: Vec<f64>,
+    steps: Vec<u64>,
+    grids: std::collections::BTreeMap<u64, usize>,
+}
+
+impl Costs {
+    /// Adds the restarts in the records of a run's sessions.
+    pub(crate) fn add(&mut self, sessions: &[Value]) {
+        for session in sessions {
+            *self.grids.entry(session["grid"]["data"].as_u64().unwrap()).or_default() += 1;
+            let restart = &session["restart"];
+            self.seconds.extend(restart["seconds_to_next_step"].as_f64());
+            self.steps.extend(restart["steps_repeated"].as_u64());
+        }
+    }
+}
+
+impl fmt::Display for Costs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut seconds = self.seconds.clone();
+        seconds.sort_by(f64::total_cmp);
+        let (median, most) = (seconds.get(seconds.len() / 2), seconds.last());
+        let (steps, most_steps) = (self.steps.iter().sum::<u64>(), self.steps.iter().max());
+        write!(
+            f,
+            "{} restarts; to the next step {median:.1?} s, at most {most:.1?} s; {steps} steps repeated, at \
+             most {most_steps:?} at once; sessions by data-parallel ranks {:?}",
+            self.steps.len(),
+            self.grids
+        )
+    }
+}
