@@ -67,7 +67,12 @@ impl Operand {
     }
 
     fn rotary(&self) -> Rotary {
-        Rotary { table: self.tensor(&[4, 8], DType::F32, 9), documents: None, measures: false }
+        Rotary {
+            table: self.tensor(&[4, 8], DType::F32, 9),
+            head_width: None,
+            documents: None,
+            measures: false,
+        }
     }
 }
 
