@@ -58,7 +58,7 @@ impl Layers {
 
     fn start(&self, tape: &Tape, tokens: &Tensor) -> Var {
         let positions = ops::Positions::Learned(&self.weights[1]);
-        ops::embedding(tape, tokens, &self.weights[0], Some(positions)).unwrap()
+        ops::embedding(tape, tokens, &self.weights[0], Some(positions), None).unwrap()
     }
 }
 
@@ -78,8 +78,12 @@ impl Segment for Layers {
         };
         let x = ops::feed_forward(tape, x, &feed_forward, Activation::Gelu)?;
         let x = ops::rms_norm(tape, x, &w[10], 1e-5)?;
-        let gated =
-            GatedFeedForwardWeights { gate_up: w[11].clone(), down: w[12].clone(), adapters: [None, None] };
+        let gated = GatedFeedForwardWeights {
+            gate_up: w[11].clone(),
+            down: w[12].clone(),
+            biases: [None, None],
+            adapters: [None, None],
+        };
         let x = ops::gated_feed_forward(tape, x, &gated, Activation::Silu)?;
         let scale = ops::parameter(tape, &w[13])?;
         Ok(vec![ops::multiply(tape, x, ops::reshape(tape, scale, [1, 1, WIDTH])?)?])

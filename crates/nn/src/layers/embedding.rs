@@ -16,6 +16,7 @@ use crate::parameters::Parameters;
 #[derive(Debug)]
 pub struct Embedding {
     tokens: Weight,
+    padding: Option<u32>,
     positions: Table,
 }
 
@@ -37,7 +38,14 @@ impl Embedding {
         [vocabulary, width]: [usize; 2],
         init: Init,
     ) -> Result<Self> {
-        Ok(Embedding { tokens: parameters.create(name, [vocabulary, width], init)?, positions: Table::None })
+        let tokens = parameters.create(name, [vocabulary, width], init)?;
+        Ok(Embedding { tokens, padding: None, positions: Table::None })
+    }
+
+    /// Returns the same layer, in which the vector of the token `padding` gets no gradient.
+    #[must_use]
+    pub fn with_padding(self, padding: Option<u32>) -> Self {
+        Embedding { padding, ..self }
     }
 
     /// Registers `name`, of shape `[context, width]`, as learned positions.
@@ -88,7 +96,7 @@ impl Embedding {
             Table::Learned(table) => Some(Positions::Learned(table)),
             Table::Fixed(table) => Some(Positions::Fixed(table.tensor())),
         };
-        within(tape, "embedding", || Ok(ops::embedding(tape, tokens, &self.tokens, positions)?))
+        within(tape, "embedding", || Ok(ops::embedding(tape, tokens, &self.tokens, positions, self.padding)?))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::error::{NnError, Result};
 use crate::init::Init;
 use crate::parameters::Parameters;
 
-/// width → activation(gate) · up, of `hidden` values each → width, without biases.
+/// width → activation(gate) · up, of `hidden` values each → width.
 #[derive(Debug)]
 pub struct GatedFeedForward {
     layers: Layers,
@@ -26,7 +26,7 @@ enum Layers {
 
 impl GatedFeedForward {
     /// Registers `{prefix}.gate_up_proj.weight` `[2 · hidden, width]`, the rows of the gate before those of
-    /// up, and `{prefix}.down_proj.weight` `[width, hidden]`.
+    /// up, and `{prefix}.down_proj.weight` `[width, hidden]`; with `biases` also those of both.
     ///
     /// # Errors
     /// Out of memory, a name that exists.
@@ -36,10 +36,11 @@ impl GatedFeedForward {
         [width, hidden]: [usize; 2],
         [init, projection]: [Init; 2],
         activation: Activation,
+        biases: bool,
     ) -> Result<Self> {
+        let new = if biases { Linear::new } else { Linear::without_bias };
         let mut linear = |part: &str, inputs, outputs, init| {
-            let name = format!("{prefix}.{part}");
-            Linear::without_bias(parameters, &name, inputs, outputs, init, Activation::None)
+            new(parameters, &format!("{prefix}.{part}"), inputs, outputs, init, Activation::None)
         };
         let gate_up = linear("gate_up_proj", width, 2 * hidden, init)?;
         let down = linear("down_proj", hidden, width, projection)?;
@@ -52,6 +53,7 @@ impl GatedFeedForward {
             (None, None) => Layers::Fused(Box::new(GatedFeedForwardWeights {
                 gate_up: gate_up.weight,
                 down: down.weight,
+                biases: [gate_up.bias, down.bias],
                 adapters: [gate_up.adapter, down.adapter],
             })),
         };

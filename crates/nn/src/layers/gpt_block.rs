@@ -3,6 +3,7 @@
 use tensor::ops::Activation;
 use tensor::ops::attention::{Heads, Qkv};
 
+use super::block::Branch;
 use super::{Block, CausalSelfAttention, Dropout, FeedForward, LayerNorm, Linear};
 use crate::error::Result;
 use crate::init::Init;
@@ -54,8 +55,12 @@ impl GptBlock {
         let norm_2 = norm(parameters, &of("ln_2"), width)?;
         let feed_forward =
             FeedForward::new(parameters, &name, width, [init, projection], biases, activation)?;
-        let dropout =
+        let [after_attention, after_feed_forward] =
             ["attn_proj.dropout", "mlp.dropout"].map(|site| Dropout::new(parameters, &of(site), dropout));
-        Ok(Block { name, norm_1, attention, norm_2, feed_forward, dropout })
+        Ok(Block {
+            name,
+            attention: Branch::pre_norm(norm_1, attention, after_attention),
+            feed_forward: Branch::pre_norm(norm_2, feed_forward, after_feed_forward),
+        })
     }
 }

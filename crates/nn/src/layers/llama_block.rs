@@ -1,30 +1,83 @@
-//! Llama's pre-norm transformer block.
+//! The transformer block of Llama and its relatives.
 
 use tensor::ops::Activation;
-use tensor::ops::attention::Heads;
+use tensor::ops::attention::Settings;
 
-use super::{Block, Dropout, GatedFeedForward, Linear, QkNorm, RmsNorm, RotaryAttention, RotaryTable};
+use super::block::Branch;
+use super::rotary_attention::RotaryPositions;
+use super::{
+    Block, Dropout, GatedFeedForward, Linear, Multiplier, QkNorm, QkNormSpan, RmsNorm, RotaryAttention,
+};
 use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
 
-/// Sizes of a [`LlamaBlock`].
+/// Positions of the norms of a branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormPosition {
+    /// Before the branch, as in Llama.
+    Before,
+    /// After the branch, as in OLMo 2.
+    After,
+    /// Before and after it, as in Gemma 2.
+    Both,
+}
+
+impl NormPosition {
+    /// Returns its name in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            NormPosition::Before => "before",
+            NormPosition::After => "after",
+            NormPosition::Both => "both",
+        }
+    }
+
+    /// Names of the norms before and after attention, then of those before and after the feed-forward
+    /// layers, as Hugging Face has them.
+    fn names(self) -> [[Option<&'static str>; 2]; 2] {
+        let (input, attention) = ("input_layernorm", "post_attention_layernorm");
+        let (before, after) = ("pre_feedforward_layernorm", "post_feedforward_layernorm");
+        match self {
+            NormPosition::Before => [[Some(input), None], [Some(attention), None]],
+            NormPosition::After => [[None, Some(attention)], [None, Some(after)]],
+            NormPosition::Both => [[Some(input), Some(attention)], [Some(before), Some(after)]],
+        }
+    }
+
+    /// Names of all norms of a block.
+    pub(crate) fn all_names(self) -> impl Iterator<Item = &'static str> {
+        self.names().into_iter().flatten().flatten()
+    }
+}
+
+/// Sizes and options of a [`LlamaBlock`].
 #[derive(Clone, Copy, Debug)]
 pub struct LlamaBlockSizes {
     /// Values of the residual stream.
     pub width: usize,
-    /// Attention heads.
-    pub heads: Heads,
+    /// Attention heads and the computation of scores.
+    pub attention: Settings,
     /// Hidden width of the feed-forward layers.
     pub feed_forward: usize,
     /// The gate's activation.
     pub activation: Activation,
     /// Whether queries, keys and values have biases.
     pub qkv_bias: bool,
-    /// Whether queries and keys are normalised.
-    pub qk_norm: bool,
+    /// Whether the output projection of attention has a bias.
+    pub output_bias: bool,
+    /// Whether the feed-forward layers have biases.
+    pub mlp_bias: bool,
+    /// What the norms of queries and keys cover; `None` without them.
+    pub qk_norm: Option<QkNormSpan>,
+    /// Positions of the norms.
+    pub norms: NormPosition,
+    /// Whether the weights of norms are stored less 1.
+    pub norms_less_one: bool,
     /// Epsilon added to mean squares in norms.
     pub epsilon: f32,
+    /// Factor of both branches.
+    pub residual_scale: f64,
     /// Probability of dropout of attention weights and of both branches.
     pub dropout: f64,
 }
@@ -44,43 +97,63 @@ impl LlamaBlock {
         parameters: &mut Parameters,
         index: usize,
         sizes: LlamaBlockSizes,
-        table: &RotaryTable,
-        [init, projection]: [Init; 2],
+        positions: RotaryPositions,
+        inits: [Init; 2],
     ) -> Result<Self> {
-        let LlamaBlockSizes { width, feed_forward, activation, epsilon, .. } = sizes;
         parameters.begin_unit();
         let name = format!("model.layers.{index}");
-        let norm_1 = RmsNorm::new(parameters, &format!("{name}.input_layernorm"), width, epsilon)?;
-        let attention = Self::attention(parameters, &name, sizes, table, [init, projection])?;
-        let norm = format!("{name}.post_attention_layernorm");
-        let norm_2 = RmsNorm::new(parameters, &norm, width, epsilon)?;
-        let (prefix, widths) = (format!("{name}.mlp"), [width, feed_forward]);
-        let feed_forward =
-            GatedFeedForward::new(parameters, &prefix, widths, [init, projection], activation)?;
-        let dropout = ["self_attn.dropout", "mlp.dropout"]
-            .map(|site| Dropout::new(parameters, &format!("{name}.{site}"), sizes.dropout));
-        Ok(LlamaBlock { name, norm_1, attention, norm_2, feed_forward, dropout })
+        let [attention_norms, feed_forward_norms] = sizes.norms.names();
+        let attention = Self::branch(parameters, &name, sizes, attention_norms, "self_attn", |parameters| {
+            Self::attention(parameters, &name, sizes, positions, inits)
+        })?;
+        let feed_forward = Self::branch(parameters, &name, sizes, feed_forward_norms, "mlp", |parameters| {
+            let (prefix, widths) = (format!("{name}.mlp"), [sizes.width, sizes.feed_forward]);
+            GatedFeedForward::new(parameters, &prefix, widths, inits, sizes.activation, sizes.mlp_bias)
+        })?;
+        Ok(LlamaBlock { name, attention, feed_forward })
+    }
+
+    /// Registers the norm before a branch, its layers and the norm after it.
+    fn branch<L>(
+        parameters: &mut Parameters,
+        name: &str,
+        sizes: LlamaBlockSizes,
+        [before, after]: [Option<&str>; 2],
+        site: &str,
+        layers: impl FnOnce(&mut Parameters) -> Result<L>,
+    ) -> Result<Branch<RmsNorm, L>> {
+        let new = if sizes.norms_less_one { RmsNorm::less_one } else { RmsNorm::new };
+        let norm = |parameters: &mut Parameters, part: Option<&str>| {
+            let create = |part| new(parameters, &format!("{name}.{part}"), sizes.width, sizes.epsilon);
+            part.map(create).transpose()
+        };
+        let before = norm(parameters, before)?;
+        let layers = layers(parameters)?;
+        let after = norm(parameters, after)?;
+        let scale = Multiplier::new(sizes.residual_scale);
+        let dropout = Dropout::new(parameters, &format!("{name}.{site}.dropout"), sizes.dropout);
+        Ok(Branch { before, layers, after, scale, dropout })
     }
 
     fn attention(
         parameters: &mut Parameters,
         name: &str,
         sizes: LlamaBlockSizes,
-        table: &RotaryTable,
+        positions: RotaryPositions,
         [init, projection]: [Init; 2],
     ) -> Result<RotaryAttention> {
-        let LlamaBlockSizes { width, heads, epsilon, qkv_bias, qk_norm, .. } = sizes;
-        let prefix = format!("{name}.self_attn");
-        let linear = if qkv_bias { Linear::new } else { Linear::without_bias };
+        let LlamaBlockSizes { width, attention, epsilon, .. } = sizes;
+        let (prefix, heads) = (format!("{name}.self_attn"), attention.heads);
+        let linear = |bias| if bias { Linear::new } else { Linear::without_bias };
         let (fused, columns) = (format!("{prefix}.qkv_proj"), heads.packed_columns());
-        let qkv = linear(parameters, &fused, width, columns, init, Activation::None)?;
-        let norm = match qk_norm {
-            true => Some(QkNorm::new(parameters, &prefix, heads.width, epsilon)?),
-            false => None,
-        };
+        let qkv = linear(sizes.qkv_bias)(parameters, &fused, width, columns, init, Activation::None)?;
+        let offset = if sizes.norms_less_one { 1.0 } else { 0.0 };
+        let norm = |span| QkNorm::new(parameters, &prefix, heads, span, [epsilon, offset]);
+        let norm = sizes.qk_norm.map(norm).transpose()?;
         let (output, columns) = (format!("{prefix}.o_proj"), heads.query_columns());
-        let output = Linear::without_bias(parameters, &output, columns, width, projection, Activation::None)?;
+        let create = linear(sizes.output_bias);
+        let output = create(parameters, &output, columns, width, projection, Activation::None)?;
         let weights = Dropout::new(parameters, &format!("{prefix}.weights.dropout"), sizes.dropout);
-        Ok(RotaryAttention::new(qkv, norm, output, heads, table.clone()).dropping(weights))
+        Ok(RotaryAttention::new(qkv, norm, output, attention, positions).dropping(weights))
     }
 }

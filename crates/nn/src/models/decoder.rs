@@ -5,7 +5,9 @@ use tensor::Tensor;
 
 use crate::error::{NnError, Result};
 use crate::init::Init;
-use crate::layers::{Dropout, Embedding, Layer, Linear, Norm, Residual, Stack, Stream, TokenHead};
+use crate::layers::{
+    Dropout, Embedding, Layer, Linear, Multiplier, Norm, Residual, Stack, Stream, TokenHead,
+};
 use crate::model::{Input, Model, Stage};
 use crate::parameters::Parameters;
 use crate::recompute::Recompute;
@@ -18,7 +20,7 @@ const DEVIATION: f32 = 0.02;
 #[derive(Debug)]
 pub struct Decoder<B, N> {
     parameters: Parameters,
-    embedding: Option<(Embedding, Dropout)>,
+    embedding: Option<(Embedding, Multiplier, Dropout)>,
     blocks: Stack<B>,
     head: Option<Head<N>>,
 }
@@ -26,6 +28,8 @@ pub struct Decoder<B, N> {
 #[derive(Debug)]
 struct Head<N> {
     norm: N,
+    /// Factor of the scores, applied to what they are computed from.
+    scale: Multiplier,
     output: TokenHead,
 }
 
@@ -40,6 +44,10 @@ pub(super) struct Ends {
     pub(super) tied: bool,
     /// Probability of dropout of embeddings.
     pub(super) dropout: f64,
+    /// Factor of embeddings.
+    pub(super) embedding_scale: f64,
+    /// Factor of scores, before their cap.
+    pub(super) logit_scale: f64,
     pub(super) soft_cap: f64,
     pub(super) loss_pieces: usize,
     /// Name of the token table.
@@ -79,7 +87,8 @@ impl<B, N> Decoder<B, N> {
                 let init = Init::Normal(DEVIATION);
                 let embedding = Embedding::new(&mut parameters, table, [vocabulary, width], init)?;
                 let embedding = positions(&mut parameters, embedding)?;
-                Some((embedding, Dropout::new(&parameters, "embedding.dropout", ends.dropout)))
+                let dropout = Dropout::new(&parameters, "embedding.dropout", ends.dropout);
+                Some((embedding, Multiplier::new(ends.embedding_scale), dropout))
             }
             false => None,
         };
@@ -92,7 +101,8 @@ impl<B, N> Decoder<B, N> {
                 parameters.begin_unit();
                 let norm = norm(&mut parameters)?;
                 let output = output(&mut parameters, ends, stage)?;
-                Some(Head { norm, output: TokenHead::new(output, ends.soft_cap, ends.loss_pieces)? })
+                let output = TokenHead::new(output, ends.soft_cap, ends.loss_pieces)?;
+                Some(Head { norm, scale: Multiplier::new(ends.logit_scale), output })
             }
             false => None,
         };
@@ -141,8 +151,8 @@ where
 
     fn forward(&self, tape: &Tape, input: Input) -> Result<Var> {
         let start = match (&self.embedding, input) {
-            (Some((embedding, dropout)), Input::Batch(tokens)) => {
-                dropout.forward(tape, embedding.forward(tape, &tokens)?)?
+            (Some((embedding, scale, dropout)), Input::Batch(tokens)) => {
+                dropout.forward(tape, scale.forward(tape, embedding.forward(tape, &tokens)?)?)?
             }
             (None, Input::Hidden(hidden)) => hidden,
             (Some(_), Input::Hidden(_)) => return Err(NnError::StageInput { expected: "a batch of tokens" }),
@@ -155,7 +165,7 @@ where
             Some(head) if !tape.pass().fills_cache() => {
                 let (sum, normalised) = stream.normalise(tape, &head.norm)?;
                 drop(sum);
-                head.output.forward(tape, normalised)
+                head.output.forward(tape, head.scale.forward(tape, normalised)?)
             }
             _ => stream.close(tape),
         }
