@@ -36,6 +36,7 @@ mod check;
 mod check_images;
 mod choices;
 mod folder;
+mod folder_note;
 mod foreign;
 mod hub;
 mod identity;

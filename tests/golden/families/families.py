@@ -107,9 +107,10 @@ def texts(name):
     continued = []
     for prompt in prompts:
         with torch.no_grad():
+            # Without a mask, one is made that hides padding tokens in the prompt.
             text = model.generate(
-                torch.tensor([prompt]), max_new_tokens=TOKENS, do_sample=False, eos_token_id=None,
-                pad_token_id=0)
+                torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+                max_new_tokens=TOKENS, do_sample=False, eos_token_id=None, pad_token_id=0)
         continued.append(text[0, len(prompt):].tolist())
     (HERE / name / "generation.json").write_text(json.dumps({"prompts": prompts, "tokens": continued}) + "\n")
 
