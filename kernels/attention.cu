@@ -84,12 +84,15 @@ __device__ __forceinline__ void backward_tile(float (&acc)[KEYS ? 2 : 1][D / 8][
                 const float delta = KEYS ? statistics[BACKWARD_COLUMNS + local + i % 2] : own[i / 2][1];
                 const u32 r = row + i / 2 * 8, c = column + local + i % 2;
                 bool hidden = masked && (KEYS ? r > c : c > r);
-                if (masks.documents) {
+                if (masks.has_first_keys()) {
                     const u32 first_key = KEYS ? documents[local + i % 2] : visible[i / 2];
                     hidden |= (KEYS ? r : c) < first_key;
                 }
+                if (masks.cap) p[n][i] = masks.capped(p[n][i], scale * LN2);
+                const float slope = masks.cap ? masks.slope(p[n][i] * (scale * LN2)) : 1.0f;
                 p[n][i] = hidden ? 0.0f : exp2_fast(fmaf(p[n][i], scale, -logsumexp));
                 ds[n][i] = p[n][i] * (ds[n][i] - delta);
+                if (masks.cap) ds[n][i] *= slope;
             }
         }
         u32 packed[N / 2][4];

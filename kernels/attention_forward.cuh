@@ -16,6 +16,12 @@ __device__ __forceinline__ void forward_tile(Rows &rows, const u32 (&q)[D / 16][
     constexpr int N = FORWARD_KEYS / 8;
     float s[N][4] = {};
     times_transposed<N>(s, q, keys, 0);
+    if (masks.cap) {
+#pragma unroll
+        for (int n = 0; n < N; ++n)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) s[n][i] = masks.capped(s[n][i], scale * LN2);
+    }
     if (masked) {
 #pragma unroll
         for (int n = 0; n < N; ++n)
@@ -23,7 +29,7 @@ __device__ __forceinline__ void forward_tile(Rows &rows, const u32 (&q)[D / 16][
             for (int i = 0; i < 4; ++i)
                 if (first_key + n * 8 + threadIdx.x % 4 * 2 + i % 2 > row + i / 2 * 8) s[n][i] = -INFINITE;
     }
-    if (masks.documents) {
+    if (masks.has_first_keys()) {
 #pragma unroll
         for (int n = 0; n < N; ++n)
 #pragma unroll
@@ -37,7 +43,7 @@ __device__ __forceinline__ void forward_tile(Rows &rows, const u32 (&q)[D / 16][
         for (int n = 0; n < N; ++n) largest = fmaxf(largest, fmaxf(s[n][half * 2], s[n][half * 2 + 1]));
         largest = quad_max(largest);
         // For rows without a visible score so far, any finite number can be used.
-        const float base = masks.documents && largest == -INFINITE ? 0.0f : largest;
+        const float base = masks.has_first_keys() && largest == -INFINITE ? 0.0f : largest;
         const float shrink = exp2_fast((rows.largest[half] - base) * scale), offset = base * scale;
         rows.largest[half] = largest;
         float total = 0.0f;

@@ -1,24 +1,40 @@
-// Attention masks besides the causal one: documents and dropout.
+// Attention masks besides the causal one: documents, windows and dropout; and the cap of scores.
 #pragma once
 #include "philox.cuh"
 
 // `documents` is null, or has the position in its sequence at which each token's document begins, which never
-// decreases along a sequence.
+// decreases along a sequence. A query sees the last `window` keys up to its own; 0: all of them. Scores are
+// capped by cap * tanh(score / cap); 0: they are not.
 struct Masks {
     const u32 *documents;
     Dropout dropout;
+    u32 window;
+    float cap;
 
-    // The first key that a query sees.
+    // Whether some query does not see the first keys.
+    __device__ __forceinline__ bool has_first_keys() const { return documents || window; }
+    // The first key that a query sees. It never decreases along a sequence.
     __device__ __forceinline__ u32 first_key(u32 sequence, u32 query, u32 time) const {
-        return documents && query < time ? documents[u64(sequence) * time + query] : 0;
+        if (query >= time) return 0;
+        const u32 document = documents ? documents[u64(sequence) * time + query] : 0;
+        return window && query >= window ? max(document, query - window + 1) : document;
     }
     // The end of the tiles of `step` queries, from tile `begin` on, in which a query sees a key before `end`.
     __device__ __forceinline__ u32 end_tile(u32 sequence, u32 begin, u32 step, u32 end, u32 time) const {
         const u32 tiles = (time + step - 1) / step;
-        if (!documents) return tiles;
+        if (!has_first_keys()) return tiles;
         u32 tile = begin + 1;
-        while (tile < tiles && documents[u64(sequence) * time + tile * step] < end) ++tile;
+        while (tile < tiles && first_key(sequence, tile * step, time) < end) ++tile;
         return tile;
+    }
+    // A score, capped if there is a cap, of the score divided by `scale`; `scale` times that is the result.
+    __device__ __forceinline__ float capped(float score, float scale) const {
+        return cap * tanhf(score * scale / cap) / scale;
+    }
+    // The derivative of the cap at a capped score.
+    __device__ __forceinline__ float slope(float capped) const {
+        const float part = capped / cap;
+        return 1.0f - part * part;
     }
     // Factors of the weights of query or query + 8 and key or key + 8, where bit 3 of both is 0: [0] and [1]
     // are of the first query, [0] and [2] of the first key. `line` is the index of a sequence and head.
@@ -37,5 +53,6 @@ struct Masks {
     __device__ __forceinline__ static u32 pair(u32 position) { return position / 16 * 8 + position % 8; }
 };
 
-#define MASKS_PARAMETERS const u32 *__restrict__ documents, u32 key0, u32 key1, u32 threshold, float kept
-#define MASKS Masks{documents, {key0, key1, threshold, kept}}
+#define MASKS_PARAMETERS const u32 *__restrict__ documents, u32 key0, u32 key1, u32 threshold, float kept, u32 window, \
+    float cap
+#define MASKS Masks{documents, {key0, key1, threshold, kept}, window, cap}

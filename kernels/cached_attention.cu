@@ -24,19 +24,27 @@ __device__ __forceinline__ float lanes_sum(float x) {
     return x;
 }
 
-// One chunk of one key and value head of one row, for the `group` query heads that share it: an output, the
-// largest score and the sum of the exponentials of each. The block whose chunk has the new token stores its
-// key and value first. Floor: the keys and values of the positions before the token, once.
+// The first position that a query sees, of the last `window` up to its own; 0: all of them.
+__device__ __forceinline__ u32 window_start(u32 position, u32 window) {
+    return window && position >= window ? position - window + 1 : 0;
+}
+
+// One chunk of one key and value head of one row, for the `group` query heads that share it: an output,
+// the largest score and the sum of the exponentials of each. A chunk before the window is left out. The
+// block whose chunk has the new token stores its key and value first. Floor: the keys and values of the
+// positions before the token, once.
 template <int N, typename T>
 __device__ __forceinline__ void chunk_of_row(const T *qkv, T *cache, const u32 *documents, float *partials,
-                                             u32 query, u32 group, u32 width, u32 capacity, float scale) {
+                                             u32 query, u32 group, u32 width, u32 capacity, float scale,
+                                             float cap, u32 window) {
     extern __shared__ float shared[];
     float *queries = shared, *scores = queries + group * width, *statistics = scores + group * CHUNK;
     float *sums = statistics + 2 * group;
     const u32 chunk = blockIdx.x, head = blockIdx.y, row = blockIdx.z, heads = query / group;
     const u32 position = 0u - documents[row], first = chunk * CHUNK;
     if (position >= capacity) __trap();
-    if (first > position) return;
+    const u32 first_seen = window_start(position, window);
+    if (first > position || first + CHUNK <= first_seen) return;
     const u32 keys = min(u32(CHUNK), position + 1 - first);
     const T *own = qkv + u64(row) * (query + 2 * heads) * width;
     T *all_keys = cache + (u64(row) * 2 * heads + head) * capacity * width;
@@ -71,7 +79,9 @@ __device__ __forceinline__ void chunk_of_row(const T *qkv, T *cache, const u32 *
             }
 #pragma unroll
             for (u32 q = 0; q < QUERIES; q++) {
-                const float score = lanes_sum(sum[q]) * scale;
+                float score = lanes_sum(sum[q]) * scale;
+                if (cap) score = cap * tanhf(score / cap);
+                if (first + key < first_seen) score = __uint_as_float(0xff800000u);
                 if (lane == 0 && key < keys && g + q < group) scores[(g + q) * CHUNK + key] = score;
             }
         }
@@ -142,24 +152,25 @@ __device__ __forceinline__ void chunk_of_row(const T *qkv, T *cache, const u32 *
 // for every head of every row.
 template <typename T>
 __device__ __forceinline__ void join_chunks(const float *partials, const u32 *documents, T *out, u32 slots,
-                                            u32 query, u32 width, u32 chunks) {
+                                            u32 query, u32 width, u32 chunks, u32 window) {
     const u32 head = blockIdx.x, row = blockIdx.y;
     T *to = out + (u64(row) * query + head) * width;
     if (row >= slots) {
         for (u32 i = threadIdx.x; i < width; i += STRANDS) to[i] = from_f32<T>(0.0f);
         return;
     }
-    const u32 used = (0u - documents[row]) / CHUNK + 1;
+    const u32 position = 0u - documents[row], used = position / CHUNK + 1;
+    const u32 begin = window_start(position, window) / CHUNK;
     const float *own = partials + (u64(row) * query + head) * chunks * (width + 2);
     float largest = __uint_as_float(0xff800000u), total = 0.0f;
-    for (u32 chunk = 0; chunk < used; chunk++) largest = fmaxf(largest, own[chunk * (width + 2) + width]);
-    for (u32 chunk = 0; chunk < used; chunk++) {
+    for (u32 chunk = begin; chunk < used; chunk++) largest = fmaxf(largest, own[chunk * (width + 2) + width]);
+    for (u32 chunk = begin; chunk < used; chunk++) {
         const float *statistics = own + chunk * (width + 2) + width;
         total += statistics[1] * expf(statistics[0] - largest);
     }
     for (u32 i = threadIdx.x; i < width; i += STRANDS) {
         float sum = 0.0f;
-        for (u32 chunk = 0; chunk < used; chunk++) {
+        for (u32 chunk = begin; chunk < used; chunk++) {
             const float *line = own + chunk * (width + 2);
             sum = fmaf(line[i], expf(line[width] - largest), sum);
         }
@@ -179,17 +190,18 @@ __device__ __forceinline__ void join_chunks(const float *partials, const u32 *do
     KERNEL __launch_bounds__(STRANDS)                                                                   \
         chunks_##NAME(const T *__restrict__ qkv, T *cache, const u32 *__restrict__ documents,           \
                       float *__restrict__ partials, u32 query, u32 group, u32 width, u32 capacity,      \
-                      float scale, u32 vector) {                                                        \
+                      float scale, float cap, u32 window, u32 vector) {                                 \
         if (vector)                                                                                     \
             chunk_of_row<16 / sizeof(T)>(qkv, cache, documents, partials, query, group, width, capacity, \
-                                         scale);                                                        \
+                                         scale, cap, window);                                           \
         else                                                                                            \
-            chunk_of_row<1>(qkv, cache, documents, partials, query, group, width, capacity, scale);     \
+            chunk_of_row<1>(qkv, cache, documents, partials, query, group, width, capacity, scale, cap, \
+                            window);                                                                    \
     }                                                                                                   \
     KERNEL __launch_bounds__(STRANDS)                                                                   \
         join_##NAME(const float *__restrict__ partials, const u32 *__restrict__ documents,              \
-                    T *__restrict__ out, u32 slots, u32 query, u32 width, u32 chunks) {                 \
-        join_chunks(partials, documents, out, slots, query, width, chunks);                             \
+                    T *__restrict__ out, u32 slots, u32 query, u32 width, u32 chunks, u32 window) {     \
+        join_chunks(partials, documents, out, slots, query, width, chunks, window);                     \
     }
 
 FOR_EACH_TYPE(FOR_TYPE)

@@ -58,12 +58,12 @@ KERNEL __launch_bounds__(THREADS)
 // the gradients at its positions in order. Counts and lists are integers, so they do not depend on
 // scheduling, except for the order inside the list of a rare token, which its reader sorts.
 
-// counts[token] += 1 for every token. Launch: a thread per token.
+// counts[token] += 1 for every token but `padding`. Launch: a thread per token.
 KERNEL __launch_bounds__(THREADS)
-    count_tokens(const u32 *__restrict__ tokens, u32 *counts, u32 rows, u32 vocab) {
+    count_tokens(const u32 *__restrict__ tokens, u32 *counts, u32 rows, u32 vocab, u32 padding) {
     const u32 row = blockIdx.x * THREADS + threadIdx.x;
     const u32 token = row < rows ? tokens[row] : ABSENT;
-    const bool present = token != ABSENT;
+    const bool present = token != ABSENT && token != padding;
     if (present && token >= vocab) __trap();
     // One addition for all threads of a warp with the same token, so that frequent tokens do not contend.
     const u32 same = __match_any_sync(ALL_LANES, token);
@@ -105,9 +105,10 @@ KERNEL __launch_bounds__(WIDE_THREADS) start_lists(const u32 *__restrict__ count
 // Writes the positions of rare tokens into their lists, in any order; counts their counts down to 0. Launch:
 // a thread per token.
 KERNEL __launch_bounds__(THREADS) list_rare(const u32 *__restrict__ tokens, const u32 *__restrict__ starts,
-                                            u32 *counts, u32 *__restrict__ lists, u32 rows) {
+                                            u32 *counts, u32 *__restrict__ lists, u32 rows,
+                                            u32 padding) {
     const u32 row = blockIdx.x * THREADS + threadIdx.x;
-    if (row >= rows) return;
+    if (row >= rows || tokens[row] == padding) return;
     const u32 token = tokens[row];
     if (token == ABSENT) return;
     const u32 start = starts[token];

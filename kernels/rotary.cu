@@ -5,10 +5,11 @@
 // Launch: THREADS threads; a thread has UNROLL items, each N elements of the first half of a head and their
 // partners in the second half, all loaded before the first is stored. The table of cosines and sines stays in
 // L2. With `cells`, for the largest magnitude of the rows, the `others` items after them are `rest` for each
-// row: N elements behind its heads, which are only read. Floor: the heads in and out once.
+// row: N elements behind its heads, which are only read. The first `width` of the `head_width` elements of a
+// head rotate. Floor: the heads in and out once.
 template <int N, bool BACK, typename T>
 __device__ __forceinline__ void turn(T *x, const float *table, const u32 *documents, u32 items, u32 time,
-                                     u32 heads, u32 width, u32 stride, u32 rest, u32 others, u32 *cells) {
+                                     u32 heads, u32 width, u32 head_width, u32 stride, u32 rest, u32 others, u32 *cells) {
     const u32 half = width / 2, each = half / N, first = blockIdx.x * (THREADS * UNROLL) + threadIdx.x;
     Floats<N> low[UNROLL], high[UNROLL];
     u64 at[UNROLL];
@@ -19,13 +20,13 @@ __device__ __forceinline__ void turn(T *x, const float *table, const u32 *docume
         const u32 item = first + i * THREADS;
         if (item < items) {
             const u32 column = item % each * N, head = item / each % heads, row = item / each / heads;
-            at[i] = u64(row) * stride + head * width + column;
+            at[i] = u64(row) * stride + head * head_width + column;
             entry[i] = position(documents, row, time) * width + column;
             low[i] = read<N>(x + at[i]);
             high[i] = read<N>(x + at[i] + half);
         } else if (BACK && item < items + others) {
             const u32 other = item - items;
-            most.add(read<N>(x + u64(other / rest) * stride + heads * width + other % rest * N));
+            most.add(read<N>(x + u64(other / rest) * stride + heads * head_width + other % rest * N));
         }
     }
 #pragma unroll
@@ -46,23 +47,23 @@ __device__ __forceinline__ void turn(T *x, const float *table, const u32 *docume
 
 #define OPERANDS(T)                                                                                   \
     T *__restrict__ x, const float *__restrict__ table, const u32 *__restrict__ documents, u32 items, \
-        u32 time, u32 heads, u32 width, u32 stride, u32 vector
+        u32 time, u32 heads, u32 width, u32 head_width, u32 stride, u32 vector
 
 #define FOR_TYPE(NAME, T)                                                                            \
     KERNEL __launch_bounds__(THREADS) rotate_##NAME(OPERANDS(T)) {                                   \
         if (vector)                                                                                  \
-            turn<16 / sizeof(T), false>(x, table, documents, items, time, heads, width, stride, 0, 0, \
+            turn<16 / sizeof(T), false>(x, table, documents, items, time, heads, width, head_width, stride, 0, 0, \
                                         nullptr);                                                    \
         else                                                                                         \
-            turn<1, false>(x, table, documents, items, time, heads, width, stride, 0, 0, nullptr);   \
+            turn<1, false>(x, table, documents, items, time, heads, width, head_width, stride, 0, 0, nullptr);   \
     }                                                                                                \
     KERNEL __launch_bounds__(THREADS)                                                                \
         rotate_back_##NAME(OPERANDS(T), u32 rest, u32 others, u32 *cells) {                          \
         if (vector)                                                                                  \
-            turn<16 / sizeof(T), true>(x, table, documents, items, time, heads, width, stride, rest, \
+            turn<16 / sizeof(T), true>(x, table, documents, items, time, heads, width, head_width, stride, rest, \
                                        others, cells);                                               \
         else                                                                                         \
-            turn<1, true>(x, table, documents, items, time, heads, width, stride, rest, others,      \
+            turn<1, true>(x, table, documents, items, time, heads, width, head_width, stride, rest, others,      \
                           cells);                                                                    \
     }
 

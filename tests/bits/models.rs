@@ -7,7 +7,7 @@ use super::{
     history_on,
 };
 use crate::common::devices::gpu;
-use crate::common::runs::{BOTTLENECKS, GPT, LLAMA, RESNET};
+use crate::common::runs::{BOTTLENECKS, GPT, LLAMA, RESNET, WINDOWS_AND_CAPS, WINDOWS_AND_FACTORS};
 
 /// Llama on every kind of grid, tied or not, recomputed or not.
 const LLAMAS: &[Row] = &[
@@ -33,6 +33,67 @@ const LLAMAS: &[Row] = &[
             &["parallel.data=2", ZERO_3, BLOCK],
             &["parallel.pipeline=4"],
             &["parallel.pipeline=2", "parallel.data=2", BLOCK],
+        ],
+    ),
+];
+
+/// Llama with windows and other options of related models.
+const RELATIVES: &[Row] = &[
+    (
+        LLAMA,
+        WINDOWS_AND_CAPS,
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", BLOCK],
+            &["parallel.data=3", ZERO_2],
+            &["parallel.data=4", SHARDED],
+            &["parallel.pipeline=2", ZERO_BUBBLE],
+            &["parallel.pipeline=2", "parallel.data=2", INTERLEAVED, ZERO_3],
+            &["memory.recompute=2", "parallel.pipeline=2", GPIPE],
+        ],
+    ),
+    (
+        LLAMA,
+        WINDOWS_AND_FACTORS,
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", SHARDED],
+            &["parallel.data=4", ZERO_3, PAIRS, BLOCK],
+            &["parallel.pipeline=4"],
+            &["parallel.pipeline=2", "parallel.data=2", BLOCK],
+            &["parallel.pipeline=2", ZERO_BUBBLE],
+        ],
+    ),
+    (
+        LLAMA,
+        &[
+            "model.window=9",
+            "model.norm_position=both",
+            "model.mlp_bias=true",
+            "lora.rank=2",
+            "train.steps=3",
+        ],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=4", ZERO_3, BLOCK],
+            &["parallel.pipeline=2", "parallel.data=2", INTERLEAVED],
+        ],
+    ),
+    (
+        LLAMA,
+        &[
+            "model.window=9",
+            "model.attention_soft_cap=2.0",
+            "model.dropout=0.1",
+            "precision.compute=bf16",
+            "model.head_width=32",
+            "precision.weights=f32",
+            "train.steps=3",
+        ],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", BLOCK],
+            &["parallel.pipeline=2", "parallel.data=2", SHARDED],
         ],
     ),
 ];
@@ -194,6 +255,11 @@ const OPTIONS: &[Row] = &[
 #[test]
 fn llamas_have_equal_bits() {
     assert_equal_bits(LLAMAS);
+}
+
+#[test]
+fn relatives_of_llama_have_equal_bits() {
+    assert_equal_bits(RELATIVES);
 }
 
 #[test]

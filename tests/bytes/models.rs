@@ -6,7 +6,7 @@ use telemetry::{RankStatistics, Statistic};
 use worker::Placement;
 
 use super::{SHARDED, compare_all};
-use crate::common::runs::{BOTTLENECKS, GPT, LLAMA, RESNET, config};
+use crate::common::runs::{BOTTLENECKS, GPT, LLAMA, RESNET, WINDOWS_AND_CAPS, WINDOWS_AND_FACTORS, config};
 
 /// Llama, alone, sharded, recomputed and in pipelines.
 #[test]
@@ -19,6 +19,25 @@ fn plans_of_llamas_equal_runs() {
         (LLAMA, &["model.qkv_bias=true", "parallel.pipeline=4", "parallel.schedule=zero-bubble"]),
     ];
     compare_all(table);
+}
+
+/// Windows and other options of Llama's relatives.
+#[test]
+fn plans_of_relatives_of_llama_equal_runs() {
+    let grids: [&[&str]; 4] = [
+        &[],
+        &["parallel.data=2", SHARDED, "precision.compute=bf16", "model.head_width=32"],
+        &["parallel.pipeline=2", "parallel.data=2", "memory.recompute=block"],
+        &["parallel.pipeline=4", "parallel.schedule=zero-bubble"],
+    ];
+    for options in [WINDOWS_AND_CAPS, WINDOWS_AND_FACTORS] {
+        for grid in grids {
+            compare_all(&[(LLAMA, &[options, grid].concat())]);
+        }
+    }
+    // Norms of heads of which a part rotates, or none.
+    let part = ["model.qk_norm=true", "model.rope_width=4", "model.rope_layers=[1, 0]"];
+    compare_all(&[(LLAMA, &part), (LLAMA, &[&part[..], &["parallel.pipeline=2"]].concat())]);
 }
 
 /// FP8 matmuls, whose weights have copies and whose activations are kept in FP8.

@@ -57,6 +57,45 @@ lanes = 4
 bucket_bytes = 65536
 "#;
 
+/// Options of Gemma over [`LLAMA`]: windows in half of the layers, norms before and after branches with
+/// weights less one, caps of both scores.
+pub(crate) const WINDOWS_AND_CAPS: &[&str] = &[
+    "model.window=9",
+    "model.layer_types=['sliding_attention', 'full_attention']",
+    "model.window_rope_theta=100.0",
+    "model.norm_position=both",
+    "model.norms_less_one=true",
+    "model.qk_norm=true",
+    "model.attention_soft_cap=2.0",
+    "model.logit_soft_cap=5.0",
+    "model.attention_scale=0.5",
+    "model.embedding_scale=5.65",
+    "model.activation=gelu",
+    "model.tied=true",
+];
+
+/// Options of OLMo, SmolLM, Phi and Granite over [`LLAMA`]: windows in three of four layers, norms after
+/// branches and over all heads, layers without positions, a part of each head that rotates, biases and
+/// factors.
+pub(crate) const WINDOWS_AND_FACTORS: &[&str] = &[
+    "model.window=20",
+    "model.layer_types=['sliding_attention', 'sliding_attention', 'sliding_attention', 'full_attention']",
+    "model.norm_position=after",
+    "model.qk_norm=true",
+    "model.qk_norm_span=all",
+    "model.rope_layers=[1, 1, 0]",
+    "model.rope_width=6",
+    "model.rope_scaling=yarn",
+    "model.rope_original_context=16",
+    "model.rope_high_turns=32.0",
+    "model.qkv_bias=true",
+    "model.output_bias=true",
+    "model.mlp_bias=true",
+    "model.residual_scale=0.5",
+    "model.logit_scale=0.25",
+    "model.padding_tokens=[10]",
+];
+
 /// A small GPT on the answers of made conversations.
 pub(crate) const CHAT: &str = r#"
 [model]

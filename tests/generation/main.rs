@@ -17,8 +17,23 @@ use run::Startup;
 use serde_json::Value;
 use worker::DeviceChoice;
 
-/// The recorded models.
-const MODELS: &[&str] = &["gpt2", "llama", "qwen2", "qwen3"];
+/// The recorded models with questions.
+const MODELS: &[&str] = &["models/gpt2", "models/llama", "models/qwen2", "models/qwen3"];
+/// The recorded models of further families.
+const FAMILIES: &[&str] = &[
+    "families/gemma2",
+    "families/gemma3",
+    "families/granite",
+    "families/ministral",
+    "families/mistral",
+    "families/olmo2",
+    "families/olmo3",
+    "families/phi3",
+    "families/smollm3",
+];
+
+/// The token that ends a text of the recorded models.
+const END: u32 = 2;
 
 const GRIDS: [&[&str]; 5] = [
     &[],
@@ -67,7 +82,7 @@ steps = 6
 "#;
 
 fn folder(name: &str) -> PathBuf {
-    golden("models").join(name)
+    golden(name)
 }
 
 fn recorded(name: &str) -> Value {
@@ -129,15 +144,19 @@ fn choices(model: &Path, grid: &[&str]) -> Evaluation {
 
 #[test]
 fn greedy_tokens_are_those_of_transformers_on_every_grid() {
-    for name in MODELS {
+    for name in MODELS.iter().chain(FAMILIES) {
         let expected = recorded(name);
-        // One key and value head is not divided.
-        let divided = if *name == "qwen2" { &[][..] } else { &TENSOR };
+        // One key and value head is not divided, nor a norm over all heads.
+        let divided = if ["qwen2", "olmo2"].contains(name) { &[][..] } else { &TENSOR };
         for grid in GRIDS[..4].iter().chain(divided) {
-            let options = greedy(&folder(name), lists(&expected["prompts"]));
+            let (prompts, tokens) = (lists(&expected["prompts"]), lists(&expected["tokens"]));
+            let options = SampleOptions { tokens: tokens[0].len(), ..greedy(&folder(name), prompts) };
             let sampled = sample(SampleOptions { sets: sets(grid), ..options });
-            let tokens: Vec<_> = sampled.texts.into_iter().map(|text| text.tokens).collect();
-            assert_eq!(tokens, lists(&expected["tokens"]), "{name} {grid:?}");
+            let sampled: Vec<_> = sampled.texts.into_iter().map(|text| text.tokens).collect();
+            // A text ends before the token that ends texts.
+            let ended = |text: Vec<u32>| text.into_iter().take_while(|token| *token != END).collect();
+            let expected: Vec<Vec<u32>> = tokens.into_iter().map(ended).collect();
+            assert_eq!(sampled, expected, "{name} {grid:?}");
         }
     }
 }
@@ -256,18 +275,24 @@ fn on_a_gpu_a_text_is_the_same_alone_and_beside_others_and_memory_is_as_planned(
 fn what_does_not_fit_is_refused_before_anything_is_allocated() {
     let table: [(SampleOptions, &str); 7] = [
         (
-            SampleOptions { prompts: vec!["a".to_owned()], ..greedy(&folder("gpt2"), vec![]) },
+            SampleOptions { prompts: vec!["a".to_owned()], ..greedy(&folder("models/gpt2"), vec![]) },
             "no tokenizer.json",
         ),
-        (greedy(&folder("gpt2"), vec![vec![1 << 20]]), "token 1048576 is not among"),
-        (greedy(&folder("gpt2"), vec![vec![1; 129]]), "129 tokens, more than the model's context of 128"),
-        (SampleOptions { top_p: 0.0, ..greedy(&folder("gpt2"), vec![vec![1]]) }, "--top-p 0"),
-        (SampleOptions { batch: Some(0), ..greedy(&folder("gpt2"), vec![vec![1]]) }, "--batch 0"),
-        (SampleOptions { chat: true, ..greedy(&folder("gpt2"), vec![vec![1]]) }, "no chat_template.jinja"),
+        (greedy(&folder("models/gpt2"), vec![vec![1 << 20]]), "token 1048576 is not among"),
+        (
+            greedy(&folder("models/gpt2"), vec![vec![1; 129]]),
+            "129 tokens, more than the model's context of 128",
+        ),
+        (SampleOptions { top_p: 0.0, ..greedy(&folder("models/gpt2"), vec![vec![1]]) }, "--top-p 0"),
+        (SampleOptions { batch: Some(0), ..greedy(&folder("models/gpt2"), vec![vec![1]]) }, "--batch 0"),
+        (
+            SampleOptions { chat: true, ..greedy(&folder("models/gpt2"), vec![vec![1]]) },
+            "no chat_template.jinja",
+        ),
         (
             SampleOptions {
                 sets: vec!["memory.limit_bytes=65536".to_owned()],
-                ..greedy(&folder("gpt2"), vec![vec![1]])
+                ..greedy(&folder("models/gpt2"), vec![vec![1]])
             },
             "does not fit",
         ),

@@ -19,7 +19,23 @@ use serde_json::Value;
 use worker::DeviceChoice;
 
 /// The recorded models of supported families.
-const MODELS: &[&str] = &["gpt2", "llama", "mistral", "qwen2", "qwen3"];
+const MODELS: &[&str] = &[
+    "models/gpt2",
+    "models/llama",
+    "models/mistral",
+    "models/qwen2",
+    "models/qwen3",
+    "families/gemma2",
+    "families/gemma3",
+    "families/granite",
+    "families/ministral",
+    "families/mistral",
+    "families/olmo2",
+    "families/olmo3",
+    "families/phi3",
+    "families/phi4",
+    "families/smollm3",
+];
 
 const GRIDS: [&[&str]; 5] = [
     &[],
@@ -44,7 +60,7 @@ fn models_on_grids() -> impl Iterator<Item = (&'static str, &'static [&'static [
 }
 
 fn folder(name: &str) -> PathBuf {
-    golden("models").join(name)
+    golden(name)
 }
 
 fn expected(name: &str) -> Value {
@@ -181,7 +197,7 @@ fn tensors(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 
 #[test]
 fn large_models_are_cut_into_files_of_some_size() {
-    for (name, most_bytes) in [("gpt2", 300_000), ("mistral", 1)] {
+    for (name, most_bytes) in [("models/gpt2", 300_000), ("models/mistral", 1)] {
         let directory = tempfile::tempdir().unwrap();
         let out = directory.path().join("out");
         let options = ExportOptions {
@@ -222,8 +238,9 @@ fn changed(name: &str, to: &Path, key: &str, value: Value) {
 fn dropout_is_that_of_the_folder() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path().join("folder");
-    changed("gpt2", &at, "attn_pdrop", 0.1.into());
-    let text = ten_steps("gpt2").replace(&folder("gpt2").display().to_string(), &at.display().to_string());
+    changed("models/gpt2", &at, "attn_pdrop", 0.1.into());
+    let text = ten_steps("models/gpt2")
+        .replace(&folder("models/gpt2").display().to_string(), &at.display().to_string());
     let parse = |sets: &[&str]| {
         let sets: Vec<String> = sets.iter().map(ToString::to_string).collect();
         config::RunConfig::parse(&text, "test.toml", Path::new("/"), &sets)
@@ -283,7 +300,7 @@ fn a_tokenizer_and_its_last_token_go_with_a_run() {
 #[test]
 fn sizes_without_weights_start_with_random_weights() {
     let directory = tempfile::tempdir().unwrap();
-    let text = ten_steps("gpt2");
+    let text = ten_steps("models/gpt2");
     let sets = ["model.from_config=true", "train.steps=1", "checkpoint.every=0"];
     let report = train_in(&directory.path().join("run"), config(&text, &sets), DeviceChoice::Cpu).unwrap();
     // Random weights with standard deviation 0.02 give nearly uniform predictions.
@@ -296,14 +313,15 @@ fn wrong_folders_are_refused_before_anything_is_written() {
     let run_dir = directory.path().join("run");
     let broken = directory.path().join("broken");
     fs::create_dir(&broken).unwrap();
-    fs::copy(folder("gpt2").join("config.json"), broken.join("config.json")).unwrap();
+    fs::copy(folder("models/gpt2").join("config.json"), broken.join("config.json")).unwrap();
     let from = format!("model.from={}", broken.display());
     let table: [(&[&str], &str); 2] = [
         (&[&from], "no model.safetensors and no model.safetensors.index.json"),
         (&["model.layers=3"], "it has no transformer.h.2.ln_1.weight"),
     ];
     for (sets, expected) in table {
-        let refused = train_in(&run_dir, config(&ten_steps("gpt2"), sets), DeviceChoice::Cpu).unwrap_err();
+        let refused =
+            train_in(&run_dir, config(&ten_steps("models/gpt2"), sets), DeviceChoice::Cpu).unwrap_err();
         assert!(refused.exit_status() == 2, "{refused}");
         assert!(
             refused.to_string().contains(expected) && refused.to_string().contains("model.from"),
@@ -311,16 +329,16 @@ fn wrong_folders_are_refused_before_anything_is_written() {
         );
         assert!(!run_dir.exists());
     }
-    let tokens = folder("gpt2").join("tokens.bin").display().to_string();
+    let tokens = folder("models/gpt2").join("tokens.bin").display().to_string();
     let table = [
-        (EvaluateOptions { model: folder("gpt2"), ..Default::default() }, "--data FILE"),
+        (EvaluateOptions { model: folder("models/gpt2"), ..Default::default() }, "--data FILE"),
         (
             EvaluateOptions { model: folder("none"), ..Default::default() },
             "no such run, checkpoint or folder",
         ),
         (
             EvaluateOptions {
-                model: folder("gpt2"),
+                model: folder("models/gpt2"),
                 data: vec![tokens.clone()],
                 context: Some(129),
                 ..Default::default()
@@ -329,7 +347,7 @@ fn wrong_folders_are_refused_before_anything_is_written() {
         ),
         (
             EvaluateOptions {
-                model: folder("gpt2"),
+                model: folder("models/gpt2"),
                 data: vec![tokens, "README.md".to_owned()],
                 ..Default::default()
             },

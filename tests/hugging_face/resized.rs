@@ -42,9 +42,9 @@ fn table(folder: &Path, name: &str) -> Vec<Vec<f32>> {
 #[test]
 fn added_tokens_begin_as_the_mean_of_the_others() {
     for (name, tables) in [
-        ("gpt2", &["transformer.wte.weight"][..]),
-        ("llama", &["model.embed_tokens.weight", "lm_head.weight"]),
-        ("qwen3", &["model.embed_tokens.weight"]),
+        ("models/gpt2", &["transformer.wte.weight"][..]),
+        ("models/llama", &["model.embed_tokens.weight", "lm_head.weight"]),
+        ("models/qwen3", &["model.embed_tokens.weight"]),
     ] {
         let directory = tempfile::tempdir().unwrap();
         let (run, out) = (directory.path().join("run"), directory.path().join("out"));
@@ -68,7 +68,7 @@ fn added_tokens_begin_as_the_mean_of_the_others() {
 
 #[test]
 fn a_resized_model_has_equal_bits_on_every_grid_and_is_written() {
-    for name in ["gpt2", "llama"] {
+    for name in ["models/gpt2", "models/llama"] {
         let directory = tempfile::tempdir().unwrap();
         let at = |part: &str| directory.path().join(part);
         let mut hashes = Vec::new();
@@ -103,7 +103,7 @@ fn adapters_of_a_resized_model_are_resumed_and_merged() {
     let directory = tempfile::tempdir().unwrap();
     let at = |part: &str| directory.path().join(part);
     let sets = [&RESIZED[..], &["lora.rank=4", "checkpoint.every=5"]].concat();
-    let text = ten_steps("llama").replace("[checkpoint]\nevery = 10\n", "");
+    let text = ten_steps("models/llama").replace("[checkpoint]\nevery = 10\n", "");
     let whole = train_in(&at("whole"), config(&text, &sets), DeviceChoice::Cpu).unwrap();
     let parts = [&sets[..], &["train.steps=5"]].concat();
     train_in(&at("parts"), config(&text, &parts), DeviceChoice::Cpu).unwrap();
@@ -123,7 +123,7 @@ fn adapters_of_a_resized_model_are_resumed_and_merged() {
     let of_run = loss(&at("whole"));
     export(&at("whole"), &at("merged"), true);
     assert_eq!(table(&at("merged"), "lm_head.weight").len(), TOKENS + ADDED);
-    let tokens = folder("llama").join("tokens.bin").display().to_string();
+    let tokens = folder("models/llama").join("tokens.bin").display().to_string();
     let options =
         EvaluateOptions { model: at("merged"), data: vec![tokens], context: Some(96), ..Default::default() };
     let merged = evaluate(options).unwrap().loss;
@@ -134,7 +134,8 @@ fn adapters_of_a_resized_model_are_resumed_and_merged() {
 fn more_tokens_are_refused_with_the_way_to_add_them() {
     let directory = tempfile::tempdir().unwrap();
     let run = directory.path().join("run");
-    let refused = train_in(&run, config(&ten_steps("llama"), &RESIZED[..1]), DeviceChoice::Cpu).unwrap_err();
+    let refused =
+        train_in(&run, config(&ten_steps("models/llama"), &RESIZED[..1]), DeviceChoice::Cpu).unwrap_err();
     let text = refused.to_string();
     assert!(
         text.contains("[768, ") && text.contains("model.resize_vocabulary = true adds the rows"),
@@ -142,7 +143,7 @@ fn more_tokens_are_refused_with_the_way_to_add_them() {
     );
     let parse = |sets: &[&str]| {
         let sets: Vec<String> = sets.iter().map(ToString::to_string).collect();
-        config::RunConfig::parse(&ten_steps("llama"), "test.toml", Path::new("/"), &sets)
+        config::RunConfig::parse(&ten_steps("models/llama"), "test.toml", Path::new("/"), &sets)
     };
     let text = parse(&["data.tokenizer=gpt2"]).unwrap_err().to_string();
     assert!(
@@ -168,9 +169,9 @@ fn more_tokens_are_refused_with_the_way_to_add_them() {
 fn longer_sequences_than_the_folder_was_made_for_are_written() {
     let directory = tempfile::tempdir().unwrap();
     let at = |part: &str| directory.path().join(part);
-    changed("llama", &at("short"), "max_position_embeddings", 48.into());
-    let text = ten_steps("llama").replacen(
-        &format!("from = {:?}", folder("llama")),
+    changed("models/llama", &at("short"), "max_position_embeddings", 48.into());
+    let text = ten_steps("models/llama").replacen(
+        &format!("from = {:?}", folder("models/llama")),
         &format!("from = {:?}", at("short")),
         1,
     );

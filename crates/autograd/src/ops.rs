@@ -35,6 +35,7 @@ mod rearrange;
 mod reduce;
 mod rms_norm;
 mod rotary;
+mod row_qk_norm;
 mod softmax;
 
 pub use activation::{ActivationRule, activation};
@@ -71,6 +72,7 @@ pub use rearrange::{RearrangeRule, concatenate, reshape, slice, transpose};
 pub use reduce::{MaximumRule, SumRule, maximum, mean, sum};
 pub use rms_norm::{residual_rms_norm, rms_norm};
 pub use rotary::{Rotary, RotaryRule, rotary};
+pub use row_qk_norm::{RowQkNormRule, row_qk_norm};
 pub use softmax::{SoftmaxRule, softmax};
 pub use tensor::ops::convolution::ConvolutionOptions;
 pub use tensor::ops::fp8_linear::{Input as Fp8Input, Recipe as Fp8Recipe};

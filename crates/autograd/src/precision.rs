@@ -137,6 +137,7 @@ const STANDARD: &[OperatorPrecision] = &[
     single("residual_rms_norm", "rstd"),
     single("rms_norm", "rstd"),
     unchanged("rotary", "angles"),
+    single("row_qk_norm", "rstd"),
     moves("slice"),
     single("softmax", ""),
     single("sum", ""),

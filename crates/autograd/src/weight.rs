@@ -6,6 +6,7 @@ use std::fmt;
 use std::rc::{Rc, Weak};
 
 use device::{Category, DType, Device, Request};
+use tensor::ops::pointwise::Pointwise;
 use tensor::{Shape, Tensor, TensorError, ops};
 
 /// One use of one parameter in a model, numbered in the order in which the model's layers were built. A
@@ -156,17 +157,25 @@ pub struct Weight {
     use_id: Option<UseId>,
     /// Number of runs of rows here over which the gradient is a sum in a fixed tree; 0: it is one sum.
     row_lanes: usize,
+    /// A number that operators find added to the values.
+    offset: Option<f32>,
 }
 
 impl Weight {
     /// Returns the parameter at the use `use_id`.
     pub fn new(handle: impl Into<WeightHandle>, use_id: UseId) -> Self {
-        Weight { handle: handle.into(), use_id: Some(use_id), row_lanes: 0 }
+        Weight { handle: handle.into(), use_id: Some(use_id), row_lanes: 0, offset: None }
     }
 
     /// Returns the parameter as a frozen weight.
     pub fn frozen(handle: impl Into<WeightHandle>) -> Self {
-        Weight { handle: handle.into(), use_id: None, row_lanes: 0 }
+        Weight { handle: handle.into(), use_id: None, row_lanes: 0, offset: None }
+    }
+
+    /// Returns the same use with values plus `offset`. The gradient is the same.
+    #[must_use]
+    pub fn plus(self, offset: f32) -> Self {
+        Weight { offset: Some(offset), ..self }
     }
 
     /// Returns the weight of an operator on rows that are divided along [`collective::Axis::Tensor`], of
@@ -189,13 +198,21 @@ impl Weight {
         self.handle.tensor()
     }
 
-    /// The values in `dtype`: those stored if they have that type, else a copy. Operators take their weights
-    /// in the type of their operands, and again in backward, so that a copy lives as long as one call: copies
-    /// that are kept for backward would all exist at once.
+    /// The values in `dtype`, plus the offset: those stored if they have that type and no offset, else a
+    /// copy. Operators take their weights in the type of their operands, and again in backward, so that a
+    /// copy lives as long as one call: copies that are kept for backward would all exist at once.
     ///
     /// # Errors
     /// Two half types, out of memory, released values.
     pub fn values(&self, dtype: DType) -> tensor::Result<Tensor> {
+        let values = self.without_offset(dtype)?;
+        match self.offset {
+            Some(offset) => ops::pointwise::forward(&values, Pointwise::Shift(offset)),
+            None => Ok(values),
+        }
+    }
+
+    fn without_offset(&self, dtype: DType) -> tensor::Result<Tensor> {
         let stored = self.stored()?;
         if stored.dtype() == dtype {
             return Ok(stored);

@@ -58,7 +58,7 @@ impl Layers {
 
     fn start(&self, tape: &Tape, tokens: &Tensor) -> Var {
         let positions = ops::Positions::Learned(&self.weights[1]);
-        ops::embedding(tape, tokens, &self.weights[0], Some(positions)).unwrap()
+        ops::embedding(tape, tokens, &self.weights[0], Some(positions), None).unwrap()
     }
 }
 
@@ -81,6 +81,7 @@ impl Segment for Layers {
         let gated = GatedFeedForwardWeights {
             gate_up: w[11].clone(),
             down: w[12].clone(),
+            biases: [None, None],
             adapters: [None, None],
             is_lane: false,
         };

@@ -132,6 +132,63 @@ fn composed_attention_matches_the_fused_one() {
 }
 
 #[test]
+fn a_norm_with_an_offset_weight_matches_one_of_the_sum() {
+    let composed = |tape: &Tape, x: Var, weights: &[Weight]| {
+        let one = Tensor::from_host(tape.device(), &[1.0f32; 20], [20], Category::Input)?;
+        let sum = ops::pair(tape, ops::parameter(tape, &weights[0])?, tape.constant(one), Pair::Add)?;
+        let unit = Weight::frozen(Tensor::from_host(tape.device(), &[1.0f32; 20], [20], Category::Input)?);
+        let normalised = ops::rms_norm(tape, x, &unit, EPSILON)?;
+        ops::multiply(tape, normalised, ops::reshape(tape, sum, [1, 1, 20])?)
+    };
+    let fused = |tape: &Tape, x: Var, weights: &[Weight]| {
+        ops::rms_norm(tape, x, &weights[0].clone().plus(1.0), EPSILON)
+    };
+    compare([3, 7, 20], &[&[20]], &composed, &fused);
+}
+
+#[test]
+fn composed_norms_of_all_queries_and_keys_match_the_fused_one() {
+    let heads = Heads { query: 4, key_value: 2, width: 8 };
+    let composed = |tape: &Tape, qkv: Var, weights: &[Weight]| {
+        let part = |first, count| ops::slice(tape, qkv.clone(), 2, first, count);
+        let queries = ops::rms_norm(tape, part(0, 32)?, &weights[0], EPSILON)?;
+        let keys = ops::rms_norm(tape, part(32, 16)?, &weights[1], EPSILON)?;
+        ops::concatenate(tape, &[queries, keys, part(48, 16)?], 2)
+    };
+    let fused = |tape: &Tape, qkv: Var, weights: &[Weight]| {
+        let weights = ops::QkNormWeights { query: weights[0].clone(), key: weights[1].clone(), share: None };
+        ops::row_qk_norm(tape, qkv, heads, &weights, EPSILON)
+    };
+    compare([3, 7, 64], &[&[32], &[16]], &composed, &fused);
+}
+
+#[test]
+fn a_composed_gated_layer_with_biases_matches_the_fused_one() {
+    let composed = |tape: &Tape, x: Var, weights: &[Weight]| {
+        let linear = |x, number: usize| {
+            let [weight, bias] = [&weights[2 * number], &weights[2 * number + 1]];
+            ops::linear(tape, x, weight, Some(bias), Activation::None)
+        };
+        let pair = linear(x, 0)?;
+        let gate = ops::activation(tape, ops::slice(tape, pair.clone(), 2, 0, 12)?, Activation::Silu)?;
+        linear(ops::multiply(tape, gate, ops::slice(tape, pair, 2, 12, 12)?)?, 1)
+    };
+    let fused = |tape: &Tape, x: Var, weights: &[Weight]| {
+        let of = |number: usize| weights[number].clone();
+        let biases = [Some(of(1)), Some(of(3))];
+        let weights = ops::GatedFeedForwardWeights {
+            gate_up: of(0),
+            down: of(2),
+            biases,
+            adapters: [None, None],
+            is_lane: false,
+        };
+        ops::gated_feed_forward(tape, x, &weights, Activation::Silu)
+    };
+    compare([3, 7, 20], &[&[24, 20], &[24], &[20, 12], &[20]], &composed, &fused);
+}
+
+#[test]
 fn gathered_rows_match_an_embedding() {
     let tokens = |tape: &Tape| {
         let indices: Vec<u32> = (0..15).map(|i| i * i % 7).collect();
@@ -142,7 +199,7 @@ fn gathered_rows_match_an_embedding() {
         ops::pair(tape, rows, x, Pair::Add)
     };
     let fused = |tape: &Tape, x: Var, weights: &[Weight]| {
-        let rows = ops::embedding(tape, &tokens(tape)?, &weights[0], None)?;
+        let rows = ops::embedding(tape, &tokens(tape)?, &weights[0], None, None)?;
         ops::add(tape, rows, x)
     };
     compare([3, 5, 8], &[&[7, 8]], &composed, &fused);

@@ -67,7 +67,12 @@ impl Operand {
     }
 
     fn rotary(&self) -> Rotary {
-        Rotary { table: self.tensor(&[4, 8], DType::F32, 9), documents: None, measures: false }
+        Rotary {
+            table: self.tensor(&[4, 8], DType::F32, 9),
+            head_width: None,
+            documents: None,
+            measures: false,
+        }
     }
 }
 
@@ -112,7 +117,7 @@ const CALLS: &[(&str, Run)] = &[
         let table = o.weight(&[5, 8]);
         let positions = o.weight(&[2, 8]);
         let tokens = o.indices([2, 2], &[1, 0, 4, 2]);
-        one(ops::embedding(t, &tokens, &table, Some(Positions::Learned(&positions))))
+        one(ops::embedding(t, &tokens, &table, Some(Positions::Learned(&positions)), None))
     }),
     ("exchange", |t, o| one(ops::exchange(t, o.x(t, &[4, 8]), Axis::Data, 1))),
     ("feed_forward", |t, o| {
@@ -124,7 +129,8 @@ const CALLS: &[(&str, Run)] = &[
     }),
     ("gated_feed_forward", |t, o| {
         let (x, gate_up, down) = (o.x(t, &[4, 8]), o.weight(&[16, 8]), o.weight(&[8, 8]));
-        let weights = GatedFeedForwardWeights { gate_up, down, adapters: [None, None], is_lane: false };
+        let (biases, adapters) = ([None, None], [None, None]);
+        let weights = GatedFeedForwardWeights { gate_up, down, biases, adapters, is_lane: false };
         one(ops::gated_feed_forward(t, x, &weights, Activation::Silu))
     }),
     ("gather", |t, o| one(ops::gather(t, o.x(t, &[5, 8]), &o.indices([2, 2], &[1, 0, 4, 2])))),
@@ -170,6 +176,11 @@ const CALLS: &[(&str, Run)] = &[
         one(ops::rms_norm(t, x, &weight, 1e-5))
     }),
     ("rotary", |t, o| one(ops::rotary(t, o.x(t, &[1, 4, 8]), 1, &o.rotary()))),
+    ("row_qk_norm", |t, o| {
+        let (qkv, heads) = (o.x(t, &[1, 4, 48]), Heads::multi(2, 8));
+        let weights = QkNormWeights { query: o.weight(&[16]), key: o.weight(&[16]) };
+        one(ops::row_qk_norm(t, qkv, heads, &weights, 1e-5))
+    }),
     ("slice", |t, o| one(ops::slice(t, o.x(t, &[4, 8]), 1, 2, 3))),
     ("softmax", |t, o| one(ops::softmax(t, o.x(t, &[4, 8])))),
     ("sum", |t, o| one(ops::sum(t, o.x(t, &[4, 8]), 1))),

@@ -9,7 +9,7 @@ use crate::hub::how_to_download;
 use crate::sections::{LoraSection, ModelSection};
 
 /// The name of the configuration file in a folder.
-const CONFIG: &str = "config.json";
+pub(crate) const CONFIG: &str = "config.json";
 /// The name of the configuration file in a folder of adapters.
 const ADAPTER_CONFIG: &str = "adapter_config.json";
 /// The most bytes of that file.
@@ -49,6 +49,13 @@ pub(crate) fn context_of(folder: &Path, families: &Families) -> Option<u64> {
         keys::Value::Integer(count) if key == "model.context" => u64::try_from(count).ok(),
         _ => None,
     })
+}
+
+/// Returns the settings of the model in `folder` that are ignored, by name, if its config.json can be read.
+pub(crate) fn ignored(folder: &Path, families: &Families) -> Option<Vec<String>> {
+    let config = read(&folder.join(CONFIG)).ok()?;
+    let (_, translation) = family(&config, families).ok()?;
+    Some((translation.ignored)(&config))
 }
 
 /// Returns the keys of `[lora]` that the folder of `lora.from` implies.

@@ -37,6 +37,7 @@ mod check_images;
 mod check_tensor;
 mod choices;
 mod folder;
+mod folder_note;
 mod foreign;
 mod hub;
 mod identity;

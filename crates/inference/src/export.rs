@@ -1,13 +1,13 @@
 //! Writing a trained model as a folder of Hugging Face.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use checkpoint::{Share, Target};
 use config::RunConfig;
 use device::DType;
-use nn::{Examples, HuggingFaceModel};
-use pretrained::{CONFIG, Export, FolderKind, PretrainedError, write_folder};
+use nn::{Examples, FolderTensor, HuggingFaceModel};
+use pretrained::{CONFIG, Export, Folder, FolderKind, PretrainedError, write_folder};
 use serde_json::Value;
 use tensor::Shape;
 use worker::{Weights, WorkerError};
@@ -25,6 +25,9 @@ const MOST_CONFIG: u64 = 1 << 24;
 /// Names of the element type in a folder's configuration, by version of transformers.
 const TYPE_KEYS: [&str; 2] = ["dtype", "torch_dtype"];
 
+/// The types of written elements.
+const FLOATS: [DType; 3] = [DType::F32, DType::Bf16, DType::F16];
+
 /// Keys of a folder's configuration whose values a run may raise: positions and tokens.
 const GROWING: [&str; 2] = ["max_position_embeddings", "vocab_size"];
 
@@ -32,7 +35,7 @@ const GROWING: [&str; 2] = ["max_position_embeddings", "vocab_size"];
 const MOST_SHARD: u64 = 5_000_000_000;
 
 /// Keys that affect neither weights nor outputs, and whose values a folder's configuration may differ in.
-const OF_TRAINING: &[&str] = &["model.dropout", "model.loss_pieces"];
+const OF_TRAINING: &[&str] = &["model.dropout", "model.loss_pieces", "model.hugging_face"];
 
 /// Options of an export.
 #[derive(Clone, Debug, Default)]
@@ -47,7 +50,8 @@ pub struct ExportOptions {
     pub output: PathBuf,
     /// Whether adapters are merged into the model; otherwise they are written separately.
     pub merge: bool,
-    /// The type of the written elements; `None`: that of the folder which the model came from, or else f32.
+    /// The type of the written elements; `None`: that of the folder's tensors, or of the configuration of the
+    /// folder which a run came from, or else f32.
     pub dtype: Option<DType>,
     /// The most bytes of tensors in one file; `None`: 5 GB.
     pub most_bytes: Option<u64>,
@@ -63,8 +67,9 @@ pub fn export(options: &ExportOptions) -> Result<()> {
     let location = Location { path: &options.model, step: *step, base: base.as_deref() };
     let trained = Trained::find(location, &[], Share::ALL)?;
     let beside = Beside::of(&trained);
+    let stored = Stored::of(&trained);
     let Trained { config, weights, .. } = trained;
-    let Some(model) = config.model.hugging_face() else {
+    let Some(mut model) = config.model.hugging_face() else {
         let text = format!(
             "{}: transformers have no model like this model.kind = \"{}\"",
             options.model.display(),
@@ -72,6 +77,7 @@ pub fn export(options: &ExportOptions) -> Result<()> {
         );
         return Err(RunError::Refused(text));
     };
+    stored.add_copies(&mut model);
     let whole = weights::whole(&config)?;
     let parameters = whole.parameters();
     let buffers = whole.buffers().iter().map(|buffer| (buffer.name(), buffer.tensor().shape()));
@@ -106,7 +112,14 @@ pub fn export(options: &ExportOptions) -> Result<()> {
                 most_bytes: u64::MAX,
             }
         }
-        None => model_export(&config, model.clone(), beside, options, &shape),
+        None => model_export(
+            &config,
+            model.clone(),
+            beside,
+            [options.dtype, stored.dtype],
+            options.most_bytes,
+            &shape,
+        ),
     };
     let load = |targets: &mut dyn Iterator<Item = Target>| {
         let mut targets = targets;
@@ -137,7 +150,8 @@ fn model_export<'a>(
     config: &RunConfig,
     mut model: HuggingFaceModel,
     beside: Beside,
-    options: &ExportOptions,
+    [chosen, stored]: [Option<DType>; 2],
+    most_bytes: Option<u64>,
     shape: &'a dyn Fn(&str) -> Option<Shape>,
 ) -> Export<'a> {
     let separator = config.separator().filter(|_| takes_tokens(config));
@@ -148,16 +162,50 @@ fn model_export<'a>(
     }
     let origin = Origin::of(config).map(|origin| origin.with_sizes_of(&model));
     let Beside { files, contents } = beside.ending_at(separator);
-    let dtype = options.dtype.or(origin.as_ref().and_then(Origin::dtype)).unwrap_or(DType::F32);
+    let named = || origin.as_ref().and_then(Origin::dtype);
+    let dtype = chosen.or(stored).or_else(named).unwrap_or(DType::F32);
+    // A folder may store another type than its configuration names; it stays so.
+    let is_as_stored = chosen.is_none() && stored.is_some();
     Export {
         kind: FolderKind::Model,
         model,
         shape,
         dtype,
-        config: origin.as_ref().map(|origin| origin.config_text(dtype)),
+        config: origin.as_ref().map(|origin| match is_as_stored {
+            true => origin.text.clone(),
+            false => origin.config_text(dtype),
+        }),
         files,
         contents,
-        most_bytes: options.most_bytes.unwrap_or(MOST_SHARD),
+        most_bytes: most_bytes.unwrap_or(MOST_SHARD),
+    }
+}
+
+/// The tensors of the folder that is exported, or that a run came from.
+struct Stored {
+    names: BTreeSet<String>,
+    /// The one type of all tensors, if a folder is exported as it is.
+    dtype: Option<DType>,
+}
+
+impl Stored {
+    fn of(trained: &Trained) -> Self {
+        let folder = trained.folders().into_iter().find_map(|folder| Folder::open(folder).ok());
+        let Some(folder) = folder else { return Stored { names: BTreeSet::new(), dtype: None } };
+        let floats = folder.tensors().values().map(|tensor| tensor.dtype()).filter(|dtype| dtype.is_float());
+        let dtypes: BTreeSet<_> = floats.map(type_name).collect();
+        let is_itself = !trained.is_run() && trained.config.lora.from.is_none();
+        let dtype = FLOATS.into_iter().find(|dtype| is_itself && dtypes.iter().eq([&type_name(*dtype)]));
+        Stored { names: folder.tensors().keys().cloned().collect(), dtype }
+    }
+
+    /// Adds the tensors that the folder has a second time.
+    fn add_copies(&self, model: &mut HuggingFaceModel) {
+        for (name, of) in model.copies.iter().filter(|(name, _)| self.names.contains(*name)) {
+            let original = model.tensors.iter().find(|tensor| tensor.name == *of);
+            let copy = original.map(|original| FolderTensor { name: (*name).to_owned(), ..original.clone() });
+            model.tensors.extend(copy);
+        }
     }
 }
 
@@ -206,7 +254,7 @@ impl Origin {
 
     fn dtype(&self) -> Option<DType> {
         let name = TYPE_KEYS.iter().find_map(|key| self.config.get(*key)?.as_str())?;
-        [DType::F32, DType::Bf16, DType::F16].into_iter().find(|dtype| type_name(*dtype) == name)
+        FLOATS.into_iter().find(|dtype| type_name(*dtype) == name)
     }
 
     /// The configuration, as it is where the type is the same.

@@ -137,7 +137,8 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
     let balance = Balance::of(&setup)?;
     let tuning = plans.largest().map(|plan| TuningCost::of(&setup, plan)).transpose()?.flatten();
     let fp8 = plans.largest().map(|plan| Fp8Cost::of(&setup, plan)).transpose()?.flatten();
-    let warnings = setup.config.tokenizer_warning().into_iter().collect();
+    let notes = [setup.config.tokenizer_warning(), setup.config.folder_note()];
+    let warnings = notes.into_iter().flatten().collect();
     let without_effect = without_effect(&setup);
     Ok(PlanReport {
         device_model: device.model,

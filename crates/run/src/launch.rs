@@ -325,6 +325,9 @@ fn announce(setup: &Setup, directory: &RunDirectory, plans: &Plans) {
     if let Some(warning) = config.tokenizer_warning() {
         tracing::warn!("{warning}");
     }
+    if let Some(note) = config.folder_note() {
+        tracing::info!("{note}");
+    }
     for sentence in plan::without_effect(setup) {
         tracing::warn!("{sentence}");
     }

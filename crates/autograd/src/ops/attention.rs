@@ -2,7 +2,7 @@
 
 use tensor::Tensor;
 use tensor::ops;
-use tensor::ops::attention::{Heads, Masks, Qkv};
+use tensor::ops::attention::{Masks, Qkv, Settings};
 use tensor::ops::dropout::Mask;
 
 use super::{Dropout, autocast, named, only};
@@ -26,7 +26,7 @@ pub struct AttentionMeasures {
 pub struct AttentionRule {
     /// `None` once backward has run.
     saved: Option<AttentionSaved>,
-    heads: Heads,
+    settings: Settings,
     documents: Option<Tensor>,
     dropout: Option<Mask>,
     measures: bool,
@@ -47,7 +47,7 @@ impl AttentionSaved {
     }
 }
 
-/// Attention over `qkv`, arrays of shape `[batch, time, columns]` with the columns that [`Heads`] states; the
+/// Attention over `qkv`, arrays of shape `[batch, time, columns]` with the columns that the heads state; the
 /// result is `[batch, time, heads.query · heads.width]`. Tokens see only their own document, and in training
 /// `dropout` drops attention weights.
 ///
@@ -56,14 +56,15 @@ impl AttentionSaved {
 pub fn attention(
     tape: &Tape,
     qkv: Qkv<Var>,
-    heads: Heads,
+    settings: impl Into<Settings>,
     dropout: Option<&Dropout>,
     measures: AttentionMeasures,
 ) -> Result<Var> {
+    let settings = settings.into();
     let operand = |array| autocast(tape, "attention", [array]).map(|[array]| array);
     let qkv = qkv.map(operand).transpose()?;
     if let Some(pass) = &tape.pass().cache {
-        return cached(tape, pass, &qkv, heads);
+        return cached(tape, pass, &qkv, settings);
     }
     tape.begin("attention")?;
     let documents = tape.pass().documents.clone();
@@ -71,13 +72,13 @@ pub fn attention(
     let masks = Masks { documents: documents.as_ref(), dropout };
     let tensors = qkv.as_ref().map(|array| array.tensor().clone());
     let ops::attention::Output { output, logsumexp } =
-        named("attention", ops::attention::forward(&tensors, heads, masks, measures.output))?;
+        named("attention", ops::attention::forward(&tensors, settings, masks, measures.output))?;
     let saved = AttentionSaved { qkv: tensors, output: output.clone().with_maxima(None), logsumexp };
     let sources: Vec<Source> = qkv.arrays().iter().map(Var::source).collect();
     let measures = measures.gradients;
     tape.record_one(&sources, output, || AttentionRule {
         saved: Some(saved),
-        heads,
+        settings,
         documents,
         dropout,
         measures,
@@ -89,16 +90,16 @@ pub fn attention(
 ///
 /// # Errors
 /// More calls than caches; as [`ops::cached_attention`].
-fn cached(tape: &Tape, pass: &CachedPass, qkv: &Qkv<Var>, heads: Heads) -> Result<Var> {
+fn cached(tape: &Tape, pass: &CachedPass, qkv: &Qkv<Var>, settings: Settings) -> Result<Var> {
     let Some(cache) = pass.next() else { return Err(AutogradError::NoCache) };
     let tensors = qkv.as_ref().map(|array| array.tensor().clone());
     let output = match (pass.slot(), &tape.pass().documents) {
         (Some(slot), _) => {
-            named("attention", ops::cached_attention::store(&tensors, heads, cache, slot))?;
-            named("attention", ops::attention::forward(&tensors, heads, Masks::default(), false))?.output
+            named("attention", ops::cached_attention::store(&tensors, settings.heads, cache, slot))?;
+            named("attention", ops::attention::forward(&tensors, settings, Masks::default(), false))?.output
         }
         (None, Some(documents)) => {
-            named("attention", ops::cached_attention::forward(&tensors, heads, cache, documents))?
+            named("attention", ops::cached_attention::forward(&tensors, settings, cache, documents))?
         }
         (None, None) => return Err(AutogradError::NoCache),
     };
@@ -124,9 +125,9 @@ impl Rule for AttentionRule {
             return Ok(vec![None; wanted.len()]);
         };
         let masks = Masks { documents: self.documents.as_ref(), dropout: self.dropout };
-        let (heads, measures) = (self.heads, self.measures);
+        let (settings, measures) = (self.settings, self.measures);
         let gradients =
-            ops::attention::backward(&gradient, &qkv, &output, &logsumexp, heads, masks, measures)?;
+            ops::attention::backward(&gradient, &qkv, &output, &logsumexp, settings, masks, measures)?;
         Ok(gradients.into_vec().into_iter().map(Some).collect())
     }
 }

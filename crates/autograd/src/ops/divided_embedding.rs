@@ -17,6 +17,7 @@ use crate::weight::Weight;
 pub struct DividedEmbeddingRule {
     planes: LanePlane,
     tokens: Tensor,
+    padding: Option<u32>,
     /// Positions of the tokens in their documents, if sequences have several.
     numbers: Option<Tensor>,
     tables: Vec<Weight>,
@@ -26,8 +27,8 @@ pub struct DividedEmbeddingRule {
 }
 
 /// The rows of `tokens [batch, time]` in a table that is divided in equal runs of rows, of which `tables`,
-/// `[rows, width]` each, are here, plus rows of `positions`, as [`embedding`](super::embedding). Of rows that
-/// are divided along [`collective::Axis::Tensor`], returns those that are here.
+/// `[rows, width]` each, are here, plus rows of `positions`, as [`embedding`](super::embedding()). Of rows
+/// that are divided along [`collective::Axis::Tensor`], returns those that are here.
 ///
 /// # Errors
 /// As [`ops::embedding::forward`]; no table; a failed collective.
@@ -36,6 +37,7 @@ pub fn divided_embedding(
     tokens: &Tensor,
     tables: &[Weight],
     positions: Option<Positions<'_>>,
+    padding: Option<u32>,
 ) -> Result<Var> {
     const OPERATOR: &str = "divided_embedding";
     tape.begin(OPERATOR)?;
@@ -68,6 +70,7 @@ pub fn divided_embedding(
     let rule = || DividedEmbeddingRule {
         planes,
         tokens: tokens.clone(),
+        padding,
         numbers,
         tables: tables.to_vec(),
         positions: positions.and_then(Positions::weight).cloned(),
@@ -124,8 +127,10 @@ impl Rule for DividedEmbeddingRule {
         let first = self.planes.first_lane(self.tables.len());
         for (lane, table) in self.tables.iter().enumerate() {
             if let Some(target) = target(sink, table)? {
-                let local = local_tokens(&self.tokens, table, first + lane)?;
-                ops::embedding::backward_weight(gradient, &local, &target, None)?;
+                let (local, start) =
+                    (local_tokens(&self.tokens, table, first + lane)?, (first + lane) * table.shape().rows());
+                let padding = self.padding.and_then(|token| token.checked_sub(u32::try_from(start).ok()?));
+                ops::embedding::backward_padded(gradient, &local, padding, &target, None)?;
             }
             ready(sink, table)?;
         }

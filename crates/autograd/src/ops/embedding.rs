@@ -39,6 +39,7 @@ impl<'a> Positions<'a> {
 #[derive(Debug)]
 pub struct EmbeddingRule {
     tokens: Tensor,
+    padding: Option<u32>,
     table: Weight,
     positions: Option<Weight>,
     gradient: Option<Tensor>,
@@ -46,7 +47,8 @@ pub struct EmbeddingRule {
 
 /// Rows of `table` by token, plus rows of `positions` by time if present, counted from the start of the
 /// token's document. `tokens` is `[batch, time]` of u32, `table` `[vocabulary, width]`, with time at most the
-/// rows of the positions; the result is `[batch, time, width]`.
+/// rows of the positions; the result is `[batch, time, width]`. The row of the token `padding` gets no
+/// gradient.
 ///
 /// # Errors
 /// As [`ops::embedding::forward`].
@@ -55,13 +57,14 @@ pub fn embedding(
     tokens: &Tensor,
     table: &Weight,
     positions: Option<Positions<'_>>,
+    padding: Option<u32>,
 ) -> Result<Var> {
     match (positions, &tape.pass().documents) {
         (Some(positions), Some(documents)) => {
             let numbers = named("embedding", ops::embedding::positions(documents))?;
-            let tokens = lookup(tape, tokens, table, None)?;
+            let tokens = lookup(tape, tokens, table, None, padding)?;
             let positions = match positions {
-                Positions::Learned(weight) => lookup(tape, &numbers, weight, None)?,
+                Positions::Learned(weight) => lookup(tape, &numbers, weight, None, None)?,
                 Positions::Fixed(table) => {
                     let rows = ops::embedding::forward(&numbers, table, None);
                     tape.constant(named("embedding", rows)?)
@@ -69,11 +72,17 @@ pub fn embedding(
             };
             add(tape, tokens, positions)
         }
-        _ => lookup(tape, tokens, table, positions),
+        _ => lookup(tape, tokens, table, positions, padding),
     }
 }
 
-fn lookup(tape: &Tape, tokens: &Tensor, table: &Weight, positions: Option<Positions<'_>>) -> Result<Var> {
+fn lookup(
+    tape: &Tape,
+    tokens: &Tensor,
+    table: &Weight,
+    positions: Option<Positions<'_>>,
+    padding: Option<u32>,
+) -> Result<Var> {
     tape.begin("embedding")?;
     let rows = || {
         let (table, positions) = (table.stored()?, positions.map(Positions::tensor).transpose()?);
@@ -82,6 +91,7 @@ fn lookup(tape: &Tape, tokens: &Tensor, table: &Weight, positions: Option<Positi
     let output = named("embedding", rows())?;
     let rule = || EmbeddingRule {
         tokens: tokens.clone(),
+        padding,
         table: table.clone(),
         positions: positions.and_then(Positions::weight).cloned(),
         gradient: None,
@@ -118,7 +128,8 @@ impl Rule for EmbeddingRule {
         let positions = self.positions.as_ref().map_or(Ok(None), |positions| target(sink, positions))?;
         match (&table, &positions) {
             (Some(table), _) => {
-                ops::embedding::backward_weight(gradient, &self.tokens, table, positions.as_ref())?;
+                let (tokens, positions) = (&self.tokens, positions.as_ref());
+                ops::embedding::backward_padded(gradient, tokens, self.padding, table, positions)?;
             }
             (None, Some(positions)) => ops::embedding::backward_positions(gradient, positions)?,
             (None, None) => {}

@@ -9,7 +9,7 @@ use tensor::ops::{self, Activation};
 
 use super::adapter::{Adapter, AdapterTensors};
 use super::linear::backward_weight;
-use super::{autocast, named, only};
+use super::{autocast, named, only, values_of};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::sink::GradientSink;
@@ -23,6 +23,8 @@ pub struct GatedFeedForwardWeights {
     pub gate_up: Weight,
     /// `[out, hidden]`.
     pub down: Weight,
+    /// The biases of both, `[2 · hidden]` and `[out]`.
+    pub biases: [Option<Weight>; 2],
     /// The adapters of both.
     pub adapters: [Option<Adapter>; 2],
     /// Whether output and gradient of the input are parts of sums over lanes, and therefore in f32.
@@ -59,15 +61,17 @@ pub fn gated_feed_forward(
     let [x] = autocast(tape, OPERATOR, [x])?;
     tape.begin(OPERATOR)?;
     let [adapter, down_adapter] = &weights.adapters;
+    let [bias, down_bias] = weights.biases.each_ref().map(Option::as_ref);
     let forward = || {
         let (gate_up, tensors) = match adapter {
             Some(adapter) => {
-                let (output, tensors) = adapter.compute(tape, x.tensor(), &weights.gate_up, None)?;
+                let (output, tensors) = adapter.compute(tape, x.tensor(), &weights.gate_up, bias)?;
                 (output, Some(tensors))
             }
             None => {
                 let matrix = weights.gate_up.values(x.tensor().dtype())?;
-                (ops::linear::forward(x.tensor(), &matrix, None, Activation::None)?.output, None)
+                let bias = values_of(bias, x.tensor().dtype())?;
+                (ops::linear::forward(x.tensor(), &matrix, bias.as_ref(), Activation::None)?.output, None)
             }
         };
         let hidden = match tape.reads_output() || down_adapter.is_some() {
@@ -75,14 +79,20 @@ pub fn gated_feed_forward(
             false => ops::gate::forward_again(&gate_up)?,
         };
         let down = || weights.down.values(x.tensor().dtype());
+        let down_values = || values_of(down_bias, x.tensor().dtype());
         let (output, down_tensors) = match (down_adapter, tape.reads_output()) {
             (Some(adapter), _) => {
-                let (output, tensors) = adapter.forward(tape, &hidden, &weights.down, None)?;
+                let (output, tensors) = adapter.forward(tape, &hidden, &weights.down, down_bias)?;
                 (output, Some(tensors))
             }
             (None, _) if weights.is_lane => (ops::linear::partial(&hidden, &down()?)?, None),
-            (None, true) => (ops::linear::forward(&hidden, &down()?, None, Activation::None)?.output, None),
-            (None, false) => (ops::linear::forward_again(&hidden, &down()?, None)?.output, None),
+            (None, true) => {
+                let bias = down_values()?;
+                (ops::linear::forward(&hidden, &down()?, bias.as_ref(), Activation::None)?.output, None)
+            }
+            (None, false) => {
+                (ops::linear::forward_again(&hidden, &down()?, down_values()?.as_ref())?.output, None)
+            }
         };
         Ok((gate_up, output, [tensors, down_tensors]))
     };
@@ -109,9 +119,9 @@ impl Rule for GatedFeedForwardRule {
     }
 
     fn has_weights(&self) -> bool {
-        let GatedFeedForwardWeights { gate_up, down, adapters, .. } = &self.weights;
+        let GatedFeedForwardWeights { gate_up, down, biases, adapters, .. } = &self.weights;
         let adapted = adapters.iter().flatten().any(Adapter::is_trained);
-        gate_up.is_trained() || down.is_trained() || adapted
+        [gate_up, down].into_iter().chain(biases.iter().flatten()).any(Weight::is_trained) || adapted
     }
 
     fn backward_input(
@@ -142,14 +152,15 @@ impl Rule for GatedFeedForwardRule {
         let GatedFeedForwardRule { x, gate_up, weights, tensors: [tensors, down_tensors], down, .. } = *self;
         let Some((gradient, hidden)) = down else { return Ok(()) };
         let [adapter, down_adapter] = &weights.adapters;
+        let [bias, down_bias] = weights.biases.each_ref().map(Option::as_ref);
         if let (Some(adapter), Some(tensors)) = (down_adapter, down_tensors) {
             adapter.backward_weight(sink, tensors, &gradient, &hidden)?;
         }
-        backward_weight(sink, gradient, Some(hidden), &weights.down, None)?;
+        backward_weight(sink, gradient, Some(hidden), &weights.down, down_bias)?;
         if let (Some(adapter), Some(tensors), Some(x)) = (adapter, tensors, &x) {
             adapter.backward_weight(sink, tensors, &gate_up, x)?;
         }
-        backward_weight(sink, gate_up, x, &weights.gate_up, None)
+        backward_weight(sink, gate_up, x, &weights.gate_up, bias)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::tape::{Tape, Var};
 #[derive(Debug)]
 pub struct PointwiseRule {
     function: Pointwise,
-    /// The input.
+    /// The input, unless the derivative is a number.
     x: Option<Tensor>,
 }
 
@@ -25,7 +25,18 @@ pub fn pointwise(tape: &Tape, x: Var, function: Pointwise) -> Result<Var> {
     let [x] = autocast(tape, "pointwise", [x])?;
     tape.begin("pointwise")?;
     let output = named("pointwise", pointwise::forward(x.tensor(), function))?;
-    tape.record_one(&[x.source()], output, || PointwiseRule { function, x: Some(x.into_tensor()) })
+    let source = x.source();
+    let x = Some(x.into_tensor()).filter(|_| number_of(function).is_none());
+    tape.record_one(&[source], output, || PointwiseRule { function, x })
+}
+
+/// The derivative of a function that has the same everywhere.
+fn number_of(function: Pointwise) -> Option<f32> {
+    match function {
+        Pointwise::Scale(number) => Some(number),
+        Pointwise::Shift(_) => Some(1.0),
+        _ => None,
+    }
 }
 
 impl Rule for PointwiseRule {
@@ -43,6 +54,9 @@ impl Rule for PointwiseRule {
         _wanted: &[bool],
     ) -> Result<Vec<Option<Tensor>>> {
         let gradient = only(outputs)?;
+        if let Some(number) = number_of(self.function) {
+            return Ok(vec![Some(pointwise::forward(&gradient, Pointwise::Scale(number))?)]);
+        }
         let Some(x) = self.x.take() else { return Ok(vec![None]) };
         Ok(vec![Some(pointwise::backward(&gradient, &x, self.function)?)])
     }

@@ -12,8 +12,10 @@ use crate::tape::{Tape, Var};
 /// The angles of positions, the tokens' documents, as in [`Angles`], and what the backward pass measures.
 #[derive(Clone, Debug)]
 pub struct Rotary {
-    /// Cosines and sines, `[context, head width]` f32.
+    /// Cosines and sines, `[context, rotated columns of a head]` f32.
     pub table: Tensor,
+    /// Columns of a head; `None`: as many as the table has.
+    pub head_width: Option<usize>,
     /// The position at which the document of each token begins, `[batch, time]` u32; `None`: 0.
     pub documents: Option<Tensor>,
     /// Whether the gradient of what was rotated is accompanied by its largest magnitude on a GPU, because FP8
@@ -23,7 +25,8 @@ pub struct Rotary {
 
 impl Rotary {
     pub(super) fn angles(&self) -> Angles<'_> {
-        Angles { table: &self.table, documents: self.documents.as_ref() }
+        let Rotary { table, head_width, documents, .. } = self;
+        Angles { table, head_width: *head_width, documents: documents.as_ref() }
     }
 }
 

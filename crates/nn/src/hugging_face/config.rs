@@ -61,6 +61,29 @@ impl FolderConfig {
         self.read(key, "a list of strings", |value| value.as_array()?.iter().map(Value::as_str).collect())
     }
 
+    /// The whole numbers of the list `key`, if present and not null.
+    pub fn counts(&self, key: &str) -> Result<Option<Vec<usize>>> {
+        self.read(key, "a list of whole numbers", |value| {
+            let count = |value: &Value| usize::try_from(value.as_u64()?).ok();
+            value.as_array()?.iter().map(count).collect()
+        })
+    }
+
+    /// The numbers of the list `key`, if present and not null.
+    pub fn numbers(&self, key: &str) -> Result<Option<Vec<f64>>> {
+        self.read(key, "a list of numbers", |value| value.as_array()?.iter().map(Value::as_f64).collect())
+    }
+
+    /// All keys with their values.
+    pub fn entries(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.0.iter().map(|(key, value)| (key.as_str(), value))
+    }
+
+    /// Returns whether `key` is present, possibly null.
+    pub fn has(&self, key: &str) -> bool {
+        self.0.contains_key(key)
+    }
+
     /// Returns whether `key` is absent, null, or an object or list without entries.
     pub fn is_empty(&self, key: &str) -> bool {
         match self.0.get(key) {
@@ -69,6 +92,11 @@ impl FolderConfig {
             Some(Value::Array(entries)) => entries.is_empty(),
             Some(_) => false,
         }
+    }
+
+    /// Returns a configuration with these settings.
+    pub fn of(settings: Map<String, Value>) -> Self {
+        FolderConfig(settings)
     }
 
     /// Refuses a boolean `key` that is present and not `built`.

@@ -6,7 +6,8 @@ use serde_json::{Map, json};
 
 use super::{FolderConfig, FolderTensor, HuggingFaceConfig, HuggingFaceModel};
 
-pub(crate) const CONFIG: HuggingFaceConfig = HuggingFaceConfig { model_types: &["gpt2"], keys };
+pub(crate) const CONFIG: HuggingFaceConfig =
+    HuggingFaceConfig { model_types: &["gpt2"], keys, ignored: |_| Vec::new() };
 
 /// The only supported epsilon of a layer normalisation.
 const EPSILON: f64 = 1e-5;
@@ -116,6 +117,7 @@ pub(crate) fn model(sizes: &Sizes) -> Option<HuggingFaceModel> {
         config: config(sizes)?,
         prefix: PREFIX,
         tensors,
+        copies: Vec::new(),
         tables: TABLES.to_vec(),
         ignored,
     })

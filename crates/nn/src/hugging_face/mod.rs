@@ -1,11 +1,10 @@
 //! Hugging Face folders: the translation of their `config.json`, and the positions of their tensors among a
 //! model's parameters.
 //!
-//! A family translates in both directions; no other code contains Hugging Face's names.
+//! A family translates in both directions. Hugging Face's names stand here and in `models/*/folder`.
 
 mod config;
 pub(crate) mod gpt2;
-pub(crate) mod llama;
 mod peft;
 
 pub use config::FolderConfig;
@@ -27,6 +26,8 @@ pub struct HuggingFaceConfig {
     /// # Errors
     /// An unsupported setting, named with the supported ones.
     pub keys: fn(&FolderConfig) -> std::result::Result<FolderKeys, String>,
+    /// Returns the settings that the translation ignores, by name.
+    pub ignored: fn(&FolderConfig) -> Vec<String>,
 }
 
 /// A model in Hugging Face's format.
@@ -38,6 +39,9 @@ pub struct HuggingFaceModel {
     pub prefix: &'static str,
     /// All tensors. Together they contain each parameter of the model once.
     pub tensors: Vec<FolderTensor>,
+    /// Names of tensors that a folder may contain a second time, each with the name of the tensor that it
+    /// repeats. They are written if the folder that the model came from has them.
+    pub copies: Vec<(&'static str, &'static str)>,
     /// Names of the tensors with a row for each token, which a folder with fewer tokens may lack rows of.
     pub tables: Vec<&'static str>,
     /// Suffixes of tensor names that folders may contain and that are not parameters: masks, copies.

@@ -98,6 +98,7 @@ impl Lora {
             config: settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
             prefix: PREFIX,
             tensors: tensors.iter().map(named).collect(),
+            copies: Vec::new(),
             tables: Vec::new(),
             ignored: Vec::new(),
         }

@@ -1,22 +1,55 @@
-//! The pre-norm transformer block.
+//! The transformer block: two branches on a residual stream.
 
 use autograd::{Tape, Var};
 
-use super::{Dropout, Layer, Norm, Residual, within};
+use super::{Dropout, Layer, Multiplier, Norm, Residual, within};
 use crate::error::Result;
 
-/// `x + attention(norm(x))`, then `x + feed_forward(norm(x))`, with norms `N`, attention `A` and feed-forward
-/// layers `F`.
+/// Attention `A`, then feed-forward layers `F`, each a [`Branch`] with norms `N`.
 #[derive(Debug)]
 pub struct Block<N, A, F> {
     /// The module in which its operators run.
     pub(super) name: String,
-    pub(super) norm_1: N,
-    pub(super) attention: A,
-    pub(super) norm_2: N,
-    pub(super) feed_forward: F,
-    /// Dropout of the attention branch and of the feed-forward branch.
-    pub(super) dropout: [Dropout; 2],
+    pub(super) attention: Branch<N, A>,
+    pub(super) feed_forward: Branch<N, F>,
+}
+
+/// A branch of the residual stream: x + scale · after(layers(before(x))).
+#[derive(Debug)]
+pub(super) struct Branch<N, L> {
+    /// The norm of the branch's input; `None`: the stream itself.
+    pub(super) before: Option<N>,
+    pub(super) layers: L,
+    /// The norm of the branch's result, if there is one.
+    pub(super) after: Option<N>,
+    pub(super) scale: Multiplier,
+    pub(super) dropout: Dropout,
+}
+
+impl<N, L> Branch<N, L> {
+    /// Returns a branch with a norm of its input.
+    pub(super) fn pre_norm(before: N, layers: L, dropout: Dropout) -> Self {
+        Branch { before: Some(before), layers, after: None, scale: Multiplier::ONE, dropout }
+    }
+}
+
+impl<N, L> Branch<N, L>
+where
+    N: Norm,
+    L: Layer<Stream = Var>,
+{
+    fn forward(&self, tape: &Tape, stream: Residual) -> Result<Residual> {
+        let (sum, input) = match &self.before {
+            Some(norm) => stream.normalise(tape, norm)?,
+            None => stream.sum(tape)?,
+        };
+        let mut branch = self.layers.forward(tape, input)?;
+        if let Some(norm) = &self.after {
+            branch = norm.forward(tape, branch)?;
+        }
+        let branch = self.scale.forward(tape, branch)?;
+        Ok(Residual::pending(sum, self.dropout.forward(tape, branch)?))
+    }
 }
 
 impl<N, A, F> Layer for Block<N, A, F>
@@ -28,14 +61,9 @@ where
     type Stream = Residual;
 
     fn forward(&self, tape: &Tape, stream: Residual) -> Result<Residual> {
-        let [after_attention, after_feed_forward] = &self.dropout;
         within(tape, &self.name, || {
-            let (sum, normalised) = stream.normalise(tape, &self.norm_1)?;
-            let branch = self.attention.forward(tape, normalised)?;
-            let stream = Residual::pending(sum, after_attention.forward(tape, branch)?);
-            let (sum, normalised) = stream.normalise(tape, &self.norm_2)?;
-            let branch = self.feed_forward.forward(tape, normalised)?;
-            Ok(Residual::pending(sum, after_feed_forward.forward(tape, branch)?))
+            let stream = self.attention.forward(tape, stream)?;
+            self.feed_forward.forward(tape, stream)
         })
     }
 }

@@ -19,6 +19,7 @@ use crate::sharding::Sharding;
 pub struct Embedding {
     /// The rows of each lane that is here.
     lanes: Vec<Weight>,
+    padding: Option<u32>,
     positions: Table,
     is_divided: bool,
 }
@@ -47,7 +48,13 @@ impl Embedding {
             parameters.create_sharded(name, table, init)
         };
         let lanes = parameters.for_each_lane(lane)?;
-        Ok(Embedding { lanes, positions: Table::None, is_divided: all.is_divided() })
+        Ok(Embedding { lanes, padding: None, positions: Table::None, is_divided: all.is_divided() })
+    }
+
+    /// Returns the same layer, in which the vector of the token `padding` gets no gradient.
+    #[must_use]
+    pub fn with_padding(self, padding: Option<u32>) -> Self {
+        Embedding { padding, ..self }
     }
 
     /// Registers `name`, of shape `[context, width]`, as learned positions.
@@ -100,8 +107,8 @@ impl Embedding {
         };
         within(tape, "embedding", || {
             Ok(match self.is_divided {
-                true => ops::divided_embedding(tape, tokens, &self.lanes, positions)?,
-                false => ops::embedding(tape, tokens, &self.lanes[0], positions)?,
+                true => ops::divided_embedding(tape, tokens, &self.lanes, positions, self.padding)?,
+                false => ops::embedding(tape, tokens, &self.lanes[0], positions, self.padding)?,
             })
         })
     }

@@ -9,7 +9,7 @@ use crate::error::{NnError, Result};
 use crate::init::Init;
 use crate::parameters::Parameters;
 
-/// width → activation(gate) · up, of `hidden` values each → width, without biases.
+/// width → activation(gate) · up, of `hidden` values each → width.
 #[derive(Debug)]
 pub struct GatedFeedForward {
     layers: Layers,
@@ -26,7 +26,7 @@ enum Layers {
 
 impl GatedFeedForward {
     /// Registers `{prefix}.gate_up_proj.weight` `[2 · hidden, width]`, the rows of the gate before those of
-    /// up, and `{prefix}.down_proj.weight` `[width, hidden]`.
+    /// up, and `{prefix}.down_proj.weight` `[width, hidden]`; with `biases` also those of both.
     ///
     /// # Errors
     /// Out of memory, a name that exists.
@@ -36,9 +36,10 @@ impl GatedFeedForward {
         [width, hidden]: [usize; 2],
         [init, projection]: [Init; 2],
         activation: Activation,
+        biases: bool,
     ) -> Result<Self> {
         let mut linear = |part: &str, cut, init| {
-            Linear::lane(parameters, &format!("{prefix}.{part}"), cut, init, false, Activation::None)
+            Linear::lane(parameters, &format!("{prefix}.{part}"), cut, init, biases, Activation::None)
         };
         let groups = [hidden, hidden];
         let gate_up = linear("gate_up_proj", ([width, 2 * hidden], LinearCut::Outputs(&groups)), init)?;
@@ -52,6 +53,7 @@ impl GatedFeedForward {
             (None, None) => Layers::Fused(Box::new(GatedFeedForwardWeights {
                 gate_up: gate_up.weight,
                 down: down.weight,
+                biases: [gate_up.bias, down.bias],
                 adapters: [gate_up.adapter, down.adapter],
                 is_lane: parameters.lanes().is_divided(),
             })),

@@ -3,7 +3,8 @@
 use tensor::ops::Activation;
 use tensor::ops::attention::{Heads, Qkv};
 
-use super::{Block, Branch, CausalSelfAttention, Dropout, FeedForward, LayerNorm, Linear, LinearCut};
+use super::block::Branch;
+use super::{Block, CausalSelfAttention, Divided, Dropout, FeedForward, LayerNorm, Linear, LinearCut};
 use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
@@ -26,7 +27,7 @@ pub struct GptBlockSizes {
 }
 
 /// GPT-2's block: layer norms, and feed-forward layers with one activation.
-pub type GptBlock = Block<LayerNorm, Branch<CausalSelfAttention>, Branch<FeedForward>>;
+pub type GptBlock = Block<LayerNorm, Divided<CausalSelfAttention>, Divided<FeedForward>>;
 
 impl GptBlock {
     /// Registers the parameters of layer `index` as `h.{index}.…`. `projection` initialises the two layers
@@ -46,17 +47,21 @@ impl GptBlock {
         let norm = if biases { LayerNorm::new } else { LayerNorm::without_bias };
         let of = |part: &str| format!("{name}.{part}");
         let norm_1 = norm(parameters, &of("ln_1"), width)?;
-        let attention = Branch::new(parameters, (&of("attn_proj"), width, biases), context, |parameters| {
+        let attention = Divided::new(parameters, (&of("attn_proj"), width, biases), context, |parameters| {
             Self::attention(parameters, &name, sizes, [init, projection])
         })?;
         let norm_2 = norm(parameters, &of("ln_2"), width)?;
         let feed_forward =
-            Branch::new(parameters, (&of("mlp_proj"), width, biases), context, |parameters| {
+            Divided::new(parameters, (&of("mlp_proj"), width, biases), context, |parameters| {
                 FeedForward::new(parameters, &name, width, [init, projection], biases, sizes.activation)
             })?;
-        let dropout =
+        let [after_attention, after_feed_forward] =
             ["attn_proj.dropout", "mlp.dropout"].map(|site| Dropout::new(parameters, &of(site), dropout));
-        Ok(Block { name, norm_1, attention, norm_2, feed_forward, dropout })
+        Ok(Block {
+            name,
+            attention: Branch::pre_norm(norm_1, attention, after_attention),
+            feed_forward: Branch::pre_norm(norm_2, feed_forward, after_feed_forward),
+        })
     }
 
     /// Registers a lane of attention.

@@ -67,4 +67,8 @@ impl Norm for LayerNorm {
             )?)
         })
     }
+
+    fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
+        LayerNorm::forward(self, tape, x)
+    }
 }

@@ -1,23 +1,64 @@
-//! Llama's pre-norm transformer block.
+//! The transformer block of Llama and its relatives.
 
 use tensor::ops::Activation;
-use tensor::ops::attention::Heads;
+use tensor::ops::attention::Settings;
 
+use super::block::Branch;
+use super::rotary_attention::RotaryPositions;
 use super::{
-    Block, Branch, Dropout, GatedFeedForward, Linear, LinearCut, QkNorm, RmsNorm, RotaryAttention,
-    RotaryTable,
+    Block, Divided, Dropout, GatedFeedForward, Linear, LinearCut, Multiplier, QkNorm, QkNormSpan, RmsNorm,
+    RotaryAttention,
 };
 use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
 
-/// Sizes of a [`LlamaBlock`].
+/// Positions of the norms of a branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormPosition {
+    /// Before the branch, as in Llama.
+    Before,
+    /// After the branch, as in OLMo 2.
+    After,
+    /// Before and after it, as in Gemma 2.
+    Both,
+}
+
+impl NormPosition {
+    /// Returns its name in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            NormPosition::Before => "before",
+            NormPosition::After => "after",
+            NormPosition::Both => "both",
+        }
+    }
+
+    /// Names of the norms before and after attention, then of those before and after the feed-forward
+    /// layers, as Hugging Face has them.
+    fn names(self) -> [[Option<&'static str>; 2]; 2] {
+        let (input, attention) = ("input_layernorm", "post_attention_layernorm");
+        let (before, after) = ("pre_feedforward_layernorm", "post_feedforward_layernorm");
+        match self {
+            NormPosition::Before => [[Some(input), None], [Some(attention), None]],
+            NormPosition::After => [[None, Some(attention)], [None, Some(after)]],
+            NormPosition::Both => [[Some(input), Some(attention)], [Some(before), Some(after)]],
+        }
+    }
+
+    /// Names of all norms of a block.
+    pub(crate) fn all_names(self) -> impl Iterator<Item = &'static str> {
+        self.names().into_iter().flatten().flatten()
+    }
+}
+
+/// Sizes and options of a [`LlamaBlock`].
 #[derive(Clone, Copy, Debug)]
 pub struct LlamaBlockSizes {
     /// Values of the residual stream.
     pub width: usize,
-    /// Attention heads.
-    pub heads: Heads,
+    /// Attention heads and the computation of scores.
+    pub attention: Settings,
     /// Tokens in a sequence.
     pub context: usize,
     /// Hidden width of the feed-forward layers.
@@ -26,16 +67,26 @@ pub struct LlamaBlockSizes {
     pub activation: Activation,
     /// Whether queries, keys and values have biases.
     pub qkv_bias: bool,
-    /// Whether queries and keys are normalised.
-    pub qk_norm: bool,
+    /// Whether the output projection of attention has a bias.
+    pub output_bias: bool,
+    /// Whether the feed-forward layers have biases.
+    pub mlp_bias: bool,
+    /// What the norms of queries and keys cover; `None` without them.
+    pub qk_norm: Option<QkNormSpan>,
+    /// Positions of the norms.
+    pub norms: NormPosition,
+    /// Whether the weights of norms are stored less 1.
+    pub norms_less_one: bool,
     /// Epsilon added to mean squares in norms.
     pub epsilon: f32,
+    /// Factor of both branches.
+    pub residual_scale: f64,
     /// Probability of dropout of attention weights and of both branches.
     pub dropout: f64,
 }
 
 /// Llama's block: RMS norms, rotary positions, and gated feed-forward layers.
-pub type LlamaBlock = Block<RmsNorm, Branch<RotaryAttention>, Branch<GatedFeedForward>>;
+pub type LlamaBlock = Block<RmsNorm, Divided<RotaryAttention>, Divided<GatedFeedForward>>;
 
 impl LlamaBlock {
     /// Registers the parameters of layer `index` as `model.layers.{index}.…`, named as by Hugging Face except
@@ -49,38 +100,67 @@ impl LlamaBlock {
         parameters: &mut Parameters,
         index: usize,
         sizes: LlamaBlockSizes,
-        table: &RotaryTable,
-        [init, projection]: [Init; 2],
+        positions: RotaryPositions,
+        inits: [Init; 2],
     ) -> Result<Self> {
-        let LlamaBlockSizes { width, context, feed_forward, activation, epsilon, .. } = sizes;
         parameters.begin_unit();
-        let name = format!("model.layers.{index}");
-        let norm_1 = RmsNorm::new(parameters, &format!("{name}.input_layernorm"), width, epsilon)?;
-        let output = (&*format!("{name}.self_attn.o_proj"), width, false);
-        let mut shared = Self::shared_norms(parameters, &name, sizes)?.into_iter();
-        let attention = Branch::new(parameters, output, context, |parameters| {
-            Self::attention(parameters, &name, sizes, (table, shared.next()), [init, projection])
+        let (name, context) = (format!("model.layers.{index}"), sizes.context);
+        let [attention_norms, feed_forward_norms] = sizes.norms.names();
+        let attention = Self::branch(parameters, &name, sizes, attention_norms, "self_attn", |parameters| {
+            let mut shared = Self::shared_norms(parameters, &name, sizes)?.into_iter();
+            let output = (&*format!("{name}.self_attn.o_proj"), sizes.width, sizes.output_bias);
+            Divided::new(parameters, output, context, |parameters| {
+                Self::attention(parameters, &name, sizes, (&positions, shared.next()), inits)
+            })
         })?;
-        let norm = format!("{name}.post_attention_layernorm");
-        let norm_2 = RmsNorm::new(parameters, &norm, width, epsilon)?;
-        let (prefix, widths) = (format!("{name}.mlp"), [width, feed_forward]);
-        let output = (&*format!("{prefix}.down_proj"), width, false);
-        let feed_forward = Branch::new(parameters, output, context, |parameters| {
-            GatedFeedForward::new(parameters, &prefix, widths, [init, projection], activation)
+        let feed_forward = Self::branch(parameters, &name, sizes, feed_forward_norms, "mlp", |parameters| {
+            let (prefix, widths) = (format!("{name}.mlp"), [sizes.width, sizes.feed_forward]);
+            let output = (&*format!("{prefix}.down_proj"), sizes.width, sizes.mlp_bias);
+            Divided::new(parameters, output, context, |parameters| {
+                GatedFeedForward::new(parameters, &prefix, widths, inits, sizes.activation, sizes.mlp_bias)
+            })
         })?;
-        let dropout = ["self_attn.dropout", "mlp.dropout"]
-            .map(|site| Dropout::new(parameters, &format!("{name}.{site}"), sizes.dropout));
-        Ok(LlamaBlock { name, norm_1, attention, norm_2, feed_forward, dropout })
+        Ok(LlamaBlock { name, attention, feed_forward })
+    }
+
+    /// Registers the norm before a branch, its layers and the norm after it.
+    fn branch<L>(
+        parameters: &mut Parameters,
+        name: &str,
+        sizes: LlamaBlockSizes,
+        [before, after]: [Option<&str>; 2],
+        site: &str,
+        layers: impl FnOnce(&mut Parameters) -> Result<L>,
+    ) -> Result<Branch<RmsNorm, L>> {
+        let new = if sizes.norms_less_one { RmsNorm::less_one } else { RmsNorm::new };
+        let norm = |parameters: &mut Parameters, part: Option<&str>| {
+            let create = |part| new(parameters, &format!("{name}.{part}"), sizes.width, sizes.epsilon);
+            part.map(create).transpose()
+        };
+        let before = norm(parameters, before)?;
+        let layers = layers(parameters)?;
+        let after = norm(parameters, after)?;
+        let scale = Multiplier::new(sizes.residual_scale);
+        let dropout = Dropout::new(parameters, &format!("{name}.{site}.dropout"), sizes.dropout);
+        Ok(Branch { before, layers, after, scale, dropout })
     }
 
     /// Registers the norms of queries and keys that all lanes share, if layers are divided and have some.
     fn shared_norms(parameters: &mut Parameters, name: &str, sizes: LlamaBlockSizes) -> Result<Vec<QkNorm>> {
         let lanes = parameters.lanes();
-        if !(sizes.qk_norm && lanes.is_divided()) {
-            return Ok(Vec::new());
-        }
-        let prefix = format!("{name}.self_attn");
-        Ok(QkNorm::new(parameters, &prefix, sizes.heads.width, sizes.epsilon)?.in_lanes(lanes))
+        let Some(span) = sizes.qk_norm.filter(|_| lanes.is_divided()) else { return Ok(Vec::new()) };
+        Ok(Self::norm(parameters, &format!("{name}.self_attn"), sizes, span)?.in_lanes(lanes))
+    }
+
+    /// Registers norms of queries and keys.
+    fn norm(
+        parameters: &mut Parameters,
+        prefix: &str,
+        sizes: LlamaBlockSizes,
+        span: QkNormSpan,
+    ) -> Result<QkNorm> {
+        let offset = if sizes.norms_less_one { 1.0 } else { 0.0 };
+        QkNorm::new(parameters, prefix, sizes.attention.heads, span, [sizes.epsilon, offset])
     }
 
     /// Registers a lane of attention, whose norm of queries and keys is `shared` if it has one of all lanes.
@@ -88,22 +168,23 @@ impl LlamaBlock {
         parameters: &mut Parameters,
         name: &str,
         sizes: LlamaBlockSizes,
-        (table, shared): (&RotaryTable, Option<QkNorm>),
+        (positions, shared): (&RotaryPositions, Option<QkNorm>),
         [init, projection]: [Init; 2],
     ) -> Result<RotaryAttention> {
-        let LlamaBlockSizes { width, heads, epsilon, qkv_bias, qk_norm, .. } = sizes;
-        let prefix = format!("{name}.self_attn");
+        let LlamaBlockSizes { width, attention, .. } = sizes;
+        let (prefix, heads) = (format!("{name}.self_attn"), attention.heads);
         let (fused, groups) = (format!("{prefix}.qkv_proj"), heads.groups_of_columns());
         let cut = ([width, heads.packed_columns()], LinearCut::Outputs(&groups));
-        let qkv = Linear::lane(parameters, &fused, cut, init, qkv_bias, Activation::None)?;
-        let norm = match (qk_norm, shared) {
-            (true, None) => Some(QkNorm::new(parameters, &prefix, heads.width, epsilon)?),
+        let qkv = Linear::lane(parameters, &fused, cut, init, sizes.qkv_bias, Activation::None)?;
+        let norm = match (sizes.qk_norm, shared) {
+            (Some(span), None) => Some(Self::norm(parameters, &prefix, sizes, span)?),
             (_, shared) => shared,
         };
         let (output, cut) = (format!("{prefix}.o_proj"), ([heads.query_columns(), width], LinearCut::Inputs));
-        let output = Linear::lane(parameters, &output, cut, projection, false, Activation::None)?;
-        let heads = heads.divided(parameters.lanes().all);
+        let biases = sizes.output_bias;
+        let output = Linear::lane(parameters, &output, cut, projection, biases, Activation::None)?;
+        let attention = Settings { heads: heads.divided(parameters.lanes().all), ..attention };
         let weights = Dropout::new(parameters, &format!("{prefix}.weights.dropout"), sizes.dropout);
-        Ok(RotaryAttention::new(qkv, norm, output, heads, table.clone()).dropping(weights))
+        Ok(RotaryAttention::new(qkv, norm, output, attention, positions.clone()).dropping(weights))
     }
 }

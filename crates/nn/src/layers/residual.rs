@@ -14,6 +14,11 @@ pub trait Norm {
     /// Adds `branch`, if any, to `residual` and normalises the sum: (sum, normalised), both of the residual's
     /// shape.
     fn forward_residual(&self, tape: &Tape, residual: Var, branch: Option<Var>) -> Result<(Var, Var)>;
+
+    /// Normalises `x`, of any shape with the norm's columns.
+    fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
+        self.forward_residual(tape, x, None).map(|(_, normalised)| normalised)
+    }
 }
 
 /// The residual stream between blocks: the sum so far, and the last branch, which the next norm adds.
@@ -32,6 +37,12 @@ impl Residual {
     /// Returns a stream of `sum + branch`, of the same shape, whose addition is pending.
     pub fn pending(sum: Var, branch: Var) -> Self {
         Residual { sum, branch: Some(branch) }
+    }
+
+    /// Adds the pending branch: the sum, twice, for the stream and for a branch without a norm.
+    pub fn sum(self, tape: &Tape) -> Result<(Var, Var)> {
+        let sum = self.close(tape)?;
+        Ok((sum.clone(), sum))
     }
 
     /// Adds the pending branch and normalises the sum: (sum, normalised).

@@ -29,6 +29,17 @@ impl RmsNorm {
         Ok(RmsNorm { name: name.to_owned(), weight, settings })
     }
 
+    /// Registers `{name}.weight` (zeros), `[width]`, which is the norm's weight less 1.
+    ///
+    /// # Errors
+    /// As [`RmsNorm::new`].
+    pub fn less_one(parameters: &mut Parameters, name: &str, width: usize, epsilon: f32) -> Result<Self> {
+        let weight = parameters.create(&format!("{name}.weight"), [width], Init::Constant(0.0))?.plus(1.0);
+        let weight = parameters.over_rows(weight);
+        let settings = parameters.fp8().norm_settings(epsilon);
+        Ok(RmsNorm { name: name.to_owned(), weight, settings })
+    }
+
     /// Maps `[.., width]` to the same shape.
     ///
     /// # Errors
@@ -43,5 +54,9 @@ impl Norm for RmsNorm {
         within(tape, short(&self.name), || {
             Ok(ops::residual_rms_norm(tape, residual, branch, &self.weight, self.settings)?)
         })
+    }
+
+    fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
+        RmsNorm::forward(self, tape, x)
     }
 }

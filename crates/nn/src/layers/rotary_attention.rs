@@ -3,18 +3,19 @@
 use autograd::ops::{AttentionMeasures, LaneShare, QkNormWeights};
 use autograd::{Tape, Var, ops};
 use device::{Backend, Category, Device, Request};
-use tensor::ops::attention::{Heads, Qkv};
+use tensor::ops::attention::{Heads, Qkv, Settings};
 use tensor::ops::rotary::Frequencies;
 use tensor::{DType, Tensor};
 
 use super::{Dropout, Layer, Linear, within};
-use crate::error::Result;
+use crate::error::{NnError, Result};
 use crate::init::Init;
 use crate::lanes::Lanes;
 use crate::parameters::Parameters;
 
-/// Cosines and sines of the angles of all positions, shared by the layers of a stage: `[context, head width]`
-/// f32. It is not a buffer of the model's state, because the sizes determine it.
+/// Cosines and sines of the angles of all positions, shared by the layers of a stage: `[context, columns]`
+/// f32, for the first columns of a head. It is not a buffer of the model's state, because the sizes
+/// determine it.
 #[derive(Clone, Debug)]
 pub struct RotaryTable {
     table: Tensor,
@@ -26,46 +27,104 @@ impl RotaryTable {
     /// # Errors
     /// Out of memory.
     pub fn new(device: &Device, frequencies: Frequencies, context: usize) -> Result<Self> {
+        let width = frequencies.width;
+        Self::with(device, [context, width], || frequencies.table(context))
+    }
+
+    /// Makes a table that rotates nothing, for heads of `width` columns.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn still(device: &Device, width: usize, context: usize) -> Result<Self> {
+        let row = || (0..width).map(|column| if column < width / 2 { 1.0 } else { 0.0 });
+        Self::with(device, [context, width], || (0..context).flat_map(|_| row()).collect())
+    }
+
+    fn with(device: &Device, shape: [usize; 2], values: impl FnOnce() -> Vec<f32>) -> Result<Self> {
         let _scope = device.module("rotary");
-        let request = Request::new(Category::Buffer, "rotary");
-        let table = Tensor::empty(device, [context, frequencies.width], DType::F32, request)?;
+        let table = Tensor::empty(device, shape, DType::F32, Request::new(Category::Buffer, "rotary"))?;
         if device.backend() != Backend::Meta {
-            table.set(&frequencies.table(context))?;
+            table.set(&values())?;
         }
         Ok(RotaryTable { table })
     }
+
+    /// Columns of a head that rotate.
+    fn columns(&self) -> usize {
+        self.table.shape().columns()
+    }
 }
 
-/// RMS norm of every query head and of every key head.
+/// The queries and keys that one mean square covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNormSpan {
+    /// Each head.
+    Head,
+    /// All query heads of a position, and all its key heads.
+    All,
+}
+
+impl QkNormSpan {
+    /// Returns its name in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            QkNormSpan::Head => "head",
+            QkNormSpan::All => "all",
+        }
+    }
+}
+
+/// RMS norm of queries and of keys.
 #[derive(Clone, Debug)]
 pub struct QkNorm {
     weights: QkNormWeights,
     epsilon: f32,
+    span: QkNormSpan,
 }
 
 impl QkNorm {
-    /// Registers `{prefix}.q_norm.weight` and `{prefix}.k_norm.weight` (ones), `[width]` each.
+    /// Registers `{prefix}.q_norm.weight` and `{prefix}.k_norm.weight`, `[heads.width]` each, or the columns
+    /// of all heads: the norms' weights, at first 1, less `offset`.
     ///
     /// # Errors
     /// Out of memory, a name that exists.
-    pub fn new(parameters: &mut Parameters, prefix: &str, width: usize, epsilon: f32) -> Result<Self> {
-        let mut weight =
-            |part: &str| parameters.create(&format!("{prefix}.{part}.weight"), [width], Init::Constant(1.0));
-        let weights = QkNormWeights { query: weight("q_norm")?, key: weight("k_norm")?, share: None };
-        Ok(QkNorm { weights, epsilon })
+    pub fn new(
+        parameters: &mut Parameters,
+        prefix: &str,
+        heads: Heads,
+        span: QkNormSpan,
+        [epsilon, offset]: [f32; 2],
+    ) -> Result<Self> {
+        let mut weight = |part: &str, columns: usize| {
+            let name = format!("{prefix}.{part}.weight");
+            let weight = parameters.create(&name, [columns], Init::Constant(1.0 - offset))?;
+            Ok::<_, NnError>(if offset == 0.0 { weight } else { weight.plus(offset) })
+        };
+        let [query, key] = match span {
+            QkNormSpan::Head => [heads.width; 2],
+            QkNormSpan::All => [heads.query_columns(), heads.key_value_columns()],
+        };
+        let (query, key) = (weight("q_norm", query)?, weight("k_norm", key)?);
+        Ok(QkNorm { weights: QkNormWeights { query, key, share: None }, epsilon, span })
     }
 
-    /// Returns the norms of each lane, which share the weights; the norm itself if layers are not divided.
+    /// Returns the norms of each lane, which share the weights.
     pub(super) fn in_lanes(self, lanes: Lanes) -> Vec<Self> {
-        if !lanes.is_divided() {
-            return vec![self];
-        }
         let of_lane = |share| {
             let weights = QkNormWeights { share: Some(share), ..self.weights.clone() };
-            QkNorm { weights, epsilon: self.epsilon }
+            QkNorm { weights, ..self.clone() }
         };
         LaneShare::of_lanes(lanes.here).into_iter().map(of_lane).collect()
     }
+}
+
+/// The positions of queries and keys in a layer.
+#[derive(Clone, Debug)]
+pub struct RotaryPositions {
+    /// The angles; `None` for a layer without positions.
+    pub table: Option<RotaryTable>,
+    /// A table that rotates nothing, which norms of heads need where heads do not rotate as a whole.
+    pub still: Option<RotaryTable>,
 }
 
 /// Queries, keys and values by one linear layer; optional normalisation and rotation of queries and keys;
@@ -75,28 +134,70 @@ pub struct RotaryAttention {
     qkv: Linear,
     norm: Option<QkNorm>,
     projection: Linear,
-    heads: Heads,
-    table: RotaryTable,
+    settings: Settings,
+    positions: RotaryPositions,
     dropout: Dropout,
 }
 
 impl RotaryAttention {
-    /// Returns the layer. `qkv` gives the columns that `heads` states, and `projection` takes `heads.query ·
+    /// Returns the layer. `qkv` gives the columns that the heads state, and `projection` takes `heads.query ·
     /// heads.width`.
     pub fn new(
         qkv: Linear,
         norm: Option<QkNorm>,
         projection: Linear,
-        heads: Heads,
-        table: RotaryTable,
+        settings: impl Into<Settings>,
+        positions: RotaryPositions,
     ) -> Self {
-        RotaryAttention { qkv, norm, projection, heads, table, dropout: Dropout::none() }
+        let settings = settings.into();
+        RotaryAttention { qkv, norm, projection, settings, positions, dropout: Dropout::none() }
     }
 
     /// Returns the same layer with dropout of attention weights in training.
     #[must_use]
     pub fn dropping(self, dropout: Dropout) -> Self {
         RotaryAttention { dropout, ..self }
+    }
+
+    /// Normalises queries and keys and rotates them to their positions.
+    fn positioned(&self, tape: &Tape, qkv: Var) -> Result<Var> {
+        let heads = self.settings.heads;
+        let RotaryPositions { table, still } = &self.positions;
+        let Some(QkNorm { weights, epsilon, span }) = &self.norm else {
+            return self.rotated(tape, qkv);
+        };
+        if *span == QkNormSpan::All {
+            let qkv = ops::row_qk_norm(tape, qkv, heads, weights, *epsilon)?;
+            return self.rotated(tape, qkv);
+        }
+        match (table.as_ref().filter(|table| table.columns() == heads.width), still) {
+            (Some(table), _) => {
+                Ok(ops::qk_norm(tape, qkv, heads, weights, &self.rotary(tape, table), *epsilon)?)
+            }
+            (None, Some(still)) => {
+                let rotary = self.rotary(tape, still);
+                let qkv = ops::qk_norm(tape, qkv, heads, weights, &rotary, *epsilon)?;
+                self.rotated(tape, qkv)
+            }
+            (None, None) => {
+                Err(NnError::Sizes("norms of heads that do not rotate need a table that does not".to_owned()))
+            }
+        }
+    }
+
+    fn rotated(&self, tape: &Tape, qkv: Var) -> Result<Var> {
+        let Some(table) = &self.positions.table else { return Ok(qkv) };
+        let heads = self.settings.heads.query + self.settings.heads.key_value;
+        Ok(ops::rotary(tape, qkv, heads, &self.rotary(tape, table))?)
+    }
+
+    fn rotary(&self, tape: &Tape, table: &RotaryTable) -> ops::Rotary {
+        ops::Rotary {
+            table: table.table.clone(),
+            head_width: Some(self.settings.heads.width),
+            documents: tape.pass().documents.clone(),
+            measures: self.qkv.measures(),
+        }
     }
 }
 
@@ -109,20 +210,10 @@ impl Layer for RotaryAttention {
     /// Operands of a wrong shape, out of memory.
     fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         let qkv = self.qkv.forward(tape, x)?;
-        let rotary = ops::Rotary {
-            table: self.table.table.clone(),
-            documents: tape.pass().documents.clone(),
-            measures: self.qkv.measures(),
-        };
-        let qkv = within(tape, "rotary", || match &self.norm {
-            Some(QkNorm { weights, epsilon }) => {
-                Ok(ops::qk_norm(tape, qkv, self.heads, weights, &rotary, *epsilon)?)
-            }
-            None => Ok(ops::rotary(tape, qkv, self.heads.query + self.heads.key_value, &rotary)?),
-        })?;
+        let qkv = within(tape, "rotary", || self.positioned(tape, qkv))?;
         let mixed = within(tape, "attention", || {
             let measures = AttentionMeasures { output: self.projection.measures(), gradients: false };
-            Ok(ops::attention(tape, Qkv::Packed(qkv), self.heads, self.dropout.site(), measures)?)
+            Ok(ops::attention(tape, Qkv::Packed(qkv), self.settings, self.dropout.site(), measures)?)
         })?;
         self.projection.forward(tape, mixed)
     }

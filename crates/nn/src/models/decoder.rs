@@ -6,7 +6,9 @@ use tensor::Tensor;
 
 use crate::error::{NnError, Result};
 use crate::init::Init;
-use crate::layers::{Dropout, Embedding, Layer, Linear, Norm, Residual, Stack, Stream, TokenHead};
+use crate::layers::{
+    Dropout, Embedding, Layer, Linear, Multiplier, Norm, Residual, Stack, Stream, TokenHead,
+};
 use crate::model::{Input, Model, Stage};
 use crate::parameters::Parameters;
 use crate::recompute::Recompute;
@@ -20,7 +22,7 @@ const DEVIATION: f32 = 0.02;
 #[derive(Debug)]
 pub struct Decoder<B, N> {
     parameters: Parameters,
-    embedding: Option<(Embedding, Dropout)>,
+    embedding: Option<(Embedding, Multiplier, Dropout)>,
     blocks: Stack<B>,
     head: Option<Head<N>>,
 }
@@ -28,6 +30,8 @@ pub struct Decoder<B, N> {
 #[derive(Debug)]
 struct Head<N> {
     norm: N,
+    /// Factor of the scores, applied to what they are computed from.
+    scale: Multiplier,
     output: TokenHead,
 }
 
@@ -42,6 +46,10 @@ pub(super) struct Ends {
     pub(super) tied: bool,
     /// Probability of dropout of embeddings.
     pub(super) dropout: f64,
+    /// Factor of embeddings.
+    pub(super) embedding_scale: f64,
+    /// Factor of scores, before their cap.
+    pub(super) logit_scale: f64,
     pub(super) soft_cap: f64,
     pub(super) loss_pieces: usize,
     /// Tokens in a sequence.
@@ -83,7 +91,8 @@ impl<B, N> Decoder<B, N> {
                 let init = Init::Normal(DEVIATION);
                 let embedding = Embedding::new(&mut parameters, table, [vocabulary, width], init)?;
                 let embedding = positions(&mut parameters, embedding)?;
-                Some((embedding, Dropout::new(&parameters, "embedding.dropout", ends.dropout)))
+                let dropout = Dropout::new(&parameters, "embedding.dropout", ends.dropout);
+                Some((embedding, Multiplier::new(ends.embedding_scale), dropout))
             }
             false => None,
         };
@@ -98,7 +107,8 @@ impl<B, N> Decoder<B, N> {
                 let lanes = parameters.for_each_lane(|parameters| output(parameters, ends, stage))?;
                 let all = parameters.lanes().all;
                 let settings = (ends.soft_cap, ends.loss_pieces);
-                Some(Head { norm, output: TokenHead::new(lanes, all, ends.context, settings)? })
+                let output = TokenHead::new(lanes, all, ends.context, settings)?;
+                Some(Head { norm, scale: Multiplier::new(ends.logit_scale), output })
             }
             false => None,
         };
@@ -149,8 +159,8 @@ where
 
     fn forward(&self, tape: &Tape, input: Input) -> Result<Var> {
         let start = match (&self.embedding, input) {
-            (Some((embedding, dropout)), Input::Batch(tokens)) => {
-                dropout.forward(tape, embedding.forward(tape, &tokens)?)?
+            (Some((embedding, scale, dropout)), Input::Batch(tokens)) => {
+                dropout.forward(tape, scale.forward(tape, embedding.forward(tape, &tokens)?)?)?
             }
             (None, Input::Hidden(hidden)) => hidden,
             (Some(_), Input::Hidden(_)) => return Err(NnError::StageInput { expected: "a batch of tokens" }),
@@ -163,7 +173,7 @@ where
             Some(head) if !tape.pass().fills_cache() => {
                 let (sum, normalised) = stream.normalise(tape, &head.norm)?;
                 drop(sum);
-                head.output.forward(tape, normalised)
+                head.output.forward(tape, head.scale.forward(tape, normalised)?)
             }
             _ => stream.close(tape),
         }

@@ -253,6 +253,8 @@ impl GptSizes {
             vocabulary: self.vocabulary,
             tied: self.tied,
             dropout: self.dropout,
+            embedding_scale: 1.0,
+            logit_scale: 1.0,
             soft_cap: self.logit_soft_cap,
             loss_pieces: self.loss_pieces,
             context: self.context,

@@ -1,5 +1,7 @@
-//! Llama and similar models: Mistral without a window, Qwen2, Qwen3, SmolLM2.
+//! Llama and similar models: Mistral, Qwen, Gemma, Phi, OLMo, SmolLM, Granite. They differ in options of
+//! their layers.
 
+mod folder;
 mod model;
 mod sizes;
 
@@ -9,11 +11,13 @@ pub use sizes::{LlamaSizes, RopeScaling};
 use device::DType;
 use keys::RawValues;
 
+use sizes::{FULL, SLIDING};
+
 use super::checks::{self, HeadWidth};
 use crate::error::Result;
 use crate::family::{Conditions, Examples, Family, ModelSpec, Searchable};
-use crate::hugging_face::{HuggingFaceModel, llama as folder};
-use crate::layers::Heads;
+use crate::hugging_face::HuggingFaceModel;
+use crate::layers::{Heads, QkNormSpan};
 use crate::model::{Model, Stage};
 use crate::parameters::Parameters;
 use crate::recompute::Recompute;
@@ -44,6 +48,9 @@ impl ModelSpec for LlamaSizes {
 
     fn divided_dimensions(&self) -> std::result::Result<Vec<(&'static str, usize)>, (&'static str, String)> {
         checks::has_whole_loss(Self::loss_pieces, self.loss_pieces)?;
+        if self.qk_norm && self.qk_norm_span == QkNormSpan::All {
+            return Err((Self::qk_norm_span, "a norm over all heads has no lanes yet".to_owned()));
+        }
         let heads = (Self::key_value_heads, self.key_value_heads);
         let feed_forward = (Self::feed_forward, self.feed_forward);
         Ok(vec![heads, feed_forward, (Self::vocabulary, self.vocabulary)])
@@ -57,11 +64,8 @@ impl ModelSpec for LlamaSizes {
             keys: &[Self::head_width, Self::heads, Self::width],
         };
         head.check(raw, conditions.compute)?;
-        let (low, high) = (self.rope_low_turns, self.rope_high_turns);
-        if self.rope_scaling == RopeScaling::Llama3 && low >= high {
-            let reason = format!("model.rope_low_turns = {low} is not below model.rope_high_turns = {high}");
-            return Err(raw.conflict(&[Self::rope_low_turns, Self::rope_high_turns], reason));
-        }
+        self.check_layers(raw)?;
+        self.check_rope(raw)?;
         checks::vocabulary(raw, conditions, self.vocabulary)?;
         self.check_bytes(raw, conditions.micro_batch_size)
     }
@@ -71,39 +75,21 @@ impl ModelSpec for LlamaSizes {
     }
 
     fn cached_heads(&self) -> Option<Heads> {
-        Some(self.block().heads)
+        Some(self.attention_heads())
     }
 
     fn hugging_face(&self) -> Option<HuggingFaceModel> {
-        if self.logit_soft_cap > 0.0 {
-            return None;
-        }
-        folder::model(&folder::Sizes {
-            layers: self.layers,
-            heads: self.heads,
-            key_value_heads: self.key_value_heads,
-            width: self.width,
-            head_width: self.head_width,
-            feed_forward: self.feed_forward,
-            context: self.context,
-            vocabulary: self.vocabulary,
-            tied: self.tied,
-            activation: self.activation.name(),
-            qkv_bias: self.qkv_bias,
-            qk_norm: self.qk_norm,
-            norm_epsilon: self.norm_epsilon,
-            rope_theta: self.rope_theta,
-            rope_scaling: self.frequencies().scaling,
-        })
+        folder::model(self)
     }
 
     fn summary(&self) -> String {
-        let Self { layers, heads, key_value_heads, width, context, .. } = self;
+        let Self { layers, heads, key_value_heads, width, context, window, .. } = self;
         let heads = match heads == key_value_heads {
             true => format!("{heads} heads"),
             false => format!("{heads}/{key_value_heads} heads"),
         };
-        format!("Llama, {layers} layers, width {width}, {heads}, context {context}")
+        let window = if *window > 0 { format!(", window {window}") } else { String::new() };
+        format!("Llama, {layers} layers, width {width}, {heads}, context {context}{window}")
     }
 
     fn searchable(&self) -> Vec<Searchable> {
@@ -136,6 +122,65 @@ impl LlamaSizes {
             let reason =
                 format!("model.head_width = {head_width} is odd; rotary embeddings need an even one");
             return Err(raw.conflict(&[Self::head_width, Self::heads, Self::width], reason));
+        }
+        Ok(())
+    }
+
+    /// Refuses types of layers that do not exist or have no window, a padding token and a family of folders
+    /// that do not exist.
+    fn check_layers(&self, raw: &RawValues) -> keys::Result<()> {
+        let types = &self.layer_types;
+        if let Some(other) = types.iter().find(|name| ![FULL, SLIDING].contains(&name.as_str())) {
+            let reason =
+                format!("model.layer_types has \"{other}\", which is neither \"{FULL}\" nor \"{SLIDING}\"");
+            return Err(raw.conflict(&[Self::layer_types], reason));
+        }
+        if self.window == 0 && types.iter().any(|name| name == SLIDING) {
+            let reason = format!("model.layer_types has \"{SLIDING}\", and model.window = 0");
+            return Err(raw.conflict(&[Self::layer_types, Self::window], reason));
+        }
+        let (padding, vocabulary) = (&self.padding_tokens, self.vocabulary);
+        if padding.len() > 1 || padding.iter().any(|token| *token >= vocabulary) {
+            let reason = format!(
+                "model.padding_tokens = {padding:?} is not a list of at most one token below model.vocabulary = \
+                 {vocabulary}"
+            );
+            return Err(raw.conflict(&[Self::padding_tokens, Self::vocabulary], reason));
+        }
+        if !self.hugging_face.is_empty() && !folder::CONFIG.model_types.contains(&&*self.hugging_face) {
+            let reason =
+                format!("model.hugging_face = \"{}\" is none of {}", self.hugging_face, folder::names());
+            return Err(raw.conflict(&[Self::hugging_face], reason));
+        }
+        Ok(())
+    }
+
+    /// Refuses rotary frequencies that contradict each other or the heads.
+    fn check_rope(&self, raw: &RawValues) -> keys::Result<()> {
+        let (low, high) = (self.rope_low_turns, self.rope_high_turns);
+        let has_turns = matches!(self.rope_scaling, RopeScaling::Llama3 | RopeScaling::Yarn);
+        if has_turns && low >= high {
+            let reason = format!("model.rope_low_turns = {low} is not below model.rope_high_turns = {high}");
+            return Err(raw.conflict(&[Self::rope_low_turns, Self::rope_high_turns], reason));
+        }
+        let (columns, head) = (self.rotated(), self.head_width);
+        if columns > head || !columns.is_multiple_of(2) {
+            let reason =
+                format!("model.rope_width = {columns} is not an even number up to model.head_width = {head}");
+            return Err(raw.conflict(&[Self::rope_width, Self::head_width], reason));
+        }
+        let lists = [
+            (Self::rope_short_factors, &self.rope_short_factors),
+            (Self::rope_long_factors, &self.rope_long_factors),
+        ];
+        for (key, factors) in lists {
+            let (pairs, count) = (columns / 2, factors.len());
+            if self.rope_scaling == RopeScaling::LongRope && count != 1 && count != pairs {
+                let reason = format!(
+                    "{key} has {count} numbers, and model.rope_width = {columns} has {pairs} pairs of columns"
+                );
+                return Err(raw.conflict(&[key, Self::rope_width], reason));
+            }
         }
         Ok(())
     }

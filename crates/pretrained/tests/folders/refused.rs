@@ -57,23 +57,30 @@ fn unsupported_configurations_are_refused() {
 
 #[test]
 fn unsupported_configurations_of_llamas_are_refused() {
-    let yarn = json!({ "rope_type": "yarn", "factor": 2.0 });
-    let table: [(&str, &str, Value, &str); 9] = [
+    let dynamic = json!({ "rope_type": "dynamic", "factor": 2.0 });
+    let scaled = json!({ "sliding_attention": { "rope_type": "linear", "factor": 2.0 } });
+    let table: [(&str, &str, Value, &str); 17] = [
         (
             "llama",
             "hidden_act",
             json!("relu"),
             "hidden_act = \"relu\" is not supported; supported: \"silu\", \"gelu_pytorch_tanh\"",
         ),
-        ("llama", "attention_bias", json!(true), "attention_bias = true is not supported"),
-        ("llama", "mlp_bias", json!(true), "mlp_bias = true is not supported"),
+        ("qwen2", "attention_bias", json!(true), "attention_bias = true is not supported"),
+        ("qwen2", "mlp_bias", json!(true), "mlp_bias = true is not supported"),
         (
             "llama",
             "rope_scaling",
-            yarn,
-            "rope_type = \"yarn\" is not supported; supported: \"default\", \"linear\" and \"llama3\"",
+            dynamic,
+            "rope_type = \"dynamic\" is not supported; supported: \"default\"",
         ),
         ("llama", "rope_scaling", json!({ "type": "linear" }), "rope_type = \"linear\" has no factor"),
+        (
+            "llama",
+            "rope_scaling",
+            json!({ "type": "longrope" }),
+            "rope_type = \"longrope\" has no short_factor",
+        ),
         (
             "llama",
             "num_key_value_heads",
@@ -83,6 +90,34 @@ fn unsupported_configurations_of_llamas_are_refused() {
         ("qwen2", "use_sliding_window", json!(true), "use_sliding_window = true is not supported"),
         ("qwen3", "layer_types", json!(["sliding_attention"]), "layer_types has \"sliding_attention\""),
         ("qwen3", "rope_parameters", json!([1]), "rope_parameters = [1] is not an object"),
+        (
+            "families/gemma3",
+            "layer_types",
+            json!(["chunked_attention"]),
+            "layer_types has \"chunked_attention\"",
+        ),
+        ("families/olmo3", "rope_parameters", scaled, "rope_type = \"linear\" of sliding_attention is not"),
+        ("families/phi3", "resid_pdrop", json!(0.1), "resid_pdrop = 0.1 is not supported; supported: 0"),
+        // Settings of other families that would change what is computed.
+        (
+            "llama",
+            "attn_logit_softcapping",
+            json!(50.0),
+            "attn_logit_softcapping = 50.0 is not supported with model_type = \"llama\"",
+        ),
+        (
+            "families/mistral",
+            "residual_multiplier",
+            json!(0.2),
+            "residual_multiplier = 0.2 is not supported with model_type = \"mistral\"",
+        ),
+        ("families/gemma2", "num_experts", json!(8), "num_experts = 8 is not supported with model_type"),
+        (
+            "families/gemma3",
+            "use_bidirectional_attention",
+            json!(true),
+            "use_bidirectional_attention = true is not supported",
+        ),
     ];
     for (name, key, value, expected) in table {
         let directory = tempfile::tempdir().unwrap();
@@ -90,16 +125,67 @@ fn unsupported_configurations_of_llamas_are_refused() {
         let error = config(directory.path()).unwrap_err();
         assert!(error.contains(expected), "{key} = {value}: {error}");
     }
+}
+
+/// Settings of other families are accepted where they have no effect, and unknown ones are named.
+#[test]
+fn settings_without_an_effect_are_accepted() {
     let directory = tempfile::tempdir().unwrap();
-    copy_of("llama", directory.path(), |config| {
-        config["model_type"] = json!("mistral");
-        config["sliding_window"] = json!(256);
+    copy_of("families/mistral", directory.path(), |config| {
+        config["attn_logit_softcapping"] = Value::Null;
+        config["residual_multiplier"] = json!(1.0);
+        config["num_local_experts"] = json!(0);
+        config["use_cache"] = json!(true);
+        config["unheard_of"] = json!(7);
+        config["also_new"] = json!("x");
     });
-    let error = config(directory.path()).unwrap_err();
-    assert!(
-        error.contains("sliding_window = 256 below max_position_embeddings = 512 is not supported"),
-        "{error}"
-    );
+    let [plain, changed] = [&folder("families/mistral"), directory.path()].map(|at| config(at).unwrap());
+    assert_eq!(changed.model.values(), plain.model.values());
+    let note = changed.folder_note().unwrap();
+    assert!(note.contains("config.json") && note.ends_with("ignored: also_new, unheard_of"), "{note}");
+    assert_eq!(plain.folder_note(), None);
+}
+
+/// A family's own values stand for settings that a folder leaves out.
+#[test]
+fn absent_settings_have_the_values_of_the_family() {
+    type Change = fn(&mut serde_json::Map<String, Value>);
+    let table: [(&str, Change); 5] = [
+        ("families/gemma2", |config| {
+            for key in ["tie_word_embeddings", "layer_types", "hidden_activation", "pad_token_id"] {
+                config.remove(key);
+            }
+            config.insert("hidden_act".to_owned(), json!("gelu"));
+        }),
+        ("families/gemma3", |config| {
+            for key in ["rope_parameters", "tie_word_embeddings", "rms_norm_eps"] {
+                config.remove(key);
+            }
+            config.insert("rope_theta".to_owned(), json!(1e6));
+            config.insert("rope_local_base_freq".to_owned(), json!(10_000));
+        }),
+        ("families/gemma3", |config| {
+            config.remove("layer_types");
+            config.remove("_sliding_window_pattern");
+            config.insert("sliding_window_pattern".to_owned(), json!(2));
+        }),
+        ("families/smollm3", |config| {
+            config.remove("no_rope_layers");
+            config.insert("no_rope_layer_interval".to_owned(), json!(2));
+            config.remove("rope_parameters");
+        }),
+        ("families/phi3", |config| {
+            config.insert("rope_theta".to_owned(), json!(10_000));
+            config.insert("rope_scaling".to_owned(), Value::Null);
+            config.remove("rope_parameters");
+        }),
+    ];
+    for (number, (name, change)) in table.into_iter().enumerate() {
+        let directory = tempfile::tempdir().unwrap();
+        copy_of(name, directory.path(), |config| change(config.as_object_mut().unwrap()));
+        let [plain, changed] = [&folder(name), directory.path()].map(|at| config(at).unwrap());
+        assert_eq!(changed.model.values(), plain.model.values(), "{name}, {number}");
+    }
 }
 
 /// `rope_theta`, `rope_scaling` and `torch_dtype` mean the same as `rope_parameters` and `dtype`.

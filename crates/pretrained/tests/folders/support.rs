@@ -12,11 +12,28 @@ use serde_json::Value;
 use tensor::{Tensor, ops};
 
 /// The recorded models of supported families.
-pub(crate) const MODELS: &[&str] = &["gpt2", "llama", "mistral", "qwen2", "qwen3"];
+pub(crate) const MODELS: &[&str] = &[
+    "gpt2",
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "families/gemma2",
+    "families/gemma3",
+    "families/granite",
+    "families/ministral",
+    "families/mistral",
+    "families/olmo2",
+    "families/olmo3",
+    "families/phi3",
+    "families/phi4",
+    "families/smollm3",
+];
 
 /// The folder of a recorded model.
 pub(crate) fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/models").join(name)
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden");
+    if name.contains('/') { golden.join(name) } else { golden.join("models").join(name) }
 }
 
 /// The results of transformers in float64.

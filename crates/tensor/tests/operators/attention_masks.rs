@@ -1,6 +1,6 @@
-//! Attention with documents and dropout.
+//! Attention with documents, windows, capped scores and dropout.
 
-use tensor::ops::attention::{self, Heads, Masks, Qkv};
+use tensor::ops::attention::{self, Heads, Masks, Qkv, Settings};
 use tensor::ops::dropout::Mask;
 use tensor::{DType, Tensor};
 
@@ -42,15 +42,19 @@ fn factor(line: usize, query: usize, key: usize) -> f64 {
 
 /// Output and log-sum-exp where `first` is the first key of each token's document, and with dropout if
 /// `drops`.
-fn expected(x: &[f64], time: usize, heads: Heads, first: Option<&[u32]>, drops: bool) -> [Vec<f64>; 2] {
+fn expected(x: &[f64], time: usize, settings: Settings, first: Option<&[u32]>, drops: bool) -> [Vec<f64>; 2] {
+    let Settings { heads, scale, soft_cap, window } = settings;
     let Heads { query, width, .. } = heads;
+    let scale = scale.map_or(1.0 / (width as f64).sqrt(), f64::from);
+    let capped = |score: f64| soft_cap.map(f64::from).map_or(score, |cap| cap * (score / cap).tanh());
     let batch = x.len() / time / heads.packed_columns();
     let (mut output, mut logsumexp) = (vec![0.0; batch * time * query * width], vec![]);
     for (b, head) in (0..batch).flat_map(|b| (0..query).map(move |head| (b, head))) {
         let row = |t: usize, part: usize| &x[at(heads, b * time + t, part, head)..][..width];
         for t in 0..time {
             let begin = first.map_or(0, |first| first[b * time + t] as usize);
-            let score = |s: usize| dot(row(t, 0), row(s, 1)) / (width as f64).sqrt();
+            let begin = begin.max((t + 1).saturating_sub(window.unwrap_or(time)));
+            let score = |s: usize| capped(dot(row(t, 0), row(s, 1)) * scale);
             let scores: Vec<f64> = (begin..=t).map(score).collect();
             let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let total: f64 = scores.iter().map(|s| (s - largest).exp()).sum();
@@ -71,14 +75,68 @@ fn results_and_gradients_match_the_reference() {
     for case in devices() {
         for (batch, time, heads) in sizes(&case) {
             for (packs, drops) in [(true, false), (false, true), (true, true)] {
-                check(&case, batch, time, heads, packs, drops);
+                check(&case, batch, time, heads.into(), packs, drops);
             }
         }
     }
 }
 
-fn check(case: &Case, batch: usize, time: usize, heads: Heads, packs: bool, drops: bool) {
-    let what = |name: &str| format!("{name} {batch}x{time} {heads:?} {packs} {drops}");
+/// Windows within a tile, over some tiles and longer than the sequence, caps that bend the scores, and
+/// factors of scores.
+#[test]
+fn windows_caps_and_factors_match_the_reference() {
+    let window = |window| (Some(window), None, None);
+    let table = [
+        window(1),
+        window(7),
+        window(64),
+        window(100),
+        window(1000),
+        (None, Some(0.7), None),
+        (None, None, Some(0.3)),
+        (Some(24), Some(2.0), Some(0.5)),
+    ];
+    for case in devices() {
+        for (batch, time, heads) in sizes(&case) {
+            for (window, soft_cap, scale) in table {
+                let settings = Settings { heads, scale, soft_cap, window };
+                for (packs, drops) in [(false, false), (true, true)] {
+                    check(&case, batch, time, settings, packs, drops);
+                }
+            }
+        }
+    }
+}
+
+/// A window as long as the sequence changes no bit, and nothing outside a window does.
+#[test]
+fn keys_outside_a_window_change_no_bit() {
+    for case in devices() {
+        let width = if case.dtype != DType::F32 { 64 } else { 8 };
+        let (heads, time) = (Heads::multi(2, width), 300);
+        let settings = |window| Settings { window, ..heads.into() };
+        let (qkv, x) = case.operand("qkv", [1, time, heads.packed_columns()]);
+        let run = |qkv: &Tensor, window| {
+            let qkv = Qkv::Packed(qkv.clone());
+            bits(&attention::forward(&qkv, settings(window), Masks::default(), false).unwrap().output)
+        };
+        assert_eq!(run(&qkv, Some(time)), run(&qkv, None), "{}", case.name());
+        let changed: Vec<f32> = x.iter().map(|v| *v as f32).collect();
+        let columns = heads.packed_columns();
+        let mut changed = changed;
+        changed[..150 * columns].iter_mut().for_each(|v| *v = case.round(-*v + 1.0));
+        let changed = case.tensor(&changed, [1, time, columns]);
+        // Rows from 150 + 70 − 1 on see nothing of the changed ones.
+        let seen = 219 * heads.query_columns();
+        let [before, after] = [&qkv, &changed].map(|qkv| run(qkv, Some(70)));
+        assert_eq!(before[seen..], after[seen..], "{}", case.name());
+        assert_ne!(before[..seen], after[..seen], "{}", case.name());
+    }
+}
+
+fn check(case: &Case, batch: usize, time: usize, settings: Settings, packs: bool, drops: bool) {
+    let heads = settings.heads;
+    let what = |name: &str| format!("{name} {batch}x{time} {settings:?} {packs} {drops}");
     let (qkv, x) = case.operand("qkv", [batch, time, heads.packed_columns()]);
     let (dy, dy_wide) = case.operand("dy", [batch, time, heads.query_columns()]);
     let (firsts, list) = documents(case, batch, time);
@@ -86,15 +144,15 @@ fn check(case: &Case, batch: usize, time: usize, heads: Heads, packs: bool, drop
     let masks = Masks { documents: packs.then_some(&firsts), dropout };
     let first = packs.then_some(&list[..]);
     let qkv = Qkv::Packed(qkv);
-    let result = attention::forward(&qkv, heads, masks, false).unwrap();
-    let [output, logsumexp] = expected(&x, time, heads, first, drops);
+    let result = attention::forward(&qkv, settings, masks, false).unwrap();
+    let [output, logsumexp] = expected(&x, time, settings, first, drops);
     case.close(&what("output"), &read(&result.output), &output);
     case.close(&what("logsumexp"), &read(&result.logsumexp), &logsumexp);
     let gradients =
-        attention::backward(&dy, &qkv, &result.output, &result.logsumexp, heads, masks, false).unwrap();
+        attention::backward(&dy, &qkv, &result.output, &result.logsumexp, settings, masks, false).unwrap();
     let terms = dy_wide.iter().map(|dy| dy * dy).sum::<f64>().sqrt();
     case.is_gradient_of_terms(&what("dqkv"), terms, &read(&gradients.arrays()[0]), &x, |x| {
-        dot(&dy_wide, &expected(x, time, heads, first, drops)[0])
+        dot(&dy_wide, &expected(x, time, settings, first, drops)[0])
     });
 }
 

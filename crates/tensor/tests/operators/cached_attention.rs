@@ -1,5 +1,5 @@
 use device::{Category, Device};
-use tensor::ops::attention::{self, Heads, Masks, Qkv};
+use tensor::ops::attention::{self, Heads, Masks, Qkv, Settings};
 use tensor::ops::cached_attention::{Cache, forward, store};
 use tensor::{DType, Tensor};
 
@@ -29,7 +29,8 @@ fn rows(qkv: &Tensor, first: usize, count: usize) -> Tensor {
 }
 
 /// The output of the last token of `qkv`, in `slot` of `slots`, with another token in every other slot.
-fn last(case: &Case, qkv: &Tensor, heads: Heads, capacity: usize, slots: usize, slot: usize) -> Tensor {
+fn last(case: &Case, qkv: &Tensor, settings: Settings, capacity: usize, slots: usize, slot: usize) -> Tensor {
+    let heads = settings.heads;
     let (time, columns) = (qkv.shape().dims()[1], qkv.shape().columns());
     let cache = Cache::new(&case.device, slots, heads, capacity, case.dtype).unwrap();
     if time > 1 {
@@ -39,7 +40,7 @@ fn last(case: &Case, qkv: &Tensor, heads: Heads, capacity: usize, slots: usize, 
     others.view(slot * columns, [1, columns]).unwrap().copy_from(&rows(qkv, time - 1, 1)).unwrap();
     let mut positions = vec![0; slots + 2];
     positions[slot] = time as u32 - 1;
-    let out = forward(&Qkv::Packed(others), heads, &cache, &documents(&case.device, &positions)).unwrap();
+    let out = forward(&Qkv::Packed(others), settings, &cache, &documents(&case.device, &positions)).unwrap();
     assert!(read(&out)[slots * heads.query_columns()..].iter().all(|value| *value == 0.0));
     out.view(slot * heads.query_columns(), [heads.query_columns()]).unwrap()
 }
@@ -51,20 +52,26 @@ fn the_last_token_attends_as_in_the_whole_sequence() {
             if case.device.is_cuda_like() && !attention::widths(case.dtype).has(heads.width) {
                 continue;
             }
-            for time in TIMES {
-                let what = format!("{heads:?}, {time} tokens");
-                let (qkv, _) = case.operand("qkv", [1, time, heads.packed_columns()]);
-                let whole =
-                    attention::forward(&Qkv::Packed(qkv.clone()), heads, Masks::default(), false).unwrap();
-                let columns = heads.query_columns();
-                let expected = whole.output.view((time - 1) * columns, [columns]).unwrap();
-                let alone = last(&case, &qkv, heads, time, 1, 0);
-                case.close(&what, &read(&alone), &read(&expected));
-                let beside = last(&case, &qkv, heads, time + 70, 3, 2);
-                assert_eq!(bits(&alone), bits(&beside), "{what}: other rows and capacity change no bit");
+            let plain = Settings::from(heads);
+            let windowed = |window| Settings { window: Some(window), ..plain };
+            let capped = Settings { scale: Some(0.4), soft_cap: Some(0.8), ..windowed(70) };
+            for settings in [plain, windowed(1), windowed(65), capped] {
+                TIMES.into_iter().for_each(|time| check(&case, settings, time));
             }
         }
     }
+}
+
+fn check(case: &Case, settings: Settings, time: usize) {
+    let (heads, what) = (settings.heads, format!("{settings:?}, {time} tokens"));
+    let (qkv, _) = case.operand("qkv", [1, time, heads.packed_columns()]);
+    let whole = attention::forward(&Qkv::Packed(qkv.clone()), settings, Masks::default(), false).unwrap();
+    let columns = heads.query_columns();
+    let expected = whole.output.view((time - 1) * columns, [columns]).unwrap();
+    let alone = last(case, &qkv, settings, time, 1, 0);
+    case.close(&what, &read(&alone), &read(&expected));
+    let beside = last(case, &qkv, settings, time + 70, 3, 2);
+    assert_eq!(bits(&alone), bits(&beside), "{what}: other rows and capacity change no bit");
 }
 
 #[test]

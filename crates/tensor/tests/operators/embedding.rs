@@ -95,6 +95,13 @@ fn every_row_adds_its_gradients_in_the_order_of_positions() {
             let alone = case.target("dtable", [vocab, width], accumulate);
             embedding::backward_weight(&dy, &tokens, &alone, None).unwrap();
             assert_eq!(bits(&alone.tensor), bits(&dtable.tensor), "{what} without positions");
+            let padded = case.target("dtable", [vocab, width], accumulate);
+            embedding::backward_padded(&dy, &tokens, Some(ids[0]), &padded, None).unwrap();
+            let before = case.target("dtable", [vocab, width], accumulate).tensor.to_vec::<f32>().unwrap();
+            let row = ids[0] as usize * width..(ids[0] as usize + 1) * width;
+            let unused = if accumulate { before[row.clone()].to_vec() } else { vec![0.0; width] };
+            table[row].copy_from_slice(&unused);
+            assert_eq!(read(&padded.tensor), wide(&table), "{what} with padding");
         }
     }
 }

@@ -90,7 +90,7 @@ fn rotations_back_measure_whole_rows() {
                 let mut values = case.normal("dy", batch * time * columns);
                 values[(batch * time - 1) * columns + at] = 50.0;
                 let dy = || case.tensor(&values, [batch, time, columns]);
-                let angles = Angles { table: &table, documents: Some(&first) };
+                let angles = Angles { table: &table, head_width: None, documents: Some(&first) };
                 let turned = heads.query + heads.key_value;
                 let turn = |measures| rotary::rotate(dy(), turned, angles, Turn::Back, measures).unwrap();
                 let (gradient, plain) = (turn(true), turn(false));

@@ -60,7 +60,7 @@ fn check(case: &Case, batch: usize, time: usize, heads: Heads, packed: bool) {
     let (dy, dy_wide) = case.operand("dy", [batch, time, heads.packed_columns()]);
     let weights = Weights { query: &query, key: &key };
     let (table, (firsts, list)) = (table(case, heads.width, time), documents(case, batch, time));
-    let angles = Angles { table: &table, documents: packed.then_some(&firsts) };
+    let angles = Angles { table: &table, head_width: None, documents: packed.then_some(&firsts) };
     let first = packed.then_some(&list[..]);
 
     let result = qk_norm::forward(&qkv, heads, weights, angles, EPSILON).unwrap();
@@ -98,7 +98,7 @@ fn gradients_in_half_precision_are_rounded_f32_gradients() {
         let (dy, _) = case.operand("dy", [batch, time, heads.packed_columns()]);
         let weights = Weights { query: &weight, key: &weight };
         let table = table(&case, heads.width, time);
-        let angles = Angles { table: &table, documents: None };
+        let angles = Angles { table: &table, head_width: None, documents: None };
         let result = qk_norm::forward(&qkv, heads, weights, angles, EPSILON).unwrap();
         let sums =
             qk_norm::backward_input(dy, &qkv, &result.rstd, heads, weights, angles, false).unwrap().sums;

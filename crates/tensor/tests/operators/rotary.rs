@@ -47,7 +47,7 @@ fn heads_rotate_to_their_positions_and_back() {
             let (firsts, list) = documents(&case, batch, time);
             for documents in [None, Some(&firsts)] {
                 let what = format!("{batch}x{time}, {heads} heads of {width}, {}", documents.is_some());
-                let angles = Angles { table: &table, documents };
+                let angles = Angles { table: &table, head_width: None, documents };
                 let (x, x_wide) = case.operand("x", [batch, time, columns]);
                 let turned = rotate(x.clone(), heads, angles, Turn::Forward, false).unwrap();
                 assert!(!turned.shares_storage(&x) && read(&x) == x_wide, "an operand in use stays");
@@ -78,11 +78,12 @@ fn heads_rotate_to_their_positions_and_back() {
 
 #[test]
 fn scaled_frequencies_match_their_definitions() {
-    let of = |scaling| Frequencies { width: 64, theta: 500_000.0, scaling }.table(2);
+    let of =
+        |scaling: &Scaling| Frequencies { width: 64, theta: 500_000.0, scaling: scaling.clone() }.table(2);
     let angle = |table: &[f32], pair: usize| f64::from(table[64 + 32 + pair]).asin();
-    let plain = of(Scaling::None);
-    let linear = of(Scaling::Linear { factor: 4.0 });
-    let llama3 = of(Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, context: 8192 });
+    let plain = of(&Scaling::None);
+    let linear = of(&Scaling::Linear { factor: 4.0 });
+    let llama3 = of(&Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, context: 8192 });
     for pair in 1..32 {
         let frequency = 500_000f64.powf(-2.0 * pair as f64 / 64.0);
         let close = |actual: f64, expected: f64| (actual / expected - 1.0).abs() < 1e-5;
@@ -92,5 +93,68 @@ fn scaled_frequencies_match_their_definitions() {
         let share = ((turns - 1.0) / 3.0).clamp(0.0, 1.0);
         let expected = share * frequency + (1.0 - share) * frequency / 8.0;
         assert!(close(angle(&llama3, pair), expected), "{pair}");
+    }
+}
+
+/// YaRN's frequencies and LongRoPE's, which also multiply cosines and sines.
+#[test]
+fn frequencies_of_long_contexts_match_their_definitions() {
+    let (theta, context, attention) = (10_000.0_f64, 4096_usize, 1.25);
+    let of = |scaling| Frequencies { width: 64, theta, scaling }.table(2);
+    let angle = |table: &[f32], pair: usize| {
+        assert_eq!(f64::from(table[pair]), attention, "{pair}");
+        f64::from(table[64 + 32 + pair]).atan2(f64::from(table[64 + pair]))
+    };
+    let close = |actual: f64, expected: f64| (actual / expected - 1.0).abs() < 2e-5;
+    for truncates in [false, true] {
+        let (factor, fast, slow) = (8.0, 32.0, 1.0);
+        let yarn = of(Scaling::Yarn { factor, fast, slow, context, truncates, attention });
+        let index =
+            |turns: f64| 64.0 * (context as f64 / (turns * std::f64::consts::TAU)).ln() / (2.0 * theta.ln());
+        let (low, high) = (index(fast), index(slow));
+        let (low, high) = if truncates { (low.floor(), high.ceil()) } else { (low, high) };
+        for pair in 0..32 {
+            let frequency = theta.powf(-2.0 * pair as f64 / 64.0);
+            let share = ((pair as f64 - low) / (high - low)).clamp(0.0, 1.0);
+            let expected = share * frequency / factor + (1.0 - share) * frequency;
+            assert!(close(angle(&yarn, pair), expected), "{pair}, {truncates}");
+        }
+    }
+    let factors: Vec<f64> = (0..32).map(|pair| 1.0 + 0.25 * f64::from(pair)).collect();
+    let long = of(Scaling::LongRope { factors: factors.clone(), attention });
+    for (pair, factor) in factors.iter().enumerate() {
+        let expected = theta.powf(-2.0 * pair as f64 / 64.0) / factor;
+        assert!(close(angle(&long, pair), expected), "{pair}");
+    }
+}
+
+/// With a narrower table only the first columns of each head rotate.
+#[test]
+fn a_part_of_each_head_rotates() {
+    for case in devices() {
+        for [batch, time, heads, rest, width, head_width] in
+            [[2, 5, 3, 4, 2, 6], [1, 33, 2, 0, 24, 32], [2, 65, 4, 64, 64, 96]]
+        {
+            let what = format!("{width} of {head_width} columns");
+            let columns = heads * head_width + rest;
+            let (table, (firsts, list)) = (table(&case, width, time), documents(&case, batch, time));
+            let angles = Angles { table: &table, head_width: Some(head_width), documents: Some(&firsts) };
+            let (x, x_wide) = case.operand("x", [batch, time, columns]);
+            let turned = rotate(x.clone(), heads, angles, Turn::Forward, false).unwrap();
+            let mut expected = x_wide.clone();
+            for (row, values) in expected.chunks_mut(columns).enumerate() {
+                for head in values.chunks_mut(head_width).take(heads) {
+                    let position = row % time - list[row] as usize;
+                    let part = reference::turned(&head[..width], position, THETA);
+                    head[..width].copy_from_slice(&part);
+                }
+            }
+            case.close(&what, &read(&turned), &expected);
+            let back = rotate(turned, heads, angles, Turn::Back, false).unwrap();
+            case.close(&what, &read(&back), &x_wide);
+            let narrow = Angles { head_width: Some(width - 1), ..angles };
+            let refused = rotate(x, heads, narrow, Turn::Forward, false).unwrap_err().to_string();
+            assert!(refused.contains("columns, those of a head"), "{refused}");
+        }
     }
 }

@@ -197,7 +197,7 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
         let table = tensor(self.device, &frequencies.table(time + 2), [time + 2, heads.width]);
         let first: Vec<u32> = (0..batch * time).map(|i| (i % time / 5 * 5) as u32).collect();
         let documents = tensor(self.device, &first, [batch, time]);
-        let angles = rotary::Angles { table: &table, documents: Some(&documents) };
+        let angles = rotary::Angles { table: &table, head_width: None, documents: Some(&documents) };
         let qkv = self.make("positions", &[batch, time, heads.packed_columns()]);
         let apart = rotary::rotate(qkv.clone(), 2, angles, rotary::Turn::Forward, false).unwrap();
         self.after("rotary.rotate apart", &[&apart]);

@@ -1,9 +1,11 @@
-//! The model: token embeddings, pre-norm blocks with rotary positions, grouped heads and gated feed-forward
-//! layers, a final norm, and an output head.
+//! The model: token embeddings, blocks with rotary positions, grouped heads and gated feed-forward layers, a
+//! final norm, and an output head.
+
+use device::Device;
 
 use super::sizes::LlamaSizes;
 use crate::error::Result;
-use crate::layers::{LlamaBlock, RmsNorm, RotaryTable};
+use crate::layers::{Embedding, LlamaBlock, RmsNorm, RotaryPositions, RotaryTable};
 use crate::model::Stage;
 use crate::models::decoder::{self, Decoder, Ends};
 use crate::parameters::Parameters;
@@ -19,16 +21,59 @@ impl Llama {
     /// Sizes of which no model can be built, out of memory.
     pub fn new(parameters: Parameters, sizes: &LlamaSizes, stage: &Stage) -> Result<Self> {
         let inits = decoder::initial(sizes.layers);
-        let block_sizes = sizes.block();
         let blocks = |parameters: &mut Parameters| {
-            let table = RotaryTable::new(parameters.device(), sizes.frequencies(), sizes.context)?;
-            let block = |index| LlamaBlock::new(parameters, index, block_sizes, &table, inits);
+            let mut tables = Tables::default();
+            let block = |index| {
+                let positions = tables.of(parameters.device(), sizes, index)?;
+                LlamaBlock::new(parameters, index, sizes.block(index), positions, inits)
+            };
             stage.layers.clone().map(block).collect()
         };
         let norm = |parameters: &mut Parameters| {
-            RmsNorm::new(parameters, "model.norm", sizes.width, block_sizes.epsilon)
+            let new = if sizes.norms_less_one { RmsNorm::less_one } else { RmsNorm::new };
+            new(parameters, "model.norm", sizes.width, sizes.norm_epsilon as f32)
         };
-        Decoder::build(parameters, sizes.ends(), stage, |_, embedding| Ok(embedding), blocks, norm)
+        let padding = sizes.padding_tokens.first().map(|token| *token as u32);
+        let embedding = |_: &mut Parameters, embedding: Embedding| Ok(embedding.with_padding(padding));
+        Decoder::build(parameters, sizes.ends(), stage, embedding, blocks, norm)
+    }
+}
+
+/// The tables of a stage, each made for the first layer that has it.
+#[derive(Default)]
+struct Tables {
+    /// Tables of layers without a window, and of those with one.
+    rotary: [Option<RotaryTable>; 2],
+    still: Option<RotaryTable>,
+}
+
+impl Tables {
+    fn of(&mut self, device: &Device, sizes: &LlamaSizes, layer: usize) -> Result<RotaryPositions> {
+        let is_windowed = sizes.is_windowed(layer) && sizes.windows_differ();
+        let rotary = &mut self.rotary[usize::from(is_windowed)];
+        let table = match sizes.rotates(layer) {
+            true => {
+                let frequencies = sizes.frequencies(is_windowed);
+                Some(kept(rotary, || RotaryTable::new(device, frequencies, sizes.context))?)
+            }
+            false => None,
+        };
+        let still = match sizes.needs_still_table(layer) {
+            true => {
+                let new = || RotaryTable::still(device, sizes.head_width, sizes.context);
+                Some(kept(&mut self.still, new)?)
+            }
+            false => None,
+        };
+        Ok(RotaryPositions { table, still })
+    }
+}
+
+/// Returns the value that is kept, or keeps a new one.
+fn kept<T: Clone>(kept: &mut Option<T>, new: impl FnOnce() -> Result<T>) -> Result<T> {
+    match kept {
+        Some(value) => Ok(value.clone()),
+        None => Ok(kept.insert(new()?).clone()),
     }
 }
 
@@ -40,6 +85,8 @@ impl LlamaSizes {
             vocabulary: self.vocabulary,
             tied: self.tied,
             dropout: self.dropout,
+            embedding_scale: self.embedding_scale,
+            logit_scale: self.logit_scale,
             soft_cap: self.logit_soft_cap,
             loss_pieces: self.loss_pieces,
             context: self.context,

@@ -1,12 +1,17 @@
-//! Sizes of the family `llama`.
+//! Sizes and options of the family `llama`.
 
 use keys::{Interval, Row, choice, section};
 use tensor::ops::Activation;
-use tensor::ops::attention::Heads;
+use tensor::ops::attention::{Heads, Settings};
 use tensor::ops::rotary::{Frequencies, Scaling};
 
 use crate::family::{MOST_EXTENT, MOST_LAYERS};
-use crate::layers::LlamaBlockSizes;
+use crate::layers::{LlamaBlockSizes, NormPosition, QkNormSpan};
+
+/// The type of a layer with a window.
+pub(super) const SLIDING: &str = "sliding_attention";
+/// The type of a layer without a window.
+pub(super) const FULL: &str = "full_attention";
 
 /// Scaling of rotary frequencies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,22 +22,30 @@ pub enum RopeScaling {
     Linear,
     /// As in Llama 3.1: low frequencies are divided.
     Llama3,
+    /// YaRN: low frequencies are divided, and scores grow.
+    Yarn,
+    /// LongRoPE: each frequency has its divisor, and scores grow.
+    LongRope,
 }
 
 impl RopeScaling {
+    /// All scalings.
+    pub const ALL: [Self; 5] = [Self::None, Self::Linear, Self::Llama3, Self::Yarn, Self::LongRope];
+
     /// Returns its name in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
             RopeScaling::None => "none",
             RopeScaling::Linear => "linear",
             RopeScaling::Llama3 => "llama3",
+            RopeScaling::Yarn => "yarn",
+            RopeScaling::LongRope => "longrope",
         }
     }
 }
 
 section! {
     /// The sizes of a [`Llama`](super::Llama).
-    #[derive(Copy)]
     pub struct LlamaSizes = "model" {
         /// Transformer blocks.
         layers: usize = Row::count(1, MOST_LAYERS).default("4");
@@ -56,6 +69,9 @@ section! {
         context: usize = Row::count(1, MOST_EXTENT).default("128");
         /// Tokens that exist; 0: as many as the tokenizer has.
         vocabulary: usize = Row::count(0, 1 << 31).default("0");
+        /// The token, if any, whose embedding gets no gradient as an input, as transformers treat
+        /// `pad_token_id`: a list of at most one.
+        padding_tokens: Vec<usize> = Row::counts(0, 0, (1 << 31) - 1).default("[]");
         /// Whether the output head uses the token embedding's table.
         tied: bool = Row::flag().default("false");
         /// Function of the feed-forward gate: SwiGLU has "silu", GeGLU "gelu" (tanh form) or "gelu-erf".
@@ -64,8 +80,39 @@ section! {
         ).default("\"silu\"");
         /// Whether queries, keys and values have biases, as in Qwen2.
         qkv_bias: bool = Row::flag().default("false");
-        /// Whether every query and key head is normalised before its rotation, as in Qwen3.
+        /// Whether the output projection of attention has a bias.
+        output_bias: bool = Row::flag().default("false");
+        /// Whether the feed-forward layers have biases.
+        mlp_bias: bool = Row::flag().default("false");
+        /// Whether queries and keys are normalised before their rotation, as in Qwen3.
         qk_norm: bool = Row::flag().default("false");
+        /// What a norm of queries or keys covers: every "head" by itself, or "all" heads of a position, as in
+        /// OLMo 2.
+        qk_norm_span: QkNormSpan = choice!(
+            QkNormSpan, [QkNormSpan::Head, QkNormSpan::All]
+        ).default("\"head\"");
+        /// Norms of attention and of the feed-forward layers: "before" them, "after" them, as in OLMo 2, or
+        /// "both", as in Gemma 2.
+        norm_position: NormPosition = choice!(
+            NormPosition, [NormPosition::Before, NormPosition::After, NormPosition::Both]
+        ).default("\"before\"");
+        /// Whether weights of norms are stored less 1, as in Gemma, so that weight decay draws norms to 1.
+        norms_less_one: bool = Row::flag().default("false");
+        /// Tokens that a query sees in layers with a window, itself included; 0: no layer has one.
+        window: usize = Row::count(0, MOST_EXTENT).default("0");
+        /// Which layers have the window: "sliding_attention" or "full_attention" for each, repeated over the
+        /// layers; empty: all have it, if there is one.
+        layer_types: Vec<String> = Row::texts().default("[]");
+        /// Factor of attention scores; 0: 1/√`head_width`.
+        attention_scale: f64 = Row::number(Interval::NotNegative).default("0.0");
+        /// Attention scores are capped by c·tanh(x/c) with this c, as in Gemma 2; 0: they are not.
+        attention_soft_cap: f64 = Row::number(Interval::NotNegative).default("0.0");
+        /// Factor of token embeddings, √`width` in Gemma.
+        embedding_scale: f64 = Row::number(Interval::Positive).default("1.0");
+        /// Factor of each branch before it is added to the residual stream, as in Granite.
+        residual_scale: f64 = Row::number(Interval::Positive).default("1.0");
+        /// Factor of scores of tokens, before their cap; Granite divides them by the reciprocal.
+        logit_scale: f64 = Row::number(Interval::Positive).default("1.0");
         /// Probability of dropout in training: of embeddings, attention weights and residual branches.
         dropout: f64 = Row::number(Interval::Fraction).default("0.0");
         /// Scores of tokens are capped by c·tanh(x/c) with this c, as in Gemma 2; 0: they are not.
@@ -77,50 +124,187 @@ section! {
         norm_epsilon: f64 = Row::number(Interval::Positive).default("1e-5");
         /// Base of the rotary frequencies.
         rope_theta: f64 = Row::number(Interval::Positive).default("10000.0");
+        /// Columns of a head that rotate, the first ones, an even number; 0: all.
+        rope_width: usize = Row::count(0, MOST_EXTENT).default("0");
+        /// Which layers rotate queries and keys: 1 or 0 for each, repeated over the layers, as in SmolLM3;
+        /// empty: all.
+        rope_layers: Vec<usize> = Row::counts(0, 0, 1).default("[]");
+        /// Base of the rotary frequencies in layers with a window.
+        window_rope_theta: f64 = Row::number(Interval::Positive)
+            .derived("`rope_theta`", |raw| Ok(raw.number(LlamaSizes::rope_theta)?.into()));
+        /// Whether frequencies are scaled in layers with a window too; not in Gemma 3 and OLMo 3.
+        window_rope_scaled: bool = Row::flag().default("true");
         /// Scaling of the rotary frequencies for long contexts.
-        rope_scaling: RopeScaling = choice!(
-            RopeScaling, [RopeScaling::None, RopeScaling::Linear, RopeScaling::Llama3]
-        ).default("\"none\"");
-        /// The divisor of scaled frequencies.
+        rope_scaling: RopeScaling = choice!(RopeScaling, RopeScaling::ALL).default("\"none\"");
+        /// The divisor of scaled frequencies; with "longrope" the growth of the context, which
+        /// `rope_attention_factor` may follow from.
         rope_factor: f64 = Row::number(Interval::Positive).default("8.0");
-        /// With "llama3": frequencies of at most so many turns in the original context are divided.
+        /// With "llama3": frequencies of at most so many turns in the original context are divided. With
+        /// "yarn": the same for the pair of columns whose frequency has so many.
         rope_low_turns: f64 = Row::number(Interval::Positive).default("1.0");
-        /// With "llama3": frequencies of at least so many turns in the original context stay.
+        /// With "llama3" and "yarn": frequencies of at least so many turns in the original context stay; 32
+        /// is usual with "yarn".
         rope_high_turns: f64 = Row::number(Interval::Positive).default("4.0");
-        /// With "llama3": tokens of the original context.
+        /// With "llama3", "yarn" and "longrope": tokens of the original context.
         rope_original_context: usize = Row::count(1, MOST_EXTENT).default("8192");
+        /// With "yarn": whether the pairs of columns between which frequencies change are rounded outwards to
+        /// whole ones.
+        rope_rounded: bool = Row::flag().default("true");
+        /// With "yarn" and "longrope": factor of queries and keys; 0: 0.1·ln(`rope_factor`) + 1, and
+        /// √(1 + ln(`rope_factor`)/ln(`rope_original_context`)).
+        rope_attention_factor: f64 = Row::number(Interval::NotNegative).default("0.0");
+        /// With "longrope": divisors of the frequencies, one for each pair of columns or one for all, if
+        /// `context` is at most `rope_original_context`.
+        rope_short_factors: Vec<f64> = Row::numbers(Interval::Positive).default("[1.0]");
+        /// With "longrope": the divisors for a longer context.
+        rope_long_factors: Vec<f64> = Row::numbers(Interval::Positive).default("[1.0]");
+        /// The `model_type` of the Hugging Face folder that an export writes; empty: that of the first family
+        /// which has the options.
+        hugging_face: String = Row::text().any_bits().default("\"\"");
     }
 }
 
 impl LlamaSizes {
-    /// Sizes of a block.
-    pub(super) fn block(&self) -> LlamaBlockSizes {
+    /// Sizes of the block of `layer`.
+    pub(super) fn block(&self, layer: usize) -> LlamaBlockSizes {
         LlamaBlockSizes {
             width: self.width,
-            heads: Heads { query: self.heads, key_value: self.key_value_heads, width: self.head_width },
+            attention: Settings {
+                heads: self.attention_heads(),
+                scale: some(self.attention_scale),
+                soft_cap: some(self.attention_soft_cap),
+                window: self.is_windowed(layer).then_some(self.window),
+            },
             context: self.context,
             feed_forward: self.feed_forward,
             activation: self.activation,
             qkv_bias: self.qkv_bias,
-            qk_norm: self.qk_norm,
+            output_bias: self.output_bias,
+            mlp_bias: self.mlp_bias,
+            qk_norm: self.qk_norm.then_some(self.qk_norm_span),
+            norms: self.norm_position,
+            norms_less_one: self.norms_less_one,
             epsilon: self.norm_epsilon as f32,
+            residual_scale: self.residual_scale,
             dropout: self.dropout,
         }
     }
 
-    /// Frequencies of the rotary angles.
-    pub(super) fn frequencies(&self) -> Frequencies {
-        let factor = self.rope_factor;
-        let scaling = match self.rope_scaling {
+    /// Heads of every layer.
+    pub(super) fn attention_heads(&self) -> Heads {
+        Heads { query: self.heads, key_value: self.key_value_heads, width: self.head_width }
+    }
+
+    /// Returns whether `layer` has the window.
+    pub(super) fn is_windowed(&self, layer: usize) -> bool {
+        let types = &self.layer_types;
+        self.window > 0 && (types.is_empty() || types[layer % types.len()] == SLIDING)
+    }
+
+    /// Returns whether `layer` rotates queries and keys.
+    pub(super) fn rotates(&self, layer: usize) -> bool {
+        let layers = &self.rope_layers;
+        layers.is_empty() || layers[layer % layers.len()] == 1
+    }
+
+    /// Columns of a head that rotate.
+    pub(super) fn rotated(&self) -> usize {
+        if self.rope_width == 0 { self.head_width } else { self.rope_width }
+    }
+
+    /// Returns whether norms of heads in `layer` need a table that rotates nothing.
+    pub(super) fn needs_still_table(&self, layer: usize) -> bool {
+        let of_heads = self.qk_norm && self.qk_norm_span == QkNormSpan::Head;
+        of_heads && (!self.rotates(layer) || self.rotated() != self.head_width)
+    }
+
+    /// Returns whether layers with a window have other frequencies than those without.
+    pub(super) fn windows_differ(&self) -> bool {
+        self.frequencies(false) != self.frequencies(true)
+    }
+
+    /// Frequencies of the rotary angles, in layers without a window or with one.
+    pub(super) fn frequencies(&self, is_windowed: bool) -> Frequencies {
+        let scaling = match is_windowed && !self.window_rope_scaled {
+            true => Scaling::None,
+            false => self.scaling(),
+        };
+        let theta = if is_windowed { self.window_rope_theta } else { self.rope_theta };
+        Frequencies { width: self.rotated(), theta, scaling }
+    }
+
+    fn scaling(&self) -> Scaling {
+        let (factor, context) = (self.rope_factor, self.rope_original_context);
+        let (low, high) = (self.rope_low_turns, self.rope_high_turns);
+        match self.rope_scaling {
             RopeScaling::None => Scaling::None,
             RopeScaling::Linear => Scaling::Linear { factor },
-            RopeScaling::Llama3 => Scaling::Llama3 {
+            RopeScaling::Llama3 => Scaling::Llama3 { factor, low, high, context },
+            RopeScaling::Yarn => Scaling::Yarn {
                 factor,
-                low: self.rope_low_turns,
-                high: self.rope_high_turns,
-                context: self.rope_original_context,
+                fast: high,
+                slow: low,
+                context,
+                truncates: self.rope_rounded,
+                attention: self.attention_factor(0.1 * libm::log(factor) + 1.0),
             },
-        };
-        Frequencies { width: self.head_width, theta: self.rope_theta, scaling }
+            RopeScaling::LongRope => {
+                let factors = match self.context > context {
+                    true => &self.rope_long_factors,
+                    false => &self.rope_short_factors,
+                };
+                let pairs = self.rotated() / 2;
+                let factors = match factors[..] {
+                    [one] => vec![one; pairs],
+                    _ => factors.clone(),
+                };
+                let recommended = (1.0 + libm::log(factor) / libm::log(context as f64)).sqrt();
+                Scaling::LongRope { factors, attention: self.attention_factor(recommended) }
+            }
+        }
+    }
+
+    /// The configured factor of queries and keys, or `recommended` for a longer context.
+    fn attention_factor(&self, recommended: f64) -> f64 {
+        match some(self.rope_attention_factor) {
+            Some(_) => self.rope_attention_factor,
+            None if self.rope_factor > 1.0 => recommended,
+            None => 1.0,
+        }
+    }
+}
+
+/// Returns a number for which 0 stands for none.
+fn some(number: f64) -> Option<f32> {
+    (number > 0.0).then_some(number as f32)
+}
+
+impl LlamaSizes {
+    /// Returns the same model with one spelling of each option: lists with an entry for each layer, and keys
+    /// without an effect at their defaults.
+    pub(super) fn canonical(&self) -> Self {
+        let mut sizes = self.clone();
+        let layer_type = |layer| if self.is_windowed(layer) { SLIDING } else { FULL };
+        let windowed = (0..self.layers).any(|layer| self.is_windowed(layer));
+        sizes.window = if windowed { self.window } else { 0 };
+        sizes.layer_types = (0..self.layers).map(layer_type).map(str::to_owned).collect();
+        sizes.rope_layers = (0..self.layers).map(|layer| usize::from(self.rotates(layer))).collect();
+        sizes.rope_width = self.rotated();
+        if self.attention_scale == 0.0 {
+            sizes.attention_scale = 1.0 / (self.head_width as f64).sqrt();
+        }
+        if !windowed || !self.windows_differ() {
+            (sizes.window_rope_theta, sizes.window_rope_scaled) = (self.rope_theta, true);
+        }
+        if !self.qk_norm {
+            sizes.qk_norm_span = QkNormSpan::Head;
+        }
+        if matches!(self.rope_scaling, RopeScaling::None | RopeScaling::Linear) {
+            (sizes.rope_low_turns, sizes.rope_high_turns, sizes.rope_original_context) = (1.0, 4.0, 8192);
+        }
+        if self.rope_scaling == RopeScaling::None {
+            sizes.rope_factor = 8.0;
+        }
+        sizes
     }
 }

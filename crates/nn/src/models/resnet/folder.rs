@@ -10,8 +10,11 @@ use crate::hugging_face::{FolderConfig, FolderTensor, HuggingFaceConfig, Hugging
 use crate::model::Model;
 use crate::{ModelSpec, Parameters, Stage};
 
-pub(super) const CONFIG: HuggingFaceConfig =
-    HuggingFaceConfig { model_types: &["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"], keys };
+pub(super) const CONFIG: HuggingFaceConfig = HuggingFaceConfig {
+    model_types: &["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"],
+    keys,
+    ignored: |_| Vec::new(),
+};
 
 /// Suffix of the counters among torchvision's buffers.
 const COUNTER: &str = "num_batches_tracked";
@@ -59,6 +62,7 @@ pub(super) fn model(sizes: &ResNetSizes) -> Option<HuggingFaceModel> {
         config: settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
         prefix: "",
         tensors: parameters.chain(buffers).collect(),
+        copies: Vec::new(),
         tables: Vec::new(),
         ignored: Vec::new(),
     })

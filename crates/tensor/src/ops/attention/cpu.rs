@@ -13,6 +13,7 @@ use super::tile::{BLOCK, Matrix, Panel, Tile, scores, weighted, weighted_transpo
 use crate::host_values::round_to;
 use crate::ops::dropout::Mask;
 use crate::ops::math::{exp, map_and_sum, max, sum2};
+use crate::ops::pointwise::{soft_cap, soft_cap_slope};
 
 /// Operands of the backward pass.
 #[derive(Clone, Copy)]
@@ -131,8 +132,8 @@ fn forward_block(
     }
 }
 
-/// Scales the scores, sets scores of hidden keys to −∞ and updates each row's maximum. Hidden scores take the
-/// same instructions as others, so that all loops have one length.
+/// Scales and caps the scores, sets scores of hidden keys to −∞ and updates each row's maximum. Hidden
+/// scores take the same instructions as others, so that all loops have one length.
 #[inline(always)]
 fn hide_and_scale(
     geometry: Geometry,
@@ -145,6 +146,9 @@ fn hide_and_scale(
 ) {
     for (row, (scores, largest)) in tile.chunks_exact_mut(BLOCK).zip(largest).enumerate().take(queries.len) {
         scores.iter_mut().for_each(|score| *score *= scale);
+        if let Some(cap) = geometry.settings.soft_cap {
+            scores.iter_mut().for_each(|score| *score = soft_cap(*score, cap));
+        }
         scores[visible(queries, row, keys)..].fill(f32::NEG_INFINITY);
         scores[..hiding.before(geometry, queries, row, keys)].fill(f32::NEG_INFINITY);
         let here = max(scores);
@@ -312,10 +316,23 @@ impl Tiles {
         let tiles = self.weights.chunks_exact_mut(BLOCK).zip(self.slopes.chunks_exact_mut(BLOCK));
         for ((row, (weights, slopes)), logsumexp) in tiles.enumerate().zip(logsumexp) {
             let delta = sum2(dy.row(row), output.row(row), |dy, output| dy * output);
-            let visible = visible(queries, row, keys);
-            weights[visible..].fill(f32::NEG_INFINITY);
-            weights[..operands.hiding.before(geometry, queries, row, keys)].fill(f32::NEG_INFINITY);
+            let (visible, before) =
+                (visible(queries, row, keys), operands.hiding.before(geometry, queries, row, keys));
+            if let Some(cap) = geometry.settings.soft_cap {
+                for (weight, slope) in weights.iter_mut().zip(&mut *slopes) {
+                    let score = soft_cap(*weight * scale, cap);
+                    *weight = exp(score - logsumexp);
+                    *slope = *weight * (*slope - delta) * soft_cap_slope(score, cap) * inside;
+                }
+                for tile in [weights, slopes] {
+                    tile[visible..].fill(0.0);
+                    tile[..before].fill(0.0);
+                }
+                continue;
+            }
             slopes[visible..].fill(0.0);
+            weights[visible..].fill(f32::NEG_INFINITY);
+            weights[..before].fill(f32::NEG_INFINITY);
             for (weight, slope) in weights.iter_mut().zip(slopes) {
                 *weight = exp(*weight * scale - logsumexp);
                 *slope = *weight * (*slope - delta) * inside;

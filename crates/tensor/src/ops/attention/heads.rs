@@ -1,5 +1,6 @@
 //! The heads of attention, and the layout of queries, keys and values in memory.
 
+use super::settings::Settings;
 use crate::ops::check;
 use crate::{DType, Result, Tensor, TensorError};
 
@@ -152,6 +153,7 @@ pub(super) struct Geometry {
     pub(super) batch: usize,
     pub(super) time: usize,
     pub(super) heads: Heads,
+    pub(super) settings: Settings,
     /// Layouts of queries, keys and values.
     pub(super) parts: [Part; 3],
     /// The operands' type, to which weights are rounded before they are multiplied.
@@ -160,7 +162,8 @@ pub(super) struct Geometry {
 
 impl Geometry {
     /// Checks shapes and types; also returns the compute type.
-    pub(super) fn of(operator: &'static str, qkv: &Qkv<Tensor>, heads: Heads) -> Result<(Self, DType)> {
+    pub(super) fn of(operator: &'static str, qkv: &Qkv<Tensor>, settings: Settings) -> Result<(Self, DType)> {
+        let Settings { heads, .. } = settings;
         let operands: Vec<_> = qkv.names().iter().copied().zip(qkv.arrays()).collect();
         let dtype = check::computed(operator, &operands)?;
         heads.check(operator)?;
@@ -184,7 +187,7 @@ impl Geometry {
         for ((name, tensor), columns) in operands.iter().zip(columns) {
             check::shape(operator, name, tensor, [batch, time, *columns])?;
         }
-        Ok((Geometry { batch, time, heads, parts, dtype }, dtype))
+        Ok((Geometry { batch, time, heads, settings, parts, dtype }, dtype))
     }
 
     /// FLOPs of `matmuls` matmuls of every query head over the causal half of the scores.
@@ -192,9 +195,9 @@ impl Geometry {
         matmuls * (self.batch * self.time * self.time * self.heads.query_columns()) as u64
     }
 
-    /// Factor of the scores, 1/√width.
+    /// Factor of the scores.
     pub(super) fn scale(&self) -> f32 {
-        1.0 / (self.heads.width as f32).sqrt()
+        self.settings.factor()
     }
 
     /// First column, in its array, of the queries (keys, values) that query head `head` reads.

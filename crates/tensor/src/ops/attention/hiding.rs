@@ -13,7 +13,7 @@ pub(super) struct Block {
     pub(super) len: usize,
 }
 
-/// Masks besides the causal one.
+/// Masks besides the causal one and the window.
 #[derive(Clone, Copy)]
 pub(super) struct Hiding<'a> {
     /// Position in its sequence at which each token's document begins.
@@ -22,28 +22,29 @@ pub(super) struct Hiding<'a> {
 }
 
 impl Hiding<'_> {
-    /// Position in its sequence at which the document of a block's row begins.
+    /// The first key that a block's row sees: the start of its document or of its window.
     #[inline(always)]
-    fn document(&self, geometry: Geometry, block: Block, row: usize) -> usize {
+    fn first_key(&self, geometry: Geometry, block: Block, row: usize) -> usize {
         let token = block.batch * geometry.time + block.first + row;
-        self.documents.map_or(0, |documents| documents[token] as usize)
+        let document = self.documents.map_or(0, |documents| documents[token] as usize);
+        document.max(geometry.settings.window_start(block.first + row))
     }
 
     /// First tile of keys that any of `queries` sees.
     #[inline(always)]
     pub(super) fn first_tile(&self, geometry: Geometry, queries: Block) -> usize {
-        self.document(geometry, queries, 0) / BLOCK
+        self.first_key(geometry, queries, 0) / BLOCK
     }
 
-    /// Number of `keys` before the document of the query in `row` of its block.
+    /// Number of `keys` before the first that the query in `row` of its block sees.
     #[inline(always)]
     pub(super) fn before(&self, geometry: Geometry, queries: Block, row: usize, keys: Block) -> usize {
-        self.document(geometry, queries, row).saturating_sub(keys.first).min(keys.len)
+        self.first_key(geometry, queries, row).saturating_sub(keys.first).min(keys.len)
     }
 
     /// Returns whether no query of this block or a later one sees any of `keys`.
     #[inline(always)]
     pub(super) fn is_beyond(&self, geometry: Geometry, queries: Block, keys: Block) -> bool {
-        self.document(geometry, queries, 0) >= keys.first + keys.len
+        self.first_key(geometry, queries, 0) >= keys.first + keys.len
     }
 }

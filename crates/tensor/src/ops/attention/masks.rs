@@ -7,7 +7,7 @@ use crate::ops::check;
 use crate::ops::dropout::Mask;
 use crate::{Result, Tensor};
 
-/// Attention masks besides the causal one.
+/// Attention masks besides the causal one and the window.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Masks<'a> {
     /// The position in its sequence at which the document of each token begins: `[batch, time]` u32, at most

@@ -9,12 +9,14 @@ pub(crate) mod cuda;
 mod heads;
 mod hiding;
 mod masks;
+mod settings;
 mod tile;
 mod widths;
 mod workspace;
 
 pub use heads::{Heads, Qkv};
 pub use masks::Masks;
+pub use settings::Settings;
 pub use widths::HeadWidths;
 
 use device::{Backend, Category, DType, Request};
@@ -39,16 +41,22 @@ pub struct Output {
 }
 
 /// Computes attention over queries, keys and values of shape `[batch, time, columns]`, all f32 or all bf16,
-/// with the columns that [`Heads`] states. Scores are scaled by 1/√width, and a position sees itself and the
-/// earlier ones that `masks` do not hide. Packed and separate operands give the same bits.
+/// with the columns that [`Heads`] states. A position sees itself and the earlier ones in its window that
+/// `masks` do not hide. Packed and separate operands give the same bits.
 ///
 /// # Errors
 /// Shapes or types that do not agree, heads that do not divide, a head width that is not in [`widths`] on a
 /// GPU, out of memory. With `measures`, an output in bf16 is accompanied by its largest magnitude on a GPU
 /// ([`Tensor::with_maxima`]).
-pub fn forward(qkv: &Qkv<Tensor>, heads: Heads, masks: Masks<'_>, measures: bool) -> Result<Output> {
+pub fn forward(
+    qkv: &Qkv<Tensor>,
+    settings: impl Into<Settings>,
+    masks: Masks<'_>,
+    measures: bool,
+) -> Result<Output> {
     const OPERATOR: &str = "attention.forward";
-    let (geometry, dtype) = Geometry::of(OPERATOR, qkv, heads)?;
+    let (geometry, dtype) = Geometry::of(OPERATOR, qkv, settings.into())?;
+    let heads = geometry.heads;
     masks.check(OPERATOR, geometry)?;
     let device = qkv.arrays()[0].device();
     if device.is_cuda_like() {
@@ -77,8 +85,8 @@ pub fn forward(qkv: &Qkv<Tensor>, heads: Heads, masks: Masks<'_>, measures: bool
 }
 
 /// Computes the gradients of `qkv`, in its layout, from the output's gradient `dy` and the operands and
-/// results of [`forward`], with the same masks. The gradient of a key or value head adds its query heads in a
-/// fixed order, so that its bits repeat. `measures`: as in [`forward`], of each gradient.
+/// results of [`forward`], with the same settings and masks. The gradient of a key or value head adds its
+/// query heads in a fixed order, so that its bits repeat. `measures`: as in [`forward`], of each gradient.
 ///
 /// # Errors
 /// As there.
@@ -87,12 +95,13 @@ pub fn backward(
     qkv: &Qkv<Tensor>,
     output: &Tensor,
     logsumexp: &Tensor,
-    heads: Heads,
+    settings: impl Into<Settings>,
     masks: Masks<'_>,
     measures: bool,
 ) -> Result<Qkv<Tensor>> {
     const OPERATOR: &str = "attention.backward";
-    let (geometry, dtype) = Geometry::of(OPERATOR, qkv, heads)?;
+    let (geometry, dtype) = Geometry::of(OPERATOR, qkv, settings.into())?;
+    let heads = geometry.heads;
     masks.check(OPERATOR, geometry)?;
     let Geometry { batch, time, .. } = geometry;
     for (name, tensor) in [("dy", dy), ("output", output)] {

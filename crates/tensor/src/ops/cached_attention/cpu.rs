@@ -3,8 +3,9 @@
 use device::parallel::{for_pieces, simd};
 
 use super::cache::Cache;
-use crate::ops::attention::Heads;
+use crate::ops::attention::{Heads, Settings};
 use crate::ops::math::{exp, sum2};
+use crate::ops::pointwise::soft_cap;
 use crate::{Result, Tensor, TensorError};
 
 /// Returns the first element of a head's positions in the cache; value heads follow key heads.
@@ -31,11 +32,12 @@ pub(super) fn store(qkv: &Tensor, heads: Heads, cache: &Cache, slot: usize) -> R
 pub(super) fn forward(
     operator: &'static str,
     qkv: &Tensor,
-    heads: Heads,
+    settings: Settings,
     cache: &Cache,
     documents: &Tensor,
     output: &Tensor,
 ) -> Result<()> {
+    let heads = settings.heads;
     let (slots, capacity, columns) = (cache.slots(), cache.capacity(), heads.packed_columns());
     let (qkv, documents) = (qkv.values()?, documents.read::<u32>()?);
     let positions: Vec<usize> =
@@ -55,13 +57,15 @@ pub(super) fn forward(
         out.fill(0.0);
         let Some(position) = positions.get(row) else { return };
         let queries = qkv[row * columns..].chunks_exact(heads.width);
-        let mut weights = vec![0.0; position + 1];
+        let first = settings.window_start(*position);
+        let mut weights = vec![0.0; position + 1 - first];
         for (head, (query, out)) in queries.zip(out.chunks_exact_mut(heads.width)).enumerate() {
             let own = head / heads.group();
-            let of = |head| &array[row_offset(row, head, heads, capacity)..][..(position + 1) * heads.width];
+            let seen = first * heads.width..(position + 1) * heads.width;
+            let of = |head| &array[row_offset(row, head, heads, capacity)..][seen.clone()];
             simd(
                 #[inline(always)]
-                || attend(query, of(own), of(heads.key_value + own), &mut weights, out),
+                || attend(query, [of(own), of(heads.key_value + own)], settings, &mut weights, out),
             );
         }
     });
@@ -70,11 +74,18 @@ pub(super) fn forward(
 
 /// One head's output, added to zeros.
 #[inline(always)]
-fn attend(query: &[f32], keys: &[f32], values: &[f32], weights: &mut [f32], out: &mut [f32]) {
-    let (width, scale) = (query.len(), 1.0 / (query.len() as f32).sqrt());
+fn attend(
+    query: &[f32],
+    [keys, values]: [&[f32]; 2],
+    settings: Settings,
+    weights: &mut [f32],
+    out: &mut [f32],
+) {
+    let (width, scale) = (query.len(), settings.factor());
     let mut largest = f32::NEG_INFINITY;
     for (weight, key) in weights.iter_mut().zip(keys.chunks_exact(width)) {
-        *weight = sum2(query, key, |a, b| a * b) * scale;
+        let score = sum2(query, key, |a, b| a * b) * scale;
+        *weight = settings.soft_cap.map_or(score, |cap| soft_cap(score, cap));
         largest = largest.max(*weight);
     }
     let mut total = 0.0;

@@ -4,7 +4,7 @@ use device::{Family, Function};
 
 use super::cache::Cache;
 use super::workspace::{self, CHUNK};
-use crate::ops::attention::Heads;
+use crate::ops::attention::{Heads, Settings};
 use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor};
@@ -63,13 +63,14 @@ pub(super) fn store(
 pub(super) fn forward(
     operator: &'static str,
     qkv: &Tensor,
-    heads: Heads,
+    settings: Settings,
     cache: &Cache,
     documents: &Tensor,
     partials: &Tensor,
     output: &Tensor,
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
+    let Settings { heads, soft_cap, window, .. } = settings;
     let (device, dtype) = (qkv.device(), qkv.dtype());
     let (rows, slots, capacity) = (output.shape().dims()[0], cache.slots(), cache.capacity());
     let chunks = word(capacity.div_ceil(CHUNK))?;
@@ -77,7 +78,10 @@ pub(super) fn forward(
     let kernel = |name| device.kernel(Function::new(&FAMILY, name).of(dtype));
     let launch = kernel("chunks").read(qkv.region()).write(cache.array.region()).read(documents.region());
     let launch = launch.write(partials.region()).u32(query).u32(group).u32(width).u32(word(capacity)?);
-    let launch = launch.f32(1.0 / (heads.width as f32).sqrt()).u32(vector(heads, &[qkv, &cache.array]));
+    // A window of the capacity or more hides nothing.
+    let window = word(window.filter(|window| *window < capacity).unwrap_or(0))?;
+    let launch = launch.f32(settings.factor()).f32(soft_cap.unwrap_or(0.0)).u32(window);
+    let launch = launch.u32(vector(heads, &[qkv, &cache.array]));
     // The bytes read depend on positions, which are on the device: at most the whole cache.
     let flops = 4 * (slots * capacity * heads.query_columns()) as u64;
     // Queries, scores and statistics of a group, and a sum for each warp, query, lane and element of a
@@ -87,7 +91,7 @@ pub(super) fn forward(
     let grid = [chunks, word(heads.key_value)?, word(slots)?];
     launch.cost(cache.bytes() as u64, flops).shared(shared).launch(grid, STRANDS)?;
     let launch = kernel("join").read(partials.region()).read(documents.region()).write(output.region());
-    let launch = launch.u32(word(slots)?).u32(query).u32(width).u32(chunks);
+    let launch = launch.u32(word(slots)?).u32(query).u32(width).u32(chunks).u32(window);
     let bytes = workspace::bytes(slots, heads, capacity) + output.bytes();
     Ok(launch.cost(bytes as u64, 0).launch([query, word(rows)?, 1], STRANDS)?)
 }

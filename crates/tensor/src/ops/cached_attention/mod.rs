@@ -14,7 +14,7 @@ pub use cache::Cache;
 
 use device::{Backend, Category, DType, Request};
 
-use super::attention::{Heads, Qkv};
+use super::attention::{Heads, Qkv, Settings};
 use super::check;
 use crate::{Result, Tensor};
 
@@ -43,8 +43,15 @@ pub fn store(qkv: &Qkv<Tensor>, heads: Heads, cache: &Cache, slot: usize) -> Res
 /// # Errors
 /// Separate arrays, shapes or types that do not agree, fewer rows than slots, a position that the cache does
 /// not have (on a GPU it ends the process's use of the device), out of memory.
-pub fn forward(qkv: &Qkv<Tensor>, heads: Heads, cache: &Cache, documents: &Tensor) -> Result<Tensor> {
+pub fn forward(
+    qkv: &Qkv<Tensor>,
+    settings: impl Into<Settings>,
+    cache: &Cache,
+    documents: &Tensor,
+) -> Result<Tensor> {
     const OPERATOR: &str = "cached_attention.forward";
+    let settings = settings.into();
+    let heads = settings.heads;
     let (qkv, [rows, time]) = cache.check(OPERATOR, qkv, heads)?;
     if time != 1 || rows < cache.slots() {
         return Err(check::wrong(OPERATOR, "qkv", &qkv, format!("[at least {}, 1, _]", cache.slots())));
@@ -57,8 +64,8 @@ pub fn forward(qkv: &Qkv<Tensor>, heads: Heads, cache: &Cache, documents: &Tenso
     let workspace = Tensor::workspace(device, OPERATOR, bytes)?;
     match device.backend() {
         Backend::Meta => {}
-        Backend::Cpu => cpu::forward(OPERATOR, &qkv, heads, cache, documents, &output)?,
-        Backend::Cuda => cuda::forward(OPERATOR, &qkv, heads, cache, documents, &workspace, &output)?,
+        Backend::Cpu => cpu::forward(OPERATOR, &qkv, settings, cache, documents, &output)?,
+        Backend::Cuda => cuda::forward(OPERATOR, &qkv, settings, cache, documents, &workspace, &output)?,
     }
     Ok(output)
 }

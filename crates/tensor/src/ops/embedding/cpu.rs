@@ -43,7 +43,13 @@ pub(super) fn forward(
     });
 }
 
-pub(super) fn table_gradient(dy: &[f32], tokens: &[u32], table: &mut [f32], accumulate: bool, sizes: Sizes) {
+pub(super) fn table_gradient(
+    dy: &[f32],
+    (tokens, padding): (&[u32], Option<u32>),
+    table: &mut [f32],
+    accumulate: bool,
+    sizes: Sizes,
+) {
     let width = sizes.width;
     let rows = sizes.vocab.div_ceil(TABLE_TASKS);
     for_pieces(table, rows * width, |index, table| {
@@ -53,7 +59,8 @@ pub(super) fn table_gradient(dy: &[f32], tokens: &[u32], table: &mut [f32], accu
             }
             let first = index * rows;
             let own = first..first + table.len() / width;
-            for (row, token) in tokens.iter().enumerate() {
+            let used = tokens.iter().enumerate().filter(|(_, token)| Some(**token) != padding);
+            for (row, token) in used {
                 let token = *token as usize;
                 if own.contains(&token) {
                     let target = &mut table[(token - first) * width..][..width];

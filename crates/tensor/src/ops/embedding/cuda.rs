@@ -17,6 +17,8 @@ const WIDE_THREADS: u32 = 1024;
 const MOST_TURNS: usize = 256;
 /// Columns of a frequent token's row that a block sums.
 const COLUMNS: u32 = 64;
+/// The number of no token.
+const NO_PADDING: u32 = u32::MAX;
 
 /// `kernels/embedding.cu`.
 pub(crate) static FAMILY: Family = family!(
@@ -108,7 +110,7 @@ impl<'a> Lists<'a> {
 pub(super) fn table_gradient(
     operator: &'static str,
     dy: &Tensor,
-    tokens: &Tensor,
+    (tokens, padding): (&Tensor, Option<u32>),
     workspace: &Tensor,
     table: &GradientTarget,
     sizes: Sizes,
@@ -117,7 +119,7 @@ pub(super) fn table_gradient(
     let device = dy.device();
     let rows = sizes.batch * sizes.time;
     let lists = Lists::of(workspace, rows, sizes.vocab);
-    list(operator, tokens, &lists, sizes)?;
+    list(operator, tokens, padding.unwrap_or(NO_PADDING), &lists, sizes)?;
 
     let lanes = gpu::lanes(dy.dtype());
     let vector = sizes.width.is_multiple_of(lanes) && gpu::aligned(&[dy, &table.tensor]);
@@ -141,8 +143,14 @@ pub(super) fn table_gradient(
     Ok(launch.launch([turns, word(sizes.width.div_ceil(COLUMNS as usize))?, 1], gpu::THREADS)?)
 }
 
-/// Lists the positions of every token.
-fn list(operator: &'static str, tokens: &Tensor, lists: &Lists<'_>, sizes: Sizes) -> Result<()> {
+/// Lists the positions of every token but `padding`.
+fn list(
+    operator: &'static str,
+    tokens: &Tensor,
+    padding: u32,
+    lists: &Lists<'_>,
+    sizes: Sizes,
+) -> Result<()> {
     let device = tokens.device();
     let kernel = |name| device.kernel(Function::new(&FAMILY, name));
     let (rows, vocab) = (tokens.elements(), gpu::word(operator, sizes.vocab)?);
@@ -151,12 +159,13 @@ fn list(operator: &'static str, tokens: &Tensor, lists: &Lists<'_>, sizes: Sizes
     let bytes = tokens.bytes() as u64;
     device.zero(lists.counts)?;
     let launch = kernel("count_tokens").read(tokens.region()).write(lists.counts).u32(count).u32(vocab);
+    let launch = launch.u32(padding);
     launch.cost(bytes, 0).launch(blocks, gpu::THREADS)?;
     let launch =
         kernel("start_lists").read(lists.counts).write(lists.starts).write(lists.frequent).u32(vocab);
     launch.cost(8 * u64::from(vocab), 0).launch([1, 1, 1], WIDE_THREADS)?;
     let launch = kernel("list_rare").read(tokens.region()).read(lists.starts).write(lists.counts);
-    let launch = launch.write(lists.lists).u32(count).cost(2 * bytes, 0);
+    let launch = launch.write(lists.lists).u32(count).u32(padding).cost(2 * bytes, 0);
     launch.launch(blocks, gpu::THREADS)?;
     let launch = kernel("list_frequent").read(tokens.region()).read(lists.starts).read(lists.frequent);
     let launch = launch.write(lists.lists).u32(count).u32(vocab).cost(bytes, 0);

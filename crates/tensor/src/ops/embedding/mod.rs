@@ -109,6 +109,20 @@ pub fn backward_weight(
     table: &GradientTarget,
     positions: Option<&GradientTarget>,
 ) -> Result<()> {
+    backward_padded(dy, tokens, None, table, positions)
+}
+
+/// [`backward_weight`], for which the token `padding` counts as unused.
+///
+/// # Errors
+/// As [`forward`].
+pub fn backward_padded(
+    dy: &Tensor,
+    tokens: &Tensor,
+    padding: Option<u32>,
+    table: &GradientTarget,
+    positions: Option<&GradientTarget>,
+) -> Result<()> {
     const OPERATOR: &str = "embedding.backward_weight";
     let dtype = check::computed(OPERATOR, &[("dy", dy)])?;
     let targets = [Some(("table", table)), positions.map(|positions| ("positions", positions))];
@@ -123,13 +137,19 @@ pub fn backward_weight(
         Backend::Cpu => {
             let (dy, tokens) = (dy.values()?, tokens.read::<u32>()?);
             check_tokens(OPERATOR, &tokens, sizes.vocab)?;
-            cpu::table_gradient(&dy, &tokens, &mut table.tensor.values_mut()?, table.accumulate, sizes);
+            cpu::table_gradient(
+                &dy,
+                (&tokens, padding),
+                &mut table.tensor.values_mut()?,
+                table.accumulate,
+                sizes,
+            );
             if let Some(GradientTarget { tensor, accumulate }) = positions {
                 cpu::position_gradient(&dy, &mut tensor.values_mut()?, *accumulate, sizes);
             }
         }
         Backend::Cuda => {
-            cuda::table_gradient(OPERATOR, dy, tokens, &workspace, table, sizes)?;
+            cuda::table_gradient(OPERATOR, dy, (tokens, padding), &workspace, table, sizes)?;
             if let Some(positions) = positions {
                 cuda::position_gradient(OPERATOR, dy, positions, sizes)?;
             }

@@ -136,7 +136,7 @@ fn check_operands(
     let width = rotary::check_angles(operator, qkv, angles)?;
     let [batch, time] = [qkv.shape().dims()[0], qkv.shape().dims()[1]];
     check::shape(operator, "qkv", qkv, [batch, time, heads.packed_columns()])?;
-    if width != heads.width {
+    if [width, angles.head_width()] != [heads.width; 2] {
         return Err(check::wrong(operator, "table", angles.table, format!("{} columns", heads.width)));
     }
     check::shape(operator, "query weight", weights.query, [width])?;

@@ -5,11 +5,14 @@ use device::{Category, DType};
 use crate::ops::check;
 use crate::{Result, Tensor, TensorError};
 
-/// The table of angles, and the documents of tokens.
+/// The table of angles, the documents of tokens, and the width of heads.
 #[derive(Clone, Copy, Debug)]
 pub struct Angles<'a> {
-    /// Cosines of width/2 angles, then their sines, for every position: `[context, width]` f32.
+    /// Cosines of width/2 angles, then their sines, for every position: `[context, width]` f32. The first
+    /// `width` columns of a head rotate.
     pub table: &'a Tensor,
+    /// Columns of a head; `None`: as many as the table has.
+    pub head_width: Option<usize>,
     /// The position in its sequence at which each token's document begins, from which its positions count:
     /// `[batch, time]` u32; negative, modulo 2³², for a document that begins before its sequence. `None`: 0.
     pub documents: Option<&'a Tensor>,
@@ -34,7 +37,14 @@ impl Turn {
     }
 }
 
-/// Returns the head width of the table.
+impl Angles<'_> {
+    /// Columns of a head.
+    pub(in crate::ops) fn head_width(&self) -> usize {
+        self.head_width.unwrap_or_else(|| self.table.shape().columns())
+    }
+}
+
+/// Returns the number of columns of a head that rotate.
 ///
 /// # Errors
 /// A table or documents of a wrong shape for `x [batch, time, ..]`.
@@ -46,6 +56,10 @@ pub(in crate::ops) fn check_angles(operator: &'static str, x: &Tensor, angles: A
     let [batch, time] = [x.shape().dims()[0], x.shape().dims()[1]];
     if time > context || !width.is_multiple_of(2) {
         return Err(check::wrong(operator, "table", angles.table, format!("[{time} or more, even]")));
+    }
+    if angles.head_width() < width {
+        let expected = format!("at most {} columns, those of a head", angles.head_width());
+        return Err(check::wrong(operator, "table", angles.table, expected));
     }
     if let Some(documents) = angles.documents {
         check::dtype(operator, "documents", documents, DType::U32)?;

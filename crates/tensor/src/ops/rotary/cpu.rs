@@ -12,7 +12,7 @@ pub(in crate::ops) struct Angles<'a> {
     pub(in crate::ops) documents: Option<&'a [u32]>,
     /// Rows in a sequence.
     pub(in crate::ops) time: usize,
-    /// Elements of a head.
+    /// Elements of a head that rotate: the first.
     pub(in crate::ops) width: usize,
 }
 
@@ -26,7 +26,14 @@ impl<'a> Angles<'a> {
     }
 }
 
-pub(super) fn rotate(x: &mut [f32], columns: usize, heads: usize, angles: Angles<'_>, turn: Turn) {
+/// Rotates the first `heads` heads of `head_width` elements in rows of `columns`.
+pub(super) fn rotate(
+    x: &mut [f32],
+    columns: usize,
+    [heads, head_width]: [usize; 2],
+    angles: Angles<'_>,
+    turn: Turn,
+) {
     let per_task = rows::per_task(columns);
     for_pieces(x, per_task * columns, |index, x| {
         simd(
@@ -34,8 +41,8 @@ pub(super) fn rotate(x: &mut [f32], columns: usize, heads: usize, angles: Angles
             || {
                 for (row, x) in x.chunks_exact_mut(columns).enumerate() {
                     let at = angles.of(index * per_task + row);
-                    for head in x.chunks_exact_mut(angles.width).take(heads) {
-                        rotate_head(head, at, turn);
+                    for head in x.chunks_exact_mut(head_width).take(heads) {
+                        rotate_head(&mut head[..angles.width], at, turn);
                     }
                 }
             },

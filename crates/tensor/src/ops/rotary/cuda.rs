@@ -23,11 +23,12 @@ pub(super) fn rotate(
 ) -> Result<()> {
     let width = angles.table.shape().columns();
     let (rows, columns, lanes) = (x.shape().rows(), x.shape().columns(), gpu::lanes(x.dtype()));
-    let whole = (width / 2).is_multiple_of(lanes) && columns.is_multiple_of(lanes);
+    let head_width = angles.head_width();
+    let whole = [width / 2, head_width, columns].iter().all(|size| size.is_multiple_of(lanes));
     let vector = whole && gpu::aligned(&[x, angles.table]);
     let (items, each) = (rows * heads * (width / 2), if vector { lanes } else { 1 });
     let items = items / each;
-    let rest = if x.maxima().is_some() { (columns - heads * width) / each } else { 0 };
+    let rest = if x.maxima().is_some() { (columns - heads * head_width) / each } else { 0 };
     let name = match turn {
         Turn::Forward => "rotate",
         Turn::Back => "rotate_back",
@@ -35,7 +36,8 @@ pub(super) fn rotate(
     let word = |size| gpu::word(operator, size);
     let launch = x.device().kernel(Function::new(&FAMILY, name).of(x.dtype())).write(x.region());
     let launch = read_angles(launch, angles).u32(word(items)?).u32(word(x.shape().dims()[1])?);
-    let launch = launch.u32(word(heads)?).u32(word(width)?).u32(word(columns)?).u32(u32::from(vector));
+    let launch = launch.u32(word(heads)?).u32(word(width)?).u32(word(head_width)?).u32(word(columns)?);
+    let launch = launch.u32(u32::from(vector));
     let turned = (rows * heads * width) as u64;
     let launch = match turn {
         Turn::Forward => launch,

@@ -1,5 +1,6 @@
 //! Rotary position embeddings (Su and others, *RoFormer*, 2021), half-split as Hugging Face stores heads:
-//! elements i and i + width/2 of a head rotate by the angle position · frequency(i).
+//! elements i and i + width/2 of a head rotate by the angle position · frequency(i), where width is the
+//! head's, or less if only its first elements rotate.
 
 mod angles;
 pub(super) mod cpu;
@@ -17,7 +18,7 @@ pub(super) use angles::{check_angles, check_documents};
 
 /// Rotates the first `heads` heads of the rows of `x [batch, time, columns]`, f32 or bf16. Overwrites `x` if
 /// it is the only view of its storage, else returns a new tensor. With `measures`, a rotation back gives the
-/// result's largest magnitude on a GPU ([`Tensor::with_maxima`]).
+/// result's largest magnitude on a GPU ([`Tensor::with_maxima`]), unless only a part of each head rotates.
 ///
 /// # Errors
 /// Shapes or types that do not agree, more positions than the table has, an odd head width, out of memory.
@@ -25,12 +26,14 @@ pub fn rotate(x: Tensor, heads: usize, angles: Angles<'_>, turn: Turn, measures:
     const OPERATOR: &str = "rotary.rotate";
     check::computed(OPERATOR, &[("x", &x)])?;
     let width = check_angles(OPERATOR, &x, angles)?;
-    if heads * width > x.shape().columns() {
-        return Err(check::wrong(OPERATOR, "x", &x, format!("at least {} columns", heads * width)));
+    let head_width = angles.head_width();
+    if heads * head_width > x.shape().columns() {
+        return Err(check::wrong(OPERATOR, "x", &x, format!("at least {} columns", heads * head_width)));
     }
     let request = Request::new(turn.category(), OPERATOR);
     let x = if x.is_unique() { x } else { copy(&x, request)? };
-    let cells = if measures && turn == Turn::Back { gpu::cells(x.device(), request)? } else { None };
+    let measures = measures && turn == Turn::Back && width == head_width;
+    let cells = if measures { gpu::cells(x.device(), request)? } else { None };
     let x = x.with_maxima(cells);
     match x.device().backend() {
         Backend::Meta => {}
@@ -40,7 +43,7 @@ pub fn rotate(x: Tensor, heads: usize, angles: Angles<'_>, turn: Turn, measures:
             check_documents(OPERATOR, documents.as_deref(), time)?;
             let table = angles.table.values()?;
             let read = cpu::Angles { table: &table, documents: documents.as_deref(), time, width };
-            cpu::rotate(&mut x.values_mut()?, x.shape().columns(), heads, read, turn);
+            cpu::rotate(&mut x.values_mut()?, x.shape().columns(), [heads, head_width], read, turn);
         }
         Backend::Cuda => cuda::rotate(OPERATOR, &x, heads, angles, turn)?,
     }

@@ -70,6 +70,8 @@ pub(super) struct Call<'a> {
     pub(super) strides: [u32; 2],
     pub(super) width: u32,
     pub(super) aligned: bool,
+    /// Keys of a window; 0 if there is none.
+    window: u32,
     masks: Masks<'a>,
 }
 
@@ -84,11 +86,13 @@ impl<'a> Call<'a> {
         tensors: &[&Tensor],
     ) -> Result<Self> {
         let word = |size| gpu::word(operator, size);
-        let Geometry { batch, time, heads, parts, .. } = geometry;
+        let Geometry { batch, time, heads, settings, parts, .. } = geometry;
         let (device, dtype) = (qkv.arrays()[0].device(), qkv.arrays()[0].dtype());
         let aligned = qkv.arrays().iter().all(|array| gpu::aligned(&[array])) && gpu::aligned(tensors);
-        // The Hopper kernels support no mask but the causal one.
-        let hopper = aligned && masks.is_empty() && device.description().compute_capability.0 == 9;
+        let window = settings.window.filter(|window| *window < time);
+        // The Hopper kernels support no mask but the causal one, and no cap.
+        let plain = masks.is_empty() && window.is_none() && settings.soft_cap.is_none();
+        let hopper = aligned && plain && device.description().compute_capability.0 == 9;
         Ok(Call {
             device,
             geometry,
@@ -101,6 +105,7 @@ impl<'a> Call<'a> {
             strides: [word(parts[QUERY].stride)?, word(parts[KEY].stride)?],
             width: word(heads.width)?,
             aligned,
+            window: word(window.unwrap_or(0))?,
             masks,
         })
     }
@@ -128,16 +133,17 @@ impl<'a> Call<'a> {
         launch.u32(self.heads).u32(self.group).u32(query).u32(key_value)
     }
 
-    /// Adds the masks to a launch.
+    /// Adds the masks and the cap of scores to a launch.
     pub(super) fn masked<'b>(&self, launch: Launch<'b>) -> Launch<'b> {
         let launch = match self.masks.documents {
             Some(documents) => launch.read(documents.region()),
             None => launch.null(),
         };
-        match self.masks.dropout {
+        let launch = match self.masks.dropout {
             Some(mask) => mask.add_to(launch),
             None => launch.u32(0).u32(0).u32(0).f32(1.0),
-        }
+        };
+        launch.u32(self.window).f32(self.geometry.settings.soft_cap.unwrap_or(0.0))
     }
 
     /// Grid with a block for every `rows` positions of each of `heads` heads.

@@ -1,4 +1,4 @@
-//! A branch of a block, which may be divided in lanes.
+//! The layers of a branch, which may be divided in lanes.
 
 use autograd::{Tape, Var, Weight, ops};
 
@@ -10,7 +10,7 @@ use crate::parameters::Parameters;
 /// The layers `A` of a branch. If they are divided in lanes, each lane has all rows as its input and a part
 /// of the output, and the parts are added.
 #[derive(Debug)]
-pub struct Branch<A> {
+pub struct Divided<A> {
     lanes: Vec<A>,
     /// The sum over lanes, if there are several.
     sum: Option<LaneSum>,
@@ -25,7 +25,7 @@ struct LaneSum {
     time: usize,
 }
 
-impl<A> Branch<A> {
+impl<A> Divided<A> {
     /// Registers the layers that `make` makes for each lane. If layers are divided, it also registers
     /// `{output}.bias`, `[width]`, where `biases` is true; `output` is the last layer, which divides its
     /// inputs. Sequences have `time` rows.
@@ -40,15 +40,15 @@ impl<A> Branch<A> {
     ) -> Result<Self> {
         let lanes = parameters.for_each_lane(make)?;
         if !parameters.lanes().is_divided() {
-            return Ok(Branch { lanes, sum: None });
+            return Ok(Divided { lanes, sum: None });
         }
         let bias = biases.then(|| parameters.create(&format!("{output}.bias"), [width], Init::Constant(0.0)));
         let name = super::linear::short(output).to_owned();
-        Ok(Branch { lanes, sum: Some(LaneSum { name, bias: bias.transpose()?, time }) })
+        Ok(Divided { lanes, sum: Some(LaneSum { name, bias: bias.transpose()?, time }) })
     }
 }
 
-impl<A: Layer<Stream = Var>> Layer for Branch<A> {
+impl<A: Layer<Stream = Var>> Layer for Divided<A> {
     type Stream = Var;
 
     /// Maps `[.., width]` to the same shape.

@@ -1,0 +1,167 @@
+//! The families of folders, one record each.
+
+use keys::Value;
+
+use super::family::{Absent, FolderFamily, Keys, LLAMA, none};
+use super::options::{
+    ATTENTION_BIAS, CAPS, FLAT_ROPE, LAYER_ROPE, LAYER_TYPES, MLP_BIAS, MULTIPLIERS, NO_BIASES, NO_DROPOUT,
+    NO_WINDOW, ONE_WINDOW, PADDING, QUERY_SCALAR, ROPE_LAYERS, SWITCHED_WINDOW, sliding_but,
+};
+use crate::hugging_face::FolderConfig;
+use crate::models::llama::sizes::LlamaSizes;
+
+/// All families. A model without a chosen one is written as the first that has its options.
+pub(super) const FAMILIES: &[FolderFamily] = &[
+    FolderFamily {
+        model_type: "llama",
+        architecture: "LlamaForCausalLM",
+        activation: "hidden_act",
+        absent: LLAMA,
+        fixed: none,
+        options: &[NO_WINDOW, ATTENTION_BIAS, MLP_BIAS, FLAT_ROPE],
+        is_fused: false,
+    },
+    FolderFamily {
+        model_type: "qwen2",
+        architecture: "Qwen2ForCausalLM",
+        activation: "hidden_act",
+        absent: LLAMA,
+        fixed: |_| Ok(vec![(LlamaSizes::qkv_bias, true.into())]),
+        options: &[NO_WINDOW, NO_BIASES, FLAT_ROPE],
+        is_fused: false,
+    },
+    FolderFamily {
+        model_type: "qwen3",
+        architecture: "Qwen3ForCausalLM",
+        activation: "hidden_act",
+        absent: Absent { head_width: Some(128), ..LLAMA },
+        fixed: |_| Ok(vec![(LlamaSizes::qk_norm, true.into())]),
+        options: &[NO_WINDOW, ATTENTION_BIAS, FLAT_ROPE],
+        is_fused: false,
+    },
+    FolderFamily {
+        model_type: "mistral",
+        architecture: "MistralForCausalLM",
+        activation: "hidden_act",
+        absent: Absent { window: Some(4096), ..LLAMA },
+        fixed: none,
+        options: &[PADDING, ONE_WINDOW, NO_BIASES, FLAT_ROPE],
+        is_fused: false,
+    },
+    FolderFamily {
+        model_type: "ministral",
+        architecture: "MinistralForCausalLM",
+        activation: "hidden_act",
+        absent: Absent { window: Some(4096), ..LLAMA },
+        fixed: none,
+        options: &[PADDING, LAYER_TYPES(|_, _| true), NO_BIASES, FLAT_ROPE],
+        is_fused: false,
+    },
+    FolderFamily {
+        model_type: "smollm3",
+        architecture: "SmolLM3ForCausalLM",
+        activation: "hidden_act",
+        absent: Absent { tied: true, theta: [2_000_000.0; 2], padding: Some(128_004), ..LLAMA },
+        fixed: none,
+        options: &[PADDING, SWITCHED_WINDOW, ROPE_LAYERS, ATTENTION_BIAS, MLP_BIAS, FLAT_ROPE],
+        is_fused: false,
+    },
+    FolderFamily {
+        model_type: "granite",
+        architecture: "GraniteForCausalLM",
+        activation: "hidden_act",
+        absent: LLAMA,
+        fixed: none,
+        options: &[PADDING, NO_WINDOW, MULTIPLIERS, ATTENTION_BIAS, MLP_BIAS, FLAT_ROPE],
+        is_fused: false,
+    },
+    FolderFamily {
+        model_type: "phi3",
+        architecture: "Phi3ForCausalLM",
+        activation: "hidden_act",
+        absent: Absent { epsilon: 1e-5, padding: Some(32_000), ..LLAMA },
+        fixed: none,
+        options: &[PADDING, ONE_WINDOW, NO_DROPOUT, NO_BIASES, FLAT_ROPE],
+        is_fused: true,
+    },
+    FolderFamily {
+        model_type: "olmo2",
+        architecture: "Olmo2ForCausalLM",
+        activation: "hidden_act",
+        absent: Absent { epsilon: 1e-5, padding: Some(1), ..LLAMA },
+        fixed: olmo,
+        options: &[PADDING, NO_WINDOW, ATTENTION_BIAS, FLAT_ROPE],
+        is_fused: false,
+    },
+    FolderFamily {
+        model_type: "olmo3",
+        architecture: "Olmo3ForCausalLM",
+        activation: "hidden_act",
+        absent: Absent {
+            epsilon: 1e-5,
+            theta: [500_000.0; 2],
+            window: Some(4096),
+            padding: Some(1),
+            ..LLAMA
+        },
+        fixed: olmo,
+        options: &[PADDING, LAYER_TYPES(|layer, _| sliding_but(4, layer)), ATTENTION_BIAS, LAYER_ROPE],
+        is_fused: false,
+    },
+    FolderFamily {
+        model_type: "gemma2",
+        architecture: "Gemma2ForCausalLM",
+        activation: "hidden_activation",
+        absent: Absent { head_width: Some(256), tied: true, window: Some(4096), padding: Some(0), ..LLAMA },
+        fixed: gemma,
+        options: &[
+            PADDING,
+            LAYER_TYPES(|layer, _| sliding_but(2, layer)),
+            CAPS([50.0, 30.0]),
+            QUERY_SCALAR,
+            ATTENTION_BIAS,
+            FLAT_ROPE,
+        ],
+        is_fused: false,
+    },
+    FolderFamily {
+        model_type: "gemma3_text",
+        architecture: "Gemma3ForCausalLM",
+        activation: "hidden_activation",
+        absent: Absent {
+            head_width: Some(256),
+            tied: true,
+            theta: [1_000_000.0, 10_000.0],
+            window: Some(4096),
+            padding: Some(0),
+            ..LLAMA
+        },
+        fixed: |config| Ok([gemma(config)?, vec![(LlamaSizes::qk_norm, true.into())]].concat()),
+        options: &[
+            PADDING,
+            LAYER_TYPES(|layer, pattern| sliding_but(pattern.unwrap_or(6), layer)),
+            CAPS([0.0; 2]),
+            QUERY_SCALAR,
+            ATTENTION_BIAS,
+            LAYER_ROPE,
+        ],
+        is_fused: false,
+    },
+];
+
+fn olmo(_: &FolderConfig) -> Result<Keys, String> {
+    Ok(vec![
+        (LlamaSizes::norm_position, "after".into()),
+        (LlamaSizes::qk_norm, true.into()),
+        (LlamaSizes::qk_norm_span, "all".into()),
+    ])
+}
+
+fn gemma(config: &FolderConfig) -> Result<Keys, String> {
+    let width = config.count("hidden_size")? as f64;
+    Ok(vec![
+        (LlamaSizes::norm_position, "both".into()),
+        (LlamaSizes::norms_less_one, true.into()),
+        (LlamaSizes::embedding_scale, Value::from(width.sqrt())),
+    ])
+}

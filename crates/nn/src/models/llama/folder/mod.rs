@@ -1,0 +1,265 @@
+//! Hugging Face folders of Llama and related models: Mistral, Qwen, Gemma, Phi, OLMo, SmolLM, Granite.
+//!
+//! Rotary embeddings are half-split in all of them; queries, keys and values are rows of one parameter, and
+//! so are gate and up. A family is one record of [`families`]; the options that families share translate
+//! their settings in both directions.
+
+mod families;
+mod family;
+mod options;
+mod rope;
+mod tensors;
+
+use std::path::Path;
+
+use keys::{Implied, KeyValues, RawValues, Section, Table, Value};
+use serde_json::{Map, Value as Json, json};
+
+use super::sizes::LlamaSizes;
+use crate::hugging_face::{FolderConfig, HuggingFaceConfig, HuggingFaceModel};
+use families::FAMILIES;
+use family::{FolderFamily, Keys, Settings};
+
+pub(super) const CONFIG: HuggingFaceConfig = HuggingFaceConfig { model_types: &MODEL_TYPES, keys, ignored };
+
+const MODEL_TYPES: [&str; FAMILIES.len()] = {
+    let mut names = [""; FAMILIES.len()];
+    let mut index = 0;
+    while index < names.len() {
+        names[index] = FAMILIES[index].model_type;
+        index += 1;
+    }
+    names
+};
+
+/// The names of the feed-forward activations: ours, and Hugging Face's, the first of which is written.
+const ACTIVATIONS: [(&str, &[&str]); 3] =
+    [("silu", &["silu", "swish"]), ("gelu", &["gelu_pytorch_tanh", "gelu_new"]), ("gelu-erf", &["gelu"])];
+/// Settings that all families have.
+const COMMON: [&str; 14] = [
+    "model_type",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "hidden_size",
+    "head_dim",
+    "intermediate_size",
+    "max_position_embeddings",
+    "vocab_size",
+    "tie_word_embeddings",
+    "rms_norm_eps",
+    "attention_dropout",
+    "hidden_act",
+    "hidden_activation",
+];
+/// Settings of families that are not built, which change what a model computes.
+const FOREIGN: [&str; 16] = [
+    "quantization_config",
+    "use_bidirectional_attention",
+    "num_experts",
+    "num_local_experts",
+    "num_experts_per_tok",
+    "n_routed_experts",
+    "moe_intermediate_size",
+    "attention_chunk_size",
+    "attn_temperature_tuning",
+    "clip_qkv",
+    "logit_scale",
+    "use_qk_norm",
+    "alibi",
+    "kv_lora_rank",
+    "num_kv_shared_layers",
+    "swiglu_limit",
+];
+/// Settings that change nothing that is computed.
+const WITHOUT_EFFECT: [&str; 18] = [
+    "architectures",
+    "transformers_version",
+    "_name_or_path",
+    "dtype",
+    "torch_dtype",
+    "use_cache",
+    "initializer_range",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "unk_token_id",
+    "sep_token_id",
+    "pretraining_tp",
+    "auto_map",
+    "cache_implementation",
+    "output_attentions",
+    "output_hidden_states",
+    "return_dict",
+];
+fn keys(config: &FolderConfig) -> Result<Keys, String> {
+    let family = family(config)?;
+    check(config, family)?;
+    let heads = config.count("num_attention_heads")?;
+    let mut keys: Keys = vec![
+        (LlamaSizes::layers, config.count("num_hidden_layers")?.into()),
+        (LlamaSizes::heads, heads.into()),
+        (LlamaSizes::key_value_heads, config.optional_count("num_key_value_heads")?.unwrap_or(heads).into()),
+        (LlamaSizes::width, config.count("hidden_size")?.into()),
+        (LlamaSizes::head_width, head_width(config, family)?.into()),
+        (LlamaSizes::feed_forward, config.count("intermediate_size")?.into()),
+        (LlamaSizes::context, config.count("max_position_embeddings")?.into()),
+        (LlamaSizes::vocabulary, config.count("vocab_size")?.into()),
+        (LlamaSizes::tied, config.flag("tie_word_embeddings")?.unwrap_or(family.absent.tied).into()),
+        (LlamaSizes::activation, activation(config, family)?.into()),
+        (LlamaSizes::norm_epsilon, config.number("rms_norm_eps")?.unwrap_or(family.absent.epsilon).into()),
+        (LlamaSizes::hugging_face, family.model_type.into()),
+    ];
+    keys.extend((family.fixed)(config)?);
+    for option in family.options {
+        keys.extend(option.keys(config, family)?);
+    }
+    Ok(keys)
+}
+
+fn family(config: &FolderConfig) -> Result<&'static FolderFamily, String> {
+    let name = config.model_type()?;
+    find(name).ok_or_else(|| format!("model_type = \"{name}\" is not supported"))
+}
+
+fn find(name: &str) -> Option<&'static FolderFamily> {
+    FAMILIES.iter().find(|family| family.model_type == name)
+}
+
+/// Values in a head.
+fn head_width(config: &FolderConfig, family: &FolderFamily) -> Result<usize, String> {
+    let (heads, width) = (config.count("num_attention_heads")?, config.count("hidden_size")?);
+    let own = config.optional_count("head_dim")?.or(family.absent.head_width);
+    Ok(own.unwrap_or((width / heads).max(1)))
+}
+
+/// Refuses settings that change what is computed and that the family does not have.
+fn check(config: &FolderConfig, family: &FolderFamily) -> Result<(), String> {
+    // Hugging Face drops only attention weights, and this family also the branches' results.
+    if let Some(dropout) = config.number("attention_dropout")?.filter(|dropout| *dropout != 0.0) {
+        return Err(format!("attention_dropout = {dropout} is not supported; supported: 0"));
+    }
+    let is_other = |name: &str| !is_known(family, name) && has_effect(name);
+    let other = config.entries().find(|(name, value)| is_other(name) && !is_neutral(name, value));
+    other.map_or(Ok(()), |(name, value)| {
+        Err(format!("{name} = {value} is not supported with model_type = \"{}\"", family.model_type))
+    })
+}
+
+/// Returns whether the family reads a setting.
+fn is_known(family: &FolderFamily, name: &str) -> bool {
+    COMMON.contains(&name) || family.options.iter().any(|option| option.names.contains(&name))
+}
+
+/// Returns whether some family reads a setting, or would if it were built.
+fn has_effect(name: &str) -> bool {
+    let read = || FAMILIES.iter().any(|family| is_known(family, name));
+    FOREIGN.contains(&name) || !WITHOUT_EFFECT.contains(&name) && read()
+}
+
+/// Returns whether a value means that a setting has no effect.
+fn is_neutral(name: &str, value: &Json) -> bool {
+    let factor = ["multiplier", "scaling", "factor"].iter().any(|end| name.ends_with(end));
+    match value {
+        Json::Null | Json::Bool(false) => true,
+        Json::Number(number) => number.as_f64() == Some(if factor { 1.0 } else { 0.0 }),
+        Json::Array(values) => values.is_empty(),
+        Json::Object(values) => values.is_empty(),
+        Json::Bool(true) | Json::String(_) => false,
+    }
+}
+
+/// Names of the settings that are unknown and ignored.
+fn ignored(config: &FolderConfig) -> Vec<String> {
+    let is_unknown = |name: &&str| !has_effect(name) && !WITHOUT_EFFECT.contains(name);
+    config.entries().map(|(name, _)| name).filter(is_unknown).map(str::to_owned).collect()
+}
+
+fn activation(config: &FolderConfig, family: &FolderFamily) -> Result<&'static str, String> {
+    // Gemma's older setting means the same function as its newer one.
+    let gelu = |name| if name == "gelu" { "gelu_pytorch_tanh" } else { name };
+    let (name, theirs) = match (config.text(family.activation)?, family.activation) {
+        (Some(name), key) => (key, name),
+        (None, "hidden_act") => ("hidden_act", "silu"),
+        (None, _) => ("hidden_act", config.text("hidden_act")?.map_or("gelu_pytorch_tanh", gelu)),
+    };
+    let entry = ACTIVATIONS.iter().find(|(_, names)| names.contains(&theirs));
+    entry.map(|(ours, _)| *ours).ok_or_else(|| {
+        let built: Vec<_> = ACTIVATIONS.iter().map(|(_, names)| format!("\"{}\"", names[0])).collect();
+        format!("{name} = \"{theirs}\" is not supported; supported: {}", built.join(", "))
+    })
+}
+
+/// Returns the names of all families, as in a sentence.
+pub(super) fn names() -> String {
+    MODEL_TYPES.map(|name| format!("\"{name}\"")).join(", ")
+}
+
+/// The model in the folder's format: that of the chosen family, or of the first that has the model's options;
+/// `None` if it has none.
+pub(super) fn model(sizes: &LlamaSizes) -> Option<HuggingFaceModel> {
+    let is_chosen =
+        |family: &&FolderFamily| sizes.hugging_face.is_empty() || sizes.hugging_face == family.model_type;
+    let written = |family: &'static FolderFamily| Some((family, config(sizes, family)?));
+    let (family, config) = FAMILIES.iter().filter(is_chosen).find_map(written)?;
+    let mut ignored = vec!["rotary_emb.inv_freq"];
+    let mut copies = Vec::new();
+    if sizes.tied {
+        ignored.push(tensors::HEAD);
+        copies.push((tensors::HEAD, tensors::EMBEDDING));
+    }
+    Some(HuggingFaceModel {
+        config,
+        prefix: "model.",
+        tensors: tensors::tensors(sizes, family),
+        copies,
+        tables: vec![tensors::EMBEDDING, tensors::HEAD],
+        ignored,
+    })
+}
+
+/// The `config.json` of a family, if that describes the model.
+fn config(sizes: &LlamaSizes, family: &FolderFamily) -> Option<Map<String, Json>> {
+    let (_, names) = ACTIVATIONS.iter().find(|(ours, _)| *ours == sizes.activation.name())?;
+    let mut settings: Settings = vec![
+        ("architectures", json!([family.architecture])),
+        ("attention_dropout", json!(0.0)),
+        ("head_dim", json!(sizes.head_width)),
+        (family.activation, json!(names[0])),
+        ("hidden_size", json!(sizes.width)),
+        ("intermediate_size", json!(sizes.feed_forward)),
+        ("max_position_embeddings", json!(sizes.context)),
+        ("model_type", json!(family.model_type)),
+        ("num_attention_heads", json!(sizes.heads)),
+        ("num_hidden_layers", json!(sizes.layers)),
+        ("num_key_value_heads", json!(sizes.key_value_heads)),
+        ("rms_norm_eps", json!(sizes.norm_epsilon)),
+        ("tie_word_embeddings", json!(sizes.tied)),
+        ("vocab_size", json!(sizes.vocabulary)),
+    ];
+    settings.extend(family.options.iter().flat_map(|option| (option.write)(sizes)));
+    let config: Map<_, _> = settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    let read = read(&FolderConfig::of(config.clone()))?;
+    is_same(&read, sizes).then_some(config)
+}
+
+/// The sizes that a configuration describes.
+fn read(config: &FolderConfig) -> Option<LlamaSizes> {
+    let implied =
+        |(path, value): (&str, Value)| Implied { path: path.to_owned(), value, file: String::new() };
+    let implied: Vec<_> = keys(config).ok()?.into_iter().map(implied).collect();
+    let table = Table::new(LlamaSizes::keys().into_iter().cloned().collect());
+    let raw = RawValues::parse_implied(&table, "", "", Path::new("/"), &[], |_| Ok(implied)).ok()?;
+    LlamaSizes::read(&raw).ok()
+}
+
+/// Returns whether two models compute the same, by what their layers do and not how it is written.
+fn is_same(one: &LlamaSizes, other: &LlamaSizes) -> bool {
+    let plain = |sizes: &LlamaSizes| {
+        let mut sizes = sizes.canonical();
+        (sizes.dropout, sizes.loss_pieces) = (0.0, 1);
+        sizes.hugging_face.clear();
+        sizes
+    };
+    plain(one).values() == plain(other).values()
+}

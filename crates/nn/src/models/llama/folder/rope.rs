@@ -1,0 +1,229 @@
+//! Rotary frequencies in a `config.json`: `rope_theta` and `rope_scaling`, or `rope_parameters` with both, of
+//! all layers or by type of layer.
+
+use serde_json::{Map, Value as Json, json};
+
+use super::family::{FolderFamily, Keys, Settings};
+use crate::hugging_face::FolderConfig;
+use crate::models::llama::sizes::{FULL, LlamaSizes, RopeScaling, SLIDING};
+
+/// Settings of one set of frequencies.
+pub(super) const FLAT_NAMES: &[&str] = &[
+    "rope_theta",
+    "rope_scaling",
+    "rope_parameters",
+    "partial_rotary_factor",
+    "original_max_position_embeddings",
+];
+/// Settings of frequencies by type of layer.
+pub(super) const LAYER_NAMES: &[&str] =
+    &["rope_theta", "rope_scaling", "rope_parameters", "rope_local_base_freq"];
+/// The former name of YaRN's and LongRoPE's scaling in Phi-3.
+const FORMER_LONGROPE: [&str; 2] = ["su", "yarn"];
+
+/// Reads the frequencies of all layers.
+pub(super) fn read_flat(config: &FolderConfig, family: &FolderFamily) -> Result<Keys, String> {
+    let parameters = config.object("rope_parameters")?;
+    let theta = match &parameters {
+        Some(parameters) => parameters.number("rope_theta")?,
+        None => None,
+    };
+    let theta = theta.or(config.number("rope_theta")?).unwrap_or(family.absent.theta[0]);
+    let mut keys: Keys = vec![(LlamaSizes::rope_theta, theta.into())];
+    let part = match &parameters {
+        Some(parameters) => parameters.number("partial_rotary_factor")?,
+        None => None,
+    };
+    let part = part.or(config.number("partial_rotary_factor")?).unwrap_or(1.0);
+    let head = super::head_width(config, family)?;
+    if part != 1.0 {
+        keys.push((LlamaSizes::rope_width, ((head as f64 * part) as usize).into()));
+    }
+    let scaling = match parameters {
+        Some(parameters) => Some(parameters),
+        None => config.object("rope_scaling")?,
+    };
+    if let Some(scaling) = scaling {
+        keys.extend(self::scaling(config, family, &scaling)?);
+    }
+    Ok(keys)
+}
+
+/// Reads the frequencies of layers without a window, and the base of those with one.
+pub(super) fn read_by_layer(config: &FolderConfig, family: &FolderFamily) -> Result<Keys, String> {
+    let parameters = config.object("rope_parameters")?;
+    let of = |layer_type| match &parameters {
+        Some(parameters) => parameters.object(layer_type),
+        None => Ok(None),
+    };
+    let (full, sliding) = (of(FULL)?, of(SLIDING)?);
+    let theta = |own: &Option<FolderConfig>, former: &str, absent: f64| -> Result<f64, String> {
+        let own = match own {
+            Some(own) => own.number("rope_theta")?,
+            None => None,
+        };
+        Ok(own.or(config.number(former)?).unwrap_or(absent))
+    };
+    let [absent, absent_in_window] = family.absent.theta;
+    // OLMo has one base, and Gemma two.
+    let former = if absent == absent_in_window { "rope_theta" } else { "rope_local_base_freq" };
+    let mut keys: Keys = vec![
+        (LlamaSizes::rope_theta, theta(&full, "rope_theta", absent)?.into()),
+        (LlamaSizes::window_rope_theta, theta(&sliding, former, absent_in_window)?.into()),
+        (LlamaSizes::window_rope_scaled, false.into()),
+    ];
+    if let Some(kind) = sliding.as_ref().map(kind).transpose()?.filter(|kind| *kind != "default") {
+        return Err(format!("rope_type = \"{kind}\" of {SLIDING} is not supported; supported: \"default\""));
+    }
+    let scaling = match full {
+        Some(full) => Some(full),
+        None => config.object("rope_scaling")?,
+    };
+    if let Some(scaling) = scaling {
+        keys.extend(self::scaling(config, family, &scaling)?);
+    }
+    Ok(keys)
+}
+
+fn kind(scaling: &FolderConfig) -> Result<&str, String> {
+    Ok(scaling.text("rope_type")?.or(scaling.text("type")?).unwrap_or("default"))
+}
+
+/// Translates one object of settings.
+fn scaling(config: &FolderConfig, family: &FolderFamily, scaling: &FolderConfig) -> Result<Keys, String> {
+    let mut kind = kind(scaling)?;
+    if family.is_fused && FORMER_LONGROPE.contains(&kind) {
+        kind = "longrope";
+    }
+    let number =
+        |key: &str| scaling.number(key)?.ok_or_else(|| format!("rope_type = \"{kind}\" has no {key}"));
+    let chosen = |key: &str, absent: f64| Ok::<_, String>(scaling.number(key)?.unwrap_or(absent));
+    let name = (LlamaSizes::rope_scaling, kind.into());
+    Ok(match kind {
+        "default" => Keys::new(),
+        "linear" => vec![name, (LlamaSizes::rope_factor, number("factor")?.into())],
+        "llama3" => vec![
+            name,
+            (LlamaSizes::rope_factor, number("factor")?.into()),
+            (LlamaSizes::rope_low_turns, number("low_freq_factor")?.into()),
+            (LlamaSizes::rope_high_turns, number("high_freq_factor")?.into()),
+            (LlamaSizes::rope_original_context, scaling.count("original_max_position_embeddings")?.into()),
+        ],
+        "yarn" => {
+            let attention = yarn_attention(scaling, number("factor")?)?;
+            vec![
+                name,
+                (LlamaSizes::rope_factor, number("factor")?.into()),
+                (LlamaSizes::rope_low_turns, chosen("beta_slow", 1.0)?.into()),
+                (LlamaSizes::rope_high_turns, chosen("beta_fast", 32.0)?.into()),
+                (LlamaSizes::rope_original_context, original_context(config, scaling)?.into()),
+                (LlamaSizes::rope_rounded, scaling.flag("truncate")?.unwrap_or(true).into()),
+                (LlamaSizes::rope_attention_factor, attention.into()),
+            ]
+        }
+        "longrope" => {
+            let original = original_context(config, scaling)?;
+            let growth = config.count("max_position_embeddings")? as f64 / original as f64;
+            let factors = |key: &str| {
+                let listed = scaling.numbers(key)?;
+                listed.ok_or_else(|| format!("rope_type = \"{kind}\" has no {key}"))
+            };
+            vec![
+                name,
+                (LlamaSizes::rope_factor, chosen("factor", growth)?.into()),
+                (LlamaSizes::rope_original_context, original.into()),
+                (LlamaSizes::rope_attention_factor, chosen("attention_factor", 0.0)?.into()),
+                (LlamaSizes::rope_short_factors, factors("short_factor")?.as_slice().into()),
+                (LlamaSizes::rope_long_factors, factors("long_factor")?.as_slice().into()),
+            ]
+        }
+        other => {
+            return Err(format!(
+                "rope_type = \"{other}\" is not supported; supported: \"default\", \"linear\", \"llama3\", \
+                 \"yarn\" and \"longrope\""
+            ));
+        }
+    })
+}
+
+fn original_context(config: &FolderConfig, scaling: &FolderConfig) -> Result<usize, String> {
+    let name = "original_max_position_embeddings";
+    match scaling.optional_count(name)?.or(config.optional_count(name)?) {
+        Some(context) => Ok(context),
+        None => config.count("max_position_embeddings"),
+    }
+}
+
+/// The factor of queries and keys that a folder states, by itself or as a quotient of two; 0 if it states
+/// none.
+fn yarn_attention(scaling: &FolderConfig, factor: f64) -> Result<f64, String> {
+    if let Some(attention) = scaling.number("attention_factor")? {
+        return Ok(attention);
+    }
+    let part = |key: &str| Ok::<_, String>(scaling.number(key)?.filter(|part| *part != 0.0));
+    let (Some(above), Some(below)) = (part("mscale")?, part("mscale_all_dim")?) else { return Ok(0.0) };
+    let of = |part: f64| if factor <= 1.0 { 1.0 } else { 0.1 * part * libm::log(factor) + 1.0 };
+    Ok(of(above) / of(below))
+}
+
+/// Writes the frequencies of all layers.
+pub(super) fn write_flat(sizes: &LlamaSizes) -> Settings {
+    let mut settings: Settings = vec![
+        ("rope_scaling", written(sizes).map_or(Json::Null, Json::Object)),
+        ("rope_theta", json!(sizes.rope_theta)),
+    ];
+    if sizes.rotated() != sizes.head_width {
+        let part = sizes.rotated() as f64 / sizes.head_width as f64;
+        settings.push(("partial_rotary_factor", json!(part)));
+    }
+    if sizes.rope_scaling == RopeScaling::LongRope {
+        settings.push(("original_max_position_embeddings", json!(sizes.rope_original_context)));
+    }
+    settings
+}
+
+/// Writes the frequencies by type of layer.
+pub(super) fn write_by_layer(sizes: &LlamaSizes) -> Settings {
+    let mut full = written(sizes).unwrap_or_else(|| object([("rope_type", json!("default"))]));
+    full.insert("rope_theta".to_owned(), json!(sizes.rope_theta));
+    let sliding = object([("rope_theta", json!(sizes.window_rope_theta)), ("rope_type", json!("default"))]);
+    vec![("rope_parameters", json!({ FULL: full, SLIDING: sliding }))]
+}
+
+fn object<const N: usize>(settings: [(&str, Json); N]) -> Map<String, Json> {
+    settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+/// The object of a scaling; `None` without one.
+fn written(sizes: &LlamaSizes) -> Option<Map<String, Json>> {
+    let (factor, context) = (json!(sizes.rope_factor), json!(sizes.rope_original_context));
+    let attention = (sizes.rope_attention_factor > 0.0).then(|| json!(sizes.rope_attention_factor));
+    let mut settings = match sizes.rope_scaling {
+        RopeScaling::None => return None,
+        RopeScaling::Linear => object([("factor", factor), ("rope_type", json!("linear"))]),
+        RopeScaling::Llama3 => object([
+            ("factor", factor),
+            ("high_freq_factor", json!(sizes.rope_high_turns)),
+            ("low_freq_factor", json!(sizes.rope_low_turns)),
+            ("original_max_position_embeddings", context),
+            ("rope_type", json!("llama3")),
+        ]),
+        RopeScaling::Yarn => object([
+            ("beta_fast", json!(sizes.rope_high_turns)),
+            ("beta_slow", json!(sizes.rope_low_turns)),
+            ("factor", factor),
+            ("original_max_position_embeddings", context),
+            ("rope_type", json!("yarn")),
+            ("truncate", json!(sizes.rope_rounded)),
+        ]),
+        RopeScaling::LongRope => object([
+            ("factor", factor),
+            ("long_factor", json!(sizes.rope_long_factors)),
+            ("original_max_position_embeddings", context),
+            ("rope_type", json!("longrope")),
+            ("short_factor", json!(sizes.rope_short_factors)),
+        ]),
+    };
+    settings.extend(attention.map(|attention| ("attention_factor".to_owned(), attention)));
+    Some(settings)
+}
