@@ -178,7 +178,7 @@ const CALLS: &[(&str, Run)] = &[
     ("rotary", |t, o| one(ops::rotary(t, o.x(t, &[1, 4, 8]), 1, &o.rotary()))),
     ("row_qk_norm", |t, o| {
         let (qkv, heads) = (o.x(t, &[1, 4, 48]), Heads::multi(2, 8));
-        let weights = QkNormWeights { query: o.weight(&[16]), key: o.weight(&[16]) };
+        let weights = QkNormWeights { query: o.weight(&[16]), key: o.weight(&[16]), share: None };
         one(ops::row_qk_norm(t, qkv, heads, &weights, 1e-5))
     }),
     ("slice", |t, o| one(ops::slice(t, o.x(t, &[4, 8]), 1, 2, 3))),
