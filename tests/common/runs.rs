@@ -57,8 +57,8 @@ lanes = 4
 bucket_bytes = 65536
 "#;
 
-/// Options of Gemma over [`LLAMA`]: windows in half of the layers, norms before and after branches with weights
-/// less one, caps of both scores.
+/// Options of Gemma over [`LLAMA`]: windows in half of the layers, norms before and after branches with
+/// weights less one, caps of both scores.
 pub(crate) const WINDOWS_AND_CAPS: &[&str] = &[
     "model.window=9",
     "model.layer_types=['sliding_attention', 'full_attention']",
@@ -75,7 +75,8 @@ pub(crate) const WINDOWS_AND_CAPS: &[&str] = &[
 ];
 
 /// Options of OLMo, SmolLM, Phi and Granite over [`LLAMA`]: windows in three of four layers, norms after
-/// branches and over all heads, layers without positions, a part of each head that rotates, biases and factors.
+/// branches and over all heads, layers without positions, a part of each head that rotates, biases and
+/// factors.
 pub(crate) const WINDOWS_AND_FACTORS: &[&str] = &[
     "model.window=20",
     "model.layer_types=['sliding_attention', 'sliding_attention', 'sliding_attention', 'full_attention']",

@@ -184,9 +184,9 @@ impl Weight {
         self.handle.tensor()
     }
 
-    /// The values in `dtype`, plus the offset: those stored if they have that type and no offset, else a copy. Operators take their weights
-    /// in the type of their operands, and again in backward, so that a copy lives as long as one call: copies
-    /// that are kept for backward would all exist at once.
+    /// The values in `dtype`, plus the offset: those stored if they have that type and no offset, else a
+    /// copy. Operators take their weights in the type of their operands, and again in backward, so that a
+    /// copy lives as long as one call: copies that are kept for backward would all exist at once.
     ///
     /// # Errors
     /// Two half types, out of memory, released values.

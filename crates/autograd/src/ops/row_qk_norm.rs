@@ -64,8 +64,8 @@ fn divided(qkv: &Tensor, heads: Heads) -> tensor::Result<[Tensor; 3]> {
     Ok([part(0, query)?, part(query, key_value)?, part(query + key_value, key_value)?])
 }
 
-/// RMS norm of the queries of all heads of a row of packed `qkv [batch, time, heads.packed_columns()]`, and of
-/// its keys. The weights are `[columns]` of each; values are unchanged.
+/// RMS norm of the queries of all heads of a row of packed `qkv [batch, time, heads.packed_columns()]`, and
+/// of its keys. The weights are `[columns]` of each; values are unchanged.
 ///
 /// # Errors
 /// Shapes or types that do not agree, out of memory.

@@ -13,7 +13,8 @@ use crate::init::Init;
 use crate::parameters::Parameters;
 
 /// Cosines and sines of the angles of all positions, shared by the layers of a stage: `[context, columns]`
-/// f32, for the first columns of a head. It is not a buffer of the model's state, because the sizes determine it.
+/// f32, for the first columns of a head. It is not a buffer of the model's state, because the sizes
+/// determine it.
 #[derive(Clone, Debug)]
 pub struct RotaryTable {
     table: Tensor,
@@ -81,8 +82,8 @@ pub struct QkNorm {
 }
 
 impl QkNorm {
-    /// Registers `{prefix}.q_norm.weight` and `{prefix}.k_norm.weight`, `[heads.width]` each, or the columns of
-    /// all heads: the norms' weights, at first 1, less `offset`.
+    /// Registers `{prefix}.q_norm.weight` and `{prefix}.k_norm.weight`, `[heads.width]` each, or the columns
+    /// of all heads: the norms' weights, at first 1, less `offset`.
     ///
     /// # Errors
     /// Out of memory, a name that exists.

@@ -1,5 +1,5 @@
-//! Llama and similar models: Mistral, Qwen, Gemma, Phi, OLMo, SmolLM, Granite. They differ in options of their
-//! layers.
+//! Llama and similar models: Mistral, Qwen, Gemma, Phi, OLMo, SmolLM, Granite. They differ in options of
+//! their layers.
 
 mod folder;
 mod model;

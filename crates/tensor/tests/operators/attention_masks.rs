@@ -81,8 +81,8 @@ fn results_and_gradients_match_the_reference() {
     }
 }
 
-/// Windows within a tile, over some tiles and longer than the sequence, caps that bend the scores, and factors
-/// of scores.
+/// Windows within a tile, over some tiles and longer than the sequence, caps that bend the scores, and
+/// factors of scores.
 #[test]
 fn windows_caps_and_factors_match_the_reference() {
     let window = |window| (Some(window), None, None);

@@ -7,7 +7,7 @@
 use device::DType;
 use device::parallel::{for_tasks, simd};
 
-use super::heads::{Geometry, KEY, QUERY, VALUE};
+use super::geometry::{Geometry, KEY, QUERY, VALUE};
 use super::hiding::{Block, Hiding};
 use super::tile::{BLOCK, Matrix, Panel, Tile, scores, weighted, weighted_transposed};
 use crate::host_values::round_to;
@@ -132,8 +132,8 @@ fn forward_block(
     }
 }
 
-/// Scales and caps the scores, sets scores of hidden keys to −∞ and updates each row's maximum. Hidden scores take the
-/// same instructions as others, so that all loops have one length.
+/// Scales and caps the scores, sets scores of hidden keys to −∞ and updates each row's maximum. Hidden
+/// scores take the same instructions as others, so that all loops have one length.
 #[inline(always)]
 fn hide_and_scale(
     geometry: Geometry,

@@ -6,6 +6,7 @@
 
 mod cpu;
 pub(crate) mod cuda;
+mod geometry;
 mod heads;
 mod hiding;
 mod masks;
@@ -24,7 +25,7 @@ use device::{Backend, Category, DType, Request};
 use super::rotary::check_documents;
 use super::{check, gpu};
 use crate::{Result, Tensor};
-use heads::Geometry;
+use geometry::Geometry;
 
 /// Returns the head widths that have GPU kernels in `dtype`. The CPU takes every width.
 pub fn widths(dtype: DType) -> HeadWidths {
@@ -85,8 +86,8 @@ pub fn forward(
 }
 
 /// Computes the gradients of `qkv`, in its layout, from the output's gradient `dy` and the operands and
-/// results of [`forward`], with the same settings and masks. The gradient of a key or value head adds its query heads in a
-/// fixed order, so that its bits repeat. `measures`: as in [`forward`], of each gradient.
+/// results of [`forward`], with the same settings and masks. The gradient of a key or value head adds its
+/// query heads in a fixed order, so that its bits repeat. `measures`: as in [`forward`], of each gradient.
 ///
 /// # Errors
 /// As there.

@@ -26,8 +26,8 @@ pub enum Scaling {
         context: usize,
     },
     /// YaRN (Peng and others, *YaRN: Efficient Context Window Extension of Large Language Models*, 2023):
-    /// frequencies of pairs below the one with `fast` turns in `context` tokens stay, those above the one with
-    /// `slow` turns are divided by `factor`, and those between are interpolated by their index.
+    /// frequencies of pairs below the one with `fast` turns in `context` tokens stay, those above the one
+    /// with `slow` turns are divided by `factor`, and those between are interpolated by their index.
     Yarn {
         /// The divisor.
         factor: f64,
