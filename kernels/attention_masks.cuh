@@ -53,6 +53,6 @@ struct Masks {
     __device__ __forceinline__ static u32 pair(u32 position) { return position / 16 * 8 + position % 8; }
 };
 
-#define MASKS_PARAMETERS const u32 *__restrict__ documents, u32 key0, u32 key1, u32 threshold, float kept, u32 window, \
-    float cap
+#define MASKS_PARAMETERS                                                                              \
+    const u32 *__restrict__ documents, u32 key0, u32 key1, u32 threshold, float kept, u32 window, float cap
 #define MASKS Masks{documents, {key0, key1, threshold, kept}, window, cap}

@@ -29,10 +29,10 @@ __device__ __forceinline__ u32 window_start(u32 position, u32 window) {
     return window && position >= window ? position - window + 1 : 0;
 }
 
-// One chunk of one key and value head of one row, for the `group` query heads that share it: an output,
-// the largest score and the sum of the exponentials of each. A chunk before the window is left out. The
-// block whose chunk has the new token stores its key and value first. Floor: the keys and values of the
-// positions before the token, once.
+// One chunk of one key and value head of one row, for the `group` query heads that share it: an output, the
+// largest score and the sum of the exponentials of each. A chunk before the window is left out. The block
+// whose chunk has the new token stores its key and value first. Floor: the keys and values of the positions
+// before the token, once.
 template <int N, typename T>
 __device__ __forceinline__ void chunk_of_row(const T *qkv, T *cache, const u32 *documents, float *partials,
                                              u32 query, u32 group, u32 width, u32 capacity, float scale,

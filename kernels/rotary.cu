@@ -9,7 +9,8 @@
 // head rotate. Floor: the heads in and out once.
 template <int N, bool BACK, typename T>
 __device__ __forceinline__ void turn(T *x, const float *table, const u32 *documents, u32 items, u32 time,
-                                     u32 heads, u32 width, u32 head_width, u32 stride, u32 rest, u32 others, u32 *cells) {
+                                     u32 heads, u32 width, u32 head_width, u32 stride, u32 rest, u32 others,
+                                     u32 *cells) {
     const u32 half = width / 2, each = half / N, first = blockIdx.x * (THREADS * UNROLL) + threadIdx.x;
     Floats<N> low[UNROLL], high[UNROLL];
     u64 at[UNROLL];
@@ -49,22 +50,23 @@ __device__ __forceinline__ void turn(T *x, const float *table, const u32 *docume
     T *__restrict__ x, const float *__restrict__ table, const u32 *__restrict__ documents, u32 items, \
         u32 time, u32 heads, u32 width, u32 head_width, u32 stride, u32 vector
 
-#define FOR_TYPE(NAME, T)                                                                            \
-    KERNEL __launch_bounds__(THREADS) rotate_##NAME(OPERANDS(T)) {                                   \
-        if (vector)                                                                                  \
-            turn<16 / sizeof(T), false>(x, table, documents, items, time, heads, width, head_width, stride, 0, 0, \
-                                        nullptr);                                                    \
-        else                                                                                         \
-            turn<1, false>(x, table, documents, items, time, heads, width, head_width, stride, 0, 0, nullptr);   \
-    }                                                                                                \
-    KERNEL __launch_bounds__(THREADS)                                                                \
-        rotate_back_##NAME(OPERANDS(T), u32 rest, u32 others, u32 *cells) {                          \
-        if (vector)                                                                                  \
-            turn<16 / sizeof(T), true>(x, table, documents, items, time, heads, width, head_width, stride, rest, \
-                                       others, cells);                                               \
-        else                                                                                         \
-            turn<1, true>(x, table, documents, items, time, heads, width, head_width, stride, rest, others,      \
-                          cells);                                                                    \
+#define FOR_TYPE(NAME, T)                                                                                  \
+    KERNEL __launch_bounds__(THREADS) rotate_##NAME(OPERANDS(T)) {                                         \
+        if (vector)                                                                                        \
+            turn<16 / sizeof(T), false>(x, table, documents, items, time, heads, width, head_width,        \
+                                        stride, 0, 0, nullptr);                                            \
+        else                                                                                               \
+            turn<1, false>(x, table, documents, items, time, heads, width, head_width, stride, 0, 0,       \
+                           nullptr);                                                                       \
+    }                                                                                                      \
+    KERNEL __launch_bounds__(THREADS)                                                                      \
+        rotate_back_##NAME(OPERANDS(T), u32 rest, u32 others, u32 *cells) {                                \
+        if (vector)                                                                                        \
+            turn<16 / sizeof(T), true>(x, table, documents, items, time, heads, width, head_width, stride, \
+                                       rest, others, cells);                                               \
+        else                                                                                               \
+            turn<1, true>(x, table, documents, items, time, heads, width, head_width, stride, rest,        \
+                          others, cells);                                                                  \
     }
 
 FOR_EACH_TYPE(FOR_TYPE)

@@ -71,7 +71,7 @@ pub struct LlamaBlockSizes {
     pub output_bias: bool,
     /// Whether the feed-forward layers have biases.
     pub mlp_bias: bool,
-    /// What the norms of queries and keys cover; `None` without them.
+    /// Span of the norms of queries and keys; `None` without them.
     pub qk_norm: Option<QkNormSpan>,
     /// Positions of the norms.
     pub norms: NormPosition,

@@ -86,8 +86,8 @@ section! {
         mlp_bias: bool = Row::flag().default("false");
         /// Whether queries and keys are normalised before their rotation, as in Qwen3.
         qk_norm: bool = Row::flag().default("false");
-        /// What a norm of queries or keys covers: every "head" by itself, or "all" heads of a position, as in
-        /// OLMo 2.
+        /// Values that share a mean square in norms of queries and keys: those of each "head", or of "all"
+        /// heads of a position, as in OLMo 2.
         qk_norm_span: QkNormSpan = choice!(
             QkNormSpan, [QkNormSpan::Head, QkNormSpan::All]
         ).default("\"head\"");
@@ -100,8 +100,8 @@ section! {
         norms_less_one: bool = Row::flag().default("false");
         /// Tokens that a query sees in layers with a window, itself included; 0: no layer has one.
         window: usize = Row::count(0, MOST_EXTENT).default("0");
-        /// Which layers have the window: "sliding_attention" or "full_attention" for each, repeated over the
-        /// layers; empty: all have it, if there is one.
+        /// The type of each layer, repeated over the layers: "sliding_attention" with the window, or
+        /// "full_attention"; empty: all have the window, if there is one.
         layer_types: Vec<String> = Row::texts().default("[]");
         /// Factor of attention scores; 0: 1/√`head_width`.
         attention_scale: f64 = Row::number(Interval::NotNegative).default("0.0");
@@ -126,8 +126,8 @@ section! {
         rope_theta: f64 = Row::number(Interval::Positive).default("10000.0");
         /// Columns of a head that rotate, the first ones, an even number; 0: all.
         rope_width: usize = Row::count(0, MOST_EXTENT).default("0");
-        /// Which layers rotate queries and keys: 1 or 0 for each, repeated over the layers, as in SmolLM3;
-        /// empty: all.
+        /// For each layer, repeated over the layers: 1 if it rotates queries and keys, else 0, as in SmolLM3;
+        /// empty: all do.
         rope_layers: Vec<usize> = Row::counts(0, 0, 1).default("[]");
         /// Base of the rotary frequencies in layers with a window.
         window_rope_theta: f64 = Row::number(Interval::Positive)

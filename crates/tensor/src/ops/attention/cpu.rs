@@ -7,7 +7,7 @@
 use device::DType;
 use device::parallel::{for_tasks, simd};
 
-use super::heads::{Geometry, KEY, QUERY, VALUE};
+use super::geometry::{Geometry, KEY, QUERY, VALUE};
 use super::hiding::{Block, Hiding};
 use super::tile::{BLOCK, Matrix, Panel, Tile, scores, weighted, weighted_transposed};
 use crate::host_values::round_to;

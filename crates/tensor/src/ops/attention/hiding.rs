@@ -1,6 +1,6 @@
 //! Attention masks on the host, and the blocks of positions that they hide.
 
-use super::heads::Geometry;
+use super::geometry::Geometry;
 use super::tile::BLOCK;
 use crate::ops::dropout::Mask;
 

@@ -2,7 +2,7 @@
 
 use device::DType;
 
-use super::heads::Geometry;
+use super::geometry::Geometry;
 use crate::ops::check;
 use crate::ops::dropout::Mask;
 use crate::{Result, Tensor};

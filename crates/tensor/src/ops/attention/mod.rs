@@ -6,6 +6,7 @@
 
 mod cpu;
 pub(crate) mod cuda;
+mod geometry;
 mod heads;
 mod hiding;
 mod masks;
@@ -24,7 +25,7 @@ use device::{Backend, Category, DType, Request};
 use super::rotary::check_documents;
 use super::{check, gpu};
 use crate::{Result, Tensor};
-use heads::Geometry;
+use geometry::Geometry;
 
 /// Returns the head widths that have GPU kernels in `dtype`. The CPU takes every width.
 pub fn widths(dtype: DType) -> HeadWidths {

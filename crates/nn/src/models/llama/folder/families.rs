@@ -5,7 +5,7 @@ use keys::Value;
 use super::family::{Absent, FolderFamily, Keys, LLAMA, none};
 use super::options::{
     ATTENTION_BIAS, CAPS, FLAT_ROPE, LAYER_ROPE, LAYER_TYPES, MLP_BIAS, MULTIPLIERS, NO_BIASES, NO_DROPOUT,
-    NO_WINDOW, ONE_WINDOW, PADDING, QUERY_SCALAR, ROPE_LAYERS, SWITCHED_WINDOW, sliding_but,
+    NO_WINDOW, ONE_WINDOW, PADDING, QUERY_SCALAR, ROPE_LAYERS, SWITCHED_WINDOW,
 };
 use crate::hugging_face::FolderConfig;
 use crate::models::llama::sizes::LlamaSizes;
@@ -54,7 +54,7 @@ pub(super) const FAMILIES: &[FolderFamily] = &[
         activation: "hidden_act",
         absent: Absent { window: Some(4096), ..LLAMA },
         fixed: none,
-        options: &[PADDING, LAYER_TYPES(|_, _| true), NO_BIASES, FLAT_ROPE],
+        options: &[PADDING, LAYER_TYPES, NO_BIASES, FLAT_ROPE],
         is_fused: false,
     },
     FolderFamily {
@@ -101,27 +101,29 @@ pub(super) const FAMILIES: &[FolderFamily] = &[
             epsilon: 1e-5,
             theta: [500_000.0; 2],
             window: Some(4096),
+            windowed: |layer, _| is_not_last(layer, 4),
             padding: Some(1),
             ..LLAMA
         },
         fixed: olmo,
-        options: &[PADDING, LAYER_TYPES(|layer, _| sliding_but(4, layer)), ATTENTION_BIAS, LAYER_ROPE],
+        options: &[PADDING, LAYER_TYPES, ATTENTION_BIAS, LAYER_ROPE],
         is_fused: false,
     },
     FolderFamily {
         model_type: "gemma2",
         architecture: "Gemma2ForCausalLM",
         activation: "hidden_activation",
-        absent: Absent { head_width: Some(256), tied: true, window: Some(4096), padding: Some(0), ..LLAMA },
+        absent: Absent {
+            head_width: Some(256),
+            tied: true,
+            window: Some(4096),
+            windowed: |layer, _| is_not_last(layer, 2),
+            caps: [50.0, 30.0],
+            padding: Some(0),
+            ..LLAMA
+        },
         fixed: gemma,
-        options: &[
-            PADDING,
-            LAYER_TYPES(|layer, _| sliding_but(2, layer)),
-            CAPS([50.0, 30.0]),
-            QUERY_SCALAR,
-            ATTENTION_BIAS,
-            FLAT_ROPE,
-        ],
+        options: &[PADDING, LAYER_TYPES, CAPS, QUERY_SCALAR, ATTENTION_BIAS, FLAT_ROPE],
         is_fused: false,
     },
     FolderFamily {
@@ -133,21 +135,20 @@ pub(super) const FAMILIES: &[FolderFamily] = &[
             tied: true,
             theta: [1_000_000.0, 10_000.0],
             window: Some(4096),
+            windowed: |layer, period| is_not_last(layer, period.unwrap_or(6)),
             padding: Some(0),
             ..LLAMA
         },
         fixed: |config| Ok([gemma(config)?, vec![(LlamaSizes::qk_norm, true.into())]].concat()),
-        options: &[
-            PADDING,
-            LAYER_TYPES(|layer, pattern| sliding_but(pattern.unwrap_or(6), layer)),
-            CAPS([0.0; 2]),
-            QUERY_SCALAR,
-            ATTENTION_BIAS,
-            LAYER_ROPE,
-        ],
+        options: &[PADDING, LAYER_TYPES, CAPS, QUERY_SCALAR, ATTENTION_BIAS, LAYER_ROPE],
         is_fused: false,
     },
 ];
+
+/// Returns whether a layer is not the last of its period.
+fn is_not_last(layer: usize, period: usize) -> bool {
+    !(layer + 1).is_multiple_of(period)
+}
 
 fn olmo(_: &FolderConfig) -> Result<Keys, String> {
     Ok(vec![

@@ -3,8 +3,8 @@
 use keys::Value;
 use serde_json::Value as Json;
 
-use super::options::FolderOption;
 use crate::hugging_face::FolderConfig;
+use crate::models::llama::sizes::LlamaSizes;
 
 /// Keys of `[model]`, each as `model.key` with its value.
 pub(super) type Keys = Vec<(&'static str, Value)>;
@@ -41,6 +41,10 @@ pub(super) struct Absent {
     pub(super) theta: [f64; 2],
     /// `sliding_window`.
     pub(super) window: Option<usize>,
+    /// `layer_types`: whether a layer has the window, by its index and the configured period, if any.
+    pub(super) windowed: fn(usize, Option<usize>) -> bool,
+    /// `attn_logit_softcapping` and `final_logit_softcapping`; 0: none.
+    pub(super) caps: [f64; 2],
     /// `pad_token_id`.
     pub(super) padding: Option<usize>,
 }
@@ -52,8 +56,29 @@ pub(super) const LLAMA: Absent = Absent {
     epsilon: 1e-6,
     theta: [10_000.0; 2],
     window: None,
+    windowed: |_, _| true,
+    caps: [0.0; 2],
     padding: None,
 };
+
+/// A group of settings that some families have, translated in both directions.
+pub(super) struct FolderOption {
+    /// The settings in a `config.json`.
+    pub(super) names: &'static [&'static str],
+    /// Translates them into keys.
+    pub(super) read: fn(&FolderConfig, &FolderFamily) -> Result<Keys, String>,
+    /// Translates sizes into them, as far as they can express them.
+    pub(super) write: fn(&LlamaSizes) -> Settings,
+}
+
+impl FolderFamily {
+    /// Values in a head.
+    pub(super) fn head_width(&self, config: &FolderConfig) -> Result<usize, String> {
+        let (heads, width) = (config.count("num_attention_heads")?, config.count("hidden_size")?);
+        let own = config.optional_count("head_dim")?.or(self.absent.head_width);
+        Ok(own.unwrap_or((width / heads).max(1)))
+    }
+}
 
 /// No fixed keys.
 pub(super) fn none(_: &FolderConfig) -> Result<Keys, String> {

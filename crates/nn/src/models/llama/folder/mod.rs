@@ -101,7 +101,7 @@ fn keys(config: &FolderConfig) -> Result<Keys, String> {
         (LlamaSizes::heads, heads.into()),
         (LlamaSizes::key_value_heads, config.optional_count("num_key_value_heads")?.unwrap_or(heads).into()),
         (LlamaSizes::width, config.count("hidden_size")?.into()),
-        (LlamaSizes::head_width, head_width(config, family)?.into()),
+        (LlamaSizes::head_width, family.head_width(config)?.into()),
         (LlamaSizes::feed_forward, config.count("intermediate_size")?.into()),
         (LlamaSizes::context, config.count("max_position_embeddings")?.into()),
         (LlamaSizes::vocabulary, config.count("vocab_size")?.into()),
@@ -112,7 +112,7 @@ fn keys(config: &FolderConfig) -> Result<Keys, String> {
     ];
     keys.extend((family.fixed)(config)?);
     for option in family.options {
-        keys.extend(option.keys(config, family)?);
+        keys.extend((option.read)(config, family)?);
     }
     Ok(keys)
 }
@@ -124,13 +124,6 @@ fn family(config: &FolderConfig) -> Result<&'static FolderFamily, String> {
 
 fn find(name: &str) -> Option<&'static FolderFamily> {
     FAMILIES.iter().find(|family| family.model_type == name)
-}
-
-/// Values in a head.
-fn head_width(config: &FolderConfig, family: &FolderFamily) -> Result<usize, String> {
-    let (heads, width) = (config.count("num_attention_heads")?, config.count("hidden_size")?);
-    let own = config.optional_count("head_dim")?.or(family.absent.head_width);
-    Ok(own.unwrap_or((width / heads).max(1)))
 }
 
 /// Refuses settings that change what is computed and that the family does not have.

@@ -2,92 +2,58 @@
 
 use serde_json::{Value as Json, json};
 
-use super::family::{FolderFamily, Keys, Settings};
+use super::family::{FolderFamily, FolderOption, Keys, Settings};
 use super::rope;
 use crate::hugging_face::FolderConfig;
 use crate::models::llama::sizes::{FULL, LlamaSizes, SLIDING};
 
-/// A group of settings.
-pub(super) struct FolderOption {
-    /// The settings in a `config.json`.
-    pub(super) names: &'static [&'static str],
-    /// Translates them into keys.
-    pub(super) read: Read,
-    /// Translates sizes into them. What they cannot say is left out.
-    pub(super) write: fn(&LlamaSizes) -> Settings,
-}
-
-/// How settings are read.
-pub(super) enum Read {
-    /// By a function.
-    Any(fn(&FolderConfig, &FolderFamily) -> Result<Keys, String>),
-    /// By [`layer_types`], with the layers that have a window where the folder does not list them.
-    LayerTypes(fn(usize, Option<usize>) -> bool),
-    /// As caps of attention scores and of scores of tokens, with those of a folder that has none.
-    Caps([f64; 2]),
-}
-
-impl FolderOption {
-    /// Translates the settings of `config` into keys.
-    ///
-    /// # Errors
-    /// An unsupported setting, named with the supported ones.
-    pub(super) fn keys(&self, config: &FolderConfig, family: &FolderFamily) -> Result<Keys, String> {
-        match self.read {
-            Read::Any(read) => read(config, family),
-            Read::LayerTypes(windowed) => layer_types(config, family, windowed),
-            Read::Caps(absent) => caps(config, absent),
-        }
-    }
-}
-
 /// Refuses windows.
 pub(super) const NO_WINDOW: FolderOption = FolderOption {
     names: &["use_sliding_window", "sliding_window", "max_window_layers", "layer_types"],
-    read: Read::Any(|config, _| {
+    read: |config, _| {
         config.only("use_sliding_window", false)?;
         all_full(config)?;
         Ok(Keys::new())
-    }),
+    },
     write: |_| vec![("use_sliding_window", json!(false))],
 };
 
 /// One window in all layers.
 pub(super) const ONE_WINDOW: FolderOption = FolderOption {
     names: &["sliding_window", "use_sliding_window", "layer_types"],
-    read: Read::Any(|config, family| {
+    read: |config, family| {
         // A window has no effect if use_sliding_window exists and is false.
         let off = config.flag("use_sliding_window")? == Some(false);
         let window = window(config, family)?.filter(|_| !off);
         Ok(window.map(|window| (LlamaSizes::window, window.into())).into_iter().collect())
-    }),
+    },
     write: |sizes| vec![("sliding_window", json!(some(sizes.window)))],
 };
 
-/// A window in some layers. `windowed` says in which, by layer and configured period, if the folder has no
-/// list.
-#[expect(non_snake_case, reason = "a constant with an argument, beside those without")]
-pub(super) const fn LAYER_TYPES(windowed: fn(usize, Option<usize>) -> bool) -> FolderOption {
-    FolderOption {
-        names: &["sliding_window", "layer_types", "sliding_window_pattern", "_sliding_window_pattern"],
-        read: Read::LayerTypes(windowed),
-        write: |sizes| {
-            let layer_type = |layer| if sizes.is_windowed(layer) { SLIDING } else { FULL };
-            let types: Vec<_> = (0..sizes.layers).map(layer_type).collect();
-            vec![("layer_types", json!(types)), ("sliding_window", json!(some(sizes.window)))]
-        },
-    }
-}
+/// A window in some layers.
+pub(super) const LAYER_TYPES: FolderOption = FolderOption {
+    names: &["sliding_window", "layer_types", "sliding_window_pattern", "_sliding_window_pattern"],
+    read: layer_types,
+    write: |sizes| {
+        let layer_type = |layer| if sizes.is_windowed(layer) { SLIDING } else { FULL };
+        let types: Vec<_> = (0..sizes.layers).map(layer_type).collect();
+        vec![("layer_types", json!(types)), ("sliding_window", json!(some(sizes.window)))]
+    },
+};
 
 /// A window that another setting turns on.
 pub(super) const SWITCHED_WINDOW: FolderOption = FolderOption {
     names: &["use_sliding_window", "sliding_window", "layer_types"],
-    read: Read::Any(|config, family| match config.flag("use_sliding_window")? {
-        Some(true) => layer_types(config, family, |_, _| false),
+    read: |config, family| match config.flag("use_sliding_window")? {
+        // Without a list, transformers derive the layers from other settings.
+        Some(true) if !config.has("layer_types") => {
+            Err("use_sliding_window = true is supported with layer_types only".to_owned())
+        }
+        Some(true) => layer_types(config, family),
         _ => all_full(config).map(|()| Keys::new()),
-    }),
+    },
     write: |sizes| {
-        let mut settings = (LAYER_TYPES(|_, _| false).write)(sizes);
+        let mut settings = (LAYER_TYPES.write)(sizes);
         settings.push(("use_sliding_window", json!(sizes.window > 0)));
         settings
     },
@@ -96,22 +62,20 @@ pub(super) const SWITCHED_WINDOW: FolderOption = FolderOption {
 /// Biases of the projections of attention.
 pub(super) const ATTENTION_BIAS: FolderOption = FolderOption {
     names: &["attention_bias"],
-    read: Read::Any(|config, _| {
+    read: |config, _| {
         let bias = config.flag("attention_bias")?.unwrap_or(false);
         Ok(match bias {
             true => vec![(LlamaSizes::qkv_bias, true.into()), (LlamaSizes::output_bias, true.into())],
             false => Keys::new(),
         })
-    }),
+    },
     write: |sizes| vec![("attention_bias", json!(sizes.output_bias))],
 };
 
 /// Biases of the feed-forward layers.
 pub(super) const MLP_BIAS: FolderOption = FolderOption {
     names: &["mlp_bias"],
-    read: Read::Any(|config, _| {
-        Ok(vec![(LlamaSizes::mlp_bias, config.flag("mlp_bias")?.unwrap_or(false).into())])
-    }),
+    read: |config, _| Ok(vec![(LlamaSizes::mlp_bias, config.flag("mlp_bias")?.unwrap_or(false).into())]),
     write: |sizes| match sizes.mlp_bias {
         true => vec![("mlp_bias", json!(true))],
         false => Settings::new(),
@@ -121,36 +85,33 @@ pub(super) const MLP_BIAS: FolderOption = FolderOption {
 /// No biases but those that the family always has.
 pub(super) const NO_BIASES: FolderOption = FolderOption {
     names: &["attention_bias", "mlp_bias"],
-    read: Read::Any(|config, _| {
+    read: |config, _| {
         config.only("attention_bias", false)?;
         config.only("mlp_bias", false)?;
         Ok(Keys::new())
-    }),
+    },
     write: |_| vec![("attention_bias", json!(false))],
 };
 
-/// Caps of attention scores and of scores of tokens; those of a folder without the settings.
-#[expect(non_snake_case, reason = "a constant with an argument, beside those without")]
-pub(super) const fn CAPS(absent: [f64; 2]) -> FolderOption {
-    FolderOption {
-        names: &CAP_NAMES,
-        read: Read::Caps(absent),
-        write: |sizes| {
-            let cap = |cap: f64| json!((cap > 0.0).then_some(cap));
-            CAP_NAMES.into_iter().zip([sizes.attention_soft_cap, sizes.logit_soft_cap].map(cap)).collect()
-        },
-    }
-}
+/// Caps of attention scores and of scores of tokens.
+pub(super) const CAPS: FolderOption = FolderOption {
+    names: &CAP_NAMES,
+    read: caps,
+    write: |sizes| {
+        let cap = |cap: f64| json!((cap > 0.0).then_some(cap));
+        CAP_NAMES.into_iter().zip([sizes.attention_soft_cap, sizes.logit_soft_cap].map(cap)).collect()
+    },
+};
 
 const CAP_NAMES: [&str; 2] = ["attn_logit_softcapping", "final_logit_softcapping"];
 
 /// The square of the divisor of attention scores.
 pub(super) const QUERY_SCALAR: FolderOption = FolderOption {
     names: &["query_pre_attn_scalar"],
-    read: Read::Any(|config, _| {
+    read: |config, _| {
         let scalar = config.number("query_pre_attn_scalar")?.unwrap_or(256.0);
         Ok(vec![(LlamaSizes::attention_scale, (1.0 / scalar.sqrt()).into())])
-    }),
+    },
     write: |sizes| {
         let scalar = match sizes.attention_scale {
             0.0 => sizes.head_width as f64,
@@ -163,7 +124,7 @@ pub(super) const QUERY_SCALAR: FolderOption = FolderOption {
 /// Granite's factors.
 pub(super) const MULTIPLIERS: FolderOption = FolderOption {
     names: &["embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"],
-    read: Read::Any(|config, _| {
+    read: |config, _| {
         let number = |name: &str| Ok::<_, String>(config.number(name)?.unwrap_or(1.0));
         Ok(vec![
             (LlamaSizes::embedding_scale, number("embedding_multiplier")?.into()),
@@ -171,7 +132,7 @@ pub(super) const MULTIPLIERS: FolderOption = FolderOption {
             (LlamaSizes::attention_scale, number("attention_multiplier")?.into()),
             (LlamaSizes::logit_scale, (1.0 / number("logits_scaling")?).into()),
         ])
-    }),
+    },
     write: |sizes| {
         let attention = match sizes.attention_scale {
             0.0 => 1.0 / (sizes.head_width as f64).sqrt(),
@@ -189,14 +150,14 @@ pub(super) const MULTIPLIERS: FolderOption = FolderOption {
 /// Layers without rotary positions.
 pub(super) const ROPE_LAYERS: FolderOption = FolderOption {
     names: &["no_rope_layers", "no_rope_layer_interval"],
-    read: Read::Any(|config, _| {
+    read: |config, _| {
         let layers = config.count("num_hidden_layers")?;
         let interval = config.optional_count("no_rope_layer_interval")?.unwrap_or(4);
         let rotates = |layer: usize| usize::from(!(layer + 1).is_multiple_of(interval));
         let listed = config.counts("no_rope_layers")?;
         let listed = listed.unwrap_or_else(|| (0..layers).map(rotates).collect());
         Ok(vec![(LlamaSizes::rope_layers, listed.as_slice().into())])
-    }),
+    },
     write: |sizes| {
         let layers: Vec<_> = (0..sizes.layers).map(|layer| usize::from(sizes.rotates(layer))).collect();
         vec![("no_rope_layers", json!(layers))]
@@ -207,45 +168,37 @@ pub(super) const ROPE_LAYERS: FolderOption = FolderOption {
 /// runs that began without it keep their bits.
 pub(super) const PADDING: FolderOption = FolderOption {
     names: &["pad_token_id"],
-    read: Read::Any(|config, family| {
+    read: |config, family| {
         let absent = || family.absent.padding.filter(|_| !config.has("pad_token_id"));
         let token = config.number("pad_token_id")?.map(|token| token as usize).or_else(absent);
         let token = token.filter(|token| config.count("vocab_size").is_ok_and(|tokens| *token < tokens));
         let tokens: Vec<usize> = token.into_iter().collect();
         Ok(vec![(LlamaSizes::padding_tokens, tokens.as_slice().into())])
-    }),
+    },
     write: |sizes| vec![("pad_token_id", json!(sizes.padding_tokens.first()))],
 };
 
 /// Dropout of the embedding and of branches, which must be 0.
 pub(super) const NO_DROPOUT: FolderOption = FolderOption {
     names: &["embd_pdrop", "resid_pdrop"],
-    read: Read::Any(|config, _| {
+    read: |config, _| {
         for name in ["embd_pdrop", "resid_pdrop"] {
             if let Some(dropout) = config.number(name)?.filter(|dropout| *dropout != 0.0) {
                 return Err(format!("{name} = {dropout} is not supported; supported: 0"));
             }
         }
         Ok(Keys::new())
-    }),
+    },
     write: |_| vec![("embd_pdrop", json!(0.0)), ("resid_pdrop", json!(0.0))],
 };
 
 /// One set of rotary frequencies.
 pub(super) const FLAT_ROPE: FolderOption =
-    FolderOption { names: rope::FLAT_NAMES, read: Read::Any(rope::read_flat), write: rope::write_flat };
+    FolderOption { names: rope::FLAT_NAMES, read: rope::read_flat, write: rope::write_flat };
 
 /// Rotary frequencies by type of layer.
-pub(super) const LAYER_ROPE: FolderOption = FolderOption {
-    names: rope::LAYER_NAMES,
-    read: Read::Any(rope::read_by_layer),
-    write: rope::write_by_layer,
-};
-
-/// Returns whether a layer is not the last of its `period`.
-pub(super) fn sliding_but(period: usize, layer: usize) -> bool {
-    !(layer + 1).is_multiple_of(period)
-}
+pub(super) const LAYER_ROPE: FolderOption =
+    FolderOption { names: rope::LAYER_NAMES, read: rope::read_by_layer, write: rope::write_by_layer };
 
 /// The window, if there is one.
 fn window(config: &FolderConfig, family: &FolderFamily) -> Result<Option<usize>, String> {
@@ -255,18 +208,14 @@ fn window(config: &FolderConfig, family: &FolderFamily) -> Result<Option<usize>,
     }
 }
 
-fn layer_types(
-    config: &FolderConfig,
-    family: &FolderFamily,
-    windowed: fn(usize, Option<usize>) -> bool,
-) -> Result<Keys, String> {
+fn layer_types(config: &FolderConfig, family: &FolderFamily) -> Result<Keys, String> {
     let Some(window) = window(config, family)? else {
         return all_full(config).map(|()| Keys::new());
     };
     let layers = config.count("num_hidden_layers")?;
     let period = config.optional_count("sliding_window_pattern")?;
     let period = period.or(config.optional_count("_sliding_window_pattern")?);
-    let named = |layer| if windowed(layer, period) { SLIDING } else { FULL };
+    let named = |layer| if (family.absent.windowed)(layer, period) { SLIDING } else { FULL };
     let types = match config.texts("layer_types")? {
         Some(types) => types,
         None => (0..layers).map(named).collect(),
@@ -288,13 +237,13 @@ fn unsupported_type(name: &str, supported: &str) -> String {
     format!("layer_types has \"{name}\", which is not supported; supported: {supported}")
 }
 
-fn caps(config: &FolderConfig, absent: [f64; 2]) -> Result<Keys, String> {
+fn caps(config: &FolderConfig, family: &FolderFamily) -> Result<Keys, String> {
     let keys = [LlamaSizes::attention_soft_cap, LlamaSizes::logit_soft_cap];
     let cap = |((key, name), absent): ((&'static str, &str), f64)| {
         let cap = if config.has(name) { config.number(name)?.unwrap_or(0.0) } else { absent };
         Ok((key, cap.into()))
     };
-    keys.into_iter().zip(CAP_NAMES).zip(absent).map(cap).collect()
+    keys.into_iter().zip(CAP_NAMES).zip(family.absent.caps).map(cap).collect()
 }
 
 /// Returns a count for which 0 stands for none.

@@ -35,7 +35,7 @@ pub(super) fn read_flat(config: &FolderConfig, family: &FolderFamily) -> Result<
         None => None,
     };
     let part = part.or(config.number("partial_rotary_factor")?).unwrap_or(1.0);
-    let head = super::head_width(config, family)?;
+    let head = family.head_width(config)?;
     if part != 1.0 {
         keys.push((LlamaSizes::rope_width, ((head as f64 * part) as usize).into()));
     }

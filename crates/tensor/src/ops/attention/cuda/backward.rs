@@ -7,7 +7,8 @@ use super::families::{
     BACKWARD_COLUMNS, BACKWARD_WARPS, COLUMNS, CONSUMER_ROWS, F32, FAMILY, FAMILY_F32,
     FAMILY_HOPPER_BACKWARD, HOPPER_BACKWARD, HopperBackward, THREADS,
 };
-use crate::ops::attention::heads::{Geometry, KEY, QUERY, Qkv, VALUE};
+use crate::ops::attention::geometry::{Geometry, KEY, QUERY, VALUE};
+use crate::ops::attention::heads::Qkv;
 use crate::ops::attention::masks::Masks;
 use crate::ops::gpu;
 use crate::{Result, Tensor};

@@ -4,7 +4,8 @@ use device::cuda::Launch;
 use device::{DType, Device, Family, Function, Region};
 
 use super::families::{CONSUMER_ROWS, F32, F32Variant, HOPPER_FORWARD, WIDTHS, widths};
-use crate::ops::attention::heads::{Geometry, KEY, QUERY, Qkv};
+use crate::ops::attention::geometry::{Geometry, KEY, QUERY};
+use crate::ops::attention::heads::Qkv;
 use crate::ops::attention::masks::Masks;
 use crate::ops::gpu;
 use crate::{Result, Tensor, TensorError};

@@ -5,7 +5,8 @@ use super::families::{
     CONSUMER_ROWS, F32, FAMILY, FAMILY_F32, FAMILY_HOPPER_FORWARD, FORWARD_KEYS, FORWARD_WARPS,
     HOPPER_FORWARD, HopperForward, KEYS, QUERY_TILES, THREADS,
 };
-use crate::ops::attention::heads::{Geometry, Qkv};
+use crate::ops::attention::geometry::Geometry;
+use crate::ops::attention::heads::Qkv;
 use crate::ops::attention::masks::Masks;
 use crate::ops::gpu;
 use crate::{Result, Tensor};
