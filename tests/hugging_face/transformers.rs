@@ -41,7 +41,11 @@ fn transformers_load_an_exported_folder() {
         let moved = directory.path().join("moved");
         fs::rename(&run_dir, &moved).unwrap();
         let text = fs::read_to_string(moved.join("config.toml")).unwrap();
-        for (number, config) in [text.clone(), text.replace("/models/", "/gone/")].iter().enumerate() {
+        for (number, config) in
+            [text.clone(), text.replace("/models/", "/gone/").replace("/families/", "/gone/")]
+                .iter()
+                .enumerate()
+        {
             fs::write(moved.join("config.toml"), config).unwrap();
             let out = directory.path().join(format!("out-{number}"));
             let options = ExportOptions { model: moved.clone(), output: out.clone(), ..Default::default() };
