@@ -41,7 +41,7 @@ mod softmax;
 pub use activation::{ActivationRule, activation};
 pub use adapter::{AdaptedLinearRule, Adapter, adapted_linear};
 pub use add::{AddRule, add};
-pub use attention::{AttentionMeasures, AttentionRule, attention};
+pub use attention::{AttentionMeasures, AttentionRule, attention, attention_with_sinks};
 pub use batch_norm::{BatchNorm, BatchNormRule, Statistics, batch_norm};
 pub use cast::{CastRule, autocast, cast};
 pub use collective::{Collective, CollectiveRule, all_gather, all_reduce, exchange, reduce_scatter};

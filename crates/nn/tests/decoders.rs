@@ -30,7 +30,18 @@ const MODELS: &[(&str, &[&str])] = &[
     ("gpt", &["model.logit_soft_cap=0.5"]),
     ("gpt", &["model.loss_pieces=2", "model.logit_soft_cap=0.5"]),
     ("llama", &["model.tied=true", "model.loss_pieces=8"]),
+    ("llama", &["model.window=3", "model.attention_sinks=true", "model.attention_soft_cap=2.0"]),
+    ("llama", &["model.norm_position=\"both\"", "model.norms_less_one=true", "model.qk_norm=true", GEMMA]),
+    ("llama", &["model.norm_position=\"after\"", "model.qk_norm=true", "model.qk_norm_span=\"all\"", OLMO]),
+    (
+        "llama",
+        &["model.qk_norm=true", "model.rope_width=2", "model.rope_layers=[1, 0]", "model.mlp_bias=true"],
+    ),
+    ("llama", &["model.residual_scale=0.3", "model.logit_scale=0.5", "model.output_bias=true"]),
 ];
+
+const GEMMA: &str = "model.embedding_scale=3.0";
+const OLMO: &str = "model.attention_scale=0.7";
 
 fn raw(keys: Vec<&'static Key>, set: &[&str]) -> RawValues {
     let table = Table::new(keys.into_iter().cloned().collect());

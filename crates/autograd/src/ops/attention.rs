@@ -1,15 +1,17 @@
 //! Causal self-attention: multi-head, grouped-query or multi-query.
 
-use tensor::Tensor;
 use tensor::ops;
 use tensor::ops::attention::{Masks, Qkv, Settings};
 use tensor::ops::dropout::Mask;
+use tensor::{DType, Tensor};
 
-use super::{Dropout, autocast, named, only};
+use super::{Dropout, autocast, named, only, values_of};
 use crate::error::{AutogradError, Result};
 use crate::pass::CachedPass;
 use crate::rule::{Rule, Saved};
+use crate::sink::{GradientSink, ready, target};
 use crate::tape::{Source, Tape, Var};
+use crate::weight::Weight;
 
 /// The results of attention that are accompanied by their largest magnitudes on a GPU, because FP8 matmuls
 /// read them.
@@ -30,6 +32,9 @@ pub struct AttentionRule {
     documents: Option<Tensor>,
     dropout: Option<Mask>,
     measures: bool,
+    sinks: Option<Weight>,
+    /// Gradients of the sinks and the type of the operands, from the input half to the weight half.
+    sums: Option<(Tensor, DType)>,
 }
 
 #[derive(Debug)]
@@ -60,16 +65,32 @@ pub fn attention(
     dropout: Option<&Dropout>,
     measures: AttentionMeasures,
 ) -> Result<Var> {
-    let settings = settings.into();
+    attention_with_sinks(tape, qkv, settings.into(), None, dropout, measures)
+}
+
+/// [`attention`] with `sinks`, `[heads.query]`, as in [`Masks`].
+///
+/// # Errors
+/// As [`attention`].
+pub fn attention_with_sinks(
+    tape: &Tape,
+    qkv: Qkv<Var>,
+    settings: Settings,
+    sinks: Option<&Weight>,
+    dropout: Option<&Dropout>,
+    measures: AttentionMeasures,
+) -> Result<Var> {
     let operand = |array| autocast(tape, "attention", [array]).map(|[array]| array);
     let qkv = qkv.map(operand).transpose()?;
+    let dtype = qkv.arrays()[0].tensor().dtype();
+    let sink_values = named("attention", values_of(sinks, dtype))?;
     if let Some(pass) = &tape.pass().cache {
-        return cached(tape, pass, &qkv, settings);
+        return cached(tape, pass, &qkv, settings, sink_values.as_ref());
     }
     tape.begin("attention")?;
     let documents = tape.pass().documents.clone();
     let dropout = dropout.and_then(|dropout| dropout.mask(tape));
-    let masks = Masks { documents: documents.as_ref(), dropout };
+    let masks = Masks { documents: documents.as_ref(), dropout, sinks: sink_values.as_ref() };
     let tensors = qkv.as_ref().map(|array| array.tensor().clone());
     let ops::attention::Output { output, logsumexp } =
         named("attention", ops::attention::forward(&tensors, settings, masks, measures.output))?;
@@ -82,6 +103,8 @@ pub fn attention(
         documents,
         dropout,
         measures,
+        sinks: sinks.cloned(),
+        sums: None,
     })
 }
 
@@ -90,16 +113,23 @@ pub fn attention(
 ///
 /// # Errors
 /// More calls than caches; as [`ops::cached_attention`].
-fn cached(tape: &Tape, pass: &CachedPass, qkv: &Qkv<Var>, settings: Settings) -> Result<Var> {
+fn cached(
+    tape: &Tape,
+    pass: &CachedPass,
+    qkv: &Qkv<Var>,
+    settings: Settings,
+    sinks: Option<&Tensor>,
+) -> Result<Var> {
     let Some(cache) = pass.next() else { return Err(AutogradError::NoCache) };
     let tensors = qkv.as_ref().map(|array| array.tensor().clone());
     let output = match (pass.slot(), &tape.pass().documents) {
         (Some(slot), _) => {
             named("attention", ops::cached_attention::store(&tensors, settings.heads, cache, slot))?;
-            named("attention", ops::attention::forward(&tensors, settings, Masks::default(), false))?.output
+            let masks = Masks { sinks, ..Masks::default() };
+            named("attention", ops::attention::forward(&tensors, settings, masks, false))?.output
         }
         (None, Some(documents)) => {
-            named("attention", ops::cached_attention::forward(&tensors, settings, cache, documents))?
+            named("attention", ops::cached_attention::forward(&tensors, settings, cache, documents, sinks))?
         }
         (None, None) => return Err(AutogradError::NoCache),
     };
@@ -124,10 +154,27 @@ impl Rule for AttentionRule {
         let Some(AttentionSaved { qkv, output, logsumexp }) = self.saved.take() else {
             return Ok(vec![None; wanted.len()]);
         };
-        let masks = Masks { documents: self.documents.as_ref(), dropout: self.dropout };
+        let masks = Masks { documents: self.documents.as_ref(), dropout: self.dropout, sinks: None };
         let (settings, measures) = (self.settings, self.measures);
+        if let Some(sinks) = self.sinks.as_ref().filter(|sinks| sinks.is_trained()) {
+            let (values, heads) = (sinks.values(output.dtype())?, settings.heads);
+            let sums = ops::attention::sink_gradients(&gradient, &output, &logsumexp, &values, heads)?;
+            self.sums = Some((sums, output.dtype()));
+        }
         let gradients =
             ops::attention::backward(&gradient, &qkv, &output, &logsumexp, settings, masks, measures)?;
         Ok(gradients.into_vec().into_iter().map(Some).collect())
+    }
+
+    fn has_weights(&self) -> bool {
+        self.sinks.as_ref().is_some_and(Weight::is_trained)
+    }
+
+    fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
+        let (Some(sinks), Some((sums, dtype))) = (&self.sinks, &self.sums) else { return Ok(()) };
+        if let Some(target) = target(sink, sinks)? {
+            ops::attention::accumulate_sinks(sums, *dtype, &target)?;
+        }
+        ready(sink, sinks)
     }
 }

@@ -1,5 +1,6 @@
 //! The transformer block of Llama and its relatives.
 
+use autograd::Weight;
 use tensor::ops::Activation;
 use tensor::ops::attention::Settings;
 
@@ -9,7 +10,7 @@ use super::{
     Block, Divided, Dropout, GatedFeedForward, Linear, LinearCut, Multiplier, QkNorm, QkNormSpan, RmsNorm,
     RotaryAttention,
 };
-use crate::error::Result;
+use crate::error::{NnError, Result};
 use crate::init::Init;
 use crate::parameters::Parameters;
 
@@ -71,6 +72,8 @@ pub struct LlamaBlockSizes {
     pub output_bias: bool,
     /// Whether the feed-forward layers have biases.
     pub mlp_bias: bool,
+    /// Whether query heads have sinks.
+    pub sinks: bool,
     /// Span of the norms of queries and keys; `None` without them.
     pub qk_norm: Option<QkNormSpan>,
     /// Positions of the norms.
@@ -185,6 +188,18 @@ impl LlamaBlock {
         let output = Linear::lane(parameters, &output, cut, projection, biases, Activation::None)?;
         let attention = Settings { heads: heads.divided(parameters.lanes().all), ..attention };
         let weights = Dropout::new(parameters, &format!("{prefix}.weights.dropout"), sizes.dropout);
-        Ok(RotaryAttention::new(qkv, norm, output, attention, positions.clone()).dropping(weights))
+        let sinks = if sizes.sinks { Some(Self::sinks(parameters, &prefix, heads.query)?) } else { None };
+        let layer = RotaryAttention::new(qkv, norm, output, attention, positions.clone());
+        Ok(layer.dropping(weights).with_sinks(sinks))
+    }
+
+    /// Registers the sinks of all query heads.
+    fn sinks(parameters: &mut Parameters, prefix: &str, heads: usize) -> Result<Weight> {
+        if parameters.lanes().is_divided() {
+            let text = "model.attention_sinks = true has layers that are whole, and parallel.tensor_lanes \
+                        divides them";
+            return Err(NnError::Sizes(text.to_owned()));
+        }
+        parameters.create(&format!("{prefix}.sinks"), [heads], Init::Constant(0.0))
     }
 }

@@ -1,7 +1,7 @@
 //! Causal self-attention with rotary position embeddings.
 
 use autograd::ops::{AttentionMeasures, LaneShare, QkNormWeights};
-use autograd::{Tape, Var, ops};
+use autograd::{Tape, Var, Weight, ops};
 use device::{Backend, Category, Device, Request};
 use tensor::ops::attention::{Heads, Qkv, Settings};
 use tensor::ops::rotary::Frequencies;
@@ -137,6 +137,7 @@ pub struct RotaryAttention {
     settings: Settings,
     positions: RotaryPositions,
     dropout: Dropout,
+    sinks: Option<Weight>,
 }
 
 impl RotaryAttention {
@@ -150,13 +151,19 @@ impl RotaryAttention {
         positions: RotaryPositions,
     ) -> Self {
         let settings = settings.into();
-        RotaryAttention { qkv, norm, projection, settings, positions, dropout: Dropout::none() }
+        RotaryAttention { qkv, norm, projection, settings, positions, dropout: Dropout::none(), sinks: None }
     }
 
     /// Returns the same layer with dropout of attention weights in training.
     #[must_use]
     pub fn dropping(self, dropout: Dropout) -> Self {
         RotaryAttention { dropout, ..self }
+    }
+
+    /// Returns the same layer with a sink for every query head, `[heads.query]`.
+    #[must_use]
+    pub fn with_sinks(self, sinks: Option<Weight>) -> Self {
+        RotaryAttention { sinks, ..self }
     }
 
     /// Normalises queries and keys and rotates them to their positions.
@@ -213,7 +220,9 @@ impl Layer for RotaryAttention {
         let qkv = within(tape, "rotary", || self.positioned(tape, qkv))?;
         let mixed = within(tape, "attention", || {
             let measures = AttentionMeasures { output: self.projection.measures(), gradients: false };
-            Ok(ops::attention(tape, Qkv::Packed(qkv), self.settings, self.dropout.site(), measures)?)
+            let (sinks, dropout) = (self.sinks.as_ref(), self.dropout.site());
+            let qkv = Qkv::Packed(qkv);
+            Ok(ops::attention_with_sinks(tape, qkv, self.settings, sinks, dropout, measures)?)
         })?;
         self.projection.forward(tape, mixed)
     }

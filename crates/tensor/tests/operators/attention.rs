@@ -194,6 +194,18 @@ fn a_gpu_refuses_head_widths_without_a_kernel() {
 }
 
 #[test]
+fn a_gpu_refuses_sinks() {
+    let device = meta(&Description { kind: Kind::Cuda, ..Description::host() });
+    let heads = Heads::multi(2, 32);
+    let request = device::Request::new(device::Category::Input, "qkv");
+    let empty = |shape: &[usize]| Tensor::empty(&device, shape, DType::F32, request).unwrap();
+    let (qkv, sinks) = (empty(&[1, 4, heads.packed_columns()]), empty(&[2]));
+    let masks = Masks { sinks: Some(&sinks), ..Masks::default() };
+    let refused = attention::forward(&Qkv::Packed(qkv), heads, masks, false).unwrap_err().to_string();
+    assert_eq!(refused, "attention.forward: attention sinks have no kernel on a GPU; the CPU has them");
+}
+
+#[test]
 fn scores_far_from_zero_neither_overflow_nor_vanish() {
     let device = cpu();
     let heads = Heads::multi(1, 4);

@@ -141,7 +141,7 @@ fn check(case: &Case, batch: usize, time: usize, settings: Settings, packs: bool
     let (dy, dy_wide) = case.operand("dy", [batch, time, heads.query_columns()]);
     let (firsts, list) = documents(case, batch, time);
     let dropout = drops.then(|| Mask::new(SEED, "site", MICRO_BATCH, PROBABILITY));
-    let masks = Masks { documents: packs.then_some(&firsts), dropout };
+    let masks = Masks { documents: packs.then_some(&firsts), dropout, sinks: None };
     let first = packs.then_some(&list[..]);
     let qkv = Qkv::Packed(qkv);
     let result = attention::forward(&qkv, settings, masks, false).unwrap();
@@ -166,11 +166,11 @@ fn a_document_does_not_see_others() {
         let (qkv, x) = case.operand("qkv", [1, time, heads.packed_columns()]);
         let first: Vec<u32> = (0..time).map(|t| (t / half * half) as u32).collect();
         let documents = tensor(&case.device, &first, [1, time]);
-        let masks = Masks { documents: Some(&documents), dropout: None };
+        let masks = Masks { documents: Some(&documents), dropout: None, sinks: None };
         let together = attention::forward(&Qkv::Packed(qkv), heads, masks, false).unwrap().output;
         let none = vec![0_u32; half];
         let alone = tensor(&case.device, &none, [1, half]);
-        let masks = Masks { documents: Some(&alone), dropout: None };
+        let masks = Masks { documents: Some(&alone), dropout: None, sinks: None };
         let part = |number: usize| -> Tensor {
             let count = half * heads.packed_columns();
             let values: Vec<f32> = x[number * count..][..count].iter().map(|v| *v as f32).collect();
@@ -179,5 +179,56 @@ fn a_document_does_not_see_others() {
         };
         let expected: Vec<u32> = (0..2).flat_map(|number| bits(&part(number))).collect();
         assert_eq!(bits(&together), expected, "{}", case.name());
+    }
+}
+
+/// A sink takes weight from all keys of its head. GPUs have no kernel for it.
+#[test]
+fn sinks_take_weight_from_the_keys() {
+    for case in devices().iter().filter(|case| !case.device.is_cuda_like()) {
+        for (batch, time, heads) in sizes(case) {
+            for window in [None, Some(9)] {
+                let settings = Settings { window, soft_cap: Some(1.5), ..heads.into() };
+                check_sinks(case, batch, time, settings);
+            }
+        }
+    }
+}
+
+fn check_sinks(case: &Case, batch: usize, time: usize, settings: Settings) {
+    let heads = settings.heads;
+    let what = |name: &str| format!("{name} {batch}x{time} {settings:?}");
+    let (qkv, x) = case.operand("qkv", [batch, time, heads.packed_columns()]);
+    let (dy, dy_wide) = case.operand("dy", [batch, time, heads.query_columns()]);
+    let (sinks, sinks_wide) = case.operand("sinks", [heads.query]);
+    let with_sinks = |x: &[f64], sinks: &[f64]| {
+        let [mut output, mut logsumexp] = expected(x, time, settings, None, false);
+        for (line, value) in logsumexp.iter_mut().enumerate() {
+            let (b, head, t) = (line / time / heads.query, line / time % heads.query, line % time);
+            let all = value.exp() + sinks[head].exp();
+            let out = &mut output[((b * time + t) * heads.query + head) * heads.width..][..heads.width];
+            out.iter_mut().for_each(|out| *out *= value.exp() / all);
+            *value = all.ln();
+        }
+        [output, logsumexp]
+    };
+    let masks = Masks { sinks: Some(&sinks), ..Masks::default() };
+    let qkv = Qkv::Packed(qkv);
+    let result = attention::forward(&qkv, settings, masks, false).unwrap();
+    let [output, logsumexp] = with_sinks(&x, &sinks_wide);
+    case.close(&what("output"), &read(&result.output), &output);
+    case.close(&what("logsumexp"), &read(&result.logsumexp), &logsumexp);
+    let gradients =
+        attention::backward(&dy, &qkv, &result.output, &result.logsumexp, settings, masks, false).unwrap();
+    let terms = dy_wide.iter().map(|dy| dy * dy).sum::<f64>().sqrt();
+    let value = |x: &[f64], sinks: &[f64]| dot(&dy_wide, &with_sinks(x, sinks)[0]);
+    let dqkv = read(&gradients.arrays()[0]);
+    case.is_gradient_of_terms(&what("dqkv"), terms, &dqkv, &x, |x| value(x, &sinks_wide));
+    let sums = attention::sink_gradients(&dy, &result.output, &result.logsumexp, &sinks, heads).unwrap();
+    for accumulate in [false, true] {
+        let target = case.target("dsinks", [heads.query], accumulate);
+        attention::accumulate_sinks(&sums, case.dtype, &target).unwrap();
+        let actual = case.added(&target, "dsinks");
+        case.is_gradient_of_terms(&what("dsinks"), terms, &actual, &sinks_wide, |sinks| value(&x, sinks));
     }
 }

@@ -40,7 +40,8 @@ fn last(case: &Case, qkv: &Tensor, settings: Settings, capacity: usize, slots: u
     others.view(slot * columns, [1, columns]).unwrap().copy_from(&rows(qkv, time - 1, 1)).unwrap();
     let mut positions = vec![0; slots + 2];
     positions[slot] = time as u32 - 1;
-    let out = forward(&Qkv::Packed(others), settings, &cache, &documents(&case.device, &positions)).unwrap();
+    let out =
+        forward(&Qkv::Packed(others), settings, &cache, &documents(&case.device, &positions), None).unwrap();
     assert!(read(&out)[slots * heads.query_columns()..].iter().all(|value| *value == 0.0));
     out.view(slot * heads.query_columns(), [heads.query_columns()]).unwrap()
 }
@@ -89,12 +90,15 @@ fn what_does_not_fit_is_refused() {
         (store(&qkv(1, 5), heads, &cache, 0).map(drop), "qkv has shape [1, 5, 54]"),
         (store(&qkv(1, 4), heads, &cache, 2).map(drop), "one of 2 slots"),
         (store(&qkv(2, 1), heads, &cache, 0).map(drop), "qkv has shape [2, 1, 54]"),
-        (forward(&qkv(1, 1), heads, &cache, &documents(&device, &[0])).map(drop), "at least 2"),
+        (forward(&qkv(1, 1), heads, &cache, &documents(&device, &[0]), None).map(drop), "at least 2"),
         (
-            forward(&qkv(2, 1), heads, &cache, &documents(&device, &[0, 4])).map(drop),
+            forward(&qkv(2, 1), heads, &cache, &documents(&device, &[0, 4]), None).map(drop),
             "index 4 is outside 0..4",
         ),
-        (forward(&qkv(2, 1), HEADS[1], &cache, &documents(&device, &[0, 0])).map(drop), "cache has shape"),
+        (
+            forward(&qkv(2, 1), HEADS[1], &cache, &documents(&device, &[0, 0]), None).map(drop),
+            "cache has shape",
+        ),
     ];
     for (refused, expected) in table {
         let error = refused.unwrap_err().to_string();

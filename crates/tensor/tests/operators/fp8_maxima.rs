@@ -37,8 +37,8 @@ fn attention_measures_its_output_and_gradients() {
             let (first, _) = documents(&case, batch, time);
             let masks = [
                 Masks::default(),
-                Masks { documents: Some(&first), dropout: None },
-                Masks { documents: None, dropout: Some(Mask::new(1, "site", 7, 0.2)) },
+                Masks { documents: Some(&first), dropout: None, sinks: None },
+                Masks { documents: None, dropout: Some(Mask::new(1, "site", 7, 0.2)), sinks: None },
             ];
             let (packed, _) = case.operand("qkv", [batch, time, heads.packed_columns()]);
             let part = |name, columns| case.operand(name, [batch, time, columns]).0;

@@ -229,7 +229,7 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
         self.after("dropout.apply in place", &[&in_place]);
         let first: Vec<u32> = (0..batch * time).map(|i| (i % time / 5 * 5) as u32).collect();
         let documents = tensor(self.device, &first, [batch, time]);
-        let masks = Masks { documents: Some(&documents), dropout: Some(mask) };
+        let masks = Masks { documents: Some(&documents), dropout: Some(mask), sinks: None };
         let heads = Heads::multi(heads, width / heads);
         let result = attention::forward(&saved.qkv, heads, masks, false).unwrap();
         self.after("attention.forward masked", &[&result.output, &result.logsumexp]);

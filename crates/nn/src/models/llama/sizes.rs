@@ -107,6 +107,9 @@ section! {
         attention_scale: f64 = Row::number(Interval::NotNegative).default("0.0");
         /// Attention scores are capped by c·tanh(x/c) with this c, as in Gemma 2; 0: they are not.
         attention_soft_cap: f64 = Row::number(Interval::NotNegative).default("0.0");
+        /// Whether every query head has a sink, a learned score that takes weight from the keys and has no
+        /// value, as in gpt-oss. GPUs have no kernel for it.
+        attention_sinks: bool = Row::flag().default("false");
         /// Factor of token embeddings, √`width` in Gemma.
         embedding_scale: f64 = Row::number(Interval::Positive).default("1.0");
         /// Factor of each branch before it is added to the residual stream, as in Granite.
@@ -181,6 +184,7 @@ impl LlamaSizes {
             qkv_bias: self.qkv_bias,
             output_bias: self.output_bias,
             mlp_bias: self.mlp_bias,
+            sinks: self.attention_sinks,
             qk_norm: self.qk_norm.then_some(self.qk_norm_span),
             norms: self.norm_position,
             norms_less_one: self.norms_less_one,

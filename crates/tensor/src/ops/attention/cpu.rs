@@ -126,10 +126,23 @@ fn forward_block(
         weighted(&tile, queries.len, v, causal, out, columns, index > begin, &mut panel);
     }
     for (row, logsumexp) in logsumexp.iter_mut().enumerate() {
-        let inverse = 1.0 / total[row];
+        let inverse = match hiding.sinks {
+            Some(sinks) => with_sink(sinks[queries.head], &mut largest[row], &mut total[row]),
+            None => 1.0 / total[row],
+        };
         out[row * columns..][..width].iter_mut().for_each(|out| *out *= inverse);
         *logsumexp = (f64::from(largest[row]) + libm::log(f64::from(total[row]))) as f32;
     }
+}
+
+/// Adds a sink to a row's maximum and sum; returns the factor of the row's output.
+#[inline(always)]
+fn with_sink(sink: f32, largest: &mut f32, total: &mut f32) -> f32 {
+    let before = *largest;
+    *largest = if sink > before { sink } else { before };
+    let shrink = exp(before - *largest);
+    *total = *total * shrink + exp(sink - *largest);
+    shrink / *total
 }
 
 /// Scales and caps the scores, sets scores of hidden keys to −∞ and updates each row's maximum. Hidden

@@ -19,6 +19,8 @@ pub(super) struct Hiding<'a> {
     /// Position in its sequence at which each token's document begins.
     pub(super) documents: Option<&'a [u32]>,
     pub(super) dropout: Option<Mask>,
+    /// The sink of every query head.
+    pub(super) sinks: Option<&'a [f32]>,
 }
 
 impl Hiding<'_> {

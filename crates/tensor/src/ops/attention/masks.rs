@@ -3,9 +3,10 @@
 use device::DType;
 
 use super::geometry::Geometry;
+use super::heads::Heads;
 use crate::ops::check;
 use crate::ops::dropout::Mask;
-use crate::{Result, Tensor};
+use crate::{Result, Tensor, TensorError};
 
 /// Attention masks besides the causal one and the window.
 #[derive(Clone, Copy, Debug, Default)]
@@ -16,6 +17,9 @@ pub struct Masks<'a> {
     pub documents: Option<&'a Tensor>,
     /// Dropout of the weights after the softmax.
     pub dropout: Option<Mask>,
+    /// A score for every query head that takes weight from the keys and has no value, as in gpt-oss:
+    /// `[heads.query]`, of the operands' type. On the host only.
+    pub sinks: Option<&'a Tensor>,
 }
 
 impl Masks<'_> {
@@ -24,10 +28,28 @@ impl Masks<'_> {
         self.documents.is_none() && self.dropout.is_none()
     }
 
-    /// Refuses documents of a wrong shape or type.
+    /// Refuses documents and sinks of a wrong shape or type, and sinks on a GPU.
     pub(super) fn check(&self, operator: &'static str, geometry: Geometry) -> Result<()> {
+        if let Some(sinks) = self.sinks {
+            check_sinks(operator, sinks, geometry.dtype, geometry.heads)?;
+        }
         let Some(documents) = self.documents else { return Ok(()) };
         check::dtype(operator, "documents", documents, DType::U32)?;
         check::shape(operator, "documents", documents, [geometry.batch, geometry.time])
+    }
+}
+
+/// Refuses sinks of a wrong shape or type, and on a GPU.
+pub(in crate::ops) fn check_sinks(
+    operator: &'static str,
+    sinks: &Tensor,
+    dtype: DType,
+    heads: Heads,
+) -> Result<()> {
+    check::dtype(operator, "sinks", sinks, dtype)?;
+    check::shape(operator, "sinks", sinks, [heads.query])?;
+    match sinks.device().is_cuda_like() {
+        true => Err(TensorError::NoKernel { operator, what: "attention sinks" }),
+        false => Ok(()),
     }
 }

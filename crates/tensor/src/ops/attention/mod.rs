@@ -11,13 +11,16 @@ mod heads;
 mod hiding;
 mod masks;
 mod settings;
+mod sinks;
 mod tile;
 mod widths;
 mod workspace;
 
 pub use heads::{Heads, Qkv};
 pub use masks::Masks;
+pub(in crate::ops) use masks::check_sinks;
 pub use settings::Settings;
+pub use sinks::{accumulate_sinks, sink_gradients};
 pub use widths::HeadWidths;
 
 use device::{Backend, Category, DType, Request};
@@ -76,7 +79,12 @@ pub fn forward(
             let sources = arrays.as_ref().map(|array| &**array);
             let documents = masks.documents.map(Tensor::read::<u32>).transpose()?;
             check_documents(OPERATOR, documents.as_deref(), time)?;
-            let hiding = hiding::Hiding { documents: documents.as_deref(), dropout: masks.dropout };
+            let sinks = masks.sinks.map(Tensor::values).transpose()?;
+            let hiding = hiding::Hiding {
+                documents: documents.as_deref(),
+                dropout: masks.dropout,
+                sinks: sinks.as_deref(),
+            };
             let (mut output, mut logsumexp) = (output.values_mut()?, logsumexp.values_mut()?);
             cpu::forward(geometry, sources.arrays(), hiding, &mut output, &mut logsumexp);
         }
@@ -129,7 +137,9 @@ pub fn backward(
             let sources = arrays.as_ref().map(|array| &**array);
             let (dy, output, logsumexp) = (dy.values()?, output.values()?, logsumexp.values()?);
             let documents = masks.documents.map(Tensor::read::<u32>).transpose()?;
-            let hiding = hiding::Hiding { documents: documents.as_deref(), dropout: masks.dropout };
+            // The log-sum-exps include the sinks.
+            let dropout = masks.dropout;
+            let hiding = hiding::Hiding { documents: documents.as_deref(), dropout, sinks: None };
             let qkv = sources.arrays();
             let operands = cpu::Operands { dy: &dy, qkv, output: &output, logsumexp: &logsumexp, hiding };
             let mut targets = gradients.as_ref().map(Tensor::values_mut).transpose()?;

@@ -34,12 +34,14 @@ pub(super) fn forward(
     qkv: &Tensor,
     settings: Settings,
     cache: &Cache,
-    documents: &Tensor,
+    (documents, sinks): (&Tensor, Option<&Tensor>),
     output: &Tensor,
 ) -> Result<()> {
     let heads = settings.heads;
     let (slots, capacity, columns) = (cache.slots(), cache.capacity(), heads.packed_columns());
     let (qkv, documents) = (qkv.values()?, documents.read::<u32>()?);
+    let sinks = sinks.map(Tensor::values).transpose()?;
+    let sinks = sinks.as_deref();
     let positions: Vec<usize> =
         documents.iter().take(slots).map(|first| 0_u32.wrapping_sub(*first) as usize).collect();
     if let Some(late) = positions.iter().find(|position| **position >= capacity) {
@@ -65,7 +67,10 @@ pub(super) fn forward(
             let of = |head| &array[row_offset(row, head, heads, capacity)..][seen.clone()];
             simd(
                 #[inline(always)]
-                || attend(query, [of(own), of(heads.key_value + own)], settings, &mut weights, out),
+                || {
+                    let sink = sinks.map(|sinks| sinks[head]);
+                    attend(query, [of(own), of(heads.key_value + own)], (settings, sink), &mut weights, out);
+                },
             );
         }
     });
@@ -77,18 +82,18 @@ pub(super) fn forward(
 fn attend(
     query: &[f32],
     [keys, values]: [&[f32]; 2],
-    settings: Settings,
+    (settings, sink): (Settings, Option<f32>),
     weights: &mut [f32],
     out: &mut [f32],
 ) {
     let (width, scale) = (query.len(), settings.factor());
-    let mut largest = f32::NEG_INFINITY;
+    let mut largest = sink.unwrap_or(f32::NEG_INFINITY);
     for (weight, key) in weights.iter_mut().zip(keys.chunks_exact(width)) {
         let score = sum2(query, key, |a, b| a * b) * scale;
         *weight = settings.soft_cap.map_or(score, |cap| soft_cap(score, cap));
         largest = largest.max(*weight);
     }
-    let mut total = 0.0;
+    let mut total = sink.map_or(0.0, |sink| exp(sink - largest));
     for (weight, value) in weights.iter_mut().zip(values.chunks_exact(width)) {
         *weight = exp(*weight - largest);
         total += *weight;

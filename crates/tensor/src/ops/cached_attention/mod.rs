@@ -14,7 +14,7 @@ pub use cache::Cache;
 
 use device::{Backend, Category, DType, Request};
 
-use super::attention::{Heads, Qkv, Settings};
+use super::attention::{Heads, Qkv, Settings, check_sinks};
 use super::check;
 use crate::{Result, Tensor};
 
@@ -39,6 +39,7 @@ pub fn store(qkv: &Qkv<Tensor>, heads: Heads, cache: &Cache, slot: usize) -> Res
 /// Adds one token to the sequence of every slot and lets it attend: `qkv [rows, 1, columns]`, of which row i
 /// is the next token of slot i, to `[rows, 1, heads.query · heads.width]`. `documents [rows, 1]` u32 has
 /// minus the position of every row, modulo 2³², as rotary embeddings take it; rows beyond the slots give 0.
+/// `sinks`: as in [`Masks`](super::attention::Masks).
 ///
 /// # Errors
 /// Separate arrays, shapes or types that do not agree, fewer rows than slots, a position that the cache does
@@ -48,6 +49,7 @@ pub fn forward(
     settings: impl Into<Settings>,
     cache: &Cache,
     documents: &Tensor,
+    sinks: Option<&Tensor>,
 ) -> Result<Tensor> {
     const OPERATOR: &str = "cached_attention.forward";
     let settings = settings.into();
@@ -55,6 +57,9 @@ pub fn forward(
     let (qkv, [rows, time]) = cache.check(OPERATOR, qkv, heads)?;
     if time != 1 || rows < cache.slots() {
         return Err(check::wrong(OPERATOR, "qkv", &qkv, format!("[at least {}, 1, _]", cache.slots())));
+    }
+    if let Some(sinks) = sinks {
+        check_sinks(OPERATOR, sinks, qkv.dtype(), heads)?;
     }
     check::dtype(OPERATOR, "documents", documents, DType::U32)?;
     check::shape(OPERATOR, "documents", documents, [rows, 1])?;
@@ -64,7 +69,7 @@ pub fn forward(
     let workspace = Tensor::workspace(device, OPERATOR, bytes)?;
     match device.backend() {
         Backend::Meta => {}
-        Backend::Cpu => cpu::forward(OPERATOR, &qkv, settings, cache, documents, &output)?,
+        Backend::Cpu => cpu::forward(OPERATOR, &qkv, settings, cache, (documents, sinks), &output)?,
         Backend::Cuda => cuda::forward(OPERATOR, &qkv, settings, cache, documents, &workspace, &output)?,
     }
     Ok(output)

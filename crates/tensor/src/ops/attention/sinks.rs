@@ -1,0 +1,71 @@
+//! Gradients of attention sinks.
+
+use device::parallel::for_pieces;
+use device::{Backend, Category, DType, Request};
+
+use super::heads::Heads;
+use super::masks::check_sinks;
+use crate::ops::math::exp;
+use crate::ops::{GradientTarget, check};
+use crate::{Result, Tensor};
+
+/// Computes the gradients of sinks, `[heads.query]` f32, from the output's gradient and the results of
+/// [`forward`](super::forward): −Σ of weight · (dy · output) over all rows, each head in their order.
+///
+/// # Errors
+/// Shapes or types that do not agree, out of memory, a GPU.
+pub fn sink_gradients(
+    dy: &Tensor,
+    output: &Tensor,
+    logsumexp: &Tensor,
+    sinks: &Tensor,
+    heads: Heads,
+) -> Result<Tensor> {
+    const OPERATOR: &str = "attention.sink_gradients";
+    check_sinks(OPERATOR, sinks, check::computed(OPERATOR, &[("dy", dy), ("output", output)])?, heads)?;
+    check::f32s(OPERATOR, &[("logsumexp", logsumexp)])?;
+    check::rank(OPERATOR, "dy", dy, 3)?;
+    let [batch, time] = [dy.shape().dims()[0], dy.shape().dims()[1]];
+    for (name, tensor) in [("dy", dy), ("output", output)] {
+        check::shape(OPERATOR, name, tensor, [batch, time, heads.query_columns()])?;
+    }
+    check::shape(OPERATOR, "logsumexp", logsumexp, [batch, heads.query, time])?;
+    let request = Request::new(Category::ActivationGradient, OPERATOR);
+    let sums = Tensor::empty(dy.device(), [heads.query], DType::F32, request)?;
+    if sums.device().backend() == Backend::Cpu {
+        let (dy, output) = (dy.values()?, output.values()?);
+        let (logsumexp, sinks) = (logsumexp.values()?, sinks.values()?);
+        let [dy, output, logsumexp, sinks]: [&[f32]; 4] = [&dy, &output, &logsumexp, &sinks];
+        for_pieces(&mut sums.values_mut()?, 1, |head, sum| {
+            let mut total = 0.0;
+            for row in 0..batch * time {
+                let at = (row * heads.query + head) * heads.width;
+                let pairs = dy[at..][..heads.width].iter().zip(&output[at..][..heads.width]);
+                let delta: f64 = pairs.map(|(dy, output)| f64::from(dy * output)).sum();
+                let line = (row / time * heads.query + head) * time + row % time;
+                total -= f64::from(exp(sinks[head] - logsumexp[line])) * delta;
+            }
+            sum.fill(total as f32);
+        });
+    }
+    Ok(sums)
+}
+
+/// Adds the result of [`sink_gradients`] to a target, or overwrites it. The target is f32 or of the type
+/// `computed` of the operands.
+///
+/// # Errors
+/// Shapes or types that do not agree.
+pub fn accumulate_sinks(sums: &Tensor, computed: DType, target: &GradientTarget) -> Result<()> {
+    const OPERATOR: &str = "attention.accumulate_sinks";
+    check::f32s(OPERATOR, &[("sums", sums)])?;
+    check::targets(OPERATOR, computed, &[("sinks", target)])?;
+    check::shape(OPERATOR, "sinks", &target.tensor, sums.shape())?;
+    if sums.device().backend() == Backend::Cpu {
+        let sums = sums.values()?;
+        for (target_value, sum) in target.tensor.values_mut()?.iter_mut().zip(&*sums) {
+            *target_value = if target.accumulate { *target_value + sum } else { *sum };
+        }
+    }
+    Ok(())
+}
