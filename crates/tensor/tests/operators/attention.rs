@@ -198,8 +198,8 @@ fn a_gpu_refuses_sinks() {
     let device = meta(&Description { kind: Kind::Cuda, ..Description::host() });
     let heads = Heads::multi(2, 32);
     let request = device::Request::new(device::Category::Input, "qkv");
-    let empty = |shape: &[usize]| Tensor::empty(&device, shape, DType::F32, request).unwrap();
-    let (qkv, sinks) = (empty(&[1, 4, heads.packed_columns()]), empty(&[2]));
+    let empty = |shape: tensor::Shape| Tensor::empty(&device, shape, DType::F32, request).unwrap();
+    let (qkv, sinks) = (empty([1, 4, heads.packed_columns()].into()), empty([2].into()));
     let masks = Masks { sinks: Some(&sinks), ..Masks::default() };
     let refused = attention::forward(&Qkv::Packed(qkv), heads, masks, false).unwrap_err().to_string();
     assert_eq!(refused, "attention.forward: attention sinks have no kernel on a GPU; the CPU has them");
