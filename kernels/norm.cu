@@ -43,9 +43,11 @@ template <typename T> __device__ __forceinline__ float chunk_sum(const T *x, u64
 }
 
 // Writes the norm, sqrt(sum of sums) times the gradient scale, added in f64 in an order that depends on their
-// number only, and the factor, min(1, max_norm / (norm + 1e-6)), 1 if max_norm is 0, NaN if the norm is. For
-// a whole block. The sums may have been written by other blocks of this launch: they are read from L2.
-__device__ __forceinline__ void join(const float *sums, u32 count, float max_norm, StepState *state) {
+// number only, and the factor, min(1, max_norm / (norm + 1e-6)), 1 if max_norm is 0, NaN if the norm is. Sets
+// the skip flag to whether the norm is above skip_above, unless that is 0. For a whole block. The sums may
+// have been written by other blocks of this launch: they are read from L2.
+__device__ __forceinline__ void join(const float *sums, u32 count, float max_norm, float skip_above,
+                                     StepState *state) {
     __shared__ double partial[THREADS];
     double total = 0.0;
 #pragma unroll 8
@@ -60,11 +62,12 @@ __device__ __forceinline__ void join(const float *sums, u32 count, float max_nor
     const double factor = max_norm == 0.0f ? 1.0 : double(max_norm) / (norm + 1e-6);
     state->norm = float(norm);
     state->clip_factor = factor >= 1.0 ? 1.0f : float(factor);
+    if (skip_above != 0.0f) state->skip = float(norm) > skip_above;
 }
 
 KERNEL __launch_bounds__(THREADS) finish(const float *__restrict__ sums, StepState *__restrict__ state,
-                                         u32 count, float max_norm) {
-    join(sums, count, max_norm, state);
+                                         u32 count, float max_norm, float skip_above) {
+    join(sums, count, max_norm, skip_above, state);
 }
 
 struct Gradient { u64 address, elements; };
@@ -74,7 +77,7 @@ struct Gradient { u64 address, elements; };
 // past the last) its first chunk, then the counter, 0 between launches.
 template <typename T>
 __device__ __forceinline__ void measure(Gradient *table, float *sums, StepState *state, u32 count,
-                                        u32 chunks, float max_norm) {
+                                        u32 chunks, float max_norm, float skip_above) {
     __shared__ bool last;
     const u32 *firsts = reinterpret_cast<const u32 *>(table + count);
     u32 *counter = reinterpret_cast<u32 *>(table + count) + count + 1;
@@ -93,7 +96,7 @@ __device__ __forceinline__ void measure(Gradient *table, float *sums, StepState 
     __syncthreads();
     if (!last) return;
     __threadfence();
-    join(sums, chunks, max_norm, state);
+    join(sums, chunks, max_norm, skip_above, state);
 }
 
 // Computes only the sums, of tensors that are parts of longer ones, each from its own index on. The table:
@@ -121,8 +124,8 @@ __device__ __forceinline__ void part_sums(const Gradient *table, float *sums, u3
     }                                                                                                        \
     KERNEL __launch_bounds__(THREADS)                                                                        \
         measure_##NAME(Gradient *table, float *sums, StepState *state, u32 count, u32 chunks,                \
-                       float max_norm) {                                                                     \
-        measure<T>(table, sums, state, count, chunks, max_norm);                                             \
+                       float max_norm, float skip_above) {                                                   \
+        measure<T>(table, sums, state, count, chunks, max_norm, skip_above);                                 \
     }                                                                                                        \
     KERNEL __launch_bounds__(THREADS)                                                                        \
         part_sums_##NAME(const Gradient *__restrict__ table, float *__restrict__ sums, u32 count,            \

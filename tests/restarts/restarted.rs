@@ -332,12 +332,13 @@ impl fmt::Display for Costs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut seconds = self.seconds.clone();
         seconds.sort_by(f64::total_cmp);
-        let (median, most) = (seconds.get(seconds.len() / 2), seconds.last());
-        let (steps, most_steps) = (self.steps.iter().sum::<u64>(), self.steps.iter().max());
+        let second = |at: usize| seconds.get(at).copied().unwrap_or_default();
+        let (median, most) = (second(seconds.len() / 2), second(seconds.len().saturating_sub(1)));
+        let (steps, most_steps) = (self.steps.iter().sum::<u64>(), self.steps.iter().max().unwrap_or(&0));
         write!(
             f,
-            "{} restarts; to the next step {median:.1?} s, at most {most:.1?} s; {steps} steps repeated, at \
-             most {most_steps:?} at once; sessions by data-parallel ranks {:?}",
+            "{} restarts; to the next step {median:.1} s, at most {most:.1} s; {steps} steps repeated, at \
+             most {most_steps} at once; sessions by data-parallel ranks {:?}",
             self.steps.len(),
             self.grids
         )

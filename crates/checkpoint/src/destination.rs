@@ -31,13 +31,15 @@ pub(crate) struct Destination {
 }
 
 /// The step of a checkpoint.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Step {
     pub(crate) step: u64,
     pub(crate) validations: Validations,
     /// The last of `validations` is of this state and has the lowest loss.
     pub(crate) is_best: bool,
     pub(crate) began: Instant,
+    /// Norms of the last steps' gradients, as far as a run depends on them.
+    pub(crate) gradient_norms: Vec<Option<f32>>,
 }
 
 impl Destination {
@@ -159,7 +161,8 @@ fn describe(
     if let Some(index) = index {
         files.insert(INDEX.to_owned(), index.write(directory)?);
     }
-    let manifest = Manifest::new(step.step, counters, contents, step.validations, files);
+    let manifest = Manifest::new(step.step, counters, contents, step.validations, files)
+        .with_gradient_norms(&step.gradient_norms);
     let path = directory.join(MANIFEST);
     let mut file = File::create_new(&path).map_err(CheckpointError::file(&path, "create it"))?;
     file.write_all(&manifest.to_text()).map_err(CheckpointError::file(&path, "write to it"))?;

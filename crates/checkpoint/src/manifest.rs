@@ -87,6 +87,10 @@ pub(crate) struct Manifest {
     /// Validations after that one; absent if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     validations_since_best: Option<u64>,
+    /// Norms of the last steps' gradients, null for those that do not count; absent if nothing depends on
+    /// them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) gradient_norms: Vec<Option<f32>>,
     /// Digests of the checkpoint's other files, by name.
     files: BTreeMap<String, FileDigest>,
     /// SHA-256 of this manifest, without indentation and with this field empty.
@@ -116,11 +120,19 @@ impl Manifest {
             validation_step: validations.step,
             best_validation_loss: validations.best,
             validations_since_best: validations.best.map(|_| validations.since_best),
+            gradient_norms: Vec::new(),
             files,
             manifest_sha256: String::new(),
         };
         manifest.manifest_sha256 = manifest.digest();
         manifest
+    }
+
+    /// Adds the norms of the last steps' gradients.
+    pub(crate) fn with_gradient_norms(mut self, norms: &[Option<f32>]) -> Self {
+        self.gradient_norms = norms.to_vec();
+        self.manifest_sha256 = self.digest();
+        self
     }
 
     /// Returns the hash of all fields but the hash itself. Texts that parse to the same values have the same

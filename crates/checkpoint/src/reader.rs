@@ -212,6 +212,12 @@ impl Checkpoint {
         Ok(bytes)
     }
 
+    /// Norms of the last steps' gradients, `None` for those that do not count; empty if the run did not
+    /// depend on them.
+    pub fn gradient_norms(&self) -> &[Option<f32>] {
+        &self.manifest.gradient_norms
+    }
+
     /// The validations of the run before the checkpoint.
     pub fn validations(&self) -> Validations {
         self.manifest.validations()

@@ -48,6 +48,8 @@ pub struct Writer {
     failed: Option<CheckpointError>,
     /// Whether a checkpoint of several files has been begun and not been reported.
     is_unreported: bool,
+    /// Norms of the last steps' gradients for the next checkpoint.
+    gradient_norms: Vec<Option<f32>>,
 }
 
 impl Writer {
@@ -67,7 +69,14 @@ impl Writer {
     }
 
     fn with(destination: Destination) -> Self {
-        Writer { destination, spare: Snapshot::default(), work: None, failed: None, is_unreported: false }
+        Writer {
+            destination,
+            spare: Snapshot::default(),
+            work: None,
+            failed: None,
+            is_unreported: false,
+            gradient_norms: Vec::new(),
+        }
     }
 
     /// Returns whether this rank's thread is at work, without waiting.
@@ -106,10 +115,16 @@ impl Writer {
         self.spare.set_memory(memory);
     }
 
+    /// Sets the norms of the last steps' gradients that the next checkpoint keeps.
+    pub fn set_gradient_norms(&mut self, norms: Vec<Option<f32>>) {
+        self.gradient_norms = norms;
+    }
+
     /// Starts to write the state after `step` steps. `is_best`: the last of `validations` is of this state
     /// and has the lowest loss.
     pub fn write(&mut self, snapshot: Snapshot, step: u64, validations: Validations, is_best: bool) {
-        let step = Step { step, validations, is_best, began: Instant::now() };
+        let gradient_norms = std::mem::take(&mut self.gradient_norms);
+        let step = Step { step, validations, is_best, began: Instant::now(), gradient_norms };
         self.is_unreported = snapshot.file != FileNumber::Only;
         if !self.is_unreported && self.destination.contents.is_none() {
             // Rank 0 alone writes a single file.
@@ -120,17 +135,19 @@ impl Writer {
         let is_abandoned = Arc::new(AtomicBool::new(false));
         let abandoned = Arc::clone(&is_abandoned);
         if self.is_unreported {
+            let written_step = step.clone();
             let write = move || {
-                let written = destination.write_file(&snapshot, &step, &abandoned);
+                let written = destination.write_file(&snapshot, &written_step, &abandoned);
                 (snapshot, written)
             };
             let thread = self.start(&step, write);
             self.work = thread.map(|thread| Work::File { step, is_abandoned, thread });
             return;
         }
+        let written_step = step.clone();
         let write = move || {
-            let files = destination.write_file(&snapshot, &step, &abandoned);
-            let completed = destination.complete(&snapshot, &step, files);
+            let files = destination.write_file(&snapshot, &written_step, &abandoned);
+            let completed = destination.complete(&snapshot, &written_step, files);
             (snapshot, completed)
         };
         self.work = self.completion(&step, write);
@@ -171,8 +188,9 @@ impl Writer {
         let Some(Work::Reported { step, snapshot }) = self.work.take() else { return };
         let files = files_of(&self.destination.path(&step), reports);
         let destination = self.destination.clone();
+        let written_step = step.clone();
         let complete = move || {
-            let completed = destination.complete(&snapshot, &step, files);
+            let completed = destination.complete(&snapshot, &written_step, files);
             (snapshot, completed)
         };
         self.work = self.completion(&step, complete);

@@ -9,7 +9,9 @@ use system::numbers::grouped;
 
 use crate::check_images::{check_images, check_schedule};
 use crate::check_tensor::check_tensor_lanes;
-use crate::choices::{DataKind, MatmulPrecision, OptimKind, PartitionPolicy, RecomputePolicy, StateType};
+use crate::choices::{
+    DataKind, MatmulPrecision, OnSpike, OptimKind, PartitionPolicy, RecomputePolicy, StateType,
+};
 use crate::lanes::{divisor_from, divisors_around};
 use crate::run_config::RunConfig;
 use crate::sections::{
@@ -59,6 +61,7 @@ pub(crate) fn check(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     }
     check_batch(raw, config)?;
     check_repetition(raw, config)?;
+    check_spikes(raw, config)?;
     check_lanes(raw, config)?;
     check_tensor_lanes(raw, config)?;
     check_pipeline(raw, config)?;
@@ -241,6 +244,15 @@ fn check_repetition(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     };
     let reason = format!("train.on_out_of_memory = \"halve_micro_batch\" {why}");
     Err(raw.conflict(&[Train::on_out_of_memory, other], reason))
+}
+
+/// Checks that a run that goes back after a spike keeps checkpoints.
+fn check_spikes(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
+    if config.train.on_spike != OnSpike::Rewind || config.checkpoint.is_kept() {
+        return Ok(());
+    }
+    let reason = "train.on_spike = \"rewind\" needs checkpoints: set checkpoint.minutes";
+    Err(raw.conflict(&[Train::on_spike, Checkpoint::minutes], reason.to_owned()))
 }
 
 fn check_lanes(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {

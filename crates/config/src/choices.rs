@@ -120,6 +120,20 @@ names! {
 }
 
 names! {
+    /// Reaction of a run to a step whose gradient norm is far above recent ones.
+    OnSpike {
+        /// The step updates the weights as any other.
+        Ignore = "ignore",
+        /// The run ends.
+        Stop = "stop",
+        /// The step updates nothing.
+        Skip = "skip",
+        /// The run goes back to its last checkpoint and leaves out the step's samples.
+        Rewind = "rewind",
+    }
+}
+
+names! {
     /// Reaction of a run to a step for which a device's memory did not suffice.
     OnOutOfMemory {
         /// The run ends.

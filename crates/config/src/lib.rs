@@ -53,7 +53,7 @@ mod tokenizer;
 mod tokenizer_warning;
 
 pub use choices::{
-    DataKind, MatmulPrecision, OnOutOfMemory, OptimKind, Overlap, PartitionPolicy, RecomputePolicy,
+    DataKind, MatmulPrecision, OnOutOfMemory, OnSpike, OptimKind, Overlap, PartitionPolicy, RecomputePolicy,
     ScheduleName, StateType, WeightType,
 };
 pub use hub::how_to_download;

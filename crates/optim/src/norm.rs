@@ -1,6 +1,9 @@
 //! The norm of all gradients and the clipping factor, computed on the device.
 
+use std::cell::Cell;
+
 use device::{Category, DType, Device, Request};
+use tensor::ops::norm::NormBounds;
 use tensor::ops::{self, StepState, Table};
 use tensor::{Result, Tensor};
 
@@ -23,6 +26,8 @@ pub struct GradientNorm {
     /// The state that receives the norm and the factor.
     state: StepState,
     max_norm: f32,
+    /// The norm above which the following updates are skipped; 0: none.
+    skip_above: Cell<f32>,
 }
 
 impl GradientNorm {
@@ -64,12 +69,12 @@ impl GradientNorm {
         let request = Request::new(Category::OptimizerState, "gradient_norm");
         let sums = Tensor::zeros(device, [sums], DType::F32, request)?;
         let state = StepState::new(device)?;
-        Ok(GradientNorm { sums, first_sums, table, state, max_norm })
+        Ok(GradientNorm { sums, first_sums, table, state, max_norm, skip_above: Cell::new(0.0) })
     }
 
     /// Measures `gradients`, one tensor for each parameter in the order of the slots.
     pub fn measure(&self, gradients: &[Tensor]) -> Result<()> {
-        ops::norm::measure(&self.table, gradients, &self.sums, self.max_norm, &self.state)
+        ops::norm::measure(&self.table, gradients, &self.sums, self.bounds(), &self.state)
     }
 
     /// Returns the chunk sums of `gradients`, one tensor for each part, at their indices; all other sums are
@@ -82,7 +87,16 @@ impl GradientNorm {
 
     /// Computes norm and factor from the chunk sums, all of which must be present.
     pub fn finish(&self) -> Result<()> {
-        ops::norm::finish(&self.sums, self.max_norm, &self.state)
+        ops::norm::finish(&self.sums, self.bounds(), &self.state)
+    }
+
+    /// Sets the norm above which updates are skipped, from the next measurement on.
+    pub fn skip_above(&self, norm: f32) {
+        self.skip_above.set(norm);
+    }
+
+    fn bounds(&self) -> NormBounds {
+        NormBounds { clip: self.max_norm, skip: self.skip_above.get() }
     }
 
     /// The state that holds norm and factor, for [`Optimizer::step`](crate::Optimizer::step).

@@ -82,6 +82,23 @@ pub enum RunError {
         /// The last checkpoint, of an earlier step.
         checkpoint: Option<PathBuf>,
     },
+    /// The gradient norm of a step was a spike, at which the run was to end.
+    #[error("{spike}; {}", last_checkpoint(checkpoint.as_deref()))]
+    Spike {
+        /// The step, its norm and the recent ones, in words.
+        spike: String,
+        /// The last checkpoint, of an earlier step.
+        checkpoint: Option<PathBuf>,
+    },
+    /// The gradient norm of a step was a spike; [`train`](crate::train) goes on from the last checkpoint
+    /// without its samples.
+    #[error("{spike}; started again with --resume, the run leaves out its samples")]
+    Rewound {
+        /// The run directory.
+        run_dir: PathBuf,
+        /// The step, its norm and the recent ones, in words.
+        spike: String,
+    },
     /// The run was stopped early, and no weights are kept: before the first step, or as configured.
     #[error("{}", no_checkpoint(*steps))]
     NoCheckpoint {

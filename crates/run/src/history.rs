@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::spikes::{Norms, Spike};
 use checkpoint::Validations;
 use telemetry::RankStep;
 use worker::{Accuracy, Setup, StepMemory, StepScalars, Validation, build};
@@ -23,6 +24,8 @@ pub(crate) struct StepReport {
     pub(crate) skipped_steps: Option<u64>,
     /// Memory of this rank.
     pub(crate) memory: StepMemory,
+    /// The spike of its gradient norm, if it was one.
+    pub(crate) spike: Option<Spike>,
     /// Records of all ranks, on rank 0 after steps that are reported in full; otherwise none.
     pub(crate) ranks: Vec<RankStep>,
 }
@@ -45,6 +48,15 @@ impl fmt::Display for NonFinite {
     }
 }
 
+/// Why steps are repeated by another session.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Repetition {
+    /// The step after the last ran out of memory; it is repeated with smaller micro-batches.
+    Halved(String),
+    /// The gradient norm of a step was a spike; the run goes back to its last checkpoint.
+    Rewound(String),
+}
+
 /// The history of a run's steps, equal on all ranks except for times.
 #[derive(Debug, Default)]
 pub(crate) struct History {
@@ -65,8 +77,12 @@ pub(crate) struct History {
     pub(crate) seconds: f64,
     /// Whether the run was stopped before the last step.
     pub(crate) interrupted: bool,
-    /// Why the step after `steps` is to be repeated with smaller micro-batches.
-    pub(crate) repeats: Option<String>,
+    /// Why the run goes on in another session, which repeats steps.
+    pub(crate) repeats: Option<Repetition>,
+    /// Recent gradient norms.
+    pub(crate) norms: Norms,
+    /// The spike that ended the session.
+    pub(crate) spike: Option<Spike>,
     /// Steps whose update was skipped to try a smaller loss scale, including those of earlier processes;
     /// `None` without a loss scale.
     pub(crate) skipped_steps: Option<u64>,
@@ -87,8 +103,16 @@ impl History {
             false => setup.config.train.max_nonfinite_steps,
         };
         let is_scaled = build::scale_rule(&setup.config).is_some();
-        let fresh =
-            History { most_nonfinite_steps, skipped_steps: is_scaled.then_some(0), ..History::default() };
+        let fresh = History {
+            most_nonfinite_steps,
+            skipped_steps: is_scaled.then_some(0),
+            norms: Norms::new(&setup.config.train, 0, &[]),
+            ..History::default()
+        };
+        // Meta computes no norms.
+        if setup.placement.is_meta() {
+            return History { norms: Norms::default(), ..fresh };
+        }
         let Some(point) = setup.resumed() else { return fresh };
         let step = point.checkpoint.step();
         let skipped_steps = is_scaled.then(|| step.saturating_sub(point.checkpoint.updates().into()));
@@ -99,6 +123,7 @@ impl History {
             losses: point.losses.clone(),
             validations,
             skipped_steps,
+            norms: Norms::new(&setup.config.train, step, point.checkpoint.gradient_norms()),
             ..fresh
         }
     }
@@ -108,8 +133,14 @@ impl History {
         self.skipped_steps.map(|steps| steps + u64::from(scalars.is_skipped()))
     }
 
+    /// Returns whether the last step ended the session: its loss or norm was not finite, or its norm a spike.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.is_some() || self.spike.is_some()
+    }
+
     /// Adds a completed step.
     pub(crate) fn add(&mut self, report: &StepReport) {
+        self.spike = report.spike.clone().filter(Spike::ends);
         let StepScalars { loss, gradient_norm, .. } = report.scalars;
         self.losses.push(loss);
         self.skipped_steps = report.skipped_steps;

@@ -13,6 +13,7 @@ use telemetry::units::{bytes, grouped};
 use crate::endpoint;
 use crate::error::{Result, RunError};
 use crate::failure::{self, Lost};
+use crate::history::Repetition;
 use crate::options::RunOptions;
 use crate::placement::ChosenPlacement;
 use crate::rank::{Outcome, run_rank};
@@ -20,6 +21,7 @@ use crate::repetition;
 use crate::resume::{self, Resumption};
 use crate::run_directory::{self, RunDirectory};
 use crate::sessions;
+use crate::spike_file;
 use crate::startup::Startup;
 use crate::summary;
 use crate::train_report::{TrainReport, report};
@@ -59,11 +61,19 @@ pub fn train_as(
             "train.on_out_of_memory = \"halve_micro_batch\" is for ranks of one process, as with --ranks";
         return Err(RunError::Refused(format!("{origin}: {text}")));
     }
+    let is_in_job = startup.is_in_job();
     let mut startup = Some(startup);
     loop {
         let trained = train_once(startup.take().unwrap_or_else(Startup::alone), config.clone(), &options);
-        let Err(RunError::Repeatable { run_dir, reason }) = trained else { return trained };
-        config = repetition::halved(&config, &reason)?;
+        let run_dir = match trained {
+            Err(RunError::Repeatable { run_dir, reason }) => {
+                config = repetition::halved(&config, &reason)?;
+                run_dir
+            }
+            // A job has ended, and its launcher starts it again.
+            Err(RunError::Rewound { run_dir, .. }) if !is_in_job => run_dir,
+            trained => return trained,
+        };
         options = RunOptions { resume: true, run_dir: Some(run_dir), step: None, ..options };
     }
 }
@@ -89,6 +99,9 @@ fn train_once(mut startup: Startup, config: RunConfig, options: &RunOptions) -> 
         startup.finish()?;
         return Ok(complete);
     }
+    startup.begins("read the spikes that it has met");
+    let left_out = startup.agree(left_out(options, first))?;
+    let left_out = startup.of_rank_zero(left_out)?;
     startup.begins("choose what is computed again");
     let settled = if first { recompute::settle(setup) } else { Ok(setup) };
     let setup = startup.agree(settled.map_err(RunError::from))?;
@@ -102,6 +115,7 @@ fn train_once(mut startup: Startup, config: RunConfig, options: &RunOptions) -> 
     // Plans are made of many small allocations, which the run would otherwise keep.
     device::heap::return_free_pages();
     setup = setup.expecting(expected);
+    setup.left_out = Arc::new(left_out.split_whitespace().filter_map(|step| step.parse().ok()).collect());
     startup.begins("open the run directory");
     let directory = if first { open_directory(&setup, options, resumption).map(Some) } else { Ok(None) };
     let directory = startup.agree(directory)?;
@@ -115,8 +129,12 @@ fn train_once(mut startup: Startup, config: RunConfig, options: &RunOptions) -> 
     }
     let run_dir = directory.path().to_owned();
     let conclude = |outcomes: Vec<Outcome>| {
-        if let Some(reason) = outcomes.iter().find_map(|outcome| outcome.history.repeats.clone()) {
-            return Err(RunError::Repeatable { run_dir: directory.path().to_owned(), reason });
+        if let Some(repetition) = outcomes.iter().find_map(|outcome| outcome.history.repeats.clone()) {
+            let run_dir = directory.path().to_owned();
+            return Err(match repetition {
+                Repetition::Halved(reason) => RunError::Repeatable { run_dir, reason },
+                Repetition::Rewound(spike) => RunError::Rewound { run_dir, spike },
+            });
         }
         if first { report(&setup, outcomes, directory.clone(), &plans).map(Some) } else { Ok(None) }
     };
@@ -130,6 +148,16 @@ fn train_once(mut startup: Startup, config: RunConfig, options: &RunOptions) -> 
         sessions::fail(&run_dir, error);
     }
     reported
+}
+
+/// Returns on rank 0 the steps whose samples the run leaves out, in the order of the data, as words.
+///
+/// # Errors
+/// A file of spikes that cannot be read.
+fn left_out(options: &RunOptions, first: bool) -> Result<String> {
+    let run_dir = options.run_dir.as_deref().filter(|_| first && options.resume);
+    let steps = run_dir.map(spike_file::left_out).transpose()?.unwrap_or_default();
+    Ok(steps.iter().map(u64::to_string).collect::<Vec<_>>().join(" "))
 }
 
 /// Returns the report of the run to be resumed if all its steps are done, and leaves its record unchanged.

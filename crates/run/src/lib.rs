@@ -36,6 +36,8 @@ mod sampler;
 mod save;
 mod session;
 mod sessions;
+mod spike_file;
+mod spikes;
 mod startup;
 mod summary;
 mod train_report;

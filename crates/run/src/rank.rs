@@ -114,9 +114,9 @@ fn train_rank(worker: &mut Worker, options: &RunOptions, directory: &RunDirector
     let open = (rank == 0).then_some(move || RunFiles::open(&opened, &run_dir, loaded));
     let files = while_answering(worker.control(), open)?.transpose()?;
     let (history, files, mut saver) = train(worker, options, directory, files)?;
-    if history.repeats.is_some() {
+    if let Some(repetition) = history.repeats.clone() {
         report_files(saver.as_mut(), worker)?;
-        let close = files.map(|files| move || files.leave(saver));
+        let close = files.map(|files| move || files.leave(&repetition, saver));
         while_answering(worker.control(), close)?.transpose()?;
         return Ok(Outcome { history, summary: None, sample: None, findings: Vec::new(), unsaved: None });
     }
@@ -140,7 +140,7 @@ fn train_rank(worker: &mut Worker, options: &RunOptions, directory: &RunDirector
     let concluded = while_answering(worker.control(), conclusion)?.transpose()?;
     let (summary, unsaved) = concluded.map_or((None, None), |(summary, unsaved)| (Some(summary), unsaved));
     let sample = match &options.sampler {
-        Some(sampler) if history.lost.is_none() && history.steps > history.first => sampler.draw(worker)?,
+        Some(sampler) if !history.is_lost() && history.steps > history.first => sampler.draw(worker)?,
         _ => None,
     };
     Ok(Outcome { history, summary, sample, findings, unsaved })

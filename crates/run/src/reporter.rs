@@ -20,11 +20,12 @@ use worker::{Setup, StepMemory, StepScalars, Validation, Worker, build};
 use crate::accuracy::percentages;
 use crate::endpoint;
 use crate::error::Result;
-use crate::history::StepReport;
+use crate::history::{Repetition, StepReport};
 use crate::options::RunOptions;
 use crate::save::Saver;
 use crate::session::Observer;
 use crate::sessions::Sessions;
+use crate::spike_file::SpikeFile;
 use crate::summary;
 use crate::utc::rfc3339;
 
@@ -40,6 +41,7 @@ pub(crate) struct RunFiles {
     /// Rank 0's saver, until training begins.
     saver: Option<Saver>,
     sessions: Sessions,
+    spikes: SpikeFile,
     /// Work of a step, if the devices' rate is known.
     work: Option<StepWork>,
 }
@@ -52,6 +54,7 @@ impl RunFiles {
     /// A file or the data cannot be read or written.
     pub(crate) fn open(setup: &Setup, run_dir: &Path, loaded: Option<Duration>) -> Result<Self> {
         let sessions = Sessions::begin(run_dir, setup, loaded)?;
+        let spikes = SpikeFile::open(run_dir, setup.first_step())?;
         let metrics = MetricsWriter::resume(&run_dir.join("metrics.jsonl"), setup.first_step())?;
         let hashed = (setup.config.telemetry.hashes > 0).then(|| run_dir.join(hashes::FILE));
         let hashes = hashed.map(|path| MetricsWriter::resume(&path, setup.first_step())).transpose()?;
@@ -67,7 +70,7 @@ impl RunFiles {
             None
         });
         let tensorboard = tensorboard.transpose()?;
-        Ok(RunFiles { metrics, hashes, tensorboard, endpoint, saver, sessions, work })
+        Ok(RunFiles { metrics, hashes, tensorboard, endpoint, saver, sessions, spikes, work })
     }
 
     /// Returns rank 0's saver, once.
@@ -79,9 +82,10 @@ impl RunFiles {
     ///
     /// # Errors
     /// A file cannot be written.
-    pub(crate) fn leave(self, saver: Option<Saver>) -> Result<()> {
-        let RunFiles { metrics, hashes, tensorboard, mut sessions, .. } = self;
-        sessions.leave()?;
+    pub(crate) fn leave(self, repetition: &Repetition, saver: Option<Saver>) -> Result<()> {
+        let RunFiles { metrics, hashes, tensorboard, mut sessions, mut spikes, .. } = self;
+        spikes.finish()?;
+        sessions.leave(repetition)?;
         if let Some(mut saver) = saver {
             saver.finish()?;
         }
@@ -97,7 +101,8 @@ impl RunFiles {
         run_dir: &Path,
         saver: Option<Saver>,
     ) -> Result<(Summary, Option<CheckpointError>)> {
-        let RunFiles { metrics, hashes, tensorboard, mut sessions, .. } = self;
+        let RunFiles { metrics, hashes, tensorboard, mut sessions, mut spikes, .. } = self;
+        spikes.finish()?;
         let longest_stall = saver.as_ref().and_then(Saver::longest_stall);
         // A run with a summary and no checkpoint has ended for good.
         let unsaved = saver.and_then(|mut saver| saver.finish().err());
@@ -195,6 +200,10 @@ impl Observer for Reporter {
         } else if let Some(scale) = loss_scale.filter(|_| report.scalars.is_skipped()) {
             tracing::debug!(step, "skipped: the gradient norm is {gradient_norm} at loss scale {scale}");
         }
+        if let Some(spike) = &report.spike {
+            tracing::warn!(step, "{} (train.on_spike = \"{}\")", spike.in_words(), spike.action);
+            self.files.spikes.add(spike)?;
+        }
         let tokens = worker.setup().dataset.tokens.as_ref().filter(|_| !worker.device().is_meta());
         let training_per_byte = loss_per_byte(loss.into(), self.bytes_per_token(tokens));
         let seconds = report.duration.map(|duration| duration.as_secs_f64());
@@ -217,6 +226,7 @@ impl Observer for Reporter {
         let mut more = serde_json::Map::new();
         more.extend(loss_scale.map(|scale| ("loss_scale".to_owned(), scale.into())));
         more.extend(report.skipped_steps.map(|steps| ("skipped_steps".to_owned(), steps.into())));
+        more.extend(report.spike.iter().map(|spike| ("spike".to_owned(), spike.action.clone().into())));
         more.extend(training_per_byte.map(|loss| ("loss_per_byte".to_owned(), loss.into())));
         if let Some(Validation { loss, accuracy }) = report.validation {
             let bytes = tokens.map(|tokens| tokens.bytes_per_token()).transpose()?.flatten();

@@ -178,7 +178,7 @@ impl Restarts<'_> {
         let newest = self.newest_checkpoint();
         self.failures = if newest > self.newest { 0 } else { self.failures + 1 };
         self.newest = newest;
-        if self.last_ending() == Some(Ending::NonFinite) {
+        if matches!(self.last_ending(), Some(Ending::NonFinite | Ending::Spike)) {
             return Err(RunError::Failed(format!("{reason}; a restart would end in the same way")));
         }
         if self.failures >= self.job.most_failures {

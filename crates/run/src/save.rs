@@ -141,6 +141,7 @@ impl Saver {
         }
         let mut snapshot = self.writer.begin();
         worker.take_snapshot(&mut snapshot, &history.losses)?;
+        self.writer.set_gradient_norms(history.norms.kept());
         self.writer.write(snapshot, history.steps, history.validations, history.is_best);
         self.last = Instant::now();
         self.longest_stall = self.longest_stall.max(Some(began.elapsed()));

@@ -12,7 +12,7 @@ use telemetry::progress::is_reported;
 use telemetry::step_trace::RunPart;
 
 use crate::error::Result;
-use crate::history::{History, StepReport};
+use crate::history::{History, Repetition, StepReport};
 use crate::interrupt::Interrupt;
 use crate::save::Saver;
 use worker::{Calendar, StepMemory, Validation, Worker, WorkerError};
@@ -83,12 +83,17 @@ impl Training<'_> {
                 break;
             }
         }
-        self.read_last()
+        self.read_last()?;
+        if let Some(spike) = self.history.spike.as_ref().filter(|spike| spike.rewinds()) {
+            self.history.repeats = Some(Repetition::Rewound(spike.in_words()));
+        }
+        Ok(())
     }
 
     /// Processes a step and what is due after it. Breaks if it is the last.
     fn step(&mut self, step: u64) -> Result<ControlFlow<()>> {
         let span = step_span(step + 1).entered();
+        self.worker.skip_above(self.history.norms.limit(step));
         match self.worker.step(step) {
             Err(error @ WorkerError::Repeatable { .. }) => {
                 drop(span);
@@ -103,7 +108,7 @@ impl Training<'_> {
             self.observer.hashes(&hashes)?;
         }
         self.read_last()?;
-        if self.history.lost.is_some() {
+        if self.history.is_lost() {
             return Ok(ControlFlow::Break(()));
         }
         let duration = self.clock.lap().filter(|_| step > self.history.first);
@@ -177,13 +182,13 @@ impl Training<'_> {
         if is_kept && (is_last || self.due && !is_busy) || self.history.is_best {
             // A checkpoint includes the loss of its last step.
             self.read_last()?;
-            if self.history.lost.is_none() && self.history.is_finite() {
+            if !self.history.is_lost() && self.history.is_finite() {
                 self.save(is_last)?;
                 self.due = false;
                 self.clock.restart();
             }
         }
-        Ok(match has_ended || self.history.lost.is_some() {
+        Ok(match has_ended || self.history.is_lost() {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         })
@@ -205,7 +210,7 @@ impl Training<'_> {
         if !self.history.is_finite() {
             return Err(error.into());
         }
-        self.history.repeats = Some(error.to_string());
+        self.history.repeats = Some(Repetition::Halved(error.to_string()));
         if self.history.steps > self.history.first {
             self.save(true)?;
         }
@@ -267,8 +272,19 @@ impl Unread {
         let Unread { step, duration, validation, memory, ranks } = self;
         let (scalars, learning_rate) = (worker.scalars(step)?, worker.learning_rate(step));
         let skipped_steps = history.skipped_with(&scalars);
-        let report =
-            StepReport { step, scalars, learning_rate, duration, validation, skipped_steps, memory, ranks };
+        let samples = worker::samples_of(step, &worker.setup().left_out);
+        let spike = history.norms.add(scalars.gradient_norm, samples);
+        let report = StepReport {
+            spike,
+            step,
+            scalars,
+            learning_rate,
+            duration,
+            validation,
+            skipped_steps,
+            memory,
+            ranks,
+        };
         history.add(&report);
         observer.step(worker, &report)
     }

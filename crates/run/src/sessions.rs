@@ -16,6 +16,7 @@ use worker::{Setup, Start};
 
 use crate::cause::Cause;
 use crate::error::{Result, RunError};
+use crate::history::Repetition;
 use crate::{failure, resume, utc};
 
 /// The most bytes of the file that are read.
@@ -33,6 +34,10 @@ pub(crate) enum Ending {
     Interrupted,
     /// A loss or gradient norm was not finite.
     NonFinite,
+    /// The gradient norm of a step was a spike, at which the run was to end.
+    Spike,
+    /// The gradient norm of a step was a spike; the next session goes back to the last checkpoint.
+    Rewound,
     /// A step ran out of memory; the next session repeats it with smaller micro-batches.
     OutOfMemory,
     /// Ended with this error.
@@ -144,6 +149,8 @@ impl Ending {
             Ending::Complete => "complete",
             Ending::Interrupted => "stopped",
             Ending::NonFinite => "not finite",
+            Ending::Spike => "spike",
+            Ending::Rewound => "rewound",
             Ending::OutOfMemory => "out of memory",
             Ending::Failed(_) => "failed",
         }
@@ -294,18 +301,23 @@ impl Sessions {
         };
         let ending = match (summary.more.contains_key("nonfinite"), summary.more["interrupted"].as_bool()) {
             (true, _) => Ending::NonFinite,
+            _ if summary.more.contains_key("spike") => Ending::Spike,
             (false, Some(true)) => Ending::Interrupted,
             (false, _) => Ending::Complete,
         };
         self.close(ending, Some(results))
     }
 
-    /// Completes the record of a session whose last step is repeated by the next one.
+    /// Completes the record of a session whose last steps are repeated by the next one.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub(crate) fn leave(&mut self) -> Result<()> {
-        self.close(Ending::OutOfMemory, None)
+    pub(crate) fn leave(&mut self, repetition: &Repetition) -> Result<()> {
+        let ending = match repetition {
+            Repetition::Halved(_) => Ending::OutOfMemory,
+            Repetition::Rewound(_) => Ending::Rewound,
+        };
+        self.close(ending, None)
     }
 
     fn close(&mut self, ending: Ending, results: Option<Results>) -> Result<()> {

@@ -53,6 +53,9 @@ pub(crate) fn summarize(
         let lost = json!({ "step": lost.step, "loss": loss, "gradient_norm": norm });
         more.insert("nonfinite".to_owned(), lost);
     }
+    if let Some(spike) = &history.spike {
+        more.insert("spike".to_owned(), json!(spike));
+    }
     let divergences: Vec<_> = findings.iter().filter_map(|finding| finding.divergence.as_ref()).collect();
     let outlived: Vec<_> = findings.iter().filter_map(|finding| finding.outlived.as_ref()).collect();
     more.insert("divergences".to_owned(), json!(divergences));

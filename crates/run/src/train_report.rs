@@ -76,6 +76,10 @@ pub(crate) fn report(
         let checkpoint = checkpoint::list(directory.path())?.pop().map(|(_, path)| path);
         return Err(RunError::NonFinite { lost, checkpoint });
     }
+    if let Some(spike) = history.spike {
+        let checkpoint = checkpoint::list(directory.path())?.pop().map(|(_, path)| path);
+        return Err(RunError::Spike { spike: spike.in_words(), checkpoint });
+    }
     if let Some(error) = unsaved {
         return Err(RunError::Unsaved(error));
     }

@@ -114,7 +114,7 @@ pub(crate) struct WorkerFeed<'a> {
     pub(crate) dataset: &'a Dataset,
     pub(crate) dtype: DType,
     autocast: Option<Arc<Autocast>>,
-    pub(crate) numbers: Numbers,
+    pub(crate) numbers: Numbers<'a>,
     pub(crate) data: &'a mut Prefetcher,
     /// The memory of inputs that are pixels.
     pub(crate) pixels: Option<&'a mut PixelBuffer>,
@@ -153,7 +153,7 @@ impl<'a> WorkerFeed<'a> {
     pub(crate) fn new(
         device: &'a Device,
         (config, dataset): (&RunConfig, &'a Dataset),
-        numbers: Numbers,
+        numbers: Numbers<'a>,
         (data, order): (&'a mut Prefetcher, &'a [usize]),
         phases: &'a mut Phases,
     ) -> Self {

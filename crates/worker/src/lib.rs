@@ -69,6 +69,7 @@ pub use expected::{PlannedPart, PlannedParts, PlannedPeak};
 pub use generator::{Generator, GeneratorBytes, GeneratorOptions, Line};
 pub use hash::agreed_hash;
 pub use hook::{ModelHook, Moment, StepHook, StepMoment};
+pub use numbers::samples_of;
 pub use operator_timer::{MemoryPoint, OperatorTimer};
 pub use phases::{PhaseSink, Phases};
 pub use placement::{DeviceChoice, Gpus, Placement};

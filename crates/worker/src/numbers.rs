@@ -7,7 +7,7 @@ use parallel::data::Assignment;
 
 /// The numbers of the micro-batches of one walk through the schedule, and of those of later walks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Numbers {
+pub(crate) struct Numbers<'a> {
     /// Creates an identifier from a number: of training, or of validation.
     id: fn(u64) -> MicroBatchId,
     assignment: Assignment,
@@ -16,17 +16,21 @@ pub(crate) struct Numbers {
     /// Index of the walk, and number of walks whose micro-batches follow each other.
     walk: u64,
     walks: u64,
+    /// Walks in the order of the data whose micro-batches are left out, in ascending order.
+    left_out: &'a [u64],
 }
 
-impl Numbers {
-    /// Returns the numbers of training step `step`, which those of later steps follow.
-    pub(crate) fn training(config: &RunConfig, grid: &RankGrid, step: u64) -> Self {
+impl<'a> Numbers<'a> {
+    /// Returns the numbers of training step `step`, which those of later steps follow. The samples of the
+    /// steps `left_out` are used by none.
+    pub(crate) fn training(config: &RunConfig, grid: &RankGrid, step: u64, left_out: &'a [u64]) -> Self {
         Numbers {
             id: MicroBatchId::Training,
             assignment: config.training_assignment(),
             replica: grid.coordinate(Axis::Data),
             walk: step,
             walks: config.train.steps,
+            left_out,
         }
     }
 
@@ -38,6 +42,7 @@ impl Numbers {
             replica: grid.coordinate(Axis::Data),
             walk: 0,
             walks: 1,
+            left_out: &[],
         }
     }
 
@@ -58,17 +63,28 @@ impl Numbers {
 
     /// Returns the identifier of this replica's micro-batch `index`.
     pub(crate) fn id(&self, index: usize) -> MicroBatchId {
-        let before = self.walk.saturating_mul(self.assignment.total() as u64);
+        let before = samples_of(self.walk, self.left_out).saturating_mul(self.assignment.total() as u64);
         (self.id)(before.saturating_add(self.in_walk(index)))
     }
 
     /// Returns the identifiers from entry `from` of `order`, a list of indices, to the end of the last walk.
-    pub(crate) fn following(self, order: &[usize], from: usize) -> impl Iterator<Item = MicroBatchId> + '_ {
+    pub(crate) fn following(
+        self,
+        order: &'a [usize],
+        from: usize,
+    ) -> impl Iterator<Item = MicroBatchId> + 'a {
         let this_walk = order[from.min(order.len())..].iter().map(move |index| self.id(*index));
         let walks = if order.is_empty() { 0 } else { self.walks };
         let later = (self.walk + 1..walks).map(move |walk| Numbers { walk, ..self });
         this_walk.chain(later.flat_map(move |numbers| order.iter().map(move |index| numbers.id(*index))))
     }
+}
+
+/// Returns the index of the samples of `step`, in steps, where those of `left_out`, in ascending order, are
+/// used by none.
+#[must_use]
+pub fn samples_of(step: u64, left_out: &[u64]) -> u64 {
+    left_out.iter().fold(step, |samples, left_out| samples + u64::from(*left_out <= samples))
 }
 
 #[cfg(test)]
@@ -78,14 +94,14 @@ mod tests {
 
     use super::Numbers;
 
-    fn listed(numbers: Numbers, order: &[usize], from: usize) -> Vec<MicroBatchId> {
+    fn listed<'a>(numbers: Numbers<'a>, order: &'a [usize], from: usize) -> Vec<MicroBatchId> {
         numbers.following(order, from).collect()
     }
 
     #[test]
     fn micro_batches_of_later_steps_follow_in_training() {
         let assignment = Assignment::contiguous(2, 2).with_lanes_of(2);
-        let training = Numbers { id: Training, assignment, replica: 1, walk: 1, walks: 3 };
+        let training = Numbers { id: Training, assignment, replica: 1, walk: 1, walks: 3, left_out: &[] };
         assert_eq!((training.count(), training.in_walk(1), training.trains()), (2, 3, true));
         assert_eq!(listed(training, &[1, 0], 1), [6, 11, 10].map(Training));
         assert_eq!(listed(Numbers { walk: 2, ..training }, &[1, 0], 0), [11, 10].map(Training));
@@ -93,9 +109,26 @@ mod tests {
     }
 
     #[test]
+    fn samples_that_are_left_out_are_used_by_no_step() {
+        for (left_out, expected) in [
+            (&[][..], [0, 1, 2, 3, 4]),
+            (&[0], [1, 2, 3, 4, 5]),
+            (&[2], [0, 1, 3, 4, 5]),
+            (&[2, 3, 5], [0, 1, 4, 6, 7]),
+            (&[9], [0, 1, 2, 3, 4]),
+        ] {
+            assert_eq!(
+                [0, 1, 2, 3, 4].map(|step| super::samples_of(step, left_out)),
+                expected,
+                "{left_out:?}"
+            );
+        }
+    }
+
+    #[test]
     fn nothing_follows_a_validation() {
         let assignment = Assignment::in_turn(5, 2);
-        let validation = Numbers { id: Validation, assignment, replica: 1, walk: 0, walks: 1 };
+        let validation = Numbers { id: Validation, assignment, replica: 1, walk: 0, walks: 1, left_out: &[] };
         assert_eq!((validation.count(), validation.trains()), (2, false));
         assert_eq!(listed(validation, &[0, 1], 0), [1, 3].map(Validation));
     }

@@ -39,6 +39,8 @@ pub struct Setup {
     pub start: Start,
     /// The weights of frozen parameters, which checkpoints then leave out; `None` if these contain all.
     pub base: Option<Arc<dyn Weights>>,
+    /// Steps, in the order of the data, whose samples are left out, in ascending order.
+    pub left_out: Arc<Vec<u64>>,
     /// The hook around the model.
     pub hook: Option<ModelHook>,
     /// The hook that sees tensors.
@@ -104,6 +106,7 @@ impl Setup {
             blueprint,
             start: Start::Drawn,
             base: None,
+            left_out: Arc::default(),
             hook: None,
             tensor_hook: None,
             step_hook: None,

@@ -4,7 +4,7 @@ use keys::{Interval, Row, choice, section};
 use nn::MOST_EXTENT;
 
 use super::MOST;
-use crate::choices::OnOutOfMemory;
+use crate::choices::{OnOutOfMemory, OnSpike};
 
 /// The most steps of a run.
 const MOST_STEPS: u64 = 1 << 40;
@@ -50,6 +50,18 @@ section! {
         /// gradients are summed after backward.
         on_out_of_memory: OnOutOfMemory =
             choice!(OnOutOfMemory, OnOutOfMemory::ALL).default("\"stop\"").any_bits();
+        /// After a step whose gradient norm is more than `spike_deviations` standard deviations above the
+        /// mean of recent ones, and whose update is left out: "stop" ends the run, "skip" goes on with the
+        /// next step, and "rewind" goes back to the last checkpoint and leaves out the step's samples.
+        /// "ignore": there is no limit. The decisions are the same on every grid, and listed in spikes.json.
+        on_spike: OnSpike = choice!(OnSpike, OnSpike::ALL).default("\"ignore\"").may_change();
+        /// Standard deviations above the mean from which a gradient norm is a spike.
+        spike_deviations: f64 = Row::number(Interval::Positive).default("6").may_change()
+            .only(Train::on_spike, &["stop", "skip", "rewind"]);
+        /// Steps whose norms give mean and deviation: those up to two steps before, without spikes. There is
+        /// no limit before 8 of them.
+        spike_window: usize = Row::count(2, 1 << 16).default("128").may_change()
+            .only(Train::on_spike, &["stop", "skip", "rewind"]);
         /// Micro-batches in a validation, over all ranks. Of images, those beyond the last are empty.
         validation_micro_batches: u64 = Row::integer(1, 1 << 20).default("8").any_bits();
     }

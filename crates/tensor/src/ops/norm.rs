@@ -21,6 +21,21 @@ const SUMS_PER_TASK: usize = 16;
 /// Partial sums per block: one per warp.
 const SUMS_PER_BLOCK: u32 = gpu::THREADS / 32;
 
+/// Bounds of a norm, neither of which applies if it is 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct NormBounds {
+    /// The norm to which the gradient is clipped.
+    pub clip: f32,
+    /// The norm above which the update is skipped.
+    pub skip: f32,
+}
+
+impl From<f32> for NormBounds {
+    fn from(clip: f32) -> Self {
+        NormBounds { clip, skip: 0.0 }
+    }
+}
+
 /// `kernels/norm.cu`.
 pub(super) static FAMILY: Family = family!(
     "norm",
@@ -82,30 +97,35 @@ fn sums_on_host<T: Copy + Into<f64> + Sync>(x: &[T], sums: &mut [f32]) {
 
 /// Computes norm and clipping factor of `state`: √(Σ sums) times the gradient scale, added in f64 in an order
 /// that depends on the number of sums only; and min(1, max_norm / (norm + 1e-6)), as PyTorch's
-/// `clip_grad_norm_`, or 1 if `max_norm` is 0. A NaN norm gives a NaN factor.
+/// `clip_grad_norm_`, or 1 if `max_norm`, the bound for clipping, is 0. A NaN norm gives a NaN factor. With a
+/// bound for skipping, sets the skip flag to whether the norm is above it.
 ///
 /// # Errors
 /// Sums that are not f32.
-pub fn finish(sums: &Tensor, max_norm: f32, state: &StepState) -> Result<()> {
+pub fn finish(sums: &Tensor, bounds: impl Into<NormBounds>, state: &StepState) -> Result<()> {
     const OPERATOR: &str = "norm.finish";
+    let bounds = bounds.into();
     check::f32s(OPERATOR, &[("sums", sums)])?;
     match sums.device().backend() {
         Backend::Meta => Ok(()),
-        Backend::Cpu => finish_on_host(sums, max_norm, state),
+        Backend::Cpu => finish_on_host(sums, bounds, state),
         Backend::Cuda => {
             let count = gpu::word(OPERATOR, sums.elements())?;
             let launch = sums.device().kernel(Function::new(&FAMILY, "finish")).read(sums.region());
-            let launch = launch.write(state.region()).u32(count).f32(max_norm);
+            let launch = launch.write(state.region()).u32(count).f32(bounds.clip).f32(bounds.skip);
             Ok(launch.cost(sums.bytes() as u64, u64::from(count)).launch([1, 1, 1], gpu::THREADS)?)
         }
     }
 }
 
-fn finish_on_host(sums: &Tensor, max_norm: f32, state: &StepState) -> Result<()> {
+fn finish_on_host(sums: &Tensor, bounds: NormBounds, state: &StepState) -> Result<()> {
     let total: f64 = sums.values()?.iter().map(|sum| f64::from(*sum)).sum();
     let scale = f64::from(state.read()?.gradient_scale());
     let norm = total.sqrt() * scale;
-    let factor = if max_norm == 0.0 { 1.0 } else { f64::from(max_norm) / (norm + 1e-6) };
+    let factor = if bounds.clip == 0.0 { 1.0 } else { f64::from(bounds.clip) / (norm + 1e-6) };
+    if bounds.skip != 0.0 {
+        state.set_skip(norm as f32 > bounds.skip)?;
+    }
     state.set_norm(norm as f32, if factor >= 1.0 { 1.0 } else { factor as f32 })
 }
 
@@ -118,10 +138,11 @@ pub fn measure(
     table: &Table,
     gradients: &[Tensor],
     sums: &Tensor,
-    max_norm: f32,
+    bounds: impl Into<NormBounds>,
     state: &StepState,
 ) -> Result<()> {
     const OPERATOR: &str = "norm.measure";
+    let bounds = bounds.into();
     table.check(OPERATOR, gradients.len())?;
     check::f32s(OPERATOR, &[("sums", sums)])?;
     check::gradients(OPERATOR, gradients.iter())?;
@@ -133,12 +154,12 @@ pub fn measure(
     }
     check::elements(OPERATOR, "sums", sums, total)?;
     if sums.device().backend() == Backend::Cuda {
-        return measure_on_gpu(OPERATOR, table, gradients, sums, max_norm, state);
+        return measure_on_gpu(OPERATOR, table, gradients, sums, bounds, state);
     }
     for (gradient, first) in gradients.iter().zip(firsts) {
         chunk_sums(gradient, &sums.view(first, [chunks(gradient.elements())])?)?;
     }
-    finish(sums, max_norm, state)
+    finish(sums, bounds, state)
 }
 
 /// Computes [`chunk_sums`] of `parts` of one type, each a part of a longer tensor that begins on a chunk:
@@ -208,12 +229,12 @@ fn measure_on_gpu(
     table: &Table,
     gradients: &[Tensor],
     sums: &Tensor,
-    max_norm: f32,
+    bounds: NormBounds,
     state: &StepState,
 ) -> Result<()> {
     let (mut words, chunks) = listed(operator, gradients)?;
     if chunks == 0 {
-        return finish(sums, max_norm, state);
+        return finish(sums, bounds, state);
     }
     // The counter of finished blocks, which every launch resets to 0.
     words.push(0);
@@ -221,7 +242,8 @@ fn measure_on_gpu(
     let kernel = Function::new(&FAMILY, "measure").of(dtype);
     let launch = sums.device().kernel(kernel).write(table.holding(words)?.region());
     let launch = launch.write(sums.region()).write(state.region());
-    let launch = launch.u32(gpu::word(operator, gradients.len())?).u32(chunks).f32(max_norm);
+    let launch = launch.u32(gpu::word(operator, gradients.len())?).u32(chunks);
+    let launch = launch.f32(bounds.clip).f32(bounds.skip);
     let elements: u64 = gradients.iter().map(|gradient| gradient.elements() as u64).sum();
     let launch = launch.cost(dtype.bytes() as u64 * elements, 2 * elements);
     Ok(launch.launch([chunks.div_ceil(SUMS_PER_BLOCK), 1, 1], gpu::THREADS)?)

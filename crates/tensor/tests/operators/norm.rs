@@ -165,3 +165,19 @@ fn the_norm_includes_the_gradient_scale() {
         assert!((factor - 0.8).abs() < 1e-6, "{}", case.name());
     }
 }
+
+#[test]
+fn a_norm_above_its_bound_sets_the_skip_flag() {
+    for case in devices() {
+        let state = unmeasured(&case);
+        // The sums' norm is 5.
+        for (skip, expected) in
+            [(4.9, 1), (0.0, 1), (5.0, 0), (f32::INFINITY, 0), (1.0, 1), (5.1, 0), (0.0, 0)]
+        {
+            let bounds = norm::NormBounds { clip: 1.0, skip };
+            norm::finish(&single(&case, [9.0, 16.0]), bounds, &state).unwrap();
+            let words = state.tensor().to_vec::<f32>().unwrap();
+            assert_eq!(words[4].to_bits(), expected, "{}, {skip}", case.name());
+        }
+    }
+}

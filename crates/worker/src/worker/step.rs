@@ -108,6 +108,11 @@ impl Worker {
         Err(WorkerError::Repeatable { step, rank, reason })
     }
 
+    /// Sets the gradient norm above which the next step updates nothing; 0: none.
+    pub fn skip_above(&self, norm: f32) {
+        self.norm.norm.skip_above(norm);
+    }
+
     /// Marks the beginning of a part of the run in the allocator's history.
     pub(crate) fn begin_part(&self, part: RunPart, step: u64) {
         self.engine.device.set_step(u32::try_from(step).unwrap_or(u32::MAX));
@@ -120,7 +125,7 @@ impl Worker {
         self.begin_walk(WalkKind::Step)?;
         let setup = &self.engine.setup;
         let scale = 1.0 / setup.config.train.micro_batches() as f32;
-        let numbers = Numbers::training(&setup.config, &self.engine.grid, step);
+        let numbers = Numbers::training(&setup.config, &self.engine.grid, step, &setup.left_out);
         let names = self.moments.has_hook().then(|| self.names_by_use());
         let loss_scale = self.loss_factor()?;
         let (data, phases) = ((&mut self.data, &*self.data_order), &mut self.phases);

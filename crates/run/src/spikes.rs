@@ -1,0 +1,189 @@
+//! Spikes of the gradient norm: the limit of a step's norm, and the decision about a step above it.
+//!
+//! Decisions depend on norms only, which have the same bits on every grid. A step's norm is known on the host
+//! after the next step has been enqueued, so a limit follows from the norms up to two steps before.
+
+use std::collections::VecDeque;
+
+use config::{OnSpike, Train};
+use serde::{Deserialize, Serialize};
+
+/// Steps after which a norm has a limit: norms of later ones may not be known on the host.
+const LAG: u64 = 2;
+/// Fewest norms from which a limit follows.
+const LEAST_NORMS: usize = 8;
+
+/// A step whose gradient norm was above its limit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Spike {
+    /// The step, from 1.
+    pub(crate) step: u64,
+    /// Index of its samples in the order of the data, in steps from 0.
+    pub(crate) samples: u64,
+    pub(crate) gradient_norm: f32,
+    /// Mean of the recent norms.
+    pub(crate) mean: f64,
+    /// Standard deviation of the recent norms.
+    pub(crate) deviation: f64,
+    /// The decision, a value of `train.on_spike`.
+    pub(crate) action: String,
+}
+
+impl Spike {
+    /// Returns whether the run goes back and leaves out the step's samples.
+    pub(crate) fn rewinds(&self) -> bool {
+        self.action == OnSpike::Rewind.name()
+    }
+
+    /// Returns whether the session ends.
+    pub(crate) fn ends(&self) -> bool {
+        self.action != OnSpike::Skip.name()
+    }
+
+    pub(crate) fn in_words(&self) -> String {
+        let Spike { step, gradient_norm, mean, deviation, .. } = self;
+        let deviations = (f64::from(*gradient_norm) - mean) / deviation;
+        format!(
+            "step {step}: the gradient norm is {gradient_norm}, {deviations:.1} standard deviations above the \
+             recent mean {mean:.4}"
+        )
+    }
+}
+
+/// Mean and standard deviation of recent norms.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Recent {
+    mean: f64,
+    deviation: f64,
+}
+
+/// The recent gradient norms of a run, and the limits that follow from them.
+#[derive(Clone, Debug)]
+pub(crate) struct Norms {
+    action: OnSpike,
+    deviations: f64,
+    window: usize,
+    /// Norms of the last steps; `None` for spikes and norms that are not finite.
+    norms: VecDeque<Option<f32>>,
+    /// Number of steps so far.
+    steps: u64,
+}
+
+impl Default for Norms {
+    fn default() -> Self {
+        Norms { action: OnSpike::Ignore, deviations: 0.0, window: 0, norms: VecDeque::new(), steps: 0 }
+    }
+}
+
+impl Norms {
+    /// Returns the norms after `steps` steps, the last of which had `norms`.
+    pub(crate) fn new(train: &Train, steps: u64, norms: &[Option<f32>]) -> Self {
+        let (action, deviations) = (train.on_spike, train.spike_deviations);
+        Norms {
+            action,
+            deviations,
+            window: train.spike_window,
+            norms: norms.iter().copied().collect(),
+            steps,
+        }
+    }
+
+    /// Returns the norms to keep in a checkpoint; none if nothing depends on them.
+    pub(crate) fn kept(&self) -> Vec<Option<f32>> {
+        self.norms.iter().copied().collect()
+    }
+
+    /// Returns the norm above which step `step`, counted from 0, is a spike; 0 without limits.
+    pub(crate) fn limit(&self, step: u64) -> f32 {
+        match self.recent(step) {
+            _ if self.action == OnSpike::Ignore => 0.0,
+            None => f32::INFINITY,
+            Some(Recent { mean, deviation }) => (mean + self.deviations * deviation) as f32,
+        }
+    }
+
+    /// Mean and deviation of the norms of a window that ends [`LAG`] steps before `step`, if there are
+    /// enough.
+    fn recent(&self, step: u64) -> Option<Recent> {
+        let first = self.steps - self.norms.len() as u64;
+        let last = (step + 1).checked_sub(LAG)?;
+        let of_window = last.saturating_sub(self.window as u64)..last;
+        let numbered = (first..).zip(&self.norms).filter(|(step, _)| of_window.contains(step));
+        let norms: Vec<f64> = numbered.filter_map(|(_, norm)| norm.map(f64::from)).collect();
+        if norms.len() < LEAST_NORMS.min(self.window) {
+            return None;
+        }
+        let count = norms.len() as f64;
+        let mean = norms.iter().sum::<f64>() / count;
+        let variance = norms.iter().map(|norm| (norm - mean).powi(2)).sum::<f64>() / count;
+        Some(Recent { mean, deviation: variance.sqrt() })
+    }
+
+    /// Adds the norm of the next step, whose samples have this index. Returns the spike, if it is one.
+    pub(crate) fn add(&mut self, norm: f32, samples: u64) -> Option<Spike> {
+        if self.action == OnSpike::Ignore {
+            return None;
+        }
+        let (step, limit) = (self.steps, self.limit(self.steps));
+        let spike = self.recent(step).filter(|_| norm > limit && norm.is_finite());
+        self.norms.push_back(Some(norm).filter(|norm| norm.is_finite() && spike.is_none()));
+        self.steps += 1;
+        while self.norms.len() > self.window + LAG as usize {
+            self.norms.pop_front();
+        }
+        spike.map(|Recent { mean, deviation }| Spike {
+            step: step + 1,
+            samples,
+            gradient_norm: norm,
+            mean,
+            deviation,
+            action: self.action.name().to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn norms(window: usize, values: &[f32]) -> Norms {
+        let mut norms = Norms { action: OnSpike::Skip, deviations: 3.0, window, ..Norms::default() };
+        values.iter().for_each(|norm| drop(norms.add(*norm, 0)));
+        norms
+    }
+
+    #[test]
+    fn a_limit_follows_from_norms_up_to_two_steps_before() {
+        let calm = [1.0, 3.0, 1.0, 3.0, 1.0, 3.0, 1.0, 3.0];
+        for (window, values, step, limit) in [
+            (16, &calm[..7], 7, f32::INFINITY),
+            (16, &calm, 8, f32::INFINITY),
+            (16, &calm, 9, 5.0),
+            // The norm of step 8 is not part of the limit of step 9.
+            (16, &[&calm[..], &[4.0]].concat(), 9, 5.0),
+            // A window of four norms.
+            (4, &[&[100.0][..], &calm].concat(), 10, 5.0),
+            (4, &[1.0, 1.0, 1.0, 1.0, 2.0], 5, 1.0),
+        ] {
+            assert_eq!(norms(window, values).limit(step), limit, "{values:?}, {step}");
+        }
+        assert_eq!(Norms::default().limit(9), 0.0);
+    }
+
+    #[test]
+    fn a_spike_is_no_part_of_later_limits() {
+        let calm = [1.0, 3.0, 1.0, 3.0, 1.0, 3.0, 1.0, 3.0, 2.0];
+        let mut spiky = norms(16, &calm);
+        let spike = spiky.add(5.5, 7).unwrap();
+        assert_eq!((spike.step, spike.samples, spike.mean, spike.deviation), (10, 7, 2.0, 1.0));
+        assert!(
+            !spike.ends() && spike.in_words().starts_with("step 10: the gradient norm is 5.5, 3.5 standard")
+        );
+        assert_eq!(spiky.add(f32::NAN, 8), None);
+        assert_eq!(spiky.add(2.0, 9), None);
+        assert_eq!(spiky.kept()[9..], [None, None, Some(2.0)]);
+        // A run that goes on from a checkpoint has the same limits.
+        let kept = Norms { norms: spiky.kept().into(), steps: 12, ..norms(16, &[]) };
+        assert_eq!(kept.limit(13), spiky.limit(13));
+    }
+}
