@@ -51,17 +51,13 @@ impl LanePlane {
 
     /// Returns the sum of `parts`, one for each lane here, and of the other lanes: the rows that are here.
     pub(super) fn sum_rows(&self, parts: Vec<Tensor>, request: Request) -> Result<Tensor> {
+        let Some(plane) = self.plane.as_ref().filter(|_| self.divides_rows) else {
+            return self.sum(parts, request);
+        };
         let sum = tree_sum(parts)?;
-        let Some(plane) = &self.plane else { return Ok(sum) };
-        let mut plane = plane.clone();
+        let rows = sum.reshape([sum.shape().rows(), sum.shape().columns()])?;
         let of = |source| AutogradError::Collective { operator: request.operator, source };
-        match self.divides_rows {
-            true => {
-                let rows = sum.reshape([sum.shape().rows(), sum.shape().columns()])?;
-                tensors::reduce_scatter(&rows, &mut plane, request).map_err(of)
-            }
-            false => tensors::all_reduce(&sum, &mut plane, request).map_err(of),
-        }
+        tensors::reduce_scatter(&rows, &mut plane.clone(), request).map_err(of)
     }
 
     /// Returns the sum of `parts`, one for each lane here, and of the other lanes.

@@ -56,12 +56,10 @@ impl<A: Layer<Stream = Var>> Layer for Divided<A> {
     /// # Errors
     /// Operands of a wrong shape, out of memory, a failed collective.
     fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        let (Some(sum), lanes) = (&self.sum, &self.lanes) else {
-            return self.lanes[0].forward(tape, x);
-        };
-        let dtype = x.tensor().dtype();
-        let inputs = within(tape, &sum.name, || Ok(ops::lane_inputs(tape, x, lanes.len(), sum.time)?))?;
-        let parts = lanes.iter().zip(inputs).map(|(lane, x)| lane.forward(tape, x));
+        let Some(sum) = &self.sum else { return self.lanes[0].forward(tape, x) };
+        let (dtype, lanes) = (x.tensor().dtype(), self.lanes.len());
+        let inputs = within(tape, &sum.name, || Ok(ops::lane_inputs(tape, x, lanes, sum.time)?))?;
+        let parts = self.lanes.iter().zip(inputs).map(|(lane, x)| lane.forward(tape, x));
         let parts = parts.collect::<Result<Vec<_>>>()?;
         within(tape, &sum.name, || Ok(ops::lane_sum(tape, parts, sum.bias.as_ref(), dtype)?))
     }
