@@ -112,6 +112,23 @@ const FEATURES: &[Row] = &[
         &[&[], &[TWO], &[FOUR, PAIR, SHARDED]],
     ),
     (
+        LLAMA,
+        &[
+            LANES,
+            "model.key_value_heads=4",
+            "model.window=8",
+            "model.layer_types=['sliding_attention', 'full_attention', 'sliding_attention', 'full_attention']",
+            "model.norms=both",
+            "model.norms_less_one=true",
+            "model.attention_soft_cap=20.0",
+            "model.embedding_scale=5.5",
+            "model.output_bias=true",
+            "model.mlp_bias=true",
+            "model.padding_tokens=[101]",
+        ],
+        &[&[], &[TWO, BLOCK], &[FOUR, PIPELINE], &[TWO, PAIR, ZERO_3]],
+    ),
+    (
         GPT,
         &[LANES, "model.heads=4", "train.freeze=['w?e.*', 'h.0.attn*', '*.bias']"],
         &[&[], &[TWO], &[FOUR, PIPELINE], &[TWO, THREE, ZERO_3]],
