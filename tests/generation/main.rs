@@ -147,7 +147,11 @@ fn greedy_tokens_are_those_of_transformers_on_every_grid() {
     for name in MODELS.iter().chain(FAMILIES) {
         let expected = recorded(name);
         // One key and value head is not divided, nor a norm over all heads.
-        let divided = if ["qwen2", "olmo2"].contains(name) { &[][..] } else { &TENSOR };
+        let divided = if ["models/qwen2", "families/olmo2", "families/olmo3"].contains(name) {
+            &[][..]
+        } else {
+            &TENSOR
+        };
         for grid in GRIDS[..4].iter().chain(divided) {
             let (prompts, tokens) = (lists(&expected["prompts"]), lists(&expected["tokens"]));
             let options = SampleOptions { tokens: tokens[0].len(), ..greedy(&folder(name), prompts) };
@@ -176,7 +180,7 @@ fn multiple_choice_is_scored_as_by_transformers_on_every_grid() {
         for grid in GRIDS[1..].iter().chain(&SHARDED) {
             assert_eq!(choices(&folder(name), grid), first, "{name} {grid:?}");
         }
-        if *name != "qwen2" {
+        if *name != "models/qwen2" {
             let [of_lanes, one, several] = TENSOR.map(|grid| choices(&folder(name), grid));
             assert!((of_lanes.loss - loss).abs() < 1e-5 * loss, "{name}: {} and {loss}", of_lanes.loss);
             assert_eq!([&one, &several], [&of_lanes; 2], "{name}");

@@ -55,9 +55,12 @@ const TENSOR_GRIDS: [&[&str]; 4] = [
 
 /// The models with the grids on which each has equal bits. Heads of one key and value head are not divided.
 fn models_on_grids() -> impl Iterator<Item = (&'static str, &'static [&'static [&'static str]])> {
-    let divided = MODELS.iter().filter(|name| **name != "qwen2").map(|name| (*name, &TENSOR_GRIDS[..]));
+    let divided = MODELS.iter().filter(|name| !WHOLE.contains(name)).map(|name| (*name, &TENSOR_GRIDS[..]));
     MODELS.iter().map(|name| (*name, &GRIDS[..])).chain(divided)
 }
+
+/// Models whose layers are not divided: one key and value head, and norms over all heads.
+const WHOLE: [&str; 3] = ["models/qwen2", "families/olmo2", "families/olmo3"];
 
 fn folder(name: &str) -> PathBuf {
     golden(name)
