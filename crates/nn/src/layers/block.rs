@@ -5,7 +5,7 @@ use autograd::{Tape, Var};
 use super::{Dropout, Layer, Multiplier, Norm, Residual, within};
 use crate::error::Result;
 
-/// Attention `A`, then feed-forward layers `F`, each a [`Branch`] with norms `N`.
+/// Attention `A`, then feed-forward layers `F`, each a branch with norms `N`.
 #[derive(Debug)]
 pub struct Block<N, A, F> {
     /// The module in which its operators run.
