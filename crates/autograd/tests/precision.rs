@@ -112,6 +112,15 @@ const CALLS: &[(&str, Run)] = &[
         one(ops::convolution(t, x, &o.weight(&[3, 2, 2, 2]), ConvolutionOptions::default()))
     }),
     ("cross_entropy", |t, o| one(ops::cross_entropy(t, o.x(t, &[4, 8]), &o.targets(), 1.0))),
+    ("divided_cross_entropy", |t, o| {
+        let (scores, targets) = (vec![o.x(t, &[4, 8])], o.targets());
+        let settings = LinearCrossEntropy { scale: 1.0, soft_cap: None, pieces: 1 };
+        one(ops::divided_cross_entropy(t, scores, 1, &targets, settings))
+    }),
+    ("divided_embedding", |t, o| {
+        let tables = [o.weight(&[5, 8])];
+        one(ops::divided_embedding(t, &o.indices([2, 2], &[1, 0, 4, 2]), &tables, None, None))
+    }),
     ("dropout", |t, o| one(ops::dropout(t, o.x(t, &[4, 8]), &Dropout::new(1, "here", 0.5)))),
     ("embedding", |t, o| {
         let table = o.weight(&[5, 8]);
@@ -134,6 +143,11 @@ const CALLS: &[(&str, Run)] = &[
         one(ops::gated_feed_forward(t, x, &weights, Activation::Silu))
     }),
     ("gather", |t, o| one(ops::gather(t, o.x(t, &[5, 8]), &o.indices([2, 2], &[1, 0, 4, 2])))),
+    ("lane_inputs", |t, o| ops::lane_inputs(t, o.x(t, &[4, 8]), 1, 4)),
+    ("lane_sum", |t, o| {
+        let part = ops::cast(t, o.x(t, &[4, 8]), DType::F32).unwrap();
+        one(ops::lane_sum(t, vec![part], None, DType::Bf16))
+    }),
     ("layer_norm", |t, o| {
         let (x, weight, bias) = (o.x(t, &[4, 8]), o.weight(&[8]), o.weight(&[8]));
         one(ops::layer_norm(t, x, &weight, Some(&bias), 1e-5))
@@ -268,7 +282,8 @@ fn every_operator_takes_the_types_of_its_row() {
         let ((half, called), (single, _)) = (run_in([HALF; 2]), run_in([F32; 2]));
         assert_eq!(called, *name);
         // Losses are f32, and so are results that are weights or casts to it.
-        let is_f32 = row.in_f32.contains("loss") || ["cast", "embedding", "parameter"].contains(name);
+        let is_f32 = row.in_f32.contains("loss")
+            || ["cast", "divided_embedding", "embedding", "parameter"].contains(name);
         let [of_half, of_single] = match row.operands {
             _ if is_f32 => [F32; 2],
             Operands::Half => [HALF; 2],
