@@ -12,7 +12,7 @@ use collective::{Axis, AxisPlanes, Communicator};
 use device::{Category, DType, Device, DeviceOptions, bf16};
 use ops::{
     Adapter, BatchNorm, ConvolutionOptions, Dropout, FeedForwardWeights, GatedFeedForwardWeights,
-    LinearCrossEntropy, Pair, Pointwise, Positions, QkNormWeights, Rotary, Statistics, Windows,
+    LinearCrossEntropy, Pair, PartialSums, Pointwise, Positions, QkNormWeights, Rotary, Statistics, Windows,
 };
 use tensor::Tensor;
 use tensor::ops::Activation;
@@ -145,7 +145,9 @@ const CALLS: &[(&str, Run)] = &[
     ("gather", |t, o| one(ops::gather(t, o.x(t, &[5, 8]), &o.indices([2, 2], &[1, 0, 4, 2])))),
     ("lane_inputs", |t, o| ops::lane_inputs(t, o.x(t, &[4, 8]), 1, 4)),
     ("lane_sum", |t, o| {
-        let part = ops::cast(t, o.x(t, &[4, 8]), DType::F32).unwrap();
+        let sums = PartialSums { output: true, input_gradient: false };
+        let (x, weight) = (o.x(t, &[4, 8]), o.weight(&[6, 8]));
+        let part = ops::lane_linear(t, x, &weight, None, Activation::None, sums)?;
         one(ops::lane_sum(t, vec![part], None, DType::Bf16))
     }),
     ("layer_norm", |t, o| {

@@ -1,8 +1,8 @@
 //! Names of keys in other tools.
 
-const NO_TENSOR: &str = "there is no tensor parallelism; parallel.data and parallel.pipeline are the axes";
-const NO_CONTEXT: &str = "there is no context parallelism; parallel.data and parallel.pipeline are the axes, \
-                          and memory.recompute makes room for long sequences";
+const NO_CONTEXT: &str = "there is no context parallelism; parallel.tensor divides what long sequences take, \
+                          and memory.recompute makes room";
+const WITH_TENSOR: &str = "leave it out: parallel.tensor divides the rows between layers too";
 const NO_EXPERTS: &str = "there are no experts: every layer of these models is dense";
 const NO_COMPILER: &str = "leave it out: kernels are fused already, and there is no graph to compile";
 const SHARDED: &str = "use parallel.zero_stage = 3, which shards weights, gradients and optimizer state over \
@@ -65,14 +65,13 @@ pub(crate) const FOREIGN: &[(&str, &str)] = &[
     ("activation_checkpointing", "memory.recompute"),
     ("torch_empty_cache_steps", "memory.empty_cache_every"),
     ("activation_checkpoint", "memory.recompute"),
-    ("tensor_parallel", NO_TENSOR),
-    ("tensor_parallel_degree", NO_TENSOR),
-    ("tensor_model_parallel_size", NO_TENSOR),
-    ("parallel.tensor", NO_TENSOR),
+    ("tensor_parallel", "parallel.tensor"),
+    ("tensor_parallel_degree", "parallel.tensor"),
+    ("tensor_model_parallel_size", "parallel.tensor"),
     ("context_parallel", NO_CONTEXT),
     ("context_parallel_degree", NO_CONTEXT),
     ("parallel.context", NO_CONTEXT),
-    ("sequence_parallel", NO_CONTEXT),
+    ("sequence_parallel", WITH_TENSOR),
     ("expert", NO_EXPERTS),
     ("expert_parallel", NO_EXPERTS),
     ("expert_parallel_degree", NO_EXPERTS),

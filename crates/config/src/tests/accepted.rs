@@ -290,6 +290,7 @@ fn every_key_is_known_to_decide_bits_or_not() {
         "parallel.schedule",
         "parallel.ranks_per_device",
         "parallel.shard",
+        "parallel.tensor",
         "parallel.timeout_seconds",
         "parallel.zero_stage",
         "telemetry.every",

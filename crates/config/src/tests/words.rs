@@ -5,7 +5,7 @@ use super::*;
 /// The words of PEFT, of torchtitan and of Hugging Face's Trainer.
 #[test]
 fn words_of_other_tools_are_refused_with_ours() {
-    let no_axis = "parallelism; parallel.data and parallel.pipeline are the axes";
+    let no_axis = "there is no context parallelism; parallel.tensor divides what long sequences take";
     let table = [
         ("[lora]\nr = 8\n", "unknown key lora.r: did you mean lora.rank?"),
         ("[lora]\nlora_alpha = 8\n", "unknown key lora.lora_alpha: did you mean lora.alpha?"),
@@ -26,8 +26,8 @@ fn words_of_other_tools_are_refused_with_ours() {
         ),
         ("[compile]\nenable = true\n", "unknown section [compile]: leave it out: "),
         ("[train]\ncompile = true\n", "unknown key train.compile: leave it out: "),
-        ("[parallel]\ntensor_parallel_degree = 2\n", no_axis),
-        ("[parallel]\ntensor = 2\n", no_axis),
+        ("[parallel]\ntensor_parallel_degree = 2\n", "did you mean parallel.tensor?"),
+        ("[parallel]\nsequence_parallel = true\n", "parallel.tensor divides the rows between layers too"),
         ("[parallel]\ncontext_parallel = 2\n", no_axis),
         ("[parallel]\ncontext = 2\n", no_axis),
         ("[parallel]\nexpert = 2\n", "unknown key parallel.expert: there are no experts"),
