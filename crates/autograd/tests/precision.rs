@@ -147,8 +147,9 @@ const CALLS: &[(&str, Run)] = &[
     ("lane_sum", |t, o| {
         let sums = PartialSums { output: true, input_gradient: false };
         let (x, weight) = (o.x(t, &[4, 8]), o.weight(&[6, 8]));
+        let dtype = x.tensor().dtype();
         let part = ops::lane_linear(t, x, &weight, None, Activation::None, sums)?;
-        one(ops::lane_sum(t, vec![part], None, DType::Bf16))
+        one(ops::lane_sum(t, vec![part], None, dtype))
     }),
     ("layer_norm", |t, o| {
         let (x, weight, bias) = (o.x(t, &[4, 8]), o.weight(&[8]), o.weight(&[8]));
