@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use common::golden;
 use common::runs::{config, train_in};
+use common::sizes;
 use inference::{EvaluateOptions, ExportOptions};
 use run::{RunError, Startup};
 use serde_json::Value;
@@ -39,24 +40,29 @@ const MODELS: &[&str] = &[
 
 const GRIDS: [&[&str]; 5] = [
     &[],
+    &["parallel.data=4", "parallel.zero_stage=3", "parallel.shard=2"],
+    &["parallel.data=2", "parallel.pipeline=2"],
     &["parallel.data=2"],
     &["parallel.pipeline=2"],
-    &["parallel.data=2", "parallel.pipeline=2"],
-    &["parallel.data=4", "parallel.zero_stage=3", "parallel.shard=2"],
 ];
 
 /// Grids of ranks that share layers, whose sums over divided dimensions have two lanes.
 const TENSOR_GRIDS: [&[&str]; 4] = [
     &["parallel.tensor_lanes=2"],
-    &["parallel.tensor=2"],
-    &["parallel.tensor=2", "parallel.pipeline=2"],
     &["parallel.tensor=2", "parallel.data=2", "parallel.zero_stage=3"],
+    &["parallel.tensor=2", "parallel.pipeline=2"],
+    &["parallel.tensor=2"],
 ];
 
-/// The models with the grids on which each has equal bits. Heads of one key and value head are not divided.
+/// The models with the grids on which each has equal bits: all grids of the first families, and with
+/// `PLIMSOLL_LONG_TESTS` of all.
 fn models_on_grids() -> impl Iterator<Item = (&'static str, &'static [&'static [&'static str]])> {
-    let divided = MODELS.iter().filter(|name| !WHOLE.contains(name)).map(|name| (*name, &TENSOR_GRIDS[..]));
-    MODELS.iter().map(|name| (*name, &GRIDS[..])).chain(divided)
+    let all = |name: &str| name.starts_with("models/") || sizes::are_wanted();
+    let whole = move |name: &&'static str| (*name, &GRIDS[..if all(name) { GRIDS.len() } else { 3 }]);
+    let few =
+        move |name: &&'static str| (*name, &TENSOR_GRIDS[..if all(name) { TENSOR_GRIDS.len() } else { 2 }]);
+    let divided = MODELS.iter().filter(|name| !WHOLE.contains(name)).map(few);
+    MODELS.iter().map(whole).chain(divided)
 }
 
 /// Models whose layers are not divided: one key and value head, and norms over all heads.
