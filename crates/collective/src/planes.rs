@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | sums of gradients and of losses, gathering of updated weights | [`Axis::Data`] |
 //! | shards of gradients, gathering of sharded weights | neighbours along [`Axis::Data`] ([`DividedPlane`]) |
+//! | rows, sums and statistics of layers that ranks share | [`Axis::Tensor`] |
 //! | activations and their gradients between stages | [`Axis::Pipeline`] |
 //! | gradients of tied weights, the loss from the last stage | [`Axis::Pipeline`] |
 //! | sums for the norm of the whole model's gradient | the world |

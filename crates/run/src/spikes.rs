@@ -44,8 +44,8 @@ impl Spike {
         let Spike { step, gradient_norm, mean, deviation, .. } = self;
         let deviations = (f64::from(*gradient_norm) - mean) / deviation;
         format!(
-            "step {step}: the gradient norm is {gradient_norm}, {deviations:.1} standard deviations above the \
-             recent mean {mean:.4}"
+            "step {step}: the gradient norm is {gradient_norm}, {deviations:.1} standard deviations above \
+             the recent mean {mean:.4}"
         )
     }
 }

@@ -142,8 +142,8 @@ impl LlamaSizes {
         let (padding, vocabulary) = (&self.padding_tokens, self.vocabulary);
         if padding.len() > 1 || padding.iter().any(|token| *token >= vocabulary) {
             let reason = format!(
-                "model.padding_tokens = {padding:?} is not a list of at most one token below model.vocabulary = \
-                 {vocabulary}"
+                "model.padding_tokens = {padding:?} is not a list of at most one token below \
+                 model.vocabulary = {vocabulary}"
             );
             return Err(raw.conflict(&[Self::padding_tokens, Self::vocabulary], reason));
         }
