@@ -16,6 +16,7 @@ mod zero;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use common::devices::gpu;
 use common::runs::{GPT, config, train_in};
 use worker::DeviceChoice;
 
@@ -27,6 +28,8 @@ const GPIPE: &str = "parallel.schedule=gpipe";
 const INTERLEAVED: &str = "parallel.schedule=interleaved";
 const ZERO_BUBBLE: &str = "parallel.schedule=zero-bubble";
 const BLOCK: &str = "memory.recompute=block";
+/// The key of how many ranks share a GPU.
+const SHARE: &str = "parallel.ranks_per_device";
 const LIBRARY: &str = "parallel.reduction=nccl";
 
 /// Waits until no other job of this process is on GPUs, and keeps others waiting until it is dropped.
@@ -53,7 +56,8 @@ fn history_on(device: DeviceChoice, text: &str, overrides: &[&str]) -> History {
     let directory = tempfile::tempdir().unwrap();
     let report = train_in(&directory.path().join("run"), config(text, overrides), device).unwrap();
     let is_planned = report.unplanned.as_ref().is_some_and(Vec::is_empty);
-    assert!(is_planned || device != DeviceChoice::Cpu, "{overrides:?}: {report}");
+    let has_plan = device == DeviceChoice::Cpu || overrides.iter().any(|set| set.starts_with(SHARE));
+    assert!(is_planned || !has_plan, "{overrides:?}: {report}");
     History {
         losses: report.summary.losses.iter().map(|loss| loss.to_bits()).collect(),
         weights: report.summary.weights_sha256.clone(),
@@ -66,17 +70,29 @@ type Row = (&'static str, &'static [&'static str], &'static [&'static [&'static 
 
 /// Asserts that all variants of a row have the losses, weights and validation loss of its first, on the CPU.
 fn assert_equal_bits(table: &[Row]) {
-    assert_equal_bits_on(DeviceChoice::Cpu, table, &[]);
+    assert_equal_bits_on(DeviceChoice::Cpu, table, false);
 }
 
-/// [`assert_equal_bits`] on a device, with overrides of all runs.
-fn assert_equal_bits_on(device: DeviceChoice, table: &[Row], more: &[&'static str]) {
+/// [`assert_equal_bits`], and where there is a GPU also on that one, which all ranks share.
+fn assert_equal_bits_on_devices(table: &[Row]) {
+    assert_equal_bits(table);
+    if gpu() {
+        assert_equal_bits_on(DeviceChoice::Cuda, table, true);
+    }
+}
+
+/// [`assert_equal_bits`] on a device, of which all ranks share one if `shared`.
+fn assert_equal_bits_on(device: DeviceChoice, table: &[Row], shared: bool) {
     for (row, (text, common, variants)) in table.iter().enumerate() {
-        let all = |variant: &[&'static str]| [*common, variant, more].concat();
-        let reference = history_on(device, text, &all(variants[0]));
+        let run = |variant: &[&'static str]| {
+            let sets = [*common, variant].concat();
+            let ranks = if shared { config(text, &sets).world_size() } else { 1 };
+            history_on(device, text, &[&sets[..], &[&format!("{SHARE}={ranks}")]].concat())
+        };
+        let reference = run(variants[0]);
         assert!(reference.losses.iter().all(|loss| f32::from_bits(*loss).is_finite()));
         for variant in &variants[1..] {
-            let other = history_on(device, text, &all(variant));
+            let other = run(variant);
             assert_eq!(reference.losses, other.losses, "losses of row {row}, {variant:?}");
             assert_eq!(reference.weights, other.weights, "weights of row {row}, {variant:?}");
             assert_eq!(reference.validation, other.validation, "validation of row {row}, {variant:?}");

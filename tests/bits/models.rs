@@ -4,7 +4,7 @@ use worker::DeviceChoice;
 
 use super::{
     BLOCK, GPIPE, INTERLEAVED, PAIRS, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE, assert_equal_bits,
-    history_on,
+    assert_equal_bits_on_devices, history_on,
 };
 use crate::common::devices::gpu;
 use crate::common::runs::{BOTTLENECKS, GPT, LLAMA, RESNET, WINDOWS_AND_CAPS, WINDOWS_AND_FACTORS};
@@ -259,7 +259,7 @@ fn llamas_have_equal_bits() {
 
 #[test]
 fn relatives_of_llama_have_equal_bits() {
-    assert_equal_bits(RELATIVES);
+    assert_equal_bits_on_devices(RELATIVES);
 }
 
 #[test]

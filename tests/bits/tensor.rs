@@ -1,7 +1,7 @@
 //! Tensor parallelism: ranks that share layers, and the lanes of sums over a divided dimension.
 
 use super::{BLOCK, INTERLEAVED, PAIRS, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE};
-use super::{assert_equal_bits, history};
+use super::{assert_equal_bits_on_devices, history};
 use crate::common::runs::{GPT, LLAMA};
 
 const LANES: &str = "parallel.tensor_lanes=4";
@@ -66,7 +66,7 @@ const FAMILIES: &[Row] = &[
 
 #[test]
 fn every_grid_with_four_lanes_has_one_hash() {
-    assert_equal_bits(FAMILIES);
+    assert_equal_bits_on_devices(FAMILIES);
 }
 
 /// Numbers of lanes, precisions, narrow state, frozen weights, biases, soft caps, and documents in sequences.
@@ -153,7 +153,7 @@ const FEATURES: &[Row] = &[
 
 #[test]
 fn features_keep_their_bits_among_ranks_that_share_layers() {
-    assert_equal_bits(FEATURES);
+    assert_equal_bits_on_devices(FEATURES);
 }
 
 /// Lanes change the order of sums, not what is summed.

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use common::devices::gpu;
 use common::golden;
 use common::runs::{config, train_in};
 use common::sizes;
@@ -111,27 +112,53 @@ fn near(actual: f64, expected: &Value, tolerance: f64) -> bool {
     (actual - expected).abs() <= tolerance * expected.abs()
 }
 
+/// The devices of this machine: the host, and a GPU if there is one.
+fn devices() -> Vec<DeviceChoice> {
+    let on_gpu = gpu().then_some(DeviceChoice::Cuda);
+    [DeviceChoice::Cpu].into_iter().chain(on_gpu).collect()
+}
+
+/// The settings of a grid on a device, whose ranks share a GPU.
+fn on_device(grid: &[&str], device: DeviceChoice) -> Vec<String> {
+    let size = |set: &&str| {
+        let (key, value) = set.split_once('=')?;
+        ["parallel.data", "parallel.tensor", "parallel.pipeline"]
+            .contains(&key)
+            .then(|| value.parse::<usize>().unwrap())
+    };
+    let ranks: usize = grid.iter().filter_map(size).product();
+    let shared = (device == DeviceChoice::Cuda).then(|| format!("parallel.ranks_per_device={ranks}"));
+    grid.iter().map(|set| (*set).to_owned()).chain(shared).collect()
+}
+
 fn evaluate(options: EvaluateOptions) -> Result<inference::Evaluation, RunError> {
-    let device = DeviceChoice::Cpu;
-    inference::evaluate(Startup::alone(), &EvaluateOptions { device, ..options }).map(Option::unwrap)
+    evaluate_on(DeviceChoice::Cpu, options)
+}
+
+fn evaluate_on(device: DeviceChoice, options: EvaluateOptions) -> Result<inference::Evaluation, RunError> {
+    let options = EvaluateOptions { device, ..options };
+    inference::evaluate(Startup::alone(), &options).map(Option::unwrap)
 }
 
 #[test]
 fn ten_steps_from_a_folder_match_transformers_on_every_grid() {
     for (name, grids) in models_on_grids() {
         let expected = &expected(name)["adamw"]["losses"];
-        let mut hashes = Vec::new();
-        for grid in grids {
+        let runs = devices().into_iter().flat_map(|device| grids.iter().map(move |grid| (device, grid)));
+        let mut hashes = BTreeMap::<_, Vec<_>>::new();
+        for (device, grid) in runs {
             let directory = tempfile::tempdir().unwrap();
             let run_dir = directory.path().join("run");
-            let report = train_in(&run_dir, config(&ten_steps(name), grid), DeviceChoice::Cpu).unwrap();
+            let sets = on_device(grid, device);
+            let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
+            let report = train_in(&run_dir, config(&ten_steps(name), &sets), device).unwrap();
             for (step, loss) in report.summary.losses.iter().enumerate() {
                 assert!(
                     near(f64::from(*loss), &expected[step], 1e-4),
-                    "{name} {grid:?}: step {step}: {loss}"
+                    "{name} {sets:?}: step {step}: {loss}"
                 );
             }
-            hashes.push(report.summary.weights_sha256);
+            hashes.entry(sets.len() > grid.len()).or_default().push(report.summary.weights_sha256);
             // The run no longer needs the folder, and the trained weights are written and read again.
             let evaluated =
                 |model: &Path| evaluate(EvaluateOptions { model: model.to_owned(), ..Default::default() });
@@ -150,7 +177,8 @@ fn ten_steps_from_a_folder_match_transformers_on_every_grid() {
             let of_folder = evaluate(options).unwrap();
             assert_eq!((of_folder.tokens, of_folder.loss), (of_run.tokens, of_run.loss));
         }
-        assert!(hashes.iter().all(|hash| *hash == hashes[0]), "{name}: {hashes:?}");
+        let alike = hashes.values().all(|hashes| hashes.iter().all(|hash| *hash == hashes[0]));
+        assert!(alike, "{name}: {hashes:?}");
     }
 }
 
@@ -158,21 +186,25 @@ fn ten_steps_from_a_folder_match_transformers_on_every_grid() {
 fn the_loss_of_a_folder_matches_transformers_on_every_grid() {
     for (name, grids) in models_on_grids() {
         let tokens = folder(name).join("tokens.bin").display().to_string();
-        let mut losses = Vec::new();
-        for grid in grids {
+        let runs = devices().into_iter().flat_map(|device| grids.iter().map(move |grid| (device, grid)));
+        let mut losses = BTreeMap::<_, Vec<_>>::new();
+        for (device, grid) in runs {
+            let sets = on_device(grid, device);
+            let on_gpu = device == DeviceChoice::Cuda;
             let options = EvaluateOptions {
                 model: folder(name),
                 data: vec![tokens.clone()],
                 context: Some(96),
-                sets: grid.iter().map(|set| (*set).to_owned()).collect(),
+                sets,
                 ..Default::default()
             };
-            let evaluation = evaluate(options).unwrap();
+            let evaluation = evaluate_on(device, options).unwrap();
             assert!(near(evaluation.loss, &expected(name)["loss"], 1e-6), "{name} {grid:?}: {evaluation}");
             assert_eq!((evaluation.tokens, evaluation.perplexity), (768, evaluation.loss.exp()));
-            losses.push(evaluation.loss);
+            losses.entry(on_gpu).or_default().push(evaluation.loss);
         }
-        assert!(losses.iter().all(|loss| *loss == losses[0]), "{name}: {losses:?}");
+        let alike = losses.values().all(|losses| losses.iter().all(|loss| *loss == losses[0]));
+        assert!(alike, "{name}: {losses:?}");
     }
 }
 
