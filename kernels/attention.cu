@@ -88,11 +88,11 @@ __device__ __forceinline__ void backward_tile(float (&acc)[KEYS ? 2 : 1][D / 8][
                     const u32 first_key = KEYS ? documents[local + i % 2] : visible[i / 2];
                     hidden |= (KEYS ? r : c) < first_key;
                 }
-                if (masks.cap) p[n][i] = masks.capped(p[n][i], scale * LN2);
-                const float slope = masks.cap ? masks.slope(p[n][i] * (scale * LN2)) : 1.0f;
+                if constexpr (SCORES_ARE_CAPPED) p[n][i] = masks.capped(p[n][i], scale * LN2);
+                const float slope = SCORES_ARE_CAPPED ? masks.slope(p[n][i] * (scale * LN2)) : 1.0f;
                 p[n][i] = hidden ? 0.0f : exp2_fast(fmaf(p[n][i], scale, -logsumexp));
                 ds[n][i] = p[n][i] * (ds[n][i] - delta);
-                if (masks.cap) ds[n][i] *= slope;
+                if constexpr (SCORES_ARE_CAPPED) ds[n][i] *= slope;
             }
         }
         u32 packed[N / 2][4];

@@ -137,7 +137,7 @@ KERNEL __launch_bounds__(THREADS)
             for (u32 j = 0; j < EACH; ++j) {
                 const bool hidden =
                     (tile == block && x + 16 * j > y * EACH + i) || tile * TILE + x + 16 * j < first_key[i];
-                if (masks.cap) s[i][j] = masks.capped(s[i][j], scale);
+                if constexpr (SCORES_ARE_CAPPED) s[i][j] = masks.capped(s[i][j], scale);
                 s[i][j] = hidden ? -__int_as_float(0x7f800000) : s[i][j] * scale;
                 here = fmaxf(here, s[i][j]);
             }
@@ -230,11 +230,11 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][EACH][COLUMN
                 const bool visible =
                     query < time && key <= query && key >= masks.first_key(sequence, query, time);
                 const float factor = masks.dropout.threshold ? masks.factor(line, query, key) : 1.0f;
-                if (masks.cap) p[i][j] = masks.capped(p[i][j], scale);
-                const float slope = masks.cap ? masks.slope(p[i][j] * scale) : 1.0f;
+                if constexpr (SCORES_ARE_CAPPED) p[i][j] = masks.capped(p[i][j], scale);
+                const float slope = SCORES_ARE_CAPPED ? masks.slope(p[i][j] * scale) : 1.0f;
                 p[i][j] = visible ? expf(p[i][j] * scale - logsumexp[query]) : 0.0f;
                 ds[i][j] = visible ? p[i][j] * (ds[i][j] * factor - delta[query]) : 0.0f;
-                if (masks.cap) ds[i][j] *= slope;
+                if constexpr (SCORES_ARE_CAPPED) ds[i][j] *= slope;
                 p[i][j] *= factor;
             }
         // One half of one warp writes and reads a row of scores.

@@ -16,7 +16,7 @@ __device__ __forceinline__ void forward_tile(Rows &rows, const u32 (&q)[D / 16][
     constexpr int N = FORWARD_KEYS / 8;
     float s[N][4] = {};
     times_transposed<N>(s, q, keys, 0);
-    if (masks.cap) {
+    if constexpr (SCORES_ARE_CAPPED) {
 #pragma unroll
         for (int n = 0; n < N; ++n)
 #pragma unroll

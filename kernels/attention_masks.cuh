@@ -3,8 +3,15 @@
 #include "philox.cuh"
 
 // `documents` is null, or has the position in its sequence at which each token's document begins, which never
-// decreases along a sequence. A query sees the last `window` keys up to its own; 0: all of them. Scores are
-// capped by cap * tanh(score / cap); 0: they are not.
+// decreases along a sequence. A query sees the last `window` keys up to its own; 0: all of them. Where CAPPED
+// is defined, scores are capped by cap * tanh(score / cap): a test of `cap` at run time, and the code behind
+// it, would make the kernels of other models slower.
+#ifdef CAPPED
+constexpr bool SCORES_ARE_CAPPED = true;
+#else
+constexpr bool SCORES_ARE_CAPPED = false;
+#endif
+
 struct Masks {
     const u32 *documents;
     Dropout dropout;
@@ -27,7 +34,7 @@ struct Masks {
         while (tile < tiles && first_key(sequence, tile * step, time) < end) ++tile;
         return tile;
     }
-    // A score, capped if there is a cap, of the score divided by `scale`; `scale` times that is the result.
+    // A capped score, divided by `scale`, of the score divided by `scale`.
     __device__ __forceinline__ float capped(float score, float scale) const {
         return cap * tanhf(score * scale / cap) / scale;
     }

@@ -62,9 +62,9 @@ pub(crate) fn backward(
     let call = Call::new(operator, geometry, operands.qkv, operands.masks, &tensors)?;
     let backward = Backward { call, operands, gradients };
     match backward.call.form {
-        Form::F32 { variant } => {
+        Form::F32 { sizes, variant } => {
             backward.delta(variant)?;
-            Owner::ALL.into_iter().try_for_each(|owner| backward.f32(owner, variant))
+            Owner::ALL.into_iter().try_for_each(|owner| backward.f32(owner, sizes, variant))
         }
         Form::Half { variant } => {
             backward.statistics(variant)?;
@@ -180,14 +180,14 @@ impl<'a> Backward<'a> {
         Ok(())
     }
 
-    fn f32(&self, owner: Owner, variant: usize) -> Result<()> {
+    fn f32(&self, owner: Owner, sizes: usize, variant: usize) -> Result<()> {
         let call = &self.call;
         let launch = self.kernel(owner, call.kernel(&FAMILY_F32, variant, owner.name()));
         let launch = launch.read(self.operands.logsumexp.region()).read(self.operands.workspace.region());
         let launch = call.layout(launch.u32(call.time)).u32(call.width).f32(call.geometry.scale());
         call.masked(launch)
-            .shared(f32_shared(4, F32[variant]))
-            .launch(call.grid(F32[variant].tile, self.grid_heads(owner)), THREADS)?;
+            .shared(f32_shared(4, F32[sizes]))
+            .launch(call.grid(F32[sizes].tile, self.grid_heads(owner)), THREADS)?;
         Ok(())
     }
 }

@@ -18,24 +18,26 @@ pub(super) enum Form {
     /// Kernels in half precision with Hopper's warp-group matmuls, by index into [`HOPPER_FORWARD`]; `any` is
     /// the variant for any GPU.
     Hopper { index: usize, any: usize },
-    /// Kernels in f32.
-    F32 { variant: usize },
+    /// Kernels in f32, with the sizes at index `sizes` of [`F32`].
+    F32 { sizes: usize, variant: usize },
 }
 
 impl Form {
-    /// Returns the kernels for a type and head width, or `None` if none is compiled.
-    fn of(dtype: DType, width: usize, hopper: bool) -> Option<Self> {
+    /// Returns the kernels for a type and head width, or `None` if none is compiled. `hopper`: whether
+    /// Hopper's support the call; `capped`: whether scores are capped.
+    fn of(dtype: DType, width: usize, hopper: bool, capped: bool) -> Option<Self> {
         match dtype {
             DType::F32 => {
-                let variant = F32.iter().position(|variant| width <= variant.width as usize)?;
-                Some(Form::F32 { variant })
+                let sizes = F32.iter().position(|variant| width <= variant.width as usize)?;
+                Some(Form::F32 { sizes, variant: sizes + if capped { F32.len() } else { 0 } })
             }
             DType::Bf16 | DType::F16 => {
                 let any = WIDTHS.iter().position(|compiled| *compiled as usize == width)?;
                 let own = HOPPER_FORWARD.iter().position(|variant| variant.width as usize == width);
+                let any = any + after_bf16(dtype, WIDTHS.len());
                 Some(match own.filter(|_| hopper) {
-                    Some(index) => Form::Hopper { index, any: any + after_bf16(dtype, WIDTHS.len()) },
-                    None => Form::Half { variant: any + after_bf16(dtype, WIDTHS.len()) },
+                    Some(index) => Form::Hopper { index, any },
+                    None => Form::Half { variant: any + if capped { 2 * WIDTHS.len() } else { 0 } },
                 })
             }
             _ => None,
@@ -50,12 +52,12 @@ pub(super) fn after_bf16(dtype: DType, count: usize) -> usize {
 
 /// Refuses a type and head width without a kernel.
 pub(crate) fn check(operator: &'static str, dtype: DType, width: usize) -> Result<()> {
-    form(operator, dtype, width, false).map(drop)
+    form(operator, dtype, width, false, false).map(drop)
 }
 
-fn form(operator: &'static str, dtype: DType, width: usize, hopper: bool) -> Result<Form> {
+fn form(operator: &'static str, dtype: DType, width: usize, hopper: bool, capped: bool) -> Result<Form> {
     let refused = || TensorError::HeadWidth { operator, dtype, width, supported: widths(dtype).to_string() };
-    Form::of(dtype, width, hopper).ok_or_else(refused)
+    Form::of(dtype, width, hopper, capped).ok_or_else(refused)
 }
 
 /// Arguments that the launches of one call share.
@@ -92,13 +94,14 @@ impl<'a> Call<'a> {
         let aligned = qkv.arrays().iter().all(|array| gpu::aligned(&[array])) && gpu::aligned(tensors);
         let window = settings.window.filter(|window| *window < time);
         // The Hopper kernels support no mask but the causal one, and no cap.
-        let plain = masks.is_empty() && window.is_none() && settings.soft_cap.is_none();
+        let capped = settings.soft_cap.is_some();
+        let plain = masks.is_empty() && window.is_none() && !capped;
         let hopper = aligned && plain && device.description().compute_capability.0 == 9;
         Ok(Call {
             device,
             geometry,
             dtype,
-            form: form(operator, dtype, heads.width, hopper)?,
+            form: form(operator, dtype, heads.width, hopper, capped)?,
             batch: word(batch)?,
             time: word(time)?,
             heads: word(heads.query)?,

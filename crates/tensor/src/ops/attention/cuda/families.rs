@@ -46,11 +46,21 @@ pub(crate) static FAMILY: Family = family!(
         &[("HEAD_DIM", WIDTHS[1]), IN_F16],
         &[("HEAD_DIM", WIDTHS[2]), IN_F16],
         &[("HEAD_DIM", WIDTHS[3]), IN_F16],
+        &[("HEAD_DIM", WIDTHS[0]), CAPPED],
+        &[("HEAD_DIM", WIDTHS[1]), CAPPED],
+        &[("HEAD_DIM", WIDTHS[2]), CAPPED],
+        &[("HEAD_DIM", WIDTHS[3]), CAPPED],
+        &[("HEAD_DIM", WIDTHS[0]), IN_F16, CAPPED],
+        &[("HEAD_DIM", WIDTHS[1]), IN_F16, CAPPED],
+        &[("HEAD_DIM", WIDTHS[2]), IN_F16, CAPPED],
+        &[("HEAD_DIM", WIDTHS[3]), IN_F16, CAPPED],
     ],
 );
 
 /// Macro of the variants in f16.
 const IN_F16: (&str, u32) = ("HALF_IS_F16", 1);
+/// Macro of the variants with capped scores, which follow the others.
+const CAPPED: (&str, u32) = ("CAPPED", 1);
 
 /// Variant of the f32 kernels.
 #[derive(Clone, Copy)]
@@ -73,6 +83,11 @@ impl F32Variant {
     const fn macros(&self) -> [(&'static str, u32); 2] {
         [("HEAD_DIM", self.width), ("TILE", self.tile)]
     }
+
+    const fn macros_capped(&self) -> [(&'static str, u32); 3] {
+        let [width, tile] = self.macros();
+        [width, tile, CAPPED]
+    }
 }
 
 /// Attention in f32.
@@ -80,7 +95,16 @@ pub(crate) static FAMILY_F32: Family = family!(
     "attention_f32",
     headers: ["attention_masks.cuh", "philox.cuh"],
     constants: &[("THREADS", THREADS)],
-    variants: &[&F32[0].macros(), &F32[1].macros(), &F32[2].macros(), &F32[3].macros()],
+    variants: &[
+        &F32[0].macros(),
+        &F32[1].macros(),
+        &F32[2].macros(),
+        &F32[3].macros(),
+        &F32[0].macros_capped(),
+        &F32[1].macros_capped(),
+        &F32[2].macros_capped(),
+        &F32[3].macros_capped(),
+    ],
 );
 
 /// Positions that one consumer of a Hopper kernel owns.

@@ -46,11 +46,11 @@ pub(crate) fn forward(
                 .shared(rows * width * 2 + 2048)
                 .launch(call.hopper_grid(consumers, call.heads), hopper_threads(consumers))?;
         }
-        Form::F32 { variant } => {
+        Form::F32 { sizes, variant } => {
             let launch = call.layout(kernel(&FAMILY_F32, variant, "forward").u32(call.time));
             call.masked(launch.u32(width).f32(scale))
-                .shared(f32_shared(3, F32[variant]))
-                .launch(call.grid(F32[variant].tile, call.heads), THREADS)?;
+                .shared(f32_shared(3, F32[sizes]))
+                .launch(call.grid(F32[sizes].tile, call.heads), THREADS)?;
         }
     }
     Ok(())
