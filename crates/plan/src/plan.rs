@@ -175,6 +175,8 @@ pub(crate) struct Role {
     lanes: (usize, usize, usize, Vec<usize>),
     /// Elements of the rank's shards, if they differ between ranks.
     shards: Vec<usize>,
+    /// Whether the rank adds the parameters that all tensor-parallel ranks hold whole to the norm.
+    first_tensor_rank: bool,
 }
 
 impl Role {
@@ -195,7 +197,8 @@ impl Role {
                 (lanes.micro_batches(), lanes.sets(), lanes.parts(), transient)
             }
         };
-        Ok(Role { stage, validations, lanes, shards })
+        let first_tensor_rank = grid.coordinate(Axis::Tensor) == 0;
+        Ok(Role { stage, validations, lanes, shards, first_tensor_rank })
     }
 }
 

@@ -4,7 +4,7 @@ use device::{Category, DType, Request};
 use tensor::Tensor;
 
 use super::autocast;
-use super::lanes::{LanePlane, rounded};
+use super::lanes::LanePlane;
 use crate::error::{AutogradError, Result};
 use crate::rule::{Rule, Saved};
 use crate::tape::{Tape, Var};
@@ -54,7 +54,7 @@ impl Rule for LaneInputsRule {
     ) -> Result<Vec<Option<Tensor>>> {
         let request = Request::new(Category::ActivationGradient, "lane_inputs");
         let parts = outputs.into_iter().collect::<Option<Vec<_>>>().ok_or(AutogradError::NotRecorded)?;
-        let sum = self.planes.sum_rows(parts, request)?;
-        Ok(vec![Some(rounded(sum, self.dtype, request)?.reshape(self.shape)?)])
+        let sum = self.planes.sum_rows(parts, None, self.dtype, request)?;
+        Ok(vec![Some(sum.reshape(self.shape)?)])
     }
 }

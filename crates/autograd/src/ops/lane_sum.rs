@@ -1,7 +1,7 @@
 //! The output of a layer that is divided in lanes: the sum over all lanes.
 
 use device::{Category, DType, Request};
-use tensor::{Shape, Tensor, ops};
+use tensor::{Shape, Tensor};
 
 use super::lanes::LanePlane;
 use super::{named, only, values_of};
@@ -42,9 +42,8 @@ pub fn lane_sum(tape: &Tape, parts: Vec<Var>, bias: Option<&Weight>, dtype: DTyp
         // Nothing reads the output of a recomputed segment.
         (false, Some(part)) => Tensor::empty(part.device(), planes.rows_here(part), dtype, request)?,
         _ => {
-            let sum = planes.sum_rows(parts, request)?;
             let bias = named(OPERATOR, values_of(bias, dtype))?;
-            named(OPERATOR, ops::rounded_sum::forward(sum, bias.as_ref(), dtype))?
+            planes.sum_rows(parts, bias.as_ref(), dtype, request)?
         }
     };
     let bias = bias.cloned();

@@ -49,15 +49,29 @@ impl LanePlane {
         }
     }
 
-    /// Returns the sum of `parts`, one for each lane here, and of the other lanes: the rows that are here.
-    pub(super) fn sum_rows(&self, parts: Vec<Tensor>, request: Request) -> Result<Tensor> {
-        let Some(plane) = self.plane.as_ref().filter(|_| self.divides_rows) else {
-            return self.sum(parts, request);
+    /// Returns the sum of `parts`, in f32, one for each lane here, and of the other lanes, plus `bias`, rounded
+    /// to `dtype`: the rows that are here.
+    pub(super) fn sum_rows(
+        &self,
+        parts: Vec<Tensor>,
+        bias: Option<&Tensor>,
+        dtype: DType,
+        request: Request,
+    ) -> Result<Tensor> {
+        let Some(plane) = &self.plane else {
+            return Ok(ops::rounded_sum::forward(&parts, bias, dtype, request)?);
         };
-        let sum = tree_sum(parts)?;
-        let rows = sum.reshape([sum.shape().rows(), sum.shape().columns()])?;
+        let sum = ops::rounded_sum::forward(&parts, None, DType::F32, request)?;
+        drop(parts);
         let of = |source| AutogradError::Collective { operator: request.operator, source };
-        tensors::reduce_scatter(&rows, &mut plane.clone(), request).map_err(of)
+        let sum = match self.divides_rows {
+            true => {
+                let rows = sum.reshape([sum.shape().rows(), sum.shape().columns()])?;
+                tensors::reduce_scatter(&rows, &mut plane.clone(), request).map_err(of)?
+            }
+            false => tensors::all_reduce(&sum, &mut plane.clone(), request).map_err(of)?,
+        };
+        Ok(ops::rounded_sum::forward(&[sum], bias, dtype, request)?)
     }
 
     /// Returns the sum of `parts`, one for each lane here, and of the other lanes.
@@ -107,19 +121,6 @@ pub(super) fn tree_sum(mut parts: Vec<Tensor>) -> Result<Tensor> {
         parts = level;
     }
     parts.pop().ok_or(AutogradError::NotRecorded)
-}
-
-/// Rounds a sum in f32 to `dtype`.
-///
-/// # Errors
-/// Out of memory.
-pub(super) fn rounded(sum: Tensor, dtype: DType, request: Request) -> Result<Tensor> {
-    if sum.dtype() == dtype {
-        return Ok(sum);
-    }
-    let rounded = Tensor::empty(sum.device(), sum.shape(), dtype, request)?;
-    ops::cast::into(&sum, &rounded)?;
-    Ok(rounded)
 }
 
 /// Gives a gradient in f32 to a target, rounded once.

@@ -109,6 +109,16 @@ pub(crate) fn not_empty(operator: &'static str, operand: &'static str, tensor: &
     Err(wrong(operator, operand, tensor, "at least one element".to_owned()))
 }
 
+/// Returns the first of an operator's arrays and the others.
+pub(crate) fn first<'a>(
+    operator: &'static str,
+    operand: &'static str,
+    arrays: &'a [Tensor],
+) -> Result<(&'a Tensor, &'a [Tensor])> {
+    let (actual, expected) = ([0].into(), "one array or several".to_owned());
+    arrays.split_first().ok_or(TensorError::Shape { operator, operand, actual, expected })
+}
+
 /// The error for a tensor of a wrong shape.
 pub(crate) fn wrong(
     operator: &'static str,

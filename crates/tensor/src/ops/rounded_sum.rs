@@ -1,7 +1,7 @@
-//! The end of a sum of partial results: a bias, and one rounding.
+//! Sums of partial results in a fixed tree, with a bias and one rounding.
 
 use device::parallel::{for_pieces, simd};
-use device::{Backend, Category, DType, Family, Float, Function, Request, dispatch};
+use device::{Backend, DType, Family, Float, Function, Request, dispatch};
 
 use super::kernels::family;
 use super::{check, gpu, rows};
@@ -10,59 +10,95 @@ use crate::{Result, Tensor};
 /// `kernels/rounded_sum.cu`.
 pub(super) static FAMILY: Family = family!("rounded_sum", constants: &[gpu::THREADS_CONSTANT]);
 
-/// Returns `sum [.., width]`, f32, plus `bias [width]` of type `dtype` where there is one, rounded to
-/// `dtype`. A sum in f32 without a bias is the result itself.
+/// Arrays that a kernel adds. The sums of so many neighbours are whole subtrees.
+const PARTS: usize = 8;
+/// Elements that the host adds before it goes on to the next, which fit in its first cache.
+const SPAN: usize = 512;
+/// Elements that a thread of the kernel adds at once where it can.
+const VECTOR: usize = 4;
+
+/// Returns the sum of one or several `parts [.., width]`, f32, plus `bias [width]` of type `dtype` where there is one,
+/// rounded to `dtype`. Neighbours are added in pairs, and their sums in pairs, level by level. One part
+/// without a bias is itself its sum in f32.
 ///
 /// # Errors
-/// Shapes or types that do not agree, out of memory.
-pub fn forward(sum: Tensor, bias: Option<&Tensor>, dtype: DType) -> Result<Tensor> {
+/// No part, shapes or types that do not agree, out of memory.
+pub fn forward(parts: &[Tensor], bias: Option<&Tensor>, dtype: DType, request: Request) -> Result<Tensor> {
     const OPERATOR: &str = "rounded_sum";
-    check::f32s(OPERATOR, &[("sum", &sum)])?;
-    let width = sum.shape().columns();
+    let (first, others) = check::first(OPERATOR, "parts", parts)?;
+    check::f32s(OPERATOR, &[("parts", first)])?;
+    for other in others {
+        check::f32s(OPERATOR, &[("parts", other)])?;
+        check::shape(OPERATOR, "parts", other, first.shape())?;
+    }
     if let Some(bias) = bias {
         check::dtype(OPERATOR, "bias", bias, dtype)?;
-        check::shape(OPERATOR, "bias", bias, [width])?;
+        check::shape(OPERATOR, "bias", bias, [first.shape().columns()])?;
     }
-    if dtype == DType::F32 && bias.is_none() {
-        return Ok(sum);
+    if dtype == DType::F32 && bias.is_none() && others.is_empty() {
+        return Ok(first.clone());
     }
-    let request = Request::new(Category::Activation, OPERATOR);
-    let output = Tensor::empty(sum.device(), sum.shape(), dtype, request)?;
-    match sum.device().backend() {
+    if parts.len() > PARTS {
+        let subtree = |parts: &[Tensor]| forward(parts, None, DType::F32, request);
+        let subtrees = parts.chunks(PARTS).map(subtree).collect::<Result<Vec<_>>>()?;
+        return forward(&subtrees, bias, dtype, request);
+    }
+    let output = Tensor::empty(first.device(), first.shape(), dtype, request)?;
+    match first.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
+            let width = first.shape().columns();
+            let parts = parts.iter().map(Tensor::values).collect::<Result<Vec<_>>>()?;
+            let parts: Vec<&[f32]> = parts.iter().map(|part| &**part).collect();
             let bias = bias.map(Tensor::values).transpose()?;
             dispatch!(
                 dtype,
-                T => on_host::<T>(&sum.values()?, bias.as_deref(), &mut output.write()?, width),
+                T => on_host::<T>(&parts, bias.as_deref(), &mut output.write()?, width),
                 _ => return Err(check::unsupported(OPERATOR, "output", &output)),
             );
         }
-        Backend::Cuda => {
-            let launch = sum.device().kernel(Function::new(&FAMILY, "rounded_sum").of(dtype));
-            let launch = launch.read(sum.region());
-            let launch = match bias {
-                Some(bias) => launch.read(bias.region()),
-                None => launch.null(),
-            };
-            let (rows, columns) = (sum.shape().rows(), gpu::word(OPERATOR, width)?);
-            let launch = launch.write(output.region()).u32(gpu::word(OPERATOR, rows)?).u32(columns);
-            let launch = launch.cost(gpu::bytes(&[&sum, &output]), sum.elements() as u64);
-            let blocks = gpu::word(OPERATOR, rows)?;
-            launch.launch([blocks, 1, 1], gpu::THREADS)?;
-        }
+        Backend::Cuda => on_gpu(OPERATOR, parts, bias, &output)?,
     }
     Ok(output)
 }
 
-fn on_host<T: Float>(sum: &[f32], bias: Option<&[f32]>, out: &mut [T], width: usize) {
+fn on_gpu(operator: &'static str, parts: &[Tensor], bias: Option<&Tensor>, output: &Tensor) -> Result<()> {
+    let (width, elements) = (output.shape().columns(), output.elements());
+    let arrays: Vec<&Tensor> = parts.iter().chain(bias).chain([output]).collect();
+    let vector = width.is_multiple_of(VECTOR) && gpu::aligned(&arrays);
+    let kernel = output.device().kernel(Function::new(&FAMILY, "rounded_sum").of(output.dtype()));
+    let launch = (0..PARTS).fold(kernel, |launch, part| match parts.get(part) {
+        Some(part) => launch.read(part.region()),
+        None => launch.null(),
+    });
+    let launch = launch.u32(gpu::word(operator, parts.len())?);
+    let launch = match bias {
+        Some(bias) => launch.read(bias.region()),
+        None => launch.null(),
+    };
+    let each = if vector { VECTOR } else { 1 };
+    let blocks = elements.div_ceil(gpu::THREADS as usize * each);
+    launch
+        .write(output.region())
+        .u64(elements as u64)
+        .u32(gpu::word(operator, width)?)
+        .u32(u32::from(vector))
+        .cost(gpu::bytes(&arrays), (elements * parts.len()) as u64)
+        .launch([gpu::word(operator, blocks)?, 1, 1], gpu::THREADS)?;
+    Ok(())
+}
+
+fn on_host<T: Float>(parts: &[&[f32]], bias: Option<&[f32]>, out: &mut [T], width: usize) {
     let per_task = rows::per_task(width) * width;
     for_pieces(out, per_task, |index, out| {
-        let sum = rows::piece(sum, index, per_task);
+        let parts: Vec<&[f32]> = parts.iter().map(|part| rows::piece(part, index, per_task)).collect();
         simd(|| {
-            for (out, sum) in out.chunks_exact_mut(width).zip(sum.chunks_exact(width)) {
+            let mut sums = [[0.0; SPAN]; PARTS];
+            for (piece, out) in out.chunks_mut(SPAN).enumerate() {
+                let sum = tree(&parts, piece * SPAN, out.len(), &mut sums);
                 match bias {
                     Some(bias) => {
+                        let bias = bias.iter().cycle().skip(piece * SPAN % width);
                         let pairs = out.iter_mut().zip(sum).zip(bias);
                         pairs.for_each(|((out, sum), bias)| *out = T::from_f32(sum + bias));
                     }
@@ -71,4 +107,24 @@ fn on_host<T: Float>(sum: &[f32], bias: Option<&[f32]>, out: &mut [T], width: us
             }
         });
     });
+}
+
+/// Adds `count` elements of the parts from `first` on, in `sums`.
+fn tree<'a>(parts: &[&[f32]], first: usize, count: usize, sums: &'a mut [[f32; SPAN]; PARTS]) -> &'a [f32] {
+    for (sum, part) in sums.iter_mut().zip(parts) {
+        sum[..count].copy_from_slice(&part[first..first + count]);
+    }
+    let mut length = parts.len();
+    while length > 1 {
+        for pair in 0..length / 2 {
+            let (left, right) = sums.split_at_mut(2 * pair + 1);
+            left[2 * pair][..count].iter_mut().zip(&right[0]).for_each(|(sum, other)| *sum += other);
+            sums.swap(pair, 2 * pair);
+        }
+        if length % 2 == 1 {
+            sums.swap(length / 2, length - 1);
+        }
+        length = length.div_ceil(2);
+    }
+    &sums[0][..count]
 }

@@ -1,10 +1,13 @@
 //! Parts of sums over lanes, and tables and scores whose rows and classes are divided.
 
+use device::{Category, Request};
 use tensor::ops::cross_entropy::IGNORED;
 use tensor::ops::linear_cross_entropy::Settings;
 use tensor::ops::linear_cross_entropy::divided::{ClassRun, gradient, merge, statistics};
 use tensor::ops::{embedding, linear, rounded_sum};
 use tensor::{DType, Tensor};
+
+const TEST: Request = Request::new(Category::Activation, "test");
 
 use crate::reference;
 use crate::support::{Case, bits, devices, read, tensor};
@@ -42,7 +45,8 @@ fn a_sum_is_rounded_once_after_its_bias() {
             let (bias, bias_wide) = case.operand("bias", [width]);
             for bias in [None, Some(&bias)] {
                 let (whole, wide) = &sum;
-                let rounded = rounded_sum::forward(whole.clone(), bias, case.dtype).unwrap();
+                let parts = [whole.clone()];
+                let rounded = rounded_sum::forward(&parts, bias, case.dtype, TEST).unwrap();
                 let of = |index: usize| bias.map_or(0.0, |_| bias_wide[index % width] as f32);
                 let expected: Vec<f64> = wide
                     .iter()
@@ -52,6 +56,35 @@ fn a_sum_is_rounded_once_after_its_bias() {
                 assert_eq!(read(&rounded), expected, "{}", case.name());
                 assert_eq!(rounded.shares_storage(whole), case.dtype == DType::F32 && bias.is_none());
             }
+        }
+    }
+}
+
+#[test]
+fn neighbours_are_added_in_pairs_level_by_level() {
+    for case in devices() {
+        for (count, [rows, width]) in
+            [(2, [3, 7]), (3, [40, 1]), (4, [70, 64]), (7, [1, 5000]), (19, [9, 12])]
+        {
+            let parts: Vec<_> = (0..count)
+                .map(|part| case.single().operand(&format!("part {part}"), [rows, width]))
+                .collect();
+            let (arrays, wide): (Vec<Tensor>, Vec<Vec<f64>>) = parts.into_iter().unzip();
+            let mut level: Vec<Vec<f32>> =
+                wide.iter().map(|part| part.iter().map(|x| *x as f32).collect()).collect();
+            while level.len() > 1 {
+                let sum = |pair: &[Vec<f32>]| match pair {
+                    [left, right] => left.iter().zip(right).map(|(left, right)| left + right).collect(),
+                    single => single[0].clone(),
+                };
+                level = level.chunks(2).map(sum).collect();
+            }
+            let (bias, bias_wide) = case.operand("bias", [width]);
+            let sum = rounded_sum::forward(&arrays, Some(&bias), case.dtype, TEST).unwrap();
+            let of =
+                |(index, sum): (usize, &f32)| f64::from(case.round(*sum + bias_wide[index % width] as f32));
+            let expected: Vec<f64> = level[0].iter().enumerate().map(of).collect();
+            assert_eq!(read(&sum), expected, "{} {count} of {rows} x {width}", case.name());
         }
     }
 }
@@ -109,13 +142,7 @@ fn runs_of_classes_have_the_loss_and_gradient_of_all() {
             let (target, ids) = targets(&case, rows, vocabulary);
             let parts: Vec<_> =
                 (0..runs).map(|run| case.operand(&format!("scores {run}"), [rows, classes])).collect();
-            let all = Tensor::empty(
-                &case.device,
-                [runs, 3, rows],
-                DType::F32,
-                device::Request::new(device::Category::Activation, "test"),
-            )
-            .unwrap();
+            let all = Tensor::empty(&case.device, [runs, 3, rows], DType::F32, TEST).unwrap();
             let run = |number: usize| ClassRun { first: number * classes, vocabulary };
             for (number, (scores, _)) in parts.iter().enumerate() {
                 let own = all.view(number * 3 * rows, [3, rows]).unwrap();
