@@ -50,7 +50,7 @@ pub(crate) fn divided(communicator: Communicator, config: &RunConfig, grid: Rank
 /// Makes the connections for all communication of a step, so that nothing is connected or loaded later, and
 /// records their device memory. `parts` are the rank's stages;
 /// `peer_access`: whether ranks along [`Axis::Data`] access each other's memory. Returns whether those ranks
-/// can exchange any tensors, without a new connection.
+/// can send each other any tensors, without a new connection.
 pub(crate) fn warm_up(
     planes: &mut Planes,
     device: &Device,

@@ -22,9 +22,9 @@ pub(crate) struct Engine {
     pub(crate) device: Device,
     pub(crate) planes: Planes,
     pub(crate) executor: Executor,
-    /// Whether data-parallel ranks are connected for exchanges of any tensors. GPUs of one host that access
+    /// Whether data-parallel ranks are connected to send each other any tensors. GPUs of one host that access
     /// each other's memory are not, nor are GPUs that sum whole gradients in the library's order.
-    pub(crate) exchanges: bool,
+    pub(crate) has_peers: bool,
     /// The memory of inputs that are pixels, on ranks with the first stage.
     pub(crate) pixels: Option<PixelBuffer>,
 }
@@ -43,7 +43,7 @@ impl Engine {
         if let Some(work) = setup.plan_work {
             executor.limit_work(work);
         }
-        Ok(Engine { setup: setup.clone(), grid, device, planes, executor, exchanges: false, pixels: None })
+        Ok(Engine { setup: setup.clone(), grid, device, planes, executor, has_peers: false, pixels: None })
     }
 
     /// The numbers of this rank's stages, in order.

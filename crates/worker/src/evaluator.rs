@@ -40,7 +40,7 @@ impl Evaluator {
         };
         let models = engine.stages().map(model).collect::<Result<Vec<_>>>()?;
         engine.allocate_pixels()?;
-        engine.exchanges = connect::warm_up(&mut engine.planes, &engine.device, config, &[], false)?;
+        engine.has_peers = connect::warm_up(&mut engine.planes, &engine.device, config, &[], false)?;
         if let Some(weights) = weights {
             let own = models.iter().map(|(model, units)| (&**model, units.as_ref()));
             loading::load_models(&mut engine, own, weights)?;

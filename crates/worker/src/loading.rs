@@ -3,8 +3,8 @@
 //! The one idea: **ranks that hold the same elements read each of them once**. Every rank reads its shards,
 //! and an equal part of the arrays that others hold too; then the ranks exchange those parts. Small arrays
 //! are read by all. Weights that are rounded copies of their masters are cast from them. Nothing is allocated
-//! on a device, and GPUs make no connection that their steps do not use: ranks without one
-//! ([`Engine::exchanges`]) each read all that they hold.
+//! on a device, and GPUs make no connection that their steps do not use: ranks that do not send each other
+//! tensors ([`Engine::has_peers`]) broadcast them over the connections of their sums.
 
 use std::ops::Range;
 use std::path::Path;
@@ -14,7 +14,7 @@ use checkpoint::{Checkpoint, Target};
 use collective::{Axis, DataPlane, SharedPlane};
 use device::StreamKind;
 use nn::{Lora, Model};
-use parallel::data::{WeightUnits, gather_parts};
+use parallel::data::{WeightUnits, broadcast_parts, gather_parts};
 use system::numbers::megabytes_of;
 use system::pace::Pace;
 use tensor::Tensor;
@@ -92,10 +92,8 @@ pub(crate) fn load_models<'a>(
 /// Answers them meanwhile: their disks may be slower.
 fn load(engine: &mut Engine, targets: &Targets, weights: &dyn Weights) -> Result<()> {
     let data = engine.planes.divided(Axis::Data)?;
-    let exchanges = engine.exchanges;
     let share = |targets: &[Target], plane: SharedPlane| -> Result<(Share, SharedPlane)> {
-        let ranks = if exchanges { plane.world_size() } else { 1 };
-        Ok((Share::new(targets, ranks)?, plane))
+        Ok((Share::new(targets, plane.world_size())?, plane))
     };
     let shares = [share(&targets.everywhere, data.all)?, share(&targets.in_groups, data.across)?];
     let mut own = Vec::new();
@@ -105,10 +103,12 @@ fn load(engine: &mut Engine, targets: &Targets, weights: &dyn Weights) -> Result
     let mut answers = Answers::new(engine.planes.control());
     weights.load(&mut with_progress(own, weights.path()).inspect(|_| answers.answer()))?;
     answers.finish()?;
-    for (share, mut plane) in shares {
-        share.exchange(&mut plane)?;
-    }
-    Ok(())
+    // The kernels of a broadcast, which no step uses, are loaded now.
+    engine.device.connecting(|| {
+        let exchange =
+            |(share, mut plane): (Share, SharedPlane)| share.exchange(&mut plane, engine.has_peers);
+        shares.into_iter().try_for_each(exchange)
+    })
 }
 
 /// Waits for this rank's device, and then for the other ranks: none calls its driver while another one still
@@ -159,14 +159,17 @@ impl Share {
     }
 
     /// Gives every rank of `plane` what the others have read, in rounds of bounded length.
-    fn exchange(&self, plane: &mut SharedPlane) -> Result<()> {
+    fn exchange(&self, plane: &mut SharedPlane, has_peers: bool) -> Result<()> {
         let mut rounds: Vec<_> = self.by_rank.iter().map(|pieces| rounds(pieces).into_iter()).collect();
         loop {
             let parts: Vec<_> = rounds.iter_mut().map(|of| of.next().unwrap_or_default()).collect();
             if parts.iter().all(Vec::is_empty) {
                 return Ok(());
             }
-            gather_parts(plane, &parts)?;
+            match has_peers {
+                true => gather_parts(plane, &parts)?,
+                false => broadcast_parts(plane, &parts)?,
+            }
             plane.synchronize(StreamKind::Reduce)?;
         }
     }

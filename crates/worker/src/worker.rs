@@ -128,7 +128,7 @@ impl Worker {
         let mut parts = parts::build(&device, config, grid, &stages, setup.hook.as_ref())?;
         let peer_access = connect::share(&mut engine.planes, &device, &parts, config)?;
         parts.iter_mut().for_each(|part| part.reduction.reduce_from(parts::reduce_from(config, peer_access)));
-        engine.exchanges = connect::warm_up(&mut engine.planes, &device, config, &parts, peer_access)?;
+        engine.has_peers = connect::warm_up(&mut engine.planes, &device, config, &parts, peer_access)?;
         let optimizer = optimizer::build(&device, config, &parts)?;
         let norm = ModelNorm::new(&device, config, &grid, &setup.blueprint, &parts)?;
         let gradients = parts.iter().flat_map(|part| part.reduction.gradients()).cloned().collect();

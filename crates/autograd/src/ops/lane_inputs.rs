@@ -54,7 +54,7 @@ impl Rule for LaneInputsRule {
     ) -> Result<Vec<Option<Tensor>>> {
         let request = Request::new(Category::ActivationGradient, "lane_inputs");
         let parts = outputs.into_iter().collect::<Option<Vec<_>>>().ok_or(AutogradError::NotRecorded)?;
-        let sum = self.planes.sum_rows(parts, None, self.dtype, request)?;
+        let sum = self.planes.rounded_sum_rows(parts, None, self.dtype, request)?;
         Ok(vec![Some(sum.reshape(self.shape)?)])
     }
 }

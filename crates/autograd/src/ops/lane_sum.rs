@@ -1,7 +1,7 @@
 //! The output of a layer that is divided in lanes: the sum over all lanes.
 
 use device::{Category, DType, Request};
-use tensor::{Shape, Tensor};
+use tensor::{Shape, Tensor, ops};
 
 use super::lanes::LanePlane;
 use super::{named, only, values_of};
@@ -43,7 +43,7 @@ pub fn lane_sum(tape: &Tape, parts: Vec<Var>, bias: Option<&Weight>, dtype: DTyp
         (false, Some(part)) => Tensor::empty(part.device(), planes.rows_here(part), dtype, request)?,
         _ => {
             let bias = named(OPERATOR, values_of(bias, dtype))?;
-            planes.sum_rows(parts, bias.as_ref(), dtype, request)?
+            planes.rounded_sum_rows(parts, bias.as_ref(), dtype, request)?
         }
     };
     let bias = bias.cloned();

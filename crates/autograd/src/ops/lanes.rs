@@ -49,29 +49,37 @@ impl LanePlane {
         }
     }
 
-    /// Returns the sum of `parts`, in f32, one for each lane here, and of the other lanes, plus `bias`, rounded
-    /// to `dtype`: the rows that are here.
-    pub(super) fn sum_rows(
+    /// Returns the sum of `parts`, one for each lane here, and of the other lanes: the rows that are here.
+    pub(super) fn sum_rows(&self, parts: Vec<Tensor>, request: Request) -> Result<Tensor> {
+        self.sum_over_ranks(tree_sum(parts)?, request)
+    }
+
+    /// [`LanePlane::sum_rows`] of `parts` in f32, plus `bias`, rounded to `dtype`.
+    pub(super) fn rounded_sum_rows(
         &self,
         parts: Vec<Tensor>,
         bias: Option<&Tensor>,
         dtype: DType,
         request: Request,
     ) -> Result<Tensor> {
-        let Some(plane) = &self.plane else {
+        if self.plane.is_none() {
             return Ok(ops::rounded_sum::forward(&parts, bias, dtype, request)?);
-        };
+        }
         let sum = ops::rounded_sum::forward(&parts, None, DType::F32, request)?;
         drop(parts);
-        let of = |source| AutogradError::Collective { operator: request.operator, source };
-        let sum = match self.divides_rows {
-            true => {
-                let rows = sum.reshape([sum.shape().rows(), sum.shape().columns()])?;
-                tensors::reduce_scatter(&rows, &mut plane.clone(), request).map_err(of)?
-            }
-            false => tensors::all_reduce(&sum, &mut plane.clone(), request).map_err(of)?,
-        };
+        let sum = self.sum_over_ranks(sum, request)?;
         Ok(ops::rounded_sum::forward(&[sum], bias, dtype, request)?)
+    }
+
+    /// Adds the sums of the ranks' lanes, and returns the rows that are here.
+    fn sum_over_ranks(&self, sum: Tensor, request: Request) -> Result<Tensor> {
+        let Some(plane) = &self.plane else { return Ok(sum) };
+        let of = |source| AutogradError::Collective { operator: request.operator, source };
+        if !self.divides_rows {
+            return tensors::all_reduce(&sum, &mut plane.clone(), request).map_err(of);
+        }
+        let rows = sum.reshape([sum.shape().rows(), sum.shape().columns()])?;
+        tensors::reduce_scatter(&rows, &mut plane.clone(), request).map_err(of)
     }
 
     /// Returns the sum of `parts`, one for each lane here, and of the other lanes.

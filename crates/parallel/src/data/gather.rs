@@ -67,6 +67,23 @@ pub fn gather_parts(plane: &mut dyn DataPlane, parts: &[Vec<Tensor>]) -> Result<
     between_compute(device, || Ok(plane.exchange(&sends, &receives, StreamKind::Reduce)?))
 }
 
+/// [`gather_parts`] over connections that sums use too: each part is broadcast by the rank that has it. Ranks
+/// without connections to peers make no new one.
+///
+/// # Errors
+/// A failed collective.
+pub fn broadcast_parts(plane: &mut dyn DataPlane, parts: &[Vec<Tensor>]) -> Result<()> {
+    let Some(device) = parts.iter().flatten().next().map(Tensor::device) else { return Ok(()) };
+    between_compute(device, || {
+        for (root, parts) in parts.iter().enumerate() {
+            for part in parts {
+                plane.broadcast(root, part.region(), StreamKind::Reduce)?;
+            }
+        }
+        Ok(())
+    })
+}
+
 /// Returns what `rank` sends and receives, so that every rank gets the parts of all.
 fn regions(parts: &[Vec<Tensor>], rank: usize) -> (Vec<PeerRegion<'_>>, Vec<PeerRegion<'_>>) {
     let own = parts.get(rank).map_or(&[][..], Vec::as_slice);

@@ -91,7 +91,7 @@ impl Generator {
                 Some(Tensor::zeros(&device, shape, DType::U32, request)?)
             }
         };
-        engine.exchanges = connect::warm_up(&mut engine.planes, &device, config, &[], false)?;
+        engine.has_peers = connect::warm_up(&mut engine.planes, &device, config, &[], false)?;
         let passes = Passes { engine, vocabulary, stages };
         let mut generator = Generator { options, passes, state, seen };
         generator.rehearse()?;
