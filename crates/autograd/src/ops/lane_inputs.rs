@@ -9,8 +9,8 @@ use crate::error::{AutogradError, Result};
 use crate::rule::{Rule, Saved};
 use crate::tape::{Tape, Var};
 
-/// Backward of [`lane_inputs`]: the gradients of the lanes, in f32, are added in a fixed tree and rounded
-/// once.
+/// Backward of [`lane_inputs`]: the gradients of the lanes are added in a fixed tree; those in f32 are rounded
+/// once, and others are added in their type.
 #[derive(Debug)]
 pub struct LaneInputsRule {
     planes: LanePlane,
@@ -54,7 +54,10 @@ impl Rule for LaneInputsRule {
     ) -> Result<Vec<Option<Tensor>>> {
         let request = Request::new(Category::ActivationGradient, "lane_inputs");
         let parts = outputs.into_iter().collect::<Option<Vec<_>>>().ok_or(AutogradError::NotRecorded)?;
-        let sum = self.planes.rounded_sum_rows(parts, None, self.dtype, request)?;
+        let sum = match parts.iter().all(|part| part.dtype() == DType::F32) {
+            true => self.planes.rounded_sum_rows(parts, None, self.dtype, request)?,
+            false => self.planes.sum_rows(parts, request)?,
+        };
         Ok(vec![Some(sum.reshape(self.shape)?)])
     }
 }
