@@ -166,11 +166,13 @@ fn described(description: &Description, all: &[Measured], others: PlanDevice) ->
         let mut names = Vec::new();
         names.extend((!is_same_model).then_some("efficiency"));
         names.extend((!connected).then_some("link_bytes"));
+        names.extend(assumed.network_bytes.map(|_| "network_bytes"));
         DeviceRates {
             flops_bf16: slowest(|rank| Some(rank.rates.flops_per_second)).unwrap_or(assumed.flops_bf16),
             flops_f32: slowest(|rank| Some(rank.flops_f32)).unwrap_or(assumed.flops_f32),
             memory_bytes: slowest(|rank| Some(rank.rates.bytes_per_second)).unwrap_or(assumed.memory_bytes),
             link_bytes: slowest(|rank| rank.link).unwrap_or(assumed.link_bytes),
+            network_bytes: assumed.network_bytes,
             efficiency: assumed.efficiency,
             assumed: not(&names),
         }

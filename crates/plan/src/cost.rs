@@ -2,11 +2,13 @@
 //!
 //! A pass takes its FLOPs at the rate of the device's large matmuls times a measured efficiency. The backward
 //! pass has twice the forward's FLOPs, plus those of recomputation. The schedule's simulator combines passes
-//! into a step, including the bubble. Communication beyond the passes is added ([`communication`]). The
+//! into a step, including the bubble. In a pass, ranks that share layers wait for each other's rows and sums.
+//! Communication beyond the passes is added ([`communication`]). The
 //! update reads and writes the optimizer's state in the device's memory.
 //!
 //! [`communication`]: crate::communication
 
+use collective::Axis;
 use device::DType;
 use nn::Stage;
 use parallel::pipeline::{ActionTimes, ScheduleError, StageTimes, simulate};
@@ -14,6 +16,7 @@ use parallel::pipeline::{ActionTimes, ScheduleError, StageTimes, simulate};
 use crate::communication::{RankWork, exposed};
 use crate::costs::recomputed_layers;
 use crate::error::{PlanError, Result};
+use crate::links::{Links, Peers};
 use crate::rates::DeviceRates;
 use crate::work::Work;
 use config::{OptimKind, RunConfig};
@@ -26,7 +29,9 @@ pub struct Cost {
     pub passes: f64,
     /// Part of `passes` that is recomputation.
     pub recomputed: f64,
-    /// Communication that compute does not hide.
+    /// Part of `passes` in which ranks that share layers exchange rows and partial sums.
+    pub shared_layers: f64,
+    /// Communication beyond the passes that compute does not hide.
     pub exposed: f64,
     /// Time of the optimizer update.
     pub update: f64,
@@ -57,17 +62,27 @@ pub(crate) fn cost(config: &RunConfig, work: &Work, rates: &DeviceRates, stages:
     let (parallel, samples) = (&config.parallel, config.train.micro_batch_size as f64);
     let half = config.precision.compute != DType::F32;
     let flops = rates.efficiency * if half { rates.flops_bf16 } else { rates.flops_f32 };
-    let forward = |stage: &Stage| samples * work.forward(stage) / flops;
-    let again = |stage: &Stage| samples * work.again(stage, recomputed_layers(&config.memory)) / flops;
+    let (links, shares) = (Links::of(rates), parallel.tensor as f64);
+    let forward = |stage: &Stage| samples * work.forward(stage) / shares / flops;
+    let recomputed = recomputed_layers(&config.memory);
+    let again = |stage: &Stage| samples * work.again(stage, recomputed) / shares / flops;
+    let element = if half { 2.0 } else { 4.0 };
+    // A layer gathers the rows of two inputs, and adds two partial results, which are in f32.
+    let layer = 2.0 * (element + 4.0) * samples * work.crossing();
+    let layer = links.parts(Peers::along(parallel.grid(), Axis::Tensor), layer);
+    let exchange = |layers: usize| layers as f64 * layer;
+    let recomputed_exchange = |stage: &Stage| exchange(recomputed.min(stage.layers.len()));
     // Nanoseconds are precise enough for passes.
     let nanoseconds = |seconds: f64| (1e9 * seconds).round() as u64;
     let times = stages.iter().map(|stage| StageTimes {
-        forward: nanoseconds(forward(stage)),
-        backward_input: nanoseconds(forward(stage) + again(stage)),
+        forward: nanoseconds(forward(stage) + exchange(stage.layers.len())),
+        backward_input: nanoseconds(
+            forward(stage) + exchange(stage.layers.len()) + again(stage) + recomputed_exchange(stage),
+        ),
         backward_weight: nanoseconds(forward(stage)),
     });
-    let element = if half { 2.0 } else { 4.0 };
-    let transfer = nanoseconds(samples * work.crossing() * element / rates.link_bytes);
+    let crossing = samples * work.crossing() * element / shares;
+    let transfer = nanoseconds(links.next(Peers::along(parallel.grid(), Axis::Pipeline), crossing));
     let times = ActionTimes { stages: times.collect(), transfer };
     let refused = |error: ScheduleError| PlanError::Refused(error.to_string());
     let schedule = blueprint::schedule(config)?;
@@ -77,7 +92,7 @@ pub(crate) fn cost(config: &RunConfig, work: &Work, rates: &DeviceRates, stages:
         let of_rank = |rank| schedule.stages_of(rank).filter_map(|stage| stages.get(stage)).map(value).sum();
         (0..parallel.pipeline).map(of_rank).fold(0.0, f64::max)
     };
-    let parameters = most(&|stage| work.parameters(stage));
+    let parameters = most(&|stage| work.parameters(stage) / shares);
     let shards = if parallel.shards_optimizer() { parallel.owners() as f64 } else { 1.0 };
     let of_rank = RankWork {
         parameters,
@@ -88,6 +103,8 @@ pub(crate) fn cost(config: &RunConfig, work: &Work, rates: &DeviceRates, stages:
     Ok(Cost {
         passes: timeline.makespan as f64 / 1e9,
         recomputed: schedule.micro_batches as f64 * most(&again),
+        shared_layers: schedule.micro_batches as f64
+            * most(&|stage| 2.0 * exchange(stage.layers.len()) + recomputed_exchange(stage)),
         exposed: exposed(config, rates, of_rank),
         update: parameters / shards * state_bytes(config) / rates.memory_bytes,
         bubble: match config.training_assignment().idle() {
@@ -155,6 +172,18 @@ mod tests {
         let layer = |of_weights: f64| layers * (of_weights * width * width + 2.0 * context * width);
         let share = layer(16.0) / (3.0 * (layer(24.0) + 2.0 * width * vocabulary));
         assert!((recomputed.recomputed / step.passes - share).abs() < 1e-6, "{recomputed:?} of {step:?}");
+        // Ranks that share layers divide compute and state, and wait for each other in every layer.
+        let shared = with(&["parallel.tensor=2", "parallel.tensor_lanes=2"]);
+        assert!((shared.update / step.update - 0.5).abs() < 1e-9 && shared.shared_layers > 0.0);
+        let alone = shared.passes - shared.shared_layers;
+        assert!((alone / step.passes - 0.5).abs() < 1e-6, "{shared:?} of {step:?}");
+        // On two hosts they wait longer.
+        let [near, far] = ["8", "16"].map(|ranks| {
+            let sets = ["tensor", "tensor_lanes"].map(|key| format!("parallel.{key}={ranks}"));
+            let heads = "model.heads=16".to_owned();
+            with(&[&sets[0], &sets[1], &heads, "model.width=1024"]).shared_layers
+        });
+        assert!(far > 3.0 * near, "{near} {far}");
         // With equal stages, 1F1B would wait for (p − 1) / (m + p − 1) of the time; here the head increases
         // it.
         let stages = with(&["parallel.pipeline=2", "train.global_batch_size=512"]);

@@ -132,7 +132,9 @@ impl PlanDevice {
         let wrong = |what: &str| Err(PlanError::Refused(format!("{name}: {what}")));
         let positive = |rate: &f64| rate.is_finite() && *rate > 0.0;
         let rates = read.rates.iter().flat_map(|rates| {
-            [rates.flops_bf16, rates.flops_f32, rates.memory_bytes, rates.link_bytes, rates.efficiency]
+            let required =
+                [rates.flops_bf16, rates.flops_f32, rates.memory_bytes, rates.link_bytes, rates.efficiency];
+            required.into_iter().chain(rates.network_bytes)
         });
         match &read {
             Self { total_bytes: 0, .. } => wrong("total_bytes must be above 0"),

@@ -26,6 +26,7 @@ mod imitated;
 mod lane_cost;
 mod largest;
 mod layer_cost;
+mod links;
 pub mod measure;
 mod overhead;
 mod page;

@@ -17,6 +17,7 @@ use crate::error::{PlanError, Result};
 use crate::fit::Fit;
 use crate::host::RankForm;
 use crate::imitated::PlanDevice;
+use crate::links::HOST;
 use crate::overhead::{DeviceRanks, OverheadPart};
 use crate::prepare::prepare_shapes;
 use crate::rates::DeviceRates;
@@ -86,7 +87,8 @@ pub fn propose(
     let on_device = DeviceRanks::of_world(&config, ranks);
     let device = options.target.device(options.capacity, on_device)?;
     let own_capacity = options.target.device(None, on_device)?.total_bytes;
-    let (rates, assumed) = device.rates_or_shipped()?;
+    let (rates, mut assumed) = device.rates_or_shipped()?;
+    assumed.retain(|key| ranks > HOST || key != "network_bytes");
     let description = device.description(on_device);
     let work = Work::count(&config, &build::dataset(&config, DataScope::Shapes)?, &description)?;
     let search = Search { config, device, on_device, description, fit, rates, work };

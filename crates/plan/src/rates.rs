@@ -12,8 +12,11 @@ pub struct DeviceRates {
     pub flops_f32: f64,
     /// Bytes per second, read plus written, of a large copy on the device.
     pub memory_bytes: f64,
-    /// Bytes per second that a rank sends to another rank.
+    /// Bytes per second that a rank sends to other ranks of its host.
     pub link_bytes: f64,
+    /// Bytes per second that a rank sends to ranks of other hosts; `None`: as many as on its host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network_bytes: Option<f64>,
     /// FLOP/s of a whole step divided by FLOP/s of large matmuls.
     pub efficiency: f64,
     /// Keys above whose values were not measured on such a device.

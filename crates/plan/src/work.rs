@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use config::{RecomputePolicy, RunConfig};
+use config::{Parallel, RecomputePolicy, RunConfig};
 use device::Description;
 use nn::Stage;
 use worker::blueprint;
@@ -32,11 +32,13 @@ struct LayerWork {
 }
 
 impl Work {
-    /// Counts the work on Meta imitating `description`.
+    /// Counts the work of whole layers on Meta imitating `description`.
     ///
     /// # Errors
     /// Errors of building and running the model there.
     pub(crate) fn count(config: &RunConfig, dataset: &Dataset, description: &Description) -> Result<Self> {
+        let whole = [Parallel::tensor, Parallel::tensor_lanes].map(|key| format!("{key}=1"));
+        let config = &config.with(&whole)?;
         let samples = config.train.micro_batch_size as f64;
         let baseline = measure::layers(&with_recompute(config, RecomputePolicy::None), dataset, description)?;
         let again = measure::layers(&with_recompute(config, RecomputePolicy::Block), dataset, description)?;

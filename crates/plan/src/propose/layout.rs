@@ -5,6 +5,7 @@ use config::{Parallel, RecomputePolicy, RunConfig};
 use parallel::pipeline::ScheduleKind;
 
 use super::shards::Shards;
+use crate::links::HOST;
 
 /// A distribution of a step's work over ranks and micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,10 +83,14 @@ impl Layout {
         let larger = powers(config.train.micro_batches()).map(|by| config.train.micro_batch_size * by);
         let sizes: Vec<_> = smaller.chain(larger).collect();
         let mut all = Vec::new();
-        let with_replicas = |data: usize| {
-            config.parallel.grid().with_size(Axis::Data, data).filled_along(Axis::Pipeline, ranks)
+        let grid_of = |(data, tensor): (usize, usize)| {
+            let grid = config.parallel.grid().with_size(Axis::Data, data).with_size(Axis::Tensor, tensor);
+            grid.filled_along(Axis::Pipeline, ranks)
         };
-        for grid in (1..=ranks).filter(|data| ranks.is_multiple_of(*data)).filter_map(with_replicas) {
+        let data = (1..=ranks).filter(|data| ranks.is_multiple_of(*data));
+        let tensor = tensor_sizes(config);
+        let sizes_of_grids = data.flat_map(|data| tensor.iter().map(move |tensor| (data, *tensor)));
+        for grid in sizes_of_grids.filter_map(grid_of) {
             let data = grid.size(Axis::Data);
             for micro_batch in sizes.iter().copied().filter(|size| samples / size >= data) {
                 for schedule in schedules(grid.size(Axis::Pipeline)) {
@@ -126,13 +131,33 @@ impl Layout {
         let axes = axes.filter_map(|((axis, new), (_, old))| named(&Parallel::axis_key(axis), new, old));
         let scheduled = scheduled.then(|| format!("parallel.schedule={}", self.schedule.name()));
         let sharded = shards.sets(config, self.data(), names_grid);
+        let lanes = tensor_lanes(config, grid.size(Axis::Tensor));
         let sets = [
+            number(Parallel::tensor_lanes, lanes, parallel.tensor_lanes),
             recompute,
             all_layers.then(|| "memory.recompute_layers=0".to_owned()),
             number("train.micro_batch_size", micro_batch, train.micro_batch_size),
         ];
         axes.chain(scheduled).chain(sharded).chain(sets.into_iter().flatten()).collect()
     }
+}
+
+/// Numbers of ranks to try that share layers: that of the configuration, and those of neighbours on a host.
+fn tensor_sizes(config: &RunConfig) -> Vec<usize> {
+    let powers = std::iter::successors(Some(1), |size| Some(2 * size)).take_while(|size| *size <= HOST);
+    let mut sizes: Vec<_> = powers.chain([config.parallel.tensor]).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes
+}
+
+/// Returns the lanes of layers that `ranks` ranks share: those of the configuration, and with them the bits, if
+/// the ranks can have equally many, else one for each rank.
+fn tensor_lanes(config: &RunConfig, ranks: usize) -> usize {
+    let lanes = config.parallel.tensor_lanes;
+    let each = lanes / ranks;
+    let divides = lanes.is_multiple_of(ranks) && (ranks == 1 || each.is_power_of_two());
+    if divides { lanes } else { ranks }
 }
 
 /// Schedules to try for a pipeline; one for a pipeline of one rank, where all are equal.

@@ -77,7 +77,7 @@ impl Proposal {
             format!("{:.1}", 1e3 * seconds),
             grouped((tokens as f64 / seconds) as u64),
             format!("{:.1} %", 100.0 * self.cost.bubble),
-            format!("{:.1}", 1e3 * self.cost.exposed),
+            format!("{:.1}", 1e3 * (self.cost.shared_layers + self.cost.exposed)),
             bytes(self.needs),
             bytes(self.available.saturating_sub(self.needs)),
             bytes(self.sent),
@@ -101,6 +101,7 @@ impl Proposal {
             "tokens_per_second": tokens as f64 / cost.seconds(),
             "bubble": cost.bubble,
             "recomputed_seconds": cost.recomputed,
+            "shared_layers_seconds": cost.shared_layers,
             "exposed_seconds": cost.exposed,
             "update_seconds": cost.update,
             "peak_reserved_bytes": self.needs,
@@ -231,8 +232,10 @@ impl fmt::Display for Proposals {
             let sets: Vec<_> = first.sets.iter().map(|set| format!("--set {set}")).collect();
             let sets = if sets.is_empty() { "the configuration as it is".to_owned() } else { sets.join(" ") };
             let _ = write!(more, "\nthe first: {sets}\n");
-            if first.sets.iter().any(|set| set.starts_with(Parallel::lanes)) {
-                let _ = writeln!(more, "(parallel.lanes decides the bits of the weights)");
+            for key in [Parallel::lanes, Parallel::tensor_lanes] {
+                if first.sets.iter().any(|set| set.split('=').next() == Some(key)) {
+                    let _ = writeln!(more, "({key} decides the bits of the weights)");
+                }
             }
         }
         let assumed = match self.assumed.as_slice() {

@@ -2,8 +2,7 @@
 
 use config::{Parallel, RunConfig};
 
-/// Ranks of a host. Groups that share state are tried with so many ranks, twice as many and so on.
-const HOST: usize = 8;
+use crate::links::HOST;
 
 /// State of which data-parallel ranks keep shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,97 @@
+//! The links between ranks: those of a host's GPUs, and the network between hosts.
+
+use collective::{Axis, GridShape};
+
+use crate::rates::DeviceRates;
+
+/// GPUs of a host.
+pub(crate) const HOST: usize = 8;
+
+/// Ranks that send to each other, at equal distances in the order of ranks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peers {
+    /// Number of ranks.
+    pub(crate) ranks: usize,
+    /// Distance of neighbours.
+    pub(crate) stride: usize,
+}
+
+impl Peers {
+    /// Returns the ranks along an axis of a grid.
+    pub(crate) fn along(grid: GridShape, axis: Axis) -> Self {
+        let faster = grid.axes().skip_while(|(other, _)| *other != axis).skip(1);
+        Peers { ranks: grid.size(axis), stride: faster.map(|(_, size)| size).product() }
+    }
+
+    /// Returns `ranks` neighbours of these.
+    pub(crate) fn first(self, ranks: usize) -> Self {
+        Peers { ranks, ..self }
+    }
+
+    /// Returns `ranks` of these, of which each is `step` ranks from the next.
+    pub(crate) fn every(self, step: usize, ranks: usize) -> Self {
+        Peers { ranks, stride: self.stride * step }
+    }
+
+    /// Number of the ranks on a host.
+    fn on_host(self) -> usize {
+        (HOST / self.stride).clamp(1, self.ranks)
+    }
+}
+
+/// Rates of links, in bytes per second that a rank sends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Links {
+    /// Rate between ranks of a host.
+    host: f64,
+    /// Rate between ranks of different hosts.
+    network: f64,
+}
+
+impl Links {
+    /// Returns the links of a device.
+    pub(crate) fn of(rates: &DeviceRates) -> Self {
+        Links { host: rates.link_bytes, network: rates.network_bytes.unwrap_or(rates.link_bytes) }
+    }
+
+    /// Seconds in which each of `peers` sends the others their parts of `bytes` bytes, to those on its host
+    /// beside those on others.
+    pub(crate) fn parts(self, peers: Peers, bytes: f64) -> f64 {
+        let (part, on_host) = (bytes / peers.ranks as f64, peers.on_host());
+        let here = (on_host - 1) as f64 * part / self.host;
+        let elsewhere = (peers.ranks - on_host) as f64 * part / self.network;
+        here.max(elsewhere)
+    }
+
+    /// Seconds in which a rank sends `bytes` bytes to the next of `peers`, some of which may be on another
+    /// host.
+    pub(crate) fn next(self, peers: Peers, bytes: f64) -> f64 {
+        bytes / if peers.on_host() == peers.ranks { self.host } else { self.network }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_send_over_the_network_to_those_on_other_hosts() {
+        let links = Links { host: 400.0, network: 50.0 };
+        let grid = GridShape::new(&[(Axis::Data, 16), (Axis::Pipeline, 2), (Axis::Tensor, 4)]).unwrap();
+        let tensor = Peers::along(grid, Axis::Tensor);
+        assert_eq!((tensor.ranks, tensor.stride), (4, 1));
+        assert_eq!(links.parts(tensor, 1600.0), 3.0);
+        let pipeline = Peers::along(grid, Axis::Pipeline);
+        assert_eq!((pipeline.ranks, pipeline.stride, links.next(pipeline, 400.0)), (2, 4, 1.0));
+        // A host has one of 16 data-parallel ranks.
+        let data = Peers::along(grid, Axis::Data);
+        assert_eq!((data.ranks, data.stride), (16, 8));
+        assert_eq!(links.parts(data, 1600.0), 30.0);
+        // Two of four are on each host.
+        let pairs = Peers { ranks: 4, stride: 4 };
+        assert_eq!(links.parts(pairs, 400.0), 4.0);
+        assert_eq!(links.parts(pairs.first(2), 400.0), 0.5);
+        assert_eq!(pairs.every(2, 2).on_host(), 1);
+        assert_eq!(links.parts(Peers { ranks: 1, stride: 1 }, 400.0), 0.0);
+    }
+}
