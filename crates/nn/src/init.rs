@@ -1,5 +1,7 @@
 //! Initial values: a function of (seed, parameter's name, element), the same on any grid of ranks.
 
+use std::ops::Range;
+
 use tensor::ops::{fill, random};
 use tensor::{Result, Tensor};
 
@@ -20,12 +22,18 @@ impl Init {
         Init::Uniform(1.0 / (inputs as f32).sqrt())
     }
 
-    /// Fills `tensor`, which holds the elements of a parameter from `first` on.
-    pub(crate) fn fill(self, tensor: &Tensor, first: usize, seed: u64, name: &str) -> Result<()> {
+    /// Fills `tensor`, which holds these elements of a parameter, one range after the other.
+    pub(crate) fn fill(
+        self,
+        tensor: &Tensor,
+        elements: &[Range<usize>],
+        seed: u64,
+        name: &str,
+    ) -> Result<()> {
         match self {
             Init::Constant(value) => fill::constant(tensor, value),
-            Init::Normal(deviation) => random::normal_part(tensor, first, seed, name, 0.0, deviation),
-            Init::Uniform(bound) => random::uniform_part(tensor, first, seed, name, -bound, bound),
+            Init::Normal(deviation) => random::normal_part(tensor, elements, seed, name, 0.0, deviation),
+            Init::Uniform(bound) => random::uniform_part(tensor, elements, seed, name, -bound, bound),
         }
     }
 }

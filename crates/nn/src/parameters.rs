@@ -338,14 +338,9 @@ impl Parameters {
     /// `first` on; those of an f32 master are not rounded to the parameter's type.
     pub fn fill_initial(&self, parameter: ParameterId, first: usize, target: &Tensor) -> Result<()> {
         let Parameter { name, init, sharding, lane, .. } = &self.list[parameter.0];
-        for run in sharding.runs(|axis| self.coordinate(axis, *lane), first..first + target.elements()) {
-            let values = match run.elements == target.elements() {
-                true => target.clone(),
-                false => target.view(run.local - first, [run.elements])?,
-            };
-            init.fill(&values, run.whole, self.seed, name)?;
-        }
-        Ok(())
+        let runs = sharding.runs(|axis| self.coordinate(axis, *lane), first..first + target.elements());
+        let elements: Vec<_> = runs.iter().map(|run| run.whole..run.whole + run.elements).collect();
+        Ok(init.fill(target, &elements, self.seed, name)?)
     }
 
     /// Index along `axis` of the parts in this list that belong to lane `lane` of those that are here.

@@ -57,11 +57,12 @@ fn search(sets: &[&str], ranks: usize, bytes: u64) -> Proposals {
     propose(config, &options(capacity), fit, &mut |_| ()).unwrap()
 }
 
-/// The proposals that do not recompute, of one pipeline stage and micro-batches of one sample.
+/// The proposals that do not recompute, of whole layers, one pipeline stage and micro-batches of one sample.
 fn plain(proposals: &Proposals) -> Vec<Value> {
     let all = proposals.to_json()["proposals"].as_array().unwrap().clone();
     let is_plain = |proposal: &Value| {
         proposal["grid"]["pipeline"] == 1
+            && proposal["grid"]["tensor"] == 1
             && proposal["micro_batch_size"] == 1
             && proposal["recompute"] == false
     };

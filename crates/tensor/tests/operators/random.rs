@@ -31,12 +31,32 @@ fn a_part_has_the_same_values_as_the_whole() {
         let part = tensor(&device, &vec![f32::NAN; 30_011], [30_011]);
         let of_whole = || whole.view(first, [30_011]).unwrap();
         random::normal(&whole, 1, "w", 0.5, 2.0).unwrap();
-        random::normal_part(&part, first, 1, "w", 0.5, 2.0).unwrap();
+        random::normal_part(&part, &[first..first + 30_011], 1, "w", 0.5, 2.0).unwrap();
         assert_eq!(bits(&part), bits(&of_whole()), "{first}");
         random::uniform(&whole, 1, "w", -0.5, 2.0).unwrap();
-        random::uniform_part(&part, first, 1, "w", -0.5, 2.0).unwrap();
+        random::uniform_part(&part, &[first..first + 30_011], 1, "w", -0.5, 2.0).unwrap();
         assert_eq!(bits(&part), bits(&of_whole()), "{first}");
     }
+}
+
+/// Part `part` of three of the columns of a matrix.
+#[test]
+fn a_part_may_have_several_ranges_of_the_whole() {
+    let device = cpu();
+    let (rows, columns) = (401, 33);
+    let whole = tensor(&device, &vec![f32::NAN; rows * columns], [rows, columns]);
+    random::normal(&whole, 1, "w", 0.5, 2.0).unwrap();
+    let whole = bits(&whole);
+    for part in 0..3 {
+        let ranges: Vec<_> =
+            (0..rows).map(|row| row * columns + part * 11..row * columns + part * 11 + 11).collect();
+        let own = tensor(&device, &vec![f32::NAN; rows * 11], [rows, 11]);
+        random::normal_part(&own, &ranges, 1, "w", 0.5, 2.0).unwrap();
+        let expected: Vec<u32> = ranges.into_iter().flat_map(|range| whole[range].to_vec()).collect();
+        assert_eq!(bits(&own), expected, "{part}");
+    }
+    let short = tensor(&device, &[f32::NAN; 5], [5]);
+    assert!(random::normal_part(&short, &[0..2, 7..9], 1, "w", 0.5, 2.0).is_err());
 }
 
 #[test]
