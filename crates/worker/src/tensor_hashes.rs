@@ -1,8 +1,7 @@
 //! Hashes of a step's tensors, for the comparison of runs, and a hook that sees each of these tensors.
 //!
-//! The hash of a tensor is a sum, modulo 2⁶⁴, of a mixture of each element's bits and its index in the whole
-//! tensor. So the hash of a sharded tensor is the sum over its shards, and any single changed bit changes it.
-//! Tensors are copied to the host where they are hashed: a hashed step waits for its device.
+//! The hash of a sharded tensor is the sum of its shards' hashes ([`tensor::ops::hash`]). Tensors are copied
+//! to the host where they are hashed: a hashed step waits for its device.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -12,18 +11,13 @@ use std::sync::Arc;
 
 use autograd::{Call, Direction, Observer, ObserverError};
 use collective::ControlPlane;
-use device::{Device, Label, parallel};
+use device::{Device, Label};
 use serde::{Deserialize, Serialize};
 use telemetry::hashes::{HashedArray, HashedStep, Section};
 use tensor::Tensor;
+use tensor::ops::hash;
 
 use crate::error::{Result, WorkerError};
-
-/// Largest number of bytes in a copy to the host; a multiple of every element's size.
-const PIECE: usize = 1 << 22;
-
-/// Elements whose terms one task adds.
-const CHUNK: usize = 1 << 16;
 
 /// A tensor of a step at the moment at which it has been computed.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +38,7 @@ pub struct TensorSite<'a> {
     pub name: &'a str,
 }
 
-type Seen = std::result::Result<(), ObserverError>;
+pub(crate) type Seen = std::result::Result<(), ObserverError>;
 type See = dyn Fn(&TensorSite<'_>, &Tensor) -> Seen + Send + Sync;
 
 /// A function that sees, in every training step, the tensors that `telemetry.hashes` hashes: weights and
@@ -67,7 +61,7 @@ impl fmt::Debug for TensorHook {
 }
 
 /// Position of an array among those of a step, on any grid: its section, micro-batch, stage and number there.
-type Order = (Section, u64, u64, u64);
+pub(crate) type Order = (Section, u64, u64, u64);
 
 /// The hash of an array, or of a shard of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -118,8 +112,7 @@ impl TensorHashes {
 
     /// Returns an observer of a pass through `stage`.
     pub(crate) fn of_stage(&self, stage: usize) -> Rc<dyn Observer> {
-        let calls = [Cell::new(0), Cell::new(0)];
-        Rc::new(StageHashes { hashes: self.clone(), stage: stage as u64, calls })
+        stage_observer(self.clone(), stage)
     }
 
     /// Hashes an array named `name` of the parameter `of`: `tensor` is the part from element `start` on.
@@ -134,6 +127,11 @@ impl TensorHashes {
         let module = of.rsplit_once('.').map_or("", |(module, _)| module);
         let array = array(section, None, module, "", name);
         self.see((section, 0, 0, order as u64), array, start, tensor).map_err(WorkerError::Hook)
+    }
+
+    fn module(&self, label: Label) -> String {
+        let name = || module_name(&self.0.device, label);
+        self.0.modules.borrow_mut().entry(label).or_insert_with(name).clone()
     }
 
     /// Shows a tensor to the hook, and hashes it in a hashed step.
@@ -157,15 +155,10 @@ impl TensorHashes {
             see(&site, tensor)?;
         }
         if self.is_hashed() {
-            let hash = hash(tensor, start)?;
+            let hash = hash::of_part(tensor, start)?;
             self.0.parts.borrow_mut().push(Part { order, array, start, hash });
         }
         Ok(())
-    }
-
-    fn module(&self, label: Label) -> String {
-        let name = || self.0.device.with_allocator(|allocator| allocator.labels().name(label).to_owned());
-        self.0.modules.borrow_mut().entry(label).or_insert_with(name).clone()
     }
 
     /// Returns the hashes of the step that has just run, on rank 0, if it is a hashed one. All ranks call
@@ -202,7 +195,7 @@ fn joined(step: u64, ranks: Vec<Vec<Part>>) -> Vec<HashedArray> {
             let first = *shards.entry(start).or_insert(hash);
             if first != hash {
                 tracing::warn!("step {step}: rank {rank} has other bits than the ranks before it in {entry}");
-                shards.insert(start, first.wrapping_add(mixed(rank as u64, hash)));
+                shards.insert(start, first.wrapping_add(hash::mixed(rank as u64, hash)));
             }
         }
     }
@@ -213,15 +206,45 @@ fn joined(step: u64, ranks: Vec<Vec<Part>>) -> Vec<HashedArray> {
     arrays.into_values().map(whole).collect()
 }
 
-/// Hashes of the passes of one micro-batch through one stage.
-struct StageHashes {
-    hashes: TensorHashes,
+/// Receives the results of operators in the order of their computation.
+pub(crate) trait SeeArray {
+    /// Returns the path of a module.
+    fn module(&self, label: Label) -> String;
+
+    /// Receives an array, without its hash, and its tensor.
+    fn see(&self, order: Order, array: HashedArray, tensor: &Tensor) -> Seen;
+}
+
+impl SeeArray for TensorHashes {
+    fn module(&self, label: Label) -> String {
+        TensorHashes::module(self, label)
+    }
+
+    fn see(&self, order: Order, array: HashedArray, tensor: &Tensor) -> Seen {
+        TensorHashes::see(self, order, array, 0, tensor)
+    }
+}
+
+/// Returns an observer of a pass through `stage` that shows the results of its operators to `seer`.
+pub(crate) fn stage_observer(seer: impl SeeArray + 'static, stage: usize) -> Rc<dyn Observer> {
+    let calls = [Cell::new(0), Cell::new(0)];
+    Rc::new(StageArrays { seer, stage: stage as u64, calls })
+}
+
+/// Returns the path of a module.
+pub(crate) fn module_name(device: &Device, label: Label) -> String {
+    device.with_allocator(|allocator| allocator.labels().name(label).to_owned())
+}
+
+/// Follows the passes of one micro-batch through one stage.
+struct StageArrays<S> {
+    seer: S,
     stage: u64,
     /// Number of tensors seen in forward and in backward.
     calls: [Cell<u64>; 2],
 }
 
-impl StageHashes {
+impl<S> StageArrays<S> {
     /// Returns the section of a call and its position; `None` for a call whose results are those of others.
     fn order(&self, call: &Call) -> Option<(Section, Order)> {
         // Backward passes through the stages in reverse.
@@ -237,7 +260,7 @@ impl StageHashes {
     }
 }
 
-impl Observer for StageHashes {
+impl<S: SeeArray> Observer for StageArrays<S> {
     fn before(&self, _: &Call) -> std::result::Result<(), ObserverError> {
         Ok(())
     }
@@ -247,16 +270,16 @@ impl Observer for StageHashes {
         for (number, tensor) in results.iter().enumerate() {
             let (Some(tensor), Some((section, order))) = (tensor, self.order(call)) else { continue };
             let name = if results.len() > 1 { format!("{kind} {number}") } else { kind.to_owned() };
-            let module = self.hashes.module(call.module);
+            let module = self.seer.module(call.module);
             let array = array(section, Some(call.micro_batch), &module, call.operator, &name);
-            self.hashes.see(order, array, 0, tensor)?;
+            self.seer.see(order, array, tensor)?;
         }
         Ok(())
     }
 }
 
 /// Returns an array without its hash.
-fn array(
+pub(crate) fn array(
     section: Section,
     micro_batch: Option<u64>,
     module: &str,
@@ -273,67 +296,9 @@ fn array(
     }
 }
 
-/// Returns the hash of a tensor that begins at element `start` of its whole. Waits for the device.
-fn hash(tensor: &Tensor, start: usize) -> tensor::Result<u64> {
-    let (size, elements) = (tensor.dtype().bytes(), tensor.elements());
-    let (mut sum, mut bytes) = (0_u64, Vec::new());
-    for first in (0..elements).step_by(PIECE / size) {
-        let piece = tensor.view(first, [(PIECE / size).min(elements - first)])?;
-        bytes.resize(piece.bytes(), 0);
-        piece.read_bytes(&mut bytes)?;
-        let chunks: Vec<_> = bytes.chunks(CHUNK * size).collect();
-        let sums = parallel::map(chunks.len(), |chunk| {
-            sum_of(chunks[chunk], size, (start + first + chunk * CHUNK) as u64)
-        });
-        sum = sums.into_iter().fold(sum, u64::wrapping_add);
-    }
-    Ok(sum)
-}
-
-/// Returns the sum over the elements of `size` bytes, of which the first has index `first`.
-fn sum_of(bytes: &[u8], size: usize, first: u64) -> u64 {
-    let value = |element: &[u8]| element.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte));
-    let terms = bytes.chunks_exact(size).zip(first..).map(|(element, index)| mixed(index, value(element)));
-    terms.fold(0, u64::wrapping_add)
-}
-
-/// Returns a mixture of an index and a value, different for all values at one index: SplitMix64.
-fn mixed(index: u64, value: u64) -> u64 {
-    let x = value.wrapping_add(index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    let x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ x >> 31
-}
-
 #[cfg(test)]
 mod tests {
-    use device::{Category, DeviceOptions};
-
     use super::*;
-
-    #[test]
-    fn shards_add_up_and_every_bit_counts() {
-        let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
-        let values: Vec<f32> = (0..200_001).map(|number| number as f32 * 0.37).collect();
-        let whole = Tensor::from_host(&device, &values, [values.len()], Category::Parameter).unwrap();
-        let sum = hash(&whole, 0).unwrap();
-        let shards = [0..7, 7..131_072, 131_072..200_001]
-            .map(|range| hash(&whole.view(range.start, [range.len()]).unwrap(), range.start).unwrap());
-        assert_eq!(shards.into_iter().fold(0, u64::wrapping_add), sum);
-        for (element, bit) in [(0, 0), (7, 31), (131_071, 17), (200_000, 5)] {
-            let mut changed = values.clone();
-            changed[element] = f32::from_bits(changed[element].to_bits() ^ 1 << bit);
-            whole.set(&changed).unwrap();
-            assert_ne!(hash(&whole, 0).unwrap(), sum, "bit {bit} of element {element}");
-        }
-        // Exchanged elements count too.
-        let mut exchanged = values.clone();
-        exchanged.swap(3, 4);
-        whole.set(&exchanged).unwrap();
-        assert_ne!(hash(&whole, 0).unwrap(), sum);
-        // SplitMix64's first output for the seed 0.
-        assert_eq!(mixed(0, 0), 0xe220_a839_7b1d_cdaf);
-    }
 
     #[test]
     fn shards_of_all_ranks_are_joined() {

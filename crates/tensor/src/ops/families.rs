@@ -24,6 +24,7 @@ pub static FAMILIES: Families = &[
     &super::fp8_linear::cuda::FAMILY,
     &super::fp8_parts::FAMILY,
     &super::gate::FAMILY,
+    &super::hash::cuda::FAMILY,
     &super::layer_norm::cuda::FAMILY,
     &super::linear::cuda::FAMILY,
     &super::linear_cross_entropy::cuda::FAMILY,

@@ -33,6 +33,7 @@ pub mod fp8_linear;
 pub mod fp8_parts;
 pub mod gate;
 mod gpu;
+pub mod hash;
 mod kernels;
 pub mod layer_norm;
 mod layout;

@@ -23,6 +23,7 @@ mod fp8_maxima;
 mod fp8_parts;
 mod gate;
 mod general;
+mod hash;
 mod lanes;
 mod layer_norm;
 mod linear;

@@ -1,0 +1,43 @@
+//! Hashes computed by the host.
+
+use device::parallel;
+
+use crate::{Result, Tensor};
+
+/// Largest number of bytes in a copy to the host; a multiple of every element's size.
+const PIECE: usize = 1 << 22;
+
+/// Elements whose terms one task adds.
+const CHUNK: usize = 1 << 16;
+
+/// Returns the hash of a tensor as [`super::of_part`] does.
+pub(super) fn of_part(tensor: &Tensor, start: usize) -> Result<u64> {
+    let (size, elements) = (tensor.dtype().bytes(), tensor.elements());
+    let (mut sum, mut bytes) = (0_u64, Vec::new());
+    for first in (0..elements).step_by(PIECE / size) {
+        let piece = tensor.view(first, [(PIECE / size).min(elements - first)])?;
+        bytes.resize(piece.bytes(), 0);
+        piece.read_bytes(&mut bytes)?;
+        let chunks: Vec<_> = bytes.chunks(CHUNK * size).collect();
+        let sums = parallel::map(chunks.len(), |chunk| {
+            sum_of(chunks[chunk], size, (start + first + chunk * CHUNK) as u64)
+        });
+        sum = sums.into_iter().fold(sum, u64::wrapping_add);
+    }
+    Ok(sum)
+}
+
+/// Returns the sum over the elements of `size` bytes, of which the first has index `first`.
+pub fn sum_of(bytes: &[u8], size: usize, first: u64) -> u64 {
+    let value = |element: &[u8]| element.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte));
+    let terms = bytes.chunks_exact(size).zip(first..).map(|(element, index)| mixed(index, value(element)));
+    terms.fold(0, u64::wrapping_add)
+}
+
+/// Returns a mixture of an index and a value, different for all values at one index: SplitMix64.
+pub fn mixed(index: u64, value: u64) -> u64 {
+    let x = value.wrapping_add(index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ x >> 31
+}
