@@ -10,8 +10,9 @@ mod step_sums;
 mod turn_sums;
 mod views;
 
+use autograd::{AutogradError, UseId, Weight};
 use collective::{Axis, DividedPlane, RankTree};
-use device::Device;
+use device::{Category, DType, Device, Request};
 use nn::Parameters;
 use tensor::{Tensor, ops};
 
@@ -37,6 +38,8 @@ use views::ShardGradients;
 #[derive(Debug)]
 pub struct GradientReduction {
     layout: BucketLayout,
+    /// Type of the gradients.
+    dtype: DType,
     sums: Box<dyn StepSums>,
     shards: OptimizerShards,
     /// The axis over which gradients are summed.
@@ -79,6 +82,7 @@ impl GradientReduction {
             names: parameters.uses().iter().map(names).collect(),
             missing: layout.members.clone(),
             layout,
+            dtype: options.dtype,
             sums,
             shards,
             gradients,
@@ -111,6 +115,22 @@ impl GradientReduction {
     /// summed in shards.
     pub fn rank_tree(&self) -> Option<&RankTree> {
         self.sums.rank_tree()
+    }
+
+    /// Returns a target for a gradient that is no part of a step's sums, between steps: the memory of the
+    /// sums where that is idle, and otherwise memory of its own.
+    ///
+    /// # Errors
+    /// Out of memory; a use that was not registered.
+    pub fn scratch(&self, use_id: UseId, weight: &Weight) -> autograd::Result<Tensor> {
+        let unknown =
+            || AutogradError::NoTarget { use_id: use_id.0, reason: "it was not registered".to_owned() };
+        let slot = self.layout.slot(use_id).ok_or_else(unknown)?;
+        if let Some(bucket) = self.sums.idle_buffer(slot.bucket) {
+            return Ok(bucket.view(slot.offset, weight.shape())?);
+        }
+        let request = Request::new(Category::Gradient, "repeated_gradient");
+        Ok(Tensor::empty(weight.device(), weight.shape(), self.dtype, request)?)
     }
 
     /// Returns whether the gradients of the next micro-batch are summed over ranks.

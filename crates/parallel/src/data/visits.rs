@@ -10,6 +10,8 @@ pub enum WalkKind {
     Forward,
     /// A pass of generation that fills caches.
     Fill,
+    /// The passes of one micro-batch, forward and backward.
+    Repetition,
 }
 
 /// The units of the current walk so far, and those of the last walk of each kind.
@@ -17,7 +19,7 @@ pub enum WalkKind {
 pub(super) struct Visits {
     kind: WalkKind,
     now: Vec<usize>,
-    last: [Vec<usize>; 3],
+    last: [Vec<usize>; 4],
     /// Whether the walk is the last one's so far.
     repeats: bool,
 }

@@ -94,6 +94,10 @@ impl StepSums for RunSums {
         self.lanes.buffer(bucket)
     }
 
+    fn idle_buffer(&self, bucket: usize) -> Option<Tensor> {
+        self.lanes.sums().get(bucket).cloned()
+    }
+
     /// Folds a bucket after a lane's last micro-batch, and sums it over ranks after the rank's last one.
     fn filled(&mut self, bucket: usize, progress: Progress, plane: &mut DividedPlane) -> Result<()> {
         if !self.lanes.ends_lane() {

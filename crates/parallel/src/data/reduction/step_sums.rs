@@ -29,6 +29,11 @@ pub(super) trait StepSums: Debug {
     /// Out of memory.
     fn buffer(&mut self, bucket: usize) -> Result<Tensor>;
 
+    /// The memory of a bucket that is idle between steps; `None` if gradients are not kept there.
+    fn idle_buffer(&self, _bucket: usize) -> Option<Tensor> {
+        None
+    }
+
     /// Called when the current micro-batch has produced all gradients of a bucket.
     ///
     /// # Errors

@@ -1,4 +1,5 @@
-//! Lists of forward passes only, for validation.
+//! Lists of micro-batches one after the other: forward passes only, for validation, and passes in both
+//! directions.
 
 use crate::pipeline::action::{Action, ActionKind};
 use crate::pipeline::schedule::Schedule;
@@ -18,4 +19,17 @@ pub(super) fn actions(schedule: &Schedule, rank: usize, micro_batches: usize) ->
         }
     }
     actions
+}
+
+/// Returns the actions of a rank for one micro-batch: forward through its stages, first to last, and backward
+/// through them, last to first.
+pub(super) fn both_directions(schedule: &Schedule, rank: usize, micro_batch: usize) -> Vec<Action> {
+    let of_micro_batch = |stage, kind| Action::new(stage, kind, micro_batch);
+    let forward = [ActionKind::ReceiveForward, ActionKind::Forward, ActionKind::SendForward];
+    let backward = [ActionKind::ReceiveBackward, ActionKind::Backward, ActionKind::SendBackward];
+    let stages: Vec<_> = schedule.stages_of(rank).collect();
+    let first = stages.iter().flat_map(|stage| forward.map(|kind| of_micro_batch(*stage, kind)));
+    let then = stages.iter().rev().flat_map(|stage| backward.map(|kind| of_micro_batch(*stage, kind)));
+    let happens = |action: &Action| action.kind.is_compute() || schedule.peer(*action).is_some();
+    first.chain(then).filter(happens).collect()
 }

@@ -14,6 +14,7 @@
 mod forward;
 mod passes;
 mod repeats;
+mod scratch;
 mod transfers;
 mod transit;
 
@@ -31,6 +32,7 @@ use crate::pipeline::action::{Action, ActionKind};
 use crate::pipeline::schedule::Schedule;
 pub use repeats::{PlanWork, Skipped};
 use repeats::{Repeats, Repetition};
+pub use scratch::ScratchSink;
 use transit::{InTransit, Queues};
 
 /// A stage of the model on the rank that holds it.
@@ -118,6 +120,11 @@ pub trait Feed {
         sink: MicroBatchSink<'a>,
         reduces: bool,
     ) -> Box<dyn autograd::GradientSink + 'a>;
+
+    /// Returns the sink for the backward pass of [`Executor::repeat`], a wrapper of `sink`.
+    fn scratch_sink<'a>(&'a mut self, sink: ScratchSink<'a>) -> Box<dyn autograd::GradientSink + 'a> {
+        Box::new(sink)
+    }
 
     /// Receives the prediction of an evaluated micro-batch before its loss is computed; called on the rank of
     /// the last stage.
@@ -244,6 +251,22 @@ impl Executor {
         Walk::new(self, models, Vec::new(), (planes, feed), Work::Validation)?.run(&actions)
     }
 
+    /// Runs the forward and backward passes of this replica's micro-batch `micro_batch` between steps, in
+    /// [`Mode::Rehearse`]. Gradients go to [`Feed::scratch_sink`], and nothing of a step's sums changes. The
+    /// loss is multiplied by `scale`.
+    pub fn repeat<'a, F: Feed>(
+        &'a self,
+        parts: &'a mut [StagePart],
+        planes: &'a mut Planes,
+        (micro_batch, scale): (usize, f32),
+        feed: &'a mut F,
+    ) -> std::result::Result<Skipped, F::Error> {
+        let (models, reductions) = parts.iter_mut().map(|part| (&*part.model, &mut part.reduction)).unzip();
+        let rank = self.grid.coordinate(Axis::Pipeline);
+        let actions = forward::both_directions(&self.schedule, rank, micro_batch);
+        Walk::new(self, models, reductions, (planes, feed), Work::Repetition { scale })?.run(&actions)
+    }
+
     /// Runs one pass of sequences `[rows, time]`, `extents`, through all stages, in [`Mode::Evaluate`].
     /// `models` are this rank's stages. Transfers run on the compute stream: the next pass needs this one's
     /// result.
@@ -265,6 +288,8 @@ impl Executor {
 enum Work {
     /// A training step, whose losses are multiplied by `scale`.
     Step { scale: f32, mode: Mode },
+    /// Both passes of one micro-batch, outside of a step.
+    Repetition { scale: f32 },
     /// Losses of micro-batches.
     Validation,
     /// One pass of sequences of these extents.
@@ -276,6 +301,7 @@ impl Work {
     fn mode(self) -> Mode {
         match self {
             Work::Step { mode, .. } => mode,
+            Work::Repetition { .. } => Mode::Rehearse,
             Work::Validation | Work::Generation { .. } => Mode::Evaluate,
         }
     }
@@ -283,7 +309,7 @@ impl Work {
     /// Factor of the losses.
     fn scale(self) -> f32 {
         match self {
-            Work::Step { scale, .. } => scale,
+            Work::Step { scale, .. } | Work::Repetition { scale } => scale,
             Work::Validation | Work::Generation { .. } => 1.0,
         }
     }
@@ -296,7 +322,7 @@ impl Work {
     /// Stream of the transfers between stages.
     fn transfer_stream(self) -> StreamKind {
         match self {
-            Work::Step { .. } | Work::Validation => StreamKind::Transfer,
+            Work::Step { .. } | Work::Repetition { .. } | Work::Validation => StreamKind::Transfer,
             Work::Generation { .. } => StreamKind::Compute,
         }
     }
@@ -304,7 +330,7 @@ impl Work {
     /// Shape of the tensor that is passed over a cut, which has `crossing`'s for a micro-batch of training.
     fn crossing_shape(self, crossing: &Crossing) -> Option<Shape> {
         match self {
-            Work::Step { .. } | Work::Validation => Some(crossing.shape),
+            Work::Step { .. } | Work::Repetition { .. } | Work::Validation => Some(crossing.shape),
             Work::Generation { extents: [rows, time] } => {
                 // Their rows are not divided, as those of a step may be.
                 Some([rows, time, crossing.shape.columns()].into())

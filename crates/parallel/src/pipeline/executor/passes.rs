@@ -6,7 +6,7 @@ use nn::Input;
 use tensor::Tensor;
 
 use super::transit::{Arrived, Live, Outgoing, Pending, Root};
-use super::{ActionPart, Feed, Walk};
+use super::{ActionPart, Feed, ScratchSink, Walk, Work};
 use crate::error::{ParallelError, Result};
 use crate::pipeline::action::{Action, ActionKind};
 
@@ -99,6 +99,15 @@ impl<F: Feed> Walk<'_, F> {
             let (leaves, weights) = halves.map_err(ParallelError::from)?;
             self.queues[stage].pending.push(action, Pending { weights, loss });
             leaves
+        } else if let Work::Repetition { .. } = self.work {
+            let reduction = self.reductions.get(stage).ok_or(ParallelError::Unsound { action })?;
+            let mut sink = self.feed.scratch_sink(ScratchSink(reduction));
+            let ran = match root {
+                Ok(loss) => tape.backward(loss, &mut *sink),
+                Err(seeds) => tape.backward_from(seeds, &mut *sink),
+            };
+            drop(sink);
+            ran.map_err(ParallelError::from)?
         } else {
             let reduction = self.reductions.get_mut(stage).ok_or(ParallelError::Unsound { action })?;
             let reduces = reduction.reduces_next();
