@@ -12,7 +12,7 @@ use telemetry::{DriverAccount, PhaseTimes, RankStatistics, Statistic};
 
 use crate::error::{PlanError, Result};
 use crate::imitated::MOST_BYTES;
-use crate::steps::{Layout, Steps};
+use crate::steps::{Layout, PlannedStep, Steps};
 use worker::expected::{PLANNED_EVENTS, PlannedParts};
 use worker::preallocate::Preallocation;
 use worker::{Calendar, Setup, Worker};
@@ -113,19 +113,25 @@ fn plan_once(setup: &Setup, rank: usize, events: usize) -> Result<Round> {
     let mut step_traffic = OperationTraffic::default();
     let mut step = setup.first_step();
     while let Some(next) = steps.next(&setup, step)? {
+        let mut verification = None;
+        if calendar.verifies(next) {
+            worker.repeat_micro_batch(next)?;
+            verification = Some(add(RunPart::Verification, next + 1, &mut parts, &worker));
+        }
         let sent = traffic(&worker);
         worker.step(next)?;
         step_traffic = traffic(&worker) - sent;
-        let stepped = add(RunPart::Step, next + 1, &mut parts, &worker);
-        let mut validated = None;
+        let planned = add(RunPart::Step, next + 1, &mut parts, &worker);
+        let mut validation = None;
         if calendar.validates_after(next) {
             worker.validate()?;
-            validated = Some(add(RunPart::Validation, next + 1, &mut parts, &worker));
+            validation = Some(add(RunPart::Validation, next + 1, &mut parts, &worker));
         }
         if parts.grows() {
             break;
         }
-        steps.ran(next, Layout::of(worker.device(), &calendar), (stepped, validated));
+        let planned = PlannedStep { verification, step: planned, validation };
+        steps.ran(next, Layout::of(worker.device(), &calendar), planned);
         step = next + 1;
     }
     parts.effects = steps.into_effects();

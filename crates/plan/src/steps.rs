@@ -32,6 +32,14 @@ impl Layout {
     }
 }
 
+/// Indices of a planned step's parts.
+#[derive(Clone, Copy)]
+pub(crate) struct PlannedStep {
+    pub(crate) verification: Option<usize>,
+    pub(crate) step: usize,
+    pub(crate) validation: Option<usize>,
+}
+
 /// The steps of a plan.
 pub(crate) struct Steps {
     calendar: Calendar,
@@ -80,9 +88,10 @@ impl Steps {
     }
 
     /// Adds a step that was run, with the indices of its parts.
-    pub(crate) fn ran(&mut self, step: u64, layout: Layout, (part, validation): (usize, Option<usize>)) {
+    pub(crate) fn ran(&mut self, step: u64, layout: Layout, planned: PlannedStep) {
         let position = self.layouts.iter().position(|other| *other == layout);
-        let effect = |next| StepEffect { next, step: part, validation };
+        let PlannedStep { verification, step: part, validation } = planned;
+        let effect = |next| StepEffect { next, verification, step: part, validation };
         if position.is_none() && !self.calendar.empties() {
             self.layouts = vec![layout];
             return self.effects.clear();

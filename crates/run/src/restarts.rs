@@ -181,6 +181,9 @@ impl Restarts<'_> {
         if matches!(self.last_ending(), Some(Ending::NonFinite | Ending::Spike)) {
             return Err(RunError::Failed(format!("{reason}; a restart would end in the same way")));
         }
+        if reason.contains(worker::CORRUPTION) {
+            return Err(RunError::Failed(format!("{reason}; a restart could use the same hardware")));
+        }
         if self.failures >= self.job.most_failures {
             let since = match newest {
                 0 => "without a checkpoint".to_owned(),

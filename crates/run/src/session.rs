@@ -94,7 +94,7 @@ impl Training<'_> {
     fn step(&mut self, step: u64) -> Result<ControlFlow<()>> {
         let span = step_span(step + 1).entered();
         self.worker.skip_above(self.history.norms.limit(step));
-        match self.worker.step(step) {
+        match self.verified_step(step) {
             Err(error @ WorkerError::Repeatable { .. }) => {
                 drop(span);
                 self.leave_to_repeat(error)?;
@@ -119,6 +119,15 @@ impl Training<'_> {
         let ranks = std::mem::take(&mut agreed.ranks);
         self.unread = Some(Unread { step, duration, validation, memory, ranks });
         self.end_step(step, &agreed)
+    }
+
+    /// Runs a step, after the repetition of a micro-batch if the step is verified.
+    fn verified_step(&mut self, step: u64) -> std::result::Result<(), WorkerError> {
+        if self.calendar.verifies(step) {
+            self.worker.repeat_micro_batch(step)?;
+            self.worker.check_plan(RunPart::Verification, step + 1)?;
+        }
+        self.worker.step(step)
     }
 
     /// Reads the scalars of the last step, if that has not been done.

@@ -4,6 +4,9 @@
 //! to `POINT:COUNT:FILE`, the thread that reaches the point for the `COUNT`-th time creates `FILE` and waits
 //! there until the process is killed or `FILE` is removed. With [`SLOW`] set to `POINT:MILLISECONDS`, every
 //! thread that reaches the point sleeps for that time, as with a slow disk.
+//!
+//! With [`FLIP`] set to `RANK:STEP:RUNS:RESULT:BIT`, a rank inverts a bit of an operator's result where a step
+//! is verified, as faulty hardware would: see [`Flip`].
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -17,6 +20,9 @@ pub const VARIABLE: &str = "PLIMSOLL_HOLD";
 /// The environment variable that names a point and its delay.
 pub const SLOW: &str = "PLIMSOLL_SLOW";
 
+/// The environment variable that names a bit to invert.
+pub const FLIP: &str = "PLIMSOLL_FLIP";
+
 /// Interval at which a held thread looks whether it may go on.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -25,6 +31,33 @@ struct Hold {
     point: String,
     count: u64,
     file: PathBuf,
+}
+
+/// A bit to invert in a result of a verified micro-batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flip {
+    /// The rank that inverts it.
+    pub rank: usize,
+    /// The step, from 1.
+    pub step: u64,
+    /// The name of the run of the micro-batch in which the bit is inverted; `all` for each.
+    pub runs: String,
+    /// Index of the result among those of the run, in the order of their computation.
+    pub result: usize,
+    /// Index of the bit, modulo the bits of the result.
+    pub bit: usize,
+}
+
+/// Returns the bit of [`FLIP`], if it is set.
+pub fn flip() -> Option<Flip> {
+    parse_flip(&std::env::var(FLIP).ok()?)
+}
+
+fn parse_flip(text: &str) -> Option<Flip> {
+    let mut parts = text.split(':');
+    let (rank, step) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    let (runs, result) = (parts.next()?.to_owned(), parts.next()?.parse().ok()?);
+    Some(Flip { rank, step, runs, result, bit: parts.next()?.parse().ok()? })
 }
 
 /// Marks a point in a thread's work, named after the operation just done.

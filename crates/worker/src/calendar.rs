@@ -1,17 +1,20 @@
-//! The steps of a run, and what follows each: a validation, a checkpoint, an emptied cache.
+//! The steps of a run, and what precedes or follows each: a verification; a validation, a checkpoint, an
+//! emptied cache.
 
 use config::RunConfig;
 
-/// Work after a step that decides how the step changes memory.
+/// Work around a step that decides how the step changes memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StepKind {
+    /// Whether a micro-batch of the step is run before it, to be compared.
+    pub verifies: bool,
     /// Whether the rank returns its idle memory to the driver.
     pub empties: bool,
     /// Whether a validation follows, after that.
     pub validates: bool,
 }
 
-/// The steps of a run, and those followed by a validation, a checkpoint or an emptied cache.
+/// The steps of a run, those that are verified, and those followed by a validation, a checkpoint or an emptied cache.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Calendar {
     /// Number of steps.
@@ -19,6 +22,7 @@ pub struct Calendar {
     validate_every: u64,
     save_every: u64,
     empty_every: u64,
+    verify_every: u64,
     /// Validations without a lower loss after which the run ends; `None`: it runs all steps.
     pub patience: Option<u64>,
 }
@@ -32,6 +36,7 @@ impl Calendar {
             validate_every: train.validate_every,
             save_every: checkpoint.every,
             empty_every: memory.empty_cache_every,
+            verify_every: train.verify_every,
             patience: Some(train.patience).filter(|patience| *patience > 0),
         }
     }
@@ -41,6 +46,11 @@ impl Calendar {
     pub fn validates_after(&self, step: u64) -> bool {
         let due = self.validate_every > 0 && (step + 1).is_multiple_of(self.validate_every);
         due || step + 1 == self.steps
+    }
+
+    /// Returns whether a micro-batch of step `step`, counted from 0, is verified.
+    pub fn verifies(&self, step: u64) -> bool {
+        self.verify_every > 0 && (step + 1).is_multiple_of(self.verify_every)
     }
 
     /// Returns whether the cache is emptied after step `step`, counted from 0.
@@ -55,13 +65,21 @@ impl Calendar {
 
     /// Returns the kind of step `step`, counted from 0.
     pub fn kind(&self, step: u64) -> StepKind {
-        StepKind { empties: self.empties_after(step), validates: self.validates_after(step) }
+        StepKind {
+            verifies: self.verifies(step),
+            empties: self.empties_after(step),
+            validates: self.validates_after(step),
+        }
     }
 
     /// Returns the first step after `step` of another kind; `None` if all later ones are of its kind.
     pub fn next_of_another_kind(&self, step: u64) -> Option<u64> {
-        let StepKind { empties, validates } = self.kind(step);
-        let others = [self.next_validating(step, !validates), self.next_emptying(step, !empties)];
+        let StepKind { verifies, empties, validates } = self.kind(step);
+        let others = [
+            self.next_validating(step, !validates),
+            self.next_at(self.empty_every, step, !empties),
+            self.next_at(self.verify_every, step, !verifies),
+        ];
         others.into_iter().flatten().min()
     }
 
@@ -85,14 +103,14 @@ impl Calendar {
         Some(due.map_or(last, |due| (due - 1).min(last)))
     }
 
-    /// Returns the first step after `step` after which the cache is emptied (`empties`) or is not; `None` if
-    /// there is no such step.
-    fn next_emptying(&self, step: u64, empties: bool) -> Option<u64> {
+    /// Returns the first step after `step` that is one of every `every` (`due`) or is not; `None` if there is
+    /// no such step.
+    fn next_at(&self, every: u64, step: u64, due: bool) -> Option<u64> {
         let after = step.saturating_add(1);
-        let next = match empties {
-            false => Some(after).filter(|next| !self.empties_after(*next)),
-            true if self.empty_every == 0 => None,
-            true => after.saturating_add(1).checked_next_multiple_of(self.empty_every).map(|due| due - 1),
+        let next = match due {
+            false => Some(after).filter(|next| !(next + 1).is_multiple_of(every)),
+            true if every == 0 => None,
+            true => after.saturating_add(1).checked_next_multiple_of(every).map(|due| due - 1),
         };
         next.filter(|step| *step < self.steps)
     }
@@ -110,15 +128,17 @@ mod tests {
     #[test]
     fn the_next_step_of_another_kind_is_the_first_one() {
         for steps in 1..12 {
-            for (validate_every, empty_every) in
-                (0..6).flat_map(|first| (0..4).map(move |second| (first, second)))
-            {
-                let calendar = Calendar { steps, validate_every, empty_every, ..Calendar::default() };
+            let pairs = (0..6).flat_map(|first| (0..4).map(move |second| (first, second)));
+            let all = pairs.flat_map(|(first, second)| (0..4).map(move |third| (first, second, third)));
+            for (validate_every, empty_every, verify_every) in all {
+                let calendar =
+                    Calendar { steps, validate_every, empty_every, verify_every, ..Calendar::default() };
                 for step in 0..steps {
                     let of = |step: u64| {
                         let validates = validate_every > 0 && (step + 1).is_multiple_of(validate_every);
                         let empties = empty_every > 0 && (step + 1).is_multiple_of(empty_every);
-                        StepKind { empties, validates: validates || step + 1 == steps }
+                        let verifies = verify_every > 0 && (step + 1).is_multiple_of(verify_every);
+                        StepKind { verifies, empties, validates: validates || step + 1 == steps }
                     };
                     assert_eq!(calendar.kind(step), of(step), "{calendar:?} {step}");
                     let expected = (step + 1..steps).find(|later| of(*later) != of(step));

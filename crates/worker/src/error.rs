@@ -17,6 +17,9 @@ use config::Origin;
 /// Result type of a worker.
 pub type Result<T> = std::result::Result<T, WorkerError>;
 
+/// Beginning of the report of silent corruption.
+pub const CORRUPTION: &str = "silent corruption";
+
 /// Error of a rank that was refused or that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
@@ -68,6 +71,14 @@ pub enum WorkerError {
         rank: usize,
         /// Reason of the first rank.
         reason: String,
+    },
+    /// Two runs of a micro-batch differ, and no rank has changed its state.
+    #[error("{CORRUPTION} in step {}: {report}", step + 1)]
+    Corruption {
+        /// The step, from 0; the message counts from 1.
+        step: u64,
+        /// The ranks, the operator and the hashes, in words.
+        report: String,
     },
     /// The model could not be built or run.
     #[error(transparent)]

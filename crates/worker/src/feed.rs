@@ -8,10 +8,10 @@ use autograd::precision::Autocast;
 use autograd::{GradientSink, LossScale, Observer, Observers, Pass};
 use collective::Planes;
 use config::RunConfig;
-use data::{MicroBatch, MicroBatchId, Prefetcher};
+use data::{MicroBatch, Prefetcher};
 use device::{DType, Device, HostCopy, Mark};
 use parallel::data::MicroBatchSink;
-use parallel::pipeline::{Action, ActionKind, ActionPart, Feed};
+use parallel::pipeline::{Action, ActionKind, ActionPart, Feed, ScratchSink};
 use telemetry::Phase;
 use tensor::Tensor;
 use tensor::ops::accuracy;
@@ -25,6 +25,7 @@ use crate::phases::Phases;
 use crate::pixel_buffer::PixelBuffer;
 use crate::tensor_hashes::TensorHashes;
 use crate::validation::Losses;
+use crate::verification::Verification;
 
 /// A micro-batch on a device.
 #[derive(Debug)]
@@ -145,6 +146,10 @@ pub(crate) struct WorkerFeed<'a> {
     pub(crate) hashes: Option<&'a TensorHashes>,
     /// The factor of the loss in training, if there is one.
     pub(crate) loss_scale: Option<LossScale>,
+    /// Records the micro-batch that is verified, if there is one.
+    pub(crate) verification: Option<&'a Verification>,
+    /// Whether micro-batches of training are those of a step, whose phases are timed.
+    pub(crate) is_step: bool,
     /// Number of micro-batches that were loaded.
     loaded: usize,
 }
@@ -178,6 +183,8 @@ impl<'a> WorkerFeed<'a> {
             observers: &[],
             hashes: None,
             loss_scale: None,
+            verification: None,
+            is_step: true,
             loaded: 0,
         }
     }
@@ -203,6 +210,15 @@ impl<'a> WorkerFeed<'a> {
         Ok(())
     }
 
+    /// Returns the recording of the present pass, its stage and its micro-batch's number, if that is verified.
+    fn verified(&self) -> Option<(&'a Verification, usize, u64)> {
+        let at = self.at?;
+        let number = self.numbers.number(at.micro_batch);
+        self.verification
+            .filter(|verified| verified.is_of(number))
+            .map(|verified| (verified, at.stage, number))
+    }
+
     /// Returns a micro-batch, which was read ahead.
     fn load(&mut self, micro_batch: usize) -> Result<&MicroBatch> {
         let id = self.numbers.id(micro_batch);
@@ -218,7 +234,7 @@ impl Feed for WorkerFeed<'_> {
 
     fn enter(&mut self, action: Action, part: ActionPart) -> Result<()> {
         let before = self.at.replace(action);
-        if !self.numbers.trains() {
+        if !(self.numbers.trains() && self.is_step) {
             return Ok(());
         }
         // A transfer overlaps compute, but not on a host.
@@ -281,28 +297,42 @@ impl Feed for WorkerFeed<'_> {
     }
 
     fn pass(&mut self, action: Action) -> Result<Pass> {
-        let (MicroBatchId::Training(number) | MicroBatchId::Validation(number)) =
-            self.numbers.id(action.micro_batch);
+        let number = self.numbers.number(action.micro_batch);
         let device = self.device;
         let pass = match !self.dataset.source.packs_documents() || device.is_meta() {
             true => pass_of(device, self.dataset, number)?,
             false => pass(device, self.load(action.micro_batch)?, number)?,
         };
+        // A bit that a test inverts is inverted before others see it.
+        let verified = self.verification.and_then(|verified| verified.of_stage(action.stage, number));
         let hashes = self.hashes.map(|hashes| hashes.of_stage(action.stage));
-        let observers = Observers::new(self.observers.iter().cloned().chain(hashes));
+        let observers = verified.into_iter().chain(self.observers.iter().cloned()).chain(hashes);
+        let observers = Observers::new(observers);
         let (label_smoothing, loss_scale) = (self.label_smoothing, self.loss_scale.clone());
         Ok(Pass { observers, label_smoothing, loss_scale, autocast: self.autocast.clone(), ..pass })
     }
 
     fn sink<'s>(&'s mut self, sink: MicroBatchSink<'s>, reduces: bool) -> Box<dyn GradientSink + 's> {
         let pass = pass_of_action(self.at);
+        let verified = self.verified();
         let sink: Box<dyn GradientSink + 's> = Box::new(self.phases.sink(sink, reduces));
-        match &self.hook_context {
+        let sink = match &self.hook_context {
             None => sink,
             Some(HookContext { moments, names }) => {
                 let names = pass.and_then(|(stage, _)| names.get(&stage));
                 Box::new(HookedSink { sink, moments, names: names.map_or(&[], Vec::as_slice), pass })
             }
+        };
+        match verified {
+            Some((verification, stage, number)) => verification.sink(sink, stage, number),
+            None => sink,
+        }
+    }
+
+    fn scratch_sink<'s>(&'s mut self, sink: ScratchSink<'s>) -> Box<dyn GradientSink + 's> {
+        match self.verified() {
+            Some((verification, stage, number)) => verification.sink(Box::new(sink), stage, number),
+            None => Box::new(sink),
         }
     }
 

@@ -58,12 +58,13 @@ pub mod step_effects;
 mod targets;
 mod tensor_hashes;
 mod validation;
+mod verification;
 pub mod watch;
 mod worker;
 
 pub use buffers::BufferEntry;
 pub use calendar::{Calendar, StepKind};
-pub use error::{Result, WorkerError, is_out_of_memory};
+pub use error::{CORRUPTION, Result, WorkerError, is_out_of_memory};
 pub use evaluator::Evaluator;
 pub use expected::{PlannedPart, PlannedParts, PlannedPeak};
 pub use generator::{Generator, GeneratorBytes, GeneratorOptions, Line};

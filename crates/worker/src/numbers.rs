@@ -34,6 +34,11 @@ impl<'a> Numbers<'a> {
         }
     }
 
+    /// Returns the numbers of another replica, without those of later walks.
+    pub(crate) fn of_replica(self, replica: usize) -> Self {
+        Numbers { replica, walks: self.walk + 1, ..self }
+    }
+
     /// Returns the numbers of a validation.
     pub(crate) fn validation(config: &RunConfig, grid: &RankGrid) -> Self {
         Numbers {
@@ -65,6 +70,12 @@ impl<'a> Numbers<'a> {
     pub(crate) fn id(&self, index: usize) -> MicroBatchId {
         let before = samples_of(self.walk, self.left_out).saturating_mul(self.assignment.total() as u64);
         (self.id)(before.saturating_add(self.in_walk(index)))
+    }
+
+    /// Returns the number, over all walks, of this replica's micro-batch `index`.
+    pub(crate) fn number(&self, index: usize) -> u64 {
+        let (MicroBatchId::Training(number) | MicroBatchId::Validation(number)) = self.id(index);
+        number
     }
 
     /// Returns the identifiers from entry `from` of `order`, a list of indices, to the end of the last walk.

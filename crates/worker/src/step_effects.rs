@@ -8,11 +8,13 @@ use std::collections::BTreeMap;
 
 use crate::calendar::StepKind;
 
-/// The effect of a step and of the validation after it.
+/// The effect of a step with the verification before it and the validation after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepEffect {
     /// Index of the layout after it.
     pub next: usize,
+    /// Index of the verification among the planned parts.
+    pub verification: Option<usize>,
     /// Index of the step among the planned parts.
     pub step: usize,
     /// Index of the validation among the planned parts.

@@ -170,8 +170,8 @@ impl Watch {
         part: RunPart,
         step: u64,
     ) -> Option<(Figures, &'a Arc<StepTrace>)> {
-        if part == RunPart::Step {
-            let kind = self.calendar.kind(step.saturating_sub(1));
+        let kind = self.calendar.kind(step.saturating_sub(1));
+        if part == RunPart::Verification || part == RunPart::Step && !kind.verifies {
             self.effect = planned.effects.as_ref().and_then(|effects| effects.of(self.layout, kind));
             self.layout = self.effect?.next;
         }
@@ -179,6 +179,7 @@ impl Watch {
             RunPart::Start => 0,
             RunPart::Step => self.effect?.step,
             RunPart::Validation => self.effect?.validation?,
+            RunPart::Verification => self.effect?.verification?,
         };
         let plan = planned.list().get(index)?;
         let peaks = &mut self.peaks;

@@ -32,6 +32,7 @@ use crate::ranges::OperatorRanges;
 use crate::setup::Setup;
 use crate::status::Status;
 use crate::tensor_hashes::TensorHashes;
+use crate::verification::Verification;
 use crate::watch::Watch;
 
 mod counters;
@@ -41,6 +42,7 @@ mod rehearsal;
 mod rounding;
 mod step;
 mod validate;
+mod verify;
 
 pub use counters::StepMemory;
 pub use step::StepScalars;
@@ -95,6 +97,8 @@ pub struct Worker {
     observers: Vec<Rc<dyn Observer>>,
     /// Hashes of the tensors of steps, if something looks at them.
     hashes: Option<TensorHashes>,
+    /// Records micro-batches that are verified, if there are verifications.
+    verification: Option<Verification>,
     /// Whether the next step is rehearsed before ranks communicate in it.
     rehearses_first: bool,
 }
@@ -163,6 +167,7 @@ impl Worker {
             status: Status::none(),
             observers: ranges(),
             hashes: TensorHashes::new(&device, config.telemetry.hashes, setup.tensor_hook.clone()),
+            verification: Verification::new(&device, config.train.verify_every)?,
             rehearses_first: config.train.halves_micro_batches() && config.parallel.shards_gradients(),
             engine,
         };

@@ -62,6 +62,11 @@ section! {
         /// no limit before 8 of them.
         spike_window: usize = Row::count(2, 1 << 16).default("128").may_change()
             .only(Train::on_spike, &["stop", "skip", "rewind"]);
+        /// Steps between verifications; 0: none. Before every such step each data-parallel rank runs a
+        /// micro-batch of another one, or if there is none of its own, and the results of all operators are
+        /// compared with those of the step. A difference ends the run and names ranks, GPUs and operator. No
+        /// bit of the run changes.
+        verify_every: u64 = Row::integer(0, MOST).default("0").any_bits();
         /// Micro-batches in a validation, over all ranks. Of images, those beyond the last are empty.
         validation_micro_batches: u64 = Row::integer(1, 1 << 20).default("8").any_bits();
     }

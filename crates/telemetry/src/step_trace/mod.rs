@@ -64,6 +64,8 @@ pub enum RunPart {
     Step,
     /// The validation after a step.
     Validation,
+    /// The repetition of a micro-batch before a step that is verified.
+    Verification,
 }
 
 impl RunPart {
@@ -74,6 +76,7 @@ impl RunPart {
             RunPart::Start => "start",
             RunPart::Step => "step",
             RunPart::Validation => "validation",
+            RunPart::Verification => "verification",
         }
     }
 
@@ -84,12 +87,14 @@ impl RunPart {
             RunPart::Start => "the start".to_owned(),
             RunPart::Step => format!("step {step}"),
             RunPart::Validation => format!("the validation after step {step}"),
+            RunPart::Verification => format!("the verification before step {step}"),
         }
     }
 
     /// Returns the part that starts at the mark `name`.
     fn of_mark(name: &str) -> Option<RunPart> {
-        [RunPart::Start, RunPart::Step, RunPart::Validation].into_iter().find(|part| part.name() == name)
+        let all = [RunPart::Start, RunPart::Step, RunPart::Validation, RunPart::Verification];
+        all.into_iter().find(|part| part.name() == name)
     }
 }
 

@@ -59,6 +59,7 @@ impl Worker {
         self.phases.begin()?;
         self.hash_state(step + 1)?;
         self.moments.train(true);
+        self.begin_verified(step)?;
         let outcome = self.forward_backward(step, Mode::Train);
         match self.engine.setup.config.parallel.shards_gradients() {
             // Ranks communicate within passes, so that others wait for one that failed.
@@ -67,6 +68,7 @@ impl Worker {
         }
         self.phases.enter(Phase::Reduce)?;
         self.reduce_gradients()?;
+        self.compare_verified(step)?;
         self.await_snapshot()?;
         self.reduce_statistics()?;
         self.hash_gradients()?;
@@ -137,6 +139,7 @@ impl Worker {
         feed.loss_scale = loss_scale;
         if mode == Mode::Train {
             (feed.observers, feed.hashes) = (&self.observers, self.hashes.as_ref());
+            feed.verification = self.verification.as_ref();
         }
         feed.hook_context = names.as_ref().map(|names| HookContext { moments: &self.moments, names });
         let ran =
@@ -153,7 +156,7 @@ impl Worker {
     }
 
     /// The factor of the loss on the device, if there is a loss scale.
-    fn loss_factor(&self) -> Result<Option<LossScale>> {
+    pub(super) fn loss_factor(&self) -> Result<Option<LossScale>> {
         let state = self.norm.norm.state();
         let factor = |_| -> Result<LossScale> {
             Ok(LossScale { scale: state.loss_scale_tensor()?, inverse: state.gradient_scale_tensor()? })
@@ -180,7 +183,7 @@ impl Worker {
     }
 
     /// Names of the parameters of each of the rank's stages, by use.
-    fn names_by_use(&self) -> BTreeMap<usize, Vec<String>> {
+    pub(super) fn names_by_use(&self) -> BTreeMap<usize, Vec<String>> {
         let stages = self.engine.stages();
         let names = |model: &dyn nn::Model| {
             let parameters = model.parameters();

@@ -1,0 +1,389 @@
+//! Verification of a micro-batch: hashes of everything that its passes compute, once in a step and once on
+//! another rank.
+//!
+//! The device adds hashes up in slots that are allocated once, so that a verified step allocates what every
+//! step allocates and waits for nothing.
+
+mod planted;
+mod report;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use autograd::{GradientSink, Observer, Target, UseId, Weight};
+use collective::{Axis, ControlPlane, RankGrid};
+use device::{Category, DType, Device, Label, Request};
+use parallel::data::Assignment;
+use serde::{Deserialize, Serialize};
+use telemetry::hashes::{HashedArray, Section};
+use telemetry::host_name;
+use tensor::Tensor;
+use tensor::ops::hash;
+
+use crate::error::{Result, WorkerError};
+use crate::tensor_hashes::{Order, SeeArray, Seen, array, module_name, stage_observer};
+use planted::PlantedFlip;
+pub(crate) use report::report;
+
+/// Hashes of one micro-batch on one rank; further ones are added to the last.
+const SLOTS: usize = 1 << 14;
+
+/// A run of a verified micro-batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Run {
+    /// In the step.
+    Step,
+    /// Before the step, on another rank if there is one.
+    Repetition,
+    /// After a difference, to find the rank that computed wrongly.
+    Third,
+}
+
+impl Run {
+    /// All runs.
+    #[cfg(test)]
+    const ALL: [Run; 3] = [Run::Step, Run::Repetition, Run::Third];
+
+    fn name(self) -> &'static str {
+        match self {
+            Run::Step => "step",
+            Run::Repetition => "repetition",
+            Run::Third => "third",
+        }
+    }
+}
+
+/// The micro-batch that is verified on each rank, and the ranks of its runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Round {
+    /// The step, from 0.
+    pub(crate) step: u64,
+    /// Index of the micro-batch among those of its replica.
+    pub(crate) micro_batch: usize,
+    /// Number of data-parallel ranks.
+    replicas: usize,
+    /// Distance from a replica to the one whose micro-batch it repeats.
+    shift: usize,
+}
+
+impl Round {
+    /// Returns the round before step `step`, counted from 0, with a verification every `every` steps. Rounds
+    /// rotate through pairs of replicas and through lanes, whose first micro-batch is verified: its gradients
+    /// are not yet added to others.
+    pub(crate) fn new(step: u64, every: u64, assignment: &Assignment) -> Self {
+        let replicas = assignment.replicas();
+        let round = (step + 1).checked_div(every).map_or(0, |rounds| rounds.saturating_sub(1));
+        let shifts = replicas.saturating_sub(1).max(1) as u64;
+        let shift = if replicas > 1 { 1 + (round % shifts) as usize } else { 0 };
+        // The last replica has the fewest lanes.
+        let lanes = assignment.lanes_of(replicas.saturating_sub(1)).max(1) as u64;
+        let lane = (round / shifts % lanes) as usize;
+        Round { step, micro_batch: lane * assignment.micro_batches_per_lane(), replicas, shift }
+    }
+
+    /// The replica whose micro-batch `replica` computes in `run`.
+    pub(crate) fn source(&self, replica: usize, run: Run) -> usize {
+        (replica + self.distance(run)) % self.replicas.max(1)
+    }
+
+    /// The replica that computes the micro-batch of replica `source` in `run`.
+    fn computer(&self, source: usize, run: Run) -> usize {
+        (source + self.replicas - self.distance(run)) % self.replicas.max(1)
+    }
+
+    fn distance(&self, run: Run) -> usize {
+        match run {
+            Run::Step => 0,
+            Run::Repetition => self.shift,
+            // A third replica, or the one of the step.
+            Run::Third if self.replicas < 3 => 0,
+            Run::Third => 1 + self.shift % (self.replicas - 1),
+        }
+    }
+}
+
+/// The hash of an array of a verified micro-batch.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct VerifiedArray {
+    order: Order,
+    array: HashedArray,
+    hash: u64,
+}
+
+/// The runs of one rank.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct RankRuns {
+    host: String,
+    /// The GPU in words; the processor if the rank has none.
+    device: String,
+    /// Arrays by [`Run`].
+    runs: [Vec<VerifiedArray>; 3],
+}
+
+/// Arrays and hashes of one run.
+struct Recording {
+    /// u32 `[SLOTS, WORDS]`.
+    sums: Tensor,
+    arrays: RefCell<Vec<(Order, HashedArray)>>,
+}
+
+struct State {
+    device: Device,
+    recordings: [Recording; 2],
+    /// The present run, and the number of its micro-batch over all steps and ranks.
+    now: Cell<Option<(Run, u64)>>,
+    planted: Option<PlantedFlip>,
+    step: Cell<u64>,
+    /// Paths of modules.
+    modules: RefCell<BTreeMap<Label, String>>,
+    /// Names of parameters by stage and use.
+    names: RefCell<BTreeMap<usize, Vec<String>>>,
+}
+
+/// Records the runs of verified micro-batches on one rank.
+#[derive(Clone)]
+pub(crate) struct Verification(Rc<State>);
+
+impl Verification {
+    /// Allocates the slots on `device`; `None` without verifications.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub(crate) fn new(device: &Device, every: u64) -> Result<Option<Self>> {
+        if every == 0 {
+            return Ok(None);
+        }
+        let recording = || -> Result<Recording> {
+            let request = Request::new(Category::Other, "verification");
+            let sums = Tensor::zeros(device, [SLOTS * hash::WORDS], DType::U32, request)?;
+            Ok(Recording { sums, arrays: RefCell::default() })
+        };
+        Ok(Some(Verification(Rc::new(State {
+            device: device.clone(),
+            recordings: [recording()?, recording()?],
+            now: Cell::new(None),
+            planted: PlantedFlip::of_process(device),
+            step: Cell::new(0),
+            modules: RefCell::default(),
+            names: RefCell::default(),
+        }))))
+    }
+
+    /// Begins a run of micro-batch `number` in or before step `step`, counted from 0. `names` are the names
+    /// of parameters by stage and use.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(crate) fn begin(
+        &self,
+        (run, step, number): (Run, u64, u64),
+        names: BTreeMap<usize, Vec<String>>,
+    ) -> Result<()> {
+        let recording = self.recording(run);
+        recording.sums.zero()?;
+        recording.arrays.borrow_mut().clear();
+        self.0.names.replace(names);
+        self.0.step.set(step);
+        self.0.now.set(Some((run, number)));
+        Ok(())
+    }
+
+    /// Ends the present run.
+    pub(crate) fn end(&self) {
+        self.0.now.set(None);
+    }
+
+    /// Returns whether the present run is of micro-batch `number`.
+    pub(crate) fn is_of(&self, number: u64) -> bool {
+        self.0.now.get().is_some_and(|(_, verified)| verified == number)
+    }
+
+    /// Returns an observer of a pass of micro-batch `number` through `stage`, if that is verified.
+    pub(crate) fn of_stage(&self, stage: usize, number: u64) -> Option<Rc<dyn Observer>> {
+        self.is_of(number).then(|| stage_observer(self.clone(), stage))
+    }
+
+    /// Returns a sink that hashes gradients of `stage` when they are complete, before `sink` adds them up.
+    pub(crate) fn sink<'a>(
+        &self,
+        sink: Box<dyn GradientSink + 'a>,
+        stage: usize,
+        number: u64,
+    ) -> Box<dyn GradientSink + 'a> {
+        let verification = self.clone();
+        Box::new(VerifiedSink { sink, verification, stage, number, targets: BTreeMap::new() })
+    }
+
+    fn recording(&self, run: Run) -> &Recording {
+        // The third run takes the slots of the repetition, which have been read.
+        &self.0.recordings[usize::from(run != Run::Step)]
+    }
+
+    /// Returns the arrays of a run in the order of a backward pass that is not divided. Waits for the device.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(crate) fn arrays(&self, run: Run) -> Result<Vec<VerifiedArray>> {
+        let recording = self.recording(run);
+        let words = recording.sums.to_vec::<u32>()?;
+        let arrays = recording.arrays.borrow();
+        let with_hash = |(number, (order, array)): (usize, &(Order, HashedArray))| {
+            let first = slot(number) * hash::WORDS;
+            let hash = words.get(first..first + hash::WORDS).map_or(0, hash::value_of);
+            VerifiedArray { order: *order, array: array.clone(), hash }
+        };
+        let mut all: Vec<_> = arrays.iter().enumerate().map(with_hash).collect();
+        // Schedules compute gradients of weights at different times.
+        all.sort_by_key(|array| array.order);
+        Ok(all)
+    }
+
+    /// Returns this rank's runs, for [`report`].
+    pub(crate) fn runs(&self, arrays: [Vec<VerifiedArray>; 3]) -> RankRuns {
+        let device = &self.0.device;
+        let name = &device.description().name;
+        let device = device.uuid().map_or_else(|| name.clone(), |uuid| format!("{name}, {uuid}"));
+        RankRuns { host: host_name(), device, runs: arrays }
+    }
+}
+
+/// Returns the slot of a run's result `number`.
+fn slot(number: usize) -> usize {
+    number.min(SLOTS - 1)
+}
+
+impl SeeArray for Verification {
+    fn module(&self, label: Label) -> String {
+        let name = || module_name(&self.0.device, label);
+        self.0.modules.borrow_mut().entry(label).or_insert_with(name).clone()
+    }
+
+    fn see(&self, order: Order, array: HashedArray, tensor: &Tensor) -> Seen {
+        let Some((run, _)) = self.0.now.get() else { return Ok(()) };
+        let recording = self.recording(run);
+        let mut arrays = recording.arrays.borrow_mut();
+        if let Some(planted) = &self.0.planted {
+            planted.apply(run, self.0.step.get(), arrays.len(), (&array, tensor))?;
+        }
+        let sum = recording.sums.view(slot(arrays.len()) * hash::WORDS, [hash::WORDS])?;
+        hash::add_to(&sum, tensor)?;
+        arrays.push((order, array));
+        Ok(())
+    }
+}
+
+/// A sink that hashes the gradients of one micro-batch.
+struct VerifiedSink<'a> {
+    sink: Box<dyn GradientSink + 'a>,
+    verification: Verification,
+    stage: usize,
+    number: u64,
+    /// Gradients that are being computed.
+    targets: BTreeMap<UseId, Tensor>,
+}
+
+impl GradientSink for VerifiedSink<'_> {
+    fn target(&mut self, use_id: UseId, weight: &Weight) -> autograd::Result<Target> {
+        let target = self.sink.target(use_id, weight)?;
+        self.targets.insert(use_id, target.tensor.clone());
+        Ok(target)
+    }
+
+    fn ready(&mut self, use_id: UseId) -> autograd::Result<()> {
+        if let Some(tensor) = self.targets.remove(&use_id) {
+            let name = {
+                let names = self.verification.0.names.borrow();
+                let name = names.get(&self.stage).and_then(|names| names.get(use_id.0 as usize));
+                name.cloned().unwrap_or_default()
+            };
+            let module = name.rsplit_once('.').map_or("", |(module, _)| module);
+            let array = array(Section::Gradients, Some(self.number), module, "", &name);
+            // Backward passes through the stages in reverse.
+            let order = (Section::Gradients, self.number, u64::MAX - self.stage as u64, use_id.0.into());
+            self.verification.see(order, array, &tensor).map_err(autograd::AutogradError::Hook)?;
+        }
+        self.sink.ready(use_id)
+    }
+}
+
+/// Returns one number for a run's arrays.
+fn digest(arrays: &[VerifiedArray]) -> u64 {
+    let terms = arrays.iter().zip(1..).map(|(array, number)| hash::mixed(number, array.hash));
+    terms.fold(hash::mixed(0, arrays.len() as u64), u64::wrapping_add)
+}
+
+/// Returns whether the repetition of each micro-batch gave what the step gave. All ranks call this and get
+/// the same answer.
+///
+/// # Errors
+/// The transport's.
+pub(crate) fn agree(
+    control: &mut dyn ControlPlane,
+    grid: &RankGrid,
+    round: &Round,
+    [step, repetition]: [&[VerifiedArray]; 2],
+) -> Result<bool> {
+    let own = [digest(step).to_le_bytes(), digest(repetition).to_le_bytes()].concat();
+    let all = control.all_gather(&own)?;
+    let differs = |rank: usize| -> Result<bool> {
+        let seen = grid.seen_from(rank)?;
+        let source = round.source(seen.coordinate(Axis::Data), Run::Repetition);
+        let of_step = all.get(seen.rank_at(&[(Axis::Data, source)])).and_then(|bytes| bytes.get(..8));
+        Ok(of_step != all.get(rank).and_then(|bytes| bytes.get(8..)))
+    };
+    (0..all.len()).try_fold(true, |agrees, rank| Ok(agrees && !differs(rank)?))
+}
+
+/// Gathers the runs of all ranks on every rank.
+///
+/// # Errors
+/// The transport's; runs that cannot be read.
+pub(crate) fn gather(control: &mut dyn ControlPlane, own: &RankRuns) -> Result<Vec<RankRuns>> {
+    let unreadable = |rank, error: serde_json::Error| WorkerError::Rank {
+        rank,
+        reason: format!("its hashes cannot be read: {error}"),
+    };
+    let own = serde_json::to_vec(own).map_err(|error| unreadable(control.rank(), error))?;
+    let all = control.all_gather(&own)?;
+    let decode = |(rank, bytes): (usize, &Vec<u8>)| {
+        serde_json::from_slice(bytes).map_err(|error| unreadable(rank, error))
+    };
+    all.iter().enumerate().map(decode).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use parallel::data::Assignment;
+
+    use super::{Round, Run};
+
+    #[test]
+    fn rounds_rotate_through_pairs_and_lanes() {
+        let assignment = Assignment::contiguous(6, 3).with_lanes_of(4);
+        let pairs = |round: u64| {
+            let round = Round::new(10 * (round + 1) - 1, 10, &assignment);
+            let sources = [0, 1, 2].map(|replica| round.source(replica, Run::Repetition));
+            (sources, round.micro_batch)
+        };
+        let expected = [([1, 2, 0], 0), ([2, 0, 1], 0), ([1, 2, 0], 4), ([2, 0, 1], 4), ([1, 2, 0], 0)];
+        assert_eq!([0, 1, 2, 3, 4].map(pairs), expected);
+    }
+
+    #[test]
+    fn runs_are_on_as_many_replicas_as_there_are() {
+        for replicas in 1..6 {
+            for round in 0..8 {
+                let round = Round::new(round, 1, &Assignment::contiguous(8, replicas));
+                for source in 0..replicas {
+                    let mut computers = Run::ALL.map(|run| round.computer(source, run)).to_vec();
+                    let back = Run::ALL.map(|run| round.source(round.computer(source, run), run));
+                    assert_eq!((computers[0], back), (source, [source; 3]));
+                    computers.sort_unstable();
+                    computers.dedup();
+                    assert_eq!(computers.len(), replicas.min(3), "{replicas} {round:?}");
+                }
+            }
+        }
+    }
+}

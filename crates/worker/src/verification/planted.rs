@@ -1,0 +1,45 @@
+//! A bit that a test inverts in the result of an operator.
+
+use device::Device;
+use system::fail_point::{self, Flip};
+use telemetry::hashes::HashedArray;
+use tensor::Tensor;
+
+use super::{Run, report};
+use crate::tensor_hashes::Seen;
+
+/// The bit that this rank inverts.
+#[derive(Debug)]
+pub(super) struct PlantedFlip(Flip);
+
+impl PlantedFlip {
+    /// Returns the bit that the environment names, if it is one of `device`'s rank.
+    pub(super) fn of_process(device: &Device) -> Option<Self> {
+        let flip = fail_point::flip().filter(|_| !device.is_meta())?;
+        (flip.rank == device.rank()).then_some(PlantedFlip(flip))
+    }
+
+    /// Inverts the bit if `tensor` is the result number `result` of the run before or in step `step`, counted
+    /// from 0.
+    pub(super) fn apply(
+        &self,
+        run: Run,
+        step: u64,
+        result: usize,
+        (array, tensor): (&HashedArray, &Tensor),
+    ) -> Seen {
+        let Flip { step: planted, runs, result: of, bit, .. } = &self.0;
+        if (step + 1, result) != (*planted, *of) || (runs != run.name() && runs != "all") {
+            return Ok(());
+        }
+        let mut bytes = vec![0; tensor.bytes()];
+        tensor.read_bytes(&mut bytes)?;
+        let bits = (8 * bytes.len()).max(1);
+        if let Some(byte) = bytes.get_mut(bit % bits / 8) {
+            *byte ^= 1 << (bit % 8);
+        }
+        tensor.set_bytes(&bytes)?;
+        tracing::warn!("planted in the {}: {}", run.name(), report::in_words(array));
+        Ok(())
+    }
+}
