@@ -10,7 +10,7 @@ mod restarted;
 use std::process::Command;
 use std::time::Duration;
 
-use common::jobs::{clean, has_mpi, signal, text};
+use common::jobs::{clean, has_mpi, is_alive, signal, text};
 use common::program;
 use common::random::{Budget, Random};
 use restarted::{Costs, Hosts, Restarted, whole, workplace};
@@ -112,6 +112,59 @@ fn a_lost_host_is_left_out_until_it_answers_again() {
     assert_eq!(sessions[1]["ending"], "interrupted");
     assert_eq!(sessions[2]["restart"]["steps_repeated"], 0);
     assert!(sessions[1]["restart"]["seconds_to_next_step"].as_f64().unwrap() > 0.0);
+}
+
+/// Ranks that are lost between two checkpoints, with and without state that each rank has for itself: no
+/// checkpoint is written before the end.
+#[test]
+fn a_job_goes_on_from_the_memory_of_its_hosts() {
+    if !has_mpi() {
+        return;
+    }
+    let whole = whole(STEPS);
+    for (hosts, stage) in [(Hosts::One, 3), (Hosts::Two, 0), (Hosts::Two, 1)] {
+        let stage = format!("parallel.zero_stage={stage}");
+        let sets = ["checkpoint.memory_steps=5", "checkpoint.every=100000", &stage];
+        let job = Restarted::start_with(STEPS, hosts, &["--restarts", "5"], 10, &sets);
+        let Some(mut job) = job else { return };
+        for (rank, step) in [(1, 60), (3, 120)] {
+            job.await_step(step);
+            job.pid(rank).into_iter().for_each(|pid| job.signal("KILL", pid));
+            let began = std::time::Instant::now();
+            while !job.messages().contains(&format!("restart {}", if rank == 1 { 1 } else { 2 })) {
+                assert!(began.elapsed() < Duration::from_secs(60), "{}", job.messages());
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        let (states, messages) = (job.states(), job.messages());
+        assert!(!messages.contains("from the beginning"), "{messages}");
+        let sessions = job.ends_as(&whole);
+        assert!(!states.exists(), "{}", states.display());
+        let repeated: Vec<_> =
+            sessions.iter().filter_map(|session| session["restart"]["steps_repeated"].as_u64()).collect();
+        assert_eq!(repeated.len(), 2, "{sessions:?}");
+        assert!(repeated.iter().all(|steps| *steps < 30), "{repeated:?}: {messages}");
+    }
+}
+
+#[test]
+fn nothing_is_left_of_a_job_whose_restarting_process_is_killed() {
+    if !has_mpi() {
+        return;
+    }
+    let sets = ["checkpoint.memory_steps=5"];
+    let job = Restarted::start_with(1_000_000, Hosts::One, &["--restarts", "3"], SLOWNESS[0], &sets);
+    let Some(mut job) = job else { return };
+    job.await_step(20);
+    let pids: Vec<_> = (0..4).filter_map(|rank| job.pid(rank)).chain(job.launcher()).collect();
+    let states = job.states();
+    assert!(pids.len() == 5 && states.exists(), "{pids:?}");
+    signal("KILL", job.id());
+    let began = std::time::Instant::now();
+    while pids.iter().any(|pid| is_alive(*pid)) || states.exists() {
+        assert!(began.elapsed() < Duration::from_secs(60), "{pids:?}, {}", states.display());
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Verification of micro-batches: it changes neither bits nor planned bytes, and finds bits that are inverted in
-//! results of operators.
+//! Verification of micro-batches: it changes neither bits nor planned bytes, and finds bits that are inverted
+//! in results of operators.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
@@ -67,8 +67,8 @@ fn a_verified_run_has_the_bits_of_others_and_the_planned_bytes() {
     }
 }
 
-/// A bit that is inverted: rank, runs of the micro-batch, result; and who computes wrongly, if a third run can
-/// tell.
+/// A bit that is inverted: rank, runs of the micro-batch, result; and who computes wrongly, if a third run
+/// can tell.
 type Planted = (usize, &'static str, usize, Option<usize>);
 
 /// Grids with planted bits.

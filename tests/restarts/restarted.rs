@@ -123,6 +123,17 @@ impl Restarted {
     /// Starts a job of four ranks whose disk takes so many milliseconds for a file; `None`, and the test is
     /// reported as skipped, where hosts cannot be faked.
     pub(crate) fn start(steps: u64, hosts: Hosts, options: &[&str], slowness: u64) -> Option<Self> {
+        Self::start_with(steps, hosts, options, slowness, &[])
+    }
+
+    /// [`Restarted::start`] with these settings in addition.
+    pub(crate) fn start_with(
+        steps: u64,
+        hosts: Hosts,
+        options: &[&str],
+        slowness: u64,
+        sets: &[&str],
+    ) -> Option<Self> {
         let directory = workplace(steps);
         let script = root().join("tests/common/hosts");
         let two = hosts == Hosts::Two;
@@ -145,6 +156,7 @@ impl Restarted {
             command.args(["-n", "4"]);
         }
         command.args(["train", "run.toml", "--run-dir", "disk/out"]).env("PLIMSOLL", program());
+        command.args(sets.iter().flat_map(|set| ["--set", set]));
         command.env(fail_point::SLOW, format!("checkpoint piece written:{slowness}"));
         command.env("PLIMSOLL_START_SECONDS", "8").stdout(Stdio::null());
         command.stderr(File::create(directory.path().join("stderr")).unwrap());
@@ -177,7 +189,31 @@ impl Restarted {
     /// The running launcher.
     pub(crate) fn launcher(&self) -> Option<u32> {
         let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.id())).ok()?;
-        children.split_whitespace().next()?.parse().ok()
+        let command = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let mut children = children.split_whitespace().filter_map(|pid| pid.parse().ok());
+        // The guard of the job is the other child.
+        children.find(|pid| command(pid).trim() != "sh")
+    }
+
+    /// The directory of the job's states in memory.
+    pub(crate) fn states(&self) -> PathBuf {
+        let prefix = format!("plimsoll-{}-", self.id());
+        let all = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+        let mut own = all.filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix));
+        own.next().map_or_else(|| Path::new("/dev/shm").join(prefix), |entry| entry.path())
+    }
+
+    /// Waits until the rank whose status is first has begun this step.
+    pub(crate) fn await_step(&mut self, step: u64) {
+        let began = Instant::now();
+        let of_record = |record: String| -> Option<u64> {
+            record.lines().find_map(|line| line.strip_prefix("step = "))?.trim().parse().ok()
+        };
+        let path = self.run_dir().join("logs/rank-0.status");
+        while std::fs::read_to_string(&path).ok().and_then(of_record).is_none_or(|now| now < step) {
+            assert!(!self.has_ended() && began.elapsed() < LIMIT, "{}", self.messages());
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// Signals a process of this job, which may have ended.
@@ -253,7 +289,7 @@ impl Restarted {
         }
     }
 
-    fn messages(&self) -> String {
+    pub(crate) fn messages(&self) -> String {
         std::fs::read_to_string(self.directory.path().join("stderr")).unwrap_or_default()
     }
 

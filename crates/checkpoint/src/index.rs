@@ -65,14 +65,21 @@ impl Index {
     /// Writes the file in `directory` and syncs it.
     pub(crate) fn write(&self, directory: &Path) -> Result<FileDigest> {
         let path = directory.join(INDEX);
-        // Serializing numbers, strings and maps of strings does not fail.
-        let mut text = serde_json::to_vec(self).unwrap_or_default();
-        text.push(b'\n');
+        let (text, digest) = self.encode();
         let mut file = File::create_new(&path).map_err(CheckpointError::file(&path, "create it"))?;
         file.write_all(&text).map_err(CheckpointError::file(&path, "write to it"))?;
         fail_point::reach("checkpoint index written");
         file.sync_all().map_err(CheckpointError::file(&path, "bring it to the disk"))?;
-        Ok(FileDigest::new(text.len() as u64, Sha256::new_with_prefix(&text)))
+        Ok(digest)
+    }
+
+    /// Returns the text of the file and its digest.
+    pub(crate) fn encode(&self) -> (Vec<u8>, FileDigest) {
+        // Serializing numbers, strings and maps of strings does not fail.
+        let mut text = serde_json::to_vec(self).unwrap_or_default();
+        text.push(b'\n');
+        let digest = FileDigest::new(text.len() as u64, Sha256::new_with_prefix(&text));
+        (text, digest)
     }
 
     /// Reads the file in `directory`.

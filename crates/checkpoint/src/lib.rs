@@ -29,6 +29,7 @@ mod error;
 mod format;
 mod index;
 mod manifest;
+mod memory;
 mod reader;
 mod resume;
 mod snapshot;
@@ -42,6 +43,7 @@ pub use directory::{Directory, best, find, find_share, list, newest, newest_shar
 pub use error::CheckpointError;
 pub use index::{Index, Part};
 pub use manifest::LossScale;
+pub use memory::{Copied, HostState, MemoryWriter, Reported, add_piece, host_states, missing, read_piece};
 pub use reader::{Checkpoint, Share, Target};
 pub use resume::ResumePoint;
 pub use snapshot::Snapshot;

@@ -272,7 +272,7 @@ impl Drop for Writer {
 ///
 /// # Errors
 /// The first failure in the order of the ranks.
-fn files_of(path: &Path, reports: &[Vec<u8>]) -> Result<Files> {
+pub(crate) fn files_of(path: &Path, reports: &[Vec<u8>]) -> Result<Files> {
     let mut files = Files::new();
     for (rank, report) in reports.iter().enumerate() {
         let report: Report = serde_json::from_slice(report).unwrap_or_else(|error| Err(error.to_string()));

@@ -62,6 +62,7 @@ pub(crate) fn check(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     check_batch(raw, config)?;
     check_repetition(raw, config)?;
     check_spikes(raw, config)?;
+    check_memory_steps(raw, config)?;
     check_lanes(raw, config)?;
     check_tensor_lanes(raw, config)?;
     check_pipeline(raw, config)?;
@@ -253,6 +254,15 @@ fn check_spikes(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     }
     let reason = "train.on_spike = \"rewind\" needs checkpoints: set checkpoint.minutes";
     Err(raw.conflict(&[Train::on_spike, Checkpoint::minutes], reason.to_owned()))
+}
+
+/// Checks that states in memory are kept beside checkpoints, from which a job goes on after losing hosts.
+fn check_memory_steps(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
+    if config.checkpoint.memory_steps == 0 || config.checkpoint.is_kept() {
+        return Ok(());
+    }
+    let reason = "checkpoint.memory_steps needs checkpoints for the loss of hosts: set checkpoint.minutes";
+    Err(raw.conflict(&[Checkpoint::memory_steps, Checkpoint::minutes], reason.to_owned()))
 }
 
 fn check_lanes(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {

@@ -79,6 +79,7 @@ impl HostUse {
             ("the plan", traces),
             ("traces of steps", written_bytes(plans) * ranks),
             ("the copy for checkpoints", checkpoint_bytes(setup, form)),
+            ("states in memory", memory_states_bytes(setup, form)),
             ("addresses of threads and files", address_bytes(setup, ranks)),
         ];
         let parts = parts.map(|(name, bytes)| HostPart { name, bytes });
@@ -157,6 +158,17 @@ fn address_bytes(setup: &Setup, ranks: u64) -> u64 {
     };
     let now = limit.reserved().unwrap_or(0).saturating_sub(program);
     now + (THREADS + THREADS_OF_RANK * ranks) * threads::STACK_BYTES as u64
+}
+
+/// States of which the files are in memory at once: the newest, and the one that is being written.
+const STATES: u64 = 2;
+
+/// Bytes of a process's states in memory, and of the memory to which it copies them first.
+fn memory_states_bytes(setup: &Setup, form: RankForm) -> u64 {
+    match setup.config.checkpoint.memory_steps {
+        0 => 0,
+        _ => (1 + STATES) * checkpoint_bytes(setup, form),
+    }
 }
 
 /// Bytes of the memory to which a process copies the state for checkpoints, which it takes at the start, and

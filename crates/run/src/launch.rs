@@ -14,6 +14,7 @@ use crate::endpoint;
 use crate::error::{Result, RunError};
 use crate::failure::{self, Lost};
 use crate::history::Repetition;
+use crate::memory_states::{self, InMemory};
 use crate::options::RunOptions;
 use crate::placement::ChosenPlacement;
 use crate::rank::{Outcome, run_rank};
@@ -85,8 +86,10 @@ fn train_once(mut startup: Startup, config: RunConfig, options: &RunOptions) -> 
     if let Some(log) = options.log.as_ref().filter(|_| startup.is_in_job()) {
         log.set_rank(startup.rank());
     }
+    startup.begins("complete the states in memory");
+    let memory = if options.resume { memory_states::complete(&mut startup)? } else { None };
     startup.begins("open its data and what it goes on from");
-    let prepared = prepare(&startup, config, options);
+    let prepared = prepare(&startup, config, options, memory.as_ref());
     let (setup, resumption) = startup.agree(prepared)?;
     options.interrupt.end_preparation();
     startup.begins("tell its data and settings");
@@ -213,6 +216,7 @@ fn prepare(
     startup: &Startup,
     mut config: RunConfig,
     options: &RunOptions,
+    memory: Option<&InMemory>,
 ) -> Result<(Setup, Option<Resumption>)> {
     startup.check_ranks(&config, options.ranks)?;
     if startup.rank() == 0 {
@@ -227,7 +231,7 @@ fn prepare(
         config.data.cache = runs.join(build::CACHE);
     }
     let share = startup.share();
-    let look = || Resumption::look(&config, options, startup.rank() == 0, share);
+    let look = || Resumption::look(&config, options, startup.rank() == 0, (share, memory));
     let resumption = options.resume.then(look).transpose()?;
     let continues = resumption.as_ref().is_some_and(|resumption| resumption.point.is_some());
     let start = match &options.from {

@@ -22,6 +22,8 @@ pub mod failure;
 mod history;
 mod interrupt;
 mod launch;
+mod memory_saver;
+mod memory_states;
 mod options;
 mod placement;
 mod rank;

@@ -16,13 +16,16 @@ use crate::failure;
 use crate::sessions::{self, Ending};
 
 mod attempt;
+mod guard;
 mod hosts;
+mod memory;
 mod processes;
 mod stops;
 
 use attempt::{Attempt, Ended};
 pub use hosts::JobLauncher;
 use hosts::{Host, Hosts};
+use memory::MemoryOfJob;
 use stops::Stops;
 
 /// Time in which enough hosts must answer.
@@ -65,7 +68,8 @@ impl RestartedJob {
     pub fn run(&self) -> Result<u8> {
         let stops = Stops::hear()?;
         let hosts = Hosts::of(self.launcher, &self.launcher_options, self.config.world_size())?;
-        let mut restarts = Restarts { job: self, hosts, stops, failures: 0, newest: 0, cause: None };
+        let memory = MemoryOfJob::new(&hosts);
+        let mut restarts = Restarts { job: self, hosts, memory, stops, failures: 0, newest: 0, cause: None };
         restarts.newest = restarts.newest_checkpoint();
         restarts.run()
     }
@@ -75,10 +79,11 @@ impl RestartedJob {
 struct Restarts<'a> {
     job: &'a RestartedJob,
     hosts: Hosts,
+    memory: MemoryOfJob,
     stops: Stops,
-    /// Failures in a row without a new checkpoint.
+    /// Failures in a row without a new checkpoint or state in memory.
     failures: u64,
-    /// Step of the newest checkpoint at the last failure.
+    /// Step of the newest one at the last failure.
     newest: u64,
     /// The cause of the next start, if it is not the first.
     cause: Option<Cause>,
@@ -141,8 +146,7 @@ impl Restarts<'_> {
     fn announce(&self, grid: &Continuation) {
         let Some(cause) = &self.cause else { return };
         let (from, ranks) = (self.newest_checkpoint(), grid.ranks);
-        let from =
-            if from == 0 { "the beginning".to_owned() } else { format!("the checkpoint of step {from}") };
+        let from = if from == 0 { "the beginning".to_owned() } else { format!("the state of step {from}") };
         let sets: String = grid.sets.iter().map(|set| format!(" --set {set}")).collect();
         terminal::say(&format!("plimsoll: restart {} from {from}, {ranks} ranks{sets}", cause.restart));
     }
@@ -158,8 +162,8 @@ impl Restarts<'_> {
         for set in &grid.sets {
             command.args(["--set", set]);
         }
-        let attempt = Attempt::start(command, self.cause.as_ref(), &self.logs())?;
-        let began_at = self.newest_checkpoint();
+        let attempt = Attempt::start(command, self.cause.as_ref(), &self.memory, &self.logs())?;
+        let began_at = newest(&self.job.run_dir);
         let may_grow = self.job.grows && grid.ranks < self.job.config.world_size();
         let mut growth = may_grow.then(|| Growth { asked_at: began_at, asking: None });
         attempt.wait(&self.stops, || {
@@ -196,8 +200,9 @@ impl Restarts<'_> {
         Ok(reason)
     }
 
+    /// Returns the step of the newest checkpoint, or of a newer state in this machine's memory.
     fn newest_checkpoint(&self) -> u64 {
-        newest(&self.job.run_dir)
+        newest(&self.job.run_dir).max(self.memory.newest())
     }
 
     fn last_ending(&self) -> Option<Ending> {

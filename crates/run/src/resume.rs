@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{Result, RunError};
+use crate::memory_states::InMemory;
 use crate::options::RunOptions;
 use crate::run_directory::RunLock;
 use crate::weights;
@@ -31,7 +32,12 @@ impl Resumption {
     /// # Errors
     /// No directory; one that is in use, or holds a run that ended without a checkpoint; a checkpoint that is
     /// damaged or of another run.
-    pub(crate) fn look(config: &RunConfig, options: &RunOptions, owns: bool, share: Share) -> Result<Self> {
+    pub(crate) fn look(
+        config: &RunConfig,
+        options: &RunOptions,
+        owns: bool,
+        (share, memory): (Share, Option<&InMemory>),
+    ) -> Result<Self> {
         let Some(run_dir) = options.run_dir.as_deref() else {
             return Err(RunError::Refused("--resume needs --run-dir, the run to resume".to_owned()));
         };
@@ -42,7 +48,7 @@ impl Resumption {
         // With --from, the step is that of the other run.
         let checkpoint = match options.step.filter(|_| options.from.is_none()) {
             Some(step) => Some(checkpoint::find_share(run_dir, Some(step), share)?),
-            None => checkpoint::newest_share(run_dir, share)?,
+            None => newest(run_dir, (share, memory))?,
         };
         let Some(checkpoint) = checkpoint else {
             if run_dir.join("summary.json").exists() {
@@ -77,6 +83,18 @@ impl Resumption {
         check_steps(&setup.config, &point.checkpoint)?;
         setup.start = Start::Resumed(Arc::clone(point));
         Ok(())
+    }
+}
+
+/// Returns the newest state: the one in memory if no checkpoint is as new, or else the newest checkpoint.
+///
+/// # Errors
+/// The newest checkpoint is damaged.
+fn newest(run_dir: &Path, (share, memory): (Share, Option<&InMemory>)) -> Result<Option<Checkpoint>> {
+    let on_disk = checkpoint::list(run_dir)?.last().map_or(0, |(step, _)| *step);
+    match memory.filter(|memory| memory.checkpoint.step() > on_disk) {
+        Some(memory) => Ok(Some(memory.checkpoint.clone())),
+        None => Ok(checkpoint::newest_share(run_dir, share)?),
     }
 }
 

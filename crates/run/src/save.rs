@@ -13,6 +13,7 @@ use worker::{Setup, Worker};
 use crate::answering::while_answering;
 use crate::error::Result;
 use crate::history::History;
+use crate::memory_saver::MemorySaver;
 
 /// Takes and writes a rank's part of the checkpoints of a run.
 #[derive(Debug)]
@@ -26,6 +27,10 @@ pub(crate) struct Saver {
     last: Instant,
     /// Whether the delay of a checkpoint has been logged.
     is_reported: bool,
+    /// Contents of rank 0's checkpoints beside the state, for states in memory.
+    contents: Option<Contents>,
+    /// Takes states that are kept in memory, if the job keeps some.
+    memory: Option<MemorySaver>,
     /// The longest time for which a checkpoint held up the steps on the host.
     longest_stall: Option<Duration>,
 }
@@ -53,8 +58,8 @@ impl Saver {
         let seconds = 60.0 * config.checkpoint.minutes;
         // An interval too long for the clock is never due.
         let every = Duration::try_from_secs_f64(seconds).ok().filter(|every| !every.is_zero());
-        let writer = Writer::new(run_dir, contents);
-        Ok(Some(Saver { is_first: true, every, ..Self::with(writer) }))
+        let writer = Writer::new(run_dir, contents.clone());
+        Ok(Some(Saver { is_first: true, every, contents: Some(contents), ..Self::with(writer) }))
     }
 
     /// Returns on all ranks their saver, that of rank 0 from `first`. All ranks call this.
@@ -73,11 +78,12 @@ impl Saver {
         // Names of temporary files contain the process of rank 0.
         let mut process = std::process::id().to_le_bytes().to_vec();
         control.broadcast(0, &mut process)?;
-        if control.rank() == 0 {
-            return Ok(first);
-        }
         let process = process.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
-        Ok(Some(Self::with(Writer::beside(run_dir, process))))
+        let beside = || Some(Self::with(Writer::beside(run_dir, process)));
+        let Some(mut saver) = (if control.rank() == 0 { first } else { beside() }) else { return Ok(None) };
+        let contents = saver.contents.take();
+        saver.memory = MemorySaver::shared(setup, (process, contents), control)?;
+        Ok(Some(saver))
     }
 
     /// Allocates this rank's memory for checkpoints, on a separate thread. All ranks call this.
@@ -89,12 +95,21 @@ impl Saver {
         let allocate = worker.device().host_memory();
         let memory = while_answering(worker.control(), (bytes > 0).then_some(move || allocate(bytes)))?;
         memory.into_iter().for_each(|memory| self.writer.set_memory(memory));
-        Ok(())
+        self.memory.as_mut().map_or(Ok(()), |saver| saver.prepare(worker))
     }
 
     fn with(writer: Writer) -> Self {
         let (last, is_reported) = (Instant::now(), false);
-        Saver { writer, is_first: false, every: None, last, is_reported, longest_stall: None }
+        Saver {
+            writer,
+            is_first: false,
+            every: None,
+            last,
+            is_reported,
+            contents: None,
+            memory: None,
+            longest_stall: None,
+        }
     }
 
     /// Returns whether a checkpoint is due by time.
@@ -115,6 +130,35 @@ impl Saver {
     /// Returns whether the ranks have to report their files of a checkpoint; all ranks agree.
     pub(crate) fn is_unreported(&self) -> bool {
         self.writer.is_unreported()
+    }
+
+    /// Returns whether this rank's thread is copying a state in memory.
+    pub(crate) fn is_copying(&self) -> bool {
+        self.memory.as_ref().is_some_and(MemorySaver::is_working)
+    }
+
+    /// Starts to copy this rank's part of the state to host memory, unless the last copy goes on. All ranks
+    /// call this.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(crate) fn keep_in_memory(&mut self, worker: &mut Worker, history: &History) -> Result<()> {
+        let Some(memory) = self.memory.as_mut().filter(|memory| !memory.is_unreported()) else {
+            return Ok(());
+        };
+        let began = Instant::now();
+        memory.save(worker, history)?;
+        self.longest_stall = self.longest_stall.max(Some(began.elapsed()));
+        Ok(())
+    }
+
+    /// Publishes a state in memory that all ranks have copied, if there is one. All ranks call this.
+    ///
+    /// # Errors
+    /// Errors of the transport.
+    pub(crate) fn publish_in_memory(&mut self, control: &mut dyn ControlPlane) -> Result<()> {
+        let unreported = self.memory.as_mut().filter(|memory| memory.is_unreported());
+        unreported.map_or(Ok(()), |memory| memory.report(control))
     }
 
     /// Logs once that a checkpoint due after `step` steps waits for the one being written.

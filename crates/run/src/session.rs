@@ -168,6 +168,9 @@ impl Training<'_> {
         {
             saver.report(self.worker.control())?;
         }
+        if let Some(saver) = self.observer.saver_mut().filter(|_| !agreed.is_copying) {
+            saver.publish_in_memory(self.worker.control())?;
+        }
         self.history.interrupted = agreed.stop && done < self.calendar.steps;
         if self.history.interrupted && self.worker.grid().rank() == 0 {
             tracing::info!("stop requested: step {done} is the last");
@@ -197,6 +200,9 @@ impl Training<'_> {
                 self.clock.restart();
             }
         }
+        if self.calendar.keeps_in_memory_after(step) && !is_last {
+            self.keep_in_memory()?;
+        }
         Ok(match has_ended || self.history.is_lost() {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
@@ -207,6 +213,17 @@ impl Training<'_> {
     fn save(&mut self, is_last: bool) -> Result<()> {
         let Some(saver) = self.observer.saver_mut() else { return Ok(()) };
         saver.save(self.worker, &self.history, is_last)
+    }
+
+    /// Keeps the state in memory, unless it is not finite.
+    fn keep_in_memory(&mut self) -> Result<()> {
+        // A checkpoint includes the loss of its last step.
+        self.read_last()?;
+        if self.history.is_lost() || !self.history.is_finite() {
+            return Ok(());
+        }
+        let Some(saver) = self.observer.saver_mut() else { return Ok(()) };
+        saver.keep_in_memory(self.worker, &self.history)
     }
 
     /// Saves the state before a step that ran out of memory, from which the run continues with smaller
@@ -308,12 +325,14 @@ struct Agreement {
     is_saving: bool,
     /// A thread is writing it.
     is_working: bool,
+    /// A thread is copying a state in memory.
+    is_copying: bool,
     /// The records of all ranks, on rank 0 if there are any.
     ranks: Vec<RankStep>,
 }
 
 /// Number of flags at the beginning of a message.
-const FLAGS: usize = 4;
+const FLAGS: usize = 5;
 
 impl Agreement {
     /// Exchanges the flags of all ranks; their records, which either all ranks give or none, travel in the
@@ -325,8 +344,13 @@ impl Agreement {
         record: Option<RankStep>,
     ) -> Result<Self> {
         let saver = |is: fn(&Saver) -> bool| observer.saver().is_some_and(is);
-        let flags: [bool; FLAGS] =
-            [stop, saver(Saver::is_due), saver(Saver::is_busy), saver(Saver::is_working)];
+        let flags: [bool; FLAGS] = [
+            stop,
+            saver(Saver::is_due),
+            saver(Saver::is_busy),
+            saver(Saver::is_working),
+            saver(Saver::is_copying),
+        ];
         let mut own = flags.map(u8::from).to_vec();
         let has_records = record.is_some();
         if let Some(record) = record {
@@ -339,7 +363,7 @@ impl Agreement {
         let read =
             |(rank, flags): (usize, &Vec<u8>)| RankStep::decode(rank, flags.get(FLAGS..).unwrap_or_default());
         let ranks = records.map(read).collect::<telemetry::Result<_>>()?;
-        let (save_is_due, is_saving, is_working) = (any(1), any(2), any(3));
-        Ok(Agreement { stop: any(0), save_is_due, is_saving, is_working, ranks })
+        let (save_is_due, is_saving, is_working, is_copying) = (any(1), any(2), any(3), any(4));
+        Ok(Agreement { stop: any(0), save_is_due, is_saving, is_working, is_copying, ranks })
     }
 }

@@ -5,8 +5,8 @@
 //! there until the process is killed or `FILE` is removed. With [`SLOW`] set to `POINT:MILLISECONDS`, every
 //! thread that reaches the point sleeps for that time, as with a slow disk.
 //!
-//! With [`FLIP`] set to `RANK:STEP:RUNS:RESULT:BIT`, a rank inverts a bit of an operator's result where a step
-//! is verified, as faulty hardware would: see [`Flip`].
+//! With [`FLIP`] set to `RANK:STEP:RUNS:RESULT:BIT`, a rank inverts a bit of an operator's result where a
+//! step is verified, as faulty hardware would: see [`Flip`].
 
 use std::fs::File;
 use std::path::PathBuf;

@@ -14,7 +14,8 @@ pub struct StepKind {
     pub validates: bool,
 }
 
-/// The steps of a run, those that are verified, and those followed by a validation, a checkpoint or an emptied cache.
+/// The steps of a run, those that are verified, and those followed by a validation, a checkpoint or an
+/// emptied cache.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Calendar {
     /// Number of steps.
@@ -23,6 +24,7 @@ pub struct Calendar {
     save_every: u64,
     empty_every: u64,
     verify_every: u64,
+    memory_every: u64,
     /// Validations without a lower loss after which the run ends; `None`: it runs all steps.
     pub patience: Option<u64>,
 }
@@ -37,6 +39,7 @@ impl Calendar {
             save_every: checkpoint.every,
             empty_every: memory.empty_cache_every,
             verify_every: train.verify_every,
+            memory_every: checkpoint.memory_steps,
             patience: Some(train.patience).filter(|patience| *patience > 0),
         }
     }
@@ -113,6 +116,11 @@ impl Calendar {
             true => after.saturating_add(1).checked_next_multiple_of(every).map(|due| due - 1),
         };
         next.filter(|step| *step < self.steps)
+    }
+
+    /// Returns whether a state in memory is due after step `step`, counted from 0.
+    pub fn keeps_in_memory_after(&self, step: u64) -> bool {
+        self.memory_every > 0 && (step + 1).is_multiple_of(self.memory_every)
     }
 
     /// Returns whether a checkpoint by number of steps is due after step `step`, counted from 0.

@@ -210,7 +210,7 @@ impl<'a> WorkerFeed<'a> {
         Ok(())
     }
 
-    /// Returns the recording of the present pass, its stage and its micro-batch's number, if that is verified.
+    /// Returns the recording of the present pass, its stage and its micro-batch's number, if it is verified.
     fn verified(&self) -> Option<(&'a Verification, usize, u64)> {
         let at = self.at?;
         let number = self.numbers.number(at.micro_batch);

@@ -17,6 +17,10 @@ section! {
         wait: bool = Row::flag().default("false").any_bits();
         /// Checkpoints that are kept, the latest.
         keep: u64 = Row::integer(1, MOST).default("2").any_bits();
+        /// Steps between states that are kept in host memory, where no disk is waited for; 0: none. A job
+        /// that is restarted (`launch/mpirun --restarts`) goes on from the newest one that the hosts which
+        /// answer have together, or else from the newest checkpoint. Without restarts it has no effect.
+        memory_steps: u64 = Row::integer(0, MOST).default("0").any_bits();
         /// Also save and keep the state with the lowest validation loss, as `checkpoints/best`: one
         /// checkpoint beside the latest, unless it is among them.
         keep_best: bool = Row::flag().default("false").any_bits();

@@ -8,11 +8,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use system::terminal;
 
+use super::guard::Guard;
+use super::memory::MemoryOfJob;
 use super::processes;
 use super::stops::Stops;
 use crate::cause::{self, Cause};
 use crate::error::{Result, RunError};
 use crate::failure;
+use crate::memory_states;
 
 /// Interval at which the launcher is looked at.
 const LOOK: Duration = Duration::from_millis(20);
@@ -52,6 +55,8 @@ pub(super) struct Attempt {
     hangs_since: Option<Instant>,
     /// Whether this process has killed the launcher.
     is_killed: bool,
+    /// Ends the launcher if this process is killed.
+    _guard: Guard,
 }
 
 impl Attempt {
@@ -60,12 +65,18 @@ impl Attempt {
     ///
     /// # Errors
     /// The launcher does not start.
-    pub(super) fn start(mut command: Command, cause: Option<&Cause>, logs: &Path) -> Result<Self> {
+    pub(super) fn start(
+        mut command: Command,
+        cause: Option<&Cause>,
+        memory: &MemoryOfJob,
+        logs: &Path,
+    ) -> Result<Self> {
         let started = SystemTime::now();
         let since_1970 = started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let id = format!("{}-{}", std::process::id(), since_1970.as_nanos());
         command.env(processes::VARIABLE, &id).stdin(Stdio::null()).process_group(0);
-        let mut passed = vec![processes::VARIABLE];
+        command.env(memory_states::VARIABLE, memory.name());
+        let mut passed = vec![processes::VARIABLE, memory_states::VARIABLE];
         if let Some(cause) = cause {
             command.env(cause::VARIABLE, cause.encode());
             passed.push(cause::VARIABLE);
@@ -73,9 +84,11 @@ impl Attempt {
         // Open MPI passes these variables on to other hosts.
         command.env("OMPI_MCA_mca_base_env_list", passed.join(";"));
         let name = command.get_program().to_string_lossy().into_owned();
+        let mut guard = Guard::start(memory.directory());
         let launcher = command
             .spawn()
             .map_err(|error| RunError::Refused(format!("{name} cannot be started: {error}")))?;
+        guard.watch(launcher.id());
         Ok(Attempt {
             launcher,
             name,
@@ -86,6 +99,7 @@ impl Attempt {
             to_grow: false,
             hangs_since: None,
             is_killed: false,
+            _guard: guard,
         })
     }
 

@@ -124,10 +124,24 @@ impl Hosts {
         }
     }
 
-    fn ask(&self, host: &str) -> Question {
-        if host == "localhost" || host == host_name() {
-            return Question::Known(true);
+    /// Deletes a directory on the other hosts that answer.
+    pub(super) fn remove(&self, directory: &Path) {
+        let others = self.named.iter().filter(|host| !is_own(&host.name));
+        let removing = others.map(|host| self.ask_to(&host.name, &["rm", "-rf", "--"], Some(directory)));
+        let mut removing: Vec<_> = removing.collect();
+        let began = Instant::now();
+        while removing.iter_mut().any(|removal| removal.answer().is_none()) && began.elapsed() < ANSWER {
+            sleep(LOOK);
         }
+        removing.iter_mut().for_each(Question::end);
+    }
+
+    fn ask(&self, host: &str) -> Question {
+        if is_own(host) { Question::Known(true) } else { self.ask_to(host, &["true"], None) }
+    }
+
+    /// Starts a command on another host.
+    fn ask_to(&self, host: &str, words: &[&str], path: Option<&Path>) -> Question {
         let mut command = match self.launcher {
             JobLauncher::Mpirun => agent(),
             JobLauncher::Srun => {
@@ -139,9 +153,14 @@ impl Hosts {
         if self.launcher == JobLauncher::Mpirun {
             command.arg(host);
         }
-        command.arg("true").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.args(words).args(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command.spawn().map_or(Question::Known(false), Question::Asked)
     }
+}
+
+/// Returns whether a name is this host's.
+fn is_own(host: &str) -> bool {
+    host == "localhost" || host == host_name()
 }
 
 /// A question to a host.

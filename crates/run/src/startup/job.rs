@@ -84,6 +84,11 @@ impl Job {
         Ok(all.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect())
     }
 
+    /// Replaces `message` on all ranks by that of rank `root`.
+    pub(crate) fn broadcast(&mut self, root: usize, message: &mut Vec<u8>) -> Result<()> {
+        Ok(self.communicator.control.broadcast(root, message)?)
+    }
+
     /// Returns the agreed result, and whether all ranks end here.
     pub(crate) fn agree<T, E: JobError>(
         &mut self,

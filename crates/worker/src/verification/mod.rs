@@ -6,6 +6,7 @@
 
 mod planted;
 mod report;
+mod runs;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -14,8 +15,6 @@ use std::rc::Rc;
 use autograd::{GradientSink, Observer, Target, UseId, Weight};
 use collective::{Axis, ControlPlane, RankGrid};
 use device::{Category, DType, Device, Label, Request};
-use parallel::data::Assignment;
-use serde::{Deserialize, Serialize};
 use telemetry::hashes::{HashedArray, Section};
 use telemetry::host_name;
 use tensor::Tensor;
@@ -25,101 +24,10 @@ use crate::error::{Result, WorkerError};
 use crate::tensor_hashes::{Order, SeeArray, Seen, array, module_name, stage_observer};
 use planted::PlantedFlip;
 pub(crate) use report::report;
+pub(crate) use runs::{RankRuns, Round, Run, VerifiedArray};
 
 /// Hashes of one micro-batch on one rank; further ones are added to the last.
 const SLOTS: usize = 1 << 14;
-
-/// A run of a verified micro-batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Run {
-    /// In the step.
-    Step,
-    /// Before the step, on another rank if there is one.
-    Repetition,
-    /// After a difference, to find the rank that computed wrongly.
-    Third,
-}
-
-impl Run {
-    /// All runs.
-    #[cfg(test)]
-    const ALL: [Run; 3] = [Run::Step, Run::Repetition, Run::Third];
-
-    fn name(self) -> &'static str {
-        match self {
-            Run::Step => "step",
-            Run::Repetition => "repetition",
-            Run::Third => "third",
-        }
-    }
-}
-
-/// The micro-batch that is verified on each rank, and the ranks of its runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Round {
-    /// The step, from 0.
-    pub(crate) step: u64,
-    /// Index of the micro-batch among those of its replica.
-    pub(crate) micro_batch: usize,
-    /// Number of data-parallel ranks.
-    replicas: usize,
-    /// Distance from a replica to the one whose micro-batch it repeats.
-    shift: usize,
-}
-
-impl Round {
-    /// Returns the round before step `step`, counted from 0, with a verification every `every` steps. Rounds
-    /// rotate through pairs of replicas and through lanes, whose first micro-batch is verified: its gradients
-    /// are not yet added to others.
-    pub(crate) fn new(step: u64, every: u64, assignment: &Assignment) -> Self {
-        let replicas = assignment.replicas();
-        let round = (step + 1).checked_div(every).map_or(0, |rounds| rounds.saturating_sub(1));
-        let shifts = replicas.saturating_sub(1).max(1) as u64;
-        let shift = if replicas > 1 { 1 + (round % shifts) as usize } else { 0 };
-        // The last replica has the fewest lanes.
-        let lanes = assignment.lanes_of(replicas.saturating_sub(1)).max(1) as u64;
-        let lane = (round / shifts % lanes) as usize;
-        Round { step, micro_batch: lane * assignment.micro_batches_per_lane(), replicas, shift }
-    }
-
-    /// The replica whose micro-batch `replica` computes in `run`.
-    pub(crate) fn source(&self, replica: usize, run: Run) -> usize {
-        (replica + self.distance(run)) % self.replicas.max(1)
-    }
-
-    /// The replica that computes the micro-batch of replica `source` in `run`.
-    fn computer(&self, source: usize, run: Run) -> usize {
-        (source + self.replicas - self.distance(run)) % self.replicas.max(1)
-    }
-
-    fn distance(&self, run: Run) -> usize {
-        match run {
-            Run::Step => 0,
-            Run::Repetition => self.shift,
-            // A third replica, or the one of the step.
-            Run::Third if self.replicas < 3 => 0,
-            Run::Third => 1 + self.shift % (self.replicas - 1),
-        }
-    }
-}
-
-/// The hash of an array of a verified micro-batch.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct VerifiedArray {
-    order: Order,
-    array: HashedArray,
-    hash: u64,
-}
-
-/// The runs of one rank.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct RankRuns {
-    host: String,
-    /// The GPU in words; the processor if the rank has none.
-    device: String,
-    /// Arrays by [`Run`].
-    runs: [Vec<VerifiedArray>; 3],
-}
 
 /// Arrays and hashes of one run.
 struct Recording {
@@ -350,40 +258,4 @@ pub(crate) fn gather(control: &mut dyn ControlPlane, own: &RankRuns) -> Result<V
         serde_json::from_slice(bytes).map_err(|error| unreadable(rank, error))
     };
     all.iter().enumerate().map(decode).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use parallel::data::Assignment;
-
-    use super::{Round, Run};
-
-    #[test]
-    fn rounds_rotate_through_pairs_and_lanes() {
-        let assignment = Assignment::contiguous(6, 3).with_lanes_of(4);
-        let pairs = |round: u64| {
-            let round = Round::new(10 * (round + 1) - 1, 10, &assignment);
-            let sources = [0, 1, 2].map(|replica| round.source(replica, Run::Repetition));
-            (sources, round.micro_batch)
-        };
-        let expected = [([1, 2, 0], 0), ([2, 0, 1], 0), ([1, 2, 0], 4), ([2, 0, 1], 4), ([1, 2, 0], 0)];
-        assert_eq!([0, 1, 2, 3, 4].map(pairs), expected);
-    }
-
-    #[test]
-    fn runs_are_on_as_many_replicas_as_there_are() {
-        for replicas in 1..6 {
-            for round in 0..8 {
-                let round = Round::new(round, 1, &Assignment::contiguous(8, replicas));
-                for source in 0..replicas {
-                    let mut computers = Run::ALL.map(|run| round.computer(source, run)).to_vec();
-                    let back = Run::ALL.map(|run| round.source(round.computer(source, run), run));
-                    assert_eq!((computers[0], back), (source, [source; 3]));
-                    computers.sort_unstable();
-                    computers.dedup();
-                    assert_eq!(computers.len(), replicas.min(3), "{replicas} {round:?}");
-                }
-            }
-        }
-    }
 }

@@ -5,7 +5,8 @@ use system::fail_point::{self, Flip};
 use telemetry::hashes::HashedArray;
 use tensor::Tensor;
 
-use super::{Run, report};
+use super::report;
+use super::runs::Run;
 use crate::tensor_hashes::Seen;
 
 /// The bit that this rank inverts.

@@ -3,7 +3,7 @@
 use collective::{Axis, RankGrid};
 use telemetry::hashes::{HashedArray, Section};
 
-use super::{RankRuns, Round, Run, VerifiedArray};
+use super::runs::{RankRuns, Round, Run, VerifiedArray};
 use crate::error::Result;
 
 /// A run of a micro-batch on the ranks of one replica.

@@ -1,0 +1,313 @@
+//! States in the memory of hosts: checkpoints of which each host has the files of its own ranks, in a
+//! directory of a file system in memory, which outlives the ranks' processes.
+//!
+//! A host's directory holds `checkpoints/step-NNNNNN/` as a run does, with index and manifest of all files. A
+//! state is complete if the hosts that are left have all its files ([`missing`]); then each copies those that
+//! it lacks ([`add_piece`]).
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use device::HostBuffer;
+use serde::{Deserialize, Serialize};
+use system::threads;
+
+use crate::contents::Contents;
+use crate::destination::{Destination, Files, Step};
+use crate::directory::{Directory, list};
+use crate::error::{CheckpointError, Result};
+use crate::index::INDEX;
+use crate::manifest::{MANIFEST, Manifest};
+use crate::snapshot::{FileNumber, Snapshot};
+use crate::validations::Validations;
+use crate::writer::files_of;
+
+/// States that a host keeps.
+const KEPT: u64 = 1;
+
+/// Thread that writes this rank's file.
+type Thread = JoinHandle<(Snapshot, Result<Files>)>;
+
+/// The index and the manifest of a state, as text.
+#[derive(Debug, Serialize, Deserialize)]
+struct Description {
+    index: Option<String>,
+    manifest: String,
+}
+
+/// Writes a rank's part of the states in memory, on a separate thread. Calls in turn:
+/// [`MemoryWriter::begin`], [`MemoryWriter::write`], [`MemoryWriter::report`] on all ranks,
+/// [`MemoryWriter::describe`] on rank 0, and [`MemoryWriter::publish`] on one rank of each host.
+#[derive(Debug)]
+pub struct MemoryWriter {
+    destination: Destination,
+    is_first: bool,
+    spare: Snapshot,
+    work: Option<(Step, Option<Thread>)>,
+    is_abandoned: Arc<AtomicBool>,
+}
+
+impl MemoryWriter {
+    /// Returns the writer of a rank to its host's directory. `process` is the process of rank 0, and
+    /// `contents` are rank 0's.
+    pub fn new(directory: &Path, process: u32, contents: Option<Contents>) -> Self {
+        let is_first = contents.is_some();
+        let destination = Destination { directory: Directory::written_by(directory, process), contents };
+        let (spare, is_abandoned) = Default::default();
+        MemoryWriter { destination, is_first, spare, work: None, is_abandoned }
+    }
+
+    /// Provides `memory` for snapshots, which otherwise is allocated for the first one.
+    pub fn set_memory(&mut self, memory: HostBuffer) {
+        self.spare.set_memory(memory);
+    }
+
+    /// Returns whether this rank's thread is at work.
+    pub fn is_working(&self) -> bool {
+        let thread = self.work.as_ref().and_then(|(_, thread)| thread.as_ref());
+        thread.is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Returns whether a state has been begun and not been reported; the same on all ranks.
+    pub fn is_unreported(&self) -> bool {
+        self.work.is_some()
+    }
+
+    /// Returns an empty snapshot to fill.
+    pub fn begin(&mut self) -> Snapshot {
+        let mut snapshot = std::mem::take(&mut self.spare);
+        snapshot.clear();
+        snapshot
+    }
+
+    /// Starts to write the state after `step` steps.
+    pub fn write(
+        &mut self,
+        snapshot: Snapshot,
+        (step, validations): (u64, Validations),
+        gradient_norms: Vec<Option<f32>>,
+    ) {
+        let step = Step { step, validations, is_best: false, began: Instant::now(), gradient_norms };
+        // Rank 0 alone writes a single file.
+        if snapshot.file == FileNumber::Only && !self.is_first {
+            self.spare = snapshot;
+            self.work = Some((step, None));
+            return;
+        }
+        let (destination, abandoned) = (self.destination.clone(), Arc::clone(&self.is_abandoned));
+        let written_step = step.clone();
+        let write = move || {
+            let before = destination.contents.as_ref().map_or(Ok(()), |contents| (contents.before)());
+            let path = destination.path(&written_step);
+            let ready = before.map_err(|what| CheckpointError::Thread { path, what });
+            let written = ready.and_then(|()| destination.write_file(&snapshot, &written_step, &abandoned));
+            (snapshot, written)
+        };
+        // A thread that does not start is reported as a file that is missing.
+        let thread = threads::spawn("memory", write).ok();
+        self.work = Some((step, thread));
+    }
+
+    /// Waits for this rank's file. Returns its report, for rank 0, and the state, which [`Self::describe`]
+    /// and [`Self::publish`] take.
+    pub fn report(&mut self) -> (Vec<u8>, Option<Reported>) {
+        let Some((step, thread)) = self.work.take() else { return (Vec::new(), None) };
+        let joined = thread.map(JoinHandle::join);
+        let (snapshot, written) = match joined {
+            Some(Ok((snapshot, written))) => (snapshot, written.map_err(|error| error.to_string())),
+            Some(Err(_)) => (Snapshot::default(), Err("its writer panicked".to_owned())),
+            None if self.is_first => (Snapshot::default(), Err("its thread was not started".to_owned())),
+            None => (std::mem::take(&mut self.spare), Ok(Files::new())),
+        };
+        // Serializing strings and numbers does not fail.
+        (serde_json::to_vec(&written).unwrap_or_default(), Some(Reported { step, snapshot }))
+    }
+
+    /// Returns the index and the manifest of a state from the reports of all ranks, on rank 0.
+    ///
+    /// # Errors
+    /// A rank without its file.
+    pub fn describe(&self, reported: &Reported, reports: &[Vec<u8>]) -> Result<Vec<u8>> {
+        let Reported { step, snapshot } = reported;
+        let path = self.destination.path(step);
+        let unready = |what| CheckpointError::Thread { path: path.clone(), what };
+        let contents =
+            self.destination.contents.as_ref().ok_or_else(|| unready("this is not rank 0".to_owned()))?;
+        let mut files = files_of(&path, reports)?;
+        let counters = snapshot.counters().map_err(unready)?;
+        let index = snapshot.index.as_ref().map(|index| {
+            let (text, digest) = index.encode();
+            files.insert(INDEX.to_owned(), digest);
+            text
+        });
+        let manifest = Manifest::new(step.step, counters, contents, step.validations, files)
+            .with_gradient_norms(&step.gradient_norms);
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        let description =
+            Description { index: index.as_deref().map(text), manifest: text(&manifest.to_text()) };
+        Ok(serde_json::to_vec(&description).unwrap_or_default())
+    }
+
+    /// Gives a state its name on this host, with rank 0's `description`, and deletes older ones.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub fn publish(&self, reported: &Reported, description: &[u8]) -> Result<()> {
+        let directory = &self.destination.directory;
+        let step = reported.step.step;
+        let temporary = directory.temporary(step);
+        let unread = |error: serde_json::Error| CheckpointError::damaged(&temporary, error.to_string());
+        let Description { index, manifest } = serde_json::from_slice(description).map_err(unread)?;
+        directory.make()?;
+        fs::create_dir_all(&temporary).map_err(CheckpointError::file(&temporary, "make the directory"))?;
+        for (name, text) in index.map(|index| (INDEX, index)).into_iter().chain([(MANIFEST, manifest)]) {
+            let path = temporary.join(name);
+            fs::write(&path, text).map_err(CheckpointError::file(&path, "write it"))?;
+        }
+        directory.publish(&temporary, step)?;
+        directory.retain(KEPT)
+    }
+
+    /// Reuses the memory of a state that is published or lost.
+    pub fn end(&mut self, reported: Reported) {
+        self.spare = reported.snapshot;
+    }
+
+    /// Deletes what this host has of a state that is not published.
+    pub fn discard(&self, reported: &Reported) {
+        self.destination.discard(&reported.step);
+    }
+}
+
+/// A failing run abandons a state that it copies.
+impl Drop for MemoryWriter {
+    fn drop(&mut self) {
+        self.is_abandoned.store(true, Ordering::Relaxed);
+        if let Some((_, Some(thread))) = self.work.take() {
+            // Its result matters only together with those of the other ranks.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A state whose files ranks have reported.
+#[derive(Debug)]
+pub struct Reported {
+    step: Step,
+    snapshot: Snapshot,
+}
+
+/// A state of which a host has files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostState {
+    /// Number of steps done.
+    pub step: u64,
+    /// Identifier of the state.
+    pub id: String,
+    /// Every file of the state, with its bytes on this host; `None` where the host lacks it.
+    pub files: Vec<(String, Option<u64>)>,
+}
+
+/// Returns the states of which a host has files, oldest first. Damaged ones are left out.
+pub fn host_states(directory: &Path) -> Vec<HostState> {
+    let all = list(directory).unwrap_or_default();
+    let read = |(step, path): (u64, PathBuf)| {
+        let manifest = Manifest::read(&path).ok()?;
+        let file = |name: &str| {
+            let there = path.join(name).metadata().map(|metadata| metadata.len());
+            (
+                name.to_owned(),
+                there.ok().filter(|bytes| manifest.check_size(&path.join(name), *bytes).is_ok()),
+            )
+        };
+        // The manifest itself travels like the other files.
+        let files = manifest.files().map(file);
+        let own = path.join(MANIFEST).metadata().ok().map(|metadata| metadata.len());
+        let files = files.chain([(MANIFEST.to_owned(), own)]).collect();
+        Some(HostState { step, id: manifest.id().to_owned(), files })
+    };
+    all.into_iter().filter_map(read).collect()
+}
+
+/// A file that some hosts must copy from another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Copied {
+    /// Name of the file.
+    pub name: String,
+    /// Number of bytes.
+    pub bytes: u64,
+    /// Index of a host that has it.
+    pub from: usize,
+    /// Indices of hosts that lack it.
+    pub to: Vec<usize>,
+}
+
+/// Returns the newest state that hosts with these states have together, and the files that some of them lack;
+/// `None` if no state is complete.
+pub fn missing(hosts: &[Vec<HostState>]) -> Option<(u64, Vec<Copied>)> {
+    let mut states: Vec<_> = hosts.iter().flatten().collect();
+    states.sort_by_key(|state| std::cmp::Reverse(state.step));
+    states.into_iter().find_map(|state| Some((state.step, copies(hosts, state)?)))
+}
+
+fn copies(hosts: &[Vec<HostState>], state: &HostState) -> Option<Vec<Copied>> {
+    let on = |host: &Vec<HostState>, name: &str| {
+        let same = host.iter().find(|other| (other.step, &other.id) == (state.step, &state.id))?;
+        same.files.iter().find(|(other, _)| other == name)?.1
+    };
+    let copied = |(name, _): &(String, Option<u64>)| {
+        let (from, bytes) =
+            hosts.iter().enumerate().find_map(|(host, states)| Some((host, on(states, name)?)))?;
+        let lacking = hosts.iter().enumerate().filter(|(_, states)| on(states, name).is_none());
+        Some(Copied { name: name.clone(), bytes, from, to: lacking.map(|(host, _)| host).collect() })
+    };
+    let all: Vec<_> = state.files.iter().map(copied).collect::<Option<_>>()?;
+    Some(all.into_iter().filter(|copied| !copied.to.is_empty()).collect())
+}
+
+/// Reads `bytes` bytes of a file of the state of step `step` from `offset` on.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn read_piece(
+    directory: &Path,
+    step: u64,
+    name: &str,
+    (offset, bytes): (u64, usize),
+) -> std::result::Result<Vec<u8>, CheckpointError> {
+    let path = Directory::of(directory).step(step).join(name);
+    let read = || -> std::io::Result<Vec<u8>> {
+        let mut file = File::open(&path)?;
+        file.seek(SeekFrom::Start(offset))?;
+        let mut piece = vec![0; bytes];
+        file.read_exact(&mut piece)?;
+        Ok(piece)
+    };
+    read().map_err(CheckpointError::file(&path, "read it"))
+}
+
+/// Appends a piece at `offset` to a file of the state of step `step`.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn add_piece(
+    directory: &Path,
+    step: u64,
+    name: &str,
+    (offset, piece): (u64, &[u8]),
+) -> std::result::Result<(), CheckpointError> {
+    let state = Directory::of(directory).step(step);
+    let path = state.join(name);
+    let write = || -> std::io::Result<()> {
+        fs::create_dir_all(&state)?;
+        let mut file = OpenOptions::new().create(true).append(true).open(&path)?;
+        file.set_len(offset)?;
+        file.write_all(piece)
+    };
+    write().map_err(CheckpointError::file(&path, "write it"))
+}

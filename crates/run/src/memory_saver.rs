@@ -1,0 +1,120 @@
+//! States in host memory during a run, on every rank.
+
+use checkpoint::{Contents, MemoryWriter};
+use collective::ControlPlane;
+use telemetry::host_name;
+use worker::{Setup, Worker};
+
+use crate::answering::while_answering;
+use crate::error::Result;
+use crate::history::History;
+use crate::memory_states;
+
+/// Takes a rank's part of the states that the job's hosts keep in memory.
+#[derive(Debug)]
+pub(crate) struct MemorySaver {
+    writer: MemoryWriter,
+    /// Whether this is the first rank of its host, which publishes the host's states.
+    is_first_of_host: bool,
+    /// Whether a failure has been logged.
+    is_reported: bool,
+}
+
+impl MemorySaver {
+    /// Returns this rank's saver; `None` if the run keeps no states in memory, or no process restarts its
+    /// job. `process` is the process of rank 0, and `contents` are rank 0's. All ranks call this.
+    ///
+    /// # Errors
+    /// Errors of the transport; no file system in memory.
+    pub(crate) fn shared(
+        setup: &Setup,
+        (process, contents): (u32, Option<Contents>),
+        control: &mut dyn ControlPlane,
+    ) -> Result<Option<Self>> {
+        if setup.config.checkpoint.memory_steps == 0 {
+            return Ok(None);
+        }
+        let Some(directory) = memory_states::of_process() else {
+            if control.rank() == 0 {
+                tracing::warn!(
+                    "checkpoint.memory_steps has no effect: nothing restarts this job (launch/mpirun \
+                     --restarts)"
+                );
+            }
+            return Ok(None);
+        };
+        memory_states::make(&directory)?;
+        let host = host_name();
+        let all = control.all_gather(host.as_bytes())?;
+        let is_first_of_host = all.iter().position(|other| *other == host.as_bytes()) == Some(control.rank());
+        let writer = MemoryWriter::new(&directory, process, contents);
+        Ok(Some(MemorySaver { writer, is_first_of_host, is_reported: false }))
+    }
+
+    /// Allocates this rank's memory for copies, on a separate thread. All ranks call this.
+    ///
+    /// # Errors
+    /// Errors of the device and the transport.
+    pub(crate) fn prepare(&mut self, worker: &mut Worker) -> Result<()> {
+        let bytes = worker.snapshot_bytes()?;
+        let allocate = worker.device().host_memory();
+        let memory = while_answering(worker.control(), (bytes > 0).then_some(move || allocate(bytes)))?;
+        memory.into_iter().for_each(|memory| self.writer.set_memory(memory));
+        Ok(())
+    }
+
+    /// Returns whether this rank's thread is copying.
+    pub(crate) fn is_working(&self) -> bool {
+        self.writer.is_working()
+    }
+
+    /// Returns whether a state has been begun and is not published; all ranks agree.
+    pub(crate) fn is_unreported(&self) -> bool {
+        self.writer.is_unreported()
+    }
+
+    /// Starts to copy this rank's part of the state. Does not wait for the device. All ranks call this.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(crate) fn save(&mut self, worker: &mut Worker, history: &History) -> Result<()> {
+        let mut snapshot = self.writer.begin();
+        worker.take_snapshot(&mut snapshot, &history.losses)?;
+        self.writer.write(snapshot, (history.steps, history.validations), history.norms.kept());
+        Ok(())
+    }
+
+    /// Publishes the state whose files all ranks have written, on every host. All ranks call this.
+    ///
+    /// # Errors
+    /// Errors of the transport.
+    pub(crate) fn report(&mut self, control: &mut dyn ControlPlane) -> Result<()> {
+        let (own, reported) = self.writer.report();
+        let reports = control.gather(0, &own)?;
+        let Some(reported) = reported else { return Ok(()) };
+        let mut description = Vec::new();
+        if let Some(reports) = reports {
+            match self.writer.describe(&reported, &reports) {
+                Ok(text) => description = text,
+                Err(error) => self.warn(&error.to_string()),
+            }
+        }
+        control.broadcast(0, &mut description)?;
+        if description.is_empty() {
+            self.writer.discard(&reported);
+        } else if self.is_first_of_host
+            && let Err(error) = self.writer.publish(&reported, &description)
+        {
+            self.warn(&error.to_string());
+        }
+        self.writer.end(reported);
+        Ok(())
+    }
+
+    /// Logs once that a state was not kept.
+    fn warn(&mut self, what: &str) {
+        if !std::mem::replace(&mut self.is_reported, true) {
+            tracing::warn!("a state is not kept in memory: {what}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! States in the memory of a job's hosts, from which the job starts again without a disk.
+//!
+//! Each host has a directory of the job in a file system in memory. The process that restarts the job names
+//! and removes it.
+
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use checkpoint::{
+    Checkpoint, Copied, Directory, HostState, Share, add_piece, find_share, host_states, missing, read_piece,
+};
+use telemetry::host_name;
+
+use crate::error::{Result, RunError};
+use crate::startup::Startup;
+
+/// The environment variable with the name of the job's directory, which outlives its starts.
+pub(crate) const VARIABLE: &str = "PLIMSOLL_MEMORY";
+/// File system in memory.
+const MEMORY: &str = "/dev/shm";
+/// Bytes of a file that travel at once.
+const PIECE: u64 = 16 << 20;
+
+/// Returns the directory of the job named `name` on this machine.
+pub(crate) fn root(name: &str) -> Option<PathBuf> {
+    let is_plain = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    Some(name).filter(|name| is_plain(name) && !name.is_empty()).map(|name| Path::new(MEMORY).join(name))
+}
+
+/// Returns this host's directory of the job; `None` if no process restarts the job.
+pub(crate) fn of_process() -> Option<PathBuf> {
+    Some(root(&std::env::var(VARIABLE).ok()?)?.join(host_name()))
+}
+
+/// Makes this host's directory, for this user alone.
+///
+/// # Errors
+/// No file system in memory.
+pub(crate) fn make(directory: &Path) -> Result<()> {
+    let failed = |source| RunError::File { path: directory.to_owned(), source };
+    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)
+}
+
+/// Deletes a directory of states.
+pub(crate) fn remove(directory: &Path) {
+    if let Err(error) = std::fs::remove_dir_all(directory)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        tracing::warn!("{}: the states in memory are still there: {error}", directory.display());
+    }
+}
+
+/// Returns the step of the newest state in the memory of this machine, complete or not; 0 if there is none.
+pub(crate) fn newest(root: &Path) -> u64 {
+    let hosts = std::fs::read_dir(root).into_iter().flatten().flatten();
+    let steps = hosts.flat_map(|host| host_states(&host.path())).map(|state| state.step);
+    steps.max().unwrap_or(0)
+}
+
+/// A state that this host has.
+#[derive(Clone, Debug)]
+pub(crate) struct InMemory {
+    /// The state, of which the processes of this host have verified a share each.
+    pub(crate) checkpoint: Checkpoint,
+}
+
+/// Completes on every host the newest state that the hosts of this job have together, and returns it. All
+/// ranks call this.
+///
+/// # Errors
+/// Errors of the job and of files in memory.
+pub(crate) fn complete(startup: &mut Startup) -> Result<Option<InMemory>> {
+    let directory = of_process();
+    if let Some(directory) = directory.as_ref().filter(|_| startup.local().0 == 0) {
+        // What killed ranks left.
+        let _ = Directory::of(directory).tidy(u64::MAX);
+    }
+    let own = Host { name: host_name(), states: directory.as_deref().map_or_else(Vec::new, host_states) };
+    let hosts = of_ranks(startup.of_all(&serde_json::to_string(&own).unwrap_or_default())?);
+    let states: Vec<_> = hosts.iter().map(|(host, _)| host.states.clone()).collect();
+    let (Some(directory), Some((step, copied))) = (directory, missing(&states)) else { return Ok(None) };
+    for file in &copied {
+        copy(startup, &directory, (step, file), &hosts)?;
+    }
+    let (index, of) = startup.local();
+    let opened = find_share(&directory, Some(step), Share { index, of });
+    // All ranks go on from the same state.
+    let damage = opened.as_ref().err().map(ToString::to_string).unwrap_or_default();
+    if let Some(damage) = startup.of_all(&damage)?.into_iter().find(|damage| !damage.is_empty()) {
+        tracing::warn!("the state of step {step} in memory is not used: {damage}");
+        return Ok(None);
+    }
+    Ok(opened.ok().map(|checkpoint| InMemory { checkpoint }))
+}
+
+/// The states of a host, as one of its ranks sees them.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Host {
+    name: String,
+    states: Vec<HostState>,
+}
+
+/// Returns the hosts of all ranks, each with its first rank.
+fn of_ranks(all: Vec<String>) -> Vec<(Host, usize)> {
+    let mut hosts: Vec<(Host, usize)> = Vec::new();
+    for (rank, text) in all.iter().enumerate() {
+        let Ok(host) = serde_json::from_str::<Host>(text) else { continue };
+        if hosts.iter().all(|(other, _)| other.name != host.name) {
+            hosts.push((host, rank));
+        }
+    }
+    hosts
+}
+
+/// Copies a file to the hosts that lack it.
+fn copy(
+    startup: &mut Startup,
+    directory: &Path,
+    (step, file): (u64, &Copied),
+    hosts: &[(Host, usize)],
+) -> Result<()> {
+    let Copied { name, bytes, from, to } = file;
+    let source = hosts[*from].1;
+    let takes = to.iter().any(|host| hosts[*host].1 == startup.rank());
+    let mut offset = 0;
+    // An empty file is made, too.
+    while offset < *bytes || offset == 0 {
+        let length = (bytes - offset).min(PIECE);
+        let piece = match source == startup.rank() {
+            true => read_piece(directory, step, name, (offset, length as usize)),
+            false => Ok(Vec::new()),
+        };
+        let mut piece = startup.agree(piece.map_err(RunError::from))?;
+        startup.broadcast(source, &mut piece)?;
+        let added = if takes { add_piece(directory, step, name, (offset, &piece)) } else { Ok(()) };
+        startup.agree(added.map_err(RunError::from))?;
+        offset += length.max(1);
+    }
+    Ok(())
+}
