@@ -147,6 +147,34 @@ fn a_job_goes_on_from_the_memory_of_its_hosts() {
     }
 }
 
+/// The memory of a lost host is deleted, as if its power had failed.
+#[test]
+fn a_job_goes_on_from_the_neighbours_copy_of_a_lost_host() {
+    if !has_mpi() {
+        return;
+    }
+    let whole = whole(STEPS);
+    for (host, stage) in [("first", "0"), ("second", "1"), ("first", "3")] {
+        let stage = format!("parallel.zero_stage={stage}");
+        let sets = ["checkpoint.memory_steps=5", "checkpoint.every=100000", &stage];
+        let job = Restarted::start_with(STEPS, Hosts::Two, &["--restarts", "5"], 10, &sets);
+        let Some(mut job) = job else { return };
+        job.await_step(60);
+        job.lose(host);
+        std::fs::remove_dir_all(job.states().join(host)).unwrap();
+        let began = std::time::Instant::now();
+        while !job.messages().contains("plimsoll: restart 1") {
+            assert!(began.elapsed() < Duration::from_secs(60), "{}", job.messages());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let messages = job.messages();
+        assert!(!messages.contains("restart 1 from the beginning"), "{messages}");
+        let sessions = job.ends_as(&whole);
+        let repeated = sessions[1]["restart"]["steps_repeated"].as_u64().unwrap();
+        assert!(repeated < 30 && sessions[1]["grid"]["data"] == 2, "{sessions:?}: {messages}");
+    }
+}
+
 #[test]
 fn nothing_is_left_of_a_job_whose_restarting_process_is_killed() {
     if !has_mpi() {

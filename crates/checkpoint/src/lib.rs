@@ -43,7 +43,10 @@ pub use directory::{Directory, best, find, find_share, list, newest, newest_shar
 pub use error::CheckpointError;
 pub use index::{Index, Part};
 pub use manifest::LossScale;
-pub use memory::{Copied, HostState, MemoryWriter, Reported, add_piece, host_states, missing, read_piece};
+pub use memory::{
+    Copied, FileOfState, HostState, IncomingFiles, MemoryWriter, Reported, add_piece, host_states, missing,
+    read_piece,
+};
 pub use reader::{Checkpoint, Share, Target};
 pub use resume::ResumePoint;
 pub use snapshot::Snapshot;

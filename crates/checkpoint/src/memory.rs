@@ -6,7 +6,7 @@
 //! it lacks ([`add_piece`]).
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,6 +50,54 @@ pub struct MemoryWriter {
     spare: Snapshot,
     work: Option<(Step, Option<Thread>)>,
     is_abandoned: Arc<AtomicBool>,
+    neighbour: Option<Neighbour>,
+}
+
+/// Sends a file to the neighbouring host.
+type Send = dyn Fn(&FileOfState<'_>) -> io::Result<()> + std::marker::Send + Sync;
+
+/// The neighbouring host, which has a copy of this rank's files.
+#[derive(Clone)]
+struct Neighbour(Arc<Send>);
+
+impl std::fmt::Debug for Neighbour {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Neighbour")
+    }
+}
+
+/// A file of a state that is being written.
+#[derive(Clone, Copy, Debug)]
+pub struct FileOfState<'a> {
+    /// Number of steps done.
+    pub step: u64,
+    /// Name of the file.
+    pub name: &'a str,
+    /// Number of bytes.
+    pub bytes: u64,
+    /// Path of the file.
+    pub path: &'a Path,
+}
+
+/// The directory of a host, to which other hosts send files.
+#[derive(Clone, Debug)]
+pub struct IncomingFiles(Directory);
+
+impl IncomingFiles {
+    /// Stores a file of the state of step `step`.
+    ///
+    /// # Errors
+    /// A name that no file of a state has; another number of bytes; a file that cannot be written.
+    pub fn store(&self, (step, name, bytes): (u64, &str, u64), from: &mut dyn Read) -> io::Result<()> {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
+        if !(name.starts_with("state") && name.bytes().all(allowed)) {
+            return Err(io::Error::other("no file of a state has this name"));
+        }
+        let temporary = self.0.temporary(step);
+        fs::create_dir_all(&temporary)?;
+        let stored = io::copy(from, &mut File::create(temporary.join(name))?)?;
+        if stored == bytes { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    }
 }
 
 impl MemoryWriter {
@@ -59,7 +107,21 @@ impl MemoryWriter {
         let is_first = contents.is_some();
         let destination = Destination { directory: Directory::written_by(directory, process), contents };
         let (spare, is_abandoned) = Default::default();
-        MemoryWriter { destination, is_first, spare, work: None, is_abandoned }
+        MemoryWriter { destination, is_first, spare, work: None, is_abandoned, neighbour: None }
+    }
+
+    /// Returns the store of files that other hosts send to this one.
+    pub fn incoming(&self) -> IncomingFiles {
+        IncomingFiles(self.destination.directory.clone())
+    }
+
+    /// Sends a copy of every file with `send` on the writing thread. A state whose copy fails is kept without
+    /// it.
+    pub fn set_neighbour(
+        &mut self,
+        send: impl Fn(&FileOfState<'_>) -> io::Result<()> + std::marker::Send + Sync + 'static,
+    ) {
+        self.neighbour = Some(Neighbour(Arc::new(send)));
     }
 
     /// Provides `memory` for snapshots, which otherwise is allocated for the first one.
@@ -100,12 +162,15 @@ impl MemoryWriter {
             return;
         }
         let (destination, abandoned) = (self.destination.clone(), Arc::clone(&self.is_abandoned));
-        let written_step = step.clone();
+        let (written_step, neighbour) = (step.clone(), self.neighbour.clone());
         let write = move || {
             let before = destination.contents.as_ref().map_or(Ok(()), |contents| (contents.before)());
             let path = destination.path(&written_step);
             let ready = before.map_err(|what| CheckpointError::Thread { path, what });
             let written = ready.and_then(|()| destination.write_file(&snapshot, &written_step, &abandoned));
+            if let (Some(Neighbour(send)), Ok(files)) = (&neighbour, &written) {
+                send_files(&destination, written_step.step, files, &**send);
+            }
             (snapshot, written)
         };
         // A thread that does not start is reported as a file that is missing.
@@ -181,6 +246,17 @@ impl MemoryWriter {
     /// Deletes what this host has of a state that is not published.
     pub fn discard(&self, reported: &Reported) {
         self.destination.discard(&reported.step);
+    }
+}
+
+/// Sends the files that this rank has written of a state.
+fn send_files(destination: &Destination, step: u64, files: &Files, send: &Send) {
+    for (name, digest) in files {
+        let path = destination.directory.temporary(step).join(name);
+        let file = FileOfState { step, name, bytes: digest.bytes, path: &path };
+        if let Err(error) = send(&file) {
+            tracing::warn!("the state of step {step} is in memory without a copy on another host: {error}");
+        }
     }
 }
 

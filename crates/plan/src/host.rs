@@ -163,11 +163,13 @@ fn address_bytes(setup: &Setup, ranks: u64) -> u64 {
 /// States of which the files are in memory at once: the newest, and the one that is being written.
 const STATES: u64 = 2;
 
-/// Bytes of a process's states in memory, and of the memory to which it copies them first.
+/// Bytes of a process's states in memory with copies of those of a process on another host, and of the memory
+/// to which it copies its state first.
 fn memory_states_bytes(setup: &Setup, form: RankForm) -> u64 {
+    let copies = if form == RankForm::Threads { 1 } else { 2 };
     match setup.config.checkpoint.memory_steps {
         0 => 0,
-        _ => (1 + STATES) * checkpoint_bytes(setup, form),
+        _ => (1 + copies * STATES) * checkpoint_bytes(setup, form),
     }
 }
 

@@ -24,6 +24,7 @@ mod interrupt;
 mod launch;
 mod memory_saver;
 mod memory_states;
+mod neighbours;
 mod options;
 mod placement;
 mod rank;

@@ -2,6 +2,7 @@
 
 use checkpoint::{Contents, MemoryWriter};
 use collective::ControlPlane;
+use collective::tcp::copies::Receiver;
 use telemetry::host_name;
 use worker::{Setup, Worker};
 
@@ -9,11 +10,14 @@ use crate::answering::while_answering;
 use crate::error::Result;
 use crate::history::History;
 use crate::memory_states;
+use crate::neighbours;
 
 /// Takes a rank's part of the states that the job's hosts keep in memory.
 #[derive(Debug)]
 pub(crate) struct MemorySaver {
     writer: MemoryWriter,
+    /// Receives the copies for this host, on its first rank.
+    _receiver: Option<Receiver>,
     /// Whether this is the first rank of its host, which publishes the host's states.
     is_first_of_host: bool,
     /// Whether a failure has been logged.
@@ -47,8 +51,13 @@ impl MemorySaver {
         let host = host_name();
         let all = control.all_gather(host.as_bytes())?;
         let is_first_of_host = all.iter().position(|other| *other == host.as_bytes()) == Some(control.rank());
-        let writer = MemoryWriter::new(&directory, process, contents);
-        Ok(Some(MemorySaver { writer, is_first_of_host, is_reported: false }))
+        let mut writer = MemoryWriter::new(&directory, process, contents);
+        let is_alone = all.iter().all(|other| *other == host.as_bytes());
+        let receiver = match is_alone {
+            true => None,
+            false => neighbours::connect(&mut writer, (&host, is_first_of_host), control)?,
+        };
+        Ok(Some(MemorySaver { writer, _receiver: receiver, is_first_of_host, is_reported: false }))
     }
 
     /// Allocates this rank's memory for copies, on a separate thread. All ranks call this.

@@ -68,7 +68,8 @@ impl RestartedJob {
     pub fn run(&self) -> Result<u8> {
         let stops = Stops::hear()?;
         let hosts = Hosts::of(self.launcher, &self.launcher_options, self.config.world_size())?;
-        let memory = MemoryOfJob::new(&hosts);
+        let keeps_states = self.config.checkpoint.memory_steps > 0;
+        let memory = MemoryOfJob::new(keeps_states.then(|| hosts.clone()));
         let mut restarts = Restarts { job: self, hosts, memory, stops, failures: 0, newest: 0, cause: None };
         restarts.newest = restarts.newest_checkpoint();
         restarts.run()

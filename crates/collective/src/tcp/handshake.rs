@@ -36,6 +36,16 @@ impl Secret {
         }
         Ok(Secret(bytes.to_owned()))
     }
+
+    /// Returns random bytes for a secret.
+    ///
+    /// # Errors
+    /// The system has no random numbers.
+    pub fn random_bytes() -> std::io::Result<Vec<u8>> {
+        let mut bytes = vec![0; NONCE_BYTES];
+        random(&mut bytes)?;
+        Ok(bytes)
+    }
 }
 
 impl fmt::Debug for Secret {

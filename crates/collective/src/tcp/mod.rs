@@ -8,6 +8,7 @@
 mod address;
 mod channel;
 mod connection;
+pub mod copies;
 mod door;
 mod error;
 mod gather;

@@ -11,16 +11,17 @@ use crate::memory_states;
 pub(super) struct MemoryOfJob {
     name: String,
     directory: Option<PathBuf>,
-    hosts: Hosts,
+    /// The hosts, if they keep states.
+    hosts: Option<Hosts>,
 }
 
 impl MemoryOfJob {
-    /// Returns the directories of a job on `hosts`, which the ranks make.
-    pub(super) fn new(hosts: &Hosts) -> Self {
+    /// Returns the directories of a job, which the ranks on `hosts` make if they keep states in memory.
+    pub(super) fn new(hosts: Option<Hosts>) -> Self {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let name = format!("plimsoll-{}-{}", std::process::id(), since_1970.as_nanos());
         let directory = memory_states::root(&name);
-        MemoryOfJob { name, directory, hosts: hosts.clone() }
+        MemoryOfJob { name, directory, hosts }
     }
 
     /// The name of the directory, which ranks need.
@@ -43,6 +44,6 @@ impl Drop for MemoryOfJob {
     fn drop(&mut self) {
         let Some(directory) = &self.directory else { return };
         memory_states::remove(directory);
-        self.hosts.remove(directory);
+        self.hosts.iter().for_each(|hosts| hosts.remove(directory));
     }
 }

@@ -1,0 +1,248 @@
+//! Files that threads beside the ranks send to other hosts of the job.
+//!
+//! A [`Receiver`] listens on every network of its host. A connection proves first that it knows the job's
+//! [`Secret`], then it names a file and its length and sends its bytes, and reads one byte once the file is
+//! stored. Every wait has a deadline.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use system::{input, threads};
+
+use crate::tcp::address::{Reach, listen};
+use crate::tcp::handshake::{Handshake, Role, Secret};
+
+/// Interval at which a connection or an answer is looked for.
+const LOOK: Duration = Duration::from_millis(5);
+/// Time to connect, and to prove the secret.
+const CONNECTS: Duration = Duration::from_secs(5);
+/// Longest silence of a connection.
+const SILENCE: Duration = Duration::from_secs(60);
+/// Most connections at a time.
+const MOST_CONNECTIONS: usize = 256;
+/// Most bytes of a name.
+const MOST_NAME: usize = 1024;
+/// Bytes that travel at once.
+const PIECE: usize = 1 << 20;
+/// The answer that a file is stored.
+const STORED: u8 = 1;
+/// Most bytes of the system's list of addresses.
+const MOST_BYTES: u64 = 16 << 20;
+
+/// Stores a file with this name and number of bytes.
+type Store = dyn Fn(&str, u64, &mut dyn Read) -> io::Result<()> + Send + Sync;
+
+/// Receives files on threads of its own until it is dropped.
+#[derive(Debug)]
+pub struct Receiver {
+    port: u16,
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Receiver {
+    /// Starts to receive files, which `store` stores.
+    ///
+    /// # Errors
+    /// No port or no thread.
+    pub fn start(
+        secret: Secret,
+        store: impl Fn(&str, u64, &mut dyn Read) -> io::Result<()> + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        let listener = listen(Reach::Network, 0)?;
+        let (port, ends) = (listener.local_addr()?.port(), Arc::new(AtomicBool::new(false)));
+        let (ended, store): (_, Arc<Store>) = (Arc::clone(&ends), Arc::new(store));
+        let thread = threads::spawn("copies", move || accept(&listener, &secret, &store, &ended))?;
+        Ok(Receiver { port, ends, thread: Some(thread) })
+    }
+
+    /// The port at which it listens.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic has been printed; files that were not stored are missing, which their senders know.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Accepts connections until `ends`, each of which a thread reads.
+fn accept(listener: &TcpListener, secret: &Secret, store: &Arc<Store>, ends: &Arc<AtomicBool>) {
+    let open = Arc::new(AtomicUsize::new(0));
+    while !ends.load(Ordering::Relaxed) {
+        let Ok((stream, _)) = listener.accept() else {
+            sleep(LOOK);
+            continue;
+        };
+        if open.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
+            open.fetch_sub(1, Ordering::Relaxed);
+            continue;
+        }
+        let (secret, store, still_open) = (secret.clone(), Arc::clone(store), Arc::clone(&open));
+        let read = move || {
+            // Its sender learns of an error, and reports it.
+            let _ = receive(stream, &secret, &*store);
+            still_open.fetch_sub(1, Ordering::Relaxed);
+        };
+        if threads::spawn("copy", read).is_err() {
+            open.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn receive(stream: TcpStream, secret: &Secret, store: &Store) -> io::Result<()> {
+    let mut stream = proven(stream, Role::Listens, secret)?;
+    let (mut words, mut bytes) = ([0; 4], [0; 8]);
+    stream.read_exact(&mut words)?;
+    stream.read_exact(&mut bytes)?;
+    let length = usize::try_from(u32::from_le_bytes(words)).unwrap_or(usize::MAX);
+    if length > MOST_NAME {
+        return Err(io::Error::new(ErrorKind::InvalidData, "the name is too long"));
+    }
+    let mut name = vec![0; length];
+    stream.read_exact(&mut name)?;
+    let name = String::from_utf8(name).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
+    let bytes = u64::from_le_bytes(bytes);
+    store(&name, bytes, &mut (&stream).take(bytes))?;
+    stream.write_all(&[STORED])
+}
+
+/// Returns a connection whose other end has proven that it knows the secret.
+fn proven(stream: TcpStream, role: Role, secret: &Secret) -> io::Result<TcpStream> {
+    let mut handshake = Handshake::begin(stream, role)?;
+    let deadline = Instant::now() + CONNECTS;
+    while !handshake.poll(Some(secret)).map_err(io::Error::other)? {
+        if Instant::now() > deadline {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        sleep(LOOK / 5);
+    }
+    let mut channel = handshake.into_channel();
+    while !channel.flush().map_err(io::Error::other)? {
+        sleep(LOOK / 5);
+    }
+    let stream = channel.into_stream();
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(SILENCE))?;
+    stream.set_write_timeout(Some(SILENCE))?;
+    Ok(stream)
+}
+
+/// Sends a file of `bytes` bytes to the first of these addresses whose receiver stores it. `open` returns its
+/// reader.
+///
+/// # Errors
+/// No receiver that stores it.
+pub fn send<R: Read>(
+    addresses: &[SocketAddr],
+    secret: &Secret,
+    (name, bytes): (&str, u64),
+    open: impl Fn() -> io::Result<R>,
+) -> io::Result<()> {
+    let mut failed = io::Error::new(ErrorKind::NotFound, "it has no address");
+    for address in addresses {
+        match TcpStream::connect_timeout(address, CONNECTS)
+            .and_then(|stream| proven(stream, Role::Connects, secret))
+            .and_then(|stream| write(stream, name, bytes, &mut open()?))
+        {
+            Ok(()) => return Ok(()),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
+fn write(mut stream: TcpStream, name: &str, bytes: u64, reader: &mut dyn Read) -> io::Result<()> {
+    let length = u32::try_from(name.len()).unwrap_or(u32::MAX);
+    stream.write_all(&[&length.to_le_bytes()[..], &bytes.to_le_bytes(), name.as_bytes()].concat())?;
+    let mut piece = vec![0; PIECE];
+    let mut left = bytes;
+    while left > 0 {
+        let length = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
+        reader.read_exact(&mut piece[..length])?;
+        stream.write_all(&piece[..length])?;
+        left -= length as u64;
+    }
+    let mut answer = [0];
+    stream.read_exact(&mut answer)?;
+    if answer == [STORED] { Ok(()) } else { Err(ErrorKind::InvalidData.into()) }
+}
+
+/// Returns the IPv4 addresses of this host, those of its loopback last.
+pub fn own_addresses() -> Vec<IpAddr> {
+    let text = input::read_text("/proc/net/fib_trie".as_ref(), MOST_BYTES).unwrap_or_default();
+    let mut addresses = local_addresses(&text);
+    addresses.sort_by_key(|address| (address.is_loopback(), *address));
+    addresses.dedup();
+    addresses.into_iter().map(IpAddr::V4).collect()
+}
+
+/// Returns the addresses that the kernel's table of routes calls local.
+fn local_addresses(table: &str) -> Vec<Ipv4Addr> {
+    let mut last: Option<Ipv4Addr> = None;
+    let mut local = Vec::new();
+    for line in table.lines().map(str::trim) {
+        if let Some(address) = line.strip_prefix("|-- ") {
+            last = address.parse().ok();
+        } else if line == "/32 host LOCAL" {
+            local.extend(last);
+        }
+    }
+    local
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[test]
+    fn a_file_arrives_where_the_secret_is_known() {
+        let secret = Secret::new(b"0123456789abcdef").unwrap();
+        let stored: Arc<Mutex<Vec<(String, Vec<u8>)>>> = Arc::default();
+        let all = Arc::clone(&stored);
+        let receiver = Receiver::start(secret.clone(), move |name, bytes, reader| {
+            let mut file = Vec::new();
+            reader.read_to_end(&mut file)?;
+            if name == "refused" || file.len() as u64 != bytes {
+                return Err(io::Error::other("not stored"));
+            }
+            all.lock().unwrap().push((name.to_owned(), file));
+            Ok(())
+        })
+        .unwrap();
+        let address = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let file: Vec<u8> = (0..3_000_001_u32).map(|at| at as u8).collect();
+        let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let to = [closed, address(receiver.port())];
+        let length = file.len() as u64;
+        send(&to, &secret, ("7/a", length), || Ok(&file[..])).unwrap();
+        send(&to, &secret, ("7/empty", 0), || Ok(&[][..])).unwrap();
+        let other = Secret::new(b"0123456789abcdeX").unwrap();
+        send(&to, &other, ("7/b", length), || Ok(&file[..])).unwrap_err();
+        send(&to, &secret, ("refused", 1), || Ok(&file[..])).unwrap_err();
+        send(&to, &secret, ("7/short", 10), || Ok(&file[..3])).unwrap_err();
+        drop(receiver);
+        assert_eq!(*stored.lock().unwrap(), [("7/a".to_owned(), file), ("7/empty".to_owned(), Vec::new())]);
+    }
+
+    #[test]
+    fn local_addresses_are_read_from_the_routes() {
+        let table = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 0.0.0.0\n        /0 universe UNICAST\n     +-- \
+                     10.1.2.0/24 2 0 2\n        |-- 10.1.2.3\n           /32 host LOCAL\n     |-- 127.0.0.1\n\
+                     \x20       /32 host LOCAL\n     |-- 10.1.2.255\n        /32 link BROADCAST\n";
+        assert_eq!(local_addresses(table), [Ipv4Addr::new(10, 1, 2, 3), Ipv4Addr::LOCALHOST]);
+        assert!(own_addresses().contains(&IpAddr::V4(Ipv4Addr::LOCALHOST)));
+    }
+}
