@@ -1,7 +1,12 @@
 //! Jobs that lose ranks, hosts and launchers at random moments, start again by themselves, and end with the
 //! weights of an undisturbed run.
 #![cfg(feature = "mpi")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "in tests, a panic is the report of a failure, and the driver prints its figures"
+)]
 
 mod common;
 #[path = "restarts/restarted.rs"]
@@ -33,6 +38,8 @@ enum Blow {
     Host,
     /// The disk is full for some time.
     FullDisk,
+    /// A host's network is away for some time.
+    Cable,
 }
 
 impl Blow {
@@ -45,6 +52,7 @@ impl Blow {
             Blow::Launcher(name) => return job.launcher().into_iter().for_each(|pid| job.signal(name, pid)),
             Blow::Host => job.lose("second"),
             Blow::FullDisk => job.fill_disk(),
+            Blow::Cable => job.cut("second"),
         };
         std::thread::spawn(move || {
             std::thread::sleep(lasts);
@@ -64,9 +72,30 @@ const BLOWS: [Blow; 7] = [
     Blow::FullDisk,
 ];
 
-/// Disturbs jobs at random moments: two in a short run, and for `PLIMSOLL_LONG_TESTS` seconds otherwise.
+/// [`BLOWS`] with lost networks among them.
+const BLOWS_OF_NETWORKS: [Blow; 8] = [
+    Blow::Cable,
+    Blow::Rank("KILL"),
+    Blow::Host,
+    Blow::Launcher("KILL"),
+    Blow::Cable,
+    Blow::Rank("STOP"),
+    Blow::Launcher("STOP"),
+    Blow::FullDisk,
+];
+
 #[test]
 fn a_disturbed_job_ends_with_the_weights_of_an_undisturbed_one() {
+    disturb(Hosts::Two, &BLOWS);
+}
+
+#[test]
+fn a_disturbed_job_over_two_networks_ends_with_the_weights_of_an_undisturbed_one() {
+    disturb(Hosts::Networks, &BLOWS_OF_NETWORKS);
+}
+
+/// Disturbs jobs at random moments: two in a short run, and for `PLIMSOLL_LONG_TESTS` seconds otherwise.
+fn disturb(hosts: Hosts, blows: &[Blow]) {
     if !has_mpi() {
         return;
     }
@@ -74,7 +103,7 @@ fn a_disturbed_job_ends_with_the_weights_of_an_undisturbed_one() {
     let (mut jobs, mut struck, mut costs) = (0, 0, Costs::default());
     while budget.within(jobs, 1) {
         let slowness = SLOWNESS[jobs % SLOWNESS.len()];
-        let job = Restarted::start(STEPS, Hosts::Two, &["--restarts", "50", "--grow"], slowness);
+        let job = Restarted::start(STEPS, hosts, &["--restarts", "50", "--grow"], slowness);
         let Some(mut job) = job else { return };
         let each = if budget.allows(usize::MAX) { EACH } else { 2 };
         for _ in 0..each {
@@ -83,7 +112,7 @@ fn a_disturbed_job_ends_with_the_weights_of_an_undisturbed_one() {
                 break;
             }
             // Every job is disturbed in another way first.
-            BLOWS[struck % BLOWS.len()].strike(&job, &mut random);
+            blows[struck % blows.len()].strike(&job, &mut random);
             struck += 1;
         }
         costs.add(&job.ends_as(&whole));
@@ -154,10 +183,11 @@ fn a_job_goes_on_from_the_neighbours_copy_of_a_lost_host() {
         return;
     }
     let whole = whole(STEPS);
-    for (host, stage) in [("first", "0"), ("second", "1"), ("first", "3")] {
+    let (two, networks) = (Hosts::Two, Hosts::Networks);
+    for (hosts, host, stage) in [(two, "first", "0"), (networks, "second", "1")] {
         let stage = format!("parallel.zero_stage={stage}");
         let sets = ["checkpoint.memory_steps=5", "checkpoint.every=100000", &stage];
-        let job = Restarted::start_with(STEPS, Hosts::Two, &["--restarts", "5"], 10, &sets);
+        let job = Restarted::start_with(STEPS, hosts, &["--restarts", "5"], 10, &sets);
         let Some(mut job) = job else { return };
         job.await_step(60);
         job.lose(host);

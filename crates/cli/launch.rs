@@ -15,7 +15,9 @@ use crate::train::{self, TrainArgs};
 /// A job that loses a rank, a host or the launcher is stopped and starts again from the newest checkpoint, on
 /// the hosts that answer and with the fastest grid of them that fits: fewer data-parallel ranks, and only if
 /// that does not fit a higher ZeRO stage and recomputed blocks. The weights are those of a run that never
-/// failed. sessions.json and the report name each restart, its cause and its cost.
+/// failed. sessions.json and the report name each restart, its cause and its cost. With
+/// checkpoint.memory_steps it goes on from a newer state in the memory of the hosts. Silent corruption
+/// (train.verify_every) ends it.
 #[derive(clap::Args, Debug)]
 pub(crate) struct LaunchArgs {
     /// End the job after N failures in a row without a new checkpoint.

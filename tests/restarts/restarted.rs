@@ -47,6 +47,8 @@ pub(crate) enum Hosts {
     One,
     /// Two faked ones, `first` and `second`.
     Two,
+    /// Two with networks of their own.
+    Networks,
 }
 
 /// A directory with a corpus and a configuration of so many steps.
@@ -135,25 +137,40 @@ impl Restarted {
         sets: &[&str],
     ) -> Option<Self> {
         let directory = workplace(steps);
-        let script = root().join("tests/common/hosts");
-        let two = hosts == Hosts::Two;
-        if two && !Command::new(&script).args(["1", "true"]).output().unwrap().status.success() {
-            skipped::report(Need::Other("faked hosts"), "they take mpirun and user namespaces");
-            return None;
+        let (two, networks) = (root().join("tests/common/hosts"), root().join("tests/common/networks"));
+        let can = |script: &Path, words: &[&str]| {
+            Command::new(script).args(words).output().unwrap().status.success()
+        };
+        match hosts {
+            Hosts::Two if !can(&two, &["1", "true"]) => {
+                skipped::report(Need::Other("faked hosts"), "they take mpirun and user namespaces");
+                return None;
+            }
+            Hosts::Networks if !can(&networks, &["true"]) => {
+                let why = "they take mpirun, user namespaces, unshare and ip";
+                skipped::report(Need::Other("network namespaces"), why);
+                return None;
+            }
+            _ => {}
         }
         let disk = Disk::mount(directory.path());
         let mut command = match &disk {
             Some(disk) => disk.command(directory.path()),
             None => clean("env", directory.path()),
         };
+        if hosts == Hosts::Networks {
+            command.arg(networks).env("CUT", directory.path().join("cut"));
+        }
         command.arg(root().join("launch/mpirun")).args(options);
-        if two {
-            command.args(["--host", "first:2,second:2"]).env("HOSTS_AGENT", "1");
-            command.env("OMPI_MCA_plm", "rsh").env("OMPI_MCA_plm_rsh_agent", script);
+        if hosts == Hosts::Two {
+            command.env("HOSTS_AGENT", "1");
+            command.env("OMPI_MCA_plm", "rsh").env("OMPI_MCA_plm_rsh_agent", two);
             command.env("OMPI_MCA_oob_tcp_if_include", "lo").env("OMPI_MCA_btl_tcp_if_include", "lo");
-            command.env("DOWN", directory.path().join("down"));
-        } else {
+        }
+        if hosts == Hosts::One {
             command.args(["-n", "4"]);
+        } else {
+            command.args(["--host", "first:2,second:2"]).env("DOWN", directory.path().join("down"));
         }
         command.args(["train", "run.toml", "--run-dir", "disk/out"]).env("PLIMSOLL", program());
         command.args(sets.iter().flat_map(|set| ["--set", set]));
@@ -191,8 +208,8 @@ impl Restarted {
         let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.id())).ok()?;
         let command = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         let mut children = children.split_whitespace().filter_map(|pid| pid.parse().ok());
-        // The guard of the job is the other child.
-        children.find(|pid| command(pid).trim() != "sh")
+        // Others are the guard of the job and what watches the cables.
+        children.find(|pid| command(pid).trim() == "mpirun")
     }
 
     /// The directory of the job's states in memory.
@@ -239,6 +256,13 @@ impl Restarted {
             }
         }
         down
+    }
+
+    /// Takes the cable of a host away until the returned file is removed.
+    pub(crate) fn cut(&self, host: &str) -> PathBuf {
+        let cut = self.directory.path().join(format!("cut-{host}"));
+        std::fs::write(&cut, "").unwrap();
+        cut
     }
 
     /// Fills the disk of the run directory, where that is one of its own, with the returned file.

@@ -387,3 +387,48 @@ pub fn add_piece(
     };
     write().map_err(CheckpointError::file(&path, "write it"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Copied, HostState, missing};
+
+    /// A state of three files, of which a host has those of `has`.
+    fn state(step: u64, id: &str, has: &str) -> HostState {
+        let file = |name: char| (name.to_string(), has.contains(name).then_some(7));
+        HostState { step, id: id.to_owned(), files: ['a', 'b', 'm'].map(file).to_vec() }
+    }
+
+    #[test]
+    fn the_newest_state_counts_that_hosts_have_together() {
+        let copied = |name: &str, from, to: &[usize]| Copied {
+            name: name.to_owned(),
+            bytes: 7,
+            from,
+            to: to.to_vec(),
+        };
+        let (old, new) = (|has| state(5, "old", has), |has| state(10, "new", has));
+        for (hosts, expected) in [
+            (vec![], None),
+            (vec![vec![], vec![]], None),
+            (vec![vec![old("abm"), new("abm")]], Some((10, vec![]))),
+            (vec![vec![old("abm"), new("am")]], Some((5, vec![]))),
+            (
+                vec![vec![new("am")], vec![new("bm")]],
+                Some((10, vec![copied("a", 0, &[1]), copied("b", 1, &[0])])),
+            ),
+            // A host that has nothing gets all.
+            (
+                vec![vec![], vec![new("abm")]],
+                Some((10, vec![copied("a", 1, &[0]), copied("b", 1, &[0]), copied("m", 1, &[0])])),
+            ),
+            // A state of the same step of another run.
+            (vec![vec![new("am")], vec![state(10, "other", "bm")]], None),
+            (
+                vec![vec![new("am"), old("am")], vec![old("bm")], vec![]],
+                Some((5, vec![copied("a", 0, &[1, 2]), copied("b", 1, &[0, 2]), copied("m", 0, &[2])])),
+            ),
+        ] {
+            assert_eq!(missing(&hosts), expected, "{hosts:?}");
+        }
+    }
+}

@@ -3,13 +3,12 @@
 //! Each host has a directory of the job in a file system in memory. The process that restarts the job names
 //! and removes it.
 
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use checkpoint::{
     Checkpoint, Copied, Directory, HostState, Share, add_piece, find_share, host_states, missing, read_piece,
 };
+use system::private;
 use telemetry::host_name;
 
 use crate::error::{Result, RunError};
@@ -39,7 +38,8 @@ pub(crate) fn of_process() -> Option<PathBuf> {
 /// No file system in memory.
 pub(crate) fn make(directory: &Path) -> Result<()> {
     let failed = |source| RunError::File { path: directory.to_owned(), source };
-    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)
+    let parent = directory.parent().unwrap_or(Path::new(MEMORY));
+    private::make_directory(parent).and_then(|()| private::make_directory(directory)).map_err(failed)
 }
 
 /// Deletes a directory of states.

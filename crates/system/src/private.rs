@@ -32,6 +32,23 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     output::write_with_mode(path, bytes, 0o600)
 }
 
+/// Makes a directory for this user alone, in one that exists, unless it is there.
+///
+/// # Errors
+/// The system's; of kind `PermissionDenied`, one that belongs to another user or that others can write to.
+pub fn make_directory(path: &Path) -> Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            let metadata = fs::symlink_metadata(path)?;
+            if !metadata.is_dir() {
+                return Err(error);
+            }
+            check(&metadata, "the directory")
+        }
+        made => made,
+    }
+}
+
 fn check_directory(path: &Path) -> Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     check(&fs::metadata(directory.unwrap_or(Path::new(".")))?, "its directory")

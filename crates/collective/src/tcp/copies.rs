@@ -207,10 +207,13 @@ mod tests {
 
     use super::*;
 
+    /// Names and bytes of files.
+    type Files = Vec<(String, Vec<u8>)>;
+
     #[test]
     fn a_file_arrives_where_the_secret_is_known() {
         let secret = Secret::new(b"0123456789abcdef").unwrap();
-        let stored: Arc<Mutex<Vec<(String, Vec<u8>)>>> = Arc::default();
+        let stored: Arc<Mutex<Files>> = Arc::default();
         let all = Arc::clone(&stored);
         let receiver = Receiver::start(secret.clone(), move |name, bytes, reader| {
             let mut file = Vec::new();
