@@ -257,6 +257,7 @@ fn every_key_is_known_to_decide_bits_or_not() {
         "checkpoint.every",
         "checkpoint.keep",
         "checkpoint.keep_best",
+        "checkpoint.memory_steps",
         "checkpoint.minutes",
         "checkpoint.wait",
         "data.base",
@@ -304,6 +305,7 @@ fn every_key_is_known_to_decide_bits_or_not() {
         "train.patience",
         "train.validate_every",
         "train.validation_micro_batches",
+        "train.verify_every",
     ];
     assert_eq!(free, expected.into());
     let elsewhere =
