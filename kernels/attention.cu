@@ -5,8 +5,8 @@
 // that owns its keys (dK, dV) and once in the block that owns its queries (dQ): 7 matmuls instead of 5, but
 // no two blocks write to the same memory, so results repeat to the bit without waiting.
 //
-// HEAD_DIM is 32, 64, 96 or 128. Queries, keys and values have batch * time rows each, q_stride or kv_stride
-// elements apart: three arrays, or column ranges of one. Query head h is columns h * HEAD_DIM.. of a row, and
+// HEAD_DIM is 32, 64, 96 or 128. Queries have batch * time rows, and keys and values batch * rows_of_keys,
+// q_stride or kv_stride elements apart: three arrays, or column ranges of one or two. Query head h is columns h * HEAD_DIM.. of a row, and
 // reads key and value head h / group. Gradients have the layout of their operands.
 #include "attention_tiles.cuh"
 
@@ -83,7 +83,8 @@ __device__ __forceinline__ void backward_tile(float (&acc)[KEYS ? 2 : 1][D / 8][
                 const float logsumexp = KEYS ? statistics[local + i % 2] : own[i / 2][0];
                 const float delta = KEYS ? statistics[BACKWARD_COLUMNS + local + i % 2] : own[i / 2][1];
                 const u32 r = row + i / 2 * 8, c = column + local + i % 2;
-                bool hidden = masked && (KEYS ? r > c : c > r);
+                bool hidden =
+                    masked && (KEYS ? r > c + masks.position : c > r + masks.position);
                 if (masks.has_first_keys()) {
                     const u32 first_key = KEYS ? documents[local + i % 2] : visible[i / 2];
                     hidden |= (KEYS ? r : c) < first_key;
@@ -129,22 +130,26 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][D / 8][4], u
     const u32 own_tiles = shared_address(memory), stages = own_tiles + 2 * BACKWARD_ROWS * D * 2;
     float *statistics = reinterpret_cast<float *>(memory + 2 * BACKWARD_ROWS * D * 2 + 4 * SIZE);
     const u32 warp_first = first + threadIdx.x / WARP * 16, row = warp_first + threadIdx.x % WARP / 4;
-    const u32 end = min(first + BACKWARD_ROWS, time);
-    const u32 begin = (KEYS ? first : masks.first_key(blockIdx.z, first, time)) / BACKWARD_COLUMNS;
+    const u32 position = masks.position, limit = position + time;
+    const u32 own_limit = KEYS ? limit : time, column_limit = KEYS ? time : limit;
+    const u32 end = min(first + BACKWARD_ROWS, own_limit);
+    // The first query that sees a key of the block, or the first key that a query of the block sees.
+    const u32 first_column = KEYS ? max(first, position) - position : masks.first_key(blockIdx.z, first, time);
+    const u32 begin = first_column / BACKWARD_COLUMNS;
     const u32 tiles = KEYS ? masks.end_tile(blockIdx.z, begin, BACKWARD_COLUMNS, end, time)
-                           : (end + BACKWARD_COLUMNS - 1) / BACKWARD_COLUMNS;
+                           : (position + end + BACKWARD_COLUMNS - 1) / BACKWARD_COLUMNS;
     auto start_tile = [&](u32 tile) {
         for (u32 i = 0; i < 2; ++i)
             load_tile<BACKWARD_COLUMNS, THREADS>(stages + (tile % 2 * 2 + i) * SIZE, from.columns[i],
-                                                 from.column_stride[i], tile * BACKWARD_COLUMNS, time,
-                                                 aligned);
+                                                 from.column_stride[i], tile * BACKWARD_COLUMNS,
+                                                 column_limit, aligned);
         if (KEYS)
             load_statistics<THREADS>(statistics + tile % 2 * 3 * BACKWARD_COLUMNS, from,
                                      tile * BACKWARD_COLUMNS, time, masks);
     };
     for (u32 i = 0; i < 2; ++i)
         load_tile<BACKWARD_ROWS, THREADS>(own_tiles + i * BACKWARD_ROWS * D * 2, from.rows[i],
-                                          from.row_stride[i], first, time, aligned);
+                                          from.row_stride[i], first, own_limit, aligned);
     start_tile(begin);
     commit_copies();
     float own[2][2] = {};
@@ -170,9 +175,12 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][D / 8][4], u
                     left(a[i][k], own_tiles + i * BACKWARD_ROWS * D * 2, threadIdx.x / WARP * 16, k);
         }
         const u32 column = tile * BACKWARD_COLUMNS;
+        // Whether some query of the tile does not see all keys.
+        const bool masked = KEYS ? first + BACKWARD_ROWS > column + position + 1
+                                 : column + BACKWARD_COLUMNS > first + position + 1;
         backward_tile<KEYS>(acc, a, stages + tile % 2 * 2 * SIZE,
                             statistics + tile % 2 * 3 * BACKWARD_COLUMNS, own, visible, row, column,
-                            column == first, scale * LOG2E, masks, line);
+                            masked, scale * LOG2E, masks, line);
     }
 }
 
@@ -185,14 +193,15 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][D / 8][4], u
         const Half *__restrict__ v, const float *__restrict__ statistics, u32 time, u32 heads, u32 group, \
         u32 q_stride, u32 kv_stride, float scale, u32 aligned, MASKS_PARAMETERS
 
-// Grid [ceil(time / 64), heads / group, batch]: a block adds the query heads of its key and value head in
+// Grid [ceil((position + time) / 64), heads / group, batch]: a block adds the query heads of its key and value head in
 // their order.
 KERNEL __launch_bounds__(BACKWARD_WARPS *WARP, 2)
     OF_HALF(backward_key_value)(Half *__restrict__ dk, Half *__restrict__ dv, BACKWARD_OPERANDS,
                                 u32 *dk_cells, u32 *dv_cells) {
     extern __shared__ __align__(128) u8 memory[];
     const u32 first = blockIdx.x * BACKWARD_ROWS, width = heads * D;
-    const u64 sequence = u64(blockIdx.z) * time, start = sequence * kv_stride + blockIdx.y * D;
+    const u64 sequence = u64(blockIdx.z) * time;
+    const u64 start = u64(blockIdx.z) * rows_of_keys * kv_stride + blockIdx.y * D;
     float acc[2][D / 8][4] = {};
     for (u32 member = 0; member < group; ++member) {
         const u32 head = blockIdx.y * group + member;
@@ -209,9 +218,10 @@ KERNEL __launch_bounds__(BACKWARD_WARPS *WARP, 2)
         backward<true>(acc, memory, from, first, time, scale, aligned, MASKS, blockIdx.z * heads + head);
     }
     const u32 row = first + threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
-    const u32 most = store_rows(dk + start, kv_stride, row, time, acc[0], scale, scale);
+    const u32 limit = position + time;
+    const u32 most = store_rows(dk + start, kv_stride, row, limit, acc[0], scale, scale);
     if (dk_cells) record_pair(most, dk_cells);
-    const u32 other = store_rows(dv + start, kv_stride, row, time, acc[1], 1.0f, 1.0f);
+    const u32 other = store_rows(dv + start, kv_stride, row, limit, acc[1], 1.0f, 1.0f);
     if (dv_cells) record_pair(other, dv_cells);
 }
 
@@ -221,7 +231,8 @@ KERNEL __launch_bounds__(BACKWARD_WARPS *WARP, 2)
     extern __shared__ __align__(128) u8 memory[];
     const u32 head = blockIdx.y, first = (gridDim.x - 1 - blockIdx.x) * BACKWARD_ROWS, width = heads * D;
     const u64 sequence = u64(blockIdx.z) * time;
-    const u64 start = sequence * q_stride + head * D, kv_start = sequence * kv_stride + head / group * D;
+    const u64 start = sequence * q_stride + head * D;
+    const u64 kv_start = u64(blockIdx.z) * rows_of_keys * kv_stride + head / group * D;
     const float *logsumexp = statistics + (u64(blockIdx.z) * heads + head) * time;
     const float *delta = logsumexp + u64(gridDim.z) * heads * time;
     const Operands from = {{q + start, dy + sequence * width + head * D},

@@ -115,7 +115,9 @@ KERNEL __launch_bounds__(THREADS)
     const u32 x = threadIdx.x % 16, y = threadIdx.x / 16, block = gridDim.x - 1 - blockIdx.x,
               first = block * TILE;
     const u32 width = heads * head_width, head = blockIdx.y;
-    const u64 sequence = u64(blockIdx.z) * time, kv_start = sequence * kv_stride + head / group * head_width;
+    const u64 sequence = u64(blockIdx.z) * time;
+    const u64 kv_start = u64(blockIdx.z) * masks.keys * kv_stride + head / group * head_width;
+    const u32 limit = masks.position + time, last = (min(masks.position + first + TILE, limit) - 1) / TILE;
     load_tile(queries, {q + sequence * q_stride + head * head_width, q_stride}, first, time, head_width);
     float acc[EACH][COLUMNS] = {}, largest[EACH], total[EACH] = {};
 #pragma unroll
@@ -123,10 +125,10 @@ KERNEL __launch_bounds__(THREADS)
     u32 first_key[EACH];
 #pragma unroll
     for (u32 i = 0; i < EACH; ++i) first_key[i] = masks.first_key(blockIdx.z, first + y * EACH + i, time);
-    for (u32 tile = masks.first_key(blockIdx.z, first, time) / TILE; tile <= block; ++tile) {
+    for (u32 tile = masks.first_key(blockIdx.z, first, time) / TILE; tile <= last; ++tile) {
         __syncthreads();
-        load_tile(keys, {k + kv_start, kv_stride}, tile * TILE, time, head_width);
-        load_tile(values, {v + kv_start, kv_stride}, tile * TILE, time, head_width);
+        load_tile(keys, {k + kv_start, kv_stride}, tile * TILE, limit, head_width);
+        load_tile(values, {v + kv_start, kv_stride}, tile * TILE, limit, head_width);
         __syncthreads();
         float s[EACH][EACH];
         times_transposed(s, queries, keys, x, y);
@@ -135,8 +137,8 @@ KERNEL __launch_bounds__(THREADS)
             float here = largest[i];
 #pragma unroll
             for (u32 j = 0; j < EACH; ++j) {
-                const bool hidden =
-                    (tile == block && x + 16 * j > y * EACH + i) || tile * TILE + x + 16 * j < first_key[i];
+                const u32 key = tile * TILE + x + 16 * j;
+                const bool hidden = key > masks.position + first + y * EACH + i || key < first_key[i];
                 if constexpr (SCORES_ARE_CAPPED) s[i][j] = masks.capped(s[i][j], scale);
                 s[i][j] = hidden ? -__int_as_float(0x7f800000) : s[i][j] * scale;
                 here = fmaxf(here, s[i][j]);
@@ -211,12 +213,16 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][EACH][COLUMN
                                          u32 head_width, float scale, const Masks &masks, u32 sequence,
                                          u32 line) {
     const u32 x = threadIdx.x % 16, y = threadIdx.x / 16;
-    for (u32 i = 0; i < 2; ++i) load_tile(tiles.rows[i], rows[i], block * TILE, time, head_width);
-    const u32 begin = KEYS ? block : masks.first_key(sequence, block * TILE, time) / TILE;
-    const u32 end = KEYS ? masks.end_tile(sequence, block, TILE, (block + 1) * TILE, time) : block + 1;
+    const u32 position = masks.position, limit = position + time, first = block * TILE;
+    for (u32 i = 0; i < 2; ++i) load_tile(tiles.rows[i], rows[i], first, KEYS ? limit : time, head_width);
+    const u32 begin =
+        (KEYS ? max(first, position) - position : masks.first_key(sequence, first, time)) / TILE;
+    const u32 end = KEYS ? masks.end_tile(sequence, begin, TILE, first + TILE, time)
+                         : (position + min(first + TILE, time) - 1) / TILE + 1;
     for (u32 tile = begin; tile < end; ++tile) {
         __syncthreads();
-        for (u32 i = 0; i < 2; ++i) load_tile(tiles.columns[i], columns[i], tile * TILE, time, head_width);
+        for (u32 i = 0; i < 2; ++i)
+            load_tile(tiles.columns[i], columns[i], tile * TILE, KEYS ? time : limit, head_width);
         __syncthreads();
         float p[EACH][EACH], ds[EACH][EACH];
         times_transposed(p, tiles.rows[0], tiles.columns[0], x, y);
@@ -228,7 +234,7 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][EACH][COLUMN
                 const u32 row = block * TILE + y * EACH + i, column = tile * TILE + x + 16 * j;
                 const u32 query = KEYS ? column : row, key = KEYS ? row : column;
                 const bool visible =
-                    query < time && key <= query && key >= masks.first_key(sequence, query, time);
+                    query < time && key <= position + query && key >= masks.first_key(sequence, query, time);
                 const float factor = masks.dropout.threshold ? masks.factor(line, query, key) : 1.0f;
                 if constexpr (SCORES_ARE_CAPPED) p[i][j] = masks.capped(p[i][j], scale);
                 const float slope = SCORES_ARE_CAPPED ? masks.slope(p[i][j] * scale) : 1.0f;
@@ -263,13 +269,14 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][EACH][COLUMN
         u32 time, u32 heads, u32 group, u32 q_stride, u32 kv_stride, u32 head_width, float scale,          \
         MASKS_PARAMETERS
 
-// Grid [ceil(time / TILE), heads / group, batch]: a block adds the query heads of its key and value head in
+// Grid [ceil((position + time) / TILE), heads / group, batch]: a block adds the query heads of its key and value head in
 // their order.
 KERNEL __launch_bounds__(THREADS)
     backward_key_value_f32(float *__restrict__ dk, float *__restrict__ dv, BACKWARD_OPERANDS) {
     extern __shared__ __align__(16) float memory[];
     const u32 width = heads * head_width, block = blockIdx.x;
-    const u64 sequence = u64(blockIdx.z) * time, start = sequence * kv_stride + blockIdx.y * head_width;
+    const u64 sequence = u64(blockIdx.z) * time;
+    const u64 start = u64(blockIdx.z) * rows_of_keys * kv_stride + blockIdx.y * head_width;
     const Source rows[2] = {{k + start, kv_stride}, {v + start, kv_stride}};
     float acc[2][EACH][COLUMNS] = {}, factor[2][EACH];
 #pragma unroll
@@ -285,8 +292,9 @@ KERNEL __launch_bounds__(THREADS)
                        head_width, scale, MASKS, blockIdx.z, blockIdx.z * heads + head);
     }
     const u32 x = threadIdx.x % 16, y = threadIdx.x / 16;
-    store_rows(dk + start, kv_stride, block * TILE, time, head_width, acc[0], factor[0], x, y);
-    store_rows(dv + start, kv_stride, block * TILE, time, head_width, acc[1], factor[1], x, y);
+    const u32 limit = position + time;
+    store_rows(dk + start, kv_stride, block * TILE, limit, head_width, acc[0], factor[0], x, y);
+    store_rows(dv + start, kv_stride, block * TILE, limit, head_width, acc[1], factor[1], x, y);
 }
 
 // Grid [ceil(time / TILE), heads, batch].
@@ -295,7 +303,7 @@ KERNEL __launch_bounds__(THREADS) backward_query_f32(float *__restrict__ dq, BAC
     const u32 width = heads * head_width, head = blockIdx.y, block = gridDim.x - 1 - blockIdx.x;
     const u64 sequence = u64(blockIdx.z) * time, line = (u64(blockIdx.z) * heads + head) * time;
     const u64 start = sequence * q_stride + head * head_width;
-    const u64 kv_start = sequence * kv_stride + head / group * head_width;
+    const u64 kv_start = u64(blockIdx.z) * rows_of_keys * kv_stride + head / group * head_width;
     const Source rows[2] = {{q + start, q_stride}, {dy + sequence * width + head * head_width, width}};
     const Source columns[2] = {{k + kv_start, kv_stride}, {v + kv_start, kv_stride}};
     float acc[1][EACH][COLUMNS] = {}, factor[EACH];

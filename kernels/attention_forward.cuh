@@ -27,7 +27,8 @@ __device__ __forceinline__ void forward_tile(Rows &rows, const u32 (&q)[D / 16][
         for (int n = 0; n < N; ++n)
 #pragma unroll
             for (int i = 0; i < 4; ++i)
-                if (first_key + n * 8 + threadIdx.x % 4 * 2 + i % 2 > row + i / 2 * 8) s[n][i] = -INFINITE;
+                if (first_key + n * 8 + threadIdx.x % 4 * 2 + i % 2 > masks.position + row + i / 2 * 8)
+                    s[n][i] = -INFINITE;
     }
     if (masks.has_first_keys()) {
 #pragma unroll
@@ -78,19 +79,21 @@ KERNEL __launch_bounds__(FORWARD_WARPS *WARP, D >= 96 ? 1 : 2)
     constexpr u32 THREADS = FORWARD_WARPS * WARP, STAGE = FORWARD_KEYS * D * 2;
     const u32 block = gridDim.x - 1 - blockIdx.x, head = blockIdx.y, first = block * FORWARD_ROWS,
               width = heads * D;
-    const u64 sequence = u64(blockIdx.z) * time, kv_start = sequence * kv_stride + head / group * D;
+    const u64 sequence = u64(blockIdx.z) * time;
+    const u64 kv_start = u64(blockIdx.z) * masks.keys * kv_stride + head / group * D;
     const Half *queries = q + sequence * q_stride + head * D, *keys = k + kv_start, *values = v + kv_start;
     const u32 q_tile = shared_address(memory), stages = q_tile + FORWARD_ROWS * D * 2;
     const u32 row = first + threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
-    const u32 end = min(first + FORWARD_ROWS, time), tiles = (end + FORWARD_KEYS - 1) / FORWARD_KEYS;
+    const u32 limit = masks.position + time, end = min(masks.position + first + FORWARD_ROWS, limit),
+              tiles = (end + FORWARD_KEYS - 1) / FORWARD_KEYS;
 
     load_tile<FORWARD_ROWS, THREADS>(q_tile, queries, q_stride, first, time, aligned);
     const u32 begin = masks.first_key(blockIdx.z, first, time) / FORWARD_KEYS;
     const u32 visible[2] = {masks.first_key(blockIdx.z, row, time),
                             masks.first_key(blockIdx.z, row + 8, time)};
     const u32 begin_stage = stages + begin % 2 * 2 * STAGE, begin_key = begin * FORWARD_KEYS;
-    load_tile<FORWARD_KEYS, THREADS>(begin_stage, keys, kv_stride, begin_key, time, aligned);
-    load_tile<FORWARD_KEYS, THREADS>(begin_stage + STAGE, values, kv_stride, begin_key, time, aligned);
+    load_tile<FORWARD_KEYS, THREADS>(begin_stage, keys, kv_stride, begin_key, limit, aligned);
+    load_tile<FORWARD_KEYS, THREADS>(begin_stage + STAGE, values, kv_stride, begin_key, limit, aligned);
     commit_copies();
     Rows rows = {{}, {-INFINITE, -INFINITE}, {}};
     u32 own[D / 16][4];
@@ -99,8 +102,8 @@ KERNEL __launch_bounds__(FORWARD_WARPS *WARP, D >= 96 ? 1 : 2)
         __syncthreads();
         if (tile + 1 < tiles) {
             const u32 next = stages + (tile + 1) % 2 * 2 * STAGE, key = (tile + 1) * FORWARD_KEYS;
-            load_tile<FORWARD_KEYS, THREADS>(next, keys, kv_stride, key, time, aligned);
-            load_tile<FORWARD_KEYS, THREADS>(next + STAGE, values, kv_stride, key, time, aligned);
+            load_tile<FORWARD_KEYS, THREADS>(next, keys, kv_stride, key, limit, aligned);
+            load_tile<FORWARD_KEYS, THREADS>(next + STAGE, values, kv_stride, key, limit, aligned);
         }
         commit_copies();
         if (tile == begin) {
@@ -108,7 +111,7 @@ KERNEL __launch_bounds__(FORWARD_WARPS *WARP, D >= 96 ? 1 : 2)
             for (int i = 0; i < D / 16; ++i) left(own[i], q_tile, threadIdx.x / WARP * 16, i);
         }
         const u32 here = stages + tile % 2 * 2 * STAGE, first_key = tile * FORWARD_KEYS;
-        const u32 warp_first = first + threadIdx.x / WARP * 16;
+        const u32 warp_first = masks.position + first + threadIdx.x / WARP * 16;
         // The last tile of a block is entirely above the diagonal of its first warps.
         if (first_key > warp_first + 15) continue;
         forward_tile(rows, own, here, here + STAGE, row, first_key, first_key + FORWARD_KEYS > warp_first + 1,

@@ -2,10 +2,11 @@
 #pragma once
 #include "philox.cuh"
 
-// `documents` is null, or has the position in its sequence at which each token's document begins, which never
-// decreases along a sequence. A query sees the last `window` keys up to its own; 0: all of them. Where CAPPED
-// is defined, scores are capped by cap * tanh(score / cap): a test of `cap` at run time, and the code behind
-// it, would make the kernels of other models slower.
+// `documents` is null, or has the position in its sequence at which each token's document begins, less that of
+// the first query, which never decreases along a sequence. A query sees the last `window` keys up to its own;
+// 0: all of them. Queries are numbered from `position`, the position of the first, and a sequence has `keys`
+// rows of keys. Where CAPPED is defined, scores are capped by cap * tanh(score / cap): a test of `cap` at run
+// time, and the code behind it, would make the kernels of other models slower.
 #ifdef CAPPED
 constexpr bool SCORES_ARE_CAPPED = true;
 #else
@@ -17,14 +18,16 @@ struct Masks {
     Dropout dropout;
     u32 window;
     float cap;
+    u32 position, keys;
 
     // Whether some query does not see the first keys.
     __device__ __forceinline__ bool has_first_keys() const { return documents || window; }
     // The first key that a query sees. It never decreases along a sequence.
     __device__ __forceinline__ u32 first_key(u32 sequence, u32 query, u32 time) const {
         if (query >= time) return 0;
-        const u32 document = documents ? documents[u64(sequence) * time + query] : 0;
-        return window && query >= window ? max(document, query - window + 1) : document;
+        const u32 at = query + position;
+        const u32 document = documents ? documents[u64(sequence) * time + query] + position : 0;
+        return window && at >= window ? max(document, at - window + 1) : document;
     }
     // The end of the tiles of `step` queries, from tile `begin` on, in which a query sees a key before `end`.
     __device__ __forceinline__ u32 end_tile(u32 sequence, u32 begin, u32 step, u32 end, u32 time) const {
@@ -60,6 +63,7 @@ struct Masks {
     __device__ __forceinline__ static u32 pair(u32 position) { return position / 16 * 8 + position % 8; }
 };
 
-#define MASKS_PARAMETERS                                                                              \
-    const u32 *__restrict__ documents, u32 key0, u32 key1, u32 threshold, float kept, u32 window, float cap
-#define MASKS Masks{documents, {key0, key1, threshold, kept}, window, cap}
+#define MASKS_PARAMETERS                                                                                  \
+    const u32 *__restrict__ documents, u32 key0, u32 key1, u32 threshold, float kept, u32 window, float cap, \
+        u32 position, u32 rows_of_keys
+#define MASKS Masks{documents, {key0, key1, threshold, kept}, window, cap, position, rows_of_keys}

@@ -4,6 +4,7 @@
 mod adapters;
 #[path = "../common/mod.rs"]
 mod common;
+mod context;
 mod data;
 mod grids;
 mod loss_scale;

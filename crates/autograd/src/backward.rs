@@ -9,6 +9,7 @@ use tensor::{Tensor, ops};
 use crate::error::{AutogradError, Result};
 use crate::observer::{Call, Direction};
 use crate::pass::Pass;
+use crate::piece_sums::PieceSums;
 use crate::rule::Rule;
 use crate::sink::GradientSink;
 use crate::tape::{Node, Source, Tape, Var};
@@ -28,15 +29,19 @@ impl LeafGradients {
 pub struct PendingWeights {
     device: Device,
     pass: Rc<Pass>,
-    rules: Vec<(Label, Box<dyn Rule>)>,
+    rules: Vec<Later>,
 }
+
+/// A rule whose weight half runs later: its module, and the index of its piece.
+type Later = (Label, Option<usize>, Box<dyn Rule>);
 
 impl PendingWeights {
     /// Runs the weight halves. The gradients are the same bits as those of an undivided backward.
     pub fn backward_weight(self, sink: &mut dyn GradientSink) -> Result<()> {
-        for (module, rule) in self.rules {
+        let mut sums = PieceSums::of(&self.pass);
+        for (module, piece, rule) in self.rules {
             let _scope = self.device.at_module(module);
-            weight_half(&self.pass, module, rule, sink)?;
+            sums.with(piece, sink, |sink| weight_half(&self.pass, module, rule, sink))?;
         }
         Ok(())
     }
@@ -56,7 +61,8 @@ impl Tape {
     /// A loss that this tape did not record, an operator's error, or the sink's.
     pub fn backward(self, loss: Var, sink: &mut dyn GradientSink) -> Result<LeafGradients> {
         let root = self.index_of(loss.source())?;
-        self.run(Vec::new(), Some((root, loss)), &mut Weights::Now(sink))
+        let sums = PieceSums::of(&self.shared_pass().0);
+        self.run(Vec::new(), Some((root, loss)), &mut Weights::Now(sink, sums))
     }
 
     /// Runs backward from gradients of some outputs, whose tensors may be gone.
@@ -65,7 +71,8 @@ impl Tape {
         seeds: Vec<(Source, Tensor)>,
         sink: &mut dyn GradientSink,
     ) -> Result<LeafGradients> {
-        self.run(seeds, None, &mut Weights::Now(sink))
+        let sums = PieceSums::of(&self.shared_pass().0);
+        self.run(seeds, None, &mut Weights::Now(sink, sums))
     }
 
     /// Runs the input halves of [`Tape::backward_from`] alone, for zero-bubble schedules.
@@ -87,7 +94,7 @@ impl Tape {
         seeds: Vec<(Source, Tensor)>,
         root: Option<(u32, Var)>,
     ) -> Result<(LeafGradients, PendingWeights)> {
-        let (device, pass) = (self.device().clone(), self.shared_pass());
+        let (device, (pass, _)) = (self.device().clone(), self.shared_pass());
         let mut rules = Vec::new();
         let leaves = self.run(seeds, root, &mut Weights::Later(&mut rules))?;
         Ok((leaves, PendingWeights { device, pass, rules }))
@@ -100,7 +107,7 @@ impl Tape {
         weights: &mut Weights<'_>,
     ) -> Result<LeafGradients> {
         let indices = seeds.iter().map(|(output, _)| self.index_of(*output)).collect::<Result<Vec<_>>>()?;
-        let (device, pass) = (self.device().clone(), self.shared_pass());
+        let (device, (pass, _)) = (self.device().clone(), self.shared_pass());
         let graph = self.graph.take();
         let mut flowing: Vec<Option<Tensor>> = Vec::new();
         flowing.resize_with(graph.values as usize, || None);
@@ -120,7 +127,7 @@ impl Tape {
             pass.observers.after(|| call, results)?;
             let Some(gradients) = gradients else { continue };
             pass_on(&node, gradients, &mut flowing)?;
-            weights.half(&pass, node.module, node.rule)?;
+            weights.half(&pass, (node.module, node.piece, node.rule))?;
         }
         let leaf = |index: u32| flowing[index as usize].take().map(|gradient| (index, gradient));
         Ok(LeafGradients(graph.leaves.into_iter().filter_map(leaf).collect()))
@@ -130,9 +137,9 @@ impl Tape {
 /// The time at which weight halves run.
 enum Weights<'a> {
     /// Each directly after its input half.
-    Now(&'a mut dyn GradientSink),
+    Now(&'a mut dyn GradientSink, PieceSums),
     /// Later, in the same order.
-    Later(&'a mut Vec<(Label, Box<dyn Rule>)>),
+    Later(&'a mut Vec<Later>),
 }
 
 impl Weights<'_> {
@@ -144,16 +151,20 @@ impl Weights<'_> {
         wanted: &[bool],
     ) -> Result<InputGradients> {
         let gradients = match self {
-            Weights::Now(sink) => node.rule.backward(outputs, wanted, *sink),
+            Weights::Now(sink, sums) => {
+                sums.with(node.piece, *sink, |sink| node.rule.backward(outputs, wanted, sink))
+            }
             Weights::Later(_) => node.rule.backward_input(outputs, wanted),
         };
         gradients.map_err(|e| name(e, node.rule.operator()))
     }
 
-    fn half(&mut self, pass: &Pass, module: Label, rule: Box<dyn Rule>) -> Result<()> {
+    fn half(&mut self, pass: &Pass, (module, piece, rule): Later) -> Result<()> {
         match self {
-            Weights::Now(sink) => return weight_half(pass, module, rule, *sink),
-            Weights::Later(rules) if rule.has_weights() => rules.push((module, rule)),
+            Weights::Now(sink, sums) => {
+                return sums.with(piece, *sink, |sink| weight_half(pass, module, rule, sink));
+            }
+            Weights::Later(rules) if rule.has_weights() => rules.push((module, piece, rule)),
             Weights::Later(_) => {}
         }
         Ok(())

@@ -11,6 +11,7 @@ use tensor::{Tensor, ops};
 
 use crate::error::Result;
 use crate::observer::Observers;
+use crate::pieces::{Piece, Pieces};
 use crate::precision::Autocast;
 
 /// Settings shared by all calls of one pass of one micro-batch, besides their operands. All stages of a
@@ -23,6 +24,10 @@ pub struct Pass {
     /// decreasing along a sequence; negative, modulo 2³², where a cache holds its first tokens. `None`: every
     /// sequence is one document.
     pub documents: Option<Tensor>,
+    /// The pieces that are here, if sequences are computed in pieces.
+    pub pieces: Option<Pieces>,
+    /// The piece that the pass computes ([`Tape::within_piece`](crate::Tape::within_piece)).
+    pub piece: Option<Piece>,
     /// The part of each target's probability that is spread over all classes, as PyTorch's `label_smoothing`.
     pub label_smoothing: f32,
     /// The caches of a pass that generates text.

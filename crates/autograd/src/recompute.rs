@@ -1,16 +1,13 @@
 //! Recomputation: a segment of a model saves only its inputs, and runs again in backward.
 
-use std::rc::Rc;
-
 use device::Device;
 use tensor::Tensor;
 
 use crate::backward::PendingWeights;
 use crate::error::{AutogradError, Result};
-use crate::pass::Pass;
 use crate::rule::{Rule, Saved};
 use crate::sink::GradientSink;
-use crate::tape::{Source, Tape, Var};
+use crate::tape::{SharedPass, Source, Tape, Var};
 
 /// Name of the operator whose backward runs a segment again; its forward is that of the segment's operators.
 pub const RECOMPUTE: &str = "recompute";
@@ -62,7 +59,7 @@ pub struct RecomputeRule<S> {
     /// Whether the segment has trained weights.
     has_weights: bool,
     device: Device,
-    pass: Rc<Pass>,
+    pass: SharedPass,
     inputs: Vec<Tensor>,
     /// The weight halves of the segment's rules, between the two halves of a divided backward.
     pending: Option<PendingWeights>,
@@ -80,7 +77,7 @@ struct Again {
 impl<S: Segment> RecomputeRule<S> {
     /// Runs the segment again on its own tape, consuming its saved inputs.
     fn again(&mut self, gradients: Vec<Option<Tensor>>, wanted: &[bool]) -> Result<Again> {
-        let tape = Tape::replaying(&self.device, Rc::clone(&self.pass), self.calls);
+        let tape = Tape::replaying(&self.device, self.pass.clone(), self.calls);
         let inputs = std::mem::take(&mut self.inputs).into_iter().zip(wanted);
         let enter = |(tensor, wanted): (Tensor, &bool)| {
             if *wanted { tape.leaf(tensor) } else { tape.constant(tensor) }

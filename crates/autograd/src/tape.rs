@@ -12,6 +12,7 @@ use crate::error::{AutogradError, Result};
 use crate::mode::Mode;
 use crate::observer::{Call, Direction};
 use crate::pass::Pass;
+use crate::pieces::Pieces;
 use crate::rule::Rule;
 
 /// Number of the next tape, by which variables of different tapes are distinguished.
@@ -67,6 +68,8 @@ pub(crate) struct Node {
     pub(crate) first_output: u32,
     pub(crate) outputs: u32,
     pub(crate) module: Label,
+    /// Index of the piece that the call computed, among those that are here.
+    pub(crate) piece: Option<usize>,
 }
 
 #[derive(Default)]
@@ -89,12 +92,19 @@ pub struct SavedBytes {
     pub bytes: usize,
 }
 
+/// A pass and the passes of its pieces.
+pub(crate) type SharedPass = (Rc<Pass>, Rc<[Pass]>);
+
 /// A list of backward rules in the order of the calls; backward consumes it.
 pub struct Tape {
     id: u32,
     device: Device,
     mode: Mode,
     pass: Rc<Pass>,
+    /// The passes of the pieces that are here.
+    pieces: Rc<[Pass]>,
+    /// Index of the piece that calls compute now.
+    piece: Cell<Option<usize>>,
     records: bool,
     /// Calls of operators so far, recorded or not.
     calls: Cell<u32>,
@@ -120,14 +130,14 @@ impl Tape {
     /// before any operator.
     #[must_use]
     pub fn of(self, pass: Pass) -> Self {
-        Tape { pass: Rc::new(pass), ..self }
+        Tape { pieces: pass.of_pieces().into(), pass: Rc::new(pass), ..self }
     }
 
     /// Returns a tape of the same device, mode and pass for the first run of a recomputed segment: it records
     /// only whether there are trained weights.
     pub(crate) fn first_run(&self) -> Self {
-        let pass = Rc::clone(&self.pass);
-        Tape { pass, is_first_run: true, ..Self::with_records(&self.device, self.mode, false) }
+        let (pass, pieces) = self.shared_pass();
+        Tape { pass, pieces, is_first_run: true, ..Self::with_records(&self.device, self.mode, false) }
     }
 
     /// Returns whether a call of a first run has trained weights.
@@ -136,8 +146,8 @@ impl Tape {
     }
 
     /// Returns a tape that records the second run of a segment whose first run made `calls` calls.
-    pub(crate) fn replaying(device: &Device, pass: Rc<Pass>, calls: u32) -> Self {
-        Tape { replayed: Some(calls), pass, ..Self::new(device, Mode::Recompute) }
+    pub(crate) fn replaying(device: &Device, (pass, pieces): SharedPass, calls: u32) -> Self {
+        Tape { replayed: Some(calls), pass, pieces, ..Self::new(device, Mode::Recompute) }
     }
 
     fn with_records(device: &Device, mode: Mode, records: bool) -> Self {
@@ -145,8 +155,22 @@ impl Tape {
         let (device, pass) = (device.clone(), Rc::default());
         let (calls, begun, has_weights, replayed, graph) =
             (Cell::new(0), Cell::new(None), Cell::new(false), None, RefCell::default());
-        let is_first_run = false;
-        Tape { id, device, mode, pass, records, calls, begun, has_weights, is_first_run, replayed, graph }
+        let (is_first_run, pieces, piece) = (false, Rc::from([]), Cell::new(None));
+        Tape {
+            id,
+            device,
+            mode,
+            pass,
+            pieces,
+            piece,
+            records,
+            calls,
+            begun,
+            has_weights,
+            is_first_run,
+            replayed,
+            graph,
+        }
     }
 
     /// Calls of operators so far.
@@ -171,13 +195,36 @@ impl Tape {
         self.mode
     }
 
-    /// The micro-batch of the pass that this tape belongs to.
+    /// The micro-batch of the pass that this tape belongs to, or the piece of it that calls compute now.
     pub fn pass(&self) -> &Pass {
-        &self.pass
+        self.piece.get().and_then(|index| self.pieces.get(index)).unwrap_or(&self.pass)
     }
 
-    pub(crate) fn shared_pass(&self) -> Rc<Pass> {
-        Rc::clone(&self.pass)
+    pub(crate) fn shared_pass(&self) -> SharedPass {
+        (Rc::clone(&self.pass), Rc::clone(&self.pieces))
+    }
+
+    /// The pieces that are here, if sequences are computed in pieces and calls compute no single one now.
+    pub fn pieces(&self) -> Option<&Pieces> {
+        self.pass.pieces.as_ref().filter(|_| self.piece.get().is_none())
+    }
+
+    /// Number of pieces of a sequence; 1 if sequences are whole.
+    pub fn pieces_of_sequence(&self) -> usize {
+        self.pass.pieces.as_ref().map_or(1, |pieces| pieces.all)
+    }
+
+    /// Index among the pieces that are here of the one that calls compute now.
+    pub(crate) fn piece(&self) -> Option<usize> {
+        self.piece.get()
+    }
+
+    /// Calls `body`, whose calls of operators compute the piece with this index among those that are here.
+    pub fn within_piece<T>(&self, index: usize, body: impl FnOnce() -> T) -> T {
+        let before = self.piece.replace(Some(index));
+        let result = body();
+        self.piece.set(before);
+        result
     }
 
     /// Returns whether operators are recorded, and so whether they save tensors for backward. How a layer
@@ -282,6 +329,7 @@ impl Tape {
             first_output,
             outputs: outputs.len() as u32,
             module: self.device.current_module(),
+            piece: self.piece.get(),
         });
         let identify = |(index, tensor)| Var {
             tensor,

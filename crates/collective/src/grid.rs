@@ -41,6 +41,8 @@ axes! {
     Data = "data",
     /// Ranks hold different stages of one model.
     Pipeline = "pipeline",
+    /// Ranks hold different pieces of each sequence, and the same parameters.
+    Context = "context",
     /// Ranks hold different parts of each layer, and are neighbours.
     Tensor = "tensor",
 }

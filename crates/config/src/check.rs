@@ -7,6 +7,7 @@ use nn::{Conditions, Examples};
 use parallel::pipeline;
 use system::numbers::grouped;
 
+use crate::check_context::check_context_lanes;
 use crate::check_images::{check_images, check_schedule};
 use crate::check_tensor::check_tensor_lanes;
 use crate::choices::{
@@ -65,6 +66,7 @@ pub(crate) fn check(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     check_memory_steps(raw, config)?;
     check_lanes(raw, config)?;
     check_tensor_lanes(raw, config)?;
+    check_context_lanes(raw, config)?;
     check_pipeline(raw, config)?;
     check_recompute(raw, config)?;
     let settings = memory::Settings::parse(&config.memory.allocator)

@@ -33,6 +33,7 @@
 //! ```
 
 mod check;
+mod check_context;
 mod check_images;
 mod check_tensor;
 mod choices;

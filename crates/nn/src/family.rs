@@ -138,6 +138,14 @@ pub trait ModelSpec: KeyValues + Debug + Send + Sync {
         Err(("model.kind", "the layers of this kind of model cannot be divided".to_owned()))
     }
 
+    /// Checks that sequences can be computed in pieces.
+    ///
+    /// # Errors
+    /// The key of a setting that needs whole sequences, and why; by default no examples are sequences.
+    fn divided_sequences(&self) -> std::result::Result<(), (&'static str, String)> {
+        Err(("model.kind", "this kind of model has no sequences that can be divided".to_owned()))
+    }
+
     /// Checks the sizes against each other and against `conditions`.
     ///
     /// # Errors

@@ -40,6 +40,7 @@ pub use residual::{Norm, Residual};
 pub use residual_block::{ResidualBlock, ResidualBlockSizes};
 pub use rms_norm::RmsNorm;
 pub use rotary_attention::{QkNorm, QkNormSpan, RotaryAttention, RotaryPositions, RotaryTable};
+pub(crate) use stack::each_piece;
 pub use stack::{Layer, Stack, Stream};
 pub use tensor::ops::Activation;
 pub use tensor::ops::attention::{Heads, Qkv};

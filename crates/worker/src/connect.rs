@@ -64,24 +64,26 @@ pub(crate) fn warm_up(
     let even = config.training_assignment().is_even();
     let data = DataCollectives { reduction, zero_stage, dtype, peer_access, statistics, even };
     let data = (Axis::Data, data.uses(planes.grid().size(Axis::Data)));
-    let (mut world, lanes) = (stage_uses(planes.grid()), lane_uses(planes.grid()));
+    let (mut world, lanes) = (stage_uses(planes.grid()), shared_uses(planes.grid(), Axis::Tensor));
     if !lanes.is_empty() {
         // Chunk sums of the norm.
         world.push(CollectiveUse::AllReduce(DType::F32));
     }
     let lanes = (Axis::Tensor, lanes);
+    let pieces = (Axis::Context, shared_uses(planes.grid(), Axis::Context));
     if shares_gpu(device, config) {
-        planes.warm_up(world, &[data, lanes])?;
+        planes.warm_up(world, &[data, lanes, pieces])?;
         return Ok(true);
     }
     let has_peers = data.1.iter().any(|used| matches!(used, CollectiveUse::Peer(_)));
-    device.connecting(|| Ok::<_, WorkerError>(planes.warm_up(world, &[data, lanes])?))?;
+    device.connecting(|| Ok::<_, WorkerError>(planes.warm_up(world, &[data, lanes, pieces])?))?;
     Ok(has_peers || !device.is_cuda_like())
 }
 
-/// Returns the collectives of ranks that share layers: rows and statistics are gathered, and sums exchanged.
-fn lane_uses(grid: &RankGrid) -> Vec<CollectiveUse> {
-    match grid.size(Axis::Tensor) {
+/// Returns the collectives of ranks that share layers or sequences: rows and statistics, or keys and values,
+/// are gathered, and sums exchanged.
+fn shared_uses(grid: &RankGrid, axis: Axis) -> Vec<CollectiveUse> {
+    match grid.size(axis) {
         1 => Vec::new(),
         ranks => (0..ranks).map(CollectiveUse::Peer).chain([CollectiveUse::AllGather]).collect(),
     }

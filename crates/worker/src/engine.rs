@@ -78,7 +78,13 @@ impl Engine {
         // A prefetcher of its own: that of training goes on where it is.
         let mut data = feed::prefetcher(dataset, config, &mut self.planes);
         let order = self.executor.validation_data_order(own, dataset.source.packs_documents());
-        let mut feed = WorkerFeed::new(&self.device, (config, dataset), numbers, (&mut data, &order), phases);
+        let mut feed = WorkerFeed::new(
+            &self.device,
+            (config, dataset, &self.grid),
+            numbers,
+            (&mut data, &order),
+            phases,
+        );
         feed.pixels = self.pixels.as_mut();
         if let Some(on_losses) = on_losses {
             feed.on_losses = Some(on_losses);

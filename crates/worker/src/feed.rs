@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use autograd::precision::Autocast;
 use autograd::{GradientSink, LossScale, Observer, Observers, Pass};
-use collective::Planes;
+use collective::{Planes, RankGrid};
 use config::RunConfig;
 use data::{MicroBatch, Prefetcher};
 use device::{DType, Device, HostCopy, Mark};
@@ -18,6 +18,7 @@ use tensor::ops::accuracy;
 
 use crate::arrays::{allocate, upload};
 use crate::build::{self, Dataset};
+use crate::context_pieces::ContextPieces;
 use crate::error::{Result, WorkerError};
 use crate::hook::{HookedSink, Moment, Moments};
 use crate::numbers::Numbers;
@@ -45,6 +46,11 @@ pub struct Uploaded {
 pub fn first(config: &RunConfig, dataset: &Dataset, device: &Device) -> Result<Uploaded> {
     let dtype = config.precision.weight_dtype();
     let with_casts = |pass| Pass { autocast: build::autocast(config), ..pass };
+    let pieces = ContextPieces::of(config, &config.parallel.grid().seen_from(0)?);
+    if let Some(pieces) = pieces {
+        let uploaded = first_pieces(dataset, device, &pieces)?;
+        return Ok(Uploaded { pass: with_casts(uploaded.pass), ..uploaded });
+    }
     let mut pixels = PixelBuffer::new(device, dataset)?;
     if device.is_meta() {
         let shape = dataset.source.shape();
@@ -63,6 +69,26 @@ pub fn first(config: &RunConfig, dataset: &Dataset, device: &Device) -> Result<U
     };
     let targets = upload(device, &batch.targets, dtype)?;
     Ok(Uploaded { inputs, targets, pass: with_casts(pass(device, &batch, 0)?) })
+}
+
+/// [`first`] of sequences in pieces.
+fn first_pieces(dataset: &Dataset, device: &Device, pieces: &ContextPieces) -> Result<Uploaded> {
+    let (shape, masks) = (dataset.source.shape(), dataset.source.packs_documents());
+    let of_pass = |documents, shares| -> Result<Pass> {
+        let pieces = pieces.of_pass(device, &shape.inputs, documents, masks, shares)?;
+        Ok(Pass { pieces: Some(pieces), ..Pass::default() })
+    };
+    if device.is_meta() {
+        let inputs = pieces.allocate(device, &shape.inputs)?;
+        let targets = pieces.allocate(device, &shape.targets)?;
+        return Ok(Uploaded { inputs, targets, pass: of_pass(None, None)? });
+    }
+    let mut batch = MicroBatch::default();
+    dataset.source.train(0, &mut batch)?;
+    let inputs = pieces.upload(device, &batch.inputs)?;
+    let targets = pieces.upload(device, &batch.targets)?;
+    let pass = of_pass(batch.documents.as_ref(), Some(pieces.shares(&batch.targets)?))?;
+    Ok(Uploaded { inputs, targets, pass })
 }
 
 /// Returns the reader of a rank's micro-batches. While it waits for one, the rank is not taken for dead.
@@ -152,12 +178,16 @@ pub(crate) struct WorkerFeed<'a> {
     pub(crate) is_step: bool,
     /// Number of micro-batches that were loaded.
     loaded: usize,
+    /// The pieces of sequences that are here, if sequences are computed in pieces.
+    pieces: Option<ContextPieces>,
+    /// The shares in the loss of the pieces of the micro-batch whose targets were asked for last.
+    shares: Option<Vec<f32>>,
 }
 
 impl<'a> WorkerFeed<'a> {
     pub(crate) fn new(
         device: &'a Device,
-        (config, dataset): (&RunConfig, &'a Dataset),
+        (config, dataset, grid): (&RunConfig, &'a Dataset, &RankGrid),
         numbers: Numbers<'a>,
         (data, order): (&'a mut Prefetcher, &'a [usize]),
         phases: &'a mut Phases,
@@ -186,6 +216,8 @@ impl<'a> WorkerFeed<'a> {
             verification: None,
             is_step: true,
             loaded: 0,
+            pieces: ContextPieces::of(config, grid),
+            shares: None,
         }
     }
 
@@ -226,6 +258,27 @@ impl<'a> WorkerFeed<'a> {
             self.loaded += 1;
         }
         Ok(self.data.get(id, self.numbers.following(self.order, self.loaded))?)
+    }
+
+    /// The pass of micro-batch `number`, which is `micro_batch` of the walk.
+    fn pass_of_whole(&mut self, micro_batch: usize, number: u64) -> Result<Pass> {
+        let device = self.device;
+        match !self.dataset.source.packs_documents() || device.is_meta() {
+            true => pass_of(device, self.dataset, number),
+            false => pass(device, self.load(micro_batch)?, number),
+        }
+    }
+
+    /// [`WorkerFeed::pass_of_whole`] of sequences in pieces.
+    fn pass_of_pieces(&mut self, pieces: &ContextPieces, micro_batch: usize, number: u64) -> Result<Pass> {
+        let (device, shares) = (self.device, self.shares.take());
+        let (shape, masks) = (self.dataset.source.shape(), self.dataset.source.packs_documents());
+        let documents = match masks && !device.is_meta() {
+            true => self.load(micro_batch)?.documents.as_ref(),
+            false => None,
+        };
+        let pieces = pieces.of_pass(device, &shape.inputs, documents, masks, shares)?;
+        Ok(Pass { micro_batch: number, pieces: Some(pieces), ..Pass::default() })
     }
 }
 
@@ -277,6 +330,12 @@ impl Feed for WorkerFeed<'_> {
 
     fn inputs(&mut self, micro_batch: usize) -> Result<Tensor> {
         let (device, dtype) = (self.device, self.dtype);
+        if let Some(pieces) = self.pieces.clone() {
+            return match device.is_meta() {
+                true => pieces.allocate(device, &self.dataset.source.shape().inputs),
+                false => pieces.upload(device, &self.load(micro_batch)?.inputs),
+            };
+        }
         let mut pixels = self.pixels.take();
         let inputs = match &mut pixels {
             Some(pixels) if device.is_meta() => pixels.normalised(dtype),
@@ -289,6 +348,16 @@ impl Feed for WorkerFeed<'_> {
     }
 
     fn targets(&mut self, micro_batch: usize) -> Result<Tensor> {
+        if let Some(pieces) = self.pieces.clone() {
+            if self.device.is_meta() {
+                return pieces.allocate(self.device, &self.dataset.source.shape().targets);
+            }
+            let device = self.device;
+            let targets = &self.load(micro_batch)?.targets;
+            let (shares, targets) = (pieces.shares(targets)?, pieces.upload(device, targets)?);
+            self.shares = Some(shares);
+            return Ok(targets);
+        }
         if self.device.is_meta() {
             return allocate(self.device, &self.dataset.source.shape().targets, self.dtype);
         }
@@ -298,10 +367,9 @@ impl Feed for WorkerFeed<'_> {
 
     fn pass(&mut self, action: Action) -> Result<Pass> {
         let number = self.numbers.number(action.micro_batch);
-        let device = self.device;
-        let pass = match !self.dataset.source.packs_documents() || device.is_meta() {
-            true => pass_of(device, self.dataset, number)?,
-            false => pass(device, self.load(action.micro_batch)?, number)?,
+        let pass = match &self.pieces {
+            Some(pieces) => self.pass_of_pieces(&pieces.clone(), action.micro_batch, number)?,
+            None => self.pass_of_whole(action.micro_batch, number)?,
         };
         // A bit that a test inverts is inverted before others see it.
         let verified = self.verification.and_then(|verified| verified.of_stage(action.stage, number));

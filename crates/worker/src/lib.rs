@@ -26,6 +26,7 @@ mod buffers;
 pub mod build;
 mod calendar;
 mod connect;
+mod context_pieces;
 mod covered;
 mod engine;
 mod error;

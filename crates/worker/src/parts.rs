@@ -96,7 +96,7 @@ impl ModelNorm {
         let divided = parts.iter().any(|part| part.reduction.shards().is_sharded());
         let sharing = if divided { config.parallel.owners() } else { 1 };
         let counts = grid.coordinate(Axis::Data) < sharing;
-        let is_first = grid.coordinate(Axis::Tensor) == 0;
+        let [is_first, is_first_copy] = [Axis::Tensor, Axis::Context].map(|axis| grid.coordinate(axis) == 0);
         let (mut gradients, mut positions, mut slots) = (Vec::new(), Vec::new(), Vec::new());
         for (part, stage) in parts.iter().zip(blueprint.stages_of(grid.coordinate(Axis::Pipeline))) {
             let reduction = &part.reduction;
@@ -106,9 +106,11 @@ impl ModelNorm {
                 slots.push(Slot { name: name.clone(), weight, decay: *decay });
                 // Only the first copy of a tied parameter counts.
                 let first_copy = blueprint.find(stage, owned.parameter).filter(|(_, is_first)| *is_first);
-                // Ranks along the tensor axis have equal gradients of parameters that are not divided.
+                // Ranks along the tensor axis have equal gradients of parameters that are not divided, and
+                // ranks along the context axis of all.
                 let counted = first_copy.filter(|(index, _)| {
-                    is_first || blueprint.parameters[*index].sharding.is_divided_along(Axis::Tensor)
+                    let is_part = blueprint.parameters[*index].sharding.is_divided_along(Axis::Tensor);
+                    is_first_copy && (is_first || is_part)
                 });
                 if let Some((index, _)) = counted {
                     positions.push((blueprint.gradient_index(index, grid), owned.shard.range.start));

@@ -43,7 +43,12 @@ impl Dropout {
     /// The mask of the tape's micro-batch; `None` outside training, and if the probability is 0.
     pub(super) fn mask(&self, tape: &Tape) -> Option<Mask> {
         let drops = tape.mode().is_training() && self.probability > 0.0;
-        drops.then(|| Mask::new(self.seed, &self.site, tape.pass().micro_batch, self.probability))
+        let pass = tape.pass();
+        let mask = |site: &str| Mask::new(self.seed, site, pass.micro_batch, self.probability);
+        drops.then(|| match &pass.piece {
+            Some(piece) => mask(&format!("{}.piece.{}", self.site, piece.number)),
+            None => mask(&self.site),
+        })
     }
 }
 

@@ -1,6 +1,7 @@
 //! The gradient of a parameter that all lanes of a layer use: the sum of those of the lanes.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use device::Request;
@@ -13,8 +14,9 @@ use crate::error::Result;
 /// the gradients.
 #[derive(Clone, Debug)]
 pub struct LaneShare {
-    /// Gradients of the lanes that are here and whose backward has run.
-    gradients: Rc<RefCell<Vec<Option<Tensor>>>>,
+    /// Gradients of the lanes that are here and whose backward has run, by the piece of sequences.
+    gradients: Rc<RefCell<BTreeMap<Option<usize>, Vec<Option<Tensor>>>>>,
+    lanes: usize,
     lane: usize,
 }
 
@@ -22,22 +24,23 @@ impl LaneShare {
     /// Returns the share of each of `lanes` lanes that are here.
     #[must_use]
     pub fn of_lanes(lanes: usize) -> Vec<Self> {
-        let gradients = Rc::new(RefCell::new(vec![None; lanes]));
-        (0..lanes).map(|lane| LaneShare { gradients: Rc::clone(&gradients), lane }).collect()
+        let gradients = Rc::<RefCell<BTreeMap<_, _>>>::default();
+        (0..lanes).map(|lane| LaneShare { gradients: Rc::clone(&gradients), lanes, lane }).collect()
     }
 
-    /// Adds the gradient of this lane, f32. Returns the sum over all lanes once all that are here have
-    /// theirs.
+    /// Adds the gradient of this lane, f32, for `piece`. Returns the sum over all lanes once all that are
+    /// here have theirs.
     ///
     /// # Errors
     /// Out of memory; a failed collective.
     pub(super) fn add(
         &self,
-        gradient: Tensor,
+        (gradient, piece): (Tensor, Option<usize>),
         planes: &LanePlane,
         request: Request,
     ) -> Result<Option<Tensor>> {
-        let mut gradients = self.gradients.borrow_mut();
+        let mut of_pieces = self.gradients.borrow_mut();
+        let gradients = of_pieces.entry(piece).or_insert_with(|| vec![None; self.lanes]);
         if let Some(own) = gradients.get_mut(self.lane) {
             *own = Some(gradient);
         }

@@ -41,6 +41,7 @@ pub struct QkNormRule {
     weights: QkNormWeights,
     rotary: Rotary,
     planes: LanePlane,
+    piece: Option<usize>,
     /// Partial sums of the weights' gradients, from the input half to the weight half.
     sums: Option<(Tensor, DType)>,
 }
@@ -69,6 +70,7 @@ pub fn qk_norm(
         weights: weights.clone(),
         rotary: rotary.clone(),
         planes: LanePlane::of(tape),
+        piece: tape.piece(),
         sums: None,
     })
 }
@@ -93,7 +95,7 @@ impl QkNormRule {
             Ok(Target { tensor: own.view(index * width, [width])?, accumulate: false })
         };
         ops::qk_norm::backward_weight(sums, computed, &part(0)?, &part(1)?)?;
-        let Some(all) = share.add(own, &self.planes, request)? else { return Ok(()) };
+        let Some(all) = share.add((own, self.piece), &self.planes, request)? else { return Ok(()) };
         for (index, weight) in [(1, key), (0, query)] {
             if let Some(target) = target(sink, weight)? {
                 give(&all.view(index * width, [width])?, &target)?;

@@ -31,6 +31,16 @@ section! {
         /// on any number of ranks, and a fixed tree adds the results in f32.
         tensor_lanes: usize = Row::count(1, 1 << 10)
             .derived("as many as `tensor`", |raw| Ok(raw.integer(Parallel::tensor)?.into()));
+        /// Ranks that share each sequence: each computes some of its pieces, and keys and values travel
+        /// between them. Half of `context_lanes` is a multiple of a number above 1.
+        context: usize = Row::count(1, 1 << 10).default("1").any_bits();
+        /// Pieces of each sequence over which sums are defined: a power of two. Each piece is computed by
+        /// itself, in the same way on any number of ranks, and a fixed tree adds gradients in f32.
+        context_lanes: usize = Row::count(1, 1 << 11)
+            .derived("twice `context`, or 1 if that is 1", |raw| {
+                let ranks = raw.integer(Parallel::context)?;
+                Ok(if ranks > 1 { 2 * ranks } else { 1 }.into())
+            });
         /// Gradient sums that a fixed tree adds: any number that divides the micro-batches of a step.
         lanes: usize = Row::count(1, 1 << 20).derived(
             "the largest power of two, at most 8, that divides the micro-batches of a step",
@@ -119,6 +129,7 @@ impl Parallel {
         GridShape::of(|axis| match axis {
             Axis::Data => self.data,
             Axis::Pipeline => self.pipeline,
+            Axis::Context => self.context,
             Axis::Tensor => self.tensor,
         })
     }
@@ -129,6 +140,7 @@ impl Parallel {
             match axis {
                 Axis::Data => self.data = size,
                 Axis::Pipeline => self.pipeline = size,
+                Axis::Context => self.context = size,
                 Axis::Tensor => self.tensor = size,
             }
         }

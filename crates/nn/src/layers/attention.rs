@@ -4,8 +4,9 @@ use autograd::ops::AttentionMeasures;
 use autograd::{Tape, Var, ops};
 use tensor::ops::attention::{Heads, Qkv};
 
+use super::stack::each_piece;
 use super::{Dropout, Layer, Linear, within};
-use crate::error::Result;
+use crate::error::{NnError, Result};
 
 /// Queries, keys and values by one linear layer or by three, attention over each head, and an output
 /// projection.
@@ -46,6 +47,9 @@ impl Layer for CausalSelfAttention {
                 keys.forward(tape, x.clone())?,
                 values.forward(tape, x)?,
             ]),
+            Qkv::Piece { .. } => {
+                return Err(NnError::Sizes("queries and keys of other positions have no layer".to_owned()));
+            }
         };
         let measures = AttentionMeasures {
             output: self.projection.measures(),
@@ -55,5 +59,16 @@ impl Layer for CausalSelfAttention {
             Ok(ops::attention(tape, qkv, self.heads, self.dropout.site(), measures)?)
         })?;
         self.projection.forward(tape, mixed)
+    }
+
+    fn forward_pieces(&self, tape: &Tape, x: Vec<Var>) -> Result<Vec<Var>> {
+        let Qkv::Packed(layer) = &self.qkv else {
+            let text = "sequences in pieces need queries, keys and values of one layer";
+            return Err(NnError::Sizes(text.to_owned()));
+        };
+        let qkv = each_piece(tape, x, |x| layer.forward(tape, x))?;
+        let (settings, dropout) = (self.heads.into(), self.dropout.site());
+        let mixed = within(tape, "attention", || Ok(ops::piece_attention(tape, qkv, settings, dropout)?))?;
+        each_piece(tape, mixed, |mixed| self.projection.forward(tape, mixed))
     }
 }

@@ -2,6 +2,7 @@
 
 use autograd::{Tape, Var};
 
+use super::stack::each_piece;
 use super::{Dropout, Layer, Multiplier, Norm, Residual, within};
 use crate::error::Result;
 
@@ -39,11 +40,29 @@ where
     L: Layer<Stream = Var>,
 {
     fn forward(&self, tape: &Tape, stream: Residual) -> Result<Residual> {
-        let (sum, input) = match &self.before {
-            Some(norm) => stream.normalise(tape, norm)?,
-            None => stream.sum(tape)?,
-        };
-        let mut branch = self.layers.forward(tape, input)?;
+        let (sum, input) = self.input(tape, stream)?;
+        let branch = self.layers.forward(tape, input)?;
+        self.output(tape, sum, branch)
+    }
+
+    fn forward_pieces(&self, tape: &Tape, streams: Vec<Residual>) -> Result<Vec<Residual>> {
+        let begun = each_piece(tape, streams, |stream| self.input(tape, stream))?;
+        let (sums, inputs): (Vec<Var>, Vec<Var>) = begun.into_iter().unzip();
+        let branches = self.layers.forward_pieces(tape, inputs)?;
+        let pieces = sums.into_iter().zip(branches).collect();
+        each_piece(tape, pieces, |(sum, branch)| self.output(tape, sum, branch))
+    }
+
+    /// Returns the stream, and the input of the layers.
+    fn input(&self, tape: &Tape, stream: Residual) -> Result<(Var, Var)> {
+        match &self.before {
+            Some(norm) => stream.normalise(tape, norm),
+            None => stream.sum(tape),
+        }
+    }
+
+    /// Returns the stream with the output of the layers.
+    fn output(&self, tape: &Tape, sum: Var, mut branch: Var) -> Result<Residual> {
         if let Some(norm) = &self.after {
             branch = norm.forward(tape, branch)?;
         }
@@ -64,6 +83,13 @@ where
         within(tape, &self.name, || {
             let stream = self.attention.forward(tape, stream)?;
             self.feed_forward.forward(tape, stream)
+        })
+    }
+
+    fn forward_pieces(&self, tape: &Tape, streams: Vec<Residual>) -> Result<Vec<Residual>> {
+        within(tape, &self.name, || {
+            let streams = self.attention.forward_pieces(tape, streams)?;
+            self.feed_forward.forward_pieces(tape, streams)
         })
     }
 }

@@ -1,7 +1,9 @@
 //! The layers of a branch, which may be divided in lanes.
 
 use autograd::{Tape, Var, Weight, ops};
+use device::DType;
 
+use super::stack::each_piece;
 use super::{Layer, within};
 use crate::error::Result;
 use crate::init::Init;
@@ -57,10 +59,37 @@ impl<A: Layer<Stream = Var>> Layer for Divided<A> {
     /// Operands of a wrong shape, out of memory, a failed collective.
     fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         let Some(sum) = &self.sum else { return self.lanes[0].forward(tape, x) };
-        let (dtype, lanes) = (x.tensor().dtype(), self.lanes.len());
-        let inputs = within(tape, &sum.name, || Ok(ops::lane_inputs(tape, x, lanes, sum.time)?))?;
+        let dtype = x.tensor().dtype();
+        let inputs = sum.inputs(tape, x, self.lanes.len())?;
         let parts = self.lanes.iter().zip(inputs).map(|(lane, x)| lane.forward(tape, x));
-        let parts = parts.collect::<Result<Vec<_>>>()?;
-        within(tape, &sum.name, || Ok(ops::lane_sum(tape, parts, sum.bias.as_ref(), dtype)?))
+        sum.output(tape, parts.collect::<Result<Vec<_>>>()?, dtype)
     }
+
+    fn forward_pieces(&self, tape: &Tape, x: Vec<Var>) -> Result<Vec<Var>> {
+        let Some(sum) = &self.sum else { return self.lanes[0].forward_pieces(tape, x) };
+        let Some(dtype) = x.first().map(|x| x.tensor().dtype()) else { return Ok(x) };
+        let inputs = each_piece(tape, x, |x| sum.inputs(tape, x, self.lanes.len()))?;
+        let parts = self.lanes.iter().zip(exchanged(inputs));
+        let parts = parts.map(|(lane, x)| lane.forward_pieces(tape, x)).collect::<Result<Vec<_>>>()?;
+        each_piece(tape, exchanged(parts), |parts| sum.output(tape, parts, dtype))
+    }
+}
+
+impl LaneSum {
+    /// The input of each of `lanes` lanes.
+    fn inputs(&self, tape: &Tape, x: Var, lanes: usize) -> Result<Vec<Var>> {
+        let time = self.time / tape.pieces_of_sequence();
+        within(tape, &self.name, || Ok(ops::lane_inputs(tape, x, lanes, time)?))
+    }
+
+    fn output(&self, tape: &Tape, parts: Vec<Var>, dtype: DType) -> Result<Var> {
+        within(tape, &self.name, || Ok(ops::lane_sum(tape, parts, self.bias.as_ref(), dtype)?))
+    }
+}
+
+/// Returns the lists of the first values of all lists, of their second values and so on.
+fn exchanged<T>(lists: Vec<Vec<T>>) -> Vec<Vec<T>> {
+    let mut lists: Vec<_> = lists.into_iter().map(Vec::into_iter).collect();
+    let length = lists.first().map_or(0, ExactSizeIterator::len);
+    (0..length).map(|_| lists.iter_mut().filter_map(Iterator::next).collect()).collect()
 }

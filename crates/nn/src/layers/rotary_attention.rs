@@ -7,6 +7,7 @@ use tensor::ops::attention::{Heads, Qkv, Settings};
 use tensor::ops::rotary::Frequencies;
 use tensor::{DType, Tensor};
 
+use super::stack::each_piece;
 use super::{Dropout, Layer, Linear, within};
 use crate::error::{NnError, Result};
 use crate::init::Init;
@@ -166,6 +167,12 @@ impl RotaryAttention {
         RotaryAttention { sinks, ..self }
     }
 
+    /// Queries, keys and values, with their positions.
+    fn qkv(&self, tape: &Tape, x: Var) -> Result<Var> {
+        let qkv = self.qkv.forward(tape, x)?;
+        within(tape, "rotary", || self.positioned(tape, qkv))
+    }
+
     /// Normalises queries and keys and rotates them to their positions.
     fn positioned(&self, tape: &Tape, qkv: Var) -> Result<Var> {
         let heads = self.settings.heads;
@@ -216,8 +223,7 @@ impl Layer for RotaryAttention {
     /// # Errors
     /// Operands of a wrong shape, out of memory.
     fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        let qkv = self.qkv.forward(tape, x)?;
-        let qkv = within(tape, "rotary", || self.positioned(tape, qkv))?;
+        let qkv = self.qkv(tape, x)?;
         let mixed = within(tape, "attention", || {
             let measures = AttentionMeasures { output: self.projection.measures(), gradients: false };
             let (sinks, dropout) = (self.sinks.as_ref(), self.dropout.site());
@@ -225,5 +231,15 @@ impl Layer for RotaryAttention {
             Ok(ops::attention_with_sinks(tape, qkv, self.settings, sinks, dropout, measures)?)
         })?;
         self.projection.forward(tape, mixed)
+    }
+
+    fn forward_pieces(&self, tape: &Tape, x: Vec<Var>) -> Result<Vec<Var>> {
+        if self.sinks.is_some() {
+            return Err(NnError::Sizes("model.attention_sinks needs sequences that are whole".to_owned()));
+        }
+        let qkv = each_piece(tape, x, |x| self.qkv(tape, x))?;
+        let (settings, dropout) = (self.settings, self.dropout.site());
+        let mixed = within(tape, "attention", || Ok(ops::piece_attention(tape, qkv, settings, dropout)?))?;
+        each_piece(tape, mixed, |mixed| self.projection.forward(tape, mixed))
     }
 }

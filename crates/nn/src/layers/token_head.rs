@@ -5,6 +5,7 @@ use autograd::{Tape, Var, ops};
 use collective::Axis;
 use tensor::Tensor;
 
+use super::stack::each_piece;
 use super::{Linear, within};
 use crate::error::{NnError, Result};
 
@@ -54,8 +55,8 @@ impl TokenHead {
     }
 
     /// Returns whether the loss takes the head's input instead of scores.
-    fn defers(&self) -> bool {
-        self.pieces > 1 || self.all > 1
+    fn defers(&self, tape: &Tape) -> bool {
+        self.pieces > 1 || self.all > 1 || tape.pieces_of_sequence() > 1
     }
 
     /// From `[.., width]` to what [`TokenHead::loss`] takes: scores `[.., vocabulary]`, or `x` if the loss
@@ -64,7 +65,7 @@ impl TokenHead {
     /// # Errors
     /// Another shape or type, out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        if self.defers() { Ok(x) } else { self.all_scores(tape, x) }
+        if self.defers(tape) { Ok(x) } else { self.all_scores(tape, x) }
     }
 
     /// From the result of [`TokenHead::forward`] to scores `[.., vocabulary]`.
@@ -72,7 +73,7 @@ impl TokenHead {
     /// # Errors
     /// As there; a failed collective.
     pub fn scores(&self, tape: &Tape, prediction: Var) -> Result<Var> {
-        if self.defers() { self.all_scores(tape, prediction) } else { Ok(prediction) }
+        if self.defers(tape) { self.all_scores(tape, prediction) } else { Ok(prediction) }
     }
 
     fn all_scores(&self, tape: &Tape, x: Var) -> Result<Var> {
@@ -86,7 +87,8 @@ impl TokenHead {
 
     /// The scores of the lanes that are here, not capped.
     fn lane_scores(&self, tape: &Tape, x: Var) -> Result<Vec<Var>> {
-        let inputs = within(tape, "head", || Ok(ops::lane_inputs(tape, x, self.lanes.len(), self.time)?))?;
+        let time = self.time / tape.pieces_of_sequence();
+        let inputs = within(tape, "head", || Ok(ops::lane_inputs(tape, x, self.lanes.len(), time)?))?;
         self.lanes.iter().zip(inputs).map(|(lane, x)| lane.forward(tape, x)).collect()
     }
 
@@ -108,6 +110,20 @@ impl TokenHead {
     /// # Errors
     /// Other shapes, out of memory, a failed collective.
     pub fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var> {
+        let Some(pieces) = tape.pieces() else { return self.mean_loss(tape, prediction, targets, scale) };
+        let inputs = within(tape, "loss", || Ok(ops::split_pieces(tape, prediction)?))?;
+        let rows = targets.elements() / inputs.len();
+        let inputs = inputs.into_iter().zip(&pieces.here).enumerate().collect();
+        let losses = each_piece(tape, inputs, |(index, (x, piece))| {
+            let targets = targets.view(index * rows, [rows])?;
+            let takes_input = self.all > 1 || self.pieces > 1;
+            let prediction = if takes_input { x } else { self.all_scores(tape, x)? };
+            self.mean_loss(tape, prediction, &targets, scale * piece.share)
+        })?;
+        within(tape, "loss", || Ok(ops::sum_pieces(tape, losses)?))
+    }
+
+    fn mean_loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var> {
         let settings = LinearCrossEntropy { scale, soft_cap: self.soft_cap, pieces: self.pieces };
         if self.all > 1 {
             let scores = self.lane_scores(tape, prediction)?;

@@ -1,11 +1,12 @@
 //! Decoder-only language models: the part that the families share.
 
-use autograd::{Tape, Var};
+use autograd::{Tape, Var, ops};
 use collective::Axis;
 use tensor::Tensor;
 
 use crate::error::{NnError, Result};
 use crate::init::Init;
+use crate::layers::each_piece;
 use crate::layers::{
     Dropout, Embedding, Layer, Linear, Multiplier, Norm, Residual, Stack, Stream, TokenHead,
 };
@@ -13,6 +14,10 @@ use crate::model::{Input, Model, Stage};
 use crate::parameters::Parameters;
 use crate::recompute::Recompute;
 use crate::sharding::Sharding;
+
+/// Inputs of the first stage, and of the others, in errors.
+const TOKENS: &str = "a batch of tokens";
+const OUTPUT: &str = "the stage before's output";
 
 /// Standard deviation of the initial weights.
 const DEVIATION: f32 = 0.02;
@@ -125,6 +130,12 @@ impl<B, N> Decoder<B, N> {
         Decoder { blocks: self.blocks.recomputing(recompute), ..self }
     }
 
+    fn embed(&self, tape: &Tape, tokens: &Tensor) -> Result<Var> {
+        let first = self.embedding.as_ref().ok_or(NnError::StageInput { expected: OUTPUT })?;
+        let (embedding, scale, dropout) = first;
+        dropout.forward(tape, scale.forward(tape, embedding.forward(tape, tokens)?)?)
+    }
+
     /// The head, which the last stage has.
     fn head(&self) -> Result<&Head<N>> {
         self.head.as_ref().ok_or(NnError::NotLast)
@@ -148,6 +159,45 @@ fn output(parameters: &mut Parameters, ends: Ends, stage: &Stage) -> Result<Line
     Linear::tied(parameters, head, table)
 }
 
+impl<B, N> Decoder<B, N>
+where
+    B: Layer<Stream = Residual> + 'static,
+    N: Norm,
+{
+    /// Turns the stream after the blocks into the stage's output.
+    fn finish(&self, tape: &Tape, stream: Residual) -> Result<Var> {
+        match &self.head {
+            Some(head) if !tape.pass().fills_cache() => {
+                let (sum, normalised) = stream.normalise(tape, &head.norm)?;
+                drop(sum);
+                head.output.forward(tape, head.scale.forward(tape, normalised)?)
+            }
+            _ => stream.close(tape),
+        }
+    }
+
+    /// Computes the output of all pieces of sequences that are here, one after another in each layer.
+    fn forward_pieces(&self, tape: &Tape, input: Input) -> Result<Var> {
+        let start = match input {
+            Input::Batch(tokens) => {
+                let parts = tape.pieces().map_or(1, |pieces| pieces.here.len());
+                let shape = tokens.shape();
+                let [sequences, time] = [shape.rows() / parts, shape.columns()];
+                let piece = |index: usize| tokens.view(index * sequences * time, [sequences, time]);
+                let pieces = (0..parts).map(piece).collect::<tensor::Result<Vec<_>>>()?;
+                each_piece(tape, pieces, |tokens| self.embed(tape, &tokens))?
+            }
+            Input::Hidden(_) if self.embedding.is_some() => {
+                return Err(NnError::StageInput { expected: TOKENS });
+            }
+            Input::Hidden(hidden) => ops::split_pieces(tape, hidden)?,
+        };
+        let streams = self.blocks.forward_pieces(tape, start.into_iter().map(Residual::new).collect())?;
+        let outputs = each_piece(tape, streams, |stream| self.finish(tape, stream))?;
+        Ok(ops::join_pieces(tape, outputs)?)
+    }
+}
+
 impl<B, N> Model for Decoder<B, N>
 where
     B: Layer<Stream = Residual> + 'static,
@@ -158,25 +208,17 @@ where
     }
 
     fn forward(&self, tape: &Tape, input: Input) -> Result<Var> {
+        if tape.pieces().is_some() {
+            return self.forward_pieces(tape, input);
+        }
         let start = match (&self.embedding, input) {
-            (Some((embedding, scale, dropout)), Input::Batch(tokens)) => {
-                dropout.forward(tape, scale.forward(tape, embedding.forward(tape, &tokens)?)?)?
-            }
+            (Some(_), Input::Batch(tokens)) => self.embed(tape, &tokens)?,
             (None, Input::Hidden(hidden)) => hidden,
-            (Some(_), Input::Hidden(_)) => return Err(NnError::StageInput { expected: "a batch of tokens" }),
-            (None, Input::Batch(_)) => {
-                return Err(NnError::StageInput { expected: "the stage before's output" });
-            }
+            (Some(_), Input::Hidden(_)) => return Err(NnError::StageInput { expected: TOKENS }),
+            (None, Input::Batch(_)) => return Err(NnError::StageInput { expected: OUTPUT }),
         };
         let stream = self.blocks.forward(tape, Residual::new(start))?;
-        match &self.head {
-            Some(head) if !tape.pass().fills_cache() => {
-                let (sum, normalised) = stream.normalise(tape, &head.norm)?;
-                drop(sum);
-                head.output.forward(tape, head.scale.forward(tape, normalised)?)
-            }
-            _ => stream.close(tape),
-        }
+        self.finish(tape, stream)
     }
 
     fn scores(&self, tape: &Tape, prediction: Var) -> Result<Var> {

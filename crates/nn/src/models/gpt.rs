@@ -107,6 +107,10 @@ impl ModelSpec for GptSizes {
         Ok(vec![(Self::heads, self.heads), (Self::vocabulary, self.vocabulary)])
     }
 
+    fn divided_sequences(&self) -> std::result::Result<(), (&'static str, String)> {
+        Ok(())
+    }
+
     fn check(&self, raw: &RawValues, conditions: &Conditions) -> keys::Result<()> {
         let Self { heads, width, vocabulary, .. } = *self;
         if !width.is_multiple_of(heads) {

@@ -56,6 +56,13 @@ impl ModelSpec for LlamaSizes {
         Ok(vec![heads, feed_forward, (Self::vocabulary, self.vocabulary)])
     }
 
+    fn divided_sequences(&self) -> std::result::Result<(), (&'static str, String)> {
+        match self.attention_sinks {
+            true => Err((Self::attention_sinks, "sinks have no pieces yet".to_owned())),
+            false => Ok(()),
+        }
+    }
+
     fn check(&self, raw: &RawValues, conditions: &Conditions) -> keys::Result<()> {
         self.check_heads(raw)?;
         let head = HeadWidth {

@@ -25,7 +25,7 @@ fn both(dy: &Tensor, qkv: &Qkv<Tensor>, heads: Heads) -> (Tensor, Tensor, Qkv<Te
 fn packed(gradients: &Qkv<Tensor>) -> &Tensor {
     match gradients {
         Qkv::Packed(gradient) => gradient,
-        Qkv::Separate(_) => unreachable!("packed operands have packed gradients"),
+        Qkv::Separate(_) | Qkv::Piece { .. } => unreachable!("packed operands have packed gradients"),
     }
 }
 

@@ -131,8 +131,8 @@ impl Worker {
         let names = self.moments.has_hook().then(|| self.names_by_use());
         let loss_scale = self.loss_factor()?;
         let (data, phases) = ((&mut self.data, &*self.data_order), &mut self.phases);
-        let mut feed =
-            WorkerFeed::new(&self.engine.device, (&setup.config, &setup.dataset), numbers, data, phases);
+        let source = (&*setup.config, &setup.dataset, &self.engine.grid);
+        let mut feed = WorkerFeed::new(&self.engine.device, source, numbers, data, phases);
         feed.pixels = self.engine.pixels.as_mut();
         feed.label_smoothing = setup.config.train.label_smoothing as f32;
         feed.marks = self.marks.as_mut();

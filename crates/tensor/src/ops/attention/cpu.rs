@@ -31,28 +31,45 @@ impl Geometry {
         self.time.div_ceil(BLOCK)
     }
 
-    fn block(&self, batch: usize, head: usize, index: usize) -> Block {
+    /// A block of queries.
+    fn queries(&self, batch: usize, head: usize, index: usize) -> Block {
         let first = index * BLOCK;
-        Block { batch, head, first, len: BLOCK.min(self.time - first) }
+        Block { batch, head, first: self.first + first, len: BLOCK.min(self.time - first) }
+    }
+
+    /// A block of keys that some query sees.
+    fn keys(&self, batch: usize, head: usize, index: usize) -> Block {
+        let first = index * BLOCK;
+        Block { batch, head, first, len: BLOCK.min(self.end() - first) }
     }
 
     /// Queries, keys or values of a block, `[len, width]`.
     #[inline(always)]
     fn operand<'a>(&self, qkv: &[&'a [f32]], block: Block, part: usize) -> Matrix<'a> {
         let layout = self.parts[part];
-        self.rows(qkv[layout.array], block, self.column(part, block.head), layout.stride)
+        let row = match part {
+            QUERY => self.row(block),
+            _ => block.batch * self.keys + block.first,
+        };
+        self.rows(qkv[layout.array], (row, block.len), self.column(part, block.head), layout.stride)
     }
 
     /// A block of an array with the output's layout, `[len, width]`.
     #[inline(always)]
     fn plain<'a>(&self, x: &'a [f32], block: Block) -> Matrix<'a> {
-        self.rows(x, block, block.head * self.heads.width, self.heads.query_columns())
+        let row = (self.row(block), block.len);
+        self.rows(x, row, block.head * self.heads.width, self.heads.query_columns())
+    }
+
+    /// Row of a block of queries.
+    #[inline(always)]
+    fn row(&self, queries: Block) -> usize {
+        queries.batch * self.time + queries.first - self.first
     }
 
     #[inline(always)]
-    fn rows<'a>(&self, x: &'a [f32], block: Block, start: usize, stride: usize) -> Matrix<'a> {
-        let row = block.batch * self.time + block.first;
-        Matrix { data: &x[row * stride + start..], rows: block.len, columns: self.heads.width, stride }
+    fn rows<'a>(&self, x: &'a [f32], (row, rows): (usize, usize), start: usize, stride: usize) -> Matrix<'a> {
+        Matrix { data: &x[row * stride + start..], rows, columns: self.heads.width, stride }
     }
 }
 
@@ -79,7 +96,7 @@ pub(super) fn forward(
         |(index, (rows, heads)): (usize, (&mut [f32], Vec<_>))| {
             let (batch, index) = (index / geometry.blocks(), index % geometry.blocks());
             for (head, logsumexp) in heads.into_iter().enumerate() {
-                let queries = geometry.block(batch, head, index);
+                let queries = geometry.queries(batch, head, index);
                 let out = &mut rows[head * geometry.heads.width..];
                 simd(
                     #[inline(always)]
@@ -105,8 +122,8 @@ fn forward_block(
     let (mut tile, mut panel): (Tile, Panel) = ([0.0; BLOCK * BLOCK], Panel::new());
     let (mut largest, mut total) = ([f32::NEG_INFINITY; BLOCK], [0.0f32; BLOCK]);
     let begin = hiding.first_tile(geometry, queries);
-    for index in begin..=queries.first / BLOCK {
-        let keys = geometry.block(queries.batch, queries.head, index);
+    for index in begin..=last_tile(queries) {
+        let keys = geometry.keys(queries.batch, queries.head, index);
         let causal = keys.first == queries.first;
         scores(q, geometry.operand(qkv, keys, KEY), causal, &mut tile, &mut panel);
         let before = largest;
@@ -197,7 +214,8 @@ fn finite(largest: f32) -> f32 {
 #[inline(always)]
 fn drop_weights(geometry: Geometry, mask: Mask, queries: Block, keys: Block, tile: &mut Tile) {
     let line = (queries.batch * geometry.heads.query + queries.head) as u32;
-    for (query, row) in pairs(queries) {
+    // Draws are numbered from the first query.
+    for (query, row) in pairs(Block { first: queries.first - geometry.first, ..queries }) {
         for (key, column) in pairs(keys) {
             let [a, b, c, d] = mask.of_weights(line, query, key);
             tile[row * BLOCK + column] *= a;
@@ -223,27 +241,38 @@ fn pairs(block: Block) -> impl Iterator<Item = (u32, usize)> {
 /// Number of `keys` visible to the query in `row` of its block.
 #[inline(always)]
 fn visible(queries: Block, row: usize, keys: Block) -> usize {
-    (queries.first + row + 1 - keys.first).min(keys.len)
+    (queries.first + row + 1).saturating_sub(keys.first).min(keys.len)
+}
+
+/// The last tile of keys that any of `queries` sees.
+#[inline(always)]
+fn last_tile(queries: Block) -> usize {
+    (queries.first + queries.len - 1) / BLOCK
 }
 
 /// Computes the gradients of queries, keys and values; `gradients` are arrays in the layout of
-/// `operands.qkv`.
+/// `operands.qkv`. Unless queries are those of all positions, those of keys and values are zeros before.
 pub(super) fn backward(geometry: Geometry, operands: Operands<'_>, gradients: Vec<&mut [f32]>) {
-    let Geometry { batch, time, heads, .. } = geometry;
-    let count = batch * geometry.blocks();
-    let mut tasks: Vec<_> = (0..count).map(|_| Vec::with_capacity(gradients.len())).collect();
-    for array in gradients {
+    let Geometry { batch, heads, .. } = geometry;
+    let blocks = geometry.blocks().max(geometry.keys.div_ceil(BLOCK));
+    let mut tasks: Vec<_> = (0..batch * blocks).map(|_| Vec::with_capacity(gradients.len())).collect();
+    for (number, array) in gradients.into_iter().enumerate() {
+        let time = if number == geometry.parts[QUERY].array { geometry.time } else { geometry.keys };
         let columns = array.len() / (batch * time);
-        let pieces = array.chunks_mut(time * columns).flat_map(|rows| rows.chunks_mut(BLOCK * columns));
-        tasks.iter_mut().zip(pieces).for_each(|(task, piece)| task.push(piece));
+        let mut sequences = array.chunks_mut(time * columns);
+        for tasks in tasks.chunks_mut(blocks) {
+            let rows = sequences.next().map(|rows| rows.chunks_mut(BLOCK * columns));
+            let mut rows = rows.into_iter().flatten();
+            tasks.iter_mut().for_each(|task| task.push(rows.next()));
+        }
     }
     let tasks = tasks.into_iter().enumerate().collect();
-    for_tasks(tasks, |(index, mut rows): (usize, Vec<&mut [f32]>)| {
-        let (batch, index) = (index / geometry.blocks(), index % geometry.blocks());
+    for_tasks(tasks, |(index, mut rows): (usize, Vec<Option<&mut [f32]>>)| {
+        let (batch, index) = (index / blocks, index % blocks);
         for head in 0..heads.query {
             simd(
                 #[inline(always)]
-                || backward_block(geometry, operands, geometry.block(batch, head, index), &mut rows),
+                || backward_block(geometry, operands, [batch, head, index], &mut rows),
             );
         }
     });
@@ -253,36 +282,73 @@ pub(super) fn backward(geometry: Geometry, operands: Operands<'_>, gradients: Ve
 /// every array. The first query head of a group overwrites the gradients of keys and values, and the others
 /// add to them.
 #[inline(always)]
-fn backward_block(geometry: Geometry, operands: Operands<'_>, own: Block, rows: &mut [&mut [f32]]) {
+fn backward_block(
+    geometry: Geometry,
+    operands: Operands<'_>,
+    [batch, head, index]: [usize; 3],
+    rows: &mut [Option<&mut [f32]>],
+) {
     let mut tiles = Tiles::new();
     let mut panel = Panel::new();
-    let layout = geometry.parts[QUERY];
-    let dq = &mut rows[layout.array][geometry.column(QUERY, own.head)..];
-    let begin = operands.hiding.first_tile(geometry, own);
-    for index in begin..=own.first / BLOCK {
-        let keys = geometry.block(own.batch, own.head, index);
-        let causal = keys.first == own.first;
-        tiles.make(geometry, operands, own, keys, &mut panel);
-        let k = geometry.operand(operands.qkv, keys, KEY);
-        weighted(&tiles.slopes, own.len, k, causal, dq, layout.stride, index > begin, &mut panel);
+    if index < geometry.blocks() {
+        let own = geometry.queries(batch, head, index);
+        backward_queries(geometry, operands, own, rows, (&mut tiles, &mut panel));
     }
+    if index * BLOCK < geometry.end() {
+        let own = geometry.keys(batch, head, index);
+        backward_keys(geometry, operands, own, rows, (&mut tiles, &mut panel));
+    }
+}
+
+#[inline(always)]
+fn backward_queries(
+    geometry: Geometry,
+    operands: Operands<'_>,
+    own: Block,
+    rows: &mut [Option<&mut [f32]>],
+    (tiles, panel): (&mut Tiles, &mut Panel),
+) {
+    let layout = geometry.parts[QUERY];
+    let Some(rows) = &mut rows[layout.array] else { return };
+    let dq = &mut rows[geometry.column(QUERY, own.head)..];
+    let begin = operands.hiding.first_tile(geometry, own);
+    for index in begin..=last_tile(own) {
+        let keys = geometry.keys(own.batch, own.head, index);
+        let causal = keys.first == own.first;
+        tiles.make(geometry, operands, own, keys, panel);
+        let k = geometry.operand(operands.qkv, keys, KEY);
+        weighted(&tiles.slopes, own.len, k, causal, dq, layout.stride, index > begin, panel);
+    }
+}
+
+/// Follows [`backward_queries`] of the block with the same index: `tiles` are its last.
+#[inline(always)]
+fn backward_keys(
+    geometry: Geometry,
+    operands: Operands<'_>,
+    own: Block,
+    rows: &mut [Option<&mut [f32]>],
+    (tiles, panel): (&mut Tiles, &mut Panel),
+) {
     let begins = own.head.is_multiple_of(geometry.heads.group());
-    // The last tile of the loop before is the diagonal one.
-    for index in own.first / BLOCK..geometry.blocks() {
-        let queries = geometry.block(own.batch, own.head, index);
+    let begin = own.first.saturating_sub(geometry.first) / BLOCK;
+    for index in begin..geometry.blocks() {
+        let queries = geometry.queries(own.batch, own.head, index);
         let causal = queries.first == own.first;
         if operands.hiding.is_beyond(geometry, queries, own) {
             break;
         }
-        if !causal {
-            tiles.make(geometry, operands, queries, own, &mut panel);
+        // The last tile of the block's queries is the diagonal one.
+        if !(causal && geometry.is_whole()) {
+            tiles.make(geometry, operands, queries, own, panel);
         }
         let (q, dy) = (geometry.operand(operands.qkv, queries, QUERY), geometry.plain(operands.dy, queries));
         for (part, tile, right) in [(KEY, &tiles.slopes, q), (VALUE, &tiles.weights, dy)] {
             let layout = geometry.parts[part];
-            let target = &mut rows[layout.array][geometry.column(part, own.head)..];
-            let accumulate = !(causal && begins);
-            weighted_transposed(tile, own.len, right, causal, target, layout.stride, accumulate, &mut panel);
+            let Some(rows) = &mut rows[layout.array] else { return };
+            let target = &mut rows[geometry.column(part, own.head)..];
+            let accumulate = !(causal && begins && geometry.is_whole());
+            weighted_transposed(tile, own.len, right, causal, target, layout.stride, accumulate, panel);
         }
     }
 }
@@ -319,7 +385,8 @@ impl Tiles {
         scores(q, k, causal, &mut self.weights, panel);
         let (dy, output) = (geometry.plain(operands.dy, queries), geometry.plain(operands.output, queries));
         scores(dy, geometry.operand(operands.qkv, keys, VALUE), causal, &mut self.slopes, panel);
-        let start = (queries.batch * geometry.heads.query + queries.head) * geometry.time + queries.first;
+        let line = queries.batch * geometry.heads.query + queries.head;
+        let start = line * geometry.time + queries.first - geometry.first;
         let logsumexp = &operands.logsumexp[start..][..queries.len];
         if let Some(mask) = operands.hiding.dropout {
             self.factors.fill(1.0);

@@ -25,7 +25,12 @@ pub(super) struct Part {
 #[derive(Clone, Copy)]
 pub(super) struct Geometry {
     pub(super) batch: usize,
+    /// Queries in a sequence.
     pub(super) time: usize,
+    /// Position of the first query.
+    pub(super) first: usize,
+    /// Rows of a sequence in the arrays of keys and values, of which queries see those up to the last query.
+    pub(super) keys: usize,
     pub(super) heads: Heads,
     pub(super) settings: Settings,
     /// Layouts of queries, keys and values.
@@ -51,6 +56,11 @@ impl Geometry {
                 let part = |array, stride| Part { array, first: 0, stride };
                 (&[query, key_value, key_value], [part(0, query), part(1, key_value), part(2, key_value)])
             }
+            Qkv::Piece { .. } => {
+                let part = |first| Part { array: 1, first, stride: 2 * key_value };
+                let queries = Part { array: 0, first: 0, stride: query };
+                (&[query, 2 * key_value], [queries, part(0), part(key_value)])
+            }
         };
         let (first_name, first) = operands[0];
         check::rank(operator, first_name, first, 3)?;
@@ -58,15 +68,38 @@ impl Geometry {
             [batch, time, _] => (batch, time),
             _ => (0, 0),
         };
-        for ((name, tensor), columns) in operands.iter().zip(columns) {
-            check::shape(operator, name, tensor, [batch, time, *columns])?;
+        let (first, keys) = match qkv {
+            Qkv::Piece { arrays: [_, keys_values], first } => {
+                let keys = keys_values.shape().dims().get(1).copied().unwrap_or(0);
+                if first + time > keys {
+                    let expected = format!("at least {} positions", first + time);
+                    return Err(check::wrong(operator, "keys_values", keys_values, expected));
+                }
+                (*first, keys)
+            }
+            _ => (0, time),
+        };
+        let rows = if keys == time { [time; 3] } else { [time, keys, keys] };
+        for (((name, tensor), columns), rows) in operands.iter().zip(columns).zip(rows) {
+            check::shape(operator, name, tensor, [batch, rows, *columns])?;
         }
-        Ok((Geometry { batch, time, heads, settings, parts, dtype }, dtype))
+        Ok((Geometry { batch, time, first, keys, heads, settings, parts, dtype }, dtype))
     }
 
-    /// FLOPs of `matmuls` matmuls of every query head over the causal half of the scores.
+    /// Number of keys up to the last query.
+    pub(super) fn end(&self) -> usize {
+        self.first + self.time
+    }
+
+    /// Returns whether queries are those of all positions.
+    pub(super) fn is_whole(&self) -> bool {
+        self.first == 0 && self.keys == self.time
+    }
+
+    /// FLOPs of `matmuls` matmuls of every query head over the scores of visible keys: the causal half.
     pub(super) fn flops(&self, matmuls: u64) -> u64 {
-        matmuls * (self.batch * self.time * self.time * self.heads.query_columns()) as u64
+        let pairs = self.time * (2 * self.first + self.time);
+        matmuls * (self.batch * pairs * self.heads.query_columns()) as u64
     }
 
     /// Factor of the scores.

@@ -67,6 +67,14 @@ pub enum Qkv<T> {
     Packed(T),
     /// Queries, keys and values as three arrays.
     Separate([T; 3]),
+    /// Queries of some consecutive positions of a sequence.
+    Piece {
+        /// The queries, and the keys of all positions followed by their values, `[batch, positions, 2 · key
+        /// and value columns]`.
+        arrays: [T; 2],
+        /// Position of the first query.
+        first: usize,
+    },
 }
 
 impl<T> Qkv<T> {
@@ -75,6 +83,7 @@ impl<T> Qkv<T> {
         match self {
             Qkv::Packed(array) => std::slice::from_ref(array),
             Qkv::Separate(arrays) => arrays,
+            Qkv::Piece { arrays, .. } => arrays,
         }
     }
 
@@ -83,6 +92,7 @@ impl<T> Qkv<T> {
         match self {
             Qkv::Packed(_) => &["qkv"],
             Qkv::Separate(_) => &["queries", "keys", "values"],
+            Qkv::Piece { .. } => &["queries", "keys_values"],
         }
     }
 
@@ -91,6 +101,7 @@ impl<T> Qkv<T> {
         match self {
             Qkv::Packed(array) => Qkv::Packed(f(array)),
             Qkv::Separate(arrays) => Qkv::Separate(arrays.map(f)),
+            Qkv::Piece { arrays, first } => Qkv::Piece { arrays: arrays.map(f), first },
         }
     }
 
@@ -99,6 +110,7 @@ impl<T> Qkv<T> {
         match self {
             Qkv::Packed(array) => Qkv::Packed(array),
             Qkv::Separate(arrays) => Qkv::Separate(arrays.each_ref()),
+            Qkv::Piece { arrays, first } => Qkv::Piece { arrays: arrays.each_ref(), first: *first },
         }
     }
 
@@ -107,6 +119,7 @@ impl<T> Qkv<T> {
         match self {
             Qkv::Packed(array) => Qkv::Packed(array),
             Qkv::Separate(arrays) => Qkv::Separate(arrays.each_mut()),
+            Qkv::Piece { arrays, first } => Qkv::Piece { arrays: arrays.each_mut(), first: *first },
         }
     }
 
@@ -115,6 +128,7 @@ impl<T> Qkv<T> {
         match self {
             Qkv::Packed(array) => vec![array],
             Qkv::Separate(arrays) => arrays.into(),
+            Qkv::Piece { arrays, .. } => arrays.into(),
         }
     }
 }
@@ -125,6 +139,9 @@ impl<T, E> Qkv<std::result::Result<T, E>> {
         Ok(match self {
             Qkv::Packed(array) => Qkv::Packed(array?),
             Qkv::Separate([queries, keys, values]) => Qkv::Separate([queries?, keys?, values?]),
+            Qkv::Piece { arrays: [queries, keys_values], first } => {
+                Qkv::Piece { arrays: [queries?, keys_values?], first }
+            }
         })
     }
 }

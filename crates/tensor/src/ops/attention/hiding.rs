@@ -9,6 +9,7 @@ use crate::ops::dropout::Mask;
 pub(super) struct Block {
     pub(super) batch: usize,
     pub(super) head: usize,
+    /// The first position in the sequence.
     pub(super) first: usize,
     pub(super) len: usize,
 }
@@ -27,8 +28,9 @@ impl Hiding<'_> {
     /// The first key that a block's row sees: the start of its document or of its window.
     #[inline(always)]
     fn first_key(&self, geometry: Geometry, block: Block, row: usize) -> usize {
-        let token = block.batch * geometry.time + block.first + row;
-        let document = self.documents.map_or(0, |documents| documents[token] as usize);
+        let token = block.batch * geometry.time + block.first - geometry.first + row;
+        let first = geometry.first as u32;
+        let document = self.documents.map_or(0, |documents| documents[token].wrapping_add(first) as usize);
         document.max(geometry.settings.window_start(block.first + row))
     }
 

@@ -13,7 +13,7 @@ use crate::{Result, Tensor, TensorError};
 pub struct Masks<'a> {
     /// The position in its sequence at which the document of each token begins: `[batch, time]` u32, at most
     /// the token's own and never decreasing along a sequence. A position sees no position before it. `None`:
-    /// 0.
+    /// 0. Of a piece of sequences: less the piece's first position, modulo 2³².
     pub documents: Option<&'a Tensor>,
     /// Dropout of the weights after the softmax.
     pub dropout: Option<Mask>,

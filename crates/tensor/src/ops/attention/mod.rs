@@ -127,6 +127,10 @@ pub fn backward(
     let gradient =
         |array: &Tensor| with_cells(Tensor::empty(device, array.shape(), dtype, request)?, measures, request);
     let gradients = qkv.as_ref().map(gradient).transpose()?;
+    if !geometry.is_whole() {
+        // Keys that are hidden from all queries have no part in them.
+        gradients.arrays()[geometry.parts[geometry::KEY].array].zero()?;
+    }
     let bytes = workspace::backward(dtype, batch, heads.query, time);
     let workspace = Tensor::workspace(device, OPERATOR, bytes)?;
     device.count_flops(geometry.flops(5));

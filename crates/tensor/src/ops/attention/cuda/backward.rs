@@ -102,6 +102,14 @@ impl<'a> Backward<'a> {
         }
     }
 
+    /// Grid with a block for every `rows` rows that a kernel writes.
+    fn grid(&self, owner: Owner, rows: u32) -> [u32; 3] {
+        match owner {
+            Owner::Query => self.call.grid(rows, self.grid_heads(owner)),
+            Owner::KeyValue => self.call.grid_of_keys(rows, self.grid_heads(owner)),
+        }
+    }
+
     /// Rows of all query heads.
     fn rows(&self) -> usize {
         let Geometry { batch, time, heads, .. } = self.call.geometry;
@@ -144,7 +152,7 @@ impl<'a> Backward<'a> {
         let launch = launch.f32(call.geometry.scale()).u32(u32::from(call.aligned));
         self.measured(call.masked(launch), owner)
             .shared((2 * rows + 4 * BACKWARD_COLUMNS) * call.width * 2 + 1536)
-            .launch(call.grid(rows, self.grid_heads(owner)), 32 * BACKWARD_WARPS)?;
+            .launch(self.grid(owner, rows), 32 * BACKWARD_WARPS)?;
         Ok(())
     }
 
@@ -187,7 +195,7 @@ impl<'a> Backward<'a> {
         let launch = call.layout(launch.u32(call.time)).u32(call.width).f32(call.geometry.scale());
         call.masked(launch)
             .shared(f32_shared(4, F32[sizes]))
-            .launch(call.grid(F32[sizes].tile, self.grid_heads(owner)), THREADS)?;
+            .launch(self.grid(owner, F32[sizes].tile), THREADS)?;
         Ok(())
     }
 }

@@ -68,6 +68,10 @@ pub(super) struct Call<'a> {
     pub(super) form: Form,
     pub(super) batch: u32,
     pub(super) time: u32,
+    /// Position of the first query.
+    first: u32,
+    /// Rows of a sequence in the arrays of keys and values.
+    rows_of_keys: u32,
     pub(super) heads: u32,
     pub(super) group: u32,
     pub(super) strides: [u32; 2],
@@ -89,13 +93,13 @@ impl<'a> Call<'a> {
         tensors: &[&Tensor],
     ) -> Result<Self> {
         let word = |size| gpu::word(operator, size);
-        let Geometry { batch, time, heads, settings, parts, .. } = geometry;
+        let Geometry { batch, time, first, keys, heads, settings, parts, .. } = geometry;
         let (device, dtype) = (qkv.arrays()[0].device(), qkv.arrays()[0].dtype());
         let aligned = qkv.arrays().iter().all(|array| gpu::aligned(&[array])) && gpu::aligned(tensors);
-        let window = settings.window.filter(|window| *window < time);
-        // The Hopper kernels support no mask but the causal one, and no cap.
+        let window = settings.window.filter(|window| *window < geometry.end());
+        // The Hopper kernels support no mask but the causal one, no cap, and only queries of all positions.
         let capped = settings.soft_cap.is_some();
-        let plain = masks.is_empty() && window.is_none() && !capped;
+        let plain = masks.is_empty() && window.is_none() && !capped && geometry.is_whole();
         let hopper = aligned && plain && device.description().compute_capability.0 == 9;
         Ok(Call {
             device,
@@ -104,6 +108,8 @@ impl<'a> Call<'a> {
             form: form(operator, dtype, heads.width, hopper, capped)?,
             batch: word(batch)?,
             time: word(time)?,
+            first: word(first)?,
+            rows_of_keys: word(keys)?,
             heads: word(heads.query)?,
             group: word(heads.group())?,
             strides: [word(parts[QUERY].stride)?, word(parts[KEY].stride)?],
@@ -137,7 +143,7 @@ impl<'a> Call<'a> {
         launch.u32(self.heads).u32(self.group).u32(query).u32(key_value)
     }
 
-    /// Adds the masks and the cap of scores to a launch.
+    /// Adds the masks, the cap of scores and the positions of queries to a launch.
     pub(super) fn masked<'b>(&self, launch: Launch<'b>) -> Launch<'b> {
         let launch = match self.masks.documents {
             Some(documents) => launch.read(documents.region()),
@@ -147,12 +153,18 @@ impl<'a> Call<'a> {
             Some(mask) => mask.add_to(launch),
             None => launch.u32(0).u32(0).u32(0).f32(1.0),
         };
-        launch.u32(self.window).f32(self.geometry.settings.soft_cap.unwrap_or(0.0))
+        let launch = launch.u32(self.window).f32(self.geometry.settings.soft_cap.unwrap_or(0.0));
+        launch.u32(self.first).u32(self.rows_of_keys)
     }
 
-    /// Grid with a block for every `rows` positions of each of `heads` heads.
+    /// Grid with a block for every `rows` queries of each of `heads` heads.
     pub(super) fn grid(&self, rows: u32, heads: u32) -> [u32; 3] {
         [self.time.div_ceil(rows), heads, self.batch]
+    }
+
+    /// Grid with a block for every `rows` keys up to the last query.
+    pub(super) fn grid_of_keys(&self, rows: u32, heads: u32) -> [u32; 3] {
+        [(self.first + self.time).div_ceil(rows), heads, self.batch]
     }
 
     /// Grid with one block per multiprocessor, or one per pair of row blocks of `heads` heads if those are

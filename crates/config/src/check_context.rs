@@ -1,0 +1,47 @@
+//! Checks of the keys that divide sequences among ranks.
+
+use keys::{Error, RawValues};
+
+use crate::choices::MatmulPrecision;
+use crate::run_config::RunConfig;
+use crate::sections::{Parallel, Precision, Train};
+
+/// Checks that sequences can be divided in pieces, and the pieces among ranks.
+pub(crate) fn check_context_lanes(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
+    let (ranks, lanes) = (config.parallel.context, config.parallel.context_lanes);
+    let refused = |other: &'static str, why: String| {
+        let reason = format!("parallel.context_lanes = {lanes}: {why}");
+        Err(raw.conflict(&[Parallel::context_lanes, Parallel::context, other], reason))
+    };
+    if !lanes.is_power_of_two() {
+        let (below, above) = (lanes.next_power_of_two() / 2, lanes.next_power_of_two());
+        return refused(Parallel::context, format!("it is no power of two: use {below} or {above}"));
+    }
+    if ranks > 1 && !lanes.is_multiple_of(2 * ranks) {
+        let why = format!(
+            "parallel.context = {ranks} needs a power of two that {} divides, because pieces are dealt from \
+             both ends of a sequence",
+            2 * ranks
+        );
+        return refused(Parallel::context, why);
+    }
+    if lanes == 1 {
+        return Ok(());
+    }
+    if let Err((key, why)) = config.model.divided_sequences() {
+        return refused(key, format!("{key}: {why}"));
+    }
+    let tokens = config.model.examples().units();
+    if !tokens.is_multiple_of(lanes) {
+        return refused("model.context", format!("it does not divide model.context = {tokens}"));
+    }
+    if config.precision.matmul == MatmulPrecision::Fp8 {
+        return refused(Precision::matmul, "matmuls in FP8 have no pieces yet".to_owned());
+    }
+    let (rows, parts) = (config.train.micro_batch_size * tokens / lanes, 4 * config.parallel.tensor_lanes);
+    if parts > 4 && !rows.is_multiple_of(parts) {
+        let why = format!("the {rows} rows of a piece of a micro-batch are no multiple of {parts}");
+        return refused(Train::micro_batch_size, why);
+    }
+    Ok(())
+}
