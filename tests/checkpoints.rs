@@ -322,6 +322,38 @@ fn parts_of_layers_are_parts_of_one_checkpoint() {
     }
 }
 
+/// Ranks that share sequences hold the same state, and each grid resumes each.
+#[test]
+fn ranks_that_share_sequences_write_one_checkpoint() {
+    const TWO: &str = "parallel.context=2";
+    const TENSOR: &str = "parallel.tensor=2";
+    let table: [(&str, &[&str]); 2] = [
+        (GPT, &["parallel.tensor_lanes=2", "optim.clip_norm=0.1", "model.dropout=0.1"]),
+        (LLAMA, &["parallel.tensor_lanes=2", "model.qk_norm=true", "model.width=64", "optim.state=8bit"]),
+    ];
+    for (text, overrides) in table {
+        let directory = tempfile::tempdir().unwrap();
+        let (whole, parts) = (directory.path().join("whole"), directory.path().join("parts"));
+        let pieces = ["parallel.context_lanes=4", "checkpoint.every=1000", "train.steps=7"];
+        let all = |more: &[&'static str]| [overrides, &pieces, more].concat();
+        let reference = full(&whole, text, &all(&[]));
+        for grid in [
+            &[TWO][..],
+            &["parallel.data=2", TWO, TENSOR, "parallel.zero_stage=3"],
+            &[TENSOR],
+            &["parallel.pipeline=2", TWO],
+            &["parallel.data=3", TWO, "parallel.zero_stage=1"],
+        ] {
+            assert!(one_step(&parts, text, &all(grid)).interrupted);
+        }
+        let report = resume(&parts, text, &all(&[TWO, TENSOR, "parallel.pipeline=2"])).unwrap();
+        assert!(report.unplanned.as_ref().is_some_and(Vec::is_empty));
+        assert_eq!(bits(&report), bits(&reference), "{overrides:?}");
+        assert_eq!(report.sample, reference.sample);
+        assert!(arrays(&parts) == arrays(&whole), "{overrides:?}");
+    }
+}
+
 /// A finished run of six steps with checkpoints after 2, 4 and 6.
 fn finished(directory: &Path) -> PathBuf {
     let run_dir = directory.join("run");

@@ -5,6 +5,7 @@ mod adapters;
 mod allocator;
 #[path = "../common/mod.rs"]
 mod common;
+mod context;
 mod data;
 mod gpu;
 mod grids;

@@ -48,6 +48,12 @@ const TENSOR: [&[&str]; 3] = [
     &["parallel.tensor=2"],
     &["parallel.tensor=2", "parallel.pipeline=2", "parallel.data=2"],
 ];
+/// Grids of ranks that share sequences.
+const CONTEXT: [&[&str]; 3] = [
+    &["parallel.context_lanes=4"],
+    &["parallel.context=2", "parallel.context_lanes=4"],
+    &["parallel.context=2", "parallel.context_lanes=4", "parallel.pipeline=2", "parallel.data=2"],
+];
 /// Grids of an evaluation with sharded weights.
 const SHARDED: [&[&str]; 3] = [
     &["parallel.data=2", "parallel.zero_stage=3"],
@@ -152,7 +158,7 @@ fn greedy_tokens_are_those_of_transformers_on_every_grid() {
         } else {
             &TENSOR
         };
-        for grid in GRIDS[..4].iter().chain(divided) {
+        for grid in GRIDS[..4].iter().chain(divided).chain(&CONTEXT[1..2]) {
             let (prompts, tokens) = (lists(&expected["prompts"]), lists(&expected["tokens"]));
             let options = SampleOptions { tokens: tokens[0].len(), ..greedy(&folder(name), prompts) };
             let sampled = sample(SampleOptions { sets: sets(grid), ..options });
@@ -185,6 +191,9 @@ fn multiple_choice_is_scored_as_by_transformers_on_every_grid() {
             assert!((of_lanes.loss - loss).abs() < 1e-5 * loss, "{name}: {} and {loss}", of_lanes.loss);
             assert_eq!([&one, &several], [&of_lanes; 2], "{name}");
         }
+        let [of_pieces, one, several] = CONTEXT.map(|grid| choices(&folder(name), grid));
+        assert!((of_pieces.loss - loss).abs() < 1e-5 * loss, "{name}: {} and {loss}", of_pieces.loss);
+        assert_eq!([&one, &several], [&of_pieces; 2], "{name}");
     }
 }
 

@@ -55,6 +55,13 @@ const TENSOR_GRIDS: [&[&str]; 4] = [
     &["parallel.tensor=2"],
 ];
 
+/// Grids of ranks that share sequences, which have four pieces.
+const CONTEXT_GRIDS: [&[&str]; 3] = [
+    &["parallel.context_lanes=4"],
+    &["parallel.context=2", "parallel.context_lanes=4", "parallel.data=2", "parallel.zero_stage=3"],
+    &["parallel.context=2", "parallel.context_lanes=4", "parallel.pipeline=2"],
+];
+
 /// The models with the grids on which each has equal bits: all grids of the first families, and with
 /// `PLIMSOLL_LONG_TESTS` of all.
 fn models_on_grids() -> impl Iterator<Item = (&'static str, &'static [&'static [&'static str]])> {
@@ -63,7 +70,9 @@ fn models_on_grids() -> impl Iterator<Item = (&'static str, &'static [&'static [
     let few =
         move |name: &&'static str| (*name, &TENSOR_GRIDS[..if all(name) { TENSOR_GRIDS.len() } else { 2 }]);
     let divided = MODELS.iter().filter(|name| !WHOLE.contains(name)).map(few);
-    MODELS.iter().map(whole).chain(divided)
+    let pieces =
+        move |name: &&'static str| (*name, &CONTEXT_GRIDS[..if all(name) { CONTEXT_GRIDS.len() } else { 2 }]);
+    MODELS.iter().map(whole).chain(divided).chain(MODELS.iter().map(pieces))
 }
 
 /// Models whose layers are not divided: one key and value head, and norms over all heads.
@@ -122,7 +131,7 @@ fn devices() -> Vec<DeviceChoice> {
 fn on_device(grid: &[&str], device: DeviceChoice) -> Vec<String> {
     let size = |set: &&str| {
         let (key, value) = set.split_once('=')?;
-        ["parallel.data", "parallel.tensor", "parallel.pipeline"]
+        ["parallel.data", "parallel.context", "parallel.tensor", "parallel.pipeline"]
             .contains(&key)
             .then(|| value.parse::<usize>().unwrap())
     };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use autograd::precision::{Arithmetic, Autocast, Operands, OperatorPrecision, PrecisionTable};
 use autograd::{Call, Direction, Gradients, Mode, Observer, ObserverError, Observers};
-use autograd::{Pass, Result, Tape, UseId, Var, Weight, ops};
+use autograd::{Pass, Piece, Pieces, Result, Tape, UseId, Var, Weight, ops};
 use collective::{Axis, AxisPlanes, Communicator};
 use device::{Category, DType, Device, DeviceOptions, bf16};
 use ops::{
@@ -170,6 +170,13 @@ const CALLS: &[(&str, Run)] = &[
     ("mse", |t, o| one(ops::mse(t, o.x(t, &[4, 8]), &o.tensor(&[4, 8], t_type(t, o), 7), 1.0))),
     ("pair", |t, o| one(ops::pair(t, o.x(t, &[4, 8]), o.x(t, &[4, 8]), Pair::Multiply))),
     ("parameter", |t, o| one(ops::parameter(t, &o.weight(&[4, 8])))),
+    ("piece_attention", |t, o| {
+        let qkv = vec![o.x(t, &[1, 4, 96]), o.x(t, &[1, 4, 96])];
+        Ok(ops::piece_attention(t, qkv, Heads::multi(1, 32).into(), None)?)
+    }),
+    ("piece_join", |t, o| one(ops::join_pieces(t, vec![o.x(t, &[4, 8]), o.x(t, &[4, 8])]))),
+    ("piece_split", |t, o| Ok(ops::split_pieces(t, o.x(t, &[4, 8]))?)),
+    ("piece_sum", |t, o| one(ops::sum_pieces(t, vec![o.x(t, &[1]), o.x(t, &[1])]))),
     ("pointwise", |t, o| one(ops::pointwise(t, o.x(t, &[4, 8]), Pointwise::Square))),
     ("qk_norm", |t, o| {
         let (qkv, heads) = (o.x(t, &[1, 4, 24]), Heads::multi(1, 8));
@@ -242,7 +249,9 @@ fn results(operand: &Operand, run: Run, table: Option<PrecisionTable>) -> (Vec<T
     let observers = Observers::new([Rc::<Names>::clone(&names) as Rc<dyn Observer>]);
     // Collectives are recorded where there are several ranks.
     let planes = AxisPlanes::default().with(Axis::Data, Communicator::counted(0, 2).data);
-    let pass = Pass { autocast: table.and_then(autocast), planes, observers, ..Pass::default() };
+    let piece = |number| Piece { number, share: 0.5, documents: None };
+    let pieces = Some(Pieces { all: 2, here: vec![piece(0), piece(1)], masks_documents: false });
+    let pass = Pass { autocast: table.and_then(autocast), planes, observers, pieces, ..Pass::default() };
     let tape = Tape::new(&operand.device, Mode::Train).of(pass);
     operand.count.replace(0);
     let outputs = run(&tape, operand).unwrap();

@@ -1,7 +1,5 @@
 //! Names of keys in other tools.
 
-const NO_CONTEXT: &str = "there is no context parallelism; parallel.tensor divides what long sequences take, \
-                          and memory.recompute makes room";
 const WITH_TENSOR: &str = "leave it out: parallel.tensor divides the rows between layers too";
 const NO_EXPERTS: &str = "there are no experts: every layer of these models is dense";
 const NO_COMPILER: &str = "leave it out: kernels are fused already, and there is no graph to compile";
@@ -68,9 +66,9 @@ pub(crate) const FOREIGN: &[(&str, &str)] = &[
     ("tensor_parallel", "parallel.tensor"),
     ("tensor_parallel_degree", "parallel.tensor"),
     ("tensor_model_parallel_size", "parallel.tensor"),
-    ("context_parallel", NO_CONTEXT),
-    ("context_parallel_degree", NO_CONTEXT),
-    ("parallel.context", NO_CONTEXT),
+    ("context_parallel", "parallel.context"),
+    ("context_parallel_degree", "parallel.context"),
+    ("context_parallel_size", "parallel.context"),
     ("sequence_parallel", WITH_TENSOR),
     ("expert", NO_EXPERTS),
     ("expert_parallel", NO_EXPERTS),

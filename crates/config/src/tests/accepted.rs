@@ -280,6 +280,7 @@ fn every_key_is_known_to_decide_bits_or_not() {
         "model.resize_vocabulary",
         "parallel.bucket_bytes",
         "parallel.chunks",
+        "parallel.context",
         "parallel.data",
         "parallel.overlap",
         "parallel.partition",

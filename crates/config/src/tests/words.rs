@@ -5,7 +5,6 @@ use super::*;
 /// The words of PEFT, of torchtitan and of Hugging Face's Trainer.
 #[test]
 fn words_of_other_tools_are_refused_with_ours() {
-    let no_axis = "there is no context parallelism; parallel.tensor divides what long sequences take";
     let table = [
         ("[lora]\nr = 8\n", "unknown key lora.r: did you mean lora.rank?"),
         ("[lora]\nlora_alpha = 8\n", "unknown key lora.lora_alpha: did you mean lora.alpha?"),
@@ -28,8 +27,8 @@ fn words_of_other_tools_are_refused_with_ours() {
         ("[train]\ncompile = true\n", "unknown key train.compile: leave it out: "),
         ("[parallel]\ntensor_parallel_degree = 2\n", "did you mean parallel.tensor?"),
         ("[parallel]\nsequence_parallel = true\n", "parallel.tensor divides the rows between layers too"),
-        ("[parallel]\ncontext_parallel = 2\n", no_axis),
-        ("[parallel]\ncontext = 2\n", no_axis),
+        ("[parallel]\ncontext_parallel = 2\n", "did you mean parallel.context?"),
+        ("[parallel]\ncontext_parallel_degree = 2\n", "did you mean parallel.context?"),
         ("[parallel]\nexpert = 2\n", "unknown key parallel.expert: there are no experts"),
         ("[parallel]\nfsdp = true\n", "unknown key parallel.fsdp: use parallel.zero_stage = 3"),
         ("[train]\nwandb_project = \"a\"\n", "telemetry.tensorboard = true"),

@@ -149,7 +149,7 @@ fn questions(path: &Path, trained: &Trained, vocabulary: usize, context: usize) 
 /// The configuration with every ending as a micro-batch of one sequence.
 fn one_by_one(config: &RunConfig, asked: &Questions, context: Option<usize>) -> Result<RunConfig> {
     let needed = asked.longest().saturating_sub(1).max(1);
-    let context = context.unwrap_or(needed);
+    let context = context.unwrap_or_else(|| needed.next_multiple_of(whole_pieces(config)));
     if context < needed {
         let text = format!("--context {context}: the longest question with an ending needs {needed}");
         return Err(RunError::Refused(text));
@@ -160,6 +160,16 @@ fn one_by_one(config: &RunConfig, asked: &Questions, context: Option<usize>) -> 
     config.train.validation_micro_batches =
         asked.questions.iter().map(|question| question.endings.len() as u64).sum();
     Ok(config)
+}
+
+/// Number of tokens of which the length of a sequence is a multiple, if it is computed in pieces.
+fn whole_pieces(config: &RunConfig) -> usize {
+    let (pieces, lanes) = (config.parallel.context_lanes, config.parallel.tensor_lanes);
+    match (pieces, lanes) {
+        (1, _) => 1,
+        (_, 1) => pieces,
+        _ => 4 * pieces * lanes,
+    }
 }
 
 /// Returns the configuration with all of the data as validation micro-batches of equal size.

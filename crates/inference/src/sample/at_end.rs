@@ -12,7 +12,7 @@ use worker::{Generator, GeneratorOptions, Placement, Worker, state};
 
 use super::generate::{Job, generate};
 use super::options::SampleOptions;
-use super::prepare::setup_of;
+use super::prepare::{setup_of, with_whole_sequences};
 use super::prompts::Prompt;
 use super::text::{Text, tail};
 use run::Result;
@@ -91,7 +91,7 @@ fn sample_of_run(worker: &mut Worker, count: usize) -> Result<Option<Sample>> {
 
 /// Returns the configuration on one rank, without a memory limit.
 fn alone(config: &RunConfig) -> RunConfig {
-    let mut config = config.clone();
+    let mut config = with_whole_sequences(config.clone());
     config.parallel.set_grid(GridShape::of(|_| 1));
     (config.memory.limit_bytes, config.memory.allocator) = (0, String::new());
     config

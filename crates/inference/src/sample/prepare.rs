@@ -58,7 +58,8 @@ impl Prepared {
         prompts::check(&prompts, context)?;
         let mut stop: Vec<_> = options.stop.iter().filter(|stop| !stop.is_empty()).cloned().collect();
         stop.extend(talk.as_ref().and_then(Talk::answer_end));
-        let Trained { mut config, weights, .. } = trained;
+        let Trained { config, weights, .. } = trained;
+        let mut config = with_whole_sequences(config);
         startup.check_ranks(&config, options.ranks)?;
         let ChosenPlacement { placement, reason } =
             ChosenPlacement::find(options.device, &mut config, startup, options.ranks)?;
@@ -84,6 +85,12 @@ impl Prepared {
         let job = Job { prompts, tokens: options.tokens, stop, ends, tokenizer, limit: None };
         Ok(Prepared { setup, weights, job, talk, generator })
     }
+}
+
+/// Returns the configuration without ranks that share sequences: texts grow by one token at a time.
+pub(super) fn with_whole_sequences(mut config: RunConfig) -> RunConfig {
+    (config.parallel.context, config.parallel.context_lanes) = (1, 1);
+    config
 }
 
 /// The setup of a model that generates texts of at most `context` tokens: without data, and on the host in

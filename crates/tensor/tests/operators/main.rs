@@ -7,6 +7,7 @@ mod add;
 mod arriving;
 mod attention;
 mod attention_masks;
+mod attention_pieces;
 mod batch_norm;
 mod blocks;
 mod cached_attention;
