@@ -114,6 +114,10 @@ impl Array {
             let runs = source.runs.iter().filter(|run| run.elements > 0);
             parts.extend(runs.map(|run| (file, run.whole, run.elements)));
         }
+        if parts.windows(2).all(|pair| pair[0].0 == pair[1].0) {
+            // One file has the whole array, in its own order.
+            parts.sort_by_key(|(_, first, _)| *first);
+        }
         parts
     }
 
