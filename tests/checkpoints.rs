@@ -302,14 +302,16 @@ fn parts_of_layers_are_parts_of_one_checkpoint() {
     for (text, overrides) in table {
         let directory = tempfile::tempdir().unwrap();
         let (whole, parts) = (directory.path().join("whole"), directory.path().join("parts"));
-        let lanes = ["parallel.tensor_lanes=4", "checkpoint.every=1000", "train.steps=7"];
+        let lanes = ["parallel.tensor_lanes=4", "checkpoint.every=1000", "train.steps=9"];
         let all = |more: &[&'static str]| [overrides, &lanes, more].concat();
         let reference = full(&whole, text, &all(&[]));
         for grid in [
             &[TWO][..],
             &["parallel.data=2", FOUR, ZERO_3],
             &["parallel.data=1"],
+            &["parallel.pipeline=2"],
             &["parallel.pipeline=2", TWO],
+            &["parallel.data=3", SHARDED],
             &["parallel.data=3", TWO, SHARDED],
         ] {
             assert!(one_step(&parts, text, &all(grid)).interrupted);
@@ -334,7 +336,7 @@ fn ranks_that_share_sequences_write_one_checkpoint() {
     for (text, overrides) in table {
         let directory = tempfile::tempdir().unwrap();
         let (whole, parts) = (directory.path().join("whole"), directory.path().join("parts"));
-        let pieces = ["parallel.context_lanes=4", "checkpoint.every=1000", "train.steps=7"];
+        let pieces = ["parallel.context_lanes=4", "checkpoint.every=1000", "train.steps=8"];
         let all = |more: &[&'static str]| [overrides, &pieces, more].concat();
         let reference = full(&whole, text, &all(&[]));
         for grid in [
@@ -342,6 +344,7 @@ fn ranks_that_share_sequences_write_one_checkpoint() {
             &["parallel.data=2", TWO, TENSOR, "parallel.zero_stage=3"],
             &[TENSOR],
             &["parallel.pipeline=2", TWO],
+            &[TWO, "parallel.zero_stage=2"],
             &["parallel.data=3", TWO, "parallel.zero_stage=1"],
         ] {
             assert!(one_step(&parts, text, &all(grid)).interrupted);

@@ -37,6 +37,10 @@ const GRIDS: &[&[&str]] = &[
     &[PIPELINE, PAIR, TWO, INTERLEAVED],
     &[PIPELINE, PAIR, TWO, SHARDED],
     &[PAIR, SHARDED],
+    &[TWO, SHARDED],
+    &[TWO, TENSOR, ZERO_2],
+    &[TWO, ZERO_3],
+    &[PIPELINE, TWO, ZERO_3, "parallel.schedule=gpipe"],
     &[PAIR, TWO, SHARDED],
     &[PAIR, TWO, TENSOR, SHARDED, "parallel.bucket_bytes=512"],
     &[PAIR, TWO, ZERO_2],
@@ -106,7 +110,7 @@ const FEATURES: &[Row] = &[
     (
         GPT,
         &[PIECES, "model.width=128", "precision.compute=bf16", "precision.gradients=bf16"],
-        &[&[], &[TWO, PAIR], &[TWO, PIPELINE]],
+        &[&[], &[TWO, PAIR], &[TWO, PIPELINE], &[TWO, SHARDED], &[TWO, PAIR, ZERO_3]],
     ),
     (GPT, &[PIECES, "optim.state=8bit", "model.width=64"], &[&[], &[TWO], &[TWO, PAIR, SHARDED]]),
     (
@@ -129,7 +133,7 @@ const FEATURES: &[Row] = &[
     (
         GPT,
         &[PIECES, "parallel.lanes=2", "train.global_batch_size=16"],
-        &[&[], &[TWO, PAIR], &[TWO, PAIR, ZERO_2]],
+        &[&[], &[TWO, PAIR], &[TWO, PAIR, PIPELINE]],
     ),
 ];
 

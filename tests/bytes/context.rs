@@ -1,9 +1,11 @@
 //! Ranks that share sequences: pieces, and keys and values that are gathered.
 
+use memory::Category;
 use plan::{plan, prepare};
-use worker::Placement;
+use telemetry::{RankStatistics, Statistic};
+use worker::{DeviceChoice, Placement};
 
-use super::{compare, compare_all};
+use super::{compare, compare_all, run};
 use crate::common::runs::{GPT, LLAMA, config};
 
 const PIECES: &str = "parallel.context_lanes=4";
@@ -25,6 +27,8 @@ fn plans_of_divided_sequences_equal_runs() {
         &[TWO, "precision.compute=f16", "precision.weights=f32", "model.width=128"],
         &[TWO, "optim.state=8bit", "model.width=64", "train.freeze=['h.0.*']"],
         &[TWO, "data.separator=10", "data.document_mask=true"],
+        &[TWO, "parallel.zero_stage=1"],
+        &[TWO, "parallel.zero_stage=3", "parallel.pipeline=2"],
     ];
     for more in gpt {
         compare(GPT, &[&[PIECES, "model.layers=4", "train.steps=2"][..], more].concat());
@@ -34,6 +38,28 @@ fn plans_of_divided_sequences_equal_runs() {
         (LLAMA, &[&llama[..], &[TWO, TENSOR, "parallel.pipeline=2"]].concat()),
         (LLAMA, &[&llama[..], &[TWO, TENSOR, BLOCK, "parallel.data=2", "parallel.zero_stage=3"]].concat()),
     ]);
+}
+
+/// From ZeRO stage 1 on, ranks that share sequences share state as data-parallel ranks do.
+#[test]
+fn ranks_that_share_sequences_share_their_state() {
+    let on = |more: &[&str]| {
+        let settings = ["model.width=128", "model.layers=4", "train.steps=1", PIECES];
+        run(GPT, &[&settings[..], more].concat(), DeviceChoice::Cpu)
+    };
+    let alone = on(&[]);
+    for (stage, category) in [(1, Category::OptimizerState), (3, Category::Parameter)] {
+        let shared = on(&[TWO, &format!("parallel.zero_stage={stage}")]);
+        for rank in &shared.ranks {
+            let live = |rank: &RankStatistics| rank.get(Statistic::LiveBytes(category));
+            let (part, whole) = (live(rank), live(&alone.ranks[0]));
+            assert!(part < whole * 5 / 8, "stage {stage}, {category:?}: {part} of {whole}");
+        }
+    }
+}
+
+fn strs(settings: &[String]) -> Vec<&str> {
+    settings.iter().map(String::as_str).collect()
 }
 
 /// Four ranks train on a context that one does not hold within their limit.
@@ -48,21 +74,22 @@ fn ranks_that_share_sequences_hold_a_context_that_one_cannot() {
         "train.steps=1",
         "train.micro_batch_size=1",
         "train.global_batch_size=1",
-        "train.validation_micro_batches=0",
+        "train.validation_micro_batches=1",
         "parallel.context_lanes=8",
     ];
     const FOUR: &str = "parallel.context=4";
-    let ranks = |more: &[&str]| {
-        [&MODEL[..], &["parallel.lanes=1", "data.paths=['crates/*/src/*.rs']"], more].concat()
+    let settings = |more: &[&str]| -> Vec<String> {
+        let data = ["parallel.lanes=1", "data.paths=['crates/*/src/*.rs']"];
+        MODEL.iter().chain(&data).chain(more).map(ToString::to_string).collect()
     };
     let planned = |more: &[&str]| {
-        let setup = prepare(config(GPT, &ranks(more)), Placement::Cpu).unwrap();
+        let setup = prepare(config(GPT, &strs(&settings(more))), Placement::Cpu).unwrap();
         plan(&setup, 0).unwrap().statistics.peak_reserved()
     };
     let (alone, shared) = (planned(&[]), planned(&[FOUR]));
     assert!(3 * shared < alone, "{shared} of {alone}");
     let limit = format!("memory.limit_bytes={}", (alone + shared) / 2);
-    compare(GPT, &ranks(&[FOUR, &limit]));
-    let setup = prepare(config(GPT, &ranks(&[&limit])), Placement::Cpu).unwrap();
+    compare(GPT, &strs(&settings(&[FOUR, &limit])));
+    let setup = prepare(config(GPT, &strs(&settings(&[&limit]))), Placement::Cpu).unwrap();
     assert!(plan(&setup, 0).is_err());
 }

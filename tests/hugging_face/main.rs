@@ -184,7 +184,10 @@ fn ten_steps_from_a_folder_match_transformers_on_every_grid() {
             let options =
                 EvaluateOptions { model: out, data: vec![tokens], context: Some(96), ..Default::default() };
             let of_folder = evaluate(options).unwrap();
-            assert_eq!((of_folder.tokens, of_folder.loss), (of_run.tokens, of_run.loss));
+            assert_eq!(of_folder.tokens, of_run.tokens);
+            // The folder has no pieces of sequences, over which the run's loss is a sum.
+            let tolerance = if CONTEXT_GRIDS.contains(grid) { 1e-6 } else { 0.0 };
+            assert!((of_folder.loss - of_run.loss).abs() <= tolerance * of_run.loss);
         }
         let alike = hashes.values().all(|hashes| hashes.iter().all(|hash| *hash == hashes[0]));
         assert!(alike, "{name}: {hashes:?}");

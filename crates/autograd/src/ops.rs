@@ -60,7 +60,6 @@ pub use gather::{GatherRule, gather};
 pub use lane_gradients::LaneShare;
 pub use lane_inputs::{LaneInputsRule, lane_inputs};
 pub use lane_sum::{LaneSumRule, lane_sum};
-pub(crate) use lanes::give;
 pub use layer_norm::{layer_norm, residual_layer_norm};
 pub use linear::{LinearRule, PartialSums, lane_linear, linear};
 pub use linear_cross_entropy::{LinearCrossEntropyRule, linear_cross_entropy};

@@ -1,14 +1,15 @@
 //! Weight gradients of pieces of sequences: their sum over all pieces, in a fixed tree.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use collective::{Axis, SharedPlane, tensors};
-use device::{Category, DType, Request};
+use device::{Category, Request};
 use tensor::{Tensor, ops};
 
 use crate::error::{AutogradError, Result};
-use crate::ops::give;
 use crate::pass::Pass;
+use crate::pieces::Pieces;
 use crate::sink::{GradientSink, Target};
 use crate::weight::{UseId, Weight};
 
@@ -27,7 +28,8 @@ pub(crate) struct PieceSums {
 /// The gradients of one use of a weight.
 #[derive(Debug)]
 struct UseSums {
-    weight: Weight,
+    /// Destination of the sum.
+    target: Target,
     /// The gradient that a rule computes now.
     begun: Option<Tensor>,
     /// The sums of subtrees, by level and number, that wait for the other half of the subtree above.
@@ -37,8 +39,9 @@ struct UseSums {
 impl PieceSums {
     /// Returns empty sums of a pass.
     pub(crate) fn of(pass: &Pass) -> Self {
-        let here = pass.pieces.as_ref().map_or(0, |pieces| pieces.here.len());
-        PieceSums { here, plane: pass.planes.along(Axis::Context).cloned(), uses: BTreeMap::new() }
+        let Some(Pieces { here, sums_over_ranks, .. }) = &pass.pieces else { return Self::default() };
+        let plane = pass.planes.along(Axis::Context).filter(|_| *sums_over_ranks).cloned();
+        PieceSums { here: here.len(), plane, uses: BTreeMap::new() }
     }
 
     /// Calls `rule` with `sink`, for a rule of a piece with a sink of the piece's gradients.
@@ -55,7 +58,7 @@ impl PieceSums {
     }
 
     /// Adds the gradient of a piece; returns the sum over all pieces once those that are here have theirs.
-    fn add(&mut self, use_id: UseId, piece: usize) -> Result<Option<(Weight, Tensor)>> {
+    fn add(&mut self, use_id: UseId, piece: usize) -> Result<Option<(Target, Tensor)>> {
         let Some(sums) = self.uses.get_mut(&use_id) else { return Ok(None) };
         let Some(mut sum) = sums.begun.take() else { return Ok(None) };
         let (mut level, mut number) = (0, piece);
@@ -68,14 +71,13 @@ impl PieceSums {
             ops::add::into(&first, &second)?;
             (sum, level, number) = (first, level + 1, number / 2);
         }
-        let weight = sums.weight.clone();
-        self.uses.remove(&use_id);
+        let Some(UseSums { target, .. }) = self.uses.remove(&use_id) else { return Ok(None) };
         if let Some(plane) = &self.plane {
             let request = Request::new(Category::Gradient, OPERATOR);
             let of = |source| AutogradError::Collective { operator: OPERATOR, source };
             sum = tensors::all_reduce(&sum, &mut plane.clone(), request).map_err(of)?;
         }
-        Ok(Some((weight, sum)))
+        Ok(Some((target, sum)))
     }
 }
 
@@ -88,16 +90,28 @@ struct PieceSink<'a> {
 
 impl GradientSink for PieceSink<'_> {
     fn target(&mut self, use_id: UseId, weight: &Weight) -> Result<Target> {
-        let request = Request::new(Category::Gradient, OPERATOR);
-        let tensor = Tensor::empty(weight.device(), weight.shape(), DType::F32, request)?;
-        let new = || UseSums { weight: weight.clone(), begun: None, subtrees: BTreeMap::new() };
-        self.sums.uses.entry(use_id).or_insert_with(new).begun = Some(tensor.clone());
+        let sums = match self.sums.uses.entry(use_id) {
+            Entry::Occupied(sums) => sums.into_mut(),
+            Entry::Vacant(place) => {
+                let target = self.sink.target(use_id, weight)?;
+                place.insert(UseSums { target, begun: None, subtrees: BTreeMap::new() })
+            }
+        };
+        // Each sum is rounded to the gradient's type, as those of lanes are.
+        let (dtype, request) = (sums.target.tensor.dtype(), Request::new(Category::Gradient, OPERATOR));
+        let tensor = Tensor::empty(weight.device(), weight.shape(), dtype, request)?;
+        sums.begun = Some(tensor.clone());
         Ok(Target { tensor, accumulate: false })
     }
 
     fn ready(&mut self, use_id: UseId) -> Result<()> {
-        let Some((weight, sum)) = self.sums.add(use_id, self.piece)? else { return Ok(()) };
-        give(&sum, &self.sink.target(use_id, &weight)?)?;
+        let Some((Target { tensor, accumulate }, sum)) = self.sums.add(use_id, self.piece)? else {
+            return Ok(());
+        };
+        match accumulate {
+            true => ops::add::into(&tensor, &sum)?,
+            false => tensor.copy_from(&sum)?,
+        }
         self.sink.ready(use_id)
     }
 }

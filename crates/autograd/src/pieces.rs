@@ -17,6 +17,9 @@ pub struct Pieces {
     pub all: usize,
     /// The pieces that are here.
     pub here: Vec<Piece>,
+    /// Whether the gradients of weights and the loss are summed over the ranks with the other pieces;
+    /// otherwise they are those of the pieces that are here.
+    pub sums_over_ranks: bool,
     /// Whether documents hide each other.
     pub masks_documents: bool,
 }

@@ -250,7 +250,12 @@ fn results(operand: &Operand, run: Run, table: Option<PrecisionTable>) -> (Vec<T
     // Collectives are recorded where there are several ranks.
     let planes = AxisPlanes::default().with(Axis::Data, Communicator::counted(0, 2).data);
     let piece = |number| Piece { number, share: 0.5, documents: None };
-    let pieces = Some(Pieces { all: 2, here: vec![piece(0), piece(1)], masks_documents: false });
+    let pieces = Some(Pieces {
+        all: 2,
+        here: vec![piece(0), piece(1)],
+        masks_documents: false,
+        sums_over_ranks: true,
+    });
     let pass = Pass { autocast: table.and_then(autocast), planes, observers, pieces, ..Pass::default() };
     let tape = Tape::new(&operand.device, Mode::Train).of(pass);
     operand.count.replace(0);

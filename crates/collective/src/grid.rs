@@ -268,7 +268,12 @@ impl RankGrid {
 
     /// Returns the groups of `size` neighbours along an axis, of all ranks.
     pub fn neighbours(&self, axis: Axis, size: usize) -> Vec<Vec<usize>> {
-        let groups = self.groups(axis).into_iter();
+        self.neighbours_over(&[axis], size)
+    }
+
+    /// Returns the groups of `size` neighbours in each group over some axes, of all ranks.
+    pub fn neighbours_over(&self, axes: &[Axis], size: usize) -> Vec<Vec<usize>> {
+        let groups = self.groups_over(axes).into_iter();
         groups
             .flat_map(|group| group.chunks(size.max(1)).map(<[usize]>::to_vec).collect::<Vec<_>>())
             .collect()
@@ -276,11 +281,16 @@ impl RankGrid {
 
     /// Returns the groups of ranks with the same index in each of the [`RankGrid::neighbours`].
     pub fn across_neighbours(&self, axis: Axis, size: usize) -> Vec<Vec<usize>> {
+        self.across_neighbours_over(&[axis], size)
+    }
+
+    /// Returns the groups of ranks with the same index in each of the [`RankGrid::neighbours_over`].
+    pub fn across_neighbours_over(&self, axes: &[Axis], size: usize) -> Vec<Vec<usize>> {
         let across = |group: Vec<usize>| {
             let of = |index: usize| group.iter().skip(index).step_by(size.max(1)).copied().collect();
             (0..size.min(group.len())).map(of).collect::<Vec<_>>()
         };
-        self.groups(axis).into_iter().flat_map(across).collect()
+        self.groups_over(axes).into_iter().flat_map(across).collect()
     }
 
     /// Returns the groups of all ranks over some axes, ordered by their first ranks.

@@ -5,6 +5,7 @@
 //! | sums of gradients and of losses, gathering of updated weights | [`Axis::Data`] |
 //! | shards of gradients, gathering of sharded weights | neighbours along [`Axis::Data`] ([`DividedPlane`]) |
 //! | rows, sums and statistics of layers that ranks share | [`Axis::Tensor`] |
+//! | keys and values, gradients and losses of sequences that ranks share | [`Axis::Context`] |
 //! | activations and their gradients between stages | [`Axis::Pipeline`] |
 //! | gradients of tied weights, the loss from the last stage | [`Axis::Pipeline`] |
 //! | sums for the norm of the whole model's gradient | the world |
@@ -77,6 +78,8 @@ pub struct Planes {
     grid: RankGrid,
     /// Planes of the groups that have their own, by axis.
     own: [Option<SharedPlane>; AXES],
+    /// An axis whose plane is that of a group over several axes, and those axes.
+    joined: Option<(Axis, Vec<Axis>)>,
     /// Planes within and across the groups of an axis that is divided.
     divided: Option<(Axis, [SharedPlane; 2])>,
 }
@@ -101,7 +104,31 @@ impl Planes {
                 _ => Some(communicator.divide(&grid.groups(axis))?),
             };
         }
-        Ok(Planes { communicator, grid, own, divided: None })
+        Ok(Planes { communicator, grid, own, joined: None, divided: None })
+    }
+
+    /// Makes the plane of an axis that of the ranks along it and along `others`, numbered by
+    /// [`RankGrid::coordinate_over`] these axes. All ranks call it, before [`Planes::divide`].
+    ///
+    /// # Errors
+    /// A failure of a rank or of the transport.
+    pub fn join(&mut self, axis: Axis, others: &[Axis]) -> Result<()> {
+        let axes = [&[axis], others].concat();
+        self.own[axis.index()] = match self.grid.shape().size_over(&axes) {
+            size if size == self.grid.world_size() => None,
+            1 => Some(Communicator::solo().data),
+            _ => Some(self.communicator.divide(&self.grid.groups_over(&axes))?),
+        };
+        self.joined = Some((axis, axes));
+        Ok(())
+    }
+
+    /// The axes over which the group of an axis's plane is.
+    fn axes_of(&self, axis: Axis) -> Vec<Axis> {
+        match &self.joined {
+            Some((of, axes)) if *of == axis => axes.clone(),
+            _ => vec![axis],
+        }
     }
 
     /// Divides the ranks along an axis into groups of `size` neighbours, if there are several. All ranks call
@@ -110,12 +137,13 @@ impl Planes {
     /// # Errors
     /// A failure of a rank or of the transport.
     pub fn divide(&mut self, axis: Axis, size: usize) -> Result<()> {
-        if size < self.grid.size(axis) {
+        let axes = self.axes_of(axis);
+        if size < self.grid.shape().size_over(&axes) {
             let within = match size {
                 1 => Communicator::solo().data,
-                _ => self.communicator.divide(&self.grid.neighbours(axis, size))?,
+                _ => self.communicator.divide(&self.grid.neighbours_over(&axes, size))?,
             };
-            let across = self.communicator.divide(&self.grid.across_neighbours(axis, size))?;
+            let across = self.communicator.divide(&self.grid.across_neighbours_over(&axes, size))?;
             self.divided = Some((axis, [within, across]));
         }
         Ok(())
@@ -164,7 +192,7 @@ impl Planes {
         if let Some(plane) = &self.own[axis.index()] {
             return Ok(plane.clone());
         }
-        if self.grid.size(axis) == self.grid.world_size() {
+        if self.grid.shape().size_over(&self.axes_of(axis)) == self.grid.world_size() {
             return Ok(self.communicator.data.clone());
         }
         Err(CollectiveError::Grid(format!("ranks along the {} axis run no collectives", axis.name())))

@@ -278,11 +278,16 @@ fn check_lanes(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
         );
         return Err(raw.conflict(&[Parallel::lanes, Train::global_batch_size], reason));
     }
-    if config.parallel.shard > 0 && !data.is_multiple_of(config.parallel.shard) {
+    let sharing = config.parallel.replicas();
+    if config.parallel.shard > 0 && !sharing.is_multiple_of(config.parallel.shard) {
         let shard = config.parallel.shard;
+        let context = match config.parallel.gradient_parts() {
+            1 => String::new(),
+            parts => format!(" times parallel.context = {parts}"),
+        };
         let reason = format!(
-            "parallel.shard = {shard} does not divide parallel.data = {data}: use {}",
-            divisors_around(shard, data)
+            "parallel.shard = {shard} does not divide parallel.data = {data}{context}: use {}",
+            divisors_around(shard, sharing)
         );
         return Err(raw.conflict(&[Parallel::shard, Parallel::data], reason));
     }

@@ -38,10 +38,39 @@ pub(crate) fn check_context_lanes(raw: &RawValues, config: &RunConfig) -> Result
     if config.precision.matmul == MatmulPrecision::Fp8 {
         return refused(Precision::matmul, "matmuls in FP8 have no pieces yet".to_owned());
     }
+    check_shared_state(raw, config)?;
     let (rows, parts) = (config.train.micro_batch_size * tokens / lanes, 4 * config.parallel.tensor_lanes);
     if parts > 4 && !rows.is_multiple_of(parts) {
         let why = format!("the {rows} rows of a piece of a micro-batch are no multiple of {parts}");
         return refused(Train::micro_batch_size, why);
+    }
+    Ok(())
+}
+
+/// Checks that ranks that share sequences can share state: their parts of a lane's gradient are then parts of
+/// the tree of lanes.
+fn check_shared_state(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
+    let (parallel, parts) = (&config.parallel, config.parallel.gradient_parts());
+    if parts == 1 {
+        return Ok(());
+    }
+    let (lanes, micro_batches) = (parallel.lanes, config.train.micro_batches());
+    if lanes != micro_batches {
+        let reason = format!(
+            "parallel.lanes = {lanes}: ranks that share sequences (parallel.context = {parts}) and state \
+             (parallel.zero_stage = {}) need a lane for each of the {micro_batches} micro-batches of a step: set \
+             parallel.lanes = {micro_batches}, which decides the bits, on every grid",
+            parallel.zero_stage
+        );
+        return Err(raw.conflict(&[Parallel::lanes, Parallel::zero_stage, Parallel::context], reason));
+    }
+    let (owners, groups) = (parallel.owners(), parallel.replicas() / parallel.owners());
+    if !owners.is_multiple_of(parts) || !lanes.is_multiple_of(groups) {
+        let reason = format!(
+            "parallel.shard = {owners}: with parallel.context = {parts}, a group is a multiple of {parts} ranks, \
+             and the groups divide parallel.lanes = {lanes}"
+        );
+        return Err(raw.conflict(&[Parallel::shard, Parallel::context], reason));
     }
     Ok(())
 }

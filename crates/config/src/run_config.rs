@@ -68,10 +68,23 @@ impl RunConfig {
     /// if gradients are summed in shards.
     #[must_use]
     pub fn training_assignment(&self) -> Assignment {
+        self.assignment(1)
+    }
+
+    /// The ranks that add up the gradients of a step's lanes. A lane of ranks that share sequences and state
+    /// has a part for each of them, which add up like lanes.
+    #[must_use]
+    pub fn reduction_assignment(&self) -> Assignment {
+        self.assignment(self.parallel.gradient_parts())
+    }
+
+    /// The assignment of lanes in `parts` parts, each on a rank of its own.
+    fn assignment(&self, parts: usize) -> Assignment {
         let Parallel { lanes, data, .. } = self.parallel;
+        let group = self.parallel.owners() / self.parallel.gradient_parts() * parts;
         let assignment = match self.parallel.shards_gradients() {
-            true => Assignment::in_groups(lanes, data, self.parallel.owners()).padded(),
-            false => Assignment::contiguous(lanes, data),
+            true => Assignment::in_groups(lanes * parts, data * parts, group).padded(),
+            false => Assignment::contiguous(lanes * parts, data * parts),
         };
         assignment.with_lanes_of(self.train.micro_batches() / lanes)
     }

@@ -31,12 +31,12 @@ const IDLE: &[Idle] = &[
         words: "with parallel.pipeline = 1",
     },
     Idle {
-        when: |config, _| config.parallel.data == 1,
+        when: |config, _| config.parallel.data * config.parallel.context == 1,
         keys: &[Parallel::zero_stage, Parallel::shard],
         words: "with parallel.data = 1: there is nobody to share state with",
     },
     Idle {
-        when: |config, _| config.parallel.data > 1 && config.parallel.zero_stage < 2,
+        when: |config, _| config.parallel.data > 1 && config.parallel.sharding_stage() < 2,
         keys: &[Parallel::shard],
         words: "below parallel.zero_stage = 2: all data-parallel ranks share the optimizer's state",
     },
@@ -46,12 +46,12 @@ const IDLE: &[Idle] = &[
         words: "without sharded weights (parallel.zero_stage = 3): every rank has all of them",
     },
     Idle {
-        when: |config, _| config.parallel.data == 1,
+        when: |config, _| config.parallel.replicas() == 1,
         keys: &[Parallel::reduction, Parallel::overlap, Parallel::peer_access, Parallel::peer_blocks],
         words: "with parallel.data = 1: no gradients are summed over ranks",
     },
     Idle {
-        when: |config, _| config.parallel.data == 1,
+        when: |config, _| config.parallel.replicas() == 1,
         keys: &[Parallel::bucket_bytes],
         words: "with parallel.data = 1, but for the sizes of the buffers of gradients",
     },

@@ -62,7 +62,7 @@ fn layer_alone(
     let mut parts = parts::build(device, config, grid, std::slice::from_ref(stage), None)?;
     let optimizer = optimizer::build(device, config, &parts)?;
     let parameters = held(device) - start;
-    let plane = DividedPlane::counted(config.parallel.data, config.parallel.owners());
+    let plane = DividedPlane::counted(config.parallel.replicas(), config.parallel.owners());
     let mut measure = LayerMeasure::default();
     for StagePart { model, reduction, weights } in &mut parts {
         if let Some(units) = weights {

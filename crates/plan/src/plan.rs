@@ -192,7 +192,8 @@ impl Role {
         let validations = setup.config.validation_assignment().count(replica);
         let stages = setup.blueprint.stages_of(stage);
         let sharded = stages.map(|stage| setup.blueprint.shards(stage)).filter(|shards| shards.is_sharded());
-        let own = sharded.flat_map(|shards| shards.of(replica % shards.ranks()));
+        let index = grid.coordinate_over(setup.config.parallel.replica_axes());
+        let own = sharded.flat_map(|shards| shards.of(index % shards.ranks()));
         let shards = own.map(|owned| owned.shard.range.len()).collect();
         let lanes = match setup.config.parallel.shards_gradients() {
             // Lanes in turn are the same work for all replicas.

@@ -354,7 +354,7 @@ fn first_gradients(parameters: &[Entry], wholes: &[Vec<usize>]) -> Vec<usize> {
 }
 
 fn divide(config: &RunConfig, model: &dyn Model, layout: &BucketLayout) -> OptimizerShards {
-    let (stage, owners) = (config.parallel.zero_stage, config.parallel.owners());
+    let (stage, owners) = (config.parallel.sharding_stage(), config.parallel.owners());
     OptimizerShards::new(stage, model.parameters(), layout, owners, 0)
 }
 

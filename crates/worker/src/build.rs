@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use autograd::precision::Autocast;
 use checkpoint::CorpusMark;
-use collective::{Axis, RankGrid};
+use collective::RankGrid;
 use data::{ChatOptions, ChatSource, ChatTemplate, Component, Corpus, CorpusIdentity, Documents};
 use data::{ImageSource, JsonLines, Prefetcher, Slice, Source, Split, read_conversations};
 use data::{
@@ -348,7 +348,7 @@ pub fn sharded_model(
     }
     let model = build_in(empty_parameters(config, device, grid).released(), config, stage)?;
     let parameters = model.parameters();
-    let index = grid.coordinate(Axis::Data) % config.parallel.owners();
+    let index = grid.coordinate_over(config.parallel.replica_axes()) % config.parallel.owners();
     let options = UnitOptions { rank: index, prefetch: config.parallel.prefetch };
     let units = WeightUnits::new(device, parameters, weight_layout(config, parameters), options)?;
     Ok((model, Some(units)))
@@ -381,7 +381,7 @@ pub fn bucket_end(config: &RunConfig) -> BucketEnd {
 
 /// Returns the buckets of a stage's gradients.
 pub fn bucket_layout(config: &RunConfig, parameters: &Parameters) -> BucketLayout {
-    BucketLayout::of(parameters, config.precision.gradients, bucket_end(config), config.parallel.data)
+    BucketLayout::of(parameters, config.precision.gradients, bucket_end(config), config.parallel.replicas())
 }
 
 /// Returns the parts of a stage's weights on all data-parallel ranks, if those are sharded.

@@ -41,6 +41,11 @@ pub(crate) fn connect(
 /// A failure of a rank or of the transport.
 pub(crate) fn divided(communicator: Communicator, config: &RunConfig, grid: RankGrid) -> Result<Planes> {
     let mut planes = Planes::new(communicator, grid)?;
+    if let [Axis::Data, others @ ..] = config.parallel.replica_axes()
+        && !others.is_empty()
+    {
+        planes.join(Axis::Data, others)?;
+    }
     if config.parallel.shards_gradients() {
         planes.divide(Axis::Data, config.parallel.owners())?;
     }
@@ -58,12 +63,12 @@ pub(crate) fn warm_up(
     parts: &[StagePart],
     peer_access: bool,
 ) -> Result<bool> {
-    let (reduction, zero_stage) = (config.parallel.reduction, config.parallel.zero_stage);
+    let (reduction, zero_stage) = (config.parallel.reduction, config.parallel.sharding_stage());
     let statistics = parts.iter().any(|part| !part.model.parameters().statistics().is_empty());
     let dtype = config.precision.gradients;
-    let even = config.training_assignment().is_even();
+    let even = config.reduction_assignment().is_even();
     let data = DataCollectives { reduction, zero_stage, dtype, peer_access, statistics, even };
-    let data = (Axis::Data, data.uses(planes.grid().size(Axis::Data)));
+    let data = (Axis::Data, data.uses(config.parallel.replicas()));
     let (mut world, lanes) = (stage_uses(planes.grid()), shared_uses(planes.grid(), Axis::Tensor));
     if !lanes.is_empty() {
         // Chunk sums of the norm.

@@ -17,6 +17,8 @@ pub(crate) struct ContextPieces {
     all: usize,
     /// Numbers of those that are here, in the order in which they are computed.
     here: Vec<usize>,
+    /// Whether ranks with other pieces add up gradients and losses as those with other lanes do.
+    joins_lanes: bool,
 }
 
 impl ContextPieces {
@@ -26,7 +28,8 @@ impl ContextPieces {
         let each = all / grid.size(Axis::Context).max(1);
         let dealt = Pieces::dealt(all).into_iter();
         let here = dealt.skip(grid.coordinate(Axis::Context) * each).take(each).collect();
-        (all > 1).then_some(ContextPieces { all, here })
+        let joins_lanes = config.parallel.gradient_parts() > 1;
+        (all > 1).then_some(ContextPieces { all, here, joins_lanes })
     }
 
     /// Shape of the pieces that are here of an array `[sequences, time]`: `[pieces · sequences, time of a
@@ -79,14 +82,15 @@ impl ContextPieces {
     }
 
     /// Returns the pieces of a pass over sequences of shape `inputs`. `documents` are those of whole
-    /// sequences, if they hide each other; `shares` those of the loss, which only the last stage needs.
+    /// sequences, if they hide each other; `shares` those of the loss, which only the last stage needs;
+    /// `trains` says that the pass is one of training.
     pub(crate) fn of_pass(
         &self,
         device: &Device,
         inputs: &ArrayShape,
-        documents: Option<&HostArray>,
-        masks_documents: bool,
+        (documents, masks_documents): (Option<&HostArray>, bool),
         shares: Option<Vec<f32>>,
+        trains: bool,
     ) -> Result<Pieces> {
         let starts = match device.is_meta() {
             true => self.allocate(device, &ArrayShape::of_u32(inputs.extents.clone()))?,
@@ -100,7 +104,8 @@ impl ContextPieces {
             Ok(Piece { number: *number, share, documents })
         };
         let here = self.here.iter().enumerate().map(piece).collect::<Result<_>>()?;
-        Ok(Pieces { all: self.all, here, masks_documents })
+        let sums_over_ranks = !(trains && self.joins_lanes);
+        Ok(Pieces { all: self.all, here, sums_over_ranks, masks_documents })
     }
 
     /// The starts of the documents of the tokens that are here, less the first position of their piece,

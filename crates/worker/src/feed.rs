@@ -75,7 +75,7 @@ pub fn first(config: &RunConfig, dataset: &Dataset, device: &Device) -> Result<U
 fn first_pieces(dataset: &Dataset, device: &Device, pieces: &ContextPieces) -> Result<Uploaded> {
     let (shape, masks) = (dataset.source.shape(), dataset.source.packs_documents());
     let of_pass = |documents, shares| -> Result<Pass> {
-        let pieces = pieces.of_pass(device, &shape.inputs, documents, masks, shares)?;
+        let pieces = pieces.of_pass(device, &shape.inputs, (documents, masks), shares, true)?;
         Ok(Pass { pieces: Some(pieces), ..Pass::default() })
     };
     if device.is_meta() {
@@ -271,13 +271,13 @@ impl<'a> WorkerFeed<'a> {
 
     /// [`WorkerFeed::pass_of_whole`] of sequences in pieces.
     fn pass_of_pieces(&mut self, pieces: &ContextPieces, micro_batch: usize, number: u64) -> Result<Pass> {
-        let (device, shares) = (self.device, self.shares.take());
+        let (device, shares, trains) = (self.device, self.shares.take(), self.numbers.trains());
         let (shape, masks) = (self.dataset.source.shape(), self.dataset.source.packs_documents());
         let documents = match masks && !device.is_meta() {
             true => self.load(micro_batch)?.documents.as_ref(),
             false => None,
         };
-        let pieces = pieces.of_pass(device, &shape.inputs, documents, masks, shares)?;
+        let pieces = pieces.of_pass(device, &shape.inputs, (documents, masks), shares, trains)?;
         Ok(Pass { micro_batch: number, pieces: Some(pieces), ..Pass::default() })
     }
 }

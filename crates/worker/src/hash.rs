@@ -33,7 +33,7 @@ pub fn agreed_hash(worker: &mut Worker) -> Result<String> {
     // the same index in each group have the same parts of them.
     let parallel = &worker.setup().config.parallel;
     let sharing = if parallel.shards_weights() { parallel.owners() } else { 1 };
-    let index = worker.grid().coordinate(Axis::Data) % sharing;
+    let index = worker.grid().coordinate_over(parallel.replica_axes()) % sharing;
     let [stage, tensor_rank] = [Axis::Pipeline, Axis::Tensor].map(|axis| worker.grid().coordinate(axis));
     let all = weights_in_use(worker)?;
     let is_divided = |parameter: &nn::Parameter| parameter.sharding.is_divided_along(Axis::Tensor);

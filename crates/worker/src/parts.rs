@@ -38,12 +38,12 @@ pub fn build(
     let mut parts = Vec::with_capacity(stages.len());
     for ((model, weights), stage) in models.into_iter().zip(stages) {
         let options = ReductionOptions {
-            assignment: config.training_assignment(),
-            rank: grid.coordinate(Axis::Data),
+            assignment: config.reduction_assignment(),
+            rank: grid.coordinate_over(parallel.replica_axes()),
             dtype: config.precision.gradients,
             bucket_end: build::bucket_end(config),
             reduction: config.parallel.reduction,
-            zero_stage: parallel.zero_stage,
+            zero_stage: parallel.sharding_stage(),
             loss: stage.is_last(),
         };
         let reduction = GradientReduction::new(device, model.parameters(), options)?;
@@ -95,8 +95,10 @@ impl ModelNorm {
         let max_norm = config.optim.clip_norm as f32;
         let divided = parts.iter().any(|part| part.reduction.shards().is_sharded());
         let sharing = if divided { config.parallel.owners() } else { 1 };
-        let counts = grid.coordinate(Axis::Data) < sharing;
-        let [is_first, is_first_copy] = [Axis::Tensor, Axis::Context].map(|axis| grid.coordinate(axis) == 0);
+        let axes = config.parallel.replica_axes();
+        let counts = grid.coordinate_over(axes) < sharing;
+        let is_first = grid.coordinate(Axis::Tensor) == 0;
+        let is_first_copy = axes.contains(&Axis::Context) || grid.coordinate(Axis::Context) == 0;
         let (mut gradients, mut positions, mut slots) = (Vec::new(), Vec::new(), Vec::new());
         for (part, stage) in parts.iter().zip(blueprint.stages_of(grid.coordinate(Axis::Pipeline))) {
             let reduction = &part.reduction;
@@ -107,7 +109,7 @@ impl ModelNorm {
                 // Only the first copy of a tied parameter counts.
                 let first_copy = blueprint.find(stage, owned.parameter).filter(|(_, is_first)| *is_first);
                 // Ranks along the tensor axis have equal gradients of parameters that are not divided, and
-                // ranks along the context axis of all.
+                // ranks along the context axis of all, unless they share state.
                 let counted = first_copy.filter(|(index, _)| {
                     let is_part = blueprint.parameters[*index].sharding.is_divided_along(Axis::Tensor);
                     is_first_copy && (is_first || is_part)

@@ -111,8 +111,9 @@ fn holder(worker: &Worker, position: usize) -> (usize, usize) {
 /// Returns the rank of the world that holds a stage in a replica.
 fn rank_of(worker: &Worker, replica: usize, stage: usize) -> usize {
     let stage_rank = worker.blueprint().layout().rank_of(stage);
-    let first = [(Axis::Context, 0), (Axis::Tensor, 0)];
-    worker.grid().rank_at(&[[(Axis::Data, replica), (Axis::Pipeline, stage_rank)], first].concat())
+    let parts = worker.setup().config.parallel.gradient_parts();
+    let at = [(Axis::Data, replica / parts), (Axis::Context, replica % parts)];
+    worker.grid().rank_at(&[at, [(Axis::Pipeline, stage_rank), (Axis::Tensor, 0)]].concat())
 }
 
 /// Returns the ranks of a stage's replica that hold different parts of a parameter.

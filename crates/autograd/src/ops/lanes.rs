@@ -135,7 +135,7 @@ pub(super) fn tree_sum(mut parts: Vec<Tensor>) -> Result<Tensor> {
 ///
 /// # Errors
 /// Out of memory.
-pub(crate) fn give(gradient: &Tensor, target: &GradientTarget) -> Result<()> {
+pub(super) fn give(gradient: &Tensor, target: &GradientTarget) -> Result<()> {
     let GradientTarget { tensor, accumulate } = target;
     let gradient = gradient.reshape(tensor.shape())?;
     if tensor.dtype() == DType::F32 {

@@ -7,7 +7,7 @@ use tensor::Tensor;
 use super::lanes::tree_sum;
 use super::{autocast, only};
 use crate::error::{AutogradError, Result};
-use crate::pieces::part;
+use crate::pieces::{Pieces, part};
 use crate::rule::{Rule, Saved};
 use crate::tape::{Source, Tape, Var};
 
@@ -47,7 +47,8 @@ pub fn join_pieces(tape: &Tape, pieces: Vec<Var>) -> Result<Var> {
     tape.record_one(&sources, joined, || PieceRule::Join(parts))
 }
 
-/// Returns the sum of `pieces`, scalars f32 of the pieces that are here, and of those of other ranks.
+/// Returns the sum of `pieces`, scalars f32 of the pieces that are here, and of those of other ranks if
+/// [`Pieces::sums_over_ranks`].
 ///
 /// # Errors
 /// No piece, out of memory, a failed collective.
@@ -55,7 +56,9 @@ pub fn sum_pieces(tape: &Tape, pieces: Vec<Var>) -> Result<Var> {
     tape.begin("piece_sum")?;
     let sources: Vec<Source> = pieces.iter().map(Var::source).collect();
     let mut sum = tree_sum(pieces.into_iter().map(Var::into_tensor).collect())?;
-    if let Some(plane) = tape.pass().planes.along(Axis::Context) {
+    if let (Some(Pieces { sums_over_ranks: true, .. }), Some(plane)) =
+        (tape.pieces(), tape.pass().planes.along(Axis::Context))
+    {
         let of = |source| AutogradError::Collective { operator: "piece_sum", source };
         let request = Request::new(Category::Activation, "piece_sum");
         sum = tensors::all_reduce(&sum, &mut plane.clone(), request).map_err(of)?;

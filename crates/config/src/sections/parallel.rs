@@ -144,7 +144,7 @@ impl Parallel {
                 Axis::Tensor => self.tensor = size,
             }
         }
-        if self.shard > 0 && !self.data.is_multiple_of(self.shard) {
+        if self.shard > 0 && !self.replicas().is_multiple_of(self.shard) {
             self.shard = 0;
         }
     }
@@ -153,6 +153,36 @@ impl Parallel {
     #[must_use]
     pub fn layer_lanes(&self) -> Lanes {
         Lanes { all: self.tensor_lanes, here: self.tensor_lanes / self.tensor.max(1) }
+    }
+
+    /// Returns whether ranks that share sequences also share state, as data-parallel ranks do.
+    fn joins_context(&self) -> bool {
+        self.context > 1 && parallel::data::shards_optimizer(self.zero_stage)
+    }
+
+    /// Number of ranks over which the gradient of a micro-batch is summed like those of micro-batches.
+    #[must_use]
+    pub fn gradient_parts(&self) -> usize {
+        if self.joins_context() { self.context } else { 1 }
+    }
+
+    /// The axes along which ranks hold the same parameters and may share state.
+    #[must_use]
+    pub fn replica_axes(&self) -> &'static [Axis] {
+        if self.joins_context() { &[Axis::Data, Axis::Context] } else { &[Axis::Data] }
+    }
+
+    /// Number of ranks that hold the same parameters and may share state.
+    #[must_use]
+    pub fn replicas(&self) -> usize {
+        self.data * self.gradient_parts()
+    }
+
+    /// The ZeRO stage at which state is sharded: ranks that share sequences sum gradients in shards from
+    /// stage 1 on.
+    #[must_use]
+    pub fn sharding_stage(&self) -> u32 {
+        if self.joins_context() { self.zero_stage.max(2) } else { self.zero_stage }
     }
 
     /// Returns the path of the key with the number of ranks along an axis.
@@ -181,17 +211,18 @@ impl Parallel {
         parallel::data::shards_optimizer(self.zero_stage)
     }
 
-    /// Number of data-parallel ranks that share state, if that is sharded.
+    /// Number of ranks that share state, if that is sharded.
     #[must_use]
     pub fn owners(&self) -> usize {
-        let in_groups = parallel::data::shards_gradients(self.zero_stage) && self.shard > 0;
-        if in_groups && self.data.is_multiple_of(self.shard) { self.shard } else { self.data }
+        let in_groups = parallel::data::shards_gradients(self.sharding_stage()) && self.shard > 0;
+        let all = self.replicas();
+        if in_groups && all.is_multiple_of(self.shard) { self.shard } else { all }
     }
 
     /// Returns whether several data-parallel ranks sum gradients in shards, and so run lanes in turn.
     #[must_use]
     pub fn shards_gradients(&self) -> bool {
-        self.owners() > 1 && parallel::data::shards_gradients(self.zero_stage)
+        self.owners() > 1 && parallel::data::shards_gradients(self.sharding_stage())
     }
 
     /// Returns whether each of several data-parallel ranks keeps only its shard of the weights.
