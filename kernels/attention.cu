@@ -6,8 +6,9 @@
 // no two blocks write to the same memory, so results repeat to the bit without waiting.
 //
 // HEAD_DIM is 32, 64, 96 or 128. Queries have batch * time rows, and keys and values batch * rows_of_keys,
-// q_stride or kv_stride elements apart: three arrays, or column ranges of one or two. Query head h is columns h * HEAD_DIM.. of a row, and
-// reads key and value head h / group. Gradients have the layout of their operands.
+// q_stride or kv_stride elements apart: three arrays, or column ranges of one or two. Query head h is
+// columns h * HEAD_DIM.. of a row, and reads key and value head h / group. Gradients have the layout of
+// their operands.
 #include "attention_tiles.cuh"
 
 // bf16 exists from sm_80 on.
@@ -134,7 +135,8 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][D / 8][4], u
     const u32 own_limit = KEYS ? limit : time, column_limit = KEYS ? time : limit;
     const u32 end = min(first + BACKWARD_ROWS, own_limit);
     // The first query that sees a key of the block, or the first key that a query of the block sees.
-    const u32 first_column = KEYS ? max(first, position) - position : masks.first_key(blockIdx.z, first, time);
+    const u32 first_column =
+        KEYS ? max(first, position) - position : masks.first_key(blockIdx.z, first, time);
     const u32 begin = first_column / BACKWARD_COLUMNS;
     const u32 tiles = KEYS ? masks.end_tile(blockIdx.z, begin, BACKWARD_COLUMNS, end, time)
                            : (position + end + BACKWARD_COLUMNS - 1) / BACKWARD_COLUMNS;
@@ -193,8 +195,8 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][D / 8][4], u
         const Half *__restrict__ v, const float *__restrict__ statistics, u32 time, u32 heads, u32 group, \
         u32 q_stride, u32 kv_stride, float scale, u32 aligned, MASKS_PARAMETERS
 
-// Grid [ceil((position + time) / 64), heads / group, batch]: a block adds the query heads of its key and value head in
-// their order.
+// Grid [ceil((position + time) / 64), heads / group, batch]: a block adds the query heads of its key and
+// value head in their order.
 KERNEL __launch_bounds__(BACKWARD_WARPS *WARP, 2)
     OF_HALF(backward_key_value)(Half *__restrict__ dk, Half *__restrict__ dv, BACKWARD_OPERANDS,
                                 u32 *dk_cells, u32 *dv_cells) {

@@ -269,8 +269,8 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][EACH][COLUMN
         u32 time, u32 heads, u32 group, u32 q_stride, u32 kv_stride, u32 head_width, float scale,          \
         MASKS_PARAMETERS
 
-// Grid [ceil((position + time) / TILE), heads / group, batch]: a block adds the query heads of its key and value head in
-// their order.
+// Grid [ceil((position + time) / TILE), heads / group, batch]: a block adds the query heads of its key and
+// value head in their order.
 KERNEL __launch_bounds__(THREADS)
     backward_key_value_f32(float *__restrict__ dk, float *__restrict__ dv, BACKWARD_OPERANDS) {
     extern __shared__ __align__(16) float memory[];

@@ -2,11 +2,11 @@
 #pragma once
 #include "philox.cuh"
 
-// `documents` is null, or has the position in its sequence at which each token's document begins, less that of
-// the first query, which never decreases along a sequence. A query sees the last `window` keys up to its own;
-// 0: all of them. Queries are numbered from `position`, the position of the first, and a sequence has `keys`
-// rows of keys. Where CAPPED is defined, scores are capped by cap * tanh(score / cap): a test of `cap` at run
-// time, and the code behind it, would make the kernels of other models slower.
+// `documents` is null, or has the position in its sequence at which each token's document begins, less that
+// of the first query, which never decreases along a sequence. A query sees the last `window` keys up to its
+// own; 0: all of them. Queries are numbered from `position`, the position of the first, and a sequence has
+// `keys` rows of keys. Where CAPPED is defined, scores are capped by cap * tanh(score / cap): a test of `cap`
+// at run time, and the code behind it, would make the kernels of other models slower.
 #ifdef CAPPED
 constexpr bool SCORES_ARE_CAPPED = true;
 #else

@@ -101,6 +101,15 @@ impl CachedPass {
 }
 
 impl Pass {
+    /// Returns the pass of each piece that is here.
+    pub(crate) fn of_pieces(&self) -> Vec<Pass> {
+        let of = |piece: &Piece| {
+            let (documents, piece) = (piece.documents.clone(), Some(piece.clone()));
+            Pass { documents, pieces: None, piece, ..self.clone() }
+        };
+        self.pieces.iter().flat_map(|pieces| &pieces.here).map(of).collect()
+    }
+
     /// Returns whether the pass only fills caches, so that nothing reads a prediction.
     pub fn fills_cache(&self) -> bool {
         self.cache.as_ref().is_some_and(|cache| cache.fills.is_some())

@@ -92,9 +92,9 @@ impl GradientSink for PieceSink<'_> {
     fn target(&mut self, use_id: UseId, weight: &Weight) -> Result<Target> {
         let sums = match self.sums.uses.entry(use_id) {
             Entry::Occupied(sums) => sums.into_mut(),
-            Entry::Vacant(place) => {
+            Entry::Vacant(vacant) => {
                 let target = self.sink.target(use_id, weight)?;
-                place.insert(UseSums { target, begun: None, subtrees: BTreeMap::new() })
+                vacant.insert(UseSums { target, begun: None, subtrees: BTreeMap::new() })
             }
         };
         // Each sum is rounded to the gradient's type, as those of lanes are.

@@ -5,7 +5,6 @@
 use tensor::Tensor;
 
 use crate::error::Result;
-use crate::pass::Pass;
 
 /// The pieces of the sequences of a micro-batch.
 ///
@@ -31,7 +30,7 @@ pub struct Piece {
     pub number: usize,
     /// The piece's part of the micro-batch's loss: that of the tokens that count.
     pub share: f32,
-    /// [`Pass::documents`] of the piece's tokens, less the piece's first position, modulo 2³². Positions are
+    /// [`Pass::documents`](crate::Pass::documents) of the piece's tokens, less the piece's first position, modulo 2³². Positions are
     /// counted from there, also where every sequence is one document.
     pub documents: Option<Tensor>,
 }
@@ -42,17 +41,6 @@ impl Pieces {
     #[must_use]
     pub fn dealt(all: usize) -> Vec<usize> {
         (0..all).map(|index| if index % 2 == 0 { index / 2 } else { all - 1 - index / 2 }).collect()
-    }
-}
-
-impl Pass {
-    /// Returns the pass of each piece that is here.
-    pub(crate) fn of_pieces(&self) -> Vec<Pass> {
-        let of = |piece: &Piece| {
-            let (documents, piece) = (piece.documents.clone(), Some(piece.clone()));
-            Pass { documents, pieces: None, piece, ..self.clone() }
-        };
-        self.pieces.iter().flat_map(|pieces| &pieces.here).map(of).collect()
     }
 }
 

@@ -10,7 +10,6 @@ use tensor::ops::dropout::Mask;
 use tensor::ops::rearrange;
 use tensor::{Tensor, ops};
 
-use super::lanes::rounded;
 use super::{Dropout, autocast, named};
 use crate::error::{AutogradError, Result};
 use crate::pieces::{Pieces, part};
@@ -132,10 +131,10 @@ impl Layout {
                     .map_err(|source| AutogradError::Collective { operator: OPERATOR, source })?,
                 None => piece.keys_values.clone(),
             };
-            for rank in 0..self.ranks() {
-                let number = self.dealt[rank * own.len() + index];
-                let of_rank = part(&gathered, rank, self.ranks())?;
-                self.sequences(&all, number, columns, &of_rank, |all, piece| all.copy_from(piece))?;
+            for holder in 0..self.ranks() {
+                let number = self.dealt[holder * own.len() + index];
+                let of_holder = part(&gathered, holder, self.ranks())?;
+                self.sequences(&all, number, columns, &of_holder, |all, piece| all.copy_from(piece))?;
             }
         }
         Ok(all)
@@ -205,7 +204,8 @@ impl Rule for PieceAttentionRule {
         let of_keys_values = self.layout.scatter(sum, parts)?;
         let packed = |(index, dq): (usize, Tensor)| {
             let request = Request::new(Category::ActivationGradient, OPERATOR);
-            let sum = rounded(part(&of_keys_values, index, parts)?, dq.dtype(), request)?;
+            let own = part(&of_keys_values, index, parts)?;
+            let sum = ops::rounded_sum::forward(&[own], None, dq.dtype(), request)?;
             Ok(Some(rearrange::concatenate(&[&dq, &sum], 2)?))
         };
         of_queries.into_iter().enumerate().map(packed).collect()
