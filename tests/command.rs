@@ -201,7 +201,8 @@ fn a_run_writes_its_files_and_prints_memory_by_rank() {
         serde_json::from_slice(&std::fs::read(out.join("summary.json")).unwrap()).unwrap();
     assert_eq!(summary["device"], "cpu");
     assert_eq!(summary["world_size"], 2);
-    assert_eq!(summary["grid"], serde_json::json!({"data": 2, "pipeline": 1, "tensor": 1}));
+    let grid = serde_json::json!({"data": 2, "pipeline": 1, "context": 1, "tensor": 1});
+    assert_eq!(summary["grid"], grid);
     assert_eq!(summary["steps"], 6);
     assert_eq!(summary["losses"].as_array().unwrap().len(), 6);
     assert_eq!(summary["weights_sha256"].as_str().unwrap().len(), 64);

@@ -198,18 +198,34 @@ fn stages_have_the_bits_of_one_rank() {
         assert_eq!(history(Transport::Mpi, ranks, &sets), alone, "{grid:?}");
     }
     let lanes = ["model.layers=4", "model.heads=4", "optim.clip_norm=0.1", "parallel.tensor_lanes=4"];
-    let alone = history(Transport::Threads, 1, &lanes);
-    let table: [(usize, &[&str]); 3] = [
-        (2, &["parallel.data=1", "parallel.tensor=2"]),
-        (4, &["parallel.data=1", "parallel.tensor=2", "parallel.pipeline=2"]),
-        (8, &["parallel.data=2", "parallel.tensor=4", "parallel.zero_stage=3"]),
-    ];
+    assert_as_alone(
+        &lanes,
+        &[
+            (2, &["parallel.data=1", "parallel.tensor=2"]),
+            (4, &["parallel.data=1", "parallel.tensor=2", "parallel.pipeline=2"]),
+            (8, &["parallel.data=2", "parallel.tensor=4", "parallel.zero_stage=3"]),
+        ],
+    );
+    let pieces = ["model.layers=4", "optim.clip_norm=0.1", "parallel.context_lanes=4"];
+    assert_as_alone(
+        &pieces,
+        &[
+            (2, &["parallel.data=1", "parallel.context=2", "parallel.zero_stage=2"]),
+            (4, &["parallel.data=1", "parallel.context=2", "parallel.pipeline=2"]),
+            (4, &["parallel.data=2", "parallel.context=2", "parallel.zero_stage=3"]),
+        ],
+    );
+}
+
+/// Asserts that processes on each grid have the history of one rank.
+fn assert_as_alone(common: &[&str], table: &[(usize, &[&str])]) {
+    let alone = history(Transport::Threads, 1, common);
     for (transport, (ranks, grid)) in Transport::of_processes()
         .into_iter()
         .zip(table.iter().rev())
         .chain(table.iter().map(|row| (Transport::Mpi, row)))
     {
-        let sets = [&lanes[..], grid].concat();
+        let sets = [common, grid].concat();
         assert_eq!(history(transport, *ranks, &sets), alone, "{transport:?}, {grid:?}");
     }
 }

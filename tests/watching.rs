@@ -134,7 +134,7 @@ fn prometheus_gets_the_figures_of_a_running_run() {
     };
     assert_eq!(listed()["state"], "running");
     drop(running);
-    assert_eq!((&listed()["state"], &listed()["grid"]), (&"killed".into(), &"2 × 1 × 1".into()));
+    assert_eq!((&listed()["state"], &listed()["grid"]), (&"killed".into(), &"2 × 1 × 1 × 1".into()));
 }
 
 #[test]
@@ -178,7 +178,10 @@ fn runs_are_listed_with_their_results() {
     let listed: Value = serde_json::from_slice(&output.stdout).unwrap();
     let [a, b, c] = listed.as_array().unwrap().as_slice() else { panic!("{listed}") };
     assert_eq!((&a["state"], &a["steps"], &a["of_steps"]), (&"complete".into(), &4.into(), &4.into()));
-    assert_eq!((&b["state"], &b["steps"], &b["grid"]), (&"stopped".into(), &3.into(), &"2 × 1 × 1".into()));
+    assert_eq!(
+        (&b["state"], &b["steps"], &b["grid"]),
+        (&"stopped".into(), &3.into(), &"2 × 1 × 1 × 1".into())
+    );
     assert!(c["state"] == "unreadable" && c["error"].as_str().unwrap().contains("layers"), "{c}");
     let lines = metrics(&runs.join("a"));
     assert_eq!((&a["loss"], a["best_validation_loss"].as_f64().is_some()), (&lines[3]["loss"], true));

@@ -16,7 +16,8 @@ fn sessions_are_recorded() {
     let first = sessions(&run_dir);
     assert_eq!(first.len(), 1);
     assert_eq!((&first[0]["ending"], &first[0]["after_step"]), (&"interrupted".into(), &0.into()));
-    assert_eq!(first[0]["grid"], serde_json::json!({"data": 2, "pipeline": 1, "tensor": 1}));
+    let grid = serde_json::json!({"data": 2, "pipeline": 1, "context": 1, "tensor": 1});
+    assert_eq!(first[0]["grid"], grid);
     assert_eq!(first[0]["results"]["steps"], 1);
     resume(&run_dir, GPT, &["optim.clip_norm=0.5"]).unwrap();
     let second = sessions(&run_dir);

@@ -30,8 +30,8 @@ pub struct Piece {
     pub number: usize,
     /// The piece's part of the micro-batch's loss: that of the tokens that count.
     pub share: f32,
-    /// [`Pass::documents`](crate::Pass::documents) of the piece's tokens, less the piece's first position, modulo 2³². Positions are
-    /// counted from there, also where every sequence is one document.
+    /// The position in its sequence at which the document of each token begins, less the piece's first
+    /// position, modulo 2³². Positions are counted from there, also where every sequence is one document.
     pub documents: Option<Tensor>,
 }
 

@@ -1,6 +1,7 @@
 //! Invalid input: the exact sentence for each.
 
 mod combinations;
+mod context;
 
 use super::*;
 
