@@ -172,10 +172,10 @@ const CALLS: &[(&str, Run)] = &[
     ("parameter", |t, o| one(ops::parameter(t, &o.weight(&[4, 8])))),
     ("piece_attention", |t, o| {
         let qkv = vec![o.x(t, &[1, 4, 96]), o.x(t, &[1, 4, 96])];
-        Ok(ops::piece_attention(t, qkv, Heads::multi(1, 32).into(), None)?)
+        ops::piece_attention(t, qkv, Heads::multi(1, 32).into(), None)
     }),
     ("piece_join", |t, o| one(ops::join_pieces(t, vec![o.x(t, &[4, 8]), o.x(t, &[4, 8])]))),
-    ("piece_split", |t, o| Ok(ops::split_pieces(t, o.x(t, &[4, 8]))?)),
+    ("piece_split", |t, o| ops::split_pieces(t, o.x(t, &[4, 8]))),
     ("piece_sum", |t, o| one(ops::sum_pieces(t, vec![o.x(t, &[1]), o.x(t, &[1])]))),
     ("pointwise", |t, o| one(ops::pointwise(t, o.x(t, &[4, 8]), Pointwise::Square))),
     ("qk_norm", |t, o| {

@@ -14,17 +14,19 @@ use crate::error::Result;
 /// the gradients.
 #[derive(Clone, Debug)]
 pub struct LaneShare {
-    /// Gradients of the lanes that are here and whose backward has run, by the piece of sequences.
-    gradients: Rc<RefCell<BTreeMap<Option<usize>, Vec<Option<Tensor>>>>>,
+    gradients: Rc<RefCell<ByPiece>>,
     lanes: usize,
     lane: usize,
 }
+
+/// Gradients of the lanes that are here and whose backward has run, by the piece of sequences.
+type ByPiece = BTreeMap<Option<usize>, Vec<Option<Tensor>>>;
 
 impl LaneShare {
     /// Returns the share of each of `lanes` lanes that are here.
     #[must_use]
     pub fn of_lanes(lanes: usize) -> Vec<Self> {
-        let gradients = Rc::<RefCell<BTreeMap<_, _>>>::default();
+        let gradients = Rc::<RefCell<ByPiece>>::default();
         (0..lanes).map(|lane| LaneShare { gradients: Rc::clone(&gradients), lanes, lane }).collect()
     }
 
