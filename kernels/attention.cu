@@ -90,11 +90,11 @@ __device__ __forceinline__ void backward_tile(float (&acc)[KEYS ? 2 : 1][D / 8][
                     const u32 first_key = KEYS ? documents[local + i % 2] : visible[i / 2];
                     hidden |= (KEYS ? r : c) < first_key;
                 }
-                if constexpr (SCORES_ARE_CAPPED) p[n][i] = masks.capped(p[n][i], scale * LN2);
-                const float slope = SCORES_ARE_CAPPED ? masks.slope(p[n][i] * (scale * LN2)) : 1.0f;
+                if (masks.has_cap()) p[n][i] = masks.capped(p[n][i], scale * LN2);
+                const float slope = masks.has_cap() ? masks.slope(p[n][i] * (scale * LN2)) : 1.0f;
                 p[n][i] = hidden ? 0.0f : exp2_fast(fmaf(p[n][i], scale, -logsumexp));
                 ds[n][i] = p[n][i] * (ds[n][i] - delta);
-                if constexpr (SCORES_ARE_CAPPED) ds[n][i] *= slope;
+                if (masks.has_cap()) ds[n][i] *= slope;
             }
         }
         u32 packed[N / 2][4];
@@ -203,7 +203,7 @@ KERNEL __launch_bounds__(BACKWARD_WARPS *WARP, 2)
     extern __shared__ __align__(128) u8 memory[];
     const u32 first = blockIdx.x * BACKWARD_ROWS, width = heads * D;
     const u64 sequence = u64(blockIdx.z) * time;
-    const u64 start = u64(blockIdx.z) * rows_of_keys * kv_stride + blockIdx.y * D;
+    const u64 start = u64(blockIdx.z) * ROWS_OF_KEYS * kv_stride + blockIdx.y * D;
     float acc[2][D / 8][4] = {};
     for (u32 member = 0; member < group; ++member) {
         const u32 head = blockIdx.y * group + member;
@@ -220,7 +220,7 @@ KERNEL __launch_bounds__(BACKWARD_WARPS *WARP, 2)
         backward<true>(acc, memory, from, first, time, scale, aligned, MASKS, blockIdx.z * heads + head);
     }
     const u32 row = first + threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
-    const u32 limit = position + time;
+    const u32 limit = (IS_GENERAL ? position : 0) + time;
     const u32 most = store_rows(dk + start, kv_stride, row, limit, acc[0], scale, scale);
     if (dk_cells) record_pair(most, dk_cells);
     const u32 other = store_rows(dv + start, kv_stride, row, limit, acc[1], 1.0f, 1.0f);
@@ -234,7 +234,7 @@ KERNEL __launch_bounds__(BACKWARD_WARPS *WARP, 2)
     const u32 head = blockIdx.y, first = (gridDim.x - 1 - blockIdx.x) * BACKWARD_ROWS, width = heads * D;
     const u64 sequence = u64(blockIdx.z) * time;
     const u64 start = sequence * q_stride + head * D;
-    const u64 kv_start = u64(blockIdx.z) * rows_of_keys * kv_stride + head / group * D;
+    const u64 kv_start = u64(blockIdx.z) * ROWS_OF_KEYS * kv_stride + head / group * D;
     const float *logsumexp = statistics + (u64(blockIdx.z) * heads + head) * time;
     const float *delta = logsumexp + u64(gridDim.z) * heads * time;
     const Operands from = {{q + start, dy + sequence * width + head * D},

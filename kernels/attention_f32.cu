@@ -116,7 +116,7 @@ KERNEL __launch_bounds__(THREADS)
               first = block * TILE;
     const u32 width = heads * head_width, head = blockIdx.y;
     const u64 sequence = u64(blockIdx.z) * time;
-    const u64 kv_start = u64(blockIdx.z) * masks.keys * kv_stride + head / group * head_width;
+    const u64 kv_start = u64(blockIdx.z) * ROWS_OF_KEYS * kv_stride + head / group * head_width;
     const u32 limit = masks.position + time, last = (min(masks.position + first + TILE, limit) - 1) / TILE;
     load_tile(queries, {q + sequence * q_stride + head * head_width, q_stride}, first, time, head_width);
     float acc[EACH][COLUMNS] = {}, largest[EACH], total[EACH] = {};
@@ -139,7 +139,7 @@ KERNEL __launch_bounds__(THREADS)
             for (u32 j = 0; j < EACH; ++j) {
                 const u32 key = tile * TILE + x + 16 * j;
                 const bool hidden = key > masks.position + first + y * EACH + i || key < first_key[i];
-                if constexpr (SCORES_ARE_CAPPED) s[i][j] = masks.capped(s[i][j], scale);
+                if (masks.has_cap()) s[i][j] = masks.capped(s[i][j], scale);
                 s[i][j] = hidden ? -__int_as_float(0x7f800000) : s[i][j] * scale;
                 here = fmaxf(here, s[i][j]);
             }
@@ -236,11 +236,11 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][EACH][COLUMN
                 const bool visible =
                     query < time && key <= position + query && key >= masks.first_key(sequence, query, time);
                 const float factor = masks.dropout.threshold ? masks.factor(line, query, key) : 1.0f;
-                if constexpr (SCORES_ARE_CAPPED) p[i][j] = masks.capped(p[i][j], scale);
-                const float slope = SCORES_ARE_CAPPED ? masks.slope(p[i][j] * scale) : 1.0f;
+                if (masks.has_cap()) p[i][j] = masks.capped(p[i][j], scale);
+                const float slope = masks.has_cap() ? masks.slope(p[i][j] * scale) : 1.0f;
                 p[i][j] = visible ? expf(p[i][j] * scale - logsumexp[query]) : 0.0f;
                 ds[i][j] = visible ? p[i][j] * (ds[i][j] * factor - delta[query]) : 0.0f;
-                if constexpr (SCORES_ARE_CAPPED) ds[i][j] *= slope;
+                if (masks.has_cap()) ds[i][j] *= slope;
                 p[i][j] *= factor;
             }
         // One half of one warp writes and reads a row of scores.
@@ -276,7 +276,7 @@ KERNEL __launch_bounds__(THREADS)
     extern __shared__ __align__(16) float memory[];
     const u32 width = heads * head_width, block = blockIdx.x;
     const u64 sequence = u64(blockIdx.z) * time;
-    const u64 start = u64(blockIdx.z) * rows_of_keys * kv_stride + blockIdx.y * head_width;
+    const u64 start = u64(blockIdx.z) * ROWS_OF_KEYS * kv_stride + blockIdx.y * head_width;
     const Source rows[2] = {{k + start, kv_stride}, {v + start, kv_stride}};
     float acc[2][EACH][COLUMNS] = {}, factor[2][EACH];
 #pragma unroll
@@ -292,7 +292,7 @@ KERNEL __launch_bounds__(THREADS)
                        head_width, scale, MASKS, blockIdx.z, blockIdx.z * heads + head);
     }
     const u32 x = threadIdx.x % 16, y = threadIdx.x / 16;
-    const u32 limit = position + time;
+    const u32 limit = (IS_GENERAL ? position : 0) + time;
     store_rows(dk + start, kv_stride, block * TILE, limit, head_width, acc[0], factor[0], x, y);
     store_rows(dv + start, kv_stride, block * TILE, limit, head_width, acc[1], factor[1], x, y);
 }
@@ -303,7 +303,7 @@ KERNEL __launch_bounds__(THREADS) backward_query_f32(float *__restrict__ dq, BAC
     const u32 width = heads * head_width, head = blockIdx.y, block = gridDim.x - 1 - blockIdx.x;
     const u64 sequence = u64(blockIdx.z) * time, line = (u64(blockIdx.z) * heads + head) * time;
     const u64 start = sequence * q_stride + head * head_width;
-    const u64 kv_start = u64(blockIdx.z) * rows_of_keys * kv_stride + head / group * head_width;
+    const u64 kv_start = u64(blockIdx.z) * ROWS_OF_KEYS * kv_stride + head / group * head_width;
     const Source rows[2] = {{q + start, q_stride}, {dy + sequence * width + head * head_width, width}};
     const Source columns[2] = {{k + kv_start, kv_stride}, {v + kv_start, kv_stride}};
     float acc[1][EACH][COLUMNS] = {}, factor[EACH];

@@ -16,7 +16,7 @@ __device__ __forceinline__ void forward_tile(Rows &rows, const u32 (&q)[D / 16][
     constexpr int N = FORWARD_KEYS / 8;
     float s[N][4] = {};
     times_transposed<N>(s, q, keys, 0);
-    if constexpr (SCORES_ARE_CAPPED) {
+    if (masks.has_cap()) {
 #pragma unroll
         for (int n = 0; n < N; ++n)
 #pragma unroll
@@ -80,7 +80,7 @@ KERNEL __launch_bounds__(FORWARD_WARPS *WARP, D >= 96 ? 1 : 2)
     const u32 block = gridDim.x - 1 - blockIdx.x, head = blockIdx.y, first = block * FORWARD_ROWS,
               width = heads * D;
     const u64 sequence = u64(blockIdx.z) * time;
-    const u64 kv_start = u64(blockIdx.z) * masks.keys * kv_stride + head / group * D;
+    const u64 kv_start = u64(blockIdx.z) * ROWS_OF_KEYS * kv_stride + head / group * D;
     const Half *queries = q + sequence * q_stride + head * D, *keys = k + kv_start, *values = v + kv_start;
     const u32 q_tile = shared_address(memory), stages = q_tile + FORWARD_ROWS * D * 2;
     const u32 row = first + threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;

@@ -5,12 +5,14 @@
 // `documents` is null, or has the position in its sequence at which each token's document begins, less that
 // of the first query, which never decreases along a sequence. A query sees the last `window` keys up to its
 // own; 0: all of them. Queries are numbered from `position`, the position of the first, and a sequence has
-// `keys` rows of keys. Where CAPPED is defined, scores are capped by cap * tanh(score / cap): a test of `cap`
-// at run time, and the code behind it, would make the kernels of other models slower.
-#ifdef CAPPED
-constexpr bool SCORES_ARE_CAPPED = true;
+// `keys` rows of keys. Scores are capped by cap * tanh(score / cap); 0: they are not.
+//
+// Only where GENERAL is defined is there a cap, or a position: tests at run time, and the code behind them,
+// would make the kernels of other models slower.
+#ifdef GENERAL
+constexpr bool IS_GENERAL = true;
 #else
-constexpr bool SCORES_ARE_CAPPED = false;
+constexpr bool IS_GENERAL = false;
 #endif
 
 struct Masks {
@@ -20,6 +22,7 @@ struct Masks {
     float cap;
     u32 position, keys;
 
+    __device__ __forceinline__ bool has_cap() const { return IS_GENERAL && cap != 0.0f; }
     // Whether some query does not see the first keys.
     __device__ __forceinline__ bool has_first_keys() const { return documents || window; }
     // The first key that a query sees. It never decreases along a sequence.
@@ -66,4 +69,6 @@ struct Masks {
 #define MASKS_PARAMETERS                                                                                  \
     const u32 *__restrict__ documents, u32 key0, u32 key1, u32 threshold, float kept, u32 window, float cap, \
         u32 position, u32 rows_of_keys
-#define MASKS Masks{documents, {key0, key1, threshold, kept}, window, cap, position, rows_of_keys}
+#define ROWS_OF_KEYS (IS_GENERAL ? rows_of_keys : time)
+#define MASKS \
+    Masks{documents, {key0, key1, threshold, kept}, window, cap, IS_GENERAL ? position : 0, ROWS_OF_KEYS}

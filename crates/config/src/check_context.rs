@@ -38,6 +38,9 @@ pub(crate) fn check_context_lanes(raw: &RawValues, config: &RunConfig) -> Result
     if config.precision.matmul == MatmulPrecision::Fp8 {
         return refused(Precision::matmul, "matmuls in FP8 have no pieces yet".to_owned());
     }
+    if config.train.verify_every > 0 {
+        return refused(Train::verify_every, "micro-batches in pieces are not verified yet".to_owned());
+    }
     check_shared_state(raw, config)?;
     let (rows, parts) = (config.train.micro_batch_size * tokens / lanes, 4 * config.parallel.tensor_lanes);
     if parts > 4 && !rows.is_multiple_of(parts) {

@@ -88,7 +88,8 @@ impl Worker {
         let mut data = feed::prefetcher(dataset, config, &mut self.engine.planes);
         let order = if self.data_order.is_empty() { Vec::new() } else { vec![round.micro_batch] };
         let (data, phases) = ((&mut data, &*order), &mut self.phases);
-        let mut feed = WorkerFeed::new(&self.engine.device, (config, dataset), numbers, data, phases);
+        let mut feed =
+            WorkerFeed::new(&self.engine.device, (config, dataset, &self.engine.grid), numbers, data, phases);
         feed.is_step = false;
         feed.pixels = self.engine.pixels.as_mut();
         feed.label_smoothing = config.train.label_smoothing as f32;

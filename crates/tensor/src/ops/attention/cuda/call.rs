@@ -24,12 +24,13 @@ pub(super) enum Form {
 
 impl Form {
     /// Returns the kernels for a type and head width, or `None` if none is compiled. `hopper`: whether
-    /// Hopper's support the call; `capped`: whether scores are capped.
-    fn of(dtype: DType, width: usize, hopper: bool, capped: bool) -> Option<Self> {
+    /// Hopper's support the call; `general`: whether scores are capped,
+    /// or queries are those of a piece of a sequence.
+    fn of(dtype: DType, width: usize, hopper: bool, general: bool) -> Option<Self> {
         match dtype {
             DType::F32 => {
                 let sizes = F32.iter().position(|variant| width <= variant.width as usize)?;
-                Some(Form::F32 { sizes, variant: sizes + if capped { F32.len() } else { 0 } })
+                Some(Form::F32 { sizes, variant: sizes + if general { F32.len() } else { 0 } })
             }
             DType::Bf16 | DType::F16 => {
                 let any = WIDTHS.iter().position(|compiled| *compiled as usize == width)?;
@@ -37,7 +38,7 @@ impl Form {
                 let any = any + after_bf16(dtype, WIDTHS.len());
                 Some(match own.filter(|_| hopper) {
                     Some(index) => Form::Hopper { index, any },
-                    None => Form::Half { variant: any + if capped { 2 * WIDTHS.len() } else { 0 } },
+                    None => Form::Half { variant: any + if general { 2 * WIDTHS.len() } else { 0 } },
                 })
             }
             _ => None,
@@ -55,9 +56,9 @@ pub(crate) fn check(operator: &'static str, dtype: DType, width: usize) -> Resul
     form(operator, dtype, width, false, false).map(drop)
 }
 
-fn form(operator: &'static str, dtype: DType, width: usize, hopper: bool, capped: bool) -> Result<Form> {
+fn form(operator: &'static str, dtype: DType, width: usize, hopper: bool, general: bool) -> Result<Form> {
     let refused = || TensorError::HeadWidth { operator, dtype, width, supported: widths(dtype).to_string() };
-    Form::of(dtype, width, hopper, capped).ok_or_else(refused)
+    Form::of(dtype, width, hopper, general).ok_or_else(refused)
 }
 
 /// Arguments that the launches of one call share.
@@ -98,14 +99,14 @@ impl<'a> Call<'a> {
         let aligned = qkv.arrays().iter().all(|array| gpu::aligned(&[array])) && gpu::aligned(tensors);
         let window = settings.window.filter(|window| *window < geometry.end());
         // The Hopper kernels support no mask but the causal one, no cap, and only queries of all positions.
-        let capped = settings.soft_cap.is_some();
-        let plain = masks.is_empty() && window.is_none() && !capped && geometry.is_whole();
+        let general = settings.soft_cap.is_some() || !geometry.is_whole();
+        let plain = masks.is_empty() && window.is_none() && !general;
         let hopper = aligned && plain && device.description().compute_capability.0 == 9;
         Ok(Call {
             device,
             geometry,
             dtype,
-            form: form(operator, dtype, heads.width, hopper, capped)?,
+            form: form(operator, dtype, heads.width, hopper, general)?,
             batch: word(batch)?,
             time: word(time)?,
             first: word(first)?,

@@ -46,21 +46,21 @@ pub(crate) static FAMILY: Family = family!(
         &[("HEAD_DIM", WIDTHS[1]), IN_F16],
         &[("HEAD_DIM", WIDTHS[2]), IN_F16],
         &[("HEAD_DIM", WIDTHS[3]), IN_F16],
-        &[("HEAD_DIM", WIDTHS[0]), CAPPED],
-        &[("HEAD_DIM", WIDTHS[1]), CAPPED],
-        &[("HEAD_DIM", WIDTHS[2]), CAPPED],
-        &[("HEAD_DIM", WIDTHS[3]), CAPPED],
-        &[("HEAD_DIM", WIDTHS[0]), IN_F16, CAPPED],
-        &[("HEAD_DIM", WIDTHS[1]), IN_F16, CAPPED],
-        &[("HEAD_DIM", WIDTHS[2]), IN_F16, CAPPED],
-        &[("HEAD_DIM", WIDTHS[3]), IN_F16, CAPPED],
+        &[("HEAD_DIM", WIDTHS[0]), GENERAL],
+        &[("HEAD_DIM", WIDTHS[1]), GENERAL],
+        &[("HEAD_DIM", WIDTHS[2]), GENERAL],
+        &[("HEAD_DIM", WIDTHS[3]), GENERAL],
+        &[("HEAD_DIM", WIDTHS[0]), IN_F16, GENERAL],
+        &[("HEAD_DIM", WIDTHS[1]), IN_F16, GENERAL],
+        &[("HEAD_DIM", WIDTHS[2]), IN_F16, GENERAL],
+        &[("HEAD_DIM", WIDTHS[3]), IN_F16, GENERAL],
     ],
 );
 
 /// Macro of the variants in f16.
 const IN_F16: (&str, u32) = ("HALF_IS_F16", 1);
-/// Macro of the variants with capped scores, which follow the others.
-const CAPPED: (&str, u32) = ("CAPPED", 1);
+/// Macro of the variants for capped scores and pieces of sequences, which follow the others.
+const GENERAL: (&str, u32) = ("GENERAL", 1);
 
 /// Variant of the f32 kernels.
 #[derive(Clone, Copy)]
@@ -84,9 +84,9 @@ impl F32Variant {
         [("HEAD_DIM", self.width), ("TILE", self.tile)]
     }
 
-    const fn macros_capped(&self) -> [(&'static str, u32); 3] {
+    const fn general_macros(&self) -> [(&'static str, u32); 3] {
         let [width, tile] = self.macros();
-        [width, tile, CAPPED]
+        [width, tile, GENERAL]
     }
 }
 
@@ -100,10 +100,10 @@ pub(crate) static FAMILY_F32: Family = family!(
         &F32[1].macros(),
         &F32[2].macros(),
         &F32[3].macros(),
-        &F32[0].macros_capped(),
-        &F32[1].macros_capped(),
-        &F32[2].macros_capped(),
-        &F32[3].macros_capped(),
+        &F32[0].general_macros(),
+        &F32[1].general_macros(),
+        &F32[2].general_macros(),
+        &F32[3].general_macros(),
     ],
 );
 
