@@ -19,9 +19,9 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Data-parallel ranks.
+    /// Ranks that may share state: those along the data axis, and those that share sequences.
     fn data(&self) -> usize {
-        self.grid.size(Axis::Data)
+        self.grid.size_over(&[Axis::Data, Axis::Context])
     }
 
     /// Returns whether two layouts differ only in the state that ranks share.
@@ -95,7 +95,7 @@ impl Layout {
             for micro_batch in sizes.iter().copied().filter(|size| samples / size >= data) {
                 for schedule in schedules(grid.size(Axis::Pipeline)) {
                     let micro_batches = samples / micro_batch;
-                    let ways = Shards::all(config, data, micro_batches).into_iter();
+                    let ways = Shards::all(config, &grid, micro_batches).into_iter();
                     all.extend(ways.flat_map(|shards| {
                         let layout = |recomputed| Layout {
                             grid,

@@ -1,5 +1,6 @@
 //! Ways of sharing state among the data-parallel ranks of a layout.
 
+use collective::{Axis, GridShape};
 use config::{Parallel, RunConfig};
 
 use crate::links::HOST;
@@ -16,13 +17,19 @@ pub(super) struct Shards {
 }
 
 impl Shards {
-    /// Returns the ways that `data` ranks may share state in a step of `micro_batches`, with few lanes and,
-    /// where gradients are sharded, with lanes of one micro-batch, which need no whole gradients.
-    pub(super) fn all(config: &RunConfig, data: usize, micro_batches: usize) -> Vec<Self> {
+    /// Returns the ways that the ranks of `grid` may share state in a step of `micro_batches`, with few lanes
+    /// and, where gradients are sharded, with lanes of one micro-batch, which need no whole gradients. Ranks
+    /// that share sequences share state with such lanes only, and in one group.
+    pub(super) fn all(config: &RunConfig, grid: &GridShape, micro_batches: usize) -> Vec<Self> {
+        let [data, context] = [Axis::Data, Axis::Context].map(|axis| grid.size(axis));
         let few = lanes(config.parallel.lanes, micro_batches, data);
-        let whole = |zero_stage: u32| Shards { zero_stage, owners: data, lanes: few };
-        if data == 1 {
+        let whole = |zero_stage: u32| Shards { zero_stage, owners: data * context, lanes: few };
+        if data * context == 1 {
             return vec![whole(0)];
+        }
+        if context > 1 {
+            let sharded = |zero_stage| Shards { lanes: micro_batches, ..whole(zero_stage) };
+            return [whole(0)].into_iter().chain((1..=3).map(sharded)).collect();
         }
         let mut all = vec![whole(0), whole(1)];
         for owners in groups(config, data) {
