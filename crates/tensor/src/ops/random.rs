@@ -2,6 +2,7 @@
 //! same on every device and rank.
 
 use std::ops::Range;
+use std::slice;
 
 use device::Backend;
 use device::parallel::for_pieces;
@@ -19,7 +20,7 @@ const TASK: usize = 1 << 12;
 /// # Errors
 /// Another type.
 pub fn normal(target: &Tensor, seed: u64, name: &str, mean: f32, deviation: f32) -> Result<()> {
-    normal_part(target, &[0..target.elements()], seed, name, mean, deviation)
+    normal_part(target, slice::from_ref(&(0..target.elements())), seed, name, mean, deviation)
 }
 
 /// [`normal`] of a part that has these elements of the stream, one range after the other.
@@ -44,7 +45,7 @@ pub fn normal_part(
 /// # Errors
 /// Another type.
 pub fn uniform(target: &Tensor, seed: u64, name: &str, low: f32, high: f32) -> Result<()> {
-    uniform_part(target, &[0..target.elements()], seed, name, low, high)
+    uniform_part(target, slice::from_ref(&(0..target.elements())), seed, name, low, high)
 }
 
 /// [`uniform`] of a part that has these elements of the stream, one range after the other.
