@@ -1,8 +1,8 @@
 //! The communication between data-parallel ranks that compute does not hide, predicted.
 //!
 //! A rank sends what all others own of a bucket or of a unit, over the link of its host and the network
-//! ([`Links`]). Gradients travel while backward fills more buckets, and weights while the passes that need the
-//! next ones compute; the rest is exposed.
+//! ([`Links`]). Gradients travel while backward fills more buckets, and weights while the passes that need
+//! the next ones compute; the rest is exposed.
 
 use collective::Axis;
 use parallel::data::{Lanes, Reduction};

@@ -9,8 +9,8 @@ use crate::error::{AutogradError, Result};
 use crate::rule::{Rule, Saved};
 use crate::tape::{Tape, Var};
 
-/// Backward of [`lane_inputs`]: the gradients of the lanes are added in a fixed tree; those in f32 are rounded
-/// once, and others are added in their type.
+/// Backward of [`lane_inputs`]: the gradients of the lanes are added in a fixed tree; those in f32 are
+/// rounded once, and others are added in their type.
 #[derive(Debug)]
 pub struct LaneInputsRule {
     planes: LanePlane,

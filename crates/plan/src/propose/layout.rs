@@ -151,8 +151,8 @@ fn tensor_sizes(config: &RunConfig) -> Vec<usize> {
     sizes
 }
 
-/// Returns the lanes of layers that `ranks` ranks share: those of the configuration, and with them the bits, if
-/// the ranks can have equally many, else one for each rank.
+/// Returns the lanes of layers that `ranks` ranks share: those of the configuration, and with them the bits,
+/// if the ranks can have equally many, else one for each rank.
 fn tensor_lanes(config: &RunConfig, ranks: usize) -> usize {
     let lanes = config.parallel.tensor_lanes;
     let each = lanes / ranks;

@@ -17,9 +17,9 @@ const SPAN: usize = 512;
 /// Elements that a thread of the kernel adds at once where it can.
 const VECTOR: usize = 4;
 
-/// Returns the sum of one or several `parts [.., width]`, f32, plus `bias [width]` of type `dtype` where there is one,
-/// rounded to `dtype`. Neighbours are added in pairs, and their sums in pairs, level by level. One part
-/// without a bias is itself its sum in f32.
+/// Returns the sum of one or several `parts [.., width]`, f32, plus `bias [width]` of type `dtype` where
+/// there is one, rounded to `dtype`. Neighbours are added in pairs, and their sums in pairs, level by level.
+/// One part without a bias is itself its sum in f32.
 ///
 /// # Errors
 /// No part, shapes or types that do not agree, out of memory.
