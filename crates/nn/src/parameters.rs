@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::slice;
 use std::sync::Arc;
 
 use autograd::ops::Fp8Weight;
@@ -338,7 +339,12 @@ impl Parameters {
     /// `first` on; those of an f32 master are not rounded to the parameter's type.
     pub fn fill_initial(&self, parameter: ParameterId, first: usize, target: &Tensor) -> Result<()> {
         let Parameter { name, init, sharding, lane, .. } = &self.list[parameter.0];
-        let runs = sharding.runs(|axis| self.coordinate(axis, *lane), first..first + target.elements());
+        let range = first..first + target.elements();
+        if target.device().is_meta() {
+            // Plans build many parts of large matrices, and nothing is drawn there.
+            return Ok(init.fill(target, slice::from_ref(&range), self.seed, name)?);
+        }
+        let runs = sharding.runs(|axis| self.coordinate(axis, *lane), range);
         let elements: Vec<_> = runs.iter().map(|run| run.whole..run.whole + run.elements).collect();
         Ok(init.fill(target, &elements, self.seed, name)?)
     }

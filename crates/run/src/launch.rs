@@ -87,7 +87,11 @@ fn train_once(mut startup: Startup, config: RunConfig, options: &RunOptions) -> 
         log.set_rank(startup.rank());
     }
     startup.begins("complete the states in memory");
-    let memory = if options.resume { memory_states::complete(&mut startup)? } else { None };
+    let memory = match memory_states::of_process().filter(|_| options.resume) {
+        Some(directory) => memory_states::complete(&mut startup, &directory)?,
+        // Ranks may have other options, which is reported below.
+        None => None,
+    };
     startup.begins("open its data and what it goes on from");
     let prepared = prepare(&startup, config, options, memory.as_ref());
     let (setup, resumption) = startup.agree(prepared)?;

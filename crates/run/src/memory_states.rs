@@ -65,26 +65,25 @@ pub(crate) struct InMemory {
     pub(crate) checkpoint: Checkpoint,
 }
 
-/// Completes on every host the newest state that the hosts of this job have together, and returns it. All
-/// ranks call this.
+/// Completes on every host, in its `directory`, the newest state that the hosts of this job have together,
+/// and returns it. All ranks call this.
 ///
 /// # Errors
 /// Errors of the job and of files in memory.
-pub(crate) fn complete(startup: &mut Startup) -> Result<Option<InMemory>> {
-    let directory = of_process();
-    if let Some(directory) = directory.as_ref().filter(|_| startup.local().0 == 0) {
+pub(crate) fn complete(startup: &mut Startup, directory: &Path) -> Result<Option<InMemory>> {
+    if startup.local().0 == 0 {
         // What killed ranks left.
         let _ = Directory::of(directory).tidy(u64::MAX);
     }
-    let own = Host { name: host_name(), states: directory.as_deref().map_or_else(Vec::new, host_states) };
+    let own = Host { name: host_name(), states: host_states(directory) };
     let hosts = of_ranks(startup.of_all(&serde_json::to_string(&own).unwrap_or_default())?);
     let states: Vec<_> = hosts.iter().map(|(host, _)| host.states.clone()).collect();
-    let (Some(directory), Some((step, copied))) = (directory, missing(&states)) else { return Ok(None) };
+    let Some((step, copied)) = missing(&states) else { return Ok(None) };
     for file in &copied {
-        copy(startup, &directory, (step, file), &hosts)?;
+        copy(startup, directory, (step, file), &hosts)?;
     }
     let (index, of) = startup.local();
-    let opened = find_share(&directory, Some(step), Share { index, of });
+    let opened = find_share(directory, Some(step), Share { index, of });
     // All ranks go on from the same state.
     let damage = opened.as_ref().err().map(ToString::to_string).unwrap_or_default();
     if let Some(damage) = startup.of_all(&damage)?.into_iter().find(|damage| !damage.is_empty()) {
