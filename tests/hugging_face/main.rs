@@ -66,7 +66,7 @@ const CONTEXT_GRIDS: [&[&str]; 3] = [
 /// `PLIMSOLL_LONG_TESTS` of all.
 fn models_on_grids() -> impl Iterator<Item = (&'static str, &'static [&'static [&'static str]])> {
     let all = |name: &str| name.starts_with("models/") || sizes::are_wanted();
-    let whole = move |name: &&'static str| (*name, &GRIDS[..if all(name) { GRIDS.len() } else { 3 }]);
+    let whole = move |name: &&'static str| (*name, &GRIDS[..if all(name) { GRIDS.len() } else { 2 }]);
     let few =
         move |name: &&'static str| (*name, &TENSOR_GRIDS[..if all(name) { TENSOR_GRIDS.len() } else { 2 }]);
     let divided = MODELS.iter().filter(|name| !WHOLE.contains(name)).map(few);
