@@ -1,17 +1,15 @@
 //! Context parallelism: ranks that share sequences, and the pieces over which sums are defined.
 
-use super::{BLOCK, INTERLEAVED, PAIRS, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE};
+use super::{
+    BLOCK, INTERLEAVED, LANES, PAIR, PAIRS, PIPELINE, Row, SHARDED, THREE, ZERO_2, ZERO_3, ZERO_BUBBLE,
+};
 use super::{assert_equal_bits_on_devices, history};
 use crate::common::runs::{CHAT, GPT, LLAMA, WINDOWS_AND_CAPS, WINDOWS_AND_FACTORS};
 
 const PIECES: &str = "parallel.context_lanes=4";
 const TWO: &str = "parallel.context=2";
-const LANES: &str = "parallel.tensor_lanes=4";
 const TENSOR: &str = "parallel.tensor=2";
 const TENSOR_4: &str = "parallel.tensor=4";
-const PAIR: &str = "parallel.data=2";
-const THREE: &str = "parallel.data=3";
-const PIPELINE: &str = "parallel.pipeline=2";
 
 /// Grids of ranks for each family: data × context × tensor × pipeline at all ZeRO stages, schedules and
 /// recomputation.

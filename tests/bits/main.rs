@@ -21,6 +21,11 @@ use common::devices::gpu;
 use common::runs::{GPT, config, train_in};
 use worker::DeviceChoice;
 
+const PAIR: &str = "parallel.data=2";
+const THREE: &str = "parallel.data=3";
+const PIPELINE: &str = "parallel.pipeline=2";
+/// Four parts of every sum over a divided dimension of a layer.
+const LANES: &str = "parallel.tensor_lanes=4";
 const SHARDED: &str = "parallel.zero_stage=1";
 const ZERO_2: &str = "parallel.zero_stage=2";
 const ZERO_3: &str = "parallel.zero_stage=3";

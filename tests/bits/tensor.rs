@@ -1,15 +1,13 @@
 //! Tensor parallelism: ranks that share layers, and the lanes of sums over a divided dimension.
 
-use super::{BLOCK, INTERLEAVED, PAIRS, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE};
+use super::{
+    BLOCK, INTERLEAVED, LANES, PAIR, PAIRS, PIPELINE, Row, SHARDED, THREE, ZERO_2, ZERO_3, ZERO_BUBBLE,
+};
 use super::{assert_equal_bits_on_devices, history};
 use crate::common::runs::{GPT, LLAMA};
 
-const LANES: &str = "parallel.tensor_lanes=4";
 const TWO: &str = "parallel.tensor=2";
 const FOUR: &str = "parallel.tensor=4";
-const PAIR: &str = "parallel.data=2";
-const PIPELINE: &str = "parallel.pipeline=2";
-const THREE: &str = "parallel.data=3";
 
 /// Grids of ranks for each family: tensor-parallel ranks, data-parallel ranks at all ZeRO stages, pipelines
 /// and recomputation.

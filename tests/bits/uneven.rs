@@ -1,15 +1,14 @@
 //! Any number of data-parallel ranks up to that of lanes, and any number of lanes that divides a step.
 
 use super::{
-    BLOCK, GPIPE, INTERLEAVED, LIBRARY, PAIRS, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE, assert_equal_bits,
-    history_on,
+    BLOCK, GPIPE, INTERLEAVED, LIBRARY, PAIRS, PIPELINE, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE,
+    assert_equal_bits, history_on,
 };
 use crate::common::devices::gpu;
 use crate::common::runs::{GPT, LLAMA, MLP, RESNET};
 use crate::common::sizes::{self, Sizes};
 use worker::DeviceChoice;
 
-const PIPELINE: &str = "parallel.pipeline=2";
 const DROPOUT: &str = "model.dropout=0.1";
 
 /// Runs of lanes that are uneven, or several subtrees.

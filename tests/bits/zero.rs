@@ -1,11 +1,9 @@
 //! ZeRO stages: the shards that data-parallel ranks keep of state, gradients and weights change no bit.
 
-use super::{BLOCK, GPIPE, INTERLEAVED, LIBRARY, PAIRS, Row, ZERO_2, ZERO_3, ZERO_BUBBLE};
+use super::{BLOCK, GPIPE, INTERLEAVED, LIBRARY, PAIRS, PIPELINE, Row, ZERO_2, ZERO_3, ZERO_BUBBLE};
 use super::{assert_equal_bits, history};
 use crate::common::runs::{GPT, MLP};
 use crate::common::sizes;
-
-const PIPELINE: &str = "parallel.pipeline=2";
 
 /// Settings of a run on every grid: validations of fewer micro-batches than ranks, dropout and clipping.
 const COMMON: [&str; 4] =

@@ -24,8 +24,8 @@ pub(super) enum Form {
 
 impl Form {
     /// Returns the kernels for a type and head width, or `None` if none is compiled. `hopper`: whether
-    /// Hopper's support the call; `general`: whether scores are capped,
-    /// or queries are those of a piece of a sequence.
+    /// Hopper's support the call; `general`: whether scores are capped, or
+    /// queries are those of a piece of a sequence.
     fn of(dtype: DType, width: usize, hopper: bool, general: bool) -> Option<Self> {
         match dtype {
             DType::F32 => {
