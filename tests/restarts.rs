@@ -15,6 +15,7 @@ mod restarted;
 use std::process::Command;
 use std::time::Duration;
 
+use common::devices::gpu;
 use common::jobs::{clean, has_mpi, is_alive, signal, text};
 use common::program;
 use common::random::{Budget, Random};
@@ -156,14 +157,9 @@ fn a_job_goes_on_from_the_memory_of_its_hosts() {
         let sets = ["checkpoint.memory_steps=5", "checkpoint.every=100000", &stage];
         let job = Restarted::start_with(STEPS, hosts, &["--restarts", "5"], 10, &sets);
         let Some(mut job) = job else { return };
-        for (rank, step) in [(1, 60), (3, 120)] {
+        for (number, rank, step) in [(1, 1, 60), (2, 3, 120)] {
             job.await_step(step);
-            job.pid(rank).into_iter().for_each(|pid| job.signal("KILL", pid));
-            let began = std::time::Instant::now();
-            while !job.messages().contains(&format!("restart {}", if rank == 1 { 1 } else { 2 })) {
-                assert!(began.elapsed() < Duration::from_secs(60), "{}", job.messages());
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            job.kill_rank(rank, number);
         }
         let (states, messages) = (job.states(), job.messages());
         assert!(!messages.contains("from the beginning"), "{messages}");
@@ -174,6 +170,26 @@ fn a_job_goes_on_from_the_memory_of_its_hosts() {
         assert_eq!(repeated.len(), 2, "{sessions:?}");
         assert!(repeated.iter().all(|steps| *steps < 30), "{repeated:?}: {messages}");
     }
+}
+
+/// One process whose ranks are threads, which share a GPU where there is one, with states in memory.
+#[test]
+fn a_job_of_threads_goes_on_after_each_kill() {
+    let kills = if gpu() { 10 } else { 2 };
+    let steps = 40 * (kills as u64 + 1);
+    let whole = whole(steps);
+    let sets = ["parallel.ranks_per_device=4", "checkpoint.memory_steps=5"];
+    let job = Restarted::start_with(steps, Hosts::Threads, &["--restarts", "3"], SLOWNESS[0], &sets);
+    let (mut job, mut random, mut costs) = (job.unwrap(), Random::new(43), Costs::default());
+    for number in 1..=kills {
+        job.await_checkpoint(40 * number as u64);
+        job.wait(Duration::from_millis(random.below(300) as u64));
+        job.kill_rank(0, number);
+    }
+    let sessions = job.ends_as(&whole);
+    assert_eq!(sessions.len(), kills + 1);
+    costs.add(&sessions);
+    println!("{kills} kills: {costs}");
 }
 
 /// The memory of a lost host is deleted, as if its power had failed.

@@ -10,7 +10,7 @@ use run::{JobLauncher, RestartedJob};
 use crate::error::CliError;
 use crate::train::{self, TrainArgs};
 
-/// Start the ranks of a run under mpirun or srun, and start them again after a failure
+/// Start the ranks of a run under mpirun or srun, or as threads, and start them again after a failure
 ///
 /// A job that loses a rank, a host or the launcher is stopped and starts again from the newest checkpoint, on
 /// the hosts that answer and with the fastest grid of them that fits: fewer data-parallel ranks, and only if
@@ -32,9 +32,11 @@ pub(crate) struct LaunchArgs {
     #[arg(long)]
     grow: bool,
     /// The program that starts the ranks, on the hosts of its --host or --hostfile, or of Slurm's allocation.
+    /// With threads, the ranks are threads of one process of this host, which needs no launcher and may share a
+    /// GPU (parallel.ranks_per_device).
     #[arg(long, value_name = "PROGRAM", value_enum, default_value_t = With::Mpirun)]
     with: With,
-    /// Options of that program, the word train, and the arguments of `plimsoll train`, among them --run-dir.
+    /// Options of that program, which threads do not have, the word train, and the arguments of `plimsoll train`, among them --run-dir.
     #[arg(
         value_name = "OPTION… train ARGUMENT",
         required = true,
@@ -44,11 +46,12 @@ pub(crate) struct LaunchArgs {
     words: Vec<OsString>,
 }
 
-/// The programs that start ranks.
+/// The ways to start ranks.
 #[derive(ValueEnum, Clone, Copy, Debug)]
 enum With {
     Mpirun,
     Srun,
+    Threads,
 }
 
 /// Runs the job to its end.
@@ -71,6 +74,7 @@ pub(crate) fn run(args: &LaunchArgs) -> Result<(), CliError> {
         launcher: match args.with {
             With::Mpirun => JobLauncher::Mpirun,
             With::Srun => JobLauncher::Srun,
+            With::Threads => JobLauncher::Threads,
         },
         launcher_options: options.to_vec(),
         program: std::env::current_exe()

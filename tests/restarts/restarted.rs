@@ -45,6 +45,8 @@ const LIMIT: Duration = Duration::from_secs(600);
 pub(crate) enum Hosts {
     /// This one.
     One,
+    /// This one, where the ranks are threads of a process.
+    Threads,
     /// Two faked ones, `first` and `second`.
     Two,
     /// Two with networks of their own.
@@ -161,16 +163,22 @@ impl Restarted {
         if hosts == Hosts::Networks {
             command.arg(networks).env("CUT", directory.path().join("cut"));
         }
-        command.arg(root().join("launch/mpirun")).args(options);
+        match hosts {
+            Hosts::Threads => command.arg(program()).args(["launch", "--with=threads"]),
+            _ => command.arg(root().join("launch/mpirun")),
+        };
+        command.args(options);
         if hosts == Hosts::Two {
             command.env("HOSTS_AGENT", "1");
             command.env("OMPI_MCA_plm", "rsh").env("OMPI_MCA_plm_rsh_agent", two);
             command.env("OMPI_MCA_oob_tcp_if_include", "lo").env("OMPI_MCA_btl_tcp_if_include", "lo");
         }
-        if hosts == Hosts::One {
-            command.args(["-n", "4"]);
-        } else {
-            command.args(["--host", "first:2,second:2"]).env("DOWN", directory.path().join("down"));
+        match hosts {
+            Hosts::One => drop(command.args(["-n", "4"])),
+            Hosts::Threads => {}
+            Hosts::Two | Hosts::Networks => {
+                command.args(["--host", "first:2,second:2"]).env("DOWN", directory.path().join("down"));
+            }
         }
         command.args(["train", "run.toml", "--run-dir", "disk/out"]).env("PLIMSOLL", program());
         command.args(sets.iter().flat_map(|set| ["--set", set]));
@@ -201,6 +209,16 @@ impl Restarted {
         let path = self.run_dir().join(format!("logs/rank-{rank}.status"));
         let record = std::fs::read_to_string(path).ok()?;
         record.lines().find_map(|line| line.strip_prefix("pid = "))?.trim().parse().ok()
+    }
+
+    /// Kills this rank, and waits for restart `number`.
+    pub(crate) fn kill_rank(&mut self, rank: usize, number: usize) {
+        self.pid(rank).into_iter().for_each(|pid| self.signal("KILL", pid));
+        let began = Instant::now();
+        while !self.messages().contains(&format!("restart {number} from")) {
+            assert!(!self.has_ended() && began.elapsed() < LIMIT, "{}", self.messages());
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// The running launcher.

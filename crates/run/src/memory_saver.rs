@@ -41,8 +41,8 @@ impl MemorySaver {
         let Some(directory) = memory_states::of_process() else {
             if control.rank() == 0 {
                 tracing::warn!(
-                    "checkpoint.memory_steps has no effect: nothing restarts this job (launch/mpirun \
-                     --restarts)"
+                    "checkpoint.memory_steps has no effect: nothing restarts this job (plimsoll \
+                     launch)"
                 );
             }
             return Ok(None);

@@ -36,9 +36,9 @@ const ASK_AGAIN: Duration = Duration::from_secs(2);
 /// A job that is restarted.
 #[derive(Debug)]
 pub struct RestartedJob {
-    /// The program that starts the ranks.
+    /// What starts the ranks.
     pub launcher: JobLauncher,
-    /// Options of that program.
+    /// Its options.
     pub launcher_options: Vec<OsString>,
     /// The program of a rank.
     pub program: PathBuf,
@@ -158,8 +158,8 @@ impl Restarts<'_> {
             None => &self.job.arguments,
             Some(_) => &self.job.arguments_to_resume,
         };
-        let mut command = self.hosts.command(hosts, grid.ranks);
-        command.arg(&self.job.program).args(arguments);
+        let mut command = self.hosts.command(&self.job.program, hosts, grid.ranks);
+        command.args(arguments);
         for set in &grid.sets {
             command.args(["--set", set]);
         }

@@ -17,13 +17,15 @@ const LOOK: Duration = Duration::from_millis(20);
 /// The most bytes of a file of hosts.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// A program that starts ranks on hosts.
+/// A way to start ranks on hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobLauncher {
     /// Open MPI's `mpirun`, or another with its options.
     Mpirun,
     /// Slurm's `srun`, inside an allocation.
     Srun,
+    /// No launcher: one process of this host, whose threads are the ranks.
+    Threads,
 }
 
 /// A host, and the number of ranks that it takes.
@@ -50,13 +52,20 @@ impl Hosts {
     /// host takes `ranks` ranks.
     ///
     /// # Errors
-    /// An option without its value; a file of hosts that cannot be read.
+    /// An option without its value, or of no launcher; a file of hosts that cannot be read.
     pub(super) fn of(launcher: JobLauncher, options: &[OsString], ranks: usize) -> Result<Self> {
         let mut hosts = Hosts { launcher, named: Vec::new(), slots: ranks, options: Vec::new() };
         if launcher == JobLauncher::Srun {
             hosts.options = options.to_vec();
             hosts.named = allocated(ranks)?;
             return Ok(hosts);
+        }
+        if let (JobLauncher::Threads, Some(option)) = (launcher, options.first()) {
+            let option = option.to_string_lossy();
+            return Err(RunError::Refused(format!(
+                "{option}: with threads there is no launcher to take options; parallel.data and other keys \
+                 set the number of ranks"
+            )));
         }
         let mut words = options.iter();
         while let Some(word) = words.next() {
@@ -100,8 +109,8 @@ impl Hosts {
         hosts.len() >= self.named.len()
     }
 
-    /// Returns the start of the command that starts `ranks` ranks on these hosts; the program follows.
-    pub(super) fn command(&self, hosts: &[Host], ranks: usize) -> Command {
+    /// Returns the command that starts `ranks` ranks of `program` on these hosts; its arguments follow.
+    pub(super) fn command(&self, program: &Path, hosts: &[Host], ranks: usize) -> Command {
         let names = || hosts.iter().map(|host| host.name.as_str()).collect::<Vec<_>>().join(",");
         match self.launcher {
             JobLauncher::Mpirun => {
@@ -111,14 +120,15 @@ impl Hosts {
                     let listed = hosts.iter().map(|Host { name, slots }| format!("{name}:{slots}"));
                     command.arg("--host").arg(listed.collect::<Vec<_>>().join(","));
                 }
-                command.args(["-n", &ranks.to_string()]);
+                command.args(["-n", &ranks.to_string()]).arg(program);
                 command
             }
+            JobLauncher::Threads => Command::new(program),
             JobLauncher::Srun => {
                 let mut command = Command::new("srun");
                 command.args(&self.options).arg(format!("--nodelist={}", names()));
                 let nodes = hosts.len().min(ranks);
-                command.arg(format!("--nodes={nodes}")).arg(format!("--ntasks={ranks}"));
+                command.arg(format!("--nodes={nodes}")).arg(format!("--ntasks={ranks}")).arg(program);
                 command
             }
         }
@@ -143,7 +153,7 @@ impl Hosts {
     /// Starts a command on another host.
     fn ask_to(&self, host: &str, words: &[&str], path: Option<&Path>) -> Question {
         let mut command = match self.launcher {
-            JobLauncher::Mpirun => agent(),
+            JobLauncher::Mpirun | JobLauncher::Threads => agent(),
             JobLauncher::Srun => {
                 let mut command = Command::new("srun");
                 command.args(["--nodes=1", "--ntasks=1", "--overlap"]).arg(format!("--nodelist={host}"));
@@ -285,12 +295,19 @@ mod tests {
     fn a_command_names_the_hosts_that_answer() {
         let options: Vec<OsString> = ["--host", "a:2,b:2", "-x", "A", "-n", "4"].map(OsString::from).to_vec();
         let hosts = Hosts::of(JobLauncher::Mpirun, &options, 4).unwrap();
-        let command = hosts.command(&[host("b", 2)], 2);
+        let program = Path::new("plimsoll");
+        let command = hosts.command(program, &[host("b", 2)], 2);
         let words: Vec<_> = command.get_args().map(|word| word.to_str().unwrap()).collect();
-        assert_eq!(words, ["-x", "A", "--host", "b:2", "-n", "2"]);
+        assert_eq!(words, ["-x", "A", "--host", "b:2", "-n", "2", "plimsoll"]);
         let alone = Hosts::of(JobLauncher::Mpirun, &[], 4).unwrap();
         assert_eq!(alone.answering().iter().map(|host| host.slots).sum::<usize>(), 4);
-        let words: Vec<_> = alone.command(&alone.answering(), 3).get_args().map(OsStr::to_owned).collect();
-        assert_eq!(words, ["-n", "3"]);
+        let command = alone.command(program, &alone.answering(), 3);
+        let words: Vec<_> = command.get_args().map(OsStr::to_owned).collect();
+        assert_eq!(words, ["-n", "3", "plimsoll"]);
+        let threads = Hosts::of(JobLauncher::Threads, &[], 4).unwrap();
+        let command = threads.command(program, &threads.answering(), 4);
+        assert!(command.get_program() == "plimsoll" && command.get_args().next().is_none());
+        let refused = Hosts::of(JobLauncher::Threads, &options, 4).unwrap_err();
+        assert!(refused.to_string().starts_with("--host: with threads"), "{refused}");
     }
 }
