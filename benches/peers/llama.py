@@ -4,10 +4,9 @@ Parameters are f32 masters, computed with in bf16: by autocast on one GPU, by FS
 gradients in f32. Each block is compiled by itself, and so is the loss. Random tokens, AdamW (fused), clipping at 1.0.
 """
 
-import os
-import statistics
-import time
 import tomllib
+
+import timing
 
 # The sizes that a configuration may leave out.
 DEFAULTS = {"rope_theta": 10000.0, "norm_epsilon": 1e-5}
@@ -90,17 +89,12 @@ def sharded(llama, torch, ranks):
     fully_shard(llama, mesh=mesh, mp_policy=policy)
 
 
-def rank(number, ranks, given, variant, size, answers):
-    """One rank: puts the median step's seconds and the allocator's peaks into `answers`."""
+def rank(ranks, given, variant, size):
+    """One of the ranks: seconds of its median step and the peaks of its allocator."""
     import torch
     from torch.nn import functional as F
 
     on_gpu = given.device == "cuda"
-    if ranks > 1:
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29533", "RANK": str(number), "WORLD_SIZE": str(ranks)}
-        os.environ["LOCAL_RANK"] = str(number)
-        torch.cuda.set_device(number)
-        torch.distributed.init_process_group("nccl")
     with torch.device("meta"):
         llama = model(torch, size)
     compiled = variant == "compile"
@@ -120,7 +114,6 @@ def rank(number, ranks, given, variant, size, answers):
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
     loss_of = torch.compile(cross_entropy) if compiled else cross_entropy
-    wait = torch.cuda.synchronize if on_gpu else (lambda: None)
 
     def step():
         tokens = torch.randint(size["vocabulary"], (given.micro_batch_size, size["context"] + 1), device=given.device)
@@ -133,34 +126,9 @@ def rank(number, ranks, given, variant, size, answers):
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    times, warmed, warm_up = [], 0.0, given.warm_up
-    while len(times) < warm_up + given.steps:
-        wait()
-        began = time.perf_counter()
-        step()
-        wait()
-        # All ranks decide by the slowest one's time.
-        seconds = torch.tensor(time.perf_counter() - began, device=given.device, dtype=torch.float64)
-        if ranks > 1:
-            torch.distributed.all_reduce(seconds, torch.distributed.ReduceOp.MAX)
-        times.append(seconds.item())
-        warmed += times[-1] if len(times) > 1 else 0.0
-        if warmed < given.warm_up_seconds:
-            warm_up = max(warm_up, len(times))
-    peaks = (torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()) if on_gpu else (0, 0)
-    answers.put((statistics.median(times[warm_up:]), *peaks))
-    if ranks > 1:
-        torch.distributed.destroy_process_group()
+    return timing.measured(torch, given, ranks, step)
 
 
 def pytorch(given, variant, size):
     """Seconds of the median step, and the largest peaks of the ranks' allocators."""
-    import torch.multiprocessing as processes
-
-    answers = processes.get_context("spawn").SimpleQueue()
-    if given.gpus == 1:
-        rank(0, 1, given, variant, size, answers)
-    else:
-        processes.spawn(rank, args=(given.gpus, given, variant, size, answers), nprocs=given.gpus)
-    found = [answers.get() for _ in range(given.gpus)]
-    return found[0][0], (max(peaks[1] for peaks in found), max(peaks[2] for peaks in found))
+    return timing.over_ranks(given, rank, variant, size)

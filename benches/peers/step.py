@@ -2,11 +2,12 @@
 
     python3 benches/peers/step.py --plimsoll target/release/plimsoll [--model gpt2-124m] [--micro-batch-size 64]
         [--device cuda|cpu] [--gpus N] [--variants eager,compile] [--steps 20] [--warm-up 5]
-        [--warm-up-seconds 5]
+        [--warm-up-seconds 5] [--json]
 
 A GPT-2 or a Llama on random tokens, with dropout if its configuration has it, one micro-batch a step and GPU, AdamW (fused),
-clipping at 1.0. On a GPU both compute in bf16 with f32 master weights (PyTorch: autocast); on the CPU both in f32. Several GPUs
-are for a Llama, in PyTorch with FSDP2 (llama.py), here with the optimizer sharded and gradients in bf16. Plimsoll is measured
+clipping at 1.0. On a GPU both compute in bf16 with f32 master weights (PyTorch: autocast); on the CPU both in f32. On several GPUs
+PyTorch has FSDP2 for a Llama (llama.py) and DistributedDataParallel for a GPT-2, and the optimizer is sharded here, with
+gradients in bf16. Plimsoll is measured
 before and after PyTorch: the machine may have changed in between, and the slower of its two runs is the one that is compared.
 """
 
@@ -14,13 +15,12 @@ import argparse
 import importlib.util
 import json
 import pathlib
-import statistics
 import subprocess
 import sys
-import time
 import tomllib
 
 import llama
+import timing
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "launch" / "configs"
 # As in `plimsoll bench step`.
@@ -54,12 +54,13 @@ def arguments():
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--warm-up", type=int, default=5)
     parser.add_argument("--warm-up-seconds", type=float, help="at least [default: 5 on a GPU, else 0]")
+    parser.add_argument("--json", action="store_true", help="also print a line of JSON for each variant of PyTorch")
     given = parser.parse_args()
     if given.warm_up_seconds is None:
         given.warm_up_seconds = 5.0 if given.device == "cuda" else 0.0
     given.micro_batch_size = given.micro_batch_size or (MICRO_BATCHES | LLAMAS)[given.model]
-    if given.gpus > 1 and given.model not in LLAMAS:
-        parser.error("--gpus: several GPUs are for a Llama; `plimsoll bench scaling` measures GPT-2")
+    if given.gpus > 1 and given.device == "cpu":
+        parser.error("--gpus: several GPUs are not the CPU")
     return given
 
 
@@ -132,35 +133,35 @@ def pytorch(given, variant):
     """Seconds of the median step, and the peaks of its allocator."""
     if given.model in LLAMAS:
         return llama.pytorch(given, variant, llama_sizes(given))
+    return timing.over_ranks(given, gpt_rank, variant)
+
+
+def gpt_rank(ranks, given, variant):
+    """One of the ranks of a GPT-2, which DistributedDataParallel joins: seconds of its median step and the allocator's peaks."""
     import torch
 
     layers, heads, width, context, vocabulary, dropout = sizes(given.model)
     on_gpu = given.device == "cuda"
     gpt = model(torch, layers, heads, width, context, vocabulary, dropout).to(given.device)
-    run = torch.compile(gpt) if variant == "compile" else gpt
+    run = gpt
+    if ranks > 1:
+        here = [torch.cuda.current_device()]
+        run = torch.nn.parallel.DistributedDataParallel(gpt, device_ids=here, gradient_as_bucket_view=True)
+    run = torch.compile(run) if variant == "compile" else run
     optimizer = torch.optim.AdamW(gpt.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
-    wait = torch.cuda.synchronize if on_gpu else (lambda: None)
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
-    times, warmed, warm_up = [], 0.0, given.warm_up
-    while len(times) < warm_up + given.steps:
+
+    def step():
         tokens = torch.randint(vocabulary, (given.micro_batch_size, context + 1), device=given.device)
-        wait()
-        began = time.perf_counter()
         with torch.autocast(given.device, torch.bfloat16, enabled=on_gpu):
             loss = run(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
         loss.backward()
         torch.nn.utils.clip_grad_norm_(gpt.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        wait()
-        times.append(time.perf_counter() - began)
-        # The first step may compile, which leaves the GPU cold.
-        warmed += times[-1] if len(times) > 1 else 0.0
-        if warmed < given.warm_up_seconds:
-            warm_up = max(warm_up, len(times))
-    peaks = (torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()) if on_gpu else (0, 0)
-    return statistics.median(times[warm_up:]), peaks
+
+    return timing.measured(torch, given, ranks, step)
 
 
 def main():
@@ -190,7 +191,7 @@ def main():
     theirs = []
     for variant in filter(None, given.variants.split(",")):
         # Each in a process of its own: its memory is then its own too.
-        command = [sys.executable, "-c", CHILD.format(path=__file__)]
+        command = [sys.executable, "-c", CHILD.format(folder=str(pathlib.Path(__file__).parent))]
         found = subprocess.run(
             command, input=json.dumps([vars(given), variant]), check=True, stdout=subprocess.PIPE, text=True
         ).stdout.splitlines()[-1]
@@ -199,16 +200,16 @@ def main():
         own("after")
     for variant, version, seconds, (allocated, reserved) in theirs:
         line(f"PyTorch {version}, {variant}", seconds, allocated, reserved, max(ours, default=None))
+        if given.json:
+            peaks = {"peak_allocated_bytes": allocated, "peak_reserved_bytes": reserved}
+            print(json.dumps({"variant": variant, "version": version, "tokens_per_second": tokens / seconds} | peaks))
 
 
 CHILD = """
-import argparse, importlib.util, json, pathlib, sys
-sys.path.insert(0, str(pathlib.Path("{path}").parent))
-specification = importlib.util.spec_from_file_location("step", "{path}")
-step = importlib.util.module_from_spec(specification)
-specification.loader.exec_module(step)
+import argparse, json, sys
+sys.path.insert(0, {folder!r})
+import step, torch
 given, variant = json.load(sys.stdin)
-import torch
 print(json.dumps([torch.__version__, *step.pytorch(argparse.Namespace(**given), variant)]))
 """
 

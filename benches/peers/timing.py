@@ -1,0 +1,53 @@
+"""Ranks of PyTorch and the time of their steps, for llama.py and step.py."""
+
+import os
+import statistics
+import time
+
+
+def over_ranks(given, rank, *arguments):
+    """Calls `rank(ranks, given, *arguments)` on every GPU of `given`, in processes of their own if there are several. Returns
+    the seconds of the first rank's median step and the largest peaks of the ranks' allocators."""
+    if given.gpus == 1:
+        return rank(1, given, *arguments)
+    import torch.multiprocessing as processes
+
+    answers = processes.get_context("spawn").SimpleQueue()
+    processes.spawn(_rank, args=(given, rank, arguments, answers), nprocs=given.gpus)
+    found = [answers.get() for _ in range(given.gpus)]
+    seconds, peaks = found[0][0], [peaks for _, peaks in found]
+    return seconds, tuple(map(max, zip(*peaks)))
+
+
+def _rank(number, given, rank, arguments, answers):
+    import torch
+
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29533", "WORLD_SIZE": str(given.gpus)}
+    os.environ |= where | {"RANK": str(number), "LOCAL_RANK": str(number)}
+    torch.cuda.set_device(number)
+    torch.distributed.init_process_group("nccl")
+    answers.put(rank(given.gpus, given, *arguments))
+    torch.distributed.destroy_process_group()
+
+
+def measured(torch, given, ranks, step):
+    """Seconds of the median step and the allocator's peaks, after the warm-up."""
+    on_gpu = given.device == "cuda"
+    wait = torch.cuda.synchronize if on_gpu else (lambda: None)
+    times, warmed, warm_up = [], 0.0, given.warm_up
+    while len(times) < warm_up + given.steps:
+        wait()
+        began = time.perf_counter()
+        step()
+        wait()
+        # All ranks decide by the slowest one's time.
+        seconds = torch.tensor(time.perf_counter() - began, device=given.device, dtype=torch.float64)
+        if ranks > 1:
+            torch.distributed.all_reduce(seconds, torch.distributed.ReduceOp.MAX)
+        times.append(seconds.item())
+        # The first step may compile, which leaves the GPU cold.
+        warmed += times[-1] if len(times) > 1 else 0.0
+        if warmed < given.warm_up_seconds:
+            warm_up = max(warm_up, len(times))
+    peaks = (torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()) if on_gpu else (0, 0)
+    return statistics.median(times[warm_up:]), peaks

@@ -1,0 +1,355 @@
+"""What several GPUs of one host do: bits, bytes, speed, checkpoints and failures, a line of JSON a row.
+
+    python3 benches/several_gpus.py --plimsoll target/release/plimsoll [--gpus N] [--pieces NAME,…] [--seconds S]
+        [--run-dir DIR] >>rows.jsonl
+    python3 benches/several_gpus.py --table rows.jsonl
+
+The program needs MPI for the piece `failures`. Pieces, each of which ends within ten minutes on four H100:
+
+    bits         one hash of weights over grids of data, context, tensor and pipeline ranks with ZeRO stages
+    weak         GPT-2 124M and 1558M, weak scaling, beside DistributedDataParallel with torch.compile
+    llama        Llama 3 8B, 1 × 8192 each, on several grids, beside FSDP2 with torch.compile
+    large        models and sequences that no single GPU holds
+    pipelines    every schedule
+    resnet       ResNet-50, weak scaling
+    checkpoints  saving and loading Llama 3 8B
+    failures     a rank that is killed: seconds to the next step
+
+Every row says host, GPU, driver and the clocks of the GPUs when it ended. A run whose bytes differ from its plan, or whose weights
+differ from those of the other grids, has an "error". No row begins after --seconds.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+CONFIGS = ROOT / "launch" / "configs"
+# A GPT whose runs take seconds.
+SMALL = """
+[model]
+layers = 4
+heads = 4
+width = 128
+context = 128
+[data]
+kind = "synthetic"
+[train]
+steps = 6
+micro_batch_size = 2
+global_batch_size = 24
+[optim]
+warmup_steps = 2
+[parallel]
+lanes = 12
+tensor_lanes = 4
+context_lanes = 4
+"""
+SHAPES = {
+    "13B": {"layers": 40, "heads": 40, "key_value_heads": 40, "width": 5120, "feed_forward": 13824, "vocabulary": 32000},
+    "34B": {"layers": 48, "heads": 64, "key_value_heads": 8, "width": 8192, "feed_forward": 22016, "vocabulary": 32000},
+}
+
+
+class Failed(Exception):
+    """A row that cannot be measured, or is wrong."""
+
+
+def smi(query):
+    command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"]
+    try:
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip().splitlines()
+    except (OSError, subprocess.CalledProcessError):
+        return []
+
+
+def call(command):
+    """The standard output of a program."""
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    if done.returncode != 0:
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
+        raise Failed(f"status {done.returncode}: {lines[-1]}")
+    return done.stdout
+
+
+class Bench:
+    def __init__(self, given):
+        self.given, self.began, self.hash = given, time.monotonic(), {}
+        self.program = str(pathlib.Path(given.plimsoll).resolve())
+        self.where = pathlib.Path(given.run_dir or tempfile.mkdtemp(prefix="plimsoll-bench-"))
+        self.where.mkdir(parents=True, exist_ok=True)
+        self.machine = {"host": platform.node(), "gpus": given.gpus}
+        self.machine |= {"gpu": (smi("name") or ["?"])[0], "driver": (smi("driver_version") or ["?"])[0]}
+
+    def row(self, piece, name, measure):
+        """Measures a row and prints it."""
+        if time.monotonic() - self.began > self.given.seconds:
+            print(f"several_gpus.py: left out: {piece}, {name}", file=sys.stderr)
+            return
+        began = time.monotonic()
+        try:
+            found = measure()
+        except Failed as error:
+            found = {"error": str(error)}
+        clocks = smi("clocks.sm")[: self.given.gpus]
+        row = {"piece": piece, "row": name} | self.machine | {"clocks_mhz": clocks} | found
+        row["row_seconds"] = round(time.monotonic() - began, 1)
+        print(json.dumps(row), flush=True)
+        print(f"several_gpus.py: {piece}, {name}: {found.get('error', 'measured')}", file=sys.stderr)
+
+    def train(self, config, sets, run_dir=None, options=(), keep=False):
+        """Trains, and returns the row of its summary."""
+        run_dir = run_dir or self.where / "run"
+        if not keep:
+            shutil.rmtree(run_dir, ignore_errors=True)
+        command = [self.program, "train", config, "--device", self.given.device, "--run-dir", run_dir, "--quiet", *options]
+        for key in sets:
+            command += ["--set", key]
+        call(command)
+        summary = json.loads((run_dir / "summary.json").read_text())
+        sessions = json.loads((run_dir / "sessions.json").read_text())
+        ranks = summary["ranks"]
+        found = {
+            "grid": summary["grid"],
+            "sets": list(sets),
+            "ranks": len(ranks),
+            "libraries": summary["libraries"],
+            "tokens_per_second": round(summary["tokens_per_second"], 1),
+            "weights_sha256": summary["weights_sha256"],
+            "peak_allocated_bytes": max(rank["peak_allocated_bytes"] for rank in ranks),
+            "peak_reserved_bytes": max(rank["peak_reserved_bytes"] for rank in ranks),
+            "session": sessions[-1]["results"],
+        }
+        if summary["divergences"]:
+            found["error"] = f"not as planned: {summary['divergences']}"
+        return found
+
+    def same_bits(self, group, found):
+        """Compares the hash with that of the group's first run."""
+        first = self.hash.setdefault(group, found["weights_sha256"])
+        if first != found["weights_sha256"]:
+            found["error"] = f"other weights than {first}"
+        return found
+
+    def scaling(self, model, *options):
+        """One line of `bench scaling` for each number of ranks."""
+        command = [self.program, "bench", "scaling", "--json", "--device", self.given.device, "--model", model, "--warm-up-seconds", 4, *options]
+        rows = [json.loads(line) for line in call(command).splitlines() if line.startswith("{")]
+        rates = {row["ranks"]: row["tokens"] / row["step_seconds"] for row in rows}
+        one, all_ = min(rates), max(rates)
+        found = {"tokens_per_second": round(rates[all_], 1), "libraries": rows[-1]["libraries"], "sets": list(map(str, options))}
+        if one < all_:
+            found |= {"one_gpu": round(rates[one], 1), "efficiency": round(rates[all_] / rates[one] / all_, 4)}
+        found["peak_reserved_bytes"] = max(rank["peak_reserved_bytes"] for rank in rows[-1]["by_rank"])
+        return found
+
+    def peer(self, model, *options):
+        """The rate of PyTorch's step with torch.compile on all GPUs."""
+        peers = ROOT / "benches" / "peers" / "step.py"
+        command = [sys.executable, peers, "--model", model, "--gpus", self.given.gpus, "--variants", "compile", "--json", *options]
+        found = json.loads(call(command).splitlines()[-1])
+        kept = {key: found[key] for key in ("tokens_per_second", "peak_allocated_bytes", "peak_reserved_bytes")}
+        return kept | {"libraries": f"PyTorch {found['version']}"}
+
+
+def grids(gpus):
+    """Grids of at most `gpus` ranks, each axis alone and in pairs, with ZeRO stages where ranks share state."""
+    for data in (1, 2, 3, 4):
+        for context in (1, 2, 4):
+            for tensor in (1, 2, 4):
+                for pipeline in (1, 2, 4):
+                    if data * context * tensor * pipeline > gpus:
+                        continue
+                    stages = (0, 1, 2, 3) if data * context > 1 and tensor * pipeline < 4 else (0,)
+                    for stage in stages:
+                        yield data, context, tensor, pipeline, stage
+
+
+def bits(bench):
+    config = bench.where / "small.toml"
+    config.write_text(SMALL)
+    for precision in ("f32", "bf16"):
+        for data, context, tensor, pipeline, stage in grids(bench.given.gpus):
+            # Every grid in f32, those of all GPUs also in bf16.
+            if precision == "bf16" and 1 < data * context * tensor * pipeline < bench.given.gpus:
+                continue
+            sets = [f"parallel.data={data}", f"parallel.context={context}", f"parallel.tensor={tensor}"]
+            sets += [f"parallel.pipeline={pipeline}", f"parallel.zero_stage={stage}", f"precision.compute={precision}"]
+            name = f"{precision}, {data} × {context} × {tensor} × {pipeline}, ZeRO {stage}"
+            bench.row("bits", name, lambda: bench.same_bits(precision, bench.train(config, sets)))
+
+
+def weak(bench):
+    gpus = bench.given.gpus
+    for model, steps in (("gpt2-124m", 40), ("gpt2-1558m", 15)):
+        options = ["--ranks", f"1,{gpus}", "--reduction", "tree", "--steps", steps]
+        for kind, sets in (("bf16 gradients, ZeRO-1", ["--shard", "--set", "precision.gradients=bf16"]), ("f32 gradients", [])):
+            if model == "gpt2-1558m" and not sets:
+                continue
+            bench.row("weak", f"{model}, {kind}", lambda: bench.scaling(model, "--weak", *options, *sets))
+        bench.row("weak", f"{model}, DDP", lambda: bench.peer(model, "--steps", steps))
+    strong = ["--strong", "--ranks", f"1,{gpus}", "--reduction", "tree", "--shard", "--steps", 40]
+    bench.row("weak", "gpt2-124m, strong", lambda: bench.scaling("gpt2-124m", *strong, "--set", "precision.gradients=bf16"))
+
+
+def of_all_ranks(gpus, **sizes):
+    """Keys of a grid whose data ranks take what the other axes leave."""
+    axes = {"data": gpus, "context": 1, "tensor": 1, "pipeline": 1} | sizes
+    axes["data"] = gpus // (axes["context"] * axes["tensor"] * axes["pipeline"])
+    keys = [f"parallel.{axis}={size}" for axis, size in axes.items()]
+    return keys + [f"parallel.lanes={axes['data']}", f"train.global_batch_size={axes['data']}", "train.steps=14"]
+
+
+def llama(bench):
+    gpus, config = bench.given.gpus, CONFIGS / "llama3-8b.toml"
+    rows = [("ZeRO-1", ["parallel.zero_stage=1"], {}), ("ZeRO-3", ["parallel.zero_stage=3"], {})]
+    rows.append(("tensor 2, ZeRO-3", ["parallel.zero_stage=3", "parallel.tensor_lanes=2"], {"tensor": 2}))
+    rows.append(("ZeRO-3, FP8", ["parallel.zero_stage=3", "precision.matmul=fp8"], {}))
+    for name, sets, sizes in rows:
+        keys = of_all_ranks(gpus, **sizes) + sets
+        bench.row("llama", name, lambda: bench.train(config, keys))
+    bench.row("llama", "FSDP2", lambda: bench.peer("llama3-8b", "--steps", 10))
+
+
+def large(bench):
+    gpus, config = bench.given.gpus, CONFIGS / "llama3-8b.toml"
+    for name, shape in SHAPES.items():
+        sets = of_all_ranks(gpus) + [f"model.{key}={value}" for key, value in shape.items()]
+        sets += ["model.context=4096", "parallel.zero_stage=3", "memory.recompute=block", "train.steps=6"]
+        bench.row("large", f"{name}, ZeRO-3", lambda: bench.train(config, sets))
+    long = of_all_ranks(gpus, context=gpus) + [f"parallel.context_lanes={gpus}", "model.context=65536"]
+    long += ["parallel.zero_stage=3", "memory.recompute=block", "train.steps=6"]
+    bench.row("large", f"8B, 65,536 tokens, context {gpus}", lambda: bench.train(config, long))
+
+
+def pipelines(bench):
+    command = [bench.program, "bench", "pipeline", "--json", "--model", "gpt2-1558m", "--ranks", bench.given.gpus]
+    command += ["--micro-batch-size", 4, "--micro-batches", 16, "--steps", 8, "--alone"]
+    bench.row("pipelines", "gpt2-1558m", lambda: {"schedules": [json.loads(line) for line in call(command).splitlines() if line[:1] == "{"]})
+
+
+def resnet(bench):
+    options = ["--weak", "--batch", 256, "--precision", "bf16", "--ranks", f"1,{bench.given.gpus}", "--reduction", "tree"]
+    bench.row("resnet", "ResNet-50", lambda: bench.scaling("resnet50", *options))
+
+
+def checkpoints(bench):
+    """Saves a sharded 8B in the middle of a run and at its end, and resumes."""
+    run_dir, config = bench.where / "saved", CONFIGS / "llama3-8b.toml"
+    sets = of_all_ranks(bench.given.gpus) + ["parallel.zero_stage=3", "checkpoint.every=4", "checkpoint.keep=1"]
+
+    def step_times(found):
+        lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+        return found | {"step_seconds": [line.get("seconds") for line in lines]}
+
+    def saved():
+        found = step_times(bench.train(config, sets[:-1] + ["checkpoint.keep=1", "train.steps=10"], run_dir))
+        files = [file for file in run_dir.rglob("*") if file.is_file() and "checkpoint" in str(file)]
+        return found | {"checkpoint_bytes": sum(file.stat().st_size for file in files)}
+
+    bench.row("checkpoints", "8B saved", saved)
+    resumed = ["--resume"]
+    bench.row("checkpoints", "8B resumed", lambda: bench.train(config, sets + ["train.steps=12"], run_dir, resumed, keep=True))
+    shutil.rmtree(run_dir, ignore_errors=True)
+
+
+def failures(bench):
+    """Kills a rank of GPT-2 124M that keeps its state in memory, twice."""
+    gpus, run_dir, config = bench.given.gpus, bench.where / "killed", CONFIGS / "gpt2-124m.toml"
+
+    def killed():
+        shutil.rmtree(run_dir, ignore_errors=True)
+        command = [ROOT / "launch" / "mpirun", "--restarts", 3, "-n", gpus, "train", config, "--device", bench.given.device, "--run-dir", run_dir]
+        sets = [f"parallel.data={gpus}", f"parallel.lanes={gpus}", "precision.compute=bf16"]
+        sets += ["train.micro_batch_size=16", f"train.global_batch_size={16 * gpus}", "train.steps=300", "parallel.zero_stage=1"]
+        sets += ["checkpoint.memory_steps=10", "checkpoint.every=1000"]
+        for key in sets:
+            command += ["--set", key]
+        with open(bench.where / "killed.log", "w+") as log:
+            job = subprocess.Popen(list(map(str, command)), stdout=log, stderr=log, env=os.environ | {"PLIMSOLL": bench.program})
+            for step in (60, 160):
+                wait_for_step(run_dir, step, job)
+                pid = status(run_dir, gpus - 1)["pid"]
+                os.kill(int(pid), 9)
+                time.sleep(2)
+            if job.wait() != 0:
+                log.seek(0)
+                raise Failed((log.read().strip().splitlines() or ["no message"])[-1])
+        sessions = json.loads((run_dir / "sessions.json").read_text())
+        return {"restarts": [session["restart"] for session in sessions if session.get("restart")]}
+
+    bench.row("failures", "a rank is killed", killed)
+
+
+def status(run_dir, rank):
+    """The last status of a rank."""
+    try:
+        lines = (run_dir / "logs" / f"rank-{rank}.status").read_text().splitlines()
+    except OSError:
+        return {}
+    return dict(line.split(" = ", 1) for line in lines if " = " in line)
+
+
+def wait_for_step(run_dir, step, job):
+    while int(status(run_dir, 0).get("step", 0)) < step:
+        if job.poll() is not None:
+            raise Failed("the job ended early")
+        time.sleep(0.05)
+
+
+PIECES = {piece.__name__: piece for piece in (bits, weak, llama, large, pipelines, resnet, checkpoints, failures)}
+
+
+def table(paths):
+    """Prints rows as Markdown, those of a piece together."""
+    rows = [json.loads(line) for path in paths for line in pathlib.Path(path).read_text().splitlines()]
+    for piece in PIECES:
+        mine = [row for row in rows if row["piece"] == piece]
+        if not mine:
+            continue
+        print(f"\n{piece}, {mine[0]['gpus']} × {mine[0]['gpu']}, driver {mine[0]['driver']}:\n")
+        if piece == "bits":
+            wrong = [row["row"] for row in mine if "error" in row]
+            print(f"{len(mine)} grids, {len(mine) - len(wrong)} with equal weights and planned bytes{': not ' if wrong else ''}{'; '.join(wrong)}")
+            continue
+        print("| | tokens/s | of one GPU times their number | peak reserved, GB |\n| --- | --- | --- | --- |")
+        for row in mine:
+            rate = row.get("error") or f"{row.get('tokens_per_second', 0):,.0f}"
+            efficiency = f"{100 * row['efficiency']:.1f} %" if "efficiency" in row else ""
+            peak = f"{row['peak_reserved_bytes'] / 1e9:.2f}" if row.get("peak_reserved_bytes") else ""
+            print(f"| {row['row']} | {rate} | {efficiency} | {peak} |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--plimsoll", default="target/release/plimsoll", help="the program")
+    parser.add_argument("--gpus", type=int, default=len(smi("name")), help="GPUs to use [default: all]")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: to try this script, with --gpus threads")
+    parser.add_argument("--pieces", default=",".join(PIECES), help="pieces to measure [default: all]")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no row after so many seconds")
+    parser.add_argument("--run-dir", help="a directory with room for checkpoints [default: a temporary one]")
+    parser.add_argument("--table", nargs="+", metavar="FILE", help="print rows that were measured as tables")
+    given = parser.parse_args()
+    if given.table:
+        return table(given.table)
+    unknown = set(given.pieces.split(",")) - set(PIECES)
+    if unknown:
+        parser.error(f"--pieces {','.join(unknown)}: the pieces are {', '.join(PIECES)}")
+    if given.gpus < 2:
+        parser.error(f"--gpus {given.gpus}: several GPUs are needed")
+    bench = Bench(given)
+    for piece in given.pieces.split(","):
+        PIECES[piece](bench)
+    if not given.run_dir:
+        shutil.rmtree(bench.where, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
