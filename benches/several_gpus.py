@@ -74,9 +74,14 @@ def call(command):
     """The standard output of a program."""
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     if done.returncode != 0:
-        lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
-        raise Failed(f"status {done.returncode}: {lines[-1]}")
+        raise Failed(f"status {done.returncode}: {reason(done.stderr)}")
     return done.stdout
+
+
+def reason(messages):
+    """The line of a program's messages that says why it failed."""
+    lines = messages.strip().splitlines() or ["no message"]
+    return next((line for line in lines if line.startswith(("plimsoll: ", "error: "))), lines[-1])
 
 
 class Bench:
@@ -109,7 +114,7 @@ class Bench:
         run_dir = run_dir or self.where / "run"
         if not keep:
             shutil.rmtree(run_dir, ignore_errors=True)
-        command = [self.program, "train", config, "--device", self.given.device, "--run-dir", run_dir, "--quiet", *options]
+        command = [self.program, "train", config, "--device", self.given.device, "--run-dir", run_dir, *options]
         for key in sets:
             command += ["--set", key]
         call(command)
@@ -263,12 +268,16 @@ def checkpoints(bench):
 def failures(bench):
     """Kills a rank of GPT-2 124M that keeps its state in memory, twice."""
     gpus, run_dir, config = bench.given.gpus, bench.where / "killed", CONFIGS / "gpt2-124m.toml"
+    if bench.given.device == "cpu":
+        config = bench.where / "small.toml"
+        config.write_text(SMALL)
 
     def killed():
         shutil.rmtree(run_dir, ignore_errors=True)
         command = [ROOT / "launch" / "mpirun", "--restarts", 3, "-n", gpus, "train", config, "--device", bench.given.device, "--run-dir", run_dir]
         sets = [f"parallel.data={gpus}", f"parallel.lanes={gpus}", "precision.compute=bf16"]
         sets += ["train.micro_batch_size=16", f"train.global_batch_size={16 * gpus}", "train.steps=300", "parallel.zero_stage=1"]
+        sets += ["parallel.tensor_lanes=1", "parallel.context_lanes=1"]
         sets += ["checkpoint.memory_steps=10", "checkpoint.every=1000"]
         for key in sets:
             command += ["--set", key]
@@ -281,7 +290,7 @@ def failures(bench):
                 time.sleep(2)
             if job.wait() != 0:
                 log.seek(0)
-                raise Failed((log.read().strip().splitlines() or ["no message"])[-1])
+                raise Failed(reason(log.read()))
         sessions = json.loads((run_dir / "sessions.json").read_text())
         return {"restarts": [session["restart"] for session in sessions if session.get("restart")]}
 
