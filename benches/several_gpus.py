@@ -25,6 +25,7 @@ import os
 import pathlib
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -283,12 +284,18 @@ def failures(bench):
             command += ["--set", key]
         with open(bench.where / "killed.log", "w+") as log:
             job = subprocess.Popen(list(map(str, command)), stdout=log, stderr=log, env=os.environ | {"PLIMSOLL": bench.program})
-            for step in (60, 160):
-                wait_for_step(run_dir, step, job)
-                pid = status(run_dir, gpus - 1)["pid"]
-                os.kill(int(pid), 9)
-                time.sleep(2)
-            if job.wait() != 0:
+            try:
+                for step in (60, 160):
+                    wait_for_step(run_dir, step, job)
+                    os.kill(int(status(run_dir, gpus - 1)["pid"]), signal.SIGKILL)
+                    time.sleep(2)
+                ended = job.wait()
+            finally:
+                # A second signal ends a job at once.
+                while job.poll() is None:
+                    job.terminate()
+                    time.sleep(0.2)
+            if ended != 0:
                 log.seek(0)
                 raise Failed(reason(log.read()))
         sessions = json.loads((run_dir / "sessions.json").read_text())
@@ -353,6 +360,8 @@ def main():
         parser.error(f"--pieces {','.join(unknown)}: the pieces are {', '.join(PIECES)}")
     if given.gpus < 2:
         parser.error(f"--gpus {given.gpus}: several GPUs are needed")
+    # What was started ends with this script.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     bench = Bench(given)
     for piece in given.pieces.split(","):
         PIECES[piece](bench)
