@@ -19,7 +19,7 @@ use common::devices::gpu;
 use common::jobs::{clean, has_mpi, is_alive, signal, text};
 use common::program;
 use common::random::{Budget, Random};
-use restarted::{Costs, Hosts, Restarted, whole, workplace};
+use restarted::{Costs, Hosts, Restarted, whole, whole_on_gpu, workplace};
 
 /// Steps of the jobs that are disturbed.
 const STEPS: u64 = 200;
@@ -177,7 +177,7 @@ fn a_job_goes_on_from_the_memory_of_its_hosts() {
 fn a_job_of_threads_goes_on_after_each_kill() {
     let kills = if gpu() { 10 } else { 2 };
     let steps = 40 * (kills as u64 + 1);
-    let whole = whole(steps);
+    let whole = whole_on_gpu(steps);
     let sets = ["parallel.ranks_per_device=4", "checkpoint.memory_steps=5"];
     let job = Restarted::start_with(steps, Hosts::Threads, &["--restarts", "3"], SLOWNESS[0], &sets);
     let (mut job, mut random, mut costs) = (job.unwrap(), Random::new(43), Costs::default());
@@ -188,8 +188,9 @@ fn a_job_of_threads_goes_on_after_each_kill() {
     }
     let sessions = job.ends_as(&whole);
     assert_eq!(sessions.len(), kills + 1);
+    assert!(sessions.iter().all(|session| session["device_model"] == whole["device_model"]), "{sessions:?}");
     costs.add(&sessions);
-    println!("{kills} kills: {costs}");
+    println!("{kills} kills on {}: {costs}", whole["device_model"]);
 }
 
 /// The memory of a lost host is deleted, as if its power had failed.

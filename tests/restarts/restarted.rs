@@ -37,6 +37,8 @@ data = 4
 timeout_seconds = 5
 "#;
 
+/// The environment variable that lists the GPUs of a process.
+const GPUS: &str = "CUDA_VISIBLE_DEVICES";
 /// Longest time of a job.
 const LIMIT: Duration = Duration::from_secs(600);
 
@@ -45,7 +47,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 pub(crate) enum Hosts {
     /// This one.
     One,
-    /// This one, where the ranks are threads of a process.
+    /// This one, where the ranks are threads of a process, on its first GPU if there is one.
     Threads,
     /// Two faked ones, `first` and `second`.
     Two,
@@ -66,7 +68,18 @@ pub(crate) fn workplace(steps: u64) -> tempfile::TempDir {
 /// Returns the summary of an undisturbed run on one rank.
 pub(crate) fn whole(steps: u64) -> Value {
     let directory = workplace(steps);
+    whole_by(clean(program(), directory.path()), &directory)
+}
+
+/// [`whole`] on the first GPU, or on the CPU where there is none.
+pub(crate) fn whole_on_gpu(steps: u64) -> Value {
+    let directory = workplace(steps);
     let mut command = clean(program(), directory.path());
+    command.env(GPUS, "0");
+    whole_by(command, &directory)
+}
+
+fn whole_by(mut command: Command, directory: &tempfile::TempDir) -> Value {
     command.args(["train", "run.toml", "--run-dir", "out", "--set", "parallel.data=1"]);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -164,7 +177,7 @@ impl Restarted {
             command.arg(networks).env("CUT", directory.path().join("cut"));
         }
         match hosts {
-            Hosts::Threads => command.arg(program()).args(["launch", "--with=threads"]),
+            Hosts::Threads => command.env(GPUS, "0").arg(program()).args(["launch", "--with=threads"]),
             _ => command.arg(root().join("launch/mpirun")),
         };
         command.args(options);

@@ -183,6 +183,8 @@ pub(crate) struct Role {
     shards: Vec<usize>,
     /// Whether the rank adds the parameters that all tensor-parallel ranks hold whole to the norm.
     first_tensor_rank: bool,
+    /// Whether the rank adds to the norm what all ranks hold that share sequences but no state.
+    first_context_rank: bool,
 }
 
 impl Role {
@@ -205,7 +207,8 @@ impl Role {
             }
         };
         let first_tensor_rank = grid.coordinate(Axis::Tensor) == 0;
-        Ok(Role { stage, validations, lanes, shards, first_tensor_rank })
+        let first_context_rank = grid.coordinate(Axis::Context) == 0;
+        Ok(Role { stage, validations, lanes, shards, first_tensor_rank, first_context_rank })
     }
 }
 
