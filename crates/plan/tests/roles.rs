@@ -8,8 +8,13 @@ use plan::plan;
 use plan::roles::plan_all;
 
 /// Layers that ranks may share, with gradients whose norm takes several parts.
-const GPT: [&str; 4] =
-    ["model.layers=4", "parallel.tensor_lanes=2", "parallel.context_lanes=4", "parallel.lanes=4"];
+const GPT: [&str; 5] = [
+    "model.layers=4",
+    "parallel.tensor_lanes=2",
+    "parallel.context_lanes=4",
+    "train.global_batch_size=8",
+    "parallel.lanes=4",
+];
 
 /// On GPUs, where the tables of norms differ between ranks.
 #[test]
