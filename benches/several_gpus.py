@@ -156,6 +156,11 @@ class Bench:
         found["peak_reserved_bytes"] = max(rank["peak_reserved_bytes"] for rank in rows[-1]["by_rank"])
         return found
 
+    def of_all(self, model, share, steps, sets):
+        """`bench scaling` on all GPUs, of which `share` each work on the same micro-batches."""
+        keys = [word for key in [*sets, "precision.gradients=bf16"] for word in ("--set", key)]
+        return self.scaling(model, "--weak", "--ranks", self.given.gpus // share, "--reduction", "tree", "--steps", steps, *keys)
+
     def peer(self, model, *options):
         """The rate of PyTorch's step with torch.compile on all GPUs."""
         peers = ROOT / "benches" / "peers" / "step.py"
@@ -183,8 +188,9 @@ def bits(bench):
     config.write_text(SMALL)
     for precision in ("f32", "bf16"):
         for data, context, tensor, pipeline, stage in grids(bench.given.gpus):
-            # Every grid in f32, those of all GPUs also in bf16.
-            if precision == "bf16" and 1 < data * context * tensor * pipeline < bench.given.gpus:
+            # Every grid in f32, some of those of all GPUs also in bf16.
+            used = data * context * tensor * pipeline
+            if precision == "bf16" and (1 < used < bench.given.gpus or stage in (1, 2)):
                 continue
             sets = [f"parallel.data={data}", f"parallel.context={context}", f"parallel.tensor={tensor}"]
             sets += [f"parallel.pipeline={pipeline}", f"parallel.zero_stage={stage}", f"precision.compute={precision}"]
@@ -210,29 +216,30 @@ def of_all_ranks(gpus, **sizes):
     axes = {"data": gpus, "context": 1, "tensor": 1, "pipeline": 1} | sizes
     axes["data"] = gpus // (axes["context"] * axes["tensor"] * axes["pipeline"])
     keys = [f"parallel.{axis}={size}" for axis, size in axes.items()]
-    return keys + [f"parallel.lanes={axes['data']}", f"train.global_batch_size={axes['data']}", "train.steps=14"]
+    return keys + [f"parallel.lanes={axes['data']}", f"train.global_batch_size={axes['data']}"]
 
 
 def llama(bench):
-    gpus, config = bench.given.gpus, CONFIGS / "llama3-8b.toml"
-    rows = [("ZeRO-1", ["parallel.zero_stage=1"], {}), ("ZeRO-3", ["parallel.zero_stage=3"], {})]
-    rows.append(("tensor 2, ZeRO-3", ["parallel.zero_stage=3", "parallel.tensor_lanes=2"], {"tensor": 2}))
-    rows.append(("ZeRO-3, FP8", ["parallel.zero_stage=3", "precision.matmul=fp8"], {}))
-    for name, sets, sizes in rows:
-        keys = of_all_ranks(gpus, **sizes) + sets
-        bench.row("llama", name, lambda: bench.train(config, keys))
+    gpus = bench.given.gpus
+    rows = [(f"ZeRO-{stage}", [f"parallel.zero_stage={stage}"], 1) for stage in (1, 2, 3)]
+    rows.append(("tensor 2, ZeRO-3", ["parallel.zero_stage=3", "parallel.tensor=2"], 2))
+    rows.append(("ZeRO-3, FP8", ["parallel.zero_stage=3", "precision.matmul=fp8"], 1))
+    for name, sets, share in rows:
+        bench.row("llama", name, lambda: bench.of_all("llama3-8b", share, 10, sets))
     bench.row("llama", "FSDP2", lambda: bench.peer("llama3-8b", "--steps", 10))
 
 
 def large(bench):
     gpus, config = bench.given.gpus, CONFIGS / "llama3-8b.toml"
+    common = ["parallel.zero_stage=3", "memory.recompute=block"]
     for name, shape in SHAPES.items():
-        sets = of_all_ranks(gpus) + [f"model.{key}={value}" for key, value in shape.items()]
-        sets += ["model.context=4096", "parallel.zero_stage=3", "memory.recompute=block", "train.steps=6"]
-        bench.row("large", f"{name}, ZeRO-3", lambda: bench.train(config, sets))
-    long = of_all_ranks(gpus, context=gpus) + [f"parallel.context_lanes={gpus}", "model.context=65536"]
-    long += ["parallel.zero_stage=3", "memory.recompute=block", "train.steps=6"]
-    bench.row("large", f"8B, 65,536 tokens, context {gpus}", lambda: bench.train(config, long))
+        sets = common + [f"model.{key}={value}" for key, value in shape.items()] + ["model.context=4096"]
+        bench.row("large", f"{name}, ZeRO-3", lambda: bench.of_all("llama3-8b", 1, 4, sets))
+    long = common + [f"parallel.context={gpus}", f"parallel.context_lanes={2 * gpus}", "model.context=65536"]
+    bench.row("large", f"8B, 65,536 tokens, context {gpus}", lambda: bench.of_all("llama3-8b", gpus, 3, long))
+    # With the plan's bytes, which a run of three steps shows.
+    long += of_all_ranks(gpus, context=gpus) + ["train.steps=3"]
+    bench.row("large", f"8B, 65,536 tokens, context {gpus}, as planned", lambda: bench.train(config, long))
 
 
 def pipelines(bench):
@@ -249,20 +256,20 @@ def resnet(bench):
 def checkpoints(bench):
     """Saves a sharded 8B in the middle of a run and at its end, and resumes."""
     run_dir, config = bench.where / "saved", CONFIGS / "llama3-8b.toml"
-    sets = of_all_ranks(bench.given.gpus) + ["parallel.zero_stage=3", "checkpoint.every=4", "checkpoint.keep=1"]
+    sets = of_all_ranks(bench.given.gpus) + ["parallel.zero_stage=3", "checkpoint.every=5", "checkpoint.keep=1"]
 
     def step_times(found):
         lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
         return found | {"step_seconds": [line.get("seconds") for line in lines]}
 
     def saved():
-        found = step_times(bench.train(config, sets[:-1] + ["checkpoint.keep=1", "train.steps=10"], run_dir))
+        found = step_times(bench.train(config, sets + ["train.steps=8"], run_dir))
         files = [file for file in run_dir.rglob("*") if file.is_file() and "checkpoint" in str(file)]
         return found | {"checkpoint_bytes": sum(file.stat().st_size for file in files)}
 
     bench.row("checkpoints", "8B saved", saved)
     resumed = ["--resume"]
-    bench.row("checkpoints", "8B resumed", lambda: bench.train(config, sets + ["train.steps=12"], run_dir, resumed, keep=True))
+    bench.row("checkpoints", "8B resumed", lambda: bench.train(config, sets + ["train.steps=10"], run_dir, resumed, keep=True))
     shutil.rmtree(run_dir, ignore_errors=True)
 
 

@@ -12,11 +12,10 @@ use super::arguments::BenchScalingArgs;
 use crate::bench_model::BenchModel;
 
 /// Keys that the suite sets.
-const OWN: [&str; 6] = [
+const OWN: [&str; 5] = [
     "parallel.data",
     "parallel.pipeline",
     "parallel.reduction",
-    "parallel.zero_stage",
     "train.micro_batch_size",
     "train.global_batch_size",
 ];
