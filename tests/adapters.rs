@@ -126,6 +126,28 @@ fn adapters_are_saved_alone_loaded_and_merged() {
     }
 }
 
+/// Lanes have parts of adapters: those of whole layers but for rounding, in the same folders.
+#[test]
+fn adapters_of_lanes_are_those_of_whole_layers() {
+    for name in MODELS {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |part: &str| directory.path().join(part);
+        let sets = [&LORA[..], &["train.steps=4"]].concat();
+        let whole = train(name, &at("whole"), &sets).summary.losses;
+        let lanes = train(name, &at("run"), &[&sets[..], &["parallel.tensor_lanes=2"]].concat());
+        for (own, of_whole) in lanes.summary.losses.iter().zip(&whole) {
+            assert_near(f64::from(*own), f64::from(*of_whole), name);
+        }
+        let trained = loss(name, &at("run"), true);
+        let merged = export(&at("run"), at("merged"), true);
+        assert_near(loss(name, &merged, false), trained, "merged");
+        let adapters = export(&at("run"), at("adapters"), false);
+        let from = format!("lora.from={}", adapters.display());
+        let again = train(name, &at("again"), &[&from, "train.steps=1", "parallel.tensor=2"]);
+        assert_near(f64::from(again.summary.losses[0]), trained, "from adapters");
+    }
+}
+
 #[test]
 fn wrong_adapters_are_refused() {
     let directory = tempfile::tempdir().unwrap();

@@ -2,10 +2,9 @@
 
 use keys::{Error, RawValues};
 
-use crate::choices::MatmulPrecision;
 use crate::lanes::divisors_around;
 use crate::run_config::RunConfig;
-use crate::sections::{LoraSection, Parallel, Precision, Train};
+use crate::sections::{Parallel, Train};
 
 /// Checks that the lanes of layers can be divided among ranks, and the model among lanes.
 pub(crate) fn check_tensor_lanes(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
@@ -37,12 +36,6 @@ pub(crate) fn check_tensor_lanes(raw: &RawValues, config: &RunConfig) -> Result<
                 return refused(key, format!("it does not divide {key} = {size}"));
             }
         }
-    }
-    if config.tuning.lora().is_some() {
-        return refused(LoraSection::rank, "adapters have no lanes yet".to_owned());
-    }
-    if config.precision.matmul == MatmulPrecision::Fp8 {
-        return refused(Precision::matmul, "matmuls in FP8 have no lanes yet".to_owned());
     }
     let rows = config.train.micro_batch_size * config.model.examples().units();
     if !rows.is_multiple_of(4 * lanes) {

@@ -103,27 +103,30 @@ impl Fp8Weights {
         Fp8Weights { chosen, in_first_stage, ..Self::default() }
     }
 
-    /// Makes the copies of the weight of the next linear layer, `layer`; `None` for a layer that multiplies
-    /// in the compute type.
+    /// Makes the copies of the weight of the next linear layer, `layer`, or of the next lane of it; `None` for
+    /// a layer that multiplies in the compute type.
     ///
     /// # Errors
     /// Out of memory, sizes that FP8 does not have.
     pub(crate) fn create(
         &mut self,
-        layer: &str,
+        (layer, is_lane): (&str, bool),
         weight: &Weight,
         role: LinearRole,
     ) -> Result<Option<Fp8Weight>> {
-        let is_first = self.in_first_stage && self.layers.is_empty();
-        self.layers.push(layer.to_owned());
+        let is_first = self.in_first_stage && self.layers.first().is_none_or(|first| first == layer);
+        if !is_lane || !self.layers.iter().rev().any(|known| known == layer) {
+            self.layers.push(layer.to_owned());
+        }
         let Some(fp8) = self.chosen.as_ref().filter(|fp8| fp8.selects(layer, role, is_first)) else {
             return Ok(None);
         };
         let shape = weight.shape();
         let [outputs, inputs] = [shape.rows(), shape.columns()];
         if ![outputs, inputs].iter().all(|size| size.is_multiple_of(MULTIPLE)) {
+            let part = if is_lane { "a lane of " } else { "" };
             let text = format!(
-                "precision.fp8_layers: linear layer {layer} has {inputs} inputs and {outputs} outputs, and FP8 \
+                "precision.fp8_layers: {part}linear layer {layer} has {inputs} inputs and {outputs} outputs, and FP8 \
                  needs multiples of {MULTIPLE}: choose layers without it"
             );
             return Err(NnError::Sizes(text));

@@ -116,8 +116,12 @@ pub struct Adapters {
 }
 
 impl Adapters {
+    /// Adds the matrices of a layer, unless another lane of it has.
     pub(crate) fn extend(&mut self, tensors: Vec<FolderTensor>) {
-        self.tensors.extend(tensors);
+        let is_known = |tensor: &FolderTensor| self.tensors.iter().any(|known| known.name == tensor.name);
+        if !tensors.iter().any(is_known) {
+            self.tensors.extend(tensors);
+        }
     }
 
     /// The matrices of all adapters in PEFT's format.

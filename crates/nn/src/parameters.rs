@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::slice;
 use std::sync::Arc;
 
-use autograd::ops::Fp8Weight;
+use autograd::ops::{Fp8Weight, LaneShare};
 use autograd::{UseId, Weight, WeightHandle};
 use collective::{Axis, RankGrid};
 use device::{Category, DType, Device, Element, Request};
@@ -83,6 +83,8 @@ pub struct Parameters {
     statistics: Rc<RunningStatistics>,
     adapters: Adapters,
     fp8: Fp8Weights,
+    /// Parameters of all lanes that lanes make, by name: the use, and each lane's share in the gradient.
+    of_all_lanes: BTreeMap<String, (Weight, Vec<LaneShare>)>,
 }
 
 impl Parameters {
@@ -105,6 +107,7 @@ impl Parameters {
             statistics: Rc::default(),
             adapters: Adapters::default(),
             fp8: Fp8Weights::default(),
+            of_all_lanes: BTreeMap::new(),
         }
     }
 
@@ -187,6 +190,33 @@ impl Parameters {
     pub fn create_sharded(&mut self, name: &str, sharding: Sharding, init: Init) -> Result<Weight> {
         let parameter = self.register_parameter(name, sharding, init)?;
         Ok(self.use_of(parameter))
+    }
+
+    /// Makes a parameter of all lanes with one use, or returns the one that the first lane has made, with the
+    /// share in its gradient of the lane whose parameters are made now. Layers are divided.
+    ///
+    /// # Errors
+    /// As for [`Parameters::create`].
+    pub(crate) fn create_for_all_lanes(
+        &mut self,
+        name: &str,
+        shape: impl Into<Shape>,
+        init: Init,
+    ) -> Result<(Weight, LaneShare)> {
+        let lane = self.lane.take();
+        let made = match self.of_all_lanes.get(name) {
+            Some(_) => Ok(()),
+            None => self.create(name, shape, init).map(|weight| {
+                let shares = LaneShare::of_lanes(self.lanes.here);
+                self.of_all_lanes.insert(name.to_owned(), (weight, shares));
+            }),
+        };
+        self.lane = lane;
+        made?;
+        let found = self.of_all_lanes.get(name);
+        let share = |shares: &[LaneShare]| shares.get(lane.unwrap_or(0)).cloned();
+        let found = found.and_then(|(weight, shares)| Some((weight.clone(), share(shares)?)));
+        found.ok_or_else(|| NnError::Parameter { name: name.to_owned(), problem: "used before it is made" })
     }
 
     /// Returns `weight` for an operator on rows, which are divided between layers if layers are.

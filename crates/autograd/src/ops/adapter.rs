@@ -3,11 +3,12 @@
 
 use std::ops::Range;
 
-use device::{Category, DType};
+use device::{Category, DType, Request};
 use tensor::Tensor;
 use tensor::ops::dropout::Mask;
 use tensor::ops::{self, Activation};
 
+use super::lane_gradients::{LaneCall, LaneShare};
 use super::linear::backward_weight;
 use super::{Dropout, autocast, named, only, values_of};
 use crate::error::Result;
@@ -30,6 +31,21 @@ pub struct Adapter {
     pub scale: f32,
     /// Dropout of the input, which all parts share.
     pub dropout: Option<Dropout>,
+    /// The dimension of the layer's weight that lanes divide.
+    pub cut: AdapterCut,
+}
+
+/// The dimension of an adapted layer's weight that lanes divide.
+#[derive(Clone, Debug, Default)]
+pub enum AdapterCut {
+    /// None.
+    #[default]
+    Whole,
+    /// Outputs: lanes have parts of B and share A, and the gradient of the input is a part of a sum over
+    /// lanes.
+    Outputs(LaneShare),
+    /// Inputs: lanes have parts of A and share B, and the output is a part of a sum over lanes.
+    Inputs(LaneShare),
 }
 
 /// The tensors of an adapter's call that backward needs.
@@ -40,6 +56,7 @@ pub(super) struct AdapterTensors {
     mask: Option<Mask>,
     /// Gradient of `low`, from the input half to the weight half.
     gradient: Option<Tensor>,
+    call: LaneCall,
 }
 
 impl Adapter {
@@ -76,7 +93,10 @@ impl Adapter {
     ) -> tensor::Result<(Tensor, AdapterTensors)> {
         let tensors = self.compress(tape, x)?;
         let expansion = self.expansion(weight.shape().rows(), x.dtype())?;
-        let output = ops::linear::forward(&tensors.low, &expansion, None, Activation::None)?.output;
+        let output = match &self.cut {
+            AdapterCut::Inputs(_) => ops::linear::partial(&tensors.low, &expansion)?,
+            _ => ops::linear::forward(&tensors.low, &expansion, None, Activation::None)?.output,
+        };
         ops::linear::add(x, &weight.values(x.dtype())?, values_of(bias, x.dtype())?.as_ref(), &output)?;
         Ok((output, tensors))
     }
@@ -85,7 +105,7 @@ impl Adapter {
         let mask = self.dropout.as_ref().and_then(|dropout| dropout.mask(tape));
         let input = dropped(x, mask)?;
         let low = ops::linear::forward(&input, &self.a.values(x.dtype())?, None, Activation::None)?.output;
-        Ok(AdapterTensors { low, mask, gradient: None })
+        Ok(AdapterTensors { low, mask, gradient: None, call: LaneCall::of(tape) })
     }
 
     /// Returns whether the matrix from `low` to the output is B itself.
@@ -111,10 +131,14 @@ impl Adapter {
         wanted: bool,
     ) -> tensor::Result<Option<Tensor>> {
         let low = ops::linear::backward_input(dy, &self.expansion(dy.shape().columns(), dy.dtype())?)?;
+        let back = match &self.cut {
+            AdapterCut::Outputs(_) => ops::linear::partial_backward_input,
+            _ => ops::linear::backward_input,
+        };
         let dx = match (wanted, tensors.mask) {
-            (true, None) => Some(ops::linear::backward_input(&low, &self.a.values(low.dtype())?)?),
+            (true, None) => Some(back(&low, &self.a.values(low.dtype())?)?),
             (true, Some(mask)) => {
-                let dx = ops::linear::backward_input(&low, &self.a.values(low.dtype())?)?;
+                let dx = back(&low, &self.a.values(low.dtype())?)?;
                 Some(ops::dropout::apply(dx, mask, Category::ActivationGradient)?)
             }
             (false, _) => None,
@@ -134,16 +158,29 @@ impl Adapter {
         dy: &Tensor,
         x: &Tensor,
     ) -> Result<()> {
-        let AdapterTensors { low, mask, gradient } = tensors;
-        if let Some(target) = target(sink, &self.b)? {
-            self.backward_b(dy, &low, &target)?;
+        let AdapterTensors { low, mask, gradient, call } = tensors;
+        match &self.cut {
+            AdapterCut::Inputs(share) => {
+                call.sum(sink, (&self.b, share), |own| self.backward_b(dy, &low, own))?;
+            }
+            _ => {
+                if let Some(target) = target(sink, &self.b)? {
+                    self.backward_b(dy, &low, &target)?;
+                }
+                ready(sink, &self.b)?;
+            }
         }
         drop(low);
-        ready(sink, &self.b)?;
-        if let (Some(target), Some(gradient)) = (target(sink, &self.a)?, &gradient) {
-            ops::linear::backward_weight(gradient, &dropped(x, mask)?, &target, None)?;
+        let Some(gradient) = &gradient else { return Ok(()) };
+        let backward_a =
+            |target: &Target| ops::linear::backward_weight(gradient, &dropped(x, mask)?, target, None);
+        match &self.cut {
+            AdapterCut::Outputs(share) => call.sum(sink, (&self.a, share), backward_a),
+            _ => {
+                target(sink, &self.a)?.map_or(Ok(()), |target| backward_a(&target))?;
+                ready(sink, &self.a)
+            }
         }
-        ready(sink, &self.a)
     }
 
     fn backward_b(&self, dy: &Tensor, low: &Tensor, target: &Target) -> tensor::Result<()> {
@@ -152,7 +189,7 @@ impl Adapter {
             return ops::linear::backward_weight(dy, low, target, None);
         }
         let shape = [outputs, low.shape().columns()];
-        let request = device::Request::new(Category::Gradient, "adapter.backward");
+        let request = Request::new(Category::Gradient, "adapter.backward");
         let tensor = Tensor::empty(dy.device(), shape, target.tensor.dtype(), request)?;
         let all = Target { tensor, accumulate: false };
         ops::linear::backward_weight(dy, low, &all, None)?;

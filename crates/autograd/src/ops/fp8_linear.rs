@@ -10,7 +10,7 @@ use device::{Category, DType};
 use tensor::Tensor;
 use tensor::ops::fp8_linear::{self as operator, Cast, Input, Quantised, Recipe, Scaled};
 
-use super::{named, only};
+use super::{PartialSums, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
 use crate::sink::{GradientSink, ready, target};
@@ -120,6 +120,15 @@ pub struct Fp8Linear {
     pub copies: Fp8Weight,
     /// `[out]`.
     pub bias: Option<Weight>,
+    /// The results that are parts of sums over lanes.
+    pub sums: PartialSums,
+}
+
+impl Fp8Linear {
+    /// Type of the output for an input of type `dtype`.
+    fn output_type(&self, dtype: DType) -> DType {
+        if self.sums.output { DType::F32 } else { dtype }
+    }
 }
 
 /// Backward of [`fp8_linear`].
@@ -166,8 +175,8 @@ fn forward(
     layer: &Fp8Linear,
     function: Input,
 ) -> tensor::Result<(Tensor, Option<Scaled>, Option<Tensor>)> {
-    let Fp8Linear { weight, copies, bias } = layer;
-    let is_gate = matches!(function, Input::Gated(_));
+    let Fp8Linear { weight, copies, bias, .. } = layer;
+    let (is_gate, dtype) = (matches!(function, Input::Gated(_)), layer.output_type(x.dtype()));
     let cast = Cast::new(DType::E4m3, copies.0.recipe);
     let keeps = tape.is_recording() && weight.is_trained() && !is_gate;
     let cast = if keeps { cast.transposed() } else { cast };
@@ -177,13 +186,13 @@ fn forward(
             false => None,
         };
         let outputs = weight.shape().rows();
-        return Ok((operator::forward_again(x, outputs, x.dtype())?, transposed, None));
+        return Ok((operator::forward_again(x, outputs, dtype)?, transposed, None));
     }
     let Quantised { stored, transposed } = operator::quantise(x, function, cast.stored())?;
     let [own, _] = copies.layouts()?;
     let Some(stored) = stored else { return Err(missing()) };
     let bias = bias.as_ref().map(Weight::stored).transpose()?;
-    let output = operator::forward(&stored, &own, bias.as_ref(), x.shape(), x.dtype())?;
+    let output = operator::forward(&stored, &own, bias.as_ref(), x.shape(), dtype)?;
     let factor = (is_gate && copies.is_tensorwise()).then_some(stored.scales);
     Ok((output, transposed, factor))
 }
@@ -196,7 +205,8 @@ impl Fp8LinearRule {
     /// The gradient of the layer's input, from the output's.
     fn input_gradient(&mut self, dy: &Scaled, output: &Tensor) -> Result<Tensor> {
         let [_, turned] = self.layer.copies.layouts()?;
-        let dx = operator::backward_input(dy, &turned, output.shape(), output.dtype())?;
+        let dtype = if self.layer.sums.input_gradient { DType::F32 } else { output.dtype() };
+        let dx = operator::backward_input(dy, &turned, output.shape(), dtype)?;
         let Some(layer_input) = self.layer_input.take() else { return Ok(dx) };
         match self.function {
             Input::Plain => Ok(dx),
@@ -249,7 +259,7 @@ impl Rule for Fp8LinearRule {
         wanted: &[bool],
     ) -> Result<Vec<Option<Tensor>>> {
         let output = only(outputs)?;
-        let Fp8Linear { weight, copies, bias } = &self.layer;
+        let Fp8Linear { weight, copies, bias, .. } = &self.layer;
         let wanted = wanted[0] || matches!(self.function, Input::Gated(_));
         let cast = Cast::new(copies.0.gradients, copies.0.recipe).of(Category::ActivationGradient);
         let cast = if wanted { cast.stored() } else { cast };

@@ -138,7 +138,7 @@ impl Rule for GatedFeedForwardRule {
         self.down = is_trained.then_some((gradient, hidden));
         let wanted = wanted.contains(&true);
         let gate_up = &self.weights.gate_up;
-        let input = match wanted && self.weights.is_lane {
+        let input = match wanted && self.weights.is_lane && adapter.is_none() {
             true => {
                 let matrix = gate_up.values(self.gate_up.dtype())?;
                 Some(ops::linear::partial_backward_input(&self.gate_up, &matrix)?)

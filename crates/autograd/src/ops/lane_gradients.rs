@@ -4,11 +4,14 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use device::Request;
+use device::{Category, DType, Request};
 use tensor::Tensor;
 
-use super::lanes::LanePlane;
+use super::lanes::{LanePlane, give};
 use crate::error::Result;
+use crate::sink::{GradientSink, Target, ready, target};
+use crate::tape::Tape;
+use crate::weight::Weight;
 
 /// A lane's share in the gradients of parameters that all lanes of a layer use. Clones for other lanes share
 /// the gradients.
@@ -51,5 +54,43 @@ impl LaneShare {
         }
         let parts: Vec<Tensor> = gradients.iter_mut().filter_map(Option::take).collect();
         planes.sum(parts, request).map(Some)
+    }
+}
+
+/// A call of a lane, for the gradients of parameters that all lanes use.
+#[derive(Clone, Debug)]
+pub(super) struct LaneCall {
+    planes: LanePlane,
+    piece: Option<usize>,
+}
+
+impl LaneCall {
+    pub(super) fn of(tape: &Tape) -> Self {
+        LaneCall { planes: LanePlane::of(tape), piece: tape.piece() }
+    }
+
+    /// Gives `weight` the sum of the gradients of all lanes, once all that are here have theirs. `compute`
+    /// writes that of this lane, in f32.
+    ///
+    /// # Errors
+    /// Those of `compute`; out of memory; a failed collective.
+    pub(super) fn sum(
+        &self,
+        sink: &mut dyn GradientSink,
+        (weight, share): (&Weight, &LaneShare),
+        compute: impl FnOnce(&Target) -> tensor::Result<()>,
+    ) -> Result<()> {
+        if !weight.is_trained() {
+            return Ok(());
+        }
+        let request = Request::new(Category::Gradient, "lane_gradient");
+        let tensor = Tensor::empty(weight.device(), weight.shape(), DType::F32, request)?;
+        let own = Target { tensor, accumulate: false };
+        compute(&own)?;
+        let Some(sum) = share.add((own.tensor, self.piece), &self.planes, request)? else { return Ok(()) };
+        if let Some(target) = target(sink, weight)? {
+            give(&sum, &target)?;
+        }
+        ready(sink, weight)
     }
 }

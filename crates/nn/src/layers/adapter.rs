@@ -3,22 +3,26 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use autograd::ops::{Adapter, Dropout};
+use autograd::ops::{Adapter, AdapterCut};
+use collective::Axis;
 
-use crate::error::Result;
+use super::{Dropout, LinearCut};
+use crate::error::{NnError, Result};
 use crate::init::Init;
-use crate::lora::Lora;
+use crate::lora::{Lora, Module};
 use crate::parameters::Parameters;
+use crate::sharding::Sharding;
 
 /// Makes the adapter of the linear layer `layer` in `parameters`, whose weight is `[outputs, inputs]`; `None`
-/// for a layer without one. A starts like the weight of PyTorch's linear layers, B at zero.
+/// for a layer without one. A starts like the weight of PyTorch's linear layers, B at zero. Lanes of a layer
+/// that they divide by outputs share A and have parts of B; by inputs, they have parts of A and share B.
 ///
 /// # Errors
-/// As for [`Parameters::create`].
+/// As for [`Parameters::create`]; a module of which lanes do not have equal parts.
 pub(super) fn create(
     parameters: &mut Parameters,
     layer: &str,
-    [outputs, inputs]: [usize; 2],
+    ([outputs, inputs], cut): ([usize; 2], LinearCut<'_>),
 ) -> Result<Option<Adapter>> {
     let tuning = Arc::clone(parameters.tuning());
     let Some(lora) = tuning.lora() else { return Ok(None) };
@@ -27,11 +31,72 @@ pub(super) fn create(
         return Ok(None);
     }
     parameters.adapters_mut().extend(lora.tensors(layer, inputs, &modules));
-    let parts: Vec<_> = modules.into_iter().map(|module| module.rows).collect();
-    let ([a, b], rows) = (Lora::names(layer), parts.iter().map(Range::len).sum::<usize>());
-    let a = parameters.create(&a, [parts.len() * lora.r, inputs], Init::uniform_fan_in(inputs))?;
-    let b = parameters.create(&b, [rows, lora.r], Init::Constant(0.0))?;
-    let site = format!("{layer}.lora_dropout");
-    let dropout = (lora.dropout > 0.0).then(|| Dropout::new(parameters.seed(), &site, lora.dropout));
-    Ok(Some(Adapter { a, b, parts, scale: lora.scale(), dropout }))
+    let layout = Layout { modules: &modules, outputs, cut, lanes: parameters.lanes().all };
+    let rows: usize = modules.iter().map(|module| module.rows.len()).sum();
+    let ([a_name, b_name], init) = (Lora::names(layer), Init::uniform_fan_in(inputs));
+    let (a_shape, b_shape) = ([modules.len() * lora.r, inputs], [rows, lora.r]);
+    let is_divided = parameters.lanes().is_divided();
+    let (a, b, adapter_cut) = match cut {
+        _ if !is_divided => {
+            let a = parameters.create(&a_name, a_shape, init)?;
+            (a, parameters.create(&b_name, b_shape, Init::Constant(0.0))?, AdapterCut::Whole)
+        }
+        LinearCut::Outputs(_) => {
+            let (a, share) = parameters.create_for_all_lanes(&a_name, a_shape, init)?;
+            let b = layout.b(layer, Sharding::replicated(b_shape))?;
+            let b = parameters.create_sharded(&b_name, b, Init::Constant(0.0))?;
+            (a, b, AdapterCut::Outputs(share))
+        }
+        LinearCut::Inputs => {
+            let a = Sharding::replicated(a_shape).divided(Axis::Tensor, 1, layout.lanes)?;
+            let a = parameters.create_sharded(&a_name, a, init)?;
+            let (b, share) = parameters.create_for_all_lanes(&b_name, b_shape, Init::Constant(0.0))?;
+            (a, b, AdapterCut::Inputs(share))
+        }
+    };
+    let dropout = Dropout::of_input(parameters, &format!("{layer}.lora_dropout"), lora.dropout, cut);
+    let (parts, scale, dropout) = (layout.parts(), lora.scale(), dropout.site().cloned());
+    Ok(Some(Adapter { a, b, parts, scale, dropout, cut: adapter_cut }))
+}
+
+/// The modules with adapters in the outputs of a layer.
+struct Layout<'a> {
+    modules: &'a [Module],
+    outputs: usize,
+    cut: LinearCut<'a>,
+    lanes: usize,
+}
+
+impl Layout<'_> {
+    /// The outputs of a lane that each module's adapter adds to.
+    fn parts(&self) -> Vec<Range<usize>> {
+        let lanes = match self.cut {
+            LinearCut::Outputs(_) => self.lanes,
+            LinearCut::Inputs => 1,
+        };
+        let of = |module: &Module| module.rows.start / lanes..module.rows.end / lanes;
+        self.modules.iter().map(of).collect()
+    }
+
+    /// The parts of B in lanes that divide the outputs: of each module the rows that the lane has of it.
+    fn b(&self, layer: &str, whole: Sharding) -> Result<Sharding> {
+        let groups = match self.cut {
+            LinearCut::Outputs(groups) if !groups.is_empty() => groups,
+            _ => &[self.outputs],
+        };
+        let (mut of_modules, mut first) = (Vec::new(), 0);
+        for group in groups {
+            let rows = first..first + group;
+            let is_part = |module: &Module| module.rows.start <= rows.start && rows.end <= module.rows.end;
+            if self.modules.iter().any(is_part) {
+                of_modules.push(*group);
+            }
+            first = rows.end;
+        }
+        if of_modules.iter().sum::<usize>() != whole.whole().rows() {
+            let text = format!("lora.targets: lanes do not divide the modules of {layer} in equal parts");
+            return Err(NnError::Sizes(text));
+        }
+        whole.divided_in_groups(Axis::Tensor, 0, self.lanes, &of_modules)
+    }
 }

@@ -2,7 +2,7 @@
 
 use autograd::{Tape, Var, ops};
 
-use super::within;
+use super::{LinearCut, within};
 use crate::error::Result;
 use crate::parameters::Parameters;
 
@@ -24,6 +24,23 @@ impl Dropout {
             None => new(site),
         };
         Dropout { site: (probability > 0.0).then(of_lane) }
+    }
+
+    /// Drops elements of the input of a linear layer that lanes divide by `cut`. Lanes that divide its outputs
+    /// have the same input.
+    pub(super) fn of_input(
+        parameters: &Parameters,
+        site: &str,
+        probability: f64,
+        cut: LinearCut<'_>,
+    ) -> Self {
+        match cut {
+            LinearCut::Inputs => Self::new(parameters, site, probability),
+            LinearCut::Outputs(_) => {
+                let site = || ops::Dropout::new(parameters.seed(), site, probability);
+                Dropout { site: (probability > 0.0).then(site) }
+            }
+        }
     }
 
     /// No dropout.

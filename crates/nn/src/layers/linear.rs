@@ -21,6 +21,9 @@ pub enum LinearCut<'a> {
     Inputs,
 }
 
+/// The outputs of a layer as one group.
+const WHOLE: LinearCut<'_> = LinearCut::Outputs(&[]);
+
 /// `y = activation(x · Wᵀ + b)` with weight `[outputs, inputs]` and bias `[outputs]`.
 #[derive(Debug)]
 pub struct Linear {
@@ -68,7 +71,7 @@ impl Linear {
         init: Init,
         bias_init: Option<Init>,
     ) -> Result<Self> {
-        let weight = Sharding::replicated([outputs, inputs]);
+        let weight = (Sharding::replicated([outputs, inputs]), WHOLE);
         let layer = Self::create(parameters, name, weight, init, Activation::None, LinearRole::Head)?;
         let bias = bias_init.map(|init| parameters.create(&format!("{name}.bias"), [outputs], init));
         Ok(Linear { bias: bias.transpose()?, ..layer })
@@ -86,7 +89,7 @@ impl Linear {
         init: Init,
         activation: Activation,
     ) -> Result<Self> {
-        let weight = Sharding::replicated([outputs, inputs]);
+        let weight = (Sharding::replicated([outputs, inputs]), WHOLE);
         Self::create(parameters, name, weight, init, activation, LinearRole::Inner)
     }
 
@@ -109,7 +112,7 @@ impl Linear {
             LinearCut::Outputs(groups) => whole.divided_in_groups(Axis::Tensor, 0, lanes.all, groups),
             LinearCut::Inputs => whole.divided(Axis::Tensor, 1, lanes.all),
         };
-        let layer = Self::create(parameters, name, weight?, init, activation, LinearRole::Inner)?;
+        let layer = Self::create(parameters, name, (weight?, cut), init, activation, LinearRole::Inner)?;
         let bias = Sharding::replicated([outputs]);
         let bias = match cut {
             LinearCut::Outputs(groups) => Some(bias.divided_in_groups(Axis::Tensor, 0, lanes.all, groups)?),
@@ -123,7 +126,7 @@ impl Linear {
 
     /// Returns the same layer as a lane of the head: it divides the outputs.
     pub(super) fn lane_of_head(self) -> Self {
-        Linear { sums: LinearCut::Outputs(&[]).sums(true), ..self }
+        Linear { sums: WHOLE.sums(true), ..self }
     }
 
     /// Registers a lane of the head, whose `outputs` are divided.
@@ -138,21 +141,22 @@ impl Linear {
     ) -> Result<Self> {
         let weight = Sharding::replicated([outputs, inputs]);
         let weight = weight.divided(Axis::Tensor, 0, parameters.lanes().all)?;
-        Self::create(parameters, name, weight, init, Activation::None, LinearRole::Head)
+        Self::create(parameters, name, (weight, WHOLE), init, Activation::None, LinearRole::Head)
     }
 
     fn create(
         parameters: &mut Parameters,
         name: &str,
-        sharding: Sharding,
+        (sharding, cut): (Sharding, LinearCut<'_>),
         init: Init,
         activation: Activation,
         role: LinearRole,
     ) -> Result<Self> {
         let whole = sharding.whole();
         let weight = parameters.create_sharded(&format!("{name}.weight"), sharding, init)?;
-        let adapter = adapter::create(parameters, name, [whole.rows(), whole.columns()])?;
-        let fp8 = parameters.fp8_mut().create(name, &weight, role)?;
+        let adapter = adapter::create(parameters, name, ([whole.rows(), whole.columns()], cut))?;
+        let is_lane = parameters.lanes().is_divided();
+        let fp8 = parameters.fp8_mut().create((name, is_lane), &weight, role)?;
         let (name, sums) = (name.to_owned(), PartialSums::default());
         Ok(Linear { name, weight, bias: None, activation, adapter, fp8, sums })
     }
@@ -197,10 +201,10 @@ impl Linear {
 
     /// The layer's parameters, if it multiplies in FP8.
     pub(super) fn in_fp8(&self) -> Option<Fp8Linear> {
-        let Linear { weight, bias, fp8, .. } = self;
+        let Linear { weight, bias, fp8, sums, .. } = self;
         let of = |copies: &Fp8Weight| {
             let (copies, weight, bias) = (copies.clone(), weight.clone(), bias.clone());
-            Fp8Linear { weight, copies, bias }
+            Fp8Linear { weight, copies, bias, sums: *sums }
         };
         fp8.as_ref().map(of)
     }

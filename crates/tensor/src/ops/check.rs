@@ -73,6 +73,17 @@ pub(crate) fn targets(
     Ok(expected)
 }
 
+/// Refuses a tensor that a matmul adds to, if it has neither type `computed` of the operands nor f32.
+pub(crate) fn sum(
+    operator: &'static str,
+    operand: &'static str,
+    tensor: &Tensor,
+    computed: DType,
+) -> Result<()> {
+    let expected = if tensor.dtype() == DType::F32 { DType::F32 } else { computed };
+    dtype(operator, operand, tensor, expected)
+}
+
 /// Refuses a tensor whose shape is not `expected`.
 pub(crate) fn shape(
     operator: &'static str,

@@ -112,18 +112,21 @@ pub fn backward_activation(dy: Tensor, saved: &Tensor, activation: Activation) -
     activation::backward(dy, saved, activation)
 }
 
-/// out `[.., out]` += x `[.., in]` · weightᵀ + bias; sums are in f32 and rounded once.
+/// out `[.., out]` += x `[.., in]` · weightᵀ + bias; sums are in f32 and rounded once. The output may be f32
+/// for operands of all types, then without a bias.
 ///
 /// # Errors
 /// Shapes or types that do not agree.
 pub fn add(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, out: &Tensor) -> Result<()> {
     const OPERATOR: &str = "linear.add";
-    let dtype = check::computed(OPERATOR, &[("x", x), ("weight", weight), ("out", out)])?;
+    let dtype = check::computed(OPERATOR, &[("x", x), ("weight", weight)])?;
+    check::sum(OPERATOR, "out", out, dtype)?;
     let (outputs, inputs) = matrix(OPERATOR, weight)?;
     check::shape(OPERATOR, "x", x, check::with_columns(out.shape(), inputs))?;
     check::shape(OPERATOR, "out", out, check::with_columns(x.shape(), outputs))?;
     if let Some(bias) = bias {
         check::dtype(OPERATOR, "bias", bias, dtype)?;
+        check::dtype(OPERATOR, "out", out, dtype)?;
         check::shape(OPERATOR, "bias", bias, [outputs])?;
     }
     count(x, weight);
@@ -134,13 +137,15 @@ pub fn add(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, out: &Tensor) -> 
     }
 }
 
-/// dx `[.., in]` += dy `[.., out]` · weight `[out, in]`; sums are in f32 and rounded once.
+/// dx `[.., in]` += dy `[.., out]` · weight `[out, in]`; sums are in f32 and rounded once. dx may be f32 for
+/// operands of all types.
 ///
 /// # Errors
 /// Shapes or types that do not agree.
 pub fn add_backward_input(dy: &Tensor, weight: &Tensor, dx: &Tensor) -> Result<()> {
     const OPERATOR: &str = "linear.add_backward_input";
-    check::computed(OPERATOR, &[("dy", dy), ("weight", weight), ("dx", dx)])?;
+    let dtype = check::computed(OPERATOR, &[("dy", dy), ("weight", weight)])?;
+    check::sum(OPERATOR, "dx", dx, dtype)?;
     let (outputs, inputs) = matrix(OPERATOR, weight)?;
     check::shape(OPERATOR, "dy", dy, check::with_columns(dx.shape(), outputs))?;
     check::shape(OPERATOR, "dx", dx, check::with_columns(dy.shape(), inputs))?;
