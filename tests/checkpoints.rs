@@ -294,9 +294,14 @@ fn parts_of_layers_are_parts_of_one_checkpoint() {
     const ZERO_3: &str = "parallel.zero_stage=3";
     const TWO: &str = "parallel.tensor=2";
     const FOUR: &str = "parallel.tensor=4";
-    let table: [(&str, &[&str]); 3] = [
+    const ALL: &str = "model.qk_norm_span=all";
+    let table: [(&str, &[&str]); 4] = [
         (GPT, &["model.heads=4", "optim.clip_norm=0.1", "model.dropout=0.1"]),
-        (LLAMA, &["model.key_value_heads=4", "model.qk_norm=true", "model.width=64", "optim.state=8bit"]),
+        (
+            LLAMA,
+            &["model.key_value_heads=4", "model.qk_norm=true", ALL, "model.width=64", "optim.state=8bit"],
+        ),
+        (LLAMA, &["model.key_value_heads=4", "lora.rank=2", "lora.targets=['all-linear', 'lm_head']"]),
         (GPT, &["model.heads=4", "model.width=128", "precision.compute=bf16", "train.freeze=['*.bias']"]),
     ];
     for (text, overrides) in table {

@@ -29,6 +29,8 @@ const RUNS: &[(&str, &[&str])] = &[
     (GPT, &["parallel.pipeline=2", "parallel.schedule=interleaved", "model.layers=8"]),
     (GPT, &["parallel.tensor=2", "parallel.data=2", TENSOR]),
     (GPT, &["parallel.tensor=2", "parallel.pipeline=2", "parallel.zero_stage=2", TENSOR]),
+    (GPT, &["parallel.data=2", "parallel.context=2", "parallel.tensor=2", TENSOR]),
+    (GPT, &["parallel.context=2", "parallel.pipeline=2", "parallel.zero_stage=1"]),
     (GPT, &["parallel.lanes=2", "parallel.data=2", "train.global_batch_size=16"]),
     (GPT, &["parallel.data=2", "precision.compute=bf16", "model.width=64"]),
     (GPT, &["parallel.data=2", "precision.compute=f16", "precision.weights=f32", "model.width=64"]),
@@ -109,6 +111,7 @@ const PLANTED: &[(&[&str], &[Planted])] = &[
         &["parallel.data=3", "parallel.tensor=2", TENSOR],
         &[(1, "step", 14, Some(1)), (4, "repetition", 48, Some(4))],
     ),
+    (&["parallel.data=3", "parallel.context=2"], &[(1, "step", 14, Some(1)), (4, "repetition", 48, Some(4))]),
     (&["parallel.data=3", "model.dropout=0.1"], &[(0, "all", 2, Some(0)), (2, "step", 45, Some(2))]),
 ];
 

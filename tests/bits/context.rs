@@ -116,6 +116,23 @@ const FEATURES: &[Row] = &[
         &[PIECES, "train.freeze=['w?e.*', 'h.0.attn*', '*.bias']"],
         &[&[], &[TWO], &[TWO, PIPELINE], &[TWO, THREE, ZERO_3]],
     ),
+    (
+        GPT,
+        &[PIECES, "precision.matmul=fp8", "model.width=64", "train.steps=2"],
+        &[&[], &[TWO, BLOCK], &[TWO, PIPELINE], &[TWO, PAIR, ZERO_3]],
+    ),
+    (
+        LLAMA,
+        &[
+            PIECES,
+            "model.attention_sinks=true",
+            "model.width=128",
+            "precision.compute=bf16",
+            "precision.gradients=bf16",
+            "train.steps=2",
+        ],
+        &[&[], &[TWO, ZERO_BUBBLE, PIPELINE], &[TWO, SHARDED]],
+    ),
     (GPT, &[PIECES, "lora.rank=2", "lora.dropout=0.1"], &[&[], &[TWO], &[TWO, PIPELINE]]),
     (
         GPT,
@@ -155,6 +172,7 @@ fn pieces_differ_from_whole_sequences_by_rounding_alone() {
         (GPT, &documents),
         (LLAMA, &documents),
         (LLAMA, &["model.qk_norm=true", "model.qkv_bias=true"]),
+        (LLAMA, &["model.attention_sinks=true", "model.window=9"]),
         (LLAMA, WINDOWS_AND_CAPS),
         (LLAMA, WINDOWS_AND_FACTORS),
         (CHAT, &[]),

@@ -127,6 +127,56 @@ const FEATURES: &[Row] = &[
         &[&[], &[TWO, BLOCK], &[FOUR, PIPELINE], &[TWO, PAIR, ZERO_3]],
     ),
     (
+        LLAMA,
+        &[
+            LANES,
+            "model.key_value_heads=4",
+            "model.qk_norm=true",
+            "model.qk_norm_span=all",
+            "model.norm_position=after",
+            "parallel.context_lanes=2",
+            "train.steps=2",
+        ],
+        &[&[], &[TWO, BLOCK], &[FOUR, PIPELINE, ZERO_BUBBLE], &[TWO, PAIR, ZERO_3]],
+    ),
+    (
+        LLAMA,
+        &[
+            "parallel.tensor_lanes=2",
+            "model.width=128",
+            "precision.compute=bf16",
+            "precision.weights=f32",
+            "model.qk_norm=true",
+            "model.qk_norm_span=all",
+            "model.loss_pieces=2",
+            "train.steps=2",
+        ],
+        &[&[], &[TWO]],
+    ),
+    (
+        GPT,
+        &[
+            LANES,
+            "model.heads=4",
+            "model.loss_pieces=2",
+            "model.logit_soft_cap=5.0",
+            "model.tied=true",
+            "train.steps=2",
+        ],
+        &[&[], &[TWO, BLOCK], &[FOUR, PIPELINE, ZERO_BUBBLE], &[TWO, PAIR, ZERO_2]],
+    ),
+    (
+        LLAMA,
+        &[
+            LANES,
+            "parallel.context_lanes=4",
+            "model.key_value_heads=4",
+            "model.attention_sinks=true",
+            "train.steps=2",
+        ],
+        &[&[], &[TWO, BLOCK], &[FOUR, PIPELINE], &[TWO, "parallel.context=2", PAIR, ZERO_3]],
+    ),
+    (
         GPT,
         &[LANES, "model.heads=4", "train.freeze=['w?e.*', 'h.0.attn*', '*.bias']"],
         &[&[], &[TWO], &[FOUR, PIPELINE], &[TWO, THREE, ZERO_3]],
@@ -154,12 +204,93 @@ fn features_keep_their_bits_among_ranks_that_share_layers() {
     assert_equal_bits_on_devices(FEATURES);
 }
 
+/// Adapters: of all layers and the head, of some rows of packed layers with dropout, partly frozen, narrow.
+const ADAPTED: &[Row] = &[
+    (
+        LLAMA,
+        &[
+            LANES,
+            "model.key_value_heads=4",
+            "lora.rank=4",
+            "lora.alpha=8",
+            "lora.targets=['all-linear', 'lm_head']",
+            "optim.clip_norm=0.1",
+            "train.steps=2",
+        ],
+        &[&[], &[TWO], &[FOUR, PIPELINE], &[TWO, PAIR, ZERO_3], &[PAIR, FOUR, SHARDED, BLOCK]],
+    ),
+    (
+        LLAMA,
+        &[
+            "parallel.tensor_lanes=2",
+            "lora.rank=2",
+            "lora.targets=['q_proj', 'v_proj', 'up_proj', 'down_proj']",
+            "lora.dropout=0.2",
+            "train.steps=2",
+        ],
+        &[&[], &[TWO, BLOCK], &[TWO, PIPELINE, ZERO_BUBBLE]],
+    ),
+    (
+        GPT,
+        &[
+            LANES,
+            "model.heads=4",
+            "model.width=128",
+            "lora.rank=3",
+            "train.freeze=['*_proj.lora*', 'h.0.*']",
+            "precision.compute=bf16",
+            "parallel.context_lanes=2",
+            "train.steps=2",
+        ],
+        &[&[], &[TWO], &[FOUR, PIPELINE], &[TWO, PAIR, ZERO_2]],
+    ),
+];
+
+#[test]
+fn adapters_keep_their_bits_among_ranks_that_share_layers() {
+    assert_equal_bits_on_devices(ADAPTED);
+}
+
+/// FP8 matmuls, of layers with and without a bias and of the head, with factors of tensors and of rows.
+const FP8: &[Row] = &[
+    (
+        GPT,
+        &[LANES, "model.heads=4", "model.width=64", "precision.matmul=fp8", "train.steps=2"],
+        &[&[], &[TWO], &[FOUR, PIPELINE], &[TWO, PAIR, ZERO_3, BLOCK]],
+    ),
+    (
+        LLAMA,
+        &[
+            "parallel.tensor_lanes=2",
+            "parallel.context_lanes=4",
+            "model.qk_norm=true",
+            "model.width=128",
+            "model.feed_forward=64",
+            "model.vocabulary=352",
+            "precision.matmul=fp8",
+            "precision.compute=bf16",
+            "precision.fp8_recipe=rowwise",
+            "precision.fp8_layers=['*_proj', 'lm_head']",
+            "train.steps=2",
+        ],
+        &[&[], &[TWO, BLOCK], &[TWO, PIPELINE], &[PAIR, TWO, "parallel.context=2", SHARDED]],
+    ),
+];
+
+#[test]
+fn fp8_matmuls_keep_their_bits_among_ranks_that_share_layers() {
+    assert_equal_bits_on_devices(FP8);
+}
+
 /// Lanes change the order of sums, not what is summed.
 #[test]
 fn lanes_differ_from_whole_layers_by_rounding_alone() {
     for (text, sets) in [
         (GPT, &["model.heads=4", "model.logit_soft_cap=20.0"][..]),
         (LLAMA, &["model.key_value_heads=4", "model.qk_norm=true", "model.qkv_bias=true"]),
+        (LLAMA, &["model.key_value_heads=4", "model.qk_norm=true", "model.qk_norm_span=all"]),
+        (LLAMA, &["model.key_value_heads=4", "model.loss_pieces=2", "model.attention_sinks=true"]),
+        (LLAMA, &["model.key_value_heads=4", "lora.rank=4", "lora.targets=['all-linear', 'lm_head']"]),
     ] {
         let run = |lanes: &str| {
             let ran = history(text, &[sets, &[lanes]].concat());

@@ -27,6 +27,7 @@ fn plans_of_divided_sequences_equal_runs() {
         &[TWO, "precision.compute=f16", "precision.weights=f32", "model.width=128"],
         &[TWO, "optim.state=8bit", "model.width=64", "train.freeze=['h.0.*']"],
         &[TWO, "data.separator=10", "data.document_mask=true"],
+        &[TWO, "precision.matmul=fp8", "model.width=64"],
         &[TWO, "parallel.zero_stage=1"],
         &[TWO, "parallel.zero_stage=3", "parallel.pipeline=2"],
     ];
@@ -36,6 +37,7 @@ fn plans_of_divided_sequences_equal_runs() {
     let llama = [PIECES, "parallel.tensor_lanes=2", "model.qk_norm=true", "train.steps=2"];
     compare_all(&[
         (LLAMA, &[&llama[..], &[TWO, TENSOR, "parallel.pipeline=2"]].concat()),
+        (LLAMA, &[&llama[..], &[TWO, TENSOR, "model.attention_sinks=true"]].concat()),
         (LLAMA, &[&llama[..], &[TWO, TENSOR, BLOCK, "parallel.data=2", "parallel.zero_stage=3"]].concat()),
     ]);
 }

@@ -34,6 +34,17 @@ fn plans_of_divided_layers_equal_runs() {
     compare_all(&[
         (LLAMA, &[&llama[..], &[TWO, "parallel.pipeline=2"]].concat()),
         (LLAMA, &[&llama[..], &[FOUR, BLOCK, "parallel.data=2", "parallel.zero_stage=3"]].concat()),
+        (LLAMA, &[&llama[..], &[TWO, "model.qk_norm_span=all", "model.loss_pieces=2"]].concat()),
+        (LLAMA, &[&llama[..], &[FOUR, "model.qk_norm_span=all", "parallel.context_lanes=2", BLOCK]].concat()),
+        (
+            LLAMA,
+            &[&llama[..], &["model.loss_pieces=2", "model.attention_sinks=true", "parallel.pipeline=2"]]
+                .concat(),
+        ),
+        (LLAMA, &[&llama[..], &[TWO, "lora.rank=4", "lora.dropout=0.1"]].concat()),
+        (LLAMA, &[&llama[..], &[TWO, "lora.rank=4", BLOCK, "parallel.pipeline=2"]].concat()),
+        (LLAMA, &[&llama[..], &[TWO, "model.width=64", "precision.matmul=fp8"]].concat()),
+        (LLAMA, &[&llama[..], &["model.width=64", "precision.matmul=fp8", BLOCK]].concat()),
     ]);
 }
 

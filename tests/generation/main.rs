@@ -152,12 +152,8 @@ fn choices(model: &Path, grid: &[&str]) -> Evaluation {
 fn greedy_tokens_are_those_of_transformers_on_every_grid() {
     for name in MODELS.iter().chain(FAMILIES) {
         let expected = recorded(name);
-        // One key and value head is not divided, nor a norm over all heads.
-        let divided = if ["models/qwen2", "families/olmo2", "families/olmo3"].contains(name) {
-            &[][..]
-        } else {
-            &TENSOR
-        };
+        // One key and value head is not divided.
+        let divided = if *name == "models/qwen2" { &[][..] } else { &TENSOR };
         for grid in GRIDS[..4].iter().chain(divided).chain(&CONTEXT[1..2]) {
             let (prompts, tokens) = (lists(&expected["prompts"]), lists(&expected["tokens"]));
             let options = SampleOptions { tokens: tokens[0].len(), ..greedy(&folder(name), prompts) };

@@ -69,14 +69,14 @@ fn models_on_grids() -> impl Iterator<Item = (&'static str, &'static [&'static [
     let whole = move |name: &&'static str| (*name, &GRIDS[..if all(name) { GRIDS.len() } else { 2 }]);
     let few =
         move |name: &&'static str| (*name, &TENSOR_GRIDS[..if all(name) { TENSOR_GRIDS.len() } else { 2 }]);
-    let divided = MODELS.iter().filter(|name| !WHOLE.contains(name)).map(few);
+    let divided = MODELS.iter().filter(|name| **name != WHOLE).map(few);
     let pieces =
         move |name: &&'static str| (*name, &CONTEXT_GRIDS[..if all(name) { CONTEXT_GRIDS.len() } else { 2 }]);
     MODELS.iter().map(whole).chain(divided).chain(MODELS.iter().map(pieces))
 }
 
-/// Models whose layers are not divided: one key and value head, and norms over all heads.
-const WHOLE: [&str; 3] = ["models/qwen2", "families/olmo2", "families/olmo3"];
+/// The model whose layers are not divided: one key and value head.
+const WHOLE: &str = "models/qwen2";
 
 fn folder(name: &str) -> PathBuf {
     golden(name)

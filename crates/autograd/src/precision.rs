@@ -112,6 +112,8 @@ const STANDARD: &[OperatorPrecision] = &[
     unchanged("cross_entropy", "softmax, loss"),
     unchanged("divided_cross_entropy", "softmax, loss"),
     unchanged("divided_embedding", ""),
+    half("divided_linear_cross_entropy", "softmax, loss, input gradients"),
+    single("divided_qk_norm", "rstd, sums over lanes"),
     unchanged("dropout", ""),
     unchanged("embedding", ""),
     moves("exchange"),

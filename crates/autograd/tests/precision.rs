@@ -11,7 +11,7 @@ use autograd::{Pass, Piece, Pieces, Result, Tape, UseId, Var, Weight, ops};
 use collective::{Axis, AxisPlanes, Communicator};
 use device::{Category, DType, Device, DeviceOptions, bf16};
 use ops::{
-    Adapter, BatchNorm, ConvolutionOptions, Dropout, FeedForwardWeights, GatedFeedForwardWeights,
+    Adapter, AdapterCut, BatchNorm, ConvolutionOptions, Dropout, FeedForwardWeights, GatedFeedForwardWeights,
     LinearCrossEntropy, Pair, PartialSums, Pointwise, Positions, QkNormWeights, Rotary, Statistics, Windows,
 };
 use tensor::Tensor;
@@ -88,7 +88,8 @@ const CALLS: &[(&str, Run)] = &[
     ("adapted_linear", |t, o| {
         let (x, weight) = (o.x(t, &[4, 8]), o.weight(&[6, 8]));
         let (a, b) = (o.weight(&[2, 8]), o.weight(&[6, 2]));
-        let adapter = Adapter { a, b, parts: std::iter::once(0..6).collect(), scale: 2.0, dropout: None };
+        let (parts, cut) = (std::iter::once(0..6).collect(), AdapterCut::Whole);
+        let adapter = Adapter { a, b, parts, scale: 2.0, dropout: None, cut };
         one(ops::adapted_linear(t, x, &weight, None, &adapter))
     }),
     ("add", |t, o| one(ops::add(t, o.x(t, &[4, 8]), o.x(t, &[4, 8])))),
@@ -120,6 +121,17 @@ const CALLS: &[(&str, Run)] = &[
     ("divided_embedding", |t, o| {
         let tables = [o.weight(&[5, 8])];
         one(ops::divided_embedding(t, &o.indices([2, 2], &[1, 0, 4, 2]), &tables, None, None))
+    }),
+    ("divided_linear_cross_entropy", |t, o| {
+        let (x, weight) = (o.x(t, &[4, 8]), o.weight(&[6, 8]));
+        let settings = LinearCrossEntropy { scale: 1.0, soft_cap: None, pieces: 2 };
+        let x = ops::lane_inputs(t, x, 1, 4)?;
+        one(ops::divided_linear_cross_entropy(t, x, &[&weight], 1, &o.targets(), settings))
+    }),
+    ("divided_qk_norm", |t, o| {
+        let (qkv, heads) = (vec![o.x(t, &[1, 4, 24]), o.x(t, &[1, 4, 24])], Heads::multi(1, 8));
+        let lane = || QkNormWeights { query: o.weight(&[8]), key: o.weight(&[8]), share: None };
+        ops::divided_qk_norm(t, qkv, heads, vec![lane(), lane()], [16, 16], 1e-5)
     }),
     ("dropout", |t, o| one(ops::dropout(t, o.x(t, &[4, 8]), &Dropout::new(1, "here", 0.5)))),
     ("embedding", |t, o| {
@@ -172,7 +184,7 @@ const CALLS: &[(&str, Run)] = &[
     ("parameter", |t, o| one(ops::parameter(t, &o.weight(&[4, 8])))),
     ("piece_attention", |t, o| {
         let qkv = vec![o.x(t, &[1, 4, 96]), o.x(t, &[1, 4, 96])];
-        ops::piece_attention(t, qkv, Heads::multi(1, 32).into(), None)
+        ops::piece_attention(t, qkv, Heads::multi(1, 32).into(), None, None)
     }),
     ("piece_join", |t, o| one(ops::join_pieces(t, vec![o.x(t, &[4, 8]), o.x(t, &[4, 8])]))),
     ("piece_split", |t, o| ops::split_pieces(t, o.x(t, &[4, 8]))),

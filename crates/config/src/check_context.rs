@@ -2,9 +2,8 @@
 
 use keys::{Error, RawValues};
 
-use crate::choices::MatmulPrecision;
 use crate::run_config::RunConfig;
-use crate::sections::{Parallel, Precision, Train};
+use crate::sections::{Parallel, Train};
 
 /// Checks that sequences can be divided in pieces, and the pieces among ranks.
 pub(crate) fn check_context_lanes(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
@@ -34,12 +33,6 @@ pub(crate) fn check_context_lanes(raw: &RawValues, config: &RunConfig) -> Result
     let tokens = config.model.examples().units();
     if !tokens.is_multiple_of(lanes) {
         return refused("model.context", format!("it does not divide model.context = {tokens}"));
-    }
-    if config.precision.matmul == MatmulPrecision::Fp8 {
-        return refused(Precision::matmul, "matmuls in FP8 have no pieces yet".to_owned());
-    }
-    if config.train.verify_every > 0 {
-        return refused(Train::verify_every, "micro-batches in pieces are not verified yet".to_owned());
     }
     check_shared_state(raw, config)?;
     let (rows, parts) = (config.train.micro_batch_size * tokens / lanes, 4 * config.parallel.tensor_lanes);

@@ -73,7 +73,7 @@ impl LaneCall {
     /// writes that of this lane, in f32.
     ///
     /// # Errors
-    /// Those of `compute`; out of memory; a failed collective.
+    /// Errors of `compute`; out of memory; a failed collective.
     pub(super) fn sum(
         &self,
         sink: &mut dyn GradientSink,

@@ -10,11 +10,12 @@ use tensor::ops::dropout::Mask;
 use tensor::ops::rearrange;
 use tensor::{Tensor, ops};
 
-use super::{Dropout, autocast, named};
+use super::{Dropout, autocast, named, parameter, values_of};
 use crate::error::{AutogradError, Result};
 use crate::pieces::{Pieces, part};
 use crate::rule::{Rule, Saved};
 use crate::tape::{Source, Tape, Var};
+use crate::weight::Weight;
 
 const OPERATOR: &str = "piece_attention";
 
@@ -24,6 +25,7 @@ pub struct PieceAttentionRule {
     saved: Vec<PieceSaved>,
     layout: Layout,
     settings: Settings,
+    sinks: Option<Weight>,
 }
 
 /// A piece of queries: what attention computed from and with it.
@@ -54,7 +56,7 @@ struct Layout {
 /// Attention over `qkv`, for each piece that is here `[batch, time, columns]`: the columns of all query
 /// heads, then all key heads, then all value heads. The results are `[batch, time, heads.query ·
 /// heads.width]`. Gradients of keys and values are rounded for each piece of queries, added in f32 in a
-/// fixed tree, and rounded once more.
+/// fixed tree, and rounded once more. `sinks` are `[heads.query]`, as in [`Masks`].
 ///
 /// # Errors
 /// As [`ops::attention::forward`]; a tape without pieces; a failed collective.
@@ -62,10 +64,12 @@ pub fn piece_attention(
     tape: &Tape,
     qkv: Vec<Var>,
     settings: Settings,
+    sinks: Option<&Weight>,
     dropout: Option<&Dropout>,
 ) -> Result<Vec<Var>> {
     let operand = |array| autocast(tape, OPERATOR, [array]).map(|[array]| array);
     let qkv = qkv.into_iter().map(operand).collect::<Result<Vec<_>>>()?;
+    let of_sinks = sinks.map_or(Ok(Vec::new()), |sinks| sinks_of_pieces(tape, sinks, qkv.len()))?;
     tape.begin(OPERATOR)?;
     let pieces = tape.pieces().ok_or(AutogradError::NotRecorded)?;
     let [batch, time] = match qkv.first().map(|array| array.tensor().shape()) {
@@ -74,7 +78,9 @@ pub fn piece_attention(
     };
     let plane = tape.pass().planes.along(Axis::Context).cloned();
     let layout = Layout { dealt: Pieces::dealt(pieces.all), plane, batch, time };
-    let sources: Vec<Source> = qkv.iter().map(Var::source).collect();
+    let sources: Vec<Source> = qkv.iter().chain(&of_sinks).map(Var::source).collect();
+    let values = qkv.first().map_or(Ok(None), |array| values_of(sinks, array.tensor().dtype()));
+    let values = named(OPERATOR, values)?;
     let piece = |(index, array): (usize, Var)| -> Result<PieceSaved> {
         tape.within_piece(index, || {
             let first = pieces.here[index].number * time;
@@ -87,13 +93,21 @@ pub fn piece_attention(
     let mut saved = qkv.into_iter().enumerate().map(piece).collect::<Result<Vec<_>>>()?;
     let all = layout.gather(&saved, Category::Activation)?;
     for piece in &mut saved {
-        let forward = ops::attention::forward(&piece.operands(&all), settings, piece.masks(), false);
+        let masks = Masks { sinks: values.as_ref(), ..piece.masks() };
+        let forward = ops::attention::forward(&piece.operands(&all), settings, masks, false);
         let ops::attention::Output { output, logsumexp } = named(OPERATOR, forward)?;
         piece.results = Some([output, logsumexp]);
     }
     drop(all);
     let outputs = saved.iter().filter_map(|piece| piece.results.as_ref().map(|[output, _]| output.clone()));
-    tape.record(&sources, outputs.collect(), || PieceAttentionRule { saved, layout, settings })
+    let (outputs, sinks) = (outputs.collect(), sinks.cloned());
+    tape.record(&sources, outputs, || PieceAttentionRule { saved, layout, settings, sinks })
+}
+
+/// Returns the sinks as a variable of each piece, so that their gradients are added up as those of other
+/// weights of pieces.
+fn sinks_of_pieces(tape: &Tape, sinks: &Weight, pieces: usize) -> Result<Vec<Var>> {
+    (0..pieces).map(|index| tape.within_piece(index, || parameter(tape, sinks))).collect()
 }
 
 /// Returns the columns of queries, and those of keys and values.
@@ -194,7 +208,11 @@ impl Rule for PieceAttentionRule {
         let gradients = outputs.into_iter().collect::<Option<Vec<_>>>().ok_or(AutogradError::NotRecorded)?;
         let all = self.layout.gather(&saved, Category::ActivationGradient)?;
         let (mut of_queries, mut sums, parts) = (Vec::with_capacity(saved.len()), Vec::new(), saved.len());
+        let mut of_sinks = Vec::new();
         for (piece, gradient) in saved.into_iter().zip(gradients) {
+            if let Some(sinks) = &self.sinks {
+                of_sinks.push(piece.sink_gradients(&gradient, sinks, self.settings)?);
+            }
             let [dq, sum] = piece.backward(&all, &gradient, self.settings)?;
             of_queries.push(dq);
             push_sum(&mut sums, sum)?;
@@ -208,7 +226,8 @@ impl Rule for PieceAttentionRule {
             let sum = ops::rounded_sum::forward(&[own], None, dq.dtype(), request)?;
             Ok(Some(rearrange::concatenate(&[&dq, &sum], 2)?))
         };
-        of_queries.into_iter().enumerate().map(packed).collect()
+        let of_qkv = of_queries.into_iter().enumerate().map(packed);
+        of_qkv.chain(of_sinks.into_iter().map(Ok)).collect()
     }
 }
 
@@ -220,6 +239,21 @@ impl PieceSaved {
             .into_iter()
             .chain(results)
             .collect()
+    }
+
+    /// Returns the gradients of the sinks, f32, if they are trained.
+    fn sink_gradients(
+        &self,
+        gradient: &Tensor,
+        sinks: &Weight,
+        settings: Settings,
+    ) -> Result<Option<Tensor>> {
+        let Some([output, logsumexp]) = self.results.as_ref().filter(|_| sinks.is_trained()) else {
+            return Ok(None);
+        };
+        let values = sinks.values(output.dtype())?;
+        let sums = ops::attention::sink_gradients(gradient, output, logsumexp, &values, settings.heads)?;
+        Ok(Some(sums))
     }
 
     /// Returns the gradients of the piece's queries, and in f32 those of all keys and values.

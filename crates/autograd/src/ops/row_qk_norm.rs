@@ -58,7 +58,7 @@ impl Normalised {
 }
 
 /// Divides the columns of packed queries, keys and values, copies each.
-fn divided(qkv: &Tensor, heads: Heads) -> tensor::Result<[Tensor; 3]> {
+pub(super) fn divided(qkv: &Tensor, heads: Heads) -> tensor::Result<[Tensor; 3]> {
     let (query, key_value) = (heads.query_columns(), heads.key_value_columns());
     let part = |first, count| rearrange::slice(qkv, COLUMNS, first, count);
     Ok([part(0, query)?, part(query, key_value)?, part(query + key_value, key_value)?])

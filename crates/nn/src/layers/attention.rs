@@ -4,6 +4,7 @@ use autograd::ops::AttentionMeasures;
 use autograd::{Tape, Var, ops};
 use tensor::ops::attention::{Heads, Qkv};
 
+use super::divided::DividedLayer;
 use super::stack::each_piece;
 use super::{Dropout, Layer, Linear, within};
 use crate::error::{NnError, Result};
@@ -31,6 +32,8 @@ impl CausalSelfAttention {
         CausalSelfAttention { dropout, ..self }
     }
 }
+
+impl DividedLayer for CausalSelfAttention {}
 
 impl Layer for CausalSelfAttention {
     type Stream = Var;
@@ -68,7 +71,8 @@ impl Layer for CausalSelfAttention {
         };
         let qkv = each_piece(tape, x, |x| layer.forward(tape, x))?;
         let (settings, dropout) = (self.heads.into(), self.dropout.site());
-        let mixed = within(tape, "attention", || Ok(ops::piece_attention(tape, qkv, settings, dropout)?))?;
+        let mixed =
+            within(tape, "attention", || Ok(ops::piece_attention(tape, qkv, settings, None, dropout)?))?;
         each_piece(tape, mixed, |mixed| self.projection.forward(tape, mixed))
     }
 }

@@ -50,7 +50,35 @@ impl<A> Divided<A> {
     }
 }
 
-impl<A: Layer<Stream = Var>> Layer for Divided<A> {
+/// A layer of a branch that lanes divide.
+pub(crate) trait DividedLayer: Layer<Stream = Var> + Sized {
+    /// Maps the inputs of the lanes that are here, each by itself.
+    ///
+    /// # Errors
+    /// As [`Layer::forward`].
+    fn forward_lanes(lanes: &[Self], tape: &Tape, x: Vec<Var>) -> Result<Vec<Var>> {
+        each_lane(lanes, x, |lane, x| lane.forward(tape, x))
+    }
+
+    /// Maps the inputs of the lanes that are here, for each lane one for every piece of sequences.
+    ///
+    /// # Errors
+    /// As [`Layer::forward`].
+    fn forward_lanes_of_pieces(lanes: &[Self], tape: &Tape, x: Vec<Vec<Var>>) -> Result<Vec<Vec<Var>>> {
+        each_lane(lanes, x, |lane, x| lane.forward_pieces(tape, x))
+    }
+}
+
+/// Returns the results of `f` for each lane with its value.
+pub(super) fn each_lane<A, T, U>(
+    lanes: &[A],
+    values: Vec<T>,
+    f: impl Fn(&A, T) -> Result<U>,
+) -> Result<Vec<U>> {
+    lanes.iter().zip(values).map(|(lane, value)| f(lane, value)).collect()
+}
+
+impl<A: DividedLayer> Layer for Divided<A> {
     type Stream = Var;
 
     /// Maps `[.., width]` to the same shape.
@@ -61,16 +89,15 @@ impl<A: Layer<Stream = Var>> Layer for Divided<A> {
         let Some(sum) = &self.sum else { return self.lanes[0].forward(tape, x) };
         let dtype = x.tensor().dtype();
         let inputs = sum.inputs(tape, x, self.lanes.len())?;
-        let parts = self.lanes.iter().zip(inputs).map(|(lane, x)| lane.forward(tape, x));
-        sum.output(tape, parts.collect::<Result<Vec<_>>>()?, dtype)
+        let parts = A::forward_lanes(&self.lanes, tape, inputs)?;
+        sum.output(tape, parts, dtype)
     }
 
     fn forward_pieces(&self, tape: &Tape, x: Vec<Var>) -> Result<Vec<Var>> {
         let Some(sum) = &self.sum else { return self.lanes[0].forward_pieces(tape, x) };
         let Some(dtype) = x.first().map(|x| x.tensor().dtype()) else { return Ok(x) };
         let inputs = each_piece(tape, x, |x| sum.inputs(tape, x, self.lanes.len()))?;
-        let parts = self.lanes.iter().zip(exchanged(inputs));
-        let parts = parts.map(|(lane, x)| lane.forward_pieces(tape, x)).collect::<Result<Vec<_>>>()?;
+        let parts = A::forward_lanes_of_pieces(&self.lanes, tape, exchanged(inputs))?;
         each_piece(tape, exchanged(parts), |parts| sum.output(tape, parts, dtype))
     }
 }
@@ -88,7 +115,7 @@ impl LaneSum {
 }
 
 /// Returns the lists of the first values of all lists, of their second values and so on.
-fn exchanged<T>(lists: Vec<Vec<T>>) -> Vec<Vec<T>> {
+pub(super) fn exchanged<T>(lists: Vec<Vec<T>>) -> Vec<Vec<T>> {
     let mut lists: Vec<_> = lists.into_iter().map(Vec::into_iter).collect();
     let length = lists.first().map_or(0, ExactSizeIterator::len);
     (0..length).map(|_| lists.iter_mut().filter_map(Iterator::next).collect()).collect()

@@ -26,8 +26,8 @@ impl Dropout {
         Dropout { site: (probability > 0.0).then(of_lane) }
     }
 
-    /// Drops elements of the input of a linear layer that lanes divide by `cut`. Lanes that divide its outputs
-    /// have the same input.
+    /// Drops elements of the input of a linear layer that lanes divide by `cut`. Lanes that divide its
+    /// outputs have the same input.
     pub(super) fn of_input(
         parameters: &Parameters,
         site: &str,

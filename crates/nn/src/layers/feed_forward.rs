@@ -4,6 +4,7 @@ use autograd::ops::{FeedForwardWeights, Fp8Input, Fp8Linear};
 use autograd::{Tape, Var, ops};
 use tensor::ops::Activation;
 
+use super::divided::DividedLayer;
 use super::{Layer, Linear, LinearCut, within};
 use crate::error::Result;
 use crate::init::Init;
@@ -62,6 +63,8 @@ impl FeedForward {
         Ok(FeedForward { layers, activation })
     }
 }
+
+impl DividedLayer for FeedForward {}
 
 impl Layer for FeedForward {
     type Stream = Var;

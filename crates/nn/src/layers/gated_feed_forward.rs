@@ -4,6 +4,7 @@ use autograd::ops::{Fp8Input, Fp8Linear, GatedFeedForwardWeights};
 use autograd::{Tape, Var, ops};
 use tensor::ops::Activation;
 
+use super::divided::DividedLayer;
 use super::{Layer, Linear, LinearCut, within};
 use crate::error::{NnError, Result};
 use crate::init::Init;
@@ -61,6 +62,8 @@ impl GatedFeedForward {
         Ok(GatedFeedForward { layers, activation })
     }
 }
+
+impl DividedLayer for GatedFeedForward {}
 
 impl Layer for GatedFeedForward {
     type Stream = Var;

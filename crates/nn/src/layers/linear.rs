@@ -5,24 +5,12 @@ use autograd::{Tape, Var, Weight, ops};
 use collective::Axis;
 use tensor::ops::Activation;
 
-use super::{Layer, adapter, within};
+use super::{Layer, LinearCut, adapter, within};
 use crate::error::Result;
 use crate::fp8::LinearRole;
 use crate::init::Init;
 use crate::parameters::Parameters;
 use crate::sharding::Sharding;
-
-/// The dimension of a weight `[outputs, inputs]` that lanes divide, if layers are divided.
-#[derive(Clone, Copy, Debug)]
-pub enum LinearCut<'a> {
-    /// Outputs, each of these groups by itself. The gradient of the input is a sum over lanes.
-    Outputs(&'a [usize]),
-    /// Inputs. The output is a sum over lanes, after which the layer's bias is added.
-    Inputs,
-}
-
-/// The outputs of a layer as one group.
-const WHOLE: LinearCut<'_> = LinearCut::Outputs(&[]);
 
 /// `y = activation(x · Wᵀ + b)` with weight `[outputs, inputs]` and bias `[outputs]`.
 #[derive(Debug)]
@@ -71,7 +59,7 @@ impl Linear {
         init: Init,
         bias_init: Option<Init>,
     ) -> Result<Self> {
-        let weight = (Sharding::replicated([outputs, inputs]), WHOLE);
+        let weight = (Sharding::replicated([outputs, inputs]), LinearCut::WHOLE);
         let layer = Self::create(parameters, name, weight, init, Activation::None, LinearRole::Head)?;
         let bias = bias_init.map(|init| parameters.create(&format!("{name}.bias"), [outputs], init));
         Ok(Linear { bias: bias.transpose()?, ..layer })
@@ -89,7 +77,7 @@ impl Linear {
         init: Init,
         activation: Activation,
     ) -> Result<Self> {
-        let weight = (Sharding::replicated([outputs, inputs]), WHOLE);
+        let weight = (Sharding::replicated([outputs, inputs]), LinearCut::WHOLE);
         Self::create(parameters, name, weight, init, activation, LinearRole::Inner)
     }
 
@@ -121,12 +109,12 @@ impl Linear {
         let bias = bias.filter(|_| biases).map(|sharding| {
             parameters.create_sharded(&format!("{name}.bias"), sharding, Init::Constant(0.0))
         });
-        Ok(Linear { bias: bias.transpose()?, sums: cut.sums(lanes.is_divided()), ..layer })
+        Ok(Linear { bias: bias.transpose()?, sums: sums_of(cut, lanes.is_divided()), ..layer })
     }
 
     /// Returns the same layer as a lane of the head: it divides the outputs.
     pub(super) fn lane_of_head(self) -> Self {
-        Linear { sums: WHOLE.sums(true), ..self }
+        Linear { sums: sums_of(LinearCut::WHOLE, true), ..self }
     }
 
     /// Registers a lane of the head, whose `outputs` are divided.
@@ -141,7 +129,7 @@ impl Linear {
     ) -> Result<Self> {
         let weight = Sharding::replicated([outputs, inputs]);
         let weight = weight.divided(Axis::Tensor, 0, parameters.lanes().all)?;
-        Self::create(parameters, name, (weight, WHOLE), init, Activation::None, LinearRole::Head)
+        Self::create(parameters, name, (weight, LinearCut::WHOLE), init, Activation::None, LinearRole::Head)
     }
 
     fn create(
@@ -210,11 +198,10 @@ impl Linear {
     }
 }
 
-impl LinearCut<'_> {
-    const fn sums(self, is_divided: bool) -> PartialSums {
-        let output = matches!(self, LinearCut::Inputs);
-        PartialSums { output: is_divided && output, input_gradient: is_divided && !output }
-    }
+/// The results of a lane of a layer that are parts of sums over lanes.
+const fn sums_of(cut: LinearCut<'_>, is_divided: bool) -> PartialSums {
+    let output = matches!(cut, LinearCut::Inputs);
+    PartialSums { output: is_divided && output, input_gradient: is_divided && !output }
 }
 
 impl Layer for Linear {

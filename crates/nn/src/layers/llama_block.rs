@@ -1,6 +1,7 @@
 //! The transformer block of Llama and its relatives.
 
 use autograd::Weight;
+use collective::Axis;
 use tensor::ops::Activation;
 use tensor::ops::attention::Settings;
 
@@ -10,9 +11,10 @@ use super::{
     Block, Divided, Dropout, GatedFeedForward, Linear, LinearCut, Multiplier, QkNorm, QkNormSpan, RmsNorm,
     RotaryAttention,
 };
-use crate::error::{NnError, Result};
+use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
+use crate::sharding::Sharding;
 
 /// Positions of the norms of a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,10 +150,12 @@ impl LlamaBlock {
         Ok(Branch { before, layers, after, scale, dropout })
     }
 
-    /// Registers the norms of queries and keys that all lanes share, if layers are divided and have some.
+    /// Registers the norms of heads that all lanes share, if layers are divided and have some. Of a norm over
+    /// all heads, lanes have parts.
     fn shared_norms(parameters: &mut Parameters, name: &str, sizes: LlamaBlockSizes) -> Result<Vec<QkNorm>> {
         let lanes = parameters.lanes();
-        let Some(span) = sizes.qk_norm.filter(|_| lanes.is_divided()) else { return Ok(Vec::new()) };
+        let of_heads = sizes.qk_norm.filter(|span| lanes.is_divided() && *span == QkNormSpan::Head);
+        let Some(span) = of_heads else { return Ok(Vec::new()) };
         Ok(Self::norm(parameters, &format!("{name}.self_attn"), sizes, span)?.in_lanes(lanes))
     }
 
@@ -193,13 +197,9 @@ impl LlamaBlock {
         Ok(layer.dropping(weights).with_sinks(sinks))
     }
 
-    /// Registers the sinks of all query heads.
+    /// Registers the sinks of the query heads, or those of a lane.
     fn sinks(parameters: &mut Parameters, prefix: &str, heads: usize) -> Result<Weight> {
-        if parameters.lanes().is_divided() {
-            let text = "model.attention_sinks = true has layers that are whole, and parallel.tensor_lanes \
-                        divides them";
-            return Err(NnError::Sizes(text.to_owned()));
-        }
-        parameters.create(&format!("{prefix}.sinks"), [heads], Init::Constant(0.0))
+        let sinks = Sharding::replicated([heads]).divided(Axis::Tensor, 0, parameters.lanes().all)?;
+        parameters.create_sharded(&format!("{prefix}.sinks"), sinks, Init::Constant(0.0))
     }
 }

@@ -2,17 +2,20 @@
 
 use autograd::ops::{AttentionMeasures, LaneShare, QkNormWeights};
 use autograd::{Tape, Var, Weight, ops};
+use collective::Axis;
 use device::{Backend, Category, Device, Request};
 use tensor::ops::attention::{Heads, Qkv, Settings};
 use tensor::ops::rotary::Frequencies;
 use tensor::{DType, Tensor};
 
+use super::divided::{self, DividedLayer};
 use super::stack::each_piece;
 use super::{Dropout, Layer, Linear, within};
 use crate::error::{NnError, Result};
 use crate::init::Init;
 use crate::lanes::Lanes;
 use crate::parameters::Parameters;
+use crate::sharding::Sharding;
 
 /// Cosines and sines of the angles of all positions, shared by the layers of a stage: `[context, columns]`
 /// f32, for the first columns of a head. It is not a buffer of the model's state, because the sizes
@@ -81,14 +84,16 @@ pub struct QkNorm {
     weights: QkNormWeights,
     epsilon: f32,
     span: QkNormSpan,
+    /// Columns of all query heads and of all key heads.
+    columns: [usize; 2],
 }
 
 impl QkNorm {
     /// Registers `{prefix}.q_norm.weight` and `{prefix}.k_norm.weight`, `[heads.width]` each, or the columns
-    /// of all heads: the norms' weights, at first 1, less `offset`.
+    /// of all heads, of which lanes have parts: the norms' weights, at first 1, less `offset`.
     ///
     /// # Errors
-    /// Out of memory, a name that exists.
+    /// Out of memory, a name that exists, columns that lanes do not divide.
     pub fn new(
         parameters: &mut Parameters,
         prefix: &str,
@@ -96,17 +101,21 @@ impl QkNorm {
         span: QkNormSpan,
         [epsilon, offset]: [f32; 2],
     ) -> Result<Self> {
-        let mut weight = |part: &str, columns: usize| {
-            let name = format!("{prefix}.{part}.weight");
-            let weight = parameters.create(&name, [columns], Init::Constant(1.0 - offset))?;
+        let columns = [heads.query_columns(), heads.key_value_columns()];
+        let [query, key] = match span {
+            QkNormSpan::Head => [heads.width; 2].map(|width| Ok(Sharding::replicated([width]))),
+            QkNormSpan::All => {
+                let lanes = parameters.lanes().all;
+                columns.map(|columns| Sharding::replicated([columns]).divided(Axis::Tensor, 0, lanes))
+            }
+        };
+        let mut weight = |part: &str, sharding: Sharding| {
+            let (name, init) = (format!("{prefix}.{part}.weight"), Init::Constant(1.0 - offset));
+            let weight = parameters.create_sharded(&name, sharding, init)?;
             Ok::<_, NnError>(if offset == 0.0 { weight } else { weight.plus(offset) })
         };
-        let [query, key] = match span {
-            QkNormSpan::Head => [heads.width; 2],
-            QkNormSpan::All => [heads.query_columns(), heads.key_value_columns()],
-        };
-        let (query, key) = (weight("q_norm", query)?, weight("k_norm", key)?);
-        Ok(QkNorm { weights: QkNormWeights { query, key, share: None }, epsilon, span })
+        let (query, key) = (weight("q_norm", query?)?, weight("k_norm", key?)?);
+        Ok(QkNorm { weights: QkNormWeights { query, key, share: None }, epsilon, span, columns })
     }
 
     /// Returns the norms of each lane, which share the weights.
@@ -177,7 +186,7 @@ impl RotaryAttention {
     fn positioned(&self, tape: &Tape, qkv: Var) -> Result<Var> {
         let heads = self.settings.heads;
         let RotaryPositions { table, still } = &self.positions;
-        let Some(QkNorm { weights, epsilon, span }) = &self.norm else {
+        let Some(QkNorm { weights, epsilon, span, .. }) = &self.norm else {
             return self.rotated(tape, qkv);
         };
         if *span == QkNormSpan::All {
@@ -197,6 +206,21 @@ impl RotaryAttention {
                 Err(NnError::Sizes("norms of heads that do not rotate need a table that does not".to_owned()))
             }
         }
+    }
+
+    /// The norm over all heads, if the layer has one.
+    fn norm_of_all(&self) -> Option<&QkNorm> {
+        self.norm.as_ref().filter(|norm| norm.span == QkNormSpan::All)
+    }
+
+    /// Normalises queries and keys of the lanes that are here by a norm over the heads of all lanes.
+    fn normalise_lanes(lanes: &[Self], norm: &QkNorm, tape: &Tape, qkv: Vec<Var>) -> Result<Vec<Var>> {
+        let weights = lanes.iter().filter_map(|lane| lane.norm.as_ref().map(|norm| norm.weights.clone()));
+        let heads = lanes.first().map_or(Heads::multi(1, 1), |lane| lane.settings.heads);
+        within(tape, "rotary", || {
+            let (weights, QkNorm { columns, epsilon, .. }) = (weights.collect(), norm);
+            Ok(ops::divided_qk_norm(tape, qkv, heads, weights, *columns, *epsilon)?)
+        })
     }
 
     fn rotated(&self, tape: &Tape, qkv: Var) -> Result<Var> {
@@ -224,6 +248,46 @@ impl Layer for RotaryAttention {
     /// Operands of a wrong shape, out of memory.
     fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         let qkv = self.qkv(tape, x)?;
+        self.attend(tape, qkv)
+    }
+
+    fn forward_pieces(&self, tape: &Tape, x: Vec<Var>) -> Result<Vec<Var>> {
+        let qkv = each_piece(tape, x, |x| self.qkv(tape, x))?;
+        self.attend_pieces(tape, qkv)
+    }
+}
+
+impl DividedLayer for RotaryAttention {
+    fn forward_lanes(lanes: &[Self], tape: &Tape, x: Vec<Var>) -> Result<Vec<Var>> {
+        let Some(norm) = lanes.first().and_then(Self::norm_of_all) else {
+            return divided::each_lane(lanes, x, |lane, x| lane.forward(tape, x));
+        };
+        let qkv = divided::each_lane(lanes, x, |lane, x| lane.qkv.forward(tape, x))?;
+        let qkv = Self::normalise_lanes(lanes, norm, tape, qkv)?;
+        divided::each_lane(lanes, qkv, |lane, qkv| {
+            let qkv = within(tape, "rotary", || lane.rotated(tape, qkv))?;
+            lane.attend(tape, qkv)
+        })
+    }
+
+    fn forward_lanes_of_pieces(lanes: &[Self], tape: &Tape, x: Vec<Vec<Var>>) -> Result<Vec<Vec<Var>>> {
+        let Some(norm) = lanes.first().and_then(Self::norm_of_all) else {
+            return divided::each_lane(lanes, x, |lane, x| lane.forward_pieces(tape, x));
+        };
+        let qkv = divided::each_lane(lanes, x, |lane, x| each_piece(tape, x, |x| lane.qkv.forward(tape, x)))?;
+        let qkv =
+            each_piece(tape, divided::exchanged(qkv), |qkv| Self::normalise_lanes(lanes, norm, tape, qkv))?;
+        divided::each_lane(lanes, divided::exchanged(qkv), |lane, qkv| {
+            let rotated = |qkv| within(tape, "rotary", || lane.rotated(tape, qkv));
+            let qkv = each_piece(tape, qkv, rotated)?;
+            lane.attend_pieces(tape, qkv)
+        })
+    }
+}
+
+impl RotaryAttention {
+    /// Maps queries, keys and values with their positions to the layer's output.
+    fn attend(&self, tape: &Tape, qkv: Var) -> Result<Var> {
         let mixed = within(tape, "attention", || {
             let measures = AttentionMeasures { output: self.projection.measures(), gradients: false };
             let (sinks, dropout) = (self.sinks.as_ref(), self.dropout.site());
@@ -233,13 +297,11 @@ impl Layer for RotaryAttention {
         self.projection.forward(tape, mixed)
     }
 
-    fn forward_pieces(&self, tape: &Tape, x: Vec<Var>) -> Result<Vec<Var>> {
-        if self.sinks.is_some() {
-            return Err(NnError::Sizes("model.attention_sinks needs sequences that are whole".to_owned()));
-        }
-        let qkv = each_piece(tape, x, |x| self.qkv(tape, x))?;
-        let (settings, dropout) = (self.settings, self.dropout.site());
-        let mixed = within(tape, "attention", || Ok(ops::piece_attention(tape, qkv, settings, dropout)?))?;
+    /// [`RotaryAttention::attend`] of the pieces of sequences that are here.
+    fn attend_pieces(&self, tape: &Tape, qkv: Vec<Var>) -> Result<Vec<Var>> {
+        let (settings, sinks, dropout) = (self.settings, self.sinks.as_ref(), self.dropout.site());
+        let mixed =
+            within(tape, "attention", || Ok(ops::piece_attention(tape, qkv, settings, sinks, dropout)?))?;
         each_piece(tape, mixed, |mixed| self.projection.forward(tape, mixed))
     }
 }

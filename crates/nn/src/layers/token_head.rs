@@ -26,7 +26,7 @@ pub struct TokenHead {
 impl TokenHead {
     /// A head whose scores are those of `lanes`, layers without bias, of `all` in all, for sequences of
     /// `time` rows. Scores are capped where `soft_cap` is not 0: x becomes c·tanh(x/c). With more than one
-    /// of `pieces` the loss computes the scores of one piece of the vocabulary at a time, in forward and
+    /// of `pieces` the loss computes the scores of one piece of a lane's vocabulary at a time, in forward and
     /// again in backward.
     ///
     /// # Errors
@@ -85,10 +85,15 @@ impl TokenHead {
         within(tape, "soft_cap", || Ok(ops::pointwise(tape, scores, Pointwise::SoftCap(cap))?))
     }
 
+    /// The inputs of the lanes that are here.
+    fn lane_inputs(&self, tape: &Tape, x: Var) -> Result<Vec<Var>> {
+        let time = self.time / tape.pieces_of_sequence();
+        within(tape, "head", || Ok(ops::lane_inputs(tape, x, self.lanes.len(), time)?))
+    }
+
     /// The scores of the lanes that are here, not capped.
     fn lane_scores(&self, tape: &Tape, x: Var) -> Result<Vec<Var>> {
-        let time = self.time / tape.pieces_of_sequence();
-        let inputs = within(tape, "head", || Ok(ops::lane_inputs(tape, x, self.lanes.len(), time)?))?;
+        let inputs = self.lane_inputs(tape, x)?;
         self.lanes.iter().zip(inputs).map(|(lane, x)| lane.forward(tape, x)).collect()
     }
 
@@ -125,6 +130,13 @@ impl TokenHead {
 
     fn mean_loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var> {
         let settings = LinearCrossEntropy { scale, soft_cap: self.soft_cap, pieces: self.pieces };
+        if self.all > 1 && self.pieces > 1 {
+            let inputs = self.lane_inputs(tape, prediction)?;
+            let weights: Vec<_> = self.lanes.iter().map(|lane| &lane.weight).collect();
+            return within(tape, "loss", || {
+                Ok(ops::divided_linear_cross_entropy(tape, inputs, &weights, self.all, targets, settings)?)
+            });
+        }
         if self.all > 1 {
             let scores = self.lane_scores(tape, prediction)?;
             return within(tape, "loss", || {

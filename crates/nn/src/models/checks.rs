@@ -92,11 +92,3 @@ pub(super) fn bytes(raw: &RawValues, groups: &[Group<'_>]) -> keys::Result<()> {
     }
     Ok(())
 }
-
-/// Refuses lanes of layers where the loss computes scores in pieces.
-pub(super) fn has_whole_loss(key: &'static str, pieces: usize) -> Result<(), (&'static str, String)> {
-    match pieces {
-        1 => Ok(()),
-        _ => Err((key, "lanes compute all scores of their part of the vocabulary at once".to_owned())),
-    }
-}

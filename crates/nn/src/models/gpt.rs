@@ -70,8 +70,9 @@ section! {
         dropout: f64 = Row::number(Interval::Fraction).default("0.0");
         /// Scores of tokens are capped by c·tanh(x/c) with this c, as in Gemma 2; 0: they are not.
         logit_soft_cap: f64 = Row::number(Interval::NotNegative).default("0.0");
-        /// Pieces of the vocabulary that the loss computes scores in, one after another, so that they are
-        /// never whole: less memory for a large vocabulary, and the head is computed twice. 1: all at once.
+        /// Pieces of the vocabulary, or of each lane's part of it, that the loss computes scores in, one
+        /// after another, so that they are never whole: less memory for a large vocabulary, and the head is
+        /// computed twice. 1: all at once.
         loss_pieces: usize = Row::count(1, MOST_EXTENT).default("1");
         /// Tokens that exist; 0: as many as the tokenizer has, rounded up to a multiple of 128.
         vocabulary: usize = Row::count(0, 1 << 31).default("0");
@@ -103,7 +104,6 @@ impl ModelSpec for GptSizes {
     }
 
     fn divided_dimensions(&self) -> std::result::Result<Vec<(&'static str, usize)>, (&'static str, String)> {
-        checks::has_whole_loss(Self::loss_pieces, self.loss_pieces)?;
         Ok(vec![(Self::heads, self.heads), (Self::vocabulary, self.vocabulary)])
     }
 

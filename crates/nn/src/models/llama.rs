@@ -17,7 +17,7 @@ use super::checks::{self, HeadWidth};
 use crate::error::Result;
 use crate::family::{Conditions, Examples, Family, ModelSpec, Searchable};
 use crate::hugging_face::HuggingFaceModel;
-use crate::layers::{Heads, QkNormSpan};
+use crate::layers::Heads;
 use crate::model::{Model, Stage};
 use crate::parameters::Parameters;
 use crate::recompute::Recompute;
@@ -47,20 +47,13 @@ impl ModelSpec for LlamaSizes {
     }
 
     fn divided_dimensions(&self) -> std::result::Result<Vec<(&'static str, usize)>, (&'static str, String)> {
-        checks::has_whole_loss(Self::loss_pieces, self.loss_pieces)?;
-        if self.qk_norm && self.qk_norm_span == QkNormSpan::All {
-            return Err((Self::qk_norm_span, "a norm over all heads has no lanes yet".to_owned()));
-        }
         let heads = (Self::key_value_heads, self.key_value_heads);
         let feed_forward = (Self::feed_forward, self.feed_forward);
         Ok(vec![heads, feed_forward, (Self::vocabulary, self.vocabulary)])
     }
 
     fn divided_sequences(&self) -> std::result::Result<(), (&'static str, String)> {
-        match self.attention_sinks {
-            true => Err((Self::attention_sinks, "sinks have no pieces yet".to_owned())),
-            false => Ok(()),
-        }
+        Ok(())
     }
 
     fn check(&self, raw: &RawValues, conditions: &Conditions) -> keys::Result<()> {

@@ -46,4 +46,5 @@ pub static FAMILIES: Families = &[
     &super::soft_cross_entropy::cuda::FAMILY,
     &super::softmax::cuda::FAMILY,
     &super::tree::FAMILY,
+    &super::divided_norm::cuda::FAMILY,
 ];

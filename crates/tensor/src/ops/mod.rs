@@ -23,6 +23,7 @@ pub mod choose;
 mod columns;
 pub mod convolution;
 pub mod cross_entropy;
+pub mod divided_norm;
 pub mod dropout;
 mod elementwise;
 pub mod embedding;

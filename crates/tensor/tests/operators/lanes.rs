@@ -2,9 +2,11 @@
 
 use device::{Category, Request};
 use tensor::ops::cross_entropy::IGNORED;
-use tensor::ops::linear_cross_entropy::Settings;
-use tensor::ops::linear_cross_entropy::divided::{ClassRun, gradient, merge, statistics};
-use tensor::ops::{embedding, linear, rounded_sum};
+use tensor::ops::linear_cross_entropy::divided::{
+    ClassRun, gradient, gradients_of, merge, statistics, statistics_of,
+};
+use tensor::ops::linear_cross_entropy::{Operands, Settings};
+use tensor::ops::{Activation, embedding, linear, rounded_sum};
 use tensor::{DType, Tensor};
 
 const TEST: Request = Request::new(Category::Activation, "test");
@@ -33,6 +35,12 @@ fn partial_results_are_f32_sums_of_the_operands_products() {
             let expected: Vec<f64> =
                 (0..rows * inputs).map(|index| column(index / inputs, index % inputs)).collect();
             case.single().close("dx", &read(&dx), &expected);
+            // A further matmul is added without rounding.
+            linear::add_backward_input(&dy, &weight, &dx).unwrap();
+            case.single().close("dx", &read(&dx), &expected.iter().map(|dx| 2.0 * dx).collect::<Vec<_>>());
+            linear::add(&x, &weight, None, &output).unwrap();
+            let expected = reference::linear(&x_wide, &weight_wide, None, inputs);
+            case.single().close("sum", &read(&output), &expected.iter().map(|y| 2.0 * y).collect::<Vec<_>>());
         }
     }
 }
@@ -183,6 +191,51 @@ fn runs_of_classes_have_the_loss_and_gradient_of_all() {
                     .collect();
                 case.close(&format!("gradient of run {number}"), &read(scores), &expected);
             }
+        }
+    }
+}
+
+/// Scores that are computed in pieces of each run have the loss and gradients of whole scores.
+#[test]
+fn pieces_of_runs_of_classes_have_the_loss_and_gradients_of_whole_runs() {
+    for case in devices() {
+        let ([rows, inputs, classes, runs], pieces) = ([7, 40, 136, 2], 2);
+        let settings = Settings { scale: 0.5, soft_cap: Some(3.0), pieces };
+        let (x, _) = case.operand("x", [rows, inputs]);
+        let (targets, _) = targets(&case, rows, classes * runs);
+        let weights: Vec<_> =
+            (0..runs).map(|run| case.operand(&format!("weight {run}"), [classes, inputs]).0).collect();
+        let run = |number: usize| ClassRun { first: number * classes, vocabulary: classes * runs };
+        let of =
+            |weight: &Tensor| Operands { x: x.clone(), weight: weight.clone(), targets: targets.clone() };
+        let scores: Vec<_> = weights
+            .iter()
+            .map(|weight| linear::forward(&x, weight, None, Activation::None).unwrap().output)
+            .collect();
+        let [whole, in_pieces] = [false, true].map(|is_in_pieces| {
+            let all = Tensor::empty(&case.device, [runs, 3, rows], DType::F32, TEST).unwrap();
+            for (number, (scores, weight)) in scores.iter().zip(&weights).enumerate() {
+                let own = all.view(number * 3 * rows, [3, rows]).unwrap();
+                match is_in_pieces {
+                    true => statistics_of(&of(weight), run(number), &settings, &own).unwrap(),
+                    false => statistics(scores, &targets, run(number), Some(3.0), &own).unwrap(),
+                }
+            }
+            merge(&all, &targets, classes, settings.scale).unwrap()
+        });
+        case.close("loss", &read(&in_pieces.loss), &read(&whole.loss));
+        let factor = tensor(&case.device, &[1.5f32], [1]);
+        for (number, (scores, weight)) in scores.iter().zip(&weights).enumerate() {
+            gradient(scores, &targets, &whole.statistics, run(number), &settings, &factor).unwrap();
+            let expected = case.target("dweight", [classes, inputs], true);
+            linear::backward_weight(scores, &x, &expected, None).unwrap();
+            let target = case.target("dweight", [classes, inputs], true);
+            let call = (run(number), &settings);
+            let dx =
+                gradients_of(&of(weight), &in_pieces.statistics, call, &factor, true, Some(&target)).unwrap();
+            let of_input = linear::partial_backward_input(scores, weight).unwrap();
+            case.close("dx", &read(&dx.unwrap()), &read(&of_input));
+            case.close("dweight", &read(&target.tensor), &read(&expected.tensor));
         }
     }
 }

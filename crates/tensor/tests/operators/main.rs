@@ -15,6 +15,7 @@ mod cast;
 mod choose;
 mod convolution;
 mod cross_entropy;
+mod divided_norm;
 mod dropout;
 mod embedding;
 mod errors;

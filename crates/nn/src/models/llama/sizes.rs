@@ -120,8 +120,9 @@ section! {
         dropout: f64 = Row::number(Interval::Fraction).default("0.0");
         /// Scores of tokens are capped by c·tanh(x/c) with this c, as in Gemma 2; 0: they are not.
         logit_soft_cap: f64 = Row::number(Interval::NotNegative).default("0.0");
-        /// Pieces of the vocabulary that the loss computes scores in, one after another, so that they are
-        /// never whole: less memory for a large vocabulary, and the head is computed twice. 1: all at once.
+        /// Pieces of the vocabulary, or of each lane's part of it, that the loss computes scores in, one
+        /// after another, so that they are never whole: less memory for a large vocabulary, and the head is
+        /// computed twice. 1: all at once.
         loss_pieces: usize = Row::count(1, MOST_EXTENT).default("1");
         /// Added to mean squares in norms.
         norm_epsilon: f64 = Row::number(Interval::Positive).default("1e-5");

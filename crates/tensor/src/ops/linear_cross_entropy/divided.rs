@@ -3,9 +3,9 @@
 
 use device::{Backend, Category, DType, Request};
 
-use super::piece::Piece;
-use super::{Settings, Statistics, cpu, cuda};
-use crate::ops::check;
+use super::piece::{Piece, pieces};
+use super::{Gradients, Operands, Settings, Statistics, cpu, cuda};
+use crate::ops::{GradientTarget, check};
 use crate::{Result, Tensor};
 
 /// A run of classes.
@@ -22,6 +22,14 @@ impl ClassRun {
         let ClassRun { first, vocabulary } = self;
         let (classes, soft_cap) = (scores.shape().columns(), soft_cap.unwrap_or(0.0));
         Piece { first, classes, vocabulary, is_fresh: true, is_last: false, soft_cap }
+    }
+
+    /// The pieces of the run, each with its first class in the run.
+    fn pieces(self, operands: &Operands, settings: &Settings) -> impl Iterator<Item = (usize, Piece)> {
+        pieces(operands.weight.shape().rows(), settings).map(move |piece| {
+            let ClassRun { first, vocabulary } = self;
+            (piece.first, Piece { first: first + piece.first, vocabulary, is_last: false, ..piece })
+        })
     }
 }
 
@@ -51,6 +59,50 @@ pub fn statistics(
         Backend::Cpu => cpu::join(scores, targets, &joined, piece),
         Backend::Cuda => cuda::join(OPERATOR, scores, targets, &joined, piece),
     }
+}
+
+/// [`statistics`] of the scores of a run, which are computed from `operands`, one piece after another; the
+/// rows of the weight are the classes of the run.
+///
+/// # Errors
+/// As [`statistics`]; out of memory.
+pub fn statistics_of(
+    operands: &Operands,
+    run: ClassRun,
+    settings: &Settings,
+    statistics: &Tensor,
+) -> Result<()> {
+    const OPERATOR: &str = "cross_entropy.statistics_of";
+    let (x, rows) = super::check(OPERATOR, operands)?;
+    check::f32s(OPERATOR, &[("statistics", statistics)])?;
+    check::elements(OPERATOR, "statistics", statistics, 3 * rows)?;
+    let counted = Tensor::workspace(x.device(), OPERATOR, 0)?;
+    let joined = Statistics { rows: statistics.reshape([3, rows])?, counted };
+    super::join(OPERATOR, (&x, operands), &joined, run.pieces(operands, settings))
+}
+
+/// Computes the gradients of a run from `operands`: that of the input if `input`, an f32 part of a sum over
+/// runs, and that of the weight into `weight`, f32 or of its type. The loss has the gradient `factor`.
+///
+/// # Errors
+/// As [`gradient`]; out of memory.
+pub fn gradients_of(
+    operands: &Operands,
+    statistics: &Statistics,
+    (run, settings): (ClassRun, &Settings),
+    factor: &Tensor,
+    input: bool,
+    weight: Option<&GradientTarget>,
+) -> Result<Option<Tensor>> {
+    const OPERATOR: &str = "cross_entropy.gradients_of";
+    let (x, _) = super::check(OPERATOR, operands)?;
+    check::f32s(OPERATOR, &[("factor", factor)])?;
+    check::elements(OPERATOR, "factor", factor, 1)?;
+    if let Some(weight) = weight {
+        check::shape(OPERATOR, "weight gradient", &weight.tensor, operands.weight.shape())?;
+    }
+    let gradients = Gradients { statistics, settings, factor, input, weight };
+    gradients.of_pieces(OPERATOR, (&x, operands), run.pieces(operands, settings))
 }
 
 /// Merges the [`statistics`] of all runs, `parts [runs, 3, rows]` in the order of their classes, each of

@@ -15,7 +15,7 @@ use std::ops::Range;
 use device::{Backend, Category, DType, Request};
 
 pub use piece::Settings;
-use piece::pieces;
+use piece::{Piece, pieces};
 pub use statistics::Statistics;
 
 use super::{Activation, GradientTarget, cast, check, linear};
@@ -56,8 +56,8 @@ fn rows_of(matrix: &Tensor, rows: Range<usize>) -> Result<Tensor> {
 pub fn forward(operands: &Operands, settings: &Settings) -> Result<Output> {
     const OPERATOR: &str = "linear_cross_entropy.forward";
     let (x, rows) = check(OPERATOR, operands)?;
-    let (weight, targets) = (&operands.weight, &operands.targets);
-    let (vocabulary, device) = (weight.shape().rows(), x.device());
+    let targets = &operands.targets;
+    let (vocabulary, device) = (operands.weight.shape().rows(), x.device());
     let request = Request::new(Category::Activation, OPERATOR);
     let loss = Tensor::empty(device, [], DType::F32, request)?;
     let statistics = Statistics {
@@ -67,15 +67,12 @@ pub fn forward(operands: &Operands, settings: &Settings) -> Result<Output> {
     if device.backend() == Backend::Cpu {
         cpu::count(OPERATOR, targets, vocabulary, &statistics.counted)?;
     }
-    for piece in pieces(vocabulary, settings) {
-        let weight = rows_of(weight, piece.first..piece.first + piece.classes)?;
-        let scores = linear::forward(&x, &weight, None, Activation::None)?.output;
-        match device.backend() {
-            Backend::Meta => {}
-            Backend::Cpu => cpu::join(&scores, targets, &statistics, piece)?,
-            Backend::Cuda => cuda::join(OPERATOR, &scores, targets, &statistics, piece)?,
-        }
-    }
+    join(
+        OPERATOR,
+        (&x, operands),
+        &statistics,
+        pieces(vocabulary, settings).map(|piece| (piece.first, piece)),
+    )?;
     match device.backend() {
         Backend::Meta => {}
         Backend::Cpu => cpu::mean(&statistics, settings.scale, &loss)?,
@@ -105,41 +102,99 @@ pub fn backward(
     if let Some(weight) = weight {
         check::shape(OPERATOR, "weight gradient", &weight.tensor, operands.weight.shape())?;
     }
-    let (device, dtype) = (x.device(), x.dtype());
-    let request = Request::new(Category::ActivationGradient, OPERATOR);
-    let sum = if input { Some(Tensor::empty(device, x.shape(), DType::F32, request)?) } else { None };
-    for piece in pieces(operands.weight.shape().rows(), settings) {
-        let classes = piece.first..piece.first + piece.classes;
-        let matrix = rows_of(&operands.weight, classes.clone())?;
-        let scores = match device.backend() {
-            // The second computation does not count as the model's work.
-            Backend::Meta => linear::forward_again(&x, &matrix, None)?.output,
-            _ => linear::forward(&x, &matrix, None, Activation::None)?.output,
-        };
-        match device.backend() {
-            Backend::Meta => {}
-            Backend::Cpu => cpu::gradient(&scores, &operands.targets, statistics, piece, settings, factor)?,
-            Backend::Cuda => {
-                let targets = &operands.targets;
-                cuda::gradient(OPERATOR, &scores, targets, statistics, piece, settings, factor)?;
-            }
-        }
-        if let Some(sum) = &sum {
-            linear::sum_backward_input(&scores, &matrix, sum, piece.first > 0)?;
-        }
-        if let Some(GradientTarget { tensor, accumulate }) = weight {
-            let target = GradientTarget { tensor: rows_of(tensor, classes)?, accumulate: *accumulate };
-            linear::backward_weight(&scores, &x, &target, None)?;
-        }
-    }
-    let Some(sum) = sum else { return Ok(None) };
-    let sum = sum.reshape(operands.x.shape())?;
-    if dtype == DType::F32 {
+    let pieces = pieces(operands.weight.shape().rows(), settings).map(|piece| (piece.first, piece));
+    let gradients = Gradients { statistics, settings, factor, input, weight };
+    let Some(sum) = gradients.of_pieces(OPERATOR, (&x, operands), pieces)? else { return Ok(None) };
+    if x.dtype() == DType::F32 {
         return Ok(Some(sum));
     }
-    let rounded = Tensor::empty(device, sum.shape(), dtype, request)?;
+    let request = Request::new(Category::ActivationGradient, OPERATOR);
+    let rounded = Tensor::empty(x.device(), sum.shape(), x.dtype(), request)?;
     cast::into(&sum, &rounded)?;
     Ok(Some(rounded))
+}
+
+/// Joins the scores of pieces, each with its first row of the weight, to the rows' statistics.
+fn join(
+    operator: &'static str,
+    (x, operands): (&Tensor, &Operands),
+    statistics: &Statistics,
+    pieces: impl Iterator<Item = (usize, Piece)>,
+) -> Result<()> {
+    for (first, piece) in pieces {
+        let weight = rows_of(&operands.weight, first..first + piece.classes)?;
+        let scores = linear::forward(x, &weight, None, Activation::None)?.output;
+        match x.device().backend() {
+            Backend::Meta => {}
+            Backend::Cpu => cpu::join(&scores, &operands.targets, statistics, piece)?,
+            Backend::Cuda => cuda::join(operator, &scores, &operands.targets, statistics, piece)?,
+        }
+    }
+    Ok(())
+}
+
+/// The operands of a backward pass besides those of the forward pass, and the gradients that it computes.
+struct Gradients<'a> {
+    statistics: &'a Statistics,
+    settings: &'a Settings,
+    factor: &'a Tensor,
+    input: bool,
+    weight: Option<&'a GradientTarget>,
+}
+
+impl Gradients<'_> {
+    /// Computes the gradients of pieces, each with its first row of the weight; returns that of the input as
+    /// an f32 sum over the pieces.
+    fn of_pieces(
+        &self,
+        operator: &'static str,
+        (x, operands): (&Tensor, &Operands),
+        pieces: impl Iterator<Item = (usize, Piece)>,
+    ) -> Result<Option<Tensor>> {
+        let request = Request::new(Category::ActivationGradient, operator);
+        let sum = match self.input {
+            true => Some(Tensor::empty(x.device(), x.shape(), DType::F32, request)?),
+            false => None,
+        };
+        for (first, piece) in pieces {
+            let classes = first..first + piece.classes;
+            let matrix = rows_of(&operands.weight, classes.clone())?;
+            let scores = self.of_scores(operator, (x, operands), &matrix, piece)?;
+            if let Some(sum) = &sum {
+                linear::sum_backward_input(&scores, &matrix, sum, first > 0)?;
+            }
+            if let Some(GradientTarget { tensor, accumulate }) = self.weight {
+                let target = GradientTarget { tensor: rows_of(tensor, classes)?, accumulate: *accumulate };
+                linear::backward_weight(&scores, x, &target, None)?;
+            }
+        }
+        sum.map(|sum| sum.reshape(operands.x.shape())).transpose()
+    }
+
+    /// The gradient of the scores of a piece, whose rows of the weight are `matrix`.
+    fn of_scores(
+        &self,
+        operator: &'static str,
+        (x, operands): (&Tensor, &Operands),
+        matrix: &Tensor,
+        piece: Piece,
+    ) -> Result<Tensor> {
+        let Gradients { statistics, settings, factor, .. } = *self;
+        let targets = &operands.targets;
+        let scores = match x.device().backend() {
+            // The second computation does not count as the model's work.
+            Backend::Meta => linear::forward_again(x, matrix, None)?.output,
+            _ => linear::forward(x, matrix, None, Activation::None)?.output,
+        };
+        match x.device().backend() {
+            Backend::Meta => {}
+            Backend::Cpu => cpu::gradient(&scores, targets, statistics, piece, settings, factor)?,
+            Backend::Cuda => {
+                cuda::gradient(operator, &scores, targets, statistics, piece, settings, factor)?;
+            }
+        }
+        Ok(scores)
+    }
 }
 
 /// Returns `x` as a matrix, and its rows.

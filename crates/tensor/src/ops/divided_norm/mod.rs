@@ -1,0 +1,116 @@
+//! RMS normalisation of rows whose columns are divided in parts, which callers add up sums of.
+//!
+//! y = x · rstd · weight, where rstd is 1/√(mean of x² over all parts + epsilon). With g = dy · weight and x̂
+//! = x · rstd, dx is rstd · (g − x̂ · mean of g · x̂ over all parts); the gradient of the weight is that of
+//! [`rms_norm`](super::rms_norm).
+
+mod cpu;
+pub(crate) mod cuda;
+
+use device::{Backend, Category, DType, Request};
+
+use super::check;
+use super::row_norm::{check_operands, check_saved};
+use crate::{Result, Tensor};
+
+/// Writes Σ x² of each row of `x [.., width]`, the columns of one part, to `sums`, `[rows]` f32.
+///
+/// # Errors
+/// Shapes or types that do not agree, rows without elements.
+pub fn squares(x: &Tensor, sums: &Tensor) -> Result<()> {
+    const OPERATOR: &str = "divided_norm.squares";
+    check_operands(OPERATOR, x, &[])?;
+    check_sums(OPERATOR, x, sums)?;
+    match x.device().backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => cpu::squares(x, sums),
+        Backend::Cuda => cuda::squares(OPERATOR, x, sums),
+    }
+}
+
+/// Replaces sums of squares over `columns` columns, f32, by rstd.
+///
+/// # Errors
+/// Another type.
+pub fn rstd(sums: &Tensor, columns: usize, epsilon: f32) -> Result<()> {
+    const OPERATOR: &str = "divided_norm.rstd";
+    check::f32s(OPERATOR, &[("sums", sums)])?;
+    match sums.device().backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => cpu::rstd(sums, columns, epsilon),
+        Backend::Cuda => cuda::rstd(OPERATOR, sums, columns, epsilon),
+    }
+}
+
+/// Returns x · rstd · weight for `x [.., width]`, `weight [width]` of one type and `rstd [rows]`.
+///
+/// # Errors
+/// As [`squares`]; out of memory.
+pub fn forward(x: &Tensor, weight: &Tensor, rstd: &Tensor) -> Result<Tensor> {
+    const OPERATOR: &str = "divided_norm.forward";
+    check_operands(OPERATOR, x, &[("weight", weight)])?;
+    check_sums(OPERATOR, x, rstd)?;
+    let y = Tensor::empty(x.device(), x.shape(), x.dtype(), Request::new(Category::Activation, OPERATOR))?;
+    match x.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => cpu::forward(x, weight, rstd, &y)?,
+        Backend::Cuda => cuda::forward(OPERATOR, x, weight, rstd, &y)?,
+    }
+    Ok(y)
+}
+
+/// The operands of the backward pass of a part.
+#[derive(Clone, Copy, Debug)]
+pub struct Saved<'a> {
+    /// `[.., width]`.
+    pub x: &'a Tensor,
+    /// `[width]`.
+    pub weight: &'a Tensor,
+    /// `[rows]`, f32.
+    pub rstd: &'a Tensor,
+}
+
+/// Writes Σ dy · weight · x · rstd of each row to `sums`, `[rows]` f32.
+///
+/// # Errors
+/// As [`squares`].
+pub fn products(dy: &Tensor, saved: Saved<'_>, sums: &Tensor) -> Result<()> {
+    const OPERATOR: &str = "divided_norm.products";
+    check_backward(OPERATOR, dy, saved, sums)?;
+    match dy.device().backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => cpu::products(dy, saved, sums),
+        Backend::Cuda => cuda::products(OPERATOR, dy, saved, sums),
+    }
+}
+
+/// Returns the gradient of `x` from that of the output and the sums of [`products`] over `columns` columns of
+/// all parts.
+///
+/// # Errors
+/// As [`squares`]; out of memory.
+pub fn backward_input(dy: &Tensor, saved: Saved<'_>, sums: &Tensor, columns: usize) -> Result<Tensor> {
+    const OPERATOR: &str = "divided_norm.backward_input";
+    check_backward(OPERATOR, dy, saved, sums)?;
+    let request = Request::new(Category::ActivationGradient, OPERATOR);
+    let dx = Tensor::empty(dy.device(), dy.shape(), dy.dtype(), request)?;
+    match dy.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => cpu::backward_input(dy, saved, sums, columns, &dx)?,
+        Backend::Cuda => cuda::backward_input(OPERATOR, dy, saved, sums, columns, &dx)?,
+    }
+    Ok(dx)
+}
+
+fn check_backward(operator: &'static str, dy: &Tensor, saved: Saved<'_>, sums: &Tensor) -> Result<()> {
+    let Saved { x, weight, rstd } = saved;
+    check_operands(operator, x, &[("weight", weight)])?;
+    check_saved(operator, dy, x, &[("rstd", rstd)])?;
+    check_sums(operator, x, sums)
+}
+
+/// Refuses anything but a number in f32 for every row.
+fn check_sums(operator: &'static str, x: &Tensor, sums: &Tensor) -> Result<()> {
+    check::dtype(operator, "sums", sums, DType::F32)?;
+    check::shape(operator, "sums", sums, [x.shape().rows()])
+}
