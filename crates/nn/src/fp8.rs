@@ -103,8 +103,8 @@ impl Fp8Weights {
         Fp8Weights { chosen, in_first_stage, ..Self::default() }
     }
 
-    /// Makes the copies of the weight of the next linear layer, `layer`, or of the next lane of it; `None` for
-    /// a layer that multiplies in the compute type.
+    /// Makes the copies of the weight of the next linear layer, `layer`, or of the next lane of it; `None`
+    /// for a layer that multiplies in the compute type.
     ///
     /// # Errors
     /// Out of memory, sizes that FP8 does not have.
@@ -126,8 +126,8 @@ impl Fp8Weights {
         if ![outputs, inputs].iter().all(|size| size.is_multiple_of(MULTIPLE)) {
             let part = if is_lane { "a lane of " } else { "" };
             let text = format!(
-                "precision.fp8_layers: {part}linear layer {layer} has {inputs} inputs and {outputs} outputs, and FP8 \
-                 needs multiples of {MULTIPLE}: choose layers without it"
+                "precision.fp8_layers: {part}linear layer {layer} has {inputs} inputs and {outputs} outputs, and \
+                 FP8 needs multiples of {MULTIPLE}: choose layers without it"
             );
             return Err(NnError::Sizes(text));
         }

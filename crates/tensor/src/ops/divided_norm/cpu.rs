@@ -2,7 +2,7 @@
 
 use device::parallel::{for_pieces, simd};
 
-use super::Saved;
+use super::saved::Saved;
 use crate::ops::math::{sum, sum2};
 use crate::ops::rows;
 use crate::{Result, Tensor};

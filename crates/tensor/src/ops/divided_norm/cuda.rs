@@ -3,7 +3,7 @@
 use device::cuda::Launch;
 use device::{DType, Family, Function};
 
-use super::Saved;
+use super::saved::Saved;
 use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor};

@@ -6,12 +6,14 @@
 
 mod cpu;
 pub(crate) mod cuda;
+mod saved;
 
 use device::{Backend, Category, DType, Request};
 
 use super::check;
 use super::row_norm::{check_operands, check_saved};
 use crate::{Result, Tensor};
+pub use saved::Saved;
 
 /// Writes Σ x² of each row of `x [.., width]`, the columns of one part, to `sums`, `[rows]` f32.
 ///
@@ -57,17 +59,6 @@ pub fn forward(x: &Tensor, weight: &Tensor, rstd: &Tensor) -> Result<Tensor> {
         Backend::Cuda => cuda::forward(OPERATOR, x, weight, rstd, &y)?,
     }
     Ok(y)
-}
-
-/// The operands of the backward pass of a part.
-#[derive(Clone, Copy, Debug)]
-pub struct Saved<'a> {
-    /// `[.., width]`.
-    pub x: &'a Tensor,
-    /// `[width]`.
-    pub weight: &'a Tensor,
-    /// `[rows]`, f32.
-    pub rstd: &'a Tensor,
 }
 
 /// Writes Σ dy · weight · x · rstd of each row to `sums`, `[rows]` f32.
