@@ -282,6 +282,25 @@ fn fp8_matmuls_keep_their_bits_among_ranks_that_share_layers() {
     assert_equal_bits_on_devices(FP8);
 }
 
+/// Lanes and pieces have factors of their own, and learn as whole layers in FP8 and in f32 do.
+#[test]
+fn lanes_in_fp8_learn_as_whole_layers_do() {
+    let losses = |more: &[&str]| -> Vec<f32> {
+        let sets = ["model.heads=4", "model.width=64", "train.steps=4"];
+        history(GPT, &[&sets[..], more].concat()).losses.into_iter().map(f32::from_bits).collect()
+    };
+    const FP8: &str = "precision.matmul=fp8";
+    let [whole, single] = [losses(&[FP8]), losses(&[LANES])];
+    for more in [&[FP8, LANES][..], &[FP8, LANES, "parallel.context_lanes=2"]] {
+        let lanes = losses(more);
+        assert!(lanes != whole, "{more:?}");
+        for reference in [&whole, &single] {
+            let off = lanes.iter().zip(reference).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(off < 0.01, "{more:?}: off by {off}");
+        }
+    }
+}
+
 /// Lanes change the order of sums, not what is summed.
 #[test]
 fn lanes_differ_from_whole_layers_by_rounding_alone() {

@@ -73,7 +73,7 @@ impl Adapter {
         weight: &Weight,
         bias: Option<&Weight>,
     ) -> tensor::Result<(Tensor, AdapterTensors)> {
-        if tape.reads_output() {
+        if tape.reads_output() || matches!(self.cut, AdapterCut::Inputs(_)) {
             return self.compute(tape, x, weight, bias);
         }
         let tensors = self.compress(tape, x)?;
