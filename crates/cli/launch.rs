@@ -32,11 +32,12 @@ pub(crate) struct LaunchArgs {
     #[arg(long)]
     grow: bool,
     /// The program that starts the ranks, on the hosts of its --host or --hostfile, or of Slurm's allocation.
-    /// With threads, the ranks are threads of one process of this host, which needs no launcher and may share a
-    /// GPU (parallel.ranks_per_device).
+    /// With threads, the ranks are threads of one process of this host, which needs no launcher and may share
+    /// a GPU (parallel.ranks_per_device).
     #[arg(long, value_name = "PROGRAM", value_enum, default_value_t = With::Mpirun)]
     with: With,
-    /// Options of that program, which threads do not have, the word train, and the arguments of `plimsoll train`, among them --run-dir.
+    /// Options of that program, which threads do not have, the word train, and the arguments of `plimsoll
+    /// train`, among them --run-dir.
     #[arg(
         value_name = "OPTION… train ARGUMENT",
         required = true,

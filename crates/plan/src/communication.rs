@@ -1,4 +1,4 @@
-//! The communication between data-parallel ranks that compute does not hide, predicted.
+//! The communication between ranks with the same weights that compute does not hide, predicted.
 //!
 //! A rank sends what all others own of a bucket or of a unit, over the link of its host and the network
 //! ([`Links`]). Gradients travel while backward fills more buckets, and weights while the passes that need
@@ -28,16 +28,18 @@ pub(crate) struct RankWork {
 struct Transfers<'a> {
     config: &'a RunConfig,
     links: Links,
-    /// All data-parallel ranks.
-    data: Peers,
+    /// All ranks that train the same parameters.
+    replicas: Peers,
     work: RankWork,
 }
 
-/// Returns the seconds of a step's communication between data-parallel ranks beyond its compute.
+/// Returns the seconds of a step's communication between ranks with the same parameters beyond its compute.
 pub(crate) fn exposed(config: &RunConfig, rates: &DeviceRates, work: RankWork) -> f64 {
-    let data = Peers::along(config.parallel.grid(), Axis::Data);
-    let transfers = Transfers { config, links: Links::of(rates), data, work };
-    match config.parallel.data {
+    let grid = config.parallel.grid();
+    let nearest = if config.parallel.context > 1 { Axis::Context } else { Axis::Data };
+    let replicas = Peers::along(grid, nearest).first(grid.size_over(&[Axis::Data, Axis::Context]));
+    let transfers = Transfers { config, links: Links::of(rates), replicas, work };
+    match replicas.ranks {
         1 => 0.0,
         _ if config.parallel.shards_weights() => transfers.of_sharded_weights(),
         _ if config.parallel.shards_gradients() => transfers.of_sharded_gradients() + transfers.of_update(),
@@ -53,8 +55,8 @@ impl Transfers<'_> {
     /// Ranks that exchange shards: those that share state, or all if each of them has all of it.
     fn ranks(&self) -> Peers {
         match self.config.parallel.owners() {
-            1 => self.data,
-            owners => self.data.first(owners),
+            1 => self.replicas,
+            owners => self.replicas.first(owners),
         }
     }
 
@@ -98,7 +100,7 @@ impl Transfers<'_> {
     fn over_groups(&self) -> f64 {
         let (groups, owners) = (self.config.training_assignment().groups(), self.config.parallel.owners());
         let bytes = self.work.parameters / owners as f64 * self.config.precision.gradients.bytes() as f64;
-        2.0 * self.links.parts(self.data.every(owners, groups), bytes)
+        2.0 * self.links.parts(self.replicas.every(owners, groups), bytes)
     }
 
     /// Gradients that are exchanged in every round of lanes, behind its backward and the next forward pass.

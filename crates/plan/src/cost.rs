@@ -2,7 +2,8 @@
 //!
 //! A pass takes its FLOPs at the rate of the device's large matmuls times a measured efficiency. The backward
 //! pass has twice the forward's FLOPs, plus those of recomputation. The schedule's simulator combines passes
-//! into a step, including the bubble. In a pass, ranks that share layers wait for each other's rows and sums.
+//! into a step, including the bubble. In a pass, ranks that share layers wait for each other's rows and sums,
+//! and ranks that share sequences for each other's keys and values.
 //! Communication beyond the passes is added ([`communication`]). The
 //! update reads and writes the optimizer's state in the device's memory.
 //!
@@ -31,6 +32,8 @@ pub struct Cost {
     pub recomputed: f64,
     /// Part of `passes` in which ranks that share layers exchange rows and partial sums.
     pub shared_layers: f64,
+    /// Part of `passes` in which ranks that share sequences exchange keys and values.
+    pub shared_sequences: f64,
     /// Communication beyond the passes that compute does not hide.
     pub exposed: f64,
     /// Time of the optimizer update.
@@ -62,26 +65,29 @@ pub(crate) fn cost(config: &RunConfig, work: &Work, rates: &DeviceRates, stages:
     let (parallel, samples) = (&config.parallel, config.train.micro_batch_size as f64);
     let half = config.precision.compute != DType::F32;
     let flops = rates.efficiency * if half { rates.flops_bf16 } else { rates.flops_f32 };
-    let (links, shares) = (Links::of(rates), parallel.tensor as f64);
-    let forward = |stage: &Stage| samples * work.forward(stage) / shares / flops;
+    let links = Links::of(rates);
+    // Parameters are divided among the first, and work among both.
+    let (shares, workers) = (parallel.tensor as f64, (parallel.tensor * parallel.context) as f64);
+    let forward = |stage: &Stage| samples * work.forward(stage) / workers / flops;
     let recomputed = recomputed_layers(&config.memory);
-    let again = |stage: &Stage| samples * work.again(stage, recomputed) / shares / flops;
+    let again = |stage: &Stage| samples * work.again(stage, recomputed) / workers / flops;
     let element = if half { 2.0 } else { 4.0 };
-    // A layer gathers the rows of two inputs, and adds two partial results, which are in f32.
-    let layer = 2.0 * (element + 4.0) * samples * work.crossing();
-    let layer = links.parts(Peers::along(parallel.grid(), Axis::Tensor), layer);
-    let exchange = |layers: usize| layers as f64 * layer;
-    let recomputed_exchange = |stage: &Stage| exchange(recomputed.min(stage.layers.len()));
+    let exchange = Exchange::of(config, work, links, element);
+    let exchanged = |stage: &Stage| stage.layers.len() as f64;
+    let exchanged_again = |stage: &Stage| recomputed.min(stage.layers.len()) as f64;
     // Nanoseconds are precise enough for passes.
     let nanoseconds = |seconds: f64| (1e9 * seconds).round() as u64;
     let times = stages.iter().map(|stage| StageTimes {
-        forward: nanoseconds(forward(stage) + exchange(stage.layers.len())),
+        forward: nanoseconds(forward(stage) + exchanged(stage) * exchange.forward()),
         backward_input: nanoseconds(
-            forward(stage) + exchange(stage.layers.len()) + again(stage) + recomputed_exchange(stage),
+            forward(stage)
+                + exchanged(stage) * exchange.backward()
+                + again(stage)
+                + exchanged_again(stage) * exchange.forward(),
         ),
         backward_weight: nanoseconds(forward(stage)),
     });
-    let crossing = samples * work.crossing() * element / shares;
+    let crossing = samples * work.crossing() * element / workers;
     let transfer = nanoseconds(links.next(Peers::along(parallel.grid(), Axis::Pipeline), crossing));
     let times = ActionTimes { stages: times.collect(), transfer };
     let refused = |error: ScheduleError| PlanError::Refused(error.to_string());
@@ -104,7 +110,12 @@ pub(crate) fn cost(config: &RunConfig, work: &Work, rates: &DeviceRates, stages:
         passes: timeline.makespan as f64 / 1e9,
         recomputed: schedule.micro_batches as f64 * most(&again),
         shared_layers: schedule.micro_batches as f64
-            * most(&|stage| 2.0 * exchange(stage.layers.len()) + recomputed_exchange(stage)),
+            * most(&|stage| (2.0 * exchanged(stage) + exchanged_again(stage)) * exchange.layer),
+        shared_sequences: schedule.micro_batches as f64
+            * most(&|stage| {
+                let [forward, backward] = exchange.sequences;
+                exchanged(stage) * (forward + backward) + exchanged_again(stage) * forward
+            }),
         exposed: exposed(config, rates, of_rank),
         update: parameters / shards * state_bytes(config) / rates.memory_bytes,
         bubble: match config.training_assignment().idle() {
@@ -112,6 +123,38 @@ pub(crate) fn cost(config: &RunConfig, work: &Work, rates: &DeviceRates, stages:
             idle => 1.0 - (1.0 - timeline.bubble()) * (1.0 - idle),
         },
     })
+}
+
+/// Seconds in which ranks exchange what they share of a layer, for a micro-batch.
+struct Exchange {
+    /// The rows of two inputs and two partial results of a layer that ranks share, in either pass.
+    layer: f64,
+    /// Keys and values of sequences that ranks share, in the forward and in the backward pass.
+    sequences: [f64; 2],
+}
+
+impl Exchange {
+    fn of(config: &RunConfig, work: &Work, links: Links, element: f64) -> Self {
+        let (parallel, samples) = (&config.parallel, config.train.micro_batch_size as f64);
+        let [tensor, context] =
+            [Axis::Tensor, Axis::Context].map(|axis| Peers::along(parallel.grid(), axis));
+        // Partial results are in f32.
+        let rows = 2.0 * samples * work.crossing() / context.ranks as f64;
+        let layer = links.parts(tensor, (element + 4.0) * rows);
+        let columns = config.model.cached_heads().map_or(0, |heads| 2 * heads.key_value_columns());
+        let values = samples * (config.model.examples().units() * columns) as f64 / tensor.ranks as f64;
+        // Backward gathers them again, and adds their gradients in f32.
+        let sequences = [element, element + 4.0].map(|bytes| links.parts(context, bytes * values));
+        Exchange { layer, sequences }
+    }
+
+    fn forward(&self) -> f64 {
+        self.layer + self.sequences[0]
+    }
+
+    fn backward(&self) -> f64 {
+        self.layer + self.sequences[1]
+    }
 }
 
 /// Returns the bytes that the update reads and writes for one parameter.
@@ -177,6 +220,11 @@ mod tests {
         assert!((shared.update / step.update - 0.5).abs() < 1e-9 && shared.shared_layers > 0.0);
         let alone = shared.passes - shared.shared_layers;
         assert!((alone / step.passes - 0.5).abs() < 1e-6, "{shared:?} of {step:?}");
+        // Ranks that share sequences divide compute, not state, and wait for keys and values.
+        let pieces = with(&["parallel.context=2", "parallel.context_lanes=4"]);
+        assert!(pieces.update == step.update && pieces.shared_layers == 0.0 && pieces.exposed > 0.0);
+        let alone = pieces.passes - pieces.shared_sequences;
+        assert!(pieces.shared_sequences > 0.0 && (alone / step.passes - 0.5).abs() < 1e-6, "{pieces:?}");
         // On two hosts they wait longer.
         let [near, far] = ["8", "16"].map(|ranks| {
             let sets = ["tensor", "tensor_lanes"].map(|key| format!("parallel.{key}={ranks}"));

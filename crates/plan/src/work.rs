@@ -32,12 +32,14 @@ struct LayerWork {
 }
 
 impl Work {
-    /// Counts the work of whole layers on Meta imitating `description`.
+    /// Counts the work of whole layers and sequences on Meta imitating `description`.
     ///
     /// # Errors
     /// Errors of building and running the model there.
     pub(crate) fn count(config: &RunConfig, dataset: &Dataset, description: &Description) -> Result<Self> {
-        let whole = [Parallel::tensor, Parallel::tensor_lanes].map(|key| format!("{key}=1"));
+        let lanes = [Parallel::tensor_lanes, Parallel::context_lanes];
+        let whole = [Parallel::tensor, Parallel::context].into_iter().chain(lanes);
+        let whole: Vec<_> = whole.map(|key| format!("{key}=1")).collect();
         let config = &config.with(&whole)?;
         let samples = config.train.micro_batch_size as f64;
         let baseline = measure::layers(&with_recompute(config, RecomputePolicy::None), dataset, description)?;

@@ -36,9 +36,9 @@ const ASK_AGAIN: Duration = Duration::from_secs(2);
 /// A job that is restarted.
 #[derive(Debug)]
 pub struct RestartedJob {
-    /// What starts the ranks.
+    /// The way in which ranks are started.
     pub launcher: JobLauncher,
-    /// Its options.
+    /// Options of the launcher.
     pub launcher_options: Vec<OsString>,
     /// The program of a rank.
     pub program: PathBuf,

@@ -83,14 +83,7 @@ impl Layout {
         let larger = powers(config.train.micro_batches()).map(|by| config.train.micro_batch_size * by);
         let sizes: Vec<_> = smaller.chain(larger).collect();
         let mut all = Vec::new();
-        let grid_of = |(data, tensor): (usize, usize)| {
-            let grid = config.parallel.grid().with_size(Axis::Data, data).with_size(Axis::Tensor, tensor);
-            grid.filled_along(Axis::Pipeline, ranks)
-        };
-        let data = (1..=ranks).filter(|data| ranks.is_multiple_of(*data));
-        let tensor = tensor_sizes(config);
-        let sizes_of_grids = data.flat_map(|data| tensor.iter().map(move |tensor| (data, *tensor)));
-        for grid in sizes_of_grids.filter_map(grid_of) {
+        for grid in grids(config, ranks) {
             let data = grid.size(Axis::Data);
             for micro_batch in sizes.iter().copied().filter(|size| samples / size >= data) {
                 for schedule in schedules(grid.size(Axis::Pipeline)) {
@@ -131,15 +124,55 @@ impl Layout {
         let axes = axes.filter_map(|((axis, new), (_, old))| named(&Parallel::axis_key(axis), new, old));
         let scheduled = scheduled.then(|| format!("parallel.schedule={}", self.schedule.name()));
         let sharded = shards.sets(config, self.data(), names_grid);
-        let lanes = tensor_lanes(config, grid.size(Axis::Tensor));
+        let [lanes, pieces] =
+            [tensor_lanes(config, grid.size(Axis::Tensor)), context_lanes(config, grid.size(Axis::Context))];
         let sets = [
             number(Parallel::tensor_lanes, lanes, parallel.tensor_lanes),
+            number(Parallel::context_lanes, pieces, parallel.context_lanes),
             recompute,
             all_layers.then(|| "memory.recompute_layers=0".to_owned()),
             number("train.micro_batch_size", micro_batch, train.micro_batch_size),
         ];
         axes.chain(scheduled).chain(sharded).chain(sets.into_iter().flatten()).collect()
     }
+}
+
+/// Fewest tokens of a piece of a sequence for which ranks are tried that share sequences.
+const PIECE: usize = 1024;
+
+/// Returns the grids of `ranks` ranks to try.
+fn grids(config: &RunConfig, ranks: usize) -> impl Iterator<Item = GridShape> {
+    let whole = config.parallel.grid();
+    let (tensor, context) = (tensor_sizes(config), context_sizes(config));
+    let data = (1..=ranks).filter(move |data| ranks.is_multiple_of(*data));
+    data.flat_map(move |data| {
+        let shared = tensor.iter().flat_map(|tensor| context.iter().map(move |context| [*tensor, *context]));
+        let grid = |[tensor, context]: [usize; 2]| {
+            let grid = whole.with_size(Axis::Data, data).with_size(Axis::Tensor, tensor);
+            grid.with_size(Axis::Context, context).filled_along(Axis::Pipeline, ranks)
+        };
+        shared.filter_map(grid).collect::<Vec<_>>()
+    })
+}
+
+/// Numbers of ranks to try that share sequences: that of the configuration, and those of neighbours on a host
+/// with long pieces.
+fn context_sizes(config: &RunConfig) -> Vec<usize> {
+    let tokens = config.model.examples().units();
+    let powers = std::iter::successors(Some(1), |size| Some(2 * size)).take_while(|size| *size <= HOST);
+    let long = powers.filter(|size| *size == 1 || tokens / (2 * size) >= PIECE);
+    let mut sizes: Vec<_> = long.chain([config.parallel.context]).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes
+}
+
+/// Returns the pieces of sequences that `ranks` ranks share: those of the configuration, and with them the
+/// bits, if the ranks can have equally many, else two for each rank.
+fn context_lanes(config: &RunConfig, ranks: usize) -> usize {
+    let pieces = config.parallel.context_lanes;
+    let divides = ranks == 1 || pieces.is_multiple_of(2 * ranks);
+    if divides { pieces } else { 2 * ranks }
 }
 
 /// Numbers of ranks to try that share layers: that of the configuration, and those of neighbours on a host.

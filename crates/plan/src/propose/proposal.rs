@@ -77,7 +77,7 @@ impl Proposal {
             format!("{:.1}", 1e3 * seconds),
             grouped((tokens as f64 / seconds) as u64),
             format!("{:.1} %", 100.0 * self.cost.bubble),
-            format!("{:.1}", 1e3 * (self.cost.shared_layers + self.cost.exposed)),
+            format!("{:.1}", 1e3 * (self.cost.shared_layers + self.cost.shared_sequences + self.cost.exposed)),
             bytes(self.needs),
             bytes(self.available.saturating_sub(self.needs)),
             bytes(self.sent),
@@ -102,6 +102,7 @@ impl Proposal {
             "bubble": cost.bubble,
             "recomputed_seconds": cost.recomputed,
             "shared_layers_seconds": cost.shared_layers,
+            "shared_sequences_seconds": cost.shared_sequences,
             "exposed_seconds": cost.exposed,
             "update_seconds": cost.update,
             "peak_reserved_bytes": self.needs,
@@ -232,7 +233,7 @@ impl fmt::Display for Proposals {
             let sets: Vec<_> = first.sets.iter().map(|set| format!("--set {set}")).collect();
             let sets = if sets.is_empty() { "the configuration as it is".to_owned() } else { sets.join(" ") };
             let _ = write!(more, "\nthe first: {sets}\n");
-            for key in [Parallel::lanes, Parallel::tensor_lanes] {
+            for key in [Parallel::lanes, Parallel::tensor_lanes, Parallel::context_lanes] {
                 if first.sets.iter().any(|set| set.split('=').next() == Some(key)) {
                     let _ = writeln!(more, "({key} decides the bits of the weights)");
                 }
