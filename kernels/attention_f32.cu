@@ -107,7 +107,7 @@ KERNEL __launch_bounds__(THREADS)
     forward_f32(float *__restrict__ out, float *__restrict__ logsumexp, const float *__restrict__ q,
                       const float *__restrict__ k, const float *__restrict__ v, u32 time, u32 heads,
                       u32 group, u32 q_stride, u32 kv_stride, u32 head_width, float scale,
-                      MASKS_PARAMETERS) {
+                      MASKS_PARAMETERS, const float *__restrict__ sinks) {
     const Masks masks = MASKS;
     extern __shared__ __align__(16) float memory[];
     float (*queries)[LINE] = reinterpret_cast<float (*)[LINE]>(memory), (*keys)[LINE] = queries + TILE,
@@ -170,8 +170,15 @@ KERNEL __launch_bounds__(THREADS)
     float factor[EACH];
 #pragma unroll
     for (u32 i = 0; i < EACH; ++i) {
-        const float sum = row_sum(total[i]);
+        float sum = row_sum(total[i]);
         factor[i] = 1.0f / sum;
+        if (IS_GENERAL && sinks) {
+            // A sink is a score without a value.
+            const float sink = sinks[head], most = fmaxf(largest[i], sink), shrink = expf(largest[i] - most);
+            sum = sum * shrink + expf(sink - most);
+            largest[i] = most;
+            factor[i] = shrink / sum;
+        }
         const u32 row = first + y * EACH + i;
         if (x == 0 && row < time)
             logsumexp[(u64(blockIdx.z) * heads + head) * time + row] = largest[i] + logf(sum);

@@ -9,8 +9,41 @@ struct Rows {
     float out[D / 8][4], largest[2], total[2];
 };
 
+// A warp's 16 queries as left operands: in registers, or the address of the warp's rows in shared memory
+// where the output leaves no registers for them.
+#if HEAD_DIM > 128
+typedef u32 Queries;
+#else
+typedef u32 Queries[D / 16][4];
+#endif
+__device__ __forceinline__ void load_queries(u32 (&q)[D / 16][4], u32 tile) {
+#pragma unroll
+    for (int i = 0; i < D / 16; ++i) left(q[i], tile, threadIdx.x / WARP * 16, i);
+}
+__device__ __forceinline__ void load_queries(u32 &q, u32 tile) {
+    q = tile + threadIdx.x / WARP * 16 * D * 2;
+}
+
+// times_transposed with the 16 rows at `a`.
+template <int N>
+__device__ __forceinline__ void times_transposed(float (&acc)[N][4], u32 a, u32 tile, u32 row) {
+    const u32 lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k) {
+        u32 own[4];
+        left(own, a, 0, k);
+#pragma unroll
+        for (int n = 0; n < N; n += 2) {
+            u32 b[4];
+            ldmatrix(b, tile + at(row + n * 8 + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
+            mma(acc[n], own, b[0], b[1]);
+            mma(acc[n + 1], own, b[2], b[3]);
+        }
+    }
+}
+
 // One tile of keys: scores, running maximum and sum, output.
-__device__ __forceinline__ void forward_tile(Rows &rows, const u32 (&q)[D / 16][4], u32 keys, u32 values,
+__device__ __forceinline__ void forward_tile(Rows &rows, const Queries &q, u32 keys, u32 values,
                                              u32 row, u32 first_key, bool masked, float scale,
                                              const Masks &masks, const u32 (&visible)[2], u32 line) {
     constexpr int N = FORWARD_KEYS / 8;
@@ -65,51 +98,60 @@ __device__ __forceinline__ void forward_tile(Rows &rows, const u32 (&q)[D / 16][
     times<N>(rows.out, p, values, 0);
 }
 
+// Adds a sink, a score without a value, to the largest score and the sum of a row; returns the factor of its
+// output.
+__device__ __forceinline__ float add_sink(float &largest, float &total, float sink) {
+    const float most = fmaxf(largest, sink), shrink = exp2_fast((largest - most) * LOG2E);
+    total = total * shrink + exp2_fast((sink - most) * LOG2E);
+    largest = most;
+    return shrink / total;
+}
+
 // Grid [ceil(time / 128), heads, batch], 256 threads, shared (128 + 4 * 64) rows. A warp owns all columns of
 // 16 queries, so the softmax needs no other warp; keys and values of 64 positions are double buffered. Long
 // blocks of a head start first; the blocks of a head run together, so that L2 holds its keys and values.
 // Floor: 2 matmuls, 2 * batch * heads * time^2 * HEAD_DIM FLOP (the causal half). `cells`: null, or where the
 // largest magnitude of the output goes.
-KERNEL __launch_bounds__(FORWARD_WARPS *WARP, D >= 96 ? 1 : 2)
+KERNEL __launch_bounds__(FORWARD_WARPS *WARP, D >= 80 ? 1 : 2)
     OF_HALF(forward)(Half *__restrict__ out, float *__restrict__ logsumexp, const Half *__restrict__ q,
                       const Half *__restrict__ k, const Half *__restrict__ v, u32 time, u32 heads, u32 group,
-                      u32 q_stride, u32 kv_stride, float scale, u32 aligned, MASKS_PARAMETERS, u32 *cells) {
+                      u32 q_stride, u32 kv_stride, float scale, u32 aligned, MASKS_PARAMETERS,
+                      u32 *cells PADDED_PARAMETERS(u32 head_width, const Half *__restrict__ sinks)) {
     extern __shared__ __align__(128) u8 memory[];
     const Masks masks = MASKS;
     constexpr u32 THREADS = FORWARD_WARPS * WARP, STAGE = FORWARD_KEYS * D * 2;
     const u32 block = gridDim.x - 1 - blockIdx.x, head = blockIdx.y, first = block * FORWARD_ROWS,
-              width = heads * D;
+              width = heads * WIDTH;
     const u64 sequence = u64(blockIdx.z) * time;
-    const u64 kv_start = u64(blockIdx.z) * ROWS_OF_KEYS * kv_stride + head / group * D;
-    const Half *queries = q + sequence * q_stride + head * D, *keys = k + kv_start, *values = v + kv_start;
+    const u64 kv_start = u64(blockIdx.z) * ROWS_OF_KEYS * kv_stride + head / group * WIDTH;
+    const Half *queries = q + sequence * q_stride + head * WIDTH;
+    const Half *keys = k + kv_start, *values = v + kv_start;
     const u32 q_tile = shared_address(memory), stages = q_tile + FORWARD_ROWS * D * 2;
     const u32 row = first + threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
     const u32 limit = masks.position + time, end = min(masks.position + first + FORWARD_ROWS, limit),
               tiles = (end + FORWARD_KEYS - 1) / FORWARD_KEYS;
 
-    load_tile<FORWARD_ROWS, THREADS>(q_tile, queries, q_stride, first, time, aligned);
+    load_tile<FORWARD_ROWS, THREADS>(q_tile, queries, q_stride, first, time, aligned, WIDTH);
     const u32 begin = masks.first_key(blockIdx.z, first, time) / FORWARD_KEYS;
     const u32 visible[2] = {masks.first_key(blockIdx.z, row, time),
                             masks.first_key(blockIdx.z, row + 8, time)};
     const u32 begin_stage = stages + begin % 2 * 2 * STAGE, begin_key = begin * FORWARD_KEYS;
-    load_tile<FORWARD_KEYS, THREADS>(begin_stage, keys, kv_stride, begin_key, limit, aligned);
-    load_tile<FORWARD_KEYS, THREADS>(begin_stage + STAGE, values, kv_stride, begin_key, limit, aligned);
+    load_tile<FORWARD_KEYS, THREADS>(begin_stage, keys, kv_stride, begin_key, limit, aligned, WIDTH);
+    load_tile<FORWARD_KEYS, THREADS>(begin_stage + STAGE, values, kv_stride, begin_key, limit, aligned,
+                                     WIDTH);
     commit_copies();
     Rows rows = {{}, {-INFINITE, -INFINITE}, {}};
-    u32 own[D / 16][4];
+    Queries own;
     for (u32 tile = begin; tile < tiles; ++tile) {
         wait_copies<0>();
         __syncthreads();
         if (tile + 1 < tiles) {
             const u32 next = stages + (tile + 1) % 2 * 2 * STAGE, key = (tile + 1) * FORWARD_KEYS;
-            load_tile<FORWARD_KEYS, THREADS>(next, keys, kv_stride, key, limit, aligned);
-            load_tile<FORWARD_KEYS, THREADS>(next + STAGE, values, kv_stride, key, limit, aligned);
+            load_tile<FORWARD_KEYS, THREADS>(next, keys, kv_stride, key, limit, aligned, WIDTH);
+            load_tile<FORWARD_KEYS, THREADS>(next + STAGE, values, kv_stride, key, limit, aligned, WIDTH);
         }
         commit_copies();
-        if (tile == begin) {
-#pragma unroll
-            for (int i = 0; i < D / 16; ++i) left(own[i], q_tile, threadIdx.x / WARP * 16, i);
-        }
+        if (tile == begin) load_queries(own, q_tile);
         const u32 here = stages + tile % 2 * 2 * STAGE, first_key = tile * FORWARD_KEYS;
         const u32 warp_first = masks.position + first + threadIdx.x / WARP * 16;
         // The last tile of a block is entirely above the diagonal of its first warps.
@@ -119,13 +161,19 @@ KERNEL __launch_bounds__(FORWARD_WARPS *WARP, D >= 96 ? 1 : 2)
     }
     rows.total[0] = quad_sum(rows.total[0]);
     rows.total[1] = quad_sum(rows.total[1]);
-    Half *to = out + sequence * width + head * D;
-    const u32 most =
-        store_rows(to, width, row, time, rows.out, 1.0f / rows.total[0], 1.0f / rows.total[1]);
+    Half *to = out + sequence * width + head * WIDTH;
+    float factor[2] = {1.0f / rows.total[0], 1.0f / rows.total[1]};
+    float largest[2] = {rows.largest[0] * scale, rows.largest[1] * scale};
+#ifdef PADDED
+    if (IS_GENERAL && sinks)
+        for (int half = 0; half < 2; ++half)
+            factor[half] = add_sink(largest[half], rows.total[half], to_f32(sinks[head]));
+#endif
+    const u32 most = store_rows(to, width, row, time, WIDTH, rows.out, factor[0], factor[1]);
     if (cells) record_pair(most, cells);
     float *line = logsumexp + (u64(blockIdx.z) * heads + head) * time;
     if (threadIdx.x % 4 == 0) {
-        if (row < time) line[row] = rows.largest[0] * scale + LN2 * __log2f(rows.total[0]);
-        if (row + 8 < time) line[row + 8] = rows.largest[1] * scale + LN2 * __log2f(rows.total[1]);
+        if (row < time) line[row] = largest[0] + LN2 * __log2f(rows.total[0]);
+        if (row + 8 < time) line[row + 8] = largest[1] + LN2 * __log2f(rows.total[1]);
     }
 }

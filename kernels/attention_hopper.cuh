@@ -1,6 +1,6 @@
-// Causal attention in half precision with Hopper's warpgroup matmuls (wgmma, sm_90a), for HEAD_DIM 64 and
-// 128: code shared by the forward and the backward kernels. For other architectures both are empty and
-// attention.cu is used: the same algorithm, with results that differ by rounding only. Operands as there.
+// Causal attention in half precision with Hopper's warpgroup matmuls (wgmma, sm_90a), for HEAD_DIM 64, 80,
+// 128 and 256: code shared by the forward and the backward kernels. For other architectures both are empty
+// and attention.cu is used: the same algorithm, with results that differ by rounding only. Operands as there.
 //
 // A block is one producer warpgroup and CONSUMERS (2 or 3) consumer warpgroups, which multiply 64 rows each.
 // Three warps of the producer copy every third tile each and the fourth relays: copies count as ordinary
@@ -22,8 +22,13 @@
 #define COPIERS 3  // warps
 #define RELAY 3    // the warp
 #define BLOCK (GROUP + CONSUMERS * GROUP)
+#ifdef SHARED_ROWS  // consumers work on the same rows
+#define ROWS CONSUMER_ROWS
+#else
 #define ROWS (CONSUMER_ROWS * CONSUMERS)  // positions that a block owns
-#define OWN_TILE (ROWS * D * 2)
+#endif
+#define PANELS ((D + 63) / 64)     // parts of a tile, of 64 columns each
+#define OWN_TILE (ROWS * PANELS * 128)
 
 extern __shared__ u8 shared_memory[];
 
@@ -152,6 +157,12 @@ __device__ __forceinline__ u32 descriptor(u32 address, u32 rows) { return addres
 #define HIGH                                                                                                \
     "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%" \
     "57,%58,%59,%60,%61,%62,%63"
+#define HIGHER                                                                                             \
+    "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%" \
+    "89,%90,%91,%92,%93,%94,%95"
+#define HIGHEST                                                                                             \
+    "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116," \
+    "%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 #define WGMMA "wgmma.mma_async.sync.aligned."
 
 // d[64, 2 * N] (+)= a[64, 16] * b, both in shared memory, b with rows along its columns.
@@ -185,6 +196,20 @@ __device__ __forceinline__ void product(float (&d)[64], const u32 (&a)[4], u32 b
                  : F32(d, 0), F32(d, 32)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
 }
+__device__ __forceinline__ void product(float (&d)[40], const u32 (&a)[4], u32 b, int add) {
+    asm volatile("{.reg .pred p; .reg .b64 b; setp.ne.b32 p, %45, 0; mov.b64 b, {%44, 0x40000040};\n" WGMMA
+                 "m64n80k16.f32." HALF_TYPE "." HALF_TYPE " {" LOW
+                 ",%32,%33,%34,%35,%36,%37,%38,%39}, {%40,%41,%42,%43}, b, p, 1, 1, 1;}"
+                 : F32(d, 0), F4(d, 32), F4(d, 36)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
+}
+__device__ __forceinline__ void product(float (&d)[128], const u32 (&a)[4], u32 b, int add) {
+    asm volatile("{.reg .pred p; .reg .b64 b; setp.ne.b32 p, %133, 0; mov.b64 b, {%132, 0x40000040};\n" WGMMA
+                 "m64n256k16.f32." HALF_TYPE "." HALF_TYPE " {" LOW "," HIGH "," HIGHER "," HIGHEST
+                 "}, {%128,%129,%130,%131}, b, p, 1, 1, 1;}"
+                 : F32(d, 0), F32(d, 32), F32(d, 64), F32(d, 96)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
+}
 
 // d[64, 2 * N] = 64 rows of a tile of ROWS rows * the 2 * N rows of another, transposed, both [.., D]. `left`
 // stays in shared memory: the compiler of CUDA 13.0 overwrote it when it was kept in registers over a loop.
@@ -194,9 +219,9 @@ template <int N> __device__ __forceinline__ void times_transposed(float (&d)[N],
         product(d, left + AT(k / 4 * ROWS * 128 + k % 4 * 32), tile + AT(k / 4 * N * 256 + k % 4 * 32),
                 k > 0);
 }
-// d[64, D] (+)= a[64, 16 * K] * tile[16 * K rows, D].
-template <int K>
-__device__ __forceinline__ void times(float (&d)[D / 2], const u32 (&a)[K][4], u32 tile, int add) {
+// d[64, 2 * N] (+)= a[64, 16 * K] * tile[16 * K rows, 2 * N].
+template <int K, int N>
+__device__ __forceinline__ void times(float (&d)[N], const u32 (&a)[K][4], u32 tile, int add) {
 #pragma unroll
     for (int k = 0; k < K; ++k) product(d, a[k], tile + AT(k * 16 * 128), k > 0 ? 1 : add);
 }
@@ -228,11 +253,13 @@ __device__ __forceinline__ void copy_tile(u32 tile, Source source, u32 first, u3
         const u32 bytes = whole || first + row + i < time ? 16 : 0;
         const Half *here = bytes ? from : source.from;
 #pragma unroll
-        for (u32 four = 0; four < D / 32; ++four)
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((to ^ four % 2 * 64) +
-                                                                               four / 2 * N * 128 + i * 128),
+        for (u32 four = 0; four < (D + 31) / 32; ++four) {
+            if (D % 32 != 0 && four * 32 + chunk * 8 >= D) break;
+            const u32 target = (to ^ four % 2 * 64) + four / 2 * N * 128 + i * 128;
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target),
                          "l"(here + four * 32), "r"(bytes)
                          : "memory");
+        }
         from += 8 * PARTS * source.stride;
     }
 }
@@ -288,8 +315,10 @@ __device__ __forceinline__ u32 own_row(u32 group) {
 
 // Stores row and row + 8 of 64 rows, each times its factor. A quad swaps its parts so that each thread stores
 // 16 bytes. Returns the largest magnitudes of the stored elements, a pair in half precision.
-__device__ __forceinline__ u32 store_rows(Half *to, u64 stride, u32 row, u32 time, const float (&acc)[D / 2],
+template <int N>
+__device__ __forceinline__ u32 store_rows(Half *to, u64 stride, u32 row, u32 time, const float (&acc)[N],
                                           float factor0, float factor1) {
+    constexpr int TILES = N / 4;  // of 8 columns
     const u32 quad = threadIdx.x % 4;
     u32 largest = 0;
 #pragma unroll
@@ -297,12 +326,13 @@ __device__ __forceinline__ u32 store_rows(Half *to, u64 stride, u32 row, u32 tim
         const float factor = half == 0 ? factor0 : factor1;
         Half *line = to + u64(row + half * 8) * stride + quad * 8;
 #pragma unroll
-        for (int n = 0; n < D / 8; n += 4) {
+        for (int n = 0; n < TILES; n += 4) {
             u32 x[4];
 #pragma unroll
-            for (int i = 0; i < 4; ++i)
-                x[i] =
-                    pack_half(acc[(n + i) * 4 + half * 2] * factor, acc[(n + i) * 4 + half * 2 + 1] * factor);
+            for (int i = 0; i < 4; ++i) {
+                const int at = n + i < TILES ? (n + i) * 4 + half * 2 : -1;
+                x[i] = at < 0 ? 0 : pack_half(acc[at] * factor, acc[at + 1] * factor);
+            }
             if (row + half * 8 < time) {
 #pragma unroll
                 for (int i = 0; i < 4; ++i) largest = larger_pair(largest, x[i]);
@@ -316,7 +346,8 @@ __device__ __forceinline__ u32 store_rows(Half *to, u64 stride, u32 row, u32 tim
             const u32 d = __shfl_xor_sync(ALL_LANES, quad & 2 ? x[1] : x[3], 2);
             const Vector<u32, 4> whole = {
                 {quad & 2 ? c : x[0], quad & 2 ? d : x[1], quad & 2 ? x[2] : c, quad & 2 ? x[3] : d}};
-            if (row + half * 8 < time) store<4>(reinterpret_cast<u32 *>(line + n * 8), whole);
+            if (row + half * 8 < time && (TILES % 4 == 0 || n + quad < TILES))
+                store<4>(reinterpret_cast<u32 *>(line + n * 8), whole);
         }
     }
     return largest;

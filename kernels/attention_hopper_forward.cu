@@ -3,7 +3,7 @@
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-#define KEY_TILE (KEYS * D * 2)
+#define KEY_TILE (KEYS * PANELS * 128)
 
 // Shared memory: the queries of two blocks, a ring of key and value tiles, barriers.
 struct Memory {
@@ -155,11 +155,11 @@ struct Consumer {
     }
 };
 
-// Grid [min(multiprocessors, pairs * heads * batch)], 384 threads, shared 12 (HEAD_DIM 128: 7) tiles of 128
-// rows and 2 KiB: one block a multiprocessor, because a consumer's 240 registers hold a tile of scores, its
-// weights and the output. Floor: 2 matmuls, 2 * batch * heads * time^2 * HEAD_DIM FLOP (the causal half); at
-// HEAD_DIM 64 the exponentials take as long. `cells`: null, or where the largest magnitude of the output
-// goes.
+// Grid [min(multiprocessors, pairs * heads * batch)], 384 threads, shared QUERY_TILES tiles of 128 queries,
+// SLOTS tiles of keys and 2 KiB: one block a multiprocessor, because a consumer's 240 registers hold a tile
+// of scores, its weights and the output. Floor: 2 matmuls, 2 * batch * heads * time^2 * HEAD_DIM FLOP (the
+// causal half); at HEAD_DIM 64 the exponentials take as long. `cells`: null, or where the largest magnitude
+// of the output goes.
 KERNEL __launch_bounds__(BLOCK, 1)
     OF_HALF(forward)(Half *__restrict__ out, float *__restrict__ logsumexp,
                              const Half *__restrict__ q, const Half *__restrict__ k,
@@ -216,7 +216,16 @@ KERNEL __launch_bounds__(BLOCK, 1)
             }
             Softmax softmax;
             float acc[D / 2];
-            consumer.skip_tiles(last - diagonal);
+            if constexpr (KEYS < ROWS) {
+                // Tiles that only later rows see; consumers still take turns.
+                for (u32 left = last - diagonal; left > 0; --left) {
+                    turn_wait(consumer.group);
+                    turn_pass(consumer.group);
+                    consumer.skip_tiles(1);
+                }
+            } else {
+                consumer.skip_tiles(last - diagonal);
+            }
             consumer.rows(first, diagonal, softmax, acc);
             float total[2];
 #pragma unroll

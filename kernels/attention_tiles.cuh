@@ -9,6 +9,18 @@
 #define CHUNKS (D / 8)  // pieces of 16 bytes in a row
 #define INFINITE __int_as_float(0x7f800000)
 
+// With PADDED, HEAD_DIM is the width of tiles, and columns from the head width, a multiple of 8, up to it are
+// zeros in shared memory. Without, WIDTH is a constant, and kernels have no parameter for it.
+#ifdef PADDED
+constexpr bool IS_PADDED = true;
+#define WIDTH head_width
+#define PADDED_PARAMETERS(...) , __VA_ARGS__
+#else
+constexpr bool IS_PADDED = false;
+#define WIDTH u32(D)
+#define PADDED_PARAMETERS(...)
+#endif
+
 __device__ __forceinline__ u32 shared_address(const void *p) { return u32(__cvta_generic_to_shared(p)); }
 
 __device__ __forceinline__ float exp2_fast(float x) {
@@ -50,22 +62,24 @@ __device__ __forceinline__ void ldmatrix_transposed(u32 (&r)[4], u32 address) {
                  : "memory");
 }
 
-// Offset of piece `chunk` of `row` in a tile: permuted within 128 bytes so that 8 rows of one chunk hit all
-// banks.
-__device__ __forceinline__ u32 at(u32 row, u32 chunk) {
-    const u32 turn = D == 32 || D == 96 ? (row >> 1) & 3 : row & 7;
-    return row * (D * 2) + ((chunk ^ turn) << 4);
+// Offset of piece `chunk` of `row` in a tile of COLUMNS columns, a multiple of 16: permuted within 128 bytes
+// so that 8 rows of one chunk hit all banks.
+template <int COLUMNS = D> __device__ __forceinline__ u32 at(u32 row, u32 chunk) {
+    const u32 turn = COLUMNS % 64 == 0 ? row & 7 : COLUMNS % 32 == 0 ? (row >> 1) & 3 : (row >> 2) & 1;
+    return row * (COLUMNS * 2) + ((chunk ^ turn) << 4);
 }
 
-// Starts the copy of `ROWS` rows from `first` on; rows past the end are zeros. Unaligned operands are copied
-// by 4 bytes.
+// Starts the copy of `ROWS` rows from `first` on; rows past the end, and columns past `width`, are zeros.
+// Unaligned operands are copied by 4 bytes.
 template <int ROWS, int THREADS>
 __device__ __forceinline__ void load_tile(u32 tile, const Half *from, u64 stride, u32 first, u32 time,
-                                          bool aligned) {
+                                          bool aligned, u32 width) {
+    constexpr u32 PIECES = ROWS * CHUNKS;
 #pragma unroll
-    for (u32 step = 0; step < ROWS * CHUNKS / THREADS; ++step) {
+    for (u32 step = 0; step < (PIECES + THREADS - 1) / THREADS; ++step) {
         const u32 index = step * THREADS + threadIdx.x, row = index / CHUNKS, chunk = index % CHUNKS;
-        const bool inside = first + row < time;
+        if (PIECES % THREADS != 0 && index >= PIECES) break;
+        const bool inside = first + row < time && (!IS_PADDED || chunk * 8 < width);
         const Half *source = from + (inside ? u64(first + row) * stride : 0) + chunk * 8;
         const u32 target = tile + at(row, chunk), bytes = inside ? 16 : 0;
         if (aligned) {
@@ -132,10 +146,11 @@ __device__ __forceinline__ float quad_sum(float x) {
     return x + __shfl_xor_sync(ALL_LANES, x, 2);
 }
 
-// Stores rows row and row + 8 of the 16 rows of a warp, each times a factor. Returns the largest magnitudes
-// of the stored elements, a pair in half precision.
-__device__ __forceinline__ u32 store_rows(Half *to, u64 stride, u32 row, u32 time,
-                                          const float (&acc)[D / 8][4], float factor0, float factor1) {
+// Stores rows row and row + 8 of the 16 rows of a warp, each times a factor: the columns before `width`.
+// Returns the largest magnitudes of the stored elements, a pair in half precision.
+template <int N>
+__device__ __forceinline__ u32 store_rows(Half *to, u64 stride, u32 row, u32 time, u32 width,
+                                          const float (&acc)[N][4], float factor0, float factor1) {
     const u32 column = threadIdx.x % 4 * 2;
     u32 largest = 0;
 #pragma unroll
@@ -144,7 +159,8 @@ __device__ __forceinline__ u32 store_rows(Half *to, u64 stride, u32 row, u32 tim
         Half *line = to + u64(row + half * 8) * stride + column;
         const float factor = half == 0 ? factor0 : factor1;
 #pragma unroll
-        for (int n = 0; n < D / 8; ++n) {
+        for (int n = 0; n < N; ++n) {
+            if (IS_PADDED && n * 8 >= width) continue;
             const u32 pair = pack_half(acc[n][half * 2] * factor, acc[n][half * 2 + 1] * factor);
             *reinterpret_cast<u32 *>(line + n * 8) = pair;
             largest = larger_pair(largest, pair);

@@ -148,11 +148,11 @@ __device__ __forceinline__ void chunk_of_row(const T *qkv, T *cache, const u32 *
     }
 }
 
-// Joins the chunks of one query head of one row in their order; rows without a slot are 0. Launch: a block
-// for every head of every row.
+// Joins the chunks of one query head of one row in their order; rows without a slot are 0. `sinks`: null, or
+// a score without a value of every query head. Launch: a block for every head of every row.
 template <typename T>
 __device__ __forceinline__ void join_chunks(const float *partials, const u32 *documents, T *out, u32 slots,
-                                            u32 query, u32 width, u32 chunks, u32 window) {
+                                            u32 query, u32 width, u32 chunks, u32 window, const T *sinks) {
     const u32 head = blockIdx.x, row = blockIdx.y;
     T *to = out + (u64(row) * query + head) * width;
     if (row >= slots) {
@@ -164,6 +164,10 @@ __device__ __forceinline__ void join_chunks(const float *partials, const u32 *do
     const float *own = partials + (u64(row) * query + head) * chunks * (width + 2);
     float largest = __uint_as_float(0xff800000u), total = 0.0f;
     for (u32 chunk = begin; chunk < used; chunk++) largest = fmaxf(largest, own[chunk * (width + 2) + width]);
+    if (sinks) {
+        largest = fmaxf(largest, to_f32(sinks[head]));
+        total = expf(to_f32(sinks[head]) - largest);
+    }
     for (u32 chunk = begin; chunk < used; chunk++) {
         const float *statistics = own + chunk * (width + 2) + width;
         total += statistics[1] * expf(statistics[0] - largest);
@@ -200,8 +204,9 @@ __device__ __forceinline__ void join_chunks(const float *partials, const u32 *do
     }                                                                                                   \
     KERNEL __launch_bounds__(STRANDS)                                                                   \
         join_##NAME(const float *__restrict__ partials, const u32 *__restrict__ documents,              \
-                    T *__restrict__ out, u32 slots, u32 query, u32 width, u32 chunks, u32 window) {     \
-        join_chunks(partials, documents, out, slots, query, width, chunks, window);                     \
+                    T *__restrict__ out, u32 slots, u32 query, u32 width, u32 chunks, u32 window,       \
+                    const T *__restrict__ sinks) {                                                      \
+        join_chunks(partials, documents, out, slots, query, width, chunks, window, sinks);              \
     }
 
 FOR_EACH_TYPE(FOR_TYPE)

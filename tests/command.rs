@@ -69,7 +69,7 @@ fn wrong_input_is_refused_in_one_sentence_and_leaves_no_file() {
             &["--set", "parallel.pipeline=2", "--set", "parallel.partition=[1, 2]"],
             "parallel.partition = [1, 2]: the stages' layers add up to 3; the model has 2",
         ),
-        (&["--set", "precision.compute=bf16"], "heads of 32, 64, 96 and 128 values"),
+        (&["--set", "precision.compute=bf16", "--set", "model.heads=8"], "heads of 8, 16, 24, … 256 values"),
         (
             &["--set", "precision.gradients=bf16"],
             "precision.gradients = \"bf16\" needs precision.compute = \"bf16\", and it is \"f32\"",

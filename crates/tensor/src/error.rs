@@ -87,14 +87,6 @@ pub enum TensorError {
         /// Columns of a head.
         width: usize,
     },
-    /// An option without a kernel for GPUs.
-    #[error("{operator}: {what} have no kernel on a GPU; the CPU has them")]
-    NoKernel {
-        /// The operator.
-        operator: &'static str,
-        /// The option.
-        what: &'static str,
-    },
     /// A width of attention heads without a kernel for the type.
     #[error("{operator}: no kernel for heads of width {width} in {dtype} on a GPU: {supported}")]
     HeadWidth {

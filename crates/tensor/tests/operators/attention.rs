@@ -144,6 +144,9 @@ fn a_gpu_repeats_both_passes_to_the_bit() {
         (DType::Bf16, [2, 1000, 128, 5, 5]),
         (DType::Bf16, [2, 1000, 128, 8, 2]),
         (DType::Bf16, [30, 60, 128, 9, 9]),
+        (DType::F16, [2, 300, 40, 4, 2]),
+        (DType::Bf16, [2, 1000, 80, 8, 2]),
+        (DType::Bf16, [2, 1000, 256, 4, 2]),
     ] {
         let size = Size::new(size);
         let of = |name: &str, shape: [usize; 3]| {
@@ -166,9 +169,10 @@ fn a_gpu_refuses_head_widths_without_a_kernel() {
     let device = meta(&Description { kind: Kind::Cuda, ..Description::host() });
     for (dtype, width, fits) in [
         (DType::Bf16, 32, true),
-        (DType::Bf16, 48, false),
+        (DType::Bf16, 36, false),
         (DType::Bf16, 128, true),
-        (DType::Bf16, 256, false),
+        (DType::F16, 200, true),
+        (DType::Bf16, 264, false),
         (DType::F32, 5, true),
         (DType::F32, 256, true),
         (DType::F32, 257, false),
@@ -191,18 +195,6 @@ fn a_gpu_refuses_head_widths_without_a_kernel() {
             }
         }
     }
-}
-
-#[test]
-fn a_gpu_refuses_sinks() {
-    let device = meta(&Description { kind: Kind::Cuda, ..Description::host() });
-    let heads = Heads::multi(2, 32);
-    let request = device::Request::new(device::Category::Input, "qkv");
-    let empty = |shape: tensor::Shape| Tensor::empty(&device, shape, DType::F32, request).unwrap();
-    let (qkv, sinks) = (empty([1, 4, heads.packed_columns()].into()), empty([2].into()));
-    let masks = Masks { sinks: Some(&sinks), ..Masks::default() };
-    let refused = attention::forward(&Qkv::Packed(qkv), heads, masks, false).unwrap_err().to_string();
-    assert_eq!(refused, "attention.forward: attention sinks have no kernel on a GPU; the CPU has them");
 }
 
 #[test]

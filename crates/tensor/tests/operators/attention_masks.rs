@@ -19,6 +19,7 @@ fn sizes(case: &Case) -> Vec<(usize, usize, Heads)> {
         (true, DType::Bf16 | DType::F16) => [32, 64, 96, 128]
             .iter()
             .flat_map(|width| [(2, 193, heads(4, 2, *width)), (1, 320, heads(2, 2, *width))])
+            .chain([(1, 130, heads(2, 1, 40)), (2, 193, heads(4, 2, 80)), (1, 193, heads(2, 1, 256))])
             .collect(),
         _ => vec![
             (2, 17, heads(2, 1, 4)),
@@ -182,27 +183,30 @@ fn a_document_does_not_see_others() {
     }
 }
 
-/// A sink takes weight from all keys of its head. GPUs have no kernel for it.
+/// A sink takes weight from all keys of its head.
 #[test]
 fn sinks_take_weight_from_the_keys() {
-    for case in devices().iter().filter(|case| !case.device.is_cuda_like()) {
-        for (batch, time, heads) in sizes(case) {
-            for window in [None, Some(9)] {
-                let settings = Settings { window, soft_cap: Some(1.5), ..heads.into() };
-                check_sinks(case, batch, time, settings);
+    for case in devices() {
+        for (batch, time, heads) in sizes(&case) {
+            for (window, soft_cap, packs) in
+                [(None, None, false), (None, Some(1.5), true), (Some(9), Some(1.5), false)]
+            {
+                let settings = Settings { window, soft_cap, ..heads.into() };
+                check_sinks(&case, batch, time, settings, packs);
             }
         }
     }
 }
 
-fn check_sinks(case: &Case, batch: usize, time: usize, settings: Settings) {
+fn check_sinks(case: &Case, batch: usize, time: usize, settings: Settings, packs: bool) {
     let heads = settings.heads;
-    let what = |name: &str| format!("{name} {batch}x{time} {settings:?}");
+    let what = |name: &str| format!("{name} {batch}x{time} {settings:?} {packs}");
+    let (firsts, list) = documents(case, batch, time);
     let (qkv, x) = case.operand("qkv", [batch, time, heads.packed_columns()]);
     let (dy, dy_wide) = case.operand("dy", [batch, time, heads.query_columns()]);
     let (sinks, sinks_wide) = case.operand("sinks", [heads.query]);
     let with_sinks = |x: &[f64], sinks: &[f64]| {
-        let [mut output, mut logsumexp] = expected(x, time, settings, None, false);
+        let [mut output, mut logsumexp] = expected(x, time, settings, packs.then_some(&list[..]), false);
         for (line, value) in logsumexp.iter_mut().enumerate() {
             let (b, head, t) = (line / time / heads.query, line / time % heads.query, line % time);
             let all = value.exp() + sinks[head].exp();
@@ -212,7 +216,7 @@ fn check_sinks(case: &Case, batch: usize, time: usize, settings: Settings) {
         }
         [output, logsumexp]
     };
-    let masks = Masks { sinks: Some(&sinks), ..Masks::default() };
+    let masks = Masks { documents: packs.then_some(&firsts), dropout: None, sinks: Some(&sinks) };
     let qkv = Qkv::Packed(qkv);
     let result = attention::forward(&qkv, settings, masks, false).unwrap();
     let [output, logsumexp] = with_sinks(&x, &sinks_wide);

@@ -11,7 +11,10 @@ fn sizes(case: &Case) -> Vec<(usize, usize, usize, Heads)> {
     let heads = |query, key_value, width| Heads { query, key_value, width };
     match (case.device.is_cuda_like(), case.dtype) {
         (true, DType::Bf16 | DType::F16) => {
-            vec![(2, 37, 4, heads(4, 2, 32)), (1, 128, 4, heads(2, 2, 64)), (1, 200, 2, heads(4, 1, 128))]
+            let narrow = [(2, 37, 4, heads(4, 2, 32)), (1, 128, 4, heads(2, 2, 64))];
+            let wide =
+                [(1, 200, 2, heads(4, 1, 128)), (2, 37, 4, heads(4, 2, 80)), (1, 70, 3, heads(2, 1, 256))];
+            narrow.into_iter().chain(wide).collect()
         }
         _ => vec![(2, 5, 4, heads(2, 1, 4)), (2, 37, 4, heads(4, 2, 8)), (1, 128, 2, heads(2, 2, 33))],
     }

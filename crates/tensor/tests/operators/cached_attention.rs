@@ -7,12 +7,13 @@ use crate::support::{Case, bits, cpu, devices, read, tensor};
 
 /// Query heads, key and value heads, width: with and without whole vectors, groups that do not divide by
 /// four.
-const HEADS: [Heads; 5] = [
+const HEADS: [Heads; 6] = [
     Heads { query: 3, key_value: 3, width: 6 },
     Heads { query: 6, key_value: 1, width: 32 },
     Heads { query: 4, key_value: 4, width: 64 },
     Heads { query: 8, key_value: 2, width: 64 },
     Heads { query: 2, key_value: 2, width: 128 },
+    Heads { query: 4, key_value: 1, width: 200 },
 ];
 /// Tokens of a sequence: within a chunk of the GPU's kernel, its border, and some chunks.
 const TIMES: [usize; 4] = [1, 2, 65, 200];
@@ -29,7 +30,13 @@ fn rows(qkv: &Tensor, first: usize, count: usize) -> Tensor {
 }
 
 /// The output of the last token of `qkv`, in `slot` of `slots`, with another token in every other slot.
-fn last(case: &Case, qkv: &Tensor, settings: Settings, capacity: usize, slots: usize, slot: usize) -> Tensor {
+fn last(
+    case: &Case,
+    (qkv, sinks): (&Tensor, Option<&Tensor>),
+    settings: Settings,
+    capacity: usize,
+    (slots, slot): (usize, usize),
+) -> Tensor {
     let heads = settings.heads;
     let (time, columns) = (qkv.shape().dims()[1], qkv.shape().columns());
     let cache = Cache::new(&case.device, slots, heads, capacity, case.dtype).unwrap();
@@ -41,7 +48,7 @@ fn last(case: &Case, qkv: &Tensor, settings: Settings, capacity: usize, slots: u
     let mut positions = vec![0; slots + 2];
     positions[slot] = time as u32 - 1;
     let out =
-        forward(&Qkv::Packed(others), settings, &cache, &documents(&case.device, &positions), None).unwrap();
+        forward(&Qkv::Packed(others), settings, &cache, &documents(&case.device, &positions), sinks).unwrap();
     assert!(read(&out)[slots * heads.query_columns()..].iter().all(|value| *value == 0.0));
     out.view(slot * heads.query_columns(), [heads.query_columns()]).unwrap()
 }
@@ -57,21 +64,25 @@ fn the_last_token_attends_as_in_the_whole_sequence() {
             let windowed = |window| Settings { window: Some(window), ..plain };
             let capped = Settings { scale: Some(0.4), soft_cap: Some(0.8), ..windowed(70) };
             for settings in [plain, windowed(1), windowed(65), capped] {
-                TIMES.into_iter().for_each(|time| check(&case, settings, time));
+                TIMES.into_iter().for_each(|time| check(&case, settings, time, false));
+                check(&case, settings, 200, true);
             }
         }
     }
 }
 
-fn check(case: &Case, settings: Settings, time: usize) {
-    let (heads, what) = (settings.heads, format!("{settings:?}, {time} tokens"));
+fn check(case: &Case, settings: Settings, time: usize, sinks: bool) {
+    let (heads, what) = (settings.heads, format!("{settings:?}, {time} tokens, sinks {sinks}"));
+    let (values, _) = case.operand("sinks", [heads.query]);
+    let sinks = sinks.then_some(&values);
     let (qkv, _) = case.operand("qkv", [1, time, heads.packed_columns()]);
-    let whole = attention::forward(&Qkv::Packed(qkv.clone()), settings, Masks::default(), false).unwrap();
+    let masks = Masks { sinks, ..Masks::default() };
+    let whole = attention::forward(&Qkv::Packed(qkv.clone()), settings, masks, false).unwrap();
     let columns = heads.query_columns();
     let expected = whole.output.view((time - 1) * columns, [columns]).unwrap();
-    let alone = last(case, &qkv, settings, time, 1, 0);
+    let alone = last(case, (&qkv, sinks), settings, time, (1, 0));
     case.close(&what, &read(&alone), &read(&expected));
-    let beside = last(case, &qkv, settings, time + 70, 3, 2);
+    let beside = last(case, (&qkv, sinks), settings, time + 70, (3, 2));
     assert_eq!(bits(&alone), bits(&beside), "{what}: other rows and capacity change no bit");
 }
 

@@ -6,7 +6,7 @@ use super::geometry::Geometry;
 use super::heads::Heads;
 use crate::ops::check;
 use crate::ops::dropout::Mask;
-use crate::{Result, Tensor, TensorError};
+use crate::{Result, Tensor};
 
 /// Attention masks besides the causal one and the window.
 #[derive(Clone, Copy, Debug, Default)]
@@ -18,7 +18,7 @@ pub struct Masks<'a> {
     /// Dropout of the weights after the softmax.
     pub dropout: Option<Mask>,
     /// A score for every query head that takes weight from the keys and has no value, as in gpt-oss:
-    /// `[heads.query]`, of the operands' type. On the host only.
+    /// `[heads.query]`, of the operands' type. For the forward pass: the log-sum-exps include them.
     pub sinks: Option<&'a Tensor>,
 }
 
@@ -28,7 +28,7 @@ impl Masks<'_> {
         self.documents.is_none() && self.dropout.is_none()
     }
 
-    /// Refuses documents and sinks of a wrong shape or type, and sinks on a GPU.
+    /// Refuses documents and sinks of a wrong shape or type.
     pub(super) fn check(&self, operator: &'static str, geometry: Geometry) -> Result<()> {
         if let Some(sinks) = self.sinks {
             check_sinks(operator, sinks, geometry.dtype, geometry.heads)?;
@@ -39,7 +39,7 @@ impl Masks<'_> {
     }
 }
 
-/// Refuses sinks of a wrong shape or type, and on a GPU.
+/// Refuses sinks of a wrong shape or type.
 pub(in crate::ops) fn check_sinks(
     operator: &'static str,
     sinks: &Tensor,
@@ -47,9 +47,5 @@ pub(in crate::ops) fn check_sinks(
     heads: Heads,
 ) -> Result<()> {
     check::dtype(operator, "sinks", sinks, dtype)?;
-    check::shape(operator, "sinks", sinks, [heads.query])?;
-    match sinks.device().is_cuda_like() {
-        true => Err(TensorError::NoKernel { operator, what: "attention sinks" }),
-        false => Ok(()),
-    }
+    check::shape(operator, "sinks", sinks, [heads.query])
 }

@@ -11,7 +11,7 @@ mod heads;
 mod hiding;
 mod masks;
 mod settings;
-mod sinks;
+pub(crate) mod sinks;
 mod tile;
 mod widths;
 mod workspace;

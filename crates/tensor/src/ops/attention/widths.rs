@@ -2,42 +2,31 @@
 
 use std::fmt;
 
-/// Head widths that have attention kernels on a GPU in one element type.
+/// Head widths that have attention kernels on a GPU in one element type: multiples of `step` up to `widest`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeadWidths {
-    /// Every width up to this one.
-    UpTo(usize),
-    /// Each of these widths.
-    OneOf(&'static [u32]),
+pub struct HeadWidths {
+    /// Divides each width.
+    pub step: usize,
+    /// The largest width; 0: there is none.
+    pub widest: usize,
 }
 
 impl HeadWidths {
     /// Returns whether heads of `width` columns have a kernel.
     pub fn has(self, width: usize) -> bool {
-        match self {
-            HeadWidths::UpTo(widest) => width <= widest,
-            HeadWidths::OneOf(widths) => widths.iter().any(|one| *one as usize == width),
-        }
+        width <= self.widest && width.is_multiple_of(self.step)
     }
 }
 
 impl fmt::Display for HeadWidths {
-    /// `up to 256`, or `32, 64 and 128`.
+    /// `up to 256`, or `8, 16, 24, … 256`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let widths = match self {
-            HeadWidths::UpTo(widest) => return write!(f, "up to {widest}"),
-            HeadWidths::OneOf([]) => return f.write_str("no width"),
-            HeadWidths::OneOf(widths) => widths,
-        };
-        for (index, width) in widths.iter().enumerate() {
-            let separator = match widths.len() - index {
-                left if left == widths.len() => "",
-                1 => " and ",
-                _ => ", ",
-            };
-            write!(f, "{separator}{width}")?;
+        let HeadWidths { step, widest } = *self;
+        match (step, widest) {
+            (_, 0) => f.write_str("no width"),
+            (1, _) => write!(f, "up to {widest}"),
+            _ => write!(f, "{step}, {}, {}, … {widest}", 2 * step, 3 * step),
         }
-        Ok(())
     }
 }
 
@@ -47,11 +36,12 @@ mod tests {
 
     #[test]
     fn widths_are_formatted_and_compared() {
-        let table: [(HeadWidths, &str, &[usize], &[usize]); 4] = [
-            (HeadWidths::UpTo(256), "up to 256", &[1, 256], &[257]),
-            (HeadWidths::OneOf(&[32, 64, 128]), "32, 64 and 128", &[32, 64, 128], &[33, 256]),
-            (HeadWidths::OneOf(&[64]), "64", &[64], &[32]),
-            (HeadWidths::OneOf(&[]), "no width", &[], &[64]),
+        type Row<'a> = (HeadWidths, &'a str, &'a [usize], &'a [usize]);
+        let of = |step, widest| HeadWidths { step, widest };
+        let table: [Row<'_>; 3] = [
+            (of(1, 256), "up to 256", &[1, 256], &[257]),
+            (of(8, 256), "8, 16, 24, … 256", &[8, 80, 256], &[33, 84, 264]),
+            (of(1, 0), "no width", &[], &[64]),
         ];
         for (widths, text, has, has_not) in table {
             assert_eq!(widths.to_string(), text);

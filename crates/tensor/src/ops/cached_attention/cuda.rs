@@ -65,7 +65,7 @@ pub(super) fn forward(
     qkv: &Tensor,
     settings: Settings,
     cache: &Cache,
-    documents: &Tensor,
+    (documents, sinks): (&Tensor, Option<&Tensor>),
     partials: &Tensor,
     output: &Tensor,
 ) -> Result<()> {
@@ -92,6 +92,10 @@ pub(super) fn forward(
     launch.cost(cache.bytes() as u64, flops).shared(shared).launch(grid, STRANDS)?;
     let launch = kernel("join").read(partials.region()).read(documents.region()).write(output.region());
     let launch = launch.u32(word(slots)?).u32(query).u32(width).u32(chunks).u32(window);
+    let launch = match sinks {
+        Some(sinks) => launch.read(sinks.region()),
+        None => launch.null(),
+    };
     let bytes = workspace::bytes(slots, heads, capacity) + output.bytes();
     Ok(launch.cost(bytes as u64, 0).launch([query, word(rows)?, 1], STRANDS)?)
 }

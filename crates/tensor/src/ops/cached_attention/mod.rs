@@ -70,7 +70,9 @@ pub fn forward(
     match device.backend() {
         Backend::Meta => {}
         Backend::Cpu => cpu::forward(OPERATOR, &qkv, settings, cache, (documents, sinks), &output)?,
-        Backend::Cuda => cuda::forward(OPERATOR, &qkv, settings, cache, documents, &workspace, &output)?,
+        Backend::Cuda => {
+            cuda::forward(OPERATOR, &qkv, settings, cache, (documents, sinks), &workspace, &output)?;
+        }
     }
     Ok(output)
 }

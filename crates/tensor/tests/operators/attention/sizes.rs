@@ -66,6 +66,30 @@ pub(super) const WIDE_SIZES: [[usize; 5]; 9] = [
     [1, 97, 128, 4, 1],
     [2, 50, 256, 4, 2],
 ];
+/// Batch, time, head width, query heads, key and value heads for a GPU in half precision: each tile width of
+/// the kernels that pad heads, whole and in part.
+const PADDED_SIZES: [[usize; 5]; 20] = [
+    [2, 7, 8, 2, 2],
+    [1, 130, 16, 4, 2],
+    [2, 193, 40, 4, 2],
+    [1, 129, 48, 2, 2],
+    [2, 65, 56, 3, 1],
+    [1, 1, 80, 1, 1],
+    [3, 7, 80, 3, 3],
+    [2, 193, 80, 6, 2],
+    [1, 385, 80, 2, 2],
+    [20, 64, 80, 27, 27],
+    [1, 1088, 80, 4, 1],
+    [2, 193, 72, 4, 2],
+    [1, 129, 120, 2, 1],
+    [1, 200, 192, 2, 2],
+    [2, 67, 136, 2, 1],
+    [1, 5, 256, 2, 2],
+    [2, 193, 256, 4, 2],
+    [20, 64, 256, 27, 27],
+    [1, 577, 256, 2, 1],
+    [1, 129, 224, 2, 2],
+];
 /// Batch, time, query heads, key and value heads for a GPU in half precision: times around the ends of tiles
 /// of 64, 128 and 192, and many short heads, so that one block processes several heads.
 pub(super) const TIMES: [[usize; 4]; 21] = [
@@ -98,7 +122,7 @@ pub(super) fn sizes(case: &Case) -> Vec<Size> {
         (true, DType::Bf16 | DType::F16) => {
             let of =
                 |width| TIMES.map(|[batch, time, query, key_value]| [batch, time, width, query, key_value]);
-            [32, 64, 96, 128].into_iter().flat_map(of).collect()
+            [32, 64, 96, 128].into_iter().flat_map(of).chain(PADDED_SIZES).collect()
         }
         (true, _) => SIZES.into_iter().chain(WIDE_SIZES).collect(),
     };

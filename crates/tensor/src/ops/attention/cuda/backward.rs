@@ -2,11 +2,10 @@
 
 use device::cuda::Launch;
 
-use super::call::{Call, Form, after_bf16, array_bytes, f32_shared, hopper_threads};
-use super::families::{
-    BACKWARD_COLUMNS, BACKWARD_WARPS, COLUMNS, CONSUMER_ROWS, F32, FAMILY, FAMILY_F32,
-    FAMILY_HOPPER_BACKWARD, HOPPER_BACKWARD, HopperBackward, THREADS,
-};
+use super::call::{Call, Form, array_bytes, f32_shared, hopper_threads};
+use super::families::{F32, FAMILY_F32, THREADS};
+use super::half::Half;
+use super::hopper::HopperKernels;
 use crate::ops::attention::geometry::{Geometry, KEY, QUERY, VALUE};
 use crate::ops::attention::heads::Qkv;
 use crate::ops::attention::masks::Masks;
@@ -66,13 +65,10 @@ pub(crate) fn backward(
             backward.delta(variant)?;
             Owner::ALL.into_iter().try_for_each(|owner| backward.f32(owner, sizes, variant))
         }
-        Form::Half { variant } => {
-            backward.statistics(variant)?;
-            Owner::ALL.into_iter().try_for_each(|owner| backward.half(owner, variant))
-        }
-        Form::Hopper { index, any } => {
+        Form::Half(half) => backward.on_any_gpu(half),
+        Form::Hopper { backward: kernels, any, .. } => {
             backward.statistics(any)?;
-            Owner::ALL.into_iter().try_for_each(|owner| backward.hopper(owner, index))
+            Owner::ALL.into_iter().try_for_each(|owner| backward.hopper(owner, kernels))
         }
     }
 }
@@ -117,9 +113,10 @@ impl<'a> Backward<'a> {
     }
 
     /// Computes log-sum-exps in powers of two, and deltas.
-    fn statistics(&self, variant: usize) -> Result<()> {
+    fn statistics(&self, half: Half) -> Result<()> {
         let Backward { call, operands, .. } = self;
-        call.kernel(&FAMILY, variant, "statistics")
+        let launch = call.kernel(half.family, half.variant, "statistics");
+        let launch = launch
             .write(operands.workspace.region())
             .read(operands.dy.region())
             .read(operands.output.region())
@@ -127,7 +124,9 @@ impl<'a> Backward<'a> {
             .u32(call.batch)
             .u32(call.time)
             .u32(call.heads)
-            .u32(u32::from(call.aligned))
+            .u32(u32::from(call.aligned));
+        let launch = if half.padded { launch.u32(call.width) } else { launch };
+        launch
             .cost(gpu::bytes(&[operands.dy, operands.output, operands.logsumexp, operands.workspace]), 0)
             .launch([self.rows().div_ceil(THREADS as usize / 8) as u32, 1, 1], THREADS)?;
         Ok(())
@@ -145,30 +144,30 @@ impl<'a> Backward<'a> {
         }
     }
 
-    fn half(&self, owner: Owner, variant: usize) -> Result<()> {
-        let (call, rows) = (&self.call, 16 * BACKWARD_WARPS);
-        let launch = self.kernel(owner, call.kernel(&FAMILY, variant, owner.name()));
+    fn on_any_gpu(&self, half: Half) -> Result<()> {
+        self.statistics(half)?;
+        Owner::ALL.into_iter().try_for_each(|owner| self.half(owner, half))
+    }
+
+    fn half(&self, owner: Owner, half: Half) -> Result<()> {
+        let (call, block) = (&self.call, half.backward());
+        let launch = self.kernel(owner, call.kernel(half.family, half.variant, owner.name()));
         let launch = call.layout(launch.read(self.operands.workspace.region()).u32(call.time));
         let launch = launch.f32(call.geometry.scale()).u32(u32::from(call.aligned));
-        self.measured(call.masked(launch), owner)
-            .shared((2 * rows + 4 * BACKWARD_COLUMNS) * call.width * 2 + 1536)
-            .launch(self.grid(owner, rows), 32 * BACKWARD_WARPS)?;
+        let launch = self.measured(call.masked(launch), owner);
+        let launch = if half.padded { launch.u32(call.width) } else { launch };
+        launch.shared(block.shared).launch(self.grid(owner, block.rows), block.threads)?;
         Ok(())
     }
 
-    fn hopper(&self, owner: Owner, index: usize) -> Result<()> {
-        let call = &self.call;
-        let HopperBackward { width, consumers, own_tiles, stages } = HOPPER_BACKWARD[index];
-        let variant = index + after_bf16(call.dtype, HOPPER_BACKWARD.len());
-        let rows = CONSUMER_ROWS * consumers;
-        let own = 2 * rows * width * 2 + (8 * rows).next_multiple_of(1024);
-        let shared = own_tiles * own + stages * (2 * COLUMNS * width * 2 + 1024) + 2048;
-        let launch = call.kernel(&FAMILY_HOPPER_BACKWARD, variant, owner.name());
-        let launch = self.kernel(owner, launch).read(self.operands.workspace.region());
+    fn hopper(&self, owner: Owner, kernels: HopperKernels) -> Result<()> {
+        let (call, HopperKernels { family, variant, sizes, tiles, shared }) = (&self.call, kernels);
+        let launch = self.kernel(owner, call.kernel(family, variant, owner.name()));
+        let launch = launch.read(self.operands.workspace.region());
         let launch = call.layout(launch.u32(call.batch).u32(call.time)).f32(call.geometry.scale());
         self.measured(launch, owner)
             .shared(shared)
-            .launch(call.hopper_grid(consumers, self.grid_heads(owner)), hopper_threads(consumers))?;
+            .launch(call.hopper_grid(tiles, self.grid_heads(owner)), hopper_threads(sizes.consumers))?;
         Ok(())
     }
 

@@ -3,7 +3,9 @@
 use device::cuda::Launch;
 use device::{DType, Device, Family, Function, Region};
 
-use super::families::{CONSUMER_ROWS, F32, F32Variant, HOPPER_FORWARD, WIDTHS, widths};
+use super::families::{F32, F32Variant, widths};
+use super::half::Half;
+use super::hopper::{self, CONSUMER_ROWS, HOPPER_FORWARD, HopperKernels};
 use crate::ops::attention::geometry::{Geometry, KEY, QUERY};
 use crate::ops::attention::heads::Qkv;
 use crate::ops::attention::masks::Masks;
@@ -14,31 +16,29 @@ use crate::{Result, Tensor, TensorError};
 #[derive(Clone, Copy)]
 pub(super) enum Form {
     /// Kernels in half precision for any GPU.
-    Half { variant: usize },
-    /// Kernels in half precision with Hopper's warp-group matmuls, by index into [`HOPPER_FORWARD`]; `any` is
-    /// the variant for any GPU.
-    Hopper { index: usize, any: usize },
+    Half(Half),
+    /// Kernels in half precision with Hopper's warp-group matmuls, forward by index into [`HOPPER_FORWARD`];
+    /// `any` are those for any GPU.
+    Hopper { forward: usize, backward: HopperKernels, any: Half },
     /// Kernels in f32, with the sizes at index `sizes` of [`F32`].
     F32 { sizes: usize, variant: usize },
 }
 
 impl Form {
-    /// Returns the kernels for a type and head width, or `None` if none is compiled. `hopper`: whether
-    /// Hopper's support the call; `general`: whether scores are capped, or
-    /// queries are those of a piece of a sequence.
-    fn of(dtype: DType, width: usize, hopper: bool, general: bool) -> Option<Self> {
+    /// Returns the kernels for a type and head width, or `None` if none is compiled.
+    fn of(dtype: DType, width: usize, needs: Needs) -> Option<Self> {
+        let Needs { general, sinks, hopper, large } = needs;
         match dtype {
             DType::F32 => {
                 let sizes = F32.iter().position(|variant| width <= variant.width as usize)?;
-                Some(Form::F32 { sizes, variant: sizes + if general { F32.len() } else { 0 } })
+                Some(Form::F32 { sizes, variant: sizes + if general || sinks { F32.len() } else { 0 } })
             }
             DType::Bf16 | DType::F16 => {
-                let any = WIDTHS.iter().position(|compiled| *compiled as usize == width)?;
+                let any = Half::of(dtype, width, general, sinks, large)?;
                 let own = HOPPER_FORWARD.iter().position(|variant| variant.width as usize == width);
-                let any = any + after_bf16(dtype, WIDTHS.len());
-                Some(match own.filter(|_| hopper) {
-                    Some(index) => Form::Hopper { index, any },
-                    None => Form::Half { variant: any + if general { 2 * WIDTHS.len() } else { 0 } },
+                Some(match own.filter(|_| hopper).zip(hopper::backward(width, dtype)) {
+                    Some((forward, backward)) => Form::Hopper { forward, backward, any },
+                    None => Form::Half(any),
                 })
             }
             _ => None,
@@ -46,19 +46,26 @@ impl Form {
     }
 }
 
-/// Returns the index of the first variant in `dtype`, where `count` variants in bf16 precede those in f16.
-pub(super) fn after_bf16(dtype: DType, count: usize) -> usize {
-    if dtype == DType::F16 { count } else { 0 }
+/// Properties of a call, and of its device, that decide about kernels.
+#[derive(Clone, Copy, Default)]
+struct Needs {
+    /// Whether scores are capped, or queries are those of a piece of a sequence.
+    general: bool,
+    sinks: bool,
+    /// Whether Hopper's kernels support the call.
+    hopper: bool,
+    /// Whether blocks of the device have 227 KiB of shared memory.
+    large: bool,
 }
 
 /// Refuses a type and head width without a kernel.
 pub(crate) fn check(operator: &'static str, dtype: DType, width: usize) -> Result<()> {
-    form(operator, dtype, width, false, false).map(drop)
+    form(operator, dtype, width, Needs::default()).map(drop)
 }
 
-fn form(operator: &'static str, dtype: DType, width: usize, hopper: bool, general: bool) -> Result<Form> {
+fn form(operator: &'static str, dtype: DType, width: usize, needs: Needs) -> Result<Form> {
     let refused = || TensorError::HeadWidth { operator, dtype, width, supported: widths(dtype).to_string() };
-    Form::of(dtype, width, hopper, general).ok_or_else(refused)
+    Form::of(dtype, width, needs).ok_or_else(refused)
 }
 
 /// Arguments that the launches of one call share.
@@ -98,15 +105,18 @@ impl<'a> Call<'a> {
         let (device, dtype) = (qkv.arrays()[0].device(), qkv.arrays()[0].dtype());
         let aligned = qkv.arrays().iter().all(|array| gpu::aligned(&[array])) && gpu::aligned(tensors);
         let window = settings.window.filter(|window| *window < geometry.end());
-        // The Hopper kernels support no mask but the causal one, no cap, and only queries of all positions.
-        let general = settings.soft_cap.is_some() || !geometry.is_whole();
-        let plain = masks.is_empty() && window.is_none() && !general;
-        let hopper = aligned && plain && device.description().compute_capability.0 == 9;
+        // The Hopper kernels support no mask but the causal one, no cap, no sinks, and only queries of all
+        // positions.
+        let (general, sinks) = (settings.soft_cap.is_some() || !geometry.is_whole(), masks.sinks.is_some());
+        let plain = masks.is_empty() && window.is_none() && !general && !sinks;
+        let (major, _) = device.description().compute_capability;
+        let hopper = aligned && plain && major == 9;
+        let needs = Needs { general, sinks, hopper, large: (9..12).contains(&major) };
         Ok(Call {
             device,
             geometry,
             dtype,
-            form: form(operator, dtype, heads.width, hopper, general)?,
+            form: form(operator, dtype, heads.width, needs)?,
             batch: word(batch)?,
             time: word(time)?,
             first: word(first)?,
@@ -158,6 +168,14 @@ impl<'a> Call<'a> {
         launch.u32(self.first).u32(self.rows_of_keys)
     }
 
+    /// Adds the sinks to a launch.
+    pub(super) fn sinks<'b>(&self, launch: Launch<'b>) -> Launch<'b> {
+        match self.masks.sinks {
+            Some(sinks) => launch.read(sinks.region()),
+            None => launch.null(),
+        }
+    }
+
     /// Grid with a block for every `rows` queries of each of `heads` heads.
     pub(super) fn grid(&self, rows: u32, heads: u32) -> [u32; 3] {
         [self.time.div_ceil(rows), heads, self.batch]
@@ -169,9 +187,9 @@ impl<'a> Call<'a> {
     }
 
     /// Grid with one block per multiprocessor, or one per pair of row blocks of `heads` heads if those are
-    /// fewer.
-    pub(super) fn hopper_grid(&self, consumers: u32, heads: u32) -> [u32; 3] {
-        let pairs = self.geometry.time.div_ceil((consumers * CONSUMER_ROWS) as usize).div_ceil(2);
+    /// fewer. A block owns `tiles` tiles of rows.
+    pub(super) fn hopper_grid(&self, tiles: u32, heads: u32) -> [u32; 3] {
+        let pairs = self.geometry.time.div_ceil((tiles * CONSUMER_ROWS) as usize).div_ceil(2);
         let items = pairs * self.geometry.batch * heads as usize;
         let blocks = (self.device.description().multiprocessors as usize).min(items);
         [blocks as u32, 1, 1]

@@ -6,8 +6,44 @@ use crate::ops::attention::widths::HeadWidths;
 use crate::ops::gpu;
 use crate::ops::kernels::family;
 
-/// Head widths of the half-precision kernels for any GPU, by variant; those of f16 follow those of bf16.
+/// Head widths that have half-precision kernels of their own for any GPU, by variant; those of f16 follow
+/// those of bf16.
 pub(super) const WIDTHS: [u32; 4] = [32, 64, 96, 128];
+
+/// Variant of the half-precision kernels for heads of up to `width` columns, a multiple of [`WIDTH_STEP`].
+#[derive(Clone, Copy)]
+pub(super) struct Padded {
+    /// Columns of tiles.
+    pub(super) width: u32,
+    /// Whether it is for capped scores, sinks and pieces of sequences.
+    pub(super) general: bool,
+}
+
+/// Head widths with half-precision kernels are multiples of this.
+pub(super) const WIDTH_STEP: usize = 8;
+/// Variants of [`FAMILY`] that pad heads, narrowest first; those of f16 follow those of bf16, and all follow
+/// the variants by [`WIDTHS`].
+pub(super) const PADDED: [Padded; 5] = [
+    Padded { width: 48, general: false },
+    Padded { width: 80, general: false },
+    Padded { width: 128, general: false },
+    Padded { width: 64, general: true },
+    Padded { width: 128, general: true },
+];
+/// Variants of [`FAMILY_WIDE`], as [`PADDED`].
+pub(super) const WIDE: [Padded; 3] = [
+    Padded { width: 192, general: false },
+    Padded { width: 256, general: false },
+    Padded { width: 256, general: true },
+];
+/// Macro of the variants that pad heads.
+const PADDED_HEADS: (&str, u32) = ("PADDED", 1);
+
+impl Padded {
+    const fn macros(&self) -> [(&'static str, u32); 2] {
+        [("HEAD_DIM", self.width), PADDED_HEADS]
+    }
+}
 /// Threads of a block of the kernels that sum rows, and of the f32 kernels.
 pub(super) const THREADS: u32 = 256;
 /// Warps of a block of the half-precision forward kernel, each with 16 positions.
@@ -23,6 +59,7 @@ pub(super) const BACKWARD_COLUMNS: u32 = 64;
 pub(crate) static FAMILY: Family = family!(
     "attention",
     headers: [
+        "attention_backward.cuh",
         "attention_forward.cuh",
         "attention_masks.cuh",
         "attention_tiles.cuh",
@@ -54,13 +91,95 @@ pub(crate) static FAMILY: Family = family!(
         &[("HEAD_DIM", WIDTHS[1]), IN_F16, GENERAL],
         &[("HEAD_DIM", WIDTHS[2]), IN_F16, GENERAL],
         &[("HEAD_DIM", WIDTHS[3]), IN_F16, GENERAL],
+        &PADDED[0].macros(),
+        &PADDED[1].macros(),
+        &PADDED[2].macros(),
+        &general(&PADDED[3].macros()),
+        &general(&PADDED[4].macros()),
+        &in_f16::<_, 3>(&PADDED[0].macros()),
+        &in_f16::<_, 3>(&PADDED[1].macros()),
+        &in_f16::<_, 3>(&PADDED[2].macros()),
+        &in_f16::<_, 4>(&general(&PADDED[3].macros())),
+        &in_f16::<_, 4>(&general(&PADDED[4].macros())),
+    ],
+);
+
+/// Sizes of the tiles of [`FAMILY_WIDE`].
+#[derive(Clone, Copy)]
+pub(super) struct WideTiles {
+    pub(super) forward_warps: u32,
+    pub(super) forward_keys: u32,
+    pub(super) backward_warps: u32,
+    /// Positions of a tile of the backward kernels.
+    pub(super) backward_rows: u32,
+    /// Tiles that the backward kernels hold at once.
+    pub(super) stages: u32,
+}
+
+/// Tiles for GPUs whose blocks have 227 KiB of shared memory: compute capabilities 9.0 to 11.0.
+pub(super) const LARGE: WideTiles =
+    WideTiles { forward_warps: 8, forward_keys: 64, backward_warps: 8, backward_rows: 64, stages: 2 };
+/// Tiles for the other GPUs from 8.0 on, whose blocks have at least 99 KiB.
+pub(super) const SMALL: WideTiles =
+    WideTiles { forward_warps: 4, forward_keys: 32, backward_warps: 4, backward_rows: 32, stages: 1 };
+
+/// Attention in half precision for heads wider than 128, on any GPU from sm_80 on; empty before.
+pub(crate) static FAMILY_WIDE: Family = family!(
+    "attention_wide",
+    headers: [
+        "attention_backward.cuh",
+        "attention_forward.cuh",
+        "attention_masks.cuh",
+        "attention_tiles.cuh",
+        "maximum.cuh",
+        "philox.cuh"
+    ],
+    constants: &[
+        ("ROW_THREADS", THREADS),
+        ("LARGE_FORWARD_WARPS", LARGE.forward_warps),
+        ("LARGE_FORWARD_KEYS", LARGE.forward_keys),
+        ("LARGE_BACKWARD_WARPS", LARGE.backward_warps),
+        ("LARGE_BACKWARD_ROWS", LARGE.backward_rows),
+        ("LARGE_STAGES", LARGE.stages),
+        ("SMALL_FORWARD_WARPS", SMALL.forward_warps),
+        ("SMALL_FORWARD_KEYS", SMALL.forward_keys),
+        ("SMALL_BACKWARD_WARPS", SMALL.backward_warps),
+        ("SMALL_BACKWARD_ROWS", SMALL.backward_rows),
+        ("SMALL_STAGES", SMALL.stages),
+        gpu::CELLS_CONSTANT,
+    ],
+    variants: &[
+        &WIDE[0].macros(),
+        &WIDE[1].macros(),
+        &general(&WIDE[2].macros()),
+        &in_f16::<_, 3>(&WIDE[0].macros()),
+        &in_f16::<_, 3>(&WIDE[1].macros()),
+        &in_f16::<_, 4>(&general(&WIDE[2].macros())),
     ],
 );
 
 /// Macro of the variants in f16.
 const IN_F16: (&str, u32) = ("HALF_IS_F16", 1);
-/// Macro of the variants for capped scores and pieces of sequences, which follow the others.
+/// Macro of the variants for capped scores, sinks and pieces of sequences, which follow the others.
 const GENERAL: (&str, u32) = ("GENERAL", 1);
+
+pub(super) type Macro = (&'static str, u32);
+
+const fn general(macros: &[Macro; 2]) -> [Macro; 3] {
+    let [first, second] = *macros;
+    [first, second, GENERAL]
+}
+
+/// Appends [`IN_F16`].
+pub(super) const fn in_f16<const N: usize, const M: usize>(macros: &[Macro; N]) -> [Macro; M] {
+    assert!(M == N + 1);
+    let (mut all, mut index) = ([IN_F16; M], 0);
+    while index < N {
+        all[index] = macros[index];
+        index += 1;
+    }
+    all
+}
 
 /// Variant of the f32 kernels.
 #[derive(Clone, Copy)]
@@ -107,110 +226,13 @@ pub(crate) static FAMILY_F32: Family = family!(
     ],
 );
 
-/// Positions that one consumer of a Hopper kernel owns.
-pub(super) const CONSUMER_ROWS: u32 = 64;
-/// Keys of a tile of the Hopper forward kernel.
-pub(super) const KEYS: u32 = 128;
-/// Tiles of queries that the Hopper forward kernel holds.
-pub(super) const QUERY_TILES: u32 = 2;
-/// Positions of a tile of the Hopper backward kernels.
-pub(super) const COLUMNS: u32 = 64;
-
-/// Variant of the Hopper forward kernel.
-#[derive(Clone, Copy)]
-pub(super) struct HopperForward {
-    pub(super) width: u32,
-    pub(super) consumers: u32,
-    /// Tiles of keys or values in the ring.
-    pub(super) slots: u32,
-}
-
-/// Variants of the Hopper forward kernel.
-pub(super) const HOPPER_FORWARD: [HopperForward; 2] = [
-    HopperForward { width: 64, consumers: 2, slots: 8 },
-    HopperForward { width: 128, consumers: 2, slots: 5 },
-];
-
-impl HopperForward {
-    const fn macros(&self) -> [(&'static str, u32); 3] {
-        [("HEAD_DIM", self.width), ("CONSUMERS", self.consumers), ("SLOTS", self.slots)]
-    }
-
-    const fn macros_in_f16(&self) -> [(&'static str, u32); 4] {
-        let [width, consumers, slots] = self.macros();
-        [width, consumers, slots, IN_F16]
-    }
-}
-
-/// Forward attention in half precision with Hopper's warp-group matmuls; empty for other architectures.
-pub(crate) static FAMILY_HOPPER_FORWARD: Family = family!(
-    "attention_hopper_forward",
-    headers: ["attention_hopper.cuh", "maximum.cuh"],
-    constants: &[
-        ("CONSUMER_ROWS", CONSUMER_ROWS),
-        ("KEYS", KEYS),
-        ("QUERY_TILES", QUERY_TILES),
-        gpu::CELLS_CONSTANT,
-    ],
-    variants: &[
-        &HOPPER_FORWARD[0].macros(),
-        &HOPPER_FORWARD[1].macros(),
-        &HOPPER_FORWARD[0].macros_in_f16(),
-        &HOPPER_FORWARD[1].macros_in_f16(),
-    ],
-);
-
-/// Variant of the Hopper backward kernels.
-#[derive(Clone, Copy)]
-pub(super) struct HopperBackward {
-    pub(super) width: u32,
-    pub(super) consumers: u32,
-    /// Copies of a block's own rows.
-    pub(super) own_tiles: u32,
-    /// Tiles in the ring.
-    pub(super) stages: u32,
-}
-
-/// Variants of the Hopper backward kernels, for the widths of [`HOPPER_FORWARD`].
-pub(super) const HOPPER_BACKWARD: [HopperBackward; 2] = [
-    HopperBackward { width: 64, consumers: 3, own_tiles: 2, stages: 6 },
-    HopperBackward { width: 128, consumers: 2, own_tiles: 1, stages: 4 },
-];
-
-impl HopperBackward {
-    const fn macros(&self) -> [(&'static str, u32); 4] {
-        [
-            ("HEAD_DIM", self.width),
-            ("CONSUMERS", self.consumers),
-            ("OWN_TILES", self.own_tiles),
-            ("STAGES", self.stages),
-        ]
-    }
-
-    const fn macros_in_f16(&self) -> [(&'static str, u32); 5] {
-        let [width, consumers, own_tiles, stages] = self.macros();
-        [width, consumers, own_tiles, stages, IN_F16]
-    }
-}
-
-/// Backward attention in half precision with Hopper's warp-group matmuls; empty for other architectures.
-pub(crate) static FAMILY_HOPPER_BACKWARD: Family = family!(
-    "attention_hopper_backward",
-    headers: ["attention_hopper.cuh", "maximum.cuh"],
-    constants: &[("CONSUMER_ROWS", CONSUMER_ROWS), ("COLUMNS", COLUMNS), gpu::CELLS_CONSTANT],
-    variants: &[
-        &HOPPER_BACKWARD[0].macros(),
-        &HOPPER_BACKWARD[1].macros(),
-        &HOPPER_BACKWARD[0].macros_in_f16(),
-        &HOPPER_BACKWARD[1].macros_in_f16(),
-    ],
-);
-
 /// Returns the head widths that have kernels in a type.
 pub(crate) fn widths(dtype: DType) -> HeadWidths {
     match dtype {
-        DType::F32 => HeadWidths::UpTo(F32[F32.len() - 1].width as usize),
-        DType::Bf16 | DType::F16 => HeadWidths::OneOf(&WIDTHS),
-        _ => HeadWidths::OneOf(&[]),
+        DType::F32 => HeadWidths { step: 1, widest: F32[F32.len() - 1].width as usize },
+        DType::Bf16 | DType::F16 => {
+            HeadWidths { step: WIDTH_STEP, widest: WIDE[WIDE.len() - 1].width as usize }
+        }
+        _ => HeadWidths { step: 1, widest: 0 },
     }
 }

@@ -4,8 +4,11 @@ mod backward;
 mod call;
 mod families;
 mod forward;
+mod half;
+mod hopper;
 
 pub(super) use backward::{Operands, backward};
 pub(super) use call::check;
-pub(crate) use families::{FAMILY, FAMILY_F32, FAMILY_HOPPER_BACKWARD, FAMILY_HOPPER_FORWARD, widths};
+pub(crate) use families::{FAMILY, FAMILY_F32, FAMILY_WIDE, widths};
 pub(super) use forward::forward;
+pub(crate) use hopper::{FAMILY_HOPPER_BACKWARD, FAMILY_HOPPER_FORWARD, FAMILY_HOPPER_WIDE};

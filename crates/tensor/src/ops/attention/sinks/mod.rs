@@ -1,7 +1,11 @@
 //! Gradients of attention sinks.
 
+mod cuda;
+
 use device::parallel::for_pieces;
 use device::{Backend, Category, DType, Request};
+
+pub(crate) use cuda::FAMILY;
 
 use super::heads::Heads;
 use super::masks::check_sinks;
@@ -13,7 +17,7 @@ use crate::{Result, Tensor};
 /// [`forward`](super::forward): −Σ of weight · (dy · output) over all rows, each head in their order.
 ///
 /// # Errors
-/// Shapes or types that do not agree, out of memory, a GPU.
+/// Shapes or types that do not agree, out of memory.
 pub fn sink_gradients(
     dy: &Tensor,
     output: &Tensor,
@@ -32,23 +36,37 @@ pub fn sink_gradients(
     check::shape(OPERATOR, "logsumexp", logsumexp, [batch, heads.query, time])?;
     let request = Request::new(Category::ActivationGradient, OPERATOR);
     let sums = Tensor::empty(dy.device(), [heads.query], DType::F32, request)?;
-    if sums.device().backend() == Backend::Cpu {
-        let (dy, output) = (dy.values()?, output.values()?);
-        let (logsumexp, sinks) = (logsumexp.values()?, sinks.values()?);
-        let [dy, output, logsumexp, sinks]: [&[f32]; 4] = [&dy, &output, &logsumexp, &sinks];
-        for_pieces(&mut sums.values_mut()?, 1, |head, sum| {
-            let mut total = 0.0;
-            for row in 0..batch * time {
-                let at = (row * heads.query + head) * heads.width;
-                let pairs = dy[at..][..heads.width].iter().zip(&output[at..][..heads.width]);
-                let delta: f64 = pairs.map(|(dy, output)| f64::from(dy * output)).sum();
-                let line = (row / time * heads.query + head) * time + row % time;
-                total -= f64::from(exp(sinks[head] - logsumexp[line])) * delta;
-            }
-            sum.fill(total as f32);
-        });
+    match sums.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => {
+            let (dy, output) = (dy.values()?, output.values()?);
+            let (logsumexp, sinks) = (logsumexp.values()?, sinks.values()?);
+            let size = [batch * time, time];
+            on_host([&dy, &output, &logsumexp, &sinks], size, heads, &mut sums.values_mut()?);
+        }
+        Backend::Cuda => cuda::gradients(OPERATOR, &sums, [dy, output, logsumexp, sinks], heads)?,
     }
     Ok(sums)
+}
+
+/// Sums over the rows of all sequences, of `time` rows each.
+fn on_host(
+    [dy, output, logsumexp, sinks]: [&[f32]; 4],
+    [rows, time]: [usize; 2],
+    heads: Heads,
+    sums: &mut [f32],
+) {
+    for_pieces(sums, 1, |head, sum| {
+        let mut total = 0.0;
+        for row in 0..rows {
+            let at = (row * heads.query + head) * heads.width;
+            let pairs = dy[at..][..heads.width].iter().zip(&output[at..][..heads.width]);
+            let delta: f64 = pairs.map(|(dy, output)| f64::from(dy * output)).sum();
+            let line = (row / time * heads.query + head) * time + row % time;
+            total -= f64::from(exp(sinks[head] - logsumexp[line])) * delta;
+        }
+        sum.fill(total as f32);
+    });
 }
 
 /// Adds the result of [`sink_gradients`] to a target, or overwrites it. The target is f32 or of the type
@@ -61,11 +79,15 @@ pub fn accumulate_sinks(sums: &Tensor, computed: DType, target: &GradientTarget)
     check::f32s(OPERATOR, &[("sums", sums)])?;
     check::targets(OPERATOR, computed, &[("sinks", target)])?;
     check::shape(OPERATOR, "sinks", &target.tensor, sums.shape())?;
-    if sums.device().backend() == Backend::Cpu {
-        let sums = sums.values()?;
-        for (target_value, sum) in target.tensor.values_mut()?.iter_mut().zip(&*sums) {
-            *target_value = if target.accumulate { *target_value + sum } else { *sum };
+    match sums.device().backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => {
+            let sums = sums.values()?;
+            for (value, sum) in target.tensor.values_mut()?.iter_mut().zip(&*sums) {
+                *value = if target.accumulate { *value + sum } else { *sum };
+            }
+            Ok(())
         }
+        Backend::Cuda => cuda::accumulate(OPERATOR, sums, target),
     }
-    Ok(())
 }

@@ -1,0 +1,86 @@
+//! Choice of the half-precision kernels for any GPU, and the shapes of their launches.
+
+use device::{DType, Family};
+
+use super::families::{
+    BACKWARD_COLUMNS, BACKWARD_WARPS, FAMILY, FAMILY_WIDE, FORWARD_KEYS, FORWARD_WARPS, LARGE, PADDED,
+    Padded, SMALL, WIDE, WIDTH_STEP, WIDTHS, WideTiles,
+};
+
+/// Half-precision kernels for any GPU.
+#[derive(Clone, Copy)]
+pub(super) struct Half {
+    pub(super) family: &'static Family,
+    pub(super) variant: usize,
+    /// Whether the kernels take the head width, and sinks, as arguments.
+    pub(super) padded: bool,
+    /// Columns of tiles.
+    columns: u32,
+    /// Sizes of the tiles of [`FAMILY_WIDE`].
+    wide: Option<WideTiles>,
+}
+
+/// Rows that a block of threads owns, its threads and bytes of shared memory.
+pub(super) struct Block {
+    pub(super) rows: u32,
+    pub(super) threads: u32,
+    pub(super) shared: u32,
+}
+
+/// Variants in f16, which follow as many in bf16.
+fn in_f16(dtype: DType, count: usize) -> usize {
+    if dtype == DType::F16 { count } else { 0 }
+}
+
+impl Half {
+    /// Returns the kernels for a type and head width, or `None` if none is compiled. `general`: whether
+    /// scores are capped, or queries are those of a piece of a sequence; `large`: whether blocks have as much
+    /// shared memory as [`LARGE`] takes.
+    pub(super) fn of(dtype: DType, width: usize, general: bool, sinks: bool, large: bool) -> Option<Self> {
+        if let Some(index) = WIDTHS.iter().position(|one| *one as usize == width && !sinks) {
+            let variant = index + in_f16(dtype, WIDTHS.len()) + if general { 2 * WIDTHS.len() } else { 0 };
+            return Some(Half {
+                family: &FAMILY,
+                variant,
+                padded: false,
+                columns: WIDTHS[index],
+                wide: None,
+            });
+        }
+        if !width.is_multiple_of(WIDTH_STEP) {
+            return None;
+        }
+        let fits = |one: &Padded| one.general == (general || sinks) && width <= one.width as usize;
+        if let Some(index) = PADDED.iter().position(fits) {
+            let variant = 4 * WIDTHS.len() + index + in_f16(dtype, PADDED.len());
+            let columns = PADDED[index].width;
+            return Some(Half { family: &FAMILY, variant, padded: true, columns, wide: None });
+        }
+        let index = WIDE.iter().position(fits)?;
+        let (variant, columns) = (index + in_f16(dtype, WIDE.len()), WIDE[index].width);
+        let wide = Some(if large { LARGE } else { SMALL });
+        Some(Half { family: &FAMILY_WIDE, variant, padded: true, columns, wide })
+    }
+
+    /// The block of the forward kernel.
+    pub(super) fn forward(&self) -> Block {
+        let (warps, keys) = match self.wide {
+            Some(tiles) => (tiles.forward_warps, tiles.forward_keys),
+            None => (FORWARD_WARPS, FORWARD_KEYS),
+        };
+        let rows = 16 * warps;
+        Block { rows, threads: 32 * warps, shared: (rows + 4 * keys) * self.columns * 2 }
+    }
+
+    /// The block of either backward kernel.
+    pub(super) fn backward(&self) -> Block {
+        let Some(WideTiles { backward_warps, backward_rows: rows, stages, .. }) = self.wide else {
+            let rows = 16 * BACKWARD_WARPS;
+            let shared = (2 * rows + 4 * BACKWARD_COLUMNS) * self.columns * 2 + 1536;
+            return Block { rows, threads: 32 * BACKWARD_WARPS, shared };
+        };
+        let operands = 2 * (1 + stages) * rows * self.columns * 2;
+        let shared = operands + 2 * rows * rows * 2 + stages * 3 * rows * 4;
+        Block { rows, threads: 32 * backward_warps, shared }
+    }
+}

@@ -1,0 +1,175 @@
+//! The kernel families of attention on Hopper, and the sizes with which they are compiled.
+
+use device::{DType, Family};
+
+use super::families::{Macro, in_f16};
+use crate::ops::gpu;
+use crate::ops::kernels::family;
+
+/// Variants in bf16 that precede those in f16, which further variants follow.
+const FIRST: usize = 2;
+
+/// Returns the variant in `dtype` of the sizes at `index` of `count`, with two in bf16 before those in f16.
+pub(super) fn variant(index: usize, dtype: DType, count: usize) -> usize {
+    let (first, group) = if index < FIRST { (0, FIRST) } else { (FIRST, count - FIRST) };
+    first + index + if dtype == DType::F16 { group } else { 0 }
+}
+
+/// Positions that one consumer of a Hopper kernel owns.
+pub(super) const CONSUMER_ROWS: u32 = 64;
+/// Positions of a tile of the Hopper backward kernels.
+pub(super) const COLUMNS: u32 = 64;
+
+/// Variant of the Hopper forward kernel.
+#[derive(Clone, Copy)]
+pub(super) struct HopperForward {
+    pub(super) width: u32,
+    pub(super) consumers: u32,
+    /// Tiles of keys or values in the ring.
+    pub(super) slots: u32,
+    /// Keys of a tile.
+    pub(super) keys: u32,
+    /// Tiles of queries.
+    pub(super) query_tiles: u32,
+}
+
+/// Variants of the Hopper forward kernel.
+pub(super) const HOPPER_FORWARD: [HopperForward; 4] = [
+    HopperForward { width: 64, consumers: 2, slots: 8, keys: 128, query_tiles: 2 },
+    HopperForward { width: 128, consumers: 2, slots: 5, keys: 128, query_tiles: 2 },
+    HopperForward { width: 80, consumers: 2, slots: 5, keys: 128, query_tiles: 2 },
+    HopperForward { width: 256, consumers: 2, slots: 5, keys: 64, query_tiles: 1 },
+];
+
+/// Bytes of one row of a tile of the Hopper kernels, which consist of panels of 64 columns.
+pub(super) fn hopper_row_bytes(width: u32) -> u32 {
+    2 * width.next_multiple_of(64)
+}
+
+impl HopperForward {
+    const fn macros(&self) -> [Macro; 5] {
+        [
+            ("HEAD_DIM", self.width),
+            ("CONSUMERS", self.consumers),
+            ("SLOTS", self.slots),
+            ("KEYS", self.keys),
+            ("QUERY_TILES", self.query_tiles),
+        ]
+    }
+}
+
+/// Forward attention in half precision with Hopper's warp-group matmuls; empty for other architectures.
+pub(crate) static FAMILY_HOPPER_FORWARD: Family = family!(
+    "attention_hopper_forward",
+    headers: ["attention_hopper.cuh", "maximum.cuh"],
+    constants: &[("CONSUMER_ROWS", CONSUMER_ROWS), gpu::CELLS_CONSTANT],
+    variants: &[
+        &HOPPER_FORWARD[0].macros(),
+        &HOPPER_FORWARD[1].macros(),
+        &in_f16::<_, 6>(&HOPPER_FORWARD[0].macros()),
+        &in_f16::<_, 6>(&HOPPER_FORWARD[1].macros()),
+        &HOPPER_FORWARD[2].macros(),
+        &HOPPER_FORWARD[3].macros(),
+        &in_f16::<_, 6>(&HOPPER_FORWARD[2].macros()),
+        &in_f16::<_, 6>(&HOPPER_FORWARD[3].macros()),
+    ],
+);
+
+/// Variant of the Hopper backward kernels.
+#[derive(Clone, Copy)]
+pub(super) struct HopperBackward {
+    pub(super) width: u32,
+    pub(super) consumers: u32,
+    /// Copies of a block's own rows.
+    pub(super) own_tiles: u32,
+    /// Tiles in the ring.
+    pub(super) stages: u32,
+}
+
+/// Variants of the Hopper backward kernels.
+pub(super) const HOPPER_BACKWARD: [HopperBackward; 3] = [
+    HopperBackward { width: 64, consumers: 3, own_tiles: 2, stages: 6 },
+    HopperBackward { width: 128, consumers: 2, own_tiles: 1, stages: 4 },
+    HopperBackward { width: 80, consumers: 2, own_tiles: 1, stages: 4 },
+];
+
+impl HopperBackward {
+    const fn macros(&self) -> [Macro; 4] {
+        [
+            ("HEAD_DIM", self.width),
+            ("CONSUMERS", self.consumers),
+            ("OWN_TILES", self.own_tiles),
+            ("STAGES", self.stages),
+        ]
+    }
+}
+
+/// The Hopper backward kernels for wide heads, whose consumers share their rows.
+pub(super) const HOPPER_WIDE: HopperBackward =
+    HopperBackward { width: 256, consumers: 2, own_tiles: 1, stages: 2 };
+
+/// Bytes that consumers of [`HOPPER_WIDE`] exchange.
+const EXCHANGE_BYTES: u32 = 16_384;
+
+/// Backward attention in half precision for wide heads with Hopper's warp-group matmuls; empty for other
+/// architectures.
+pub(crate) static FAMILY_HOPPER_WIDE: Family = family!(
+    "attention_hopper_wide",
+    headers: ["attention_hopper.cuh", "attention_hopper_columns.cuh", "maximum.cuh"],
+    constants: &[
+        ("CONSUMER_ROWS", CONSUMER_ROWS),
+        ("COLUMNS", COLUMNS),
+        ("EXCHANGE_BYTES", EXCHANGE_BYTES),
+        ("SHARED_ROWS", 1),
+        gpu::CELLS_CONSTANT,
+    ],
+    variants: &[&HOPPER_WIDE.macros(), &in_f16::<_, 5>(&HOPPER_WIDE.macros())],
+);
+
+/// Backward kernels of a head width.
+#[derive(Clone, Copy)]
+pub(super) struct HopperKernels {
+    pub(super) family: &'static Family,
+    pub(super) variant: usize,
+    pub(super) sizes: HopperBackward,
+    /// Tiles of [`CONSUMER_ROWS`] rows that a block owns.
+    pub(super) tiles: u32,
+    /// Bytes of shared memory.
+    pub(super) shared: u32,
+}
+
+/// Returns the backward kernels of a head width.
+pub(super) fn backward(width: usize, dtype: DType) -> Option<HopperKernels> {
+    let has = |sizes: &HopperBackward| sizes.width as usize == width;
+    let (family, variant, sizes, tiles, exchange) = match HOPPER_BACKWARD.iter().position(has) {
+        Some(index) => {
+            let sizes = HOPPER_BACKWARD[index];
+            let variant = variant(index, dtype, HOPPER_BACKWARD.len());
+            (&FAMILY_HOPPER_BACKWARD, variant, sizes, sizes.consumers, 0)
+        }
+        None if has(&HOPPER_WIDE) => {
+            let variant = usize::from(dtype == DType::F16);
+            (&FAMILY_HOPPER_WIDE, variant, HOPPER_WIDE, 1, EXCHANGE_BYTES)
+        }
+        None => return None,
+    };
+    let (rows, bytes) = (CONSUMER_ROWS * tiles, hopper_row_bytes(sizes.width));
+    let own = 2 * rows * bytes + (8 * rows).next_multiple_of(1024);
+    let shared = sizes.own_tiles * own + sizes.stages * (2 * COLUMNS * bytes + 1024) + exchange + 2048;
+    Some(HopperKernels { family, variant, sizes, tiles, shared })
+}
+
+/// Backward attention in half precision with Hopper's warp-group matmuls; empty for other architectures.
+pub(crate) static FAMILY_HOPPER_BACKWARD: Family = family!(
+    "attention_hopper_backward",
+    headers: ["attention_hopper.cuh", "attention_hopper_columns.cuh", "maximum.cuh"],
+    constants: &[("CONSUMER_ROWS", CONSUMER_ROWS), ("COLUMNS", COLUMNS), gpu::CELLS_CONSTANT],
+    variants: &[
+        &HOPPER_BACKWARD[0].macros(),
+        &HOPPER_BACKWARD[1].macros(),
+        &in_f16::<_, 5>(&HOPPER_BACKWARD[0].macros()),
+        &in_f16::<_, 5>(&HOPPER_BACKWARD[1].macros()),
+        &HOPPER_BACKWARD[2].macros(),
+        &in_f16::<_, 5>(&HOPPER_BACKWARD[2].macros()),
+    ],
+);
