@@ -59,6 +59,19 @@ template <typename Math> struct Silu {
     }
 };
 
+// GELU's sigmoid form: x * sigma(1.702 x).
+#define QUICK 1.702f
+template <typename Math> struct QuickGelu {
+    __device__ static float below_zero() { return 0.1637f; }
+    __device__ static float value(float x) { return Math::quotient(x, 1.0f + decay<Math>(QUICK * x)); }
+    // As Silu's.
+    __device__ static float gradient(float dy, float x) {
+        const float steep = decay<Math>(QUICK * x);
+        const float sigma = Math::quotient(1.0f, 1.0f + steep);
+        return dy * fmaf(steep * sigma * sigma, QUICK * x, sigma);
+    }
+};
+
 // GELU's tanh form as x * sigma(2u), u = sqrt(2/pi) * (x + 0.044715 x^3): the same, and accurate where tanh u
 // is near -1.
 #define TWICE_ROOT 1.595769f
@@ -93,4 +106,5 @@ template <typename Math> struct GeluErf {
     KERNELS(relu_squared, ReluSquared, NAME, T) \
     KERNELS(silu, Silu, NAME, T)                \
     KERNELS(gelu, Gelu, NAME, T)                \
-    KERNELS(gelu_erf, GeluErf, NAME, T)
+    KERNELS(gelu_erf, GeluErf, NAME, T)         \
+    KERNELS(quick_gelu, QuickGelu, NAME, T)

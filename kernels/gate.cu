@@ -1,25 +1,45 @@
-// Gated feed-forward: h = activation(gate) * up, where a row holds the gate's columns, then those of up.
+// Gated feed-forward: h = activation(gate) * up, where a row holds the gate's columns, then those of up; or
+// with a clamp h = activation(min(gate, limit)) * (up within -limit to limit, + offset), as in gpt-oss.
 #include "activation.cuh"
 #include "maximum.cuh"
+
+// The operands of the two factors, and whether gradients pass to them.
+struct Plain {
+    __device__ __forceinline__ float gate(float x) const { return x; }
+    __device__ __forceinline__ float up(float x) const { return x; }
+    __device__ __forceinline__ bool passes_gate(float) const { return true; }
+    __device__ __forceinline__ bool passes_up(float) const { return true; }
+};
+// NaN for NaN.
+struct Clamp {
+    float limit, offset;
+    __device__ __forceinline__ float gate(float x) const { return x > limit ? limit : x; }
+    __device__ __forceinline__ float up(float x) const {
+        return (x > limit ? limit : x < -limit ? -limit : x) + offset;
+    }
+    __device__ __forceinline__ bool passes_gate(float x) const { return !(x > limit); }
+    __device__ __forceinline__ bool passes_up(float x) const { return !(fabsf(x) > limit); }
+};
 
 // Launch: THREADS threads, each with one item of N columns of h: more items per thread take so many registers
 // that fewer loads are in flight. Floor forward: gate and up in, h out. Floor backward: gate, up and dh in,
 // their gradients out in place, and h in place of dh, which the weight gradient of the next layer reads.
 // `cells`: null, or where the largest magnitude of the gradients goes.
-template <int N, typename Function, typename T>
-__device__ __forceinline__ void forward(const T *pair, T *h, u32 items, u32 width) {
+template <int N, typename Function, typename Form, typename T>
+__device__ __forceinline__ void forward(const T *pair, T *h, u32 items, u32 width, Form form) {
     const u32 each = width / N, item = blockIdx.x * THREADS + threadIdx.x;
     if (item >= items) return;
     const T *from = pair + u64(item / each) * 2 * width + item % each * N;
     const Floats<N> gate = read<N>(from);
     Floats<N> up = read<N>(from + width);
 #pragma unroll
-    for (int j = 0; j < N; j++) up.at[j] *= Function::value(gate.at[j]);
+    for (int j = 0; j < N; j++) up.at[j] = form.up(up.at[j]) * Function::value(form.gate(gate.at[j]));
     write(h + u64(item) * N, up);
 }
 
-template <int N, typename Function, typename T>
-__device__ __forceinline__ void backward(T *pair, T *h, u32 *cells, u32 items, u32 width) {
+template <int N, typename Function, typename Form, typename T>
+__device__ __forceinline__ void backward(T *pair, T *h, u32 *cells, u32 items, u32 width,
+                                         Form form) {
     const u32 each = width / N, item = blockIdx.x * THREADS + threadIdx.x;
     Maximum most;
     if (item < items) {
@@ -27,10 +47,10 @@ __device__ __forceinline__ void backward(T *pair, T *h, u32 *cells, u32 items, u
         Floats<N> gate = read<N>(at), up = read<N>(at + width), slope = read<N>(h + u64(item) * N);
 #pragma unroll
         for (int j = 0; j < N; j++) {
-            const float x = gate.at[j], y = up.at[j], dh = slope.at[j];
+            const float x = form.gate(gate.at[j]), y = form.up(up.at[j]), dh = slope.at[j];
             const float value = Function::value(x);
-            gate.at[j] = Function::gradient(dh * y, x);
-            up.at[j] = dh * value;
+            gate.at[j] = form.passes_gate(gate.at[j]) ? Function::gradient(dh * y, x) : 0.0f;
+            up.at[j] = form.passes_up(up.at[j]) ? dh * value : 0.0f;
             slope.at[j] = value * y;
         }
         write(at, gate);
@@ -42,22 +62,29 @@ __device__ __forceinline__ void backward(T *pair, T *h, u32 *cells, u32 items, u
     if (cells) record<T>(most, cells);
 }
 
-#define FOR_ACTIVATION(KIND, FUNCTION, NAME, T)                                                             \
+#define KERNELS_OF(FORWARD, BACKWARD, FUNCTION, T, FORM, ...)                                               \
     KERNEL __launch_bounds__(THREADS)                                                                       \
-        KIND##_##NAME(const T *__restrict__ pair, T *__restrict__ h, u32 items, u32 width, u32 vector) {    \
+        FORWARD(const T *__restrict__ pair, T *__restrict__ h, u32 items, u32 width,                        \
+                u32 vector __VA_ARGS__) {                                                                   \
         if (vector)                                                                                         \
-            forward<16 / sizeof(T), FUNCTION<MathFor<T>::Math>>(pair, h, items, width);                     \
+            forward<16 / sizeof(T), FUNCTION<MathFor<T>::Math>>(pair, h, items, width, FORM);               \
         else                                                                                                \
-            forward<1, FUNCTION<MathFor<T>::Math>>(pair, h, items, width);                                  \
+            forward<1, FUNCTION<MathFor<T>::Math>>(pair, h, items, width, FORM);                            \
     }                                                                                                       \
     KERNEL __launch_bounds__(THREADS)                                                                       \
-        KIND##_gradient_##NAME(T *__restrict__ pair, T *__restrict__ h, u32 items, u32 width, u32 vector,   \
-                               u32 *cells) {                                                                \
+        BACKWARD(T *__restrict__ pair, T *__restrict__ h, u32 items, u32 width, u32 vector,                 \
+                 u32 *cells __VA_ARGS__) {                                                                  \
         if (vector)                                                                                         \
-            backward<16 / sizeof(T), FUNCTION<MathFor<T>::Math>>(pair, h, cells, items, width);             \
+            backward<16 / sizeof(T), FUNCTION<MathFor<T>::Math>>(pair, h, cells, items, width, FORM);       \
         else                                                                                                \
-            backward<1, FUNCTION<MathFor<T>::Math>>(pair, h, cells, items, width);                          \
+            backward<1, FUNCTION<MathFor<T>::Math>>(pair, h, cells, items, width, FORM);                    \
     }
+#define CLAMP(limit, offset) \
+    Clamp { limit, offset }
+#define FOR_ACTIVATION(KIND, FUNCTION, NAME, T)                                                             \
+    KERNELS_OF(KIND##_##NAME, KIND##_gradient_##NAME, FUNCTION, T, Plain())                                 \
+    KERNELS_OF(KIND##_clamped_##NAME, KIND##_clamped_gradient_##NAME, FUNCTION, T, CLAMP(limit, offset),    \
+               , float limit, float offset)
 #define FOR_TYPE(NAME, T) FOR_EACH_ACTIVATION(FOR_ACTIVATION, NAME, T)
 
 FOR_EACH_TYPE(FOR_TYPE)

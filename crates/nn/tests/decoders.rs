@@ -31,6 +31,7 @@ const MODELS: &[(&str, &[&str])] = &[
     ("gpt", &["model.loss_pieces=2", "model.logit_soft_cap=0.5"]),
     ("llama", &["model.tied=true", "model.loss_pieces=8"]),
     ("llama", &["model.window=3", "model.attention_sinks=true", "model.attention_soft_cap=2.0"]),
+    ("llama", &["model.activation=\"quick-gelu\"", "model.gate_limit=7.0", "model.gate_offset=1.0"]),
     ("llama", &["model.norm_position=\"both\"", "model.norms_less_one=true", "model.qk_norm=true", GEMMA]),
     ("llama", &["model.norm_position=\"after\"", "model.qk_norm=true", "model.qk_norm_span=\"all\"", OLMO]),
     (

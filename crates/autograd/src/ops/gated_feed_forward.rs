@@ -5,6 +5,7 @@
 //! the gradients of gate and up, in memory that is already allocated.
 
 use tensor::Tensor;
+use tensor::ops::gate::Gate;
 use tensor::ops::{self, Activation};
 
 use super::adapter::{Adapter, AdapterTensors};
@@ -38,7 +39,7 @@ pub struct GatedFeedForwardRule {
     x: Option<Tensor>,
     /// x · Wg and x · Wu; the input half replaces them by their gradients.
     gate_up: Tensor,
-    activation: Activation,
+    gate: Gate,
     weights: GatedFeedForwardWeights,
     /// The tensors that the adapters keep.
     tensors: [Option<AdapterTensors>; 2],
@@ -55,8 +56,9 @@ pub fn gated_feed_forward(
     tape: &Tape,
     x: Var,
     weights: &GatedFeedForwardWeights,
-    activation: Activation,
+    gate: impl Into<Gate>,
 ) -> Result<Var> {
+    let gate = gate.into();
     const OPERATOR: &str = "gated_feed_forward";
     let [x] = autocast(tape, OPERATOR, [x])?;
     tape.begin(OPERATOR)?;
@@ -75,7 +77,7 @@ pub fn gated_feed_forward(
             }
         };
         let hidden = match tape.reads_output() || down_adapter.is_some() {
-            true => ops::gate::forward(&gate_up, activation)?,
+            true => ops::gate::forward(&gate_up, gate)?,
             false => ops::gate::forward_again(&gate_up)?,
         };
         let down = || weights.down.values(x.tensor().dtype());
@@ -100,7 +102,7 @@ pub fn gated_feed_forward(
     tape.record_one(&[x.source()], output, || GatedFeedForwardRule {
         x: (weights.gate_up.is_trained() || adapter.is_some()).then(|| x.tensor().clone()),
         gate_up,
-        activation,
+        gate,
         weights: weights.clone(),
         tensors,
         down: None,
@@ -134,7 +136,7 @@ impl Rule for GatedFeedForwardRule {
         let [tensors, down_tensors] = &mut self.tensors;
         let hidden = input_gradient(down_adapter, down_tensors, &gradient, &self.weights.down, true)?;
         let Some(hidden) = hidden else { return Ok(vec![None]) };
-        ops::gate::backward(&self.gate_up, &hidden, self.activation)?;
+        ops::gate::backward(&self.gate_up, &hidden, self.gate)?;
         self.down = is_trained.then_some((gradient, hidden));
         let wanted = wanted.contains(&true);
         let gate_up = &self.weights.gate_up;

@@ -3,6 +3,7 @@
 use autograd::ops::{Fp8Input, Fp8Linear, GatedFeedForwardWeights};
 use autograd::{Tape, Var, ops};
 use tensor::ops::Activation;
+use tensor::ops::gate::Gate;
 
 use super::divided::DividedLayer;
 use super::{Layer, Linear, LinearCut, within};
@@ -10,11 +11,11 @@ use crate::error::{NnError, Result};
 use crate::init::Init;
 use crate::parameters::Parameters;
 
-/// width → activation(gate) · up, of `hidden` values each → width.
+/// width → activation(gate) · up, of `hidden` values each, with or without bounds → width.
 #[derive(Debug)]
 pub struct GatedFeedForward {
     layers: Layers,
-    activation: Activation,
+    gate: Gate,
 }
 
 #[derive(Debug)]
@@ -36,9 +37,10 @@ impl GatedFeedForward {
         prefix: &str,
         [width, hidden]: [usize; 2],
         [init, projection]: [Init; 2],
-        activation: Activation,
+        gate: impl Into<Gate>,
         biases: bool,
     ) -> Result<Self> {
+        let gate = gate.into();
         let mut linear = |part: &str, cut, init| {
             Linear::lane(parameters, &format!("{prefix}.{part}"), cut, init, biases, Activation::None)
         };
@@ -46,6 +48,10 @@ impl GatedFeedForward {
         let gate_up = linear("gate_up_proj", ([width, 2 * hidden], LinearCut::Outputs(&groups)), init)?;
         let down = linear("down_proj", ([hidden, width], LinearCut::Inputs), projection)?;
         let layers = match (gate_up.in_fp8(), down.in_fp8()) {
+            (_, Some(_)) if gate.clamp.is_some() => {
+                let text = format!("{prefix}.down_proj is in FP8, which has no bounds of its gate yet");
+                return Err(NnError::Sizes(text));
+            }
             (_, Some(down)) => Layers::Fp8(Box::new((gate_up, down))),
             (Some(_), None) => {
                 let text = format!("{prefix}.gate_up_proj is in FP8 only together with {prefix}.down_proj");
@@ -59,7 +65,7 @@ impl GatedFeedForward {
                 is_lane: parameters.lanes().is_divided(),
             })),
         };
-        Ok(GatedFeedForward { layers, activation })
+        Ok(GatedFeedForward { layers, gate })
     }
 }
 
@@ -74,12 +80,12 @@ impl Layer for GatedFeedForward {
     /// Another shape or type, out of memory.
     fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         within(tape, "mlp", || match &self.layers {
-            Layers::Fused(weights) => Ok(ops::gated_feed_forward(tape, x, weights, self.activation)?),
+            Layers::Fused(weights) => Ok(ops::gated_feed_forward(tape, x, weights, self.gate)?),
             Layers::Fp8(layers) => {
                 let (gate_up, down) = &**layers;
                 let x = gate_up.forward(tape, x)?;
                 within(tape, "down_proj", || {
-                    Ok(ops::fp8_linear(tape, x, down, Fp8Input::Gated(self.activation))?)
+                    Ok(ops::fp8_linear(tape, x, down, Fp8Input::Gated(self.gate.activation))?)
                 })
             }
         })

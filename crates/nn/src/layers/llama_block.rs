@@ -4,6 +4,7 @@ use autograd::Weight;
 use collective::Axis;
 use tensor::ops::Activation;
 use tensor::ops::attention::Settings;
+use tensor::ops::gate::Gate;
 
 use super::block::Branch;
 use super::rotary_attention::RotaryPositions;
@@ -66,8 +67,8 @@ pub struct LlamaBlockSizes {
     pub context: usize,
     /// Hidden width of the feed-forward layers.
     pub feed_forward: usize,
-    /// The gate's activation.
-    pub activation: Activation,
+    /// The gate's function.
+    pub gate: Gate,
     /// Whether queries, keys and values have biases.
     pub qkv_bias: bool,
     /// Whether the output projection of attention has a bias.
@@ -122,7 +123,7 @@ impl LlamaBlock {
             let (prefix, widths) = (format!("{name}.mlp"), [sizes.width, sizes.feed_forward]);
             let output = (&*format!("{prefix}.down_proj"), sizes.width, sizes.mlp_bias);
             Divided::new(parameters, output, context, |parameters| {
-                GatedFeedForward::new(parameters, &prefix, widths, inits, sizes.activation, sizes.mlp_bias)
+                GatedFeedForward::new(parameters, &prefix, widths, inits, sizes.gate, sizes.mlp_bias)
             })
         })?;
         Ok(LlamaBlock { name, attention, feed_forward })

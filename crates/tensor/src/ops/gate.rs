@@ -1,5 +1,6 @@
 //! The gate of a gated feed-forward layer (Shazeer, *GLU Variants Improve Transformer*, 2020): activation(g)
-//! · u for rows that hold the columns of g, then those of u.
+//! · u for rows that hold the columns of g, then those of u. With a [`Clamp`], as in gpt-oss:
+//! activation(min(g, limit)) · (u within −limit to limit, + offset).
 //!
 //! The backward pass needs only those rows: it recomputes the output in the pass that computes their
 //! gradients.
@@ -20,18 +21,98 @@ pub(super) static FAMILY: Family = family!(
     constants: &[gpu::THREADS_CONSTANT, gpu::CELLS_CONSTANT],
 );
 
+/// The function of a gate. An activation alone has no clamp.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Gate {
+    /// The activation of g.
+    pub activation: Activation,
+    /// Bounds of g and u; `None`: they are taken as they are.
+    pub clamp: Option<Clamp>,
+}
+
+/// Bounds of the operands of a gate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Clamp {
+    /// Largest g, and largest magnitude of u; infinite: there is none. No gradient passes beyond it.
+    pub limit: f32,
+    /// Number added to u.
+    pub offset: f32,
+}
+
+impl From<Activation> for Gate {
+    fn from(activation: Activation) -> Self {
+        Gate { activation, clamp: None }
+    }
+}
+
+impl Gate {
+    fn kernel(self) -> &'static str {
+        match (self.clamp, self.activation) {
+            (None, activation) => activation.name_of_kernel(),
+            (_, Activation::None) => "identity_clamped",
+            (_, Activation::Relu) => "relu_clamped",
+            (_, Activation::ReluSquared) => "relu_squared_clamped",
+            (_, Activation::Silu) => "silu_clamped",
+            (_, Activation::Gelu) => "gelu_clamped",
+            (_, Activation::GeluErf) => "gelu_erf_clamped",
+            (_, Activation::QuickGelu) => "quick_gelu_clamped",
+        }
+    }
+
+    fn gradient_kernel(self) -> &'static str {
+        match (self.clamp, self.activation) {
+            (None, activation) => activation.name_of_gradient(),
+            (_, Activation::None) => "identity_clamped_gradient",
+            (_, Activation::Relu) => "relu_clamped_gradient",
+            (_, Activation::ReluSquared) => "relu_squared_clamped_gradient",
+            (_, Activation::Silu) => "silu_clamped_gradient",
+            (_, Activation::Gelu) => "gelu_clamped_gradient",
+            (_, Activation::GeluErf) => "gelu_erf_clamped_gradient",
+            (_, Activation::QuickGelu) => "quick_gelu_clamped_gradient",
+        }
+    }
+
+    /// Adds the bounds to a launch of a kernel with a clamp.
+    fn add_to(self, launch: Launch<'_>) -> Launch<'_> {
+        match self.clamp {
+            Some(Clamp { limit, offset }) => launch.f32(limit).f32(offset),
+            None => launch,
+        }
+    }
+}
+
+impl Clamp {
+    /// Returns the operands of the two factors.
+    #[inline(always)]
+    fn bound(self, gate: f32, up: f32) -> [f32; 2] {
+        let Clamp { limit, offset } = self;
+        // NaN for NaN.
+        let gate = if gate > limit { limit } else { gate };
+        let up = if up > limit { limit } else { up };
+        [gate, if up < -limit { -limit } else { up } + offset]
+    }
+
+    /// Returns the gradients of g and u from those of the bounded operands.
+    #[inline(always)]
+    fn pass(self, [gate, up]: [f32; 2], [of_gate, of_up]: [f32; 2]) -> [f32; 2] {
+        let inside = |gradient, beyond| if beyond { 0.0 } else { gradient };
+        [inside(of_gate, gate > self.limit), inside(of_up, up.abs() > self.limit)]
+    }
+}
+
 /// Computes `activation(g) · u` of `pair [.., 2 · width]`, f32 or bf16, as `[.., width]`.
 ///
 /// # Errors
 /// Another type, an odd number of columns, out of memory.
-pub fn forward(pair: &Tensor, activation: Activation) -> Result<Tensor> {
+pub fn forward(pair: &Tensor, gate: impl Into<Gate>) -> Result<Tensor> {
     const OPERATOR: &str = "gate.forward";
+    let gate = gate.into();
     let width = check_pair(OPERATOR, pair)?;
     let hidden = allocate(OPERATOR, pair, width, Category::Activation)?;
     match pair.device().backend() {
         Backend::Meta => {}
-        Backend::Cpu => forward_on_host(&pair.values()?, &mut hidden.values_mut()?, width, activation),
-        Backend::Cuda => launch(OPERATOR, activation.name_of_kernel(), pair, &hidden, 3, |launch| launch)?,
+        Backend::Cpu => forward_on_host(&pair.values()?, &mut hidden.values_mut()?, width, gate),
+        Backend::Cuda => launch(OPERATOR, gate.kernel(), pair, &hidden, 3, |launch| gate.add_to(launch))?,
     }
     Ok(hidden)
 }
@@ -52,15 +133,15 @@ pub fn forward_again(pair: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// Shapes or types that do not agree.
-pub fn backward(pair: &Tensor, hidden: &Tensor, activation: Activation) -> Result<()> {
-    backward_measured(pair, hidden, activation, None)
+pub fn backward(pair: &Tensor, hidden: &Tensor, gate: impl Into<Gate>) -> Result<()> {
+    backward_measured(pair, hidden, gate.into(), None)
 }
 
 /// [`backward`], and the largest magnitude of the gradients in `cells` on a GPU.
 pub(super) fn backward_measured(
     pair: &Tensor,
     hidden: &Tensor,
-    activation: Activation,
+    gate: Gate,
     cells: Option<&Tensor>,
 ) -> Result<()> {
     const OPERATOR: &str = "gate.backward";
@@ -70,12 +151,12 @@ pub(super) fn backward_measured(
     match pair.device().backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => {
-            backward_on_host(&mut pair.values_mut()?, &mut hidden.values_mut()?, width, activation);
+            backward_on_host(&mut pair.values_mut()?, &mut hidden.values_mut()?, width, gate);
             Ok(())
         }
         Backend::Cuda => {
-            let kernel = activation.name_of_gradient();
-            launch(OPERATOR, kernel, pair, hidden, 6, |launch| gpu::write_any(launch, cells))
+            let more = |launch| gate.add_to(gpu::write_any(launch, cells));
+            launch(OPERATOR, gate.gradient_kernel(), pair, hidden, 6, more)
         }
     }
 }
@@ -115,35 +196,60 @@ fn launch<'a>(
     Ok(launch.launch([gpu::word(operator, blocks)?, 1, 1], gpu::THREADS)?)
 }
 
-fn forward_on_host(pair: &[f32], hidden: &mut [f32], width: usize, activation: Activation) {
+fn forward_on_host(pair: &[f32], hidden: &mut [f32], width: usize, gate: Gate) {
     let per_task = rows::per_task(width);
     for_pieces(hidden, per_task * width, |index, hidden| {
         let pair = rows::piece(pair, index, per_task * 2 * width);
-        with_function!(activation, F => simd(|| {
-            for (pair, hidden) in pair.chunks_exact(2 * width).zip(hidden.chunks_exact_mut(width)) {
-                let (gate, up) = pair.split_at(width);
-                for ((hidden, gate), up) in hidden.iter_mut().zip(gate).zip(up) {
-                    *hidden = F::value(*gate) * up;
-                }
-            }
+        with_function!(gate.activation, F => simd(|| match gate.clamp {
+            None => forward_rows(pair, hidden, width, |g, u| F::value(g) * u),
+            Some(clamp) => forward_rows(pair, hidden, width, |g, u| {
+                let [g, u] = clamp.bound(g, u);
+                F::value(g) * u
+            }),
         }));
     });
 }
 
-fn backward_on_host(pair: &mut [f32], hidden: &mut [f32], width: usize, activation: Activation) {
+#[inline(always)]
+fn forward_rows(pair: &[f32], hidden: &mut [f32], width: usize, value: impl Fn(f32, f32) -> f32) {
+    for (pair, hidden) in pair.chunks_exact(2 * width).zip(hidden.chunks_exact_mut(width)) {
+        let (gate, up) = pair.split_at(width);
+        for ((hidden, gate), up) in hidden.iter_mut().zip(gate).zip(up) {
+            *hidden = value(*gate, *up);
+        }
+    }
+}
+
+fn backward_on_host(pair: &mut [f32], hidden: &mut [f32], width: usize, gate: Gate) {
     let per_task = rows::per_task(width);
     let tasks = pair.chunks_mut(per_task * 2 * width).zip(hidden.chunks_mut(per_task * width)).collect();
     for_tasks(tasks, |(pair, hidden): (&mut [f32], &mut [f32])| {
-        with_function!(activation, F => simd(|| {
-            for (pair, hidden) in pair.chunks_exact_mut(2 * width).zip(hidden.chunks_exact_mut(width)) {
-                let (gate, up) = pair.split_at_mut(width);
-                for ((hidden, gate), up) in hidden.iter_mut().zip(gate).zip(up) {
-                    let (x, y, slope, value) = (*gate, *up, *hidden, F::value(*gate));
-                    *gate = F::gradient(slope * y, x);
-                    *up = slope * value;
-                    *hidden = value * y;
-                }
-            }
+        with_function!(gate.activation, F => simd(|| match gate.clamp {
+            None => backward_rows(pair, hidden, width, |g, u, slope| {
+                let value = F::value(g);
+                ([F::gradient(slope * u, g), slope * value], value * u)
+            }),
+            Some(clamp) => backward_rows(pair, hidden, width, |g, u, slope| {
+                let [x, y] = clamp.bound(g, u);
+                let value = F::value(x);
+                (clamp.pass([g, u], [F::gradient(slope * y, x), slope * value]), value * y)
+            }),
         }));
     });
+}
+
+/// Replaces g, u and the output's gradient by the gradients of g and u, and the output.
+#[inline(always)]
+fn backward_rows(
+    pair: &mut [f32],
+    hidden: &mut [f32],
+    width: usize,
+    gradients: impl Fn(f32, f32, f32) -> ([f32; 2], f32),
+) {
+    for (pair, hidden) in pair.chunks_exact_mut(2 * width).zip(hidden.chunks_exact_mut(width)) {
+        let (gate, up) = pair.split_at_mut(width);
+        for ((hidden, gate), up) in hidden.iter_mut().zip(gate).zip(up) {
+            ([*gate, *up], *hidden) = gradients(*gate, *up, *hidden);
+        }
+    }
 }

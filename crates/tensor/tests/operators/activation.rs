@@ -24,7 +24,7 @@ fn smooth_activations_and_derivatives_are_accurate_over_their_range() {
         let values: Vec<f32> = (-4000..=4000).map(|i| i as f32 * 0.003).collect();
         let x = tensor(&device, &values, [values.len()]);
         let ones = tensor(&device, &vec![1.0f32; values.len()], [values.len()]);
-        for kind in [Activation::Silu, Activation::Gelu, Activation::GeluErf] {
+        for kind in [Activation::Silu, Activation::Gelu, Activation::GeluErf, Activation::QuickGelu] {
             let y = read(&activation::forward(&x, kind).unwrap());
             let slope = read(&activation::backward(ones.clone(), &x, kind).unwrap());
             for ((x, y), slope) in values.iter().zip(y).zip(slope) {

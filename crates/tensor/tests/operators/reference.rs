@@ -3,6 +3,7 @@
 use rayon::prelude::*;
 use tensor::ops::Activation;
 use tensor::ops::attention::Heads;
+use tensor::ops::gate::Gate;
 
 pub(crate) fn activation(x: f64, activation: Activation) -> f64 {
     match activation {
@@ -15,6 +16,7 @@ pub(crate) fn activation(x: f64, activation: Activation) -> f64 {
             0.5 * x * (1.0 + u.tanh())
         }
         Activation::GeluErf => 0.5 * x * libm::erfc(-x / std::f64::consts::SQRT_2),
+        Activation::QuickGelu => x / (1.0 + (-1.702 * x).exp()),
     }
 }
 
@@ -140,7 +142,16 @@ pub(crate) fn turned(head: &[f64], position: usize, theta: f64) -> Vec<f64> {
 }
 
 /// activation(gate) · up for rows that hold the columns of gate, then those of up.
-pub(crate) fn gate(pair: &[f64], width: usize, kind: Activation) -> Vec<f64> {
-    let rows = pair.chunks(2 * width);
-    rows.flat_map(|row| (0..width).map(|i| activation(row[i], kind) * row[width + i])).collect()
+pub(crate) fn gate(pair: &[f64], width: usize, gate: impl Into<Gate>) -> Vec<f64> {
+    let Gate { activation: kind, clamp } = gate.into();
+    let bounded = |g: f64, u: f64| match clamp.map(|clamp| (f64::from(clamp.limit), f64::from(clamp.offset)))
+    {
+        Some((limit, offset)) => (g.min(limit), u.clamp(-limit, limit) + offset),
+        None => (g, u),
+    };
+    let value = |row: &[f64], i: usize| {
+        let (g, u) = bounded(row[i], row[width + i]);
+        activation(g, kind) * u
+    };
+    pair.chunks(2 * width).flat_map(|row| (0..width).map(move |i| value(row, i))).collect()
 }

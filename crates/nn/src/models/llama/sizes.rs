@@ -3,6 +3,7 @@
 use keys::{Interval, Row, choice, section};
 use tensor::ops::Activation;
 use tensor::ops::attention::{Heads, Settings};
+use tensor::ops::gate::{Clamp, Gate};
 use tensor::ops::rotary::{Frequencies, Scaling};
 
 use crate::family::{MOST_EXTENT, MOST_LAYERS};
@@ -74,10 +75,16 @@ section! {
         padding_tokens: Vec<usize> = Row::counts(0, 0, (1 << 31) - 1).default("[]");
         /// Whether the output head uses the token embedding's table.
         tied: bool = Row::flag().default("false");
-        /// Function of the feed-forward gate: SwiGLU has "silu", GeGLU "gelu" (tanh form) or "gelu-erf".
+        /// Function of the feed-forward gate: SwiGLU has "silu", GeGLU "gelu" (tanh form) or "gelu-erf", and
+        /// gpt-oss "quick-gelu", x·σ(1.702·x).
         activation: Activation = choice!(
-            Activation, [Activation::Silu, Activation::Gelu, Activation::GeluErf]
+            Activation, [Activation::Silu, Activation::Gelu, Activation::GeluErf, Activation::QuickGelu]
         ).default("\"silu\"");
+        /// The gate is at most this, and what it multiplies within it on both sides, as in gpt-oss, which has
+        /// 7; 0: they have no bounds.
+        gate_limit: f64 = Row::number(Interval::NotNegative).default("0.0");
+        /// Number added to what the gate multiplies, 1 in gpt-oss.
+        gate_offset: f64 = Row::number(Interval::NotNegative).default("0.0");
         /// Whether queries, keys and values have biases, as in Qwen2.
         qkv_bias: bool = Row::flag().default("false");
         /// Whether the output projection of attention has a bias.
@@ -108,7 +115,7 @@ section! {
         /// Attention scores are capped by c·tanh(x/c) with this c, as in Gemma 2; 0: they are not.
         attention_soft_cap: f64 = Row::number(Interval::NotNegative).default("0.0");
         /// Whether every query head has a sink, a learned score that takes weight from the keys and has no
-        /// value, as in gpt-oss. GPUs have no kernel for it.
+        /// value, as in gpt-oss.
         attention_sinks: bool = Row::flag().default("false");
         /// Factor of token embeddings, √`width` in Gemma.
         embedding_scale: f64 = Row::number(Interval::Positive).default("1.0");
@@ -181,7 +188,7 @@ impl LlamaSizes {
             },
             context: self.context,
             feed_forward: self.feed_forward,
-            activation: self.activation,
+            gate: self.gate(),
             qkv_bias: self.qkv_bias,
             output_bias: self.output_bias,
             mlp_bias: self.mlp_bias,
@@ -193,6 +200,14 @@ impl LlamaSizes {
             residual_scale: self.residual_scale,
             dropout: self.dropout,
         }
+    }
+
+    /// Function of the feed-forward gate.
+    fn gate(&self) -> Gate {
+        let (limit, offset) = (some(self.gate_limit), self.gate_offset as f32);
+        let is_bounded = limit.is_some() || offset != 0.0;
+        let clamp = Clamp { limit: limit.unwrap_or(f32::INFINITY), offset };
+        Gate { activation: self.activation, clamp: is_bounded.then_some(clamp) }
     }
 
     /// Heads of every layer.

@@ -84,6 +84,28 @@ impl Elementary for Silu {
     }
 }
 
+/// GELU's sigmoid form, x·σ(1.702·x).
+pub(crate) struct QuickGelu;
+
+impl QuickGelu {
+    const STEEPNESS: f32 = 1.702;
+}
+
+impl Elementary for QuickGelu {
+    #[inline(always)]
+    fn value(x: f32) -> f32 {
+        x / (1.0 + decay(Self::STEEPNESS * x))
+    }
+
+    /// σ + 1.702·x·σ·(1 − σ), with 1 − σ as in [`Silu`].
+    #[inline(always)]
+    fn gradient(dy: f32, x: f32) -> f32 {
+        let decay = decay(Self::STEEPNESS * x);
+        let sigma = 1.0 / (1.0 + decay);
+        dy * ((decay * sigma) * sigma).mul_add(Self::STEEPNESS * x, sigma)
+    }
+}
+
 /// 2·√(2/π).
 const TWICE_ROOT: f32 = 1.595_769;
 const CUBIC: f32 = 0.044_715;

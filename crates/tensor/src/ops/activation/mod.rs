@@ -1,8 +1,9 @@
 //! Element-wise activations.
 //!
-//! GELU has two forms: the tanh form of Hendrycks and Gimpel (*Gaussian Error Linear Units*, 2016),
+//! GELU has three forms: the tanh form of Hendrycks and Gimpel (*Gaussian Error Linear Units*, 2016),
 //! x/2·(1 + tanh u) with u = √(2/π)·(x + 0.044715·x³), computed as x·σ(2u), which is the same and keeps its
-//! relative accuracy where tanh u is near −1; and its definition by the error function.
+//! relative accuracy where tanh u is near −1; their coarser x·σ(1.702·x); and its definition by the error
+//! function.
 
 mod functions;
 
@@ -13,7 +14,7 @@ use super::elementwise::{self, Each};
 use super::kernels::family;
 use super::{check, rows};
 use crate::{Result, Tensor};
-pub(crate) use functions::{Elementary, Gelu, GeluErf, Identity, Relu, ReluSquared, Silu};
+pub(crate) use functions::{Elementary, Gelu, GeluErf, Identity, QuickGelu, Relu, ReluSquared, Silu};
 
 /// `kernels/activation.cu`.
 pub(super) static FAMILY: Family = family!(
@@ -38,6 +39,8 @@ pub enum Activation {
     Gelu,
     /// The Gaussian error linear unit, by the error function.
     GeluErf,
+    /// The Gaussian error linear unit, sigmoid form: x·σ(1.702·x).
+    QuickGelu,
 }
 
 /// Evaluates an expression with `$function` as the type of an [`Activation`]'s function on the host.
@@ -68,6 +71,10 @@ macro_rules! with_function {
                 type $function = $crate::ops::activation::GeluErf;
                 $body
             }
+            $crate::ops::Activation::QuickGelu => {
+                type $function = $crate::ops::activation::QuickGelu;
+                $body
+            }
         }
     };
 }
@@ -75,13 +82,14 @@ pub(crate) use with_function;
 
 impl Activation {
     /// All activations.
-    pub const ALL: [Activation; 6] = [
+    pub const ALL: [Activation; 7] = [
         Activation::None,
         Activation::Relu,
         Activation::ReluSquared,
         Activation::Silu,
         Activation::Gelu,
         Activation::GeluErf,
+        Activation::QuickGelu,
     ];
 
     /// Returns its name in the configuration.
@@ -93,6 +101,7 @@ impl Activation {
             Activation::Silu => "silu",
             Activation::Gelu => "gelu",
             Activation::GeluErf => "gelu-erf",
+            Activation::QuickGelu => "quick-gelu",
         }
     }
 
@@ -110,6 +119,7 @@ impl Activation {
             Activation::Silu => "silu",
             Activation::Gelu => "gelu",
             Activation::GeluErf => "gelu_erf",
+            Activation::QuickGelu => "quick_gelu",
         }
     }
 
@@ -121,6 +131,7 @@ impl Activation {
             Activation::Silu => "silu_gradient",
             Activation::Gelu => "gelu_gradient",
             Activation::GeluErf => "gelu_erf_gradient",
+            Activation::QuickGelu => "quick_gelu_gradient",
         }
     }
 }

@@ -39,12 +39,14 @@ fn names(input: Input) -> [&'static str; 3] {
         Input::Activated(Activation::Silu) => of!("silu"),
         Input::Activated(Activation::Gelu) => of!("gelu"),
         Input::Activated(Activation::GeluErf) => of!("gelu_erf"),
+        Input::Activated(Activation::QuickGelu) => of!("quick_gelu"),
         Input::Gated(Activation::None) => of!("identity_gate"),
         Input::Gated(Activation::Relu) => of!("relu_gate"),
         Input::Gated(Activation::ReluSquared) => of!("relu_squared_gate"),
         Input::Gated(Activation::Silu) => of!("silu_gate"),
         Input::Gated(Activation::Gelu) => of!("gelu_gate"),
         Input::Gated(Activation::GeluErf) => of!("gelu_erf_gate"),
+        Input::Gated(Activation::QuickGelu) => of!("quick_gelu_gate"),
     }
 }
 

@@ -39,6 +39,6 @@ pub fn backward_activation(dy: Tensor, saved: &Tensor, activation: Activation) -
 /// As there.
 pub fn backward_gate(pair: Tensor, hidden: &Tensor, activation: Activation) -> Result<Tensor> {
     let cells = cells(&pair, "fp8_linear.backward_gate")?;
-    gate::backward_measured(&pair, hidden, activation, cells.as_ref())?;
+    gate::backward_measured(&pair, hidden, activation.into(), cells.as_ref())?;
     Ok(pair.with_maxima(cells))
 }
