@@ -51,7 +51,7 @@ warmup_steps = 2
 [parallel]
 lanes = 12
 tensor_lanes = 4
-context_lanes = 4
+context_lanes = 8
 """
 SHAPES = {
     "13B": {"layers": 40, "heads": 40, "key_value_heads": 40, "width": 5120, "feed_forward": 13824, "vocabulary": 32000},

@@ -136,8 +136,7 @@ struct Exchange {
 impl Exchange {
     fn of(config: &RunConfig, work: &Work, links: Links, element: f64) -> Self {
         let (parallel, samples) = (&config.parallel, config.train.micro_batch_size as f64);
-        let [tensor, context] =
-            [Axis::Tensor, Axis::Context].map(|axis| Peers::along(parallel.grid(), axis));
+        let [tensor, context] = [Axis::Tensor, Axis::Context].map(|axis| Peers::along(parallel.grid(), axis));
         // Partial results are in f32.
         let rows = 2.0 * samples * work.crossing() / context.ranks as f64;
         let layer = links.parts(tensor, (element + 4.0) * rows);

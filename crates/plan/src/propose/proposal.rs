@@ -77,7 +77,10 @@ impl Proposal {
             format!("{:.1}", 1e3 * seconds),
             grouped((tokens as f64 / seconds) as u64),
             format!("{:.1} %", 100.0 * self.cost.bubble),
-            format!("{:.1}", 1e3 * (self.cost.shared_layers + self.cost.shared_sequences + self.cost.exposed)),
+            format!(
+                "{:.1}",
+                1e3 * (self.cost.shared_layers + self.cost.shared_sequences + self.cost.exposed)
+            ),
             bytes(self.needs),
             bytes(self.available.saturating_sub(self.needs)),
             bytes(self.sent),
