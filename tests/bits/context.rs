@@ -118,7 +118,7 @@ const FEATURES: &[Row] = &[
     ),
     (
         GPT,
-        &[PIECES, "precision.matmul=fp8", "model.width=64", "train.steps=2"],
+        &[PIECES, "precision.compute=bf16", "precision.matmul=fp8", "model.width=64", "train.steps=2"],
         &[&[], &[TWO, BLOCK], &[TWO, PIPELINE], &[TWO, PAIR, ZERO_3]],
     ),
     (

@@ -255,7 +255,14 @@ fn adapters_keep_their_bits_among_ranks_that_share_layers() {
 const FP8: &[Row] = &[
     (
         GPT,
-        &[LANES, "model.heads=4", "model.width=64", "precision.matmul=fp8", "train.steps=2"],
+        &[
+            LANES,
+            "model.heads=4",
+            "model.width=64",
+            "precision.compute=bf16",
+            "precision.matmul=fp8",
+            "train.steps=2",
+        ],
         &[&[], &[TWO], &[FOUR, PIPELINE], &[TWO, PAIR, ZERO_3, BLOCK]],
     ),
     (
