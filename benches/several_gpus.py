@@ -1,7 +1,7 @@
 """What several GPUs of one host do: bits, bytes, speed, checkpoints and failures, a line of JSON a row.
 
-    python3 benches/several_gpus.py --plimsoll target/release/plimsoll [--gpus N] [--pieces NAME,…] [--seconds S]
-        [--run-dir DIR] >>rows.jsonl
+    python3 benches/several_gpus.py --plimsoll target/release/plimsoll [--gpus N] [--pieces NAME,…] [--rows TEXT]
+        [--seconds S] [--run-dir DIR] >>rows.jsonl
     python3 benches/several_gpus.py --table rows.jsonl
 
 The program needs MPI for the piece `failures`. Pieces, each of which ends within ten minutes on four H100:
@@ -96,6 +96,8 @@ class Bench:
 
     def row(self, piece, name, measure):
         """Measures a row and prints it."""
+        if self.given.rows not in name:
+            return
         if time.monotonic() - self.began > self.given.seconds:
             print(f"several_gpus.py: left out: {piece}, {name}", file=sys.stderr)
             return
@@ -357,6 +359,7 @@ def main():
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: to try this script, with --gpus threads")
     parser.add_argument("--pieces", default=",".join(PIECES), help="pieces to measure [default: all]")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no row after so many seconds")
+    parser.add_argument("--rows", default="", help="measure only rows whose name contains this")
     parser.add_argument("--run-dir", help="a directory with room for checkpoints [default: a temporary one]")
     parser.add_argument("--table", nargs="+", metavar="FILE", help="print rows that were measured as tables")
     given = parser.parse_args()
