@@ -138,7 +138,7 @@ impl Layout {
 }
 
 /// Fewest tokens of a piece of a sequence for which ranks are tried that share sequences.
-const PIECE: usize = 1024;
+const PIECE: usize = 4096;
 
 /// Returns the grids of `ranks` ranks to try.
 fn grids(config: &RunConfig, ranks: usize) -> impl Iterator<Item = GridShape> {
