@@ -159,3 +159,18 @@ fn remedies_name_the_next_stage() {
     let sets = remedy(&["parallel.zero_stage=3", "parallel.shard=2", "parallel.lanes=4"], most);
     assert_eq!(sets, ["parallel.shard=0", "parallel.lanes=16"]);
 }
+
+#[test]
+fn ranks_are_proposed_that_share_long_sequences() {
+    for (context, shares) in [("model.context=32768", true), ("model.context=2048", false)] {
+        let proposals = search(&[context, "train.global_batch_size=1"], 2, 1 << 37).to_json();
+        let all = proposals["proposals"].as_array().unwrap();
+        let sharing: Vec<_> = all.iter().filter(|proposal| proposal["grid"]["context"] == 2).collect();
+        assert_eq!(!sharing.is_empty(), shares, "{context}: {proposals}");
+        for proposal in sharing {
+            let sets = proposal["set"].as_array().unwrap();
+            assert!(sets.contains(&"parallel.context_lanes=4".into()), "{proposal}");
+            assert!(proposal["shared_sequences_seconds"].as_f64().unwrap() > 0.0, "{proposal}");
+        }
+    }
+}
