@@ -119,7 +119,7 @@ const FEATURES: &[Row] = &[
     (
         GPT,
         &[PIECES, "precision.compute=bf16", "precision.matmul=fp8", "model.width=64", "train.steps=2"],
-        &[&[], &[TWO, BLOCK], &[TWO, PIPELINE], &[TWO, PAIR, ZERO_3]],
+        &[&[], &[TWO, PIPELINE], &[TWO, PAIR, ZERO_3, BLOCK]],
     ),
     (
         LLAMA,

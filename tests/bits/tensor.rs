@@ -137,7 +137,7 @@ const FEATURES: &[Row] = &[
             "parallel.context_lanes=2",
             "train.steps=2",
         ],
-        &[&[], &[TWO, BLOCK], &[FOUR, PIPELINE, ZERO_BUBBLE], &[TWO, PAIR, ZERO_3]],
+        &[&[], &[FOUR, PIPELINE, ZERO_BUBBLE], &[TWO, PAIR, ZERO_3, BLOCK]],
     ),
     (
         LLAMA,
@@ -163,7 +163,7 @@ const FEATURES: &[Row] = &[
             "model.tied=true",
             "train.steps=2",
         ],
-        &[&[], &[TWO, BLOCK], &[FOUR, PIPELINE, ZERO_BUBBLE], &[TWO, PAIR, ZERO_2]],
+        &[&[], &[FOUR, PIPELINE, ZERO_BUBBLE], &[TWO, PAIR, ZERO_2, BLOCK]],
     ),
     (
         LLAMA,
@@ -174,7 +174,7 @@ const FEATURES: &[Row] = &[
             "model.attention_sinks=true",
             "train.steps=2",
         ],
-        &[&[], &[TWO, BLOCK], &[FOUR, PIPELINE], &[TWO, "parallel.context=2", PAIR, ZERO_3]],
+        &[&[], &[FOUR, PIPELINE], &[TWO, "parallel.context=2", PAIR, ZERO_3, BLOCK]],
     ),
     (
         GPT,
@@ -217,7 +217,7 @@ const ADAPTED: &[Row] = &[
             "optim.clip_norm=0.1",
             "train.steps=2",
         ],
-        &[&[], &[TWO], &[FOUR, PIPELINE], &[TWO, PAIR, ZERO_3], &[PAIR, FOUR, SHARDED, BLOCK]],
+        &[&[], &[FOUR, PIPELINE], &[TWO, PAIR, ZERO_3, BLOCK]],
     ),
     (
         LLAMA,
@@ -228,7 +228,7 @@ const ADAPTED: &[Row] = &[
             "lora.dropout=0.2",
             "train.steps=2",
         ],
-        &[&[], &[TWO, BLOCK], &[TWO, PIPELINE, ZERO_BUBBLE]],
+        &[&[], &[TWO, PIPELINE, ZERO_BUBBLE]],
     ),
     (
         GPT,
@@ -242,7 +242,7 @@ const ADAPTED: &[Row] = &[
             "parallel.context_lanes=2",
             "train.steps=2",
         ],
-        &[&[], &[TWO], &[FOUR, PIPELINE], &[TWO, PAIR, ZERO_2]],
+        &[&[], &[FOUR, PIPELINE], &[TWO, PAIR, ZERO_2]],
     ),
 ];
 
@@ -263,7 +263,7 @@ const FP8: &[Row] = &[
             "precision.matmul=fp8",
             "train.steps=2",
         ],
-        &[&[], &[TWO], &[FOUR, PIPELINE], &[TWO, PAIR, ZERO_3, BLOCK]],
+        &[&[], &[FOUR, PIPELINE], &[TWO, PAIR, ZERO_3, BLOCK]],
     ),
     (
         LLAMA,
@@ -280,7 +280,7 @@ const FP8: &[Row] = &[
             "precision.fp8_layers=['*_proj', 'lm_head']",
             "train.steps=2",
         ],
-        &[&[], &[TWO, BLOCK], &[TWO, PIPELINE], &[PAIR, TWO, "parallel.context=2", SHARDED]],
+        &[&[], &[TWO, PIPELINE], &[PAIR, TWO, "parallel.context=2", SHARDED, BLOCK]],
     ),
 ];
 
