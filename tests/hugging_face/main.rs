@@ -48,7 +48,7 @@ const GRIDS: [&[&str]; 5] = [
 ];
 
 /// Grids of ranks that share layers, whose sums over divided dimensions have two lanes.
-const TENSOR_GRIDS: [&[&str]; 4] = [
+static TENSOR_GRIDS: [&[&str]; 4] = [
     &["parallel.tensor_lanes=2"],
     &["parallel.tensor=2", "parallel.data=2", "parallel.zero_stage=3"],
     &["parallel.tensor=2", "parallel.pipeline=2"],
@@ -56,23 +56,22 @@ const TENSOR_GRIDS: [&[&str]; 4] = [
 ];
 
 /// Grids of ranks that share sequences, which have four pieces.
-const CONTEXT_GRIDS: [&[&str]; 3] = [
+static CONTEXT_GRIDS: [&[&str]; 3] = [
     &["parallel.context_lanes=4"],
     &["parallel.context=2", "parallel.context_lanes=4", "parallel.data=2", "parallel.zero_stage=3"],
     &["parallel.context=2", "parallel.context_lanes=4", "parallel.pipeline=2"],
 ];
 
 /// The models with the grids on which each has equal bits: all grids of the first families, and with
-/// `PLIMSOLL_LONG_TESTS` of all.
+/// `PLIMSOLL_LONG_TESTS` of all; else two of whole layers, and one with each kind of lanes.
 fn models_on_grids() -> impl Iterator<Item = (&'static str, &'static [&'static [&'static str]])> {
     let all = |name: &str| name.starts_with("models/") || sizes::are_wanted();
     let whole = move |name: &&'static str| (*name, &GRIDS[..if all(name) { GRIDS.len() } else { 2 }]);
-    let few =
-        move |name: &&'static str| (*name, &TENSOR_GRIDS[..if all(name) { TENSOR_GRIDS.len() } else { 2 }]);
-    let divided = MODELS.iter().filter(|name| **name != WHOLE).map(few);
-    let pieces =
-        move |name: &&'static str| (*name, &CONTEXT_GRIDS[..if all(name) { CONTEXT_GRIDS.len() } else { 2 }]);
-    MODELS.iter().map(whole).chain(divided).chain(MODELS.iter().map(pieces))
+    let in_lanes = move |grids: &'static [&'static [&'static str]]| {
+        move |name: &&'static str| (*name, if all(name) { grids } else { &grids[1..2] })
+    };
+    let divided = MODELS.iter().filter(|name| **name != WHOLE).map(in_lanes(&TENSOR_GRIDS));
+    MODELS.iter().map(whole).chain(divided).chain(MODELS.iter().map(in_lanes(&CONTEXT_GRIDS)))
 }
 
 /// The model whose layers are not divided: one key and value head.
