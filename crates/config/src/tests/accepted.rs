@@ -408,7 +408,7 @@ fn values_keep_their_origins() {
     }
     let refused = config.with(&["train.micro_batch_size=7".to_owned()]).unwrap_err().to_string();
     assert!(refused.starts_with("--set train.micro_batch_size=7: "), "{refused}");
-    let wide = parse(&format!("{LEAST}[model]\nwidth = 96\nheads = 6\n"), &[]).unwrap();
+    let wide = parse(&format!("{LEAST}[model]\nwidth = 60\nheads = 5\n"), &[]).unwrap();
     let refused = wide.with(&["precision.compute=bf16".to_owned()]).unwrap_err().to_string();
     assert!(!refused.contains("the configuration"), "{refused}");
 }
