@@ -4,7 +4,7 @@
         [--seconds S] [--run-dir DIR] >>rows.jsonl
     python3 benches/several_gpus.py --table rows.jsonl
 
-The program needs MPI for the piece `failures`. Pieces, each of which ends within ten minutes on four H100:
+The program needs MPI for the piece `failures`. Pieces, which --seconds and --rows divide where time is short:
 
     bits         one hash of weights over grids of data, context, tensor and pipeline ranks with ZeRO stages
     weak         GPT-2 124M and 1558M, weak scaling, beside DistributedDataParallel with torch.compile

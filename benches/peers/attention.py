@@ -11,23 +11,7 @@ backward passes gave the same bits, with PyTorch's deterministic algorithms and 
 
 import argparse
 
-
-def timed(call, times=8):
-    """Returns the milliseconds of a call, the better of two means."""
-    import torch
-
-    for _ in range(2):
-        call()
-    start, end = torch.cuda.Event(True), torch.cuda.Event(True)
-    means = []
-    for _ in range(2):
-        start.record()
-        for _ in range(times):
-            call()
-        end.record()
-        torch.cuda.synchronize()
-        means.append(start.elapsed_time(end) / times)
-    return min(means)
+from timing import timed
 
 
 def measure(args, width, backend, deterministic):

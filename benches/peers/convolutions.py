@@ -10,6 +10,8 @@ fastest deterministic one, and with its fastest. The sums are those of a trainin
 
 import argparse
 
+from timing import timed
+
 # Input channels, output channels, kernel, stride, height and width, and the number of such layers.
 STRIDED = [(3, 64, 7, 2, 224, 1), (64, 64, 3, 1, 56, 3), (128, 128, 3, 2, 56, 1), (128, 128, 3, 1, 28, 3),
            (256, 256, 3, 2, 28, 1), (256, 256, 3, 1, 14, 5), (512, 512, 3, 2, 14, 1), (512, 512, 3, 1, 7, 2),
@@ -19,24 +21,6 @@ MATMULS = [(64, 64, 56, 1), (64, 256, 56, 4), (256, 64, 56, 2), (256, 128, 56, 1
            (512, 2048, 7, 3), (2048, 512, 7, 2)]
 # Name, deterministic, chosen by measurement.
 MODES = [("first deterministic", True, False), ("fastest deterministic", True, True), ("fastest", False, True)]
-
-
-def timed(call, times=8):
-    """Returns the milliseconds of a call, the better of two means."""
-    import torch
-
-    for _ in range(2):
-        call()
-    start, end = torch.cuda.Event(True), torch.cuda.Event(True)
-    means = []
-    for _ in range(2):
-        start.record()
-        for _ in range(times):
-            call()
-        end.record()
-        torch.cuda.synchronize()
-        means.append(start.elapsed_time(end) / times)
-    return min(means)
 
 
 def measure(args, title, layers):

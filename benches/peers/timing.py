@@ -1,4 +1,4 @@
-"""Ranks of PyTorch and the time of their steps, for llama.py and step.py."""
+"""Ranks of PyTorch, the time of their steps, and the time of a call on a GPU."""
 
 import os
 import statistics
@@ -51,3 +51,21 @@ def measured(torch, given, ranks, step):
             warm_up = max(warm_up, len(times))
     peaks = (torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()) if on_gpu else (0, 0)
     return statistics.median(times[warm_up:]), peaks
+
+
+def timed(call, times=8):
+    """Returns the milliseconds of a call, the better of two means."""
+    import torch
+
+    for _ in range(2):
+        call()
+    start, end = torch.cuda.Event(True), torch.cuda.Event(True)
+    means = []
+    for _ in range(2):
+        start.record()
+        for _ in range(times):
+            call()
+        end.record()
+        torch.cuda.synchronize()
+        means.append(start.elapsed_time(end) / times)
+    return min(means)
