@@ -5,8 +5,7 @@
     python3 benches/peers/attention.py --widths 80 256 --time 4096 --columns 2048
 
 Prints milliseconds and TFLOP/s (2 matmuls of the causal half forward, 5 backward) of each backend, and whether five
-backward passes gave the same bits, with PyTorch's deterministic algorithms and without. Beside it, the rows of attention in
-`plimsoll bench operators` with `model.head_width`.
+backward passes gave the same bits, with PyTorch's deterministic algorithms and without.
 """
 
 import argparse
