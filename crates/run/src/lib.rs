@@ -41,6 +41,7 @@ mod session;
 mod sessions;
 mod spike_file;
 mod spikes;
+mod start_times;
 mod startup;
 mod summary;
 mod train_report;

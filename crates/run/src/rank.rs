@@ -19,6 +19,7 @@ use crate::run_directory::RunDirectory;
 use crate::sampler::Sample;
 use crate::save::Saver;
 use crate::session;
+use crate::start_times::StartTimes;
 use crate::summary;
 use crate::views;
 use checkpoint::CheckpointError;
@@ -59,14 +60,18 @@ pub(crate) fn run_rank(
     tracing::info!("rank {rank} of {world_size} on {host}, process {process}, computing on {model}");
     let status = Status::create(&directory.logs(), rank, &setup.blueprint.in_words(rank));
     status.observe(&mut communicator);
+    let mut start = StartTimes::begin();
     prepare_kernels(setup)?;
+    start.end("kernels");
     let device = setup.device(rank)?;
+    start.end("device");
     let mut left = None;
     let outcome =
         Worker::on(device.clone(), setup, communicator).map_err(RunError::from).and_then(|mut worker| {
+            start.end("model");
             // The data plane may have changed.
             worker.report_to(&status);
-            let outcome = train_rank(&mut worker, options, directory);
+            let outcome = train_rank(&mut worker, options, directory, start);
             if let Err(error) = &outcome {
                 // Before the worker is dropped, and with it what it holds.
                 if error.is_out_of_memory() {
@@ -102,18 +107,25 @@ pub fn prepare_kernels(setup: &Setup) -> Result<()> {
         .map_err(|error| RunError::Refused(error.to_string()))
 }
 
-fn train_rank(worker: &mut Worker, options: &RunOptions, directory: &RunDirectory) -> Result<Outcome> {
+fn train_rank(
+    worker: &mut Worker,
+    options: &RunOptions,
+    directory: &RunDirectory,
+    mut start: StartTimes,
+) -> Result<Outcome> {
     let setup = worker.setup().clone();
     let (setup, rank) = (&setup, worker.grid().rank());
     tracing::debug!("{} parameters on {:?}", worker.parameters(), worker.device());
     let began = Instant::now();
     worker.begin()?;
+    start.end("state");
     let loaded = (!matches!(setup.start, Start::Drawn)).then(|| began.elapsed());
     worker.write_traces_to(directory.path());
     let (opened, run_dir) = (setup.clone(), directory.path().to_owned());
     let open = (rank == 0).then_some(move || RunFiles::open(&opened, &run_dir, loaded));
     let files = while_answering(worker.control(), open)?.transpose()?;
-    let (history, files, mut saver) = train(worker, options, directory, files)?;
+    start.end("files");
+    let (history, files, mut saver) = train(worker, options, directory, files, start)?;
     if let Some(repetition) = history.repeats.clone() {
         report_files(saver.as_mut(), worker)?;
         let close = files.map(|files| move || files.leave(&repetition, saver));
@@ -152,11 +164,14 @@ fn train(
     options: &RunOptions,
     directory: &RunDirectory,
     mut files: Option<RunFiles>,
+    mut start: StartTimes,
 ) -> Result<(History, Option<RunFiles>, Option<Saver>)> {
     let setup = worker.setup().clone();
     let first = files.as_mut().and_then(RunFiles::take_saver);
     let mut saver = Saver::shared(&setup, directory.path(), first, worker.control())?;
     saver.as_mut().map_or(Ok(()), |saver| saver.prepare(worker))?;
+    start.end("memory for checkpoints");
+    tracing::info!("ready to train after {}", start.in_words());
     fail_point::reach("training about to begin");
     Ok(match files {
         Some(files) => {

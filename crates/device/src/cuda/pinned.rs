@@ -4,59 +4,75 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, result};
+use cudarc::driver::{CudaContext, sys};
+use memmap2::{MmapMut, MmapOptions};
 
-use super::error::{Named, Result};
+use super::error::{CudaError, Named, Result};
+use crate::parallel::for_pieces;
+
+/// Bytes that a thread makes the system provide at once: pages of the largest common size.
+const PIECE: usize = 1 << 21;
+/// Bytes of the smallest page.
+const PAGE: usize = 1 << 12;
 
 /// A pinned block of host memory.
+///
+/// The driver's own allocation takes its pages from the system one by one, on one thread. Here all threads
+/// take them first, in large pages where there are any, and the driver pins what is there.
 pub(crate) struct Pinned {
     context: Arc<CudaContext>,
-    pointer: *mut u8,
-    bytes: usize,
+    map: MmapMut,
 }
-
-// SAFETY: the block has one owner, and any thread may read, write and free it.
-unsafe impl Send for Pinned {}
 
 impl Pinned {
     /// Allocates a block of at least one byte, on any thread.
     ///
     /// # Errors
-    /// Memory that the driver cannot pin.
+    /// Memory that the system does not have or that the driver cannot pin.
     pub(crate) fn new(context: &Arc<CudaContext>, bytes: usize) -> Result<Self> {
         context.bind_to_thread().named("cuCtxSetCurrent")?;
-        // SAFETY: the driver returns pages that the system has filled, and `drop` frees them.
-        let pointer = unsafe { result::malloc_host(bytes, 0) }.named("cuMemHostAlloc")?;
-        Ok(Pinned { context: Arc::clone(context), pointer: pointer.cast(), bytes })
+        let mut map = MmapOptions::new().len(bytes).map_anon().map_err(|error| CudaError {
+            call: "mmap",
+            code: i64::from(error.raw_os_error().unwrap_or(0)),
+            text: error.to_string(),
+        })?;
+        // A system without large pages has others.
+        let _ = map.advise(memmap2::Advice::HugePage);
+        for_pieces(&mut map, PIECE, |_, piece| piece.iter_mut().step_by(PAGE).for_each(|byte| *byte = 0));
+        // SAFETY: the block is alive until `drop`, which unregisters it first.
+        unsafe { sys::cuMemHostRegister_v2(map.as_mut_ptr().cast(), bytes, 0) }
+            .result()
+            .named("cuMemHostRegister")?;
+        Ok(Pinned { context: Arc::clone(context), map })
     }
 
     /// Number of bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+        self.map.len()
     }
 
+    /// The bytes; callers wait for copies into them before they read.
     pub(crate) fn slice(&self) -> &[u8] {
-        // SAFETY: the block is alive and has values; callers wait for copies into it before they read.
-        unsafe { std::slice::from_raw_parts(self.pointer, self.bytes) }
+        &self.map
     }
 
+    /// The bytes; callers wait for copies out of them before they write.
     pub(crate) fn slice_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and callers wait for copies out of it before they write.
-        unsafe { std::slice::from_raw_parts_mut(self.pointer, self.bytes) }
+        &mut self.map
     }
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
         let _ = self.context.bind_to_thread();
-        // SAFETY: allocated in `new`, freed once; the driver waits for copies under way.
-        let _ = unsafe { result::free_host(self.pointer.cast()) };
+        // SAFETY: registered once in `new`; the driver waits for copies under way.
+        let _ = unsafe { sys::cuMemHostUnregister(self.map.as_mut_ptr().cast()) };
     }
 }
 
 impl std::fmt::Debug for Pinned {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Pinned({} bytes)", self.bytes)
+        write!(f, "Pinned({} bytes)", self.map.len())
     }
 }
 

@@ -50,4 +50,5 @@ pub static FAMILIES: Families = &[
     &super::softmax::cuda::FAMILY,
     &super::tree::FAMILY,
     &super::divided_norm::cuda::FAMILY,
+    &super::random::FAMILY,
 ];

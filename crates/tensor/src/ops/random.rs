@@ -1,15 +1,20 @@
 //! Random values for initial weights: Philox keyed by (seed, name) and element index, so that a value is the
-//! same on every device and rank.
+//! same on every device and rank. A GPU draws its own, with the bits of the host's.
 
 use std::ops::Range;
 use std::slice;
 
-use device::Backend;
 use device::parallel::for_pieces;
+use device::{Backend, Family, Function};
 use philox::{key_of_name, normals, philox4x32};
 
-use super::{check, fill};
+use super::kernels::family;
+use super::{check, fill, gpu};
 use crate::{Result, Tensor};
+
+/// `kernels/random.cu`.
+pub(super) static FAMILY: Family =
+    family!("random", headers: ["philox.cuh"], constants: &[gpu::THREADS_CONSTANT]);
 
 /// Elements of one task.
 const TASK: usize = 1 << 12;
@@ -36,7 +41,9 @@ pub fn normal_part(
     deviation: f32,
 ) -> Result<()> {
     check::computed("random.normal", &[("target", target)])?;
-    from_blocks(target, elements, seed, name, |words| normals(words).map(|z| mean + deviation * z))
+    let values = Values { function: Function::new(&FAMILY, "normal"), numbers: [mean, deviation] };
+    let make = |words: [u32; 4]| normals(words).map(|z| mean + deviation * z);
+    from_blocks(target, elements, key_of_name(seed, name), values, make)
 }
 
 /// Fills an f32 or bf16 tensor with uniform values in `low..=high` (`high` by rounding only), from the same
@@ -61,23 +68,41 @@ pub fn uniform_part(
     high: f32,
 ) -> Result<()> {
     check::computed("random.uniform", &[("target", target)])?;
-    let make = |words: [u32; 4]| words.map(|word| low + (high - low) * philox::uniform(word));
-    from_blocks(target, elements, seed, name, make)
+    let width = high - low;
+    let values = Values { function: Function::new(&FAMILY, "uniform"), numbers: [low, width] };
+    let make = |words: [u32; 4]| words.map(|word| low + width * philox::uniform(word));
+    from_blocks(target, elements, key_of_name(seed, name), values, make)
+}
+
+/// The kernel that draws the values on a GPU, and its two numbers: the first is added to the second times
+/// what is drawn.
+struct Values {
+    function: Function,
+    numbers: [f32; 2],
 }
 
 fn from_blocks(
     target: &Tensor,
     elements: &[Range<usize>],
-    seed: u64,
-    name: &str,
+    key: [u32; 2],
+    values: Values,
+    make: impl Fn([u32; 4]) -> [f32; 4] + Sync,
+) -> Result<()> {
+    check::count("random", elements.iter().map(Range::len).sum(), target.elements())?;
+    match target.device().backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => on_host(target, elements, key, make),
+        Backend::Cuda => on_gpu(target, elements, key, &values),
+    }
+}
+
+fn on_host(
+    target: &Tensor,
+    elements: &[Range<usize>],
+    key: [u32; 2],
     make: impl Fn([u32; 4]) -> [f32; 4] + Sync,
 ) -> Result<()> {
     const { assert!(fill::PIECE.is_multiple_of(TASK)) };
-    check::count("random", elements.iter().map(Range::len).sum(), target.elements())?;
-    if target.device().backend() == Backend::Meta {
-        return Ok(());
-    }
-    let key = key_of_name(seed, name);
     let before = |position: &mut usize, range: &Range<usize>| {
         let first = *position;
         *position += range.len();
@@ -99,6 +124,46 @@ fn from_blocks(
             }
         });
     })
+}
+
+fn on_gpu(target: &Tensor, elements: &[Range<usize>], key: [u32; 2], values: &Values) -> Result<()> {
+    let element = target.dtype().bytes();
+    let mut drawn = 0;
+    let mut rest = elements;
+    while let [first, ..] = rest {
+        let (ranges, stride) = regular(rest);
+        let (count, length) = (ranges * first.len(), first.len());
+        rest = &rest[ranges..];
+        if count == 0 {
+            continue;
+        }
+        let blocks = gpu::word("random", count.div_ceil(gpu::THREADS as usize))?;
+        let kernel = target.device().kernel(values.function.of(target.dtype()));
+        kernel
+            .write(target.region().part(drawn * element, count * element))
+            .u64(count as u64)
+            .u64(first.start as u64)
+            .u64(length as u64)
+            .u64(stride as u64)
+            .u32(key[0])
+            .u32(key[1])
+            .f32(values.numbers[0])
+            .f32(values.numbers[1])
+            .cost((count * element) as u64, 0)
+            .launch([blocks, 1, 1], gpu::THREADS)?;
+        drawn += count;
+    }
+    Ok(())
+}
+
+/// Returns how many of the first ranges are as long as the first and equally far apart, and how far.
+fn regular(ranges: &[Range<usize>]) -> (usize, usize) {
+    let [first, second, ..] = ranges else { return (ranges.len(), 0) };
+    let Some(stride) = second.start.checked_sub(first.start) else { return (1, 0) };
+    let follows = |pair: &&[Range<usize>]| {
+        pair[1].len() == first.len() && pair[1].start.checked_sub(pair[0].start) == Some(stride)
+    };
+    (1 + ranges.windows(2).take_while(follows).count(), stride)
 }
 
 /// Draws the elements of a stream from `element` on.

@@ -41,23 +41,28 @@ fn a_part_has_the_same_values_as_the_whole() {
     }
 }
 
-/// Part `part` of three of the columns of a matrix.
+/// Part `part` of three of the columns of a matrix, then a range of its own and one of another length.
 #[test]
 fn a_part_may_have_several_ranges_of_the_whole() {
-    let device = cpu();
     let (rows, columns) = (401, 33);
-    let whole = tensor(&device, &vec![f32::NAN; rows * columns], [rows, columns]);
+    let host = cpu();
+    let whole = tensor(&host, &vec![f32::NAN; rows * columns], [rows, columns]);
     random::normal(&whole, 1, "w", 0.5, 2.0).unwrap();
-    let whole = bits(&whole);
-    for part in 0..3 {
-        let ranges: Vec<_> =
-            (0..rows).map(|row| row * columns + part * 11..row * columns + part * 11 + 11).collect();
-        let own = tensor(&device, &vec![f32::NAN; rows * 11], [rows, 11]);
-        random::normal_part(&own, &ranges, 1, "w", 0.5, 2.0).unwrap();
-        let expected: Vec<u32> = ranges.into_iter().flat_map(|range| whole[range].to_vec()).collect();
-        assert_eq!(bits(&own), expected, "{part}");
+    let whole = whole.to_vec::<f32>().unwrap();
+    for case in devices() {
+        for part in 0..3 {
+            let column = |row: usize| row * columns + part * 11;
+            let mut ranges: Vec<_> = (0..rows).map(|row| column(row)..column(row) + 11).collect();
+            ranges.extend([5..16, 17..20]);
+            let elements = ranges.iter().map(std::ops::Range::len).sum::<usize>();
+            let own = case.tensor(&vec![f32::NAN; elements], [elements]);
+            random::normal_part(&own, &ranges, 1, "w", 0.5, 2.0).unwrap();
+            let expected = ranges.into_iter().flat_map(|range| whole[range].to_vec());
+            let rounded: Vec<f32> = expected.map(|value| case.round(value)).collect();
+            assert_eq!(read(&own), crate::support::wide(&rounded), "{}, part {part}", case.name());
+        }
     }
-    let short = tensor(&device, &[f32::NAN; 5], [5]);
+    let short = tensor(&host, &[f32::NAN; 5], [5]);
     assert!(random::normal_part(&short, &[0..2, 7..9], 1, "w", 0.5, 2.0).is_err());
 }
 

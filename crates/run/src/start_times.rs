@@ -1,0 +1,37 @@
+//! Time that the parts of a rank's start take.
+
+use std::time::{Duration, Instant};
+
+/// Shorter parts are not named.
+const NAMED: Duration = Duration::from_millis(5);
+
+/// Times the parts of a start, one after the other.
+#[derive(Debug)]
+pub(crate) struct StartTimes {
+    began: Instant,
+    last: Instant,
+    parts: Vec<(&'static str, Duration)>,
+}
+
+impl StartTimes {
+    /// Begins the first part.
+    pub(crate) fn begin() -> Self {
+        let now = Instant::now();
+        StartTimes { began: now, last: now, parts: Vec::new() }
+    }
+
+    /// Ends a part, and begins the next.
+    pub(crate) fn end(&mut self, part: &'static str) {
+        let last = std::mem::replace(&mut self.last, Instant::now());
+        self.parts.push((part, last.elapsed()));
+    }
+
+    /// The whole time with its parts, as in `0.94 s: device 0.31 s, model 0.63 s`.
+    pub(crate) fn in_words(&self) -> String {
+        let named = self.parts.iter().filter(|(_, time)| *time >= NAMED);
+        let parts: Vec<String> =
+            named.map(|(part, time)| format!("{part} {:.2} s", time.as_secs_f64())).collect();
+        let whole = format!("{:.2} s", (self.last - self.began).as_secs_f64());
+        if parts.is_empty() { whole } else { format!("{whole}: {}", parts.join(", ")) }
+    }
+}
