@@ -34,17 +34,25 @@ fn launch_test(cargo: &str, arguments: &[&str]) -> Output {
     command.args(arguments).env("PATH", search).env("PLIMSOLL_NO_WHEEL", "1").output().unwrap()
 }
 
+/// The body of a stand-in for cargo that builds a program of tests with this body.
+fn built(program: &str) -> String {
+    let artifact =
+        r#"{"manifest_path":"'$PWD'/Cargo.toml","profile":{"test":true},"executable":"'$PWD'/program"}"#;
+    format!(
+        "case \" $* \" in *' --no-run '*)\nprintf '#!/bin/bash\\n%s\\n' '{program}' >program; chmod +x program\n\
+         echo '{artifact}';; esac"
+    )
+}
+
 #[test]
 fn every_failure_is_listed_at_the_end() {
+    const TESTS: &str = "echo test one::works ... ok; echo test two::breaks ... FAILED\n\
+                         echo test three ... FAILED; exit 101";
     let passed = launch_test("exit 0", &["--all"]);
     let printed = String::from_utf8_lossy(&passed.stdout).into_owned();
     assert!(passed.status.success() && printed.contains("launch/test: all "), "{printed}");
-    let failed = launch_test(
-        "case $1 in fmt) exit 1;; doc) exit 101;; test)\n\
-         echo 'test one::works ... ok'; echo 'test two::breaks ... FAILED'; echo 'test three ... FAILED'\n\
-         exit 101;; esac",
-        &["--all"],
-    );
+    let failed =
+        launch_test(&format!("case $1 in fmt) exit 1;; doc) exit 101;; esac\n{}", built(TESTS)), &["--all"]);
     assert_eq!(failed.status.code(), Some(1));
     let message = String::from_utf8_lossy(&failed.stderr).into_owned();
     let listed = message.split("launch/test: FAILED").nth(1).unwrap_or_default();
@@ -52,7 +60,16 @@ fn every_failure_is_listed_at_the_end() {
     assert_eq!(&names[..5], ["format", "test three", "test two::breaks", "tests", "documents"], "{message}");
     // The checks after the failures ran too.
     let printed = String::from_utf8_lossy(&failed.stdout).into_owned();
+    assert!(printed.contains("test one::works ... ok\n"), "{printed}");
     assert!(printed.contains("== scripts") && printed.contains("== documents"), "{printed}");
+}
+
+/// A program that ends without a word is named itself.
+#[test]
+fn a_program_of_tests_that_crashes_is_listed() {
+    let failed = launch_test(&built("kill -9 $$"), &[]);
+    let message = String::from_utf8_lossy(&failed.stderr).into_owned();
+    assert!(failed.status.code() == Some(1) && message.contains("  test program\n  tests\n"), "{message}");
 }
 
 #[test]
