@@ -1,7 +1,7 @@
 // Initial values: functions of a stream's key and an element's number, with the bits that the host computes.
 //
-// Logarithm, sine and cosine are those of crates/philox in f64: the polynomials of FreeBSD's msun (K. C. Ng,
-// Sun Microsystems, 1993; e_log.c, k_sin.c, k_cos.c, e_rem_pio2.c), with each operation rounded in that order.
+// Logarithm, sine and cosine are those of crates/philox in f64: the polynomials of FreeBSD's msun (Sun
+// Microsystems, 1993; e_log.c, k_sin.c, k_cos.c, e_rem_pio2.c), with each operation rounded in that order.
 #include "philox.cuh"
 
 // A double whose operations are rounded one by one: the compiler fuses none of them.

@@ -71,7 +71,11 @@ fn plans_equal_runs_with_every_allocator_setting() {
         for ran in &report.ranks {
             let plan = plan(&setup, ran.rank).unwrap();
             assert_eq!(figures_of(ran), planned(&plan.statistics), "rank {} of {overrides:?}", ran.rank);
-            assert_eq!(ran.get(Statistic::BytesSent) % plan.step_traffic.bytes_sent, 0, "{overrides:?}");
+            assert_eq!(
+                ran.get(Statistic::BytesSent) % plan.step_traffic.total().bytes_sent,
+                0,
+                "{overrides:?}"
+            );
         }
     }
 }

@@ -31,6 +31,7 @@
 
 mod backward;
 mod error;
+mod flight;
 mod mode;
 mod observer;
 pub mod ops;
@@ -46,6 +47,7 @@ mod weight;
 
 pub use backward::{LeafGradients, PendingWeights};
 pub use error::{AutogradError, Result};
+pub use flight::Flight;
 pub use mode::Mode;
 pub use observer::{Call, Direction, Observer, ObserverError, Observers};
 pub use pass::{CachedPass, LossScale, Pass};

@@ -94,6 +94,7 @@ fn row(stream: StreamKind) -> Row {
         StreamKind::Compute => Row::Compute,
         StreamKind::Reduce => Row::Reduce,
         StreamKind::Transfer => Row::Transfer,
+        StreamKind::Exchange => Row::Exchange,
         StreamKind::Input => Row::Input,
         StreamKind::Snapshot => Row::Snapshot,
     }

@@ -88,5 +88,5 @@ pub use planes::{AxisPlanes, DividedPlane, Planes};
 pub use processes::{IdentityError, Process, Processes, Transport, World};
 pub use rank_tree::RankTree;
 pub use shared_plane::SharedPlane;
-pub use traffic::{OperationTraffic, Traffic};
+pub use traffic::{AxisTraffic, OperationTraffic, Traffic};
 pub use tree::{TreeSum, exchange_shards, shard, tree_sums};

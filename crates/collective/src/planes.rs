@@ -21,7 +21,7 @@ use crate::error::{CollectiveError, Result};
 use crate::grid::{AXES, Axis, RankGrid};
 use crate::operands::PeerRegion;
 use crate::shared_plane::SharedPlane;
-use crate::traffic::Traffic;
+use crate::traffic::{AxisTraffic, Traffic};
 
 /// Handles to the planes of the axes along which a rank has others, for the operators of its passes.
 ///
@@ -304,6 +304,22 @@ impl Planes {
     /// Traffic of all planes so far.
     pub fn traffic(&self) -> Traffic {
         self.communicator.traffic()
+    }
+
+    /// Traffic of all planes so far, by axis.
+    pub fn traffic_by_axis(&self) -> AxisTraffic {
+        let mut by_axis = AxisTraffic::default();
+        let of = |plane: &SharedPlane| plane.traffic().total();
+        for (traffic, plane) in by_axis.0.iter_mut().zip(&self.own) {
+            plane.iter().for_each(|plane| *traffic += of(plane));
+        }
+        for (axis, planes) in &self.divided {
+            planes.iter().for_each(|plane| by_axis.0[axis.index()] += of(plane));
+        }
+        let whole = |axis: &Axis| self.grid.shape().size_over(&self.axes_of(*axis)) == self.grid.world_size();
+        let axis = Axis::ALL.into_iter().filter(|axis| self.grid.size(*axis) > 1).find(whole);
+        by_axis.0[axis.unwrap_or(Axis::Pipeline).index()] += of(&self.communicator.data);
+        by_axis
     }
 }
 

@@ -1,14 +1,62 @@
-//! Collectives of tensors, with results of their own, on the compute stream.
+//! Collectives of tensors, with results of their own.
 //!
-//! Sums are added in the tree of [`RankTree::balanced`], on every transport with the same bits.
+//! They run on the exchange stream, while the compute stream goes on. Compute waits where it first uses a
+//! result, or where the collective is dropped ([`UnderWay`]). Sums are added in the tree of
+//! [`RankTree::balanced`], on every transport with the same bits.
 
-use device::{Category, Request, StreamKind};
+use device::{Arrival, Backend, Category, DType, Request, StreamKind};
+use tensor::ops::rounded_sum;
 use tensor::{Shape, Tensor, TensorError};
 
 use crate::data::DataPlane;
 use crate::error::{CollectiveError, Result};
 use crate::rank_tree::RankTree;
 use crate::tree::{TreeSum, scatter_sum, tree_sums};
+
+const STREAM: StreamKind = StreamKind::Exchange;
+
+/// A collective that may go on. It keeps what the collective reads; when it is dropped, compute enqueued from
+/// then on waits.
+#[derive(Debug)]
+#[must_use = "compute waits for a collective that is dropped"]
+pub struct UnderWay {
+    /// `None` where a collective ends before its call returns.
+    arrival: Option<Arrival>,
+    reads: Vec<Tensor>,
+}
+
+impl UnderWay {
+    /// Runs `work` on the exchange stream after all compute so far. It reads `reads` and fills `fills`.
+    fn start(
+        fills: &Tensor,
+        reads: Vec<Tensor>,
+        work: impl FnOnce(StreamKind) -> Result<()>,
+    ) -> Result<Self> {
+        let device = fills.device();
+        let of = TensorError::from;
+        let arrival = match device.backend() {
+            Backend::Meta => work(STREAM).map(|()| None)?,
+            Backend::Cpu => device.noted(STREAM, || work(STREAM)).map_err(of)?.map(|()| None)?,
+            Backend::Cuda => {
+                let computed = device.record(StreamKind::Compute).map_err(of)?;
+                device.wait(STREAM, &computed).map_err(of)?;
+                work(STREAM)?;
+                let arrival = device.arrival(STREAM).map_err(of)?;
+                fills.arrives(&arrival);
+                Some(arrival)
+            }
+        };
+        Ok(UnderWay { arrival, reads })
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if let (Some(arrival), Some(read)) = (&self.arrival, self.reads.first()) {
+            read.device().await_arrival(arrival);
+        }
+    }
+}
 
 /// Number of this rank's first part, where each rank has `each` parts in the order of the ranks.
 pub fn first_part(plane: &dyn DataPlane, each: usize) -> usize {
@@ -28,9 +76,12 @@ pub fn all_reduce(x: &Tensor, plane: &mut dyn DataPlane, request: Request) -> Re
     };
     let output = padded.view(0, x.shape())?;
     output.copy_from(x)?;
-    let sum = TreeSum { parts: std::slice::from_ref(&padded), scratch: &scratch(&padded)?, everywhere: true };
+    let scratch = scratch(&padded)?;
     let tree = RankTree::balanced(plane.world_size());
-    tree_sums(plane, &[sum], &tree, true, StreamKind::Compute)?;
+    drop(UnderWay::start(&padded, vec![scratch.clone()], |stream| {
+        let sum = TreeSum { parts: std::slice::from_ref(&padded), scratch: &scratch, everywhere: true };
+        tree_sums(plane, &[sum], &tree, true, stream)
+    })?);
     Ok(output)
 }
 
@@ -39,10 +90,23 @@ pub fn all_reduce(x: &Tensor, plane: &mut dyn DataPlane, request: Request) -> Re
 /// # Errors
 /// A scalar; out of memory; a failed collective.
 pub fn all_gather(x: &Tensor, plane: &mut dyn DataPlane, request: Request) -> Result<Tensor> {
+    start_all_gather(x, plane, request).map(|(rows, _)| rows)
+}
+
+/// [`all_gather`] that may go on.
+///
+/// # Errors
+/// As for [`all_gather`].
+pub fn start_all_gather(
+    x: &Tensor,
+    plane: &mut dyn DataPlane,
+    request: Request,
+) -> Result<(Tensor, UnderWay)> {
     let rows = first(x)? * plane.world_size();
     let output = Tensor::empty(x.device(), with_rows(x, rows)?, x.dtype(), request)?;
-    plane.all_gather(x.region(), output.region(), StreamKind::Compute)?;
-    Ok(output)
+    let work = |stream| plane.all_gather(x.region(), output.region(), stream);
+    let under_way = UnderWay::start(&output, vec![x.clone()], work)?;
+    Ok((output, under_way))
 }
 
 /// This rank's part of the rows of the sum of `x [ranks · rows, ..]` over ranks: `[rows, ..]`, f32, bf16 or
@@ -51,14 +115,42 @@ pub fn all_gather(x: &Tensor, plane: &mut dyn DataPlane, request: Request) -> Re
 /// # Errors
 /// Rows that the ranks do not divide; out of memory; a failed collective.
 pub fn reduce_scatter(x: &Tensor, plane: &mut dyn DataPlane, request: Request) -> Result<Tensor> {
+    start_reduce_scatter(x, plane, None, x.dtype(), request).map(|(rows, _)| rows)
+}
+
+/// [`reduce_scatter`] that may go on. The sum plus `bias [width]`, of type `dtype`, is rounded to that type;
+/// `x` is f32 if there is a bias or another type.
+///
+/// # Errors
+/// As for [`reduce_scatter`] and [`rounded_sum::forward`].
+pub fn start_reduce_scatter(
+    x: &Tensor,
+    plane: &mut dyn DataPlane,
+    bias: Option<&Tensor>,
+    dtype: DType,
+    request: Request,
+) -> Result<(Tensor, UnderWay)> {
     let (rows, ranks) = (first(x)?, plane.world_size());
     if !rows.is_multiple_of(ranks) {
         return Err(refused(x, format!("a number of rows that {ranks} ranks divide")));
     }
-    let output = Tensor::empty(x.device(), with_rows(x, rows / ranks)?, x.dtype(), request)?;
-    let flat = output.reshape([output.elements()])?;
-    scatter_sum(plane, (x, &flat), &scratch(x)?, StreamKind::Compute)?;
-    Ok(output)
+    let output = Tensor::empty(x.device(), with_rows(x, rows / ranks)?, dtype, request)?;
+    let is_sum = bias.is_none() && dtype == x.dtype();
+    let sum = match is_sum {
+        true => output.clone(),
+        false => Tensor::empty(x.device(), output.shape(), x.dtype(), request)?,
+    };
+    let (flat, scratch) = (sum.reshape([sum.elements()])?, scratch(x)?);
+    let mut reads = vec![x.clone(), scratch.clone()];
+    reads.extend((!is_sum).then(|| sum.clone()).into_iter().chain(bias.cloned()));
+    let under_way = UnderWay::start(&output, reads, |stream| {
+        scatter_sum(plane, (x, &flat), &scratch, stream)?;
+        match is_sum {
+            true => Ok(()),
+            false => Ok(rounded_sum::into_on(std::slice::from_ref(&sum), bias, &output, stream)?),
+        }
+    })?;
+    Ok((output, under_way))
 }
 
 /// `x` of the rank that is `shift` before this one, where the first rank follows the last.
@@ -73,7 +165,9 @@ pub fn shift(x: &Tensor, plane: &mut dyn DataPlane, shift: isize, request: Reque
         output.copy_from(x)?;
         return Ok(output);
     }
-    plane.exchange(&[(peer(shift), x.region())], &[(peer(-shift), output.region())], StreamKind::Compute)?;
+    drop(UnderWay::start(&output, vec![x.clone()], |stream| {
+        plane.exchange(&[(peer(shift), x.region())], &[(peer(-shift), output.region())], stream)
+    })?);
     Ok(output)
 }
 

@@ -5,6 +5,7 @@ use std::ops::{AddAssign, Sub};
 use std::rc::Rc;
 
 use crate::call::Operation;
+use crate::grid::{AXES, Axis};
 
 /// Calls of one operation, and the bytes they moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,6 +36,59 @@ impl Sub for OperationTraffic {
             bytes_sent: self.bytes_sent - earlier.bytes_sent,
             bytes_received: self.bytes_received - earlier.bytes_received,
         }
+    }
+}
+
+impl OperationTraffic {
+    /// Returns `times` times this traffic.
+    #[must_use]
+    pub fn times(self, times: u64) -> Self {
+        OperationTraffic {
+            calls: times * self.calls,
+            bytes_sent: times * self.bytes_sent,
+            bytes_received: times * self.bytes_received,
+        }
+    }
+}
+
+/// Traffic of a rank along each axis of its grid. Calls of the world's plane that belong to no axis count for
+/// [`Axis::Pipeline`], as its transfers do, or for the only axis with several ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AxisTraffic(pub(crate) [OperationTraffic; AXES]);
+
+impl AxisTraffic {
+    /// Traffic along an axis.
+    pub fn along(&self, axis: Axis) -> OperationTraffic {
+        self.0[axis.index()]
+    }
+
+    /// Traffic along all axes.
+    pub fn total(&self) -> OperationTraffic {
+        let mut total = OperationTraffic::default();
+        self.0.iter().for_each(|each| total += *each);
+        total
+    }
+
+    /// Returns `times` times this traffic.
+    #[must_use]
+    pub fn times(self, times: u64) -> Self {
+        AxisTraffic(self.0.map(|each| each.times(times)))
+    }
+}
+
+impl AddAssign for AxisTraffic {
+    fn add_assign(&mut self, other: Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(mine, theirs)| *mine += theirs);
+    }
+}
+
+impl Sub for AxisTraffic {
+    type Output = Self;
+
+    /// Returns the traffic since an earlier reading.
+    fn sub(mut self, earlier: Self) -> Self {
+        self.0.iter_mut().zip(earlier.0).for_each(|(now, before)| *now = *now - before);
+        self
     }
 }
 

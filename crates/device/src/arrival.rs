@@ -38,21 +38,28 @@ impl Device {
         if awaited.replace(true) {
             return;
         }
-        let wait = || -> Result<Wait> {
-            let before = self.moment()?;
-            self.wait(StreamKind::Compute, event)?;
-            Ok((before, self.moment()?))
-        };
-        match wait() {
-            Ok(wait) => self.waits().borrow_mut().push(wait),
-            Err(error) => self.defer(error),
+        let waited = self.noted(event.stream(), || self.wait(StreamKind::Compute, event));
+        if let Err(error) = waited.and_then(|waited| waited) {
+            self.defer(error);
         }
     }
 
-    /// Returns the compute stream's waits for arrivals since the last call, in order: a mark before and one
-    /// after each.
-    pub fn take_waits(&self) -> Vec<(Mark, Mark)> {
-        let waits = self.waits().take();
-        waits.into_iter().map(|(before, after)| (self.marked(before), self.marked(after))).collect()
+    /// Does work that keeps the compute stream waiting for `stream`, and notes how long.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn noted<T>(&self, stream: StreamKind, work: impl FnOnce() -> T) -> Result<T> {
+        let before = self.moment()?;
+        let done = work();
+        let wait = Wait { stream, before, after: self.moment()? };
+        self.waits().borrow_mut().push(wait);
+        Ok(done)
+    }
+
+    /// Returns the compute stream's waits for arrivals since the last call, in order: the stream that it
+    /// waited for, a mark before and one after.
+    pub fn take_waits(&self) -> Vec<(StreamKind, Mark, Mark)> {
+        let marked = |wait: Wait| (wait.stream, self.marked(wait.before), self.marked(wait.after));
+        self.waits().take().into_iter().map(marked).collect()
     }
 }

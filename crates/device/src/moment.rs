@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use crate::cuda::Point;
+use crate::stream::StreamKind;
 
 /// A point in time: by the host's clock, or in a stream's work.
 #[derive(Debug)]
@@ -11,5 +12,11 @@ pub(crate) enum Moment {
     Stream(Point),
 }
 
-/// The begin and end of a wait of the compute stream.
-pub(crate) type Wait = (Moment, Moment);
+/// A wait of the compute stream.
+#[derive(Debug)]
+pub(crate) struct Wait {
+    /// The stream whose work it waited for.
+    pub(crate) stream: StreamKind,
+    pub(crate) before: Moment,
+    pub(crate) after: Moment,
+}

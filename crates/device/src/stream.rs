@@ -1,6 +1,6 @@
 //! Logical streams.
 
-/// The five queues of work of every device.
+/// The six queues of work of every device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum StreamKind {
     /// Forward, backward and optimizer.
@@ -9,6 +9,8 @@ pub enum StreamKind {
     Reduce,
     /// Transfers between stages.
     Transfer,
+    /// Exchanges within layers, between ranks that share layers or sequences.
+    Exchange,
     /// Copies of micro-batches from the host while the device computes.
     Input,
     /// Copies of the state to the host for checkpoints.
@@ -17,10 +19,11 @@ pub enum StreamKind {
 
 impl StreamKind {
     /// All streams.
-    pub const ALL: [StreamKind; 5] = [
+    pub const ALL: [StreamKind; 6] = [
         StreamKind::Compute,
         StreamKind::Reduce,
         StreamKind::Transfer,
+        StreamKind::Exchange,
         StreamKind::Input,
         StreamKind::Snapshot,
     ];
@@ -33,6 +36,7 @@ impl StreamKind {
             StreamKind::Transfer => 2,
             StreamKind::Input => 3,
             StreamKind::Snapshot => 4,
+            StreamKind::Exchange => 5,
         })
     }
 }

@@ -13,6 +13,7 @@
 //! ```
 
 mod balance;
+mod by_axis;
 mod communication;
 mod continuation;
 mod cost;
@@ -54,6 +55,7 @@ mod whole_gradients;
 mod work;
 
 pub use balance::Balance;
+pub use by_axis::AxisCommunication;
 pub use continuation::{Continuation, continuation};
 pub use cost::Cost;
 pub use effects::without_effect;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use collective::{Axis, Communicator, OperationTraffic};
+use collective::{Axis, AxisTraffic, Communicator};
 use device::Description;
 use memory::Statistics;
 use parallel::data::Lanes;
@@ -29,7 +29,7 @@ pub struct Plan {
     /// The allocator's events, part by part of the run, until they repeat.
     pub parts: Arc<PlannedParts>,
     /// Traffic between ranks in a training step.
-    pub step_traffic: OperationTraffic,
+    pub step_traffic: AxisTraffic,
     /// Whether the rank fits its device and limit. If not, the figures are those of a device with unlimited
     /// memory.
     pub fits: bool,
@@ -110,7 +110,7 @@ fn plan_once(setup: &Setup, rank: usize, events: usize) -> Result<Round> {
     add(RunPart::Start, 0, &mut parts, &worker);
     let requests = worker.device().statistics().num_device_alloc;
     let mut steps = Steps::new(&setup, calendar, Layout::of(worker.device(), &calendar));
-    let mut step_traffic = OperationTraffic::default();
+    let mut step_traffic = AxisTraffic::default();
     let mut step = setup.first_step();
     while let Some(next) = steps.next(&setup, step)? {
         let mut verification = None;
@@ -143,8 +143,8 @@ fn plan_once(setup: &Setup, rank: usize, events: usize) -> Result<Round> {
     Ok(Round { plan, taken, requests_later })
 }
 
-fn traffic(worker: &Worker) -> OperationTraffic {
-    let mut traffic = worker.traffic().total();
+fn traffic(worker: &Worker) -> AxisTraffic {
+    let mut traffic = worker.traffic_by_axis();
     traffic += worker.skipped().traffic;
     traffic
 }

@@ -175,7 +175,7 @@ impl Search {
         if !fit.fits {
             return Ok(Outcome::TooLarge);
         }
-        let sent = plans.roles().iter().map(|plan| plan.step_traffic.bytes_sent).max().unwrap_or(0);
+        let sent = plans.roles().iter().map(|plan| plan.step_traffic.total().bytes_sent).max().unwrap_or(0);
         let Candidate { layout, sets, .. } = candidate;
         // The cost with the actual partition of the layers instead of the assumed one.
         let cost = cost(&setup.config, &self.work, &self.rates, &setup.blueprint.stages)?;

@@ -10,6 +10,7 @@ use telemetry::units::ranges;
 use telemetry::{GridSizes, Statistic};
 
 use crate::balance::Balance;
+use crate::by_axis::AxisCommunication;
 use crate::effects::without_effect;
 use crate::error::{PlanError, Result};
 use crate::fit::Fit;
@@ -94,6 +95,8 @@ pub struct PlanReport {
     pub pipeline: Option<PipelinePlan>,
     /// The comparison with the devices' memory.
     pub fit: Fit,
+    /// The communication along each axis with several ranks.
+    pub communication: Vec<AxisCommunication>,
     /// The memory of lanes, if they need more than one gradient set.
     pub lanes: Option<LaneCost>,
     /// The memory of whole gradients, if gradients are sharded and lanes need them.
@@ -132,6 +135,8 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
     let refusal = (!fit.fits).then(|| remedy::refusal(&setup, &fit).to_string());
     let (name, pipeline) = (device.name(), PipelinePlan::of(&setup)?);
     let memory = setup.config.memory.clone();
+    let description = device.description(ranks);
+    let communication = AxisCommunication::of(&setup, &plans, (device.rates.as_ref(), &description))?;
     let lanes = plans.largest().map(|plan| LaneCost::of(&setup, plan)).transpose()?.flatten();
     let whole_gradients = plans.largest().map(|plan| WholeGradients::of(&setup, plan)).transpose()?.flatten();
     let balance = Balance::of(&setup)?;
@@ -149,6 +154,7 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
         plans,
         pipeline,
         fit,
+        communication,
         lanes,
         whole_gradients,
         balance,
@@ -204,6 +210,7 @@ impl PlanReport {
             recompute_layers: json!(self.memory.recompute_layers),
             pipeline: self.pipeline.as_ref().map(PipelinePlan::to_json),
             fit: self.fit.to_json(),
+            communication: &self.communication,
             lanes: self.lanes.map(|cost| cost.to_json()),
             whole_gradients: self.whole_gradients.map(WholeGradients::to_json),
             balance: self.balance.map(Balance::to_json),
@@ -265,6 +272,7 @@ struct PlanJson<'a> {
     recompute_layers: Value,
     pipeline: Option<Value>,
     fit: Value,
+    communication: &'a [AxisCommunication],
     lanes: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     whole_gradients: Option<Value>,
@@ -310,8 +318,8 @@ fn entry(role: usize, plan: &Plan) -> Map<String, Value> {
     entry.insert("device".to_owned(), json!(plan.counters.device));
     entry.insert("role".to_owned(), json!(role));
     entry.insert("fits".to_owned(), json!(plan.fits));
-    entry.insert("step_bytes_sent".to_owned(), json!(plan.step_traffic.bytes_sent));
-    entry.insert("step_bytes_received".to_owned(), json!(plan.step_traffic.bytes_received));
+    entry.insert("step_bytes_sent".to_owned(), json!(plan.step_traffic.total().bytes_sent));
+    entry.insert("step_bytes_received".to_owned(), json!(plan.step_traffic.total().bytes_received));
     let planned = Statistic::all().iter().filter(|statistic| is_planned(**statistic));
     entry.extend(
         planned.map(|statistic| (statistic.name().into_owned(), plan.counters.get(*statistic).into())),

@@ -179,7 +179,8 @@ fn uneven_runs_and_several_subtrees_are_reported() {
     assert!(three.to_string().contains("gradient sets on a rank for its 3 lanes"));
     assert!(!three.to_string().contains("parallel.lanes = 3"), "3 do not divide the micro-batches");
     // A rank with two subtrees sends each, and ranks that run as many lanes may have different bytes.
-    let sent: Vec<u64> = three.plans.by_rank().map(|(_, plan)| plan.step_traffic.bytes_sent).collect();
+    let sent: Vec<u64> =
+        three.plans.by_rank().map(|(_, plan)| plan.step_traffic.total().bytes_sent).collect();
     assert!(sent[0] == sent[1] && sent[1] > sent[2], "{sent:?}");
     let sums = report(&["parallel.data=3", "parallel.reduction=nccl"]);
     assert_eq!(sums.balance.unwrap().parts, 3);

@@ -14,6 +14,9 @@ pub enum Phase {
     /// Waiting for other stages: the pipeline's bubble and exposed transfers. On the CPU, all transfers,
     /// because none overlaps.
     Pipeline,
+    /// Waiting for exchanges with ranks that share layers or sequences. On the CPU, all of them, because none
+    /// overlaps.
+    Exchange,
     /// Waiting for other ranks, including slower ones: for reduced gradients and, with sharded optimizer
     /// state, for the norm and updated weights. On the CPU, all of this communication, because none overlaps.
     Reduce,
@@ -23,12 +26,19 @@ pub enum Phase {
 
 impl Phase {
     /// All phases, in the order of a step.
-    pub const ALL: [Phase; 6] =
-        [Phase::Inputs, Phase::Forward, Phase::Backward, Phase::Pipeline, Phase::Reduce, Phase::Update];
+    pub const ALL: [Phase; 7] = [
+        Phase::Inputs,
+        Phase::Forward,
+        Phase::Backward,
+        Phase::Pipeline,
+        Phase::Exchange,
+        Phase::Reduce,
+        Phase::Update,
+    ];
 
     /// Returns whether the phase consists of waiting for other ranks.
     pub fn waits(self) -> bool {
-        matches!(self, Phase::Pipeline | Phase::Reduce)
+        matches!(self, Phase::Pipeline | Phase::Exchange | Phase::Reduce)
     }
 
     /// Name used in tables and keys.
@@ -38,6 +48,7 @@ impl Phase {
             Phase::Forward => "forward",
             Phase::Backward => "backward",
             Phase::Pipeline => "pipeline",
+            Phase::Exchange => "exchange",
             Phase::Reduce => "reduce",
             Phase::Update => "optimizer",
         }
@@ -127,21 +138,21 @@ mod tests {
         for (forward, backward) in [(3, 70), (1, 90), (2, 100)] {
             let time = Duration::from_micros;
             let rest = [time(0), time(0), Duration::from_nanos(1499)];
-            counter.add([time(0), time(forward), time(backward), rest[0], rest[1], rest[2]]);
+            counter.add([time(0), time(forward), time(backward), rest[0], Duration::ZERO, rest[1], rest[2]]);
         }
         let times = counter.times();
-        assert_eq!((times.steps, times.median, times.median_step), (3, [0, 2, 90, 0, 0, 1], 92));
-        assert_eq!((times.whole, times.whole_step()), ([0, 6, 260, 0, 0, 4], 270));
+        assert_eq!((times.steps, times.median, times.median_step), (3, [0, 2, 90, 0, 0, 0, 1], 92));
+        assert_eq!((times.whole, times.whole_step()), ([0, 6, 260, 0, 0, 0, 4], 270));
     }
 
     #[test]
     fn medians_are_over_the_last_steps() {
         let mut counter = PhaseCounter::default();
         for step in 0..3000 {
-            counter.add([Duration::from_micros(if step < 2000 { 1 } else { 9 }); 6]);
+            counter.add([Duration::from_micros(if step < 2000 { 1 } else { 9 }); 7]);
         }
         let times = counter.times();
-        assert_eq!((times.steps, times.median, times.median_step), (3000, [9; 6], 54));
-        assert_eq!(times.whole, [2000 + 9000; 6]);
+        assert_eq!((times.steps, times.median, times.median_step), (3000, [9; 7], 63));
+        assert_eq!(times.whole, [2000 + 9000; 7]);
     }
 }

@@ -144,6 +144,9 @@ pub struct RankFigures {
     pub forward_microseconds: u64,
     /// Median time of [`Phase::Backward`].
     pub backward_microseconds: u64,
+    /// Median time of [`Phase::Exchange`].
+    #[serde(default)]
+    pub exchange_microseconds: u64,
     /// Median time of [`Phase::Reduce`].
     pub reduce_microseconds: u64,
     /// Median time of [`Phase::Update`].
@@ -165,6 +168,7 @@ impl RankFigures {
             inputs_microseconds: phase(Phase::Inputs),
             forward_microseconds: phase(Phase::Forward),
             backward_microseconds: phase(Phase::Backward),
+            exchange_microseconds: phase(Phase::Exchange),
             reduce_microseconds: phase(Phase::Reduce),
             optimizer_microseconds: phase(Phase::Update),
         }
@@ -194,7 +198,8 @@ impl ScalingRun {
     /// Exposed communication of the median step in seconds, on the rank with the most; 0 without
     /// communication.
     pub fn exposed_seconds(&self) -> f64 {
-        let most = self.by_rank.iter().map(|rank| rank.reduce_microseconds).max().unwrap_or(0);
+        let exposed = |rank: &RankFigures| rank.exchange_microseconds + rank.reduce_microseconds;
+        let most = self.by_rank.iter().map(exposed).max().unwrap_or(0);
         if self.communicates() { most as f64 / 1e6 } else { 0.0 }
     }
 

@@ -24,6 +24,8 @@ pub enum Row {
     Reduce,
     /// Work on the transfer stream.
     Transfer,
+    /// Work on the exchange stream.
+    Exchange,
     /// Copies of micro-batches from the host.
     Input,
     /// Copies of the state to the host.
@@ -31,8 +33,16 @@ pub enum Row {
 }
 
 impl Row {
-    const ALL: [Row; 7] =
-        [Row::Phases, Row::Operators, Row::Compute, Row::Reduce, Row::Transfer, Row::Input, Row::Snapshot];
+    const ALL: [Row; 8] = [
+        Row::Phases,
+        Row::Operators,
+        Row::Compute,
+        Row::Reduce,
+        Row::Transfer,
+        Row::Exchange,
+        Row::Input,
+        Row::Snapshot,
+    ];
 
     const fn name(self) -> &'static str {
         match self {
@@ -41,6 +51,7 @@ impl Row {
             Row::Compute => "compute",
             Row::Reduce => "reduce",
             Row::Transfer => "transfer",
+            Row::Exchange => "exchange",
             Row::Input => "input",
             Row::Snapshot => "snapshot",
         }

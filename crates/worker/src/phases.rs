@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use autograd::{AutogradError, GradientSink, Target, UseId, Weight};
 use device::nvtx::Range;
-use device::{Device, Mark};
+use device::{Device, Mark, StreamKind};
 use memory::Usage;
 use telemetry::step_trace::{MICRO_BATCH, STAGE};
 use telemetry::{Phase, PhaseCounter, PhaseTimes, RankStep};
@@ -115,16 +115,17 @@ impl Phases {
         self.device.with_allocator(|allocator| allocator.mark(MICRO_BATCH, number as u64));
     }
 
-    /// Splits the phase at the points where compute waited for weights still being gathered. A wait for
-    /// inputs is a part of their phase.
+    /// Splits the phase at the points where compute waited for weights still being gathered or for exchanges
+    /// within layers. A wait for inputs is a part of their phase.
     fn note_waits(&mut self) {
         let Some(now) = self.now.filter(|_| !self.device.is_meta()) else { return };
         let waits = self.device.take_waits();
         if now == Phase::Inputs {
             return;
         }
-        for (before, after) in waits {
-            self.current.extend([(Phase::Reduce, before), (now, after)]);
+        for (stream, before, after) in waits {
+            let phase = if stream == StreamKind::Exchange { Phase::Exchange } else { Phase::Reduce };
+            self.current.extend([(phase, before), (now, after)]);
         }
     }
 
@@ -291,7 +292,7 @@ impl<S: GradientSink> GradientSink for PhaseSink<'_, S> {
 
 #[cfg(test)]
 mod tests {
-    use device::{Description, DeviceOptions, StreamKind};
+    use device::{Description, DeviceOptions};
 
     use super::*;
 
@@ -322,7 +323,7 @@ mod tests {
         // The failed step is not part of the following times.
         let times = phases.times().unwrap();
         assert_eq!(times.steps, 2);
-        let at_least = [0, 5000, 4000, 0, 0, 1000];
+        let at_least = [0, 5000, 4000, 0, 0, 0, 1000];
         for ((phase, median), least) in Phase::ALL.into_iter().zip(times.median).zip(at_least) {
             // Sleep may be longer than requested, on a busy machine by much.
             assert!((least..least + 60_000).contains(&median), "{phase:?}: {times:?}");

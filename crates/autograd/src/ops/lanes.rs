@@ -1,12 +1,14 @@
 //! Lanes of a layer: the parts of its divided dimension, some of which are here and the others along
 //! [`Axis::Tensor`]. A sum over lanes is added in f32 in a fixed tree, and rounded once.
 
-use collective::{Axis, SharedPlane, tensors};
+use collective::tensors::UnderWay;
+use collective::{Axis, CollectiveError, SharedPlane, tensors};
 use device::{Category, DType, Request};
 use tensor::ops::GradientTarget;
 use tensor::{Tensor, ops};
 
 use crate::error::{AutogradError, Result};
+use crate::flight::Flight;
 use crate::tape::Tape;
 
 /// The planes of a call whose operands are divided in lanes.
@@ -17,12 +19,18 @@ pub(super) struct LanePlane {
     /// Whether rows between layers are divided too. They are not in passes that generate text, which have few
     /// rows.
     divides_rows: bool,
+    flight: Flight,
 }
 
 impl LanePlane {
     pub(super) fn of(tape: &Tape) -> Self {
         let plane = tape.pass().planes.along(Axis::Tensor).cloned();
-        LanePlane { plane, divides_rows: tape.pass().cache.is_none() }
+        LanePlane { plane, divides_rows: tape.pass().cache.is_none(), flight: tape.pass().flight.clone() }
+    }
+
+    /// Returns whether some lanes are on other ranks.
+    pub(super) fn is_across_ranks(&self) -> bool {
+        self.plane.is_some()
     }
 
     /// Returns the number of the first of `local` lanes that are here.
@@ -39,6 +47,17 @@ impl LanePlane {
             }
             _ => Ok(x.clone()),
         }
+    }
+
+    /// [`LanePlane::gather_rows`] that goes on while later operators compute.
+    pub(super) fn start_gather_rows(&self, x: &Tensor, request: Request) -> Result<Tensor> {
+        let Some(plane) = self.plane.as_ref().filter(|_| self.divides_rows) else { return Ok(x.clone()) };
+        let rows = x.reshape([x.shape().rows(), x.shape().columns()])?;
+        self.flight.end();
+        let (rows, under_way) =
+            tensors::start_all_gather(&rows, &mut plane.clone(), request).map_err(of(request))?;
+        self.flight.begin(under_way);
+        Ok(rows)
     }
 
     /// Returns `x [n, ..]` of all in their order, `[all · n, ..]`.
@@ -62,32 +81,60 @@ impl LanePlane {
         dtype: DType,
         request: Request,
     ) -> Result<Tensor> {
-        if self.plane.is_none() {
-            return Ok(ops::rounded_sum::forward(&parts, bias, dtype, request)?);
-        }
+        self.begin_sum_rows(parts, bias, dtype, request).map(|(rows, _)| rows)
+    }
+
+    /// [`LanePlane::rounded_sum_rows`] without a bias that goes on while later operators compute.
+    pub(super) fn start_sum_rows(
+        &self,
+        parts: Vec<Tensor>,
+        dtype: DType,
+        request: Request,
+    ) -> Result<Tensor> {
+        self.flight.end();
+        let (rows, under_way) = self.begin_sum_rows(parts, None, dtype, request)?;
+        under_way.into_iter().for_each(|under_way| self.flight.begin(under_way));
+        Ok(rows)
+    }
+
+    fn begin_sum_rows(
+        &self,
+        parts: Vec<Tensor>,
+        bias: Option<&Tensor>,
+        dtype: DType,
+        request: Request,
+    ) -> Result<(Tensor, Option<UnderWay>)> {
+        let Some(plane) = &self.plane else {
+            return Ok((ops::rounded_sum::forward(&parts, bias, dtype, request)?, None));
+        };
         let sum = ops::rounded_sum::forward(&parts, None, DType::F32, request)?;
         drop(parts);
-        let sum = self.sum_over_ranks(sum, request)?;
-        Ok(ops::rounded_sum::forward(&[sum], bias, dtype, request)?)
+        if !self.divides_rows {
+            let sum = tensors::all_reduce(&sum, &mut plane.clone(), request).map_err(of(request))?;
+            return Ok((ops::rounded_sum::forward(&[sum], bias, dtype, request)?, None));
+        }
+        let rows = sum.reshape([sum.shape().rows(), sum.shape().columns()])?;
+        let (rows, under_way) =
+            tensors::start_reduce_scatter(&rows, &mut plane.clone(), bias, dtype, request)
+                .map_err(of(request))?;
+        Ok((rows, Some(under_way)))
     }
 
     /// Adds the sums of the ranks' lanes, and returns the rows that are here.
     fn sum_over_ranks(&self, sum: Tensor, request: Request) -> Result<Tensor> {
         let Some(plane) = &self.plane else { return Ok(sum) };
-        let of = |source| AutogradError::Collective { operator: request.operator, source };
         if !self.divides_rows {
-            return tensors::all_reduce(&sum, &mut plane.clone(), request).map_err(of);
+            return tensors::all_reduce(&sum, &mut plane.clone(), request).map_err(of(request));
         }
         let rows = sum.reshape([sum.shape().rows(), sum.shape().columns()])?;
-        tensors::reduce_scatter(&rows, &mut plane.clone(), request).map_err(of)
+        tensors::reduce_scatter(&rows, &mut plane.clone(), request).map_err(of(request))
     }
 
     /// Returns the sum of `parts`, one for each lane here, and of the other lanes.
     pub(super) fn sum(&self, parts: Vec<Tensor>, request: Request) -> Result<Tensor> {
         let sum = tree_sum(parts)?;
         let Some(plane) = &self.plane else { return Ok(sum) };
-        let of = |source| AutogradError::Collective { operator: request.operator, source };
-        tensors::all_reduce(&sum, &mut plane.clone(), request).map_err(of)
+        tensors::all_reduce(&sum, &mut plane.clone(), request).map_err(of(request))
     }
 
     /// Shape of the rows that are here of an array of all rows.
@@ -103,8 +150,11 @@ impl LanePlane {
 }
 
 fn gathered(x: &Tensor, plane: &SharedPlane, request: Request) -> Result<Tensor> {
-    let of = |source| AutogradError::Collective { operator: request.operator, source };
-    tensors::all_gather(x, &mut plane.clone(), request).map_err(of)
+    tensors::all_gather(x, &mut plane.clone(), request).map_err(of(request))
+}
+
+fn of(request: Request) -> impl Fn(CollectiveError) -> AutogradError {
+    move |source| AutogradError::Collective { operator: request.operator, source }
 }
 
 /// The sum of tensors of one shape and type, in pairs from the first on, level by level. It is made in the

@@ -9,6 +9,7 @@ use telemetry::table::aligned;
 use telemetry::units::{bytes, counted, grouped, ranges};
 
 use super::{PipelinePlan, PlanReport};
+use crate::by_axis::AxisCommunication;
 use crate::plan::Plan;
 use crate::recompute;
 use crate::remedy;
@@ -45,7 +46,7 @@ impl<'a> Line<'a> {
         for (role, plan) in plans.roles().iter().enumerate() {
             let peak = plan.parts.peak();
             let mut cells: Vec<_> = COLUMNS.map(|statistic| exact(plan.counters.get(statistic))).into();
-            cells.push(exact(plan.step_traffic.bytes_sent));
+            cells.push(exact(plan.step_traffic.total().bytes_sent));
             cells.push(peak.as_ref().map_or_else(String::new, index));
             match lines.iter_mut().find(|line| line.cells == cells) {
                 Some(line) => line.ranks.extend(plans.ranks_of(role)),
@@ -121,6 +122,9 @@ impl fmt::Display for PlanReport {
                  time, simulated with passes {times}"
             )?;
         }
+        if !self.communication.is_empty() {
+            write!(f, "\ncommunication in a step, by axis\n{}", axis_table(&self.communication))?;
+        }
         if let Some(lanes) = &self.lanes {
             writeln!(f, "\n{lanes}")?;
         }
@@ -151,6 +155,19 @@ impl fmt::Display for PlanReport {
     }
 }
 
+/// Returns the table by axis.
+fn axis_table(axes: &[AxisCommunication]) -> String {
+    let mut rows = vec![
+        ["axis", "ranks", "sent by the rank that sends most", "compute waits"].map(str::to_owned).to_vec(),
+    ];
+    for AxisCommunication { axis, ranks, step_bytes_sent, exposed_seconds } in axes {
+        let waits = exposed_seconds
+            .map_or_else(String::new, |time| format!("{:.2} ms, by the cost model", 1e3 * time));
+        rows.push(vec![(*axis).to_owned(), ranks.to_string(), exact(*step_bytes_sent), waits]);
+    }
+    aligned(&rows, 1, &[1])
+}
+
 /// Returns the table by rank. `shared`: the plans of all ranks, if they share a GPU; their sums are then a
 /// row.
 fn rank_table(lines: &[Line<'_>], shared: Option<&Plans>) -> String {
@@ -170,7 +187,7 @@ fn rank_table(lines: &[Line<'_>], shared: Option<&Plans>) -> String {
     let by_rank = rows.len();
     if let Some(plans) = shared {
         let sum = |statistic: Statistic| plans.by_rank().map(|(_, plan)| plan.counters.get(statistic)).sum();
-        let sent = plans.by_rank().map(|(_, plan)| plan.step_traffic.bytes_sent).sum();
+        let sent = plans.by_rank().map(|(_, plan)| plan.step_traffic.total().bytes_sent).sum();
         let mut row = vec!["the device".to_owned()];
         row.extend(COLUMNS.map(|statistic| exact(sum(statistic))));
         row.extend([exact(sent), String::new()]);

@@ -40,12 +40,16 @@ pub fn phase_table(ranks: &[RankStatistics]) -> String {
         rows.push(row);
     };
     for phase in Phase::ALL {
-        // Runs without a pipeline have no pipeline row.
-        if phase == Phase::Pipeline && mean(Statistic::WholeTime(phase)) == 0.0 {
+        // Runs without a pipeline have no pipeline row, and others that share no layer no row of exchanges.
+        let is_rare = matches!(phase, Phase::Pipeline | Phase::Exchange);
+        if is_rare && mean(Statistic::WholeTime(phase)) == 0.0 {
             continue;
         }
-        let name = if phase == Phase::Reduce { "reduce, exposed" } else { phase.name() };
-        line(name, Statistic::MedianTime(phase), Statistic::WholeTime(phase));
+        let name = match phase {
+            Phase::Reduce | Phase::Exchange => format!("{}, exposed", phase.name()),
+            _ => phase.name().to_owned(),
+        };
+        line(&name, Statistic::MedianTime(phase), Statistic::WholeTime(phase));
     }
     line("step", Statistic::MedianStepTime, Statistic::WholeStepTime);
     let mut text = format!("time by phase, median of {} steps\n", grouped(steps));

@@ -1,7 +1,7 @@
 //! Sums of partial results in a fixed tree, with a bias and one rounding.
 
 use device::parallel::{for_pieces, simd};
-use device::{Backend, DType, Family, Float, Function, Request, dispatch};
+use device::{Backend, DType, Family, Float, Function, Request, StreamKind, dispatch};
 
 use super::kernels::family;
 use super::{check, gpu, rows};
@@ -10,6 +10,7 @@ use crate::{Result, Tensor};
 /// `kernels/rounded_sum.cu`.
 pub(super) static FAMILY: Family = family!("rounded_sum", constants: &[gpu::THREADS_CONSTANT]);
 
+const OPERATOR: &str = "rounded_sum";
 /// Arrays that a kernel adds. The sums of so many neighbours are whole subtrees.
 const PARTS: usize = 8;
 /// Elements that the host adds before it goes on to the next, which fit in its first cache.
@@ -24,18 +25,9 @@ const VECTOR: usize = 4;
 /// # Errors
 /// No part, shapes or types that do not agree, out of memory.
 pub fn forward(parts: &[Tensor], bias: Option<&Tensor>, dtype: DType, request: Request) -> Result<Tensor> {
-    const OPERATOR: &str = "rounded_sum";
     let (first, others) = check::first(OPERATOR, "parts", parts)?;
-    check::f32s(OPERATOR, &[("parts", first)])?;
-    for other in others {
-        check::f32s(OPERATOR, &[("parts", other)])?;
-        check::shape(OPERATOR, "parts", other, first.shape())?;
-    }
-    if let Some(bias) = bias {
-        check::dtype(OPERATOR, "bias", bias, dtype)?;
-        check::shape(OPERATOR, "bias", bias, [first.shape().columns()])?;
-    }
     if dtype == DType::F32 && bias.is_none() && others.is_empty() {
+        check::f32s(OPERATOR, &[("parts", first)])?;
         return Ok(first.clone());
     }
     if parts.len() > PARTS {
@@ -44,6 +36,25 @@ pub fn forward(parts: &[Tensor], bias: Option<&Tensor>, dtype: DType, request: R
         return forward(&subtrees, bias, dtype, request);
     }
     let output = Tensor::empty(first.device(), first.shape(), dtype, request)?;
+    into_on(parts, bias, &output, StreamKind::Compute)?;
+    Ok(output)
+}
+
+/// [`forward`] of up to eight parts into `output`, whose type it has, on a chosen stream.
+///
+/// # Errors
+/// No part or more than eight, shapes or types that do not agree.
+pub fn into_on(parts: &[Tensor], bias: Option<&Tensor>, output: &Tensor, stream: StreamKind) -> Result<()> {
+    let (first, _) = check::first(OPERATOR, "parts", parts)?;
+    check::count(OPERATOR, parts.len().max(PARTS), PARTS)?;
+    for part in parts {
+        check::f32s(OPERATOR, &[("parts", part)])?;
+        check::shape(OPERATOR, "parts", part, output.shape())?;
+    }
+    if let Some(bias) = bias {
+        check::dtype(OPERATOR, "bias", bias, output.dtype())?;
+        check::shape(OPERATOR, "bias", bias, [first.shape().columns()])?;
+    }
     match first.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
@@ -52,26 +63,26 @@ pub fn forward(parts: &[Tensor], bias: Option<&Tensor>, dtype: DType, request: R
             let parts: Vec<&[f32]> = parts.iter().map(|part| &**part).collect();
             let bias = bias.map(Tensor::values).transpose()?;
             dispatch!(
-                dtype,
+                output.dtype(),
                 T => on_host::<T>(&parts, bias.as_deref(), &mut output.write()?, width),
-                _ => return Err(check::unsupported(OPERATOR, "output", &output)),
+                _ => return Err(check::unsupported(OPERATOR, "output", output)),
             );
         }
-        Backend::Cuda => on_gpu(OPERATOR, parts, bias, &output)?,
+        Backend::Cuda => on_gpu(parts, bias, output, stream)?,
     }
-    Ok(output)
+    Ok(())
 }
 
-fn on_gpu(operator: &'static str, parts: &[Tensor], bias: Option<&Tensor>, output: &Tensor) -> Result<()> {
+fn on_gpu(parts: &[Tensor], bias: Option<&Tensor>, output: &Tensor, stream: StreamKind) -> Result<()> {
     let (width, elements) = (output.shape().columns(), output.elements());
     let arrays: Vec<&Tensor> = parts.iter().chain(bias).chain([output]).collect();
     let vector = width.is_multiple_of(VECTOR) && gpu::aligned(&arrays);
-    let kernel = output.device().kernel(Function::new(&FAMILY, "rounded_sum").of(output.dtype()));
+    let kernel = output.device().kernel(Function::new(&FAMILY, "rounded_sum").of(output.dtype())).on(stream);
     let launch = (0..PARTS).fold(kernel, |launch, part| match parts.get(part) {
         Some(part) => launch.read(part.region()),
         None => launch.null(),
     });
-    let launch = launch.u32(gpu::word(operator, parts.len())?);
+    let launch = launch.u32(gpu::word(OPERATOR, parts.len())?);
     let launch = match bias {
         Some(bias) => launch.read(bias.region()),
         None => launch.null(),
@@ -81,10 +92,10 @@ fn on_gpu(operator: &'static str, parts: &[Tensor], bias: Option<&Tensor>, outpu
     launch
         .write(output.region())
         .u64(elements as u64)
-        .u32(gpu::word(operator, width)?)
+        .u32(gpu::word(OPERATOR, width)?)
         .u32(u32::from(vector))
         .cost(gpu::bytes(&arrays), (elements * parts.len()) as u64)
-        .launch([gpu::word(operator, blocks)?, 1, 1], gpu::THREADS)?;
+        .launch([gpu::word(OPERATOR, blocks)?, 1, 1], gpu::THREADS)?;
     Ok(())
 }
 

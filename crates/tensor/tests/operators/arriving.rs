@@ -78,7 +78,7 @@ fn a_gpu_computes_with_what_arrives() {
         weight.copy_from_on(&new, StreamKind::Reduce).unwrap();
         weight.arrives(&device.arrival(StreamKind::Reduce).unwrap());
         assert_eq!(reader(), [3.0; 5000]);
-        let [(begin, end)] = &device.take_waits()[..] else { panic!("one wait") };
+        let [(StreamKind::Reduce, begin, end)] = &device.take_waits()[..] else { panic!("one wait") };
         begin.until(end).unwrap().unwrap()
     };
     for reader in readers {

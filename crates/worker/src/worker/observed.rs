@@ -4,7 +4,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use autograd::Observer;
-use collective::{ControlPlane, Traffic};
+use collective::{AxisTraffic, ControlPlane};
 use device::Mark;
 use parallel::pipeline::Skipped;
 use telemetry::step_trace::{Divergence, RunPart};
@@ -28,9 +28,9 @@ impl Worker {
         self.engine.planes.control()
     }
 
-    /// Bytes that the rank has sent and received.
-    pub fn traffic(&self) -> Traffic {
-        self.engine.planes.traffic()
+    /// Traffic of the rank so far, by axis.
+    pub fn traffic_by_axis(&self) -> AxisTraffic {
+        self.engine.planes.traffic_by_axis()
     }
 
     /// Totals of the micro-batches skipped because they repeat others

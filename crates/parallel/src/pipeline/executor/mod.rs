@@ -377,7 +377,7 @@ impl<'a, F: Feed> Walk<'a, F> {
             self.perform(*action)?;
             done += 1;
             let Some(repeats) = repeats.as_mut().filter(|_| action.kind.is_compute()) else { continue };
-            let traffic = self.planes.traffic().total();
+            let traffic = self.planes.traffic_by_axis();
             if let Some(repetition) = repeats.note(&executor.device, done, traffic)? {
                 done += repetition.actions;
                 self.skip(&repetition)?;

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use collective::OperationTraffic;
+use collective::AxisTraffic;
 use device::Device;
 
 use crate::data::SinkPhase;
@@ -30,7 +30,7 @@ pub struct Skipped {
     /// Number of allocations.
     pub allocations: u64,
     /// Traffic between ranks.
-    pub traffic: OperationTraffic,
+    pub traffic: AxisTraffic,
 }
 
 impl std::ops::AddAssign for Skipped {
@@ -58,7 +58,7 @@ struct Stretch {
     /// Digest of the events since the previous pass.
     digest: u64,
     allocations: u64,
-    traffic: OperationTraffic,
+    traffic: AxisTraffic,
 }
 
 /// A search for a period in the events of a walk.
@@ -95,7 +95,7 @@ impl<'a> Repeats<'a> {
         &mut self,
         device: &Device,
         done: usize,
-        traffic: OperationTraffic,
+        traffic: AxisTraffic,
     ) -> Result<Option<Repetition>> {
         let allocations = allocations(device);
         if allocations > self.work.most {
@@ -147,13 +147,8 @@ impl<'a> Repeats<'a> {
         };
         let matching = (first.done..).take_while(matches).count();
         let times = (matching / length).checked_sub(1).filter(|times| *times > 0)?;
-        let calls = end.traffic - middle.traffic;
         let many = times as u64;
-        let traffic = OperationTraffic {
-            calls: many * calls.calls,
-            bytes_sent: many * calls.bytes_sent,
-            bytes_received: many * calls.bytes_received,
-        };
+        let traffic = (end.traffic - middle.traffic).times(many);
         let allocations = many * (end.allocations - middle.allocations);
         let totals = Skipped { allocations, traffic };
         let mut stages = self.actions[first.done..middle.done].to_vec();
