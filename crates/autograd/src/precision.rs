@@ -120,6 +120,7 @@ const STANDARD: &[OperatorPrecision] = &[
     half("feed_forward", "activation function"),
     half("gated_feed_forward", "activation function"),
     moves("gather"),
+    half("lane_attention", "softmax, logsumexp"),
     half("lane_inputs", "sum of gradients"),
     half("lane_sum", "sum of outputs"),
     single("layer_norm", "mean, rstd"),

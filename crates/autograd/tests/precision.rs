@@ -155,6 +155,10 @@ const CALLS: &[(&str, Run)] = &[
         one(ops::gated_feed_forward(t, x, &weights, Activation::Silu))
     }),
     ("gather", |t, o| one(ops::gather(t, o.x(t, &[5, 8]), &o.indices([2, 2], &[1, 0, 4, 2])))),
+    ("lane_attention", |t, o| {
+        let lanes = vec![o.x(t, &[1, 4, 96]), o.x(t, &[1, 4, 96])];
+        ops::lane_attention(t, lanes, Heads::multi(1, 32).into())
+    }),
     ("lane_inputs", |t, o| ops::lane_inputs(t, o.x(t, &[4, 8]), 1, 4)),
     ("lane_sum", |t, o| {
         let sums = PartialSums { output: true, input_gradient: false };

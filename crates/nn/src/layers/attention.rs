@@ -4,7 +4,7 @@ use autograd::ops::AttentionMeasures;
 use autograd::{Tape, Var, ops};
 use tensor::ops::attention::{Heads, Qkv};
 
-use super::divided::DividedLayer;
+use super::divided::{DividedLayer, each_lane};
 use super::stack::each_piece;
 use super::{Dropout, Layer, Linear, within};
 use crate::error::{NnError, Result};
@@ -33,7 +33,22 @@ impl CausalSelfAttention {
     }
 }
 
-impl DividedLayer for CausalSelfAttention {}
+impl DividedLayer for CausalSelfAttention {
+    fn forward_lanes(lanes: &[Self], tape: &Tape, x: Vec<Var>) -> Result<Vec<Var>> {
+        let plain = |lane: &Self| match &lane.qkv {
+            Qkv::Packed(layer) if lane.dropout.site().is_none() => {
+                !layer.measures() && !lane.projection.measures()
+            }
+            _ => false,
+        };
+        let Some(first) = lanes.first().filter(|_| lanes.iter().all(plain)) else {
+            return each_lane(lanes, x, |lane, x| lane.forward(tape, x));
+        };
+        let qkv = each_lane(lanes, x, |lane, x| lane.qkv.arrays()[0].forward(tape, x))?;
+        let mixed = within(tape, "attention", || Ok(ops::lane_attention(tape, qkv, first.heads.into())?))?;
+        each_lane(lanes, mixed, |lane, mixed| lane.projection.forward(tape, mixed))
+    }
+}
 
 impl Layer for CausalSelfAttention {
     type Stream = Var;

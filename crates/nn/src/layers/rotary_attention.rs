@@ -185,15 +185,16 @@ impl Layer for RotaryAttention {
 
 impl DividedLayer for RotaryAttention {
     fn forward_lanes(lanes: &[Self], tape: &Tape, x: Vec<Var>) -> Result<Vec<Var>> {
-        let Some(norm) = lanes.first().and_then(Self::norm_of_all) else {
-            return divided::each_lane(lanes, x, |lane, x| lane.forward(tape, x));
+        let qkv = match lanes.first().and_then(Self::norm_of_all) {
+            None => divided::each_lane(lanes, x, |lane, x| lane.qkv(tape, x))?,
+            Some(norm) => {
+                let qkv = divided::each_lane(lanes, x, |lane, x| lane.qkv.forward(tape, x))?;
+                let qkv = Self::normalise_lanes(lanes, norm, tape, qkv)?;
+                let rotated = |lane: &Self, qkv| within(tape, "rotary", || lane.rotated(tape, qkv));
+                divided::each_lane(lanes, qkv, rotated)?
+            }
         };
-        let qkv = divided::each_lane(lanes, x, |lane, x| lane.qkv.forward(tape, x))?;
-        let qkv = Self::normalise_lanes(lanes, norm, tape, qkv)?;
-        divided::each_lane(lanes, qkv, |lane, qkv| {
-            let qkv = within(tape, "rotary", || lane.rotated(tape, qkv))?;
-            lane.attend(tape, qkv)
-        })
+        Self::attend_lanes(lanes, tape, qkv)
     }
 
     fn forward_lanes_of_pieces(lanes: &[Self], tape: &Tape, x: Vec<Vec<Var>>) -> Result<Vec<Vec<Var>>> {
@@ -221,6 +222,18 @@ impl RotaryAttention {
             Ok(ops::attention_with_sinks(tape, qkv, self.settings, sinks, dropout, measures)?)
         })?;
         self.projection.forward(tape, mixed)
+    }
+
+    /// [`RotaryAttention::attend`] of the lanes that are here.
+    fn attend_lanes(lanes: &[Self], tape: &Tape, qkv: Vec<Var>) -> Result<Vec<Var>> {
+        let is_plain = |lane: &Self| {
+            lane.sinks.is_none() && lane.dropout.site().is_none() && !lane.projection.measures()
+        };
+        let Some(first) = lanes.first().filter(|_| lanes.iter().all(is_plain)) else {
+            return divided::each_lane(lanes, qkv, |lane, qkv| lane.attend(tape, qkv));
+        };
+        let mixed = within(tape, "attention", || Ok(ops::lane_attention(tape, qkv, first.settings)?))?;
+        divided::each_lane(lanes, mixed, |lane, mixed| lane.projection.forward(tape, mixed))
     }
 
     /// [`RotaryAttention::attend`] of the pieces of sequences that are here.
