@@ -313,7 +313,7 @@ impl Planes {
         for (traffic, plane) in by_axis.0.iter_mut().zip(&self.own) {
             plane.iter().for_each(|plane| *traffic += of(plane));
         }
-        for (axis, planes) in &self.divided {
+        if let Some((axis, planes)) = &self.divided {
             planes.iter().for_each(|plane| by_axis.0[axis.index()] += of(plane));
         }
         let whole = |axis: &Axis| self.grid.shape().size_over(&self.axes_of(*axis)) == self.grid.world_size();

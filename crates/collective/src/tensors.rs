@@ -11,7 +11,7 @@ use tensor::{Shape, Tensor, TensorError};
 use crate::data::DataPlane;
 use crate::error::{CollectiveError, Result};
 use crate::rank_tree::RankTree;
-use crate::tree::{TreeSum, scatter_sum, tree_sums};
+use crate::tree::{TreeSum, exchange_parts, scatter_sum, tree_sums};
 
 const STREAM: StreamKind = StreamKind::Exchange;
 
@@ -135,6 +135,9 @@ pub fn start_reduce_scatter(
         return Err(refused(x, format!("a number of rows that {ranks} ranks divide")));
     }
     let output = Tensor::empty(x.device(), with_rows(x, rows / ranks)?, dtype, request)?;
+    if x.dtype() == DType::F32 && ranks.is_power_of_two() && ranks <= rounded_sum::PARTS {
+        return start_in_one_pass(x, plane, bias, output);
+    }
     let is_sum = bias.is_none() && dtype == x.dtype();
     let sum = match is_sum {
         true => output.clone(),
@@ -149,6 +152,26 @@ pub fn start_reduce_scatter(
             true => Ok(()),
             false => Ok(rounded_sum::into_on(std::slice::from_ref(&sum), bias, &output, stream)?),
         }
+    })?;
+    Ok((output, under_way))
+}
+
+/// [`start_reduce_scatter`] of up to eight ranks, a power of two, whose balanced tree is that of
+/// [`rounded_sum`]: one pass over the parts adds and rounds them.
+fn start_in_one_pass(
+    x: &Tensor,
+    plane: &mut dyn DataPlane,
+    bias: Option<&Tensor>,
+    output: Tensor,
+) -> Result<(Tensor, UnderWay)> {
+    let scratch = scratch(x)?;
+    let mut reads = vec![x.clone(), scratch.clone()];
+    reads.extend(bias.cloned());
+    let under_way = UnderWay::start(&output, reads, |stream| {
+        let parts = exchange_parts(plane, x, &scratch, stream)?;
+        let rows = parts.iter().map(|part| part.reshape(output.shape()));
+        let rows = rows.collect::<std::result::Result<Vec<_>, TensorError>>()?;
+        Ok(rounded_sum::into_on(&rows, bias, &output, stream)?)
     })?;
     Ok((output, under_way))
 }

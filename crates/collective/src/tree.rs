@@ -85,6 +85,24 @@ pub(crate) fn scatter_sum(
     add(output, &incoming, (rank, &[own]), &tree, stream)
 }
 
+/// Sends each rank its shard of `input`, one part for each rank. Returns all ranks' parts of this rank's
+/// shard, in their order; this rank's own is a view of `input`, and the others lie in `scratch`, as long as
+/// `input`.
+///
+/// # Errors
+/// A failed collective.
+pub(crate) fn exchange_parts(
+    plane: &mut dyn DataPlane,
+    input: &Tensor,
+    scratch: &Tensor,
+    stream: StreamKind,
+) -> Result<Vec<Tensor>> {
+    let (rank, tree) = (plane.rank(), RankTree::balanced(plane.world_size()));
+    let mut parts = exchange(plane, std::slice::from_ref(input), (scratch, &tree), stream)?;
+    parts[rank] = shard(plane, input, rank)?;
+    Ok(parts)
+}
+
 /// Sums this rank's shard of all parts into `output`, which is the shard of the first own part. Own shards
 /// may be overwritten.
 fn exchange_and_add(

@@ -3,8 +3,8 @@
 //! A pass takes its FLOPs at the rate of the device's large matmuls times a measured efficiency. The backward
 //! pass has twice the forward's FLOPs, plus those of recomputation. The schedule's simulator combines passes
 //! into a step, including the bubble. In a pass, ranks that share layers wait for each other's rows and sums,
-//! but for those that travel while backward computes weight gradients, and ranks that share sequences for
-//! each other's keys and values.
+//! and ranks that share sequences for each other's keys and values: where these travel while backward
+//! computes, measured steps are no shorter.
 //! Communication beyond the passes is added ([`communication`]). The
 //! update reads and writes the optimizer's state in the device's memory.
 //!
@@ -13,7 +13,7 @@
 use collective::Axis;
 use device::DType;
 use nn::Stage;
-use parallel::pipeline::{ActionTimes, ScheduleError, ScheduleKind, StageTimes, simulate};
+use parallel::pipeline::{ActionTimes, ScheduleError, StageTimes, simulate};
 
 use crate::communication::{RankWork, exposed};
 use crate::costs::recomputed_layers;
@@ -75,12 +75,6 @@ pub(crate) fn cost(config: &RunConfig, work: &Work, rates: &DeviceRates, stages:
     let element = if half { 2.0 } else { 4.0 };
     let exchange = Exchange::of(config, work, links, element);
     let exchanged = |stage: &Stage| stage.layers.len() as f64;
-    // Weight gradients are computed while backward's sums travel, unless the schedule computes them later.
-    let hides = config.parallel.schedule != ScheduleKind::ZeroBubble;
-    let layers_backward = |stage: &Stage| {
-        let hidden = if hides { forward(stage) } else { 0.0 };
-        (exchanged(stage) * exchange.layer - hidden).max(0.0)
-    };
     let exchanged_again = |stage: &Stage| recomputed.min(stage.layers.len()) as f64;
     // Nanoseconds are precise enough for passes.
     let nanoseconds = |seconds: f64| (1e9 * seconds).round() as u64;
@@ -88,8 +82,7 @@ pub(crate) fn cost(config: &RunConfig, work: &Work, rates: &DeviceRates, stages:
         forward: nanoseconds(forward(stage) + exchanged(stage) * exchange.forward()),
         backward_input: nanoseconds(
             forward(stage)
-                + layers_backward(stage)
-                + exchanged(stage) * exchange.sequences[1]
+                + exchanged(stage) * exchange.backward()
                 + again(stage)
                 + exchanged_again(stage) * exchange.forward(),
         ),
@@ -118,9 +111,7 @@ pub(crate) fn cost(config: &RunConfig, work: &Work, rates: &DeviceRates, stages:
         passes: timeline.makespan as f64 / 1e9,
         recomputed: schedule.micro_batches as f64 * most(&again),
         shared_layers: schedule.micro_batches as f64
-            * most(&|stage| {
-                (exchanged(stage) + exchanged_again(stage)) * exchange.layer + layers_backward(stage)
-            }),
+            * most(&|stage| (2.0 * exchanged(stage) + exchanged_again(stage)) * exchange.layer),
         shared_sequences: schedule.micro_batches as f64
             * most(&|stage| {
                 let [forward, backward] = exchange.sequences;
@@ -159,6 +150,10 @@ impl Exchange {
 
     fn forward(&self) -> f64 {
         self.layer + self.sequences[0]
+    }
+
+    fn backward(&self) -> f64 {
+        self.layer + self.sequences[1]
     }
 }
 

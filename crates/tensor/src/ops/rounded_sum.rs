@@ -12,7 +12,7 @@ pub(super) static FAMILY: Family = family!("rounded_sum", constants: &[gpu::THRE
 
 const OPERATOR: &str = "rounded_sum";
 /// Arrays that a kernel adds. The sums of so many neighbours are whole subtrees.
-const PARTS: usize = 8;
+pub const PARTS: usize = 8;
 /// Elements that the host adds before it goes on to the next, which fit in its first cache.
 const SPAN: usize = 512;
 /// Elements that a thread of the kernel adds at once where it can.
