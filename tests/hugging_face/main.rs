@@ -3,6 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod half;
 mod resized;
 mod resnet;
 mod transformers;
