@@ -61,6 +61,7 @@
 //! ```
 
 mod bench_allocator;
+mod bench_attention;
 mod bench_collective;
 mod bench_matmul;
 mod bench_model;
@@ -143,6 +144,7 @@ enum Command {
 #[derive(Subcommand, Debug)]
 enum Bench {
     Allocator(bench_allocator::BenchAllocatorArgs),
+    Attention(bench_attention::BenchAttentionArgs),
     Collective(bench_collective::BenchCollectiveArgs),
     Matmul(bench_matmul::BenchMatmulArgs),
     Pipeline(bench_pipeline::BenchPipelineArgs),
@@ -236,6 +238,7 @@ fn run() -> u8 {
         Command::Replay(args) => replay::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Bench(Bench::Allocator(args)) => bench_allocator::run(&args),
+        Command::Bench(Bench::Attention(args)) => bench_attention::run(&args),
         Command::Bench(Bench::Collective(args)) => bench_collective::run(&args),
         Command::Bench(Bench::Matmul(args)) => bench_matmul::run(&args),
         Command::Bench(Bench::Pipeline(args)) => bench_pipeline::run(&args),

@@ -13,6 +13,7 @@
 //! # Ok::<(), bench::BenchError>(())
 //! ```
 
+mod attention;
 mod cycled;
 mod describe;
 mod error;
@@ -31,6 +32,7 @@ mod step;
 mod steps;
 mod timeline;
 
+pub use attention::{AttentionSizes, AttentionTime, attention_device, bench_attention};
 pub use describe::describe_device;
 pub use error::{BenchError, Result};
 pub use forward::bench_forward;

@@ -1,0 +1,142 @@
+//! Calls of causal attention, forward and backward.
+
+use device::{Category, DType, Device, DeviceOptions, Request};
+use tensor::Tensor;
+use tensor::ops::attention::{self, Heads, Masks, Qkv, Settings};
+use tensor::ops::random;
+use worker::DeviceChoice;
+use worker::placement::Placement;
+
+use crate::error::{BenchError, Result};
+use crate::options::median;
+
+/// Calls before those that are timed.
+const WARM_UP_CALLS: usize = 3;
+/// Most elements of queries, keys and values.
+const MOST_ELEMENTS: u128 = 1 << 40;
+
+/// Sizes of a call of attention.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionSizes {
+    /// Sequences.
+    pub batch: usize,
+    /// Positions of a sequence.
+    pub positions: usize,
+    /// The heads.
+    pub heads: Heads,
+    /// Keys that a query sees, its own position included; `None`: all up to that.
+    pub window: Option<usize>,
+}
+
+impl AttentionSizes {
+    /// FLOPs of `matmuls` matmuls over the pairs of a query and a key that it sees.
+    pub fn flops(&self, matmuls: u32) -> f64 {
+        let (positions, most) = (self.positions as f64, self.window.unwrap_or(self.positions));
+        let window = most.min(self.positions) as f64;
+        let pairs = window * (window + 1.0) / 2.0 + (positions - window) * window;
+        2.0 * f64::from(matmuls) * pairs * (self.batch * self.heads.query_columns()) as f64
+    }
+
+    /// Refuses sizes that no device takes.
+    fn check(&self) -> Result<()> {
+        let elements = [self.batch, self.positions, self.heads.packed_columns()]
+            .into_iter()
+            .try_fold(1_u128, |product, size| product.checked_mul(size as u128));
+        match elements {
+            Some(elements) if elements <= MOST_ELEMENTS => Ok(()),
+            _ => Err(BenchError::Refused(format!("{self:?}: too many queries, keys and values"))),
+        }
+    }
+}
+
+/// Median seconds of a call.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionTime {
+    /// The forward pass.
+    pub forward: f64,
+    /// The backward pass.
+    pub backward: f64,
+}
+
+/// Opens the device of the measurements: the first GPU, or the CPU.
+///
+/// # Errors
+/// No GPU, or one that does not start; Meta.
+pub fn attention_device(choice: DeviceChoice) -> Result<Device> {
+    let placement = match choice {
+        DeviceChoice::Cuda => Placement::one_gpu(0)?,
+        DeviceChoice::Auto if device::cuda::availability().is_ok() => Placement::one_gpu(0)?,
+        DeviceChoice::Auto | DeviceChoice::Cpu => Placement::Cpu,
+        DeviceChoice::Meta => {
+            return Err(BenchError::Refused("--device meta: it computes nothing".to_owned()));
+        }
+    };
+    Ok(placement.device(0, &DeviceOptions::default())?)
+}
+
+/// Times `calls` forward and backward passes of attention over packed random operands.
+///
+/// # Errors
+/// Sizes without a kernel, out of memory.
+pub fn bench_attention(
+    device: &Device,
+    sizes: &AttentionSizes,
+    dtype: DType,
+    calls: usize,
+) -> Result<AttentionTime> {
+    sizes.check()?;
+    let AttentionSizes { batch, positions, heads, window } = *sizes;
+    let widths = attention::widths(dtype);
+    if device.is_cuda_like() && !widths.has(heads.width) {
+        let text = format!("heads of {} columns: a GPU has kernels for widths {widths}", heads.width);
+        return Err(BenchError::Refused(text));
+    }
+    let settings = Settings { window, ..heads.into() };
+    let random = |name: &str, columns: usize| -> Result<Tensor> {
+        let request = Request::new(Category::Other, "attention");
+        let operand = Tensor::empty(device, [batch, positions, columns], dtype, request)?;
+        random::normal(&operand, 1, name, 0.0, 1.0)?;
+        Ok(operand)
+    };
+    let qkv = Qkv::Packed(random("qkv", heads.packed_columns())?);
+    let dy = random("dy", heads.query_columns())?;
+    let forward = || Ok(attention::forward(&qkv, settings, Masks::default(), false)?);
+    let attention::Output { output, logsumexp } = forward()?;
+    let backward =
+        || Ok(attention::backward(&dy, &qkv, &output, &logsumexp, settings, Masks::default(), false)?);
+    Ok(AttentionTime { forward: timed(device, calls, forward)?, backward: timed(device, calls, backward)? })
+}
+
+/// Returns the median seconds of `calls` calls.
+fn timed<T>(device: &Device, calls: usize, call: impl Fn() -> Result<T>) -> Result<f64> {
+    for _ in 0..WARM_UP_CALLS.min(calls) {
+        call()?;
+    }
+    let mut marks = vec![device.mark()?];
+    for _ in 0..calls {
+        call()?;
+        marks.push(device.mark()?);
+    }
+    device.synchronize()?;
+    let mut seconds = Vec::with_capacity(calls);
+    for pair in marks.windows(2) {
+        seconds.push(pair[0].until(&pair[1])?.unwrap_or_default().as_secs_f64());
+    }
+    Ok(median(&seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two FLOPs for each pair and column, of pairs that are counted one by one.
+    #[test]
+    fn pairs_within_windows_count() {
+        for (positions, window) in [(1, None), (7, None), (7, Some(3)), (7, Some(7)), (7, Some(100))] {
+            let sizes = AttentionSizes { batch: 3, positions, heads: Heads::multi(2, 8), window };
+            let seen = |query: usize| (query + 1).min(window.unwrap_or(positions));
+            let pairs: usize = (0..positions).map(seen).sum();
+            assert_eq!(sizes.flops(5), (5 * 2 * pairs * 3 * 16) as f64, "{sizes:?}");
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! `plimsoll bench attention`.
+
+use bench::{AttentionSizes, AttentionTime, attention_device, bench_attention};
+use device::{DType, Device};
+use serde::Serialize;
+use telemetry::table::aligned;
+use tensor::ops::attention::Heads;
+use worker::DeviceChoice;
+
+use crate::error::CliError;
+use crate::output::{print, print_json, rounded};
+
+/// Measure causal attention alone, forward and backward, by head width
+///
+/// Prints milliseconds of a call, the median of several after a warm-up, and TFLOP/s. The FLOPs are those of
+/// the matmuls over pairs of a query and a key that it sees, two matmuls forward and five backward, so a
+/// kernel that computes more than it needs shows a lower rate. benches/peers/attention.py measures PyTorch at
+/// the same sizes: its SDPA backends, and FlexAttention with --window.
+#[derive(Debug, clap::Args)]
+pub(crate) struct BenchAttentionArgs {
+    /// Columns of a head; each width is a row of the table
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "64,80,128,192,256", value_parser = size)]
+    head_widths: Vec<usize>,
+    /// Columns of all query heads: as many whole heads as fit, at least one
+    #[arg(long, value_name = "N", default_value = "2048", value_parser = size)]
+    columns: usize,
+    /// Query heads, of every width, instead of --columns
+    #[arg(long, value_name = "N", conflicts_with = "columns", value_parser = size)]
+    heads: Option<usize>,
+    /// Key and value heads, which consecutive query heads share [default: as many as query heads]
+    #[arg(long, value_name = "N", value_parser = size)]
+    key_value_heads: Option<usize>,
+    /// Sequences
+    #[arg(long, value_name = "N", default_value = "4", value_parser = size)]
+    batch: usize,
+    /// Positions of a sequence
+    #[arg(long, value_name = "N", default_value = "4096", value_parser = size)]
+    positions: usize,
+    /// Keys that a query sees, its own position included [default: all up to its own]
+    #[arg(long, value_name = "N", value_parser = size)]
+    window: Option<usize>,
+    /// Type of the operands: bf16, f16 or f32 [default: bf16 on a GPU, f32 otherwise]
+    #[arg(long)]
+    precision: Option<String>,
+    /// Device: auto, cpu or cuda; a CPU wants small sizes, such as --batch 1 --positions 512 --columns 256
+    #[arg(long, default_value = "auto")]
+    device: String,
+    /// Timed calls of each pass
+    #[arg(long, value_name = "N", default_value = "20", value_parser = size)]
+    calls: usize,
+    /// Print a line of JSON for each width instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// The largest size that is accepted.
+const MOST: usize = 1 << 24;
+
+/// Parses a size.
+fn size(text: &str) -> Result<usize, String> {
+    let size = text.parse().ok().filter(|size| (1..=MOST).contains(size));
+    size.ok_or_else(|| format!("not a number from 1 to {MOST}"))
+}
+
+impl BenchAttentionArgs {
+    fn precision(&self, device: &Device) -> Result<DType, CliError> {
+        match self.precision.as_deref() {
+            Some("bf16") => Ok(DType::Bf16),
+            Some("f16") => Ok(DType::F16),
+            Some("f32") => Ok(DType::F32),
+            Some(other) => {
+                let text = format!("--precision {other}: unknown type; the types are bf16, f16 and f32");
+                Err(CliError::Refused(text))
+            }
+            None if device.is_cuda_like() => Ok(DType::Bf16),
+            None => Ok(DType::F32),
+        }
+    }
+
+    fn sizes(&self, width: usize) -> Result<AttentionSizes, CliError> {
+        let query = self.heads.unwrap_or((self.columns / width).max(1));
+        let key_value = self.key_value_heads.unwrap_or(query);
+        if !query.is_multiple_of(key_value) {
+            let text = format!("--key-value-heads {key_value}: they do not divide {query} query heads");
+            return Err(CliError::Refused(text));
+        }
+        let heads = Heads { query, key_value, width };
+        Ok(AttentionSizes { batch: self.batch, positions: self.positions, heads, window: self.window })
+    }
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// Wrong arguments; a device that is missing or fails.
+pub(crate) fn run(args: &BenchAttentionArgs) -> Result<(), CliError> {
+    let widths = args.head_widths.iter().map(|width| args.sizes(*width));
+    let widths = widths.collect::<Result<Vec<_>, _>>()?;
+    let device = attention_device(DeviceChoice::from_name(&args.device)?)?;
+    let dtype = args.precision(&device)?;
+    let mut lines = Vec::new();
+    for sizes in &widths {
+        let line = Line::of(&device, sizes, dtype, &bench_attention(&device, sizes, dtype, args.calls)?);
+        if args.json {
+            print_json(&line)?;
+        }
+        lines.push(line);
+    }
+    if args.json {
+        return Ok(());
+    }
+    let window = args.window.map_or_else(String::new, |window| format!(", windows of {window}"));
+    let AttentionSizes { batch, positions, .. } = widths[0];
+    print(&format!(
+        "{}\ncausal attention{window}, {dtype}, {batch} × {positions} positions, median of {} calls\n\n{}",
+        device.description().model,
+        args.calls,
+        table(&lines)
+    ))
+}
+
+/// The measurement of one width: a line of JSON.
+#[derive(Serialize)]
+struct Line<'a> {
+    device: &'a str,
+    precision: String,
+    batch: usize,
+    positions: usize,
+    window: Option<usize>,
+    head_width: usize,
+    heads: usize,
+    key_value_heads: usize,
+    forward_milliseconds: f64,
+    forward_tflops_per_second: f64,
+    backward_milliseconds: f64,
+    backward_tflops_per_second: f64,
+}
+
+impl<'a> Line<'a> {
+    fn of(device: &'a Device, sizes: &AttentionSizes, dtype: DType, time: &AttentionTime) -> Self {
+        let rate = |matmuls, seconds: f64| rounded(sizes.flops(matmuls) / seconds / 1e12, 3);
+        Line {
+            device: &device.description().model,
+            precision: dtype.to_string(),
+            batch: sizes.batch,
+            positions: sizes.positions,
+            window: sizes.window,
+            head_width: sizes.heads.width,
+            heads: sizes.heads.query,
+            key_value_heads: sizes.heads.key_value,
+            forward_milliseconds: rounded(1e3 * time.forward, 4),
+            forward_tflops_per_second: rate(2, time.forward),
+            backward_milliseconds: rounded(1e3 * time.backward, 4),
+            backward_tflops_per_second: rate(5, time.backward),
+        }
+    }
+}
+
+/// A row for each width.
+fn table(lines: &[Line<'_>]) -> String {
+    let titles = ["width", "heads", "keys", "forward ms", "TFLOP/s", "backward ms", "TFLOP/s"];
+    let mut rows = vec![titles.map(str::to_owned).to_vec()];
+    rows.extend(lines.iter().map(|line| {
+        vec![
+            line.head_width.to_string(),
+            line.heads.to_string(),
+            line.key_value_heads.to_string(),
+            format!("{:.3}", line.forward_milliseconds),
+            rate(line.forward_tflops_per_second),
+            format!("{:.3}", line.backward_milliseconds),
+            rate(line.backward_tflops_per_second),
+        ]
+    }));
+    aligned(&rows, 2, &[])
+}
+
+/// A rate with a digit after the point, or three if it is small.
+fn rate(rate: f64) -> String {
+    let digits = if rate < 10.0 { 3 } else { 1 };
+    format!("{rate:.digits$}")
+}
