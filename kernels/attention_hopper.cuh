@@ -9,6 +9,10 @@
 // the next in registers. One block a multiprocessor lives for the whole launch and takes pairs of row blocks
 // (i, n - 1 - i), all of about one length, so that copies for the next pair run ahead while the last is
 // stored.
+//
+// Only where WINDOWED is defined do queries see the last `window` keys up to their own, fewer than there are
+// positions: the code for it would make the kernels of other models slower. Tiles outside of all windows of a
+// block are not copied, and consumers skip those outside of their own rows' windows.
 #pragma once
 #include "maximum.cuh"
 
@@ -29,6 +33,18 @@
 #endif
 #define PANELS ((D + 63) / 64)     // parts of a tile, of 64 columns each
 #define OWN_TILE (ROWS * PANELS * 128)
+
+#ifdef WINDOWED
+constexpr bool IS_WINDOWED = true;
+#define WINDOW window
+#define WINDOW_PARAMETER , u32 window
+#define WINDOW_ARGUMENT , window
+#else
+constexpr bool IS_WINDOWED = false;
+#define WINDOW 0u
+#define WINDOW_PARAMETER
+#define WINDOW_ARGUMENT
+#endif
 
 extern __shared__ u8 shared_memory[];
 

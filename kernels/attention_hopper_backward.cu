@@ -62,9 +62,10 @@ template <bool OWN_KEYS> struct Consumer {
 
     // acc0 = sum of ds * first tiles, acc1 = sum of p * second tiles (OWN_KEYS), over the stages of all
     // members: of each, `others` are diagonal tiles of other consumers, and `count` follow, the first of
-    // which is the diagonal tile of these rows. Other consumers run while this one waits.
-    __device__ __forceinline__ void block(u32 members, u32 others, u32 count, float (&acc0)[D / 2],
-                                          float (&acc1)[D / 2]) {
+    // which is the diagonal tile of these rows, and `further` are of other consumers' windows. Other
+    // consumers run while this one waits.
+    __device__ __forceinline__ void block(u32 members, u32 others, u32 count, u32 further, u32 window,
+                                          float (&acc0)[D / 2], float (&acc1)[D / 2]) {
         memory.own_ring.take(own_position);
         const u32 own = after(memory.own + own_position.index * OWN_BYTES);
         const u32 left = descriptor(own + group * 64 * 128, ROWS);
@@ -78,15 +79,17 @@ template <bool OWN_KEYS> struct Consumer {
         u32 add = 0;
         do {
             skip(others);
-            member(left, count, add, acc0, acc1);
+            member(left, count, add, window, acc0, acc1);
+            if constexpr (IS_WINDOWED) skip(further);
             add = 1;
         } while (OWN_KEYS && --members > 0);
         own_done();
     }
 
     // The stages of one member.
-    __device__ __forceinline__ void member(u32 left, u32 count, u32 add, float (&acc0)[D / 2],
+    __device__ __forceinline__ void member(u32 left, u32 count, u32 add, u32 window, float (&acc0)[D / 2],
                                            float (&acc1)[D / 2]) {
+        const u32 all = count;
         float p[COLUMNS / 2], ds[COLUMNS / 2];
         memory.ring.take(position);
         u32 here = position.index, diagonal = 1;
@@ -110,6 +113,7 @@ template <bool OWN_KEYS> struct Consumer {
             products_wait<1>();
             pin(p);
             if (OWN_KEYS ? diagonal : add == 0) mask(p);
+            if constexpr (IS_WINDOWED) hide<OWN_KEYS>(p, own_row(0), all - count, window);
             weights(p, base);
             if constexpr (OWN_KEYS) {
                 pack(packed_p, p);
@@ -149,8 +153,9 @@ template <bool OWN_KEYS> struct Consumer {
 template <bool OWN_KEYS>
 __device__ __forceinline__ void backward(Half *first, Half *second, const Operands &from, float scale,
                                          u32 *first_cells, u32 *second_cells) {
-    // Producers keep their addresses, and consumers of keys two sums.
-    constexpr int FEW = !OWN_KEYS ? 56 : CONSUMERS == 2 ? 40 : 32;
+    // Producers keep their addresses, more of them with windows, and consumers of keys two sums.
+    constexpr int FEW_OF_QUERIES = !IS_WINDOWED ? 56 : CONSUMERS == 2 ? 88 : 80;
+    constexpr int FEW = !OWN_KEYS ? FEW_OF_QUERIES : CONSUMERS == 2 ? 40 : 32;
     const Memory memory(shared_memory);
     const u32 warp = uniform(threadIdx.x / WARP), time = from.time;
     if (threadIdx.x == 0) memory.own_ring.init(COPIERS), memory.ring.init(1);
@@ -166,7 +171,7 @@ __device__ __forceinline__ void backward(Half *first, Half *second, const Operan
             const u32 head = line * members;
             const u32 row = block * ROWS + own_row(consumer.group);
             float acc0[D / 2], acc1[D / 2];
-            const u32 count = columns_met<OWN_KEYS>(block, time),
+            const u32 count = columns_met<OWN_KEYS>(block, time, from.window),
                       diagonal = block * CONSUMERS + consumer.group;
             if (diagonal * COLUMNS >= time) {
                 // All 64 rows lie past the end.
@@ -176,8 +181,10 @@ __device__ __forceinline__ void backward(Half *first, Half *second, const Operan
                 return;
             }
             // The first tiles of the block are the diagonals of other consumers.
-            const u32 others = OWN_KEYS ? consumer.group : count - 1 - diagonal;
-            consumer.block(members, others, count - others, acc0, acc1);
+            const u32 last = IS_WINDOWED ? last_column(block, time) : count - 1;
+            const u32 others = OWN_KEYS ? consumer.group : last - diagonal;
+            const u32 own = IS_WINDOWED ? min(count - others, tiles_of_window(from.window)) : count - others;
+            consumer.block(members, others, own, count - others - own, from.window, acc0, acc1);
             if constexpr (OWN_KEYS) {
                 const u64 start = from.kv_start(head, sequence);
                 const u32 most =
@@ -198,18 +205,18 @@ __device__ __forceinline__ void backward(Half *first, Half *second, const Operan
     const Half *__restrict__ dy, const Half *__restrict__ q, const Half *__restrict__ k,                  \
         const Half *__restrict__ v, const float *__restrict__ statistics, u32 batch, u32 time, u32 heads, \
         u32 group, u32 q_stride, u32 kv_stride, float scale
+#define BACKWARD_ARGUMENTS \
+    {dy, q, k, v, statistics, batch, time, heads, group, q_stride, kv_stride WINDOW_ARGUMENT}
 
 KERNEL __launch_bounds__(BLOCK, 1)
-    OF_HALF(backward_query)(Half *__restrict__ dq, BACKWARD_OPERANDS, u32 *cells) {
-    backward<false>(dq, nullptr, {dy, q, k, v, statistics, batch, time, heads, group, q_stride, kv_stride},
-                    scale, cells, nullptr);
+    OF_HALF(backward_query)(Half *__restrict__ dq, BACKWARD_OPERANDS, u32 *cells WINDOW_PARAMETER) {
+    backward<false>(dq, nullptr, BACKWARD_ARGUMENTS, scale, cells, nullptr);
 }
 
 KERNEL __launch_bounds__(BLOCK, 1)
     OF_HALF(backward_key_value)(Half *__restrict__ dk, Half *__restrict__ dv, BACKWARD_OPERANDS,
-                                u32 *dk_cells, u32 *dv_cells) {
-    backward<true>(dk, dv, {dy, q, k, v, statistics, batch, time, heads, group, q_stride, kv_stride},
-                   scale, dk_cells, dv_cells);
+                                u32 *dk_cells, u32 *dv_cells WINDOW_PARAMETER) {
+    backward<true>(dk, dv, BACKWARD_ARGUMENTS, scale, dk_cells, dv_cells);
 }
 
 #endif

@@ -33,6 +33,11 @@ struct Operands {
     const Half *dy, *q, *k, *v;
     const float *statistics;  // log-sum-exps in powers of two, then deltas, each [batch, heads, time]
     u32 batch, time, heads, group, q_stride, kv_stride;
+#ifdef WINDOWED
+    u32 window;
+#else
+    static constexpr u32 window = 0;
+#endif
     // Offset of a sequence's first row in query head `head`, and in the key and value head that it reads.
     __device__ u64 q_start(u32 head, u32 sequence) const {
         return u64(sequence) * time * q_stride + head * D;
@@ -48,11 +53,37 @@ struct Operands {
     }
 };
 
+// Number of column tiles that 64 rows meet within windows, if there are as many.
+__device__ __forceinline__ u32 tiles_of_window(u32 window) { return (window + 2 * COLUMNS - 2) / COLUMNS; }
+
 // Number of column tiles that a block of rows meets: from the diagonal to the last queries (OWN_KEYS), or
 // from the first keys to the diagonal.
-template <bool OWN_KEYS> __device__ __forceinline__ u32 columns_met(u32 block, u32 time) {
+template <bool OWN_KEYS> __device__ __forceinline__ u32 columns_met(u32 block, u32 time, u32 window) {
+    constexpr u32 OWN = ROWS / COLUMNS;
     const u32 all = (time + COLUMNS - 1) / COLUMNS;
-    return OWN_KEYS ? all - block * (ROWS / COLUMNS) : min((block + 1) * (ROWS / COLUMNS), all);
+    const u32 met = OWN_KEYS ? all - block * OWN : min((block + 1) * OWN, all);
+    if constexpr (!IS_WINDOWED) return met;
+    const u32 seen = tiles_of_window(window);
+    if (OWN_KEYS) return min(met, OWN - 1 + seen);
+    return block * OWN + 1 > seen ? met - (block * OWN + 1 - seen) : met;
+}
+
+// Index of the last column tile that a block of queries meets.
+__device__ __forceinline__ u32 last_column(u32 block, u32 time) {
+    return min((block + 1) * (ROWS / COLUMNS), (time + COLUMNS - 1) / COLUMNS) - 1;
+}
+
+// Hides scores outside of windows in the tile `steps` tiles from the diagonal, of 64 rows.
+template <bool OWN_KEYS>
+__device__ __forceinline__ void hide(float (&s)[COLUMNS / 2], u32 row, u32 steps, u32 window) {
+    if (steps * COLUMNS + COLUMNS <= window) return;
+    const int distance = int(row) - int(threadIdx.x % 4 * 2), limit = int(window) - int(steps * COLUMNS);
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 2; ++i) {
+        const int d = i / 4 * 8 + i % 2 - i / 2 % 2 * 8;
+        if ((OWN_KEYS ? d - distance : distance - d) >= limit) s[i] = -INFINITE;
+    }
+    pin(s);  // keeps this a branch
 }
 
 template <bool OWN_KEYS>
@@ -62,7 +93,7 @@ __device__ __forceinline__ void bring(const Memory &memory, const Operands &from
     RingPosition<STAGES> position;
     const u32 time = from.time, members = from.members<OWN_KEYS>(), lines = from.heads / members;
     for_work(Work(time, lines, from.batch), lines, [&](u32 block, u32 line, u32 sequence) {
-        const u32 count = columns_met<OWN_KEYS>(block, time);
+        const u32 count = columns_met<OWN_KEYS>(block, time, from.window);
         if (warp == RELAY) {
             memory.own_ring.relay(own_position);
             for (u32 step = 0; step < count * members; ++step) memory.ring.relay(position);
@@ -82,8 +113,9 @@ __device__ __forceinline__ void bring(const Memory &memory, const Operands &from
             if (!OWN_KEYS && warp == 0) copy_numbers<ROWS>(to + 2 * OWN_TILE, logsumexp, first, time);
             if (!OWN_KEYS && warp == 1) copy_numbers<ROWS>(to + 2 * OWN_TILE + 4 * ROWS, delta, first, time);
         });
+        const u32 last = IS_WINDOWED ? last_column(block, time) : count - 1;
         auto first_column = [&](u32 step) {
-            return (OWN_KEYS ? block * (ROWS / COLUMNS) + step : count - 1 - step) * COLUMNS;
+            return (OWN_KEYS ? block * (ROWS / COLUMNS) + step : last - step) * COLUMNS;
         };
         for (u32 member = 0; member < members; ++member) {
             // Past the end queries and dy are 0, and so is every contribution of such a query.

@@ -23,9 +23,15 @@ __device__ __forceinline__ u32 last_tile(u32 block, u32 time) {
     return (min((block + 1) * ROWS, time) - 1) / KEYS;
 }
 
+// Index of the first tile of keys that queries from `row` on see.
+__device__ __forceinline__ u32 first_tile(u32 row, u32 window) {
+    return IS_WINDOWED && row >= window ? (row - window + 1) / KEYS : 0;
+}
+
 // Calls f(array, tile) for keys and values of each tile, from the last back: the order of the copies.
-template <typename F> __device__ __forceinline__ void for_tiles(const Half *k, const Half *v, u32 last, F f) {
-    for (u32 left = last + 1; left > 0; --left) {
+template <typename F>
+__device__ __forceinline__ void for_tiles(const Half *k, const Half *v, u32 begin, u32 last, F f) {
+    for (u32 left = last + 1; left > begin; --left) {
         f(k, left - 1);
         f(v, left - 1);
     }
@@ -95,8 +101,28 @@ struct Consumer {
         query_position.next();
     }
 
-    // 64 queries from `first` on against the tiles up to `last`, which holds the diagonal.
-    __device__ __forceinline__ void rows(u32 first, u32 last, Softmax &softmax, float (&out)[D / 2]) {
+    // Skips tiles of keys and values; consumers still take turns.
+    __device__ __forceinline__ void skip_in_turn(u32 count) {
+        for (; count > 0; --count) {
+            turn_wait(group);
+            turn_pass(group);
+            skip_tiles(1);
+        }
+    }
+    // Hides keys of `tile` before the windows of queries from `first` on.
+    __device__ __forceinline__ void hide(float (&s)[KEYS / 2], u32 first, u32 tile, u32 window) const {
+        if (tile * KEYS + window > first + 63) return;
+        const int distance = int(first + own_row(0)) - int(tile * KEYS + threadIdx.x % 4 * 2);
+#pragma unroll
+        for (int i = 0; i < KEYS / 2; ++i)
+            if (distance - (i / 4 * 8 + i % 2 - i / 2 % 2 * 8) >= int(window)) s[i] = -INFINITE;
+        pin(s);  // keeps this a branch
+    }
+
+    // 64 queries from `first` on against the tiles from `begin` to `last`, which holds the diagonal, so that
+    // each query has met a key that it sees when tiles follow in which it sees none.
+    __device__ __forceinline__ void rows(u32 first, u32 begin, u32 last, u32 window, Softmax &softmax,
+                                         float (&out)[D / 2]) {
         float s[KEYS / 2], shrink[2];
         u32 p[KEYS / 16][4];
         const u32 queries =
@@ -117,10 +143,11 @@ struct Consumer {
 #pragma unroll
         for (int i = 0; i < KEYS / 2; ++i)
             if (i / 4 * 8 + i % 2 - i / 2 % 2 * 8 > distance) s[i] = -INFINITE;
+        if constexpr (IS_WINDOWED) hide(s, first, last, window);
         softmax.step(s, scale, shrink);
         pack(p, s);
         int add = 0;
-        for (u32 left = last; left > 0; --left) {
+        for (u32 left = last; left > begin; --left) {
             keys = take();
             const RingPosition<SLOTS> next_values = position;
             position.next();
@@ -135,6 +162,7 @@ struct Consumer {
             products_wait<1>();
             pin(s);
             memory.ring.release(keys);
+            if constexpr (IS_WINDOWED) hide(s, first, left - 1, window);
             softmax.step(s, scale, shrink);
             products_wait<0>();
             pin(out);
@@ -164,7 +192,7 @@ KERNEL __launch_bounds__(BLOCK, 1)
     OF_HALF(forward)(Half *__restrict__ out, float *__restrict__ logsumexp,
                              const Half *__restrict__ q, const Half *__restrict__ k,
                              const Half *__restrict__ v, u32 batch, u32 time, u32 heads, u32 group,
-                             u32 q_stride, u32 kv_stride, float scale, u32 *cells) {
+                             u32 q_stride, u32 kv_stride, float scale, u32 *cells WINDOW_PARAMETER) {
     const Memory memory(shared_memory);
     const u32 width = heads * D, warp = uniform(threadIdx.x / WARP);
     if (threadIdx.x == 0) memory.query_ring.init(COPIERS), memory.ring.init(1);
@@ -178,7 +206,7 @@ KERNEL __launch_bounds__(BLOCK, 1)
         for_work(work, heads, [&](u32 block, u32 head, u32 sequence) {
             if (warp == RELAY) {
                 memory.query_ring.relay(query_position);
-                for_tiles(k, v, last_tile(block, time),
+                for_tiles(k, v, first_tile(block * ROWS, WINDOW), last_tile(block, time),
                     [&](const Half *, u32) { memory.ring.relay(position); });
                 return;
             }
@@ -188,7 +216,8 @@ KERNEL __launch_bounds__(BLOCK, 1)
                                          time, warp);
             });
             const u64 start = u64(sequence) * time * kv_stride + head / group * D;
-            for_tiles(k, v, last_tile(block, time), [&](const Half *array, u32 tile) {
+            const u32 begin = first_tile(block * ROWS, WINDOW);
+            for_tiles(k, v, begin, last_tile(block, time), [&](const Half *array, u32 tile) {
                 memory.ring.fill(position, turn, [&](u32 index) {
                     copy_tile<KEYS>(memory.tiles + index * KEY_TILE, {array + start, kv_stride}, tile * KEYS,
                                     time);
@@ -203,11 +232,12 @@ KERNEL __launch_bounds__(BLOCK, 1)
         for_work(work, heads, [&](u32 block, u32 head, u32 sequence) {
             const u32 first = block * ROWS + consumer.group * 64, row = first + own_row(0);
             const u32 last = last_tile(block, time), diagonal = min((first + 63) / KEYS, last);
+            const u32 begin = first_tile(block * ROWS, WINDOW), own_begin = first_tile(first, WINDOW);
             memory.query_ring.take(consumer.query_position);
             if (first >= time) {
                 // All 64 rows lie past the end.
                 consumer.queries_done();
-                for (u32 left = last + 1; left > 0; --left) {
+                for (u32 left = last + 1; left > begin; --left) {
                     turn_wait(consumer.group);
                     turn_pass(consumer.group);
                     consumer.skip_tiles(1);
@@ -226,7 +256,8 @@ KERNEL __launch_bounds__(BLOCK, 1)
             } else {
                 consumer.skip_tiles(last - diagonal);
             }
-            consumer.rows(first, diagonal, softmax, acc);
+            consumer.rows(first, own_begin, diagonal, WINDOW, softmax, acc);
+            if constexpr (IS_WINDOWED) consumer.skip_in_turn(own_begin - begin);
             float total[2];
 #pragma unroll
             for (int half = 0; half < 2; ++half) {

@@ -102,7 +102,7 @@ template <bool OWN_KEYS> struct Consumer {
 
     // Half of acc0 = sum of ds * first tiles and acc1 = sum of p * second tiles (OWN_KEYS), over `count`
     // stages of each member, of which the first is the diagonal tile.
-    __device__ __forceinline__ void block(u32 members, u32 count, float (&acc0)[HALF_COLUMNS / 2],
+    __device__ __forceinline__ void block(u32 members, u32 count, u32 window, float (&acc0)[HALF_COLUMNS / 2],
                                           float (&acc1)[HALF_COLUMNS / 2]) {
         memory.own_ring.take(own_position);
         const u32 rows = after(memory.own + own_position.index * OWN_BYTES);
@@ -129,6 +129,8 @@ template <bool OWN_KEYS> struct Consumer {
                 after(memory.stages + here * STAGE_BYTES + 2 * COLUMN_BYTES) + threadIdx.x % 4 * 8;
             if (group == 0) {
                 if (until_diagonal == 0) mask(s);
+                if constexpr (IS_WINDOWED)
+                    hide<OWN_KEYS>(s, own_row(0), until_diagonal == 0 ? 0 : count - until_diagonal, window);
                 weights(packed_p, s, base);
                 give(memory.exchange, packed_p);
                 pass_on(WEIGHTS);
@@ -195,7 +197,7 @@ __device__ __forceinline__ void backward(Half *first, Half *second, const Operan
         for_work(Work(time, lines, from.batch), lines, [&](u32 block, u32 line, u32 sequence) {
             const u32 head = line * members, row = block * ROWS + own_row(0);
             float acc0[HALF_COLUMNS / 2], acc1[HALF_COLUMNS / 2];
-            consumer.block(members, columns_met<OWN_KEYS>(block, time), acc0, acc1);
+            consumer.block(members, columns_met<OWN_KEYS>(block, time, from.window), from.window, acc0, acc1);
             const u32 column = consumer.group * HALF_COLUMNS;
             if constexpr (OWN_KEYS) {
                 const u64 start = from.kv_start(head, sequence) + column;
@@ -216,18 +218,18 @@ __device__ __forceinline__ void backward(Half *first, Half *second, const Operan
     const Half *__restrict__ dy, const Half *__restrict__ q, const Half *__restrict__ k,                  \
         const Half *__restrict__ v, const float *__restrict__ statistics, u32 batch, u32 time, u32 heads, \
         u32 group, u32 q_stride, u32 kv_stride, float scale
+#define BACKWARD_ARGUMENTS \
+    {dy, q, k, v, statistics, batch, time, heads, group, q_stride, kv_stride WINDOW_ARGUMENT}
 
 KERNEL __launch_bounds__(BLOCK, 1)
-    OF_HALF(backward_query)(Half *__restrict__ dq, BACKWARD_OPERANDS, u32 *cells) {
-    backward<false>(dq, nullptr, {dy, q, k, v, statistics, batch, time, heads, group, q_stride, kv_stride},
-                    scale, cells, nullptr);
+    OF_HALF(backward_query)(Half *__restrict__ dq, BACKWARD_OPERANDS, u32 *cells WINDOW_PARAMETER) {
+    backward<false>(dq, nullptr, BACKWARD_ARGUMENTS, scale, cells, nullptr);
 }
 
 KERNEL __launch_bounds__(BLOCK, 1)
     OF_HALF(backward_key_value)(Half *__restrict__ dk, Half *__restrict__ dv, BACKWARD_OPERANDS,
-                                u32 *dk_cells, u32 *dv_cells) {
-    backward<true>(dk, dv, {dy, q, k, v, statistics, batch, time, heads, group, q_stride, kv_stride},
-                   scale, dk_cells, dv_cells);
+                                u32 *dk_cells, u32 *dv_cells WINDOW_PARAMETER) {
+    backward<true>(dk, dv, BACKWARD_ARGUMENTS, scale, dk_cells, dv_cells);
 }
 
 #endif

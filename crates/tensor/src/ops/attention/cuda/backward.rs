@@ -165,7 +165,7 @@ impl<'a> Backward<'a> {
         let launch = self.kernel(owner, call.kernel(family, variant, owner.name()));
         let launch = launch.read(self.operands.workspace.region());
         let launch = call.layout(launch.u32(call.batch).u32(call.time)).f32(call.geometry.scale());
-        self.measured(launch, owner)
+        call.window(self.measured(launch, owner))
             .shared(shared)
             .launch(call.hopper_grid(tiles, self.grid_heads(owner)), hopper_threads(sizes.consumers))?;
         Ok(())

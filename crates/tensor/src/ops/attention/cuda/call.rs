@@ -27,7 +27,7 @@ pub(super) enum Form {
 impl Form {
     /// Returns the kernels for a type and head width, or `None` if none is compiled.
     fn of(dtype: DType, width: usize, needs: Needs) -> Option<Self> {
-        let Needs { general, sinks, hopper, large } = needs;
+        let Needs { general, sinks, windowed, hopper, large } = needs;
         match dtype {
             DType::F32 => {
                 let sizes = F32.iter().position(|variant| width <= variant.width as usize)?;
@@ -36,7 +36,7 @@ impl Form {
             DType::Bf16 | DType::F16 => {
                 let any = Half::of(dtype, width, general, sinks, large)?;
                 let own = HOPPER_FORWARD.iter().position(|variant| variant.width as usize == width);
-                Some(match own.filter(|_| hopper).zip(hopper::backward(width, dtype)) {
+                Some(match own.filter(|_| hopper).zip(hopper::backward(width, dtype, windowed)) {
                     Some((forward, backward)) => Form::Hopper { forward, backward, any },
                     None => Form::Half(any),
                 })
@@ -52,6 +52,8 @@ struct Needs {
     /// Whether scores are capped, or queries are those of a piece of a sequence.
     general: bool,
     sinks: bool,
+    /// Whether windows hide keys.
+    windowed: bool,
     /// Whether Hopper's kernels support the call.
     hopper: bool,
     /// Whether blocks of the device have 227 KiB of shared memory.
@@ -105,13 +107,14 @@ impl<'a> Call<'a> {
         let (device, dtype) = (qkv.arrays()[0].device(), qkv.arrays()[0].dtype());
         let aligned = qkv.arrays().iter().all(|array| gpu::aligned(&[array])) && gpu::aligned(tensors);
         let window = settings.window.filter(|window| *window < geometry.end());
-        // The Hopper kernels support no mask but the causal one, no cap, no sinks, and only queries of all
-        // positions.
+        // The Hopper kernels support no mask but the causal one and windows, no cap, no sinks, and only
+        // queries of all positions.
         let (general, sinks) = (settings.soft_cap.is_some() || !geometry.is_whole(), masks.sinks.is_some());
-        let plain = masks.is_empty() && window.is_none() && !general && !sinks;
+        let plain = masks.is_empty() && !general && !sinks;
         let (major, _) = device.description().compute_capability;
         let hopper = aligned && plain && major == 9;
-        let needs = Needs { general, sinks, hopper, large: (9..12).contains(&major) };
+        let (windowed, large) = (window.is_some(), (9..12).contains(&major));
+        let needs = Needs { general, sinks, windowed, hopper, large };
         Ok(Call {
             device,
             geometry,
@@ -166,6 +169,16 @@ impl<'a> Call<'a> {
         };
         let launch = launch.u32(self.window).f32(self.geometry.settings.soft_cap.unwrap_or(0.0));
         launch.u32(self.first).u32(self.rows_of_keys)
+    }
+
+    /// Returns whether windows hide keys.
+    pub(super) fn is_windowed(&self) -> bool {
+        self.window > 0
+    }
+
+    /// Adds the window to a launch of a kernel for windows.
+    pub(super) fn window<'b>(&self, launch: Launch<'b>) -> Launch<'b> {
+        if self.is_windowed() { launch.u32(self.window) } else { launch }
     }
 
     /// Adds the sinks to a launch.

@@ -172,8 +172,13 @@ const fn general(macros: &[Macro; 2]) -> [Macro; 3] {
 
 /// Appends [`IN_F16`].
 pub(super) const fn in_f16<const N: usize, const M: usize>(macros: &[Macro; N]) -> [Macro; M] {
+    appended(macros, IN_F16)
+}
+
+/// Appends a macro.
+pub(super) const fn appended<const N: usize, const M: usize>(macros: &[Macro; N], last: Macro) -> [Macro; M] {
     assert!(M == N + 1);
-    let (mut all, mut index) = ([IN_F16; M], 0);
+    let (mut all, mut index) = ([last; M], 0);
     while index < N {
         all[index] = macros[index];
         index += 1;

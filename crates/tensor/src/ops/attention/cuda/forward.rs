@@ -38,11 +38,11 @@ pub(crate) fn forward(
         }
         Form::Hopper { forward, .. } => {
             let HopperForward { consumers, slots, keys, query_tiles, .. } = HOPPER_FORWARD[forward];
-            let variant = hopper::variant(forward, call.dtype, HOPPER_FORWARD.len());
+            let variant = hopper::variant(forward, call.dtype, HOPPER_FORWARD.len(), call.is_windowed());
             let rows = query_tiles * CONSUMER_ROWS * consumers + slots * keys;
             let launch = kernel(&FAMILY_HOPPER_FORWARD, variant, "forward");
             let launch = call.layout(launch.u32(call.batch).u32(call.time)).f32(scale);
-            gpu::write_any(launch, output.maxima())
+            call.window(gpu::write_any(launch, output.maxima()))
                 .shared(rows * hopper_row_bytes(width) + 2048)
                 .launch(call.hopper_grid(consumers, call.heads), hopper_threads(consumers))?;
         }

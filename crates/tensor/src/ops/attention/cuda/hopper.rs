@@ -2,17 +2,29 @@
 
 use device::{DType, Family};
 
-use super::families::{Macro, in_f16};
+use super::families::{Macro, appended, in_f16};
 use crate::ops::gpu;
 use crate::ops::kernels::family;
 
 /// Variants in bf16 that precede those in f16, which further variants follow.
 const FIRST: usize = 2;
+/// Macro of the variants for windows, which follow the others: those in bf16 before those in f16.
+const WINDOWED: Macro = ("WINDOWED", 1);
 
-/// Returns the variant in `dtype` of the sizes at `index` of `count`, with two in bf16 before those in f16.
-pub(super) fn variant(index: usize, dtype: DType, count: usize) -> usize {
-    let (first, group) = if index < FIRST { (0, FIRST) } else { (FIRST, count - FIRST) };
+/// Returns the variant in `dtype` of the sizes at `index` of `count`: without windows, two in bf16 come
+/// before those in f16.
+pub(super) fn variant(index: usize, dtype: DType, count: usize, windowed: bool) -> usize {
+    let (first, group) = match windowed {
+        true => (2 * count, count),
+        false if index < FIRST => (0, FIRST),
+        false => (FIRST, count - FIRST),
+    };
     first + index + if dtype == DType::F16 { group } else { 0 }
+}
+
+/// Appends [`WINDOWED`].
+const fn windowed<const N: usize, const M: usize>(macros: &[Macro; N]) -> [Macro; M] {
+    appended(macros, WINDOWED)
 }
 
 /// Positions that one consumer of a Hopper kernel owns.
@@ -72,6 +84,14 @@ pub(crate) static FAMILY_HOPPER_FORWARD: Family = family!(
         &HOPPER_FORWARD[3].macros(),
         &in_f16::<_, 6>(&HOPPER_FORWARD[2].macros()),
         &in_f16::<_, 6>(&HOPPER_FORWARD[3].macros()),
+        &windowed::<_, 6>(&HOPPER_FORWARD[0].macros()),
+        &windowed::<_, 6>(&HOPPER_FORWARD[1].macros()),
+        &windowed::<_, 6>(&HOPPER_FORWARD[2].macros()),
+        &windowed::<_, 6>(&HOPPER_FORWARD[3].macros()),
+        &windowed::<_, 7>(&in_f16::<_, 6>(&HOPPER_FORWARD[0].macros())),
+        &windowed::<_, 7>(&in_f16::<_, 6>(&HOPPER_FORWARD[1].macros())),
+        &windowed::<_, 7>(&in_f16::<_, 6>(&HOPPER_FORWARD[2].macros())),
+        &windowed::<_, 7>(&in_f16::<_, 6>(&HOPPER_FORWARD[3].macros())),
     ],
 );
 
@@ -123,7 +143,12 @@ pub(crate) static FAMILY_HOPPER_WIDE: Family = family!(
         ("SHARED_ROWS", 1),
         gpu::CELLS_CONSTANT,
     ],
-    variants: &[&HOPPER_WIDE.macros(), &in_f16::<_, 5>(&HOPPER_WIDE.macros())],
+    variants: &[
+        &HOPPER_WIDE.macros(),
+        &in_f16::<_, 5>(&HOPPER_WIDE.macros()),
+        &windowed::<_, 5>(&HOPPER_WIDE.macros()),
+        &windowed::<_, 6>(&in_f16::<_, 5>(&HOPPER_WIDE.macros())),
+    ],
 );
 
 /// Backward kernels of a head width.
@@ -138,17 +163,17 @@ pub(super) struct HopperKernels {
     pub(super) shared: u32,
 }
 
-/// Returns the backward kernels of a head width.
-pub(super) fn backward(width: usize, dtype: DType) -> Option<HopperKernels> {
+/// Returns the backward kernels of a head width; `windowed`: those for windows.
+pub(super) fn backward(width: usize, dtype: DType, windowed: bool) -> Option<HopperKernels> {
     let has = |sizes: &HopperBackward| sizes.width as usize == width;
     let (family, variant, sizes, tiles, exchange) = match HOPPER_BACKWARD.iter().position(has) {
         Some(index) => {
             let sizes = HOPPER_BACKWARD[index];
-            let variant = variant(index, dtype, HOPPER_BACKWARD.len());
+            let variant = variant(index, dtype, HOPPER_BACKWARD.len(), windowed);
             (&FAMILY_HOPPER_BACKWARD, variant, sizes, sizes.consumers, 0)
         }
         None if has(&HOPPER_WIDE) => {
-            let variant = usize::from(dtype == DType::F16);
+            let variant = usize::from(dtype == DType::F16) + if windowed { 2 } else { 0 };
             (&FAMILY_HOPPER_WIDE, variant, HOPPER_WIDE, 1, EXCHANGE_BYTES)
         }
         None => return None,
@@ -171,5 +196,11 @@ pub(crate) static FAMILY_HOPPER_BACKWARD: Family = family!(
         &in_f16::<_, 5>(&HOPPER_BACKWARD[1].macros()),
         &HOPPER_BACKWARD[2].macros(),
         &in_f16::<_, 5>(&HOPPER_BACKWARD[2].macros()),
+        &windowed::<_, 5>(&HOPPER_BACKWARD[0].macros()),
+        &windowed::<_, 5>(&HOPPER_BACKWARD[1].macros()),
+        &windowed::<_, 5>(&HOPPER_BACKWARD[2].macros()),
+        &windowed::<_, 6>(&in_f16::<_, 5>(&HOPPER_BACKWARD[0].macros())),
+        &windowed::<_, 6>(&in_f16::<_, 5>(&HOPPER_BACKWARD[1].macros())),
+        &windowed::<_, 6>(&in_f16::<_, 5>(&HOPPER_BACKWARD[2].macros())),
     ],
 );
