@@ -6,6 +6,7 @@ gradients in f32. Each block is compiled by itself, and so is the loss. Random t
 
 import tomllib
 
+import gemma3
 import timing
 
 # The sizes that a configuration may leave out.
@@ -62,7 +63,7 @@ def model(torch, size):
             self.blocks = nn.ModuleList(Block() for _ in range(size["layers"]))
             self.norm, self.head = norm(), linear(width, size["vocabulary"])
 
-        def make_tables(self, context, device, dtype):
+        def prepare(self, _, context, device, dtype):
             frequencies = size["rope_theta"] ** (-torch.arange(0, head, 2, device=device, dtype=torch.float32) / head)
             angles = torch.outer(torch.arange(context, device=device, dtype=torch.float32), frequencies)
             angles = torch.cat((angles, angles), dim=-1)
@@ -75,6 +76,11 @@ def model(torch, size):
             return self.head(self.norm(x))
 
     return Llama()
+
+
+def built(torch, size):
+    """The model of a configuration: a Gemma 3 if layers have types."""
+    return gemma3.model(torch, size) if "layer_types" in size else model(torch, size)
 
 
 def sharded(llama, torch, ranks):
@@ -96,7 +102,7 @@ def rank(ranks, given, variant, size):
 
     on_gpu = given.device == "cuda"
     with torch.device("meta"):
-        llama = model(torch, size)
+        llama = built(torch, size)
     compiled = variant == "compile"
     if compiled:
         for block in llama.blocks:
@@ -105,9 +111,9 @@ def rank(ranks, given, variant, size):
         sharded(llama, torch, ranks)
     llama.to_empty(device=given.device)
     with torch.no_grad():
-        for parameter in llama.parameters():
-            parameter.normal_(0, 0.02) if parameter.dim() > 1 else parameter.fill_(1)
-    llama.make_tables(size["context"], given.device, torch.bfloat16 if on_gpu else torch.float32)
+        for name, parameter in llama.named_parameters():
+            parameter.normal_(0, 0.02) if parameter.dim() > 1 else parameter.fill_("less_one" not in name)
+    llama.prepare(given.micro_batch_size, size["context"], given.device, torch.bfloat16 if on_gpu else torch.float32)
     optimizer = torch.optim.AdamW(llama.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
 
     def cross_entropy(logits, targets):

@@ -4,7 +4,7 @@
         [--device cuda|cpu] [--gpus N] [--variants eager,compile] [--steps 20] [--warm-up 5]
         [--warm-up-seconds 5] [--json]
 
-A GPT-2 or a Llama on random tokens, with dropout if its configuration has it, one micro-batch a step and GPU, AdamW (fused),
+A GPT-2, a Llama or a Gemma 3 on random tokens, with dropout if its configuration has it, one micro-batch a step and GPU, AdamW (fused),
 clipping at 1.0. On a GPU both compute in bf16 with f32 master weights (PyTorch: autocast); on the CPU both in f32. On several GPUs
 PyTorch has FSDP2 for a Llama (llama.py) and DistributedDataParallel for a GPT-2, and the optimizer is sharded here, with
 gradients in bf16. Plimsoll is measured
@@ -25,7 +25,7 @@ import timing
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "launch" / "configs"
 # As in `plimsoll bench step`.
 MICRO_BATCHES = {"small": 32, "gpt2-124m": 64, "gpt2-355m": 32, "gpt2-1558m": 16, "gpt-shakespeare": 64}
-LLAMAS = {"llama3-1b": 4, "llama3-8b": 1}
+LLAMAS = {"llama3-1b": 4, "llama3-8b": 1, "gemma3-1b": 4}
 
 
 def sizes(model):

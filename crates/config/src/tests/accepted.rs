@@ -155,6 +155,7 @@ fn the_shipped_configurations_are_valid() {
             "llama3-8b",
             "llama3-70b",
             "llama3-405b",
+            "gemma3-1b",
             "resnet50"
         ]
         .iter()
