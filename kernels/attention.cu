@@ -80,7 +80,7 @@ __device__ __forceinline__ void backward_tile(Sum (&acc)[KEYS ? 2 : 1], const u3
 template <bool KEYS>
 __device__ __forceinline__ void backward(Sum (&acc)[KEYS ? 2 : 1], u8 *memory, const Operands &from,
                                          u32 first, u32 time, float scale, bool aligned, const Masks &masks,
-                                         u32 line, u32 width) {
+                                         u32 line, u32 width, u32 other_width) {
     constexpr u32 THREADS = BACKWARD_WARPS * WARP, SIZE = BACKWARD_COLUMNS * D * 2;
     const u32 own_tiles = shared_address(memory), stages = own_tiles + 2 * BACKWARD_ROWS * D * 2;
     float *statistics = reinterpret_cast<float *>(memory + 2 * BACKWARD_ROWS * D * 2 + 4 * SIZE);
@@ -98,14 +98,15 @@ __device__ __forceinline__ void backward(Sum (&acc)[KEYS ? 2 : 1], u8 *memory, c
         for (u32 i = 0; i < 2; ++i)
             load_tile<BACKWARD_COLUMNS, THREADS>(stages + (tile % 2 * 2 + i) * SIZE, from.columns[i],
                                                  from.column_stride[i], tile * BACKWARD_COLUMNS,
-                                                 column_limit, aligned, width);
+                                                 column_limit, aligned, i == 0 ? width : other_width);
         if (KEYS)
             load_statistics<THREADS>(statistics + tile % 2 * 3 * BACKWARD_COLUMNS, from,
                                      tile * BACKWARD_COLUMNS, time, masks);
     };
     for (u32 i = 0; i < 2; ++i)
         load_tile<BACKWARD_ROWS, THREADS>(own_tiles + i * BACKWARD_ROWS * D * 2, from.rows[i],
-                                          from.row_stride[i], first, own_limit, aligned, width);
+                                          from.row_stride[i], first, own_limit, aligned,
+                                          i == 0 ? width : other_width);
     start_tile(begin);
     commit_copies();
     float own[2][2] = {};

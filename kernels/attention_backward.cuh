@@ -17,14 +17,15 @@ __device__ __forceinline__ Vector<Half, 8> piece(const Half *from, bool aligned)
 KERNEL __launch_bounds__(ROW_THREADS)
     OF_HALF(statistics)(float *__restrict__ statistics, const Half *__restrict__ dy,
                          const Half *__restrict__ out, const float *__restrict__ logsumexp, u32 batch,
-                         u32 time, u32 heads, u32 aligned PADDED_PARAMETERS(u32 head_width)) {
+                         u32 time, u32 heads,
+                         u32 aligned PADDED_PARAMETERS(u32 head_width) VALUES_PARAMETERS) {
     constexpr u32 PART = D / 8;
     const u64 row = u64(blockIdx.x) * (ROW_THREADS / 8) + threadIdx.x / 8, rows = u64(batch) * time * heads;
-    const u64 start = min(row, rows - 1) * WIDTH + (IS_PADDED ? 0 : threadIdx.x % 8 * PART);
+    const u64 start = min(row, rows - 1) * VALUE_WIDTH + (IS_PADDED ? 0 : threadIdx.x % 8 * PART);
     constexpr int LANES = PART % 8 == 0 ? 8 : 4;
     float sum = 0.0f;
     if (IS_PADDED) {
-        for (u32 column = threadIdx.x % 8 * 8; column < WIDTH; column += 64) {
+        for (u32 column = threadIdx.x % 8 * 8; column < VALUE_WIDTH; column += 64) {
             const auto a = piece(dy + start + column, aligned), b = piece(out + start + column, aligned);
 #pragma unroll
             for (int i = 0; i < 8; ++i) sum += to_f32(a.at[i]) * to_f32(b.at[i]);
@@ -70,11 +71,12 @@ __device__ __forceinline__ void load_statistics(float *to, const Operands &from,
 }
 
 // Gradients of the rows that a block owns, of which each thread has a part, Sum: acc[0] += ds * columns[0],
-// and with KEYS, where rows are keys and columns queries, acc[1] += p * columns[1].
+// and with KEYS, where rows are keys and columns queries, acc[1] += p * columns[1]. [0] are `width` wide, and
+// [1] `other_width`.
 template <bool KEYS>
 __device__ __forceinline__ void backward(Sum (&acc)[KEYS ? 2 : 1], u8 *memory, const Operands &from,
                                          u32 first, u32 time, float scale, bool aligned, const Masks &masks,
-                                         u32 line, u32 width);
+                                         u32 line, u32 width, u32 other_width);
 // Stores the sums of rows from `first` on, times a factor; returns as store_rows.
 __device__ __forceinline__ u32 store_sum(Half *to, u64 stride, u32 first, u32 time, u32 width, const Sum &acc,
                                          float factor);
@@ -91,53 +93,59 @@ __device__ __forceinline__ u32 store_sum(Half *to, u64 stride, u32 first, u32 ti
 // key and value head in their order.
 KERNEL __launch_bounds__(BACKWARD_WARPS *WARP, BACKWARD_BLOCKS)
     OF_HALF(backward_key_value)(Half *__restrict__ dk, Half *__restrict__ dv, BACKWARD_OPERANDS,
-                                u32 *dk_cells, u32 *dv_cells PADDED_PARAMETERS(u32 head_width)) {
+                                u32 *dk_cells,
+                                u32 *dv_cells PADDED_PARAMETERS(u32 head_width) VALUES_PARAMETERS) {
     extern __shared__ __align__(128) u8 memory[];
-    const u32 first = blockIdx.x * BACKWARD_ROWS, width = heads * WIDTH;
+    const u32 first = blockIdx.x * BACKWARD_ROWS, width = heads * VALUE_WIDTH;
     const u64 sequence = u64(blockIdx.z) * time;
     const u64 start = u64(blockIdx.z) * ROWS_OF_KEYS * kv_stride + blockIdx.y * WIDTH;
+    const u64 v_start = u64(blockIdx.z) * ROWS_OF_KEYS * V_STRIDE + blockIdx.y * VALUE_WIDTH;
     Sum acc[2] = {};
     for (u32 member = 0; member < group; ++member) {
         const u32 head = blockIdx.y * group + member;
         const float *logsumexp = statistics + (u64(blockIdx.z) * heads + head) * time;
         const float *delta = logsumexp + u64(gridDim.z) * heads * time;
-        const Operands from = {{k + start, v + start},
-                               {q + sequence * q_stride + head * WIDTH, dy + sequence * width + head * WIDTH},
-                               {kv_stride, kv_stride},
+        const Operands from = {{k + start, v + v_start},
+                               {q + sequence * q_stride + head * WIDTH,
+                                dy + sequence * width + head * VALUE_WIDTH},
+                               {kv_stride, V_STRIDE},
                                {q_stride, width},
                                logsumexp,
                                delta};
         // Other warps may still read the tiles of the previous head.
         if (member > 0) __syncthreads();
         backward<true>(acc, memory, from, first, time, scale, aligned, MASKS, blockIdx.z * heads + head,
-                       WIDTH);
+                       WIDTH, VALUE_WIDTH);
     }
     const u32 limit = (IS_GENERAL ? position : 0) + time;
     const u32 most = store_sum(dk + start, kv_stride, first, limit, WIDTH, acc[0], scale);
     if (dk_cells) record_pair(most, dk_cells);
-    const u32 other = store_sum(dv + start, kv_stride, first, limit, WIDTH, acc[1], 1.0f);
+    const u32 other = store_sum(dv + v_start, V_STRIDE, first, limit, VALUE_WIDTH, acc[1], 1.0f);
     if (dv_cells) record_pair(other, dv_cells);
 }
 
 // Grid [ceil(time / BACKWARD_ROWS), heads, batch].
 KERNEL __launch_bounds__(BACKWARD_WARPS *WARP, BACKWARD_BLOCKS)
     OF_HALF(backward_query)(Half *__restrict__ dq, BACKWARD_OPERANDS,
-                            u32 *cells PADDED_PARAMETERS(u32 head_width)) {
+                            u32 *cells PADDED_PARAMETERS(u32 head_width) VALUES_PARAMETERS) {
     extern __shared__ __align__(128) u8 memory[];
-    const u32 head = blockIdx.y, first = (gridDim.x - 1 - blockIdx.x) * BACKWARD_ROWS, width = heads * WIDTH;
+    const u32 head = blockIdx.y, first = (gridDim.x - 1 - blockIdx.x) * BACKWARD_ROWS,
+              width = heads * VALUE_WIDTH;
     const u64 sequence = u64(blockIdx.z) * time;
     const u64 start = sequence * q_stride + head * WIDTH;
     const u64 kv_start = u64(blockIdx.z) * ROWS_OF_KEYS * kv_stride + head / group * WIDTH;
+    const u64 v_start = u64(blockIdx.z) * ROWS_OF_KEYS * V_STRIDE + head / group * VALUE_WIDTH;
     const float *logsumexp = statistics + (u64(blockIdx.z) * heads + head) * time;
     const float *delta = logsumexp + u64(gridDim.z) * heads * time;
-    const Operands from = {{q + start, dy + sequence * width + head * WIDTH},
-                           {k + kv_start, v + kv_start},
+    const Operands from = {{q + start, dy + sequence * width + head * VALUE_WIDTH},
+                           {k + kv_start, v + v_start},
                            {q_stride, width},
-                           {kv_stride, kv_stride},
+                           {kv_stride, V_STRIDE},
                            logsumexp,
                            delta};
     Sum acc[1] = {};
-    backward<false>(acc, memory, from, first, time, scale, aligned, MASKS, blockIdx.z * heads + head, WIDTH);
+    backward<false>(acc, memory, from, first, time, scale, aligned, MASKS, blockIdx.z * heads + head, WIDTH,
+                    VALUE_WIDTH);
     const u32 most = store_sum(dq + start, q_stride, first, time, WIDTH, acc[0], scale);
     if (cells) record_pair(most, cells);
 }

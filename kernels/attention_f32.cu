@@ -12,6 +12,17 @@
 #define LINE (D + 4)  // floats from row to row: 16-byte reads of one column in 8 rows hit all banks
 #define SCORES (TILE + 4)
 
+// With VALUES, heads of values and of the output are VALUE_WIDTH wide, and rows of values V_STRIDE apart.
+#ifdef VALUES
+#define VALUE_WIDTH value_width
+#define V_STRIDE v_stride
+#define VALUES_PARAMETERS , u32 value_width, u32 v_stride
+#else
+#define VALUE_WIDTH head_width
+#define V_STRIDE kv_stride
+#define VALUES_PARAMETERS
+#endif
+
 // Queries, keys, values or dy of one head of one sequence.
 struct Source {
     const float *from;
@@ -107,16 +118,17 @@ KERNEL __launch_bounds__(THREADS)
     forward_f32(float *__restrict__ out, float *__restrict__ logsumexp, const float *__restrict__ q,
                       const float *__restrict__ k, const float *__restrict__ v, u32 time, u32 heads,
                       u32 group, u32 q_stride, u32 kv_stride, u32 head_width, float scale,
-                      MASKS_PARAMETERS, const float *__restrict__ sinks) {
+                      MASKS_PARAMETERS, const float *__restrict__ sinks VALUES_PARAMETERS) {
     const Masks masks = MASKS;
     extern __shared__ __align__(16) float memory[];
     float (*queries)[LINE] = reinterpret_cast<float (*)[LINE]>(memory), (*keys)[LINE] = queries + TILE,
           (*values)[LINE] = keys + TILE, (*p)[SCORES] = reinterpret_cast<float (*)[SCORES]>(values + TILE);
     const u32 x = threadIdx.x % 16, y = threadIdx.x / 16, block = gridDim.x - 1 - blockIdx.x,
               first = block * TILE;
-    const u32 width = heads * head_width, head = blockIdx.y;
+    const u32 width = heads * VALUE_WIDTH, head = blockIdx.y;
     const u64 sequence = u64(blockIdx.z) * time;
     const u64 kv_start = u64(blockIdx.z) * ROWS_OF_KEYS * kv_stride + head / group * head_width;
+    const u64 v_start = u64(blockIdx.z) * ROWS_OF_KEYS * V_STRIDE + head / group * VALUE_WIDTH;
     const u32 limit = masks.position + time, last = (min(masks.position + first + TILE, limit) - 1) / TILE;
     load_tile(queries, {q + sequence * q_stride + head * head_width, q_stride}, first, time, head_width);
     float acc[EACH][COLUMNS] = {}, largest[EACH], total[EACH] = {};
@@ -128,7 +140,7 @@ KERNEL __launch_bounds__(THREADS)
     for (u32 tile = masks.first_key(blockIdx.z, first, time) / TILE; tile <= last; ++tile) {
         __syncthreads();
         load_tile(keys, {k + kv_start, kv_stride}, tile * TILE, limit, head_width);
-        load_tile(values, {v + kv_start, kv_stride}, tile * TILE, limit, head_width);
+        load_tile(values, {v + v_start, V_STRIDE}, tile * TILE, limit, VALUE_WIDTH);
         __syncthreads();
         float s[EACH][EACH];
         times_transposed(s, queries, keys, x, y);
@@ -183,7 +195,8 @@ KERNEL __launch_bounds__(THREADS)
         if (x == 0 && row < time)
             logsumexp[(u64(blockIdx.z) * heads + head) * time + row] = largest[i] + logf(sum);
     }
-    store_rows(out + sequence * width + head * head_width, width, first, time, head_width, acc, factor, x, y);
+    store_rows(out + sequence * width + head * VALUE_WIDTH, width, first, time, VALUE_WIDTH, acc, factor, x,
+               y);
 }
 
 // delta[batch, head, time] = sum over a row of dy * out. Grid [ceil(batch * time * heads / 8)], 256 threads:
@@ -217,11 +230,12 @@ template <bool KEYS>
 __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][EACH][COLUMNS], const Tiles &tiles,
                                          const Source (&rows)[2], const Source (&columns)[2],
                                          const float *logsumexp, const float *delta, u32 block, u32 time,
-                                         u32 head_width, float scale, const Masks &masks, u32 sequence,
-                                         u32 line) {
+                                         u32 head_width, u32 other_width, float scale, const Masks &masks,
+                                         u32 sequence, u32 line) {
     const u32 x = threadIdx.x % 16, y = threadIdx.x / 16;
     const u32 position = masks.position, limit = position + time, first = block * TILE;
-    for (u32 i = 0; i < 2; ++i) load_tile(tiles.rows[i], rows[i], first, KEYS ? limit : time, head_width);
+    for (u32 i = 0; i < 2; ++i)
+        load_tile(tiles.rows[i], rows[i], first, KEYS ? limit : time, i == 0 ? head_width : other_width);
     const u32 begin =
         (KEYS ? max(first, position) - position : masks.first_key(sequence, first, time)) / TILE;
     const u32 end = KEYS ? masks.end_tile(sequence, begin, TILE, first + TILE, time)
@@ -229,7 +243,8 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][EACH][COLUMN
     for (u32 tile = begin; tile < end; ++tile) {
         __syncthreads();
         for (u32 i = 0; i < 2; ++i)
-            load_tile(tiles.columns[i], columns[i], tile * TILE, KEYS ? time : limit, head_width);
+            load_tile(tiles.columns[i], columns[i], tile * TILE, KEYS ? time : limit,
+                      i == 0 ? head_width : other_width);
         __syncthreads();
         float p[EACH][EACH], ds[EACH][EACH];
         times_transposed(p, tiles.rows[0], tiles.columns[0], x, y);
@@ -274,17 +289,18 @@ __device__ __forceinline__ void backward(float (&acc)[KEYS ? 2 : 1][EACH][COLUMN
     const float *__restrict__ dy, const float *__restrict__ q, const float *__restrict__ k,                \
         const float *__restrict__ v, const float *__restrict__ logsumexp, const float *__restrict__ delta, \
         u32 time, u32 heads, u32 group, u32 q_stride, u32 kv_stride, u32 head_width, float scale,          \
-        MASKS_PARAMETERS
+        MASKS_PARAMETERS VALUES_PARAMETERS
 
 // Grid [ceil((position + time) / TILE), heads / group, batch]: a block adds the query heads of its key and
 // value head in their order.
 KERNEL __launch_bounds__(THREADS)
     backward_key_value_f32(float *__restrict__ dk, float *__restrict__ dv, BACKWARD_OPERANDS) {
     extern __shared__ __align__(16) float memory[];
-    const u32 width = heads * head_width, block = blockIdx.x;
+    const u32 width = heads * VALUE_WIDTH, block = blockIdx.x;
     const u64 sequence = u64(blockIdx.z) * time;
     const u64 start = u64(blockIdx.z) * ROWS_OF_KEYS * kv_stride + blockIdx.y * head_width;
-    const Source rows[2] = {{k + start, kv_stride}, {v + start, kv_stride}};
+    const u64 v_start = u64(blockIdx.z) * ROWS_OF_KEYS * V_STRIDE + blockIdx.y * VALUE_WIDTH;
+    const Source rows[2] = {{k + start, kv_stride}, {v + v_start, V_STRIDE}};
     float acc[2][EACH][COLUMNS] = {}, factor[2][EACH];
 #pragma unroll
     for (u32 i = 0; i < EACH; ++i) factor[0][i] = scale, factor[1][i] = 1.0f;
@@ -292,32 +308,33 @@ KERNEL __launch_bounds__(THREADS)
         const u32 head = blockIdx.y * group + member;
         const u64 line = (u64(blockIdx.z) * heads + head) * time;
         const Source columns[2] = {{q + sequence * q_stride + head * head_width, q_stride},
-                                   {dy + sequence * width + head * head_width, width}};
+                                   {dy + sequence * width + head * VALUE_WIDTH, width}};
         // Other warps may still read the tiles of the previous head.
         if (member > 0) __syncthreads();
         backward<true>(acc, Tiles(memory), rows, columns, logsumexp + line, delta + line, block, time,
-                       head_width, scale, MASKS, blockIdx.z, blockIdx.z * heads + head);
+                       head_width, VALUE_WIDTH, scale, MASKS, blockIdx.z, blockIdx.z * heads + head);
     }
     const u32 x = threadIdx.x % 16, y = threadIdx.x / 16;
     const u32 limit = (IS_GENERAL ? position : 0) + time;
     store_rows(dk + start, kv_stride, block * TILE, limit, head_width, acc[0], factor[0], x, y);
-    store_rows(dv + start, kv_stride, block * TILE, limit, head_width, acc[1], factor[1], x, y);
+    store_rows(dv + v_start, V_STRIDE, block * TILE, limit, VALUE_WIDTH, acc[1], factor[1], x, y);
 }
 
 // Grid [ceil(time / TILE), heads, batch].
 KERNEL __launch_bounds__(THREADS) backward_query_f32(float *__restrict__ dq, BACKWARD_OPERANDS) {
     extern __shared__ __align__(16) float memory[];
-    const u32 width = heads * head_width, head = blockIdx.y, block = gridDim.x - 1 - blockIdx.x;
+    const u32 width = heads * VALUE_WIDTH, head = blockIdx.y, block = gridDim.x - 1 - blockIdx.x;
     const u64 sequence = u64(blockIdx.z) * time, line = (u64(blockIdx.z) * heads + head) * time;
     const u64 start = sequence * q_stride + head * head_width;
     const u64 kv_start = u64(blockIdx.z) * ROWS_OF_KEYS * kv_stride + head / group * head_width;
-    const Source rows[2] = {{q + start, q_stride}, {dy + sequence * width + head * head_width, width}};
-    const Source columns[2] = {{k + kv_start, kv_stride}, {v + kv_start, kv_stride}};
+    const u64 v_start = u64(blockIdx.z) * ROWS_OF_KEYS * V_STRIDE + head / group * VALUE_WIDTH;
+    const Source rows[2] = {{q + start, q_stride}, {dy + sequence * width + head * VALUE_WIDTH, width}};
+    const Source columns[2] = {{k + kv_start, kv_stride}, {v + v_start, V_STRIDE}};
     float acc[1][EACH][COLUMNS] = {}, factor[EACH];
 #pragma unroll
     for (u32 i = 0; i < EACH; ++i) factor[i] = scale;
     backward<false>(acc, Tiles(memory), rows, columns, logsumexp + line, delta + line, block, time,
-                    head_width, scale, MASKS, blockIdx.z, blockIdx.z * heads + head);
+                    head_width, VALUE_WIDTH, scale, MASKS, blockIdx.z, blockIdx.z * heads + head);
     store_rows(dq + start, q_stride, block * TILE, time, head_width, acc[0], factor, threadIdx.x % 16,
                threadIdx.x / 16);
 }

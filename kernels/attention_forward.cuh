@@ -116,16 +116,18 @@ KERNEL __launch_bounds__(FORWARD_WARPS *WARP, D >= 80 ? 1 : 2)
     OF_HALF(forward)(Half *__restrict__ out, float *__restrict__ logsumexp, const Half *__restrict__ q,
                       const Half *__restrict__ k, const Half *__restrict__ v, u32 time, u32 heads, u32 group,
                       u32 q_stride, u32 kv_stride, float scale, u32 aligned, MASKS_PARAMETERS,
-                      u32 *cells PADDED_PARAMETERS(u32 head_width, const Half *__restrict__ sinks)) {
+                      u32 *cells PADDED_PARAMETERS(u32 head_width, const Half *__restrict__ sinks)
+                          VALUES_PARAMETERS) {
     extern __shared__ __align__(128) u8 memory[];
     const Masks masks = MASKS;
     constexpr u32 THREADS = FORWARD_WARPS * WARP, STAGE = FORWARD_KEYS * D * 2;
     const u32 block = gridDim.x - 1 - blockIdx.x, head = blockIdx.y, first = block * FORWARD_ROWS,
-              width = heads * WIDTH;
+              width = heads * VALUE_WIDTH;
     const u64 sequence = u64(blockIdx.z) * time;
     const u64 kv_start = u64(blockIdx.z) * ROWS_OF_KEYS * kv_stride + head / group * WIDTH;
+    const u64 v_start = u64(blockIdx.z) * ROWS_OF_KEYS * V_STRIDE + head / group * VALUE_WIDTH;
     const Half *queries = q + sequence * q_stride + head * WIDTH;
-    const Half *keys = k + kv_start, *values = v + kv_start;
+    const Half *keys = k + kv_start, *values = v + v_start;
     const u32 q_tile = shared_address(memory), stages = q_tile + FORWARD_ROWS * D * 2;
     const u32 row = first + threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
     const u32 limit = masks.position + time, end = min(masks.position + first + FORWARD_ROWS, limit),
@@ -137,8 +139,8 @@ KERNEL __launch_bounds__(FORWARD_WARPS *WARP, D >= 80 ? 1 : 2)
                             masks.first_key(blockIdx.z, row + 8, time)};
     const u32 begin_stage = stages + begin % 2 * 2 * STAGE, begin_key = begin * FORWARD_KEYS;
     load_tile<FORWARD_KEYS, THREADS>(begin_stage, keys, kv_stride, begin_key, limit, aligned, WIDTH);
-    load_tile<FORWARD_KEYS, THREADS>(begin_stage + STAGE, values, kv_stride, begin_key, limit, aligned,
-                                     WIDTH);
+    load_tile<FORWARD_KEYS, THREADS>(begin_stage + STAGE, values, V_STRIDE, begin_key, limit, aligned,
+                                     VALUE_WIDTH);
     commit_copies();
     Rows rows = {{}, {-INFINITE, -INFINITE}, {}};
     Queries own;
@@ -148,7 +150,8 @@ KERNEL __launch_bounds__(FORWARD_WARPS *WARP, D >= 80 ? 1 : 2)
         if (tile + 1 < tiles) {
             const u32 next = stages + (tile + 1) % 2 * 2 * STAGE, key = (tile + 1) * FORWARD_KEYS;
             load_tile<FORWARD_KEYS, THREADS>(next, keys, kv_stride, key, limit, aligned, WIDTH);
-            load_tile<FORWARD_KEYS, THREADS>(next + STAGE, values, kv_stride, key, limit, aligned, WIDTH);
+            load_tile<FORWARD_KEYS, THREADS>(next + STAGE, values, V_STRIDE, key, limit, aligned,
+                                             VALUE_WIDTH);
         }
         commit_copies();
         if (tile == begin) load_queries(own, q_tile);
@@ -161,7 +164,7 @@ KERNEL __launch_bounds__(FORWARD_WARPS *WARP, D >= 80 ? 1 : 2)
     }
     rows.total[0] = quad_sum(rows.total[0]);
     rows.total[1] = quad_sum(rows.total[1]);
-    Half *to = out + sequence * width + head * WIDTH;
+    Half *to = out + sequence * width + head * VALUE_WIDTH;
     float factor[2] = {1.0f / rows.total[0], 1.0f / rows.total[1]};
     float largest[2] = {rows.largest[0] * scale, rows.largest[1] * scale};
 #ifdef PADDED
@@ -169,7 +172,7 @@ KERNEL __launch_bounds__(FORWARD_WARPS *WARP, D >= 80 ? 1 : 2)
         for (int half = 0; half < 2; ++half)
             factor[half] = add_sink(largest[half], rows.total[half], to_f32(sinks[head]));
 #endif
-    const u32 most = store_rows(to, width, row, time, WIDTH, rows.out, factor[0], factor[1]);
+    const u32 most = store_rows(to, width, row, time, VALUE_WIDTH, rows.out, factor[0], factor[1]);
     if (cells) record_pair(most, cells);
     float *line = logsumexp + (u64(blockIdx.z) * heads + head) * time;
     if (threadIdx.x % 4 == 0) {

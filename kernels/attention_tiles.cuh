@@ -21,6 +21,18 @@ constexpr bool IS_PADDED = false;
 #define PADDED_PARAMETERS(...)
 #endif
 
+// With VALUES, heads of values and of the output are VALUE_WIDTH wide, at most HEAD_DIM, and rows of values
+// are V_STRIDE elements apart; there are kernels with PADDED only.
+#ifdef VALUES
+#define VALUE_WIDTH value_width
+#define V_STRIDE v_stride
+#define VALUES_PARAMETERS , u32 value_width, u32 v_stride
+#else
+#define VALUE_WIDTH WIDTH
+#define V_STRIDE kv_stride
+#define VALUES_PARAMETERS
+#endif
+
 __device__ __forceinline__ u32 shared_address(const void *p) { return u32(__cvta_generic_to_shared(p)); }
 
 __device__ __forceinline__ float exp2_fast(float x) {

@@ -184,7 +184,7 @@ __device__ __forceinline__ void backward_tile(Sum (&acc)[KEYS ? 2 : 1], u32 own_
 template <bool KEYS>
 __device__ __forceinline__ void backward(Sum (&acc)[KEYS ? 2 : 1], u8 *memory, const Operands &from,
                                          u32 first, u32 time, float scale, bool aligned, const Masks &masks,
-                                         u32 line, u32 width) {
+                                         u32 line, u32 width, u32 other_width) {
     constexpr u32 THREADS = BACKWARD_WARPS * WARP;
     const u32 own_tiles = shared_address(memory), stages = own_tiles + OWN;
     const u32 scores = stages + STAGES * 2 * TILE;
@@ -203,14 +203,14 @@ __device__ __forceinline__ void backward(Sum (&acc)[KEYS ? 2 : 1], u8 *memory, c
         for (u32 i = 0; i < 2; ++i)
             load_tile<BACKWARD_COLUMNS, THREADS>(stages + (tile % STAGES * 2 + i) * TILE, from.columns[i],
                                                  from.column_stride[i], tile * BACKWARD_COLUMNS, column_limit,
-                                                 aligned, width);
+                                                 aligned, i == 0 ? width : other_width);
         if (KEYS)
             load_statistics<THREADS>(statistics + tile % STAGES * STATISTICS, from, tile * BACKWARD_COLUMNS,
                                      time, masks);
     };
     for (u32 i = 0; i < 2; ++i)
         load_tile<BACKWARD_ROWS, THREADS>(own_tiles + i * (OWN / 2), from.rows[i], from.row_stride[i], first,
-                                          own_limit, aligned, width);
+                                          own_limit, aligned, i == 0 ? width : other_width);
     start_tile(begin);
     commit_copies();
     OwnRows own = {};

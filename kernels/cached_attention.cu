@@ -3,18 +3,35 @@
 #include "common.cuh"
 
 // LANES lanes share a key, each with N elements of every LANES * N; the other lanes of a warp take other
-// keys. QUERIES query heads are computed at once from one reading of a key or value.
+// keys. QUERIES query heads are computed at once from one reading of a key or value. With VALUES, value heads
+// and those of the output are v_width wide, else as wide as keys.
+#ifdef VALUES
+#define VALUES_PARAMETERS , u32 v_width
+#define VALUE_WIDTH v_width
+#define ROW_PARAMETERS , u32 columns, u32 before
+#define ROW_ARGUMENTS , columns, before
+#else
+#define VALUES_PARAMETERS
+#define VALUE_WIDTH width
+#define ROW_PARAMETERS
+#define ROW_ARGUMENTS
+#endif
 
 // Copies the keys and values of a sequence to the first positions of a slot. Launch: a thread for N elements.
-// `heads` counts key and value heads; a row of qkv has the columns of `query` heads before theirs.
+// `heads` counts key and value heads; a row of qkv has the columns of `query` heads before theirs. With
+// VALUES they are either, of `columns` columns of a row after `before` ones.
 template <int N, typename T>
 __device__ __forceinline__ void store_rows(const T *qkv, T *slot, u32 items, u32 query, u32 heads, u32 width,
-                                           u32 capacity) {
+                                           u32 capacity ROW_PARAMETERS) {
     const u32 item = blockIdx.x * THREADS + threadIdx.x;
     if (item >= items) return;
     const u32 each = width / N, column = item % each * N, head = item / each % heads;
     const u32 row = item / each / heads;
+#ifdef VALUES
+    const T *from = qkv + u64(row) * columns + before + head * width + column;
+#else
     const T *from = qkv + (u64(row) * (query + heads) + query + head) * width + column;
+#endif
     store<N>(slot + (u64(head) * capacity + row) * width + column, load<N>(from));
 }
 
@@ -36,7 +53,7 @@ __device__ __forceinline__ u32 window_start(u32 position, u32 window) {
 template <int N, typename T>
 __device__ __forceinline__ void chunk_of_row(const T *qkv, T *cache, const u32 *documents, float *partials,
                                              u32 query, u32 group, u32 width, u32 capacity, float scale,
-                                             float cap, u32 window) {
+                                             float cap, u32 window, u32 v_width) {
     extern __shared__ float shared[];
     float *queries = shared, *scores = queries + group * width, *statistics = scores + group * CHUNK;
     float *sums = statistics + 2 * group;
@@ -46,17 +63,32 @@ __device__ __forceinline__ void chunk_of_row(const T *qkv, T *cache, const u32 *
     const u32 first_seen = window_start(position, window);
     if (first > position || first + CHUNK <= first_seen) return;
     const u32 keys = min(u32(CHUNK), position + 1 - first);
+#ifdef VALUES
+    const T *own = qkv + u64(row) * ((query + heads) * width + heads * v_width);
+    T *slot = cache + u64(row) * heads * capacity * (width + v_width);
+    T *all_keys = slot + u64(head) * capacity * width;
+    T *all_values = slot + u64(heads) * capacity * width + u64(head) * capacity * v_width;
+#else
     const T *own = qkv + u64(row) * (query + 2 * heads) * width;
     T *all_keys = cache + (u64(row) * 2 * heads + head) * capacity * width;
     T *all_values = all_keys + u64(heads) * capacity * width;
+#endif
     for (u32 i = threadIdx.x; i < group * width; i += STRANDS)
         queries[i] = to_f32(own[u64(head) * group * width + i]);
     if (position < first + CHUNK) {
+#ifdef VALUES
+        const T *key = own + u64(query + head) * width,
+                *value = own + u64(query + heads) * width + u64(head) * v_width;
+        for (u32 i = threadIdx.x; i < width; i += STRANDS) all_keys[u64(position) * width + i] = key[i];
+        for (u32 i = threadIdx.x; i < v_width; i += STRANDS)
+            all_values[u64(position) * v_width + i] = value[i];
+#else
         const T *key = own + u64(query + head) * width, *value = key + u64(heads) * width;
         for (u32 i = threadIdx.x; i < width; i += STRANDS) {
             all_keys[u64(position) * width + i] = key[i];
             all_values[u64(position) * width + i] = value[i];
         }
+#endif
     }
     __syncthreads();
     const u32 lane = threadIdx.x % LANES, strand = threadIdx.x / LANES;
@@ -106,12 +138,12 @@ __device__ __forceinline__ void chunk_of_row(const T *qkv, T *cache, const u32 *
     const u32 warp = threadIdx.x / WARP, chunks = gridDim.x;
     for (u32 g = 0; g < group; g += QUERIES) {
         // Every lane goes through all rounds; those whose columns are beyond the head have zeros.
-        for (u32 round = 0; round < width; round += LANES * N) {
+        for (u32 round = 0; round < v_width; round += LANES * N) {
             const u32 column = round + lane * N;
             Floats<N> sum[QUERIES] = {};
-            if (column < width)
+            if (column < v_width)
                 for (u32 key = strand; key < keys; key += STRANDS / LANES) {
-                    const Floats<N> values = read<N>(all_values + u64(first + key) * width + column);
+                    const Floats<N> values = read<N>(all_values + u64(first + key) * v_width + column);
 #pragma unroll
                     for (u32 q = 0; q < QUERIES; q++) {
                         const float weight = g + q < group ? scores[(g + q) * CHUNK + key] : 0.0f;
@@ -131,12 +163,12 @@ __device__ __forceinline__ void chunk_of_row(const T *qkv, T *cache, const u32 *
             __syncthreads();
             for (u32 at = threadIdx.x; at < QUERIES * LANES * N; at += STRANDS) {
                 const u32 q = at / (LANES * N), to = round + at % (LANES * N);
-                if (g + q < group && to < width) {
+                if (g + q < group && to < v_width) {
                     float x = 0.0f;
 #pragma unroll
                     for (u32 w = 0; w < STRANDS / WARP; w++) x += sums[w * QUERIES * LANES * N + at];
                     const u64 line = (u64(row) * query + head * group + g + q) * chunks + chunk;
-                    partials[line * (width + 2) + to] = x;
+                    partials[line * (v_width + 2) + to] = x;
                 }
             }
             __syncthreads();
@@ -144,7 +176,7 @@ __device__ __forceinline__ void chunk_of_row(const T *qkv, T *cache, const u32 *
     }
     for (u32 at = threadIdx.x; at < 2 * group; at += STRANDS) {
         const u64 line = (u64(row) * query + head * group + at / 2) * chunks + chunk;
-        partials[line * (width + 2) + width + at % 2] = statistics[at];
+        partials[line * (v_width + 2) + v_width + at % 2] = statistics[at];
     }
 }
 
@@ -185,22 +217,22 @@ __device__ __forceinline__ void join_chunks(const float *partials, const u32 *do
 #define FOR_TYPE(NAME, T)                                                                               \
     KERNEL __launch_bounds__(THREADS)                                                                   \
         store_##NAME(const T *__restrict__ qkv, T *__restrict__ slot, u32 items, u32 query, u32 heads,  \
-                     u32 width, u32 capacity, u32 vector) {                                             \
+                     u32 width, u32 capacity, u32 vector ROW_PARAMETERS) {                              \
         if (vector)                                                                                     \
-            store_rows<16 / sizeof(T)>(qkv, slot, items, query, heads, width, capacity);                \
+            store_rows<16 / sizeof(T)>(qkv, slot, items, query, heads, width, capacity ROW_ARGUMENTS);  \
         else                                                                                            \
-            store_rows<1>(qkv, slot, items, query, heads, width, capacity);                             \
+            store_rows<1>(qkv, slot, items, query, heads, width, capacity ROW_ARGUMENTS);               \
     }                                                                                                   \
     KERNEL __launch_bounds__(STRANDS)                                                                   \
         chunks_##NAME(const T *__restrict__ qkv, T *cache, const u32 *__restrict__ documents,           \
                       float *__restrict__ partials, u32 query, u32 group, u32 width, u32 capacity,      \
-                      float scale, float cap, u32 window, u32 vector) {                                 \
+                      float scale, float cap, u32 window, u32 vector VALUES_PARAMETERS) {               \
         if (vector)                                                                                     \
             chunk_of_row<16 / sizeof(T)>(qkv, cache, documents, partials, query, group, width, capacity, \
-                                         scale, cap, window);                                           \
+                                         scale, cap, window, VALUE_WIDTH);                              \
         else                                                                                            \
             chunk_of_row<1>(qkv, cache, documents, partials, query, group, width, capacity, scale, cap, \
-                            window);                                                                    \
+                            window, VALUE_WIDTH);                                                       \
     }                                                                                                   \
     KERNEL __launch_bounds__(STRANDS)                                                                   \
         join_##NAME(const float *__restrict__ partials, const u32 *__restrict__ documents,              \

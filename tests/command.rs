@@ -356,7 +356,7 @@ fn attention_is_measured_by_head_width() {
     let heads: Vec<_> = heads.map(|cells| cells.map(|cell| cell.as_u64().unwrap())).collect();
     assert_eq!(heads, [[8, 2, 3], [4, 4, 3]]);
     assert!(lines.iter().all(|line| line["backward_milliseconds"].as_f64().unwrap() > 0.0));
-    let shared = ["--precision", "bf16", "--heads", "4", "--key-value-heads", "2"];
+    let shared = ["--precision", "bf16", "--heads", "4", "--key-value-heads", "2", "--value-width", "5"];
     let output = bench(&[&["--positions", "9", "--head-widths", "8"], &shared[..]].concat());
     assert!(text(&output.stdout).contains("causal attention, bf16, 1 × 9 positions"), "{output:?}");
     let wrong: [&[&str]; 5] = [

@@ -21,6 +21,9 @@ pub(crate) struct BenchAttentionArgs {
     /// Columns of a head; each width is a row of the table
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "64,80,128,192,256", value_parser = size)]
     head_widths: Vec<usize>,
+    /// Columns of a head of values and of the output [default: as many as queries and keys have]
+    #[arg(long, value_name = "N", value_parser = size)]
+    value_width: Option<usize>,
     /// Columns of all query heads: as many whole heads as fit, at least one
     #[arg(long, value_name = "N", default_value = "2048", value_parser = size)]
     columns: usize,
@@ -84,7 +87,8 @@ impl BenchAttentionArgs {
             let text = format!("--key-value-heads {key_value}: they do not divide {query} query heads");
             return Err(CliError::Refused(text));
         }
-        let heads = Heads { query, key_value, width };
+        let value_width = self.value_width.unwrap_or(width);
+        let heads = Heads { value_width, ..Heads::grouped(query, key_value, width) };
         Ok(AttentionSizes { batch: self.batch, positions: self.positions, heads, window: self.window })
     }
 }
@@ -128,6 +132,7 @@ struct Line<'a> {
     positions: usize,
     window: Option<usize>,
     head_width: usize,
+    value_width: usize,
     heads: usize,
     key_value_heads: usize,
     forward_milliseconds: f64,
@@ -138,7 +143,7 @@ struct Line<'a> {
 
 impl<'a> Line<'a> {
     fn of(device: &'a Device, sizes: &AttentionSizes, dtype: DType, time: &AttentionTime) -> Self {
-        let rate = |matmuls, seconds: f64| rounded(sizes.flops(matmuls) / seconds / 1e12, 3);
+        let rate = |flops: f64, seconds: f64| rounded(flops / seconds / 1e12, 3);
         Line {
             device: &device.description().model,
             precision: dtype.to_string(),
@@ -146,23 +151,25 @@ impl<'a> Line<'a> {
             positions: sizes.positions,
             window: sizes.window,
             head_width: sizes.heads.width,
+            value_width: sizes.heads.value_width,
             heads: sizes.heads.query,
             key_value_heads: sizes.heads.key_value,
             forward_milliseconds: rounded(1e3 * time.forward, 4),
-            forward_tflops_per_second: rate(2, time.forward),
+            forward_tflops_per_second: rate(sizes.flops(1, 1), time.forward),
             backward_milliseconds: rounded(1e3 * time.backward, 4),
-            backward_tflops_per_second: rate(5, time.backward),
+            backward_tflops_per_second: rate(sizes.flops(3, 2), time.backward),
         }
     }
 }
 
 /// A row for each width.
 fn table(lines: &[Line<'_>]) -> String {
-    let titles = ["width", "heads", "keys", "forward ms", "TFLOP/s", "backward ms", "TFLOP/s"];
+    let titles = ["width", "values", "heads", "keys", "forward ms", "TFLOP/s", "backward ms", "TFLOP/s"];
     let mut rows = vec![titles.map(str::to_owned).to_vec()];
     rows.extend(lines.iter().map(|line| {
         vec![
             line.head_width.to_string(),
+            line.value_width.to_string(),
             line.heads.to_string(),
             line.key_value_heads.to_string(),
             format!("{:.3}", line.forward_milliseconds),

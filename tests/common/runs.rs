@@ -76,7 +76,7 @@ pub(crate) const WINDOWS_AND_CAPS: &[&str] = &[
 
 /// Options of OLMo, SmolLM, Phi and Granite over [`LLAMA`]: windows in three of four layers, norms after
 /// branches and over all heads, layers without positions, a part of each head that rotates, biases and
-/// factors.
+/// factors; and values wider than keys.
 pub(crate) const WINDOWS_AND_FACTORS: &[&str] = &[
     "model.window=20",
     "model.layer_types=['sliding_attention', 'sliding_attention', 'sliding_attention', 'full_attention']",
@@ -94,6 +94,7 @@ pub(crate) const WINDOWS_AND_FACTORS: &[&str] = &[
     "model.residual_scale=0.5",
     "model.logit_scale=0.25",
     "model.padding_tokens=[10]",
+    "model.value_width=16",
 ];
 
 /// A small GPT on the answers of made conversations.

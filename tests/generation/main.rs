@@ -80,6 +80,7 @@ layers = 2
 heads = 4
 key_value_heads = 1
 width = 256
+value_width = 40
 context = 32
 [data]
 paths = ["ARCHITECTURE.md"]

@@ -148,7 +148,7 @@ fn a_norm_with_an_offset_weight_matches_one_of_the_sum() {
 
 #[test]
 fn composed_norms_of_all_queries_and_keys_match_the_fused_one() {
-    let heads = Heads { query: 4, key_value: 2, width: 8 };
+    let heads = Heads::grouped(4, 2, 8);
     let composed = |tape: &Tape, qkv: Var, weights: &[Weight]| {
         let part = |first, count| ops::slice(tape, qkv.clone(), 2, first, count);
         let queries = ops::rms_norm(tape, part(0, 32)?, &weights[0], EPSILON)?;

@@ -29,12 +29,15 @@ pub struct AttentionSizes {
 }
 
 impl AttentionSizes {
-    /// FLOPs of `matmuls` matmuls over the pairs of a query and a key that it sees.
-    pub fn flops(&self, matmuls: u32) -> f64 {
+    /// FLOPs over the pairs of a query and a key that it sees, of `of_keys` matmuls with the columns of keys
+    /// and `of_values` with those of values.
+    pub fn flops(&self, of_keys: u32, of_values: u32) -> f64 {
         let (positions, most) = (self.positions as f64, self.window.unwrap_or(self.positions));
         let window = most.min(self.positions) as f64;
         let pairs = window * (window + 1.0) / 2.0 + (positions - window) * window;
-        2.0 * f64::from(matmuls) * pairs * (self.batch * self.heads.query_columns()) as f64
+        let [keys, values] = [self.heads.width, self.heads.value_width].map(|width| width as f64);
+        let columns = f64::from(of_keys) * keys + f64::from(of_values) * values;
+        2.0 * pairs * columns * (self.batch * self.heads.query) as f64
     }
 
     /// Refuses sizes that no device takes.
@@ -87,8 +90,9 @@ pub fn bench_attention(
     sizes.check()?;
     let AttentionSizes { batch, positions, heads, window } = *sizes;
     let widths = attention::widths(dtype);
-    if device.is_cuda_like() && !widths.has(heads.width) {
-        let text = format!("heads of {} columns: a GPU has kernels for widths {widths}", heads.width);
+    let refused = |width: &&usize| device.is_cuda_like() && !widths.has(**width);
+    if let Some(width) = [heads.width, heads.value_width].iter().find(refused) {
+        let text = format!("heads of {width} columns: a GPU has kernels for widths {widths}");
         return Err(BenchError::Refused(text));
     }
     let settings = Settings { window, ..heads.into() };
@@ -99,7 +103,7 @@ pub fn bench_attention(
         Ok(operand)
     };
     let qkv = Qkv::Packed(random("qkv", heads.packed_columns())?);
-    let dy = random("dy", heads.query_columns())?;
+    let dy = random("dy", heads.output_columns())?;
     let forward = || Ok(attention::forward(&qkv, settings, Masks::default(), false)?);
     let attention::Output { output, logsumexp } = forward()?;
     let backward =
@@ -132,11 +136,12 @@ mod tests {
     /// Two FLOPs for each pair and column, of pairs that are counted one by one.
     #[test]
     fn pairs_within_windows_count() {
+        let heads = Heads { value_width: 4, ..Heads::multi(2, 8) };
         for (positions, window) in [(1, None), (7, None), (7, Some(3)), (7, Some(7)), (7, Some(100))] {
-            let sizes = AttentionSizes { batch: 3, positions, heads: Heads::multi(2, 8), window };
+            let sizes = AttentionSizes { batch: 3, positions, heads, window };
             let seen = |query: usize| (query + 1).min(window.unwrap_or(positions));
             let pairs: usize = (0..positions).map(seen).sum();
-            assert_eq!(sizes.flops(5), (5 * 2 * pairs * 3 * 16) as f64, "{sizes:?}");
+            assert_eq!(sizes.flops(3, 2), (2 * pairs * 3 * 2 * (3 * 8 + 2 * 4)) as f64, "{sizes:?}");
         }
     }
 }

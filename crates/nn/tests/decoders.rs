@@ -38,7 +38,15 @@ const MODELS: &[(&str, &[&str])] = &[
         "llama",
         &["model.qk_norm=true", "model.rope_width=2", "model.rope_layers=[1, 0]", "model.mlp_bias=true"],
     ),
-    ("llama", &["model.residual_scale=0.3", "model.logit_scale=0.5", "model.output_bias=true"]),
+    (
+        "llama",
+        &[
+            "model.residual_scale=0.3",
+            "model.logit_scale=0.5",
+            "model.output_bias=true",
+            "model.value_width=5",
+        ],
+    ),
 ];
 
 const GEMMA: &str = "model.embedding_scale=3.0";

@@ -56,11 +56,11 @@ fn tokens_alone(parameters: &mut Parameters) -> Result<Forward> {
 
 /// Separate projections with `key_value` heads for 4 query heads.
 fn separate(parameters: &mut Parameters, key_value: usize, bias: bool) -> Result<Forward> {
-    let heads = Heads { query: 4, key_value, width: WIDTH / 4 };
+    let heads = Heads::grouped(4, key_value, WIDTH / 4);
     let x = input(parameters);
     let queries = linear(parameters, "q", heads.query_columns(), bias)?;
-    let keys = linear(parameters, "k", heads.key_value_columns(), bias)?;
-    let values = linear(parameters, "v", heads.key_value_columns(), bias)?;
+    let keys = linear(parameters, "k", heads.key_columns(), bias)?;
+    let values = linear(parameters, "v", heads.value_columns(), bias)?;
     let output = linear(parameters, "o", WIDTH, false)?;
     let layer = CausalSelfAttention::new(Qkv::Separate([queries, keys, values]), output, heads);
     Ok(Box::new(move |tape| layer.forward(tape, tape.constant(x.clone()))))
@@ -68,7 +68,7 @@ fn separate(parameters: &mut Parameters, key_value: usize, bias: bool) -> Result
 
 /// One projection for 4 query heads and 2 key and value heads.
 fn packed(parameters: &mut Parameters) -> Result<Forward> {
-    let heads = Heads { query: 4, key_value: 2, width: WIDTH / 4 };
+    let heads = Heads::grouped(4, 2, WIDTH / 4);
     let x = input(parameters);
     let qkv = linear(parameters, "qkv", heads.packed_columns(), true)?;
     let output = linear(parameters, "o", WIDTH, true)?;

@@ -141,7 +141,8 @@ impl Exchange {
         // Partial results are in f32.
         let rows = 2.0 * samples * work.crossing() / context.ranks as f64;
         let layer = links.parts(tensor, (element + 4.0) * rows);
-        let columns = config.model.cached_heads().map_or(0, |heads| 2 * heads.key_value_columns());
+        let columns =
+            config.model.cached_heads().map_or(0, |heads| heads.key_columns() + heads.value_columns());
         let values = samples * (config.model.examples().units() * columns) as f64 / tensor.ranks as f64;
         // Backward gathers them again, and adds their gradients in f32.
         let sequences = [element, element + 4.0].map(|bytes| links.parts(context, bytes * values));

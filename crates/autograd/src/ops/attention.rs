@@ -53,8 +53,8 @@ impl AttentionSaved {
 }
 
 /// Attention over `qkv`, arrays of shape `[batch, time, columns]` with the columns that the heads state; the
-/// result is `[batch, time, heads.query · heads.width]`. Tokens see only their own document, and in training
-/// `dropout` drops attention weights.
+/// result is `[batch, time, heads.query · heads.value_width]`. Tokens see only their own document, and in
+/// training `dropout` drops attention weights.
 ///
 /// # Errors
 /// As [`ops::attention::forward`].

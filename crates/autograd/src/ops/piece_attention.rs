@@ -55,7 +55,7 @@ struct Layout {
 
 /// Attention over `qkv`, for each piece that is here `[batch, time, columns]`: the columns of all query
 /// heads, then all key heads, then all value heads. The results are `[batch, time, heads.query ·
-/// heads.width]`. Gradients of keys and values are rounded for each piece of queries, added in f32 in a
+/// heads.value_width]`. Gradients of keys and values are rounded for each piece of queries, added in f32 in a
 /// fixed tree, and rounded once more. `sinks` are `[heads.query]`, as in [`Masks`].
 ///
 /// # Errors
@@ -113,7 +113,7 @@ fn sinks_of_pieces(tape: &Tape, sinks: &Weight, pieces: usize) -> Result<Vec<Var
 /// Returns the columns of queries, and those of keys and values.
 fn split(qkv: &Tensor, settings: Settings) -> tensor::Result<[Tensor; 2]> {
     let heads = settings.heads;
-    let (queries, keys_values) = (heads.query_columns(), 2 * heads.key_value_columns());
+    let (queries, keys_values) = (heads.query_columns(), heads.key_columns() + heads.value_columns());
     Ok([rearrange::slice(qkv, 2, 0, queries)?, rearrange::slice(qkv, 2, queries, keys_values)?])
 }
 

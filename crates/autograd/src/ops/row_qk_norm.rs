@@ -59,9 +59,9 @@ impl Normalised {
 
 /// Divides the columns of packed queries, keys and values, copies each.
 pub(super) fn divided(qkv: &Tensor, heads: Heads) -> tensor::Result<[Tensor; 3]> {
-    let (query, key_value) = (heads.query_columns(), heads.key_value_columns());
+    let [query, key, value] = heads.groups_of_columns();
     let part = |first, count| rearrange::slice(qkv, COLUMNS, first, count);
-    Ok([part(0, query)?, part(query, key_value)?, part(query + key_value, key_value)?])
+    Ok([part(0, query)?, part(query, key)?, part(query + key, value)?])
 }
 
 /// RMS norm of the queries of all heads of a row of packed `qkv [batch, time, heads.packed_columns()]`, and

@@ -188,7 +188,8 @@ impl LlamaBlock {
             (Some(span), None) => Some(Self::norm(parameters, &prefix, sizes, span)?),
             (_, shared) => shared,
         };
-        let (output, cut) = (format!("{prefix}.o_proj"), ([heads.query_columns(), width], LinearCut::Inputs));
+        let (output, cut) =
+            (format!("{prefix}.o_proj"), ([heads.output_columns(), width], LinearCut::Inputs));
         let biases = sizes.output_bias;
         let output = Linear::lane(parameters, &output, cut, projection, biases, Activation::None)?;
         let attention = Settings { heads: heads.divided(parameters.lanes().all), ..attention };

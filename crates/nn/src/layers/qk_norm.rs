@@ -52,7 +52,7 @@ impl QkNorm {
         span: QkNormSpan,
         [epsilon, offset]: [f32; 2],
     ) -> Result<Self> {
-        let columns = [heads.query_columns(), heads.key_value_columns()];
+        let columns = [heads.query_columns(), heads.key_columns()];
         let [query, key] = match span {
             QkNormSpan::Head => [heads.width; 2].map(|width| Ok(Sharding::replicated([width]))),
             QkNormSpan::All => {

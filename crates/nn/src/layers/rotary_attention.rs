@@ -78,7 +78,7 @@ pub struct RotaryAttention {
 
 impl RotaryAttention {
     /// Returns the layer. `qkv` gives the columns that the heads state, and `projection` takes `heads.query ·
-    /// heads.width`.
+    /// heads.value_width`.
     pub fn new(
         qkv: Linear,
         norm: Option<QkNorm>,

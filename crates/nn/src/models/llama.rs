@@ -17,7 +17,7 @@ use super::checks::{self, HeadWidth};
 use crate::error::Result;
 use crate::family::{Conditions, Examples, Family, ModelSpec, Searchable};
 use crate::hugging_face::HuggingFaceModel;
-use crate::layers::Heads;
+use crate::layers::{Heads, QkNormSpan};
 use crate::model::{Model, Stage};
 use crate::parameters::Parameters;
 use crate::recompute::Recompute;
@@ -64,6 +64,12 @@ impl ModelSpec for LlamaSizes {
             keys: &[Self::head_width, Self::heads, Self::width],
         };
         head.check(raw, conditions.compute)?;
+        let values = HeadWidth {
+            value: self.value_width,
+            from: format!("model.value_width is {}", self.value_width),
+            keys: &[Self::value_width, Self::head_width],
+        };
+        values.check(raw, conditions.compute)?;
         self.check_layers(raw)?;
         self.check_rope(raw)?;
         checks::vocabulary(raw, conditions, self.vocabulary)?;
@@ -117,6 +123,15 @@ impl LlamaSizes {
         if !raw.is_set(Self::head_width) && !width.is_multiple_of(heads) {
             let reason = format!("model.width = {width} is not a multiple of model.heads = {heads}");
             return Err(raw.conflict(&[Self::width, Self::heads], reason));
+        }
+        let of_heads = self.qk_norm && self.qk_norm_span == QkNormSpan::Head;
+        if of_heads && self.value_width != head_width {
+            let reason = format!(
+                "model.qk_norm needs values as wide as keys, and model.value_width = {} is not \
+                 model.head_width = {head_width}",
+                self.value_width
+            );
+            return Err(raw.conflict(&[Self::value_width, Self::qk_norm], reason));
         }
         if !head_width.is_multiple_of(2) {
             let reason =
@@ -189,7 +204,10 @@ impl LlamaSizes {
     fn check_bytes(&self, raw: &RawValues, micro_batch: usize) -> keys::Result<()> {
         let of_layers = (Self::layers, self.layers);
         let [of_width, of_heads] = [(Self::width, self.width), (Self::heads, self.heads)];
-        let of_head = (Self::head_width, self.head_width);
+        let of_head = match self.value_width > self.head_width {
+            true => (Self::value_width, self.value_width),
+            false => (Self::head_width, self.head_width),
+        };
         let of_hidden = (Self::feed_forward, self.feed_forward);
         let of_context = (Self::context, self.context);
         let of_vocabulary = (Self::vocabulary, self.vocabulary);

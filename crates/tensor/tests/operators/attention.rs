@@ -177,7 +177,7 @@ fn a_gpu_refuses_head_widths_without_a_kernel() {
         (DType::F32, 256, true),
         (DType::F32, 257, false),
     ] {
-        let heads = Heads { query: 2, key_value: 1, width };
+        let heads = Heads::grouped(2, 1, width);
         let empty = |columns| {
             let request = device::Request::new(device::Category::Input, "qkv");
             Tensor::empty(&device, [1, 4, columns], dtype, request).unwrap()

@@ -14,18 +14,22 @@ const PROBABILITY: f64 = 0.2;
 
 /// Batch, time, heads: several tiles of every kernel, and ends of tiles.
 fn sizes(case: &Case) -> Vec<(usize, usize, Heads)> {
-    let heads = |query, key_value, width| Heads { query, key_value, width };
+    let heads = |query, key_value, width| Heads::grouped(query, key_value, width);
+    let values = |heads, value_width| Heads { value_width, ..heads };
     match (case.device.is_cuda_like(), case.dtype) {
         (true, DType::Bf16 | DType::F16) => [32, 64, 96, 128]
             .iter()
             .flat_map(|width| [(2, 193, heads(4, 2, *width)), (1, 320, heads(2, 2, *width))])
             .chain([(1, 130, heads(2, 1, 40)), (2, 193, heads(4, 2, 80)), (1, 193, heads(2, 1, 256))])
+            .chain([(2, 193, values(heads(4, 2, 40), 72)), (1, 193, values(heads(2, 1, 192), 128))])
             .collect(),
         _ => vec![
             (2, 17, heads(2, 1, 4)),
             (2, 70, heads(4, 2, 8)),
             (1, 131, heads(2, 2, 4)),
             (1, 200, heads(2, 1, 33)),
+            (2, 70, values(heads(4, 2, 6), 9)),
+            (1, 67, values(heads(2, 1, 36), 5)),
         ],
     }
 }
@@ -45,13 +49,15 @@ fn factor(line: usize, query: usize, key: usize) -> f64 {
 /// `drops`.
 fn expected(x: &[f64], time: usize, settings: Settings, first: Option<&[u32]>, drops: bool) -> [Vec<f64>; 2] {
     let Settings { heads, scale, soft_cap, window } = settings;
-    let Heads { query, width, .. } = heads;
+    let Heads { query, width, value_width, .. } = heads;
     let scale = scale.map_or(1.0 / (width as f64).sqrt(), f64::from);
     let capped = |score: f64| soft_cap.map(f64::from).map_or(score, |cap| cap * (score / cap).tanh());
     let batch = x.len() / time / heads.packed_columns();
-    let (mut output, mut logsumexp) = (vec![0.0; batch * time * query * width], vec![]);
+    let (mut output, mut logsumexp) = (vec![0.0; batch * time * query * value_width], vec![]);
     for (b, head) in (0..batch).flat_map(|b| (0..query).map(move |head| (b, head))) {
-        let row = |t: usize, part: usize| &x[at(heads, b * time + t, part, head)..][..width];
+        let row = |t: usize, part: usize| {
+            &x[at(heads, b * time + t, part, head)..][..if part == 2 { value_width } else { width }]
+        };
         for t in 0..time {
             let begin = first.map_or(0, |first| first[b * time + t] as usize);
             let begin = begin.max((t + 1).saturating_sub(window.unwrap_or(time)));
@@ -60,7 +66,7 @@ fn expected(x: &[f64], time: usize, settings: Settings, first: Option<&[u32]>, d
             let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let total: f64 = scores.iter().map(|s| (s - largest).exp()).sum();
             logsumexp.push(largest + total.ln());
-            let out = &mut output[((b * time + t) * query + head) * width..][..width];
+            let out = &mut output[((b * time + t) * query + head) * value_width..][..value_width];
             for (s, score) in (begin..).zip(&scores) {
                 let factor = if drops { factor(b * query + head, t, s) } else { 1.0 };
                 let weight = factor * (score - largest).exp() / total;
@@ -139,7 +145,7 @@ fn check(case: &Case, batch: usize, time: usize, settings: Settings, packs: bool
     let heads = settings.heads;
     let what = |name: &str| format!("{name} {batch}x{time} {settings:?} {packs} {drops}");
     let (qkv, x) = case.operand("qkv", [batch, time, heads.packed_columns()]);
-    let (dy, dy_wide) = case.operand("dy", [batch, time, heads.query_columns()]);
+    let (dy, dy_wide) = case.operand("dy", [batch, time, heads.output_columns()]);
     let (firsts, list) = documents(case, batch, time);
     let dropout = drops.then(|| Mask::new(SEED, "site", MICRO_BATCH, PROBABILITY));
     let masks = Masks { documents: packs.then_some(&firsts), dropout, sinks: None };
@@ -203,14 +209,15 @@ fn check_sinks(case: &Case, batch: usize, time: usize, settings: Settings, packs
     let what = |name: &str| format!("{name} {batch}x{time} {settings:?} {packs}");
     let (firsts, list) = documents(case, batch, time);
     let (qkv, x) = case.operand("qkv", [batch, time, heads.packed_columns()]);
-    let (dy, dy_wide) = case.operand("dy", [batch, time, heads.query_columns()]);
+    let (dy, dy_wide) = case.operand("dy", [batch, time, heads.output_columns()]);
     let (sinks, sinks_wide) = case.operand("sinks", [heads.query]);
     let with_sinks = |x: &[f64], sinks: &[f64]| {
         let [mut output, mut logsumexp] = expected(x, time, settings, packs.then_some(&list[..]), false);
         for (line, value) in logsumexp.iter_mut().enumerate() {
             let (b, head, t) = (line / time / heads.query, line / time % heads.query, line % time);
             let all = value.exp() + sinks[head].exp();
-            let out = &mut output[((b * time + t) * heads.query + head) * heads.width..][..heads.width];
+            let out = &mut output[((b * time + t) * heads.query + head) * heads.value_width..];
+            let out = &mut out[..heads.value_width];
             out.iter_mut().for_each(|out| *out *= value.exp() / all);
             *value = all.ln();
         }

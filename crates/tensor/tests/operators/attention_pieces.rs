@@ -8,15 +8,22 @@ use crate::support::{Case, devices, read, tensor};
 
 /// Batch, tokens of a piece, pieces, heads: pieces that are no multiples of tiles, and some that are.
 fn sizes(case: &Case) -> Vec<(usize, usize, usize, Heads)> {
-    let heads = |query, key_value, width| Heads { query, key_value, width };
+    let heads = |query, key_value, width| Heads::grouped(query, key_value, width);
+    let values = |heads, value_width| Heads { value_width, ..heads };
     match (case.device.is_cuda_like(), case.dtype) {
         (true, DType::Bf16 | DType::F16) => {
             let narrow = [(2, 37, 4, heads(4, 2, 32)), (1, 128, 4, heads(2, 2, 64))];
             let wide =
                 [(1, 200, 2, heads(4, 1, 128)), (2, 37, 4, heads(4, 2, 80)), (1, 70, 3, heads(2, 1, 256))];
-            narrow.into_iter().chain(wide).collect()
+            let uneven = [(1, 70, 3, values(heads(4, 2, 64), 40)), (1, 70, 2, values(heads(2, 1, 192), 128))];
+            narrow.into_iter().chain(wide).chain(uneven).collect()
         }
-        _ => vec![(2, 5, 4, heads(2, 1, 4)), (2, 37, 4, heads(4, 2, 8)), (1, 128, 2, heads(2, 2, 33))],
+        _ => vec![
+            (2, 5, 4, heads(2, 1, 4)),
+            (2, 37, 4, heads(4, 2, 8)),
+            (1, 128, 2, heads(2, 2, 33)),
+            (1, 37, 2, values(heads(2, 1, 6), 9)),
+        ],
     }
 }
 
@@ -48,10 +55,11 @@ fn pieces_are_rows_of_whole_sequences() {
 fn check(case: &Case, [batch, time, pieces]: [usize; 3], settings: Settings, packs: bool) {
     let (heads, all) = (settings.heads, time * pieces);
     let (columns, queries, keys) =
-        (heads.packed_columns(), heads.query_columns(), 2 * heads.key_value_columns());
+        (heads.packed_columns(), heads.query_columns(), heads.key_columns() + heads.value_columns());
+    let outputs = heads.output_columns();
     let what = |name: &str| format!("{name} {batch}x{time}x{pieces} {settings:?} {packs}");
     let (qkv, x) = case.operand("qkv", [batch, all, columns]);
-    let (dy, dy_wide) = case.operand("dy", [batch, all, queries]);
+    let (dy, dy_wide) = case.operand("dy", [batch, all, outputs]);
     let (firsts, list) = documents(case, batch, all);
     let masks = Masks { documents: packs.then_some(&firsts), ..Masks::default() };
     let qkv = Qkv::Packed(qkv);
@@ -67,7 +75,7 @@ fn check(case: &Case, [batch, time, pieces]: [usize; 3], settings: Settings, pac
     for piece in 0..pieces {
         let (first, rows) = (piece * time, piece * time..(piece + 1) * time);
         let q = case.tensor(&own(&x, columns, rows.clone(), [0, queries]), [batch, time, queries]);
-        let dy = case.tensor(&own(&dy_wide, queries, rows.clone(), [0, queries]), [batch, time, queries]);
+        let dy = case.tensor(&own(&dy_wide, outputs, rows.clone(), [0, outputs]), [batch, time, outputs]);
         let starts: Vec<u32> = list
             .chunks(all)
             .flat_map(|starts| starts[rows.clone()].iter().map(|start| start.wrapping_sub(first as u32)))
@@ -76,7 +84,7 @@ fn check(case: &Case, [batch, time, pieces]: [usize; 3], settings: Settings, pac
         let masks = Masks { documents: packs.then_some(&starts), ..Masks::default() };
         let operands = Qkv::Piece { arrays: [q, kv.clone()], first };
         let result = attention::forward(&operands, settings, masks, false).unwrap();
-        let expected = part(&output, [batch, queries], rows.clone(), &[0, queries]);
+        let expected = part(&output, [batch, outputs], rows.clone(), &[0, outputs]);
         case.close(&what("output"), &read(&result.output), &expected);
         let sums = read(&whole.logsumexp);
         let expected = part(&sums, [batch * heads.query, 1], rows.clone(), &[0, 1]);

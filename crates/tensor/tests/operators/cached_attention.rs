@@ -5,15 +5,17 @@ use tensor::{DType, Tensor};
 
 use crate::support::{Case, bits, cpu, devices, read, tensor};
 
-/// Query heads, key and value heads, width: with and without whole vectors, groups that do not divide by
+/// Query heads, key and value heads, widths: with and without whole vectors, groups that do not divide by
 /// four.
-const HEADS: [Heads; 6] = [
-    Heads { query: 3, key_value: 3, width: 6 },
-    Heads { query: 6, key_value: 1, width: 32 },
-    Heads { query: 4, key_value: 4, width: 64 },
-    Heads { query: 8, key_value: 2, width: 64 },
-    Heads { query: 2, key_value: 2, width: 128 },
-    Heads { query: 4, key_value: 1, width: 200 },
+const HEADS: [Heads; 8] = [
+    Heads::grouped(3, 3, 6),
+    Heads::grouped(6, 1, 32),
+    Heads::grouped(4, 4, 64),
+    Heads::grouped(8, 2, 64),
+    Heads::grouped(2, 2, 128),
+    Heads::grouped(4, 1, 200),
+    Heads { value_width: 8, ..Heads::grouped(4, 2, 24) },
+    Heads { value_width: 128, ..Heads::grouped(4, 2, 64) },
 ];
 /// Tokens of a sequence: within a chunk of the GPU's kernel, its border, and some chunks.
 const TIMES: [usize; 4] = [1, 2, 65, 200];
@@ -49,8 +51,9 @@ fn last(
     positions[slot] = time as u32 - 1;
     let out =
         forward(&Qkv::Packed(others), settings, &cache, &documents(&case.device, &positions), sinks).unwrap();
-    assert!(read(&out)[slots * heads.query_columns()..].iter().all(|value| *value == 0.0));
-    out.view(slot * heads.query_columns(), [heads.query_columns()]).unwrap()
+    let columns = heads.output_columns();
+    assert!(read(&out)[slots * columns..].iter().all(|value| *value == 0.0));
+    out.view(slot * columns, [columns]).unwrap()
 }
 
 #[test]
@@ -78,7 +81,7 @@ fn check(case: &Case, settings: Settings, time: usize, sinks: bool) {
     let (qkv, _) = case.operand("qkv", [1, time, heads.packed_columns()]);
     let masks = Masks { sinks, ..Masks::default() };
     let whole = attention::forward(&Qkv::Packed(qkv.clone()), settings, masks, false).unwrap();
-    let columns = heads.query_columns();
+    let columns = heads.output_columns();
     let expected = whole.output.view((time - 1) * columns, [columns]).unwrap();
     let alone = last(case, (&qkv, sinks), settings, time, (1, 0));
     case.close(&what, &read(&alone), &read(&expected));

@@ -128,7 +128,7 @@ fn refusals_of_attention() {
     let of = |columns| zeros(&device, [1, 2, columns]);
     let whole = |columns| Qkv::Packed(of(columns));
     let apart = |[queries, keys, values]: [usize; 3]| Qkv::Separate([of(queries), of(keys), of(values)]);
-    let heads = |query, key_value, width| Heads { query, key_value, width };
+    let heads = |query, key_value, width| Heads::grouped(query, key_value, width);
     let forward =
         |qkv: Qkv<Tensor>, heads: Heads| attention::forward(&qkv, heads, Masks::default(), false).map(drop);
     let (flat, tokens) = (Qkv::Packed(zeros(&device, [2, 12])), ids(&device, &[0; 24], [1, 2, 12]));

@@ -24,10 +24,10 @@ fn check(what: &str, case: &Case, x: &Tensor) {
 
 /// Heads of widths with a kernel of Hopper's and without, in sequences that end within a tile.
 const ATTENTION: [(usize, usize, Heads); 4] = [
-    (2, 70, Heads { query: 4, key_value: 2, width: 32 }),
-    (1, 300, Heads { query: 2, key_value: 2, width: 64 }),
-    (2, 150, Heads { query: 4, key_value: 1, width: 64 }),
-    (1, 200, Heads { query: 2, key_value: 1, width: 128 }),
+    (2, 70, Heads::grouped(4, 2, 32)),
+    (1, 300, Heads::grouped(2, 2, 64)),
+    (2, 150, Heads::grouped(4, 1, 64)),
+    (1, 200, Heads::grouped(2, 1, 128)),
 ];
 
 #[test]
@@ -44,8 +44,8 @@ fn attention_measures_its_output_and_gradients() {
             let part = |name, columns| case.operand(name, [batch, time, columns]).0;
             let apart = Qkv::Separate([
                 part("queries", heads.query_columns()),
-                part("keys", heads.key_value_columns()),
-                part("values", heads.key_value_columns()),
+                part("keys", heads.key_columns()),
+                part("values", heads.value_columns()),
             ]);
             let (dy, _) = case.operand("dy", [batch, time, heads.query_columns()]);
             for (qkv, masks) in [&Qkv::Packed(packed), &apart].into_iter().flat_map(|q| masks.map(|m| (q, m)))
@@ -78,9 +78,9 @@ fn rotations_back_measure_whole_rows() {
     for case in cases() {
         // Whole vectors of halves, and none; the largest magnitude lies in a query or in a value.
         for (batch, time, heads) in [
-            (2, 33, Heads { query: 4, key_value: 2, width: 32 }),
-            (1, 20, Heads { query: 2, key_value: 2, width: 24 }),
-            (3, 50, Heads { query: 2, key_value: 1, width: 96 }),
+            (2, 33, Heads::grouped(4, 2, 32)),
+            (1, 20, Heads::grouped(2, 2, 24)),
+            (3, 50, Heads::grouped(2, 1, 96)),
         ] {
             let columns = heads.packed_columns();
             let table = table(&case, heads.width, time);

@@ -10,7 +10,7 @@ const EPSILON: f32 = 1e-6;
 const THETA: f64 = 10_000.0;
 
 const fn heads(query: usize, key_value: usize, width: usize) -> Heads {
-    Heads { query, key_value, width }
+    Heads::grouped(query, key_value, width)
 }
 
 /// Batch, time, heads: widths with and without whole vectors, and more rows than a run has.

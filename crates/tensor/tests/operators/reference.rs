@@ -84,12 +84,13 @@ pub(crate) fn attention(qkv: &[f64], batch: usize, time: usize, heads: Heads) ->
 /// Index in packed queries, keys and values where the queries (0), keys (1) or values (2) of a row and query
 /// head begin.
 pub(crate) fn at(heads: Heads, row: usize, part: usize, query_head: usize) -> usize {
-    let Heads { query, key_value, width } = heads;
-    let head = match part {
-        0 => query_head,
-        _ => query + (part - 1) * key_value + query_head / (query / key_value),
+    let [queries, keys, _] = heads.groups_of_columns();
+    let (before, head, width) = match part {
+        0 => (0, query_head, heads.width),
+        1 => (queries, query_head / heads.group(), heads.width),
+        _ => (queries + keys, query_head / heads.group(), heads.value_width),
     };
-    (row * (query + 2 * key_value) + head) * width
+    row * heads.packed_columns() + before + head * width
 }
 
 pub(crate) fn embedding(

@@ -191,7 +191,7 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
     /// Rotates queries and keys to their positions, with and without normalisation.
     fn positions(&mut self) {
         let Sizes { batch, time, width, heads, dtype, .. } = *self.sizes;
-        let heads = Heads { query: heads, key_value: 1, width: (width / heads).next_multiple_of(2) };
+        let heads = Heads::grouped(heads, 1, (width / heads).next_multiple_of(2));
         let frequencies =
             rotary::Frequencies { width: heads.width, theta: 1e4, scaling: rotary::Scaling::None };
         let table = tensor(self.device, &frequencies.table(time + 2), [time + 2, heads.width]);
@@ -302,7 +302,7 @@ impl<F: FnMut(&'static str, &[&Tensor])> Run<'_, F> {
     /// Attention with one key and value head and separate operands.
     fn grouped(&mut self, dy: &Tensor) {
         let Sizes { batch, time, width, heads, .. } = *self.sizes;
-        let heads = Heads { query: heads, key_value: 1, width: width / heads };
+        let heads = Heads::grouped(heads, 1, width / heads);
         let of = |name, columns| self.make(name, &[batch, time, columns]);
         let (queries, keys, values) = (of("q", width), of("k", heads.width), of("v", heads.width));
         let qkv = Qkv::Separate([queries, keys, values]);

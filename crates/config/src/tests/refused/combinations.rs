@@ -104,6 +104,11 @@ fn values_that_contradict_each_other_are_refused() {
             "quick.toml:3: model.head_width = 33 is odd; rotary embeddings need an even one",
         ),
         (
+            "[model]\nkind = \"llama\"\nvalue_width = 16\nqk_norm = true\n",
+            "quick.toml:3: model.qk_norm needs values as wide as keys, and model.value_width = 16 is not \
+             model.head_width = 32",
+        ),
+        (
             "[model]\nkind = \"llama\"\nrope_scaling = \"llama3\"\nrope_low_turns = 4\n",
             "quick.toml:4: model.rope_low_turns = 4 is not below model.rope_high_turns = 4",
         ),

@@ -1,6 +1,6 @@
 //! Sizes and options of the family `llama`.
 
-use keys::{Interval, Row, choice, section};
+use keys::{Interval, RawValues, Row, choice, section};
 use tensor::ops::Activation;
 use tensor::ops::attention::{Heads, Settings};
 use tensor::ops::gate::{Clamp, Gate};
@@ -59,8 +59,18 @@ section! {
         width: usize = Row::count(1, MOST_EXTENT).default("128");
         /// Values in a head, an even number.
         head_width: usize = Row::count(2, MOST_EXTENT).derived("`width` / `heads`", |raw| {
-            Ok((raw.integer(LlamaSizes::width)? / raw.integer(LlamaSizes::heads)?).max(2).into())
+            Ok(derived_head_width(raw)?.into())
         });
+        /// Values in a head of attention's values and of its results, which may differ from those of queries
+        /// and keys.
+        value_width: usize = Row::count(1, MOST_EXTENT)
+            .derived("`head_width`", |raw| {
+                let own = match raw.is_set(LlamaSizes::head_width) {
+                    true => raw.integer(LlamaSizes::head_width),
+                    false => derived_head_width(raw),
+                };
+                Ok(own?.into())
+            });
         /// Values between the feed-forward layers.
         feed_forward: usize = Row::count(1, MOST_EXTENT)
             .derived("8/3 of `width`, rounded up to a multiple of 32", |raw| {
@@ -212,7 +222,8 @@ impl LlamaSizes {
 
     /// Heads of every layer.
     pub(super) fn attention_heads(&self) -> Heads {
-        Heads { query: self.heads, key_value: self.key_value_heads, width: self.head_width }
+        let value_width = self.value_width;
+        Heads { value_width, ..Heads::grouped(self.heads, self.key_value_heads, self.head_width) }
     }
 
     /// Returns whether `layer` has the window.
@@ -292,6 +303,11 @@ impl LlamaSizes {
             None => 1.0,
         }
     }
+}
+
+/// Values in a head, if no key states them.
+fn derived_head_width(raw: &RawValues) -> keys::Result<u64> {
+    Ok((raw.integer(LlamaSizes::width)? / raw.integer(LlamaSizes::heads)?).max(2))
 }
 
 /// Returns a number for which 0 stands for none.

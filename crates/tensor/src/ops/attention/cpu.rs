@@ -8,6 +8,7 @@ use device::DType;
 use device::parallel::{for_tasks, simd};
 
 use super::geometry::{Geometry, KEY, QUERY, VALUE};
+use super::heads::Heads;
 use super::hiding::{Block, Hiding};
 use super::tile::{BLOCK, Matrix, Panel, Tile, scores, weighted, weighted_transposed};
 use crate::host_values::round_to;
@@ -51,14 +52,16 @@ impl Geometry {
             QUERY => self.row(block),
             _ => block.batch * self.keys + block.first,
         };
-        self.rows(qkv[layout.array], (row, block.len), self.column(part, block.head), layout.stride)
+        let at = (row, block.len);
+        self.rows(qkv[layout.array], at, self.column(part, block.head), self.width(part), layout.stride)
     }
 
     /// A block of an array with the output's layout, `[len, width]`.
     #[inline(always)]
     fn plain<'a>(&self, x: &'a [f32], block: Block) -> Matrix<'a> {
         let row = (self.row(block), block.len);
-        self.rows(x, row, block.head * self.heads.width, self.heads.query_columns())
+        let width = self.heads.value_width;
+        self.rows(x, row, block.head * width, width, self.heads.output_columns())
     }
 
     /// Row of a block of queries.
@@ -68,8 +71,15 @@ impl Geometry {
     }
 
     #[inline(always)]
-    fn rows<'a>(&self, x: &'a [f32], (row, rows): (usize, usize), start: usize, stride: usize) -> Matrix<'a> {
-        Matrix { data: &x[row * stride + start..], rows, columns: self.heads.width, stride }
+    fn rows<'a>(
+        &self,
+        x: &'a [f32],
+        (row, rows): (usize, usize),
+        start: usize,
+        columns: usize,
+        stride: usize,
+    ) -> Matrix<'a> {
+        Matrix { data: &x[row * stride + start..], rows, columns, stride }
     }
 }
 
@@ -81,7 +91,7 @@ pub(super) fn forward(
     logsumexp: &mut [f32],
 ) {
     let Geometry { time, heads, .. } = geometry;
-    let columns = heads.query_columns();
+    let columns = heads.output_columns();
     let blocks = output.chunks_mut(time * columns).flat_map(|sequence| sequence.chunks_mut(BLOCK * columns));
     let mut tasks: Vec<_> = blocks.map(|rows| (rows, Vec::with_capacity(heads.query))).collect();
     for (sequence, logsumexp) in logsumexp.chunks_mut(heads.query * time).enumerate() {
@@ -97,7 +107,7 @@ pub(super) fn forward(
             let (batch, index) = (index / geometry.blocks(), index % geometry.blocks());
             for (head, logsumexp) in heads.into_iter().enumerate() {
                 let queries = geometry.queries(batch, head, index);
-                let out = &mut rows[head * geometry.heads.width..];
+                let out = &mut rows[head * geometry.heads.value_width..];
                 simd(
                     #[inline(always)]
                     || forward_block(geometry, qkv, hiding, queries, out, logsumexp),
@@ -117,7 +127,8 @@ fn forward_block(
     out: &mut [f32],
     logsumexp: &mut [f32],
 ) {
-    let (columns, width, scale) = (geometry.heads.query_columns(), geometry.heads.width, geometry.scale());
+    let Heads { value_width: width, .. } = geometry.heads;
+    let (columns, scale) = (geometry.heads.output_columns(), geometry.scale());
     let q = geometry.operand(qkv, queries, QUERY);
     let (mut tile, mut panel): (Tile, Panel) = ([0.0; BLOCK * BLOCK], Panel::new());
     let (mut largest, mut total) = ([f32::NEG_INFINITY; BLOCK], [0.0f32; BLOCK]);

@@ -46,20 +46,20 @@ impl Geometry {
         let operands: Vec<_> = qkv.names().iter().copied().zip(qkv.arrays()).collect();
         let dtype = check::computed(operator, &operands)?;
         heads.check(operator)?;
-        let (query, key_value) = (heads.query_columns(), heads.key_value_columns());
+        let [query, key, value] = heads.groups_of_columns();
         let (columns, parts): (&[usize], _) = match qkv {
             Qkv::Packed(_) => {
                 let part = |first| Part { array: 0, first, stride: heads.packed_columns() };
-                (&[heads.packed_columns()], [part(0), part(query), part(query + key_value)])
+                (&[heads.packed_columns()], [part(0), part(query), part(query + key)])
             }
             Qkv::Separate(_) => {
                 let part = |array, stride| Part { array, first: 0, stride };
-                (&[query, key_value, key_value], [part(0, query), part(1, key_value), part(2, key_value)])
+                (&[query, key, value], [part(0, query), part(1, key), part(2, value)])
             }
             Qkv::Piece { .. } => {
-                let part = |first| Part { array: 1, first, stride: 2 * key_value };
+                let part = |first| Part { array: 1, first, stride: key + value };
                 let queries = Part { array: 0, first: 0, stride: query };
-                (&[query, 2 * key_value], [queries, part(0), part(key_value)])
+                (&[query, key + value], [queries, part(0), part(key)])
             }
         };
         let (first_name, first) = operands[0];
@@ -96,10 +96,18 @@ impl Geometry {
         self.first == 0 && self.keys == self.time
     }
 
-    /// FLOPs of `matmuls` matmuls of every query head over the scores of visible keys: the causal half.
-    pub(super) fn flops(&self, matmuls: u64) -> u64 {
-        let pairs = self.time * (2 * self.first + self.time);
-        matmuls * (self.batch * pairs * self.heads.query_columns()) as u64
+    /// FLOPs of matmuls of every query head over the scores of visible keys, the causal half or those in
+    /// windows: `of_keys` over the columns of keys, and `of_values` over those of values.
+    pub(super) fn flops(&self, of_keys: u64, of_values: u64) -> u64 {
+        let window = self.settings.window.unwrap_or(self.end());
+        // Twice the pairs of the first `count` positions.
+        let pairs = |count: usize| {
+            let before = count.min(window);
+            before * before + 2 * window * (count - before)
+        };
+        let pairs = (self.batch * (pairs(self.end()) - pairs(self.first))) as u64;
+        let columns = [self.heads.query_columns(), self.heads.output_columns()].map(|columns| columns as u64);
+        pairs * (of_keys * columns[0] + of_values * columns[1])
     }
 
     /// Factor of the scores.
@@ -111,6 +119,12 @@ impl Geometry {
     #[inline(always)]
     pub(super) fn column(&self, part: usize, head: usize) -> usize {
         let head = if part == QUERY { head } else { head / self.heads.group() };
-        self.parts[part].first + head * self.heads.width
+        self.parts[part].first + head * self.width(part)
+    }
+
+    /// Columns of a head of the queries (keys, values).
+    #[inline(always)]
+    pub(super) fn width(&self, part: usize) -> usize {
+        if part == VALUE { self.heads.value_width } else { self.heads.width }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{Result, TensorError};
 
-/// Numbers and width of attention heads.
+/// Numbers and widths of attention heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heads {
     /// Query heads.
@@ -10,14 +10,26 @@ pub struct Heads {
     /// Key and value heads; divides `query`. Consecutive query heads share one key and value head: all of
     /// them with 1 (multi-query), none with `query` (multi-head), some in between (grouped-query).
     pub key_value: usize,
-    /// Columns of one head.
+    /// Columns of a query or key head.
     pub width: usize,
+    /// Columns of a value head, and of a head of the output.
+    pub value_width: usize,
 }
 
 impl Heads {
     /// Returns multi-head attention: `count` query heads with one key and value head each.
     pub fn multi(count: usize, width: usize) -> Self {
-        Heads { query: count, key_value: count, width }
+        Heads::grouped(count, count, width)
+    }
+
+    /// Returns `query` query heads and `key_value` key and value heads, all of one width.
+    pub const fn grouped(query: usize, key_value: usize, width: usize) -> Self {
+        Heads { query, key_value, width, value_width: width }
+    }
+
+    /// Returns whether values are as wide as keys.
+    pub fn are_equally_wide(&self) -> bool {
+        self.width == self.value_width
     }
 
     /// Query heads for each key and value head.
@@ -25,24 +37,34 @@ impl Heads {
         self.query / self.key_value.max(1)
     }
 
-    /// Columns of all query heads, equal to the output's.
+    /// Columns of all query heads.
     pub fn query_columns(&self) -> usize {
         self.query * self.width
     }
 
-    /// Columns of all key heads, and of all value heads.
-    pub fn key_value_columns(&self) -> usize {
+    /// Columns of all key heads.
+    pub fn key_columns(&self) -> usize {
         self.key_value * self.width
+    }
+
+    /// Columns of all value heads.
+    pub fn value_columns(&self) -> usize {
+        self.key_value * self.value_width
+    }
+
+    /// Columns of the output.
+    pub fn output_columns(&self) -> usize {
+        self.query * self.value_width
     }
 
     /// Columns of [`Qkv::Packed`].
     pub fn packed_columns(&self) -> usize {
-        self.query_columns() + 2 * self.key_value_columns()
+        self.query_columns() + self.key_columns() + self.value_columns()
     }
 
     /// Columns of queries, keys and values in [`Qkv::Packed`].
     pub fn groups_of_columns(&self) -> [usize; 3] {
-        [self.query_columns(), self.key_value_columns(), self.key_value_columns()]
+        [self.query_columns(), self.key_columns(), self.value_columns()]
     }
 
     /// Returns the heads of each of `parts` parts, which divide key and value heads.
@@ -52,8 +74,9 @@ impl Heads {
     }
 
     pub(in crate::ops) fn check(&self, operator: &'static str) -> Result<()> {
-        let Heads { query, key_value, width } = *self;
-        if query > 0 && key_value > 0 && width > 0 && query.is_multiple_of(key_value) {
+        let Heads { query, key_value, width, value_width } = *self;
+        let exist = query > 0 && key_value > 0 && width > 0 && value_width > 0;
+        if exist && query.is_multiple_of(key_value) {
             return Ok(());
         }
         Err(TensorError::Heads { operator, query, key_value, width })
@@ -69,8 +92,8 @@ pub enum Qkv<T> {
     Separate([T; 3]),
     /// Queries of some consecutive positions of a sequence.
     Piece {
-        /// The queries, and the keys of all positions followed by their values, `[batch, positions, 2 · key
-        /// and value columns]`.
+        /// The queries, and the keys of all positions followed by their values, `[batch, positions, key
+        /// columns and value columns]`.
         arrays: [T; 2],
         /// Position of the first query.
         first: usize,

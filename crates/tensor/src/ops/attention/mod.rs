@@ -38,7 +38,7 @@ pub fn widths(dtype: DType) -> HeadWidths {
 /// Result of [`forward`].
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// `[batch, time, heads.query · heads.width]`, the columns of one query head after another.
+    /// `[batch, time, heads.query · heads.value_width]`, the columns of one query head after another.
     pub output: Tensor,
     /// ln Σ e^score of every row, `[batch, heads.query, time]` f32.
     pub logsumexp: Tensor,
@@ -64,14 +64,14 @@ pub fn forward(
     masks.check(OPERATOR, geometry)?;
     let device = qkv.arrays()[0].device();
     if device.is_cuda_like() {
-        cuda::check(OPERATOR, dtype, heads.width)?;
+        cuda::check(OPERATOR, dtype, heads)?;
     }
     let Geometry { batch, time, .. } = geometry;
     let request = Request::new(Category::Activation, OPERATOR);
-    let output = Tensor::empty(device, [batch, time, heads.query_columns()], dtype, request)?;
+    let output = Tensor::empty(device, [batch, time, heads.output_columns()], dtype, request)?;
     let output = with_cells(output, measures, request)?;
     let logsumexp = Tensor::empty(device, [batch, heads.query, time], DType::F32, request)?;
-    device.count_flops(geometry.flops(2));
+    device.count_flops(geometry.flops(1, 1));
     match device.backend() {
         Backend::Meta => {}
         Backend::Cpu => {
@@ -115,13 +115,13 @@ pub fn backward(
     let Geometry { batch, time, .. } = geometry;
     for (name, tensor) in [("dy", dy), ("output", output)] {
         check::dtype(OPERATOR, name, tensor, dtype)?;
-        check::shape(OPERATOR, name, tensor, [batch, time, heads.query_columns()])?;
+        check::shape(OPERATOR, name, tensor, [batch, time, heads.output_columns()])?;
     }
     check::dtype(OPERATOR, "logsumexp", logsumexp, DType::F32)?;
     check::shape(OPERATOR, "logsumexp", logsumexp, [batch, heads.query, time])?;
     let device = dy.device();
     if device.is_cuda_like() {
-        cuda::check(OPERATOR, dtype, heads.width)?;
+        cuda::check(OPERATOR, dtype, heads)?;
     }
     let request = Request::new(Category::ActivationGradient, OPERATOR);
     let gradient =
@@ -133,7 +133,7 @@ pub fn backward(
     }
     let bytes = workspace::backward(dtype, batch, heads.query, time);
     let workspace = Tensor::workspace(device, OPERATOR, bytes)?;
-    device.count_flops(geometry.flops(5));
+    device.count_flops(geometry.flops(3, 2));
     match device.backend() {
         Backend::Meta => {}
         Backend::Cpu => {

@@ -6,8 +6,8 @@ use crate::ops::attention::{Heads, Qkv};
 use crate::ops::check;
 use crate::{Result, Tensor, TensorError};
 
-/// Keys and values of one attention layer: an array `[slots, 2 · key and value heads, capacity, head width]`,
-/// the key heads of a slot before its value heads. A slot holds one sequence.
+/// Keys and values of one attention layer: an array `[slots, key and value heads, capacity, head width and
+/// value width]`, in which the key heads of a slot come before its value heads. A slot holds one sequence.
 #[derive(Clone, Debug)]
 pub struct Cache {
     pub(super) array: Tensor,
@@ -22,7 +22,7 @@ impl Cache {
     pub fn new(device: &Device, slots: usize, heads: Heads, capacity: usize, dtype: DType) -> Result<Self> {
         const OPERATOR: &str = "cached_attention.cache";
         heads.check(OPERATOR)?;
-        let shape = [slots, 2 * heads.key_value, capacity, heads.width];
+        let shape = [slots, heads.key_value, capacity, heads.width + heads.value_width];
         let array = Tensor::empty(device, shape, dtype, Request::new(Category::Buffer, OPERATOR))?;
         check::computed(OPERATOR, &[("cache", &array)])?;
         Ok(Cache { array, heads })
@@ -57,12 +57,8 @@ impl Cache {
         check::dtype(operator, "qkv", qkv, self.array.dtype())?;
         let [rows, time] = [qkv.shape().dims()[0], qkv.shape().dims()[1]];
         check::shape(operator, "qkv", qkv, [rows, time, self.heads.packed_columns()])?;
-        check::shape(
-            operator,
-            "cache",
-            &self.array,
-            [self.slots(), 2 * heads.key_value, self.capacity(), heads.width],
-        )?;
+        let shape = [self.slots(), heads.key_value, self.capacity(), heads.width + heads.value_width];
+        check::shape(operator, "cache", &self.array, shape)?;
         Ok((qkv.clone(), [rows, time]))
     }
 }

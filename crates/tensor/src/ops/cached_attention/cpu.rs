@@ -8,16 +8,24 @@ use crate::ops::math::{exp, sum2};
 use crate::ops::pointwise::soft_cap;
 use crate::{Result, Tensor, TensorError};
 
-/// Returns the first element of a head's positions in the cache; value heads follow key heads.
-fn row_offset(slot: usize, head: usize, heads: Heads, capacity: usize) -> usize {
-    (slot * 2 * heads.key_value + head) * capacity * heads.width
+/// Returns the first elements of a head's keys and of its values in the cache; value heads follow key heads.
+fn offsets(slot: usize, head: usize, heads: Heads, capacity: usize) -> [usize; 2] {
+    let Heads { key_value, width, value_width, .. } = heads;
+    let keys = slot * key_value * capacity * (width + value_width);
+    [keys + head * capacity * width, keys + (key_value * width + head * value_width) * capacity]
 }
 
 /// Copies the keys and values of one row to a position.
 fn store_row(row: &[f32], heads: Heads, array: &mut [f32], slot: usize, capacity: usize, position: usize) {
-    for (head, values) in row[heads.query_columns()..].chunks_exact(heads.width).enumerate() {
-        let at = row_offset(slot, head, heads, capacity) + position * heads.width;
-        array[at..at + heads.width].copy_from_slice(values);
+    let (keys, values) = row[heads.query_columns()..].split_at(heads.key_columns());
+    for head in 0..heads.key_value {
+        let offsets = offsets(slot, head, heads, capacity);
+        for ((from, width), offset) in
+            [(keys, heads.width), (values, heads.value_width)].into_iter().zip(offsets)
+        {
+            let at = offset + position * width;
+            array[at..at + width].copy_from_slice(&from[head * width..][..width]);
+        }
     }
 }
 
@@ -55,21 +63,21 @@ pub(super) fn forward(
     }
     let (array, qkv): (_, &[f32]) = (cache.array.values()?, &qkv);
     let array: &[f32] = &array;
-    for_pieces(&mut output.values_mut()?, heads.query_columns(), |row, out| {
+    for_pieces(&mut output.values_mut()?, heads.output_columns(), |row, out| {
         out.fill(0.0);
         let Some(position) = positions.get(row) else { return };
         let queries = qkv[row * columns..].chunks_exact(heads.width);
         let first = settings.window_start(*position);
         let mut weights = vec![0.0; position + 1 - first];
-        for (head, (query, out)) in queries.zip(out.chunks_exact_mut(heads.width)).enumerate() {
-            let own = head / heads.group();
-            let seen = first * heads.width..(position + 1) * heads.width;
-            let of = |head| &array[row_offset(row, head, heads, capacity)..][seen.clone()];
+        for (head, (query, out)) in queries.zip(out.chunks_exact_mut(heads.value_width)).enumerate() {
+            let [keys, values] = offsets(row, head / heads.group(), heads, capacity);
+            let of = |offset, width| &array[offset..][first * width..(position + 1) * width];
+            let seen = [of(keys, heads.width), of(values, heads.value_width)];
             simd(
                 #[inline(always)]
                 || {
                     let sink = sinks.map(|sinks| sinks[head]);
-                    attend(query, [of(own), of(heads.key_value + own)], (settings, sink), &mut weights, out);
+                    attend(query, seen, (settings, sink), &mut weights, out);
                 },
             );
         }
@@ -94,7 +102,7 @@ fn attend(
         largest = largest.max(*weight);
     }
     let mut total = sink.map_or(0.0, |sink| exp(sink - largest));
-    for (weight, value) in weights.iter_mut().zip(values.chunks_exact(width)) {
+    for (weight, value) in weights.iter_mut().zip(values.chunks_exact(out.len())) {
         *weight = exp(*weight - largest);
         total += *weight;
         out.iter_mut().zip(value).for_each(|(out, value)| *out = weight.mul_add(*value, *out));

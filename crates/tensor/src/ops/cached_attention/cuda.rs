@@ -28,12 +28,19 @@ pub(crate) static FAMILY: Family = family!(
         ("LANES", LANES),
         ("QUERIES", QUERIES),
     ],
+    variants: &[&[], &[("VALUES", 1)]],
 );
 
 /// Returns 1 if heads are read by 16 bytes, else 0.
 fn vector(heads: Heads, tensors: &[&Tensor]) -> u32 {
     let lanes = gpu::lanes(tensors[0].dtype());
-    u32::from(heads.width.is_multiple_of(lanes) && gpu::aligned(tensors))
+    let whole = heads.width.is_multiple_of(lanes) && heads.value_width.is_multiple_of(lanes);
+    u32::from(whole && gpu::aligned(tensors))
+}
+
+/// Variant of the kernels, of which the second takes values of another width than keys.
+fn variant(heads: Heads) -> usize {
+    usize::from(!heads.are_equally_wide())
 }
 
 pub(super) fn store(
@@ -43,19 +50,52 @@ pub(super) fn store(
     cache: &Cache,
     slot: usize,
 ) -> Result<()> {
+    let Heads { key_value, width, value_width, .. } = heads;
+    let first = slot * (heads.key_columns() + heads.value_columns()) * cache.capacity();
+    if heads.are_equally_wide() {
+        let part = Part { first, heads: 2 * key_value, width, row: None };
+        return store_part(operator, qkv, heads, cache, part);
+    }
+    let (columns, before) = (heads.packed_columns(), heads.query_columns());
+    let keys = Part { first, heads: key_value, width, row: Some([columns, before]) };
+    store_part(operator, qkv, heads, cache, keys)?;
+    let (first, before) = (first + heads.key_columns() * cache.capacity(), before + heads.key_columns());
+    let values = Part { first, heads: key_value, width: value_width, row: Some([columns, before]) };
+    store_part(operator, qkv, heads, cache, values)
+}
+
+/// Heads of equal width that are copied to a slot.
+struct Part {
+    /// First element in the cache.
+    first: usize,
+    heads: usize,
+    width: usize,
+    /// Columns of a row of `qkv`, and columns before those of these heads, for the kernel that takes them.
+    row: Option<[usize; 2]>,
+}
+
+fn store_part(
+    operator: &'static str,
+    qkv: &Tensor,
+    all: Heads,
+    cache: &Cache,
+    Part { first, heads, width, row }: Part,
+) -> Result<()> {
     let word = |size| gpu::word(operator, size);
-    let array = cache.array.view(
-        slot * 2 * heads.key_value_columns() * cache.capacity(),
-        [2 * heads.key_value, cache.capacity(), heads.width],
-    )?;
-    let (time, vector) = (qkv.shape().dims()[1], vector(heads, &[qkv, &array]));
+    let array = cache.array.view(first, [heads, cache.capacity(), width])?;
+    let (time, vector) = (qkv.shape().dims()[1], vector(all, &[qkv, &array]));
     let lanes = if vector == 1 { gpu::lanes(qkv.dtype()) } else { 1 };
-    let items = time * 2 * heads.key_value_columns() / lanes;
-    let launch = qkv.device().kernel(Function::new(&FAMILY, "store").of(qkv.dtype()));
+    let items = time * heads * width / lanes;
+    let function = Function::new(&FAMILY, "store").of(qkv.dtype()).variant(variant(all));
+    let launch = qkv.device().kernel(function);
     let launch = launch.read(qkv.region()).write(array.region()).u32(word(items)?);
-    let launch = launch.u32(word(heads.query)?).u32(word(2 * heads.key_value)?).u32(word(heads.width)?);
+    let launch = launch.u32(word(all.query)?).u32(word(heads)?).u32(word(width)?);
     let launch = launch.u32(word(cache.capacity())?).u32(vector);
-    let bytes = 4 * (time * heads.key_value_columns() * qkv.dtype().bytes()) as u64;
+    let launch = match row {
+        Some([columns, before]) => launch.u32(word(columns)?).u32(word(before)?),
+        None => launch,
+    };
+    let bytes = 2 * (time * heads * width * qkv.dtype().bytes()) as u64;
     let blocks = word(items.div_ceil(gpu::THREADS as usize))?;
     Ok(launch.cost(bytes, 0).launch([blocks, 1, 1], gpu::THREADS)?)
 }
@@ -75,15 +115,18 @@ pub(super) fn forward(
     let (rows, slots, capacity) = (output.shape().dims()[0], cache.slots(), cache.capacity());
     let chunks = word(capacity.div_ceil(CHUNK))?;
     let [query, group, width] = [word(heads.query)?, word(heads.group())?, word(heads.width)?];
-    let kernel = |name| device.kernel(Function::new(&FAMILY, name).of(dtype));
+    let kernel = |name| device.kernel(Function::new(&FAMILY, name).of(dtype).variant(variant(heads)));
+    let value_width = word(heads.value_width)?;
     let launch = kernel("chunks").read(qkv.region()).write(cache.array.region()).read(documents.region());
     let launch = launch.write(partials.region()).u32(query).u32(group).u32(width).u32(word(capacity)?);
     // A window of the capacity or more hides nothing.
     let window = word(window.filter(|window| *window < capacity).unwrap_or(0))?;
     let launch = launch.f32(settings.factor()).f32(soft_cap.unwrap_or(0.0)).u32(window);
     let launch = launch.u32(vector(heads, &[qkv, &cache.array]));
+    let launch = if heads.are_equally_wide() { launch } else { launch.u32(value_width) };
     // The bytes read depend on positions, which are on the device: at most the whole cache.
-    let flops = 4 * (slots * capacity * heads.query_columns()) as u64;
+    let columns = heads.query_columns() + heads.output_columns();
+    let flops = 2 * (slots * capacity * columns) as u64;
     // Queries, scores and statistics of a group, and a sum for each warp, query, lane and element of a
     // vector.
     let sums = STRANDS / WARP * QUERIES * LANES * word(gpu::lanes(dtype))?;
@@ -91,7 +134,7 @@ pub(super) fn forward(
     let grid = [chunks, word(heads.key_value)?, word(slots)?];
     launch.cost(cache.bytes() as u64, flops).shared(shared).launch(grid, STRANDS)?;
     let launch = kernel("join").read(partials.region()).read(documents.region()).write(output.region());
-    let launch = launch.u32(word(slots)?).u32(query).u32(width).u32(chunks).u32(window);
+    let launch = launch.u32(word(slots)?).u32(query).u32(value_width).u32(chunks).u32(window);
     let launch = match sinks {
         Some(sinks) => launch.read(sinks.region()),
         None => launch.null(),

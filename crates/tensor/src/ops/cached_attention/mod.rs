@@ -37,9 +37,9 @@ pub fn store(qkv: &Qkv<Tensor>, heads: Heads, cache: &Cache, slot: usize) -> Res
 }
 
 /// Adds one token to the sequence of every slot and lets it attend: `qkv [rows, 1, columns]`, of which row i
-/// is the next token of slot i, to `[rows, 1, heads.query · heads.width]`. `documents [rows, 1]` u32 has
-/// minus the position of every row, modulo 2³², as rotary embeddings take it; rows beyond the slots give 0.
-/// `sinks`: as in [`Masks`](super::attention::Masks).
+/// is the next token of slot i, to `[rows, 1, heads.query · heads.value_width]`. `documents [rows, 1]` u32
+/// has minus the position of every row, modulo 2³², as rotary embeddings take it; rows beyond the slots give
+/// 0. `sinks`: as in [`Masks`](super::attention::Masks).
 ///
 /// # Errors
 /// Separate arrays, shapes or types that do not agree, fewer rows than slots, a position that the cache does
@@ -64,7 +64,7 @@ pub fn forward(
     check::dtype(OPERATOR, "documents", documents, DType::U32)?;
     check::shape(OPERATOR, "documents", documents, [rows, 1])?;
     let (device, request) = (qkv.device(), Request::new(Category::Activation, OPERATOR));
-    let output = Tensor::empty(device, [rows, 1, heads.query_columns()], qkv.dtype(), request)?;
+    let output = Tensor::empty(device, [rows, 1, heads.output_columns()], qkv.dtype(), request)?;
     let bytes = workspace::bytes(cache.slots(), heads, cache.capacity());
     let workspace = Tensor::workspace(device, OPERATOR, bytes)?;
     match device.backend() {

@@ -136,6 +136,9 @@ fn check_operands(
     let width = rotary::check_angles(operator, qkv, angles)?;
     let [batch, time] = [qkv.shape().dims()[0], qkv.shape().dims()[1]];
     check::shape(operator, "qkv", qkv, [batch, time, heads.packed_columns()])?;
+    if !heads.are_equally_wide() {
+        return Err(check::wrong(operator, "qkv", qkv, "values as wide as keys".to_owned()));
+    }
     if [width, angles.head_width()] != [heads.width; 2] {
         return Err(check::wrong(operator, "table", angles.table, format!("{} columns", heads.width)));
     }

@@ -12,7 +12,7 @@ pub(super) struct Size {
 
 impl Size {
     pub(super) const fn new([batch, time, width, query, key_value]: [usize; 5]) -> Self {
-        Size { batch, time, heads: Heads { query, key_value, width } }
+        Size { batch, time, heads: Heads::grouped(query, key_value, width) }
     }
 
     pub(super) fn qkv_shape(&self) -> [usize; 3] {
@@ -29,8 +29,7 @@ impl Size {
 
     /// The columns of queries, keys and values.
     pub(super) fn columns(&self) -> [usize; 3] {
-        let Heads { query, key_value, width } = self.heads;
-        [query * width, key_value * width, key_value * width]
+        self.heads.groups_of_columns()
     }
 }
 

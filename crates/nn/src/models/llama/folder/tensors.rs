@@ -32,12 +32,12 @@ fn same(name: &str, shape: &[usize]) -> FolderTensor {
 fn block(prefix: &str, sizes: &LlamaSizes, family: &FolderFamily) -> Vec<FolderTensor> {
     let LlamaSizes { width, feed_forward, .. } = *sizes;
     let at = |part: &str| format!("{prefix}.{part}");
-    let (queries, keys) =
-        (sizes.attention_heads().query_columns(), sizes.attention_heads().key_value_columns());
+    let [queries, keys, values] = sizes.attention_heads().groups_of_columns();
+    let mixed = sizes.attention_heads().output_columns();
     let norm = |name: &str| same(&at(&format!("{name}.weight")), &[width]);
     let mut tensors: Vec<_> = sizes.norm_position.all_names().map(norm).collect();
     tensors.extend([
-        same(&at("self_attn.o_proj.weight"), &[width, queries]),
+        same(&at("self_attn.o_proj.weight"), &[width, mixed]),
         same(&at("mlp.down_proj.weight"), &[width, feed_forward]),
     ]);
     let biases = [("self_attn.o_proj.bias", sizes.output_bias), ("mlp.down_proj.bias", sizes.mlp_bias)];
@@ -46,7 +46,7 @@ fn block(prefix: &str, sizes: &LlamaSizes, family: &FolderFamily) -> Vec<FolderT
     let attention = Fused {
         prefix: at("self_attn"),
         name: "qkv_proj",
-        parts: vec![("q_proj", queries), ("k_proj", keys), ("v_proj", keys)],
+        parts: vec![("q_proj", queries), ("k_proj", keys), ("v_proj", values)],
         columns: width,
         bias: sizes.qkv_bias,
     };

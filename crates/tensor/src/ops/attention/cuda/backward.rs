@@ -79,15 +79,17 @@ impl<'a> Backward<'a> {
         let Backward { call, operands, gradients } = self;
         let [dq, dk, dv] = call.regions(gradients);
         let heads = call.geometry.heads;
-        let (launch, columns, matmuls) = match owner {
-            Owner::Query => (launch.write(dq), heads.query_columns(), 3),
-            Owner::KeyValue => (launch.write(dk).write(dv), 2 * heads.key_value_columns(), 4),
+        let (launch, columns, [of_keys, of_values]) = match owner {
+            Owner::Query => (launch.write(dq), heads.query_columns(), [2, 1]),
+            Owner::KeyValue => {
+                (launch.write(dk).write(dv), heads.key_columns() + heads.value_columns(), [2, 2])
+            }
         };
         let rows = call.geometry.batch * call.geometry.time;
         let written = (rows * columns * call.dtype.bytes()) as u64;
         let read = gpu::bytes(&[operands.dy, operands.workspace]) + array_bytes(operands.qkv);
         let launch = call.read(launch.read(operands.dy.region()), operands.qkv);
-        launch.cost(read + written, call.geometry.flops(matmuls))
+        launch.cost(read + written, call.geometry.flops(of_keys, of_values))
     }
 
     /// Number of heads in a kernel's grid.
@@ -126,7 +128,7 @@ impl<'a> Backward<'a> {
             .u32(call.heads)
             .u32(u32::from(call.aligned));
         let launch = if half.padded { launch.u32(call.width) } else { launch };
-        launch
+        call.values(launch)
             .cost(gpu::bytes(&[operands.dy, operands.output, operands.logsumexp, operands.workspace]), 0)
             .launch([self.rows().div_ceil(THREADS as usize / 8) as u32, 1, 1], THREADS)?;
         Ok(())
@@ -156,7 +158,7 @@ impl<'a> Backward<'a> {
         let launch = launch.f32(call.geometry.scale()).u32(u32::from(call.aligned));
         let launch = self.measured(call.masked(launch), owner);
         let launch = if half.padded { launch.u32(call.width) } else { launch };
-        launch.shared(block.shared).launch(self.grid(owner, block.rows), block.threads)?;
+        call.values(launch).shared(block.shared).launch(self.grid(owner, block.rows), block.threads)?;
         Ok(())
     }
 
@@ -181,7 +183,7 @@ impl<'a> Backward<'a> {
             .u32(call.batch)
             .u32(call.time)
             .u32(call.heads)
-            .u32(call.width)
+            .u32(call.value_width)
             .cost(gpu::bytes(&[operands.dy, operands.output, operands.workspace]), 0)
             .launch([self.rows().div_ceil(THREADS as usize / 32) as u32, 1, 1], THREADS)?;
         Ok(())
@@ -192,7 +194,7 @@ impl<'a> Backward<'a> {
         let launch = self.kernel(owner, call.kernel(&FAMILY_F32, variant, owner.name()));
         let launch = launch.read(self.operands.logsumexp.region()).read(self.operands.workspace.region());
         let launch = call.layout(launch.u32(call.time)).u32(call.width).f32(call.geometry.scale());
-        call.masked(launch)
+        call.values(call.masked(launch))
             .shared(f32_shared(4, F32[sizes]))
             .launch(self.grid(owner, F32[sizes].tile), THREADS)?;
         Ok(())

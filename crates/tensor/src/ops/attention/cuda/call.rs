@@ -6,8 +6,9 @@ use device::{DType, Device, Family, Function, Region};
 use super::families::{F32, F32Variant, widths};
 use super::half::Half;
 use super::hopper::{self, CONSUMER_ROWS, HOPPER_FORWARD, HopperKernels};
-use crate::ops::attention::geometry::{Geometry, KEY, QUERY};
-use crate::ops::attention::heads::Qkv;
+use super::needs::Needs;
+use crate::ops::attention::geometry::{Geometry, KEY, QUERY, VALUE};
+use crate::ops::attention::heads::{Heads, Qkv};
 use crate::ops::attention::masks::Masks;
 use crate::ops::gpu;
 use crate::{Result, Tensor, TensorError};
@@ -25,18 +26,26 @@ pub(super) enum Form {
 }
 
 impl Form {
-    /// Returns the kernels for a type and head width, or `None` if none is compiled.
-    fn of(dtype: DType, width: usize, needs: Needs) -> Option<Self> {
-        let Needs { general, sinks, windowed, hopper, large } = needs;
+    /// Returns the kernels for a type and heads, or `None` if none is compiled.
+    fn of(dtype: DType, heads: Heads, needs: Needs) -> Option<Self> {
+        let Needs { general, sinks, windowed, hopper, .. } = needs;
+        let Heads { width, value_width, .. } = heads;
+        let is_even = heads.are_equally_wide();
         match dtype {
             DType::F32 => {
-                let sizes = F32.iter().position(|variant| width <= variant.width as usize)?;
-                Some(Form::F32 { sizes, variant: sizes + if general || sinks { F32.len() } else { 0 } })
+                let sizes =
+                    F32.iter().position(|variant| width.max(value_width) <= variant.width as usize)?;
+                let before = match (is_even, general || sinks) {
+                    (true, false) => 0,
+                    (true, true) => F32.len(),
+                    (false, _) => 2 * F32.len(),
+                };
+                Some(Form::F32 { sizes, variant: before + sizes })
             }
             DType::Bf16 | DType::F16 => {
-                let any = Half::of(dtype, width, general, sinks, large)?;
+                let any = Half::of(dtype, heads, needs)?;
                 let own = HOPPER_FORWARD.iter().position(|variant| variant.width as usize == width);
-                Some(match own.filter(|_| hopper).zip(hopper::backward(width, dtype, windowed)) {
+                Some(match own.filter(|_| hopper && is_even).zip(hopper::backward(width, dtype, windowed)) {
                     Some((forward, backward)) => Form::Hopper { forward, backward, any },
                     None => Form::Half(any),
                 })
@@ -46,28 +55,16 @@ impl Form {
     }
 }
 
-/// Properties of a call, and of its device, that decide about kernels.
-#[derive(Clone, Copy, Default)]
-struct Needs {
-    /// Whether scores are capped, or queries are those of a piece of a sequence.
-    general: bool,
-    sinks: bool,
-    /// Whether windows hide keys.
-    windowed: bool,
-    /// Whether Hopper's kernels support the call.
-    hopper: bool,
-    /// Whether blocks of the device have 227 KiB of shared memory.
-    large: bool,
+/// Refuses a type and heads without a kernel.
+pub(crate) fn check(operator: &'static str, dtype: DType, heads: Heads) -> Result<()> {
+    form(operator, dtype, heads, Needs::default()).map(drop)
 }
 
-/// Refuses a type and head width without a kernel.
-pub(crate) fn check(operator: &'static str, dtype: DType, width: usize) -> Result<()> {
-    form(operator, dtype, width, Needs::default()).map(drop)
-}
-
-fn form(operator: &'static str, dtype: DType, width: usize, needs: Needs) -> Result<Form> {
-    let refused = || TensorError::HeadWidth { operator, dtype, width, supported: widths(dtype).to_string() };
-    Form::of(dtype, width, needs).ok_or_else(refused)
+fn form(operator: &'static str, dtype: DType, heads: Heads, needs: Needs) -> Result<Form> {
+    let supported = widths(dtype);
+    let width = if supported.has(heads.width) { heads.value_width } else { heads.width };
+    let refused = || TensorError::HeadWidth { operator, dtype, width, supported: supported.to_string() };
+    Form::of(dtype, heads, needs).ok_or_else(refused)
 }
 
 /// Arguments that the launches of one call share.
@@ -86,6 +83,9 @@ pub(super) struct Call<'a> {
     pub(super) group: u32,
     pub(super) strides: [u32; 2],
     pub(super) width: u32,
+    pub(super) value_width: u32,
+    /// Elements from one row of values to the next.
+    value_stride: u32,
     pub(super) aligned: bool,
     /// Keys of a window; 0 if there is none.
     window: u32,
@@ -119,7 +119,7 @@ impl<'a> Call<'a> {
             device,
             geometry,
             dtype,
-            form: form(operator, dtype, heads.width, needs)?,
+            form: form(operator, dtype, heads, needs)?,
             batch: word(batch)?,
             time: word(time)?,
             first: word(first)?,
@@ -128,6 +128,8 @@ impl<'a> Call<'a> {
             group: word(heads.group())?,
             strides: [word(parts[QUERY].stride)?, word(parts[KEY].stride)?],
             width: word(heads.width)?,
+            value_width: word(heads.value_width)?,
+            value_stride: word(parts[VALUE].stride)?,
             aligned,
             window: word(window.unwrap_or(0))?,
             masks,
@@ -186,6 +188,14 @@ impl<'a> Call<'a> {
         match self.masks.sinks {
             Some(sinks) => launch.read(sinks.region()),
             None => launch.null(),
+        }
+    }
+
+    /// Adds the width and stride of values to a launch of a kernel for values of another width than keys.
+    pub(super) fn values<'b>(&self, launch: Launch<'b>) -> Launch<'b> {
+        match self.geometry.heads.are_equally_wide() {
+            true => launch,
+            false => launch.u32(self.value_width).u32(self.value_stride),
         }
     }
 

@@ -36,6 +36,12 @@ pub(super) const WIDE: [Padded; 3] = [
     Padded { width: 256, general: false },
     Padded { width: 256, general: true },
 ];
+/// Columns of tiles of the variant of [`FAMILY`] for values of another width than keys, which follows the
+/// others, that of f16 after that of bf16; and so in [`FAMILY_WIDE`].
+pub(super) const VALUES_WIDTH: u32 = 128;
+const WIDE_VALUES_WIDTH: u32 = WIDE[WIDE.len() - 1].width;
+/// Macro of the variants for values of another width, which are general.
+const VALUES: Macro = ("VALUES", 1);
 /// Macro of the variants that pad heads.
 const PADDED_HEADS: (&str, u32) = ("PADDED", 1);
 
@@ -101,6 +107,8 @@ pub(crate) static FAMILY: Family = family!(
         &in_f16::<_, 3>(&PADDED[2].macros()),
         &in_f16::<_, 4>(&general(&PADDED[3].macros())),
         &in_f16::<_, 4>(&general(&PADDED[4].macros())),
+        &values(VALUES_WIDTH),
+        &in_f16::<_, 5>(&values(VALUES_WIDTH)),
     ],
 );
 
@@ -155,6 +163,8 @@ pub(crate) static FAMILY_WIDE: Family = family!(
         &in_f16::<_, 3>(&WIDE[0].macros()),
         &in_f16::<_, 3>(&WIDE[1].macros()),
         &in_f16::<_, 4>(&general(&WIDE[2].macros())),
+        &values(WIDE_VALUES_WIDTH),
+        &in_f16::<_, 5>(&values(WIDE_VALUES_WIDTH)),
     ],
 );
 
@@ -168,6 +178,11 @@ pub(super) type Macro = (&'static str, u32);
 const fn general(macros: &[Macro; 2]) -> [Macro; 3] {
     let [first, second] = *macros;
     [first, second, GENERAL]
+}
+
+/// Macros of the variant for values of another width, with tiles of `width` columns.
+const fn values(width: u32) -> [Macro; 4] {
+    [("HEAD_DIM", width), PADDED_HEADS, GENERAL, VALUES]
 }
 
 /// Appends [`IN_F16`].
@@ -212,6 +227,10 @@ impl F32Variant {
         let [width, tile] = self.macros();
         [width, tile, GENERAL]
     }
+
+    const fn values_macros(&self) -> [Macro; 4] {
+        appended(&self.general_macros(), VALUES)
+    }
 }
 
 /// Attention in f32.
@@ -228,6 +247,10 @@ pub(crate) static FAMILY_F32: Family = family!(
         &F32[1].general_macros(),
         &F32[2].general_macros(),
         &F32[3].general_macros(),
+        &F32[0].values_macros(),
+        &F32[1].values_macros(),
+        &F32[2].values_macros(),
+        &F32[3].values_macros(),
     ],
 );
 

@@ -25,7 +25,7 @@ pub(crate) fn forward(
     let bytes = array_bytes(qkv) + gpu::bytes(&[output, logsumexp]);
     let kernel = |family, variant, name| {
         let launch = call.kernel(family, variant, name).write(output.region()).write(logsumexp.region());
-        call.read(launch, qkv).cost(bytes, geometry.flops(2))
+        call.read(launch, qkv).cost(bytes, geometry.flops(1, 1))
     };
     match call.form {
         Form::Half(half) => {
@@ -34,7 +34,9 @@ pub(crate) fn forward(
             let launch = call.masked(launch.f32(scale).u32(u32::from(call.aligned)));
             let launch = gpu::write_any(launch, output.maxima());
             let launch = if half.padded { call.sinks(launch.u32(width)) } else { launch };
-            launch.shared(block.shared).launch(call.grid(block.rows, call.heads), block.threads)?;
+            call.values(launch)
+                .shared(block.shared)
+                .launch(call.grid(block.rows, call.heads), block.threads)?;
         }
         Form::Hopper { forward, .. } => {
             let HopperForward { consumers, slots, keys, query_tiles, .. } = HOPPER_FORWARD[forward];
@@ -48,7 +50,7 @@ pub(crate) fn forward(
         }
         Form::F32 { sizes, variant } => {
             let launch = call.layout(kernel(&FAMILY_F32, variant, "forward").u32(call.time));
-            call.sinks(call.masked(launch.u32(width).f32(scale)))
+            call.values(call.sinks(call.masked(launch.u32(width).f32(scale))))
                 .shared(f32_shared(3, F32[sizes]))
                 .launch(call.grid(F32[sizes].tile, call.heads), THREADS)?;
         }

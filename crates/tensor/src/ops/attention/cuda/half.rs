@@ -2,10 +2,13 @@
 
 use device::{DType, Family};
 
+use crate::ops::attention::heads::Heads;
+
 use super::families::{
     BACKWARD_COLUMNS, BACKWARD_WARPS, FAMILY, FAMILY_WIDE, FORWARD_KEYS, FORWARD_WARPS, LARGE, PADDED,
-    Padded, SMALL, WIDE, WIDTH_STEP, WIDTHS, WideTiles,
+    Padded, SMALL, VALUES_WIDTH, WIDE, WIDTH_STEP, WIDTHS, WideTiles,
 };
+use super::needs::Needs;
 
 /// Half-precision kernels for any GPU.
 #[derive(Clone, Copy)]
@@ -33,10 +36,13 @@ fn in_f16(dtype: DType, count: usize) -> usize {
 }
 
 impl Half {
-    /// Returns the kernels for a type and head width, or `None` if none is compiled. `general`: whether
-    /// scores are capped, or queries are those of a piece of a sequence; `large`: whether blocks have as much
-    /// shared memory as [`LARGE`] takes.
-    pub(super) fn of(dtype: DType, width: usize, general: bool, sinks: bool, large: bool) -> Option<Self> {
+    /// Returns the kernels for a type and heads, or `None` if none is compiled.
+    pub(super) fn of(dtype: DType, heads: Heads, needs: Needs) -> Option<Self> {
+        let Needs { general, sinks, large, .. } = needs;
+        let width = heads.width;
+        if !heads.are_equally_wide() {
+            return Half::of_values(dtype, heads, large);
+        }
         if let Some(index) = WIDTHS.iter().position(|one| *one as usize == width && !sinks) {
             let variant = index + in_f16(dtype, WIDTHS.len()) + if general { 2 * WIDTHS.len() } else { 0 };
             return Some(Half {
@@ -60,6 +66,23 @@ impl Half {
         let (variant, columns) = (index + in_f16(dtype, WIDE.len()), WIDE[index].width);
         let wide = Some(if large { LARGE } else { SMALL });
         Some(Half { family: &FAMILY_WIDE, variant, padded: true, columns, wide })
+    }
+
+    /// Returns the kernels for values of another width than keys.
+    fn of_values(dtype: DType, heads: Heads, large: bool) -> Option<Self> {
+        let widths = [heads.width, heads.value_width];
+        let widest = heads.width.max(heads.value_width);
+        if widths.iter().any(|width| !width.is_multiple_of(WIDTH_STEP)) {
+            return None;
+        }
+        if widest <= VALUES_WIDTH as usize {
+            let variant = 4 * WIDTHS.len() + 2 * PADDED.len() + in_f16(dtype, 1);
+            return Some(Half { family: &FAMILY, variant, padded: true, columns: VALUES_WIDTH, wide: None });
+        }
+        let columns = WIDE[WIDE.len() - 1].width;
+        let (variant, wide) = (2 * WIDE.len() + in_f16(dtype, 1), Some(if large { LARGE } else { SMALL }));
+        let fits = widest <= columns as usize;
+        fits.then_some(Half { family: &FAMILY_WIDE, variant, padded: true, columns, wide })
     }
 
     /// The block of the forward kernel.

@@ -6,6 +6,7 @@ mod families;
 mod forward;
 mod half;
 mod hopper;
+mod needs;
 
 pub(super) use backward::{Operands, backward};
 pub(super) use call::check;

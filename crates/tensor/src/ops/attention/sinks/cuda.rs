@@ -25,7 +25,7 @@ pub(super) fn gradients(
     let launch = dy.device().kernel(Function::new(&FAMILY, "gradients").of(dy.dtype()));
     let launch = launch.write(sums.region()).read(dy.region()).read(output.region());
     let launch = launch.read(logsumexp.region()).read(sinks.region()).u32(word(batch)?).u32(word(time)?);
-    let launch = launch.u32(word(heads.query)?).u32(word(heads.width)?);
+    let launch = launch.u32(word(heads.query)?).u32(word(heads.value_width)?);
     let launch = launch.cost(gpu::bytes(&operands), 2 * dy.elements() as u64);
     Ok(launch.launch([word(heads.query)?, 1, 1], THREADS)?)
 }

@@ -31,7 +31,7 @@ pub fn sink_gradients(
     check::rank(OPERATOR, "dy", dy, 3)?;
     let [batch, time] = [dy.shape().dims()[0], dy.shape().dims()[1]];
     for (name, tensor) in [("dy", dy), ("output", output)] {
-        check::shape(OPERATOR, name, tensor, [batch, time, heads.query_columns()])?;
+        check::shape(OPERATOR, name, tensor, [batch, time, heads.output_columns()])?;
     }
     check::shape(OPERATOR, "logsumexp", logsumexp, [batch, heads.query, time])?;
     let request = Request::new(Category::ActivationGradient, OPERATOR);
@@ -59,8 +59,8 @@ fn on_host(
     for_pieces(sums, 1, |head, sum| {
         let mut total = 0.0;
         for row in 0..rows {
-            let at = (row * heads.query + head) * heads.width;
-            let pairs = dy[at..][..heads.width].iter().zip(&output[at..][..heads.width]);
+            let at = (row * heads.query + head) * heads.value_width;
+            let pairs = dy[at..][..heads.value_width].iter().zip(&output[at..][..heads.value_width]);
             let delta: f64 = pairs.map(|(dy, output)| f64::from(dy * output)).sum();
             let line = (row / time * heads.query + head) * time + row % time;
             total -= f64::from(exp(sinks[head] - logsumexp[line])) * delta;
