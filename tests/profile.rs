@@ -30,6 +30,24 @@ fn sum(rows: &Value, key: &str) -> f64 {
     rows.as_array().unwrap().iter().map(|row| row[key].as_f64().unwrap()).sum()
 }
 
+/// The bytes of a step along each axis, in a profile or a plan.
+fn sent(axes: &Value) -> Vec<(String, u64)> {
+    let axes = axes.as_array().map(Vec::as_slice).unwrap_or_default();
+    let of =
+        |axis: &Value| (axis["axis"].as_str().unwrap().to_owned(), axis["step_bytes_sent"].as_u64().unwrap());
+    axes.iter().map(of).collect()
+}
+
+/// What the plan of a configuration says of them.
+fn planned(directory: &Path, sets: &[&str]) -> Vec<(String, u64)> {
+    let mut arguments = vec!["plan", "run.toml", "--device", "cpu", "--json"];
+    sets.iter().for_each(|set| arguments.extend(["--set", set]));
+    let output = plimsoll(directory, &arguments);
+    assert!(output.status.success(), "{}", message(&output));
+    let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
+    sent(&plan["communication"])
+}
+
 #[test]
 fn the_table_adds_up_to_the_trace_on_every_grid() {
     let directory = tempfile::tempdir().unwrap();
@@ -37,7 +55,7 @@ fn the_table_adds_up_to_the_trace_on_every_grid() {
     for (number, sets) in [
         &["memory.recompute=none"][..],
         &["parallel.data=2", "parallel.pipeline=2", "parallel.schedule=zero-bubble"],
-        &["memory.recompute=block", "parallel.data=2", "parallel.zero_stage=1"],
+        &["memory.recompute=block", "parallel.data=2", "parallel.zero_stage=1", "parallel.tensor=2"],
     ]
     .into_iter()
     .enumerate()
@@ -73,6 +91,7 @@ fn the_table_adds_up_to_the_trace_on_every_grid() {
             let [flops, time] = ["flops", "device_milliseconds"].map(|key| row[key].as_f64().unwrap());
             assert!(flops <= best * time * (1.0 + 1e-9), "{row} beyond {best}");
         }
+        assert_eq!(sent(&profile["sent"]), planned(directory.path(), sets), "{sets:?}");
         // The phases of a step tile it, so operators do too.
         let phases: f64 =
             events.iter().filter(|event| event["cat"] == "phase").map(|e| e["dur"].as_f64().unwrap()).sum();

@@ -123,10 +123,11 @@ fn text(args: &ProfileArgs, profile: &OperatorProfile, trace: Option<&Path>) -> 
     format!(
         "{device}: mean of {} steps{added}\nthe step takes {step_milliseconds:.3} ms, and {measured:.3} ms \
          with every operator measured; the best rate, of a large matmul or a row below, is {} GFLOP/s, and \
-         the step reaches {} of that\n\n{}{written}",
+         the step reaches {} of that\n\n{}{}{written}",
         grouped(*steps),
         grouped((flops_per_second / 1e9).round() as u64),
         percent(reached),
+        profile.communication(),
         profile.table(by, sort, args.limit)
     )
 }

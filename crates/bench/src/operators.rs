@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use telemetry::operators::OperatorProfile;
+use telemetry::Phase;
+use telemetry::operators::{AxisBytes, OperatorProfile, Wait};
 use telemetry::timeline::{self, RankTimeline};
 
 use crate::error::Result;
@@ -11,7 +12,7 @@ use crate::options::{BenchOptions, median};
 use crate::ranks::measure_ranks;
 use crate::rates::fastest_matmul_flops_per_second;
 use crate::steps::{TimedSteps, timed_steps};
-use crate::timeline::{Detail, record};
+use crate::timeline::{Detail, exposed_name, record};
 use config::RunConfig;
 use worker::{DeviceChoice, Worker};
 
@@ -65,13 +66,40 @@ fn measure(worker: &mut Worker, options: &OperatorOptions) -> Result<Option<Oper
         write(path, &ranks)?;
     }
     let spans = ranks.iter().flat_map(|rank| &rank.operators);
+    let (sent, waits) = (sent_of(&ranks, options.steps), waits_of(&ranks, options.steps));
     let profile = OperatorProfile {
+        sent,
+        waits,
         device: worker.setup().placement.description().model,
         ranks: ranks.len(),
         step_milliseconds: 1e3 * median(&seconds),
         ..OperatorProfile::new(spans, options.steps)
     };
     Ok(Some(profile.with_best_rate(matmuls)))
+}
+
+/// Returns the bytes of a step along each axis, of the rank that sends most.
+fn sent_of(ranks: &[RankTimeline], steps: u64) -> Vec<AxisBytes> {
+    let axes = ranks.first().map(|rank| &rank.sent[..]).unwrap_or_default();
+    let most = |axis: &str| {
+        let of_axis = ranks.iter().flat_map(|rank| &rank.sent).filter(|(other, _)| other == axis);
+        of_axis.map(|(_, bytes)| bytes / steps.max(1)).max().unwrap_or(0)
+    };
+    axes.iter().map(|(axis, _)| AxisBytes { axis: axis.clone(), step_bytes_sent: most(axis) }).collect()
+}
+
+/// Returns the mean time of a step in each phase that waits for other ranks, on the rank that waits most.
+fn waits_of(ranks: &[RankTimeline], steps: u64) -> Vec<Wait> {
+    let of = |rank: &RankTimeline, phase: Phase| -> f64 {
+        let name = exposed_name(phase);
+        rank.spans.iter().filter(|span| span.exposed && span.name == name).map(|span| span.length).sum()
+    };
+    let wait = |phase: Phase| {
+        let microseconds = ranks.iter().map(|rank| of(rank, phase)).fold(0.0, f64::max);
+        Wait { phase: phase.name().to_owned(), milliseconds: microseconds / 1e3 / steps.max(1) as f64 }
+    };
+    let waits = Phase::ALL.into_iter().filter(|phase| phase.waits()).map(wait);
+    waits.filter(|wait| wait.milliseconds > 0.0).collect()
 }
 
 fn write(path: &Path, ranks: &[RankTimeline]) -> Result<()> {

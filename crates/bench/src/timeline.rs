@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
-use collective::Communicator;
+use collective::{Axis, Communicator};
 use device::StreamKind;
-use telemetry::host_name;
 use telemetry::timeline::{self, RankTimeline, Row, Span, gather};
+use telemetry::{Phase, host_name};
 
 use crate::error::Result;
 use crate::steps::control;
@@ -60,10 +60,14 @@ pub(super) fn record(
         worker.device().begin_profile();
     }
     let timer = worker.time_operators();
+    let before = worker.traffic_by_axis();
     for step in first..first + count {
         worker.step(step)?;
     }
     worker.end_timing();
+    let (traffic, grid) = (worker.traffic_by_axis() - before, worker.grid().shape());
+    let along = |axis: Axis| (axis.name().to_owned(), traffic.along(axis).bytes_sent);
+    let sent = Axis::ALL.into_iter().filter(|axis| grid.size(*axis) > 1).map(along).collect();
     let (operators, memory) = timer.take(&zero)?;
     let mut spans: Vec<Span> = worker
         .device()
@@ -81,12 +85,17 @@ pub(super) fn record(
     for (phase, begin, end) in worker.phases().spans(&zero)? {
         let exposed = phase.waits() && worker.grid().world_size() > 1;
         let (begin, end) = (1e6 * begin.as_secs_f64(), 1e6 * end.as_secs_f64());
-        let name = if exposed { format!("{}, exposed", phase.name()) } else { phase.name().to_owned() };
+        let name = if exposed { exposed_name(phase) } else { phase.name().to_owned() };
         let category = "phase".to_owned();
         spans.push(Span { row: Row::Phases, name, category, begin, length: end - begin, exposed });
     }
     let rank = control(worker, beside).rank();
-    Ok(RankTimeline { rank, host: host_name(), spans, operators, memory })
+    Ok(RankTimeline { rank, host: host_name(), spans, operators, memory, sent })
+}
+
+/// Name of a phase's spans in which compute waits for other ranks.
+pub(super) fn exposed_name(phase: Phase) -> String {
+    format!("{}, exposed", phase.name())
 }
 
 fn row(stream: StreamKind) -> Row {

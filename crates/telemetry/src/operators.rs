@@ -105,6 +105,30 @@ pub struct OperatorProfile {
     pub operators: Vec<OperatorRow>,
     /// Rows by module.
     pub modules: Vec<OperatorRow>,
+    /// What a step sends along each axis with several ranks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sent: Vec<AxisBytes>,
+    /// For how long compute waits for other ranks in a step.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits: Vec<Wait>,
+}
+
+/// The bytes of a step along an axis.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AxisBytes {
+    /// Name of the axis.
+    pub axis: String,
+    /// Bytes sent by the rank that sends most.
+    pub step_bytes_sent: u64,
+}
+
+/// The time for which compute waits in a step.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Wait {
+    /// Name of the phase that waits.
+    pub phase: String,
+    /// Mean of a step, on the rank that waits most.
+    pub milliseconds: f64,
 }
 
 impl OperatorProfile {
@@ -205,6 +229,22 @@ impl OperatorProfile {
         let end = cells.len();
         table.extend(cells);
         aligned(&table, 2, &[1, end])
+    }
+
+    /// What a step sends along each axis and how long compute waits, in two lines; empty for one rank.
+    #[must_use]
+    pub fn communication(&self) -> String {
+        if self.sent.is_empty() {
+            return String::new();
+        }
+        let sent = self.sent.iter().map(|each| format!("{} {}", each.axis, bytes(each.step_bytes_sent)));
+        let waits = self.waits.iter().map(|wait| format!("{} {:.3} ms", wait.phase, wait.milliseconds));
+        let join =
+            |parts: Vec<String>| if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") };
+        let (sent, waits) = (join(sent.collect()), join(waits.collect()));
+        format!(
+            "sent in a step along each axis: {sent}\ncompute waits in a step, on the rank that waits most: {waits}\n\n"
+        )
     }
 
     /// Writes the profile to `path`.

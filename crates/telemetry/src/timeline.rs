@@ -88,6 +88,8 @@ pub struct RankTimeline {
     pub operators: Vec<OperatorSpan>,
     /// Bytes in use and reserved, each at a time in microseconds.
     pub memory: Vec<(f64, [u64; 2])>,
+    /// Bytes that the rank has sent along each axis with several ranks.
+    pub sent: Vec<(String, u64)>,
 }
 
 /// Gathers the timelines of all ranks on rank 0, in rank order; returns `None` on the other ranks. All ranks
@@ -122,7 +124,7 @@ pub const MARK: &str = r#""writer":"plimsoll""#;
 /// Returns the timelines as a trace in JSON. Spans of a row must not overlap; work on one stream never does.
 fn chrome_trace(ranks: &[RankTimeline]) -> String {
     let mut events = Vec::new();
-    for RankTimeline { rank, host, spans, operators, memory } in ranks {
+    for RankTimeline { rank, host, spans, operators, memory, .. } in ranks {
         let name = |what: &str, row: usize, name: String| {
             let arguments = json!({"name": name});
             json!({"ph": "M", "pid": rank, "tid": row, "name": what, "args": arguments})
@@ -198,6 +200,7 @@ mod tests {
             spans: vec![span(Row::Reduce, "all-reduce", 1.0, false), span(Row::Phases, "reduce", 4.0, true)],
             operators: vec![OperatorSpan { module: "h.<0>".to_owned(), end: 2.0, ..OperatorSpan::default() }],
             memory: vec![(1.0, [512, 2048])],
+            sent: Vec::new(),
         };
         let trace: Value = serde_json::from_str(&chrome_trace(&[rank(0), rank(1)])).unwrap();
         let events = trace["traceEvents"].as_array().unwrap();
