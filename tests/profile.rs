@@ -38,7 +38,7 @@ fn sent(axes: &Value) -> Vec<(String, u64)> {
     axes.iter().map(of).collect()
 }
 
-/// What the plan of a configuration says of them.
+/// The bytes that a configuration's plan has of them.
 fn planned(directory: &Path, sets: &[&str]) -> Vec<(String, u64)> {
     let mut arguments = vec!["plan", "run.toml", "--device", "cpu", "--json"];
     sets.iter().for_each(|set| arguments.extend(["--set", set]));

@@ -1,4 +1,4 @@
-//! What a step sends along each axis of the grid, and for how long compute waits for it.
+//! Communication by axis of the grid: the bytes that a step sends, and for how long compute waits for them.
 
 use collective::Axis;
 use device::Description;

@@ -105,7 +105,7 @@ pub struct OperatorProfile {
     pub operators: Vec<OperatorRow>,
     /// Rows by module.
     pub modules: Vec<OperatorRow>,
-    /// What a step sends along each axis with several ranks.
+    /// The bytes of a step along each axis with several ranks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sent: Vec<AxisBytes>,
     /// For how long compute waits for other ranks in a step.
@@ -231,7 +231,7 @@ impl OperatorProfile {
         aligned(&table, 2, &[1, end])
     }
 
-    /// What a step sends along each axis and how long compute waits, in two lines; empty for one rank.
+    /// Returns two lines: the bytes of a step along each axis, and how long compute waits. Empty for one rank.
     #[must_use]
     pub fn communication(&self) -> String {
         if self.sent.is_empty() {
