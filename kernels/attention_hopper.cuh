@@ -13,6 +13,10 @@
 // Only where WINDOWED is defined do queries see the last `window` keys up to their own, fewer than there are
 // positions: the code for it would make the kernels of other models slower. Tiles outside of all windows of a
 // block are not copied, and consumers skip those outside of their own rows' windows.
+//
+// Only where PIECE is defined are queries those of a piece of a sequence, from position `first_position` on,
+// a multiple of 64, and keys those of all `rows_of_keys` positions, of which the piece sees those up to its
+// end.
 #pragma once
 #include "maximum.cuh"
 
@@ -44,6 +48,20 @@ constexpr bool IS_WINDOWED = false;
 #define WINDOW 0u
 #define WINDOW_PARAMETER
 #define WINDOW_ARGUMENT
+#endif
+
+#ifdef PIECE
+constexpr bool IS_PIECE = true;
+#define POSITION first_position
+#define ROWS_OF_KEYS rows_of_keys
+#define PIECE_PARAMETERS , u32 first_position, u32 rows_of_keys
+#define PIECE_ARGUMENTS , first_position, rows_of_keys
+#else
+constexpr bool IS_PIECE = false;
+#define POSITION 0u
+#define ROWS_OF_KEYS time
+#define PIECE_PARAMETERS
+#define PIECE_ARGUMENTS
 #endif
 
 extern __shared__ u8 shared_memory[];
@@ -303,12 +321,13 @@ struct Work {
 };
 
 // Calls f(block, head, sequence) for all items of this block of threads. Each round begins with another pair,
-// so that no block of threads always gets the pair whose last block is cut short.
+// so that no block of threads always gets the pair whose last block is cut short. With PIECE pairs of keys
+// differ in length, and each line begins far from where the last began.
 template <typename F> __device__ __forceinline__ void for_work(const Work &work, u32 heads, F f) {
     const u32 lines = max(gridDim.x / work.pairs, 1);
     for (u32 item = blockIdx.x; item < work.items; item += gridDim.x) {
-        const u32 line = item / work.pairs, pair = (item + line / lines) % work.pairs,
-                  other = work.blocks - 1 - pair;
+        const u32 line = item / work.pairs, turn = IS_PIECE ? line * (work.pairs * 5 / 8) : line / lines;
+        const u32 pair = (item + turn) % work.pairs, other = work.blocks - 1 - pair;
         for (u32 half = pair == other; half < 2; ++half)
             f(half == 0 ? other : pair, line % heads, line / heads);
     }

@@ -62,10 +62,10 @@ template <bool OWN_KEYS> struct Consumer {
 
     // acc0 = sum of ds * first tiles, acc1 = sum of p * second tiles (OWN_KEYS), over the stages of all
     // members: of each, `others` are diagonal tiles of other consumers, and `count` follow, the first of
-    // which is the diagonal tile of these rows, and `further` are of other consumers' windows. Other
-    // consumers run while this one waits.
-    __device__ __forceinline__ void block(u32 members, u32 others, u32 count, u32 further, u32 window,
-                                          float (&acc0)[D / 2], float (&acc1)[D / 2]) {
+    // which is the diagonal tile of these rows if it `has_diagonal`, and `further` are of other consumers'
+    // windows. Other consumers run while this one waits.
+    __device__ __forceinline__ void block(u32 members, u32 others, u32 count, u32 further, bool has_diagonal,
+                                          u32 window, float (&acc0)[D / 2], float (&acc1)[D / 2]) {
         memory.own_ring.take(own_position);
         const u32 own = after(memory.own + own_position.index * OWN_BYTES);
         const u32 left = descriptor(own + group * 64 * 128, ROWS);
@@ -79,7 +79,7 @@ template <bool OWN_KEYS> struct Consumer {
         u32 add = 0;
         do {
             skip(others);
-            member(left, count, add, window, acc0, acc1);
+            member(left, count, add, has_diagonal, window, acc0, acc1);
             if constexpr (IS_WINDOWED) skip(further);
             add = 1;
         } while (OWN_KEYS && --members > 0);
@@ -87,12 +87,12 @@ template <bool OWN_KEYS> struct Consumer {
     }
 
     // The stages of one member.
-    __device__ __forceinline__ void member(u32 left, u32 count, u32 add, u32 window, float (&acc0)[D / 2],
-                                           float (&acc1)[D / 2]) {
+    __device__ __forceinline__ void member(u32 left, u32 count, u32 add, bool has_diagonal, u32 window,
+                                           float (&acc0)[D / 2], float (&acc1)[D / 2]) {
         const u32 all = count;
         float p[COLUMNS / 2], ds[COLUMNS / 2];
         memory.ring.take(position);
-        u32 here = position.index, diagonal = 1;
+        u32 here = position.index, diagonal = has_diagonal;
         do {
             u32 packed_p[COLUMNS / 16][4], packed_ds[COLUMNS / 16][4];
             const u32 first = descriptor(memory.stages, COLUMNS) + here * AT(STAGE_BYTES),
@@ -167,13 +167,14 @@ __device__ __forceinline__ void backward(Half *first, Half *second, const Operan
         many_registers<FEW>();
         Consumer<OWN_KEYS> consumer = {memory, scale * LOG2E, warp / 4 - 1};
         const u32 members = from.members<OWN_KEYS>(), lines = from.heads / members;
-        for_work(Work(time, lines, from.batch), lines, [&](u32 block, u32 line, u32 sequence) {
+        const Work work(from.own_end<OWN_KEYS>(), lines, from.batch);
+        for_work(work, lines, [&](u32 block, u32 line, u32 sequence) {
             const u32 head = line * members;
             const u32 row = block * ROWS + own_row(consumer.group);
             float acc0[D / 2], acc1[D / 2];
-            const u32 count = columns_met<OWN_KEYS>(block, time, from.window),
+            const u32 count = columns_met<OWN_KEYS>(block, time, from.window, from.position),
                       diagonal = block * CONSUMERS + consumer.group;
-            if (diagonal * COLUMNS >= time) {
+            if (diagonal * COLUMNS >= from.own_end<OWN_KEYS>()) {
                 // All 64 rows lie past the end.
                 memory.own_ring.take(consumer.own_position);
                 consumer.own_done();
@@ -182,15 +183,23 @@ __device__ __forceinline__ void backward(Half *first, Half *second, const Operan
             }
             // The first tiles of the block are the diagonals of other consumers.
             const u32 last = IS_WINDOWED ? last_column(block, time) : count - 1;
-            const u32 others = OWN_KEYS ? consumer.group : last - diagonal;
+            u32 others = OWN_KEYS ? consumer.group : last - diagonal;
+            bool has_diagonal = true;
+            if constexpr (IS_PIECE) {
+                const u32 before = from.position / COLUMNS;  // tiles of keys before the first query
+                others = OWN_KEYS ? first_tile(diagonal, from.position) -
+                                        first_tile(block * CONSUMERS, from.position)
+                                  : others - before;
+                has_diagonal = !OWN_KEYS || diagonal >= before;
+            }
             const u32 own = IS_WINDOWED ? min(count - others, tiles_of_window(from.window)) : count - others;
-            consumer.block(members, others, own, count - others - own, from.window, acc0, acc1);
+            consumer.block(members, others, own, count - others - own, has_diagonal, from.window, acc0, acc1);
             if constexpr (OWN_KEYS) {
-                const u64 start = from.kv_start(head, sequence);
+                const u64 start = from.kv_start(head, sequence), end = from.own_end<true>();
                 const u32 most =
-                    store_rows(first + start, from.kv_stride, row, time, acc0, scale, scale);
+                    store_rows(first + start, from.kv_stride, row, end, acc0, scale, scale);
                 if (first_cells) record_pair(most, first_cells);
-                const u32 other = store_rows(second + start, from.kv_stride, row, time, acc1, 1.0f, 1.0f);
+                const u32 other = store_rows(second + start, from.kv_stride, row, end, acc1, 1.0f, 1.0f);
                 if (second_cells) record_pair(other, second_cells);
             } else {
                 const u32 most = store_rows(first + from.q_start(head, sequence), from.q_stride, row, time,
@@ -206,16 +215,17 @@ __device__ __forceinline__ void backward(Half *first, Half *second, const Operan
         const Half *__restrict__ v, const float *__restrict__ statistics, u32 batch, u32 time, u32 heads, \
         u32 group, u32 q_stride, u32 kv_stride, float scale
 #define BACKWARD_ARGUMENTS \
-    {dy, q, k, v, statistics, batch, time, heads, group, q_stride, kv_stride WINDOW_ARGUMENT}
+    {dy, q, k, v, statistics, batch, time, heads, group, q_stride, kv_stride WINDOW_ARGUMENT PIECE_ARGUMENTS}
 
 KERNEL __launch_bounds__(BLOCK, 1)
-    OF_HALF(backward_query)(Half *__restrict__ dq, BACKWARD_OPERANDS, u32 *cells WINDOW_PARAMETER) {
+    OF_HALF(backward_query)(Half *__restrict__ dq, BACKWARD_OPERANDS,
+                            u32 *cells WINDOW_PARAMETER PIECE_PARAMETERS) {
     backward<false>(dq, nullptr, BACKWARD_ARGUMENTS, scale, cells, nullptr);
 }
 
 KERNEL __launch_bounds__(BLOCK, 1)
     OF_HALF(backward_key_value)(Half *__restrict__ dk, Half *__restrict__ dv, BACKWARD_OPERANDS,
-                                u32 *dk_cells, u32 *dv_cells WINDOW_PARAMETER) {
+                                u32 *dk_cells, u32 *dv_cells WINDOW_PARAMETER PIECE_PARAMETERS) {
     backward<true>(dk, dv, BACKWARD_ARGUMENTS, scale, dk_cells, dv_cells);
 }
 

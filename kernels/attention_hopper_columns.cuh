@@ -38,12 +38,21 @@ struct Operands {
 #else
     static constexpr u32 window = 0;
 #endif
+#ifdef PIECE
+    u32 position, rows_of_keys;  // the position of the first query, and rows of a sequence of keys
+    __device__ u32 rows() const { return rows_of_keys; }
+#else
+    static constexpr u32 position = 0;
+    __device__ u32 rows() const { return time; }
+#endif
+    // Number of keys up to the last query (OWN_KEYS), or of queries.
+    template <bool OWN_KEYS> __device__ u32 own_end() const { return OWN_KEYS ? position + time : time; }
     // Offset of a sequence's first row in query head `head`, and in the key and value head that it reads.
     __device__ u64 q_start(u32 head, u32 sequence) const {
         return u64(sequence) * time * q_stride + head * D;
     }
     __device__ u64 kv_start(u32 head, u32 sequence) const {
-        return u64(sequence) * time * kv_stride + head / group * D;
+        return u64(sequence) * rows() * kv_stride + head / group * D;
     }
     // Query heads that one block of threads takes, one after the other.
     template <bool OWN_KEYS> __device__ u32 members() const { return OWN_KEYS ? group : 1; }
@@ -53,15 +62,22 @@ struct Operands {
     }
 };
 
+// Index of the first tile of queries that see the tile `index` of keys. Queries begin at `position`.
+__device__ __forceinline__ u32 first_tile(u32 index, u32 position) {
+    return IS_PIECE ? max(index, position / COLUMNS) - position / COLUMNS : index;
+}
+
 // Number of column tiles that 64 rows meet within windows, if there are as many.
 __device__ __forceinline__ u32 tiles_of_window(u32 window) { return (window + 2 * COLUMNS - 2) / COLUMNS; }
 
 // Number of column tiles that a block of rows meets: from the diagonal to the last queries (OWN_KEYS), or
 // from the first keys to the diagonal.
-template <bool OWN_KEYS> __device__ __forceinline__ u32 columns_met(u32 block, u32 time, u32 window) {
+template <bool OWN_KEYS>
+__device__ __forceinline__ u32 columns_met(u32 block, u32 time, u32 window, u32 position) {
     constexpr u32 OWN = ROWS / COLUMNS;
     const u32 all = (time + COLUMNS - 1) / COLUMNS;
-    const u32 met = OWN_KEYS ? all - block * OWN : min((block + 1) * OWN, all);
+    const u32 met = OWN_KEYS ? all - first_tile(block * OWN, position)
+                             : min((block + 1) * OWN, all) + position / COLUMNS;
     if constexpr (!IS_WINDOWED) return met;
     const u32 seen = tiles_of_window(window);
     if (OWN_KEYS) return min(met, OWN - 1 + seen);
@@ -92,8 +108,9 @@ __device__ __forceinline__ void bring(const Memory &memory, const Operands &from
     RingPosition<OWN_TILES> own_position;
     RingPosition<STAGES> position;
     const u32 time = from.time, members = from.members<OWN_KEYS>(), lines = from.heads / members;
-    for_work(Work(time, lines, from.batch), lines, [&](u32 block, u32 line, u32 sequence) {
-        const u32 count = columns_met<OWN_KEYS>(block, time, from.window);
+    const Work work(from.own_end<OWN_KEYS>(), lines, from.batch);
+    for_work(work, lines, [&](u32 block, u32 line, u32 sequence) {
+        const u32 count = columns_met<OWN_KEYS>(block, time, from.window, from.position);
         if (warp == RELAY) {
             memory.own_ring.relay(own_position);
             for (u32 step = 0; step < count * members; ++step) memory.ring.relay(position);
@@ -108,13 +125,16 @@ __device__ __forceinline__ void bring(const Memory &memory, const Operands &from
         const float *delta = logsumexp + u64(from.batch) * from.heads * time;
         memory.own_ring.fill_together(own_position, [&](u32 index) {
             const u32 to = memory.own + index * OWN_BYTES, first = block * ROWS;
-            copy_tile<ROWS, COPIERS>(to, OWN_KEYS ? keys : queries, first, time, warp);
-            copy_tile<ROWS, COPIERS>(to + OWN_TILE, OWN_KEYS ? values : dy, first, time, warp);
+            copy_tile<ROWS, COPIERS>(to, OWN_KEYS ? keys : queries, first, from.own_end<OWN_KEYS>(), warp);
+            copy_tile<ROWS, COPIERS>(to + OWN_TILE, OWN_KEYS ? values : dy, first,
+                                     from.own_end<OWN_KEYS>(), warp);
             if (!OWN_KEYS && warp == 0) copy_numbers<ROWS>(to + 2 * OWN_TILE, logsumexp, first, time);
             if (!OWN_KEYS && warp == 1) copy_numbers<ROWS>(to + 2 * OWN_TILE + 4 * ROWS, delta, first, time);
         });
         const u32 last = IS_WINDOWED ? last_column(block, time) : count - 1;
         auto first_column = [&](u32 step) {
+            if constexpr (IS_PIECE && OWN_KEYS)
+                return (first_tile(block * (ROWS / COLUMNS), from.position) + step) * COLUMNS;
             return (OWN_KEYS ? block * (ROWS / COLUMNS) + step : last - step) * COLUMNS;
         };
         for (u32 member = 0; member < members; ++member) {
@@ -123,9 +143,10 @@ __device__ __forceinline__ void bring(const Memory &memory, const Operands &from
                 if constexpr (TOGETHER)
                     memory.ring.fill_together(position, [&](u32 index) {
                         const u32 to = memory.stages + index * STAGE_BYTES, first = first_column(step);
-                        copy_tile<COLUMNS, COPIERS>(to, OWN_KEYS ? queries : keys, first, time, warp);
-                        copy_tile<COLUMNS, COPIERS>(to + COLUMN_BYTES, OWN_KEYS ? dy : values, first, time,
-                                                    warp);
+                        copy_tile<COLUMNS, COPIERS>(to, OWN_KEYS ? queries : keys, first,
+                                                    from.own_end<!OWN_KEYS>(), warp);
+                        copy_tile<COLUMNS, COPIERS>(to + COLUMN_BYTES, OWN_KEYS ? dy : values, first,
+                                                    from.own_end<!OWN_KEYS>(), warp);
                         if (OWN_KEYS && warp < 2)
                             copy_numbers<COLUMNS>(to + 2 * COLUMN_BYTES + warp * 256,
                                                   warp ? delta : logsumexp, first, time);
@@ -134,8 +155,9 @@ __device__ __forceinline__ void bring(const Memory &memory, const Operands &from
                     memory.ring.fill(position, turn, [&](u32 index) {
                         const u32 to = memory.stages + index * STAGE_BYTES;
                         const u32 first = first_column(step);
-                        copy_tile<COLUMNS>(to, OWN_KEYS ? queries : keys, first, time);
-                        copy_tile<COLUMNS>(to + COLUMN_BYTES, OWN_KEYS ? dy : values, first, time);
+                        copy_tile<COLUMNS>(to, OWN_KEYS ? queries : keys, first, from.own_end<!OWN_KEYS>());
+                        copy_tile<COLUMNS>(to + COLUMN_BYTES, OWN_KEYS ? dy : values, first,
+                                           from.own_end<!OWN_KEYS>());
                         if (OWN_KEYS) copy_numbers<COLUMNS>(to + 2 * COLUMN_BYTES, logsumexp, first, time);
                         if (OWN_KEYS) copy_numbers<COLUMNS>(to + 2 * COLUMN_BYTES + 256, delta, first, time);
                     });

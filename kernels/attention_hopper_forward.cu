@@ -18,9 +18,9 @@ struct Memory {
     }
 };
 
-// Index of the last tile of keys that a block of queries meets.
-__device__ __forceinline__ u32 last_tile(u32 block, u32 time) {
-    return (min((block + 1) * ROWS, time) - 1) / KEYS;
+// Index of the last tile of keys that a block of queries meets, of which the first of all is at `position`.
+__device__ __forceinline__ u32 last_tile(u32 block, u32 time, u32 position) {
+    return (position + min((block + 1) * ROWS, time) - 1) / KEYS;
 }
 
 // Index of the first tile of keys that queries from `row` on see.
@@ -119,8 +119,8 @@ struct Consumer {
         pin(s);  // keeps this a branch
     }
 
-    // 64 queries from `first` on against the tiles from `begin` to `last`, which holds the diagonal, so that
-    // each query has met a key that it sees when tiles follow in which it sees none.
+    // 64 queries from position `first` on against the tiles from `begin` to `last`, which holds the diagonal,
+    // so that each query has met a key that it sees when tiles follow in which it sees none.
     __device__ __forceinline__ void rows(u32 first, u32 begin, u32 last, u32 window, Softmax &softmax,
                                          float (&out)[D / 2]) {
         float s[KEYS / 2], shrink[2];
@@ -192,7 +192,8 @@ KERNEL __launch_bounds__(BLOCK, 1)
     OF_HALF(forward)(Half *__restrict__ out, float *__restrict__ logsumexp,
                              const Half *__restrict__ q, const Half *__restrict__ k,
                              const Half *__restrict__ v, u32 batch, u32 time, u32 heads, u32 group,
-                             u32 q_stride, u32 kv_stride, float scale, u32 *cells WINDOW_PARAMETER) {
+                             u32 q_stride, u32 kv_stride, float scale,
+                             u32 *cells WINDOW_PARAMETER PIECE_PARAMETERS) {
     const Memory memory(shared_memory);
     const u32 width = heads * D, warp = uniform(threadIdx.x / WARP);
     if (threadIdx.x == 0) memory.query_ring.init(COPIERS), memory.ring.init(1);
@@ -206,7 +207,7 @@ KERNEL __launch_bounds__(BLOCK, 1)
         for_work(work, heads, [&](u32 block, u32 head, u32 sequence) {
             if (warp == RELAY) {
                 memory.query_ring.relay(query_position);
-                for_tiles(k, v, first_tile(block * ROWS, WINDOW), last_tile(block, time),
+                for_tiles(k, v, first_tile(block * ROWS, WINDOW), last_tile(block, time, POSITION),
                     [&](const Half *, u32) { memory.ring.relay(position); });
                 return;
             }
@@ -215,12 +216,12 @@ KERNEL __launch_bounds__(BLOCK, 1)
                 copy_tile<ROWS, COPIERS>(memory.queries + index * OWN_TILE, {queries, q_stride}, block * ROWS,
                                          time, warp);
             });
-            const u64 start = u64(sequence) * time * kv_stride + head / group * D;
+            const u64 start = u64(sequence) * ROWS_OF_KEYS * kv_stride + head / group * D;
             const u32 begin = first_tile(block * ROWS, WINDOW);
-            for_tiles(k, v, begin, last_tile(block, time), [&](const Half *array, u32 tile) {
+            for_tiles(k, v, begin, last_tile(block, time, POSITION), [&](const Half *array, u32 tile) {
                 memory.ring.fill(position, turn, [&](u32 index) {
                     copy_tile<KEYS>(memory.tiles + index * KEY_TILE, {array + start, kv_stride}, tile * KEYS,
-                                    time);
+                                    POSITION + time);
                 });
             });
         });
@@ -231,7 +232,8 @@ KERNEL __launch_bounds__(BLOCK, 1)
         if (consumer.group == 1) turn_pass(1);
         for_work(work, heads, [&](u32 block, u32 head, u32 sequence) {
             const u32 first = block * ROWS + consumer.group * 64, row = first + own_row(0);
-            const u32 last = last_tile(block, time), diagonal = min((first + 63) / KEYS, last);
+            const u32 last = last_tile(block, time, POSITION),
+                      diagonal = min((POSITION + first + 63) / KEYS, last);
             const u32 begin = first_tile(block * ROWS, WINDOW), own_begin = first_tile(first, WINDOW);
             memory.query_ring.take(consumer.query_position);
             if (first >= time) {
@@ -246,7 +248,7 @@ KERNEL __launch_bounds__(BLOCK, 1)
             }
             Softmax softmax;
             float acc[D / 2];
-            if constexpr (KEYS < ROWS) {
+            if constexpr (KEYS < ROWS || IS_PIECE) {
                 // Tiles that only later rows see; consumers still take turns.
                 for (u32 left = last - diagonal; left > 0; --left) {
                     turn_wait(consumer.group);
@@ -256,7 +258,7 @@ KERNEL __launch_bounds__(BLOCK, 1)
             } else {
                 consumer.skip_tiles(last - diagonal);
             }
-            consumer.rows(first, own_begin, diagonal, WINDOW, softmax, acc);
+            consumer.rows(POSITION + first, own_begin, diagonal, WINDOW, softmax, acc);
             if constexpr (IS_WINDOWED) consumer.skip_in_turn(own_begin - begin);
             float total[2];
 #pragma unroll

@@ -101,9 +101,9 @@ template <bool OWN_KEYS> struct Consumer {
     }
 
     // Half of acc0 = sum of ds * first tiles and acc1 = sum of p * second tiles (OWN_KEYS), over `count`
-    // stages of each member, of which the first is the diagonal tile.
-    __device__ __forceinline__ void block(u32 members, u32 count, u32 window, float (&acc0)[HALF_COLUMNS / 2],
-                                          float (&acc1)[HALF_COLUMNS / 2]) {
+    // stages of each member, of which the first is the diagonal tile if it `has_diagonal`.
+    __device__ __forceinline__ void block(u32 members, u32 count, bool has_diagonal, u32 window,
+                                          float (&acc0)[HALF_COLUMNS / 2], float (&acc1)[HALF_COLUMNS / 2]) {
         memory.own_ring.take(own_position);
         const u32 rows = after(memory.own + own_position.index * OWN_BYTES);
         const u32 left = descriptor(rows, ROWS) + group * AT(OWN_TILE);
@@ -128,7 +128,7 @@ template <bool OWN_KEYS> struct Consumer {
             const u32 base =
                 after(memory.stages + here * STAGE_BYTES + 2 * COLUMN_BYTES) + threadIdx.x % 4 * 8;
             if (group == 0) {
-                if (until_diagonal == 0) mask(s);
+                if (until_diagonal == 0 && has_diagonal) mask(s);
                 if constexpr (IS_WINDOWED)
                     hide<OWN_KEYS>(s, own_row(0), until_diagonal == 0 ? 0 : count - until_diagonal, window);
                 weights(packed_p, s, base);
@@ -194,16 +194,19 @@ __device__ __forceinline__ void backward(Half *first, Half *second, const Operan
         many_registers<FEW>();
         Consumer<OWN_KEYS> consumer = {memory, scale * LOG2E, warp / 4 - 1};
         const u32 members = from.members<OWN_KEYS>(), lines = from.heads / members;
-        for_work(Work(time, lines, from.batch), lines, [&](u32 block, u32 line, u32 sequence) {
+        const Work work(from.own_end<OWN_KEYS>(), lines, from.batch);
+        for_work(work, lines, [&](u32 block, u32 line, u32 sequence) {
             const u32 head = line * members, row = block * ROWS + own_row(0);
             float acc0[HALF_COLUMNS / 2], acc1[HALF_COLUMNS / 2];
-            consumer.block(members, columns_met<OWN_KEYS>(block, time, from.window), from.window, acc0, acc1);
+            const bool has_diagonal = !IS_PIECE || !OWN_KEYS || block >= from.position / COLUMNS;
+            const u32 count = columns_met<OWN_KEYS>(block, time, from.window, from.position);
+            consumer.block(members, count, has_diagonal, from.window, acc0, acc1);
             const u32 column = consumer.group * HALF_COLUMNS;
             if constexpr (OWN_KEYS) {
-                const u64 start = from.kv_start(head, sequence) + column;
-                const u32 most = store_rows(first + start, from.kv_stride, row, time, acc0, scale, scale);
+                const u64 start = from.kv_start(head, sequence) + column, end = from.own_end<true>();
+                const u32 most = store_rows(first + start, from.kv_stride, row, end, acc0, scale, scale);
                 if (first_cells) record_pair(most, first_cells);
-                const u32 other = store_rows(second + start, from.kv_stride, row, time, acc1, 1.0f, 1.0f);
+                const u32 other = store_rows(second + start, from.kv_stride, row, end, acc1, 1.0f, 1.0f);
                 if (second_cells) record_pair(other, second_cells);
             } else {
                 const u32 most = store_rows(first + from.q_start(head, sequence) + column, from.q_stride, row,
@@ -219,16 +222,17 @@ __device__ __forceinline__ void backward(Half *first, Half *second, const Operan
         const Half *__restrict__ v, const float *__restrict__ statistics, u32 batch, u32 time, u32 heads, \
         u32 group, u32 q_stride, u32 kv_stride, float scale
 #define BACKWARD_ARGUMENTS \
-    {dy, q, k, v, statistics, batch, time, heads, group, q_stride, kv_stride WINDOW_ARGUMENT}
+    {dy, q, k, v, statistics, batch, time, heads, group, q_stride, kv_stride WINDOW_ARGUMENT PIECE_ARGUMENTS}
 
 KERNEL __launch_bounds__(BLOCK, 1)
-    OF_HALF(backward_query)(Half *__restrict__ dq, BACKWARD_OPERANDS, u32 *cells WINDOW_PARAMETER) {
+    OF_HALF(backward_query)(Half *__restrict__ dq, BACKWARD_OPERANDS,
+                            u32 *cells WINDOW_PARAMETER PIECE_PARAMETERS) {
     backward<false>(dq, nullptr, BACKWARD_ARGUMENTS, scale, cells, nullptr);
 }
 
 KERNEL __launch_bounds__(BLOCK, 1)
     OF_HALF(backward_key_value)(Half *__restrict__ dk, Half *__restrict__ dv, BACKWARD_OPERANDS,
-                                u32 *dk_cells, u32 *dv_cells WINDOW_PARAMETER) {
+                                u32 *dk_cells, u32 *dv_cells WINDOW_PARAMETER PIECE_PARAMETERS) {
     backward<true>(dk, dv, BACKWARD_ARGUMENTS, scale, dk_cells, dv_cells);
 }
 

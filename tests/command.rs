@@ -347,7 +347,8 @@ fn attention_is_measured_by_head_width() {
         let always = ["bench", "attention", "--device", "cpu", "--batch", "1", "--calls", "1"];
         plimsoll(Path::new(".")).args(always).args(arguments).output().unwrap()
     };
-    let sizes = ["--positions", "9", "--head-widths", "8,4", "--columns", "17", "--window", "3"];
+    let sizes =
+        ["--positions", "9", "--pieces", "3", "--head-widths", "8,4", "--columns", "17", "--window", "3"];
     let output = bench(&[&sizes[..], &["--json"]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let lines: Vec<serde_json::Value> =
@@ -359,10 +360,11 @@ fn attention_is_measured_by_head_width() {
     let shared = ["--precision", "bf16", "--heads", "4", "--key-value-heads", "2", "--value-width", "5"];
     let output = bench(&[&["--positions", "9", "--head-widths", "8"], &shared[..]].concat());
     assert!(text(&output.stdout).contains("causal attention, bf16, 1 × 9 positions"), "{output:?}");
-    let wrong: [&[&str]; 5] = [
+    let wrong: [&[&str]; 6] = [
         &["--heads", "4", "--key-value-heads", "3"],
         &["--heads", "4", "--columns", "64"],
         &["--positions", "0"],
+        &["--positions", "9", "--pieces", "2"],
         &["--precision", "f64"],
         &["--positions", "16777216", "--head-widths", "16777216"],
     ];

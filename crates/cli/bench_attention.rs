@@ -42,6 +42,10 @@ pub(crate) struct BenchAttentionArgs {
     /// Keys that a query sees, its own position included [default: all up to its own]
     #[arg(long, value_name = "N", value_parser = size)]
     window: Option<usize>,
+    /// Pieces of a sequence, each of which is a call, as where ranks share sequences: the times are those of
+    /// all pieces in turn
+    #[arg(long, value_name = "N", default_value = "1", value_parser = size)]
+    pieces: usize,
     /// Type of the operands: bf16, f16 or f32 [default: bf16 on a GPU, f32 otherwise]
     #[arg(long)]
     precision: Option<String>,
@@ -89,7 +93,8 @@ impl BenchAttentionArgs {
         }
         let value_width = self.value_width.unwrap_or(width);
         let heads = Heads { value_width, ..Heads::grouped(query, key_value, width) };
-        Ok(AttentionSizes { batch: self.batch, positions: self.positions, heads, window: self.window })
+        let Self { batch, positions, window, pieces, .. } = *self;
+        Ok(AttentionSizes { batch, positions, heads, window, pieces })
     }
 }
 
@@ -114,9 +119,10 @@ pub(crate) fn run(args: &BenchAttentionArgs) -> Result<(), CliError> {
         return Ok(());
     }
     let window = args.window.map_or_else(String::new, |window| format!(", windows of {window}"));
-    let AttentionSizes { batch, positions, .. } = widths[0];
+    let AttentionSizes { batch, positions, pieces, .. } = widths[0];
+    let pieces = if pieces > 1 { format!(" in {pieces} pieces") } else { String::new() };
     print(&format!(
-        "{}\ncausal attention{window}, {dtype}, {batch} × {positions} positions, median of {} calls\n\n{}",
+        "{}\ncausal attention{window}, {dtype}, {batch} × {positions} positions{pieces}, median of {} calls\n\n{}",
         device.description().model,
         args.calls,
         table(&lines)
@@ -131,6 +137,7 @@ struct Line<'a> {
     batch: usize,
     positions: usize,
     window: Option<usize>,
+    pieces: usize,
     head_width: usize,
     value_width: usize,
     heads: usize,
@@ -150,6 +157,7 @@ impl<'a> Line<'a> {
             batch: sizes.batch,
             positions: sizes.positions,
             window: sizes.window,
+            pieces: sizes.pieces,
             head_width: sizes.heads.width,
             value_width: sizes.heads.value_width,
             heads: sizes.heads.query,

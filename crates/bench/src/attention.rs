@@ -26,6 +26,8 @@ pub struct AttentionSizes {
     pub heads: Heads,
     /// Keys that a query sees, its own position included; `None`: all up to that.
     pub window: Option<usize>,
+    /// Pieces of a sequence, each of which is a call, as where ranks share sequences; 1: whole sequences.
+    pub pieces: usize,
 }
 
 impl AttentionSizes {
@@ -48,6 +50,13 @@ impl AttentionSizes {
         match elements {
             Some(elements) if elements <= MOST_ELEMENTS => Ok(()),
             _ => Err(BenchError::Refused(format!("{self:?}: too many queries, keys and values"))),
+        }?;
+        match self.positions.is_multiple_of(self.pieces) {
+            true => Ok(()),
+            false => {
+                let text = format!("{} positions do not divide into {} pieces", self.positions, self.pieces);
+                Err(BenchError::Refused(text))
+            }
         }
     }
 }
@@ -77,7 +86,32 @@ pub fn attention_device(choice: DeviceChoice) -> Result<Device> {
     Ok(placement.device(0, &DeviceOptions::default())?)
 }
 
-/// Times `calls` forward and backward passes of attention over packed random operands.
+/// Queries, keys and values of each call: one, or one a piece.
+fn operands(device: &Device, sizes: &AttentionSizes, dtype: DType) -> Result<Vec<Qkv<Tensor>>> {
+    let AttentionSizes { batch, positions, heads, pieces, .. } = *sizes;
+    if pieces == 1 {
+        let qkv = random(device, "qkv", [batch, positions, heads.packed_columns()], dtype)?;
+        return Ok(vec![Qkv::Packed(qkv)]);
+    }
+    let columns = heads.key_columns() + heads.value_columns();
+    let keys_values = random(device, "keys and values", [batch, positions, columns], dtype)?;
+    let piece = |index: usize| {
+        let shape = [batch, positions / pieces, heads.query_columns()];
+        let queries = random(device, &format!("queries {index}"), shape, dtype)?;
+        Ok(Qkv::Piece { arrays: [queries, keys_values.clone()], first: index * shape[1] })
+    };
+    (0..pieces).map(piece).collect()
+}
+
+/// Returns random numbers.
+fn random(device: &Device, name: &str, shape: [usize; 3], dtype: DType) -> Result<Tensor> {
+    let operand = Tensor::empty(device, shape, dtype, Request::new(Category::Other, "attention"))?;
+    random::normal(&operand, 1, name, 0.0, 1.0)?;
+    Ok(operand)
+}
+
+/// Times `calls` forward and backward passes of attention over random operands, which are packed unless they
+/// are pieces.
 ///
 /// # Errors
 /// Sizes without a kernel, out of memory.
@@ -88,7 +122,7 @@ pub fn bench_attention(
     calls: usize,
 ) -> Result<AttentionTime> {
     sizes.check()?;
-    let AttentionSizes { batch, positions, heads, window } = *sizes;
+    let AttentionSizes { batch, positions, heads, window, pieces } = *sizes;
     let widths = attention::widths(dtype);
     let refused = |width: &&usize| device.is_cuda_like() && !widths.has(**width);
     if let Some(width) = [heads.width, heads.value_width].iter().find(refused) {
@@ -96,23 +130,22 @@ pub fn bench_attention(
         return Err(BenchError::Refused(text));
     }
     let settings = Settings { window, ..heads.into() };
-    let random = |name: &str, columns: usize| -> Result<Tensor> {
-        let request = Request::new(Category::Other, "attention");
-        let operand = Tensor::empty(device, [batch, positions, columns], dtype, request)?;
-        random::normal(&operand, 1, name, 0.0, 1.0)?;
-        Ok(operand)
+    let all = operands(device, sizes, dtype)?;
+    let dy = random(device, "dy", [batch, positions / pieces, heads.output_columns()], dtype)?;
+    let forward = |qkv| Ok(attention::forward(qkv, settings, Masks::default(), false)?);
+    let outputs = all.iter().map(forward).collect::<Result<Vec<_>>>()?;
+    let backward = |(qkv, output): (&Qkv<Tensor>, &attention::Output)| -> Result<()> {
+        let attention::Output { output, logsumexp } = output;
+        attention::backward(&dy, qkv, output, logsumexp, settings, Masks::default(), false)?;
+        Ok(())
     };
-    let qkv = Qkv::Packed(random("qkv", heads.packed_columns())?);
-    let dy = random("dy", heads.output_columns())?;
-    let forward = || Ok(attention::forward(&qkv, settings, Masks::default(), false)?);
-    let attention::Output { output, logsumexp } = forward()?;
-    let backward =
-        || Ok(attention::backward(&dy, &qkv, &output, &logsumexp, settings, Masks::default(), false)?);
+    let forward = || all.iter().try_for_each(|qkv| forward(qkv).map(drop));
+    let backward = || all.iter().zip(&outputs).try_for_each(backward);
     Ok(AttentionTime { forward: timed(device, calls, forward)?, backward: timed(device, calls, backward)? })
 }
 
 /// Returns the median seconds of `calls` calls.
-fn timed<T>(device: &Device, calls: usize, call: impl Fn() -> Result<T>) -> Result<f64> {
+fn timed(device: &Device, calls: usize, call: impl Fn() -> Result<()>) -> Result<f64> {
     for _ in 0..WARM_UP_CALLS.min(calls) {
         call()?;
     }
@@ -138,7 +171,7 @@ mod tests {
     fn pairs_within_windows_count() {
         let heads = Heads { value_width: 4, ..Heads::multi(2, 8) };
         for (positions, window) in [(1, None), (7, None), (7, Some(3)), (7, Some(7)), (7, Some(100))] {
-            let sizes = AttentionSizes { batch: 3, positions, heads, window };
+            let sizes = AttentionSizes { batch: 3, positions, heads, window, pieces: 1 };
             let seen = |query: usize| (query + 1).min(window.unwrap_or(positions));
             let pairs: usize = (0..positions).map(seen).sum();
             assert_eq!(sizes.flops(3, 2), (2 * pairs * 3 * 2 * (3 * 8 + 2 * 4)) as f64, "{sizes:?}");

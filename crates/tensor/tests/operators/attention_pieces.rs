@@ -16,6 +16,12 @@ fn sizes(case: &Case) -> Vec<(usize, usize, usize, Heads)> {
             let wide =
                 [(1, 200, 2, heads(4, 1, 128)), (2, 37, 4, heads(4, 2, 80)), (1, 70, 3, heads(2, 1, 256))];
             let uneven = [(1, 70, 3, values(heads(4, 2, 64), 40)), (1, 70, 2, values(heads(2, 1, 192), 128))];
+            // Tiles of Hopper's kernels before each piece, and ends within tiles.
+            let whole =
+                [(2, 192, 3, heads(4, 2, 64)), (1, 64, 4, heads(2, 1, 128)), (1, 320, 2, heads(4, 4, 128))];
+            let others =
+                [(2, 128, 3, heads(4, 2, 80)), (1, 192, 3, heads(4, 1, 256)), (1, 448, 3, heads(3, 3, 64))];
+            let narrow = narrow.into_iter().chain(whole).chain(others);
             narrow.into_iter().chain(wide).chain(uneven).collect()
         }
         _ => vec![

@@ -100,6 +100,14 @@ impl<'a> Backward<'a> {
         }
     }
 
+    /// Positions of a sequence of which a kernel computes gradients.
+    fn rows_of(&self, owner: Owner) -> u32 {
+        match owner {
+            Owner::Query => self.call.time,
+            Owner::KeyValue => self.call.first + self.call.time,
+        }
+    }
+
     /// Grid with a block for every `rows` rows that a kernel writes.
     fn grid(&self, owner: Owner, rows: u32) -> [u32; 3] {
         match owner {
@@ -167,9 +175,10 @@ impl<'a> Backward<'a> {
         let launch = self.kernel(owner, call.kernel(family, variant, owner.name()));
         let launch = launch.read(self.operands.workspace.region());
         let launch = call.layout(launch.u32(call.batch).u32(call.time)).f32(call.geometry.scale());
-        call.window(self.measured(launch, owner))
-            .shared(shared)
-            .launch(call.hopper_grid(tiles, self.grid_heads(owner)), hopper_threads(sizes.consumers))?;
+        call.pairs(self.measured(launch, owner)).shared(shared).launch(
+            call.hopper_grid(self.rows_of(owner), tiles, self.grid_heads(owner)),
+            hopper_threads(sizes.consumers),
+        )?;
         Ok(())
     }
 

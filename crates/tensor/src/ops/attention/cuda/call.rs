@@ -5,7 +5,7 @@ use device::{DType, Device, Family, Function, Region};
 
 use super::families::{F32, F32Variant, widths};
 use super::half::Half;
-use super::hopper::{self, CONSUMER_ROWS, HOPPER_FORWARD, HopperKernels};
+use super::hopper::{self, COLUMNS, CONSUMER_ROWS, HOPPER_FORWARD, HopperKernels, Pairs};
 use super::needs::Needs;
 use crate::ops::attention::geometry::{Geometry, KEY, QUERY, VALUE};
 use crate::ops::attention::heads::{Heads, Qkv};
@@ -28,7 +28,7 @@ pub(super) enum Form {
 impl Form {
     /// Returns the kernels for a type and heads, or `None` if none is compiled.
     fn of(dtype: DType, heads: Heads, needs: Needs) -> Option<Self> {
-        let Needs { general, sinks, windowed, hopper, .. } = needs;
+        let Needs { general, sinks, pairs, hopper, .. } = needs;
         let Heads { width, value_width, .. } = heads;
         let is_even = heads.are_equally_wide();
         match dtype {
@@ -45,7 +45,7 @@ impl Form {
             DType::Bf16 | DType::F16 => {
                 let any = Half::of(dtype, heads, needs)?;
                 let own = HOPPER_FORWARD.iter().position(|variant| variant.width as usize == width);
-                Some(match own.filter(|_| hopper && is_even).zip(hopper::backward(width, dtype, windowed)) {
+                Some(match own.filter(|_| hopper && is_even).zip(hopper::backward(width, dtype, pairs)) {
                     Some((forward, backward)) => Form::Hopper { forward, backward, any },
                     None => Form::Half(any),
                 })
@@ -76,7 +76,7 @@ pub(super) struct Call<'a> {
     pub(super) batch: u32,
     pub(super) time: u32,
     /// Position of the first query.
-    first: u32,
+    pub(super) first: u32,
     /// Rows of a sequence in the arrays of keys and values.
     rows_of_keys: u32,
     pub(super) heads: u32,
@@ -89,6 +89,8 @@ pub(super) struct Call<'a> {
     pub(super) aligned: bool,
     /// Keys of a window; 0 if there is none.
     window: u32,
+    /// Pairs that Hopper's kernels compute.
+    pub(super) pairs: Pairs,
     masks: Masks<'a>,
 }
 
@@ -107,14 +109,21 @@ impl<'a> Call<'a> {
         let (device, dtype) = (qkv.arrays()[0].device(), qkv.arrays()[0].dtype());
         let aligned = qkv.arrays().iter().all(|array| gpu::aligned(&[array])) && gpu::aligned(tensors);
         let window = settings.window.filter(|window| *window < geometry.end());
-        // The Hopper kernels support no mask but the causal one and windows, no cap, no sinks, and only
-        // queries of all positions.
-        let (general, sinks) = (settings.soft_cap.is_some() || !geometry.is_whole(), masks.sinks.is_some());
-        let plain = masks.is_empty() && !general && !sinks;
+        // The Hopper kernels support no mask but the causal one and windows, no cap and no sinks; of a piece
+        // of a sequence no window, and only whole tiles before it.
+        let (capped, sinks) = (settings.soft_cap.is_some(), masks.sinks.is_some());
+        let general = capped || !geometry.is_whole();
+        let pairs = match (geometry.is_whole(), window.is_some()) {
+            (true, false) => Some(Pairs::Causal),
+            (true, true) => Some(Pairs::Windowed),
+            (false, false) if first.is_multiple_of(COLUMNS as usize) => Some(Pairs::OfPiece),
+            (false, _) => None,
+        };
+        let plain = masks.is_empty() && !capped && !sinks && pairs.is_some();
+        let pairs = pairs.unwrap_or_default();
         let (major, _) = device.description().compute_capability;
         let hopper = aligned && plain && major == 9;
-        let (windowed, large) = (window.is_some(), (9..12).contains(&major));
-        let needs = Needs { general, sinks, windowed, hopper, large };
+        let needs = Needs { general, sinks, pairs, hopper, large: (9..12).contains(&major) };
         Ok(Call {
             device,
             geometry,
@@ -132,6 +141,7 @@ impl<'a> Call<'a> {
             value_stride: word(parts[VALUE].stride)?,
             aligned,
             window: word(window.unwrap_or(0))?,
+            pairs,
             masks,
         })
     }
@@ -173,14 +183,13 @@ impl<'a> Call<'a> {
         launch.u32(self.first).u32(self.rows_of_keys)
     }
 
-    /// Returns whether windows hide keys.
-    pub(super) fn is_windowed(&self) -> bool {
-        self.window > 0
-    }
-
-    /// Adds the window to a launch of a kernel for windows.
-    pub(super) fn window<'b>(&self, launch: Launch<'b>) -> Launch<'b> {
-        if self.is_windowed() { launch.u32(self.window) } else { launch }
+    /// Adds what states the pairs to a launch of a Hopper kernel.
+    pub(super) fn pairs<'b>(&self, launch: Launch<'b>) -> Launch<'b> {
+        match self.pairs {
+            Pairs::Causal => launch,
+            Pairs::Windowed => launch.u32(self.window),
+            Pairs::OfPiece => launch.u32(self.first).u32(self.rows_of_keys),
+        }
     }
 
     /// Adds the sinks to a launch.
@@ -210,9 +219,9 @@ impl<'a> Call<'a> {
     }
 
     /// Grid with one block per multiprocessor, or one per pair of row blocks of `heads` heads if those are
-    /// fewer. A block owns `tiles` tiles of rows.
-    pub(super) fn hopper_grid(&self, tiles: u32, heads: u32) -> [u32; 3] {
-        let pairs = self.geometry.time.div_ceil((tiles * CONSUMER_ROWS) as usize).div_ceil(2);
+    /// fewer. A block owns `tiles` tiles of the rows of a sequence.
+    pub(super) fn hopper_grid(&self, rows: u32, tiles: u32, heads: u32) -> [u32; 3] {
+        let pairs = rows.div_ceil(tiles * CONSUMER_ROWS).div_ceil(2) as usize;
         let items = pairs * self.geometry.batch * heads as usize;
         let blocks = (self.device.description().multiprocessors as usize).min(items);
         [blocks as u32, 1, 1]

@@ -40,13 +40,13 @@ pub(crate) fn forward(
         }
         Form::Hopper { forward, .. } => {
             let HopperForward { consumers, slots, keys, query_tiles, .. } = HOPPER_FORWARD[forward];
-            let variant = hopper::variant(forward, call.dtype, HOPPER_FORWARD.len(), call.is_windowed());
+            let variant = hopper::variant(forward, call.dtype, HOPPER_FORWARD.len(), call.pairs);
             let rows = query_tiles * CONSUMER_ROWS * consumers + slots * keys;
             let launch = kernel(&FAMILY_HOPPER_FORWARD, variant, "forward");
             let launch = call.layout(launch.u32(call.batch).u32(call.time)).f32(scale);
-            call.window(gpu::write_any(launch, output.maxima()))
+            call.pairs(gpu::write_any(launch, output.maxima()))
                 .shared(rows * hopper_row_bytes(width) + 2048)
-                .launch(call.hopper_grid(consumers, call.heads), hopper_threads(consumers))?;
+                .launch(call.hopper_grid(call.time, consumers, call.heads), hopper_threads(consumers))?;
         }
         Form::F32 { sizes, variant } => {
             let launch = call.layout(kernel(&FAMILY_F32, variant, "forward").u32(call.time));

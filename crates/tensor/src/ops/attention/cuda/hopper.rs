@@ -10,16 +10,36 @@ use crate::ops::kernels::family;
 const FIRST: usize = 2;
 /// Macro of the variants for windows, which follow the others: those in bf16 before those in f16.
 const WINDOWED: Macro = ("WINDOWED", 1);
+/// Macro of the variants for pieces of sequences, which follow those, in the same order.
+const PIECE: Macro = ("PIECE", 1);
 
-/// Returns the variant in `dtype` of the sizes at `index` of `count`: without windows, two in bf16 come
+/// The pairs of queries and keys that variants of the Hopper kernels compute.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Pairs {
+    /// All queries and the keys up to each.
+    #[default]
+    Causal,
+    /// All queries and the keys of their windows.
+    Windowed,
+    /// The queries of a piece of a sequence and the keys up to each.
+    OfPiece,
+}
+
+/// Returns the variant in `dtype` of the sizes at `index` of `count`: for causal pairs, two in bf16 come
 /// before those in f16.
-pub(super) fn variant(index: usize, dtype: DType, count: usize, windowed: bool) -> usize {
-    let (first, group) = match windowed {
-        true => (2 * count, count),
-        false if index < FIRST => (0, FIRST),
-        false => (FIRST, count - FIRST),
+pub(super) fn variant(index: usize, dtype: DType, count: usize, pairs: Pairs) -> usize {
+    let (first, group) = match pairs {
+        Pairs::Causal if index < FIRST => (0, FIRST),
+        Pairs::Causal => (FIRST, count - FIRST),
+        Pairs::Windowed => (2 * count, count),
+        Pairs::OfPiece => (4 * count, count),
     };
     first + index + if dtype == DType::F16 { group } else { 0 }
+}
+
+/// Appends [`PIECE`].
+const fn of_piece<const N: usize, const M: usize>(macros: &[Macro; N]) -> [Macro; M] {
+    appended(macros, PIECE)
 }
 
 /// Appends [`WINDOWED`].
@@ -92,6 +112,14 @@ pub(crate) static FAMILY_HOPPER_FORWARD: Family = family!(
         &windowed::<_, 7>(&in_f16::<_, 6>(&HOPPER_FORWARD[1].macros())),
         &windowed::<_, 7>(&in_f16::<_, 6>(&HOPPER_FORWARD[2].macros())),
         &windowed::<_, 7>(&in_f16::<_, 6>(&HOPPER_FORWARD[3].macros())),
+        &of_piece::<_, 6>(&HOPPER_FORWARD[0].macros()),
+        &of_piece::<_, 6>(&HOPPER_FORWARD[1].macros()),
+        &of_piece::<_, 6>(&HOPPER_FORWARD[2].macros()),
+        &of_piece::<_, 6>(&HOPPER_FORWARD[3].macros()),
+        &of_piece::<_, 7>(&in_f16::<_, 6>(&HOPPER_FORWARD[0].macros())),
+        &of_piece::<_, 7>(&in_f16::<_, 6>(&HOPPER_FORWARD[1].macros())),
+        &of_piece::<_, 7>(&in_f16::<_, 6>(&HOPPER_FORWARD[2].macros())),
+        &of_piece::<_, 7>(&in_f16::<_, 6>(&HOPPER_FORWARD[3].macros())),
     ],
 );
 
@@ -148,6 +176,8 @@ pub(crate) static FAMILY_HOPPER_WIDE: Family = family!(
         &in_f16::<_, 5>(&HOPPER_WIDE.macros()),
         &windowed::<_, 5>(&HOPPER_WIDE.macros()),
         &windowed::<_, 6>(&in_f16::<_, 5>(&HOPPER_WIDE.macros())),
+        &of_piece::<_, 5>(&HOPPER_WIDE.macros()),
+        &of_piece::<_, 6>(&in_f16::<_, 5>(&HOPPER_WIDE.macros())),
     ],
 );
 
@@ -163,17 +193,17 @@ pub(super) struct HopperKernels {
     pub(super) shared: u32,
 }
 
-/// Returns the backward kernels of a head width; `windowed`: those for windows.
-pub(super) fn backward(width: usize, dtype: DType, windowed: bool) -> Option<HopperKernels> {
+/// Returns the backward kernels of a head width.
+pub(super) fn backward(width: usize, dtype: DType, pairs: Pairs) -> Option<HopperKernels> {
     let has = |sizes: &HopperBackward| sizes.width as usize == width;
     let (family, variant, sizes, tiles, exchange) = match HOPPER_BACKWARD.iter().position(has) {
         Some(index) => {
             let sizes = HOPPER_BACKWARD[index];
-            let variant = variant(index, dtype, HOPPER_BACKWARD.len(), windowed);
+            let variant = variant(index, dtype, HOPPER_BACKWARD.len(), pairs);
             (&FAMILY_HOPPER_BACKWARD, variant, sizes, sizes.consumers, 0)
         }
         None if has(&HOPPER_WIDE) => {
-            let variant = usize::from(dtype == DType::F16) + if windowed { 2 } else { 0 };
+            let variant = 2 * pairs as usize + usize::from(dtype == DType::F16);
             (&FAMILY_HOPPER_WIDE, variant, HOPPER_WIDE, 1, EXCHANGE_BYTES)
         }
         None => return None,
@@ -202,5 +232,11 @@ pub(crate) static FAMILY_HOPPER_BACKWARD: Family = family!(
         &windowed::<_, 6>(&in_f16::<_, 5>(&HOPPER_BACKWARD[0].macros())),
         &windowed::<_, 6>(&in_f16::<_, 5>(&HOPPER_BACKWARD[1].macros())),
         &windowed::<_, 6>(&in_f16::<_, 5>(&HOPPER_BACKWARD[2].macros())),
+        &of_piece::<_, 5>(&HOPPER_BACKWARD[0].macros()),
+        &of_piece::<_, 5>(&HOPPER_BACKWARD[1].macros()),
+        &of_piece::<_, 5>(&HOPPER_BACKWARD[2].macros()),
+        &of_piece::<_, 6>(&in_f16::<_, 5>(&HOPPER_BACKWARD[0].macros())),
+        &of_piece::<_, 6>(&in_f16::<_, 5>(&HOPPER_BACKWARD[1].macros())),
+        &of_piece::<_, 6>(&in_f16::<_, 5>(&HOPPER_BACKWARD[2].macros())),
     ],
 );
