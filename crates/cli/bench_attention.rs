@@ -19,7 +19,13 @@ use crate::output::{print, print_json, rounded};
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchAttentionArgs {
     /// Columns of a head; each width is a row of the table
-    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "64,80,128,192,256", value_parser = size)]
+    #[arg(
+        long,
+        value_name = "N,…",
+        value_delimiter = ',',
+        default_value = "64,80,128,192,256",
+        value_parser = size
+    )]
     head_widths: Vec<usize>,
     /// Columns of a head of values and of the output [default: as many as queries and keys have]
     #[arg(long, value_name = "N", value_parser = size)]
@@ -122,7 +128,8 @@ pub(crate) fn run(args: &BenchAttentionArgs) -> Result<(), CliError> {
     let AttentionSizes { batch, positions, pieces, .. } = widths[0];
     let pieces = if pieces > 1 { format!(" in {pieces} pieces") } else { String::new() };
     print(&format!(
-        "{}\ncausal attention{window}, {dtype}, {batch} × {positions} positions{pieces}, median of {} calls\n\n{}",
+        "{}\ncausal attention{window}, {dtype}, {batch} × {positions} positions{pieces}, median of {} \
+         calls\n\n{}",
         device.description().model,
         args.calls,
         table(&lines)

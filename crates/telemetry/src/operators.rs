@@ -231,7 +231,8 @@ impl OperatorProfile {
         aligned(&table, 2, &[1, end])
     }
 
-    /// Returns two lines: the bytes of a step along each axis, and how long compute waits. Empty for one rank.
+    /// Returns two lines: the bytes of a step along each axis, and how long compute waits. Empty for one
+    /// rank.
     #[must_use]
     pub fn communication(&self) -> String {
         if self.sent.is_empty() {

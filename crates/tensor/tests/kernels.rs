@@ -36,8 +36,9 @@ fn conditions(family: &Family, (major, minor): (u32, u32)) -> BTreeMap<String, b
 }
 
 /// Chips for which a variant is compiled: one for each source, or all if PLIMSOLL_LONG_TESTS is set. Variants
-/// in f16 are those in bf16 with another type, and general variants, those for windows and those for pieces are the
-/// others with tests at run time: they are compiled only for the oldest chip that has any of their code, and in f16 not.
+/// in f16 are those in bf16 with another type, and general variants, those for windows and those for pieces
+/// are the others with tests at run time: they are compiled only for the oldest chip that has any of their
+/// code, and in f16 not.
 fn chips(family: &Family, variant: usize) -> Vec<(u32, u32)> {
     let mut chips = CHIPS.to_vec();
     if std::env::var_os("PLIMSOLL_LONG_TESTS").is_none() {
