@@ -1,6 +1,6 @@
 //! Backward: the rules in reverse order, each dropped as soon as it has run.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use device::{Category, DType, Device, Label, Request};
@@ -62,7 +62,7 @@ impl Tape {
     pub fn backward(self, loss: Var, sink: &mut dyn GradientSink) -> Result<LeafGradients> {
         let root = self.index_of(loss.source())?;
         let sums = PieceSums::of(&self.shared_pass().0);
-        self.run(Vec::new(), Some((root, loss)), &mut Weights::Now(sink, sums, VecDeque::new()))
+        self.run(Vec::new(), Some((root, loss)), &mut Weights::Now(sink, sums))
     }
 
     /// Runs backward from gradients of some outputs, whose tensors may be gone.
@@ -72,7 +72,7 @@ impl Tape {
         sink: &mut dyn GradientSink,
     ) -> Result<LeafGradients> {
         let sums = PieceSums::of(&self.shared_pass().0);
-        self.run(seeds, None, &mut Weights::Now(sink, sums, VecDeque::new()))
+        self.run(seeds, None, &mut Weights::Now(sink, sums))
     }
 
     /// Runs the input halves of [`Tape::backward_from`] alone, for zero-bubble schedules.
@@ -118,7 +118,6 @@ impl Tape {
         for mut node in graph.nodes.into_iter().rev() {
             let _scope = device.at_module(node.module);
             let call = of_rule(&pass, node.module, node.rule.operator(), Direction::Backward);
-            let begun = pass.flight.begun();
             pass.observers.before(|| call)?;
             let gradients = match root.take_if(|root| *root == node.first_output) {
                 Some(_) => from_root(&mut node, loss.as_ref(), &pass, weights)?,
@@ -128,13 +127,8 @@ impl Tape {
             pass.observers.after(|| call, results)?;
             let Some(gradients) = gradients else { continue };
             pass_on(&node, gradients, &mut flowing)?;
-            if pass.flight.begun() > begun {
-                weights.run_waiting(&device, &pass, 1)?;
-            }
             weights.half(&pass, (node.module, node.piece, node.rule))?;
         }
-        weights.run_waiting(&device, &pass, 0)?;
-        pass.flight.end();
         let leaf = |index: u32| flowing[index as usize].take().map(|gradient| (index, gradient));
         Ok(LeafGradients(graph.leaves.into_iter().filter_map(leaf).collect()))
     }
@@ -142,8 +136,8 @@ impl Tape {
 
 /// The time at which weight halves run.
 enum Weights<'a> {
-    /// Each directly after its input half, but for rules that wait for a collective to compute beside.
-    Now(&'a mut dyn GradientSink, PieceSums, VecDeque<Later>),
+    /// Each directly after its input half.
+    Now(&'a mut dyn GradientSink, PieceSums),
     /// Later, in the same order.
     Later(&'a mut Vec<Later>),
 }
@@ -157,7 +151,7 @@ impl Weights<'_> {
         wanted: &[bool],
     ) -> Result<InputGradients> {
         let gradients = match self {
-            Weights::Now(sink, sums, _) => {
+            Weights::Now(sink, sums) => {
                 sums.with(node.piece, *sink, |sink| node.rule.backward(outputs, wanted, sink))
             }
             Weights::Later(_) => node.rule.backward_input(outputs, wanted),
@@ -167,24 +161,11 @@ impl Weights<'_> {
 
     fn half(&mut self, pass: &Pass, (module, piece, rule): Later) -> Result<()> {
         match self {
-            Weights::Now(_, _, waiting) if rule.may_wait() => waiting.push_back((module, piece, rule)),
-            Weights::Now(sink, sums, _) => {
+            Weights::Now(sink, sums) => {
                 return sums.with(piece, *sink, |sink| weight_half(pass, module, rule, sink));
             }
             Weights::Later(rules) if rule.has_weights() => rules.push((module, piece, rule)),
             Weights::Later(_) => {}
-        }
-        Ok(())
-    }
-
-    /// Runs the weight halves that wait, the first at least, but for the last `rest`, which wait for the next
-    /// collective.
-    fn run_waiting(&mut self, device: &Device, pass: &Pass, rest: usize) -> Result<()> {
-        let Weights::Now(sink, sums, waiting) = self else { return Ok(()) };
-        for _ in 0..waiting.len().saturating_sub(rest).max(usize::from(!waiting.is_empty())) {
-            let Some((module, piece, rule)) = waiting.pop_front() else { break };
-            let _scope = device.at_module(module);
-            sums.with(piece, *sink, |sink| weight_half(pass, module, rule, sink))?;
         }
         Ok(())
     }

@@ -31,7 +31,6 @@
 
 mod backward;
 mod error;
-mod flight;
 mod mode;
 mod observer;
 pub mod ops;
@@ -47,7 +46,6 @@ mod weight;
 
 pub use backward::{LeafGradients, PendingWeights};
 pub use error::{AutogradError, Result};
-pub use flight::Flight;
 pub use mode::Mode;
 pub use observer::{Call, Direction, Observer, ObserverError, Observers};
 pub use pass::{CachedPass, LossScale, Pass};

@@ -10,7 +10,6 @@ use tensor::ops::cached_attention::Cache;
 use tensor::{Tensor, ops};
 
 use crate::error::Result;
-use crate::flight::Flight;
 use crate::observer::Observers;
 use crate::pieces::{Piece, Pieces};
 use crate::precision::Autocast;
@@ -41,8 +40,6 @@ pub struct Pass {
     pub planes: AxisPlanes,
     /// Observers of the pass's operators.
     pub observers: Observers,
-    /// The collective that goes on while operators compute.
-    pub flight: Flight,
 }
 
 /// A factor of all gradients of a pass, on the device.

@@ -37,12 +37,6 @@ pub trait Rule {
         false
     }
 
-    /// Returns whether the weight half may run after the input halves of the next rules, while a collective
-    /// that one of them begins is under way.
-    fn may_wait(&self) -> bool {
-        false
-    }
-
     /// Returns the gradients of the inputs, from those of the outputs (`None` for an output without
     /// gradient); `wanted` states which inputs need one. Keeps the tensors that the weight half needs and
     /// drops the others.

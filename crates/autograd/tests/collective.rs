@@ -2,18 +2,10 @@
 //! sums against the tree on one rank, and the memory of Meta ranks against that of ranks with memory.
 #![allow(clippy::unwrap_used, clippy::panic)] // a test panics to report a failure
 
-use std::cell::RefCell;
-use std::rc::Rc;
-
-use autograd::ops::PartialSums;
-use autograd::{
-    Call, Direction, Gradients, Mode, Observer, ObserverError, Observers, Pass, Result, Tape, UseId, Var,
-    Weight, ops,
-};
+use autograd::{Gradients, Mode, Pass, Result, Tape, Var, ops};
 use collective::threads::{Options, run};
 use collective::{Axis, AxisPlanes, Communicator};
 use device::{Category, DType, Description, Device, DeviceOptions, Request};
-use tensor::ops::Activation;
 use tensor::{Shape, Tensor};
 
 const AXIS: Axis = Axis::Data;
@@ -231,76 +223,4 @@ fn rows_that_ranks_do_not_divide_are_refused_by_all() {
     let expected =
         "reduce_scatter: collective: x has shape [12, 5], expected a number of rows that 5 ranks divide";
     assert_eq!(errors.unwrap(), vec![expected; 5]);
-}
-
-/// Notes the calls of backward.
-#[derive(Default)]
-struct Calls(RefCell<Vec<String>>);
-
-impl Observer for Calls {
-    fn before(&self, call: &Call) -> std::result::Result<(), ObserverError> {
-        if matches!(call.direction, Direction::Backward | Direction::BackwardWeight) {
-            self.0.borrow_mut().push(format!("{} {}", call.operator, call.direction.name()));
-        }
-        Ok(())
-    }
-
-    fn after(&self, _: &Call, _: &[Option<&Tensor>]) -> std::result::Result<(), ObserverError> {
-        Ok(())
-    }
-}
-
-/// Runs two layers that ranks share, forward and backward. Returns the calls of backward, the gradients of
-/// the weights and that of the input.
-fn shared_layers(communicator: &Communicator) -> (Vec<String>, Vec<Vec<f32>>) {
-    let device = Device::cpu(communicator.rank(), &DeviceOptions::default()).unwrap();
-    let calls = Rc::new(Calls::default());
-    let observers = Observers::new([Rc::<Calls>::clone(&calls) as Rc<dyn Observer>]);
-    let planes = AxisPlanes::default().with(Axis::Tensor, communicator.data.clone());
-    let tape = Tape::new(&device, Mode::Train).of(Pass { planes, observers, ..Pass::default() });
-    let tensor = |rows: usize, columns: usize, seed: usize| {
-        Tensor::from_host(&device, &values(rows * columns, seed), [rows, columns], Category::Input).unwrap()
-    };
-    let rank = communicator.rank();
-    let weight = |id: u32, rows, columns| Weight::new(tensor(rows, columns, rank + id as usize), UseId(id));
-    let (wide, narrow) = (weight(1, 6, 4), weight(2, 4, 6));
-    let rows = 4 / communicator.world_size();
-    let x = tape.leaf(tensor(rows, 4, 9));
-    let source = x.source();
-    let sums = |output| PartialSums { output, input_gradient: !output };
-    let mut lanes = ops::lane_inputs(&tape, x, 1, 2).unwrap();
-    let hidden =
-        ops::lane_linear(&tape, lanes.remove(0), &wide, None, Activation::None, sums(false)).unwrap();
-    let part = ops::lane_linear(&tape, hidden, &narrow, None, Activation::None, sums(true)).unwrap();
-    let output = ops::lane_sum(&tape, vec![part], None, DType::F32).unwrap();
-    let seed = tensor(rows, 4, 5);
-    let mut sink = Gradients::default();
-    let mut leaves = tape.backward_from(vec![(output.source(), seed)], &mut sink).unwrap();
-    let mut gradients: Vec<Vec<f32>> = sink.iter().map(|(_, gradient)| gradient.to_vec().unwrap()).collect();
-    gradients.push(leaves.take(source).unwrap().to_vec().unwrap());
-    (calls.0.take(), gradients)
-}
-
-/// Weight gradients of layers that ranks share are computed while sums of input gradients travel; a rank
-/// alone computes each at once.
-#[test]
-fn weight_gradients_are_computed_beside_collectives() {
-    let calls = |ranks| {
-        let of = |communicator: Communicator| Ok::<_, String>(shared_layers(&communicator));
-        run(ranks, Options::default(), of).unwrap().swap_remove(0)
-    };
-    let (alone, gradients) = calls(1);
-    let together = ["lane_sum backward", "linear backward", "linear backward weight"];
-    assert_eq!(alone[..3], together, "{alone:?}");
-    assert_eq!(gradients.len(), 3);
-    let (shared, _) = calls(2);
-    let expected = [
-        "lane_sum backward",
-        "linear backward",
-        "linear backward",
-        "lane_inputs backward",
-        "linear backward weight",
-        "linear backward weight",
-    ];
-    assert_eq!(shared, expected);
 }

@@ -1,10 +1,9 @@
 //! Collectives of tensors, with results of their own.
 //!
-//! They run on the exchange stream, while the compute stream goes on. Compute waits where it first uses a
-//! result, or where the collective is dropped ([`UnderWay`]). Sums are added in the tree of
-//! [`RankTree::balanced`], on every transport with the same bits.
+//! They run on the exchange stream, for which the compute stream waits, so that a step's phases tell for how
+//! long. Sums are added in the tree of [`RankTree::balanced`], on every transport with the same bits.
 
-use device::{Arrival, Backend, Category, DType, Request, StreamKind};
+use device::{Backend, Category, DType, Device, Request, StreamKind};
 use tensor::ops::rounded_sum;
 use tensor::{Shape, Tensor, TensorError};
 
@@ -15,45 +14,18 @@ use crate::tree::{TreeSum, exchange_parts, scatter_sum, tree_sums};
 
 const STREAM: StreamKind = StreamKind::Exchange;
 
-/// A collective that may go on. It keeps what the collective reads; when it is dropped, compute enqueued from
-/// then on waits.
-#[derive(Debug)]
-#[must_use = "compute waits for a collective that is dropped"]
-pub struct UnderWay {
-    /// `None` where a collective ends before its call returns.
-    arrival: Option<Arrival>,
-    reads: Vec<Tensor>,
-}
-
-impl UnderWay {
-    /// Runs `work` on the exchange stream after all compute so far. It reads `reads` and fills `fills`.
-    fn start(
-        fills: &Tensor,
-        reads: Vec<Tensor>,
-        work: impl FnOnce(StreamKind) -> Result<()>,
-    ) -> Result<Self> {
-        let device = fills.device();
-        let of = TensorError::from;
-        let arrival = match device.backend() {
-            Backend::Meta => work(STREAM).map(|()| None)?,
-            Backend::Cpu => device.noted(STREAM, || work(STREAM)).map_err(of)?.map(|()| None)?,
-            Backend::Cuda => {
-                let computed = device.record(StreamKind::Compute).map_err(of)?;
-                device.wait(STREAM, &computed).map_err(of)?;
-                work(STREAM)?;
-                let arrival = device.arrival(STREAM).map_err(of)?;
-                fills.arrives(&arrival);
-                Some(arrival)
-            }
-        };
-        Ok(UnderWay { arrival, reads })
-    }
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        if let (Some(arrival), Some(read)) = (&self.arrival, self.reads.first()) {
-            read.device().await_arrival(arrival);
+/// Runs `work` on the exchange stream, after all compute so far and before all that follows.
+fn exchanged(device: &Device, work: impl FnOnce(StreamKind) -> Result<()>) -> Result<()> {
+    let of = TensorError::from;
+    match device.backend() {
+        Backend::Meta => work(STREAM),
+        Backend::Cpu => device.noted(STREAM, || work(STREAM)).map_err(of)?,
+        Backend::Cuda => {
+            let computed = device.record(StreamKind::Compute).map_err(of)?;
+            device.wait(STREAM, &computed).map_err(of)?;
+            work(STREAM)?;
+            device.await_arrival(&device.arrival(STREAM).map_err(of)?);
+            Ok(())
         }
     }
 }
@@ -78,10 +50,10 @@ pub fn all_reduce(x: &Tensor, plane: &mut dyn DataPlane, request: Request) -> Re
     output.copy_from(x)?;
     let scratch = scratch(&padded)?;
     let tree = RankTree::balanced(plane.world_size());
-    drop(UnderWay::start(&padded, vec![scratch.clone()], |stream| {
+    exchanged(x.device(), |stream| {
         let sum = TreeSum { parts: std::slice::from_ref(&padded), scratch: &scratch, everywhere: true };
         tree_sums(plane, &[sum], &tree, true, stream)
-    })?);
+    })?;
     Ok(output)
 }
 
@@ -90,23 +62,10 @@ pub fn all_reduce(x: &Tensor, plane: &mut dyn DataPlane, request: Request) -> Re
 /// # Errors
 /// A scalar; out of memory; a failed collective.
 pub fn all_gather(x: &Tensor, plane: &mut dyn DataPlane, request: Request) -> Result<Tensor> {
-    start_all_gather(x, plane, request).map(|(rows, _)| rows)
-}
-
-/// [`all_gather`] that may go on.
-///
-/// # Errors
-/// As for [`all_gather`].
-pub fn start_all_gather(
-    x: &Tensor,
-    plane: &mut dyn DataPlane,
-    request: Request,
-) -> Result<(Tensor, UnderWay)> {
     let rows = first(x)? * plane.world_size();
     let output = Tensor::empty(x.device(), with_rows(x, rows)?, x.dtype(), request)?;
-    let work = |stream| plane.all_gather(x.region(), output.region(), stream);
-    let under_way = UnderWay::start(&output, vec![x.clone()], work)?;
-    Ok((output, under_way))
+    exchanged(x.device(), |stream| plane.all_gather(x.region(), output.region(), stream))?;
+    Ok(output)
 }
 
 /// This rank's part of the rows of the sum of `x [ranks · rows, ..]` over ranks: `[rows, ..]`, f32, bf16 or
@@ -115,65 +74,53 @@ pub fn start_all_gather(
 /// # Errors
 /// Rows that the ranks do not divide; out of memory; a failed collective.
 pub fn reduce_scatter(x: &Tensor, plane: &mut dyn DataPlane, request: Request) -> Result<Tensor> {
-    start_reduce_scatter(x, plane, None, x.dtype(), request).map(|(rows, _)| rows)
+    rounded_reduce_scatter(x, plane, None, x.dtype(), request)
 }
 
-/// [`reduce_scatter`] that may go on. The sum plus `bias [width]`, of type `dtype`, is rounded to that type;
-/// `x` is f32 if there is a bias or another type.
+/// [`reduce_scatter`] plus `bias [width]`, of type `dtype`, rounded to that type; `x` is f32 if there is a
+/// bias or another type.
 ///
 /// # Errors
 /// As for [`reduce_scatter`] and [`rounded_sum::forward`].
-pub fn start_reduce_scatter(
+pub fn rounded_reduce_scatter(
     x: &Tensor,
     plane: &mut dyn DataPlane,
     bias: Option<&Tensor>,
     dtype: DType,
     request: Request,
-) -> Result<(Tensor, UnderWay)> {
+) -> Result<Tensor> {
     let (rows, ranks) = (first(x)?, plane.world_size());
     if !rows.is_multiple_of(ranks) {
         return Err(refused(x, format!("a number of rows that {ranks} ranks divide")));
     }
-    let output = Tensor::empty(x.device(), with_rows(x, rows / ranks)?, dtype, request)?;
-    if x.dtype() == DType::F32 && ranks.is_power_of_two() && ranks <= rounded_sum::PARTS {
-        return start_in_one_pass(x, plane, bias, output);
-    }
-    let is_sum = bias.is_none() && dtype == x.dtype();
-    let sum = match is_sum {
+    let rows = with_rows(x, rows / ranks)?;
+    let (is_sum, one_pass) = (bias.is_none() && dtype == x.dtype(), adds_in_one_pass(x, ranks));
+    let output = Tensor::empty(x.device(), rows, dtype, request)?;
+    let sum = match is_sum || one_pass {
         true => output.clone(),
-        false => Tensor::empty(x.device(), output.shape(), x.dtype(), request)?,
+        false => Tensor::empty(x.device(), rows, x.dtype(), request)?,
     };
     let (flat, scratch) = (sum.reshape([sum.elements()])?, scratch(x)?);
-    let mut reads = vec![x.clone(), scratch.clone()];
-    reads.extend((!is_sum).then(|| sum.clone()).into_iter().chain(bias.cloned()));
-    let under_way = UnderWay::start(&output, reads, |stream| {
+    exchanged(x.device(), |stream| {
+        if one_pass {
+            let parts = exchange_parts(plane, x, &scratch, stream)?;
+            let parts = parts.iter().map(|part| part.reshape(rows));
+            let parts = parts.collect::<std::result::Result<Vec<_>, TensorError>>()?;
+            return Ok(rounded_sum::into_on(&parts, bias, &output, stream)?);
+        }
         scatter_sum(plane, (x, &flat), &scratch, stream)?;
         match is_sum {
             true => Ok(()),
             false => Ok(rounded_sum::into_on(std::slice::from_ref(&sum), bias, &output, stream)?),
         }
     })?;
-    Ok((output, under_way))
+    Ok(output)
 }
 
-/// [`start_reduce_scatter`] of up to eight ranks, a power of two, whose balanced tree is that of
-/// [`rounded_sum`]: one pass over the parts adds and rounds them.
-fn start_in_one_pass(
-    x: &Tensor,
-    plane: &mut dyn DataPlane,
-    bias: Option<&Tensor>,
-    output: Tensor,
-) -> Result<(Tensor, UnderWay)> {
-    let scratch = scratch(x)?;
-    let mut reads = vec![x.clone(), scratch.clone()];
-    reads.extend(bias.cloned());
-    let under_way = UnderWay::start(&output, reads, |stream| {
-        let parts = exchange_parts(plane, x, &scratch, stream)?;
-        let rows = parts.iter().map(|part| part.reshape(output.shape()));
-        let rows = rows.collect::<std::result::Result<Vec<_>, TensorError>>()?;
-        Ok(rounded_sum::into_on(&rows, bias, &output, stream)?)
-    })?;
-    Ok((output, under_way))
+/// Returns whether the balanced tree of the ranks is that of [`rounded_sum`], which then adds and rounds in
+/// one pass.
+fn adds_in_one_pass(x: &Tensor, ranks: usize) -> bool {
+    x.dtype() == DType::F32 && ranks.is_power_of_two() && ranks <= rounded_sum::PARTS
 }
 
 /// `x` of the rank that is `shift` before this one, where the first rank follows the last.
@@ -188,9 +135,9 @@ pub fn shift(x: &Tensor, plane: &mut dyn DataPlane, shift: isize, request: Reque
         output.copy_from(x)?;
         return Ok(output);
     }
-    drop(UnderWay::start(&output, vec![x.clone()], |stream| {
+    exchanged(x.device(), |stream| {
         plane.exchange(&[(peer(shift), x.region())], &[(peer(-shift), output.region())], stream)
-    })?);
+    })?;
     Ok(output)
 }
 

@@ -3,8 +3,7 @@
 //! A pass takes its FLOPs at the rate of the device's large matmuls times a measured efficiency. The backward
 //! pass has twice the forward's FLOPs, plus those of recomputation. The schedule's simulator combines passes
 //! into a step, including the bubble. In a pass, ranks that share layers wait for each other's rows and sums,
-//! and ranks that share sequences for each other's keys and values: where these travel while backward
-//! computes, measured steps are no shorter.
+//! and ranks that share sequences for each other's keys and values.
 //! Communication beyond the passes is added ([`communication`]). The
 //! update reads and writes the optimizer's state in the device's memory.
 //!

@@ -10,7 +10,6 @@ use device::{Category, DType};
 use tensor::Tensor;
 use tensor::ops::fp8_linear::{self as operator, Cast, Input, Quantised, Recipe, Scaled};
 
-use super::lanes::LanePlane;
 use super::{PartialSums, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
@@ -143,8 +142,6 @@ pub struct Fp8LinearRule {
     layer_input: Option<Tensor>,
     function: Input,
     layer: Fp8Linear,
-    /// Whether results are parts of sums over ranks.
-    is_across_ranks: bool,
     /// The output's gradient transposed and sums of its rows, from the input half to the weight half.
     gradient: Option<Scaled>,
     sums: Option<Tensor>,
@@ -166,7 +163,6 @@ pub fn fp8_linear(tape: &Tape, x: Var, layer: &Fp8Linear, function: Input) -> Re
         layer_input: (function != Input::Plain).then_some(x),
         function,
         layer: layer.clone(),
-        is_across_ranks: layer.sums.is_any() && LanePlane::of(tape).is_across_ranks(),
         gradient: None,
         sums: None,
     })
@@ -255,10 +251,6 @@ impl Rule for Fp8LinearRule {
 
     fn has_weights(&self) -> bool {
         self.layer.weight.is_trained() || self.layer.bias.as_ref().is_some_and(Weight::is_trained)
-    }
-
-    fn may_wait(&self) -> bool {
-        self.is_across_ranks && self.has_weights()
     }
 
     fn backward_input(

@@ -55,7 +55,7 @@ impl Rule for LaneInputsRule {
         let request = Request::new(Category::ActivationGradient, "lane_inputs");
         let parts = outputs.into_iter().collect::<Option<Vec<_>>>().ok_or(AutogradError::NotRecorded)?;
         let sum = match parts.iter().all(|part| part.dtype() == DType::F32) {
-            true => self.planes.start_sum_rows(parts, self.dtype, request)?,
+            true => self.planes.rounded_sum_rows(parts, None, self.dtype, request)?,
             false => self.planes.sum_rows(parts, request)?,
         };
         Ok(vec![Some(sum.reshape(self.shape)?)])

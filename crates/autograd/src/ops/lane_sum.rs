@@ -69,7 +69,7 @@ impl Rule for LaneSumRule {
         _wanted: &[bool],
     ) -> Result<Vec<Option<Tensor>>> {
         let request = Request::new(Category::ActivationGradient, "lane_sum");
-        let gradient = self.planes.start_gather_rows(&only(outputs)?, request)?.reshape(self.shape)?;
+        let gradient = self.planes.gather_rows(&only(outputs)?, request)?.reshape(self.shape)?;
         self.gradient = self.has_weights().then(|| gradient.clone());
         Ok(vec![Some(gradient); self.lanes])
     }

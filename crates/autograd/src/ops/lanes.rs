@@ -1,14 +1,12 @@
 //! Lanes of a layer: the parts of its divided dimension, some of which are here and the others along
 //! [`Axis::Tensor`]. A sum over lanes is added in f32 in a fixed tree, and rounded once.
 
-use collective::tensors::UnderWay;
 use collective::{Axis, CollectiveError, SharedPlane, tensors};
 use device::{Category, DType, Request};
 use tensor::ops::GradientTarget;
 use tensor::{Tensor, ops};
 
 use crate::error::{AutogradError, Result};
-use crate::flight::Flight;
 use crate::tape::Tape;
 
 /// The planes of a call whose operands are divided in lanes.
@@ -19,18 +17,12 @@ pub(super) struct LanePlane {
     /// Whether rows between layers are divided too. They are not in passes that generate text, which have few
     /// rows.
     divides_rows: bool,
-    flight: Flight,
 }
 
 impl LanePlane {
     pub(super) fn of(tape: &Tape) -> Self {
         let plane = tape.pass().planes.along(Axis::Tensor).cloned();
-        LanePlane { plane, divides_rows: tape.pass().cache.is_none(), flight: tape.pass().flight.clone() }
-    }
-
-    /// Returns whether some lanes are on other ranks.
-    pub(super) fn is_across_ranks(&self) -> bool {
-        self.plane.is_some()
+        LanePlane { plane, divides_rows: tape.pass().cache.is_none() }
     }
 
     /// Returns the number of the first of `local` lanes that are here.
@@ -47,17 +39,6 @@ impl LanePlane {
             }
             _ => Ok(x.clone()),
         }
-    }
-
-    /// [`LanePlane::gather_rows`] that goes on while later operators compute.
-    pub(super) fn start_gather_rows(&self, x: &Tensor, request: Request) -> Result<Tensor> {
-        let Some(plane) = self.plane.as_ref().filter(|_| self.divides_rows) else { return Ok(x.clone()) };
-        let rows = x.reshape([x.shape().rows(), x.shape().columns()])?;
-        self.flight.end();
-        let (rows, under_way) =
-            tensors::start_all_gather(&rows, &mut plane.clone(), request).map_err(of(request))?;
-        self.flight.begin(under_way);
-        Ok(rows)
     }
 
     /// Returns `x [n, ..]` of all in their order, `[all · n, ..]`.
@@ -81,43 +62,17 @@ impl LanePlane {
         dtype: DType,
         request: Request,
     ) -> Result<Tensor> {
-        self.begin_sum_rows(parts, bias, dtype, request).map(|(rows, _)| rows)
-    }
-
-    /// [`LanePlane::rounded_sum_rows`] without a bias that goes on while later operators compute.
-    pub(super) fn start_sum_rows(
-        &self,
-        parts: Vec<Tensor>,
-        dtype: DType,
-        request: Request,
-    ) -> Result<Tensor> {
-        self.flight.end();
-        let (rows, under_way) = self.begin_sum_rows(parts, None, dtype, request)?;
-        under_way.into_iter().for_each(|under_way| self.flight.begin(under_way));
-        Ok(rows)
-    }
-
-    fn begin_sum_rows(
-        &self,
-        parts: Vec<Tensor>,
-        bias: Option<&Tensor>,
-        dtype: DType,
-        request: Request,
-    ) -> Result<(Tensor, Option<UnderWay>)> {
         let Some(plane) = &self.plane else {
-            return Ok((ops::rounded_sum::forward(&parts, bias, dtype, request)?, None));
+            return Ok(ops::rounded_sum::forward(&parts, bias, dtype, request)?);
         };
         let sum = ops::rounded_sum::forward(&parts, None, DType::F32, request)?;
         drop(parts);
         if !self.divides_rows {
             let sum = tensors::all_reduce(&sum, &mut plane.clone(), request).map_err(of(request))?;
-            return Ok((ops::rounded_sum::forward(&[sum], bias, dtype, request)?, None));
+            return Ok(ops::rounded_sum::forward(&[sum], bias, dtype, request)?);
         }
         let rows = sum.reshape([sum.shape().rows(), sum.shape().columns()])?;
-        let (rows, under_way) =
-            tensors::start_reduce_scatter(&rows, &mut plane.clone(), bias, dtype, request)
-                .map_err(of(request))?;
-        Ok((rows, Some(under_way)))
+        tensors::rounded_reduce_scatter(&rows, &mut plane.clone(), bias, dtype, request).map_err(of(request))
     }
 
     /// Adds the sums of the ranks' lanes, and returns the rows that are here.

@@ -3,7 +3,6 @@
 use tensor::Tensor;
 use tensor::ops::{self, Activation};
 
-use super::lanes::LanePlane;
 use super::{autocast, named, only, values_of};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
@@ -20,13 +19,6 @@ pub struct PartialSums {
     pub input_gradient: bool,
 }
 
-impl PartialSums {
-    /// Returns whether any result is a part of a sum.
-    pub(super) fn is_any(self) -> bool {
-        self.output || self.input_gradient
-    }
-}
-
 /// Backward of [`linear`].
 #[derive(Debug)]
 pub struct LinearRule {
@@ -38,8 +30,6 @@ pub struct LinearRule {
     weight: Weight,
     bias: Option<Weight>,
     sums: PartialSums,
-    /// Whether the sums are over ranks.
-    is_across_ranks: bool,
     /// Gradient of the activation's input, from the input half to the weight half.
     gradient: Option<Tensor>,
 }
@@ -89,7 +79,6 @@ pub fn lane_linear(
         weight: weight.clone(),
         bias: bias.cloned(),
         sums,
-        is_across_ranks: sums.is_any() && LanePlane::of(tape).is_across_ranks(),
         gradient: None,
     })
 }
@@ -126,10 +115,6 @@ impl Rule for LinearRule {
 
     fn has_weights(&self) -> bool {
         self.weight.is_trained() || self.bias.as_ref().is_some_and(Weight::is_trained)
-    }
-
-    fn may_wait(&self) -> bool {
-        self.is_across_ranks && self.has_weights()
     }
 
     fn backward_input(
