@@ -36,11 +36,13 @@ fn launch_test(cargo: &str, arguments: &[&str]) -> Output {
 
 /// The body of a stand-in for cargo that builds a program of tests with this body.
 fn built(program: &str) -> String {
-    let artifact =
-        r#"{"manifest_path":"'$PWD'/Cargo.toml","profile":{"test":true},"executable":"'$PWD'/program"}"#;
+    let artifact = r#"{"manifest_path":"'$PWD'/Cargo.toml","target":{"test":true},"profile":{"debuginfo":0,"test":TEST},"executable":"'$PWD'/PROGRAM"}"#;
     format!(
         "case \" $* \" in *' --no-run '*)\nprintf '#!/bin/bash\\n%s\\n' '{program}' >program; chmod +x program\n\
-         echo '{artifact}';; esac"
+         echo '{}'; echo '{}';; esac",
+        artifact.replace("TEST", "true").replace("PROGRAM", "program"),
+        // What is tested is built too, and is no test.
+        artifact.replace("TEST", "false").replace("PROGRAM", "not-a-test"),
     )
 }
 
