@@ -18,6 +18,9 @@ use tensor::ops::{DTYPES, FAMILIES};
 /// The supported compute capabilities, newest first.
 const CHIPS: [(u32, u32); 7] = [(12, 0), (10, 0), (9, 0), (8, 9), (8, 6), (8, 0), (7, 5)];
 
+/// The chip that has no bf16.
+const WITHOUT_BF16: (u32, u32) = (7, 5);
+
 /// Conditions on the architecture in a family's source and headers, and whether they hold for a chip.
 ///
 /// Chips with equal conditions compile equal source; what the oldest of them has, the newer have too.
@@ -36,9 +39,9 @@ fn conditions(family: &Family, (major, minor): (u32, u32)) -> BTreeMap<String, b
 }
 
 /// Chips for which a variant is compiled: one for each source, or all if PLIMSOLL_LONG_TESTS is set. Variants
-/// in f16 are those in bf16 with another type, and general variants, those for windows and those for pieces
-/// are the others with tests at run time: they are compiled only for the oldest chip that has any of their
-/// code, and in f16 not.
+/// in f16 are those in bf16 with another type, and are compiled only for the chip without bf16. General
+/// variants, those for windows and those for pieces are the others with tests at run time: they are compiled
+/// only for the oldest chip that has any of their code, and in f16 not.
 fn chips(family: &Family, variant: usize) -> Vec<(u32, u32)> {
     let mut chips = CHIPS.to_vec();
     if std::env::var_os("PLIMSOLL_LONG_TESTS").is_none() {
@@ -46,9 +49,9 @@ fn chips(family: &Family, variant: usize) -> Vec<(u32, u32)> {
         chips.retain(|chip| sources.values().any(|oldest| oldest == chip));
         let has = |wanted: &str| family.variants[variant].iter().any(|(name, _)| *name == wanted);
         let has_tests = has("GENERAL") || has("WINDOWED") || has("PIECE");
-        if has("HALF_IS_F16") && has_tests {
-            chips.clear();
-        } else if has("HALF_IS_F16") || has_tests {
+        if has("HALF_IS_F16") {
+            chips.retain(|chip| *chip == WITHOUT_BF16 && !has_tests && has_code(family, *chip));
+        } else if has_tests {
             let oldest = chips.iter().rposition(|chip| has_code(family, *chip));
             chips.drain(..oldest.unwrap_or(0));
         }
