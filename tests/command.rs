@@ -1,6 +1,8 @@
 //! The command line: exit statuses, messages, files.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
+#[path = "command/attention.rs"]
+mod attention;
 mod common;
 #[path = "command/images.rs"]
 mod images;
@@ -338,38 +340,6 @@ fn the_chosen_collectives_are_measured() {
     assert!(lines.iter().all(|line| line["seconds"].as_f64().unwrap() > 0.0));
     for wrong in [["--sizes", "6"], ["--sizes", "1XB"], ["--only", "all"]] {
         assert_eq!(bench(&wrong).status.code(), Some(2), "{wrong:?}");
-    }
-}
-
-#[test]
-fn attention_is_measured_by_head_width() {
-    let bench = |arguments: &[&str]| {
-        let always = ["bench", "attention", "--device", "cpu", "--batch", "1", "--calls", "1"];
-        plimsoll(Path::new(".")).args(always).args(arguments).output().unwrap()
-    };
-    let sizes =
-        ["--positions", "9", "--pieces", "3", "--head-widths", "8,4", "--columns", "17", "--window", "3"];
-    let output = bench(&[&sizes[..], &["--json"]].concat());
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    let lines: Vec<serde_json::Value> =
-        text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let heads = lines.iter().map(|line| [&line["head_width"], &line["heads"], &line["window"]]);
-    let heads: Vec<_> = heads.map(|cells| cells.map(|cell| cell.as_u64().unwrap())).collect();
-    assert_eq!(heads, [[8, 2, 3], [4, 4, 3]]);
-    assert!(lines.iter().all(|line| line["backward_milliseconds"].as_f64().unwrap() > 0.0));
-    let shared = ["--precision", "bf16", "--heads", "4", "--key-value-heads", "2", "--value-width", "5"];
-    let output = bench(&[&["--positions", "9", "--head-widths", "8"], &shared[..]].concat());
-    assert!(text(&output.stdout).contains("causal attention, bf16, 1 × 9 positions"), "{output:?}");
-    let wrong: [&[&str]; 6] = [
-        &["--heads", "4", "--key-value-heads", "3"],
-        &["--heads", "4", "--columns", "64"],
-        &["--positions", "0"],
-        &["--positions", "9", "--pieces", "2"],
-        &["--precision", "f64"],
-        &["--positions", "16777216", "--head-widths", "16777216"],
-    ];
-    for wrong in wrong {
-        assert_eq!(bench(wrong).status.code(), Some(2), "{wrong:?}");
     }
 }
 

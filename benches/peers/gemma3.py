@@ -7,6 +7,8 @@ residual stream is bf16 on a GPU, as in Plimsoll.
 
 import sys
 
+import rotary
+
 # The type of a layer with a window.
 SLIDING = "sliding_attention"
 
@@ -32,10 +34,6 @@ def model(torch, size):
             normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + size["norm_epsilon"])
             return (normed * (1.0 + self.less_one)).to(x.dtype)
 
-    def rotated(x, cos, sin):
-        left, right = x.chunk(2, dim=-1)
-        return x * cos + torch.cat((-right, left), dim=-1) * sin
-
     class Block(nn.Module):
         def __init__(self):
             super().__init__()
@@ -53,7 +51,8 @@ def model(torch, size):
                 project(normed).view(rows, columns, -1, head).transpose(1, 2)
                 for project in (self.query, self.key, self.value)
             )
-            query, key = rotated(self.query_norm(query), cos, sin), rotated(self.key_norm(key), cos, sin)
+            query = rotary.rotated(torch, self.query_norm(query), cos, sin)
+            key = rotary.rotated(torch, self.key_norm(key), cos, sin)
             mixed = self.attention(query, key, value)
             x = x + self.norms[1](self.out(mixed.transpose(1, 2).reshape(rows, columns, -1)))
             normed = self.norms[2](x)
@@ -72,7 +71,7 @@ def model(torch, size):
             types = size["layer_types"]
             self.windowed = [types[i % len(types)] == SLIDING for i in range(size["layers"])]
             theta = {False: size["rope_theta"], True: size["window_rope_theta"]}
-            self.tables = {key: tables(torch, base, head, context, device, dtype) for key, base in theta.items()}
+            self.tables = {key: rotary.tables(torch, base, head, context, device, dtype) for key, base in theta.items()}
             shapes = [(rows, count, context, head) for count in (heads, kv_heads, kv_heads)]
             chosen = {key: fastest(torch, shapes, size["window"] if key else None, device, dtype) for key in theta}
             for block, windowed in zip(self.blocks, self.windowed):
@@ -85,13 +84,6 @@ def model(torch, size):
             return F.linear(self.norm(x), self.embedding.weight)
 
     return Gemma3()
-
-
-def tables(torch, theta, head, context, device, dtype):
-    frequencies = theta ** (-torch.arange(0, head, 2, device=device, dtype=torch.float32) / head)
-    angles = torch.outer(torch.arange(context, device=device, dtype=torch.float32), frequencies)
-    angles = torch.cat((angles, angles), dim=-1)
-    return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
 def candidates(torch, context, window, device):

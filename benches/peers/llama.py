@@ -7,6 +7,7 @@ gradients in f32. Each block is compiled by itself, and so is the loss. Random t
 import tomllib
 
 import gemma3
+import rotary
 import timing
 
 # The sizes that a configuration may leave out.
@@ -30,10 +31,6 @@ def model(torch, size):
     def norm():
         return nn.RMSNorm(width, size["norm_epsilon"])
 
-    def rotated(x, cos, sin):
-        left, right = x.chunk(2, dim=-1)
-        return x * cos + torch.cat((-right, left), dim=-1) * sin
-
     class Block(nn.Module):
         def __init__(self):
             super().__init__()
@@ -50,7 +47,7 @@ def model(torch, size):
                 project(normed).view(rows, columns, -1, head).transpose(1, 2)
                 for project in (self.query, self.key, self.value)
             )
-            query, key = rotated(query, cos, sin), rotated(key, cos, sin)
+            query, key = rotary.rotated(torch, query, cos, sin), rotary.rotated(torch, key, cos, sin)
             mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
             x = x + self.out(mixed.transpose(1, 2).reshape(rows, columns, -1))
             normed = self.mlp_norm(x)
@@ -64,10 +61,7 @@ def model(torch, size):
             self.norm, self.head = norm(), linear(width, size["vocabulary"])
 
         def prepare(self, _, context, device, dtype):
-            frequencies = size["rope_theta"] ** (-torch.arange(0, head, 2, device=device, dtype=torch.float32) / head)
-            angles = torch.outer(torch.arange(context, device=device, dtype=torch.float32), frequencies)
-            angles = torch.cat((angles, angles), dim=-1)
-            self.cos, self.sin = angles.cos().to(dtype), angles.sin().to(dtype)
+            self.cos, self.sin = rotary.tables(torch, size["rope_theta"], head, context, device, dtype)
 
         def forward(self, tokens):
             x = self.embedding(tokens)

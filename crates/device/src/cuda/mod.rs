@@ -1,4 +1,4 @@
-//! NVIDIA GPUs: a context that ranks of a process share, five streams, loaded kernels, cuBLASLt, cuDNN, and
+//! NVIDIA GPUs: a context that ranks of a process share, six streams, loaded kernels, cuBLASLt, cuDNN, and
 //! host memory for copies.
 //!
 //! The libraries are opened at run time, so the program builds and starts without them.
