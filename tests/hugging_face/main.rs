@@ -30,13 +30,17 @@ const MODELS: &[&str] = &[
     "models/qwen3",
     "families/gemma2",
     "families/gemma3",
+    "families/glm4-moe",
+    "families/gpt-oss",
     "families/granite",
     "families/ministral",
     "families/mistral",
+    "families/mixtral",
     "families/olmo2",
     "families/olmo3",
     "families/phi3",
     "families/phi4",
+    "families/qwen3-moe",
     "families/smollm3",
 ];
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use collective::AxisPlanes;
 use device::{Category, Request};
 use tensor::ops::cached_attention::Cache;
+use tensor::ops::routing::Balance;
 use tensor::{Tensor, ops};
 
 use crate::error::Result;
@@ -34,6 +35,8 @@ pub struct Pass {
     pub cache: Option<CachedPass>,
     /// The factor of the loss, for gradients in a type of few exponents; the loss itself is not multiplied.
     pub loss_scale: Option<LossScale>,
+    /// Factors of the losses that balance the loads of experts, with the factor of the loss.
+    pub balance: Option<Balance>,
     /// The casts of operands, if weights are f32 and matmuls in half precision.
     pub autocast: Option<Arc<Autocast>>,
     /// The planes on which the pass's operators communicate.

@@ -130,6 +130,11 @@ pub trait ModelSpec: KeyValues + Debug + Send + Sync {
         false
     }
 
+    /// The path of the key with the number of experts, if layers have some, for which GPUs have no kernels.
+    fn routes(&self) -> Option<&'static str> {
+        None
+    }
+
     /// The dimensions that the lanes of layers divide, each with the path of its key.
     ///
     /// # Errors

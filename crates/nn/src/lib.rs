@@ -46,6 +46,7 @@
 
 mod buffers;
 mod error;
+mod expert_loads;
 mod families;
 mod family;
 mod fp8;
@@ -65,6 +66,7 @@ mod tuning;
 pub use autograd::ops::Fp8Recipe;
 pub use buffers::ModelBuffer;
 pub use error::{NnError, Result};
+pub use expert_loads::{ExpertLoads, LayerLoads};
 pub use families::Families;
 pub use family::{Conditions, Examples, Family, MOST_EXTENT, MOST_LAYERS, ModelSpec, Searchable};
 pub use fp8::{Fp8Layers, Fp8Weights, LinearRole};

@@ -15,6 +15,7 @@ use tensor::{Shape, Tensor};
 
 use crate::buffers::ModelBuffer;
 use crate::error::{NnError, Result};
+use crate::expert_loads::ExpertLoads;
 use crate::fp8::Fp8Weights;
 use crate::init::Init;
 use crate::lanes::Lanes;
@@ -83,6 +84,7 @@ pub struct Parameters {
     uses: Vec<Use>,
     buffers: Vec<ModelBuffer>,
     statistics: Rc<RunningStatistics>,
+    expert_loads: Rc<ExpertLoads>,
     adapters: Adapters,
     fp8: Fp8Weights,
     /// Parameters of all lanes that lanes make, by name: the use, and each lane's share in the gradient.
@@ -107,6 +109,7 @@ impl Parameters {
             uses: Vec::new(),
             buffers: Vec::new(),
             statistics: Rc::default(),
+            expert_loads: Rc::default(),
             adapters: Adapters::default(),
             fp8: Fp8Weights::default(),
             of_all_lanes: BTreeMap::new(),
@@ -256,6 +259,11 @@ impl Parameters {
     /// The running statistics of the batch norms.
     pub fn statistics(&self) -> &Rc<RunningStatistics> {
         &self.statistics
+    }
+
+    /// The loads of the layers with experts.
+    pub fn expert_loads(&self) -> &Rc<ExpertLoads> {
+        &self.expert_loads
     }
 
     /// The adapters of linear layers.

@@ -18,7 +18,7 @@ mod zero;
 pub use assignment::Assignment;
 pub use buckets::{BucketEnd, BucketLayout, BucketSlot, Gradient};
 pub use collectives::DataCollectives;
-pub use gather::{broadcast_parts, gather_parts, gather_rows, gather_sums, gather_weights};
+pub use gather::{broadcast_parts, gather_counts, gather_parts, gather_rows, gather_sums, gather_weights};
 pub use lanes::Lanes;
 pub use options::{Reduction, ReductionOptions};
 pub(crate) use reduction::SinkPhase;

@@ -34,7 +34,7 @@ pub(crate) fn load(tensor: &FolderTensor, stored: &StoredTensor, target: &Target
         return Ok(target.take(0, &stored.read_count(&file)?.to_le_bytes())?);
     }
     if tensor.transposed {
-        return each_transposed(stored, &file, tensor.matrices(), elements, &mut put);
+        return each_transposed(tensor, stored, &file, elements, &mut put);
     }
     let mut values = Vec::new();
     for at in elements.clone().step_by(PIECE) {
@@ -47,17 +47,18 @@ pub(crate) fn load(tensor: &FolderTensor, stored: &StoredTensor, target: &Target
 
 type Put<'a> = &'a mut dyn FnMut(usize, &[f32]) -> Result<()>;
 
-/// Passes a range of the elements of `count` matrices of `rows` by `columns`, each stored as its transpose,
-/// to `put`, each piece with the index of its first element.
+/// Passes a range of the elements of the matrices of a tensor, each stored as its transpose, to `put`, each
+/// piece with the index of its first element.
 fn each_transposed(
+    tensor: &FolderTensor,
     stored: &StoredTensor,
     file: &File,
-    [count, rows, columns]: [usize; 3],
     elements: Range<usize>,
     put: Put<'_>,
 ) -> Result<()> {
+    let [count, rows, columns] = tensor.matrices();
     let size = rows * columns;
-    if count == 1 {
+    if count == 1 && !tensor.interleaved {
         return transposed(stored, file, [rows, columns], elements, put);
     }
     let (mut read, mut matrix) = (vec![0.0; size], vec![0.0; size]);
@@ -68,7 +69,7 @@ fn each_transposed(
         }
         stored.read(file, first..first + size, &mut read)?;
         for (at, value) in matrix.iter_mut().enumerate() {
-            *value = read[at % columns * rows + at / columns];
+            *value = read[at % columns * rows + tensor.position(at / columns, rows)];
         }
         put(start, &matrix[start - first..end - first])?;
     }

@@ -254,11 +254,13 @@ impl LazyTensor<'_> {
         if !self.tensor.transposed {
             return values.chunks(PIECE).for_each(take);
         }
-        let ([_, rows, columns], mut line) = (self.tensor.matrices(), Vec::new());
+        let ([_, rows, columns], mut line) = (self.tensor.matrices(), Vec::<f32>::new());
         for matrix in values.chunks(rows * columns) {
             for column in 0..columns {
-                line.clear();
-                line.extend(matrix.iter().skip(column).step_by(columns).take(rows));
+                line.resize(rows, 0.0);
+                for (row, value) in matrix.iter().skip(column).step_by(columns).enumerate() {
+                    line[self.tensor.position(row, rows)] = *value;
+                }
                 take(&line);
             }
         }

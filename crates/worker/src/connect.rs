@@ -64,7 +64,10 @@ pub(crate) fn warm_up(
     peer_access: bool,
 ) -> Result<bool> {
     let (reduction, zero_stage) = (config.parallel.reduction, config.parallel.sharding_stage());
-    let statistics = parts.iter().any(|part| !part.model.parameters().statistics().is_empty());
+    let gathers = |parameters: &nn::Parameters| {
+        !parameters.statistics().is_empty() || !parameters.expert_loads().is_empty()
+    };
+    let statistics = parts.iter().any(|part| gathers(part.model.parameters()));
     let dtype = config.precision.gradients;
     let even = config.reduction_assignment().is_even();
     let data = DataCollectives { reduction, zero_stage, dtype, peer_access, statistics, even };

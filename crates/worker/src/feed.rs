@@ -15,6 +15,7 @@ use parallel::pipeline::{Action, ActionKind, ActionPart, Feed, ScratchSink};
 use telemetry::Phase;
 use tensor::Tensor;
 use tensor::ops::accuracy;
+use tensor::ops::routing::Balance;
 
 use crate::arrays::{allocate, upload};
 use crate::build::{self, Dataset};
@@ -158,6 +159,8 @@ pub(crate) struct WorkerFeed<'a> {
     counted: Option<Tensor>,
     /// The label smoothing of training.
     pub(crate) label_smoothing: f32,
+    /// Factors of the losses that balance loads, if there are any.
+    pub(crate) balance: Option<Balance>,
     /// The last action that began.
     pub(crate) at: Option<Action>,
     /// Times at which the parts of actions began, if a benchmark asks for them.
@@ -206,6 +209,7 @@ impl<'a> WorkerFeed<'a> {
             arrived: Losses { losses: Vec::new(), counts: dataset.source.classes().map(|_| Vec::new()) },
             counted: None,
             label_smoothing: 0.0,
+            balance: None,
             at: None,
             marks: None,
             hook_context: None,
@@ -377,7 +381,8 @@ impl Feed for WorkerFeed<'_> {
         let observers = verified.into_iter().chain(self.observers.iter().cloned()).chain(hashes);
         let observers = Observers::new(observers);
         let (label_smoothing, loss_scale) = (self.label_smoothing, self.loss_scale.clone());
-        Ok(Pass { observers, label_smoothing, loss_scale, autocast: self.autocast.clone(), ..pass })
+        let (balance, autocast) = (self.balance, self.autocast.clone());
+        Ok(Pass { observers, label_smoothing, loss_scale, balance, autocast, ..pass })
     }
 
     fn sink<'s>(&'s mut self, sink: MicroBatchSink<'s>, reduces: bool) -> Box<dyn GradientSink + 's> {

@@ -32,6 +32,8 @@ pub fn build(
     let model = |stage: &Stage| -> Result<(Box<dyn Model>, Option<WeightUnits>)> {
         let (model, weights) = build::sharded_model(config, device, grid, stage)?;
         model.parameters().statistics().keep(train.micro_batches())?;
+        let (ranks, own) = load_rank(&grid);
+        model.parameters().expert_loads().keep(device, ranks, own)?;
         Ok((ModelHook::around(hook, model), weights))
     };
     let models = stages.iter().map(model).collect::<Result<Vec<_>>>()?;
@@ -50,6 +52,12 @@ pub fn build(
         parts.push(StagePart { model, reduction, weights });
     }
     Ok(parts)
+}
+
+/// Number of ranks that count the loads of experts for different tokens, and the index of this one.
+fn load_rank(grid: &RankGrid) -> (usize, usize) {
+    let axes = [Axis::Data, Axis::Context];
+    (grid.shape().size_over(&axes), grid.coordinate_over(&axes))
 }
 
 /// Fraction of backward at which ranks start to sum gradients. With peer access (`direct`), a late start

@@ -81,6 +81,7 @@ impl Setup {
             return Err(WorkerError::Refused(format!("{origin}: {text}")).into());
         }
         check_fp8(&config, &placement.description())?;
+        check_experts(&config, &placement.description())?;
         check_sharing(&config, &placement.description())?;
         if config.model.convolves() && placement.backend() == Backend::Cuda && !cuda::has_convolutions() {
             return Err(WorkerError::Refused(DeviceError::NoCudnn.to_string()).into());
@@ -223,6 +224,19 @@ fn check_fp8(config: &RunConfig, device: &Description) -> Result<()> {
     };
     let origin = config.origins.of(Precision::matmul);
     Err(WorkerError::Refused(format!("{origin}: precision.matmul = \"fp8\" {reason}")))
+}
+
+/// Refuses experts on a GPU, for which their operators have no kernels yet.
+fn check_experts(config: &RunConfig, device: &Description) -> Result<()> {
+    match config.model.routes() {
+        Some(key) if device.kind == Kind::Cuda => {
+            let origin = config.origins.of(key);
+            Err(WorkerError::Refused(format!(
+                "{origin}: {key} > 0 computes on the CPU only, not yet on GPUs"
+            )))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Refuses more ranks than may share the GPU.

@@ -34,6 +34,17 @@ section! {
         /// The part of each target's probability that is spread evenly over all classes in training, as
         /// PyTorch's `label_smoothing`; for images.
         label_smoothing: f64 = Row::number(Interval::Fraction).default("0");
+        /// Factor of a loss that balances the loads of experts, for each layer experts · Σ f · P over experts
+        /// with the share f of the choices of a micro-batch and the mean score P, as in Switch Transformers
+        /// and transformers' `router_aux_loss_coef`, where f is larger by `experts_per_token`. It changes
+        /// gradients, and is not part of the loss that is reported.
+        balance_loss: f64 = Row::number(Interval::NotNegative).default("0");
+        /// Factor of a loss that keeps the outputs of routers small, for each layer the mean square of their
+        /// log-sum-exp, as in ST-MoE. It is not part of the loss that is reported.
+        router_z_loss: f64 = Row::number(Interval::NotNegative).default("0");
+        /// Change of the corrections of experts after each step, up for those with fewer tokens than the
+        /// mean, down for those with more, as in DeepSeek-V3, which has 0.001; 0: they stay as they are.
+        correction_rate: f64 = Row::number(Interval::NotNegative).default("0");
         /// Globs of the names of parameters that are not trained, such as "wte.*" or "h.[0-5].*": they have
         /// no gradient, no master weight and no optimizer state.
         freeze: Vec<String> = Row::texts().default("[]");

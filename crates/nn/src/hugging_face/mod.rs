@@ -59,9 +59,12 @@ pub struct FolderTensor {
     pub parameter: String,
     /// The first of the tensor's rows in the parameter.
     pub first_row: usize,
-    /// Whether the tensor is the transpose of the parameter; of a tensor with four dimensions, whether each
-    /// of its rows is the transpose of the parameter's row, as a matrix.
+    /// Whether the tensor is the transpose of the parameter; of a tensor with more dimensions, whether each
+    /// of its rows is the transpose of a matrix of the parameter.
     pub transposed: bool,
+    /// Whether the rows of both halves of each of the parameter's matrices take turns in the tensor, which is
+    /// transposed; a row of a tensor with two dimensions is then a matrix of one column.
+    pub interleaved: bool,
     /// Whether the tensor is a 64-bit integer, of a u32 here.
     pub counter: bool,
 }
@@ -70,7 +73,15 @@ impl FolderTensor {
     /// Returns a tensor that is all of `parameter`, in its shape.
     pub(crate) fn whole(name: String, parameter: String, shape: &[usize]) -> Self {
         let shape = shape.to_vec();
-        FolderTensor { name, shape, parameter, first_row: 0, transposed: false, counter: false }
+        FolderTensor {
+            name,
+            shape,
+            parameter,
+            first_row: 0,
+            transposed: false,
+            interleaved: false,
+            counter: false,
+        }
     }
 
     /// Returns kernels `[out, in, height, width]`, which are `[out, height, width, in]` here.
@@ -104,7 +115,19 @@ impl FolderTensor {
     pub fn matrices(&self) -> [usize; 3] {
         match (&self.shape[..], self.rows_and_columns()) {
             ([count, channels, height, width], _) => [*count, height * width, *channels],
+            ([count, columns, rows], _) => [*count, *rows, *columns],
+            ([count, rows], _) if self.interleaved => [*count, *rows, 1],
             (_, [rows, columns]) => [1, rows, columns],
+        }
+    }
+
+    /// Returns the position in the tensor of row `row` of one of its matrices of `rows` rows.
+    #[must_use]
+    pub fn position(&self, row: usize, rows: usize) -> usize {
+        match (self.interleaved, row < rows / 2) {
+            (false, _) => row,
+            (true, true) => 2 * row,
+            (true, false) => 2 * (row - rows / 2) + 1,
         }
     }
 }

@@ -7,10 +7,11 @@ use tensor::ops::attention::Settings;
 use tensor::ops::gate::Gate;
 
 use super::block::Branch;
+use super::mixture::MixtureState;
 use super::rotary_attention::RotaryPositions;
 use super::{
-    Block, Divided, Dropout, GatedFeedForward, Linear, LinearCut, Multiplier, QkNorm, QkNormSpan, RmsNorm,
-    RotaryAttention,
+    Block, BlockFeedForward, Divided, Dropout, GatedFeedForward, Linear, LinearCut, Mixture, MixtureSizes,
+    Multiplier, QkNorm, QkNormSpan, RmsNorm, RotaryAttention,
 };
 use crate::error::Result;
 use crate::init::Init;
@@ -67,6 +68,8 @@ pub struct LlamaBlockSizes {
     pub context: usize,
     /// Hidden width of the feed-forward layers.
     pub feed_forward: usize,
+    /// The experts in place of those layers, if there are any.
+    pub mixture: Option<MixtureSizes>,
     /// The gate's function.
     pub gate: Gate,
     /// Whether queries, keys and values have biases.
@@ -92,7 +95,7 @@ pub struct LlamaBlockSizes {
 }
 
 /// Llama's block: RMS norms, rotary positions, and gated feed-forward layers.
-pub type LlamaBlock = Block<RmsNorm, Divided<RotaryAttention>, Divided<GatedFeedForward>>;
+pub type LlamaBlock = Block<RmsNorm, Divided<RotaryAttention>, Divided<BlockFeedForward>>;
 
 impl LlamaBlock {
     /// Registers the parameters of layer `index` as `model.layers.{index}.…`, named as by Hugging Face except
@@ -120,13 +123,35 @@ impl LlamaBlock {
             })
         })?;
         let feed_forward = Self::branch(parameters, &name, sizes, feed_forward_norms, "mlp", |parameters| {
-            let (prefix, widths) = (format!("{name}.mlp"), [sizes.width, sizes.feed_forward]);
-            let output = (&*format!("{prefix}.down_proj"), sizes.width, sizes.mlp_bias);
-            Divided::new(parameters, output, context, |parameters| {
-                GatedFeedForward::new(parameters, &prefix, widths, inits, sizes.gate, sizes.mlp_bias)
-            })
+            Self::feed_forward(parameters, (index, &format!("{name}.mlp")), sizes, inits)
         })?;
         Ok(LlamaBlock { name, attention, feed_forward })
+    }
+
+    /// Registers the feed-forward layers, or a mixture of experts.
+    fn feed_forward(
+        parameters: &mut Parameters,
+        (index, prefix): (usize, &str),
+        sizes: LlamaBlockSizes,
+        inits: [Init; 2],
+    ) -> Result<Divided<BlockFeedForward>> {
+        let LlamaBlockSizes { width, context, mlp_bias, gate, .. } = sizes;
+        let Some(mixture) = sizes.mixture else {
+            let output = (&*format!("{prefix}.down_proj"), width, mlp_bias);
+            return Divided::new(parameters, output, context, |parameters| {
+                let widths = [width, sizes.feed_forward];
+                let layers = GatedFeedForward::new(parameters, prefix, widths, inits, gate, mlp_bias)?;
+                Ok(BlockFeedForward::Dense(layers))
+            });
+        };
+        let state = MixtureState::new(parameters, (index, prefix), mixture)?;
+        let output = (&*format!("{prefix}.experts"), width, false);
+        let mut is_first_here = true;
+        Divided::new(parameters, output, context, |parameters| {
+            let state = (state.clone(), std::mem::take(&mut is_first_here));
+            let layers = Mixture::new(parameters, (prefix, width), (mixture, gate), inits, state)?;
+            Ok(BlockFeedForward::Mixture(Box::new(layers)))
+        })
     }
 
     /// Registers the norm before a branch, its layers and the norm after it.

@@ -2,6 +2,7 @@
 //! their layers.
 
 mod folder;
+mod mixture;
 mod model;
 mod sizes;
 
@@ -46,10 +47,22 @@ impl ModelSpec for LlamaSizes {
         Examples::Tokens { vocabulary: self.vocabulary, context: self.context }
     }
 
+    fn routes(&self) -> Option<&'static str> {
+        self.has_mixture().then_some(Self::experts)
+    }
+
     fn divided_dimensions(&self) -> std::result::Result<Vec<(&'static str, usize)>, (&'static str, String)> {
         let heads = (Self::key_value_heads, self.key_value_heads);
         let feed_forward = (Self::feed_forward, self.feed_forward);
-        Ok(vec![heads, feed_forward, (Self::vocabulary, self.vocabulary)])
+        let mut dimensions = vec![heads, (Self::vocabulary, self.vocabulary)];
+        if (0..self.layers).any(|layer| !self.has_experts(layer)) {
+            dimensions.push(feed_forward);
+        }
+        if self.has_mixture() {
+            dimensions.push((Self::expert_width, self.expert_width));
+            dimensions.push((Self::shared_expert_width, self.shared_expert_width));
+        }
+        Ok(dimensions)
     }
 
     fn divided_sequences(&self) -> std::result::Result<(), (&'static str, String)> {
@@ -72,6 +85,7 @@ impl ModelSpec for LlamaSizes {
         values.check(raw, conditions.compute)?;
         self.check_layers(raw)?;
         self.check_rope(raw)?;
+        self.check_experts(raw)?;
         checks::vocabulary(raw, conditions, self.vocabulary)?;
         self.check_bytes(raw, conditions.micro_batch_size)
     }
@@ -95,7 +109,11 @@ impl ModelSpec for LlamaSizes {
             false => format!("{heads}/{key_value_heads} heads"),
         };
         let window = if *window > 0 { format!(", window {window}") } else { String::new() };
-        format!("Llama, {layers} layers, width {width}, {heads}, context {context}{window}")
+        let experts = match self.has_mixture() {
+            true => format!(", {} of {} experts", self.experts_per_token, self.experts),
+            false => String::new(),
+        };
+        format!("Llama, {layers} layers, width {width}, {heads}{experts}, context {context}{window}")
     }
 
     fn searchable(&self) -> Vec<Searchable> {
@@ -210,6 +228,9 @@ impl LlamaSizes {
         };
         let of_hidden = (Self::feed_forward, self.feed_forward);
         let of_context = (Self::context, self.context);
+        let [of_experts, of_choices] =
+            [(Self::experts, self.experts), (Self::experts_per_token, self.experts_per_token)];
+        let of_expert = (Self::expert_width, self.expert_width);
         let of_vocabulary = (Self::vocabulary, self.vocabulary);
         let of_batch = ("train.micro_batch_size", micro_batch);
         checks::bytes(
@@ -218,6 +239,8 @@ impl LlamaSizes {
                 ("the token embedding", 1, &[of_width, of_vocabulary]),
                 ("the attention weights", 4, &[of_layers, of_width, of_heads, of_head]),
                 ("the feed-forward weights", 3, &[of_layers, of_width, of_hidden]),
+                ("the weights of experts", 3, &[of_layers, of_width, of_experts, of_expert]),
+                ("a micro-batch's experts", 4, &[of_layers, of_choices, of_expert, of_context, of_batch]),
                 ("a micro-batch's logits", 1, &[of_context, of_vocabulary, of_batch]),
                 ("a micro-batch's attention", 8, &[of_layers, of_heads, of_head, of_context, of_batch]),
                 ("a micro-batch's feed-forward", 4, &[of_layers, of_hidden, of_context, of_batch]),

@@ -11,7 +11,7 @@
 
 use std::ops::{Range, RangeBounds};
 
-use collective::{Axis, DataPlane, PeerRegion};
+use collective::{Axis, DataPlane, PeerRegion, Planes};
 use device::{DType, StreamKind};
 use nn::Parameters;
 use tensor::Tensor;
@@ -54,6 +54,35 @@ pub fn gather_rows(plane: &mut dyn DataPlane, rows: &Tensor, assignment: &Assign
     }
     let parts = |rank: usize| assignment.runs(rank).map(part).collect::<Result<Vec<_>>>();
     gather_parts(plane, &(0..ranks).map(parts).collect::<Result<Vec<_>>>()?)
+}
+
+/// Gives every rank all rows of `counts [ranks, width]`, one for each of the ranks along [`Axis::Data`] and
+/// [`Axis::Context`], by [`RankGrid::coordinate_over`](collective::RankGrid::coordinate_over) them. Each rank
+/// has its own.
+///
+/// # Errors
+/// A failed collective.
+pub fn gather_counts(planes: &Planes, counts: &Tensor) -> Result<()> {
+    let (grid, [ranks, width]) = (planes.grid(), [counts.shape().rows(), counts.shape().columns()]);
+    let own = grid.coordinate_over(&[Axis::Data, Axis::Context]);
+    let mut along_data = planes.along(Axis::Data)?;
+    // 1 if the plane is that of both axes.
+    let block = ranks / along_data.world_size();
+    let rows = |first: usize, rows: usize| counts.view(first * width, [rows, width]);
+    if block > 1 {
+        let (row, all) = (rows(own, 1)?, rows(own / block * block, block)?);
+        let mut along_context = planes.along(Axis::Context)?;
+        between_compute(counts.device(), || {
+            Ok(along_context.all_gather(row.region(), all.region(), StreamKind::Reduce)?)
+        })?;
+    }
+    if along_data.world_size() == 1 {
+        return Ok(());
+    }
+    let own = rows(own / block * block, block)?;
+    between_compute(counts.device(), || {
+        Ok(along_data.all_gather(own.region(), counts.region(), StreamKind::Reduce)?)
+    })
 }
 
 /// Gives every rank of `plane` the values of all `parts`, of which there is a list for each rank: those that

@@ -6,10 +6,11 @@ use std::ops::RangeBounds;
 use autograd::{LossScale, Mode};
 use collective::Axis;
 use device::nvtx::Range;
-use parallel::data::{WalkKind, WeightUnits, gather_rows, gather_sums, gather_weights};
+use parallel::data::{WalkKind, WeightUnits, gather_counts, gather_rows, gather_sums, gather_weights};
 use parallel::pipeline::{StagePart, add_tied, share_from_last};
 use telemetry::Phase;
 use telemetry::step_trace::RunPart;
+use tensor::ops::routing::Balance;
 
 use super::Worker;
 use crate::calendar::Calendar;
@@ -18,6 +19,7 @@ use crate::feed::{HookContext, WorkerFeed};
 use crate::hook::Moment;
 use crate::numbers::Numbers;
 use crate::parts::ModelNorm;
+use config::RunConfig;
 
 /// Results of a step, read from the device one step later.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,6 +50,13 @@ impl StepScalars {
     }
 }
 
+/// Returns the factors of the losses that balance the loads of experts, for micro-batches whose losses have
+/// the factor `scale`.
+pub(super) fn balance(config: &RunConfig, scale: f32) -> Option<Balance> {
+    let [load, logits] = [config.train.balance_loss, config.train.router_z_loss];
+    (load > 0.0 || logits > 0.0).then(|| Balance { load: load as f32 * scale, logits: logits as f32 * scale })
+}
+
 impl Worker {
     /// Runs step `step`, counted from 0. Nothing is read from the device: [`Worker::scalars`] does that
     /// later.
@@ -71,6 +80,7 @@ impl Worker {
         self.compare_verified(step)?;
         self.await_snapshot()?;
         self.reduce_statistics()?;
+        self.reduce_loads()?;
         self.hash_gradients()?;
         self.phases.enter(Phase::Update)?;
         self.moments.at(Moment::BeforeUpdate, None);
@@ -135,9 +145,12 @@ impl Worker {
         let mut feed = WorkerFeed::new(&self.engine.device, source, numbers, data, phases);
         feed.pixels = self.engine.pixels.as_mut();
         feed.label_smoothing = setup.config.train.label_smoothing as f32;
+        feed.balance = balance(&setup.config, scale);
         feed.marks = self.marks.as_mut();
         feed.loss_scale = loss_scale;
         if mode == Mode::Train {
+            let mut parts = self.parts.iter();
+            parts.try_for_each(|part| part.model.parameters().expert_loads().begin())?;
             (feed.observers, feed.hashes) = (&self.observers, self.hashes.as_ref());
             feed.verification = self.verification.as_ref();
         }
@@ -213,6 +226,19 @@ impl Worker {
             if let Some(records) = statistics.records() {
                 gather_rows(&mut self.engine.planes.along(Axis::Data)?, &records, &runs)?;
                 statistics.fold()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the loads of experts on all ranks, and moves the corrections of their scores.
+    fn reduce_loads(&mut self) -> Result<()> {
+        let rate = self.engine.setup.config.train.correction_rate as f32;
+        for part in &self.parts {
+            let loads = part.model.parameters().expert_loads();
+            if let Some(counts) = loads.counts() {
+                gather_counts(&self.engine.planes, &counts)?;
+                loads.finish(rate)?;
             }
         }
         Ok(())

@@ -92,10 +92,11 @@ impl Worker {
             WorkerFeed::new(&self.engine.device, (config, dataset, &self.engine.grid), numbers, data, phases);
         feed.is_step = false;
         feed.pixels = self.engine.pixels.as_mut();
+        let scale = 1.0 / config.train.micro_batches() as f32;
         feed.label_smoothing = config.train.label_smoothing as f32;
+        feed.balance = super::step::balance(config, scale);
         feed.loss_scale = loss_scale;
         feed.verification = Some(verification);
-        let scale = 1.0 / config.train.micro_batches() as f32;
         let (executor, planes) = (&self.engine.executor, &mut self.engine.planes);
         let ran = executor.repeat(&mut self.parts, planes, (round.micro_batch, scale), &mut feed);
         self.skipped += ran.map_err(|source| WorkerError::Step {

@@ -7,7 +7,7 @@ use tensor::ops::gate::{Clamp, Gate};
 use tensor::ops::rotary::{Frequencies, Scaling};
 
 use crate::family::{MOST_EXTENT, MOST_LAYERS};
-use crate::layers::{LlamaBlockSizes, NormPosition, QkNormSpan};
+use crate::layers::{LlamaBlockSizes, NormPosition, QkNormSpan, ScoreFunction};
 
 /// The type of a layer with a window.
 pub(super) const SLIDING: &str = "sliding_attention";
@@ -76,6 +76,34 @@ section! {
             .derived("8/3 of `width`, rounded up to a multiple of 32", |raw| {
                 Ok((raw.integer(LlamaSizes::width)? * 8).div_ceil(3).next_multiple_of(32).into())
             });
+        /// Experts of the feed-forward layers, of which a router chooses some for each token; 0: there are
+        /// none, and all tokens use the same layers.
+        experts: usize = Row::count(0, 1 << 16).default("0");
+        /// Experts of a token.
+        experts_per_token: usize = Row::count(1, 1 << 16).default("2");
+        /// Values between the layers of an expert.
+        expert_width: usize = Row::count(1, MOST_EXTENT)
+            .derived("`feed_forward`", |raw| Ok(raw.integer(LlamaSizes::feed_forward)?.into()));
+        /// Values between the layers of the experts that all tokens use in addition; 0: there are none.
+        shared_expert_width: usize = Row::count(0, MOST_EXTENT).default("0");
+        /// For each layer, repeated over the layers: 1 if it has experts, else 0; empty: all have.
+        expert_layers: Vec<usize> = Row::counts(0, 0, 1).default("[]");
+        /// Scores of experts: "softmax" over all of them, as in Mixtral and Qwen3, or the "sigmoid" of each
+        /// router output, as in DeepSeek-V3. The best of a token have them as weights.
+        router_scores: ScoreFunction = choice!(ScoreFunction, ScoreFunction::ALL).default("\"softmax\"");
+        /// Whether the weights of a token's experts are divided by their sum.
+        router_normalised: bool = Row::flag().default("true");
+        /// Factor of the weights of a token's experts.
+        router_scale: f64 = Row::number(Interval::Positive).default("1.0");
+        /// Whether the router has a bias, as in gpt-oss.
+        router_bias: bool = Row::flag().default("false");
+        /// Whether each expert has a correction, which is added to its scores where experts are chosen, and
+        /// not to weights, as in DeepSeek-V3. `train.correction_rate` moves it.
+        router_correction: bool = Row::flag().default("false");
+        /// Groups of consecutive experts.
+        expert_groups: usize = Row::count(1, 1 << 16).default("1");
+        /// Groups that the experts of a token are in: those whose two best scores have the largest sum.
+        expert_groups_per_token: usize = Row::count(1, 1 << 16).default("1");
         /// Tokens in a sequence.
         context: usize = Row::count(1, MOST_EXTENT).default("128");
         /// Tokens that exist; 0: as many as the tokenizer has.
@@ -198,6 +226,7 @@ impl LlamaSizes {
             },
             context: self.context,
             feed_forward: self.feed_forward,
+            mixture: self.mixture(layer),
             gate: self.gate(),
             qkv_bias: self.qkv_bias,
             output_bias: self.output_bias,
@@ -326,6 +355,7 @@ impl LlamaSizes {
         sizes.layer_types = (0..self.layers).map(layer_type).map(str::to_owned).collect();
         sizes.rope_layers = (0..self.layers).map(|layer| usize::from(self.rotates(layer))).collect();
         sizes.rope_width = self.rotated();
+        self.spell_experts(&mut sizes);
         if self.attention_scale == 0.0 {
             sizes.attention_scale = 1.0 / (self.head_width as f64).sqrt();
         }

@@ -19,6 +19,8 @@ pub(super) struct FolderFamily {
     pub(super) architecture: &'static str,
     /// The key of the feed-forward activation.
     pub(super) activation: &'static str,
+    /// Name here of the activation that the family has whatever the folder says, which is "silu".
+    pub(super) own_activation: Option<&'static str>,
     /// Values of settings that a folder leaves out.
     pub(super) absent: Absent,
     /// Values of keys that all models of the family have.
@@ -26,6 +28,20 @@ pub(super) struct FolderFamily {
     pub(super) options: &'static [FolderOption],
     /// Whether queries, keys and values are one tensor, and gate and up another.
     pub(super) is_fused: bool,
+    /// The layout of experts, if the family has some.
+    pub(super) experts: Option<ExpertLayout>,
+}
+
+/// The names of experts' tensors in a folder.
+#[derive(Clone, Copy)]
+pub(super) struct ExpertLayout {
+    /// The module of the router and the experts, after the layer's name.
+    pub(super) module: &'static str,
+    /// The router, in that module.
+    pub(super) router: &'static str,
+    /// Names of gate, up and down of one expert; `None`: the tensors are those of all experts together,
+    /// transposed, with the columns of gate and up in turn.
+    pub(super) parts: Option<[&'static str; 3]>,
 }
 
 /// Values of settings that a folder leaves out.

@@ -4,6 +4,7 @@
 //! so are gate and up. A family is one record of [`families`]; the options that families share translate
 //! their settings in both directions.
 
+mod experts;
 mod families;
 mod family;
 mod options;
@@ -53,23 +54,16 @@ const COMMON: [&str; 14] = [
     "hidden_activation",
 ];
 /// Settings of families that are not built, which change what a model computes.
-const FOREIGN: [&str; 16] = [
+const FOREIGN: [&str; 9] = [
     "quantization_config",
     "use_bidirectional_attention",
-    "num_experts",
-    "num_local_experts",
-    "num_experts_per_tok",
-    "n_routed_experts",
-    "moe_intermediate_size",
     "attention_chunk_size",
     "attn_temperature_tuning",
     "clip_qkv",
     "logit_scale",
-    "use_qk_norm",
     "alibi",
     "kv_lora_rank",
     "num_kv_shared_layers",
-    "swiglu_limit",
 ];
 /// Settings that change nothing that is computed.
 const WITHOUT_EFFECT: [&str; 18] = [
@@ -169,6 +163,9 @@ fn ignored(config: &FolderConfig) -> Vec<String> {
 }
 
 fn activation(config: &FolderConfig, family: &FolderFamily) -> Result<&'static str, String> {
+    if let Some(own) = family.own_activation {
+        return Ok(own);
+    }
     // Gemma's older setting means the same function as its newer one.
     let gelu = |name| if name == "gelu" { "gelu_pytorch_tanh" } else { name };
     let (name, theirs) = match (config.text(family.activation)?, family.activation) {
@@ -213,12 +210,19 @@ pub(super) fn model(sizes: &LlamaSizes) -> Option<HuggingFaceModel> {
 
 /// The `config.json` of a family, if that describes the model.
 fn config(sizes: &LlamaSizes, family: &FolderFamily) -> Option<Map<String, Json>> {
-    let (_, names) = ACTIVATIONS.iter().find(|(ours, _)| *ours == sizes.activation.name())?;
+    let of_folder = |ours: &str| match family.own_activation {
+        Some(own) => (own == ours).then_some("silu"),
+        None => {
+            let entry = ACTIVATIONS.iter().find(|(name, _)| *name == ours);
+            entry.map(|(_, names)| names[0])
+        }
+    };
+    let activation = of_folder(sizes.activation.name())?;
     let mut settings: Settings = vec![
         ("architectures", json!([family.architecture])),
         ("attention_dropout", json!(0.0)),
         ("head_dim", json!(sizes.head_width)),
-        (family.activation, json!(names[0])),
+        (family.activation, json!(activation)),
         ("hidden_size", json!(sizes.width)),
         ("intermediate_size", json!(sizes.feed_forward)),
         ("max_position_embeddings", json!(sizes.context)),

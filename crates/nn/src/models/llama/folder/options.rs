@@ -72,6 +72,32 @@ pub(super) const ATTENTION_BIAS: FolderOption = FolderOption {
     write: |sizes| vec![("attention_bias", json!(sizes.output_bias))],
 };
 
+/// Biases of the projections of attention, unless a folder says that there are none.
+pub(super) const ALL_BIASES: FolderOption = FolderOption {
+    names: &["attention_bias"],
+    read: |config, _| {
+        let bias = config.flag("attention_bias")?.unwrap_or(true);
+        Ok(vec![(LlamaSizes::qkv_bias, bias.into()), (LlamaSizes::output_bias, bias.into())])
+    },
+    write: |sizes| vec![("attention_bias", json!(sizes.output_bias))],
+};
+
+/// Biases of queries, keys and values.
+pub(super) const QKV_BIAS: FolderOption = FolderOption {
+    names: &["attention_bias"],
+    read: |config, _| {
+        Ok(vec![(LlamaSizes::qkv_bias, config.flag("attention_bias")?.unwrap_or(false).into())])
+    },
+    write: |sizes| vec![("attention_bias", json!(sizes.qkv_bias))],
+};
+
+/// Norms of the heads of queries and keys.
+pub(super) const QK_NORM: FolderOption = FolderOption {
+    names: &["use_qk_norm"],
+    read: |config, _| Ok(vec![(LlamaSizes::qk_norm, config.flag("use_qk_norm")?.unwrap_or(false).into())]),
+    write: |sizes| vec![("use_qk_norm", json!(sizes.qk_norm))],
+};
+
 /// Biases of the feed-forward layers.
 pub(super) const MLP_BIAS: FolderOption = FolderOption {
     names: &["mlp_bias"],
@@ -195,6 +221,10 @@ pub(super) const NO_DROPOUT: FolderOption = FolderOption {
 /// One set of rotary frequencies.
 pub(super) const FLAT_ROPE: FolderOption =
     FolderOption { names: rope::FLAT_NAMES, read: rope::read_flat, write: rope::write_flat };
+
+/// One set of rotary frequencies, for half of each head if a folder does not say another part.
+pub(super) const HALF_ROPE: FolderOption =
+    FolderOption { names: rope::FLAT_NAMES, read: rope::read_half, write: rope::write_flat };
 
 /// Rotary frequencies by type of layer.
 pub(super) const LAYER_ROPE: FolderOption =

@@ -21,8 +21,17 @@ pub(super) const LAYER_NAMES: &[&str] =
 /// The former name of YaRN's and LongRoPE's scaling in Phi-3.
 const FORMER_LONGROPE: [&str; 2] = ["su", "yarn"];
 
-/// Reads the frequencies of all layers.
+/// Reads the frequencies of all layers, of heads that rotate as a whole unless a folder says otherwise.
 pub(super) fn read_flat(config: &FolderConfig, family: &FolderFamily) -> Result<Keys, String> {
+    read_part(config, family, 1.0)
+}
+
+/// Reads the frequencies of all layers, of heads of which half rotates unless a folder says otherwise.
+pub(super) fn read_half(config: &FolderConfig, family: &FolderFamily) -> Result<Keys, String> {
+    read_part(config, family, 0.5)
+}
+
+fn read_part(config: &FolderConfig, family: &FolderFamily, absent: f64) -> Result<Keys, String> {
     let parameters = config.object("rope_parameters")?;
     let theta = match &parameters {
         Some(parameters) => parameters.number("rope_theta")?,
@@ -34,7 +43,7 @@ pub(super) fn read_flat(config: &FolderConfig, family: &FolderFamily) -> Result<
         Some(parameters) => parameters.number("partial_rotary_factor")?,
         None => None,
     };
-    let part = part.or(config.number("partial_rotary_factor")?).unwrap_or(1.0);
+    let part = part.or(config.number("partial_rotary_factor")?).unwrap_or(absent);
     let head = family.head_width(config)?;
     if part != 1.0 {
         keys.push((LlamaSizes::rope_width, ((head as f64 * part) as usize).into()));

@@ -1,5 +1,6 @@
 //! The tensors of a folder, and the rows of parameters that they hold.
 
+use super::experts;
 use super::family::FolderFamily;
 use crate::hugging_face::FolderTensor;
 use crate::layers::QkNormSpan;
@@ -15,7 +16,20 @@ pub(super) fn tensors(sizes: &LlamaSizes, family: &FolderFamily) -> Vec<FolderTe
     let table = [sizes.vocabulary, sizes.width];
     let mut tensors = vec![same(EMBEDDING, &table)];
     for layer in 0..sizes.layers {
-        tensors.extend(block(&format!("model.layers.{layer}"), sizes, family));
+        let name = format!("model.layers.{layer}");
+        tensors.extend(attention(&name, sizes, family));
+        let dense = |part: &str, hidden, bias| {
+            feed_forward(format!("{name}.{part}"), [sizes.width, hidden], bias, family.is_fused)
+        };
+        match family.experts.filter(|_| sizes.has_experts(layer)) {
+            None => tensors.extend(dense("mlp", sizes.feed_forward, sizes.mlp_bias)),
+            Some(layout) => {
+                tensors.extend(experts::tensors(&name, sizes, layout));
+                if sizes.shared_expert_width > 0 {
+                    tensors.extend(dense("mlp.shared_experts", sizes.shared_expert_width, false));
+                }
+            }
+        }
     }
     tensors.push(same("model.norm.weight", &[sizes.width]));
     if !sizes.tied {
@@ -29,20 +43,21 @@ fn same(name: &str, shape: &[usize]) -> FolderTensor {
     FolderTensor::whole(name.to_owned(), name.to_owned(), shape)
 }
 
-fn block(prefix: &str, sizes: &LlamaSizes, family: &FolderFamily) -> Vec<FolderTensor> {
-    let LlamaSizes { width, feed_forward, .. } = *sizes;
+/// The norms and the attention of a layer.
+fn attention(prefix: &str, sizes: &LlamaSizes, family: &FolderFamily) -> Vec<FolderTensor> {
+    let width = sizes.width;
     let at = |part: &str| format!("{prefix}.{part}");
     let [queries, keys, values] = sizes.attention_heads().groups_of_columns();
     let mixed = sizes.attention_heads().output_columns();
     let norm = |name: &str| same(&at(&format!("{name}.weight")), &[width]);
     let mut tensors: Vec<_> = sizes.norm_position.all_names().map(norm).collect();
-    tensors.extend([
-        same(&at("self_attn.o_proj.weight"), &[width, mixed]),
-        same(&at("mlp.down_proj.weight"), &[width, feed_forward]),
-    ]);
-    let biases = [("self_attn.o_proj.bias", sizes.output_bias), ("mlp.down_proj.bias", sizes.mlp_bias)];
-    let biases = biases.into_iter().filter(|(_, has)| *has);
-    tensors.extend(biases.map(|(name, _)| same(&at(name), &[width])));
+    tensors.push(same(&at("self_attn.o_proj.weight"), &[width, mixed]));
+    if sizes.output_bias {
+        tensors.push(same(&at("self_attn.o_proj.bias"), &[width]));
+    }
+    if sizes.attention_sinks {
+        tensors.push(same(&at("self_attn.sinks"), &[sizes.heads]));
+    }
     let attention = Fused {
         prefix: at("self_attn"),
         name: "qkv_proj",
@@ -51,14 +66,6 @@ fn block(prefix: &str, sizes: &LlamaSizes, family: &FolderFamily) -> Vec<FolderT
         bias: sizes.qkv_bias,
     };
     tensors.extend(attention.tensors(family.is_fused));
-    let gated = Fused {
-        prefix: at("mlp"),
-        name: "gate_up_proj",
-        parts: vec![("gate_proj", feed_forward), ("up_proj", feed_forward)],
-        columns: width,
-        bias: sizes.mlp_bias,
-    };
-    tensors.extend(gated.tensors(family.is_fused));
     if sizes.qk_norm {
         let columns = match sizes.qk_norm_span {
             QkNormSpan::Head => [sizes.head_width; 2],
@@ -67,6 +74,23 @@ fn block(prefix: &str, sizes: &LlamaSizes, family: &FolderFamily) -> Vec<FolderT
         let norm = |(part, columns)| same(&at(&format!("self_attn.{part}.weight")), &[columns]);
         tensors.extend(["q_norm", "k_norm"].into_iter().zip(columns).map(norm));
     }
+    tensors
+}
+
+/// Gated feed-forward layers, or shared experts.
+fn feed_forward(
+    prefix: String,
+    [width, hidden]: [usize; 2],
+    bias: bool,
+    is_fused: bool,
+) -> Vec<FolderTensor> {
+    let mut tensors = vec![same(&format!("{prefix}.down_proj.weight"), &[width, hidden])];
+    if bias {
+        tensors.push(same(&format!("{prefix}.down_proj.bias"), &[width]));
+    }
+    let parts = vec![("gate_proj", hidden), ("up_proj", hidden)];
+    let gated = Fused { prefix, name: "gate_up_proj", parts, columns: width, bias };
+    tensors.extend(gated.tensors(is_fused));
     tensors
 }
 

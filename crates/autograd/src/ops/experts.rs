@@ -1,0 +1,185 @@
+//! Gated feed-forward layers of experts, each for the rows that are routed to it: the sum over a row's
+//! choices of `weight · gate(x · W1ᵀ + b1) · W2ᵀ + weight · b2`.
+//!
+//! One rule for all matmuls. Of a row of experts only gate and up are saved: backward gathers the rows of the
+//! input again, and recomputes the gate in the pass that computes the gradients of gate and up.
+
+use device::{Category, DType};
+use tensor::Tensor;
+use tensor::ops::experts as kernel;
+use tensor::ops::gate::Gate;
+use tensor::ops::routing::Routes;
+
+use super::lane_gradients::LaneCall;
+use super::router::SharedWeight;
+use super::{autocast, named, only, values_of};
+use crate::error::Result;
+use crate::rule::{Rule, Saved};
+use crate::sink::{GradientSink, Target, ready, target};
+use crate::tape::{Tape, Var};
+use crate::weight::Weight;
+
+const OPERATOR: &str = "experts";
+
+/// The parameters of all experts, at their uses.
+#[derive(Clone, Debug)]
+pub struct ExpertWeights {
+    /// For each expert rows of the gate, then rows of up: `[experts · 2 · hidden, in]`.
+    pub gate_up: Weight,
+    /// `[experts · out, hidden]`.
+    pub down: Weight,
+    /// The bias of gate and up, `[experts · 2 · hidden]`.
+    pub gate_up_bias: Option<Weight>,
+    /// The bias of down, `[experts · out]`, which the first lane adds.
+    pub down_bias: Option<SharedWeight>,
+    /// Whether this is the first lane, or layers are not divided.
+    pub is_first: bool,
+    /// Whether output and gradient of the input are parts of sums over lanes, and therefore in f32.
+    pub is_lane: bool,
+}
+
+/// Backward of [`experts`].
+#[derive(Debug)]
+pub struct ExpertsRule {
+    x: Tensor,
+    /// x · W1ᵀ + b1 in the order of experts; the input half replaces it by its gradient.
+    gate_up: Tensor,
+    routes: Routes,
+    gate: Gate,
+    weights: ExpertWeights,
+    call: LaneCall,
+    /// The output's gradient and the input of the last matmul, from the input half to the weight half.
+    down: Option<(Tensor, Tensor)>,
+}
+
+/// `x` is `[.., in]`; the result is `[.., out]`. `of_choices` are the weights of `routes`.
+///
+/// # Errors
+/// As [`kernel::forward`].
+pub fn experts(
+    tape: &Tape,
+    x: Var,
+    (of_choices, routes): (Var, Routes),
+    weights: &ExpertWeights,
+    gate: Gate,
+) -> Result<Var> {
+    let [x] = autocast(tape, OPERATOR, [x])?;
+    tape.begin(OPERATOR)?;
+    let forward = || {
+        let dtype = x.tensor().dtype();
+        let rows = kernel::gather(x.tensor(), &routes, Category::Activation)?;
+        let (matrix, bias) =
+            (weights.gate_up.values(dtype)?, values_of(weights.gate_up_bias.as_ref(), dtype)?);
+        let gate_up = kernel::forward(&rows, &matrix, bias.as_ref(), &routes, dtype)?;
+        drop((rows, matrix, bias));
+        let (matrix, bias) = (weights.down.values(dtype)?, weights.own_down_bias(dtype)?);
+        let sum = if weights.is_lane { DType::F32 } else { dtype };
+        let results = match tape.reads_output() {
+            true => {
+                let hidden = kernel::gate_forward(&gate_up, &routes, gate)?;
+                kernel::forward(&hidden, &matrix, None, &routes, sum)?
+            }
+            false => {
+                let hidden = kernel::gate_forward_again(&gate_up)?;
+                kernel::forward_again(&hidden, &matrix, &routes, sum)?
+            }
+        };
+        let output = kernel::combine(&results, bias.as_ref(), &routes, x.tensor().shape(), sum)?;
+        Ok((gate_up, output))
+    };
+    let (gate_up, output) = named(OPERATOR, forward())?;
+    tape.record_one(&[x.source(), of_choices.source()], output, || ExpertsRule {
+        x: x.tensor().clone(),
+        gate_up,
+        routes,
+        gate,
+        weights: weights.clone(),
+        call: LaneCall::of(tape),
+        down: None,
+    })
+}
+
+impl ExpertWeights {
+    /// The bias of down, if this lane adds it.
+    fn own_down_bias(&self, dtype: DType) -> tensor::Result<Option<Tensor>> {
+        let bias = self.down_bias.as_ref().filter(|_| self.is_first);
+        values_of(bias.map(|bias| &bias.weight), dtype)
+    }
+}
+
+impl Rule for ExpertsRule {
+    fn operator(&self) -> &'static str {
+        OPERATOR
+    }
+
+    fn saved(&self) -> Vec<Saved<'_>> {
+        // The routes are saved by the operator that made them.
+        vec![Saved::new("x", &self.x), Saved::new("gate_up", &self.gate_up)]
+    }
+
+    fn has_weights(&self) -> bool {
+        let ExpertWeights { gate_up, down, gate_up_bias, down_bias, .. } = &self.weights;
+        let down_bias = down_bias.as_ref().map(|bias| &bias.weight);
+        [gate_up, down].into_iter().chain(gate_up_bias).chain(down_bias).any(Weight::is_trained)
+    }
+
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let (gradient, is_trained) = (only(outputs)?, self.has_weights());
+        let ExpertsRule { gate_up, routes, gate, weights, x, .. } = self;
+        let dtype = gate_up.dtype();
+        let rows = kernel::gather(&gradient, routes, Category::ActivationGradient)?;
+        let hidden = kernel::backward_input(&rows, &weights.down.values(dtype)?, routes, dtype)?;
+        drop(rows);
+        let of_slots = kernel::gate_backward(gate_up, &hidden, routes, *gate)?;
+        let bias = weights.own_down_bias(dtype)?;
+        let biases = bias.as_ref().map(|bias| (&gradient, bias));
+        let of_choices = kernel::weight_gradients(&of_slots, biases, routes)?;
+        drop((of_slots, bias));
+        self.down = is_trained.then_some((gradient, hidden));
+        let input = || {
+            let sum = if weights.is_lane { DType::F32 } else { dtype };
+            let rows = kernel::backward_input(gate_up, &weights.gate_up.values(dtype)?, routes, sum)?;
+            kernel::sum_choices(&rows, routes, x.shape(), sum)
+        };
+        let is_wanted = |index: usize| wanted.get(index).copied().unwrap_or(false);
+        Ok(vec![is_wanted(0).then(input).transpose()?, is_wanted(1).then_some(of_choices)])
+    }
+
+    fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
+        let ExpertsRule { x, gate_up, routes, weights, call, down, .. } = *self;
+        let Some((gradient, hidden)) = down else { return Ok(()) };
+        let category = Category::ActivationGradient;
+        let rows = kernel::gather(&gradient, &routes, category)?;
+        drop(gradient);
+        if let Some(bias) = &weights.down_bias {
+            bias.give(sink, &call, |target| match weights.is_first {
+                true => kernel::backward_bias(&rows, &routes, true, target),
+                false => Ok(target.tensor.zero()?),
+            })?;
+        }
+        give(sink, &weights.down, |target| kernel::backward_weight(&rows, &hidden, &routes, target))?;
+        drop((rows, hidden));
+        if let Some(bias) = &weights.gate_up_bias {
+            give(sink, bias, |target| kernel::backward_bias(&gate_up, &routes, false, target))?;
+        }
+        let rows = kernel::gather(&x, &routes, category)?;
+        drop(x);
+        give(sink, &weights.gate_up, |target| kernel::backward_weight(&gate_up, &rows, &routes, target))
+    }
+}
+
+/// Gives a trained weight its gradient, which `compute` writes or adds to a target.
+fn give(
+    sink: &mut dyn GradientSink,
+    weight: &Weight,
+    compute: impl FnOnce(&Target) -> tensor::Result<()>,
+) -> Result<()> {
+    if let Some(target) = target(sink, weight)? {
+        compute(&target)?;
+    }
+    ready(sink, weight)
+}

@@ -1,0 +1,160 @@
+//! The loads of experts of a model or stage: the numbers of rows that each expert has in a step.
+//!
+//! Training passes count the rows of their micro-batches, ranks gather the counts of all, and
+//! [`ExpertLoads::finish`] adds them. Counts are integers, so that sums are equal on every grid.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use autograd::Tape;
+use device::{Category, DType, Device, Request};
+use tensor::Tensor;
+use tensor::ops::routing;
+
+use crate::buffers::ModelBuffer;
+use crate::error::Result;
+
+/// The loads of all layers with experts.
+#[derive(Debug, Default)]
+pub struct ExpertLoads {
+    layers: RefCell<Vec<Layer>>,
+    counts: RefCell<Option<Counts>>,
+}
+
+#[derive(Debug)]
+struct Layer {
+    /// Number of the layer in the model.
+    index: usize,
+    experts: usize,
+    /// Index of its first expert among those of all layers.
+    first: usize,
+    correction: Option<ModelBuffer>,
+}
+
+#[derive(Debug)]
+struct Counts {
+    /// The counts of this step by rank, `[ranks, experts of all layers]` u32.
+    by_rank: Tensor,
+    /// Their sums, `[experts of all layers]` u32.
+    sums: Tensor,
+    /// Row of this rank.
+    own: usize,
+}
+
+/// The loads of one layer.
+#[derive(Clone, Debug)]
+pub struct LayerLoads {
+    all: Rc<ExpertLoads>,
+    experts: usize,
+    first: usize,
+}
+
+impl ExpertLoads {
+    /// Adds layer `index` of the model, whose scores `correction` changes.
+    pub(crate) fn add(
+        self: &Rc<Self>,
+        index: usize,
+        experts: usize,
+        correction: Option<ModelBuffer>,
+    ) -> LayerLoads {
+        let first = self.width();
+        self.layers.borrow_mut().push(Layer { index, experts, first, correction });
+        LayerLoads { all: Rc::clone(self), experts, first }
+    }
+
+    /// Returns whether no layer has experts.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.layers.borrow().is_empty()
+    }
+
+    /// Number of experts of all layers.
+    fn width(&self) -> usize {
+        self.layers.borrow().last().map_or(0, |layer| layer.first + layer.experts)
+    }
+
+    /// Allocates the counts of `ranks` ranks, of which this one is number `own`; without them, training
+    /// passes count nothing. Does nothing if no layer has experts.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn keep(&self, device: &Device, ranks: usize, own: usize) -> Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let _scope = device.module("expert_loads");
+        let request = Request::new(Category::Buffer, "expert_loads");
+        let by_rank = Tensor::zeros(device, [ranks, self.width()], DType::U32, request)?;
+        let sums = Tensor::zeros(device, [self.width()], DType::U32, request)?;
+        *self.counts.borrow_mut() = Some(Counts { by_rank, sums, own });
+        Ok(())
+    }
+
+    /// Sets the counts of this rank to 0, for a new step.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn begin(&self) -> Result<()> {
+        self.counts.borrow().as_ref().map_or(Ok(()), |counts| Ok(counts.own_row()?.zero()?))
+    }
+
+    /// The counts of all ranks, `[ranks, experts of all layers]` u32, of which this rank has its row; `None`
+    /// if none are kept.
+    #[must_use]
+    pub fn counts(&self) -> Option<Tensor> {
+        self.counts.borrow().as_ref().map(|counts| counts.by_rank.clone())
+    }
+
+    /// Adds the counts of all ranks, and moves the corrections of scores by `rate` towards equal loads.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn finish(&self, rate: f32) -> Result<()> {
+        let counts = self.counts.borrow();
+        let Some(Counts { by_rank, sums, .. }) = counts.as_ref() else { return Ok(()) };
+        routing::sum_loads(by_rank, sums)?;
+        if rate == 0.0 {
+            return Ok(());
+        }
+        for Layer { experts, first, correction, .. } in self.layers.borrow().iter() {
+            if let Some(correction) = correction {
+                routing::move_correction(correction.tensor(), &sums.view(*first, [*experts])?, rate)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The loads of the last step, `[experts of all layers]` u32; `None` if none are kept.
+    #[must_use]
+    pub fn sums(&self) -> Option<Tensor> {
+        self.counts.borrow().as_ref().map(|counts| counts.sums.clone())
+    }
+
+    /// The layers with experts, each by its number in the model and its number of experts, in the order of
+    /// their loads.
+    #[must_use]
+    pub fn layers(&self) -> Vec<(usize, usize)> {
+        self.layers.borrow().iter().map(|layer| (layer.index, layer.experts)).collect()
+    }
+}
+
+impl Counts {
+    fn own_row(&self) -> Result<Tensor> {
+        let width = self.by_rank.shape().columns();
+        Ok(self.by_rank.view(self.own * width, [width])?)
+    }
+}
+
+impl LayerLoads {
+    /// Returns the counts to add to, `[experts]` u32, if `tape` belongs to a pass of a training step.
+    ///
+    /// # Errors
+    /// The tensor's.
+    pub(crate) fn counts(&self, tape: &Tape) -> Result<Option<Tensor>> {
+        let counts = self.all.counts.borrow();
+        let Some(counts) = counts.as_ref().filter(|_| tape.mode().updates_buffers()) else {
+            return Ok(None);
+        };
+        Ok(Some(counts.own_row()?.view(self.first, [self.experts])?))
+    }
+}

@@ -1,0 +1,218 @@
+//! Settings of experts in a `config.json`, and the tensors of their layers.
+
+use serde_json::json;
+
+use super::family::{ExpertLayout, FolderOption, Keys, Settings};
+use crate::hugging_face::{FolderConfig, FolderTensor};
+use crate::layers::ScoreFunction;
+use crate::models::llama::sizes::LlamaSizes;
+
+/// Experts in all layers, as wide as the feed-forward layers of other families.
+pub(super) const LOCAL_EXPERTS: FolderOption = FolderOption {
+    names: &[
+        "num_local_experts",
+        "num_experts_per_tok",
+        "router_aux_loss_coef",
+        "output_router_logits",
+        "router_jitter_noise",
+    ],
+    read: |config, _| {
+        let noise = config.number("router_jitter_noise")?.unwrap_or(0.0);
+        if noise != 0.0 {
+            return Err(format!("router_jitter_noise = {noise} is not supported; supported: 0"));
+        }
+        Ok(vec![
+            (LlamaSizes::experts, config.count("num_local_experts")?.into()),
+            (LlamaSizes::experts_per_token, config.count("num_experts_per_tok")?.into()),
+        ])
+    },
+    write: |sizes| {
+        vec![
+            ("num_local_experts", json!(sizes.experts)),
+            ("num_experts_per_tok", json!(sizes.experts_per_token)),
+        ]
+    },
+};
+
+/// Experts in some layers, with a width of their own.
+pub(super) const SPARSE_EXPERTS: FolderOption = FolderOption {
+    names: &[
+        "num_experts",
+        "num_local_experts",
+        "num_experts_per_tok",
+        "moe_intermediate_size",
+        "norm_topk_prob",
+        "decoder_sparse_step",
+        "mlp_only_layers",
+        "router_aux_loss_coef",
+        "output_router_logits",
+    ],
+    read: |config, _| {
+        let experts = match config.optional_count("num_experts")? {
+            Some(experts) => experts,
+            None => config.count("num_local_experts")?,
+        };
+        let (layers, step) =
+            (config.count("num_hidden_layers")?, config.optional_count("decoder_sparse_step")?);
+        let dense = config.counts("mlp_only_layers")?.unwrap_or_default();
+        let has =
+            |layer: usize| !dense.contains(&layer) && (layer + 1).is_multiple_of(step.unwrap_or(1).max(1));
+        let listed: Vec<usize> = (0..layers).map(|layer| usize::from(has(layer))).collect();
+        Ok(vec![
+            (LlamaSizes::experts, experts.into()),
+            (LlamaSizes::experts_per_token, config.count("num_experts_per_tok")?.into()),
+            (LlamaSizes::expert_width, config.count("moe_intermediate_size")?.into()),
+            (LlamaSizes::expert_layers, listed.as_slice().into()),
+            (LlamaSizes::router_normalised, config.flag("norm_topk_prob")?.unwrap_or(false).into()),
+        ])
+    },
+    write: |sizes| {
+        let dense: Vec<_> = (0..sizes.layers).filter(|layer| !sizes.has_experts(*layer)).collect();
+        vec![
+            ("decoder_sparse_step", json!(1)),
+            ("mlp_only_layers", json!(dense)),
+            ("moe_intermediate_size", json!(sizes.expert_width)),
+            ("norm_topk_prob", json!(sizes.router_normalised)),
+            ("num_experts", json!(sizes.experts)),
+            ("num_experts_per_tok", json!(sizes.experts_per_token)),
+        ]
+    },
+};
+
+/// DeepSeek-V3's experts: sigmoid scores with a correction, groups, shared experts, dense layers first.
+pub(super) const ROUTED_EXPERTS: FolderOption = FolderOption {
+    names: &[
+        "n_routed_experts",
+        "num_experts_per_tok",
+        "n_shared_experts",
+        "moe_intermediate_size",
+        "first_k_dense_replace",
+        "norm_topk_prob",
+        "routed_scaling_factor",
+        "n_group",
+        "topk_group",
+        "num_nextn_predict_layers",
+        "output_router_logits",
+    ],
+    read: routed,
+    write: |sizes| {
+        let shared = sizes.shared_expert_width / sizes.expert_width.max(1);
+        let dense = (0..sizes.layers).take_while(|layer| !sizes.has_experts(*layer)).count();
+        vec![
+            ("first_k_dense_replace", json!(dense)),
+            ("moe_intermediate_size", json!(sizes.expert_width)),
+            ("n_group", json!(sizes.expert_groups)),
+            ("n_routed_experts", json!(sizes.experts)),
+            ("n_shared_experts", json!(shared)),
+            ("norm_topk_prob", json!(sizes.router_normalised)),
+            ("num_experts_per_tok", json!(sizes.experts_per_token)),
+            // Layers that predict later tokens are not built.
+            ("num_nextn_predict_layers", json!(0)),
+            ("routed_scaling_factor", json!(sizes.router_scale)),
+            ("topk_group", json!(sizes.expert_groups_per_token)),
+        ]
+    },
+};
+
+fn routed(config: &FolderConfig, _: &super::family::FolderFamily) -> Result<Keys, String> {
+    let count = |name: &str, absent: usize| Ok::<_, String>(config.optional_count(name)?.unwrap_or(absent));
+    let whole = |name: &str| Ok::<_, String>(config.number(name)?.map(|number| number as usize));
+    let width = config.count("moe_intermediate_size")?;
+    let (layers, dense) = (config.count("num_hidden_layers")?, whole("first_k_dense_replace")?.unwrap_or(1));
+    let listed: Vec<usize> = (0..layers).map(|layer| usize::from(layer >= dense)).collect();
+    let shared = whole("n_shared_experts")?.unwrap_or(1);
+    Ok(vec![
+        (LlamaSizes::experts, config.count("n_routed_experts")?.into()),
+        (LlamaSizes::experts_per_token, config.count("num_experts_per_tok")?.into()),
+        (LlamaSizes::expert_width, width.into()),
+        (LlamaSizes::shared_expert_width, (shared * width).into()),
+        (LlamaSizes::expert_layers, listed.as_slice().into()),
+        (LlamaSizes::router_scores, ScoreFunction::Sigmoid.name().into()),
+        (LlamaSizes::router_correction, true.into()),
+        (LlamaSizes::router_normalised, config.flag("norm_topk_prob")?.unwrap_or(true).into()),
+        (LlamaSizes::router_scale, config.number("routed_scaling_factor")?.unwrap_or(1.0).into()),
+        (LlamaSizes::expert_groups, count("n_group", 1)?.into()),
+        (LlamaSizes::expert_groups_per_token, count("topk_group", 1)?.into()),
+    ])
+}
+
+/// gpt-oss's bounds of the gate.
+pub(super) const BOUNDED_GATE: FolderOption = FolderOption {
+    names: &["swiglu_limit", "swiglu_alpha"],
+    read: |config, _| {
+        let alpha = config.number("swiglu_alpha")?.unwrap_or(1.702);
+        match alpha == 1.702 {
+            true => Ok(Keys::new()),
+            false => Err(format!("swiglu_alpha = {alpha} is not supported; supported: 1.702")),
+        }
+    },
+    write: |sizes| -> Settings { vec![("swiglu_limit", json!(sizes.gate_limit))] },
+};
+
+/// The tensors of the experts of a layer.
+pub(super) fn tensors(layer: &str, sizes: &LlamaSizes, layout: ExpertLayout) -> Vec<FolderTensor> {
+    let LlamaSizes { width, experts, .. } = *sizes;
+    let router = format!("{layer}.{}.{}", layout.module, layout.router);
+    let ours = format!("{layer}.mlp");
+    let whole = |name: String, ours: String, shape: &[usize]| FolderTensor::whole(name, ours, shape);
+    let mut tensors =
+        vec![whole(format!("{router}.weight"), format!("{ours}.router.weight"), &[experts, width])];
+    if sizes.router_bias {
+        tensors.push(whole(format!("{router}.bias"), format!("{ours}.router.bias"), &[experts]));
+    }
+    if sizes.router_correction {
+        let name = format!("{router}.e_score_correction_bias");
+        tensors.push(whole(name, format!("{ours}.router.correction"), &[experts]));
+    }
+    let (theirs, ours) = (format!("{layer}.{}.experts", layout.module), format!("{ours}.experts"));
+    match layout.parts {
+        Some(parts) => {
+            (0..experts).for_each(|expert| tensors.extend(of_expert((&theirs, &ours), sizes, parts, expert)));
+        }
+        None => tensors.extend(of_all((&theirs, &ours), sizes)),
+    }
+    tensors
+}
+
+/// The tensors of one expert.
+fn of_expert(
+    (theirs, ours): (&str, &str),
+    sizes: &LlamaSizes,
+    parts: [&str; 3],
+    expert: usize,
+) -> [FolderTensor; 3] {
+    let (hidden, width) = (sizes.expert_width, sizes.width);
+    let of = |part: &str, layer: &str, first_row: usize, shape: [usize; 2]| FolderTensor {
+        first_row,
+        ..FolderTensor::whole(
+            format!("{theirs}.{expert}.{part}.weight"),
+            format!("{ours}.{layer}_proj.weight"),
+            &shape,
+        )
+    };
+    let [gate, up, down] = parts;
+    [
+        of(gate, "gate_up", 2 * expert * hidden, [hidden, width]),
+        of(up, "gate_up", (2 * expert + 1) * hidden, [hidden, width]),
+        of(down, "down", expert * width, [width, hidden]),
+    ]
+}
+
+/// The tensors of all experts together.
+fn of_all((theirs, ours): (&str, &str), sizes: &LlamaSizes) -> Vec<FolderTensor> {
+    let LlamaSizes { experts, expert_width: hidden, width, .. } = *sizes;
+    let of = |name: &str, layer: &str, kind: &str, shape: &[usize], interleaved| FolderTensor {
+        transposed: shape.len() == 3 || interleaved,
+        interleaved,
+        ..FolderTensor::whole(format!("{theirs}.{name}"), format!("{ours}.{layer}_proj.{kind}"), shape)
+    };
+    let mut tensors = vec![
+        of("gate_up_proj", "gate_up", "weight", &[experts, width, 2 * hidden], true),
+        of("down_proj", "down", "weight", &[experts, hidden, width], false),
+    ];
+    if sizes.mlp_bias {
+        tensors.push(of("gate_up_proj_bias", "gate_up", "bias", &[experts, 2 * hidden], true));
+        tensors.push(of("down_proj_bias", "down", "bias", &[experts, width], false));
+    }
+    tensors
+}

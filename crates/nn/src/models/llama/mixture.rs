@@ -1,0 +1,84 @@
+//! The experts of the family `llama`: their sizes in each layer, and checks of their keys.
+
+use keys::RawValues;
+
+use super::sizes::LlamaSizes;
+use crate::layers::{MixtureSizes, Routing, ScoreFunction};
+
+impl LlamaSizes {
+    /// Returns whether `layer` has experts.
+    pub(super) fn has_experts(&self, layer: usize) -> bool {
+        let layers = &self.expert_layers;
+        self.experts > 0 && (layers.is_empty() || layers[layer % layers.len()] == 1)
+    }
+
+    /// The experts of `layer`, if it has some.
+    pub(super) fn mixture(&self, layer: usize) -> Option<MixtureSizes> {
+        self.has_experts(layer).then(|| MixtureSizes {
+            routing: Routing {
+                experts: self.experts,
+                per_token: self.experts_per_token,
+                scores: self.router_scores,
+                normalised: self.router_normalised,
+                scale: self.router_scale as f32,
+                groups: self.expert_groups,
+                groups_per_token: self.expert_groups_per_token,
+            },
+            width: self.expert_width,
+            shared_width: self.shared_expert_width,
+            router_bias: self.router_bias,
+            biases: self.mlp_bias,
+            correction: self.router_correction,
+        })
+    }
+
+    /// Returns whether a layer has experts.
+    pub(super) fn has_mixture(&self) -> bool {
+        (0..self.layers).any(|layer| self.has_experts(layer))
+    }
+
+    /// Refuses numbers of experts that contradict each other.
+    pub(super) fn check_experts(&self, raw: &RawValues) -> keys::Result<()> {
+        if self.experts == 0 {
+            return Ok(());
+        }
+        let (experts, groups) = (self.experts, self.expert_groups);
+        if !experts.is_multiple_of(groups) {
+            let reason = format!("model.expert_groups = {groups} does not divide model.experts = {experts}");
+            return Err(raw.conflict(&[Self::expert_groups, Self::experts], reason));
+        }
+        let open = self.expert_groups_per_token;
+        if open > groups {
+            let reason =
+                format!("model.expert_groups_per_token = {open} is more than model.expert_groups = {groups}");
+            return Err(raw.conflict(&[Self::expert_groups_per_token, Self::expert_groups], reason));
+        }
+        let (chosen, most) = (self.experts_per_token, experts / groups * open);
+        if chosen > most {
+            let reason = format!(
+                "model.experts_per_token = {chosen} is more than the {most} experts that a token chooses from"
+            );
+            let keys = [Self::experts_per_token, Self::experts, Self::expert_groups_per_token];
+            return Err(raw.conflict(&keys, reason));
+        }
+        Ok(())
+    }
+
+    /// Sets the keys of experts in `sizes`, a copy of this model, to one spelling.
+    pub(super) fn spell_experts(&self, sizes: &mut LlamaSizes) {
+        sizes.expert_layers = (0..self.layers).map(|layer| usize::from(self.has_experts(layer))).collect();
+        if (0..self.layers).all(|layer| self.has_experts(layer)) {
+            sizes.feed_forward = self.expert_width;
+        }
+        if self.has_mixture() {
+            return;
+        }
+        sizes.experts = 0;
+        sizes.experts_per_token = 2;
+        sizes.expert_width = self.feed_forward;
+        sizes.shared_expert_width = 0;
+        (sizes.router_scores, sizes.router_normalised) = (ScoreFunction::Softmax, true);
+        (sizes.router_bias, sizes.router_correction, sizes.router_scale) = (false, false, 1.0);
+        (sizes.expert_groups, sizes.expert_groups_per_token) = (1, 1);
+    }
+}

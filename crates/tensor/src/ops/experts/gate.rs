@@ -1,0 +1,77 @@
+//! The gate of experts: each row's result is multiplied by the weight of its choice before the last matmul,
+//! so that backward needs no result of that.
+
+use device::{Backend, Category, DType, Request};
+
+use crate::ops::gate::{self, Gate};
+use crate::ops::routing::Routes;
+use crate::ops::{check, math};
+use crate::{Result, Tensor, TensorError};
+
+/// Computes weight · gate of `pair [slots, 2 · width]` as `[slots, width]`.
+///
+/// # Errors
+/// Another type, an odd number of columns, out of memory; a GPU.
+pub fn forward(pair: &Tensor, routes: &Routes, gate: Gate) -> Result<Tensor> {
+    const OPERATOR: &str = "experts.gate_forward";
+    let hidden = gate::forward(pair, gate)?;
+    weigh(OPERATOR, &hidden, routes)?;
+    Ok(hidden)
+}
+
+/// [`forward`] for recomputation, which allocates the output and leaves it uncomputed because nothing reads
+/// it.
+///
+/// # Errors
+/// As [`forward`].
+pub fn forward_again(pair: &Tensor) -> Result<Tensor> {
+    gate::forward_again(pair)
+}
+
+/// Replaces `pair` by its gradient, and the output's gradient `hidden` by the output, which the next layer's
+/// weight gradient reads. Returns the gradients of the rows' weights, `[slots]` f32.
+///
+/// # Errors
+/// Shapes or types that do not agree, out of memory; a GPU.
+pub fn backward(pair: &Tensor, hidden: &Tensor, routes: &Routes, gate: Gate) -> Result<Tensor> {
+    const OPERATOR: &str = "experts.gate_backward";
+    check::computed(OPERATOR, &[("pair", pair), ("hidden", hidden)])?;
+    check::shape(OPERATOR, "pair", pair, [routes.slots(), 2 * hidden.shape().columns()])?;
+    let request = Request::new(Category::ActivationGradient, OPERATOR);
+    let gradients = Tensor::empty(pair.device(), [routes.slots()], DType::F32, request)?;
+    if pair.device().backend() == Backend::Cpu {
+        // Of the output without its weight.
+        let output_gradient: Vec<f32> = hidden.values()?.to_vec();
+        weigh(OPERATOR, hidden, routes)?;
+        gate::backward(pair, hidden, gate)?;
+        let (columns, output) = (hidden.shape().columns(), hidden.values()?);
+        let rows = output.chunks_exact(columns).zip(output_gradient.chunks_exact(columns));
+        for (gradient, (output, of)) in gradients.write::<f32>()?.iter_mut().zip(rows) {
+            *gradient = math::sum2(output, of, |output, of| output * of);
+        }
+        drop(output);
+        weigh(OPERATOR, hidden, routes)?;
+        return Ok(gradients);
+    }
+    match pair.device().backend() {
+        Backend::Cuda => Err(TensorError::NotOnGpu { operator: OPERATOR }),
+        Backend::Cpu | Backend::Meta => Ok(gradients),
+    }
+}
+
+/// Multiplies each row by the weight of its choice.
+fn weigh(operator: &'static str, hidden: &Tensor, routes: &Routes) -> Result<()> {
+    match hidden.device().backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => {
+            let (weights, sources) = (routes.weights.read::<f32>()?, routes.sources.read::<u32>()?);
+            let (mut hidden_values, columns) = (hidden.values_mut()?, hidden.shape().columns());
+            for (row, source) in hidden_values.chunks_exact_mut(columns).zip(sources.iter()) {
+                let weight = weights[*source as usize];
+                row.iter_mut().for_each(|value| *value *= weight);
+            }
+            Ok(())
+        }
+        Backend::Cuda => Err(TensorError::NotOnGpu { operator }),
+    }
+}

@@ -1,0 +1,180 @@
+//! Matmuls of groups of rows with the weights of their experts.
+
+use device::{Backend, Category, DType, MatrixRef, Request, gemm};
+
+use crate::ops::routing::Routes;
+use crate::ops::{GradientTarget, check, linear};
+use crate::{Result, Tensor, TensorError};
+
+/// x · Wᵀ + b of each group: `x [slots, in]`, `weight [experts · out, in]` and `bias [experts · out]` of one
+/// type, giving `[slots, out]` in `dtype`: theirs or f32.
+///
+/// # Errors
+/// Shapes or types that do not agree, out of memory; a GPU.
+pub fn forward(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    routes: &Routes,
+    dtype: DType,
+) -> Result<Tensor> {
+    const OPERATOR: &str = "experts.forward";
+    let output = forward_again(x, weight, routes, dtype)?;
+    let (experts, outputs, inputs) = (routes.experts(), output.shape().columns(), x.shape().columns());
+    if let Some(bias) = bias {
+        check::computed(OPERATOR, &[("x", x), ("bias", bias)])?;
+        check::shape(OPERATOR, "bias", bias, [experts * outputs])?;
+    }
+    count(x, weight, routes);
+    match x.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => {
+            let (x, weight, bias) = (x.values()?, weight.values()?, bias.map(Tensor::values).transpose()?);
+            let mut output = output.values_mut()?;
+            for_groups(routes, |expert, rows| {
+                let group = &mut output[rows.start * outputs..rows.end * outputs];
+                let matrix = MatrixRef::new(&weight[expert * outputs * inputs..], outputs, inputs, inputs);
+                let x = MatrixRef::new(&x[rows.start * inputs..], rows.len(), inputs, inputs);
+                gemm(x, matrix.transposed(), group, outputs, 1.0, false);
+                if let Some(bias) = &bias {
+                    let bias = &bias[expert * outputs..][..outputs];
+                    let add = |row: &mut [f32]| row.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
+                    group.chunks_mut(outputs).for_each(add);
+                }
+            })?;
+        }
+        Backend::Cuda => return Err(TensorError::NotOnGpu { operator: OPERATOR }),
+    }
+    Ok(output)
+}
+
+/// [`forward`] for recomputation, which allocates the output and leaves it uncomputed because nothing reads
+/// it.
+///
+/// # Errors
+/// As [`forward`].
+pub fn forward_again(x: &Tensor, weight: &Tensor, routes: &Routes, dtype: DType) -> Result<Tensor> {
+    const OPERATOR: &str = "experts.forward";
+    check::computed(OPERATOR, &[("x", x), ("weight", weight)])?;
+    let (outputs, inputs) = expert_matrix(OPERATOR, weight, routes)?;
+    check::shape(OPERATOR, "x", x, [routes.slots(), inputs])?;
+    let request = Request::new(Category::Activation, OPERATOR);
+    Tensor::empty(x.device(), [routes.slots(), outputs], dtype, request)
+}
+
+/// dy · weight of each group: `dy [slots, out]`, giving `[slots, in]` in `dtype`: that of `dy` or f32.
+///
+/// # Errors
+/// Shapes or types that do not agree, out of memory; a GPU.
+pub fn backward_input(dy: &Tensor, weight: &Tensor, routes: &Routes, dtype: DType) -> Result<Tensor> {
+    const OPERATOR: &str = "experts.backward_input";
+    check::computed(OPERATOR, &[("dy", dy), ("weight", weight)])?;
+    let (outputs, inputs) = expert_matrix(OPERATOR, weight, routes)?;
+    check::shape(OPERATOR, "dy", dy, [routes.slots(), outputs])?;
+    let request = Request::new(Category::ActivationGradient, OPERATOR);
+    let dx = Tensor::empty(dy.device(), [routes.slots(), inputs], dtype, request)?;
+    count(dy, weight, routes);
+    match dy.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => {
+            let (dy, weight, mut dx) = (dy.values()?, weight.values()?, dx.values_mut()?);
+            for_groups(routes, |expert, rows| {
+                let matrix = MatrixRef::new(&weight[expert * outputs * inputs..], outputs, inputs, inputs);
+                let dy = MatrixRef::new(&dy[rows.start * outputs..], rows.len(), outputs, outputs);
+                gemm(dy, matrix, &mut dx[rows.start * inputs..rows.end * inputs], inputs, 1.0, false);
+            })?;
+        }
+        Backend::Cuda => return Err(TensorError::NotOnGpu { operator: OPERATOR }),
+    }
+    Ok(dx)
+}
+
+/// Computes weight `[experts · out, in]` (+)= dyᵀ · x of each group, for `dy [slots, out]` and
+/// `x [slots, in]`. The target is f32 or of their type; sums are f32 and rounded once.
+///
+/// # Errors
+/// Shapes or types that do not agree; a GPU.
+pub fn backward_weight(dy: &Tensor, x: &Tensor, routes: &Routes, weight: &GradientTarget) -> Result<()> {
+    const OPERATOR: &str = "experts.backward_weight";
+    let dtype = check::computed(OPERATOR, &[("dy", dy), ("x", x)])?;
+    check::targets(OPERATOR, dtype, &[("weight", weight)])?;
+    let (outputs, inputs) = expert_matrix(OPERATOR, &weight.tensor, routes)?;
+    check::shape(OPERATOR, "dy", dy, [routes.slots(), outputs])?;
+    check::shape(OPERATOR, "x", x, [routes.slots(), inputs])?;
+    count(dy, &weight.tensor, routes);
+    match dy.device().backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => {
+            let (dy, x, mut target) = (dy.values()?, x.values()?, weight.tensor.values_mut()?);
+            for_groups(routes, |expert, rows| {
+                let target = &mut target[expert * outputs * inputs..][..outputs * inputs];
+                if rows.is_empty() && !weight.accumulate {
+                    target.fill(0.0);
+                }
+                if !rows.is_empty() {
+                    let dy = MatrixRef::new(&dy[rows.start * outputs..], rows.len(), outputs, outputs);
+                    let x = MatrixRef::new(&x[rows.start * inputs..], rows.len(), inputs, inputs);
+                    gemm(dy.transposed(), x, target, inputs, 1.0, weight.accumulate);
+                }
+            })
+        }
+        Backend::Cuda => Err(TensorError::NotOnGpu { operator: OPERATOR }),
+    }
+}
+
+/// Computes bias `[experts · out]` (+)= Σ over the rows of each group of dy, `[slots, out]`, each multiplied
+/// by the weight of its choice if `is_weighted`.
+///
+/// # Errors
+/// Shapes or types that do not agree; a GPU.
+pub fn backward_bias(dy: &Tensor, routes: &Routes, is_weighted: bool, bias: &GradientTarget) -> Result<()> {
+    const OPERATOR: &str = "experts.backward_bias";
+    let dtype = check::computed(OPERATOR, &[("dy", dy)])?;
+    check::targets(OPERATOR, dtype, &[("bias", bias)])?;
+    let outputs = dy.shape().columns();
+    check::shape(OPERATOR, "bias", &bias.tensor, [routes.experts() * outputs])?;
+    check::shape(OPERATOR, "dy", dy, [routes.slots(), outputs])?;
+    match dy.device().backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => {
+            let (dy, mut target) = (dy.values()?, bias.tensor.values_mut()?);
+            let (weights, sources) = (routes.weights.read::<f32>()?, routes.sources.read::<u32>()?);
+            for_groups(routes, |expert, rows| {
+                let target = &mut target[expert * outputs..][..outputs];
+                let mut sum = vec![0.0; outputs];
+                for row in rows {
+                    let weight = if is_weighted { weights[sources[row] as usize] } else { 1.0 };
+                    let dy = &dy[row * outputs..][..outputs];
+                    sum.iter_mut().zip(dy).for_each(|(sum, dy)| *sum += weight * dy);
+                }
+                let own = |target: f32| if bias.accumulate { target } else { 0.0 };
+                target.iter_mut().zip(sum).for_each(|(target, sum)| *target = own(*target) + sum);
+            })
+        }
+        Backend::Cuda => Err(TensorError::NotOnGpu { operator: OPERATOR }),
+    }
+}
+
+/// Calls `body` with each expert and its rows.
+fn for_groups(routes: &Routes, mut body: impl FnMut(usize, std::ops::Range<usize>)) -> Result<()> {
+    let offsets = routes.offsets.read::<u32>()?;
+    let groups = offsets.windows(2).map(|ends| ends[0] as usize..ends[1] as usize);
+    groups.enumerate().for_each(|(expert, rows)| body(expert, rows));
+    Ok(())
+}
+
+/// Outputs and inputs of one expert's matrix.
+fn expert_matrix(operator: &'static str, weight: &Tensor, routes: &Routes) -> Result<(usize, usize)> {
+    let (rows, inputs) = linear::matrix(operator, weight)?;
+    if !rows.is_multiple_of(routes.experts().max(1)) {
+        let expected = format!("the same number of rows for each of {} experts", routes.experts());
+        return Err(check::wrong(operator, "weight", weight, expected));
+    }
+    Ok((rows / routes.experts().max(1), inputs))
+}
+
+/// Counts the FLOPs of a matmul of all rows, each with one expert's matrix.
+fn count(rows: &Tensor, weight: &Tensor, routes: &Routes) {
+    let matrix = weight.elements() / routes.experts().max(1);
+    rows.device().count_flops(2 * (routes.slots() * matrix) as u64);
+}

@@ -1,0 +1,124 @@
+//! Logits of a router: a linear layer whose results are f32 for operands of all types, and not rounded.
+
+use device::parallel::simd;
+use device::{Backend, Category, DType, MatrixRef, Request, gemm, gemm_then};
+
+use super::{GradientTarget, check, columns, linear};
+use crate::{Result, Tensor, TensorError};
+
+/// x · Wᵀ + b in f32: `x [.., in]` and `weight [experts, in]` of one type, `bias [experts]` f32, giving
+/// `[rows, experts]` f32.
+///
+/// # Errors
+/// Shapes or types that do not agree, out of memory; a GPU.
+pub fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    const OPERATOR: &str = "router.forward";
+    check::computed(OPERATOR, &[("x", x), ("weight", weight)])?;
+    let (experts, inputs) = linear::matrix(OPERATOR, weight)?;
+    check::shape(OPERATOR, "x", x, check::with_columns(x.shape(), inputs))?;
+    if let Some(bias) = bias {
+        check::f32s(OPERATOR, &[("bias", bias)])?;
+        check::shape(OPERATOR, "bias", bias, [experts])?;
+    }
+    let (rows, request) = (x.shape().rows(), Request::new(Category::Activation, OPERATOR));
+    let logits = Tensor::empty(x.device(), [rows, experts], DType::F32, request)?;
+    x.device().count_flops(2 * (rows * weight.elements()) as u64);
+    match x.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => {
+            let (x, weight) = (x.values()?, weight.values()?);
+            let bias = bias.map(Tensor::read::<f32>).transpose()?;
+            let bias: &[f32] = bias.as_deref().unwrap_or(&[]);
+            let (x, weight) =
+                (MatrixRef::new(&x, rows, inputs, inputs), MatrixRef::new(&weight, experts, inputs, inputs));
+            gemm_then(x, weight.transposed(), &mut logits.values_mut()?, experts, 1.0, false, |finished| {
+                let add = |row: &mut [f32]| row.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
+                simd(|| finished.chunks_mut(experts).for_each(add));
+            });
+        }
+        Backend::Cuda => return Err(TensorError::NotOnGpu { operator: OPERATOR }),
+    }
+    Ok(logits)
+}
+
+/// Computes the gradient of `x` from that of the logits, `dy [rows, experts]` f32: dy · weight in f32,
+/// rounded once to `dtype`, in the shape `shape`.
+///
+/// # Errors
+/// Shapes or types that do not agree, out of memory; a GPU.
+pub fn backward_input(
+    dy: &Tensor,
+    weight: &Tensor,
+    shape: impl Into<crate::Shape>,
+    dtype: DType,
+) -> Result<Tensor> {
+    const OPERATOR: &str = "router.backward_input";
+    let (rows, experts, inputs) = check_gradient(OPERATOR, dy, weight)?;
+    let request = Request::new(Category::ActivationGradient, OPERATOR);
+    let dx = Tensor::empty(dy.device(), shape, dtype, request)?;
+    check::elements(OPERATOR, "x", &dx, rows * inputs)?;
+    dy.device().count_flops(2 * (rows * weight.elements()) as u64);
+    match dy.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => {
+            let (dy, weight) = (dy.values()?, weight.values()?);
+            let dy = MatrixRef::new(&dy, rows, experts, experts);
+            let weight = MatrixRef::new(&weight, experts, inputs, inputs);
+            gemm(dy, weight, &mut dx.values_mut()?, inputs, 1.0, false);
+        }
+        Backend::Cuda => return Err(TensorError::NotOnGpu { operator: OPERATOR }),
+    }
+    Ok(dx)
+}
+
+/// Computes weight `[experts, in]` (+)= dyᵀ · x and bias `[experts]` (+)= Σ over rows of dy, for
+/// `dy [rows, experts]` f32. Sums are f32 and rounded once.
+///
+/// # Errors
+/// Shapes that do not agree; a GPU.
+pub fn backward_weight(
+    dy: &Tensor,
+    x: &Tensor,
+    weight: Option<&GradientTarget>,
+    bias: Option<&GradientTarget>,
+) -> Result<()> {
+    const OPERATOR: &str = "router.backward_weight";
+    check::f32s(OPERATOR, &[("dy", dy)])?;
+    let (rows, experts, inputs) = (dy.shape().rows(), dy.shape().columns(), x.shape().columns());
+    check::elements(OPERATOR, "x", x, rows * inputs)?;
+    if let Some(weight) = weight {
+        check::shape(OPERATOR, "weight", &weight.tensor, [experts, inputs])?;
+    }
+    if let Some(bias) = bias {
+        check::shape(OPERATOR, "bias", &bias.tensor, [experts])?;
+    }
+    dy.device().count_flops(2 * (rows * experts * inputs) as u64);
+    match dy.device().backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => {
+            let (gradient, x) = (dy.read::<f32>()?, x.values()?);
+            if let Some(weight) = weight {
+                let dy = MatrixRef::new(&gradient, rows, experts, experts).transposed();
+                let x = MatrixRef::new(&x, rows, inputs, inputs);
+                gemm(dy, x, &mut weight.tensor.values_mut()?, inputs, 1.0, weight.accumulate);
+            }
+            let Some(bias) = bias else { return Ok(()) };
+            let gradient: &[f32] = &gradient;
+            let add = |row: usize, columns: std::ops::Range<usize>, sum: &mut [f32]| {
+                let dy = &gradient[row * experts..][columns];
+                sum.iter_mut().zip(dy).for_each(|(sum, dy)| *sum += dy);
+            };
+            columns::sum_rows(rows, &mut bias.tensor.values_mut()?, bias.accumulate, add);
+            Ok(())
+        }
+        Backend::Cuda => Err(TensorError::NotOnGpu { operator: OPERATOR }),
+    }
+}
+
+/// Checks the gradient of logits against the weight. Returns rows, experts and inputs.
+fn check_gradient(operator: &'static str, dy: &Tensor, weight: &Tensor) -> Result<(usize, usize, usize)> {
+    check::f32s(operator, &[("dy", dy)])?;
+    let (experts, inputs) = linear::matrix(operator, weight)?;
+    check::shape(operator, "dy", dy, [dy.shape().rows(), experts])?;
+    Ok((dy.shape().rows(), experts, inputs))
+}

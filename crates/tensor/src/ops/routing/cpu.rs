@@ -1,0 +1,221 @@
+//! Routing on the host.
+
+use device::parallel::{for_pieces, for_tasks};
+
+use super::{Balance, Routes, Routing, ScoreFunction};
+use crate::ops::math::exp;
+use crate::ops::rows;
+use crate::{Result, Tensor};
+
+/// Added to the sum of sigmoids that weights are divided by, as in DeepSeek-V3.
+const EPSILON: f32 = 1e-20;
+
+pub(super) fn forward(
+    logits: &Tensor,
+    correction: Option<&Tensor>,
+    routing: &Routing,
+    loads: Option<&Tensor>,
+    routes: &Routes,
+) -> Result<()> {
+    let (experts, chosen) = (routing.experts, routing.per_token);
+    let correction = correction.map(Tensor::read::<f32>).transpose()?;
+    let (logits, correction) = (logits.read::<f32>()?, correction.as_deref());
+    let logits: &[f32] = &logits;
+    let (mut weights, mut choices) = (routes.weights.write::<f32>()?, routes.choices.write::<u32>()?);
+    let per_task = rows::per_task(experts);
+    let tasks = weights.chunks_mut(per_task * chosen).zip(choices.chunks_mut(per_task * chosen));
+    for_tasks(
+        tasks.enumerate().collect(),
+        |(index, (weights, choices)): (usize, (&mut [f32], &mut [u32]))| {
+            let logits = rows::piece(logits, index, per_task * experts);
+            let outputs = weights.chunks_exact_mut(chosen).zip(choices.chunks_exact_mut(chosen));
+            for (logits, (weights, choices)) in logits.chunks_exact(experts).zip(outputs) {
+                let scores = scores(logits, routing.scores);
+                choose(&scores, correction, routing, choices);
+                weigh(&scores, choices, routing, weights);
+            }
+        },
+    );
+    drop(weights);
+    order(&choices, routes)?;
+    let Some(loads) = loads else { return Ok(()) };
+    let (mut loads, offsets) = (loads.write::<u32>()?, routes.offsets.read::<u32>()?);
+    loads.iter_mut().zip(offsets.windows(2)).for_each(|(load, of)| *load += of[1] - of[0]);
+    Ok(())
+}
+
+/// The scores of a row.
+fn scores(logits: &[f32], function: ScoreFunction) -> Vec<f32> {
+    match function {
+        ScoreFunction::Softmax => softmax(logits),
+        ScoreFunction::Sigmoid => logits.iter().map(|logit| 1.0 / (1.0 + exp(-logit))).collect(),
+    }
+}
+
+fn softmax(logits: &[f32]) -> Vec<f32> {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut values: Vec<f32> = logits.iter().map(|logit| exp(logit - largest)).collect();
+    let all: f32 = values.iter().sum();
+    values.iter_mut().for_each(|value| *value /= all);
+    values
+}
+
+/// Writes the experts with the largest scores, in descending order.
+fn choose(scores: &[f32], correction: Option<&[f32]>, routing: &Routing, choices: &mut [u32]) {
+    let corrected = |expert: usize| scores[expert] + correction.map_or(0.0, |all| all[expert]);
+    let size = scores.len() / routing.groups;
+    let mut group_choices = vec![0; routing.groups_per_token];
+    if routing.groups > 1 {
+        let sums: Vec<f32> = (0..routing.groups)
+            .map(|group| two_largest((group * size..(group + 1) * size).map(corrected)))
+            .collect();
+        largest(routing.groups, |group| sums[group], &mut group_choices);
+    }
+    let is_open = |expert: usize| routing.groups == 1 || group_choices.contains(&((expert / size) as u32));
+    let score = |expert| if is_open(expert) { corrected(expert) } else { f32::NEG_INFINITY };
+    largest(scores.len(), score, choices);
+}
+
+fn two_largest(values: impl Iterator<Item = f32>) -> f32 {
+    let start = [f32::NEG_INFINITY; 2];
+    let [first, second] = values.fold(start, |[first, second], value| match value > first {
+        true => [value, first],
+        false => [first, second.max(value)],
+    });
+    if second == f32::NEG_INFINITY { first } else { first + second }
+}
+
+/// Writes the indices with the largest values in descending order, of equal ones the first; NaN is smallest.
+fn largest(count: usize, value: impl Fn(usize) -> f32, indices: &mut [u32]) {
+    for number in 0..indices.len() {
+        let taken = &indices[..number];
+        let free = (0..count).filter(|index| !taken.contains(&(*index as u32)));
+        let best = free.reduce(|best, next| {
+            let (own, other) = (value(best), value(next));
+            if other > own || own.is_nan() && !other.is_nan() { next } else { best }
+        });
+        indices[number] = best.unwrap_or(0) as u32;
+    }
+}
+
+/// Writes the weights of a row's experts.
+fn weigh(scores: &[f32], choices: &[u32], routing: &Routing, weights: &mut [f32]) {
+    weights.iter_mut().zip(choices).for_each(|(weight, expert)| *weight = scores[*expert as usize]);
+    let sum = if routing.normalised { weights.iter().sum::<f32>() + EPSILON } else { 1.0 };
+    weights.iter_mut().for_each(|weight| *weight = *weight / sum * routing.scale);
+}
+
+/// Orders the choices by expert.
+fn order(choices: &[u32], routes: &Routes) -> Result<()> {
+    let mut offsets = routes.offsets.write::<u32>()?;
+    offsets.fill(0);
+    choices.iter().for_each(|expert| offsets[*expert as usize + 1] += 1);
+    for expert in 1..offsets.len() {
+        offsets[expert] += offsets[expert - 1];
+    }
+    let mut next = offsets.to_vec();
+    let (mut slots, mut sources) = (routes.slots.write::<u32>()?, routes.sources.write::<u32>()?);
+    for (index, (expert, slot)) in choices.iter().zip(slots.iter_mut()).enumerate() {
+        let own = &mut next[*expert as usize];
+        *slot = *own;
+        sources[*own as usize] = index as u32;
+        *own += 1;
+    }
+    Ok(())
+}
+
+pub(super) fn backward(
+    dw: &Tensor,
+    logits: &Tensor,
+    routes: &Routes,
+    (routing, balance): (&Routing, Option<(Balance, Option<&Tensor>)>),
+    gradient: &Tensor,
+) -> Result<()> {
+    let (experts, chosen) = (routing.experts, routing.per_token);
+    let offsets = routes.offsets.read::<u32>()?;
+    let scaled = |(balance, scale): (Balance, Option<&Tensor>)| -> Result<Balance> {
+        let scale = scale.map(Tensor::read::<f32>).transpose()?.map_or(1.0, |scale| scale[0]);
+        Ok(Balance { load: balance.load * scale, logits: balance.logits * scale })
+    };
+    let balance: Balance = balance.map(scaled).transpose()?.unwrap_or_default();
+    let (rows, slots) = (routes.rows() as f32, routes.slots() as f32);
+    // The gradient of each row's normalised scores by the loss of loads.
+    let factor = balance.load * experts as f32 / rows;
+    let of_load = offsets.windows(2).map(|of| factor * ((of[1] - of[0]) as f32 / slots));
+    let of_load: Option<Vec<f32>> = (balance.load != 0.0).then(|| of_load.collect());
+    let of_logits = balance.logits * 2.0 / rows;
+    let (dw, logits, choices) = (dw.read::<f32>()?, logits.read::<f32>()?, routes.choices.read::<u32>()?);
+    let (dw, logits, choices): (&[f32], &[f32], &[u32]) = (&dw, &logits, &choices);
+    let (of_load, per_task) = (of_load.as_deref(), rows::per_task(experts));
+    for_pieces(&mut gradient.write::<f32>()?, per_task * experts, |index, gradient| {
+        let logits = rows::piece(logits, index, per_task * experts).chunks_exact(experts);
+        let dw = rows::piece(dw, index, per_task * chosen).chunks_exact(chosen);
+        let choices = rows::piece(choices, index, per_task * chosen).chunks_exact(chosen);
+        for (((gradient, logits), dw), choices) in
+            gradient.chunks_exact_mut(experts).zip(logits).zip(dw).zip(choices)
+        {
+            of_weights(dw, logits, choices, routing, gradient);
+            if let Some(of_load) = of_load {
+                add_of_load(of_load, logits, routing.scores, gradient);
+            }
+            if of_logits != 0.0 {
+                add_of_log_sum(of_logits, logits, gradient);
+            }
+        }
+    });
+    Ok(())
+}
+
+/// The gradient of a row's logits by its weights.
+fn of_weights(dw: &[f32], logits: &[f32], choices: &[u32], routing: &Routing, gradient: &mut [f32]) {
+    gradient.fill(0.0);
+    let scores = scores(logits, routing.scores);
+    let own = |expert: &u32| scores[*expert as usize];
+    let sum = if routing.normalised { choices.iter().map(own).sum::<f32>() + EPSILON } else { 1.0 };
+    let mean: f32 = match routing.normalised {
+        true => dw.iter().zip(choices).map(|(dw, expert)| dw * (own(expert) / sum)).sum(),
+        false => 0.0,
+    };
+    for (dw, expert) in dw.iter().zip(choices) {
+        gradient[*expert as usize] = (dw - mean) / sum * routing.scale;
+    }
+    through_scores(&scores, routing.scores, gradient);
+}
+
+/// Replaces the gradient of scores by that of logits.
+fn through_scores(scores: &[f32], function: ScoreFunction, gradient: &mut [f32]) {
+    match function {
+        ScoreFunction::Softmax => {
+            let all: f32 = gradient.iter().zip(scores).map(|(g, score)| g * score).sum();
+            gradient.iter_mut().zip(scores).for_each(|(g, score)| *g = score * (*g - all));
+        }
+        ScoreFunction::Sigmoid => {
+            gradient.iter_mut().zip(scores).for_each(|(g, score)| *g *= score * (1.0 - score));
+        }
+    }
+}
+
+/// Adds the gradient of the loss of loads.
+fn add_of_load(of_load: &[f32], logits: &[f32], function: ScoreFunction, gradient: &mut [f32]) {
+    let scores = scores(logits, function);
+    let sum = match function {
+        ScoreFunction::Softmax => 1.0,
+        ScoreFunction::Sigmoid => scores.iter().sum::<f32>() + EPSILON,
+    };
+    let mean: f32 = match function {
+        ScoreFunction::Softmax => 0.0,
+        ScoreFunction::Sigmoid => of_load.iter().zip(&scores).map(|(g, score)| g * (score / sum)).sum(),
+    };
+    let mut own: Vec<f32> = of_load.iter().map(|g| (g - mean) / sum).collect();
+    through_scores(&scores, function, &mut own);
+    gradient.iter_mut().zip(own).for_each(|(g, own)| *g += own);
+}
+
+/// Adds the gradient of the squared log-sum-exp.
+fn add_of_log_sum(factor: f32, logits: &[f32], gradient: &mut [f32]) {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f32 = logits.iter().map(|logit| exp(logit - largest)).sum();
+    let log_sum = largest + libm::logf(sum);
+    let softmax = softmax(logits);
+    gradient.iter_mut().zip(softmax).for_each(|(g, p)| *g += factor * log_sum * p);
+}

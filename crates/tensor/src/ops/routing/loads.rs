@@ -1,0 +1,57 @@
+//! The loads of experts in a step: numbers of rows, which are exact in any order of addition.
+
+use device::{Backend, DType};
+
+use crate::ops::check;
+use crate::{Result, Tensor, TensorError};
+
+/// Writes the sum over the rows of `counts [ranks, width]` to `sums [width]`, both u32.
+///
+/// # Errors
+/// Shapes or types that do not agree; a GPU.
+pub fn sum_loads(counts: &Tensor, sums: &Tensor) -> Result<()> {
+    const OPERATOR: &str = "routing.sum_loads";
+    check::dtype(OPERATOR, "counts", counts, DType::U32)?;
+    check::dtype(OPERATOR, "sums", sums, DType::U32)?;
+    check::shape(OPERATOR, "sums", sums, [counts.shape().columns()])?;
+    match counts.device().backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => {
+            let (counts, mut sums) = (counts.read::<u32>()?, sums.write::<u32>()?);
+            sums.fill(0);
+            for counts in counts.chunks_exact(sums.len()) {
+                sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum = sum.saturating_add(*count));
+            }
+            Ok(())
+        }
+        Backend::Cuda => Err(TensorError::NotOnGpu { operator: OPERATOR }),
+    }
+}
+
+/// Moves the correction of each expert, `[experts]` f32, by `rate`: up where its load, `[experts]` u32, is
+/// below the mean, and down where it is above (Wang et al., *Auxiliary-Loss-Free Load Balancing*, 2024).
+///
+/// # Errors
+/// Shapes or types that do not agree; a GPU.
+pub fn move_correction(correction: &Tensor, loads: &Tensor, rate: f32) -> Result<()> {
+    const OPERATOR: &str = "routing.move_correction";
+    check::f32s(OPERATOR, &[("correction", correction)])?;
+    check::dtype(OPERATOR, "loads", loads, DType::U32)?;
+    check::shape(OPERATOR, "loads", loads, correction.shape())?;
+    match loads.device().backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => {
+            let (loads, mut correction) = (loads.read::<u32>()?, correction.write::<f32>()?);
+            let (sum, experts) = (loads.iter().copied().map(u64::from).sum::<u64>(), loads.len() as u64);
+            for (correction, load) in correction.iter_mut().zip(loads.iter()) {
+                *correction += match (u64::from(*load) * experts).cmp(&sum) {
+                    std::cmp::Ordering::Less => rate,
+                    std::cmp::Ordering::Equal => 0.0,
+                    std::cmp::Ordering::Greater => -rate,
+                };
+            }
+            Ok(())
+        }
+        Backend::Cuda => Err(TensorError::NotOnGpu { operator: OPERATOR }),
+    }
+}

@@ -1,0 +1,136 @@
+//! The routing of rows to experts: each row goes to the experts with its largest scores, with weights.
+//!
+//! A dropless mixture (Gale et al., *MegaBlocks*, 2022) has rows · `per_token` rows of experts whatever the
+//! routing, so that all shapes are known before it. Scores and weights are f32; of equal scores the first
+//! expert's is larger. Rows of experts are ordered by expert, then by row, then by choice.
+
+mod cpu;
+mod loads;
+mod settings;
+
+pub use loads::{move_correction, sum_loads};
+pub use settings::{Balance, Routing, ScoreFunction};
+
+use device::{Backend, Category, DType, Request};
+
+use super::check;
+use crate::{Result, Tensor, TensorError};
+
+/// The experts of every row, and the order of rows by expert.
+#[derive(Clone, Debug)]
+pub struct Routes {
+    /// The weight of each choice, `[rows, per_token]` f32.
+    pub weights: Tensor,
+    /// The expert of each choice, `[rows, per_token]` u32, by descending score.
+    pub choices: Tensor,
+    /// The row of experts that computes each choice, `[rows, per_token]` u32.
+    pub slots: Tensor,
+    /// The choice that each row of experts computes, `[rows · per_token]` u32: its index in `choices`.
+    pub sources: Tensor,
+    /// The first row of each expert and the end of the last one's, `[experts + 1]` u32.
+    pub offsets: Tensor,
+}
+
+impl Routes {
+    /// Number of rows of all experts.
+    #[must_use]
+    pub fn slots(&self) -> usize {
+        self.sources.elements()
+    }
+
+    /// Number of experts.
+    #[must_use]
+    pub fn experts(&self) -> usize {
+        self.offsets.elements().saturating_sub(1)
+    }
+
+    /// Choices of a row.
+    #[must_use]
+    pub fn per_token(&self) -> usize {
+        self.choices.shape().columns()
+    }
+
+    /// Number of rows that are routed.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.choices.shape().rows()
+    }
+}
+
+/// Routes each row of `logits [rows, experts]` f32. `correction [experts]` f32 is added to the scores by
+/// which experts are chosen, and not to weights. Adds the number of rows of each expert to `loads [experts]`
+/// u32, if there are any.
+///
+/// # Errors
+/// Shapes or types that do not agree, out of memory; a GPU.
+pub fn forward(
+    logits: &Tensor,
+    correction: Option<&Tensor>,
+    routing: &Routing,
+    loads: Option<&Tensor>,
+) -> Result<Routes> {
+    const OPERATOR: &str = "routing.forward";
+    let rows = check_logits(OPERATOR, logits, routing)?;
+    let state = [("correction", correction, DType::F32), ("loads", loads, DType::U32)];
+    for (operand, tensor, dtype) in state {
+        if let Some(tensor) = tensor {
+            check::dtype(OPERATOR, operand, tensor, dtype)?;
+            check::shape(OPERATOR, operand, tensor, [routing.experts])?;
+        }
+    }
+    let (device, choices) = (logits.device(), [rows, routing.per_token]);
+    let request = Request::new(Category::Activation, OPERATOR);
+    let new = |shape: crate::Shape, dtype| Tensor::empty(device, shape, dtype, request);
+    let routes = Routes {
+        weights: new(choices.into(), DType::F32)?,
+        choices: new(choices.into(), DType::U32)?,
+        slots: new(choices.into(), DType::U32)?,
+        sources: new([rows * routing.per_token].into(), DType::U32)?,
+        offsets: new([routing.experts + 1].into(), DType::U32)?,
+    };
+    match device.backend() {
+        Backend::Meta => {}
+        Backend::Cpu => cpu::forward(logits, correction, routing, loads, &routes)?,
+        Backend::Cuda => return Err(TensorError::NotOnGpu { operator: OPERATOR }),
+    }
+    Ok(routes)
+}
+
+/// Computes the gradient of the logits from that of the weights, `dw [rows, per_token]` f32, and adds that of
+/// the balancing losses, multiplied by a factor on the device, `[1]` f32, if there is one.
+///
+/// # Errors
+/// Shapes or types that do not agree, out of memory; a GPU.
+pub fn backward(
+    dw: &Tensor,
+    logits: &Tensor,
+    routes: &Routes,
+    routing: &Routing,
+    balance: Option<(Balance, Option<&Tensor>)>,
+) -> Result<Tensor> {
+    const OPERATOR: &str = "routing.backward";
+    let rows = check_logits(OPERATOR, logits, routing)?;
+    check::f32s(OPERATOR, &[("dw", dw)])?;
+    check::shape(OPERATOR, "dw", dw, [rows, routing.per_token])?;
+    let request = Request::new(Category::ActivationGradient, OPERATOR);
+    let gradient = Tensor::empty(logits.device(), logits.shape(), DType::F32, request)?;
+    match logits.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => cpu::backward(dw, logits, routes, (routing, balance), &gradient)?,
+        Backend::Cuda => return Err(TensorError::NotOnGpu { operator: OPERATOR }),
+    }
+    Ok(gradient)
+}
+
+/// Checks logits and returns their number of rows.
+fn check_logits(operator: &'static str, logits: &Tensor, routing: &Routing) -> Result<usize> {
+    check::f32s(operator, &[("logits", logits)])?;
+    check::rank(operator, "logits", logits, 2)?;
+    check::shape(operator, "logits", logits, [logits.shape().rows(), routing.experts])?;
+    let most = routing.experts / routing.groups.max(1) * routing.groups_per_token;
+    if routing.per_token == 0 || routing.per_token > most {
+        let expected = format!("at least {} experts to choose from", routing.per_token);
+        return Err(check::wrong(operator, "logits", logits, expected));
+    }
+    Ok(logits.shape().rows())
+}

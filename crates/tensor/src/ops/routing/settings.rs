@@ -1,0 +1,54 @@
+//! Settings of routers.
+
+/// The scores of experts, as a function of a row's logits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ScoreFunction {
+    /// Softmax over all experts.
+    #[default]
+    Softmax,
+    /// The sigmoid of each logit, as in DeepSeek-V3.
+    Sigmoid,
+}
+
+impl ScoreFunction {
+    /// All functions.
+    pub const ALL: [Self; 2] = [Self::Softmax, Self::Sigmoid];
+
+    /// Returns its name in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ScoreFunction::Softmax => "softmax",
+            ScoreFunction::Sigmoid => "sigmoid",
+        }
+    }
+}
+
+/// The choice of experts for a row, and the weights of their results.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Routing {
+    /// Number of experts.
+    pub experts: usize,
+    /// Experts of a row.
+    pub per_token: usize,
+    /// The scores of experts.
+    pub scores: ScoreFunction,
+    /// Whether the weights of a row are divided by their sum. Softmax over the chosen logits gives the same.
+    pub normalised: bool,
+    /// Factor of the weights.
+    pub scale: f32,
+    /// Groups of consecutive experts, which divide them equally.
+    pub groups: usize,
+    /// Groups that a row's experts are in: those in which the two largest scores have the largest sum, as in
+    /// DeepSeek-V3.
+    pub groups_per_token: usize,
+}
+
+/// Losses that balance the loads of experts, each as a factor of its gradient.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Balance {
+    /// Factor of experts · Σ f · P over experts, with the share f of choices that are an expert and the mean
+    /// P of its normalised scores over rows (Fedus et al., *Switch Transformers*, 2021): 1 for equal loads.
+    pub load: f32,
+    /// Factor of the mean over rows of the square of logits' log-sum-exp (Zoph et al., *ST-MoE*, 2022).
+    pub logits: f32,
+}
