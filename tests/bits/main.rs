@@ -6,6 +6,7 @@ mod adapters;
 mod common;
 mod context;
 mod data;
+mod experts;
 mod grids;
 mod loss_scale;
 mod models;

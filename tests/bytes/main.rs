@@ -7,6 +7,7 @@ mod allocator;
 mod common;
 mod context;
 mod data;
+mod experts;
 mod gpu;
 mod grids;
 mod models;

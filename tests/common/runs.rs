@@ -57,6 +57,34 @@ lanes = 4
 bucket_bytes = 65536
 "#;
 
+/// Options of a mixture of experts over [`LLAMA`] as in DeepSeek-V3: dense layers in between, sigmoid scores with
+/// corrections in groups, shared experts, and both losses that balance loads.
+pub(crate) const CORRECTED_EXPERTS: &[&str] = &[
+    "model.experts=6",
+    "model.expert_width=24",
+    "model.shared_expert_width=16",
+    "model.expert_layers=[1, 1, 0, 1]",
+    "model.router_scores=sigmoid",
+    "model.router_scale=1.5",
+    "model.router_correction=true",
+    "model.expert_groups=3",
+    "model.expert_groups_per_token=2",
+    "train.correction_rate=0.01",
+    "train.balance_loss=0.01",
+    "train.router_z_loss=0.001",
+];
+
+/// Options of a mixture of experts over [`LLAMA`] as in gpt-oss: biases everywhere, bounded gates.
+pub(crate) const BIASED_EXPERTS: &[&str] = &[
+    "model.experts=4",
+    "model.mlp_bias=true",
+    "model.router_bias=true",
+    "model.gate_limit=0.1",
+    "model.gate_offset=1.0",
+    "model.activation=quick-gelu",
+    "train.balance_loss=0.02",
+];
+
 /// Options of Gemma over [`LLAMA`]: windows in half of the layers, norms before and after branches with
 /// weights less one, caps of both scores.
 pub(crate) const WINDOWS_AND_CAPS: &[&str] = &[

@@ -152,9 +152,8 @@ impl LayerLoads {
     /// The tensor's.
     pub(crate) fn counts(&self, tape: &Tape) -> Result<Option<Tensor>> {
         let counts = self.all.counts.borrow();
-        let Some(counts) = counts.as_ref().filter(|_| tape.mode().updates_buffers()) else {
-            return Ok(None);
-        };
+        let is_counted = tape.mode().updates_buffers() && !tape.pass().is_padding;
+        let Some(counts) = counts.as_ref().filter(|_| is_counted) else { return Ok(None) };
         Ok(Some(counts.own_row()?.view(self.first, [self.experts])?))
     }
 }

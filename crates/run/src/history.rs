@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::spikes::{Norms, Spike};
 use checkpoint::Validations;
-use telemetry::RankStep;
+use telemetry::{ExpertLoads, RankStep};
 use worker::{Accuracy, Setup, StepMemory, StepScalars, Validation, build};
 
 /// A completed step, as rank 0 reports it.
@@ -28,6 +28,8 @@ pub(crate) struct StepReport {
     pub(crate) spike: Option<Spike>,
     /// Records of all ranks, on rank 0 after steps that are reported in full; otherwise none.
     pub(crate) ranks: Vec<RankStep>,
+    /// Loads of experts, on rank 0 after the same steps, if there are experts.
+    pub(crate) expert_loads: Vec<ExpertLoads>,
 }
 
 /// A step with a loss or gradient norm that is not finite.

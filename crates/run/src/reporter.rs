@@ -8,13 +8,13 @@ use checkpoint::CheckpointError;
 use config::RunConfig;
 use data::TokenSource;
 use plan::StepWork;
-use telemetry::Progress;
 use telemetry::hashes::{self, HashedStep};
 use telemetry::metrics::{MetricsWriter, StepMetrics};
 use telemetry::progress::StepFigures;
 use telemetry::prometheus::Endpoint;
 use telemetry::run_files::Summary;
 use telemetry::tensorboard::TensorBoardWriter;
+use telemetry::{EXPERT_LOADS, ExpertLoads, Progress};
 use worker::{Setup, StepMemory, StepScalars, Validation, Worker, build};
 
 use crate::accuracy::percentages;
@@ -244,6 +244,9 @@ impl Observer for Reporter {
             }
             more.insert("validation_loss".to_owned(), loss.into());
             more.extend(per_byte.map(|loss| ("validation_loss_per_byte".to_owned(), loss.into())));
+        }
+        if !report.expert_loads.is_empty() {
+            more.insert(EXPERT_LOADS.to_owned(), ExpertLoads::to_json(&report.expert_loads));
         }
         let StepMemory { now, peak, step_peak } = report.memory;
         let metrics = StepMetrics {

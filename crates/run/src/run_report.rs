@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use parallel::pipeline::{self, ActionTimes, simulate};
 use serde_json::Value;
 use system::input;
-use telemetry::Phase;
 use telemetry::operators::{self, OperatorProfile};
 use telemetry::report::{Curve, Notice, PhaseRow, RankMemory, Report, SchedulePicture, StepPoint, Tile};
 use telemetry::step_trace::{Divergence, Outlived, RankTraces};
 use telemetry::units::{bytes, counted, duration, grouped};
+use telemetry::{EXPERT_LOADS, ExpertLoads, Phase};
 
 use crate::error::{Result, RunError};
 use crate::run_directory::CONFIG;
@@ -51,6 +51,7 @@ pub fn report_run(run_dir: &Path, others: &[PathBuf]) -> Result<Report> {
         curves,
         operators: OperatorProfile::read(&run_dir.join(operators::FILE))?,
         phases: summary.as_ref().map(phases).unwrap_or_default(),
+        expert_loads: expert_loads(&run_dir.join("metrics.jsonl"))?,
         differences: String::new(),
         unit: config.model.examples().unit(),
         configuration: config.to_toml(),
@@ -140,6 +141,16 @@ pub(crate) fn history(path: &Path) -> Result<(Vec<StepPoint>, Timed)> {
     };
     let points = text.lines().filter_map(point).collect();
     Ok((points, timed))
+}
+
+/// Returns the last loads of experts in `metrics.jsonl`, and their step.
+fn expert_loads(path: &Path) -> Result<(u64, Vec<ExpertLoads>)> {
+    let text = read(path)?.unwrap_or_default();
+    let loads = |line: &str| {
+        let line: Value = serde_json::from_str(line).ok()?;
+        Some((line["step"].as_u64()?, ExpertLoads::of_json(line.get(EXPERT_LOADS)?)))
+    };
+    Ok(text.lines().rev().find_map(loads).unwrap_or_default())
 }
 
 fn ranks(run_dir: &Path, config: &RunConfig, summary: &Value) -> Result<Vec<RankMemory>> {

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use collective::ControlPlane;
 use device::Backend;
-use telemetry::RankStep;
 use telemetry::hashes::HashedStep;
 use telemetry::log::step_span;
 use telemetry::progress::is_reported;
 use telemetry::step_trace::RunPart;
+use telemetry::{ExpertLoads, RankRecord, RankStep};
 
 use crate::error::Result;
 use crate::history::{History, Repetition, StepReport};
@@ -116,8 +116,8 @@ impl Training<'_> {
         let memory = self.worker.memory();
         let validation = self.validate_after(step)?;
         let mut agreed = self.agree_after(step)?;
-        let ranks = std::mem::take(&mut agreed.ranks);
-        self.unread = Some(Unread { step, duration, validation, memory, ranks });
+        let records = std::mem::take(&mut agreed.records);
+        self.unread = Some(Unread { step, duration, validation, memory, records });
         self.end_step(step, &agreed)
     }
 
@@ -290,12 +290,12 @@ struct Unread {
     duration: Option<Duration>,
     validation: Option<Validation>,
     memory: StepMemory,
-    ranks: Vec<RankStep>,
+    records: Records,
 }
 
 impl Unread {
     fn read(self, worker: &Worker, history: &mut History, observer: &mut dyn Observer) -> Result<()> {
-        let Unread { step, duration, validation, memory, ranks } = self;
+        let Unread { step, duration, validation, memory, records } = self;
         let (scalars, learning_rate) = (worker.scalars(step)?, worker.learning_rate(step));
         let skipped_steps = history.skipped_with(&scalars);
         let samples = worker::samples_of(step, &worker.setup().left_out);
@@ -309,7 +309,8 @@ impl Unread {
             validation,
             skipped_steps,
             memory,
-            ranks,
+            ranks: records.ranks,
+            expert_loads: records.expert_loads,
         };
         history.add(&report);
         observer.step(worker, &report)
@@ -328,7 +329,28 @@ struct Agreement {
     /// A thread is copying a state in memory.
     is_copying: bool,
     /// The records of all ranks, on rank 0 if there are any.
+    records: Records,
+}
+
+/// The records of all ranks.
+#[derive(Default)]
+struct Records {
     ranks: Vec<RankStep>,
+    /// Loads of experts, by layer.
+    expert_loads: Vec<ExpertLoads>,
+}
+
+impl Records {
+    fn of(records: impl Iterator<Item = telemetry::Result<RankRecord>>) -> telemetry::Result<Self> {
+        let mut all = Records::default();
+        for record in records {
+            let RankRecord { figures, expert_loads } = record?;
+            all.ranks.push(figures);
+            all.expert_loads.extend(expert_loads);
+        }
+        all.expert_loads.sort_by_key(|loads| loads.layer);
+        Ok(all)
+    }
 }
 
 /// Number of flags at the beginning of a message.
@@ -341,7 +363,7 @@ impl Agreement {
         control: &mut dyn ControlPlane,
         stop: bool,
         observer: &dyn Observer,
-        record: Option<RankStep>,
+        record: Option<RankRecord>,
     ) -> Result<Self> {
         let saver = |is: fn(&Saver) -> bool| observer.saver().is_some_and(is);
         let flags: [bool; FLAGS] = [
@@ -360,10 +382,11 @@ impl Agreement {
         let any = |index: usize| all.iter().any(|flags| flags.get(index) == Some(&1));
         let reads = has_records && control.rank() == 0;
         let records = all.iter().enumerate().filter(|_| reads);
-        let read =
-            |(rank, flags): (usize, &Vec<u8>)| RankStep::decode(rank, flags.get(FLAGS..).unwrap_or_default());
-        let ranks = records.map(read).collect::<telemetry::Result<_>>()?;
+        let read = |(rank, flags): (usize, &Vec<u8>)| {
+            RankRecord::decode(rank, flags.get(FLAGS..).unwrap_or_default())
+        };
+        let records = Records::of(records.map(read))?;
         let (save_is_due, is_saving, is_working, is_copying) = (any(1), any(2), any(3), any(4));
-        Ok(Agreement { stop: any(0), save_is_due, is_saving, is_working, is_copying, ranks })
+        Ok(Agreement { stop: any(0), save_is_due, is_saving, is_working, is_copying, records })
     }
 }

@@ -30,6 +30,7 @@
 //! This crate knows nothing about training.
 
 mod error;
+mod expert_loads;
 mod gpu;
 mod grid_sizes;
 pub mod hashes;
@@ -56,10 +57,11 @@ pub mod units;
 mod wire;
 
 pub use error::{Result, TelemetryError};
+pub use expert_loads::{EXPERT_LOADS, ExpertLoads};
 pub use gpu::{GpuLoad, GpuMonitor};
 pub use grid_sizes::GridSizes;
 pub use phase::{Phase, PhaseCounter, PhaseTimes};
 pub use progress::Progress;
 pub use rank_statistics::{DriverAccount, RankStatistics, Sources, gather, host_name};
-pub use rank_step::{PhaseFigures, RankStep, VALIDATION};
+pub use rank_step::{PhaseFigures, RankRecord, RankStep, VALIDATION};
 pub use statistic::{Statistic, Unit};

@@ -7,6 +7,7 @@ use memory::Usage;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
+use crate::expert_loads::ExpertLoads;
 use crate::gpu::GpuLoad;
 use crate::wire;
 
@@ -84,16 +85,25 @@ pub struct RankStep {
     pub gpu: Option<GpuLoad>,
 }
 
-impl RankStep {
+/// The figures of one rank that travel to rank 0.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankRecord {
+    /// Memory and times.
+    pub figures: RankStep,
+    /// The loads of the experts of its stages in the last step, on one of the ranks that have them.
+    pub expert_loads: Vec<ExpertLoads>,
+}
+
+impl RankRecord {
     /// Encodes the record as a message (bincode).
     pub fn encode(&self) -> Result<Vec<u8>> {
-        wire::encode(self.rank, self)
+        wire::encode(self.figures.rank, self)
     }
 
     /// Decodes a message of rank `from`.
     ///
     /// # Errors
-    /// A message that [`RankStep::encode`] of this version did not write.
+    /// A message that [`RankRecord::encode`] of this version did not write.
     pub fn decode(from: usize, message: &[u8]) -> Result<Self> {
         wire::decode(from, message)
     }
@@ -113,14 +123,16 @@ mod tests {
         let phases = BTreeMap::from([("forward".to_owned(), forward)]);
         let record =
             RankStep { rank: 3, step: 41, step_peak_allocated_bytes: 7, phases, ..RankStep::default() };
-        let message = record.encode().unwrap();
-        assert_eq!(RankStep::decode(3, &message).unwrap(), record);
+        let expert_loads = vec![ExpertLoads { layer: 1, tokens: vec![4, 0] }];
+        let sent = RankRecord { figures: record.clone(), expert_loads };
+        let message = sent.encode().unwrap();
+        assert_eq!(RankRecord::decode(3, &message).unwrap(), sent);
         let json = serde_json::to_value(&record).unwrap();
         assert_eq!(json["phases"]["forward"]["peak_allocated_bytes"], 7);
         assert_eq!(serde_json::from_value::<RankStep>(json).unwrap(), record);
-        let error = RankStep::decode(3, &message[1..]).unwrap_err().to_string();
+        let error = RankRecord::decode(3, &message[1..]).unwrap_err().to_string();
         assert!(error.contains("rank 3"), "{error}");
         let longer = [&message[..], &[0]].concat();
-        assert!(RankStep::decode(3, &longer).unwrap_err().to_string().contains("1 bytes are left over"));
+        assert!(RankRecord::decode(3, &longer).unwrap_err().to_string().contains("1 bytes are left over"));
     }
 }

@@ -10,6 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use system::{input, output};
 
 use crate::error::{Result, TelemetryError};
+use crate::expert_loads::{EXPERT_LOADS, ExpertLoads};
 use crate::metrics::{MetricsWriter, StepMetrics};
 
 /// Directory of event files in a run directory.
@@ -74,7 +75,7 @@ impl TensorBoardWriter {
 
 /// Returns the scalars of a step. Throughput is that of a rank; memory is the most of any rank, between
 /// records of all ranks rank 0's. "Active" bytes are allocated ones: nothing is freed late.
-fn scalars(metrics: &StepMetrics, world_size: f64) -> Vec<(&'static str, f64)> {
+fn scalars(metrics: &StepMetrics, world_size: f64) -> Vec<(String, f64)> {
     let most = |own: u64, of: fn(&crate::RankStep) -> u64| metrics.ranks.iter().map(of).fold(own, u64::max);
     let active = most(metrics.step_peak_allocated_bytes, |rank| rank.step_peak_allocated_bytes);
     let reserved = most(metrics.step_peak_reserved_bytes, |rank| rank.step_peak_reserved_bytes);
@@ -96,12 +97,25 @@ fn scalars(metrics: &StepMetrics, world_size: f64) -> Vec<(&'static str, f64)> {
         ("validation_metrics/top_1", validation("validation_top_1")),
         ("validation_metrics/top_5", validation("validation_top_5")),
     ];
-    all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    let scalars = all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    scalars.chain(loads(metrics)).collect()
+}
+
+/// Returns the loads of experts as multiples of their layer's mean, and the largest of each layer.
+fn loads(metrics: &StepMetrics) -> impl Iterator<Item = (String, f64)> {
+    let loads = metrics.more.get(EXPERT_LOADS).map(ExpertLoads::of_json).unwrap_or_default();
+    loads.into_iter().flat_map(|of| {
+        let expert = |(expert, tokens): (usize, &u32)| {
+            (format!("expert_loads/layer_{}/expert_{expert}", of.layer), of.of_mean(*tokens))
+        };
+        let most = (format!("expert_loads/layer_{}/largest", of.layer), of.imbalance());
+        of.tokens.iter().enumerate().map(expert).chain([most]).collect::<Vec<_>>()
+    })
 }
 
 /// Returns an event's bytes: time (field 1), step (2), a summary (5) of values, each with a tag (1) and a
 /// number (2).
-fn event(step: u64, scalars: &[(&str, f64)]) -> Vec<u8> {
+fn event(step: u64, scalars: &[(String, f64)]) -> Vec<u8> {
     let mut event = time();
     event.push(2 << 3);
     varint(&mut event, step);
@@ -210,13 +224,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn loads_of_experts_are_scalars() {
+        let loads = [ExpertLoads { layer: 2, tokens: vec![3, 1] }];
+        let mut metrics = StepMetrics::default();
+        metrics.more.insert(EXPERT_LOADS.to_owned(), ExpertLoads::to_json(&loads));
+        let scalars = scalars(&metrics, 1.0);
+        let of = |name: &str| scalars.iter().find(|(own, _)| own == name).map(|(_, value)| *value);
+        assert_eq!(of("expert_loads/layer_2/expert_1"), Some(0.5));
+        assert_eq!(of("expert_loads/layer_2/largest"), Some(1.5));
+    }
+
+    #[test]
     fn records_have_checksums_and_end_at_a_step() {
         // The CRC-32C of "123456789" is e3069283 (RFC 3720's check value).
         assert_eq!(masked_crc32c(b"123456789"), 0xe306_9283_u32.rotate_right(15).wrapping_add(0xa282_ead8));
         let mut file = record(&version());
         let mut ends = vec![file.len()];
         for step in [1, 2, 300, 70_000] {
-            file.extend(record(&event(step, &[("lr", 0.5)])));
+            file.extend(record(&event(step, &[("lr".to_owned(), 0.5)])));
             ends.push(file.len());
         }
         for (step, end) in [(0, 0), (1, 1), (2, 2), (299, 2), (300, 3), (80_000, 4)] {

@@ -382,7 +382,8 @@ impl Feed for WorkerFeed<'_> {
         let observers = Observers::new(observers);
         let (label_smoothing, loss_scale) = (self.label_smoothing, self.loss_scale.clone());
         let (balance, autocast) = (self.balance, self.autocast.clone());
-        Ok(Pass { observers, label_smoothing, loss_scale, balance, autocast, ..pass })
+        let is_padding = !self.numbers.is_own(action.micro_batch);
+        Ok(Pass { observers, label_smoothing, loss_scale, balance, autocast, is_padding, ..pass })
     }
 
     fn sink<'s>(&'s mut self, sink: MicroBatchSink<'s>, reduces: bool) -> Box<dyn GradientSink + 's> {

@@ -61,6 +61,13 @@ impl<'a> Numbers<'a> {
         self.assignment.count(self.replica)
     }
 
+    /// Returns whether this replica's micro-batch `index` belongs to it: a padded assignment adds one of
+    /// another replica, whose results nobody uses.
+    pub(crate) fn is_own(&self, index: usize) -> bool {
+        let assignment = &self.assignment;
+        index < assignment.lanes_of(self.replica) * assignment.micro_batches_per_lane()
+    }
+
     /// Returns the number within the walk of this replica's micro-batch `index`.
     pub(crate) fn in_walk(&self, index: usize) -> u64 {
         self.assignment.number(self.replica, index) as u64

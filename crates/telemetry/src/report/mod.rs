@@ -18,6 +18,7 @@
 
 mod chart;
 mod curves;
+mod experts;
 mod history;
 mod kinds;
 mod live;
@@ -35,6 +36,7 @@ mod states;
 mod tests;
 mod treemap;
 
+use crate::expert_loads::ExpertLoads;
 use crate::operators::OperatorProfile;
 use crate::step_trace::StepTrace;
 
@@ -68,6 +70,8 @@ pub struct Report {
     pub operators: Option<OperatorProfile>,
     /// Median milliseconds of each rank's phases.
     pub phases: Vec<PhaseRow>,
+    /// The loads of experts, if there are any, and the step in which they were counted.
+    pub expert_loads: (u64, Vec<ExpertLoads>),
     /// Differences from another run, a line each.
     pub differences: String,
     /// Resolved configuration, as TOML.

@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use super::section::Section;
 use super::{
-    MARK, Notice, Report, SchedulePicture, Tile, curves, history, operators, panels, phases, ranks, sessions,
+    MARK, Notice, Report, SchedulePicture, Tile, curves, experts, history, operators, panels, phases, ranks,
+    sessions,
 };
 use crate::svg::escape;
 
@@ -25,6 +26,7 @@ impl Report {
             self.schedule_section(),
             curves::section(&self.curves),
             history::section(&self.history, self.unit),
+            experts::section(self.expert_loads.0, &self.expert_loads.1),
             sessions::section(&self.sessions),
             text_section("differences", "Differences", "Settings, device and software.", &self.differences),
             text_section(

@@ -5,6 +5,7 @@ use memory::{Allocator, Category, Settings, Stream, Tag};
 
 use super::chart::{line, round_ticks, steps};
 use super::*;
+use crate::expert_loads::ExpertLoads;
 use crate::step_trace::{MICRO_BATCH, RunPart};
 
 /// Returns a step of two micro-batches, whose second activation has `second` bytes.
@@ -63,6 +64,7 @@ fn page(ranks: Vec<RankMemory>) -> String {
         curves: vec![Curve { name: "<script>other".to_owned(), history: history.clone().collect() }],
         differences: "optim.seed: <1> and 2".to_owned(),
         operators: None,
+        expert_loads: (7, vec![ExpertLoads { layer: 1, tokens: vec![4, 0, 2] }]),
         phases: vec![PhaseRow { rank: 0, microseconds: vec![("<forward>".to_owned(), 1500)] }],
         history: history.collect(),
         unit: "Tokens",
@@ -101,6 +103,7 @@ fn a_page_is_self_contained_and_escapes_text() {
         assert!(page.contains(text), "{text}");
     }
     assert!(!page.contains("<run>") && !page.contains("<mlp>"));
+    assert!(page.contains("layer 1, expert 0: 4 tokens, 2.00 × the mean"));
     // Every element that is opened is closed.
     for element in ["svg", "figure", "section", "table", "div", "dl", "g", "script", "style", "p"] {
         let opened =

@@ -1,7 +1,11 @@
 //! A rank's statistics.
 
+use collective::Axis;
 use memory::Usage;
-use telemetry::{DriverAccount, GpuMonitor, PhaseTimes, RankStatistics, RankStep, Sources, host_name};
+use telemetry::{
+    DriverAccount, ExpertLoads, GpuMonitor, PhaseTimes, RankRecord, RankStatistics, RankStep, Sources,
+    host_name,
+};
 
 use super::Worker;
 use crate::error::Result;
@@ -49,9 +53,25 @@ impl Worker {
     ///
     /// # Errors
     /// The driver's.
-    pub fn record(&mut self) -> Result<RankStep> {
+    pub fn record(&mut self) -> Result<RankRecord> {
         let gpu = self.gpu.as_ref().and_then(GpuMonitor::latest);
-        Ok(RankStep { gpu, ..self.phases.record()? })
+        let figures = RankStep { gpu, ..self.phases.record()? };
+        Ok(RankRecord { figures, expert_loads: self.expert_loads()? })
+    }
+
+    /// Returns the loads of the experts of the last step, if this rank is the first of those that have its
+    /// stages.
+    fn expert_loads(&self) -> Result<Vec<ExpertLoads>> {
+        let axes = [Axis::Data, Axis::Context, Axis::Tensor];
+        let (mut loads, is_first) = (Vec::new(), self.engine.grid.coordinate_over(&axes) == 0);
+        for part in self.parts.iter().filter(|_| is_first && !self.engine.device.is_meta()) {
+            let counted = part.model.parameters().expert_loads();
+            let Some(sums) = counted.sums() else { continue };
+            let mut sums = sums.to_vec::<u32>()?.into_iter();
+            let of = |(layer, experts)| ExpertLoads { layer, tokens: sums.by_ref().take(experts).collect() };
+            loads.extend(counted.layers().into_iter().map(of));
+        }
+        Ok(loads)
     }
 
     /// Memory after the last step. Does not wait for the device.

@@ -74,7 +74,7 @@ section! {
         /// Values between the feed-forward layers.
         feed_forward: usize = Row::count(1, MOST_EXTENT)
             .derived("8/3 of `width`, rounded up to a multiple of 32", |raw| {
-                Ok((raw.integer(LlamaSizes::width)? * 8).div_ceil(3).next_multiple_of(32).into())
+                Ok(derived_feed_forward(raw)?.into())
             });
         /// Experts of the feed-forward layers, of which a router chooses some for each token; 0: there are
         /// none, and all tokens use the same layers.
@@ -83,7 +83,13 @@ section! {
         experts_per_token: usize = Row::count(1, 1 << 16).default("2");
         /// Values between the layers of an expert.
         expert_width: usize = Row::count(1, MOST_EXTENT)
-            .derived("`feed_forward`", |raw| Ok(raw.integer(LlamaSizes::feed_forward)?.into()));
+            .derived("`feed_forward`", |raw| {
+                let own = match raw.is_set(LlamaSizes::feed_forward) {
+                    true => raw.integer(LlamaSizes::feed_forward),
+                    false => derived_feed_forward(raw),
+                };
+                Ok(own?.into())
+            });
         /// Values between the layers of the experts that all tokens use in addition; 0: there are none.
         shared_expert_width: usize = Row::count(0, MOST_EXTENT).default("0");
         /// For each layer, repeated over the layers: 1 if it has experts, else 0; empty: all have.
@@ -337,6 +343,11 @@ impl LlamaSizes {
 /// Values in a head, if no key states them.
 fn derived_head_width(raw: &RawValues) -> keys::Result<u64> {
     Ok((raw.integer(LlamaSizes::width)? / raw.integer(LlamaSizes::heads)?).max(2))
+}
+
+/// Values between the feed-forward layers, if no key states them.
+fn derived_feed_forward(raw: &RawValues) -> keys::Result<u64> {
+    Ok((raw.integer(LlamaSizes::width)? * 8).div_ceil(3).next_multiple_of(32))
 }
 
 /// Returns a number for which 0 stands for none.

@@ -1,0 +1,260 @@
+//! Mixtures of experts against dense layers of all experts, and routing against differences in f64.
+#![allow(clippy::unwrap_used)] // a test panics to report a failure
+
+use autograd::ops::{ExpertWeights, RouterState, RouterWeights, SharedWeight};
+use autograd::{Gradients, Mode, Pass, Result, Tape, UseId, Var, Weight, ops};
+use device::{Category, Device, DeviceOptions};
+use ops::Pair;
+use tensor::Tensor;
+use tensor::ops::Activation;
+use tensor::ops::gate::Gate;
+use tensor::ops::routing::{self, Balance, Routing, ScoreFunction};
+
+const ROWS: usize = 21;
+const WIDTH: usize = 20;
+const HIDDEN: usize = 12;
+const EXPERTS: usize = 6;
+
+const ROUTING: Routing = Routing {
+    experts: EXPERTS,
+    per_token: 2,
+    scores: ScoreFunction::Softmax,
+    normalised: true,
+    scale: 1.0,
+    groups: 1,
+    groups_per_token: 1,
+};
+
+fn cpu() -> Device {
+    Device::cpu(0, &DeviceOptions::default()).unwrap()
+}
+
+fn wave(elements: usize, seed: usize) -> Vec<f32> {
+    (0..elements).map(|i| ((i as f32 * 1.7 + seed as f32) * 0.7).sin()).collect()
+}
+
+fn tensor(device: &Device, shape: impl Into<tensor::Shape>, seed: usize) -> Tensor {
+    let shape = shape.into();
+    Tensor::from_host(device, &wave(shape.elements(), seed), shape, Category::Input).unwrap()
+}
+
+/// Values, gradient of the input and gradients of the weights of a layer, weighted by a wave.
+fn run(layer: &dyn Fn(&Tape, Var, &[Weight]) -> Result<Var>) -> Vec<Vec<f32>> {
+    let device = &cpu();
+    let shapes: [tensor::Shape; 6] = [
+        [EXPERTS, WIDTH].into(),
+        [EXPERTS].into(),
+        [EXPERTS * 2 * HIDDEN, WIDTH].into(),
+        [EXPERTS * 2 * HIDDEN].into(),
+        [EXPERTS * WIDTH, HIDDEN].into(),
+        [EXPERTS * WIDTH].into(),
+    ];
+    let weight =
+        |(id, shape): (usize, &tensor::Shape)| Weight::new(tensor(device, *shape, id + 5), UseId(id as u32));
+    let weights: Vec<Weight> = shapes.iter().enumerate().map(weight).collect();
+    let tape = Tape::new(device, Mode::Train);
+    let x = tape.leaf(tensor(device, [ROWS, WIDTH], 1));
+    let source = x.source();
+    let y = layer(&tape, x, &weights).unwrap();
+    let (values, mut sink) = (y.tensor().to_vec().unwrap(), Gradients::default());
+    let of_output = tensor(device, [ROWS, WIDTH], 3);
+    let mut leaves = tape.backward_from(vec![(y.source(), of_output)], &mut sink).unwrap();
+    let input = leaves.take(source).unwrap().to_vec().unwrap();
+    let of_weights = sink.iter().map(|(_, gradient)| gradient.to_vec().unwrap());
+    [values, input].into_iter().chain(of_weights).collect()
+}
+
+/// The two largest of each row of logits, as ones.
+fn chosen(logits: &Tensor) -> Tensor {
+    let mut ones = vec![0.0f32; logits.elements()];
+    for (row, logits) in logits.to_vec::<f32>().unwrap().chunks(EXPERTS).enumerate() {
+        let mut order: Vec<usize> = (0..EXPERTS).collect();
+        order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
+        order[..2].iter().for_each(|expert| ones[row * EXPERTS + expert] = 1.0);
+    }
+    Tensor::from_host(logits.device(), &ones, logits.shape(), Category::Input).unwrap()
+}
+
+#[test]
+fn a_mixture_matches_dense_layers_of_all_experts() {
+    let dense = |tape: &Tape, x: Var, weights: &[Weight]| {
+        let parameter = |index: usize, start: usize, rows: usize| {
+            ops::slice(tape, ops::parameter(tape, &weights[index])?, 0, start, rows)
+        };
+        let affine = |x: Var, first: usize, start: usize, rows: usize| {
+            let bias = ops::reshape(tape, parameter(first + 1, start, rows)?, [1, rows])?;
+            ops::pair(tape, ops::matmul_transposed(tape, x, parameter(first, start, rows)?)?, bias, Pair::Add)
+        };
+        let logits = affine(x.clone(), 0, 0, EXPERTS)?;
+        let mask = tape.constant(chosen(logits.tensor()));
+        let of_chosen = ops::multiply(tape, ops::softmax(tape, logits)?, mask)?;
+        let of_experts = ops::divide(tape, of_chosen.clone(), ops::sum(tape, of_chosen, 1)?)?;
+        let mut sum = None;
+        for expert in 0..EXPERTS {
+            let gate = affine(x.clone(), 2, 2 * expert * HIDDEN, HIDDEN)?;
+            let up = affine(x.clone(), 2, (2 * expert + 1) * HIDDEN, HIDDEN)?;
+            let hidden = ops::multiply(tape, ops::activation(tape, gate, Activation::Silu)?, up)?;
+            let y = affine(hidden, 4, expert * WIDTH, WIDTH)?;
+            let weighted = ops::multiply(tape, y, ops::slice(tape, of_experts.clone(), 1, expert, 1)?)?;
+            sum = Some(match sum {
+                Some(sum) => ops::add(tape, sum, weighted)?,
+                None => weighted,
+            });
+        }
+        Ok(sum.unwrap())
+    };
+    let mixture = |tape: &Tape, x: Var, weights: &[Weight]| {
+        let shared = |index: usize| SharedWeight { weight: weights[index].clone(), share: None };
+        let router = RouterWeights { weight: shared(0), bias: Some(shared(1)) };
+        let logits = ops::router(tape, x.clone(), &router)?;
+        let choices = ops::routing(tape, logits, &ROUTING, RouterState::default())?;
+        let experts = ExpertWeights {
+            gate_up: weights[2].clone(),
+            down: weights[4].clone(),
+            gate_up_bias: Some(weights[3].clone()),
+            down_bias: Some(shared(5)),
+            is_first: true,
+            is_lane: false,
+        };
+        ops::experts(tape, x, choices, &experts, Gate::from(Activation::Silu))
+    };
+    let (expected, actual) = (run(&dense), run(&mixture));
+    assert_eq!(expected.len(), actual.len());
+    for (index, (expected, actual)) in expected.iter().zip(&actual).enumerate() {
+        let size = expected.iter().map(|x| x * x).sum::<f32>().sqrt();
+        let error = expected.iter().zip(actual).map(|(a, b)| (a - b).powi(2)).sum::<f32>().sqrt();
+        assert!(expected.len() == actual.len() && error < 1e-5 * size, "{index}: {error} of {size}");
+    }
+}
+
+/// The weights of a row's chosen experts, in f64.
+fn weights(logits: &[f64], choices: &[u32], routing: &Routing) -> Vec<f64> {
+    let scores = scores(logits, routing.scores);
+    let own: Vec<f64> = choices.iter().map(|expert| scores[*expert as usize]).collect();
+    let sum = if routing.normalised { own.iter().sum() } else { 1.0 };
+    own.iter().map(|score| score / sum * f64::from(routing.scale)).collect()
+}
+
+fn scores(logits: &[f64], function: ScoreFunction) -> Vec<f64> {
+    match function {
+        ScoreFunction::Softmax => {
+            let sum: f64 = logits.iter().map(|logit| logit.exp()).sum();
+            logits.iter().map(|logit| logit.exp() / sum).collect()
+        }
+        ScoreFunction::Sigmoid => logits.iter().map(|logit| 1.0 / (1.0 + (-logit).exp())).collect(),
+    }
+}
+
+/// Σ dw · weights plus the balancing losses of all rows, in f64.
+fn objective(logits: &[f64], choices: &[u32], dw: &[f32], (routing, balance): (&Routing, Balance)) -> f64 {
+    let (experts, chosen) = (routing.experts, routing.per_token);
+    let (mut sum, mut log_sums) = (0.0, 0.0);
+    let (mut shares, mut means) = (vec![0.0; experts], vec![0.0; experts]);
+    let rows = logits.len() / experts;
+    for (row, logits) in logits.chunks(experts).enumerate() {
+        let own = row * chosen..(row + 1) * chosen;
+        let weights = weights(logits, &choices[own.clone()], routing);
+        sum += weights.iter().zip(&dw[own.clone()]).map(|(w, dw)| w * f64::from(*dw)).sum::<f64>();
+        choices[own].iter().for_each(|expert| shares[*expert as usize] += 1.0 / (rows * chosen) as f64);
+        let scores = scores(logits, routing.scores);
+        let all: f64 = scores.iter().sum();
+        means.iter_mut().zip(scores).for_each(|(mean, score)| *mean += score / all / rows as f64);
+        log_sums += logits.iter().map(|logit| logit.exp()).sum::<f64>().ln().powi(2) / rows as f64;
+    }
+    let load: f64 = shares.iter().zip(&means).map(|(share, mean)| share * mean).sum();
+    sum + f64::from(balance.load) * experts as f64 * load + f64::from(balance.logits) * log_sums
+}
+
+#[test]
+fn routing_and_its_gradients_match_those_in_f64() {
+    let sigmoid = Routing { scores: ScoreFunction::Sigmoid, ..ROUTING };
+    let none = Balance::default();
+    for (routing, balance) in [
+        (ROUTING, none),
+        (Routing { normalised: false, ..ROUTING }, none),
+        (Routing { per_token: 3, scale: 2.5, ..sigmoid }, none),
+        (Routing { normalised: false, ..sigmoid }, Balance { load: 0.7, logits: 0.3 }),
+        (Routing { groups: 3, groups_per_token: 2, ..sigmoid }, none),
+        (ROUTING, Balance { load: 0.7, logits: 0.0 }),
+        (ROUTING, Balance { load: 0.0, logits: 0.3 }),
+    ] {
+        let device = &cpu();
+        let logits = tensor(device, [ROWS, EXPERTS], 2);
+        let tape = Tape::new(device, Mode::Train).of(Pass { balance: Some(balance), ..Pass::default() });
+        let leaf = tape.leaf(logits.clone());
+        let source = leaf.source();
+        let state = RouterState { balances: true, ..RouterState::default() };
+        let (of_choices, routes) = ops::routing(&tape, leaf, &routing, state).unwrap();
+        let dw = tensor(device, [ROWS, routing.per_token], 4);
+        let mut sink = Gradients::default();
+        let mut leaves = tape.backward_from(vec![(of_choices.source(), dw.clone())], &mut sink).unwrap();
+        let gradient: Vec<f32> = leaves.take(source).unwrap().to_vec().unwrap();
+        let (choices, dw) = (routes.choices.to_vec::<u32>().unwrap(), dw.to_vec::<f32>().unwrap());
+        let mut wide: Vec<f64> = logits.to_vec::<f32>().unwrap().into_iter().map(f64::from).collect();
+        let actual = of_choices.tensor().to_vec::<f32>().unwrap();
+        for (row, logits) in wide.chunks(EXPERTS).enumerate() {
+            let own = row * routing.per_token..(row + 1) * routing.per_token;
+            let expected = weights(logits, &choices[own.clone()], &routing);
+            for (actual, expected) in actual[own].iter().zip(expected) {
+                assert!((f64::from(*actual) - expected).abs() < 1e-6, "{routing:?}: {actual} of {expected}");
+            }
+        }
+        for (index, gradient) in gradient.iter().enumerate() {
+            let mut at = |step: f64| {
+                let own = wide[index];
+                wide[index] = own + step;
+                let value = objective(&wide, &choices, &dw, (&routing, balance));
+                wide[index] = own;
+                value
+            };
+            let expected = (at(1e-5) - at(-1e-5)) / 2e-5;
+            let error = (f64::from(*gradient) - expected).abs();
+            assert!(error < 1e-6, "{routing:?} {balance:?} {index}: {gradient} of {expected}");
+        }
+    }
+}
+
+#[test]
+fn experts_are_chosen_in_groups_by_corrected_scores() {
+    let device = &cpu();
+    let values = |values: &[f32]| Tensor::from_host(device, values, [values.len()], Category::Input).unwrap();
+    let logits = values(&[3.0, 0.0, 2.0, 2.5, 0.1, 0.2]).reshape([1, EXPERTS]).unwrap();
+    let scores = ScoreFunction::Sigmoid;
+    let in_groups = Routing { groups: 3, groups_per_token: 1, scores, ..ROUTING };
+    for (routing, correction, expected) in [
+        (ROUTING, None, [0, 3]),
+        // The second group has the largest two scores together.
+        (in_groups, None, [3, 2]),
+        (ROUTING, Some([0.0, 0.0, 0.0, 0.0, 9.0, 0.0]), [4, 0]),
+        (in_groups, Some([0.0, 0.0, 0.0, 0.0, 9.0, 0.0]), [4, 5]),
+    ] {
+        let correction = correction.map(|correction| values(&correction));
+        let routes = routing::forward(&logits, correction.as_ref(), &routing, None).unwrap();
+        assert_eq!(routes.choices.to_vec::<u32>().unwrap(), expected, "{routing:?}");
+    }
+}
+
+#[test]
+fn loads_are_counted_and_corrections_move_towards_equal_ones() {
+    let device = &cpu();
+    let zeros = |values: usize| vec![0u32; values];
+    let loads = Tensor::from_host(device, &zeros(EXPERTS), [EXPERTS], Category::Input).unwrap();
+    let logits = tensor(device, [ROWS, EXPERTS], 2);
+    for passes in 1..3 {
+        let routes = routing::forward(&logits, None, &ROUTING, Some(&loads)).unwrap();
+        let choices = routes.choices.to_vec::<u32>().unwrap();
+        let of = |expert: u32| passes * choices.iter().filter(|own| **own == expert).count() as u32;
+        assert_eq!(loads.to_vec::<u32>().unwrap(), (0..EXPERTS as u32).map(of).collect::<Vec<_>>());
+        // The rows of experts hold every choice once, in the order of experts.
+        let sources = routes.sources.to_vec::<u32>().unwrap();
+        let order: Vec<_> = sources.iter().map(|source| (choices[*source as usize], *source)).collect();
+        assert!(order.is_sorted() && order.len() == ROWS * ROUTING.per_token, "{order:?}");
+    }
+    let ranks = Tensor::from_host(device, &[1u32, 5, 0, 2, 1, 0], [2, 3], Category::Input).unwrap();
+    let sums = Tensor::from_host(device, &zeros(3), [3], Category::Input).unwrap();
+    let correction = Tensor::from_host(device, &[0.5f32, 0.0, 0.0], [3], Category::Input).unwrap();
+    routing::sum_loads(&ranks, &sums).unwrap();
+    assert_eq!(sums.to_vec::<u32>().unwrap(), [3, 6, 0]);
+    routing::move_correction(&correction, &sums, 0.25).unwrap();
+    assert_eq!(correction.to_vec::<f32>().unwrap(), [0.5, -0.25, 0.25]);
+}

@@ -1,0 +1,98 @@
+//! Mixtures of experts on every kind of grid.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use worker::DeviceChoice;
+
+use super::{
+    BLOCK, GPIPE, INTERLEAVED, LANES, PAIR, PAIRS, PIPELINE, Row, SHARDED, THREE, ZERO_2, ZERO_3,
+    ZERO_BUBBLE, assert_equal_bits,
+};
+use crate::common::runs::{BIASED_EXPERTS, CORRECTED_EXPERTS, LLAMA, config, train_in};
+
+const PIECES: &str = "parallel.context_lanes=4";
+const TENSOR: &str = "parallel.tensor=2";
+const CONTEXT: &str = "parallel.context=2";
+
+/// Grids of whole layers and sequences.
+const WHOLE: &[&[&str]] = &[
+    &[],
+    &[PAIR, BLOCK],
+    &[THREE, ZERO_2],
+    &["parallel.data=4", SHARDED],
+    &["parallel.data=4", ZERO_3, PAIRS],
+    &[PIPELINE, ZERO_BUBBLE],
+    &[PIPELINE, PAIR, INTERLEAVED, ZERO_3],
+    &["memory.recompute=2", PIPELINE, GPIPE],
+];
+
+/// Grids of ranks that share layers and sequences.
+const DIVIDED: &[&[&str]] = &[
+    &[],
+    &[TENSOR],
+    &["parallel.tensor=4", BLOCK],
+    &[CONTEXT, PAIR],
+    &[CONTEXT, TENSOR, ZERO_3],
+    &[PAIR, TENSOR, SHARDED],
+    &[THREE, TENSOR, ZERO_2],
+    &[PIPELINE, PAIR, TENSOR, CONTEXT],
+    &[PIPELINE, CONTEXT, ZERO_BUBBLE, BLOCK],
+    &[PIPELINE, TENSOR, ZERO_3, "memory.recompute=2"],
+];
+
+#[test]
+fn mixtures_have_equal_bits_on_every_grid() {
+    let table: &[Row] = &[
+        (LLAMA, CORRECTED_EXPERTS, WHOLE),
+        (LLAMA, BIASED_EXPERTS, &WHOLE[..3]),
+        (LLAMA, &["model.experts=4", "precision.compute=bf16", "model.head_width=32"], &WHOLE[..2]),
+        (LLAMA, &["model.experts=4", "lora.rank=2", "train.steps=2"], &WHOLE[3..5]),
+    ];
+    assert_equal_bits(table);
+}
+
+#[test]
+fn divided_mixtures_have_equal_bits_on_every_grid() {
+    let lanes: &[&str] = &[LANES, PIECES, "model.key_value_heads=4", "train.steps=2"];
+    for (options, grids) in [(CORRECTED_EXPERTS, DIVIDED), (BIASED_EXPERTS, &DIVIDED[..5])] {
+        let options = Box::leak([lanes, options].concat().into_boxed_slice());
+        assert_equal_bits(&[(LLAMA, options, grids)]);
+    }
+}
+
+/// The loads of every layer after each step, and the corrections that follow from them in a checkpoint.
+fn loads(overrides: &[&str]) -> BTreeMap<u64, Value> {
+    let directory = tempfile::tempdir().unwrap();
+    let run_dir = directory.path().join("run");
+    let sets = [&["telemetry.every=1", "train.steps=3"], CORRECTED_EXPERTS, overrides].concat();
+    train_in(&run_dir, config(LLAMA, &sets), DeviceChoice::Cpu).unwrap();
+    let lines = std::fs::read_to_string(run_dir.join("metrics.jsonl")).unwrap();
+    let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    lines.map(|mut line| (line["step"].as_u64().unwrap(), line["expert_loads"].take())).collect()
+}
+
+#[test]
+fn loads_of_experts_are_those_of_all_tokens_on_every_grid() {
+    let expected = loads(&[PIECES]);
+    assert_eq!(expected.len(), 3);
+    let parsed = config(LLAMA, CORRECTED_EXPERTS);
+    let choices = 2 * parsed.train.global_batch_size * parsed.model.examples().units();
+    for loads in expected.values() {
+        for layer in ["0", "1", "3"] {
+            let tokens = loads[layer].as_array().unwrap().iter().filter_map(Value::as_u64);
+            assert_eq!(tokens.clone().count(), 6);
+            assert_eq!(tokens.sum::<u64>(), choices as u64, "layer {layer}");
+        }
+        assert_eq!(loads.as_object().unwrap().len(), 3);
+    }
+    for grid in [&[CONTEXT, PAIR][..], &[CONTEXT, PIPELINE, ZERO_3], &[PAIR, TENSOR, LANES, PIECES]] {
+        let lanes: &[&str] = if grid.contains(&LANES) { &["model.key_value_heads=4"] } else { &[PIECES] };
+        let actual = loads(&[grid, lanes].concat());
+        // Other lanes are other bits of scores, which choose other experts for few tokens.
+        if !grid.contains(&LANES) {
+            assert_eq!(actual, expected, "{grid:?}");
+        }
+        assert_eq!(actual.len(), 3, "{grid:?}");
+    }
+}
