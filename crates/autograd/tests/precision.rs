@@ -11,12 +11,14 @@ use autograd::{Pass, Piece, Pieces, Result, Tape, UseId, Var, Weight, ops};
 use collective::{Axis, AxisPlanes, Communicator};
 use device::{Category, DType, Device, DeviceOptions, bf16};
 use ops::{
-    Adapter, AdapterCut, BatchNorm, ConvolutionOptions, Dropout, FeedForwardWeights, GatedFeedForwardWeights,
-    LinearCrossEntropy, Pair, PartialSums, Pointwise, Positions, QkNormWeights, Rotary, Statistics, Windows,
+    Adapter, AdapterCut, BatchNorm, ConvolutionOptions, Dropout, ExpertWeights, FeedForwardWeights,
+    GatedFeedForwardWeights, LinearCrossEntropy, Pair, PartialSums, Pointwise, Positions, QkNormWeights,
+    Rotary, RouterState, RouterWeights, SharedWeight, Statistics, Windows,
 };
 use tensor::Tensor;
 use tensor::ops::Activation;
 use tensor::ops::attention::{Heads, Qkv};
+use tensor::ops::routing::{Routing, ScoreFunction};
 
 /// Operands of one call, in chosen types.
 struct Operand {
@@ -66,6 +68,11 @@ impl Operand {
         Tensor::from_host(&self.device, &[1u32, 0, 4, 2], [4], Category::Input).unwrap()
     }
 
+    /// Logits of four rows for three experts, in f32 as a router returns them.
+    fn logits(&self, tape: &Tape) -> Var {
+        tape.leaf(self.tensor(&[4, 3], DType::F32, 4))
+    }
+
     fn rotary(&self) -> Rotary {
         Rotary {
             table: self.tensor(&[4, 8], DType::F32, 9),
@@ -75,6 +82,17 @@ impl Operand {
         }
     }
 }
+
+/// Two of three experts.
+const ROUTING: Routing = Routing {
+    experts: 3,
+    per_token: 2,
+    scores: ScoreFunction::Softmax,
+    normalised: true,
+    scale: 1.0,
+    groups: 1,
+    groups_per_token: 1,
+};
 
 type Run = fn(&Tape, &Operand) -> Result<Vec<Var>>;
 
@@ -141,6 +159,13 @@ const CALLS: &[(&str, Run)] = &[
         one(ops::embedding(t, &tokens, &table, Some(Positions::Learned(&positions)), None))
     }),
     ("exchange", |t, o| one(ops::exchange(t, o.x(t, &[4, 8]), Axis::Data, 1))),
+    ("experts", |t, o| {
+        let (x, gate_up, down) = (o.x(t, &[4, 8]), o.weight(&[36, 8]), o.weight(&[24, 6]));
+        let choices = ops::routing(t, o.logits(t), &ROUTING, RouterState::default())?;
+        let (gate_up_bias, down_bias) = (Some(o.weight(&[36])), None);
+        let layers = ExpertWeights { gate_up, down, gate_up_bias, down_bias, is_first: true, is_lane: false };
+        one(ops::experts(t, x, choices, &layers, Activation::Silu.into()))
+    }),
     ("feed_forward", |t, o| {
         let x = o.x(t, &[4, 8]);
         let (expand, project) = (o.weight(&[16, 8]), o.weight(&[8, 16]));
@@ -216,6 +241,15 @@ const CALLS: &[(&str, Run)] = &[
         one(ops::rms_norm(t, x, &weight, 1e-5))
     }),
     ("rotary", |t, o| one(ops::rotary(t, o.x(t, &[1, 4, 8]), 1, &o.rotary()))),
+    ("router", |t, o| {
+        let (x, weight) = (o.x(t, &[4, 8]), o.weight(&[3, 8]));
+        let router = RouterWeights { weight: SharedWeight { weight, share: None }, bias: None };
+        one(ops::router(t, x, &router))
+    }),
+    ("routing", |t, o| {
+        let (weights, _) = ops::routing(t, o.logits(t), &ROUTING, RouterState::default())?;
+        Ok(vec![weights])
+    }),
     ("row_qk_norm", |t, o| {
         let (qkv, heads) = (o.x(t, &[1, 4, 48]), Heads::multi(2, 8));
         let weights = QkNormWeights { query: o.weight(&[16]), key: o.weight(&[16]), share: None };
@@ -316,7 +350,7 @@ fn every_operator_takes_the_types_of_its_row() {
         assert_eq!(called, *name);
         // Losses are f32, and so are results that are weights or casts to it.
         let is_f32 = row.in_f32.contains("loss")
-            || ["cast", "divided_embedding", "embedding", "parameter"].contains(name);
+            || ["cast", "divided_embedding", "embedding", "parameter", "router", "routing"].contains(name);
         let [of_half, of_single] = match row.operands {
             _ if is_f32 => [F32; 2],
             Operands::Half => [HALF; 2],
