@@ -47,7 +47,11 @@ fn mixtures_have_equal_bits_on_every_grid() {
         (LLAMA, CORRECTED_EXPERTS, WHOLE),
         (LLAMA, BIASED_EXPERTS, &WHOLE[..3]),
         (LLAMA, &["model.experts=4", "precision.compute=bf16", "model.head_width=32"], &WHOLE[..2]),
-        (LLAMA, &["model.experts=4", "lora.rank=2", "train.steps=2"], &WHOLE[3..5]),
+        (
+            LLAMA,
+            &["model.experts=4", "lora.rank=2", "lora.dropout=0.1", "lora.targets=['w3', 'w2']"],
+            &WHOLE[3..7],
+        ),
     ];
     assert_equal_bits(table);
 }
@@ -55,7 +59,10 @@ fn mixtures_have_equal_bits_on_every_grid() {
 #[test]
 fn divided_mixtures_have_equal_bits_on_every_grid() {
     let lanes: &[&str] = &[LANES, PIECES, "model.key_value_heads=4", "train.steps=2"];
-    for (options, grids) in [(CORRECTED_EXPERTS, DIVIDED), (BIASED_EXPERTS, &DIVIDED[..5])] {
+    let adapters = ["model.experts=4", "model.mlp_bias=true", "lora.rank=2", "lora.targets=all-linear"];
+    for (options, grids) in
+        [(CORRECTED_EXPERTS, DIVIDED), (BIASED_EXPERTS, &DIVIDED[..5]), (&adapters, &DIVIDED[1..6])]
+    {
         let options = Box::leak([lanes, options].concat().into_boxed_slice());
         assert_equal_bits(&[(LLAMA, options, grids)]);
     }

@@ -113,6 +113,7 @@ fn a_mixture_matches_dense_layers_of_all_experts() {
             down: weights[4].clone(),
             gate_up_bias: Some(weights[3].clone()),
             down_bias: Some(shared(5)),
+            adapters: [None, None],
             is_first: true,
             is_lane: false,
         };

@@ -163,7 +163,8 @@ const CALLS: &[(&str, Run)] = &[
         let (x, gate_up, down) = (o.x(t, &[4, 8]), o.weight(&[36, 8]), o.weight(&[24, 6]));
         let choices = ops::routing(t, o.logits(t), &ROUTING, RouterState::default())?;
         let (gate_up_bias, down_bias) = (Some(o.weight(&[36])), None);
-        let layers = ExpertWeights { gate_up, down, gate_up_bias, down_bias, is_first: true, is_lane: false };
+        let (adapters, is_first, is_lane) = ([None, None], true, false);
+        let layers = ExpertWeights { gate_up, down, gate_up_bias, down_bias, adapters, is_first, is_lane };
         one(ops::experts(t, x, choices, &layers, Activation::Silu.into()))
     }),
     ("feed_forward", |t, o| {

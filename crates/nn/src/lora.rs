@@ -72,6 +72,27 @@ impl Lora {
         modules
     }
 
+    /// The modules with an adapter of a layer of experts, by expert: `names` are those of the equal parts of
+    /// an expert's outputs, of `rows` rows each. A folder whose experts are one tensor has no such modules.
+    pub(crate) fn modules_of_experts(
+        &self,
+        (layer, prefix): (&str, &str),
+        experts: usize,
+        (names, rows): (&[&str], usize),
+    ) -> Vec<Module> {
+        let own = |index: usize| {
+            let name = format!("{prefix}.{}.{}", index / names.len(), names[index % names.len()]);
+            Module { name, rows: index * rows..(index + 1) * rows }
+        };
+        let mut modules = match self.modules.get(&format!("{layer}.weight")) {
+            Some(modules) => modules.clone(),
+            None if self.modules.is_empty() => (0..experts * names.len()).map(own).collect(),
+            None => Vec::new(),
+        };
+        modules.retain(|module| self.targets.iter().any(|target| is_target(target, &module.name)));
+        modules
+    }
+
     /// The names of a layer's matrices A and B.
     pub(crate) fn names(layer: &str) -> [String; 2] {
         MATRICES.map(|end| format!("{layer}{end}"))

@@ -198,7 +198,7 @@ impl Adapter {
 }
 
 /// Returns the input after dropout, unchanged without a mask.
-fn dropped(x: &Tensor, mask: Option<Mask>) -> tensor::Result<Tensor> {
+pub(super) fn dropped(x: &Tensor, mask: Option<Mask>) -> tensor::Result<Tensor> {
     match mask {
         Some(mask) => ops::dropout::apply(x.clone(), mask, Category::Activation),
         None => Ok(x.clone()),

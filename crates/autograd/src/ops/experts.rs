@@ -10,6 +10,7 @@ use tensor::ops::experts as kernel;
 use tensor::ops::gate::Gate;
 use tensor::ops::routing::Routes;
 
+use super::expert_adapter::{ExpertAdapter, ExpertAdapterTensors};
 use super::lane_gradients::LaneCall;
 use super::router::SharedWeight;
 use super::{autocast, named, only, values_of};
@@ -32,6 +33,8 @@ pub struct ExpertWeights {
     pub gate_up_bias: Option<Weight>,
     /// The bias of down, `[experts · out]`, which the first lane adds.
     pub down_bias: Option<SharedWeight>,
+    /// The adapters of both layers.
+    pub adapters: [Option<ExpertAdapter>; 2],
     /// Whether this is the first lane, or layers are not divided.
     pub is_first: bool,
     /// Whether output and gradient of the input are parts of sums over lanes, and therefore in f32.
@@ -48,6 +51,8 @@ pub struct ExpertsRule {
     gate: Gate,
     weights: ExpertWeights,
     call: LaneCall,
+    /// The tensors that the adapters keep.
+    tensors: [Option<ExpertAdapterTensors>; 2],
     /// The output's gradient and the input of the last matmul, from the input half to the weight half.
     down: Option<(Tensor, Tensor)>,
 }
@@ -71,23 +76,33 @@ pub fn experts(
         let (matrix, bias) =
             (weights.gate_up.values(dtype)?, values_of(weights.gate_up_bias.as_ref(), dtype)?);
         let gate_up = kernel::forward(&rows, &matrix, bias.as_ref(), &routes, dtype)?;
+        let [adapter, down_adapter] = weights.adapters.each_ref().map(Option::as_ref);
+        let adapted = adapter.map(|adapter| {
+            let tensors = adapter.compress(tape, &rows, &routes)?;
+            adapter.add(&tensors, &routes, &gate_up).map(|()| tensors)
+        });
+        let adapted = adapted.transpose()?;
         drop((rows, matrix, bias));
         let (matrix, bias) = (weights.down.values(dtype)?, weights.own_down_bias(dtype)?);
         let sum = if weights.is_lane { DType::F32 } else { dtype };
-        let results = match tape.reads_output() {
-            true => {
-                let hidden = kernel::gate_forward(&gate_up, &routes, gate)?;
-                kernel::forward(&hidden, &matrix, None, &routes, sum)?
-            }
-            false => {
-                let hidden = kernel::gate_forward_again(&gate_up)?;
-                kernel::forward_again(&hidden, &matrix, &routes, sum)?
-            }
+        let hidden = match tape.reads_output() || down_adapter.is_some() {
+            true => kernel::gate_forward(&gate_up, &routes, gate)?,
+            false => kernel::gate_forward_again(&gate_up)?,
         };
+        let down_adapted = down_adapter.map(|adapter| adapter.compress(tape, &hidden, &routes));
+        let down_adapted = down_adapted.transpose()?;
+        let results = match tape.reads_output() {
+            true => kernel::forward(&hidden, &matrix, None, &routes, sum)?,
+            false => kernel::forward_again(&hidden, &matrix, &routes, sum)?,
+        };
+        drop(hidden);
+        if let (Some(adapter), Some(tensors)) = (down_adapter, &down_adapted) {
+            adapter.add(tensors, &routes, &results)?;
+        }
         let output = kernel::combine(&results, bias.as_ref(), &routes, x.tensor().shape(), sum)?;
-        Ok((gate_up, output))
+        Ok((gate_up, output, [adapted, down_adapted]))
     };
-    let (gate_up, output) = named(OPERATOR, forward())?;
+    let (gate_up, output, tensors) = named(OPERATOR, forward())?;
     tape.record_one(&[x.source(), of_choices.source()], output, || ExpertsRule {
         x: x.tensor().clone(),
         gate_up,
@@ -95,6 +110,7 @@ pub fn experts(
         gate,
         weights: weights.clone(),
         call: LaneCall::of(tape),
+        tensors,
         down: None,
     })
 }
@@ -114,13 +130,15 @@ impl Rule for ExpertsRule {
 
     fn saved(&self) -> Vec<Saved<'_>> {
         // The routes are saved by the operator that made them.
-        vec![Saved::new("x", &self.x), Saved::new("gate_up", &self.gate_up)]
+        let low = self.tensors.iter().flatten().map(|tensors| Saved::new("low", &tensors.low));
+        [Saved::new("x", &self.x), Saved::new("gate_up", &self.gate_up)].into_iter().chain(low).collect()
     }
 
     fn has_weights(&self) -> bool {
-        let ExpertWeights { gate_up, down, gate_up_bias, down_bias, .. } = &self.weights;
+        let ExpertWeights { gate_up, down, gate_up_bias, down_bias, adapters, .. } = &self.weights;
         let down_bias = down_bias.as_ref().map(|bias| &bias.weight);
-        [gate_up, down].into_iter().chain(gate_up_bias).chain(down_bias).any(Weight::is_trained)
+        let adapted = adapters.iter().flatten().any(ExpertAdapter::is_trained);
+        adapted || [gate_up, down].into_iter().chain(gate_up_bias).chain(down_bias).any(Weight::is_trained)
     }
 
     fn backward_input(
@@ -129,10 +147,14 @@ impl Rule for ExpertsRule {
         wanted: &[bool],
     ) -> Result<Vec<Option<Tensor>>> {
         let (gradient, is_trained) = (only(outputs)?, self.has_weights());
-        let ExpertsRule { gate_up, routes, gate, weights, x, .. } = self;
+        let ExpertsRule { gate_up, routes, gate, weights, x, tensors: [tensors, down_tensors], .. } = self;
+        let [adapter, down_adapter] = weights.adapters.each_ref().map(Option::as_ref);
         let dtype = gate_up.dtype();
         let rows = kernel::gather(&gradient, routes, Category::ActivationGradient)?;
         let hidden = kernel::backward_input(&rows, &weights.down.values(dtype)?, routes, dtype)?;
+        if let (Some(adapter), Some(tensors)) = (down_adapter, down_tensors) {
+            adapter.backward_input(tensors, &rows, routes, Some(&hidden))?;
+        }
         drop(rows);
         let of_slots = kernel::gate_backward(gate_up, &hidden, routes, *gate)?;
         let bias = weights.own_down_bias(dtype)?;
@@ -140,21 +162,28 @@ impl Rule for ExpertsRule {
         let of_choices = kernel::weight_gradients(&of_slots, biases, routes)?;
         drop((of_slots, bias));
         self.down = is_trained.then_some((gradient, hidden));
-        let input = || {
-            let sum = if weights.is_lane { DType::F32 } else { dtype };
-            let rows = kernel::backward_input(gate_up, &weights.gate_up.values(dtype)?, routes, sum)?;
-            kernel::sum_choices(&rows, routes, x.shape(), sum)
-        };
         let is_wanted = |index: usize| wanted.get(index).copied().unwrap_or(false);
-        Ok(vec![is_wanted(0).then(input).transpose()?, is_wanted(1).then_some(of_choices)])
+        let sum = if weights.is_lane { DType::F32 } else { dtype };
+        let rows = || kernel::backward_input(gate_up, &weights.gate_up.values(dtype)?, routes, sum);
+        let rows = is_wanted(0).then(rows).transpose()?;
+        if let (Some(adapter), Some(tensors)) = (adapter, tensors) {
+            adapter.backward_input(tensors, gate_up, routes, rows.as_ref())?;
+        }
+        let input = rows.map(|rows| kernel::sum_choices(&rows, routes, x.shape(), sum));
+        Ok(vec![input.transpose()?, is_wanted(1).then_some(of_choices)])
     }
 
     fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
-        let ExpertsRule { x, gate_up, routes, weights, call, down, .. } = *self;
+        let ExpertsRule { x, gate_up, routes, weights, call, down, tensors, .. } = *self;
         let Some((gradient, hidden)) = down else { return Ok(()) };
+        let ([tensors, down_tensors], called) = (tensors, (&routes, &call));
+        let [adapter, down_adapter] = weights.adapters.each_ref().map(Option::as_ref);
         let category = Category::ActivationGradient;
         let rows = kernel::gather(&gradient, &routes, category)?;
         drop(gradient);
+        if let (Some(adapter), Some(tensors)) = (down_adapter, down_tensors) {
+            adapter.backward_weight(sink, tensors, [&rows, &hidden], called)?;
+        }
         if let Some(bias) = &weights.down_bias {
             bias.give(sink, &call, |target| match weights.is_first {
                 true => kernel::backward_bias(&rows, &routes, true, target),
@@ -168,12 +197,15 @@ impl Rule for ExpertsRule {
         }
         let rows = kernel::gather(&x, &routes, category)?;
         drop(x);
+        if let (Some(adapter), Some(tensors)) = (adapter, tensors) {
+            adapter.backward_weight(sink, tensors, [&gate_up, &rows], called)?;
+        }
         give(sink, &weights.gate_up, |target| kernel::backward_weight(&gate_up, &rows, &routes, target))
     }
 }
 
 /// Gives a trained weight its gradient, which `compute` writes or adds to a target.
-fn give(
+pub(super) fn give(
     sink: &mut dyn GradientSink,
     weight: &Weight,
     compute: impl FnOnce(&Target) -> tensor::Result<()>,

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use autograd::ops::{Adapter, AdapterCut};
+use autograd::ops::{AdaptedParts, Adapter, AdapterCut, ExpertAdapter};
 use collective::Axis;
 
 use super::{Dropout, LinearCut};
@@ -57,6 +57,78 @@ pub(super) fn create(
     let dropout = Dropout::of_input(parameters, &format!("{layer}.lora_dropout"), lora.dropout, cut);
     let (parts, scale, dropout) = (layout.parts(), lora.scale(), dropout.site().cloned());
     Ok(Some(Adapter { a, b, parts, scale, dropout, cut: adapter_cut }))
+}
+
+/// A layer of experts: the names of the equal parts of an expert's outputs, the rows of one, and the inputs.
+pub(super) struct ExpertLayer<'a> {
+    /// Name of the layer.
+    pub(super) layer: String,
+    /// Name of the experts, before the number of one.
+    pub(super) prefix: &'a str,
+    /// Number of experts.
+    pub(super) experts: usize,
+    /// Names of the parts.
+    pub(super) parts: &'a [&'static str],
+    /// Rows of a part.
+    pub(super) rows: usize,
+    /// Inputs of the layer.
+    pub(super) inputs: usize,
+    /// The dimension that lanes divide.
+    pub(super) cut: LinearCut<'a>,
+}
+
+/// Makes the adapters of a layer of experts, as [`create`] that of a linear layer: for each expert the same
+/// parts have one.
+///
+/// # Errors
+/// As for [`Parameters::create`]; targets that name other parts of one expert than of another.
+pub(super) fn create_for_experts(
+    parameters: &mut Parameters,
+    of: &ExpertLayer<'_>,
+) -> Result<Option<ExpertAdapter>> {
+    let tuning = Arc::clone(parameters.tuning());
+    let Some(lora) = tuning.lora() else { return Ok(None) };
+    let ExpertLayer { layer, experts, rows, inputs, cut, .. } = of;
+    let modules = lora.modules_of_experts((layer, of.prefix), *experts, (of.parts, *rows));
+    if modules.is_empty() {
+        return Ok(None);
+    }
+    let (all, each) = (of.parts.len(), modules.len() / experts);
+    let part = |module: &Module| module.rows.start / rows;
+    let adapted: Vec<usize> = modules.iter().take(each).map(part).collect();
+    let is_alike = modules.iter().enumerate().all(|(index, module)| {
+        adapted.get(index % each.max(1)).is_some_and(|own| part(module) == index / each * all + own)
+    });
+    if !is_alike || !modules.len().is_multiple_of(*experts) {
+        let text = format!("lora.targets: all experts of {layer} need adapters of the same parts");
+        return Err(NnError::Sizes(text));
+    }
+    parameters.adapters_mut().extend(lora.tensors(layer, *inputs, &modules));
+    let ([a_name, b_name], init) = (Lora::names(layer), Init::uniform_fan_in(*inputs));
+    let (a_shape, b_shape) = ([modules.len() * lora.r, *inputs], [modules.len() * rows, lora.r]);
+    let (lanes, zero) = (parameters.lanes(), Init::Constant(0.0));
+    let (a, b, adapter_cut) = match cut {
+        _ if !lanes.is_divided() => {
+            let a = parameters.create(&a_name, a_shape, init)?;
+            (a, parameters.create(&b_name, b_shape, zero)?, AdapterCut::Whole)
+        }
+        LinearCut::Outputs(_) => {
+            let (a, share) = parameters.create_for_all_lanes(&a_name, a_shape, init)?;
+            let groups = vec![*rows; modules.len()];
+            let b = Sharding::replicated(b_shape).divided_in_groups(Axis::Tensor, 0, lanes.all, &groups)?;
+            (a, parameters.create_sharded(&b_name, b, zero)?, AdapterCut::Outputs(share))
+        }
+        LinearCut::Inputs => {
+            let a = Sharding::replicated(a_shape).divided(Axis::Tensor, 1, lanes.all)?;
+            let a = parameters.create_sharded(&a_name, a, init)?;
+            let (b, share) = parameters.create_for_all_lanes(&b_name, b_shape, zero)?;
+            (a, b, AdapterCut::Inputs(share))
+        }
+    };
+    let dropout = Dropout::of_input(parameters, &format!("{layer}.lora_dropout"), lora.dropout, *cut);
+    let (scale, dropout) = (lora.scale(), dropout.site().cloned());
+    let parts = AdaptedParts { experts: *experts, all, adapted };
+    Ok(Some(ExpertAdapter { a, b, parts, scale, dropout, cut: adapter_cut }))
 }
 
 /// The modules with adapters in the outputs of a layer.

@@ -7,8 +7,9 @@ use tensor::Shape;
 use tensor::ops::gate::Gate;
 use tensor::ops::routing::Routing;
 
+use super::adapter::{self, ExpertLayer};
 use super::divided::DividedLayer;
-use super::{GatedFeedForward, Layer, within};
+use super::{GatedFeedForward, Layer, LinearCut, within};
 use crate::buffers::ModelBuffer;
 use crate::error::Result;
 use crate::expert_loads::LayerLoads;
@@ -139,7 +140,26 @@ impl Mixture {
         let down_bias = biases.then(&mut bias).transpose()?;
         let is_first = parameters.lane().is_none_or(|lane| lane == 0);
         let is_lane = lanes.is_divided();
-        Ok(ExpertWeights { gate_up, down, gate_up_bias, down_bias, is_first, is_lane })
+        let prefix = format!("{prefix}.experts");
+        let of = |parts, rows, inputs, name: &str, cut| ExpertLayer {
+            layer: format!("{prefix}.{name}"),
+            prefix: &prefix,
+            experts,
+            parts,
+            rows,
+            inputs,
+            cut,
+        };
+        let layers = [
+            of(&["gate_proj", "up_proj"], hidden, width, "gate_up_proj", LinearCut::Outputs(&[])),
+            of(&["down_proj"], width, hidden, "down_proj", LinearCut::Inputs),
+        ];
+        let [gate_up_adapter, down_adapter] = &layers;
+        let adapters = [
+            adapter::create_for_experts(parameters, gate_up_adapter)?,
+            adapter::create_for_experts(parameters, down_adapter)?,
+        ];
+        Ok(ExpertWeights { gate_up, down, gate_up_bias, down_bias, adapters, is_first, is_lane })
     }
 }
 

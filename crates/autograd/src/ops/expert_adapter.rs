@@ -1,0 +1,134 @@
+//! Low-rank adapters of experts: each expert has its own, of some parts of a layer's outputs.
+
+use device::{Category, DType, Request};
+use tensor::Tensor;
+use tensor::ops::dropout::Mask;
+use tensor::ops::experts::{self as kernel, AdaptedParts};
+use tensor::ops::routing::Routes;
+use tensor::ops::{self};
+
+use super::adapter::dropped;
+use super::experts::give;
+use super::lane_gradients::LaneCall;
+use super::{AdapterCut, Dropout};
+use crate::error::Result;
+use crate::sink::{GradientSink, Target};
+use crate::tape::Tape;
+use crate::weight::Weight;
+
+/// A term added to a layer of experts: `scale · B · A · dropout(x)` with the matrices of each row's expert.
+#[derive(Clone, Debug)]
+pub struct ExpertAdapter {
+    /// For each expert the rows of each adapted part's A, `[experts · adapted · rank, in]`.
+    pub a: Weight,
+    /// For each expert the rows of each adapted part's B, `[experts · rows of adapted parts, rank]`.
+    pub b: Weight,
+    /// The adapted parts of the outputs.
+    pub parts: AdaptedParts,
+    /// Factor of the term.
+    pub scale: f32,
+    /// Dropout of the input.
+    pub dropout: Option<Dropout>,
+    /// The dimension of the layer's weight that lanes divide.
+    pub cut: AdapterCut,
+}
+
+/// The tensors of an adapter's call that backward needs.
+#[derive(Debug)]
+pub(super) struct ExpertAdapterTensors {
+    /// A · dropout(x), `[slots, adapted · rank]`.
+    pub(super) low: Tensor,
+    mask: Option<Mask>,
+    /// Gradient of `low`, from the input half to the weight half.
+    gradient: Option<Tensor>,
+}
+
+impl ExpertAdapter {
+    /// Returns whether one of the matrices is trained.
+    pub(super) fn is_trained(&self) -> bool {
+        self.a.is_trained() || self.b.is_trained()
+    }
+
+    /// Computes A · dropout(x) of the rows of experts.
+    pub(super) fn compress(
+        &self,
+        tape: &Tape,
+        x: &Tensor,
+        routes: &Routes,
+    ) -> tensor::Result<ExpertAdapterTensors> {
+        let mask = self.dropout.as_ref().and_then(|dropout| dropout.mask(tape));
+        let (input, a) = (dropped(x, mask)?, self.a.values(x.dtype())?);
+        let low = kernel::forward(&input, &a, None, routes, x.dtype())?;
+        Ok(ExpertAdapterTensors { low, mask, gradient: None })
+    }
+
+    /// Adds the term to the layer's output.
+    pub(super) fn add(
+        &self,
+        tensors: &ExpertAdapterTensors,
+        routes: &Routes,
+        y: &Tensor,
+    ) -> tensor::Result<()> {
+        let expansion = self.expansion(tensors.low.dtype())?;
+        ops::add::into(y, &kernel::forward(&tensors.low, &expansion, None, routes, y.dtype())?)
+    }
+
+    /// The matrices from `low` to the output.
+    fn expansion(&self, dtype: DType) -> tensor::Result<Tensor> {
+        kernel::spread(&self.b.values(dtype)?, &self.parts, self.scale)
+    }
+
+    /// Computes the gradient of `low` from the output's, and adds that of the layer's input to `dx`, if there
+    /// is one.
+    pub(super) fn backward_input(
+        &self,
+        tensors: &mut ExpertAdapterTensors,
+        dy: &Tensor,
+        routes: &Routes,
+        dx: Option<&Tensor>,
+    ) -> tensor::Result<()> {
+        let dtype = tensors.low.dtype();
+        let low = kernel::backward_input(dy, &self.expansion(dtype)?, routes, dtype)?;
+        if let Some(dx) = dx {
+            let own = kernel::backward_input(&low, &self.a.values(dtype)?, routes, dx.dtype())?;
+            let own = match tensors.mask {
+                Some(mask) => ops::dropout::apply(own, mask, Category::ActivationGradient)?,
+                None => own,
+            };
+            ops::add::into(dx, &own)?;
+        }
+        tensors.gradient = Some(low);
+        Ok(())
+    }
+
+    /// Gives the gradients of B and A, from the output's gradient and the layer's input.
+    pub(super) fn backward_weight(
+        &self,
+        sink: &mut dyn GradientSink,
+        tensors: ExpertAdapterTensors,
+        [dy, x]: [&Tensor; 2],
+        (routes, call): (&Routes, &LaneCall),
+    ) -> Result<()> {
+        let ExpertAdapterTensors { low, mask, gradient } = tensors;
+        let of_b = |target: &Target| self.backward_b(dy, &low, routes, target);
+        match &self.cut {
+            AdapterCut::Inputs(share) => call.sum(sink, (&self.b, share), of_b)?,
+            _ => give(sink, &self.b, of_b)?,
+        }
+        let Some(gradient) = &gradient else { return Ok(()) };
+        let of_a = |target: &Target| kernel::backward_weight(gradient, &dropped(x, mask)?, routes, target);
+        match &self.cut {
+            AdapterCut::Outputs(share) => call.sum(sink, (&self.a, share), of_a),
+            _ => give(sink, &self.a, of_a),
+        }
+    }
+
+    fn backward_b(&self, dy: &Tensor, low: &Tensor, routes: &Routes, target: &Target) -> tensor::Result<()> {
+        let shape = [routes.experts() * dy.shape().columns(), low.shape().columns()];
+        let request = Request::new(Category::Gradient, "expert_adapter.backward");
+        let tensor = Tensor::empty(dy.device(), shape, target.tensor.dtype(), request)?;
+        let all = Target { tensor, accumulate: false };
+        kernel::backward_weight(dy, low, routes, &all)?;
+        kernel::collect(&all.tensor, &self.parts, self.scale, target)
+    }
+}

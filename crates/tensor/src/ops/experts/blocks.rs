@@ -1,0 +1,93 @@
+//! The matrices of experts' low-rank adapters, which adapt some parts of the outputs of each expert.
+
+use device::{Backend, Category, Request};
+
+use crate::ops::{GradientTarget, check};
+use crate::{Result, Tensor, TensorError};
+
+/// The parts of the outputs of each expert that have an adapter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdaptedParts {
+    /// Number of experts.
+    pub experts: usize,
+    /// Equal parts of an expert's outputs: 2 for gate and up.
+    pub all: usize,
+    /// Those with an adapter, in ascending order.
+    pub adapted: Vec<usize>,
+}
+
+/// `scale` times the rows of `packed [experts · adapted · rows, rank]` in a matrix for each expert,
+/// `[experts · all · rows, adapted · rank]`, which is 0 elsewhere: those of an adapted part at its rows, in
+/// columns of their own.
+///
+/// # Errors
+/// Shapes or types that do not agree, out of memory; a GPU.
+pub fn spread(packed: &Tensor, parts: &AdaptedParts, scale: f32) -> Result<Tensor> {
+    const OPERATOR: &str = "experts.spread";
+    let dtype = check::computed(OPERATOR, &[("packed", packed)])?;
+    let (rows, rank) = sizes(OPERATOR, packed, parts)?;
+    let shape = [parts.experts * parts.all * rows, parts.adapted.len() * rank];
+    let request = Request::new(Category::Activation, OPERATOR);
+    let matrix = Tensor::zeros(packed.device(), shape, dtype, request)?;
+    match packed.device().backend() {
+        Backend::Meta => {}
+        Backend::Cpu => {
+            let (packed, mut matrix) = (packed.values()?, matrix.values_mut()?);
+            for_rows(parts, [rows, rank], |packed_at, matrix_at| {
+                let (from, to) = (&packed[packed_at..][..rank], &mut matrix[matrix_at..][..rank]);
+                to.iter_mut().zip(from).for_each(|(to, from)| *to = from * scale);
+            });
+        }
+        Backend::Cuda => return Err(TensorError::NotOnGpu { operator: OPERATOR }),
+    }
+    Ok(matrix)
+}
+
+/// Computes the gradient of [`spread`]: packed (+)= `scale` times the blocks of `matrix`, of the same type.
+///
+/// # Errors
+/// Shapes or types that do not agree; a GPU.
+pub fn collect(matrix: &Tensor, parts: &AdaptedParts, scale: f32, packed: &GradientTarget) -> Result<()> {
+    const OPERATOR: &str = "experts.collect";
+    check::computed(OPERATOR, &[("matrix", matrix), ("packed", &packed.tensor)])?;
+    let (rows, rank) = sizes(OPERATOR, &packed.tensor, parts)?;
+    let shape = [parts.experts * parts.all * rows, parts.adapted.len() * rank];
+    check::shape(OPERATOR, "matrix", matrix, shape)?;
+    match matrix.device().backend() {
+        Backend::Meta => Ok(()),
+        Backend::Cpu => {
+            let (matrix, mut target) = (matrix.values()?, packed.tensor.values_mut()?);
+            for_rows(parts, [rows, rank], |packed_at, matrix_at| {
+                let (from, to) = (&matrix[matrix_at..][..rank], &mut target[packed_at..][..rank]);
+                for (to, from) in to.iter_mut().zip(from) {
+                    *to = if packed.accumulate { *to + scale * from } else { scale * from };
+                }
+            });
+            Ok(())
+        }
+        Backend::Cuda => Err(TensorError::NotOnGpu { operator: OPERATOR }),
+    }
+}
+
+/// Rows of a part and the rank.
+fn sizes(operator: &'static str, packed: &Tensor, parts: &AdaptedParts) -> Result<(usize, usize)> {
+    let (blocks, rows) = (parts.experts * parts.adapted.len(), packed.shape().rows());
+    if blocks == 0 || !rows.is_multiple_of(blocks) {
+        return Err(check::wrong(operator, "packed", packed, format!("rows of {blocks} equal blocks")));
+    }
+    Ok((rows / blocks, packed.shape().columns()))
+}
+
+/// Calls `body` with the first element of each packed row, and that of its place in the matrix.
+fn for_rows(parts: &AdaptedParts, [rows, rank]: [usize; 2], mut body: impl FnMut(usize, usize)) {
+    let count = parts.adapted.len();
+    for expert in 0..parts.experts {
+        for (index, part) in parts.adapted.iter().enumerate() {
+            for row in 0..rows {
+                let packed = (expert * count + index) * rows + row;
+                let matrix = (expert * parts.all + part) * rows + row;
+                body(packed * rank, (matrix * count + index) * rank);
+            }
+        }
+    }
+}
