@@ -23,12 +23,16 @@ const MODELS: &[&str] = &["models/gpt2", "models/llama", "models/qwen2", "models
 const FAMILIES: &[&str] = &[
     "families/gemma2",
     "families/gemma3",
+    "families/glm4-moe",
+    "families/gpt-oss",
     "families/granite",
     "families/ministral",
     "families/mistral",
+    "families/mixtral",
     "families/olmo2",
     "families/olmo3",
     "families/phi3",
+    "families/qwen3-moe",
     "families/smollm3",
 ];
 

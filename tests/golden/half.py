@@ -21,7 +21,7 @@ def tokens(folder):
 
 
 def load(folder, dtype):
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=dtype).eval()
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", experts_implementation="eager", dtype=dtype).eval()
 
 
 def steps(folder, dtype):

@@ -1,6 +1,6 @@
 """Writes small random models of further families beside this file, with what transformers computes of them in
 float64: loss, gradient norms, logits and ten steps of AdamW; and for all families what `generate` continues
-prompts with. Usage: python families.py, with numpy, torch and transformers 5.24."""
+prompts with. Usage: python families.py, with numpy, torch and transformers 5.17 or newer."""
 
 import json
 import shutil
@@ -73,7 +73,7 @@ def make(name, seed):
 
 def load(name):
     return transformers.AutoModelForCausalLM.from_pretrained(
-        HERE / name, attn_implementation="eager", dtype=torch.float64).eval()
+        HERE / name, attn_implementation="eager", experts_implementation="eager", dtype=torch.float64).eval()
 
 
 def tokens(folder):
