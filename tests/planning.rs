@@ -367,6 +367,22 @@ fn the_planned_host_memory_matches_a_run() {
 }
 
 #[test]
+fn experts_are_refused_on_a_gpu() {
+    let directory = workplace();
+    let mixture = ["--set", "model.kind=llama", "--set", "model.experts=4"];
+    let arguments = |device| [&["plan", "run.toml", "--device", device][..], &mixture].concat();
+    let refused = plimsoll(directory.path()).args(arguments("cuda")).output().unwrap();
+    let printed = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{printed}");
+    assert!(
+        printed.contains("--set model.experts=4: model.experts > 0 computes on the CPU only"),
+        "{printed}"
+    );
+    let planned = plimsoll(directory.path()).args(arguments("cpu")).output().unwrap();
+    assert!(planned.status.success(), "{}", text(&planned.stderr));
+}
+
+#[test]
 fn layers_that_cannot_multiply_in_fp8_are_refused() {
     let directory = workplace();
     std::fs::write(directory.path().join("fp8.toml"), "[model]\n").unwrap();

@@ -57,8 +57,8 @@ lanes = 4
 bucket_bytes = 65536
 "#;
 
-/// Options of a mixture of experts over [`LLAMA`] as in DeepSeek-V3: dense layers in between, sigmoid scores with
-/// corrections in groups, shared experts, and both losses that balance loads.
+/// Options of a mixture of experts over [`LLAMA`] as in DeepSeek-V3: dense layers in between, sigmoid scores
+/// with corrections in groups, shared experts, and both losses that balance loads.
 pub(crate) const CORRECTED_EXPERTS: &[&str] = &[
     "model.experts=6",
     "model.expert_width=24",

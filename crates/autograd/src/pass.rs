@@ -35,8 +35,8 @@ pub struct Pass {
     pub cache: Option<CachedPass>,
     /// The factor of the loss, for gradients in a type of few exponents; the loss itself is not multiplied.
     pub loss_scale: Option<LossScale>,
-    /// Whether the results of the pass are discarded because another rank's are used, so that it counts for no
-    /// statistic of the step.
+    /// Whether the results of the pass are discarded because another rank's are used, so that it counts for
+    /// no statistic of the step.
     pub is_padding: bool,
     /// Factors of the losses that balance the loads of experts, with the factor of the loss.
     pub balance: Option<Balance>,

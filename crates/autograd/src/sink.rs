@@ -38,6 +38,22 @@ pub fn ready(sink: &mut dyn GradientSink, weight: &Weight) -> Result<()> {
     weight.use_id().map_or(Ok(()), |use_id| sink.ready(use_id))
 }
 
+/// Gives a trained weight its gradient, which `compute` writes or adds to a target, and tells the sink that
+/// it is complete.
+///
+/// # Errors
+/// The sink's; errors of `compute`.
+pub(crate) fn give_gradient(
+    sink: &mut dyn GradientSink,
+    weight: &Weight,
+    compute: impl FnOnce(&Target) -> tensor::Result<()>,
+) -> Result<()> {
+    if let Some(target) = target(sink, weight)? {
+        compute(&target)?;
+    }
+    ready(sink, weight)
+}
+
 /// Returns a target for a gradient that is discarded, like `taken`, for kernels that compute both.
 ///
 /// # Errors

@@ -1,7 +1,8 @@
 //! Names of keys in other tools.
 
 const WITH_TENSOR: &str = "leave it out: parallel.tensor divides the rows between layers too";
-const NO_EXPERTS: &str = "there are no experts: every layer of these models is dense";
+const NO_EXPERT_RANKS: &str = "ranks are not divided over experts: parallel.tensor divides the layers of each \
+                               expert, and parallel.zero_stage = 3 shards their weights";
 const NO_COMPILER: &str = "leave it out: kernels are fused already, and there is no graph to compile";
 const SHARDED: &str = "use parallel.zero_stage = 3, which shards weights, gradients and optimizer state over \
                        parallel.data ranks; 2 leaves weights whole on each, and 1 gradients too";
@@ -70,10 +71,20 @@ pub(crate) const FOREIGN: &[(&str, &str)] = &[
     ("context_parallel_degree", "parallel.context"),
     ("context_parallel_size", "parallel.context"),
     ("sequence_parallel", WITH_TENSOR),
-    ("expert", NO_EXPERTS),
-    ("expert_parallel", NO_EXPERTS),
-    ("expert_parallel_degree", NO_EXPERTS),
-    ("num_experts", NO_EXPERTS),
+    ("parallel.expert", NO_EXPERT_RANKS),
+    ("expert_parallel", NO_EXPERT_RANKS),
+    ("expert_parallel_degree", NO_EXPERT_RANKS),
+    ("num_experts", "model.experts"),
+    ("num_local_experts", "model.experts"),
+    ("n_routed_experts", "model.experts"),
+    ("num_experts_per_tok", "model.experts_per_token"),
+    ("moe_intermediate_size", "model.expert_width"),
+    ("norm_topk_prob", "model.router_normalised"),
+    ("routed_scaling_factor", "model.router_scale"),
+    ("router_aux_loss_coef", "train.balance_loss"),
+    ("moe_aux_loss_coeff", "train.balance_loss"),
+    ("moe_z_loss_coeff", "train.router_z_loss"),
+    ("moe_router_bias_update_rate", "train.correction_rate"),
     ("[compile]", NO_COMPILER),
     ("compile", NO_COMPILER),
     ("torch_compile", NO_COMPILER),

@@ -8,11 +8,10 @@ use tensor::ops::routing::Routes;
 use tensor::ops::{self};
 
 use super::adapter::dropped;
-use super::experts::give;
 use super::lane_gradients::LaneCall;
 use super::{AdapterCut, Dropout};
 use crate::error::Result;
-use crate::sink::{GradientSink, Target};
+use crate::sink::{GradientSink, Target, give_gradient};
 use crate::tape::Tape;
 use crate::weight::Weight;
 
@@ -113,13 +112,13 @@ impl ExpertAdapter {
         let of_b = |target: &Target| self.backward_b(dy, &low, routes, target);
         match &self.cut {
             AdapterCut::Inputs(share) => call.sum(sink, (&self.b, share), of_b)?,
-            _ => give(sink, &self.b, of_b)?,
+            _ => give_gradient(sink, &self.b, of_b)?,
         }
         let Some(gradient) = &gradient else { return Ok(()) };
         let of_a = |target: &Target| kernel::backward_weight(gradient, &dropped(x, mask)?, routes, target);
         match &self.cut {
             AdapterCut::Outputs(share) => call.sum(sink, (&self.a, share), of_a),
-            _ => give(sink, &self.a, of_a),
+            _ => give_gradient(sink, &self.a, of_a),
         }
     }
 

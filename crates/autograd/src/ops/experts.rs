@@ -16,7 +16,7 @@ use super::router::SharedWeight;
 use super::{autocast, named, only, values_of};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
-use crate::sink::{GradientSink, Target, ready, target};
+use crate::sink::{GradientSink, give_gradient};
 use crate::tape::{Tape, Var};
 use crate::weight::Weight;
 
@@ -190,28 +190,20 @@ impl Rule for ExpertsRule {
                 false => Ok(target.tensor.zero()?),
             })?;
         }
-        give(sink, &weights.down, |target| kernel::backward_weight(&rows, &hidden, &routes, target))?;
+        give_gradient(sink, &weights.down, |target| {
+            kernel::backward_weight(&rows, &hidden, &routes, target)
+        })?;
         drop((rows, hidden));
         if let Some(bias) = &weights.gate_up_bias {
-            give(sink, bias, |target| kernel::backward_bias(&gate_up, &routes, false, target))?;
+            give_gradient(sink, bias, |target| kernel::backward_bias(&gate_up, &routes, false, target))?;
         }
         let rows = kernel::gather(&x, &routes, category)?;
         drop(x);
         if let (Some(adapter), Some(tensors)) = (adapter, tensors) {
             adapter.backward_weight(sink, tensors, [&gate_up, &rows], called)?;
         }
-        give(sink, &weights.gate_up, |target| kernel::backward_weight(&gate_up, &rows, &routes, target))
+        give_gradient(sink, &weights.gate_up, |target| {
+            kernel::backward_weight(&gate_up, &rows, &routes, target)
+        })
     }
-}
-
-/// Gives a trained weight its gradient, which `compute` writes or adds to a target.
-pub(super) fn give(
-    sink: &mut dyn GradientSink,
-    weight: &Weight,
-    compute: impl FnOnce(&Target) -> tensor::Result<()>,
-) -> Result<()> {
-    if let Some(target) = target(sink, weight)? {
-        compute(&target)?;
-    }
-    ready(sink, weight)
 }

@@ -8,7 +8,7 @@ use super::lane_gradients::LaneCall;
 use super::{LaneShare, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
-use crate::sink::{GradientSink, ready, target};
+use crate::sink::{GradientSink, Target, give_gradient};
 use crate::tape::{Tape, Var};
 use crate::weight::Weight;
 
@@ -71,8 +71,8 @@ impl RouterWeights {
 }
 
 impl SharedWeight {
-    /// Gives the parameter its gradient, which `compute` writes or adds to a target: with lanes, once all that
-    /// are here have theirs.
+    /// Gives the parameter its gradient, which `compute` writes or adds to a target: with lanes, once all
+    /// that are here have theirs.
     ///
     /// # Errors
     /// Errors of `compute`; out of memory; a failed collective.
@@ -80,15 +80,12 @@ impl SharedWeight {
         &self,
         sink: &mut dyn GradientSink,
         call: &LaneCall,
-        compute: impl FnOnce(&crate::Target) -> tensor::Result<()>,
+        compute: impl FnOnce(&Target) -> tensor::Result<()>,
     ) -> Result<()> {
         if let Some(share) = &self.share {
             return call.sum(sink, (&self.weight, share), compute);
         }
-        if let Some(target) = target(sink, &self.weight)? {
-            compute(&target)?;
-        }
-        ready(sink, &self.weight)
+        give_gradient(sink, &self.weight, compute)
     }
 }
 
@@ -126,7 +123,7 @@ impl Rule for RouterRule {
         if let Some(bias) = &weights.bias {
             bias.give(sink, &call, |bias| kernel::backward_weight(&gradient, &x, None, Some(bias)))?;
         }
-        let of_weight = |weight: &crate::Target| kernel::backward_weight(&gradient, &x, Some(weight), None);
+        let of_weight = |weight: &Target| kernel::backward_weight(&gradient, &x, Some(weight), None);
         weights.weight.give(sink, &call, of_weight)
     }
 }

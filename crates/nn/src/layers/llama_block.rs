@@ -68,7 +68,7 @@ pub struct LlamaBlockSizes {
     pub context: usize,
     /// Hidden width of the feed-forward layers.
     pub feed_forward: usize,
-    /// The experts in place of those layers, if there are any.
+    /// The experts instead of those layers, if there are any.
     pub mixture: Option<MixtureSizes>,
     /// The gate's function.
     pub gate: Gate,

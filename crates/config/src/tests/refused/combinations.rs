@@ -109,6 +109,18 @@ fn values_that_contradict_each_other_are_refused() {
              model.head_width = 32",
         ),
         (
+            "[model]\nkind = \"llama\"\nexperts = 6\nexpert_groups = 4\n",
+            "quick.toml:4: model.expert_groups = 4 does not divide model.experts = 6",
+        ),
+        (
+            "[model]\nkind = \"llama\"\nexperts = 6\nexpert_groups_per_token = 2\n",
+            "quick.toml:4: model.expert_groups_per_token = 2 is more than model.expert_groups = 1",
+        ),
+        (
+            "[model]\nkind = \"llama\"\nexperts = 6\nexpert_groups = 3\nexperts_per_token = 3\n",
+            "quick.toml:5: model.experts_per_token = 3 is more than the 2 experts that a token chooses from",
+        ),
+        (
             "[model]\nkind = \"llama\"\nrope_scaling = \"llama3\"\nrope_low_turns = 4\n",
             "quick.toml:4: model.rope_low_turns = 4 is not below model.rope_high_turns = 4",
         ),

@@ -12,7 +12,7 @@ pub struct AdaptedParts {
     pub experts: usize,
     /// Equal parts of an expert's outputs: 2 for gate and up.
     pub all: usize,
-    /// Those with an adapter, in ascending order.
+    /// Indices of the parts with an adapter, in ascending order.
     pub adapted: Vec<usize>,
 }
 
@@ -78,7 +78,7 @@ fn sizes(operator: &'static str, packed: &Tensor, parts: &AdaptedParts) -> Resul
     Ok((rows / blocks, packed.shape().columns()))
 }
 
-/// Calls `body` with the first element of each packed row, and that of its place in the matrix.
+/// Calls `body` with the first element of each packed row, and the element of the matrix where it begins.
 fn for_rows(parts: &AdaptedParts, [rows, rank]: [usize; 2], mut body: impl FnMut(usize, usize)) {
     let count = parts.adapted.len();
     for expert in 0..parts.experts {

@@ -2,7 +2,8 @@
 
 use device::parallel::{for_pieces, for_tasks};
 
-use super::{Balance, Routes, Routing, ScoreFunction};
+use super::routes::Routes;
+use super::settings::{Balance, Routing, ScoreFunction};
 use crate::ops::math::exp;
 use crate::ops::rows;
 use crate::{Result, Tensor};

@@ -38,8 +38,8 @@ pub struct Routing {
     pub scale: f32,
     /// Groups of consecutive experts, which divide them equally.
     pub groups: usize,
-    /// Groups that a row's experts are in: those in which the two largest scores have the largest sum, as in
-    /// DeepSeek-V3.
+    /// Groups that a row's experts are in: the ones in which the two largest scores have the largest sum, as
+    /// in DeepSeek-V3.
     pub groups_per_token: usize,
 }
 
