@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use run::RunOptions;
 use serde_json::Value;
 use worker::DeviceChoice;
 
@@ -66,6 +67,23 @@ fn divided_mixtures_have_equal_bits_on_every_grid() {
         let options = Box::leak([lanes, options].concat().into_boxed_slice());
         assert_equal_bits(&[(LLAMA, options, grids)]);
     }
+}
+
+/// A checkpoint with corrections of scores moves between grids that divide layers, sequences and state.
+#[test]
+fn a_mixture_goes_on_on_another_grid() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let lanes = [LANES, PIECES, "model.key_value_heads=4", "checkpoint.every=2"];
+    let train = |name: &str, grid: &[&str], resume: bool| {
+        let config = config(LLAMA, &[CORRECTED_EXPERTS, &lanes, grid].concat());
+        let (run_dir, device) = (Some(at(name)), DeviceChoice::Cpu);
+        let options = RunOptions { run_dir, resume, device, quiet: true, ..RunOptions::default() };
+        run::train(config, options).unwrap().summary.weights_sha256
+    };
+    let expected = train("whole", &[], false);
+    train("parts", &[TENSOR, CONTEXT, "train.steps=2"], false);
+    assert_eq!(train("parts", &[PIPELINE, PAIR, ZERO_3, "train.steps=4"], true), expected);
 }
 
 /// The loads of every layer after each step, and the corrections that follow from them in a checkpoint.
