@@ -38,7 +38,7 @@ pub(super) fn section(step: u64, loads: &[ExpertLoads]) -> Option<Section> {
             let width = (WIDTH as f64 / count as f64 - 1.0).max(0.5);
             let _ = writeln!(
                 map,
-                "<rect x=\"{x:.2}\" y=\"{y}\" width=\"{width:.2}\" height=\"{}\" fill=\"var(--s1)\" \
+                "<rect x=\"{x:.2}\" y=\"{y}\" width=\"{width:.2}\" height=\"{}\" fill=\"var(--accent)\" \
                  fill-opacity=\"{opacity:.3}\"><title>layer {}, expert {expert}: {tokens} tokens, {of_mean:.2} × \
                  the mean</title></rect>",
                 ROW - 2,

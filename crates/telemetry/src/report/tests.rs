@@ -104,6 +104,10 @@ fn a_page_is_self_contained_and_escapes_text() {
     }
     assert!(!page.contains("<run>") && !page.contains("<mlp>"));
     assert!(page.contains("layer 1, expert 0: 4 tokens, 2.00 × the mean"));
+    // Colours are variables of the style.
+    for name in page.split("var(--").skip(1).map(|rest| rest.split(')').next().unwrap()) {
+        assert!(page.contains(&format!("--{name}:")), "{name}");
+    }
     // Every element that is opened is closed.
     for element in ["svg", "figure", "section", "table", "div", "dl", "g", "script", "style", "p"] {
         let opened =
