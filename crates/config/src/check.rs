@@ -8,6 +8,7 @@ use parallel::pipeline;
 use system::numbers::grouped;
 
 use crate::check_context::check_context_lanes;
+use crate::check_experts::check_experts;
 use crate::check_images::{check_images, check_schedule};
 use crate::check_tensor::check_tensor_lanes;
 use crate::choices::{
@@ -27,6 +28,7 @@ pub(crate) fn check(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     check_model(raw, config)?;
     check_data(raw, config)?;
     check_images(raw, config)?;
+    check_experts(raw, config)?;
     check_schedule(raw, config)?;
     if config.train.patience > 0 && config.train.validate_every == 0 {
         let reason = "train.patience needs train.validate_every, which is 0".to_owned();

@@ -34,6 +34,7 @@
 
 mod check;
 mod check_context;
+mod check_experts;
 mod check_images;
 mod check_tensor;
 mod choices;

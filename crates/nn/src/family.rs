@@ -130,8 +130,8 @@ pub trait ModelSpec: KeyValues + Debug + Send + Sync {
         false
     }
 
-    /// The path of the key with the number of experts, if layers have some, for which GPUs have no kernels.
-    fn routes(&self) -> Option<&'static str> {
+    /// The experts of its layers, if they have some.
+    fn experts(&self) -> Option<Experts> {
         None
     }
 
@@ -199,6 +199,15 @@ pub trait ModelSpec: KeyValues + Debug + Send + Sync {
     fn advice(&self, _compute: DType) -> Option<String> {
         None
     }
+}
+
+/// The experts of a model's layers, which a router chooses from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Experts {
+    /// The path of the key with their number.
+    pub key: &'static str,
+    /// Whether corrections, which a run may move, are added to their scores.
+    pub is_corrected: bool,
 }
 
 /// The training examples of a model: their kind and sizes.

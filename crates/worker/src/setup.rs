@@ -6,7 +6,7 @@ use checkpoint::ResumePoint;
 use config::{Parallel, Precision, RunConfig};
 use device::host::{AddressLimit, HostCapacity};
 use device::{Backend, DType, Description, Device, DeviceError, DeviceOptions, Kind, cuda};
-use nn::Stage;
+use nn::{Experts, Stage};
 use system::numbers::grouped;
 
 use crate::blueprint::Blueprint;
@@ -228,8 +228,8 @@ fn check_fp8(config: &RunConfig, device: &Description) -> Result<()> {
 
 /// Refuses experts on a GPU, for which their operators have no kernels yet.
 fn check_experts(config: &RunConfig, device: &Description) -> Result<()> {
-    match config.model.routes() {
-        Some(key) if device.kind == Kind::Cuda => {
+    match config.model.experts() {
+        Some(Experts { key, .. }) if device.kind == Kind::Cuda => {
             let origin = config.origins.of(key);
             Err(WorkerError::Refused(format!(
                 "{origin}: {key} > 0 computes on the CPU only, not yet on GPUs"

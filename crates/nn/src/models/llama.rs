@@ -16,7 +16,7 @@ use sizes::{FULL, SLIDING};
 
 use super::checks::{self, HeadWidth};
 use crate::error::Result;
-use crate::family::{Conditions, Examples, Family, ModelSpec, Searchable};
+use crate::family::{Conditions, Examples, Experts, Family, ModelSpec, Searchable};
 use crate::hugging_face::HuggingFaceModel;
 use crate::layers::{Heads, QkNormSpan};
 use crate::model::{Model, Stage};
@@ -47,8 +47,9 @@ impl ModelSpec for LlamaSizes {
         Examples::Tokens { vocabulary: self.vocabulary, context: self.context }
     }
 
-    fn routes(&self) -> Option<&'static str> {
-        self.has_mixture().then_some(Self::experts)
+    fn experts(&self) -> Option<Experts> {
+        let is_corrected = self.router_correction;
+        self.has_mixture().then_some(Experts { key: Self::experts, is_corrected })
     }
 
     fn divided_dimensions(&self) -> std::result::Result<Vec<(&'static str, usize)>, (&'static str, String)> {

@@ -109,6 +109,15 @@ fn values_that_contradict_each_other_are_refused() {
              model.head_width = 32",
         ),
         (
+            "[train]\nbalance_loss = 0.1\n[data]\npaths = [\"a\"]",
+            "quick.toml:2: train.balance_loss = 0.1 balances experts, and the model has none",
+        ),
+        (
+            "[model]\nkind = \"llama\"\nexperts = 4\n[train]\ncorrection_rate = 0.1\n[data]\npaths = [\"a\"]",
+            "quick.toml:5: train.correction_rate = 0.1 moves corrections of experts, and the model has none: \
+             model.router_correction = true adds them to a model with experts",
+        ),
+        (
             "[model]\nkind = \"llama\"\nexperts = 6\nexpert_groups = 4\n",
             "quick.toml:4: model.expert_groups = 4 does not divide model.experts = 6",
         ),
